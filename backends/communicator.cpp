@@ -1,0 +1,52 @@
+#include "backends/communicator.hpp"
+
+namespace troupe {
+
+std::size_t size_of(dtype type) {
+  switch (type) {
+    case dtype::u8:
+    case dtype::i8:
+    case dtype::boolean: return 1;
+    case dtype::i16:
+    case dtype::f16:
+    case dtype::bf16: return 2;
+    case dtype::i32:
+    case dtype::f32: return 4;
+    case dtype::i64:
+    case dtype::f64:
+    case dtype::c64: return 8;
+    case dtype::c128: return 16;
+  }
+  throw internal_error("size_of: unknown dtype");
+}
+
+std::string_view to_string(dtype type) {
+  switch (type) {
+    case dtype::u8: return "uint8";
+    case dtype::i8: return "int8";
+    case dtype::i16: return "int16";
+    case dtype::i32: return "int32";
+    case dtype::i64: return "int64";
+    case dtype::f16: return "float16";
+    case dtype::bf16: return "bfloat16";
+    case dtype::f32: return "float32";
+    case dtype::f64: return "float64";
+    case dtype::boolean: return "bool";
+    case dtype::c64: return "complex64";
+    case dtype::c128: return "complex128";
+  }
+  return "unknown";
+}
+
+std::string_view to_string(reduction operation) {
+  switch (operation) {
+    case reduction::sum: return "sum";
+    case reduction::mean: return "mean";
+    case reduction::min: return "min";
+    case reduction::max: return "max";
+    case reduction::product: return "product";
+  }
+  return "unknown";
+}
+
+}  // namespace troupe

@@ -1,0 +1,66 @@
+// The compute port: where a rank's user code and tensors run, beside an actor that never waits.
+#pragma once
+
+#include "backends/learner.hpp"
+
+#include <chrono>
+#include <optional>
+#include <string>
+
+namespace troupe {
+
+/// What a lane is doing right now; may be read from any thread while it runs.
+struct lane_status {
+  bool busy = false;
+  std::string hook;  ///< the hook in flight, empty when idle
+  std::int64_t step = undefined;
+  std::chrono::nanoseconds since{0};  ///< how long it has been in flight
+};
+
+/// Called by the lane, possibly on its own thread: never waits, never throws.
+struct lane_sink {
+  std::function<void(ran&&)> answered;
+  /// At entry of every hook, in the order handled. For traces and observers; must be cheap. May be
+  /// empty.
+  std::function<void(const hook&)> entered;
+};
+
+/// One rank's lane. Submissions from one thread (the rank actor); `set_attention`, `status` from
+/// any.
+class lane {
+public:
+  /// Destruction never waits for user code: what a stuck lane still touches is left to it.
+  virtual ~lane() = default;
+
+  /// Collectives of a new generation, before its first run. Takes effect in order with `submit`.
+  virtual void bind(std::shared_ptr<communicator> world, generation_id generation) = 0;
+  /// Queues a run. Bound: two runs in flight; a third is an internal error.
+  virtual void submit(hook_run run) = 0;
+  /// Looked at between hooks: once set (to other than none) a lane answers `attention` instead of
+  /// going on.
+  virtual void set_attention(attention word) noexcept = 0;
+  virtual lane_status status() const = 0;
+  /// Asks the lane to destroy its learner and end; `closed` is called once when it has (with the
+  /// learner's last words if its destructor or `result` threw), on any thread. Not called while
+  /// user code is stuck.
+  virtual void close(std::function<void(value result, caught error)> closed) = 0;
+};
+
+/// Opens lanes. Injected by main: threads in production, inline in simulation.
+class lane_backend {
+public:
+  virtual ~lane_backend() = default;
+  /// Creates the learner inside the lane; what `make` throws arrives as the answer of the first
+  /// run.
+  virtual std::unique_ptr<lane> open(const learner_context& context, recipe_ptr recipe,
+                                     lane_sink sink) = 0;
+};
+
+/// Handles one run: hooks in order, closures inside optimizer_step, attention between hooks, fire
+/// drills at entry, the exception of a hook turned into its failure record. Shared by all lanes.
+/// `step_seen` drills fire once each.
+ran handle_run(learner& who, const hook_run& run, const learner_context& context,
+               const std::atomic<attention>& word, const lane_sink& sink,
+               const std::function<void(const hook&)>& at_entry);
+
+}  // namespace troupe

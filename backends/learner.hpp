@@ -1,0 +1,56 @@
+// The learner port: what a rank trains, seen without LibTorch. A lane hands it one hook at a time.
+#pragma once
+
+#include "backends/communicator.hpp"
+#include "messages/lane.hpp"
+#include "messages/options.hpp"
+
+#include <atomic>
+#include <functional>
+#include <memory>
+
+namespace troupe {
+
+/// Why a lane should look up between two hooks. Set from any thread, read by the lane.
+enum class attention : std::uint8_t { none, generation_closed, stop };
+
+/// Handles the hooks of an optimizer_step's closure, once each time it is called.
+using closure = std::function<void()>;
+
+/// What a learner is given when its rank starts.
+struct learner_context {
+  std::int32_t rank = 0;
+  std::int32_t world = 1;
+  job_id job;
+  trainer_options options;
+  /// `fit`, `validate`, `test`, `predict` or `call`: what the run is for.
+  troupe::stage purpose = stage::train;
+  /// The lane's attention word; long loops of a learner's own may look at it.
+  const std::atomic<attention>* attention_word = nullptr;
+};
+
+/// One rank's replica. Lives in its lane: created, called and destroyed there, by one thread.
+/// Exceptions from any member are the rank's failure. Collectives inside may wait; their wait ends
+/// by completion or throws.
+class learner {
+public:
+  virtual ~learner() = default;
+  /// Before the first run of each generation: the collectives to use from now on. The old one is
+  /// quiescent.
+  virtual void bind(std::shared_ptr<communicator> world, generation_id generation) = 0;
+  /// Handles one hook. `inner` is set for optimizer_step only.
+  virtual hook_outcome on(const hook& h, const closure& inner) = 0;
+  /// After an orderly teardown, on every rank: what this rank brings home (rank 0's reaches the
+  /// caller).
+  virtual value result() { return {}; }
+};
+
+/// Makes the learners of a job. Shared by all ranks: const, thread-safe.
+class learner_recipe {
+public:
+  virtual ~learner_recipe() = default;
+  virtual std::unique_ptr<learner> make(const learner_context& context) const = 0;
+};
+using recipe_ptr = std::shared_ptr<const learner_recipe>;
+
+}  // namespace troupe

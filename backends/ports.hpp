@@ -1,0 +1,33 @@
+// The ports of a world, chosen by main and passed in. Two worlds: `local_ports()` is this machine,
+// tests build others from simulated adapters.
+#pragma once
+
+#include "backends/communicator.hpp"
+#include "backends/entropy.hpp"
+#include "backends/lane.hpp"
+#include "backends/process_control.hpp"
+#include "backends/storage.hpp"
+
+#include <chrono>
+#include <functional>
+#include <memory>
+#include <vector>
+
+namespace troupe {
+
+/// Everything a session's actors may reach outside. All shared and thread-safe. CAF's clock is the
+/// clock of the actors; `now` is for what runs outside of them (lanes, figures in results).
+struct ports {
+  std::vector<std::shared_ptr<communicator_backend>> communicators;  ///< in order of preference
+  std::shared_ptr<lane_backend> lanes;
+  std::shared_ptr<storage> files;
+  std::shared_ptr<process_control> processes;
+  std::shared_ptr<troupe::entropy> random;
+  std::function<std::chrono::nanoseconds()> now;  ///< monotonic
+};
+
+/// Threads of this process, its file system, the kernel's entropy. A fresh set at each call:
+/// nothing is shared between two sets.
+ports local_ports();
+
+}  // namespace troupe

@@ -1,0 +1,59 @@
+# One place for language level, warnings, prefix maps, sanitizers and the include root.
+add_library(troupe_settings INTERFACE)
+target_compile_features(troupe_settings INTERFACE cxx_std_20)
+target_compile_options(troupe_settings INTERFACE
+  -Wall -Wextra -Wpedantic -Wno-missing-field-initializers
+  $<$<BOOL:${TROUPE_WERROR}>:-Werror>
+  -ffile-prefix-map=${PROJECT_SOURCE_DIR}/=)
+if(TROUPE_SANITIZE)
+  target_compile_options(troupe_settings INTERFACE -fsanitize=${TROUPE_SANITIZE} -fno-omit-frame-pointer)
+  target_link_options(troupe_settings INTERFACE -fsanitize=${TROUPE_SANITIZE})
+  if(TROUPE_SANITIZE MATCHES undefined)
+    # CAF's spawn binds a null reference when there are no arguments: harmless, and not ours.
+    target_compile_options(troupe_settings INTERFACE -fno-sanitize=null -fno-sanitize-recover=undefined)
+  endif()
+endif()
+find_program(TROUPE_MOLD mold)
+if(TROUPE_MOLD)
+  target_link_options(troupe_settings INTERFACE -fuse-ld=mold)
+endif()
+find_program(TROUPE_CCACHE ccache)
+if(TROUPE_CCACHE AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
+  set(CMAKE_CXX_COMPILER_LAUNCHER
+    ${CMAKE_COMMAND} -E env CCACHE_BASEDIR=${PROJECT_SOURCE_DIR} CCACHE_NOHASHDIR=1
+    CCACHE_SLOPPINESS=time_macros,include_file_mtime,include_file_ctime ${TROUPE_CCACHE})
+endif()
+
+# Compiling a source that includes LibTorch's umbrella takes over a gigabyte: two at a time.
+set_property(GLOBAL APPEND PROPERTY JOB_POOLS troupe_torch=2)
+
+# Users include <troupe/actors/session.hpp>; our own sources include from the repository's root.
+set(TROUPE_INCLUDE_LINKS ${PROJECT_BINARY_DIR}/include/troupe)
+file(MAKE_DIRECTORY ${TROUPE_INCLUDE_LINKS})
+foreach(folder messages backends actors)
+  file(CREATE_LINK ${PROJECT_SOURCE_DIR}/${folder} ${TROUPE_INCLUDE_LINKS}/${folder} SYMBOLIC)
+endforeach()
+
+# troupe_library(NAME SOURCES ... PUBLIC ... PRIVATE ...): a static library with the project's settings.
+function(troupe_library name)
+  cmake_parse_arguments(PARSE_ARGV 1 arg "" "" "SOURCES;PUBLIC;PRIVATE")
+  add_library(${name} STATIC ${arg_SOURCES})
+  string(REPLACE "troupe_" "" short ${name})
+  add_library(troupe::${short} ALIAS ${name})
+  target_include_directories(${name} PUBLIC
+    $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}> $<BUILD_INTERFACE:${PROJECT_BINARY_DIR}/include>)
+  target_link_libraries(${name} PUBLIC ${arg_PUBLIC} PRIVATE ${arg_PRIVATE} $<BUILD_INTERFACE:troupe_settings>)
+endfunction()
+
+# troupe_test(NAME SOURCES ... LIBRARIES ... [TIMEOUT seconds]): one Catch2 program, its cases one ctest each.
+function(troupe_test name)
+  cmake_parse_arguments(PARSE_ARGV 1 arg "" "TIMEOUT" "SOURCES;LIBRARIES;LABELS")
+  if(NOT arg_TIMEOUT)
+    set(arg_TIMEOUT 120)
+  endif()
+  add_executable(${name} ${arg_SOURCES})
+  target_link_libraries(${name} PRIVATE ${arg_LIBRARIES} troupe_catch_main troupe_settings)
+  set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/tests)
+  catch_discover_tests(${name} TEST_PREFIX "${name}: " DISCOVERY_MODE PRE_TEST
+    PROPERTIES TIMEOUT ${arg_TIMEOUT} LABELS "${arg_LABELS}")
+endfunction()

@@ -1,0 +1,175 @@
+// What supervisor, ranks, checkpointer and observers say to each other. Each message says who sends
+// it to whom, what the receiver may conclude, and what happens if it is late or lost.
+#pragma once
+
+#include "messages/failure.hpp"
+#include "messages/fence.hpp"
+#include "messages/lane.hpp"
+#include "messages/observation.hpp"
+#include "messages/options.hpp"
+#include "messages/snapshot.hpp"
+
+#include <memory>
+#include <string>
+#include <vector>
+
+namespace troupe {
+
+/// Why a run is to end early.
+enum class stop_reason : std::uint8_t { none, hook, early_stopping, caller, interrupt, terminate };
+std::string_view to_string(stop_reason r);
+
+// --- supervisor to rank --------------------------------------------------------------------------
+
+/// Supervisor to each rank: generation `at.generation` is forming, `world` ranks. The rank opens
+/// its communicator and answers `prepared`. Late or lost: the supervisor's forming deadline names
+/// the rank.
+struct form_generation {
+  fence at;
+  std::int32_t world = 1;
+};
+/// Supervisor to each rank: every member is prepared; train. Late: harmless, peers wait in their
+/// first collective.
+struct activate_generation {
+  fence at;
+};
+/// Supervisor to each rank: do not begin a step beyond the next one until `stop_at`; answer
+/// `stop_vote`.
+struct propose_stop {
+  fence at;
+  stop_reason why = stop_reason::caller;
+};
+/// Supervisor to each rank: all voted; end behind `at.step` finished optimizer steps, which no rank
+/// has passed.
+struct stop_at {
+  fence at;
+  stop_reason why = stop_reason::caller;
+};
+/// Supervisor to each rank: the generation is over. The communicator is aborted, the lane looks up,
+/// whatever waits there throws. `first` is the first cause, for on_exception. Answered by
+/// `closed_generation` when the lane is idle.
+struct close_generation {
+  fence at;
+  failure first;
+};
+/// Supervisor to each rank: take down. `orderly`: the run ended well, meet at the barrier
+/// "teardown"; else there is none. Answered by `torn_down`. The teardown deadline names who did not
+/// answer.
+struct tear_down {
+  fence at;
+  bool orderly = true;
+};
+
+// --- rank to supervisor --------------------------------------------------------------------------
+
+/// The rank holds its communicator and its lane is open.
+struct prepared {
+  fence at;
+};
+/// Sent after each finished optimizer step: this rank holds step `at.step`. When all do, it is
+/// committed.
+struct step_done {
+  fence at;
+};
+/// Answer to propose_stop: this rank will not pass `at.step` finished steps without a further word.
+struct stop_vote {
+  fence at;
+};
+/// The rank's fit machine has ended orderly.
+struct rank_finished {
+  fence at;
+  loop_state loop;
+  metrics last;
+  stop_reason why = stop_reason::none;  ///< none: ran to its limits
+};
+/// The rank's lane threw, or its actor did, or its hook ran past the limit. Recorded where it
+/// happened. `local` holds the exception itself.
+struct rank_failed {
+  fence at;
+  std::shared_ptr<const caught> local;
+};
+/// Rank 0: one more value for the caller (add_to_queue).
+struct queue_value {
+  fence at;
+  value what;
+};
+/// Answer to close_generation: on_exception has run, the lane is idle.
+struct closed_generation {
+  fence at;
+};
+/// Answer to tear_down: the lane has ended, nothing of the rank is left. `late` holds what failed
+/// on the way.
+struct torn_down {
+  fence at;
+  value result;
+  std::vector<failure> late;
+};
+
+// --- checkpoints ---------------------------------------------------------------------------------
+
+/// Rank 0 to the checkpointer: write this. One in flight and one waiting; while one waits, a newer
+/// snapshot replaces it unless it is `must` (the last of a run, or one a user asked for).
+struct write_checkpoint {
+  fence at;
+  snapshot_ptr what;
+  bool must = false;
+};
+/// Checkpointer to supervisor: a checkpoint is durable under `path`; `best` is the best one's path
+/// so far.
+struct checkpoint_written {
+  fence at;
+  std::string path;
+  std::string best;
+};
+/// Checkpointer to supervisor: writing failed; earlier checkpoints are untouched.
+struct checkpoint_failed {
+  fence at;
+  failure why;
+};
+/// Supervisor to checkpointer: finish what is there, then answer `flushed`.
+struct flush {
+  fence at;
+};
+/// Checkpointer or observer to supervisor: nothing is pending any more.
+struct flushed {
+  fence at;
+};
+
+// --- the caller ----------------------------------------------------------------------------------
+
+/// Caller to supervisor: end at a step boundary, with a checkpoint. Repeating it changes nothing.
+struct request_stop {
+  stop_reason why = stop_reason::caller;
+};
+/// Caller to supervisor: end now; what is not saved is lost.
+struct request_abort {
+  std::string why;
+};
+
+/// What the caller gets. `status`: finished, stopped (at a boundary, resumable), failed.
+struct job_outcome {
+  enum class ending : std::uint8_t { finished, stopped, failed };
+  ending status = ending::failed;
+  stop_reason why = stop_reason::none;
+  loop_state loop;
+  metrics last;
+  std::uint64_t generation = 0;
+  snapshot_ptr weights;  ///< rank 0's state at the end of a fit; null otherwise
+  value result;          ///< rank 0's: evaluation results, predictions, a spawned function's value
+  std::vector<value> queue;  ///< in the order added
+  std::string best_checkpoint;
+  std::string last_checkpoint;
+  std::vector<std::string> survivors;  ///< who did not end within the teardown deadline: `rank 1:
+                                       ///< on_train_batch_end for 12.0 s`
+  std::vector<failure> late;  ///< failures after the run's end: teardown, checkpoint, observers
+  std::shared_ptr<const caught> failed_with;  ///< null unless failed
+  double seconds_to_first_step = 0;           ///< since the job was started
+  double seconds_training = 0;        ///< from the end of the second step to the end of the last
+  std::int64_t samples_training = 0;  ///< in those
+
+  bool ok() const { return status != ending::failed; }
+  /// Throws the original exception of the first cause, with its own type. Does nothing when ok().
+  void rethrow() const;
+};
+
+}  // namespace troupe

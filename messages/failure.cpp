@@ -1,0 +1,84 @@
+#include "messages/failure.hpp"
+
+#include "messages/control.hpp"
+
+#include <cxxabi.h>
+#include <fmt/format.h>
+
+#include <cstdlib>
+#include <memory>
+#include <typeinfo>
+
+namespace troupe {
+
+namespace {
+
+std::string demangled(const std::type_info& type) {
+  int status = 0;
+  std::unique_ptr<char, void (*)(void*)> text{
+      abi::__cxa_demangle(type.name(), nullptr, nullptr, &status), std::free};
+  return status == 0 ? std::string{text.get()} : std::string{type.name()};
+}
+
+// std::throw_with_nested throws a private type that derives from the user's: users want their own
+// name.
+std::string exception_name(const std::exception& error) {
+  auto name = demangled(typeid(error));
+  constexpr std::string_view prefix = "std::_Nested_exception<";
+  if (name.starts_with(prefix) && name.ends_with('>'))
+    name = name.substr(prefix.size(), name.size() - prefix.size() - 1);
+  while (name.ends_with(' ')) name.pop_back();
+  return name;
+}
+
+// Appends `error` and what it nests, outermost first. Bound: a chain deeper than 64 is cut.
+void collect(const std::exception_ptr& error, std::vector<failure_cause>& into) {
+  constexpr std::size_t depth_max = 64;
+  if (!error || into.size() >= depth_max) return;
+  try {
+    std::rethrow_exception(error);
+  } catch (const std::exception& e) {
+    into.push_back({exception_name(e), e.what()});
+    if (const auto* nested = dynamic_cast<const std::nested_exception*>(&e))
+      collect(nested->nested_ptr(), into);
+  } catch (...) {
+    const auto* type = abi::__cxa_current_exception_type();
+    into.push_back({type ? demangled(*type) : "unknown", "not a std::exception"});
+  }
+}
+
+}  // namespace
+
+failure describe(const std::exception_ptr& error) {
+  std::vector<failure_cause> chain;
+  collect(error, chain);
+  failure result;
+  if (chain.empty()) {
+    result.type = "none";
+    return result;
+  }
+  result.type = chain.front().type;
+  result.what = chain.front().what;
+  result.causes.assign(chain.begin() + 1, chain.end());
+  result.follows = result.type == demangled(typeid(generation_closed));
+  return result;
+}
+
+std::string render(const failure& f) {
+  std::string text;
+  if (f.rank >= 0) text += fmt::format("rank {} ", f.rank);
+  text += f.hook.empty() ? "failed" : fmt::format("failed in {}", f.hook);
+  if (f.step >= 0) text += fmt::format(" at step {}", f.step);
+  text += fmt::format(": {}: {}", f.type, f.what);
+  for (const auto& cause : f.causes)
+    text += fmt::format("; caused by {}: {}", cause.type, cause.what);
+  return text;
+}
+
+void job_outcome::rethrow() const {
+  if (ok()) return;
+  if (failed_with && failed_with->original) std::rethrow_exception(failed_with->original);
+  throw std::runtime_error(failed_with ? render(failed_with->record) : "the job failed");
+}
+
+}  // namespace troupe

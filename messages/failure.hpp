@@ -1,0 +1,119 @@
+// What went wrong, in words that travel: recorded once, where it happened.
+#pragma once
+
+#include "messages/ids.hpp"
+
+#include <exception>
+#include <string>
+#include <vector>
+
+namespace troupe {
+
+/// One exception of a nested chain.
+struct failure_cause {
+  std::string type;  ///< the C++ exception's name, demangled
+  std::string what;
+  friend bool operator==(const failure_cause&, const failure_cause&) = default;
+};
+
+/// The record of one failure. `type` is the C++ exception's name, or one of `signal`, `exit`,
+/// `deadline`, `down` (an actor died without a word). Undefined numbers are -1, undefined names
+/// empty. First cause: the failure with the least (generation, step, sequence); what follows from
+/// it goes to its `others`. Wall clocks never order failures.
+struct failure {
+  std::string type;
+  std::string what;
+  std::int32_t rank = -1;
+  std::string hook;
+  std::int64_t epoch = -1;
+  std::int64_t step = -1;
+  std::uint64_t generation = 0;
+  std::uint64_t sequence = 0;  ///< hook run of the rank in which it happened
+  std::string signal;
+  std::vector<failure_cause> causes;  ///< nested exceptions, outermost first
+  std::vector<failure> others;        ///< failures that followed
+  /// True when this rank only felt another's failure (its generation was closed under it). Never a
+  /// first cause while any other failure is known.
+  bool follows = false;
+
+  friend bool operator==(const failure&, const failure&) = default;
+};
+
+/// A failure and, inside the process where it happened, the exception itself. `original` never
+/// crosses a process border.
+struct caught {
+  failure record;
+  std::exception_ptr original;
+};
+
+/// Records `error`: demangled type, text, nested causes. Position fields stay undefined.
+failure describe(const std::exception_ptr& error);
+/// One line for people: `rank 1 failed in training_step at step 12: std::runtime_error: disk full`.
+std::string render(const failure& f);
+
+/// Thrown in a lane that waits for something of a generation that has ended. Strategies and users
+/// let it pass; the runtime records it as a failure that follows from another.
+class generation_closed : public std::exception {
+public:
+  explicit generation_closed(std::string why) : why_(std::move(why)) {}
+  const char* what() const noexcept override { return why_.c_str(); }
+
+private:
+  std::string why_;
+};
+
+/// Raised by a fire drill (`--fault throw@...`).
+class injected_fault : public std::exception {
+public:
+  explicit injected_fault(std::string what) : what_(std::move(what)) {}
+  const char* what() const noexcept override { return what_.c_str(); }
+
+private:
+  std::string what_;
+};
+
+/// A broken invariant of Troupe itself. Exit code 70.
+class internal_error : public std::exception {
+public:
+  explicit internal_error(std::string what) : what_(std::move(what)) {}
+  const char* what() const noexcept override { return what_.c_str(); }
+
+private:
+  std::string what_;
+};
+
+/// What a user can mend, by exit code (contract, section 2).
+enum class errc : std::uint8_t {
+  job_failed = 1,
+  bad_usage = 2,
+  bad_configuration = 3,
+  membership = 4,
+  checkpoint = 5,
+  device = 6,
+  internal = 70,
+};
+
+/// An error that a user can mend: says what, and names the mend. `code` is the exit code it ends
+/// in.
+class user_error : public std::exception {
+public:
+  user_error(errc code, std::string what) : code_(code), what_(std::move(what)) {}
+  errc code() const noexcept { return code_; }
+  const char* what() const noexcept override { return what_.c_str(); }
+
+private:
+  errc code_;
+  std::string what_;
+};
+
+template <class Inspector>
+typename Inspector::result_type inspect(Inspector& f, failure_cause& x) {
+  return f(x.type, x.what);
+}
+template <class Inspector>
+typename Inspector::result_type inspect(Inspector& f, failure& x) {
+  return f(x.type, x.what, x.rank, x.hook, x.epoch, x.step, x.generation, x.sequence, x.signal,
+           x.causes, x.others, x.follows);
+}
+
+}  // namespace troupe

@@ -1,0 +1,73 @@
+// What a rank actor and its lane say to each other.
+#pragma once
+
+#include "messages/failure.hpp"
+#include "messages/fence.hpp"
+#include "messages/hooks.hpp"
+#include "messages/snapshot.hpp"
+
+#include <memory>
+#include <optional>
+#include <vector>
+
+namespace troupe {
+
+/// Rank actor to lane, through the compute port: hooks to handle in order. The lane answers each
+/// run with exactly one `ran`, in order. Lost only with the lane itself.
+struct hook_run {
+  fence at;  ///< `sequence` numbers the runs of this rank in this generation, from 1
+  std::vector<hook> hooks;
+};
+
+/// How a run ended.
+enum class run_word : std::uint8_t {
+  proceed,     ///< all hooks were handled
+  skip_epoch,  ///< a hook's word, agreed by all ranks: no more batches in this epoch; the rest of
+               ///< the run was not handled
+  stop,        ///< all handled; a hook asked for an end of the run, agreed by all ranks
+  attention,   ///< the attention word was set: the rest was not handled
+  failed,      ///< a hook threw; see `failed_with`
+};
+
+/// The length of one loader, in batches before any limit; known once the data is.
+struct loader_length {
+  troupe::stage stage = stage::train;
+  std::int32_t dataloader = 0;
+  std::int64_t batches = 0;  ///< micro-batches of an epoch or pass, the same on every rank
+  std::int64_t samples = 0;  ///< of all ranks
+  friend bool operator==(const loader_length&, const loader_length&) = default;
+};
+
+/// What the learner says about its optimizers; known after setup_optimizers.
+struct optimizer_facts {
+  std::int32_t optimizers = 1;
+  bool step_schedulers = false;     ///< some scheduler moves every step
+  bool epoch_schedulers = false;    ///< some scheduler moves every epoch
+  bool plateau_schedulers = false;  ///< some scheduler looks at a metric, after validation
+  friend bool operator==(const optimizer_facts&, const optimizer_facts&) = default;
+};
+
+/// What one hook, or a whole run, brought beyond being handled.
+struct hook_outcome {
+  run_word word = run_word::proceed;
+  std::vector<loader_length> loaders;         ///< process_dataloader
+  std::optional<optimizer_facts> optimizers;  ///< setup_optimizers
+  std::optional<loop_state> restored;         ///< load_checkpoint
+  metrics logged;                             ///< reduced values that became known
+  snapshot_ptr snapshot;                      ///< save_checkpoint
+  std::vector<value> queued;                  ///< add_to_queue, first in first out
+  std::int64_t samples = 0;                   ///< consumed by finished steps of this run, all ranks
+
+  /// Adds what a later hook brought: later values win, lists grow.
+  void merge(hook_outcome&& later);
+};
+
+/// Lane to rank actor: the answer to one run.
+struct ran {
+  fence at;                   ///< the run's
+  std::uint32_t handled = 0;  ///< hooks of the run that were entered and left without an exception
+  hook_outcome outcome;
+  caught failed_with;  ///< outcome.word == failed
+};
+
+}  // namespace troupe

@@ -1,0 +1,44 @@
+// Where a fit stands: what the fit machine saves with a checkpoint and goes on from.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+namespace troupe {
+
+/// Last reduced value of each logged name, the same on all ranks.
+using metrics = std::map<std::string, double>;
+
+/// State of one early-stopping decider.
+struct early_stopping_state {
+  double best = 0;
+  bool has_best = false;
+  std::int32_t waited = 0;  ///< checks without improvement
+  friend bool operator==(const early_stopping_state&, const early_stopping_state&) = default;
+};
+
+/// A position between two hooks of a fit, always a step boundary. Committed: every member of the
+/// generation holds `steps`.
+struct loop_state {
+  std::int64_t epoch = 0;    ///< the epoch to go on with
+  std::int64_t batch = 0;    ///< the first micro-batch of that epoch not consumed yet
+  std::int64_t steps = 0;    ///< optimizer steps done
+  std::int64_t samples = 0;  ///< consumed in committed steps, all ranks, all epochs
+  bool validated = false;    ///< validation due at this boundary is already done
+  metrics last;              ///< last reduced values, for deciders and plateau schedulers
+  std::vector<early_stopping_state> early_stopping;  ///< in the order of the options
+  friend bool operator==(const loop_state&, const loop_state&) = default;
+};
+
+template <class Inspector>
+typename Inspector::result_type inspect(Inspector& f, early_stopping_state& x) {
+  return f(x.best, x.has_best, x.waited);
+}
+template <class Inspector>
+typename Inspector::result_type inspect(Inspector& f, loop_state& x) {
+  return f(x.epoch, x.batch, x.steps, x.samples, x.validated, x.last, x.early_stopping);
+}
+
+}  // namespace troupe

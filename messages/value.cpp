@@ -1,0 +1,44 @@
+#include "messages/value.hpp"
+
+namespace troupe {
+
+namespace {
+
+struct printer {
+  std::ostream& out;
+
+  void items(char open, const std::vector<value>& xs, char close) const {
+    out << open;
+    for (std::size_t i = 0; i < xs.size(); ++i) out << (i ? ", " : "") << xs[i];
+    out << close;
+  }
+  void operator()(std::monostate) const { out << "nothing"; }
+  void operator()(bool x) const { out << (x ? "true" : "false"); }
+  void operator()(std::int64_t x) const { out << x; }
+  void operator()(double x) const { out << x; }
+  void operator()(const std::string& x) const { out << '"' << x << '"'; }
+  void operator()(const tensor_ptr& x) const { out << (x ? "tensor" : "no tensor"); }
+  void operator()(const value_tuple& x) const { items('(', x.items, ')'); }
+  void operator()(const value_list& x) const { items('[', x.items, ']'); }
+  void operator()(const value_map& x) const {
+    out << '{';
+    const char* separator = "";
+    for (const auto& [key, item] : x.items) {
+      out << separator << '"' << key << "\": " << item;
+      separator = ", ";
+    }
+    out << '}';
+  }
+  void operator()(const value_user& x) const {
+    out << "<" << (x.held ? x.held->type().name() : "nothing") << ">";
+  }
+};
+
+}  // namespace
+
+std::ostream& operator<<(std::ostream& out, const value& v) {
+  std::visit(printer{out}, v.held());
+  return out;
+}
+
+}  // namespace troupe

@@ -1,0 +1,90 @@
+// A recursive value: what a batch is, what a step returns, what ranks broadcast and queue. It holds
+// tensors without knowing LibTorch: a tensor is a shared box that only the LibTorch room can open.
+#pragma once
+
+#include <any>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <ostream>
+#include <string>
+#include <variant>
+#include <vector>
+
+namespace troupe {
+
+/// Holds one tensor; defined in backends/torch. Const: a tensor put into a value is frozen, whoever
+/// wants to write to it clones it first.
+struct tensor_box;
+using tensor_ptr = std::shared_ptr<const tensor_box>;
+
+class value;
+/// Fixed length, mixed types. Keeps being a tuple when it is moved to a device or gathered.
+struct value_tuple {
+  std::vector<value> items;
+  friend bool operator==(const value_tuple&, const value_tuple&) = default;
+};
+/// Any length.
+struct value_list {
+  std::vector<value> items;
+  friend bool operator==(const value_list&, const value_list&) = default;
+};
+/// Text keys, ordered.
+struct value_map {
+  std::map<std::string, value> items;
+  friend bool operator==(const value_map&, const value_map&) = default;
+};
+/// A type of the user's own. Shared and const; compared by identity. `move_to` functions for user
+/// types are registered with the strategy, not here.
+struct value_user {
+  std::shared_ptr<const std::any> held;
+  friend bool operator==(const value_user&, const value_user&) = default;
+};
+
+/// Nothing, a truth value, an integer, a number, a text, a tensor, a tuple, a list, a map, or a
+/// user's type. A regular value: copies are deep except for tensors and user types, which are
+/// shared and const. Equality of tensors is identity of their boxes.
+class value {
+public:
+  using alternatives = std::variant<std::monostate, bool, std::int64_t, double, std::string,
+                                    tensor_ptr, value_tuple, value_list, value_map, value_user>;
+
+  value() = default;
+  value(bool x) : held_(x) {}
+  value(int x) : held_(std::int64_t{x}) {}
+  value(std::int64_t x) : held_(x) {}
+  value(double x) : held_(x) {}
+  value(const char* x) : held_(std::string{x}) {}
+  value(std::string x) : held_(std::move(x)) {}
+  value(tensor_ptr x) : held_(std::move(x)) {}
+  value(value_tuple x) : held_(std::move(x)) {}
+  value(value_list x) : held_(std::move(x)) {}
+  value(value_map x) : held_(std::move(x)) {}
+  value(value_user x) : held_(std::move(x)) {}
+
+  bool empty() const { return std::holds_alternative<std::monostate>(held_); }
+  template <class T>
+  bool is() const {
+    return std::holds_alternative<T>(held_);
+  }
+  /// The alternative, or null.
+  template <class T>
+  const T* get_if() const {
+    return std::get_if<T>(&held_);
+  }
+  template <class T>
+  T* get_if() {
+    return std::get_if<T>(&held_);
+  }
+  const alternatives& held() const { return held_; }
+
+  friend bool operator==(const value&, const value&) = default;
+
+private:
+  alternatives held_;
+};
+
+/// For people: `(tensor, [1, 2], {"a": 0.5})`.
+std::ostream& operator<<(std::ostream& out, const value& v);
+
+}  // namespace troupe

@@ -1,0 +1,59 @@
+// Goal: a failure's record holds type, text and the nested causes; the original exception keeps its
+// type.
+#include "messages/failure.hpp"
+#include "messages/control.hpp"
+
+#include <stdexcept>
+
+#include "tests/support/catch.hpp"
+
+using namespace troupe;
+
+namespace {
+
+struct disk_full : std::runtime_error {
+  using std::runtime_error::runtime_error;
+};
+
+template <class F>
+std::exception_ptr caught_from(F f) {
+  try {
+    f();
+  } catch (...) {
+    return std::current_exception();
+  }
+  return nullptr;
+}
+
+}  // namespace
+
+TEST_CASE("nested exceptions are recorded outermost first", "[messages]") {
+  const auto error = caught_from([] {
+    try {
+      throw std::invalid_argument("inner");
+    } catch (...) {
+      std::throw_with_nested(std::runtime_error("outer"));
+    }
+  });
+  const auto record = describe(error);
+  CHECK(record.type == "std::runtime_error");
+  CHECK(record.what == "outer");
+  REQUIRE(record.causes.size() == 1);
+  CHECK(record.causes[0] == failure_cause{"std::invalid_argument", "inner"});
+  CHECK_FALSE(record.follows);
+}
+
+TEST_CASE("what is not a std::exception is recorded by its type", "[messages]") {
+  CHECK(describe(caught_from([] { throw 42; })).type == "int");
+}
+
+TEST_CASE("a closed generation is a failure that follows", "[messages]") {
+  CHECK(describe(caught_from([] { throw generation_closed("rank 1 failed"); })).follows);
+}
+
+TEST_CASE("the caller can have the original exception with its own type", "[messages]") {
+  job_outcome outcome;
+  outcome.failed_with =
+      std::make_shared<const caught>(caught{{}, caught_from([] { throw disk_full("disk full"); })});
+  CHECK_THROWS_AS(outcome.rethrow(), disk_full);
+}
