@@ -69,6 +69,12 @@ function(troupe_test name)
     set_property(TARGET ${name} PROPERTY JOB_POOL_COMPILE troupe_torch)
   endif()
   set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/tests)
-  catch_discover_tests(${name} TEST_PREFIX "${name}: " DISCOVERY_MODE PRE_TEST
-    PROPERTIES TIMEOUT ${arg_TIMEOUT} LABELS "${arg_LABELS}")
+  catch_discover_tests(${name} TEST_PREFIX "${name}/" TEST_LIST ${name}_cases PROPERTIES TIMEOUT ${arg_TIMEOUT})
+  # Catch's module flattens lists, so several labels need a file of their own, read after its.
+  if(arg_LABELS)
+    set(labels ${CMAKE_CURRENT_BINARY_DIR}/${name}_labels.cmake)
+    file(CONFIGURE OUTPUT ${labels} @ONLY CONTENT
+      "if(@name@_cases)\n  set_tests_properties(\${@name@_cases} PROPERTIES LABELS \"@arg_LABELS@\")\nendif()\n")
+    set_property(DIRECTORY APPEND PROPERTY TEST_INCLUDE_FILES ${labels})
+  endif()
 endfunction()
