@@ -24,8 +24,13 @@ if(TROUPE_CCACHE AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
     CCACHE_SLOPPINESS=time_macros,include_file_mtime,include_file_ctime ${TROUPE_CCACHE})
 endif()
 
-# Compiling a source that includes LibTorch's umbrella takes over a gigabyte: two at a time.
-set_property(GLOBAL APPEND PROPERTY JOB_POOLS troupe_torch=2)
+# Compiling a source that includes LibTorch's umbrella takes up to 1.5 GB: as many at a time as memory carries.
+cmake_host_system_information(RESULT _megabytes QUERY TOTAL_PHYSICAL_MEMORY)
+math(EXPR _torch_jobs "(${_megabytes} - 1000) / 2000")
+if(_torch_jobs LESS 1)
+  set(_torch_jobs 1)
+endif()
+set_property(GLOBAL APPEND PROPERTY JOB_POOLS troupe_torch=${_torch_jobs})
 
 # Users include <troupe/actors/session.hpp>; our own sources include from the repository's root.
 set(TROUPE_INCLUDE_LINKS ${PROJECT_BINARY_DIR}/include/troupe)
@@ -45,7 +50,13 @@ function(troupe_library name)
   target_link_libraries(${name} PUBLIC ${arg_PUBLIC} PRIVATE ${arg_PRIVATE} $<BUILD_INTERFACE:troupe_settings>)
 endfunction()
 
-# troupe_test(NAME SOURCES ... LIBRARIES ... [TIMEOUT seconds]): one Catch2 program, its cases one ctest each.
+# troupe_test(NAME SOURCES ... LIBRARIES ... [LABELS ...] [TIMEOUT seconds]): one Catch2 program, its cases one ctest each.
+#
+# Labels choose what the build trees of .ci/run take:
+#   torch       links LibTorch: set here, from the libraries
+#   tsan        runs under ThreadSanitizer: nothing of packaged CAF, which is not instrumented, runs in it
+#   end_to_end  starts the real program
+#   long        over 20 s: not under any sanitizer
 function(troupe_test name)
   cmake_parse_arguments(PARSE_ARGV 1 arg "" "TIMEOUT" "SOURCES;LIBRARIES;LABELS")
   if(NOT arg_TIMEOUT)
@@ -53,7 +64,17 @@ function(troupe_test name)
   endif()
   add_executable(${name} ${arg_SOURCES})
   target_link_libraries(${name} PRIVATE ${arg_LIBRARIES} troupe_catch_main troupe_settings)
+  if("troupe::torch" IN_LIST arg_LIBRARIES OR "LibTorch::torch" IN_LIST arg_LIBRARIES)
+    list(APPEND arg_LABELS torch)
+    set_property(TARGET ${name} PROPERTY JOB_POOL_COMPILE troupe_torch)
+  endif()
   set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/tests)
-  catch_discover_tests(${name} TEST_PREFIX "${name}: " DISCOVERY_MODE PRE_TEST
-    PROPERTIES TIMEOUT ${arg_TIMEOUT} LABELS "${arg_LABELS}")
+  catch_discover_tests(${name} TEST_PREFIX "${name}/" TEST_LIST ${name}_cases PROPERTIES TIMEOUT ${arg_TIMEOUT})
+  # Catch's module flattens lists, so several labels need a file of their own, read after its.
+  if(arg_LABELS)
+    set(labels ${CMAKE_CURRENT_BINARY_DIR}/${name}_labels.cmake)
+    file(CONFIGURE OUTPUT ${labels} @ONLY CONTENT
+      "if(@name@_cases)\n  set_tests_properties(\${@name@_cases} PROPERTIES LABELS \"@arg_LABELS@\")\nendif()\n")
+    set_property(DIRECTORY APPEND PROPERTY TEST_INCLUDE_FILES ${labels})
+  endif()
 endfunction()
