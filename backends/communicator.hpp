@@ -120,6 +120,10 @@ public:
   /// Waits for the agreement: true if all (or any) members said yes.
   virtual bool decide(bool yes, bool all, const subgroup& among = {}) = 0;
 
+  /// True while the owning lane waits for its peers in here: a hook that waits is not a hook that
+  /// hangs.
+  virtual bool waiting() const noexcept = 0;
+
   /// Memory that this communicator reduces fastest (aligned; huge pages where allowed). Freed with
   /// the last owner.
   virtual std::shared_ptr<void> allocate(std::size_t bytes) = 0;

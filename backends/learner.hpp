@@ -25,6 +25,8 @@ struct learner_context {
   trainer_options options;
   /// `fit`, `validate`, `test`, `predict` or `call`: what the run is for.
   troupe::stage purpose = stage::train;
+  /// Weights to start with, before the first broadcast; null: the module's own.
+  snapshot_ptr initial;
   /// The lane's attention word; long loops of a learner's own may look at it.
   const std::atomic<attention>* attention_word = nullptr;
 };

@@ -1,0 +1,34 @@
+// A job: what a session runs. Plain data and factories; the command line, the trainer and the
+// simulator make the same thing.
+#pragma once
+
+#include "backends/learner.hpp"
+#include "backends/observer.hpp"
+#include "messages/control.hpp"
+
+#include <functional>
+#include <string>
+#include <vector>
+
+namespace troupe {
+
+struct job {
+  /// train (fit), validate, test, predict or call.
+  stage purpose = stage::train;
+  trainer_options options;
+  recipe_ptr recipe;
+  /// Checkpoints go to `<run_folder>/checkpoints`, relative to the storage port's root. Empty: no
+  /// files.
+  std::string run_folder;
+  /// A checkpoint folder to go on from (fit), or to take the weights from (validate, test,
+  /// predict). Empty: none.
+  std::string resume;
+  /// Weights to start with, before the first broadcast; null: the module's own.
+  snapshot_ptr initial;
+  std::vector<observer_factory> observers;
+  /// Called at entry of every hook, in the order in which each rank handles them; on the lanes'
+  /// threads, so thread-safe and cheap. Empty: no trace.
+  std::function<void(std::int32_t rank, const hook& what)> trace;
+};
+
+}  // namespace troupe

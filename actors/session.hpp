@@ -1,0 +1,95 @@
+// The front door for programs that own an event loop. A session runs jobs; several at a time do not
+// touch each other. It takes no signal handler, never exits, prints nothing and blocks no thread of
+// yours.
+#pragma once
+
+#include "actors/job.hpp"
+#include "backends/ports.hpp"
+
+#include <boost/asio/any_completion_handler.hpp>
+#include <boost/asio/any_io_executor.hpp>
+#include <boost/asio/async_result.hpp>
+
+#include <memory>
+
+namespace troupe {
+
+struct session_options {
+  /// Threads of the control plane. Two: one for the supervisor while another answers a lane; they
+  /// sleep when idle.
+  std::size_t threads = 2;
+};
+
+/// Thread-safe. Movable. Destruction with jobs running asks them to end, returns at once, and their
+/// completions (with status `failed`, type `session_closed`) still arrive through their executors.
+class session {
+public:
+  using executor_type = boost::asio::any_io_executor;
+  using signature = void(job_outcome);
+
+  explicit session(executor_type executor, ports world = local_ports(),
+                   session_options options = {});
+  ~session();
+  session(session&&) noexcept;
+  session& operator=(session&&) noexcept;
+
+  executor_type get_executor() const;
+
+  /// Runs a job.
+  /// 1. Does: checks the options (a `user_error` is the outcome's failure), starts the ranks, forms
+  /// generation 1,
+  ///    runs the job's hooks, takes everything down in order, then completes.
+  /// 2. Completion signature: `void(troupe::job_outcome)`, on the handler's associated executor
+  /// (the session's by
+  ///    default), never inside the initiating call. A failure is a value: no exception, no error
+  ///    code.
+  /// 3. Cancellation: the associated slot, any type. The first emission ends the run at a step
+  /// boundary agreed by
+  ///    all ranks, with a checkpoint (status `stopped`); a second one ends it at once (status
+  ///    `failed`).
+  /// 4. Keeps outstanding work on both executors until it completes.
+  template <boost::asio::completion_token_for<signature> Token>
+  auto async_run(job what, Token&& token) {
+    return boost::asio::async_initiate<Token, signature>(
+        [this](auto handler, job what) { start(std::move(what), std::move(handler)); }, token,
+        std::move(what));
+  }
+  /// The same, by purpose.
+  template <boost::asio::completion_token_for<signature> Token>
+  auto async_fit(job what, Token&& token) {
+    what.purpose = stage::train;
+    return async_run(std::move(what), std::forward<Token>(token));
+  }
+  template <boost::asio::completion_token_for<signature> Token>
+  auto async_validate(job what, Token&& token) {
+    what.purpose = stage::validate;
+    return async_run(std::move(what), std::forward<Token>(token));
+  }
+  template <boost::asio::completion_token_for<signature> Token>
+  auto async_test(job what, Token&& token) {
+    what.purpose = stage::test;
+    return async_run(std::move(what), std::forward<Token>(token));
+  }
+  template <boost::asio::completion_token_for<signature> Token>
+  auto async_predict(job what, Token&& token) {
+    what.purpose = stage::predict;
+    return async_run(std::move(what), std::forward<Token>(token));
+  }
+
+  /// Runs a job and waits for it in the calling thread, whatever the session's executor does. Not
+  /// to be called from a thread that the job needs (an observer, a hook).
+  job_outcome run(job what);
+
+  /// Actors of this session that are alive: 0 when no job runs and none has left a survivor. For
+  /// tests.
+  std::size_t actors_running() const;
+
+private:
+  using handler_type = boost::asio::any_completion_handler<signature>;
+  void start(job what, handler_type handler);
+
+  struct engine;
+  std::shared_ptr<engine> engine_;
+};
+
+}  // namespace troupe
