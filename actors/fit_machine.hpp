@@ -76,6 +76,7 @@ struct propose_stop {
 struct stop_at {
   std::int64_t step = 0;
   stop_reason why = stop_reason::caller;
+  friend bool operator==(const stop_at&, const stop_at&) = default;
 };
 
 }  // namespace fit_events
@@ -165,35 +166,42 @@ private:
   };
   using actions = std::vector<fit_action>;
 
+  void begin(actions& out);
   void ran(const fit_events::ran& event, actions& out);
+  void propose_stop(actions& out);
+  void stop_at(const fit_events::stop_at& event, actions& out);
+  void check(const fit_events::ran& event) const;
   void learn(const hook_outcome& outcome, actions& out);
-  void leave_phase(actions& out);
-
-  // Where to go on; each ends in a phase with hooks to run, in holding, or in done.
-  void launched(actions& out);
-  void enter_span(phase next, std::int64_t until);
-  void enter_evaluation(phase next);
-  void go_on_evaluating(actions& out);
-  void span_done(actions& out);
-  void evaluated(actions& out);
-  void boundary(actions& out);
-  void epoch_ended(actions& out);
-  void hold_or_go(actions& out);
-  void evaluate_or_end(actions& out);
-  void end(stop_reason why);
-  void finish(actions& out);
-
-  std::vector<hook> segment() const;
   void emit(actions& out);
-  bool interrupted(std::int64_t done) const;
-  std::int64_t vote() const;
 
-  stage evaluated_stage() const;
+  // Where to go on. Each ends in a phase with hooks to run, or in holding.
+  void enter(phase next);
+  void leave_phase(actions& out);
+  void launched();
+  void boundary();
+  void epoch_ended();
+  void hold_or_go();
+  void enter_span();
+  void span_done(actions& out);
+  void end(stop_reason why);
+  void enter_evaluation(phase next);
+  void next_evaluation_span();
+  void evaluation_span_done();
+
+  std::int64_t vote() const;
+  stage stage_now() const;
+  std::int64_t batches_of(const loader_length& loader, stage s) const;
+  std::int64_t batches_of(stage s) const;
   std::int64_t train_batches() const;
-  std::vector<std::int64_t> evaluation_loaders(stage s) const;
   std::int64_t window_end() const;
+  std::int64_t validation_interval() const;
   bool validation_due_behind(std::int64_t batches) const;
-  position position_now() const;
+  bool limits_reached() const;
+  void check_against_facts() const;
+  std::vector<hook> segment() const;
+  void train_segment(position where, std::vector<hook>& out) const;
+  void evaluation_segment(position where, std::vector<hook>& out) const;
+  static std::string_view name_of(phase p);
 
   std::shared_ptr<const fit_plan> plan_;
   phase phase_ = phase::idle;
