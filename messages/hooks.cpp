@@ -52,7 +52,8 @@ struct extras {
   }
   void operator()(const hooks::optimizer_step& x) const { out << " closure of " << x.closure; }
   void operator()(const hooks::lr_scheduler_step& x) const {
-    out << (x.every == hooks::lr_scheduler_step::interval::step ? " every step" : " every epoch");
+    constexpr const char* kinds[] = {" every step", " every epoch", " plateau"};
+    out << kinds[static_cast<std::size_t>(x.every)];
   }
   void operator()(const hooks::reduce& x) const { out << " " << x.operation << " " << x.what; }
   void operator()(const hooks::broadcast& x) const { out << " from " << x.source << " " << x.what; }

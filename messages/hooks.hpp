@@ -154,10 +154,11 @@ struct optimizer_step {
   std::uint32_t closure = 0;
   friend bool operator==(const optimizer_step&, const optimizer_step&) = default;
 };
-/// One scheduler's move. `monitor` is the reduced metric a plateau scheduler looks at, empty otherwise.
+/// One move of all schedulers of that kind. `plateau`: those that look at a reduced metric, behind each
+/// validation of a fit.
 struct lr_scheduler_step {
   static constexpr std::string_view name = "lr_scheduler_step";
-  enum class interval : std::uint8_t { step, epoch };
+  enum class interval : std::uint8_t { step, epoch, plateau };
   position at;
   interval every = interval::epoch;
   friend bool operator==(const lr_scheduler_step&, const lr_scheduler_step&) = default;

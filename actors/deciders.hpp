@@ -1,0 +1,52 @@
+// What may change a run, decided by pure functions from values that are the same on every rank:
+// when to stop early, when to take a snapshot, which checkpoints to keep. Thread-safe.
+#pragma once
+
+#include "messages/loop_state.hpp"
+#include "messages/options.hpp"
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+namespace troupe {
+
+/// One check of an early-stopping decider, made when a validation has ended. Changes `state`; true
+/// when the run is to end. Improved: better than the best so far by more than `min_delta`; the
+/// first number always is. NaN never is. Throws user_error (bad_configuration) that lists what was
+/// logged when the monitor is not among `logged`.
+bool check_early_stopping(const early_stopping& options, early_stopping_state& state,
+                          const metrics& logged);
+
+/// Where a run stands when a checkpoint may be due.
+struct checkpoint_moment {
+  std::int64_t steps = 0;
+  bool epoch_ended = false;  ///< the boundary behind an epoch's last hook
+  bool run_ends = false;     ///< the last boundary of the run
+};
+/// Whether a snapshot is taken now. One per epoch, one every n steps, one at the end, as the policy
+/// says; never a second one of the same step (`last_saved`, undefined when there is none yet).
+bool checkpoint_due(const checkpoint_policy& policy, const checkpoint_moment& now,
+                    std::int64_t last_saved);
+
+/// A checkpoint that is durable.
+struct kept_checkpoint {
+  std::int64_t step = 0;
+  std::string path;
+  bool has_monitor = false;  ///< the policy's monitor had been logged when it was taken
+  double monitor = 0;
+  friend bool operator==(const kept_checkpoint&, const kept_checkpoint&) = default;
+};
+
+/// The best by the policy's monitor, null while none has one. NaN counts as worst; of equals the
+/// older one.
+const kept_checkpoint* best_checkpoint(std::span<const kept_checkpoint> kept,
+                                       const checkpoint_policy& policy);
+/// Steps of the checkpoints to remove, ascending: all that are neither among the newest `keep_last`
+/// nor among the best `keep_best`. The newest is always kept (`latest` points to it); a negative
+/// number keeps all.
+std::vector<std::int64_t> to_remove(std::span<const kept_checkpoint> kept,
+                                    const checkpoint_policy& policy);
+
+}  // namespace troupe

@@ -1,0 +1,285 @@
+#include "actors/fit_machine.hpp"
+
+#include "actors/deciders.hpp"
+#include "actors/hook_sequences.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+namespace troupe {
+
+namespace {
+
+// The hooks of `all` from `first` that go out together: the rest, or in fine mode one hook, an
+// optimizer_step with its closure.
+std::vector<hook> part_of(std::vector<hook>&& all, std::size_t first, bool fine) {
+  auto last = all.size();
+  if (fine) {
+    const auto* step = std::get_if<hooks::optimizer_step>(&all[first]);
+    last = first + 1 + (step ? step->closure : 0);
+  }
+  const auto at = [&](std::size_t i) {
+    return std::make_move_iterator(all.begin() + static_cast<std::ptrdiff_t>(i));
+  };
+  return {at(first), at(last)};
+}
+
+}  // namespace
+
+fit_machine::fit_machine(fit_plan plan) : plan_(std::make_shared<const fit_plan>(std::move(plan))) {
+  loop_.early_stopping.resize(plan_->stop_early.size());
+}
+
+std::vector<fit_action> fit_machine::on(const fit_event& event) {
+  struct dispatcher {
+    fit_machine& self;
+    actions out = {};
+
+    void operator()(const fit_events::begin&) { self.begin(out); }
+    void operator()(const fit_events::ran& e) { self.ran(e, out); }
+    void operator()(const fit_events::propose_stop&) { self.propose_stop(out); }
+    void operator()(const fit_events::stop_at& e) { self.stop_at(e, out); }
+  } to{*this};
+  std::visit(to, event);
+  return std::move(to.out);
+}
+
+// --- events --------------------------------------------------------------------------------------
+
+void fit_machine::begin(actions& out) {
+  if (phase_ != phase::idle) throw internal_error("fit machine: begun twice");
+  enter(phase::prepare);
+  emit(out);
+}
+
+void fit_machine::ran(const fit_events::ran& event, actions& out) {
+  check(event);
+  handled_ += event.handled;
+  in_flight_ = 0;
+  learn(event.outcome, out);
+  if (event.outcome.word == run_word::stop && ending_ == stop_reason::none)
+    ending_ = stop_reason::hook;
+  if (event.outcome.word == run_word::skip_epoch)
+    enter(phase::epoch_end);
+  else if (handled_ == length_)
+    leave_phase(out);
+  emit(out);
+}
+
+void fit_machine::propose_stop(actions& out) {
+  if (!hold_) hold_ = vote();
+  out.emplace_back(fit_actions::vote{*hold_});
+}
+
+void fit_machine::stop_at(const fit_events::stop_at& event, actions& out) {
+  if (stop_ && stop_->step == event.step) return;
+  const auto passed = hold_ ? *hold_ : vote();
+  if (stop_ || event.step < passed)
+    throw internal_error(fmt::format("fit machine: stop at {}, but {}", event.step,
+                                     stop_ ? fmt::format("{} was agreed", stop_->step)
+                                           : fmt::format("this rank voted {}", passed)));
+  const bool held = holding();
+  stop_ = event;
+  if (!held) return;
+  if (phase_ == phase::window)
+    hold_or_go();
+  else
+    next_evaluation_span();
+  emit(out);
+}
+
+void fit_machine::check(const fit_events::ran& event) const {
+  const auto refuse = [&](std::string_view why) {
+    throw internal_error(
+        fmt::format("fit machine: {} ({} of {} hooks handled)", why, event.handled, in_flight_));
+  };
+  if (in_flight_ == 0) refuse("an answer without a run");
+  if (event.handled > in_flight_) refuse("more hooks handled than were sent");
+  switch (event.outcome.word) {
+    case run_word::proceed:
+    case run_word::stop:
+      if (event.handled != in_flight_) refuse("a run ended early without a word");
+      return;
+    case run_word::attention: return;
+    case run_word::skip_epoch: {
+      if (phase_ != phase::window || event.handled == 0) refuse("skip_epoch outside of an epoch");
+      const auto hooks = segment();
+      if (!std::holds_alternative<hooks::on_train_batch_start>(hooks[handled_ + event.handled - 1]))
+        refuse("skip_epoch from another hook than on_train_batch_start");
+      return;
+    }
+    case run_word::failed: break;
+  }
+  refuse("a failed run is not the machine's");
+}
+
+void fit_machine::learn(const hook_outcome& outcome, actions& out) {
+  for (const auto& told : outcome.loaders) {
+    const auto same = std::find_if(loaders_.begin(), loaders_.end(), [&](const auto& known) {
+      return known.stage == told.stage && known.dataloader == told.dataloader;
+    });
+    if (same != loaders_.end())
+      *same = told;
+    else if (phase_ == phase::prepare)
+      loaders_.push_back(told);
+    else
+      throw internal_error("fit machine: a loader that process_dataloader 0 did not tell of");
+  }
+  if (outcome.optimizers) optimizers_ = *outcome.optimizers;
+  const bool fit = plan_->purpose == stage::train;
+  if (outcome.restored && !plan_->resume.empty() &&
+      phase_ == (fit ? phase::launch : phase::prepare)) {
+    loop_ = *outcome.restored;
+    loop_.early_stopping.resize(plan_->stop_early.size());
+    last_saved_ = loop_.steps;
+  }
+  loop_.samples += outcome.samples;
+  if (outcome.logged.empty() || phase_ == phase::sanity) return;
+  for (const auto& [key, number] : outcome.logged) loop_.last[key] = number;
+  auto where = at();
+  if (phase_ == phase::window) ++where.step;
+  out.emplace_back(fit_actions::metrics_known{where, outcome.logged});
+}
+
+void fit_machine::leave_phase(actions& out) {
+  switch (phase_) {
+    case phase::prepare: return enter(phase::launch);
+    case phase::launch: return launched();
+    case phase::train_start: trained_ = true; return boundary();
+    case phase::window: return span_done(out);
+    case phase::sanity:
+    case phase::validation:
+    case phase::evaluation: return evaluation_span_done();
+    case phase::epoch_end: return epoch_ended();
+    case phase::checkpoint: last_saved_ = loop_.steps; return hold_or_go();
+    case phase::last_checkpoint: last_saved_ = loop_.steps; return enter(phase::close);
+    case phase::close:
+      phase_ = phase::done;
+      out.emplace_back(fit_actions::finished{why_, loop_});
+      return;
+    case phase::idle:
+    case phase::done: break;
+  }
+  throw internal_error("fit machine: nothing to leave");
+}
+
+void fit_machine::emit(actions& out) {
+  if (phase_ == phase::done || holding()) return;
+  auto hooks = segment();
+  length_ = static_cast<std::uint32_t>(hooks.size());
+  auto part = part_of(std::move(hooks), handled_, plan_->fine);
+  in_flight_ = static_cast<std::uint32_t>(part.size());
+  out.emplace_back(fit_actions::run{std::move(part)});
+}
+
+// --- training ------------------------------------------------------------------------------------
+
+void fit_machine::launched() {
+  if (plan_->purpose == stage::call) return end(stop_reason::none);
+  if (plan_->purpose != stage::train) return enter_evaluation(phase::evaluation);
+  check_against_facts();
+  batch_ = loop_.batch;
+  if (train_batches() == 0 || limits_reached()) return end(stop_reason::none);
+  if (plan_->resume.empty() && batches_of(stage::sanity) > 0)
+    enter_evaluation(phase::sanity);
+  else
+    enter(phase::train_start);
+}
+
+void fit_machine::boundary() {
+  if (validation_due_behind(loop_.batch) && !loop_.validated)
+    return enter_evaluation(phase::validation);
+  if (loop_.batch >= train_batches()) return enter(phase::epoch_end);
+  if (checkpoint_due(plan_->checkpoint, {loop_.steps, false, false}, last_saved_))
+    return enter(phase::checkpoint);
+  hold_or_go();
+}
+
+void fit_machine::epoch_ended() {
+  ++loop_.epoch;
+  loop_.batch = 0;
+  loop_.validated = false;
+  batch_ = 0;
+  if (checkpoint_due(plan_->checkpoint, {loop_.steps, true, false}, last_saved_))
+    return enter(phase::checkpoint);
+  hold_or_go();
+}
+
+void fit_machine::hold_or_go() {
+  if (limits_reached()) return end(stop_reason::none);
+  if (ending_ != stop_reason::none) return end(ending_);
+  if (stop_ && loop_.steps >= stop_->step) return end(stop_->why);
+  enter_span();
+  if (hold_ && !stop_ && loop_.steps >= *hold_) until_ = batch_;
+}
+
+void fit_machine::enter_span() {
+  enter(phase::window);
+  until_ = std::min(window_end(), batch_ + plan_->run_batches);
+  if (const auto every = validation_interval(); every > 0)
+    until_ = std::min(until_, (batch_ / every + 1) * every);
+}
+
+void fit_machine::span_done(actions& out) {
+  batch_ = until_;
+  if (batch_ == window_end()) {
+    loop_.batch = batch_;
+    loop_.validated = false;
+    ++loop_.steps;
+    out.emplace_back(fit_actions::step_finished{loop_.steps});
+    return boundary();
+  }
+  if (validation_due_behind(batch_)) return enter_evaluation(phase::validation);
+  enter_span();
+}
+
+void fit_machine::end(stop_reason why) {
+  why_ = why;
+  const bool saves = plan_->purpose == stage::train &&
+                     checkpoint_due(plan_->checkpoint, {loop_.steps, false, true}, last_saved_);
+  enter(saves ? phase::last_checkpoint : phase::close);
+}
+
+// --- evaluation ----------------------------------------------------------------------------------
+
+void fit_machine::enter_evaluation(phase next) {
+  enter(next);
+  evaluated_ = 0;
+  next_evaluation_span();
+}
+
+void fit_machine::next_evaluation_span() {
+  enter(phase_);
+  const auto total = batches();
+  if (phase_ == phase::evaluation) {
+    if (total == 0) return end(stop_reason::none);
+    const auto why = ending_ != stop_reason::none         ? ending_
+                     : stop_ && evaluated_ >= stop_->step ? stop_->why
+                                                          : stop_reason::none;
+    if (why != stop_reason::none && evaluated_ == 0) return end(why);
+    until_ = evaluated_;
+    why_ = why;
+    closing_ = why != stop_reason::none;
+    if (closing_ || (hold_ && !stop_ && evaluated_ >= *hold_)) return;
+  }
+  until_ = std::min(total, evaluated_ + plan_->run_batches);
+  closing_ = until_ == total;
+}
+
+void fit_machine::evaluation_span_done() {
+  evaluated_ = until_;
+  if (!closing_) return next_evaluation_span();
+  closing_ = false;
+  if (phase_ == phase::evaluation) return end(why_);
+  if (phase_ == phase::sanity) return enter(phase::train_start);
+  for (std::size_t i = 0; i < plan_->stop_early.size(); ++i)
+    if (check_early_stopping(plan_->stop_early[i], loop_.early_stopping[i], loop_.last) &&
+        ending_ == stop_reason::none)
+      ending_ = stop_reason::early_stopping;
+  if (batch_ != loop_.batch) return enter_span();
+  loop_.validated = true;
+  boundary();
+}
+
+}  // namespace troupe

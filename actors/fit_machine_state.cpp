@@ -1,0 +1,281 @@
+// The fit machine's other half: what it derives from its state, and the state as a value.
+#include "actors/fit_machine.hpp"
+#include "actors/hook_sequences.hpp"
+
+#include "messages/stable_hash.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <ostream>
+#include <tuple>
+
+namespace troupe {
+
+namespace {
+
+const batch_limit& limit_of(const fit_plan& plan, stage s) {
+  switch (s) {
+    case stage::train: return plan.train_batches;
+    case stage::test: return plan.test_batches;
+    case stage::predict: return plan.predict_batches;
+    default: return plan.val_batches;
+  }
+}
+
+}  // namespace
+
+// --- what follows from the state -----------------------------------------------------------------
+
+void fit_machine::enter(phase next) {
+  phase_ = next;
+  handled_ = 0;
+  length_ = 0;
+}
+
+bool fit_machine::holding() const {
+  const bool may = phase_ == phase::window || phase_ == phase::evaluation;
+  const auto from = phase_ == phase::window ? batch_ : evaluated_;
+  return may && in_flight_ == 0 && until_ == from && !closing_;
+}
+
+std::int64_t fit_machine::vote() const {
+  if (plan_->purpose != stage::train)
+    return phase_ == phase::evaluation && in_flight_ > 0 ? until_ : evaluated_;
+  const bool inside = batch_ != loop_.batch || (phase_ == phase::window && in_flight_ > 0);
+  return loop_.steps + (inside ? 1 : 0);
+}
+
+stage fit_machine::stage_now() const {
+  switch (phase_) {
+    case phase::sanity: return stage::sanity;
+    case phase::validation: return stage::validate;
+    case phase::evaluation: return plan_->purpose;
+    case phase::train_start:
+    case phase::window:
+    case phase::epoch_end:
+    case phase::checkpoint:
+    case phase::last_checkpoint: return stage::train;
+    case phase::idle:
+    case phase::prepare:
+    case phase::launch:
+    case phase::close:
+    case phase::done: break;
+  }
+  return stage::start;
+}
+
+position fit_machine::at() const {
+  position where;
+  where.stage = stage_now();
+  if (where.stage == stage::start) return where;
+  where.epoch = loop_.epoch;
+  where.step = loop_.steps;
+  if (phase_ == phase::window && until_ > batch_) where.batch = until_ - 1;
+  return where;
+}
+
+std::int64_t fit_machine::batches_of(const loader_length& loader, stage s) const {
+  const auto limited = apply_limit(limit_of(*plan_, s), loader.batches);
+  const bool all = s != stage::sanity || plan_->sanity_batches < 0;
+  return all ? limited : std::min(limited, plan_->sanity_batches);
+}
+
+std::int64_t fit_machine::batches_of(stage s) const {
+  std::int64_t sum = 0;
+  for (const auto& loader : loaders_)
+    if (loader.stage == (s == stage::sanity ? stage::validate : s)) sum += batches_of(loader, s);
+  return sum;
+}
+
+std::int64_t fit_machine::batches() const {
+  const auto s = stage_now();
+  return batches_of(s == stage::start ? plan_->purpose : s);
+}
+
+std::int64_t fit_machine::train_batches() const { return batches_of(stage::train); }
+
+std::int64_t fit_machine::window_end() const {
+  return std::min((loop_.batch / plan_->accumulate + 1) * plan_->accumulate, train_batches());
+}
+
+std::int64_t fit_machine::validation_interval() const {
+  if (batches_of(stage::validate) == 0) return 0;
+  if (const auto* count = std::get_if<std::int64_t>(&plan_->val_check_interval)) return *count;
+  return std::max<std::int64_t>(1, apply_limit(plan_->val_check_interval, train_batches()));
+}
+
+bool fit_machine::validation_due_behind(std::int64_t batches) const {
+  const auto every = validation_interval();
+  return every > 0 && batches > 0 && batches % every == 0;
+}
+
+bool fit_machine::limits_reached() const {
+  return (plan_->max_epochs >= 0 && loop_.epoch >= plan_->max_epochs) ||
+         (plan_->max_steps && loop_.steps >= *plan_->max_steps);
+}
+
+void fit_machine::check_against_facts() const {
+  if (!plan_->resume.empty() && last_saved_ == undefined)
+    throw internal_error("fit machine: load_checkpoint brought no loop state");
+  if (plan_->max_epochs >= 0 && loop_.epoch > plan_->max_epochs)
+    throw user_error(errc::bad_configuration,
+                     fmt::format("{} has finished {} epochs, but max_epochs is {}: raise "
+                                 "max_epochs to train on",
+                                 plan_->resume, loop_.epoch, plan_->max_epochs));
+  const auto every = validation_interval();
+  if (train_batches() > 0 && every > train_batches())
+    throw user_error(errc::bad_configuration,
+                     fmt::format("val_check_interval is {} batches, but an epoch has {}: lower it, "
+                                 "or give a share such as 1.0",
+                                 every, train_batches()));
+}
+
+// --- the hooks of the segment in progress --------------------------------------------------------
+
+// A pure function of what does not change while the segment is handled: in fine mode, or when the
+// lane came back early, the rest is cut from it again.
+std::vector<hook> fit_machine::segment() const {
+  std::vector<hook> out;
+  auto where = at();
+  where.batch = undefined;
+  switch (phase_) {
+    case phase::prepare: hook_sequences::prepare(*plan_, out); break;
+    case phase::launch: hook_sequences::launch(*plan_, loaders_, out); break;
+    case phase::train_start: out.emplace_back(hooks::on_train_start{{where}}); break;
+    case phase::window: train_segment(where, out); break;
+    case phase::sanity:
+    case phase::validation:
+    case phase::evaluation: evaluation_segment(where, out); break;
+    case phase::epoch_end: hook_sequences::epoch_end(optimizers_, where, out); break;
+    case phase::checkpoint:
+    case phase::last_checkpoint: hook_sequences::checkpoint(optimizers_, where, loop_, out); break;
+    case phase::close:
+      where.stage = stage::train;
+      where.epoch = loop_.epoch;
+      where.step = loop_.steps;
+      hook_sequences::close(*plan_, trained_, where, out);
+      break;
+    case phase::idle:
+    case phase::done: break;
+  }
+  return out;
+}
+
+void fit_machine::train_segment(position where, std::vector<hook>& out) const {
+  constexpr std::size_t hooks_of_a_batch = 18;
+  out.reserve(static_cast<std::size_t>(until_ - batch_) * hooks_of_a_batch);
+  if (batch_ == 0) out.emplace_back(hooks::on_train_epoch_start{{where}});
+  const auto last = window_end() - 1;
+  for (where.batch = batch_; where.batch < until_; ++where.batch)
+    hook_sequences::train_batch(*plan_, optimizers_, {where, loop_.batch, last}, out);
+}
+
+void fit_machine::evaluation_segment(position where, std::vector<hook>& out) const {
+  const bool in_fit = phase_ == phase::validation;
+  if (evaluated_ == 0) hook_sequences::open_evaluation(where, in_fit && batch_ == loop_.batch, out);
+  const auto source = phase_ == phase::sanity ? stage::validate : where.stage;
+  std::int64_t passed = 0;  // batches of the loaders before this one
+  for (const auto& loader : loaders_) {
+    if (loader.stage != source) continue;
+    const auto here = batches_of(loader, where.stage);
+    auto one = where;
+    one.dataloader = loader.dataloader;
+    one.batch = std::max<std::int64_t>(0, evaluated_ - passed);
+    for (; one.batch < std::min(here, until_ - passed); ++one.batch)
+      hook_sequences::evaluation_batch(one, out);
+    passed += here;
+  }
+  if (!closing_) return;
+  hook_sequences::close_evaluation(where, out);
+  if (in_fit && optimizers_.plateau_schedulers) {
+    where.stage = stage::train;
+    out.emplace_back(hooks::lr_scheduler_step{where, hooks::lr_scheduler_step::interval::plateau});
+  }
+}
+
+// --- the state as a value ------------------------------------------------------------------------
+
+bool operator==(const fit_machine& a, const fit_machine& b) {
+  const auto state = [](const fit_machine& m) {
+    return std::tie(m.phase_, m.loop_, m.loaders_, m.optimizers_, m.batch_, m.evaluated_, m.until_,
+                    m.closing_, m.handled_, m.length_, m.in_flight_, m.trained_, m.last_saved_,
+                    m.ending_, m.why_, m.hold_, m.stop_);
+  };
+  return *a.plan_ == *b.plan_ && state(a) == state(b);
+}
+
+std::uint64_t fit_machine::digest() const {
+  stable_hasher h;
+  h.add(plan_->digest()).add(phase_).add(loop_.epoch).add(loop_.batch).add(loop_.steps);
+  h.add(loop_.samples).add(loop_.validated).add(loop_.last.size());
+  for (const auto& [key, number] : loop_.last) h.add(key).add(number);
+  for (const auto& one : loop_.early_stopping) h.add(one.best).add(one.has_best).add(one.waited);
+  h.add(loaders_.size());
+  for (const auto& one : loaders_)
+    h.add(one.stage).add(one.dataloader).add(one.batches).add(one.samples);
+  h.add(optimizers_.optimizers).add(optimizers_.step_schedulers);
+  h.add(optimizers_.epoch_schedulers).add(optimizers_.plateau_schedulers);
+  h.add(batch_).add(evaluated_).add(until_).add(closing_);
+  h.add(handled_).add(length_).add(in_flight_).add(trained_).add(last_saved_);
+  h.add(ending_).add(why_).add(hold_).add(stop_.has_value());
+  if (stop_) h.add(stop_->step).add(stop_->why);
+  return h.digest();
+}
+
+std::string_view fit_machine::name_of(phase p) {
+  switch (p) {
+    case phase::idle: return "idle";
+    case phase::prepare: return "prepare";
+    case phase::launch: return "launch";
+    case phase::sanity: return "sanity";
+    case phase::train_start: return "train_start";
+    case phase::window: return "window";
+    case phase::validation: return "validation";
+    case phase::epoch_end: return "epoch_end";
+    case phase::checkpoint: return "checkpoint";
+    case phase::last_checkpoint: return "last_checkpoint";
+    case phase::evaluation: return "evaluation";
+    case phase::close: return "close";
+    case phase::done: return "done";
+  }
+  return "unknown";
+}
+
+std::ostream& operator<<(std::ostream& out, const fit_machine& m) {
+  out << fit_machine::name_of(m.phase_) << " epoch " << m.loop_.epoch << " batch " << m.loop_.batch
+      << " steps " << m.loop_.steps << " next " << m.batch_;
+  if (m.evaluated_ > 0) out << " evaluated " << m.evaluated_;
+  if (m.in_flight_ > 0) out << " in flight " << m.in_flight_ << " of " << m.length_;
+  if (m.holding()) out << " holding";
+  if (m.hold_) out << " voted " << *m.hold_;
+  if (m.stop_) out << " stop at " << m.stop_->step << " (" << to_string(m.stop_->why) << ')';
+  if (m.ending_ != stop_reason::none) out << " ending (" << to_string(m.ending_) << ')';
+  return out;
+}
+
+std::ostream& operator<<(std::ostream& out, const fit_action& action) {
+  struct printer {
+    std::ostream& out;
+
+    void operator()(const fit_actions::run& a) const {
+      out << "run";
+      for (const auto& one : a.hooks) out << ' ' << one;
+    }
+    void operator()(const fit_actions::vote& a) const { out << "vote " << a.step; }
+    void operator()(const fit_actions::step_finished& a) const {
+      out << "step_finished " << a.step;
+    }
+    void operator()(const fit_actions::metrics_known& a) const {
+      out << "metrics_known at step " << a.at.step;
+      for (const auto& [key, number] : a.logged) out << ' ' << key << ' ' << number;
+    }
+    void operator()(const fit_actions::finished& a) const {
+      out << "finished " << to_string(a.why) << " after " << a.loop.steps << " steps";
+    }
+  };
+  std::visit(printer{out}, action);
+  return out;
+}
+
+}  // namespace troupe

@@ -1,0 +1,124 @@
+#include "actors/fit_plan.hpp"
+
+#include "messages/failure.hpp"
+#include "messages/stable_hash.hpp"
+
+#include <fmt/format.h>
+
+#include <ostream>
+
+namespace troupe {
+
+namespace {
+
+std::string text_of(const batch_limit& limit) {
+  if (const auto* count = std::get_if<std::int64_t>(&limit)) return fmt::format("{}", *count);
+  return fmt::format("{} of all", std::get<double>(limit));
+}
+
+template <class T>
+void refuse_unless(bool fine, std::string_view option, const T& value, std::string_view wanted) {
+  if (!fine)
+    throw user_error(errc::bad_configuration,
+                     fmt::format("{} is {}, but must be {}", option, value, wanted));
+}
+
+void check_limit(std::string_view option, const batch_limit& limit) {
+  const auto* count = std::get_if<std::int64_t>(&limit);
+  const auto* share = std::get_if<double>(&limit);
+  refuse_unless(count ? *count >= 0 : *share >= 0 && *share <= 1, option, text_of(limit),
+                "a count of batches from 0 or a share from 0.0 to 1.0");
+}
+
+void check(const trainer_options& o) {
+  refuse_unless(o.accumulate_grad_batches >= 1, "accumulate_grad_batches",
+                o.accumulate_grad_batches, "at least 1");
+  refuse_unless(!o.max_steps || *o.max_steps >= 0, "max_steps", o.max_steps.value_or(0),
+                "at least 0");
+  refuse_unless(o.fast_dev_run >= 0, "fast_dev_run", o.fast_dev_run, "at least 0");
+  check_limit("limit_train_batches", o.limit_train_batches);
+  check_limit("limit_val_batches", o.limit_val_batches);
+  check_limit("limit_test_batches", o.limit_test_batches);
+  check_limit("limit_predict_batches", o.limit_predict_batches);
+  const auto& every = o.checkpoint.every_n_steps;
+  refuse_unless(!every || *every >= 1, "checkpoint.every_n_steps", every.value_or(0), "at least 1");
+  const auto* count = std::get_if<std::int64_t>(&o.val_check_interval);
+  const auto* share = std::get_if<double>(&o.val_check_interval);
+  refuse_unless(count ? *count >= 1 : *share > 0 && *share <= 1, "val_check_interval",
+                text_of(o.val_check_interval),
+                "a count of batches from 1 or a share above 0.0 and up to 1.0");
+  for (const auto& one : o.stop_early)
+    refuse_unless(one.patience >= 0, "early_stopping.patience", one.patience, "at least 0");
+}
+
+void add(stable_hasher& h, const batch_limit& limit) {
+  h.add(limit.index());
+  std::visit([&](auto x) { h.add(x); }, limit);
+}
+
+void shorten(fit_plan& plan, std::int64_t batches) {
+  const batch_limit limit{batches};
+  plan.train_batches = plan.val_batches = plan.test_batches = plan.predict_batches = limit;
+  plan.val_check_interval = 1.0;
+  plan.max_epochs = 1;
+  plan.max_steps.reset();
+  plan.sanity_batches = 0;
+  plan.stop_early.clear();
+  plan.checkpoint.enabled = false;
+}
+
+}  // namespace
+
+fit_plan make_plan(const trainer_options& options, stage purpose, std::string resume,
+                   std::string weights) {
+  check(options);
+  fit_plan plan;
+  plan.purpose = purpose;
+  plan.max_epochs = options.max_epochs;
+  plan.max_steps = options.max_steps;
+  plan.accumulate = options.accumulate_grad_batches;
+  if (options.gradient_clip_val.value_or(0) > 0)
+    plan.clip = clip_plan{*options.gradient_clip_val, options.gradient_clip_algorithm};
+  plan.train_batches = options.limit_train_batches;
+  plan.val_batches = options.limit_val_batches;
+  plan.test_batches = options.limit_test_batches;
+  plan.predict_batches = options.limit_predict_batches;
+  plan.val_check_interval = options.val_check_interval;
+  plan.sanity_batches = options.num_sanity_val_batches;
+  plan.stop_early = options.stop_early;
+  plan.checkpoint = options.checkpoint;
+  plan.resume = std::move(resume);
+  plan.weights = std::move(weights);
+  plan.fine = options.fine;
+  if (options.fast_dev_run > 0) shorten(plan, options.fast_dev_run);
+  return plan;
+}
+
+std::uint64_t fit_plan::digest() const {
+  stable_hasher h;
+  h.add(purpose).add(max_epochs).add(max_steps).add(accumulate).add(clip.has_value());
+  if (clip) h.add(clip->limit).add(clip->how);
+  for (const auto& limit :
+       {train_batches, val_batches, test_batches, predict_batches, val_check_interval})
+    add(h, limit);
+  h.add(sanity_batches).add(stop_early.size());
+  for (const auto& one : stop_early)
+    h.add(one.monitor).add(one.min_delta).add(one.patience).add(one.maximize);
+  h.add(checkpoint.enabled).add(checkpoint.every_epoch).add(checkpoint.every_n_steps);
+  h.add(checkpoint.keep_last).add(checkpoint.keep_best).add(checkpoint.monitor);
+  h.add(checkpoint.maximize).add(resume).add(weights).add(late_optimizers).add(fine);
+  return h.add(run_batches).digest();
+}
+
+std::ostream& operator<<(std::ostream& out, const fit_plan& plan) {
+  out << plan.purpose << " epochs " << plan.max_epochs;
+  if (plan.max_steps) out << " steps " << *plan.max_steps;
+  out << " accumulate " << plan.accumulate << " train " << text_of(plan.train_batches) << " val "
+      << text_of(plan.val_batches) << " every " << text_of(plan.val_check_interval);
+  if (!plan.resume.empty()) out << " resume " << plan.resume;
+  if (!plan.weights.empty()) out << " weights " << plan.weights;
+  if (plan.fine) out << " fine";
+  return out;
+}
+
+}  // namespace troupe

@@ -1,0 +1,58 @@
+// What a fit machine is to do: the trainer's options, digested once, the same on every rank.
+#pragma once
+
+#include "messages/options.hpp"
+
+#include <cstdint>
+#include <iosfwd>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace troupe {
+
+/// Clipping of gradients; there is none without one.
+struct clip_plan {
+  double limit = 0;
+  hooks::clip_gradients::algorithm how = hooks::clip_gradients::algorithm::norm;
+  friend bool operator==(const clip_plan&, const clip_plan&) = default;
+};
+
+/// A regular value. Made by `make_plan`, which checks what it is given; tests may fill it by hand.
+struct fit_plan {
+  /// What the run is for: train (a fit), validate, test, predict or call.
+  stage purpose = stage::train;
+  std::int64_t max_epochs = 3;            ///< total; negative: no end but by steps
+  std::optional<std::int64_t> max_steps;  ///< total
+  std::int64_t accumulate = 1;            ///< micro-batches of one step, at least 1
+  std::optional<clip_plan> clip;
+  batch_limit train_batches = 1.0;
+  batch_limit val_batches = 1.0;  ///< per loader, like the next two
+  batch_limit test_batches = 1.0;
+  batch_limit predict_batches = 1.0;
+  batch_limit val_check_interval = 1.0;  ///< a share or count of the limited training batches
+  std::int64_t sanity_batches = 2;       ///< per loader; negative: all
+  std::vector<early_stopping> stop_early;
+  checkpoint_policy checkpoint;
+  /// The checkpoint a fit goes on from, or whose weights are evaluated; empty: none.
+  std::string resume;
+  /// A file of weights to start from; ignored when there is `resume`.
+  std::string weights;
+  bool late_optimizers = false;  ///< the strategy sets its optimizers up in pre_dispatch
+  bool fine = false;             ///< a run per hook (an optimizer_step keeps its closure)
+  std::int64_t run_batches =
+      64;  ///< the most micro-batches of one run, so that observers hear often
+
+  friend bool operator==(const fit_plan&, const fit_plan&) = default;
+  /// The same for equal plans on every machine.
+  std::uint64_t digest() const;
+};
+std::ostream& operator<<(std::ostream& out, const fit_plan& plan);
+
+/// The plan of a run of `purpose`. `fast_dev_run` n: n batches of everything, one epoch, no sanity
+/// check, no early stopping, no checkpoint. Throws user_error (bad_configuration) naming the option
+/// whose value is impossible.
+fit_plan make_plan(const trainer_options& options, stage purpose, std::string resume = {},
+                   std::string weights = {});
+
+}  // namespace troupe

@@ -1,0 +1,61 @@
+// A hash that is the same on every machine, build and run: for digests of machines and worlds, and
+// for remembering visited states. Not cryptographic.
+#pragma once
+
+#include <bit>
+#include <cstdint>
+#include <optional>
+#include <string_view>
+#include <type_traits>
+
+namespace troupe {
+
+/// Takes numbers and texts in order; `digest()` depends on each of them and on their order. Two
+/// sequences of the same numbers are equal whatever integer types carried them.
+class stable_hasher {
+public:
+  template <class T>
+  requires(std::is_integral_v<T> || std::is_enum_v<T>) stable_hasher& add(T x) {
+    return take(static_cast<std::uint64_t>(static_cast<std::int64_t>(x)));
+  }
+  /// By bits, but -0.0 as 0.0 and all NaN alike.
+  stable_hasher& add(double x) {
+    if (x != x) return take(0x7ff8000000000000);
+    return take(x == 0 ? 0 : std::bit_cast<std::uint64_t>(x));
+  }
+  stable_hasher& add(std::string_view text) {
+    take(text.size());
+    std::uint64_t block = 0;
+    int filled = 0;
+    for (const char c : text) {
+      block |= std::uint64_t{static_cast<unsigned char>(c)} << (8 * filled);
+      if (++filled < 8) continue;
+      take(block);
+      block = 0;
+      filled = 0;
+    }
+    return filled > 0 ? take(block) : *this;
+  }
+  template <class T>
+  stable_hasher& add(const std::optional<T>& x) {
+    add(x.has_value());
+    return x ? add(*x) : *this;
+  }
+  std::uint64_t digest() const { return mixed(state_); }
+
+private:
+  // SplitMix64's output function: every input bit reaches every output bit.
+  static constexpr std::uint64_t mixed(std::uint64_t z) {
+    z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9;
+    z = (z ^ z >> 27) * 0x94d049bb133111eb;
+    return z ^ z >> 31;
+  }
+  stable_hasher& take(std::uint64_t x) {
+    state_ = mixed(state_ * 0x9e3779b97f4a7c15 + x + 0x632be59bd9b4e019);
+    return *this;
+  }
+
+  std::uint64_t state_ = 0x9e3779b97f4a7c15;
+};
+
+}  // namespace troupe

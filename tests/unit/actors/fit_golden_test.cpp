@@ -1,0 +1,126 @@
+// Goal: the complete order of hooks of tiny runs, written out for readers.
+#include "tests/unit/actors/fit_drive.hpp"
+
+#include "tests/support/catch.hpp"
+
+using namespace troupe;
+using namespace fit_drive;
+
+namespace {
+
+std::vector<std::string> concat(std::initializer_list<std::vector<std::string>> parts) {
+  std::vector<std::string> all;
+  for (const auto& part : parts) all.insert(all.end(), part.begin(), part.end());
+  return all;
+}
+
+const std::vector<std::string> set_up = {
+    "connect(start)",
+    "setup_environment(start)",
+    "prepare_data(start)",
+    "barrier(start) pre_setup",
+    "setup(start)",
+    "barrier(start) post_setup",
+    "model_sharded_context(start)",
+    "configure_model(start)",
+    "model_to_device(start)",
+    "setup_optimizers(start)",
+    "setup_precision(start)",
+    "process_dataloader(train)",
+    "process_dataloader(validate)",
+    "on_fit_start(start)",
+    "pre_dispatch(start)",
+    "dispatch(start)",
+    "barrier(start) run-stage",
+};
+
+}  // namespace
+
+TEST_CASE("a fit of one epoch, two batches and one validation batch", "[fit]") {
+  fit_plan plan;
+  plan.max_epochs = 1;
+  plan.clip = clip_plan{0.5, hooks::clip_gradients::algorithm::norm};
+  const auto d = run_through(plan, {.train = 2, .val = {1}});
+  const std::vector<std::string> sanity = {
+      "on_sanity_check_start(sanity epoch 0 step 0)",
+      "on_validation_model_eval(sanity epoch 0 step 0)",
+      "on_validation_start(sanity epoch 0 step 0)",
+      "on_validation_epoch_start(sanity epoch 0 step 0)",
+      "batch_to_device(sanity epoch 0 step 0 batch 0)",
+      "on_validation_batch_start(sanity epoch 0 step 0 batch 0)",
+      "validation_step(sanity epoch 0 step 0 batch 0)",
+      "validation_step_end(sanity epoch 0 step 0 batch 0)",
+      "on_validation_batch_end(sanity epoch 0 step 0 batch 0)",
+      "on_validation_epoch_end(sanity epoch 0 step 0)",
+      "on_validation_end(sanity epoch 0 step 0)",
+      "on_validation_model_train(sanity epoch 0 step 0)",
+      "on_sanity_check_end(sanity epoch 0 step 0)",
+  };
+  const std::vector<std::string> steps = {
+      "on_train_start(train epoch 0 step 0)",
+      "on_train_epoch_start(train epoch 0 step 0)",
+      "batch_to_device(train epoch 0 step 0 batch 0)",
+      "on_train_batch_start(train epoch 0 step 0 batch 0)",
+      "optimizer_step(train epoch 0 step 0 batch 0) closure of 11",
+      "training_step(train epoch 0 step 0 batch 0)",
+      "training_step_end(train epoch 0 step 0 batch 0)",
+      "on_before_zero_grad(train epoch 0 step 0 batch 0)",
+      "optimizer_zero_grad(train epoch 0 step 0 batch 0)",
+      "pre_backward(train epoch 0 step 0 batch 0)",
+      "on_before_backward(train epoch 0 step 0 batch 0)",
+      "backward(train epoch 0 step 0 batch 0) window 0..0 synchronize",
+      "on_after_backward(train epoch 0 step 0 batch 0)",
+      "post_backward(train epoch 0 step 0 batch 0)",
+      "on_before_optimizer_step(train epoch 0 step 0 batch 0)",
+      "clip_gradients(train epoch 0 step 0 batch 0) norm 0.5",
+      "on_train_batch_end(train epoch 0 step 1 batch 0)",
+      "batch_to_device(train epoch 0 step 1 batch 1)",
+      "on_train_batch_start(train epoch 0 step 1 batch 1)",
+      "optimizer_step(train epoch 0 step 1 batch 1) closure of 11",
+      "training_step(train epoch 0 step 1 batch 1)",
+      "training_step_end(train epoch 0 step 1 batch 1)",
+      "on_before_zero_grad(train epoch 0 step 1 batch 1)",
+      "optimizer_zero_grad(train epoch 0 step 1 batch 1)",
+      "pre_backward(train epoch 0 step 1 batch 1)",
+      "on_before_backward(train epoch 0 step 1 batch 1)",
+      "backward(train epoch 0 step 1 batch 1) window 1..1 synchronize",
+      "on_after_backward(train epoch 0 step 1 batch 1)",
+      "post_backward(train epoch 0 step 1 batch 1)",
+      "on_before_optimizer_step(train epoch 0 step 1 batch 1)",
+      "clip_gradients(train epoch 0 step 1 batch 1) norm 0.5",
+      "on_train_batch_end(train epoch 0 step 2 batch 1)",
+  };
+  const std::vector<std::string> behind = {
+      "on_validation_model_zero_grad(validate epoch 0 step 2)",
+      "on_validation_model_eval(validate epoch 0 step 2)",
+      "on_validation_start(validate epoch 0 step 2)",
+      "on_validation_epoch_start(validate epoch 0 step 2)",
+      "batch_to_device(validate epoch 0 step 2 batch 0)",
+      "on_validation_batch_start(validate epoch 0 step 2 batch 0)",
+      "validation_step(validate epoch 0 step 2 batch 0)",
+      "validation_step_end(validate epoch 0 step 2 batch 0)",
+      "on_validation_batch_end(validate epoch 0 step 2 batch 0)",
+      "on_validation_epoch_end(validate epoch 0 step 2)",
+      "on_validation_end(validate epoch 0 step 2)",
+      "on_validation_model_train(validate epoch 0 step 2)",
+      "on_train_epoch_end(train epoch 0 step 2)",
+      "optimizer_state(train epoch 1 step 2)",
+      "on_save_checkpoint(train epoch 1 step 2)",
+      "save_checkpoint(train epoch 1 step 2) after 2 steps",
+      "on_train_end(train epoch 1 step 2)",
+      "post_dispatch(start)",
+      "on_fit_end(start)",
+  };
+  CHECK(lines(d.hooks) == concat({set_up, sanity, steps, behind}));
+  CHECK(d.runs == std::vector<std::size_t>{13, 4, 13, 1, 16, 15, 12, 1, 3, 3});
+  CHECK(d.steps == std::vector<std::int64_t>{1, 2});
+  REQUIRE(d.end);
+  CHECK(d.end->why == stop_reason::none);
+  CHECK(d.end->loop.epoch == 1);
+  CHECK(d.end->loop.batch == 0);
+  CHECK(d.end->loop.steps == 2);
+  CHECK(d.end->loop.samples == 14);
+  CHECK(d.end->loop.last == metrics{{"val/loss", 1.0}});
+  REQUIRE(d.known.size() == 1);  // the sanity check's are dropped
+  CHECK(d.known[0].at == position{stage::validate, 0, 2});
+}
