@@ -56,11 +56,4 @@ public:
                                      lane_sink sink) = 0;
 };
 
-/// Handles one run: hooks in order, closures inside optimizer_step, attention between hooks, fire
-/// drills at entry, the exception of a hook turned into its failure record. Shared by all lanes.
-/// `step_seen` drills fire once each.
-ran handle_run(learner& who, const hook_run& run, const learner_context& context,
-               const std::atomic<attention>& word, const lane_sink& sink,
-               const std::function<void(const hook&)>& at_entry);
-
 }  // namespace troupe

@@ -15,6 +15,10 @@
 
 namespace troupe {
 
+/// What the storage port answered; defined with the port (backends/storage.hpp).
+struct storage_result;
+using storage_answer = storage_result;
+
 /// Why a run is to end early.
 enum class stop_reason : std::uint8_t { none, hook, early_stopping, caller, interrupt, terminate };
 std::string_view to_string(stop_reason r);
@@ -75,12 +79,19 @@ struct step_done {
 struct stop_vote {
   fence at;
 };
-/// The rank's fit machine has ended orderly.
+/// How fast a rank trained, by the monotonic clock of its ports.
+struct run_figures {
+  double seconds_to_first_step = 0;   ///< since the rank's actor began
+  double seconds_training = 0;        ///< training only, after the first two steps
+  std::int64_t samples_training = 0;  ///< of all ranks, in those seconds
+};
+/// The rank's fit machine has ended orderly. Rank 0 brings its last snapshot.
 struct rank_finished {
   fence at;
   loop_state loop;
-  metrics last;
   stop_reason why = stop_reason::none;  ///< none: ran to its limits
+  snapshot_ptr state;
+  run_figures figures;
 };
 /// The rank's lane threw, or its actor did, or its hook ran past the limit. Recorded where it
 /// happened. `local` holds the exception itself.
@@ -97,6 +108,12 @@ struct queue_value {
 struct closed_generation {
   fence at;
 };
+/// While the supervisor waits for this rank to close or to end and its lane is still in user code:
+/// what it is doing, once a tick. Ends in the list of survivors.
+struct rank_busy {
+  fence at;
+  std::string what;
+};
 /// Answer to tear_down: the lane has ended, nothing of the rank is left. `late` holds what failed
 /// on the way.
 struct torn_down {
@@ -105,7 +122,7 @@ struct torn_down {
   std::vector<failure> late;
 };
 
-// --- checkpoints ---------------------------------------------------------------------------------
+// --- checkpoints and observers -------------------------------------------------------------------
 
 /// Rank 0 to the checkpointer: write this. One in flight and one waiting; while one waits, a newer
 /// snapshot replaces it unless it is `must` (the last of a run, or one a user asked for).
@@ -114,25 +131,61 @@ struct write_checkpoint {
   snapshot_ptr what;
   bool must = false;
 };
-/// Checkpointer to supervisor: a checkpoint is durable under `path`; `best` is the best one's path
-/// so far.
-struct checkpoint_written {
-  fence at;
+/// Checkpointer to supervisor: how one write ended. `path` is durable, or `why` says what went
+/// wrong and earlier checkpoints are untouched. `best` is the best one's path so far.
+struct checkpoint_report {
+  std::int64_t step = undefined;
   std::string path;
   std::string best;
+  std::shared_ptr<const caught> why;  ///< null: written
 };
-/// Checkpointer to supervisor: writing failed; earlier checkpoints are untouched.
-struct checkpoint_failed {
-  fence at;
-  failure why;
-};
-/// Supervisor to checkpointer: finish what is there, then answer `flushed`.
+/// Supervisor to checkpointer and observers: finish what is there, answer `flushed`, end.
 struct flush {
-  fence at;
+  bool unused = false;
 };
-/// Checkpointer or observer to supervisor: nothing is pending any more.
+/// Checkpointer or observer to supervisor: nothing is pending any more. `late` holds what failed on
+/// the way.
 struct flushed {
-  fence at;
+  std::string who;
+  std::vector<failure> late;
+};
+/// What travels through an observer's bounded queue (actors/observation_queue.hpp); the message is
+/// only the knock.
+using observation_ptr = std::shared_ptr<const observation>;
+
+// --- from ports, and to oneself ------------------------------------------------------------------
+
+/// Lane to its rank actor: one run is answered.
+struct lane_answered {
+  std::shared_ptr<ran> what;
+};
+/// Lane to its rank actor: the lane has ended; `last` is what its learner left behind.
+struct lane_closed {
+  value result;
+  caught last;
+};
+/// Rank actor to itself, every `detect`: look at the lane.
+struct tick {
+  std::uint64_t round = 0;
+};
+/// Session to supervisor: start.
+struct begin_job {
+  bool unused = false;
+};
+/// Process control to supervisor: the rank could not be started.
+struct start_failed {
+  std::int32_t rank = 0;
+  incarnation_id incarnation;
+  std::string why;
+};
+/// Supervisor to itself: the deadline number `id` has passed. Of an older phase: ignored.
+struct deadline_passed {
+  std::uint64_t id = 0;
+};
+/// Storage port to checkpointer.
+struct storage_answered {
+  std::uint64_t id = 0;
+  std::shared_ptr<const storage_answer> what;
 };
 
 // --- the caller ----------------------------------------------------------------------------------
@@ -163,13 +216,58 @@ struct job_outcome {
                                        ///< on_train_batch_end for 12.0 s`
   std::vector<failure> late;  ///< failures after the run's end: teardown, checkpoint, observers
   std::shared_ptr<const caught> failed_with;  ///< null unless failed
-  double seconds_to_first_step = 0;           ///< since the job was started
-  double seconds_training = 0;        ///< from the end of the second step to the end of the last
-  std::int64_t samples_training = 0;  ///< in those
+  run_figures figures;                 ///< rank 0's
 
   bool ok() const { return status != ending::failed; }
   /// Throws the original exception of the first cause, with its own type. Does nothing when ok().
   void rethrow() const;
 };
+
+// --- what may cross a process border -------------------------------------------------------------
+
+template <class Inspector>
+typename Inspector::result_type inspect(Inspector& f, form_generation& x) {
+  return f(x.at, x.world);
+}
+template <class Inspector>
+typename Inspector::result_type inspect(Inspector& f, activate_generation& x) {
+  return f(x.at);
+}
+template <class Inspector>
+typename Inspector::result_type inspect(Inspector& f, propose_stop& x) {
+  return f(x.at, x.why);
+}
+template <class Inspector>
+typename Inspector::result_type inspect(Inspector& f, stop_at& x) {
+  return f(x.at, x.why);
+}
+template <class Inspector>
+typename Inspector::result_type inspect(Inspector& f, close_generation& x) {
+  return f(x.at, x.first);
+}
+template <class Inspector>
+typename Inspector::result_type inspect(Inspector& f, tear_down& x) {
+  return f(x.at, x.orderly);
+}
+template <class Inspector>
+typename Inspector::result_type inspect(Inspector& f, prepared& x) {
+  return f(x.at);
+}
+template <class Inspector>
+typename Inspector::result_type inspect(Inspector& f, step_done& x) {
+  return f(x.at);
+}
+template <class Inspector>
+typename Inspector::result_type inspect(Inspector& f, stop_vote& x) {
+  return f(x.at);
+}
+template <class Inspector>
+typename Inspector::result_type inspect(Inspector& f, closed_generation& x) {
+  return f(x.at);
+}
+template <class Inspector>
+typename Inspector::result_type inspect(Inspector& f, rank_busy& x) {
+  return f(x.at, x.what);
+}
 
 }  // namespace troupe

@@ -9,43 +9,43 @@
 namespace troupe {
 
 /// RANK. One member of the world: owns a fit machine and a lane, and never waits.
-using rank_actor =
-    seam::interface<void(form_generation),      // from the supervisor
-                    void(activate_generation),  // from the supervisor
-                    void(propose_stop),         // from the supervisor
-                    void(stop_at),              // from the supervisor
-                    void(close_generation),     // from the supervisor
-                    void(tear_down),            // from the supervisor
-                    void(lane_answered),        // from its own lane
-                    void(lane_closed),          // from its own lane
-                    void(tick)>;  // to itself: looks at how long the hook in flight has taken
+using rank_actor = seam::interface<void(form_generation),      // from the supervisor
+                                   void(activate_generation),  // from the supervisor
+                                   void(propose_stop),         // from the supervisor
+                                   void(stop_at),              // from the supervisor
+                                   void(close_generation),     // from the supervisor
+                                   void(tear_down),            // from the supervisor
+                                   void(lane_answered),        // from its own lane
+                                   void(lane_closed),          // from its own lane
+                                   void(tick)>;                // to itself
 
 /// SUPERVISOR. Starts ranks, forms the generation, keeps the first cause, ends the run. One per
 /// job.
-using supervisor_actor =
-    seam::interface<void(begin_job),          // from the session
-                    void(start_failed),       // from process control
-                    void(prepared),           // from a rank
-                    void(step_done),          // from a rank
-                    void(stop_vote),          // from a rank
-                    void(rank_finished),      // from a rank
-                    void(rank_failed),        // from a rank
-                    void(queue_value),        // from rank 0
-                    void(closed_generation),  // from a rank
-                    void(torn_down),          // from a rank
-                    void(checkpoint_report),  // from the checkpointer: written, failed or flushed
-                    void(observer_flushed),   // from an observer
-                    void(request_stop),       // from the caller
-                    void(request_abort),      // from the caller
-                    void(deadline_passed)>;   // to itself
+using supervisor_actor = seam::interface<void(begin_job),          // from the session
+                                         void(start_failed),       // from process control
+                                         void(prepared),           // from a rank
+                                         void(step_done),          // from a rank
+                                         void(stop_vote),          // from a rank
+                                         void(rank_finished),      // from a rank
+                                         void(rank_failed),        // from a rank
+                                         void(queue_value),        // from rank 0
+                                         void(closed_generation),  // from a rank
+                                         void(rank_busy),          // from a rank
+                                         void(torn_down),          // from a rank
+                                         void(checkpoint_report),  // from the checkpointer
+                                         void(flushed),           // from checkpointer and observers
+                                         void(request_stop),      // from the caller
+                                         void(request_abort),     // from the caller
+                                         void(deadline_passed)>;  // to itself
 
 /// CHECKPOINTER. Writes snapshots through the storage port, one at a time. One per job.
-using checkpointer_actor = seam::interface<void(write_checkpoint),   // from rank 0
-                                           void(flush),              // from the supervisor
-                                           void(storage_answered)>;  // from the storage port
+using checkpointer_actor = seam::interface<void(write_checkpoint),  // from rank 0
+                                           void(storage_answered),  // from the storage port
+                                           void(flush)>;            // from the supervisor
 
 /// OBSERVER. Holds one observer behind a bounded queue. One per observer and job.
-using observer_actor = seam::interface<void(observation_ptr),  // from ranks and supervisor
-                                       void(flush)>;           // from the supervisor
+using observer_actor =
+    seam::interface<void(tick),    // from ranks and supervisor: look into the queue
+                    void(flush)>;  // from the supervisor
 
 }  // namespace troupe

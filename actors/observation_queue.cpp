@@ -1,0 +1,41 @@
+#include "actors/observation_queue.hpp"
+
+#include <algorithm>
+#include <iterator>
+
+namespace troupe {
+
+bool observation_queue::push(observation_ptr what) {
+  const std::lock_guard lock(guard_);
+  const bool was_empty = waiting_.empty();
+  if (waiting_.size() >= limit_) make_room();
+  waiting_.push_back(std::move(what));
+  return was_empty;
+}
+
+void observation_queue::make_room() {
+  const auto drop_oldest = [&](auto is) {
+    const auto found = std::ranges::find_if(waiting_, is);
+    if (found == waiting_.end()) return false;
+    waiting_.erase(found);
+    ++dropped_;
+    return true;
+  };
+  if (drop_oldest([](const auto& o) { return std::holds_alternative<seen::progress>(*o); })) return;
+  drop_oldest([](const auto& o) { return std::holds_alternative<seen::hook>(*o); });
+}
+
+std::vector<observation_ptr> observation_queue::take() {
+  const std::lock_guard lock(guard_);
+  std::vector<observation_ptr> all{std::make_move_iterator(waiting_.begin()),
+                                   std::make_move_iterator(waiting_.end())};
+  waiting_.clear();
+  return all;
+}
+
+std::uint64_t observation_queue::dropped() const {
+  const std::lock_guard lock(guard_);
+  return dropped_;
+}
+
+}  // namespace troupe

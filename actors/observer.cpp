@@ -1,0 +1,85 @@
+#include "actors/observer.hpp"
+
+namespace troupe {
+
+namespace {
+
+struct observer_state {
+  static constexpr const char* name = "observer";
+
+  std::unique_ptr<observer> inner;
+  std::shared_ptr<observation_queue> queue;
+  caf::actor_addr supervisor;  // weak: the supervisor outlives its observers by protocol
+  std::vector<failure> late;
+
+  // An observer that throws hears nothing more; the job goes on.
+  template <class F>
+  void guarded(F f) {
+    if (!inner) return;
+    try {
+      f(*inner);
+    } catch (...) {
+      late.push_back(describe(std::current_exception()));
+      late.back().hook = "observer";
+      inner.reset();
+    }
+  }
+
+  void hear() {
+    for (const auto& what : queue->take()) guarded([&](observer& o) { o.on(*what); });
+  }
+
+  void end() {
+    hear();
+    guarded([&](observer& o) { o.finish(queue->dropped()); });
+    inner.reset();
+  }
+};
+
+using observer_pointer = observer_actor::stateful_pointer<observer_state>;
+
+void flush_and_quit(observer_pointer self) {
+  self->state.end();
+  if (auto supervisor = caf::actor_cast<supervisor_actor>(self->state.supervisor))
+    self->send(supervisor, flushed{"observer", self->state.late});
+  self->quit();
+}
+
+}  // namespace
+
+bool audience::wants_hooks() const {
+  for (const auto& m : members_)
+    if (m.queue->wants_hooks()) return true;
+  return false;
+}
+
+void audience::tell(observation what) const {
+  if (members_.empty()) return;
+  const bool is_hook = std::holds_alternative<seen::hook>(what);
+  const auto shared = std::make_shared<const observation>(std::move(what));
+  for (const auto& m : members_) {
+    if (is_hook && !m.queue->wants_hooks()) continue;
+    if (m.queue->push(shared)) caf::anon_send(m.actor, tick{});
+  }
+}
+
+audience_member spawn_observer(caf::actor_system& system, actor_trouble trouble,
+                               const observer_factory& make, supervisor_actor supervisor) {
+  auto inner = make();
+  auto queue = std::make_shared<observation_queue>(inner->wants_hooks());
+  auto shared = std::make_shared<std::unique_ptr<observer>>(std::move(inner));
+  auto weak = supervisor.address();
+  auto actor = seam::spawn<observer_actor, observer_state>(
+      system, std::move(trouble), [=](observer_pointer self) -> observer_actor::behavior_type {
+        self->state.inner = std::move(*shared);
+        self->state.queue = queue;
+        self->state.supervisor = weak;
+        return {
+            [=](tick) { self->state.hear(); },
+            [=](flush) { flush_and_quit(self); },
+        };
+      });
+  return {std::move(queue), std::move(actor)};
+}
+
+}  // namespace troupe

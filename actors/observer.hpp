@@ -1,0 +1,37 @@
+// The observer actor: one observer behind its bounded queue.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "actors/observation_queue.hpp"
+#include "actors/spawn.hpp"
+#include "backends/observer.hpp"
+
+namespace troupe {
+
+/// One observer as ranks and supervisor see it.
+struct audience_member {
+  std::shared_ptr<observation_queue> queue;
+  observer_actor actor;
+};
+
+/// All observers of a job. A value; copies speak to the same observers. Thread-safe.
+class audience {
+public:
+  void add(audience_member member) { members_.push_back(std::move(member)); }
+  const std::vector<audience_member>& members() const { return members_; }
+  bool wants_hooks() const;
+  /// Puts `what` into each queue and knocks where nobody was waiting. Never waits.
+  void tell(observation what) const;
+
+private:
+  std::vector<audience_member> members_;
+};
+
+/// Brings an observer to life. What it throws is said once to `supervisor` (as `late` of `flushed`)
+/// and ends its hearing.
+audience_member spawn_observer(caf::actor_system& system, actor_trouble trouble,
+                               const observer_factory& make, supervisor_actor supervisor);
+
+}  // namespace troupe

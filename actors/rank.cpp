@@ -1,0 +1,234 @@
+#include "actors/rank.hpp"
+
+namespace troupe {
+
+namespace {
+
+double seconds(std::chrono::nanoseconds t) { return std::chrono::duration<double>(t).count(); }
+
+struct rank_state;
+using rank_pointer = rank_actor::stateful_pointer<rank_state>;
+
+struct rank_state {
+  static constexpr const char* name = "rank";
+
+  // CAF destroys the state when the actor ends, by whatever way.
+  ~rank_state() {
+    if (world) world->abort("the rank's actor has ended");
+  }
+
+  rank_pointer self = nullptr;
+  rank_setup setup;
+  std::unique_ptr<rank_machine> machine;
+  std::shared_ptr<communicator> world;
+  std::unique_ptr<lane> work;
+  snapshot_ptr last_snapshot;
+  std::shared_ptr<const caught> last_caught;
+  value result;
+  bool hooks_wanted = false;
+  std::vector<hook> in_flight;  // only when hooks are wanted
+
+  // Figures of the run (contract: training only, after warm-up).
+  run_figures figures;
+  std::chrono::nanoseconds began{0};
+  std::chrono::nanoseconds last_train_end{0};
+  bool last_was_train = false;
+
+  void start();
+  void feed(const ranks::event& what);
+  void answered(ran& what);
+  void look();
+  void measure(const ran& what);
+  void show_handled(const ran& what);
+
+  void carry_out(ranks::open a);
+  void carry_out(ranks::submit a);
+  void carry_out(const ranks::abort_communicator& a);
+  void carry_out(const ranks::attend& a);
+  void carry_out(const ranks::close_lane& a);
+  void carry_out(const ranks::report& a);
+  void carry_out(const ranks::show& a) { setup.observers.tell(a.what); }
+  void carry_out(const ranks::end&) { self->quit(); }
+
+  template <class Message>
+  void tell(Message message) {
+    self->send(setup.supervisor, std::move(message));
+  }
+};
+
+void rank_state::start() {
+  began = setup.world.now();
+  hooks_wanted = setup.observers.wants_hooks();
+  machine = std::make_unique<rank_machine>(setup.plan);
+  learner_context context;
+  context.rank = setup.plan.rank;
+  context.world = setup.what->options.ranks;
+  context.job = setup.plan.job;
+  context.options = setup.what->options;
+  context.purpose = setup.what->purpose;
+  context.initial = setup.what->initial;
+  lane_sink sink;
+  const auto me = caf::actor_cast<rank_actor>(self);
+  sink.answered = [me](ran&& what) {
+    caf::anon_send(me, lane_answered{std::make_shared<ran>(std::move(what))});
+  };
+  if (const auto& trace = setup.what->trace)
+    sink.entered = [trace, rank = setup.plan.rank](const hook& h) { trace(rank, h); };
+  work = setup.world.lanes->open(context, setup.what->recipe, std::move(sink));
+}
+
+void rank_state::feed(const ranks::event& what) {
+  for (auto& a : machine->on(what)) std::visit([&](auto& x) { carry_out(std::move(x)); }, a);
+}
+
+void rank_state::carry_out(ranks::open a) {
+  ranks::opened answer;
+  try {
+    world = setup.communicators->open(
+        {setup.plan.job, a.generation, setup.plan.rank, a.world, setup.plan.limits.collective});
+    work->bind(world, a.generation);
+  } catch (...) {
+    last_caught = std::make_shared<const caught>(
+        caught{describe(std::current_exception()), std::current_exception()});
+    answer.why_not = last_caught->record;
+  }
+  feed(answer);
+}
+
+void rank_state::carry_out(ranks::submit a) {
+  if (hooks_wanted) in_flight = a.run.hooks;
+  work->submit(std::move(a.run));
+}
+
+void rank_state::carry_out(const ranks::abort_communicator& a) {
+  if (world) world->abort(a.why);
+}
+
+void rank_state::carry_out(const ranks::attend& a) {
+  work->set_attention(a.generation_closed ? attention::generation_closed : attention::none);
+}
+
+void rank_state::carry_out(const ranks::close_lane&) {
+  const auto me = caf::actor_cast<rank_actor>(self);
+  work->close([me](value result, caught last) {
+    caf::anon_send(me, lane_closed{std::move(result), std::move(last)});
+  });
+}
+
+void rank_state::carry_out(const ranks::report& a) {
+  if (const auto* done = std::get_if<ranks::finished>(&a)) {
+    tell(rank_finished{done->at, done->loop, done->why,
+                       setup.plan.rank == 0 ? last_snapshot : nullptr, figures});
+  } else if (const auto* bad = std::get_if<ranks::failed>(&a)) {
+    auto full = std::make_shared<caught>();
+    full->record = bad->what;
+    if (last_caught && last_caught->record.what == bad->what.what)
+      full->original = last_caught->original;
+    tell(rank_failed{bad->at, std::move(full)});
+  } else if (const auto* torn = std::get_if<ranks::torn>(&a)) {
+    tell(torn_down{torn->at, std::move(result), torn->late});
+  } else if (const auto* x = std::get_if<prepared>(&a)) {
+    tell(*x);
+  } else if (const auto* x = std::get_if<step_done>(&a)) {
+    tell(*x);
+  } else if (const auto* x = std::get_if<stop_vote>(&a)) {
+    tell(*x);
+  } else if (const auto* x = std::get_if<closed_generation>(&a)) {
+    tell(*x);
+  } else if (const auto* x = std::get_if<rank_busy>(&a)) {
+    tell(*x);
+  }
+}
+
+void rank_state::answered(ran& what) {
+  measure(what);
+  if (hooks_wanted) show_handled(what);
+  if (setup.plan.rank == 0) {
+    for (auto& v : what.outcome.queued) tell(queue_value{what.at, std::move(v)});
+    if (what.outcome.snapshot) {
+      last_snapshot = what.outcome.snapshot;
+      if (setup.checkpointer)
+        self->send(setup.checkpointer, write_checkpoint{what.at, last_snapshot, false});
+    }
+  }
+  if (what.outcome.word == run_word::failed)
+    last_caught = std::make_shared<const caught>(what.failed_with);
+  feed(ranks::answered{what.at, what.handled, std::move(what.outcome), what.failed_with.record});
+}
+
+// The time from one train run's end to the next one's, control included; what lies between two of
+// them (validation, epoch ends) does not count.
+void rank_state::measure(const ran& what) {
+  const auto now = setup.world.now();
+  const bool train = what.outcome.samples > 0;
+  const auto steps = machine->fit().loop().steps;
+  if (train && figures.seconds_to_first_step == 0)
+    figures.seconds_to_first_step = seconds(now - began);
+  constexpr std::int64_t warm_up_steps = 2;
+  if (train && last_was_train && steps >= warm_up_steps) {
+    figures.seconds_training += seconds(now - last_train_end);
+    figures.samples_training += what.outcome.samples;
+  }
+  last_was_train = train;
+  last_train_end = now;
+}
+
+void rank_state::show_handled(const ran& what) {
+  const auto count = std::min<std::size_t>(what.handled, in_flight.size());
+  for (std::size_t i = 0; i < count; ++i)
+    setup.observers.tell(seen::hook{setup.plan.rank, std::move(in_flight[i])});
+  in_flight.clear();
+}
+
+void rank_state::look() {
+  if (!work) return;
+  const auto status = work->status();
+  feed(ranks::looked{status.busy, world && world->waiting(), status.hook, status.step,
+                     status.since});
+}
+
+void keep_looking(rank_pointer self) {
+  self->state.look();
+  seam::tell_self_after(self, self->state.setup.plan.limits.tick, tick{});
+}
+
+rank_actor::behavior_type behaviour(rank_pointer self) {
+  auto& s = self->state;
+  return {
+      [&s](const form_generation& m) { s.feed(m); },
+      [&s](const activate_generation& m) { s.feed(m); },
+      [&s](const propose_stop& m) { s.feed(m); },
+      [&s](const stop_at& m) { s.feed(m); },
+      [&s](const close_generation& m) { s.feed(m), s.look(); },
+      [&s](const tear_down& m) { s.feed(m), s.look(); },
+      [&s](const lane_answered& m) { s.answered(*m.what); },
+      [&s](const lane_closed& m) {
+        s.result = m.result;
+        s.work.reset();
+        ranks::lane_ended ended;
+        if (m.last.original) ended.last = m.last.record;
+        s.feed(ended);
+      },
+      [self](tick) { keep_looking(self); },
+  };
+}
+
+}  // namespace
+
+rank_actor spawn_rank(caf::actor_system& system, actor_trouble trouble, rank_setup setup) {
+  auto shared = std::make_shared<rank_setup>(std::move(setup));
+  return seam::spawn<rank_actor, rank_state>(
+      system, std::move(trouble), [shared](rank_pointer self) -> rank_actor::behavior_type {
+        self->state.self = self;
+        self->state.setup = std::move(*shared);
+        self->monitor(self->state.setup.supervisor);
+        seam::on_down(*self, [self](const caf::actor_addr&, std::string) {
+          self->quit(caf::exit_reason::user_shutdown);
+        });
+        self->state.start();
+        seam::tell_self_after(self, self->state.setup.plan.limits.tick, tick{});
+        return behaviour(self);
+      });
+}
+
+}  // namespace troupe

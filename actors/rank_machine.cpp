@@ -1,0 +1,245 @@
+#include "actors/rank_machine.hpp"
+
+#include <fmt/format.h>
+
+namespace troupe {
+
+using ranks::phase;
+
+namespace {
+
+double seconds(std::chrono::nanoseconds t) { return std::chrono::duration<double>(t).count(); }
+
+}  // namespace
+
+rank_machine::rank_machine(rank_plan plan) : plan_(std::move(plan)), fit_(plan_.fit) {
+  mine_.job = plan_.job;
+  mine_.incarnation = plan_.incarnation;
+}
+
+std::vector<ranks::action> rank_machine::on(const ranks::event& what) {
+  actions out;
+  if (phase_ == phase::gone) return out;
+  std::visit([&](const auto& e) { handle(e, out); }, what);
+  return out;
+}
+
+bool rank_machine::current(const fence& at) const {
+  return check(at, mine_) == fence_verdict::current;
+}
+
+// --- forming and fitting
+// ---------------------------------------------------------------------------
+
+void rank_machine::handle(const form_generation& e, actions& out) {
+  if (check(e.at, mine_) != fence_verdict::future_generation || phase_ != phase::waiting) return;
+  mine_.term = e.at.term;
+  mine_.generation = e.at.generation;
+  world_ = e.world;
+  phase_ = phase::opening;
+  out.push_back(ranks::open{mine_.generation, world_});
+}
+
+void rank_machine::handle(const ranks::opened& e, actions& out) {
+  if (phase_ != phase::opening) return;
+  if (e.why_not) return fail(*e.why_not, out);
+  phase_ = phase::prepared;
+  out.push_back(ranks::report{prepared{stamped(0)}});
+}
+
+void rank_machine::handle(const activate_generation& e, actions& out) {
+  if (!current(e.at) || phase_ != phase::prepared) return;
+  phase_ = phase::active;
+  feed(fit_events::begin{}, out);
+}
+
+void rank_machine::handle(const propose_stop& e, actions& out) {
+  if (!current(e.at)) return;
+  if (phase_ == phase::active || phase_ == phase::finished)
+    feed(fit_events::propose_stop{e.why}, out);
+}
+
+void rank_machine::handle(const stop_at& e, actions& out) {
+  if (!current(e.at)) return;
+  if (phase_ == phase::active || phase_ == phase::finished)
+    feed(fit_events::stop_at{e.at.step.value(), e.why}, out);
+}
+
+// What the fit machine can not accept is this rank's failure, like an exception of a hook.
+void rank_machine::feed(const fit_event& what, actions& out) {
+  std::vector<fit_action> todo;
+  try {
+    todo = fit_.on(what);
+  } catch (...) {
+    return fail(describe(std::current_exception()), out);
+  }
+  for (const auto& a : todo) carry_out(a, out);
+}
+
+void rank_machine::carry_out(const fit_action& what, actions& out) {
+  if (const auto* run = std::get_if<fit_actions::run>(&what)) {
+    submit(run->hooks, out);
+  } else if (const auto* vote = std::get_if<fit_actions::vote>(&what)) {
+    out.push_back(ranks::report{stop_vote{stamped(vote->step)}});
+  } else if (const auto* step = std::get_if<fit_actions::step_finished>(&what)) {
+    out.push_back(ranks::report{step_done{stamped(step->step)}});
+  } else if (const auto* known = std::get_if<fit_actions::metrics_known>(&what)) {
+    if (plan_.rank == 0) out.push_back(ranks::show{seen::metrics{known->at, known->logged}});
+  } else if (const auto* ended = std::get_if<fit_actions::finished>(&what)) {
+    phase_ = phase::finished;
+    out.push_back(
+        ranks::report{ranks::finished{stamped(ended->loop.steps), ended->loop, ended->why}});
+  }
+}
+
+void rank_machine::submit(std::vector<hook> hooks, actions& out) {
+  mine_.sequence = mine_.sequence.next();
+  in_flight_ = mine_.sequence;
+  overdue_ = false;
+  out.push_back(ranks::submit{{stamped(fit_.loop().steps), std::move(hooks)}});
+}
+
+void rank_machine::handle(const ranks::answered& e, actions& out) {
+  if (!current(e.at) || in_flight_ != e.at.sequence) return;
+  in_flight_.reset();
+  const bool threw = e.outcome.word == run_word::failed;
+  switch (phase_) {
+    case phase::active:
+      if (threw) return fail(e.what, out);
+      feed(fit_events::ran{e.handled, e.outcome}, out);
+      if (phase_ == phase::active && plan_.rank == 0)
+        out.push_back(ranks::show{seen::progress{fit_.at(), fit_.batches(), fit_.loop().samples}});
+      return;
+    case phase::closing:
+      // The run that was in flight when the generation closed, or on_exception itself.
+      if (threw && !e.what.follows) fail(e.what, out);
+      return go_on_closing(out);
+    case phase::tearing:
+      if (threw) fail(e.what, out);
+      phase_ = phase::ending;
+      out.push_back(ranks::close_lane{});
+      return;
+    case phase::failed:  // overdue, and done after all: wait for the generation to close
+    default: return;
+  }
+}
+
+// --- failure -------------------------------------------------------------------------------------
+
+// Recorded with this rank's place in the run and reported; whoever waits for this rank is released
+// now.
+void rank_machine::fail(failure what, actions& out) {
+  what.rank = plan_.rank;
+  what.generation = mine_.generation.value();
+  what.sequence = mine_.sequence.value();
+  if (what.step == undefined) what.step = fit_.loop().steps;
+  out.push_back(ranks::abort_communicator{render(what)});
+  out.push_back(ranks::report{ranks::failed{stamped(what.step), std::move(what)}});
+  if (phase_ == phase::opening || phase_ == phase::prepared || phase_ == phase::active ||
+      phase_ == phase::finished)
+    phase_ = phase::failed;
+}
+
+void rank_machine::handle(const close_generation& e, actions& out) {
+  if (!current(e.at)) return;
+  switch (phase_) {
+    case phase::waiting:
+    case phase::closing:
+    case phase::closed:
+    case phase::ending:
+    case phase::gone: return;
+    case phase::tearing: out.push_back(ranks::abort_communicator{render(e.first)}); return;
+    case phase::opening:
+    case phase::prepared:
+    case phase::active:
+    case phase::finished:
+    case phase::failed: break;
+  }
+  phase_ = phase::closing;
+  orderly_ = false;
+  first_ = e.first;
+  out.push_back(ranks::abort_communicator{render(e.first)});
+  out.push_back(ranks::attend{true});
+  if (!lane_free()) return;
+  go_on_closing(out);
+}
+
+// The lane is free: run on_exception once, then say that the generation is closed here.
+void rank_machine::go_on_closing(actions& out) {
+  if (orderly_ || first_.type.empty()) {
+    phase_ = phase::closed;
+    out.push_back(ranks::report{closed_generation{stamped(fit_.loop().steps)}});
+    if (tear_down_asked_) {
+      tear_down order{mine_, false};
+      handle(order, out);
+    }
+    return;
+  }
+  hooks::on_exception hook;
+  hook.at = fit_.at();
+  hook.type = first_.type;
+  hook.what = first_.what;
+  first_.type.clear();
+  out.push_back(ranks::attend{false});
+  submit({hook}, out);
+}
+
+// --- taking down ---------------------------------------------------------------------------------
+
+void rank_machine::handle(const tear_down& e, actions& out) {
+  if (e.at.job != mine_.job || e.at.incarnation != mine_.incarnation) return;
+  if (phase_ == phase::tearing || phase_ == phase::ending) return;
+  orderly_ = orderly_ && e.orderly;
+  if (!lane_free()) {
+    tear_down_asked_ = true;
+    return;
+  }
+  if (phase_ == phase::waiting) {  // nothing was opened: nothing to let go
+    phase_ = phase::ending;
+    out.push_back(ranks::close_lane{});
+    return;
+  }
+  phase_ = phase::tearing;
+  hooks::teardown hook;
+  hook.at.step = fit_.loop().steps;
+  hook.orderly = orderly_;
+  out.push_back(ranks::attend{false});
+  submit({hook}, out);
+}
+
+void rank_machine::handle(const ranks::lane_ended& e, actions& out) {
+  if (phase_ != phase::ending) return;
+  if (e.last) late_.push_back(*e.last);
+  phase_ = phase::gone;
+  out.push_back(ranks::report{ranks::torn{stamped(fit_.loop().steps), late_}});
+  out.push_back(ranks::end{});
+}
+
+// --- looking at the lane
+// ---------------------------------------------------------------------------
+
+void rank_machine::handle(const ranks::looked& e, actions& out) {
+  if (!e.busy || lane_free()) return;
+  if (phase_ == phase::active) {
+    if (e.waits || overdue_ || e.since < plan_.limits.hook) return;
+    overdue_ = true;
+    failure what;
+    what.type = "deadline";
+    what.what = fmt::format("{} has been running for {:.1f} s, longer than the limit of {:.1f} s",
+                            e.hook, seconds(e.since), seconds(plan_.limits.hook));
+    what.hook = e.hook;
+    what.step = e.step;
+    return fail(std::move(what), out);
+  }
+  if (phase_ == phase::closing || phase_ == phase::tearing || phase_ == phase::failed)
+    out.push_back(ranks::report{rank_busy{
+        stamped(fit_.loop().steps), fmt::format("{} for {:.1f} s", e.hook, seconds(e.since))}});
+}
+
+fence rank_machine::stamped(std::int64_t step) const {
+  auto at = mine_;
+  at.step = step_id{step};
+  return at;
+}
+
+}  // namespace troupe

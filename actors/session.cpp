@@ -1,0 +1,178 @@
+#include "actors/session.hpp"
+
+#include <atomic>
+#include <boost/asio/associated_cancellation_slot.hpp>
+#include <boost/asio/associated_executor.hpp>
+#include <boost/asio/bind_executor.hpp>
+#include <boost/asio/executor_work_guard.hpp>
+#include <boost/asio/post.hpp>
+#include <boost/asio/system_executor.hpp>
+#include <future>
+#include <map>
+#include <mutex>
+#include <set>
+#include <thread>
+
+#include "actors/supervisor.hpp"
+
+namespace troupe {
+
+namespace asio = boost::asio;
+
+// The actor system and what its jobs share. Outlives the session while jobs are ending.
+struct session::engine {
+  engine(executor_type ex, ports w, session_options options)
+      : executor(std::move(ex)), world(std::move(w)), config(options.threads), system(config) {}
+
+  executor_type executor;
+  ports world;
+  seam::system_config config;
+  caf::actor_system system;
+  std::mutex guard;
+  std::set<std::uint64_t> running;  // jobs
+  std::map<std::uint64_t, supervisor_actor> supervisors;
+  std::uint64_t next = 0;
+};
+
+namespace {
+
+job_outcome refused(std::exception_ptr why) {
+  job_outcome outcome;
+  outcome.failed_with = std::make_shared<const caught>(caught{describe(why), why});
+  return outcome;
+}
+
+}  // namespace
+
+session::session(executor_type executor, ports world, session_options options)
+    : engine_(std::make_shared<engine>(std::move(executor), std::move(world), options)) {}
+
+session::session(session&&) noexcept = default;
+session& session::operator=(session&&) noexcept = default;
+
+session::executor_type session::get_executor() const { return engine_->executor; }
+
+std::size_t session::actors_running() const { return engine_->system.registry().running(); }
+
+// One job in flight: its handler, the work it keeps outstanding, the way to its supervisor.
+class session_job : public std::enable_shared_from_this<session_job> {
+public:
+  using handler_type = asio::any_completion_handler<session::signature>;
+
+  session_job(handler_type handler, session::executor_type executor)
+      : executor_(asio::get_associated_executor(handler, executor)),
+        handler_work_(asio::make_work_guard(executor_)),
+        session_work_(asio::make_work_guard(executor)),
+        handler_(std::move(handler)) {}
+
+  // The first emission stops at a step boundary, the second ends at once.
+  void listen() {
+    auto slot = asio::get_associated_cancellation_slot(handler_);
+    if (!slot.is_connected()) return;
+    slot.assign([weak = weak_from_this()](asio::cancellation_type type) {
+      const auto self = weak.lock();
+      if (!self || type == asio::cancellation_type::none) return;
+      const std::lock_guard lock(self->guard_);
+      self->cancel();
+    });
+  }
+
+  void connect(supervisor_actor supervisor) {
+    const std::lock_guard lock(guard_);
+    supervisor_ = std::move(supervisor);
+  }
+
+  // On any thread: the handler runs on its own executor, after this job's memory is released.
+  void complete(job_outcome outcome) {
+    {
+      const std::lock_guard lock(guard_);
+      supervisor_ = nullptr;
+    }
+    auto shared = shared_from_this();
+    asio::post(executor_, [shared, outcome = std::move(outcome)]() mutable {
+      asio::get_associated_cancellation_slot(shared->handler_).clear();
+      auto handler = std::move(shared->handler_);
+      const auto work = std::move(shared->handler_work_);
+      const auto more = std::move(shared->session_work_);
+      shared.reset();
+      std::move(handler)(std::move(outcome));
+    });
+  }
+
+private:
+  void cancel() {
+    if (!supervisor_) return;
+    if (std::exchange(cancelled_, true)) {
+      caf::anon_send(supervisor_, request_abort{"cancelled twice"});
+    } else {
+      caf::anon_send(supervisor_, request_stop{stop_reason::caller});
+    }
+  }
+
+  std::mutex guard_;
+  asio::any_io_executor executor_;
+  asio::executor_work_guard<asio::any_io_executor> handler_work_;
+  asio::executor_work_guard<asio::any_io_executor> session_work_;
+  handler_type handler_;
+  supervisor_actor supervisor_;
+  bool cancelled_ = false;
+};
+
+void session::start(job what, handler_type handler) {
+  auto running = std::make_shared<session_job>(std::move(handler), engine_->executor);
+  running->listen();
+  supervisor_setup setup;
+  setup.id = job_id{engine_->world.random->draw()};
+  setup.what = std::move(what);
+  setup.world = engine_->world;
+  std::uint64_t number = 0;
+  {
+    const std::lock_guard lock(engine_->guard);
+    number = engine_->next++;
+  }
+  std::weak_ptr<engine> weak = engine_;
+  setup.complete = [running, weak, number](job_outcome outcome) {
+    if (const auto alive = weak.lock()) {
+      const std::lock_guard lock(alive->guard);
+      alive->supervisors.erase(number);
+    }
+    running->complete(std::move(outcome));
+  };
+  try {
+    auto supervisor = spawn_supervisor(engine_->system, std::move(setup));
+    {
+      const std::lock_guard lock(engine_->guard);
+      engine_->supervisors[number] = supervisor;
+    }
+    running->connect(supervisor);
+    caf::anon_send(supervisor, begin_job{});
+  } catch (...) {
+    running->complete(refused(std::current_exception()));
+  }
+}
+
+job_outcome session::run(job what) {
+  std::promise<job_outcome> done;
+  auto answer = done.get_future();
+  async_run(std::move(what), asio::bind_executor(asio::system_executor{}, [&](job_outcome outcome) {
+              done.set_value(std::move(outcome));
+            }));
+  return answer.get();
+}
+
+// Jobs that still run are asked to end; whatever is left of them ends on a thread of its own, because the actor
+// system waits for its actors and this destructor does not.
+session::~session() {
+  if (!engine_) return;
+  bool busy = false;
+  {
+    const std::lock_guard lock(engine_->guard);
+    for (const auto& [number, supervisor] : engine_->supervisors) {
+      caf::anon_send(supervisor, request_abort{"the session was destroyed"});
+      busy = true;
+    }
+  }
+  if (busy) std::thread([last = std::move(engine_)]() mutable { last.reset(); }).detach();
+}
+
+}  // namespace troupe

@@ -1,0 +1,57 @@
+#include "actors/spawn.hpp"
+
+namespace troupe::seam {
+
+namespace {
+
+caught text_of(std::string type, std::string what) {
+  caught result;
+  result.record.type = std::move(type);
+  result.record.what = std::move(what);
+  return result;
+}
+
+}  // namespace
+
+void guard(caf::scheduled_actor& self, actor_trouble trouble) {
+  self.set_exception_handler([trouble, &self](std::exception_ptr& error) -> caf::error {
+    caught what{describe(error), error};
+    const auto text = what.record.what;
+    if (trouble) trouble(self.ctrl(), std::move(what));
+    return caf::make_error(caf::sec::runtime_error, text);
+  });
+  self.set_error_handler([trouble](caf::scheduled_actor* who, caf::error& error) {
+    if (trouble) trouble(who->ctrl(), text_of("actor_error", to_string(error)));
+  });
+  self.set_default_handler([trouble](caf::scheduled_actor* who,
+                                     caf::message_view& message) -> caf::result<caf::message> {
+    if (trouble) trouble(who->ctrl(), text_of("unexpected_message", to_string(message.content())));
+    return caf::sec::unexpected_message;
+  });
+  self.set_exit_handler([](caf::scheduled_actor* who, caf::exit_msg& message) {
+    who->quit(std::move(message.reason));
+  });
+  self.set_down_handler([](caf::scheduled_actor*, caf::down_msg&) {});
+}
+
+void on_down(caf::scheduled_actor& self,
+             std::function<void(const caf::actor_addr&, std::string)> handler) {
+  self.set_down_handler(
+      [handler = std::move(handler)](caf::scheduled_actor*, caf::down_msg& message) {
+        handler(message.source, message.reason ? to_string(message.reason) : std::string{});
+      });
+}
+
+system_config::system_config(std::size_t threads) {
+  add_message_types<caf::id_block::troupe>();
+  if (threads == 0) {
+    set("scheduler.policy", caf::atom("testing"));
+  } else {
+    // Sharing costs no idle CPU beside the training and answers lanes fastest (reference, caf.md
+    // section 5).
+    set("scheduler.policy", caf::atom("sharing"));
+    set("scheduler.max-threads", threads);
+  }
+}
+
+}  // namespace troupe::seam

@@ -1,0 +1,308 @@
+#include "actors/supervisor.hpp"
+
+#include <fmt/format.h>
+
+#include <set>
+
+#include "actors/observer.hpp"
+#include "actors/rank.hpp"
+#include "actors/supervisor_machine.hpp"
+
+namespace troupe {
+
+namespace {
+
+// Completes the job exactly once, at the latest when the supervisor's state is destroyed.
+class completion {
+public:
+  explicit completion(std::function<void(job_outcome)> complete) : complete_(std::move(complete)) {}
+  ~completion() {
+    job_outcome outcome;
+    caught why;
+    why.record.type = "troupe::internal_error";
+    why.record.what = "the supervisor ended before its job";
+    why.original = std::make_exception_ptr(internal_error(why.record.what));
+    outcome.failed_with = std::make_shared<const caught>(std::move(why));
+    (*this)(std::move(outcome));
+  }
+  completion(const completion&) = delete;
+  completion& operator=(const completion&) = delete;
+  void operator()(job_outcome outcome) {
+    if (auto call = std::exchange(complete_, nullptr)) call(std::move(outcome));
+  }
+
+private:
+  std::function<void(job_outcome)> complete_;
+};
+
+struct supervisor_state;
+using supervisor_pointer = supervisor_actor::stateful_pointer<supervisor_state>;
+
+struct supervisor_state {
+  static constexpr const char* name = "supervisor";
+
+  supervisor_pointer self = nullptr;
+  supervisor_setup setup;
+  std::shared_ptr<const job> what;
+  std::shared_ptr<communicator_backend> communicators;
+  std::unique_ptr<supervisor_machine> machine;
+  std::unique_ptr<completion> complete;
+  deadlines limits;
+  std::vector<rank_actor> ranks;
+  std::vector<incarnation_id> incarnations;
+  checkpointer_actor checkpointer;
+  audience observers;
+  std::size_t observers_left = 0;
+  job_outcome outcome;
+  std::vector<std::shared_ptr<const caught>> seen_failures;
+
+  void start();
+  void feed(const supervision::event& e);
+  void down(const caf::actor_addr& who, const std::string& why);
+  void finished(const rank_finished& m);
+  void heard_flushed(const flushed& m);
+  void heard_checkpoint(const checkpoint_report& m);
+
+  void carry_out(const supervision::start_rank& a);
+  void carry_out(const supervision::tell& a);
+  void carry_out(const supervision::abandon& a);
+  void carry_out(const supervision::arm& a);
+  void carry_out(const supervision::flush_checkpointer& a);
+  void carry_out(const supervision::flush_observers& a);
+  void carry_out(const supervision::announce& a) { observers.tell(a.what); }
+  void carry_out(const supervision::commit&) {}
+  void carry_out(const supervision::complete& a);
+};
+
+void supervisor_state::start() {
+  for (const auto& make : what->observers) {
+    try {
+      observers.add(spawn_observer(self->system(), setup.trouble, make, self));
+    } catch (...) {
+      auto why = describe(std::current_exception());
+      why.hook = "observer";
+      outcome.late.push_back(std::move(why));
+      continue;
+    }
+    self->monitor(observers.members().back().actor);
+    ++observers_left;
+  }
+  if (!what->run_folder.empty() && what->options.checkpoint.enabled && setup.spawn_checkpointer &&
+      what->purpose == stage::train) {
+    checkpointer =
+        setup.spawn_checkpointer(self->system(), setup.trouble, *what, setup.world.files, self);
+    self->monitor(checkpointer);
+  }
+  const auto world = static_cast<std::size_t>(what->options.ranks);
+  ranks.resize(world);
+  std::set<std::uint64_t> drawn;
+  while (drawn.size() < world) drawn.insert(setup.world.random->draw());
+  supervision::begin e;
+  for (const auto id : drawn) e.incarnations.push_back(incarnation_id{id});
+  incarnations = e.incarnations;
+  feed(e);
+}
+
+void supervisor_state::feed(const supervision::event& e) {
+  for (const auto& a : machine->on(e)) std::visit([&](const auto& x) { carry_out(x); }, a);
+}
+
+void supervisor_state::carry_out(const supervision::start_rank& a) {
+  const rank_start start{setup.id, a.rank, what->options.ranks, a.incarnation};
+  const auto body = [&] {
+    rank_setup given;
+    given.plan = {setup.id, a.rank, a.incarnation,
+                  make_plan(what->options, what->purpose, what->resume), limits};
+    given.what = what;
+    given.world = setup.world;
+    given.communicators = communicators;
+    given.supervisor = self;
+    given.checkpointer = checkpointer;
+    given.observers = observers;
+    auto& handle = ranks.at(static_cast<std::size_t>(a.rank));
+    handle = spawn_rank(self->system(), setup.trouble, std::move(given));
+    self->monitor(handle);
+  };
+  const auto me = caf::actor_cast<supervisor_actor>(self);
+  setup.world.processes->start(start, body, [me, a](std::string why) {
+    caf::anon_send(me, start_failed{a.rank, a.incarnation, std::move(why)});
+  });
+}
+
+void supervisor_state::carry_out(const supervision::tell& a) {
+  const auto& to = ranks.at(static_cast<std::size_t>(a.rank));
+  if (!to) return;
+  std::visit([&](const auto& message) { self->send(to, message); }, a.what);
+}
+
+void supervisor_state::carry_out(const supervision::abandon& a) {
+  const auto& to = ranks.at(static_cast<std::size_t>(a.rank));
+  if (to) self->send_exit(to, caf::exit_reason::kill);
+}
+
+void supervisor_state::carry_out(const supervision::arm& a) {
+  seam::tell_self_after(self, a.delay, deadline_passed{a.id});
+}
+
+void supervisor_state::carry_out(const supervision::flush_checkpointer&) {
+  if (!checkpointer) return feed(supervision::checkpointer_done{});
+  self->send(checkpointer, flush{});
+}
+
+void supervisor_state::carry_out(const supervision::flush_observers&) {
+  if (observers_left == 0) return feed(supervision::observers_done{});
+  for (const auto& m : observers.members()) self->send(m.actor, flush{});
+}
+
+void supervisor_state::carry_out(const supervision::complete& a) {
+  outcome.status = a.status;
+  outcome.why = a.why;
+  outcome.loop = a.loop;
+  outcome.last = a.loop.last;
+  outcome.generation = a.generation.value();
+  outcome.survivors = a.survivors;
+  outcome.late.insert(outcome.late.end(), a.late.begin(), a.late.end());
+  if (a.first) {
+    caught why;
+    why.record = *a.first;
+    for (const auto& f : seen_failures)
+      if (f->record.rank == a.first->rank && f->record.what == a.first->what &&
+          f->record.hook == a.first->hook)
+        why.original = f->original;
+    outcome.failed_with = std::make_shared<const caught>(std::move(why));
+  } else {
+    value_map last;
+    for (const auto& [key, number] : a.loop.last) last.items[key] = number;
+    outcome.queue.push_back(std::move(last));
+  }
+  (*complete)(std::move(outcome));
+  self->quit();
+}
+
+void supervisor_state::down(const caf::actor_addr& who, const std::string& why) {
+  for (std::size_t r = 0; r < ranks.size(); ++r)
+    if (ranks[r] && ranks[r].address() == who) {
+      ranks[r] = nullptr;
+      return feed(supervision::rank_down{static_cast<std::int32_t>(r), why});
+    }
+  if (checkpointer && checkpointer.address() == who) {
+    checkpointer = nullptr;
+    supervision::checkpointer_done done;
+    if (!why.empty()) {
+      failure what;
+      what.type = "down";
+      what.what = "the checkpointer ended: " + why;
+      done.late.push_back(std::move(what));
+    }
+    return feed(done);
+  }
+  if (observers_left > 0 && --observers_left == 0) feed(supervision::observers_done{});
+}
+
+void supervisor_state::finished(const rank_finished& m) {
+  if (m.at.incarnation == incarnations.front()) {
+    outcome.weights = m.state;
+    outcome.figures = m.figures;
+  }
+  feed(supervision::finished{m.at, m.loop, m.why});
+}
+
+void supervisor_state::heard_checkpoint(const checkpoint_report& m) {
+  seen::lifecycle event;
+  event.generation = machine->generation().value();
+  event.step = m.step;
+  if (m.why) {
+    event.event = "checkpoint_failed";
+    event.details["what"] = m.why->record.what;
+    seen_failures.push_back(m.why);
+    feed(supervision::trouble{m.why->record});
+  } else {
+    event.event = "checkpoint_written";
+    event.details["path"] = m.path;
+    outcome.last_checkpoint = m.path;
+  }
+  if (!m.best.empty()) outcome.best_checkpoint = m.best;
+  observers.tell(event);
+}
+
+void supervisor_state::heard_flushed(const flushed& m) {
+  for (const auto& f : m.late) feed(supervision::trouble{f});
+}
+
+supervisor_actor::behavior_type behaviour(supervisor_pointer self) {
+  auto& s = self->state;
+  return {
+      [&s](begin_job) { s.start(); },
+      [&s](const start_failed& m) { s.feed(m); },
+      [&s](const prepared& m) { s.feed(m); },
+      [&s](const step_done& m) { s.feed(m); },
+      [&s](const stop_vote& m) { s.feed(m); },
+      [&s](const rank_finished& m) { s.finished(m); },
+      [&s](const rank_failed& m) {
+        s.seen_failures.push_back(m.local);
+        s.feed(supervision::failed{m.at, m.local->record});
+      },
+      [&s](const queue_value& m) { s.outcome.queue.push_back(m.what); },
+      [&s](const closed_generation& m) { s.feed(m); },
+      [&s](const rank_busy& m) { s.feed(m); },
+      [&s](const torn_down& m) {
+        if (m.at.incarnation == s.incarnations.front()) s.outcome.result = m.result;
+        s.feed(supervision::torn{m.at, m.late});
+      },
+      [&s](const checkpoint_report& m) { s.heard_checkpoint(m); },
+      [&s](const flushed& m) { s.heard_flushed(m); },
+      [&s](const request_stop& m) { s.feed(m); },
+      [&s](const request_abort& m) { s.feed(m); },
+      [&s](const deadline_passed& m) { s.feed(m); },
+  };
+}
+
+std::shared_ptr<communicator_backend> choose_communicator(const ports& world,
+                                                          const std::string& wanted) {
+  std::string known;
+  for (const auto& c : world.communicators) {
+    const auto why_not = c->unusable();
+    if (wanted == "auto" ? why_not.empty() : c->name() == wanted) {
+      if (why_not.empty()) return c;
+      throw user_error(errc::device, fmt::format("communicator \"{}\" can not be used here: {}",
+                                                 wanted, why_not));
+    }
+    known += fmt::format("{}{}", known.empty() ? "" : ", ", c->name());
+  }
+  throw user_error(errc::device, fmt::format("there is no communicator \"{}\"; there are: auto, {}",
+                                             wanted, known));
+}
+
+void check_job(const job& what) {
+  if (!what.recipe) throw internal_error("a job without a recipe");
+  if (what.options.ranks < 1)
+    throw user_error(errc::bad_configuration,
+                     fmt::format("ranks is {}: a world has at least one", what.options.ranks));
+  make_plan(what.options, what.purpose, what.resume);
+}
+
+}  // namespace
+
+supervisor_actor spawn_supervisor(caf::actor_system& system, supervisor_setup setup) {
+  check_job(setup.what);
+  auto limits = derive(setup.what.options.time);
+  auto communicators = choose_communicator(setup.world, setup.what.options.communicator);
+  auto shared = std::make_shared<supervisor_setup>(std::move(setup));
+  auto trouble = shared->trouble;
+  return seam::spawn<supervisor_actor, supervisor_state>(
+      system, std::move(trouble), [=](supervisor_pointer self) -> supervisor_actor::behavior_type {
+        auto& s = self->state;
+        s.self = self;
+        s.setup = std::move(*shared);
+        s.what = std::make_shared<const job>(s.setup.what);
+        s.communicators = communicators;
+        s.limits = limits;
+        s.complete = std::make_unique<completion>(std::move(s.setup.complete));
+        s.machine = std::make_unique<supervisor_machine>(s.setup.id, s.what->options.ranks, limits);
+        seam::on_down(*self,
+                      [&s](const caf::actor_addr& who, std::string why) { s.down(who, why); });
+        return behaviour(self);
+      });
+}
+
+}  // namespace troupe

@@ -1,0 +1,35 @@
+// The supervisor actor: carries out what supervisor_machine decides, and gathers what the caller
+// gets.
+#pragma once
+
+#include <functional>
+#include <memory>
+
+#include "actors/job.hpp"
+#include "actors/spawn.hpp"
+#include "backends/ports.hpp"
+
+namespace troupe {
+
+/// Brings the job's checkpointer to life.
+using spawn_checkpointer_fn = std::function<checkpointer_actor(
+    caf::actor_system& system, actor_trouble trouble, const job& what,
+    std::shared_ptr<storage> files, supervisor_actor supervisor)>;
+
+struct supervisor_setup {
+  job_id id;
+  job what;
+  ports world;
+  actor_trouble trouble;
+  spawn_checkpointer_fn spawn_checkpointer;  ///< used when the job has a run folder
+  /// Called exactly once, on a thread of the actor system or on the one that destroys it: never
+  /// waits.
+  std::function<void(job_outcome)> complete;
+};
+
+/// Checks the job (a `user_error` in its options completes it at once) and brings its supervisor to
+/// life; it starts on `begin_job`. If the supervisor itself dies the job completes as failed with
+/// `internal_error`, and the ranks end.
+supervisor_actor spawn_supervisor(caf::actor_system& system, supervisor_setup setup);
+
+}  // namespace troupe

@@ -1,0 +1,421 @@
+#include "actors/supervisor_machine.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <tuple>
+
+namespace troupe {
+
+using supervision::phase;
+
+namespace {
+
+// First causes are ordered by generation, step and sequence; what follows from another comes last.
+bool earlier(const failure& a, const failure& b) {
+  const auto key = [](const failure& f) {
+    return std::tuple{f.follows, f.generation, f.step, f.sequence, f.rank};
+  };
+  return key(a) < key(b);
+}
+
+bool over(phase p) {
+  return p == phase::flushing_checkpointer || p == phase::flushing_observers || p == phase::done;
+}
+
+}  // namespace
+
+supervisor_machine::supervisor_machine(job_id job, std::int32_t world, deadlines limits)
+    : job_(job), limits_(limits), members_(static_cast<std::size_t>(world)) {
+  if (world < 1) throw internal_error(fmt::format("a world of {} ranks", world));
+}
+
+std::vector<supervision::action> supervisor_machine::on(const supervision::event& what) {
+  actions out;
+  if (phase_ == phase::done) return out;
+  std::visit([&](const auto& e) { handle(e, out); }, what);
+  return out;
+}
+
+// --- forming -------------------------------------------------------------------------------------
+
+void supervisor_machine::handle(const supervision::begin& e, actions& out) {
+  if (phase_ != phase::idle) return;
+  if (e.incarnations.size() != members_.size())
+    throw internal_error(
+        fmt::format("{} incarnations for {} ranks", e.incarnations.size(), members_.size()));
+  generation_ = generation_id{1};
+  phase_ = phase::forming;
+  for (std::size_t r = 0; r < members_.size(); ++r) {
+    members_[r].incarnation = e.incarnations[r];
+    out.push_back(supervision::start_rank{static_cast<std::int32_t>(r), e.incarnations[r]});
+  }
+  for (auto& m : members_) {
+    form_generation order{fence_for(m), static_cast<std::int32_t>(members_.size())};
+    out.push_back(supervision::tell{rank_of(m), order});
+  }
+  announce("generation_forming", out);
+  arm_deadline(limits_.form, out);
+}
+
+void supervisor_machine::handle(const start_failed& e, actions& out) {
+  auto& m = members_.at(static_cast<std::size_t>(e.rank));
+  if (m.incarnation != e.incarnation) return;
+  m.gone = m.closed = m.torn = true;
+  failure what;
+  what.type = "start_failed";
+  what.what = fmt::format("rank {} could not be started: {}", e.rank, e.why);
+  what.rank = e.rank;
+  what.generation = generation_.value();
+  fail(std::move(what), out);
+}
+
+void supervisor_machine::handle(const prepared& e, actions& out) {
+  auto* m = of(e.at);
+  if (!m || phase_ != phase::forming) return;
+  m->prepared = true;
+  announce("rank_started", out, rank_of(*m));
+  if (std::ranges::all_of(members_, &member::prepared)) activate(out);
+}
+
+void supervisor_machine::activate(actions& out) {
+  phase_ = phase::active;
+  ++deadline_;  // the forming deadline is void
+  announce("generation_active", out, -1, {{"ranks", std::to_string(members_.size())}});
+  for (auto& m : members_) {
+    activate_generation order{fence_for(m)};
+    out.push_back(supervision::tell{rank_of(m), order});
+  }
+  if (stop_ != stop_reason::none) propose(out);
+}
+
+// --- active --------------------------------------------------------------------------------------
+
+void supervisor_machine::handle(const step_done& e, actions& out) {
+  auto* m = of(e.at);
+  if (!m || phase_ != phase::active) return;
+  m->held = std::max(m->held, e.at.step.value());
+  const auto everywhere = std::ranges::min(members_, {}, &member::held).held;
+  if (everywhere <= committed_) return;
+  committed_ = everywhere;
+  out.push_back(supervision::commit{committed_});
+}
+
+void supervisor_machine::handle(const request_stop& e, actions& out) {
+  if (stop_ != stop_reason::none || e.why == stop_reason::none) return;
+  stop_ = e.why;
+  announce("stop_requested", out, -1, {{"why", std::string{to_string(e.why)}}});
+  if (phase_ == phase::active) propose(out);
+}
+
+void supervisor_machine::propose(actions& out) {
+  if (proposed_) return;
+  proposed_ = true;
+  for (auto& m : members_) {
+    propose_stop order{fence_for(m), stop_};
+    out.push_back(supervision::tell{rank_of(m), order});
+  }
+}
+
+void supervisor_machine::handle(const stop_vote& e, actions& out) {
+  auto* m = of(e.at);
+  if (!m || phase_ != phase::active || !proposed_ || named_) return;
+  m->vote = e.at.step.value();
+  name_stop_if_all_voted(out);
+}
+
+void supervisor_machine::name_stop_if_all_voted(actions& out) {
+  if (!std::ranges::all_of(members_, [](const member& m) { return m.vote.has_value(); })) return;
+  named_ = true;
+  const auto boundary = *std::ranges::max(members_, {}, &member::vote).vote;
+  announce("stop_agreed", out, -1, {{"steps", std::to_string(boundary)}});
+  for (auto& m : members_) {
+    stop_at order{fence_for(m), stop_};
+    order.at.step = step_id{boundary};
+    out.push_back(supervision::tell{rank_of(m), order});
+  }
+}
+
+void supervisor_machine::handle(const supervision::finished& e, actions& out) {
+  auto* m = of(e.at);
+  if (!m || phase_ != phase::active || m->finished) return;
+  m->finished = true;
+  announce("rank_finished", out, rank_of(*m), {{"steps", std::to_string(e.loop.steps)}});
+  const bool first = std::ranges::count_if(members_, &member::finished) == 1;
+  if (!first && e.loop.steps != loop_.steps) {
+    failure what;
+    what.type = "troupe::internal_error";
+    what.what = fmt::format("rank {} ended after {} steps, others after {}", rank_of(*m),
+                            e.loop.steps, loop_.steps);
+    what.rank = rank_of(*m);
+    what.generation = generation_.value();
+    return fail(std::move(what), out);
+  }
+  if (first || rank_of(*m) == 0) {
+    loop_ = e.loop;
+    ended_by_ = e.why;
+  }
+  if (!std::ranges::all_of(members_, &member::finished)) return;
+  committed_ = std::max(committed_, loop_.steps);
+  start_teardown(out);
+}
+
+// --- failure -------------------------------------------------------------------------------------
+
+void supervisor_machine::handle(const supervision::failed& e, actions& out) {
+  if (!of(e.at)) return;
+  fail(e.what, out);
+}
+
+void supervisor_machine::handle(const request_abort& e, actions& out) {
+  if (phase_ == phase::idle || phase_ == phase::closing || over(phase_)) return;
+  failure what;
+  what.type = "aborted";
+  what.what = e.why;
+  what.generation = generation_.value();
+  what.step = committed_;
+  fail(std::move(what), out);
+}
+
+void supervisor_machine::handle(const supervision::trouble& e, actions& out) {
+  announce("trouble", out, e.what.rank, {{"what", render(e.what)}});
+  late_.push_back(e.what);
+}
+
+// Records a failure; the earliest one that follows from no other is the first cause. Forming and
+// active generations close; in later phases the failure is recorded and the way down goes on.
+void supervisor_machine::fail(failure what, actions& out) {
+  announce("rank_failed", out, what.rank, {{"what", render(what)}});
+  if (over(phase_)) {
+    late_.push_back(std::move(what));
+    return;
+  }
+  if (!first_) {
+    first_ = std::move(what);
+  } else {
+    if (earlier(what, *first_)) std::swap(what, *first_);
+    others_.push_back(std::move(what));
+  }
+  if (phase_ == phase::forming || phase_ == phase::active) {
+    phase_ = phase::closing;
+    orderly_ = false;
+    announce("generation_closing", out);
+    arm_deadline(first_->follows ? limits_.settle : limits_.close, out);
+  }
+  if (phase_ == phase::closing && !close_sent_ && !first_->follows) send_close(out);
+  if (phase_ == phase::tearing && orderly_) release_teardown(out);
+}
+
+// A rank failed in an orderly teardown: whoever waits for it at the barrier is released.
+void supervisor_machine::release_teardown(actions& out) {
+  orderly_ = false;
+  for (auto& m : members_) {
+    if (m.gone) continue;
+    close_generation order{fence_for(m), *first_};
+    out.push_back(supervision::tell{rank_of(m), order});
+  }
+  arm_deadline(limits_.teardown, out);
+}
+
+void supervisor_machine::send_close(actions& out) {
+  close_sent_ = true;
+  for (auto& m : members_) {
+    if (m.gone) continue;
+    close_generation order{fence_for(m), *first_};
+    out.push_back(supervision::tell{rank_of(m), order});
+  }
+  arm_deadline(limits_.close, out);
+  close_if_all_closed(out);
+}
+
+void supervisor_machine::handle(const closed_generation& e, actions& out) {
+  auto* m = of(e.at);
+  if (!m || phase_ != phase::closing) return;
+  m->closed = true;
+  close_if_all_closed(out);
+}
+
+void supervisor_machine::close_if_all_closed(actions& out) {
+  if (phase_ != phase::closing || !std::ranges::all_of(members_, &member::closed)) return;
+  announce("generation_closed", out);
+  start_teardown(out);
+}
+
+void supervisor_machine::handle(const rank_busy& e, actions&) {
+  if (auto* m = of(e.at)) m->busy = e.what;
+}
+
+void supervisor_machine::handle(const supervision::rank_down& e, actions& out) {
+  auto& m = members_.at(static_cast<std::size_t>(e.rank));
+  if (m.gone) return;
+  m.gone = true;
+  const bool expected = m.torn || m.abandoned;
+  m.closed = m.torn = true;
+  if (!expected) {
+    failure what;
+    what.type = "down";
+    what.what = fmt::format("the actor of rank {} ended: {}", e.rank,
+                            e.why.empty() ? "without a reason" : e.why);
+    what.rank = e.rank;
+    what.step = m.held;
+    what.generation = generation_.value();
+    fail(std::move(what), out);
+  }
+  close_if_all_closed(out);
+  flush_if_all_gone(out);
+}
+
+// --- taking down ---------------------------------------------------------------------------------
+
+void supervisor_machine::start_teardown(actions& out) {
+  phase_ = phase::tearing;
+  announce("teardown", out, -1, {{"orderly", orderly_ ? "true" : "false"}});
+  for (auto& m : members_) {
+    if (m.gone) continue;
+    tear_down order{fence_for(m), orderly_};
+    out.push_back(supervision::tell{rank_of(m), order});
+  }
+  arm_deadline(orderly_ ? limits_.orderly_teardown : limits_.teardown, out);
+  flush_if_all_gone(out);
+}
+
+void supervisor_machine::handle(const supervision::torn& e, actions& out) {
+  auto* m = of(e.at);
+  if (!m || phase_ != phase::tearing) return;
+  m->torn = true;
+  late_.insert(late_.end(), e.late.begin(), e.late.end());
+  flush_if_all_gone(out);
+}
+
+void supervisor_machine::flush_if_all_gone(actions& out) {
+  if (phase_ != phase::tearing) return;
+  const auto ended = [](const member& m) { return m.gone || m.abandoned; };
+  if (!std::ranges::all_of(members_, ended)) return;
+  phase_ = phase::flushing_checkpointer;
+  out.push_back(supervision::flush_checkpointer{});
+  arm_deadline(limits_.flush, out);
+}
+
+void supervisor_machine::handle(const supervision::checkpointer_done& e, actions& out) {
+  late_.insert(late_.end(), e.late.begin(), e.late.end());
+  if (phase_ != phase::flushing_checkpointer) return;
+  phase_ = phase::flushing_observers;
+  announce("job_ended", out, -1, {{"status", first_ ? "failed" : "ended"}});
+  out.push_back(supervision::flush_observers{});
+  arm_deadline(limits_.teardown, out);
+}
+
+void supervisor_machine::handle(const supervision::observers_done& e, actions& out) {
+  late_.insert(late_.end(), e.late.begin(), e.late.end());
+  if (phase_ == phase::flushing_observers) finish(out);
+}
+
+void supervisor_machine::finish(actions& out) {
+  phase_ = phase::done;
+  ++deadline_;
+  supervision::complete end;
+  end.loop = loop_;
+  end.loop.steps = std::max(loop_.steps, first_ ? committed_ : loop_.steps);
+  end.generation = generation_;
+  end.survivors = survivors_;
+  end.late = late_;
+  end.why = ended_by_;
+  if (first_) {
+    end.status = job_outcome::ending::failed;
+    end.first = first_;
+    end.first->others = others_;
+  } else {
+    // A hook or a decider that ends the run early has finished it; the caller or a signal has
+    // stopped it.
+    const bool stopped = ended_by_ == stop_reason::caller || ended_by_ == stop_reason::interrupt ||
+                         ended_by_ == stop_reason::terminate;
+    end.status = stopped ? job_outcome::ending::stopped : job_outcome::ending::finished;
+  }
+  out.push_back(std::move(end));
+}
+
+// --- deadlines -----------------------------------------------------------------------------------
+
+void supervisor_machine::handle(const deadline_passed& e, actions& out) {
+  if (e.id != deadline_) return;
+  switch (phase_) {
+    case phase::forming: {
+      std::string missing;
+      for (const auto& m : members_)
+        if (!m.prepared) missing += fmt::format("{}{}", missing.empty() ? "" : ", ", rank_of(m));
+      failure what;
+      what.type = "deadline";
+      what.what = fmt::format("generation {} did not form in {} ms: no answer from rank {}",
+                              generation_.value(), limits_.form.count() / 1'000'000, missing);
+      what.generation = generation_.value();
+      fail(std::move(what), out);
+      break;
+    }
+    case phase::closing:
+      if (!close_sent_) return send_close(out);  // only followers were heard: name the earliest
+      for (auto& m : members_)
+        if (!m.closed) survive(m, "on_exception");
+      start_teardown(out);
+      break;
+    case phase::tearing:
+      for (auto& m : members_) {
+        if (m.gone || m.abandoned) continue;
+        survive(m, "teardown");
+        m.abandoned = true;
+        announce("survivor", out, rank_of(m), {{"what", survivors_.back()}});
+        out.push_back(supervision::abandon{rank_of(m)});
+      }
+      flush_if_all_gone(out);
+      break;
+    case phase::flushing_checkpointer:
+      survivors_.push_back("checkpointer: still writing");
+      handle(supervision::checkpointer_done{}, out);
+      break;
+    case phase::flushing_observers:
+      survivors_.push_back("observer: still flushing");
+      finish(out);
+      break;
+    case phase::idle:
+    case phase::active:
+    case phase::done: break;
+  }
+}
+
+void supervisor_machine::survive(const member& m, std::string_view during) {
+  const auto prefix = fmt::format("rank {}:", rank_of(m));
+  std::erase_if(survivors_, [&](const std::string& s) { return s.starts_with(prefix); });
+  survivors_.push_back(fmt::format(
+      "{} {}", prefix, m.busy.empty() ? fmt::format("no answer to {}", during) : m.busy));
+}
+
+// --- small things --------------------------------------------------------------------------------
+
+supervisor_machine::member* supervisor_machine::of(const fence& at) {
+  if (at.job != job_ || at.generation != generation_) return nullptr;
+  const auto found = std::ranges::find(members_, at.incarnation, &member::incarnation);
+  return found == members_.end() || found->gone ? nullptr : &*found;
+}
+
+fence supervisor_machine::fence_for(const member& m) const {
+  fence at;
+  at.job = job_;
+  at.generation = generation_;
+  at.incarnation = m.incarnation;
+  return at;
+}
+
+std::int32_t supervisor_machine::rank_of(const member& m) const {
+  return static_cast<std::int32_t>(&m - members_.data());
+}
+
+void supervisor_machine::arm_deadline(std::chrono::nanoseconds delay, actions& out) {
+  out.push_back(supervision::arm{++deadline_, delay});
+}
+
+void supervisor_machine::announce(std::string event, actions& out, std::int32_t rank,
+                                  std::map<std::string, std::string> details) {
+  out.push_back(supervision::announce{
+      {std::move(event), rank, generation_.value(), committed_, std::move(details)}});
+}
+
+}  // namespace troupe

@@ -1,0 +1,67 @@
+// The supervisor machine as a value: its digest and its words.
+#include "actors/supervisor_machine.hpp"
+#include "messages/stable_hash.hpp"
+
+namespace troupe {
+
+namespace supervision {
+
+std::string_view to_string(phase p) {
+  switch (p) {
+    case phase::idle: return "idle";
+    case phase::forming: return "forming";
+    case phase::active: return "active";
+    case phase::closing: return "closing";
+    case phase::tearing: return "tearing";
+    case phase::flushing_checkpointer: return "flushing_checkpointer";
+    case phase::flushing_observers: return "flushing_observers";
+    case phase::done: return "done";
+  }
+  return "unknown";
+}
+
+}  // namespace supervision
+
+namespace {
+
+void add(stable_hasher& hash, const failure& f) {
+  hash.add(std::string_view{f.type}).add(std::string_view{f.what}).add(f.rank);
+  hash.add(std::string_view{f.hook}).add(f.step).add(f.generation).add(f.sequence).add(f.follows);
+}
+
+}  // namespace
+
+std::uint64_t supervisor_machine::digest() const {
+  stable_hasher hash;
+  hash.add(job_.value()).add(phase_).add(generation_.value()).add(committed_).add(deadline_);
+  hash.add(stop_).add(proposed_).add(named_).add(close_sent_).add(orderly_).add(ended_by_);
+  hash.add(loop_.steps).add(loop_.epoch).add(loop_.batch).add(loop_.samples);
+  for (const auto& m : members_) {
+    hash.add(m.incarnation.value()).add(m.prepared).add(m.held).add(m.vote).add(m.finished);
+    hash.add(m.closed).add(m.torn).add(m.gone).add(m.abandoned).add(std::string_view{m.busy});
+  }
+  hash.add(first_.has_value());
+  if (first_) add(hash, *first_);
+  hash.add(others_.size());
+  for (const auto& f : others_) add(hash, f);
+  hash.add(late_.size());
+  for (const auto& f : late_) add(hash, f);
+  for (const auto& s : survivors_) hash.add(std::string_view{s});
+  return hash.digest();
+}
+
+std::ostream& operator<<(std::ostream& out, const supervisor_machine& machine) {
+  out << "supervisor " << to_string(machine.phase_) << " generation " << machine.generation_
+      << " committed " << machine.committed_;
+  for (std::size_t r = 0; r < machine.members_.size(); ++r) {
+    const auto& m = machine.members_[r];
+    out << "; rank " << r << (m.prepared ? " prepared" : "") << " holds " << m.held;
+    if (m.vote) out << " votes " << *m.vote;
+    out << (m.finished ? " finished" : "") << (m.closed ? " closed" : "") << (m.torn ? " torn" : "")
+        << (m.gone ? " gone" : "") << (m.abandoned ? " abandoned" : "");
+  }
+  if (machine.first_) out << "; first cause: " << render(*machine.first_);
+  return out;
+}
+
+}  // namespace troupe

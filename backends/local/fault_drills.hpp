@@ -1,0 +1,12 @@
+// Fire drills for real: what `--fault` does to this process.
+#pragma once
+
+#include "messages/options.hpp"
+
+namespace troupe {
+
+/// Stalls the calling thread, or ends, kills or stops the whole process, as `what` says. `raise` is
+/// the caller's.
+void carry_out_drill(const fault_drill& what);
+
+}  // namespace troupe

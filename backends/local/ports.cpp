@@ -1,0 +1,52 @@
+#include "backends/ports.hpp"
+
+#include <sys/random.h>
+
+#include <chrono>
+#include <filesystem>
+
+#include "backends/inproc/inproc.hpp"
+#include "backends/local/file_storage.hpp"
+#include "backends/local/thread_lane.hpp"
+
+namespace troupe {
+
+namespace {
+
+class kernel_entropy : public entropy {
+public:
+  std::uint64_t draw() override {
+    std::uint64_t drawn = 0;
+    if (getrandom(&drawn, sizeof drawn, 0) != sizeof drawn)
+      throw internal_error("the kernel gave no random numbers");
+    return drawn;
+  }
+};
+
+// Threads of this process: nothing to start, nothing that could fail.
+class in_process : public process_control {
+public:
+  void start(const rank_start&, std::function<void()> body,
+             std::function<void(std::string)>) override {
+    body();
+  }
+};
+
+std::chrono::nanoseconds monotonic_now() {
+  return std::chrono::steady_clock::now().time_since_epoch();
+}
+
+}  // namespace
+
+ports local_ports() {
+  ports world;
+  world.communicators.push_back(std::make_shared<inproc_backend>());
+  world.lanes = std::make_shared<thread_lanes>(monotonic_now);
+  world.files = std::make_shared<file_storage>(std::filesystem::current_path().string());
+  world.processes = std::make_shared<in_process>();
+  world.random = std::make_shared<kernel_entropy>();
+  world.now = monotonic_now;
+  return world;
+}
+
+}  // namespace troupe

@@ -1,0 +1,226 @@
+#include "backends/local/thread_lane.hpp"
+
+#include <condition_variable>
+#include <deque>
+#include <mutex>
+#include <optional>
+#include <thread>
+#include <utility>
+#include <variant>
+
+#include "backends/local/fault_drills.hpp"
+#include "backends/run_handler.hpp"
+
+namespace troupe {
+
+namespace {
+
+struct binding {
+  std::shared_ptr<communicator> world;
+  generation_id generation;
+};
+struct closing {
+  std::function<void(value, caught)> closed;
+};
+using order = std::variant<hook_run, binding, closing>;
+
+// Everything the thread touches. Shared with the lane's handle, and outliving it when user code is
+// stuck.
+struct block {
+  learner_context context;
+  recipe_ptr recipe;
+  std::function<std::chrono::nanoseconds()> now;
+  std::atomic<attention> word{attention::none};
+
+  std::mutex guard;
+  std::condition_variable news;
+  std::deque<order> orders;
+  lane_sink sink;  // empty once the handle is gone
+  bool abandoned = false;
+  std::string_view hook;  // in flight
+  std::int64_t step = undefined;
+  std::chrono::nanoseconds since{0};
+
+  void set_current(const troupe::hook& h) {
+    const std::lock_guard lock(guard);
+    hook = name(h);
+    step = where(h).step;
+    since = now();
+  }
+  void entered(const troupe::hook& h) {
+    const std::lock_guard lock(guard);
+    if (sink.entered) sink.entered(h);
+  }
+  void answer(ran&& what) {
+    const std::lock_guard lock(guard);
+    hook = {};
+    if (sink.answered) sink.answered(std::move(what));
+  }
+  // The next order; none when the handle is gone.
+  std::optional<order> next() {
+    std::unique_lock lock(guard);
+    news.wait(lock, [&] { return abandoned || !orders.empty(); });
+    if (abandoned) return std::nullopt;
+    auto first = std::move(orders.front());
+    orders.pop_front();
+    return first;
+  }
+};
+
+// The thread's own side: the learner lives and dies here.
+class lane_body {
+public:
+  explicit lane_body(std::shared_ptr<block> shared)
+      : shared_(std::move(shared)),
+        handler_(shared_->context,
+                 {&shared_->word, [b = shared_.get()](const hook& h) { b->set_current(h); },
+                  shared_->sink.entered
+                      ? std::function<void(const hook&)>{[b = shared_.get()](const hook& h) {
+                          b->entered(h);
+                        }}
+                      : nullptr,
+                  carry_out_drill}) {}
+
+  void run() {
+    make();
+    while (auto what = shared_->next()) {
+      if (auto* end = std::get_if<closing>(&*what)) return close(std::move(*end));
+      if (auto* bound = std::get_if<binding>(&*what)) {
+        bind(*bound);
+      } else {
+        handle(std::get<hook_run>(*what));
+      }
+    }
+  }
+
+private:
+  void make() {
+    try {
+      learner_ = shared_->recipe->make(shared_->context);
+    } catch (...) {
+      broken_ = std::current_exception();
+    }
+  }
+
+  void bind(const binding& bound) {
+    if (!learner_) return;
+    try {
+      learner_->bind(bound.world, bound.generation);
+    } catch (...) {
+      broken_ = std::current_exception();
+    }
+  }
+
+  void handle(const hook_run& run) {
+    if (!broken_ && learner_) {
+      auto answer = handler_.handle(*learner_, run);
+      failed_ = failed_ || answer.outcome.word == run_word::failed;
+      return shared_->answer(std::move(answer));
+    }
+    // Making or binding the learner threw: that is the answer of the first run; later ones find
+    // nothing to do.
+    ran answer;
+    answer.at = run.at;
+    answer.outcome.word = broken_ ? run_word::failed : run_word::proceed;
+    if (broken_) {
+      answer.failed_with = {describe(broken_), broken_};
+      if (!run.hooks.empty()) answer.failed_with.record.hook = name(run.hooks.front());
+      broken_ = nullptr;
+      learner_.reset();
+      failed_ = true;
+    }
+    shared_->answer(std::move(answer));
+  }
+
+  void close(closing end) {
+    value result;
+    caught last;
+    try {
+      if (learner_ && !failed_) result = learner_->result();
+      learner_.reset();
+    } catch (...) {
+      last = {describe(std::current_exception()), std::current_exception()};
+    }
+    end.closed(std::move(result), std::move(last));
+  }
+
+  std::shared_ptr<block> shared_;
+  run_handler handler_;
+  std::unique_ptr<learner> learner_;
+  std::exception_ptr broken_;
+  bool failed_ = false;
+};
+
+class thread_lane : public lane {
+public:
+  explicit thread_lane(std::shared_ptr<block> shared)
+      : shared_(std::move(shared)), thread_([b = shared_] { lane_body{b}.run(); }) {}
+
+  ~thread_lane() override {
+    lane_sink dropped;
+    {
+      const std::lock_guard lock(shared_->guard);
+      dropped = std::exchange(shared_->sink, {});
+      shared_->abandoned = !closed_->load();
+    }
+    shared_->word = attention::generation_closed;
+    shared_->news.notify_all();
+    if (closed_->load()) {
+      thread_.join();
+    } else {
+      thread_.detach();
+    }
+  }
+
+  void bind(std::shared_ptr<communicator> world, generation_id generation) override {
+    push(binding{std::move(world), generation});
+  }
+
+  void submit(hook_run run) override { push(std::move(run)); }
+
+  void set_attention(attention word) noexcept override { shared_->word = word; }
+
+  lane_status status() const override {
+    const std::lock_guard lock(shared_->guard);
+    if (shared_->hook.empty()) return {};
+    return {true, std::string{shared_->hook}, shared_->step, shared_->now() - shared_->since};
+  }
+
+  void close(std::function<void(value, caught)> closed) override {
+    push(closing{[done = closed_, closed = std::move(closed)](value result, caught last) {
+      done->store(true);
+      closed(std::move(result), std::move(last));
+    }});
+  }
+
+private:
+  void push(order what) {
+    constexpr std::size_t orders_max = 4;  // a run in flight, a binding, a run, the end
+    {
+      const std::lock_guard lock(shared_->guard);
+      if (shared_->orders.size() >= orders_max)
+        throw internal_error("a lane was given more than two runs at a time");
+      shared_->orders.push_back(std::move(what));
+    }
+    shared_->news.notify_one();
+  }
+
+  std::shared_ptr<block> shared_;
+  std::shared_ptr<std::atomic<bool>> closed_ = std::make_shared<std::atomic<bool>>(false);
+  std::thread thread_;
+};
+
+}  // namespace
+
+std::unique_ptr<lane> thread_lanes::open(const learner_context& context, recipe_ptr recipe,
+                                         lane_sink sink) {
+  auto shared = std::make_shared<block>();
+  shared->context = context;
+  shared->context.attention_word = &shared->word;
+  shared->recipe = std::move(recipe);
+  shared->now = now_;
+  shared->sink = std::move(sink);
+  return std::make_unique<thread_lane>(std::move(shared));
+}
+
+}  // namespace troupe

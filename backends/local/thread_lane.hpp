@@ -1,0 +1,25 @@
+// Lanes as threads of this process: one per rank, for as long as the rank lives.
+#pragma once
+
+#include <chrono>
+#include <functional>
+#include <memory>
+
+#include "backends/lane.hpp"
+
+namespace troupe {
+
+/// Opens one thread per lane. A lane that is destroyed while user code runs in it is left to
+/// itself: what it still touches lives in a block of its own that goes when the code returns, and
+/// nothing it answers is heard.
+class thread_lanes : public lane_backend {
+public:
+  explicit thread_lanes(std::function<std::chrono::nanoseconds()> now) : now_(std::move(now)) {}
+  std::unique_ptr<lane> open(const learner_context& context, recipe_ptr recipe,
+                             lane_sink sink) override;
+
+private:
+  std::function<std::chrono::nanoseconds()> now_;
+};
+
+}  // namespace troupe

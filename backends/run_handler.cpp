@@ -1,0 +1,82 @@
+#include "backends/run_handler.hpp"
+
+#include <algorithm>
+
+namespace troupe {
+
+run_handler::run_handler(const learner_context& context, surroundings around)
+    : around_(std::move(around)) {
+  std::ranges::copy_if(context.options.faults, std::back_inserter(drills_),
+                       [&](const fault_drill& d) { return d.rank == context.rank; });
+}
+
+ran run_handler::handle(learner& who, const hook_run& run) {
+  ran answer;
+  answer.at = run.at;
+  const std::span<const hook> hooks{run.hooks};
+  try {
+    for (std::size_t i = 0; i < hooks.size();) {
+      if (around_.word && around_.word->load(std::memory_order_acquire) != attention::none) {
+        answer.outcome.word = run_word::attention;
+        break;
+      }
+      std::size_t inside = 0;
+      if (const auto* step = std::get_if<hooks::optimizer_step>(&hooks[i])) inside = step->closure;
+      if (inside > hooks.size() - i - 1)
+        throw internal_error("an optimizer_step's closure reaches beyond its run");
+      const auto body = hooks.subspan(i + 1, inside);
+      const closure inner = [&] {
+        for (const auto& h : body) answer.outcome.merge(handle_one(who, h, {}));
+      };
+      auto outcome = handle_one(who, hooks[i], inside ? inner : closure{});
+      answer.outcome.merge(std::move(outcome));
+      i += 1 + inside;
+      answer.handled = static_cast<std::uint32_t>(i);
+      if (answer.outcome.word == run_word::skip_epoch) break;
+    }
+  } catch (...) {
+    answer.outcome.word = run_word::failed;
+    answer.failed_with.original = std::current_exception();
+    answer.failed_with.record = describe(answer.failed_with.original);
+    if (current_) {
+      answer.failed_with.record.hook = name(*current_);
+      answer.failed_with.record.epoch = where(*current_).epoch;
+      answer.failed_with.record.step = where(*current_).step;
+    }
+  }
+  current_ = nullptr;
+  return answer;
+}
+
+hook_outcome run_handler::handle_one(learner& who, const hook& h, const closure& inner) {
+  const auto* outer = current_;
+  enter(h);
+  auto outcome = who.on(h, inner);
+  if (outer) {
+    current_ = outer;
+    if (around_.current) around_.current(*outer);
+  }
+  return outcome;
+}
+
+void run_handler::enter(const hook& h) {
+  current_ = &h;
+  if (around_.current) around_.current(h);
+  if (around_.entered) around_.entered(h);
+  if (!drills_.empty()) drill(h);
+}
+
+void run_handler::drill(const hook& h) {
+  const auto due = [&](const fault_drill& d) {
+    return d.hook == name(h) && (d.step == undefined || d.step == where(h).step);
+  };
+  const auto found = std::ranges::find_if(drills_, due);
+  if (found == drills_.end()) return;
+  const auto what = *found;
+  drills_.erase(found);
+  if (what.what == fault_drill::kind::raise) throw injected_fault(what.text);
+  if (!around_.drill) throw internal_error("this lane has no fire drills but throw");
+  around_.drill(what);
+}
+
+}  // namespace troupe

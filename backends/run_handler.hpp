@@ -1,0 +1,44 @@
+// How every lane handles a run of hooks: in order, closures inside optimizer_step, the attention
+// word between hooks, fire drills at entry, an exception turned into its record where it happened.
+#pragma once
+
+#include <atomic>
+#include <functional>
+#include <span>
+#include <string_view>
+#include <vector>
+
+#include "backends/learner.hpp"
+
+namespace troupe {
+
+/// One lane's way of handling runs. Used by one thread, the lane's.
+class run_handler {
+public:
+  struct surroundings {
+    const std::atomic<attention>* word = nullptr;
+    /// At entry of every hook, and again when a closure's hook has ended and optimizer_step goes
+    /// on.
+    std::function<void(const hook&)> current;
+    /// At entry of every hook, once; before its drill.
+    std::function<void(const hook&)> entered;
+    /// Carries a drill out; `raise` is done here. Empty: drills other than `raise` are internal
+    /// errors.
+    std::function<void(const fault_drill&)> drill;
+  };
+  run_handler(const learner_context& context, surroundings around);
+
+  /// Never throws: what a hook throws is in the answer, with its hook, epoch and step.
+  ran handle(learner& who, const hook_run& run);
+
+private:
+  hook_outcome handle_one(learner& who, const hook& h, const closure& inner);
+  void enter(const hook& h);
+  void drill(const hook& h);
+
+  std::vector<fault_drill> drills_;  ///< those still to fire on this rank
+  surroundings around_;
+  const hook* current_ = nullptr;
+};
+
+}  // namespace troupe
