@@ -1,0 +1,170 @@
+#include "backends/collective_call.hpp"
+
+#include "backends/canonical_reduction.hpp"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <limits>
+#include <stdexcept>
+
+namespace troupe {
+
+namespace {
+
+std::string_view name_of(collective what) {
+  switch (what) {
+    case collective::all_reduce: return "all_reduce";
+    case collective::broadcast: return "broadcast";
+    case collective::all_gather: return "all_gather";
+    case collective::reduce_scatter: return "reduce_scatter";
+    case collective::barrier: return "barrier";
+    case collective::decide: return "decide";
+  }
+  return "unknown";
+}
+
+[[noreturn]] void refuse(collective what, std::string_view why) {
+  throw std::invalid_argument(fmt::format("{}: {}", name_of(what), why));
+}
+
+// Kernels load whole elements; complex ones by component.
+std::size_t alignment_of(dtype type) {
+  return type == dtype::c64 ? 4 : std::min<std::size_t>(size_of(type), 8);
+}
+
+void check_memory(collective what, std::string_view which, const buffer& memory) {
+  if (memory.count == 0) return;
+  if (!memory.data)
+    refuse(what, fmt::format("{} has {} elements and no memory", which, memory.count));
+  if (memory.count > std::numeric_limits<std::size_t>::max() / 2 / size_of(memory.type))
+    refuse(what, fmt::format("{} has {} elements, more than memory can hold", which, memory.count));
+  if (reinterpret_cast<std::uintptr_t>(memory.data) % alignment_of(memory.type) != 0)
+    refuse(what,
+           fmt::format("{} is not aligned to its elements ({})", which, to_string(memory.type)));
+}
+
+void check_reduction(collective what, dtype type, reduction operation) {
+  if (auto why = refusal(type, operation); !why.empty()) refuse(what, why);
+}
+
+// `whole` must be `members` pieces of `piece`; they may share memory only if the piece lies exactly
+// where the member's own piece is.
+void check_pieces(collective what, const buffer& piece, const buffer& whole, std::size_t members,
+                  std::size_t member) {
+  const bool gathers = what == collective::all_gather;
+  const std::string_view piece_name = gathers ? "in" : "out";
+  const std::string_view whole_name = gathers ? "out" : "in";
+  check_memory(what, piece_name, piece);
+  check_memory(what, whole_name, whole);
+  if (piece.type != whole.type)
+    refuse(what, fmt::format("in and out have different types ({} and {})",
+                             to_string((gathers ? piece : whole).type),
+                             to_string((gathers ? whole : piece).type)));
+  if (whole.count % members != 0 || whole.count / members != piece.count)
+    refuse(what, fmt::format("{} must have {} times the {} elements of {}, not {}", whole_name,
+                             members, piece.count, piece_name, whole.count));
+  if (piece.count == 0) return;
+  const auto bytes = piece.count * size_of(piece.type);
+  const auto begin = reinterpret_cast<std::uintptr_t>(piece.data);
+  const auto whole_begin = reinterpret_cast<std::uintptr_t>(whole.data);
+  const bool apart = begin + bytes <= whole_begin || whole_begin + members * bytes <= begin;
+  if (!apart && begin != whole_begin + member * bytes)
+    refuse(what, fmt::format("in and out overlap; {} may lie in {} only at this rank's own piece",
+                             piece_name, whole_name));
+}
+
+}  // namespace
+
+std::string describe(const collective_call& call) {
+  const auto name = name_of(call.what);
+  const auto type = to_string(call.type);
+  switch (call.what) {
+    case collective::all_reduce:
+      return fmt::format("{}({}, {}, {})", name, to_string(call.operation), type, call.count);
+    case collective::broadcast:
+      return fmt::format("{}({}, {} from {})", name, type, call.count, call.root);
+    case collective::all_gather: return fmt::format("{}({}, {} each)", name, type, call.count);
+    case collective::reduce_scatter:
+      return fmt::format("{}({}, {}, {} each)", name, to_string(call.operation), type, call.count);
+    case collective::barrier: return fmt::format("{} \"{}\"", name, call.label);
+    case collective::decide: return fmt::format("{}({})", name, call.all ? "all" : "any");
+  }
+  return std::string{name};
+}
+
+std::string rank_list(std::span<const std::int32_t> ranks) {
+  return fmt::format("{} {}", ranks.size() == 1 ? "rank" : "ranks", fmt::join(ranks, ", "));
+}
+
+std::string disagreement(std::uint64_t operation, std::span<const called> calls) {
+  std::vector<std::pair<std::vector<std::int32_t>, const collective_call*>> entries;
+  for (const auto& [rank, call] : calls) {
+    auto same = std::find_if(entries.begin(), entries.end(),
+                             [&](const auto& entry) { return *entry.second == call; });
+    if (same == entries.end()) same = entries.insert(entries.end(), {{}, &call});
+    same->first.push_back(rank);
+  }
+  std::vector<std::string> texts;
+  for (const auto& [ranks, call] : entries)
+    texts.push_back(fmt::format("{}: {}", rank_list(ranks), describe(*call)));
+  return fmt::format("ranks disagree on collective {}: {}", operation, fmt::join(texts, ", "));
+}
+
+std::string missed(const collective_call& call, std::chrono::nanoseconds deadline,
+                   std::span<const std::int32_t> missing) {
+  const double seconds = std::chrono::duration<double>(deadline).count();
+  return fmt::format("{}: waited {:g} s for {}", describe(call), seconds, rank_list(missing));
+}
+
+std::vector<std::int32_t> members_of(const subgroup& among, std::int32_t world, std::int32_t self) {
+  std::vector<std::int32_t> members = among.ranks;
+  if (members.empty())
+    for (std::int32_t rank = 0; rank < world; ++rank) members.push_back(rank);
+  const auto refuse_list = [&](std::string_view why) {
+    throw std::invalid_argument(fmt::format("subgroup [{}]: {}", fmt::join(members, ", "), why));
+  };
+  if (std::adjacent_find(members.begin(), members.end(), std::greater_equal<>{}) != members.end())
+    refuse_list("list its ranks in ascending order, each once");
+  if (members.front() < 0 || members.back() >= world)
+    refuse_list(fmt::format("ranks of this world are 0 to {}", world - 1));
+  if (!std::binary_search(members.begin(), members.end(), self))
+    refuse_list(fmt::format("rank {} is not in it and cannot take part", self));
+  return members;
+}
+
+collective_call all_reduce_call(const buffer& data, reduction operation) {
+  check_memory(collective::all_reduce, "data", data);
+  check_reduction(collective::all_reduce, data.type, operation);
+  return {.what = collective::all_reduce,
+          .type = data.type,
+          .operation = operation,
+          .count = data.count};
+}
+
+collective_call broadcast_call(const buffer& data, std::int32_t root,
+                               std::span<const std::int32_t> members) {
+  check_memory(collective::broadcast, "data", data);
+  if (!std::binary_search(members.begin(), members.end(), root))
+    refuse(collective::broadcast, fmt::format("root {} is not among {}", root, rank_list(members)));
+  return {.what = collective::broadcast, .type = data.type, .count = data.count, .root = root};
+}
+
+collective_call all_gather_call(const buffer& in, const buffer& out, std::size_t members,
+                                std::size_t member) {
+  check_pieces(collective::all_gather, in, out, members, member);
+  return {.what = collective::all_gather, .type = in.type, .count = in.count};
+}
+
+collective_call reduce_scatter_call(const buffer& in, const buffer& out, reduction operation,
+                                    std::size_t members, std::size_t member) {
+  check_pieces(collective::reduce_scatter, out, in, members, member);
+  check_reduction(collective::reduce_scatter, in.type, operation);
+  return {.what = collective::reduce_scatter,
+          .type = in.type,
+          .operation = operation,
+          .count = out.count};
+}
+
+}  // namespace troupe

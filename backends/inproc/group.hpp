@@ -1,0 +1,94 @@
+// One generation's ranks in this process, and their operations in order.
+#pragma once
+
+#include "backends/inproc/bell.hpp"
+#include "backends/inproc/operation.hpp"
+
+#include <atomic>
+#include <deque>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+namespace troupe::inproc {
+
+/// The operations of one (sub)group, n-th by n-th. Guarded by `mutex` unless said otherwise.
+struct channel {
+  explicit channel(std::vector<std::int32_t> ranks)
+      : members(std::move(ranks)), submitted(members.size(), 0) {}
+  std::size_t member(std::int32_t rank) const;
+
+  const std::vector<std::int32_t> members;
+  std::mutex mutex;
+  std::vector<std::uint64_t> submitted;           ///< by each member
+  std::deque<std::shared_ptr<operation>> window;  ///< not yet complete, in order
+  std::uint64_t first = 0;                        ///< number of window.front()
+  std::shared_ptr<operation> latest;              ///< the last one that everybody arrived at
+  std::shared_ptr<operation> disagreed;           ///< stays for members that arrive later ...
+  std::uint64_t disagreed_at = 0;                 ///< ... at this number
+  std::int32_t departed = -1;                     ///< a member that has gone, or -1
+  std::atomic<bool> help_wanted{false};           ///< `latest` has slices left
+  bell changes;                                   ///< rung when waiters may have something to do
+};
+
+/// Shared by the handles and the works of one generation. Thread-safe.
+class group : public std::enable_shared_from_this<group> {
+public:
+  /// `ranks`: how many are open on these `cores`, in this group and others. While they are no
+  /// more than cores, waiters spin.
+  group(std::int32_t world, std::shared_ptr<const std::atomic<int>> ranks, int cores)
+      : world_(world), ranks_(std::move(ranks)), cores_(cores) {}
+
+  std::int32_t world() const { return world_; }
+  std::shared_ptr<channel> among(const std::vector<std::int32_t>& members);
+
+  /// Takes part in the next operation of `in`. The last to arrive does what no waiter helps with.
+  /// `deadline` 0: none.
+  work_ptr submit(const std::shared_ptr<channel>& in, std::size_t member, seat with,
+                  std::chrono::nanoseconds deadline);
+  bool decide(const std::shared_ptr<channel>& in, std::size_t member, seat with,
+              std::chrono::nanoseconds deadline);
+
+  void abort(std::string_view why) noexcept;
+  bool aborted() const noexcept { return aborted_.load(std::memory_order_seq_cst); }
+  bool quiescent() const noexcept;
+  /// A rank's handle is gone: what needs it can not end well any more.
+  void depart(std::int32_t rank) noexcept;
+  /// The first reason of `abort`.
+  std::string why() const;
+
+private:
+  class waiting;
+
+  struct arrival {
+    std::shared_ptr<operation> at;
+    bool last = false;
+    std::string abort_with;  ///< not empty: the group has to end for this
+  };
+  arrival arrive(channel& in, std::size_t member, seat with);
+  void run(channel& in, operation& what);
+  bool help(channel& in);
+  void work_off(channel& in, operation& what);
+  /// Ends an operation whose peers did not arrive in time. False if all of them did.
+  bool expire(channel& in, operation& what, std::chrono::nanoseconds deadline);
+  void settle() const noexcept;
+  bool may_spin() const { return ranks_->load(std::memory_order_relaxed) <= cores_; }
+  bool touched() const noexcept { return touching_.load(std::memory_order_seq_cst) != 0; }
+
+  const std::int32_t world_;
+  const std::shared_ptr<const std::atomic<int>> ranks_;
+  const int cores_;
+
+  mutable std::mutex mutex_;  // before a channel's
+  std::vector<std::shared_ptr<channel>> channels_;
+  std::vector<std::int32_t> departed_;
+  std::string why_;
+  std::atomic<bool> aborted_{false};
+  alignas(64) std::atomic<std::int32_t> touching_{0};  // threads inside of work_off
+};
+
+/// A work that has ended with `result`.
+work_ptr ended(work_result result);
+
+}  // namespace troupe::inproc

@@ -1,0 +1,125 @@
+#include "backends/inproc/operation.hpp"
+
+#include "backends/canonical_reduction.hpp"
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+
+namespace troupe::inproc {
+
+namespace {
+
+constexpr std::size_t work_small = std::size_t{64} << 10;   // of an operation that few slices make
+constexpr std::size_t work_large = std::size_t{256} << 10;  // an abort is seen after this much
+constexpr std::size_t large = std::size_t{4} << 20;
+
+std::byte* at(void* memory, std::size_t bytes) { return static_cast<std::byte*>(memory) + bytes; }
+const std::byte* at(const void* memory, std::size_t bytes) {
+  return static_cast<const std::byte*>(memory) + bytes;
+}
+
+// Pointers of one slice, without an allocation for groups of ordinary size.
+template <class Pointer>
+class pointers {
+public:
+  explicit pointers(std::size_t count) : count_(count) {
+    if (count > few_.size()) many_.resize(count);
+  }
+  Pointer& operator[](std::size_t i) { return data()[i]; }
+  std::span<const Pointer> view() { return {data(), count_}; }
+
+private:
+  Pointer* data() { return many_.empty() ? few_.data() : many_.data(); }
+  std::size_t count_;
+  std::array<Pointer, 16> few_;
+  std::vector<Pointer> many_;
+};
+
+}  // namespace
+
+bool operation::arrive(std::size_t member, seat with) {
+  const auto first = std::find_if(seats_.begin(), seats_.end(), [](auto& s) { return s.arrived; });
+  const bool same = first == seats_.end() || first->call == with.call;
+  seats_[member] = std::move(with);
+  seats_[member].arrived = true;
+  ++arrived_;
+  return same;
+}
+
+void operation::cut(std::size_t root_member) {
+  root_ = root_member;
+  const auto& call = seats_[0].call;
+  const auto members = seats_.size();
+  const bool whole = call.what == collective::all_reduce || call.what == collective::broadcast;
+  const bool pieces =
+      call.what == collective::all_gather || call.what == collective::reduce_scatter;
+  if (call.what == collective::decide) {
+    const auto says_yes = [](const seat& s) { return s.yes; };
+    verdict_ = call.all ? std::all_of(seats_.begin(), seats_.end(), says_yes)
+                        : std::any_of(seats_.begin(), seats_.end(), says_yes);
+  }
+  if (!whole && !pieces) return;
+  const auto touched = members + (pieces ? 1 : 0);
+  const auto bytes = call.count * size_of(call.type) * (pieces ? members : 1);
+  const auto work = bytes >= large ? work_large : work_small;
+  slices_ = slices{pieces ? members : 1, call.count, size_of(call.type), touched, work};
+}
+
+bool operation::work_off(const std::atomic<bool>& stop) {
+  bool last = false;
+  while (!stop.load(std::memory_order_seq_cst)) {
+    const auto index = claimed_.fetch_add(1, std::memory_order_relaxed);
+    if (index >= slices_.total()) break;
+    run(slices_[index]);
+    last = done_.fetch_add(1, std::memory_order_acq_rel) + 1 == slices_.total();
+  }
+  return last;
+}
+
+void operation::run(const slice& what) const {
+  const auto& call = seats_[0].call;
+  const auto element = size_of(call.type);
+  const auto piece_bytes = call.count * element;
+  const auto offset = what.piece * piece_bytes + what.first * element;
+  if (call.what == collective::all_reduce || call.what == collective::reduce_scatter)
+    reduce(what, offset);
+  else
+    copy(what, offset, piece_bytes);
+}
+
+void operation::reduce(const slice& what, std::size_t offset) const {
+  const auto& call = seats_[0].call;
+  const bool scatter = call.what == collective::reduce_scatter;
+  pointers<const void*> sources{seats_.size()};
+  for (std::size_t i = 0; i < seats_.size(); ++i) sources[i] = at(seats_[i].in, offset);
+  pointers<void*> targets{scatter ? 1 : seats_.size()};
+  if (scatter)
+    targets[0] = at(seats_[what.piece].out, what.first * size_of(call.type));
+  else
+    for (std::size_t i = 0; i < seats_.size(); ++i) targets[i] = at(seats_[i].out, offset);
+  canonical_reduce(call.type, call.operation, sources.view(), targets.view(), what.count);
+}
+
+// From the root (broadcast) or from the member whose piece it is (all_gather) to everybody.
+void operation::copy(const slice& what, std::size_t offset, std::size_t piece_bytes) const {
+  const auto& call = seats_[0].call;
+  const auto bytes = what.count * size_of(call.type);
+  const bool gather = call.what == collective::all_gather;
+  const auto* from = gather ? at(seats_[what.piece].in, offset - what.piece * piece_bytes)
+                            : at(seats_[root_].in, offset);
+  for (const auto& s : seats_)
+    if (auto* to = at(s.out, offset); to != from) std::memcpy(to, from, bytes);
+}
+
+bool operation::end(work_status with) { return end(with, {}, {}); }
+
+bool operation::end(work_status with, std::string text, std::vector<std::int32_t> missing) {
+  if (ending_.exchange(true, std::memory_order_acq_rel)) return false;
+  text_ = std::move(text);
+  missing_ = std::move(missing);
+  status_.store(with, std::memory_order_release);
+  return true;
+}
+
+}  // namespace troupe::inproc

@@ -1,0 +1,91 @@
+// all_reduce(sum, float32) of two thread ranks beside the bare loop that reads two arrays, adds and
+// writes both, run by two threads without any synchronisation inside. Interleaved rounds, medians.
+#include "backends/inproc/inproc.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <barrier>
+#include <chrono>
+#include <cstdlib>
+#include <thread>
+#include <vector>
+
+namespace {
+
+using seconds = std::chrono::duration<double>;
+constexpr int ranks = 2;
+
+double now() { return seconds(std::chrono::steady_clock::now().time_since_epoch()).count(); }
+
+double median(std::vector<double> values) {
+  std::sort(values.begin(), values.end());
+  return values[values.size() / 2];
+}
+
+// What an in-place sum of two ranks has to do at least.
+void bare_loop(float* a, float* b, std::size_t from, std::size_t to) {
+#pragma GCC ivdep
+  for (std::size_t i = from; i < to; ++i) a[i] = b[i] = a[i] + b[i];
+}
+
+struct figures {
+  std::vector<double> collective;
+  std::vector<double> bare;
+};
+
+// Ranks meet at `start` before each batch; the time of a batch is the slower rank's.
+figures measure(std::size_t bytes, int rounds) {
+  const auto count = bytes / sizeof(float);
+  const int calls = static_cast<int>(std::clamp<std::size_t>((32u << 20) / bytes, 3, 20000));
+  troupe::inproc_backend backend{{.cores = ranks}};
+  std::vector<std::shared_ptr<void>> memory(ranks);
+  std::vector<std::vector<double>> batch(ranks, std::vector<double>(2 * rounds));
+  std::barrier start{ranks};
+  const auto rank_body = [&](int rank) {
+    auto world = backend.open({.rank = rank, .world = ranks});
+    memory[rank] = world->allocate(bytes);
+    auto* mine = static_cast<float*>(memory[rank].get());
+    std::fill(mine, mine + count, 0.0f);
+    start.arrive_and_wait();
+    auto* first = static_cast<float*>(memory[0].get());
+    auto* second = static_cast<float*>(memory[1].get());
+    const auto half = count / ranks;
+    for (int round = 0; round < 2 * rounds; ++round) {
+      start.arrive_and_wait();
+      const auto begin = now();
+      for (int call = 0; call < calls; ++call) {
+        if (round % 2 == 0)
+          world->all_reduce({mine, count, troupe::dtype::f32}, troupe::reduction::sum)->wait();
+        else
+          bare_loop(first, second, rank * half, (rank + 1) * half);
+      }
+      batch[rank][round] = (now() - begin) / calls;
+    }
+    start.arrive_and_wait();
+  };
+  std::thread other{rank_body, 1};
+  rank_body(0);
+  other.join();
+  figures result;
+  for (int round = 0; round < 2 * rounds; ++round)
+    (round % 2 == 0 ? result.collective : result.bare)
+        .push_back(std::max(batch[0][round], batch[1][round]));
+  return result;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  const int rounds = argc > 1 ? std::max(5, std::atoi(argv[1])) : 7;
+  fmt::print("all_reduce(sum, float32), inproc, {} ranks, median of {} rounds\n", ranks, rounds);
+  fmt::print("{:>12} {:>14} {:>14} {:>10} {:>12}\n", "bytes", "seconds", "bare loop", "GB/s",
+             "bare/coll.");
+  for (const std::size_t bytes : {1u << 10, 64u << 10, 1u << 20, 16u << 20, 100u << 20}) {
+    const auto measured = measure(bytes, rounds);
+    const auto collective = median(measured.collective);
+    const auto bare = median(measured.bare);
+    fmt::print("{:>12} {:>14.3e} {:>14.3e} {:>10.2f} {:>12.2f}\n", bytes, collective, bare,
+               static_cast<double>(bytes) / collective * 1e-9, bare / collective);
+  }
+}

@@ -1,0 +1,160 @@
+// The communicator port: what operations compute, for every dtype, reduction and size.
+#include "backends/canonical_reduction.hpp"
+#include "tests/conformance/communicator_suite.hpp"
+#include "tests/support/reference_reduction.hpp"
+
+#include <cstring>
+#include <numeric>
+
+#include "tests/support/catch.hpp"
+
+namespace troupe::testing {
+namespace {
+
+std::vector<bytes> leaves_of(dtype type, std::size_t count, std::int32_t world) {
+  std::vector<bytes> leaves;
+  for (std::int32_t rank = 0; rank < world; ++rank)
+    leaves.push_back(odd_values(type, count, rank, count));
+  return leaves;
+}
+
+buffer whole(bytes& memory, dtype type) {
+  return {memory.data(), memory.size() / size_of(type), type};
+}
+
+bytes piece(const bytes& of, std::size_t index, std::size_t pieces) {
+  const auto length = of.size() / pieces;
+  const auto from = of.begin() + static_cast<std::ptrdiff_t>(index * length);
+  return {from, from + static_cast<std::ptrdiff_t>(length)};
+}
+
+TEST_CASE("all_reduce has the bits of the canonical tree on every rank") {
+  for_each_world([](communicator_backend& backend, std::int32_t world) {
+    company ranks{backend, world};
+    for (const auto type : all_dtypes)
+      for (const auto operation : all_reductions) {
+        if (!refusal(type, operation).empty()) continue;
+        CAPTURE(to_string(type), to_string(operation));
+        const std::size_t count = 1037;
+        const auto leaves = leaves_of(type, count, world);
+        auto memory = leaves;
+        ranks.run([&](communicator& c) {
+          c.all_reduce(whole(memory[c.group().rank], type), operation)->wait();
+        });
+        const auto expected = reference_reduction(type, operation, leaves);
+        for (const auto& result : memory) CHECK(result == expected);
+      }
+  });
+}
+
+TEST_CASE("all_reduce of sizes around lines, slices and nothing") {
+  for_each_world([](communicator_backend& backend, std::int32_t world) {
+    company ranks{backend, world};
+    for (const std::size_t count :
+         {0,    1,    2,    3,    5,    15,   16,   17,   63,    64,    65,
+          1023, 1024, 1025, 4095, 4097, 8191, 8192, 8193, 16385, 300001}) {
+      CAPTURE(count);
+      const auto leaves = leaves_of(dtype::f32, count, world);
+      auto memory = leaves;
+      ranks.run([&](communicator& c) {
+        c.all_reduce(whole(memory[c.group().rank], dtype::f32), reduction::sum)->wait();
+      });
+      const auto expected = reference_reduction(dtype::f32, reduction::sum, leaves);
+      for (const auto& result : memory) REQUIRE(result == expected);
+    }
+  });
+}
+
+TEST_CASE("broadcast brings the root's bytes to everybody") {
+  for_each_world([](communicator_backend& backend, std::int32_t world) {
+    company ranks{backend, world};
+    for (std::int32_t root = 0; root < world; ++root)
+      for (const std::size_t count : {0, 1, 77, 40000}) {
+        CAPTURE(root, count);
+        auto memory = leaves_of(dtype::bf16, count, world);
+        const auto expected = memory[root];
+        ranks.run([&](communicator& c) {
+          c.broadcast(whole(memory[c.group().rank], dtype::bf16), root)->wait();
+        });
+        for (const auto& result : memory) REQUIRE(result == expected);
+      }
+  });
+}
+
+TEST_CASE("all_gather stacks the pieces in the order of ranks") {
+  for_each_world([](communicator_backend& backend, std::int32_t world) {
+    company ranks{backend, world};
+    for (const bool in_place : {false, true})
+      for (const std::size_t count : {0, 1, 77, 40000}) {
+        CAPTURE(in_place, count);
+        const auto type = dtype::i64;
+        auto pieces = leaves_of(type, count, world);
+        bytes expected;
+        for (const auto& p : pieces) expected.insert(expected.end(), p.begin(), p.end());
+        std::vector<bytes> out(world, bytes(expected.size()));
+        ranks.run([&](communicator& c) {
+          const auto rank = c.group().rank;
+          auto in = whole(pieces[rank], type);
+          if (in_place) {
+            in.data = out[rank].data() + rank * pieces[rank].size();
+            std::memcpy(in.data, pieces[rank].data(), pieces[rank].size());
+          }
+          c.all_gather(in, whole(out[rank], type))->wait();
+        });
+        for (const auto& result : out) REQUIRE(result == expected);
+      }
+  });
+}
+
+TEST_CASE("reduce_scatter gives each rank its piece and leaves the rest alone") {
+  for_each_world([](communicator_backend& backend, std::int32_t world) {
+    company ranks{backend, world};
+    for (const bool in_place : {false, true})
+      for (const std::size_t count : {0, 1, 77, 40000}) {
+        CAPTURE(in_place, count);
+        const auto type = dtype::f32;
+        const auto leaves = leaves_of(type, count * world, world);
+        auto in = leaves;
+        std::vector<bytes> out(world, bytes(count * size_of(type)));
+        ranks.run([&](communicator& c) {
+          const auto rank = c.group().rank;
+          auto to = whole(out[rank], type);
+          if (in_place) to.data = in[rank].data() + rank * out[rank].size();
+          c.reduce_scatter(whole(in[rank], type), to, reduction::mean)->wait();
+        });
+        const auto reduced = reference_reduction(type, reduction::mean, leaves);
+        for (std::int32_t rank = 0; rank < world; ++rank) {
+          const auto expected = piece(reduced, rank, world);
+          for (std::int32_t p = 0; p < world; ++p) {
+            const bool mine = in_place && p == rank;
+            REQUIRE(piece(in[rank], p, world) == (mine ? expected : piece(leaves[rank], p, world)));
+          }
+          if (!in_place) REQUIRE(out[rank] == expected);
+        }
+      }
+  });
+}
+
+TEST_CASE("decide agrees by all and by any") {
+  for_each_world([](communicator_backend& backend, std::int32_t world) {
+    company ranks{backend, world};
+    const int masks = 1 << world;
+    std::vector<std::vector<bool>> all(world);
+    std::vector<std::vector<bool>> any(world);
+    ranks.run([&](communicator& c) {
+      for (int mask = 0; mask < masks; ++mask) {
+        const bool yes = (mask >> c.group().rank & 1) != 0;
+        all[c.group().rank].push_back(c.decide(yes, true));
+        any[c.group().rank].push_back(c.decide(yes, false));
+      }
+    });
+    for (std::int32_t rank = 0; rank < world; ++rank)
+      for (int mask = 0; mask < masks; ++mask) {
+        REQUIRE(all[rank][mask] == (mask == masks - 1));
+        REQUIRE(any[rank][mask] == (mask != 0));
+      }
+  });
+}
+
+}  // namespace
+}  // namespace troupe::testing

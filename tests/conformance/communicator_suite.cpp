@@ -1,0 +1,82 @@
+#include "tests/conformance/communicator_suite.hpp"
+
+#include "backends/inproc/inproc.hpp"
+
+#include <stdexcept>
+#include <thread>
+
+#include "tests/support/catch.hpp"
+
+namespace troupe::testing {
+
+const std::vector<communicator_adapter>& communicator_adapters() {
+  static const std::vector<communicator_adapter> all = {
+      {"inproc", [] { return std::make_shared<inproc_backend>(); }},
+      {"inproc without spinning",
+       [] { return std::make_shared<inproc_backend>(inproc_options{.cores = 1}); }},
+  };
+  return all;
+}
+
+company::company(communicator_backend& backend, std::int32_t world, std::uint64_t generation,
+                 std::chrono::nanoseconds deadline) {
+  for (std::int32_t rank = 0; rank < world; ++rank)
+    handles_.push_back(backend.open({.job = job_id{7},
+                                     .generation = generation_id{generation},
+                                     .rank = rank,
+                                     .world = world,
+                                     .deadline = deadline}));
+}
+
+std::vector<std::exception_ptr> company::attempt(const body& what) {
+  std::vector<std::exception_ptr> thrown(handles_.size());
+  std::vector<std::thread> threads;
+  for (std::size_t rank = 0; rank < handles_.size(); ++rank)
+    threads.emplace_back([&, rank] {
+      try {
+        what(*handles_[rank]);
+      } catch (...) {
+        thrown[rank] = std::current_exception();
+      }
+    });
+  for (auto& thread : threads) thread.join();
+  return thrown;
+}
+
+void company::run(const body& what) {
+  for (const auto& error : attempt(what))
+    if (error) std::rethrow_exception(error);
+}
+
+void turnstile::await(int turn) {
+  std::unique_lock hold{mutex_};
+  moved_.wait(hold, [&] { return turn_ >= turn; });
+}
+
+void turnstile::pass() {
+  const std::lock_guard hold{mutex_};
+  ++turn_;
+  moved_.notify_all();
+}
+
+void expect(bool condition, const std::string& what) {
+  if (!condition) throw std::logic_error("expected: " + what);
+}
+
+void for_each_world_from(std::int32_t least,
+                         const std::function<void(communicator_backend&, std::int32_t)>& what) {
+  for (const auto& adapter : communicator_adapters())
+    for (const std::int32_t world : {1, 2, 3, 4, 7}) {
+      if (world < least) continue;
+      INFO(adapter.name << ", " << world << " ranks");
+      const auto backend = adapter.make();
+      REQUIRE(backend->unusable().empty());
+      what(*backend, world);
+    }
+}
+
+void for_each_world(const std::function<void(communicator_backend&, std::int32_t)>& what) {
+  for_each_world_from(1, what);
+}
+
+}  // namespace troupe::testing

@@ -1,0 +1,85 @@
+// What the conformance suite of the communicator port is made of: adapters, ranks on threads,
+// gates. The cases are written once, against the port; a new adapter is one line in
+// communicator_suite.cpp.
+#pragma once
+
+#include "backends/communicator.hpp"
+
+#include <condition_variable>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+namespace troupe::testing {
+
+/// One adapter under test. `make` gives a fresh backend that all ranks of a case share.
+struct communicator_adapter {
+  std::string name;
+  std::function<std::shared_ptr<communicator_backend>()> make;
+};
+const std::vector<communicator_adapter>& communicator_adapters();
+
+/// Opens the handles of one generation and lets a thread per rank use them. The handles stay open
+/// until `close` or the end, so that a rank that is done early does not end the others' group.
+class company {
+public:
+  company(communicator_backend& backend, std::int32_t world, std::uint64_t generation = 1,
+          std::chrono::nanoseconds deadline = std::chrono::nanoseconds{0});
+
+  communicator& operator[](std::int32_t rank) { return *handles_.at(rank); }
+  std::int32_t size() const { return static_cast<std::int32_t>(handles_.size()); }
+  void close(std::int32_t rank) { handles_.at(rank).reset(); }
+
+  using body = std::function<void(communicator&)>;
+  /// Runs `what` on every rank's own thread; rethrows the lowest rank's exception.
+  void run(const body& what);
+  /// The same; what each rank threw, null for those that did not.
+  std::vector<std::exception_ptr> attempt(const body& what);
+
+private:
+  std::vector<std::shared_ptr<communicator>> handles_;
+};
+
+/// Lets threads pass one after the other: `await(n)` returns after n calls of `pass`.
+class turnstile {
+public:
+  void await(int turn);
+  void pass();
+
+private:
+  std::mutex mutex_;
+  std::condition_variable moved_;
+  int turn_ = 0;
+};
+
+/// Catch2 2 is not made for assertions on other threads: these throw, `company` brings it home.
+void expect(bool condition, const std::string& what);
+
+/// The text of an exception of exactly type E; fails the case if it is another or none.
+template <class E>
+std::string text_of(const std::exception_ptr& error) {
+  if (!error) return "(nothing was thrown)";
+  try {
+    std::rethrow_exception(error);
+  } catch (const E& e) {
+    return e.what();
+  } catch (const std::exception& e) {
+    return std::string{"(another exception: "} + e.what() + ")";
+  }
+}
+
+/// Runs `what(backend, world)` for every adapter and world size of the suite.
+void for_each_world(const std::function<void(communicator_backend&, std::int32_t)>& what);
+/// The same for worlds of `least` ranks and more.
+void for_each_world_from(std::int32_t least,
+                         const std::function<void(communicator_backend&, std::int32_t)>& what);
+
+template <class T>
+buffer view(std::vector<T>& values, dtype type) {
+  return {values.data(), values.size(), type};
+}
+inline buffer floats(std::vector<float>& values) { return view(values, dtype::f32); }
+
+}  // namespace troupe::testing
