@@ -50,7 +50,7 @@ function(troupe_library name)
   target_link_libraries(${name} PUBLIC ${arg_PUBLIC} PRIVATE ${arg_PRIVATE} $<BUILD_INTERFACE:troupe_settings>)
 endfunction()
 
-# troupe_test(NAME SOURCES ... LIBRARIES ... [LABELS ...] [TIMEOUT seconds]): one Catch2 program, its cases one ctest each.
+# troupe_test(NAME SOURCES ... LIBRARIES ... [LABELS ...] [TIMEOUT seconds]): one Catch2 program, each case a ctest.
 #
 # Labels choose what the build trees of .ci/run take:
 #   torch       links LibTorch: set here, from the libraries
