@@ -47,8 +47,9 @@ PLANTED = {
         [("actors/x.hpp", HEADER + LONG_BODY),
          ("actors/x.hpp", HEADER + "namespace a {\nstruct s {\n" + LONG_BODY + "};\n}\n"),
          ("actors/x.hpp", HEADER + LONG_BODY.replace("int f", "c::c").replace("noexcept", ": d(1), e{2}")),
-         ("actors/x.hpp", HEADER + LONG_BODY.replace("int f", "bool operator=="))],
-        [("actors/x.hpp", HEADER + TABLE), ("actors/x.hpp", HEADER + CLASS),
+         ("actors/x.hpp", HEADER + LONG_BODY.replace("int f", "bool operator==")),
+         ("tests/x.hpp", HEADER + LONG_BODY.replace("  ++a;", "  ++a;\n\n"))],
+        [("actors/x.hpp", HEADER + TABLE), ("actors/x.hpp", HEADER + CLASS), ("tests/x.hpp", HEADER + LONG_BODY),
          ("actors/x.hpp", HEADER + LONG_BODY.replace("  ++a;\n", "", 20))]),
     "width": (
         [("actors/x.hpp", HEADER + "// " + "a" * 98 + "\n"), ("apps/x.sh", "# " + "a" * 119 + "\n")],
@@ -95,7 +96,10 @@ PLANTED = {
          ("tests/x.hpp", HEADER + "#include <catch2/catch.hpp>\n")],
         [("tests/support/x.hpp", HEADER + "#include <catch2/catch.hpp>\n")]),
     "top_level": ([("source/x.hpp", HEADER), ("Makefile", "all:\n")], [(".ci/run", "true\n")]),
-    "dead_files": ([("actors/x.cpp", "int a;\n"), ("tests/a.cpp", "int a;\n")], [("actors/x.hpp", HEADER)]),
+    "dead_files": (
+        [("actors/x.cpp", "int a;\n"), ("tests/a.cpp", "int a;\n"), ("messages/a.cpp.cpp", "int a;\n")],
+        [("tests/CMakeLists.txt", "troupe_test(a SOURCES unit/a_test.cpp\n ../messages/a.cpp)\n"),
+         ("tests/CMakeLists.txt", "t(unit/a_test.cpp ${PROJECT_SOURCE_DIR}/messages/a.cpp)\n")]),
 }
 
 
