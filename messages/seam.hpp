@@ -21,7 +21,7 @@ struct signature<void(A...)> {
 };
 #else
 #error \
-    "Troupe is built and tested with CAF 0.17 (Debian's libcaf-dev); other versions need their branch in messages/seam.hpp"
+    "Troupe is tested with CAF 0.17 (libcaf-dev); other versions need a branch in messages/seam.hpp"
 #endif
 
 /// A typed actor handle: one function type per message it handles. At most about 15 of them.

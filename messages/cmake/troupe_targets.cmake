@@ -50,9 +50,9 @@ function(troupe_library name)
   target_link_libraries(${name} PUBLIC ${arg_PUBLIC} PRIVATE ${arg_PRIVATE} $<BUILD_INTERFACE:troupe_settings>)
 endfunction()
 
-# troupe_test(NAME SOURCES ... LIBRARIES ... [LABELS ...] [TIMEOUT seconds]): one Catch2 program, its cases one ctest each.
+# troupe_test(NAME SOURCES ... LIBRARIES ... [LABELS ...] [TIMEOUT seconds]): one Catch2 program, each case a ctest.
 #
-# Labels choose what the build trees of .ci/run take:
+# Labels choose what the build trees of .ci/run take (the target tests_LABEL builds what bears it):
 #   torch       links LibTorch: set here, from the libraries
 #   tsan        runs under ThreadSanitizer: nothing of packaged CAF, which is not instrumented, runs in it
 #   end_to_end  starts the real program
@@ -69,6 +69,12 @@ function(troupe_test name)
     set_property(TARGET ${name} PROPERTY JOB_POOL_COMPILE troupe_torch)
   endif()
   set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/tests)
+  foreach(label IN LISTS arg_LABELS)
+    if(NOT TARGET tests_${label})
+      add_custom_target(tests_${label})
+    endif()
+    add_dependencies(tests_${label} ${name})
+  endforeach()
   catch_discover_tests(${name} TEST_PREFIX "${name}/" TEST_LIST ${name}_cases PROPERTIES TIMEOUT ${arg_TIMEOUT})
   # Catch's module flattens lists, so several labels need a file of their own, read after its.
   if(arg_LABELS)

@@ -1,0 +1,171 @@
+"""Each rule of tidy.py fires on what it forbids and keeps quiet on what it allows."""
+
+import os
+import subprocess
+import sys
+import tempfile
+import unittest
+
+import tidy
+
+HEADER = "#pragma once\n"
+CLEAN = {
+    "CMakeLists.txt": "add_library(a messages/a.cpp)\n",
+    "messages/a.hpp": HEADER + "#include <string>\n",
+    "messages/a.cpp": '#include "messages/a.hpp"\n// printf("in a comment")\n'
+                      'const char* text = "std::cout << getenv()";\n',
+    "tests/CMakeLists.txt": "troupe_test(a SOURCES unit/a_test.cpp)\n",
+    "tests/unit/a_test.cpp": '#include "messages/a.hpp"\n\n#include "tests/support/catch.hpp"\n',
+    "README.md": "A sentence.\n",
+}
+LONG_BODY = "int f(int a, const g& b) noexcept {\n" + "  ++a;\n" * 70 + "}\n"
+TABLE = "const std::vector<int> table = {\n" + "  1,\n" * 70 + "};\n"
+CLASS = "class c : public d<int(int)> {\n" + "  int f() { return 1; }\n" * 70 + "};\n"
+
+# Per rule: what it must find, and what it must let pass.
+PLANTED = {
+    "layers": (
+        [("messages/x.hpp", HEADER + '#include "backends/lane.hpp"\n'),
+         ("backends/x.hpp", HEADER + '#include "actors/rank.hpp"\n'),
+         ("backends/x.hpp", HEADER + "#include <troupe/actors/rank.hpp>\n"),
+         ("actors/x.hpp", HEADER + '#include "backends/inproc/group.hpp"\n'),
+         ("actors/x.hpp", HEADER + '#include "apps/main.hpp"\n'),
+         ("apps/x.hpp", HEADER + '#include "tests/support/catch.hpp"\n'),
+         ("actors/x.hpp", HEADER + '#include "rank.hpp"\n')],
+        [("actors/x.hpp", HEADER + '#include "backends/lane.hpp"\n'),
+         ("tests/unit/x.hpp", HEADER + '#include "backends/inproc/group.hpp"\n')]),
+    "torch_rooms": (
+        [("actors/x.hpp", HEADER + "#include <torch/torch.h>\n"),
+         ("backends/inproc/x.hpp", HEADER + "#include <c10/util/Half.h>\n"),
+         ("messages/x.hpp", HEADER + "#  include <ATen/core/Tensor.h>\n")],
+        [("backends/torch/x.hpp", HEADER + "#include <ATen/core/Tensor.h>\n")]),
+    "torch_umbrella": ([], []),  # takes many files: below
+    "file_length": (
+        [("actors/x.hpp", HEADER + "\n" * 500), ("tests/x.py", "\n" * 701), ("messages/cmake/x.cmake", "\n" * 501)],
+        [("actors/x.hpp", HEADER + "\n" * 499), ("docs/x.md", "\n" * 900)]),
+    "function_length": (
+        [("actors/x.hpp", HEADER + LONG_BODY),
+         ("actors/x.hpp", HEADER + "namespace a {\nstruct s {\n" + LONG_BODY + "};\n}\n"),
+         ("actors/x.hpp", HEADER + LONG_BODY.replace("int f", "c::c").replace("noexcept", ": d(1), e{2}")),
+         ("actors/x.hpp", HEADER + LONG_BODY.replace("int f", "bool operator==")),
+         ("tests/x.hpp", HEADER + LONG_BODY.replace("  ++a;", "  ++a;\n\n"))],
+        [("actors/x.hpp", HEADER + TABLE), ("actors/x.hpp", HEADER + CLASS), ("tests/x.hpp", HEADER + LONG_BODY),
+         ("actors/x.hpp", HEADER + LONG_BODY.replace("  ++a;\n", "", 20))]),
+    "width": (
+        [("actors/x.hpp", HEADER + "// " + "a" * 98 + "\n"), ("apps/x.sh", "# " + "a" * 119 + "\n")],
+        [("actors/x.hpp", HEADER + "// " + "a" * 97 + "\n"), ("docs/x.md", "a" * 300 + "\n")]),
+    "blanks": ([("docs/x.md", "a \n"), ("docs/x.md", "a"), ("docs/x.md", "\ta\n"), ("docs/x.md", "a\r\n")],
+               [("docs/x.md", "")]),
+    "sleeps": (
+        [("tests/x.hpp", HEADER + "void f() { std::this_thread::sleep_for(1s); }\n"),
+         ("actors/x.hpp", HEADER + "void f() { usleep(1); }\n"), ("tests/x.py", "time.sleep(1)\n"),
+         ("tests/x.sh", "  sleep 1\n")],
+        [("tests/x.hpp", HEADER + "// sleep_for(ever)\n")]),
+    "prints": (
+        [("backends/x.hpp", HEADER + "void f() { std::cerr << 1; }\n"),
+         ("messages/x.hpp", HEADER + 'void f() { printf("a"); }\n')],
+        [("apps/x.hpp", HEADER + "void f() { std::cout << 1; }\n"),
+         ("backends/x.hpp", HEADER + "void f() { std::snprintf(b, 1, c); }\n")]),
+    "environment": (
+        [("backends/x.hpp", HEADER + 'auto a = std::getenv("A");\n'),
+         ("actors/x.hpp", HEADER + "int a = setenv(b);\n")],
+        [("apps/x.hpp", HEADER + 'auto a = std::getenv("A");\n')]),
+    "process_wide": (
+        [("actors/x.hpp", HEADER + "void f() { std::exit(1); }\n"),
+         ("backends/torch/x.hpp", HEADER + "void f() { at::set_num_threads(1); }\n"),
+         ("backends/x.hpp", HEADER + "int a = sigaction(1, b, c);\n")],
+        [("apps/x.hpp", HEADER + "void f() { std::exit(1); }\n")]),
+    "caf_rooms": (
+        [("apps/x.hpp", HEADER + "using namespace caf;\n"),
+         ("actors/x.hpp", HEADER + "void f() { delayed_send(a, b); }\n"),
+         ("actors/x.hpp", HEADER + "using r = caf::reacts_to<int>;\n"),
+         ("messages/x.hpp", HEADER + "#include <caf/replies_to.hpp>\n")],
+        [("messages/seam.hpp", HEADER + "#include <caf/replies_to.hpp>\nusing r = caf::reacts_to<int>;\n")]),
+    "names": ([("actors/utils.hpp", HEADER), ("backends/common/x.hpp", HEADER), ("actors/rank_impl.hpp", HEADER)],
+              [("actors/implement.hpp", HEADER)]),
+    "words": (
+        [("docs/x.md", "TODO\n"), ("actors/x.hpp", HEADER + "// FIXME: later\n"),
+         ("actors/x.hpp", HEADER + "int worker = 1;\n"), ("actors/x.hpp", HEADER + "// a process group\n")],
+        [("docs/x.md", "other systems have workers\n")]),
+    "places": ([("docs/x.md", "cd /" + "root/troupe\n"), ("apps/x.sh", "cp /" + "work/a b\n"),
+                ("apps/x.sh", "curl https://" + "pypi.org/simple\n")],
+               [("docs/x.md", "actors/home/x and ./work/y and https://troupe.example/root/\n")]),
+    "headers": ([("actors/x.hpp", "int a;\n"), ("actors/x.hpp", "// #pragma once\n")], []),
+    "catch_last": (
+        [("tests/x.hpp", HEADER + '#include "tests/support/catch.hpp"\n#include <string>\n'),
+         ("tests/x.hpp", HEADER + "#include <catch2/catch.hpp>\n")],
+        [("tests/support/x.hpp", HEADER + "#include <catch2/catch.hpp>\n")]),
+    "top_level": ([("source/x.hpp", HEADER), ("Makefile", "all:\n")], [(".ci/run", "true\n")]),
+    "dead_files": (
+        [("actors/x.cpp", "int a;\n"), ("tests/a.cpp", "int a;\n"), ("messages/a.cpp.cpp", "int a;\n")],
+        [("tests/CMakeLists.txt", "troupe_test(a SOURCES unit/a_test.cpp\n ../messages/a.cpp)\n"),
+         ("tests/CMakeLists.txt", "t(unit/a_test.cpp ${PROJECT_SOURCE_DIR}/messages/a.cpp)\n")]),
+}
+
+
+def rules_fired(files):
+    with tempfile.TemporaryDirectory() as root:
+        for path, text in files.items():
+            os.makedirs(os.path.dirname(os.path.join(root, path)), exist_ok=True)
+            with open(os.path.join(root, path), "w", encoding="utf-8", newline="") as f:
+                f.write(text)
+        return [rule for rule, _ in tidy.check(root, excused={})]
+
+
+class Rules(unittest.TestCase):
+    def test_a_clean_tree_has_no_finding(self):
+        self.assertEqual(rules_fired(CLEAN), [])
+
+    def test_every_rule_is_tried(self):
+        self.assertEqual(set(PLANTED), {rule.__name__ for rule in tidy.RULES})
+
+    def test_each_rule_finds_what_it_forbids(self):
+        for rule, (forbidden, _) in PLANTED.items():
+            for path, text in forbidden:
+                with self.subTest(rule=rule, path=path, text=text[:80]):
+                    self.assertIn(rule, rules_fired(CLEAN | {path: text}))
+
+    def test_each_rule_lets_pass_what_it_allows(self):
+        for rule, (_, allowed) in PLANTED.items():
+            with self.subTest(rule=rule):
+                for path, text in allowed:
+                    self.assertNotIn(rule, rules_fired(CLEAN | {path: text}))
+
+    def test_umbrella_sources_are_counted_through_headers(self):
+        files = {"backends/torch/heavy.hpp": HEADER + "#include <torch/nn/module.h>\n"}
+        for i in range(tidy.UMBRELLA_SOURCES):
+            files[f"backends/torch/s{i}.cpp"] = '#include "backends/torch/heavy.hpp"\n'
+        self.assertNotIn("torch_umbrella", rules_fired(files))
+        files["backends/torch/one_more.cpp"] = "#include <torch/torch.h>\n"
+        self.assertIn("torch_umbrella", rules_fired(files))
+
+    def test_an_excuse_holds_for_its_file_and_needs_a_reason_to_be(self):
+        with tempfile.TemporaryDirectory() as root:
+            os.makedirs(os.path.join(root, "actors"))
+            with open(os.path.join(root, "actors/x.hpp"), "w", encoding="utf-8") as f:
+                f.write("int a;\n")
+            self.assertEqual([r for r, _ in tidy.check(root, {"headers actors/x.hpp": "a test"})], [])
+            self.assertEqual([r for r, _ in tidy.check(root, {"width actors/x.hpp": "a test"})],
+                             ["headers", "excuses"])
+
+    def test_ignored_files_are_not_looked_at_and_new_ones_are(self):
+        with tempfile.TemporaryDirectory() as root:
+            subprocess.run(["git", "init", "-q", root], check=True)
+            for path, text in ((".gitignore", "/out/\n"), ("out/Makefile", "all:\n"), ("new.txt", "a\n")):
+                os.makedirs(os.path.dirname(os.path.join(root, path)), exist_ok=True)
+                with open(os.path.join(root, path), "w", encoding="utf-8") as f:
+                    f.write(text)
+            self.assertEqual([f.path for _, f in tidy.check(root, {})], ["new.txt"])
+
+    def test_the_program_names_file_line_and_rule_and_fails(self):
+        with tempfile.TemporaryDirectory() as root:
+            with open(os.path.join(root, "README.md"), "w", encoding="utf-8") as f:
+                f.write("a\nb \n")
+            run = subprocess.run([sys.executable, tidy.__file__, root], capture_output=True, text=True, check=False)
+            self.assertEqual(run.returncode, 1)
+            self.assertIn("README.md:2: blanks", run.stdout)
+            self.assertIn("[blanks]", run.stdout)
+
+
+if __name__ == "__main__":
+    unittest.main()
