@@ -1,16 +1,15 @@
 #include "actors/session.hpp"
 
 #include <atomic>
+#include <boost/asio/any_completion_executor.hpp>
 #include <boost/asio/associated_cancellation_slot.hpp>
 #include <boost/asio/associated_executor.hpp>
-#include <boost/asio/bind_executor.hpp>
-#include <boost/asio/executor_work_guard.hpp>
+#include <boost/asio/execution.hpp>
 #include <boost/asio/post.hpp>
-#include <boost/asio/system_executor.hpp>
+#include <boost/asio/prefer.hpp>
 #include <future>
 #include <map>
 #include <mutex>
-#include <set>
 #include <thread>
 
 #include "actors/supervisor.hpp"
@@ -24,12 +23,14 @@ struct session::engine {
   engine(executor_type ex, ports w, session_options options)
       : executor(std::move(ex)), world(std::move(w)), config(options.threads), system(config) {}
 
+  supervisor_actor launch(job what, std::function<void(job_outcome)> complete,
+                          std::weak_ptr<engine> weak);
+
   executor_type executor;
   ports world;
   seam::system_config config;
   caf::actor_system system;
   std::mutex guard;
-  std::set<std::uint64_t> running;  // jobs
   std::map<std::uint64_t, supervisor_actor> supervisors;
   std::uint64_t next = 0;
 };
@@ -60,9 +61,9 @@ public:
   using handler_type = asio::any_completion_handler<session::signature>;
 
   session_job(handler_type handler, session::executor_type executor)
-      : executor_(asio::get_associated_executor(handler, executor)),
-        handler_work_(asio::make_work_guard(executor_)),
-        session_work_(asio::make_work_guard(executor)),
+      : executor_(asio::prefer(asio::get_associated_executor(handler, executor),
+                               asio::execution::outstanding_work.tracked)),
+        session_work_(asio::prefer(executor, asio::execution::outstanding_work.tracked)),
         handler_(std::move(handler)) {}
 
   // The first emission stops at a step boundary, the second ends at once.
@@ -82,20 +83,25 @@ public:
     supervisor_ = std::move(supervisor);
   }
 
-  // On any thread: the handler runs on its own executor, after this job's memory is released.
+  // On any thread. Through the session's executor first, so that the handler runs neither inside
+  // the initiating call nor on a thread of the actor system; then on its own executor, after this
+  // job's memory is released.
   void complete(job_outcome outcome) {
     {
       const std::lock_guard lock(guard_);
       supervisor_ = nullptr;
     }
     auto shared = shared_from_this();
-    asio::post(executor_, [shared, outcome = std::move(outcome)]() mutable {
+    const auto hop = session_work_;
+    asio::post(hop, [shared, outcome = std::move(outcome)]() mutable {
       asio::get_associated_cancellation_slot(shared->handler_).clear();
       auto handler = std::move(shared->handler_);
-      const auto work = std::move(shared->handler_work_);
-      const auto more = std::move(shared->session_work_);
+      const auto work = std::move(shared->session_work_);
+      const auto executor = std::move(shared->executor_);
       shared.reset();
-      std::move(handler)(std::move(outcome));
+      executor.execute([handler = std::move(handler), outcome = std::move(outcome)]() mutable {
+        std::move(handler)(std::move(outcome));
+      });
     });
   }
 
@@ -110,58 +116,66 @@ private:
   }
 
   std::mutex guard_;
-  asio::any_io_executor executor_;
-  asio::executor_work_guard<asio::any_io_executor> handler_work_;
-  asio::executor_work_guard<asio::any_io_executor> session_work_;
+  asio::any_completion_executor executor_;  // the handler's, with outstanding work
+  asio::any_io_executor session_work_;
   handler_type handler_;
   supervisor_actor supervisor_;
   bool cancelled_ = false;
 };
 
-void session::start(job what, handler_type handler) {
-  auto running = std::make_shared<session_job>(std::move(handler), engine_->executor);
-  running->listen();
+// Brings a job to life; `complete` is called exactly once, at the latest by the exception this
+// throws.
+supervisor_actor session::engine::launch(job what, std::function<void(job_outcome)> complete,
+                                         std::weak_ptr<engine> weak) {
   supervisor_setup setup;
-  setup.id = job_id{engine_->world.random->draw()};
+  setup.id = job_id{world.random->draw()};
   setup.what = std::move(what);
-  setup.world = engine_->world;
-  std::uint64_t number = 0;
-  {
-    const std::lock_guard lock(engine_->guard);
-    number = engine_->next++;
-  }
-  std::weak_ptr<engine> weak = engine_;
-  setup.complete = [running, weak, number](job_outcome outcome) {
+  setup.world = world;
+  const auto number = [&] {
+    const std::lock_guard lock(guard);
+    return next++;
+  }();
+  setup.complete = [complete = std::move(complete), weak, number](job_outcome outcome) {
     if (const auto alive = weak.lock()) {
       const std::lock_guard lock(alive->guard);
       alive->supervisors.erase(number);
     }
-    running->complete(std::move(outcome));
+    complete(std::move(outcome));
   };
+  auto supervisor = spawn_supervisor(system, std::move(setup));
+  {
+    const std::lock_guard lock(guard);
+    supervisors[number] = supervisor;
+  }
+  caf::anon_send(supervisor, begin_job{});
+  return supervisor;
+}
+
+void session::start(job what, handler_type handler) {
+  auto running = std::make_shared<session_job>(std::move(handler), engine_->executor);
+  running->listen();
   try {
-    auto supervisor = spawn_supervisor(engine_->system, std::move(setup));
-    {
-      const std::lock_guard lock(engine_->guard);
-      engine_->supervisors[number] = supervisor;
-    }
-    running->connect(supervisor);
-    caf::anon_send(supervisor, begin_job{});
+    running->connect(engine_->launch(
+        std::move(what), [running](job_outcome o) { running->complete(std::move(o)); }, engine_));
   } catch (...) {
     running->complete(refused(std::current_exception()));
   }
 }
 
 job_outcome session::run(job what) {
-  std::promise<job_outcome> done;
-  auto answer = done.get_future();
-  async_run(std::move(what), asio::bind_executor(asio::system_executor{}, [&](job_outcome outcome) {
-              done.set_value(std::move(outcome));
-            }));
+  auto done = std::make_shared<std::promise<job_outcome>>();
+  auto answer = done->get_future();
+  try {
+    engine_->launch(
+        std::move(what), [done](job_outcome o) { done->set_value(std::move(o)); }, engine_);
+  } catch (...) {
+    return refused(std::current_exception());
+  }
   return answer.get();
 }
 
-// Jobs that still run are asked to end; whatever is left of them ends on a thread of its own, because the actor
-// system waits for its actors and this destructor does not.
+// Jobs that still run are asked to end; whatever is left of them ends on a thread of its own,
+// because the actor system waits for its actors and this destructor does not.
 session::~session() {
   if (!engine_) return;
   bool busy = false;

@@ -17,6 +17,14 @@ enum class attention : std::uint8_t { none, generation_closed, stop };
 /// Handles the hooks of an optimizer_step's closure, once each time it is called.
 using closure = std::function<void()>;
 
+/// Thrown by a learner whose lane cannot wait (backends/simulated/inline_lane.hpp) when a hook
+/// would have to: the same hook is to be called again later, the learner remembers how far it came
+/// (a closure runs once). Learners of lanes that can wait never throw it.
+class not_yet : public std::exception {
+public:
+  const char* what() const noexcept override { return "not yet: the hook waits for its peers"; }
+};
+
 /// What a learner is given when its rank starts.
 struct learner_context {
   std::int32_t rank = 0;

@@ -1,6 +1,7 @@
 #include "backends/run_handler.hpp"
 
 #include <algorithm>
+#include <utility>
 
 namespace troupe {
 
@@ -10,7 +11,8 @@ run_handler::run_handler(const learner_context& context, surroundings around)
                        [&](const fault_drill& d) { return d.rank == context.rank; });
 }
 
-ran run_handler::handle(learner& who, const hook_run& run) {
+ran run_handler::handle(learner& who, const hook_run& run, bool again) {
+  skip_entry_ = again;
   ran answer;
   answer.at = run.at;
   const std::span<const hook> hooks{run.hooks};
@@ -34,6 +36,9 @@ ran run_handler::handle(learner& who, const hook_run& run) {
       answer.handled = static_cast<std::uint32_t>(i);
       if (answer.outcome.word == run_word::skip_epoch) break;
     }
+  } catch (const not_yet&) {
+    current_ = nullptr;
+    throw;
   } catch (...) {
     answer.outcome.word = run_word::failed;
     answer.failed_with.original = std::current_exception();
@@ -50,7 +55,11 @@ ran run_handler::handle(learner& who, const hook_run& run) {
 
 hook_outcome run_handler::handle_one(learner& who, const hook& h, const closure& inner) {
   const auto* outer = current_;
-  enter(h);
+  if (std::exchange(skip_entry_, false)) {
+    current_ = &h;
+  } else {
+    enter(h);
+  }
   auto outcome = who.on(h, inner);
   if (outer) {
     current_ = outer;

@@ -28,8 +28,10 @@ public:
   };
   run_handler(const learner_context& context, surroundings around);
 
-  /// Never throws: what a hook throws is in the answer, with its hook, epoch and step.
-  ran handle(learner& who, const hook_run& run);
+  /// Never throws: what a hook throws is in the answer, with its hook, epoch and step. Only
+  /// `not_yet` passes. `again`: the run's first hook threw `not_yet` before; it is not entered
+  /// anew.
+  ran handle(learner& who, const hook_run& run, bool again = false);
 
 private:
   hook_outcome handle_one(learner& who, const hook& h, const closure& inner);
@@ -39,6 +41,7 @@ private:
   std::vector<fault_drill> drills_;  ///< those still to fire on this rank
   surroundings around_;
   const hook* current_ = nullptr;
+  bool skip_entry_ = false;
 };
 
 }  // namespace troupe

@@ -1,0 +1,141 @@
+// Goal: the production supervisor and rank actors run whole jobs in one thread under CAF's test
+// scheduler, whatever the schedule; the weights are those of the formula, a throw reaches the
+// caller as the first cause.
+#include <map>
+#include <stdexcept>
+
+#include "tests/support/integer_learner.hpp"
+#include "tests/support/one_thread_world.hpp"
+
+#include "tests/support/catch.hpp"
+
+using namespace troupe;
+using namespace troupe::testing;
+
+namespace {
+
+job integer_job(integer_options options, std::int32_t ranks) {
+  job what;
+  what.options.ranks = ranks;
+  what.options.batch_size = 2;
+  what.options.max_epochs = 2;
+  what.recipe = std::make_shared<integer_recipe>(std::move(options));
+  return what;
+}
+
+std::vector<std::int64_t> integers_of(const value& v) {
+  std::vector<std::int64_t> out;
+  for (const auto& item : v.get_if<value_list>()->items)
+    out.push_back(*item.get_if<std::int64_t>());
+  return out;
+}
+
+}  // namespace
+
+TEST_CASE("three ranks train integers to the formula's weights under any schedule", "[simulated]") {
+  for (std::uint64_t seed = 0; seed < 200; ++seed) {
+    INFO("seed " << seed);
+    integer_options options;
+    auto what = integer_job(options, 3);
+    what.options.accumulate_grad_batches = 1 + static_cast<std::int64_t>(seed % 3);
+    one_thread_world world(seed);
+    const auto outcome = world.run(what);
+    if (!outcome.ok()) FAIL(render(outcome.failed_with->record));
+    CHECK(outcome.status == job_outcome::ending::finished);
+    CHECK(integers_of(outcome.result) ==
+          expected_integers(options, 3, what.options, outcome.loop.steps));
+    CHECK(outcome.loop.samples == 2 * options.samples);
+    CHECK(outcome.survivors.empty());
+    CHECK(outcome.late.empty());
+    REQUIRE(world.system().registry().running() == 0);
+  }
+}
+
+TEST_CASE("the same seed is the same schedule", "[simulated]") {
+  const auto events_of = [](std::uint64_t seed) {
+    one_thread_world world(seed);
+    world.run(integer_job({}, 3));
+    return std::pair{world.events(), world.now().count()};
+  };
+  CHECK(events_of(7) == events_of(7));
+  CHECK(events_of(7) != events_of(8));
+}
+
+TEST_CASE("a throw in any hook of any rank is the first cause the caller gets", "[simulated]") {
+  for (const std::string_view where : {"setup", "on_train_batch_start", "training_step", "backward",
+                                       "optimizer_step", "on_train_epoch_end", "on_fit_end"}) {
+    for (std::int32_t rank = 0; rank < 3; ++rank) {
+      INFO(where << " on rank " << rank);
+      integer_options options;
+      options.at_hook = [=](const learner_context& context, const hook& h) {
+        if (context.rank == rank && name(h) == where) throw std::domain_error("disk full");
+      };
+      one_thread_world world(static_cast<std::uint64_t>(rank));
+      const auto outcome = world.run(integer_job(options, 3));
+      REQUIRE(outcome.status == job_outcome::ending::failed);
+      const auto& first = outcome.failed_with->record;
+      CHECK(first.type == "std::domain_error");
+      CHECK(first.what == "disk full");
+      CHECK(first.rank == rank);
+      CHECK(first.hook == where);
+      CHECK_THROWS_AS(outcome.rethrow(), std::domain_error);
+      REQUIRE(world.system().registry().running() == 0);
+    }
+  }
+}
+
+TEST_CASE("on_exception runs on every rank, after the throw, and teardown has no barrier",
+          "[simulated]") {
+  std::map<std::int32_t, std::vector<std::string>> heard;
+  integer_options options;
+  options.at_hook = [&](const learner_context& context, const hook& h) {
+    heard[context.rank].emplace_back(name(h));
+    if (context.rank == 1 && name(h) == "training_step") throw std::domain_error("disk full");
+  };
+  one_thread_world world(3);
+  const auto outcome = world.run(integer_job(options, 3));
+  REQUIRE_FALSE(outcome.ok());
+  for (std::int32_t rank = 0; rank < 3; ++rank) {
+    REQUIRE(heard[rank].size() >= 2);
+    CHECK(heard[rank].end()[-2] == "on_exception");
+    CHECK(heard[rank].end()[-1] == "teardown");
+  }
+}
+
+TEST_CASE("a stop asked for at any event ends all ranks at one step boundary", "[simulated]") {
+  std::int64_t events = 0;
+  {
+    one_thread_world world(5);
+    world.run(integer_job({}, 3));
+    events = world.events();
+  }
+  for (std::int64_t at = 0; at < events; at += 3) {
+    INFO("event " << at);
+    one_thread_world world(5);
+    const integer_options options;
+    const auto what = integer_job(options, 3);
+    const auto outcome = world.run(what, [&](std::int64_t event, supervisor_actor supervisor) {
+      if (event == at) caf::anon_send(supervisor, request_stop{stop_reason::interrupt});
+    });
+    if (!outcome.ok()) FAIL(render(outcome.failed_with->record));
+    CHECK(integers_of(outcome.result) ==
+          expected_integers(options, 3, what.options, outcome.loop.steps));
+    if (outcome.status == job_outcome::ending::stopped)
+      CHECK(outcome.why == stop_reason::interrupt);
+    REQUIRE(world.system().registry().running() == 0);
+  }
+}
+
+TEST_CASE("an abort at any event ends the job as failed, with nobody left", "[simulated]") {
+  for (std::int64_t at = 0; at < 400; at += 7) {
+    INFO("event " << at);
+    one_thread_world world(6);
+    const auto outcome =
+        world.run(integer_job({}, 3), [&](std::int64_t event, supervisor_actor supervisor) {
+          if (event == at) caf::anon_send(supervisor, request_abort{"enough"});
+        });
+    REQUIRE(outcome.status == job_outcome::ending::failed);
+    CHECK(outcome.failed_with->record.what == "enough");
+    REQUIRE(world.system().registry().running() == 0);
+  }
+}
