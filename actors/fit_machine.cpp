@@ -284,6 +284,7 @@ void fit_machine::evaluation_span_done() {
   if (!closing_) return next_evaluation_span();
   closing_ = false;
   if (phase_ == phase::evaluation) return end(why_);
+  evaluated_ = 0;
   if (phase_ == phase::sanity) return enter(phase::train_start);
   for (std::size_t i = 0; i < plan_->stop_early.size(); ++i)
     if (check_early_stopping(plan_->stop_early[i], loop_.early_stopping[i], loop_.last) &&
