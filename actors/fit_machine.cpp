@@ -25,6 +25,16 @@ std::vector<hook> part_of(std::vector<hook>&& all, std::size_t first, bool fine)
   return {at(first), at(last)};
 }
 
+// Whether the first `n` of `all` end inside of an optimizer_step's closure.
+bool splits_closure(const std::vector<hook>& all, std::size_t n) {
+  std::size_t i = 0;
+  while (i < n) {
+    const auto* step = std::get_if<hooks::optimizer_step>(&all[i]);
+    i += 1 + (step ? step->closure : 0);
+  }
+  return i != n;
+}
+
 }  // namespace
 
 fit_machine::fit_machine(fit_plan plan) : plan_(std::make_shared<const fit_plan>(std::move(plan))) {
@@ -101,7 +111,9 @@ void fit_machine::check(const fit_events::ran& event) const {
     case run_word::stop:
       if (event.handled != in_flight_) refuse("a run ended early without a word");
       return;
-    case run_word::attention: return;
+    case run_word::attention:
+      if (splits_closure(segment(), handled_ + event.handled)) refuse("a closure cut by attention");
+      return;
     case run_word::skip_epoch: {
       if (phase_ != phase::window || event.handled == 0) refuse("skip_epoch outside of an epoch");
       const auto hooks = segment();
@@ -272,6 +284,7 @@ void fit_machine::evaluation_span_done() {
   if (!closing_) return next_evaluation_span();
   closing_ = false;
   if (phase_ == phase::evaluation) return end(why_);
+  evaluated_ = 0;
   if (phase_ == phase::sanity) return enter(phase::train_start);
   for (std::size_t i = 0; i < plan_->stop_early.size(); ++i)
     if (check_early_stopping(plan_->stop_early[i], loop_.early_stopping[i], loop_.last) &&

@@ -1,3 +1,4 @@
+<<<<<<< HEAD
 // One time knob: the user says how fast a failure must be noticed, everything else follows.
 #pragma once
 
@@ -30,5 +31,55 @@ struct deadlines {
 deadlines derive(const time_knob& knob);
 /// Throws user_error naming both when an inner deadline outlasts the outer one that should end it.
 void check(const deadlines& limits);
+=======
+// Every deadline of a job, derived from the one knob a user turns: how fast a failure must be
+// noticed (D). A deadline is inner to another when it must pass first for the right one to be
+// named. Pure; thread-safe.
+#pragma once
+
+#include "messages/options.hpp"
+
+#include <chrono>
+
+namespace troupe {
+
+/// All of them; what passes them is named with rank, hook and duration.
+struct deadlines {
+  using duration = std::chrono::nanoseconds;
+
+  /// D itself.
+  duration detect{0};
+  /// How often a rank looks at its hook in flight: D, so a hook past its limit is named within D.
+  duration tick{0};
+  /// A rank's answer to propose_stop: 2 D. Rank actors never wait, so one D for the way there and
+  /// back is ample, another for a loaded machine.
+  duration vote{0};
+  /// All ranks prepared: 4 D, at least 2 s. Threads, communicators and the first touch of a cold
+  /// LibTorch or device belong to it, and they do not get faster by a tighter knob.
+  duration form{0};
+  /// Answers to close_generation: 4 D. on_exception runs there; longer than a vote, since a lane
+  /// has to come out of what it waits for.
+  duration close{0};
+  /// The grace for tear_down: 4 D; whoever has not answered then is a survivor.
+  duration teardown{0};
+  /// The longest a single hook may run: as set, or 600 D.
+  duration hook_limit{0};
+  /// The longest a collective may wait for its peers: hook_limit + 2 D. A peer whose hook is too
+  /// long is named by its own rank (within a tick) before those who wait for it are.
+  duration collective{0};
+  /// Checkpointer and observers to write what is pending: hook_limit; a disk may be as slow as a
+  /// hook.
+  duration flush{0};
+
+  friend bool operator==(const deadlines&, const deadlines&) = default;
+};
+
+deadlines derive(const time_knob& knob);
+
+/// Throws user_error (bad_configuration) naming the setting when D is outside of 1 ms .. 1 h, or an
+/// inner deadline does not end before its outer one: tick < hook_limit, hook_limit + tick <
+/// collective, vote < close.
+void check(const time_knob& knob);
+>>>>>>> fit
 
 }  // namespace troupe

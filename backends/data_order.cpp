@@ -1,0 +1,77 @@
+#include "backends/data_order.hpp"
+
+#include "messages/failure.hpp"
+
+#include <algorithm>
+#include <numeric>
+#include <utility>
+
+namespace troupe {
+
+namespace {
+
+constexpr std::uint64_t golden_gamma = 0x9e3779b97f4a7c15;
+
+constexpr std::uint64_t split_mix_output(std::uint64_t z) {
+  z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9;
+  z = (z ^ z >> 27) * 0x94d049bb133111eb;
+  return z ^ z >> 31;
+}
+
+constexpr std::uint64_t high_of_product(std::uint64_t a, std::uint64_t b) {
+  __extension__ using wide = unsigned __int128;
+  return static_cast<std::uint64_t>(wide{a} * b >> 64);
+}
+
+void check(const data_layout& layout) {
+  if (layout.size < 0 || layout.ranks < 1 || layout.batch_size < 1)
+    throw internal_error("data layout: size below 0, or ranks or batch size below 1");
+}
+
+}  // namespace
+
+std::uint64_t mix(std::uint64_t x) { return split_mix_output(x + golden_gamma); }
+
+std::vector<std::int64_t> permutation(std::uint64_t seed, std::int64_t epoch, std::int64_t size) {
+  if (size < 0 || size >= std::int64_t{1} << 40)
+    throw internal_error("permutation: size outside of 0 .. 2^40 - 1");
+  std::vector<std::int64_t> order(static_cast<std::size_t>(size));
+  std::iota(order.begin(), order.end(), std::int64_t{0});
+  auto state = mix(mix(seed) + static_cast<std::uint64_t>(epoch));
+  for (auto i = order.size(); i-- > 1;) {
+    state += golden_gamma;
+    std::swap(order[i], order[high_of_product(split_mix_output(state), i + 1)]);
+  }
+  return order;
+}
+
+std::int64_t data_layout::batches() const {
+  check(*this);
+  const auto each = ranks * batch_size;
+  return size / each + (size % each != 0 ? 1 : 0);
+}
+
+piece data_layout::of_batch(std::int64_t batch) const {
+  check(*this);
+  if (batch < 0 || batch >= batches()) return {size, 0};
+  const auto first = batch * ranks * batch_size;
+  return {first, std::min(ranks * batch_size, size - first)};
+}
+
+piece data_layout::of_rank(std::int64_t batch, std::int64_t rank) const {
+  if (rank < 0 || rank >= ranks) throw internal_error("data layout: no such rank");
+  const auto whole = of_batch(batch);
+  const auto each = whole.count / ranks;
+  const auto longer = whole.count % ranks;
+  return {whole.first + rank * each + std::min(rank, longer), each + (rank < longer ? 1 : 0)};
+}
+
+std::int64_t data_layout::samples(std::int64_t first, std::int64_t last) const {
+  first = std::max<std::int64_t>(first, 0);
+  last = std::min(last, batches() - 1);
+  if (first > last) return 0;
+  const auto end = of_batch(last);
+  return end.first + end.count - of_batch(first).first;
+}
+
+}  // namespace troupe

@@ -1,0 +1,494 @@
+// Goal: the machine is a regular value, refuses what can not be, and knows every kind of run.
+#include "actors/fit_machine.hpp"
+
+#include "tests/unit/actors/fit_drive.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <sstream>
+#include <unordered_set>
+
+#include "tests/support/catch.hpp"
+
+using namespace troupe;
+using namespace fit_drive;
+
+namespace {
+
+template <class T>
+std::string text(const T& x) {
+  std::ostringstream out;
+  out << x;
+  return out.str();
+}
+
+// What user_error says, and that it is a matter of configuration.
+template <class F>
+std::string complaint(F&& f) {
+  try {
+    f();
+  } catch (const user_error& e) {
+    CHECK(e.code() == errc::bad_configuration);
+    return e.what();
+  }
+  return "no complaint";
+}
+
+bool contains(const std::string& all, std::string_view part) {
+  return all.find(part) != std::string::npos;
+}
+
+std::size_t count(const driver& d, std::string_view what) {
+  return static_cast<std::size_t>(std::count_if(d.hooks.begin(), d.hooks.end(),
+                                                [&](const hook& h) { return name(h) == what; }));
+}
+
+loop_state stands(std::int64_t epoch, std::int64_t batch, std::int64_t steps) {
+  loop_state loop;
+  loop.epoch = epoch;
+  loop.batch = batch;
+  loop.steps = steps;
+  return loop;
+}
+
+}  // namespace
+
+TEST_CASE("the machine is a regular value", "[fit]") {
+  fit_plan plan;
+  plan.fine = true;
+  plan.max_epochs = 2;
+  plan.accumulate = 2;
+  driver d{plan, {}};
+  std::vector<fit_machine> past{d.machine};
+  std::unordered_set<std::uint64_t> digests{d.machine.digest()};
+  std::unordered_set<std::string> texts{text(d.machine)};
+  d.begin();
+  do {
+    auto copy = d.machine;
+    CHECK(copy == d.machine);
+    CHECK(copy.digest() == d.machine.digest());
+    CHECK_FALSE(copy == past.back());
+    CHECK(digests.insert(copy.digest()).second);
+    texts.insert(text(copy));
+    const auto before = d.machine.digest();
+    copy.on(fit_events::propose_stop{});
+    CHECK_FALSE(copy == d.machine);
+    CHECK(copy.digest() != before);
+    CHECK(d.machine.digest() == before);  // a copy shares nothing that changes
+    past.push_back(d.machine);
+  } while (d.answer());
+  CHECK(texts.size() > 20);
+  past.front() = past.back();
+  CHECK(past.front() == d.machine);
+  CHECK_FALSE(fit_machine{plan} == fit_machine{fit_plan{}});
+  CHECK(fit_machine{plan}.digest() != fit_machine{fit_plan{}}.digest());
+  CHECK(fit_machine{plan}.digest() == 0x90d475e957150cc);  // on every computer
+}
+
+TEST_CASE("machine and actions print what they are", "[fit]") {
+  driver d{{}, {}};
+  CHECK(text(d.machine) == "idle epoch 0 batch 0 steps 0 next 0");
+  d.begin();
+  for (int i = 0; i < 5; ++i) d.answer();
+  CHECK(text(d.machine) == "window epoch 0 batch 1 steps 1 next 1 in flight 14 of 14");
+  d.give(fit_events::propose_stop{});
+  d.drain();
+  CHECK(text(d.machine) == "window epoch 0 batch 2 steps 2 next 2 holding voted 2");
+  d.give(fit_events::stop_at{3, stop_reason::terminate});
+  CHECK(text(d.machine) ==
+        "window epoch 0 batch 2 steps 2 next 2 in flight 14 of 14 voted 2 stop at 3 (terminate)");
+  const auto print = [](const fit_action& a) {
+    std::ostringstream out;
+    troupe::operator<<(out, a);
+    return out.str();
+  };
+  CHECK(print(fit_actions::vote{4}) == "vote 4");
+  CHECK(print(fit_actions::step_finished{4}) == "step_finished 4");
+  CHECK(print(fit_actions::run{{hooks::connect{}}}) == "run connect(start)");
+  CHECK(print(fit_actions::metrics_known{{stage::train, 0, 4}, {{"a", 0.5}}}) ==
+        "metrics_known at step 4 a 0.5");
+  CHECK(print(fit_actions::finished{stop_reason::caller, stands(0, 0, 4)}) ==
+        "finished caller after 4 steps");
+}
+
+TEST_CASE("progress can be read off the machine", "[fit]") {
+  fit_plan plan;
+  plan.accumulate = 2;
+  driver d{plan, {.train = 3, .val = {2, 3}}};
+  d.begin();
+  CHECK(d.machine.at() == position{});
+  d.answer();
+  d.answer();
+  CHECK(d.machine.at() == position{stage::sanity, 0, 0});
+  CHECK(d.machine.batches() == 4);
+  d.answer();
+  d.answer();
+  CHECK(d.machine.at() == position{stage::train, 0, 0, 1});
+  CHECK(d.machine.batches() == 3);
+  d.answer();
+  d.answer();
+  CHECK(d.machine.at() == position{stage::validate, 0, 2});
+  CHECK(d.machine.batches() == 5);
+  d.drain();
+  CHECK(d.machine.finished());
+  CHECK(d.machine.batches() == 3);
+}
+
+TEST_CASE("events that can not come now are internal errors", "[fit]") {
+  const auto answer = [](driver& d, std::uint32_t handled, run_word word) {
+    fit_events::ran ran{handled, {}};
+    ran.outcome.word = word;
+    d.give(ran);
+  };
+  driver d{{}, {}};
+  CHECK_THROWS_AS(answer(d, 0, run_word::proceed), internal_error);
+  const auto fresh = [](int runs) {
+    driver one{{}, {}};
+    one.begin();
+    for (int i = 0; i < runs; ++i) one.answer();
+    return one;
+  };
+  auto begun = fresh(0);
+  CHECK_THROWS_AS(begun.begin(), internal_error);
+  CHECK_THROWS_AS(answer(begun = fresh(0), 5, run_word::proceed), internal_error);
+  CHECK_THROWS_AS(answer(begun = fresh(0), 99, run_word::proceed), internal_error);
+  CHECK_THROWS_AS(answer(begun = fresh(0), 5, run_word::stop), internal_error);
+  CHECK_THROWS_AS(answer(begun = fresh(0), 5, run_word::failed), internal_error);
+  CHECK_THROWS_AS(answer(begun = fresh(0), 5, run_word::skip_epoch), internal_error);
+  CHECK_THROWS_AS(answer(begun = fresh(4), 4, run_word::skip_epoch), internal_error);
+  auto stopped = fresh(4);  // inside step 0
+  stopped.give(fit_events::propose_stop{});
+  CHECK(stopped.votes == std::vector<std::int64_t>{1});
+  auto other = stopped;
+  CHECK_THROWS_AS(other.give(fit_events::stop_at{0}), internal_error);  // below the vote
+  stopped.give(fit_events::stop_at{2});
+  CHECK_THROWS_AS(stopped.give(fit_events::stop_at{3}), internal_error);  // another one
+  auto told = fresh(4);
+  CHECK_THROWS_AS(told.give(fit_events::stop_at{0}), internal_error);  // inside step 0
+  told = fresh(4);
+  told.give(fit_events::stop_at{1, stop_reason::caller});  // without a proposal: fine
+  told.drain();
+  CHECK(told.end->loop.steps == 1);
+}
+
+TEST_CASE("a finished machine still votes", "[fit]") {
+  auto d = run_through({}, {});
+  d.give(fit_events::propose_stop{});
+  CHECK(d.votes == std::vector<std::int64_t>{9});
+  d.give(fit_events::stop_at{9});
+  CHECK_FALSE(d.run);
+  CHECK(d.end->why == stop_reason::none);
+}
+
+TEST_CASE("loader and learner facts that can not be are errors", "[fit]") {
+  const auto late = [](const hook& h, hook_outcome& out) {
+    if (name(h) == "on_fit_start") out.loaders.push_back({stage::validate, 5, 1, 1});
+  };
+  CHECK_THROWS_AS(run_through({}, {}, late), internal_error);
+  fit_plan plan;
+  plan.resume = "here";
+  CHECK_THROWS_AS(run_through(plan, {}), internal_error);  // nothing restored
+}
+
+TEST_CASE("impossible settings are named", "[fit]") {
+  fit_plan plan;
+  plan.val_check_interval = std::int64_t{4};
+  auto said = complaint([&] { run_through(plan, {.train = 3}); });
+  CHECK(contains(said, "val_check_interval is 4 batches, but an epoch has 3"));
+  CHECK(run_through(plan, {.train = 3, .val = {}}).end);  // nothing to validate: never looked at
+  plan = {};
+  plan.resume = "runs/a/latest";
+  plan.max_epochs = 2;
+  said = complaint([&] {
+    facts known;
+    known.restored = stands(3, 0, 9);
+    run_through(plan, known);
+  });
+  CHECK(contains(said, "runs/a/latest has finished 3 epochs, but max_epochs is 2"));
+}
+
+TEST_CASE("early stopping ends the run behind the step of its check", "[fit]") {
+  fit_plan plan;
+  plan.max_epochs = 9;
+  plan.stop_early = {{"val/accuracy", 0, 2, true}, {"val/loss", 0, 1, false}};
+  facts known;
+  known.validation = {{"val/accuracy", 0.5}, {"val/loss", 1.0}};
+  auto d = run_through(plan, known);
+  CHECK(d.end->why == stop_reason::early_stopping);
+  CHECK(d.end->loop.epoch == 2);  // best in the first, one wait in the second
+  CHECK(d.end->loop.early_stopping[0] == early_stopping_state{0.5, true, 1});
+  CHECK(d.end->loop.early_stopping[1] == early_stopping_state{1.0, true, 1});
+  CHECK(count(d, "on_train_end") == 1);
+  CHECK(d.snapshots.size() == 2);
+
+  plan.accumulate = 3;
+  plan.val_check_interval = std::int64_t{1};  // the second check falls into the window
+  d = run_through(plan, known);
+  CHECK(d.end->loop.steps == 1);
+  CHECK(d.end->loop.epoch == 1);
+  CHECK(d.end->why == stop_reason::early_stopping);
+
+  plan.stop_early = {{"val/f1", 0, 2, false}};
+  CHECK(contains(complaint([&] { run_through(plan, known); }), "val/accuracy, val/loss"));
+}
+
+TEST_CASE("a decider's state is restored", "[fit]") {
+  fit_plan plan;
+  plan.max_epochs = 9;
+  plan.resume = "here";
+  plan.stop_early = {{"val/loss", 0, 3, false}};
+  facts known;
+  known.restored = stands(4, 0, 12);
+  known.restored->early_stopping = {{0.25, true, 2}};
+  const auto d = run_through(plan, known);
+  CHECK(d.end->loop.epoch == 5);
+  CHECK(d.end->loop.steps == 15);
+  CHECK(d.end->why == stop_reason::early_stopping);
+}
+
+TEST_CASE("metrics are told at the steps done, their own included", "[fit]") {
+  for (const bool fine : {false, true}) {
+    fit_plan plan;
+    plan.fine = fine;
+    plan.max_epochs = 1;
+    plan.accumulate = 2;
+    const auto d =
+        run_through(plan, {.train = 3, .val = {1}}, [](const hook& h, hook_outcome& out) {
+          if (name(h) == "training_step") out.logged["train/loss"] = double(where(h).batch);
+        });
+    std::vector<std::pair<std::int64_t, double>> train;
+    for (const auto& one : d.known)
+      if (one.at.stage == stage::train) train.push_back({one.at.step, one.logged.at("train/loss")});
+    CHECK(train.back() == std::pair<std::int64_t, double>{2, 2.0});
+    CHECK(train[train.size() - 2] == std::pair<std::int64_t, double>{1, 1.0});
+    CHECK(d.known.back().at == position{stage::validate, 0, 2});
+    CHECK(d.end->loop.last == metrics{{"train/loss", 2.0}, {"val/loss", 1.0}});
+  }
+}
+
+TEST_CASE("several optimizers step one behind the other in one batch", "[fit]") {
+  fit_plan plan;
+  plan.max_epochs = 1;
+  plan.accumulate = 2;
+  facts known;
+  known.train = 2;
+  known.optimizers.optimizers = 2;
+  const auto d = run_through(plan, known);
+  CHECK(d.end->loop.steps == 1);
+  std::vector<std::string> order;
+  for (const auto& h : d.hooks)
+    if (name(h) == "optimizer_step" || name(h) == "backward" || name(h) == "optimizer_zero_grad")
+      order.push_back(std::string{name(h)} + " " + std::to_string(where(h).optimizer) + " batch " +
+                      std::to_string(where(h).batch));
+  CHECK(order == std::vector<std::string>{"optimizer_zero_grad 0 batch 0", "backward 0 batch 0",
+                                          "optimizer_zero_grad 1 batch 0", "backward 1 batch 0",
+                                          "optimizer_step 0 batch 1", "backward 0 batch 1",
+                                          "optimizer_step 1 batch 1", "backward 1 batch 1"});
+}
+
+TEST_CASE("resuming loads weights early and everything behind late optimizers", "[fit]") {
+  fit_plan plan;
+  plan.resume = "here";
+  plan.weights = "ignored";
+  plan.late_optimizers = true;
+  plan.max_epochs = 1;
+  facts known;
+  known.restored = stands(0, 2, 2);
+  const auto d = run_through(plan, known);
+  const auto all = names(d.hooks);
+  CHECK(contains(all,
+                 "configure_model load_checkpoint on_load_checkpoint model_to_device "
+                 "setup_precision process_dataloader"));
+  CHECK(contains(all,
+                 "on_fit_start pre_dispatch setup_optimizers load_checkpoint dispatch barrier "
+                 "on_train_start batch_to_device"));
+  CHECK(count(d, "on_sanity_check_start") == 0);
+  CHECK(count(d, "on_train_epoch_start") == 0);
+  CHECK(count(d, "training_step") == 1);
+  CHECK(d.end->loop.steps == 3);
+}
+
+TEST_CASE("resuming what is finished only sets up", "[fit]") {
+  fit_plan plan;
+  plan.resume = "here";
+  facts known;
+  known.restored = stands(3, 0, 9);
+  const auto d = run_through(plan, known);
+  CHECK(d.end->loop == *known.restored);
+  CHECK(count(d, "on_train_start") == 0);
+  CHECK(d.snapshots.empty());  // it is that of step 9
+}
+
+TEST_CASE("resuming beyond a shortened epoch ends that epoch", "[fit]") {
+  fit_plan plan;
+  plan.resume = "here";
+  plan.max_epochs = 2;
+  facts known;
+  known.train = 3;
+  known.restored = stands(0, 7, 7);
+  const auto d = run_through(plan, known);
+  CHECK(d.end->loop.steps == 10);
+  CHECK(count(d, "on_train_epoch_end") == 2);
+  CHECK(count(d, "on_train_epoch_start") == 1);
+}
+
+TEST_CASE("max_steps 0 sets up, writes the initial checkpoint and ends", "[fit]") {
+  fit_plan plan;
+  plan.max_steps = 0;
+  const auto d = run_through(plan, {});
+  CHECK(contains(names(d.hooks),
+                 "dispatch barrier optimizer_state on_save_checkpoint "
+                 "save_checkpoint post_dispatch on_fit_end"));
+  CHECK(d.end->why == stop_reason::none);
+  CHECK(d.snapshots == std::vector<loop_state>{loop_state{}});
+}
+
+TEST_CASE("fast_dev_run does a little of everything and leaves no file", "[fit]") {
+  trainer_options options;
+  options.fast_dev_run = 2;
+  options.max_epochs = 7;
+  options.stop_early = {{"nothing of that name", 0, 1, false}};
+  options.val_check_interval = std::int64_t{100};
+  const auto d = run_through(make_plan(options, stage::train), {.train = 9, .val = {9, 9}});
+  CHECK(d.end->loop.steps == 2);
+  CHECK(d.end->loop.epoch == 1);
+  CHECK(count(d, "validation_step") == 4);
+  CHECK(count(d, "save_checkpoint") == 0);
+  CHECK(count(d, "on_sanity_check_start") == 0);
+}
+
+TEST_CASE("an endless fit ends by its steps", "[fit]") {
+  fit_plan plan;
+  plan.max_epochs = -1;
+  plan.max_steps = 50;
+  CHECK(run_through(plan, {.train = 3}).end->loop.epoch == 16);
+}
+
+TEST_CASE("validate, test and predict walk their loaders", "[fit]") {
+  const auto run = [](stage purpose) {
+    fit_plan plan;
+    plan.purpose = purpose;
+    plan.test_batches = std::int64_t{1};
+    plan.resume = "best";
+    facts known;
+    known.val = {1, 1};
+    known.test = {2, 0};
+    known.restored = stands(2, 0, 6);
+    return run_through(plan, known);
+  };
+  const std::string set_up =
+      "connect setup_environment prepare_data barrier setup barrier model_sharded_context "
+      "configure_model load_checkpoint on_load_checkpoint model_to_device setup_precision "
+      "process_dataloader process_dataloader pre_dispatch dispatch barrier ";
+  const auto validated = run(stage::validate);
+  const std::string val_batch =
+      "batch_to_device on_validation_batch_start validation_step validation_step_end "
+      "on_validation_batch_end ";
+  CHECK(names(validated.hooks) ==
+        set_up + "on_validation_model_eval on_validation_start on_validation_epoch_start " +
+            val_batch + val_batch +
+            "on_validation_epoch_end on_validation_end on_validation_model_train post_dispatch");
+  CHECK(validated.end->why == stop_reason::none);
+  CHECK(validated.known.at(0).at == position{stage::validate, 2, 6});
+  const auto tested = run(stage::test);
+  CHECK(names(tested.hooks) ==
+        set_up +
+            "on_test_model_eval on_test_start on_test_epoch_start batch_to_device "
+            "on_test_batch_start test_step test_step_end on_test_batch_end on_test_epoch_end "
+            "on_test_end on_test_model_train post_dispatch");
+  const auto predicted = run(stage::predict);
+  CHECK(contains(names(predicted.hooks),
+                 "on_predict_model_eval on_predict_start on_predict_epoch_start batch_to_device "
+                 "on_predict_batch_start predict_step on_predict_batch_end batch_to_device "
+                 "on_predict_batch_start predict_step on_predict_batch_end on_predict_epoch_end "
+                 "on_predict_end on_predict_model_train post_dispatch"));
+  CHECK(where(predicted.hooks.at(20)) == position{stage::predict, 2, 6, 0});
+}
+
+TEST_CASE("an evaluation of nothing is none", "[fit]") {
+  fit_plan plan;
+  plan.purpose = stage::test;
+  CHECK(contains(names(run_through(plan, {.test = {}}).hooks), "barrier post_dispatch"));
+  plan.test_batches = 0.0;
+  CHECK(contains(names(run_through(plan, {.test = {4}}).hooks), "barrier post_dispatch"));
+}
+
+TEST_CASE("a stop closes an evaluation behind the agreed batch", "[fit]") {
+  fit_plan plan;
+  plan.purpose = stage::test;
+  plan.run_batches = 2;
+  driver d{plan, {.test = {3, 4}}};
+  d.begin();
+  d.answer();
+  d.answer();
+  d.give(fit_events::propose_stop{stop_reason::interrupt});
+  CHECK(d.votes == std::vector<std::int64_t>{2});
+  d.drain();
+  CHECK(d.machine.holding());
+  d.give(fit_events::stop_at{4, stop_reason::interrupt});
+  d.drain();
+  CHECK(count(d, "test_step") == 4);
+  CHECK(count(d, "on_test_end") == 1);
+  CHECK(d.end->why == stop_reason::interrupt);
+
+  driver early{plan, {.test = {3}}};
+  early.begin();
+  early.give(fit_events::propose_stop{});
+  early.give(fit_events::stop_at{0, stop_reason::caller});
+  early.drain();
+  CHECK(count(early, "on_test_start") == 0);
+  CHECK(early.end->why == stop_reason::caller);
+
+  const auto stopped = run_through(plan, {.test = {3, 4}}, [](const hook& h, hook_outcome& out) {
+    if (name(h) == "test_step" && where(h).dataloader == 1) out.word = run_word::stop;
+  });
+  CHECK(count(stopped, "test_step") == 4);
+  CHECK(stopped.end->why == stop_reason::hook);
+}
+
+TEST_CASE("a call is set up, dispatched and closed", "[fit]") {
+  fit_plan plan;
+  plan.purpose = stage::call;
+  driver d{plan, {}};
+  d.begin();
+  d.give(fit_events::propose_stop{});
+  CHECK(d.votes == std::vector<std::int64_t>{0});
+  d.drain();
+  CHECK(names(d.hooks) == "connect setup_environment pre_dispatch dispatch post_dispatch");
+  CHECK(where(d.hooks[3]).stage == stage::call);
+  CHECK(d.end->why == stop_reason::none);
+}
+
+TEST_CASE("a plan takes the options over and refuses impossible ones", "[fit]") {
+  trainer_options options;
+  options.gradient_clip_val = 0.0;
+  options.accumulate_grad_batches = 4;
+  options.fine = true;
+  const auto plan = make_plan(options, stage::train, "a", "b");
+  CHECK_FALSE(plan.clip);
+  CHECK(plan.accumulate == 4);
+  CHECK(plan.fine);
+  CHECK(plan.resume == "a");
+  CHECK(plan.weights == "b");
+  CHECK(text(plan) ==
+        "train epochs 3 accumulate 4 train 1 of all val 1 of all every 1 of all "
+        "resume a weights b fine");
+  const auto refused = [](auto change) {
+    trainer_options bad;
+    change(bad);
+    return complaint([&] { make_plan(bad, stage::train); });
+  };
+  using o = trainer_options;
+  CHECK(refused([](o& x) { x.accumulate_grad_batches = 0; }) ==
+        "accumulate_grad_batches is 0, but must be at least 1");
+  CHECK(contains(refused([](o& x) { x.max_steps = -1; }), "max_steps is -1"));
+  CHECK(contains(refused([](o& x) { x.limit_val_batches = 1.5; }), "limit_val_batches is 1.5"));
+  CHECK(contains(refused([](o& x) { x.limit_train_batches = std::int64_t{-3}; }), "is -3"));
+  CHECK(contains(refused([](o& x) { x.limit_test_batches = std::nan(""); }), "limit_test_batches"));
+  CHECK(contains(refused([](o& x) { x.val_check_interval = 0.0; }), "val_check_interval"));
+  CHECK(contains(refused([](o& x) { x.val_check_interval = std::int64_t{0}; }), "interval is 0"));
+  CHECK(
+      contains(refused([](o& x) { x.checkpoint.every_n_steps = 0; }), "checkpoint.every_n_steps"));
+  CHECK(contains(refused([](o& x) { x.fast_dev_run = -1; }), "fast_dev_run"));
+  CHECK(contains(refused([](o& x) { x.stop_early = {{"a", 0, -1, false}}; }), "patience"));
+}

@@ -1,0 +1,145 @@
+// Goal: over the whole space of small fits the machine's hooks are those of the plain nested loops,
+// in coarse and fine runs alike.
+#include "tests/unit/actors/fit_oracle.hpp"
+
+#include <algorithm>
+#include <sstream>
+
+#include "tests/support/catch.hpp"
+
+using namespace troupe;
+using namespace fit_drive;
+
+namespace {
+
+constexpr auto none = std::optional<std::int64_t>{};
+
+// Compares without a CHECK per hook: there are millions.
+std::string difference(const std::vector<hook>& got, const std::vector<hook>& wanted) {
+  const auto [g, w] = std::mismatch(got.begin(), got.end(), wanted.begin(), wanted.end());
+  if (g == got.end() && w == wanted.end()) return {};
+  std::ostringstream text;
+  text << "hook " << (g - got.begin()) << ": got ";
+  g == got.end() ? text << "nothing" : text << *g;
+  text << ", wanted ";
+  w == wanted.end() ? text << "nothing" : text << *w;
+  return text.str();
+}
+
+std::string verdict(fit_plan plan, const facts& known) {
+  const auto wanted = expected_fit(plan, known);
+  const auto coarse = run_through(plan, known);
+  if (!coarse.end) return "did not end";
+  if (auto what = difference(coarse.hooks, wanted); !what.empty()) return what;
+  for (std::size_t i = 0; i < coarse.steps.size(); ++i)
+    if (coarse.steps[i] != static_cast<std::int64_t>(i) + 1) return "steps not in order";
+  if (coarse.end->loop.steps != static_cast<std::int64_t>(coarse.steps.size()))
+    return "steps miscounted";
+  plan.fine = true;
+  const auto fine = run_through(plan, known);
+  if (auto what = difference(fine.hooks, wanted); !what.empty()) return "fine: " + what;
+  if (fine.steps != coarse.steps || fine.end != coarse.end || fine.known != coarse.known)
+    return "fine and coarse disagree";
+  const bool broken_off = coarse.end->loop.batch != 0;
+  return disorder(wanted, broken_off);
+}
+
+std::string text_of(const fit_plan& plan, const facts& known) {
+  std::ostringstream text;
+  text << plan << " sanity " << plan.sanity_batches << " train " << known.train << " val";
+  for (const auto n : known.val) text << ' ' << n;
+  return text.str();
+}
+
+bool impossible_interval(const fit_plan& plan, const facts& known) {
+  const auto* count = std::get_if<std::int64_t>(&plan.val_check_interval);
+  return count && *count > apply_limit(plan.train_batches, known.train);
+}
+
+// All of `plan`'s neighbours in length: batches, limits, epochs, steps.
+std::size_t over_lengths(fit_plan plan, facts known) {
+  std::size_t runs = 0;
+  for (std::int64_t batches = 0; batches <= 5; ++batches)
+    for (const auto& limit : {batch_limit{1.0}, batch_limit{0.5}, batch_limit{std::int64_t{3}}})
+      for (std::int64_t epochs = 0; epochs <= 2; ++epochs)
+        for (const auto& steps : {none, std::optional<std::int64_t>{0},
+                                  std::optional<std::int64_t>{1}, std::optional<std::int64_t>{4}}) {
+          known.train = batches;
+          plan.train_batches = limit;
+          plan.max_epochs = epochs;
+          plan.max_steps = steps;
+          if (impossible_interval(plan, known)) continue;
+          ++runs;
+          const auto what = verdict(plan, known);
+          if (what.empty()) continue;
+          INFO(text_of(plan, known));
+          CHECK(what == "");
+        }
+  return runs;
+}
+
+}  // namespace
+
+TEST_CASE("hooks are those of the nested loops, whatever the lengths", "[fit]") {
+  std::size_t runs = 0;
+  for (std::int64_t accumulate = 1; accumulate <= 4; ++accumulate)
+    for (const auto& every : {batch_limit{1.0}, batch_limit{0.5}, batch_limit{std::int64_t{1}},
+                              batch_limit{std::int64_t{2}}}) {
+      fit_plan plan;
+      plan.accumulate = accumulate;
+      plan.val_check_interval = every;
+      runs += over_lengths(plan, {});
+    }
+  CHECK(runs > 2000);
+}
+
+TEST_CASE("hooks are those of the nested loops, whatever is validated", "[fit]") {
+  using loaders = std::vector<std::int64_t>;
+  for (const auto& val : {loaders{}, loaders{0}, loaders{1}, loaders{2, 0, 3}})
+    for (const auto& limit : {batch_limit{1.0}, batch_limit{std::int64_t{0}},
+                              batch_limit{std::int64_t{1}}, batch_limit{0.0}})
+      for (const std::int64_t sanity : {-1, 0, 1}) {
+        fit_plan plan;
+        plan.accumulate = 2;
+        plan.val_check_interval = std::int64_t{1};
+        plan.val_batches = limit;
+        plan.sanity_batches = sanity;
+        facts known;
+        known.val = val;
+        over_lengths(plan, known);
+      }
+}
+
+TEST_CASE("hooks are those of the nested loops, whatever is stepped and saved", "[fit]") {
+  for (const std::int32_t optimizers : {1, 2, 3})
+    for (const bool schedulers : {false, true})
+      for (const auto& every :
+           {none, std::optional<std::int64_t>{1}, std::optional<std::int64_t>{2}})
+        for (const bool epochs : {false, true}) {
+          fit_plan plan;
+          plan.accumulate = 2;
+          plan.weights = schedulers ? "start.safetensors" : "";
+          if (schedulers) plan.clip = clip_plan{1.5, hooks::clip_gradients::algorithm::value};
+          plan.checkpoint.every_n_steps = every;
+          plan.checkpoint.every_epoch = epochs;
+          plan.checkpoint.enabled = optimizers != 3;
+          facts known;
+          known.optimizers = {optimizers, schedulers, schedulers, schedulers};
+          over_lengths(plan, known);
+        }
+}
+
+TEST_CASE("runs are cut at the most batches of one run", "[fit]") {
+  fit_plan plan;
+  plan.accumulate = 5;
+  plan.max_epochs = 1;
+  plan.run_batches = 2;
+  facts known;
+  known.train = 7;
+  known.val = {3, 2};
+  CHECK(verdict(plan, known) == "");
+  const auto d = run_through(plan, known);
+  // Set-up twice, sanity 2 of (2 + 2), train start, windows 2 2 1 and 2, validation 2 2 1, epoch
+  // end, checkpoint, end.
+  CHECK(d.runs.size() == 2 + 2 + 1 + 3 + 1 + 3 + 1 + 1 + 1);
+}

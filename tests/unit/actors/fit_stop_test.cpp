@@ -1,0 +1,238 @@
+// Goal: a run asked to stop, anywhere, ends at a step boundary with everything saved, and a run
+// resumed from there does exactly what the uninterrupted one would have done.
+#include "tests/unit/actors/fit_oracle.hpp"
+
+#include <algorithm>
+#include <sstream>
+
+#include "tests/support/catch.hpp"
+
+using namespace troupe;
+using namespace fit_drive;
+
+namespace {
+
+struct shape {
+  fit_plan plan;
+  facts known;
+};
+
+// Fits that differ in everything a stop may fall into.
+std::vector<shape> shapes() {
+  std::vector<shape> all;
+  for (const std::int64_t accumulate : {1, 2, 3})
+    for (const auto& every : {batch_limit{1.0}, batch_limit{std::int64_t{1}},
+                              batch_limit{std::int64_t{2}}, batch_limit{0.0}})
+      for (const bool saves : {false, true}) {
+        shape one;
+        one.plan.max_epochs = 2;
+        one.plan.accumulate = accumulate;
+        one.plan.val_check_interval = every;
+        if (every == batch_limit{0.0}) one.plan.val_batches = every;  // no validation
+        one.plan.checkpoint.every_epoch = !saves;
+        if (saves) one.plan.checkpoint.every_n_steps = 1;
+        one.plan.run_batches = 2;
+        one.known.train = 5;
+        one.known.optimizers = {1, saves, saves, saves};
+        all.push_back(one);
+      }
+  return all;
+}
+
+using hook_list = std::vector<hook>;
+
+hook_list behind(const hook_list& all, std::size_t n) {
+  return {all.begin() + static_cast<std::ptrdiff_t>(n), all.end()};
+}
+
+std::size_t position_of(std::string_view what, const hook_list& all) {
+  const auto found =
+      std::find_if(all.begin(), all.end(), [&](const auto& h) { return name(h) == what; });
+  return static_cast<std::size_t>(found - all.begin());
+}
+
+// How many hooks of `stopped` are those of the uninterrupted run before its ending begins.
+std::size_t common(const hook_list& stopped, const hook_list& full) {
+  const auto [a, b] = std::mismatch(stopped.begin(), stopped.end(), full.begin(), full.end());
+  return static_cast<std::size_t>(a - stopped.begin());
+}
+
+// The ending that a stop adds to what the uninterrupted run did.
+bool is_ending(const hook_list& tail, bool saves) {
+  const std::string save = saves ? "optimizer_state on_save_checkpoint save_checkpoint " : "";
+  return names(tail) == save + "on_train_end post_dispatch on_fit_end";
+}
+
+// Goes on from `from` and says how it differs from `rest`, what the uninterrupted run did then.
+std::string resumed_differs(shape one, const loop_state& from, const hook_list& rest) {
+  one.plan.resume = "here";
+  one.known.restored = from;
+  const auto d = run_through(one.plan, one.known);
+  const auto trains = position_of("on_train_start", d.hooks);
+  const auto got = trains < d.hooks.size() ? behind(d.hooks, trains + 1)
+                                           : behind(d.hooks, position_of("post_dispatch", d.hooks));
+  const auto wanted =
+      trains < d.hooks.size() ? rest : behind(rest, position_of("post_dispatch", rest));
+  if (got == wanted) return {};
+  return "resumed: " + names(got) + "\nwanted: " + names(wanted);
+}
+
+// Stops `one` when `runs` runs were answered, the agreed step being the vote plus `more`, and says
+// what is wrong.
+std::string stopped_differs(const shape& one, const driver& full, std::size_t runs,
+                            std::int64_t more) {
+  driver d{one.plan, one.known};
+  if (runs > 0) d.begin();
+  for (std::size_t i = 1; i < runs; ++i) d.answer();
+  d.give(fit_events::propose_stop{stop_reason::interrupt});
+  if (runs == 0) d.begin();
+  d.drain();
+  const auto vote = d.votes.at(0);
+  if (!d.end && (!d.machine.holding() || d.machine.loop().steps != vote)) return "does not hold";
+  d.give(fit_events::propose_stop{stop_reason::terminate});  // changes nothing
+  if (d.votes.back() != vote) return "votes differ";
+  d.give(fit_events::stop_at{vote + more, stop_reason::interrupt});
+  d.give(fit_events::stop_at{vote + more, stop_reason::interrupt});  // changes nothing
+  d.drain();
+  if (!d.end) return "does not end";
+  const auto total = full.end->loop.steps;
+  if (d.end->loop.steps != std::min(vote + more, total)) return "ends at another step";
+  const bool natural = d.end->loop == full.end->loop;
+  if (d.end->why != (natural ? stop_reason::none : stop_reason::interrupt)) return "wrong reason";
+  if (natural) return d.hooks == full.hooks ? "" : "other hooks than uninterrupted";
+  const auto shared = common(d.hooks, full.hooks);
+  const auto tail = behind(d.hooks, shared);
+  if (!is_ending(tail, true) && !is_ending(tail, false)) return "ends with " + names(tail);
+  if (d.snapshots.empty() || !(d.snapshots.back() == d.end->loop)) return "not saved";
+  if (auto what = disorder(d.hooks, true); !what.empty()) return what;
+  return resumed_differs(one, d.end->loop, behind(full.hooks, shared));
+}
+
+std::string text_of(const shape& one) {
+  std::ostringstream text;
+  text << one.plan << " saves " << one.plan.checkpoint.every_n_steps.value_or(0);
+  return text.str();
+}
+
+}  // namespace
+
+TEST_CASE("a stop proposed at any run or hook ends well and resumes exactly", "[fit]") {
+  for (auto one : shapes())
+    for (const bool fine : {false, true}) {
+      one.plan.fine = fine;
+      const auto full = run_through(one.plan, one.known);
+      REQUIRE(full.end);
+      for (std::size_t runs = 0; runs <= full.runs.size() + 1; ++runs)
+        for (const std::int64_t more : {0, 1}) {
+          const auto what = stopped_differs(one, full, runs, more);
+          if (what.empty()) continue;
+          INFO(text_of(one) << " fine " << fine << " after " << runs << " runs, " << more);
+          CHECK(what == "");
+        }
+    }
+}
+
+TEST_CASE("a run resumed from any of its checkpoints goes on the same", "[fit]") {
+  for (const auto& one : shapes()) {
+    const auto full = run_through(one.plan, one.known);
+    for (std::size_t i = 0; i < full.hooks.size(); ++i) {
+      const auto* save = std::get_if<hooks::save_checkpoint>(&full.hooks[i]);
+      if (!save) continue;
+      INFO(text_of(one) << " from " << lines({full.hooks[i]})[0]);
+      CHECK(resumed_differs(one, save->loop, behind(full.hooks, i + 1)) == "");
+    }
+  }
+}
+
+TEST_CASE("a hook's stop ends the run behind the step it falls into", "[fit]") {
+  for (const auto& one : shapes()) {
+    const auto full = run_through(one.plan, one.known);
+    for (std::size_t n = 0; n < full.hooks.size(); ++n) {
+      const auto stop = [&](std::size_t& seen) {
+        return [&](const hook&, hook_outcome& out) {
+          if (seen++ == n) out.word = run_word::stop;
+        };
+      };
+      INFO(text_of(one) << " at hook " << n << ", " << lines({full.hooks[n]})[0]);
+      std::size_t seen = 0;
+      const auto d = run_through(one.plan, one.known, stop(seen));
+      REQUIRE(d.end);
+      if (d.end->why == stop_reason::none) {
+        CHECK(d.hooks == full.hooks);
+        continue;
+      }
+      CHECK(d.end->why == stop_reason::hook);
+      const auto shared = common(d.hooks, full.hooks);
+      const auto tail = behind(d.hooks, shared);
+      CHECK((is_ending(tail, true) || is_ending(tail, false)));
+      // Behind the boundary that was next when the hook spoke, and none further: a step begun is
+      // finished, another is not begun.
+      const auto& at = where(full.hooks[n]);
+      const auto before = at.step == undefined ? 0 : at.step;
+      CHECK(d.end->loop.steps >= before);
+      CHECK(d.end->loop.steps <= before + 1);
+      CHECK(d.snapshots.back() == d.end->loop);
+      CHECK(resumed_differs(one, d.end->loop, behind(full.hooks, shared)) == "");
+    }
+  }
+}
+
+TEST_CASE("a run cut by attention goes on with the rest", "[fit]") {
+  for (const auto& one : shapes()) {
+    const auto full = run_through(one.plan, one.known);
+    for (std::size_t cut_run = 0; cut_run < full.runs.size(); ++cut_run)
+      for (std::size_t n = 0; n < full.runs[cut_run]; ++n) {
+        driver d{one.plan, one.known};
+        d.begin();
+        for (std::size_t i = 0; i < cut_run; ++i) d.answer();
+        // A closure is never cut: the lane looks up between the hooks it walks itself.
+        const auto& run = d.run->hooks;
+        bool inside = false;
+        for (std::size_t i = 0; i < n; ++i)
+          if (const auto* step = std::get_if<hooks::optimizer_step>(&run[i]))
+            inside = inside || n <= i + step->closure;
+        if (inside) {
+          CHECK_THROWS_AS(d.cut(static_cast<std::uint32_t>(n)), internal_error);
+          continue;
+        }
+        d.cut(static_cast<std::uint32_t>(n));
+        d.drain();
+        REQUIRE(d.end);
+        if (d.hooks != full.hooks || d.end != full.end) {
+          INFO(text_of(one) << " run " << cut_run << " hook " << n);
+          CHECK(names(d.hooks) == names(full.hooks));
+        }
+      }
+  }
+}
+
+TEST_CASE("skip_epoch ends the epoch at once and drops its open window", "[fit]") {
+  for (auto one : shapes())
+    for (const bool fine : {false, true})
+      for (std::int64_t skipped = 0; skipped < one.known.train; ++skipped) {
+        one.plan.fine = fine;
+        const auto skip = [&](const hook& h, hook_outcome& out) {
+          if (name(h) == "on_train_batch_start" && where(h).epoch == 0 && where(h).batch == skipped)
+            out.word = run_word::skip_epoch;
+        };
+        const auto full = run_through(one.plan, one.known);
+        const auto d = run_through(one.plan, one.known, skip);
+        INFO(text_of(one) << " fine " << fine << " skipped " << skipped);
+        REQUIRE(d.end);
+        CHECK(d.end->why == stop_reason::none);
+        CHECK(d.end->loop.epoch == 2);
+        CHECK(disorder(d.hooks, true) == "");
+        const auto shared = common(d.hooks, full.hooks);
+        CHECK(name(d.hooks[shared - 1]) == "on_train_batch_start");
+        CHECK(name(d.hooks[shared]) == "on_train_epoch_end");
+        const auto whole = skipped / one.plan.accumulate;
+        const auto per_epoch = (one.known.train - 1) / one.plan.accumulate + 1;
+        CHECK(d.end->loop.steps == whole + per_epoch);
+        // The next epoch begins with a clean window.
+        const auto rest = behind(d.hooks, shared);
+        const auto back = position_of("backward", rest);
+        REQUIRE(back < rest.size());
+        CHECK(std::get<hooks::backward>(rest[back]).window_first == 0);
+        CHECK(position_of("optimizer_zero_grad", rest) < back);
+      }
+}
