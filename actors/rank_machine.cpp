@@ -221,12 +221,12 @@ void rank_machine::handle(const ranks::lane_ended& e, actions& out) {
 void rank_machine::handle(const ranks::looked& e, actions& out) {
   if (!e.busy || lane_free()) return;
   if (phase_ == phase::active) {
-    if (e.waits || overdue_ || e.since < plan_.limits.hook) return;
+    if (e.waits || overdue_ || e.since < plan_.limits.hook_limit) return;
     overdue_ = true;
     failure what;
     what.type = "deadline";
     what.what = fmt::format("{} has been running for {:.1f} s, longer than the limit of {:.1f} s",
-                            e.hook, seconds(e.since), seconds(plan_.limits.hook));
+                            e.hook, seconds(e.since), seconds(plan_.limits.hook_limit));
     what.hook = e.hook;
     what.step = e.step;
     return fail(std::move(what), out);

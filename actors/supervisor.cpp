@@ -285,6 +285,7 @@ void check_job(const job& what) {
 
 supervisor_actor spawn_supervisor(caf::actor_system& system, supervisor_setup setup) {
   check_job(setup.what);
+  check(setup.what.options.time);
   auto limits = derive(setup.what.options.time);
   auto communicators = choose_communicator(setup.world, setup.what.options.communicator);
   auto shared = std::make_shared<supervisor_setup>(std::move(setup));

@@ -26,8 +26,8 @@ TEST_CASE("deadlines follow from the knob", "[time_knob]") {
   const auto usual = derive({});
   CHECK(usual.detect == 500ms);
   CHECK(usual.tick == 500ms);
-  CHECK(usual.vote == 1s);
-  CHECK(usual.form == 2s);
+  CHECK(usual.settle == 500ms);
+  CHECK(usual.form == 10s);
   CHECK(usual.close == 2s);
   CHECK(usual.teardown == 2s);
   CHECK(usual.hook_limit == 300s);

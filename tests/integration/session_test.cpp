@@ -1,0 +1,202 @@
+// Goal: jobs on real threads through the asynchronous front door: every ending reaches the caller,
+// nothing is left, two jobs do not touch each other, a stuck hook is named and not waited for.
+#include <atomic>
+#include <boost/asio/bind_cancellation_slot.hpp>
+#include <boost/asio/cancellation_signal.hpp>
+#include <boost/asio/co_spawn.hpp>
+#include <boost/asio/detached.hpp>
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/use_awaitable.hpp>
+#include <boost/asio/use_future.hpp>
+#include <condition_variable>
+#include <future>
+#include <mutex>
+
+#include "actors/session.hpp"
+#include "backends/ports.hpp"
+#include "tests/support/integer_learner.hpp"
+
+#include "tests/support/catch.hpp"
+
+using namespace troupe;
+using namespace troupe::testing;
+using namespace std::chrono_literals;
+namespace asio = boost::asio;
+
+namespace {
+
+job integer_job(integer_options options, std::int32_t ranks) {
+  options.can_wait = true;
+  job what;
+  what.options.ranks = ranks;
+  what.options.batch_size = 2;
+  what.options.max_epochs = 2;
+  what.recipe = std::make_shared<integer_recipe>(std::move(options));
+  return what;
+}
+
+// A gate that user code waits at; opened by the test, so that no thread is left when it ends.
+class gate {
+public:
+  void wait() {
+    std::unique_lock lock(guard_);
+    reached_ = true;
+    news_.notify_all();
+    news_.wait(lock, [&] { return open_; });
+  }
+  void wait_until_reached() {
+    std::unique_lock lock(guard_);
+    news_.wait(lock, [&] { return reached_; });
+  }
+  void open() {
+    const std::lock_guard lock(guard_);
+    open_ = true;
+    news_.notify_all();
+  }
+
+private:
+  std::mutex guard_;
+  std::condition_variable news_;
+  bool reached_ = false;
+  bool open_ = false;
+};
+
+}  // namespace
+
+TEST_CASE("a coroutine awaits a fit on its own thread", "[session]") {
+  asio::io_context loop;
+  session s{loop.get_executor()};
+  std::optional<job_outcome> outcome;
+  bool initiating = true;
+  asio::co_spawn(
+      loop,
+      [&]() -> asio::awaitable<void> {
+        outcome = co_await s.async_fit(integer_job({}, 2), asio::use_awaitable);
+        CHECK_FALSE(initiating);
+      },
+      asio::detached);
+  initiating = false;
+  loop.run();
+  REQUIRE(outcome);
+  if (!outcome->ok()) FAIL(render(outcome->failed_with->record));
+  CHECK(outcome->loop.samples == 48);
+  CHECK(outcome->weights->model.front().name == "weights");
+}
+
+TEST_CASE("two jobs in one session do not touch each other", "[session]") {
+  asio::io_context loop;
+  session s{loop.get_executor()};
+  integer_options bad;
+  bad.at_hook = [](const learner_context& c, const hook& h) {
+    if (c.rank == 1 && name(h) == "backward") throw std::domain_error("disk full");
+  };
+  std::optional<job_outcome> good_outcome, bad_outcome;
+  s.async_fit(integer_job({}, 4), [&](job_outcome o) { good_outcome = std::move(o); });
+  s.async_fit(integer_job(bad, 3), [&](job_outcome o) { bad_outcome = std::move(o); });
+  loop.run();
+  REQUIRE(good_outcome->ok());
+  REQUIRE_FALSE(bad_outcome->ok());
+  CHECK_THROWS_AS(bad_outcome->rethrow(), std::domain_error);
+  CHECK(bad_outcome->failed_with->record.rank == 1);
+}
+
+TEST_CASE("a cancellation slot ends the run at a step boundary", "[session]") {
+  asio::io_context loop;
+  session s{loop.get_executor()};
+  asio::cancellation_signal cancel;
+  integer_options options;
+  options.samples = 100'000;
+  std::atomic<bool> asked = false;
+  options.at_hook = [&](const learner_context& c, const hook& h) {
+    if (c.rank == 0 && name(h) == "optimizer_step" && !asked.exchange(true))
+      asio::post(loop, [&] { cancel.emit(asio::cancellation_type::terminal); });
+  };
+  auto what = integer_job(options, 2);
+  what.options.max_epochs = 1000;
+  std::optional<job_outcome> outcome;
+  s.async_fit(std::move(what), asio::bind_cancellation_slot(
+                                   cancel.slot(), [&](job_outcome o) { outcome = std::move(o); }));
+  loop.run();
+  REQUIRE(outcome->status == job_outcome::ending::stopped);
+  CHECK(outcome->why == stop_reason::caller);
+  CHECK(outcome->loop.steps > 0);
+  CHECK(outcome->weights->loop.steps == outcome->loop.steps);
+}
+
+TEST_CASE("a future is a completion token too", "[session]") {
+  asio::io_context loop;
+  session s{loop.get_executor()};
+  auto future = s.async_fit(integer_job({}, 1), asio::use_future);
+  loop.run();
+  CHECK(future.get().ok());
+}
+
+TEST_CASE("what a user can mend comes back as the failure of the outcome", "[session]") {
+  asio::io_context loop;
+  session s{loop.get_executor()};
+  auto what = integer_job({}, 0);
+  CHECK_THROWS_AS(s.run(what).rethrow(), user_error);
+  what = integer_job({}, 2);
+  what.options.communicator = "pigeons";
+  const auto outcome = s.run(what);
+  CHECK(outcome.failed_with->record.what ==
+        "there is no communicator \"pigeons\"; there are: auto, inproc");
+  what = integer_job({}, 2);
+  what.options.time.detect = 0ns;
+  CHECK_THROWS_AS(s.run(what).rethrow(), user_error);
+}
+
+TEST_CASE("a hook that does not end is named, and not waited for", "[session]") {
+  auto stuck = std::make_shared<gate>();
+  integer_options options;
+  options.at_hook = [stuck](const learner_context& c, const hook& h) {
+    if (c.rank == 1 && name(h) == "on_train_batch_start") stuck->wait();
+  };
+  auto what = integer_job(options, 3);
+  what.options.time.detect = 20ms;
+  what.options.time.hook_limit = 60ms;
+  asio::io_context loop;
+  session s{loop.get_executor()};
+  const auto outcome = s.run(what);
+  REQUIRE_FALSE(outcome.ok());
+  const auto& first = outcome.failed_with->record;
+  CHECK(first.type == "deadline");
+  CHECK(first.rank == 1);
+  CHECK(first.hook == "on_train_batch_start");
+  REQUIRE(outcome.survivors.size() == 1);
+  CHECK(outcome.survivors[0].find("rank 1: on_train_batch_start for ") == 0);
+  stuck->open();
+}
+
+TEST_CASE("a session that is destroyed with a job ends the job, at once", "[session]") {
+  asio::io_context loop;
+  auto reached = std::make_shared<gate>();
+  std::optional<job_outcome> outcome;
+  {
+    session s{loop.get_executor()};
+    integer_options options;
+    options.at_hook = [reached](const learner_context& c, const hook& h) {
+      if (c.rank == 0 && name(h) == "on_fit_start") reached->wait();
+    };
+    s.async_fit(integer_job(options, 2), [&](job_outcome o) { outcome = std::move(o); });
+    reached->wait_until_reached();
+  }
+  reached->open();
+  loop.run();
+  REQUIRE_FALSE(outcome->ok());
+  CHECK(outcome->failed_with->record.type == "aborted");
+}
+
+TEST_CASE("no actor is left after any ending", "[session]") {
+  asio::io_context loop;
+  session s{loop.get_executor()};
+  for (int round = 0; round < 20; ++round) {
+    integer_options options;
+    options.at_hook = [round](const learner_context& c, const hook& h) {
+      if (round % 2 && c.rank == round % 3 && name(h) == "training_step") throw 42;
+    };
+    const auto outcome = s.run(integer_job(options, 3));
+    CHECK(outcome.ok() == (round % 2 == 0));
+    CHECK(s.actors_running() <= 1);  // the supervisor itself is on its way out
+  }
+}
