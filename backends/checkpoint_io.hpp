@@ -52,7 +52,7 @@ public:
   /// The files of a checkpoint. The last one is its commit point: it is written behind all others,
   /// and a folder without it is no checkpoint. Reads every byte once (for hashes), copies none.
   virtual std::vector<checkpoint_file> encode(const snapshot& what) const = 0;
-  /// Name of that last file.
+  /// Name of that last file. It has at most `commit_file_limit` bytes.
   virtual std::string commit_file() const = 0;
   /// What that file says, given its bytes; `origin` is its path, for errors.
   virtual checkpoint_facts facts(std::span<const std::byte> commit,
@@ -65,6 +65,8 @@ public:
   /// none.
   virtual found_checkpoint latest(const std::string& run) const = 0;
 };
+
+inline constexpr std::size_t commit_file_limit = std::size_t{64} << 20;
 
 /// The folder of a run that holds its checkpoints, and in it the link to the last one.
 inline constexpr const char* checkpoints_folder = "checkpoints";

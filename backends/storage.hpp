@@ -20,36 +20,44 @@ namespace storage_ops {
 struct write {
   std::string path;
   std::vector<std::shared_ptr<const std::vector<std::byte>>> chunks;
+  friend bool operator==(const write&, const write&) = default;
 };
 /// Renames, replacing `to`, be it a file or a folder with all it holds. Atomic. Done again (`from`
 /// is gone, `to` is there) it changes nothing.
 struct rename {
   std::string from, to;
+  friend bool operator==(const rename&, const rename&) = default;
 };
 /// Makes entries of a folder durable.
 struct sync_folder {
   std::string path;
+  friend bool operator==(const sync_folder&, const sync_folder&) = default;
 };
 /// Creates a folder and its parents, durably.
 struct make_folder {
   std::string path;
+  friend bool operator==(const make_folder&, const make_folder&) = default;
 };
 /// Removes a file, a link (not what it names) or a whole folder; one that is not there is fine.
 struct remove {
   std::string path;
+  friend bool operator==(const remove&, const remove&) = default;
 };
 /// A relative symbolic link, replaced atomically. `target` counts from the link's folder.
 struct link {
   std::string target, path;
+  friend bool operator==(const link&, const link&) = default;
 };
 /// Reads a whole regular file, up to `limit` bytes; a longer one is an error.
 struct read {
   std::string path;
   std::size_t limit;
+  friend bool operator==(const read&, const read&) = default;
 };
 /// Names of a folder's entries, sorted.
 struct list {
   std::string path;
+  friend bool operator==(const list&, const list&) = default;
 };
 }  // namespace storage_ops
 

@@ -6,6 +6,7 @@
 // through the hashes in `files` a single wrong bit anywhere in the checkpoint.
 #pragma once
 
+#include "backends/checkpoint_io.hpp"
 #include "messages/loop_state.hpp"
 #include "messages/snapshot.hpp"
 
@@ -22,7 +23,7 @@ namespace troupe {
 inline constexpr std::string_view manifest_name = "manifest.json";
 inline constexpr std::string_view manifest_schema = "troupe.checkpoint/1";
 /// Longest manifest that is written or read.
-inline constexpr std::uint64_t manifest_limit = std::uint64_t{64} << 20;
+inline constexpr std::uint64_t manifest_limit = commit_file_limit;
 
 struct manifest_file {
   std::string name;  ///< of an entry of the checkpoint's folder: no separators, not hidden
