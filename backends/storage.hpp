@@ -12,42 +12,52 @@
 
 namespace troupe {
 
-/// Operations on files. Paths are absolute or relative to the adapter's root. Every one is
-/// idempotent.
+/// Operations on files. Paths are absolute, or relative to the adapter's root and then inside it
+/// (`..` that leaves it is an error). Every one is idempotent.
 namespace storage_ops {
-/// Writes the chunks one behind the other to `path` (created or truncated), flushes and fsyncs it.
+/// Writes the chunks one behind the other, flushes and fsyncs: `path` has its former content or
+/// this, never a part. Its folder must exist; the entry is durable once that is synced.
 struct write {
   std::string path;
   std::vector<std::shared_ptr<const std::vector<std::byte>>> chunks;
+  friend bool operator==(const write&, const write&) = default;
 };
-/// Renames, replacing `to` if it is a file. Atomic.
+/// Renames, replacing `to`, be it a file or a folder with all it holds. Atomic. Done again (`from`
+/// is gone, `to` is there) it changes nothing.
 struct rename {
   std::string from, to;
+  friend bool operator==(const rename&, const rename&) = default;
 };
 /// Makes entries of a folder durable.
 struct sync_folder {
   std::string path;
+  friend bool operator==(const sync_folder&, const sync_folder&) = default;
 };
-/// Creates a folder and its parents.
+/// Creates a folder and its parents, durably.
 struct make_folder {
   std::string path;
+  friend bool operator==(const make_folder&, const make_folder&) = default;
 };
-/// Removes a file or a whole folder; one that is not there is fine.
+/// Removes a file, a link (not what it names) or a whole folder; one that is not there is fine.
 struct remove {
   std::string path;
+  friend bool operator==(const remove&, const remove&) = default;
 };
-/// A relative symbolic link, replaced atomically.
+/// A relative symbolic link, replaced atomically. `target` counts from the link's folder.
 struct link {
   std::string target, path;
+  friend bool operator==(const link&, const link&) = default;
 };
-/// Reads a whole file, up to `limit` bytes; a longer one is an error.
+/// Reads a whole regular file, up to `limit` bytes; a longer one is an error.
 struct read {
   std::string path;
   std::size_t limit;
+  friend bool operator==(const read&, const read&) = default;
 };
 /// Names of a folder's entries, sorted.
 struct list {
   std::string path;
+  friend bool operator==(const list&, const list&) = default;
 };
 }  // namespace storage_ops
 
@@ -63,7 +73,8 @@ struct storage_result {
 };
 
 /// Operations of one caller are done in the order submitted; `done` is called once, on any thread,
-/// never inside `submit`. Bound: the caller keeps at most a few in flight (the checkpointer one).
+/// never inside `submit`, and must not throw. What goes wrong is in the result, never an exception.
+/// Bound: the caller keeps at most a few in flight (the checkpointer one).
 class storage {
 public:
   virtual ~storage() = default;

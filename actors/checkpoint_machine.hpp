@@ -1,0 +1,194 @@
+// How checkpoints get onto the disk: events in, actions out. A regular value without CAF, clocks,
+// threads or bytes; actors/checkpointer.cpp executes what it says, one storage operation at a time.
+//
+// A checkpoint is written into `.step-N.tmp`, its commit file last, synced, renamed to `step-N` and
+// synced again; only then `latest` is made to name it, and only when that is durable those that the
+// policy does not keep are removed (renamed to a hidden name first). So whatever operation is the
+// last one before a crash or a loss of power, `latest`, or the newest good one, is a whole
+// checkpoint, once there was one. A write that fails leaves nothing but its report.
+//
+// At its start the machine learns which checkpoints a resumed run already has and removes what a
+// crash left half-written or half-removed. Checkpoints of later steps than the run went on from
+// belong to a branch that was given up: they stay until the first commit of the new one.
+#pragma once
+
+#include "actors/deciders.hpp"
+#include "backends/storage.hpp"
+#include "messages/fence.hpp"
+#include "messages/options.hpp"
+
+#include <cstdint>
+#include <optional>
+#include <ostream>
+#include <string>
+#include <string_view>
+#include <variant>
+#include <vector>
+
+namespace troupe {
+
+namespace checkpointing {
+
+// --- events --------------------------------------------------------------------------------------
+
+/// First of all.
+struct begin {};
+/// A snapshot, known to the shell as `ticket`. One of an older generation than the newest seen is
+/// dropped.
+struct offered {
+  std::uint64_t ticket = 0;
+  std::int64_t step = 0;
+  generation_id generation;
+  bool must = false;
+  bool has_monitor = false;  ///< the policy's monitor had been logged when it was taken
+  double monitor = 0;
+  friend bool operator==(const offered&, const offered&) = default;
+};
+/// Answer to `open`, at once: the names of its files, the commit file last; or why it has none.
+struct opened {
+  std::vector<std::string> files;
+  std::string why;
+};
+/// Answer to `store`. `text` is empty when it went well.
+struct answered {
+  std::uint64_t number = 0;
+  std::string text;
+  std::vector<std::string> names;  ///< of a list
+  bool has_monitor = false;        ///< what a commit file that was read says
+  double monitor = 0;
+};
+/// Say `flushed` when nothing is in flight or waits any more.
+struct flush {};
+
+using event = std::variant<begin, offered, opened, answered, flush>;
+
+// --- actions -------------------------------------------------------------------------------------
+
+/// Make the files of a snapshot; answered by `opened`.
+struct open {
+  std::uint64_t ticket = 0;
+  friend bool operator==(const open&, const open&) = default;
+};
+/// The snapshot is not needed any more.
+struct drop {
+  std::uint64_t ticket = 0;
+  friend bool operator==(const drop&, const drop&) = default;
+};
+/// Write the opened snapshot's `file`-th file.
+struct write_file {
+  std::size_t file = 0;
+  std::string path;
+  friend bool operator==(const write_file&, const write_file&) = default;
+};
+using operation = std::variant<write_file, storage_ops::make_folder, storage_ops::sync_folder,
+                               storage_ops::rename, storage_ops::remove, storage_ops::link,
+                               storage_ops::list, storage_ops::read>;
+/// Hand this to the storage port; answered by `answered` with the same number. Never two at a time.
+struct store {
+  std::uint64_t number = 0;
+  operation what;
+  friend bool operator==(const store&, const store&) = default;
+};
+/// Durable, and what `latest` names. `best` is the best one's path, empty when none is known.
+struct written {
+  std::int64_t step = 0;
+  std::string path;
+  std::string best;
+  friend bool operator==(const written&, const written&) = default;
+};
+/// A checkpoint could not be written, or (step undefined, or of an earlier one) removed.
+struct failed {
+  std::int64_t step = 0;
+  std::string text;
+  friend bool operator==(const failed&, const failed&) = default;
+};
+struct flushed {
+  friend bool operator==(const flushed&, const flushed&) = default;
+};
+
+using action = std::variant<open, drop, store, written, failed, flushed>;
+std::ostream& operator<<(std::ostream& out, const action& a);
+
+enum class phase : std::uint8_t {
+  asleep,    ///< before `begin`
+  listing,   ///< which checkpoints are there
+  reading,   ///< their commit files, for the monitor
+  sweeping,  ///< what a crash left
+  idle,
+  opening,     ///< the shell makes the files
+  writing,     ///< up to and with the rename
+  publishing,  ///< making that durable, and `latest`
+  retiring,    ///< what the policy does not keep
+  undoing,     ///< a failed write's hidden folder
+};
+std::string_view to_string(phase p);
+
+}  // namespace checkpointing
+
+/// See the top of the file. Waiting: at most one snapshot that is not `must`, replaced by any newer
+/// one; and at most `must_limit` that are, beyond which the oldest is reported as failed.
+class checkpoint_machine {
+public:
+  static constexpr std::size_t must_limit = 4;
+
+  struct settings {
+    checkpoint_policy policy;
+    std::string folder;                   ///< the run's `checkpoints`
+    std::string commit_file;              ///< name of each checkpoint's last file
+    std::optional<std::int64_t> resumed;  ///< the step gone on from; none: a new run, which leaves
+                                          ///< checkpoints it finds alone
+    friend bool operator==(const settings&, const settings&) = default;
+  };
+
+  explicit checkpoint_machine(settings given);
+
+  std::vector<checkpointing::action> on(const checkpointing::event& what);
+
+  checkpointing::phase phase() const { return phase_; }
+  /// Durable checkpoints of this run's branch, by step.
+  const std::vector<kept_checkpoint>& kept() const { return kept_; }
+
+  friend bool operator==(const checkpoint_machine&, const checkpoint_machine&) = default;
+  std::uint64_t digest() const;
+  friend std::ostream& operator<<(std::ostream& out, const checkpoint_machine& machine);
+
+private:
+  using actions = std::vector<checkpointing::action>;
+
+  void handle(const checkpointing::begin&, actions& out);
+  void handle(const checkpointing::offered& e, actions& out);
+  void handle(const checkpointing::opened& e, actions& out);
+  void handle(const checkpointing::answered& e, actions& out);
+  void handle(const checkpointing::flush&, actions& out);
+
+  void learn(const std::vector<std::string>& names);
+  void go(checkpointing::phase to, std::vector<checkpointing::operation> script, actions& out);
+  void next_operation(actions& out);
+  void script_done(actions& out);
+  void went_wrong(const std::string& text, actions& out);
+  void next_offer(actions& out);
+  void enter_kept();
+  void gone(std::int64_t step);
+  void retire(actions& out);
+  void finish(actions& out);
+
+  std::string path_of(std::int64_t step) const;
+  std::string hidden_path_of(std::int64_t step) const;
+
+  settings given_;
+  checkpointing::phase phase_ = checkpointing::phase::asleep;
+  std::vector<kept_checkpoint> kept_;
+  std::vector<std::int64_t> abandoned_;  ///< steps of a branch that was given up
+  std::vector<std::string> leftovers_;   ///< hidden folders that a crash left
+  std::vector<std::int64_t> retiring_;
+  std::vector<checkpointing::offered> waiting_;
+  checkpointing::offered current_;
+  std::vector<checkpointing::operation> script_;
+  std::size_t at_ = 0;        ///< in the script: the operation in flight
+  std::uint64_t number_ = 0;  ///< of the operation in flight
+  std::string why_;           ///< the current write failed; empty: it has not
+  generation_id generation_;
+  bool flush_ = false;
+};
+
+}  // namespace troupe

@@ -1,0 +1,97 @@
+#include "backends/local/file_storage.hpp"
+
+#include "backends/local/file_operations.hpp"
+#include "messages/failure.hpp"
+
+#include <signal.h>
+
+#include <condition_variable>
+#include <deque>
+#include <filesystem>
+#include <mutex>
+#include <thread>
+
+namespace troupe {
+
+namespace {
+
+struct task {
+  storage_op op;
+  std::function<void(storage_result)> done;
+};
+
+// A signal for the host's process must not run its handler on our thread.
+class signals_blocked {
+public:
+  signals_blocked() {
+    sigset_t all;
+    ::sigfillset(&all);
+    ::pthread_sigmask(SIG_BLOCK, &all, &before_);
+  }
+  ~signals_blocked() { ::pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
+  signals_blocked(const signals_blocked&) = delete;
+  signals_blocked& operator=(const signals_blocked&) = delete;
+
+private:
+  sigset_t before_{};
+};
+
+}  // namespace
+
+// Shared with the thread, which may outlive the storage when it is destroyed inside an answer.
+struct file_storage::state {
+  std::filesystem::path root;
+  std::mutex guard;
+  std::condition_variable changed;
+  std::deque<task> waiting;
+  bool closing = false;
+  std::thread thread;
+
+  void run() {
+    std::unique_lock lock{guard};
+    while (true) {
+      changed.wait(lock, [&] { return closing || !waiting.empty(); });
+      if (waiting.empty()) return;
+      auto next = std::move(waiting.front());
+      waiting.pop_front();
+      lock.unlock();
+      auto result = perform(root, next.op);
+      // What was written is let go before anyone hears of it.
+      next.op = storage_ops::list{};
+      next.done(std::move(result));
+      next.done = nullptr;
+      lock.lock();
+    }
+  }
+};
+
+file_storage::file_storage(const std::string& root) : state_(std::make_shared<state>()) {
+  auto path = std::filesystem::absolute(root).lexically_normal();
+  state_->root = path.has_filename() || path == path.root_path() ? path : path.parent_path();
+  const signals_blocked now;
+  state_->thread = std::thread{[held = state_] { held->run(); }};
+}
+
+file_storage::~file_storage() {
+  {
+    const std::lock_guard lock{state_->guard};
+    state_->closing = true;
+  }
+  state_->changed.notify_all();
+  if (state_->thread.get_id() == std::this_thread::get_id())
+    state_->thread.detach();
+  else
+    state_->thread.join();
+}
+
+void file_storage::submit(storage_op op, std::function<void(storage_result)> done) {
+  {
+    const std::lock_guard lock{state_->guard};
+    if (state_->waiting.size() >= waiting_limit)
+      throw internal_error("storage: more than 256 operations wait");
+    state_->waiting.push_back({std::move(op), std::move(done)});
+  }
+  state_->changed.notify_one();
+}
+
+}  // namespace troupe

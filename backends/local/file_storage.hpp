@@ -1,0 +1,33 @@
+// The storage port on a file system.
+#pragma once
+
+#include "backends/storage.hpp"
+
+#include <cstddef>
+#include <memory>
+#include <string>
+
+namespace troupe {
+
+/// Does operations one after the other on a thread of its own (file_operations.hpp says how);
+/// answers come from that thread, which takes no signals. Thread-safe.
+class file_storage final : public storage {
+public:
+  /// Operations that may wait at a time, of all callers together. One more is an internal_error:
+  /// each caller keeps a few in flight.
+  static constexpr std::size_t waiting_limit = 256;
+
+  /// `root` is made absolute now; it need not exist yet.
+  explicit file_storage(const std::string& root);
+  /// Finishes what waits, then ends the thread. Waits for the disk, except on that very thread
+  /// (inside an answer), which then ends by itself.
+  ~file_storage() override;
+
+  void submit(storage_op op, std::function<void(storage_result)> done) override;
+
+private:
+  struct state;
+  std::shared_ptr<state> state_;
+};
+
+}  // namespace troupe

@@ -1,0 +1,281 @@
+// Goal: every adapter of the storage port does what backends/storage.hpp promises. Each case runs
+// on a fresh storage of each adapter, happy paths first.
+#include "tests/conformance/storage_suite.hpp"
+
+#include "backends/local/file_storage.hpp"
+#include "tests/support/memory_disk.hpp"
+#include "tests/support/temporary_folder.hpp"
+
+#include <algorithm>
+#include <future>
+#include <span>
+
+#include "tests/support/catch.hpp"
+
+using namespace troupe;
+using namespace troupe::testing;
+namespace ops = troupe::storage_ops;
+using Catch::Matchers::Contains;
+
+namespace troupe::testing {
+
+const std::vector<storage_adapter>& storage_adapters() {
+  static const std::vector<storage_adapter> all{
+      {"file_storage",
+       [] {
+         auto folder = std::make_shared<temporary_folder>();
+         return storage_world{folder, std::make_shared<file_storage>(folder->path().string())};
+       }},
+      {"memory_storage",
+       [] {
+         auto files = std::make_shared<memory_storage>();
+         return storage_world{nullptr, files, [files] { files->settle(); }};
+       }},
+  };
+  return all;
+}
+
+storage_result storage_world::call(storage_op op) const {
+  auto answer = std::make_shared<std::promise<storage_result>>();
+  auto result = answer->get_future();
+  files->submit(std::move(op), [answer](storage_result r) { answer->set_value(std::move(r)); });
+  settle();
+  return result.get();
+}
+
+storage_result storage_world::must(storage_op op) const {
+  auto result = call(std::move(op));
+  INFO(result.text);
+  REQUIRE_FALSE(result.error);
+  return result;
+}
+
+std::string storage_world::text(const std::string& path) const {
+  const auto bytes = must(ops::read{path, 1000}).bytes;
+  REQUIRE(bytes);
+  return {reinterpret_cast<const char*>(bytes->data()), bytes->size()};
+}
+
+storage_ops::write writing(std::string path, const std::vector<std::string>& chunks) {
+  storage_ops::write op{std::move(path), {}};
+  for (const auto& chunk : chunks) {
+    const auto bytes = std::as_bytes(std::span{chunk});
+    op.chunks.push_back(std::make_shared<const std::vector<std::byte>>(bytes.begin(), bytes.end()));
+  }
+  return op;
+}
+
+}  // namespace troupe::testing
+
+namespace {
+
+storage_world any_world() {
+  const auto index = GENERATE(range(std::size_t{0}, storage_adapters().size()));
+  UNSCOPED_INFO("adapter " << storage_adapters()[index].name);
+  return storage_adapters()[index].make();
+}
+
+// An error names the path it is about.
+void check_refused(const storage_world& world, storage_op op, const std::string& path) {
+  const auto result = world.call(std::move(op));
+  INFO(path);
+  CHECK(result.error);
+  CHECK_THAT(result.text, Contains(path));
+}
+
+using names = std::vector<std::string>;
+
+}  // namespace
+
+TEST_CASE("a file holds the chunks written to it", "[storage]") {
+  const auto world = any_world();
+  world.must(writing("a", {"one ", "", "two"}));
+  CHECK(world.text("a") == "one two");
+  world.must(writing("a", {"x"}));
+  CHECK(world.text("a") == "x");
+  world.must(writing("empty", {}));
+  CHECK(world.text("empty").empty());
+}
+
+TEST_CASE("a folder is made with its parents, again and again", "[storage]") {
+  const auto world = any_world();
+  for (int i = 0; i < 2; ++i) {
+    world.must(ops::make_folder{"a/b/c"});
+    world.must(ops::sync_folder{"a/b"});
+  }
+  world.must(writing("a/b/c/file", {"x"}));
+  world.must(ops::make_folder{"a/b/c/"});
+  CHECK(world.text("a/b/c/file") == "x");
+  check_refused(world, ops::make_folder{"a/b/c/file"}, "a/b/c/file");
+  check_refused(world, ops::make_folder{"a/b/c/file/d"}, "a/b/c/file");
+}
+
+TEST_CASE("a list is sorted and complete", "[storage]") {
+  const auto world = any_world();
+  CHECK(world.must(ops::list{"."}).names.empty());
+  for (const auto* path : {"b", "a", "B", ".hidden"}) world.must(writing(path, {"x"}));
+  world.must(ops::make_folder{"c/d"});
+  world.must(ops::link{"a", "l"});
+  world.must(writing("b", {"again"}));
+  CHECK(world.must(ops::list{"."}).names == names{".hidden", "B", "a", "b", "c", "l"});
+  CHECK(world.must(ops::list{"c"}).names == names{"d"});
+  check_refused(world, ops::list{"missing"}, "missing");
+  check_refused(world, ops::list{"a"}, "a");
+}
+
+TEST_CASE("a file is renamed, replacing another", "[storage]") {
+  const auto world = any_world();
+  world.must(writing("a", {"a"}));
+  world.must(writing("b", {"b"}));
+  world.must(ops::rename{"a", "b"});
+  CHECK(world.text("b") == "a");
+  CHECK(world.must(ops::list{"."}).names == names{"b"});
+  world.must(ops::rename{"a", "b"});
+  CHECK(world.text("b") == "a");
+  check_refused(world, ops::rename{"a", "c"}, "a");
+  check_refused(world, ops::rename{"b", "missing/b"}, "missing/b");
+  CHECK(world.text("b") == "a");
+}
+
+TEST_CASE("a folder is renamed, replacing another with all it holds", "[storage]") {
+  const auto world = any_world();
+  world.must(ops::make_folder{"old/deep"});
+  world.must(writing("old/deep/file", {"old"}));
+  world.must(ops::make_folder{"new"});
+  world.must(writing("new/file", {"new"}));
+  world.must(ops::rename{"new", "old"});
+  CHECK(world.must(ops::list{"."}).names == names{"old"});
+  CHECK(world.must(ops::list{"old"}).names == names{"file"});
+  CHECK(world.text("old/file") == "new");
+  world.must(ops::rename{"new", "old"});
+  CHECK(world.text("old/file") == "new");
+  world.must(ops::rename{"old", "free"});
+  CHECK(world.text("free/file") == "new");
+}
+
+TEST_CASE("a file and a folder do not replace each other", "[storage]") {
+  const auto world = any_world();
+  world.must(ops::make_folder{"folder"});
+  world.must(writing("folder/file", {"inside"}));
+  world.must(writing("file", {"x"}));
+  check_refused(world, writing("folder", {"y"}), "folder");
+  check_refused(world, ops::rename{"file", "folder"}, "folder");
+  check_refused(world, ops::rename{"folder", "file"}, "file");
+  check_refused(world, ops::link{"file", "folder"}, "folder");
+  CHECK(world.text("folder/file") == "inside");
+  CHECK(world.text("file") == "x");
+  CHECK(world.must(ops::list{"."}).names == names{"file", "folder"});
+}
+
+TEST_CASE("files and whole folders are removed, there or not", "[storage]") {
+  const auto world = any_world();
+  world.must(ops::make_folder{"a/b"});
+  world.must(writing("a/b/file", {"x"}));
+  world.must(writing("kept", {"kept"}));
+  world.must(ops::link{"../kept", "a/link"});
+  for (int i = 0; i < 2; ++i) {
+    world.must(ops::remove{"a"});
+    CHECK(world.must(ops::list{"."}).names == names{"kept"});
+  }
+  world.must(ops::remove{"never/was/there"});
+  CHECK(world.text("kept") == "kept");
+  world.must(ops::remove{"kept"});
+  CHECK(world.must(ops::list{"."}).names.empty());
+  CHECK(world.call(ops::remove{"."}).error);
+}
+
+TEST_CASE("a link is made and replaced", "[storage]") {
+  const auto world = any_world();
+  world.must(ops::make_folder{"steps"});
+  for (const auto* name : {"one", "two"}) world.must(writing(std::string{"steps/"} + name, {name}));
+  world.must(ops::link{"one", "steps/latest"});
+  CHECK(world.text("steps/latest") == "one");
+  world.must(ops::link{"two", "steps/latest"});
+  CHECK(world.text("steps/latest") == "two");
+  CHECK(world.text("steps/one") == "one");
+  CHECK(world.must(ops::list{"steps"}).names == names{"latest", "one", "two"});
+  world.must(ops::remove{"steps/latest"});
+  CHECK(world.text("steps/two") == "two");
+  world.must(ops::link{"nowhere", "steps/dangling"});
+  check_refused(world, ops::read{"steps/dangling", 10}, "steps/");
+  check_refused(world, ops::link{"/absolute", "steps/latest"}, "steps/latest");
+  check_refused(world, ops::link{"", "steps/latest"}, "steps/latest");
+  check_refused(world, ops::link{"one", "missing/latest"}, "missing/latest");
+}
+
+TEST_CASE("a write replaces a link and does not follow it", "[storage]") {
+  const auto world = any_world();
+  world.must(writing("file", {"file"}));
+  world.must(ops::link{"file", "l"});
+  world.must(writing("l", {"own"}));
+  CHECK(world.text("l") == "own");
+  CHECK(world.text("file") == "file");
+}
+
+TEST_CASE("reading has a limit", "[storage]") {
+  const auto world = any_world();
+  world.must(writing("a", {"12345"}));
+  CHECK(world.must(ops::read{"a", 5}).bytes->size() == 5);
+  check_refused(world, ops::read{"a", 4}, "a");
+  check_refused(world, ops::read{"missing", 4}, "missing");
+  world.must(ops::make_folder{"folder"});
+  check_refused(world, ops::read{"folder", 4}, "folder");
+}
+
+TEST_CASE("what is missing is named", "[storage]") {
+  const auto world = any_world();
+  check_refused(world, writing("missing/file", {"x"}), "missing/file");
+  check_refused(world, ops::sync_folder{"missing"}, "missing");
+  CHECK(world.must(ops::list{"."}).names.empty());
+}
+
+TEST_CASE("a relative path does not leave the root", "[storage]") {
+  const auto world = any_world();
+  for (const std::string path : {"../escaped", "a/../../escaped", "..", ""}) {
+    check_refused(world, writing(path, {"x"}), path);
+    check_refused(world, ops::make_folder{path}, path);
+    check_refused(world, ops::remove{path}, path);
+    check_refused(world, ops::rename{path, "a"}, path);
+    check_refused(world, ops::rename{"a", path}, path);
+    check_refused(world, ops::link{"a", path}, path);
+    check_refused(world, ops::link{path, "a"}, "");
+    check_refused(world, ops::read{path, 10}, path);
+    check_refused(world, ops::list{path}, path);
+    check_refused(world, ops::sync_folder{path}, path);
+  }
+}
+
+TEST_CASE("operations are done and answered in the order submitted", "[storage]") {
+  const auto world = any_world();
+  constexpr int count = 40;
+  std::vector<int> answered;
+  std::promise<void> last;
+  for (int i = 0; i < count; ++i)
+    world.files->submit(writing("a", {std::to_string(i)}), [&, i](storage_result) {
+      answered.push_back(i);
+      if (i == count - 1) last.set_value();
+    });
+  world.settle();
+  last.get_future().get();
+  CHECK(std::is_sorted(answered.begin(), answered.end()));
+  CHECK(answered.size() == count);
+  CHECK(world.text("a") == std::to_string(count - 1));
+}
+
+TEST_CASE("an answer never comes inside submit, and may submit", "[storage]") {
+  const auto world = any_world();
+  static thread_local bool inside = false;
+  std::promise<bool> answered;
+  inside = true;
+  world.files->submit(ops::make_folder{"a"}, [&](storage_result) {
+    const bool first_inside = inside;
+    inside = true;
+    world.files->submit(writing("a/b", {"x"}), [&answered, first_inside](storage_result r) {
+      answered.set_value(!first_inside && !inside && !r.error);
+    });
+    inside = false;
+  });
+  inside = false;
+  world.settle();
+  CHECK(answered.get_future().get());
+}

@@ -1,0 +1,38 @@
+// What the conformance suite of the storage port is made of. The cases are written once, against
+// the port; a new adapter is one line in storage_suite.cpp.
+#pragma once
+
+#include "backends/storage.hpp"
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+namespace troupe::testing {
+
+/// A fresh, empty storage. `settle` returns when everything submitted may be waited for (simulated
+/// adapters do their work there); `held` is what must outlive the storage.
+struct storage_world {
+  std::shared_ptr<void> held;
+  std::shared_ptr<storage> files;
+  std::function<void()> settle = [] {};
+
+  /// Submits one operation and waits for its answer.
+  storage_result call(storage_op op) const;
+  /// As call; fails the case on an error.
+  storage_result must(storage_op op) const;
+  /// The content of a file.
+  std::string text(const std::string& path) const;
+};
+
+struct storage_adapter {
+  std::string name;
+  std::function<storage_world()> make;
+};
+const std::vector<storage_adapter>& storage_adapters();
+
+/// A write of the given chunks.
+storage_ops::write writing(std::string path, const std::vector<std::string>& chunks);
+
+}  // namespace troupe::testing
