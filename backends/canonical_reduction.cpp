@@ -80,6 +80,7 @@ void reduce_blocks(const canonical_kernels& k, std::span<const void* const> sour
 }  // namespace
 
 std::string refusal(dtype type, reduction operation) {
+  if (operation > reduction::product) return "there is no such reduction";
   const bool complex = type == dtype::c64 || type == dtype::c128;
   const bool floating = complex || type == dtype::f16 || type == dtype::bf16 ||
                         type == dtype::f32 || type == dtype::f64;

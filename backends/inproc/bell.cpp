@@ -12,8 +12,10 @@ namespace troupe::inproc {
 
 namespace {
 
-// About what a futex costs to sleep and wake (data-plane measurements: 28 us).
-constexpr int spins = 1000;
+// In pauses of some 25 ns. What is awaited is often that near; longer spinning would keep a thread
+// that has to share this core from doing what is awaited.
+constexpr int spins = 100;
+// Together about what it costs to sleep and be woken (28 us where it was measured).
 constexpr int yields = 20;
 
 void relax() noexcept {
@@ -33,12 +35,11 @@ void bell::ring() noexcept {
 }
 
 void bell::wait(std::uint32_t seen, bool spin, std::optional<clock::time_point> until) noexcept {
-  if (spin)
-    for (int i = 0; i < spins; ++i) {
+  for (int turn = 0; turn < yields; ++turn) {
+    for (int i = 0; spin && i < spins; ++i) {
       if (!quiet(seen)) return;
       relax();
     }
-  for (int i = 0; i < yields; ++i) {
     if (!quiet(seen)) return;
     sched_yield();
   }

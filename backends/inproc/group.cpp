@@ -129,15 +129,17 @@ group::arrival group::arrive(channel& in, std::size_t member, seat with) {
   if (number - in.first >= window_max && !aborted())
     throw internal_error(fmt::format("{}: {} operations in flight already, the most there may be",
                                      describe(with.call), window_max));
-  ++in.submitted[member];
-  if (aborted())
+  if (aborted()) {
+    ++in.submitted[member];
     return {in.disagreed && in.disagreed_at == number ? in.disagreed : nullptr, false, {}};
+  }
   if (in.departed >= 0)
     return {nullptr, false,
             fmt::format("{} can not be met: rank {} has closed its communicator",
                         describe(with.call), in.departed)};
   if (number - in.first == in.window.size())
     in.window.push_back(std::make_shared<operation>(in.members.size()));
+  ++in.submitted[member];
   auto at = in.window[number - in.first];
   const auto root = with.call.root;
   if (!at->arrive(member, std::move(with))) {
@@ -180,8 +182,15 @@ bool group::help(channel& in) {
 }
 
 void group::work_off(channel& in, operation& what) {
+  bool last = false;
   touching_.fetch_add(1, std::memory_order_seq_cst);
-  const bool last = what.work_off(aborted_);
+  try {
+    last = what.work_off(aborted_);
+  } catch (const std::exception& error) {
+    touching_.fetch_sub(1, std::memory_order_seq_cst);
+    abort(error.what());  // a slice that is never done must not be waited for
+    return;
+  }
   touching_.fetch_sub(1, std::memory_order_seq_cst);
   if (last && what.end(work_status::ok)) in.changes.ring();
 }

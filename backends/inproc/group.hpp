@@ -20,7 +20,7 @@ struct channel {
   std::size_t member(std::int32_t rank) const;
 
   const std::vector<std::int32_t> members;
-  std::mutex mutex;
+  brief_mutex mutex;
   std::vector<std::uint64_t> submitted;           ///< by each member
   std::deque<std::shared_ptr<operation>> window;  ///< not yet complete, in order
   std::uint64_t first = 0;                        ///< number of window.front()

@@ -1,0 +1,376 @@
+// The communicator port: who meets whom, in which order, and what happens when ranks disagree.
+#include "tests/conformance/communicator_suite.hpp"
+#include "tests/support/reference_reduction.hpp"
+
+#include <algorithm>
+#include <atomic>
+#include <cstring>
+#include <numeric>
+#include <stdexcept>
+
+#include "tests/support/catch.hpp"
+
+namespace troupe::testing {
+namespace {
+
+using std::chrono::nanoseconds;
+
+buffer whole(bytes& memory, dtype type) {
+  return {memory.data(), memory.size() / size_of(type), type};
+}
+
+std::vector<std::vector<float>> ones(std::int32_t world, std::size_t count) {
+  return std::vector<std::vector<float>>(world, std::vector<float>(count, 1.0f));
+}
+
+TEST_CASE("bits do not depend on the order of arrival") {
+  for_each_world_from(2, [](communicator_backend& backend, std::int32_t world) {
+    company ranks{backend, world};
+    std::vector<bytes> leaves;
+    for (std::int32_t rank = 0; rank < world; ++rank)
+      leaves.push_back(odd_values(dtype::f32, 5000, rank, 11));
+    const auto expected = reference_reduction(dtype::f32, reduction::sum, leaves);
+    std::vector<std::int32_t> order(world);
+    std::iota(order.begin(), order.end(), 0);
+    for (int round = 0; round < 24; ++round, std::next_permutation(order.begin(), order.end())) {
+      auto memory = leaves;
+      turnstile gate;
+      ranks.run([&](communicator& c) {
+        const auto rank = c.group().rank;
+        const auto turn = std::find(order.begin(), order.end(), rank) - order.begin();
+        gate.await(static_cast<int>(turn));
+        const auto work = c.all_reduce(whole(memory[rank], dtype::f32), reduction::sum);
+        gate.pass();
+        work->wait();
+      });
+      for (const auto& result : memory) REQUIRE(result == expected);
+    }
+  });
+}
+
+TEST_CASE("an operation completes though nobody waits, and not before the last arrived") {
+  for_each_world_from(2, [](communicator_backend& backend, std::int32_t world) {
+    company ranks{backend, world};
+    auto memory = ones(world, 100000);
+    std::vector<work_ptr> works;
+    for (std::int32_t rank = 0; rank < world; ++rank) {
+      for (const auto& work : works) CHECK(work->poll().status == work_status::pending);
+      CHECK(ranks[0].quiescent() == works.empty());
+      works.push_back(ranks[rank].all_reduce(floats(memory[rank]), reduction::sum));
+    }
+    // Adapters that move data by threads of their own need a moment: waiting is how to give it.
+    for (const auto& work : works) work->wait();
+    for (const auto& work : works) CHECK(work->poll().status == work_status::ok);
+    for (const auto& result : memory)
+      CHECK(std::count(result.begin(), result.end(), static_cast<float>(world)) == 100000);
+    CHECK(ranks[0].quiescent());
+  });
+}
+
+TEST_CASE("the same memory in operations that follow each other unwaited") {
+  for_each_world([](communicator_backend& backend, std::int32_t world) {
+    company ranks{backend, world};
+    auto memory = ones(world, 50000);
+    ranks.run([&](communicator& c) {
+      std::vector<work_ptr> works;
+      for (int i = 0; i < 4; ++i)
+        works.push_back(c.all_reduce(floats(memory[c.group().rank]), reduction::sum));
+      works.back()->wait();
+      for (const auto& work : works) work->wait();
+    });
+    const auto expected = static_cast<float>(world * world * world * world);
+    for (const auto& result : memory)
+      CHECK(std::count(result.begin(), result.end(), expected) == 50000);
+  });
+}
+
+TEST_CASE("a hundred operations in flight, waited for backwards") {
+  for_each_world([](communicator_backend& backend, std::int32_t world) {
+    company ranks{backend, world};
+    std::vector<std::vector<std::vector<float>>> memory(100, ones(world, 333));
+    ranks.run([&](communicator& c) {
+      std::vector<work_ptr> works;
+      for (int i = 0; i < 100; ++i)
+        works.push_back(c.all_reduce(floats(memory[i][c.group().rank]), reduction::sum));
+      for (auto work = works.rbegin(); work != works.rend(); ++work) (*work)->wait();
+    });
+    for (const auto& operation : memory)
+      for (const auto& result : operation)
+        REQUIRE(std::count(result.begin(), result.end(), static_cast<float>(world)) == 333);
+  });
+}
+
+TEST_CASE("nobody leaves a barrier before the last has come") {
+  for_each_world([](communicator_backend& backend, std::int32_t world) {
+    company ranks{backend, world};
+    std::atomic<int> arrived{0};
+    ranks.run([&](communicator& c) {
+      for (int round = 1; round <= 50; ++round) {
+        arrived.fetch_add(1);
+        c.barrier("round")->wait();
+        expect(arrived.load() >= round * world, "everybody has come");
+        c.barrier("next")->wait();
+      }
+    });
+  });
+}
+
+TEST_CASE("subgroups have an order of their own and work side by side") {
+  for_each_world_from(3, [](communicator_backend& backend, std::int32_t world) {
+    company ranks{backend, world};
+    std::vector<float> sums(world);
+    std::vector<float> totals(world);
+    ranks.run([&](communicator& c) {
+      const auto rank = c.group().rank;
+      subgroup mine;
+      for (std::int32_t r = rank % 2; r < world; r += 2) mine.ranks.push_back(r);
+      std::vector<float> small{static_cast<float>(rank)};
+      std::vector<float> large{static_cast<float>(rank)};
+      // Even ranks go to their subgroup first, odd ones to the world.
+      work_ptr first;
+      if (rank % 2 == 0) first = c.all_reduce(floats(small), reduction::sum, mine);
+      const auto second = c.all_reduce(floats(large), reduction::sum);
+      if (rank % 2 != 0) first = c.all_reduce(floats(small), reduction::sum, mine);
+      second->wait();
+      first->wait();
+      c.barrier("among", nanoseconds{0}, mine)->wait();
+      expect(c.decide(rank < 2, false, mine), "one of every subgroup said yes");
+      sums[rank] = small[0];
+      totals[rank] = large[0];
+    });
+    for (std::int32_t rank = 0; rank < world; ++rank) {
+      float expected = 0;
+      for (std::int32_t r = rank % 2; r < world; r += 2) expected += static_cast<float>(r);
+      CHECK(sums[rank] == expected);
+      CHECK(totals[rank] == static_cast<float>(world * (world - 1)) / 2);
+    }
+  });
+}
+
+TEST_CASE("pieces, roots and subgroups of one count by members, not by ranks") {
+  for_each_world_from(3, [](communicator_backend& backend, std::int32_t world) {
+    company ranks{backend, world};
+    const std::int32_t last = world - 1;
+    std::vector<std::vector<float>> gathered(world, std::vector<float>(2, -1));
+    std::vector<float> sent(world, -1);
+    ranks.run([&](communicator& c) {
+      const auto rank = c.group().rank;
+      std::vector<float> mine{static_cast<float>(rank)};
+      if (rank == 1 || rank == last) {
+        const subgroup pair{{1, last}};
+        c.all_gather(floats(mine), floats(gathered[rank]), pair)->wait();
+        std::vector<float> from_last{static_cast<float>(rank)};
+        c.broadcast(floats(from_last), last, pair)->wait();
+        sent[rank] = from_last[0];
+      }
+      c.all_reduce(floats(mine), reduction::max, {{rank}})->wait();
+      expect(mine[0] == static_cast<float>(rank), "alone, a reduction is what one has");
+    });
+    const auto top = static_cast<float>(last);
+    CHECK(gathered[1] == std::vector<float>{1, top});
+    CHECK(gathered[last] == std::vector<float>{1, top});
+    CHECK(sent[1] == top);
+  });
+}
+
+TEST_CASE("naming the whole world is the same as naming nobody") {
+  for_each_world_from(2, [](communicator_backend& backend, std::int32_t world) {
+    company ranks{backend, world};
+    auto memory = ones(world, 10);
+    subgroup everybody;
+    for (std::int32_t rank = 0; rank < world; ++rank) everybody.ranks.push_back(rank);
+    ranks.run([&](communicator& c) {
+      const auto rank = c.group().rank;
+      const auto& among = rank == 0 ? everybody : subgroup{};
+      c.all_reduce(floats(memory[rank]), reduction::sum, among)->wait();
+    });
+    CHECK(memory[0][0] == static_cast<float>(world));
+  });
+}
+
+TEST_CASE("what can not be done is refused before it is submitted, and said clearly") {
+  for_each_world_from(3, [](communicator_backend& backend, std::int32_t world) {
+    company ranks{backend, world};
+    auto& c = ranks[1];
+    std::vector<float> f(world * 4, 1.0f);
+    std::vector<std::int32_t> i(4, 1);
+    std::vector<std::uint8_t> flags(4, 1);
+    const buffer out = floats(f);
+    const auto part = [&](std::size_t at) { return buffer{f.data() + at, 4, dtype::f32}; };
+    using Catch::Contains;
+    using Catch::Message;
+    const auto refused = [](const auto& call, const std::string& text) {
+      CHECK_THROWS_AS(call(), std::invalid_argument);
+      CHECK_THROWS_WITH(call(), Contains(text));
+    };
+    refused([&] { c.all_reduce(view(i, dtype::i32), reduction::mean); },
+            "all_reduce: int32 has no mean; use sum or convert it to a floating type");
+    refused([&] { c.all_reduce(view(flags, dtype::boolean), reduction::product); },
+            "bool has no product");
+    refused(
+        [&] {
+          c.all_reduce({f.data(), 2, dtype::c64}, reduction::max);
+        },
+        "complex64 has no order");
+    refused(
+        [&] {
+          c.all_reduce({nullptr, 3, dtype::f32}, reduction::sum);
+        },
+        "data has 3 elements and no memory");
+    refused(
+        [&] {
+          c.all_reduce({f.data(), SIZE_MAX / 2, dtype::f32}, reduction::sum);
+        },
+        "more than memory can hold");
+    refused([&] { c.broadcast({flags.data() + 1, 0 + 1, dtype::f32}, 0); }, "aligned");
+    refused([&] { c.broadcast(out, world); }, "root " + std::to_string(world) + " is not among");
+    refused([&] { c.broadcast(out, 2, {{0, 1}}); }, "root 2 is not among ranks 0, 1");
+    refused([&] { c.all_gather(part(0), out); }, "in may lie in out only at this rank's own piece");
+    refused([&] { c.all_gather(part(5), out); }, "in and out overlap");
+    refused([&] { c.reduce_scatter(out, part(3), reduction::sum); }, "in and out overlap");
+    refused([&] { c.reduce_scatter(out, part(8), reduction::sum); }, "in and out overlap");
+    refused(
+        [&] {
+          c.all_gather({i.data(), 4, dtype::i32}, out);
+        },
+        "in and out have different types (int32 and float32)");
+    refused([&] { c.all_gather({f.data(), 3, dtype::f32}, out); }, "out must have");
+    refused([&] { c.reduce_scatter(out, {i.data(), 4, dtype::f32}, reduction{9}); }, "no such");
+    refused([&] { c.barrier("x", nanoseconds{0}, {{1, 0}}); }, "ascending order, each once");
+    refused([&] { c.barrier("x", nanoseconds{0}, {{1, 1}}); }, "ascending order, each once");
+    refused([&] { c.barrier("x", nanoseconds{0}, {{1, world}}); }, "ranks of this world are 0 to");
+    refused([&] { c.barrier("x", nanoseconds{0}, {{0, 2}}); }, "rank 1 is not in it");
+    // None of it was submitted: everybody still meets.
+    ranks.run([](communicator& each) { each.barrier("after all that")->wait(); });
+  });
+}
+
+struct disagreement_case {
+  std::string name;
+  std::function<work_ptr(communicator&, std::vector<float>&)> usual;
+  std::function<work_ptr(communicator&, std::vector<float>&)> odd;
+  std::string usual_text;
+  std::string odd_text;
+};
+
+std::vector<disagreement_case> disagreements() {
+  using memory = std::vector<float>;
+  const auto sum = [](communicator& c, memory& m) {
+    return c.all_reduce(floats(m), reduction::sum);
+  };
+  const std::string sum_text = "all_reduce(sum, float32, 10)";
+  return {
+      {"operation", sum, [](communicator& c, memory& m) { return c.broadcast(floats(m), 0); },
+       sum_text, "broadcast(float32, 10 from 0)"},
+      {"reduction", sum,
+       [](communicator& c, memory& m) { return c.all_reduce(floats(m), reduction::max); }, sum_text,
+       "all_reduce(max, float32, 10)"},
+      {"dtype of equal size", sum,
+       [](communicator& c, memory& m) {
+         return c.all_reduce({m.data(), m.size(), dtype::i32}, reduction::sum);
+       },
+       sum_text, "all_reduce(sum, int32, 10)"},
+      {"count", sum,
+       [](communicator& c, memory& m) {
+         return c.all_reduce({m.data(), 9, dtype::f32}, reduction::sum);
+       },
+       sum_text, "all_reduce(sum, float32, 9)"},
+      {"count and dtype of equal bytes", sum,
+       [](communicator& c, memory& m) {
+         return c.all_reduce({m.data(), 20, dtype::bf16}, reduction::sum);
+       },
+       sum_text, "all_reduce(sum, bfloat16, 20)"},
+      {"root", [](communicator& c, memory& m) { return c.broadcast(floats(m), 0); },
+       [](communicator& c, memory& m) { return c.broadcast(floats(m), 1); },
+       "broadcast(float32, 10 from 0)", "broadcast(float32, 10 from 1)"},
+      {"label", [](communicator& c, memory&) { return c.barrier("epoch"); },
+       [](communicator& c, memory&) { return c.barrier("teardown"); }, "barrier \"epoch\"",
+       "barrier \"teardown\""},
+      {"kind", [](communicator& c, memory&) { return c.barrier("epoch"); },
+       [](communicator& c, memory&) -> work_ptr {
+         c.decide(true, true);
+         return nullptr;
+       },
+       "barrier \"epoch\"", "decide(all)"},
+  };
+}
+
+TEST_CASE("ranks that disagree are told who called what, and nothing is written") {
+  for_each_world_from(2, [](communicator_backend& backend, std::int32_t world) {
+    std::uint64_t generation = 1;
+    for (const auto& which : disagreements())
+      for (const std::int32_t odd : {0, world - 1})
+        for (const bool odd_last : {false, true}) {
+          INFO(which.name << ", odd rank " << odd << (odd_last ? " last" : " first"));
+          company ranks{backend, world, generation++};
+          auto memory = ones(world, 10);
+          turnstile gate;
+          const auto thrown = ranks.attempt([&](communicator& c) {
+            const auto rank = c.group().rank;
+            // The odd rank comes first or last; the others in between in any order.
+            if (rank == odd && odd_last) gate.await(world - 1);
+            if (rank != odd && !odd_last && which.name != "kind") gate.await(1);
+            work_ptr work;
+            try {
+              work = (rank == odd ? which.odd : which.usual)(c, memory[rank]);
+            } catch (...) {
+              gate.pass();
+              throw;
+            }
+            gate.pass();
+            if (work) work->wait();
+          });
+          for (std::int32_t rank = 0; rank < world; ++rank) {
+            const auto text = text_of<collective_mismatch>(thrown[rank]);
+            CHECK_THAT(text, Catch::Contains("ranks disagree on collective 0: "));
+            CHECK_THAT(text, Catch::Contains(which.usual_text));
+            CHECK_THAT(text,
+                       Catch::Contains("rank " + std::to_string(odd) + ": " + which.odd_text));
+          }
+          CHECK(memory == ones(world, 10));
+          CHECK(ranks[0].aborted());
+        }
+  });
+}
+
+TEST_CASE("a disagreement of two is put as in the manual") {
+  const auto backend = communicator_adapters()[0].make();
+  company ranks{*backend, 2};
+  std::vector<float> a(10);
+  std::vector<float> b(10);
+  const auto first = ranks[0].all_reduce(floats(a), reduction::sum);
+  const auto second = ranks[1].broadcast(floats(b), 0);
+  for (const auto& work : {first, second}) {
+    const auto result = work->poll();
+    CHECK(result.status == work_status::mismatch);
+    CHECK(result.text ==
+          "ranks disagree on collective 0: rank 0: all_reduce(sum, float32, 10), "
+          "rank 1: broadcast(float32, 10 from 0)");
+  }
+}
+
+TEST_CASE("a rank that skips an operation disagrees at the next") {
+  for_each_world_from(2, [](communicator_backend& backend, std::int32_t world) {
+    company ranks{backend, world};
+    std::vector<std::vector<float>> large = ones(world, 20);
+    std::vector<std::vector<float>> small = ones(world, 10);
+    const auto thrown = ranks.attempt([&](communicator& c) {
+      const auto rank = c.group().rank;
+      c.barrier("start")->wait();
+      if (rank != 1) c.all_reduce(floats(large[rank]), reduction::sum);
+      c.all_reduce(floats(small[rank]), reduction::sum)->wait();
+    });
+    CHECK_THAT(text_of<collective_mismatch>(thrown[1]),
+               Catch::Contains("collective 1: ") && Catch::Contains("float32, 20") &&
+                   Catch::Contains("rank 1: all_reduce(sum, float32, 10)"));
+    // The others wait for a later operation, which ends with the group.
+    for (std::int32_t rank = 0; rank < world; ++rank)
+      if (rank != 1)
+        CHECK_THAT(text_of<generation_closed>(thrown[rank]), Catch::Contains("ranks disagree"));
+    CHECK(large == ones(world, 20));
+    CHECK(small == ones(world, 10));
+  });
+}
+
+}  // namespace
+}  // namespace troupe::testing
