@@ -216,7 +216,7 @@ struct job_outcome {
                                        ///< on_train_batch_end for 12.0 s`
   std::vector<failure> late;  ///< failures after the run's end: teardown, checkpoint, observers
   std::shared_ptr<const caught> failed_with;  ///< null unless failed
-  run_figures figures;                 ///< rank 0's
+  run_figures figures;                        ///< rank 0's
 
   bool ok() const { return status != ending::failed; }
   /// Throws the original exception of the first cause, with its own type. Does nothing when ok().

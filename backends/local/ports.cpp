@@ -3,9 +3,10 @@
 #include <sys/random.h>
 
 #include <chrono>
-
+#include <filesystem>
 
 #include "backends/inproc/inproc.hpp"
+#include "backends/local/file_storage.hpp"
 
 #include "backends/local/thread_lane.hpp"
 
@@ -43,6 +44,7 @@ ports local_ports() {
   world.communicators.push_back(std::make_shared<inproc_backend>());
   world.lanes = std::make_shared<thread_lanes>(monotonic_now);
 
+  world.files = std::make_shared<file_storage>(std::filesystem::current_path().string());
   world.processes = std::make_shared<in_process>();
   world.random = std::make_shared<kernel_entropy>();
   world.now = monotonic_now;

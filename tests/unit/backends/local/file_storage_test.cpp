@@ -93,15 +93,15 @@ TEST_CASE("a storage may end inside one of its answers", "[storage]") {
 
 TEST_CASE("more than the bound is a broken invariant", "[storage]") {
   temporary_folder folder;
-  file_storage files{folder.path().string()};
   std::promise<void> entered;
   std::promise<void> held;
+  std::atomic<int> answered{0};
+  file_storage files{folder.path().string()};  // last: its end waits for the answers
   files.submit(small("first"), [&](storage_result) {
     entered.set_value();
     held.get_future().get();
   });
   entered.get_future().get();
-  std::atomic<int> answered{0};
   const auto count = [&](storage_result) { ++answered; };
   for (std::size_t i = 0; i < file_storage::waiting_limit; ++i) files.submit(small("more"), count);
   CHECK_THROWS_AS(files.submit(small("one too many"), count), internal_error);
