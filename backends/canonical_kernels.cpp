@@ -19,27 +19,31 @@ inline A one_nan(A x) {
   return x != x ? std::numeric_limits<A>::quiet_NaN() : x;
 }
 
+// A choice without a branch, so that loops over it are vectorised.
+inline std::uint32_t choose(bool first, std::uint32_t a, std::uint32_t b) {
+  const std::uint32_t mask = 0u - static_cast<std::uint32_t>(first);
+  return (a & mask) | (b & ~mask);
+}
+
 inline float half_to_float(std::uint16_t half) {
   const std::uint32_t magnitude = (half & 0x7fffu) << 13;
   const float scaled = std::bit_cast<float>(magnitude) * 0x1p112f;  // exact, subnormals included
   const std::uint32_t finite = std::bit_cast<std::uint32_t>(scaled);
-  const std::uint32_t other = magnitude | 0x7f800000u;
-  const std::uint32_t unsigned_bits = magnitude >= 0x0f800000u ? other : finite;
-  return std::bit_cast<float>(unsigned_bits | (half & 0x8000u) << 16);
+  const std::uint32_t bits = choose(magnitude >= 0x0f800000u, magnitude | 0x7f800000u, finite);
+  return std::bit_cast<float>(bits | (half & 0x8000u) << 16);
 }
 
 inline std::uint16_t float_to_half(float x) {
   const std::uint32_t bits = std::bit_cast<std::uint32_t>(x);
-  const std::uint32_t sign = bits & 0x80000000u;
-  const std::uint32_t magnitude = bits ^ sign;
+  const std::uint32_t magnitude = bits & 0x7fffffffu;
   // Adding 0.5 moves the bits of a subnormal half to the end of the mantissa, rounded.
   const float shifted = std::bit_cast<float>(magnitude) + 0.5f;
   const std::uint32_t subnormal = std::bit_cast<std::uint32_t>(shifted) - 0x3f000000u;
   const std::uint32_t normal = (magnitude - 0x38000000u + 0xfffu + ((magnitude >> 13) & 1u)) >> 13;
-  const std::uint32_t special = magnitude > 0x7f800000u ? 0x7e00u : 0x7c00u;
-  const std::uint32_t small = magnitude < 0x38800000u ? subnormal : normal;
-  const std::uint32_t result = magnitude >= 0x47800000u ? special : small;
-  return static_cast<std::uint16_t>(result | sign >> 16);
+  const std::uint32_t finite = choose(magnitude < 0x38800000u, subnormal, normal);
+  const std::uint32_t number =
+      choose(magnitude >= 0x47800000u, 0x7c00u, finite) | (bits >> 16 & 0x8000u);
+  return static_cast<std::uint16_t>(choose(magnitude > 0x7f800000u, 0x7e00u, number));
 }
 
 inline float bfloat_to_float(std::uint16_t x) {
@@ -49,8 +53,7 @@ inline float bfloat_to_float(std::uint16_t x) {
 inline std::uint16_t float_to_bfloat(float x) {
   const std::uint32_t bits = std::bit_cast<std::uint32_t>(x);
   const std::uint32_t rounded = (bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16;
-  const std::uint32_t result = (bits & 0x7fffffffu) > 0x7f800000u ? 0x7fc0u : rounded;
-  return static_cast<std::uint16_t>(result);
+  return static_cast<std::uint16_t>(choose((bits & 0x7fffffffu) > 0x7f800000u, 0x7fc0u, rounded));
 }
 
 // How elements are stored, what they accumulate in, and the way between the two.
@@ -65,13 +68,13 @@ struct half {
   using storage = std::uint16_t;
   using accumulator = float;
   static accumulator load(storage x) { return half_to_float(x); }
-  static storage store(accumulator x) { return float_to_half(one_nan(x)); }
+  static storage store(accumulator x) { return float_to_half(x); }
 };
 struct bfloat {
   using storage = std::uint16_t;
   using accumulator = float;
   static accumulator load(storage x) { return bfloat_to_float(x); }
-  static storage store(accumulator x) { return float_to_bfloat(one_nan(x)); }
+  static storage store(accumulator x) { return float_to_bfloat(x); }
 };
 template <class T>
 struct integer {
@@ -230,23 +233,26 @@ struct mean_loops {
   }
 };
 
+// Halving is exact, so the sum of leaves that were halved often enough fits where their mean does.
 template <class Kind>
-typename Kind::accumulator mean_of_parts(std::span<const void* const> leaves, std::size_t at,
-                                         typename Kind::accumulator divisor) {
+typename Kind::accumulator sum_of_parts(std::span<const void* const> leaves, std::size_t at,
+                                        typename Kind::accumulator part) {
   if (leaves.size() == 1)
-    return Kind::load(static_cast<const typename Kind::storage*>(leaves[0])[at]) / divisor;
+    return Kind::load(static_cast<const typename Kind::storage*>(leaves[0])[at]) * part;
   const auto split = canonical_split(leaves.size());
-  return mean_of_parts<Kind>(leaves.first(split), at, divisor) +
-         mean_of_parts<Kind>(leaves.subspan(split), at, divisor);
+  return sum_of_parts<Kind>(leaves.first(split), at, part) +
+         sum_of_parts<Kind>(leaves.subspan(split), at, part);
 }
 
 template <class Kind>
 void rescue(std::span<const void* const> leaves, std::size_t first, void* partial, std::size_t n) {
   using accumulator = typename Kind::accumulator;
   auto* a = static_cast<accumulator*>(partial);
+  const auto whole = static_cast<accumulator>(std::bit_ceil(leaves.size()));
+  const auto divisor = static_cast<accumulator>(leaves.size());
   for (std::size_t i = 0; i < n; ++i)
     if (!std::isfinite(a[i]))
-      a[i] = mean_of_parts<Kind>(leaves, first + i, static_cast<accumulator>(leaves.size()));
+      a[i] = sum_of_parts<Kind>(leaves, first + i, 1 / whole) / divisor * whole;
 }
 
 #if defined(__x86_64__)

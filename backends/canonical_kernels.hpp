@@ -25,7 +25,7 @@ struct canonical_kernels {
   /// Mean only, else null: divides a partial by the number of leaves; false if it met something
   /// that is not finite.
   bool (*divide)(void* partial, std::size_t n, std::size_t leaves) = nullptr;
-  /// Mean only: replaces what is not finite by the tree over leaves that are divided first.
+  /// Mean only: computes anew what is not finite, from leaves that are scaled down first.
   void (*rescue)(std::span<const void* const> leaves, std::size_t first, void* partial,
                  std::size_t n) = nullptr;
 };

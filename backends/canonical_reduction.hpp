@@ -28,10 +28,10 @@ instruction_set best_instruction_set();
 /// A target is one of the sources or overlaps none of them. One source: a copy, bit by bit.
 /// Otherwise: f16 and bf16 accumulate in f32 and round once (to nearest, ties to even); `mean`
 /// divides the sum in the accumulation type before it rounds, and where that sum overflows sums
-/// leaves divided first; NaN results have one pattern (positive, quiet, no payload); min and max
-/// take -0 to be below +0; bool results are 0 or 1. The caller's rounding and flush-to-zero modes
-/// do not matter. Thread-safe; throws internal_error if `refusal` is not empty or there is no
-/// source.
+/// leaves scaled down by a power of two first; NaN results have one pattern (positive, quiet, no
+/// payload); min and max take -0 to be below +0; bool results are 0 or 1. The caller's rounding and
+/// flush-to-zero modes do not matter. Thread-safe; throws internal_error if `refusal` is not empty
+/// or there is no source.
 void canonical_reduce(dtype type, reduction operation, std::span<const void* const> sources,
                       std::span<void* const> targets, std::size_t count,
                       instruction_set use = best_instruction_set());

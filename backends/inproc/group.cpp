@@ -48,8 +48,9 @@ std::size_t channel::member(std::int32_t rank) const {
 /// One rank's view of an operation.
 class group::waiting final : public work {
 public:
-  waiting(std::shared_ptr<group> of, std::shared_ptr<channel> in, std::chrono::nanoseconds deadline)
-      : group_(std::move(of)), in_(std::move(in)), deadline_(deadline) {
+  waiting(std::shared_ptr<group> of, std::shared_ptr<channel> in, std::size_t member,
+          std::chrono::nanoseconds deadline)
+      : group_(std::move(of)), in_(std::move(in)), member_(member), deadline_(deadline) {
     if (deadline.count() > 0) until_ = bell::clock::now() + deadline;
   }
   void attach(std::shared_ptr<operation> to) { operation_ = std::move(to); }
@@ -67,7 +68,7 @@ public:
     for (;;) {
       const auto seen = in_->changes.now();
       if (operation_->status() != work_status::pending) break;
-      if (group_->help(*in_)) continue;
+      if (group_->help(*in_, member_)) continue;
       if (look_at_clock()) continue;
       const bool limited = until_ && !met_.load(std::memory_order_relaxed);
       in_->changes.wait(seen, group_->may_spin(), limited ? until_ : std::nullopt);
@@ -88,6 +89,7 @@ private:
 
   const std::shared_ptr<group> group_;
   const std::shared_ptr<channel> in_;
+  const std::size_t member_;
   const std::chrono::nanoseconds deadline_;
   std::optional<bell::clock::time_point> until_;
   std::shared_ptr<operation> operation_;
@@ -107,11 +109,11 @@ std::shared_ptr<channel> group::among(const std::vector<std::int32_t>& members) 
 
 work_ptr group::submit(const std::shared_ptr<channel>& in, std::size_t member, seat with,
                        std::chrono::nanoseconds deadline) {
-  auto result = std::make_shared<waiting>(shared_from_this(), in, deadline);
+  auto result = std::make_shared<waiting>(shared_from_this(), in, member, deadline);
   auto [at, last, abort_with] = arrive(*in, member, std::move(with));
   if (!abort_with.empty()) abort(abort_with);
   if (!at) return ended({work_status::aborted, why(), {}});
-  if (last) run(*in, *at);
+  if (last) run(*in, *at, member);
   result->attach(std::move(at));
   return result;
 }
@@ -159,17 +161,17 @@ group::arrival group::arrive(channel& in, std::size_t member, seat with) {
 }
 
 // The next operation of a channel can not start before this returns: its last member is here.
-void group::run(channel& in, operation& what) {
+void group::run(channel& in, operation& what, std::size_t member) {
   if (what.slices_total() > 1) in.changes.ring();
   if (what.slices_total() > 0)
-    work_off(in, what);
+    work_off(in, what, member);
   else if (what.end(work_status::ok))
     in.changes.ring();
   in.help_wanted.store(false, std::memory_order_release);
   for (std::uint32_t turn = 0; what.status() == work_status::pending; ++turn) pause_briefly(turn);
 }
 
-bool group::help(channel& in) {
+bool group::help(channel& in, std::size_t member) {
   if (!in.help_wanted.load(std::memory_order_acquire)) return false;
   std::shared_ptr<operation> at;
   {
@@ -177,15 +179,15 @@ bool group::help(channel& in) {
     at = in.latest;
   }
   if (!at->wants_help()) return false;
-  work_off(in, *at);
+  work_off(in, *at, member);
   return true;
 }
 
-void group::work_off(channel& in, operation& what) {
+void group::work_off(channel& in, operation& what, std::size_t member) {
   bool last = false;
   touching_.fetch_add(1, std::memory_order_seq_cst);
   try {
-    last = what.work_off(aborted_);
+    last = what.work_off(aborted_, member);
   } catch (const std::exception& error) {
     touching_.fetch_sub(1, std::memory_order_seq_cst);
     abort(error.what());  // a slice that is never done must not be waited for

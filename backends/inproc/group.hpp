@@ -67,9 +67,9 @@ private:
     std::string abort_with;  ///< not empty: the group has to end for this
   };
   arrival arrive(channel& in, std::size_t member, seat with);
-  void run(channel& in, operation& what);
-  bool help(channel& in);
-  void work_off(channel& in, operation& what);
+  void run(channel& in, operation& what, std::size_t member);
+  bool help(channel& in, std::size_t member);
+  void work_off(channel& in, operation& what, std::size_t member);
   /// Ends an operation whose peers did not arrive in time. False if all of them did.
   bool expire(channel& in, operation& what, std::chrono::nanoseconds deadline);
   void settle() const noexcept;

@@ -66,13 +66,15 @@ void operation::cut(std::size_t root_member) {
   slices_ = slices{pieces ? members : 1, call.count, size_of(call.type), touched, work};
 }
 
-bool operation::work_off(const std::atomic<bool>& stop) {
+bool operation::work_off(const std::atomic<bool>& stop, std::size_t member) {
+  const auto total = slices_.total();
+  const bool forward = member % 2 == 0;
   bool last = false;
   while (!stop.load(std::memory_order_seq_cst)) {
-    const auto index = claimed_.fetch_add(1, std::memory_order_relaxed);
-    if (index >= slices_.total()) break;
-    run(slices_[index]);
-    last = done_.fetch_add(1, std::memory_order_acq_rel) + 1 == slices_.total();
+    const auto before = claimed_.fetch_add(forward ? 1 : one_from_end, std::memory_order_relaxed);
+    if (taken(before) >= total) break;
+    run(slices_[forward ? from_front_of(before) : total - 1 - from_end_of(before)]);
+    last = done_.fetch_add(1, std::memory_order_acq_rel) + 1 == total;
   }
   return last;
 }

@@ -35,10 +35,11 @@ public:
 
   std::size_t slices_total() const { return slices_.total(); }
   /// Claims and does slices until none is left or `stop` is set. True for the caller that did the
-  /// last one.
-  bool work_off(const std::atomic<bool>& stop);
+  /// last one. Those with an even `member` begin at the front, the others at the end: two ranks
+  /// meet in the middle and find the next time what is still in their own cache.
+  bool work_off(const std::atomic<bool>& stop, std::size_t member);
   bool wants_help() const {
-    return claimed_.load(std::memory_order_relaxed) < slices_.total() &&
+    return taken(claimed_.load(std::memory_order_relaxed)) < slices_.total() &&
            status() == work_status::pending;
   }
   bool verdict() const { return verdict_; }
@@ -52,6 +53,15 @@ public:
   const std::vector<std::int32_t>& missing() const { return missing_; }
 
 private:
+  // Slices claimed from the front in the low half of the word, from the end in the high half. It
+  // runs past the total by one per thread at most; more than 2^32 slices do not fit into memory.
+  static constexpr std::uint64_t one_from_end = std::uint64_t{1} << 32;
+  static std::uint64_t from_front_of(std::uint64_t claimed) { return claimed % one_from_end; }
+  static std::uint64_t from_end_of(std::uint64_t claimed) { return claimed / one_from_end; }
+  static std::uint64_t taken(std::uint64_t claimed) {
+    return from_front_of(claimed) + from_end_of(claimed);
+  }
+
   void run(const slice& what) const;
   void reduce(const slice& what, std::size_t offset) const;
   void copy(const slice& what, std::size_t offset, std::size_t piece_bytes) const;
@@ -63,7 +73,7 @@ private:
   bool verdict_ = false;
   std::string text_;
   std::vector<std::int32_t> missing_;
-  alignas(64) std::atomic<std::size_t> claimed_{0};
+  alignas(64) std::atomic<std::uint64_t> claimed_{0};
   std::atomic<std::size_t> done_{0};
   std::atomic<bool> ending_{false};
   std::atomic<work_status> status_{work_status::pending};

@@ -28,7 +28,8 @@ summary of(std::vector<double> values) {
 }
 
 // What an in-place sum of two ranks has to do at least.
-void bare_loop(float* a, float* b, std::size_t from, std::size_t to) {
+[[gnu::target_clones("avx2", "default")]] void bare_loop(float* a, float* b, std::size_t from,
+                                                         std::size_t to) {
 #pragma GCC ivdep
   for (std::size_t i = from; i < to; ++i) a[i] = b[i] = a[i] + b[i];
 }

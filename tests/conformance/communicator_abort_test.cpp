@@ -94,9 +94,10 @@ TEST_CASE("an abort that races with completion: one end for all, memory free whe
       auto memory = std::make_unique<std::vector<std::vector<float>>>(ones(world, 30000));
       std::vector<work_ptr> works(world);
       std::atomic<int> ready{0};
-      const auto delay = random() % 4000;
+      const auto delay = random() % (round % 2 == 0 ? 300 : 6000);
+      const int arrived = 1 + static_cast<int>(random() % world);
       std::thread aborter{[&] {
-        while (ready.load() == 0) std::this_thread::yield();
+        while (ready.load() < arrived) std::this_thread::yield();
         for (std::atomic<std::uint64_t> i = 0; i < delay; ++i) {
         }
         ranks[0].abort("race");

@@ -3,8 +3,7 @@
 #include "tests/conformance/communicator_suite.hpp"
 #include "tests/support/reference_reduction.hpp"
 
-#include <cstring>
-#include <numeric>
+#include <algorithm>
 
 #include "tests/support/catch.hpp"
 
@@ -96,8 +95,8 @@ TEST_CASE("all_gather stacks the pieces in the order of ranks") {
           const auto rank = c.group().rank;
           auto in = whole(pieces[rank], type);
           if (in_place) {
-            in.data = out[rank].data() + rank * pieces[rank].size();
-            std::memcpy(in.data, pieces[rank].data(), pieces[rank].size());
+            in.data = out[rank].data() + static_cast<std::size_t>(rank) * pieces[rank].size();
+            std::copy(pieces[rank].begin(), pieces[rank].end(), static_cast<std::byte*>(in.data));
           }
           c.all_gather(in, whole(out[rank], type))->wait();
         });

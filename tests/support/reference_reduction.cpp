@@ -79,8 +79,10 @@ A mean(std::vector<A> leaves) {
   const auto n = static_cast<A>(leaves.size());
   const A sum = tree(reduction::sum, leaves, 0, leaves.size());
   if (finite(sum)) return sum / n;
-  for (auto& leaf : leaves) leaf = leaf / n;
-  return tree(reduction::sum, leaves, 0, leaves.size());
+  A scale = 1;
+  while (scale < n) scale *= 2;
+  for (auto& leaf : leaves) leaf /= scale;
+  return tree(reduction::sum, leaves, 0, leaves.size()) / n * scale;
 }
 template <class T>
 std::complex<T> mean(const std::vector<std::complex<T>>& leaves) {

@@ -1,0 +1,142 @@
+// What the inproc communicator promises beyond the port.
+#include "backends/inproc/inproc.hpp"
+
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cstring>
+#include <thread>
+
+#include "tests/support/catch.hpp"
+
+namespace troupe::testing {
+namespace {
+
+std::shared_ptr<communicator> open(inproc_backend& backend, std::int32_t rank, std::int32_t world,
+                                   std::uint64_t generation = 1) {
+  return backend.open({.generation = generation_id{generation}, .rank = rank, .world = world});
+}
+
+TEST_CASE("a group is forgotten with its last handle") {
+  inproc_backend backend;
+  auto first = open(backend, 0, 2);
+  auto second = open(backend, 1, 2);
+  auto young = open(backend, 0, 2, 2);
+  CHECK(backend.groups() == 2);
+  first.reset();
+  CHECK(backend.groups() == 2);
+  second.reset();
+  CHECK(backend.groups() == 1);
+  young.reset();
+  CHECK(backend.groups() == 0);
+  CHECK_NOTHROW(open(backend, 0, 2));  // a new group of the same name
+}
+
+TEST_CASE("handles outlive their backend, and backends do not know each other") {
+  auto backend = std::make_unique<inproc_backend>();
+  inproc_backend other;
+  auto first = open(*backend, 0, 2);
+  auto second = open(*backend, 1, 2);
+  auto stranger = open(other, 1, 2);
+  backend.reset();
+  const auto work = first->barrier("x");
+  CHECK(stranger->barrier("x")->poll().status == work_status::pending);
+  CHECK(work->poll().status == work_status::pending);
+  second->barrier("x")->wait();
+  CHECK(work->poll().status == work_status::ok);
+}
+
+TEST_CASE("operations in flight have a bound, and the rank that met it goes on") {
+  inproc_backend backend;
+  const auto ahead = open(backend, 0, 2);
+  const auto behind = open(backend, 1, 2);
+  for (int i = 0; i < 4096; ++i) ahead->barrier("x");
+  CHECK_THROWS_WITH(ahead->barrier("x"), Catch::Contains("4096 operations in flight already"));
+  for (int i = 0; i < 4096; ++i) behind->barrier("x")->wait();
+  const auto work = ahead->barrier("y");
+  behind->barrier("y")->wait();
+  CHECK(work->poll().status == work_status::ok);
+}
+
+TEST_CASE("the last to submit does the work: it is done when the submission returns") {
+  inproc_backend backend;
+  const auto first = open(backend, 0, 2);
+  const auto second = open(backend, 1, 2);
+  std::vector<float> a(1 << 20, 1.0f);
+  std::vector<float> b(1 << 20, 2.0f);
+  const auto work = first->all_reduce({a.data(), a.size(), dtype::f32}, reduction::sum);
+  second->all_reduce({b.data(), b.size(), dtype::f32}, reduction::sum);
+  CHECK(work->poll().status == work_status::ok);
+  CHECK(first->quiescent());
+  CHECK(std::count(a.begin(), a.end(), 3.0f) == 1 << 20);
+}
+
+TEST_CASE("a world of one copies where it has to and nothing else") {
+  inproc_backend backend;
+  const auto alone = open(backend, 0, 1);
+  std::vector<float> in{1, 2};
+  std::vector<float> out(2);
+  const buffer from{in.data(), 2, dtype::f32};
+  const buffer to{out.data(), 2, dtype::f32};
+  CHECK(alone->all_gather(from, to)->poll().status == work_status::ok);
+  CHECK(out == in);
+  out = {0, 0};
+  CHECK(alone->reduce_scatter(from, to, reduction::mean)->poll().status == work_status::ok);
+  CHECK(out == in);
+  CHECK(alone->all_reduce(from, reduction::mean)->poll().status == work_status::ok);
+  CHECK_THROWS_AS(alone->broadcast(from, 1), std::invalid_argument);
+  CHECK(alone->quiescent());
+}
+
+#if !defined(__SANITIZE_THREAD__)
+// A large range of addresses over little memory: all but the ends is one file, mapped many times.
+class wide_memory {
+public:
+  wide_memory(std::size_t size, std::size_t tail) : size_{size} {
+    constexpr std::size_t window = std::size_t{32} << 20;
+    const int file = memfd_create("wide", 0);
+    REQUIRE(file >= 0);
+    REQUIRE(ftruncate(file, window) == 0);
+    auto* at = mmap(nullptr, size, PROT_READ | PROT_WRITE,
+                    MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    REQUIRE(at != MAP_FAILED);
+    bytes_ = static_cast<std::uint8_t*>(at);
+    for (std::size_t from = 0; from + window + tail <= size; from += window)
+      REQUIRE(mmap(bytes_ + from, window, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, file,
+                   0) == bytes_ + from);
+    close(file);
+  }
+  ~wide_memory() { munmap(bytes_, size_); }
+  wide_memory(const wide_memory&) = delete;
+  wide_memory& operator=(const wide_memory&) = delete;
+  std::uint8_t* data() { return bytes_; }
+
+private:
+  std::size_t size_;
+  std::uint8_t* bytes_ = nullptr;
+};
+
+TEST_CASE("more than 2^31 and 2^32 bytes") {
+  constexpr std::size_t page = 4096;
+  constexpr std::size_t large = (std::size_t{1} << 31) + 8 * page;
+  inproc_backend backend;
+  const auto first = open(backend, 0, 2);
+  const auto second = open(backend, 1, 2);
+  wide_memory a{large, 16 * page};
+  wide_memory b{large, 16 * page};
+  std::memset(a.data() + large - page, 7, page);
+  std::memset(b.data() + large - page, 3, page);
+  const auto everything = [](wide_memory& m) { return buffer{m.data(), large, dtype::u8}; };
+  std::thread other{[&] { second->all_reduce(everything(b), reduction::max)->wait(); }};
+  first->all_reduce(everything(a), reduction::max)->wait();
+  other.join();
+  CHECK(std::count(b.data() + large - page, b.data() + large, 7) == page);
+  CHECK(std::count(a.data() + large - page, a.data() + large, 7) == page);
+  CHECK(a.data()[0] == 0);
+}
+#endif
+
+}  // namespace
+}  // namespace troupe::testing

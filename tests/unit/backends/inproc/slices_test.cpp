@@ -1,0 +1,43 @@
+#include "backends/inproc/slices.hpp"
+
+#include <rapidcheck.h>
+
+#include "tests/support/catch.hpp"
+
+namespace troupe::inproc {
+
+TEST_CASE("slices partition every piece, in whole lines, in bounded bites") {
+  CHECK(rc::check("slices", [] {
+    const auto pieces = *rc::gen::inRange<std::size_t>(1, 9);
+    const auto elements = *rc::gen::inRange<std::size_t>(0, 200000);
+    const auto bytes = *rc::gen::element<std::size_t>(1, 2, 4, 8, 16);
+    const auto touched = *rc::gen::inRange<std::size_t>(1, 70);
+    const auto work = std::size_t{256} << 10;
+    const slices cut{pieces, elements, bytes, touched, work};
+    std::size_t index = 0;
+    for (std::size_t piece = 0; piece < pieces; ++piece)
+      for (std::size_t first = 0; first < elements; ++index) {
+        const auto s = cut[index];
+        RC_ASSERT(s.piece == piece);
+        RC_ASSERT(s.first == first);
+        RC_ASSERT(s.count > 0u);
+        RC_ASSERT(s.first * bytes % 64 == 0u);
+        RC_ASSERT(s.count * bytes <= std::max<std::size_t>(work / touched, 4096));
+        first += s.count;
+        RC_ASSERT(first <= elements);
+      }
+    RC_ASSERT(index == cut.total());
+  }));
+}
+
+TEST_CASE("slices count beyond 32 bits") {
+  constexpr std::size_t elements = (std::size_t{1} << 40) + 5;
+  const slices cut{3, elements, 16, 2, std::size_t{256} << 10};
+  const auto per_piece = cut.total() / 3;
+  CHECK(per_piece == (std::size_t{1} << 40) / 8192 + 1);
+  CHECK(cut[per_piece - 1] == slice{0, std::size_t{1} << 40, 5});
+  CHECK(cut[cut.total() - 1] == slice{2, std::size_t{1} << 40, 5});
+  CHECK(cut[per_piece] == slice{1, 0, 8192});
+}
+
+}  // namespace troupe::inproc
