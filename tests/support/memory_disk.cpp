@@ -182,15 +182,33 @@ memory_disk memory_disk::after_power_loss(std::uint64_t kept) const {
   return left;
 }
 
-void memory_disk::unload(const fs::path& to) const {
-  std::vector<std::pair<std::size_t, fs::path>> open{{0, to}};
+// Folders before what they hold.
+template <class F>
+void memory_disk::walk(F visit) const {
+  std::vector<std::pair<std::size_t, fs::path>> open{{0, {}}};
   while (!open.empty()) {
     const auto [id, path] = open.back();
     open.pop_back();
-    const auto& what = nodes_[id];
+    visit(path, nodes_[id]);
+    for (const auto& [name, child] : nodes_[id].now) open.emplace_back(child, path / name);
+  }
+}
+
+std::string memory_disk::fingerprint() const {
+  std::string all;
+  walk([&](const fs::path& path, const node& what) {
+    all += path.string() + "\n" + what.target + "\n";
+    if (what.bytes)
+      all.append(reinterpret_cast<const char*>(what.bytes->data()), what.bytes->size());
+  });
+  return all;
+}
+
+void memory_disk::unload(const fs::path& to) const {
+  walk([&](const fs::path& below, const node& what) {
+    const auto path = to / below;
     if (what.what == node::kind::folder) {
       fs::create_directories(path);
-      for (const auto& [name, child] : what.now) open.emplace_back(child, path / name);
     } else if (what.what == node::kind::link) {
       fs::create_symlink(what.target, path);
     } else {
@@ -198,7 +216,7 @@ void memory_disk::unload(const fs::path& to) const {
       out.write(reinterpret_cast<const char*>(what.bytes->data()),
                 static_cast<std::streamsize>(what.bytes->size()));
     }
-  }
+  });
 }
 
 void memory_storage::submit(storage_op op, std::function<void(storage_result)> done) {

@@ -29,10 +29,14 @@ public:
   /// disk as it is, or is as it was when last synced.
   memory_disk after_power_loss(std::uint64_t kept) const;
 
+  /// Every path with what is there; equal for disks that nobody could tell apart by looking.
+  std::string fingerprint() const;
   /// Copies everything to a folder of the real disk.
   void unload(const std::filesystem::path& to) const;
 
 private:
+  template <class F>
+  void walk(F visit) const;
   struct node {
     enum class kind { file, folder, link };
     kind what = kind::folder;

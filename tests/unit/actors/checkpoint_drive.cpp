@@ -1,0 +1,105 @@
+#include "tests/unit/actors/checkpoint_drive.hpp"
+
+#include "backends/checkpoint/safetensors_io.hpp"
+#include "tests/support/sample_snapshot.hpp"
+
+#include <sstream>
+#include <stdexcept>
+#include <utility>
+
+namespace troupe::testing {
+
+using namespace checkpointing;
+
+namespace {
+
+// The storage port's operation for the machine's.
+struct port_operation {
+  const std::vector<checkpoint_file>& files;
+
+  storage_op operator()(const write_file& x) const {
+    return storage_ops::write{x.path, files.at(x.file).chunks};
+  }
+  template <class Same>
+  storage_op operator()(const Same& x) const {
+    return x;
+  }
+};
+
+}  // namespace
+
+checkpoint_drive::checkpoint_drive(checkpoint_policy policy, memory_disk on,
+                                   std::optional<std::int64_t> resumed)
+    : machine({std::move(policy), "run/checkpoints", "manifest.json", resumed}),
+      disk(std::move(on)),
+      io(safetensors_checkpoints({})) {
+  tell(begin{});
+}
+
+void checkpoint_drive::offer(std::int64_t step, double loss, bool must, std::uint64_t generation) {
+  held[++tickets] = sample_snapshot(step, loss);
+  tell(offered{tickets, step, generation_id{generation}, must, true, loss});
+}
+
+void checkpoint_drive::tell(const event& what) {
+  for (const auto& a : machine.on(what)) take(a);
+}
+
+void checkpoint_drive::take(const action& a) {
+  if (const auto* x = std::get_if<open>(&a)) {
+    files = io->encode(held.at(x->ticket));
+    opened e;
+    for (const auto& file : files) e.files.push_back(file.name);
+    tell(e);
+  } else if (const auto* x = std::get_if<store>(&a)) {
+    if (in_flight) throw std::logic_error("two operations in flight");
+    in_flight = *x;
+  } else {
+    if (const auto* x = std::get_if<drop>(&a); x && held.erase(x->ticket) != 1)
+      throw std::logic_error("dropped what was not held");
+    said.push_back(a);
+  }
+}
+
+bool checkpoint_drive::step() {
+  if (!in_flight) return false;
+  const auto now = *std::exchange(in_flight, std::nullopt);
+  answered e;
+  e.number = now.number;
+  if (fails && fails(done)) {
+    e.text = "no space left on device";
+  } else {
+    const auto result = disk.perform(std::visit(port_operation{files}, now.what));
+    e.text = result.text;
+    e.names = result.names;
+    if (result.bytes) {
+      const auto last = io->facts(*result.bytes, "manifest").loop.last;
+      e.has_monitor = last.contains("val/loss");
+      if (e.has_monitor) e.monitor = last.at("val/loss");
+    }
+  }
+  ++done;
+  tell(e);
+  return true;
+}
+
+std::vector<std::int64_t> checkpoint_drive::written() const {
+  std::vector<std::int64_t> steps;
+  for (const auto& a : said)
+    if (const auto* x = std::get_if<checkpointing::written>(&a)) steps.push_back(x->step);
+  return steps;
+}
+
+std::vector<failed> checkpoint_drive::failures() const {
+  std::vector<failed> all;
+  for (const auto& a : said)
+    if (const auto* x = std::get_if<failed>(&a)) all.push_back(*x);
+  return all;
+}
+
+std::vector<std::string> checkpoint_drive::entries() const {
+  auto copy = disk;
+  return copy.perform(storage_ops::list{"run/checkpoints"}).names;
+}
+
+}  // namespace troupe::testing

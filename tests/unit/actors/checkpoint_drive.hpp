@@ -1,0 +1,55 @@
+// Carries out what a checkpoint machine says on a disk that is a value, one operation at a time.
+#pragma once
+
+#include "actors/checkpoint_machine.hpp"
+#include "backends/checkpoint_io.hpp"
+#include "messages/snapshot.hpp"
+#include "tests/support/memory_disk.hpp"
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace troupe::testing {
+
+/// A value: a copy is another world from here on.
+struct checkpoint_drive {
+  checkpoint_machine machine;
+  memory_disk disk;
+  std::shared_ptr<const checkpoint_io> io;
+  /// Whether the n-th operation of this drive (from 0) fails.
+  std::function<bool(std::uint64_t)> fails;
+
+  std::map<std::uint64_t, snapshot> held;  ///< by ticket
+  std::vector<checkpoint_file> files;      ///< of the open one
+  std::optional<checkpointing::store> in_flight;
+  std::uint64_t done = 0;  ///< operations
+  std::uint64_t tickets = 0;
+  std::vector<checkpointing::action> said;  ///< written, failed, flushed and drop
+
+  explicit checkpoint_drive(checkpoint_policy policy, memory_disk on = {},
+                            std::optional<std::int64_t> resumed = {});
+
+  void offer(std::int64_t step, double loss, bool must = false, std::uint64_t generation = 1);
+  void tell(const checkpointing::event& what);
+  /// Does the operation in flight; false when there is none.
+  bool step();
+  void run() {
+    while (step()) continue;
+  }
+
+  /// Steps reported as written, in order.
+  std::vector<std::int64_t> written() const;
+  std::vector<checkpointing::failed> failures() const;
+  /// Entries of the run's `checkpoints`.
+  std::vector<std::string> entries() const;
+
+private:
+  void take(const checkpointing::action& a);
+};
+
+}  // namespace troupe::testing

@@ -1,0 +1,369 @@
+// Goal: the checkpoint machine commits in the right order, keeps what the policy says, holds no
+// more than its bounds, and survives failing operations. Method: it drives a disk that is a value;
+// stories from the plain one to the odd ones.
+#include "tests/unit/actors/checkpoint_drive.hpp"
+
+#include "messages/failure.hpp"
+
+#include <random>
+#include <sstream>
+
+#include "tests/support/catch.hpp"
+
+using namespace troupe;
+using namespace troupe::testing;
+using namespace troupe::checkpointing;
+
+namespace {
+
+using names = std::vector<std::string>;
+using steps = std::vector<std::int64_t>;
+
+checkpoint_policy keep(std::int32_t last, std::int32_t best) {
+  checkpoint_policy policy;
+  policy.keep_last = last;
+  policy.keep_best = best;
+  return policy;
+}
+
+std::string words(const std::vector<action>& all) {
+  std::ostringstream out;
+  for (const auto& a : all) out << a << "\n";
+  return out.str();
+}
+
+template <class T>
+std::string shown(const T& x) {
+  std::ostringstream out;
+  out << x;
+  return out.str();
+}
+
+}  // namespace
+
+TEST_CASE("one commit, operation by operation", "[checkpoint]") {
+  checkpoint_machine machine{{keep(1, 0), "c", "manifest.json", {}}};
+  CHECK(words(machine.on(begin{})) == "1: list c\n");
+  CHECK(words(machine.on(answered{1, "", {}, false, 0})).empty());
+  CHECK(words(machine.on(offered{7, 10, generation_id{1}, false, false, 0})) == "open 7\n");
+  CHECK(words(machine.on(opened{{"model", "manifest.json"}, ""})) ==
+        "2: remove c/.step-00000010.tmp\n");
+  const std::vector<std::string> expected{"3: make folder c/.step-00000010.tmp\n",
+                                          "4: write c/.step-00000010.tmp/model\n",
+                                          "5: write c/.step-00000010.tmp/manifest.json\n",
+                                          "6: sync c/.step-00000010.tmp\n",
+                                          "7: rename c/.step-00000010.tmp to c/step-00000010\n",
+                                          "8: sync c\n",
+                                          "9: link c/latest to step-00000010\n",
+                                          "10: sync c\n",
+                                          "written step 10 c/step-00000010 best \ndrop 7\n"};
+  for (std::size_t i = 0; i < expected.size(); ++i)
+    CHECK(words(machine.on(answered{i + 2, "", {}, false, 0})) == expected[i]);
+  CHECK(machine.phase() == phase::idle);
+
+  machine.on(offered{8, 20, generation_id{1}, false, false, 0});
+  machine.on(opened{{"manifest.json"}, ""});
+  for (std::uint64_t number = 11; number < 18; ++number)
+    machine.on(answered{number, "", {}, false, 0});
+  CHECK(words(machine.on(answered{18, "", {}, false, 0})) ==
+        "19: rename c/step-00000010 to c/.step-00000010.tmp\n");
+  CHECK(words(machine.on(answered{19, "", {}, false, 0})) == "20: remove c/.step-00000010.tmp\n");
+  CHECK(words(machine.on(answered{20, "", {}, false, 0})) ==
+        "written step 20 c/step-00000020 best \ndrop 8\n");
+}
+
+TEST_CASE("what is kept follows the policy", "[checkpoint]") {
+  checkpoint_drive drive{keep(2, 1)};
+  const std::vector<std::pair<std::int64_t, double>> run{
+      {10, 0.9}, {20, 0.5}, {30, 0.7}, {40, 0.8}, {50, 0.6}};
+  for (const auto& [step, loss] : run) {
+    drive.offer(step, loss);
+    drive.run();
+  }
+  CHECK(drive.written() == steps{10, 20, 30, 40, 50});
+  CHECK(drive.entries() == names{"latest", "step-00000020", "step-00000040", "step-00000050"});
+  CHECK(drive.held.empty());
+  const auto last = std::get<checkpointing::written>(*(drive.said.end() - 2));
+  CHECK(last.path == "run/checkpoints/step-00000050");
+  CHECK(last.best == "run/checkpoints/step-00000020");
+}
+
+TEST_CASE("one is in flight, one waits, a newer one takes its place", "[checkpoint]") {
+  checkpoint_drive drive{keep(-1, 0)};
+  for (const std::int64_t step : {10, 20, 30, 40}) drive.offer(step, 0.1);
+  CHECK(drive.held.size() == 1);  // the machine was still looking around: the first waited, too
+  drive.run();
+  CHECK(drive.written() == steps{40});
+
+  for (const std::int64_t step : {50, 60, 70}) drive.offer(step, 0.1);
+  CHECK(drive.held.size() == 2);
+  drive.run();
+  CHECK(drive.written() == steps{40, 50, 70});
+  CHECK(drive.held.empty());
+}
+
+TEST_CASE("one that must be written is not replaced", "[checkpoint]") {
+  checkpoint_drive drive{keep(-1, 0)};
+  drive.run();
+  drive.offer(10, 0.1);
+  drive.offer(20, 0.1, true);
+  drive.offer(30, 0.1);
+  drive.offer(40, 0.1);
+  drive.run();
+  CHECK(drive.written() == steps{10, 20, 40});
+}
+
+TEST_CASE("too many that must be written: the oldest is given up and said so", "[checkpoint]") {
+  checkpoint_drive drive{keep(-1, 0)};
+  drive.run();
+  drive.offer(0, 0.1);
+  for (std::int64_t step = 1; step <= 6; ++step) {
+    drive.offer(step, 0.1, true);
+    CHECK(drive.held.size() <= 1 + checkpoint_machine::must_limit);
+  }
+  drive.run();
+  CHECK(drive.written() == steps{0, 3, 4, 5, 6});
+  REQUIRE(drive.failures().size() == 2);
+  CHECK(drive.failures()[0].step == 1);
+  CHECK(drive.failures()[1].step == 2);
+  CHECK(drive.held.empty());
+}
+
+TEST_CASE("a snapshot of an older generation is dropped", "[checkpoint]") {
+  checkpoint_drive drive{keep(-1, 0)};
+  drive.run();
+  drive.offer(10, 0.1, false, 2);
+  drive.offer(20, 0.1, true, 1);
+  drive.run();
+  CHECK(drive.written() == steps{10});
+  CHECK(drive.held.empty());
+}
+
+TEST_CASE("flushed is said when nothing is pending", "[checkpoint]") {
+  checkpoint_drive drive{keep(1, 0)};
+  drive.tell(flush{});
+  CHECK(drive.said.empty());
+  drive.run();
+  CHECK(words(drive.said) == "flushed\n");
+  drive.said.clear();
+  drive.tell(flush{});
+  CHECK(words(drive.said) == "flushed\n");
+  drive.said.clear();
+  drive.offer(10, 0.1);
+  drive.offer(20, 0.1);
+  drive.tell(flush{});
+  drive.run();
+  CHECK(drive.written() == steps{10, 20});
+  CHECK(std::holds_alternative<checkpointing::flushed>(drive.said.back()));
+}
+
+TEST_CASE("one of a step that is there takes its place", "[checkpoint]") {
+  checkpoint_drive drive{keep(1, 0)};
+  drive.offer(10, 0.5);
+  drive.run();
+  drive.offer(10, 0.25);
+  drive.run();
+  CHECK(drive.written() == steps{10, 10});
+  CHECK(drive.entries() == names{"latest", "step-00000010"});
+  REQUIRE(drive.machine.kept().size() == 1);
+  CHECK(drive.machine.kept()[0].monitor == 0.25);
+}
+
+TEST_CASE("a resumed run learns what is there", "[checkpoint]") {
+  checkpoint_drive first{keep(2, 1)};
+  for (const auto& [step, loss] :
+       std::vector<std::pair<std::int64_t, double>>{{10, 0.1}, {20, 0.5}, {30, 0.4}, {40, 0.3}}) {
+    first.offer(step, loss);
+    first.run();
+  }
+  REQUIRE(first.entries() == names{"latest", "step-00000010", "step-00000030", "step-00000040"});
+  auto disk = first.disk;
+  disk.perform(storage_ops::make_folder{"run/checkpoints/.step-00000050.tmp/deep"});
+
+  checkpoint_drive second{keep(2, 1), disk, 40};
+  second.run();
+  CHECK(second.entries() == first.entries());
+  REQUIRE(second.machine.kept() == first.machine.kept());
+  second.offer(50, 0.2);
+  second.run();
+  CHECK(second.entries() == names{"latest", "step-00000010", "step-00000040", "step-00000050"});
+}
+
+TEST_CASE("checkpoints of a branch that was given up go with the first commit", "[checkpoint]") {
+  checkpoint_drive first{keep(-1, 0)};
+  for (const std::int64_t step : {10, 20, 30}) {
+    first.offer(step, 0.1);
+    first.run();
+  }
+  checkpoint_drive second{keep(-1, 0), first.disk, 10};
+  second.run();
+  CHECK(second.entries() == first.entries());
+  second.offer(25, 0.1);
+  second.run();
+  CHECK(second.entries() == names{"latest", "step-00000010", "step-00000025"});
+  second.offer(20, 0.1);  // the run went back
+  second.run();
+  CHECK(second.entries() == names{"latest", "step-00000010", "step-00000020"});
+}
+
+TEST_CASE("a new run leaves alone what it finds", "[checkpoint]") {
+  checkpoint_drive first{keep(-1, 0)};
+  first.offer(10, 0.1);
+  first.run();
+  checkpoint_drive second{keep(1, 0), first.disk};
+  second.offer(5, 0.1);
+  second.run();
+  CHECK(second.entries() == names{"latest", "step-00000005", "step-00000010"});
+}
+
+TEST_CASE("a damaged manifest of an earlier checkpoint is no obstacle", "[checkpoint]") {
+  checkpoint_drive first{keep(-1, 0)};
+  first.offer(10, 0.1);
+  first.run();
+  auto disk = first.disk;
+  disk.perform(storage_ops::remove{"run/checkpoints/step-00000010/manifest.json"});
+  checkpoint_drive second{keep(1, 1), disk, 10};
+  second.run();
+  REQUIRE(second.machine.kept().size() == 1);
+  CHECK_FALSE(second.machine.kept()[0].has_monitor);
+  second.offer(20, 0.1);
+  second.run();
+  CHECK(second.entries() == names{"latest", "step-00000020"});
+}
+
+TEST_CASE("a snapshot that cannot be encoded is a failure of its own", "[checkpoint]") {
+  checkpoint_machine machine{{keep(1, 0), "c", "manifest.json", {}}};
+  machine.on(begin{});
+  machine.on(answered{1, "", {}, false, 0});
+  machine.on(offered{1, 10, generation_id{1}, false, false, 0});
+  CHECK(words(machine.on(opened{{}, "not UTF-8"})) == "failed step 10: not UTF-8\ndrop 1\n");
+  CHECK(words(machine.on(offered{2, 20, generation_id{1}, false, false, 0})) == "open 2\n");
+}
+
+TEST_CASE("any single failing operation is reported and overcome", "[checkpoint]") {
+  for (const bool replace : {false, true}) {
+    checkpoint_drive before{keep(1, 0)};
+    before.offer(10, 0.1);
+    before.run();
+    before.said.clear();
+    before.done = 0;
+    const std::int64_t next = replace ? 10 : 20;
+    auto whole = before;
+    whole.offer(next, 0.1);
+    whole.run();
+    CHECK(whole.done == (replace ? 10 : 12));
+    for (std::uint64_t n = 0; n < whole.done; ++n) {
+      INFO("operation " << n << (replace ? " of a replacement" : ""));
+      auto drive = before;
+      drive.fails = [n](std::uint64_t number) { return number == n; };
+      drive.offer(next, 0.1);
+      drive.run();
+      const bool fine = drive.written() == steps{next};
+      CHECK(fine == (n >= 10));  // a removal that fails is no failure of the write
+      CHECK(drive.failures().size() == 1);
+      CHECK(drive.held.empty());
+      drive.said.clear();
+      drive.offer(30, 0.1);
+      drive.run();
+      CHECK(drive.written() == steps{30});
+      CHECK(drive.failures().empty());
+      for (const auto& name : drive.entries())
+        if (name.starts_with(".")) CHECK(fine);  // a removal that failed waits for the next start
+      checkpoint_drive restarted{keep(1, 0), drive.disk, 30};
+      restarted.offer(40, 0.1);
+      restarted.run();
+      CHECK(restarted.entries() == names{"latest", "step-00000040"});
+    }
+  }
+}
+
+TEST_CASE("a disk that stays full costs reports, not checkpoints", "[checkpoint]") {
+  checkpoint_drive drive{keep(1, 0)};
+  drive.offer(10, 0.1);
+  drive.run();
+  const auto full_from = drive.done + 3;
+  drive.fails = [=](std::uint64_t number) { return number >= full_from; };
+  for (const std::int64_t step : {20, 30}) {
+    drive.offer(step, 0.1);
+    drive.run();
+  }
+  CHECK(drive.failures().size() == 2);
+  CHECK_THAT(drive.failures()[0].text, Catch::Contains("stays until the next start"));
+  CHECK(drive.written() == steps{10});
+  CHECK(drive.machine.kept().size() == 1);
+  drive.fails = {};
+  drive.offer(40, 0.1);
+  drive.run();
+  CHECK(drive.written() == steps{10, 40});
+}
+
+TEST_CASE("late and double answers change nothing", "[checkpoint]") {
+  checkpoint_drive drive{keep(1, 0)};
+  drive.offer(10, 0.1);
+  while (drive.machine.phase() != phase::publishing) REQUIRE(drive.step());
+  const auto before = drive.machine;
+  for (const std::uint64_t number :
+       {std::uint64_t{0}, drive.in_flight->number - 1, drive.in_flight->number + 1}) {
+    CHECK(drive.machine.on(answered{number, "late", {}, false, 0}).empty());
+    CHECK(drive.machine == before);
+  }
+  drive.run();
+  CHECK(drive.machine.on(answered{drive.done, "", {}, false, 0}).empty());
+  CHECK_THROWS_AS(drive.machine.on(begin{}), internal_error);
+  CHECK_THROWS_AS(drive.machine.on(opened{}), internal_error);
+}
+
+TEST_CASE("the machine is a value that can be told apart and read", "[checkpoint]") {
+  checkpoint_drive drive{keep(1, 1)};
+  drive.offer(10, 0.5);
+  std::vector<checkpoint_machine> seen;
+  while (drive.in_flight) {
+    for (const auto& earlier : seen) {
+      CHECK_FALSE(earlier == drive.machine);
+      CHECK(earlier.digest() != drive.machine.digest());
+    }
+    seen.push_back(drive.machine);
+    CHECK(seen.back() == drive.machine);
+    CHECK(seen.back().digest() == drive.machine.digest());
+    drive.step();
+  }
+  CHECK(
+      shown(seen[3]) ==
+      "checkpoints writing step 10 at write run/checkpoints/.step-00000010.tmp/model.safetensors");
+  CHECK(shown(drive.machine) == "checkpoints idle; kept: step 10 (0.5)");
+}
+
+// Whatever comes, in whatever order: each snapshot is let go exactly once (the drive throws
+// otherwise), the machine comes to rest, and what it says it keeps is on the disk.
+TEST_CASE("random runs come to rest with what they say on the disk", "[checkpoint]") {
+  for (std::uint32_t seed = 0; seed < 300; ++seed) {
+    INFO("seed " << seed);
+    std::mt19937 draw{seed};
+    checkpoint_drive drive{
+        keep(static_cast<std::int32_t>(draw() % 4) - 1, static_cast<std::int32_t>(draw() % 3))};
+    const auto rate = draw() % 12;
+    drive.fails = [=](std::uint64_t number) {
+      return rate < 6 &&
+             std::mt19937{seed * 1000 + static_cast<std::uint32_t>(number)}() % 13 < rate;
+    };
+    std::int64_t step = 0;
+    for (int i = 0; i < 60; ++i) {
+      if (draw() % 3 == 0)
+        drive.offer(step += draw() % 3, static_cast<double>(draw() % 100), draw() % 4 == 0);
+      else
+        drive.step();
+    }
+    drive.run();
+    CHECK(drive.held.empty());
+    CHECK(drive.machine.phase() == phase::idle);
+    drive.fails = {};
+    drive.offer(step + 1, 0.5, true);
+    drive.tell(flush{});
+    drive.run();
+    CHECK(std::holds_alternative<checkpointing::flushed>(drive.said.back()));
+    CHECK(drive.written().back() == step + 1);
+    const auto there = drive.entries();
+    for (const auto& one : drive.machine.kept())
+      CHECK(std::find(there.begin(), there.end(), checkpoint_folder_name(one.step)) != there.end());
+  }
+}
