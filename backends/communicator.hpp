@@ -122,7 +122,7 @@ public:
 
   /// True while the owning lane waits for its peers in here: a hook that waits is not a hook that
   /// hangs.
-  virtual bool waiting() const noexcept { return false; }
+  virtual bool waiting() const noexcept = 0;
 
   /// Memory that this communicator reduces fastest (aligned; huge pages where allowed). Freed with
   /// the last owner.

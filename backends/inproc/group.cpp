@@ -45,6 +45,18 @@ std::size_t channel::member(std::int32_t rank) const {
                                   members.begin());
 }
 
+/// Says from outside that a rank is inside of wait(), as long as it lives.
+class marked_as_waiting {
+public:
+  explicit marked_as_waiting(std::atomic<bool>& flag) : flag_(flag) { flag_ = true; }
+  ~marked_as_waiting() { flag_ = false; }
+  marked_as_waiting(const marked_as_waiting&) = delete;
+  marked_as_waiting& operator=(const marked_as_waiting&) = delete;
+
+private:
+  std::atomic<bool>& flag_;
+};
+
 /// One rank's view of an operation.
 class group::waiting final : public work {
 public:
@@ -65,6 +77,7 @@ public:
   }
 
   void wait() override {
+    const marked_as_waiting mark{group_->waiters_[static_cast<std::size_t>(in_->members[member_])]};
     for (;;) {
       const auto seen = in_->changes.now();
       if (operation_->status() != work_status::pending) break;

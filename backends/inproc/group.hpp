@@ -38,7 +38,10 @@ public:
   /// `ranks`: how many are open on these `cores`, in this group and others. While they are no
   /// more than cores, waiters spin.
   group(std::int32_t world, std::shared_ptr<const std::atomic<int>> ranks, int cores)
-      : world_(world), ranks_(std::move(ranks)), cores_(cores) {}
+      : world_(world),
+        ranks_(std::move(ranks)),
+        cores_(cores),
+        waiters_(static_cast<std::size_t>(world)) {}
 
   std::int32_t world() const { return world_; }
   std::shared_ptr<channel> among(const std::vector<std::int32_t>& members);
@@ -53,6 +56,10 @@ public:
   void abort(std::string_view why) noexcept;
   bool aborted() const noexcept { return aborted_.load(std::memory_order_seq_cst); }
   bool quiescent() const noexcept;
+  /// The rank's lane is inside of wait().
+  bool waits(std::int32_t rank) const noexcept {
+    return waiters_[static_cast<std::size_t>(rank)].load(std::memory_order_relaxed);
+  }
   /// A rank's handle is gone: what needs it can not end well any more.
   void depart(std::int32_t rank) noexcept;
   /// The first reason of `abort`.
@@ -79,6 +86,7 @@ private:
   const std::int32_t world_;
   const std::shared_ptr<const std::atomic<int>> ranks_;
   const int cores_;
+  std::vector<std::atomic<bool>> waiters_;  // by world rank
 
   mutable std::mutex mutex_;  // before a channel's
   std::vector<std::shared_ptr<channel>> channels_;

@@ -148,6 +148,7 @@ public:
   void abort(std::string_view why) noexcept override { group_->abort(why); }
   bool aborted() const noexcept override { return group_->aborted(); }
   bool quiescent() const noexcept override { return group_->quiescent(); }
+  bool waiting() const noexcept override { return group_->waits(who_.rank); }
 
 private:
   const std::shared_ptr<inproc::channel>& channel_of(const subgroup& among);
