@@ -2,6 +2,7 @@
 // tests build others from simulated adapters.
 #pragma once
 
+#include "backends/checkpoint_io.hpp"
 #include "backends/communicator.hpp"
 #include "backends/entropy.hpp"
 #include "backends/lane.hpp"
@@ -21,6 +22,7 @@ struct ports {
   std::vector<std::shared_ptr<communicator_backend>> communicators;  ///< in order of preference
   std::shared_ptr<lane_backend> lanes;
   std::shared_ptr<storage> files;
+  std::shared_ptr<const checkpoint_io> checkpoints;  ///< null: no checkpoints are written
   std::shared_ptr<process_control> processes;
   std::shared_ptr<troupe::entropy> random;
   std::function<std::chrono::nanoseconds()> now;  ///< monotonic

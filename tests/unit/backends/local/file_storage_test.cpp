@@ -103,8 +103,8 @@ TEST_CASE("more than the bound is a broken invariant", "[storage]") {
   });
   entered.get_future().get();
   const auto count = [&](storage_result) { ++answered; };
-  for (std::size_t i = 0; i < file_storage::waiting_limit; ++i) files.submit(small("more"), count);
-  CHECK_THROWS_AS(files.submit(small("one too many"), count), internal_error);
+  for (std::size_t i = 0; i < file_storage::waiting_limit; ++i) files.submit(ops::list{"."}, count);
+  CHECK_THROWS_AS(files.submit(ops::list{"."}, count), internal_error);
   held.set_value();
 }
 

@@ -1,0 +1,210 @@
+#include "actors/checkpointer.hpp"
+
+#include "actors/checkpoint_machine.hpp"
+#include "messages/failure.hpp"
+
+#include <filesystem>
+#include <map>
+#include <mutex>
+#include <optional>
+#include <utility>
+
+namespace troupe {
+
+namespace {
+
+// Keeps the checkpointer alive while the storage works for it, and never longer than it lives: an
+// answer that comes too late finds nobody.
+class addressee {
+public:
+  void set(checkpointer_actor who) {
+    const std::lock_guard lock{guard_};
+    who_ = std::move(who);
+  }
+  checkpointer_actor take() {
+    const std::lock_guard lock{guard_};
+    return std::exchange(who_, nullptr);
+  }
+
+private:
+  std::mutex guard_;
+  checkpointer_actor who_;
+};
+
+// Whether the run goes on from a checkpoint of its own folder, and from which.
+std::optional<std::int64_t> resumed_step(const job& what, const std::string& folder) {
+  if (what.resume.empty()) return std::nullopt;
+  auto path = std::filesystem::path{what.resume}.lexically_normal();
+  if (!path.has_filename()) path = path.parent_path();
+  const auto step = step_of_checkpoint_folder(path.filename().string());
+  if (step < 0 || path.parent_path() != std::filesystem::path{folder}.lexically_normal())
+    return std::nullopt;
+  return step;
+}
+
+struct monitored {
+  bool there = false;
+  double number = 0;
+};
+
+monitored monitor_of(const checkpoint_policy& policy, const metrics& logged) {
+  const auto found = logged.find(policy.monitor);
+  return found == logged.end() ? monitored{} : monitored{true, found->second};
+}
+
+struct checkpointer_state {
+  static constexpr const char* name = "checkpointer";
+
+  checkpointer_actor::pointer self = nullptr;
+  std::shared_ptr<const checkpoint_io> io;
+  std::shared_ptr<storage> files;
+  caf::actor_addr supervisor;  // weak: the supervisor holds its checkpointer
+  checkpoint_policy policy;
+  std::optional<checkpoint_machine> machine;
+  std::map<std::uint64_t, snapshot_ptr> held;  // by ticket
+  std::uint64_t tickets = 0;
+  std::uint64_t generation = 0;       // of the newest snapshot
+  std::vector<checkpoint_file> open;  // the files of the one being written
+  std::uint64_t open_ticket = 0;
+  std::shared_ptr<addressee> waiting = std::make_shared<addressee>();
+
+  ~checkpointer_state() { waiting->take(); }
+
+  void offer(const write_checkpoint& m);
+  void answered(const storage_answered& m);
+  void feed(const checkpointing::event& e);
+  void report(checkpoint_report what);
+  storage_op port_operation(const checkpointing::operation& what) const;
+
+  void carry_out(const checkpointing::open& a);
+  void carry_out(const checkpointing::drop& a);
+  void carry_out(const checkpointing::store& a);
+  void carry_out(const checkpointing::written& a);
+  void carry_out(const checkpointing::failed& a);
+  void carry_out(const checkpointing::flushed& a);
+};
+
+void checkpointer_state::feed(const checkpointing::event& e) {
+  for (const auto& a : machine->on(e)) std::visit([this](const auto& what) { carry_out(what); }, a);
+}
+
+void checkpointer_state::offer(const write_checkpoint& m) {
+  if (!m.what) throw internal_error("checkpointer: a snapshot that is none");
+  const auto monitor = monitor_of(policy, m.what->loop.last);
+  generation = std::max(generation, m.at.generation.value());
+  held[++tickets] = m.what;
+  feed(checkpointing::offered{tickets, m.what->loop.steps, m.at.generation, m.must, monitor.there,
+                              monitor.number});
+}
+
+void checkpointer_state::carry_out(const checkpointing::open& a) {
+  checkpointing::opened e;
+  open_ticket = a.ticket;
+  try {
+    open = io->encode(*held.at(a.ticket));
+    for (const auto& file : open) e.files.push_back(file.name);
+  } catch (const std::exception& error) {
+    e.why = error.what();
+    if (e.why.empty()) e.why = "its checkpoint IO failed without a word";
+  }
+  feed(e);
+}
+
+void checkpointer_state::carry_out(const checkpointing::drop& a) {
+  held.erase(a.ticket);
+  if (a.ticket == open_ticket) open.clear();
+}
+
+storage_op checkpointer_state::port_operation(const checkpointing::operation& what) const {
+  return std::visit(
+      [this](const auto& x) -> storage_op {
+        if constexpr (std::is_same_v<decltype(x), const checkpointing::write_file&>)
+          return storage_ops::write{x.path, open.at(x.file).chunks};
+        else
+          return x;
+      },
+      what);
+}
+
+void checkpointer_state::carry_out(const checkpointing::store& a) {
+  waiting->set(checkpointer_actor{self});
+  files->submit(port_operation(a.what), [to = waiting, number = a.number](storage_result result) {
+    if (const auto who = to->take())
+      caf::anon_send(
+          who, storage_answered{number, std::make_shared<const storage_answer>(std::move(result))});
+  });
+}
+
+void checkpointer_state::answered(const storage_answered& m) {
+  checkpointing::answered e;
+  e.number = m.id;
+  e.text = m.what->error && m.what->text.empty() ? m.what->error.message() : m.what->text;
+  e.names = m.what->names;
+  if (m.what->bytes) {
+    try {
+      const auto monitor = monitor_of(policy, io->facts(*m.what->bytes, "manifest").loop.last);
+      e.has_monitor = monitor.there;
+      e.monitor = monitor.number;
+    } catch (const std::exception& error) {
+      e.text = error.what();
+    }
+  }
+  feed(e);
+}
+
+void checkpointer_state::report(checkpoint_report what) {
+  if (const auto to = caf::actor_cast<supervisor_actor>(supervisor)) self->send(to, what);
+}
+
+void checkpointer_state::carry_out(const checkpointing::written& a) {
+  report({a.step, a.path, a.best, nullptr});
+}
+
+void checkpointer_state::carry_out(const checkpointing::failed& a) {
+  auto why = std::make_shared<caught>();
+  why->original = std::make_exception_ptr(user_error(errc::checkpoint, a.text));
+  why->record = describe(why->original);
+  why->record.hook = "save_checkpoint";
+  why->record.step = a.step;
+  why->record.generation = generation;
+  report({a.step, {}, {}, std::move(why)});
+}
+
+void checkpointer_state::carry_out(const checkpointing::flushed&) {
+  if (const auto to = caf::actor_cast<supervisor_actor>(supervisor))
+    self->send(to, flushed{"checkpointer", {}});
+  self->quit();
+}
+
+using checkpointer_pointer = checkpointer_actor::stateful_pointer<checkpointer_state>;
+
+}  // namespace
+
+spawn_checkpointer_fn checkpointers(std::shared_ptr<const checkpoint_io> io) {
+  return [io = std::move(io)](caf::actor_system& system, actor_trouble trouble, const job& what,
+                              std::shared_ptr<storage> files, supervisor_actor supervisor) {
+    const auto folder = (std::filesystem::path{what.run_folder} / checkpoints_folder).string();
+    checkpoint_machine::settings settings{what.options.checkpoint, folder, io->commit_file(),
+                                          resumed_step(what, folder)};
+    return seam::spawn<checkpointer_actor, checkpointer_state>(
+        system, std::move(trouble),
+        [=, weak = supervisor.address()](
+            checkpointer_pointer self) -> checkpointer_actor::behavior_type {
+          auto& s = self->state;
+          s.self = self;
+          s.io = io;
+          s.files = files;
+          s.supervisor = weak;
+          s.policy = settings.policy;
+          s.machine.emplace(settings);
+          s.feed(checkpointing::begin{});
+          return {
+              [&s](const write_checkpoint& m) { s.offer(m); },
+              [&s](const storage_answered& m) { s.answered(m); },
+              [&s](const flush&) { s.feed(checkpointing::flush{}); },
+          };
+        });
+  };
+}
+
+}  // namespace troupe
