@@ -12,6 +12,7 @@
 #include <mutex>
 #include <thread>
 
+#include "actors/checkpointer.hpp"
 #include "actors/supervisor.hpp"
 
 namespace troupe {
@@ -131,6 +132,7 @@ supervisor_actor session::engine::launch(job what, std::function<void(job_outcom
   setup.id = job_id{world.random->draw()};
   setup.what = std::move(what);
   setup.world = world;
+  if (world.checkpoints) setup.spawn_checkpointer = checkpointers(world.checkpoints);
   const auto number = [&] {
     const std::lock_guard lock(guard);
     return next++;

@@ -5,6 +5,7 @@
 #include <chrono>
 #include <filesystem>
 
+#include "backends/checkpoint/safetensors_io.hpp"
 #include "backends/inproc/inproc.hpp"
 #include "backends/local/file_storage.hpp"
 
@@ -45,6 +46,7 @@ ports local_ports() {
   world.lanes = std::make_shared<thread_lanes>(monotonic_now);
 
   world.files = std::make_shared<file_storage>(std::filesystem::current_path().string());
+  world.checkpoints = safetensors_checkpoints({{"troupe", TROUPE_VERSION}});
   world.processes = std::make_shared<in_process>();
   world.random = std::make_shared<kernel_entropy>();
   world.now = monotonic_now;
