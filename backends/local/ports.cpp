@@ -46,7 +46,7 @@ ports local_ports() {
   world.lanes = std::make_shared<thread_lanes>(monotonic_now);
 
   world.files = std::make_shared<file_storage>(std::filesystem::current_path().string());
-  world.checkpoints = safetensors_checkpoints({});
+  world.checkpoints = safetensors_checkpoints({{"troupe", TROUPE_VERSION}});
   world.processes = std::make_shared<in_process>();
   world.random = std::make_shared<kernel_entropy>();
   world.now = monotonic_now;

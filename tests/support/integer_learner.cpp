@@ -1,5 +1,6 @@
 #include "tests/support/integer_learner.hpp"
 
+#include <cstring>
 #include <utility>
 
 namespace troupe::testing {
@@ -21,6 +22,7 @@ hook_outcome integer_learner::on(const hook& h, const closure& inner) {
   if (const auto* x = std::get_if<hooks::process_dataloader>(&h)) return lengths(x->at.stage);
   if (const auto* x = std::get_if<hooks::optimizer_step>(&h)) return step(*x, inner);
   if (const auto* x = std::get_if<hooks::save_checkpoint>(&h)) return save(*x);
+  if (const auto* x = std::get_if<hooks::load_checkpoint>(&h)) return load(*x);
   if (const auto* x = std::get_if<hooks::backward>(&h)) backward(*x);
   if (std::holds_alternative<hooks::optimizer_zero_grad>(h)) gradient_.assign(weights_.size(), 0);
   if (const auto* x = std::get_if<hooks::barrier>(&h)) {
@@ -87,6 +89,16 @@ hook_outcome integer_learner::save(const hooks::save_checkpoint& h) const {
                               bytes, bytes + weights_.size() * sizeof(std::int64_t))});
   hook_outcome out;
   out.snapshot = std::move(state);
+  return out;
+}
+
+hook_outcome integer_learner::load(const hooks::load_checkpoint& h) {
+  const auto state = options_.load(h.path);
+  const auto& bytes = *state.model.at(0).bytes;
+  weights_.resize(bytes.size() / sizeof(std::int64_t));
+  std::memcpy(weights_.data(), bytes.data(), bytes.size());
+  hook_outcome out;
+  if (h.what == hooks::load_checkpoint::part::everything) out.restored = state.loop;
   return out;
 }
 

@@ -19,6 +19,8 @@ struct integer_options {
   bool can_wait = false;
   /// Called at every hook, on the lane's side; may throw.
   std::function<void(const learner_context& context, const hook& what)> at_hook;
+  /// Reads a checkpoint; needed by runs that resume.
+  std::function<snapshot(const std::string& path)> load;
 };
 
 /// Weight i moves each step by the sum over consumed samples s of (s + 1) * (i + 1), all in
@@ -43,6 +45,7 @@ private:
   void backward(const hooks::backward& h);
   void wait_for(const work_ptr& what);
   hook_outcome save(const hooks::save_checkpoint& h) const;
+  hook_outcome load(const hooks::load_checkpoint& h);
 
   learner_context context_;
   integer_options options_;

@@ -221,13 +221,17 @@ void memory_disk::unload(const fs::path& to) const {
 
 void memory_storage::submit(storage_op op, std::function<void(storage_result)> done) {
   waiting_.emplace_back(std::move(op), std::move(done));
+  if (submitted) submitted();
 }
 
 bool memory_storage::step() {
   if (waiting_.empty()) return false;
   auto [op, done] = std::move(waiting_.front());
   waiting_.pop_front();
-  done(disk_.perform(op));
+  const auto refusal = fault ? fault(op) : std::string{};
+  done(refusal.empty()
+           ? disk_.perform(op)
+           : storage_result{std::make_error_code(std::errc::io_error), refusal, nullptr, {}});
   return true;
 }
 

@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <deque>
 #include <filesystem>
+#include <functional>
 #include <map>
 #include <memory>
 #include <string>
@@ -66,6 +67,11 @@ public:
     while (step()) continue;
   }
   const memory_disk& disk() const { return disk_; }
+
+  /// Called with each operation before it is done; a text is the error it ends with instead.
+  std::function<std::string(const storage_op&)> fault;
+  /// Called when an operation was submitted, to arrange for a `step`.
+  std::function<void()> submitted;
 
 private:
   memory_disk disk_;

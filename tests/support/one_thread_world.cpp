@@ -4,6 +4,9 @@
 #include <optional>
 #include <stdexcept>
 
+#include "actors/checkpointer.hpp"
+#include "backends/checkpoint/safetensors_io.hpp"
+
 namespace troupe::testing {
 
 namespace {
@@ -60,6 +63,11 @@ ports one_thread_world::make_ports() {
     return std::chrono::nanoseconds{1 + (*costs)() % 100'000};
   };
   world.lanes = std::make_shared<inline_lanes>(later, time, cost);
+  files_->submitted = [this, later, costs] {
+    later(std::chrono::nanoseconds{1 + (*costs)() % 1'000'000}, [this] { files_->step(); });
+  };
+  world.files = files_;
+  world.checkpoints = safetensors_checkpoints({});
   world.processes = std::make_shared<at_once>();
   world.random = std::make_shared<seeded_entropy>(random_());
   world.now = time;
@@ -91,6 +99,7 @@ job_outcome one_thread_world::run(job what,
   setup.id = job_id{random_()};
   setup.what = std::move(what);
   setup.world = make_ports();
+  setup.spawn_checkpointer = checkpointers(setup.world.checkpoints);
   setup.complete = [&](job_outcome outcome) { ended = std::move(outcome); };
   auto supervisor = spawn_supervisor(system_, std::move(setup));
   caf::anon_send(supervisor, begin_job{});

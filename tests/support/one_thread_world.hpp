@@ -13,6 +13,7 @@
 #include "actors/supervisor.hpp"
 #include "backends/inproc/inproc.hpp"
 #include "backends/simulated/inline_lane.hpp"
+#include "tests/support/memory_disk.hpp"
 
 namespace troupe::testing {
 
@@ -28,6 +29,8 @@ public:
   job_outcome run(job what, std::function<void(std::int64_t, supervisor_actor)> at_event = {});
 
   caf::actor_system& system() { return system_; }
+  /// What jobs with a run folder write to; each operation takes its time.
+  memory_storage& files() { return *files_; }
   std::chrono::nanoseconds now();
   std::int64_t events() const { return events_; }
 
@@ -40,6 +43,7 @@ private:
   std::mt19937_64 random_;
   std::multimap<std::chrono::nanoseconds, std::function<void()>> later_;
   std::int64_t events_ = 0;
+  std::shared_ptr<memory_storage> files_ = std::make_shared<memory_storage>();
 };
 
 }  // namespace troupe::testing

@@ -1,0 +1,148 @@
+// Goal: the checkpointer actor beside whole jobs, in one thread and on a disk that is a value: what
+// the caller is told is on the disk, whatever the schedule; a disk that fails or hangs costs
+// reports and a named survivor, never the job.
+#include "backends/checkpoint/run_checkpoints.hpp"
+#include "tests/support/integer_learner.hpp"
+#include "tests/support/one_thread_world.hpp"
+#include "tests/support/temporary_folder.hpp"
+
+#include <cstring>
+
+#include "tests/support/catch.hpp"
+
+using namespace troupe;
+using namespace troupe::testing;
+
+namespace {
+
+job saving_job(std::int32_t ranks = 3) {
+  job what;
+  what.options.ranks = ranks;
+  what.options.batch_size = 2;
+  what.options.max_epochs = 3;
+  what.options.checkpoint.every_n_steps = 2;
+  what.options.checkpoint.monitor = "train/loss";
+  what.recipe = std::make_shared<integer_recipe>(integer_options{});
+  what.run_folder = "run";
+  return what;
+}
+
+std::vector<std::int64_t> integers_of(const tensor_blob& tensor) {
+  std::vector<std::int64_t> numbers(tensor.bytes->size() / sizeof(std::int64_t));
+  std::memcpy(numbers.data(), tensor.bytes->data(), tensor.bytes->size());
+  return numbers;
+}
+
+std::vector<std::string> names_in(const memory_storage& files, const std::string& folder) {
+  auto copy = files.disk();
+  return copy.perform(storage_ops::list{folder}).names;
+}
+
+}  // namespace
+
+TEST_CASE("what the caller is told is on the disk under any schedule", "[simulated][checkpoint]") {
+  for (std::uint64_t seed = 0; seed < 60; ++seed) {
+    INFO("seed " << seed);
+    one_thread_world world(seed);
+    const auto what = saving_job();
+    const auto outcome = world.run(what);
+    if (!outcome.ok()) FAIL(render(outcome.failed_with->record));
+    CHECK(outcome.late.empty());
+    CHECK(outcome.survivors.empty());
+    CHECK(outcome.last_checkpoint ==
+          "run/checkpoints/" + checkpoint_folder_name(outcome.loop.steps));
+    REQUIRE(world.system().registry().running() == 0);
+
+    temporary_folder folder;
+    world.files().disk().unload(folder.path());
+    const auto found = latest_checkpoint(folder.path() / "run");
+    CHECK(found.path == (folder.path() / outcome.last_checkpoint).string());
+    CHECK(found.refused.empty());
+    const auto state = read_checkpoint(found.path);
+    CHECK(state.loop.steps == outcome.loop.steps);
+    CHECK(integers_of(state.model.at(0)) ==
+          expected_integers({}, 3, what.options, outcome.loop.steps));
+    CHECK(std::filesystem::exists(folder.path() / outcome.best_checkpoint / "manifest.json"));
+    CHECK(names_in(world.files(), "run/checkpoints").size() <= 3);  // latest, last, best
+  }
+}
+
+TEST_CASE("a disk that is full costs reports, not the job", "[simulated][checkpoint]") {
+  one_thread_world world(1);
+  world.files().fault = [](const storage_op& op) -> std::string {
+    const auto* write = std::get_if<storage_ops::write>(&op);
+    return write ? write->path + ": no space left on device; free some" : "";
+  };
+  const auto outcome = world.run(saving_job());
+  REQUIRE(outcome.ok());
+  CHECK(outcome.status == job_outcome::ending::finished);
+  CHECK(outcome.last_checkpoint.empty());
+  REQUIRE_FALSE(outcome.late.empty());
+  for (const auto& f : outcome.late) {
+    CHECK(f.type == "troupe::user_error");
+    CHECK(f.hook == "save_checkpoint");
+    CHECK_THAT(f.what, Catch::Contains("no space left on device; free some"));
+  }
+  CHECK(names_in(world.files(), "run/checkpoints").empty());
+}
+
+TEST_CASE("a disk that fails for a while costs the checkpoints of that while",
+          "[simulated][checkpoint]") {
+  for (std::uint64_t seed = 0; seed < 20; ++seed) {
+    INFO("seed " << seed);
+    one_thread_world world(seed);
+    int operations = 0;
+    world.files().fault = [&](const storage_op&) -> std::string {
+      return ++operations > 2 && operations < 9 ? "input/output error" : "";
+    };
+    const auto outcome = world.run(saving_job());
+    REQUIRE(outcome.ok());
+    CHECK_FALSE(outcome.late.empty());
+    REQUIRE_FALSE(outcome.last_checkpoint.empty());
+    temporary_folder folder;
+    world.files().disk().unload(folder.path());
+    CHECK(latest_checkpoint(folder.path() / "run").path ==
+          (folder.path() / outcome.last_checkpoint).string());
+  }
+}
+
+TEST_CASE("a disk that hangs is named, and the job ends", "[simulated][checkpoint]") {
+  one_thread_world world(3);
+  world.files().fault = [&](const storage_op&) -> std::string {
+    world.files().submitted = [] {};  // nobody will do the next one
+    return "";
+  };
+  const auto outcome = world.run(saving_job());
+  CHECK(outcome.ok());
+  CHECK(outcome.survivors == std::vector<std::string>{"checkpointer: still writing"});
+  CHECK(world.system().registry().running() == 1);
+  world.files().settle();  // the disk is back: the checkpointer finishes and ends
+}
+
+TEST_CASE("a run stopped at any step and resumed ends as one that was not",
+          "[simulated][checkpoint]") {
+  for (std::int64_t stop = 1; stop < 12; ++stop) {
+    INFO("stopped after step " << stop);
+    one_thread_world world(static_cast<std::uint64_t>(stop));
+    auto what = saving_job();
+    integer_options options;
+    options.load = [&](const std::string& path) {
+      temporary_folder folder;
+      world.files().disk().unload(folder.path());
+      return read_checkpoint(folder.path() / path);
+    };
+    what.recipe = std::make_shared<integer_recipe>(options);
+    what.options.max_steps = stop;
+    const auto first = world.run(what);
+    REQUIRE(first.ok());
+    CHECK(first.loop.steps == stop);
+    what.options.max_steps.reset();
+    what.resume = first.last_checkpoint;
+    const auto second = world.run(what);
+    if (!second.ok()) FAIL(render(second.failed_with->record));
+    CHECK(second.loop.steps == 12);
+    CHECK(integers_of(second.weights->model.at(0)) == expected_integers({}, 3, what.options, 12));
+    CHECK(second.last_checkpoint == "run/checkpoints/step-00000012");
+    CHECK(names_in(world.files(), "run/checkpoints").size() <= 3);
+  }
+}
