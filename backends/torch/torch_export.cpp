@@ -26,8 +26,12 @@ using c10::IValue;
 constexpr const char* lightning_version = "2.0.0";
 
 /// Untyped containers: typed ones are pickled with names that weights_only refuses.
-c10::impl::GenericDict text_keys() { return {c10::StringType::get(), AnyType::get()}; }
-c10::impl::GenericDict number_keys() { return {c10::IntType::get(), AnyType::get()}; }
+c10::impl::GenericDict text_keys() {
+  return c10::impl::GenericDict{c10::StringType::get(), AnyType::get()};
+}
+c10::impl::GenericDict number_keys() {
+  return c10::impl::GenericDict{c10::IntType::get(), AnyType::get()};
+}
 c10::impl::GenericList any_list() { return c10::impl::GenericList{AnyType::get()}; }
 
 IValue option_of(const json& x) {
