@@ -16,7 +16,7 @@ public:
   lane_thread& operator=(const lane_thread&) = delete;
 
 private:
-  int before_;
+  int before_ = 0;
 };
 
 }  // namespace troupe
