@@ -1,0 +1,27 @@
+// The built-in data sets by name.
+#pragma once
+
+#include <span>
+#include <string_view>
+
+#include "backends/torch/data.hpp"
+#include "backends/torch/synthetic.hpp"
+
+namespace troupe {
+
+/// Keys `data.*`. What a data set does not know of, it ignores.
+struct data_options {
+  std::string folder;  ///< `--data-dir`; empty: where the Debian package puts it
+  synthetic_options made_up;
+};
+
+struct data_entry {
+  std::string_view name;
+  std::string_view summary;
+  data_ptr (*make)(const data_options& options);
+};
+std::span<const data_entry> data_catalog();
+/// Throws user_error that lists the names there are.
+const data_entry& find_data(std::string_view name);
+
+}  // namespace troupe

@@ -1,0 +1,176 @@
+#include <condition_variable>
+#include <deque>
+#include <exception>
+#include <mutex>
+#include <numeric>
+#include <optional>
+#include <thread>
+
+#include "backends/torch/data.hpp"
+#include "backends/torch/lane_thread.hpp"
+#include "backends/torch/rank_random.hpp"
+#include "messages/failure.hpp"
+
+namespace troupe {
+
+namespace {
+
+/// One way through the data: micro-batches next .. last - 1 of an epoch.
+struct pass {
+  std::uint64_t number = 0;
+  std::int64_t epoch = 0;
+  std::int64_t next = 0;
+  std::int64_t last = 0;
+};
+
+/// Makes batches; used by one thread at a time.
+class assembler {
+public:
+  assembler(dataset_ptr data, const loader::options& how)
+      : data_(std::move(data)), how_(how), random_(how.seed) {}
+
+  loader::item assemble(std::int64_t epoch, std::int64_t batch) {
+    const auto mine = how_.layout.of_rank(batch, how_.rank);
+    loader::item made{{}, mine.count, batch};
+    if (mine.count == 0) return made;
+    see_to_order(epoch);
+    // Augmentation draws by where the batch is, not by what was loaded before it.
+    random_.reset({.epoch = epoch, .batch = batch, .shard = how_.rank, .purpose = "data"});
+    const random_scope scope{random_};
+    made.batch = data_->get(std::span{order_}.subspan(static_cast<std::size_t>(mine.first),
+                                                      static_cast<std::size_t>(mine.count)));
+    return made;
+  }
+
+private:
+  void see_to_order(std::int64_t epoch) {
+    if (ordered_ && (!how_.shuffle || *ordered_ == epoch)) return;
+    if (how_.shuffle) {
+      order_ = permutation(how_.seed, epoch, how_.layout.size);
+    } else {
+      order_.resize(static_cast<std::size_t>(how_.layout.size));
+      std::iota(order_.begin(), order_.end(), std::int64_t{0});
+    }
+    ordered_ = epoch;
+  }
+
+  dataset_ptr data_;
+  loader::options how_;
+  rank_random random_;
+  std::vector<std::int64_t> order_;
+  std::optional<std::int64_t> ordered_;
+};
+
+}  // namespace
+
+struct loader::state {
+  state(dataset_ptr data, options how) : how_(how), assembler_(std::move(data), how) {
+    if (how_.prefetch > 0) thread_ = std::thread{[this] { run(); }};
+  }
+
+  ~state() {
+    if (!thread_.joinable()) return;
+    {
+      const std::lock_guard lock{mutex_};
+      ending_ = true;
+    }
+    work_.notify_all();
+    thread_.join();
+  }
+
+  void begin(std::int64_t epoch, std::int64_t first, std::int64_t last) {
+    taken_ = first;
+    {
+      const std::lock_guard lock{mutex_};
+      pass_ = {pass_.number + 1, epoch, first, last};
+      ready_.clear();
+      failed_ = nullptr;
+    }
+    work_.notify_all();
+  }
+
+  item next() {
+    if (taken_ >= pass_.last) throw internal_error("a loader was asked past the end of its pass");
+    auto made = how_.prefetch > 0 ? take() : make_here();
+    ++taken_;
+    return made;
+  }
+
+  options how_;
+
+private:
+  item make_here() {
+    if (failed_) std::rethrow_exception(failed_);
+    try {
+      return assembler_.assemble(pass_.epoch, taken_);
+    } catch (...) {
+      failed_ = std::current_exception();
+      throw;
+    }
+  }
+
+  item take() {
+    std::unique_lock lock{mutex_};
+    arrived_.wait(lock, [&] { return !ready_.empty() || failed_; });
+    if (ready_.empty()) std::rethrow_exception(failed_);
+    auto made = std::move(ready_.front());
+    ready_.pop_front();
+    lock.unlock();
+    work_.notify_all();
+    return made;
+  }
+
+  bool has_work() const {
+    return !failed_ && pass_.next < pass_.last &&
+           ready_.size() < static_cast<std::size_t>(how_.prefetch);
+  }
+
+  void run() {
+    const lane_thread setup;
+    std::unique_lock lock{mutex_};
+    while (true) {
+      work_.wait(lock, [&] { return ending_ || has_work(); });
+      if (ending_) return;
+      const auto [number, epoch, batch, last] = pass_;
+      ++pass_.next;
+      lock.unlock();
+      item made;
+      std::exception_ptr error;
+      try {
+        made = assembler_.assemble(epoch, batch);
+      } catch (...) {
+        error = std::current_exception();
+      }
+      lock.lock();
+      if (number != pass_.number) continue;  // made for a pass that nobody walks any more
+      if (error)
+        failed_ = error;
+      else
+        ready_.push_back(std::move(made));
+      arrived_.notify_all();
+    }
+  }
+
+  assembler assembler_;
+  std::int64_t taken_ = 0;  ///< the owner's; everything below is shared with the loader thread
+  std::mutex mutex_;
+  std::condition_variable work_, arrived_;
+  pass pass_;
+  std::deque<item> ready_;
+  std::exception_ptr failed_;
+  bool ending_ = false;
+  std::thread thread_;
+};
+
+loader::loader(dataset_ptr data, options how)
+    : state_(std::make_unique<state>(std::move(data), how)) {}
+loader::~loader() = default;
+
+std::int64_t loader::batches() const { return state_->how_.layout.batches(); }
+const data_layout& loader::layout() const { return state_->how_.layout; }
+void loader::begin(std::int64_t epoch, std::int64_t first, std::int64_t last) {
+  state_->begin(epoch, first, last);
+}
+loader::item loader::next() { return state_->next(); }
+
+}  // namespace troupe

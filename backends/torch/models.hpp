@@ -1,0 +1,44 @@
+// The built-in models, as layers without training logic. Keys as torch.nn.Sequential numbers them;
+// weights start as PyTorch starts them, drawn from the generator of the scope they are made in
+// (backends/torch/rank_random.hpp).
+#pragma once
+
+#include <torch/nn/modules/container/sequential.h>
+
+#include <cstdint>
+#include <functional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace troupe {
+
+/// Keys `model.hidden` and `model.dropout`, and what the data asks for.
+struct model_options {
+  std::vector<std::int64_t> hidden{256, 128};  ///< mlp: widths of the hidden layers, none allowed
+  double dropout = 0;                          ///< after each ReLU of a linear layer; [0, 1)
+  std::int64_t features = 784;                 ///< mlp: numbers per sample
+  std::int64_t classes = 10;
+};
+
+/// Flatten, then Linear, ReLU for each hidden width, Linear to the classes. Input (N, ...) with
+/// `features` numbers per sample, output (N, classes). Throws user_error naming the key.
+torch::nn::Sequential make_mlp(const model_options& options = {});
+/// Two convolutions of 32 and 64 channels with pooling, two linear layers. Input (N, 1, 28, 28),
+/// output (N, classes).
+torch::nn::Sequential make_cnn(const model_options& options = {});
+
+/// A built-in model by name.
+struct model_entry {
+  std::string_view name;
+  std::string_view summary;
+  torch::nn::Sequential (*make)(const model_options& options);
+};
+std::span<const model_entry> model_catalog();
+/// Throws user_error that lists the names there are.
+const model_entry& find_model(std::string_view name);
+/// Numbers a module learns.
+std::int64_t parameter_count(const torch::nn::Module& module);
+
+}  // namespace troupe

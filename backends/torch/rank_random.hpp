@@ -1,0 +1,67 @@
+// Randomness that belongs to a rank, never to the process: inside a random_scope every random
+// operator of LibTorch on CPU tensors draws from that rank's generator. The host program's default
+// generator is neither read nor moved.
+//
+// How: a boxed kernel for each operator with a Generator argument under the dispatch key
+// TESTING_ONLY_GenericMode, registered when the program loads and inert on threads that did not
+// switch the key on. Operators without that argument (dropout, rand, ...) end in ones that have it.
+#pragma once
+
+#include <ATen/core/Generator.h>
+#include <c10/core/impl/LocalDispatchKeySet.h>
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace troupe {
+
+/// Where in a run draws happen: equal keys draw equal numbers, whatever came before.
+struct random_key {
+  std::int64_t epoch = 0;
+  std::int64_t batch = 0;
+  std::int64_t shard = 0;
+  std::string_view purpose;  ///< the hook's name; any text
+};
+
+/// One rank's generator. Used by one thread at a time.
+class rank_random {
+public:
+  /// Begins with the stream for initialisation: the numbers that torch.manual_seed(seed) gives, so
+  /// that a module starts with the weights PyTorch would give it. The same on every rank.
+  explicit rank_random(std::uint64_t seed);
+
+  void reset_for_initialisation();
+  /// Restarts at the stream of (seed, key). All 64 bits of the key count. Under a microsecond.
+  void reset(const random_key& key);
+
+  std::uint64_t seed() const { return seed_; }
+  const at::Generator& generator() const { return generator_; }
+
+private:
+  std::uint64_t seed_;
+  at::Generator generator_;
+};
+
+/// While it lives, random operators of this thread draw from `whose`. Scopes nest; the innermost
+/// counts. Destroyed in the thread that made it, in reverse order. A generator that the caller
+/// passes to an operator is left alone, and so are tensors that are not on the CPU.
+class random_scope {
+public:
+  explicit random_scope(rank_random& whose);
+  ~random_scope();
+  random_scope(const random_scope&) = delete;
+  random_scope& operator=(const random_scope&) = delete;
+
+private:
+  const at::Generator* outer_;
+  c10::impl::IncludeDispatchKeyGuard on_;
+};
+
+/// Random operators of the loaded LibTorch for which it is unknown that a scope reaches them:
+/// neither intercepted nor known to end in one that is, or never to run on the CPU. Empty with the
+/// version this was written for; `doctor` and a test ask, because LibTorch adds operators.
+std::vector<std::string> random_operators_out_of_reach();
+
+}  // namespace troupe

@@ -1,0 +1,218 @@
+#include <ATen/Functions.h>
+#include <unistd.h>
+#include <zlib.h>
+
+#include <filesystem>
+#include <fstream>
+#include <thread>
+
+#include "backends/torch/data_catalog.hpp"
+#include "backends/torch/tensor.hpp"
+#include "messages/failure.hpp"
+#include "tests/support/catch.hpp"
+
+namespace troupe {
+namespace {
+
+namespace fs = std::filesystem;
+using Catch::Matchers::Contains;
+
+/// A folder with four IDX files, which a test may then spoil.
+class folder {
+public:
+  folder() {
+    auto name = (fs::temp_directory_path() / "troupe-idx-XXXXXX").string();
+    if (!mkdtemp(name.data())) throw std::runtime_error("no temporary folder");
+    path_ = name;
+    for (const auto* half : {"train", "t10k"}) {
+      write(std::string{half} + "-images-idx3-ubyte", header({3, 28, 28}) + pixels(3));
+      write(std::string{half} + "-labels-idx1-ubyte", header({3}) + std::string("\x01\x00\x09", 3));
+    }
+  }
+  ~folder() { fs::remove_all(path_); }
+  std::string path() const { return path_.string(); }
+  void write(const std::string& name, const std::string& content) const {
+    std::ofstream{path_ / name, std::ios::binary} << content;
+  }
+  void pack(const std::string& name, const std::string& content, std::size_t keep) const {
+    const auto file = path_ / (name + ".gz");
+    gzFile out = gzopen(file.c_str(), "wb");
+    gzwrite(out, content.data(), static_cast<unsigned>(content.size()));
+    gzclose(out);
+    if (keep < fs::file_size(file)) fs::resize_file(file, keep);
+    remove(name);
+  }
+  void remove(const std::string& name) const { fs::remove(path_ / name); }
+
+  static std::string header(std::vector<std::uint32_t> shape, char type = 8) {
+    std::string bytes{'\0', '\0', type, static_cast<char>(shape.size())};
+    for (const auto extent : shape)
+      for (const int shift : {24, 16, 8, 0}) bytes += static_cast<char>(extent >> shift);
+    return bytes;
+  }
+  static std::string pixels(int images) {
+    std::string bytes;
+    for (int i = 0; i < images * 784; ++i) bytes += static_cast<char>(i % 256);
+    return bytes;
+  }
+
+private:
+  fs::path path_;
+};
+
+value first_batch(data_module& data, std::vector<std::int64_t> indices = {0, 2}) {
+  data.prepare_data();
+  data.setup(stage::train);
+  return data.train()->get(indices);
+}
+
+/// What a user reads when the data are not right.
+std::string complaint(const std::string& path) {
+  const auto data = fashion_mnist(path);
+  try {
+    first_batch(*data);
+  } catch (const user_error& error) {
+    CHECK(error.code() == errc::bad_configuration);
+    return error.what();
+  }
+  return "no complaint";
+}
+
+TEST_CASE("pixels become shares of 255, labels integers") {
+  const folder files;
+  const auto data = fashion_mnist(files.path());
+  const auto batch = first_batch(*data);
+  const auto& items = batch.get_if<value_tuple>()->items;
+  const auto& images = unboxed(items[0]);
+  CHECK(images.sizes() == at::IntArrayRef({2, 1, 28, 28}));
+  const auto expected =
+      at::arange(3 * 784).remainder(256).to(at::kFloat).div(255).view({3, 1, 28, 28});
+  CHECK(at::equal(images, expected.index_select(0, at::tensor({0, 2}))));
+  CHECK(at::equal(unboxed(items[1]), at::tensor({1, 9}, at::kLong)));
+  const std::vector<std::int64_t> out_of_range{3};
+  CHECK_THROWS(data->train()->get(out_of_range));
+  CHECK(data->validation().at(0)->size() == 3);
+  CHECK(data->test().at(0) == data->validation().at(0));
+}
+
+TEST_CASE("missing data name the folder and the mend") {
+  const folder files;
+  files.remove("t10k-labels-idx1-ubyte");
+  CHECK_THAT(complaint(files.path()),
+             Contains("t10k-labels-idx1-ubyte") && Contains(files.path()) &&
+                 Contains("apt-get install dataset-fashion-mnist") && Contains("--data-dir"));
+  CHECK_THAT(complaint("/no/such/folder"), Contains("/no/such/folder"));
+}
+
+TEST_CASE("damaged data name the file and what is wrong") {
+  const folder files;
+  const std::string images = "train-images-idx3-ubyte", labels = "train-labels-idx1-ubyte";
+  const auto good = folder::header({3, 28, 28}) + folder::pixels(3);
+  std::string why;
+  SECTION("cut short") {
+    files.write(images, good.substr(0, 2000)), why = "ends after 1984 of 2352";
+  }
+  SECTION("cut in the header") {
+    files.write(images, good.substr(0, 9)), why = "ends within its header";
+  }
+  SECTION("empty") { files.write(images, ""), why = "ends within its header"; }
+  SECTION("too long") { files.write(images, good + "x"), why = "goes on behind its 2352"; }
+  SECTION("not IDX") { files.write(images, "PK\3\4 something else"), why = "no IDX file"; }
+  SECTION("of floats") {
+    files.write(images, folder::header({3, 28, 28}, 13)), why = "no IDX file";
+  }
+  SECTION("of another size") { files.write(images, folder::header({3, 32, 32})), why = "28 x 28"; }
+  SECTION("a lying header") {
+    files.write(images, folder::header({80'000'000, 28, 28})), why = "";
+    files.write(labels, folder::header({80'000'000}));
+  }
+  SECTION("an absurd header") {
+    files.write(images, folder::header({0xffffffff, 0xffffffff, 0xffffffff})), why = "64 GiB";
+  }
+  SECTION("a half-written archive") { files.pack(images, good, 200), why = images; }
+  SECTION("other labels than images") {
+    files.write(labels, folder::header({2}) + "ab"), why = "extents are not those expected";
+  }
+  SECTION("an eleventh class") {
+    files.write(labels, folder::header({3}) + "\1\2\12"), why = "above 9";
+  }
+  const auto what = complaint(files.path());
+  CHECK_THAT(what,
+             Contains(files.path()) && Contains("train-") && Contains("apt-get") && Contains(why));
+}
+
+TEST_CASE("a flipped bit in an archive is noticed") {
+  const folder files;
+  const std::string images = "train-images-idx3-ubyte";
+  files.pack(images, folder::header({3, 28, 28}) + folder::pixels(3), 1 << 20);
+  CHECK(complaint(files.path()) == "no complaint");
+  std::fstream archive{fs::path{files.path()} / (images + ".gz"),
+                       std::ios::binary | std::ios::in | std::ios::out};
+  archive.seekg(-8, std::ios::end);  // the checksum
+  const auto byte = static_cast<char>(archive.get() ^ 1);
+  archive.seekp(-8, std::ios::end);
+  archive.put(byte);
+  archive.close();
+  CHECK_THAT(complaint(files.path()), Contains("damaged") || Contains("ends after"));
+}
+
+TEST_CASE("ranks may set up the same data at the same time") {
+  const folder files;
+  const auto data = fashion_mnist(files.path());
+  std::vector<dataset_ptr> seen(4);
+  {
+    std::vector<std::jthread> ranks;
+    for (auto& mine : seen)
+      ranks.emplace_back([&] {
+        data->setup(stage::train);
+        mine = data->train();
+      });
+  }
+  for (const auto& mine : seen) CHECK(mine == seen[0]);
+}
+
+TEST_CASE("the Debian package holds what it should") {
+  const auto data = find_data("fashion_mnist").make({});
+  const auto batch = first_batch(*data, {0, 1, 59999});
+  const auto& items = batch.get_if<value_tuple>()->items;
+  CHECK(data->train()->size() == 60000);
+  CHECK(data->test().at(0)->size() == 10000);
+  CHECK(at::equal(unboxed(items[1]), at::tensor({9, 0, 5}, at::kLong)));
+  CHECK(unboxed(items[0]).max().item<float>() == 1.0f);
+}
+
+TEST_CASE("made-up data are the same wherever they are made") {
+  const synthetic_options options{
+      .samples = 40, .evaluation = 20, .shape = {3, 2}, .classes = 4, .seed = 5};
+  const auto once = first_batch(*synthetic(options), {0, 5, 39});
+  const auto again = first_batch(*find_data("synthetic").make({.made_up = options}), {0, 5, 39});
+  const auto& a = once.get_if<value_tuple>()->items;
+  CHECK(at::equal(unboxed(a[0]), unboxed(again.get_if<value_tuple>()->items[0])));
+  CHECK(unboxed(a[0]).sizes() == at::IntArrayRef({3, 3, 2}));
+  CHECK(at::equal(unboxed(a[1]), at::tensor({0, 1, 3}, at::kLong)));
+  auto other = options;
+  other.seed = 6;
+  CHECK_FALSE(at::equal(
+      unboxed(a[0]),
+      unboxed(first_batch(*synthetic(other), {0, 5, 39}).get_if<value_tuple>()->items[0])));
+}
+
+TEST_CASE("made-up blobs are bell-shaped around their centres") {
+  const auto data = synthetic({.samples = 4000, .shape = {8}, .classes = 2, .spread = 0.5});
+  std::vector<std::int64_t> of_one_class;
+  for (std::int64_t i = 0; i < 4000; i += 2) of_one_class.push_back(i);
+  const auto features = unboxed(data->train()->get(of_one_class).get_if<value_tuple>()->items[0]);
+  const auto deviation = features.std(0, true);
+  CHECK(at::allclose(deviation, at::full({8}, 0.5), 0, 0.03));
+}
+
+TEST_CASE("impossible made-up data are refused") {
+  CHECK_THROWS_AS(synthetic({.samples = -1}), user_error);
+  CHECK_THROWS_AS(synthetic({.classes = 0}), user_error);
+  CHECK_THROWS_AS(synthetic({.shape = {3, 0}}), user_error);
+  CHECK_THROWS_AS(synthetic({.samples = std::int64_t{1} << 40}), user_error);
+  CHECK_THROWS_WITH(find_data("fashion"), Contains("fashion_mnist, synthetic"));
+}
+
+}  // namespace
+}  // namespace troupe

@@ -1,0 +1,228 @@
+#include <ATen/Functions.h>
+
+#include <atomic>
+#include <condition_variable>
+#include <mutex>
+#include <numeric>
+#include <set>
+#include <stdexcept>
+#include <thread>
+
+#include "backends/torch/data.hpp"
+#include "backends/torch/tensor.hpp"
+#include "messages/failure.hpp"
+#include "tests/support/catch.hpp"
+
+namespace troupe {
+namespace {
+
+/// Gives back the indices it was asked for.
+class echo : public dataset {
+public:
+  explicit echo(std::int64_t size) : size_(size) {}
+  std::int64_t size() const override { return size_; }
+  value get(std::span<const std::int64_t> indices) const override {
+    value_list list;
+    for (const auto index : indices) list.items.emplace_back(index);
+    return list;
+  }
+
+private:
+  std::int64_t size_;
+};
+
+/// Lets a get through only when the test says so, and tells how many began.
+class gated : public echo {
+public:
+  using echo::echo;
+  value get(std::span<const std::int64_t> indices) const override {
+    std::unique_lock lock{mutex_};
+    ++began_;
+    changed_.notify_all();
+    changed_.wait(lock, [&] { return allowed_ > 0; });
+    --allowed_;
+    return echo::get(indices);
+  }
+  void wait_for(int began) const {
+    std::unique_lock lock{mutex_};
+    changed_.wait(lock, [&] { return began_ >= began; });
+  }
+  void allow(int more) const {
+    const std::lock_guard lock{mutex_};
+    allowed_ += more;
+    changed_.notify_all();
+  }
+  int began() const {
+    const std::lock_guard lock{mutex_};
+    return began_;
+  }
+
+private:
+  mutable std::mutex mutex_;
+  mutable std::condition_variable changed_;
+  mutable int began_ = 0;
+  mutable int allowed_ = 0;
+};
+
+class broken : public echo {
+public:
+  using echo::echo;
+  value get(std::span<const std::int64_t> indices) const override {
+    if (indices[0] == 6) throw std::out_of_range("sample 6 is torn");
+    return echo::get(indices);
+  }
+};
+
+/// Adds what an augmentation would draw.
+class drawing : public echo {
+public:
+  using echo::echo;
+  value get(std::span<const std::int64_t> indices) const override {
+    return value_tuple{{echo::get(indices), boxed(at::rand({2}))}};
+  }
+};
+
+std::vector<std::int64_t> samples_of(const value& batch) {
+  std::vector<std::int64_t> samples;
+  if (const auto* list = batch.get_if<value_list>())
+    for (const auto& item : list->items) samples.push_back(*item.get_if<std::int64_t>());
+  return samples;
+}
+
+loader::options plain(std::int64_t size, std::int64_t batch_size, std::int32_t prefetch) {
+  return {.layout = {.size = size, .ranks = 1, .batch_size = batch_size}, .prefetch = prefetch};
+}
+
+TEST_CASE("a loader walks the ledger's order, rank by rank") {
+  const auto prefetch = GENERATE(0, 1, 3);
+  const auto ranks = GENERATE(1, 2, 3, 7);
+  constexpr std::int64_t size = 50, batch_size = 4;
+  const data_layout layout{size, ranks, batch_size};
+  std::vector<std::unique_ptr<loader>> loaders;
+  for (int rank = 0; rank < ranks; ++rank)
+    loaders.push_back(std::make_unique<loader>(
+        std::make_shared<echo>(size),
+        loader::options{
+            .seed = 9, .shuffle = true, .layout = layout, .rank = rank, .prefetch = prefetch}));
+  for (const std::int64_t epoch : {0, 1, 0}) {
+    const auto order = permutation(9, epoch, size);
+    for (auto& each : loaders) each->begin(epoch, 0, each->batches());
+    std::vector<std::int64_t> seen;
+    for (std::int64_t batch = 0; batch < layout.batches(); ++batch)
+      for (auto& each : loaders) {
+        const auto item = each->next();
+        CHECK(item.index == batch);
+        const auto samples = samples_of(item.batch);
+        CHECK(item.samples == static_cast<std::int64_t>(samples.size()));
+        CHECK(item.batch.empty() == samples.empty());
+        seen.insert(seen.end(), samples.begin(), samples.end());
+      }
+    CHECK(seen == order);
+  }
+}
+
+TEST_CASE("evaluation walks from the first sample to the last") {
+  loader each{std::make_shared<echo>(10), plain(10, 4, 2)};
+  each.begin(3, 0, 3);
+  CHECK(samples_of(each.next().batch) == std::vector<std::int64_t>{0, 1, 2, 3});
+  CHECK(samples_of(each.next().batch) == std::vector<std::int64_t>{4, 5, 6, 7});
+  CHECK(samples_of(each.next().batch) == std::vector<std::int64_t>{8, 9});
+  CHECK_THROWS_AS(each.next(), internal_error);
+}
+
+TEST_CASE("a pass may begin in the middle and end early") {
+  const auto prefetch = GENERATE(0, 2);
+  loader each{std::make_shared<echo>(40), plain(40, 4, prefetch)};
+  CHECK_THROWS_AS(each.next(), internal_error);
+  each.begin(0, 3, 5);
+  CHECK(each.next().index == 3);
+  CHECK(each.next().index == 4);
+  CHECK_THROWS_AS(each.next(), internal_error);
+  each.begin(0, 2, 2);
+  CHECK_THROWS_AS(each.next(), internal_error);
+}
+
+TEST_CASE("what was prefetched for another pass is dropped, a batch in the making too") {
+  const auto data = std::make_shared<gated>(100);
+  loader each{data, plain(100, 10, 2)};
+  each.begin(0, 0, 10);
+  data->allow(1);
+  data->wait_for(2);  // batch 0 lies ready, batch 1 is being made
+  each.begin(0, 7, 10);
+  data->allow(4);
+  CHECK(each.next().index == 7);
+  CHECK(each.next().index == 8);
+  CHECK(each.next().index == 9);
+}
+
+TEST_CASE("no more than the bound is loaded ahead") {
+  constexpr int prefetch = 3;
+  const auto data = std::make_shared<gated>(1000);
+  data->allow(1000);
+  loader each{data, plain(1000, 10, prefetch)};
+  each.begin(0, 0, 100);
+  for (int taken = 0; taken < 100; ++taken) {
+    CHECK(data->began() <= taken + prefetch);
+    each.next();
+  }
+  CHECK(data->began() == 100);
+}
+
+TEST_CASE("what the data throws arrives in its place") {
+  const auto prefetch = GENERATE(0, 2);
+  loader each{std::make_shared<broken>(10), plain(10, 2, prefetch)};
+  each.begin(0, 0, 5);
+  for (int i = 0; i < 3; ++i) CHECK(each.next().index == i);
+  CHECK_THROWS_WITH(each.next(), "sample 6 is torn");
+  CHECK_THROWS_AS(each.next(), std::out_of_range);
+  each.begin(0, 4, 5);
+  CHECK(each.next().index == 4);
+}
+
+TEST_CASE("a loader ends while a batch is being made") {
+  const auto data = std::make_shared<gated>(100);
+  auto each = std::make_unique<loader>(data, plain(100, 10, 2));
+  each->begin(0, 0, 10);
+  data->wait_for(1);
+  std::jthread opener{[&] { data->allow(100); }};
+  each.reset();
+}
+
+TEST_CASE("an augmentation draws by its place, not by what was loaded before") {
+  const auto draws = [](std::int32_t prefetch, std::int64_t first, std::int64_t rank) {
+    loader each{
+        std::make_shared<drawing>(80),
+        {.seed = 4, .shuffle = true, .layout = {80, 2, 4}, .rank = rank, .prefetch = prefetch}};
+    each.begin(1, first, 10);
+    at::Tensor last;
+    for (auto i = first; i < 10; ++i)
+      last = unboxed(each.next().batch.get_if<value_tuple>()->items[1]);
+    return last;
+  };
+  const auto expected = draws(0, 0, 0);
+  CHECK(at::equal(expected, draws(2, 0, 0)));
+  CHECK(at::equal(expected, draws(2, 9, 0)));
+  CHECK_FALSE(at::equal(expected, draws(2, 9, 1)));
+}
+
+TEST_CASE("sixteen loaders on few cores keep their order") {
+  constexpr std::int64_t size = 600;
+  const auto data = std::make_shared<echo>(size);
+  const auto order = permutation(1, 0, size);
+  std::vector<std::vector<std::int64_t>> seen(16);
+  {
+    std::vector<std::jthread> lanes;
+    for (auto& mine : seen)
+      lanes.emplace_back([&] {
+        loader each{data, {.seed = 1, .shuffle = true, .layout = {size, 1, 2}, .prefetch = 2}};
+        each.begin(0, 0, 100);  // given up at once
+        each.begin(0, 0, each.batches());
+        for (std::int64_t i = 0; i < each.batches(); ++i)
+          for (const auto sample : samples_of(each.next().batch)) mine.push_back(sample);
+      });
+  }
+  for (const auto& mine : seen) CHECK(mine == order);
+}
+
+}  // namespace
+}  // namespace troupe

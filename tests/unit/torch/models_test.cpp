@@ -1,0 +1,86 @@
+#include "backends/torch/models.hpp"
+
+#include <ATen/Functions.h>
+
+#include "backends/torch/rank_random.hpp"
+#include "messages/failure.hpp"
+#include "tests/support/catch.hpp"
+
+namespace troupe {
+namespace {
+
+using Catch::Matchers::Contains;
+
+std::vector<std::string> keys_of(const torch::nn::Module& module) {
+  std::vector<std::string> keys;
+  for (const auto& parameter : module.named_parameters()) keys.push_back(parameter.key());
+  return keys;
+}
+
+TEST_CASE("keys are numbered as torch.nn.Sequential numbers them") {
+  CHECK(keys_of(*make_mlp()) ==
+        std::vector<std::string>{"1.weight", "1.bias", "3.weight", "3.bias", "5.weight", "5.bias"});
+  CHECK(keys_of(*make_mlp({.hidden = {}})) == std::vector<std::string>{"1.weight", "1.bias"});
+  CHECK(keys_of(*make_cnn()) == std::vector<std::string>{"0.weight", "0.bias", "3.weight", "3.bias",
+                                                         "7.weight", "7.bias", "9.weight",
+                                                         "9.bias"});
+}
+
+TEST_CASE("dropout takes no number") {
+  CHECK(keys_of(*make_mlp({.dropout = 0.5})) == keys_of(*make_mlp()));
+  CHECK(keys_of(*make_cnn({.dropout = 0.5})) == keys_of(*make_cnn()));
+}
+
+TEST_CASE("every model of the catalog counts what it learns and takes its images") {
+  CHECK(parameter_count(*find_model("mlp").make({})) == 784 * 256 + 256 + 256 * 128 + 128 + 1290);
+  CHECK(parameter_count(*find_model("cnn").make({})) == 320 + 18496 + 3136 * 128 + 128 + 1290);
+  for (const auto& entry : model_catalog()) {
+    auto net = entry.make({});
+    CHECK(net->forward(at::rand({5, 1, 28, 28})).sizes() == at::IntArrayRef({5, 10}));
+    CHECK_FALSE(entry.summary.empty());
+  }
+  CHECK_THROWS_WITH(find_model("mlpp"), Contains("mlp, cnn"));
+}
+
+TEST_CASE("weights are drawn from the scope they are made in") {
+  const auto made = [](std::uint64_t seed) {
+    rank_random random{seed};
+    const random_scope scope{random};
+    return make_mlp();
+  };
+  const auto a = made(1), b = made(1), c = made(2);
+  CHECK(at::equal(a->parameters()[0], b->parameters()[0]));
+  CHECK_FALSE(at::equal(a->parameters()[0], c->parameters()[0]));
+}
+
+TEST_CASE("dropout acts in training only, and what it kept is scaled") {
+  auto net = make_mlp({.hidden = {64}, .dropout = 0.5});
+  rank_random random{1};
+  const random_scope scope{random};
+  const auto images = at::rand({8, 784});
+  net->eval();
+  CHECK(at::equal(net->forward(images), net->forward(images)));
+  net->train();
+  CHECK_FALSE(at::equal(net->forward(images), net->forward(images)));
+  random.reset({.purpose = "training_step"});
+  const auto once = net->forward(images);
+  random.reset({.purpose = "training_step"});
+  CHECK(at::equal(once, net->forward(images)));
+}
+
+TEST_CASE("a model's input is left as it was") {
+  const auto images = at::randn({4, 1, 28, 28});
+  const auto before = images.clone();
+  for (const auto& entry : model_catalog()) entry.make({})->forward(images);
+  CHECK(at::equal(images, before));
+}
+
+TEST_CASE("impossible options name their key") {
+  CHECK_THROWS_WITH(make_mlp({.dropout = 1.0}), Contains("model.dropout is 1"));
+  CHECK_THROWS_WITH(make_mlp({.dropout = -0.1}), Contains("model.dropout"));
+  CHECK_THROWS_WITH(make_mlp({.hidden = {256, 0}}), Contains("model.hidden holds 0"));
+  CHECK_THROWS_AS(make_cnn({.classes = 0}), user_error);
+}
+
+}  // namespace
+}  // namespace troupe
