@@ -180,6 +180,20 @@ TEST_CASE("a finished machine still votes", "[fit]") {
   CHECK(d.end->why == stop_reason::none);
 }
 
+TEST_CASE("a vote stays what it was, also when the agreed step is beyond it", "[fit]") {
+  driver d{{}, {}};
+  d.begin();
+  for (int i = 0; i < 4; ++i) d.answer();  // inside step 0
+  d.give(fit_events::propose_stop{});
+  d.give(fit_events::stop_at{3, stop_reason::caller});
+  d.answer();
+  d.answer();
+  d.give(fit_events::propose_stop{});
+  CHECK(d.votes == std::vector<std::int64_t>{1, 1});
+  d.drain();
+  CHECK(d.end->loop.steps == 3);
+}
+
 TEST_CASE("loader and learner facts that can not be are errors", "[fit]") {
   const auto late = [](const hook& h, hook_outcome& out) {
     if (name(h) == "on_fit_start") out.loaders.push_back({stage::validate, 5, 1, 1});
