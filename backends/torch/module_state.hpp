@@ -1,0 +1,35 @@
+// A module's state as blobs, and back.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "messages/snapshot.hpp"
+
+namespace torch::nn {
+class Module;
+}
+
+namespace troupe {
+
+/// Copies of parameters and buffers under dotted names, in the order of a PyTorch state_dict: each
+/// module's own parameters, its buffers, then its children. A tensor that has two names comes under
+/// both.
+std::vector<tensor_blob> state_of(const torch::nn::Module& module);
+
+/// Whether blobs must name everything the module has, and nothing else.
+enum class matching : std::uint8_t { exact, partial };
+
+/// Keys that `partial` matching left alone.
+struct unmatched {
+  std::vector<std::string> missing;     ///< the module's, not among the blobs
+  std::vector<std::string> unexpected;  ///< among the blobs, not the module's
+};
+
+/// Writes the blobs into the module's parameters and buffers, whose dtypes and devices stay. Throws
+/// user_error (checkpoint) that names the keys which are missing or unexpected (unless partial), or
+/// of another shape; then nothing is written.
+unmatched load_state(torch::nn::Module& module, const std::vector<tensor_blob>& state,
+                     matching how = matching::exact);
+
+}  // namespace troupe
