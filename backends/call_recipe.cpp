@@ -1,0 +1,66 @@
+#include "backends/call_recipe.hpp"
+
+namespace troupe {
+
+communicator& rank_context::collectives() const {
+  if (!world_) throw internal_error("a spawned function ran before its generation was bound");
+  return *world_;
+}
+
+bool rank_context::interrupted() const {
+  return about_.attention_word && about_.attention_word->load() != attention::none;
+}
+
+namespace {
+
+class caller final : public learner {
+public:
+  caller(const learner_context& about, spawned_function what)
+      : about_(about), what_(std::move(what)) {}
+
+  void bind(std::shared_ptr<communicator> world, generation_id) override {
+    world_ = std::move(world);
+  }
+
+  hook_outcome on(const hook& h, const closure&) override {
+    hook_outcome outcome;
+    if (const auto* down = std::get_if<hooks::teardown>(&h)) {
+      if (down->orderly && about_.world > 1) world_->barrier("teardown")->wait();
+      return outcome;
+    }
+    if (!std::holds_alternative<hooks::dispatch>(h)) return outcome;
+    rank_context context{about_, world_};
+    result_ = what_(context);
+    outcome.queued = context.take_queued();
+    return outcome;
+  }
+
+  value result() override { return std::move(result_); }
+
+private:
+  learner_context about_;
+  spawned_function what_;
+  std::shared_ptr<communicator> world_;
+  value result_;
+};
+
+class caller_recipe final : public learner_recipe {
+public:
+  explicit caller_recipe(spawned_function what) : what_(std::move(what)) {
+    if (!what_) throw user_error(errc::bad_usage, "spawn: there is no function to call");
+  }
+  std::unique_ptr<learner> make(const learner_context& context) const override {
+    return std::make_unique<caller>(context, what_);
+  }
+
+private:
+  spawned_function what_;
+};
+
+}  // namespace
+
+recipe_ptr make_call_recipe(spawned_function what) {
+  return std::make_shared<caller_recipe>(std::move(what));
+}
+
+}  // namespace troupe

@@ -1,0 +1,179 @@
+#include "backends/torch/torch_learner.hpp"
+
+#include <algorithm>
+#include <tuple>
+
+namespace troupe {
+
+// Accumulates anew: an evaluation stands for itself.
+void torch_learner::begin_evaluation() { evaluation_book_.clear(); }
+
+// A sanity check reduces as well, so that what is wrong shows at once, but nobody hears of it.
+void torch_learner::end_evaluation_epoch() {
+  const auto reduced = evaluation_book_.reduce(exchange());
+  if (at_.stage == stage::sanity) return;
+  for (const auto& [name, number] : reduced) {
+    logged_[name] = number;
+    results_[name] = number;
+    outcome_->logged[name] = number;
+  }
+}
+
+void torch_learner::handle(const hooks::on_sanity_check_start&) {
+  module_->on_sanity_check_start();
+}
+void torch_learner::handle(const hooks::on_sanity_check_end&) { module_->on_sanity_check_end(); }
+
+// --- validation ----------------------------------------------------------------------------------
+
+void torch_learner::handle(const hooks::on_validation_model_zero_grad&) {
+  module_->on_validation_model_zero_grad();
+}
+void torch_learner::handle(const hooks::on_validation_model_eval&) {
+  module_->on_validation_model_eval();
+}
+void torch_learner::handle(const hooks::on_validation_model_train&) {
+  module_->on_validation_model_train();
+}
+void torch_learner::handle(const hooks::on_validation_start&) {
+  begin_evaluation();
+  module_->on_validation_start();
+}
+void torch_learner::handle(const hooks::on_validation_epoch_start&) {
+  module_->on_validation_epoch_start();
+}
+void torch_learner::handle(const hooks::on_validation_batch_start& h) {
+  module_->on_validation_batch_start(batch_, h.at.batch, h.at.dataloader);
+}
+void torch_learner::handle(const hooks::validation_step& h) {
+  if (idle()) return;
+  draw_from(h.name);
+  output_ = strategy_->validation_step(batch_, h.at.batch);
+}
+void torch_learner::handle(const hooks::validation_step_end&) {
+  if (idle()) return;
+  output_ = module_->validation_step_end(strategy_->validation_step_end(std::move(output_)));
+}
+void torch_learner::handle(const hooks::on_validation_batch_end& h) {
+  module_->on_validation_batch_end(output_, batch_, h.at.batch, h.at.dataloader);
+  batch_ = {};
+  output_ = {};
+}
+void torch_learner::handle(const hooks::on_validation_epoch_end&) {
+  module_->on_validation_epoch_end();
+  end_evaluation_epoch();
+}
+void torch_learner::handle(const hooks::on_validation_end& h) {
+  module_->on_validation_end();
+  if (h.at.stage == stage::validate && about_.purpose == stage::train) agree_on_stop();
+}
+
+// --- test ----------------------------------------------------------------------------------------
+
+void torch_learner::handle(const hooks::on_test_model_eval&) { module_->on_test_model_eval(); }
+void torch_learner::handle(const hooks::on_test_model_train&) { module_->on_test_model_train(); }
+void torch_learner::handle(const hooks::on_test_start&) {
+  begin_evaluation();
+  module_->on_test_start();
+}
+void torch_learner::handle(const hooks::on_test_epoch_start&) { module_->on_test_epoch_start(); }
+void torch_learner::handle(const hooks::on_test_batch_start& h) {
+  module_->on_test_batch_start(batch_, h.at.batch, h.at.dataloader);
+}
+void torch_learner::handle(const hooks::test_step& h) {
+  if (idle()) return;
+  draw_from(h.name);
+  output_ = strategy_->test_step(batch_, h.at.batch);
+}
+void torch_learner::handle(const hooks::test_step_end&) {
+  if (idle()) return;
+  output_ = module_->test_step_end(strategy_->test_step_end(std::move(output_)));
+}
+void torch_learner::handle(const hooks::on_test_batch_end& h) {
+  module_->on_test_batch_end(output_, batch_, h.at.batch, h.at.dataloader);
+  batch_ = {};
+  output_ = {};
+}
+void torch_learner::handle(const hooks::on_test_epoch_end&) {
+  module_->on_test_epoch_end();
+  end_evaluation_epoch();
+}
+void torch_learner::handle(const hooks::on_test_end&) { module_->on_test_end(); }
+
+// --- predict -------------------------------------------------------------------------------------
+
+void torch_learner::handle(const hooks::on_predict_model_eval&) {
+  module_->on_predict_model_eval();
+}
+void torch_learner::handle(const hooks::on_predict_model_train&) {
+  module_->on_predict_model_train();
+}
+void torch_learner::handle(const hooks::on_predict_start&) {
+  begin_evaluation();
+  predictions_.clear();
+  module_->on_predict_start();
+}
+void torch_learner::handle(const hooks::on_predict_epoch_start&) {
+  module_->on_predict_epoch_start();
+}
+void torch_learner::handle(const hooks::on_predict_batch_start& h) {
+  module_->on_predict_batch_start(batch_, h.at.batch, h.at.dataloader);
+}
+void torch_learner::handle(const hooks::predict_step& h) {
+  if (idle()) return;
+  draw_from(h.name);
+  predicted_ = strategy_->predict_step(batch_, h.at.batch);
+}
+void torch_learner::handle(const hooks::on_predict_batch_end& h) {
+  module_->on_predict_batch_end(predicted_, batch_, h.at.batch, h.at.dataloader);
+  if (!idle())
+    predictions_.push_back({h.at.dataloader, h.at.batch, about_.rank, deep_copy(predicted_)});
+  batch_ = {};
+  predicted_ = {};
+}
+void torch_learner::handle(const hooks::on_predict_epoch_end&) {
+  module_->on_predict_epoch_end();
+  end_evaluation_epoch();
+  gather_predictions();
+}
+void torch_learner::handle(const hooks::on_predict_end&) { module_->on_predict_end(); }
+
+// One rank after the other, so that rank 0 never holds more than one rank's twice.
+void torch_learner::gather_predictions() {
+  for (std::int32_t source = 1; source < strategy_->world(); ++source) {
+    value_list mine;
+    if (source == about_.rank)
+      for (const auto& one : predictions_)
+        mine.items.push_back(value_tuple{
+            {static_cast<std::int64_t>(one.dataloader), one.batch, one.what}});
+    const auto theirs = strategy_->broadcast(std::move(mine), source);
+    if (about_.rank != 0) continue;
+    for (const auto& item : theirs.get_if<value_list>()->items) {
+      const auto& one = item.get_if<value_tuple>()->items;
+      predictions_.push_back({static_cast<std::int32_t>(*one[0].get_if<std::int64_t>()),
+                              *one[1].get_if<std::int64_t>(), source, one[2]});
+    }
+  }
+  if (about_.rank != 0) predictions_.clear();
+  std::sort(predictions_.begin(), predictions_.end(), [](const auto& a, const auto& b) {
+    return std::tie(a.dataloader, a.batch, a.rank) < std::tie(b.dataloader, b.batch, b.rank);
+  });
+}
+
+value torch_learner::result() {
+  if (about_.purpose == stage::predict) {
+    std::map<std::int32_t, value_list> by_loader;
+    for (auto& one : predictions_) by_loader[one.dataloader].items.push_back(std::move(one.what));
+    predictions_.clear();
+    if (by_loader.size() == 1) return std::move(by_loader.begin()->second);
+    value_list all;
+    for (auto& [dataloader, list] : by_loader) all.items.emplace_back(std::move(list));
+    return all;
+  }
+  if (about_.purpose != stage::validate && about_.purpose != stage::test) return {};
+  value_map map;
+  for (const auto& [name, number] : results_) map.items.emplace(name, number);
+  return map;
+}
+
+}  // namespace troupe

@@ -1,0 +1,196 @@
+#include <fmt/format.h>
+
+#include <cmath>
+#include <limits>
+#include <nlohmann/json.hpp>
+
+#include "backends/checkpoint/digest.hpp"
+#include "backends/torch/torch_learner.hpp"
+
+namespace troupe {
+
+namespace {
+
+using json = nlohmann::json;
+using entries = std::map<std::string, log_book::entry>;
+
+// JSON has no infinities and no NaN.
+json number_to(double x) {
+  if (std::isfinite(x)) return x;
+  return std::isnan(x) ? "nan" : x > 0 ? "inf" : "-inf";
+}
+
+double number_from(const json& x) {
+  if (x.is_number()) return x.get<double>();
+  const auto text = x.get<std::string>();
+  if (text == "inf") return std::numeric_limits<double>::infinity();
+  if (text == "-inf") return -std::numeric_limits<double>::infinity();
+  return std::numeric_limits<double>::quiet_NaN();
+}
+
+json book_to(const entries& book) {
+  auto all = json::object();
+  for (const auto& [name, e] : book)
+    all[name] = {static_cast<int>(e.how), number_to(e.sum), number_to(e.count), number_to(e.least),
+                 number_to(e.most)};
+  return all;
+}
+
+entries book_from(const json& all) {
+  entries book;
+  for (const auto& [name, e] : all.items())
+    book[name] = {.how = static_cast<log_reduction>(e.at(0).get<int>()),
+                  .sum = number_from(e.at(1)),
+                  .count = number_from(e.at(2)),
+                  .least = number_from(e.at(3)),
+                  .most = number_from(e.at(4))};
+  return book;
+}
+
+json schedulers_to(const std::vector<scheduler>& schedulers) {
+  auto all = json::array();
+  for (const auto& one : schedulers) {
+    auto fed = json::array();
+    for (const double metric : one.metrics_fed()) fed.push_back(number_to(metric));
+    all.push_back({{"offered", one.offered()}, {"fed", fed}});
+  }
+  return all;
+}
+
+void schedulers_from(std::vector<scheduler>& schedulers, const json& all) {
+  if (schedulers.size() != all.size())
+    throw user_error(errc::checkpoint,
+                     fmt::format("the checkpoint has {} schedulers for an optimizer that now has "
+                                 "{}: configure_optimizers must return what it did",
+                                 all.size(), schedulers.size()));
+  for (std::size_t i = 0; i < all.size(); ++i) {
+    std::vector<double> fed;
+    for (const auto& metric : all[i].at("fed")) fed.push_back(number_from(metric));
+    schedulers[i].replay(all[i].at("offered").get<std::int64_t>(), fed);
+  }
+}
+
+json parse_state(const std::string& text) {
+  if (text.empty()) return json::object();
+  return json::parse(text);
+}
+
+}  // namespace
+
+// --- saving --------------------------------------------------------------------------------------
+
+void torch_learner::handle(const hooks::optimizer_state& h) {
+  optimizer_states_[h.at.optimizer] = strategy_->optimizer_state(h.at.optimizer);
+}
+
+void torch_learner::handle(const hooks::on_save_checkpoint&) {
+  module_json_ = module_->on_save_checkpoint();
+}
+
+std::string torch_learner::state_text(const entries& steps, const entries& epochs) {
+  json state;
+  state["seed"] = about_.options.seed;
+  state["strategy"] = strategy_->name();
+  state["optimizers"] = json::array();
+  for (std::size_t i = 0; i < optimizers_.all().size(); ++i) {
+    const auto& kept = optimizer_states_[static_cast<std::int32_t>(i)];
+    state["optimizers"].push_back(
+        {{"groups", parse_state(kept.groups)},
+         {"schedulers", schedulers_to(optimizers_.all()[i].schedulers)}});
+  }
+  state["precision"] = {{"name", precision_->name()}, {"state", precision_->state()}};
+  state["data"] = data_ ? data_->state() : std::string{};
+  state["module"] = module_json_;
+  state["log"] = {{"steps", book_to(steps)},
+                  {"steps_reported", steps_reported_},
+                  {"epochs", book_to(epochs)}};
+  return state.dump(-1, ' ', /*ensure_ascii=*/false, json::error_handler_t::strict);
+}
+
+void torch_learner::handle(const hooks::save_checkpoint& h) {
+  for (std::size_t i = 0; i < optimizers_.all().size(); ++i)
+    if (const auto index = static_cast<std::int32_t>(i); !optimizer_states_.contains(index))
+      optimizer_states_[index] = strategy_->optimizer_state(index);
+  const auto steps = step_book_.total(exchange());
+  const auto epochs = epoch_book_.total(exchange());
+  auto taken = std::make_shared<snapshot>();
+  taken->model = strategy_->module_state();
+  if (strategy_->is_global_zero()) {
+    taken->loop = h.loop;
+    taken->ranks = strategy_->world();
+    taken->generation = generation_.value();
+    taken->weights_digest = weights_digest(taken->model);
+    taken->state = state_text(steps.entries(), epochs.entries());
+    for (auto& [index, kept] : optimizer_states_)
+      for (auto& blob : kept.tensors) taken->optimizer.push_back(std::move(blob));
+  }
+  optimizer_states_.clear();
+  auto saved = strategy_->save_checkpoint(std::move(taken), h.storage_options);
+  if (strategy_->is_global_zero()) outcome_->snapshot = std::move(saved);
+}
+
+void torch_learner::handle(const hooks::remove_checkpoint& h) {
+  strategy_->remove_checkpoint(h.path);
+}
+
+// --- loading -------------------------------------------------------------------------------------
+
+void torch_learner::handle(const hooks::load_checkpoint& h) {
+  if (!loaded_ || loaded_path_ != h.path) {
+    loaded_ = strategy_->load_checkpoint(h.path);
+    loaded_path_ = h.path;
+    if (strategy_->restore_checkpoint_after_setup() && !optimizers_there_)
+      weights_due_ = true;
+    else
+      take_weights(*loaded_);
+  }
+  outcome_->restored = loaded_->loop;
+  if (h.what == hooks::load_checkpoint::part::weights) return;
+  take_everything(*loaded_);
+  loaded_.reset();
+}
+
+void torch_learner::handle(const hooks::on_load_checkpoint&) {
+  if (!loaded_) return;
+  const auto state = parse_state(loaded_->state);
+  module_->on_load_checkpoint(state.value("module", std::string{}));
+}
+
+void torch_learner::take_weights(const snapshot& from) {
+  strategy_->load_module_state(from.model);
+}
+
+void torch_learner::take_everything(const snapshot& from) {
+  const auto state = parse_state(from.state);
+  const auto saved = state.value("optimizers", json::array());
+  auto& all = optimizers_.all();
+  if (saved.size() != all.size())
+    throw user_error(errc::checkpoint,
+                     fmt::format("{} holds {} optimizers, the module configures {}: go on with the "
+                                 "module that was saved",
+                                 loaded_path_, saved.size(), all.size()));
+  for (std::size_t i = 0; i < all.size(); ++i) {
+    // Schedulers first: replaying them moves learning rates, which the groups then set right.
+    schedulers_from(all[i].schedulers, saved[i].at("schedulers"));
+    if (strategy_->restores_optimizers()) continue;
+    troupe::optimizer_state kept;
+    kept.groups = saved[i].at("groups").dump();
+    const auto prefix = fmt::format("{}.", i);
+    for (const auto& blob : from.optimizer)
+      if (blob.name.starts_with(prefix)) kept.tensors.push_back(blob);
+    strategy_->load_optimizer_state(static_cast<std::int32_t>(i), kept);
+  }
+  if (const auto kept = state.value("precision", json::object()); !kept.empty())
+    precision_->load_state(kept.value("state", std::string{}));
+  if (const auto kept = state.value("data", std::string{}); data_ && !kept.empty())
+    data_->load_state(kept);
+  if (const auto kept = state.value("log", json::object()); !kept.empty()) {
+    const bool numbers = strategy_->is_global_zero();
+    step_book_.restore(book_from(kept.at("steps")), numbers);
+    epoch_book_.restore(book_from(kept.at("epochs")), numbers);
+    steps_reported_ = kept.value("steps_reported", true);
+  }
+  logged_ = from.loop.last;
+}
+
+}  // namespace troupe

@@ -1,0 +1,238 @@
+#include <fmt/format.h>
+
+#include <ATen/ops/scalar_tensor.h>
+
+#include <unordered_set>
+
+#include "backends/torch/torch_learner.hpp"
+
+namespace troupe {
+
+void torch_learner::handle(const hooks::on_train_start&) { module_->on_train_start(); }
+
+void torch_learner::handle(const hooks::on_train_epoch_start& h) {
+  step_book_.clear();
+  stepped_ = false;
+  steps_reported_ = true;
+  module_->on_train_epoch_start(h.at.epoch);
+}
+
+void torch_learner::handle(const hooks::on_train_batch_start& h) {
+  // What the last step logged is of no interest once another begins.
+  if (std::exchange(stepped_, false)) step_book_.clear();
+  const auto word = module_->on_train_batch_start(batch_, h.at.batch);
+  if (word == batch_word::undecided) return;
+  if (strategy_->reduce_boolean_decision(word == batch_word::skip_epoch, /*all=*/false))
+    outcome_->word = run_word::skip_epoch;
+}
+
+// With several optimizers a step trains the parameters of its own: those of others alone look
+// frozen while it computes.
+void torch_learner::freeze_others(std::vector<std::pair<at::Tensor, bool>>& before) {
+  const auto& all = optimizers_.all();
+  if (all.size() < 2) return;
+  std::unordered_set<c10::TensorImpl*> own;
+  for (const auto& group : optimizer().param_groups())
+    for (const auto& parameter : group.params()) own.insert(parameter.unsafeGetTensorImpl());
+  for (const auto& other : all)
+    for (const auto& group : other.optimizer->param_groups())
+      for (const auto& parameter : group.params()) {
+        if (own.contains(parameter.unsafeGetTensorImpl()) || !parameter.requires_grad()) continue;
+        before.emplace_back(parameter, true);
+        parameter.set_requires_grad(false);
+      }
+}
+
+namespace {
+
+struct thaw {
+  std::vector<std::pair<at::Tensor, bool>> before;
+  ~thaw() {
+    for (auto& [parameter, required] : before) parameter.set_requires_grad(required);
+  }
+};
+
+}  // namespace
+
+void torch_learner::handle(const hooks::training_step& h) {
+  output_ = {};
+  loss_ = at::Tensor{};
+  hiddens_ = h.hiddens;
+  if (idle()) return;
+  draw_from(h.name);
+  thaw later;
+  freeze_others(later.before);
+  output_ = strategy_->training_step(batch_, h.at.batch);
+}
+
+void torch_learner::handle(const hooks::training_step_end&) {
+  if (idle()) return;
+  thaw later;
+  freeze_others(later.before);
+  output_ = module_->training_step_end(strategy_->training_step_end(std::move(output_)));
+  if (output_.has_loss() || (output_.empty() && strategy_->world() == 1)) return;
+  if (output_.empty())
+    throw user_error(errc::job_failed,
+                     "training_step returned nothing: with several ranks each step needs a loss, "
+                     "because the others wait for its gradients");
+  output_.loss();
+}
+
+void torch_learner::handle(const hooks::on_before_zero_grad&) {
+  module_->on_before_zero_grad(optimizer());
+}
+
+void torch_learner::handle(const hooks::optimizer_zero_grad& h) {
+  module_->optimizer_zero_grad(h.at.epoch, h.at.batch, optimizer());
+  strategy_->zero_gradients(h.at.optimizer);
+}
+
+void torch_learner::handle(const hooks::pre_backward&) {
+  if (output_.has_loss()) loss_ = strategy_->pre_backward(output_.loss());
+}
+
+void torch_learner::handle(const hooks::on_before_backward&) {
+  if (loss_.defined()) module_->on_before_backward(loss_);
+}
+
+void torch_learner::handle(const hooks::backward& h) {
+  const auto& layout = walk_at(h.at).way->layout();
+  const auto total = layout.samples(h.window_first, h.window_last);
+  window_first_ = h.window_first;
+  window_last_ = h.window_last;
+  backward_plan plan;
+  plan.optimizer = h.at.optimizer;
+  plan.synchronize = h.synchronize;
+  plan.idle = !loss_.defined();
+  plan.weight = static_cast<double>(batch_.samples()) / static_cast<double>(total);
+  plan.wants_stop = wants_stop_;
+  plan.arguments = h.arguments;
+  auto& sum = window_losses_.at(h.at.optimizer);
+  if (h.at.batch == h.window_first) sum = 0;
+  if (!plan.idle) sum += plan.weight * output_.loss().detach().item<double>();
+  plan.loss = sum;
+  const auto word = strategy_->backward(loss_, plan);
+  if (h.synchronize) word_ = word;
+}
+
+void torch_learner::handle(const hooks::on_after_backward&) { module_->on_after_backward(); }
+
+void torch_learner::handle(const hooks::post_backward&) {
+  if (loss_.defined()) loss_ = strategy_->post_backward(loss_);
+}
+
+void torch_learner::handle(const hooks::on_before_optimizer_step&) {
+  precision_->pre_optimizer_step(optimizer());
+  module_->on_before_optimizer_step(optimizer());
+}
+
+void torch_learner::handle(const hooks::clip_gradients& h) {
+  module_->configure_gradient_clipping(optimizer(), h.limit, h.how);
+}
+
+void torch_learner::handle(const hooks::optimizer_step& h) {
+  const auto& inner = *inner_;
+  int calls = 0;
+  bool stop = false;
+  const step_closure run = [&] {
+    if (++calls > 1 && window_first_ != window_last_)
+      throw user_error(errc::job_failed,
+                       "an optimizer that calls its closure more than once cannot accumulate: set "
+                       "accumulate_grad_batches to 1");
+    inner();
+    stop |= word_.stop;
+    if (!loss_.defined() && strategy_->world() == 1) return at::Tensor{};
+    return at::scalar_tensor(word_.loss, loss_.defined() ? loss_.options().requires_grad(false)
+                                                         : at::TensorOptions{});
+  };
+  module_->optimizer_step(h.at.epoch, h.at.batch, optimizer(), run);
+  if (calls == 0)
+    throw user_error(errc::job_failed,
+                     "optimizer_step did not call its closure: call it, or the base's");
+  strategy_->synchronize_buffers();
+  if (stop) outcome_->word = run_word::stop;
+  if (static_cast<std::size_t>(h.at.optimizer) + 1 < optimizers_.all().size()) return;
+  stepped_ = true;
+  steps_reported_ = false;
+  outcome_->samples = walk_at(h.at).way->layout().samples(window_first_, window_last_);
+}
+
+void torch_learner::handle(const hooks::lr_scheduler_step& h) {
+  for (auto& one : optimizers_.all())
+    for (auto& schedule : one.schedulers) {
+      const auto due = schedule.plateau() ? schedule::interval::plateau : schedule.how().every;
+      if (due != h.every) continue;
+      std::optional<double> metric;
+      if (const auto found = logged_.find(schedule.how().monitor);
+          schedule.plateau() && found != logged_.end())
+        metric = found->second;
+      module_->lr_scheduler_step(schedule, metric);
+    }
+}
+
+void torch_learner::handle(const hooks::on_train_batch_end& h) {
+  module_->on_train_batch_end(output_, batch_, h.at.batch);
+  const auto every = std::max<std::int64_t>(about_.options.log_every_n_steps, 1);
+  if (stepped_ && h.at.step % every == 0) report_steps();
+  // Nobody else has to agree.
+  if (wants_stop_ && strategy_->world() == 1) outcome_->word = run_word::stop;
+  batch_ = {};
+  output_ = {};
+  loss_ = at::Tensor{};
+}
+
+void torch_learner::handle(const hooks::on_train_epoch_end& h) {
+  module_->on_train_epoch_end(h.at.epoch);
+  if (!steps_reported_) report_steps();
+  report(epoch_book_);
+  agree_on_stop();
+}
+
+void torch_learner::handle(const hooks::on_train_end&) {
+  if (!steps_reported_) report_steps();
+  report(epoch_book_);
+  module_->on_train_end();
+}
+
+// --- logging -------------------------------------------------------------------------------------
+
+void torch_learner::log(std::string_view name, double sum, double count, const log_options& how) {
+  if (at_.stage == stage::train) {
+    const bool in_step = at_.batch != undefined;
+    const bool on_step = how.on_step.value_or(in_step);
+    const bool on_epoch = how.on_epoch.value_or(!in_step);
+    const bool both = on_step && on_epoch;
+    if (on_step)
+      step_book_.add(both ? fmt::format("{}_step", name) : std::string{name}, sum, count,
+                     how.reduce);
+    if (on_epoch)
+      epoch_book_.add(both ? fmt::format("{}_epoch", name) : std::string{name}, sum, count,
+                      how.reduce);
+    return;
+  }
+  if (at_.stage == stage::start || at_.stage == stage::call) return;
+  const auto loaders = walks_.find(at_.stage == stage::sanity ? stage::validate : at_.stage);
+  const bool several = loaders != walks_.end() && loaders->second.size() > 1;
+  evaluation_book_.add(several && at_.batch != undefined
+                           ? fmt::format("{}/dataloader_idx_{}", name, at_.dataloader)
+                           : std::string{name},
+                       sum, count, how.reduce);
+}
+
+void torch_learner::report(log_book& book) {
+  for (const auto& [name, number] : book.reduce(exchange())) {
+    logged_[name] = number;
+    outcome_->logged[name] = number;
+  }
+}
+
+void torch_learner::report_steps() {
+  steps_reported_ = true;
+  report(step_book_);
+}
+
+void torch_learner::agree_on_stop() {
+  if (strategy_->reduce_boolean_decision(wants_stop_, /*all=*/false)) outcome_->word = run_word::stop;
+}
+
+}  // namespace troupe

@@ -1,0 +1,167 @@
+#include "backends/torch/module.hpp"
+
+#include <fmt/format.h>
+
+namespace troupe {
+
+namespace {
+
+[[noreturn]] void not_written(std::string_view what) {
+  throw user_error(errc::job_failed,
+                   fmt::format("the module has no {}: override it in your module", what));
+}
+
+double number_of(const at::Tensor& tensor) {
+  if (tensor.numel() == 1) return tensor.detach().item<double>();
+  throw user_error(errc::job_failed,
+                   fmt::format("log: a tensor of {} numbers is no number: reduce it to one",
+                               tensor.numel()));
+}
+
+}  // namespace
+
+step_output module::training_step(const batch&, std::int64_t) { not_written("training_step"); }
+step_output module::validation_step(const batch&, std::int64_t) { return {}; }
+step_output module::test_step(const batch&, std::int64_t) { return {}; }
+value module::predict_step(const batch&, std::int64_t) { not_written("predict_step"); }
+optimizers module::configure_optimizers() { not_written("configure_optimizers"); }
+
+value module::on_before_batch_transfer(value b, std::int32_t) { return b; }
+value module::on_after_batch_transfer(value b, std::int32_t) { return b; }
+
+batch_word module::on_train_batch_start(const batch&, std::int64_t) {
+  return batch_word::undecided;
+}
+void module::on_train_batch_end(const step_output&, const batch&, std::int64_t) {}
+
+void module::optimizer_zero_grad(std::int64_t, std::int64_t, torch::optim::Optimizer&) {}
+
+void module::backward(const at::Tensor& loss, const value&) { loss.backward(); }
+
+void module::configure_gradient_clipping(torch::optim::Optimizer& optimizer, double limit,
+                                         clipping how) {
+  if (services_) services_->how().clip_gradients(optimizer, limit, how);
+}
+
+void module::optimizer_step(std::int64_t, std::int64_t, torch::optim::Optimizer& optimizer,
+                            const step_closure& closure) {
+  if (services_) return services_->how().optimizer_step(optimizer, closure);
+  optimizer.step(closure);
+}
+
+void module::lr_scheduler_step(scheduler& which, std::optional<double> metric) {
+  which.step(metric);
+}
+
+// --- evaluation ----------------------------------------------------------------------------------
+
+// Remembers what users froze into eval mode for good, a batch norm for instance.
+void module::enter_evaluation() {
+  modes_.clear();
+  for (const auto& one : modules(/*include_self=*/false)) modes_.emplace_back(one, one->is_training());
+  self_training_ = is_training();
+  eval();
+}
+
+void module::leave_evaluation() {
+  train(self_training_);
+  for (const auto& [one, training] : modes_) one->train(training);
+  modes_.clear();
+}
+
+void module::on_validation_model_zero_grad() {
+  for (const auto& parameter : parameters())
+    if (parameter.defined()) parameter.mutable_grad() = at::Tensor{};
+}
+void module::on_validation_model_eval() { enter_evaluation(); }
+void module::on_validation_model_train() { leave_evaluation(); }
+void module::on_test_model_eval() { enter_evaluation(); }
+void module::on_test_model_train() { leave_evaluation(); }
+void module::on_predict_model_eval() { enter_evaluation(); }
+void module::on_predict_model_train() { leave_evaluation(); }
+
+void module::on_validation_batch_start(const batch&, std::int64_t, std::int32_t) {}
+void module::on_validation_batch_end(const step_output&, const batch&, std::int64_t,
+                                     std::int32_t) {}
+void module::on_test_batch_start(const batch&, std::int64_t, std::int32_t) {}
+void module::on_test_batch_end(const step_output&, const batch&, std::int64_t, std::int32_t) {}
+void module::on_predict_batch_start(const batch&, std::int64_t, std::int32_t) {}
+void module::on_predict_batch_end(const value&, const batch&, std::int64_t, std::int32_t) {}
+
+// --- what the run offers -------------------------------------------------------------------------
+
+void module::log(std::string_view name, double number, const log_options& how) {
+  if (!services_) return;
+  const auto samples = how.batch_size.value_or(std::max<std::int64_t>(services_->samples(), 1));
+  const auto count = how.reduce == log_reduction::mean ? static_cast<double>(samples) : 1;
+  services_->log(name, how.reduce == log_reduction::mean ? number * count : number, count, how);
+}
+
+void module::log(std::string_view name, const at::Tensor& number, const log_options& how) {
+  if (services_) log(name, number_of(number), how);
+}
+
+void module::log_ratio(std::string_view name, double sum, double count, const log_options& how) {
+  if (services_) services_->log(name, sum, count, how);
+}
+
+const metrics& module::logged() const {
+  static const metrics none;
+  return services_ ? services_->logged() : none;
+}
+
+void module::add_to_queue(const value& what) {
+  if (services_) services_->queue(deep_copy(what));
+}
+
+void module::stop() {
+  if (services_) services_->stop();
+}
+
+const position& module::at() const {
+  static const position nowhere;
+  return services_ ? services_->at() : nowhere;
+}
+
+const value& module::hiddens() const {
+  static const value none;
+  return services_ ? services_->hiddens() : none;
+}
+
+strategy* module::strategy_in_use() const { return services_ ? &services_->how() : nullptr; }
+std::int32_t module::rank() const { return services_ ? services_->how().rank() : 0; }
+std::int32_t module::world() const { return services_ ? services_->how().world() : 1; }
+
+value module::reduce(const value& what, std::string_view operation, const subgroup& among) {
+  if (services_) return services_->how().reduce(what, operation, among);
+  named_reduction(operation);
+  return what;
+}
+
+at::Tensor module::reduce(const at::Tensor& what, std::string_view operation,
+                          const subgroup& among) {
+  return unboxed(reduce(boxed(what), operation, among));
+}
+
+value module::broadcast(const value& what, std::int32_t source, const subgroup& among) {
+  return services_ ? services_->how().broadcast(what, source, among) : what;
+}
+
+value module::all_gather(const value& what, bool gradients, const subgroup& among) {
+  if (services_) return services_->how().all_gather(what, gradients, among);
+  return stack_each(what, [](const at::Tensor& t) { return t.unsqueeze(0); });
+}
+
+at::Tensor module::all_gather(const at::Tensor& what, bool gradients, const subgroup& among) {
+  return unboxed(all_gather(boxed(what), gradients, among));
+}
+
+bool module::reduce_boolean_decision(bool decision, bool all, const subgroup& among) {
+  return services_ ? services_->how().reduce_boolean_decision(decision, all, among) : decision;
+}
+
+void module::barrier(std::string_view label, std::chrono::nanoseconds deadline) {
+  if (services_) services_->how().barrier(label, deadline);
+}
+
+}  // namespace troupe

@@ -1,0 +1,47 @@
+// From a user's module and data to the learners of a job.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <utility>
+
+#include "backends/checkpoint_io.hpp"
+#include "backends/cluster_environment.hpp"
+#include "backends/learner.hpp"
+#include "backends/torch/data.hpp"
+#include "backends/torch/precision.hpp"
+#include "backends/torch/strategy.hpp"
+
+namespace troupe {
+
+struct module;
+
+/// Makes a rank's module; called in its lane, with the generator seeded by the job's seed, so that
+/// all ranks are born equal. Shared by all ranks: thread-safe.
+using module_factory = std::function<std::shared_ptr<module>()>;
+
+/// What may be replaced from outside the library. Factories are called once per rank, in its
+/// lane.
+struct torch_plugins {
+  strategy_table strategies = default_strategies();
+  precision_table precisions = default_precisions();
+  /// Null: all ranks on this host.
+  std::function<std::shared_ptr<cluster_environment>(const learner_context&)> environment;
+  /// Where checkpoints are read; the checkpointer writes through the same. Null: folders of
+  /// safetensors with a manifest.
+  std::shared_ptr<const checkpoint_io> checkpoints;
+  /// batch_to_device of users' types; others stay as they are.
+  move_table moves;
+};
+
+/// What each rank of a job trains or evaluates. `data` may be null for a run that reads none.
+recipe_ptr make_recipe(module_factory model, data_ptr data, torch_plugins plugins = {});
+
+/// `recipe_for<classifier>(data, arguments...)`: modules made as `classifier(arguments...)`, each
+/// from copies of its own.
+template <class Module, class Data, class... Arguments>
+recipe_ptr recipe_for(Data data, Arguments... arguments) {
+  return make_recipe([=] { return std::make_shared<Module>(arguments...); }, std::move(data));
+}
+
+}  // namespace troupe

@@ -1,0 +1,91 @@
+// Gradients of data-parallel ranks: they live in buckets of the communicator's memory and are
+// summed over ranks while backward still runs.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "backends/communicator.hpp"
+
+namespace troupe {
+
+struct reducer_options {
+  /// The first bucket is small, so that the first sum starts early; the others stay in the cache of
+  /// the cores that sum them.
+  std::size_t first_bucket_bytes = std::size_t{256} << 10;
+  std::size_t bucket_bytes = std::size_t{4} << 20;
+  /// False: buckets leave when backward has ended. For modules that run several backwards in one.
+  bool overlap = true;
+};
+
+/// Life of a window (the micro-batches of one step): `zero`, then for each micro-batch a backward,
+/// the last of them between `begin` and `finish`.
+///
+/// `.grad` of a parameter is undefined from `zero` until its gradient arrives; then it is a tensor
+/// in bucket memory, into which later micro-batches accumulate. A `.grad` that somebody replaced is
+/// copied into its place and put back (counted in `replaced`); one that was taken away counts as
+/// zero. Behind `finish` it holds the sum over ranks, or is undefined where no rank had a gradient,
+/// so that optimizers leave that parameter alone, as they do without Troupe.
+///
+/// Buckets leave strictly in order, so ranks whose backward reaches parameters in another order, or
+/// not at all, agree. The order is that of the parameters from the back at first, then the one in
+/// which rank 0 saw the gradients of the first step arrive. Parameters that do not require a
+/// gradient when a window begins take no part in it; all ranks freeze the same ones.
+///
+/// Along with the last bucket travels a word: votes for a stop, the loss, and which parameters have
+/// a gradient. No further collective is needed.
+///
+/// Used by one lane. Autograd hooks never throw: what goes wrong in them is thrown by `finish`.
+/// Destruction with sums in flight aborts the communicator and waits until it is quiescent.
+class reducer {
+public:
+  struct parameter {
+    std::string name;
+    at::Tensor tensor;  ///< a leaf, dense, on the CPU
+    /// Bit i: belongs to optimizer i. 0 counts as optimizer 0.
+    std::uint64_t optimizers = 1;
+  };
+  struct word {
+    bool stop = false;
+    double loss = 0;
+  };
+  struct figures {
+    std::int64_t replaced = 0;  ///< gradients found outside of their bucket
+    std::int64_t early = 0;     ///< buckets that left while backward ran
+    std::int64_t rebuilt = 0;   ///< times the buckets were laid out anew
+    std::vector<std::size_t> buckets;  ///< parameters of each, in the order in which they leave
+  };
+
+  reducer(std::vector<parameter> parameters, std::shared_ptr<communicator> world,
+          reducer_options options = {});
+  ~reducer();
+  reducer(const reducer&) = delete;
+  reducer& operator=(const reducer&) = delete;
+
+  /// Forgets the gradients of this optimizer's parameters. Collective when the buckets are due to
+  /// be laid out anew: all ranks call it at the same place.
+  void zero(std::int32_t optimizer);
+  /// The next backward completes the window. `mine`: this rank's part of the word; its losses are
+  /// added up.
+  void begin(std::int32_t optimizer, const word& mine);
+  /// Backward has ended: what did not leave yet does, then waits for all. The same on all ranks.
+  /// Throws what a hook could not, and what the communicator says.
+  word finish();
+  /// Backward threw: nothing more leaves. The group is of no further use and is to be aborted.
+  void abandon() noexcept;
+  /// Buckets leave at `finish` in this window, because other collectives run inside backward.
+  void hold_back();
+
+  figures seen() const;
+
+private:
+  struct state;
+  std::shared_ptr<state> state_;
+};
+
+}  // namespace troupe

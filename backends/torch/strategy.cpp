@@ -1,0 +1,282 @@
+#include "backends/torch/strategy.hpp"
+
+#include <ATen/ops/scalar_tensor.h>
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <torch/nn/utils/clip_grad.h>
+#include <torch/optim/optimizer.h>
+
+#include <filesystem>
+
+#include "backends/checkpoint/regular_file.hpp"
+#include "backends/checkpoint/safetensors.hpp"
+#include "backends/checkpoint/safetensors_io.hpp"
+#include "backends/torch/data_parallel.hpp"
+#include "backends/torch/module.hpp"
+#include "backends/torch/module_state.hpp"
+#include "backends/torch/single_device.hpp"
+
+namespace troupe {
+
+namespace {
+
+std::string text_of(const value& v) {
+  std::ostringstream out;
+  out << v;
+  return out.str();
+}
+
+}  // namespace
+
+reduction named_reduction(std::string_view name) {
+  static constexpr std::pair<std::string_view, reduction> known[] = {
+      {"mean", reduction::mean}, {"avg", reduction::mean},        {"sum", reduction::sum},
+      {"min", reduction::min},   {"max", reduction::max},         {"product", reduction::product},
+      {"prod", reduction::product}};
+  std::string lower{name};
+  for (auto& letter : lower)
+    if (letter >= 'A' && letter <= 'Z') letter = static_cast<char>(letter - 'A' + 'a');
+  for (const auto& [text, operation] : known)
+    if (text == lower) return operation;
+  throw user_error(errc::job_failed, fmt::format("reduce: unknown operation \"{}\": use mean, avg, "
+                                                 "sum, min, max, product or prod",
+                                                 name));
+}
+
+value stack_each(const value& what, const std::function<at::Tensor(const at::Tensor&)>& stack) {
+  const auto each = [&](auto container) {
+    for (auto& item : container.items) item = stack_each(item, stack);
+    return value{std::move(container)};
+  };
+  if (what.empty()) return what;
+  if (what.is<tensor_ptr>()) return boxed(stack(unboxed(what)));
+  if (const auto* yes = what.get_if<bool>()) return boxed(stack(at::scalar_tensor(*yes, at::kBool)));
+  if (const auto* whole = what.get_if<std::int64_t>())
+    return boxed(stack(at::scalar_tensor(*whole, at::kLong)));
+  if (const auto* number = what.get_if<double>())
+    return boxed(stack(at::scalar_tensor(*number, at::kDouble)));
+  if (const auto* tuple = what.get_if<value_tuple>()) return each(*tuple);
+  if (const auto* list = what.get_if<value_list>()) return each(*list);
+  if (const auto* map = what.get_if<value_map>()) {
+    auto copy = *map;
+    for (auto& [key, item] : copy.items) item = stack_each(item, stack);
+    return copy;
+  }
+  throw user_error(errc::job_failed,
+                   fmt::format("all_gather: {} cannot be stacked: gather tensors and numbers, or "
+                               "containers of them",
+                               text_of(what)));
+}
+
+strategy::strategy(strategy_parts parts) : parts_(std::move(parts)) {
+  if (!parts_.environment)
+    parts_.environment =
+        std::make_shared<local_environment>(parts_.about.rank, parts_.about.world);
+  if (!parts_.numbers) parts_.numbers = std::make_shared<precision>();
+  if (!parts_.files) parts_.files = safetensors_checkpoints({});
+}
+
+strategy::~strategy() = default;
+
+std::int32_t strategy::rank() const { return parts_.environment->rank(); }
+std::int32_t strategy::world() const { return parts_.environment->world(); }
+std::int32_t strategy::local_rank() const { return parts_.environment->local_rank(); }
+c10::Device strategy::root_device() const { return c10::Device{c10::kCPU}; }
+
+void strategy::connect(std::shared_ptr<troupe::module> which) { module_ = std::move(which); }
+
+void strategy::setup_environment() {
+  const auto& e = *parts_.environment;
+  if (e.rank() == parts_.about.rank && e.world() == parts_.about.world) return;
+  throw user_error(errc::membership,
+                   fmt::format("the {} environment says rank {} of {}, the job rank {} of {}: start "
+                               "as many ranks as the job has",
+                               e.name(), e.rank(), e.world(), parts_.about.rank,
+                               parts_.about.world));
+}
+
+void strategy::bind(std::shared_ptr<communicator>, generation_id) {}
+
+void strategy::model_to_device() {
+  numbers().convert_module(*module_);
+  module_->to(root_device());
+}
+
+void strategy::setup_optimizers(optimizers& which) { optimizers_ = &which; }
+
+loader::options strategy::process_dataloader(loader::options how, stage) { return how; }
+
+value strategy::batch_to_device(const value& batch, std::int32_t dataloader) {
+  const auto each = [&](auto container) {
+    for (auto& item : container.items) item = batch_to_device(item, dataloader);
+    return value{std::move(container)};
+  };
+  if (const auto* tuple = batch.get_if<value_tuple>()) return each(*tuple);
+  if (const auto* list = batch.get_if<value_list>()) return each(*list);
+  if (const auto* map = batch.get_if<value_map>()) {
+    auto copy = *map;
+    for (auto& [key, item] : copy.items) item = batch_to_device(item, dataloader);
+    return copy;
+  }
+  if (const auto* own = batch.get_if<value_user>(); own && own->held) {
+    const auto mover = parts_.moves.find(own->held->type());
+    if (mover == parts_.moves.end()) return batch;
+    return value_user{std::make_shared<const std::any>(mover->second(*own->held, root_device()))};
+  }
+  return map_tensors(batch, [&](const at::Tensor& t) { return t.to(root_device()); });
+}
+
+step_output strategy::training_step(const batch& b, std::int64_t index) {
+  const auto held = numbers().forward_context();
+  return module_->training_step(b, index);
+}
+
+step_output strategy::validation_step(const batch& b, std::int64_t index) {
+  const auto held = numbers().forward_context();
+  return module_->validation_step(b, index);
+}
+
+step_output strategy::test_step(const batch& b, std::int64_t index) {
+  const auto held = numbers().forward_context();
+  return module_->test_step(b, index);
+}
+
+value strategy::predict_step(const batch& b, std::int64_t index) {
+  const auto held = numbers().forward_context();
+  return module_->predict_step(b, index);
+}
+
+void strategy::zero_gradients(std::int32_t optimizer) {
+  optimizers_->all().at(optimizer).optimizer->zero_grad(/*set_to_none=*/true);
+}
+
+at::Tensor strategy::pre_backward(const at::Tensor& loss) { return numbers().pre_backward(loss); }
+
+step_word strategy::backward(const at::Tensor& loss, const backward_plan& plan) {
+  if (!plan.idle)
+    module_->backward(plan.weight == 1 ? loss : loss * plan.weight, plan.arguments);
+  return {plan.wants_stop, plan.loss};
+}
+
+at::Tensor strategy::post_backward(const at::Tensor& loss) {
+  return numbers().post_backward(loss.detach());
+}
+
+void strategy::clip_gradients(torch::optim::Optimizer& optimizer, double limit,
+                              hooks::clip_gradients::algorithm how) {
+  if (limit <= 0) return;
+  std::vector<at::Tensor> parameters;
+  for (const auto& group : optimizer.param_groups())
+    parameters.insert(parameters.end(), group.params().begin(), group.params().end());
+  if (how == hooks::clip_gradients::algorithm::norm)
+    torch::nn::utils::clip_grad_norm_(parameters, limit);
+  else
+    torch::nn::utils::clip_grad_value_(parameters, limit);
+}
+
+void strategy::optimizer_step(torch::optim::Optimizer& optimizer, const step_closure& closure) {
+  if (numbers().allows_closures()) {
+    optimizer.step(closure);
+    return;
+  }
+  closure();
+  if (numbers().step_allowed(optimizer)) optimizer.step();
+}
+
+value strategy::reduce(const value& what, std::string_view operation, const subgroup&) {
+  named_reduction(operation);
+  return what;
+}
+
+value strategy::broadcast(const value& what, std::int32_t, const subgroup&) { return what; }
+
+value strategy::all_gather(const value& what, bool, const subgroup&) {
+  return stack_each(what, [](const at::Tensor& t) { return t.unsqueeze(0); });
+}
+
+bool strategy::reduce_boolean_decision(bool decision, bool, const subgroup&) { return decision; }
+
+void strategy::barrier(std::string_view, std::chrono::nanoseconds, const subgroup&) {}
+
+std::vector<std::vector<std::byte>> strategy::gather_bytes(std::span<const std::byte> mine) {
+  return {{mine.begin(), mine.end()}};
+}
+
+std::vector<tensor_blob> strategy::module_state() {
+  return is_global_zero() ? state_of(*module_) : std::vector<tensor_blob>{};
+}
+
+void strategy::load_module_state(const std::vector<tensor_blob>& state) {
+  load_state(*module_, state);
+}
+
+troupe::optimizer_state strategy::optimizer_state(std::int32_t index) {
+  if (!is_global_zero()) return {};
+  return state_of(*optimizers_->all().at(index).optimizer, *module_, index);
+}
+
+void strategy::load_optimizer_state(std::int32_t index, const troupe::optimizer_state& state) {
+  load_state(*optimizers_->all().at(index).optimizer, *module_, index, state);
+}
+
+snapshot_ptr strategy::save_checkpoint(snapshot_ptr taken, const value& storage_options) {
+  if (!storage_options.empty())
+    throw user_error(errc::checkpoint,
+                     "storage options mean nothing to this strategy: override save_checkpoint to "
+                     "use them, or leave them out");
+  return taken;
+}
+
+snapshot strategy::load_checkpoint(const std::string& path) {
+  if (!std::filesystem::is_regular_file(path)) return parts_.files->read(path);
+  snapshot weights;
+  weights.model = read_safetensors(regular_file{path}).tensors;
+  return weights;
+}
+
+void strategy::remove_checkpoint(const std::string& path) {
+  if (is_global_zero()) std::filesystem::remove_all(path);
+}
+
+value strategy::add_to_queue(const metrics& callback_metrics) {
+  if (callback_metrics.empty()) return {};
+  value_map map;
+  for (const auto& [name, number] : callback_metrics) map.items.emplace(name, number);
+  return map;
+}
+
+void strategy::on_exception(std::string_view, std::string_view) {}
+
+void strategy::teardown(bool orderly) {
+  if (orderly) barrier("teardown");
+  numbers().teardown();
+  parts_.environment->teardown();
+}
+
+std::shared_ptr<torch::nn::Module> strategy::wrapped_module() const { return module_; }
+
+strategy_table default_strategies() {
+  return {{"single_device",
+           [](strategy_parts parts) { return std::make_unique<single_device>(std::move(parts)); }},
+          {"data_parallel",
+           [](strategy_parts parts) { return std::make_unique<data_parallel>(std::move(parts)); }}};
+}
+
+std::unique_ptr<strategy> make_strategy(const strategy_table& known, std::string_view name,
+                                        strategy_parts parts) {
+  const auto world = parts.about.world;
+  if (name == "auto") name = world > 1 ? "data_parallel" : "single_device";
+  if (name == "single_device" && world > 1)
+    throw user_error(errc::bad_configuration,
+                     fmt::format("strategy single_device has one rank, not {}: use data_parallel, "
+                                 "or ranks = 1",
+                                 world));
+  if (const auto found = known.find(name); found != known.end())
+    return found->second(std::move(parts));
+  std::vector<std::string_view> names{"auto"};
+  for (const auto& [other, factory] : known) names.push_back(other);
+  throw user_error(errc::bad_configuration, fmt::format("unknown strategy \"{}\": use one of {}",
+                                                        name, fmt::join(names, ", ")));
+}
+
+}  // namespace troupe

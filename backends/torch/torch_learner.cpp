@@ -1,0 +1,338 @@
+#include "backends/torch/torch_learner.hpp"
+
+#include <ATen/core/grad_mode.h>
+#include <fmt/format.h>
+
+#include <chrono>
+
+namespace troupe {
+
+namespace {
+
+// Downloads take as long as they take; the hook limit of the rank that does it is what ends it.
+constexpr std::chrono::hours preparing{24};
+
+bool evaluates(stage s) {
+  return s == stage::sanity || s == stage::validate || s == stage::test || s == stage::predict;
+}
+
+}  // namespace
+
+// Everything a hook runs in: where it happens, its outcome, the rank's generator, no gradients
+// where nothing is trained. Closures of an optimizer_step open one inside another.
+class torch_learner::scope {
+public:
+  scope(torch_learner& whose, const hook& h, const closure& inner, hook_outcome& outcome)
+      : whose_(whose),
+        at_(std::exchange(whose.at_, where(h))),
+        outcome_(std::exchange(whose.outcome_, &outcome)),
+        inner_(std::exchange(whose.inner_, &inner)),
+        draws_(whose.random_),
+        gradients_(evaluates(whose.at_.stage) ? false : at::GradMode::is_enabled()) {}
+  ~scope() {
+    whose_.at_ = at_;
+    whose_.outcome_ = outcome_;
+    whose_.inner_ = inner_;
+  }
+  scope(const scope&) = delete;
+  scope& operator=(const scope&) = delete;
+
+private:
+  torch_learner& whose_;
+  position at_;
+  hook_outcome* outcome_;
+  const closure* inner_;
+  random_scope draws_;
+  at::AutoGradMode gradients_;
+};
+
+torch_learner::torch_learner(const learner_context& about, module_factory model, data_ptr data,
+                             const torch_plugins& plugins)
+    : about_(about),
+      model_(std::move(model)),
+      data_(std::move(data)),
+      random_(about.options.seed),
+      precision_(make_precision(plugins.precisions, about.options.precision)) {
+  strategy_parts parts;
+  parts.about = about_;
+  if (plugins.environment) parts.environment = plugins.environment(about_);
+  parts.numbers = precision_;
+  parts.files = plugins.checkpoints;
+  parts.moves = plugins.moves;
+  strategy_ = make_strategy(plugins.strategies, about_.options.strategy, std::move(parts));
+}
+
+torch_learner::~torch_learner() {
+  if (module_) module_->attach(nullptr);
+}
+
+void torch_learner::bind(std::shared_ptr<communicator> world, generation_id generation) {
+  generation_ = generation;
+  strategy_->bind(std::move(world), generation);
+}
+
+hook_outcome torch_learner::on(const hook& h, const closure& inner) {
+  hook_outcome outcome;
+  const scope inside(*this, h, inner, outcome);
+  if (at_.batch == undefined && at_.stage != stage::start) draw_from(name(h));
+  std::visit([this](const auto& one) { handle(one); }, h);
+  return outcome;
+}
+
+void torch_learner::draw_from(std::string_view hook) {
+  random_.reset({at_.epoch, at_.batch, about_.rank, hook});
+}
+
+void torch_learner::queue(value what) {
+  if (outcome_) outcome_->queued.push_back(std::move(what));
+}
+
+byte_exchange torch_learner::exchange() {
+  return [this](std::span<const std::byte> mine) { return strategy_->gather_bytes(mine); };
+}
+
+torch::optim::Optimizer& torch_learner::optimizer(const position& at) {
+  return *optimizers_.all().at(at.optimizer).optimizer;
+}
+
+// --- setting up ----------------------------------------------------------------------------------
+
+void torch_learner::handle(const hooks::connect&) {
+  random_.reset_for_initialisation();
+  module_ = model_ ? model_() : nullptr;
+  if (!module_)
+    throw user_error(errc::job_failed, "the module factory made no module: return one per call");
+  module_->attach(this);
+  strategy_->connect(module_);
+}
+
+void torch_learner::handle(const hooks::setup_environment&) { strategy_->setup_environment(); }
+
+void torch_learner::handle(const hooks::prepare_data&) {
+  if (strategy_->local_rank() == 0) {
+    if (data_) data_->prepare_data();
+    module_->prepare_data();
+  }
+  strategy_->barrier("prepare_data", preparing);
+}
+
+void torch_learner::handle(const hooks::setup&) {
+  if (data_) data_->setup(about_.purpose);
+  module_->setup(about_.purpose);
+  strategy_->setup(about_.purpose);
+}
+
+void torch_learner::handle(const hooks::model_sharded_context&) {
+  building_ = strategy_->model_sharded_context();
+}
+
+void torch_learner::handle(const hooks::configure_model&) {
+  module_->configure_model();
+  building_.reset();
+}
+
+void torch_learner::handle(const hooks::model_to_device&) {
+  if (about_.initial && !loaded_) take_weights(*about_.initial);
+  strategy_->model_to_device();
+  if (std::exchange(weights_due_, false)) take_weights(*loaded_);
+}
+
+void torch_learner::handle(const hooks::setup_optimizers& h) {
+  if (h.late || !strategy_->late_optimizers()) configure_optimizers();
+}
+
+void torch_learner::configure_optimizers() {
+  optimizers_ = module_->configure_optimizers();
+  auto& all = optimizers_.all();
+  if (all.empty())
+    throw user_error(errc::job_failed,
+                     "configure_optimizers returned no optimizer: return at least one to fit");
+  optimizer_facts facts;
+  facts.optimizers = static_cast<std::int32_t>(all.size());
+  for (const auto& one : all)
+    for (const auto& schedule : one.schedulers) {
+      const auto stepwise = schedule.how().every == schedule::interval::step;
+      facts.plateau_schedulers |= schedule.plateau();
+      facts.step_schedulers |= !schedule.plateau() && stepwise;
+      facts.epoch_schedulers |= !schedule.plateau() && !stepwise;
+    }
+  window_losses_.assign(all.size(), 0);
+  strategy_->setup_optimizers(optimizers_);
+  optimizers_there_ = true;
+  outcome_->optimizers = facts;
+}
+
+void torch_learner::handle(const hooks::setup_precision&) { strategy_->setup_precision(); }
+void torch_learner::handle(const hooks::on_fit_start&) { module_->on_fit_start(); }
+void torch_learner::handle(const hooks::on_fit_end&) { module_->on_fit_end(); }
+
+void torch_learner::handle(const hooks::pre_dispatch&) {
+  strategy_->pre_dispatch();
+  if (about_.purpose == stage::train && !optimizers_there_ && strategy_->late_optimizers())
+    configure_optimizers();
+}
+
+void torch_learner::handle(const hooks::dispatch&) { strategy_->dispatch(); }
+
+void torch_learner::handle(const hooks::post_dispatch&) {
+  strategy_->post_dispatch();
+  auto last = strategy_->add_to_queue(logged_);
+  if (!last.empty()) queue(deep_copy(last));
+}
+
+// --- data ----------------------------------------------------------------------------------------
+
+std::vector<dataset_ptr> torch_learner::datasets(stage s) {
+  if (!data_) return {};
+  switch (s) {
+    case stage::train: {
+      auto train = data_->train();
+      return train ? std::vector{std::move(train)} : std::vector<dataset_ptr>{};
+    }
+    case stage::sanity:
+    case stage::validate: return data_->validation();
+    case stage::test: return data_->test();
+    case stage::predict: return data_->predict();
+    case stage::start:
+    case stage::call: break;
+  }
+  return {};
+}
+
+// Number 0 of a stage makes all its loaders, so that their lengths are known at once.
+void torch_learner::handle(const hooks::process_dataloader& h) {
+  const auto s = h.at.stage;
+  if (h.at.dataloader > 0) return;
+  auto& walks = walks_[s];
+  walks.clear();
+  const auto sets = datasets(s);
+  if (sets.empty() && s == about_.purpose)
+    throw user_error(errc::job_failed, fmt::format("the data module has no data for {}: override "
+                                                   "its getter of that name",
+                                                   to_string(s)));
+  for (const auto& data : sets) {
+    loader::options options;
+    options.seed = about_.options.seed;
+    options.shuffle = s == stage::train;
+    options.layout = {data->size(), strategy_->world(), about_.options.batch_size};
+    options.rank = strategy_->rank();
+    options = strategy_->process_dataloader(std::move(options), s);
+    loader_length length;
+    length.stage = s;
+    length.dataloader = static_cast<std::int32_t>(walks.size());
+    walks.push_back({std::make_unique<loader>(data, options)});
+    length.batches = walks.back().way->batches();
+    length.samples = data->size();
+    outcome_->loaders.push_back(length);
+  }
+}
+
+torch_learner::walk& torch_learner::walk_at(const position& at) {
+  const auto found = walks_.find(at.stage == stage::sanity ? stage::validate : at.stage);
+  if (found == walks_.end() || found->second.size() <= static_cast<std::size_t>(at.dataloader))
+    throw internal_error("a batch of a loader that was not processed");
+  return found->second[at.dataloader];
+}
+
+// Only bounds what is read ahead; how many batches there are is the fit machine's.
+std::int64_t torch_learner::limit_of(stage s, std::int64_t batches) const {
+  const auto& o = about_.options;
+  if (o.fast_dev_run > 0) return std::min(o.fast_dev_run, batches);
+  switch (s) {
+    case stage::train: return apply_limit(o.limit_train_batches, batches);
+    case stage::sanity: {
+      const auto limit = apply_limit(o.limit_val_batches, batches);
+      return o.num_sanity_val_batches < 0 ? limit : std::min(o.num_sanity_val_batches, limit);
+    }
+    case stage::validate: return apply_limit(o.limit_val_batches, batches);
+    case stage::test: return apply_limit(o.limit_test_batches, batches);
+    case stage::predict: return apply_limit(o.limit_predict_batches, batches);
+    case stage::start:
+    case stage::call: break;
+  }
+  return batches;
+}
+
+void torch_learner::handle(const hooks::batch_to_device& h) {
+  draw_from(h.name);
+  auto& walk = walk_at(h.at);
+  const auto epoch = h.at.stage == stage::train ? h.at.epoch : 0;
+  if (walk.epoch != epoch || walk.next != h.at.batch) {
+    const auto last = std::max(limit_of(h.at.stage, walk.way->batches()), h.at.batch + 1);
+    walk.way->begin(epoch, h.at.batch, last);
+  }
+  auto item = walk.way->next();
+  walk.epoch = epoch;
+  walk.next = h.at.batch + 1;
+  batch_ = {};
+  output_ = {};
+  predicted_ = {};
+  if (item.samples == 0) return;
+  const auto dataloader = h.at.dataloader;
+  auto held = precision_->convert_input(item.batch);
+  held = module_->on_before_batch_transfer(std::move(held), dataloader);
+  held = data_->on_before_batch_transfer(std::move(held), dataloader);
+  held = strategy_->batch_to_device(held, dataloader);
+  held = data_->on_after_batch_transfer(std::move(held), dataloader);
+  held = module_->on_after_batch_transfer(std::move(held), dataloader);
+  batch_ = batch{std::move(held), item.samples};
+}
+
+// --- collectives that a run contains -------------------------------------------------------------
+
+void torch_learner::handle(const hooks::reduce& h) {
+  strategy_->reduce(h.what, h.operation, h.among);
+}
+void torch_learner::handle(const hooks::broadcast& h) {
+  strategy_->broadcast(h.what, h.source, h.among);
+}
+void torch_learner::handle(const hooks::all_gather& h) {
+  strategy_->all_gather(h.what, h.gradients, h.among);
+}
+void torch_learner::handle(const hooks::reduce_boolean_decision& h) {
+  strategy_->reduce_boolean_decision(h.decision, h.all, h.among);
+}
+void torch_learner::handle(const hooks::barrier& h) {
+  strategy_->barrier(h.label, std::chrono::nanoseconds{0}, h.among);
+}
+
+// --- ends ----------------------------------------------------------------------------------------
+
+// May come before anything was set up.
+void torch_learner::handle(const hooks::on_exception& h) {
+  strategy_->on_exception(h.type, h.what);
+  if (module_) module_->on_exception(h.type, h.what);
+}
+
+void torch_learner::handle(const hooks::teardown& h) {
+  walks_.clear();
+  building_.reset();
+  strategy_->teardown(h.orderly);
+  if (module_) module_->teardown(about_.purpose);
+}
+
+// --- the recipe ----------------------------------------------------------------------------------
+
+namespace {
+
+class torch_recipe final : public learner_recipe {
+public:
+  torch_recipe(module_factory model, data_ptr data, torch_plugins plugins)
+      : model_(std::move(model)), data_(std::move(data)), plugins_(std::move(plugins)) {}
+  std::unique_ptr<learner> make(const learner_context& context) const override {
+    return std::make_unique<torch_learner>(context, model_, data_, plugins_);
+  }
+
+private:
+  module_factory model_;
+  data_ptr data_;
+  torch_plugins plugins_;
+};
+
+}  // namespace
+
+recipe_ptr make_recipe(module_factory model, data_ptr data, torch_plugins plugins) {
+  return std::make_shared<torch_recipe>(std::move(model), std::move(data), std::move(plugins));
+}
+
+}  // namespace troupe

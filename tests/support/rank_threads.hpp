@@ -1,0 +1,52 @@
+// Ranks as plain threads with the inproc communicator, driven by fit machines: learners without
+// actors.
+#pragma once
+
+#include <exception>
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "actors/fit_machine.hpp"
+#include "backends/inproc/inproc.hpp"
+#include "backends/learner.hpp"
+
+namespace troupe::testing {
+
+/// Runs `body` once per rank, each on a thread of its own, and waits for all. What a rank throws
+/// aborts the group, as the runtime would, and is returned by rank (null: nothing).
+std::vector<std::exception_ptr> on_ranks(
+    std::int32_t world,
+    const std::function<void(std::int32_t rank, const std::shared_ptr<communicator>&)>& body);
+
+/// How a job ended on one rank.
+struct rank_end {
+  loop_state loop;
+  stop_reason why = stop_reason::none;
+  snapshot_ptr snapshot;  ///< the last one, rank 0 only
+  std::vector<value> queued;
+  value result;
+  std::vector<hook> hooks;  ///< as handled
+  std::exception_ptr error;
+};
+
+struct test_job {
+  recipe_ptr recipe;
+  trainer_options options;
+  stage purpose = stage::train;
+  std::string resume;
+  snapshot_ptr initial;
+};
+
+/// All hooks of the job on `options.ranks` ranks, teardown included.
+std::vector<rank_end> run_job(const test_job& job);
+/// The same for a job that must not fail: rethrows the first error that did not follow from
+/// another's.
+std::vector<rank_end> run_good_job(const test_job& job);
+
+/// The text of what was thrown, with the type where it is one of ours: `generation_closed: ...`.
+std::string text_of(const std::exception_ptr& error);
+
+}  // namespace troupe::testing

@@ -1,0 +1,334 @@
+// Data-parallel gradients against one process that sees every sample.
+#include "backends/torch/data_parallel.hpp"
+#include "tests/unit/torch_strategy/small_models.hpp"
+
+#include "tests/support/catch.hpp"
+
+using namespace troupe;
+using namespace troupe::testing;
+
+namespace {
+
+constexpr double close_enough = 2e-6;
+
+optimizers sgd_with_decay(regression& m) {
+  return torch::optim::SGD(m.parameters(),
+                           torch::optim::SGDOptions(0.05).momentum(0.9).weight_decay(0.01));
+}
+
+}  // namespace
+
+TEST_CASE("ranks end where one process with the whole batch ends") {
+  const auto world = GENERATE(1, 2, 3, 4, 7);
+  const auto data = std::make_shared<table_data>(84);
+  auto options = quick(world, 84 / 7 / 1, 12);
+  options.batch_size = 12;
+  CAPTURE(world);
+  CHECK(distance(trained<regression>(options, data), by_hand<regression>(options, *data)) <
+        close_enough);
+}
+
+TEST_CASE("short batches and ranks without samples count by their samples") {
+  // 4 ranks of 2: batches of 8 and, at the end, of 5, 3, 2 or 1 samples.
+  const auto size = GENERATE(13, 11, 10, 9);
+  const auto accumulate = GENERATE(1, 2, 3);
+  const auto data = std::make_shared<table_data>(size);
+  auto options = quick(4, 2, 7);
+  options.accumulate_grad_batches = accumulate;
+  CAPTURE(size, accumulate);
+  CHECK(distance(trained<regression>(options, data), by_hand<regression>(options, *data)) <
+        close_enough);
+}
+
+TEST_CASE("clipping sees the reduced gradients") {
+  const auto data = std::make_shared<table_data>(24);
+  auto options = quick(2, 6, 4);
+  options.gradient_clip_val = 0.01;
+  options.gradient_clip_algorithm = GENERATE(hooks::clip_gradients::algorithm::norm,
+                                             hooks::clip_gradients::algorithm::value);
+  auto alone = options;
+  alone.ranks = 1;
+  alone.batch_size = 12;
+  const auto two = trained<regression>(options, data);
+  CHECK(distance(two, trained<regression>(alone, data)) < close_enough);
+  options.gradient_clip_val.reset();
+  CHECK(distance(two, trained<regression>(options, data)) > 1e-4);
+}
+
+namespace {
+
+/// Parameters in odd places: one that no step uses, one used by some ranks only, one used twice,
+/// one frozen, one frozen and thawed on the way.
+struct odd_parameters : regression {
+  explicit odd_parameters(bool by_rank) : regression({.optimize = {}}), by_rank_(by_rank) {
+    unused = register_parameter("unused", torch::ones({3}));
+    sometimes = register_parameter("sometimes", torch::ones({1}));
+    shared = register_parameter("shared", torch::full({1}, 0.5));
+    frozen = register_parameter("frozen", torch::ones({1}), /*requires_grad=*/false);
+    thawed = register_parameter("thawed", torch::ones({1}), /*requires_grad=*/false);
+  }
+  step_output training_step(const batch& b, std::int64_t index) override {
+    auto y = net->forward(b[0] * shared) * shared * frozen + thawed;
+    if (!by_rank_ || rank() == 1) y = y * sometimes;
+    (void)index;
+    return fn::mse_loss(y, b[1]);
+  }
+  void on_train_epoch_start(std::int64_t epoch) override {
+    thawed.set_requires_grad(epoch >= 1);
+    net->named_parameters()["0.weight"].set_requires_grad(epoch != 2);
+  }
+  optimizers configure_optimizers() override { return sgd_with_decay(*this); }
+
+  at::Tensor unused, sometimes, shared, frozen, thawed;
+  bool by_rank_;
+};
+
+/// The same in one process: thawing by the epoch that its data order says.
+struct odd_by_hand : odd_parameters {
+  explicit odd_by_hand(std::int64_t steps_per_epoch)
+      : odd_parameters(false), steps_per_epoch_(steps_per_epoch) {}
+  step_output training_step(const batch& b, std::int64_t index) override {
+    on_train_epoch_start(steps_++ / steps_per_epoch_);
+    return odd_parameters::training_step(b, index);
+  }
+  std::int64_t steps_ = 0;
+  std::int64_t steps_per_epoch_;
+};
+
+}  // namespace
+
+TEST_CASE("unused, shared, frozen and thawed parameters go as in one process") {
+  const auto data = std::make_shared<table_data>(16);
+  const auto options = quick(2, 4, 8);
+  const auto two = trained<odd_parameters>(options, data, false);
+  CHECK(distance(two, by_hand<odd_by_hand>(options, *data, 2)) < close_enough);
+  CHECK(two.at("unused").equal(torch::ones({3})));  // weight decay does not reach it
+  CHECK(two.at("frozen").equal(torch::ones({1})));
+  CHECK_FALSE(two.at("thawed").equal(torch::ones({1})));
+}
+
+TEST_CASE("a parameter that one rank uses moves on all") {
+  const auto data = std::make_shared<table_data>(16);
+  const auto ends =
+      run_good_job({.recipe = recipe_for<odd_parameters>(data, true), .options = quick(3, 4, 5)});
+  CHECK_FALSE(weights_of(ends[0].snapshot).at("sometimes").equal(torch::ones({1})));
+}
+
+namespace {
+
+/// Does to .grad what users do.
+struct grad_meddler : regression {
+  enum class way { replace, drop_in_zero_grad, keep_in_zero_grad };
+  explicit grad_meddler(way how) : how_(how) {}
+  void optimizer_zero_grad(std::int64_t, std::int64_t, torch::optim::Optimizer& o) override {
+    if (how_ == way::drop_in_zero_grad) o.zero_grad(true);
+    if (how_ == way::keep_in_zero_grad) o.zero_grad(false);
+  }
+  void on_after_backward() override {
+    if (how_ != way::replace) return;
+    for (auto& p : parameters())
+      if (p.grad().defined()) p.mutable_grad() = p.grad().clone();
+  }
+  void on_train_end() override {
+    auto* how = dynamic_cast<data_parallel*>(strategy_in_use());
+    if (how) replaced += how->gradient_figures().replaced;
+  }
+  static inline std::atomic<std::int64_t> replaced{0};
+  way how_;
+};
+
+}  // namespace
+
+TEST_CASE("a .grad that users replace, drop or zero is put right") {
+  const auto how = GENERATE(grad_meddler::way::replace, grad_meddler::way::drop_in_zero_grad,
+                            grad_meddler::way::keep_in_zero_grad);
+  const auto data = std::make_shared<table_data>(24);
+  auto options = quick(2, 3, 6);
+  options.accumulate_grad_batches = 2;
+  grad_meddler::replaced = 0;
+  CHECK(distance(trained<grad_meddler>(options, data, how), by_hand<regression>(options, *data)) <
+        close_enough);
+  CHECK((grad_meddler::replaced > 0) == (how == grad_meddler::way::replace));
+}
+
+namespace {
+
+struct sparse_layer : module {
+  torch::nn::Embedding table =
+      register_module("table", torch::nn::Embedding(torch::nn::EmbeddingOptions(8, 2).sparse(true)));
+  step_output training_step(const batch& b, std::int64_t) override {
+    return table->forward((b[0] * 0).to(at::kLong)).sum();
+  }
+  optimizers configure_optimizers() override { return torch::optim::SGD(parameters(), 0.1); }
+};
+
+struct fails_in_backward : torch::autograd::Function<fails_in_backward> {
+  static at::Tensor forward(torch::autograd::AutogradContext*, const at::Tensor& x) { return x * 1; }
+  static torch::autograd::variable_list backward(torch::autograd::AutogradContext*,
+                                                 const torch::autograd::variable_list&) {
+    throw std::runtime_error("the middle of backward");
+  }
+};
+
+struct breaks_on_rank_1 : regression {
+  step_output training_step(const batch& b, std::int64_t) override {
+    auto half = net[0]->as<torch::nn::Linear>()->forward(b[0]);
+    if (rank() == 1 && at().step == 2) half = fails_in_backward::apply(half);
+    return fn::mse_loss(net[2]->as<torch::nn::Linear>()->forward(torch::tanh(half)), b[1]);
+  }
+};
+
+}  // namespace
+
+TEST_CASE("a sparse gradient is refused by name, after backward") {
+  const auto data = std::make_shared<table_data>(16);
+  const auto ends =
+      run_job({.recipe = recipe_for<sparse_layer>(data), .options = quick(2, 4, 3)});
+  for (const auto& end : ends)
+    CHECK(text_of(end.error).find("table.weight has a sparse gradient") != std::string::npos);
+}
+
+TEST_CASE("an exception in mid-backward releases the others") {
+  const auto data = std::make_shared<table_data>(24);
+  const auto ends =
+      run_job({.recipe = recipe_for<breaks_on_rank_1>(data), .options = quick(3, 2, 9)});
+  CHECK(text_of(ends[1].error) == "std::runtime_error: the middle of backward");
+  for (const auto rank : {0, 2})
+    CHECK(text_of(ends[rank].error).starts_with("troupe::generation_closed"));
+}
+
+namespace {
+
+struct second_order : regression {
+  step_output training_step(const batch& b, std::int64_t) override {
+    const auto x = b[0].clone().set_requires_grad(true);
+    const auto y = net->forward(x);
+    const auto slope = torch::autograd::grad({y.sum()}, {x}, {}, true, true)[0];
+    return fn::mse_loss(y, b[1]) + 0.1 * slope.pow(2).mean();
+  }
+};
+
+struct twice_in_one : regression {
+  explicit twice_in_one(bool together) : together_(together) {}
+  void backward(const at::Tensor& loss, const value&) override {
+    if (together_) return loss.backward();
+    (loss * 0.25).backward({}, /*keep_graph=*/true);
+    (loss * 0.75).backward();
+  }
+  bool together_;
+};
+
+torch_plugins without_overlap() {
+  torch_plugins plugins;
+  plugins.strategies["data_parallel"] = [](strategy_parts parts) {
+    return std::make_unique<data_parallel>(
+        std::move(parts), data_parallel_options{.gradients = {.overlap = false}});
+  };
+  return plugins;
+}
+
+}  // namespace
+
+TEST_CASE("a gradient of a gradient trains data-parallel") {
+  const auto data = std::make_shared<table_data>(24);
+  const auto options = quick(3, 4, 6);
+  CHECK(distance(trained<second_order>(options, data), by_hand<second_order>(options, *data)) <
+        close_enough);
+}
+
+TEST_CASE("two backwards in one hook need overlap off, and say so") {
+  const auto data = std::make_shared<table_data>(24);
+  const auto options = quick(2, 4, 4);
+  const auto make = [](bool together) {
+    return [=] { return std::make_shared<twice_in_one>(together); };
+  };
+  const auto refused = run_job({.recipe = make_recipe(make(false), data), .options = options});
+  CHECK(text_of(refused[0].error).find("overlap") != std::string::npos);
+  const auto apart = run_good_job(
+      {.recipe = make_recipe(make(false), data, without_overlap()), .options = options});
+  CHECK(distance(weights_of(apart[0].snapshot), trained<twice_in_one>(options, data, true)) <
+        close_enough);
+}
+
+TEST_CASE("an optimizer that calls its closure often sees the same on all ranks") {
+  const auto data = std::make_shared<table_data>(20);
+  const auto lbfgs = [](regression& m) {
+    return optimizers{torch::optim::LBFGS(
+        m.parameters(),
+        torch::optim::LBFGSOptions(0.5).max_iter(5).line_search_fn("strong_wolfe"))};
+  };
+  const regression::choices how{.optimize = lbfgs};
+  auto options = quick(2, 10, 3);
+  auto alone = quick(1, 20, 3);
+  CHECK(distance(trained<regression>(options, data, how), trained<regression>(alone, data, how)) <
+        1e-4);
+  // The last batch leaves rank 2 without samples.
+  options = quick(3, 6, 4);
+  CHECK(distance(trained<regression>(options, data, how), by_hand<regression>(options, *data, how)) <
+        1e-4);
+  options.accumulate_grad_batches = 2;
+  const auto refused = run_job({.recipe = recipe_for<regression>(data, how), .options = options});
+  CHECK(text_of(refused[0].error).find("accumulate_grad_batches") != std::string::npos);
+}
+
+namespace {
+
+struct two_optimizers : regression {
+  step_output training_step(const batch& b, std::int64_t) override {
+    const auto y = net->forward(b[0]);
+    return at().optimizer == 0 ? fn::mse_loss(y, b[1]) : fn::l1_loss(y, b[1]);
+  }
+  optimizers configure_optimizers() override {
+    return optimizers{torch::optim::SGD(net[0]->parameters(), 0.1)}.add(
+        torch::optim::Adam(net[2]->parameters(), 0.01));
+  }
+};
+
+}  // namespace
+
+TEST_CASE("several optimizers train their own parameters, alone and together") {
+  const auto data = std::make_shared<table_data>(25);
+  auto options = quick(2, 4, 6);
+  options.accumulate_grad_batches = GENERATE(1, 2);
+  auto alone = options;
+  alone.ranks = 1;
+  alone.batch_size = 8;
+  CHECK(distance(trained<two_optimizers>(options, data), trained<two_optimizers>(alone, data)) <
+        close_enough);
+}
+
+namespace {
+
+/// Says which buckets its gradients travelled in.
+struct many_layers : regression {
+  many_layers() {
+    for (int i = 0; i < 6; ++i) net->push_back(torch::nn::Linear(1, 1));
+  }
+  void on_train_end() override {
+    if (rank() == 0)
+      seen = dynamic_cast<data_parallel&>(*strategy_in_use()).gradient_figures();
+  }
+  static inline reducer::figures seen;
+};
+
+}  // namespace
+
+TEST_CASE("buckets leave while backward runs, and are laid out anew once") {
+  const auto data = std::make_shared<table_data>(24);
+  torch_plugins plugins;
+  plugins.strategies["data_parallel"] = [](strategy_parts parts) {
+    return std::make_unique<data_parallel>(
+        std::move(parts),
+        data_parallel_options{.gradients = {.first_bucket_bytes = 16, .bucket_bytes = 64}});
+  };
+  const auto options = quick(2, 4, 5);
+  const auto ends = run_good_job(
+      {.recipe = make_recipe([] { return std::make_shared<many_layers>(); }, data, plugins),
+       .options = options});
+  CHECK(distance(weights_of(ends[0].snapshot), by_hand<many_layers>(options, *data)) <
+        close_enough);
+  CHECK(many_layers::seen.rebuilt == 1);
+  CHECK(many_layers::seen.buckets.size() > 2);
+  CHECK(many_layers::seen.early >= 5 * 2);
+  CHECK(many_layers::seen.replaced == 0);
+}

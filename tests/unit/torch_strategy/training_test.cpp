@@ -1,0 +1,435 @@
+// Whole runs of the learner: logging, ends, evaluation, state, randomness.
+#include <ATen/autocast_mode.h>
+
+#include <atomic>
+#include <mutex>
+#include <thread>
+
+#include "tests/unit/torch_strategy/small_models.hpp"
+
+#include "tests/support/catch.hpp"
+
+using namespace troupe;
+using namespace troupe::testing;
+
+namespace {
+
+regression::choices with_dropout() {
+  return {.dropout = 0.3, .optimize = [](regression& m) {
+            return optimizers{torch::optim::AdamW(m.parameters(), 0.01)}
+                .scheduled<torch::optim::StepLR>({.every = schedule::interval::step}, 2, 0.9);
+          }};
+}
+
+}  // namespace
+
+TEST_CASE("equal runs end in equal bits, with dropout, whatever runs beside them") {
+  const auto data = std::make_shared<table_data>(50);
+  auto options = quick(3, 4, 12);
+  const auto first = trained<regression>(options, data, with_dropout());
+  CHECK(distance(first, trained<regression>(options, data, with_dropout())) == 0);
+  std::vector<std::map<std::string, at::Tensor>> beside(2);
+  std::vector<std::thread> jobs;
+  for (int i = 0; i < 2; ++i)
+    jobs.emplace_back([&, i] {
+      auto mine = options;
+      if (i == 1) mine.seed = 4;
+      beside[i] = trained<regression>(mine, data, with_dropout());
+    });
+  for (auto& one : jobs) one.join();
+  CHECK(distance(first, beside[0]) == 0);
+  CHECK(distance(first, beside[1]) > 1e-4);
+  options.num_sanity_val_batches = 2;  // isolated: changes nothing
+  CHECK(distance(first, trained<regression>(options, std::make_shared<table_data>(50, 4, 20),
+                                            with_dropout())) == 0);
+}
+
+namespace {
+
+struct watched_buffers : regression {
+  watched_buffers() : regression({.batch_norm = true, .optimize = {}}) {}
+  void on_train_batch_end(const step_output&, const batch&, std::int64_t) override {
+    for (const auto& buffer : buffers()) {
+      const auto all = all_gather(buffer.to(at::kDouble));
+      if (!all.eq(all[0]).all().item<bool>()) throw std::runtime_error("buffers differ");
+    }
+  }
+};
+
+}  // namespace
+
+TEST_CASE("batch statistics are rank 0's behind each step") {
+  const auto data = std::make_shared<table_data>(64);
+  const auto weights = trained<watched_buffers>(quick(3, 4, 6), data);
+  CHECK(weights.at("net.1.num_batches_tracked").item<std::int64_t>() == 6);
+}
+
+TEST_CASE("bf16-mixed computes in bfloat16 and keeps float32 weights") {
+  struct half_inside : regression {
+    step_output training_step(const batch& b, std::int64_t) override {
+      const auto y = net->forward(b[0]);
+      if (y.scalar_type() != at::kBFloat16) throw std::runtime_error("not in bfloat16");
+      return fn::mse_loss(y.to(at::kFloat), b[1]);
+    }
+    void on_train_batch_end(const step_output&, const batch&, std::int64_t) override {
+      if (at::autocast::is_autocast_enabled(at::kCPU)) throw std::runtime_error("still on");
+    }
+  };
+  const auto data = std::make_shared<table_data>(32);
+  auto options = quick(2, 8, 6);
+  options.precision = "bf16-mixed";
+  const auto mixed = trained<half_inside>(options, data);
+  for (const auto& [name, tensor] : mixed) CHECK(tensor.scalar_type() == at::kFloat);
+  options.precision = "32-true";
+  const auto apart = distance(mixed, trained<regression>(options, data));
+  CHECK(apart > 1e-5);
+  CHECK(apart < 0.05);
+  options.precision = "64-true";
+  const auto wide = trained<regression>(options, data);
+  CHECK(wide.at("net.0.weight").scalar_type() == at::kDouble);
+  options.precision = "bf16-true";
+  CHECK(trained<regression>(options, data).at("net.0.weight").scalar_type() == at::kBFloat16);
+}
+
+// --- logging, evaluation -------------------------------------------------------------------------
+
+TEST_CASE("evaluation weighs by true counts: every sample once") {
+  const auto data = std::make_shared<table_data>(16, 4, 23);
+  auto options = quick(3, 4, 0);
+  const auto purpose = GENERATE(stage::validate, stage::test);
+  const auto ends = run_good_job(
+      {.recipe = recipe_for<regression>(data), .options = options, .purpose = purpose});
+  rank_random draws{options.seed};
+  const random_scope scope{draws};
+  regression same;
+  same.eval();
+  const auto loss = fn::mse_loss(same.net->forward(data->held_out().inputs),
+                                 data->held_out().targets, {})
+                        .item<double>();
+  const auto name = purpose == stage::test ? "test/loss" : "val/loss";
+  const auto& got = ends[0].result.get_if<value_map>()->items;
+  CHECK(*got.at(name).get_if<double>() == Approx(loss).epsilon(1e-6));
+  CHECK(ends[0].loop.last.at(name) == *got.at(name).get_if<double>());
+  // By default the caller's queue gets the metrics.
+  REQUIRE(ends[0].queued.size() == 1);
+  CHECK(ends[0].queued[0] == ends[0].result);
+}
+
+TEST_CASE("predictions come home in the order of samples") {
+  const auto data = std::make_shared<table_data>(16, 4, 23);
+  const auto ends = run_good_job({.recipe = recipe_for<regression>(data),
+                                  .options = quick(3, 4, 0),
+                                  .purpose = stage::predict});
+  rank_random draws{3};
+  const random_scope scope{draws};
+  regression same;
+  std::vector<at::Tensor> pieces;
+  for (const auto& one : ends[0].result.get_if<value_list>()->items) pieces.push_back(unboxed(one));
+  CHECK(torch::cat(pieces).allclose(same.net->forward(data->held_out().inputs), 1e-5, 1e-6));
+  CHECK(pieces.size() == 6);
+  CHECK(ends[1].result.get_if<value_list>()->items.empty());
+}
+
+namespace {
+
+struct talkative : regression {
+  step_output training_step(const batch& b, std::int64_t index) override {
+    // A number that says which rank and step logged it, and its weight in samples.
+    log("who", rank() + 10.0 * static_cast<double>(at().step), {.on_step = true, .on_epoch = true});
+    log("most", static_cast<double>(b.samples()), {.reduce = log_reduction::max});
+    log("samples", static_cast<double>(b.samples()),
+        {.on_step = false, .on_epoch = true, .reduce = log_reduction::sum});
+    return regression::training_step(b, index);
+  }
+};
+
+}  // namespace
+
+TEST_CASE("logged values are reduced by true counts when their time has come") {
+  // 2 ranks of 2 samples, 7 in all: batches of (2, 2) and (2, 1).
+  const auto data = std::make_shared<table_data>(7);
+  auto options = quick(2, 2, 4);
+  options.max_epochs = 2;
+  options.log_every_n_steps = 3;
+  const auto ends = run_good_job({.recipe = recipe_for<talkative>(data), .options = options});
+  for (const auto& end : ends) {
+    const auto& last = end.loop.last;
+    CHECK(last.at("samples") == 7);
+    CHECK(last.at("who_epoch") == Approx((20 * 2 + 21 * 2 + 30 * 2 + 31 * 1) / 7.0));
+    CHECK(last.at("who_step") == Approx((30 * 2 + 31 * 1) / 3.0));  // told at the epoch's end
+    CHECK(last.at("most") == 2);
+    CHECK(last.contains("train/loss"));
+    CHECK_FALSE(last.contains("samples_step"));
+  }
+}
+
+TEST_CASE("ranks that log different names hear of it") {
+  struct different : regression {
+    step_output training_step(const batch& b, std::int64_t index) override {
+      if (rank() == 1) log("mine alone", 1);
+      return regression::training_step(b, index);
+    }
+  };
+  const auto data = std::make_shared<table_data>(16);
+  auto options = quick(2, 4, 4);
+  options.log_every_n_steps = 1;
+  const auto ends = run_job({.recipe = recipe_for<different>(data), .options = options});
+  for (const auto& end : ends)
+    CHECK_THAT(text_of(end.error), Catch::Contains("rank 0 logged \"train/loss\"; rank 1 logged "
+                                                   "\"mine alone\", \"train/loss\""));
+}
+
+// --- ends ----------------------------------------------------------------------------------------
+
+namespace {
+
+struct leaver : regression {
+  leaver(std::string where, std::int32_t who) : where_(std::move(where)), who_(who) {}
+  void leave_at(std::string_view here) {
+    if (here == where_ && rank() == who_ && at().step >= 2) stop();
+  }
+  step_output training_step(const batch& b, std::int64_t index) override {
+    leave_at("training_step");
+    return regression::training_step(b, index);
+  }
+  void on_train_batch_end(const step_output&, const batch&, std::int64_t) override {
+    leave_at("on_train_batch_end");
+  }
+  step_output validation_step(const batch& b, std::int64_t index) override {
+    leave_at("validation_step");
+    return regression::validation_step(b, index);
+  }
+  void on_train_epoch_end(std::int64_t) override { leave_at("on_train_epoch_end"); }
+  std::string where_;
+  std::int32_t who_;
+};
+
+struct skipper : regression {
+  batch_word on_train_batch_start(const batch&, std::int64_t index) override {
+    return rank() == 1 && index == 2 ? batch_word::skip_epoch : batch_word::proceed;
+  }
+};
+
+}  // namespace
+
+TEST_CASE("one rank's stop ends all at the same step") {
+  struct row {
+    const char* where;
+    std::int64_t steps;
+  };
+  // Epochs of 4 steps, validation behind each.
+  const auto one = GENERATE(row{"training_step", 3}, row{"on_train_batch_end", 3},
+                            row{"validation_step", 4}, row{"on_train_epoch_end", 4});
+  const auto data = std::make_shared<table_data>(24, 4, 6);
+  const auto ends = run_good_job(
+      {.recipe = recipe_for<leaver>(data, std::string{one.where}, 1), .options = quick(2, 3, 99)});
+  CAPTURE(one.where);
+  for (const auto& end : ends) {
+    CHECK(end.loop.steps == one.steps);
+    CHECK(end.why == stop_reason::hook);
+  }
+}
+
+TEST_CASE("one rank's word skips the rest of the epoch on all") {
+  const auto data = std::make_shared<table_data>(24);
+  auto options = quick(2, 3, 99);
+  options.max_epochs = 3;
+  const auto ends = run_good_job({.recipe = recipe_for<skipper>(data), .options = options});
+  for (const auto& end : ends) {
+    CHECK(end.loop.steps == 6);
+    CHECK(end.loop.samples == 6 * 6);
+  }
+}
+
+TEST_CASE("a step without a loss is left out alone, and refused in company") {
+  struct picky : regression {
+    step_output training_step(const batch& b, std::int64_t index) override {
+      return index % 2 ? step_output{} : regression::training_step(b, index);
+    }
+  };
+  struct wordy : regression {
+    step_output training_step(const batch&, std::int64_t) override { return value{"done"}; }
+  };
+  const auto data = std::make_shared<table_data>(24);
+  CHECK(trained<picky>(quick(1, 6, 4), data).size() == 4);
+  const auto refused = run_job({.recipe = recipe_for<picky>(data), .options = quick(2, 3, 4)});
+  CHECK_THAT(text_of(refused[0].error), Catch::Contains("training_step returned nothing"));
+  const auto text = run_job({.recipe = recipe_for<wordy>(data), .options = quick(1, 3, 4)});
+  CHECK_THAT(text_of(text[0].error), Catch::Contains("return a loss"));
+}
+
+TEST_CASE("a map's loss trains like a loss, and training_step_end may replace it") {
+  struct mapped : regression {
+    step_output training_step(const batch& b, std::int64_t index) override {
+      return std::map<std::string, at::Tensor>{
+          {"loss", regression::training_step(b, index).loss() * 3}, {"more", b[0]}};
+    }
+    step_output training_step_end(step_output output) override { return output.loss() / 3; }
+    void on_train_batch_end(const step_output& output, const batch&, std::int64_t) override {
+      if (!output.get().is<tensor_ptr>()) throw std::runtime_error("not replaced");
+    }
+  };
+  const auto data = std::make_shared<table_data>(24);
+  CHECK(distance(trained<mapped>(quick(2, 3, 4), data),
+                 trained<regression>(quick(2, 3, 4), data)) < 1e-6);
+}
+
+// --- state ---------------------------------------------------------------------------------------
+
+namespace {
+
+/// A user's own checkpoint IO: keeps snapshots by name.
+struct memory_checkpoints : checkpoint_io {
+  std::vector<checkpoint_file> encode(const snapshot&) const override { return {}; }
+  std::string commit_file() const override { return "none"; }
+  checkpoint_facts facts(std::span<const std::byte>, const std::string&) const override {
+    return {};
+  }
+  snapshot read(const std::string& folder) const override {
+    const std::lock_guard lock{mutex};
+    ++reads;
+    return *kept.at(folder);
+  }
+  found_checkpoint latest(const std::string&) const override { return {}; }
+
+  mutable std::mutex mutex;
+  mutable int reads = 0;
+  std::map<std::string, snapshot_ptr> kept;
+};
+
+struct remembering : regression {
+  remembering()
+      : regression({.dropout = 0.2, .optimize = [](regression& m) {
+                      auto how = torch::optim::SGDOptions(0.05).momentum(0.9);
+                      return optimizers{torch::optim::SGD(m.parameters(), how)}
+                          .scheduled<torch::optim::StepLR>({.every = schedule::interval::step}, 3,
+                                                           0.7)
+                          .scheduled<torch::optim::ReduceLROnPlateauScheduler>(
+                              {.monitor = "val/loss"},
+                              torch::optim::ReduceLROnPlateauScheduler::min, 0.5, 0);
+                    }}) {}
+  step_output training_step(const batch& b, std::int64_t index) override {
+    ++count;
+    log("epoch mean", static_cast<double>(count * (rank() + 1)),
+        {.on_step = false, .on_epoch = true});
+    return regression::training_step(b, index);
+  }
+  std::string on_save_checkpoint() override { return std::to_string(count); }
+  void on_load_checkpoint(const std::string& json) override { count = std::stoi(json); }
+  int count = 0;
+};
+
+}  // namespace
+
+TEST_CASE("a run that goes on from a checkpoint ends like one that never stopped") {
+  const auto data = std::make_shared<table_data>(30, 4, 8);
+  auto options = quick(2, 3, 13);  // 5 steps per epoch
+  options.accumulate_grad_batches = 1;
+  const auto whole = run_good_job({.recipe = recipe_for<remembering>(data), .options = options});
+  const auto cut = GENERATE(3, 5, 8);
+  auto first = options;
+  first.max_steps = cut;
+  const auto half = run_good_job({.recipe = recipe_for<remembering>(data), .options = first});
+  const auto files = std::make_shared<memory_checkpoints>();
+  files->kept["here"] = half[0].snapshot;
+  torch_plugins plugins;
+  plugins.checkpoints = files;
+  const auto rest = run_good_job(
+      {.recipe = make_recipe([] { return std::make_shared<remembering>(); }, data, plugins),
+       .options = options,
+       .resume = "here"});
+  CAPTURE(cut);
+  CHECK(files->reads == 2);  // once per rank
+  CHECK(distance(weights_of(whole[0].snapshot), weights_of(rest[0].snapshot)) == 0);
+  CHECK(whole[0].snapshot->weights_digest == rest[0].snapshot->weights_digest);
+  CHECK(whole[0].snapshot->state == rest[0].snapshot->state);
+  CHECK(whole[0].loop == rest[0].loop);
+  CHECK(whole[0].snapshot->optimizer.size() == 4);
+}
+
+TEST_CASE("a run may begin with given weights; weights that do not fit are named") {
+  const auto data = std::make_shared<table_data>(16, 4, 8);
+  auto options = quick(2, 4, 4);
+  const auto ends = run_good_job({.recipe = recipe_for<regression>(data), .options = options});
+  auto started = options;
+  started.max_steps = 0;
+  const auto again = run_good_job({.recipe = recipe_for<regression>(data),
+                                   .options = started,
+                                   .initial = ends[0].snapshot});
+  CHECK(distance(weights_of(ends[0].snapshot), weights_of(again[0].snapshot)) == 0);
+  const auto other = run_job({.recipe = recipe_for<regression>(data, regression::choices{.features = 5}),
+                              .options = started,
+                              .initial = ends[0].snapshot});
+  CHECK_THAT(text_of(other[0].error), Catch::Contains("net.0.weight"));
+}
+
+TEST_CASE("a module that differs from rank to rank is refused at the start") {
+  struct uneven : regression {
+    static regression::choices next() {
+      static std::atomic<int> made{0};
+      return {.features = 4, .batch_norm = made++ % 2 == 1, .optimize = {}};
+    }
+    uneven() : regression(next()) {}
+  };
+  const auto ends = run_job({.recipe = recipe_for<uneven>(std::make_shared<table_data>(16)),
+                             .options = quick(2, 4, 4)});
+  CHECK_THAT(text_of(ends[0].error), Catch::Contains("rank 1's module"));
+}
+
+TEST_CASE("schedulers move by step, by epoch and by what validation says") {
+  struct scheduled : regression {
+    scheduled()
+        : regression({.optimize = [](regression& m) {
+            return optimizers{torch::optim::SGD(m.parameters(), 1e-3)}
+                .scheduled<torch::optim::StepLR>({.every = schedule::interval::step}, 1, 0.5)
+                .scheduled<torch::optim::StepLR>({}, 1, 0.1)
+                .scheduled<torch::optim::ReduceLROnPlateauScheduler>(
+                    {.monitor = "const"}, torch::optim::ReduceLROnPlateauScheduler::min, 0.1, 0);
+          }}) {}
+    step_output validation_step(const batch&, std::int64_t) override {
+      log("const", 1);
+      return {};
+    }
+    void on_train_end() override {
+      if (rank() == 0) add_to_queue(value{rate});
+    }
+    void lr_scheduler_step(scheduler& which, std::optional<double> metric) override {
+      module::lr_scheduler_step(which, metric);
+      if (which.plateau() != metric.has_value()) throw std::runtime_error("metric");
+      ++moves;
+      rate = static_cast<double>(moves);
+    }
+    int moves = 0;
+    double rate = 0;
+  };
+  const auto data = std::make_shared<table_data>(16, 4, 4);
+  auto options = quick(2, 4, 99);
+  options.max_epochs = 3;
+  const auto ends = run_good_job({.recipe = recipe_for<scheduled>(data), .options = options});
+  CHECK(ends[0].queued[0] == value{6.0 + 3 + 3});
+  const auto state = ends[0].snapshot->state;
+  // 0.5^6 by steps, 0.1^3 by epochs, 0.1^2 by the plateau (its first look is the best so far).
+  const auto at = state.find("\"lr\":");
+  REQUIRE(at != std::string::npos);
+  CHECK(std::stod(state.substr(at + 5)) == Approx(1e-3 * std::pow(0.5, 6) * 1e-3 * 1e-2));
+}
+
+TEST_CASE("the queue copies deeply, keeps dtypes and order") {
+  struct sender : regression {
+    void on_train_batch_end(const step_output&, const batch&, std::int64_t) override {
+      const auto& weight = net->named_parameters()["0.weight"];
+      add_to_queue(value_tuple{{at().step, boxed(weight), boxed(torch::ones({1}, at::kBFloat16))}});
+    }
+  };
+  const auto ends = run_good_job(
+      {.recipe = recipe_for<sender>(std::make_shared<table_data>(16)), .options = quick(2, 4, 3)});
+  REQUIRE(ends[0].queued.size() == 4);  // and the metrics
+  for (int i = 0; i < 3; ++i) {
+    const auto& items = ends[0].queued[i].get_if<value_tuple>()->items;
+    CHECK(items[0] == value{i + 1});
+    CHECK(unboxed(items[2]).scalar_type() == at::kBFloat16);
+    CHECK_FALSE(unboxed(items[1]).requires_grad());
+  }
+  const auto weight = [&](int i) { return unboxed(ends[0].queued[i].get_if<value_tuple>()->items[1]); };
+  CHECK_FALSE(weight(0).equal(weight(1)));
+}
