@@ -1,0 +1,134 @@
+#include "backends/telemetry/csv_logger.hpp"
+
+#include "messages/failure.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <charconv>
+#include <filesystem>
+#include <functional>
+#include <utility>
+
+namespace troupe {
+
+namespace {
+
+constexpr std::size_t columns_max = 512;
+
+// RFC 4180: what holds a comma, a quote or a line end is quoted, quotes are doubled.
+std::string cell(const std::string& text) {
+  if (text.find_first_of(",\"\r\n") == std::string::npos) return text;
+  std::string quoted = "\"";
+  for (const char c : text) quoted += c == '"' ? std::string{"\"\""} : std::string{c};
+  return quoted + "\"";
+}
+
+std::vector<std::string> cells(std::string_view line) {
+  std::vector<std::string> found{""};
+  bool quoted = false;
+  for (std::size_t i = 0; i < line.size(); ++i) {
+    const char c = line[i];
+    if (c == '"') {
+      const bool doubled = quoted && i + 1 < line.size() && line[i + 1] == '"';
+      if (doubled) found.back() += line[++i];
+      if (!doubled) quoted = !quoted;
+    } else if (c == ',' && !quoted) {
+      found.emplace_back();
+    } else {
+      found.back() += c;
+    }
+  }
+  return found;
+}
+
+std::string header(const std::vector<std::string>& columns) {
+  std::string text;
+  for (const auto& name : columns) text += (text.empty() ? "" : ",") + cell(name);
+  return text + "\n";
+}
+
+// Calls `each` with every whole line; a last one without its end was cut off by a crash.
+void for_each_line(std::string_view text, const std::function<void(std::string_view)>& each) {
+  for (std::size_t begin = 0; begin < text.size();) {
+    const auto end = text.find('\n', begin);
+    if (end == std::string_view::npos) return;
+    each(text.substr(begin, end - begin));
+    begin = end + 1;
+  }
+}
+
+std::string first_line(const std::string& text) { return text.substr(0, text.find('\n')); }
+
+std::int64_t step_of(std::string_view row) {
+  std::int64_t step = undefined;
+  std::from_chars(row.data(), row.data() + row.size(), step);
+  return step;
+}
+
+}  // namespace
+
+csv_logger::csv_logger(std::string path) : path_(std::move(path)), columns_{"step", "epoch"} {
+  if (!std::filesystem::exists(path_)) {
+    file_ = std::make_unique<line_file>(path_, line_file::start::fresh);
+    file_->add(header(columns_));
+    return;
+  }
+  const auto found = cells(first_line(read_text_file(path_)));
+  if (found.size() < 2 || found[0] != "step" || found[1] != "epoch")
+    throw user_error(errc::bad_configuration,
+                     path_ +
+                         " is no metrics file of a run: its first columns are not step and "
+                         "epoch; move it away");
+  columns_ = found;
+  file_ = std::make_unique<line_file>(path_, line_file::start::append);
+}
+
+csv_logger::~csv_logger() = default;
+
+void csv_logger::on(const observation& what) {
+  const auto* seen = std::get_if<seen::metrics>(&what);
+  if (!seen || seen->logged.empty()) return;
+  widen(seen->logged);
+  const auto number = [](std::int64_t x) { return x == undefined ? "" : fmt::format("{}", x); };
+  auto row = number(seen->at.step) + "," + number(seen->at.epoch);
+  for (std::size_t i = 2; i < columns_.size(); ++i) {
+    const auto found = seen->logged.find(columns_[i]);
+    row += found == seen->logged.end() ? "," : fmt::format(",{}", found->second);
+  }
+  file_->add(row + "\n");
+}
+
+void csv_logger::widen(const metrics& logged) {
+  const auto before = columns_.size();
+  for (const auto& [name, value] : logged)
+    if (std::find(columns_.begin() + 2, columns_.end(), name) == columns_.end())
+      columns_.push_back(name);
+  const auto added = columns_.size() - before;
+  if (added == 0) return;
+  if (columns_.size() > columns_max)
+    throw std::length_error(
+        fmt::format("{} has {} columns already, so {} is not written: log under "
+                    "a fixed set of names",
+                    path_, before, columns_.back()));
+  auto text = header(columns_);
+  bool first = true;
+  for_each_line(read_text_file(path_), [&](std::string_view line) {
+    if (!std::exchange(first, false)) text += std::string{line} + std::string(added, ',') + "\n";
+  });
+  file_.reset();
+  replace_text_file(path_, text);
+  file_ = std::make_unique<line_file>(path_, line_file::start::append);
+}
+
+void cut_metrics(const std::string& path, std::int64_t step) {
+  if (!std::filesystem::exists(path)) return;
+  std::string kept;
+  bool first = true;
+  for_each_line(read_text_file(path), [&](std::string_view line) {
+    if (std::exchange(first, false) || step_of(line) <= step) kept += std::string{line} + "\n";
+  });
+  replace_text_file(path, kept);
+}
+
+}  // namespace troupe

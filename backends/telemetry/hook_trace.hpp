@@ -1,0 +1,29 @@
+// What each rank did, hook by hook: `--trace-hooks`.
+#pragma once
+
+#include "backends/telemetry/line_file.hpp"
+#include "messages/hooks.hpp"
+
+#include <mutex>
+#include <string>
+
+namespace troupe {
+
+/// `{"rank":0,"stage":"train","hook":"on_train_batch_start","epoch":0,"step":0,"batch":0}` and a
+/// line end; undefined numbers are null.
+std::string trace_line(std::int32_t rank, const hook& what);
+
+/// Writes one such line per call, at once. Thread-safe: lanes call it at entry of every hook, so a
+/// rank's lines stand in the order in which it handled them.
+class hook_trace {
+public:
+  /// Starts the file anew. Throws user_error (bad_configuration) when it can not be written.
+  explicit hook_trace(std::string path);
+  void operator()(std::int32_t rank, const hook& what);
+
+private:
+  std::mutex mutex_;
+  line_file file_;
+};
+
+}  // namespace troupe

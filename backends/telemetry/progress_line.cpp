@@ -1,0 +1,123 @@
+#include "backends/telemetry/progress_line.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+namespace troupe {
+
+namespace {
+
+double seconds(std::chrono::nanoseconds t) { return std::chrono::duration<double>(t).count(); }
+
+// 1:02:03, 2:03
+std::string clock_text(double left) {
+  const auto whole = static_cast<std::int64_t>(left + 0.5);
+  if (whole >= 3600)
+    return fmt::format("{}:{:02}:{:02}", whole / 3600, whole / 60 % 60, whole % 60);
+  return fmt::format("{}:{:02}", whole / 60, whole % 60);
+}
+
+std::string count_text(double number) {
+  auto digits = fmt::format("{:.0f}", number);
+  for (auto at = static_cast<std::ptrdiff_t>(digits.size()) - 3; at > 0; at -= 3)
+    digits.insert(static_cast<std::size_t>(at), ",");
+  return digits;
+}
+
+std::string_view doing(stage s) {
+  switch (s) {
+    case stage::sanity: return "sanity check";
+    case stage::validate: return "validating";
+    case stage::test: return "testing";
+    case stage::predict: return "predicting";
+    default: return "training";
+  }
+}
+
+std::string batch_text(const seen::progress& what) {
+  if (what.batches == undefined) return fmt::format("batch {}", what.at.batch + 1);
+  return fmt::format("batch {}/{}", what.at.batch + 1, what.batches);
+}
+
+}  // namespace
+
+progress_line::progress_line(style how, clock now, writer write)
+    : how_(how), now_(std::move(now)), write_(std::move(write)) {}
+
+void progress_line::on(const observation& what) {
+  if (const auto* seen = std::get_if<seen::metrics>(&what))
+    for (const auto& [name, value] : seen->logged) last_[name] = value;
+  if (const auto* seen = std::get_if<seen::progress>(&what)) progress(*seen);
+}
+
+void progress_line::finish(std::uint64_t) {
+  if (!line_.empty()) write_("\n");
+  line_.clear();
+}
+
+void progress_line::progress(const seen::progress& what) {
+  const auto now = now_();
+  track(what, now);
+  // Nothing is shown before an interval has passed: a short run needs no line.
+  if (!shown_) shown_ = now;
+  if (now - *shown_ < (how_.live ? how_.live_interval : how_.line_interval)) return;
+  shown_ = now;
+  measure(what, now);
+  show(text(what));
+}
+
+// The time of a validation is no time of training: rates are measured anew behind it.
+void progress_line::track(const seen::progress& what, std::chrono::nanoseconds now) {
+  if (what.at.stage != stage::train) mark_.reset();
+  if (what.at.stage == stage::train && !mark_) mark_ = mark_of(what, now);
+}
+
+progress_line::mark progress_line::mark_of(const seen::progress& what,
+                                           std::chrono::nanoseconds now) {
+  const auto epoch_batches = std::max<std::int64_t>(what.batches, 0);
+  return {now, what.samples, what.at.epoch * epoch_batches + what.at.batch};
+}
+
+void progress_line::measure(const seen::progress& what, std::chrono::nanoseconds now) {
+  if (!mark_) return;
+  const auto here = mark_of(what, now);
+  if (now <= mark_->when || here.batches <= mark_->batches) return;
+  const auto passed = seconds(now - mark_->when);
+  const auto rate = static_cast<double>(here.samples - mark_->samples) / passed;
+  const auto each = passed / static_cast<double>(here.batches - mark_->batches);
+  // Smoothed over about five measurements; the first one counts whole.
+  const double weight = samples_per_second_ > 0 ? 0.2 : 1.0;
+  samples_per_second_ += weight * (rate - samples_per_second_);
+  seconds_per_batch_ += weight * (each - seconds_per_batch_);
+  mark_ = here;
+}
+
+std::string progress_line::text(const seen::progress& what) const {
+  if (what.at.stage != stage::train)
+    return fmt::format("{}  {}", doing(what.at.stage), batch_text(what));
+  auto line = fmt::format("epoch {}/{}  {}  loss {:.4f}", what.at.epoch + 1, how_.epochs,
+                          batch_text(what), what.loss);
+  if (const auto accuracy = last_.find("val/accuracy"); accuracy != last_.end())
+    line += fmt::format("  val/accuracy {:.4f}", accuracy->second);
+  if (samples_per_second_ > 0)
+    line += fmt::format("  {} samples/s", count_text(samples_per_second_));
+  if (seconds_per_batch_ > 0 && what.batches != undefined) {
+    const auto left = (how_.epochs - what.at.epoch) * what.batches - what.at.batch - 1;
+    line += "  ETA " +
+            clock_text(seconds_per_batch_ * static_cast<double>(std::max<std::int64_t>(left, 0)));
+  }
+  return line;
+}
+
+void progress_line::show(const std::string& line) {
+  if (!how_.live) {
+    write_(line + "\n");
+    return;
+  }
+  // One column stays free: a terminal moves on when the last one is written.
+  line_ = line.substr(0, std::max<std::size_t>(how_.columns, 2) - 1);
+  write_("\r" + line_ + "\x1b[K");
+}
+
+}  // namespace troupe

@@ -1,0 +1,57 @@
+// How far a run is, for somebody who watches.
+#pragma once
+
+#include "backends/observer.hpp"
+
+#include <chrono>
+#include <functional>
+#include <optional>
+#include <string>
+#include <string_view>
+
+namespace troupe {
+
+/// Shows epoch, batch, loss, samples per second and the time left. Live: one line of a terminal,
+/// written over at most ten times a second. Else a line of its own every ten seconds. Time and
+/// output are passed in.
+class progress_line : public observer {
+public:
+  struct style {
+    bool live = false;
+    std::size_t columns = 80;  ///< of the terminal; the live line is cut to it
+    std::int64_t epochs = 1;   ///< how many there will be
+    std::chrono::nanoseconds live_interval = std::chrono::milliseconds{100};
+    std::chrono::nanoseconds line_interval = std::chrono::seconds{10};
+  };
+  using clock = std::function<std::chrono::nanoseconds()>;
+  using writer = std::function<void(std::string_view)>;
+
+  progress_line(style how, clock now, writer write);
+  void on(const observation& what) override;
+  void finish(std::uint64_t dropped) override;
+
+private:
+  struct mark {
+    std::chrono::nanoseconds when{0};
+    std::int64_t samples = 0;
+    std::int64_t batches = 0;  ///< of all epochs
+  };
+  void progress(const seen::progress& what);
+  static mark mark_of(const seen::progress& what, std::chrono::nanoseconds now);
+  void track(const seen::progress& what, std::chrono::nanoseconds now);
+  void measure(const seen::progress& what, std::chrono::nanoseconds now);
+  std::string text(const seen::progress& what) const;
+  void show(const std::string& line);
+
+  style how_;
+  clock now_;
+  writer write_;
+  std::optional<std::chrono::nanoseconds> shown_;  ///< when a line was last shown
+  std::optional<mark> mark_;                       ///< where the rates were last measured
+  double samples_per_second_ = 0;
+  double seconds_per_batch_ = 0;
+  metrics last_;
+  std::string line_;  ///< the live line on the screen
+};
+
+}  // namespace troupe

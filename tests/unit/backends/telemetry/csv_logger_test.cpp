@@ -1,0 +1,116 @@
+// metrics.csv: columns grow, rows stay, a resumed run cuts back.
+#include "backends/telemetry/csv_logger.hpp"
+#include "messages/failure.hpp"
+#include "tests/support/temporary_folder.hpp"
+
+#include <filesystem>
+
+#include "tests/support/catch.hpp"
+
+using namespace troupe;
+using troupe::testing::temporary_folder;
+
+namespace {
+
+observation at(std::int64_t step, metrics logged, std::int64_t epoch = 0) {
+  return seen::metrics{{.epoch = epoch, .step = step}, std::move(logged)};
+}
+
+}  // namespace
+
+TEST_CASE("a row per observation, a column per metric", "[csv]") {
+  const temporary_folder folder;
+  const auto path = (folder.path() / "metrics.csv").string();
+  csv_logger log{path};
+  CHECK(read_text_file(path) == "step,epoch\n");
+  log.on(at(0, {{"train/loss", 2.5}}));
+  log.on(at(50, {{"train/loss", 1.25}}));
+  CHECK(read_text_file(path) == "step,epoch,train/loss\n0,0,2.5\n50,0,1.25\n");
+}
+
+TEST_CASE("a new metric widens every row and keeps what is there", "[csv]") {
+  const temporary_folder folder;
+  const auto path = (folder.path() / "metrics.csv").string();
+  csv_logger log{path};
+  log.on(at(0, {{"train/loss", 2}}));
+  log.on(at(9, {{"val/accuracy", 0.5}, {"val/loss", 1}}));
+  log.on(at(10, {{"train/loss", 0.1}}, 1));
+  CHECK(read_text_file(path) ==
+        "step,epoch,train/loss,val/accuracy,val/loss\n0,0,2,,\n9,0,,0.5,1\n10,1,0.1,,\n");
+  CHECK_FALSE(std::filesystem::exists(path + ".new"));
+}
+
+TEST_CASE("odd names and numbers survive", "[csv]") {
+  const temporary_folder folder;
+  const auto path = (folder.path() / "metrics.csv").string();
+  {
+    csv_logger log{path};
+    log.on(at(0, {{"a,b", std::nan("")}, {"c\"d", INFINITY}}));
+  }
+  csv_logger again{path};
+  again.on(seen::metrics{{}, {{"c\"d", -1}}});
+  CHECK(read_text_file(path) == "step,epoch,\"a,b\",\"c\"\"d\"\n0,0,nan,inf\n,,,-1\n");
+}
+
+TEST_CASE("other observations and empty metrics write nothing", "[csv]") {
+  const temporary_folder folder;
+  const auto path = (folder.path() / "metrics.csv").string();
+  csv_logger log{path};
+  log.on(seen::progress{});
+  log.on(seen::lifecycle{.event = "job_ended"});
+  log.on(at(1, {}));
+  CHECK(read_text_file(path) == "step,epoch\n");
+}
+
+TEST_CASE("cut back: rows of later steps go, and the file goes on", "[csv]") {
+  const temporary_folder folder;
+  const auto path = (folder.path() / "metrics.csv").string();
+  {
+    csv_logger log{path};
+    for (const std::int64_t step : {0, 10, 20, 30}) log.on(at(step, {{"x", step / 2.0}}));
+  }
+  cut_metrics(path, 20);
+  CHECK(read_text_file(path) == "step,epoch,x\n0,0,0\n10,0,5\n20,0,10\n");
+  csv_logger log{path};
+  log.on(at(21, {{"x", 0.5}, {"y", 1}}, 1));
+  CHECK(read_text_file(path) == "step,epoch,x,y\n0,0,0,\n10,0,5,\n20,0,10,\n21,1,0.5,1\n");
+}
+
+TEST_CASE("a line that a crash cut off is dropped", "[csv]") {
+  const temporary_folder folder;
+  const auto path = (folder.path() / "metrics.csv").string();
+  replace_text_file(path, "step,epoch,x\n0,0,1\n1,0,0.");
+  cut_metrics(path, 5);
+  CHECK(read_text_file(path) == "step,epoch,x\n0,0,1\n");
+  cut_metrics((folder.path() / "absent.csv").string(), 5);
+  CHECK_FALSE(std::filesystem::exists((folder.path() / "absent.csv").string()));
+}
+
+TEST_CASE("a name per step ends the logger before it eats the disk", "[csv]") {
+  const temporary_folder folder;
+  csv_logger log{(folder.path() / "metrics.csv").string()};
+  metrics many;
+  for (int i = 0; i < 510; ++i) many["m" + std::to_string(i)] = i;
+  log.on(at(0, many));
+  CHECK_THROWS_AS(log.on(at(1, {{"one_more", 1}})), std::length_error);
+}
+
+TEST_CASE("what is no metrics file is left alone", "[csv]") {
+  const temporary_folder folder;
+  const auto path = (folder.path() / "metrics.csv").string();
+  replace_text_file(path, "my,own,table\n");
+  CHECK_THROWS_AS(csv_logger{path}, user_error);
+  CHECK(read_text_file(path) == "my,own,table\n");
+}
+
+TEST_CASE("a file that can not be written names itself and the mend", "[csv]") {
+  const temporary_folder folder;
+  const auto path = (folder.path() / "absent/metrics.csv").string();
+  try {
+    csv_logger log{path};
+    FAIL("it was written");
+  } catch (const user_error& error) {
+    CHECK(error.code() == errc::bad_configuration);
+    CHECK_THAT(error.what(), Catch::Contains(path) && Catch::Contains("choose a folder"));
+  }
+}

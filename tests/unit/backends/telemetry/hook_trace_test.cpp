@@ -1,0 +1,65 @@
+// --trace-hooks: the exact form of a line, and lines of several ranks at once.
+#include "backends/telemetry/hook_trace.hpp"
+#include "messages/failure.hpp"
+#include "tests/support/temporary_folder.hpp"
+
+#include <nlohmann/json.hpp>
+
+#include <map>
+#include <sstream>
+#include <thread>
+
+#include "tests/support/catch.hpp"
+
+using namespace troupe;
+using troupe::testing::temporary_folder;
+
+TEST_CASE("a line says rank, stage, hook, epoch, step and batch", "[trace]") {
+  const hook start =
+      hooks::on_train_batch_start{{{.stage = stage::train, .epoch = 0, .step = 0, .batch = 0}}};
+  CHECK(trace_line(0, start) ==
+        "{\"rank\":0,\"stage\":\"train\",\"hook\":\"on_train_batch_start\",\"epoch\":0,\"step\":0,"
+        "\"batch\":0}\n");
+}
+
+TEST_CASE("what is undefined is null", "[trace]") {
+  CHECK(trace_line(3, hooks::connect{}) ==
+        "{\"rank\":3,\"stage\":\"start\",\"hook\":\"connect\",\"epoch\":null,\"step\":null,"
+        "\"batch\":null}\n");
+}
+
+TEST_CASE("ranks write whole lines, each in its own order", "[trace]") {
+  const temporary_folder folder;
+  const auto path = (folder.path() / "trace.jsonl").string();
+  constexpr int ranks = 4, hooks_each = 200;
+  {
+    hook_trace trace{path};
+    std::vector<std::thread> lanes;
+    for (int rank = 0; rank < ranks; ++rank)
+      lanes.emplace_back([&trace, rank] {
+        for (int i = 0; i < hooks_each; ++i)
+          trace(rank, hooks::training_step{{.stage = stage::train, .batch = i}, {}});
+      });
+    for (auto& lane : lanes) lane.join();
+  }
+  std::map<int, int> next;
+  std::istringstream in{read_text_file(path)};
+  for (std::string line; std::getline(in, line);) {
+    const auto json = nlohmann::json::parse(line);
+    CHECK(json["batch"] == next[json["rank"]]++);
+  }
+  CHECK(next.size() == ranks);
+  for (const auto& [rank, count] : next) CHECK(count == hooks_each);
+}
+
+TEST_CASE("every line is in the file as soon as the call returns", "[trace]") {
+  const temporary_folder folder;
+  const auto path = (folder.path() / "trace.jsonl").string();
+  hook_trace trace{path};
+  trace(0, hooks::connect{});
+  CHECK(read_text_file(path) == trace_line(0, hooks::connect{}));
+}
+
+TEST_CASE("a trace that can not be written is refused at the start", "[trace]") {
+  CHECK_THROWS_AS(hook_trace{"/proc/absent/trace.jsonl"}, user_error);
+}

@@ -1,0 +1,95 @@
+// The progress line under a clock that is moved by hand.
+#include "backends/telemetry/progress_line.hpp"
+
+#include "tests/support/catch.hpp"
+
+using namespace troupe;
+using namespace std::chrono_literals;
+
+namespace {
+
+struct screen {
+  std::chrono::nanoseconds now{0};
+  std::vector<std::string> writes;
+  progress_line line;
+
+  explicit screen(progress_line::style how)
+      : line(
+            how, [this] { return now; },
+            [this](std::string_view text) { writes.emplace_back(text); }) {}
+
+  void train(std::int64_t batch, double loss = 0.5, std::int64_t epoch = 0) {
+    line.on(seen::progress{{.stage = stage::train, .epoch = epoch, .step = batch, .batch = batch},
+                           100,
+                           (epoch * 100 + batch + 1) * 64,
+                           loss});
+  }
+};
+
+}  // namespace
+
+TEST_CASE("a live line is written over at most ten times a second", "[progress]") {
+  screen s{{.live = true, .columns = 200, .epochs = 2}};
+  for (int batch = 0; batch < 100; ++batch) {
+    s.train(batch);
+    s.now += 10ms;
+  }
+  CHECK(s.writes.size() == 9);
+  CHECK(s.writes.front() ==
+        "\repoch 1/2  batch 11/100  loss 0.5000  6,400 samples/s  ETA 0:02\x1b[K");
+  s.line.finish(0);
+  CHECK(s.writes.back() == "\n");
+}
+
+TEST_CASE("without a terminal there is a line every ten seconds", "[progress]") {
+  screen s{{.live = false, .epochs = 3}};
+  for (int batch = 0; batch < 100; ++batch) {
+    s.train(batch, 1.0 / (batch + 1));
+    s.now += 250ms;
+  }
+  REQUIRE(s.writes.size() == 2);
+  CHECK(s.writes[0] == "epoch 1/3  batch 41/100  loss 0.0244  256 samples/s  ETA 1:05\n");
+  s.line.finish(0);
+  CHECK(s.writes.size() == 2);
+}
+
+TEST_CASE("a run shorter than an interval shows nothing", "[progress]") {
+  screen s{{.live = true}};
+  s.train(0);
+  s.train(1);
+  s.line.finish(0);
+  CHECK(s.writes.empty());
+}
+
+TEST_CASE("the time of a validation is no time of training", "[progress]") {
+  screen s{{.live = true, .columns = 200, .epochs = 1}};
+  for (int batch = 0; batch < 21; ++batch, s.now += 10ms) s.train(batch);
+  s.line.on(seen::metrics{{}, {{"val/accuracy", 0.75}}});
+  s.line.on(seen::progress{{.stage = stage::validate, .batch = 3}, 10, 0, 0});
+  s.now += 1h;
+  s.line.on(seen::progress{{.stage = stage::validate, .batch = 9}, 10, 0, 0});
+  CHECK(s.writes.back() == "\rvalidating  batch 10/10\x1b[K");
+  for (int batch = 21; batch < 42; ++batch, s.now += 10ms) s.train(batch);
+  CHECK(s.writes.back() ==
+        "\repoch 1/1  batch 42/100  loss 0.5000  val/accuracy 0.7500  6,400 samples/s  ETA "
+        "0:01\x1b[K");
+}
+
+TEST_CASE("a live line is cut to the terminal", "[progress]") {
+  screen s{{.live = true, .columns = 20}};
+  s.train(0);
+  s.now += 1s;
+  s.train(1);
+  CHECK(s.writes.at(0) == "\repoch 1/1  batch 2/\x1b[K");
+}
+
+TEST_CASE("a loader of unknown length and a resumed run do without what is not known",
+          "[progress]") {
+  screen s{{.live = false, .epochs = 5}};
+  s.line.on(seen::progress{
+      {.stage = stage::train, .epoch = 4, .step = 900, .batch = 7}, undefined, 90000, 0.25});
+  s.now += 10s;
+  s.line.on(seen::progress{
+      {.stage = stage::train, .epoch = 4, .step = 901, .batch = 8}, undefined, 90064, 0.25});
+  CHECK(s.writes.at(0) == "epoch 5/5  batch 9  loss 0.2500  6 samples/s\n");
+}
