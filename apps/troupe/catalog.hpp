@@ -1,0 +1,72 @@
+// What the program can train and on what, seen without LibTorch. main passes the real one
+// (torch_catalog.cpp); tests of the program bring one of integers.
+#pragma once
+
+#include "backends/learner.hpp"
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+namespace troupe::program {
+
+struct model_facts {
+  std::string name;
+  std::string summary;
+  std::int64_t parameters = 0;  ///< with default settings
+};
+
+struct data_facts {
+  std::string name;
+  std::string summary;
+  std::string folder;     ///< where it is looked for by default
+  bool has_test = false;  ///< whether a fit ends with a test
+};
+
+struct device_facts {
+  std::string name;  ///< `cpu`, `cuda:0`
+  bool available = false;
+  std::string about;  ///< what it is, or why not
+};
+
+/// What a user chose to train. Values are those of the settings of the same names.
+struct learning {
+  std::string model;
+  std::vector<std::int64_t> hidden;
+  double dropout = 0;
+  std::string data;
+  std::string data_folder;  ///< empty: the data set's own
+  std::string optimizer;
+  double learning_rate = 0;
+  double momentum = 0;
+  double weight_decay = 0;
+};
+
+enum class export_format { torch, safetensors };
+
+/// Const and thread-safe. Throws user_error naming the mend.
+class catalog {
+public:
+  virtual ~catalog() = default;
+
+  virtual std::vector<model_facts> models() const = 0;
+  virtual std::vector<data_facts> data_sets() const = 0;
+  /// What each rank trains or evaluates. Reads no data: what is wrong with that fails the job.
+  virtual recipe_ptr recipe(const learning& what) const = 0;
+
+  /// Writes a checkpoint's weights and state to `output` for Python.
+  virtual void export_checkpoint(const snapshot& what, export_format format,
+                                 const std::string& output) const = 0;
+  /// One line of JSON per prediction of a predict run's result.
+  virtual std::vector<std::string> predictions(const value& result) const = 0;
+
+  /// Libraries by name, for doctor and manifests.
+  virtual std::map<std::string, std::string> versions() const = 0;
+  virtual std::vector<device_facts> devices() const = 0;
+  /// Float32 operations per second of one thread in a matrix product, in thousands of millions;
+  /// takes about 0.1 s.
+  virtual double matrix_speed() const = 0;
+};
+
+}  // namespace troupe::program

@@ -1,0 +1,162 @@
+#include "apps/troupe/commands.hpp"
+#include "backends/checkpoint/run_checkpoints.hpp"
+#include "messages/failure.hpp"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <CLI/App.hpp>
+#include <CLI/Config.hpp>
+#include <CLI/Formatter.hpp>
+#include <nlohmann/json.hpp>
+
+namespace troupe::program {
+
+namespace {
+
+using nlohmann::ordered_json;
+
+std::string dumped(const ordered_json& object) {
+  return object.dump(-1, ' ', false, ordered_json::error_handler_t::replace);
+}
+
+ordered_json as_json(const manifest& what, const std::string& path) {
+  ordered_json tensors = ordered_json::array();
+  for (const auto& t : what.tensors)
+    tensors.push_back({{"name", t.name}, {"dtype", t.dtype}, {"shape", t.shape}, {"file", t.file}});
+  ordered_json files = ordered_json::array();
+  for (const auto& f : what.files)
+    files.push_back({{"name", f.name}, {"bytes", f.bytes}, {"hash", f.hash}});
+  return {{"schema", "troupe.checkpoint_facts/1"},
+          {"path", path},
+          {"step", what.loop.steps},
+          {"epoch", what.loop.epoch},
+          {"batch", what.loop.batch},
+          {"samples", what.loop.samples},
+          {"ranks", what.ranks},
+          {"generation", what.generation},
+          {"weights_digest", what.weights_digest},
+          {"metrics", what.loop.last},
+          {"versions", what.versions},
+          {"tensors", tensors},
+          {"files", files}};
+}
+
+void print_facts(const manifest& what, console& screen) {
+  screen.result(fmt::format("step {}, epoch {}, {} ranks, generation {}", what.loop.steps,
+                            what.loop.epoch, what.ranks, what.generation));
+  screen.result(fmt::format("weights_digest {}", what.weights_digest));
+  for (const auto& file : what.files)
+    screen.result(fmt::format("{:<28} {:>12} bytes  {}", file.name, file.bytes, file.hash));
+  for (const auto& tensor : what.tensors)
+    screen.result(fmt::format("{:<28} {:<5} [{}]  {}", tensor.file, tensor.dtype,
+                              fmt::join(tensor.shape, ", "), tensor.name));
+}
+
+// A run's folder, where a checkpoint's is wanted, means its latest.
+std::string checkpoint_at(const std::string& path, console& screen) {
+  if (std::filesystem::exists(std::filesystem::path{path} / manifest_name) ||
+      !std::filesystem::is_directory(std::filesystem::path{path} / checkpoints_folder))
+    return path;
+  const auto found = latest_checkpoint(path);
+  for (const auto& bad : found.refused) screen.note("passed over: " + bad.why);
+  return found.path;
+}
+
+program_end inspect(const std::string& path, bool json, console& screen) {
+  const auto at = checkpoint_at(path, screen);
+  const auto what = inspect_checkpoint(at);
+  if (json) {
+    screen.result(dumped(as_json(what, at)));
+  } else {
+    print_facts(what, screen);
+  }
+  return {};
+}
+
+program_end verify(const std::string& path, bool json, console& screen) {
+  const auto answer = [&](bool good, const std::string& why, const manifest& what) {
+    if (!json) return;
+    screen.result(dumped(
+        {{"schema", "troupe.checkpoint_verification/1"},
+         {"path", path},
+         {"good", good},
+         {"why", good ? ordered_json(nullptr) : ordered_json(why)},
+         {"weights_digest", good ? ordered_json(what.weights_digest) : ordered_json(nullptr)}}));
+  };
+  try {
+    const auto what = verify_checkpoint(checkpoint_at(path, screen));
+    answer(true, {}, what);
+    if (!json)
+      screen.result(fmt::format("{}: good, step {}, weights_digest {}", path, what.loop.steps,
+                                what.weights_digest));
+  } catch (const user_error& error) {
+    answer(false, error.what(), {});
+    throw;
+  }
+  return {};
+}
+
+program_end list(const std::string& run, bool json, console& screen) {
+  for (const auto& one : list_checkpoints(run)) {
+    const bool good = one.damage.empty();
+    if (json) {
+      screen.result(
+          dumped({{"schema", "troupe.checkpoint_entry/1"},
+                  {"path", one.path},
+                  {"step", one.step},
+                  {"epoch", good ? ordered_json(one.what.loop.epoch) : nullptr},
+                  {"weights_digest", good ? ordered_json(one.what.weights_digest) : nullptr},
+                  {"latest", one.latest},
+                  {"damage", good ? ordered_json(nullptr) : ordered_json(one.damage)}}));
+    } else {
+      screen.result(fmt::format("{}{}{}", one.path, one.latest ? "  latest" : "",
+                                good ? "" : "  damaged: " + one.damage));
+    }
+  }
+  return {};
+}
+
+struct export_question {
+  std::string path, format = "torch", output;
+};
+
+program_end export_to(const export_question& what, const surroundings& around) {
+  const auto format = what.format == "torch" ? export_format::torch : export_format::safetensors;
+  around.learning.export_checkpoint(read_checkpoint(checkpoint_at(what.path, around.screen)),
+                                    format, what.output);
+  around.screen.result(what.output);
+  return {};
+}
+
+}  // namespace
+
+void add_checkpoint(CLI::App& app, const surroundings& around, const choose& chosen) {
+  auto* checkpoint =
+      app.add_subcommand("checkpoint", "looks into checkpoints")->require_subcommand(1);
+  const auto reading = [&](const char* name, const char* about, const char* of, auto act) {
+    auto path = std::make_shared<std::string>();
+    auto json = std::make_shared<bool>(false);
+    auto* command = checkpoint->add_subcommand(name, about);
+    command->add_option(of, *path, "a checkpoint's folder, or a run's for its latest")->required();
+    command->add_flag("--json", *json, "objects instead of text");
+    command->callback(
+        [=, &around] { chosen([=, &around] { return act(*path, *json, around.screen); }); });
+  };
+  reading("inspect", "what a checkpoint's manifest says", "PATH", inspect);
+  reading("verify", "reads every byte and compares the hashes", "PATH", verify);
+  reading("list", "the checkpoints of a run", "RUN_DIR", list);
+
+  auto what = std::make_shared<export_question>();
+  auto* command = checkpoint->add_subcommand("export", "writes a checkpoint for Python");
+  command->add_option("PATH", what->path, "a checkpoint's folder, or a run's for its latest")
+      ->required();
+  command->add_option("--format", what->format, "torch: torch.load(FILE, weights_only=True)")
+      ->check([](const std::string& x) {
+        return x == "torch" || x == "safetensors" ? "" : "one of torch, safetensors";
+      })
+      ->type_name("torch|safetensors");
+  command->add_option("--output", what->output, "the file to write")->required();
+  command->callback([=, &around] { chosen([=, &around] { return export_to(*what, around); }); });
+}
+
+}  // namespace troupe::program

@@ -1,0 +1,82 @@
+#include "apps/troupe/command_line.hpp"
+#include "apps/troupe/commands.hpp"
+#include "apps/troupe/config_text.hpp"
+#include "apps/troupe/exit_code.hpp"
+#include "messages/failure.hpp"
+
+#include <CLI/App.hpp>
+#include <CLI/Config.hpp>
+#include <CLI/Formatter.hpp>
+#include <nlohmann/json.hpp>
+
+namespace troupe::program {
+
+namespace {
+
+program_end print(const schema& all, const given& what, const surroundings& around) {
+  const auto s = settled(join(all, what));
+  if (s.flag("json")) {
+    around.screen.result(printed_json(s));
+  } else {
+    around.screen.results(printed(s, true));
+  }
+  return {};
+}
+
+// Every complaint, and what else hinders a file from being run is told by `fit` itself.
+program_end validate(const schema& all, const std::string& file, bool json, console& screen) {
+  std::vector<std::string> errors;
+  try {
+    given what;
+    what.files = {file};
+    for (const auto& complaint : join(all, what).complaints) errors.push_back(complaint.text);
+  } catch (const user_error& error) {
+    errors.emplace_back(error.what());
+  }
+  if (json) {
+    const nlohmann::ordered_json object{{"schema", "troupe.config_validation/1"},
+                                        {"file", file},
+                                        {"valid", errors.empty()},
+                                        {"errors", errors}};
+    screen.result(object.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace));
+  } else if (errors.empty()) {
+    screen.result(file + ": a valid configuration");
+  }
+  for (const auto& error : errors) screen.error(error);
+  return {errors.empty() ? exits::done : static_cast<int>(errc::bad_configuration), false};
+}
+
+}  // namespace
+
+void add_config(CLI::App& app, const schema& all, const surroundings& around,
+                const choose& chosen) {
+  auto* config = app.add_subcommand("config", "settings: what they are, where they come from")
+                     ->require_subcommand(1);
+  auto* print_command = config->add_subcommand(
+      "print", "the resolved settings as TOML, and where each value came from");
+  auto flags = std::make_shared<setting_flags>();
+  flags->add(*print_command, all);
+  print_command->callback([=, &all, &around] {
+    chosen([=, &all, &around] { return print(all, flags->taken(around.variables), around); });
+  });
+
+  auto* validate_command = config->add_subcommand("validate", "checks a TOML file");
+  auto file = std::make_shared<std::string>();
+  auto json = std::make_shared<bool>(false);
+  validate_command->add_option("FILE", *file, "the file")->required();
+  validate_command->add_flag("--json", *json, "one object");
+  validate_command->callback([=, &all, &around] {
+    chosen([=, &all, &around] { return validate(all, *file, *json, around.screen); });
+  });
+
+  auto* schema_command = config->add_subcommand("schema", "a JSON Schema of the TOML file");
+  schema_command->add_flag("--json", *json, "it is JSON with and without");
+  schema_command->callback([=, &all, &around] {
+    chosen([&all, &around] {
+      around.screen.result(json_schema(all));
+      return program_end{};
+    });
+  });
+}
+
+}  // namespace troupe::program

@@ -1,0 +1,74 @@
+#include "apps/troupe/commands.hpp"
+
+#include "backends/data_order.hpp"
+#include "messages/failure.hpp"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <CLI/App.hpp>
+#include <CLI/Config.hpp>
+#include <CLI/Formatter.hpp>
+
+namespace troupe::program {
+
+void data_order(const order_question& what, const std::function<void(const ordered_batch&)>& take) {
+  const data_layout layout{what.size, what.ranks, what.batch_size};
+  const auto order = permutation(what.seed, what.epoch, what.size);
+  const auto batches = layout.batches();
+  const auto steps_per_epoch = (batches + what.accumulate - 1) / what.accumulate;
+  for (std::int64_t batch = 0; batch < batches; ++batch) {
+    for (std::int64_t rank = 0; rank < what.ranks; ++rank) {
+      const auto piece = layout.of_rank(batch, rank);
+      const auto first = order.begin() + piece.first;
+      take({what.epoch * steps_per_epoch + batch / what.accumulate,
+            batch,
+            rank,
+            {first, first + piece.count}});
+    }
+  }
+}
+
+namespace {
+
+void refuse_unless(bool holds, const char* flag, std::int64_t value, std::int64_t least) {
+  if (holds) return;
+  throw user_error(errc::bad_configuration,
+                   fmt::format("{} = {}: must be at least {}", flag, value, least));
+}
+
+program_end order(const order_question& what, bool json, console& screen) {
+  refuse_unless(what.size >= 0, "--size", what.size, 0);
+  refuse_unless(what.ranks >= 1, "--ranks", what.ranks, 1);
+  refuse_unless(what.batch_size >= 1, "--batch-size", what.batch_size, 1);
+  refuse_unless(what.epoch >= 0, "--epoch", what.epoch, 0);
+  refuse_unless(what.accumulate >= 1, "--accumulate-grad-batches", what.accumulate, 1);
+  data_order(what, [&](const ordered_batch& b) {
+    screen.result(json
+                      ? fmt::format("{{\"schema\":\"troupe.data_order/1\",\"step\":{},\"batch\":{},"
+                                    "\"rank\":{},\"samples\":[{}]}}",
+                                    b.step, b.batch, b.rank, fmt::join(b.samples, ","))
+                      : fmt::format("step {} batch {} rank {}: {}", b.step, b.batch, b.rank,
+                                    fmt::join(b.samples, " ")));
+  });
+  return {};
+}
+
+}  // namespace
+
+void add_data(CLI::App& app, const surroundings& around, const choose& chosen) {
+  auto* data = app.add_subcommand("data", "which samples a step consumes")->require_subcommand(1);
+  auto* command = data->add_subcommand("order", "the order of an epoch, per batch and rank");
+  auto what = std::make_shared<order_question>();
+  auto json = std::make_shared<bool>(false);
+  command->add_option("--size", what->size, "samples of the training set")->required();
+  command->add_option("--ranks", what->ranks, "(2)");
+  command->add_option("--batch-size", what->batch_size, "per rank and micro-batch (64)");
+  command->add_option("--seed", what->seed, "(0)");
+  command->add_option("--epoch", what->epoch, "(0)");
+  command->add_option("--accumulate-grad-batches", what->accumulate, "micro-batches of a step (1)");
+  command->add_flag("--json", *json, "one object per line");
+  command->callback(
+      [=, &around] { chosen([=, &around] { return order(*what, *json, around.screen); }); });
+}
+
+}  // namespace troupe::program

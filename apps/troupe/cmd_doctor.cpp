@@ -1,0 +1,122 @@
+#include "apps/troupe/commands.hpp"
+
+#include "apps/troupe/build_facts.hpp"
+
+#include <fmt/format.h>
+#include <sched.h>
+#include <CLI/App.hpp>
+#include <CLI/Config.hpp>
+#include <CLI/Formatter.hpp>
+#include <boost/version.hpp>
+#include <caf/config.hpp>
+#include <nlohmann/json.hpp>
+
+#include <filesystem>
+#include <thread>
+
+namespace troupe::program {
+
+namespace {
+
+using nlohmann::ordered_json;
+
+// Slower than any processor of the last ten years with a BLAS that fits it.
+constexpr double slow_matrix_speed = 5.0;
+
+int usable_cores() {
+  cpu_set_t set;
+  if (::sched_getaffinity(0, sizeof set, &set) == 0) return CPU_COUNT(&set);
+  return static_cast<int>(std::thread::hardware_concurrency());
+}
+
+ordered_json versions(const catalog& learning) {
+  ordered_json all{
+      {"troupe", build_facts::version},
+      {"compiler", fmt::format("{} {}", build_facts::compiler, __VERSION__)},
+      {"build", build_facts::build_type},
+      {"caf", fmt::format("{}.{}.{}", CAF_MAJOR_VERSION, CAF_MINOR_VERSION, CAF_PATCH_VERSION)},
+      {"boost", fmt::format("{}.{}.{}", BOOST_VERSION / 100000, BOOST_VERSION / 100 % 1000,
+                            BOOST_VERSION % 100)}};
+  for (const auto& [name, version] : learning.versions()) all[name] = version;
+  return all;
+}
+
+ordered_json communicators(const ports& world) {
+  ordered_json all = ordered_json::array();
+  std::vector<std::string> known{"inproc", "shm", "tcp", "hier", "nccl", "mpi"};
+  for (const auto& one : world.communicators) {
+    std::erase(known, std::string{one->name()});
+    const auto why = one->unusable();
+    all.push_back({{"name", one->name()}, {"available", why.empty()}, {"why", why}});
+  }
+  for (const auto& name : known)
+    all.push_back({{"name", name}, {"available", false}, {"why", "not part of this program"}});
+  return all;
+}
+
+ordered_json devices(const catalog& learning) {
+  ordered_json all = ordered_json::array();
+  for (const auto& one : learning.devices())
+    all.push_back({{"name", one.name}, {"available", one.available}, {"about", one.about}});
+  return all;
+}
+
+std::vector<std::string> problems(const surroundings& around, int cores) {
+  std::vector<std::string> found;
+  for (const auto& data : around.learning.data_sets())
+    if (!data.folder.empty() && !std::filesystem::exists(data.folder))
+      found.push_back(
+          fmt::format("data set {}: {} is not there; install its Debian package or "
+                      "name its folder with --data-dir",
+                      data.name, data.folder));
+  if (cores < 2) found.emplace_back("one core: two ranks share it, so two are no faster than one");
+  const auto speed = around.learning.matrix_speed();
+  if (speed < slow_matrix_speed)
+    found.push_back(
+        fmt::format("a matrix product runs at {:.1f} GFLOP/s on one thread: a slow "
+                    "BLAS, or a busy machine",
+                    speed));
+  return found;
+}
+
+void print(const ordered_json& all, console& screen) {
+  for (const auto& [name, version] : all["versions"].items())
+    screen.result(fmt::format("{:<12} {}", name, version.get<std::string>()));
+  screen.result(fmt::format("{:<12} {}", "cores", all["cores"].get<int>()));
+  for (const auto* kind : {"communicators", "devices"}) {
+    screen.result(fmt::format("\n{}", kind));
+    for (const auto& one : all[kind])
+      screen.result(fmt::format("  {:<10} {}  {}", one["name"].get<std::string>(),
+                                one["available"].get<bool>() ? "yes" : "no ",
+                                one.value("why", one.value("about", ""))));
+  }
+  screen.result(all["problems"].empty() ? "\nno problems found" : "\nproblems");
+  for (const auto& problem : all["problems"]) screen.result("  " + problem.get<std::string>());
+}
+
+program_end doctor(bool json, const surroundings& around) {
+  const auto cores = usable_cores();
+  const ordered_json all{{"schema", "troupe.doctor/1"},
+                         {"versions", versions(around.learning)},
+                         {"cores", cores},
+                         {"communicators", communicators(around.world())},
+                         {"devices", devices(around.learning)},
+                         {"problems", problems(around, cores)}};
+  if (json) {
+    around.screen.result(all.dump());
+  } else {
+    print(all, around.screen);
+  }
+  return {};
+}
+
+}  // namespace
+
+void add_doctor(CLI::App& app, const surroundings& around, const choose& chosen) {
+  auto* command = app.add_subcommand("doctor", "what is here, what can be used, what is wrong");
+  auto json = std::make_shared<bool>(false);
+  command->add_flag("--json", *json, "one object");
+  command->callback([=, &around] { chosen([=, &around] { return doctor(*json, around); }); });
+}
+
+}  // namespace troupe::program

@@ -1,0 +1,68 @@
+#include "apps/troupe/cmd_fit.hpp"
+#include "apps/troupe/ending.hpp"
+#include "apps/troupe/exit_code.hpp"
+#include "apps/troupe/job_parts.hpp"
+#include "apps/troupe/job_runner.hpp"
+#include "apps/troupe/result_file.hpp"
+#include "apps/troupe/run_plan.hpp"
+
+#include <nlohmann/json.hpp>
+
+namespace troupe::program {
+
+namespace {
+
+using nlohmann::ordered_json;
+
+std::string evaluation_json(stage purpose, const run_plan& plan, const job_outcome& outcome) {
+  const auto failed = outcome.failed_with && !outcome.ok();
+  const ordered_json object{
+      {"schema", "troupe.evaluation/1"},
+      {"command", to_string(purpose)},
+      {"status", to_string(outcome.status)},
+      {"checkpoint",
+       plan.checkpoint.empty() ? ordered_json(nullptr) : ordered_json(plan.checkpoint)},
+      {"ranks", plan.settings.integer("ranks")},
+      {"metrics", outcome.last},
+      {"failure", failed ? as_json(outcome.failed_with->record) : ordered_json(nullptr)},
+  };
+  return object.dump(-1, ' ', false, ordered_json::error_handler_t::replace);
+}
+
+void print(stage purpose, const run_plan& plan, const job_outcome& outcome,
+           const surroundings& around) {
+  auto& screen = around.screen;
+  const bool json = plan.settings.flag("json");
+  if (purpose == stage::predict && outcome.status == job_outcome::ending::finished) {
+    std::string lines;
+    for (const auto& line : around.learning.predictions(outcome.result)) lines += line + "\n";
+    screen.results(lines);
+    return;
+  }
+  if (json) {
+    screen.result(evaluation_json(purpose, plan, outcome));
+  } else if (outcome.ok()) {
+    for (const auto& [name, number] : outcome.last) screen.result(metrics_text({{name, number}}));
+  }
+}
+
+}  // namespace
+
+program_end evaluate(stage purpose, const schema& all, given what, const surroundings& around) {
+  const auto plan = plan_evaluation(all, std::move(what), std::string{to_string(purpose)});
+  if (plan.settings.flag("quiet")) around.screen.be_quiet();
+  for (const auto& note : plan.notes) around.screen.note(note);
+  auto work = shared_job(plan.settings, around);
+  work.purpose = purpose;
+  work.resume = plan.checkpoint;
+  add_trace(plan.settings, work);
+  work.observers = progress_of(plan.settings, around);
+  job_runner runner{around.world(),
+                    [&](int signal, int count) { around.screen.note(signal_note(signal, count)); }};
+  const auto outcome = runner.run(std::move(work));
+  tell_troubles(around.screen, outcome);
+  print(purpose, plan, outcome, around);
+  return {ending_code(outcome, runner.signal()), !outcome.survivors.empty()};
+}
+
+}  // namespace troupe::program

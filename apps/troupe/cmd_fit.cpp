@@ -1,0 +1,166 @@
+#include "apps/troupe/cmd_fit.hpp"
+
+#include "apps/troupe/config_text.hpp"
+#include "apps/troupe/ending.hpp"
+#include "apps/troupe/job_parts.hpp"
+#include "apps/troupe/job_runner.hpp"
+#include "apps/troupe/result_file.hpp"
+#include "apps/troupe/run_folder.hpp"
+#include "apps/troupe/run_plan.hpp"
+#include "backends/telemetry/csv_logger.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+namespace troupe::program {
+
+namespace {
+
+// Metrics of a test, put where the fit ended: they are figures of its weights.
+class at_position : public observer {
+public:
+  at_position(std::unique_ptr<observer> inner, loop_state where)
+      : inner_(std::move(inner)), where_(std::move(where)) {}
+  void on(const observation& what) override {
+    auto seen = what;
+    if (auto* metrics = std::get_if<seen::metrics>(&seen)) {
+      metrics->at.step = where_.steps;
+      metrics->at.epoch = where_.epoch;
+    }
+    inner_->on(seen);
+  }
+  void finish(std::uint64_t dropped) override { inner_->finish(dropped); }
+
+private:
+  std::unique_ptr<observer> inner_;
+  loop_state where_;
+};
+
+class fit_call {
+public:
+  // What can be wrong with the settings is said before a folder is made.
+  fit_call(run_plan plan, const surroundings& around)
+      : plan_(std::move(plan)),
+        around_(around),
+        shared_(shared_job(plan_.settings, around)),
+        folder_(plan_.folder) {}
+
+  program_end run() {
+    if (plan_.resumes) folder_.resume_at(plan_.step);
+    folder_.write(config_file, saved_configuration(plan_.settings));
+    add_trace(plan_.settings, shared_);
+
+    job_runner runner{around_.world(), [this](int signal, int count) {
+                        around_.screen.note(signal_note(signal, count));
+                      }};
+    const auto started = around_.age();
+    auto outcome = runner.run(fit_job());
+    auto result = result_of(outcome, shared_.options.ranks);
+    if (outcome.figures.seconds_to_first_step > 0)
+      result.seconds_to_first_step = started + outcome.figures.seconds_to_first_step;
+    tell_troubles(around_.screen, outcome);
+    if (wants_test(outcome) && runner.signal() == 0) outcome = test(runner, outcome, result);
+    return close(result, outcome, runner.signal());
+  }
+
+private:
+  job fit_job() const {
+    auto fit = shared_;
+    fit.purpose = stage::train;
+    fit.run_folder = plan_.folder;
+    fit.resume = plan_.checkpoint;
+    fit.observers = progress_of(plan_.settings, around_);
+    fit.observers.push_back(
+        [path = folder_.file(metrics_file)] { return std::make_unique<csv_logger>(path); });
+    fit.observers.push_back(events());
+    return fit;
+  }
+
+  observer_factory events() const {
+    return [path = folder_.file(events_file), wall = around_.wall] {
+      return std::make_unique<event_log>(path, wall);
+    };
+  }
+
+  bool wants_test(const job_outcome& outcome) const {
+    if (outcome.status != job_outcome::ending::finished || !outcome.weights) return false;
+    const auto& limit = shared_.options.limit_test_batches;
+    const bool none = std::visit([](auto x) { return x == 0; }, limit);
+    const auto all = around_.learning.data_sets();
+    const auto data = std::find_if(all.begin(), all.end(), [&](const data_facts& one) {
+      return one.name == plan_.settings.text("data.name");
+    });
+    return !none && shared_.options.max_steps != 0 && data != all.end() && data->has_test;
+  }
+
+  // Tests the trained weights; the figures join the fit's.
+  job_outcome test(job_runner& runner, const job_outcome& fitted, run_result& result) const {
+    auto test = shared_;
+    test.purpose = stage::test;
+    test.initial = fitted.weights;
+    test.observers = progress_of(plan_.settings, around_);
+    test.observers.push_back([path = folder_.file(metrics_file), where = fitted.loop] {
+      return std::make_unique<at_position>(std::make_unique<csv_logger>(path), where);
+    });
+    test.observers.push_back(events());
+    auto outcome = runner.run(std::move(test));
+    tell_troubles(around_.screen, outcome);
+    result.status = outcome.status;
+    if (outcome.failed_with) result.failed_with = outcome.failed_with->record;
+    if (outcome.status == job_outcome::ending::finished)
+      for (const auto& [name, number] : outcome.last) result.metrics[name] = number;
+    return outcome;
+  }
+
+  program_end close(run_result& result, const job_outcome& last, int signal) const {
+    result.seconds_total = around_.age();
+    const auto text = result_text(result);
+    folder_.write(result_file, text + "\n");
+    auto& screen = around_.screen;
+    if (result.status == job_outcome::ending::stopped)
+      screen.note(
+          fmt::format("stopped after {} steps; go on with: troupe fit --run-dir {} "
+                      "--resume latest",
+                      result.loop.steps, plan_.folder));
+    if (plan_.settings.flag("json")) {
+      screen.result(text);
+    } else {
+      if (!screen.quiet()) tell(result);
+      const auto accuracy = result.metrics.find("test/accuracy");
+      screen.result(
+          accuracy == result.metrics.end()
+              ? fmt::format("run folder {}", plan_.folder)
+              : fmt::format("test accuracy {:.4f}, run folder {}", accuracy->second, plan_.folder));
+    }
+    return {ending_code(last, signal), !last.survivors.empty()};
+  }
+
+  void tell(const run_result& result) const {
+    auto line = fmt::format("{} after {} epochs, {} steps, {} samples in {:.1f} s",
+                            to_string(result.status), result.loop.epoch, result.loop.steps,
+                            result.loop.samples, result.seconds_total);
+    if (result.samples_per_second > 0)
+      line += fmt::format(", {:.0f} samples/s", result.samples_per_second);
+    around_.screen.result(line);
+    if (!result.metrics.empty()) around_.screen.result(metrics_text(result.metrics));
+  }
+
+  run_plan plan_;
+  const surroundings& around_;
+  job shared_;
+  run_folder folder_;
+};
+
+}  // namespace
+
+program_end fit(const schema& all, given what, const surroundings& around) {
+  auto plan = plan_fit(all, std::move(what), [&](const std::string& model) {
+    return fresh_run_folder(model, around.wall(), around.world().random->draw());
+  });
+  if (plan.settings.flag("quiet")) around.screen.be_quiet();
+  for (const auto& note : plan.notes) around.screen.note(note);
+  return fit_call{std::move(plan), around}.run();
+}
+
+}  // namespace troupe::program

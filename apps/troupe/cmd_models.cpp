@@ -1,0 +1,31 @@
+#include "apps/troupe/commands.hpp"
+
+#include <fmt/format.h>
+#include <CLI/App.hpp>
+#include <CLI/Config.hpp>
+#include <CLI/Formatter.hpp>
+#include <nlohmann/json.hpp>
+
+namespace troupe::program {
+
+void add_models(CLI::App& app, const surroundings& around, const choose& chosen) {
+  auto* command = app.add_subcommand("models", "what can be trained");
+  auto json = std::make_shared<bool>(false);
+  command->add_flag("--json", *json, "one object per line");
+  command->callback([=, &around] {
+    chosen([=, &around] {
+      for (const auto& model : around.learning.models()) {
+        const nlohmann::ordered_json object{{"schema", "troupe.model/1"},
+                                            {"name", model.name},
+                                            {"summary", model.summary},
+                                            {"parameters", model.parameters}};
+        around.screen.result(*json ? object.dump()
+                                   : fmt::format("{:<12} {:>10} parameters  {}", model.name,
+                                                 model.parameters, model.summary));
+      }
+      return program_end{};
+    });
+  });
+}
+
+}  // namespace troupe::program

@@ -1,0 +1,49 @@
+// The commands beside fit and its kin. Each adds itself to the program's flags and answers what is
+// to be done when it was called.
+#pragma once
+
+#include "apps/troupe/schema.hpp"
+#include "apps/troupe/surroundings.hpp"
+
+#include <functional>
+#include <string>
+#include <vector>
+
+namespace CLI {
+class App;
+}
+
+namespace troupe::program {
+
+/// What a command does once all flags are read.
+using action = std::function<program_end()>;
+/// Called by a command that was chosen.
+using choose = std::function<void(action)>;
+
+void add_checkpoint(CLI::App& app, const surroundings& around, const choose& chosen);
+void add_data(CLI::App& app, const surroundings& around, const choose& chosen);
+void add_config(CLI::App& app, const schema& all, const surroundings& around, const choose& chosen);
+void add_models(CLI::App& app, const surroundings& around, const choose& chosen);
+void add_doctor(CLI::App& app, const surroundings& around, const choose& chosen);
+void add_status(CLI::App& app, const surroundings& around, const choose& chosen);
+
+/// The samples of one rank and micro-batch, for `data order`.
+struct ordered_batch {
+  std::int64_t step = 0;
+  std::int64_t batch = 0;
+  std::int64_t rank = 0;
+  std::vector<std::int64_t> samples;
+};
+struct order_question {
+  std::int64_t size = 0;
+  std::int64_t ranks = 2;
+  std::int64_t batch_size = 64;
+  std::uint64_t seed = 0;
+  std::int64_t epoch = 0;
+  std::int64_t accumulate = 1;
+};
+/// Hands over every batch and rank of the epoch, batch by batch. Steps count from the first epoch's
+/// first.
+void data_order(const order_question& what, const std::function<void(const ordered_batch&)>& take);
+
+}  // namespace troupe::program

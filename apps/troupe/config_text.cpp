@@ -1,0 +1,154 @@
+#include "apps/troupe/config_text.hpp"
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include <cmath>
+
+namespace troupe::program {
+
+namespace {
+
+using nlohmann::ordered_json;
+
+std::string table_of(const std::string& key) {
+  const auto dot = key.rfind('.');
+  return dot == std::string::npos ? std::string{} : key.substr(0, dot);
+}
+std::string name_of(const std::string& key) { return key.substr(key.rfind('.') + 1); }
+
+ordered_json as_json(const setting_value& value) {
+  return std::visit(
+      [](const auto& x) -> ordered_json {
+        if constexpr (std::is_same_v<std::decay_t<decltype(x)>, std::monostate>) {
+          return nullptr;
+        } else {
+          return x;
+        }
+      },
+      value);
+}
+
+// Writes `keep`'s settings table by table; the schema's order has each table in one piece.
+template <class Keep>
+std::string tables(const settings& values, const Keep& keep, bool origins) {
+  std::string text;
+  std::string open;
+  for (const auto& one : values.all()) {
+    if (!keep(one)) continue;
+    if (table_of(one.key) != open) {
+      open = table_of(one.key);
+      text += fmt::format("\n[{}]\n", open);
+    }
+    const auto& [value, from] = values.at(one.key);
+    const bool set = values.is_set(one.key);
+    auto line = set ? fmt::format("{} = {}", name_of(one.key), toml_text(value))
+                    : fmt::format("# {} =", name_of(one.key));
+    text += origins ? fmt::format("{:<40} # {}\n", line, from.text()) : line + "\n";
+  }
+  return text;
+}
+
+void bound(ordered_json& type, const setting& one) {
+  if (std::isfinite(one.low)) type[one.low_excluded ? "exclusiveMinimum" : "minimum"] = one.low;
+  if (std::isfinite(one.high)) type["maximum"] = one.high;
+}
+
+ordered_json type_of(const setting& one) {
+  ordered_json type;
+  switch (one.kind) {
+    case kind::boolean: type["type"] = "boolean"; break;
+    case kind::integer:
+      type["type"] = "integer";
+      bound(type, one);
+      break;
+    case kind::number:
+      type["type"] = "number";
+      bound(type, one);
+      break;
+    case kind::text:
+      type["type"] = "string";
+      type["minLength"] = 1;
+      break;
+    case kind::choice:
+      type["type"] = "string";
+      type["enum"] = one.choices;
+      break;
+    case kind::limit:
+      type["anyOf"] = {{{"type", "integer"}, {"minimum", 0}},
+                       {{"type", "number"}, {"minimum", 0}, {"maximum", 1}}};
+      break;
+    case kind::integers: {
+      ordered_json item{{"type", "integer"}};
+      bound(item, one);
+      type["type"] = "array";
+      type["items"] = item;
+      break;
+    }
+    case kind::texts:
+      type["type"] = "array";
+      type["items"] = {{"type", "string"}};
+      break;
+    case kind::devices:
+      type["anyOf"] = {{{"const", "auto"}},
+                       {{"type", "integer"}, {"minimum", 1}},
+                       {{"type", "array"}, {"items", {{"type", "integer"}, {"minimum", 0}}}}};
+      break;
+  }
+  return type;
+}
+
+ordered_json property(const setting& one) {
+  auto type = type_of(one);
+  type["description"] = one.help;
+  if (!std::holds_alternative<std::monostate>(one.fallback))
+    type["default"] = as_json(one.fallback);
+  if (!one.flag.empty()) type["x-flag"] = one.flag.substr(0, one.flag.find(','));
+  type["x-variable"] = one.variable();
+  return type;
+}
+
+}  // namespace
+
+std::string printed(const settings& values, bool origins) {
+  return tables(
+      values, [&](const setting& one) { return origins || values.is_set(one.key); }, origins);
+}
+
+std::string saved_configuration(const settings& values) {
+  return tables(
+      values, [&](const setting& one) { return one.saved && values.is_set(one.key); }, false);
+}
+
+std::string printed_json(const settings& values) {
+  ordered_json all;
+  for (const auto& one : values.all()) {
+    const auto& [value, from] = values.at(one.key);
+    all[one.key] = {{"value", as_json(value)}, {"from", from.text()}};
+  }
+  return ordered_json{{"schema", "troupe.config/1"}, {"settings", all}}.dump();
+}
+
+std::string json_schema(const schema& all) {
+  ordered_json properties;
+  for (const auto& one : all) {
+    const auto table = table_of(one.key);
+    if (table.empty()) {
+      properties[one.key] = property(one);
+      continue;
+    }
+    auto& inner = properties[table];
+    inner["type"] = "object";
+    inner["additionalProperties"] = false;
+    inner["properties"][name_of(one.key)] = property(one);
+  }
+  ordered_json document{{"$schema", "https://json-schema.org/draft/2020-12/schema"},
+                        {"title", "troupe configuration"},
+                        {"schema", "troupe.config_schema/1"},
+                        {"type", "object"},
+                        {"additionalProperties", false},
+                        {"properties", properties}};
+  return document.dump(2);
+}
+
+}  // namespace troupe::program

@@ -1,0 +1,20 @@
+// The configuration as text: TOML to read and to run again, JSON for programs.
+#pragma once
+
+#include "apps/troupe/settings.hpp"
+
+#include <string>
+
+namespace troupe::program {
+
+/// All settings as TOML. With `origins` every line says where its value came from, and settings
+/// that are not set stand in comments.
+std::string printed(const settings& values, bool origins);
+/// What goes into a run's config.toml: only what belongs to the job, so that it can be run again.
+std::string saved_configuration(const settings& values);
+/// `{"schema":"troupe.config/1","settings":{"ranks":{"value":2,"from":"flag --ranks"},...}}`
+std::string printed_json(const settings& values);
+/// A JSON Schema (draft 2020-12) of the TOML file.
+std::string json_schema(const schema& all);
+
+}  // namespace troupe::program

@@ -1,0 +1,46 @@
+#include "apps/troupe/ending.hpp"
+
+#include "apps/troupe/exit_code.hpp"
+
+#include <fmt/format.h>
+
+#include <csignal>
+
+namespace troupe::program {
+
+void tell_troubles(console& screen, const job_outcome& outcome) {
+  if (outcome.failed_with) {
+    const auto& first = outcome.failed_with->record;
+    for (const auto& other : first.others) screen.note("followed by: " + render(other));
+    screen.error(render(first));
+  }
+  for (const auto& late : outcome.late) screen.error("behind the end: " + render(late));
+  for (const auto& survivor : outcome.survivors)
+    screen.error(fmt::format("{} did not end in time and is left behind", survivor));
+}
+
+std::string metrics_text(const metrics& values) {
+  std::string text;
+  for (const auto& [name, number] : values)
+    text += fmt::format("{}{} {:.4f}", text.empty() ? "" : "  ", name, number);
+  return text;
+}
+
+std::string signal_note(int signal, int count) {
+  const auto* name = signal == SIGTERM ? "SIGTERM" : "SIGINT";
+  if (count == 1)
+    return fmt::format(
+        "{}: stopping at the next step boundary, with a checkpoint; once more ends "
+        "at once",
+        name);
+  return fmt::format("{} again: {}", name,
+                     count == 2 ? "ending now" : "leaving without a teardown");
+}
+
+int ending_code(const job_outcome& outcome, int signal) {
+  const bool finished = outcome.status == job_outcome::ending::finished;
+  if (signal != 0 && !finished) return exit_code_of_signal(signal);
+  return exit_code(outcome);
+}
+
+}  // namespace troupe::program

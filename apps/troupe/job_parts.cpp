@@ -1,0 +1,155 @@
+#include "apps/troupe/job_parts.hpp"
+
+#include "apps/troupe/fault_spec.hpp"
+#include "backends/checkpoint/digest.hpp"
+#include "backends/checkpoint/safetensors.hpp"
+#include "backends/telemetry/hook_trace.hpp"
+#include "backends/telemetry/progress_line.hpp"
+
+#include <fmt/format.h>
+
+namespace troupe::program {
+
+namespace {
+
+batch_limit limit_of(const settings& s, std::string_view key) {
+  const auto& value = s.at(key).value;
+  if (const auto* count = std::get_if<std::int64_t>(&value)) return *count;
+  return std::get<double>(value);
+}
+
+std::chrono::nanoseconds duration_of(const settings& s, std::string_view key) {
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(
+      std::chrono::duration<double>{s.number(key)});
+}
+
+void read_limits(const settings& s, trainer_options& o) {
+  o.limit_train_batches = limit_of(s, "limit_train_batches");
+  o.limit_val_batches = limit_of(s, "limit_val_batches");
+  o.limit_test_batches = limit_of(s, "limit_test_batches");
+  o.limit_predict_batches = limit_of(s, "limit_predict_batches");
+  o.val_check_interval = limit_of(s, "val_check_interval");
+  o.num_sanity_val_batches = s.integer("num_sanity_val_batches");
+  o.fast_dev_run = s.integer("fast_dev_run");
+  o.log_every_n_steps = s.integer("log_every_n_steps");
+}
+
+void read_policies(const settings& s, trainer_options& o) {
+  o.checkpoint.enabled = o.fast_dev_run == 0;
+  o.checkpoint.every_epoch = s.flag("checkpoint.every_epoch");
+  o.checkpoint.every_n_steps = s.find<std::int64_t>("checkpoint.every_n_steps");
+  o.checkpoint.keep_last = static_cast<std::int32_t>(s.integer("checkpoint.keep_last"));
+  o.checkpoint.keep_best = static_cast<std::int32_t>(s.integer("checkpoint.keep_best"));
+  o.checkpoint.monitor = s.text("checkpoint.monitor");
+  o.checkpoint.maximize = s.text("checkpoint.mode") == "max";
+  if (s.is_set("early_stopping.monitor"))
+    o.stop_early.push_back({s.text("early_stopping.monitor"), s.number("early_stopping.min_delta"),
+                            static_cast<std::int32_t>(s.integer("early_stopping.patience")),
+                            s.text("early_stopping.mode") == "max"});
+  o.time.detect = duration_of(s, "time.detect_seconds");
+  o.time.hook_limit = duration_of(s, "time.hook_limit_seconds");
+}
+
+// Weights with the model's keys, as a rank's first state.
+snapshot_ptr read_weights(const std::string& path) {
+  auto weights = std::make_shared<snapshot>();
+  weights->model = read_safetensors(regular_file{path}).tensors;
+  weights->weights_digest = weights_digest(weights->model);
+  return weights;
+}
+
+// A CPU is one device: what is asked for beyond it is not there.
+void check_cpu_devices(const settings& s) {
+  const auto& devices = s.at("devices").value;
+  const auto* count = std::get_if<std::int64_t>(&devices);
+  const auto* list = std::get_if<std::vector<std::int64_t>>(&devices);
+  if ((count && *count > 1) || (list && *list != std::vector<std::int64_t>{0}))
+    throw user_error(errc::device,
+                     fmt::format("devices = {}: the cpu is one device, 0, which all ranks share; "
+                                 "use --devices auto, and --ranks for more ranks",
+                                 toml_text(devices)));
+}
+
+}  // namespace
+
+trainer_options options_of(const settings& s) {
+  trainer_options o;
+  o.ranks = static_cast<std::int32_t>(s.integer("ranks"));
+  o.max_epochs = s.integer("max_epochs");
+  o.max_steps = s.find<std::int64_t>("max_steps");
+  o.batch_size = s.integer("batch_size");
+  o.accumulate_grad_batches = s.integer("accumulate_grad_batches");
+  o.gradient_clip_val = s.find<double>("gradient_clip_val");
+  using algorithm = hooks::clip_gradients::algorithm;
+  o.gradient_clip_algorithm =
+      s.text("gradient_clip_algorithm") == "norm" ? algorithm::norm : algorithm::value;
+  o.seed = static_cast<std::uint64_t>(s.integer("seed"));
+  o.precision = s.text("precision");
+  o.strategy = s.text("strategy");
+  o.communicator = s.text("communicator");
+  o.fine = s.flag("fine");
+  read_limits(s, o);
+  read_policies(s, o);
+  for (const auto& spec : s.get<std::vector<std::string>>("fault"))
+    o.faults.push_back(parse_fault(spec, o.ranks));
+  return o;
+}
+
+learning learning_of(const settings& s) {
+  return {.model = s.text("model.name"),
+          .hidden = s.get<std::vector<std::int64_t>>("model.hidden"),
+          .dropout = s.number("model.dropout"),
+          .data = s.text("data.name"),
+          .data_folder = s.find<std::string>("data.dir").value_or(""),
+          .optimizer = s.text("optimizer.name"),
+          .learning_rate = s.number("optimizer.learning_rate"),
+          .momentum = s.number("optimizer.momentum"),
+          .weight_decay = s.number("optimizer.weight_decay")};
+}
+
+void check_place(const settings& s) {
+  if (const auto placement = s.text("placement"); placement != "threads")
+    throw user_error(errc::bad_configuration,
+                     fmt::format("placement = \"{}\": this program places ranks as threads only; "
+                                 "use --placement threads",
+                                 placement));
+  const auto accelerator = s.text("accelerator");
+  if (accelerator != "auto" && accelerator != "cpu")
+    throw user_error(errc::device, fmt::format("accelerator = \"{}\": this program trains on the "
+                                               "cpu only; use --accelerator cpu",
+                                               accelerator));
+  check_cpu_devices(s);
+}
+
+job shared_job(const settings& s, const surroundings& around) {
+  check_place(s);
+  job shared;
+  shared.options = options_of(s);
+  shared.recipe = around.learning.recipe(learning_of(s));
+  if (s.is_set("init_weights")) shared.initial = read_weights(s.text("init_weights"));
+  return shared;
+}
+
+void add_trace(const settings& s, job& to) {
+  if (!s.is_set("trace_hooks")) return;
+  auto trace = std::make_shared<hook_trace>(s.text("trace_hooks"));
+  to.trace = [trace](std::int32_t rank, const hook& what) { (*trace)(rank, what); };
+}
+
+std::vector<observer_factory> progress_of(const settings& s, const surroundings& around) {
+  const auto wanted = s.text("progress");
+  if (wanted == "never" || around.screen.quiet()) return {};
+  const auto& terminal = around.screen.facts();
+  progress_line::style how;
+  how.live = wanted == "always" || terminal.live;
+  how.columns = terminal.columns;
+  how.epochs = s.integer("fast_dev_run") > 0 ? 1 : s.integer("max_epochs");
+  auto* screen = &around.screen;
+  return {[how, screen] {
+    return std::make_unique<progress_line>(
+        how, [] { return std::chrono::steady_clock::now().time_since_epoch(); },
+        [screen](std::string_view text) { screen->progress(text); });
+  }};
+}
+
+}  // namespace troupe::program

@@ -1,0 +1,29 @@
+// From settings to what a session runs.
+#pragma once
+
+#include "actors/job.hpp"
+#include "apps/troupe/settings.hpp"
+#include "apps/troupe/surroundings.hpp"
+
+#include <string>
+
+namespace troupe::program {
+
+/// The options of a job. Throws user_error for faults that can not be.
+trainer_options options_of(const settings& s);
+learning learning_of(const settings& s);
+
+/// Throws user_error for placements, accelerators and devices that this program does not have:
+/// bad_configuration for a placement, device for the others.
+void check_place(const settings& s);
+
+/// The parts that all jobs of a call share: options, recipe, weights to start with. Writes nothing;
+/// trace, observers and folders are added by the command.
+job shared_job(const settings& s, const surroundings& around);
+/// Opens the file of trace_hooks, if there is to be one.
+void add_trace(const settings& s, job& to);
+
+/// A progress line, as the settings and the terminal want it; nothing when there is to be none.
+std::vector<observer_factory> progress_of(const settings& s, const surroundings& around);
+
+}  // namespace troupe::program

@@ -1,0 +1,71 @@
+#include "apps/troupe/job_runner.hpp"
+
+#include "actors/session.hpp"
+#include "apps/troupe/exit_code.hpp"
+
+#include <boost/asio/bind_cancellation_slot.hpp>
+#include <boost/asio/cancellation_signal.hpp>
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/signal_set.hpp>
+
+#include <csignal>
+#include <cstdlib>
+#include <optional>
+
+namespace troupe::program {
+
+namespace asio = boost::asio;
+
+struct job_runner::state {
+  state(ports world, std::function<void(int, int)> hear)
+      : heard(std::move(hear)), front(loop.get_executor(), std::move(world)) {}
+
+  asio::io_context loop{1};
+  asio::signal_set signals{loop, SIGINT, SIGTERM};
+  asio::cancellation_signal stop;
+  std::function<void(int, int)> heard;
+  session front;
+  int first = 0;
+  int count = 0;
+
+  void listen() {
+    signals.async_wait([this](const boost::system::error_code& error, int number) {
+      if (error) return;
+      if (first == 0) first = number;
+      heard(number, ++count);
+      // Whoever asks three times does not want to wait for a teardown either.
+      if (count > 2) std::_Exit(exit_code_of_signal(number));
+      stop.emit(asio::cancellation_type::partial);
+      listen();
+    });
+  }
+};
+
+job_runner::job_runner(ports world, std::function<void(int signal, int count)> heard)
+    : state_(std::make_unique<state>(std::move(world), std::move(heard))) {
+  state_->listen();
+}
+
+job_runner::~job_runner() = default;
+
+job_outcome job_runner::run(job what) {
+  auto& s = *state_;
+  std::optional<job_outcome> outcome;
+  s.front.async_run(std::move(what),
+                    asio::bind_cancellation_slot(s.stop.slot(), [&](job_outcome done) {
+                      outcome = std::move(done);
+                      s.loop.stop();
+                    }));
+  if (signal() != 0) s.stop.emit(asio::cancellation_type::partial);
+  s.loop.restart();
+  s.loop.run();
+  return std::move(*outcome);
+}
+
+int job_runner::signal() {
+  state_->loop.restart();
+  state_->loop.poll();
+  return state_->first;
+}
+
+}  // namespace troupe::program

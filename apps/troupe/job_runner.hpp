@@ -1,0 +1,32 @@
+// Runs jobs on an event loop of the program's own, stopped by SIGINT and SIGTERM.
+#pragma once
+
+#include "actors/job.hpp"
+#include "backends/ports.hpp"
+
+#include <functional>
+#include <memory>
+
+namespace troupe::program {
+
+/// The first signal ends the job at a step boundary, the second at once, the third the program.
+/// Signals are heard from construction to destruction, between jobs too. For one thread.
+class job_runner {
+public:
+  /// `heard(signal, how often)` tells the user; called from `run` and `interrupted`.
+  job_runner(ports world, std::function<void(int signal, int count)> heard);
+  ~job_runner();
+  job_runner(const job_runner&) = delete;
+  job_runner& operator=(const job_runner&) = delete;
+
+  /// Waits for the job. It is stopped from its start on when a signal came before.
+  job_outcome run(job what);
+  /// The first signal heard so far; 0: none.
+  int signal();
+
+private:
+  struct state;
+  std::unique_ptr<state> state_;
+};
+
+}  // namespace troupe::program

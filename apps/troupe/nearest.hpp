@@ -1,0 +1,25 @@
+// The nearest right word, for messages about wrong ones. Pure.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace troupe::program {
+
+/// Fewest single-character insertions, deletions, replacements and swaps of neighbours that make
+/// `b` of `a`. O(|a| |b|).
+std::size_t edit_distance(std::string_view a, std::string_view b);
+
+/// The candidate that a user most likely meant by `word`: the closest by edit distance, the first
+/// of equals. A dotted candidate is also met by its last part (`learning_rate` finds
+/// `optimizer.learning_rate`). Nothing when all candidates are further away than half of the longer
+/// word.
+std::optional<std::string> nearest(std::string_view word,
+                                   const std::vector<std::string>& candidates);
+
+/// `; did you mean "mlp"?`, or nothing.
+std::string hint(std::string_view word, const std::vector<std::string>& candidates);
+
+}  // namespace troupe::program

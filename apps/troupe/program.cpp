@@ -1,0 +1,140 @@
+#include "apps/troupe/program.hpp"
+
+#include "apps/troupe/build_facts.hpp"
+#include "apps/troupe/cmd_fit.hpp"
+#include "apps/troupe/command_line.hpp"
+#include "apps/troupe/commands.hpp"
+#include "apps/troupe/exit_code.hpp"
+#include "messages/failure.hpp"
+
+#include <fmt/format.h>
+#include <CLI/App.hpp>
+#include <CLI/Config.hpp>
+#include <CLI/Formatter.hpp>
+
+#include <algorithm>
+
+namespace troupe::program {
+
+namespace {
+
+constexpr const char* examples = R"(Examples:
+  troupe fit                                         Fashion-MNIST, two ranks, three epochs
+  troupe fit --model cnn --max-epochs 5 --run-dir runs/cnn
+  troupe fit --run-dir runs/cnn --resume latest      goes on where it was stopped
+  troupe fit --set model.hidden=[1024,1024] --batch-size 128
+  troupe fit --fault throw@rank=1,hook=backward,step=9
+  troupe test --run-dir runs/cnn --json
+  troupe checkpoint export runs/cnn --format torch --output model.pt
+  troupe config print --config job.toml              every setting, and where it came from
+
+Every flag has a key in the TOML file and a TROUPE_ variable; the later wins: default, file,
+variable, flag. Exit codes: 0 done, 1 the job failed, 2 bad usage, 3 bad configuration, 4 membership,
+5 checkpoint, 6 communicator or device, 70 internal error, 75 stopped early, 130 and 143 stopped by
+SIGINT and SIGTERM with work saved.)";
+
+schema schema_of(const catalog& learning) {
+  schema_names names;
+  for (const auto& model : learning.models()) names.models.push_back(model.name);
+  for (const auto& data : learning.data_sets()) names.data_sets.push_back(data.name);
+  return make_schema(names);
+}
+
+// One call: the flags, and what they chose.
+class call {
+public:
+  explicit call(const surroundings& around) : around_(around), schema_(schema_of(around.learning)) {
+    app_.footer(examples);
+    app_.set_version_flag("--version", fmt::format("troupe {}", build_facts::version));
+    app_.require_subcommand(1);
+    const choose chosen = [this](action what) { action_ = std::move(what); };
+    add_fit(stage::train, "fit", "trains a model, then tests it", chosen);
+    add_fit(stage::validate, "validate", "validates a run's or a checkpoint's weights", chosen);
+    add_fit(stage::test, "test", "tests a run's or a checkpoint's weights", chosen);
+    add_fit(stage::predict, "predict", "predicts with them, one line of JSON each", chosen);
+    add_checkpoint(app_, around, chosen);
+    add_data(app_, around, chosen);
+    add_config(app_, schema_, around, chosen);
+    add_models(app_, around, chosen);
+    add_doctor(app_, around, chosen);
+    add_status(app_, around, chosen);
+    allow_extras(app_);
+  }
+
+  program_end run(std::vector<std::string> arguments) {
+    std::reverse(arguments.begin(), arguments.end());
+    try {
+      app_.parse(std::move(arguments));
+    } catch (const CLI::CallForVersion& version) {
+      around_.screen.result(version.what());
+      return {};
+    } catch (const CLI::CallForHelp&) {
+      around_.screen.results(help());
+      return {};
+    } catch (const CLI::ParseError& error) {
+      refuse_extras(app_);
+      throw user_error(errc::bad_usage, fmt::format("{}\n`{} --help` lists what there is",
+                                                    error.what(), last_command()));
+    }
+    refuse_extras(app_);
+    return action_();
+  }
+
+private:
+  void add_fit(stage purpose, const char* name, const char* about, const choose& chosen) {
+    auto* command = app_.add_subcommand(name, about);
+    auto flags = std::make_shared<setting_flags>();
+    flags->add(*command, schema_);
+    command->callback([=, this] {
+      chosen([=, this] {
+        auto what = flags->taken(around_.variables);
+        return purpose == stage::train ? fit(schema_, std::move(what), around_)
+                                       : evaluate(purpose, schema_, std::move(what), around_);
+      });
+    });
+  }
+
+  // What nobody understands is refused in our own words, with the nearest right one.
+  static void allow_extras(CLI::App& app) {
+    app.allow_extras();
+    for (auto* command : app.get_subcommands([](CLI::App*) { return true; }))
+      allow_extras(*command);
+  }
+
+  const CLI::App& innermost() const {
+    const CLI::App* at = &app_;
+    while (!at->get_subcommands().empty()) at = at->get_subcommands().front();
+    return *at;
+  }
+  std::string help() const { return innermost().help(last_command()); }
+  std::string last_command() const {
+    std::string text = app_.get_name();
+    for (const CLI::App* at = &app_; !at->get_subcommands().empty();) {
+      at = at->get_subcommands().front();
+      text += " " + at->get_name();
+    }
+    return text;
+  }
+
+  const surroundings& around_;
+  schema schema_;
+  CLI::App app_{"Trains LibTorch models as a company of actors.", "troupe"};
+  action action_;
+};
+
+}  // namespace
+
+program_end run_program(std::vector<std::string> arguments, const surroundings& around) {
+  try {
+    return call{around}.run(normalised(std::move(arguments)));
+  } catch (const user_error& error) {
+    around.screen.error(error.what());
+    return {static_cast<int>(error.code()), false};
+  } catch (const std::exception& error) {
+    // Nothing but a bug comes this far: a job's failure is a value.
+    around.screen.error(fmt::format("internal error: {}", error.what()));
+    return {exits::internal, false};
+  }
+}
+
+}  // namespace troupe::program

@@ -1,0 +1,38 @@
+// result.json: how a run ended (contract, section 3).
+#pragma once
+
+#include "messages/control.hpp"
+
+#include <nlohmann/json_fwd.hpp>
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+namespace troupe::program {
+
+/// What result.json says, in its order.
+struct run_result {
+  job_outcome::ending status = job_outcome::ending::failed;
+  loop_state loop;
+  std::int32_t ranks = 1;
+  std::uint64_t generation = 0;
+  troupe::metrics metrics;  ///< name to last value
+  std::string weights_digest;
+  double seconds_to_first_step = 0;  ///< since the process began; 0: there was none
+  double seconds_total = 0;
+  double samples_per_second = 0;  ///< training only, after warm-up; 0: too short to say
+  std::optional<failure> failed_with;
+};
+
+/// The result of a fit; times are the caller's to fill in.
+run_result result_of(const job_outcome& outcome, std::int32_t ranks);
+
+/// A failure with the contract's fields; undefined ones are null. Text that is not UTF-8 is mended.
+nlohmann::ordered_json as_json(const failure& what);
+/// One line, numbers that are not finite as null.
+std::string result_text(const run_result& what);
+/// `finished`, `stopped`, `failed`.
+std::string_view to_string(job_outcome::ending status);
+
+}  // namespace troupe::program

@@ -1,0 +1,115 @@
+#include "apps/troupe/run_folder.hpp"
+
+#include "backends/checkpoint_io.hpp"
+#include "backends/telemetry/csv_logger.hpp"
+#include "messages/failure.hpp"
+
+#include <fcntl.h>
+#include <fmt/chrono.h>
+#include <sys/file.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+
+namespace troupe::program {
+
+namespace fs = std::filesystem;
+
+namespace {
+
+[[noreturn]] void cannot_use(const std::string& path, const std::string& why) {
+  throw user_error(
+      errc::bad_configuration,
+      fmt::format("cannot write to the run folder {}: {}; choose another with --run-dir", path,
+                  why));
+}
+
+int open_folder(const fs::path& folder) {
+  return ::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+}
+
+// The part of a run's name that says when it began, or nothing: `NAME-20261121T074601Z-0c4f`.
+std::string time_in_name(const std::string& name) {
+  constexpr std::size_t time_size = 16, hex_size = 4, tail = time_size + hex_size + 2;
+  if (name.size() <= tail) return {};
+  const auto rest = name.substr(name.size() - tail);
+  const bool looks_right = rest[0] == '-' && rest[9] == 'T' && rest[16] == 'Z' && rest[17] == '-';
+  return looks_right ? rest.substr(1, time_size) : std::string{};
+}
+
+}  // namespace
+
+std::string fresh_run_folder(const std::string& model, std::chrono::system_clock::time_point now,
+                             std::uint64_t drawn) {
+  return fmt::format("{}/{}-{:%Y%m%dT%H%M%SZ}-{:04x}", runs_folder, model,
+                     fmt::gmtime(std::chrono::system_clock::to_time_t(now)), drawn & 0xffff);
+}
+
+bool holds_run(const fs::path& folder) {
+  std::error_code ignored;
+  for (const auto* name : {config_file, metrics_file, events_file, result_file, checkpoints_folder})
+    if (fs::exists(folder / name, ignored)) return true;
+  return false;
+}
+
+std::optional<std::string> latest_run(const fs::path& runs) {
+  std::string best, best_time;
+  std::error_code error;
+  for (fs::directory_iterator it{runs, error}, end; !error && it != end; it.increment(error)) {
+    const auto time = time_in_name(it->path().filename().string());
+    if (time.empty() || time < best_time || !holds_run(it->path())) continue;
+    best_time = time;
+    best = it->path().string();
+  }
+  return best.empty() ? std::nullopt : std::optional{best};
+}
+
+std::optional<std::string> run_of_checkpoint(const fs::path& checkpoint) {
+  std::error_code ignored;
+  const auto whole = fs::weakly_canonical(checkpoint / ".", ignored);
+  const auto folder = whole.filename().empty() ? whole.parent_path() : whole;
+  if (folder.parent_path().filename() != checkpoints_folder) return std::nullopt;
+  const auto run = folder.parent_path().parent_path();
+  if (!holds_run(run)) return std::nullopt;
+  const auto near = fs::proximate(run, ignored);
+  return near.empty() ? run.string() : near.string();
+}
+
+run_folder::run_folder(std::string path) : path_(std::move(path)) {
+  std::error_code error;
+  fs::create_directories(path_, error);
+  if (error) cannot_use(path_, error.message());
+  lock_ = open_folder(path_);
+  if (lock_ < 0) cannot_use(path_, std::strerror(errno));
+  if (::flock(lock_, LOCK_EX | LOCK_NB) == 0) return;
+  const auto why = errno == EWOULDBLOCK ? "another program is running there" : std::strerror(errno);
+  ::close(lock_);
+  cannot_use(path_, why);
+}
+
+run_folder::~run_folder() { ::close(lock_); }
+
+std::string run_folder::file(const char* name) const { return (fs::path{path_} / name).string(); }
+
+void run_folder::resume_at(std::int64_t step) const {
+  std::error_code error;
+  fs::remove(file(result_file), error);
+  if (error) cannot_use(path_, error.message());
+  cut_metrics(file(metrics_file), step);
+}
+
+void run_folder::write(const char* name, const std::string& text) const {
+  replace_text_file(file(name), text);
+}
+
+bool is_running(const fs::path& folder) {
+  const int lock = open_folder(folder);
+  if (lock < 0) return false;
+  const bool taken = ::flock(lock, LOCK_SH | LOCK_NB) != 0 && errno == EWOULDBLOCK;
+  ::close(lock);
+  return taken;
+}
+
+}  // namespace troupe::program

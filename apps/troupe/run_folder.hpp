@@ -1,0 +1,57 @@
+// A run's folder: who may write to it, what is in it, how it is resumed.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <filesystem>
+#include <optional>
+#include <string>
+
+namespace troupe::program {
+
+/// Where runs go when nobody says where.
+inline constexpr const char* runs_folder = "runs";
+
+/// `runs/mlp-20261121T074601Z-0c4f`: sorted by name, one model's runs are sorted by time.
+std::string fresh_run_folder(const std::string& model, std::chrono::system_clock::time_point now,
+                             std::uint64_t drawn);
+/// Whether a run has left anything in `folder`.
+bool holds_run(const std::filesystem::path& folder);
+/// The run under `runs` that was started last, by the time in its name.
+std::optional<std::string> latest_run(const std::filesystem::path& runs);
+/// The run whose checkpoint this is: `RUN` of `RUN/checkpoints/step-...`, if it holds a run.
+std::optional<std::string> run_of_checkpoint(const std::filesystem::path& checkpoint);
+
+/// A run's folder that this process, and no other, writes to. The lock is the kernel's: it goes
+/// with the process, whatever ends it.
+class run_folder {
+public:
+  /// Creates what is missing. Throws user_error (bad_configuration): the folder can not be made or
+  /// written to, or another program runs in it.
+  explicit run_folder(std::string path);
+  ~run_folder();
+  run_folder(const run_folder&) = delete;
+  run_folder& operator=(const run_folder&) = delete;
+
+  const std::string& path() const { return path_; }
+  std::string file(const char* name) const;
+  /// What a run that goes on from step `step` does first: result.json goes, metrics.csv loses what
+  /// came behind.
+  void resume_at(std::int64_t step) const;
+  /// Replaces config.toml or result.json, by rename.
+  void write(const char* name, const std::string& text) const;
+
+private:
+  std::string path_;
+  int lock_ = -1;
+};
+
+/// Whether a program runs in this folder now.
+bool is_running(const std::filesystem::path& folder);
+
+inline constexpr const char* config_file = "config.toml";
+inline constexpr const char* metrics_file = "metrics.csv";
+inline constexpr const char* events_file = "events.jsonl";
+inline constexpr const char* result_file = "result.json";
+
+}  // namespace troupe::program

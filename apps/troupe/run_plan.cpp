@@ -1,0 +1,115 @@
+#include "apps/troupe/run_plan.hpp"
+
+#include "apps/troupe/run_folder.hpp"
+#include "backends/checkpoint/run_checkpoints.hpp"
+#include "messages/failure.hpp"
+
+#include <fmt/format.h>
+
+#include <filesystem>
+
+namespace troupe::program {
+
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr const char* latest_word = "latest";
+
+// Settings read with the run's own configuration below everything that was given, unless a file
+// was.
+void read_settings(run_plan& plan, const schema& all, given what) {
+  const auto saved = fs::path{plan.folder} / config_file;
+  if (!plan.folder.empty() && what.files.empty() && fs::exists(saved))
+    what.files.push_back(saved.string());
+  auto result = join(all, what);
+  plan.notes.insert(plan.notes.end(), result.notes.begin(), result.notes.end());
+  plan.settings = settled(std::move(result));
+}
+
+std::string newest_run() {
+  const auto found = latest_run(runs_folder);
+  if (found) return *found;
+  throw user_error(errc::checkpoint,
+                   fmt::format("there is no run in {}/ to go on with; name one with --run-dir, or "
+                               "a checkpoint's path with --resume",
+                               runs_folder));
+}
+
+// The newest good checkpoint of the plan's folder.
+void take_latest(run_plan& plan) {
+  auto found = latest_checkpoint(plan.folder);
+  for (const auto& bad : found.refused)
+    plan.notes.push_back(
+        fmt::format("passed over a damaged checkpoint: {}; took {}", bad.why, found.path));
+  plan.checkpoint = std::move(found.path);
+  plan.step = inspect_checkpoint(plan.checkpoint).loop.steps;
+}
+
+void take_path(run_plan& plan, const std::string& path) {
+  plan.step = verify_checkpoint(path).loop.steps;
+  plan.checkpoint = path;
+}
+
+// Where `resume` points. Empty when it is not set.
+std::string folder_of(const settings& first) {
+  if (first.is_set("run_dir")) return first.text("run_dir");
+  if (!first.is_set("resume")) return {};
+  const auto resume = first.text("resume");
+  return resume == latest_word ? newest_run() : run_of_checkpoint(resume).value_or("");
+}
+
+void resume(run_plan& plan, const std::string& from) {
+  if (from != latest_word) {
+    take_path(plan, from);
+  } else if (!holds_run(plan.folder)) {
+    throw user_error(
+        errc::checkpoint,
+        fmt::format("{} holds no run to go on with; leave out --resume to begin one", plan.folder));
+  } else if (list_checkpoints(plan.folder).empty()) {
+    plan.notes.push_back(fmt::format("{} has no checkpoint yet: the run begins anew", plan.folder));
+  } else {
+    take_latest(plan);
+  }
+}
+
+}  // namespace
+
+run_plan plan_fit(const schema& all, given what,
+                  const std::function<std::string(const std::string& model)>& fresh) {
+  run_plan plan;
+  const auto first = settled(join(all, what));
+  const bool resuming = first.is_set("resume");
+  plan.folder = folder_of(first);
+  if (!resuming && !plan.folder.empty() && holds_run(plan.folder))
+    throw user_error(
+        errc::bad_configuration,
+        fmt::format("{} holds a run; go on with it by --resume latest, or choose another --run-dir",
+                    plan.folder));
+  read_settings(plan, all, std::move(what));
+  if (resuming) resume(plan, first.text("resume"));
+  if (plan.folder.empty()) plan.folder = fresh(plan.settings.text("model.name"));
+  plan.resumes = resuming && holds_run(plan.folder);
+  return plan;
+}
+
+run_plan plan_evaluation(const schema& all, given what, const std::string& command) {
+  run_plan plan;
+  const auto first = settled(join(all, what));
+  plan.folder = folder_of(first);
+  read_settings(plan, all, std::move(what));
+  const auto from = first.is_set("resume") ? first.text("resume") : "";
+  if (!from.empty() && from != latest_word) {
+    take_path(plan, from);
+  } else if (!plan.folder.empty()) {
+    take_latest(plan);
+  } else if (!plan.settings.is_set("init_weights")) {
+    throw user_error(errc::bad_usage,
+                     fmt::format("{} needs weights: name a run with --run-dir, a checkpoint with "
+                                 "--checkpoint, or a safetensors file with --init-weights",
+                                 command));
+  }
+  return plan;
+}
+
+}  // namespace troupe::program

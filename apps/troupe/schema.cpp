@@ -1,0 +1,253 @@
+#include "apps/troupe/schema.hpp"
+
+#include "messages/options.hpp"
+
+#include <algorithm>
+#include <cctype>
+
+namespace troupe::program {
+
+namespace {
+
+using ints = std::vector<std::int64_t>;
+using words = std::vector<std::string>;
+
+const setting_value unset{};
+
+setting_value as_setting(const batch_limit& limit) {
+  return std::visit([](auto x) { return setting_value{x}; }, limit);
+}
+
+setting& add(schema& all, std::string key, kind k, setting_value fallback, std::string flag,
+             std::string help, words choices = {}) {
+  all.push_back({.key = std::move(key),
+                 .kind = k,
+                 .fallback = std::move(fallback),
+                 .flag = std::move(flag),
+                 .help = std::move(help),
+                 .choices = std::move(choices),
+                 .bare = {}});
+  if (k == kind::boolean) all.back().bare = "true";
+  return all.back();
+}
+
+void add_job(schema& s, const trainer_options& d) {
+  auto& ranks = add(s, "ranks", kind::integer, std::int64_t{d.ranks}, "--ranks",
+                    "members of the training world");
+  ranks.low = 1;
+  ranks.high = 4096;
+  add(s, "placement", kind::choice, "threads", "--placement",
+      "where ranks live: threads need nothing to be started",
+      {"threads", "processes", "simulated"});
+  add(s, "communicator", kind::choice, d.communicator, "--communicator",
+      "engine of the collectives; auto: by placement",
+      {"auto", "inproc", "shm", "tcp", "hier", "nccl", "mpi"});
+  add(s, "strategy", kind::choice, d.strategy, "--strategy",
+      "what a rank does at each hook; auto: by ranks", {"auto", "single_device", "data_parallel"});
+  add(s, "accelerator", kind::choice, "auto", "--accelerator", "where tensors live; auto: cpu",
+      {"auto", "cpu", "cuda", "lazy"});
+  add(s, "devices", kind::devices, "auto", "--devices",
+      "a count or a list of device indices; auto: all that the ranks can use");
+  add(s, "precision", kind::choice, d.precision, "--precision",
+      "of weights and of the forward pass",
+      {"32-true", "64-true", "bf16-true", "bf16-mixed", "16-mixed"});
+  add(s, "seed", kind::integer, static_cast<std::int64_t>(d.seed), "--seed",
+      "of initial weights, data order and dropout")
+      .low = 0;
+}
+
+void add_extent(schema& s, const trainer_options& d) {
+  add(s, "max_epochs", kind::integer, d.max_epochs, "--max-epochs",
+      "passes over the training data, in total")
+      .low = 0;
+  add(s, "max_steps", kind::integer, unset, "--max-steps",
+      "optimizer steps, in total; 0 writes the initial checkpoint and ends")
+      .low = 0;
+  add(s, "batch_size", kind::integer, d.batch_size, "--batch-size",
+      "samples per rank and micro-batch")
+      .low = 1;
+  add(s, "accumulate_grad_batches", kind::integer, d.accumulate_grad_batches,
+      "--accumulate-grad-batches", "micro-batches that make up one optimizer step")
+      .low = 1;
+  auto& clip = add(s, "gradient_clip_val", kind::number, unset, "--gradient-clip-val",
+                   "clip gradients at this; off by default");
+  clip.low = 0;
+  clip.low_excluded = true;
+  add(s, "gradient_clip_algorithm", kind::choice, "norm", "--gradient-clip-algorithm",
+      "clip the norm of all gradients, or each value", {"norm", "value"});
+  add(s, "num_sanity_val_batches", kind::integer, d.num_sanity_val_batches,
+      "--num-sanity-val-batches", "validation batches before training, to fail early")
+      .low = 0;
+  auto& dev = add(s, "fast_dev_run", kind::integer, d.fast_dev_run, "--fast-dev-run",
+                  "this many batches of everything, one epoch, no checkpoints");
+  dev.low = 0;
+  dev.bare = "1";
+  add(s, "log_every_n_steps", kind::integer, d.log_every_n_steps, "--log-every-n-steps",
+      "how often training metrics are written")
+      .low = 1;
+  add(s, "init_weights", kind::text, unset, "--init-weights",
+      "a safetensors file with the model's keys to start from");
+}
+
+void add_limits(schema& s, const trainer_options& d) {
+  const auto limit = [&](const char* key, const char* flag, const batch_limit& fallback,
+                         const char* help) {
+    add(s, key, kind::limit, as_setting(fallback), flag, help).low = 0;
+  };
+  limit("limit_train_batches", "--limit-train-batches", d.limit_train_batches,
+        "training batches per epoch: 10 counts, 0.1 is a share");
+  limit("limit_val_batches", "--limit-val-batches", d.limit_val_batches,
+        "validation batches: a count or a share");
+  limit("limit_test_batches", "--limit-test-batches", d.limit_test_batches,
+        "test batches: a count or a share; 0 skips the test");
+  limit("limit_predict_batches", "--limit-predict-batches", d.limit_predict_batches,
+        "prediction batches: a count or a share");
+  limit("val_check_interval", "--val-check-interval", d.val_check_interval,
+        "validate after this many batches, or this share of an epoch");
+}
+
+void add_call(schema& s) {
+  const auto first = s.size();
+  add(s, "run_dir", kind::text, unset, "--run-dir",
+      "the run's folder; by default runs/<model>-<UTC>-<4 hex>");
+  add(s, "resume", kind::text, unset, "--resume,--checkpoint",
+      "go on from `latest` of the run's folder, or from a checkpoint's path");
+  add(s, "trace_hooks", kind::text, unset, "--trace-hooks",
+      "write one JSON line per hook and rank to this file");
+  add(s, "fault", kind::texts, words{}, "--fault",
+      "a fire drill, KIND@rank=R,hook=NAME[,step=S][,what=TEXT][,ms=N]; may repeat");
+  add(s, "progress", kind::choice, "auto", "--progress",
+      "a live line; auto: on a terminal, else now and then a line", {"auto", "always", "never"});
+  add(s, "json", kind::boolean, false, "--json", "print the result as one line of JSON");
+  add(s, "quiet", kind::boolean, false, "--quiet",
+      "no progress and no notes, errors and the last line only");
+  for (auto i = first; i < s.size(); ++i) s[i].saved = false;
+  add(s, "fine", kind::boolean, false, "--fine",
+      "hand hooks to the lane one by one, for tests and observers");
+}
+
+void add_learning(schema& s, const schema_names& names) {
+  add(s, "model.name", kind::choice, "mlp", "--model",
+      "what is trained (`troupe models` lists them)", names.models);
+  auto& hidden = add(s, "model.hidden", kind::integers, ints{256, 128}, "",
+                     "widths of the mlp's hidden layers");
+  hidden.low = 1;
+  hidden.high = 1 << 20;
+  auto& dropout = add(s, "model.dropout", kind::number, 0.0, "",
+                      "share of activations dropped after each ReLU of a linear layer");
+  dropout.low = 0;
+  dropout.high = 0.99;
+  add(s, "data.name", kind::choice, "fashion_mnist", "--data", "what it is trained on",
+      names.data_sets);
+  add(s, "data.dir", kind::text, unset, "--data-dir",
+      "the data set's folder; by default where its Debian package puts it");
+  add(s, "optimizer.name", kind::choice, "sgd", "--optimizer", "the optimizer",
+      {"sgd", "adam", "adamw"});
+  const auto number = [&](const char* key, double fallback, const char* flag,
+                          const char* help) -> setting& {
+    auto& one = add(s, key, kind::number, fallback, flag, help);
+    one.low = 0;
+    return one;
+  };
+  number("optimizer.learning_rate", 0.05, "--learning-rate", "of the optimizer");
+  number("optimizer.momentum", 0.9, "--momentum", "of sgd").high = 1;
+  number("optimizer.weight_decay", 0, "--weight-decay", "of the optimizer");
+}
+
+void add_policies(schema& s, const trainer_options& d) {
+  const words directions{"min", "max"};
+  const auto& c = d.checkpoint;
+  add(s, "checkpoint.every_n_steps", kind::integer, unset, "--checkpoint-every-n-steps",
+      "beyond one checkpoint per epoch and one at the end")
+      .low = 1;
+  add(s, "checkpoint.every_epoch", kind::boolean, c.every_epoch, "",
+      "one checkpoint at the end of each epoch");
+  add(s, "checkpoint.keep_last", kind::integer, std::int64_t{c.keep_last}, "--keep-last",
+      "checkpoints to keep by age")
+      .low = 1;
+  add(s, "checkpoint.keep_best", kind::integer, std::int64_t{c.keep_best}, "--keep-best",
+      "checkpoints to keep by the monitored metric")
+      .low = 0;
+  add(s, "checkpoint.monitor", kind::text, c.monitor, "", "the metric that keep_best compares");
+  add(s, "checkpoint.mode", kind::choice, "min", "", "which of its values is best", directions);
+  const early_stopping e;
+  add(s, "early_stopping.monitor", kind::text, unset, "",
+      "stop when this metric no longer improves; off by default");
+  add(s, "early_stopping.min_delta", kind::number, e.min_delta, "", "what counts as an improvement")
+      .low = 0;
+  auto& patience = add(s, "early_stopping.patience", kind::integer, std::int64_t{e.patience}, "",
+                       "checks without one that are borne");
+  patience.low = 1;
+  patience.high = 1 << 30;
+  add(s, "early_stopping.mode", kind::choice, "min", "", "which of its values is best", directions);
+}
+
+void add_time(schema& s, const trainer_options& d) {
+  const std::chrono::duration<double> known = d.time.detect;
+  auto& detect = add(s, "time.detect_seconds", kind::number, known.count(), "--detect-seconds",
+                     "how fast a failure must be noticed; every other deadline follows from it");
+  detect.low = 0;
+  detect.low_excluded = true;
+  detect.high = 86400;
+  auto& hook = add(s, "time.hook_limit_seconds", kind::number, 0.0, "--hook-limit-seconds",
+                   "the longest a single hook may run; 0: 600 times detect_seconds");
+  hook.low = 0;
+  hook.high = 1e9;
+}
+
+}  // namespace
+
+std::string_view describe(kind k) {
+  switch (k) {
+    case kind::boolean: return "true or false";
+    case kind::integer: return "an integer";
+    case kind::number: return "a number";
+    case kind::text: return "a text";
+    case kind::choice: return "one of a few words";
+    case kind::limit: return "an integer (batches) or a number with a point (a share)";
+    case kind::integers: return "a list of integers, as [256, 128]";
+    case kind::texts: return "a list of texts";
+    case kind::devices: return "\"auto\", a count, or a list of indices as [0, 1]";
+  }
+  return "a value";
+}
+
+std::string setting::variable() const {
+  std::string name = "TROUPE_";
+  const std::string source = flag.empty() ? key : flag.substr(2, flag.find(',') - 2);
+  for (const char c : source)
+    name += std::isalnum(static_cast<unsigned char>(c))
+                ? static_cast<char>(std::toupper(static_cast<unsigned char>(c)))
+                : '_';
+  return name;
+}
+
+schema make_schema(const schema_names& names) {
+  const trainer_options defaults;
+  schema all;
+  add_job(all, defaults);
+  add_extent(all, defaults);
+  add_limits(all, defaults);
+  add_call(all);
+  add_learning(all, names);
+  add_policies(all, defaults);
+  add_time(all, defaults);
+  return all;
+}
+
+const setting* find_setting(const schema& all, std::string_view key) {
+  const auto with = [&](std::string_view wanted) {
+    return std::find_if(all.begin(), all.end(), [&](const setting& s) { return s.key == wanted; });
+  };
+  auto found = with(key);
+  if (found == all.end()) found = with(std::string{key} + ".name");
+  return found == all.end() ? nullptr : &*found;
+}
+
+std::vector<std::string> keys_of(const schema& all) {
+  std::vector<std::string> keys;
+  for (const auto& s : all) keys.push_back(s.key);
+  return keys;
+}
+
+}  // namespace troupe::program

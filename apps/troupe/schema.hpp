@@ -1,0 +1,69 @@
+// Every setting of the program, in one table: its key in a file, its flag, its variable, its type,
+// default, range and help. Validation, `config print`, `config schema` and the flags are made of
+// it.
+#pragma once
+
+#include <cstdint>
+#include <limits>
+#include <string>
+#include <string_view>
+#include <variant>
+#include <vector>
+
+namespace troupe::program {
+
+/// What a setting's value may be.
+enum class kind : std::uint8_t {
+  boolean,
+  integer,
+  number,
+  text,
+  choice,    ///< one of `choices`
+  limit,     ///< batches: an integer counts, a number with a point is a share from 0.0 to 1.0
+  integers,  ///< a list
+  texts,     ///< a list
+  devices,   ///< `auto`, a count, or a list of indices
+};
+/// `an integer`, `a list of texts`, ...: for messages.
+std::string_view describe(kind k);
+
+/// A setting's value; nothing means it is not set.
+using setting_value = std::variant<std::monostate, bool, std::int64_t, double, std::string,
+                                   std::vector<std::int64_t>, std::vector<std::string>>;
+
+/// One setting. Plain data.
+struct setting {
+  std::string key;  ///< dotted: `model.hidden` is `hidden` in the table `[model]`
+  program::kind kind = kind::text;
+  setting_value fallback;
+  std::string
+      flag;  ///< `--max-epochs`, or several with commas; empty: file, variable and --set only
+  std::string help;  ///< one line; says why the default is what it is where that is not plain
+  std::vector<std::string> choices;
+  double low = -std::numeric_limits<double>::infinity();
+  double high = std::numeric_limits<double>::infinity();
+  bool low_excluded = false;
+  std::string bare;  ///< what the flag means without a value; empty: it needs one
+  /// False for what belongs to one call of the program and not to the job: left out of config.toml.
+  bool saved = true;
+
+  /// `TROUPE_MAX_EPOCHS`: the first flag's name, or else the key's.
+  std::string variable() const;
+};
+
+/// What the table needs to know about the rest of the program.
+struct schema_names {
+  std::vector<std::string> models;
+  std::vector<std::string> data_sets;
+};
+
+/// All settings, keys without a dot first, then table by table: the order of a TOML file.
+using schema = std::vector<setting>;
+schema make_schema(const schema_names& names);
+
+/// The setting of this key, or null. `model` finds `model.name`: a table with a name may be given
+/// as a text.
+const setting* find_setting(const schema& all, std::string_view key);
+std::vector<std::string> keys_of(const schema& all);
+
+}  // namespace troupe::program

@@ -1,0 +1,174 @@
+#include "apps/troupe/sources.hpp"
+
+#include "apps/troupe/nearest.hpp"
+#include "messages/failure.hpp"
+
+#include <fmt/format.h>
+#include <toml++/toml.h>
+
+#include <algorithm>
+
+namespace troupe::program {
+
+namespace {
+
+// Empty when TOML's value is none that a setting can have (a date, a table, a mixed list).
+template <class T>
+std::optional<std::vector<T>> list_of(const toml::array& array) {
+  std::vector<T> items;
+  for (const auto& node : array) {
+    const auto item = node.template value_exact<T>();
+    if (!item) return std::nullopt;
+    items.push_back(*item);
+  }
+  return items;
+}
+
+std::optional<setting_value> as_setting(const toml::node& node) {
+  if (const auto x = node.value_exact<bool>()) return *x;
+  if (const auto x = node.value_exact<std::int64_t>()) return *x;
+  if (const auto x = node.value_exact<double>()) return *x;
+  if (const auto x = node.value_exact<std::string>()) return *x;
+  if (const auto* array = node.as_array()) {
+    if (auto items = list_of<std::int64_t>(*array)) return *std::move(items);
+    if (auto items = list_of<std::string>(*array)) return *std::move(items);
+  }
+  return std::nullopt;
+}
+
+class reader {
+public:
+  reader(settings& into, std::vector<complaint>& complaints)
+      : into_(into), complaints_(complaints) {}
+
+  void keep(std::optional<complaint> one) {
+    if (one) complaints_.push_back(*std::move(one));
+  }
+
+  void table(const toml::table& nodes, const std::string& prefix, const std::string& file) {
+    for (const auto& [name, node] : nodes) {
+      const auto key = prefix + std::string{name.str()};
+      const origin from{source::file, fmt::format("{}:{}", file, name.source().begin.line)};
+      const auto* inner = node.as_table();
+      if (inner && !find_setting_exact(key)) {
+        table(*inner, key + ".", file);
+      } else {
+        value(key, node, from);
+      }
+    }
+  }
+
+  void value(const std::string& key, const toml::node& node, const origin& from) {
+    if (auto x = as_setting(node)) {
+      keep(into_.set(key, *x, from));
+      return;
+    }
+    const auto* what = find_setting(into_.all(), key);
+    if (!what) {
+      keep(into_.set(key, {}, from));
+      return;
+    }
+    keep(complaint{fmt::format("{} ({}): {} is needed", key, from.text(), describe(what->kind)),
+                   true, from.from});
+  }
+
+private:
+  bool find_setting_exact(const std::string& key) const {
+    return std::any_of(into_.all().begin(), into_.all().end(),
+                       [&](const setting& s) { return s.key == key; });
+  }
+
+  settings& into_;
+  std::vector<complaint>& complaints_;
+};
+
+toml::table parsed(const std::string& file) {
+  try {
+    return toml::parse_file(file);
+  } catch (const toml::parse_error& error) {
+    const auto line = error.source().begin.line;
+    if (line == 0)
+      throw user_error(errc::bad_configuration,
+                       fmt::format("cannot read the configuration {}: {}; check its name, or print "
+                                   "one with `troupe config print`",
+                                   file, error.description()));
+    throw user_error(errc::bad_configuration,
+                     fmt::format("{}:{}: not TOML: {}", file, line, error.description()));
+  }
+}
+
+void read_variables(reader& into, settings& values, const given& what,
+                    std::vector<std::string>& notes) {
+  std::vector<std::string> known;
+  for (const auto& one : values.all()) known.push_back(one.variable());
+  for (const auto& [name, text] : what.variables) {
+    const auto found = std::find(known.begin(), known.end(), name);
+    if (found == known.end()) {
+      if (!belongs_to_setup(name))
+        notes.push_back(fmt::format("the variable {} names no setting{}", name, hint(name, known)));
+      continue;
+    }
+    const auto& one = values.all()[static_cast<std::size_t>(found - known.begin())];
+    into.keep(values.set_text(one.key, text, {source::variable, name}));
+  }
+}
+
+void read_assignment(reader& into, settings& values, const std::string& text) {
+  const origin from{source::assignment, "--set"};
+  const auto equals = text.find('=');
+  if (equals == std::string::npos || equals == 0) {
+    into.keep(
+        complaint{fmt::format("--set {}: KEY=VALUE is needed, as --set model.dropout=0.2", text),
+                  true, source::flag});
+    return;
+  }
+  const auto key = text.substr(0, equals);
+  const auto value = text.substr(equals + 1);
+  try {
+    const auto table = toml::parse("value = " + value);
+    // More than one value: the text held a line of its own, which is no value.
+    if (table.size() == 1) {
+      into.value(key, *table.get("value"), from);
+      return;
+    }
+  } catch (const toml::parse_error&) {
+    // No TOML: a bare word.
+  }
+  into.keep(values.set(key, value, from));
+}
+
+void read_flag(reader& into, settings& values, const given::flag_value& one) {
+  const origin from{source::flag, one.flag};
+  if (values.at(one.key).value.index() == setting_value{std::vector<std::string>{}}.index()) {
+    into.keep(values.set(one.key, one.texts, from));
+    return;
+  }
+  for (const auto& text : one.texts) into.keep(values.set_text(one.key, text, from));
+}
+
+}  // namespace
+
+bool belongs_to_setup(const std::string& variable) { return variable == "TROUPE_TORCH"; }
+
+resolution join(const schema& all, const given& what) {
+  resolution result{settings{all}, {}, {}};
+  reader into{result.settings, result.complaints};
+  for (const auto& file : what.files) into.table(parsed(file), "", file);
+  read_variables(into, result.settings, what, result.notes);
+  for (const auto& text : what.assignments) read_assignment(into, result.settings, text);
+  for (const auto& one : what.flags) read_flag(into, result.settings, one);
+  return result;
+}
+
+settings settled(resolution result) {
+  if (result.complaints.empty()) return std::move(result.settings);
+  std::string text;
+  bool usage = true;
+  for (const auto& one : result.complaints) {
+    text += (text.empty() ? "" : "\n") + one.text;
+    usage = usage && one.malformed && one.from == source::flag;
+  }
+  throw user_error(usage ? errc::bad_usage : errc::bad_configuration, text);
+}
+
+}  // namespace troupe::program

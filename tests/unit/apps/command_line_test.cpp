@@ -1,0 +1,110 @@
+// Flags: every setting's is there, both spellings work, wrong ones name the nearest.
+#include "apps/troupe/command_line.hpp"
+#include "messages/failure.hpp"
+
+#include <CLI/App.hpp>
+#include <CLI/Config.hpp>
+#include <CLI/Formatter.hpp>
+
+#include "tests/support/catch.hpp"
+
+using namespace troupe;
+using namespace troupe::program;
+
+namespace {
+
+const schema& table() {
+  static const auto all = make_schema({{"cnn", "mlp"}, {"fashion_mnist"}});
+  return all;
+}
+
+// What `troupe fit ARGUMENTS` makes of its arguments.
+resolution fit(std::vector<std::string> arguments) {
+  CLI::App app{"troupe", "troupe"};
+  auto* command = app.add_subcommand("fit", "train");
+  command->allow_extras();
+  app.allow_extras();
+  setting_flags flags;
+  flags.add(*command, table());
+  arguments.insert(arguments.begin(), "fit");
+  arguments = normalised(std::move(arguments));
+  std::reverse(arguments.begin(), arguments.end());
+  app.parse(arguments);
+  refuse_extras(app);
+  return join(table(), flags.taken({}));
+}
+
+std::string refusal(const std::vector<std::string>& arguments) {
+  try {
+    fit(arguments);
+  } catch (const user_error& error) {
+    CHECK(error.code() == errc::bad_usage);
+    return error.what();
+  }
+  return "nothing was refused";
+}
+
+bool mentions(const std::string& text, const std::string& part) {
+  return text.find(part) != std::string::npos;
+}
+
+}  // namespace
+
+TEST_CASE("flags set their settings, the last one wins", "[command_line]") {
+  const auto s = settled(fit({"--ranks", "3", "--max-epochs=2", "--model", "cnn", "--ranks", "4",
+                              "--set", "model.hidden=[5]", "--set", "seed=9"}));
+  CHECK(s.integer("ranks") == 4);
+  CHECK(s.integer("max_epochs") == 2);
+  CHECK(s.text("model.name") == "cnn");
+  CHECK(s.integer("seed") == 9);
+  CHECK(s.at("ranks").origin.text() == "flag --ranks");
+}
+
+TEST_CASE("both spellings of a flag are welcome", "[command_line]") {
+  const auto s = settled(fit({"--max_epochs", "7", "--batch_size=8", "--run-dir", "a_b"}));
+  CHECK(s.integer("max_epochs") == 7);
+  CHECK(s.integer("batch_size") == 8);
+  CHECK(s.text("run_dir") == "a_b");
+  CHECK(normalised({"--a_b=c_d", "--", "--e_f"}) ==
+        std::vector<std::string>{"--a-b=c_d", "--", "--e_f"});
+}
+
+TEST_CASE("switches stand alone, or negated", "[command_line]") {
+  CHECK(settled(fit({"--json"})).flag("json"));
+  CHECK_FALSE(settled(fit({"--json", "--no-json"})).flag("json"));
+  CHECK_FALSE(settled(fit({})).flag("json"));
+  CHECK(settled(fit({"--fast-dev-run"})).integer("fast_dev_run") == 1);
+  CHECK(settled(fit({"--fast-dev-run", "--ranks", "1"})).integer("fast_dev_run") == 1);
+  CHECK(settled(fit({"--fast-dev-run", "3"})).integer("fast_dev_run") == 3);
+  CHECK(settled(fit({"--fast-dev-run=3"})).integer("fast_dev_run") == 3);
+}
+
+TEST_CASE("--fault repeats and keeps its commas", "[command_line]") {
+  const auto s = settled(
+      fit({"--fault", "throw@rank=0,hook=setup", "--fault", "stall@rank=1,hook=setup,ms=5"}));
+  CHECK(s.get<std::vector<std::string>>("fault") ==
+        std::vector<std::string>{"throw@rank=0,hook=setup", "stall@rank=1,hook=setup,ms=5"});
+}
+
+TEST_CASE("--checkpoint is another name of --resume", "[command_line]") {
+  CHECK(settled(fit({"--checkpoint", "somewhere"})).text("resume") == "somewhere");
+}
+
+TEST_CASE("a wrong flag or argument names the nearest right one", "[command_line]") {
+  CHECK(mentions(refusal({"--rnks", "3"}), "unknown flag \"--rnks\"; did you mean \"--ranks\"?"));
+  CHECK(mentions(refusal({"--learning-rte=1"}), "did you mean \"--learning-rate\"?"));
+  CHECK(mentions(refusal({"surplus"}), "unknown argument \"surplus\""));
+}
+
+TEST_CASE("each setting's flag reaches it", "[command_line]") {
+  for (const auto& one : table()) {
+    if (one.flag.empty() || std::holds_alternative<std::monostate>(one.fallback)) continue;
+    if (one.kind == kind::boolean || one.kind == kind::texts) continue;
+    auto text = toml_text(one.fallback);
+    std::erase(text, '"');
+    const auto s = settled(fit({one.flag.substr(0, one.flag.find(',')), text}));
+    CAPTURE(one.key);
+    CHECK(s.is_given(one.key));
+    CHECK(s.at(one.key).value == one.fallback);
+  }
+}

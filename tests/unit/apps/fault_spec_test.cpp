@@ -1,0 +1,80 @@
+// Fire drills as users write them.
+#include "apps/troupe/fault_spec.hpp"
+#include "messages/failure.hpp"
+
+#include "tests/support/catch.hpp"
+
+using namespace troupe;
+using namespace troupe::program;
+
+namespace {
+
+std::string refusal(const std::string& spec) {
+  try {
+    parse_fault(spec, 2);
+  } catch (const user_error& error) {
+    CHECK(error.code() == errc::bad_configuration);
+    return error.what();
+  }
+  return "nothing was refused";
+}
+
+}  // namespace
+
+TEST_CASE("a drill is read part by part, in any order", "[fault]") {
+  const auto drill = parse_fault("throw@hook=training_step,step=12,rank=1,what=disk full", 2);
+  CHECK(drill.what == fault_drill::kind::raise);
+  CHECK(drill.rank == 1);
+  CHECK(drill.hook == "training_step");
+  CHECK(drill.step == 12);
+  CHECK(drill.text == "disk full");
+}
+
+TEST_CASE("what is left out has its default", "[fault]") {
+  const auto drill = parse_fault("kill@rank=0,hook=setup", 1);
+  CHECK(drill.what == fault_drill::kind::kill);
+  CHECK(drill.step == undefined);
+  CHECK(drill.text == "injected fault");
+}
+
+TEST_CASE("a stall says how long", "[fault]") {
+  CHECK(parse_fault("stall@rank=0,hook=backward,ms=250", 1).lasts ==
+        std::chrono::milliseconds{250});
+  CHECK(refusal("stall@rank=0,hook=backward").find("needs ms") != std::string::npos);
+  CHECK(refusal("throw@rank=0,hook=backward,ms=1").find("stall only") != std::string::npos);
+}
+
+TEST_CASE("a text may have commas and equals signs", "[fault]") {
+  CHECK(parse_fault("throw@rank=0,hook=setup,what=a, b=c, d", 1).text == "a, b=c, d");
+  const auto drill = parse_fault("throw@rank=0,what=a, b,hook=setup,step=3", 1);
+  CHECK(drill.text == "a, b");
+  CHECK(drill.hook == "setup");
+  CHECK(drill.step == 3);
+  CHECK(parse_fault("throw@rank=0,hook=setup,what=", 1).text.empty());
+}
+
+TEST_CASE("a wrong part is named with the nearest right one", "[fault]") {
+  const std::vector<std::pair<std::string, std::string>> stories{
+      {"trow@rank=0,hook=setup", "unknown kind \"trow\"; did you mean \"throw\"?"},
+      {"throw@rank=0,hook=trainin_step", "did you mean \"training_step\"?"},
+      {"throw@rank=0,hook=setup,stp=1", "unknown part \"stp\"; did you mean \"step\"?"},
+      {"throw@rank=2,hook=setup", "rank=2 does not exist: 2 ranks, from 0 to 1"},
+      {"throw@rank=-1,hook=setup", "rank=-1 is no number from 0"},
+      {"throw@rank=0,hook=setup,step=x", "step=x is no number from 0"},
+      {"throw@rank=0,hook=setup,step=", "step= is no number from 0"},
+      {"throw@hook=setup", "rank is missing"},
+      {"throw@rank=0", "hook is missing"},
+      {"throw", "there is no @"},
+      {"throw@", "rank is missing"},
+      {"", "unknown kind \"\""},
+      {"throw@rank=0,rank=1,hook=setup", "rank is given twice"},
+      {"throw@rank,hook=setup", "rank has no value"},
+      {"throw@rank=99999999999999999999,hook=setup", "is no number from 0"},
+  };
+  for (const auto& [spec, part] : stories) {
+    const auto text = refusal(spec);
+    CAPTURE(spec, text);
+    CHECK(text.find(part) != std::string::npos);
+    CHECK(text.find("KIND@rank=R,hook=NAME") != std::string::npos);
+  }
+}

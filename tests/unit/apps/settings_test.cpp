@@ -1,0 +1,299 @@
+// Settings: precedence, types, ranges, hints; the table and what is made of it agree.
+#include "apps/troupe/config_text.hpp"
+#include "apps/troupe/nearest.hpp"
+#include "apps/troupe/sources.hpp"
+#include "backends/telemetry/line_file.hpp"
+#include "messages/failure.hpp"
+#include "tests/support/temporary_folder.hpp"
+
+#include <nlohmann/json.hpp>
+
+#include <set>
+
+#include "tests/support/catch.hpp"
+
+using namespace troupe;
+using namespace troupe::program;
+using troupe::testing::temporary_folder;
+
+namespace {
+
+const schema& table() {
+  static const auto all = make_schema({{"cnn", "mlp"}, {"fashion_mnist"}});
+  return all;
+}
+
+given flags(std::vector<given::flag_value> values) { return {{}, {}, {}, std::move(values)}; }
+given assignments(std::vector<std::string> texts) { return {{}, {}, std::move(texts), {}}; }
+
+// The text and the code of what `settled` throws.
+std::pair<std::string, errc> refusal(const given& what) {
+  try {
+    settled(join(table(), what));
+  } catch (const user_error& error) {
+    return {error.what(), error.code()};
+  }
+  return {"nothing was refused", errc::internal};
+}
+
+std::string written(const temporary_folder& folder, const std::string& text) {
+  const auto path = (folder.path() / "job.toml").string();
+  replace_text_file(path, text);
+  return path;
+}
+
+bool mentions(const std::string& text, const std::string& part) {
+  return text.find(part) != std::string::npos;
+}
+
+}  // namespace
+
+TEST_CASE("what is not given has its default", "[settings]") {
+  const auto s = settled(join(table(), {}));
+  CHECK(s.integer("ranks") == 2);
+  CHECK(s.integer("max_epochs") == 3);
+  CHECK(s.text("model.name") == "mlp");
+  CHECK(s.number("optimizer.learning_rate") == 0.05);
+  CHECK(s.get<std::vector<std::int64_t>>("model.hidden") == std::vector<std::int64_t>{256, 128});
+  CHECK_FALSE(s.is_set("max_steps"));
+  CHECK(s.find<std::int64_t>("max_steps") == std::nullopt);
+  CHECK_FALSE(s.is_given("ranks"));
+}
+
+TEST_CASE("a flag beats --set, that a variable, that a file, that the default", "[settings]") {
+  const temporary_folder folder;
+  given what;
+  what.files = {written(folder, "ranks = 3\nbatch_size = 3\nseed = 3\nmax_epochs = 33\n")};
+  what.variables = {{"TROUPE_RANKS", "4"}, {"TROUPE_BATCH_SIZE", "4"}, {"TROUPE_SEED", "4"}};
+  what.assignments = {"ranks=5", "batch_size=5"};
+  what.flags = {{"ranks", "--ranks", {"6"}}};
+  const auto s = settled(join(table(), what));
+  CHECK(s.integer("ranks") == 6);
+  CHECK(s.integer("batch_size") == 5);
+  CHECK(s.integer("seed") == 4);
+  CHECK(s.integer("max_epochs") == 33);
+  CHECK(s.at("ranks").origin.text() == "flag --ranks");
+  CHECK(s.at("batch_size").origin.text() == "--set");
+  CHECK(s.at("seed").origin.text() == "variable TROUPE_SEED");
+  CHECK(s.at("max_epochs").origin.text() == "file " + what.files[0] + ":4");
+  CHECK(s.at("placement").origin.text() == "default");
+}
+
+TEST_CASE("tables, dotted keys and a table's name as a text mean the same", "[settings]") {
+  const temporary_folder folder;
+  for (const auto* text :
+       {"[model]\nname = \"cnn\"\ndropout = 0.25\n", "model.name = \"cnn\"\nmodel.dropout = 0.25\n",
+        "model = { name = \"cnn\", dropout = 0.25 }\n"}) {
+    given what;
+    what.files = {written(folder, text)};
+    const auto s = settled(join(table(), what));
+    CHECK(s.text("model.name") == "cnn");
+    CHECK(s.number("model.dropout") == 0.25);
+  }
+  CHECK(settled(join(table(), assignments({"model=cnn"}))).text("model.name") == "cnn");
+}
+
+TEST_CASE("--set reads TOML, and a bare word as a text", "[settings]") {
+  const auto s = settled(
+      join(table(), assignments({"model.hidden=[1024,1024]", "model.dropout=0.2",
+                                 "optimizer.name=adam", "checkpoint.monitor=\"val/accuracy\"",
+                                 "checkpoint.every_epoch=false", "optimizer.momentum=1"})));
+  CHECK(s.get<std::vector<std::int64_t>>("model.hidden") == std::vector<std::int64_t>{1024, 1024});
+  CHECK(s.number("model.dropout") == 0.2);
+  CHECK(s.text("optimizer.name") == "adam");
+  CHECK(s.text("checkpoint.monitor") == "val/accuracy");
+  CHECK_FALSE(s.flag("checkpoint.every_epoch"));
+  CHECK(s.number("optimizer.momentum") == 1.0);
+}
+
+TEST_CASE("a limit is a count or, with a point, a share", "[settings]") {
+  const auto limit = [](const std::string& text) {
+    return settled(join(table(), flags({{"limit_val_batches", "--limit-val-batches", {text}}})))
+        .at("limit_val_batches")
+        .value;
+  };
+  CHECK(limit("10") == setting_value{std::int64_t{10}});
+  CHECK(limit("0") == setting_value{std::int64_t{0}});
+  CHECK(limit("1.0") == setting_value{1.0});
+  CHECK(limit("0.25") == setting_value{0.25});
+  const auto [text, code] =
+      refusal(flags({{"limit_val_batches", "--limit-val-batches", {"12.0"}}}));
+  CHECK(code == errc::bad_configuration);
+  CHECK(mentions(text, "a count of batches has no point: 12"));
+}
+
+TEST_CASE("devices are auto, a count or a list", "[settings]") {
+  const auto devices = [](const std::string& text) {
+    return settled(join(table(), flags({{"devices", "--devices", {text}}}))).at("devices").value;
+  };
+  CHECK(devices("auto") == setting_value{"auto"});
+  CHECK(devices("4") == setting_value{std::int64_t{4}});
+  CHECK(devices("0,2") == setting_value{std::vector<std::int64_t>{0, 2}});
+  CHECK(devices("[1]") == setting_value{std::vector<std::int64_t>{1}});
+  CHECK(refusal(flags({{"devices", "--devices", {"cpu"}}})).second == errc::bad_usage);
+}
+
+TEST_CASE("an unknown key names the nearest right one", "[settings]") {
+  const temporary_folder folder;
+  given what;
+  what.files = {written(folder, "\n[optimiser]\nlearning_rate = 0.1\n")};
+  const auto [text, code] = refusal(what);
+  CHECK(code == errc::bad_configuration);
+  CHECK(mentions(text, "unknown key \"optimiser.learning_rate\""));
+  CHECK(mentions(text, "job.toml:3"));
+  CHECK(mentions(text, "did you mean \"optimizer.learning_rate\"?"));
+  CHECK(mentions(refusal(assignments({"learning_rate=0.1"})).first,
+                 "did you mean \"optimizer.learning_rate\"?"));
+}
+
+TEST_CASE("an impossible value names key, value, where it stands and the mend", "[settings]") {
+  struct story {
+    std::string key, flag, value, mend;
+    errc code;
+  };
+  const auto one = GENERATE(values<story>(
+      {{"model.name", "--model", "mpl", "did you mean \"mlp\"? (one of cnn, mlp)",
+        errc::bad_configuration},
+       {"ranks", "--ranks", "0", "the nearest possible value is 1", errc::bad_configuration},
+       {"ranks", "--ranks", "two", "an integer is needed", errc::bad_usage},
+       {"ranks", "--ranks", "2.5", "an integer is needed", errc::bad_usage},
+       {"optimizer.learning_rate", "--learning-rate", "nan", "finite", errc::bad_configuration},
+       {"optimizer.momentum", "--momentum", "1.5", "the nearest possible value is 1",
+        errc::bad_configuration},
+       {"gradient_clip_val", "--gradient-clip-val", "0", "must be more than 0",
+        errc::bad_configuration},
+       {"run_dir", "--run-dir", "", "must not be empty", errc::bad_configuration}}));
+  const auto [text, code] = refusal(flags({{one.key, one.flag, {one.value}}}));
+  CAPTURE(one.key, one.value, text);
+  CHECK(code == one.code);
+  CHECK(mentions(text, one.key));
+  CHECK(mentions(text, "\"" + one.value + "\""));
+  CHECK(mentions(text, "flag " + one.flag));
+  CHECK(mentions(text, one.mend));
+}
+
+TEST_CASE("the same wrong type in a file or a variable is a bad configuration", "[settings]") {
+  const temporary_folder folder;
+  given what;
+  what.files = {written(folder, "ranks = \"two\"\n")};
+  CHECK(refusal(what).second == errc::bad_configuration);
+  CHECK(refusal({{}, {{"TROUPE_RANKS", "two"}}, {}, {}}).second == errc::bad_configuration);
+  CHECK(refusal(assignments({"ranks=two"})).second == errc::bad_configuration);
+}
+
+TEST_CASE("values that no setting can have are refused, not misread", "[settings]") {
+  const temporary_folder folder;
+  const auto text =
+      GENERATE(as<std::string>{}, "ranks = 2026-11-21\n", "model.hidden = [1, \"two\"]\n",
+               "ranks = { low = 1 }\n", "model.hidden = [[1]]\n", "ranks = [2]\n");
+  given what;
+  what.files = {written(folder, text)};
+  CAPTURE(text);
+  CHECK(refusal(what).second == errc::bad_configuration);
+}
+
+TEST_CASE("every complaint is listed, not only the first", "[settings]") {
+  const auto [text, code] = refusal(assignments({"ranks=0", "rnks=1", "model.dropout=2"}));
+  CHECK(code == errc::bad_configuration);
+  CHECK(std::count(text.begin(), text.end(), '\n') == 2);
+}
+
+TEST_CASE("a file that is no TOML or not there says where and what", "[settings]") {
+  const temporary_folder folder;
+  given broken;
+  broken.files = {written(folder, "ranks = 2\nseed = = 3\n")};
+  CHECK(mentions(refusal(broken).first, "job.toml:2: not TOML"));
+  given absent;
+  absent.files = {(folder.path() / "absent.toml").string()};
+  const auto [text, code] = refusal(absent);
+  CHECK(code == errc::bad_configuration);
+  CHECK(mentions(text, "absent.toml"));
+  CHECK(mentions(text, "troupe config print"));
+}
+
+TEST_CASE("an unknown variable is noted, one of the set-up is not", "[settings]") {
+  const auto result =
+      join(table(), {{}, {{"TROUPE_RANK", "2"}, {"TROUPE_TORCH", "/somewhere"}}, {}, {}});
+  CHECK(result.complaints.empty());
+  REQUIRE(result.notes.size() == 1);
+  CHECK(mentions(result.notes[0], "TROUPE_RANK"));
+  CHECK(mentions(result.notes[0], "did you mean \"TROUPE_RANKS\"?"));
+}
+
+TEST_CASE("what is printed reads back as the same settings", "[settings]") {
+  const temporary_folder folder;
+  auto given_first = assignments({"model.hidden=[7]", "model.dropout=0.5", "max_steps=9",
+                                  "data.dir='with \"quotes\" and \\'", "early_stopping.min_delta=1",
+                                  "limit_val_batches=1.0", "devices=[0,1]"});
+  const auto first = settled(join(table(), given_first));
+  given again;
+  again.files = {written(folder, printed(first, true))};
+  const auto second = settled(join(table(), again));
+  for (const auto& one : table()) {
+    CAPTURE(one.key);
+    CHECK(second.at(one.key).value == first.at(one.key).value);
+  }
+}
+
+TEST_CASE("a saved configuration leaves out what belongs to one call", "[settings]") {
+  const auto s = settled(join(table(), flags({{"run_dir", "--run-dir", {"there"}},
+                                              {"ranks", "--ranks", {"3"}},
+                                              {"fault", "--fault", {"throw@rank=0,hook=setup"}},
+                                              {"json", "--json", {"1"}}})));
+  const auto text = saved_configuration(s);
+  CHECK(mentions(text, "ranks = 3\n"));
+  for (const auto* left_out : {"run_dir", "fault", "json", "resume", "max_steps"})
+    CHECK_FALSE(mentions(text, left_out));
+}
+
+TEST_CASE("config print --json says where each value came from", "[settings]") {
+  const auto s = settled(join(table(), flags({{"ranks", "--ranks", {"3"}}})));
+  const auto json = nlohmann::json::parse(printed_json(s));
+  CHECK(json["schema"] == "troupe.config/1");
+  CHECK(json["settings"]["ranks"]["value"] == 3);
+  CHECK(json["settings"]["ranks"]["from"] == "flag --ranks");
+  CHECK(json["settings"]["max_steps"]["value"].is_null());
+}
+
+TEST_CASE("the table is sound: defaults pass their own checks, names are distinct", "[settings]") {
+  std::set<std::string> keys, variables, flag_names;
+  std::string last_table;
+  std::set<std::string> closed;
+  for (const auto& one : table()) {
+    CAPTURE(one.key);
+    CHECK(keys.insert(one.key).second);
+    CHECK(variables.insert(one.variable()).second);
+    CHECK((one.flag.empty() || flag_names.insert(one.flag).second));
+    CHECK_FALSE(one.help.empty());
+    if (!std::holds_alternative<std::monostate>(one.fallback))
+      CHECK(check(one, one.fallback).problem.empty());
+    const auto dot = one.key.find('.');
+    const auto name = dot == std::string::npos ? "" : one.key.substr(0, dot);
+    if (name != last_table) CHECK(closed.insert(name).second);  // each table is in one piece
+    last_table = name;
+  }
+}
+
+TEST_CASE("the JSON schema knows every key, with its type and bounds", "[settings]") {
+  const auto document = nlohmann::json::parse(json_schema(table()));
+  for (const auto& one : table()) {
+    auto pointer = "/properties/" + one.key;
+    if (const auto dot = pointer.find('.'); dot != std::string::npos)
+      pointer.replace(dot, 1, "/properties/");
+    CAPTURE(pointer);
+    CHECK(document.contains(nlohmann::json::json_pointer(pointer)));
+  }
+  CHECK(document["properties"]["ranks"]["minimum"] == 1);
+  CHECK(document["properties"]["model"]["properties"]["name"]["enum"] ==
+        nlohmann::json({"cnn", "mlp"}));
+  CHECK(document["additionalProperties"] == false);
+}
+
+TEST_CASE("edit distance counts single changes", "[settings]") {
+  CHECK(edit_distance("", "abc") == 3);
+  CHECK(edit_distance("ranks", "ranks") == 0);
+  CHECK(edit_distance("rnaks", "ranks") == 1);
+  CHECK(edit_distance("kitten", "sitting") == 3);
+  CHECK(nearest("zzzzzz", {"ranks", "seed"}) == std::nullopt);
+  CHECK(nearest(std::string(10000, 'a'), {"a"}) == std::nullopt);
+}
