@@ -56,7 +56,8 @@ program_end status(const std::string& run, bool json, console& screen) {
       {"schema", "troupe.status/1"},
       {"run_folder", run},
       {"state", state_of(is_running(run), result)},
-      {"checkpoint", checkpoints.empty() ? ordered_json(nullptr) : checkpoints.back().path},
+      {"checkpoint",
+       checkpoints.empty() ? ordered_json(nullptr) : ordered_json(checkpoints.back().path)},
       {"last_event", last_event(run)},
       {"result", result}};
   if (json) {

@@ -50,20 +50,17 @@ job_runner::~job_runner() = default;
 
 job_outcome job_runner::run(job what) {
   auto& s = *state_;
+  const bool stopped_before = signal() != 0;
   std::optional<job_outcome> outcome;
   s.front.async_run(std::move(what),
-                    asio::bind_cancellation_slot(s.stop.slot(), [&](job_outcome done) {
-                      outcome = std::move(done);
-                      s.loop.stop();
-                    }));
-  if (signal() != 0) s.stop.emit(asio::cancellation_type::partial);
-  s.loop.restart();
-  s.loop.run();
+                    asio::bind_cancellation_slot(
+                        s.stop.slot(), [&](job_outcome done) { outcome = std::move(done); }));
+  if (stopped_before) s.stop.emit(asio::cancellation_type::partial);
+  while (!outcome) s.loop.run_one();
   return std::move(*outcome);
 }
 
 int job_runner::signal() {
-  state_->loop.restart();
   state_->loop.poll();
   return state_->first;
 }

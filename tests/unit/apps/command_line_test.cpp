@@ -79,14 +79,14 @@ TEST_CASE("switches stand alone, or negated", "[command_line]") {
   CHECK(settled(fit({"--fast-dev-run=3"})).integer("fast_dev_run") == 3);
 }
 
-TEST_CASE("--fault repeats and keeps its commas", "[command_line]") {
+TEST_CASE("a fault repeats and keeps its commas", "[command_line]") {
   const auto s = settled(
       fit({"--fault", "throw@rank=0,hook=setup", "--fault", "stall@rank=1,hook=setup,ms=5"}));
   CHECK(s.get<std::vector<std::string>>("fault") ==
         std::vector<std::string>{"throw@rank=0,hook=setup", "stall@rank=1,hook=setup,ms=5"});
 }
 
-TEST_CASE("--checkpoint is another name of --resume", "[command_line]") {
+TEST_CASE("the flag --checkpoint is another name of --resume", "[command_line]") {
   CHECK(settled(fit({"--checkpoint", "somewhere"})).text("resume") == "somewhere");
 }
 

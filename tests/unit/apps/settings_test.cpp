@@ -93,7 +93,7 @@ TEST_CASE("tables, dotted keys and a table's name as a text mean the same", "[se
   CHECK(settled(join(table(), assignments({"model=cnn"}))).text("model.name") == "cnn");
 }
 
-TEST_CASE("--set reads TOML, and a bare word as a text", "[settings]") {
+TEST_CASE("an assignment is TOML, and a bare word as a text", "[settings]") {
   const auto s = settled(
       join(table(), assignments({"model.hidden=[1024,1024]", "model.dropout=0.2",
                                  "optimizer.name=adam", "checkpoint.monitor=\"val/accuracy\"",

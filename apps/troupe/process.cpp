@@ -1,0 +1,99 @@
+#include "apps/troupe/process.hpp"
+
+#include "messages/failure.hpp"
+
+#include <malloc.h>
+#include <sys/ioctl.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdlib>
+#include <cstring>
+#include <fstream>
+#include <iterator>
+#include <sstream>
+#include <string_view>
+
+extern char** environ;
+
+namespace troupe::program {
+
+namespace {
+
+bool write_all(int file, std::string_view text) {
+  while (!text.empty()) {
+    const auto written = ::write(file, text.data(), text.size());
+    if (written < 0 && errno == EINTR) continue;
+    if (written < 0) return false;
+    text.remove_prefix(static_cast<std::size_t>(written));
+  }
+  return true;
+}
+
+bool is_set(const char* variable) {
+  const auto* text = std::getenv(variable);
+  return text && *text;
+}
+
+}  // namespace
+
+double process_age() {
+  std::ifstream in{"/proc/self/stat"};
+  const std::string all{std::istreambuf_iterator<char>{in}, {}};
+  // The second field is the program's name in parentheses, which may hold anything.
+  const auto name_end = all.rfind(')');
+  if (name_end == std::string::npos) return 0;
+  std::istringstream fields{all.substr(name_end + 1)};
+  constexpr int from_name_to_start = 19;
+  std::string skipped;
+  for (int i = 0; i < from_name_to_start; ++i) fields >> skipped;
+  double started = 0;
+  timespec now{};
+  if (!(fields >> started) || ::clock_gettime(CLOCK_BOOTTIME, &now) != 0) return 0;
+  const auto since_boot = static_cast<double>(now.tv_sec) + static_cast<double>(now.tv_nsec) * 1e-9;
+  return since_boot - started / static_cast<double>(::sysconf(_SC_CLK_TCK));
+}
+
+void keep_freed_memory() {
+  ::mallopt(M_MMAP_THRESHOLD, 1 << 30);
+  ::mallopt(M_TRIM_THRESHOLD, 1 << 30);
+  ::mallopt(M_TOP_PAD, 64 << 20);
+}
+
+console::writer standard_output() {
+  return [](std::string_view text) {
+    if (!write_all(STDOUT_FILENO, text))
+      throw user_error(errc::job_failed,
+                       std::string{"cannot write to standard output: "} + std::strerror(errno));
+  };
+}
+
+console::writer standard_error() {
+  return [](std::string_view text) { write_all(STDERR_FILENO, text); };
+}
+
+console::terminal terminal_of_standard_error() {
+  console::terminal facts;
+  const auto* kind = std::getenv("TERM");
+  const bool dumb = !kind || std::string_view{kind} == "dumb";
+  facts.live = ::isatty(STDERR_FILENO) == 1 && !dumb;
+  facts.colour = facts.live && !is_set("NO_COLOR");
+  winsize size{};
+  if (facts.live && ::ioctl(STDERR_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0)
+    facts.columns = size.ws_col;
+  return facts;
+}
+
+std::map<std::string, std::string> troupe_variables() {
+  std::map<std::string, std::string> found;
+  for (char** entry = environ; *entry; ++entry) {
+    const std::string_view text{*entry};
+    const auto equals = text.find('=');
+    if (text.starts_with("TROUPE_") && equals != std::string_view::npos)
+      found.emplace(text.substr(0, equals), text.substr(equals + 1));
+  }
+  return found;
+}
+
+}  // namespace troupe::program

@@ -1,0 +1,52 @@
+#include "tests/unit/apps/integer_program.hpp"
+
+#include "tests/support/temporary_folder.hpp"
+
+namespace troupe::testing {
+
+std::vector<program::model_facts> integer_catalog::models() const {
+  return {{"mlp", "integers that add up", 4}, {"cnn", "the same", 4}};
+}
+
+std::vector<program::data_facts> integer_catalog::data_sets() const {
+  return {{"fashion_mnist", "the numbers from 0", "/absent/data", false}};
+}
+
+recipe_ptr integer_catalog::recipe(const program::learning&) const {
+  auto options = options_;
+  options.can_wait = true;
+  return std::make_shared<integer_recipe>(options);
+}
+
+void integer_catalog::export_checkpoint(const snapshot& what, program::export_format,
+                                        const std::string& output) const {
+  write_text(output, what.weights_digest);
+}
+
+std::vector<std::string> integer_catalog::predictions(const value&) const { return {}; }
+
+said troupe_says(std::vector<std::string> arguments, std::map<std::string, std::string> variables,
+                 integer_options options) {
+  said all;
+  std::mutex guard;
+  const auto into = [&guard](std::string& text) {
+    return [&guard, &text](std::string_view more) {
+      const std::lock_guard lock{guard};
+      text += more;
+    };
+  };
+  program::console screen{into(all.out), into(all.err), {}};
+  const integer_catalog learning{std::move(options)};
+  const program::surroundings around{.screen = screen,
+                                     .learning = learning,
+                                     .world = [] { return local_ports(); },
+                                     .variables = std::move(variables),
+                                     .wall = [] { return std::chrono::system_clock::now(); },
+                                     .age = [] { return 1.0; }};
+  const auto end = program::run_program(std::move(arguments), around);
+  all.code = end.code;
+  all.survivors = end.survivors;
+  return all;
+}
+
+}  // namespace troupe::testing

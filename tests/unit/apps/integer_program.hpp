@@ -1,0 +1,43 @@
+// The program with a catalog of integers: every command but what needs tensors, without LibTorch.
+#pragma once
+
+#include "apps/troupe/program.hpp"
+#include "tests/support/integer_learner.hpp"
+
+#include <mutex>
+#include <string>
+#include <vector>
+
+namespace troupe::testing {
+
+class integer_catalog : public program::catalog {
+public:
+  explicit integer_catalog(integer_options options) : options_(std::move(options)) {}
+
+  std::vector<program::model_facts> models() const override;
+  std::vector<program::data_facts> data_sets() const override;
+  recipe_ptr recipe(const program::learning& what) const override;
+  void export_checkpoint(const snapshot& what, program::export_format format,
+                         const std::string& output) const override;
+  std::vector<std::string> predictions(const value& result) const override;
+  std::map<std::string, std::string> versions() const override { return {{"libtorch", "none"}}; }
+  std::vector<program::device_facts> devices() const override { return {{"cpu", true, "one"}}; }
+  double matrix_speed() const override { return 100; }
+
+private:
+  integer_options options_;
+};
+
+/// One call of the program and what it said.
+struct said {
+  int code = 0;
+  std::string out;
+  std::string err;
+  bool survivors = false;
+};
+
+/// Runs `troupe ARGUMENTS` in this process, in real time, on threads.
+said troupe_says(std::vector<std::string> arguments,
+                 std::map<std::string, std::string> variables = {}, integer_options options = {});
+
+}  // namespace troupe::testing

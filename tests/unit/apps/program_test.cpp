@@ -1,0 +1,194 @@
+// Commands that run no job: what they print where, and their exit codes.
+#include "apps/troupe/commands.hpp"
+#include "tests/support/temporary_folder.hpp"
+#include "tests/unit/apps/integer_program.hpp"
+
+#include <nlohmann/json.hpp>
+
+#include <map>
+#include <set>
+#include <sstream>
+
+#include "tests/support/catch.hpp"
+
+using namespace troupe;
+using namespace troupe::testing;
+using nlohmann::json;
+
+namespace {
+
+std::vector<json> lines_of(const std::string& text) {
+  std::vector<json> lines;
+  std::istringstream in{text};
+  for (std::string line; std::getline(in, line);) lines.push_back(json::parse(line));
+  return lines;
+}
+
+}  // namespace
+
+TEST_CASE("help has examples, the version a number, both on standard output", "[program]") {
+  const auto help = troupe_says({"--help"});
+  CHECK(help.code == 0);
+  CHECK_THAT(help.out, Catch::Contains("Examples:") && Catch::Contains("troupe fit"));
+  CHECK(help.err.empty());
+  const auto fit = troupe_says({"fit", "--help"});
+  CHECK(fit.code == 0);
+  CHECK_THAT(fit.out, Catch::Contains("--max-epochs") && Catch::Contains("troupe fit"));
+  CHECK_THAT(troupe_says({"--version"}).out, Catch::Contains("troupe 0."));
+}
+
+TEST_CASE("bad usage is 2, names the nearest and says it on standard error", "[program]") {
+  const std::vector<std::pair<std::vector<std::string>, std::string>> stories{
+      {{}, "troupe --help"},
+      {{"fitt"}, "did you mean \"fit\"?"},
+      {{"fit", "--max-epoch", "3"}, "did you mean \"--max-epochs\"?"},
+      {{"fit", "--ranks"}, "--ranks"},
+      {{"fit", "--ranks", "two"}, "an integer is needed"},
+      {{"data"}, "data"},
+      {{"data", "odrer"}, "did you mean \"order\"?"},
+      {{"data", "order"}, "--size"},
+      {{"data", "order", "--size", "many"}, "--size"},
+      {{"checkpoint", "inspect"}, "PATH"},
+      {{"checkpoint", "export", "x", "--format", "onnx", "--output", "y"}, "torch, safetensors"},
+      {{"models", "--jsn"}, "did you mean \"--json\"?"},
+      {{"test"}, "--run-dir"},
+      {{"fit", "--set", "ranks"}, "KEY=VALUE"},
+  };
+  for (const auto& [arguments, part] : stories) {
+    CAPTURE(arguments);
+    const auto said = troupe_says(arguments);
+    CHECK(said.code == 2);
+    CHECK(said.out.empty());
+    CHECK_THAT(said.err, Catch::StartsWith("error: ") && Catch::Contains(part));
+  }
+}
+
+TEST_CASE("bad configuration is 3", "[program]") {
+  const temporary_folder folder;
+  const auto run = (folder.path() / "run").string();
+  const std::vector<std::pair<std::vector<std::string>, std::string>> stories{
+      {{"fit", "--run-dir", run, "--ranks", "0"}, "ranks"},
+      {{"fit", "--run-dir", run, "--model", "mpl"}, "did you mean \"mlp\"?"},
+      {{"fit", "--run-dir", run, "--set", "model.hiden=[1]"}, "did you mean \"model.hidden\"?"},
+      {{"fit", "--run-dir", run, "--placement", "processes"}, "--placement threads"},
+      {{"fit", "--run-dir", run, "--fault", "throw@rank=7,hook=setup"}, "rank=7"},
+      {{"fit", "--run-dir", run, "--config", run + ".toml"}, "run.toml"},
+      {{"config", "validate", run + ".toml"}, "run.toml"},
+      {{"status", run}, "holds no run"},
+      {{"data", "order", "--size", "10", "--ranks", "0"}, "--ranks"},
+      {{"fit", "--run-dir", "/proc/absent"}, "--run-dir"},
+  };
+  for (const auto& [arguments, part] : stories) {
+    CAPTURE(arguments);
+    const auto said = troupe_says(arguments);
+    CHECK(said.code == 3);
+    CHECK_THAT(said.err, Catch::Contains(part));
+    CHECK_FALSE(std::filesystem::exists(run));
+  }
+}
+
+TEST_CASE("what is no checkpoint is 5, what this program has not is 6", "[program]") {
+  const temporary_folder folder;
+  const auto run = (folder.path() / "run").string();
+  CHECK(troupe_says({"checkpoint", "inspect", run}).code == 5);
+  CHECK(troupe_says({"checkpoint", "verify", run}).code == 5);
+  CHECK(troupe_says({"fit", "--resume", run}).code == 5);
+  CHECK(troupe_says({"fit", "--resume", "latest", "--run-dir", run}).code == 5);
+  CHECK(troupe_says({"test", "--run-dir", run}).code == 5);
+  CHECK(troupe_says({"fit", "--run-dir", run, "--init-weights", run}).code == 5);
+  CHECK(troupe_says({"fit", "--run-dir", run, "--accelerator", "cuda"}).code == 6);
+  CHECK(troupe_says({"fit", "--run-dir", run, "--devices", "2"}).code == 6);
+  CHECK_FALSE(std::filesystem::exists(run));
+}
+
+TEST_CASE("data order hands out every sample once, rank by rank, step by step", "[program]") {
+  const auto said =
+      troupe_says({"data", "order", "--size", "23", "--ranks", "3", "--batch-size", "4", "--seed",
+                   "7", "--epoch", "2", "--accumulate-grad-batches", "2", "--json"});
+  CHECK(said.code == 0);
+  const auto lines = lines_of(said.out);
+  REQUIRE(lines.size() == 2 * 3);
+  std::set<int> seen;
+  for (std::size_t i = 0; i < lines.size(); ++i) {
+    CHECK(lines[i]["schema"] == "troupe.data_order/1");
+    CHECK(lines[i]["batch"] == i / 3);
+    CHECK(lines[i]["rank"] == i % 3);
+    CHECK(lines[i]["step"] == 2);  // two epochs of one step each lie before
+    for (const int sample : lines[i]["samples"]) CHECK(seen.insert(sample).second);
+  }
+  CHECK(seen.size() == 23);
+  CHECK(lines[5]["samples"].size() == 3);
+}
+
+TEST_CASE("a rank without samples has a line, an empty set none", "[program]") {
+  const auto lines =
+      lines_of(troupe_says({"data", "order", "--size", "1", "--ranks", "2", "--json"}).out);
+  REQUIRE(lines.size() == 2);
+  CHECK(lines[0]["samples"] == json({0}));
+  CHECK(lines[1]["samples"] == json::array());
+  CHECK(troupe_says({"data", "order", "--size", "0", "--json"}).out.empty());
+}
+
+TEST_CASE("steps of data order join micro-batches of one epoch only", "[program]") {
+  std::map<std::int64_t, std::int64_t> batches;
+  program::data_order({.size = 50, .ranks = 1, .batch_size = 10, .epoch = 1, .accumulate = 2},
+                      [&](const program::ordered_batch& b) { ++batches[b.step]; });
+  CHECK(batches == std::map<std::int64_t, std::int64_t>{{3, 2}, {4, 2}, {5, 1}});
+}
+
+TEST_CASE("config print says values and origins, and reads back", "[program]") {
+  const temporary_folder folder;
+  const auto said = troupe_says({"config", "print", "--ranks", "3"}, {{"TROUPE_BATCH_SIZE", "7"}});
+  CHECK(said.code == 0);
+  CHECK_THAT(said.out,
+             Catch::Contains("flag --ranks") && Catch::Contains("variable TROUPE_BATCH_SIZE"));
+  const auto file = (folder.path() / "job.toml").string();
+  write_text(file, said.out);
+  CHECK(troupe_says({"config", "validate", file}).code == 0);
+  const auto again = json::parse(troupe_says({"config", "print", "--config", file, "--json"}).out);
+  CHECK(again["settings"]["ranks"]["value"] == 3);
+  CHECK(again["settings"]["batch_size"]["value"] == 7);
+}
+
+TEST_CASE("config validate lists everything that is wrong", "[program]") {
+  const temporary_folder folder;
+  const auto file = (folder.path() / "job.toml").string();
+  write_text(file, "ranks = 0\nmodle = 'mlp'\nseed = 'x'\n");
+  const auto said = troupe_says({"config", "validate", file, "--json"});
+  CHECK(said.code == 3);
+  const auto object = json::parse(said.out);
+  CHECK(object["schema"] == "troupe.config_validation/1");
+  CHECK(object["valid"] == false);
+  CHECK(object["errors"].size() == 3);
+}
+
+TEST_CASE("models, doctor and config schema are JSON with a schema", "[program]") {
+  const auto models = lines_of(troupe_says({"models", "--json"}).out);
+  REQUIRE(models.size() == 2);
+  CHECK(models[0]["schema"] == "troupe.model/1");
+  CHECK(models[0]["name"] == "mlp");
+  CHECK(models[0]["parameters"] == 4);
+
+  const auto doctor = json::parse(troupe_says({"doctor", "--json"}).out);
+  CHECK(doctor["schema"] == "troupe.doctor/1");
+  CHECK(doctor["cores"] >= 1);
+  CHECK(doctor["versions"].contains("caf"));
+  std::map<std::string, bool> available;
+  for (const auto& one : doctor["communicators"]) {
+    available[one["name"]] = one["available"];
+    CHECK(one["available"] == one["why"].get<std::string>().empty());
+  }
+  CHECK(available.at("inproc"));
+  CHECK_FALSE(available.at("nccl"));
+  CHECK(doctor["problems"].dump().find("/absent/data") != std::string::npos);
+
+  CHECK(json::parse(troupe_says({"config", "schema"}).out)["type"] == "object");
+}
+
+TEST_CASE("an unknown variable is told once the command runs", "[program]") {
+  const temporary_folder folder;
+  const auto run = (folder.path() / "run").string();
+  const auto said =
+      troupe_says({"fit", "--run-dir", run, "--max-steps", "0"}, {{"TROUPE_RANK", "1"}});
+  CHECK_THAT(said.err, Catch::Contains("TROUPE_RANK") && Catch::Contains("TROUPE_RANKS"));
+}

@@ -1,0 +1,132 @@
+// result.json: the contract's fields, undefined ones null, in one line.
+#include "apps/troupe/result_file.hpp"
+
+#include "apps/troupe/ending.hpp"
+#include "apps/troupe/exit_code.hpp"
+
+#include <nlohmann/json.hpp>
+
+#include <csignal>
+
+#include "tests/support/catch.hpp"
+
+using namespace troupe;
+using namespace troupe::program;
+using nlohmann::json;
+
+namespace {
+
+job_outcome failed_with(std::exception_ptr error) {
+  job_outcome outcome;
+  outcome.failed_with = std::make_shared<const caught>(caught{describe(error), error});
+  return outcome;
+}
+
+template <class Error>
+std::exception_ptr thrown(Error error) {
+  return std::make_exception_ptr(std::move(error));
+}
+
+std::vector<std::string> names_of(const nlohmann::ordered_json& object) {
+  std::vector<std::string> names;
+  for (const auto& [name, value] : object.items()) names.push_back(name);
+  return names;
+}
+
+}  // namespace
+
+TEST_CASE("a finished run has the contract's fields in their order", "[result]") {
+  job_outcome outcome;
+  outcome.status = job_outcome::ending::finished;
+  outcome.loop = {.epoch = 3, .batch = 0, .steps = 1407, .samples = 180000};
+  outcome.last = {{"train/loss", 0.25}, {"val/accuracy", 0.875}};
+  outcome.generation = 1;
+  outcome.figures = {
+      .seconds_to_first_step = 0.5, .seconds_training = 10, .samples_training = 1000};
+  auto weights = std::make_shared<snapshot>();
+  weights->weights_digest = "00ff";
+  outcome.weights = weights;
+  auto result = result_of(outcome, 2);
+  result.seconds_to_first_step = 0.75;
+  result.seconds_total = 12;
+  const auto text = result_text(result);
+  CHECK(text.find('\n') == std::string::npos);
+  const auto object = nlohmann::ordered_json::parse(text);
+  CHECK(names_of(object) == std::vector<std::string>{"schema", "status", "epochs", "steps",
+                                                     "samples", "ranks", "generation", "metrics",
+                                                     "weights_digest", "seconds",
+                                                     "samples_per_second", "failure"});
+  CHECK(json::parse(text) == json::parse(R"({"schema":"troupe.result/1","status":"finished",
+    "epochs":3,"steps":1407,"samples":180000,"ranks":2,"generation":1,
+    "metrics":{"train/loss":0.25,"val/accuracy":0.875},"weights_digest":"00ff",
+    "seconds":{"to_first_step":0.75,"total":12.0},"samples_per_second":100.0,"failure":null})"));
+}
+
+TEST_CASE("what is not known is null", "[result]") {
+  const auto object = json::parse(result_text({}));
+  CHECK(object["weights_digest"].is_null());
+  CHECK(object["seconds"]["to_first_step"].is_null());
+  CHECK(object["samples_per_second"].is_null());
+  CHECK(object["metrics"] == json::object());
+}
+
+TEST_CASE("a failure brings its nested causes and what followed", "[result]") {
+  failure first;
+  first.type = "std::runtime_error";
+  first.what = "disk full";
+  first.rank = 1;
+  first.hook = "training_step";
+  first.epoch = 0;
+  first.step = 12;
+  first.generation = 1;
+  first.causes = {{"std::logic_error", "inner"}};
+  failure other;
+  other.type = "deadline";
+  first.others = {other};
+  const auto object = as_json(first);
+  CHECK(names_of(object) == std::vector<std::string>{"type", "what", "rank", "hook", "epoch",
+                                                     "step", "generation", "signal", "causes",
+                                                     "others"});
+  CHECK(object["rank"] == 1);
+  CHECK(object["signal"].is_null());
+  CHECK(object["causes"][0]["what"] == "inner");
+  CHECK(names_of(object["others"][0]) == names_of(object));
+  CHECK(object["others"][0]["rank"].is_null());
+  CHECK(object["others"][0]["hook"].is_null());
+}
+
+TEST_CASE("numbers that are not finite and text that is no UTF-8 stay JSON", "[result]") {
+  run_result result;
+  result.metrics = {{"train/loss", std::nan("")}, {"val/loss", INFINITY}};
+  failure odd;
+  odd.what = "caf\xe9";
+  result.failed_with = odd;
+  const auto object = json::parse(result_text(result));
+  CHECK(object["metrics"]["train/loss"].is_null());
+  CHECK(object["metrics"]["val/loss"].is_null());
+  CHECK(object["failure"]["what"].is_string());
+}
+
+TEST_CASE("exit codes follow the first cause's own type", "[result]") {
+  CHECK(exit_code(failed_with(thrown(std::runtime_error{"x"}))) == 1);
+  CHECK(exit_code(failed_with(thrown(injected_fault{"x"}))) == 1);
+  CHECK(exit_code(failed_with(thrown(internal_error{"x"}))) == 70);
+  CHECK(exit_code(failed_with(nullptr)) == 1);
+  CHECK(exit_code(job_outcome{}) == 1);
+  for (const auto code :
+       {errc::bad_configuration, errc::membership, errc::checkpoint, errc::device})
+    CHECK(exit_code(failed_with(thrown(user_error{code, "x"}))) == static_cast<int>(code));
+}
+
+TEST_CASE("a signal's exit code stands for a stop, not for a job that finished", "[result]") {
+  job_outcome outcome;
+  outcome.status = job_outcome::ending::stopped;
+  CHECK(ending_code(outcome, SIGINT) == 130);
+  CHECK(ending_code(outcome, SIGTERM) == 143);
+  CHECK(ending_code(outcome, 0) == 75);
+  outcome.status = job_outcome::ending::failed;
+  CHECK(ending_code(outcome, SIGINT) == 130);
+  CHECK(ending_code(outcome, 0) == 1);
+  outcome.status = job_outcome::ending::finished;
+  CHECK(ending_code(outcome, SIGINT) == 0);
+}

@@ -1,0 +1,108 @@
+// A run's folder: names, who holds it, what a resumed run does first.
+#include "apps/troupe/run_folder.hpp"
+
+#include "messages/failure.hpp"
+#include "tests/support/temporary_folder.hpp"
+
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "tests/support/catch.hpp"
+
+using namespace troupe;
+using namespace troupe::program;
+using namespace troupe::testing;
+
+namespace fs = std::filesystem;
+
+TEST_CASE("a fresh folder's name says model, time and four digits", "[run_folder]") {
+  using namespace std::chrono;
+  const auto noon = sys_days{year{2026} / November / 21} + hours{12} + minutes{3};
+  CHECK(fresh_run_folder("mlp", noon, 0xabcdef) == "runs/mlp-20261121T120300Z-cdef");
+  CHECK(fresh_run_folder("cnn", noon, 1) == "runs/cnn-20261121T120300Z-0001");
+}
+
+TEST_CASE("the run started last is found by the time in its name", "[run_folder]") {
+  const temporary_folder runs;
+  CHECK(latest_run(runs.path()) == std::nullopt);
+  CHECK(latest_run(runs.path() / "absent") == std::nullopt);
+  for (const auto* name : {"mlp-20260101T000000Z-ffff", "cnn-20270101T000000Z-0000", "zzz",
+                           "mlp-20280101T000000Z-0000"})
+    fs::create_directories(runs.path() / name);
+  write_text(runs.path() / "mlp-20260101T000000Z-ffff" / config_file, "");
+  write_text(runs.path() / "cnn-20270101T000000Z-0000" / config_file, "");
+  write_text(runs.path() / "zzz" / config_file, "");
+  CHECK(latest_run(runs.path()) == (runs.path() / "cnn-20270101T000000Z-0000").string());
+}
+
+TEST_CASE("a folder holds a run when a run has left anything in it", "[run_folder]") {
+  const temporary_folder folder;
+  CHECK_FALSE(holds_run(folder.path()));
+  CHECK_FALSE(holds_run(folder.path() / "absent"));
+  write_text(folder.path() / "notes.txt", "mine");
+  CHECK_FALSE(holds_run(folder.path()));
+  fs::create_directory(folder.path() / "checkpoints");
+  CHECK(holds_run(folder.path()));
+}
+
+TEST_CASE("a checkpoint's run is known, through links and slashes too", "[run_folder]") {
+  const temporary_folder place;
+  const auto run = place.path() / "run";
+  const auto checkpoint = run / "checkpoints" / "step-00000003";
+  fs::create_directories(checkpoint);
+  fs::create_directory_symlink("step-00000003", run / "checkpoints" / "latest");
+  const auto same = [&](const fs::path& path) {
+    const auto found = run_of_checkpoint(path);
+    return found && fs::equivalent(*found, run);
+  };
+  CHECK(same(checkpoint));
+  CHECK(same(checkpoint.string() + "/"));
+  CHECK(same(run / "checkpoints" / "latest"));
+  CHECK(run_of_checkpoint(place.path() / "elsewhere") == std::nullopt);
+}
+
+TEST_CASE("only one process holds a folder", "[run_folder]") {
+  const temporary_folder place;
+  const auto path = (place.path() / "a" / "b").string();
+  {
+    const run_folder mine{path};
+    CHECK(fs::is_directory(path));
+    CHECK(is_running(path));
+    try {
+      run_folder other{path};
+      FAIL("two hold it");
+    } catch (const user_error& error) {
+      CHECK(error.code() == errc::bad_configuration);
+      CHECK_THAT(error.what(), Catch::Contains(path) && Catch::Contains("another program"));
+    }
+  }
+  CHECK_FALSE(is_running(path));
+  CHECK_FALSE(is_running(place.path() / "absent"));
+  run_folder again{path};
+}
+
+TEST_CASE("a folder that can not be made or is a file names itself and the mend", "[run_folder]") {
+  const temporary_folder place;
+  write_text(place.path() / "file", "");
+  for (const auto& path : {(place.path() / "file").string(), (place.path() / "file/x").string(),
+                           std::string{"/proc/absent/run"}}) {
+    try {
+      run_folder folder{path};
+      FAIL("it was made");
+    } catch (const user_error& error) {
+      CHECK(error.code() == errc::bad_configuration);
+      CHECK_THAT(error.what(), Catch::Contains(path) && Catch::Contains("--run-dir"));
+    }
+  }
+}
+
+TEST_CASE("a resumed run drops its result and what came behind its step", "[run_folder]") {
+  const temporary_folder place;
+  const run_folder folder{place.path().string()};
+  folder.write(result_file, "{}");
+  write_text(folder.file(metrics_file), "step,epoch,x\n10,0,1\n20,0,2\n30,1,3\n");
+  folder.resume_at(20);
+  CHECK_FALSE(fs::exists(folder.file(result_file)));
+  CHECK(read_text(folder.file(metrics_file)) == "step,epoch,x\n10,0,1\n20,0,2\n");
+  folder.resume_at(20);
+}

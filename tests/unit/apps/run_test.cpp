@@ -1,0 +1,164 @@
+// fit from end to end in this process, with integers for tensors: the run's folder, resuming,
+// failures, stops.
+#include "apps/troupe/run_folder.hpp"
+#include "tests/support/temporary_folder.hpp"
+#include "tests/unit/apps/integer_program.hpp"
+
+#include <nlohmann/json.hpp>
+
+#include <csignal>
+
+#include "tests/support/catch.hpp"
+
+using namespace troupe;
+using namespace troupe::testing;
+using nlohmann::json;
+namespace fs = std::filesystem;
+
+namespace {
+
+using words = std::vector<std::string>;
+
+words operator+(words a, const words& b) {
+  a.insert(a.end(), b.begin(), b.end());
+  return a;
+}
+
+json result_of(const std::string& run) {
+  return json::parse(read_text(fs::path{run} / program::result_file));
+}
+
+// 24 samples, 2 ranks, batches of 3: 4 steps an epoch.
+const words small{"fit", "--batch-size", "3", "--max-epochs", "2", "--num-sanity-val-batches", "0"};
+
+}  // namespace
+
+TEST_CASE("a fit leaves a run's folder and ends with a line that names it", "[run]") {
+  const temporary_folder place;
+  const auto run = (place.path() / "run").string();
+  const auto said = troupe_says(small + words{"--run-dir", run});
+  CAPTURE(said.err);
+  CHECK(said.code == 0);
+  CHECK_THAT(said.out, Catch::EndsWith("run folder " + run + "\n"));
+  const auto result = result_of(run);
+  CHECK(result["status"] == "finished");
+  CHECK(result["epochs"] == 2);
+  CHECK(result["steps"] == 8);
+  CHECK(result["samples"] == 48);
+  CHECK(result["ranks"] == 2);
+  CHECK(result["failure"].is_null());
+  CHECK_THAT(read_text(fs::path{run} / "config.toml"), Catch::Contains("batch_size = 3"));
+  CHECK_THAT(read_text(fs::path{run} / "metrics.csv"), Catch::StartsWith("step,epoch"));
+  CHECK_THAT(read_text(fs::path{run} / "events.jsonl"), Catch::Contains("rank_started"));
+}
+
+TEST_CASE("a result is one line with --json, the last line only with --quiet", "[run]") {
+  const temporary_folder place;
+  const auto run = (place.path() / "run").string();
+  const auto as_json = troupe_says(small + words{"--run-dir", run, "--json"});
+  CHECK(json::parse(as_json.out) == result_of(run));
+  const auto quiet =
+      troupe_says(small + words{"--run-dir", (place.path() / "other").string(), "--quiet"});
+  CHECK(quiet.out == "run folder " + (place.path() / "other").string() + "\n");
+  CHECK(quiet.err.empty());
+}
+
+TEST_CASE("a saved configuration can be run again", "[run]") {
+  const temporary_folder place;
+  const auto first = (place.path() / "first").string(), again = (place.path() / "again").string();
+  CHECK(troupe_says(small + words{"--run-dir", first, "--seed", "5"}).code == 0);
+  CHECK(troupe_says({"fit", "--config", first + "/config.toml", "--run-dir", again}).code == 0);
+  CHECK(read_text(first + "/config.toml") == read_text(again + "/config.toml"));
+  CHECK(result_of(first)["steps"] == result_of(again)["steps"]);
+}
+
+TEST_CASE("a folder that holds a run is not written over", "[run]") {
+  const temporary_folder place;
+  const auto run = (place.path() / "run").string();
+  CHECK(troupe_says(small + words{"--run-dir", run}).code == 0);
+  const auto before = read_text(fs::path{run} / "result.json");
+  const auto said = troupe_says(small + words{"--run-dir", run});
+  CHECK(said.code == 3);
+  CHECK_THAT(said.err, Catch::Contains("--resume latest") && Catch::Contains(run));
+  CHECK(read_text(fs::path{run} / "result.json") == before);
+}
+
+TEST_CASE("a throw in a hook is exit 1, with its first cause in result.json", "[run]") {
+  const temporary_folder place;
+  const auto run = (place.path() / "run").string();
+  const auto said = troupe_says(small + words{"--run-dir", run, "--fault",
+                                              "throw@rank=1,hook=backward,step=3,what=disk, full"});
+  CHECK(said.code == 1);
+  CHECK_THAT(said.err,
+             Catch::Contains("rank 1 failed in backward") && Catch::Contains("disk, full"));
+  const auto result = result_of(run);
+  CHECK(result["status"] == "failed");
+  CHECK(result["failure"]["type"] == "troupe::injected_fault");
+  CHECK(result["failure"]["what"] == "disk, full");
+  CHECK(result["failure"]["rank"] == 1);
+  CHECK(result["failure"]["hook"] == "backward");
+  CHECK(result["failure"]["step"] == 3);
+}
+
+TEST_CASE("what a lane throws for the user has its own exit code", "[run]") {
+  const temporary_folder place;
+  integer_options options;
+  options.at_hook = [](const learner_context&, const hook& what) {
+    if (std::holds_alternative<hooks::prepare_data>(what))
+      throw user_error(errc::bad_configuration, "the data set is not there; install it");
+  };
+  const auto said =
+      troupe_says(small + words{"--run-dir", (place.path() / "run").string()}, {}, options);
+  CHECK(said.code == 3);
+  CHECK_THAT(said.err, Catch::Contains("install it"));
+}
+
+TEST_CASE("a communicator that this program has not is exit 6", "[run]") {
+  const temporary_folder place;
+  const auto said = troupe_says(
+      small + words{"--run-dir", (place.path() / "run").string(), "--communicator", "nccl"});
+  CHECK(said.code == 6);
+  CHECK_THAT(said.err, Catch::Contains("inproc"));
+}
+
+TEST_CASE("SIGTERM in a step stops at its end, exit 143, and says how to go on", "[run]") {
+  const temporary_folder place;
+  const auto run = (place.path() / "run").string();
+  integer_options options;
+  options.at_hook = [](const learner_context& context, const hook& what) {
+    if (context.rank == 0 && std::holds_alternative<hooks::backward>(what) && where(what).step == 2)
+      ::kill(::getpid(), SIGTERM);
+  };
+  const auto said = troupe_says(
+      words{"fit", "--batch-size", "3", "--max-epochs", "100000", "--run-dir", run}, {}, options);
+  CAPTURE(said.err);
+  CHECK(said.code == 143);
+  CHECK_THAT(said.err, Catch::Contains("SIGTERM") && Catch::Contains("--resume latest"));
+  CHECK(result_of(run)["status"] == "stopped");
+  CHECK(result_of(run)["steps"] >= 3);
+}
+
+TEST_CASE("status says how a run stands", "[run]") {
+  const temporary_folder place;
+  const auto run = (place.path() / "run").string();
+  CHECK(troupe_says(small + words{"--run-dir", run}).code == 0);
+  auto status = json::parse(troupe_says({"status", run, "--json"}).out);
+  CHECK(status["schema"] == "troupe.status/1");
+  CHECK(status["state"] == "finished");
+  CHECK(status["result"]["steps"] == 8);
+  CHECK(status["last_event"].contains("event"));
+  fs::remove(fs::path{run} / "result.json");
+  status = json::parse(troupe_says({"status", run, "--json"}).out);
+  CHECK(status["state"] == "interrupted");
+}
+
+TEST_CASE("a trace holds what each rank did", "[run]") {
+  const temporary_folder place;
+  const auto run = (place.path() / "run").string(), trace = run + "/trace.jsonl";
+  CHECK(troupe_says(small + words{"--run-dir", run, "--trace-hooks", trace}).code == 0);
+  const auto text = read_text(trace);
+  CHECK_THAT(text, Catch::StartsWith("{\"rank\":"));
+  CHECK_THAT(text,
+             Catch::Contains("{\"rank\":1,\"stage\":\"train\",\"hook\":\"on_train_batch_start\","
+                             "\"epoch\":1,\"step\":7,\"batch\":3}\n"));
+}
