@@ -81,6 +81,10 @@ public:
     for (;;) {
       const auto seen = in_->changes.now();
       if (operation_->status() != work_status::pending) break;
+      if (operation_->wants_help()) {
+        group_->work_off(*in_, *operation_, member_);
+        continue;
+      }
       if (group_->help(*in_, member_)) continue;
       if (look_at_clock()) continue;
       const bool limited = until_ && !met_.load(std::memory_order_relaxed);

@@ -42,7 +42,7 @@ struct figures {
 // Ranks meet at `start` before each batch; the time of a batch is the slower rank's.
 figures measure(std::size_t bytes, int rounds) {
   const auto count = bytes / sizeof(float);
-  const int calls = static_cast<int>(std::clamp<std::size_t>((16u << 20) / bytes, 3, 500));
+  const int calls = static_cast<int>(std::clamp<std::size_t>((512u << 20) / bytes, 5, 500));
   troupe::inproc_backend backend{{.cores = ranks}};
   std::vector<std::shared_ptr<void>> memory(ranks);
   std::vector<std::vector<double>> batch(ranks, std::vector<double>(2 * rounds));
