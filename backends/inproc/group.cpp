@@ -48,8 +48,10 @@ std::size_t channel::member(std::int32_t rank) const {
 /// Says from outside that a rank is inside of wait(), as long as it lives.
 class marked_as_waiting {
 public:
-  explicit marked_as_waiting(std::atomic<bool>& flag) : flag_(flag) { flag_ = true; }
-  ~marked_as_waiting() { flag_ = false; }
+  explicit marked_as_waiting(std::atomic<bool>& flag) : flag_(flag) {
+    flag_.store(true, std::memory_order_relaxed);
+  }
+  ~marked_as_waiting() { flag_.store(false, std::memory_order_relaxed); }
   marked_as_waiting(const marked_as_waiting&) = delete;
   marked_as_waiting& operator=(const marked_as_waiting&) = delete;
 
@@ -77,10 +79,15 @@ public:
   }
 
   void wait() override {
-    const marked_as_waiting mark{group_->waiters_[static_cast<std::size_t>(in_->members[member_])]};
+    const auto rank = static_cast<std::size_t>(in_->members[member_]);
+    const marked_as_waiting mark{group_->waiters_[rank].inside};
     for (;;) {
       const auto seen = in_->changes.now();
       if (operation_->status() != work_status::pending) break;
+      if (operation_->wants_help()) {
+        group_->work_off(*in_, *operation_, member_);
+        continue;
+      }
       if (group_->help(*in_, member_)) continue;
       if (look_at_clock()) continue;
       const bool limited = until_ && !met_.load(std::memory_order_relaxed);

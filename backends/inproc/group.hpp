@@ -58,7 +58,7 @@ public:
   bool quiescent() const noexcept;
   /// The rank's lane is inside of wait().
   bool waits(std::int32_t rank) const noexcept {
-    return waiters_[static_cast<std::size_t>(rank)].load(std::memory_order_relaxed);
+    return waiters_[static_cast<std::size_t>(rank)].inside.load(std::memory_order_relaxed);
   }
   /// A rank's handle is gone: what needs it can not end well any more.
   void depart(std::int32_t rank) noexcept;
@@ -86,7 +86,10 @@ private:
   const std::int32_t world_;
   const std::shared_ptr<const std::atomic<int>> ranks_;
   const int cores_;
-  std::vector<std::atomic<bool>> waiters_;  // by world rank
+  struct alignas(64) waiter {  // a cache line each: lanes write them all the time
+    std::atomic<bool> inside{false};
+  };
+  std::vector<waiter> waiters_;  // by world rank
 
   mutable std::mutex mutex_;  // before a channel's
   std::vector<std::shared_ptr<channel>> channels_;

@@ -10,9 +10,10 @@ namespace troupe::inproc {
 
 namespace {
 
-constexpr std::size_t work_small = std::size_t{64} << 10;   // of an operation that few slices make
-constexpr std::size_t work_large = std::size_t{256} << 10;  // an abort is seen after this much
-constexpr std::size_t large = std::size_t{4} << 20;
+// Bytes of memory that a slice touches, little enough for two ranks to end together, and slices
+// that are done in one go: an abort is seen after 256 KiB.
+constexpr std::size_t slice_work = std::size_t{64} << 10;
+constexpr std::size_t slices_at_once = 4;
 
 std::byte* at(void* memory, std::size_t bytes) { return static_cast<std::byte*>(memory) + bytes; }
 const std::byte* at(const void* memory, std::size_t bytes) {
@@ -61,22 +62,33 @@ void operation::cut(std::size_t root_member) {
   }
   if (!whole && !pieces) return;
   const auto touched = members + (pieces ? 1 : 0);
-  const auto bytes = call.count * size_of(call.type) * (pieces ? members : 1);
-  const auto work = bytes >= large ? work_large : work_small;
-  slices_ = slices{pieces ? members : 1, call.count, size_of(call.type), touched, work};
+  slices_ = slices{pieces ? members : 1, call.count, size_of(call.type), touched, slice_work};
+  open_.store(true, std::memory_order_release);
 }
 
+// A claim takes an equal share of what is left, halved twice for those that are slow or late: few
+// claims, each of which costs as much as several kilobytes, and small ones at the end.
 bool operation::work_off(const std::atomic<bool>& stop, std::size_t member) {
-  const auto total = slices_.total();
   const bool forward = member % 2 == 0;
-  bool last = false;
-  while (!stop.load(std::memory_order_seq_cst)) {
-    const auto before = claimed_.fetch_add(forward ? 1 : one_from_end, std::memory_order_relaxed);
-    if (taken(before) >= total) break;
-    run(slices_[forward ? from_front_of(before) : total - 1 - from_end_of(before)]);
-    last = done_.fetch_add(1, std::memory_order_acq_rel) + 1 == total;
+  std::size_t done = 0;
+  auto word = claimed_.load(std::memory_order_relaxed);
+  while (const auto left = unclaimed(word)) {
+    const auto share = std::max<std::uint64_t>(left / (seats_.size() * 4), 1);
+    if (!claimed_.compare_exchange_weak(word, word + (forward ? share : share << 32),
+                                        std::memory_order_relaxed))
+      continue;
+    const auto [front, end] = split(word);
+    const auto first = forward ? front : slices_.total() - end - share;
+    for (std::uint64_t i = 0; i < share;) {
+      if (stop.load(std::memory_order_seq_cst)) return false;
+      const auto next = slices_.run(first + i, std::min(share - i, slices_at_once));
+      run(next);
+      i += slices_.length(next);
+    }
+    done += share;
+    word = claimed_.load(std::memory_order_relaxed);
   }
-  return last;
+  return done != 0 && done_.fetch_add(done, std::memory_order_acq_rel) + done == slices_.total();
 }
 
 void operation::run(const slice& what) const {

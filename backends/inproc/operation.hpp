@@ -30,18 +30,18 @@ public:
   bool arrive(std::size_t member, seat with);
   bool complete() const { return arrived_ == seats_.size(); }
   const std::vector<seat>& seats() const { return seats_; }
-  /// Call once, after the last arrival, before the first `work_off`. `root` as a member.
+  /// Opens the work to `work_off`. Call once, after the last arrival. `root` as a member.
   void cut(std::size_t root_member);
 
   std::size_t slices_total() const { return slices_.total(); }
+  /// There are slices that nobody has claimed. Thread-safe, also before `cut`.
+  bool wants_help() const {
+    return open_.load(std::memory_order_acquire) && unclaimed(claimed_.load()) != 0;
+  }
   /// Claims and does slices until none is left or `stop` is set. True for the caller that did the
-  /// last one. Those with an even `member` begin at the front, the others at the end: two ranks
+  /// last ones. Those with an even `member` begin at the front, the others at the end: two ranks
   /// meet in the middle and find the next time what is still in their own cache.
   bool work_off(const std::atomic<bool>& stop, std::size_t member);
-  bool wants_help() const {
-    return taken(claimed_.load(std::memory_order_relaxed)) < slices_.total() &&
-           status() == work_status::pending;
-  }
   bool verdict() const { return verdict_; }
 
   /// `pending` until it ends, which it does once; a text is set before.
@@ -53,13 +53,15 @@ public:
   const std::vector<std::int32_t>& missing() const { return missing_; }
 
 private:
-  // Slices claimed from the front in the low half of the word, from the end in the high half. It
-  // runs past the total by one per thread at most; more than 2^32 slices do not fit into memory.
-  static constexpr std::uint64_t one_from_end = std::uint64_t{1} << 32;
-  static std::uint64_t from_front_of(std::uint64_t claimed) { return claimed % one_from_end; }
-  static std::uint64_t from_end_of(std::uint64_t claimed) { return claimed / one_from_end; }
-  static std::uint64_t taken(std::uint64_t claimed) {
-    return from_front_of(claimed) + from_end_of(claimed);
+  // Slices claimed from the front in the low half of a word, from the end in the high half: more
+  // than 2^32 of them do not fit into memory.
+  struct claim {
+    std::uint64_t front;
+    std::uint64_t end;
+  };
+  static claim split(std::uint64_t word) { return {word & 0xffffffffu, word >> 32}; }
+  std::uint64_t unclaimed(std::uint64_t word) const {
+    return slices_.total() - split(word).front - split(word).end;
   }
 
   void run(const slice& what) const;
@@ -73,7 +75,8 @@ private:
   bool verdict_ = false;
   std::string text_;
   std::vector<std::int32_t> missing_;
-  alignas(64) std::atomic<std::uint64_t> claimed_{0};
+  std::atomic<std::uint64_t> claimed_{0};
+  std::atomic<bool> open_{false};
   std::atomic<std::size_t> done_{0};
   std::atomic<bool> ending_{false};
   std::atomic<work_status> status_{work_status::pending};

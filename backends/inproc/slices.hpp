@@ -33,9 +33,16 @@ public:
   }
 
   std::size_t total() const { return total_; }
-  slice operator[](std::size_t index) const {
-    const auto first = index % per_piece_ * each_;
-    return {index / per_piece_, first, std::min(each_, elements_ - first)};
+  /// The slice at `index` and those that follow it in its piece, `most` at most.
+  slice run(std::size_t index, std::size_t most) const {
+    const auto at = index % per_piece_;
+    const auto first = at * each_;
+    const auto count = std::min(each_ * std::min(most, per_piece_ - at), elements_ - first);
+    return {index / per_piece_, first, count};
+  }
+  /// How many slices a run is made of.
+  std::size_t length(const slice& run) const {
+    return run.count / each_ + (run.count % each_ != 0);
   }
 
 private:

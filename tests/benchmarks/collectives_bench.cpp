@@ -1,5 +1,7 @@
-// all_reduce(sum, float32) of two thread ranks beside the bare loop that reads two arrays, adds and
-// writes both, run by two threads without any synchronisation inside. Interleaved rounds, medians.
+// all_reduce(sum, float32) of thread ranks; for two of them beside the bare loop that reads two
+// arrays, adds and writes both, run by two threads without any synchronisation inside. Interleaved
+// rounds, medians. Usage: collectives_bench [ROUNDS] [RANKS]. A busy machine spoils the small
+// sizes.
 #include "backends/inproc/inproc.hpp"
 
 #include <fmt/format.h>
@@ -14,7 +16,6 @@
 namespace {
 
 using seconds = std::chrono::duration<double>;
-constexpr int ranks = 2;
 
 double now() { return seconds(std::chrono::steady_clock::now().time_since_epoch()).count(); }
 
@@ -40,10 +41,10 @@ struct figures {
 };
 
 // Ranks meet at `start` before each batch; the time of a batch is the slower rank's.
-figures measure(std::size_t bytes, int rounds) {
+figures measure(std::size_t bytes, int rounds, int ranks) {
   const auto count = bytes / sizeof(float);
-  const int calls = static_cast<int>(std::clamp<std::size_t>((16u << 20) / bytes, 3, 500));
-  troupe::inproc_backend backend{{.cores = ranks}};
+  const int calls = static_cast<int>(std::clamp<std::size_t>((512u << 20) / bytes, 5, 500));
+  troupe::inproc_backend backend;
   std::vector<std::shared_ptr<void>> memory(ranks);
   std::vector<std::vector<double>> batch(ranks, std::vector<double>(2 * rounds));
   std::barrier start{ranks};
@@ -54,9 +55,10 @@ figures measure(std::size_t bytes, int rounds) {
     std::fill(mine, mine + count, 0.0f);
     start.arrive_and_wait();
     auto* first = static_cast<float*>(memory[0].get());
-    auto* second = static_cast<float*>(memory[1].get());
-    const auto half = count / ranks;
+    auto* second = static_cast<float*>(memory[1 % ranks].get());
+    const auto half = count / 2;
     for (int round = 0; round < 2 * rounds; ++round) {
+      if (round % 2 != 0 && ranks != 2) continue;
       start.arrive_and_wait();
       const auto begin = now();
       for (int call = 0; call < calls; ++call) {
@@ -69,13 +71,16 @@ figures measure(std::size_t bytes, int rounds) {
     }
     start.arrive_and_wait();
   };
-  std::thread other{rank_body, 1};
+  std::vector<std::thread> others;
+  for (int rank = 1; rank < ranks; ++rank) others.emplace_back(rank_body, rank);
   rank_body(0);
-  other.join();
+  for (auto& other : others) other.join();
   figures result;
-  for (int round = 0; round < 2 * rounds; ++round)
-    (round % 2 == 0 ? result.collective : result.bare)
-        .push_back(std::max(batch[0][round], batch[1][round]));
+  for (int round = 0; round < 2 * rounds; ++round) {
+    double slowest = 0;
+    for (const auto& rank : batch) slowest = std::max(slowest, rank[round]);
+    (round % 2 == 0 ? result.collective : result.bare).push_back(slowest);
+  }
   return result;
 }
 
@@ -83,13 +88,13 @@ figures measure(std::size_t bytes, int rounds) {
 
 int main(int argc, char** argv) {
   const int rounds = argc > 1 ? std::max(5, std::atoi(argv[1])) : 7;
-  fmt::print(
-      "all_reduce(sum, float32), inproc, {} ranks; {} rounds, from 1 MiB down 20 times as "
-      "many\n{:>10} {:>12} {:>12} {:>8} {:>12} {:>12} {:>8} {:>10}\n",
-      ranks, rounds, "bytes", "median s", "bare loop", "ratio", "best s", "bare loop", "ratio",
-      "best GB/s");
+  const int ranks = argc > 2 ? std::max(1, std::atoi(argv[2])) : 2;
+  fmt::print("all_reduce(sum, float32), inproc, {} ranks; {} rounds, 20 times as many to 1 MiB\n",
+             ranks, rounds);
+  fmt::print("{:>10} {:>12} {:>12} {:>8} {:>12} {:>12} {:>8} {:>10}\n", "bytes", "median s",
+             "bare loop", "ratio", "best s", "bare loop", "ratio", "best GB/s");
   for (const std::size_t bytes : {1u << 10, 64u << 10, 1u << 20, 16u << 20, 100u << 20}) {
-    const auto measured = measure(bytes, bytes <= 1u << 20 ? 20 * rounds : rounds);
+    const auto measured = measure(bytes, bytes <= 1u << 20 ? 20 * rounds : rounds, ranks);
     const auto collective = of(measured.collective);
     const auto bare = of(measured.bare);
     fmt::print("{:>10} {:>12.3e} {:>12.3e} {:>8.2f} {:>12.3e} {:>12.3e} {:>8.2f} {:>10.2f}\n",

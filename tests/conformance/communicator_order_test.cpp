@@ -7,6 +7,7 @@
 #include <cstring>
 #include <numeric>
 #include <stdexcept>
+#include <thread>
 
 #include "tests/support/catch.hpp"
 
@@ -112,6 +113,27 @@ TEST_CASE("nobody leaves a barrier before the last has come") {
         c.barrier("next")->wait();
       }
     });
+  });
+}
+
+TEST_CASE("a rank that waits for its peers says so, from outside, and only then") {
+  for_each_world_from(2, [](communicator_backend& backend, std::int32_t world) {
+    company ranks{backend, world};
+    ranks.run([&](communicator& c) {
+      expect(!c.waiting(), "nobody waits before it called");
+      if (c.group().rank == 0) {
+        for (std::int32_t other = 1; other < world; ++other)
+          while (!ranks[other].waiting()) std::this_thread::yield();
+        c.barrier("they wait")->wait();
+        for (std::int32_t other = 1; other < world; ++other)
+          while (!ranks[other].waiting()) std::this_thread::yield();
+        expect(c.decide(true, true), "all agree");
+      } else {
+        c.barrier("they wait")->wait();
+        expect(c.decide(true, true), "all agree");
+      }
+    });
+    for (std::int32_t rank = 0; rank < world; ++rank) CHECK_FALSE(ranks[rank].waiting());
   });
 }
 

@@ -16,15 +16,19 @@ TEST_CASE("slices partition every piece, in whole lines, in bounded bites") {
     const slices cut{pieces, elements, bytes, touched, work};
     std::size_t index = 0;
     for (std::size_t piece = 0; piece < pieces; ++piece)
-      for (std::size_t first = 0; first < elements; ++index) {
-        const auto s = cut[index];
+      for (std::size_t first = 0; first < elements;) {
+        const auto most = *rc::gen::inRange<std::size_t>(1, 6);
+        const auto s = cut.run(index, most);
         RC_ASSERT(s.piece == piece);
         RC_ASSERT(s.first == first);
         RC_ASSERT(s.count > 0u);
         RC_ASSERT(s.first * bytes % 64 == 0u);
-        RC_ASSERT(s.count * bytes <= std::max<std::size_t>(work / touched, 4096));
+        RC_ASSERT(s.count * bytes <= most * std::max<std::size_t>(work / touched, 4096));
+        const auto length = cut.length(s);
+        RC_ASSERT(length >= 1u && length <= most);
+        RC_ASSERT(length == most || first + s.count == elements);
         first += s.count;
-        RC_ASSERT(first <= elements);
+        index += length;
       }
     RC_ASSERT(index == cut.total());
   }));
@@ -35,9 +39,9 @@ TEST_CASE("slices count beyond 32 bits") {
   const slices cut{3, elements, 16, 2, std::size_t{256} << 10};
   const auto per_piece = cut.total() / 3;
   CHECK(per_piece == (std::size_t{1} << 40) / 8192 + 1);
-  CHECK(cut[per_piece - 1] == slice{0, std::size_t{1} << 40, 5});
-  CHECK(cut[cut.total() - 1] == slice{2, std::size_t{1} << 40, 5});
-  CHECK(cut[per_piece] == slice{1, 0, 8192});
+  CHECK(cut.run(per_piece - 1, 4) == slice{0, std::size_t{1} << 40, 5});
+  CHECK(cut.run(cut.total() - 1, 1) == slice{2, std::size_t{1} << 40, 5});
+  CHECK(cut.run(per_piece, 1) == slice{1, 0, 8192});
 }
 
 }  // namespace troupe::inproc
