@@ -99,7 +99,7 @@ private:
     ensure_learner();
     if (broken_ || !learner_) return answer_broken();
     hook_run one{running_->at, {running_->hooks[next()]}};
-    if (const auto* step = std::get_if<hooks::optimizer_step>(&one.hooks.front()))
+    if (const auto* step = std::get_if<hooks::optimizer_step>(&running_->hooks[next()]))
       for (std::size_t i = 1; i <= step->closure; ++i)
         one.hooks.push_back(running_->hooks.at(next() + i));
     since_ = again ? since_ : now_();

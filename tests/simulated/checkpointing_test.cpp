@@ -116,7 +116,15 @@ TEST_CASE("a disk that hangs is named, and the job ends", "[simulated][checkpoin
   CHECK(outcome.ok());
   CHECK(outcome.survivors == std::vector<std::string>{"checkpointer: still writing"});
   CHECK(world.system().registry().running() == 1);
-  world.files().settle();  // the disk is back: the checkpointer finishes and ends
+
+  // The disk is back: the checkpointer finishes what it was writing, and ends.
+  auto& threads = dynamic_cast<caf::scheduler::test_coordinator&>(world.system().scheduler());
+  do world.files().settle();
+  while (threads.run() > 0);
+  CHECK(world.system().registry().running() == 0);
+  temporary_folder folder;
+  world.files().disk().unload(folder.path());
+  CHECK(latest_checkpoint(folder.path() / "run").refused.empty());
 }
 
 TEST_CASE("a run stopped at any step and resumed ends as one that was not",
