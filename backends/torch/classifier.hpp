@@ -1,0 +1,45 @@
+// The program's module: a built-in model that learns to tell classes apart.
+#pragma once
+
+#include <torch/nn/modules/container/sequential.h>
+
+#include <string>
+
+#include "backends/torch/models.hpp"
+#include "backends/torch/module.hpp"
+
+namespace troupe {
+
+/// Keys `model.*` and `optimizer.*` of the configuration.
+struct classifier_options {
+  std::string model = "mlp";  ///< a name of the model catalog
+  model_options layers;
+  std::string optimizer = "sgd";  ///< sgd, adam, adamw
+  double learning_rate = 0.05;
+  double momentum = 0.9;  ///< sgd
+  double weight_decay = 0;
+};
+
+/// Batches are (features, labels int64). Loss: cross entropy. Logs `train/loss`, and in evaluation
+/// `val/loss`, `val/accuracy`, `test/loss`, `test/accuracy`, summed in float64 over samples.
+/// Predictions are logits (N, classes).
+class classifier : public module {
+public:
+  /// Throws user_error (bad_configuration) for unknown names and impossible values.
+  explicit classifier(classifier_options options = {});
+
+  step_output training_step(const batch& b, std::int64_t index) override;
+  step_output validation_step(const batch& b, std::int64_t index) override;
+  step_output test_step(const batch& b, std::int64_t index) override;
+  value predict_step(const batch& b, std::int64_t index) override;
+  optimizers configure_optimizers() override;
+
+private:
+  void judge(const batch& b, const std::string& stage);
+  at::Tensor logits(const batch& b);
+
+  classifier_options options_;
+  torch::nn::Sequential net_;
+};
+
+}  // namespace troupe
