@@ -6,12 +6,15 @@
 #include <torch/optim/adagrad.h>
 #include <torch/optim/adam.h>
 #include <torch/optim/adamw.h>
+#include <torch/optim/lbfgs.h>
 #include <torch/optim/rmsprop.h>
 #include <torch/optim/sgd.h>
 #include <torch/serialize/archive.h>
 
+#include <deque>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <sstream>
 #include <typeinfo>
 
@@ -47,6 +50,8 @@ bool with_kind(const optim::Optimizer& optimizer, F&& f) {
     f(kind<optim::RMSpropOptions, optim::RMSpropParamState>{"rmsprop"});
   else if (type == typeid(optim::Adagrad))
     f(kind<optim::AdagradOptions, optim::AdagradParamState>{"adagrad"});
+  else if (type == typeid(optim::LBFGS))
+    f(kind<optim::LBFGSOptions, optim::LBFGSParamState>{"lbfgs"});
   else
     return false;
   return true;
@@ -80,6 +85,29 @@ void each_option(optim::AdagradOptions& o, F&& f) {
   f("lr", o.lr()), f("lr_decay", o.lr_decay()), f("weight_decay", o.weight_decay());
   f("initial_accumulator_value", o.initial_accumulator_value()), f("eps", o.eps());
 }
+template <class F>
+void each_option(optim::LBFGSOptions& o, F&& f) {
+  f("lr", o.lr()), f("max_iter", o.max_iter()), f("max_eval", o.max_eval());
+  f("tolerance_grad", o.tolerance_grad()), f("tolerance_change", o.tolerance_change());
+  f("history_size", o.history_size()), f("line_search_fn", o.line_search_fn());
+}
+
+template <class T>
+json option_to(const T& x) {
+  return x;
+}
+template <class T>
+json option_to(const std::optional<T>& x) {
+  return x ? json(*x) : json();
+}
+template <class T>
+void option_from(const json& from, T& x) {
+  from.get_to(x);
+}
+template <class T>
+void option_from(const json& from, std::optional<T>& x) {
+  x = from.is_null() ? std::optional<T>{} : from.get<T>();
+}
 
 template <class F>
 void each_slot(optim::SGDParamState& s, F&& f) {
@@ -108,17 +136,28 @@ void each_slot(optim::AdagradParamState& s, F&& f) {
   f("step", s.step()), f("sum", s.sum());
 }
 
+/// One state for all parameters, kept under the first. What is missing here, `al`, is scratch.
+template <class F>
+void each_slot(optim::LBFGSParamState& s, F&& f) {
+  f("func_evals", s.func_evals()), f("n_iter", s.n_iter()), f("t", s.t());
+  f("prev_loss", s.prev_loss()), f("d", s.d()), f("H_diag", s.H_diag());
+  f("prev_flat_grad", s.prev_flat_grad()), f("old_dirs", s.old_dirs());
+  f("old_stps", s.old_stps()), f("ro", s.ro());
+}
+
 at::Tensor tensor_from_slot(const at::Tensor& slot) { return slot; }
 at::Tensor tensor_from_slot(std::int64_t slot) { return at::scalar_tensor(slot, at::kLong); }
-void slot_from_tensor(at::Tensor& slot, const at::Tensor& from, const at::Tensor& parameter) {
-  if (from.sizes() != parameter.sizes())
-    throw std::invalid_argument("it has another shape than its parameter");
-  slot = from.to(parameter.device());
-}
-void slot_from_tensor(std::int64_t& slot, const at::Tensor& from, const at::Tensor&) {
-  if (from.numel() != 1 || from.scalar_type() != at::kLong)
+at::Tensor tensor_from_slot(double slot) { return at::scalar_tensor(slot, at::kDouble); }
+void slot_from_tensor(at::Tensor& slot, const at::Tensor& from) { slot = from; }
+void slot_from_tensor(std::int64_t& slot, const at::Tensor& from) {
+  if (from.dim() != 0 || from.scalar_type() != at::kLong)
     throw std::invalid_argument("it is no step count");
   slot = from.item<std::int64_t>();
+}
+void slot_from_tensor(double& slot, const at::Tensor& from) {
+  if (from.dim() != 0 || from.scalar_type() != at::kDouble)
+    throw std::invalid_argument("it is no number");
+  slot = from.item<double>();
 }
 
 [[noreturn]] void refuse(std::int32_t index, std::string_view why) {
@@ -152,6 +191,10 @@ void each_parameter(const optim::OptimizerParamGroup& group, std::size_t g,
     f(group.params()[i], names(group.params()[i], g, i));
 }
 
+/// A slot that holds a row of tensors, written as `<slot>.<i>`.
+template <class T>
+inline constexpr bool is_row = std::is_same_v<std::decay_t<T>, std::deque<at::Tensor>>;
+
 template <class Kind>
 optimizer_state save_as(Kind what, const optim::Optimizer& optimizer, const parameter_names& names,
                         std::int32_t index) {
@@ -161,17 +204,22 @@ optimizer_state save_as(Kind what, const optim::Optimizer& optimizer, const para
     const auto& group = optimizer.param_groups()[g];
     auto options = static_cast<const typename Kind::options&>(group.options());
     json entry;
-    each_option(options, [&](const char* name, const auto& x) { entry[name] = x; });
+    each_option(options, [&](const char* name, const auto& x) { entry[name] = option_to(x); });
     entry["parameters"] = json::array();
     each_parameter(group, g, names, [&](const at::Tensor& parameter, const std::string& name) {
       entry["parameters"].push_back(name);
       const auto found = optimizer.state().find(parameter.unsafeGetTensorImpl());
       if (found == optimizer.state().end()) return;
       auto& state = static_cast<typename Kind::state&>(*found->second);
-      each_slot(state, [&](const char* slot, const auto& x) {
-        const auto tensor = tensor_from_slot(x);
+      const auto put = [&](const std::string& slot, const at::Tensor& tensor) {
         if (tensor.defined())
           saved.tensors.push_back(blob_of(fmt::format("{}.{}.{}", index, name, slot), tensor));
+      };
+      each_slot(state, [&](const char* slot, const auto& x) {
+        if constexpr (is_row<decltype(x)>)
+          for (std::size_t i = 0; i < x.size(); ++i) put(fmt::format("{}.{}", slot, i), x[i]);
+        else
+          put(slot, tensor_from_slot(x));
       });
     });
     groups.push_back(std::move(entry));
@@ -210,7 +258,7 @@ private:
   void read_group(const optim::OptimizerParamGroup& group, std::size_t g,
                   const parameter_names& names, const json& saved) {
     auto options = static_cast<const typename Kind::options&>(group.options());
-    each_option(options, [&](const char* name, auto& x) { saved.at(name).get_to(x); });
+    each_option(options, [&](const char* name, auto& x) { option_from(saved.at(name), x); });
     options_.push_back(options);
     auto parameters = json::array();
     each_parameter(group, g, names, [&](const at::Tensor& parameter, const std::string& name) {
@@ -224,19 +272,33 @@ private:
   void read_slots(const at::Tensor& parameter, const std::string& name) {
     auto state = std::make_unique<typename Kind::state>();
     bool any = false;
-    each_slot(*state, [&](const char* slot, auto& x) {
+    const auto take = [&](const std::string& slot, auto& x) {
       const auto found = blobs_.find(fmt::format("{}.{}", name, slot));
-      if (found == blobs_.end()) return;
+      if (found == blobs_.end()) return false;
       try {
-        slot_from_tensor(x, tensor_of(*found->second), parameter);
+        const auto from = tensor_of(*found->second);
+        if (shaped_like_parameters && from.dim() != 0 && from.sizes() != parameter.sizes())
+          throw std::invalid_argument("it has another shape than its parameter");
+        slot_from_tensor(x, from.dim() == 0 ? from : from.to(parameter.device()));
       } catch (const std::invalid_argument& error) {
         refuse(index_, fmt::format("{}: {}", found->first, error.what()));
       }
       blobs_.erase(found);
-      any = true;
+      return any = true;
+    };
+    each_slot(*state, [&](const char* slot, auto& x) {
+      if constexpr (is_row<decltype(x)>) {
+        at::Tensor one;
+        while (take(fmt::format("{}.{}", slot, x.size()), one)) x.push_back(one);
+      } else {
+        take(slot, x);
+      }
     });
     if (any) states_.emplace_back(parameter.unsafeGetTensorImpl(), std::move(state));
   }
+
+  static constexpr bool shaped_like_parameters =
+      !std::is_same_v<typename Kind::state, optim::LBFGSParamState>;
 
   std::int32_t index_;
   std::map<std::string, const tensor_blob*> blobs_;

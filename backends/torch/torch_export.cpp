@@ -7,8 +7,11 @@
 #include <fmt/format.h>
 #include <torch/csrc/jit/serialization/pickler.h>
 
+#include <algorithm>
+#include <array>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <stdexcept>
 
 #include "backends/torch/tensor.hpp"
@@ -94,6 +97,12 @@ private:
   std::map<std::string, std::vector<const tensor_blob*>> slots_;
 };
 
+bool both_know(const json& saved) {
+  static constexpr std::array known{"sgd", "adam", "adamw", "rmsprop", "adagrad"};
+  return saved.is_object() && saved.contains("groups") &&
+         std::find(known.begin(), known.end(), saved.value("type", "")) != known.end();
+}
+
 /// None when an optimizer is of a kind that only LibTorch reads.
 std::optional<c10::impl::GenericList> optimizers_of(const snapshot& what) {
   const auto state = what.state.empty() ? json::object() : json::parse(what.state);
@@ -102,7 +111,7 @@ std::optional<c10::impl::GenericList> optimizers_of(const snapshot& what) {
   const optimizer_exporter exporter{what.optimizer};
   for (std::size_t i = 0; i < saved.size(); ++i) {
     const auto& groups = saved[i].at("groups");
-    if (!groups.is_object() || !groups.contains("groups")) return std::nullopt;
+    if (!both_know(groups)) return std::nullopt;
     all.push_back(exporter.export_one(i, groups));
   }
   if (all.empty()) return std::nullopt;

@@ -1,0 +1,95 @@
+"""Trains in PyTorch from the same weights on the same order as Troupe did, and compares what comes out.
+
+    same_steps.py --initial A.safetensors --final B.safetensors --order ORDER.jsonl [--order NEXT_EPOCH.jsonl ...]
+                  --model mlp --optimizer sgd --learning-rate 0.05 --momentum 0.9
+
+ORDER holds what `troupe data order` prints, one file per epoch. With --seed the initial weights have to be the very
+ones that torch.manual_seed(SEED) gives. Ends with 0 when no weight differs by more than --tolerance.
+"""
+import argparse
+import itertools
+import json
+import sys
+
+import torch
+from torch.nn.functional import cross_entropy
+
+import safetensors_by_hand
+import torch_models
+
+
+def arguments(words):
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--initial", required=True)
+    parser.add_argument("--final", required=True)
+    parser.add_argument("--order", required=True, action="append")
+    parser.add_argument("--model", default="mlp")
+    parser.add_argument("--hidden", type=json.loads, default=[256, 128])
+    parser.add_argument("--optimizer", default="sgd")
+    parser.add_argument("--learning-rate", type=float, default=0.05)
+    parser.add_argument("--momentum", type=float, default=0.9)
+    parser.add_argument("--weight-decay", type=float, default=0.0)
+    parser.add_argument("--steps", type=int, help="only the first N of the order")
+    parser.add_argument("--seed", type=int)
+    parser.add_argument("--data-dir", default=torch_models.FOLDER)
+    parser.add_argument("--tolerance", type=float, default=1e-5)
+    return parser.parse_args(words)
+
+
+def tensors(path):
+    return {name: torch.from_numpy(x.copy()) for name, x in safetensors_by_hand.read(path).items()}
+
+
+def steps_of(paths):
+    """For each step the samples of its (batch, rank) pieces that have any."""
+    for path in paths:
+        with open(path, encoding="utf-8") as file:
+            lines = [json.loads(line) for line in file]
+        for _, step in itertools.groupby(lines, key=lambda line: line["step"]):
+            yield [line["samples"] for line in step if line["samples"]]
+
+
+def train(module, optimizer, steps, images, labels):
+    for pieces in steps:
+        total = sum(len(piece) for piece in pieces)
+        optimizer.zero_grad()
+        for piece in pieces:
+            loss = cross_entropy(module.net(images[piece]), labels[piece])
+            (loss * (len(piece) / total)).backward()
+        optimizer.step()
+
+
+def compare(words):
+    """The largest difference of any weight."""
+    wish = arguments(words)
+    torch.set_num_threads(1)
+    initial, final = tensors(wish.initial), tensors(wish.final)
+    if wish.seed is not None:
+        torch.manual_seed(wish.seed)
+        for name, born in torch_models.make(wish.model, wish.hidden).state_dict().items():
+            if not torch.equal(born, initial[name]):
+                sys.exit(f"{name} does not start as torch.manual_seed({wish.seed}) starts it")
+    module = torch_models.make(wish.model, wish.hidden)
+    module.load_state_dict(initial)
+    optimizer = torch_models.optimizer(wish.optimizer, module.parameters(), wish.learning_rate, wish.momentum,
+                                       wish.weight_decay)
+    images, labels = torch_models.fashion_mnist("train", wish.data_dir)
+    steps = list(itertools.islice(steps_of(wish.order), wish.steps))
+    train(module, optimizer, steps, images, labels)
+    state = module.state_dict()
+    if set(state) != set(final):
+        sys.exit(f"other keys: {sorted(set(state) ^ set(final))}")
+    moved = max((final[name] - initial[name]).abs().max().item() for name in final)
+    if steps and not moved > 100 * wish.tolerance:
+        sys.exit(f"the weights moved by {moved:.1e} at most: nothing was compared")
+    worst = max(state, key=lambda name: (state[name] - final[name]).abs().max())
+    difference = (state[worst] - final[worst]).abs().max().item()
+    print(f"{wish.model} {wish.optimizer}: {len(steps)} steps, largest difference {difference:.1e} ({worst}), "
+          f"weights moved by up to {moved:.1e}")
+    if not difference <= wish.tolerance:
+        sys.exit(f"{worst} differs by {difference:.1e}, more than {wish.tolerance:.0e}")
+    return difference
+
+
+if __name__ == "__main__":
+    compare(sys.argv[1:])
