@@ -1,72 +1,83 @@
 #include "backends/torch/classifier.hpp"
 
+#include <fmt/format.h>
 #include <torch/nn/functional/loss.h>
 #include <torch/optim/adam.h>
 #include <torch/optim/adamw.h>
 #include <torch/optim/sgd.h>
 
-#include <fmt/format.h>
-
 namespace troupe {
 
-namespace nn = torch::nn::functional;
+namespace fn = torch::nn::functional;
 
-std::shared_ptr<torch::optim::Optimizer> make_optimizer(const optimizer_choice& choice,
-                                                        std::vector<at::Tensor> parameters) {
-  using namespace torch::optim;
-  if (choice.name == "sgd")
-    return std::make_shared<SGD>(std::move(parameters), SGDOptions(choice.learning_rate)
-                                                            .momentum(choice.momentum)
-                                                            .weight_decay(choice.weight_decay));
-  if (choice.name == "adam")
-    return std::make_shared<Adam>(
-        std::move(parameters), AdamOptions(choice.learning_rate).weight_decay(choice.weight_decay));
-  if (choice.name == "adamw")
-    return std::make_shared<AdamW>(
-        std::move(parameters),
-        AdamWOptions(choice.learning_rate).weight_decay(choice.weight_decay));
-  throw user_error(
-      errc::bad_configuration,
-      fmt::format("there is no optimizer \"{}\"; there are: sgd, adam, adamw", choice.name));
+namespace {
+
+void check(const classifier_options& options) {
+  const auto refuse = [](std::string_view key, double number, std::string_view range) {
+    throw user_error(errc::bad_configuration,
+                     fmt::format("optimizer.{} is {}, but must be {}", key, number, range));
+  };
+  if (!(options.learning_rate >= 0)) refuse("learning_rate", options.learning_rate, "0 or more");
+  if (!(options.momentum >= 0)) refuse("momentum", options.momentum, "0 or more");
+  if (!(options.weight_decay >= 0)) refuse("weight_decay", options.weight_decay, "0 or more");
+  if (options.optimizer != "sgd" && options.optimizer != "adam" && options.optimizer != "adamw")
+    throw user_error(errc::bad_configuration,
+                     fmt::format("unknown optimizer \"{}\": use one of sgd, adam, adamw",
+                                 options.optimizer));
 }
 
-classifier::classifier(torch::nn::Sequential layers, optimizer_choice choice)
-    : net(register_module("net", std::move(layers))), choice_(std::move(choice)) {}
+}  // namespace
+
+classifier::classifier(classifier_options options) : options_(std::move(options)) {
+  check(options_);
+  net_ = register_module("net", find_model(options_.model).make(options_.layers));
+}
+
+// Wider than the step's type where that is bfloat16: a loss has few digits to spare.
+at::Tensor classifier::logits(const batch& b) {
+  const auto raw = net_->forward(b[0]);
+  return raw.scalar_type() == at::kBFloat16 ? raw.to(at::kFloat) : raw;
+}
 
 step_output classifier::training_step(const batch& b, std::int64_t) {
-  auto loss = nn::cross_entropy(net->forward(b[0]), b[1]);
+  auto loss = fn::cross_entropy(logits(b), b[1]);
   log("train/loss", loss);
   return loss;
 }
 
+void classifier::judge(const batch& b, const std::string& stage) {
+  const auto scores = logits(b);
+  const auto losses = fn::cross_entropy(
+      scores, b[1], fn::CrossEntropyFuncOptions().reduction(torch::kNone));
+  const auto right = scores.argmax(1).eq(b[1]).sum().item<std::int64_t>();
+  const auto count = static_cast<double>(b.samples());
+  log_ratio(stage + "/loss", losses.to(at::kDouble).sum().item<double>(), count);
+  log_ratio(stage + "/accuracy", static_cast<double>(right), count);
+}
+
 step_output classifier::validation_step(const batch& b, std::int64_t) {
-  evaluate(b, "val");
+  judge(b, "val");
   return {};
 }
 
 step_output classifier::test_step(const batch& b, std::int64_t) {
-  evaluate(b, "test");
+  judge(b, "test");
   return {};
 }
 
-void classifier::evaluate(const batch& b, const std::string& prefix) {
-  const auto scores = net->forward(b[0]);
-  const auto count = static_cast<double>(b.samples());
-  const auto losses =
-      nn::cross_entropy(scores, b[1], nn::CrossEntropyFuncOptions().reduction(torch::kSum));
-  const auto right = scores.argmax(1).eq(b[1]).sum();
-  log_ratio(prefix + "/loss", losses.item<double>(), count);
-  log_ratio(prefix + "/accuracy", static_cast<double>(right.item<std::int64_t>()), count);
-}
-
-value classifier::predict_step(const batch& b, std::int64_t) {
-  return boxed(net->forward(b[0]).argmax(1));
-}
+value classifier::predict_step(const batch& b, std::int64_t) { return boxed(logits(b)); }
 
 optimizers classifier::configure_optimizers() {
-  optimizers all;
-  all.add(make_optimizer(choice_, parameters()));
-  return all;
+  const auto& o = options_;
+  if (o.optimizer == "adam")
+    return torch::optim::Adam(
+        parameters(), torch::optim::AdamOptions(o.learning_rate).weight_decay(o.weight_decay));
+  if (o.optimizer == "adamw")
+    return torch::optim::AdamW(
+        parameters(), torch::optim::AdamWOptions(o.learning_rate).weight_decay(o.weight_decay));
+  return torch::optim::SGD(parameters(), torch::optim::SGDOptions(o.learning_rate)
+                                             .momentum(o.momentum)
+                                             .weight_decay(o.weight_decay));
 }
 
 }  // namespace troupe

@@ -1,30 +1,32 @@
-// The module behind the program's built-in models: a classifier of single labels.
+// The program's module: a built-in model that learns to tell classes apart.
 #pragma once
 
 #include <torch/nn/modules/container/sequential.h>
 
 #include <string>
 
+#include "backends/torch/models.hpp"
 #include "backends/torch/module.hpp"
 
 namespace troupe {
 
-/// Which optimizer, by the name that `--optimizer` takes, and its numbers.
-struct optimizer_choice {
-  std::string name = "sgd";  ///< sgd, adam, adamw
+/// Keys `model.*` and `optimizer.*` of the configuration.
+struct classifier_options {
+  std::string model = "mlp";  ///< a name of the model catalog
+  model_options layers;
+  std::string optimizer = "sgd";  ///< sgd, adam, adamw
   double learning_rate = 0.05;
-  double momentum = 0.9;  ///< sgd only
+  double momentum = 0.9;  ///< sgd
   double weight_decay = 0;
 };
-/// Throws user_error that lists the names there are.
-std::shared_ptr<torch::optim::Optimizer> make_optimizer(const optimizer_choice& choice,
-                                                        std::vector<at::Tensor> parameters);
 
-/// Cross entropy on batches (inputs, labels (N) int64); `net` maps inputs to (N, classes). Logs
-/// `train/loss`; `val/loss` and `val/accuracy`; `test/loss` and `test/accuracy`: means over
-/// samples, no sample counted twice. Predicts the class of each sample, (N) int64.
-struct classifier : module {
-  classifier(torch::nn::Sequential layers, optimizer_choice choice);
+/// Batches are (features, labels int64). Loss: cross entropy. Logs `train/loss`, and in evaluation
+/// `val/loss`, `val/accuracy`, `test/loss`, `test/accuracy`, summed in float64 over samples.
+/// Predictions are logits (N, classes).
+class classifier : public module {
+public:
+  /// Throws user_error (bad_configuration) for unknown names and impossible values.
+  explicit classifier(classifier_options options = {});
 
   step_output training_step(const batch& b, std::int64_t index) override;
   step_output validation_step(const batch& b, std::int64_t index) override;
@@ -32,12 +34,12 @@ struct classifier : module {
   value predict_step(const batch& b, std::int64_t index) override;
   optimizers configure_optimizers() override;
 
-  torch::nn::Sequential net;
-
 private:
-  void evaluate(const batch& b, const std::string& prefix);
+  void judge(const batch& b, const std::string& stage);
+  at::Tensor logits(const batch& b);
 
-  optimizer_choice choice_;
+  classifier_options options_;
+  torch::nn::Sequential net_;
 };
 
 }  // namespace troupe

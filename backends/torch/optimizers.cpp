@@ -11,6 +11,7 @@ namespace troupe {
 scheduler::scheduler(std::shared_ptr<torch::optim::LRScheduler> plain, schedule how)
     : plain_(std::move(plain)), how_(std::move(how)) {
   if (!plain_) throw user_error(errc::job_failed, "configure_optimizers: a scheduler is null");
+  plain_->step();
 }
 
 scheduler::scheduler(std::shared_ptr<torch::optim::ReduceLROnPlateauScheduler> plateau,

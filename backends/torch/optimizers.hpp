@@ -29,8 +29,10 @@ struct schedule {
   std::string monitor = "val/loss";  ///< plateau schedulers
 };
 
-/// One scheduler of LibTorch's. Its state is what it was fed: a scheduler made anew and fed the same
-/// again stands where this one does, a user's own included. Not thread-safe.
+/// One scheduler of LibTorch's, counting as PyTorch's do: it is asked for its first rates at once, so
+/// that its first move ends its first interval (LibTorch's own first move would change nothing). Its
+/// state is what it was fed: a scheduler made anew and fed the same again stands where this one
+/// does, a user's own included. Not thread-safe.
 class scheduler {
 public:
   scheduler(std::shared_ptr<torch::optim::LRScheduler> plain, schedule how);

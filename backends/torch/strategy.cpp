@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <torch/nn/utils/clip_grad.h>
+#include <torch/optim/lbfgs.h>
 #include <torch/optim/optimizer.h>
 
 #include <filesystem>
@@ -24,6 +25,13 @@ std::string text_of(const value& v) {
   std::ostringstream out;
   out << v;
   return out.str();
+}
+
+// LBFGS keeps undefined tensors in what it overwrites at its next step, and cannot serialize them.
+void forget_scratch(torch::optim::Optimizer& optimizer) {
+  if (!dynamic_cast<torch::optim::LBFGS*>(&optimizer)) return;
+  for (auto& [parameter, state] : optimizer.state())
+    static_cast<torch::optim::LBFGSParamState&>(*state).al(std::nullopt);
 }
 
 }  // namespace
@@ -212,7 +220,9 @@ void strategy::load_module_state(const std::vector<tensor_blob>& state) {
 
 troupe::optimizer_state strategy::optimizer_state(std::int32_t index) {
   if (!is_global_zero()) return {};
-  return state_of(*optimizers_->all().at(index).optimizer, *module_, index);
+  auto& optimizer = *optimizers_->all().at(index).optimizer;
+  forget_scratch(optimizer);
+  return state_of(optimizer, *module_, index);
 }
 
 void strategy::load_optimizer_state(std::int32_t index, const troupe::optimizer_state& state) {

@@ -1,6 +1,7 @@
 #include "tests/support/rank_threads.hpp"
 
 #include <thread>
+#include <utility>
 
 #include "backends/run_handler.hpp"
 

@@ -1,6 +1,7 @@
 // Data and modules small enough to be recomputed by hand.
 #pragma once
 
+#include <torch/csrc/autograd/autograd.h>
 #include <torch/nn/functional.h>
 #include <torch/nn/modules.h>
 #include <torch/optim.h>
@@ -59,14 +60,17 @@ private:
   std::shared_ptr<rows> validation_;
 };
 
+struct regression;
+struct regression_choices {
+  std::int64_t features = 4;
+  double dropout = 0;
+  bool batch_norm = false;
+  std::function<optimizers(regression&)> optimize;
+};
+
 /// A little regression; what differs from test to test is passed in.
 struct regression : module {
-  struct choices {
-    std::int64_t features = 4;
-    double dropout = 0;
-    bool batch_norm = false;
-    std::function<optimizers(regression&)> optimize;
-  };
+  using choices = regression_choices;
   explicit regression(choices how = {}) : how_(std::move(how)) {
     net->push_back(torch::nn::Linear(how_.features, 16));
     if (how_.batch_norm) net->push_back(torch::nn::BatchNorm1d(16));

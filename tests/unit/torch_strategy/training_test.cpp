@@ -59,7 +59,7 @@ struct watched_buffers : regression {
 }  // namespace
 
 TEST_CASE("batch statistics are rank 0's behind each step") {
-  const auto data = std::make_shared<table_data>(64);
+  const auto data = std::make_shared<table_data>(60);
   const auto weights = trained<watched_buffers>(quick(3, 4, 6), data);
   CHECK(weights.at("net.1.num_batches_tracked").item<std::int64_t>() == 6);
 }
