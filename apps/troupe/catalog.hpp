@@ -4,8 +4,10 @@
 
 #include "backends/learner.hpp"
 
+#include <cstddef>
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -36,14 +38,17 @@ struct learning {
   std::vector<std::int64_t> hidden;
   double dropout = 0;
   std::string data;
-  std::string data_folder;  ///< empty: the data set's own
+  std::string data_folder;              ///< empty: the data set's own
+  std::int64_t samples = 0;             ///< synthetic data: of training
+  std::int64_t evaluation_samples = 0;  ///< and of validation, test and prediction
   std::string optimizer;
   double learning_rate = 0;
   double momentum = 0;
   double weight_decay = 0;
 };
 
-enum class export_format { torch, safetensors };
+/// What a file is made of, one piece behind the other.
+using file_pieces = std::vector<std::shared_ptr<const std::vector<std::byte>>>;
 
 /// Const and thread-safe. Throws user_error naming the mend.
 class catalog {
@@ -55,9 +60,8 @@ public:
   /// What each rank trains or evaluates. Reads no data: what is wrong with that fails the job.
   virtual recipe_ptr recipe(const learning& what) const = 0;
 
-  /// Writes a checkpoint's weights and state to `output` for Python.
-  virtual void export_checkpoint(const snapshot& what, export_format format,
-                                 const std::string& output) const = 0;
+  /// A checkpoint as torch.load(FILE, weights_only=True) reads it, in pieces.
+  virtual file_pieces torch_checkpoint(const snapshot& what) const = 0;
   /// One line of JSON per prediction of a predict run's result.
   virtual std::vector<std::string> predictions(const value& result) const = 0;
 

@@ -1,5 +1,7 @@
 #include "apps/troupe/commands.hpp"
 #include "backends/checkpoint/run_checkpoints.hpp"
+#include "backends/checkpoint/safetensors.hpp"
+#include "backends/telemetry/line_file.hpp"
 #include "messages/failure.hpp"
 
 #include <fmt/format.h>
@@ -121,9 +123,13 @@ struct export_question {
 };
 
 program_end export_to(const export_question& what, const surroundings& around) {
-  const auto format = what.format == "torch" ? export_format::torch : export_format::safetensors;
-  around.learning.export_checkpoint(read_checkpoint(checkpoint_at(what.path, around.screen)),
-                                    format, what.output);
+  const auto taken = read_checkpoint(checkpoint_at(what.path, around.screen));
+  const auto pieces = what.format == "torch" ? around.learning.torch_checkpoint(taken)
+                                             : encode_safetensors(taken.model);
+  std::vector<std::string_view> views;
+  for (const auto& piece : pieces)
+    views.emplace_back(reinterpret_cast<const char*>(piece->data()), piece->size());
+  replace_file(what.output, views);
   around.screen.result(what.output);
   return {};
 }

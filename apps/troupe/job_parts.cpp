@@ -101,6 +101,8 @@ learning learning_of(const settings& s) {
           .dropout = s.number("model.dropout"),
           .data = s.text("data.name"),
           .data_folder = s.find<std::string>("data.dir").value_or(""),
+          .samples = s.integer("data.samples"),
+          .evaluation_samples = s.integer("data.evaluation_samples"),
           .optimizer = s.text("optimizer.name"),
           .learning_rate = s.number("optimizer.learning_rate"),
           .momentum = s.number("optimizer.momentum"),

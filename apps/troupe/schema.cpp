@@ -141,6 +141,12 @@ void add_learning(schema& s, const schema_names& names) {
       names.data_sets);
   add(s, "data.dir", kind::text, unset, "--data-dir",
       "the data set's folder; by default where its Debian package puts it");
+  add(s, "data.samples", kind::integer, std::int64_t{2048}, "",
+      "training samples of made-up data (synthetic)")
+      .low = 1;
+  add(s, "data.evaluation_samples", kind::integer, std::int64_t{512}, "",
+      "its samples of validation, test and prediction")
+      .low = 0;
   add(s, "optimizer.name", kind::choice, "sgd", "--optimizer", "the optimizer",
       {"sgd", "adam", "adamw"});
   const auto number = [&](const char* key, double fallback, const char* flag,
@@ -188,7 +194,7 @@ void add_time(schema& s, const trainer_options& d) {
                      "how fast a failure must be noticed; every other deadline follows from it");
   detect.low = 0;
   detect.low_excluded = true;
-  detect.high = 86400;
+  detect.high = 3600;
   auto& hook = add(s, "time.hook_limit_seconds", kind::number, 0.0, "--hook-limit-seconds",
                    "the longest a single hook may run; 0: 600 times detect_seconds");
   hook.low = 0;

@@ -1,14 +1,13 @@
 #include "apps/troupe/torch_catalog.hpp"
 
-#include <ATen/Functions.h>
+#include <ATen/ATen.h>
+#include <ATen/Version.h>
 #include <fmt/format.h>
+#include <nlohmann/json.hpp>
 
-#include <chrono>
-#include <fstream>
-
-#include "backends/checkpoint/safetensors.hpp"
 #include "backends/torch/classifier.hpp"
 #include "backends/torch/data_catalog.hpp"
+#include "backends/torch/lane_thread.hpp"
 #include "backends/torch/models.hpp"
 #include "backends/torch/torch_export.hpp"
 #include "backends/torch/version.hpp"
@@ -29,7 +28,7 @@ public:
 
   std::vector<data_facts> data_sets() const override {
     std::vector<data_facts> all;
-    for (const auto& entry : troupe::data_catalog())
+    for (const auto& entry : data_catalog())
       all.push_back({std::string{entry.name}, std::string{entry.summary},
                      entry.name == "fashion_mnist" ? "/usr/share/datasets/fashion-mnist" : "",
                      true});
@@ -37,42 +36,34 @@ public:
   }
 
   recipe_ptr recipe(const learning& what) const override {
-    const auto& model = find_model(what.model);
-    model_options layers;
-    layers.hidden = what.hidden;
-    layers.dropout = what.dropout;
-    const optimizer_choice choice{what.optimizer, what.learning_rate, what.momentum,
-                                  what.weight_decay};
-    data_options where;
-    where.folder = what.data_folder;
-    return make_recipe([make = model.make, layers,
-                        choice] { return std::make_shared<classifier>(make(layers), choice); },
-                       find_data(what.data).make(where));
+    const auto data = find_data(what.data).make(
+        {.folder = what.data_folder,
+         .made_up = {.samples = what.samples, .evaluation = what.evaluation_samples}});
+    classifier_options options;
+    options.model = what.model;
+    options.layers.hidden = what.hidden;
+    options.layers.dropout = what.dropout;
+    options.optimizer = what.optimizer;
+    options.learning_rate = what.learning_rate;
+    options.momentum = what.momentum;
+    options.weight_decay = what.weight_decay;
+    return recipe_for<classifier>(data, options);
   }
 
-  void export_checkpoint(const snapshot& what, export_format format,
-                         const std::string& output) const override {
-    const auto pieces = format == export_format::torch ? encode_torch_checkpoint(what)
-                                                       : encode_safetensors(what.model);
-    std::ofstream file(output, std::ios::binary | std::ios::trunc);
-    for (const auto& piece : pieces)
-      file.write(reinterpret_cast<const char*>(piece->data()),
-                 static_cast<std::streamsize>(piece->size()));
-    file.close();
-    if (!file)
-      throw user_error(errc::checkpoint,
-                       fmt::format("{} could not be written: choose another --output", output));
+  file_pieces torch_checkpoint(const snapshot& what) const override {
+    return encode_torch_checkpoint(what);
   }
 
-  // One line per sample: its number within the loader and the predicted class.
   std::vector<std::string> predictions(const value& result) const override {
     std::vector<std::string> lines;
-    std::int64_t sample = 0;
-    for (const auto& part : tensors_of(result)) {
-      const auto classes = part.flatten().to(at::kLong);
-      for (std::int64_t i = 0; i < classes.numel(); ++i)
-        lines.push_back(fmt::format(R"({{"sample":{},"prediction":{}}})", sample++,
-                                    classes[i].item<std::int64_t>()));
+    for (const auto& scores : tensors_of(result)) {
+      const auto [chance, chosen] = scores.softmax(1).max(1);
+      for (std::int64_t row = 0; row < scores.size(0); ++row)
+        lines.push_back(nlohmann::ordered_json{{"schema", "troupe.prediction/1"},
+                                               {"sample", lines.size()},
+                                               {"class", chosen[row].item<std::int64_t>()},
+                                               {"probability", chance[row].item<double>()}}
+                            .dump());
     }
     return lines;
   }
@@ -82,24 +73,20 @@ public:
   }
 
   std::vector<device_facts> devices() const override {
-    return {{"cpu", true, "LibTorch's CPU kernels, one thread per rank"},
-            {"cuda", false, "not built in: this LibTorch is the CPU build"}};
+    return {{"cpu", true, fmt::format("kernels for {}", at::get_cpu_capability())},
+            {"cuda", false,
+             at::hasCUDA() ? "this program trains on the cpu only" : "a LibTorch without CUDA"}};
   }
 
   double matrix_speed() const override {
-    constexpr std::int64_t rows = 128, side = 1024;
-    const auto a = at::ones({rows, side});
-    const auto b = at::ones({side, side});
-    at::matmul(a, b);  // the first one finds its kernels
-    const auto began = std::chrono::steady_clock::now();
-    std::int64_t products = 0;
-    std::chrono::duration<double> passed{0};
-    while (passed.count() < 0.1) {
-      at::matmul(a, b);
-      ++products;
-      passed = std::chrono::steady_clock::now() - began;
-    }
-    return 2.0 * rows * side * side * static_cast<double>(products) / passed.count() / 1e9;
+    const lane_thread alone;
+    constexpr std::int64_t width = 512, rounds = 8;
+    const auto a = at::rand({width, width}), b = at::rand({width, width});
+    auto c = at::mm(a, b);
+    const auto begin = std::chrono::steady_clock::now();
+    for (std::int64_t i = 0; i < rounds; ++i) at::mm_out(c, a, b);
+    const std::chrono::duration<double> took = std::chrono::steady_clock::now() - begin;
+    return 2e-9 * static_cast<double>(width * width * width * rounds) / took.count();
   }
 };
 

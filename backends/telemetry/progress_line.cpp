@@ -96,8 +96,9 @@ void progress_line::measure(const seen::progress& what, std::chrono::nanoseconds
 std::string progress_line::text(const seen::progress& what) const {
   if (what.at.stage != stage::train)
     return fmt::format("{}  {}", doing(what.at.stage), batch_text(what));
-  auto line = fmt::format("epoch {}/{}  {}  loss {:.4f}", what.at.epoch + 1, how_.epochs,
-                          batch_text(what), what.loss);
+  auto line = fmt::format("epoch {}/{}  {}", what.at.epoch + 1, how_.epochs, batch_text(what));
+  const auto loss = last_.find("train/loss");
+  line += fmt::format("  loss {:.4f}", loss == last_.end() ? what.loss : loss->second);
   if (const auto accuracy = last_.find("val/accuracy"); accuracy != last_.end())
     line += fmt::format("  val/accuracy {:.4f}", accuracy->second);
   if (samples_per_second_ > 0)

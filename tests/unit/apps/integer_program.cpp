@@ -1,7 +1,5 @@
 #include "tests/unit/apps/integer_program.hpp"
 
-#include "tests/support/temporary_folder.hpp"
-
 namespace troupe::testing {
 
 std::vector<program::model_facts> integer_catalog::models() const {
@@ -18,9 +16,8 @@ recipe_ptr integer_catalog::recipe(const program::learning&) const {
   return std::make_shared<integer_recipe>(options);
 }
 
-void integer_catalog::export_checkpoint(const snapshot& what, program::export_format,
-                                        const std::string& output) const {
-  write_text(output, what.weights_digest);
+program::file_pieces integer_catalog::torch_checkpoint(const snapshot& what) const {
+  return {what.model.at(0).bytes};
 }
 
 std::vector<std::string> integer_catalog::predictions(const value&) const { return {}; }
