@@ -68,8 +68,8 @@ private:
   job fit_job() const {
     auto fit = shared_;
     fit.purpose = stage::train;
-    fit.run_folder = plan_.folder;
-    fit.resume = plan_.checkpoint;
+    fit.run_folder = std::filesystem::absolute(plan_.folder).lexically_normal().string();
+    fit.resume = plan_.checkpoint.empty() ? std::string{} : std::filesystem::absolute(plan_.checkpoint).lexically_normal().string();
     fit.observers = progress_of(plan_.settings, around_);
     fit.observers.push_back(
         [path = folder_.file(metrics_file)] { return std::make_unique<csv_logger>(path); });
