@@ -19,8 +19,8 @@ namespace troupe {
 /// `tensors` are named `<index>.<parameter>.<slot>` (`0.net.1.weight.exp_avg`; step counts are I64
 /// scalars), `groups` is JSON text: `{"type": "adam", "groups": [{"lr": 0.1, ..., "parameters":
 /// ["net.1.weight", ...]}]}`. A parameter that is not the module's is called `group<g>.<i>`.
-/// SGD, Adam, AdamW, RMSprop, Adagrad and LBFGS are written out like this; any other optimizer is asked to
-/// serialize itself, into one blob `<index>.archive` with the type `archive`.
+/// SGD, Adam, AdamW, RMSprop, Adagrad and LBFGS are written out like this; any other optimizer is
+/// asked to serialize itself, into one blob `<index>.archive` with the type `archive`.
 struct optimizer_state {
   std::vector<tensor_blob> tensors;
   std::string groups;

@@ -35,8 +35,8 @@ std::vector<at::Tensor> tensors_of(const value& v);
 value deep_copy(const value& v);
 
 /// A value as bytes and back: what broadcast(object) sends. Kinds, dtypes and shapes are kept; user
-/// types are refused with std::invalid_argument. `decode` bounds depth (64), counts and sizes:
-/// hostile bytes cost an error (std::invalid_argument), never memory. Equal values have equal bytes.
+/// types are refused with std::invalid_argument. Equal values have equal bytes. `decode` bounds
+/// depth (64), counts and sizes: hostile bytes cost an error (std::invalid_argument), never memory.
 std::vector<std::byte> encode(const value& v);
 value decode(std::span<const std::byte> bytes);
 

@@ -41,21 +41,40 @@ def tensors(path):
 
 
 def steps_of(paths):
-    """For each step the samples of its (batch, rank) pieces that have any."""
+    """For each step and rank the samples of its micro-batches that have any."""
     for path in paths:
         with open(path, encoding="utf-8") as file:
             lines = [json.loads(line) for line in file]
         for _, step in itertools.groupby(lines, key=lambda line: line["step"]):
-            yield [line["samples"] for line in step if line["samples"]]
+            ranks = {}
+            for line in step:
+                ranks.setdefault(line["rank"], []).append(line["samples"])
+            yield [[samples for samples in ranks[rank] if samples] for rank in sorted(ranks)]
+
+
+def tree_sum(leaves):
+    """As the contract orders sums over ranks. Adam divides a gradient by its own size: where one is all rounding,
+    another order of summation moves a weight by a whole learning rate, in PyTorch as anywhere."""
+    if len(leaves) == 1:
+        return leaves[0]
+    left = 1 << ((len(leaves) - 1).bit_length() - 1)
+    return tree_sum(leaves[:left]) + tree_sum(leaves[left:])
 
 
 def train(module, optimizer, steps, images, labels):
-    for pieces in steps:
-        total = sum(len(piece) for piece in pieces)
-        optimizer.zero_grad()
-        for piece in pieces:
-            loss = cross_entropy(module.net(images[piece]), labels[piece])
-            (loss * (len(piece) / total)).backward()
+    parameters = list(module.parameters())
+    for ranks in steps:
+        total = sum(len(piece) for pieces in ranks for piece in pieces)
+        gradients = []
+        for pieces in ranks:
+            for parameter in parameters:
+                parameter.grad = torch.zeros_like(parameter)
+            for piece in pieces:
+                loss = cross_entropy(module.net(images[piece]), labels[piece])
+                (loss * (len(piece) / total)).backward()
+            gradients.append([parameter.grad for parameter in parameters])
+        for i, parameter in enumerate(parameters):
+            parameter.grad = tree_sum([of_rank[i] for of_rank in gradients])
         optimizer.step()
 
 

@@ -1,5 +1,6 @@
 // Trains by the reference executor and writes what an oracle needs to do the same again:
 // torch_sample FOLDER MODEL OPTIMIZER SEED SHARDS BATCH_SIZE ACCUMULATE STEPS
+// MODEL is mlp, cnn, or mlp:WIDTH for one hidden layer of that width.
 //   initial.safetensors, final.safetensors   weights before and behind the steps
 //   order.jsonl       the samples of each step, batch and rank, as `troupe data order` prints them
 //   losses.json       of each step
@@ -38,7 +39,10 @@ struct wish {
 
 struct net_module : torch::nn::Module {
   explicit net_module(const std::string& model) {
-    net = register_module("net", find_model(model).make({}));
+    const auto colon = model.find(':');
+    model_options options;
+    if (colon != std::string::npos) options.hidden = {std::stoll(model.substr(colon + 1))};
+    net = register_module("net", find_model(model.substr(0, colon)).make(options));
   }
   torch::nn::Sequential net{nullptr};
 };
