@@ -30,7 +30,6 @@ struct progress {
   position at;
   std::int64_t batches = undefined;  ///< of the loader, after limits
   std::int64_t samples = 0;          ///< consumed so far, all ranks
-  double loss = 0;                   ///< this rank's last
 };
 /// Something in the life of the job: `rank_started`, `generation_formed`, `generation_active`,
 /// `generation_closed`, `checkpoint_written`, `checkpoint_failed`, `stop_requested`, `stop_agreed`,

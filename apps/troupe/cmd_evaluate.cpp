@@ -23,7 +23,7 @@ std::string evaluation_json(stage purpose, const run_plan& plan, const job_outco
       {"checkpoint",
        plan.checkpoint.empty() ? ordered_json(nullptr) : ordered_json(plan.checkpoint)},
       {"ranks", plan.settings.integer("ranks")},
-      {"metrics", outcome.last},
+      {"metrics", figures_of(outcome)},
       {"failure", failed ? as_json(outcome.failed_with->record) : ordered_json(nullptr)},
   };
   return object.dump(-1, ' ', false, ordered_json::error_handler_t::replace);
@@ -42,7 +42,8 @@ void print(stage purpose, const run_plan& plan, const job_outcome& outcome,
   if (json) {
     screen.result(evaluation_json(purpose, plan, outcome));
   } else if (outcome.ok()) {
-    for (const auto& [name, number] : outcome.last) screen.result(metrics_text({{name, number}}));
+    for (const auto& [name, number] : figures_of(outcome))
+      screen.result(metrics_text({{name, number}}));
   }
 }
 

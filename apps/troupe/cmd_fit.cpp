@@ -26,7 +26,8 @@ public:
     auto seen = what;
     if (auto* metrics = std::get_if<seen::metrics>(&seen)) {
       metrics->at.step = where_.steps;
-      metrics->at.epoch = where_.epoch;
+      // At an epoch's end the next one is the one to go on with.
+      metrics->at.epoch = where_.epoch - (where_.batch == 0 && where_.epoch > 0 ? 1 : 0);
     }
     inner_->on(seen);
   }
@@ -109,7 +110,7 @@ private:
     result.status = outcome.status;
     if (outcome.failed_with) result.failed_with = outcome.failed_with->record;
     if (outcome.status == job_outcome::ending::finished)
-      for (const auto& [name, number] : outcome.last) result.metrics[name] = number;
+      for (const auto& [name, number] : figures_of(outcome)) result.metrics[name] = number;
     return outcome;
   }
 

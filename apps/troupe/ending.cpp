@@ -19,6 +19,15 @@ void tell_troubles(console& screen, const job_outcome& outcome) {
     screen.error(fmt::format("{} did not end in time and is left behind", survivor));
 }
 
+metrics figures_of(const job_outcome& outcome) {
+  const auto* map = outcome.result.get_if<value_map>();
+  if (!map) return outcome.last;
+  metrics figures;
+  for (const auto& [name, what] : map->items)
+    if (const auto* number = what.get_if<double>()) figures[name] = *number;
+  return figures;
+}
+
 std::string metrics_text(const metrics& values) {
   std::string text;
   for (const auto& [name, number] : values)

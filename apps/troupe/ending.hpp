@@ -11,6 +11,9 @@ namespace troupe::program {
 /// Names the failure with what followed, the survivors, and what went wrong behind the end.
 void tell_troubles(console& screen, const job_outcome& outcome);
 
+/// The figures of an evaluation: what it brought home, without what a checkpoint remembered.
+metrics figures_of(const job_outcome& outcome);
+
 /// `train/loss 0.3127  val/accuracy 0.8724`; names without a slash come last.
 std::string metrics_text(const metrics& values);
 

@@ -36,8 +36,9 @@ std::string_view doing(stage s) {
 }
 
 std::string batch_text(const seen::progress& what) {
-  if (what.batches == undefined) return fmt::format("batch {}", what.at.batch + 1);
-  return fmt::format("batch {}/{}", what.at.batch + 1, what.batches);
+  if (what.at.batch == undefined) return {};
+  if (what.batches == undefined) return fmt::format("  batch {}", what.at.batch + 1);
+  return fmt::format("  batch {}/{}", what.at.batch + 1, what.batches);
 }
 
 }  // namespace
@@ -52,7 +53,7 @@ void progress_line::on(const observation& what) {
 }
 
 void progress_line::finish(std::uint64_t) {
-  if (!line_.empty()) write_("\n");
+  if (!line_.empty()) write_("\r\x1b[K");
   line_.clear();
 }
 
@@ -95,10 +96,10 @@ void progress_line::measure(const seen::progress& what, std::chrono::nanoseconds
 
 std::string progress_line::text(const seen::progress& what) const {
   if (what.at.stage != stage::train)
-    return fmt::format("{}  {}", doing(what.at.stage), batch_text(what));
-  auto line = fmt::format("epoch {}/{}  {}", what.at.epoch + 1, how_.epochs, batch_text(what));
-  const auto loss = last_.find("train/loss");
-  line += fmt::format("  loss {:.4f}", loss == last_.end() ? what.loss : loss->second);
+    return fmt::format("{}{}", doing(what.at.stage), batch_text(what));
+  auto line = fmt::format("epoch {}/{}{}", what.at.epoch + 1, how_.epochs, batch_text(what));
+  if (const auto loss = last_.find("train/loss"); loss != last_.end())
+    line += fmt::format("  loss {:.4f}", loss->second);
   if (const auto accuracy = last_.find("val/accuracy"); accuracy != last_.end())
     line += fmt::format("  val/accuracy {:.4f}", accuracy->second);
   if (samples_per_second_ > 0)
