@@ -46,8 +46,8 @@ recipe_ptr make_call_recipe(spawned_function what);
 template <class Function, class... Arguments>
 recipe_ptr call_recipe(Function what, Arguments... arguments) {
   return make_call_recipe([=](rank_context& context) -> value {
-    if constexpr (std::is_void_v<std::invoke_result_t<const Function&, rank_context&,
-                                                      const Arguments&...>>) {
+    if constexpr (std::is_void_v<
+                      std::invoke_result_t<const Function&, rank_context&, const Arguments&...>>) {
       std::invoke(what, context, arguments...);
       return {};
     } else {

@@ -12,6 +12,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <filesystem>
 
 namespace troupe::program {
 
@@ -70,7 +71,9 @@ private:
     auto fit = shared_;
     fit.purpose = stage::train;
     fit.run_folder = std::filesystem::absolute(plan_.folder).lexically_normal().string();
-    fit.resume = plan_.checkpoint.empty() ? std::string{} : std::filesystem::absolute(plan_.checkpoint).lexically_normal().string();
+    fit.resume = plan_.checkpoint.empty()
+                     ? std::string{}
+                     : std::filesystem::absolute(plan_.checkpoint).lexically_normal().string();
     fit.observers = progress_of(plan_.settings, around_);
     fit.observers.push_back(
         [path = folder_.file(metrics_file)] { return std::make_unique<csv_logger>(path); });

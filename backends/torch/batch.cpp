@@ -23,8 +23,7 @@ std::string text_of(const value& v) {
 template <class Sequence>
 const at::Tensor& item_of(const Sequence& sequence, std::size_t index, const value& whole) {
   if (index >= sequence.items.size())
-    throw std::out_of_range(
-        fmt::format("the batch {} has no item {}", text_of(whole), index));
+    throw std::out_of_range(fmt::format("the batch {} has no item {}", text_of(whole), index));
   return unboxed(sequence.items[index]);
 }
 

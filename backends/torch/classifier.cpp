@@ -21,9 +21,9 @@ void check(const classifier_options& options) {
   if (!(options.momentum >= 0)) refuse("momentum", options.momentum, "0 or more");
   if (!(options.weight_decay >= 0)) refuse("weight_decay", options.weight_decay, "0 or more");
   if (options.optimizer != "sgd" && options.optimizer != "adam" && options.optimizer != "adamw")
-    throw user_error(errc::bad_configuration,
-                     fmt::format("unknown optimizer \"{}\": use one of sgd, adam, adamw",
-                                 options.optimizer));
+    throw user_error(
+        errc::bad_configuration,
+        fmt::format("unknown optimizer \"{}\": use one of sgd, adam, adamw", options.optimizer));
 }
 
 }  // namespace
@@ -47,8 +47,8 @@ step_output classifier::training_step(const batch& b, std::int64_t) {
 
 void classifier::judge(const batch& b, const std::string& stage) {
   const auto scores = logits(b);
-  const auto losses = fn::cross_entropy(
-      scores, b[1], fn::CrossEntropyFuncOptions().reduction(torch::kNone));
+  const auto losses =
+      fn::cross_entropy(scores, b[1], fn::CrossEntropyFuncOptions().reduction(torch::kNone));
   const auto right = scores.argmax(1).eq(b[1]).sum().item<std::int64_t>();
   const auto count = static_cast<double>(b.samples());
   log_ratio(stage + "/loss", losses.to(at::kDouble).sum().item<double>(), count);
@@ -75,9 +75,9 @@ optimizers classifier::configure_optimizers() {
   if (o.optimizer == "adamw")
     return torch::optim::AdamW(
         parameters(), torch::optim::AdamWOptions(o.learning_rate).weight_decay(o.weight_decay));
-  return torch::optim::SGD(parameters(), torch::optim::SGDOptions(o.learning_rate)
-                                             .momentum(o.momentum)
-                                             .weight_decay(o.weight_decay));
+  return torch::optim::SGD(
+      parameters(),
+      torch::optim::SGDOptions(o.learning_rate).momentum(o.momentum).weight_decay(o.weight_decay));
 }
 
 }  // namespace troupe

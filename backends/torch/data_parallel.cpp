@@ -28,7 +28,8 @@ struct wrapping : torch::nn::Module {
 
 // Dense and on the CPU, in memory that nobody else writes to.
 at::Tensor own_copy(const at::Tensor& t) {
-  return t.detach().to(t.options().device(c10::kCPU), /*non_blocking=*/false, /*copy=*/true)
+  return t.detach()
+      .to(t.options().device(c10::kCPU), /*non_blocking=*/false, /*copy=*/true)
       .contiguous();
 }
 
@@ -56,7 +57,8 @@ struct gather_with_gradients : torch::autograd::Function<gather_with_gradients> 
   static at::Tensor forward(torch::autograd::AutogradContext* context, const at::Tensor& mine,
                             const data_parallel* how, const subgroup& among) {
     context->saved_data["how"] = reinterpret_cast<std::int64_t>(how);
-    context->saved_data["among"] = std::vector<std::int64_t>(among.ranks.begin(), among.ranks.end());
+    context->saved_data["among"] =
+        std::vector<std::int64_t>(among.ranks.begin(), among.ranks.end());
     return how->gather(mine, among);
   }
   static torch::autograd::variable_list backward(torch::autograd::AutogradContext* context,
@@ -186,7 +188,8 @@ void data_parallel::synchronize_buffers() {
   if (alone() || !options_.broadcast_buffers) return;
   const at::NoGradGuard no_grad;
   std::map<c10::ScalarType, std::vector<at::Tensor>> kinds;
-  for (const auto& buffer : buffers_of(*bare_module())) kinds[buffer.scalar_type()].push_back(buffer);
+  for (const auto& buffer : buffers_of(*bare_module()))
+    kinds[buffer.scalar_type()].push_back(buffer);
   std::vector<std::pair<at::Tensor, const std::vector<at::Tensor>*>> staged;
   std::vector<work_ptr> flying;
   for (const auto& [type, buffers] : kinds) {
@@ -219,17 +222,15 @@ void data_parallel::agree_on_shape(const at::Tensor& tensor, std::string_view op
   mine[0] = tensor.dim();
   for (std::size_t i = 0; i < most && i < tensor.sizes().size(); ++i) mine[i + 1] = tensor.size(i);
   std::vector<std::int64_t> all(mine.size() * members(among, world()));
-  wait_for(collectives(),
-           collectives().all_gather({mine.data(), mine.size(), dtype::i64},
-                                    {all.data(), all.size(), dtype::i64}, among));
+  wait_for(collectives(), collectives().all_gather({mine.data(), mine.size(), dtype::i64},
+                                                   {all.data(), all.size(), dtype::i64}, among));
   const auto text_of = [&](std::size_t member) {
     const auto* one = all.data() + member * mine.size();
-    return fmt::format("({})", fmt::join(one + 1, one + 1 + std::min<std::int64_t>(one[0], most),
-                                         ", "));
+    return fmt::format("({})",
+                       fmt::join(one + 1, one + 1 + std::min<std::int64_t>(one[0], most), ", "));
   };
   for (std::size_t other = 1; other * mine.size() < all.size(); ++other)
-    if (!std::equal(all.begin(), all.begin() + mine.size(),
-                    all.begin() + other * mine.size()))
+    if (!std::equal(all.begin(), all.begin() + mine.size(), all.begin() + other * mine.size()))
       throw user_error(
           errc::job_failed,
           fmt::format("{}: rank {} has a tensor of shape {}, rank {} one of {}: bring equal shapes",

@@ -144,8 +144,8 @@ void torch_learner::gather_predictions() {
     value_list mine;
     if (source == about_.rank)
       for (const auto& one : predictions_)
-        mine.items.push_back(value_tuple{
-            {static_cast<std::int64_t>(one.dataloader), one.batch, one.what}});
+        mine.items.push_back(
+            value_tuple{{static_cast<std::int64_t>(one.dataloader), one.batch, one.what}});
     const auto theirs = strategy_->broadcast(std::move(mine), source);
     if (about_.rank != 0) continue;
     for (const auto& item : theirs.get_if<value_list>()->items) {

@@ -94,16 +94,14 @@ std::string torch_learner::state_text(const entries& steps, const entries& epoch
   state["optimizers"] = json::array();
   for (std::size_t i = 0; i < optimizers_.all().size(); ++i) {
     const auto& kept = optimizer_states_[static_cast<std::int32_t>(i)];
-    state["optimizers"].push_back(
-        {{"groups", parse_state(kept.groups)},
-         {"schedulers", schedulers_to(optimizers_.all()[i].schedulers)}});
+    state["optimizers"].push_back({{"groups", parse_state(kept.groups)},
+                                   {"schedulers", schedulers_to(optimizers_.all()[i].schedulers)}});
   }
   state["precision"] = {{"name", precision_->name()}, {"state", precision_->state()}};
   state["data"] = data_ ? data_->state() : std::string{};
   state["module"] = module_json_;
-  state["log"] = {{"steps", book_to(steps)},
-                  {"steps_reported", steps_reported_},
-                  {"epochs", book_to(epochs)}};
+  state["log"] = {
+      {"steps", book_to(steps)}, {"steps_reported", steps_reported_}, {"epochs", book_to(epochs)}};
   return state.dump(-1, ' ', /*ensure_ascii=*/false, json::error_handler_t::strict);
 }
 
@@ -156,9 +154,7 @@ void torch_learner::handle(const hooks::on_load_checkpoint&) {
   module_->on_load_checkpoint(state.value("module", std::string{}));
 }
 
-void torch_learner::take_weights(const snapshot& from) {
-  strategy_->load_module_state(from.model);
-}
+void torch_learner::take_weights(const snapshot& from) { strategy_->load_module_state(from.model); }
 
 void torch_learner::take_everything(const snapshot& from) {
   const auto state = parse_state(from.state);

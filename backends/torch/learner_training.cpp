@@ -142,8 +142,8 @@ void torch_learner::handle(const hooks::optimizer_step& h) {
     inner();
     stop |= word_.stop;
     if (!loss_.defined() && strategy_->world() == 1) return at::Tensor{};
-    return at::scalar_tensor(word_.loss, loss_.defined() ? loss_.options().requires_grad(false)
-                                                         : at::TensorOptions{});
+    return at::scalar_tensor(
+        word_.loss, loss_.defined() ? loss_.options().requires_grad(false) : at::TensorOptions{});
   };
   module_->optimizer_step(h.at.epoch, h.at.batch, optimizer(), run);
   if (calls == 0)
@@ -232,7 +232,8 @@ void torch_learner::report_steps() {
 }
 
 void torch_learner::agree_on_stop() {
-  if (strategy_->reduce_boolean_decision(wants_stop_, /*all=*/false)) outcome_->word = run_word::stop;
+  if (strategy_->reduce_boolean_decision(wants_stop_, /*all=*/false))
+    outcome_->word = run_word::stop;
 }
 
 }  // namespace troupe

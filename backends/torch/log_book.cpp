@@ -21,8 +21,7 @@ using table = std::map<std::string, log_reduction>;
 // One line per name: the reduction's number, the name. Names may hold anything but a line's end.
 std::string text_of(const table& names) {
   std::string text;
-  for (const auto& [name, how] : names)
-    text += fmt::format("{}{}\n", static_cast<int>(how), name);
+  for (const auto& [name, how] : names) text += fmt::format("{}{}\n", static_cast<int>(how), name);
   return text;
 }
 
@@ -62,8 +61,7 @@ std::vector<table> exchange_tables(const byte_exchange& exchange, std::string mi
   mine.resize(width, '\n');
   std::vector<table> all;
   for (const auto& bytes : exchange(std::as_bytes(std::span{mine.data(), mine.size()})))
-    all.push_back(
-        table_of({reinterpret_cast<const char*>(bytes.data()), bytes.size()}));
+    all.push_back(table_of({reinterpret_cast<const char*>(bytes.data()), bytes.size()}));
   return all;
 }
 
@@ -72,8 +70,9 @@ std::vector<table> exchange_tables(const byte_exchange& exchange, std::string mi
   for (std::size_t rank = 0; rank < said.size(); ++rank) {
     std::vector<std::string> names;
     for (const auto& [name, how] : said[rank]) names.push_back('"' + name + '"');
-    lines.push_back(fmt::format("rank {} logged {}", rank,
-                                names.empty() ? "nothing" : fmt::format("{}", fmt::join(names, ", "))));
+    lines.push_back(
+        fmt::format("rank {} logged {}", rank,
+                    names.empty() ? "nothing" : fmt::format("{}", fmt::join(names, ", "))));
   }
   throw user_error(errc::job_failed,
                    fmt::format("{}: ranks that log between two reductions must log the same names "

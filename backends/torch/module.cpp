@@ -13,9 +13,9 @@ namespace {
 
 double number_of(const at::Tensor& tensor) {
   if (tensor.numel() == 1) return tensor.detach().item<double>();
-  throw user_error(errc::job_failed,
-                   fmt::format("log: a tensor of {} numbers is no number: reduce it to one",
-                               tensor.numel()));
+  throw user_error(
+      errc::job_failed,
+      fmt::format("log: a tensor of {} numbers is no number: reduce it to one", tensor.numel()));
 }
 
 }  // namespace
@@ -58,7 +58,8 @@ void module::lr_scheduler_step(scheduler& which, std::optional<double> metric) {
 // Remembers what users froze into eval mode for good, a batch norm for instance.
 void module::enter_evaluation() {
   modes_.clear();
-  for (const auto& one : modules(/*include_self=*/false)) modes_.emplace_back(one, one->is_training());
+  for (const auto& one : modules(/*include_self=*/false))
+    modes_.emplace_back(one, one->is_training());
   self_training_ = is_training();
   eval();
 }
@@ -81,8 +82,8 @@ void module::on_predict_model_eval() { enter_evaluation(); }
 void module::on_predict_model_train() { leave_evaluation(); }
 
 void module::on_validation_batch_start(const batch&, std::int64_t, std::int32_t) {}
-void module::on_validation_batch_end(const step_output&, const batch&, std::int64_t,
-                                     std::int32_t) {}
+void module::on_validation_batch_end(const step_output&, const batch&, std::int64_t, std::int32_t) {
+}
 void module::on_test_batch_start(const batch&, std::int64_t, std::int32_t) {}
 void module::on_test_batch_end(const step_output&, const batch&, std::int64_t, std::int32_t) {}
 void module::on_predict_batch_start(const batch&, std::int64_t, std::int32_t) {}

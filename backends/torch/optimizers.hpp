@@ -29,9 +29,9 @@ struct schedule {
   std::string monitor = "val/loss";  ///< plateau schedulers
 };
 
-/// One scheduler of LibTorch's, counting as PyTorch's do: it is asked for its first rates at once, so
-/// that its first move ends its first interval (LibTorch's own first move would change nothing). Its
-/// state is what it was fed: a scheduler made anew and fed the same again stands where this one
+/// One scheduler of LibTorch's, counting as PyTorch's do: it is asked for its first rates at once,
+/// so that its first move ends its first interval (LibTorch's own first move would change nothing).
+/// Its state is what it was fed: a scheduler made anew and fed the same again stands where this one
 /// does, a user's own included. Not thread-safe.
 class scheduler {
 public:
@@ -73,20 +73,17 @@ class optimizers {
 public:
   optimizers() = default;
   template <class O>
-    requires std::derived_from<O, torch::optim::Optimizer>
-  optimizers(O optimizer) {
+  requires std::derived_from<O, torch::optim::Optimizer> optimizers(O optimizer) {
     add(std::make_shared<O>(std::move(optimizer)));
   }
   template <class O>
-    requires std::derived_from<O, torch::optim::Optimizer>
-  optimizers(std::shared_ptr<O> optimizer) {
+  requires std::derived_from<O, torch::optim::Optimizer> optimizers(std::shared_ptr<O> optimizer) {
     add(std::move(optimizer));
   }
 
   optimizers& add(std::shared_ptr<torch::optim::Optimizer> optimizer);
   template <class O>
-    requires std::derived_from<O, torch::optim::Optimizer>
-  optimizers& add(O optimizer) {
+  requires std::derived_from<O, torch::optim::Optimizer> optimizers& add(O optimizer) {
     return add(std::shared_ptr<torch::optim::Optimizer>(std::make_shared<O>(std::move(optimizer))));
   }
   /// Makes `S(optimizer, arguments...)` for the optimizer added last.

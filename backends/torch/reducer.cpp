@@ -40,11 +40,11 @@ std::vector<std::int64_t> gradient_strides(const at::Tensor& parameter) {
 struct reducer::state : std::enable_shared_from_this<reducer::state> {
   struct member {
     parameter what;
-    at::Tensor place;            // in bucket memory; undefined while it takes no part
+    at::Tensor place;  // in bucket memory; undefined while it takes no part
     std::size_t in_bucket = 0;
-    bool taking_part = false;    // required a gradient when the buckets were laid out
-    bool placed = false;         // its gradient is (or was, in this window) in its place
-    int arrivals = 0;            // in the backward in progress
+    bool taking_part = false;  // required a gradient when the buckets were laid out
+    bool placed = false;       // its gradient is (or was, in this window) in its place
+    int arrivals = 0;          // in the backward in progress
     decltype(torch::autograd::impl::grad_accumulator(at::Tensor{})) accumulator;
   };
   struct bucket {
@@ -53,7 +53,7 @@ struct reducer::state : std::enable_shared_from_this<reducer::state> {
     at::Tensor all;   // gradients and word
     at::Tensor word;  // undefined: carries none
     std::size_t missing = 0;
-    work_ptr sum;     // in flight or done in this backward
+    work_ptr sum;  // in flight or done in this backward
   };
 
   std::vector<member> members;
@@ -148,13 +148,12 @@ void reducer::state::allocate(bucket& one, bool with_word) {
   const auto memory = world->allocate(std::max<std::size_t>(elements, 1) * width);
   const auto view = [&](std::size_t offset, at::IntArrayRef sizes, at::IntArrayRef strides) {
     return at::from_blob(
-        static_cast<std::byte*>(memory.get()) + offset * width, sizes, strides,
-        [memory](void*) {}, options_of);
+        static_cast<std::byte*>(memory.get()) + offset * width, sizes, strides, [memory](void*) {},
+        options_of);
   };
   one.all = view(0, {static_cast<std::int64_t>(elements)}, {1});
   one.all.zero_();
-  if (with_word)
-    one.word = view(word_at, {static_cast<std::int64_t>(elements - word_at)}, {1});
+  if (with_word) one.word = view(word_at, {static_cast<std::int64_t>(elements - word_at)}, {1});
   for (std::size_t i = 0; i < one.members.size(); ++i) {
     auto& held = members[one.members[i]];
     held.place = view(offsets[i], held.what.tensor.sizes(), gradient_strides(held.what.tensor));
@@ -206,10 +205,11 @@ bool reducer::state::settle(member& one) {
   if (!grad.defined()) return false;
   if (grad.is_same(one.place)) return true;
   if (grad.layout() != c10::kStrided)
-    throw user_error(errc::job_failed,
-                     fmt::format("parameter {} has a sparse gradient, which ranks cannot sum: build "
-                                 "its layer with sparse(false)",
-                                 one.what.name));
+    throw user_error(
+        errc::job_failed,
+        fmt::format("parameter {} has a sparse gradient, which ranks cannot sum: build "
+                    "its layer with sparse(false)",
+                    one.what.name));
   if (grad.const_data_ptr() != one.place.const_data_ptr()) {
     const at::NoGradGuard no_grad;
     one.place.copy_(grad);

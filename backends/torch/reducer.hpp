@@ -55,9 +55,9 @@ public:
     double loss = 0;
   };
   struct figures {
-    std::int64_t replaced = 0;  ///< gradients found outside of their bucket
-    std::int64_t early = 0;     ///< buckets that left while backward ran
-    std::int64_t rebuilt = 0;   ///< times the buckets were laid out anew
+    std::int64_t replaced = 0;         ///< gradients found outside of their bucket
+    std::int64_t early = 0;            ///< buckets that left while backward ran
+    std::int64_t rebuilt = 0;          ///< times the buckets were laid out anew
     std::vector<std::size_t> buckets;  ///< parameters of each, in the order in which they leave
   };
 

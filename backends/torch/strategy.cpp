@@ -38,8 +38,8 @@ void forget_scratch(torch::optim::Optimizer& optimizer) {
 
 reduction named_reduction(std::string_view name) {
   static constexpr std::pair<std::string_view, reduction> known[] = {
-      {"mean", reduction::mean}, {"avg", reduction::mean},        {"sum", reduction::sum},
-      {"min", reduction::min},   {"max", reduction::max},         {"product", reduction::product},
+      {"mean", reduction::mean},   {"avg", reduction::mean}, {"sum", reduction::sum},
+      {"min", reduction::min},     {"max", reduction::max},  {"product", reduction::product},
       {"prod", reduction::product}};
   std::string lower{name};
   for (auto& letter : lower)
@@ -58,7 +58,8 @@ value stack_each(const value& what, const std::function<at::Tensor(const at::Ten
   };
   if (what.empty()) return what;
   if (what.is<tensor_ptr>()) return boxed(stack(unboxed(what)));
-  if (const auto* yes = what.get_if<bool>()) return boxed(stack(at::scalar_tensor(*yes, at::kBool)));
+  if (const auto* yes = what.get_if<bool>())
+    return boxed(stack(at::scalar_tensor(*yes, at::kBool)));
   if (const auto* whole = what.get_if<std::int64_t>())
     return boxed(stack(at::scalar_tensor(*whole, at::kLong)));
   if (const auto* number = what.get_if<double>())
@@ -78,8 +79,7 @@ value stack_each(const value& what, const std::function<at::Tensor(const at::Ten
 
 strategy::strategy(strategy_parts parts) : parts_(std::move(parts)) {
   if (!parts_.environment)
-    parts_.environment =
-        std::make_shared<local_environment>(parts_.about.rank, parts_.about.world);
+    parts_.environment = std::make_shared<local_environment>(parts_.about.rank, parts_.about.world);
   if (!parts_.numbers) parts_.numbers = std::make_shared<precision>();
   if (!parts_.files) parts_.files = safetensors_checkpoints({});
 }
@@ -96,11 +96,11 @@ void strategy::connect(std::shared_ptr<troupe::module> which) { module_ = std::m
 void strategy::setup_environment() {
   const auto& e = *parts_.environment;
   if (e.rank() == parts_.about.rank && e.world() == parts_.about.world) return;
-  throw user_error(errc::membership,
-                   fmt::format("the {} environment says rank {} of {}, the job rank {} of {}: start "
-                               "as many ranks as the job has",
-                               e.name(), e.rank(), e.world(), parts_.about.rank,
-                               parts_.about.world));
+  throw user_error(
+      errc::membership,
+      fmt::format("the {} environment says rank {} of {}, the job rank {} of {}: start "
+                  "as many ranks as the job has",
+                  e.name(), e.rank(), e.world(), parts_.about.rank, parts_.about.world));
 }
 
 void strategy::bind(std::shared_ptr<communicator>, generation_id) {}
@@ -161,8 +161,7 @@ void strategy::zero_gradients(std::int32_t optimizer) {
 at::Tensor strategy::pre_backward(const at::Tensor& loss) { return numbers().pre_backward(loss); }
 
 step_word strategy::backward(const at::Tensor& loss, const backward_plan& plan) {
-  if (!plan.idle)
-    module_->backward(plan.weight == 1 ? loss : loss * plan.weight, plan.arguments);
+  if (!plan.idle) module_->backward(plan.weight == 1 ? loss : loss * plan.weight, plan.arguments);
   return {plan.wants_stop, plan.loss};
 }
 

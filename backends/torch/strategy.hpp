@@ -77,8 +77,8 @@ struct step_word {
 
 /// Created, called and destroyed in one lane. Members are called in the order of the hooks of their
 /// names. Collectives wait in the lane until they complete, or throw generation_closed,
-/// collective_timeout or collective_mismatch. Every member may be overridden; overrides usually call
-/// the base.
+/// collective_timeout or collective_mismatch. Every member may be overridden; overrides usually
+/// call the base.
 class strategy {
 public:
   explicit strategy(strategy_parts parts);
@@ -160,9 +160,9 @@ public:
                        const subgroup& among = {});
   /// Rank `source`'s value on all ranks; what the others pass is ignored.
   virtual value broadcast(const value& what, std::int32_t source = 0, const subgroup& among = {});
-  /// Every tensor and number of `what` becomes (members, ...), stacked by rank; containers are kept,
-  /// texts and users' types are refused. With `gradients`, backward gives rank r the sum over ranks
-  /// of the gradients of slice r.
+  /// Every tensor and number of `what` becomes (members, ...), stacked by rank; containers are
+  /// kept, texts and users' types are refused. With `gradients`, backward gives rank r the sum over
+  /// ranks of the gradients of slice r.
   virtual value all_gather(const value& what, bool gradients = false, const subgroup& among = {});
   virtual bool reduce_boolean_decision(bool decision, bool all = true, const subgroup& among = {});
   /// `deadline` 0: the generation's.

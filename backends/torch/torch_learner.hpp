@@ -200,7 +200,7 @@ private:
   std::int64_t window_first_ = 0;
   std::int64_t window_last_ = 0;
   step_word word_;
-  bool stepped_ = false;       // the batch in progress ended a step
+  bool stepped_ = false;        // the batch in progress ended a step
   bool steps_reported_ = true;  // nothing of the last step waits for the epoch's end
   bool wants_stop_ = false;
 

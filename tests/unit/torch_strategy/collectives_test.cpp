@@ -21,7 +21,7 @@ strategy_parts parts_of(std::int32_t rank, std::int32_t world) {
 std::vector<std::string> with_strategies(
     std::int32_t world, const std::function<void(std::int32_t rank, data_parallel& how)>& body) {
   std::vector<std::string> said;
-  for (const auto& error : on_ranks(world, [&](auto rank, const auto& group) {
+  for (const auto& error : on_ranks(world, [&](auto rank, const auto&group) {
          data_parallel how{parts_of(rank, world)};
          how.bind(group, generation_id{1});
          body(rank, how);
@@ -71,8 +71,8 @@ TEST_CASE("reduce: means of integers are cut, what is no tensor stays, unknown w
       throw std::runtime_error("something that is no tensor changed");
   }));
   CHECK(equal(whole[0], torch::tensor({1, 3, 4}).to(at::kLong)));
-  const auto said = with_strategies(
-      2, [&](auto rank, auto& how) { how.reduce(ramp(rank), "average", {}); });
+  const auto said =
+      with_strategies(2, [&](auto rank, auto& how) { how.reduce(ramp(rank), "average", {}); });
   CHECK(said[0].find("\"average\": use mean, avg") != std::string::npos);
   CHECK_THROWS_AS((single_device{parts_of(0, 1)}.reduce(ramp(0), "median")), user_error);
 }
@@ -118,13 +118,15 @@ TEST_CASE("all_gather stacks tensors and numbers, and keeps containers") {
   for (const auto world : {1, 3}) {
     std::vector<value> got(world);
     require_nothing(with_strategies(world, [&](auto rank, auto& how) {
-      got[rank] = how.all_gather(value_list{{ramp(rank), rank, value_tuple{{rank * 0.5}}}}, false, {});
+      got[rank] =
+          how.all_gather(value_list{{ramp(rank), rank, value_tuple{{rank * 0.5}}}}, false, {});
     }));
     for (const auto& v : got) {
       const auto& items = v.get_if<value_list>()->items;
       CHECK(unboxed(items[0]).sizes() == at::IntArrayRef{world, 3});
       CHECK(equal(items[1], torch::arange(world)));
-      CHECK(equal(items[2].get_if<value_tuple>()->items[0], torch::arange(world).to(at::kDouble) * 0.5));
+      CHECK(equal(items[2].get_if<value_tuple>()->items[0],
+                  torch::arange(world).to(at::kDouble) * 0.5));
     }
   }
   const auto said = with_strategies(2, [](auto, auto& how) { how.all_gather("text", false, {}); });
@@ -213,8 +215,8 @@ TEST_CASE("a batch keeps its type on its way to the device; users' types have th
   const auto t = torch::ones({2});
   const value mine{value_user{std::make_shared<const std::any>(own{})}};
   const value strange{value_user{std::make_shared<const std::any>(std::string{"x"})}};
-  const value sent = value_tuple{{boxed(t), value_list{{1, "two"}},
-                                  value_map{{{"a", boxed(t)}, {"mine", mine}}}, strange}};
+  const value sent = value_tuple{
+      {boxed(t), value_list{{1, "two"}}, value_map{{{"a", boxed(t)}, {"mine", mine}}}, strange}};
   const auto got = how.batch_to_device(sent, 0);
   const auto& items = got.get_if<value_tuple>()->items;
   CHECK(unboxed(items[0]).is_same(t));

@@ -44,8 +44,8 @@ TEST_CASE("clipping sees the reduced gradients") {
   const auto data = std::make_shared<table_data>(24);
   auto options = quick(2, 6, 4);
   options.gradient_clip_val = 0.01;
-  options.gradient_clip_algorithm = GENERATE(hooks::clip_gradients::algorithm::norm,
-                                             hooks::clip_gradients::algorithm::value);
+  options.gradient_clip_algorithm =
+      GENERATE(hooks::clip_gradients::algorithm::norm, hooks::clip_gradients::algorithm::value);
   auto alone = options;
   alone.ranks = 1;
   alone.batch_size = 12;
@@ -154,8 +154,8 @@ TEST_CASE("a .grad that users replace, drop or zero is put right") {
 namespace {
 
 struct sparse_layer : module {
-  torch::nn::Embedding table =
-      register_module("table", torch::nn::Embedding(torch::nn::EmbeddingOptions(8, 2).sparse(true)));
+  torch::nn::Embedding table = register_module(
+      "table", torch::nn::Embedding(torch::nn::EmbeddingOptions(8, 2).sparse(true)));
   step_output training_step(const batch& b, std::int64_t) override {
     return table->forward((b[0] * 0).to(at::kLong)).sum();
   }
@@ -163,7 +163,9 @@ struct sparse_layer : module {
 };
 
 struct fails_in_backward : torch::autograd::Function<fails_in_backward> {
-  static at::Tensor forward(torch::autograd::AutogradContext*, const at::Tensor& x) { return x * 1; }
+  static at::Tensor forward(torch::autograd::AutogradContext*, const at::Tensor& x) {
+    return x * 1;
+  }
   static torch::autograd::variable_list backward(torch::autograd::AutogradContext*,
                                                  const torch::autograd::variable_list&) {
     throw std::runtime_error("the middle of backward");
@@ -182,8 +184,7 @@ struct breaks_on_rank_1 : regression {
 
 TEST_CASE("a sparse gradient is refused by name, after backward") {
   const auto data = std::make_shared<table_data>(16);
-  const auto ends =
-      run_job({.recipe = recipe_for<sparse_layer>(data), .options = quick(2, 4, 3)});
+  const auto ends = run_job({.recipe = recipe_for<sparse_layer>(data), .options = quick(2, 4, 3)});
   for (const auto& end : ends)
     CHECK(text_of(end.error).find("table.weight has a sparse gradient") != std::string::npos);
 }
@@ -221,8 +222,8 @@ struct twice_in_one : regression {
 torch_plugins without_overlap() {
   torch_plugins plugins;
   plugins.strategies["data_parallel"] = [](strategy_parts parts) {
-    return std::make_unique<data_parallel>(
-        std::move(parts), data_parallel_options{.gradients = {.overlap = false}});
+    return std::make_unique<data_parallel>(std::move(parts),
+                                           data_parallel_options{.gradients = {.overlap = false}});
   };
   return plugins;
 }
@@ -264,8 +265,8 @@ TEST_CASE("an optimizer that calls its closure often sees the same on all ranks"
         1e-4);
   // The last batch leaves rank 2 without samples.
   options = quick(3, 6, 4);
-  CHECK(distance(trained<regression>(options, data, how), by_hand<regression>(options, *data, how)) <
-        1e-4);
+  CHECK(distance(trained<regression>(options, data, how),
+                 by_hand<regression>(options, *data, how)) < 1e-4);
   options.accumulate_grad_batches = 2;
   const auto refused = run_job({.recipe = recipe_for<regression>(data, how), .options = options});
   CHECK(text_of(refused[0].error).find("accumulate_grad_batches") != std::string::npos);
@@ -305,8 +306,7 @@ struct many_layers : regression {
     for (int i = 0; i < 6; ++i) net->push_back(torch::nn::Linear(1, 1));
   }
   void on_train_end() override {
-    if (rank() == 0)
-      seen = dynamic_cast<data_parallel&>(*strategy_in_use()).gradient_figures();
+    if (rank() == 0) seen = dynamic_cast<data_parallel&>(*strategy_in_use()).gradient_figures();
   }
   static inline reducer::figures seen;
 };

@@ -33,13 +33,34 @@ struct own_strategy : data_parallel {
   }
 
   std::string_view name() const override { return "own"; }
-  bool late_optimizers() const override { note("late_optimizers"); return true; }
-  bool restores_optimizers() const override { note("restores_optimizers"); return true; }
-  bool restore_checkpoint_after_setup() const override { note("restore_after"); return true; }
-  c10::Device root_device() const override { note("root_device"); return c10::kCPU; }
-  void connect(std::shared_ptr<troupe::module> m) override { note("connect"); data_parallel::connect(m); }
-  void setup_environment() override { note("setup_environment"); data_parallel::setup_environment(); }
-  void setup(stage s) override { note("setup"); data_parallel::setup(s); }
+  bool late_optimizers() const override {
+    note("late_optimizers");
+    return true;
+  }
+  bool restores_optimizers() const override {
+    note("restores_optimizers");
+    return true;
+  }
+  bool restore_checkpoint_after_setup() const override {
+    note("restore_after");
+    return true;
+  }
+  c10::Device root_device() const override {
+    note("root_device");
+    return c10::kCPU;
+  }
+  void connect(std::shared_ptr<troupe::module> m) override {
+    note("connect");
+    data_parallel::connect(m);
+  }
+  void setup_environment() override {
+    note("setup_environment");
+    data_parallel::setup_environment();
+  }
+  void setup(stage s) override {
+    note("setup");
+    data_parallel::setup(s);
+  }
   struct open : precision::context {
     explicit open(calls_ptr seen) : seen(std::move(seen)) {}
     ~open() override { seen->note("context_closed"); }
@@ -49,8 +70,14 @@ struct own_strategy : data_parallel {
     note("model_sharded_context");
     return data_parallel::rank() == 0 ? std::make_unique<open>(seen_) : nullptr;
   }
-  void model_to_device() override { note("model_to_device"); data_parallel::model_to_device(); }
-  void setup_optimizers(optimizers& o) override { note("setup_optimizers"); data_parallel::setup_optimizers(o); }
+  void model_to_device() override {
+    note("model_to_device");
+    data_parallel::model_to_device();
+  }
+  void setup_optimizers(optimizers& o) override {
+    note("setup_optimizers");
+    data_parallel::setup_optimizers(o);
+  }
   void setup_precision() override { note("setup_precision"); }
   void pre_dispatch() override { note("pre_dispatch"); }
   void dispatch() override { note("dispatch"); }
@@ -60,31 +87,107 @@ struct own_strategy : data_parallel {
     if (s == stage::train) how.shuffle = false;
     return how;
   }
-  value batch_to_device(const value& b, std::int32_t d) override { note("batch_to_device"); return data_parallel::batch_to_device(b, d); }
-  step_output training_step(const batch& b, std::int64_t i) override { note("training_step"); return data_parallel::training_step(b, i); }
-  step_output validation_step(const batch& b, std::int64_t i) override { note("validation_step"); return data_parallel::validation_step(b, i); }
-  step_output training_step_end(step_output o) override { note("training_step_end"); return o; }
-  step_output validation_step_end(step_output o) override { note("validation_step_end"); return o; }
-  void zero_gradients(std::int32_t o) override { note("zero_gradients"); data_parallel::zero_gradients(o); }
-  at::Tensor pre_backward(const at::Tensor& l) override { note("pre_backward"); return data_parallel::pre_backward(l); }
-  step_word backward(const at::Tensor& l, const backward_plan& p) override { note("backward"); return data_parallel::backward(l, p); }
-  at::Tensor post_backward(const at::Tensor& l) override { note("post_backward"); return data_parallel::post_backward(l); }
-  void clip_gradients(torch::optim::Optimizer& o, double limit, hooks::clip_gradients::algorithm how) override { note("clip_gradients"); data_parallel::clip_gradients(o, limit, how); }
-  void optimizer_step(torch::optim::Optimizer& o, const step_closure& c) override { note("optimizer_step"); data_parallel::optimizer_step(o, c); }
-  void synchronize_buffers() override { note("synchronize_buffers"); data_parallel::synchronize_buffers(); }
-  value reduce(const value& v, std::string_view op, const subgroup& g) override { note("reduce"); return data_parallel::reduce(v, op, g); }
-  value broadcast(const value& v, std::int32_t s, const subgroup& g) override { note("broadcast"); return data_parallel::broadcast(v, s, g); }
-  value all_gather(const value& v, bool gr, const subgroup& g) override { note("all_gather"); return data_parallel::all_gather(v, gr, g); }
-  bool reduce_boolean_decision(bool d, bool all, const subgroup& g) override { note("reduce_boolean_decision"); return data_parallel::reduce_boolean_decision(d, all, g); }
-  void barrier(std::string_view l, std::chrono::nanoseconds d, const subgroup& g) override { note("barrier"); data_parallel::barrier(l, d, g); }
-  std::vector<std::vector<std::byte>> gather_bytes(std::span<const std::byte> m) override { note("gather_bytes"); return data_parallel::gather_bytes(m); }
-  std::vector<tensor_blob> module_state() override { note("module_state"); return data_parallel::module_state(); }
-  void load_module_state(const std::vector<tensor_blob>& s) override { note("load_module_state"); data_parallel::load_module_state(s); }
-  troupe::optimizer_state optimizer_state(std::int32_t i) override { note("optimizer_state"); return data_parallel::optimizer_state(i); }
-  snapshot_ptr save_checkpoint(snapshot_ptr s, const value& o) override { note("save_checkpoint"); return data_parallel::save_checkpoint(s, o); }
-  snapshot load_checkpoint(const std::string&) override { note("load_checkpoint"); return *kept; }
-  value add_to_queue(const metrics&) override { note("add_to_queue"); return "mine"; }
-  void teardown(bool orderly) override { note("teardown"); data_parallel::teardown(orderly); }
+  value batch_to_device(const value& b, std::int32_t d) override {
+    note("batch_to_device");
+    return data_parallel::batch_to_device(b, d);
+  }
+  step_output training_step(const batch& b, std::int64_t i) override {
+    note("training_step");
+    return data_parallel::training_step(b, i);
+  }
+  step_output validation_step(const batch& b, std::int64_t i) override {
+    note("validation_step");
+    return data_parallel::validation_step(b, i);
+  }
+  step_output training_step_end(step_output o) override {
+    note("training_step_end");
+    return o;
+  }
+  step_output validation_step_end(step_output o) override {
+    note("validation_step_end");
+    return o;
+  }
+  void zero_gradients(std::int32_t o) override {
+    note("zero_gradients");
+    data_parallel::zero_gradients(o);
+  }
+  at::Tensor pre_backward(const at::Tensor& l) override {
+    note("pre_backward");
+    return data_parallel::pre_backward(l);
+  }
+  step_word backward(const at::Tensor& l, const backward_plan& p) override {
+    note("backward");
+    return data_parallel::backward(l, p);
+  }
+  at::Tensor post_backward(const at::Tensor& l) override {
+    note("post_backward");
+    return data_parallel::post_backward(l);
+  }
+  void clip_gradients(torch::optim::Optimizer& o, double limit,
+                      hooks::clip_gradients::algorithm how) override {
+    note("clip_gradients");
+    data_parallel::clip_gradients(o, limit, how);
+  }
+  void optimizer_step(torch::optim::Optimizer& o, const step_closure& c) override {
+    note("optimizer_step");
+    data_parallel::optimizer_step(o, c);
+  }
+  void synchronize_buffers() override {
+    note("synchronize_buffers");
+    data_parallel::synchronize_buffers();
+  }
+  value reduce(const value& v, std::string_view op, const subgroup& g) override {
+    note("reduce");
+    return data_parallel::reduce(v, op, g);
+  }
+  value broadcast(const value& v, std::int32_t s, const subgroup& g) override {
+    note("broadcast");
+    return data_parallel::broadcast(v, s, g);
+  }
+  value all_gather(const value& v, bool gr, const subgroup& g) override {
+    note("all_gather");
+    return data_parallel::all_gather(v, gr, g);
+  }
+  bool reduce_boolean_decision(bool d, bool all, const subgroup& g) override {
+    note("reduce_boolean_decision");
+    return data_parallel::reduce_boolean_decision(d, all, g);
+  }
+  void barrier(std::string_view l, std::chrono::nanoseconds d, const subgroup& g) override {
+    note("barrier");
+    data_parallel::barrier(l, d, g);
+  }
+  std::vector<std::vector<std::byte>> gather_bytes(std::span<const std::byte> m) override {
+    note("gather_bytes");
+    return data_parallel::gather_bytes(m);
+  }
+  std::vector<tensor_blob> module_state() override {
+    note("module_state");
+    return data_parallel::module_state();
+  }
+  void load_module_state(const std::vector<tensor_blob>& s) override {
+    note("load_module_state");
+    data_parallel::load_module_state(s);
+  }
+  troupe::optimizer_state optimizer_state(std::int32_t i) override {
+    note("optimizer_state");
+    return data_parallel::optimizer_state(i);
+  }
+  snapshot_ptr save_checkpoint(snapshot_ptr s, const value& o) override {
+    note("save_checkpoint");
+    return data_parallel::save_checkpoint(s, o);
+  }
+  snapshot load_checkpoint(const std::string&) override {
+    note("load_checkpoint");
+    return *kept;
+  }
+  value add_to_queue(const metrics&) override {
+    note("add_to_queue");
+    return "mine";
+  }
+  void teardown(bool orderly) override {
+    note("teardown");
+    data_parallel::teardown(orderly);
+  }
 
   static inline snapshot_ptr kept;
   calls_ptr seen_;
@@ -134,16 +237,47 @@ TEST_CASE("a user's strategy overrides every member and is asked at every hook")
        .resume = "anywhere"});
   CHECK(ends[0].loop.steps == 4);
   CHECK(ends[0].queued.back() == value{"mine"});
-  for (const auto* member :
-       {"late_optimizers", "restores_optimizers", "restore_after", "root_device", "connect",
-        "setup_environment", "setup", "model_sharded_context", "context_closed", "model_to_device",
-        "setup_optimizers", "setup_precision", "pre_dispatch", "dispatch", "post_dispatch",
-        "process_dataloader", "batch_to_device", "training_step", "validation_step",
-        "training_step_end", "validation_step_end", "zero_gradients", "pre_backward", "backward",
-        "post_backward", "clip_gradients", "optimizer_step", "synchronize_buffers", "reduce",
-        "broadcast", "all_gather", "reduce_boolean_decision", "barrier", "gather_bytes",
-        "module_state", "load_module_state", "optimizer_state", "save_checkpoint",
-        "load_checkpoint", "add_to_queue", "teardown"}) {
+  for (const auto* member : {"late_optimizers",
+                             "restores_optimizers",
+                             "restore_after",
+                             "root_device",
+                             "connect",
+                             "setup_environment",
+                             "setup",
+                             "model_sharded_context",
+                             "context_closed",
+                             "model_to_device",
+                             "setup_optimizers",
+                             "setup_precision",
+                             "pre_dispatch",
+                             "dispatch",
+                             "post_dispatch",
+                             "process_dataloader",
+                             "batch_to_device",
+                             "training_step",
+                             "validation_step",
+                             "training_step_end",
+                             "validation_step_end",
+                             "zero_gradients",
+                             "pre_backward",
+                             "backward",
+                             "post_backward",
+                             "clip_gradients",
+                             "optimizer_step",
+                             "synchronize_buffers",
+                             "reduce",
+                             "broadcast",
+                             "all_gather",
+                             "reduce_boolean_decision",
+                             "barrier",
+                             "gather_bytes",
+                             "module_state",
+                             "load_module_state",
+                             "optimizer_state",
+                             "save_checkpoint",
+                             "load_checkpoint",
+                             "add_to_queue",
+                             "teardown"}) {
     CAPTURE(member);
     CHECK(seen->calls[member] > 0);
   }
@@ -215,8 +349,14 @@ struct diary : regression {
   void teardown(stage) override { note("teardown"); }
   void on_fit_start() override { note("on_fit_start"); }
   void on_fit_end() override { note("on_fit_end"); }
-  value on_before_batch_transfer(value b, std::int32_t) override { note("before_transfer"); return b; }
-  value on_after_batch_transfer(value b, std::int32_t) override { note("after_transfer"); return b; }
+  value on_before_batch_transfer(value b, std::int32_t) override {
+    note("before_transfer");
+    return b;
+  }
+  value on_after_batch_transfer(value b, std::int32_t) override {
+    note("after_transfer");
+    return b;
+  }
   void on_train_start() override { note("on_train_start"); }
   void on_train_end() override { note("on_train_end"); }
   void on_train_epoch_start(std::int64_t) override { note("on_train_epoch_start"); }
@@ -225,40 +365,74 @@ struct diary : regression {
     note("on_train_batch_start");
     return batch_word::undecided;
   }
-  void on_train_batch_end(const step_output&, const batch&, std::int64_t) override { note("on_train_batch_end"); }
-  step_output training_step(const batch& b, std::int64_t i) override { note("training_step"); return regression::training_step(b, i); }
-  step_output training_step_end(step_output o) override { note("training_step_end"); return o; }
+  void on_train_batch_end(const step_output&, const batch&, std::int64_t) override {
+    note("on_train_batch_end");
+  }
+  step_output training_step(const batch& b, std::int64_t i) override {
+    note("training_step");
+    return regression::training_step(b, i);
+  }
+  step_output training_step_end(step_output o) override {
+    note("training_step_end");
+    return o;
+  }
   void on_before_zero_grad(torch::optim::Optimizer&) override { note("on_before_zero_grad"); }
-  void optimizer_zero_grad(std::int64_t, std::int64_t, torch::optim::Optimizer&) override { note("optimizer_zero_grad"); }
+  void optimizer_zero_grad(std::int64_t, std::int64_t, torch::optim::Optimizer&) override {
+    note("optimizer_zero_grad");
+  }
   void on_before_backward(const at::Tensor&) override { note("on_before_backward"); }
-  void backward(const at::Tensor& l, const value& a) override { note("backward"); module::backward(l, a); }
+  void backward(const at::Tensor& l, const value& a) override {
+    note("backward");
+    module::backward(l, a);
+  }
   void on_after_backward() override { note("on_after_backward"); }
-  void on_before_optimizer_step(torch::optim::Optimizer&) override { note("on_before_optimizer_step"); }
+  void on_before_optimizer_step(torch::optim::Optimizer&) override {
+    note("on_before_optimizer_step");
+  }
   void configure_gradient_clipping(torch::optim::Optimizer& o, double l, clipping h) override {
     note("configure_gradient_clipping");
     module::configure_gradient_clipping(o, l, h);
   }
-  void optimizer_step(std::int64_t e, std::int64_t i, torch::optim::Optimizer& o, const step_closure& c) override {
+  void optimizer_step(std::int64_t e, std::int64_t i, torch::optim::Optimizer& o,
+                      const step_closure& c) override {
     note("optimizer_step");
     module::optimizer_step(e, i, o, c);
   }
   void on_sanity_check_start() override { note("on_sanity_check_start"); }
   void on_sanity_check_end() override { note("on_sanity_check_end"); }
   void on_validation_model_zero_grad() override { note("on_validation_model_zero_grad"); }
-  void on_validation_model_eval() override { note("on_validation_model_eval"); module::on_validation_model_eval(); }
-  void on_validation_model_train() override { note("on_validation_model_train"); module::on_validation_model_train(); }
+  void on_validation_model_eval() override {
+    note("on_validation_model_eval");
+    module::on_validation_model_eval();
+  }
+  void on_validation_model_train() override {
+    note("on_validation_model_train");
+    module::on_validation_model_train();
+  }
   void on_validation_start() override { note("on_validation_start"); }
   void on_validation_end() override { note("on_validation_end"); }
   void on_validation_epoch_start() override { note("on_validation_epoch_start"); }
   void on_validation_epoch_end() override { note("on_validation_epoch_end"); }
-  void on_validation_batch_start(const batch&, std::int64_t, std::int32_t) override { note("on_validation_batch_start"); }
-  void on_validation_batch_end(const step_output&, const batch&, std::int64_t, std::int32_t) override { note("on_validation_batch_end"); }
+  void on_validation_batch_start(const batch&, std::int64_t, std::int32_t) override {
+    note("on_validation_batch_start");
+  }
+  void on_validation_batch_end(const step_output&, const batch&, std::int64_t,
+                               std::int32_t) override {
+    note("on_validation_batch_end");
+  }
   step_output validation_step(const batch&, std::int64_t) override {
-    note(is_training() || at::GradMode::is_enabled() ? "validation_step in the wrong mode" : "validation_step");
+    note(is_training() || at::GradMode::is_enabled() ? "validation_step in the wrong mode"
+                                                     : "validation_step");
     return {};
   }
-  step_output validation_step_end(step_output o) override { note("validation_step_end"); return o; }
-  std::string on_save_checkpoint() override { note("on_save_checkpoint"); return {}; }
+  step_output validation_step_end(step_output o) override {
+    note("validation_step_end");
+    return o;
+  }
+  std::string on_save_checkpoint() override {
+    note("on_save_checkpoint");
+    return {};
+  }
 
   std::shared_ptr<std::vector<std::string>> into_;
 };
@@ -273,18 +447,11 @@ TEST_CASE("a module hears every hook in Lightning's order") {
   options.max_epochs = 1;
   options.gradient_clip_val = 1;
   run_good_job({.recipe = recipe_for<diary>(data, said), .options = options});
-  const std::vector<std::string> validation{"on_validation_model_eval",
-                                            "on_validation_start",
-                                            "on_validation_epoch_start",
-                                            "before_transfer",
-                                            "after_transfer",
-                                            "on_validation_batch_start",
-                                            "validation_step",
-                                            "validation_step_end",
-                                            "on_validation_batch_end",
-                                            "on_validation_epoch_end",
-                                            "on_validation_end",
-                                            "on_validation_model_train"};
+  const std::vector<std::string> validation{
+      "on_validation_model_eval", "on_validation_start", "on_validation_epoch_start",
+      "before_transfer",          "after_transfer",      "on_validation_batch_start",
+      "validation_step",          "validation_step_end", "on_validation_batch_end",
+      "on_validation_epoch_end",  "on_validation_end",   "on_validation_model_train"};
   std::vector<std::string> expected{"prepare_data", "setup", "configure_model", "on_fit_start",
                                     "on_sanity_check_start"};
   if (said->at(5) == "on_validation_model_zero_grad") expected.push_back(said->at(5));
@@ -335,8 +502,9 @@ TEST_CASE("a spawned function gets its rank first, its arguments, and collective
     return static_cast<double>(mine);
   };
   auto options = quick(3, 1, 0);
-  const auto ends = run_good_job(
-      {.recipe = call_recipe(sum, 10, std::string{"rank "}), .options = options, .purpose = stage::call});
+  const auto ends = run_good_job({.recipe = call_recipe(sum, 10, std::string{"rank "}),
+                                  .options = options,
+                                  .purpose = stage::call});
   for (int rank = 0; rank < 3; ++rank) {
     CHECK(ends[rank].result == value{33.0});
     CHECK(ends[rank].queued == std::vector<value>{"rank " + std::to_string(rank)});

@@ -31,7 +31,8 @@ public:
     }
   };
 
-  explicit table_data(std::int64_t samples, std::int64_t features = 4, std::int64_t validation = 0) {
+  explicit table_data(std::int64_t samples, std::int64_t features = 4,
+                      std::int64_t validation = 0) {
     rank_random draws{17};
     const random_scope scope{draws};
     train_ = make(samples, features);
@@ -117,10 +118,8 @@ inline double distance(const std::map<std::string, at::Tensor>& a,
   for (const auto& [name, tensor] : a) {
     if (!b.contains(name)) return INFINITY;
     if (tensor.numel() > 0)
-      most = std::max(most, (tensor.to(at::kDouble) - b.at(name).to(at::kDouble))
-                                .abs()
-                                .max()
-                                .item<double>());
+      most = std::max(
+          most, (tensor.to(at::kDouble) - b.at(name).to(at::kDouble)).abs().max().item<double>());
   }
   return most;
 }
@@ -140,9 +139,8 @@ inline trainer_options quick(std::int32_t ranks, std::int64_t batch_size, std::i
 template <class Module, class... Arguments>
 std::map<std::string, at::Tensor> trained(const trainer_options& options, data_ptr data,
                                           Arguments... arguments) {
-  const auto ends =
-      run_good_job({.recipe = recipe_for<Module>(std::move(data), std::move(arguments)...),
-                    .options = options});
+  const auto ends = run_good_job(
+      {.recipe = recipe_for<Module>(std::move(data), std::move(arguments)...), .options = options});
   return weights_of(ends[0].snapshot);
 }
 

@@ -103,9 +103,9 @@ TEST_CASE("evaluation weighs by true counts: every sample once") {
   const random_scope scope{draws};
   regression same;
   same.eval();
-  const auto loss = fn::mse_loss(same.net->forward(data->held_out().inputs),
-                                 data->held_out().targets, {})
-                        .item<double>();
+  const auto loss =
+      fn::mse_loss(same.net->forward(data->held_out().inputs), data->held_out().targets, {})
+          .item<double>();
   const auto name = purpose == stage::test ? "test/loss" : "val/loss";
   const auto& got = ends[0].result.get_if<value_map>()->items;
   CHECK(*got.at(name).get_if<double>() == Approx(loss).epsilon(1e-6));
@@ -270,8 +270,8 @@ TEST_CASE("a map's loss trains like a loss, and training_step_end may replace it
     }
   };
   const auto data = std::make_shared<table_data>(24);
-  CHECK(distance(trained<mapped>(quick(2, 3, 4), data),
-                 trained<regression>(quick(2, 3, 4), data)) < 1e-6);
+  CHECK(distance(trained<mapped>(quick(2, 3, 4), data), trained<regression>(quick(2, 3, 4), data)) <
+        1e-6);
 }
 
 // --- state ---------------------------------------------------------------------------------------
@@ -353,13 +353,13 @@ TEST_CASE("a run may begin with given weights; weights that do not fit are named
   const auto ends = run_good_job({.recipe = recipe_for<regression>(data), .options = options});
   auto started = options;
   started.max_steps = 0;
-  const auto again = run_good_job({.recipe = recipe_for<regression>(data),
-                                   .options = started,
-                                   .initial = ends[0].snapshot});
+  const auto again = run_good_job(
+      {.recipe = recipe_for<regression>(data), .options = started, .initial = ends[0].snapshot});
   CHECK(distance(weights_of(ends[0].snapshot), weights_of(again[0].snapshot)) == 0);
-  const auto other = run_job({.recipe = recipe_for<regression>(data, regression::choices{.features = 5}),
-                              .options = started,
-                              .initial = ends[0].snapshot});
+  const auto other =
+      run_job({.recipe = recipe_for<regression>(data, regression::choices{.features = 5}),
+               .options = started,
+               .initial = ends[0].snapshot});
   CHECK_THAT(text_of(other[0].error), Catch::Contains("net.0.weight"));
 }
 
@@ -371,8 +371,8 @@ TEST_CASE("a module that differs from rank to rank is refused at the start") {
     }
     uneven() : regression(next()) {}
   };
-  const auto ends = run_job({.recipe = recipe_for<uneven>(std::make_shared<table_data>(16)),
-                             .options = quick(2, 4, 4)});
+  const auto ends = run_job(
+      {.recipe = recipe_for<uneven>(std::make_shared<table_data>(16)), .options = quick(2, 4, 4)});
   CHECK_THAT(text_of(ends[0].error), Catch::Contains("rank 1's module"));
 }
 
@@ -430,6 +430,8 @@ TEST_CASE("the queue copies deeply, keeps dtypes and order") {
     CHECK(unboxed(items[2]).scalar_type() == at::kBFloat16);
     CHECK_FALSE(unboxed(items[1]).requires_grad());
   }
-  const auto weight = [&](int i) { return unboxed(ends[0].queued[i].get_if<value_tuple>()->items[1]); };
+  const auto weight = [&](int i) {
+    return unboxed(ends[0].queued[i].get_if<value_tuple>()->items[1]);
+  };
   CHECK_FALSE(weight(0).equal(weight(1)));
 }
