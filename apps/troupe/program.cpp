@@ -30,8 +30,8 @@ constexpr const char* examples = R"(Examples:
 
 Every flag has a key in the TOML file and a TROUPE_ variable; the later wins: default, file,
 variable, flag. Exit codes: 0 done, 1 the job failed, 2 bad usage, 3 bad configuration,
-4 membership, 5 checkpoint, 6 communicator or device, 70 internal error, 75 stopped early,
-130 and 143 stopped by SIGINT and SIGTERM with work saved.)";
+4 membership, 5 checkpoint, 6 communicator or device, 70 internal error, 75 stopped early, 130 and
+143 stopped by SIGINT and SIGTERM with work saved.)";
 
 schema schema_of(const catalog& learning) {
   schema_names names;

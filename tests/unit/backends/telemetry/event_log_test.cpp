@@ -44,8 +44,8 @@ TEST_CASE("an event has a time, a name, a place and details", "[events]") {
   const auto lines = lines_of(path);
   REQUIRE(lines.size() == 2);
   CHECK(lines[0] == nlohmann::json::parse(R"({"time":"2026-11-21T12:00:00.007Z",
-    "event":"checkpoint_written","rank":null,"generation":1,
-    "step":937,"details":{"path":"a\"b"}})"));
+    "event":"checkpoint_written","rank":null,"generation":1,"step":937,
+    "details":{"path":"a\"b"}})"));
   CHECK(lines[1]["rank"] == 0);
   CHECK(lines[1]["generation"].is_null());
   CHECK(lines[1]["step"].is_null());

@@ -1,0 +1,107 @@
+"""A throw in every hook that runs: exit code 1, the first cause in result.json, nothing hangs."""
+
+import json
+import os
+import signal
+
+from troupe_program import (Traced, check, check_code, check_equal, check_in, fit, main, result_of)
+
+# Every hook of a fit: sanity check, accumulation, clipping, validation, a checkpoint, a test.
+SHORT = ["--max-epochs", 1, "--limit-train-batches", 2, "--limit-val-batches", 1, "--limit-test-batches", 1,
+         "--num-sanity-val-batches", 1, "--gradient-clip-val", 1]
+
+
+def hooks_that_run(folder):
+    trace = os.path.join(folder, "trace.jsonl")
+    check_code(fit(os.path.join(folder, "traced"), *SHORT, "--trace-hooks", trace), 0)
+    with open(trace, encoding="utf-8") as f:
+        entries = [json.loads(line) for line in f]
+    return [list(dict.fromkeys(e["hook"] for e in entries if e["rank"] == rank)) for rank in (0, 1)]
+
+
+def story_a_throw_in_each_hook_of_each_rank(folder):
+    ranks = hooks_that_run(folder)
+    check(len(ranks[0]) > 45, ranks[0])
+    for rank, names in enumerate(ranks):
+        for name in names:
+            run = os.path.join(folder, f"{name}-{rank}")
+            ended = check_code(fit(run, *SHORT, "--fault", f"throw@rank={rank},hook={name},what=drill in {name}"), 1)
+            failure = result_of(run)["failure"]
+            check_equal(result_of(run)["status"], "failed", ended)
+            check_equal([failure[k] for k in ("type", "what", "rank", "hook")],
+                        ["troupe::injected_fault", f"drill in {name}", rank, name], ended)
+            check_in(f"rank {rank} failed in {name}", ended.err)
+            check(all(o["type"] != "troupe::injected_fault" for o in failure["others"]), failure)
+
+
+def story_a_second_throw_in_on_exception_follows_the_first(folder):
+    run = os.path.join(folder, "run")
+    check_code(fit(run, *SHORT, "--fault", "throw@rank=0,hook=backward,what=first", "--fault",
+                   "throw@rank=1,hook=on_exception,what=second"), 1)
+    failure = result_of(run)["failure"]
+    check_equal((failure["what"], failure["rank"]), ("first", 0))
+    check_in("second", [o["what"] for o in failure["others"]])
+
+
+def story_a_throw_at_a_step_names_the_step(folder):
+    run = os.path.join(folder, "run")
+    check_code(fit(run, "--fault", "throw@rank=1,hook=optimizer_step,step=20,what=at twenty, sharp"), 1)
+    failure = result_of(run)["failure"]
+    check_equal((failure["step"], failure["epoch"], failure["what"]), (20, 1, "at twenty, sharp"))
+    check_equal(failure["generation"], 1)
+
+
+def story_other_kinds_end_the_whole_program(folder):
+    for kind, code in (("abort", -signal.SIGABRT), ("segv", -signal.SIGSEGV), ("kill", -signal.SIGKILL)):
+        run = os.path.join(folder, kind)
+        ended = fit(run, "--fault", f"{kind}@rank=1,hook=backward,step=3")
+        check_equal(ended.code, code, ended)
+        check(not os.path.exists(os.path.join(run, "result.json")), kind)
+    run = os.path.join(folder, "exit")
+    ended = fit(run, "--fault", "exit@rank=1,hook=backward,step=3")
+    check(ended.code != 0 and not os.path.exists(os.path.join(run, "result.json")), ended)
+
+
+def story_a_short_stall_changes_nothing(folder):
+    plain, stalled = os.path.join(folder, "plain"), os.path.join(folder, "stalled")
+    check_code(fit(plain), 0)
+    check_code(fit(stalled, "--fault", "stall@rank=1,hook=backward,step=3,ms=200"), 0)
+    check_equal(result_of(stalled)["weights_digest"], result_of(plain)["weights_digest"])
+
+
+def story_an_endless_hook_is_named_and_left_behind(folder):
+    run = os.path.join(folder, "run")
+    ended = check_code(fit(run, "--detect-seconds", "0.1", "--hook-limit-seconds", "0.5", "--fault",
+                           "stall@rank=1,hook=training_step,step=3,ms=3600000"), 1)
+    failure = result_of(run)["failure"]
+    check_equal((failure["type"], failure["rank"], failure["hook"], failure["step"]),
+                ("deadline", 1, "training_step", 3), ended)
+    check_in("left behind", ended.err)
+    check_in("rank 1", ended.err)
+
+
+def story_the_second_signal_ends_at_once(folder):
+    run = os.path.join(folder, "run")
+    traced = Traced(run, "--detect-seconds", "0.1", "--fault", "stall@rank=0,hook=training_step,step=3,ms=3600000")
+    traced.wait_for("training_step", rank=0, step=3)
+    traced.signal(signal.SIGINT)
+    traced.wait_for_note("SIGINT: stopping")
+    traced.signal(signal.SIGINT)
+    ended = check_code(traced.end(), 130)
+    check_equal(result_of(run)["status"], "failed", ended)
+    check_in("left behind", ended.err)
+
+
+def story_the_third_signal_does_not_even_wait_for_a_teardown(folder):
+    run = os.path.join(folder, "run")
+    traced = Traced(run, "--fault", "stall@rank=0,hook=training_step,step=3,ms=3600000")
+    traced.wait_for("training_step", rank=0, step=3)
+    for note in ("SIGTERM: stopping", "SIGTERM again: ending now"):
+        traced.signal(signal.SIGTERM)
+        traced.wait_for_note(note)
+    traced.signal(signal.SIGTERM)
+    check_code(traced.end(), 143)
+
+
+if __name__ == "__main__":
+    main(globals())

@@ -1,0 +1,152 @@
+"""fit, test, validate and predict on two ranks: the run's folder, figures, files, determinism."""
+
+import json
+import os
+
+from troupe_program import (SMALL, check, check_code, check_equal, check_in, checkpoints_of, fit, is_hex_digest, main,
+                            metrics_of, result_of, troupe)
+
+RESULT = {"schema": str, "status": str, "epochs": int, "steps": int, "samples": int, "ranks": int, "generation": int,
+          "metrics": dict, "weights_digest": str, "seconds": dict, "samples_per_second": float,
+          "failure": type(None)}
+
+
+def story_a_fit_leaves_a_folder_and_ends_with_its_accuracy(folder):
+    run = os.path.join(folder, "run")
+    ended = check_code(fit(run), 0)
+    result = result_of(run)
+    check_equal({k: type(v) for k, v in result.items()}, RESULT)
+    check_equal(list(result), list(RESULT))
+    check_equal((result["schema"], result["status"]), ("troupe.result/1", "finished"))
+    check_equal((result["epochs"], result["steps"], result["samples"], result["ranks"]), (2, 32, 512, 2))
+    check_equal(sorted(result["metrics"]),
+                ["test/accuracy", "test/loss", "train/loss", "val/accuracy", "val/loss"])
+    check(is_hex_digest(result["weights_digest"]), result)
+    check(0 < result["seconds"]["to_first_step"] < result["seconds"]["total"], result)
+    accuracy = f"{result['metrics']['test/accuracy']:.4f}"
+    check_equal(ended.out.splitlines()[-1], f"test accuracy {accuracy}, run folder {run}")
+    check_equal(sorted(os.listdir(run)), ["checkpoints", "config.toml", "events.jsonl", "metrics.csv", "result.json"])
+    check_equal(os.readlink(os.path.join(run, "checkpoints", "latest")), "step-00000032")
+    with open(os.path.join(run, "events.jsonl"), encoding="utf-8") as f:
+        events = [json.loads(line)["event"] for line in f]
+    for event in ("rank_started", "generation_active", "checkpoint_written", "job_ended"):
+        check_in(event, events)
+
+
+def story_metrics_are_a_table_by_step(folder):
+    run = os.path.join(folder, "run")
+    check_code(fit(run, "--log-every-n-steps", 4), 0)
+    rows = metrics_of(run)
+    logged = [r["step"] for r in rows if "train/loss" in r]
+    check_equal([s for s in logged if s % 4 == 0][:4], [4, 8, 12, 16])
+    check_equal([(r["step"], r["epoch"]) for r in rows if "val/accuracy" in r], [(16, 0), (32, 1)])
+    check_equal([(r["step"], r["epoch"]) for r in rows if "test/accuracy" in r], [(32, 1)])
+
+
+def story_the_same_seed_gives_the_same_weights_another_does_not(folder):
+    digests = []
+    for i, seed in enumerate((5, 5, 5, 6)):
+        run = os.path.join(folder, str(i))
+        check_code(fit(run, "--seed", seed, "--set", "model.dropout=0.3"), 0)
+        digests.append(result_of(run)["weights_digest"])
+    check_equal(len(set(digests[:3])), 1, digests)
+    check(digests[3] != digests[0], digests)
+
+
+def story_a_saved_configuration_runs_again_to_the_same_weights(folder):
+    first, again = os.path.join(folder, "first"), os.path.join(folder, "again")
+    check_code(fit(first, "--optimizer", "adam", "--learning-rate", "0.01", "--accumulate-grad-batches", 3), 0)
+    check_code(troupe("fit", "--config", os.path.join(first, "config.toml"), "--run-dir", again), 0)
+    check_equal(result_of(again)["weights_digest"], result_of(first)["weights_digest"])
+
+
+def story_json_is_the_result_and_quiet_is_the_last_line(folder):
+    run, other = os.path.join(folder, "run"), os.path.join(folder, "other")
+    ended = check_code(fit(run, "--json"), 0)
+    check_equal(ended.json(), result_of(run))
+    quiet = check_code(fit(other, "--quiet"), 0)
+    check_equal(len(quiet.out.splitlines()), 1, quiet)
+    check_equal(quiet.err, "")
+
+
+def story_variables_and_files_set_what_flags_do_not(folder):
+    run = os.path.join(folder, "run")
+    config = os.path.join(folder, "job.toml")
+    with open(config, "w", encoding="utf-8") as f:
+        f.write("max_epochs = 1\nseed = 3\n[model]\nname = 'cnn'\n")
+    ended = check_code(troupe("fit", "--config", config, "--data", "synthetic", "--run-dir", run, "--json", "--set",
+                              "data.samples=32", "--set", "data.evaluation_samples=8", TROUPE_RANKS="1",
+                              TROUPE_MAX_EPOCHS="3", TROUPE_BATCH_SIZE="8"), 0)
+    check_equal((ended.json()["ranks"], ended.json()["epochs"], ended.json()["steps"]), (1, 3, 12))
+    with open(os.path.join(run, "config.toml"), encoding="utf-8") as f:
+        check_in('name = "cnn"', f.read())
+
+
+def story_limits_and_a_fast_dev_run(folder):
+    run = os.path.join(folder, "run")
+    result = check_code(fit(run, "--limit-train-batches", 3, "--limit-val-batches", "0.5", "--limit-test-batches", 0,
+                            "--json"), 0).json()
+    check_equal(result["steps"], 6)
+    check("test/accuracy" not in result["metrics"], result)
+    fast = os.path.join(folder, "fast")
+    result = check_code(fit(fast, "--fast-dev-run", "--json"), 0).json()
+    check_equal((result["steps"], result["epochs"]), (1, 1))
+    check_equal(checkpoints_of(fast), [])
+
+
+def story_no_steps_set_up_write_the_initial_checkpoint_and_end(folder):
+    run = os.path.join(folder, "run")
+    ended = check_code(fit(run, "--max-steps", 0), 0)
+    check_equal(ended.out.splitlines()[-1], f"run folder {run}")
+    check_equal(checkpoints_of(run), ["step-00000000"])
+    check_equal(result_of(run)["steps"], 0)
+
+
+def story_weights_of_a_run_are_tested_validated_and_predicted_with(folder):
+    run = os.path.join(folder, "run")
+    check_code(fit(run), 0)
+    figures = result_of(run)["metrics"]
+    for command, prefix in (("test", "test"), ("validate", "val")):
+        said = check_code(troupe(command, "--run-dir", run, "--json"), 0).json()
+        check_equal((said["schema"], said["command"], said["status"]), ("troupe.evaluation/1", command, "finished"))
+        check_equal(said["metrics"], {k: v for k, v in figures.items() if k.startswith(prefix + "/")})
+    checkpoint = os.path.join(run, "checkpoints", "latest")
+    three = check_code(troupe("test", "--checkpoint", checkpoint, "--ranks", 3, "--json"), 0).json()
+    check_equal(three["metrics"]["test/accuracy"], figures["test/accuracy"])
+    check_in(f"test/accuracy {figures['test/accuracy']:.4f}", troupe("test", "--run-dir", run).out)
+    predicted = check_code(troupe("predict", "--run-dir", run), 0).lines()
+    check_equal([p["sample"] for p in predicted], list(range(40)))
+    # Sample i of the made-up data is of class i mod 10.
+    right = sum(p["class"] == p["sample"] % 10 for p in predicted)
+    check_equal(right / 40, figures["test/accuracy"])
+
+
+def story_weights_start_from_a_file(folder):
+    trained, started = os.path.join(folder, "trained"), os.path.join(folder, "started")
+    check_code(fit(trained), 0)
+    weights = os.path.join(folder, "weights.safetensors")
+    check_code(troupe("checkpoint", "export", trained, "--format", "safetensors", "--output", weights), 0)
+    check_code(fit(started, "--init-weights", weights, "--max-steps", 0, "--seed", 99), 0)
+    check_equal(result_of(started)["weights_digest"], result_of(trained)["weights_digest"])
+    ended = check_code(troupe("test", *SMALL, "--init-weights", weights, "--json"), 0)
+    check_equal(ended.json()["metrics"]["test/accuracy"], result_of(trained)["metrics"]["test/accuracy"])
+
+
+def story_hooks_are_traced_in_order_on_every_rank(folder):
+    run, trace = os.path.join(folder, "run"), os.path.join(folder, "trace.jsonl")
+    check_code(fit(run, "--limit-train-batches", 2, "--limit-test-batches", 0, "--max-epochs", 1, "--trace-hooks",
+                   trace), 0)
+    with open(trace, encoding="utf-8") as f:
+        text = f.read()
+    check_in('{"rank":0,"stage":"train","hook":"on_train_batch_start","epoch":0,"step":0,"batch":0}\n', text)
+    lines = [json.loads(line) for line in text.splitlines()]
+    hooks = [[e["hook"] for e in lines if e["rank"] == rank] for rank in (0, 1)]
+    for each in hooks:
+        check_equal((each[0], each[-1]), ("connect", "teardown"))
+        check(each.index("optimizer_step") < each.index("training_step"), each)
+    shared = [[h for h in each if h not in ("prepare_data", "save_checkpoint")] for each in hooks]
+    check_equal(shared[0], shared[1])
+
+
+if __name__ == "__main__":
+    main(globals())

@@ -1,0 +1,129 @@
+"""A fit that is stopped, killed or damaged in mid-epoch and resumed ends with the same bytes."""
+
+import os
+import shutil
+import signal
+
+from troupe_program import (Traced, check, check_code, check_equal, check_in, checkpoints_of, fit, main, metrics_of,
+                            result_of, stop, troupe)
+
+# Momentum, dropout, accumulation over three batches: everything that a checkpoint has to hold.
+RICH = ["--set", "model.dropout=0.3", "--accumulate-grad-batches", 3, "--log-every-n-steps", 1]
+
+
+def uninterrupted(folder, *arguments):
+    run = os.path.join(folder, "whole")
+    check_code(fit(run, *RICH, *arguments), 0)
+    return result_of(run), metrics_of(run)
+
+
+def check_same_end(run, whole):
+    result, metrics = whole
+    resumed = result_of(run)
+    for field in ("status", "epochs", "steps", "samples", "weights_digest", "metrics"):
+        check_equal(resumed[field], result[field], field)
+    check_equal(metrics_of(run), metrics)
+
+
+def stopped_in_mid_epoch(folder, number, *arguments):
+    run = os.path.join(folder, "run")
+    traced = Traced(run, *RICH, *arguments)
+    traced.wait_for("training_step", rank=1, epoch=1, batch=4)
+    ended = stop(traced, number)
+    check_code(ended, 128 + number)
+    result = result_of(run)
+    check_equal(result["status"], "stopped")
+    check(6 < result["steps"] < 12, result)
+    check_equal(checkpoints_of(run)[-1], f"step-{result['steps']:08}")
+    check_in("--resume latest", ended.err)
+    return run
+
+
+def story_sigint_in_mid_epoch(folder):
+    whole = uninterrupted(folder)
+    run = stopped_in_mid_epoch(folder, signal.SIGINT)
+    check_code(fit(run, *RICH, "--resume", "latest"), 0)
+    check_same_end(run, whole)
+
+
+def story_sigterm_and_a_checkpoints_path_without_flags(folder):
+    whole = uninterrupted(folder, "--optimizer", "adam", "--learning-rate", "0.01")
+    run = stopped_in_mid_epoch(folder, signal.SIGTERM, "--optimizer", "adam", "--learning-rate", "0.01")
+    latest = os.path.join(run, "checkpoints", "latest")
+    # The run's own configuration is read again: no flag needs repeating.
+    check_code(troupe("fit", "--resume", latest, "--progress", "never"), 0)
+    check_same_end(run, whole)
+
+
+def story_killed_in_mid_epoch(folder):
+    whole = uninterrupted(folder)
+    run = os.path.join(folder, "run")
+    ended = fit(run, *RICH, "--checkpoint-every-n-steps", 2, "--fault", "kill@rank=1,hook=backward,step=9")
+    check_equal(ended.code, -signal.SIGKILL, ended)
+    check(not os.path.exists(os.path.join(run, "result.json")), "a killed run has no result")
+    check_equal(troupe("status", run, "--json").json()["state"], "interrupted")
+    check_code(fit(run, *RICH, "--resume", "latest"), 0)
+    check_same_end(run, whole)
+
+
+def story_killed_before_the_first_checkpoint(folder):
+    whole = uninterrupted(folder)
+    run = os.path.join(folder, "run")
+    check_equal(fit(run, *RICH, "--fault", "kill@rank=0,hook=backward,step=1").code, -signal.SIGKILL)
+    ended = check_code(fit(run, *RICH, "--resume", "latest"), 0)
+    check_in("begins anew", ended.err)
+    check_same_end(run, whole)
+
+
+def story_a_damaged_checkpoint_is_passed_over(folder):
+    whole = uninterrupted(folder)
+    run = os.path.join(folder, "run")
+    check_code(fit(run, *RICH, "--keep-last", 9, "--checkpoint-every-n-steps", 2, "--max-steps", 9), 0)
+    damaged = os.path.join(run, "checkpoints", checkpoints_of(run)[-1])
+    weights = os.path.join(damaged, "model.safetensors")
+    with open(weights, "r+b") as f:
+        f.seek(os.path.getsize(weights) // 2)
+        byte = f.read(1)
+        f.seek(-1, os.SEEK_CUR)
+        f.write(bytes([byte[0] ^ 0x10]))
+    check_code(troupe("checkpoint", "verify", damaged), 5)
+    refused = check_code(fit(os.path.join(folder, "other"), "--resume", damaged), 5)
+    check_in("model.safetensors", refused.err)
+    check_in("newest good one", refused.err)
+    ended = check_code(fit(run, *RICH, "--resume", "latest", "--max-steps", 12), 0)
+    check_in("passed over", ended.err)
+    check_equal(result_of(run)["weights_digest"], whole[0]["weights_digest"])
+
+
+def story_nothing_good_is_an_error_that_touches_nothing(folder):
+    run = os.path.join(folder, "run")
+    check_code(fit(run, *RICH), 0)
+    before = result_of(run)
+    for name in checkpoints_of(run):
+        with open(os.path.join(run, "checkpoints", name, "manifest.json"), "w", encoding="utf-8") as f:
+            f.write("{}")
+    ended = check_code(fit(run, *RICH, "--resume", "latest"), 5)
+    check_in("manifest.json", ended.err)
+    check_equal(result_of(run), before)
+
+
+def story_a_finished_run_is_extended(folder):
+    whole = uninterrupted(folder)
+    run = os.path.join(folder, "run")
+    check_code(fit(run, *RICH, "--max-epochs", 1), 0)
+    check_code(fit(run, *RICH, "--resume", "latest", "--max-epochs", 2), 0)
+    check_equal(result_of(run)["weights_digest"], whole[0]["weights_digest"])
+
+
+def story_a_checkpoint_begins_a_run_elsewhere(folder):
+    whole = uninterrupted(folder)
+    run, elsewhere = os.path.join(folder, "run"), os.path.join(folder, "elsewhere")
+    check_code(fit(run, *RICH, "--max-steps", 8), 0)
+    moved = os.path.join(folder, "moved")
+    shutil.move(os.path.join(run, "checkpoints", "step-00000008"), moved)
+    check_code(fit(elsewhere, *RICH, "--resume", moved), 0)
+    check_equal(result_of(elsewhere)["weights_digest"], whole[0]["weights_digest"])
+
+
+if __name__ == "__main__":
+    main(globals())

@@ -1,0 +1,176 @@
+"""The built program, as the scripts of this folder call it. Its path is in TROUPE_PROGRAM."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+
+PROGRAM = os.environ.get("TROUPE_PROGRAM")
+# Made-up data, seconds at most: 2 ranks, 8 samples each per batch, 16 batches an epoch.
+SMALL = ["--data", "synthetic", "--set", "data.samples=256", "--set", "data.evaluation_samples=40",
+         "--set", "model.hidden=[16]", "--batch-size", "8", "--max-epochs", "2", "--progress", "never"]
+
+
+class Ended:
+    """How one call ended: code, out, err."""
+
+    def __init__(self, arguments, code, out, err):
+        self.arguments, self.code, self.out, self.err = arguments, code, out, err
+
+    def json(self):
+        return json.loads(self.out)
+
+    def lines(self):
+        return [json.loads(line) for line in self.out.splitlines()]
+
+    def __str__(self):
+        return (f"troupe {' '.join(self.arguments)}\nended with {self.code}\n"
+                f"-- standard output\n{self.out}-- standard error\n{self.err}")
+
+
+def environment(variables):
+    clean = {k: v for k, v in os.environ.items() if not k.startswith("TROUPE_")}
+    return {**clean, **variables}
+
+
+def troupe(*arguments, **variables):
+    """Runs the program to its end."""
+    arguments = [str(a) for a in arguments]
+    done = subprocess.run([PROGRAM, *arguments], capture_output=True, text=True, check=False,
+                          env=environment(variables))
+    return Ended(arguments, done.returncode, done.stdout, done.stderr)
+
+
+def fit(run, *arguments, **variables):
+    """A small fit into the folder `run`."""
+    return troupe("fit", "--run-dir", run, *SMALL, *arguments, **variables)
+
+
+class Traced:
+    """A fit that is listened to: `wait_for` returns when a rank enters a hook."""
+
+    def __init__(self, run, *arguments):
+        self.arguments = [str(a) for a in ("fit", "--run-dir", run, *SMALL, *arguments)]
+        self._folder = tempfile.TemporaryDirectory(prefix="troupe-trace-")
+        fifo = os.path.join(self._folder.name, "trace")
+        os.mkfifo(fifo)
+        self._heard = []
+        self._more = threading.Condition()
+        self._ended = False
+        self._process = subprocess.Popen([PROGRAM, *self.arguments, "--trace-hooks", fifo], text=True,
+                                         stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment({}))
+        self._reader = threading.Thread(target=self._read, args=(fifo,), daemon=True)
+        self._reader.start()
+
+    def _read(self, fifo):
+        with open(fifo, encoding="utf-8") as trace:
+            for line in trace:
+                with self._more:
+                    self._heard.append(json.loads(line))
+                    self._more.notify_all()
+        with self._more:
+            self._ended = True
+            self._more.notify_all()
+
+    def wait_for(self, hook, **where):
+        """The first entry of `hook` at this place; fails when the program ends before."""
+        at = 0
+        with self._more:
+            while True:
+                for entry in self._heard[at:]:
+                    if entry["hook"] == hook and all(entry[k] == v for k, v in where.items()):
+                        return entry
+                at = len(self._heard)
+                if self._ended:
+                    fail(f"the program ended before {hook} at {where}\n{self.end()}")
+                self._more.wait()
+
+    def signal(self, number):
+        self._process.send_signal(number)
+
+    def wait_for_note(self, part):
+        """A line of standard error that has `part` in it; what stood before is kept for `end`."""
+        self._notes = getattr(self, "_notes", "")
+        while part not in self._notes:
+            line = self._process.stderr.readline()
+            if not line:
+                fail(f"no note with {part!r}: {self._notes}")
+            self._notes += line
+
+    def end(self):
+        out, err = self._process.communicate()
+        return Ended(self.arguments, self._process.returncode, out, getattr(self, "_notes", "") + err)
+
+
+def result_of(run):
+    with open(os.path.join(run, "result.json"), encoding="utf-8") as f:
+        return json.load(f)
+
+
+def checkpoints_of(run):
+    folder = os.path.join(run, "checkpoints")
+    return sorted(n for n in os.listdir(folder) if n != "latest") if os.path.isdir(folder) else []
+
+
+def metrics_of(run):
+    """metrics.csv as a list of dictionaries, empty cells left out."""
+    with open(os.path.join(run, "metrics.csv"), encoding="utf-8") as f:
+        header, *rows = [line.rstrip("\n").split(",") for line in f]
+    return [{k: float(v) for k, v in zip(header, row) if v} for row in rows]
+
+
+def fail(text):
+    raise AssertionError(text)
+
+
+def check(holds, about=""):
+    if not holds:
+        fail(str(about))
+
+
+def check_equal(what, expected, about=""):
+    check(what == expected, f"{what!r}\nis not\n{expected!r}\n{about}")
+
+
+def check_in(part, text, about=""):
+    check(part in text, f"{part!r}\nis not in\n{text}\n{about}")
+
+
+def check_code(ended, code):
+    check(ended.code == code, f"exit code {ended.code}, expected {code}\n{ended}")
+    return ended
+
+
+def main(stories):
+    """Runs every function of `stories` whose name begins with `story_`, each in a folder of its own."""
+    if not PROGRAM:
+        print("SKIPPED: TROUPE_PROGRAM names no program")
+        sys.exit(77)
+    wanted = sys.argv[1:]
+    failed = []
+    for name, story in sorted(stories.items()):
+        if not name.startswith("story_") or (wanted and name not in wanted):
+            continue
+        with tempfile.TemporaryDirectory(prefix="troupe-e2e-") as folder:
+            try:
+                story(folder)
+                print(f"passed  {name}", flush=True)
+            except AssertionError as error:
+                failed.append(name)
+                print(f"FAILED  {name}\n{error}", flush=True)
+    print(f"{len(failed)} failed" if failed else "all passed")
+    sys.exit(bool(failed))
+
+
+def stop(traced, number=signal.SIGINT):
+    """One signal, and how the program ended."""
+    traced.signal(number)
+    return traced.end()
+
+
+def is_hex_digest(text):
+    return re.fullmatch(r"[0-9a-f]{32}", text) is not None

@@ -1,0 +1,131 @@
+"""What a user can get wrong: exit codes, and messages that name the thing and the mend."""
+
+import gzip
+import json
+import os
+import shutil
+
+from troupe_program import (SMALL, check, check_code, check_equal, check_in, fit, main, troupe)
+
+FASHION = "/usr/share/datasets/fashion-mnist"
+
+
+def refused(code, parts, *arguments, **variables):
+    ended = check_code(troupe(*arguments, **variables), code)
+    check_equal(ended.out, "", ended)
+    for part in parts:
+        check_in(part, ended.err, ended)
+
+
+def story_wrong_flags_are_bad_usage(folder):
+    run = os.path.join(folder, "run")
+    refused(2, ['"--rnks"', '"--ranks"'], "fit", "--rnks", 3)
+    refused(2, ['"fitt"', '"fit"'], "fitt")
+    refused(2, ["ranks", '"two"', "an integer is needed"], "fit", "--run-dir", run, "--ranks", "two")
+    refused(2, ["--help"])
+    refused(2, ["--run-dir", "--checkpoint"], "test")
+    check(not os.path.exists(run), "a refused call leaves no folder")
+
+
+def story_wrong_keys_and_values_are_bad_configuration(folder):
+    run, config = os.path.join(folder, "run"), os.path.join(folder, "job.toml")
+    refused(3, ['"model.hiden"', '"model.hidden"'], "fit", "--run-dir", run, "--set", "model.hiden=[1]")
+    refused(3, ["model.name", '"mpl"', '"mlp"'], "fit", "--run-dir", run, "--model", "mpl")
+    refused(3, ["ranks", "0", "1"], "fit", "--run-dir", run, "--ranks", 0)
+    refused(3, ["TROUPE_RANKS", "an integer"], "fit", "--run-dir", run, TROUPE_RANKS="many")
+    with open(config, "w", encoding="utf-8") as f:
+        f.write("ranks = 2\n\n[optimiser]\nlearning_rate = 0.1\n")
+    refused(3, ["job.toml:4", "optimizer.learning_rate"], "fit", "--run-dir", run, "--config", config)
+    refused(3, ["throw@rank=0,hook=trainin_step", '"training_step"'], "fit", "--run-dir", run, "--fault",
+            "throw@rank=0,hook=trainin_step")
+    check(not os.path.exists(run), "a refused call leaves no folder")
+
+
+def story_a_folder_that_can_not_be_written_or_holds_a_run(folder):
+    refused(3, ["/proc/nowhere", "--run-dir"], "fit", *SMALL, "--run-dir", "/proc/nowhere")
+    taken = os.path.join(folder, "file")
+    with open(taken, "w", encoding="utf-8"):
+        pass
+    refused(3, [taken, "--run-dir"], "fit", *SMALL, "--run-dir", os.path.join(taken, "run"))
+    run = os.path.join(folder, "run")
+    check_code(fit(run, "--max-steps", 1), 0)
+    refused(3, [run, "--resume latest"], "fit", *SMALL, "--run-dir", run)
+
+
+def story_missing_data_names_the_file_and_the_mend(folder):
+    ended = troupe("fit", "--run-dir", os.path.join(folder, "run"), "--data-dir", os.path.join(folder, "absent"))
+    check_code(ended, 3)
+    check_in(os.path.join(folder, "absent"), ended.err)
+    check_in("dataset-fashion-mnist", ended.err)
+
+
+def story_damaged_data_names_the_file(folder):
+    if not os.path.isdir(FASHION):
+        return
+    data = os.path.join(folder, "data")
+    shutil.copytree(FASHION, data)
+    images = next(os.path.join(data, n) for n in sorted(os.listdir(data)) if n.startswith("train-images"))
+    with open(images, "rb") as f:
+        whole = f.read()
+    with open(images, "wb") as f:
+        f.write(whole[: len(whole) // 2])
+    ended = check_code(troupe("fit", "--run-dir", os.path.join(folder, "run"), "--data-dir", data), 3)
+    check_in("train-images", ended.err)
+    with open(images, "wb") as f:
+        f.write(gzip.compress(b"not an IDX file"))
+    ended = check_code(troupe("fit", "--run-dir", os.path.join(folder, "again"), "--data-dir", data), 3)
+    check_in("train-images", ended.err)
+
+
+def story_no_checkpoint_is_5_no_device_is_6(folder):
+    run = os.path.join(folder, "run")
+    refused(5, [run], "fit", *SMALL, "--run-dir", run, "--resume", "latest")
+    refused(5, [run], "test", "--run-dir", run)
+    refused(5, [run], "checkpoint", "inspect", run)
+    refused(6, ["cuda", "cpu"], "fit", *SMALL, "--run-dir", run, "--accelerator", "cuda")
+    ended = check_code(fit(run, "--communicator", "nccl"), 6)
+    check_in("inproc", ended.err)
+
+
+def story_weights_that_do_not_fit_are_refused(folder):
+    small, run = os.path.join(folder, "small"), os.path.join(folder, "run")
+    check_code(fit(small, "--max-steps", 1), 0)
+    weights = os.path.join(folder, "weights.safetensors")
+    check_code(troupe("checkpoint", "export", small, "--format", "safetensors", "--output", weights), 0)
+    ended = fit(run, "--set", "model.hidden=[17]", "--init-weights", weights)
+    check(ended.code in (3, 5), ended)
+    check_in("net.1.weight", ended.err)
+
+
+def story_reading_commands_print_json_with_a_schema(folder):
+    run = os.path.join(folder, "run")
+    check_code(fit(run, "--max-steps", 3), 0)
+    latest = os.path.join(run, "checkpoints", "latest")
+    for arguments in (["models", "--json"], ["doctor", "--json"], ["config", "print", "--json"], ["config", "schema"],
+                      ["status", run, "--json"], ["checkpoint", "inspect", latest, "--json"],
+                      ["checkpoint", "verify", latest, "--json"], ["checkpoint", "list", run, "--json"]):
+        ended = check_code(troupe(*arguments), 0)
+        objects = [ended.json()] if arguments[:2] == ["config", "schema"] else ended.lines()
+        check(all(o["schema"].startswith("troupe.") for o in objects), ended)
+    inspected = troupe("checkpoint", "inspect", latest, "--json").json()
+    check_equal((inspected["step"], inspected["epoch"], inspected["ranks"]), (3, 0, 2))
+    check_equal([t["name"] for t in inspected["tensors"]][:2], ["net.1.weight", "net.1.bias"])
+    check_equal(sorted(inspected["files"][0]), ["bytes", "hash", "name"])
+
+
+def story_the_order_of_data_is_what_a_fit_consumes(folder):
+    lines = check_code(troupe("data", "order", "--size", 20, "--ranks", 2, "--batch-size", 4, "--json"), 0).lines()
+    check_equal(sorted(s for line in lines for s in line["samples"]), list(range(20)))
+    check_equal([(line["batch"], line["rank"], len(line["samples"])) for line in lines],
+                [(0, 0, 4), (0, 1, 4), (1, 0, 4), (1, 1, 4), (2, 0, 2), (2, 1, 2)])
+    check_equal(json.dumps(lines), json.dumps(troupe("data", "order", "--size", 20, "--ranks", 2, "--batch-size", 4,
+                                                     "--json").lines()))
+
+
+def story_nothing_is_coloured_or_drawn_without_a_terminal(folder):
+    ended = check_code(fit(os.path.join(folder, "run"), "--progress", "auto"), 0)
+    check("\x1b" not in ended.out + ended.err and "\r" not in ended.out + ended.err, ended)
+
+
+if __name__ == "__main__":
+    main(globals())
