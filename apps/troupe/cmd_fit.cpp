@@ -2,6 +2,7 @@
 
 #include "apps/troupe/config_text.hpp"
 #include "apps/troupe/ending.hpp"
+#include "apps/troupe/exit_code.hpp"
 #include "apps/troupe/job_parts.hpp"
 #include "apps/troupe/job_runner.hpp"
 #include "apps/troupe/result_file.hpp"
@@ -62,8 +63,11 @@ public:
     if (outcome.figures.seconds_to_first_step > 0)
       result.seconds_to_first_step = started + outcome.figures.seconds_to_first_step;
     tell_troubles(around_.screen, outcome);
+    const bool lost = lost_its_end(outcome);
     if (wants_test(outcome) && runner.signal() == 0) outcome = test(runner, outcome, result);
-    return close(result, outcome, runner.signal());
+    auto end = close(result, outcome, runner.signal());
+    if (lost && outcome.ok()) end.code = exits::checkpoint;
+    return end;
   }
 
 private:

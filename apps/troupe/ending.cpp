@@ -1,10 +1,13 @@
 #include "apps/troupe/ending.hpp"
 
 #include "apps/troupe/exit_code.hpp"
+#include "backends/checkpoint_io.hpp"
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <csignal>
+#include <filesystem>
 
 namespace troupe::program {
 
@@ -46,7 +49,16 @@ std::string signal_note(int signal, int count) {
                      count == 2 ? "ending now" : "leaving without a teardown");
 }
 
+bool lost_its_end(const job_outcome& outcome) {
+  const bool failed = std::any_of(outcome.late.begin(), outcome.late.end(), [](const failure& f) {
+    return f.hook == hooks::save_checkpoint::name;
+  });
+  const auto last = std::filesystem::path{outcome.last_checkpoint}.filename().string();
+  return failed && last != checkpoint_folder_name(outcome.loop.steps);
+}
+
 int ending_code(const job_outcome& outcome, int signal) {
+  if (outcome.ok() && lost_its_end(outcome)) return exits::checkpoint;
   const bool finished = outcome.status == job_outcome::ending::finished;
   if (signal != 0 && !finished) return exit_code_of_signal(signal);
   return exit_code(outcome);

@@ -20,6 +20,9 @@ std::string metrics_text(const metrics& values);
 /// What is heard when a signal comes for the first, the second and the third time.
 std::string signal_note(int signal, int count);
 
+/// Whether a fit's end could not be saved: its last checkpoint failed.
+bool lost_its_end(const job_outcome& outcome);
+
 /// The exit code of a call whose last job ended like this; `signal` 0: none came.
 int ending_code(const job_outcome& outcome, int signal);
 

@@ -2,6 +2,7 @@
 #include "apps/troupe/process.hpp"
 #include "apps/troupe/program.hpp"
 #include "apps/troupe/torch_catalog.hpp"
+#include "backends/checkpoint/safetensors_io.hpp"
 
 #include <unistd.h>
 
@@ -12,9 +13,15 @@ int main(int count, char** arguments) {
   keep_freed_memory();
   console screen{standard_output(), standard_error(), terminal_of_standard_error()};
   const auto learning = torch_catalog();
+  // Manifests say which LibTorch wrote them.
+  const auto world = [checkpoints = troupe::safetensors_checkpoints(learning->versions())] {
+    auto ports = troupe::local_ports();
+    ports.checkpoints = checkpoints;
+    return ports;
+  };
   const surroundings around{.screen = screen,
                             .learning = *learning,
-                            .world = [] { return troupe::local_ports(); },
+                            .world = world,
                             .variables = troupe_variables(),
                             .wall = [] { return std::chrono::system_clock::now(); },
                             .age = process_age};

@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
+#include "apps/troupe/build_facts.hpp"
 #include "backends/torch/classifier.hpp"
 #include "backends/torch/data_catalog.hpp"
 #include "backends/torch/lane_thread.hpp"
@@ -69,7 +70,7 @@ public:
   }
 
   std::map<std::string, std::string> versions() const override {
-    return {{"libtorch", torch_version()}};
+    return {{"libtorch", torch_version()}, {"troupe", std::string{build_facts::version}}};
   }
 
   std::vector<device_facts> devices() const override {

@@ -62,6 +62,14 @@ def story_other_kinds_end_the_whole_program(folder):
     check(ended.code != 0 and not os.path.exists(os.path.join(run, "result.json")), ended)
 
 
+def story_a_crash_keeps_the_trace_up_to_it(folder):
+    run, trace = os.path.join(folder, "run"), os.path.join(folder, "trace.jsonl")
+    fit(run, "--fault", "kill@rank=1,hook=optimizer_step,step=3", "--trace-hooks", trace)
+    with open(trace, encoding="utf-8") as f:
+        last = [entry for entry in map(json.loads, f) if entry["rank"] == 1][-1]
+    check_equal((last["hook"], last["step"]), ("optimizer_step", 3))
+
+
 def story_a_short_stall_changes_nothing(folder):
     plain, stalled = os.path.join(folder, "plain"), os.path.join(folder, "stalled")
     check_code(fit(plain), 0)

@@ -130,3 +130,17 @@ TEST_CASE("a signal's exit code stands for a stop, not for a job that finished",
   outcome.status = job_outcome::ending::finished;
   CHECK(ending_code(outcome, SIGINT) == 0);
 }
+
+TEST_CASE("a fit whose last checkpoint failed is no fit with its work saved", "[result]") {
+  job_outcome outcome;
+  outcome.status = job_outcome::ending::stopped;
+  outcome.loop.steps = 12;
+  outcome.last_checkpoint = "run/checkpoints/step-00000010";
+  CHECK(ending_code(outcome, SIGTERM) == 143);
+  failure full;
+  full.hook = "save_checkpoint";
+  outcome.late = {full};
+  CHECK(ending_code(outcome, SIGTERM) == 5);
+  outcome.last_checkpoint = "run/checkpoints/step-00000012";  // an earlier one failed
+  CHECK(ending_code(outcome, SIGTERM) == 143);
+}
