@@ -112,7 +112,13 @@ void rank_machine::handle(const ranks::answered& e, actions& out) {
       return;
     case phase::closing:
       // The run that was in flight when the generation closed, or on_exception itself.
-      if (threw && !e.what.follows) fail(e.what, out);
+      // What on_exception throws follows from the first cause; a run of its own may have failed by
+      // itself.
+      if (threw && !e.what.follows) {
+        auto what = e.what;
+        what.follows = first_.type.empty();
+        fail(std::move(what), out);
+      }
       return go_on_closing(out);
     case phase::tearing:
       if (threw) fail(e.what, out);
