@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Installs what is missing, builds, and trains Fashion-MNIST on two ranks for three epochs: what `troupe fit` does
-# when nothing else is said. Flags go to it.
+# Installs what is missing, builds, and trains Fashion-MNIST on two ranks for three epochs. Flags go to `troupe fit`;
+# without any it trains the cnn, which passes 0.87 in three epochs (the mlp ends at 0.85 to 0.87).
 #
 #   bash apps/quickstart.sh [FIT FLAGS]        e.g. --model cnn --ranks 4
 set -euo pipefail
@@ -10,4 +10,5 @@ bash "$here/apps/setup.sh"
 [[ -t 2 ]] && quiet= || quiet=--quiet
 [[ -x $here/build/bin/troupe ]] || echo "building build/bin/troupe (minutes the first time, then seconds)" >&2
 ninja -C "$here/build" $quiet troupe >&2
+[[ $# -gt 0 ]] || set -- --model cnn
 exec "$here/build/bin/troupe" fit "$@"
