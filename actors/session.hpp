@@ -4,6 +4,7 @@
 #pragma once
 
 #include "actors/job.hpp"
+#include "backends/call_recipe.hpp"
 #include "backends/ports.hpp"
 
 #include <boost/asio/any_completion_handler.hpp>
@@ -79,6 +80,19 @@ public:
   /// Runs a job and waits for it in the calling thread, whatever the session's executor does. Not
   /// to be called from a thread that the job needs (an observer, a hook).
   job_outcome run(job what);
+
+  /// Calls `what(context, arguments...)` on each of `ranks` ranks, in its lane, and waits like
+  /// `run`. The function gets its rank first (`rank_context`: rank, world, collectives); rank 0's
+  /// value is the outcome's `result`, what it queued the outcome's `queue`. Every rank gets copies
+  /// of the arguments.
+  template <class Function, class... Arguments>
+  job_outcome spawn(std::int32_t ranks, Function what, Arguments... arguments) {
+    job called;
+    called.purpose = stage::call;
+    called.options.ranks = ranks;
+    called.recipe = call_recipe(std::move(what), std::move(arguments)...);
+    return run(std::move(called));
+  }
 
   /// Actors of this session that are alive: 0 when no job runs and none has left a survivor. For
   /// tests.
