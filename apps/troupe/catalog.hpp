@@ -16,7 +16,6 @@ namespace troupe::program {
 struct model_facts {
   std::string name;
   std::string summary;
-  std::int64_t parameters = 0;  ///< with default settings
 };
 
 struct data_facts {
@@ -56,6 +55,8 @@ public:
   virtual ~catalog() = default;
 
   virtual std::vector<model_facts> models() const = 0;
+  /// Numbers that a model learns, with default settings. Makes one, which takes a while.
+  virtual std::int64_t parameters(const std::string& model) const = 0;
   virtual std::vector<data_facts> data_sets() const = 0;
   /// What each rank trains or evaluates. Reads no data: what is wrong with that fails the job.
   virtual recipe_ptr recipe(const learning& what) const = 0;

@@ -15,13 +15,14 @@ void add_models(CLI::App& app, const surroundings& around, const choose& chosen)
   command->callback([=, &around] {
     chosen([=, &around] {
       for (const auto& model : around.learning.models()) {
+        const auto parameters = around.learning.parameters(model.name);
         const nlohmann::ordered_json object{{"schema", "troupe.model/1"},
                                             {"name", model.name},
                                             {"summary", model.summary},
-                                            {"parameters", model.parameters}};
+                                            {"parameters", parameters}};
         around.screen.result(*json ? object.dump()
                                    : fmt::format("{:<12} {:>10} parameters  {}", model.name,
-                                                 model.parameters, model.summary));
+                                                 parameters, model.summary));
       }
       return program_end{};
     });

@@ -23,7 +23,10 @@ int exit_code(const job_outcome& outcome) {
     case job_outcome::ending::stopped: return exits::stopped_early;
     case job_outcome::ending::failed: break;
   }
-  return exit_code(outcome.failed_with ? outcome.failed_with->original : nullptr);
+  if (!outcome.failed_with) return exits::job_failed;
+  const auto& first = outcome.failed_with->record;
+  if (first.type == "deadline" && first.rank < 0) return exits::membership;
+  return exit_code(outcome.failed_with->original);
 }
 
 }  // namespace troupe::program

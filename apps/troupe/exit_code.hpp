@@ -11,6 +11,7 @@ namespace exits {
 inline constexpr int done = 0;
 inline constexpr int job_failed = 1;
 inline constexpr int bad_usage = 2;
+inline constexpr int membership = 4;
 inline constexpr int checkpoint = 5;
 inline constexpr int internal = 70;
 inline constexpr int stopped_early = 75;
@@ -20,7 +21,8 @@ inline constexpr int stopped_early = 75;
 int exit_code_of_signal(int signal);
 /// A user_error's own; 70 for a broken invariant; 1 for everything else.
 int exit_code(const std::exception_ptr& error);
-/// Of a job that no signal stopped.
+/// Of a job that no signal stopped. A deadline that no rank's hook passed is one of membership: the
+/// generation did not form in time.
 int exit_code(const job_outcome& outcome);
 
 }  // namespace troupe::program

@@ -22,9 +22,12 @@ public:
   std::vector<model_facts> models() const override {
     std::vector<model_facts> all;
     for (const auto& entry : model_catalog())
-      all.push_back(
-          {std::string{entry.name}, std::string{entry.summary}, parameter_count(*entry.make({}))});
+      all.push_back({std::string{entry.name}, std::string{entry.summary}});
     return all;
+  }
+
+  std::int64_t parameters(const std::string& model) const override {
+    return parameter_count(*find_model(model).make({}));
   }
 
   std::vector<data_facts> data_sets() const override {

@@ -3,7 +3,7 @@
 namespace troupe::testing {
 
 std::vector<program::model_facts> integer_catalog::models() const {
-  return {{"mlp", "integers that add up", 4}, {"cnn", "the same", 4}};
+  return {{"mlp", "integers that add up"}, {"cnn", "the same"}};
 }
 
 std::vector<program::data_facts> integer_catalog::data_sets() const {

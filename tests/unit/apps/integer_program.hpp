@@ -15,6 +15,7 @@ public:
   explicit integer_catalog(integer_options options) : options_(std::move(options)) {}
 
   std::vector<program::model_facts> models() const override;
+  std::int64_t parameters(const std::string&) const override { return 4; }
   std::vector<program::data_facts> data_sets() const override;
   recipe_ptr recipe(const program::learning& what) const override;
   program::file_pieces torch_checkpoint(const snapshot& what) const override;

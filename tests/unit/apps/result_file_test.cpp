@@ -118,6 +118,17 @@ TEST_CASE("exit codes follow the first cause's own type", "[result]") {
     CHECK(exit_code(failed_with(thrown(user_error{code, "x"}))) == static_cast<int>(code));
 }
 
+TEST_CASE("a generation that did not form is 4, an endless hook is 1", "[result]") {
+  auto outcome = failed_with(nullptr);
+  caught late;
+  late.record.type = "deadline";
+  outcome.failed_with = std::make_shared<const caught>(late);
+  CHECK(exit_code(outcome) == 4);
+  late.record.rank = 1;
+  outcome.failed_with = std::make_shared<const caught>(late);
+  CHECK(exit_code(outcome) == 1);
+}
+
 TEST_CASE("a signal's exit code stands for a stop, not for a job that finished", "[result]") {
   job_outcome outcome;
   outcome.status = job_outcome::ending::stopped;
