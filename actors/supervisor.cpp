@@ -5,7 +5,6 @@
 #include <set>
 
 #include "actors/observer.hpp"
-#include "actors/rank.hpp"
 #include "actors/supervisor_machine.hpp"
 
 namespace troupe {
@@ -120,7 +119,7 @@ void supervisor_state::carry_out(const supervision::start_rank& a) {
     given.checkpointer = checkpointer;
     given.observers = observers;
     auto& handle = ranks.at(static_cast<std::size_t>(a.rank));
-    handle = spawn_rank(self->system(), setup.trouble, std::move(given));
+    handle = setup.bring_rank(self->system(), setup.trouble, std::move(given));
     self->monitor(handle);
   };
   const auto me = caf::actor_cast<supervisor_actor>(self);

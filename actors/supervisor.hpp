@@ -6,6 +6,7 @@
 #include <memory>
 
 #include "actors/job.hpp"
+#include "actors/rank.hpp"
 #include "actors/spawn.hpp"
 #include "backends/ports.hpp"
 
@@ -16,12 +17,18 @@ using spawn_checkpointer_fn = std::function<checkpointer_actor(
     caf::actor_system& system, actor_trouble trouble, const job& what,
     std::shared_ptr<storage> files, supervisor_actor supervisor)>;
 
+/// Brings one life of a rank near: the returned handle is the rank itself, or what stands for one
+/// that lives in another process or on another host. It goes down when that rank is gone.
+using spawn_rank_fn =
+    std::function<rank_actor(caf::actor_system& system, actor_trouble trouble, rank_setup setup)>;
+
 struct supervisor_setup {
   job_id id;
   job what;
   ports world;
   actor_trouble trouble;
   spawn_checkpointer_fn spawn_checkpointer;  ///< used when the job has a run folder
+  spawn_rank_fn bring_rank = spawn_rank;
   /// Called exactly once, on a thread of the actor system or on the one that destroys it: never
   /// waits.
   std::function<void(job_outcome)> complete;
