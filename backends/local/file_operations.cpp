@@ -132,6 +132,9 @@ public:
       fail(error, from);
     }
     if (error != std::errc::directory_not_empty && error != std::errc::file_exists) fail(error, to);
+    if (*from.lexically_relative(to).begin() != "..")  // moving `to` aside would take `from` along
+      fail(std::make_error_code(std::errc::invalid_argument), to,
+           fmt::format("holds {}: it cannot be replaced by a part of itself", from.string()));
     if (::renameat2(AT_FDCWD, from.c_str(), AT_FDCWD, to.c_str(), RENAME_EXCHANGE) == 0) {
       // What was there must not begin to go while a crash could still bring it back.
       sync_folder(to.parent_path());

@@ -6,12 +6,10 @@
 #include <memory>
 
 #include "backends/lane.hpp"
+#include "backends/simulated/later.hpp"
 
 namespace troupe {
 
-/// Lets a world decide when a lane's hook happens: `later(delay, what)` calls `what` once, `delay`
-/// of virtual time from now, never before it returns.
-using later_fn = std::function<void(std::chrono::nanoseconds delay, std::function<void()> what)>;
 /// What a hook costs in virtual time.
 using hook_cost_fn = std::function<std::chrono::nanoseconds(std::int32_t rank, const hook& what)>;
 

@@ -3,10 +3,11 @@
 #include "tests/conformance/storage_suite.hpp"
 
 #include "backends/local/file_storage.hpp"
-#include "tests/support/memory_disk.hpp"
+#include "backends/simulated/simulated_storage.hpp"
 #include "tests/support/temporary_folder.hpp"
 
 #include <algorithm>
+#include <deque>
 #include <future>
 #include <span>
 
@@ -26,10 +27,16 @@ const std::vector<storage_adapter>& storage_adapters() {
          auto folder = std::make_shared<temporary_folder>();
          return storage_world{folder, std::make_shared<file_storage>(folder->path().string())};
        }},
-      {"memory_storage",
+      {"simulated_storage",
        [] {
-         auto files = std::make_shared<memory_storage>();
-         return storage_world{nullptr, files, [files] { files->settle(); }};
+         auto events = std::make_shared<std::deque<std::function<void()>>>();
+         auto files = std::make_shared<simulated_storage>(
+             [events](std::chrono::nanoseconds, std::function<void()> what) {
+               events->push_back(std::move(what));
+             });
+         return storage_world{nullptr, files, [events] {
+                                for (; !events->empty(); events->pop_front()) events->front()();
+                              }};
        }},
   };
   return all;
@@ -151,6 +158,18 @@ TEST_CASE("a folder is renamed, replacing another with all it holds", "[storage]
   CHECK(world.text("old/file") == "new");
   world.must(ops::rename{"old", "free"});
   CHECK(world.text("free/file") == "new");
+}
+
+TEST_CASE("a folder does not replace what holds it, nor what it holds", "[storage]") {
+  const auto world = any_world();
+  world.must(ops::make_folder{"a/b"});
+  world.must(writing("a/b/file", {"x"}));
+  world.must(ops::rename{"a", "a"});
+  check_refused(world, ops::rename{"a/b", "a"}, "a");
+  check_refused(world, ops::rename{"a", "a/b"}, "a");
+  check_refused(world, ops::rename{"a", "a/b/c"}, "a");
+  CHECK(world.must(ops::list{"."}).names == names{"a"});
+  CHECK(world.text("a/b/file") == "x");
 }
 
 TEST_CASE("a file and a folder do not replace each other", "[storage]") {

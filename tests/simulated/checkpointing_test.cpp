@@ -33,7 +33,7 @@ std::vector<std::int64_t> integers_of(const tensor_blob& tensor) {
   return numbers;
 }
 
-std::vector<std::string> names_in(const memory_storage& files, const std::string& folder) {
+std::vector<std::string> names_in(const simulated_storage& files, const std::string& folder) {
   auto copy = files.disk();
   return copy.perform(storage_ops::list{folder}).names;
 }
@@ -69,10 +69,10 @@ TEST_CASE("what the caller is told is on the disk under any schedule", "[simulat
 
 TEST_CASE("a disk that is full costs reports, not the job", "[simulated][checkpoint]") {
   one_thread_world world(1);
-  world.files().fault = [](const storage_op& op) -> std::string {
-    const auto* write = std::get_if<storage_ops::write>(&op);
-    return write ? write->path + ": no space left on device; free some" : "";
-  };
+  world.files().set_fault([](const storage_op& op) -> storage_fault {
+    const bool writes = std::holds_alternative<storage_ops::write>(op);
+    return {writes ? storage_fault::kind::full : storage_fault::kind::none};
+  });
   const auto outcome = world.run(saving_job());
   REQUIRE(outcome.ok());
   CHECK(outcome.status == job_outcome::ending::finished);
@@ -81,7 +81,7 @@ TEST_CASE("a disk that is full costs reports, not the job", "[simulated][checkpo
   for (const auto& f : outcome.late) {
     CHECK(f.type == "troupe::user_error");
     CHECK(f.hook == "save_checkpoint");
-    CHECK_THAT(f.what, Catch::Contains("no space left on device; free some"));
+    CHECK_THAT(f.what, Catch::Contains("free some space"));
   }
   CHECK(names_in(world.files(), "run/checkpoints").empty());
 }
@@ -92,9 +92,10 @@ TEST_CASE("a disk that fails for a while costs the checkpoints of that while",
     INFO("seed " << seed);
     one_thread_world world(seed);
     int operations = 0;
-    world.files().fault = [&](const storage_op&) -> std::string {
-      return ++operations > 2 && operations < 9 ? "input/output error" : "";
-    };
+    world.files().set_fault([&](const storage_op&) -> storage_fault {
+      const bool fails = ++operations > 2 && operations < 5;
+      return {fails ? storage_fault::kind::error : storage_fault::kind::none};
+    });
     const auto outcome = world.run(saving_job());
     REQUIRE(outcome.ok());
     CHECK_FALSE(outcome.late.empty());
@@ -108,19 +109,19 @@ TEST_CASE("a disk that fails for a while costs the checkpoints of that while",
 
 TEST_CASE("a disk that hangs is named, and the job ends", "[simulated][checkpoint]") {
   one_thread_world world(3);
-  world.files().fault = [&](const storage_op&) -> std::string {
-    world.files().submitted = [] {};  // nobody will do the next one
-    return "";
-  };
+  world.files().set_fault([](const storage_op& op) -> storage_fault {
+    const bool first_file = std::holds_alternative<storage_ops::write>(op);
+    return {first_file ? storage_fault::kind::hang : storage_fault::kind::none};
+  });
   const auto outcome = world.run(saving_job());
   CHECK(outcome.ok());
   CHECK(outcome.survivors == std::vector<std::string>{"checkpointer: still writing"});
   CHECK(world.system().registry().running() == 1);
 
   // The disk is back: the checkpointer finishes what it was writing, and ends.
-  auto& threads = dynamic_cast<caf::scheduler::test_coordinator&>(world.system().scheduler());
-  do world.files().settle();
-  while (threads.run() > 0);
+  world.files().set_fault({});
+  world.files().go_on();
+  world.settle();
   CHECK(world.system().registry().running() == 0);
   temporary_folder folder;
   world.files().disk().unload(folder.path());

@@ -34,6 +34,17 @@ caf::scheduler::test_coordinator& one_thread_world::scheduler() {
   return dynamic_cast<caf::scheduler::test_coordinator&>(system_.scheduler());
 }
 
+one_thread_world::one_thread_world(std::uint64_t seed)
+    : config_(0), system_(config_), random_(seed) {
+  const auto later = [this](std::chrono::nanoseconds delay, std::function<void()> what) {
+    later_.emplace(now() + delay, std::move(what));
+  };
+  const auto cost = [costs = std::mt19937_64(random_())](const storage_op&) mutable {
+    return std::chrono::nanoseconds{1 + costs() % 1'000'000};
+  };
+  files_ = std::make_shared<simulated_storage>(later, cost);
+}
+
 // Jobs first, then timers, until both are empty: the other way round an actor that has not run yet
 // arms its timer afterwards.
 one_thread_world::~one_thread_world() {
@@ -63,15 +74,22 @@ ports one_thread_world::make_ports() {
     return std::chrono::nanoseconds{1 + (*costs)() % 100'000};
   };
   world.lanes = std::make_shared<inline_lanes>(later, time, cost);
-  files_->submitted = [this, later, costs] {
-    later(std::chrono::nanoseconds{1 + (*costs)() % 1'000'000}, [this] { files_->step(); });
-  };
   world.files = files_;
   world.checkpoints = safetensors_checkpoints({});
   world.processes = std::make_shared<at_once>();
   world.random = std::make_shared<seeded_entropy>(random_());
   world.now = time;
   return world;
+}
+
+void one_thread_world::settle() {
+  for (;;) {
+    scheduler().run();
+    if (later_.empty()) return;
+    auto what = std::move(later_.begin()->second);
+    later_.erase(later_.begin());
+    what();
+  }
 }
 
 // One event: a runnable actor chosen by the seed, else the earliest lane event or timer.

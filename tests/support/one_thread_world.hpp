@@ -13,13 +13,13 @@
 #include "actors/supervisor.hpp"
 #include "backends/inproc/inproc.hpp"
 #include "backends/simulated/inline_lane.hpp"
-#include "tests/support/memory_disk.hpp"
+#include "backends/simulated/simulated_storage.hpp"
 
 namespace troupe::testing {
 
 class one_thread_world {
 public:
-  explicit one_thread_world(std::uint64_t seed) : config_(0), system_(config_), random_(seed) {}
+  explicit one_thread_world(std::uint64_t seed);
   ~one_thread_world();
 
   ports make_ports();
@@ -30,7 +30,9 @@ public:
 
   caf::actor_system& system() { return system_; }
   /// What jobs with a run folder write to; each operation takes its time.
-  memory_storage& files() { return *files_; }
+  simulated_storage& files() { return *files_; }
+  /// Does what was put off, whatever its time, until nothing is left.
+  void settle();
   std::chrono::nanoseconds now();
   std::int64_t events() const { return events_; }
 
@@ -43,7 +45,7 @@ private:
   std::mt19937_64 random_;
   std::multimap<std::chrono::nanoseconds, std::function<void()>> later_;
   std::int64_t events_ = 0;
-  std::shared_ptr<memory_storage> files_ = std::make_shared<memory_storage>();
+  std::shared_ptr<simulated_storage> files_;
 };
 
 }  // namespace troupe::testing

@@ -6,7 +6,9 @@
 #include "tests/support/temporary_folder.hpp"
 #include "tests/unit/actors/checkpoint_drive.hpp"
 
+#include <random>
 #include <set>
+#include <tuple>
 
 #include "tests/support/catch.hpp"
 
@@ -24,11 +26,10 @@ checkpoint_policy keep(std::int32_t last, std::int32_t best) {
 }
 
 // Checks one disk as a crash left it. `reported` is the last step said to be written, or none.
-void check_disk(const memory_disk& disk, std::optional<std::int64_t> reported,
+void check_disk(const simulated_disk& disk, std::optional<std::int64_t> reported,
                 const checkpoint_policy& policy) {
-  static std::set<std::string> seen;
-  if (!seen.insert(std::to_string(policy.keep_last) + std::to_string(policy.keep_best) +
-                   std::to_string(reported.value_or(-1)) + disk.fingerprint())
+  static std::set<std::tuple<std::int32_t, std::int32_t, std::int64_t, std::uint64_t>> seen;
+  if (!seen.emplace(policy.keep_last, policy.keep_best, reported.value_or(-1), disk.digest())
            .second)
     return;
   temporary_folder folder;
@@ -49,7 +50,25 @@ void check_disk(const memory_disk& disk, std::optional<std::int64_t> reported,
   CHECK(std::set<std::string>(there.begin(), there.end()) == expected);
 }
 
-// Cuts the drive behind every operation: the program dies (the disk keeps all), or power does.
+// The program dies here (the disk keeps all), or power does. Few changes that are not durable are
+// lost in every combination, many in some. Returns the number of disks checked.
+int lose_power(const simulated_disk& disk, std::optional<std::int64_t> reported,
+               const checkpoint_policy& policy) {
+  check_disk(disk, reported, policy);
+  constexpr std::size_t exhaustive = 5;
+  constexpr std::uint64_t some = 48;
+  const auto pending = disk.pending();
+  const auto count = pending <= exhaustive ? std::uint64_t{1} << pending : some;
+  std::mt19937_64 draw{pending};
+  for (std::uint64_t i = 0; i < count; ++i) {
+    const auto kept = pending <= exhaustive ? i : draw();
+    INFO("power lost, " << pending << " changes not durable, kept " << kept);
+    check_disk(disk.after_power_loss(kept), reported, policy);
+  }
+  return static_cast<int>(count);
+}
+
+// Cuts the drive behind every operation and inside it, behind every call to the file system.
 // Returns the number of disks checked.
 int cut_everywhere(checkpoint_drive drive, const checkpoint_policy& policy) {
   int checked = 0;
@@ -57,14 +76,12 @@ int cut_everywhere(checkpoint_drive drive, const checkpoint_policy& policy) {
   do {
     if (!drive.written().empty()) reported = drive.written().back();
     if (drive.disk.perform(storage_ops::list{"run"}).error) continue;
-    INFO("behind operation " << drive.done << ": " << drive.machine);
-    check_disk(drive.disk, reported, policy);
-    const auto dirty = drive.disk.dirty_folders().size();
-    REQUIRE(dirty < 6);
-    for (std::uint64_t kept = 0; kept < std::uint64_t{1} << dirty; ++kept) {
-      INFO("power lost, " << dirty << " folders not synced, kept " << kept);
-      check_disk(drive.disk.after_power_loss(kept), reported, policy);
-      ++checked;
+    bool whole = false;
+    for (std::size_t calls = 0; !whole; ++calls) {
+      INFO("behind operation " << drive.done << " and " << calls << " calls: " << drive.machine);
+      auto disk = drive.disk;
+      whole = !drive.next() || disk.perform_part(*drive.next(), calls);
+      checked += lose_power(disk, reported, policy);
     }
   } while (drive.step());
   return checked;

@@ -28,7 +28,7 @@ struct port_operation {
 
 }  // namespace
 
-checkpoint_drive::checkpoint_drive(checkpoint_policy policy, memory_disk on,
+checkpoint_drive::checkpoint_drive(checkpoint_policy policy, simulated_disk on,
                                    std::optional<std::int64_t> resumed)
     : machine({std::move(policy), "run/checkpoints", "manifest.json", resumed}),
       disk(std::move(on)),
@@ -61,15 +61,19 @@ void checkpoint_drive::take(const action& a) {
   }
 }
 
+std::optional<storage_op> checkpoint_drive::next() const {
+  if (!in_flight) return std::nullopt;
+  return std::visit(port_operation{files}, in_flight->what);
+}
+
 bool checkpoint_drive::step() {
   if (!in_flight) return false;
-  const auto now = *std::exchange(in_flight, std::nullopt);
   answered e;
-  e.number = now.number;
+  e.number = in_flight->number;
   if (fails && fails(done)) {
     e.text = "no space left on device";
   } else {
-    const auto result = disk.perform(std::visit(port_operation{files}, now.what));
+    const auto result = disk.perform(*next());
     e.text = result.text;
     e.names = result.names;
     if (result.bytes) {
@@ -79,6 +83,7 @@ bool checkpoint_drive::step() {
     }
   }
   ++done;
+  in_flight.reset();
   tell(e);
   return true;
 }

@@ -3,8 +3,8 @@
 
 #include "actors/checkpoint_machine.hpp"
 #include "backends/checkpoint_io.hpp"
+#include "backends/simulated/disk.hpp"
 #include "messages/snapshot.hpp"
-#include "tests/support/memory_disk.hpp"
 
 #include <cstdint>
 #include <functional>
@@ -19,7 +19,7 @@ namespace troupe::testing {
 /// A value: a copy is another world from here on.
 struct checkpoint_drive {
   checkpoint_machine machine;
-  memory_disk disk;
+  simulated_disk disk;
   std::shared_ptr<const checkpoint_io> io;
   /// Whether the n-th operation of this drive (from 0) fails.
   std::function<bool(std::uint64_t)> fails;
@@ -31,11 +31,13 @@ struct checkpoint_drive {
   std::uint64_t tickets = 0;
   std::vector<checkpointing::action> said;  ///< written, failed, flushed and drop
 
-  explicit checkpoint_drive(checkpoint_policy policy, memory_disk on = {},
+  explicit checkpoint_drive(checkpoint_policy policy, simulated_disk on = {},
                             std::optional<std::int64_t> resumed = {});
 
   void offer(std::int64_t step, double loss, bool must = false, std::uint64_t generation = 1);
   void tell(const checkpointing::event& what);
+  /// The operation in flight.
+  std::optional<storage_op> next() const;
   /// Does the operation in flight; false when there is none.
   bool step();
   void run() {

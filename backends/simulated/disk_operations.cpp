@@ -1,0 +1,363 @@
+// The storage port's operations on the simulated disk, call by call as the real adapter makes them
+// (backends/local/file_operations.cpp).
+#include "backends/simulated/disk.hpp"
+
+#include <algorithm>
+#include <limits>
+#include <system_error>
+
+namespace troupe {
+
+namespace {
+
+using kind = storage_fault::kind;
+
+// An operation that ended in an error.
+struct refused {
+  std::errc why;
+  std::string path;
+};
+// The program is gone.
+struct cut {};
+
+constexpr int hops_max = 8;  // links on the way of one path
+
+std::vector<std::string> split(const std::string& path) {
+  std::vector<std::string> parts;
+  for (std::size_t at = 0; at <= path.size();) {
+    const auto end = std::min(path.find('/', at), path.size());
+    auto part = path.substr(at, end - at);
+    at = end + 1;
+    if (!part.empty() && part != ".") parts.push_back(std::move(part));
+  }
+  return parts;
+}
+
+// Without `..`, which counts before links are followed.
+std::vector<std::string> parts_of(const std::string& given) {
+  if (given.empty() || given.find('\0') != std::string::npos)
+    throw refused{std::errc::invalid_argument, given};
+  std::vector<std::string> parts;
+  for (auto& part : split(given)) {
+    if (part != "..") {
+      parts.push_back(std::move(part));
+    } else if (!parts.empty()) {
+      parts.pop_back();
+    } else if (given.front() != '/') {
+      throw refused{std::errc::invalid_argument, given};
+    }
+  }
+  return parts;
+}
+
+std::string folder_of(const std::string& path) {
+  const auto slash = path.rfind('/');
+  return slash == std::string::npos ? std::string{} : path.substr(0, slash + 1);
+}
+
+std::string hidden_beside(const std::string& name) { return "." + name + ".part"; }
+
+std::string mend(std::errc why) {
+  if (why == std::errc::no_space_on_device)
+    return "; free some space, or choose a folder on another disk";
+  return {};
+}
+
+}  // namespace
+
+// What a program asks of a file system. Each may be the last one it ever asked.
+struct simulated_disk::calls {
+  simulated_disk& disk;
+  storage_fault fault = {};
+  std::size_t left = std::numeric_limits<std::size_t>::max();
+
+  void spend() {
+    if (left-- == 0) throw cut{};
+  }
+  void change_entries(change what) {
+    spend();
+    disk.apply(what, &node::now);
+    disk.unsynced_.push_back(std::move(what));
+  }
+  node_id make(node_id folder, const std::string& name, node what) {
+    spend();
+    const auto id = disk.next_++;
+    disk.nodes_[id] = std::move(what);
+    change entry{{folder, name, id}};
+    disk.apply(entry, &node::now);
+    disk.unsynced_.push_back(std::move(entry));
+    return id;
+  }
+  void fill(node_id file, content bytes) {
+    spend();
+    disk.nodes_.at(file).bytes = std::move(bytes);
+  }
+  void check_sync(const std::string& path) const {
+    if (fault.what == kind::failed_sync) throw refused{std::errc::io_error, path};
+  }
+  void sync_file(node_id file, const std::string& path) {
+    spend();
+    check_sync(path);
+    auto& one = disk.nodes_.at(file);
+    if (fault.what != kind::lost_sync) one.durable = one.bytes;
+  }
+  void sync_folder(node_id folder, const std::string& path) {
+    spend();
+    check_sync(path);
+    if (fault.what != kind::lost_sync) disk.sync(folder);
+  }
+};
+
+struct simulated_disk::operations {
+  struct place {
+    node_id folder = 0;  ///< of the entry
+    std::string name;    ///< empty: the root itself
+    std::string path;
+  };
+
+  calls call;
+
+  node& at(node_id id) { return call.disk.nodes_.at(id); }
+
+  // Links are followed on the way, not at the end.
+  place find(const std::string& given) {
+    auto parts = parts_of(given);
+    if (parts.empty()) return {0, {}, given};
+    auto last = std::move(parts.back());
+    parts.pop_back();
+    return {folder_below(std::move(parts), given), std::move(last), given};
+  }
+  node_id folder_below(std::vector<std::string> parts, const std::string& given) {
+    std::vector<node_id> way{0};
+    int hops = 0;
+    std::reverse(parts.begin(), parts.end());  // the next one is the last
+    while (!parts.empty()) {
+      const auto part = std::move(parts.back());
+      parts.pop_back();
+      if (part == "..") {
+        if (way.size() > 1) way.pop_back();
+        continue;
+      }
+      const auto id = entry_at({way.back(), part, given});
+      const auto& one = at(id);
+      if (one.what == entry::kind::file) throw refused{std::errc::not_a_directory, given};
+      if (one.what == entry::kind::folder) {
+        way.push_back(id);
+        continue;
+      }
+      if (++hops > hops_max) throw refused{std::errc::too_many_symbolic_link_levels, given};
+      auto target = split(one.target);
+      parts.insert(parts.end(), target.rbegin(), target.rend());
+    }
+    return way.back();
+  }
+  bool is_there(const place& p) { return p.name.empty() || at(p.folder).now.contains(p.name); }
+  bool is_there(const std::string& path) {
+    try {
+      return is_there(find(path));
+    } catch (const refused& r) {
+      if (r.why != std::errc::no_such_file_or_directory) throw;
+      return false;
+    }
+  }
+  node_id entry_at(const place& p) {
+    if (p.name.empty()) return 0;
+    const auto found = at(p.folder).now.find(p.name);
+    if (found == at(p.folder).now.end())
+      throw refused{std::errc::no_such_file_or_directory, p.path};
+    return found->second;
+  }
+  node_id folder_at(const std::string& path) { return folder_below(parts_of(path), path); }
+  // A file or link may take this place.
+  void check_free(const place& p) {
+    if (p.name.empty() || (is_there(p) && at(entry_at(p)).what == entry::kind::folder))
+      throw refused{std::errc::is_a_directory, p.path};
+  }
+  void check_space(const std::string& path) const {
+    if (call.fault.what == kind::full) throw refused{std::errc::no_space_on_device, path};
+  }
+  void publish(const place& p, node_id what) {
+    call.change_entries({{p.folder, hidden_beside(p.name), {}}, {p.folder, p.name, what}});
+  }
+  // From the leaves up; no sync orders it.
+  void empty(node_id id) {
+    const auto inside = at(id).now;
+    for (const auto& [name, child] : inside) {
+      empty(child);
+      call.change_entries({{id, name, {}}});
+    }
+  }
+
+  storage_result operator()(const storage_ops::write& op) {
+    const auto p = find(op.path);
+    check_free(p);
+    check_space(op.path);
+    auto bytes = std::make_shared<std::vector<std::byte>>();
+    for (const auto& chunk : op.chunks) bytes->insert(bytes->end(), chunk->begin(), chunk->end());
+    spoil(*bytes);
+    const auto part = hidden_beside(p.name);
+    const auto empty_file = std::make_shared<const std::vector<std::byte>>();
+    const auto file = call.make(p.folder, part, {entry::kind::file, empty_file, {}, {}, {}, {}});
+    call.fill(file, std::move(bytes));
+    try {
+      call.sync_file(file, op.path);
+    } catch (const refused&) {
+      call.change_entries({{p.folder, part, {}}});
+      throw;
+    }
+    publish(p, file);
+    return {};
+  }
+
+  // What a torn write or a flipped bit makes of the bytes.
+  void spoil(std::vector<std::byte>& bytes) const {
+    if (bytes.empty()) return;
+    if (call.fault.what == kind::torn) {
+      const auto from = static_cast<std::ptrdiff_t>(call.fault.draw % bytes.size());
+      std::fill(bytes.begin() + from, bytes.end(), std::byte{0});
+    } else if (call.fault.what == kind::bit_flip) {
+      const auto bit = call.fault.draw % (bytes.size() * 8);
+      bytes[bit / 8] ^= std::byte{1} << bit % 8;
+    }
+  }
+
+  storage_result operator()(const storage_ops::rename& op) {
+    if (!is_there(op.from) && is_there(op.to)) return {};  // was done before
+    const auto from = find(op.from);
+    const auto to = find(op.to);
+    const auto moved = entry_at(from);
+    const auto parts = parts_of(op.from);
+    const auto target = parts_of(op.to);
+    if (parts == target) return {};
+    const auto shorter = static_cast<std::ptrdiff_t>(std::min(parts.size(), target.size()));
+    if (std::equal(parts.begin(), parts.begin() + shorter, target.begin()))
+      throw refused{std::errc::invalid_argument, op.to};  // one is inside the other
+    if (!is_there(to)) return move(from, to, moved);
+    const auto former = entry_at(to);
+    if (at(moved).what != at(former).what && at(former).what == entry::kind::folder)
+      throw refused{std::errc::is_a_directory, op.to};
+    if (at(moved).what != at(former).what && at(moved).what == entry::kind::folder)
+      throw refused{std::errc::not_a_directory, op.to};
+    if (at(former).now.empty()) return move(from, to, moved);
+    call.change_entries({{to.folder, to.name, moved}, {from.folder, from.name, former}});
+    call.sync_folder(to.folder, op.to);
+    if (from.folder != to.folder) call.sync_folder(from.folder, op.from);
+    empty(former);
+    call.change_entries({{from.folder, from.name, {}}});
+    return {};
+  }
+  storage_result move(const place& from, const place& to, node_id what) {
+    call.change_entries({{from.folder, from.name, {}}, {to.folder, to.name, what}});
+    return {};
+  }
+
+  storage_result operator()(const storage_ops::sync_folder& op) {
+    call.sync_folder(folder_at(op.path), op.path);
+    return {};
+  }
+
+  storage_result operator()(const storage_ops::make_folder& op) {
+    check_space(op.path);
+    std::vector<node_id> grown;
+    std::string path = op.path.starts_with('/') ? "/" : "";
+    node_id folder = 0;
+    for (const auto& part : parts_of(op.path)) {
+      path += part;
+      const place p{folder, part, path};
+      if (!is_there(p)) {
+        grown.push_back(folder);
+        folder = call.make(folder, part, {});
+      } else {
+        folder = folder_at(path);
+      }
+      path += "/";
+    }
+    // Outermost first: a folder whose own entry is lost would take the others with it.
+    for (const auto id : grown) call.sync_folder(id, op.path);
+    return {};
+  }
+
+  storage_result operator()(const storage_ops::remove& op) {
+    try {
+      const auto p = find(op.path);
+      if (p.name.empty()) throw refused{std::errc::invalid_argument, op.path};
+      empty(entry_at(p));
+      call.change_entries({{p.folder, p.name, {}}});
+    } catch (const refused& r) {
+      if (r.why != std::errc::no_such_file_or_directory) throw;
+    }
+    return {};
+  }
+
+  storage_result operator()(const storage_ops::link& op) {
+    if (op.target.empty() || op.target.front() == '/')
+      throw refused{std::errc::invalid_argument, op.path};
+    const auto p = find(op.path);
+    parts_of(folder_of(op.path) + op.target);
+    check_free(p);
+    check_space(op.path);
+    const auto part = hidden_beside(p.name);
+    publish(p, call.make(p.folder, part, {entry::kind::link, {}, {}, op.target, {}, {}}));
+    return {};
+  }
+
+  storage_result operator()(const storage_ops::read& op) {
+    auto path = op.path;
+    auto id = entry_at(find(path));
+    for (int hops = 0; at(id).what == entry::kind::link && hops < hops_max; ++hops) {
+      path = folder_of(path) + at(id).target;
+      id = entry_at(find(path));
+    }
+    if (at(id).what != entry::kind::file) throw refused{std::errc::invalid_argument, op.path};
+    if (at(id).bytes->size() > op.limit) throw refused{std::errc::value_too_large, op.path};
+    if (call.fault.what != kind::bit_flip) return {{}, {}, at(id).bytes, {}};
+    auto bytes = std::make_shared<std::vector<std::byte>>(*at(id).bytes);
+    spoil(*bytes);
+    return {{}, {}, std::move(bytes), {}};
+  }
+
+  storage_result operator()(const storage_ops::list& op) {
+    storage_result result;
+    for (const auto& [name, id] : at(folder_at(op.path)).now) result.names.push_back(name);
+    return result;
+  }
+};
+
+namespace {
+
+// What an error of the disk itself names.
+std::string path_of(const storage_op& op) {
+  return std::visit(
+      [](const auto& x) {
+        if constexpr (requires { x.path; })
+          return x.path;
+        else
+          return x.to;
+      },
+      op);
+}
+
+}  // namespace
+
+storage_result simulated_disk::perform(const storage_op& op, const storage_fault& fault) {
+  try {
+    if (fault.what == kind::error) throw refused{std::errc::io_error, path_of(op)};
+    return std::visit(operations{{*this, fault}}, op);
+  } catch (const refused& r) {
+    const auto error = std::make_error_code(r.why);
+    return {error, r.path + ": " + error.message() + mend(r.why), nullptr, {}};
+  }
+}
+
+bool simulated_disk::perform_part(const storage_op& op, std::size_t calls_done) {
+  try {
+    std::visit(operations{{*this, {}, calls_done}}, op);
+    return true;
+  } catch (const refused&) {
+    return true;
+  } catch (const cut&) {
+    return false;
+  }
+}
+
+}  // namespace troupe

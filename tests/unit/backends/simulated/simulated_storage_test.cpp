@@ -1,0 +1,129 @@
+// Goal: the storage in virtual time answers when its costs and faults say, and a killed program's
+// operations are never answered.
+#include "backends/simulated/simulated_storage.hpp"
+
+#include "messages/failure.hpp"
+
+#include <map>
+
+#include "tests/support/catch.hpp"
+
+using namespace troupe;
+namespace ops = troupe::storage_ops;
+using kind = storage_fault::kind;
+using std::chrono::nanoseconds;
+
+namespace {
+
+struct virtual_time {
+  nanoseconds now{0};
+  std::multimap<nanoseconds, std::function<void()>> events;
+
+  later_fn later() {
+    return [this](nanoseconds delay, std::function<void()> what) {
+      events.emplace(now + delay, std::move(what));
+    };
+  }
+  void run() {
+    while (!events.empty()) {
+      const auto first = events.begin();
+      now = first->first;
+      const auto what = std::move(first->second);
+      events.erase(first);
+      what();
+    }
+  }
+};
+
+storage_cost_fn ten_each() {
+  return [](const storage_op&) { return nanoseconds{10}; };
+}
+
+}  // namespace
+
+TEST_CASE("operations take their cost, one behind the other", "[simulated_storage]") {
+  virtual_time time;
+  simulated_storage files{time.later(), ten_each()};
+  std::vector<std::int64_t> answered;
+  for (int i = 0; i < 3; ++i)
+    files.submit(ops::make_folder{"d"}, [&](storage_result r) {
+      CHECK_FALSE(r.error);
+      answered.push_back(time.now.count());
+    });
+  CHECK(files.disk().entries().size() == 1);
+  time.run();
+  CHECK(answered == std::vector<std::int64_t>{10, 20, 30});
+  CHECK(files.disk().entries().size() == 2);
+}
+
+TEST_CASE("a slow disk delays, a hanging one waits for its cue", "[simulated_storage]") {
+  virtual_time time;
+  int asked = 0;
+  simulated_storage files{time.later(), ten_each(), [&](const storage_op&) -> storage_fault {
+                            ++asked;
+                            if (asked == 1) return {kind::slow, 0, nanoseconds{5}};
+                            return {asked == 2 ? kind::hang : kind::none};
+                          }};
+  std::vector<std::int64_t> answered;
+  for (int i = 0; i < 3; ++i)
+    files.submit(ops::make_folder{"d"},
+                 [&](storage_result) { answered.push_back(time.now.count()); });
+  time.run();
+  CHECK(answered == std::vector<std::int64_t>{15});
+  files.go_on();
+  files.go_on();
+  time.run();
+  CHECK(answered == std::vector<std::int64_t>{15, 15, 25});
+  CHECK(asked == 3);
+  CHECK(files.faults().at(static_cast<std::size_t>(kind::slow)) == 1);
+  CHECK(files.faults().at(static_cast<std::size_t>(kind::hang)) == 1);
+  CHECK(files.faults().at(static_cast<std::size_t>(kind::torn)) == 0);
+}
+
+TEST_CASE("a killed program hears nothing, and the next one is served", "[simulated_storage]") {
+  virtual_time time;
+  simulated_storage files{time.later(), ten_each()};
+  const auto never = [](storage_result) { FAIL("answered"); };
+  files.submit(ops::make_folder{"a/b"}, never);
+  files.submit(ops::make_folder{"c"}, never);
+  files.kill(1);
+  CHECK(files.disk().entries().size() == 2);  // "a" and not "a/b"
+  bool answered = false;
+  files.submit(ops::list{"."}, [&](storage_result r) {
+    answered = true;
+    CHECK(r.names == std::vector<std::string>{"a"});
+    CHECK(time.now.count() == 10);
+  });
+  time.run();
+  CHECK(answered);
+}
+
+TEST_CASE("a crash takes what was not durable", "[simulated_storage]") {
+  virtual_time time;
+  simulated_storage files{time.later()};
+  files.submit(ops::write{"a", {}}, [](storage_result) {});
+  time.run();
+  CHECK(files.disk().pending() == 2);
+  files.crash(0, [](std::size_t) { return false; });
+  CHECK(files.disk().pending() == 0);
+  CHECK(files.disk().entries().size() == 1);
+}
+
+TEST_CASE("what is scheduled outlives the storage without harm", "[simulated_storage]") {
+  virtual_time time;
+  {
+    simulated_storage files{time.later(), ten_each()};
+    files.submit(ops::list{"."}, [](storage_result) { FAIL("answered"); });
+  }
+  time.run();
+  CHECK(time.events.empty());
+}
+
+TEST_CASE("too many waiting operations are a broken invariant", "[simulated_storage]") {
+  virtual_time time;
+  simulated_storage files{time.later()};
+  for (std::size_t i = 0; i < simulated_storage::waiting_limit; ++i)
+    files.submit(ops::list{"."}, [](storage_result) {});
+  CHECK_THROWS_AS(files.submit(ops::list{"."}, [](storage_result) {}), internal_error);
+  time.run();
+}
