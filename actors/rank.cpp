@@ -48,7 +48,10 @@ struct rank_state {
   void carry_out(const ranks::close_lane& a);
   void carry_out(const ranks::report& a);
   void carry_out(const ranks::show& a) { setup.observers.tell(a.what); }
-  void carry_out(const ranks::end&) { self->quit(); }
+  void carry_out(const ranks::end&) {
+    world.reset();  // closed, not aborted: a peer may not have heard yet that the last barrier ended
+    self->quit();
+  }
 
   template <class Message>
   void tell(Message message) {
