@@ -11,13 +11,19 @@ run_handler::run_handler(const learner_context& context, surroundings around)
                        [&](const fault_drill& d) { return d.rank == context.rank; });
 }
 
-ran run_handler::handle(learner& who, const hook_run& run, bool again) {
-  skip_entry_ = again;
+ran run_handler::handle(learner& who, const hook_run& run) {
   ran answer;
   answer.at = run.at;
+  go_on(who, run, answer, run.hooks.size(), false);
+  return answer;
+}
+
+void run_handler::go_on(learner& who, const hook_run& run, ran& answer, std::size_t until,
+                        bool again) {
+  skip_entry_ = again;
   const std::span<const hook> hooks{run.hooks};
   try {
-    for (std::size_t i = 0; i < hooks.size();) {
+    for (std::size_t i = answer.handled; i < until;) {
       if (around_.word && around_.word->load(std::memory_order_acquire) != attention::none) {
         answer.outcome.word = run_word::attention;
         break;
@@ -50,7 +56,6 @@ ran run_handler::handle(learner& who, const hook_run& run, bool again) {
     }
   }
   current_ = nullptr;
-  return answer;
 }
 
 hook_outcome run_handler::handle_one(learner& who, const hook& h, const closure& inner) {

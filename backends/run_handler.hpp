@@ -28,10 +28,13 @@ public:
   };
   run_handler(const learner_context& context, surroundings around);
 
-  /// Never throws: what a hook throws is in the answer, with its hook, epoch and step. Only
-  /// `not_yet` passes. `again`: the run's first hook threw `not_yet` before; it is not entered
+  /// Never throws: what a hook throws is in the answer, with its hook, epoch and step.
+  ran handle(learner& who, const hook_run& run);
+  /// For lanes that handle a run in pieces: goes on behind the hooks that `answer` says are
+  /// handled and adds to it, until as many as `until` are. Only `not_yet` passes; then what was
+  /// handled is in the answer. `again`: the next hook threw `not_yet` before; it is not entered
   /// anew.
-  ran handle(learner& who, const hook_run& run, bool again = false);
+  void go_on(learner& who, const hook_run& run, ran& answer, std::size_t until, bool again);
 
 private:
   hook_outcome handle_one(learner& who, const hook& h, const closure& inner);

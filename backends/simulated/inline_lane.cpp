@@ -9,20 +9,27 @@ namespace troupe {
 
 namespace {
 
+bool may_wait(const hook& h) {
+  return std::holds_alternative<hooks::optimizer_step>(h) ||
+         std::holds_alternative<hooks::barrier>(h) || std::holds_alternative<hooks::reduce>(h) ||
+         std::holds_alternative<hooks::broadcast>(h) ||
+         std::holds_alternative<hooks::all_gather>(h) ||
+         std::holds_alternative<hooks::reduce_boolean_decision>(h) ||
+         std::holds_alternative<hooks::teardown>(h) ||
+         std::holds_alternative<hooks::model_to_device>(h) ||
+         std::holds_alternative<hooks::dispatch>(h);
+}
+
 // What is scheduled holds it, so a lane that is destroyed leaves nothing behind that could be
 // touched.
 class body : public std::enable_shared_from_this<body> {
 public:
-  body(const learner_context& context, recipe_ptr recipe, lane_sink sink, later_fn later,
-       std::function<std::chrono::nanoseconds()> now, hook_cost_fn cost,
-       std::chrono::nanoseconds poll)
+  body(const learner_context& context, recipe_ptr recipe, lane_sink sink,
+       std::shared_ptr<const inline_lane_options> options)
       : context_(context),
         recipe_(std::move(recipe)),
         sink_(std::move(sink)),
-        later_(std::move(later)),
-        now_(std::move(now)),
-        cost_(std::move(cost)),
-        poll_(poll) {
+        options_(std::move(options)) {
     context_.attention_word = &word;
     handler_ = std::make_unique<run_handler>(
         context_, run_handler::surroundings{&word, nullptr, sink_.entered, nullptr});
@@ -42,18 +49,17 @@ public:
     running_ = std::move(run);
     answer_ = {};
     answer_.at = running_->at;
-    since_ = now_();
     schedule_next();
   }
 
   lane_status status() const {
     if (!running_) return {};
     const auto& h = running_->hooks[answer_.handled];
-    return {true, std::string{name(h)}, where(h).step, now_() - since_};
+    return {true, std::string{name(h)}, where(h).step, options_->now() - since_};
   }
 
   void close(std::function<void(value, caught)> closed) {
-    later_(std::chrono::nanoseconds{0}, [self = shared_from_this(), closed = std::move(closed)] {
+    const auto end = [self = shared_from_this(), closed = std::move(closed)] {
       value result;
       caught last;
       try {
@@ -63,12 +69,14 @@ public:
         last = {describe(std::current_exception()), std::current_exception()};
       }
       closed(std::move(result), std::move(last));
-    });
+    };
+    options_->later(std::chrono::nanoseconds{0}, end);
   }
 
   void leave() {
     gone_ = true;
     sink_ = {};
+    if (options_->bell) options_->bell->wait(nullptr);
     learner_.reset();
   }
 
@@ -85,36 +93,38 @@ private:
     }
   }
 
-  std::size_t next() const { return answer_.handled; }
-
+  // The hooks that happen at one moment, and when: an optimizer_step comes with its closure.
   void schedule_next() {
-    const auto cost =
-        cost_ ? cost_(context_.rank, running_->hooks[next()]) : std::chrono::nanoseconds{0};
-    later_(cost, [self = shared_from_this()] { self->handle_next(false); });
+    since_ = options_->now();
+    const auto& hooks = running_->hooks;
+    std::chrono::nanoseconds cost{0};
+    until_ = answer_.handled;
+    for (bool more = true; more && until_ < hooks.size();) {
+      std::size_t count = 1;
+      if (const auto* step = std::get_if<hooks::optimizer_step>(&hooks[until_]))
+        count += step->closure;
+      more = options_->in_spans && !may_wait(hooks[until_]);
+      for (const auto end = until_ + count; until_ < end && until_ < hooks.size(); ++until_)
+        if (options_->cost) cost += options_->cost(context_.rank, hooks[until_]);
+    }
+    options_->later(cost, [self = shared_from_this()] { self->handle_next(false); });
   }
 
-  // One hook (an optimizer_step with its closure) at a time, so that others run in between.
   void handle_next(bool again) {
     if (gone_ || !running_) return;
     ensure_learner();
     if (broken_ || !learner_) return answer_broken();
-    hook_run one{running_->at, {running_->hooks[next()]}};
-    if (const auto* step = std::get_if<hooks::optimizer_step>(&running_->hooks[next()]))
-      for (std::size_t i = 1; i <= step->closure; ++i)
-        one.hooks.push_back(running_->hooks.at(next() + i));
-    since_ = again ? since_ : now_();
-    ran part;
+    if (!again) since_ = options_->now();
     try {
-      part = handler_->handle(*learner_, one, again);
+      handler_->go_on(*learner_, *running_, answer_, until_, again);
     } catch (const not_yet&) {
-      later_(poll_, [self = shared_from_this()] { self->handle_next(true); });
+      auto retry = [self = shared_from_this()] { self->handle_next(true); };
+      options_->bell ? options_->bell->wait(std::move(retry))
+                     : options_->later(options_->poll, std::move(retry));
       return;
     }
-    answer_.handled += part.handled;
-    answer_.outcome.merge(std::move(part.outcome));
-    answer_.failed_with = std::move(part.failed_with);
     const auto word_now = answer_.outcome.word;
-    const bool more = next() < running_->hooks.size() &&
+    const bool more = answer_.handled < running_->hooks.size() &&
                       (word_now == run_word::proceed || word_now == run_word::stop);
     more ? schedule_next() : finish();
   }
@@ -136,10 +146,7 @@ private:
   learner_context context_;
   recipe_ptr recipe_;
   lane_sink sink_;
-  later_fn later_;
-  std::function<std::chrono::nanoseconds()> now_;
-  hook_cost_fn cost_;
-  std::chrono::nanoseconds poll_;
+  std::shared_ptr<const inline_lane_options> options_;
   std::unique_ptr<run_handler> handler_;
   std::unique_ptr<learner> learner_;
   std::exception_ptr broken_;
@@ -147,6 +154,7 @@ private:
   bool failed_ = false;
   bool gone_ = false;
   std::optional<hook_run> running_;
+  std::size_t until_ = 0;  // hooks that are to be handled at the moment scheduled
   ran answer_;
   std::chrono::nanoseconds since_{0};
 };
@@ -172,14 +180,10 @@ private:
 
 }  // namespace
 
-inline_lanes::inline_lanes(later_fn later, std::function<std::chrono::nanoseconds()> now,
-                           hook_cost_fn cost, std::chrono::nanoseconds poll)
-    : later_(std::move(later)), now_(std::move(now)), cost_(std::move(cost)), poll_(poll) {}
-
 std::unique_ptr<lane> inline_lanes::open(const learner_context& context, recipe_ptr recipe,
                                          lane_sink sink) {
-  return std::make_unique<inline_lane>(std::make_shared<body>(
-      context, std::move(recipe), std::move(sink), later_, now_, cost_, poll_));
+  return std::make_unique<inline_lane>(
+      std::make_shared<body>(context, std::move(recipe), std::move(sink), options_));
 }
 
 }  // namespace troupe

@@ -6,6 +6,7 @@
 #include <memory>
 
 #include "backends/lane.hpp"
+#include "backends/simulated/lane_bell.hpp"
 #include "backends/simulated/later.hpp"
 
 namespace troupe {
@@ -13,20 +14,30 @@ namespace troupe {
 /// What a hook costs in virtual time.
 using hook_cost_fn = std::function<std::chrono::nanoseconds(std::int32_t rank, const hook& what)>;
 
-/// A lane that cannot wait calls a hook again when its learner throws `not_yet`
-/// (backends/learner.hpp), each `poll` of virtual time. `now` is virtual. Drills: only `raise`.
+/// How an inline lane spends its time.
+struct inline_lane_options {
+  later_fn later;
+  std::function<std::chrono::nanoseconds()> now;  ///< virtual
+  hook_cost_fn cost;                              ///< empty: nothing costs anything
+  /// Rung when what the learner waits for has ended; null: it is asked again each `poll`.
+  std::shared_ptr<lane_bell> bell;
+  std::chrono::nanoseconds poll = std::chrono::microseconds{50};
+  /// Hooks up to the next one that may wait for peers happen at one moment, behind the sum of their
+  /// costs: fewer events. Else each hook (an optimizer_step with its closure) is a moment.
+  bool in_spans = false;
+};
+
+/// A lane that cannot wait calls a hook again when its learner has thrown `not_yet`
+/// (backends/learner.hpp). Drills: only `raise`. Not thread-safe: one world, one thread.
 class inline_lanes : public lane_backend {
 public:
-  inline_lanes(later_fn later, std::function<std::chrono::nanoseconds()> now, hook_cost_fn cost,
-               std::chrono::nanoseconds poll = std::chrono::microseconds{50});
+  explicit inline_lanes(inline_lane_options options)
+      : options_(std::make_shared<const inline_lane_options>(std::move(options))) {}
   std::unique_ptr<lane> open(const learner_context& context, recipe_ptr recipe,
                              lane_sink sink) override;
 
 private:
-  later_fn later_;
-  std::function<std::chrono::nanoseconds()> now_;
-  hook_cost_fn cost_;
-  std::chrono::nanoseconds poll_;
+  std::shared_ptr<const inline_lane_options> options_;
 };
 
 }  // namespace troupe

@@ -73,7 +73,7 @@ ports one_thread_world::make_ports() {
   const auto cost = [costs](std::int32_t, const hook&) {
     return std::chrono::nanoseconds{1 + (*costs)() % 100'000};
   };
-  world.lanes = std::make_shared<inline_lanes>(later, time, cost);
+  world.lanes = std::make_shared<inline_lanes>(inline_lane_options{later, time, cost});
   world.files = files_;
   world.checkpoints = safetensors_checkpoints({});
   world.processes = std::make_shared<at_once>();
