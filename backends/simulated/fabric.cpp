@@ -1,0 +1,193 @@
+#include "backends/simulated/fabric.hpp"
+
+#include "backends/simulated/fabric_group.hpp"
+
+#include <algorithm>
+#include <bit>
+#include <map>
+#include <set>
+
+namespace troupe {
+
+using simulated::fabric_group;
+using simulated::member;
+
+std::chrono::nanoseconds network_cost::of(const collective_call& call, std::size_t members) const {
+  if (members < 2) return std::chrono::nanoseconds{0};
+  const auto bytes = static_cast<double>(call.count * size_of(call.type));
+  const auto p = static_cast<double>(members);
+  const auto hops = static_cast<double>(std::bit_width(members - 1));
+  const auto a = static_cast<double>(alpha.count());
+  double cost = 0;
+  switch (call.what) {
+    case collective::all_reduce:
+      cost = 2 * (p - 1) * a + 2 * (p - 1) / p * bytes * nanoseconds_per_byte;
+      cost = std::min(cost, 2 * hops * (a + bytes * nanoseconds_per_byte));
+      break;
+    case collective::all_gather:
+    case collective::reduce_scatter: cost = (p - 1) * (a + bytes * nanoseconds_per_byte); break;
+    case collective::broadcast: cost = hops * (a + bytes * nanoseconds_per_byte); break;
+    case collective::barrier:
+    case collective::decide: cost = hops * a; break;
+  }
+  return std::chrono::nanoseconds{static_cast<std::int64_t>(cost)};
+}
+
+class simulated_fabric::network : public simulated::surroundings {
+public:
+  network(later_fn later, std::function<std::chrono::nanoseconds()> now, network_cost cost)
+      : simulated::surroundings{std::move(later), std::move(now), cost} {}
+
+  std::shared_ptr<fabric_group> enter(const group_description& who) {
+    auto& met = groups_[{who.job, who.generation}];
+    auto found = met.lock();
+    if (!found) {
+      found = std::make_shared<fabric_group>(*this, who);
+      met = found;
+    }
+    return found;
+  }
+  template <class F>
+  void for_each(F visit) {
+    std::erase_if(groups_, [](const auto& g) { return g.second.expired(); });
+    for (auto& [key, group] : groups_)
+      if (const auto alive = group.lock()) visit(key.first, *alive);
+  }
+
+private:
+  std::map<std::pair<job_id, generation_id>, std::weak_ptr<fabric_group>> groups_;
+};
+
+namespace {
+
+using simulated::channel;
+using simulated::seat_call;
+
+class simulated_communicator final : public communicator {
+public:
+  simulated_communicator(std::shared_ptr<simulated::surroundings> network,
+                         std::shared_ptr<fabric_group> group, const group_description& who,
+                         std::shared_ptr<const fabric_seat> seat)
+      : network_(std::move(network)),
+        who_(who),
+        group_(std::move(group)),
+        me_(group_->join(who, std::move(seat))),
+        everybody_(group_->among(members_of({}, who.world, who.rank))) {
+    ++network_->handles;
+  }
+  ~simulated_communicator() override {
+    --network_->handles;
+    group_->depart(*me_);
+  }
+
+  const group_description& group() const override { return who_; }
+  std::string_view name() const override { return "simulated"; }
+
+  work_ptr all_reduce(buffer data, reduction operation, const subgroup& among) override {
+    return submit(channel_of(among),
+                  {.call = all_reduce_call(data, operation), .in = data.data, .out = data.data});
+  }
+  work_ptr broadcast(buffer data, std::int32_t root, const subgroup& among) override {
+    const auto at = channel_of(among);
+    return submit(
+        at, {.call = broadcast_call(data, root, at->members), .in = data.data, .out = data.data});
+  }
+  work_ptr all_gather(buffer in, buffer out, const subgroup& among) override {
+    const auto at = channel_of(among);
+    return submit(at, {.call = all_gather_call(in, out, at->members.size(), at->place(who_.rank)),
+                       .in = in.data,
+                       .out = out.data});
+  }
+  work_ptr reduce_scatter(buffer in, buffer out, reduction operation,
+                          const subgroup& among) override {
+    const auto at = channel_of(among);
+    return submit(at, {.call = reduce_scatter_call(in, out, operation, at->members.size(),
+                                                   at->place(who_.rank)),
+                       .in = in.data,
+                       .out = out.data});
+  }
+  work_ptr barrier(std::string_view label, std::chrono::nanoseconds deadline,
+                   const subgroup& among) override {
+    seat_call with;
+    with.call.label = label;
+    return submit(channel_of(among), std::move(with), deadline);
+  }
+  // The lane cannot wait: asked again, it goes on with the decision it began.
+  bool decide(bool yes, bool all, const subgroup& among) override {
+    if (!deciding_)
+      deciding_ =
+          submit(channel_of(among), {.call = {.what = collective::decide, .all = all}, .yes = yes});
+    deciding_->wait();
+    const auto ended = std::exchange(deciding_, nullptr);
+    return group_->verdict(*ended);
+  }
+
+  bool waiting() const noexcept override { return me_->waiting; }
+  std::shared_ptr<void> allocate(std::size_t bytes) override {
+    return {::operator new(bytes), [](void* p) { ::operator delete(p); }};
+  }
+  void abort(std::string_view why) noexcept override { group_->abort(*me_, std::string{why}); }
+  bool aborted() const noexcept override { return me_->aborted; }
+  bool quiescent() const noexcept override { return me_->aborted || me_->open == 0; }
+
+private:
+  std::shared_ptr<channel> channel_of(const subgroup& among) const {
+    return among.ranks.empty() ? everybody_
+                               : group_->among(members_of(among, who_.world, who_.rank));
+  }
+  work_ptr submit(const std::shared_ptr<channel>& in, seat_call with,
+                  std::chrono::nanoseconds deadline = {}) {
+    return group_->submit(me_, in, std::move(with),
+                          deadline.count() > 0 ? deadline : who_.deadline);
+  }
+
+  const std::shared_ptr<simulated::surroundings> network_;
+  const group_description who_;
+  const std::shared_ptr<fabric_group> group_;
+  const std::shared_ptr<member> me_;
+  const std::shared_ptr<channel> everybody_;
+  work_ptr deciding_;
+};
+
+}  // namespace
+
+simulated_fabric::simulated_fabric(later_fn later, std::function<std::chrono::nanoseconds()> now,
+                                   network_cost cost)
+    : network_(std::make_shared<network>(std::move(later), std::move(now), cost)) {}
+simulated_fabric::~simulated_fabric() = default;
+
+std::shared_ptr<communicator_backend> simulated_fabric::at(fabric_seat seat) {
+  class backend final : public communicator_backend {
+  public:
+    backend(std::shared_ptr<network> of, fabric_seat seat)
+        : network_(std::move(of)), seat_(std::make_shared<const fabric_seat>(std::move(seat))) {}
+    std::string_view name() const override { return "simulated"; }
+    std::string unusable() const override { return {}; }
+    std::shared_ptr<communicator> open(const group_description& who) override {
+      return std::make_shared<simulated_communicator>(network_, network_->enter(who), who, seat_);
+    }
+
+  private:
+    std::shared_ptr<network> network_;
+    std::shared_ptr<const fabric_seat> seat_;
+  };
+  return std::make_shared<backend>(network_, std::move(seat));
+}
+
+void simulated_fabric::vanish(const job_id& job, std::int32_t rank) {
+  network_->for_each([&](const job_id& of, fabric_group& group) {
+    if (of == job) group.vanish(rank);
+  });
+}
+
+void simulated_fabric::cut(std::int32_t rank, bool off) {
+  if (off)
+    network_->isolated.insert(rank);
+  else
+    network_->isolated.erase(rank);
+  if (!off) network_->for_each([](const job_id&, fabric_group& group) { group.go_on(); });
+}
+
+std::size_t simulated_fabric::handles() const { return network_->handles; }
+
+}  // namespace troupe

@@ -1,0 +1,326 @@
+#include "backends/simulated/fabric_group.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "backends/canonical_reduction.hpp"
+#include "backends/learner.hpp"
+
+namespace troupe::simulated {
+
+namespace {
+
+// Operations that one rank may be ahead of another.
+constexpr std::size_t window_max = 4096;
+
+class ended_work final : public work {
+public:
+  explicit ended_work(std::string why) : why_(std::move(why)) {}
+  work_result poll() override { return {work_status::aborted, why_, {}}; }
+  void wait() override { throw generation_closed(why_); }
+
+private:
+  const std::string why_;
+};
+
+std::vector<called> calls_of(const channel& in, const operation& what) {
+  std::vector<called> calls;
+  for (std::size_t i = 0; i < in.members.size(); ++i)
+    if (what.parts[i].arrived) calls.push_back({in.members[i], what.parts[i].with.call});
+  return calls;
+}
+
+// What a member's memory holds before, in bytes.
+std::size_t bytes_in(const collective_call& call, std::size_t members) {
+  const auto one = static_cast<std::size_t>(call.count) * size_of(call.type);
+  return call.what == collective::reduce_scatter ? one * members : one;
+}
+
+void reduce(operation& what, const collective_call& call) {
+  std::vector<const void*> sources;
+  sources.reserve(what.parts.size());
+  for (const auto& p : what.parts) sources.push_back(p.brought.data());
+  what.result.resize(what.parts.front().brought.size());
+  void* target = what.result.data();
+  canonical_reduce(call.type, call.operation, sources, {&target, 1},
+                   what.result.size() / size_of(call.type));
+}
+
+}  // namespace
+
+std::size_t channel::place(std::int32_t rank) const {
+  return static_cast<std::size_t>(std::lower_bound(members.begin(), members.end(), rank) -
+                                  members.begin());
+}
+
+/// One rank's view of an operation.
+class fabric_group::waiting final : public work {
+public:
+  waiting(std::shared_ptr<member> who, std::shared_ptr<const operation> what, std::size_t index)
+      : who_(std::move(who)), what_(std::move(what)), index_(index) {}
+
+  work_result poll() override {
+    const auto status = now();
+    if (status == work_status::ok || status == work_status::pending) return {status, {}, {}};
+    if (status == work_status::aborted) return {status, who_->why, {}};
+    return {status, what_->text, what_->missing};
+  }
+  void wait() override {
+    switch (now()) {
+      case work_status::ok: return;
+      case work_status::pending: who_->waiting = true; throw not_yet{};
+      case work_status::timed_out: throw collective_timeout(what_->text);
+      case work_status::mismatch: throw collective_mismatch(what_->text);
+      case work_status::aborted: throw generation_closed(who_->why);
+    }
+  }
+  bool verdict() const { return what_->verdict; }
+
+private:
+  work_status now() const {
+    const auto status = what_->parts[index_].status;
+    return status == work_status::pending && who_->aborted ? work_status::aborted : status;
+  }
+
+  const std::shared_ptr<member> who_;
+  const std::shared_ptr<const operation> what_;
+  const std::size_t index_;
+};
+
+std::shared_ptr<member> fabric_group::join(const group_description& who,
+                                           std::shared_ptr<const fabric_seat> seat) {
+  const auto of = fmt::format("generation {} of job {}", who.generation.value(), who.job.value());
+  if (who.world != static_cast<std::int32_t>(members_.size()) || who.rank < 0 ||
+      who.rank >= who.world)
+    throw std::invalid_argument(fmt::format("{}: there is no rank {} of {} in a world of {}", of,
+                                            who.rank, who.world, members_.size()));
+  auto& mine = members_[static_cast<std::size_t>(who.rank)];
+  if (mine) throw internal_error(fmt::format("{}: rank {} opened it before", of, who.rank));
+  mine = std::make_shared<member>();
+  mine->rank = who.rank;
+  mine->seat = std::move(seat);
+  return mine;
+}
+
+std::shared_ptr<channel> fabric_group::among(const std::vector<std::int32_t>& ranks) {
+  for (const auto& known : channels_)
+    if (known->members == ranks) return known;
+  return channels_.emplace_back(std::make_shared<channel>(ranks));
+}
+
+bool fabric_group::verdict(const work& of) const {
+  return static_cast<const waiting&>(of).verdict();
+}
+
+work_ptr fabric_group::submit(const std::shared_ptr<member>& me, const std::shared_ptr<channel>& in,
+                              seat_call with, std::chrono::nanoseconds deadline) {
+  if (me->aborted) return std::make_shared<ended_work>(me->why);
+  for (const auto rank : in->members)
+    if (const auto& other = members_[static_cast<std::size_t>(rank)]; other && other->departed) {
+      abort(*me, fmt::format("{} can not be met: rank {} has closed its communicator",
+                             describe(with.call), rank));
+      return std::make_shared<ended_work>(me->why);
+    }
+  const auto index = in->place(me->rank);
+  const auto number = in->submitted[index]++;
+  if (number - in->first >= window_max)
+    throw internal_error(fmt::format("{}: {} operations in flight already, the most there may be",
+                                     describe(with.call), window_max));
+  const bool opens = number - in->first == in->window.size();
+  if (opens) in->window.push_back(std::make_shared<operation>(in->members.size()));
+  const auto what = in->window[number - in->first];
+  if (opens && deadline.count() > 0) {
+    what->deadline = deadline;
+    watch(in, what);
+  }
+  auto& mine = what->parts[index];
+  const auto bytes = bytes_in(with.call, in->members.size());
+  if (bytes > 0 && with.in) {
+    mine.brought.resize(bytes);
+    std::memcpy(mine.brought.data(), with.in, bytes);
+  }
+  mine.arrived = true;
+  mine.with = std::move(with);
+  ++what->arrived;
+  ++me->open;
+  const auto first = std::ranges::find_if(what->parts, &operation::part::arrived);
+  if (first->with.call != mine.with.call) {
+    what->text = disagreement(number, calls_of(*in, *what));
+    for (std::size_t i = 0; i < what->parts.size(); ++i)
+      if (what->parts[i].arrived) what->parts[i].status = work_status::mismatch;
+    abort(*me, what->text);
+  } else if (what->arrived == what->parts.size()) {
+    in->window.pop_front();
+    ++in->first;
+    meet(in, what);
+  }
+  return std::make_shared<waiting>(me, what, index);
+}
+
+bool fabric_group::any_isolated(const channel& in) const {
+  return !around_.isolated.empty() && in.members.size() > 1 &&
+         std::ranges::any_of(in.members,
+                             [&](std::int32_t r) { return around_.isolated.contains(r); });
+}
+
+// Everybody is here: the result is known, each member hears of it in its own time.
+void fabric_group::meet(const std::shared_ptr<channel>& in,
+                        const std::shared_ptr<operation>& what) {
+  if (any_isolated(*in)) {
+    stalled_.emplace_back(in, what);
+    return;
+  }
+  complete(in, what);
+}
+
+void fabric_group::complete(const std::shared_ptr<channel>& in,
+                            const std::shared_ptr<operation>& what) {
+  what->met = true;
+  const auto call = what->parts.front().with.call;
+  switch (call.what) {
+    case collective::all_reduce:
+    case collective::reduce_scatter: reduce(*what, call); break;
+    case collective::broadcast: what->result = what->parts[in->place(call.root)].brought; break;
+    case collective::all_gather:
+      for (const auto& p : what->parts)
+        what->result.insert(what->result.end(), p.brought.begin(), p.brought.end());
+      break;
+    case collective::decide: {
+      const auto yes = [](const operation::part& p) { return p.with.yes; };
+      what->verdict =
+          call.all ? std::ranges::all_of(what->parts, yes) : std::ranges::any_of(what->parts, yes);
+      break;
+    }
+    case collective::barrier: break;
+  }
+  const auto cost = around_.cost.of(call, in->members.size());
+  for (std::size_t i = 0; i < in->members.size(); ++i) {
+    auto who = members_[static_cast<std::size_t>(in->members[i])];
+    if (who->vanished) continue;
+    const auto extra = who->seat->delay ? who->seat->delay() : std::chrono::nanoseconds{0};
+    who->seat->later(cost + extra,
+                     [self = shared_from_this(), what, i, who] { self->finish(*what, i, *who); });
+  }
+}
+
+void fabric_group::finish(operation& what, std::size_t index, member& who) {
+  auto& mine = what.parts[index];
+  if (mine.status != work_status::pending || who.aborted || who.vanished || who.departed) return;
+  const auto& call = mine.with.call;
+  if (mine.with.out && !what.result.empty()) {
+    const auto piece = static_cast<std::size_t>(call.count) * size_of(call.type);
+    if (call.what == collective::reduce_scatter)
+      std::memcpy(mine.with.out, what.result.data() + index * piece, piece);
+    else
+      std::memcpy(mine.with.out, what.result.data(), what.result.size());
+  }
+  mine.status = work_status::ok;
+  --who.open;
+  who.waiting = false;
+  who.seat->bell->ring();
+}
+
+// --- ends ----------------------------------------------------------------------------------------
+
+// What a member waits for ends now. The first reason stays.
+void fabric_group::end(member& who, const std::string& why) noexcept {
+  if (who.aborted || who.vanished) return;
+  who.aborted = true;
+  who.why = why;
+  who.waiting = false;
+  who.open = 0;
+}
+
+void fabric_group::abort(member& from, std::string why) noexcept {
+  if (from.vanished || from.aborted) return;
+  end(from, why);
+  const auto ring = [](const std::shared_ptr<lane_bell>& bell) { bell->ring(); };
+  from.seat->later(std::chrono::nanoseconds{0}, [ring, bell = from.seat->bell] { ring(bell); });
+  if (around_.isolated.contains(from.rank)) return;
+  for (const auto& other : members_) {
+    if (!other || other.get() == &from || other->vanished || other->aborted) continue;
+    if (around_.isolated.contains(other->rank)) continue;
+    const auto after = other->seat->delay ? other->seat->delay() : std::chrono::nanoseconds{0};
+    other->seat->later(after, [self = shared_from_this(), other, why] {
+      if (other->aborted || other->vanished || other->departed) return;
+      self->end(*other, why);
+      other->seat->bell->ring();
+    });
+  }
+}
+
+// One event for all of a group's deadlines: an operation that ends in time costs none.
+void fabric_group::watch(const std::shared_ptr<channel>& in,
+                         const std::shared_ptr<operation>& what) {
+  while (!watched_.empty() && watched_.front().what->met) watched_.pop_front();
+  what->due = around_.now() + what->deadline;
+  watched_.push_back({in, what});
+  if (std::exchange(armed_, true)) return;
+  around_.later(what->deadline, [self = weak_from_this()] {
+    if (const auto group = self.lock()) group->look_at_clock();
+  });
+}
+
+void fabric_group::look_at_clock() {
+  armed_ = false;
+  const auto now = around_.now();
+  auto open = std::exchange(watched_, {});
+  std::erase_if(open, [](const open_operation& o) { return o.what->met; });
+  std::chrono::nanoseconds next{0};
+  for (auto& o : open) {
+    if (o.what->due <= now) {
+      expire(o.in, o.what);
+      continue;
+    }
+    if (next.count() == 0 || o.what->due < next) next = o.what->due;
+    watched_.push_back(std::move(o));
+  }
+  if (watched_.empty()) return;
+  armed_ = true;
+  around_.later(next - now, [self = weak_from_this()] {
+    if (const auto group = self.lock()) group->look_at_clock();
+  });
+}
+
+void fabric_group::expire(const std::shared_ptr<channel>& in,
+                          const std::shared_ptr<operation>& what) {
+  const operation::part* someone = nullptr;
+  for (std::size_t i = 0; i < in->members.size(); ++i) {
+    const auto& p = what->parts[i];
+    if (!p.arrived) what->missing.push_back(in->members[i]);
+    if (p.arrived && p.status == work_status::pending) someone = &p;
+  }
+  if (!someone) return;
+  what->text = missed(someone->with.call, what->deadline, what->missing);
+  for (std::size_t i = 0; i < in->members.size(); ++i) {
+    auto& p = what->parts[i];
+    if (!p.arrived || p.status != work_status::pending) continue;
+    p.status = work_status::timed_out;
+    const auto who = members_[static_cast<std::size_t>(in->members[i])];
+    abort(*who, what->text);
+  }
+}
+
+void fabric_group::depart(member& who) noexcept {
+  if (who.departed || who.vanished) return;
+  std::string why;
+  for (const auto& in : channels_)
+    if (!in->window.empty() && std::ranges::binary_search(in->members, who.rank) && why.empty())
+      why = fmt::format("rank {} closed its communicator while {} was in flight", who.rank,
+                        describe(calls_of(*in, *in->window.front()).front().call));
+  if (!why.empty()) abort(who, why);
+  who.departed = true;
+}
+
+void fabric_group::vanish(std::int32_t rank) {
+  if (const auto& who = members_[static_cast<std::size_t>(rank)]) who->vanished = true;
+}
+
+void fabric_group::go_on() {
+  auto waiting = std::exchange(stalled_, {});
+  for (auto& [in, what] : waiting) meet(in, what);
+}
+
+}  // namespace troupe::simulated

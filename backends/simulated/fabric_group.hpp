@@ -1,0 +1,118 @@
+// One generation of simulated ranks: who is in it, and its operations in order.
+#pragma once
+
+#include "backends/simulated/fabric.hpp"
+
+#include <cstddef>
+#include <deque>
+#include <memory>
+#include <set>
+#include <string>
+#include <vector>
+
+namespace troupe::simulated {
+
+/// What all groups of a network share.
+struct surroundings {
+  later_fn later;
+  std::function<std::chrono::nanoseconds()> now;
+  network_cost cost;
+  std::set<std::int32_t> isolated;  ///< ranks that are cut off
+  std::size_t handles = 0;          ///< open ones
+};
+
+/// One rank's side of a group.
+struct member {
+  std::int32_t rank = 0;
+  std::shared_ptr<const fabric_seat> seat;
+  bool vanished = false;  ///< dead: changes nothing, hears nothing
+  bool departed = false;  ///< its handle is closed
+  bool aborted = false;
+  std::string why;
+  bool waiting = false;  ///< its lane stopped at a wait
+  std::size_t open = 0;  ///< its operations that have not ended
+};
+
+/// What one member brought to an operation.
+struct seat_call {
+  collective_call call;
+  const void* in = nullptr;
+  void* out = nullptr;
+  bool yes = false;
+};
+
+/// One operation of one (sub)group.
+struct operation {
+  struct part {
+    bool arrived = false;
+    seat_call with;
+    std::vector<std::byte> brought;
+    work_status status = work_status::pending;
+  };
+  explicit operation(std::size_t members) : parts(members) {}
+
+  std::vector<part> parts;
+  std::size_t arrived = 0;
+  bool met = false;  ///< all arrived and the result is known
+  bool verdict = false;
+  std::vector<std::byte> result;
+  std::string text;
+  std::vector<std::int32_t> missing;
+  std::chrono::nanoseconds deadline{0};
+  std::chrono::nanoseconds due{0};
+};
+
+/// The operations of one set of members, n-th by n-th.
+struct channel {
+  explicit channel(std::vector<std::int32_t> ranks)
+      : members(std::move(ranks)), submitted(members.size(), 0) {}
+  const std::vector<std::int32_t> members;
+  std::vector<std::uint64_t> submitted;
+  std::deque<std::shared_ptr<operation>> window;  ///< not everybody has arrived
+  std::uint64_t first = 0;                        ///< number of window.front()
+
+  std::size_t place(std::int32_t rank) const;
+};
+
+class fabric_group : public std::enable_shared_from_this<fabric_group> {
+public:
+  fabric_group(surroundings& around, const group_description& who)
+      : around_(around), members_(static_cast<std::size_t>(who.world)) {}
+
+  std::shared_ptr<member> join(const group_description& who,
+                               std::shared_ptr<const fabric_seat> seat);
+  std::shared_ptr<channel> among(const std::vector<std::int32_t>& ranks);
+  work_ptr submit(const std::shared_ptr<member>& me, const std::shared_ptr<channel>& in,
+                  seat_call with, std::chrono::nanoseconds deadline);
+  bool verdict(const work& of) const;
+  /// Ends the group for `from` at once and for everybody it reaches after their delay.
+  void abort(member& from, std::string why) noexcept;
+  void depart(member& who) noexcept;
+  void vanish(std::int32_t rank);
+  /// Somebody is no longer cut off.
+  void go_on();
+
+private:
+  class waiting;
+  void meet(const std::shared_ptr<channel>& in, const std::shared_ptr<operation>& what);
+  void complete(const std::shared_ptr<channel>& in, const std::shared_ptr<operation>& what);
+  void finish(operation& what, std::size_t index, member& who);
+  void end(member& who, const std::string& why) noexcept;
+  void watch(const std::shared_ptr<channel>& in, const std::shared_ptr<operation>& what);
+  void look_at_clock();
+  void expire(const std::shared_ptr<channel>& in, const std::shared_ptr<operation>& what);
+  bool any_isolated(const channel& in) const;
+
+  surroundings& around_;
+  std::vector<std::shared_ptr<member>> members_;  ///< by rank; null until it joined
+  std::vector<std::shared_ptr<channel>> channels_;
+  struct open_operation {
+    std::shared_ptr<channel> in;
+    std::shared_ptr<operation> what;
+  };
+  std::vector<open_operation> stalled_;  ///< all arrived, and somebody is cut off
+  std::deque<open_operation> watched_;   ///< with deadlines, in the order opened
+  bool armed_ = false;
+};
+
+}  // namespace troupe::simulated

@@ -1,0 +1,217 @@
+#include "backends/simulated/field_learner.hpp"
+
+#include <algorithm>
+#include <cstring>
+
+#include "backends/simulated/field_arithmetic.hpp"
+#include "messages/failure.hpp"
+
+namespace troupe {
+
+using namespace field;
+
+namespace {
+
+class field_learner final : public learner {
+public:
+  field_learner(const learner_context& context, const field_recipe& recipe)
+      : context_(context), recipe_(recipe), options_(recipe.options()) {
+    state_ = initial(options_.width, context.options.seed);
+    // Only rank 0's are meant: the others get them by broadcast.
+    if (context.rank != 0) std::ranges::fill(state_.weights, 7);
+  }
+
+  void bind(std::shared_ptr<communicator> world, generation_id generation) override {
+    world_ = std::move(world);
+    generation_ = generation.value();
+    reducing_ = meeting_ = nullptr;
+    stage_ = stage::idle;
+  }
+
+  hook_outcome on(const hook& h, const closure& inner) override {
+    if (options_.at_hook) options_.at_hook(context_, h);
+    if (const auto* x = std::get_if<hooks::process_dataloader>(&h)) return lengths(x->at.stage);
+    if (const auto* x = std::get_if<hooks::optimizer_step>(&h)) return step(*x, inner);
+    if (const auto* x = std::get_if<hooks::backward>(&h)) return backward(*x), hook_outcome{};
+    if (const auto* x = std::get_if<hooks::save_checkpoint>(&h)) return save(*x);
+    if (const auto* x = std::get_if<hooks::load_checkpoint>(&h)) return load(*x);
+    if (const auto* x = std::get_if<hooks::barrier>(&h)) return meet(x->label), hook_outcome{};
+    if (std::holds_alternative<hooks::optimizer_zero_grad>(h))
+      gradient_.assign(options_.width, 0);
+    else if (std::holds_alternative<hooks::model_to_device>(h))
+      broadcast_weights();
+    else if (const auto* x = std::get_if<hooks::teardown>(&h); x && x->orderly)
+      meet("teardown");
+    return {};
+  }
+
+  value result() override {
+    value_list all;
+    for (const auto w : state_.weights) all.items.emplace_back(static_cast<std::int64_t>(w));
+    return all;
+  }
+
+private:
+  enum class stage : std::uint8_t { idle, reducing, spreading };
+
+  data_layout layout() const {
+    return {options_.samples, context_.world, context_.options.batch_size};
+  }
+
+  hook_outcome lengths(troupe::stage s) const {
+    hook_outcome out;
+    auto data = layout();
+    if (s != troupe::stage::train) data.size = 0;
+    out.loaders.push_back({s, 0, data.batches(), data.size});
+    return out;
+  }
+
+  void meet(const std::string& label) {
+    if (!meeting_) meeting_ = world_->barrier(label);
+    meeting_->wait();
+    meeting_ = nullptr;
+  }
+
+  void broadcast_weights() {
+    if (!meeting_)
+      meeting_ = world_->broadcast({state_.weights.data(), state_.weights.size(), dtype::i64}, 0);
+    meeting_->wait();
+    meeting_ = nullptr;
+  }
+
+  void backward(const hooks::backward& h) {
+    if (!order_ || order_epoch_ != h.at.epoch) {
+      order_ = recipe_.order_of(context_.options.seed, h.at.epoch);
+      order_epoch_ = h.at.epoch;
+    }
+    const auto mine = layout().of_rank(h.at.batch, context_.rank);
+    add_piece(gradient_, state_.weights, *order_, mine,
+              noise_key(context_.options.seed, h.at.epoch, h.at.batch, context_.rank));
+    if (context_.rank == 0) statistic_ = add(statistic_, statistic_of(*order_, mine));
+    if (!h.synchronize) return;
+    limbs_.resize(2 * options_.width);
+    for (std::size_t i = 0; i < options_.width; ++i) split(gradient_[i], &limbs_[2 * i]);
+    reducing_ = world_->all_reduce({limbs_.data(), limbs_.size(), dtype::i64}, reduction::sum);
+  }
+
+  // The closure runs once, however often a lane that cannot wait calls this hook.
+  hook_outcome step(const hooks::optimizer_step& h, const closure& inner) {
+    if (stage_ == stage::idle) {
+      stage_ = stage::reducing;
+      inner();
+    }
+    const auto k = context_.options.accumulate_grad_batches;
+    const auto first = h.at.batch / k * k;
+    const auto samples = layout().samples(first, h.at.batch);
+    if (stage_ == stage::reducing) {
+      reducing_->wait();
+      for (std::size_t i = 0; i < options_.width; ++i) gradient_[i] = join(&limbs_[2 * i]);
+      update(state_, gradient_, static_cast<std::uint64_t>(samples), divisors_);
+      if (options_.buffers && context_.rank == 0)
+        state_.statistic = next_statistic(state_.statistic, statistic_);
+      statistic_ = 0;
+      reducing_ = nullptr;
+      stage_ = stage::spreading;
+    }
+    if (options_.buffers) {
+      if (!reducing_) reducing_ = world_->broadcast({&state_.statistic, 1, dtype::i64}, 0);
+      reducing_->wait();
+      reducing_ = nullptr;
+    }
+    stage_ = stage::idle;
+    if (options_.stepped) tell(h, {layout().of_batch(first).first, samples});
+    hook_outcome out;
+    out.samples = samples;
+    return out;
+  }
+
+  void tell(const hooks::optimizer_step& h, piece consumed) const {
+    options_.stepped({context_.rank, generation_, h.at.step + 1, h.at.epoch, consumed,
+                      state_.digest(), &state_});
+  }
+
+  hook_outcome save(const hooks::save_checkpoint& h) const {
+    hook_outcome out;
+    if (context_.rank != 0) return out;
+    auto state = std::make_shared<snapshot>(snapshot_of(state_));
+    state->loop = h.loop;
+    state->ranks = context_.world;
+    state->generation = generation_;
+    out.snapshot = std::move(state);
+    return out;
+  }
+
+  hook_outcome load(const hooks::load_checkpoint& h) {
+    if (!options_.load) throw internal_error("a field job that resumes needs a way to load");
+    const auto from = options_.load(h.path);
+    state_ = field_state_of(from);
+    hook_outcome out;
+    if (h.what == hooks::load_checkpoint::part::everything) out.restored = from.loop;
+    return out;
+  }
+
+  const learner_context context_;
+  const field_recipe& recipe_;  // the lane holds it
+  const field_options& options_;
+  std::shared_ptr<communicator> world_;
+  std::uint64_t generation_ = 0;
+  field_state state_;
+  std::vector<std::uint64_t> gradient_;
+  std::vector<std::int64_t> limbs_;
+  std::uint64_t statistic_ = 0;
+  inverses divisors_;
+  field_recipe::order order_;
+  std::int64_t order_epoch_ = -1;
+  work_ptr reducing_;
+  work_ptr meeting_;
+  stage stage_ = stage::idle;
+};
+
+std::shared_ptr<const std::vector<std::byte>> bytes_of(const std::uint64_t* from,
+                                                       std::size_t count) {
+  const auto* bytes = reinterpret_cast<const std::byte*>(from);
+  return std::make_shared<const std::vector<std::byte>>(bytes, bytes + count * sizeof *from);
+}
+
+std::vector<std::uint64_t> numbers_of(const tensor_blob& from) {
+  std::vector<std::uint64_t> numbers(from.bytes->size() / sizeof(std::uint64_t));
+  std::memcpy(numbers.data(), from.bytes->data(), numbers.size() * sizeof(std::uint64_t));
+  return numbers;
+}
+
+}  // namespace
+
+std::unique_ptr<learner> field_recipe::make(const learner_context& context) const {
+  return std::make_unique<field_learner>(context, *this);
+}
+
+field_recipe::order field_recipe::order_of(std::uint64_t seed, std::int64_t epoch) const {
+  const std::lock_guard hold{guard_};
+  for (const auto& [key, known] : orders_)
+    if (key == std::pair{seed, epoch}) return known;
+  if (orders_.size() >= 8) orders_.erase(orders_.begin());
+  auto fresh =
+      std::make_shared<const std::vector<std::int64_t>>(permutation(seed, epoch, options_.samples));
+  return orders_.emplace_back(std::pair{seed, epoch}, std::move(fresh)).second;
+}
+
+field_state field_state_of(const snapshot& what) {
+  if (what.model.size() != 2 || what.optimizer.size() != 1)
+    throw user_error(errc::checkpoint, "a snapshot that is not one of a field learner");
+  const auto statistic = numbers_of(what.model[1]);
+  return {numbers_of(what.model[0]), numbers_of(what.optimizer[0]),
+          statistic.empty() ? 0 : statistic.front()};
+}
+
+snapshot snapshot_of(const field_state& what) {
+  const auto width = static_cast<std::int64_t>(what.weights.size());
+  snapshot out;
+  out.model.push_back(
+      {"weights", "I64", {width}, bytes_of(what.weights.data(), what.weights.size())});
+  out.model.push_back({"statistic", "I64", {1}, bytes_of(&what.statistic, 1)});
+  out.optimizer.push_back(
+      {"0.weights.momentum", "I64", {width}, bytes_of(what.momentum.data(), what.momentum.size())});
+  return out;
+}
+
+}  // namespace troupe

@@ -1,0 +1,118 @@
+#include "backends/simulated/field_arithmetic.hpp"
+#include "messages/failure.hpp"
+#include "messages/stable_hash.hpp"
+
+namespace troupe {
+
+namespace field {
+
+constexpr std::uint64_t decay = 900'000'007;
+constexpr std::uint64_t rate = prime - 1'000'003;  // descends: adding it subtracts
+
+field_state initial(std::size_t width, std::uint64_t seed) {
+  field_state state;
+  state.momentum.assign(width, 0);
+  for (std::size_t i = 0; i < width; ++i) state.weights.push_back(element(mix(mix(seed) + i)));
+  return state;
+}
+
+std::uint64_t noise_key(std::uint64_t seed, std::int64_t epoch, std::int64_t batch,
+                        std::int64_t rank) {
+  return mix(mix(mix(seed) + static_cast<std::uint64_t>(epoch)) * 31 +
+             static_cast<std::uint64_t>(batch) * 1'000'003 + static_cast<std::uint64_t>(rank));
+}
+
+void add_piece(std::vector<std::uint64_t>& gradient, const std::vector<std::uint64_t>& weights,
+               const std::vector<std::int64_t>& order, piece of, std::uint64_t noise) {
+  for (auto at = of.first; at < of.first + of.count; ++at) {
+    const auto sample = static_cast<std::uint64_t>(order[static_cast<std::size_t>(at)]);
+    const auto slope = element(mix(sample * 2));
+    auto offset = element(mix(sample * 2 + 1) ^ noise);
+    for (std::size_t i = 0; i < gradient.size(); ++i) {
+      gradient[i] = add(gradient[i], add(multiply(slope, weights[i]), offset));
+      offset = add(offset, slope);
+    }
+  }
+}
+
+std::uint64_t statistic_of(const std::vector<std::int64_t>& order, piece of) {
+  std::uint64_t sum = 0;
+  for (auto at = of.first; at < of.first + of.count; ++at)
+    sum = add(sum, static_cast<std::uint64_t>(order[static_cast<std::size_t>(at)]) + 1);
+  return sum;
+}
+
+std::uint64_t next_statistic(std::uint64_t now, std::uint64_t of_step) {
+  return add(multiply(now, decay), of_step);
+}
+
+void update(field_state& state, const std::vector<std::uint64_t>& gradient, std::uint64_t samples,
+            inverses& divisors) {
+  const auto share = divisors.of(samples);
+  for (std::size_t i = 0; i < gradient.size(); ++i) {
+    state.momentum[i] = add(multiply(state.momentum[i], decay), multiply(gradient[i], share));
+    state.weights[i] = add(state.weights[i], multiply(rate, state.momentum[i]));
+  }
+}
+
+}  // namespace field
+
+std::uint64_t field_state::digest() const {
+  stable_hasher h;
+  h.add(weights.size());
+  for (const auto w : weights) h.add(w);
+  for (const auto m : momentum) h.add(m);
+  return h.add(statistic).digest();
+}
+
+field_reference::field_reference(const field_options& options, const trainer_options& run)
+    : options_(options), run_(run) {
+  states_.push_back(field::initial(options.width, run.seed));
+  digests_.push_back(states_.back().digest());
+  consumed_.emplace_back(0, piece{});
+}
+
+const field_state& field_reference::behind(std::int64_t step) {
+  while (static_cast<std::int64_t>(states_.size()) <= step) advance();
+  return states_[static_cast<std::size_t>(step)];
+}
+
+std::uint64_t field_reference::digest_behind(std::int64_t step) {
+  behind(step);
+  return digests_[static_cast<std::size_t>(step)];
+}
+
+std::pair<std::int64_t, piece> field_reference::consumed_by(std::int64_t step) {
+  behind(step);
+  return consumed_[static_cast<std::size_t>(step)];
+}
+
+void field_reference::advance() {
+  const data_layout layout{options_.samples, run_.ranks, run_.batch_size};
+  if (layout.batches() < 1) throw internal_error("a reference of a job without data");
+  if (order_.empty()) order_ = permutation(run_.seed, epoch_, options_.samples);
+  auto next = states_.back();
+  std::vector<std::uint64_t> gradient(options_.width, 0);
+  const auto first = batch_;
+  std::uint64_t statistic = 0;
+  for (std::int64_t k = 0; k < run_.accumulate_grad_batches && batch_ < layout.batches();
+       ++k, ++batch_) {
+    for (std::int32_t r = 0; r < run_.ranks; ++r)
+      field::add_piece(gradient, next.weights, order_, layout.of_rank(batch_, r),
+                       field::noise_key(run_.seed, epoch_, batch_, r));
+    statistic = field::add(statistic, field::statistic_of(order_, layout.of_rank(batch_, 0)));
+  }
+  const auto samples = layout.samples(first, batch_ - 1);
+  field::inverses divisors;
+  field::update(next, gradient, static_cast<std::uint64_t>(samples), divisors);
+  if (options_.buffers) next.statistic = field::next_statistic(next.statistic, statistic);
+  consumed_.emplace_back(epoch_, piece{layout.of_batch(first).first, samples});
+  states_.push_back(std::move(next));
+  digests_.push_back(states_.back().digest());
+  if (batch_ < layout.batches()) return;
+  batch_ = 0;
+  ++epoch_;
+  order_.clear();
+}
+
+}  // namespace troupe
