@@ -1,0 +1,82 @@
+// One end of a link that keeps order and loses nothing while it lasts, on a path that may lose,
+// repeat and reorder: numbers, cumulative acknowledgements, sending again, and silence that ends it.
+// A regular value without clocks, sockets or CAF; the shell around it holds the messages by number
+// and carries frames.
+//
+// A sender keeps what is not acknowledged, `window` messages at most: one more ends the link. A
+// receiver takes only the next number; behind a gap it asks for the rest at once. Both say every
+// `beat` what they have, so that silence means something: a peer that was not heard for `limit` is
+// lost, on this side; the other side finds out for itself. What a link that has ended still hears
+// changes nothing.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <ostream>
+
+namespace troupe {
+
+struct link_limits {
+  std::chrono::nanoseconds beat{std::chrono::milliseconds{100}};
+  std::chrono::nanoseconds limit{std::chrono::milliseconds{500}};
+  std::uint64_t window = 1024;
+  friend bool operator==(const link_limits&, const link_limits&) = default;
+};
+
+/// What travels: message `number` (0: none), and how far the sender of the frame has heard.
+struct link_frame {
+  std::uint64_t number = 0;
+  std::uint64_t heard = 0;
+  bool again = false;  ///< send everything behind `heard` again: there is a gap
+  friend bool operator==(const link_frame&, const link_frame&) = default;
+};
+
+class link_machine {
+public:
+  explicit link_machine(link_limits limits, std::chrono::nanoseconds now)
+      : limits_(limits), last_heard_(now) {}
+
+  /// The number of a message that is to be sent now; 0 when the window is full: the link is over.
+  std::uint64_t submit();
+  /// A frame for message `number`, or for none.
+  link_frame frame(std::uint64_t number = 0) const { return {number, heard_, false}; }
+
+  struct receipt {
+    bool deliver = false;          ///< the frame's message is the next one
+    std::uint64_t release_to = 0;  ///< messages up to this number are acknowledged
+    bool send_again = false;       ///< everything behind release_to
+    bool ask_again = false;        ///< answer with `asking()`: there is a gap
+  };
+  receipt arrived(const link_frame& what, std::chrono::nanoseconds now);
+  link_frame asking() const { return {0, heard_, true}; }
+
+  struct beat_result {
+    bool lost = false;        ///< the peer was silent for too long: the link is over
+    bool send_again = false;  ///< nothing was acknowledged since the last beat
+  };
+  /// Every `beat`: send `frame()` too, unless lost.
+  beat_result beat(std::chrono::nanoseconds now);
+  void close() { over_ = true; }
+
+  bool over() const { return over_; }
+  std::uint64_t acknowledged() const { return acknowledged_; }
+  std::uint64_t submitted() const { return submitted_; }
+  std::uint64_t heard() const { return heard_; }
+  const link_limits& limits() const { return limits_; }
+
+  friend bool operator==(const link_machine&, const link_machine&) = default;
+  std::uint64_t digest() const;
+  friend std::ostream& operator<<(std::ostream& out, const link_machine& machine);
+
+private:
+  link_limits limits_;
+  std::uint64_t submitted_ = 0;
+  std::uint64_t acknowledged_ = 0;
+  std::uint64_t acknowledged_at_beat_ = 0;
+  std::uint64_t submitted_at_beat_ = 0;
+  std::uint64_t heard_ = 0;
+  std::chrono::nanoseconds last_heard_;
+  bool over_ = false;
+};
+
+}  // namespace troupe
