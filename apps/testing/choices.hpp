@@ -1,0 +1,78 @@
+// Every decision of a simulated run, drawn from one place.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <iosfwd>
+#include <string_view>
+#include <unordered_map>
+#include <vector>
+
+namespace troupe::testing {
+
+/// Where a choice is made. A case names sites by name, so the order may change.
+enum class site : std::uint8_t {
+  entropy,       ///< what the entropy port answers: no fault, and never shrunk
+  setup,         ///< what this run is like: schedule, host layout, which faults exist (swarm)
+  schedule,      ///< which runnable actor comes next
+  latency,       ///< of a message, an answer, a completion: 0 is the mean
+  compute,       ///< how long a hook takes: 0 is the mean
+  priority,      ///< PCT: of a place; 0 is the highest
+  change_point,  ///< PCT: at which event priorities change
+  fault,         ///< whether and when a fault strikes
+  detail,        ///< what exactly a fault does
+  link,          ///< loss and duplication of one frame
+  storage,       ///< faults of one operation
+  count_,
+};
+std::string_view to_string(site s);
+
+/// One draw: label and value.
+struct choice {
+  site where = site::schedule;
+  std::uint32_t who = 0;         ///< place, link or what else the site counts by
+  std::uint32_t occurrence = 0;  ///< counted per site and who, from 0
+  std::uint64_t value = 0;       ///< 0 is benign
+  friend bool operator==(const choice&, const choice&) = default;
+};
+std::ostream& operator<<(std::ostream& out, const choice& c);
+
+/// One stream of labelled draws: of a seed, or of a recorded list in which what is missing is 0.
+/// A draw depends on its label only, so a new one moves no other. Value 0 is the benign one
+/// everywhere: first come first served, mean latency, no fault.
+class choices {
+public:
+  static choices of_seed(std::uint64_t seed);
+  static choices of_list(std::uint64_t seed, const std::vector<choice>& taken);
+
+  /// In [0, bound); 0 without a draw when bound is below 2.
+  std::uint64_t draw(site where, std::uint32_t who, std::uint64_t bound);
+  /// True with probability `per_million`; recorded as 1.
+  bool chance(site where, std::uint32_t who, std::uint32_t per_million);
+  /// 64 bits that are not a choice: the same for a seed, whatever the list says.
+  std::uint64_t bits(std::uint32_t who);
+
+  /// From now on remembers draws that are not 0.
+  void record() { recording_ = true; }
+  const std::vector<choice>& taken() const { return taken_; }
+  std::uint64_t seed() const { return seed_; }
+  std::uint64_t draws() const { return draws_; }
+  /// Depends on every draw so far: label and value.
+  std::uint64_t digest() const { return digest_; }
+
+private:
+  std::uint32_t next_occurrence(site where, std::uint32_t who);
+  std::uint64_t noise(site where, std::uint32_t who, std::uint32_t occurrence) const;
+  std::uint64_t note(site where, std::uint32_t who, std::uint32_t occurrence, std::uint64_t value);
+
+  std::uint64_t seed_ = 0;
+  bool from_list_ = false;
+  std::unordered_map<std::uint64_t, std::uint64_t> listed_;
+  std::array<std::vector<std::uint32_t>, static_cast<std::size_t>(site::count_)> occurrences_;
+  bool recording_ = false;
+  std::vector<choice> taken_;
+  std::uint64_t draws_ = 0;
+  std::uint64_t digest_ = 0;
+};
+
+}  // namespace troupe::testing

@@ -1,0 +1,176 @@
+#include "apps/testing/control_link.hpp"
+
+#include <caf/all.hpp>
+
+namespace troupe::testing {
+
+namespace {
+
+constexpr std::size_t other(std::size_t side) { return 1 - side; }
+
+}  // namespace
+
+control_link::control_link(world& of, world::place near, world::place far, settings how)
+    : world_(of),
+      how_(how),
+      number_(far),
+      ends_{end{near, nullptr, nullptr, link_machine{how.limits, of.time()}, {}, 0, false, false},
+            end{far, nullptr, nullptr, link_machine{how.limits, of.time()}, {}, 0, false, false}} {
+  // The handles outlive the link at most as what goes nowhere.
+  for (std::size_t side : {0, 1})
+    ends_[side].handle = link_handle::make(of.system(), [this, side](caf::mailbox_element_ptr m) {
+      send(side, m->move_content_to_message());
+    });
+}
+
+control_link::~control_link() {
+  for (auto& e : ends_) link_handle::of(e.handle).forget();
+  if (checkpointer_handle_) link_handle::of(checkpointer_handle_).forget();
+}
+
+caf::strong_actor_ptr control_link::checkpointer_handle(caf::strong_actor_ptr checkpointer) {
+  checkpointer_ = std::move(checkpointer);
+  checkpointer_handle_ = link_handle::make(world_.system(), [this](caf::mailbox_element_ptr m) {
+    send(1, m->move_content_to_message());
+  });
+  return checkpointer_handle_;
+}
+
+void control_link::open(caf::strong_actor_ptr near_actor, caf::strong_actor_ptr far_actor) {
+  ends_[0].actor = std::move(near_actor);
+  ends_[1].actor = std::move(far_actor);
+  for (std::size_t side : {0, 1}) {
+    ends_[side].actor->get()->attach_functor(
+        [weak = weak_from_this(), side](const caf::error& why) {
+          const auto self = weak.lock();
+          if (!self || !self->world_.alive(self->ends_[side].place)) return;
+          auto& mine = self->ends_[side];
+          const auto addr = mine.actor ? mine.actor->address() : caf::actor_addr{};
+          mine.actor = nullptr;
+          self->send(side, caf::make_message(caf::down_msg{addr, why}));
+          mine.closing = true;
+        });
+    world_.at(ends_[side].place, how_.limits.beat,
+              [self = shared_from_this(), side] { self->beat(side); });
+  }
+}
+
+void control_link::send(std::size_t from, caf::message what) {
+  auto& mine = ends_[from];
+  if (mine.machine.over() || mine.closing || !world_.alive(mine.place)) return;
+  const auto number = mine.machine.submit();
+  if (number == 0) return lost(from, "too much is waiting for an answer");
+  mine.unacknowledged.push_back(what);
+  world_.note(static_cast<std::int32_t>(mine.place),
+              static_cast<std::int32_t>(ends_[other(from)].place),
+              [&] { return "send " + to_string(what); });
+  transmit(from, mine.machine.frame(number), std::move(what));
+}
+
+void control_link::transmit(std::size_t from, link_frame frame, caf::message what) {
+  const auto& mine = ends_[from];
+  const auto to = other(from);
+  if (mine.cut) return;
+  auto& d = world_.draws();
+  const auto& f = how_.faults;
+  auto after = how_.latency + world_.lateness(ends_[to].place, world_.options().elastic);
+  if (d.chance(site::link, number_, f.lose_per_million)) {
+    if (how_.counts) ++how_.counts->lost;
+    return;
+  }
+  if (d.chance(site::link, number_, f.reorder_per_million)) {
+    if (how_.counts) ++how_.counts->reordered;
+    after += f.reorder_by * static_cast<std::int64_t>(1 + d.draw(site::detail, number_, 16)) / 16;
+  }
+  const auto arrives = [self = shared_from_this(), to, frame, what] {
+    self->arrive(to, frame, what);
+  };
+  if (d.chance(site::link, number_, f.repeat_per_million)) {
+    if (how_.counts) ++how_.counts->repeated;
+    world_.at(ends_[to].place, after + how_.latency, arrives);
+  }
+  world_.at(ends_[to].place, after, arrives);
+}
+
+void control_link::arrive(std::size_t at, const link_frame& frame, const caf::message& what) {
+  auto& mine = ends_[at];
+  if (ends_[other(at)].cut) return;  // it was on its way when the path was cut
+  const auto answer = mine.machine.arrived(frame, world_.time());
+  if (mine.machine.over()) return;
+  release(mine, answer.release_to);
+  if (answer.send_again) again(at);
+  if (answer.ask_again) transmit(at, mine.machine.asking(), {});
+  if (answer.deliver) deliver(at, what);
+  close_if_done(mine);
+}
+
+void control_link::deliver(std::size_t at, const caf::message& what) {
+  auto& mine = ends_[at];
+  world_.delivered(number_ << 1 | at, what.type_token());
+  world_.note(static_cast<std::int32_t>(ends_[other(at)].place),
+              static_cast<std::int32_t>(mine.place), [&] { return "get " + to_string(what); });
+  if (what.match_elements<caf::down_msg>()) {
+    const auto why = what.get_as<caf::down_msg>(0).reason;
+    transmit(at, mine.machine.frame(), {});  // the last word is acknowledged
+    mine.machine.close();
+    mine.unacknowledged.clear();
+    link_handle::of(mine.handle).go_down(why);
+    return;
+  }
+  const bool snapshot = at == 0 && what.match_elements<write_checkpoint>();
+  const auto& to = snapshot ? checkpointer_ : mine.actor;
+  if (to) to->enqueue(nullptr, caf::make_message_id(), what, nullptr);
+}
+
+void control_link::release(end& mine, std::uint64_t to) {
+  for (; mine.released < to && !mine.unacknowledged.empty(); ++mine.released)
+    mine.unacknowledged.pop_front();
+}
+
+void control_link::again(std::size_t from) {
+  auto& mine = ends_[from];
+  auto number = mine.released;
+  for (const auto& what : mine.unacknowledged) transmit(from, mine.machine.frame(++number), what);
+}
+
+void control_link::beat(std::size_t at) {
+  auto& mine = ends_[at];
+  if (mine.machine.over()) return;
+  const auto result = mine.machine.beat(world_.time());
+  if (result.lost)
+    return lost(at,
+                "not heard for " + std::to_string(how_.limits.limit.count() / 1'000'000) + " ms");
+  if (result.send_again) again(at);
+  transmit(at, mine.machine.frame(), {});
+  world_.at(mine.place, how_.limits.beat, [self = shared_from_this(), at] { self->beat(at); });
+}
+
+// The actor here has ended and everything it said has been heard.
+void control_link::close_if_done(end& mine) {
+  if (!mine.closing || !mine.unacknowledged.empty()) return;
+  mine.machine.close();
+  link_handle::of(mine.handle).go_down(caf::exit_reason::remote_link_unreachable);
+}
+
+void control_link::lost(std::size_t at, const std::string& why) {
+  auto& mine = ends_[at];
+  world_.note(-1, static_cast<std::int32_t>(mine.place), [&] { return "link lost: " + why; });
+  mine.machine.close();
+  mine.unacknowledged.clear();
+  link_handle::of(mine.handle)
+      .go_down(caf::make_error(caf::sec::remote_linking_failed, "the link was lost: " + why));
+}
+
+void control_link::reset() {
+  world_.at(ends_[0].place, how_.latency, [self = shared_from_this()] {
+    if (!self->ends_[0].cut && !self->ends_[0].machine.over())
+      self->lost(0, "closed by its process's end");
+  });
+}
+
+void control_link::cut(bool to_far, bool to_near) {
+  ends_[0].cut = to_far;
+  ends_[1].cut = to_near;
+}
+
+}  // namespace troupe::testing

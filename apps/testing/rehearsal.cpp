@@ -1,0 +1,155 @@
+#include "apps/testing/rehearsal.hpp"
+
+#include <algorithm>
+
+#include "actors/checkpointer.hpp"
+#include "actors/time_knob.hpp"
+
+namespace troupe::testing {
+
+namespace {
+
+class world_entropy : public entropy {
+public:
+  explicit world_entropy(world& of) : world_(of) {}
+  std::uint64_t draw() override { return world_.draws().bits(0); }
+
+private:
+  world& world_;
+};
+
+class at_once : public process_control {
+public:
+  void start(const rank_start&, std::function<void()> body,
+             std::function<void(std::string)>) override {
+    body();
+  }
+};
+
+// The supervisor chooses it; each rank gets its own in its place.
+class only_a_name : public communicator_backend {
+public:
+  std::string_view name() const override { return "simulated"; }
+  std::string unusable() const override { return {}; }
+  std::shared_ptr<communicator> open(const group_description&) override {
+    throw internal_error("a simulated rank uses the communicator of its place");
+  }
+};
+
+bool computes(const hook& h) {
+  return std::holds_alternative<hooks::training_step>(h) ||
+         std::holds_alternative<hooks::validation_step>(h);
+}
+
+}  // namespace
+
+rehearsal::rehearsal(world& in, surroundings around)
+    : world_(in), around_(around), fabric_(in.later_of(0), in.clock_of(0), around.network) {}
+
+rehearsal::~rehearsal() { world_.clear(); }
+
+void rehearsal::begin(job what) {
+  outcome_.reset();
+  first_life_ = lives_.size();
+  limits_.limit = what.options.time.detect;
+  limits_.beat = limits_.limit / 5;
+  supervisor_setup setup;
+  setup.id = job_id{world_.draws().bits(0)};
+  setup.world.communicators.push_back(std::make_shared<only_a_name>());
+  setup.world.files = files_.disk;
+  setup.world.checkpoints = files_.checkpoints;
+  setup.world.processes = std::make_shared<at_once>();
+  setup.world.random = std::make_shared<world_entropy>(world_);
+  setup.world.now = world_.clock_of(0);
+  setup.trouble = world_.trouble();
+  if (files_.checkpoints) {
+    setup.spawn_checkpointer = [this, spawn = checkpointers(files_.checkpoints)](
+                                   caf::actor_system& system, actor_trouble trouble, const job& of,
+                                   std::shared_ptr<storage> disk, supervisor_actor supervisor) {
+      auto made = spawn(system, std::move(trouble), of, std::move(disk), std::move(supervisor));
+      world_.settle(caf::actor_cast<caf::strong_actor_ptr>(made), 0);
+      return made;
+    };
+  }
+  setup.bring_rank = [this](caf::actor_system& system, actor_trouble trouble, rank_setup given) {
+    return bring(system, std::move(trouble), std::move(given));
+  };
+  setup.complete = [this](job_outcome outcome) { outcome_ = std::move(outcome); };
+  setup.what = std::move(what);
+  supervisor_ = spawn_supervisor(world_.system(), std::move(setup));
+  world_.settle(caf::actor_cast<caf::strong_actor_ptr>(supervisor_), 0);
+  caf::anon_send(supervisor_, begin_job{});
+}
+
+rank_life* rehearsal::life_of(std::int32_t rank) {
+  for (auto i = first_life_; i < lives_.size(); ++i)
+    if (lives_[i].rank == rank) return &lives_[i];
+  return nullptr;
+}
+
+nanoseconds rehearsal::cost_of(const rank_life& life, const hook& what) {
+  if (!computes(what)) return nanoseconds{1000} * life.slow_per_cent / 100;
+  auto cost = around_.compute;
+  if (world_.options().schedule != scheduling::fifo)
+    cost += around_.compute *
+            static_cast<std::int64_t>(world_.draws().draw(site::compute, life.place, 16)) / 32;
+  return cost * life.slow_per_cent / 100;
+}
+
+rank_actor rehearsal::bring(caf::actor_system& system, actor_trouble trouble, rank_setup setup) {
+  const auto rank = setup.plan.rank;
+  const auto host = around_.ranks_per_host == 0
+                        ? 0
+                        : 1 + static_cast<std::uint32_t>(rank) / around_.ranks_per_host;
+  const auto place = world_.add_place(host, "rank " + std::to_string(rank));
+  const auto index = lives_.size();
+  auto& life = lives_.emplace_back();
+  life.place = place;
+  life.rank = rank;
+  life.job = setup.plan.job;
+
+  const auto bell = std::make_shared<lane_bell>();
+  const auto late = [this, place] { return world_.lateness(place, world_.options().elastic); };
+  setup.communicators = fabric_.at({world_.later_of(place), bell, late});
+  inline_lane_options lanes;
+  lanes.later = world_.later_of(place);
+  lanes.now = world_.clock_of(place);
+  lanes.cost = [this, index](std::int32_t, const hook& h) { return cost_of(lives_[index], h); };
+  lanes.bell = bell;
+  lanes.in_spans = around_.lanes_in_spans;
+  setup.world.lanes = std::make_shared<inline_lanes>(std::move(lanes));
+  setup.world.now = world_.clock_of(place);
+
+  if (host == 0) {
+    auto made = spawn_rank(system, std::move(trouble), std::move(setup));
+    life.actor = caf::actor_cast<caf::strong_actor_ptr>(made);
+    world_.settle(life.actor, place);
+    return made;
+  }
+  control_link::settings how;
+  how.limits = limits_;
+  how.latency = around_.control_latency;
+  how.faults = around_.path;
+  how.counts = &counts_;
+  life.link = std::make_shared<control_link>(world_, 0, place, how);
+  auto near_actor = caf::actor_cast<caf::strong_actor_ptr>(setup.supervisor);
+  setup.supervisor = caf::actor_cast<supervisor_actor>(life.link->near_handle());
+  if (setup.checkpointer)
+    setup.checkpointer = caf::actor_cast<checkpointer_actor>(life.link->checkpointer_handle(
+        caf::actor_cast<caf::strong_actor_ptr>(setup.checkpointer)));
+  const auto made = spawn_rank(system, std::move(trouble), std::move(setup));
+  life.actor = caf::actor_cast<caf::strong_actor_ptr>(made);
+  world_.settle(life.actor, place);
+  life.link->open(std::move(near_actor), life.actor);
+  return caf::actor_cast<rank_actor>(life.link->far_handle());
+}
+
+void rehearsal::crash(std::int32_t rank, bool host_too) {
+  auto* life = life_of(rank);
+  if (!life || !world_.alive(life->place)) return;
+  fabric_.vanish(life->job, rank);
+  world_.crash(life->place);
+  if (life->link && !host_too) life->link->reset();
+}
+
+}  // namespace troupe::testing

@@ -1,0 +1,262 @@
+#include "apps/testing/world.hpp"
+
+#include <algorithm>
+#include <utility>
+
+#include "backends/data_order.hpp"
+#include "messages/failure.hpp"
+
+namespace troupe::testing {
+
+namespace {
+
+constexpr std::uint32_t levels = 16;  // of lateness, and of priorities
+
+}  // namespace
+
+std::string_view to_string(scheduling s) {
+  switch (s) {
+    case scheduling::fifo: return "fifo";
+    case scheduling::random: return "random";
+    case scheduling::pct: return "pct";
+  }
+  return "?";
+}
+
+world::world(choices from, world_options options)
+    : options_(options), draws_(std::move(from)), places_(1) {
+  if (options_.record) draws_.record();
+  places_[0].name = "supervisor";
+  caf_ = std::make_unique<virtual_system>(*this);
+  if (options_.schedule != scheduling::pct) return;
+  places_[0].priority = static_cast<std::uint32_t>(draws_.draw(site::priority, 0, levels));
+  for (std::uint32_t d = 1; d < options_.depth; ++d)
+    change_points_.push_back(1 + draws_.draw(site::change_point, d, options_.horizon));
+}
+
+world::~world() {
+  clear();
+}
+
+// --- places --------------------------------------------------------------------------------------
+
+world::place world::add_place(std::uint32_t host, std::string name) {
+  const auto p = static_cast<place>(places_.size());
+  life fresh;
+  fresh.name = std::move(name);
+  fresh.host = host;
+  if (options_.schedule == scheduling::pct)
+    fresh.priority = static_cast<std::uint32_t>(draws_.draw(site::priority, p, levels));
+  places_.push_back(std::move(fresh));
+  return p;
+}
+
+void world::settle(const caf::strong_actor_ptr& who, place at) {
+  const auto id = who->id();
+  if (place_of_actor_.size() <= id) place_of_actor_.resize(id + 1, 0);
+  place_of_actor_[id] = at;
+  places_[at].actors.push_back(who);
+}
+
+void world::at(place where, nanoseconds delay, std::function<void()> what) {
+  if (places_[where].dead) return;
+  pending fresh;
+  fresh.call = std::move(what);
+  fresh.where = where;
+  push(now_ + std::max<std::int64_t>(0, delay.count()), std::move(fresh));
+}
+
+later_fn world::later_of(place p) {
+  return
+      [this, p](nanoseconds delay, std::function<void()> what) { at(p, delay, std::move(what)); };
+}
+
+std::int64_t world::clock_at(const life& l) const {
+  return now_ + l.gained + (now_ - l.skewed_since) * l.skew / 1000;
+}
+
+std::function<nanoseconds()> world::clock_of(place p) {
+  return [this, p] { return nanoseconds{clock_at(places_[p])}; };
+}
+
+nanoseconds world::lateness(place p, nanoseconds window) {
+  std::uint64_t level = 0;
+  if (options_.schedule == scheduling::random) level = draws_.draw(site::latency, p, levels);
+  if (options_.schedule == scheduling::pct) level = places_[p].priority;
+  return window * static_cast<std::int64_t>(level) / (levels - 1);
+}
+
+// --- acts ----------------------------------------------------------------------------------------
+
+void world::crash(place p) {
+  auto& l = places_[p];
+  if (l.dead) return;
+  l.dead = true;
+  note(-1, static_cast<std::int32_t>(p), [] { return std::string{"crash"}; });
+  const auto actors = std::exchange(l.actors, {});
+  for (const auto& a : actors) virtual_system::destroy(a);
+}
+
+void world::pause(place p, nanoseconds until) {
+  places_[p].paused_until = std::max(places_[p].paused_until, until.count());
+}
+
+void world::skew(place p, std::int32_t per_mille) {
+  auto& l = places_[p];
+  l.gained = clock_at(l) - now_;
+  l.skewed_since = now_;
+  l.skew = per_mille;
+}
+
+void world::late_timers(place p, nanoseconds most) { places_[p].late = most.count(); }
+
+// --- running -------------------------------------------------------------------------------------
+
+void world::push(std::int64_t when, pending what) {
+  std::uint32_t slot;
+  if (free_.empty()) {
+    slot = static_cast<std::uint32_t>(slots_.size());
+    slots_.push_back(std::move(what));
+  } else {
+    slot = free_.back();
+    free_.pop_back();
+    slots_[slot] = std::move(what);
+  }
+  heap_.push_back({when, order_++, slot});
+  std::push_heap(heap_.begin(), heap_.end());
+}
+
+void world::runnable(caf::resumable* job) { jobs_.push_back(job); }
+
+void world::timer(std::int64_t when, caf::strong_actor_ptr receiver,
+                  caf::mailbox_element_ptr what) {
+  const auto p = place_of(receiver->id());
+  auto& l = places_[p];
+  if (l.dead || clearing_) return;
+  const auto delay = when - now_;
+  if (l.skew != 0) when = now_ + delay * 1000 / (1000 + l.skew);
+  if (l.late > 0)
+    when +=
+        l.late * static_cast<std::int64_t>(draws_.draw(site::latency, p, levels)) / (levels - 1);
+  pending fresh;
+  fresh.to = std::move(receiver);
+  fresh.what = std::move(what);
+  fresh.where = p;
+  push(when, std::move(fresh));
+}
+
+bool world::step() {
+  if (!jobs_.empty()) return run_actor();
+  return happen();
+}
+
+std::size_t world::pick_job() {
+  const auto n = jobs_.size();
+  if (n == 1 || options_.schedule == scheduling::fifo) return 0;
+  if (options_.schedule == scheduling::random) return draws_.draw(site::schedule, 0, n);
+  const auto priority_of = [this](caf::resumable* job) {
+    return places_[place_of(virtual_system::id_of(job))].priority;
+  };
+  std::size_t best = 0;
+  for (std::size_t i = 1; i < n; ++i)
+    if (priority_of(jobs_[i]) < priority_of(jobs_[best])) best = i;
+  return best;
+}
+
+bool world::run_actor() {
+  const auto picked = pick_job();
+  std::swap(jobs_[picked], jobs_.front());
+  auto* job = jobs_.front();
+  jobs_.pop_front();
+  const auto id = virtual_system::id_of(job);
+  const auto p = place_of(id);
+  if (places_[p].dead) {
+    virtual_system::drop(job);
+    return true;
+  }
+  if (places_[p].paused_until > now_) {
+    const std::shared_ptr<caf::resumable> held{job, virtual_system::drop};
+    pending fresh;
+    fresh.where = p;
+    fresh.call = [this, held] {
+      caf::intrusive_ptr_add_ref(held.get());
+      jobs_.push_back(held.get());
+    };
+    push(places_[p].paused_until, std::move(fresh));
+    return true;
+  }
+  ++events_;
+  ++deliveries_;
+  delivery_hash_ = mix(delivery_hash_ ^ static_cast<std::uint64_t>(now_)) + id;
+  change_priorities(p);
+  caf_->run_one(job);
+  return true;
+}
+
+bool world::happen() {
+  if (heap_.empty()) return false;
+  std::pop_heap(heap_.begin(), heap_.end());
+  const auto next = heap_.back();
+  heap_.pop_back();
+  auto what = std::move(slots_[next.slot]);
+  free_.push_back(next.slot);
+  const auto& l = places_[what.where];
+  if (l.dead) return true;
+  now_ = std::max(now_, next.at);
+  if (l.paused_until > now_) {
+    push(l.paused_until, std::move(what));
+    return true;
+  }
+  ++events_;
+  if (what.to) {
+    what.to->enqueue(std::move(what.what), nullptr);
+  } else {
+    change_priorities(what.where);
+    what.call();
+  }
+  return true;
+}
+
+void world::change_priorities(place running) {
+  if (change_points_.empty()) return;
+  for (std::size_t d = 0; d < change_points_.size(); ++d)
+    if (change_points_[d] == events_)
+      places_[running].priority = levels - static_cast<std::uint32_t>(change_points_.size() - d);
+}
+
+void world::clear() {
+  clearing_ = true;
+  for (auto& l : places_) {
+    l.dead = true;
+    const auto actors = std::exchange(l.actors, {});
+    for (const auto& a : actors) virtual_system::destroy(a);
+  }
+  heap_.clear();
+  slots_.clear();
+  free_.clear();
+  for (auto* job : std::exchange(jobs_, {})) virtual_system::drop(job);
+}
+
+// --- what is told --------------------------------------------------------------------------------
+
+void world::delivered(std::uint64_t label, std::uint64_t payload) {
+  delivery_hash_ = mix(mix(delivery_hash_ ^ static_cast<std::uint64_t>(now_)) + label) ^ payload;
+}
+
+void world::note(std::int32_t from, std::int32_t to, const std::function<std::string()>& text) {
+  if (!options_.record) return;
+  notes_.push_back({events_, now_, from, to, text()});
+}
+
+void world::state_is(std::uint64_t digest) { state_hash_ = mix(state_hash_ ^ digest); }
+
+trace_hashes world::hashes() const { return {draws_.digest(), delivery_hash_, state_hash_}; }
+
+actor_trouble world::trouble() {
+  return [this](const caf::strong_actor_ptr& who, caught what) {
+    troubles_.push_back((who ? name_of(place_of(who->id())) : std::string{"?"}) + ": " +
+                        what.record.type + ": " + what.record.what);
+  };
+}
+
+}  // namespace troupe::testing

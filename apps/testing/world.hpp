@@ -1,0 +1,189 @@
+// A simulated world: one actor system in one thread, virtual time in integer nanoseconds, and one
+// heap of everything that will happen. Who lives where decides what a fault takes along: a place is
+// one life of a process, with the actors, timers and events that belong to it.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "apps/testing/choices.hpp"
+#include "apps/testing/virtual_system.hpp"
+#include "backends/simulated/later.hpp"
+
+namespace troupe::testing {
+
+using nanoseconds = std::chrono::nanoseconds;
+
+/// Who comes first when several could.
+enum class scheduling : std::uint8_t {
+  fifo,    ///< first come, first served; mean latencies
+  random,  ///< a random walk over runnable actors and latencies
+  pct,     ///< places have priorities, drawn, that change `depth` - 1 times: low ones are late
+};
+std::string_view to_string(scheduling s);
+
+struct world_options {
+  scheduling schedule = scheduling::random;
+  std::uint32_t depth = 3;          ///< pct only
+  std::uint64_t horizon = 4096;     ///< pct: change points fall into so many first events
+  nanoseconds elastic = std::chrono::microseconds{400};  ///< how late a message may be, beyond its
+                                                         ///< latency, without any fault
+  bool record = false;  ///< keep the list of events and the choices that were not 0
+};
+
+/// One thing that happened, good enough for a message chart.
+struct noted {
+  std::uint64_t event = 0;
+  std::int64_t at = 0;  ///< nanoseconds
+  std::int32_t from = -1;  ///< place; -1: the world
+  std::int32_t to = -1;
+  std::string what;
+};
+
+/// Three rolling hashes: where they part says which layer did.
+struct trace_hashes {
+  std::uint64_t choices = 0;     ///< did we decide alike
+  std::uint64_t deliveries = 0;  ///< did actors behave alike
+  std::uint64_t state = 0;       ///< did memory end alike
+  friend bool operator==(const trace_hashes&, const trace_hashes&) = default;
+};
+
+class world final : public virtual_host {
+public:
+  using place = std::uint32_t;
+
+  world(choices from, world_options options);
+  ~world() override;
+  world(const world&) = delete;
+  world& operator=(const world&) = delete;
+
+  caf::actor_system& system() { return caf_->system(); }
+  choices& draws() { return draws_; }
+  nanoseconds time() const { return nanoseconds{now_}; }
+  const world_options& options() const { return options_; }
+
+  // --- places ---
+
+  /// A new process on `host`. Place 0 is there from the start, on host 0.
+  place add_place(std::uint32_t host, std::string name);
+  std::size_t places() const { return places_.size(); }
+  const std::string& name_of(place p) const { return places_[p].name; }
+  std::uint32_t host_of(place p) const { return places_[p].host; }
+  bool alive(place p) const { return !places_[p].dead; }
+  /// The actor lives there; called before it has run.
+  void settle(const caf::strong_actor_ptr& who, place at);
+  /// Makes something happen there, unless the place is dead by then; a paused one does it later.
+  void at(place where, nanoseconds delay, std::function<void()> what);
+  later_fn later_of(place p);
+  /// The place's monotonic clock: fast or slow, as its fault says.
+  std::function<nanoseconds()> clock_of(place p);
+  /// What the schedule adds to a latency of something that comes to `p`; 0 for fifo.
+  nanoseconds lateness(place p, nanoseconds window);
+
+  // --- acts of the world ---
+
+  /// The process is gone: its actors, timers and events with it, without a word to anybody.
+  void crash(place p);
+  /// Nothing of the place happens before `until`.
+  void pause(place p, nanoseconds until);
+  /// Its clock runs `per_mille` / 1000 too fast (or slow, negative) from now on.
+  void skew(place p, std::int32_t per_mille);
+  /// Each of its timers is up to this late.
+  void late_timers(place p, nanoseconds most);
+
+  // --- running ---
+
+  /// One event: an actor handles a message, or the next thing due happens. False when nothing is
+  /// left.
+  bool step();
+  /// Whether anything is left to do.
+  bool idle() const { return jobs_.empty() && heap_.empty(); }
+  /// Lets go of all that is left without doing it; actors end. For the end of a run.
+  void clear();
+  std::uint64_t events() const { return events_; }
+  std::uint64_t deliveries() const { return deliveries_; }
+  std::size_t actors() const { return caf_->running(); }
+
+  /// Adds to the hash of deliveries, and to the list when it is kept.
+  void delivered(std::uint64_t label, std::uint64_t payload);
+  void note(std::int32_t from, std::int32_t to, const std::function<std::string()>& text);
+  bool recording() const { return options_.record; }
+  const std::vector<noted>& notes() const { return notes_; }
+  void state_is(std::uint64_t digest);
+  trace_hashes hashes() const;
+  /// What actors could not say themselves: exceptions, unknown messages.
+  actor_trouble trouble();
+  const std::vector<std::string>& troubles() const { return troubles_; }
+
+private:
+  struct life {
+    std::string name;
+    std::uint32_t host = 0;
+    bool dead = false;
+    std::int64_t paused_until = 0;
+    std::int32_t skew = 0;  // per mille
+    std::int64_t skewed_since = 0;
+    std::int64_t gained = 0;
+    std::int64_t late = 0;
+    std::uint32_t priority = 0;
+    std::vector<caf::strong_actor_ptr> actors;
+  };
+  struct pending {
+    std::function<void()> call;
+    caf::strong_actor_ptr to;
+    caf::mailbox_element_ptr what;
+    place where = 0;
+  };
+  struct due {
+    std::int64_t at;
+    std::uint64_t order;
+    std::uint32_t slot;
+    friend bool operator<(const due& a, const due& b) {  // for a heap with the earliest on top
+      return a.at != b.at ? a.at > b.at : a.order > b.order;
+    }
+  };
+
+  void runnable(caf::resumable* job) override;
+  void timer(std::int64_t when, caf::strong_actor_ptr receiver,
+             caf::mailbox_element_ptr what) override;
+  std::int64_t now() const override { return now_; }
+  std::deque<caf::resumable*> take_jobs() override { return std::exchange(jobs_, {}); }
+
+  void push(std::int64_t when, pending what);
+  bool happen();
+  bool run_actor();
+  std::size_t pick_job();
+  place place_of(caf::actor_id id) const {
+    return id < place_of_actor_.size() ? place_of_actor_[id] : 0;
+  }
+  void change_priorities(place running);
+  std::int64_t clock_at(const life& l) const;
+
+  world_options options_;
+  choices draws_;
+  std::int64_t now_ = 1;
+  std::uint64_t order_ = 0;
+  std::uint64_t events_ = 0;
+  std::uint64_t deliveries_ = 0;
+  std::uint64_t delivery_hash_ = 0;
+  std::uint64_t state_hash_ = 0;
+  std::vector<life> places_;
+  std::vector<place> place_of_actor_;
+  std::deque<caf::resumable*> jobs_;
+  std::vector<due> heap_;
+  std::vector<pending> slots_;
+  std::vector<std::uint32_t> free_;
+  std::vector<std::uint64_t> change_points_;
+  std::vector<noted> notes_;
+  std::vector<std::string> troubles_;
+  bool clearing_ = false;
+  std::unique_ptr<virtual_system> caf_;  // last: its end calls back
+};
+
+}  // namespace troupe::testing
