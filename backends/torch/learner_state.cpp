@@ -75,6 +75,19 @@ json parse_state(const std::string& text) {
   return json::parse(text);
 }
 
+// What the JSON library throws about a state names neither the file nor the mend.
+template <class F>
+auto reading(const std::string& path, F read) {
+  try {
+    return read();
+  } catch (const json::exception& error) {
+    throw user_error(errc::checkpoint,
+                     fmt::format("{}: its state is not what this version writes ({}): take another "
+                                 "checkpoint",
+                                 path, error.what()));
+  }
+}
+
 }  // namespace
 
 // --- saving --------------------------------------------------------------------------------------
@@ -102,7 +115,14 @@ std::string torch_learner::state_text(const entries& steps, const entries& epoch
   state["module"] = module_json_;
   state["log"] = {
       {"steps", book_to(steps)}, {"steps_reported", steps_reported_}, {"epochs", book_to(epochs)}};
-  return state.dump(-1, ' ', /*ensure_ascii=*/false, json::error_handler_t::strict);
+  try {
+    return state.dump();
+  } catch (const json::exception& error) {
+    throw user_error(errc::checkpoint,
+                     fmt::format("what on_save_checkpoint or the data module's state returned is "
+                                 "not UTF-8 text: {}",
+                                 error.what()));
+  }
 }
 
 void torch_learner::handle(const hooks::save_checkpoint& h) {
@@ -140,18 +160,24 @@ void torch_learner::handle(const hooks::load_checkpoint& h) {
     if (strategy_->restore_checkpoint_after_setup() && !optimizers_there_)
       weights_due_ = true;
     else
-      take_weights(*loaded_);
+      take_loaded_weights();
   }
   outcome_->restored = loaded_->loop;
   if (h.what == hooks::load_checkpoint::part::weights) return;
-  take_everything(*loaded_);
+  reading(h.path, [&] { take_everything(*loaded_); });
   loaded_.reset();
 }
 
 void torch_learner::handle(const hooks::on_load_checkpoint&) {
   if (!loaded_) return;
-  const auto state = parse_state(loaded_->state);
-  module_->on_load_checkpoint(state.value("module", std::string{}));
+  module_->on_load_checkpoint(reading(
+      loaded_path_, [&] { return parse_state(loaded_->state).value("module", std::string{}); }));
+}
+
+// They are not needed a second time.
+void torch_learner::take_loaded_weights() {
+  take_weights(*loaded_);
+  loaded_->model = {};
 }
 
 void torch_learner::take_weights(const snapshot& from) { strategy_->load_module_state(from.model); }

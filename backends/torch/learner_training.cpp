@@ -205,9 +205,8 @@ void torch_learner::log(std::string_view name, double sum, double count, const l
     if (on_step)
       step_book_.add(both ? fmt::format("{}_step", name) : std::string{name}, sum, count,
                      how.reduce);
-    if (on_epoch)
-      epoch_book_.add(both ? fmt::format("{}_epoch", name) : std::string{name}, sum, count,
-                      how.reduce);
+    if (on_epoch) epoch_book_.add(name, sum, count, how.reduce);
+    if (both) epoch_book_.add(fmt::format("{}_epoch", name), sum, count, how.reduce);
     return;
   }
   if (at_.stage == stage::start || at_.stage == stage::call) return;

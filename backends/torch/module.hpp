@@ -47,8 +47,9 @@ public:
 struct module : torch::nn::Module {
   using clipping = hooks::clip_gradients::algorithm;
 
-  // Steps. A rank without samples in a batch runs its start and end hooks but no step, so a
-  // collective in a step waits for ever in the last, short batch: put it into the hooks.
+  // Steps. A rank without samples in a batch runs its start and end hooks but no step: a collective
+  // in a step is a mismatch where a batch is too short for all ranks; the hooks are the place for
+  // it.
   /// A loss, a map with `loss`, or nothing (on one rank only: then the step is left out).
   virtual step_output training_step(const batch& b, std::int64_t index);
   virtual step_output validation_step(const batch& b, std::int64_t index);
@@ -145,7 +146,8 @@ struct module : torch::nn::Module {
   // queues or stops goes nowhere.
   /// Reduced over ranks by true counts, without a collective of its own: per-step values when
   /// log_every_n_steps come round and at an epoch's end, per-epoch values at its end. With both,
-  /// `name_step` and `name_epoch` come too. Ranks that log at all log the same names.
+  /// the step's is called `name_step`, the epoch's `name` and `name_epoch`. Ranks that log at all
+  /// log the same names.
   void log(std::string_view name, double number, const log_options& how = {});
   void log(std::string_view name, const at::Tensor& number, const log_options& how = {});
   /// The mean of `count` numbers that sum up to `sum`: exact where counts differ.

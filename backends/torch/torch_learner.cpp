@@ -134,7 +134,7 @@ void torch_learner::handle(const hooks::configure_model&) {
 void torch_learner::handle(const hooks::model_to_device&) {
   if (about_.initial && !loaded_) take_weights(*about_.initial);
   strategy_->model_to_device();
-  if (std::exchange(weights_due_, false)) take_weights(*loaded_);
+  if (std::exchange(weights_due_, false)) take_loaded_weights();
 }
 
 void torch_learner::handle(const hooks::setup_optimizers& h) {

@@ -167,6 +167,7 @@ private:
   std::string state_text(const std::map<std::string, log_book::entry>& steps,
                          const std::map<std::string, log_book::entry>& epochs);
   void take_weights(const snapshot& from);
+  void take_loaded_weights();
   void take_everything(const snapshot& from);
 
   lane_thread thread_;

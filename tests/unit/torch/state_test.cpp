@@ -16,6 +16,7 @@
 #include "backends/torch/optimizer_state.hpp"
 #include "backends/torch/rank_random.hpp"
 #include "backends/torch/tensor.hpp"
+#include "backends/torch/torch_export.hpp"
 #include "messages/failure.hpp"
 #include "tests/support/catch.hpp"
 
@@ -261,6 +262,46 @@ TEST_CASE("a torn archive is refused") {
   CHECK_THROWS_AS(load_state(optimizer, module, 0, state), user_error);
   state.tensors.clear();
   CHECK_THROWS_WITH(load_state(optimizer, module, 0, state), Contains("0.archive is missing"));
+}
+
+std::string exported(const snapshot& what) {
+  std::string bytes;
+  for (const auto& chunk : encode_torch_checkpoint(what))
+    bytes.append(reinterpret_cast<const char*>(chunk->data()), chunk->size());
+  return bytes;
+}
+
+TEST_CASE("an export leaves out optimizers that PyTorch does not know") {
+  sample module{1};
+  optim::Adam adam{module.learned()};
+  own_optimizer own{module.learned()};
+  train(module, adam, 0, 1);
+  train(module, own, 0, 1);
+  snapshot with_adam, with_own;
+  for (auto [to, from] : {std::pair<snapshot*, optim::Optimizer*>{&with_adam, &adam},
+                          {&with_own, static_cast<optim::Optimizer*>(&own)}}) {
+    auto state = state_of(*from, module, 0);
+    to->model = state_of(module);
+    to->optimizer = std::move(state.tensors);
+    const auto groups = nlohmann::json::parse(state.groups);
+    to->state = nlohmann::json{{"optimizers", {{{"groups", groups}}}}}.dump();
+  }
+  CHECK_THAT(exported(with_adam), Contains("optimizer_states") && Contains("net.1.running_mean"));
+  CHECK_THAT(exported(with_own), !Contains("optimizer_states") && Contains("state_dict"));
+}
+
+TEST_CASE("an export names what does not fit") {
+  snapshot what;
+  what.model = {blob_of("net.1.weight", at::zeros({2}))};
+  what.model[0].shape = {3};
+  CHECK_THROWS_WITH(exported(what), Contains("net.1.weight"));
+  what.model.clear();
+  what.state = R"({"optimizers": [{}]})";
+  CHECK_THROWS_AS(exported(what), user_error);
+  what.state = "{";
+  CHECK_THROWS_AS(exported(what), user_error);
+  what.state.clear();
+  CHECK_FALSE(exported(what).empty());
 }
 
 }  // namespace

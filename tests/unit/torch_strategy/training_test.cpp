@@ -156,6 +156,7 @@ TEST_CASE("logged values are reduced by true counts when their time has come") {
     const auto& last = end.loop.last;
     CHECK(last.at("samples") == 7);
     CHECK(last.at("who_epoch") == Approx((20 * 2 + 21 * 2 + 30 * 2 + 31 * 1) / 7.0));
+    CHECK(last.at("who") == last.at("who_epoch"));
     CHECK(last.at("who_step") == Approx((30 * 2 + 31 * 1) / 3.0));  // told at the epoch's end
     CHECK(last.at("most") == 2);
     CHECK(last.contains("train/loss"));
