@@ -1,6 +1,7 @@
 #include "tests/conformance/communicator_suite.hpp"
 
 #include "backends/inproc/inproc.hpp"
+#include "backends/tcp/tcp.hpp"
 
 #include <stdexcept>
 #include <thread>
@@ -14,8 +15,20 @@ const std::vector<communicator_adapter>& communicator_adapters() {
       {"inproc", [] { return std::make_shared<inproc_backend>(); }},
       {"inproc without spinning",
        [] { return std::make_shared<inproc_backend>(inproc_options{.cores = 1}); }},
+      {"tcp", [] { return std::make_shared<tcp_backend>(); }},
   };
   return all;
+}
+
+bool ends_at_once(const communicator_backend& backend) { return backend.name() != "tcp"; }
+
+void settle(communicator_backend& backend) {
+  if (auto* tcp = dynamic_cast<tcp_backend*>(&backend))
+    while (tcp->groups() != 0) std::this_thread::yield();
+}
+
+void await_abort(const communicator& c) {
+  while (!c.aborted()) std::this_thread::yield();
 }
 
 company::company(communicator_backend& backend, std::int32_t world, std::uint64_t generation,
