@@ -26,7 +26,7 @@ std::string_view to_string(scheduling s) {
 world::world(choices from, world_options options)
     : options_(options), draws_(std::move(from)), places_(1) {
   if (options_.record) draws_.record();
-  places_[0].name = "supervisor";
+  places_[0].name = "world";
   caf_ = std::make_unique<virtual_system>(*this);
   if (options_.schedule != scheduling::pct) return;
   places_[0].priority = static_cast<std::uint32_t>(draws_.draw(site::priority, 0, levels));
@@ -34,9 +34,7 @@ world::world(choices from, world_options options)
     change_points_.push_back(1 + draws_.draw(site::change_point, d, options_.horizon));
 }
 
-world::~world() {
-  clear();
-}
+world::~world() { clear(); }
 
 // --- places --------------------------------------------------------------------------------------
 

@@ -126,7 +126,7 @@ private:
   }
 
   void tell(const hooks::optimizer_step& h, piece consumed) const {
-    options_.stepped({context_.rank, generation_, h.at.step + 1, h.at.epoch, consumed,
+    options_.stepped({context_.job, context_.rank, generation_, h.at.step + 1, h.at.epoch, consumed,
                       state_.digest(), &state_});
   }
 
