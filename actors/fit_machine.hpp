@@ -61,9 +61,9 @@ namespace fit_events {
 /// The generation is active: begin. Once.
 struct begin {};
 /// The lane's answer to the run in flight. `handled` counts leading hooks of the run, those of
-/// closures included. Words: proceed, stop (all handled), skip_epoch (the last handled is
+/// closures included. Words: proceed (all handled), skip_epoch (the last handled is
 /// on_train_batch_start), attention (the machine emits the rest again). `failed` is the rank
-/// actor's, never the machine's.
+/// actor's, never the machine's. A stop may come with any of them.
 struct ran {
   std::uint32_t handled = 0;
   hook_outcome outcome;

@@ -113,9 +113,7 @@ private:
     answer_.handled += part.handled;
     answer_.outcome.merge(std::move(part.outcome));
     answer_.failed_with = std::move(part.failed_with);
-    const auto word_now = answer_.outcome.word;
-    const bool more = next() < running_->hooks.size() &&
-                      (word_now == run_word::proceed || word_now == run_word::stop);
+    const bool more = next() < running_->hooks.size() && answer_.outcome.word == run_word::proceed;
     more ? schedule_next() : finish();
   }
 

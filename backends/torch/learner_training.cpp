@@ -150,7 +150,7 @@ void torch_learner::handle(const hooks::optimizer_step& h) {
     throw user_error(errc::job_failed,
                      "optimizer_step did not call its closure: call it, or the base's");
   strategy_->synchronize_buffers();
-  if (stop) outcome_->word = run_word::stop;
+  if (stop) outcome_->stop = true;
   if (static_cast<std::size_t>(h.at.optimizer) + 1 < optimizers_.all().size()) return;
   stepped_ = true;
   steps_reported_ = false;
@@ -175,7 +175,7 @@ void torch_learner::handle(const hooks::on_train_batch_end& h) {
   const auto every = std::max<std::int64_t>(about_.options.log_every_n_steps, 1);
   if (stepped_ && h.at.step % every == 0) report_steps();
   // Nobody else has to agree.
-  if (wants_stop_ && strategy_->world() == 1) outcome_->word = run_word::stop;
+  if (wants_stop_ && strategy_->world() == 1) outcome_->stop = true;
   batch_ = {};
   output_ = {};
   loss_ = at::Tensor{};
@@ -231,8 +231,7 @@ void torch_learner::report_steps() {
 }
 
 void torch_learner::agree_on_stop() {
-  if (strategy_->reduce_boolean_decision(wants_stop_, /*all=*/false))
-    outcome_->word = run_word::stop;
+  if (strategy_->reduce_boolean_decision(wants_stop_, /*all=*/false)) outcome_->stop = true;
 }
 
 }  // namespace troupe
