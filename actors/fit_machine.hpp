@@ -135,6 +135,10 @@ public:
   bool holding() const;
   /// Where the run stands; `steps` moves when a step's last hook was handled.
   const loop_state& loop() const { return loop_; }
+  /// No step comes any more: a snapshot taken so far is the last of the run.
+  bool closing() const {
+    return phase_ == phase::last_checkpoint || phase_ == phase::close || finished();
+  }
   /// The part of the run in progress: stage, epoch, steps done, last micro-batch of the run in
   /// flight. For progress.
   position at() const;
