@@ -43,6 +43,9 @@ struct optimizer_facts {
   bool step_schedulers = false;     ///< some scheduler moves every step
   bool epoch_schedulers = false;    ///< some scheduler moves every epoch
   bool plateau_schedulers = false;  ///< some scheduler looks at a metric, after validation
+  /// The strategy's engine counts micro-batches itself: every one is an optimizer_step, with its
+  /// own clipping. Zeroing, schedulers and the count of steps keep to the windows of the plan.
+  bool accumulates_itself = false;
   friend bool operator==(const optimizer_facts&, const optimizer_facts&) = default;
 };
 

@@ -152,7 +152,8 @@ public:
                               hooks::clip_gradients::algorithm how);
   /// Runs the closure (inside the optimizer's step) and moves the weights.
   virtual void optimizer_step(torch::optim::Optimizer& optimizer, const step_closure& closure);
-  /// Behind each optimizer step, before it counts as done: buffers become rank 0's.
+  /// Behind each optimizer step that ends a window, before it counts as done: buffers become rank
+  /// 0's.
   virtual void synchronize_buffers() {}
 
   // Collectives, for the runtime and for users' hooks.
@@ -186,8 +187,8 @@ public:
   /// On all ranks; what rank 0 returns is written.
   virtual snapshot_ptr save_checkpoint(snapshot_ptr taken, const value& storage_options);
   virtual snapshot load_checkpoint(const std::string& path);
-  virtual void remove_checkpoint(const std::string& path);
   /// On all ranks; rank 0 removes, through the port that wrote.
+  virtual void remove_checkpoint(const std::string& path);
   /// What goes to the caller's queue at the end of a run; empty: nothing. By default the reduced
   /// metrics.
   virtual value add_to_queue(const metrics& callback_metrics);
