@@ -174,6 +174,14 @@ job_outcome session::run(job what) {
     return refused(std::current_exception());
   }
   return answer.get();
+job session::job_of(std::int32_t ranks, recipe_ptr function) {
+  job called;
+  called.purpose = stage::call;
+  called.options.ranks = ranks;
+  called.recipe = std::move(function);
+  return called;
+}
+
 }
 
 // Jobs that still run are asked to end; whatever is left of them ends on a thread of its own,

@@ -170,10 +170,6 @@ void supervisor_state::carry_out(const supervision::complete& a) {
         why.original = f->original;
     if (!why.original) why.original = exception_of(why.record);
     outcome.failed_with = std::make_shared<const caught>(std::move(why));
-  } else {
-    value_map last;
-    for (const auto& [key, number] : a.loop.last) last.items[key] = number;
-    outcome.queue.push_back(std::move(last));
   }
   (*complete)(std::move(outcome));
   self->quit();
