@@ -68,8 +68,7 @@ void fit_machine::ran(const fit_events::ran& event, actions& out) {
   handled_ += event.handled;
   in_flight_ = 0;
   learn(event.outcome, out);
-  if (event.outcome.word == run_word::stop && ending_ == stop_reason::none)
-    ending_ = stop_reason::hook;
+  if (event.outcome.stop && ending_ == stop_reason::none) ending_ = stop_reason::hook;
   if (event.outcome.word == run_word::skip_epoch)
     enter(phase::epoch_end);
   else if (handled_ == length_)
@@ -108,7 +107,6 @@ void fit_machine::check(const fit_events::ran& event) const {
   if (event.handled > in_flight_) refuse("more hooks handled than were sent");
   switch (event.outcome.word) {
     case run_word::proceed:
-    case run_word::stop:
       if (event.handled != in_flight_) refuse("a run ended early without a word");
       return;
     case run_word::attention:

@@ -23,8 +23,10 @@
 //
 // Steps. A window joins up to `accumulate` micro-batches of one epoch; the last of an epoch may be
 // short. With several optimizers each has its own closure and step within the batch; together they
-// count as one step. A run reaches to the end of the window, to the next micro-batch with a
-// validation behind it, or over `run_batches` micro-batches. Validation may fall inside a window.
+// count as one step. A strategy that accumulates itself (optimizer_facts) hears an optimizer_step
+// behind every micro-batch; what counts as a step stays the window. A run reaches to the end of the
+// window, to the next micro-batch with a validation behind it, or over `run_batches` micro-batches.
+// Validation may fall inside a window.
 //
 // Ends. There is one place where a fit ends or holds: at a step boundary, behind everything that is
 // due there (validation, epoch end, checkpoint), before the first hook of the next step. Looked at
@@ -61,9 +63,9 @@ namespace fit_events {
 /// The generation is active: begin. Once.
 struct begin {};
 /// The lane's answer to the run in flight. `handled` counts leading hooks of the run, those of
-/// closures included. Words: proceed, stop (all handled), skip_epoch (the last handled is
+/// closures included. Words: proceed (all handled), skip_epoch (the last handled is
 /// on_train_batch_start), attention (the machine emits the rest again). `failed` is the rank
-/// actor's, never the machine's.
+/// actor's, never the machine's. A stop may come with any of them.
 struct ran {
   std::uint32_t handled = 0;
   hook_outcome outcome;
@@ -133,6 +135,10 @@ public:
   bool finished() const { return phase_ == phase::done; }
   /// Waits at a step boundary for stop_at.
   bool holding() const;
+  /// No step comes any more: a snapshot taken so far is the last of the run.
+  bool closing() const {
+    return phase_ == phase::last_checkpoint || phase_ == phase::close || finished();
+  }
   /// Where the run stands; `steps` moves when a step's last hook was handled.
   const loop_state& loop() const { return loop_; }
   /// The part of the run in progress: stage, epoch, steps done, last micro-batch of the run in

@@ -216,6 +216,7 @@ std::uint64_t fit_machine::digest() const {
     h.add(one.stage).add(one.dataloader).add(one.batches).add(one.samples);
   h.add(optimizers_.optimizers).add(optimizers_.step_schedulers);
   h.add(optimizers_.epoch_schedulers).add(optimizers_.plateau_schedulers);
+  h.add(optimizers_.accumulates_itself);
   h.add(batch_).add(evaluated_).add(until_).add(closing_);
   h.add(handled_).add(length_).add(in_flight_).add(trained_).add(last_saved_);
   h.add(ending_).add(why_).add(hold_).add(stop_.has_value());

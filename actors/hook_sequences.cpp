@@ -82,17 +82,23 @@ void evaluation_step(const position& at, hook_list& out) {
   }
 }
 
-void closure_of(const fit_plan& plan, const micro_batch& batch, const position& at,
-                hook_list& out) {
+bool completes_window(const micro_batch& batch) { return batch.at.batch == batch.window_last; }
+
+bool steps_behind(const optimizer_facts& facts, const micro_batch& batch) {
+  return completes_window(batch) || facts.accumulates_itself;
+}
+
+void closure_of(const fit_plan& plan, const optimizer_facts& facts, const micro_batch& batch,
+                const position& at, hook_list& out) {
   const bool first = at.batch == batch.window_first;
-  const bool stepping = at.batch == batch.window_last;
   out.emplace_back(training_step{at, {}});
   append<training_step_end>(at, out);
   if (first) append<on_before_zero_grad, optimizer_zero_grad>(at, out);
   append<pre_backward, on_before_backward>(at, out);
-  out.emplace_back(backward{at, batch.window_first, batch.window_last, stepping, {}});
+  out.emplace_back(
+      backward{at, batch.window_first, batch.window_last, completes_window(batch), {}});
   append<on_after_backward, post_backward>(at, out);
-  if (!stepping) return;
+  if (!steps_behind(facts, batch)) return;
   append<on_before_optimizer_step>(at, out);
   if (plan.clip) out.emplace_back(clip_gradients{at, plan.clip->limit, plan.clip->how});
 }
@@ -138,20 +144,21 @@ void launch(const fit_plan& plan, const std::vector<loader_length>& loaders, hoo
 void train_batch(const fit_plan& plan, const optimizer_facts& facts, const micro_batch& batch,
                  hook_list& out) {
   append<batch_to_device, on_train_batch_start>(batch.at, out);
-  const bool stepping = batch.at.batch == batch.window_last;
+  const bool steps = steps_behind(facts, batch);
+  const bool completes = completes_window(batch);
   for (std::int32_t i = 0; i < std::max(1, facts.optimizers); ++i) {
     auto at = batch.at;
     at.optimizer = i;
     const auto step = out.size();
-    if (stepping) out.emplace_back(optimizer_step{at, 0});
-    closure_of(plan, batch, at, out);
-    if (stepping)
+    if (steps) out.emplace_back(optimizer_step{at, 0});
+    closure_of(plan, facts, batch, at, out);
+    if (steps)
       std::get<optimizer_step>(out[step]).closure =
           static_cast<std::uint32_t>(out.size() - step - 1);
   }
   auto behind = batch.at;
-  if (stepping) ++behind.step;
-  if (stepping && facts.step_schedulers)
+  if (completes) ++behind.step;
+  if (completes && facts.step_schedulers)
     out.emplace_back(lr_scheduler_step{behind, lr_scheduler_step::interval::step});
   append<on_train_batch_end>(behind, out);
 }

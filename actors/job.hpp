@@ -7,10 +7,13 @@
 #include "messages/control.hpp"
 
 #include <functional>
+#include <memory>
 #include <string>
 #include <vector>
 
 namespace troupe {
+
+class event_stream;
 
 struct job {
   /// train (fit), validate, test, predict or call.
@@ -26,6 +29,8 @@ struct job {
   /// Weights to start with, before the first broadcast; null: the module's own.
   snapshot_ptr initial;
   std::vector<observer_factory> observers;
+  /// What observers hear, as a stream for a coroutine or any other completion token; null: none.
+  std::shared_ptr<event_stream> events;
   /// Called at entry of every hook, in the order in which each rank handles them; on the lanes'
   /// threads, so thread-safe and cheap. Empty: no trace.
   std::function<void(std::int32_t rank, const hook& what)> trace;

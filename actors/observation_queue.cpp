@@ -33,6 +33,19 @@ std::vector<observation_ptr> observation_queue::take() {
   return all;
 }
 
+observation_ptr observation_queue::take_one() {
+  const std::lock_guard lock(guard_);
+  if (waiting_.empty()) return nullptr;
+  auto oldest = std::move(waiting_.front());
+  waiting_.pop_front();
+  return oldest;
+}
+
+bool observation_queue::empty() const {
+  const std::lock_guard lock(guard_);
+  return waiting_.empty();
+}
+
 std::uint64_t observation_queue::dropped() const {
   const std::lock_guard lock(guard_);
   return dropped_;

@@ -26,6 +26,9 @@ public:
   bool push(observation_ptr what);
   /// All that is there, in order.
   std::vector<observation_ptr> take();
+  /// The oldest; null when there is none.
+  observation_ptr take_one();
+  bool empty() const;
   std::uint64_t dropped() const;
 
 private:

@@ -40,6 +40,7 @@ struct rank_state {
   void look();
   void measure(const ran& what);
   void show_handled(const ran& what);
+  void keep(const fence& at, snapshot_ptr taken);
 
   void carry_out(ranks::open a);
   void carry_out(ranks::submit a);
@@ -148,15 +149,19 @@ void rank_state::answered(ran& what) {
   if (hooks_wanted) show_handled(what);
   if (setup.plan.rank == 0) {
     for (auto& v : what.outcome.queued) tell(queue_value{what.at, std::move(v)});
-    if (what.outcome.snapshot) {
-      last_snapshot = what.outcome.snapshot;
-      if (setup.checkpointer)
-        self->send(setup.checkpointer, write_checkpoint{what.at, last_snapshot, false});
-    }
   }
   if (what.outcome.word == run_word::failed)
     last_caught = std::make_shared<const caught>(what.failed_with);
+  auto taken = what.outcome.snapshot;
   feed(ranks::answered{what.at, what.handled, std::move(what.outcome), what.failed_with.record});
+  if (taken && setup.plan.rank == 0) keep(what.at, std::move(taken));
+}
+
+// Whether it is the last of the run is known once the machine has heard of it.
+void rank_state::keep(const fence& at, snapshot_ptr taken) {
+  last_snapshot = std::move(taken);
+  if (!setup.checkpointer) return;
+  self->send(setup.checkpointer, write_checkpoint{at, last_snapshot, machine->fit().closing()});
 }
 
 // The time from one train run's end to the next one's, control included; what lies between two of

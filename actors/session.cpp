@@ -13,6 +13,7 @@
 #include <thread>
 
 #include "actors/checkpointer.hpp"
+#include "actors/event_stream.hpp"
 #include "actors/supervisor.hpp"
 
 namespace troupe {
@@ -131,20 +132,29 @@ supervisor_actor session::engine::launch(job what, std::function<void(job_outcom
   supervisor_setup setup;
   setup.id = job_id{world.random->draw()};
   setup.what = std::move(what);
+  const auto events = setup.what.events;
+  if (events) setup.what.observers.push_back(events->attach());
   setup.world = world;
   if (world.checkpoints && world.files) setup.spawn_checkpointer = checkpointers(world.checkpoints);
   const auto number = [&] {
     const std::lock_guard lock(guard);
     return next++;
   }();
-  setup.complete = [complete = std::move(complete), weak, number](job_outcome outcome) {
+  setup.complete = [complete = std::move(complete), events, weak, number](job_outcome outcome) {
+    if (events) events->end();
     if (const auto alive = weak.lock()) {
       const std::lock_guard lock(alive->guard);
       alive->supervisors.erase(number);
     }
     complete(std::move(outcome));
   };
-  auto supervisor = spawn_supervisor(system, std::move(setup));
+  supervisor_actor supervisor;
+  try {
+    supervisor = spawn_supervisor(system, std::move(setup));
+  } catch (...) {
+    if (events) events->end();
+    throw;
+  }
   {
     const std::lock_guard lock(guard);
     supervisors[number] = supervisor;
@@ -162,6 +172,14 @@ void session::start(job what, handler_type handler) {
   } catch (...) {
     running->complete(refused(std::current_exception()));
   }
+}
+
+job session::job_of(std::int32_t ranks, recipe_ptr function) {
+  job called;
+  called.purpose = stage::call;
+  called.options.ranks = ranks;
+  called.recipe = std::move(function);
+  return called;
 }
 
 job_outcome session::run(job what) {

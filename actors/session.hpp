@@ -3,8 +3,8 @@
 // yours.
 #pragma once
 
+#include "actors/call_outcome.hpp"
 #include "actors/job.hpp"
-#include "backends/call_recipe.hpp"
 #include "backends/ports.hpp"
 
 #include <boost/asio/any_completion_handler.hpp>
@@ -81,17 +81,29 @@ public:
   /// to be called from a thread that the job needs (an observer, a hook).
   job_outcome run(job what);
 
-  /// Calls `what(context, arguments...)` on each of `ranks` ranks, in its lane, and waits like
-  /// `run`. The function gets its rank first (`rank_context`: rank, world, collectives); rank 0's
-  /// value is the outcome's `result`, what it queued the outcome's `queue`. Every rank gets copies
-  /// of the arguments.
+  /// Calls `what(who, arguments...)` on each of `ranks` ranks, in its lane, and waits like `run`.
+  /// The function gets its rank first: as `rank_context&` (rank, world, collectives) or as a
+  /// number. Rank 0's result comes back with its own type (`returned`, `get()`), what it queued as
+  /// `queue`. Every rank gets copies of the arguments. What a rank throws is the outcome's failure,
+  /// and get() throws it again with its own type.
   template <class Function, class... Arguments>
-  job_outcome spawn(std::int32_t ranks, Function what, Arguments... arguments) {
-    job called;
-    called.purpose = stage::call;
-    called.options.ranks = ranks;
-    called.recipe = call_recipe(std::move(what), std::move(arguments)...);
-    return run(std::move(called));
+  auto spawn(std::int32_t ranks, Function what, Arguments... arguments) {
+    auto kept = std::make_shared<call_slot<spawned_result<Function, Arguments...>>>();
+    auto called = job_of(ranks, call_recipe_into(kept, std::move(what), std::move(arguments)...));
+    return with_result(run(std::move(called)), *kept);
+  }
+  /// The same without waiting: completes with `call_outcome` as async_run does with `job_outcome`.
+  template <class Token, class Function, class... Arguments>
+  auto async_spawn(std::int32_t ranks, Token&& token, Function what, Arguments... arguments) {
+    using result = spawned_result<Function, Arguments...>;
+    auto kept = std::make_shared<call_slot<result>>();
+    auto called = job_of(ranks, call_recipe_into(kept, std::move(what), std::move(arguments)...));
+    return boost::asio::async_initiate<Token, void(call_outcome<result>)>(
+        [this](auto handler, job what, std::shared_ptr<call_slot<result>> kept) {
+          start(std::move(what),
+                call_handler<decltype(handler), result>{std::move(handler), std::move(kept)});
+        },
+        token, std::move(called), std::move(kept));
   }
 
   /// Actors of this session that are alive: 0 when no job runs and none has left a survivor. For
@@ -101,6 +113,7 @@ public:
 private:
   using handler_type = boost::asio::any_completion_handler<signature>;
   void start(job what, handler_type handler);
+  static job job_of(std::int32_t ranks, recipe_ptr function);
 
   struct engine;
   std::shared_ptr<engine> engine_;

@@ -168,11 +168,8 @@ void supervisor_state::carry_out(const supervision::complete& a) {
       if (f->record.rank == a.first->rank && f->record.what == a.first->what &&
           f->record.hook == a.first->hook)
         why.original = f->original;
+    if (!why.original) why.original = exception_of(why.record);
     outcome.failed_with = std::make_shared<const caught>(std::move(why));
-  } else {
-    value_map last;
-    for (const auto& [key, number] : a.loop.last) last.items[key] = number;
-    outcome.queue.push_back(std::move(last));
   }
   (*complete)(std::move(outcome));
   self->quit();

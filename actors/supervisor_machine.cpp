@@ -65,6 +65,7 @@ void supervisor_machine::handle(const start_failed& e, actions& out) {
   failure what;
   what.type = "start_failed";
   what.what = fmt::format("rank {} could not be started: {}", e.rank, e.why);
+  what.code = errc::membership;
   what.rank = e.rank;
   what.generation = generation_.value();
   fail(std::move(what), out);
@@ -347,6 +348,7 @@ void supervisor_machine::handle(const deadline_passed& e, actions& out) {
       what.type = "deadline";
       what.what = fmt::format("generation {} did not form in {} ms: no answer from rank {}",
                               generation_.value(), limits_.form.count() / 1'000'000, missing);
+      what.code = errc::membership;
       what.generation = generation_.value();
       fail(std::move(what), out);
       break;

@@ -3,6 +3,8 @@
 
 #include <functional>
 #include <memory>
+#include <mutex>
+#include <optional>
 #include <type_traits>
 #include <utility>
 #include <vector>
@@ -41,19 +43,67 @@ using spawned_function = std::function<value(rank_context& context)>;
 /// result. `what` is shared by all ranks: thread-safe. For jobs whose purpose is `call`.
 recipe_ptr make_call_recipe(spawned_function what);
 
-/// The same with arguments, of which every rank gets copies: `call_recipe(f, a, b)` calls
-/// `f(context, a, b)`. A function that returns nothing has an empty value.
+/// What `what(who, arguments...)` returns; `who` is the rank's context, or for functions that want
+/// no more its number.
 template <class Function, class... Arguments>
-recipe_ptr call_recipe(Function what, Arguments... arguments) {
-  return make_call_recipe([=](rank_context& context) -> value {
-    if constexpr (std::is_void_v<
-                      std::invoke_result_t<const Function&, rank_context&, const Arguments&...>>) {
-      std::invoke(what, context, arguments...);
+decltype(auto) call_spawned(const Function& what, rank_context& who,
+                            const Arguments&... arguments) {
+  if constexpr (std::is_invocable_v<const Function&, rank_context&, const Arguments&...>)
+    return std::invoke(what, who, arguments...);
+  else
+    return std::invoke(what, who.rank(), arguments...);
+}
+template <class Function, class... Arguments>
+using spawned_result = std::decay_t<decltype(call_spawned(std::declval<const Function&>(),
+                                                          std::declval<rank_context&>(),
+                                                          std::declval<const Arguments&>()...))>;
+
+/// Brings rank 0's result from its lane to the caller with its own type: inside of one process, by
+/// moving. Thread-safe.
+template <class Result>
+class call_slot {
+public:
+  void keep(Result result) {
+    const std::lock_guard lock{guard_};
+    held_.emplace(std::move(result));
+  }
+  std::optional<Result> take() {
+    const std::lock_guard lock{guard_};
+    return std::exchange(held_, std::nullopt);
+  }
+
+private:
+  std::mutex guard_;
+  std::optional<Result> held_;
+};
+/// A function that returns nothing.
+template <>
+class call_slot<void> {};
+
+/// The same with arguments, of which every rank gets copies: `call_recipe(f, a, b)` calls
+/// `f(context, a, b)`. The job's result is what f returns where that converts to a value, else
+/// empty. `kept`, when given, gets it as it is.
+template <class Function, class... Arguments>
+recipe_ptr call_recipe_into(std::shared_ptr<call_slot<spawned_result<Function, Arguments...>>> kept,
+                            Function what, Arguments... arguments) {
+  using result = spawned_result<Function, Arguments...>;
+  return make_call_recipe([=](rank_context& who) -> value {
+    if constexpr (std::is_void_v<result>) {
+      call_spawned(what, who, arguments...);
       return {};
     } else {
-      return std::invoke(what, context, arguments...);
+      result own = call_spawned(what, who, arguments...);
+      value told;
+      if constexpr (std::is_convertible_v<const result&, value>) told = own;
+      if (kept && who.rank() == 0) kept->keep(std::move(own));
+      return told;
     }
   });
+}
+template <class Function, class... Arguments>
+recipe_ptr call_recipe(Function what, Arguments... arguments) {
+  return call_recipe_into(std::shared_ptr<call_slot<spawned_result<Function, Arguments...>>>{},
+                          std::move(what), std::move(arguments)...);
 }
 
 }  // namespace troupe

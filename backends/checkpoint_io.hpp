@@ -60,6 +60,10 @@ public:
 
   /// Reads and verifies one checkpoint. The error of a bad one names the newest good one beside it.
   virtual snapshot read(const std::string& folder) const = 0;
+  /// Removes one checkpoint so that no reader ever finds a part of it; one that is not there is
+  /// fine. Only for folders of that name (`step-...`): anything else is refused. The checkpointer
+  /// goes by its policy and through the storage port.
+  virtual void remove(const std::string& folder) const = 0;
   /// What `--resume latest` means in the run's folder `run`: the checkpoint that the link `latest`
   /// names, or, when that one is damaged or missing, the newest good one. Throws when there is
   /// none.

@@ -7,6 +7,7 @@
 
 #include <cstdlib>
 #include <memory>
+#include <stdexcept>
 #include <typeinfo>
 
 namespace troupe {
@@ -47,6 +48,18 @@ void collect(const std::exception_ptr& error, std::vector<failure_cause>& into) 
   }
 }
 
+errc code_of(const std::exception_ptr& error) {
+  try {
+    std::rethrow_exception(error);
+  } catch (const user_error& e) {
+    return e.code();
+  } catch (const internal_error&) {
+    return errc::internal;
+  } catch (...) {
+    return errc::job_failed;
+  }
+}
+
 }  // namespace
 
 failure describe(const std::exception_ptr& error) {
@@ -59,9 +72,16 @@ failure describe(const std::exception_ptr& error) {
   }
   result.type = chain.front().type;
   result.what = chain.front().what;
+  result.code = code_of(error);
   result.causes.assign(chain.begin() + 1, chain.end());
   result.follows = result.type == demangled(typeid(generation_closed));
   return result;
+}
+
+std::exception_ptr exception_of(const failure& f) {
+  if (f.code == errc::internal) return std::make_exception_ptr(internal_error(f.what));
+  if (f.code != errc::job_failed) return std::make_exception_ptr(user_error(f.code, f.what));
+  return std::make_exception_ptr(std::runtime_error(render(f)));
 }
 
 std::string render(const failure& f) {
@@ -78,7 +98,8 @@ std::string render(const failure& f) {
 void job_outcome::rethrow() const {
   if (ok()) return;
   if (failed_with && failed_with->original) std::rethrow_exception(failed_with->original);
-  throw std::runtime_error(failed_with ? render(failed_with->record) : "the job failed");
+  if (failed_with) std::rethrow_exception(exception_of(failed_with->record));
+  throw std::runtime_error("the job failed");
 }
 
 }  // namespace troupe

@@ -9,6 +9,17 @@
 
 namespace troupe {
 
+/// What a user can mend, by exit code (contract, section 2).
+enum class errc : std::uint8_t {
+  job_failed = 1,
+  bad_usage = 2,
+  bad_configuration = 3,
+  membership = 4,
+  checkpoint = 5,
+  device = 6,
+  internal = 70,
+};
+
 /// One exception of a nested chain.
 struct failure_cause {
   std::string type;  ///< the C++ exception's name, demangled
@@ -29,6 +40,8 @@ struct failure {
   std::int64_t step = -1;
   std::uint64_t generation = 0;
   std::uint64_t sequence = 0;  ///< hook run of the rank in which it happened
+  errc code =
+      errc::job_failed;  ///< a user_error's, wherever it was thrown; internal_error: internal
   std::string signal;
   std::vector<failure_cause> causes;  ///< nested exceptions, outermost first
   std::vector<failure> others;        ///< failures that followed
@@ -46,8 +59,11 @@ struct caught {
   std::exception_ptr original;
 };
 
-/// Records `error`: demangled type, text, nested causes. Position fields stay undefined.
+/// Records `error`: demangled type, text, code, nested causes. Position fields stay undefined.
 failure describe(const std::exception_ptr& error);
+/// An exception that says what `f` does, for failures whose own one is not at hand (nobody threw
+/// it, or another process did): user_error or internal_error by its code, else std::runtime_error.
+std::exception_ptr exception_of(const failure& f);
 /// One line for people: `rank 1 failed in training_step at step 12: std::runtime_error: disk full`.
 std::string render(const failure& f);
 
@@ -82,17 +98,6 @@ private:
   std::string what_;
 };
 
-/// What a user can mend, by exit code (contract, section 2).
-enum class errc : std::uint8_t {
-  job_failed = 1,
-  bad_usage = 2,
-  bad_configuration = 3,
-  membership = 4,
-  checkpoint = 5,
-  device = 6,
-  internal = 70,
-};
-
 /// An error that a user can mend: says what, and names the mend. `code` is the exit code it ends
 /// in.
 class user_error : public std::exception {
@@ -112,8 +117,8 @@ typename Inspector::result_type inspect(Inspector& f, failure_cause& x) {
 }
 template <class Inspector>
 typename Inspector::result_type inspect(Inspector& f, failure& x) {
-  return f(x.type, x.what, x.rank, x.hook, x.epoch, x.step, x.generation, x.sequence, x.signal,
-           x.causes, x.others, x.follows);
+  return f(x.type, x.what, x.rank, x.hook, x.epoch, x.step, x.generation, x.sequence, x.code,
+           x.signal, x.causes, x.others, x.follows);
 }
 
 }  // namespace troupe

@@ -6,6 +6,7 @@ namespace troupe {
 
 void hook_outcome::merge(hook_outcome&& later) {
   if (later.word != run_word::proceed) word = later.word;
+  stop |= later.stop;
   std::move(later.loaders.begin(), later.loaders.end(), std::back_inserter(loaders));
   if (later.optimizers) optimizers = later.optimizers;
   if (later.restored) restored = std::move(later.restored);

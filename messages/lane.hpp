@@ -24,7 +24,6 @@ enum class run_word : std::uint8_t {
   proceed,     ///< all hooks were handled
   skip_epoch,  ///< a hook's word, agreed by all ranks: no more batches in this epoch; the rest of
                ///< the run was not handled
-  stop,        ///< all handled; a hook asked for an end of the run, agreed by all ranks
   attention,   ///< the attention word was set: the rest was not handled
   failed,      ///< a hook threw; see `failed_with`
 };
@@ -44,13 +43,17 @@ struct optimizer_facts {
   bool step_schedulers = false;     ///< some scheduler moves every step
   bool epoch_schedulers = false;    ///< some scheduler moves every epoch
   bool plateau_schedulers = false;  ///< some scheduler looks at a metric, after validation
+  /// The strategy's engine counts micro-batches itself: every one is an optimizer_step, with its
+  /// own clipping. Zeroing, schedulers and the count of steps keep to the windows of the plan.
+  bool accumulates_itself = false;
   friend bool operator==(const optimizer_facts&, const optimizer_facts&) = default;
 };
 
 /// What one hook, or a whole run, brought beyond being handled.
 struct hook_outcome {
   run_word word = run_word::proceed;
-  std::vector<loader_length> loaders;         ///< process_dataloader
+  bool stop = false;                   ///< a hook asked for an end of the run, agreed by all ranks
+  std::vector<loader_length> loaders;  ///< process_dataloader
   std::optional<optimizer_facts> optimizers;  ///< setup_optimizers
   std::optional<loop_state> restored;         ///< load_checkpoint
   metrics logged;                             ///< reduced values that became known
@@ -58,7 +61,7 @@ struct hook_outcome {
   std::vector<value> queued;                  ///< add_to_queue, first in first out
   std::int64_t samples = 0;                   ///< consumed by finished steps of this run, all ranks
 
-  /// Adds what a later hook brought: later values win, lists grow.
+  /// Adds what a later hook brought: later values win, lists grow, a stop stays.
   void merge(hook_outcome&& later);
 };
 

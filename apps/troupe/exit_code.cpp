@@ -24,9 +24,7 @@ int exit_code(const job_outcome& outcome) {
     case job_outcome::ending::failed: break;
   }
   if (!outcome.failed_with) return exits::job_failed;
-  const auto& first = outcome.failed_with->record;
-  if (first.type == "deadline" && first.rank < 0) return exits::membership;
-  return exit_code(outcome.failed_with->original);
+  return static_cast<int>(outcome.failed_with->record.code);
 }
 
 }  // namespace troupe::program

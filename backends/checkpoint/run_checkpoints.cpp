@@ -113,6 +113,20 @@ std::vector<listed_checkpoint> list_checkpoints(const fs::path& run) {
   return list;
 }
 
+void remove_checkpoint(const fs::path& folder) {
+  auto path = folder.lexically_normal();
+  if (!path.has_filename()) path = path.parent_path();
+  const auto step = step_of_checkpoint_folder(path.filename().string());
+  if (step < 0) refuse(path, "not the name of a checkpoint, so it is not removed as one");
+  const auto hidden = path.parent_path() / ("." + checkpoint_folder_name(step) + ".tmp");
+  std::error_code error;
+  if (!fs::exists(fs::symlink_status(path, error))) return;
+  fs::remove_all(hidden, error);
+  if (!error) fs::rename(path, hidden, error);
+  if (!error) fs::remove_all(hidden, error);
+  if (error) refuse(path, fmt::format("can not be removed: {}", error.message()));
+}
+
 found_checkpoint latest_checkpoint(const fs::path& run) {
   const auto checkpoints = run / checkpoints_folder;
   const auto link = read_link(checkpoints);

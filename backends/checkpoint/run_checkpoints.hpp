@@ -17,6 +17,10 @@ snapshot read_checkpoint(const std::filesystem::path& folder);
 /// The same, for who wants to know only whether it is good.
 manifest verify_checkpoint(const std::filesystem::path& folder);
 
+/// See checkpoint_io::remove: renamed to the hidden name that a run's start sweeps away, then
+/// removed.
+void remove_checkpoint(const std::filesystem::path& folder);
+
 /// One entry of a run's list. `what` is meaningful when `damage` is empty; what only reading all
 /// its bytes would show is not looked for.
 struct listed_checkpoint {

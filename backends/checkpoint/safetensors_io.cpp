@@ -21,6 +21,7 @@ public:
     return {std::move(what.loop), what.ranks, what.generation, std::move(what.weights_digest)};
   }
   snapshot read(const std::string& folder) const override { return read_checkpoint(folder); }
+  void remove(const std::string& folder) const override { remove_checkpoint(folder); }
   found_checkpoint latest(const std::string& run) const override { return latest_checkpoint(run); }
 
 private:

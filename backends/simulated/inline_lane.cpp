@@ -123,9 +123,8 @@ private:
                      : options_->later(options_->poll, std::move(retry));
       return;
     }
-    const auto word_now = answer_.outcome.word;
-    const bool more = answer_.handled < running_->hooks.size() &&
-                      (word_now == run_word::proceed || word_now == run_word::stop);
+    const bool more =
+        answer_.handled < running_->hooks.size() && answer_.outcome.word == run_word::proceed;
     more ? schedule_next() : finish();
   }
 

@@ -104,15 +104,17 @@ void torch_learner::handle(const hooks::backward& h) {
   plan.optimizer = h.at.optimizer;
   plan.synchronize = h.synchronize;
   plan.idle = !loss_.defined();
-  plan.weight = static_cast<double>(batch_.samples()) / static_cast<double>(total);
+  const bool engine = strategy_->handles_gradient_accumulation();
+  if (!engine) plan.weight = static_cast<double>(batch_.samples()) / static_cast<double>(total);
   plan.wants_stop = wants_stop_;
   plan.arguments = h.arguments;
   auto& sum = window_losses_.at(h.at.optimizer);
-  if (h.at.batch == h.window_first) sum = 0;
+  if (engine || h.at.batch == h.window_first) sum = 0;
   if (!plan.idle) sum += plan.weight * output_.loss().detach().item<double>();
   plan.loss = sum;
   const auto word = strategy_->backward(loss_, plan);
-  if (h.synchronize) word_ = word;
+  if (h.synchronize || engine) word_ = word;
+  word_.stop = h.synchronize && word.stop;
 }
 
 void torch_learner::handle(const hooks::on_after_backward&) { module_->on_after_backward(); }
@@ -135,7 +137,7 @@ void torch_learner::handle(const hooks::optimizer_step& h) {
   int calls = 0;
   bool stop = false;
   const step_closure run = [&] {
-    if (++calls > 1 && window_first_ != window_last_)
+    if (++calls > 1 && window_first_ != window_last_ && !strategy_->handles_gradient_accumulation())
       throw user_error(errc::job_failed,
                        "an optimizer that calls its closure more than once cannot accumulate: set "
                        "accumulate_grad_batches to 1");
@@ -149,8 +151,9 @@ void torch_learner::handle(const hooks::optimizer_step& h) {
   if (calls == 0)
     throw user_error(errc::job_failed,
                      "optimizer_step did not call its closure: call it, or the base's");
+  if (h.at.batch != window_last_) return;  // a step of the strategy's engine alone
   strategy_->synchronize_buffers();
-  if (stop) outcome_->word = run_word::stop;
+  if (stop) outcome_->stop = true;
   if (static_cast<std::size_t>(h.at.optimizer) + 1 < optimizers_.all().size()) return;
   stepped_ = true;
   steps_reported_ = false;
@@ -175,7 +178,7 @@ void torch_learner::handle(const hooks::on_train_batch_end& h) {
   const auto every = std::max<std::int64_t>(about_.options.log_every_n_steps, 1);
   if (stepped_ && h.at.step % every == 0) report_steps();
   // Nobody else has to agree.
-  if (wants_stop_ && strategy_->world() == 1) outcome_->word = run_word::stop;
+  if (wants_stop_ && strategy_->world() == 1) outcome_->stop = true;
   batch_ = {};
   output_ = {};
   loss_ = at::Tensor{};
@@ -231,8 +234,7 @@ void torch_learner::report_steps() {
 }
 
 void torch_learner::agree_on_stop() {
-  if (strategy_->reduce_boolean_decision(wants_stop_, /*all=*/false))
-    outcome_->word = run_word::stop;
+  if (strategy_->reduce_boolean_decision(wants_stop_, /*all=*/false)) outcome_->stop = true;
 }
 
 }  // namespace troupe

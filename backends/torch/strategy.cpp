@@ -244,7 +244,7 @@ snapshot strategy::load_checkpoint(const std::string& path) {
 }
 
 void strategy::remove_checkpoint(const std::string& path) {
-  if (is_global_zero()) std::filesystem::remove_all(path);
+  if (is_global_zero()) parts_.files->remove(path);
 }
 
 value strategy::add_to_queue(const metrics& callback_metrics) {

@@ -95,7 +95,9 @@ public:
   virtual bool is_global_zero() const { return rank() == 0; }
   virtual c10::Device root_device() const;
   /// True: every micro-batch is a step of the engine behind the strategy, which counts and weighs
-  /// itself; losses are handed to it as the module returned them.
+  /// itself: optimizer_step is called for each, losses are handed over as the module returned them
+  /// (`backward_plan::weight` is 1), and `backward_plan::synchronize` tells where Troupe's own step
+  /// ends. Gradients are zeroed where a window begins.
   virtual bool handles_gradient_accumulation() const { return false; }
   /// True: load_optimizer_state is not called, the strategy restores its optimizers itself.
   virtual bool restores_optimizers() const { return false; }
@@ -150,7 +152,8 @@ public:
                               hooks::clip_gradients::algorithm how);
   /// Runs the closure (inside the optimizer's step) and moves the weights.
   virtual void optimizer_step(torch::optim::Optimizer& optimizer, const step_closure& closure);
-  /// Behind each optimizer step, before it counts as done: buffers become rank 0's.
+  /// Behind each optimizer step that ends a window, before it counts as done: buffers become rank
+  /// 0's.
   virtual void synchronize_buffers() {}
 
   // Collectives, for the runtime and for users' hooks.
@@ -184,6 +187,7 @@ public:
   /// On all ranks; what rank 0 returns is written.
   virtual snapshot_ptr save_checkpoint(snapshot_ptr taken, const value& storage_options);
   virtual snapshot load_checkpoint(const std::string& path);
+  /// On all ranks; rank 0 removes, through the port that wrote.
   virtual void remove_checkpoint(const std::string& path);
   /// What goes to the caller's queue at the end of a run; empty: nothing. By default the reduced
   /// metrics.

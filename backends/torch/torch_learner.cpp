@@ -149,6 +149,7 @@ void torch_learner::configure_optimizers() {
                      "configure_optimizers returned no optimizer: return at least one to fit");
   optimizer_facts facts;
   facts.optimizers = static_cast<std::int32_t>(all.size());
+  facts.accumulates_itself = strategy_->handles_gradient_accumulation();
   for (const auto& one : all)
     for (const auto& schedule : one.schedulers) {
       const auto stepwise = schedule.how().every == schedule::interval::step;

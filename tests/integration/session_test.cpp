@@ -200,24 +200,3 @@ TEST_CASE("no actor is left after any ending", "[session]") {
     CHECK(s.actors_running() <= 1);  // the supervisor itself is on its way out
   }
 }
-
-TEST_CASE("spawn calls any function on every rank, its rank first", "[session]") {
-  asio::io_context loop;
-  session s{loop.get_executor()};
-  const auto sum_of_ranks = [](rank_context& context, std::int64_t factor) -> value {
-    std::int64_t mine = context.rank() * factor;
-    context.collectives().all_reduce({&mine, 1, dtype::i64}, reduction::sum)->wait();
-    context.add_to_queue(std::string(100'000, 'x'));  // larger than any pipe
-    return mine;
-  };
-  const auto outcome = s.spawn(4, sum_of_ranks, std::int64_t{10});
-  if (!outcome.ok()) FAIL(render(outcome.failed_with->record));
-  CHECK(outcome.result == value{60});
-  REQUIRE_FALSE(outcome.queue.empty());
-  CHECK(outcome.queue.front().get_if<std::string>()->size() == 100'000);
-  const auto failed = s.spawn(3, [](rank_context& context) {
-    if (context.rank() == 2) throw std::domain_error("disk full");
-    context.collectives().barrier("nobody comes")->wait();
-  });
-  CHECK_THROWS_AS(failed.rethrow(), std::domain_error);
-}

@@ -155,3 +155,51 @@ TEST_CASE("a run stopped at any step and resumed ends as one that was not",
     CHECK(names_in(world.files(), "run/checkpoints").size() <= 3);
   }
 }
+
+namespace {
+
+/// Notes what rank 0 offers, and whether it must be written.
+struct note_taker {
+  std::vector<std::pair<std::int64_t, bool>> offered;
+
+  spawn_checkpointer_fn spawner() {
+    return [this](caf::actor_system& system, actor_trouble, const job&, std::shared_ptr<storage>,
+                  supervisor_actor supervisor) {
+      return system.spawn([this, supervisor](checkpointer_actor::pointer self) {
+        return checkpointer_actor::behavior_type{
+            [this](const write_checkpoint& m) { offered.emplace_back(m.what->loop.steps, m.must); },
+            [](const storage_answered&) {},
+            [self, supervisor](const flush&) {
+              self->send(supervisor, flushed{"checkpointer", {}});
+              self->quit();
+            }};
+      });
+    };
+  }
+};
+
+}  // namespace
+
+TEST_CASE("the last snapshot of a run must be written, and no other", "[simulated][checkpoint]") {
+  using offers = std::vector<std::pair<std::int64_t, bool>>;
+  const auto offered = [](std::optional<std::int64_t> max_steps, std::int64_t stopped_at) {
+    note_taker notes;
+    one_thread_world world(4);
+    world.before_start = [&](supervisor_setup& s) { s.spawn_checkpointer = notes.spawner(); };
+    auto what = saving_job();
+    what.options.max_steps = max_steps;
+    const auto outcome = world.run(what, [&](std::int64_t event, supervisor_actor supervisor) {
+      if (event == stopped_at) caf::anon_send(supervisor, request_stop{stop_reason::caller});
+    });
+    if (!outcome.ok()) FAIL(render(outcome.failed_with->record));
+    CHECK(notes.offered.back() == std::pair{outcome.loop.steps, true});
+    return notes.offered;
+  };
+  // Four steps an epoch: one every two steps, the last behind an epoch's end.
+  CHECK(offered(std::nullopt, -1) ==
+        offers{{2, false}, {4, false}, {6, false}, {8, false}, {10, false}, {12, true}});
+  CHECK(offered(3, -1) == offers{{2, false}, {3, true}});  // of its own
+  CHECK(offered(4, -1) == offers{{2, false}, {4, true}});  // due anyway
+  const auto stopped = offered(std::nullopt, 60);
+  for (std::size_t i = 0; i + 1 < stopped.size(); ++i) CHECK_FALSE(stopped[i].second);
+}

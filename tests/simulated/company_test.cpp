@@ -139,3 +139,33 @@ TEST_CASE("an abort at any event ends the job as failed, with nobody left", "[si
     REQUIRE(world.system().registry().running() == 0);
   }
 }
+
+TEST_CASE("a world that does not form is an error of membership with its own type", "[simulated]") {
+  struct nobody_comes : process_control {
+    void start(const rank_start& what, std::function<void()> body,
+               std::function<void(std::string)> failed) override {
+      if (what.rank != 1) return body();
+      if (says_so) failed("no such host");
+    }
+    bool says_so = false;
+  };
+  for (const bool says_so : {false, true}) {
+    const auto hosts = std::make_shared<nobody_comes>();
+    hosts->says_so = says_so;
+    one_thread_world world(2);
+    world.before_start = [&](supervisor_setup& setup) { setup.world.processes = hosts; };
+    const auto outcome = world.run(integer_job({}, 3));
+    REQUIRE(outcome.status == job_outcome::ending::failed);
+    CHECK(outcome.failed_with->record.code == errc::membership);
+    CHECK_THAT(outcome.failed_with->record.what,
+               Catch::Contains(says_so ? "rank 1 could not be started: no such host"
+                                       : "did not form in 10000 ms: no answer from rank 1"));
+    try {
+      outcome.rethrow();
+      FAIL("nothing was thrown");
+    } catch (const user_error& error) {
+      CHECK(error.code() == errc::membership);
+    }
+    REQUIRE(world.system().registry().running() == 0);
+  }
+}

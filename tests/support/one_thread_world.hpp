@@ -28,6 +28,9 @@ public:
   /// and the job has not ended.
   job_outcome run(job what, std::function<void(std::int64_t, supervisor_actor)> at_event = {});
 
+  /// Called with each job's set-up before its supervisor is born: another port, another part.
+  std::function<void(supervisor_setup&)> before_start;
+
   caf::actor_system& system() { return system_; }
   /// What jobs with a run folder write to; each operation takes its time.
   simulated_storage& files() { return *files_; }

@@ -124,3 +124,40 @@ TEST_CASE("a fit of one epoch, two batches and one validation batch", "[fit]") {
   REQUIRE(d.known.size() == 1);  // the sanity check's are dropped
   CHECK(d.known[0].at == position{stage::validate, 0, 2});
 }
+
+TEST_CASE("a strategy that accumulates itself steps behind every micro-batch", "[fit]") {
+  fit_plan plan;
+  plan.max_epochs = 1;
+  plan.accumulate = 2;
+  plan.clip = clip_plan{0.5, hooks::clip_gradients::algorithm::norm};
+  plan.val_batches = std::int64_t{0};
+  facts known{.train = 3, .val = {}};
+  known.optimizers.step_schedulers = true;
+  known.optimizers.accumulates_itself = true;
+  const auto d = run_through(plan, known);
+  std::vector<std::string> own;
+  for (const auto& h : d.hooks)
+    for (const std::string_view shown :
+         {"optimizer_step", "optimizer_zero_grad", "backward", "clip_gradients",
+          "lr_scheduler_step", "on_train_batch_end"})
+      if (name(h) == shown) own.push_back(lines({h}).front());
+  CHECK(own == std::vector<std::string>{
+                   "optimizer_step(train epoch 0 step 0 batch 0) closure of 11",
+                   "optimizer_zero_grad(train epoch 0 step 0 batch 0)",
+                   "backward(train epoch 0 step 0 batch 0) window 0..1",
+                   "clip_gradients(train epoch 0 step 0 batch 0) norm 0.5",
+                   "on_train_batch_end(train epoch 0 step 0 batch 0)",
+                   "optimizer_step(train epoch 0 step 0 batch 1) closure of 9",
+                   "backward(train epoch 0 step 0 batch 1) window 0..1 synchronize",
+                   "clip_gradients(train epoch 0 step 0 batch 1) norm 0.5",
+                   "lr_scheduler_step(train epoch 0 step 1 batch 1) every step",
+                   "on_train_batch_end(train epoch 0 step 1 batch 1)",
+                   "optimizer_step(train epoch 0 step 1 batch 2) closure of 11",
+                   "optimizer_zero_grad(train epoch 0 step 1 batch 2)",
+                   "backward(train epoch 0 step 1 batch 2) window 2..2 synchronize",
+                   "clip_gradients(train epoch 0 step 1 batch 2) norm 0.5",
+                   "lr_scheduler_step(train epoch 0 step 2 batch 2) every step",
+                   "on_train_batch_end(train epoch 0 step 2 batch 2)",
+               });
+  CHECK(d.steps == std::vector<std::int64_t>{1, 2});
+}

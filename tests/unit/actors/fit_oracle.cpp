@@ -102,12 +102,20 @@ struct fit_oracle {
     plain<h::pre_backward, h::on_before_backward>(p);
     out.push_back(h::backward{p, first, last, p.batch == last, {}});
     plain<h::on_after_backward, h::post_backward>(p);
-    if (p.batch == last) plain<h::on_before_optimizer_step>(p);
-    if (p.batch == last && plan.clip)
-      out.push_back(h::clip_gradients{p, plan.clip->limit, plan.clip->how});
-    auto made = std::move(out);
-    out = keep;
-    return made;
+    if (!steps(p.batch, last)) return made(keep);
+    plain<h::on_before_optimizer_step>(p);
+    if (plan.clip) out.push_back(h::clip_gradients{p, plan.clip->limit, plan.clip->how});
+    return made(keep);
+  }
+
+  std::vector<hook> made(const std::vector<hook>& before) {
+    auto hooks = std::move(out);
+    out = before;
+    return hooks;
+  }
+
+  bool steps(std::int64_t batch, std::int64_t last) const {
+    return batch == last || known.optimizers.accumulates_itself;
   }
 
   void batch(std::int64_t b) {
@@ -119,9 +127,10 @@ struct fit_oracle {
     for (std::int32_t i = 0; i < known.optimizers.optimizers; ++i) {
       p.optimizer = i;
       const auto inner = closure(p, first, last);
-      if (b == last) out.push_back(h::optimizer_step{p, static_cast<std::uint32_t>(inner.size())});
+      if (steps(b, last))
+        out.push_back(h::optimizer_step{p, static_cast<std::uint32_t>(inner.size())});
       out.insert(out.end(), inner.begin(), inner.end());
-      if (b == last) loop.samples += 7;
+      if (steps(b, last)) loop.samples += 7;
     }
     p.optimizer = 0;
     if (b == last) p.step = ++loop.steps;

@@ -126,6 +126,8 @@ TEST_CASE("hooks are those of the nested loops, whatever is stepped and saved", 
           facts known;
           known.optimizers = {optimizers, schedulers, schedulers, schedulers};
           over_lengths(plan, known);
+          known.optimizers.accumulates_itself = true;
+          over_lengths(plan, known);
         }
 }
 

@@ -150,7 +150,7 @@ TEST_CASE("a hook's stop ends the run behind the step it falls into", "[fit]") {
     for (std::size_t n = 0; n < full.hooks.size(); ++n) {
       const auto stop = [&](std::size_t& seen) {
         return [&](const hook&, hook_outcome& out) {
-          if (seen++ == n) out.word = run_word::stop;
+          if (seen++ == n) out.stop = true;
         };
       };
       INFO(text_of(one) << " at hook " << n << ", " << lines({full.hooks[n]})[0]);
@@ -235,4 +235,24 @@ TEST_CASE("skip_epoch ends the epoch at once and drops its open window", "[fit]"
         CHECK(std::get<hooks::backward>(rest[back]).window_first == 0);
         CHECK(position_of("optimizer_zero_grad", rest) < back);
       }
+}
+
+TEST_CASE("a stop is not lost when a later hook of the run skips the epoch", "[fit]") {
+  fit_plan plan;
+  plan.accumulate = 2;
+  plan.max_epochs = 5;
+  facts known;
+  known.train = 4;
+  for (const bool fine : {false, true}) {
+    plan.fine = fine;
+    const auto d = run_through(plan, known, [](const hook& h, hook_outcome& out) {
+      if (where(h).epoch != 0 || where(h).stage != stage::train) return;
+      if (name(h) == "on_train_batch_end" && where(h).batch == 0) out.stop = true;
+      if (name(h) == "on_train_batch_start" && where(h).batch == 1) out.word = run_word::skip_epoch;
+    });
+    REQUIRE(d.end);
+    CHECK(d.end->why == stop_reason::hook);
+    CHECK(d.end->loop.epoch == 1);
+    CHECK(d.end->loop.steps == 0);
+  }
 }

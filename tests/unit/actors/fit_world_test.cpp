@@ -217,7 +217,7 @@ TEST_CASE("three ranks agree on a step in every interleaving", "[fit][world]") {
 TEST_CASE("an agreed stop meets a hook's stop", "[fit][world]") {
   const auto answers = [](const hook& h, hook_outcome& out) {
     small_facts(h, out);
-    if (name(h) == "on_train_batch_end" && where(h).batch == 1) out.word = run_word::stop;
+    if (name(h) == "on_train_batch_end" && where(h).batch == 1) out.stop = true;
   };
   check_world(small_plan(), answers, 2, true, {0, 1, 2});
 }

@@ -123,10 +123,10 @@ TEST_CASE("a generation that did not form is 4, an endless hook is 1", "[result]
   caught late;
   late.record.type = "deadline";
   outcome.failed_with = std::make_shared<const caught>(late);
-  CHECK(exit_code(outcome) == 4);
-  late.record.rank = 1;
-  outcome.failed_with = std::make_shared<const caught>(late);
   CHECK(exit_code(outcome) == 1);
+  late.record.code = errc::membership;  // as the supervisor says
+  outcome.failed_with = std::make_shared<const caught>(late);
+  CHECK(exit_code(outcome) == 4);
 }
 
 TEST_CASE("a signal's exit code stands for a stop, not for a job that finished", "[result]") {

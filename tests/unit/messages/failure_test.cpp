@@ -57,3 +57,16 @@ TEST_CASE("the caller can have the original exception with its own type", "[mess
       std::make_shared<const caught>(caught{{}, caught_from([] { throw disk_full("disk full"); })});
   CHECK_THROWS_AS(outcome.rethrow(), disk_full);
 }
+
+TEST_CASE("a record keeps the code, so that another process can raise the same error",
+          "[messages]") {
+  const auto full = describe(std::make_exception_ptr(user_error(errc::checkpoint, "disk full")));
+  CHECK(full.code == errc::checkpoint);
+  CHECK(describe(exception_of(full)) == full);
+  const auto broken = describe(std::make_exception_ptr(internal_error("two runs")));
+  CHECK(broken.code == errc::internal);
+  CHECK(describe(exception_of(broken)) == broken);
+  const auto other = describe(std::make_exception_ptr(disk_full("disk full")));
+  CHECK(other.code == errc::job_failed);
+  CHECK(describe(exception_of(other)).type == "std::runtime_error");
+}

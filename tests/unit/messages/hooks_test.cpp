@@ -1,6 +1,8 @@
 // Goal: a hook message says its name and place in words, and the set of names is closed and
 // distinct.
 #include "messages/hooks.hpp"
+
+#include "messages/lane.hpp"
 #include "messages/options.hpp"
 
 #include <set>
@@ -31,4 +33,22 @@ TEST_CASE("limits count batches or take a share", "[messages]") {
   CHECK(apply_limit(0.001, 100) == 1);
   CHECK(apply_limit(0.0, 100) == 0);
   CHECK(apply_limit(0.5, 0) == 0);
+}
+
+TEST_CASE("a run's outcome keeps a stop whatever word comes with it or behind it", "[messages]") {
+  for (const auto word : {run_word::proceed, run_word::skip_epoch, run_word::attention}) {
+    hook_outcome whole, later;
+    whole.stop = true;
+    later.word = word;
+    whole.merge(std::move(later));
+    CHECK(whole.word == word);
+    CHECK(whole.stop);
+    hook_outcome asks;
+    asks.stop = true;
+    hook_outcome first;
+    first.word = word;
+    first.merge(std::move(asks));
+    CHECK(first.word == word);
+    CHECK(first.stop);
+  }
 }

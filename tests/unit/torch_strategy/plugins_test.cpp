@@ -513,3 +513,53 @@ TEST_CASE("a spawned function gets its rank first, its arguments, and collective
       {.recipe = call_recipe([](rank_context&) {}), .options = options, .purpose = stage::call});
   CHECK(none[0].result.empty());
 }
+
+// --- an engine that accumulates itself -----------------------------------------------------------
+
+namespace {
+
+/// Counts micro-batches and moves the weights when its own window is full, like DeepSpeed.
+struct own_engine : data_parallel {
+  own_engine(strategy_parts parts, calls_ptr seen)
+      : data_parallel(std::move(parts)), seen_(std::move(seen)) {}
+  std::string_view name() const override { return "engine"; }
+  bool handles_gradient_accumulation() const override { return true; }
+  step_word backward(const at::Tensor& loss, const backward_plan& plan) override {
+    if (plan.weight != 1) throw std::logic_error("a loss that was weighed");
+    full_ = plan.synchronize;
+    auto own = plan;
+    own.weight = full_ ? 0.25 : 0.5;
+    seen_->note(full_ ? "full" : "part");
+    return data_parallel::backward(loss, own);
+  }
+  void optimizer_step(torch::optim::Optimizer& optimizer, const step_closure& closure) override {
+    seen_->note("asked");
+    const auto loss = closure();
+    if (loss.defined()) seen_->note("told a loss");
+    if (full_) optimizer.step();
+  }
+  void synchronize_buffers() override { seen_->note("buffers"); }
+  bool full_ = false;
+  calls_ptr seen_;
+};
+
+}  // namespace
+
+TEST_CASE("a strategy that accumulates itself is asked for a step behind every micro-batch") {
+  const auto seen = std::make_shared<ledger_of_calls>();
+  torch_plugins plugins;
+  plugins.strategies["engine"] = [=](strategy_parts parts) {
+    return std::make_unique<own_engine>(std::move(parts), seen);
+  };
+  auto options = quick(1, 4, 2);
+  options.strategy = "engine";
+  options.accumulate_grad_batches = 2;
+  const auto make = [] { return std::make_shared<regression>(); };
+  const auto data = std::make_shared<table_data>(12);  // windows of two batches and of one
+  const auto ends = run_good_job({.recipe = make_recipe(make, data, plugins), .options = options});
+  CHECK(ends[0].loop.steps == 2);
+  CHECK(ends[0].loop.samples == 12);
+  CHECK(seen->calls ==
+        std::map<std::string, int>{
+            {"asked", 3}, {"part", 1}, {"full", 2}, {"told a loss", 3}, {"buffers", 2}});
+}

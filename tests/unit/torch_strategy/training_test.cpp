@@ -291,8 +291,13 @@ struct memory_checkpoints : checkpoint_io {
     ++reads;
     return *kept.at(folder);
   }
+  void remove(const std::string& folder) const override {
+    const std::lock_guard lock{mutex};
+    removed.push_back(folder);
+  }
   found_checkpoint latest(const std::string&) const override { return {}; }
 
+  mutable std::vector<std::string> removed;
   mutable std::mutex mutex;
   mutable int reads = 0;
   std::map<std::string, snapshot_ptr> kept;
@@ -435,4 +440,17 @@ TEST_CASE("the queue copies deeply, keeps dtypes and order") {
     return unboxed(ends[0].queued[i].get_if<value_tuple>()->items[1]);
   };
   CHECK_FALSE(weight(0).equal(weight(1)));
+}
+
+TEST_CASE("a checkpoint is removed through the port that wrote it, by rank 0") {
+  struct tidy : regression {
+    void on_train_end() override { strategy_in_use()->remove_checkpoint("run/step-00000001"); }
+  };
+  const auto files = std::make_shared<memory_checkpoints>();
+  torch_plugins plugins;
+  plugins.checkpoints = files;
+  run_good_job({.recipe = make_recipe([] { return std::make_shared<tidy>(); },
+                                      std::make_shared<table_data>(16), plugins),
+                .options = quick(2, 4, 1)});
+  CHECK(files->removed == std::vector<std::string>{"run/step-00000001"});
 }

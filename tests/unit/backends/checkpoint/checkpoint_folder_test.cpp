@@ -226,3 +226,18 @@ TEST_CASE("a checkpoint's folder name holds its step", "[checkpoint]") {
                           ".step-00000001.tmp", "step-99999999999999999999", "step--0000001"})
     CHECK(step_of_checkpoint_folder(bad) == -1);
 }
+
+TEST_CASE("a checkpoint is removed whole, and nothing else is", "[checkpoint]") {
+  run_folder run{{3, 7}};
+  const auto port = safetensors_checkpoints({});
+  // What a crash in the middle of a removal left is no obstacle.
+  fs::create_directory(run.checkpoints() / ".step-00000003.tmp");
+  port->remove(run.path(3).string() + "/");
+  CHECK_FALSE(fs::exists(run.path(3)));
+  CHECK_FALSE(fs::exists(run.checkpoints() / ".step-00000003.tmp"));
+  CHECK(port->latest(run.folder.path().string()).path == run.path(7).string());
+  CHECK_NOTHROW(port->remove(run.path(3).string()));
+  for (const auto& other : {run.checkpoints(), run.folder.path(), run.path(7) / "manifest.json"})
+    CHECK_THROWS_AS(port->remove(other.string()), user_error);
+  CHECK(fs::exists(run.path(7) / "manifest.json"));
+}

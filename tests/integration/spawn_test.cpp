@@ -1,0 +1,143 @@
+// Goal: any function runs on every rank, its rank first, and comes back with its own type: a value,
+// what converts to one, or whatever can be moved; so does what it throws.
+#include <boost/asio/bind_cancellation_slot.hpp>
+#include <boost/asio/cancellation_signal.hpp>
+#include <boost/asio/co_spawn.hpp>
+#include <boost/asio/detached.hpp>
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/use_awaitable.hpp>
+#include <mutex>
+#include <set>
+#include <thread>
+
+#include "actors/session.hpp"
+
+#include "tests/support/catch.hpp"
+
+using namespace troupe;
+namespace asio = boost::asio;
+
+namespace {
+
+struct ruin : std::runtime_error {
+  explicit ruin(int floor) : std::runtime_error("ruin"), floor(floor) {}
+  int floor;
+};
+
+struct measured {
+  double length = 0;
+  std::string unit;
+  operator value() const { return value_tuple{{length, unit}}; }
+};
+
+}  // namespace
+
+TEST_CASE("spawn calls any function on every rank, its rank first", "[spawn]") {
+  asio::io_context loop;
+  session s{loop.get_executor()};
+  const auto sum_of_ranks = [](rank_context& context, std::int64_t factor) -> value {
+    std::int64_t mine = context.rank() * factor;
+    context.collectives().all_reduce({&mine, 1, dtype::i64}, reduction::sum)->wait();
+    context.add_to_queue(std::string(100'000, 'x'));  // larger than any pipe
+    return mine;
+  };
+  auto outcome = s.spawn(4, sum_of_ranks, std::int64_t{10});
+  if (!outcome.ok()) FAIL(render(outcome.failed_with->record));
+  CHECK(outcome.result == value{60});
+  CHECK(outcome.get() == value{60});
+  CHECK_THROWS_AS(outcome.get(), internal_error);  // it was moved out
+  REQUIRE(outcome.queue.size() == 1);
+  CHECK(outcome.queue.front().get_if<std::string>()->size() == 100'000);
+}
+
+TEST_CASE("a spawned function's result keeps its type", "[spawn]") {
+  asio::io_context loop;
+  session s{loop.get_executor()};
+  auto length = s.spawn(
+      2,
+      [](std::int32_t rank, double scale) {
+        return measured{scale * (rank + 1), "m"};
+      },
+      1.5);
+  CHECK(length.result == value_tuple{{1.5, "m"}});
+  CHECK(length.get().unit == "m");
+
+  // Only movable, no value at all: from the lane to here without a copy.
+  auto owned = s.spawn(2, [](rank_context& who) { return std::make_unique<int>(7 + who.rank()); });
+  CHECK(owned.result.empty());
+  REQUIRE(owned.returned);
+  CHECK(*owned.get() == 7);
+
+  std::mutex guard;
+  std::set<std::int32_t> came;
+  auto nothing = s.spawn(3, [&](std::int32_t rank) {
+    const std::lock_guard lock{guard};
+    came.insert(rank);
+  });
+  CHECK_NOTHROW(nothing.get());
+  CHECK(came == std::set<std::int32_t>{0, 1, 2});
+}
+
+TEST_CASE("what a spawned function throws keeps its type, and its result is not there", "[spawn]") {
+  asio::io_context loop;
+  session s{loop.get_executor()};
+  auto failed = s.spawn(3, [](rank_context& context) -> int {
+    if (context.rank() == 2) throw ruin(4);
+    context.collectives().barrier("nobody comes")->wait();
+    return 1;
+  });
+  CHECK_FALSE(failed.returned);
+  CHECK(failed.failed_with->record.rank == 2);
+  CHECK(failed.failed_with->record.hook == "dispatch");
+  try {
+    failed.get();
+    FAIL("nothing was thrown");
+  } catch (const ruin& error) {
+    CHECK(error.floor == 4);
+  }
+  // Rank 0 is through when another throws.
+  auto late = s.spawn(2, [](rank_context& context) -> int {
+    context.collectives().barrier("both")->wait();
+    if (context.rank() == 1) throw ruin(1);
+    return 1;
+  });
+  CHECK_FALSE(late.returned);
+  CHECK_THROWS_AS(late.get(), ruin);
+}
+
+TEST_CASE("a coroutine awaits a spawned function; its slot ends the run", "[spawn]") {
+  asio::io_context loop;
+  session s{loop.get_executor()};
+  std::optional<std::string> said;
+  asio::co_spawn(
+      loop,
+      [&]() -> asio::awaitable<void> {
+        auto outcome = co_await s.async_spawn(
+            2, asio::use_awaitable, [](std::int32_t, std::string what) { return what + "!"; },
+            std::string{"done"});
+        said = outcome.get();
+      },
+      asio::detached);
+  loop.run();
+  CHECK(said == "done!");
+
+  asio::cancellation_signal cancel;
+  std::optional<call_outcome<int>> ended;
+  s.async_spawn(
+      1,
+      asio::bind_cancellation_slot(cancel.slot(),
+                                   [&](call_outcome<int> o) { ended = std::move(o); }),
+      [&](rank_context& who) {
+        asio::post(loop, [&] {
+          cancel.emit(asio::cancellation_type::total);  // a call is not interrupted by a stop
+          cancel.emit(asio::cancellation_type::total);
+        });
+        while (!who.interrupted()) std::this_thread::yield();
+        return 1;
+      });
+  loop.restart();
+  loop.run();
+  REQUIRE(ended);
+  CHECK_FALSE(ended->ok());
+  CHECK(ended->failed_with->record.what == "cancelled twice");
+}
