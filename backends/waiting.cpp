@@ -38,6 +38,15 @@ void basic_bell<Shared>::ring() noexcept {
 }
 
 template <bool Shared>
+bool basic_bell<Shared>::yield() noexcept {
+  const auto before = clock::now();
+  sched_yield();
+  if (clock::now() - before < long_yield) return true;
+  crowded_.store(waits_without_yield, std::memory_order_relaxed);
+  return false;
+}
+
+template <bool Shared>
 void basic_bell<Shared>::sleep_in_kernel(std::uint32_t seen,
                                          std::optional<clock::time_point> until) noexcept {
   timespec left{};

@@ -39,13 +39,14 @@ public:
   template <class Ready>
   void wait(std::uint32_t seen, bool spin, std::optional<clock::time_point> until,
             Ready&& ready) noexcept {
+    const bool crowded = is_crowded();
     for (int turn = 0; turn < yields; ++turn) {
       for (int i = 0; spin && i < spins; ++i) {
         if (now() != seen || ready()) return;
         pause_briefly(0);
       }
       if (now() != seen || ready()) return;
-      pause_briefly(yields_from);
+      if (crowded || !yield()) break;
     }
     sleep(seen, until, ready);
   }
@@ -68,12 +69,23 @@ private:
   static constexpr int spins = 100;
   // Together about what it costs to sleep and be woken (28 us where it was measured).
   static constexpr int yields = 20;
-  static constexpr std::uint32_t yields_from = 100;
+  // A yield that takes so long has given the core to somebody who computes. Sleepers get it back
+  // sooner than those who yield, so for some waits there are no more yields.
+  static constexpr std::chrono::microseconds long_yield{200};
+  static constexpr std::uint32_t waits_without_yield = 64;
 
+  bool is_crowded() noexcept {
+    const auto left = crowded_.load(std::memory_order_relaxed);
+    if (left != 0) crowded_.store(left - 1, std::memory_order_relaxed);
+    return left != 0;
+  }
+  /// False if the core went to foreign work.
+  bool yield() noexcept;
   void sleep_in_kernel(std::uint32_t seen, std::optional<clock::time_point> until) noexcept;
 
   std::atomic<std::uint32_t> rings_{0};
   std::atomic<std::uint32_t> sleepers_{0};
+  std::atomic<std::uint32_t> crowded_{0};  // a guess: waiters may overwrite each other's
 };
 
 /// Of threads of one process.
