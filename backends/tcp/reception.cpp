@@ -7,6 +7,7 @@
 #include <boost/asio/connect.hpp>
 #include <boost/asio/detached.hpp>
 #include <boost/asio/posix/stream_descriptor.hpp>
+#include <boost/asio/post.hpp>
 #include <boost/asio/read.hpp>
 #include <boost/asio/steady_timer.hpp>
 #include <boost/asio/use_awaitable.hpp>
@@ -135,10 +136,13 @@ std::size_t reception::meshes() const {
   return tended_;
 }
 
+// Later: the frame of the coroutine that calls this goes first.
 void reception::untend() {
-  const std::lock_guard hold{mutex_};
-  --tended_;
-  less_.notify_all();
+  asio::post(context_, [this] {
+    const std::lock_guard hold{mutex_};
+    --tended_;
+    less_.notify_all();
+  });
 }
 
 asio::awaitable<void> reception::look_after(std::shared_ptr<mesh> who) {
