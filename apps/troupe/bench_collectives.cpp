@@ -1,7 +1,7 @@
 #include "apps/troupe/bench_collectives.hpp"
 
 #include "apps/troupe/bare_loops.hpp"
-#include "backends/inproc/memory.hpp"
+#include "backends/bucket_memory.hpp"
 
 #include <fmt/format.h>
 
@@ -106,7 +106,7 @@ public:
 
 private:
   float* make(std::size_t count) {
-    memory_.push_back(inproc::allocate(std::max<std::size_t>(count, 1) * sizeof(float), true));
+    memory_.push_back(allocate_bucket(std::max<std::size_t>(count, 1) * sizeof(float), true));
     auto* array = static_cast<float*>(memory_.back().get());
     std::fill(array, array + count, 0.0f);
     return array;
