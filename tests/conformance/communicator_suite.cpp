@@ -3,6 +3,7 @@
 #include "backends/inproc/inproc.hpp"
 #include "backends/tcp/tcp.hpp"
 
+#include <map>
 #include <stdexcept>
 #include <thread>
 
@@ -10,12 +11,38 @@
 
 namespace troupe::testing {
 
+namespace {
+
+// As processes have it: each rank listens for itself and has a thread of its own.
+class tcp_apart final : public communicator_backend {
+public:
+  std::string_view name() const override { return "tcp"; }
+  std::string unusable() const override { return {}; }
+  std::shared_ptr<communicator> open(const group_description& group) override {
+    auto& of = ranks_[group.rank];
+    if (!of) of = std::make_unique<tcp_backend>(tcp_options{.rendezvous = book_});
+    return of->open(group);
+  }
+  std::size_t groups() const {
+    std::size_t sum = 0;
+    for (const auto& [rank, of] : ranks_) sum += of->groups();
+    return sum;
+  }
+
+private:
+  const std::shared_ptr<tcp_address_book> book_ = std::make_shared<tcp_address_book>();
+  std::map<std::int32_t, std::unique_ptr<tcp_backend>> ranks_;
+};
+
+}  // namespace
+
 const std::vector<communicator_adapter>& communicator_adapters() {
   static const std::vector<communicator_adapter> all = {
       {"inproc", [] { return std::make_shared<inproc_backend>(); }},
       {"inproc without spinning",
        [] { return std::make_shared<inproc_backend>(inproc_options{.cores = 1}); }},
       {"tcp", [] { return std::make_shared<tcp_backend>(); }},
+      {"tcp, a backend per rank", [] { return std::make_shared<tcp_apart>(); }},
   };
   return all;
 }
@@ -24,6 +51,8 @@ bool ends_at_once(const communicator_backend& backend) { return backend.name() !
 
 void settle(communicator_backend& backend) {
   if (auto* tcp = dynamic_cast<tcp_backend*>(&backend))
+    while (tcp->groups() != 0) std::this_thread::yield();
+  if (auto* tcp = dynamic_cast<tcp_apart*>(&backend))
     while (tcp->groups() != 0) std::this_thread::yield();
 }
 
