@@ -42,15 +42,21 @@ foreach(folder messages backends actors)
   file(CREATE_LINK ${PROJECT_SOURCE_DIR}/${folder} ${TROUPE_INCLUDE_LINKS}/${folder} SYMBOLIC)
 endforeach()
 
-# troupe_library(NAME SOURCES ... PUBLIC ... PRIVATE ...): a static library with the project's settings.
+# troupe_library(NAME SOURCES ... PUBLIC ... PRIVATE ... [NOT_INSTALLED]): a static library with the project's settings.
 function(troupe_library name)
-  cmake_parse_arguments(PARSE_ARGV 1 arg "" "" "SOURCES;PUBLIC;PRIVATE")
+  cmake_parse_arguments(PARSE_ARGV 1 arg "NOT_INSTALLED" "" "SOURCES;PUBLIC;PRIVATE")
   add_library(${name} STATIC ${arg_SOURCES})
   string(REPLACE "troupe_" "" short ${name})
   add_library(troupe::${short} ALIAS ${name})
   target_include_directories(${name} PUBLIC
     $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}> $<BUILD_INTERFACE:${PROJECT_BINARY_DIR}/include>)
+  target_include_directories(${name} INTERFACE $<INSTALL_INTERFACE:include> $<INSTALL_INTERFACE:include/troupe>)
+  target_compile_features(${name} PUBLIC cxx_std_20)
   target_link_libraries(${name} PUBLIC ${arg_PUBLIC} PRIVATE ${arg_PRIVATE} $<BUILD_INTERFACE:troupe_settings>)
+  set_target_properties(${name} PROPERTIES EXPORT_NAME ${short})
+  if(NOT arg_NOT_INSTALLED)
+    install(TARGETS ${name} EXPORT troupe_targets COMPONENT development)
+  endif()
 endfunction()
 
 # troupe_test(NAME SOURCES ... LIBRARIES ... [LABELS ...] [TIMEOUT seconds]): one Catch2 program, each case a ctest.
