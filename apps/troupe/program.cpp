@@ -57,6 +57,7 @@ public:
     add_config(app_, schema_, around, chosen);
     add_models(app_, around, chosen);
     add_doctor(app_, around, chosen);
+    add_bench(app_, schema_, around, chosen);
     add_status(app_, around, chosen);
     allow_extras(app_);
   }

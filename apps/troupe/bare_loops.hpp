@@ -1,0 +1,17 @@
+// The memory traffic that a collective can not do without, as plain loops: the yardstick of `bench
+// collectives`. No synchronisation, no peers: each rank runs its share over memory of its own.
+#pragma once
+
+#include <cstddef>
+#include <span>
+
+namespace troupe::program {
+
+/// Reads `count` elements of every array, adds, writes the sum to every array.
+void bare_all_reduce(std::span<float* const> arrays, std::size_t count);
+/// The same, but writes the sum to `out` only.
+void bare_reduce(std::span<float* const> arrays, float* out, std::size_t count);
+/// Copies `from` to each of `to`.
+void bare_copy(const float* from, std::span<float* const> to, std::size_t count);
+
+}  // namespace troupe::program

@@ -1,0 +1,183 @@
+#include "apps/troupe/bench_collectives.hpp"
+#include "apps/troupe/cmd_bench.hpp"
+#include "apps/troupe/nearest.hpp"
+#include "messages/failure.hpp"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <CLI/App.hpp>
+#include <CLI/Config.hpp>
+#include <CLI/Formatter.hpp>
+#include <nlohmann/json.hpp>
+
+#include <algorithm>
+#include <charconv>
+#include <exception>
+#include <thread>
+
+namespace troupe::program {
+
+namespace {
+
+using nlohmann::ordered_json;
+
+struct collectives_flags {
+  std::string communicator = "auto";
+  std::int32_t ranks = 2;
+  std::string operation = "all_reduce";
+  std::vector<std::string> sizes{"1K", "64K", "1M", "16M", "100M"};
+  int rounds = 7;
+  bool json = false;
+};
+
+// `64K` is 64 KiB.
+std::size_t read_size(const std::string& text) {
+  std::size_t number = 0;
+  const auto* end = text.data() + text.size();
+  auto [rest, error] = std::from_chars(text.data(), end, number);
+  constexpr std::string_view units = "KMG";
+  int shift = 0;
+  if (error == std::errc{} && rest + 1 == end) {
+    const auto unit = units.find(*rest);
+    if (unit != std::string_view::npos) {
+      shift = 10 * (static_cast<int>(unit) + 1);
+      ++rest;
+    }
+  }
+  constexpr std::size_t most = std::size_t{1} << 40;
+  if (error != std::errc{} || rest != end || number == 0 || number > most >> shift)
+    throw user_error(errc::bad_usage,
+                     fmt::format("--bytes {}: write a size as 1000, 64K, 16M or 1G "
+                                 "of at most 1024G",
+                                 text));
+  return number << shift;
+}
+
+std::shared_ptr<communicator_backend> find_communicator(const ports& world,
+                                                        const std::string& wanted) {
+  std::vector<std::string> names{"auto"};
+  for (const auto& one : world.communicators) {
+    const auto why = one->unusable();
+    if (wanted == "auto" ? why.empty() : wanted == one->name()) {
+      if (why.empty()) return one;
+      throw user_error(errc::device,
+                       fmt::format("communicator \"{}\" can not be used here: {}", wanted, why));
+    }
+    names.emplace_back(one->name());
+  }
+  throw user_error(errc::device, fmt::format("there is no communicator \"{}\"{}; there are: {}",
+                                             wanted, hint(wanted, names), fmt::join(names, ", ")));
+}
+
+collectives_question question_of(const collectives_flags& flags) {
+  const auto& known = benched_operations();
+  if (std::find(known.begin(), known.end(), flags.operation) == known.end())
+    throw user_error(errc::bad_usage,
+                     fmt::format("--operation {}{}; there are: {}", flags.operation,
+                                 hint(flags.operation, known), fmt::join(known, ", ")));
+  if (flags.ranks < 1 || flags.ranks > 256)
+    throw user_error(errc::bad_usage, fmt::format("--ranks {}: from 1 to 256", flags.ranks));
+  if (flags.rounds < 1 || flags.rounds > 1000)
+    throw user_error(errc::bad_usage, fmt::format("--rounds {}: from 1 to 1000", flags.rounds));
+  collectives_question what{flags.operation, {}, flags.rounds};
+  for (const auto& size : flags.sizes) what.sizes.push_back(read_size(size));
+  return what;
+}
+
+std::string as_json(const collectives_row& row) {
+  const auto bare = [&](double timing::*field) {
+    return row.bare ? ordered_json((*row.bare).*field) : ordered_json(nullptr);
+  };
+  return ordered_json{{"schema", "troupe.bench_collectives/1"},
+                      {"operation", row.operation},
+                      {"communicator", row.communicator},
+                      {"ranks", row.ranks},
+                      {"bytes", row.bytes},
+                      {"seconds", row.collective.median},
+                      {"spread", row.collective.spread},
+                      {"best_seconds", row.collective.best},
+                      {"bare_loop_seconds", bare(&timing::median)},
+                      {"bare_loop_spread", bare(&timing::spread)},
+                      {"bare_loop_best_seconds", bare(&timing::best)}}
+      .dump();
+}
+
+std::string time_text(double seconds) {
+  if (seconds < 1e-3) return fmt::format("{:.2f} us", seconds * 1e6);
+  if (seconds < 1) return fmt::format("{:.2f} ms", seconds * 1e3);
+  return fmt::format("{:.2f} s", seconds);
+}
+
+std::string as_text(const collectives_row& row) {
+  auto line = fmt::format("{:>12} {:>12} {:>7.0f}%", row.bytes, time_text(row.collective.median),
+                          100 * row.collective.spread);
+  if (row.bytes > 0)
+    line += fmt::format(" {:>9.2f}", 1e-9 * static_cast<double>(row.bytes) / row.collective.median);
+  if (row.bare)
+    line += fmt::format(" {:>12} {:>7.0f}% {:>10.2f}", time_text(row.bare->median),
+                        100 * row.bare->spread, row.bare->median / row.collective.median);
+  return line;
+}
+
+// Ranks as threads of this process; the first failure that did not follow from another's.
+void on_threads(communicator_backend& backend, const collectives_flags& flags,
+                const std::function<void(communicator&)>& body) {
+  std::vector<std::shared_ptr<communicator>> handles;
+  for (std::int32_t rank = 0; rank < flags.ranks; ++rank)
+    handles.push_back(
+        backend.open({.generation = generation_id{1}, .rank = rank, .world = flags.ranks}));
+  std::vector<std::exception_ptr> thrown(handles.size());
+  std::vector<std::thread> threads;
+  for (std::size_t rank = 0; rank < handles.size(); ++rank)
+    threads.emplace_back([&, rank] {
+      try {
+        body(*handles[rank]);
+      } catch (const generation_closed&) {
+        // Another rank's end: that rank says why.
+      } catch (...) {
+        thrown[rank] = std::current_exception();
+        handles[rank]->abort(fmt::format("rank {} failed", rank));
+      }
+    });
+  for (auto& one : threads) one.join();
+  for (const auto& error : thrown)
+    if (error) std::rethrow_exception(error);
+}
+
+program_end bench(const collectives_flags& flags, const surroundings& around) {
+  const auto what = question_of(flags);
+  const auto world = around.world();
+  const auto backend = find_communicator(world, flags.communicator);
+  auto& screen = around.screen;
+  if (!flags.json)
+    screen.result(
+        fmt::format("{} (float32), {}, {} ranks; medians of {} rounds, bare loop in turn\n"
+                    "{:>12} {:>12} {:>8} {:>9} {:>12} {:>8} {:>10}",
+                    flags.operation, backend->name(), flags.ranks, flags.rounds, "bytes", "time",
+                    "spread", "GB/s", "bare loop", "spread", "bare/time"));
+  on_threads(*backend, flags, [&](communicator& group) {
+    bench_collectives(group, what, [&](const collectives_row& row) {
+      if (group.group().rank == 0) screen.result(flags.json ? as_json(row) : as_text(row));
+    });
+  });
+  return {};
+}
+
+}  // namespace
+
+void add_bench_collectives(CLI::App& bench_app, const surroundings& around, const choose& chosen) {
+  auto* command = bench_app.add_subcommand(
+      "collectives", "a communicator beside the bare loop over the same memory");
+  auto flags = std::make_shared<collectives_flags>();
+  command->add_option("--communicator", flags->communicator, "(auto)");
+  command->add_option("--ranks", flags->ranks, "(2)");
+  command->add_option("--operation", flags->operation,
+                      fmt::format("{} (all_reduce)", fmt::join(benched_operations(), ", ")));
+  command->add_option("--bytes", flags->sizes, "sizes of the tensor (1K,64K,1M,16M,100M)")
+      ->delimiter(',');
+  command->add_option("--rounds", flags->rounds, "of each size; 5 times as many to 1M (7)");
+  command->add_flag("--json", flags->json, "one object per size");
+  command->callback([=, &around] { chosen([=, &around] { return bench(*flags, around); }); });
+}
+
+}  // namespace troupe::program

@@ -1,0 +1,179 @@
+// `troupe bench`: what it prints and what it refuses. Never how fast anything is.
+#include "apps/troupe/bare_loops.hpp"
+#include "apps/troupe/bench_collectives.hpp"
+#include "apps/troupe/bench_fit.hpp"
+#include "backends/inproc/inproc.hpp"
+#include "tests/unit/apps/integer_program.hpp"
+
+#include <nlohmann/json.hpp>
+
+#include <numeric>
+#include <sstream>
+
+#include "tests/support/catch.hpp"
+
+using namespace troupe;
+using namespace troupe::testing;
+using nlohmann::json;
+
+namespace {
+
+std::vector<json> lines_of(const std::string& text) {
+  std::vector<json> all;
+  std::istringstream in{text};
+  for (std::string line; std::getline(in, line);) all.push_back(json::parse(line));
+  return all;
+}
+
+std::vector<float> counted(std::size_t count, float from) {
+  std::vector<float> values(count);
+  std::iota(values.begin(), values.end(), from);
+  return values;
+}
+
+hook batch_start(std::int64_t step) {
+  hooks::on_train_batch_start start;
+  start.at.step = step;
+  return start;
+}
+
+}  // namespace
+
+TEST_CASE("a summary is the median, the quartiles' distance over it, and the best", "[bench]") {
+  const auto odd = program::summary({5, 1, 3, 2, 4});
+  CHECK(odd.median == 3);
+  CHECK(odd.best == 1);
+  CHECK(odd.spread == Approx(2.0 / 3));
+  const auto even = program::summary({4, 1});
+  CHECK(even.median == 2.5);
+  CHECK(program::summary({}).median == 0);
+  CHECK(program::summary({0, 0}).spread == 0);
+}
+
+TEST_CASE("bare loops do what their names say, across blocks", "[bench]") {
+  const auto count = GENERATE(std::size_t{0}, 1, 1023, 1024, 1025, 5000);
+  const auto ranks = GENERATE(std::size_t{2}, 3, 5);
+  CAPTURE(count, ranks);
+  std::vector<std::vector<float>> memory;
+  std::vector<float*> arrays;
+  for (std::size_t i = 0; i < ranks; ++i) memory.push_back(counted(count, static_cast<float>(i)));
+  for (auto& one : memory) arrays.push_back(one.data());
+  std::vector<float> sum(count);
+  for (std::size_t i = 0; i < count; ++i)
+    for (const auto& one : memory) sum[i] += one[i];
+  std::vector<float> out(count);
+  program::bare_reduce(arrays, out.data(), count);
+  CHECK(out == sum);
+  CHECK(memory[1] == counted(count, 1));
+  program::bare_all_reduce(arrays, count);
+  for (const auto& one : memory) CHECK(one == sum);
+  program::bare_copy(counted(count, 7).data(), arrays, count);
+  for (const auto& one : memory) CHECK(one == counted(count, 7));
+}
+
+TEST_CASE("bench collectives prints one object per size", "[bench]") {
+  const auto operation = GENERATE("all_reduce", "broadcast", "all_gather", "reduce_scatter");
+  const auto ranks = GENERATE(2, 3);
+  CAPTURE(operation, ranks);
+  const auto said =
+      troupe_says({"bench", "collectives", "--operation", operation, "--bytes", "1200,12K",
+                   "--rounds", "1", "--ranks", std::to_string(ranks), "--json"});
+  CAPTURE(said.err);
+  REQUIRE(said.code == 0);
+  const auto rows = lines_of(said.out);
+  REQUIRE(rows.size() == 2);
+  for (const auto& row : rows) {
+    CHECK(row["schema"] == "troupe.bench_collectives/1");
+    CHECK(row["operation"] == operation);
+    CHECK(row["communicator"] == "inproc");
+    CHECK(row["ranks"] == ranks);
+    CHECK(row["seconds"].get<double>() > 0);
+    CHECK(row["spread"].get<double>() >= 0);
+    CHECK(row["bare_loop_seconds"].get<double>() > 0);
+  }
+  CHECK(rows[0]["bytes"] == 1200);
+  CHECK(rows[1]["bytes"] == 12288);
+}
+
+TEST_CASE("what moves nothing has no bare loop", "[bench]") {
+  const auto barrier =
+      troupe_says({"bench", "collectives", "--operation", "barrier", "--rounds", "1", "--json"});
+  REQUIRE(barrier.code == 0);
+  const auto rows = lines_of(barrier.out);
+  REQUIRE(rows.size() == 1);
+  CHECK(rows[0]["bytes"] == 0);
+  CHECK(rows[0]["bare_loop_seconds"].is_null());
+  const auto alone = troupe_says(
+      {"bench", "collectives", "--ranks", "1", "--bytes", "1K", "--rounds", "1", "--json"});
+  REQUIRE(alone.code == 0);
+  CHECK(lines_of(alone.out)[0]["bare_loop_seconds"].is_null());
+}
+
+TEST_CASE("bench collectives refuses what can not be, with the mend", "[bench]") {
+  const auto refused = [](const char* flag, const char* value, int code, const char* text) {
+    const auto said = troupe_says({"bench", "collectives", flag, value});
+    CAPTURE(flag, value, said.err);
+    CHECK(said.code == code);
+    CHECK_THAT(said.err, Catch::Contains(text));
+  };
+  refused("--bytes", "12Q", 2, "64K");
+  refused("--bytes", "0", 2, "64K");
+  refused("--bytes", "K", 2, "64K");
+  refused("--bytes", "99999999G", 2, "1024G");
+  refused("--operation", "all_reduc", 2, "did you mean \"all_reduce\"");
+  refused("--communicator", "inprok", 6, "did you mean \"inproc\"");
+  refused("--ranks", "0", 2, "1 to 256");
+  refused("--rounds", "0", 2, "1 to 1000");
+}
+
+TEST_CASE("a benchmark does not believe a communicator that adds wrongly", "[bench]") {
+  inproc_backend backend;
+  const auto honest = backend.open({.rank = 0, .world = 2});
+  const auto other = backend.open({.rank = 1, .world = 2});
+  std::vector<float> lies(16, 7);
+  const auto lie = other->all_reduce({lies.data(), lies.size(), dtype::f32}, reduction::sum);
+  CHECK_THROWS_WITH(
+      program::bench_collectives(*honest, {"all_reduce", {64}, 1}, [](const auto&) {}),
+      Catch::Contains("element 0 is 8, not 3"));
+  CHECK(lie->poll().status == work_status::ok);
+}
+
+TEST_CASE("bench fit compares one rank with several", "[bench]") {
+  const auto said = troupe_says(
+      {"bench", "fit", "--batch-size", "2", "--max-steps", "8", "--rounds", "2", "--json"});
+  CAPTURE(said.err);
+  REQUIRE(said.code == 0);
+  const auto rows = lines_of(said.out);
+  REQUIRE(rows.size() == 1);
+  CHECK(rows[0]["schema"] == "troupe.bench_fit/1");
+  CHECK(rows[0]["model"] == "mlp");
+  CHECK(rows[0]["ranks"] == 2);
+  CHECK(rows[0]["communicator"] == "inproc");
+  CHECK(rows[0]["samples_per_second"].get<double>() > 0);
+  CHECK(rows[0]["speed_up"].get<double>() > 0);
+  CHECK(rows[0]["waiting_share"].get<double>() >= 0);
+  CHECK(rows[0]["waiting_share"].get<double>() <= 1);
+}
+
+TEST_CASE("bench fit says when there was nothing to measure", "[bench]") {
+  const auto said = troupe_says({"bench", "fit", "--batch-size", "2", "--max-steps", "1"});
+  CHECK(said.code == 3);
+  CHECK_THAT(said.err, Catch::Contains("--max-steps"));
+}
+
+TEST_CASE("waiting counts from the third step on", "[bench]") {
+  const program::wait_watch watch{2};
+  const auto trace = watch.trace();
+  CHECK(watch.share() == 0);
+  for (std::int64_t step = 0; step < 2; ++step) trace(0, batch_start(step));
+  CHECK(watch.share() == 0);
+  ports world = watch.watch(local_ports());
+  REQUIRE(world.communicators.size() == local_ports().communicators.size());
+  const auto group = world.communicators[0]->open({.rank = 0, .world = 1});
+  CHECK(watch.communicator() == "inproc");
+  trace(0, batch_start(2));
+  for (int i = 0; i < 100; ++i) group->barrier("x")->wait();
+  trace(0, batch_start(3));
+  CHECK(watch.share() > 0);
+  CHECK(watch.share() <= 1);
+}
