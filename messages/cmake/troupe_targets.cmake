@@ -42,9 +42,9 @@ foreach(folder messages backends actors)
   file(CREATE_LINK ${PROJECT_SOURCE_DIR}/${folder} ${TROUPE_INCLUDE_LINKS}/${folder} SYMBOLIC)
 endforeach()
 
-# troupe_library(NAME SOURCES ... PUBLIC ... PRIVATE ... [NOT_INSTALLED]): a static library with the project's settings.
+# troupe_library(NAME SOURCES ... PUBLIC ... PRIVATE ...): a static library with the project's settings.
 function(troupe_library name)
-  cmake_parse_arguments(PARSE_ARGV 1 arg "NOT_INSTALLED" "" "SOURCES;PUBLIC;PRIVATE")
+  cmake_parse_arguments(PARSE_ARGV 1 arg "" "" "SOURCES;PUBLIC;PRIVATE")
   add_library(${name} STATIC ${arg_SOURCES})
   string(REPLACE "troupe_" "" short ${name})
   add_library(troupe::${short} ALIAS ${name})
@@ -54,7 +54,8 @@ function(troupe_library name)
   target_compile_features(${name} PUBLIC cxx_std_20)
   target_link_libraries(${name} PUBLIC ${arg_PUBLIC} PRIVATE ${arg_PRIVATE} $<BUILD_INTERFACE:troupe_settings>)
   set_target_properties(${name} PROPERTIES EXPORT_NAME ${short})
-  if(NOT arg_NOT_INSTALLED)
+  file(RELATIVE_PATH folder ${PROJECT_SOURCE_DIR} ${CMAKE_CURRENT_SOURCE_DIR})
+  if(NOT folder MATCHES "^(apps|tests)/")  # programs have libraries, too: not for others
     install(TARGETS ${name} EXPORT troupe_targets COMPONENT development)
   endif()
 endfunction()
