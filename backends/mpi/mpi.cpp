@@ -1,6 +1,6 @@
 #include "backends/mpi/mpi.hpp"
 
-#include "backends/inproc/memory.hpp"
+#include "backends/bucket_memory.hpp"
 #include "backends/mpi/engine.hpp"
 
 #include <fmt/format.h>
@@ -125,7 +125,7 @@ public:
 
   bool waiting() const noexcept override { return seat_->waiting.load(std::memory_order_relaxed); }
   std::shared_ptr<void> allocate(std::size_t bytes) override {
-    return inproc::allocate(bytes, true);
+    return allocate_bucket(bytes, true);
   }
   void abort(std::string_view why) noexcept override {
     seat_->group->abort(why);
