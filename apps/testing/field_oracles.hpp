@@ -45,6 +45,8 @@ public:
   /// Everything was let run out.
   void drained(std::size_t actors, std::size_t handles);
   void violate(violation v);
+  /// Of the weights a finished run has brought home, in hexadecimal.
+  const std::string& final_digest() const { return digest_; }
 
 private:
   bool check(bool holds) {
@@ -61,6 +63,7 @@ private:
   const world& world_;
   job_id now_;
   std::int64_t resumed_at_ = 0;
+  std::string digest_;
   std::vector<std::int64_t> held_;  // by rank, in this attempt
 };
 

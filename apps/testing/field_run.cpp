@@ -340,8 +340,7 @@ field_run::ending field_run::judge() {
   if (outcome.status != job_outcome::ending::finished) return ending::again;
   report_.finished = true;
   oracles_.finished(outcome);
-  if (outcome.weights)
-    report_.weights_digest = std::to_string(field_state_of(*outcome.weights).digest());
+  report_.weights_digest = oracles_.final_digest();
   return ending::finished;
 }
 

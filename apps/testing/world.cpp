@@ -24,7 +24,7 @@ std::string_view to_string(scheduling s) {
 }
 
 world::world(choices from, world_options options)
-    : options_(options), draws_(std::move(from)), places_(1) {
+    : options_(std::move(options)), draws_(std::move(from)), places_(1) {
   if (options_.record) draws_.record();
   places_[0].name = "world";
   caf_ = std::make_unique<virtual_system>(*this);
@@ -183,7 +183,7 @@ bool world::run_actor() {
     push(places_[p].paused_until, std::move(fresh));
     return true;
   }
-  ++events_;
+  count_event();
   ++deliveries_;
   delivery_hash_ = mix(delivery_hash_ ^ static_cast<std::uint64_t>(now_)) + id;
   change_priorities(p);
@@ -205,7 +205,7 @@ bool world::happen() {
     push(l.paused_until, std::move(what));
     return true;
   }
-  ++events_;
+  count_event();
   if (what.to) {
     what.to->enqueue(std::move(what.what), nullptr);
   } else {

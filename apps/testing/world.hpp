@@ -34,7 +34,9 @@ struct world_options {
   std::uint64_t horizon = 4096;  ///< pct: change points fall into so many first events
   nanoseconds elastic = std::chrono::microseconds{400};  ///< how late a message may be, beyond its
                                                          ///< latency, without any fault
-  bool record = false;  ///< keep the list of events and the choices that were not 0
+  std::uint64_t until = 0;         ///< this event calls `at_until` before it happens; 0: none
+  std::function<void()> at_until;  ///< for a debugger
+  bool record = false;             ///< keep the list of events and the choices that were not 0
 };
 
 /// One thing that happened, good enough for a message chart.
@@ -159,6 +161,9 @@ private:
   void push(std::int64_t when, pending what);
   bool happen();
   bool run_actor();
+  void count_event() {
+    if (++events_ == options_.until && options_.at_until) options_.at_until();
+  }
   std::size_t pick_job();
   place place_of(caf::actor_id id) const {
     return id < place_of_actor_.size() ? place_of_actor_[id] : 0;

@@ -59,6 +59,7 @@ public:
     add_doctor(app_, around, chosen);
     add_bench(app_, schema_, around, chosen);
     add_status(app_, around, chosen);
+    add_simulate(app_, around, chosen);
     allow_extras(app_);
   }
 

@@ -122,7 +122,7 @@ public:
     return group_->verdict(*ended);
   }
 
-  bool waiting() const noexcept override { return me_->waiting; }
+  bool waiting() const noexcept override { return me_->seat->bell->waited_for(); }
   std::shared_ptr<void> allocate(std::size_t bytes) override {
     return {::operator new(bytes), [](void* p) { ::operator delete(p); }};
   }

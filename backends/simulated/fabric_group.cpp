@@ -70,7 +70,7 @@ public:
   void wait() override {
     switch (now()) {
       case work_status::ok: return;
-      case work_status::pending: who_->waiting = true; throw not_yet{};
+      case work_status::pending: throw not_yet{};
       case work_status::timed_out: throw collective_timeout(what_->text);
       case work_status::mismatch: throw collective_mismatch(what_->text);
       case work_status::aborted: throw generation_closed(who_->why);
@@ -218,7 +218,6 @@ void fabric_group::finish(operation& what, std::size_t index, member& who) {
   }
   mine.status = work_status::ok;
   --who.open;
-  who.waiting = false;
   who.seat->bell->ring();
 }
 
@@ -229,7 +228,6 @@ void fabric_group::end(member& who, const std::string& why) noexcept {
   if (who.aborted || who.vanished) return;
   who.aborted = true;
   who.why = why;
-  who.waiting = false;
   who.open = 0;
 }
 

@@ -29,7 +29,6 @@ struct member {
   bool departed = false;  ///< its handle is closed
   bool aborted = false;
   std::string why;
-  bool waiting = false;  ///< its lane stopped at a wait
   std::size_t open = 0;  ///< its operations that have not ended
 };
 
