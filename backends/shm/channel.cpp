@@ -81,7 +81,7 @@ public:
   ~driving() {
     if (!mine_) return;
     what_.driven_.store(false, std::memory_order_seq_cst);
-    what_.member_.bell().ring_sleepers();
+    what_.tell_passengers();
   }
   driving(const driving&) = delete;
   driving& operator=(const driving&) = delete;
@@ -143,8 +143,10 @@ void channel::wait(operation& what) {
     const auto seen = bell.now();
     const driving role{*this};
     if (!role) {
+      passengers_.fetch_add(1, std::memory_order_seq_cst);
       bell.wait(seen, spin, std::nullopt,
                 [&] { return !what.pending() || !driven_.load(std::memory_order_seq_cst); });
+      passengers_.fetch_sub(1, std::memory_order_seq_cst);
       continue;
     }
     advance();
@@ -372,6 +374,12 @@ void channel::finish(work_result how) {
   auto ended = std::move(head_);
   ended->end(std::move(how));
   open_.fetch_sub(1, std::memory_order_seq_cst);
+  tell_passengers();
+}
+
+// Only if there are some: a driver that sleeps on the same bell must not wake itself.
+void channel::tell_passengers() {
+  if (passengers_.load(std::memory_order_seq_cst) != 0) member_.bell().ring();
 }
 
 work_result channel::verdict_of_abort() const {

@@ -61,6 +61,7 @@ private:
   outcome complete();
   outcome end_closed();
   void finish(work_result how);
+  void tell_passengers();
   work_result verdict_of_abort() const;
   bool look_at_clock(operation& what);
   std::vector<std::int32_t> behind(const operation& what) const;
@@ -103,6 +104,7 @@ private:
   std::atomic<std::uint64_t> open_{0};            // queued or begun
   std::atomic<bool> driven_{false};
   std::atomic<std::uint32_t> waiters_{0};
+  std::atomic<std::uint32_t> passengers_{0};  // waiters while somebody else drives
 
   // The driver's: the operation at hand.
   std::shared_ptr<operation> head_;

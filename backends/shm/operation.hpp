@@ -33,11 +33,11 @@ public:
   work_result poll() override;
   void wait() override;
 
-  work_status status() const { return status_.load(std::memory_order_acquire); }
+  work_status status() const { return status_.load(std::memory_order_seq_cst); }
   bool pending() const { return status() == work_status::pending; }
   void end(work_result how) {
     result_ = std::move(how);
-    status_.store(result_.status, std::memory_order_release);
+    status_.store(result_.status, std::memory_order_seq_cst);
   }
 
   const submission what;

@@ -16,6 +16,11 @@ void stream_copy(void* to, const void* from, std::size_t bytes) noexcept {
   if (bytes == 0) return;
 #if defined(TROUPE_STREAMS)
   constexpr std::size_t line = 64;
+  constexpr std::size_t little = 2048;  // sooner there from cache to cache
+  if (bytes <= little) {
+    std::memcpy(to, from, bytes);
+    return;
+  }
   auto* target = static_cast<std::byte*>(to);
   const auto* source = static_cast<const std::byte*>(from);
   const auto ahead =

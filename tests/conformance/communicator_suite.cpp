@@ -3,6 +3,7 @@
 #include "backends/inproc/inproc.hpp"
 #include "backends/shm/shm.hpp"
 #include "backends/tcp/tcp.hpp"
+#include "tests/support/rank_processes.hpp"
 
 #include <map>
 #include <stdexcept>
@@ -35,22 +36,37 @@ private:
   std::map<std::int32_t, std::unique_ptr<tcp_backend>> ranks_;
 };
 
+constexpr std::int32_t most_ranks = 7;
+
+std::shared_ptr<communicator_backend> shm_between_processes() {
+  const auto meeting = shm_meeting::create();
+  return make_process_backend(most_ranks, [&] {
+    return std::make_shared<shm_backend>(shm_meeting::adopt(meeting.descriptor()));
+  });
+}
+
 }  // namespace
 
 const std::vector<communicator_adapter>& communicator_adapters() {
-  static const std::vector<communicator_adapter> all = {
-      {"inproc", [] { return std::make_shared<inproc_backend>(); }},
-      {"inproc without spinning",
-       [] { return std::make_shared<inproc_backend>(inproc_options{.cores = 1}); }},
-      {"shm", [] { return std::make_shared<shm_backend>(shm_meeting::create()); }},
-      {"shm, small slots, without spinning",
-       [] {
-         const shm_sizes small{.slot_bytes = 4096, .registered_bytes = std::size_t{4} << 20};
-         return std::make_shared<shm_backend>(shm_meeting::create(small), shm_options{.cores = 1});
-       }},
-      {"tcp", [] { return std::make_shared<tcp_backend>(); }},
-      {"tcp, a backend per rank", [] { return std::make_shared<tcp_apart>(); }},
-  };
+  static const std::vector<communicator_adapter> all = [] {
+    std::vector<communicator_adapter> adapters = {
+        {"inproc", [] { return std::make_shared<inproc_backend>(); }},
+        {"inproc without spinning",
+         [] { return std::make_shared<inproc_backend>(inproc_options{.cores = 1}); }},
+        {"shm", [] { return std::make_shared<shm_backend>(shm_meeting::create()); }},
+        {"shm, small slots, without spinning",
+         [] {
+           const shm_sizes small{.slot_bytes = 4096, .registered_bytes = std::size_t{4} << 20};
+           return std::make_shared<shm_backend>(shm_meeting::create(small),
+                                                shm_options{.cores = 1});
+         }},
+        {"tcp", [] { return std::make_shared<tcp_backend>(); }},
+        {"tcp, a backend per rank", [] { return std::make_shared<tcp_apart>(); }},
+    };
+    if (have_rank_processes())
+      adapters.push_back({"shm between processes", shm_between_processes, 100});
+    return adapters;
+  }();
   return all;
 }
 

@@ -18,6 +18,7 @@ namespace troupe::testing {
 struct communicator_adapter {
   std::string name;
   std::function<std::shared_ptr<communicator_backend>()> make;
+  std::uint64_t generations = 1000;  ///< in a loop; fewer where opening one takes long
 };
 const std::vector<communicator_adapter>& communicator_adapters();
 
