@@ -168,6 +168,10 @@ bool company_space::keep_supervisor(const company_state& s, std::vector<company_
 std::string company_space::make(company_state& s, const company_move& move) {
   const std::int32_t r = move.rank;
   std::string wrong;
+  const bool late =
+      move.kind == move_kind::deadline || (move.kind == move_kind::rank_does &&
+                                           move.what == static_cast<int>(rank_move::peers_missing));
+  if (late && !may_be_late(s)) return "nothing was lost, but it goes on only by a deadline";
   switch (move.kind) {
     case move_kind::supervisor_hears: {
       const auto event = tables_.head(s[mail_of(r)]);
@@ -221,6 +225,13 @@ std::string company_space::supervise(company_state& s, message_number event) {
       s[flags] |= 1;
     }
   return {};
+}
+
+// A message was lost, or a deadline that came early made someone give up on others.
+bool company_space::may_be_late(const company_state& s) const {
+  return std::ranges::any_of(faults_of(s), [](const auto& f) {
+    return f.first == small_fault::loses || f.first == small_fault::early_deadline;
+  });
 }
 
 void company_space::note_fault(company_state& s, small_fault what, std::int32_t rank) const {

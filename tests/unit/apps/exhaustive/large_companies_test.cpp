@@ -1,4 +1,4 @@
-// Goal: three ranks, two steps, one fault of any kind: every interleaving ends well.
+// Goal: three ranks with one fault of any kind, and two with two: every interleaving ends well.
 #include "apps/testing/exhaustive/exhaust.hpp"
 
 #include "tests/support/catch.hpp"
@@ -11,4 +11,14 @@ TEST_CASE("three ranks, two steps, one fault: complete", "[exhaust]") {
   WARN(report.summary());
   CHECK(report.complete);
   CHECK(report.endings.at("finished") == 1);
+}
+
+TEST_CASE("two ranks, two steps, two faults: complete", "[exhaust]") {
+  exhaustive_options two;
+  two.ranks = 2;
+  two.budget = 2;
+  const auto report = exhaust(two);
+  if (report.violation) FAIL(report.violation->what << "\n" << report.violation->chart);
+  WARN(report.summary());
+  CHECK(report.complete);
 }
