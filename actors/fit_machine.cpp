@@ -14,6 +14,7 @@ namespace {
 // The hooks of `all` from `first` that go out together: the rest, or in fine mode one hook, an
 // optimizer_step with its closure.
 std::vector<hook> part_of(std::vector<hook>&& all, std::size_t first, bool fine) {
+  if (first == 0 && !fine) return std::move(all);
   auto last = all.size();
   if (fine) {
     const auto* step = std::get_if<hooks::optimizer_step>(&all[first]);

@@ -84,12 +84,12 @@ void rank_machine::feed(const fit_event& what, actions& out) {
   } catch (...) {
     return fail(describe(std::current_exception()), out);
   }
-  for (const auto& a : todo) carry_out(a, out);
+  for (auto& a : todo) carry_out(std::move(a), out);
 }
 
-void rank_machine::carry_out(const fit_action& what, actions& out) {
-  if (const auto* run = std::get_if<fit_actions::run>(&what)) {
-    submit(run->hooks, out);
+void rank_machine::carry_out(fit_action what, actions& out) {
+  if (auto* run = std::get_if<fit_actions::run>(&what)) {
+    submit(std::move(run->hooks), out);
   } else if (const auto* vote = std::get_if<fit_actions::vote>(&what)) {
     out.push_back(ranks::report{stop_vote{stamped(vote->step)}});
   } else if (const auto* step = std::get_if<fit_actions::step_finished>(&what)) {

@@ -158,7 +158,7 @@ private:
   bool current(const fence& at) const;
   bool lane_free() const { return !in_flight_; }
   void feed(const fit_event& what, actions& out);
-  void carry_out(const fit_action& what, actions& out);
+  void carry_out(fit_action what, actions& out);
   void submit(std::vector<hook> hooks, actions& out);
   void go_on_closing(actions& out);
   void fail(failure what, actions& out);
