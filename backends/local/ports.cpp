@@ -48,6 +48,7 @@ ports local_ports() {
   world.files = std::make_shared<file_storage>(std::filesystem::current_path().string());
   world.checkpoints = safetensors_checkpoints({{"troupe", TROUPE_VERSION}});
   world.processes = std::make_shared<in_process>();
+  world.children = child_launcher();
   world.random = std::make_shared<kernel_entropy>();
   world.now = monotonic_now;
   return world;
