@@ -13,6 +13,7 @@
 #include <thread>
 
 #include "actors/checkpointer.hpp"
+#include "actors/far_rank.hpp"
 #include "actors/supervisor.hpp"
 
 namespace troupe {
@@ -132,6 +133,7 @@ supervisor_actor session::engine::launch(job what, std::function<void(job_outcom
   setup.id = job_id{world.random->draw()};
   setup.what = std::move(what);
   setup.world = world;
+  if (setup.what.options.placement == "processes") setup.bring_rank = far_ranks(world, setup.what);
   if (world.checkpoints && world.files) setup.spawn_checkpointer = checkpointers(world.checkpoints);
   const auto number = [&] {
     const std::lock_guard lock(guard);
