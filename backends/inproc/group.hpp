@@ -1,7 +1,7 @@
 // One generation's ranks in this process, and their operations in order.
 #pragma once
 
-#include "backends/inproc/bell.hpp"
+#include "backends/waiting.hpp"
 #include "backends/inproc/operation.hpp"
 
 #include <atomic>

@@ -1,28 +1,16 @@
 #include "backends/inproc/inproc.hpp"
 
+#include "backends/bucket_memory.hpp"
 #include "backends/inproc/group.hpp"
-#include "backends/inproc/memory.hpp"
+#include "backends/waiting.hpp"
 
 #include <fmt/format.h>
-#include <sched.h>
 
 #include <algorithm>
 #include <cstring>
 #include <map>
-#include <thread>
 
 namespace troupe {
-
-namespace {
-
-int allowed_cores() {
-  cpu_set_t set;
-  CPU_ZERO(&set);
-  if (sched_getaffinity(0, sizeof set, &set) == 0) return CPU_COUNT(&set);
-  return static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
-}
-
-}  // namespace
 
 /// The groups that have an open handle. Outlives the backend while handles do.
 class inproc_backend::hub {
@@ -143,7 +131,7 @@ public:
   }
 
   std::shared_ptr<void> allocate(std::size_t bytes) override {
-    return inproc::allocate(bytes, hub_->huge_pages());
+    return allocate_bucket(bytes, hub_->huge_pages());
   }
   void abort(std::string_view why) noexcept override { group_->abort(why); }
   bool aborted() const noexcept override { return group_->aborted(); }

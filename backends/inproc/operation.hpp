@@ -2,7 +2,7 @@
 #pragma once
 
 #include "backends/collective_call.hpp"
-#include "backends/inproc/slices.hpp"
+#include "backends/slices.hpp"
 
 #include <atomic>
 #include <cstddef>

@@ -1,6 +1,7 @@
 #include "tests/conformance/communicator_suite.hpp"
 
 #include "backends/inproc/inproc.hpp"
+#include "backends/shm/shm.hpp"
 
 #include <stdexcept>
 #include <thread>
@@ -14,6 +15,12 @@ const std::vector<communicator_adapter>& communicator_adapters() {
       {"inproc", [] { return std::make_shared<inproc_backend>(); }},
       {"inproc without spinning",
        [] { return std::make_shared<inproc_backend>(inproc_options{.cores = 1}); }},
+      {"shm", [] { return std::make_shared<shm_backend>(shm_meeting::create()); }},
+      {"shm, small slots, without spinning",
+       [] {
+         const shm_sizes small{.slot_bytes = 4096, .registered_bytes = std::size_t{4} << 20};
+         return std::make_shared<shm_backend>(shm_meeting::create(small), shm_options{.cores = 1});
+       }},
   };
   return all;
 }

@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <cstddef>
 
-namespace troupe::inproc {
+namespace troupe {
 
 /// Elements [first, first + count) of one piece.
 struct slice {
@@ -52,4 +52,4 @@ private:
   std::size_t total_ = 0;
 };
 
-}  // namespace troupe::inproc
+}  // namespace troupe

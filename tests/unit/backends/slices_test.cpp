@@ -1,10 +1,10 @@
-#include "backends/inproc/slices.hpp"
+#include "backends/slices.hpp"
 
 #include <rapidcheck.h>
 
 #include "tests/support/catch.hpp"
 
-namespace troupe::inproc {
+namespace troupe {
 
 TEST_CASE("slices partition every piece, in whole lines, in bounded bites") {
   CHECK(rc::check("slices", [] {
@@ -44,4 +44,4 @@ TEST_CASE("slices count beyond 32 bits") {
   CHECK(cut.run(per_piece, 1) == slice{1, 0, 8192});
 }
 
-}  // namespace troupe::inproc
+}  // namespace troupe

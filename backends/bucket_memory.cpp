@@ -1,4 +1,4 @@
-#include "backends/inproc/memory.hpp"
+#include "backends/bucket_memory.hpp"
 
 #include <sys/mman.h>
 
@@ -7,9 +7,9 @@
 #include <limits>
 #include <new>
 
-namespace troupe::inproc {
+namespace troupe {
 
-std::shared_ptr<void> allocate(std::size_t bytes, bool huge_pages) {
+std::shared_ptr<void> allocate_bucket(std::size_t bytes, bool huge_pages) {
   constexpr std::size_t line = 64;
   constexpr std::size_t huge_page = std::size_t{2} << 20;
   constexpr std::size_t huge_from = std::size_t{4} << 20;
@@ -23,4 +23,4 @@ std::shared_ptr<void> allocate(std::size_t bytes, bool huge_pages) {
   return memory;
 }
 
-}  // namespace troupe::inproc
+}  // namespace troupe

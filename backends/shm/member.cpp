@@ -1,0 +1,164 @@
+#include "backends/shm/member.hpp"
+
+#include "messages/failure.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstring>
+
+namespace troupe::shm {
+
+namespace {
+
+// A writer writes a few hundred bytes; it is waited for unless it was stopped or killed meanwhile.
+constexpr std::uint32_t patience = 20000;
+
+}  // namespace
+
+member::member(const group_description& who, std::shared_ptr<region> in, bool spin)
+    : who_(who), region_(std::move(in)), spin_(spin), registered_(region_, who.rank) {}
+
+std::shared_ptr<channel> member::among(const std::vector<std::int32_t>& members) {
+  const std::lock_guard hold{mutex_};
+  const auto known = std::find_if(channels_.begin(), channels_.end(),
+                                  [&](const auto& c) { return c->members() == members; });
+  auto* found = known == channels_.end() ? nullptr : known->get();
+  if (!found) {
+    rank_set set{};
+    for (const auto rank : members) insert(set, rank);
+    const auto index = find_or_open(set);
+    region_->reserve_seat(index, who_.rank);
+    // Opened after an abort closed the others: of the two, one sees the other.
+    if (aborted()) close_words(index);
+    found = channels_.emplace_back(std::make_unique<channel>(*this, index, members)).get();
+  }
+  return {shared_from_this(), found};
+}
+
+std::size_t member::find_or_open(const rank_set& members) {
+  for (std::size_t c = 0; c < channels_max; ++c) {
+    auto& block = region_->channel(c);
+    auto state = channel_state::free;
+    if (block.state.compare_exchange_strong(state, channel_state::claimed)) {
+      block.members = members;
+      block.state.store(channel_state::open, std::memory_order_seq_cst);
+      return c;
+    }
+    for (std::uint32_t turn = 0; state != channel_state::open; ++turn) {
+      if (turn == patience)
+        throw user_error(errc::membership,
+                         "shm: a process of the job was stopped or ended while it opened a "
+                         "subgroup; form a new generation");
+      pause_briefly(turn);
+      state = block.state.load(std::memory_order_seq_cst);
+    }
+    if (block.members == members) return c;
+  }
+  throw user_error(errc::device,
+                   fmt::format("shm: a generation has {} subgroups, the most there may be; reuse "
+                               "those there are",
+                               channels_max));
+}
+
+void member::abort(abort_kind kind, std::size_t channel, std::uint64_t number,
+                   std::span<const std::int32_t> missing, std::string_view text) noexcept {
+  auto& block = region_->abort();
+  auto state = abort_state::none;
+  if (block.state.compare_exchange_strong(state, abort_state::writing)) {
+    block.kind = kind;
+    block.channel = static_cast<std::uint32_t>(channel);
+    block.number = number;
+    for (const auto rank : missing) insert(block.missing, rank);
+    block.length = static_cast<std::uint32_t>(std::min(text.size(), reason_max));
+    std::copy_n(text.begin(), block.length, block.text.begin());
+    block.state.store(abort_state::written, std::memory_order_seq_cst);
+  }
+  for (std::size_t c = 0; c < channels_max; ++c)
+    if (region_->channel(c).state.load(std::memory_order_seq_cst) == channel_state::open)
+      close_words(c);
+  for (std::int32_t rank = 0; rank < who_.world; ++rank) region_->rank(rank).bell.ring();
+}
+
+void member::close_words(std::size_t c) const noexcept {
+  auto& block = region_->channel(c);
+  for (auto& work : block.work) work.done.fetch_or(closed, std::memory_order_seq_cst);
+  for (std::int32_t rank = 0; rank < who_.world; ++rank)
+    if (contains(block.members, rank))
+      for (auto& post : region_->seat(c, rank).posts)
+        post.published.fetch_or(closed, std::memory_order_seq_cst);
+}
+
+ending member::why() const {
+  const auto& block = region_->abort();
+  for (std::uint32_t turn = 0; block.state.load(std::memory_order_acquire) != abort_state::written;
+       ++turn) {
+    if (turn == patience) return {.text = "the group was aborted by a process that ended over it"};
+    pause_briefly(turn);
+  }
+  ending how{block.kind, block.channel, block.number, {}, {}};
+  for (std::int32_t rank = 0; rank < who_.world; ++rank)
+    if (contains(block.missing, rank)) how.missing.push_back(rank);
+  how.text.assign(block.text.data(), std::min<std::size_t>(block.length, reason_max));
+  return how;
+}
+
+void member::wake(const std::vector<std::int32_t>& ranks) const noexcept {
+  for (const auto rank : ranks)
+    if (rank != who_.rank) region_->rank(rank).bell.ring_sleepers();
+}
+
+std::vector<channel*> member::all() const {
+  const std::lock_guard hold{mutex_};
+  std::vector<channel*> found;
+  for (const auto& c : channels_) found.push_back(c.get());
+  return found;
+}
+
+bool member::attend() noexcept {
+  bool left = false;
+  for (auto* c : all())
+    if (!c->idle() && !c->waited() && c->drive()) left = true;
+  return left;
+}
+
+bool member::idle() const {
+  const auto channels = all();
+  return std::all_of(channels.begin(), channels.end(), [](auto* c) { return c->idle(); });
+}
+
+bool member::quiescent(const std::function<bool(std::int32_t)>& over) noexcept {
+  const bool ended = aborted();
+  for (auto* c : all()) {
+    if (ended && !c->idle()) c->drive();
+    if (!c->idle()) return false;
+  }
+  for (std::int32_t rank = 0; ended && rank < who_.world; ++rank)
+    if (region_->rank(rank).touching.load(std::memory_order_seq_cst) != 0 && !over(rank))
+      return false;
+  return true;
+}
+
+// Channels that only others have opened are opened here: they wait for this rank, too.
+void member::depart() noexcept {
+  region_->rank(who_.rank).departed.store(1, std::memory_order_seq_cst);
+  std::string reason;
+  for (std::size_t c = 0; c < channels_max; ++c) {
+    auto& block = region_->channel(c);
+    if (block.state.load(std::memory_order_seq_cst) != channel_state::open) continue;
+    if (!contains(block.members, who_.rank)) continue;
+    std::vector<std::int32_t> members;
+    for (std::int32_t rank = 0; rank < who_.world; ++rank)
+      if (contains(block.members, rank)) members.push_back(rank);
+    try {
+      if (reason.empty()) reason = among(members)->needed();
+    } catch (const std::exception& error) {
+      reason = fmt::format("rank {} closed its communicator: {}", who_.rank, error.what());
+    }
+  }
+  if (!reason.empty()) abort(reason);
+  for (auto* c : all())
+    for (std::uint32_t turn = 0; aborted() && c->drive(); ++turn) pause_briefly(turn);
+}
+
+}  // namespace troupe::shm

@@ -1,0 +1,106 @@
+// One rank's part in one generation: what its channels share.
+#pragma once
+
+#include "backends/shm/board.hpp"
+#include "backends/shm/channel.hpp"
+
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <span>
+#include <string>
+#include <string_view>
+#include <thread>
+#include <vector>
+
+namespace troupe::shm {
+
+/// What the group ended with.
+struct ending {
+  abort_kind kind = abort_kind::aborted;
+  std::size_t channel = 0;
+  std::uint64_t number = 0;
+  std::vector<std::int32_t> missing;
+  std::string text;
+};
+
+/// Thread-safe.
+class member : public std::enable_shared_from_this<member> {
+public:
+  /// `spin`: there is a core for each rank.
+  member(const group_description& who, std::shared_ptr<region> in, bool spin);
+
+  const group_description& who() const { return who_; }
+  const region& memory() const { return *region_; }
+  std::int32_t rank() const { return who_.rank; }
+  bool may_spin() const { return spin_; }
+  shared_bell& bell() const { return region_->rank(who_.rank).bell; }
+  /// Where registered memory of this rank lies in the region.
+  std::optional<std::size_t> place(const void* data, std::size_t bytes) const {
+    return registered_.place(data, bytes);
+  }
+  std::shared_ptr<void> allocate(std::size_t bytes) { return registered_.allocate(bytes); }
+
+  /// Throws user_error if memory is refused or there are too many.
+  std::shared_ptr<channel> among(const std::vector<std::int32_t>& members);
+  /// Once the group is aborted: forbids, for everybody, what is not published yet.
+  void close_words(std::size_t channel) const noexcept;
+
+  /// The first reason stays.
+  void abort(std::string_view why) noexcept { abort(abort_kind::aborted, 0, 0, {}, why); }
+  /// For what happened to the operation `number` of `channel`.
+  void abort(abort_kind kind, std::size_t channel, std::uint64_t number,
+             std::span<const std::int32_t> missing, std::string_view text) noexcept;
+  bool aborted() const noexcept {
+    return region_->abort().state.load(std::memory_order_seq_cst) != abort_state::none;
+  }
+  /// Once aborted.
+  ending why() const;
+
+  /// Wakes the members of a channel that sleep.
+  void wake(const std::vector<std::int32_t>& ranks) const noexcept;
+
+  /// Says that this rank is gone, ends what needs it, and what it had in flight.
+  void depart() noexcept;
+  bool departed(std::int32_t rank) const noexcept {
+    return region_->rank(rank).departed.load(std::memory_order_seq_cst) != 0;
+  }
+  /// See communicator::quiescent. `over(rank)`: the rank's process has ended.
+  bool quiescent(const std::function<bool(std::int32_t)>& over) noexcept;
+
+  /// Does what nobody waits for. True if something of it is left.
+  bool attend() noexcept;
+  /// Nothing is in flight.
+  bool idle() const;
+  /// Rings when something was submitted that its submission did not end.
+  std::function<void()> call_attendant;
+  /// The rank's lane is inside of wait().
+  std::atomic<bool> waiting{false};
+
+private:
+  std::size_t find_or_open(const rank_set& members);
+
+  const group_description who_;
+  const std::shared_ptr<region> region_;
+  const bool spin_;
+  registered_memory registered_;
+  mutable std::mutex mutex_;
+  std::vector<std::unique_ptr<channel>> channels_;
+  std::vector<channel*> all() const;
+};
+
+/// Memory of a collective is touched while this lives.
+class touching {
+public:
+  explicit touching(const member& by) : count_(by.memory().rank(by.rank()).touching) {
+    count_.fetch_add(1, std::memory_order_seq_cst);
+  }
+  ~touching() { count_.fetch_sub(1, std::memory_order_release); }
+  touching(const touching&) = delete;
+  touching& operator=(const touching&) = delete;
+
+private:
+  std::atomic<std::uint32_t>& count_;
+};
+
+}  // namespace troupe::shm

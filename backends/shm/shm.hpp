@@ -1,0 +1,105 @@
+// Collectives of ranks that are processes of one host: through shared memory without a name, so
+// that nothing is left behind when all of them are killed.
+#pragma once
+
+#include "backends/communicator.hpp"
+
+#include <cstddef>
+#include <memory>
+
+namespace troupe {
+
+/// How the shared memory of a job is laid out. Chosen once, by whoever creates the meeting.
+struct shm_sizes {
+  /// Staging memory of one rank and (sub)group is three times this, whatever the tensors' sizes.
+  /// A multiple of 4096.
+  std::size_t slot_bytes = std::size_t{128} << 10;
+  /// Addresses set aside for what `allocate` gives one rank in one generation; memory comes with
+  /// use. Beyond it `allocate` gives ordinary memory, which is staged. A multiple of 2 MiB.
+  std::size_t registered_bytes = std::size_t{16} << 30;
+};
+
+/// Where the processes of one job find each other: one anonymous file in memory. It goes with the
+/// last process that has it. A process without it can not take part, and what has another version
+/// is refused before anything else in it is believed.
+///
+/// The launcher creates it before it starts ranks and lets them inherit `descriptor()` (or passes
+/// it over a Unix socket); a rank's process adopts it. Thread-safe; a value, copies are the same
+/// meeting.
+class shm_meeting {
+public:
+  /// Throws user_error if the kernel refuses.
+  static shm_meeting create(const shm_sizes& sizes = {});
+  /// From a descriptor of this process, which stays the caller's. Throws user_error if it is no
+  /// meeting of this version.
+  static shm_meeting adopt(int descriptor);
+  /// For ranks that nobody of ours launched: the processes of one host that name the same `key`
+  /// (16 to 64 bytes, random) and run as the same user get the same meeting; the first one creates
+  /// it and answers the others as long as a copy of it lives. Waits up to `patience` for an answer;
+  /// throws user_error after that.
+  static shm_meeting by_name(std::string_view key, std::chrono::nanoseconds patience,
+                             const shm_sizes& sizes = {});
+
+  /// Closed on exec: who starts a child lets it inherit a duplicate.
+  int descriptor() const;
+
+  class board;
+  const std::shared_ptr<board>& where() const { return board_; }
+
+private:
+  explicit shm_meeting(std::shared_ptr<board> at) : board_(std::move(at)) {}
+  std::shared_ptr<board> board_;
+};
+
+struct shm_options {
+  /// Cores that ranks may use; waiters spin only while a generation has no more ranks than cores.
+  /// 0: what the process is allowed to (its affinity) at construction.
+  int cores = 0;
+  /// Ask for huge pages for slots and registered memory.
+  bool huge_pages = true;
+};
+
+/// The shared memory of process ranks. Ranks of one process may share a backend or have their own.
+/// Thread-safe.
+///
+/// Beyond the port's contract:
+/// - `open` throws std::invalid_argument if the description makes no sense or its world differs
+///   from what the generation's other ranks said (the group is aborted then), internal_error if the
+///   rank is open already, and user_error if memory is refused. Up to 256 ranks, 64 (sub)groups of
+///   a generation, 64 generations at a time. A rank that opens a generation after a later one of
+///   the job has begun, when all members of its own have left, gets a handle that is aborted.
+/// - Memory of `allocate` (up to shm_sizes::registered_bytes) is reduced in place if all ranks give
+///   such memory of the same generation; all other memory goes through slots of bounded size.
+/// - Operations of a (sub)group run one after the other, in order. Waiters do the work; work that
+///   nobody waits for is found by the handle's own thread within a few milliseconds.
+/// - Deadlines are kept by `wait` and `poll`: until all ranks arrived they count from submission;
+///   then an operation in which nothing moves for so long names the ranks that lag.
+/// - A process that ends without closing its handle aborts the group and is named, within a
+///   fraction of a second. One that is stopped is named by the deadline.
+/// - `wait` throws after this process has let go of the memory. Others may still be at work in
+///   registered memory until `quiescent`; such memory is never given out again in its generation.
+/// - At most 4096 operations of a (sub)group may be in flight (internal_error beyond).
+/// - Destroying a handle while one of its operations has not ended, or while others wait for its
+///   rank, aborts the group; afterwards an operation that needs the rank aborts the group.
+/// - `quiescent` of a group that was not aborted: nothing of this rank is in flight.
+class shm_backend final : public communicator_backend {
+public:
+  explicit shm_backend(shm_meeting where, shm_options options = {});
+  ~shm_backend() override;
+  shm_backend(const shm_backend&) = delete;
+  shm_backend& operator=(const shm_backend&) = delete;
+
+  std::string_view name() const override { return "shm"; }
+  std::string unusable() const override;
+  std::shared_ptr<communicator> open(const group_description& group) override;
+
+  class hub;
+
+private:
+  std::shared_ptr<hub> hub_;
+};
+
+/// Empty if this machine can do it, else why not. For `doctor`, without a meeting.
+std::string shm_unusable();
+
+}  // namespace troupe

@@ -1,0 +1,113 @@
+// Waiting for each other, of threads and of processes that share memory: spin while cores are free,
+// yield, then sleep in the kernel.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <mutex>
+#include <optional>
+
+namespace troupe {
+
+/// One step of waiting for another thread that is at work and needs no help.
+void pause_briefly(std::uint32_t turn) noexcept;
+
+/// Cores that this process may use (its affinity), at least 1.
+int allowed_cores() noexcept;
+
+/// Rung when something happened that waiters may want to look at. Any number of ringers and
+/// waiters. With `Shared` it may lie in memory that processes share, where zeroes are a new bell.
+///
+/// A waiter reads `now`, looks, and waits for the next ring if there was nothing. Who rings every
+/// time it changes something calls `ring`; who would rather not write to the bell's cache line
+/// while nobody sleeps calls `ring_sleepers` and leaves it to waiters to look once more themselves:
+/// `wait` asks `ready` before it sleeps.
+template <bool Shared>
+class basic_bell {
+public:
+  using clock = std::chrono::steady_clock;
+
+  std::uint32_t now() const noexcept { return rings_.load(std::memory_order_seq_cst); }
+  void ring() noexcept;
+  /// The change has to be a sequentially consistent write before.
+  void ring_sleepers() noexcept {
+    if (sleepers_.load(std::memory_order_seq_cst) != 0) ring();
+  }
+  /// Returns after a ring later than `seen`, when `ready()`, at `until`, or earlier for no reason.
+  /// `spin`: a core is free for this thread, so looking is cheaper than sleeping.
+  template <class Ready>
+  void wait(std::uint32_t seen, bool spin, std::optional<clock::time_point> until,
+            Ready&& ready) noexcept {
+    const bool crowded = is_crowded();
+    for (int turn = 0; turn < yields; ++turn) {
+      for (int i = 0; spin && i < spins; ++i) {
+        if (now() != seen || ready()) return;
+        pause_briefly(0);
+      }
+      if (now() != seen || ready()) return;
+      if (crowded || !yield()) break;
+    }
+    sleep(seen, until, ready);
+  }
+  void wait(std::uint32_t seen, bool spin, std::optional<clock::time_point> until) noexcept {
+    wait(seen, spin, until, [] { return false; });
+  }
+  /// The same at once in the kernel, for threads that nobody hurries for.
+  template <class Ready>
+  void sleep(std::uint32_t seen, std::optional<clock::time_point> until, Ready&& ready) noexcept {
+    // A waiter counts itself before it looks for the last time and before the kernel compares the
+    // word: of ringer and waiter, one sees the other.
+    sleepers_.fetch_add(1, std::memory_order_seq_cst);
+    if (!ready()) sleep_in_kernel(seen, until);
+    sleepers_.fetch_sub(1, std::memory_order_seq_cst);
+  }
+
+private:
+  // In pauses of some 25 ns. What is awaited is often that near; longer spinning would keep a
+  // thread that has to share this core from doing what is awaited.
+  static constexpr int spins = 100;
+  // Together about what it costs to sleep and be woken (28 us where it was measured).
+  static constexpr int yields = 20;
+  // A yield that takes so long has given the core to somebody who computes. Sleepers get it back
+  // sooner than those who yield, so for some waits there are no more yields.
+  static constexpr std::chrono::microseconds long_yield{200};
+  static constexpr std::uint32_t waits_without_yield = 64;
+
+  bool is_crowded() noexcept {
+    const auto left = crowded_.load(std::memory_order_relaxed);
+    if (left != 0) crowded_.store(left - 1, std::memory_order_relaxed);
+    return left != 0;
+  }
+  /// False if the core went to foreign work.
+  bool yield() noexcept;
+  void sleep_in_kernel(std::uint32_t seen, std::optional<clock::time_point> until) noexcept;
+
+  std::atomic<std::uint32_t> rings_{0};
+  std::atomic<std::uint32_t> sleepers_{0};
+  std::atomic<std::uint32_t> crowded_{0};  // a guess: waiters may overwrite each other's
+};
+
+/// Of threads of one process.
+using bell = basic_bell<false>;
+/// Of processes of one host.
+using shared_bell = basic_bell<true>;
+
+/// A mutex for sections of a few hundred nanoseconds: going to sleep at once, as std::mutex does,
+/// costs a hundred times what the section takes.
+class brief_mutex {
+public:
+  void lock() {
+    for (std::uint32_t turn = 0; turn < 200; ++turn) {
+      if (mutex_.try_lock()) return;
+      pause_briefly(turn);
+    }
+    mutex_.lock();
+  }
+  void unlock() { mutex_.unlock(); }
+
+private:
+  std::mutex mutex_;
+};
+
+}  // namespace troupe
