@@ -2,6 +2,7 @@
 
 #include "backends/inproc/inproc.hpp"
 #include "backends/shm/shm.hpp"
+#include "backends/tcp/tcp.hpp"
 
 #include <stdexcept>
 #include <thread>
@@ -21,8 +22,20 @@ const std::vector<communicator_adapter>& communicator_adapters() {
          const shm_sizes small{.slot_bytes = 4096, .registered_bytes = std::size_t{4} << 20};
          return std::make_shared<shm_backend>(shm_meeting::create(small), shm_options{.cores = 1});
        }},
+      {"tcp", [] { return std::make_shared<tcp_backend>(); }},
   };
   return all;
+}
+
+bool ends_at_once(const communicator_backend& backend) { return backend.name() != "tcp"; }
+
+void settle(communicator_backend& backend) {
+  if (auto* tcp = dynamic_cast<tcp_backend*>(&backend))
+    while (tcp->groups() != 0) std::this_thread::yield();
+}
+
+void await_abort(const communicator& c) {
+  while (!c.aborted()) std::this_thread::yield();
 }
 
 company::company(communicator_backend& backend, std::int32_t world, std::uint64_t generation,

@@ -21,6 +21,12 @@ struct communicator_adapter {
 };
 const std::vector<communicator_adapter>& communicator_adapters();
 
+/// An abort ends the group on all its ranks at once; else as fast as a network carries it.
+bool ends_at_once(const communicator_backend& backend);
+/// Returns when nothing is left in the background of groups whose handles are closed.
+void settle(communicator_backend& backend);
+void await_abort(const communicator& c);
+
 /// Opens the handles of one generation and lets a thread per rank use them. The handles stay open
 /// until `close` or the end, so that a rank that is done early does not end the others' group.
 class company {

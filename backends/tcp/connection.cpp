@@ -1,0 +1,196 @@
+#include "backends/tcp/connection.hpp"
+
+#include "messages/failure.hpp"
+
+#include <sys/socket.h>
+#include <sys/uio.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cstring>
+#include <system_error>
+
+namespace troupe::tcp {
+
+namespace {
+
+// Room for the largest header with note, and for many small frames at once.
+constexpr std::size_t staging_bytes = 64u << 10;
+static_assert(staging_bytes >= header_bytes + note_max);
+// An abort is seen after this much.
+constexpr std::size_t at_once = body_max;
+// Of one turn: other connections have theirs.
+constexpr std::size_t turn_bytes = std::size_t{1} << 20;
+constexpr std::size_t vectors_max = 32;
+
+const std::array<std::byte, 4096> zeros{};
+
+bool would_wait(int error) { return error == EAGAIN || error == EWOULDBLOCK; }
+
+}  // namespace
+
+descriptor::~descriptor() {
+  if (fd_ >= 0) ::close(fd_);
+}
+
+descriptor& descriptor::operator=(descriptor&& other) noexcept {
+  std::swap(fd_, other.fd_);
+  if (&other != this && other.fd_ >= 0) ::close(std::exchange(other.fd_, -1));
+  return *this;
+}
+
+outgoing make_outgoing(frame_header header, std::span<const std::byte> note) {
+  header.note_bytes = static_cast<std::uint32_t>(note.size());
+  const auto block = encode(header);
+  outgoing result;
+  result.head.reserve(block.size() + note.size());
+  result.head.assign(block.begin(), block.end());
+  result.head.insert(result.head.end(), note.begin(), note.end());
+  return result;
+}
+
+connection::connection(descriptor socket) : socket_(std::move(socket)), staging_(staging_bytes) {}
+
+connection::state connection::end(std::string why) {
+  why_ = std::move(why);
+  return state::ended;
+}
+
+connection::state connection::flush(const std::atomic<bool>& stop, std::vector<outgoing>& sent) {
+  while (!queue_.empty()) {
+    if (stop.load(std::memory_order_seq_cst)) return state::open;
+    std::array<iovec, vectors_max> vectors;
+    std::size_t count = 0;
+    std::size_t bytes = 0;
+    std::size_t skip = gone_;
+    const auto add = [&](const std::byte* from, std::size_t length) {
+      const auto jump = std::min(skip, length);
+      skip -= jump;
+      if (length == jump) return;
+      vectors[count++] = {const_cast<std::byte*>(from + jump), length - jump};
+      bytes += length - jump;
+    };
+    for (const auto& frame : queue_) {
+      if (count + 2 > vectors_max || bytes >= at_once) break;
+      add(frame.head.data(), frame.head.size());
+      add(frame.body, frame.body_bytes);
+    }
+    msghdr message{};
+    message.msg_iov = vectors.data();
+    message.msg_iovlen = count;
+    const auto took = ::sendmsg(fd(), &message, MSG_NOSIGNAL | MSG_DONTWAIT);
+    if (took < 0 && errno == EINTR) continue;
+    if (took < 0)
+      return would_wait(errno) ? state::open : end(std::system_category().message(errno));
+    gone_ += static_cast<std::size_t>(took);
+    while (!queue_.empty() && gone_ >= queue_.front().head.size() + queue_.front().body_bytes) {
+      gone_ -= queue_.front().head.size() + queue_.front().body_bytes;
+      sent.push_back(std::move(queue_.front()));
+      queue_.pop_front();
+    }
+    if (static_cast<std::size_t>(took) < bytes) return state::open;
+  }
+  return state::open;
+}
+
+connection::state connection::receive(frame_receiver& to, const std::atomic<bool>& stop,
+                                      bool& moved) {
+  for (std::size_t taken = 0; taken < turn_bytes;) {
+    if (stop.load(std::memory_order_seq_cst)) return state::open;
+    const auto direct = std::min(body_left_, at_once);
+    // parse() has left less than a frame's header and note, at the front.
+    std::array<iovec, 2> vectors{
+        iovec{body_, direct}, iovec{staging_.data() + end_, staging_.size() - end_}};
+    msghdr message{};
+    message.msg_iov = vectors.data() + (direct == 0 ? 1 : 0);
+    message.msg_iovlen = direct == 0 ? 1 : direct < body_left_ ? 1 : 2;
+    const auto room = direct + (direct < body_left_ ? 0 : staging_.size() - end_);
+    const auto came = ::recvmsg(fd(), &message, MSG_DONTWAIT);
+    if (came < 0 && errno == EINTR) continue;
+    if (came < 0)
+      return would_wait(errno) ? state::open : end(std::system_category().message(errno));
+    if (came == 0) return end("it closed the connection");
+    moved = true;
+    const auto bytes = static_cast<std::size_t>(came);
+    taken += bytes;
+    const auto into_body = std::min(bytes, direct);
+    end_ += bytes - into_body;
+    if (into_body != 0) take_body(into_body, to);
+    parse(to);
+    if (bytes < room) return state::open;  // most likely drained
+  }
+  return state::open;
+}
+
+void connection::take_body(std::size_t bytes, frame_receiver& to) {
+  body_ += bytes;
+  body_left_ -= bytes;
+  if (body_left_ == 0) to.landed(header_);
+}
+
+void connection::parse(frame_receiver& to) {
+  while (parse_one(to)) {
+  }
+  if (begin_ == end_) {
+    begin_ = end_ = 0;
+  } else if (begin_ != 0) {
+    std::memmove(staging_.data(), staging_.data() + begin_, end_ - begin_);
+    end_ -= begin_;
+    begin_ = 0;
+  }
+}
+
+bool connection::parse_one(frame_receiver& to) {
+  const auto here = end_ - begin_;
+  const std::span<const std::byte> unread{staging_.data() + begin_, here};
+  if (body_left_ != 0) {
+    const auto bytes = std::min(body_left_, here);
+    if (bytes == 0) return false;
+    std::memcpy(body_, unread.data(), bytes);
+    begin_ += bytes;
+    take_body(bytes, to);
+    return true;
+  }
+  if (here < header_bytes) return false;
+  header_ = decode_header(unread.first<header_bytes>());
+  if (here < header_bytes + header_.note_bytes) return false;
+  begin_ += header_bytes + header_.note_bytes;
+  body_ = to.frame(header_, unread.subspan(header_bytes, header_.note_bytes));
+  body_left_ = header_.body_bytes;
+  if (body_left_ == 0)
+    to.landed(header_);
+  else if (!body_)
+    throw internal_error("connection: a body without a place");
+  return true;
+}
+
+void connection::cut(outgoing last) {
+  std::deque<outgoing> kept;
+  if (gone_ != 0) {
+    const auto& begun = queue_.front();
+    const auto of_head = std::min(gone_, begun.head.size());
+    auto rest = begun.body_bytes - (gone_ - of_head);
+    if (of_head != begun.head.size())
+      kept.push_back({.head = note(begun.head.begin() + static_cast<std::ptrdiff_t>(of_head),
+                                   begun.head.end())});
+    for (; rest != 0; rest -= kept.back().body_bytes)
+      kept.push_back({.body = zeros.data(), .body_bytes = std::min(rest, zeros.size())});
+  }
+  kept.push_back(std::move(last));
+  queue_ = std::move(kept);
+  gone_ = 0;
+}
+
+void connection::finish_sending() { ::shutdown(fd(), SHUT_WR); }
+
+bool connection::drained() {
+  for (;;) {
+    const auto came = ::recv(fd(), staging_.data(), staging_.size(), MSG_DONTWAIT);
+    if (came > 0 || (came < 0 && errno == EINTR)) continue;
+    return came == 0 || !would_wait(errno);
+  }
+}
+
+}  // namespace troupe::tcp

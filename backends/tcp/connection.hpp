@@ -1,0 +1,100 @@
+// One connected socket between two ranks: frames that wait to be sent, frames that come in. Bodies
+// go from and to the memory of operations without a copy in between.
+#pragma once
+
+#include "backends/tcp/frame.hpp"
+
+#include <atomic>
+#include <cstddef>
+#include <deque>
+#include <memory>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace troupe::tcp {
+
+struct operation;
+
+/// Owns a descriptor.
+class descriptor {
+public:
+  explicit descriptor(int fd = -1) : fd_(fd) {}
+  ~descriptor();
+  descriptor(descriptor&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
+  descriptor& operator=(descriptor&& other) noexcept;
+  int get() const { return fd_; }
+  explicit operator bool() const { return fd_ >= 0; }
+  void reset() { *this = descriptor{}; }
+
+private:
+  int fd_;
+};
+
+/// Hears what comes in. Throws wire_error to end the connection.
+class frame_receiver {
+public:
+  virtual ~frame_receiver() = default;
+  /// A frame's header and note. Returns where its body belongs, if it has one.
+  virtual std::byte* frame(const frame_header& header, std::span<const std::byte> note) = 0;
+  /// The body of the frame before is in place; right after `frame` if it has none.
+  virtual void landed(const frame_header& header) = 0;
+};
+
+/// A frame that waits to be sent. `of` keeps the body's memory in use until it is.
+struct outgoing {
+  note head;  ///< header and note
+  const std::byte* body = nullptr;
+  std::size_t body_bytes = 0;
+  std::shared_ptr<operation> of;
+  std::size_t member = 0;  ///< of the receiver in the operation's channel
+};
+outgoing make_outgoing(frame_header header, std::span<const std::byte> note = {});
+
+/// Not thread-safe.
+class connection {
+public:
+  enum class state : std::uint8_t { open, ended };
+
+  explicit connection(descriptor socket);
+  int fd() const { return socket_.get(); }
+
+  void push(outgoing frame) { queue_.push_back(std::move(frame)); }
+  /// Hands to the kernel what it takes without waiting and appends what has gone entirely to
+  /// `sent`. `ended`: the peer does not take anything any more.
+  state flush(const std::atomic<bool>& stop, std::vector<outgoing>& sent);
+  bool backlog() const { return !queue_.empty(); }
+
+  /// Reads what is there without waiting, a few chunks at most. `moved` is set if anything came.
+  state receive(frame_receiver& to, const std::atomic<bool>& stop, bool& moved);
+  /// The reason of an `ended`: what the kernel said, or that the peer closed the connection.
+  const std::string& why() const { return why_; }
+
+  /// Forgets all frames that have not begun. What is left of one that has is sent as zeros: its
+  /// memory is free from here on. Then `last` goes out, and nothing after it.
+  void cut(outgoing last);
+  /// Says to the peer that nothing more comes; reads on and throws away what does.
+  void finish_sending();
+  /// True when the peer has closed too.
+  bool drained();
+
+private:
+  void parse(frame_receiver& to);
+  bool parse_one(frame_receiver& to);
+  void take_body(std::size_t bytes, frame_receiver& to);
+  state end(std::string why);
+
+  descriptor socket_;
+  std::deque<outgoing> queue_;
+  std::size_t gone_ = 0;  // bytes of the first frame that are sent
+  std::vector<std::byte> staging_;
+  std::size_t begin_ = 0;  // unread bytes in staging_: [begin_, end_)
+  std::size_t end_ = 0;
+  frame_header header_;        // of the frame whose body is on its way
+  std::byte* body_ = nullptr;  // where the rest of it belongs
+  std::size_t body_left_ = 0;
+  std::string why_;
+};
+
+}  // namespace troupe::tcp

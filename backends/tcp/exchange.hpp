@@ -1,0 +1,137 @@
+// One collective of one (sub)group as one member sees it: who called what, which bytes may go to
+// whom now, where those that come belong. Knows no socket, thread or clock.
+//
+// Small operations: every member sends all that another needs in one payload. Others: every member
+// sends slice j to member j in chunks (contributions), j reduces them in canonical order and sends
+// the result back. A chunk is contributed only when the result of the `window`th before it is here,
+// so that memory is bounded whatever the size.
+#pragma once
+
+#include "backends/collective_call.hpp"
+#include "backends/tcp/frame.hpp"
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <vector>
+
+namespace troupe::tcp {
+
+/// Bytes of one chunk. Members must agree on it: part of the wire version, as are the next two.
+inline constexpr std::size_t chunk_bytes = body_max;
+/// Chunks of a slice on their way at a time.
+inline constexpr std::uint64_t window = 4;
+/// Most that one member sends at once in a small operation.
+inline constexpr std::size_t payload_max = 64u << 10;
+
+/// Memory of chunk_bytes each, used again and again. Not thread-safe.
+class chunk_pool {
+public:
+  using chunk = std::unique_ptr<std::byte[]>;
+  chunk take();
+  void give(chunk used) { free_.push_back(std::move(used)); }
+
+private:
+  std::vector<chunk> free_;
+};
+
+/// Bytes for one member.
+struct parcel {
+  part what = part::payload;
+  std::uint64_t offset = 0;
+  const std::byte* from = nullptr;
+  std::size_t bytes = 0;
+};
+
+/// Not thread-safe. Members are places in the (sub)group. Calls that come from the wire throw
+/// wire_error if they can not be; everything else that can not be is an internal_error or ignored.
+class exchange {
+public:
+  exchange(std::size_t members, std::size_t me, chunk_pool& pool);
+
+  /// What `member` called (`me`: this rank). `yes`: what it says in decide; in broadcast, that it is
+  /// the root. False if the call is not what another called before.
+  bool call(std::size_t member, collective_call what, bool yes);
+  bool called(std::size_t member) const { return sides_[member].called; }
+  const collective_call& call_of(std::size_t member) const { return sides_[member].call; }
+  /// `member` has nothing to do any more with operations before this one.
+  void ready(std::size_t member);
+  /// This rank has not either, and this is its memory. After call(me).
+  void start(const void* in, void* out, const std::atomic<bool>& stop);
+  bool started() const { return started_; }
+  /// After `start`: all that one member needs of another goes in one payload.
+  bool small() const { return small_; }
+  /// Everybody called alike and is ready.
+  bool met() const { return missing_ == 0; }
+
+  /// What may go to `member` now, if anything. Every parcel is followed by `sent` once.
+  std::optional<parcel> next(std::size_t member);
+  void sent(std::size_t member) { --sides_[member].queued; }
+
+  /// Where bytes from `member` belong. Valid until `landed`, which must follow.
+  std::byte* place(std::size_t member, part what, std::uint64_t offset, std::size_t bytes);
+  /// The bytes are in place. Reduces what is complete; looks at `stop` before each chunk.
+  void landed(std::size_t member, part what, const std::atomic<bool>& stop);
+
+  /// Everything has come and gone: call `finish`, and the operation is over.
+  bool done() const;
+  void finish();
+  /// The agreement of decide, after `finish`.
+  bool verdict() const { return verdict_; }
+  /// Members from or to whom something is owed still.
+  bool owes(std::size_t member) const;
+
+private:
+  struct side {
+    bool called = false;
+    bool ready = false;
+    bool yes = false;
+    bool payload_in = false;
+    bool payload_out = false;
+    collective_call call;
+    std::vector<std::byte> payload;
+    std::vector<chunk_pool::chunk> slots;  // contributions that wait for those of others
+    std::uint64_t contributions_in = 0;    // in chunks, as the next three
+    std::uint64_t contributions_out = 0;
+    std::uint64_t results_in = 0;
+    std::uint64_t results_out = 0;
+    unsigned queued = 0;  // parcels not yet sent
+  };
+  struct range {
+    std::size_t first = 0;
+    std::size_t bytes = 0;
+    std::uint64_t chunks() const { return bytes / chunk_bytes + (bytes % chunk_bytes != 0); }
+    std::size_t chunk(std::uint64_t index) const {
+      return std::min<std::size_t>(chunk_bytes, bytes - index * chunk_bytes);
+    }
+  };
+
+  bool reduces() const;
+  bool small(const collective_call& call) const;
+  /// Bytes that `from` sends in a small operation to each of the others.
+  std::size_t payload_bytes(const collective_call& call, std::size_t from) const;
+  range slice(std::size_t member) const;
+  std::uint64_t results_from(std::size_t member) const;
+  std::uint64_t results_now() const;
+  bool finished_with(std::size_t member) const;
+  std::byte* place_chunk(side& from, std::size_t member, part what, std::uint64_t offset,
+                         std::size_t bytes);
+  void reduce_complete(const std::atomic<bool>& stop);
+  void reduce_payloads();
+  void copy_payloads();
+
+  std::size_t me_;
+  chunk_pool* pool_;
+  std::vector<side> sides_;
+  std::size_t missing_;  // members that are not ready
+  bool started_ = false;
+  bool verdict_ = false;
+  bool small_ = true;
+  const std::byte* in_ = nullptr;
+  std::byte* out_ = nullptr;
+  std::uint64_t reduced_ = 0;  // chunks of my slice
+};
+
+}  // namespace troupe::tcp

@@ -1,0 +1,138 @@
+// What travels between two ranks over a stream: a handshake of two fixed blocks, then frames.
+// Little-endian. Encoding and decoding are pure; whatever bytes come in, decoding yields a valid
+// value or throws wire_error, and sets aside no memory that the bytes ask for.
+#pragma once
+
+#include "backends/collective_call.hpp"
+#include "messages/ids.hpp"
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <stdexcept>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace troupe::tcp {
+
+/// Raised by every change of what is said or of when it is said.
+inline constexpr std::uint32_t wire_version = 1;
+/// Largest world: lists of ranks fit into a note.
+inline constexpr std::int32_t world_max = 4096;
+inline constexpr std::size_t label_max = 1024;
+inline constexpr std::size_t reason_max = 4096;
+inline constexpr std::uint32_t note_max = 24u << 10;
+inline constexpr std::uint32_t body_max = 256u << 10;
+
+/// Known to the ranks of a job and to nobody else. It keeps strangers out, not listeners: it is not
+/// encrypted on its way.
+using job_secret = std::array<std::uint8_t, 32>;
+/// Takes equally long for any two secrets.
+bool same_secret(const job_secret& a, const job_secret& b);
+
+/// Bytes that no rank of this version sends. The text has no subject: "sent a frame of kind 9".
+class wire_error : public std::runtime_error {
+  using std::runtime_error::runtime_error;
+};
+
+/// The first block: sent by the rank that connects. A peer of another version is told so before
+/// anything behind the version is looked at.
+struct hello {
+  std::uint32_t version = wire_version;
+  job_secret secret{};
+  job_id job;
+  generation_id generation;
+  std::int32_t world = 0;
+  std::int32_t from = 0;
+  std::int32_t to = 0;
+  friend bool operator==(const hello&, const hello&) = default;
+};
+inline constexpr std::size_t hello_bytes = 80;
+using hello_block = std::array<std::byte, hello_bytes>;
+hello_block encode(const hello& what);
+/// Of another version only `version` is set. Throws wire_error if the block is not a hello.
+hello decode_hello(const hello_block& block);
+
+/// Why a connection is not taken, in the order in which it is checked.
+enum class answer_code : std::uint8_t {
+  welcome,
+  other_version,
+  wrong_secret,  ///< nothing else is said to strangers
+  not_open,      ///< may be tried again: the generation is not open here yet
+  left,          ///< the generation was open here and is not any more, or a later one was: bye
+  other_world,
+  wrong_rank,  ///< ranks that do not connect in this direction
+  duplicate,   ///< the rank is connected already
+};
+/// The second block: the answer.
+struct answer {
+  std::uint32_t version = wire_version;
+  answer_code code = answer_code::welcome;
+  job_secret secret{};  ///< with a welcome only
+  std::string text;     ///< for people; cut to answer_text_max
+  friend bool operator==(const answer&, const answer&) = default;
+};
+inline constexpr std::size_t answer_text_max = 180;
+inline constexpr std::size_t answer_bytes = 232;
+using answer_block = std::array<std::byte, answer_bytes>;
+answer_block encode(const answer& what);
+answer decode_answer(const answer_block& block);
+
+enum class frame_kind : std::uint8_t {
+  channel = 1,  ///< note: members of the (sub)group that the sender calls `channel` from now on
+  call,         ///< note: what was called; body: the payload of a small operation, if it may go
+  ready,        ///< the sender's memory for the operation is its own again
+  data,         ///< body: a part of an operation's memory
+  abort,        ///< note: how and why the sender's group ended. The last frame
+  bye,          ///< the sender is gone and owes nothing. The last frame
+};
+
+/// What of an operation a body is.
+enum class part : std::uint8_t {
+  payload,       ///< all that a small operation sends to a member
+  contribution,  ///< a chunk of the receiver's slice, to be reduced there
+  result,        ///< a chunk of what the sender has reduced, or of what it gives to all
+};
+
+struct frame_header {
+  frame_kind kind = frame_kind::bye;
+  part what = part::payload;  ///< data only
+  bool ready = false;         ///< call only: as a `ready` right behind it
+  bool yes = false;           ///< call of decide only
+  std::uint32_t channel = 0;
+  std::uint64_t number = 0;  ///< of the operation in its channel
+  std::uint64_t offset = 0;  ///< data only: bytes before this body in what is sent
+  std::uint32_t note_bytes = 0;
+  std::uint32_t body_bytes = 0;
+  friend bool operator==(const frame_header&, const frame_header&) = default;
+};
+inline constexpr std::size_t header_bytes = 32;
+using header_block = std::array<std::byte, header_bytes>;
+header_block encode(const frame_header& what);
+/// Throws wire_error for unknown kinds, lengths past the limits and fields that the kind has no use
+/// for.
+frame_header decode_header(std::span<const std::byte, header_bytes> block);
+
+using note = std::vector<std::byte>;
+
+note encode(const collective_call& what);
+collective_call decode_call(std::span<const std::byte> bytes);
+
+/// Members of a (sub)group, as members_of yields them.
+note encode_members(std::span<const std::int32_t> members);
+/// Throws unless they are ascending, each once, within the world.
+std::vector<std::int32_t> decode_members(std::span<const std::byte> bytes, std::int32_t world);
+
+/// How a group ended on the rank that says so.
+struct ending {
+  work_status status = work_status::aborted;
+  std::string reason;                 ///< cut to reason_max
+  std::vector<std::int32_t> missing;  ///< timed_out only
+  friend bool operator==(const ending&, const ending&) = default;
+};
+note encode(const ending& what);
+ending decode_ending(std::span<const std::byte> bytes, std::int32_t world);
+
+}  // namespace troupe::tcp

@@ -1,0 +1,33 @@
+// One peer's frames on their way into a mesh. Used under the mesh's mutex.
+#pragma once
+
+#include "backends/tcp/mesh.hpp"
+
+namespace troupe::tcp {
+
+/// Thrown through the reading of a connection: the group is over, the rest does not matter.
+struct group_over {};
+
+class mesh::inlet final : public frame_receiver {
+public:
+  inlet(mesh& in, std::int32_t rank) : in_(in), rank_(rank) {}
+
+  std::byte* frame(const frame_header& header, std::span<const std::byte> note) override;
+  void landed(const frame_header& header) override;
+
+private:
+  channel& channel_of(const frame_header& header);
+  /// Must have been called by the peer, and not be over here.
+  std::shared_ptr<operation> operation_of(const frame_header& header);
+  void name_channel(const frame_header& header, std::span<const std::byte> note);
+  std::byte* hear_call(const frame_header& header, std::span<const std::byte> note);
+  void be_ready(const std::shared_ptr<operation>& what);
+  std::byte* place(const frame_header& header);
+  void hear_abort(const frame_header& header, std::span<const std::byte> note);
+  void hear_bye();
+
+  mesh& in_;
+  const std::int32_t rank_;
+};
+
+}  // namespace troupe::tcp

@@ -1,0 +1,252 @@
+#include "backends/tcp/mesh.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+namespace troupe::tcp {
+
+namespace {
+
+// Operations that one rank may be ahead of another. Training is ahead by the buckets of one step.
+constexpr std::size_t ahead_max = 4096;
+constexpr std::size_t channels_max = 4096;
+
+}  // namespace
+
+operation::operation(channel& of, std::uint64_t n, chunk_pool& pool)
+    : in_channel(of), number(n), steps(of.members.size(), of.me, pool) {}
+
+bool operation::end(work_status with, std::string why, std::vector<std::int32_t> who) {
+  if (ending.exchange(true, std::memory_order_acq_rel)) return false;
+  text = std::move(why);
+  missing = std::move(who);
+  status.store(with, std::memory_order_release);
+  return true;
+}
+
+std::size_t channel::member(std::int32_t rank) const {
+  return static_cast<std::size_t>(std::lower_bound(members.begin(), members.end(), rank) -
+                                  members.begin());
+}
+
+mesh::mesh(const group_description& who)
+    : who_(who), peers_(static_cast<std::size_t>(who.world)) {
+  auto& world = among(members_of({}, who.world, who.rank));
+  world.announced = true;
+  for (auto& p : peers_) p.channels.push_back(&world);
+}
+
+channel& mesh::among(const std::vector<std::int32_t>& members) {
+  const std::lock_guard hold{mutex_};
+  return channel_of(members);
+}
+
+channel& mesh::channel_of(const std::vector<std::int32_t>& members) {
+  for (auto& known : channels_)
+    if (known.members == members) return known;
+  if (channels_.size() == channels_max)
+    throw internal_error(fmt::format("{} subgroups are in use, the most there may be", channels_max));
+  auto& fresh = channels_.emplace_back();
+  fresh.id = static_cast<std::uint32_t>(channels_.size() - 1);
+  fresh.members = members;
+  fresh.me = fresh.member(who_.rank);
+  fresh.called.resize(members.size());
+  for (const auto rank : members)
+    if (peers_[static_cast<std::size_t>(rank)].left) fresh.departed = rank;
+  return fresh;
+}
+
+std::shared_ptr<operation> mesh::at(channel& in, std::uint64_t number) {
+  if (number < in.first || number - in.first >= ahead_max)
+    throw wire_error(fmt::format("is at collective {}, this rank at {}", number, in.first));
+  while (number - in.first >= in.open.size())
+    in.open.push_back(std::make_shared<operation>(in, in.first + in.open.size(), pool_));
+  return in.open[number - in.first];
+}
+
+void mesh::push(std::int32_t rank, outgoing frame) {
+  auto& to = peers_[static_cast<std::size_t>(rank)];
+  if (to.left || to.closing) return;
+  if (to.link)
+    to.link->push(std::move(frame));
+  else
+    to.before.push_back(std::move(frame));
+}
+
+void mesh::announce(channel& in) {
+  if (in.announced) return;
+  in.announced = true;
+  const auto note = encode_members(in.members);
+  for (const auto rank : in.members)
+    if (rank != who_.rank)
+      push(rank, make_outgoing({.kind = frame_kind::channel, .channel = in.id}, note));
+}
+
+std::shared_ptr<operation> mesh::submit(channel& in, seat with) {
+  const std::lock_guard hold{mutex_};
+  const auto number = in.submitted;
+  if (number - in.first >= ahead_max && !aborted())
+    throw internal_error(fmt::format("{}: {} operations in flight already, the most there may be",
+                                     describe(with.call), ahead_max));
+  ++in.submitted;
+  if (!aborted() && in.departed >= 0)
+    fail({work_status::aborted, fmt::format("{} can not be met: rank {} has closed its communicator",
+                                            describe(with.call), in.departed)},
+         nullptr, 0);
+  if (aborted()) {
+    auto late = std::make_shared<operation>(in, number, pool_);
+    if (!in.disagreed.empty() && in.disagreed_at == number)
+      late->end(work_status::mismatch, in.disagreed);
+    else
+      late->end(work_status::aborted);
+    return late;
+  }
+  announce(in);
+  auto what = at(in, number);
+  what->submitted = true;
+  what->in = with.in;
+  what->out = with.out;
+  what->heard = clock::now();
+  ++in_flight_;
+  const bool agreed = what->steps.call(in.me, with.call, with.yes);
+  call_out(what, with.call, with.yes);
+  if (agreed)
+    settle(in);
+  else
+    disagree(*what);
+  if (!aborted()) flush();
+  attention_.soon();
+  return what;
+}
+
+// Tells the others; with the payload, if there is one and nothing stands before it.
+void mesh::call_out(const std::shared_ptr<operation>& what, const collective_call& call, bool yes) {
+  auto& in = what->in_channel;
+  const bool ready = what->number == in.first;
+  if (ready) what->steps.start(what->in, what->out, aborted_);
+  const auto note = encode(call);
+  for (std::size_t member = 0; member < in.members.size(); ++member) {
+    if (member == in.me) continue;
+    std::optional<parcel> body;
+    if (ready && what->steps.small()) body = what->steps.next(member);
+    frame_header header{.kind = frame_kind::call,
+                        .ready = ready,
+                        .yes = yes && call.what == collective::decide,
+                        .channel = in.id,
+                        .number = what->number,
+                        .body_bytes = body ? static_cast<std::uint32_t>(body->bytes) : 0};
+    auto frame = make_outgoing(header, note);
+    if (body) {
+      frame.body = body->from;
+      frame.body_bytes = body->bytes;
+      frame.of = what;
+      frame.member = member;
+    }
+    push(in.members[member], std::move(frame));
+  }
+  if (ready) pump(what);
+}
+
+// What stood before it is done: its memory may be read and written.
+void mesh::start(const std::shared_ptr<operation>& what) {
+  auto& in = what->in_channel;
+  what->steps.start(what->in, what->out, aborted_);
+  for (std::size_t member = 0; member < in.members.size(); ++member) {
+    if (member == in.me) continue;
+    std::optional<parcel> payload;
+    if (what->steps.small()) payload = what->steps.next(member);
+    if (payload)
+      push(in.members[member], data_frame(what, member, *payload));
+    else
+      push(in.members[member], make_outgoing({.kind = frame_kind::ready,
+                                              .channel = in.id,
+                                              .number = what->number}));
+  }
+  pump(what);
+}
+
+outgoing mesh::data_frame(const std::shared_ptr<operation>& what, std::size_t member,
+                          const parcel& of) const {
+  auto frame = make_outgoing({.kind = frame_kind::data,
+                              .what = of.what,
+                              .channel = what->in_channel.id,
+                              .number = what->number,
+                              .offset = of.offset,
+                              .body_bytes = static_cast<std::uint32_t>(of.bytes)});
+  frame.body = of.from;
+  frame.body_bytes = of.bytes;
+  frame.of = what;
+  frame.member = member;
+  return frame;
+}
+
+void mesh::pump(const std::shared_ptr<operation>& what) {
+  const auto& in = what->in_channel;
+  for (std::size_t member = 0; member < in.members.size(); ++member)
+    while (const auto parcel = what->steps.next(member))
+      push(in.members[member], data_frame(what, member, *parcel));
+}
+
+void mesh::settle(channel& in) {
+  while (!in.open.empty() && !aborted()) {
+    const auto front = in.open.front();
+    if (!front->submitted) return;
+    if (!front->steps.started()) start(front);
+    if (!front->steps.done()) return;
+    front->steps.finish();
+    if (front->end(work_status::ok)) --in_flight_;
+    in.open.pop_front();
+    ++in.first;
+  }
+}
+
+mesh::clock::time_point mesh::expire(operation& what, clock::time_point begin,
+                                     std::chrono::nanoseconds deadline) {
+  const std::lock_guard hold{mutex_};
+  const auto& in = what.in_channel;
+  std::vector<std::int32_t> missing;
+  const auto list = [&](const auto& misses) {
+    for (std::size_t i = 0; i < in.members.size(); ++i)
+      if (i != in.me && misses(i)) missing.push_back(in.members[i]);
+  };
+  list([&](std::size_t i) { return !what.steps.called(i); });
+  if (missing.empty()) {
+    begin = what.heard;
+    list([&](std::size_t i) { return what.steps.owes(i); });
+  }
+  if (clock::now() >= begin + deadline && what.status.load() == work_status::pending && !aborted()) {
+    auto text = missed(what.steps.call_of(in.me), deadline, missing);
+    fail({work_status::timed_out, std::move(text), std::move(missing)}, &what.in_channel,
+         what.number);
+  }
+  return begin + deadline;
+}
+
+work_result mesh::poll(operation& what, clock::time_point begin,
+                       std::chrono::nanoseconds deadline) {
+  const auto status = [&] { return what.status.load(std::memory_order_acquire); };
+  if (status() == work_status::pending) {
+    if (aborted())
+      what.end(work_status::aborted);
+    else if (deadline.count() > 0 && clock::now() >= begin + deadline)
+      expire(what, begin, deadline);
+  }
+  // Somebody may be between beginning to end it and having done so.
+  const auto now = status();
+  if (now == work_status::ok || now == work_status::pending) return {now, {}, {}};
+  if (now == work_status::aborted) return {now, why(), {}};
+  return {now, what.text, what.missing};
+}
+
+void mesh::wait(operation& what, clock::time_point begin, std::chrono::nanoseconds deadline) {
+  const auto pending = [&] { return what.status.load() == work_status::pending; };
+  if (pending()) drive(what, begin, deadline);
+  if (what.status.load() == work_status::ok) return;
+  while (pending()) what.end(work_status::aborted);
+  // Unwinding frees what the operation was given: nobody may still be writing there.
+  let_go();
+  raise(poll(what, begin, deadline));
+}
+
+}  // namespace troupe::tcp

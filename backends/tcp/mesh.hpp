@@ -1,0 +1,184 @@
+// One rank's connections to the other ranks of its generation, and the operations on them.
+#pragma once
+
+#include "backends/tcp/attention.hpp"
+#include "backends/tcp/connection.hpp"
+#include "backends/tcp/exchange.hpp"
+
+#include <atomic>
+#include <chrono>
+#include <deque>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace troupe::tcp {
+
+struct channel;
+
+/// One collective on its way. Guarded by the mesh but for the outcome.
+struct operation {
+  operation(channel& of, std::uint64_t n, chunk_pool& pool);
+
+  channel& in_channel;
+  const std::uint64_t number;
+  exchange steps;
+  bool submitted = false;
+  const void* in = nullptr;
+  void* out = nullptr;
+  std::chrono::steady_clock::time_point heard;  ///< when bytes came or went last
+
+  /// Constant once `status` is not pending; ends once.
+  std::string text;
+  std::vector<std::int32_t> missing;
+  std::atomic<work_status> status{work_status::pending};
+  std::atomic<bool> ending{false};
+  bool end(work_status with, std::string why = {}, std::vector<std::int32_t> who = {});
+};
+
+/// The operations of one (sub)group in order. Guarded by the mesh.
+struct channel {
+  std::uint32_t id = 0;  ///< what this rank calls it
+  std::vector<std::int32_t> members;
+  std::size_t me = 0;
+  std::size_t member(std::int32_t rank) const;
+
+  std::deque<std::shared_ptr<operation>> open;  ///< called by some, not done here; in order
+  std::uint64_t first = 0;                      ///< number of open.front()
+  std::uint64_t submitted = 0;                  ///< by this rank
+  std::vector<std::uint64_t> called;            ///< by each member
+  std::int32_t departed = -1;                   ///< a member that is gone, or -1
+  bool announced = false;                       ///< the peers know `id`
+  std::uint64_t disagreed_at = 0;
+  std::string disagreed;  ///< not empty: what ranks disagreed about at that number
+};
+
+/// What one submission brings.
+struct seat {
+  collective_call call;
+  const void* in = nullptr;
+  void* out = nullptr;
+  bool yes = false;
+};
+
+/// Submissions and waits by the owning lane only; the rest from any thread.
+///
+/// Bytes move in `sweep`, under the mutex, by whoever is there: the lane while it waits (nobody has
+/// to wake up then), else the backend's thread.
+class mesh : public std::enable_shared_from_this<mesh> {
+public:
+  using clock = std::chrono::steady_clock;
+
+  explicit mesh(const group_description& who);
+
+  const group_description& group() const { return who_; }
+  channel& among(const std::vector<std::int32_t>& members);
+
+  std::shared_ptr<operation> submit(channel& in, seat with);
+  /// `deadline` 0: none; counts from `begin`, and after all have arrived anew whenever something
+  /// moves.
+  work_result poll(operation& what, clock::time_point begin, std::chrono::nanoseconds deadline);
+  void wait(operation& what, clock::time_point begin, std::chrono::nanoseconds deadline);
+  bool waiting() const noexcept { return waiting_.load(std::memory_order_relaxed); }
+
+  void abort(std::string_view why) noexcept;
+  bool aborted() const noexcept { return aborted_.load(std::memory_order_seq_cst); }
+  bool quiescent() const noexcept;
+  std::string why() const;
+  /// The handle is gone: tells the peers, or ends the group if operations are on their way.
+  void depart() noexcept;
+
+  /// The backend's thread: a connection that has passed the handshake. A group that is over says so
+  /// and closes it. Ignored if there is one already.
+  void adopt(std::int32_t rank, descriptor socket);
+  /// The peer is gone already: as if it had said goodbye.
+  void without(std::int32_t rank);
+  /// `peers` are to be dialed, one is done with.
+  void dials(int peers);
+  void dialed();
+  bool has(std::int32_t rank) const;
+  bool departed() const noexcept { return departed_.load(std::memory_order_seq_cst); }
+  bool over() const noexcept { return aborted() || departed(); }
+  /// Peers that are not connected yet need not be told any more that it is over.
+  bool given_up() const noexcept { return given_up_.load(std::memory_order_seq_cst); }
+  /// Readable when `attend` is due.
+  int attention_fd() const { return attention_.fd(); }
+  /// False: departed, and nothing is left to attend to.
+  bool attend();
+  /// Closes what peers have not let go of in time. A departed rank gives up.
+  void close_all();
+
+private:
+  class inlet;
+  struct peer {
+    std::optional<connection> link;
+    std::deque<outgoing> before;         // frames that wait for the connection
+    std::vector<channel*> channels;      // by the peer's id
+    std::shared_ptr<operation> current;  // whose bytes come in
+    bool left = false;                   // said goodbye
+    bool closing = false;                // its last frame is queued ...
+    bool shut = false;                   // ... and has gone
+  };
+
+  // Operations (mesh.cpp). Guarded by mutex_, as what follows, but for drive, expire, let_go.
+  channel& channel_of(const std::vector<std::int32_t>& members);
+  std::shared_ptr<operation> at(channel& in, std::uint64_t number);
+  void announce(channel& in);
+  void call_out(const std::shared_ptr<operation>& what, const collective_call& call, bool yes);
+  void start(const std::shared_ptr<operation>& what);
+  void pump(const std::shared_ptr<operation>& what);
+  void settle(channel& in);
+  void push(std::int32_t rank, outgoing frame);
+  outgoing data_frame(const std::shared_ptr<operation>& what, std::size_t member,
+                      const parcel& of) const;
+  /// The moment at which to ask again.
+  clock::time_point expire(operation& what, clock::time_point begin,
+                           std::chrono::nanoseconds deadline);
+
+  // Bytes (mesh_links.cpp). `sweep` says if any came.
+  void drive(operation& what, clock::time_point begin, std::chrono::nanoseconds deadline);
+  bool sweep();
+  void flush();
+  void sleep_at_sockets(std::optional<clock::time_point> until);
+  void arm();
+  void linger();
+  void close_link(peer& to);
+
+  // How it ends (mesh_end.cpp).
+  void disagree(const operation& what);
+  void fail(const ending& how, channel* in, std::uint64_t number);
+  void set_aborted(std::string_view why) noexcept;
+  void spread(const ending& how, const channel* in, std::uint64_t number);
+  void say_last(peer& to);
+  void hear_end(std::int32_t rank);
+  void let_go() const noexcept;
+
+  const group_description who_;
+  mutable std::mutex mutex_;
+  chunk_pool pool_;
+  attention attention_;
+  waker waker_;
+  std::vector<peer> peers_;  // by rank
+  std::deque<channel> channels_;
+  std::vector<outgoing> sent_;
+  std::size_t in_flight_ = 0;  // operations submitted here and not ended
+  bool spread_ = false;        // the peers were told that the group is over ...
+  note last_words_;            // ... in these words,
+  frame_header last_header_;   // about this operation
+  int dialing_ = 0;            // peers that this rank has to dial yet
+  std::atomic<bool> driven_{false};
+  std::atomic<bool> waiting_{false};
+  std::atomic<bool> departed_{false};
+  std::atomic<bool> given_up_{false};
+  std::atomic<bool> aborted_{false};
+  std::atomic<int> touched_{0};  // threads that may touch operations' memory
+  mutable std::mutex why_mutex_;
+  std::string why_;
+};
+
+/// Throws what `wait` of the port throws for an end that is not ok.
+[[noreturn]] void raise(const work_result& result);
+
+}  // namespace troupe::tcp

@@ -1,0 +1,131 @@
+// How a mesh ends: aborted from inside or outside, disagreed, timed out, departed.
+#include "backends/tcp/mesh.hpp"
+
+#include <fmt/format.h>
+#include <sched.h>
+
+namespace troupe::tcp {
+
+namespace {
+
+constexpr std::uint32_t no_channel = 0xffffffff;
+const std::atomic<bool> never{false};
+
+}  // namespace
+
+void raise(const work_result& result) {
+  if (result.status == work_status::timed_out) throw collective_timeout(result.text);
+  if (result.status == work_status::mismatch) throw collective_mismatch(result.text);
+  throw generation_closed(result.text);
+}
+
+std::string mesh::why() const {
+  const std::lock_guard hold{why_mutex_};
+  return why_;
+}
+
+void mesh::set_aborted(std::string_view why) noexcept {
+  const std::lock_guard hold{why_mutex_};
+  if (aborted()) return;
+  try {
+    why_ = why;
+  } catch (...) {
+    why_.clear();  // no memory for the reason; the abort itself needs none
+  }
+  aborted_.store(true, std::memory_order_seq_cst);
+}
+
+void mesh::abort(std::string_view why) noexcept {
+  if (aborted()) return;
+  set_aborted(why);
+  waker_.ring();
+  attention_.now();
+}
+
+bool mesh::quiescent() const noexcept {
+  if (aborted()) return touched_.load(std::memory_order_seq_cst) == 0;
+  const std::lock_guard hold{mutex_};
+  return in_flight_ == 0;
+}
+
+void mesh::let_go() const noexcept {
+  while (touched_.load(std::memory_order_seq_cst) != 0) sched_yield();
+}
+
+void mesh::disagree(const operation& what) {
+  const auto& in = what.in_channel;
+  std::vector<called> calls;
+  for (std::size_t i = 0; i < in.members.size(); ++i)
+    if (what.steps.called(i)) calls.push_back({in.members[i], what.steps.call_of(i)});
+  fail({work_status::mismatch, disagreement(what.number, calls), {}}, &what.in_channel,
+       what.number);
+}
+
+void mesh::fail(const ending& how, channel* in, std::uint64_t number) {
+  if (aborted()) return;
+  if (in && how.status == work_status::mismatch) {
+    in->disagreed = how.reason;
+    in->disagreed_at = number;
+  }
+  if (in && how.status != work_status::aborted && number >= in->first &&
+      number - in->first < in->open.size()) {
+    auto& what = *in->open[number - in->first];
+    if (what.submitted) what.end(how.status, how.reason, how.missing);
+  }
+  set_aborted(how.reason);
+  spread(how, in, number);
+}
+
+void mesh::spread(const ending& how, const channel* in, std::uint64_t number) {
+  if (std::exchange(spread_, true)) return;
+  last_words_ = encode(how);
+  last_header_ = {.kind = frame_kind::abort,
+                  .channel = in && in->announced ? in->id : no_channel,
+                  .number = number};
+  for (auto& to : peers_) {
+    to.before.clear();
+    if (to.link && !to.closing) say_last(to);
+  }
+  waker_.ring();
+  attention_.now();
+}
+
+void mesh::say_last(peer& to) {
+  if (aborted())
+    to.link->cut(make_outgoing(last_header_, last_words_));
+  else
+    to.link->push(make_outgoing({.kind = frame_kind::bye}));
+  to.closing = true;
+  to.link->flush(never, sent_);
+  sent_.clear();
+}
+
+void mesh::hear_end(std::int32_t rank) {
+  auto& from = peers_[static_cast<std::size_t>(rank)];
+  if (from.left) return close_link(from);
+  fail({work_status::aborted,
+        fmt::format("rank {} is lost: {}", rank, from.link->why()), {}},
+       nullptr, 0);
+}
+
+void mesh::depart() noexcept {
+  const std::lock_guard hold{mutex_};
+  departed_.store(true, std::memory_order_seq_cst);
+  try {
+    for (auto& in : channels_)
+      for (const auto& open : in.open)
+        if (open->submitted && open->status.load() == work_status::pending)
+          fail({work_status::aborted,
+                fmt::format("rank {} closed its communicator while {} was in flight", who_.rank,
+                            describe(open->steps.call_of(in.me))),
+                {}},
+               nullptr, 0);
+    for (auto& to : peers_)
+      if (to.link && !to.closing) say_last(to);
+  } catch (const std::exception& error) {
+    set_aborted(error.what());
+  }
+  attention_.now();
+}
+
+}  // namespace troupe::tcp

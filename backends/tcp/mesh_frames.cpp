@@ -1,0 +1,124 @@
+// What a mesh makes of the frames that come in.
+#include "backends/tcp/inlet.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+namespace troupe::tcp {
+
+std::byte* mesh::inlet::frame(const frame_header& header, std::span<const std::byte> note) {
+  auto& from = in_.peers_[static_cast<std::size_t>(rank_)];
+  if (from.left) throw wire_error("sent a frame after its last");
+  switch (header.kind) {
+    case frame_kind::channel: name_channel(header, note); return nullptr;
+    case frame_kind::call: return hear_call(header, note);
+    case frame_kind::ready: be_ready(operation_of(header)); return nullptr;
+    case frame_kind::data: return place(header);
+    case frame_kind::abort: hear_abort(header, note); return nullptr;
+    case frame_kind::bye: hear_bye(); return nullptr;
+  }
+  return nullptr;
+}
+
+void mesh::inlet::landed(const frame_header& header) {
+  if (header.kind != frame_kind::call && header.kind != frame_kind::ready &&
+      header.kind != frame_kind::data)
+    return;
+  auto& from = in_.peers_[static_cast<std::size_t>(rank_)];
+  const auto what = std::exchange(from.current, nullptr);
+  auto& of = what->in_channel;
+  what->heard = clock::now();
+  if (header.kind == frame_kind::data || header.body_bytes != 0)
+    what->steps.landed(of.member(rank_), header.what, in_.aborted_);
+  if (in_.aborted()) throw group_over{};
+  if (what->steps.met()) in_.pump(what);
+  in_.settle(of);
+}
+
+channel& mesh::inlet::channel_of(const frame_header& header) {
+  auto& known = in_.peers_[static_cast<std::size_t>(rank_)].channels;
+  if (header.channel >= known.size())
+    throw wire_error(fmt::format("speaks of a subgroup {} that it has not named", header.channel));
+  return *known[header.channel];
+}
+
+std::shared_ptr<operation> mesh::inlet::operation_of(const frame_header& header) {
+  auto& of = channel_of(header);
+  if (header.number >= of.called[of.member(rank_)])
+    throw wire_error("speaks of a collective that it has not called");
+  auto& from = in_.peers_[static_cast<std::size_t>(rank_)];
+  return from.current = in_.at(of, header.number);
+}
+
+void mesh::inlet::name_channel(const frame_header& header, std::span<const std::byte> note) {
+  auto members = decode_members(note, in_.who_.world);
+  const auto has = [&](std::int32_t rank) {
+    return std::binary_search(members.begin(), members.end(), rank);
+  };
+  auto& known = in_.peers_[static_cast<std::size_t>(rank_)].channels;
+  if (header.channel != known.size() || !has(rank_) || !has(in_.who_.rank))
+    throw wire_error("named a subgroup that can not be");
+  known.push_back(&in_.channel_of(members));
+}
+
+std::byte* mesh::inlet::hear_call(const frame_header& header, std::span<const std::byte> note) {
+  auto& of = channel_of(header);
+  const auto member = of.member(rank_);
+  if (header.number != of.called[member])
+    throw wire_error(fmt::format("called collective {} instead of {}", header.number,
+                                 of.called[member]));
+  auto call = decode_call(note);
+  const auto what = in_.at(of, header.number);
+  ++of.called[member];
+  const bool yes = call.what == collective::broadcast ? call.root == rank_ : header.yes;
+  if (!what->steps.call(member, std::move(call), yes)) {
+    in_.disagree(*what);
+    throw group_over{};
+  }
+  in_.peers_[static_cast<std::size_t>(rank_)].current = what;
+  if (header.ready) what->steps.ready(member);
+  if (header.body_bytes == 0) return nullptr;
+  return what->steps.place(member, part::payload, 0, header.body_bytes);
+}
+
+void mesh::inlet::be_ready(const std::shared_ptr<operation>& what) {
+  what->steps.ready(what->in_channel.member(rank_));
+}
+
+std::byte* mesh::inlet::place(const frame_header& header) {
+  const auto what = operation_of(header);
+  if (header.what == part::payload) be_ready(what);
+  return what->steps.place(what->in_channel.member(rank_), header.what, header.offset,
+                           header.body_bytes);
+}
+
+void mesh::inlet::hear_abort(const frame_header& header, std::span<const std::byte> note) {
+  const auto how = decode_ending(note, in_.who_.world);
+  auto& from = in_.peers_[static_cast<std::size_t>(rank_)];
+  from.left = true;
+  auto* of = header.channel < from.channels.size() ? from.channels[header.channel] : nullptr;
+  in_.fail(how, of, header.number);
+  throw group_over{};
+}
+
+void mesh::inlet::hear_bye() {
+  in_.peers_[static_cast<std::size_t>(rank_)].left = true;
+  in_.peers_[static_cast<std::size_t>(rank_)].before.clear();
+  for (auto& of : in_.channels_) {
+    if (!std::binary_search(of.members.begin(), of.members.end(), rank_)) continue;
+    of.departed = rank_;
+    const auto member = of.member(rank_);
+    for (const auto& open : of.open) {
+      if (!open->submitted || open->steps.called(member)) continue;
+      in_.fail({work_status::aborted,
+                fmt::format("rank {} closed its communicator while {} was in flight", rank_,
+                            describe(open->steps.call_of(of.me))),
+                {}},
+               nullptr, 0);
+      throw group_over{};
+    }
+  }
+}
+
+}  // namespace troupe::tcp

@@ -1,0 +1,208 @@
+// Where the bytes of a mesh move: the lane's loop while it waits, the turns of the backend's thread.
+#include "backends/tcp/inlet.hpp"
+
+#include <fmt/format.h>
+#include <poll.h>
+#include <sched.h>
+
+#include <algorithm>
+
+namespace troupe::tcp {
+
+namespace {
+
+// Looks at the sockets before the lane goes to sleep. Each costs a system call per peer, so
+// together they take about what it costs to be woken.
+constexpr int looks = 20;
+// What goes on though the group is aborted: saying so.
+const std::atomic<bool> never{false};
+
+class touching {
+public:
+  explicit touching(std::atomic<int>& count) : count_(count) {
+    count_.fetch_add(1, std::memory_order_seq_cst);
+  }
+  ~touching() { count_.fetch_sub(1, std::memory_order_seq_cst); }
+  touching(const touching&) = delete;
+  touching& operator=(const touching&) = delete;
+
+private:
+  std::atomic<int>& count_;
+};
+
+}  // namespace
+
+bool mesh::sweep() {
+  bool moved = false;
+  const touching hold{touched_};
+  for (std::int32_t rank = 0; rank < who_.world && !aborted(); ++rank) {
+    auto& from = peers_[static_cast<std::size_t>(rank)];
+    if (!from.link) continue;
+    try {
+      inlet to{*this, rank};
+      if (from.link->receive(to, aborted_, moved) == connection::state::ended) hear_end(rank);
+    } catch (const group_over&) {  // the rest of what came is of no use any more
+    } catch (const wire_error& error) {
+      fail({work_status::aborted, fmt::format("rank {} {}", rank, error.what())}, nullptr, 0);
+    }
+  }
+  if (!aborted()) flush();
+  if (aborted() && !spread_) spread({work_status::aborted, why(), {}}, nullptr, 0);
+  return moved;
+}
+
+void mesh::flush() {
+  for (bool more = true; more && !aborted();) {
+    more = false;
+    for (auto& to : peers_)
+      // A peer that takes nothing any more is found out when its last words have been read.
+      if (to.link && to.link->backlog()) to.link->flush(aborted_, sent_);
+    const auto gone = std::exchange(sent_, {});
+    for (const auto& frame : gone) {
+      if (!frame.of) continue;
+      more = true;
+      frame.of->heard = clock::now();
+      frame.of->steps.sent(frame.member);
+      pump(frame.of);
+    }
+    for (const auto& frame : gone)
+      if (frame.of) settle(frame.of->in_channel);
+  }
+}
+
+void mesh::drive(operation& what, clock::time_point begin, std::chrono::nanoseconds deadline) {
+  waiting_.store(true, std::memory_order_relaxed);
+  driven_.store(true, std::memory_order_seq_cst);
+  const auto over = [&] {
+    return aborted() || what.status.load(std::memory_order_acquire) != work_status::pending;
+  };
+  std::optional<clock::time_point> until;
+  if (deadline.count() > 0) until = begin + deadline;
+  for (int look = 0; !over(); ++look) {
+    {
+      const std::lock_guard hold{mutex_};
+      if (!over() && sweep()) look = 0;
+    }
+    if (over()) break;
+    if (until && clock::now() >= *until)
+      until = expire(what, begin, deadline);
+    else if (look < looks)
+      sched_yield();
+    else
+      sleep_at_sockets(until);
+  }
+  driven_.store(false, std::memory_order_seq_cst);
+  waiting_.store(false, std::memory_order_relaxed);
+  attention_.soon();
+}
+
+void mesh::sleep_at_sockets(std::optional<clock::time_point> until) {
+  std::vector<pollfd> sockets{{waker_.fd(), POLLIN, 0}};
+  {
+    const std::lock_guard hold{mutex_};
+    for (const auto& p : peers_)
+      if (p.link)
+        sockets.push_back(
+            {p.link->fd(), static_cast<short>(p.link->backlog() ? POLLIN | POLLOUT : POLLIN), 0});
+  }
+  timespec left{};
+  if (until) {
+    const auto rest = std::max(*until - clock::now(), clock::duration::zero());
+    const auto ns = std::chrono::duration_cast<std::chrono::nanoseconds>(rest).count();
+    left = {.tv_sec = ns / 1'000'000'000, .tv_nsec = ns % 1'000'000'000};
+  }
+  ppoll(sockets.data(), sockets.size(), until ? &left : nullptr, nullptr);
+  if (sockets.front().revents != 0) waker_.clear();
+}
+
+void mesh::adopt(std::int32_t rank, descriptor socket) {
+  const std::lock_guard hold{mutex_};
+  auto& to = peers_[static_cast<std::size_t>(rank)];
+  if (to.link || to.left || given_up()) return;
+  to.link.emplace(std::move(socket));
+  attention_.watch(to.link->fd());
+  if (over()) {
+    if (spread_ || !aborted()) say_last(to);
+    attention_.now();
+    return;
+  }
+  for (auto& frame : std::exchange(to.before, {})) to.link->push(std::move(frame));
+  const touching hold_memory{touched_};
+  flush();
+  arm();
+  waker_.ring();
+}
+
+void mesh::without(std::int32_t rank) {
+  const std::lock_guard hold{mutex_};
+  try {
+    if (!over()) inlet{*this, rank}.frame({.kind = frame_kind::bye}, {});
+  } catch (const group_over&) {
+  }
+  waker_.ring();
+}
+
+void mesh::dials(int peers) {
+  const std::lock_guard hold{mutex_};
+  dialing_ = peers;
+}
+
+void mesh::dialed() {
+  const std::lock_guard hold{mutex_};
+  --dialing_;
+  attention_.now();
+}
+
+bool mesh::has(std::int32_t rank) const {
+  const std::lock_guard hold{mutex_};
+  const auto& to = peers_[static_cast<std::size_t>(rank)];
+  return to.link || to.left;
+}
+
+bool mesh::attend() {
+  attention_.take();
+  if (driven_.load(std::memory_order_seq_cst) && !over()) return true;
+  const std::lock_guard hold{mutex_};
+  if (!over() && !driven_.load(std::memory_order_seq_cst)) sweep();
+  if (over()) {
+    if (aborted() && !spread_) spread({work_status::aborted, why(), {}}, nullptr, 0);
+    linger();
+  }
+  arm();
+  const auto linked = [](const peer& p) { return p.link.has_value(); };
+  return !departed() || dialing_ != 0 || std::any_of(peers_.begin(), peers_.end(), linked);
+}
+
+void mesh::arm() {
+  for (const auto& p : peers_)
+    if (p.link) attention_.arm(p.link->fd(), p.link->backlog());
+}
+
+void mesh::linger() {
+  for (auto& to : peers_) {
+    if (!to.link) continue;
+    const bool ended = to.link->flush(never, sent_) == connection::state::ended;
+    sent_.clear();
+    if (!to.shut && !to.link->backlog()) {
+      to.link->finish_sending();
+      to.shut = true;
+    }
+    if (ended || to.link->drained()) close_link(to);
+  }
+}
+
+void mesh::close_link(peer& to) {
+  attention_.forget(to.link->fd());
+  to.link.reset();
+  to.before.clear();
+}
+
+void mesh::close_all() {
+  const std::lock_guard hold{mutex_};
+  for (auto& p : peers_)
+    if (p.link) close_link(p);
+  if (departed()) given_up_.store(true, std::memory_order_seq_cst);
+  attention_.now();
+}
+
+}  // namespace troupe::tcp

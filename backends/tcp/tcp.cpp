@@ -1,0 +1,187 @@
+#include "backends/tcp/tcp.hpp"
+
+#include "backends/inproc/memory.hpp"
+#include "backends/tcp/mesh.hpp"
+#include "backends/tcp/reception.hpp"
+
+#include <fmt/format.h>
+
+#include <cstring>
+#include <stdexcept>
+
+namespace troupe {
+
+namespace {
+
+using tcp::channel;
+using tcp::mesh;
+using tcp::operation;
+using tcp::seat;
+
+class tcp_work final : public work {
+public:
+  tcp_work(std::shared_ptr<mesh> in, std::shared_ptr<operation> what,
+           std::chrono::nanoseconds deadline)
+      : mesh_(std::move(in)),
+        what_(std::move(what)),
+        begin_(mesh::clock::now()),
+        deadline_(deadline) {}
+  work_result poll() override { return mesh_->poll(*what_, begin_, deadline_); }
+  void wait() override { mesh_->wait(*what_, begin_, deadline_); }
+
+private:
+  const std::shared_ptr<mesh> mesh_;
+  const std::shared_ptr<operation> what_;
+  const mesh::clock::time_point begin_;
+  const std::chrono::nanoseconds deadline_;
+};
+
+class ended_work final : public work {
+public:
+  explicit ended_work(work_result result) : result_(std::move(result)) {}
+  work_result poll() override { return result_; }
+  void wait() override {
+    if (result_.status != work_status::ok) tcp::raise(result_);
+  }
+
+private:
+  const work_result result_;
+};
+
+class tcp_communicator final : public communicator {
+public:
+  tcp_communicator(std::shared_ptr<tcp::reception> reception, const group_description& who)
+      : reception_(std::move(reception)),
+        mesh_(reception_->enter(who)),
+        world_(&mesh_->among(members_of({}, who.world, who.rank))) {}
+  ~tcp_communicator() override {
+    mesh_->depart();
+    reception_->leave(group());
+  }
+
+  const group_description& group() const override { return mesh_->group(); }
+  std::string_view name() const override { return "tcp"; }
+
+  work_ptr all_reduce(buffer data, reduction operation, const subgroup& among) override {
+    auto& in = channel_of(among);
+    return submit(in,
+                  {.call = all_reduce_call(data, operation), .in = data.data, .out = data.data});
+  }
+  work_ptr broadcast(buffer data, std::int32_t root, const subgroup& among) override {
+    auto& in = channel_of(among);
+    return submit(in, {.call = broadcast_call(data, root, in.members),
+                       .in = data.data,
+                       .out = data.data,
+                       .yes = root == group().rank});
+  }
+  work_ptr all_gather(buffer in, buffer out, const subgroup& among) override {
+    auto& at = channel_of(among);
+    return submit(at, {.call = all_gather_call(in, out, at.members.size(), at.me),
+                       .in = in.data,
+                       .out = out.data});
+  }
+  work_ptr reduce_scatter(buffer in, buffer out, reduction operation,
+                          const subgroup& among) override {
+    auto& at = channel_of(among);
+    return submit(at, {.call = reduce_scatter_call(in, out, operation, at.members.size(), at.me),
+                       .in = in.data,
+                       .out = out.data});
+  }
+  work_ptr barrier(std::string_view label, std::chrono::nanoseconds deadline,
+                   const subgroup& among) override {
+    if (label.size() > tcp::label_max)
+      throw std::invalid_argument(fmt::format("barrier: a label of {} bytes; {} are the most",
+                                              label.size(), tcp::label_max));
+    seat with;
+    with.call.label = label;
+    return submit(channel_of(among), std::move(with), deadline);
+  }
+  bool decide(bool yes, bool all, const subgroup& among) override;
+
+  std::shared_ptr<void> allocate(std::size_t bytes) override {
+    return inproc::allocate(bytes, true);
+  }
+  void abort(std::string_view why) noexcept override { mesh_->abort(why); }
+  bool aborted() const noexcept override { return mesh_->aborted(); }
+  bool quiescent() const noexcept override { return mesh_->quiescent(); }
+  bool waiting() const noexcept override { return mesh_->waiting(); }
+
+private:
+  channel& channel_of(const subgroup& among) {
+    if (among.ranks.empty()) return *world_;
+    for (const auto& [known, in] : subgroups_)
+      if (known == among) return *in;
+    auto& in = mesh_->among(members_of(among, group().world, group().rank));
+    subgroups_.emplace_back(among, &in);
+    return in;
+  }
+  work_ptr submit(channel& in, seat with, std::chrono::nanoseconds deadline = {}) {
+    if (in.members.size() == 1) return submit_alone(with);
+    return std::make_shared<tcp_work>(mesh_, mesh_->submit(in, std::move(with)),
+                                      deadline.count() > 0 ? deadline : group().deadline);
+  }
+  // Nobody to wait for: every reduction of one rank is what it has.
+  work_ptr submit_alone(const seat& with) {
+    if (aborted())
+      return std::make_shared<ended_work>(
+          work_result{work_status::aborted, mesh_->why(), {}});
+    if (with.in != with.out && with.call.count > 0)
+      std::memcpy(with.out, with.in, with.call.count * size_of(with.call.type));
+    return std::make_shared<ended_work>(work_result{work_status::ok, {}, {}});
+  }
+
+  const std::shared_ptr<tcp::reception> reception_;
+  const std::shared_ptr<mesh> mesh_;
+  channel* const world_;
+  std::vector<std::pair<subgroup, channel*>> subgroups_;
+};
+
+bool tcp_communicator::decide(bool yes, bool all, const subgroup& among) {
+  auto& in = channel_of(among);
+  if (in.members.size() == 1) {
+    if (aborted()) throw generation_closed(mesh_->why());
+    return yes;
+  }
+  const seat with{.call = {.what = collective::decide, .all = all}, .yes = yes};
+  const auto what = mesh_->submit(in, with);
+  mesh_->wait(*what, mesh::clock::now(), group().deadline);
+  return what->steps.verdict();
+}
+
+}  // namespace
+
+class tcp_backend::implementation {
+public:
+  explicit implementation(tcp_options options)
+      : desk(std::make_shared<tcp::reception>(std::move(options))) {}
+  const std::shared_ptr<tcp::reception> desk;
+};
+
+tcp_backend::tcp_backend(tcp_options options)
+    : impl_(std::make_shared<implementation>(std::move(options))) {}
+tcp_backend::~tcp_backend() = default;
+
+std::string tcp_backend::unusable() const {
+  try {
+    impl_->desk->listen();
+  } catch (const std::exception& error) {
+    return error.what();
+  }
+  return {};
+}
+
+std::shared_ptr<communicator> tcp_backend::open(const group_description& who) {
+  const auto of = fmt::format("generation {} of job {}", who.generation.value(), who.job.value());
+  if (who.world < 1 || who.rank < 0 || who.rank >= who.world)
+    throw std::invalid_argument(
+        fmt::format("{}: there is no rank {} in a world of {}", of, who.rank, who.world));
+  if (who.world > tcp::world_max)
+    throw std::invalid_argument(
+        fmt::format("{}: {} ranks; tcp connects {} at most", of, who.world, tcp::world_max));
+  return std::make_shared<tcp_communicator>(impl_->desk, who);
+}
+
+tcp_address tcp_backend::address() { return impl_->desk->listen(); }
+std::size_t tcp_backend::groups() const { return impl_->desk->meshes(); }
+
+}  // namespace troupe

@@ -1,0 +1,120 @@
+// Collectives of ranks in different processes and on different hosts, over TCP connections between
+// all of them.
+#pragma once
+
+#include "backends/communicator.hpp"
+
+#include <array>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace troupe {
+
+/// Where a rank's process listens. `host`: a name or an address.
+struct tcp_address {
+  std::string host;
+  std::uint16_t port = 0;
+  friend bool operator==(const tcp_address&, const tcp_address&) = default;
+};
+/// `127.0.0.1:4711`, `[::1]:4711`.
+std::string to_string(const tcp_address& address);
+
+/// How the ranks of a generation learn of each other's addresses. Thread-safe.
+class tcp_rendezvous {
+public:
+  virtual ~tcp_rendezvous() = default;
+  /// `who.rank` can be reached at `at`. Called by `open`; must not wait.
+  virtual void publish(const group_description& who, const tcp_address& at) = 0;
+  /// The address of `rank` in the generation of `who`, if it is known yet: asked again and again
+  /// until it is, and anew when nobody takes the connection. Must not wait. What it throws ends the
+  /// group.
+  virtual std::optional<tcp_address> find(const group_description& who, std::int32_t rank) = 0;
+};
+
+/// A table in memory: for ranks of one process, or filled by a launcher that hands addresses round.
+class tcp_address_book : public tcp_rendezvous {
+public:
+  void publish(const group_description& who, const tcp_address& at) override;
+  std::optional<tcp_address> find(const group_description& who, std::int32_t rank) override;
+  /// A process keeps its address over generations; of several the last one said counts.
+  void set(job_id job, std::int32_t rank, tcp_address at);
+  void forget(job_id job);
+
+private:
+  std::mutex mutex_;
+  std::map<std::pair<job_id, std::int32_t>, tcp_address> at_;
+};
+
+/// A fixed table: rank r listens at ranks[r], in every job.
+class tcp_fixed_addresses : public tcp_rendezvous {
+public:
+  explicit tcp_fixed_addresses(std::vector<tcp_address> ranks) : ranks_(std::move(ranks)) {}
+  void publish(const group_description&, const tcp_address&) override {}
+  /// Throws std::invalid_argument for a rank that is not in the table.
+  std::optional<tcp_address> find(const group_description& who, std::int32_t rank) override;
+
+private:
+  const std::vector<tcp_address> ranks_;
+};
+
+struct tcp_options {
+  /// Where this process listens, for all its ranks and generations. Port 0: any that is free. To be
+  /// reached from other hosts it has to be an address of this one, or `0.0.0.0` or `::`.
+  tcp_address listen{"127.0.0.1", 0};
+  /// What to publish as the host, if not `listen.host` (which others can not dial if it is 0.0.0.0).
+  std::string advertise;
+  /// Shared by the processes of a job; whoever does not know it is not listened to. Not encrypted on
+  /// its way: a network where others can listen needs a tunnel.
+  std::array<std::uint8_t, 32> secret{};
+  /// Null: an address book of this backend's own, for ranks of this process.
+  std::shared_ptr<tcp_rendezvous> rendezvous;
+};
+
+/// Ranks that exchange slices directly, in the canonical order: same bits as in process. One thread
+/// per backend, asleep while lanes wait in here themselves. Thread-safe.
+///
+/// Beyond the port's contract:
+/// - `open` listens (at the first call; user_error if it can not) and returns at once; connections
+///   come about in the background and are tried until the handle goes. It throws
+///   std::invalid_argument if the description makes no sense, and internal_error if the rank has
+///   opened that generation, or a later one, before.
+/// - A peer of another job, generation, version or world, or that does not know the secret, is
+///   refused before anything else it says is looked at; who is refused aborts with the reason.
+/// - A peer whose connection ends without a word is named, and the group aborted. One that is silent
+///   is found out by the deadline: until all have called, and after that whenever nothing has moved
+///   for as long.
+/// - Operations of a (sub)group run one after the other. At most 4096 of them may be in flight, and
+///   4096 (sub)groups in use (internal_error beyond). Labels have at most 1024 bytes.
+/// - Besides the ranks' own memory an operation needs 1 MiB per peer, whatever its size.
+/// - An abort reaches the peers as fast as the network; one that races with completion may find an
+///   operation complete on some ranks and not on others.
+/// - Deadlines are kept by `wait` and `poll`. `wait` throws when nobody touches the memory any more.
+/// - Destroying a handle is as with inproc_backend; it does not wait for peers, which are told in the
+///   background (2 s at most).
+class tcp_backend final : public communicator_backend {
+public:
+  explicit tcp_backend(tcp_options options = {});
+  ~tcp_backend() override;
+  tcp_backend(const tcp_backend&) = delete;
+  tcp_backend& operator=(const tcp_backend&) = delete;
+
+  std::string_view name() const override { return "tcp"; }
+  std::string unusable() const override;
+  std::shared_ptr<communicator> open(const group_description& group) override;
+
+  /// Where this process listens; starts to, if it does not. Throws user_error if it can not.
+  tcp_address address();
+  /// Groups that are not over yet, those without a handle included.
+  std::size_t groups() const;
+
+private:
+  class implementation;
+  std::shared_ptr<implementation> impl_;
+};
+
+}  // namespace troupe
