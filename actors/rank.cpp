@@ -48,7 +48,7 @@ struct rank_state {
   void carry_out(const ranks::close_lane& a);
   void carry_out(const ranks::report& a);
   void carry_out(const ranks::show& a) { setup.observers.tell(a.what); }
-  void carry_out(const ranks::end&) { self->quit(); }
+  void carry_out(const ranks::end&);
 
   template <class Message>
   void tell(Message message) {
@@ -138,6 +138,13 @@ void rank_state::carry_out(const ranks::report& a) {
   } else if (const auto* x = std::get_if<rank_busy>(&a)) {
     tell(*x);
   }
+}
+
+// In order: what this rank has said in its last barrier may still be on its way to others, and an
+// abort would overtake it.
+void rank_state::carry_out(const ranks::end&) {
+  world.reset();
+  self->quit();
 }
 
 void rank_state::answered(ran& what) {

@@ -256,6 +256,7 @@ private:
   const rank_home& home_;
   caf::actor_system& system_;
   std::shared_ptr<watched> all_ = std::make_shared<watched>();
+  supervisor_actor stand_in_;  // outlives its rank: who is referred to by nobody just ends
 };
 
 std::shared_ptr<const job> resident::job_of(const rank_brief& brief) {
@@ -291,9 +292,9 @@ void resident::begin(const rank_brief& brief) {
     all_->observer = spawn_observer(system_, {}, make, setup.supervisor);
     setup.observers.add(*all_->observer);
   }
-  const auto home = setup.supervisor;
+  stand_in_ = setup.supervisor;
   all_->rank = spawn_rank(system_, {}, std::move(setup));
-  caf::anon_send(home, begin_job{});
+  caf::anon_send(stand_in_, begin_job{});
 }
 
 }  // namespace

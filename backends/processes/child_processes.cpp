@@ -1,7 +1,6 @@
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <spawn.h>
-#include <sys/pidfd.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -25,6 +24,11 @@
 #include "backends/processes/arguments.hpp"
 #include "backends/processes/black_box.hpp"
 #include "backends/processes/link_stream.hpp"
+
+// glibc 2.36 forgets to say that these are C's.
+extern "C" {
+#include <sys/pidfd.h>
+}
 
 extern char** environ;
 

@@ -1,6 +1,6 @@
 #include "backends/tcp/tcp.hpp"
 
-#include "backends/inproc/memory.hpp"
+#include "backends/bucket_memory.hpp"
 #include "backends/tcp/mesh.hpp"
 #include "backends/tcp/reception.hpp"
 
@@ -99,7 +99,7 @@ public:
   bool decide(bool yes, bool all, const subgroup& among) override;
 
   std::shared_ptr<void> allocate(std::size_t bytes) override {
-    return inproc::allocate(bytes, true);
+    return allocate_bucket(bytes, true);
   }
   void abort(std::string_view why) noexcept override { mesh_->abort(why); }
   bool aborted() const noexcept override { return mesh_->aborted(); }
