@@ -20,6 +20,9 @@ struct job {
   stage purpose = stage::train;
   trainer_options options;
   recipe_ptr recipe;
+  /// With ranks as processes: what each of them is told to make its recipe from
+  /// (actors/rank_process.hpp). Text of the program's own.
+  std::string recipe_text;
   /// Checkpoints go to `<run_folder>/checkpoints`, relative to the storage port's root. Empty: no
   /// files.
   std::string run_folder;

@@ -144,6 +144,8 @@ void rank_state::carry_out(const ranks::report& a) {
   }
 }
 
+// In order: what this rank has said in its last barrier may still be on its way to others, and an
+// abort would overtake it.
 void rank_state::answered(ran& what) {
   measure(what);
   if (hooks_wanted) show_handled(what);

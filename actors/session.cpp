@@ -14,6 +14,7 @@
 
 #include "actors/checkpointer.hpp"
 #include "actors/event_stream.hpp"
+#include "actors/far_rank.hpp"
 #include "actors/supervisor.hpp"
 
 namespace troupe {
@@ -135,6 +136,7 @@ supervisor_actor session::engine::launch(job what, std::function<void(job_outcom
   const auto events = setup.what.events;
   if (events) setup.what.observers.push_back(events->attach());
   setup.world = world;
+  if (setup.what.options.placement == "processes") setup.bring_rank = far_ranks(world, setup.what);
   if (world.checkpoints && world.files) setup.spawn_checkpointer = checkpointers(world.checkpoints);
   const auto number = [&] {
     const std::lock_guard lock(guard);

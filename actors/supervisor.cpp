@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <set>
 
 #include "actors/observer.hpp"
@@ -59,6 +60,7 @@ struct supervisor_state {
   void feed(const supervision::event& e);
   void down(const caf::actor_addr& who, const std::string& why);
   void finished(const rank_finished& m);
+  void failed(const rank_failed& m);
   void heard_flushed(const flushed& m);
   void heard_checkpoint(const checkpoint_report& m);
 
@@ -203,6 +205,15 @@ void supervisor_state::finished(const rank_finished& m) {
   feed(supervision::finished{m.at, m.loop, m.why});
 }
 
+void supervisor_state::failed(const rank_failed& m) {
+  seen_failures.push_back(m.local);
+  if (!m.gone) return feed(supervision::failed{m.at, m.local->record});
+  const auto found = std::find(incarnations.begin(), incarnations.end(), m.at.incarnation);
+  if (found == incarnations.end()) return;
+  feed(supervision::rank_down{
+      static_cast<std::int32_t>(found - incarnations.begin()), {}, m.local->record});
+}
+
 void supervisor_state::heard_checkpoint(const checkpoint_report& m) {
   seen::lifecycle event;
   event.generation = machine->generation().value();
@@ -234,10 +245,7 @@ supervisor_actor::behavior_type behaviour(supervisor_pointer self) {
       [&s](const step_done& m) { s.feed(m); },
       [&s](const stop_vote& m) { s.feed(m); },
       [&s](const rank_finished& m) { s.finished(m); },
-      [&s](const rank_failed& m) {
-        s.seen_failures.push_back(m.local);
-        s.feed(supervision::failed{m.at, m.local->record});
-      },
+      [&s](const rank_failed& m) { s.failed(m); },
       [&s](const queue_value& m) { s.outcome.queue.push_back(m.what); },
       [&s](const closed_generation& m) { s.feed(m); },
       [&s](const rank_busy& m) { s.feed(m); },
@@ -274,6 +282,9 @@ void check_job(const job& what) {
   if (what.options.ranks < 1)
     throw user_error(errc::bad_configuration,
                      fmt::format("ranks is {}: a world has at least one", what.options.ranks));
+  if (const auto& p = what.options.placement; p != "threads" && p != "processes")
+    throw user_error(errc::bad_configuration,
+                     fmt::format("placement is \"{}\": ranks are threads or processes", p));
   make_plan(what.options, what.purpose, what.resume);
 }
 
@@ -283,7 +294,10 @@ supervisor_actor spawn_supervisor(caf::actor_system& system, supervisor_setup se
   check_job(setup.what);
   check(setup.what.options.time);
   auto limits = derive(setup.what.options.time);
-  auto communicators = choose_communicator(setup.world, setup.what.options.communicator);
+  // Ranks that are processes open theirs over there.
+  auto communicators = setup.what.options.placement == "threads"
+                           ? choose_communicator(setup.world, setup.what.options.communicator)
+                           : nullptr;
   auto shared = std::make_shared<supervisor_setup>(std::move(setup));
   auto trouble = shared->trouble;
   return seam::spawn<supervisor_actor, supervisor_state>(

@@ -291,7 +291,13 @@ void supervisor_machine::handle(const supervision::rank_down& e, actions& out) {
   m.gone = true;
   const bool expected = m.torn || m.abandoned;
   m.closed = m.torn = true;
-  if (!expected) {
+  if (expected) {
+    if (e.what) late_.push_back(*e.what);
+  } else if (e.what) {
+    auto what = *e.what;
+    if (what.step == undefined) what.step = m.held;
+    fail(std::move(what), out);
+  } else {
     failure what;
     what.type = "down";
     what.what = fmt::format("the actor of rank {} ended: {}", e.rank,

@@ -32,10 +32,11 @@ namespace supervision {
 struct begin {
   std::vector<incarnation_id> incarnations;
 };
-/// The rank's actor is gone, whatever the reason.
+/// The rank's actor is gone, whatever the reason; `what` when it is known how its process died.
 struct rank_down {
   std::int32_t rank = 0;
   std::string why;
+  std::optional<failure> what = {};
 };
 /// A message of a rank, without what only the caller needs (values, exceptions, snapshots).
 struct finished {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "backends/communicator.hpp"
+#include "backends/value_bytes.hpp"
 #include "messages/lane.hpp"
 #include "messages/options.hpp"
 
@@ -61,6 +62,8 @@ class learner_recipe {
 public:
   virtual ~learner_recipe() = default;
   virtual std::unique_ptr<learner> make(const learner_context& context) const = 0;
+  /// How tensors in results and queued values cross a process border; null: they can not.
+  virtual const tensor_bytes* tensors() const { return nullptr; }
 };
 using recipe_ptr = std::shared_ptr<const learner_recipe>;
 

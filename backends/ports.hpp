@@ -6,6 +6,8 @@
 #include "backends/communicator.hpp"
 #include "backends/entropy.hpp"
 #include "backends/lane.hpp"
+#include "backends/launcher.hpp"
+#include "backends/meeting.hpp"
 #include "backends/process_control.hpp"
 #include "backends/storage.hpp"
 
@@ -24,6 +26,8 @@ struct ports {
   std::shared_ptr<storage> files;
   std::shared_ptr<const checkpoint_io> checkpoints;  ///< null: no checkpoints are written
   std::shared_ptr<process_control> processes;
+  std::shared_ptr<rank_launcher> children;              ///< null: no ranks as processes
+  std::vector<std::shared_ptr<meeting_kind>> meetings;  ///< of such ranks, in order of preference
   std::shared_ptr<troupe::entropy> random;
   std::function<std::chrono::nanoseconds()> now;  ///< monotonic
 };

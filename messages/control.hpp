@@ -99,6 +99,7 @@ struct rank_finished {
 struct rank_failed {
   fence at;
   std::shared_ptr<const caught> local;
+  bool gone = false;  ///< the rank died of it: nothing of it is left to answer
 };
 /// Rank 0: one more value for the caller (add_to_queue).
 struct queue_value {
@@ -177,6 +178,16 @@ struct begin_job {
 struct start_failed {
   std::int32_t rank = 0;
   incarnation_id incarnation;
+  std::string why;
+};
+/// Port to what stands for a rank in another process: the process has ended and is reaped. `what`
+/// says how, `clean` that it was in order.
+struct process_gone {
+  failure what;
+  bool clean = false;
+};
+/// Port to what stands for a rank in another process: the rank's actor has ended in there.
+struct far_ended {
   std::string why;
 };
 /// Supervisor to itself: the deadline number `id` has passed. Of an older phase: ignored.

@@ -19,6 +19,14 @@ using rank_actor = seam::interface<void(form_generation),      // from the super
                                    void(lane_closed),          // from its own lane
                                    void(tick)>;                // to itself
 
+/// FAR RANK. Stands for a rank in another process; the supervisor takes it for the rank itself.
+using far_rank_actor =
+    seam::interface<void(form_generation), void(activate_generation), void(propose_stop),
+                    void(stop_at), void(close_generation), void(tear_down), void(lane_answered),
+                    void(lane_closed), void(tick),  // as above
+                    void(far_ended),                // from the link
+                    void(process_gone)>;            // from the launcher
+
 /// SUPERVISOR. Starts ranks, forms the generation, keeps the first cause, ends the run. One per
 /// job.
 using supervisor_actor = seam::interface<void(begin_job),          // from the session

@@ -84,6 +84,9 @@ struct trainer_options {
   std::string precision = "32-true";
   std::string strategy = "auto";  ///< single_device, data_parallel; auto: by ranks
   std::string communicator = "auto";
+  /// Where ranks live: `threads` of this process, or `processes` of their own on this host, each of
+  /// which runs this program again (actors/rank_process.hpp).
+  std::string placement = "threads";
   bool fine = false;  ///< a run of hooks per hook, for tests and observers
   std::vector<early_stopping> stop_early;
   checkpoint_policy checkpoint;

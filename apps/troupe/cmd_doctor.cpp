@@ -13,6 +13,7 @@
 
 #include <filesystem>
 #include <thread>
+#include <utility>
 
 namespace troupe::program {
 
@@ -41,16 +42,31 @@ ordered_json versions(const catalog& learning) {
   return all;
 }
 
+ordered_json communicator_facts(std::string_view name, const std::string& why_not,
+                                const std::string& why) {
+  const bool available = why_not.empty();
+  return {{"name", name}, {"available", available}, {"why", available ? why : why_not}};
+}
+
+// `auto` takes the first usable one of the placement.
 ordered_json communicators(const ports& world) {
   ordered_json all = ordered_json::array();
   std::vector<std::string> known{"inproc", "shm", "tcp", "hier", "nccl", "mpi"};
-  for (const auto& one : world.communicators) {
-    std::erase(known, std::string{one->name()});
-    const auto why = one->unusable();
-    all.push_back({{"name", one->name()}, {"available", why.empty()}, {"why", why}});
-  }
+  const auto add = [&](const auto& kinds, const std::string& placement) {
+    bool first = true;
+    for (const auto& one : kinds) {
+      std::erase(known, std::string{one->name()});
+      const auto why_not = one->unusable();
+      const bool chosen = why_not.empty() && std::exchange(first, false);
+      all.push_back(communicator_facts(
+          one->name(), why_not,
+          fmt::format("for --placement {}{}", placement, chosen ? ", what auto takes there" : "")));
+    }
+  };
+  add(world.communicators, "threads");
+  add(world.meetings, "processes");
   for (const auto& name : known)
-    all.push_back({{"name", name}, {"available", false}, {"why", "not part of this program"}});
+    all.push_back(communicator_facts(name, "not part of this program", ""));
   return all;
 }
 

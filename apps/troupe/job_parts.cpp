@@ -1,6 +1,7 @@
 #include "apps/troupe/job_parts.hpp"
 
 #include "apps/troupe/fault_spec.hpp"
+#include "apps/troupe/recipe_text.hpp"
 #include "backends/checkpoint/digest.hpp"
 #include "backends/checkpoint/safetensors.hpp"
 #include "backends/telemetry/hook_trace.hpp"
@@ -87,6 +88,7 @@ trainer_options options_of(const settings& s) {
   o.precision = s.text("precision");
   o.strategy = s.text("strategy");
   o.communicator = s.text("communicator");
+  o.placement = s.text("placement");
   o.fine = s.flag("fine");
   read_limits(s, o);
   read_policies(s, o);
@@ -110,9 +112,10 @@ learning learning_of(const settings& s) {
 }
 
 void check_place(const settings& s) {
-  if (const auto placement = s.text("placement"); placement != "threads")
+  if (const auto placement = s.text("placement");
+      placement != "threads" && placement != "processes")
     throw user_error(errc::bad_configuration,
-                     fmt::format("placement = \"{}\": this program places ranks as threads only; "
+                     fmt::format("placement = \"{}\": ranks of a fit are threads or processes; "
                                  "use --placement threads",
                                  placement));
   const auto accelerator = s.text("accelerator");
@@ -127,7 +130,9 @@ job shared_job(const settings& s, const surroundings& around) {
   check_place(s);
   job shared;
   shared.options = options_of(s);
-  shared.recipe = around.learning.recipe(learning_of(s));
+  const auto learns = learning_of(s);
+  shared.recipe = around.learning.recipe(learns);
+  shared.recipe_text = recipe_text(learns);
   if (s.is_set("init_weights")) shared.initial = read_weights(s.text("init_weights"));
   return shared;
 }

@@ -1,6 +1,8 @@
 // The `troupe` program: what belongs to the process is decided here, and here only.
+#include "actors/rank_process.hpp"
 #include "apps/troupe/process.hpp"
 #include "apps/troupe/program.hpp"
+#include "apps/troupe/recipe_text.hpp"
 #include "apps/troupe/torch_catalog.hpp"
 #include "backends/checkpoint/safetensors_io.hpp"
 #include "backends/mpi/mpi.hpp"
@@ -12,7 +14,6 @@
 int main(int count, char** arguments) {
   using namespace troupe::program;
   keep_freed_memory();
-  console screen{standard_output(), standard_error(), terminal_of_standard_error()};
   const auto learning = torch_catalog();
   // Manifests say which LibTorch wrote them. MPI can be started once in a process: one for all
   // calls.
@@ -23,6 +24,13 @@ int main(int count, char** arguments) {
     ports.communicators.push_back(mpi);
     return ports;
   };
+  const auto recipe = [&learning](const std::string& text) {
+    return learning->recipe(read_recipe_text(text));
+  };
+  // A rank's process, of --placement processes: nothing to be tidied up behind its rank.
+  if (const auto code = troupe::run_rank_if_child(count, arguments, {recipe, world}))
+    ::_exit(*code);
+  console screen{standard_output(), standard_error(), terminal_of_standard_error()};
   const surroundings around{.screen = screen,
                             .learning = *learning,
                             .world = world,

@@ -10,6 +10,7 @@
 #include "backends/local/file_storage.hpp"
 
 #include "backends/local/thread_lane.hpp"
+#include "backends/processes/meetings.hpp"
 
 namespace troupe {
 
@@ -48,6 +49,8 @@ ports local_ports() {
   world.files = std::make_shared<file_storage>(std::filesystem::current_path().string());
   world.checkpoints = safetensors_checkpoints({{"troupe", TROUPE_VERSION}});
   world.processes = std::make_shared<in_process>();
+  world.children = child_launcher();
+  world.meetings = process_meetings();
   world.random = std::make_shared<kernel_entropy>();
   world.now = monotonic_now;
   return world;

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "backends/communicator.hpp"
+#include "backends/value_bytes.hpp"
 #include "messages/snapshot.hpp"
 #include "messages/value.hpp"
 
@@ -35,10 +36,11 @@ std::vector<at::Tensor> tensors_of(const value& v);
 value deep_copy(const value& v);
 
 /// A value as bytes and back: what broadcast(object) sends. Kinds, dtypes and shapes are kept; user
-/// types are refused with std::invalid_argument. Equal values have equal bytes. `decode` bounds
-/// depth (64), counts and sizes: hostile bytes cost an error (std::invalid_argument), never memory.
+/// types are refused with std::invalid_argument (backends/value_bytes.hpp).
 std::vector<std::byte> encode(const value& v);
 value decode(std::span<const std::byte> bytes);
+/// How tensors travel in them.
+const tensor_bytes& torch_tensor_bytes();
 
 /// The communicator's name of a tensor's dtype. Throws std::invalid_argument for types without one.
 dtype dtype_of(const at::Tensor& tensor);

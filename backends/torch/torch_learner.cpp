@@ -323,6 +323,7 @@ public:
   std::unique_ptr<learner> make(const learner_context& context) const override {
     return std::make_unique<torch_learner>(context, model_, data_, plugins_);
   }
+  const tensor_bytes* tensors() const override { return &torch_tensor_bytes(); }
 
 private:
   module_factory model_;

@@ -89,6 +89,9 @@ class Traced:
                     fail(f"the program ended before {hook} at {where}\n{self.end()}")
                 self._more.wait()
 
+    def pid(self):
+        return self._process.pid
+
     def signal(self, number):
         self._process.send_signal(number)
 

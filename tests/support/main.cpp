@@ -1,2 +1,3 @@
-#define CATCH_CONFIG_MAIN
-#include <catch2/catch.hpp>
+#include "tests/support/runner.hpp"
+
+int main(int count, char** arguments) { return troupe::testing::run_tests(count, arguments); }

@@ -29,6 +29,7 @@ UMBRELLA_SOURCES = 17
 EXCUSED = {
     "width messages/hooks.hpp": "a table, one hook per line",
     "process_wide backends/local/fault_drills.cpp": "a drill that ends the process has to end it",
+    "process_wide backends/processes/parent_side.cpp": "a rank's process leaves signals to its parent",
 }
 
 

@@ -1,0 +1,234 @@
+#include "actors/far_rank.hpp"
+
+#include <fmt/format.h>
+
+#include <utility>
+
+namespace troupe {
+
+namespace {
+
+struct far_rank_state;
+using far_rank_pointer = far_rank_actor::stateful_pointer<far_rank_state>;
+
+struct far_rank_state {
+  static constexpr const char* name = "far_rank";
+
+  far_rank_pointer self = nullptr;
+  rank_setup setup;
+  std::shared_ptr<const meeting> place;
+  std::string communicator;
+  std::unique_ptr<rank_process> process;
+  fence last;  // of the newest order: how the supervisor knows this life of the rank
+  bool ended = false;
+  std::chrono::nanoseconds began{0};
+
+  void start();
+  rank_brief brief() const;
+  process_sink hears();
+  void gone(const process_gone& m);
+
+  template <class Order>
+  void pass(const Order& m) {
+    last = m.at;
+    if (process) process->send(m);
+  }
+};
+
+double seconds(std::chrono::nanoseconds t) { return std::chrono::duration<double>(t).count(); }
+
+rank_brief far_rank_state::brief() const {
+  const auto& what = *setup.what;
+  rank_brief all;
+  all.job = setup.plan.job;
+  all.rank = setup.plan.rank;
+  all.incarnation = setup.plan.incarnation;
+  all.purpose = what.purpose;
+  all.options = what.options;
+  all.resume = what.resume;
+  all.recipe = what.recipe_text;
+  all.meets = {communicator, place->address()};
+  all.checkpoints = setup.plan.rank == 0 && setup.checkpointer;
+  all.watched = !setup.observers.members().empty();
+  all.hooks = setup.observers.wants_hooks();
+  all.traced = static_cast<bool>(what.trace);
+  all.initial = what.initial;
+  return all;
+}
+
+// Runs on the launcher's thread: only sends, which are thread-safe. Reports go to the supervisor as
+// if the rank itself had sent them; what tells of the end comes behind all of them, through this
+// actor.
+class listener {
+public:
+  listener(const rank_setup& setup, far_rank_actor self)
+      : supervisor_(setup.supervisor),
+        checkpointer_(setup.checkpointer),
+        observers_(setup.observers),
+        what_(setup.what),
+        rank_(setup.plan.rank),
+        now_(setup.world.now),
+        began_(setup.world.now()),
+        self_(std::move(self)) {}
+
+  void operator()(link_message&& message) {
+    std::visit([this](auto& m) { hear(m); }, message);
+  }
+
+private:
+  template <class Report>
+  void hear(Report& m) {
+    caf::anon_send(supervisor_, std::move(m));
+  }
+  void hear(prepared& m) {
+    there_ = now_();
+    caf::anon_send(supervisor_, m);
+  }
+  // The rank counts from its own beginning; its process began earlier.
+  void hear(rank_finished& m) {
+    if (m.figures.seconds_to_first_step > 0)
+      m.figures.seconds_to_first_step += seconds(there_ - began_);
+    caf::anon_send(supervisor_, std::move(m));
+  }
+  void hear(write_checkpoint& m) {
+    if (checkpointer_) caf::anon_send(checkpointer_, std::move(m));
+  }
+  void hear(observed& m) { observers_.tell(std::move(m.what)); }
+  void hear(hook_entered& m) {
+    if (what_->trace) what_->trace(rank_, m.what);
+  }
+  void hear(rank_ended& m) { caf::anon_send(self_, far_ended{std::move(m.why)}); }
+  // Orders do not come from a rank: a process that says such a thing is not listened to.
+  void hear(rank_brief&) {}
+  void hear(form_generation&) {}
+  void hear(activate_generation&) {}
+  void hear(propose_stop&) {}
+  void hear(stop_at&) {}
+  void hear(close_generation&) {}
+  void hear(tear_down&) {}
+
+  supervisor_actor supervisor_;
+  checkpointer_actor checkpointer_;
+  audience observers_;
+  std::shared_ptr<const job> what_;
+  std::int32_t rank_;
+  std::function<std::chrono::nanoseconds()> now_;
+  std::chrono::nanoseconds began_;
+  std::chrono::nanoseconds there_{began_};
+  far_rank_actor self_;
+};
+
+process_sink far_rank_state::hears() {
+  const auto me = caf::actor_cast<far_rank_actor>(self);
+  process_sink sink;
+  sink.received = [hear = std::make_shared<listener>(setup, me)](link_message&& m) {
+    (*hear)(std::move(m));
+  };
+  sink.ended = [me](process_end end) {
+    caf::anon_send(me, process_gone{std::move(end.what), end.clean});
+  };
+  return sink;
+}
+
+void far_rank_state::start() {
+  const auto& plan = setup.plan;
+  process_start what;
+  what.who = {plan.job, plan.rank, setup.what->options.ranks, plan.incarnation};
+  what.descriptors = place->descriptors();
+  what.tensors = setup.what->recipe ? setup.what->recipe->tensors() : nullptr;
+  what.detect = plan.limits.detect;
+  try {
+    process = setup.world.children->start(std::move(what), hears());
+    process->send(brief());
+  } catch (const std::exception& error) {
+    process.reset();
+    process_gone m;
+    m.what.type = "start_failed";
+    m.what.what = error.what();
+    self->send(self, std::move(m));
+  }
+}
+
+void far_rank_state::gone(const process_gone& m) {
+  auto what = m.what;
+  what.rank = setup.plan.rank;
+  const bool in_order = ended && m.clean;
+  if (what.type == "start_failed") {
+    self->send(setup.supervisor, start_failed{setup.plan.rank, setup.plan.incarnation, what.what});
+  } else if (!in_order) {
+    what.generation = last.generation.value();
+    rank_failed report;
+    report.at = last;
+    report.local = std::make_shared<const caught>(caught{std::move(what), nullptr});
+    report.gone = true;
+    self->send(setup.supervisor, std::move(report));
+  }
+  self->quit();
+}
+
+far_rank_actor::behavior_type behaviour(far_rank_pointer self) {
+  auto& s = self->state;
+  return {
+      [&s](const form_generation& m) { s.pass(m); },
+      [&s](const activate_generation& m) { s.pass(m); },
+      [&s](const propose_stop& m) { s.pass(m); },
+      [&s](const stop_at& m) { s.pass(m); },
+      [&s](const close_generation& m) { s.pass(m); },
+      [&s](const tear_down& m) { s.pass(m); },
+      [](const lane_answered&) {},
+      [](const lane_closed&) {},
+      [](tick) {},
+      [&s](const far_ended&) {
+        s.ended = true;
+        if (s.process) s.process->release(s.setup.plan.limits.teardown / 2);
+      },
+      [&s](const process_gone& m) { s.gone(m); },
+  };
+}
+
+}  // namespace
+
+std::shared_ptr<meeting_kind> choose_meeting(const ports& world, const std::string& wanted) {
+  std::string known;
+  for (const auto& kind : world.meetings) {
+    const auto why_not = kind->unusable();
+    if (wanted == "auto" ? why_not.empty() : kind->name() == wanted) {
+      if (why_not.empty()) return kind;
+      throw user_error(errc::device, fmt::format("communicator \"{}\" can not be used here: {}",
+                                                 wanted, why_not));
+    }
+    known += fmt::format(", {}", kind->name());
+  }
+  throw user_error(errc::device,
+                   fmt::format("communicator \"{}\" does not reach from process to process; with "
+                               "ranks as processes there are: auto{}",
+                               wanted, known));
+}
+
+spawn_rank_fn far_ranks(const ports& world, const job& what) {
+  if (!world.children)
+    throw user_error(errc::bad_configuration,
+                     "placement \"processes\": this program does not start processes for ranks; "
+                     "use placement \"threads\"");
+  const auto kind = choose_meeting(world, what.options.communicator);
+  return [kind = std::string{kind->name()}, place = kind->arrange()](
+             caf::actor_system& system, actor_trouble trouble, rank_setup setup) -> rank_actor {
+    auto shared = std::make_shared<rank_setup>(std::move(setup));
+    return seam::spawn<far_rank_actor, far_rank_state>(
+        system, std::move(trouble), [=](far_rank_pointer self) -> far_rank_actor::behavior_type {
+          auto& s = self->state;
+          s.self = self;
+          s.setup = std::move(*shared);
+          s.place = place;
+          s.communicator = kind;
+          self->monitor(s.setup.supervisor);
+          seam::on_down(*self, [self](const caf::actor_addr&, std::string) {
+            self->quit(caf::exit_reason::user_shutdown);
+          });
+          s.start();
+          return behaviour(self);
+        });
+  };
+}
+
+}  // namespace troupe

@@ -1,0 +1,22 @@
+// A rank in a process of its own, as its supervisor sees it.
+#pragma once
+
+#include "actors/supervisor.hpp"
+
+namespace troupe {
+
+/// What brings the ranks of `what` near as processes of this host. The actor that stands for one
+/// starts its process, hands orders to the link and what comes from it to supervisor, checkpointer,
+/// observers and trace, and is down when the process is dead and reaped: in order after the rank
+/// was torn down, else with a failure (`signal`, `exit`) that says what the rank was doing. When it
+/// is ended itself, it kills the process.
+///
+/// Throws user_error: no launcher (bad_configuration), no communicator that reaches from process to
+/// process or not the one wanted (device).
+spawn_rank_fn far_ranks(const ports& world, const job& what);
+
+/// The kind of meeting that `wanted` (`auto`: the first usable) means. Throws user_error (device)
+/// that lists what there is.
+std::shared_ptr<meeting_kind> choose_meeting(const ports& world, const std::string& wanted);
+
+}  // namespace troupe

@@ -1,0 +1,319 @@
+#include "actors/rank_process.hpp"
+
+#include <fmt/format.h>
+
+#include <atomic>
+#include <cstdlib>
+#include <utility>
+
+#include "actors/observer.hpp"
+#include "actors/rank.hpp"
+
+namespace troupe {
+
+namespace {
+
+// A recipe that could not be had fails the rank where every other failure of its learner does.
+class no_recipe : public learner_recipe {
+public:
+  explicit no_recipe(std::exception_ptr why) : why_(std::move(why)) {}
+  std::unique_ptr<learner> make(const learner_context&) const override {
+    std::rethrow_exception(why_);
+  }
+
+private:
+  std::exception_ptr why_;
+};
+
+// And communicators fail it when they are opened.
+class no_communicator : public communicator_backend {
+public:
+  explicit no_communicator(std::exception_ptr why) : why_(std::move(why)) {}
+  std::string_view name() const override { return "none"; }
+  std::string unusable() const override { return "the ranks could not meet"; }
+  std::shared_ptr<communicator> open(const group_description&) override {
+    std::rethrow_exception(why_);
+  }
+
+private:
+  std::exception_ptr why_;
+};
+
+recipe_ptr recipe_of(const rank_home& home, const std::string& text) {
+  try {
+    auto made = home.recipe ? home.recipe(text) : nullptr;
+    if (!made)
+      throw user_error(errc::bad_configuration,
+                       "the program's run_rank_if_child has no recipe for its ranks");
+    return made;
+  } catch (...) {
+    return std::make_shared<no_recipe>(std::current_exception());
+  }
+}
+
+std::shared_ptr<communicator_backend> communicators_of(const ports& world,
+                                                       const meeting_place& where,
+                                                       const std::vector<int>& descriptors) {
+  try {
+    for (const auto& kind : world.meetings)
+      if (kind->name() == where.communicator) return kind->join(where.address, descriptors);
+    throw user_error(errc::device, fmt::format("a rank's process has no communicator \"{}\"",
+                                               where.communicator));
+  } catch (...) {
+    return std::make_shared<no_communicator>(std::current_exception());
+  }
+}
+
+// What the observers on the supervisor's side get. Progress and hooks may be dropped on the way.
+class far_observer : public observer {
+public:
+  far_observer(link& to, bool hooks) : to_(to), hooks_(hooks) {}
+  bool wants_hooks() const override { return hooks_; }
+  void on(const observation& what) override {
+    const bool may_go =
+        std::holds_alternative<seen::progress>(what) || std::holds_alternative<seen::hook>(what);
+    to_.send(observed{what}, may_go ? keep::if_room : keep::always);
+  }
+
+private:
+  link& to_;
+  bool hooks_;
+};
+
+// What the stand-in for the supervisor watches; complete before it is told to begin.
+struct watched {
+  rank_actor rank;
+  std::optional<audience_member> observer;
+  std::atomic<bool> ended{false};  ///< the last word is on its way
+};
+
+// Stands for the supervisor: what the rank reports goes to the link. The last report waits until
+// the observers' words are out.
+struct home_state;
+using home_pointer = supervisor_actor::stateful_pointer<home_state>;
+
+struct home_state {
+  static constexpr const char* name = "rank_home";
+
+  home_pointer self = nullptr;
+  link* control = nullptr;
+  std::shared_ptr<watched> all;
+  caf::actor_addr rank;
+  bool rank_lives = true;
+  bool observer_lives = false;
+  std::string rank_why;
+  std::optional<torn_down> last_report;
+
+  void watch();
+  void down(const caf::actor_addr& who, const std::string& why);
+  void torn(const torn_down& m);
+  void queue(const queue_value& m);
+  void flush_observer();
+  void go_on_ending();
+
+  void report(link_message m) { control->send(std::move(m)); }
+};
+
+void home_state::watch() {
+  rank = all->rank.address();
+  self->monitor(all->rank);
+  if (!all->observer) return;
+  observer_lives = true;
+  self->monitor(all->observer->actor);
+}
+
+// A value that can not travel is the rank's failure.
+void home_state::queue(const queue_value& m) {
+  try {
+    report(m);
+  } catch (const user_error&) {
+    caught why{describe(std::current_exception()), std::current_exception()};
+    why.record.generation = m.at.generation.value();
+    report(rank_failed{m.at, std::make_shared<const caught>(std::move(why))});
+  }
+}
+
+void home_state::torn(const torn_down& m) {
+  last_report = m;
+  flush_observer();
+  go_on_ending();
+}
+
+void home_state::down(const caf::actor_addr& who, const std::string& why) {
+  if (who == rank) {
+    rank_lives = false;
+    rank_why = why;
+    if (!last_report) flush_observer();
+  } else {
+    observer_lives = false;
+  }
+  go_on_ending();
+}
+
+void home_state::flush_observer() {
+  if (observer_lives) self->send(all->observer->actor, flush{});
+}
+
+void home_state::go_on_ending() {
+  if (observer_lives) return;
+  if (auto m = std::exchange(last_report, std::nullopt)) {
+    try {
+      report(*m);
+    } catch (const user_error&) {
+      m->late.push_back(describe(std::current_exception()));
+      m->result = {};
+      report(*std::move(m));
+    }
+  }
+  if (rank_lives) return;
+  all->ended = true;
+  report(rank_ended{rank_why});
+  self->quit();
+}
+
+supervisor_actor::behavior_type behaviour(home_pointer self) {
+  auto& s = self->state;
+  return {
+      [&s](begin_job) { s.watch(); },
+      [](const start_failed&) {},
+      [&s](const prepared& m) { s.report(m); },
+      [&s](const step_done& m) { s.report(m); },
+      [&s](const stop_vote& m) { s.report(m); },
+      [&s](const rank_finished& m) { s.report(m); },
+      [&s](const rank_failed& m) { s.report(m); },
+      [&s](const queue_value& m) { s.queue(m); },
+      [&s](const closed_generation& m) { s.report(m); },
+      [&s](const rank_busy& m) { s.report(m); },
+      [&s](const torn_down& m) { s.torn(m); },
+      [](const checkpoint_report&) {},
+      [](const flushed&) {},
+      [](const request_stop&) {},
+      [](const request_abort&) {},
+      [](const deadline_passed&) {},
+  };
+}
+
+supervisor_actor spawn_home(caf::actor_system& system, link& control,
+                            std::shared_ptr<watched> all) {
+  return seam::spawn<supervisor_actor, home_state>(
+      system, {}, [&control, all](home_pointer self) -> supervisor_actor::behavior_type {
+        auto& s = self->state;
+        s.self = self;
+        s.control = &control;
+        s.all = all;
+        seam::on_down(*self,
+                      [&s](const caf::actor_addr& who, std::string why) { s.down(who, why); });
+        return behaviour(self);
+      });
+}
+
+struct far_checkpointer_state {
+  static constexpr const char* name = "far_checkpointer";
+};
+
+checkpointer_actor far_checkpointer(caf::actor_system& system, link& control) {
+  return seam::spawn<checkpointer_actor, far_checkpointer_state>(
+      system, {},
+      [&control](checkpointer_actor::stateful_pointer<far_checkpointer_state> self)
+          -> checkpointer_actor::behavior_type {
+        return {
+            [&control](const write_checkpoint& m) {
+              control.send(m, m.must ? keep::always : keep::newest);
+            },
+            [](const storage_answered&) {},
+            [self](const flush&) { self->quit(); },
+        };
+      });
+}
+
+// The rank of this process, brought to life by its brief.
+class resident {
+public:
+  resident(parent_side& parent, const rank_home& home, caf::actor_system& system)
+      : parent_(parent), home_(home), system_(system) {}
+
+  void hear(link_message&& m) {
+    if (const auto* brief = std::get_if<rank_brief>(&m)) return begin(*brief);
+    if (!all_->rank) return;
+    std::visit([this](auto& order) { pass(order); }, m);
+  }
+  /// The rank has ended and said all it had to say.
+  bool ended() const { return all_->ended; }
+
+private:
+  void begin(const rank_brief& brief);
+  std::shared_ptr<const job> job_of(const rank_brief& brief);
+
+  template <class T>
+  void pass(T& m) {
+    if constexpr (std::is_same_v<T, form_generation> || std::is_same_v<T, activate_generation> ||
+                  std::is_same_v<T, propose_stop> || std::is_same_v<T, stop_at> ||
+                  std::is_same_v<T, close_generation> || std::is_same_v<T, tear_down>)
+      caf::anon_send(all_->rank, std::move(m));
+  }
+
+  parent_side& parent_;
+  const rank_home& home_;
+  caf::actor_system& system_;
+  std::shared_ptr<watched> all_ = std::make_shared<watched>();
+  supervisor_actor stand_in_;  // outlives its rank: who is referred to by nobody just ends
+};
+
+std::shared_ptr<const job> resident::job_of(const rank_brief& brief) {
+  auto what = std::make_shared<job>();
+  what->purpose = brief.purpose;
+  what->options = brief.options;
+  what->recipe = recipe_of(home_, brief.recipe);
+  what->resume = brief.resume;
+  what->initial = brief.initial;
+  what->trace = [parent = &parent_, traced = brief.traced](std::int32_t rank, const hook& h) {
+    parent->enter(h);
+    if (traced) parent->control().send(hook_entered{rank, h});
+  };
+  return what;
+}
+
+void resident::begin(const rank_brief& brief) {
+  if (all_->rank) return;  // once
+  rank_setup setup;
+  setup.plan = {brief.job, brief.rank, brief.incarnation,
+                make_plan(brief.options, brief.purpose, brief.resume), derive(brief.options.time)};
+  setup.what = job_of(brief);
+  setup.world = home_.world();
+  setup.communicators = communicators_of(setup.world, brief.meets, parent_.descriptors());
+  parent_.carry(setup.what->recipe->tensors());
+  auto& control = parent_.control();
+  setup.supervisor = spawn_home(system_, control, all_);
+  if (brief.checkpoints) setup.checkpointer = far_checkpointer(system_, control);
+  if (brief.watched) {
+    const auto make = [&control, hooks = brief.hooks] {
+      return std::make_unique<far_observer>(control, hooks);
+    };
+    all_->observer = spawn_observer(system_, {}, make, setup.supervisor);
+    setup.observers.add(*all_->observer);
+  }
+  stand_in_ = setup.supervisor;
+  all_->rank = spawn_rank(system_, {}, std::move(setup));
+  caf::anon_send(stand_in_, begin_job{});
+}
+
+}  // namespace
+
+int run_rank(parent_side& parent, const rank_home& home) {
+  seam::system_config config(2);
+  caf::actor_system system(config);
+  resident here(parent, home, system);
+  const bool closed = parent.serve([&here](link_message&& m) { here.hear(std::move(m)); });
+  // Nobody wants this rank any more, and its lane may be anywhere: nothing is left to be tidied up.
+  if (!closed || !here.ended()) std::_Exit(1);
+  return 0;
+}
+
+std::optional<int> run_rank_if_child(int count, const char* const* arguments,
+                                     const rank_home& home) {
+  const auto parent = parent_of(count, arguments);
+  if (!parent) return std::nullopt;
+  return run_rank(*parent, home);
+}
+
+}  // namespace troupe

@@ -1,0 +1,34 @@
+// The other half of ranks as processes: what the program does when it is started as one of them.
+#pragma once
+
+#include <functional>
+#include <optional>
+#include <string>
+
+#include "actors/spawn.hpp"
+#include "backends/ports.hpp"
+
+namespace troupe {
+
+/// What a rank's process brings along: the program's own ports and the way from `job::recipe_text`
+/// to a recipe. Both are called once, after the arguments are known to be a rank's.
+struct rank_home {
+  std::function<recipe_ptr(const std::string& recipe_text)> recipe;
+  std::function<ports()> world = local_ports;
+};
+
+/// To be the first line of main in a program that runs jobs with placement "processes":
+///
+///     if (const auto code = troupe::run_rank_if_child(argc, argv, {make_recipe})) return *code;
+///
+/// Nothing happens in the program as users start it. Started as a rank's process it runs that rank
+/// in here, and returns when the rank is torn down, with the exit code for main. A process whose
+/// starter is gone, or has given it up, ends without returning. SIGINT and SIGTERM are ignored in
+/// it: whoever started it ends it.
+std::optional<int> run_rank_if_child(int count, const char* const* arguments,
+                                     const rank_home& home);
+
+/// The same for a connection that is there: runs the rank that `parent` briefs.
+int run_rank(parent_side& parent, const rank_home& home);
+
+}  // namespace troupe

@@ -1,0 +1,89 @@
+// The launcher port: processes of ranks, seen from the side that starts them and from their own.
+#pragma once
+
+#include "backends/link.hpp"
+#include "backends/process_control.hpp"
+#include "backends/value_bytes.hpp"
+
+#include <chrono>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+namespace troupe {
+
+/// How a rank's process ended. `what` has a type: `signal` (with its name), `exit`, or
+/// `start_failed`; and the hook, epoch and step that its lane had entered last, if any.
+struct process_end {
+  failure what;
+  bool clean = false;  ///< it ended by itself with code 0
+};
+
+/// Called on a thread of the launcher's, one call at a time: never waits, never throws.
+struct process_sink {
+  std::function<void(link_message&&)> received;
+  /// Once, behind the last message: nothing of the process is left, it is dead and reaped.
+  std::function<void(process_end)> ended;
+};
+
+/// A rank's process, held by whoever started it. Thread-safe.
+class rank_process {
+public:
+  /// Kills it, if it still lives, and does not wait. The sink is not called any more.
+  virtual ~rank_process() = default;
+  virtual void send(link_message what) = 0;
+  /// The rank has ended and the process is to follow: the link is closed; what has not ended by
+  /// itself after `grace` is killed.
+  virtual void release(std::chrono::nanoseconds grace) = 0;
+};
+
+/// What a rank's process is started with.
+struct process_start {
+  rank_start who;
+  /// Open descriptors that it inherits, in this order, as `parent_side::descriptors`.
+  std::vector<int> descriptors;
+  /// How tensors in values travel; may be null. Outlives the process.
+  const tensor_bytes* tensors = nullptr;
+  /// How long a process whose link broke may go on living.
+  std::chrono::nanoseconds detect = std::chrono::milliseconds{500};
+};
+
+/// Starts processes of ranks: this program again. Thread-safe. Destruction kills what is left and
+/// waits until it is reaped.
+class rank_launcher {
+public:
+  virtual ~rank_launcher() = default;
+  /// Never waits. Throws user_error when there is no descriptor left; a process that can not be
+  /// started otherwise has `ended` with the reason.
+  virtual std::unique_ptr<rank_process> start(process_start what, process_sink sink) = 0;
+};
+
+/// Children of this process: the same executable with arguments of its own (`parent_of` knows
+/// them), connected by a socket, all other descriptors but the standard ones closed. A child dies
+/// with this process, whatever it does.
+std::shared_ptr<rank_launcher> child_launcher();
+
+/// In a rank's process: its way back.
+class parent_side {
+public:
+  virtual ~parent_side() = default;
+  virtual const rank_start& who() const = 0;
+  virtual link& control() = 0;
+  virtual const std::vector<int>& descriptors() const = 0;
+  /// How tensors in values travel; before the first of them is sent.
+  virtual void carry(const tensor_bytes* tensors) = 0;
+  /// Leaves word that the lane enters a hook, where it outlives this process. Any one thread.
+  virtual void enter(const hook& what) noexcept = 0;
+  /// Hears the link in the calling thread until it is closed or lost. True when it was closed by
+  /// the other side.
+  virtual bool serve(std::function<void(link_message&&)> received) = 0;
+};
+
+/// The other end of what a launcher started, if these are the arguments of such a process; else
+/// null. To be called first in main: it makes this process ignore SIGINT and SIGTERM (whoever
+/// started it hears them and ends the rank in order) and die with its parent. Throws
+/// internal_error for arguments that only look like it.
+std::unique_ptr<parent_side> parent_of(int count, const char* const* arguments);
+
+}  // namespace troupe

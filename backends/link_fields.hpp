@@ -1,0 +1,260 @@
+// The fields of what crosses a process border, for the link's codec only. Structured bindings make
+// a forgotten new field a compile error.
+#pragma once
+
+#include "messages/link.hpp"
+
+#include <type_traits>
+
+namespace troupe {
+
+/// The last value of an enumeration that may travel.
+template <class E>
+struct last_of;
+template <>
+struct last_of<stage> : std::integral_constant<stage, stage::call> {};
+template <>
+struct last_of<stop_reason> : std::integral_constant<stop_reason, stop_reason::terminate> {};
+template <>
+struct last_of<fault_drill::kind>
+    : std::integral_constant<fault_drill::kind, fault_drill::kind::stop> {};
+template <>
+struct last_of<hooks::load_checkpoint::part>
+    : std::integral_constant<hooks::load_checkpoint::part,
+                             hooks::load_checkpoint::part::everything> {};
+template <>
+struct last_of<hooks::clip_gradients::algorithm>
+    : std::integral_constant<hooks::clip_gradients::algorithm,
+                             hooks::clip_gradients::algorithm::value> {};
+template <>
+struct last_of<hooks::lr_scheduler_step::interval>
+    : std::integral_constant<hooks::lr_scheduler_step::interval,
+                             hooks::lr_scheduler_step::interval::plateau> {};
+
+// --- options ---------------------------------------------------------------------------------
+
+template <class F>
+void inspect(F& f, early_stopping& x) {
+  auto& [monitor, min_delta, patience, maximize] = x;
+  f(monitor, min_delta, patience, maximize);
+}
+template <class F>
+void inspect(F& f, checkpoint_policy& x) {
+  auto& [enabled, every_epoch, every_n_steps, keep_last, keep_best, monitor, maximize] = x;
+  f(enabled, every_epoch, every_n_steps, keep_last, keep_best, monitor, maximize);
+}
+template <class F>
+void inspect(F& f, time_knob& x) {
+  auto& [detect, hook_limit] = x;
+  f(detect, hook_limit);
+}
+template <class F>
+void inspect(F& f, fault_drill& x) {
+  auto& [what, rank, hook, step, text, lasts] = x;
+  f(what, rank, hook, step, text, lasts);
+}
+template <class F>
+void inspect(F& f, trainer_options& x) {
+  auto& [ranks, max_epochs, max_steps, batch_size, accumulate_grad_batches, gradient_clip_val,
+         gradient_clip_algorithm, limit_train_batches, limit_val_batches, limit_test_batches,
+         limit_predict_batches, val_check_interval, num_sanity_val_batches, fast_dev_run,
+         log_every_n_steps, seed, precision, strategy, communicator, placement, fine, stop_early,
+         checkpoint, time, faults] = x;
+  f(ranks, max_epochs, max_steps, batch_size, accumulate_grad_batches, gradient_clip_val,
+    gradient_clip_algorithm, limit_train_batches, limit_val_batches, limit_test_batches,
+    limit_predict_batches, val_check_interval, num_sanity_val_batches, fast_dev_run,
+    log_every_n_steps, seed, precision, strategy, communicator, placement, fine, stop_early,
+    checkpoint, time, faults);
+}
+
+// --- state -----------------------------------------------------------------------------------
+
+template <class F>
+void inspect(F& f, tensor_blob& x) {
+  auto& [name, dtype, shape, bytes] = x;
+  f(name, dtype, shape, bytes);
+}
+template <class F>
+void inspect(F& f, snapshot& x) {
+  auto& [loop, ranks, generation, weights_digest, model, optimizer, state] = x;
+  f(loop, ranks, generation, weights_digest, model, optimizer, state);
+}
+template <class F>
+void inspect(F& f, run_figures& x) {
+  auto& [to_first_step, training, samples] = x;
+  f(to_first_step, training, samples);
+}
+
+// --- hooks -----------------------------------------------------------------------------------
+
+template <class F>
+void inspect(F& f, subgroup& x) {
+  f(x.ranks);
+}
+template <class F>
+void inspect(F& f, hooks::plain& x) {
+  f(x.at);
+}
+template <class F>
+void inspect(F& f, hooks::load_checkpoint& x) {
+  auto& [at, path, what] = x;
+  f(at, path, what);
+}
+template <class F>
+void inspect(F& f, hooks::setup_optimizers& x) {
+  auto& [at, late] = x;
+  f(at, late);
+}
+template <class F>
+void inspect(F& f, hooks::process_dataloader& x) {
+  f(x.at);
+}
+template <class F>
+void inspect(F& f, hooks::on_exception& x) {
+  auto& [at, type, what] = x;
+  f(at, type, what);
+}
+template <class F>
+void inspect(F& f, hooks::teardown& x) {
+  auto& [at, orderly] = x;
+  f(at, orderly);
+}
+template <class F>
+void inspect(F& f, hooks::training_step& x) {
+  auto& [at, hiddens] = x;
+  f(at, hiddens);
+}
+template <class F>
+void inspect(F& f, hooks::backward& x) {
+  auto& [at, first, last, synchronize, arguments] = x;
+  f(at, first, last, synchronize, arguments);
+}
+template <class F>
+void inspect(F& f, hooks::clip_gradients& x) {
+  auto& [at, limit, how] = x;
+  f(at, limit, how);
+}
+template <class F>
+void inspect(F& f, hooks::optimizer_step& x) {
+  auto& [at, closure] = x;
+  f(at, closure);
+}
+template <class F>
+void inspect(F& f, hooks::lr_scheduler_step& x) {
+  auto& [at, every] = x;
+  f(at, every);
+}
+template <class F>
+void inspect(F& f, hooks::reduce& x) {
+  auto& [at, what, operation, among] = x;
+  f(at, what, operation, among);
+}
+template <class F>
+void inspect(F& f, hooks::broadcast& x) {
+  auto& [at, what, source, among] = x;
+  f(at, what, source, among);
+}
+template <class F>
+void inspect(F& f, hooks::all_gather& x) {
+  auto& [at, what, gradients, among] = x;
+  f(at, what, gradients, among);
+}
+template <class F>
+void inspect(F& f, hooks::reduce_boolean_decision& x) {
+  auto& [at, decision, all, among] = x;
+  f(at, decision, all, among);
+}
+template <class F>
+void inspect(F& f, hooks::barrier& x) {
+  auto& [at, label, among] = x;
+  f(at, label, among);
+}
+template <class F>
+void inspect(F& f, hooks::save_checkpoint& x) {
+  auto& [at, loop, storage_options] = x;
+  f(at, loop, storage_options);
+}
+template <class F>
+void inspect(F& f, hooks::remove_checkpoint& x) {
+  auto& [at, path] = x;
+  f(at, path);
+}
+
+// --- observations ----------------------------------------------------------------------------
+
+template <class F>
+void inspect(F& f, seen::hook& x) {
+  auto& [rank, what] = x;
+  f(rank, what);
+}
+template <class F>
+void inspect(F& f, seen::metrics& x) {
+  auto& [at, logged] = x;
+  f(at, logged);
+}
+template <class F>
+void inspect(F& f, seen::progress& x) {
+  auto& [at, batches, samples] = x;
+  f(at, batches, samples);
+}
+template <class F>
+void inspect(F& f, seen::lifecycle& x) {
+  auto& [event, rank, generation, step, details] = x;
+  f(event, rank, generation, step, details);
+}
+
+// --- messages --------------------------------------------------------------------------------
+
+template <class F>
+void inspect(F& f, meeting_place& x) {
+  auto& [communicator, address] = x;
+  f(communicator, address);
+}
+template <class F>
+void inspect(F& f, rank_brief& x) {
+  auto& [job, rank, incarnation, purpose, options, resume, recipe, meets, checkpoints, watched,
+         hooks, traced, initial] = x;
+  f(job, rank, incarnation, purpose, options, resume, recipe, meets, checkpoints, watched, hooks,
+    traced, initial);
+}
+template <class F>
+void inspect(F& f, rank_finished& x) {
+  auto& [at, loop, why, state, figures] = x;
+  f(at, loop, why, state, figures);
+}
+template <class F>
+void inspect(F& f, rank_failed& x) {
+  auto& [at, local, gone] = x;
+  f(at, local);
+  gone = false;  // who has died of it does not say so
+}
+template <class F>
+void inspect(F& f, queue_value& x) {
+  auto& [at, what] = x;
+  f(at, what);
+}
+template <class F>
+void inspect(F& f, torn_down& x) {
+  auto& [at, result, late] = x;
+  f(at, result, late);
+}
+template <class F>
+void inspect(F& f, write_checkpoint& x) {
+  auto& [at, what, must] = x;
+  f(at, what, must);
+}
+template <class F>
+void inspect(F& f, observed& x) {
+  f(x.what);
+}
+template <class F>
+void inspect(F& f, hook_entered& x) {
+  auto& [rank, what] = x;
+  f(rank, what);
+}
+template <class F>
+void inspect(F& f, rank_ended& x) {
+  f(x.why);
+}
+
+}  // namespace troupe

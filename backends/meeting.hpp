@@ -1,0 +1,39 @@
+// How ranks in processes of their own find each other: one kind per communicator that reaches from
+// process to process.
+#pragma once
+
+#include "backends/communicator.hpp"
+
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace troupe {
+
+/// One job's, held by the supervisor's side while the job runs.
+class meeting {
+public:
+  virtual ~meeting() = default;
+  /// What each rank is told: text of the kind's own.
+  virtual std::string address() const { return {}; }
+  /// Open descriptors that each rank's process inherits, in this order.
+  virtual std::vector<int> descriptors() const { return {}; }
+};
+
+/// Injected by main, the same on both sides. Const and thread-safe.
+class meeting_kind {
+public:
+  virtual ~meeting_kind() = default;
+  /// The communicator's.
+  virtual std::string_view name() const = 0;
+  /// Empty when it can be used here, else the reason why not (for `doctor` and for errors).
+  virtual std::string unusable() const = 0;
+  /// On the supervisor's side, once per job. Throws user_error naming the mend.
+  virtual std::shared_ptr<meeting> arrange() const = 0;
+  /// In a rank's process, once, with what the meeting gave. Throws user_error.
+  virtual std::shared_ptr<communicator_backend> join(const std::string& address,
+                                                     const std::vector<int>& descriptors) const = 0;
+};
+
+}  // namespace troupe

@@ -1,0 +1,29 @@
+// What a rank's process is called with, and where it finds what it inherits.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "backends/process_control.hpp"
+
+namespace troupe {
+
+/// Descriptors of a rank's process: the link, the black box, then those of process_start.
+inline constexpr int link_descriptor = 3;
+inline constexpr int black_box_descriptor = 4;
+inline constexpr int first_other_descriptor = 5;
+
+struct rank_arguments {
+  rank_start who;
+  int parent = 0;       ///< process id of the launcher
+  int descriptors = 0;  ///< those of process_start
+};
+
+/// Without the program's name.
+std::vector<std::string> arguments_of(const rank_arguments& what);
+/// None when they are another program's or a user's. Throws internal_error when they begin like
+/// ours and do not go on so.
+std::optional<rank_arguments> read_arguments(int count, const char* const* arguments);
+
+}  // namespace troupe

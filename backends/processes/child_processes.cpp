@@ -1,0 +1,349 @@
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <spawn.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <array>
+#include <boost/asio/executor_work_guard.hpp>
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/posix/stream_descriptor.hpp>
+#include <boost/asio/post.hpp>
+#include <boost/asio/steady_timer.hpp>
+#include <cerrno>
+#include <condition_variable>
+#include <csignal>
+#include <cstring>
+#include <mutex>
+#include <optional>
+#include <set>
+#include <thread>
+
+#include "backends/launcher.hpp"
+#include "backends/processes/arguments.hpp"
+#include "backends/processes/black_box.hpp"
+#include "backends/processes/link_stream.hpp"
+
+// glibc 2.36 forgets to say that these are C's.
+extern "C" {
+#include <sys/pidfd.h>
+}
+
+extern char** environ;
+
+namespace troupe {
+
+namespace asio = boost::asio;
+
+namespace {
+
+// A killed process is reaped at once, unless the kernel holds it back (a disk that does not
+// answer); then it is left to init.
+constexpr auto reaping_limit = std::chrono::seconds{10};
+
+class open_file {
+public:
+  explicit open_file(int number = -1) : number_(number) {}
+  open_file(open_file&& other) noexcept : number_(other.release()) {}
+  open_file& operator=(open_file&&) = delete;
+  ~open_file() {
+    if (number_ >= 0) ::close(number_);
+  }
+  int get() const { return number_; }
+  int release() { return std::exchange(number_, -1); }
+
+private:
+  int number_;
+};
+
+[[noreturn]] void refuse(const std::string& what) {
+  throw user_error(errc::job_failed,
+                   fmt::format("{}: {}; fewer ranks may help", what, std::strerror(errno)));
+}
+
+// A copy that is above all numbers which the child's own descriptors get.
+open_file copy_of(int descriptor, std::size_t others) {
+  const int lowest = first_other_descriptor + static_cast<int>(others);
+  const int copy = ::fcntl(descriptor, F_DUPFD_CLOEXEC, lowest);
+  if (copy < 0) refuse("no descriptor for a rank's process");
+  return open_file{copy};
+}
+
+// What a child begins with: its descriptors and its signals.
+class spawn_plan {
+public:
+  explicit spawn_plan(const std::vector<open_file>& inherited) {
+    ::posix_spawn_file_actions_init(&files_);
+    ::posix_spawn_file_actions_addopen(&files_, STDIN_FILENO, "/dev/null", O_RDONLY, 0);
+    int to = link_descriptor;
+    for (const auto& one : inherited) ::posix_spawn_file_actions_adddup2(&files_, one.get(), to++);
+    ::posix_spawn_file_actions_addclosefrom_np(&files_, to);
+    ::posix_spawnattr_init(&attributes_);
+    sigset_t until_ready;
+    sigemptyset(&until_ready);
+    sigaddset(&until_ready, SIGINT);
+    sigaddset(&until_ready, SIGTERM);
+    ::posix_spawnattr_setsigmask(&attributes_, &until_ready);
+    ::posix_spawnattr_setflags(&attributes_, POSIX_SPAWN_SETSIGMASK);
+  }
+  spawn_plan(const spawn_plan&) = delete;
+  spawn_plan& operator=(const spawn_plan&) = delete;
+  ~spawn_plan() {
+    ::posix_spawn_file_actions_destroy(&files_);
+    ::posix_spawnattr_destroy(&attributes_);
+  }
+
+  // The process, or 0 with `error` set.
+  pid_t start(const std::vector<std::string>& words, int& error) const {
+    std::vector<char*> pointers;
+    for (const auto& word : words) pointers.push_back(const_cast<char*>(word.c_str()));
+    pointers.push_back(nullptr);
+    pid_t pid = 0;
+    // Works after the file was replaced or removed, too.
+    error = ::posix_spawn(&pid, "/proc/self/exe", &files_, &attributes_, pointers.data(), environ);
+    return error == 0 ? pid : 0;
+  }
+
+private:
+  posix_spawn_file_actions_t files_;
+  posix_spawnattr_t attributes_;
+};
+
+std::string own_path() {
+  std::array<char, 4096> path{};
+  const auto size = ::readlink("/proc/self/exe", path.data(), path.size());
+  return size > 0 ? std::string(path.data(), static_cast<std::size_t>(size)) : "troupe";
+}
+
+process_end end_of(const siginfo_t& info) {
+  process_end end;
+  if (info.si_code == CLD_EXITED) {
+    end.clean = info.si_status == 0;
+    end.what.type = "exit";
+    end.what.what = fmt::format("its process ended with exit code {}", info.si_status);
+    return end;
+  }
+  const auto* name = ::sigabbrev_np(info.si_status);
+  end.what.type = "signal";
+  end.what.signal = name ? fmt::format("SIG{}", name) : fmt::format("signal {}", info.si_status);
+  end.what.what = fmt::format("its process was ended by {}", end.what.signal);
+  return end;
+}
+
+class child;
+
+// The loop, its thread, and the processes that live. Children die with the thread that started
+// them (PR_SET_PDEATHSIG), so it is this one, which lives as long as the launcher.
+struct household {
+  asio::io_context loop{1};
+  asio::executor_work_guard<asio::io_context::executor_type> work = asio::make_work_guard(loop);
+  std::mutex guard;
+  std::condition_variable news;
+  std::set<std::shared_ptr<child>> living;
+  std::thread thread;  // started with the first child
+
+  void take(std::shared_ptr<child> one) {
+    const std::lock_guard lock(guard);
+    living.insert(std::move(one));
+    if (!thread.joinable()) thread = std::thread([this] { loop.run(); });
+  }
+  void bury(const std::shared_ptr<child>& one) {
+    const std::lock_guard lock(guard);
+    living.erase(one);
+    news.notify_all();
+  }
+};
+
+class child : public std::enable_shared_from_this<child> {
+public:
+  child(household& house, process_start what, int socket, black_box box,
+        std::vector<open_file> inherited, process_sink sink)
+      : house_(house),
+        what_(std::move(what)),
+        box_(std::move(box)),
+        inherited_(std::move(inherited)),
+        link_(house.loop, socket, {what_.who.job, what_.who.incarnation}),
+        limit_(house.loop),
+        sink_(std::move(sink)) {
+    link_.carry(what_.tensors);
+  }
+
+  link_stream& control() { return link_; }
+
+  void forget_sink() {
+    const std::lock_guard lock(hearing_);
+    sink_ = {};
+  }
+
+  // --- on the loop's thread --------------------------------------------------------------------
+
+  void begin() {
+    int error = 0;
+    pid_ = spawn_plan{inherited_}.start(words(), error);
+    inherited_.clear();
+    if (pid_ == 0) {
+      process_end end;
+      end.what.type = "start_failed";
+      end.what.what = std::strerror(error);
+      return over(std::move(end));
+    }
+    const int watched = ::pidfd_open(pid_, 0);
+    if (watched < 0) return wait_without_watch();
+    watch_.emplace(house_.loop, watched);
+    watch_->async_wait(asio::posix::stream_descriptor::wait_read,
+                       [self = shared_from_this()](const boost::system::error_code& e) {
+                         if (!e) self->reap();
+                       });
+    link_.listen({[self = weak_from_this()](link_message&& m) {
+                    if (const auto alive = self.lock()) alive->deliver(std::move(m));
+                  },
+                  [self = weak_from_this()](const std::string&) {
+                    if (const auto alive = self.lock()) alive->kill_after(alive->what_.detect);
+                  }});
+  }
+
+  void kill_after(std::chrono::nanoseconds grace) {
+    if (!watch_) return;
+    limit_.expires_after(grace);
+    limit_.async_wait([self = shared_from_this()](const boost::system::error_code& e) {
+      if (!e) self->kill();
+    });
+  }
+
+  void kill() {
+    if (watch_) ::pidfd_send_signal(watch_->native_handle(), SIGKILL, nullptr, 0);
+  }
+
+private:
+  std::vector<std::string> words() const {
+    const auto& all = what_.descriptors;
+    auto words = arguments_of({what_.who, ::getpid(), static_cast<int>(all.size())});
+    words.insert(words.begin(), own_path());
+    return words;
+  }
+
+  // A kernel without pidfds: nothing that could be supervised.
+  void wait_without_watch() {
+    process_end end;
+    end.what.type = "start_failed";
+    end.what.what = fmt::format("this kernel does not watch processes: {}", std::strerror(errno));
+    ::kill(pid_, SIGKILL);
+    ::waitpid(pid_, nullptr, 0);
+    over(std::move(end));
+  }
+
+  void reap() {
+    siginfo_t info{};
+    int done = -1;
+    do {
+      done = ::waitid(static_cast<idtype_t>(P_PIDFD), static_cast<id_t>(watch_->native_handle()),
+                      &info, WEXITED);
+    } while (done < 0 && errno == EINTR);
+    link_.drain();
+    process_end end;
+    if (done == 0) {
+      end = end_of(info);
+    } else {
+      end.what.type = "exit";
+      end.what.what = "its process ended; somebody else took its exit code";
+    }
+    const auto last = box_.read();
+    end.what.hook = last.name;
+    end.what.epoch = last.epoch;
+    end.what.step = last.step;
+    over(std::move(end));
+  }
+
+  void over(process_end end) {
+    limit_.cancel();
+    watch_.reset();
+    {
+      const std::lock_guard lock(hearing_);
+      end.what.rank = what_.who.rank;
+      if (sink_.ended) sink_.ended(std::move(end));
+    }
+    house_.bury(shared_from_this());
+  }
+
+  void deliver(link_message what) {
+    const std::lock_guard lock(hearing_);
+    if (sink_.received) sink_.received(std::move(what));
+  }
+
+  household& house_;
+  process_start what_;
+  black_box box_;
+  std::vector<open_file> inherited_;  // until it is started
+  link_stream link_;
+  asio::steady_timer limit_;
+  std::optional<asio::posix::stream_descriptor> watch_;
+  pid_t pid_ = 0;
+  std::mutex hearing_;  // guards the sink: held while it is called
+  process_sink sink_;
+};
+
+class held_child : public rank_process {
+public:
+  held_child(std::shared_ptr<household> house, std::shared_ptr<child> held)
+      : house_(std::move(house)), held_(std::move(held)) {}
+  ~held_child() override {
+    held_->forget_sink();
+    asio::post(house_->loop, [c = held_] { c->kill(); });
+  }
+
+  void send(link_message what) override { held_->control().send(std::move(what)); }
+
+  void release(std::chrono::nanoseconds grace) override {
+    held_->control().close();
+    asio::post(house_->loop, [c = held_, grace] { c->kill_after(grace); });
+  }
+
+private:
+  std::shared_ptr<household> house_;
+  std::shared_ptr<child> held_;
+};
+
+class children : public rank_launcher {
+public:
+  ~children() override {
+    asio::post(house_->loop, [h = house_.get()] {
+      const std::lock_guard lock(h->guard);
+      for (const auto& one : h->living) one->kill();
+    });
+    {
+      std::unique_lock lock(house_->guard);
+      house_->news.wait_for(lock, reaping_limit, [&] { return house_->living.empty(); });
+    }
+    house_->loop.stop();
+    if (house_->thread.joinable()) house_->thread.join();
+  }
+
+  std::unique_ptr<rank_process> start(process_start what, process_sink sink) override {
+    std::array<int, 2> ends{-1, -1};
+    if (::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends.data()) != 0)
+      refuse("no socket for a rank's process");
+    open_file ours{ends[0]};
+    open_file theirs{ends[1]};
+    auto box = black_box::create();
+    const auto others = what.descriptors.size();
+    std::vector<open_file> inherited;
+    inherited.push_back(copy_of(theirs.get(), others));
+    inherited.push_back(copy_of(box.descriptor(), others));
+    for (const auto one : what.descriptors) inherited.push_back(copy_of(one, others));
+    auto born = std::make_shared<child>(*house_, std::move(what), ours.release(), std::move(box),
+                                        std::move(inherited), std::move(sink));
+    house_->take(born);
+    asio::post(house_->loop, [born] { born->begin(); });
+    return std::make_unique<held_child>(house_, std::move(born));
+  }
+
+private:
+  std::shared_ptr<household> house_ = std::make_shared<household>();
+};
+
+}  // namespace
+
+std::shared_ptr<rank_launcher> child_launcher() { return std::make_shared<children>(); }
+
+}  // namespace troupe

@@ -1,0 +1,245 @@
+#include "backends/processes/link_stream.hpp"
+
+#include <fmt/format.h>
+#include <sys/socket.h>
+#include <sys/uio.h>
+#include <boost/asio/local/stream_protocol.hpp>
+#include <boost/asio/post.hpp>
+
+#include <array>
+#include <atomic>
+#include <cerrno>
+#include <cstring>
+#include <deque>
+#include <mutex>
+#include <utility>
+
+namespace troupe {
+
+namespace asio = boost::asio;
+
+namespace {
+
+// One message on its way: what precedes it, its head, its attachments; `sent` bytes are gone.
+struct outgoing {
+  std::vector<std::byte> prefix;
+  packed_message what;
+  keep how = keep::always;
+  std::size_t sent = 0;
+};
+
+// At most so many pieces are handed to the kernel at once.
+constexpr std::size_t pieces_max = 64;
+using pieces = std::array<iovec, pieces_max>;
+
+// Adds what is left of `bytes` when `skip` bytes of the message are gone.
+void add_piece(pieces& into, std::size_t& count, const std::vector<std::byte>& bytes,
+               std::size_t& skip) {
+  const auto gone = std::min(skip, bytes.size());
+  skip -= gone;
+  if (gone == bytes.size() || count == pieces_max) return;
+  into[count++] = {const_cast<std::byte*>(bytes.data()) + gone, bytes.size() - gone};
+}
+
+std::size_t pieces_of(const outgoing& one, pieces& into) {
+  std::size_t count = 0;
+  auto skip = one.sent;
+  add_piece(into, count, one.prefix, skip);
+  add_piece(into, count, one.what.head, skip);
+  for (const auto& bytes : one.what.attachments) add_piece(into, count, *bytes, skip);
+  return count;
+}
+
+}  // namespace
+
+// Lives until the loop has let go of it.
+struct link_stream::block : std::enable_shared_from_this<block> {
+  block(asio::io_context& loop, int fd, link_identity who)
+      : socket(loop, asio::local::stream_protocol{}, fd), incoming(who) {
+    socket.non_blocking(true);
+    queue.push_back({link_greeting(who), {}, keep::always, 0});
+  }
+
+  asio::local::stream_protocol::socket socket;
+  std::atomic<const tensor_bytes*> tensors{nullptr};
+
+  std::mutex sending;  // guards the next five
+  std::deque<outgoing> queue;
+  bool armed = false;    // the loop waits until the socket takes more
+  bool deaf = false;     // the other side does not take anything any more
+  bool closing = false;  // an end is to follow the last message
+  bool shut = false;
+
+  message_assembler incoming;  // the loop's thread only
+  bool over = false;           // the loop's thread only: lost was called, or is not to be
+
+  std::mutex hearing;  // guards the sink: held while it is called
+  link_sink sink;
+
+  // --- sending ---------------------------------------------------------------------------------
+
+  void send(packed_message what, keep how) {
+    const std::lock_guard lock(sending);
+    if (deaf || closing) return;
+    if (how == keep::if_room && queue.size() >= link_queue_limit / 2) return;
+    if (how == keep::newest)
+      std::erase_if(queue, [](const outgoing& x) { return x.how == keep::newest && x.sent == 0; });
+    if (queue.size() >= link_queue_limit) {
+      deaf = true;
+      queue.clear();
+      asio::post(socket.get_executor(), [self = shared_from_this()] {
+        self->lose(fmt::format("the other side does not take what is sent: {} messages wait",
+                               link_queue_limit));
+      });
+      return;
+    }
+    auto prefix = message_prefix(what);
+    queue.push_back({std::move(prefix), std::move(what), how, 0});
+    if (!armed) write_some();
+  }
+
+  void close() {
+    const std::lock_guard lock(sending);
+    closing = true;
+    if (!armed) write_some();
+  }
+
+  // With `sending` held. What the socket does not take now is left to the loop.
+  void write_some() {
+    while (!queue.empty()) {
+      pieces parts{};
+      msghdr message{};
+      message.msg_iov = parts.data();
+      message.msg_iovlen = pieces_of(queue.front(), parts);
+      if (message.msg_iovlen == 0) {
+        queue.pop_front();
+        continue;
+      }
+      const auto sent = ::sendmsg(socket.native_handle(), &message, MSG_DONTWAIT | MSG_NOSIGNAL);
+      if (sent >= 0) {
+        queue.front().sent += static_cast<std::size_t>(sent);
+      } else if (errno == EAGAIN || errno == EWOULDBLOCK) {
+        return arm();
+      } else if (errno != EINTR) {
+        // The other side is gone. Its last words may still be here: whoever hears says so.
+        deaf = true;
+        queue.clear();
+      }
+    }
+    if (closing && !std::exchange(shut, true)) ::shutdown(socket.native_handle(), SHUT_WR);
+  }
+
+  void arm() {
+    armed = true;
+    asio::post(socket.get_executor(), [self = shared_from_this()] {
+      self->socket.async_wait(asio::socket_base::wait_write,
+                              [self](const boost::system::error_code& error) {
+                                const std::lock_guard lock(self->sending);
+                                self->armed = false;
+                                if (!error) self->write_some();
+                              });
+    });
+  }
+
+  // --- hearing, on the loop's thread -----------------------------------------------------------
+
+  void hear() {
+    socket.async_wait(asio::socket_base::wait_read,
+                      [self = shared_from_this()](const boost::system::error_code& error) {
+                        if (error || self->over) return;
+                        // Others on this loop get their turn between two rounds.
+                        constexpr int reads_at_once = 16;
+                        if (self->read(reads_at_once)) self->hear();
+                      });
+  }
+
+  // False when there will be nothing more.
+  bool read(int times) {
+    for (int i = 0; i < times && !over; ++i) {
+      const auto room = incoming.room();
+      const auto size = ::recv(socket.native_handle(), room.data(), room.size(), MSG_DONTWAIT);
+      if (size < 0 && errno == EINTR) continue;
+      if (size < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return true;
+      if (size <= 0) {
+        lose(size == 0 ? link_closed_by_peer : std::strerror(errno));
+        return false;
+      }
+      try {
+        incoming.filled(static_cast<std::size_t>(size));
+        while (auto one = incoming.next())
+          deliver(unpack(one->head, one->attachments, tensors.load()));
+      } catch (const std::exception& error) {
+        lose(error.what());
+        return false;
+      }
+    }
+    return !over;
+  }
+
+  void deliver(link_message what) {
+    const std::lock_guard lock(hearing);
+    if (sink.received) sink.received(std::move(what));
+  }
+
+  void lose(const std::string& why) {
+    if (std::exchange(over, true)) return;
+    {
+      const std::lock_guard lock(sending);
+      // Who has said its last word may still listen.
+      if (why != link_closed_by_peer) {
+        deaf = true;
+        queue.clear();
+      }
+      if (closing) return;
+    }
+    const std::lock_guard lock(hearing);
+    if (sink.lost) sink.lost(why);
+  }
+};
+
+link_stream::link_stream(asio::io_context& loop, int socket, link_identity who)
+    : block_(std::make_shared<block>(loop, socket, who)) {}
+
+link_stream::~link_stream() {
+  {
+    const std::lock_guard lock(block_->hearing);
+    block_->sink = {};
+  }
+  {
+    const std::lock_guard lock(block_->sending);
+    block_->deaf = true;
+    block_->queue.clear();
+  }
+  // Whatever the loop still waits for ends with this.
+  ::shutdown(block_->socket.native_handle(), SHUT_RDWR);
+}
+
+void link_stream::listen(link_sink sink) {
+  {
+    const std::lock_guard lock(block_->hearing);
+    block_->sink = std::move(sink);
+  }
+  {
+    const std::lock_guard lock(block_->sending);
+    if (!block_->armed) block_->write_some();  // the greeting
+  }
+  asio::post(block_->socket.get_executor(), [b = block_] { b->hear(); });
+}
+
+void link_stream::send(link_message what, keep how) {
+  block_->send(pack(what, block_->tensors.load()), how);
+}
+
+void link_stream::close() { block_->close(); }
+
+void link_stream::carry(const tensor_bytes* tensors) { block_->tensors = tensors; }
+
+void link_stream::drain() {
+  while (!block_->over && block_->read(1)) {
+    // EAGAIN ends the reading without a loss: nothing can follow.
+    char probe = 0;
+    if (::recv(block_->socket.native_handle(), &probe, 1, MSG_DONTWAIT | MSG_PEEK) < 0) break;
+  }
+}
+
+}  // namespace troupe

@@ -1,0 +1,73 @@
+// The receiving side of a link's byte stream, without a socket: bytes in, messages out.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "backends/link_codec.hpp"
+#include "messages/ids.hpp"
+
+namespace troupe {
+
+/// Who is at the ends of a link: both say so first, and a link between others is lost.
+struct link_identity {
+  job_id job;
+  incarnation_id incarnation;
+  friend bool operator==(const link_identity&, const link_identity&) = default;
+};
+
+/// Bounds of one message. Memory grows with what has arrived, never with what is announced.
+struct message_bounds {
+  std::uint64_t head = std::uint64_t{64} << 20;
+  std::uint32_t attachments = 1 << 16;
+  std::uint64_t attachment = std::uint64_t{1} << 40;
+};
+
+/// What a stream begins with.
+std::vector<std::byte> link_greeting(const link_identity& who);
+/// What precedes a message's head and attachments.
+std::vector<std::byte> message_prefix(const packed_message& what);
+
+/// Puts messages together. Large attachments are read to where they stay.
+class message_assembler {
+public:
+  explicit message_assembler(link_identity expected, message_bounds bounds = {});
+
+  /// Where the next bytes are to be put; never empty.
+  std::span<std::byte> room();
+  /// The first `size` bytes of room() have been. Throws damaged_message; then it is of no more use.
+  void filled(std::size_t size);
+  /// The next whole message.
+  std::optional<packed_message> next();
+
+private:
+  enum class part : std::uint8_t { greeting, prefix, sizes, head, attachment };
+
+  bool direct() const;
+  void grow();
+  void begin(part what, std::uint64_t size);
+  void take(std::span<const std::byte> bytes);
+  void finish_part();
+  void finish_greeting();
+  void finish_prefix();
+  void finish_sizes();
+  void go_on();
+
+  link_identity expected_;
+  message_bounds bounds_;
+  part now_ = part::greeting;
+  std::uint64_t wanted_ = 0;
+  std::size_t have_ = 0;
+  std::vector<std::byte> bytes_;  // of the part; the first have_ are valid
+  std::vector<std::byte> staging_;
+  std::uint64_t head_size_ = 0;
+  std::vector<std::uint64_t> sizes_;
+  packed_message building_;
+  std::deque<packed_message> whole_;
+};
+
+}  // namespace troupe

@@ -1,0 +1,123 @@
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/prctl.h>
+#include <unistd.h>
+
+#include <boost/asio/executor_work_guard.hpp>
+#include <boost/asio/io_context.hpp>
+#include <charconv>
+#include <csignal>
+#include <cstring>
+#include <string_view>
+
+#include "backends/launcher.hpp"
+#include "backends/processes/arguments.hpp"
+#include "backends/processes/black_box.hpp"
+#include "backends/processes/link_stream.hpp"
+
+namespace troupe {
+
+namespace {
+
+constexpr std::string_view rank_word = "--troupe-rank";
+
+template <class T>
+T number(std::string_view text, T low) {
+  T x{};
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), x);
+  if (error != std::errc{} || end != text.data() + text.size() || x < low)
+    throw internal_error(
+        fmt::format("{} is for the program's own use: \"{}\" is no number of it", rank_word, text));
+  return x;
+}
+
+// Nothing of a rank's process is to outlive the one that started it, however that ends.
+void die_with(int parent) {
+  ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+  if (::getppid() != parent) ::_exit(1);  // it was too late: the parent had died before
+}
+
+// A terminal sends its signals to all processes of the job; the launcher alone acts on them. They
+// are blocked until here, so that one that came earlier is forgotten now.
+void leave_signals_to_parent() {
+  std::signal(SIGINT, SIG_IGN);
+  std::signal(SIGTERM, SIG_IGN);
+  sigset_t both;
+  sigemptyset(&both);
+  sigaddset(&both, SIGINT);
+  sigaddset(&both, SIGTERM);
+  sigprocmask(SIG_UNBLOCK, &both, nullptr);
+}
+
+class side_of_child : public parent_side {
+public:
+  explicit side_of_child(const rank_arguments& what)
+      : who_(what.who),
+        box_(black_box::adopt(black_box_descriptor)),
+        link_(loop_, link_descriptor, {what.who.job, what.who.incarnation}) {
+    for (int i = 0; i < what.descriptors; ++i) others_.push_back(first_other_descriptor + i);
+    // What this process starts itself is not to hold them open.
+    for (int one = link_descriptor; one < first_other_descriptor + what.descriptors; ++one)
+      ::fcntl(one, F_SETFD, FD_CLOEXEC);
+  }
+
+  const rank_start& who() const override { return who_; }
+  troupe::link& control() override { return link_; }
+  const std::vector<int>& descriptors() const override { return others_; }
+  void carry(const tensor_bytes* tensors) override { link_.carry(tensors); }
+  void enter(const hook& what) noexcept override { box_.enter(what); }
+
+  bool serve(std::function<void(link_message&&)> received) override {
+    bool closed = false;
+    const auto keep_running = boost::asio::make_work_guard(loop_);
+    link_.listen({std::move(received), [&](const std::string& why) {
+                    closed = why == link_closed_by_peer;
+                    loop_.stop();
+                  }});
+    loop_.run();
+    return closed;
+  }
+
+private:
+  rank_start who_;
+  black_box box_;
+  std::vector<int> others_;
+  boost::asio::io_context loop_{1};
+  link_stream link_;
+};
+
+}  // namespace
+
+std::vector<std::string> arguments_of(const rank_arguments& what) {
+  return {std::string{rank_word},
+          fmt::format("{}", what.who.rank),
+          fmt::format("{}", what.who.world),
+          fmt::format("{}", what.who.job.value()),
+          fmt::format("{}", what.who.incarnation.value()),
+          fmt::format("{}", what.parent),
+          fmt::format("{}", what.descriptors)};
+}
+
+std::optional<rank_arguments> read_arguments(int count, const char* const* arguments) {
+  constexpr int all = 8;
+  if (count < 2 || arguments[1] != rank_word) return std::nullopt;
+  if (count != all) throw internal_error(fmt::format("{} is for the program's own use", rank_word));
+  rank_arguments what;
+  what.who.rank = number<std::int32_t>(arguments[2], 0);
+  what.who.world = number<std::int32_t>(arguments[3], 1);
+  what.who.job = job_id{number<std::uint64_t>(arguments[4], 0)};
+  what.who.incarnation = incarnation_id{number<std::uint64_t>(arguments[5], 0)};
+  what.parent = number<int>(arguments[6], 1);
+  what.descriptors = number<int>(arguments[7], 0);
+  return what;
+}
+
+std::unique_ptr<parent_side> parent_of(int count, const char* const* arguments) {
+  const auto what = read_arguments(count, arguments);
+  if (!what) return nullptr;
+  die_with(what->parent);
+  leave_signals_to_parent();
+  return std::make_unique<side_of_child>(*what);
+}
+
+}  // namespace troupe

@@ -1,0 +1,145 @@
+"""Ranks as processes: the same weights as threads, a death costs one process and is named, none is left."""
+
+import json
+import os
+import signal
+
+from troupe_program import (Traced, check, check_code, check_equal, check_in, fit, main, metrics_of, result_of,
+                            stop, troupe)
+
+PLACED = ["--placement", "processes"]
+
+
+def process_table():
+    """pid, parent and command line of every process there is."""
+    for name in os.listdir("/proc"):
+        if not name.isdigit():
+            continue
+        try:
+            with open(f"/proc/{name}/stat", encoding="utf-8") as f:
+                parent = int(f.read().rpartition(")")[2].split()[1])
+            with open(f"/proc/{name}/cmdline", encoding="utf-8", errors="replace") as f:
+                yield int(name), parent, f.read().split("\0")
+        except (FileNotFoundError, ProcessLookupError):
+            continue
+
+
+def rank_processes(of_parent=None):
+    program = os.environ["TROUPE_PROGRAM"]
+    return {int(words[2]): pid for pid, parent, words in process_table()
+            if len(words) > 2 and words[1] == "--troupe-rank" and os.path.samefile(words[0], program)
+            and of_parent in (None, parent)}
+
+
+def check_none_left(about=""):
+    """A killed process takes a moment to go."""
+    for _ in range(200_000):
+        left = rank_processes()
+        if not left:
+            return
+        os.sched_yield()
+    check(not left, f"{left} {about}")
+
+
+def digest(run):
+    return result_of(run)["weights_digest"]
+
+
+def story_the_same_weights_as_threads(folder):
+    for ranks in (1, 2, 3):
+        threads = os.path.join(folder, f"threads-{ranks}")
+        check_code(fit(threads, "--ranks", ranks), 0)
+        for by in ("auto", "shm", "tcp"):
+            run = os.path.join(folder, f"{by}-{ranks}")
+            check_code(fit(run, "--ranks", ranks, *PLACED, "--communicator", by), 0)
+            check_equal(digest(run), digest(threads), f"{ranks} ranks by {by}")
+            check_equal(metrics_of(run), metrics_of(threads))
+            for key in ("epochs", "steps", "samples", "metrics", "status", "failure"):
+                check_equal(result_of(run)[key], result_of(threads)[key], key)
+            check(result_of(run)["seconds"]["to_first_step"] > 0, result_of(run))
+    check_none_left()
+
+
+def story_the_trace_is_that_of_threads(folder):
+    heard = {}
+    for placement in ("threads", "processes"):
+        trace = os.path.join(folder, placement + ".jsonl")
+        check_code(fit(os.path.join(folder, placement), "--placement", placement, "--trace-hooks", trace), 0)
+        with open(trace, encoding="utf-8") as f:
+            entries = [json.loads(line) for line in f]
+        heard[placement] = [[e for e in entries if e["rank"] == rank] for rank in (0, 1)]
+    check_equal(heard["processes"], heard["threads"])
+
+
+def story_a_throw_is_reported_with_type_text_and_place(folder):
+    run = os.path.join(folder, "run")
+    ended = check_code(fit(run, *PLACED, "--fault", "throw@rank=1,hook=backward,step=9,what=drill"), 1)
+    failure = result_of(run)["failure"]
+    check_equal([failure[k] for k in ("type", "what", "rank", "hook", "step")],
+                ["troupe::injected_fault", "drill", 1, "backward", 9], ended)
+    check_none_left()
+
+
+def story_a_death_ends_the_run_and_is_named(folder):
+    for kind, name in (("kill", "SIGKILL"), ("abort", "SIGABRT"), ("segv", "SIGSEGV"), ("exit", None)):
+        run = os.path.join(folder, kind)
+        ended = check_code(fit(run, *PLACED, "--fault", f"{kind}@rank=1,hook=backward,step=3"), 1)
+        failure = result_of(run)["failure"]
+        check_equal([failure[k] for k in ("type", "signal", "rank", "hook", "step")],
+                    ["signal" if name else "exit", name, 1, "backward", 3], ended)
+        check_in("rank 1", ended.err)
+    check_none_left()
+
+
+def story_kill_9_from_outside_then_resume(folder):
+    whole, run = os.path.join(folder, "whole"), os.path.join(folder, "run")
+    check_code(fit(whole), 0)
+    traced = Traced(run, *PLACED, "--checkpoint-every-n-steps", "5",
+                    "--fault", "stall@rank=1,hook=on_train_batch_start,step=12,ms=3600000")
+    traced.wait_for("on_train_batch_start", rank=1, step=12)
+    os.kill(rank_processes(traced.pid())[1], signal.SIGKILL)
+    ended = traced.end()
+    check_equal(ended.code, 1, ended)
+    failure = result_of(run)["failure"]
+    check_equal([failure[k] for k in ("type", "signal", "rank", "hook", "step")],
+                ["signal", "SIGKILL", 1, "on_train_batch_start", 12], ended)
+    check_code(fit(run, *PLACED, "--resume", "latest"), 0)
+    check_equal(digest(run), digest(whole))
+    check_none_left()
+
+
+def story_an_interrupt_of_all_processes_stops_at_a_boundary_and_resumes(folder):
+    whole, run = os.path.join(folder, "whole"), os.path.join(folder, "run")
+    check_code(fit(whole), 0)
+    traced = Traced(run, *PLACED, "--fault", "stall@rank=1,hook=on_train_batch_start,step=5,ms=1000")
+    traced.wait_for("on_train_batch_start", rank=1, step=5)
+    # As a terminal does it: to everyone.
+    for pid in rank_processes(traced.pid()).values():
+        os.kill(pid, signal.SIGINT)
+    ended = stop(traced, signal.SIGINT)
+    check_equal(ended.code, 130, ended)
+    check_equal(result_of(run)["status"], "stopped")
+    check_code(fit(run, "--resume", "latest"), 0)
+    check_equal(digest(run), digest(whole), "stopped as processes, resumed as threads")
+    check_none_left()
+
+
+def story_nothing_outlives_a_killed_program(folder):
+    traced = Traced(os.path.join(folder, "run"), *PLACED, "--max-epochs", "1000")
+    traced.wait_for("on_train_batch_start", rank=1, step=5)
+    traced.signal(signal.SIGKILL)
+    traced.end()
+    check_none_left()
+
+
+def story_what_can_not_reach_is_refused(folder):
+    ended = fit(os.path.join(folder, "run"), *PLACED, "--communicator", "inproc")
+    check_equal(ended.code, 6, ended)
+    check_in("auto, shm, tcp", ended.err)
+    names = {c["name"]: c for c in troupe("doctor", "--json").json()["communicators"]}
+    for by in ("inproc", "shm", "tcp"):
+        check(names[by]["available"] and "--placement" in names[by]["why"], names)
+
+
+if __name__ == "__main__":
+    main(globals())

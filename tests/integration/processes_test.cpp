@@ -1,0 +1,287 @@
+// Goal: ranks that are processes of their own run the same jobs to the same ends as threads; a
+// process that dies is the first cause, with its signal and its hook; no process is left.
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <boost/asio/bind_cancellation_slot.hpp>
+#include <boost/asio/cancellation_signal.hpp>
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/post.hpp>
+#include <charconv>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <optional>
+#include <sstream>
+#include <thread>
+
+#include "actors/rank_process.hpp"
+#include "actors/session.hpp"
+#include "tests/support/integer_learner.hpp"
+#include "tests/support/runner.hpp"
+#include "tests/support/temporary_folder.hpp"
+
+#include "tests/support/catch.hpp"
+
+using namespace troupe;
+using namespace troupe::testing;
+namespace asio = boost::asio;
+namespace fs = std::filesystem;
+
+namespace {
+
+// What ranks do, by name: the text of their recipe.
+recipe_ptr recipe_named(const std::string& name) {
+  integer_options options;
+  options.can_wait = true;
+  if (name == "no such recipe") throw user_error(errc::bad_configuration, "there is none: " + name);
+  if (name == "throws")
+    options.at_hook = [](const learner_context& who, const hook& what) {
+      if (who.rank != 1 || !std::holds_alternative<hooks::training_step>(what)) return;
+      if (where(what).step != 2) return;
+      try {
+        throw std::invalid_argument("block 7");
+      } catch (...) {
+        std::throw_with_nested(std::runtime_error("disk full"));
+      }
+    };
+  if (name == "own type")
+    return call_recipe([](rank_context& r) {
+      if (r.rank() == 0) r.add_to_queue(value_user{std::make_shared<const std::any>(1)});
+    });
+  if (name == "descriptors")
+    return call_recipe([](rank_context&) {
+      std::int64_t open = 0;
+      for (const auto& one : fs::directory_iterator("/proc/self/fd")) {
+        std::error_code gone;
+        const auto to = fs::read_symlink(one, gone).string();
+        if (to.find("of-the-parent") != std::string::npos) ++open;
+      }
+      return value{open};
+    });
+  if (name == "endless")
+    return call_recipe([](rank_context& r) {
+      while (!r.interrupted()) std::this_thread::yield();
+    });
+  if (name == "deaf")
+    return call_recipe([](rank_context&) {
+      for (;;) std::this_thread::yield();
+    });
+  return std::make_shared<integer_recipe>(std::move(options));
+}
+
+job processes(const std::string& recipe, std::int32_t ranks, const std::string& by = "auto") {
+  job what;
+  what.options.ranks = ranks;
+  what.options.batch_size = 2;
+  what.options.max_epochs = 2;
+  what.options.placement = "processes";
+  what.options.communicator = by;
+  what.recipe_text = recipe;
+  what.recipe = recipe_named(recipe == "no such recipe" ? "" : recipe);
+  return what;
+}
+
+job_outcome run(job what) {
+  asio::io_context loop;
+  session s{loop.get_executor()};
+  return s.run(std::move(what));
+}
+
+// Children of this process, zombies included.
+std::vector<int> children() {
+  std::vector<int> found;
+  for (const auto& one : fs::directory_iterator("/proc")) {
+    const auto name = one.path().filename().string();
+    int pid = 0;
+    if (std::from_chars(name.data(), name.data() + name.size(), pid).ec != std::errc{}) continue;
+    std::ifstream in{one.path() / "stat"};
+    const std::string all{std::istreambuf_iterator<char>{in}, {}};
+    const auto end = all.rfind(')');
+    if (end == std::string::npos) continue;
+    int parent = 0;
+    char state = 0;
+    std::istringstream{all.substr(end + 1)} >> state >> parent;
+    if (parent == ::getpid()) found.push_back(pid);
+  }
+  return found;
+}
+
+std::vector<std::int64_t> integers_of(const value& v) {
+  std::vector<std::int64_t> out;
+  for (const auto& item : v.get_if<value_list>()->items)
+    out.push_back(*item.get_if<std::int64_t>());
+  return out;
+}
+
+fault_drill drill(fault_drill::kind kind, const std::string& hook) {
+  fault_drill d;
+  d.what = kind;
+  d.rank = 1;
+  d.hook = hook;
+  d.step = 2;
+  return d;
+}
+
+}  // namespace
+
+TEST_CASE("ranks as processes train integers to the formula's weights") {
+  const auto [ranks, by] = GENERATE(table<std::int32_t, std::string>(
+      {{1, "shm"}, {2, "shm"}, {3, "shm"}, {1, "tcp"}, {2, "tcp"}, {3, "tcp"}}));
+  INFO(ranks << " ranks by " << by);
+  const auto what = processes("integers", ranks, by);
+  const auto outcome = run(what);
+  if (!outcome.ok()) FAIL(render(outcome.failed_with->record));
+  CHECK(outcome.status == job_outcome::ending::finished);
+  CHECK(integers_of(outcome.result) ==
+        expected_integers({}, ranks, what.options, outcome.loop.steps));
+  CHECK(outcome.last.contains("train/loss"));
+  CHECK(outcome.figures.seconds_to_first_step > 0);
+  CHECK(outcome.survivors.empty());
+  CHECK(outcome.late.empty());
+  CHECK(children().empty());
+}
+
+TEST_CASE("what a rank throws reaches the caller as a record") {
+  const auto outcome = run(processes("throws", 3));
+  REQUIRE(outcome.failed_with);
+  const auto& f = outcome.failed_with->record;
+  CHECK(f.type == "std::runtime_error");
+  CHECK(f.what == "disk full");
+  REQUIRE(f.causes.size() == 1);
+  CHECK(f.causes[0].what == "block 7");
+  CHECK(f.rank == 1);
+  CHECK(f.hook == "training_step");
+  CHECK(f.step == 2);
+  CHECK_THROWS_AS(outcome.rethrow(), std::runtime_error);
+  CHECK(children().empty());
+}
+
+TEST_CASE("a process that dies is the first cause, with signal, hook and step") {
+  using kind = fault_drill::kind;
+  const auto [how, type, signal] =
+      GENERATE(table<kind, std::string, std::string>({{kind::kill, "signal", "SIGKILL"},
+                                                      {kind::abort, "signal", "SIGABRT"},
+                                                      {kind::segv, "signal", "SIGSEGV"},
+                                                      {kind::exit, "exit", ""}}));
+  INFO(type << " " << signal);
+  auto what = processes("integers", 3);
+  what.options.faults = {drill(how, "backward")};
+  const auto outcome = run(what);
+  REQUIRE(outcome.failed_with);
+  const auto& f = outcome.failed_with->record;
+  CHECK(f.type == type);
+  CHECK(f.signal == signal);
+  CHECK(f.rank == 1);
+  CHECK(f.hook == "backward");
+  CHECK(f.step == 2);
+  CHECK(f.generation == 1);
+  CHECK(outcome.survivors.empty());
+  CHECK(children().empty());
+}
+
+TEST_CASE("a process that is killed while it sets up is named too") {
+  auto what = processes("integers", 2);
+  what.options.faults = {drill(fault_drill::kind::kill, "setup_environment")};
+  what.options.faults.front().step = undefined;
+  const auto outcome = run(what);
+  REQUIRE(outcome.failed_with);
+  CHECK(outcome.failed_with->record.signal == "SIGKILL");
+  CHECK(outcome.failed_with->record.rank == 1);
+  CHECK(children().empty());
+}
+
+TEST_CASE("a recipe that is not to be had fails its rank with the user's error") {
+  const auto outcome = run(processes("no such recipe", 2));
+  REQUIRE(outcome.failed_with);
+  CHECK(outcome.failed_with->record.type == "troupe::user_error");
+  CHECK_THROWS_AS(outcome.rethrow(), user_error);
+}
+
+TEST_CASE("a value of a user's type fails its rank and says why") {
+  auto what = processes("own type", 2);
+  what.purpose = stage::call;
+  const auto outcome = run(what);
+  REQUIRE(outcome.failed_with);
+  CHECK(outcome.failed_with->record.what.find("can not leave its rank's process") !=
+        std::string::npos);
+}
+
+TEST_CASE("a communicator that does not reach so far is refused") {
+  const auto outcome = run(processes("integers", 2, "inproc"));
+  REQUIRE(outcome.failed_with);
+  CHECK(outcome.failed_with->record.what.find("auto, shm, tcp") != std::string::npos);
+}
+
+TEST_CASE("a rank's process inherits no descriptor of the program's") {
+  temporary_folder folder;
+  // Not closed on exec, like those of other libraries.
+  const int open = ::open((folder.path() / "of-the-parent").c_str(), O_CREAT | O_RDWR, 0600);
+  REQUIRE(open >= 0);
+  auto what = processes("descriptors", 1);
+  what.purpose = stage::call;
+  const auto outcome = run(what);
+  ::close(open);
+  if (!outcome.ok()) FAIL(render(outcome.failed_with->record));
+  CHECK(*outcome.result.get_if<std::int64_t>() == 0);
+}
+
+TEST_CASE("a stop ends processes at a step boundary all agree on") {
+  asio::io_context loop;
+  session s{loop.get_executor()};
+  asio::cancellation_signal stop;
+  auto what = processes("integers", 2);
+  what.options.max_epochs = 1'000'000;
+  std::atomic<int> steps{0};
+  what.trace = [&](std::int32_t, const hook& h) {
+    if (std::holds_alternative<hooks::optimizer_step>(h) && ++steps == 20)
+      asio::post(loop, [&] { stop.emit(asio::cancellation_type::partial); });
+  };
+  std::optional<job_outcome> outcome;
+  s.async_fit(what, asio::bind_cancellation_slot(stop.slot(),
+                                                 [&](job_outcome o) { outcome = std::move(o); }));
+  loop.run();
+  REQUIRE(outcome);
+  if (!outcome->ok()) FAIL(render(outcome->failed_with->record));
+  CHECK(outcome->status == job_outcome::ending::stopped);
+  CHECK(integers_of(outcome->result) ==
+        expected_integers({}, 2, what.options, outcome->loop.steps));
+  CHECK(children().empty());
+}
+
+TEST_CASE("a session that goes takes its processes along, even those that hear nothing") {
+  const auto recipe = GENERATE(as<std::string>{}, "endless", "deaf");
+  INFO(recipe);
+  asio::io_context loop;
+  std::optional<job_outcome> outcome;
+  {
+    session s{loop.get_executor()};
+    auto what = processes(recipe, 2);
+    what.purpose = stage::call;
+    std::atomic<int> there{0};
+    what.trace = [&](std::int32_t, const hook& h) {
+      if (std::holds_alternative<hooks::dispatch>(h)) ++there;
+    };
+    s.async_run(what, [&](job_outcome o) { outcome = std::move(o); });
+    while (there < 2) std::this_thread::yield();
+  }
+  loop.run();
+  REQUIRE(outcome);
+  CHECK(outcome->failed_with);
+  while (!children().empty()) std::this_thread::yield();
+}
+
+TEST_CASE("arguments that only look like a rank's are refused") {
+  const std::vector<const char*> none{"program", "fit", "--ranks"};
+  CHECK_FALSE(run_rank_if_child(3, none.data(), {}));
+  const std::vector<const char*> few{"program", "--troupe-rank", "1"};
+  CHECK_THROWS_AS(run_rank_if_child(3, few.data(), {}), internal_error);
+  const std::vector<const char*> odd{"program", "--troupe-rank", "x", "1", "1", "1", "1", "0"};
+  CHECK_THROWS_AS(run_rank_if_child(8, odd.data(), {}), internal_error);
+}
+
+int main(int count, char** arguments) {
+  if (const auto code = run_rank_if_child(count, arguments, {recipe_named, local_ports}))
+    return *code;
+  return run_tests(count, arguments);
+}

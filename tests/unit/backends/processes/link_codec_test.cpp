@@ -1,0 +1,108 @@
+// Goal: every control message comes back as it was, and bytes that are none cost an error.
+#include "backends/link_codec.hpp"
+
+#include <rapidcheck.h>
+
+#include "tests/unit/backends/processes/any_message.hpp"
+
+#include "tests/support/catch.hpp"
+
+using namespace troupe;
+using namespace troupe::testing;
+
+namespace {
+
+bool same(const packed_message& a, const packed_message& b) {
+  if (a.head != b.head || a.attachments.size() != b.attachments.size()) return false;
+  for (std::size_t i = 0; i < a.attachments.size(); ++i)
+    if (*a.attachments[i] != *b.attachments[i]) return false;
+  return true;
+}
+
+link_message again(const link_message& m) {
+  const auto bytes = pack(m, nullptr);
+  return unpack(bytes.head, bytes.attachments, nullptr);
+}
+
+}  // namespace
+
+TEST_CASE("every message comes back as it was") {
+  CHECK(rc::check([](std::uint64_t seed, std::uint8_t kind) {
+    const auto before = any_message(seed, kind);
+    const auto after = again(before);
+    RC_ASSERT(after.index() == before.index());
+    RC_ASSERT(same(pack(after, nullptr), pack(before, nullptr)));
+  }));
+}
+
+TEST_CASE("a brief brings options, text and weights") {
+  for (std::uint64_t seed = 0; seed < 20; ++seed) {
+    const auto before = std::get<rank_brief>(any_message(seed, 0));
+    const auto after = std::get<rank_brief>(again(before));
+    CHECK(after.options == before.options);
+    CHECK(after.recipe == before.recipe);
+    CHECK(after.meets == before.meets);
+    CHECK((after.initial == nullptr) == (before.initial == nullptr));
+    if (before.initial) CHECK(*after.initial->model[0].bytes == *before.initial->model[0].bytes);
+  }
+}
+
+TEST_CASE("errors that end in an exit code are made anew, others leave their record") {
+  const auto back = [](std::exception_ptr error) {
+    auto local = std::make_shared<caught>(caught{describe(error), error});
+    return std::get<rank_failed>(again(rank_failed{{}, local, true}));
+  };
+  const auto user = back(std::make_exception_ptr(user_error(errc::device, "no such device")));
+  try {
+    std::rethrow_exception(user.local->original);
+  } catch (const user_error& e) {
+    CHECK(e.code() == errc::device);
+    CHECK(std::string{e.what()} == "no such device");
+  }
+  const auto internal = back(std::make_exception_ptr(internal_error("broken")));
+  CHECK_THROWS_AS(std::rethrow_exception(internal.local->original), internal_error);
+  const auto other = back(std::make_exception_ptr(std::runtime_error("disk full")));
+  CHECK(other.local->original == nullptr);
+  CHECK(other.local->record.type == "std::runtime_error");
+  CHECK_FALSE(other.gone);  // a rank does not say of itself that it is dead
+}
+
+TEST_CASE("a value of a user's type does not travel, and says so") {
+  const value mine = value_user{std::make_shared<const std::any>(1)};
+  CHECK_THROWS_AS(pack(queue_value{{}, mine}, nullptr), user_error);
+}
+
+TEST_CASE("mutated messages are refused or are messages again") {
+  CHECK(rc::check([](std::uint64_t seed, std::uint8_t kind) {
+    std::mt19937_64 draw{seed};
+    auto bytes = pack(any_message(seed, kind), nullptr);
+    for (int i = 0; i < 8; ++i) {
+      auto damaged = bytes;
+      switch (draw() % 4) {
+        case 0: damaged.head.resize(draw() % damaged.head.size()); break;
+        case 1: damaged.head.push_back(std::byte{0}); break;
+        case 2:
+          if (damaged.attachments.empty()) continue;
+          damaged.attachments.pop_back();
+          break;
+        default: damaged.head[draw() % damaged.head.size()] = static_cast<std::byte>(draw() & 0xff);
+      }
+      try {
+        const auto read = unpack(damaged.head, damaged.attachments, nullptr);
+        RC_ASSERT(same(pack(read, nullptr), damaged));
+      } catch (const damaged_message&) {
+      }
+    }
+  }));
+}
+
+TEST_CASE("nesting is bounded") {
+  failure deep;
+  for (int i = 0; i < 200; ++i) {
+    failure outer;
+    outer.others.push_back(std::move(deep));
+    deep = std::move(outer);
+  }
+  const auto bytes = pack(close_generation{{}, deep}, nullptr);
+  CHECK_THROWS_AS(unpack(bytes.head, bytes.attachments, nullptr), damaged_message);
+}

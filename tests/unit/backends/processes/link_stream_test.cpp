@@ -1,0 +1,184 @@
+// Goal: a link over a socket brings messages in order, keeps its bounds, and says once when it is
+// lost.
+#include "backends/processes/link_stream.hpp"
+
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <array>
+#include <thread>
+
+#include "tests/unit/backends/processes/any_message.hpp"
+
+#include "tests/support/catch.hpp"
+
+using namespace troupe;
+using namespace troupe::testing;
+
+namespace {
+
+const link_identity us{job_id{7}, incarnation_id{9}};
+
+// Two ends on one loop, run by hand.
+struct two_ends {
+  explicit two_ends(link_identity left = us, link_identity right = us) {
+    REQUIRE(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, numbers.data()) == 0);
+    a = std::make_unique<link_stream>(loop, numbers[0], left);
+    b = std::make_unique<link_stream>(loop, numbers[1], right);
+  }
+  void listen() {
+    a->listen({[](link_message&&) {}, [this](const std::string& why) { a_lost.push_back(why); }});
+    b->listen({[this](link_message&& m) { got.push_back(std::move(m)); },
+               [this](const std::string& why) { b_lost.push_back(why); }});
+  }
+  void run_until(const std::function<bool()>& done) {
+    for (int i = 0; i < 100'000 && !done(); ++i) loop.run_one_for(std::chrono::seconds{5});
+    REQUIRE(done());
+  }
+
+  std::array<int, 2> numbers{};
+  boost::asio::io_context loop{1};
+  std::unique_ptr<link_stream> a, b;
+  std::vector<link_message> got;
+  std::vector<std::string> a_lost, b_lost;
+};
+
+step_done step(std::int64_t n) {
+  step_done m;
+  m.at.step = step_id{n};
+  return m;
+}
+std::int64_t step_of(const link_message& m) { return std::get<step_done>(m).at.step.value(); }
+
+}  // namespace
+
+TEST_CASE("messages arrive in order, large ones too, and then the end") {
+  two_ends ends;
+  ends.listen();
+  std::mt19937_64 draw{1};
+  const auto state = any_snapshot(draw, 3'000'000);
+  for (int i = 0; i < 1000; ++i) ends.a->send(step(i));
+  ends.a->send(write_checkpoint{{}, state, true});
+  ends.a->send(step(1000));
+  ends.a->close();
+  ends.run_until([&] { return !ends.b_lost.empty(); });
+  REQUIRE(ends.got.size() == 1002);
+  for (int i = 0; i < 1000; ++i) REQUIRE(step_of(ends.got[static_cast<std::size_t>(i)]) == i);
+  CHECK(*std::get<write_checkpoint>(ends.got[1000]).what->model[0].bytes == *state->model[0].bytes);
+  CHECK(ends.b_lost == std::vector<std::string>{link_closed_by_peer});
+  CHECK(ends.a_lost.empty());
+}
+
+TEST_CASE("what was sent outlives its sender") {
+  two_ends ends;
+  ends.a->listen({});
+  ends.a->send(step(1));
+  ends.a->send(step(2));
+  ends.a.reset();  // its process was killed, say: the loop has not run yet
+  ends.b->listen({[&](link_message&& m) { ends.got.push_back(std::move(m)); },
+                  [&](const std::string& why) { ends.b_lost.push_back(why); }});
+  ends.run_until([&] { return !ends.b_lost.empty(); });
+  REQUIRE(ends.got.size() == 2);
+  CHECK(step_of(ends.got[1]) == 2);
+}
+
+TEST_CASE("all that has arrived is heard at once when the other side is known to be dead") {
+  two_ends ends;
+  ends.a->listen({});
+  for (int i = 0; i < 100; ++i) ends.a->send(step(i));
+  ends.b->listen({[&](link_message&& m) { ends.got.push_back(std::move(m)); }, {}});
+  ends.b->drain();
+  CHECK(ends.got.size() == 100);
+}
+
+TEST_CASE("of checkpoints that wait only the newest goes, progress goes while there is room") {
+  two_ends ends;
+  // Nobody listens: the socket fills up.
+  std::mt19937_64 draw{1};
+  const auto large = any_snapshot(draw, 1'000'000);
+  ends.a->send(write_checkpoint{{}, large, true});
+  for (int i = 0; i < 5; ++i) {
+    auto some = std::make_shared<snapshot>(*large);
+    some->loop.steps = i;
+    ends.a->send(write_checkpoint{{}, some, false}, keep::newest);
+  }
+  const auto many = static_cast<int>(link_queue_limit);
+  for (int i = 0; i < many; ++i) ends.a->send(observed{seen::progress{}}, keep::if_room);
+  ends.a->send(step(1));
+  ends.listen();
+  ends.run_until(
+      [&] { return !ends.got.empty() && std::holds_alternative<step_done>(ends.got.back()); });
+  std::vector<std::int64_t> checkpoints;
+  std::size_t progress = 0;
+  for (const auto& m : ends.got) {
+    if (const auto* c = std::get_if<write_checkpoint>(&m))
+      checkpoints.push_back(c->what->loop.steps);
+    progress += std::holds_alternative<observed>(m) ? 1 : 0;
+  }
+  REQUIRE(checkpoints.size() == 2);
+  CHECK(checkpoints[1] == 4);
+  CHECK(progress > 0);
+  CHECK(progress < link_queue_limit);
+}
+
+TEST_CASE("a side that takes nothing loses the link at its bound") {
+  two_ends ends;
+  ends.a->listen({{}, [&](const std::string& why) { ends.a_lost.push_back(why); }});
+  std::mt19937_64 draw{1};
+  ends.a->send(write_checkpoint{{}, any_snapshot(draw, 1'000'000), true});
+  for (std::size_t i = 0; i < link_queue_limit + 10; ++i) ends.a->send(step(1));
+  ends.run_until([&] { return !ends.a_lost.empty(); });
+  CHECK(ends.a_lost.size() == 1);
+  CHECK(ends.a_lost.front().find("does not take") != std::string::npos);
+}
+
+TEST_CASE("who belongs to another job is not heard") {
+  two_ends ends{us, {job_id{8}, us.incarnation}};
+  ends.listen();
+  ends.a->send(step(1));
+  ends.run_until([&] { return !ends.b_lost.empty(); });
+  CHECK(ends.got.empty());
+  CHECK(ends.b_lost.front().find("another job") != std::string::npos);
+}
+
+TEST_CASE("bytes that are no message lose the link") {
+  std::array<int, 2> numbers{};
+  REQUIRE(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, numbers.data()) == 0);
+  boost::asio::io_context loop{1};
+  link_stream hearing{loop, numbers[0], us};
+  std::vector<std::string> lost;
+  hearing.listen({{}, [&](const std::string& why) { lost.push_back(why); }});
+  auto bytes = link_greeting(us);
+  bytes.resize(bytes.size() + 100, std::byte{0x55});
+  REQUIRE(::write(numbers[1], bytes.data(), bytes.size()) == static_cast<ssize_t>(bytes.size()));
+  for (int i = 0; i < 100 && lost.empty(); ++i) loop.run_one_for(std::chrono::seconds{5});
+  REQUIRE(lost.size() == 1);
+  CHECK(lost.front().find("mark") != std::string::npos);
+  ::close(numbers[1]);
+}
+
+TEST_CASE("both sides send from several threads") {
+  two_ends ends;
+  ends.listen();
+  constexpr int each = 2000;
+  std::thread loop([&] { ends.loop.run(); });
+  {
+    const auto sender = [&](std::int64_t from) {
+      for (int i = 0; i < each; ++i) ends.a->send(step(from + i));
+    };
+    std::thread one(sender, 0), two(sender, 10'000);
+    one.join();
+    two.join();
+    ends.a->close();
+  }
+  // The loop has nothing left to do once b has heard the end and a hears b's.
+  ends.b->close();
+  loop.join();
+  CHECK(ends.got.size() == 2 * each);
+  std::int64_t first = -1, second = 9'999;
+  for (const auto& m : ends.got) {
+    auto& last = step_of(m) < 10'000 ? first : second;
+    REQUIRE(step_of(m) == last + 1);
+    last = step_of(m);
+  }
+}
