@@ -122,6 +122,7 @@ void group::open(MPI_Comm world) {
 }
 
 void group::pump(const operations& arithmetic) {
+  arithmetic_ = &arithmetic;
   if (begun_ && !open_) {
     int done = 0;
     MPI_Test(&opening_, &done, MPI_STATUS_IGNORE);
@@ -137,12 +138,10 @@ void group::pump(const operations& arithmetic) {
   const auto now = steady_clock::now();
   const bool look = now - checked_ > std::chrono::milliseconds{1};
   if (look) checked_ = now;
-  for (auto& [name, at] : channels_) {
-    if (look && !aborted()) check_deadlines(at);
-    if (open_) start_ready(name, at, arithmetic);
-    finish_started(at);
-  }
+  if (look && !aborted())
+    for (auto& [name, at] : channels_) check_deadlines(at);
   if (!open_) return;
+  advance();
   if (aborted() && !told_) {
     note end{.kind = note_kind::abort};
     put_text(end, why());
@@ -155,6 +154,14 @@ void group::pump(const operations& arithmetic) {
     MPI_Test(&one.request, &done, MPI_STATUS_IGNORE);
     return done != 0;
   });
+}
+
+// What all have arrived at begins, and is done if it is small, before an end that came behind it.
+void group::advance() {
+  for (auto& [name, at] : channels_) {
+    start_ready(name, at);
+    finish_started(at);
+  }
 }
 
 void group::tell(const note& what, std::int32_t to) {
@@ -192,6 +199,7 @@ void group::hear(const note& what) {
       return;
     case note_kind::call: return hear_call(what);
     case note_kind::mismatch:
+      advance();
       told_ = true;
       remember({what.channel, what.number, text_of(what)});
       return abort(text_of(what));
@@ -279,7 +287,7 @@ void group::take(std::uint64_t name, const std::shared_ptr<task>& what) {
   check_departed(at);
 }
 
-void group::start_ready(std::uint64_t name, channel& at, const operations& arithmetic) {
+void group::start_ready(std::uint64_t name, channel& at) {
   while (at.arrived.complete(at.begun)) {
     const auto found = std::find_if(at.queue.begin(), at.queue.end(),
                                     [&](const auto& one) { return one->number == at.begun; });
@@ -297,7 +305,7 @@ void group::start_ready(std::uint64_t name, channel& at, const operations& arith
       }
     }
     if (what.what.call.what == collective::decide) what.verdict.store(at.arrived.verdict(at.begun));
-    what.start({comm_, &at.arrived.members(), at.member, tag_of(name, at.begun)}, arithmetic,
+    what.start({comm_, &at.arrived.members(), at.member, tag_of(name, at.begun)}, *arithmetic_,
                aside);
     ++at.begun;
   }
@@ -352,7 +360,9 @@ void group::say_goodbye() {
     const std::lock_guard hold{mutex_};
     if (!inbox_.empty()) return;
   }
-  tell_others({.kind = note_kind::bye});
+  note bye{.kind = note_kind::bye};
+  if (aborted()) put_text(bye, why());
+  tell_others(bye);
   left_ = true;
 }
 

@@ -81,7 +81,8 @@ private:
   void take(std::uint64_t name, const std::shared_ptr<task>& what);
   channel& channel_of(std::uint64_t name);
   void arrive(std::uint64_t name, channel& at, std::size_t member, const note& what);
-  void start_ready(std::uint64_t name, channel& at, const operations& arithmetic);
+  void advance();
+  void start_ready(std::uint64_t name, channel& at);
   void finish_started(channel& at);
   void check_deadlines(channel& at);
   void check_departed(channel& at);
@@ -103,6 +104,7 @@ private:
   std::atomic<std::int32_t> in_flight_{0};
   std::atomic<std::int32_t> touching_{0};
 
+  const operations* arithmetic_ = nullptr;
   MPI_Comm comm_ = MPI_COMM_NULL;
   MPI_Request opening_ = MPI_REQUEST_NULL;
   bool begun_ = false;

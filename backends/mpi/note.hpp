@@ -18,7 +18,7 @@ enum class note_kind : std::uint8_t {
   call,      ///< the sender has submitted an operation
   abort,     ///< the sender's group has ended: text says why
   mismatch,  ///< the same, found at operation `number` of `channel`
-  bye,       ///< the sender's handle is gone; nothing follows
+  bye,       ///< the sender's handle is gone, nothing follows: text says why its group had ended
 };
 
 /// One size for all, so that a receiver is posted before the sender is known. As bytes between

@@ -1,0 +1,88 @@
+// All groups of one backend, and the thread that watches them.
+#pragma once
+
+#include "backends/nccl/channel.hpp"
+
+#include <condition_variable>
+#include <map>
+#include <thread>
+
+namespace troupe::nccl {
+
+/// One generation on one rank. Lanes submit, abort and close; the watcher steps. Thread-safe.
+class group {
+public:
+  group(std::shared_ptr<const library> functions, std::shared_ptr<communicator> control,
+        int device);
+
+  communicator& control() { return *control_; }
+  int device() const { return device_; }
+
+  /// By the owning lane only. Throws internal_error when too many are in flight.
+  std::shared_ptr<operation> submit(const subgroup& among, std::vector<std::int32_t> members,
+                                    collective_call call, const void* in, void* out);
+  /// Ends the operation if its group has ended.
+  void settle(operation& what) const;
+  void abort(std::string_view why) noexcept;
+  bool aborted() const noexcept { return aborted_.load() || control_->aborted(); }
+  bool quiescent() const noexcept;
+  std::string why() const;
+  void close();
+
+  // By the watcher.
+
+  /// True while something is under way.
+  bool step();
+  /// Closed, and nothing of it is left on the GPU.
+  bool over() const { return over_; }
+
+private:
+  channel& channel_of(const subgroup& among, const std::vector<std::int32_t>& members);
+  bool step_channels();
+  void end_all();
+  void step_closed();
+
+  const std::shared_ptr<const library> functions_;
+  const std::shared_ptr<communicator> control_;
+  const int device_;
+  mutable std::mutex mutex_;  // of the reason and of the list of channels
+  std::string why_;
+  std::vector<std::shared_ptr<channel>> channels_;
+  std::vector<std::weak_ptr<operation>> flying_;
+  std::atomic<bool> aborted_{false};
+  std::atomic<bool> ended_{false};  // by the watcher, after an abort
+  std::atomic<bool> quiet_{false};  // and nothing runs on the GPU any more
+  std::atomic<bool> closed_{false};
+  std::atomic<int> in_flight_{0};
+  bool over_ = false;
+};
+
+/// Thread-safe.
+class hub {
+public:
+  hub();
+  /// Ends the watcher, whatever it watches.
+  ~hub();
+  hub(const hub&) = delete;
+  hub& operator=(const hub&) = delete;
+
+  void add(std::shared_ptr<group> fresh);
+  /// There is something new to do.
+  void knock() noexcept;
+  /// Waits until the watcher has been round, or for a moment.
+  void wait_turn();
+
+private:
+  void run();
+
+  std::mutex mutex_;
+  std::condition_variable rung_;
+  std::condition_variable turned_;
+  bool knocked_ = false;
+  std::uint64_t turns_ = 0;
+  bool ending_ = false;
+  std::vector<std::shared_ptr<group>> groups_;
+  std::thread thread_;
+};
+
+}  // namespace troupe::nccl

@@ -1,0 +1,43 @@
+#!/usr/bin/env bash
+# Measures Troupe beside its peers on this machine: the bare loop over memory, Gloo (through Python's
+# torch.distributed), Open MPI, Python's DDP and Lightning. Installs what is missing, builds, prints tables of ratios.
+#
+#   bash tests/bench.sh [--quick] [RESULTS.jsonl]
+#
+# Five rounds in turn (--quick: two, fewer sizes); every measurement becomes a line of the results' file, which is
+# build/bench.jsonl if none is named.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+
+quick=()
+results=build/bench.jsonl
+for argument in "$@"; do
+  case $argument in
+    --quick) quick=(--quick) ;;
+    -*) echo "bench: unknown flag $argument; there is --quick" >&2; exit 2 ;;
+    *) results=$argument ;;
+  esac
+done
+
+bash apps/setup.sh
+ninja -C build troupe >&2
+
+# Lightning in an environment of its own that sees the build's PyTorch.
+lightning=lightning==2.6.6
+peers=build/peers
+oracle=build/venv/bin/python3
+if [[ -n ${TROUPE_TORCH:-} ]]; then
+  oracle=$TROUPE_TORCH/../../../../bin/python3
+fi
+if [[ ! -e $peers/installed || $(<$peers/installed) != "$lightning" ]]; then
+  echo "bench: installing $lightning from PyPI into $peers" >&2
+  "$oracle" -m venv --clear $peers
+  "$oracle" -c 'import sysconfig; print(sysconfig.get_path("purelib"))' \
+    >"$($peers/bin/python3 -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/torch_of_the_build.pth"
+  $peers/bin/python3 -m pip install --quiet --no-input --disable-pip-version-check "$lightning" >&2
+  echo "$lightning" >$peers/installed
+fi
+mpicc -O2 -o $peers/mpi_all_reduce tests/benchmarks/peers/mpi_all_reduce.c
+
+exec $peers/bin/python3 -B tests/benchmarks/side_by_side.py --troupe build/bin/troupe --python $peers/bin/python3 \
+  --mpi-program $peers/mpi_all_reduce --results "$results" "${quick[@]}"
