@@ -71,6 +71,7 @@ void rank_state::start() {
   context.options = setup.what->options;
   context.purpose = setup.what->purpose;
   context.initial = setup.what->initial;
+  context.now = setup.world.now;
   lane_sink sink;
   const auto me = caf::actor_cast<rank_actor>(self);
   sink.answered = [me](ran&& what) {
@@ -178,6 +179,7 @@ void rank_state::measure(const ran& what) {
   if (train && last_was_train && steps >= warm_up_steps) {
     figures.seconds_training += seconds(now - last_train_end);
     figures.samples_training += what.outcome.samples;
+    figures.seconds_waiting += seconds(what.outcome.waited);
   }
   last_was_train = train;
   last_train_end = now;

@@ -202,6 +202,9 @@ void supervisor_state::finished(const rank_finished& m) {
     outcome.weights = m.state;
     outcome.figures = m.figures;
   }
+  outcome.waiting_shares.resize(incarnations.size());
+  for (std::size_t r = 0; r < incarnations.size(); ++r)
+    if (m.at.incarnation == incarnations[r]) outcome.waiting_shares[r] = m.figures.waiting_share();
   feed(supervision::finished{m.at, m.loop, m.why});
 }
 

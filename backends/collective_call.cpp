@@ -21,6 +21,7 @@ std::string_view name_of(collective what) {
     case collective::reduce_scatter: return "reduce_scatter";
     case collective::barrier: return "barrier";
     case collective::decide: return "decide";
+    case collective::work_together: return "work_together";
   }
   return "unknown";
 }
@@ -90,6 +91,8 @@ std::string describe(const collective_call& call) {
       return fmt::format("{}({}, {}, {} each)", name, to_string(call.operation), type, call.count);
     case collective::barrier: return fmt::format("{} \"{}\"", name, call.label);
     case collective::decide: return fmt::format("{}({})", name, call.all ? "all" : "any");
+    case collective::work_together:
+      return fmt::format("{} \"{}\" ({} pieces)", name, call.label, call.count);
   }
   return std::string{name};
 }

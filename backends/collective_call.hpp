@@ -20,7 +20,8 @@ enum class collective : std::uint8_t {
   all_gather,
   reduce_scatter,
   barrier,
-  decide
+  decide,
+  work_together
 };
 
 /// The fingerprint of one operation. What an operation has no use for keeps its default.
@@ -28,16 +29,17 @@ struct collective_call {
   collective what = collective::barrier;
   dtype type = dtype::u8;
   reduction operation = reduction::sum;
-  std::uint64_t count = 0;  ///< elements; of one piece in all_gather and reduce_scatter
+  std::uint64_t count = 0;  ///< elements; of one piece in all_gather and reduce_scatter;
+                            ///< the pieces of work_together
   std::int32_t root = -1;   ///< broadcast only
   bool all = true;          ///< decide only: all must say yes, else any
-  std::string label;        ///< barrier only
+  std::string label;        ///< barrier and work_together only
 
   friend bool operator==(const collective_call&, const collective_call&) = default;
 };
 
 /// `all_reduce(sum, float32, 10)`, `broadcast(float32, 10 from 0)`, `all_gather(float32, 10 each)`,
-/// `barrier "x"`, `decide(all)`.
+/// `barrier "x"`, `decide(all)`, `work_together "x" (10 pieces)`.
 std::string describe(const collective_call& call);
 
 /// One rank's call in a text about several.

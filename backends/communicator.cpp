@@ -49,4 +49,10 @@ std::string_view to_string(reduction operation) {
   return "unknown";
 }
 
+work_ptr communicator::work_together(std::string_view label, const void*, std::size_t,
+                                     shared_body) {
+  throw internal_error("work_together \"" + std::string{label} + "\": the ranks of " +
+                       std::string{name()} + " share no memory");
+}
+
 }  // namespace troupe

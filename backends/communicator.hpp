@@ -121,6 +121,19 @@ public:
   /// Waits for the agreement: true if all (or any) members said yes.
   virtual bool decide(bool yes, bool all, const subgroup& among = {}) = 0;
 
+  /// True if the ranks share an address space, so that one may work in another's memory.
+  virtual bool shares_memory() const { return false; }
+  /// Where memory is shared: a piece of work on all ranks' memory at once. `mine` points to
+  /// whatever the ranks agreed on. When all have arrived, member 0's `body` is called once for each
+  /// of `pieces` pieces, by any of the ranks' threads, several at once and in no order, with
+  /// everybody's pointers. Memory is released as by the other operations: quiescent means that
+  /// nobody is inside of a body. What a body throws aborts the group. All bring the same `pieces`
+  /// and `label`. Throws internal_error where memory is not shared.
+  using shared_body = std::function<void(std::span<const void* const> everybodys,
+                                         std::size_t piece)>;
+  virtual work_ptr work_together(std::string_view label, const void* mine, std::size_t pieces,
+                                 shared_body body);
+
   /// True while the owning lane waits for its peers in here: a hook that waits is not a hook that
   /// hangs.
   virtual bool waiting() const noexcept = 0;

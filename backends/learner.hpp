@@ -7,6 +7,7 @@
 #include "messages/options.hpp"
 
 #include <atomic>
+#include <chrono>
 #include <functional>
 #include <memory>
 
@@ -37,6 +38,9 @@ struct learner_context {
   troupe::stage purpose = stage::train;
   /// Weights to start with, before the first broadcast; null: the module's own.
   snapshot_ptr initial;
+  /// The monotonic clock of the world; null: the machine's. For measurements, never for decisions
+  /// that change a result.
+  std::function<std::chrono::nanoseconds()> now;
   /// The lane's attention word; long loops of a learner's own may look at it.
   const std::atomic<attention>* attention_word = nullptr;
 };

@@ -85,6 +85,11 @@ struct run_figures {
   double seconds_to_first_step = 0;   ///< since the rank's actor began
   double seconds_training = 0;        ///< training only, after the first two steps
   std::int64_t samples_training = 0;  ///< of all ranks, in those seconds
+  double seconds_waiting = 0;         ///< of those, the lane's in collectives
+  /// The share of a step spent waiting for communication; 0 when nothing was measured.
+  double waiting_share() const {
+    return seconds_training > 0 ? seconds_waiting / seconds_training : 0;
+  }
 };
 /// The rank's fit machine has ended orderly. Rank 0 brings its last snapshot.
 struct rank_finished {
@@ -229,6 +234,7 @@ struct job_outcome {
   std::vector<failure> late;  ///< failures after the run's end: teardown, checkpoint, observers
   std::shared_ptr<const caught> failed_with;  ///< null unless failed
   run_figures figures;                        ///< rank 0's
+  std::vector<double> waiting_shares;         ///< of those ranks that finished, by rank
 
   bool ok() const { return status != ending::failed; }
   /// Throws the original exception of the first cause, with its own type. Does nothing when ok().

@@ -14,6 +14,7 @@ void hook_outcome::merge(hook_outcome&& later) {
   if (later.snapshot) snapshot = std::move(later.snapshot);
   std::move(later.queued.begin(), later.queued.end(), std::back_inserter(queued));
   samples += later.samples;
+  waited += later.waited;
 }
 
 }  // namespace troupe

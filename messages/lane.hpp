@@ -6,6 +6,7 @@
 #include "messages/hooks.hpp"
 #include "messages/snapshot.hpp"
 
+#include <chrono>
 #include <memory>
 #include <optional>
 #include <vector>
@@ -62,6 +63,7 @@ struct hook_outcome {
   snapshot_ptr snapshot;                      ///< save_checkpoint
   std::vector<value> queued;                  ///< add_to_queue, first in first out
   std::int64_t samples = 0;                   ///< consumed by finished steps of this run, all ranks
+  std::chrono::nanoseconds waited{0};         ///< the lane, in collectives of training
 
   /// Adds what a later hook brought: later values win, lists grow, a stop stays.
   void merge(hook_outcome&& later);

@@ -62,6 +62,31 @@ struct fault_drill {
   friend bool operator==(const fault_drill&, const fault_drill&) = default;
 };
 
+/// How data-parallel ranks exchange gradients, in words that users of DDP know (keys `strategy.*`).
+/// None of it changes a bit of the result but `comm_hook`. Gradients are always views of buckets.
+struct gradient_options {
+  /// MiB of a bucket. Unset: from the latency and bandwidth measured behind the first step.
+  std::optional<double> bucket_cap_mb;
+  /// Buckets leave while backward runs. False: behind it, for modules that run several in one hook.
+  bool overlap = true;
+  /// Walks the graph before each backward, so that parameters without a gradient hold up no bucket.
+  /// They may be unused without it, too: then their buckets leave behind backward.
+  bool find_unused_parameters = false;
+  /// Each backward uses the same parameters equally often: what the first one shows is known of all
+  /// others, without a walk. A step that differs is an error.
+  bool static_graph = false;
+  /// What sums a bucket: allreduce, f16_compress, bf16_compress, or noop (nothing travels: ranks
+  /// drift apart; only to measure what the exchange costs).
+  std::string comm_hook = "allreduce";
+  /// Sum, clip and update in one pass over memory, optimizer state held once per process. Unset:
+  /// where that is possible and the module does not look at gradients (see
+  /// backends/torch/fused_step.hpp).
+  std::optional<bool> fused_step;
+  /// Buffers become rank 0's behind each step.
+  bool broadcast_buffers = true;
+  friend bool operator==(const gradient_options&, const gradient_options&) = default;
+};
+
 /// The trainer's options. Every field has a flag and a TOML key of the same name.
 struct trainer_options {
   std::int32_t ranks = 2;
@@ -83,6 +108,7 @@ struct trainer_options {
   std::uint64_t seed = 0;
   std::string precision = "32-true";
   std::string strategy = "auto";  ///< single_device, data_parallel; auto: by ranks
+  gradient_options gradients;
   std::string communicator = "auto";
   /// Where ranks live: `threads` of this process, or `processes` of their own on this host, each of
   /// which runs this program again (actors/rank_process.hpp).

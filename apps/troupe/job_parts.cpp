@@ -51,6 +51,16 @@ void read_policies(const settings& s, trainer_options& o) {
   o.time.hook_limit = duration_of(s, "time.hook_limit_seconds");
 }
 
+gradient_options gradients_of(const settings& s) {
+  return {.bucket_cap_mb = s.find<double>("strategy.bucket_cap_mb"),
+          .overlap = s.flag("strategy.overlap"),
+          .find_unused_parameters = s.flag("strategy.find_unused_parameters"),
+          .static_graph = s.flag("strategy.static_graph"),
+          .comm_hook = s.text("strategy.comm_hook"),
+          .fused_step = s.find<bool>("strategy.fused_step"),
+          .broadcast_buffers = s.flag("strategy.broadcast_buffers")};
+}
+
 // Weights with the model's keys, as a rank's first state.
 snapshot_ptr read_weights(const std::string& path) {
   auto weights = std::make_shared<snapshot>();
@@ -86,7 +96,8 @@ trainer_options options_of(const settings& s) {
       s.text("gradient_clip_algorithm") == "norm" ? algorithm::norm : algorithm::value;
   o.seed = static_cast<std::uint64_t>(s.integer("seed"));
   o.precision = s.text("precision");
-  o.strategy = s.text("strategy");
+  o.strategy = s.text("strategy.name");
+  o.gradients = gradients_of(s);
   o.communicator = s.text("communicator");
   o.placement = s.text("placement");
   o.fine = s.flag("fine");

@@ -31,6 +31,7 @@ run_result result_of(const job_outcome& outcome, std::int32_t ranks) {
   if (outcome.figures.seconds_training > 0)
     result.samples_per_second =
         static_cast<double>(outcome.figures.samples_training) / outcome.figures.seconds_training;
+  if (result.samples_per_second > 0) result.waiting_shares = outcome.waiting_shares;
   if (outcome.status == job_outcome::ending::failed && outcome.failed_with)
     result.failed_with = outcome.failed_with->record;
   return result;
@@ -68,6 +69,8 @@ std::string result_text(const run_result& what) {
       {"seconds",
        {{"to_first_step", positive(what.seconds_to_first_step)}, {"total", what.seconds_total}}},
       {"samples_per_second", positive(what.samples_per_second)},
+      {"waiting_share", what.waiting_shares.empty() ? ordered_json(nullptr)
+                                                    : ordered_json(what.waiting_shares)},
       {"failure", what.failed_with ? as_json(*what.failed_with) : ordered_json(nullptr)},
   };
   return object.dump(-1, ' ', false, ordered_json::error_handler_t::replace);

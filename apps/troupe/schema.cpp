@@ -42,8 +42,6 @@ void add_job(schema& s, const trainer_options& d) {
   add(s, "communicator", kind::choice, d.communicator, "--communicator",
       "engine of the collectives; auto: by placement",
       {"auto", "inproc", "shm", "tcp", "hier", "nccl", "mpi"});
-  add(s, "strategy", kind::choice, d.strategy, "--strategy",
-      "what a rank does at each hook; auto: by ranks", {"auto", "single_device", "data_parallel"});
   add(s, "accelerator", kind::choice, "auto", "--accelerator", "where tensors live; auto: cpu",
       {"auto", "cpu", "cuda", "lazy"});
   add(s, "devices", kind::devices, "auto", "--devices",
@@ -160,6 +158,30 @@ void add_learning(schema& s, const schema_names& names) {
   number("optimizer.weight_decay", 0, "--weight-decay", "of the optimizer");
 }
 
+void add_strategy(schema& s, const trainer_options& d) {
+  const auto& g = d.gradients;
+  add(s, "strategy.name", kind::choice, d.strategy, "--strategy",
+      "what a rank does at each hook; auto: by ranks", {"auto", "single_device", "data_parallel"});
+  auto& cap = add(s, "strategy.bucket_cap_mb", kind::number, unset, "",
+                  "MiB of gradients that travel together; by default as measured in the first step");
+  cap.low = 0;
+  cap.low_excluded = true;
+  cap.high = 1 << 16;
+  add(s, "strategy.overlap", kind::boolean, g.overlap, "",
+      "gradients travel while backward runs, not behind it");
+  add(s, "strategy.find_unused_parameters", kind::boolean, g.find_unused_parameters, "",
+      "look for parameters without a gradient before each backward, so that none waits for them");
+  add(s, "strategy.static_graph", kind::boolean, g.static_graph, "",
+      "every backward uses the same parameters equally often");
+  add(s, "strategy.comm_hook", kind::choice, g.comm_hook, "",
+      "what sums gradients; noop sums nothing, to measure what the exchange costs",
+      {"allreduce", "f16_compress", "bf16_compress", "noop"});
+  add(s, "strategy.fused_step", kind::boolean, unset, "",
+      "sum, clip and update in one pass (ranks as threads); by default where it is possible");
+  add(s, "strategy.broadcast_buffers", kind::boolean, g.broadcast_buffers, "",
+      "buffers become rank 0's behind each step");
+}
+
 void add_policies(schema& s, const trainer_options& d) {
   const words directions{"min", "max"};
   const auto& c = d.checkpoint;
@@ -236,6 +258,7 @@ schema make_schema(const schema_names& names) {
   add_limits(all, defaults);
   add_call(all);
   add_learning(all, names);
+  add_strategy(all, defaults);
   add_policies(all, defaults);
   add_time(all, defaults);
   return all;

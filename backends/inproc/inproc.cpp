@@ -120,6 +120,15 @@ public:
     with.call.label = label;
     return submit(channel_of(among), std::move(with), deadline);
   }
+  bool shares_memory() const override { return true; }
+  work_ptr work_together(std::string_view label, const void* mine, std::size_t pieces,
+                         shared_body body) override {
+    seat with{.call = {.what = collective::work_together, .count = pieces}, .in = mine};
+    with.call.label = label;
+    if (who_.world == 1) return work_alone(mine, pieces, body);
+    with.body = std::move(body);
+    return submit(world_, std::move(with));
+  }
   bool decide(bool yes, bool all, const subgroup& among) override {
     const auto& in = channel_of(among);
     if (in->members.size() == 1) {
@@ -143,6 +152,7 @@ private:
   work_ptr submit(const std::shared_ptr<inproc::channel>& in, seat with,
                   std::chrono::nanoseconds deadline = {});
   work_ptr submit_alone(const seat& with);
+  work_ptr work_alone(const void* mine, std::size_t pieces, const shared_body& body);
 
   const std::shared_ptr<inproc_backend::hub> hub_;
   const group_description who_;
@@ -172,6 +182,15 @@ work_ptr inproc_communicator::submit_alone(const seat& with) {
   if (aborted()) return inproc::ended({work_status::aborted, group_->why(), {}});
   if (with.in != with.out && with.call.count > 0)
     std::memcpy(with.out, with.in, with.call.count * size_of(with.call.type));
+  return done_;
+}
+
+work_ptr inproc_communicator::work_alone(const void* mine, std::size_t pieces,
+                                         const shared_body& body) {
+  for (std::size_t piece = 0; piece < pieces; ++piece) {
+    if (aborted()) return inproc::ended({work_status::aborted, group_->why(), {}});
+    body({&mine, 1}, piece);
+  }
   return done_;
 }
 

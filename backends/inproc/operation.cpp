@@ -60,6 +60,10 @@ void operation::cut(std::size_t root_member) {
     verdict_ = call.all ? std::all_of(seats_.begin(), seats_.end(), says_yes)
                         : std::any_of(seats_.begin(), seats_.end(), says_yes);
   }
+  if (call.what == collective::work_together) {
+    slices_ = slices{call.count, 1, 1, 1, slice_work};  // a slice is a piece
+    open_.store(true, std::memory_order_release);
+  }
   if (!whole && !pieces) return;
   const auto touched = members + (pieces ? 1 : 0);
   slices_ = slices{pieces ? members : 1, call.count, size_of(call.type), touched, slice_work};
@@ -93,6 +97,7 @@ bool operation::work_off(const std::atomic<bool>& stop, std::size_t member) {
 
 void operation::run(const slice& what) const {
   const auto& call = seats_[0].call;
+  if (call.what == collective::work_together) return call_body(what.piece);
   const auto element = size_of(call.type);
   const auto piece_bytes = call.count * element;
   const auto offset = what.piece * piece_bytes + what.first * element;
@@ -100,6 +105,12 @@ void operation::run(const slice& what) const {
     reduce(what, offset);
   else
     copy(what, offset, piece_bytes);
+}
+
+void operation::call_body(std::size_t piece) const {
+  pointers<const void*> everybodys{seats_.size()};
+  for (std::size_t i = 0; i < seats_.size(); ++i) everybodys[i] = seats_[i].in;
+  seats_[0].body(everybodys.view(), piece);
 }
 
 void operation::reduce(const slice& what, std::size_t offset) const {

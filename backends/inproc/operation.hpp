@@ -18,6 +18,7 @@ struct seat {
   const void* in = nullptr;  ///< all_reduce, broadcast: the same as `out`
   void* out = nullptr;
   bool yes = false;
+  communicator::shared_body body;  ///< work_together only
 };
 
 /// Everything but the atomics is guarded by the channel's mutex until the last member has arrived,
@@ -65,6 +66,7 @@ private:
   }
 
   void run(const slice& what) const;
+  void call_body(std::size_t piece) const;
   void reduce(const slice& what, std::size_t offset) const;
   void copy(const slice& what, std::size_t offset, std::size_t piece_bytes) const;
 

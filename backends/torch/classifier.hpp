@@ -33,6 +33,7 @@ public:
   step_output test_step(const batch& b, std::int64_t index) override;
   value predict_step(const batch& b, std::int64_t index) override;
   optimizers configure_optimizers() override;
+  bool reads_gradients() const override { return false; }
 
 private:
   void judge(const batch& b, const std::string& stage);

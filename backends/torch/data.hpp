@@ -7,13 +7,26 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "backends/data_order.hpp"
 #include "messages/position.hpp"
+#include "messages/stable_hash.hpp"
 #include "messages/value.hpp"
 
 namespace troupe {
+
+/// Where the draws of an augmentation come from: they depend on (seed, epoch, sample) alone, so a
+/// sample is augmented alike whatever rank, batch or thread it lands in.
+struct sample_keys {
+  std::uint64_t seed = 0;
+  std::int64_t epoch = 0;  ///< 0 in evaluation
+  /// A seed for any generator of the sample's own. Different purposes draw independently.
+  std::uint64_t of(std::int64_t sample, std::string_view purpose = {}) const {
+    return stable_hasher{}.add(seed).add(epoch).add(sample).add(purpose).digest();
+  }
+};
 
 /// Samples by index. Shared by all ranks of a process: const and thread-safe.
 class dataset {
@@ -23,6 +36,13 @@ public:
   /// One batch of these samples, tensors stacked on dimension 0; any recursive value. Never called
   /// with none.
   virtual value get(std::span<const std::int64_t> indices) const = 0;
+  /// The same for training and for datasets that augment: what loaders call. Draw for the sample
+  /// `indices[i]` from a generator seeded with `keys.of(indices[i])`. LibTorch's default generator
+  /// is keyed by (seed, epoch, batch, rank) in here, which changes with the number of ranks.
+  virtual value get_keyed(std::span<const std::int64_t> indices, const sample_keys& keys) const {
+    (void)keys;
+    return get(indices);
+  }
 };
 using dataset_ptr = std::shared_ptr<const dataset>;
 

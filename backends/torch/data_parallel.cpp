@@ -11,7 +11,6 @@
 
 #include <array>
 #include <cstring>
-#include <unordered_map>
 
 #include "backends/torch/collective_wait.hpp"
 #include "backends/torch/module.hpp"
@@ -43,13 +42,6 @@ std::int64_t place_of(std::int32_t rank, const subgroup& among) {
   return found - among.ranks.begin();
 }
 
-std::vector<at::Tensor> buffers_of(const torch::nn::Module& module) {
-  std::vector<at::Tensor> found;
-  for (const auto& buffer : module.buffers())
-    if (buffer.defined()) found.push_back(buffer);
-  return found;
-}
-
 }  // namespace
 
 // Rank r's slice of the gathered tensor went to all ranks, so its gradient is the sum of theirs.
@@ -72,23 +64,11 @@ struct gather_with_gradients : torch::autograd::Function<gather_with_gradients> 
   }
 };
 
-data_parallel::data_parallel(strategy_parts parts, data_parallel_options options)
-    : strategy(std::move(parts)), options_(options) {}
-
-data_parallel::~data_parallel() = default;
-
 communicator& data_parallel::collectives() const {
   if (world_) return *world_;
   throw user_error(errc::job_failed,
                    "no collectives yet: barrier, reduce and their like work from "
                    "setup_environment on");
-}
-
-void data_parallel::bind(std::shared_ptr<communicator> world, generation_id generation) {
-  strategy::bind(world, generation);
-  gradients_.reset();
-  world_ = std::move(world);
-  if (optimizers_in_use()) lay_out_gradients();
 }
 
 void data_parallel::model_to_device() {
@@ -98,7 +78,7 @@ void data_parallel::model_to_device() {
   std::vector<at::Tensor> state;
   for (const auto& parameter : bare_module()->parameters())
     if (parameter.defined()) state.push_back(parameter);
-  for (const auto& buffer : buffers_of(*bare_module())) state.push_back(buffer);
+  for (const auto& buffer : buffers()) state.push_back(buffer);
   broadcast_in_place(state);
 }
 
@@ -141,78 +121,6 @@ void data_parallel::broadcast_in_place(const std::vector<at::Tensor>& tensors) c
 void data_parallel::setup_optimizers(optimizers& which) {
   strategy::setup_optimizers(which);
   lay_out_gradients();
-}
-
-void data_parallel::lay_out_gradients() {
-  if (alone()) return;
-  const auto& all = optimizers_in_use()->all();
-  if (all.size() > 64)
-    throw user_error(errc::job_failed, "at most 64 optimizers can be trained data-parallel");
-  std::vector<reducer::parameter> parameters;
-  std::unordered_map<c10::TensorImpl*, std::size_t> place;
-  const auto add = [&](std::string name, const at::Tensor& tensor, std::uint64_t bit) {
-    if (!tensor.defined()) return;
-    const auto [known, fresh] = place.try_emplace(tensor.unsafeGetTensorImpl(), parameters.size());
-    if (fresh) parameters.push_back({std::move(name), tensor, 0});
-    parameters[known->second].optimizers |= bit;
-  };
-  for (const auto& item : bare_module()->named_parameters()) add(item.key(), item.value(), 0);
-  for (std::size_t i = 0; i < all.size(); ++i)
-    for (const auto& group : all[i].optimizer->param_groups())
-      for (const auto& parameter : group.params())
-        add(fmt::format("optimizer {}'s own", i), parameter, std::uint64_t{1} << i);
-  gradients_ = std::make_unique<reducer>(std::move(parameters), world_, options_.gradients);
-}
-
-void data_parallel::zero_gradients(std::int32_t optimizer) {
-  if (!gradients_) return strategy::zero_gradients(optimizer);
-  gradients_->zero(optimizer);
-}
-
-step_word data_parallel::backward(const at::Tensor& loss, const backward_plan& plan) {
-  if (!gradients_) return strategy::backward(loss, plan);
-  if (plan.synchronize) gradients_->begin(plan.optimizer, {plan.wants_stop, plan.loss});
-  try {
-    strategy::backward(loss, plan);
-  } catch (...) {
-    gradients_->abandon();
-    throw;
-  }
-  if (!plan.synchronize) return {};
-  const auto word = gradients_->finish();
-  return {word.stop, word.loss};
-}
-
-// One staging buffer per dtype: a broadcast for all batch statistics of a kind.
-void data_parallel::synchronize_buffers() {
-  if (alone() || !options_.broadcast_buffers) return;
-  const at::NoGradGuard no_grad;
-  std::map<c10::ScalarType, std::vector<at::Tensor>> kinds;
-  for (const auto& buffer : buffers_of(*bare_module()))
-    kinds[buffer.scalar_type()].push_back(buffer);
-  std::vector<std::pair<at::Tensor, const std::vector<at::Tensor>*>> staged;
-  std::vector<work_ptr> flying;
-  for (const auto& [type, buffers] : kinds) {
-    std::int64_t elements = 0;
-    for (const auto& one : buffers) elements += one.numel();
-    auto together = at::empty({elements}, at::TensorOptions{}.dtype(type));
-    std::int64_t offset = 0;
-    for (const auto& one : buffers) {
-      if (rank() == 0) together.narrow(0, offset, one.numel()).copy_(one.reshape({-1}));
-      offset += one.numel();
-    }
-    staged.emplace_back(together, &buffers);
-    flying.push_back(collectives().broadcast(buffer_of(staged.back().first), 0));
-  }
-  for (const auto& operation : flying) wait_for(collectives(), operation);
-  if (rank() == 0) return;
-  for (const auto& [together, buffers] : staged) {
-    std::int64_t offset = 0;
-    for (const auto& one : *buffers) {
-      one.detach().copy_(together.narrow(0, offset, one.numel()).view(one.sizes()));
-      offset += one.numel();
-    }
-  }
 }
 
 void data_parallel::agree_on_shape(const at::Tensor& tensor, std::string_view operation,
@@ -317,10 +225,6 @@ std::shared_ptr<torch::nn::Module> data_parallel::wrapped_module() const {
   if (alone() || !bare_module()) return bare_module();
   if (!wrapped_) wrapped_ = std::make_shared<wrapping>(bare_module());
   return wrapped_;
-}
-
-reducer::figures data_parallel::gradient_figures() const {
-  return gradients_ ? gradients_->seen() : reducer::figures{};
 }
 
 }  // namespace troupe

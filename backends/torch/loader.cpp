@@ -37,8 +37,9 @@ public:
     // Augmentation draws by where the batch is, not by what was loaded before it.
     random_.reset({.epoch = epoch, .batch = batch, .shard = how_.rank, .purpose = "data"});
     const random_scope scope{random_};
-    made.batch = data_->get(std::span{order_}.subspan(static_cast<std::size_t>(mine.first),
-                                                      static_cast<std::size_t>(mine.count)));
+    made.batch = data_->get_keyed(std::span{order_}.subspan(static_cast<std::size_t>(mine.first),
+                                                            static_cast<std::size_t>(mine.count)),
+                                  {how_.seed, epoch});
     return made;
   }
 

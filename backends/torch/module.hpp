@@ -103,6 +103,10 @@ struct module : torch::nn::Module {
   virtual void optimizer_step(std::int64_t epoch, std::int64_t index,
                               torch::optim::Optimizer& optimizer, const step_closure& closure);
   virtual void lr_scheduler_step(scheduler& which, std::optional<double> metric);
+  /// False: nothing of the module's reads or writes `.grad` between backward and the end of its
+  /// optimizer_step, nor replaces what clips or steps. Then several ranks of a process may sum,
+  /// clip and update in one pass (gradient_options::fused_step), and `.grad` is never the sum.
+  virtual bool reads_gradients() const { return true; }
 
   // Evaluation. `on_validation_*` run in the sanity check too.
   virtual void on_sanity_check_start() {}

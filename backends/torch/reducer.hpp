@@ -4,23 +4,35 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "backends/communicator.hpp"
+#include "backends/torch/bucket_plan.hpp"
+#include "backends/torch/comm_hook.hpp"
 
 namespace troupe {
 
 struct reducer_options {
-  /// The first bucket is small, so that the first sum starts early; the others stay in the cache of
-  /// the cores that sum them.
-  std::size_t first_bucket_bytes = std::size_t{256} << 10;
-  std::size_t bucket_bytes = std::size_t{4} << 20;
+  /// The first bucket is small, so that the first sum starts early. Not used once caps are tuned.
+  std::size_t first_bucket_bytes = bucket_caps{}.first;
+  /// Unset: 4 MiB, and from the second layout on what the communicator measured on its own memory.
+  std::optional<std::size_t> bucket_bytes;
   /// False: buckets leave when backward has ended. For modules that run several backwards in one.
   bool overlap = true;
+  /// See gradient_options.
+  bool find_unused_parameters = false;
+  bool static_graph = false;
+  /// What sums a bucket; null: a plain all_reduce, the word travelling along.
+  comm_hook hook;
+  /// Monotonic; null: the machine's clock.
+  std::function<std::chrono::nanoseconds()> now;
 };
 
 /// Life of a window (the micro-batches of one step): `zero`, then for each micro-batch a backward,
@@ -34,11 +46,13 @@ struct reducer_options {
 ///
 /// Buckets leave strictly in order, so ranks whose backward reaches parameters in another order, or
 /// not at all, agree. The order is that of the parameters from the back at first, then the one in
-/// which rank 0 saw the gradients of the first step arrive. Parameters that do not require a
-/// gradient when a window begins take no part in it; all ranks freeze the same ones.
+/// which rank 0 saw the gradients of the first step arrive; behind that step ranks also time a few
+/// all_reduces and agree on rank 0's caps for buckets. Neither changes a bit of any sum. Parameters
+/// that do not require a gradient when a window begins take no part in it; all ranks freeze the
+/// same ones.
 ///
 /// Along with the last bucket travels a word: votes for a stop, the loss, and which parameters have
-/// a gradient. No further collective is needed.
+/// a gradient. With a hook, or where nothing is summed, the word travels alone.
 ///
 /// Used by one lane. Autograd hooks never throw: what goes wrong in them is thrown by `finish`.
 /// Destruction with sums in flight aborts the communicator and waits until it is quiescent.
@@ -54,11 +68,25 @@ public:
     bool stop = false;
     double loss = 0;
   };
+  /// The backward that completes a window.
+  struct last_backward {
+    std::int32_t optimizer = 0;
+    word mine;        ///< this rank's part of the word; its losses are added up
+    at::Tensor loss;  ///< what backward begins at; undefined: this rank has no backward
+    /// False: nothing is summed. Behind `finish` each `.grad` that some rank has holds this rank's
+    /// part of it (zeros where it has none), for fused_step.
+    bool sum = true;
+  };
   struct figures {
-    std::int64_t replaced = 0;         ///< gradients found outside of their bucket
-    std::int64_t early = 0;            ///< buckets that left while backward ran
-    std::int64_t rebuilt = 0;          ///< times the buckets were laid out anew
-    std::vector<std::size_t> buckets;  ///< parameters of each, in the order in which they leave
+    bool stepped = false;                ///< some window was finished
+    std::int64_t replaced = 0;           ///< gradients found outside of their bucket
+    std::int64_t early = 0;              ///< buckets that left while backward ran
+    std::int64_t rebuilt = 0;            ///< times the buckets were laid out anew
+    std::vector<std::size_t> buckets;    ///< parameters of each, in the order in which they leave
+    bucket_caps caps;                    ///< in use
+    double latency_seconds = 0;          ///< of a small all_reduce; 0: not measured
+    double bytes_per_second = 0;         ///< of a large one
+    std::chrono::nanoseconds waited{0};  ///< inside of the communicator, submissions included
   };
 
   reducer(std::vector<parameter> parameters, std::shared_ptr<communicator> world,
@@ -70,9 +98,8 @@ public:
   /// Forgets the gradients of this optimizer's parameters. Collective when the buckets are due to
   /// be laid out anew: all ranks call it at the same place.
   void zero(std::int32_t optimizer);
-  /// The next backward completes the window. `mine`: this rank's part of the word; its losses are
-  /// added up.
-  void begin(std::int32_t optimizer, const word& mine);
+  /// The next backward completes the window.
+  void begin(const last_backward& what);
   /// Backward has ended: what did not leave yet does, then waits for all. The same on all ranks.
   /// Throws what a hook could not, and what the communicator says.
   word finish();
@@ -81,7 +108,7 @@ public:
   /// Buckets leave at `finish` in this window, because other collectives run inside backward.
   void hold_back();
 
-  figures seen() const;
+  const figures& seen() const;
 
 private:
   struct state;

@@ -268,7 +268,10 @@ strategy_table default_strategies() {
   return {{"single_device",
            [](strategy_parts parts) { return std::make_unique<single_device>(std::move(parts)); }},
           {"data_parallel",
-           [](strategy_parts parts) { return std::make_unique<data_parallel>(std::move(parts)); }}};
+           [](strategy_parts parts) {
+             auto options = data_parallel_options_of(parts.about.options.gradients);
+             return std::make_unique<data_parallel>(std::move(parts), std::move(options));
+           }}};
 }
 
 std::unique_ptr<strategy> make_strategy(const strategy_table& known, std::string_view name,

@@ -199,6 +199,9 @@ public:
   /// Meets the others at the barrier "teardown" when `orderly`.
   virtual void teardown(bool orderly);
 
+  /// Time that training's steps spent in collectives so far.
+  virtual std::chrono::nanoseconds waited() const { return std::chrono::nanoseconds{0}; }
+
   /// The module as the user wrote it; null before connect.
   const std::shared_ptr<troupe::module>& bare_module() const { return module_; }
   /// What the strategy runs: the module inside its wrapping, or the module itself.

@@ -76,6 +76,8 @@ hook_outcome torch_learner::on(const hook& h, const closure& inner) {
   const scope inside(*this, h, inner, outcome);
   if (at_.batch == undefined && at_.stage != stage::start) draw_from(name(h));
   std::visit([this](const auto& one) { handle(one); }, h);
+  // What the hooks of a closure waited is in their own outcomes.
+  outcome.waited = strategy_->waited() - std::exchange(waited_, strategy_->waited());
   return outcome;
 }
 

@@ -204,6 +204,7 @@ private:
   bool stepped_ = false;        // the batch in progress ended a step
   bool steps_reported_ = true;  // nothing of the last step waits for the epoch's end
   bool wants_stop_ = false;
+  std::chrono::nanoseconds waited_{0};  // reported so far
 
   log_book step_book_;
   log_book epoch_book_;

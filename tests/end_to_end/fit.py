@@ -7,7 +7,7 @@ from troupe_program import (SMALL, check, check_code, check_equal, check_in, che
                             metrics_of, result_of, troupe)
 
 RESULT = {"schema": str, "status": str, "epochs": int, "steps": int, "samples": int, "ranks": int, "generation": int,
-          "metrics": dict, "weights_digest": str, "seconds": dict, "samples_per_second": float,
+          "metrics": dict, "weights_digest": str, "seconds": dict, "samples_per_second": float, "waiting_share": list,
           "failure": type(None)}
 
 

@@ -43,6 +43,7 @@ TEST_CASE("a finished run has the contract's fields in their order", "[result]")
   outcome.generation = 1;
   outcome.figures = {
       .seconds_to_first_step = 0.5, .seconds_training = 10, .samples_training = 1000};
+  outcome.waiting_shares = {0.25, 0.125};
   auto weights = std::make_shared<snapshot>();
   weights->weights_digest = "00ff";
   outcome.weights = weights;
@@ -55,11 +56,13 @@ TEST_CASE("a finished run has the contract's fields in their order", "[result]")
   CHECK(names_of(object) == std::vector<std::string>{"schema", "status", "epochs", "steps",
                                                      "samples", "ranks", "generation", "metrics",
                                                      "weights_digest", "seconds",
-                                                     "samples_per_second", "failure"});
+                                                     "samples_per_second", "waiting_share",
+                                                     "failure"});
   CHECK(json::parse(text) == json::parse(R"({"schema":"troupe.result/1","status":"finished",
     "epochs":3,"steps":1407,"samples":180000,"ranks":2,"generation":1,
     "metrics":{"train/loss":0.25,"val/accuracy":0.875},"weights_digest":"00ff",
-    "seconds":{"to_first_step":0.75,"total":12.0},"samples_per_second":100.0,"failure":null})"));
+    "seconds":{"to_first_step":0.75,"total":12.0},"samples_per_second":100.0,"waiting_share":[0.25,0.125],
+    "failure":null})"));
 }
 
 TEST_CASE("what is not known is null", "[result]") {
@@ -67,6 +70,7 @@ TEST_CASE("what is not known is null", "[result]") {
   CHECK(object["weights_digest"].is_null());
   CHECK(object["seconds"]["to_first_step"].is_null());
   CHECK(object["samples_per_second"].is_null());
+  CHECK(object["waiting_share"].is_null());
   CHECK(object["metrics"] == json::object());
 }
 

@@ -60,6 +60,18 @@ TEST_CASE("what is not given has its default", "[settings]") {
   CHECK_FALSE(s.is_given("ranks"));
 }
 
+TEST_CASE("the strategy is named alone or with its settings", "[settings]") {
+  CHECK(settled(join(table(), assignments({"strategy=data_parallel"}))).text("strategy.name") ==
+        "data_parallel");
+  const auto s = settled(join(
+      table(), assignments({"strategy.fused_step=true", "strategy.bucket_cap_mb=25"})));
+  CHECK(s.find<bool>("strategy.fused_step") == true);
+  CHECK(s.number("strategy.bucket_cap_mb") == 25);
+  CHECK(s.text("strategy.comm_hook") == "allreduce");
+  CHECK(settled(join(table(), {})).find<bool>("strategy.fused_step") == std::nullopt);
+  CHECK(mentions(refusal(assignments({"strategy.comm_hook=f16"})).first, "f16_compress"));
+}
+
 TEST_CASE("a flag beats --set, that a variable, that a file, that the default", "[settings]") {
   const temporary_folder folder;
   given what;

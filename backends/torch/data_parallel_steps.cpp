@@ -1,0 +1,227 @@
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/empty.h>
+#include <fmt/format.h>
+#include <torch/nn/module.h>
+#include <torch/optim/optimizer.h>
+
+#include <map>
+#include <typeinfo>
+#include <unordered_map>
+
+#include "backends/torch/collective_wait.hpp"
+#include "backends/torch/data_parallel.hpp"
+#include "backends/torch/fused_step.hpp"
+#include "backends/torch/module.hpp"
+
+namespace troupe {
+
+struct data_parallel::fused {
+  fused(std::shared_ptr<communicator> world, torch::optim::Optimizer& optimizer)
+      : of(&optimizer), step(std::move(world), optimizer) {}
+
+  const torch::optim::Optimizer* of;
+  fused_step step;
+  bool due = false;  // gradients lie there and are not summed
+};
+
+data_parallel_options data_parallel_options_of(const gradient_options& from) {
+  data_parallel_options options;
+  if (from.bucket_cap_mb)
+    options.gradients.bucket_bytes = static_cast<std::size_t>(*from.bucket_cap_mb * (1 << 20));
+  options.gradients.overlap = from.overlap;
+  options.gradients.find_unused_parameters = from.find_unused_parameters;
+  options.gradients.static_graph = from.static_graph;
+  options.gradients.hook = named_comm_hook(from.comm_hook);
+  options.broadcast_buffers = from.broadcast_buffers;
+  options.fused_step = from.fused_step;
+  return options;
+}
+
+data_parallel::data_parallel(strategy_parts parts, data_parallel_options options)
+    : strategy(std::move(parts)), options_(std::move(options)) {
+  if (!options_.gradients.now) options_.gradients.now = about().now;
+}
+
+data_parallel::~data_parallel() = default;
+
+void data_parallel::bind(std::shared_ptr<communicator> world, generation_id generation) {
+  strategy::bind(world, generation);
+  waited_ = waited();
+  fused_.clear();
+  gradients_.reset();
+  world_ = std::move(world);
+  if (optimizers_in_use()) lay_out_gradients();
+}
+
+void data_parallel::lay_out_gradients() {
+  if (alone()) return;
+  const auto& all = optimizers_in_use()->all();
+  if (all.size() > 64)
+    throw user_error(errc::job_failed, "at most 64 optimizers can be trained data-parallel");
+  std::vector<reducer::parameter> parameters;
+  std::unordered_map<c10::TensorImpl*, std::size_t> place;
+  const auto add = [&](std::string name, const at::Tensor& tensor, std::uint64_t bit) {
+    if (!tensor.defined()) return;
+    const auto [known, fresh] = place.try_emplace(tensor.unsafeGetTensorImpl(), parameters.size());
+    if (fresh) parameters.push_back({std::move(name), tensor, 0});
+    parameters[known->second].optimizers |= bit;
+  };
+  for (const auto& item : bare_module()->named_parameters()) add(item.key(), item.value(), 0);
+  for (std::size_t i = 0; i < all.size(); ++i)
+    for (const auto& group : all[i].optimizer->param_groups())
+      for (const auto& parameter : group.params())
+        add(fmt::format("optimizer {}'s own", i), parameter, std::uint64_t{1} << i);
+  waited_ = waited();
+  gradients_ = std::make_unique<reducer>(std::move(parameters), world_, options_.gradients);
+  fuse_steps();
+}
+
+void data_parallel::use_hook(comm_hook hook) {
+  const auto refuse = [](std::string_view why) {
+    throw user_error(errc::job_failed, fmt::format("register_comm_hook: {}", why));
+  };
+  if (options_.gradients.hook)
+    refuse("there is a hook already: register one, and set strategy.comm_hook to none but it");
+  if (options_.fused_step.value_or(false))
+    refuse("a fused step sums gradients itself: leave strategy.fused_step out");
+  if (gradients_ && gradients_->seen().stepped)
+    refuse("a step was made already: register it in setup or configure_optimizers");
+  options_.gradients.hook = std::move(hook);
+  if (gradients_) lay_out_gradients();
+}
+
+std::string data_parallel::obstacle_to_fusing(const torch::optim::Optimizer& optimizer) const {
+  if (options_.gradients.hook) return "a communication hook is set";
+  const auto& numbers_in_use = numbers();
+  if (typeid(numbers_in_use) != typeid(precision) && numbers_in_use.name() != "bf16-mixed")
+    return fmt::format("the precision is {}, not 32-true or bf16-mixed", numbers_in_use.name());
+  return fused_step::obstacle(optimizer, *world_);
+}
+
+void data_parallel::fuse_steps() {
+  fused_.clear();
+  const bool demanded = options_.fused_step.value_or(false);
+  for (const auto& one : optimizers_in_use()->all()) {
+    fused_.emplace_back();
+    if (!options_.fused_step.value_or(!bare_module()->reads_gradients())) continue;
+    const auto obstacle = obstacle_to_fusing(*one.optimizer);
+    if (obstacle.empty())
+      fused_.back() = std::make_unique<fused>(world_, *one.optimizer);
+    else if (demanded)
+      throw user_error(errc::bad_configuration,
+                       fmt::format("strategy.fused_step = true is not possible: {}; leave it out "
+                                   "or set it to false",
+                                   obstacle));
+  }
+}
+
+data_parallel::fused* data_parallel::fused_of(const torch::optim::Optimizer& optimizer) {
+  for (const auto& one : fused_)
+    if (one && one->of == &optimizer) return one.get();
+  return nullptr;
+}
+
+bool data_parallel::fuses(std::int32_t optimizer) const {
+  return static_cast<std::size_t>(optimizer) < fused_.size() && fused_[optimizer];
+}
+
+void data_parallel::zero_gradients(std::int32_t optimizer) {
+  if (!gradients_) return strategy::zero_gradients(optimizer);
+  gradients_->zero(optimizer);
+}
+
+step_word data_parallel::backward(const at::Tensor& loss, const backward_plan& plan) {
+  if (!gradients_) return strategy::backward(loss, plan);
+  const bool fuse = fuses(plan.optimizer);
+  if (plan.synchronize)
+    gradients_->begin({plan.optimizer, {plan.wants_stop, plan.loss}, loss, !fuse});
+  try {
+    strategy::backward(loss, plan);
+  } catch (...) {
+    gradients_->abandon();
+    throw;
+  }
+  if (!plan.synchronize) return {};
+  const auto word = gradients_->finish();
+  if (fuse) fused_[plan.optimizer]->due = true;
+  return {word.stop, word.loss};
+}
+
+void data_parallel::clip_gradients(torch::optim::Optimizer& optimizer, double limit,
+                                   hooks::clip_gradients::algorithm how) {
+  if (auto* one = fused_of(optimizer)) return one->step.clip(limit, how);
+  strategy::clip_gradients(optimizer, limit, how);
+}
+
+void data_parallel::optimizer_step(torch::optim::Optimizer& optimizer,
+                                   const step_closure& closure) {
+  auto* one = fused_of(optimizer);
+  if (!one) return strategy::optimizer_step(optimizer, closure);
+  {
+    const at::AutoGradMode with_gradients{true};
+    closure();
+  }
+  one->step.run();
+  one->due = false;
+}
+
+std::chrono::nanoseconds data_parallel::clock() const {
+  const auto& now = options_.gradients.now;
+  return now ? now() : std::chrono::steady_clock::now().time_since_epoch();
+}
+
+std::chrono::nanoseconds data_parallel::waited() const {
+  return gradients_ ? waited_ + gradients_->seen().waited : waited_;
+}
+
+// One staging buffer per dtype: a broadcast for all batch statistics of a kind.
+void data_parallel::synchronize_buffers() {
+  for (const auto& one : fused_)
+    if (one && one->due)
+      throw user_error(errc::job_failed,
+                       "the module's optimizer_step stepped with gradients that were not summed: "
+                       "call the base's, or set strategy.fused_step to false");
+  if (alone() || !options_.broadcast_buffers) return;
+  const at::NoGradGuard no_grad;
+  std::map<c10::ScalarType, std::vector<at::Tensor>> kinds;
+  for (const auto& buffer : buffers()) kinds[buffer.scalar_type()].push_back(buffer);
+  std::vector<std::pair<at::Tensor, const std::vector<at::Tensor>*>> staged;
+  std::vector<work_ptr> flying;
+  for (const auto& [type, buffers] : kinds) {
+    std::int64_t elements = 0;
+    for (const auto& one : buffers) elements += one.numel();
+    auto together = at::empty({elements}, at::TensorOptions{}.dtype(type));
+    std::int64_t offset = 0;
+    for (const auto& one : buffers) {
+      if (rank() == 0) together.narrow(0, offset, one.numel()).copy_(one.reshape({-1}));
+      offset += one.numel();
+    }
+    staged.emplace_back(together, &buffers);
+  }
+  const auto before = clock();
+  for (auto& [together, buffers] : staged)
+    flying.push_back(collectives().broadcast(buffer_of(together), 0));
+  for (const auto& operation : flying) wait_for(collectives(), operation);
+  waited_ += clock() - before;
+  if (rank() == 0) return;
+  for (const auto& [together, buffers] : staged) {
+    std::int64_t offset = 0;
+    for (const auto& one : *buffers) {
+      one.detach().copy_(together.narrow(0, offset, one.numel()).view(one.sizes()));
+      offset += one.numel();
+    }
+  }
+}
+
+std::vector<at::Tensor> data_parallel::buffers() const {
+  std::vector<at::Tensor> found;
+  for (const auto& buffer : bare_module()->buffers())
+    if (buffer.defined()) found.push_back(buffer);
+  return found;
+}
+
+reducer::figures data_parallel::gradient_figures() const {
+  return gradients_ ? gradients_->seen() : reducer::figures{};
+}
+
+}  // namespace troupe

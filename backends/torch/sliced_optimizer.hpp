@@ -1,0 +1,48 @@
+// An optimizer whose step can be done slice by slice, in any order, by several threads.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+
+namespace torch::optim {
+class Optimizer;
+class OptimizerOptions;
+}  // namespace torch::optim
+
+namespace troupe {
+
+/// Each slice of a parameter is stepped by an optimizer of the same class and options, whose state
+/// is that slice of the real optimizer's: the arithmetic is LibTorch's own. Slices begin at
+/// multiples of 64 elements, so that vectorized loops treat each element as they do in the whole.
+///
+/// A step: `prepare` for each parameter, then `update` once for each slice (thread-safe for
+/// different slices), then `finish`. State lives in the real optimizer, as if that had stepped.
+class sliced_optimizer {
+public:
+  struct slice {
+    std::int64_t offset;  ///< elements, in the order in which they lie in memory
+    std::int64_t count;
+    at::Tensor gradient;
+  };
+
+  virtual ~sliced_optimizer() = default;
+
+  /// torch::optim::SGD, Adam or AdamW themselves.
+  static bool can_be(const torch::optim::Optimizer& optimizer);
+  /// `optimizer` outlives it. Throws internal_error unless it can be.
+  static std::unique_ptr<sliced_optimizer> of(torch::optim::Optimizer& optimizer);
+  /// At least one, even where there are no elements.
+  static std::size_t slices_of(std::int64_t elements);
+
+  /// The parameter that is number `entry` of this step; has a gradient of the same layout.
+  virtual void prepare(std::size_t entry, const at::Tensor& parameter,
+                       const torch::optim::OptimizerOptions& options) = 0;
+  virtual slice part_of(std::size_t entry, std::size_t slice) const = 0;
+  virtual void update(std::size_t entry, std::size_t slice) = 0;
+  virtual void finish() = 0;
+};
+
+}  // namespace troupe

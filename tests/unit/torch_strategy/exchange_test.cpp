@@ -1,0 +1,300 @@
+// Options and hooks of the gradient exchange, as users of DDP know them.
+#include "backends/torch/data_parallel.hpp"
+#include "tests/unit/torch_strategy/small_models.hpp"
+
+#include "tests/support/catch.hpp"
+
+using namespace troupe;
+using namespace troupe::testing;
+
+namespace {
+
+constexpr double close_enough = 2e-6;
+
+torch_plugins with(const data_parallel_options& how) {
+  torch_plugins plugins;
+  plugins.strategies["data_parallel"] = [how](strategy_parts parts) {
+    return std::make_unique<data_parallel>(std::move(parts), how);
+  };
+  return plugins;
+}
+
+std::string digest_of(const trainer_options& options, const data_ptr& data,
+                      const module_factory& make, const torch_plugins& plugins = {}) {
+  const auto ends = run_good_job({.recipe = make_recipe(make, data, plugins), .options = options});
+  return ends[0].snapshot->weights_digest;
+}
+
+/// Layers of which each step uses one of two branches, or always the first; tells what it saw.
+struct branches : regression {
+  enum class way { first, by_step, by_rank };
+  explicit branches(way how) : regression({.optimize = {}}), how_(how) {
+    for (int i = 0; i < 2; ++i)
+      either.push_back(register_module("branch" + std::to_string(i), torch::nn::Linear(1, 1)));
+  }
+  step_output training_step(const batch& b, std::int64_t) override {
+    const auto which = how_ == way::by_step   ? at().step % 2
+                       : how_ == way::by_rank ? std::min(rank(), 1)
+                                              : 0;
+    return fn::mse_loss(either[static_cast<std::size_t>(which)]->forward(net->forward(b[0])), b[1]);
+  }
+  optimizers configure_optimizers() override {
+    return torch::optim::SGD(parameters(), torch::optim::SGDOptions(0.05).momentum(0.9));
+  }
+  void on_train_end() override {
+    if (rank() == 0) seen = dynamic_cast<data_parallel&>(*strategy_in_use()).gradient_figures();
+  }
+  static inline reducer::figures seen;
+  std::vector<torch::nn::Linear> either;
+  way how_;
+};
+
+module_factory branching(branches::way how) {
+  return [how] { return std::make_shared<branches>(how); };
+}
+
+struct tells_caps : regression {
+  void on_train_end() override {
+    const auto seen = dynamic_cast<data_parallel&>(*strategy_in_use()).gradient_figures();
+    caps[static_cast<std::size_t>(rank())] = seen.caps;
+    latency = seen.latency_seconds;
+  }
+  static inline std::array<bucket_caps, 2> caps;
+  static inline std::atomic<double> latency{0};
+};
+
+struct tells_difference : regression {
+  void on_train_end() override {
+    const auto all = all_gather(net[0]->as<torch::nn::Linear>()->weight);
+    differ = !all[0].equal(all[1]);
+  }
+  static inline std::atomic<bool> differ{false};
+};
+
+struct tells_waiting : regression {
+  void on_train_end() override { waited += strategy_in_use()->waited().count(); }
+  static inline std::atomic<std::int64_t> waited{0};
+};
+
+reducer_options one_each() { return {.first_bucket_bytes = 1, .bucket_bytes = 1}; }
+
+}  // namespace
+
+TEST_CASE("bits depend neither on buckets nor on overlap nor on tuning") {
+  const auto data = std::make_shared<table_data>(24);
+  const auto options = quick(3, 4, 6);
+  const auto make = [] { return std::make_shared<regression>(); };
+  const auto plain = digest_of(options, data, make);
+  CHECK(digest_of(options, data, make, with({.gradients = one_each()})) == plain);
+  CHECK(digest_of(options, data, make, with({.gradients = {.overlap = false}})) == plain);
+  // A clock that makes the communicator look as slow as can be.
+  auto ticks = std::make_shared<std::atomic<std::int64_t>>(0);
+  const auto slow = [ticks] { return std::chrono::nanoseconds{++*ticks * 1'000'000}; };
+  CHECK(digest_of(options, data, make, with({.gradients = {.now = slow}})) == plain);
+}
+
+TEST_CASE("all ranks take rank 0's measurement of the communicator") {
+  const auto data = std::make_shared<table_data>(24);
+  torch_plugins plugins;
+  plugins.strategies["data_parallel"] = [](strategy_parts parts) {
+    // Rank 0's clock ticks a millisecond at each look, so every operation takes as long; the
+    // other's a nanosecond.
+    const auto tick = parts.about.rank == 0 ? 1'000'000 : 1;
+    reducer_options how;
+    how.now = [tick, now = std::int64_t{0}]() mutable {
+      return std::chrono::nanoseconds{now += tick};
+    };
+    return std::make_unique<data_parallel>(std::move(parts),
+                                           data_parallel_options{.gradients = how});
+  };
+  const auto make = [] { return std::make_shared<tells_caps>(); };
+  run_good_job({.recipe = make_recipe(make, data, plugins), .options = quick(2, 4, 3)});
+  CHECK(tells_caps::latency > 0);
+  CHECK(tells_caps::caps[0] == tuned_caps(1e-3, 0));
+  CHECK(tells_caps::caps[1] == tells_caps::caps[0]);
+}
+
+TEST_CASE("unused parameters hold up no bucket when they are searched for") {
+  const auto data = std::make_shared<table_data>(24);
+  const auto options = quick(2, 4, 5);
+  const auto make = branching(branches::way::first);
+  auto how = one_each();
+  const auto plain = digest_of(options, data, make, with({.gradients = how}));
+  const auto waited = branches::seen;
+  how.find_unused_parameters = true;
+  CHECK(digest_of(options, data, make, with({.gradients = how})) == plain);
+  CHECK(waited.buckets.size() == 8);
+  // Two buckets of the unused branch come first until the first step has told the order.
+  CHECK(waited.early == 0 + 4 * 6);
+  CHECK(branches::seen.early >= 5 * 6);
+}
+
+TEST_CASE("what is used may differ from step to step and from rank to rank") {
+  const auto data = std::make_shared<table_data>(24);
+  const auto options = quick(2, 4, 6);
+  const auto how = GENERATE(branches::way::by_step, branches::way::by_rank);
+  auto search = one_each();
+  search.find_unused_parameters = true;
+  CHECK(digest_of(options, data, branching(how), with({.gradients = search})) ==
+        digest_of(options, data, branching(how)));
+}
+
+TEST_CASE("a static graph is learned once") {
+  const auto data = std::make_shared<table_data>(24);
+  const auto options = quick(2, 4, 5);
+  const auto make = branching(branches::way::first);
+  auto fixed = one_each();
+  fixed.static_graph = true;
+  const auto plain = digest_of(options, data, make);
+  CHECK(digest_of(options, data, make, with({.gradients = fixed})) == plain);
+  CHECK(branches::seen.early >= 4 * 6);
+  const auto refused = run_job(
+      {.recipe = make_recipe(branching(branches::way::by_step), data, with({.gradients = fixed})),
+       .options = options});
+  CHECK(text_of(refused[0].error).find("set strategy.static_graph to false") != std::string::npos);
+}
+
+namespace {
+
+/// Gradients arrive twice in one hook.
+struct two_backwards : regression {
+  void backward(const at::Tensor& loss, const value&) override {
+    (loss * 0.25).backward({}, /*keep_graph=*/true);
+    (loss * 0.75).backward();
+  }
+};
+
+}  // namespace
+
+TEST_CASE("a static graph knows how often a gradient arrives") {
+  const auto data = std::make_shared<table_data>(24);
+  const auto options = quick(2, 4, 4);
+  const auto make = [] { return std::make_shared<two_backwards>(); };
+  CHECK(digest_of(options, data, make, with({.gradients = {.static_graph = true}})) ==
+        digest_of(options, data, make, with({.gradients = {.overlap = false}})));
+}
+
+// --- hooks ---------------------------------------------------------------------------------------
+
+namespace {
+
+trainer_options with_hook(const std::string& name) {
+  auto options = quick(3, 4, 6);
+  options.gradients.comm_hook = name;
+  return options;
+}
+
+/// A user's own: counts, and sums in float64.
+struct counted {
+  std::atomic<int> calls{0};
+  std::atomic<int> last{0};
+};
+
+bucket_future sum_in_double(std::shared_ptr<counted>& state, const gradient_bucket& bucket) {
+  ++state->calls;
+  if (bucket.is_last()) ++state->last;
+  auto wide = bucket.scratch(at::kDouble);
+  wide.copy_(bucket.buffer());
+  std::int64_t elements = 0;
+  for (const auto& one : bucket.gradients()) elements += one.numel();
+  if (elements > bucket.buffer().numel() || bucket.parameters().size() != bucket.gradients().size())
+    throw std::logic_error("a bucket's parts are not its own");
+  return {bucket.world().all_reduce(buffer_of(wide), reduction::sum), [wide] { return wide; }};
+}
+
+struct registers : regression {
+  registers(std::shared_ptr<counted> state, bool twice)
+      : regression({.optimize = {}}), state_(std::move(state)), twice_(twice) {}
+  optimizers configure_optimizers() override {
+    auto& how = dynamic_cast<data_parallel&>(*strategy_in_use());
+    how.register_comm_hook(state_, sum_in_double);
+    if (twice_)
+      how.register_comm_hook(0, [](int&, const gradient_bucket&) { return bucket_future{}; });
+    return torch::optim::SGD(parameters(), torch::optim::SGDOptions(0.05).momentum(0.9));
+  }
+  std::shared_ptr<counted> state_;
+  bool twice_;
+};
+
+}  // namespace
+
+TEST_CASE("a user's hook sums the buckets") {
+  const auto data = std::make_shared<table_data>(24);
+  const auto state = std::make_shared<counted>();
+  const auto options = quick(3, 4, 6);
+  CHECK(distance(trained<registers>(options, data, state, false),
+                 by_hand<regression>(options, *data)) < close_enough);
+  CHECK(state->calls == 3 * 6);
+  CHECK(state->last == 3 * 6);
+  const auto refused =
+      run_job({.recipe = recipe_for<registers>(data, state, true), .options = options});
+  CHECK(text_of(refused[0].error).find("there is a hook already") != std::string::npos);
+}
+
+TEST_CASE("compression rounds gradients and no more") {
+  const auto data = std::make_shared<table_data>(24);
+  const auto name = GENERATE(std::string{"f16_compress"}, std::string{"bf16_compress"});
+  CAPTURE(name);
+  const auto options = with_hook(name);
+  const auto exact = trained<regression>(with_hook("allreduce"), data);
+  const auto rounded = trained<regression>(options, data);
+  CHECK(distance(rounded, exact) > 1e-7);
+  CHECK(distance(rounded, exact) < (name == "f16_compress" ? 1e-3 : 1e-2));
+  const auto again = run_good_job({.recipe = recipe_for<regression>(data), .options = options});
+  CHECK(weights_of(again[0].snapshot).begin()->second.equal(rounded.begin()->second));
+}
+
+TEST_CASE("compression wraps any hook, compression included") {
+  const auto data = std::make_shared<table_data>(24);
+  std::atomic<int> inner{0};
+  reducer_options how;
+  how.hook = bf16_compress_wrapper(f16_compress_wrapper([&](const gradient_bucket& bucket) {
+    if (bucket.buffer().scalar_type() == at::kHalf) ++inner;
+    return allreduce_hook(bucket);
+  }));
+  const auto ends =
+      run_good_job({.recipe = make_recipe([] { return std::make_shared<regression>(); }, data,
+                                          with({.gradients = how})),
+                    .options = quick(2, 4, 4)});
+  CHECK(inner == 2 * 4);
+  CHECK(distance(weights_of(ends[0].snapshot), by_hand<regression>(quick(2, 4, 4), *data)) < 1e-2);
+}
+
+TEST_CASE("with noop every rank goes its own way") {
+  const auto data = std::make_shared<table_data>(24);
+  run_good_job({.recipe = recipe_for<tells_difference>(data), .options = with_hook("noop")});
+  CHECK(tells_difference::differ);
+}
+
+TEST_CASE("a hook that throws or returns something else is the rank's failure") {
+  const auto data = std::make_shared<table_data>(24);
+  const auto run = [&](comm_hook hook) {
+    reducer_options how;
+    how.hook = std::move(hook);
+    const auto ends = run_job({.recipe = make_recipe([] { return std::make_shared<regression>(); },
+                                                     data, with({.gradients = how})),
+                               .options = quick(2, 4, 4)});
+    return text_of(ends[0].error);
+  };
+  CHECK(run([](const gradient_bucket&) -> bucket_future { throw std::runtime_error("mine"); }) ==
+        "std::runtime_error: mine");
+  CHECK(run([](const gradient_bucket&) -> bucket_future {
+          return {nullptr, [] { return torch::zeros({3}); }};
+        }).find("returned 3 elements") != std::string::npos);
+  auto unknown = with_hook("powersgd");
+  const auto ends = run_job({.recipe = recipe_for<regression>(data), .options = unknown});
+  CHECK(text_of(ends[0].error).find("use one of allreduce, f16_compress, bf16_compress, noop") !=
+        std::string::npos);
+}
+
+TEST_CASE("time in collectives is reported with the hooks that waited") {
+  const auto data = std::make_shared<table_data>(24);
+  std::atomic<std::int64_t> ticks{0};
+  reducer_options how;
+  how.now = [&] { return std::chrono::nanoseconds{++ticks}; };
+  run_good_job({.recipe = make_recipe([] { return std::make_shared<tells_waiting>(); }, data,
+                                      with({.gradients = how})),
+                .options = quick(2, 4, 4)});
+  CHECK(tells_waiting::waited > 0);
+  CHECK(tells_waiting::waited < 2 * ticks);  // of two ranks
+}
