@@ -50,7 +50,7 @@ struct rank_state {
   void carry_out(const ranks::report& a);
   void carry_out(const ranks::show& a) { setup.observers.tell(a.what); }
   void carry_out(const ranks::end&) {
-    world.reset();  // closed, not aborted: a peer may not have heard yet that the last barrier ended
+    world.reset();  // closed, not aborted: an abort would overtake what the last barrier said
     self->quit();
   }
 
@@ -145,8 +145,6 @@ void rank_state::carry_out(const ranks::report& a) {
   }
 }
 
-// In order: what this rank has said in its last barrier may still be on its way to others, and an
-// abort would overtake it.
 void rank_state::answered(ran& what) {
   measure(what);
   if (hooks_wanted) show_handled(what);
