@@ -16,6 +16,8 @@ struct last_of<stage> : std::integral_constant<stage, stage::call> {};
 template <>
 struct last_of<stop_reason> : std::integral_constant<stop_reason, stop_reason::terminate> {};
 template <>
+struct last_of<errc> : std::integral_constant<errc, errc::internal> {};
+template <>
 struct last_of<fault_drill::kind>
     : std::integral_constant<fault_drill::kind, fault_drill::kind::stop> {};
 template <>
@@ -54,17 +56,22 @@ void inspect(F& f, fault_drill& x) {
   f(what, rank, hook, step, text, lasts);
 }
 template <class F>
+void inspect(F& f, gradient_options& x) {
+  auto& [cap, overlap, find_unused, static_graph, hook, fused, buffers] = x;
+  f(cap, overlap, find_unused, static_graph, hook, fused, buffers);
+}
+template <class F>
 void inspect(F& f, trainer_options& x) {
   auto& [ranks, max_epochs, max_steps, batch_size, accumulate_grad_batches, gradient_clip_val,
          gradient_clip_algorithm, limit_train_batches, limit_val_batches, limit_test_batches,
          limit_predict_batches, val_check_interval, num_sanity_val_batches, fast_dev_run,
-         log_every_n_steps, seed, precision, strategy, communicator, placement, fine, stop_early,
-         checkpoint, time, faults] = x;
+         log_every_n_steps, seed, precision, strategy, gradients, communicator, placement, fine,
+         stop_early, checkpoint, time, faults] = x;
   f(ranks, max_epochs, max_steps, batch_size, accumulate_grad_batches, gradient_clip_val,
     gradient_clip_algorithm, limit_train_batches, limit_val_batches, limit_test_batches,
     limit_predict_batches, val_check_interval, num_sanity_val_batches, fast_dev_run,
-    log_every_n_steps, seed, precision, strategy, communicator, placement, fine, stop_early,
-    checkpoint, time, faults);
+    log_every_n_steps, seed, precision, strategy, gradients, communicator, placement, fine,
+    stop_early, checkpoint, time, faults);
 }
 
 // --- state -----------------------------------------------------------------------------------
@@ -81,8 +88,8 @@ void inspect(F& f, snapshot& x) {
 }
 template <class F>
 void inspect(F& f, run_figures& x) {
-  auto& [to_first_step, training, samples] = x;
-  f(to_first_step, training, samples);
+  auto& [to_first_step, training, samples, waiting] = x;
+  f(to_first_step, training, samples, waiting);
 }
 
 // --- hooks -----------------------------------------------------------------------------------
