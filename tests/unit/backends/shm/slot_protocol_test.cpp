@@ -2,6 +2,7 @@
 // what is being written, or anything but what is meant. The plan is the one that channel.cpp
 // executes.
 #include "backends/shm/schedule.hpp"
+#include "tests/unit/backends/shm/search.hpp"
 
 #include <array>
 #include <cstdint>
@@ -9,7 +10,6 @@
 #include <vector>
 
 #include "tests/support/catch.hpp"
-#include "tests/unit/backends/shm/search.hpp"
 
 namespace troupe::shm {
 namespace {

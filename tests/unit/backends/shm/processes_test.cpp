@@ -1,0 +1,336 @@
+// Ranks that are processes: in place between them, killed, stopped, many generations.
+#include "backends/shm/shm.hpp"
+#include "tests/support/reference_reduction.hpp"
+
+#include <dirent.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <csignal>
+#include <cstdio>
+#include <cstring>
+#include <fstream>
+#include <functional>
+#include <stdexcept>
+#include <thread>
+
+#include "tests/support/catch.hpp"
+
+namespace troupe::testing {
+namespace {
+
+using std::chrono::milliseconds;
+
+void expect(bool condition, const std::string& what) {
+  if (!condition) throw std::logic_error("expected: " + what);
+}
+
+/// A process for every rank, forked from one without other threads.
+class rank_processes {
+public:
+  using body = std::function<void(std::int32_t rank)>;
+
+  rank_processes(std::int32_t world, const body& what) {
+    const auto parent = getpid();
+    for (std::int32_t rank = 0; rank < world; ++rank) {
+      pids_.push_back(fork());
+      REQUIRE(pids_.back() >= 0);
+      if (pids_.back() != 0) continue;
+      prctl(PR_SET_PDEATHSIG, SIGKILL);
+      if (getppid() != parent) _exit(3);
+      try {
+        what(rank);
+      } catch (const std::exception& error) {
+        std::fprintf(stderr, "rank %d: %s\n", rank, error.what());
+        _exit(1);
+      }
+      _exit(0);
+    }
+  }
+  ~rank_processes() {
+    for (const auto pid : pids_)
+      if (pid > 0 && kill(pid, SIGKILL) == 0) waitpid(pid, nullptr, 0);
+  }
+  rank_processes(const rank_processes&) = delete;
+  rank_processes& operator=(const rank_processes&) = delete;
+
+  pid_t pid(std::int32_t rank) const { return pids_.at(static_cast<std::size_t>(rank)); }
+  /// 0 if all was well; -9 if it was killed.
+  int end(std::int32_t rank) {
+    int status = 0;
+    auto& pid = pids_.at(static_cast<std::size_t>(rank));
+    REQUIRE(waitpid(pid, &status, 0) == pid);
+    pid = -1;
+    return WIFSIGNALED(status) ? -WTERMSIG(status) : WEXITSTATUS(status);
+  }
+
+private:
+  std::vector<pid_t> pids_;
+};
+
+std::shared_ptr<communicator> open(shm_backend& backend, std::int32_t rank, std::int32_t world,
+                                   std::uint64_t generation = 1, milliseconds deadline = {}) {
+  return backend.open({.job = job_id{1},
+                       .generation = generation_id{generation},
+                       .rank = rank,
+                       .world = world,
+                       .deadline = deadline});
+}
+
+template <class E, class F>
+std::string text_of(F&& call) {
+  try {
+    call();
+  } catch (const E& error) {
+    return error.what();
+  }
+  throw std::logic_error("expected an exception");
+}
+
+bool has(const std::string& text, const std::string& part) {
+  return text.find(part) != std::string::npos;
+}
+
+TEST_CASE("registered memory of processes is reduced in place, with the canonical bits") {
+  for (const std::int32_t world : {2, 3, 4, 7}) {
+    const auto meeting = shm_meeting::create();
+    rank_processes ranks{world, [&](std::int32_t rank) {
+                           shm_backend backend{meeting};
+                           const auto c = open(backend, rank, world);
+                           for (const std::size_t count : {5000, 70001, 300000})
+                             for (const auto type : {dtype::f32, dtype::bf16}) {
+                               std::vector<bytes> leaves;
+                               for (std::int32_t r = 0; r < world; ++r)
+                                 leaves.push_back(odd_values(type, count, r, 3));
+                               const auto& mine = leaves[static_cast<std::size_t>(rank)];
+                               const auto memory = c->allocate(mine.size());
+                               std::memcpy(memory.get(), mine.data(), mine.size());
+                               c->all_reduce({memory.get(), count, type}, reduction::mean)->wait();
+                               const auto wanted =
+                                   reference_reduction(type, reduction::mean, leaves);
+                               expect(std::memcmp(memory.get(), wanted.data(), wanted.size()) == 0,
+                                      "the bits of the tree");
+                             }
+                         }};
+    for (std::int32_t rank = 0; rank < world; ++rank) CHECK(ranks.end(rank) == 0);
+  }
+}
+
+TEST_CASE("one rank's memory registered, another's not: through slots") {
+  const auto meeting = shm_meeting::create({.slot_bytes = 4096, .registered_bytes = 2u << 20});
+  rank_processes ranks{2, [&](std::int32_t rank) {
+                         shm_backend backend{meeting};
+                         const auto c = open(backend, rank, 2);
+                         const std::size_t count = rank == 0 ? 100000 : 1000000;
+                         const auto memory =
+                             c->allocate(count * sizeof(float));  // rank 1: ordinary
+                         auto* values = static_cast<float*>(memory.get());
+                         std::fill(values, values + 100000, static_cast<float>(rank + 1));
+                         c->all_reduce({values, 100000, dtype::f32}, reduction::sum)->wait();
+                         expect(std::count(values, values + 100000, 3.0f) == 100000, "the sum");
+                       }};
+  CHECK(ranks.end(0) == 0);
+  CHECK(ranks.end(1) == 0);
+}
+
+// Ranks reduce for ever; rank 1 is killed at some point of it, without any deadline.
+void kill_one(bool registered, std::size_t count, int when) {
+  const auto meeting = shm_meeting::create();
+  std::array<int, 2> ready{};
+  REQUIRE(pipe(ready.data()) == 0);
+  rank_processes ranks{
+      3, [&](std::int32_t rank) {
+        shm_backend backend{meeting};
+        const auto c = open(backend, rank, 3);
+        std::vector<float> own(count);
+        std::shared_ptr<void> given;
+        if (registered) given = c->allocate(count * sizeof(float));
+        auto* data = registered ? static_cast<float*>(given.get()) : own.data();
+        std::fill(data, data + count, 0.0f);
+        const auto reduce = [&] {
+          for (int i = 0;; ++i) {
+            if (i == 20 && rank == 1) expect(write(ready[1], "x", 1) == 1, "told");
+            c->all_reduce({data, count, dtype::f32}, reduction::sum)->wait();
+          }
+        };
+        const auto text = text_of<generation_closed>(reduce);
+        expect(has(text, "rank 1 is lost: its process "), text);
+        while (!c->quiescent()) std::this_thread::yield();
+        expect(has(text_of<generation_closed>([&] { c->barrier("x")->wait(); }), "rank 1 is lost"),
+               "the first reason stays");
+      }};
+  char byte = 0;
+  REQUIRE(read(ready[0], &byte, 1) == 1);
+  for (int i = 0; i < when; ++i) std::this_thread::yield();
+  kill(ranks.pid(1), SIGKILL);
+  CHECK(ranks.end(1) == -SIGKILL);
+  CHECK(ranks.end(0) == 0);
+  CHECK(ranks.end(2) == 0);
+  close(ready[0]);
+  close(ready[1]);
+}
+
+TEST_CASE("kill -9 of a rank ends the others, who are told whom they lost") {
+  for (int when = 0; when < 4; ++when) {
+    kill_one(false, 100, when);
+    kill_one(false, 400000, 3 * when);
+    kill_one(true, 400000, 3 * when);
+  }
+}
+
+TEST_CASE("a rank killed between generations' operations is noticed by those who wait") {
+  const auto meeting = shm_meeting::create();
+  rank_processes ranks{2, [&](std::int32_t rank) {
+                         shm_backend backend{meeting};
+                         const auto c = open(backend, rank, 2);
+                         c->barrier("both")->wait();
+                         if (rank == 1) raise(SIGKILL);
+                         while (!c->aborted()) std::this_thread::yield();  // in no operation
+                         expect(c->quiescent(), "nothing is left that could touch memory");
+                       }};
+  CHECK(ranks.end(1) == -SIGKILL);
+  CHECK(ranks.end(0) == 0);
+}
+
+TEST_CASE("a stopped rank is named by the deadline, and continues to a clean error") {
+  const auto meeting = shm_meeting::create();
+  rank_processes ranks{
+      3, [&](std::int32_t rank) {
+        shm_backend backend{meeting};
+        const auto c = open(backend, rank, 3, 1, milliseconds{300});
+        std::vector<float> data(100000, 1.0f);
+        c->barrier("all", std::chrono::minutes{1})->wait();
+        if (rank == 1) {
+          raise(SIGSTOP);
+          const auto before = data;
+          const auto late = c->all_reduce({data.data(), data.size(), dtype::f32}, reduction::sum);
+          const auto text = text_of<generation_closed>([&] { late->wait(); });
+          expect(has(text, "waited 0.3 s for rank 1"), text);
+          expect(data == before, "its memory is as it was");
+          return;
+        }
+        const auto text = text_of<collective_timeout>([&] {
+          c->all_reduce({data.data(), data.size(), dtype::f32}, reduction::sum)->wait();
+        });
+        expect(text == "all_reduce(sum, float32, 100000): waited 0.3 s for rank 1", text);
+      }};
+  CHECK(ranks.end(0) == 0);
+  CHECK(ranks.end(2) == 0);
+  kill(ranks.pid(1), SIGCONT);
+  CHECK(ranks.end(1) == 0);
+}
+
+TEST_CASE("a rank stopped in the middle of an operation is named as well") {
+  const auto meeting = shm_meeting::create();
+  std::array<int, 2> ready{};
+  REQUIRE(pipe(ready.data()) == 0);
+  rank_processes ranks{
+      2, [&](std::int32_t rank) {
+        shm_backend backend{meeting};
+        const auto c = open(backend, rank, 2, 1, milliseconds{300});
+        std::vector<float> data(1 << 20, 0.0f);
+        const auto reduce = [&] {
+          for (int i = 0;; ++i) {
+            if (i == 5 && rank == 1) expect(write(ready[1], "x", 1) == 1, "told");
+            c->all_reduce({data.data(), data.size(), dtype::f32}, reduction::sum)->wait();
+          }
+        };
+        if (rank == 0)
+          expect(has(text_of<collective_timeout>(reduce), "for rank 1"), "named");
+        else
+          text_of<generation_closed>(reduce);
+      }};
+  char byte = 0;
+  REQUIRE(read(ready[0], &byte, 1) == 1);
+  kill(ranks.pid(1), SIGSTOP);
+  CHECK(ranks.end(0) == 0);
+  kill(ranks.pid(1), SIGCONT);
+  CHECK(ranks.end(1) == 0);
+  close(ready[0]);
+  close(ready[1]);
+}
+
+std::size_t entries(const char* folder) {
+  std::size_t count = 0;
+  auto* open = opendir(folder);
+  while (readdir(open)) ++count;
+  closedir(open);
+  return count;
+}
+
+std::size_t mappings() {
+  std::ifstream file{"/proc/self/maps"};
+  return static_cast<std::size_t>(
+      std::count(std::istreambuf_iterator<char>{file}, std::istreambuf_iterator<char>{}, '\n'));
+}
+
+TEST_CASE("a thousand generations of two processes grow nothing") {
+  const auto meeting = shm_meeting::create();
+  rank_processes ranks{2, [&](std::int32_t rank) {
+                         shm_backend backend{meeting};
+                         std::array<std::size_t, 3> before{};
+                         for (std::uint64_t generation = 1; generation <= 1000; ++generation) {
+                           {
+                             const auto c = open(backend, rank, 2, generation);
+                             const auto memory = c->allocate(100000);
+                             auto* data = static_cast<float*>(memory.get());
+                             std::fill(data, data + 25000, 1.0f);
+                             c->all_reduce({data, 25000, dtype::f32}, reduction::sum)->wait();
+                             expect(data[24999] == 2.0f, "the sum");
+                           }
+                           if (generation != 50 && generation != 1000) continue;
+                           const std::array<std::size_t, 3> now{
+                               entries("/proc/self/fd"), entries("/proc/self/task"), mappings()};
+                           if (generation == 50) before = now;
+                           expect(now[0] == before[0], "no descriptor more");
+                           expect(now[1] == before[1], "no thread more");
+                           expect(now[2] <= before[2] + 2, "no mapping more");
+                         }
+                       }};
+  CHECK(ranks.end(0) == 0);
+  CHECK(ranks.end(1) == 0);
+}
+
+TEST_CASE("a limit on files is an error that names the limit, not a signal") {
+  rank_processes limited{1, [&](std::int32_t) {
+                           const rlimit small{1 << 20, 1 << 20};
+                           expect(setrlimit(RLIMIT_FSIZE, &small) == 0, "a limit");
+                           const auto text = text_of<user_error>([] {
+                             shm_backend backend{shm_meeting::create()};
+                             open(backend, 0, 2);
+                           });
+                           expect(has(text, "ulimit -f unlimited"), text);
+                         }};
+  CHECK(limited.end(0) == 0);
+}
+
+TEST_CASE("too few addresses are an error that says what to change") {
+  rank_processes limited{1, [&](std::int32_t) {
+                           const rlimit small{rlim_t{4} << 30, rlim_t{4} << 30};
+                           expect(setrlimit(RLIMIT_AS, &small) == 0, "a limit");
+                           shm_backend backend{shm_meeting::create()};
+                           const auto text = text_of<user_error>([&] { open(backend, 0, 2); });
+                           expect(has(text, "fewer registered_bytes"), text);
+                         }};
+  CHECK(limited.end(0) == 0);
+}
+
+TEST_CASE("processes that nobody launched meet by a name") {
+  const auto key = "a test's key " + std::to_string(getpid());
+  rank_processes ranks{3, [&](std::int32_t rank) {
+                         shm_backend backend{shm_meeting::by_name(key, std::chrono::minutes{1})};
+                         const auto c = open(backend, rank, 3);
+                         std::vector<float> data(10, 1.0f);
+                         c->all_reduce({data.data(), 10, dtype::f32}, reduction::sum)->wait();
+                         expect(data[9] == 3.0f, "the sum");
+                         c->barrier("the first one answers until all have met")->wait();
+                       }};
+  for (std::int32_t rank = 0; rank < 3; ++rank) CHECK(ranks.end(rank) == 0);
+}
+
+}  // namespace
+}  // namespace troupe::testing
