@@ -11,6 +11,7 @@ void add_bench(CLI::App& app, const schema& all, const surroundings& around, con
       app.add_subcommand("bench", "how fast this machine is at it")->require_subcommand(1);
   add_bench_collectives(*bench, around, chosen);
   add_bench_fit(*bench, all, around, chosen);
+  add_bench_control(*bench, around, chosen);
 }
 
 }  // namespace troupe::program

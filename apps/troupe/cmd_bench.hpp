@@ -6,6 +6,7 @@
 namespace troupe::program {
 
 void add_bench_collectives(CLI::App& bench, const surroundings& around, const choose& chosen);
+void add_bench_control(CLI::App& bench, const surroundings& around, const choose& chosen);
 void add_bench_fit(CLI::App& bench, const schema& all, const surroundings& around,
                    const choose& chosen);
 

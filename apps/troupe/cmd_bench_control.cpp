@@ -1,0 +1,53 @@
+#include "apps/troupe/bench_control_text.hpp"
+#include "apps/troupe/cmd_bench.hpp"
+
+#include <CLI/App.hpp>
+#include <CLI/Config.hpp>
+#include <CLI/Formatter.hpp>
+
+#include <memory>
+
+namespace troupe::program {
+
+namespace {
+
+struct control_flags {
+  control_question what;
+  bool json = false;
+};
+
+void add(CLI::App& bench_app, const char* name, const char* summary, bool whole,
+         const surroundings& around, const choose& chosen) {
+  auto* command = bench_app.add_subcommand(name, summary);
+  auto flags = std::make_shared<control_flags>();
+  command->add_option("--steps", flags->what.steps, "measured in each round (5000)");
+  command->add_option("--rounds", flags->what.rounds, "(5)");
+  if (whole) {
+    command->add_option("--ranks", flags->what.ranks, "(2)");
+    command->add_option("--throws", flags->what.throws, "how often a rank throws (20)");
+  }
+  command->add_flag("--json", flags->json, "one object");
+  command->callback([=, &around] {
+    chosen([=, &around] {
+      const auto& what = flags->what;
+      if (whole) {
+        const auto figures = bench_control(what);
+        around.screen.result(flags->json ? as_json(what, figures) : as_text(what, figures));
+      } else {
+        const auto figures = bench_hooks(what);
+        around.screen.result(flags->json ? hooks_json(what, figures) : hooks_text(figures));
+      }
+      return program_end{};
+    });
+  });
+}
+
+}  // namespace
+
+void add_bench_control(CLI::App& bench_app, const surroundings& around, const choose& chosen) {
+  add(bench_app, "hooks", "what a hook costs before it does anything", false, around, chosen);
+  add(bench_app, "control", "what a step of ranks that do nothing costs; how fast a throw is told",
+      true, around, chosen);
+}
+
+}  // namespace troupe::program
