@@ -2,8 +2,9 @@
 # Installs what is missing to build Troupe (with --tests: to test it) on Debian 12, and configures build/.
 # Asks nothing; says what it is about to install; silent and quick when there is nothing to do.
 #
-#   bash apps/setup.sh [--tests]
+#   bash apps/setup.sh [--tests] [--nccl]
 #
+# --nccl            NCCL and the headers of the CUDA runtime as well, from PyPI, for machines with GPUs (about 200 MB)
 # TROUPE_TORCH=DIR  use the LibTorch in DIR, which holds share/cmake/Torch, instead of installing one.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
@@ -13,7 +14,13 @@ packages=(g++ cmake ninja-build ccache mold git ca-certificates python3
           libcaf-dev libboost1.81-dev catch2 libcli11-dev libtomlplusplus-dev nlohmann-json3-dev libfmt-dev
           libspdlog-dev libxxhash-dev librapidcheck-dev zlib1g-dev libopenmpi-dev openmpi-bin
           dataset-fashion-mnist)
-[[ ${1:-} == --tests ]] && packages+=(clang-format)
+want_nccl=
+for flag in "$@"; do
+  case $flag in
+    --tests) packages+=(clang-format) ;;
+    --nccl) want_nccl=yes ;;
+  esac
+done
 
 mkdir -p build
 log=build/setup.log
@@ -89,6 +96,17 @@ install_torch() {
   printf '%s\n' "${wanted[*]}" >$stamp
 }
 
+# Into the environment of LibTorch, where CMake looks for them.
+install_nccl() {
+  local wanted=(nvidia-nccl-cu13==2.30.7 nvidia-cuda-runtime nvidia-cuda-crt nvidia-cuda-cccl)
+  local stamp=build/venv/nccl_installed
+  [[ -n $want_nccl && -x build/venv/bin/python3 ]] || return 0
+  [[ -e $stamp && $(<$stamp) == "${wanted[*]}" ]] && return
+  say "installing ${wanted[*]} from PyPI into build/venv (about 200 MB)"
+  logged build/venv/bin/python3 -m pip install --no-input --disable-pip-version-check "${wanted[@]}"
+  printf '%s\n' "${wanted[*]}" >$stamp
+}
+
 configure() {
   [[ -e build/build.ninja ]] || say "configuring build/"
   logged cmake -G Ninja -S . -B build ${TROUPE_TORCH:+-DTROUPE_TORCH="$TROUPE_TORCH"}
@@ -97,4 +115,5 @@ configure() {
 : >$log
 install_packages "${packages[@]}"
 install_torch
+install_nccl
 configure

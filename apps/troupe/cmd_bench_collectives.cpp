@@ -156,6 +156,10 @@ void on_this_process(communicator_backend& backend, placed_rank place,
 program_end bench(const collectives_flags& flags, const surroundings& around) {
   const auto what = question_of(flags);
   const auto world = around.world();
+  if (flags.communicator == "nccl")
+    throw user_error(
+        errc::device,
+        "communicator \"nccl\": it carries tensors of GPUs, this bench has the host's");
   const auto backend = find_communicator(world, flags.communicator);
   auto& screen = around.screen;
   const auto place = backend->placed();

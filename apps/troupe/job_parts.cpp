@@ -134,6 +134,10 @@ void check_place(const settings& s) {
     throw user_error(errc::device, fmt::format("accelerator = \"{}\": this program trains on the "
                                                "cpu only; use --accelerator cpu",
                                                accelerator));
+  if (s.text("communicator") == "nccl")
+    throw user_error(errc::device,
+                     "communicator = \"nccl\": it carries tensors of GPUs, and this program trains "
+                     "on the cpu only; use --communicator auto");
   check_cpu_devices(s);
 }
 

@@ -5,7 +5,9 @@
 #include "apps/troupe/recipe_text.hpp"
 #include "apps/troupe/torch_catalog.hpp"
 #include "backends/checkpoint/safetensors_io.hpp"
+#include "backends/inproc/inproc.hpp"
 #include "backends/mpi/mpi.hpp"
+#include "backends/nccl/nccl.hpp"
 
 #include <unistd.h>
 
@@ -17,13 +19,16 @@ int main(int count, char** arguments) {
   const auto learning = torch_catalog();
   // Manifests say which LibTorch wrote them. MPI can be started once in a process: one for all
   // calls.
-  const auto world = [checkpoints = troupe::safetensors_checkpoints(learning->versions()),
-                      mpi = std::make_shared<troupe::mpi_backend>(rank_by_mpirun())] {
-    auto ports = troupe::local_ports();
-    ports.checkpoints = checkpoints;
-    ports.communicators.push_back(mpi);
-    return ports;
-  };
+  const auto world =
+      [checkpoints = troupe::safetensors_checkpoints(learning->versions()),
+       mpi = std::make_shared<troupe::mpi_backend>(rank_by_mpirun()),
+       nccl = std::make_shared<troupe::nccl_backend>(std::make_shared<troupe::inproc_backend>())] {
+        auto ports = troupe::local_ports();
+        ports.checkpoints = checkpoints;
+        ports.communicators.push_back(nccl);
+        ports.communicators.push_back(mpi);
+        return ports;
+      };
   const auto recipe = [&learning](const std::string& text) {
     return learning->recipe(read_recipe_text(text));
   };

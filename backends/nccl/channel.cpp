@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <utility>
 
 namespace troupe::nccl {
 
@@ -251,7 +252,7 @@ void channel::abort() {
   phase_ = phase::gone;
   if (!there) return;
   functions_->set_device(device_);
-  functions_->comm_abort(comm_);
+  functions_->comm_abort(std::exchange(comm_, nullptr));
 }
 
 bool channel::idle() {
@@ -269,7 +270,7 @@ bool channel::close() {
   std::string why;
   if (!settled(why) && why.empty()) return false;
   phase_ = phase::gone;
-  functions_->comm_destroy(comm_);
+  functions_->comm_destroy(std::exchange(comm_, nullptr));
   return true;
 }
 

@@ -122,6 +122,7 @@ TEST_CASE("bench collectives refuses what can not be, with the mend", "[bench]")
   refused("--bytes", "99999999G", 2, "1024G");
   refused("--operation", "all_reduc", 2, "did you mean \"all_reduce\"");
   refused("--communicator", "inprok", 6, "did you mean \"inproc\"");
+  refused("--communicator", "nccl", 6, "GPU");
   refused("--ranks", "0", 2, "1 to 256");
   refused("--rounds", "0", 2, "1 to 1000");
 }

@@ -1,0 +1,301 @@
+// What stands around NCCL: meeting, order, errors, abort. The GPUs are made up.
+#include "backends/nccl/nccl.hpp"
+#include "backends/inproc/inproc.hpp"
+#include "tests/unit/backends/nccl/fake_gpus.hpp"
+
+#include <functional>
+#include <thread>
+
+#include "tests/support/catch.hpp"
+
+namespace troupe::testing {
+namespace {
+
+nccl_options made_up(int devices = 8) {
+  fake_gpus::reset(devices);
+  nccl_options options;
+  options.functions = fake_gpus::functions();
+  return options;
+}
+
+// Memory of a made-up GPU is the host's: a test looks into it.
+struct tensor {
+  std::shared_ptr<void> memory;
+  std::size_t count = 0;
+
+  tensor(communicator& of, std::size_t size, float value)
+      : memory(of.allocate(size * sizeof(float))), count(size) {
+    std::fill(data(), data() + count, value);
+  }
+  float* data() const { return static_cast<float*>(memory.get()); }
+  buffer view() const { return {memory.get(), count, dtype::f32}; }
+  std::vector<float> values() const { return {data(), data() + count}; }
+};
+
+class company {
+public:
+  company(communicator_backend& backend, std::int32_t world, std::uint64_t generation = 1,
+          std::chrono::nanoseconds deadline = std::chrono::nanoseconds{0}) {
+    for (std::int32_t rank = 0; rank < world; ++rank)
+      handles_.push_back(
+          backend.open({job_id{3}, generation_id{generation}, rank, world, deadline}));
+  }
+  communicator& operator[](std::size_t rank) { return *handles_[rank]; }
+
+  std::vector<std::exception_ptr> attempt(const std::function<void(communicator&)>& body) {
+    std::vector<std::exception_ptr> thrown(handles_.size());
+    std::vector<std::thread> threads;
+    for (std::size_t rank = 0; rank < handles_.size(); ++rank)
+      threads.emplace_back([&, rank] {
+        try {
+          body(*handles_[rank]);
+        } catch (...) {
+          thrown[rank] = std::current_exception();
+        }
+      });
+    for (auto& one : threads) one.join();
+    return thrown;
+  }
+  void run(const std::function<void(communicator&)>& body) {
+    for (const auto& error : attempt(body))
+      if (error) std::rethrow_exception(error);
+  }
+
+private:
+  std::vector<std::shared_ptr<communicator>> handles_;
+};
+
+// The watcher lets go of what is closed on its own.
+fake_counts counts_when_closed() {
+  while (fake_gpus::counts().streams > 0) std::this_thread::yield();
+  return fake_gpus::counts();
+}
+
+void expect(bool holds, const char* what) {
+  if (!holds) throw std::logic_error(std::string{"expected: "} + what);
+}
+
+template <class E>
+std::string text_of(const std::exception_ptr& error) {
+  try {
+    if (error) std::rethrow_exception(error);
+  } catch (const E& e) {
+    return e.what();
+  } catch (const std::exception& e) {
+    return std::string{"(another exception: "} + e.what() + ")";
+  }
+  return "(nothing was thrown)";
+}
+
+}  // namespace
+
+TEST_CASE("without a GPU the backend says what is missing") {
+  nccl_backend real{std::make_shared<inproc_backend>()};
+  if (real.unusable().empty()) {
+    WARN("skipped: this machine has a GPU");
+    return;
+  }
+  CAPTURE(real.unusable());
+  CHECK_THROWS_AS(real.open({}), user_error);
+  nccl_backend none{std::make_shared<inproc_backend>(), made_up(0)};
+  CHECK(none.unusable() == "there is no GPU in this machine");
+}
+
+TEST_CASE("tensors meet on the GPUs, everything else on the host") {
+  const auto world = GENERATE(1, 2, 3);
+  CAPTURE(world);
+  nccl_backend backend{std::make_shared<inproc_backend>(), made_up()};
+  fake_gpus::slow_start(3);
+  {
+    company ranks{backend, world};
+    ranks.run([world](communicator& c) {
+      const auto rank = c.group().rank;
+      const auto n = static_cast<std::size_t>(world);
+      const auto sum = static_cast<float>(world * (world + 1)) / 2;
+      const tensor a{c, 100, static_cast<float>(rank + 1)};
+      c.all_reduce(a.view(), reduction::sum)->wait();
+      expect(a.values() == std::vector<float>(100, sum), "a sum");
+      c.all_reduce(a.view(), reduction::mean)->wait();
+      expect(a.values() == std::vector<float>(100, sum), "a mean of equals");
+      const tensor b{c, 10, static_cast<float>(rank)};
+      c.broadcast(b.view(), world - 1)->wait();
+      expect(b.values() == std::vector<float>(10, static_cast<float>(world - 1)), "the root's");
+      const tensor piece{c, 4, static_cast<float>(rank)};
+      const tensor whole{c, 4 * n, 0};
+      c.all_gather(piece.view(), whole.view())->wait();
+      for (std::size_t i = 0; i < 4 * n; ++i)
+        expect(whole.values()[i] == static_cast<float>(i / 4), "pieces in order");
+      c.reduce_scatter(whole.view(), piece.view(), reduction::sum)->wait();
+      expect(piece.values() == std::vector<float>(4, static_cast<float>(rank * world)), "a piece");
+      expect(c.decide(rank == 0, false) && c.decide(rank == 0, true) == (world == 1), "a decision");
+      c.barrier("over")->wait();
+      c.all_reduce({nullptr, 0, dtype::f32}, reduction::sum)->wait();
+      expect(c.quiescent() || !c.aborted(), "no abort");
+    });
+  }
+  const auto left = counts_when_closed();
+  CHECK(left.aborts == 0);
+  CHECK(left.communicators == 0);
+  CHECK(left.allocations == 0);
+}
+
+TEST_CASE("subgroups have communicators of their own") {
+  nccl_backend backend{std::make_shared<inproc_backend>(), made_up()};
+  company ranks{backend, 3};
+  ranks.run([](communicator& c) {
+    const auto rank = c.group().rank;
+    const tensor a{c, 5, static_cast<float>(rank)};
+    const subgroup outer{{0, 2}};
+    if (rank != 1) c.all_reduce(a.view(), reduction::sum, outer)->wait();
+    if (rank != 1) c.broadcast(a.view(), 2, outer)->wait();
+    expect(a.values() == std::vector<float>(5, rank == 1 ? 1 : 2), "the outer sum");
+    c.all_reduce(a.view(), reduction::sum)->wait();
+    expect(a.values() == std::vector<float>(5, 5), "the sum of all");
+  });
+}
+
+TEST_CASE("many operations in flight end in order, without anybody waiting") {
+  nccl_backend backend{std::make_shared<inproc_backend>(), made_up()};
+  company ranks{backend, 2};
+  ranks.run([](communicator& c) {
+    std::vector<tensor> memory;
+    std::vector<work_ptr> works;
+    for (int i = 0; i < 50; ++i) {
+      memory.emplace_back(c, 8, 1.0f);
+      works.push_back(c.all_reduce(memory.back().view(), reduction::sum));
+    }
+    while (works.back()->poll().status == work_status::pending) std::this_thread::yield();
+    for (std::size_t i = 0; i < works.size(); ++i) {
+      expect(works[i]->poll().status == work_status::ok, "an earlier one has ended");
+      expect(memory[i].values() == std::vector<float>(8, 2), "its sum");
+    }
+  });
+}
+
+TEST_CASE("what is refused was not submitted") {
+  nccl_backend backend{std::make_shared<inproc_backend>(), made_up()};
+  const auto c = backend.open({.rank = 0, .world = 1});
+  std::vector<float> host(4);
+  CHECK_THROWS_WITH(c->all_reduce({host.data(), 4, dtype::f32}, reduction::sum),
+                    Catch::Contains("not memory of a GPU"));
+  const tensor a{*c, 4, 1};
+  CHECK_THROWS_WITH(c->all_reduce({a.data(), 4, dtype::i16}, reduction::sum),
+                    Catch::Contains("int32"));
+  CHECK_THROWS_WITH(c->all_reduce({a.data(), 1, dtype::c64}, reduction::product),
+                    Catch::Contains("complex"));
+  CHECK_THROWS_AS(c->broadcast(a.view(), 7), std::invalid_argument);
+  c->all_reduce(a.view(), reduction::sum)->wait();
+  CHECK_FALSE(c->aborted());
+}
+
+TEST_CASE("ranks that disagree are told who called what, and no kernel starts") {
+  nccl_backend backend{std::make_shared<inproc_backend>(), made_up()};
+  company ranks{backend, 2};
+  const auto thrown = ranks.attempt([](communicator& c) {
+    const tensor a{c, 10, 1};
+    if (c.group().rank == 0)
+      c.all_reduce(a.view(), reduction::sum)->wait();
+    else
+      c.broadcast(a.view(), 0)->wait();
+  });
+  for (const auto& error : thrown) {
+    const auto text = text_of<collective_mismatch>(error);
+    CHECK_THAT(text, Catch::Contains("rank 0: all_reduce(sum, float32, 10)"));
+    CHECK_THAT(text, Catch::Contains("rank 1: broadcast(float32, 10 from 0)"));
+    CHECK_THAT(text, !Catch::Contains("barrier"));
+  }
+  CHECK(fake_gpus::counts().kernels == 0);
+}
+
+TEST_CASE("two ranks on one GPU are named") {
+  auto options = made_up();
+  options.device_of = [](const group_description& who) { return who.rank == 2 ? 0 : who.rank; };
+  nccl_backend backend{std::make_shared<inproc_backend>(), options};
+  company ranks{backend, 3};
+  const auto thrown = ranks.attempt([](communicator& c) {
+    const tensor a{c, 10, 1};
+    c.all_reduce(a.view(), reduction::sum)->wait();
+  });
+  for (const auto& error : thrown)
+    CHECK_THAT(text_of<generation_closed>(error),
+               Catch::Contains("ranks 0 and 2 share the GPU 0000:00:00.0"));
+  options.device_of = [](const group_description&) { return 8; };
+  nccl_backend beyond{std::make_shared<inproc_backend>(), options};
+  CHECK_THROWS_AS(beyond.open({}), user_error);
+}
+
+TEST_CASE("a deadline names who is missing") {
+  nccl_backend backend{std::make_shared<inproc_backend>(), made_up()};
+  company ranks{backend, 3, 1, std::chrono::milliseconds{20}};
+  const auto thrown = ranks.attempt([](communicator& c) {
+    if (c.group().rank == 2) return;
+    const tensor a{c, 10, 1};
+    c.all_reduce(a.view(), reduction::sum)->wait();
+  });
+  CHECK_FALSE(thrown[2]);
+  for (const std::size_t rank : {0, 1})
+    CHECK_THAT(text_of<collective_timeout>(thrown[rank]), Catch::Contains("rank 2"));
+}
+
+TEST_CASE("abort ends kernels that would never end") {
+  nccl_backend backend{std::make_shared<inproc_backend>(), made_up()};
+  {
+    company ranks{backend, 2};
+    fake_gpus::stall(true);
+    const auto thrown = ranks.attempt([&ranks](communicator& c) {
+      const tensor a{c, 10, 1};
+      const auto work = c.all_reduce(a.view(), reduction::sum);
+      if (c.group().rank == 0) {
+        while (fake_gpus::counts().kernels < 2) std::this_thread::yield();
+        ranks[1].abort("enough");
+        ranks[1].abort("another reason");
+      }
+      work->wait();
+    });
+    for (const auto& error : thrown) CHECK(text_of<generation_closed>(error) == "enough");
+    CHECK(ranks[0].aborted());
+    CHECK(ranks[0].quiescent());
+    CHECK(ranks[1].quiescent());
+    CHECK(fake_gpus::counts().aborts == 2);
+  }
+  fake_gpus::stall(false);
+  CHECK(counts_when_closed().communicators == 0);
+}
+
+TEST_CASE("an asynchronous error aborts the group with NCCL's words") {
+  nccl_backend backend{std::make_shared<inproc_backend>(), made_up()};
+  company ranks{backend, 2};
+  const auto thrown = ranks.attempt([](communicator& c) {
+    const tensor a{c, 10, 1};
+    c.all_reduce(a.view(), reduction::sum)->wait();
+    c.barrier("both")->wait();
+    if (c.group().rank == 0) {
+      fake_gpus::stall(true);
+      fake_gpus::fail_next(ncclRemoteError);
+    }
+    c.all_reduce(a.view(), reduction::sum)->wait();
+  });
+  for (const auto& error : thrown)
+    CHECK_THAT(text_of<generation_closed>(error), Catch::Contains("fake error: the cable is out"));
+  fake_gpus::stall(false);
+}
+
+TEST_CASE("generations come and go without growth") {
+  nccl_backend backend{std::make_shared<inproc_backend>(), made_up()};
+  for (std::uint64_t generation = 1; generation <= 50; ++generation) {
+    company ranks{backend, 2, generation};
+    const bool ends_badly = generation % 3 == 0;
+    ranks.attempt([ends_badly](communicator& c) {
+      const tensor a{c, 10, 1};
+      c.all_reduce(a.view(), reduction::sum)->wait();
+      if (ends_badly && c.group().rank == 0) c.abort("a bad end");
+      if (ends_badly) c.barrier("never")->wait();
+    });
+  }
+  const auto left = counts_when_closed();
+  CHECK(left.communicators == 0);
+  CHECK(left.events == 0);
+  CHECK(left.allocations == 0);
+}
+
+}  // namespace troupe::testing
