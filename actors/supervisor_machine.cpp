@@ -314,8 +314,9 @@ void supervisor_machine::finish(actions& out) {
   phase_ = phase::done;
   ++deadline_;
   supervision::complete end;
-  end.loop = loop_;
-  end.loop.steps = std::max(loop_.steps, first_ ? committed_ : loop_.steps);
+  // A rank that had finished may have been beyond what all of them hold.
+  if (!first_ || loop_.steps <= committed_) end.loop = loop_;
+  if (first_) end.loop.steps = committed_;
   end.generation = generation_;
   end.survivors = survivors_;
   end.late = late_;

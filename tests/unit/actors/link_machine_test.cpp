@@ -1,0 +1,150 @@
+// Goal: over a path that loses, repeats and reorders, a link delivers every message once and in
+// order, or ends; silence ends it within its limit, and only silence or a full window does.
+#include "actors/link_machine.hpp"
+
+#include <rapidcheck.h>
+
+#include <deque>
+#include <sstream>
+#include <vector>
+
+#include "tests/support/catch.hpp"
+
+using namespace troupe;
+using namespace std::chrono_literals;
+
+namespace {
+
+struct in_flight {
+  std::size_t to;
+  link_frame frame;
+};
+
+// Two ends and a path that does what the script says.
+struct path {
+  link_machine ends[2]{link_machine{{}, 0ns}, link_machine{{}, 0ns}};
+  std::vector<std::uint64_t> got[2];
+  std::vector<in_flight> wire;
+  std::chrono::nanoseconds now{0};
+
+  void send(std::size_t from, link_frame frame) { wire.push_back({1 - from, frame}); }
+  void submit(std::size_t from) {
+    if (const auto n = ends[from].submit()) send(from, ends[from].frame(n));
+  }
+  void again(std::size_t from) {
+    for (auto n = ends[from].acknowledged() + 1; n <= ends[from].submitted(); ++n)
+      send(from, ends[from].frame(n));
+  }
+  void arrive(in_flight what) {
+    auto& end = ends[what.to];
+    const auto r = end.arrived(what.frame, now);
+    if (r.deliver) got[what.to].push_back(what.frame.number);
+    if (r.ask_again) send(what.to, end.asking());
+    if (r.send_again) again(what.to);
+  }
+  void beat() {
+    now += ends[0].limits().beat;
+    for (std::size_t side : {0, 1}) {
+      const auto r = ends[side].beat(now);
+      if (r.send_again) again(side);
+      if (r.speak) send(side, ends[side].frame());
+    }
+  }
+  void deliver_all() {
+    for (auto all = std::exchange(wire, {}); !all.empty(); all = std::exchange(wire, {}))
+      for (const auto& f : all) arrive(f);
+  }
+};
+
+bool counts_up(const std::vector<std::uint64_t>& got) {
+  for (std::size_t i = 0; i < got.size(); ++i)
+    if (got[i] != i + 1) return false;
+  return true;
+}
+
+}  // namespace
+
+TEST_CASE("whatever a path does, messages come once and in order", "[link]") {
+  const bool holds = rc::check("once, in order, and all once the path is good", [] {
+    path p;
+    const auto script = *rc::gen::container<std::vector<std::uint32_t>>(
+        rc::gen::inRange<std::uint32_t>(0, 1u << 16));
+    int beats_without_news = 0;
+    for (const auto word : script) {
+      const auto pick = p.wire.empty() ? 0 : (word >> 4) % p.wire.size();
+      const auto at = p.wire.begin() + static_cast<std::ptrdiff_t>(pick);
+      switch (word % 8) {
+        case 0:
+        case 1: p.submit(word >> 4 & 1); break;
+        case 2:
+          if (!p.wire.empty()) p.wire.erase(at);  // lost
+          break;
+        case 3:
+          if (!p.wire.empty()) p.arrive(*at);  // arrives, and will once more
+          break;
+        case 4:
+          if (++beats_without_news < 4) p.beat();
+          break;
+        default:
+          if (p.wire.empty()) break;
+          const auto what = *at;  // overtakes what is before it
+          p.wire.erase(at);
+          p.arrive(what);
+          beats_without_news = 0;
+      }
+      RC_ASSERT(counts_up(p.got[0]) && counts_up(p.got[1]));
+    }
+    for (int i = 0; i < 4; ++i) {
+      p.deliver_all();
+      p.beat();
+    }
+    p.deliver_all();
+    for (std::size_t side : {0, 1}) {
+      RC_ASSERT(counts_up(p.got[side]));
+      if (p.ends[0].over() || p.ends[1].over()) continue;
+      RC_ASSERT(p.got[side].size() == p.ends[1 - side].submitted());
+      RC_ASSERT(p.ends[side].acknowledged() == p.ends[side].submitted());
+    }
+  });
+  CHECK(holds);
+}
+
+TEST_CASE("silence for the limit ends a link, less does not", "[link]") {
+  link_machine end{{}, 0ns};
+  CHECK_FALSE(end.beat(499ms).lost);
+  end.arrived({0, 0, false}, 499ms);
+  CHECK_FALSE(end.beat(998ms).lost);
+  CHECK(end.beat(999ms).lost);
+  CHECK(end.over());
+  CHECK(end.submit() == 0);
+  CHECK_FALSE(end.arrived({1, 0, false}, 1000ms).deliver);
+}
+
+TEST_CASE("a full window ends a link", "[link]") {
+  link_machine end{{100ms, 500ms, 3}, 0ns};
+  for (std::uint64_t n = 1; n <= 3; ++n) CHECK(end.submit() == n);
+  end.arrived({0, 1, false}, 1ms);
+  CHECK(end.submit() == 4);
+  CHECK(end.submit() == 0);
+  CHECK(end.over());
+}
+
+TEST_CASE("what never was sent cannot be acknowledged", "[link]") {
+  link_machine end{{}, 0ns};
+  end.submit();
+  CHECK(end.arrived({0, 7, false}, 1ms).release_to == 0);
+  CHECK(end.acknowledged() == 0);
+}
+
+TEST_CASE("a link is a value", "[link]") {
+  link_machine a{{}, 0ns};
+  auto b = a;
+  CHECK(a == b);
+  CHECK(a.digest() == b.digest());
+  b.submit();
+  CHECK(a != b);
+  CHECK(a.digest() != b.digest());
+  std::ostringstream text;
+  text << b;
+  CHECK(text.str() == "link(sent 1, acknowledged 0, heard 0)");
+}
