@@ -121,7 +121,8 @@ void fit_machine::check(const fit_events::ran& event) const {
         refuse("skip_epoch from another hook than on_train_batch_start");
       return;
     }
-    case run_word::failed: break;
+    case run_word::failed:
+    case run_word::waits: break;
   }
   refuse("a failed run is not the machine's");
 }

@@ -42,6 +42,7 @@ link_machine::beat_result link_machine::beat(std::chrono::nanoseconds now) {
   }
   // What was there at the last beat already and is not acknowledged has had its time.
   result.send_again = acknowledged_ < submitted_at_beat_ && acknowledged_ == acknowledged_at_beat_;
+  result.speak = submitted_ == submitted_at_beat_;
   acknowledged_at_beat_ = acknowledged_;
   submitted_at_beat_ = submitted_;
   return result;

@@ -1,13 +1,13 @@
 // One end of a link that keeps order and loses nothing while it lasts, on a path that may lose,
-// repeat and reorder: numbers, cumulative acknowledgements, sending again, and silence that ends it.
-// A regular value without clocks, sockets or CAF; the shell around it holds the messages by number
-// and carries frames.
+// repeat and reorder: numbers, cumulative acknowledgements, sending again, and silence that ends
+// it. A regular value without clocks, sockets or CAF; the shell around it holds the messages by
+// number and carries frames.
 //
 // A sender keeps what is not acknowledged, `window` messages at most: one more ends the link. A
 // receiver takes only the next number; behind a gap it asks for the rest at once. Both say every
-// `beat` what they have, so that silence means something: a peer that was not heard for `limit` is
-// lost, on this side; the other side finds out for itself. What a link that has ended still hears
-// changes nothing.
+// `beat` what they have, by a message or else by an empty frame, so that silence means something: a
+// peer that was not heard for `limit` is lost, on this side; the other side finds out for itself.
+// What a link that has ended still hears changes nothing.
 #pragma once
 
 #include <chrono>
@@ -53,8 +53,9 @@ public:
   struct beat_result {
     bool lost = false;        ///< the peer was silent for too long: the link is over
     bool send_again = false;  ///< nothing was acknowledged since the last beat
+    bool speak = false;       ///< send `frame()`: no message has gone since the last beat
   };
-  /// Every `beat`: send `frame()` too, unless lost.
+  /// To be called every `beat`.
   beat_result beat(std::chrono::nanoseconds now);
   void close() { over_ = true; }
 

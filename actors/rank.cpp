@@ -49,7 +49,8 @@ struct rank_state {
   void carry_out(const ranks::report& a);
   void carry_out(const ranks::show& a) { setup.observers.tell(a.what); }
   void carry_out(const ranks::end&) {
-    world.reset();  // closed, not aborted: a peer may not have heard yet that the last barrier ended
+    // Closed, not aborted: a peer may not have heard yet that the last barrier ended.
+    world.reset();
     self->quit();
   }
 

@@ -14,11 +14,12 @@ run_handler::run_handler(const learner_context& context, surroundings around)
 ran run_handler::handle(learner& who, const hook_run& run) {
   ran answer;
   answer.at = run.at;
-  go_on(who, run, answer, run.hooks.size(), false);
+  if (!go_on(who, run, answer, run.hooks.size(), false))
+    throw internal_error("a lane that can wait has a learner that cannot");
   return answer;
 }
 
-void run_handler::go_on(learner& who, const hook_run& run, ran& answer, std::size_t until,
+bool run_handler::go_on(learner& who, const hook_run& run, ran& answer, std::size_t until,
                         bool again) {
   skip_entry_ = again;
   const std::span<const hook> hooks{run.hooks};
@@ -37,6 +38,10 @@ void run_handler::go_on(learner& who, const hook_run& run, ran& answer, std::siz
         for (const auto& h : body) answer.outcome.merge(handle_one(who, h, {}));
       };
       auto outcome = handle_one(who, hooks[i], inside ? inner : closure{});
+      if (outcome.word == run_word::waits) {
+        current_ = nullptr;
+        return false;
+      }
       answer.outcome.merge(std::move(outcome));
       i += 1 + inside;
       answer.handled = static_cast<std::uint32_t>(i);
@@ -44,7 +49,7 @@ void run_handler::go_on(learner& who, const hook_run& run, ran& answer, std::siz
     }
   } catch (const not_yet&) {
     current_ = nullptr;
-    throw;
+    return false;
   } catch (...) {
     answer.outcome.word = run_word::failed;
     answer.failed_with.original = std::current_exception();
@@ -56,6 +61,7 @@ void run_handler::go_on(learner& who, const hook_run& run, ran& answer, std::siz
     }
   }
   current_ = nullptr;
+  return true;
 }
 
 hook_outcome run_handler::handle_one(learner& who, const hook& h, const closure& inner) {

@@ -31,10 +31,9 @@ public:
   /// Never throws: what a hook throws is in the answer, with its hook, epoch and step.
   ran handle(learner& who, const hook_run& run);
   /// For lanes that handle a run in pieces: goes on behind the hooks that `answer` says are
-  /// handled and adds to it, until as many as `until` are. Only `not_yet` passes; then what was
-  /// handled is in the answer. `again`: the next hook threw `not_yet` before; it is not entered
-  /// anew.
-  void go_on(learner& who, const hook_run& run, ran& answer, std::size_t until, bool again);
+  /// handled and adds to it, until as many as `until` are. False: the next hook cannot go on yet.
+  /// `again`: that was so before; it is not entered anew.
+  bool go_on(learner& who, const hook_run& run, ran& answer, std::size_t until, bool again);
 
 private:
   hook_outcome handle_one(learner& who, const hook& h, const closure& inner);

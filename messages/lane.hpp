@@ -27,6 +27,8 @@ enum class run_word : std::uint8_t {
   stop,        ///< all handled; a hook asked for an end of the run, agreed by all ranks
   attention,   ///< the attention word was set: the rest was not handled
   failed,      ///< a hook threw; see `failed_with`
+  waits,       ///< of one hook, in a lane that cannot wait: to be called again, as if not_yet had
+               ///< been thrown (backends/learner.hpp), at a fraction of its cost. Never of a run
 };
 
 /// The length of one loader, in batches before any limit; known once the data is.

@@ -72,7 +72,7 @@ public:
         who_(who),
         group_(std::move(group)),
         me_(group_->join(who, std::move(seat))),
-        everybody_(group_->among(members_of({}, who.world, who.rank))) {
+        everybody_(group_->everybody()) {
     ++network_->handles;
   }
   ~simulated_communicator() override {
@@ -122,7 +122,7 @@ public:
     return group_->verdict(*ended);
   }
 
-  bool waiting() const noexcept override { return me_->waiting; }
+  bool waiting() const noexcept override { return me_->seat->bell->waited_for(); }
   std::shared_ptr<void> allocate(std::size_t bytes) override {
     return {::operator new(bytes), [](void* p) { ::operator delete(p); }};
   }

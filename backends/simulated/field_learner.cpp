@@ -35,13 +35,13 @@ public:
     if (const auto* x = std::get_if<hooks::backward>(&h)) return backward(*x), hook_outcome{};
     if (const auto* x = std::get_if<hooks::save_checkpoint>(&h)) return save(*x);
     if (const auto* x = std::get_if<hooks::load_checkpoint>(&h)) return load(*x);
-    if (const auto* x = std::get_if<hooks::barrier>(&h)) return meet(x->label), hook_outcome{};
+    if (const auto* x = std::get_if<hooks::barrier>(&h)) return meet(x->label);
     if (std::holds_alternative<hooks::optimizer_zero_grad>(h))
       gradient_.assign(options_.width, 0);
     else if (std::holds_alternative<hooks::model_to_device>(h))
-      broadcast_weights();
+      return broadcast_weights();
     else if (const auto* x = std::get_if<hooks::teardown>(&h); x && x->orderly)
-      meet("teardown");
+      return meet("teardown");
     return {};
   }
 
@@ -66,17 +66,32 @@ private:
     return out;
   }
 
-  void meet(const std::string& label) {
-    if (!meeting_) meeting_ = world_->barrier(label);
-    meeting_->wait();
-    meeting_ = nullptr;
+  // Done; or not: the lane is to call again. An error is thrown.
+  static bool done(const work_ptr& what) {
+    if (what->poll().status == work_status::pending) return false;
+    what->wait();
+    return true;
+  }
+  static hook_outcome waits() {
+    hook_outcome out;
+    out.word = run_word::waits;
+    return out;
   }
 
-  void broadcast_weights() {
+  hook_outcome meet(const char* label) {
+    if (!meeting_) meeting_ = world_->barrier(label);
+    if (!done(meeting_)) return waits();
+    meeting_ = nullptr;
+    return {};
+  }
+  hook_outcome meet(const std::string& label) { return meet(label.c_str()); }
+
+  hook_outcome broadcast_weights() {
     if (!meeting_)
       meeting_ = world_->broadcast({state_.weights.data(), state_.weights.size(), dtype::i64}, 0);
-    meeting_->wait();
+    if (!done(meeting_)) return waits();
     meeting_ = nullptr;
+    return {};
   }
 
   void backward(const hooks::backward& h) {
@@ -104,7 +119,7 @@ private:
     const auto first = h.at.batch / k * k;
     const auto samples = layout().samples(first, h.at.batch);
     if (stage_ == stage::reducing) {
-      reducing_->wait();
+      if (!done(reducing_)) return waits();
       for (std::size_t i = 0; i < options_.width; ++i) gradient_[i] = join(&limbs_[2 * i]);
       update(state_, gradient_, static_cast<std::uint64_t>(samples), divisors_);
       if (options_.buffers && context_.rank == 0)
@@ -115,7 +130,7 @@ private:
     }
     if (options_.buffers) {
       if (!reducing_) reducing_ = world_->broadcast({&state_.statistic, 1, dtype::i64}, 0);
-      reducing_->wait();
+      if (!done(reducing_)) return waits();
       reducing_ = nullptr;
     }
     stage_ = stage::idle;
@@ -126,7 +141,7 @@ private:
   }
 
   void tell(const hooks::optimizer_step& h, piece consumed) const {
-    options_.stepped({context_.rank, generation_, h.at.step + 1, h.at.epoch, consumed,
+    options_.stepped({context_.job, context_.rank, generation_, h.at.step + 1, h.at.epoch, consumed,
                       state_.digest(), &state_});
   }
 

@@ -29,6 +29,7 @@ struct field_state {
 
 /// One finished step of one rank: what it consumed together with its peers, and where it is now.
 struct field_step {
+  job_id job;
   std::int32_t rank = 0;
   std::uint64_t generation = 0;
   std::int64_t step = 0;  ///< steps done, this one included

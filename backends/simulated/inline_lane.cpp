@@ -115,9 +115,7 @@ private:
     ensure_learner();
     if (broken_ || !learner_) return answer_broken();
     if (!again) since_ = options_->now();
-    try {
-      handler_->go_on(*learner_, *running_, answer_, until_, again);
-    } catch (const not_yet&) {
+    if (!handler_->go_on(*learner_, *running_, answer_, until_, again)) {
       auto retry = [self = shared_from_this()] { self->handle_next(true); };
       options_->bell ? options_->bell->wait(std::move(retry))
                      : options_->later(options_->poll, std::move(retry));

@@ -1,0 +1,17 @@
+// Checkpoint IO on a simulated disk: small binary files with checksums, by the same rules as the
+// real one (last file commits, the link first, then the newest good one), at a hundredth of its
+// cost.
+#pragma once
+
+#include <functional>
+#include <memory>
+
+#include "backends/checkpoint_io.hpp"
+#include "backends/simulated/disk.hpp"
+
+namespace troupe {
+
+/// `disk` is asked whenever something is read. Not thread-safe: one world, one thread.
+std::shared_ptr<const checkpoint_io> disk_checkpoints(std::function<const simulated_disk&()> disk);
+
+}  // namespace troupe
