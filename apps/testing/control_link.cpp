@@ -141,7 +141,7 @@ void control_link::beat(std::size_t at) {
     return lost(at,
                 "not heard for " + std::to_string(how_.limits.limit.count() / 1'000'000) + " ms");
   if (result.send_again) again(at);
-  transmit(at, mine.machine.frame(), {});
+  if (result.speak) transmit(at, mine.machine.frame(), {});
   world_.at(mine.place, how_.limits.beat, [self = shared_from_this(), at] { self->beat(at); });
 }
 

@@ -48,26 +48,29 @@ rehearsal::rehearsal(world& in, surroundings around)
 
 rehearsal::~rehearsal() { world_.clear(); }
 
-void rehearsal::begin(job what) {
+void rehearsal::begin(job what, path_faults path) {
   outcome_.reset();
+  path_ = path;
+  home_ = world_.add_place(0, "supervisor");
   first_life_ = lives_.size();
   limits_.limit = what.options.time.detect;
   limits_.beat = limits_.limit / 5;
   supervisor_setup setup;
-  setup.id = job_id{world_.draws().bits(0)};
+  job_ = job_id{world_.draws().bits(0)};
+  setup.id = job_;
   setup.world.communicators.push_back(std::make_shared<only_a_name>());
   setup.world.files = files_.disk;
   setup.world.checkpoints = files_.checkpoints;
   setup.world.processes = std::make_shared<at_once>();
   setup.world.random = std::make_shared<world_entropy>(world_);
-  setup.world.now = world_.clock_of(0);
+  setup.world.now = world_.clock_of(home_);
   setup.trouble = world_.trouble();
   if (files_.checkpoints) {
     setup.spawn_checkpointer = [this, spawn = checkpointers(files_.checkpoints)](
                                    caf::actor_system& system, actor_trouble trouble, const job& of,
                                    std::shared_ptr<storage> disk, supervisor_actor supervisor) {
       auto made = spawn(system, std::move(trouble), of, std::move(disk), std::move(supervisor));
-      world_.settle(caf::actor_cast<caf::strong_actor_ptr>(made), 0);
+      world_.settle(caf::actor_cast<caf::strong_actor_ptr>(made), home_);
       return made;
     };
   }
@@ -77,7 +80,7 @@ void rehearsal::begin(job what) {
   setup.complete = [this](job_outcome outcome) { outcome_ = std::move(outcome); };
   setup.what = std::move(what);
   supervisor_ = spawn_supervisor(world_.system(), std::move(setup));
-  world_.settle(caf::actor_cast<caf::strong_actor_ptr>(supervisor_), 0);
+  world_.settle(caf::actor_cast<caf::strong_actor_ptr>(supervisor_), home_);
   caf::anon_send(supervisor_, begin_job{});
 }
 
@@ -129,14 +132,14 @@ rank_actor rehearsal::bring(caf::actor_system& system, actor_trouble trouble, ra
   control_link::settings how;
   how.limits = limits_;
   how.latency = around_.control_latency;
-  how.faults = around_.path;
+  how.faults = path_;
   how.counts = &counts_;
-  life.link = std::make_shared<control_link>(world_, 0, place, how);
+  life.link = std::make_shared<control_link>(world_, home_, place, how);
   auto near_actor = caf::actor_cast<caf::strong_actor_ptr>(setup.supervisor);
   setup.supervisor = caf::actor_cast<supervisor_actor>(life.link->near_handle());
   if (setup.checkpointer)
-    setup.checkpointer = caf::actor_cast<checkpointer_actor>(life.link->checkpointer_handle(
-        caf::actor_cast<caf::strong_actor_ptr>(setup.checkpointer)));
+    setup.checkpointer = caf::actor_cast<checkpointer_actor>(
+        life.link->checkpointer_handle(caf::actor_cast<caf::strong_actor_ptr>(setup.checkpointer)));
   const auto made = spawn_rank(system, std::move(trouble), std::move(setup));
   life.actor = caf::actor_cast<caf::strong_actor_ptr>(made);
   world_.settle(life.actor, place);
@@ -147,9 +150,19 @@ rank_actor rehearsal::bring(caf::actor_system& system, actor_trouble trouble, ra
 void rehearsal::crash(std::int32_t rank, bool host_too) {
   auto* life = life_of(rank);
   if (!life || !world_.alive(life->place)) return;
+  if (world_.host_of(life->place) == 0) return crash_program();
   fabric_.vanish(life->job, rank);
   world_.crash(life->place);
   if (life->link && !host_too) life->link->reset();
+}
+
+void rehearsal::crash_program() {
+  for (auto i = first_life_; i < lives_.size(); ++i)
+    if (world_.host_of(lives_[i].place) == 0) {
+      fabric_.vanish(lives_[i].job, lives_[i].rank);
+      world_.crash(lives_[i].place);
+    }
+  world_.crash(home_);
 }
 
 }  // namespace troupe::testing

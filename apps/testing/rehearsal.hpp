@@ -22,7 +22,6 @@ struct surroundings {
   nanoseconds control_latency = std::chrono::microseconds{50};
   network_cost network;
   bool lanes_in_spans = true;
-  path_faults path;
 };
 
 /// One life of one rank.
@@ -49,8 +48,12 @@ public:
   };
   void use(files what) { files_ = std::move(what); }
 
-  /// Brings a supervisor to life and lets it begin.
-  void begin(job what);
+  /// Brings a supervisor to life, in a new place on host 0 (a program that is started), and lets it
+  /// begin. `path`: what its control links meet.
+  void begin(job what, path_faults path = {});
+  /// Where the supervisor of the job that runs lives.
+  world::place home() const { return home_; }
+  job_id running() const { return job_; }
   bool ended() const { return outcome_.has_value(); }
   const std::optional<job_outcome>& outcome() const { return outcome_; }
   const supervisor_actor& supervisor() const { return supervisor_; }
@@ -58,8 +61,11 @@ public:
   std::vector<rank_life>& lives() { return lives_; }
   /// The life of that rank in the job that runs; null before it was brought.
   rank_life* life_of(std::int32_t rank);
-  /// Its process dies. `host_too`: nobody is left to say so, silence has to.
+  /// Its process dies (with the whole program, where it lives in it). `host_too`: nobody is left to
+  /// say so, silence has to.
   void crash(std::int32_t rank, bool host_too);
+  /// The program that was begun last dies, with all that lives in it.
+  void crash_program();
   simulated_fabric& fabric() { return fabric_; }
   const path_counts& path() const { return counts_; }
 
@@ -75,6 +81,9 @@ private:
   std::vector<rank_life> lives_;
   std::size_t first_life_ = 0;  // of the job that runs
   link_limits limits_;
+  world::place home_ = 0;
+  job_id job_;
+  path_faults path_;
   supervisor_actor supervisor_;
   std::optional<job_outcome> outcome_;
 };

@@ -1,5 +1,6 @@
-// The seam to CAF of the simulated world: an actor system whose scheduler and clock are the world's.
-// What another version of CAF would need differently is here and nowhere else of apps/testing.
+// The seam to CAF of the simulated world: an actor system whose scheduler and clock are the
+// world's. What another version of CAF would need differently is here and nowhere else of
+// apps/testing.
 #pragma once
 
 #include <caf/actor_clock.hpp>
@@ -37,7 +38,8 @@ public:
   ~virtual_system();
   caf::actor_system& system() { return *system_; }
 
-  /// Lets a runnable actor handle one message; it comes back through `runnable` when there are more.
+  /// Lets a runnable actor handle one message; it comes back through `runnable` when there are
+  /// more.
   void run_one(caf::resumable* job);
   /// Gives the reference back without running anything.
   static void drop(caf::resumable* job);

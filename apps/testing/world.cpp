@@ -24,9 +24,9 @@ std::string_view to_string(scheduling s) {
 }
 
 world::world(choices from, world_options options)
-    : options_(options), draws_(std::move(from)), places_(1) {
+    : options_(std::move(options)), draws_(std::move(from)), places_(1) {
   if (options_.record) draws_.record();
-  places_[0].name = "supervisor";
+  places_[0].name = "world";
   caf_ = std::make_unique<virtual_system>(*this);
   if (options_.schedule != scheduling::pct) return;
   places_[0].priority = static_cast<std::uint32_t>(draws_.draw(site::priority, 0, levels));
@@ -34,9 +34,7 @@ world::world(choices from, world_options options)
     change_points_.push_back(1 + draws_.draw(site::change_point, d, options_.horizon));
 }
 
-world::~world() {
-  clear();
-}
+world::~world() { clear(); }
 
 // --- places --------------------------------------------------------------------------------------
 
@@ -157,8 +155,9 @@ std::size_t world::pick_job() {
   const auto priority_of = [this](caf::resumable* job) {
     return places_[place_of(virtual_system::id_of(job))].priority;
   };
+  constexpr std::size_t looked_at = 64;  // of a crowd: the oldest ones
   std::size_t best = 0;
-  for (std::size_t i = 1; i < n; ++i)
+  for (std::size_t i = 1; i < std::min(n, looked_at); ++i)
     if (priority_of(jobs_[i]) < priority_of(jobs_[best])) best = i;
   return best;
 }
@@ -185,7 +184,7 @@ bool world::run_actor() {
     push(places_[p].paused_until, std::move(fresh));
     return true;
   }
-  ++events_;
+  count_event();
   ++deliveries_;
   delivery_hash_ = mix(delivery_hash_ ^ static_cast<std::uint64_t>(now_)) + id;
   change_priorities(p);
@@ -207,7 +206,7 @@ bool world::happen() {
     push(l.paused_until, std::move(what));
     return true;
   }
-  ++events_;
+  count_event();
   if (what.to) {
     what.to->enqueue(std::move(what.what), nullptr);
   } else {

@@ -30,17 +30,19 @@ std::string_view to_string(scheduling s);
 
 struct world_options {
   scheduling schedule = scheduling::random;
-  std::uint32_t depth = 3;          ///< pct only
-  std::uint64_t horizon = 4096;     ///< pct: change points fall into so many first events
+  std::uint32_t depth = 3;       ///< pct only
+  std::uint64_t horizon = 4096;  ///< pct: change points fall into so many first events
   nanoseconds elastic = std::chrono::microseconds{400};  ///< how late a message may be, beyond its
                                                          ///< latency, without any fault
-  bool record = false;  ///< keep the list of events and the choices that were not 0
+  std::uint64_t until = 0;         ///< this event calls `at_until` before it happens; 0: none
+  std::function<void()> at_until;  ///< for a debugger
+  bool record = false;             ///< keep the list of events and the choices that were not 0
 };
 
 /// One thing that happened, good enough for a message chart.
 struct noted {
   std::uint64_t event = 0;
-  std::int64_t at = 0;  ///< nanoseconds
+  std::int64_t at = 0;     ///< nanoseconds
   std::int32_t from = -1;  ///< place; -1: the world
   std::int32_t to = -1;
   std::string what;
@@ -70,7 +72,8 @@ public:
 
   // --- places ---
 
-  /// A new process on `host`. Place 0 is there from the start, on host 0.
+  /// A new process on `host`. Place 0 is there from the start: the world itself, which nothing
+  /// befalls.
   place add_place(std::uint32_t host, std::string name);
   std::size_t places() const { return places_.size(); }
   const std::string& name_of(place p) const { return places_[p].name; }
@@ -158,6 +161,9 @@ private:
   void push(std::int64_t when, pending what);
   bool happen();
   bool run_actor();
+  void count_event() {
+    if (++events_ == options_.until && options_.at_until) options_.at_until();
+  }
   std::size_t pick_job();
   place place_of(caf::actor_id id) const {
     return id < place_of_actor_.size() ? place_of_actor_[id] : 0;

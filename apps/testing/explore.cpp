@@ -1,0 +1,103 @@
+#include "apps/testing/explore.hpp"
+
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <tuple>
+
+#include "backends/data_order.hpp"
+
+namespace troupe::testing {
+
+namespace {
+
+using key = std::tuple<std::int32_t, std::int64_t, std::int64_t, bool>;
+
+key key_of(const field_job& job) { return {job.ranks, job.accumulate, job.samples, job.buffers}; }
+
+// References of the jobs of one exploration: computed once each.
+class references {
+public:
+  field_reference& of(const field_job& job) {
+    const auto k = key_of(job);
+    for (auto& [known, reference] : all_)
+      if (known == k) return *reference;
+    all_.emplace_back(k, std::make_unique<field_reference>(reference_of(job)));
+    return *all_.back().second;
+  }
+
+private:
+  std::vector<std::pair<key, std::unique_ptr<field_reference>>> all_;
+};
+
+double seconds_now() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+}  // namespace
+
+variant variant_of(const field_job& what, const run_plan& plan, const budget& of,
+                   std::uint64_t seed) {
+  variant v{what, plan};
+  if (of.portfolio) {
+    constexpr std::array<std::pair<scheduling, std::uint32_t>, 8> mix_of{{
+        {scheduling::random, 0},
+        {scheduling::pct, 2},
+        {scheduling::random, 0},
+        {scheduling::pct, 3},
+        {scheduling::fifo, 0},
+        {scheduling::random, 0},
+        {scheduling::pct, 1},
+        {scheduling::pct, 5},
+    }};
+    const auto [schedule, depth] = mix_of[seed % mix_of.size()];
+    v.plan.world.schedule = schedule;
+    v.plan.world.depth = depth;
+  }
+  if (!of.vary_job) return v;
+  auto draw = [seed, n = std::uint64_t{0}](std::uint64_t bound) mutable {
+    return mix(mix(seed) + 0x5eed + ++n) % bound;
+  };
+  v.plan.around.ranks_per_host = static_cast<std::uint32_t>(std::array{1, 1, 2, 4, 0}[draw(5)]);
+  v.plan.around.lanes_in_spans = draw(4) != 0;
+  v.job.accumulate = 1 + static_cast<std::int64_t>(draw(3));
+  v.job.buffers = draw(4) == 0;
+  v.job.fine = draw(16) == 0;
+  constexpr std::array<std::int64_t, 3> every{5, 1, 7};
+  v.job.checkpoint_every = every[draw(3)];
+  if (draw(4) == 0) v.job.samples = what.samples * 2 / 3 + 1;
+  return v;
+}
+
+exploration explore(const field_job& what, const run_plan& plan, const budget& of,
+                    const std::function<void(const run_report&)>& after_each) {
+  exploration all;
+  references known;
+  for (const auto& m : known_marks()) all.marks[m] = 0;
+  const auto began = seconds_now();
+  for (std::uint64_t i = 0; i < of.runs; ++i) {
+    if (of.seconds > 0 && seconds_now() - began >= of.seconds) break;
+    const auto seed = of.first_seed + i;
+    auto v = variant_of(what, plan, of, seed);
+    auto& reference = known.of(v.job);
+    auto report = run_field(v.job, v.plan, choices::of_seed(seed), reference);
+    ++all.runs;
+    all.events += report.events;
+    all.deliveries += report.deliveries;
+    all.attempts += report.attempts;
+    all.checks += report.checks;
+    for (std::size_t f = 0; f < fault_kinds; ++f) all.faults[f] += report.faults[f];
+    for (const auto& [mark, count] : report.marks) all.marks[mark] += count;
+    all.trace_digest = mix(all.trace_digest ^ report.hashes.choices) ^
+                       mix(report.hashes.deliveries) ^ report.hashes.state;
+    if (after_each) after_each(report);
+    if (report.violations.empty()) continue;
+    v.plan.world.record = true;
+    all.violating.push_back(run_field(v.job, v.plan, choices::of_seed(seed), reference));
+    if (all.violating.size() >= of.violations) break;
+  }
+  all.seconds = seconds_now() - began;
+  return all;
+}
+
+}  // namespace troupe::testing

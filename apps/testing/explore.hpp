@@ -1,0 +1,47 @@
+// Many runs of one job, each with a seed of its own: schedules, faults, oracles, and what they
+// found.
+#pragma once
+
+#include <functional>
+#include <optional>
+
+#include "apps/testing/field_run.hpp"
+
+namespace troupe::testing {
+
+struct budget {
+  std::uint64_t first_seed = 0;
+  std::uint64_t runs = 100;
+  double seconds = 0;            ///< 0: no limit; else whatever comes first
+  bool portfolio = true;         ///< the schedule goes with the seed; else the plan's
+  bool vary_job = true;          ///< so does the job: ranks per host, accumulation, buffers, ...
+  std::uint64_t violations = 1;  ///< stop behind so many runs that violate
+};
+
+struct exploration {
+  std::uint64_t runs = 0;
+  std::uint64_t events = 0;
+  std::uint64_t deliveries = 0;
+  std::uint64_t attempts = 0;
+  std::uint64_t checks = 0;
+  double seconds = 0;  ///< of the host's clock
+  std::array<std::uint64_t, fault_kinds> faults{};
+  std::map<std::string, std::uint64_t> marks;  ///< those never hit are there with 0
+  std::uint64_t trace_digest = 0;              ///< of all runs in order
+  std::vector<run_report> violating;           ///< with choices and notes: they ran again, recorded
+  bool clean() const { return violating.empty(); }
+};
+
+/// What run number `seed` of an exploration runs: enough to do it again.
+struct variant {
+  field_job job;
+  run_plan plan;
+};
+variant variant_of(const field_job& what, const run_plan& plan, const budget& of,
+                   std::uint64_t seed);
+
+/// `after_each` sees every report; empty: nobody does.
+exploration explore(const field_job& what, const run_plan& plan, const budget& of,
+                    const std::function<void(const run_report&)>& after_each = {});
+
+}  // namespace troupe::testing

@@ -1,0 +1,108 @@
+// What can go wrong in a simulated run, and how a run draws its share of it.
+#pragma once
+
+#include <cstdint>
+#include <iosfwd>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "apps/testing/choices.hpp"
+#include "apps/testing/control_link.hpp"
+#include "backends/simulated/disk.hpp"
+
+namespace troupe::testing {
+
+enum class fault : std::uint8_t {
+  crash_rank,        ///< a rank's process dies; its host says so
+  crash_host,        ///< a host dies with all its ranks; only silence says so
+  crash_supervisor,  ///< the program that the operator started is killed
+  power_loss,        ///< the supervisor's host goes: what was not durable is lost
+  pause,             ///< a rank's process stands still and comes back, maybe as a zombie
+  slow,              ///< a rank's hooks take much longer
+  throw_in_hook,     ///< a hook throws
+  out_of_memory,     ///< a hook throws std::bad_alloc
+  cut,               ///< the control link is cut in both directions, for a while
+  one_way_cut,       ///< in one
+  data_cut,          ///< a rank's collectives stand still, for a while
+  skew,              ///< a rank's clock is fast or slow
+  late_timers,       ///< a rank's timers are late
+  stop,              ///< the operator asks for a stop
+  abort,             ///< the operator aborts
+  // Along a whole attempt:
+  lose,     ///< frames of control links are lost
+  repeat,   ///< or repeated
+  reorder,  ///< or overtaken
+  storage_error,
+  storage_full,
+  storage_failed_sync,
+  storage_lost_sync,
+  storage_torn,
+  storage_bit_flip,
+  storage_slow,
+  storage_hang,
+  count_,
+};
+inline constexpr std::size_t fault_kinds = static_cast<std::size_t>(fault::count_);
+std::string_view to_string(fault f);
+/// Throws user_error (bad_usage) that names the nearest.
+fault fault_named(std::string_view name);
+
+/// A set of faults; an explicit list of what a run may meet.
+class fault_set {
+public:
+  static fault_set none() { return {}; }
+  static fault_set all();
+  /// `crash_rank,pause,lose`, or `all`, or empty.
+  static fault_set parse(std::string_view text);
+  fault_set& add(fault f) { return bits_ |= bit(f), *this; }
+  fault_set& remove(fault f) { return bits_ &= ~bit(f), *this; }
+  bool has(fault f) const { return (bits_ & bit(f)) != 0; }
+  bool empty() const { return bits_ == 0; }
+  std::string text() const;
+  friend bool operator==(const fault_set&, const fault_set&) = default;
+
+private:
+  static constexpr std::uint64_t bit(fault f) {
+    return std::uint64_t{1} << static_cast<unsigned>(f);
+  }
+  std::uint64_t bits_ = 0;
+};
+
+struct fault_options {
+  fault_set may = fault_set::none();
+  bool swarm = true;                           ///< each run draws which of them exist
+  std::uint32_t strikes = 3;                   ///< faults that strike in one attempt, at most
+  std::uint32_t strike_per_million = 500'000;  ///< each of them
+};
+
+/// One fault that strikes at a moment of an attempt.
+struct strike {
+  fault what = fault::crash_rank;
+  bool by_event = false;     ///< at an event's number, else at a time
+  std::uint64_t moment = 0;  ///< event, or nanoseconds, behind the attempt's beginning
+  std::int32_t rank = 0;
+  std::uint64_t amount = 0;  ///< how long, how much: in 0 .. 15
+  std::uint64_t where = 0;   ///< which hook and step: any number
+  friend bool operator==(const strike&, const strike&) = default;
+};
+std::ostream& operator<<(std::ostream& out, const strike& s);
+
+/// What one attempt meets. `attempt` labels the draws.
+struct attempt_faults {
+  std::vector<strike> strikes;
+  path_faults path;
+  fault_set storage;
+  std::uint32_t storage_per_million = 0;
+};
+
+/// Which faults exist in this run.
+fault_set draw_swarm(choices& from, const fault_options& options);
+/// `span`: virtual time and events an attempt takes without faults.
+attempt_faults draw_faults(choices& from, const fault_options& options, fault_set exist,
+                           std::uint32_t attempt, std::int32_t ranks, nanoseconds span,
+                           std::uint64_t events);
+/// The fault of one storage operation, if any.
+storage_fault draw_storage_fault(choices& from, const attempt_faults& of);
+
+}  // namespace troupe::testing

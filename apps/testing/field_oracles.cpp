@@ -1,0 +1,204 @@
+#include "apps/testing/field_oracles.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <ostream>
+
+#include "messages/stable_hash.hpp"
+
+namespace troupe::testing {
+
+namespace {
+
+const std::vector<std::string> oracles{
+    "state equals the reference",
+    "steps are one chain",
+    "each sample once",
+    "first cause is the injected one",
+    "no failure without a fault",
+    "a throw is not swallowed",
+    "no survivor without a fault",
+    "nothing fails late without a fault",
+    "commits are held by all",
+    "what is resumed is the reference's",
+    "what is durable stays",
+    "the end equals the fault-free one",
+    "an attempt ends in time",
+    "a healed job finishes",
+    "nothing is left alive",
+    "no actor has trouble",
+};
+
+std::string at(const failure& f) {
+  return render(f) + " [" + f.type + ", rank " + std::to_string(f.rank) + ", hook " + f.hook +
+         ", step " + std::to_string(f.step) + "]";
+}
+
+}  // namespace
+
+const std::vector<std::string>& known_oracles() { return oracles; }
+
+std::ostream& operator<<(std::ostream& out, const violation& v) {
+  out << v.oracle << ": " << v.text;
+  if (v.step >= 0) out << ", step " << v.step;
+  if (v.rank >= 0) out << ", rank " << v.rank;
+  if (!v.parameter.empty()) out << ", " << v.parameter << '[' << v.element << ']';
+  return out << " (event " << v.event << ')';
+}
+
+bool attempt_facts::any(std::initializer_list<fault> of) const {
+  return std::ranges::any_of(
+      struck, [&](fault f) { return std::find(of.begin(), of.end(), f) != of.end(); });
+}
+
+field_oracles::field_oracles(const field_job& job, field_reference& reference, run_report& report,
+                             const world& of)
+    : job_(job), reference_(reference), report_(report), world_(of) {}
+
+void field_oracles::violate(violation v) {
+  constexpr std::size_t most = 16;  // more of them say nothing more
+  v.event = world_.events();
+  if (report_.violations.size() < most) report_.violations.push_back(std::move(v));
+}
+
+void field_oracles::attempt_begins(job_id job, std::int64_t resumed_at) {
+  now_ = job;
+  resumed_at_ = resumed_at;
+  held_.assign(static_cast<std::size_t>(job_.ranks), resumed_at);
+}
+
+void field_oracles::compare(const field_state& is, std::int64_t step, std::int32_t rank,
+                            const std::string& oracle) {
+  const auto& should = reference_.behind(step);
+  const auto differ = [&](const std::vector<std::uint64_t>& a, const std::vector<std::uint64_t>& b,
+                          const char* name) {
+    if (check(a == b)) return false;
+    std::int64_t element = 0;
+    while (static_cast<std::size_t>(element) < std::min(a.size(), b.size()) &&
+           a[static_cast<std::size_t>(element)] == b[static_cast<std::size_t>(element)])
+      ++element;
+    violate({oracle, "differs from the serial reference", step, rank, name, element});
+    return true;
+  };
+  if (differ(is.weights, should.weights, "weights")) return;
+  if (differ(is.momentum, should.momentum, "momentum")) return;
+  if (!check(is.statistic == should.statistic))
+    violate({oracle, "differs from the serial reference", step, rank, "statistic", 0});
+}
+
+void field_oracles::stepped(const field_step& what) {
+  if (!check(what.digest == reference_.digest_behind(what.step)))
+    compare(*what.state, what.step, what.rank, oracles[0]);
+  const auto [epoch, consumed] = reference_.consumed_by(what.step);
+  if (!check(epoch == what.epoch && consumed == what.consumed))
+    violate({oracles[2],
+             "consumed " + std::to_string(what.consumed.count) + " samples of epoch " +
+                 std::to_string(what.epoch) + " from " + std::to_string(what.consumed.first),
+             what.step, what.rank});
+  if (what.job != now_) return;
+  auto& held = held_[static_cast<std::size_t>(what.rank)];
+  if (!check(what.step == held + 1))
+    violate({oracles[1], "follows step " + std::to_string(held), what.step, what.rank});
+  held = what.step;
+}
+
+void field_oracles::first_cause(const failure& first, const attempt_facts& facts) {
+  const bool disturbed =
+      facts.lossy ||
+      facts.any({fault::crash_rank, fault::crash_host, fault::pause, fault::slow, fault::cut,
+                 fault::one_way_cut, fault::data_cut, fault::skew, fault::late_timers});
+  const auto is_throw = [&](const raised& r) {
+    return r.rank == first.rank && r.hook == first.hook && r.type == first.type &&
+           r.what == first.what;
+  };
+  if (std::ranges::any_of(facts.thrown, is_throw)) {
+    check(true);
+    return;
+  }
+  if (first.type == "aborted") {
+    if (!check(facts.any({fault::abort})))
+      violate({oracles[3], "aborted by nobody: " + at(first), first.step, first.rank});
+    return;
+  }
+  if (!check(!facts.thrown.empty() || disturbed))
+    return violate({oracles[4], at(first), first.step, first.rank});
+  if (!check(disturbed))
+    violate({oracles[3], at(first) + " instead of " + facts.thrown.front().what, first.step,
+             first.rank});
+}
+
+void field_oracles::ended(const job_outcome& outcome, const attempt_facts& facts) {
+  const bool failed = outcome.status == job_outcome::ending::failed;
+  if (failed) first_cause(outcome.failed_with->record, facts);
+  if (!failed)
+    for (const auto& r : facts.thrown)
+      if (!check(r.hook == "on_exception"))
+        violate({oracles[5], "the job ended well: " + r.what, r.step, r.rank});
+  const bool disturbed = facts.lossy || !facts.thrown.empty() ||
+                         facts.any({fault::crash_rank, fault::crash_host, fault::pause, fault::slow,
+                                    fault::cut, fault::one_way_cut, fault::data_cut, fault::skew,
+                                    fault::late_timers, fault::abort});
+  for (const auto& s : outcome.survivors)
+    if (!check(disturbed || facts.storage.has(fault::storage_hang) ||
+               facts.storage.has(fault::storage_slow)))
+      violate({oracles[6], s});
+  for (const auto& f : outcome.late)
+    if (!check(disturbed || !facts.storage.empty())) violate({oracles[7], at(f), f.step, f.rank});
+  const auto least = *std::ranges::min_element(held_);
+  if (!check(outcome.loop.steps <= least))
+    violate({oracles[8], "committed, but a rank holds only " + std::to_string(least),
+             outcome.loop.steps});
+}
+
+void field_oracles::resumed(const snapshot& from) {
+  compare(field_state_of(from), from.loop.steps, 0, oracles[9]);
+  std::int64_t samples = 0;
+  for (std::int64_t s = 1; s <= from.loop.steps; ++s)
+    samples += reference_.consumed_by(s).second.count;
+  if (!check(from.loop.samples == samples))
+    violate({oracles[2],
+             "a checkpoint counts " + std::to_string(from.loop.samples) + " samples, not " +
+                 std::to_string(samples),
+             from.loop.steps});
+}
+
+void field_oracles::finished(const job_outcome& outcome) {
+  if (!check(outcome.loop.steps == job_.steps))
+    violate({oracles[11], "finished behind another step", outcome.loop.steps});
+  std::int64_t samples = 0;
+  for (std::int64_t s = 1; s <= job_.steps; ++s) samples += reference_.consumed_by(s).second.count;
+  if (!check(outcome.loop.samples == samples))
+    violate({oracles[2],
+             "finished with " + std::to_string(outcome.loop.samples) + " samples, not " +
+                 std::to_string(samples),
+             outcome.loop.steps});
+  // A run that was resumed behind its last step has nothing to train and takes no snapshot.
+  if (outcome.weights)
+    compare(field_state_of(*outcome.weights), job_.steps, 0, oracles[11]);
+  else if (!check(resumed_at_ == job_.steps))
+    violate({oracles[11], "the outcome has no weights"});
+  const auto* list = outcome.result.get_if<value_list>();
+  const auto& should = reference_.behind(job_.steps).weights;
+  bool same = list && list->items.size() == should.size();
+  for (std::size_t i = 0; same && i < should.size(); ++i) {
+    const auto* x = list->items[i].get_if<std::int64_t>();
+    same = x && static_cast<std::uint64_t>(*x) == should[i];
+  }
+  stable_hasher digest;
+  if (list)
+    for (const auto& item : list->items)
+      if (const auto* x = item.get_if<std::int64_t>()) digest.add(*x);
+  digest_ = fmt::format("{:016x}", digest.digest());
+  if (!check(same)) violate({oracles[11], "the result is not the weights", job_.steps, 0});
+}
+
+void field_oracles::drained(std::size_t actors, std::size_t handles) {
+  if (!check(actors == 0 && handles == 0))
+    violate({oracles[14],
+             std::to_string(actors) + " actors and " + std::to_string(handles) + " communicators"});
+  for (const auto& t : world_.troubles())
+    if (!check(false)) violate({oracles[15], t});
+}
+
+}  // namespace troupe::testing

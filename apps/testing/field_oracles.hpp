@@ -1,0 +1,70 @@
+// What must hold in every run of a field job, whatever strikes.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "apps/testing/field_run.hpp"
+
+namespace troupe::testing {
+
+/// A throw that a fault raised.
+struct raised {
+  std::int32_t rank = 0;
+  std::string hook;
+  std::int64_t step = -1;
+  std::string type;
+  std::string what;
+};
+
+/// What befell one attempt.
+struct attempt_facts {
+  std::vector<fault> struck;
+  std::vector<raised> thrown;
+  bool lossy = false;  ///< its links lost or delayed frames
+  fault_set storage;   ///< faults of storage that took effect
+  bool any(std::initializer_list<fault> of) const;
+};
+
+/// Hears what happens and remembers what is wrong. Never throws.
+class field_oracles {
+public:
+  field_oracles(const field_job& job, field_reference& reference, run_report& report,
+                const world& of);
+
+  /// A rank finished a step: it must be where the reference is, with the same samples.
+  void stepped(const field_step& what);
+  /// An attempt begins, from a checkpoint of that step (0: from nothing).
+  void attempt_begins(job_id job, std::int64_t resumed_at);
+  /// The program ended by itself. First causes, survivors, late failures.
+  void ended(const job_outcome& outcome, const attempt_facts& facts);
+  /// The whole run has finished.
+  void finished(const job_outcome& outcome);
+  /// A checkpoint was chosen to go on from.
+  void resumed(const snapshot& from);
+  /// Everything was let run out.
+  void drained(std::size_t actors, std::size_t handles);
+  void violate(violation v);
+  /// Of the weights a finished run has brought home, in hexadecimal.
+  const std::string& final_digest() const { return digest_; }
+
+private:
+  bool check(bool holds) {
+    ++report_.checks;
+    return holds;
+  }
+  void compare(const field_state& is, std::int64_t step, std::int32_t rank,
+               const std::string& oracle);
+  void first_cause(const failure& first, const attempt_facts& facts);
+
+  const field_job& job_;
+  field_reference& reference_;
+  run_report& report_;
+  const world& world_;
+  job_id now_;
+  std::int64_t resumed_at_ = 0;
+  std::string digest_;
+  std::vector<std::int64_t> held_;  // by rank, in this attempt
+};
+
+}  // namespace troupe::testing

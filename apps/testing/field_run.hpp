@@ -1,0 +1,87 @@
+// One complete run of a field job: faults strike, an operator resumes what failed from the newest
+// good checkpoint until it is finished, and oracles look at everything.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <iosfwd>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "apps/testing/faults.hpp"
+#include "apps/testing/rehearsal.hpp"
+#include "backends/simulated/field_learner.hpp"
+
+namespace troupe::testing {
+
+/// What is trained.
+struct field_job {
+  std::int32_t ranks = 8;
+  std::int64_t steps = 20;
+  std::int64_t samples = 100;
+  std::int64_t batch_size = 2;
+  std::int64_t accumulate = 1;
+  std::int64_t checkpoint_every = 5;
+  std::size_t width = 8;
+  bool buffers = false;
+  bool fine = false;
+  std::uint64_t seed = 0;  ///< of the data and the weights, not of the world
+  nanoseconds detect = std::chrono::milliseconds{500};
+  nanoseconds hook_limit = std::chrono::seconds{20};
+
+  trainer_options options() const;
+};
+
+struct run_plan {
+  world_options world;
+  surroundings around{.compute = std::chrono::milliseconds{50}};
+  fault_options faults;
+  std::uint32_t attempts = 6;  ///< runs of the program, at most; nothing strikes in the last two
+  std::uint64_t events_limit = 2'000'000;
+};
+
+/// What an oracle saw. Undefined numbers are -1.
+struct violation {
+  std::string oracle;
+  std::string text;
+  std::int64_t step = -1;
+  std::int32_t rank = -1;
+  std::string parameter;
+  std::int64_t element = -1;
+  std::uint64_t event = 0;
+  friend bool operator==(const violation&, const violation&) = default;
+};
+std::ostream& operator<<(std::ostream& out, const violation& v);
+
+struct run_report {
+  std::uint64_t seed = 0;
+  bool finished = false;
+  std::uint32_t attempts = 0;
+  std::uint64_t events = 0;
+  std::uint64_t deliveries = 0;
+  nanoseconds virtual_time{0};
+  trace_hashes hashes;
+  std::string weights_digest;
+  std::array<std::uint64_t, fault_kinds> faults{};  ///< that struck
+  std::map<std::string, std::uint64_t> marks;       ///< rare paths that were taken
+  std::uint64_t checks = 0;                         ///< of oracles
+  std::vector<violation> violations;
+  std::vector<choice> taken;        ///< when recorded
+  std::vector<noted> notes;         ///< when recorded
+  std::vector<std::string> places;  ///< names, when recorded
+};
+
+/// Thread-compatible: `reference` is computed further when needed, so one thread per reference. It
+/// must be of the same job.
+run_report run_field(const field_job& what, const run_plan& plan, choices from,
+                     field_reference& reference);
+/// The reference of a job.
+field_reference reference_of(const field_job& what);
+/// The marks there are, so that those never hit can be named.
+const std::vector<std::string>& known_marks();
+/// The oracles there are.
+const std::vector<std::string>& known_oracles();
+
+}  // namespace troupe::testing

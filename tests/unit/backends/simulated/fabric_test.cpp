@@ -1,0 +1,167 @@
+// Goal: simulated collectives: right numbers, one cost each, every ending of the port, and members
+// that are cut off or vanish.
+#include "backends/simulated/fabric.hpp"
+
+#include "backends/learner.hpp"
+
+#include <map>
+#include <vector>
+
+#include "tests/support/catch.hpp"
+
+using namespace troupe;
+using namespace std::chrono_literals;
+
+namespace {
+
+// A heap of events, in one thread.
+struct clockwork {
+  std::multimap<std::chrono::nanoseconds, std::function<void()>> events;
+  std::chrono::nanoseconds now{0};
+  later_fn later() {
+    return [this](std::chrono::nanoseconds delay, std::function<void()> what) {
+      events.emplace(now + delay, std::move(what));
+    };
+  }
+  void run() {
+    while (!events.empty()) {
+      auto first = events.extract(events.begin());
+      now = first.key();
+      first.mapped()();
+    }
+  }
+};
+
+struct ranks {
+  explicit ranks(std::int32_t world, std::chrono::nanoseconds deadline = 0ns)
+      : fabric(time.later(), [this] { return time.now; }) {
+    for (std::int32_t r = 0; r < world; ++r) {
+      bells.push_back(std::make_shared<lane_bell>());
+      backends.push_back(fabric.at({time.later(), bells.back(), {}}));
+      handles.push_back(backends.back()->open({job_id{1}, generation_id{1}, r, world, deadline}));
+    }
+  }
+  communicator& operator[](std::size_t r) { return *handles[r]; }
+
+  clockwork time;
+  simulated_fabric fabric;
+  std::vector<std::shared_ptr<lane_bell>> bells;
+  std::vector<std::shared_ptr<communicator_backend>> backends;
+  std::vector<std::shared_ptr<communicator>> handles;
+};
+
+buffer view(std::vector<std::int64_t>& v) { return {v.data(), v.size(), dtype::i64}; }
+
+}  // namespace
+
+TEST_CASE("collectives of a simulated world give what the port promises", "[fabric]") {
+  ranks all(3);
+  std::vector<std::vector<std::int64_t>> sum{{1, 2, 3}, {10, 20, 30}, {100, 200, 300}};
+  std::vector<std::vector<std::int64_t>> root{{7}, {8}, {9}};
+  std::vector<std::vector<std::int64_t>> mine{{1}, {2}, {3}};
+  std::vector<std::vector<std::int64_t>> gathered(3, std::vector<std::int64_t>(3));
+  std::vector<std::vector<std::int64_t>> scattered(3, std::vector<std::int64_t>(1));
+  std::vector<std::vector<std::int64_t>> whole(3, {1, 2, 3});
+  std::vector<work_ptr> works;
+  for (std::size_t r = 0; r < 3; ++r) {
+    works.push_back(all[r].all_reduce(view(sum[r]), reduction::sum));
+    works.push_back(all[r].broadcast(view(root[r]), 2));
+    works.push_back(all[r].all_gather(view(mine[r]), view(gathered[r])));
+    works.push_back(all[r].reduce_scatter(view(whole[r]), view(scattered[r]), reduction::sum));
+    works.push_back(all[r].barrier("here"));
+  }
+  CHECK(works.front()->poll().status == work_status::pending);
+  CHECK_THROWS_AS(works.front()->wait(), not_yet);
+  all.time.run();
+  for (const auto& w : works) CHECK(w->poll().status == work_status::ok);
+  for (std::size_t r = 0; r < 3; ++r) {
+    CHECK(sum[r] == std::vector<std::int64_t>{111, 222, 333});
+    CHECK(root[r] == std::vector<std::int64_t>{9});
+    CHECK(gathered[r] == std::vector<std::int64_t>{1, 2, 3});
+    CHECK(scattered[r] == std::vector<std::int64_t>{3 * (static_cast<std::int64_t>(r) + 1)});
+    CHECK(all[r].quiescent());
+  }
+  CHECK(all.time.now > 0ns);
+}
+
+TEST_CASE("a decision is begun once and asked for again", "[fabric]") {
+  ranks all(2);
+  CHECK_THROWS_AS(all[0].decide(true, true), not_yet);
+  CHECK_THROWS_AS(all[1].decide(false, true), not_yet);
+  CHECK_THROWS_AS(all[0].decide(true, true), not_yet);
+  all.time.run();
+  CHECK_FALSE(all[0].decide(true, true));
+  CHECK_FALSE(all[1].decide(false, true));
+}
+
+TEST_CASE("a bell rings when an operation has ended, or was aborted", "[fabric]") {
+  ranks all(2);
+  int rung = 0;
+  all[0].barrier("a");
+  all.bells[0]->wait([&] { ++rung; });
+  CHECK(all[0].waiting());
+  all[1].barrier("a");
+  all.time.run();
+  CHECK(rung == 1);
+  CHECK_FALSE(all[0].waiting());
+  const auto pending = all[0].barrier("b");
+  all.bells[0]->wait([&] { ++rung; });
+  all[1].abort("enough");
+  all.time.run();
+  CHECK(rung == 2);
+  CHECK(pending->poll().status == work_status::aborted);
+  CHECK(pending->poll().text == "enough");
+  CHECK_THROWS_AS(pending->wait(), generation_closed);
+  CHECK(all[0].aborted());
+}
+
+TEST_CASE("a deadline names who is missing, a disagreement who called what", "[fabric]") {
+  ranks late(3, 2s);
+  const auto first = late[0].barrier("x");
+  const auto second = late[2].barrier("x");
+  late.time.run();
+  CHECK(late.time.now >= 2s);
+  CHECK(first->poll().status == work_status::timed_out);
+  CHECK(first->poll().missing == std::vector<std::int32_t>{1});
+  CHECK_THROWS_AS(second->wait(), collective_timeout);
+
+  ranks apart(2);
+  apart[0].barrier("x");
+  const auto other = apart[1].barrier("y");
+  CHECK(other->poll().status == work_status::mismatch);
+  CHECK_THROWS_AS(other->wait(), collective_mismatch);
+}
+
+TEST_CASE("who is cut off stalls an operation until healed", "[fabric]") {
+  ranks all(2);
+  all.fabric.cut(1, true);
+  const auto a = all[0].barrier("x");
+  const auto b = all[1].barrier("x");
+  all.time.run();
+  CHECK(a->poll().status == work_status::pending);
+  all.fabric.cut(1, false);
+  all.time.run();
+  CHECK(a->poll().status == work_status::ok);
+  CHECK(b->poll().status == work_status::ok);
+}
+
+TEST_CASE("who vanishes changes nothing any more", "[fabric]") {
+  ranks all(2);
+  const auto a = all[0].barrier("x");
+  all.fabric.vanish(job_id{1}, 1);
+  all[1].abort("a dead rank has no say");
+  all.handles[1].reset();
+  all.time.run();
+  CHECK_FALSE(all[0].aborted());
+  CHECK(a->poll().status == work_status::pending);
+  CHECK(all.fabric.handles() == 1);
+}
+
+TEST_CASE("a handle that is closed ends what waits for it", "[fabric]") {
+  ranks all(2);
+  const auto a = all[0].barrier("x");
+  all.handles[1].reset();
+  all.time.run();
+  CHECK(a->poll().status == work_status::aborted);
+  CHECK(a->poll().text.find("rank 1 closed its communicator") != std::string::npos);
+}
