@@ -26,6 +26,7 @@ void add_config(CLI::App& app, const schema& all, const surroundings& around, co
 void add_models(CLI::App& app, const surroundings& around, const choose& chosen);
 void add_doctor(CLI::App& app, const surroundings& around, const choose& chosen);
 void add_status(CLI::App& app, const surroundings& around, const choose& chosen);
+void add_simulate(CLI::App& app, const surroundings& around, const choose& chosen);
 
 /// The samples of one rank and micro-batch, for `data order`.
 struct ordered_batch {

@@ -58,6 +58,7 @@ public:
     add_models(app_, around, chosen);
     add_doctor(app_, around, chosen);
     add_status(app_, around, chosen);
+    add_simulate(app_, around, chosen);
     allow_extras(app_);
   }
 

@@ -1,0 +1,213 @@
+#include "apps/testing/case.hpp"
+#include "apps/troupe/commands.hpp"
+#include "apps/troupe/exit_code.hpp"
+#include "messages/failure.hpp"
+
+#include <fmt/format.h>
+#include <CLI/App.hpp>
+#include <CLI/Config.hpp>
+#include <CLI/Formatter.hpp>
+#include <nlohmann/json.hpp>
+
+#include <csignal>
+#include <fstream>
+#include <sstream>
+
+namespace troupe::program {
+
+namespace {
+
+using namespace troupe::testing;
+
+struct simulate_flags {
+  std::int32_t ranks = 8;
+  std::int64_t steps = 20;
+  std::uint64_t seed = 0;
+  std::string seeds;
+  std::string payload = "field";
+  std::string scheduler = "portfolio";
+  std::string faults = "none";
+  bool swarm = false;
+  std::string replay;
+  std::uint64_t until = 0;
+  double seconds = 0;
+  bool shrink = true;
+  bool json = false;
+};
+
+[[noreturn]] void refuse(const std::string& text) { throw user_error(errc::bad_usage, text); }
+
+struct seed_range {
+  std::uint64_t first = 0;
+  std::uint64_t count = 1;
+};
+
+seed_range seeds_of(const simulate_flags& flags) {
+  if (flags.seeds.empty()) return {flags.seed, 1};
+  const auto dots = flags.seeds.find("..");
+  try {
+    if (dots == std::string::npos) throw std::invalid_argument("no range");
+    const auto first = std::stoull(flags.seeds.substr(0, dots));
+    const auto last = std::stoull(flags.seeds.substr(dots + 2));
+    if (last < first) throw std::invalid_argument("backwards");
+    return {first, last - first + 1};
+  } catch (const std::exception&) {
+    refuse(fmt::format("--seeds {}: write A..B, for example 0..999", flags.seeds));
+  }
+}
+
+variant asked_for(const simulate_flags& flags, budget& of) {
+  if (flags.payload != "field") refuse(fmt::format("--payload {}: there is: field", flags.payload));
+  if (flags.ranks < 1) refuse(fmt::format("--ranks {}: must be at least 1", flags.ranks));
+  if (flags.steps < 1) refuse(fmt::format("--steps {}: must be at least 1", flags.steps));
+  variant v;
+  v.job.ranks = flags.ranks;
+  v.job.steps = flags.steps;
+  // About six steps an epoch, the last of them short.
+  v.job.samples = std::max<std::int64_t>(1, flags.ranks * v.job.batch_size * 6 - flags.ranks);
+  v.plan.faults.may = flags.swarm ? fault_set::all() : fault_set::parse(flags.faults);
+  v.plan.faults.swarm = flags.swarm;
+  of.portfolio = flags.scheduler == "portfolio";
+  if (flags.scheduler == "fifo")
+    v.plan.world.schedule = scheduling::fifo;
+  else if (flags.scheduler == "random")
+    v.plan.world.schedule = scheduling::random;
+  else if (flags.scheduler == "pct")
+    v.plan.world.schedule = scheduling::pct;
+  else if (!of.portfolio)
+    refuse(fmt::format("--scheduler {}: there are: fifo, random, pct, portfolio", flags.scheduler));
+  return v;
+}
+
+nlohmann::json summary_of(const exploration& all, const std::vector<std::string>& cases,
+                          const std::string& weights) {
+  nlohmann::json faults = nlohmann::json::object();
+  for (std::size_t f = 0; f < fault_kinds; ++f)
+    if (all.faults[f] > 0) faults[std::string{to_string(static_cast<fault>(f))}] = all.faults[f];
+  const auto rate = [&](std::uint64_t n) {
+    return all.seconds > 0 ? static_cast<double>(n) / all.seconds : 0.0;
+  };
+  return {{"schema", "troupe.simulate/1"},
+          {"runs", all.runs},
+          {"violations", all.violating.size()},
+          {"violation_cases", cases},
+          {"runs_per_second", rate(all.runs)},
+          {"deliveries_per_second", rate(all.deliveries)},
+          {"events", all.events},
+          {"attempts", all.attempts},
+          {"oracle_checks", all.checks},
+          {"trace_digest", fmt::format("{:016x}", all.trace_digest)},
+          {"weights_digest", weights.empty() ? nlohmann::json{} : nlohmann::json(weights)},
+          {"faults", faults},
+          {"marks", all.marks}};
+}
+
+void say(const nlohmann::json& s, console& screen) {
+  screen.result(fmt::format("{} runs ({} attempts), {} events, {:.0f} runs/s, {:.0f} deliveries/s",
+                            s["runs"].get<std::uint64_t>(), s["attempts"].get<std::uint64_t>(),
+                            s["events"].get<std::uint64_t>(), s["runs_per_second"].get<double>(),
+                            s["deliveries_per_second"].get<double>()));
+  std::string line = "faults:";
+  for (const auto& [name, count] : s["faults"].items())
+    line += fmt::format(" {} {}", name, count.get<std::uint64_t>());
+  screen.result(line);
+  screen.result(fmt::format("oracles: {} of them looked {} times", known_oracles().size(),
+                            s["oracle_checks"].get<std::uint64_t>()));
+  for (const auto& [name, count] : s["marks"].items())
+    screen.result(count == 0 ? fmt::format("never: {}", name)
+                             : fmt::format("{:>8} x {}", count.get<std::uint64_t>(), name));
+  screen.result(fmt::format("trace {}  violations {}", s["trace_digest"].get<std::string>(),
+                            s["violations"].get<std::uint64_t>()));
+}
+
+program_end campaign(const simulate_flags& flags, console& screen) {
+  budget of;
+  const auto v = asked_for(flags, of);
+  const auto range = seeds_of(flags);
+  of.first_seed = range.first;
+  of.runs = range.count;
+  of.seconds = flags.seconds;
+  of.vary_job = flags.swarm;
+  of.violations = 4;
+  std::string weights;
+  const auto all = explore(v.job, v.plan, of, [&](const run_report& r) {
+    weights = range.count == 1 ? r.weights_digest : std::string{};
+  });
+  std::vector<std::string> cases;
+  for (const auto& r : all.violating) {
+    run_case found{variant_of(v.job, v.plan, of, r.seed), r.seed, std::nullopt,
+                   r.violations.empty() ? "" : r.violations.front().oracle};
+    auto reference = reference_of(found.what.job);
+    if (flags.shrink) found = shrink(found, reference);
+    auto again = found;
+    again.what.plan.world.record = true;
+    screen.note(testing::render(replay(again, reference)));
+    cases.push_back(to_text(found));
+    screen.note("replay: troupe simulate --replay CASE, where CASE is a file that holds\n" +
+                cases.back());
+  }
+  const auto s = summary_of(all, cases, weights);
+  flags.json ? screen.result(s.dump()) : say(s, screen);
+  return {all.clean() ? exits::done : exits::job_failed};
+}
+
+program_end again(const simulate_flags& flags, console& screen) {
+  std::ifstream file{flags.replay};
+  if (!file) refuse(fmt::format("--replay {}: no such file", flags.replay));
+  std::ostringstream text;
+  text << file.rdbuf();
+  auto what = parse_case(text.str());
+  what.what.plan.world.record = true;
+  what.what.plan.world.until = flags.until;
+  what.what.plan.world.at_until = [] { std::raise(SIGTRAP); };
+  auto reference = reference_of(what.what.job);
+  const auto report = replay(what, reference);
+  exploration all;
+  all.runs = 1;
+  all.events = report.events;
+  all.deliveries = report.deliveries;
+  all.attempts = report.attempts;
+  all.checks = report.checks;
+  all.faults = report.faults;
+  all.marks = report.marks;
+  all.trace_digest = report.hashes.choices ^ report.hashes.deliveries ^ report.hashes.state;
+  screen.note(testing::render(report));
+  std::vector<std::string> cases;
+  if (!report.violations.empty()) {
+    all.violating.push_back(report);
+    cases.push_back(text.str());
+  }
+  const auto s = summary_of(all, cases, report.weights_digest);
+  flags.json ? screen.result(s.dump()) : say(s, screen);
+  return {all.clean() ? exits::done : exits::job_failed};
+}
+
+}  // namespace
+
+void add_simulate(CLI::App& app, const surroundings& around, const choose& chosen) {
+  auto* command =
+      app.add_subcommand("simulate", "run jobs in a simulated world, with schedules and faults");
+  auto f = std::make_shared<simulate_flags>();
+  command->add_option("--ranks", f->ranks, "(8)");
+  command->add_option("--steps", f->steps, "(20)");
+  command->add_option("--seed", f->seed, "of the world (0)");
+  command->add_option("--seeds", f->seeds, "a run for each of A..B")->type_name("A..B");
+  command->add_option("--payload", f->payload, "field (field)");
+  command->add_option("--scheduler", f->scheduler, "fifo, random, pct or portfolio (portfolio)");
+  command->add_option("--faults", f->faults, "which may strike: names with commas, or all (none)")
+      ->type_name("SPEC");
+  command->add_flag("--swarm", f->swarm, "each run draws which faults there are, and its job");
+  command->add_option("--seconds", f->seconds, "end behind so much time of this machine");
+  command->add_option("--replay", f->replay, "run a case again")->type_name("CASE");
+  command->add_option("--until", f->until, "stop before this event of it, for a debugger")
+      ->type_name("EVENT");
+  command->add_flag("!--no-shrink", f->shrink, "leave violations as they are");
+  command->add_flag("--json", f->json, "one object");
+  command->callback([=, &around] {
+    chosen([=, &around] {
+      return f->replay.empty() ? campaign(*f, around.screen) : again(*f, around.screen);
+    });
+  });
+}
+
+}  // namespace troupe::program
