@@ -49,8 +49,11 @@ void supervisor_machine::handle(const supervision::begin& e, actions& out) {
   phase_ = phase::forming;
   for (std::size_t r = 0; r < members_.size(); ++r) {
     members_[r].incarnation = e.incarnations[r];
+    by_incarnation_.emplace_back(e.incarnations[r], static_cast<std::uint32_t>(r));
     out.push_back(supervision::start_rank{static_cast<std::int32_t>(r), e.incarnations[r]});
   }
+  std::ranges::sort(by_incarnation_);
+  behind_ = members_.size();
   for (auto& m : members_) {
     form_generation order{fence_for(m), static_cast<std::int32_t>(members_.size())};
     out.push_back(supervision::tell{rank_of(m), order});
@@ -125,10 +128,12 @@ void supervisor_machine::handle(const step_done& e, actions& out) {
   auto* m = of(e.at);
   if (!m || phase_ != phase::active) return;
   hear(*m, out);
+  const bool was_behind = m->held <= committed_;
   m->held = std::max(m->held, e.at.step.value());
-  const auto everywhere = std::ranges::min(members_, {}, &member::held).held;
-  if (everywhere <= committed_) return;
-  committed_ = everywhere;
+  // All members are looked at once per commit, not once per message.
+  if (!was_behind || m->held <= committed_ || --behind_ > 0) return;
+  committed_ = std::ranges::min(members_, {}, &member::held).held;
+  behind_ = static_cast<std::size_t>(std::ranges::count(members_, committed_, &member::held));
   out.push_back(supervision::commit{committed_});
 }
 
@@ -443,8 +448,11 @@ void supervisor_machine::survive(const member& m, std::string_view during) {
 
 supervisor_machine::member* supervisor_machine::of(const fence& at) {
   if (at.job != job_ || at.generation != generation_) return nullptr;
-  const auto found = std::ranges::find(members_, at.incarnation, &member::incarnation);
-  return found == members_.end() || found->gone ? nullptr : &*found;
+  const auto found = std::ranges::lower_bound(by_incarnation_, at.incarnation, {},
+                                              [](const auto& known) { return known.first; });
+  if (found == by_incarnation_.end() || found->first != at.incarnation) return nullptr;
+  auto& m = members_[found->second];
+  return m.gone ? nullptr : &m;
 }
 
 fence supervisor_machine::fence_for(const member& m) const {

@@ -16,6 +16,7 @@
 #include <optional>
 #include <ostream>
 #include <string>
+#include <utility>
 #include <variant>
 #include <vector>
 
@@ -212,6 +213,8 @@ private:
   supervision::phase phase_ = supervision::phase::idle;
   generation_id generation_;
   std::vector<member> members_;
+  std::vector<std::pair<incarnation_id, std::uint32_t>> by_incarnation_;  // sorted; to members_
+  std::size_t behind_ = 0;  // members that hold no more than is committed
   std::int64_t committed_ = 0;
   std::uint64_t deadline_ = 0;
   std::uint32_t asked_ = 0;  ///< times, since there was something new to answer

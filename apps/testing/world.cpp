@@ -155,8 +155,9 @@ std::size_t world::pick_job() {
   const auto priority_of = [this](caf::resumable* job) {
     return places_[place_of(virtual_system::id_of(job))].priority;
   };
+  constexpr std::size_t looked_at = 64;  // of a crowd: the oldest ones
   std::size_t best = 0;
-  for (std::size_t i = 1; i < n; ++i)
+  for (std::size_t i = 1; i < std::min(n, looked_at); ++i)
     if (priority_of(jobs_[i]) < priority_of(jobs_[best])) best = i;
   return best;
 }

@@ -72,7 +72,7 @@ public:
         who_(who),
         group_(std::move(group)),
         me_(group_->join(who, std::move(seat))),
-        everybody_(group_->among(members_of({}, who.world, who.rank))) {
+        everybody_(group_->everybody()) {
     ++network_->handles;
   }
   ~simulated_communicator() override {

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <numeric>
 
 #include "backends/canonical_reduction.hpp"
 #include "backends/learner.hpp"
@@ -110,6 +111,16 @@ std::shared_ptr<channel> fabric_group::among(const std::vector<std::int32_t>& ra
   return channels_.emplace_back(std::make_shared<channel>(ranks));
 }
 
+// The channel of all is the first one.
+std::shared_ptr<channel> fabric_group::everybody() {
+  if (channels_.empty()) {
+    std::vector<std::int32_t> ranks(members_.size());
+    std::iota(ranks.begin(), ranks.end(), 0);
+    channels_.push_back(std::make_shared<channel>(std::move(ranks)));
+  }
+  return channels_.front();
+}
+
 bool fabric_group::verdict(const work& of) const {
   return static_cast<const waiting&>(of).verdict();
 }
@@ -117,12 +128,13 @@ bool fabric_group::verdict(const work& of) const {
 work_ptr fabric_group::submit(const std::shared_ptr<member>& me, const std::shared_ptr<channel>& in,
                               seat_call with, std::chrono::nanoseconds deadline) {
   if (me->aborted) return std::make_shared<ended_work>(me->why);
-  for (const auto rank : in->members)
-    if (const auto& other = members_[static_cast<std::size_t>(rank)]; other && other->departed) {
-      abort(*me, fmt::format("{} can not be met: rank {} has closed its communicator",
-                             describe(with.call), rank));
-      return std::make_shared<ended_work>(me->why);
-    }
+  if (any_departed_)
+    for (const auto rank : in->members)
+      if (const auto& other = members_[static_cast<std::size_t>(rank)]; other && other->departed) {
+        abort(*me, fmt::format("{} can not be met: rank {} has closed its communicator",
+                               describe(with.call), rank));
+        return std::make_shared<ended_work>(me->why);
+      }
   const auto index = in->place(me->rank);
   const auto number = in->submitted[index]++;
   if (number - in->first >= window_max)
@@ -145,8 +157,8 @@ work_ptr fabric_group::submit(const std::shared_ptr<member>& me, const std::shar
   mine.with = std::move(with);
   ++what->arrived;
   ++me->open;
-  const auto first = std::ranges::find_if(what->parts, &operation::part::arrived);
-  if (first->with.call != mine.with.call) {
+  if (opens) what->first = index;
+  if (what->parts[what->first].with.call != mine.with.call) {
     what->text = disagreement(number, calls_of(*in, *what));
     for (std::size_t i = 0; i < what->parts.size(); ++i)
       if (what->parts[i].arrived) what->parts[i].status = work_status::mismatch;
@@ -309,7 +321,7 @@ void fabric_group::depart(member& who) noexcept {
       why = fmt::format("rank {} closed its communicator while {} was in flight", who.rank,
                         describe(calls_of(*in, *in->window.front()).front().call));
   if (!why.empty()) abort(who, why);
-  who.departed = true;
+  who.departed = any_departed_ = true;
 }
 
 void fabric_group::vanish(std::int32_t rank) {

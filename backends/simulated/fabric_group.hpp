@@ -52,7 +52,8 @@ struct operation {
 
   std::vector<part> parts;
   std::size_t arrived = 0;
-  bool met = false;  ///< all arrived and the result is known
+  std::size_t first = 0;  ///< the part that arrived first
+  bool met = false;       ///< all arrived and the result is known
   bool verdict = false;
   std::vector<std::byte> result;
   std::string text;
@@ -81,6 +82,7 @@ public:
   std::shared_ptr<member> join(const group_description& who,
                                std::shared_ptr<const fabric_seat> seat);
   std::shared_ptr<channel> among(const std::vector<std::int32_t>& ranks);
+  std::shared_ptr<channel> everybody();
   work_ptr submit(const std::shared_ptr<member>& me, const std::shared_ptr<channel>& in,
                   seat_call with, std::chrono::nanoseconds deadline);
   bool verdict(const work& of) const;
@@ -105,6 +107,7 @@ private:
   surroundings& around_;
   std::vector<std::shared_ptr<member>> members_;  ///< by rank; null until it joined
   std::vector<std::shared_ptr<channel>> channels_;
+  bool any_departed_ = false;
   struct open_operation {
     std::shared_ptr<channel> in;
     std::shared_ptr<operation> what;

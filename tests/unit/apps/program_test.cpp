@@ -192,3 +192,27 @@ TEST_CASE("an unknown variable is told once the command runs", "[program]") {
       troupe_says({"fit", "--run-dir", run, "--max-steps", "0"}, {{"TROUPE_RANK", "1"}});
   CHECK_THAT(said.err, Catch::Contains("TROUPE_RANK") && Catch::Contains("TROUPE_RANKS"));
 }
+
+TEST_CASE("simulate runs worlds of a seed, the same ones each time", "[program]") {
+  const std::vector<std::string> arguments{"simulate", "--ranks", "3",       "--steps", "4",
+                                           "--seeds",  "5..9",    "--swarm", "--json"};
+  const auto first = troupe_says(arguments);
+  INFO(first.err);
+  REQUIRE(first.code == 0);
+  const auto said = lines_of(first.out).back();
+  CHECK(said["runs"] == 5);
+  CHECK(said["violations"] == 0);
+  CHECK(said["marks"].size() > 3);
+  const auto again = lines_of(troupe_says(arguments).out).back();
+  CHECK(again["trace_digest"] == said["trace_digest"]);
+  const auto one = lines_of(troupe_says({"simulate", "--json"}).out).back();
+  CHECK(one["weights_digest"].is_string());
+  for (const auto& wrong : std::vector<std::vector<std::string>>{{"--payload", "clay"},
+                                                                 {"--scheduler", "lifo"},
+                                                                 {"--faults", "rain"},
+                                                                 {"--seeds", "3"}}) {
+    auto bad = wrong;
+    bad.insert(bad.begin(), "simulate");
+    CHECK(troupe_says(bad).code == 2);
+  }
+}
