@@ -6,11 +6,15 @@
 namespace troupe {
 
 // Accumulates anew: an evaluation stands for itself.
-void torch_learner::begin_evaluation() { evaluation_book_.clear(); }
+void torch_learner::begin_evaluation() {
+  const auto loaders = walks_[at_.stage == stage::sanity ? stage::validate : at_.stage].size();
+  evaluation_books_.assign(loaders > 1 ? loaders + 1 : 1, {});
+}
 
 // A sanity check reduces as well, so that what is wrong shows at once, but nobody hears of it.
 void torch_learner::end_evaluation_epoch() {
-  const auto reduced = evaluation_book_.reduce(exchange());
+  metrics reduced;
+  for (auto& book : evaluation_books_) reduced.merge(book.reduce(exchange()));
   if (at_.stage == stage::sanity) return;
   for (const auto& [name, number] : reduced) {
     logged_[name] = number;
@@ -111,6 +115,7 @@ void torch_learner::handle(const hooks::on_predict_model_train&) {
 void torch_learner::handle(const hooks::on_predict_start&) {
   begin_evaluation();
   predictions_.clear();
+  predict_loaders_ = walks_[stage::predict].size();
   module_->on_predict_start();
 }
 void torch_learner::handle(const hooks::on_predict_epoch_start&) {
@@ -162,12 +167,13 @@ void torch_learner::gather_predictions() {
 
 value torch_learner::result() {
   if (about_.purpose == stage::predict) {
-    std::map<std::int32_t, value_list> by_loader;
-    for (auto& one : predictions_) by_loader[one.dataloader].items.push_back(std::move(one.what));
+    std::vector<value_list> by_loader(predict_loaders_);
+    for (auto& one : predictions_)
+      by_loader.at(one.dataloader).items.push_back(std::move(one.what));
     predictions_.clear();
-    if (by_loader.size() == 1) return std::move(by_loader.begin()->second);
+    if (by_loader.size() == 1) return std::move(by_loader.front());
     value_list all;
-    for (auto& [dataloader, list] : by_loader) all.items.emplace_back(std::move(list));
+    for (auto& list : by_loader) all.items.emplace_back(std::move(list));
     return all;
   }
   if (about_.purpose != stage::validate && about_.purpose != stage::test) return {};

@@ -213,12 +213,12 @@ void torch_learner::log(std::string_view name, double sum, double count, const l
     return;
   }
   if (at_.stage == stage::start || at_.stage == stage::call) return;
-  const auto loaders = walks_.find(at_.stage == stage::sanity ? stage::validate : at_.stage);
-  const bool several = loaders != walks_.end() && loaders->second.size() > 1;
-  evaluation_book_.add(several && at_.batch != undefined
-                           ? fmt::format("{}/dataloader_idx_{}", name, at_.dataloader)
-                           : std::string{name},
-                       sum, count, how.reduce);
+  auto& books = evaluation_books_;
+  if (books.size() > 1 && at_.batch != undefined && how.add_dataloader_idx)
+    books.at(at_.dataloader)
+        .add(fmt::format("{}/dataloader_idx_{}", name, at_.dataloader), sum, count, how.reduce);
+  else
+    books.back().add(name, sum, count, how.reduce);
 }
 
 void torch_learner::report(log_book& book) {

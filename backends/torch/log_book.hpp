@@ -25,6 +25,9 @@ struct log_options {
   log_reduction reduce = log_reduction::mean;
   /// The weight of a mean; default: the batch's samples of this rank.
   std::optional<std::int64_t> batch_size;
+  /// With several evaluation loaders: the loader's number behind the name,
+  /// `val/loss/dataloader_idx_1`. False: one number over all loaders.
+  bool add_dataloader_idx = true;
 };
 
 /// Every rank's bytes, by rank. All ranks give the same number of bytes, at the same time.

@@ -208,7 +208,8 @@ private:
 
   log_book step_book_;
   log_book epoch_book_;
-  log_book evaluation_book_;
+  // One per loader, because a rank may have no samples of one; the last for what belongs to none.
+  std::vector<log_book> evaluation_books_{1};
   metrics logged_;
   metrics results_;
   struct prediction {
@@ -218,6 +219,7 @@ private:
     value what;
   };
   std::vector<prediction> predictions_;
+  std::size_t predict_loaders_ = 1;
 
   std::string loaded_path_;
   std::optional<snapshot> loaded_;

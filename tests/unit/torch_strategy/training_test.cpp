@@ -132,6 +132,104 @@ TEST_CASE("predictions come home in the order of samples") {
 
 namespace {
 
+/// Evaluation sets of several lengths.
+struct several_loaders : table_data {
+  explicit several_loaders(const std::vector<std::int64_t>& lengths) : table_data(16) {
+    for (const auto length : lengths) {
+      auto part = std::make_shared<rows>();
+      part->inputs = inputs().narrow(0, 0, length);
+      part->targets = targets().narrow(0, 0, length);
+      parts.push_back(std::move(part));
+    }
+  }
+  std::vector<dataset_ptr> all() const { return {parts.begin(), parts.end()}; }
+  std::vector<dataset_ptr> validation() override { return all(); }
+  std::vector<dataset_ptr> test() override { return all(); }
+  std::vector<dataset_ptr> predict() override { return all(); }
+  std::vector<std::shared_ptr<rows>> parts;
+};
+
+/// Logs in steps (per loader, or over all) and behind them.
+struct counting : regression {
+  step_output validation_step(const batch& b, std::int64_t) override {
+    log("val/loss", fn::mse_loss(net->forward(b[0]), b[1]));
+    const auto n = static_cast<double>(b.samples());
+    log("seen", n, {.reduce = log_reduction::sum});
+    log("together", n, {.reduce = log_reduction::sum, .add_dataloader_idx = false});
+    return {};
+  }
+  void on_validation_epoch_end() override { log("behind", 1); }
+  void on_validation_batch_start(const batch&, std::int64_t, std::int32_t loader) override {
+    if (at().dataloader != loader) throw std::logic_error("another loader");
+  }
+};
+
+regression born(std::uint64_t seed) {
+  rank_random draws{seed};
+  const random_scope scope{draws};
+  regression one;
+  one.eval();
+  return one;
+}
+
+}  // namespace
+
+TEST_CASE("with several loaders a metric's name ends with its loader's number") {
+  const auto data = std::make_shared<several_loaders>(std::vector<std::int64_t>{11, 1, 6});
+  const auto options = quick(2, 2, 0);
+  const auto ends = run_good_job(
+      {.recipe = recipe_for<counting>(data), .options = options, .purpose = stage::validate});
+  metrics got;
+  for (const auto& [name, number] : ends[0].result.get_if<value_map>()->items)
+    got[name] = *number.get_if<double>();
+  CHECK(got.size() == 8);
+  auto same = born(options.seed);
+  for (std::size_t i = 0; i < data->parts.size(); ++i) {
+    const auto suffix = "/dataloader_idx_" + std::to_string(i);
+    const auto& part = *data->parts[i];
+    const auto loss = fn::mse_loss(same.net->forward(part.inputs), part.targets);
+    CHECK(got.at("val/loss" + suffix) == Approx(loss.item<double>()).epsilon(1e-6));
+    CHECK(got.at("seen" + suffix) == static_cast<double>(part.size()));
+  }
+  CHECK(got.at("together") == 18);
+  CHECK(got.at("behind") == 1);
+  // One loader: no number.
+  const auto one = run_good_job({.recipe = recipe_for<counting>(std::make_shared<several_loaders>(
+                                     std::vector<std::int64_t>{5})),
+                                 .options = options,
+                                 .purpose = stage::validate});
+  CHECK(one[0].result.get_if<value_map>()->items.contains("val/loss"));
+}
+
+TEST_CASE("a decider watches one of several loaders by its full name") {
+  const auto data = std::make_shared<several_loaders>(std::vector<std::int64_t>{4, 4});
+  auto options = quick(2, 4, 99);
+  options.stop_early.push_back({.monitor = "behind", .patience = 1});
+  CHECK(run_good_job({.recipe = recipe_for<counting>(data), .options = options})[0].why ==
+        stop_reason::early_stopping);
+  options.stop_early = {{.monitor = "val/loss"}};
+  CHECK_THAT(text_of(run_job({.recipe = recipe_for<counting>(data), .options = options})[0].error),
+             Catch::Contains("val/loss/dataloader_idx_0"));
+}
+
+TEST_CASE("predictions of several loaders come home by loader") {
+  const auto data = std::make_shared<several_loaders>(std::vector<std::int64_t>{7, 0, 16});
+  const auto ends = run_good_job({.recipe = recipe_for<regression>(data),
+                                  .options = quick(3, 2, 0),
+                                  .purpose = stage::predict});
+  auto same = born(3);
+  const auto& loaders = ends[0].result.get_if<value_list>()->items;
+  REQUIRE(loaders.size() == 3);
+  CHECK(loaders[1].get_if<value_list>()->items.empty());
+  for (const std::size_t i : {0, 2}) {
+    std::vector<at::Tensor> pieces;
+    for (const auto& one : loaders[i].get_if<value_list>()->items) pieces.push_back(unboxed(one));
+    CHECK(torch::cat(pieces).allclose(same.net->forward(data->parts[i]->inputs), 1e-5, 1e-6));
+  }
+}
+
+namespace {
+
 struct talkative : regression {
   step_output training_step(const batch& b, std::int64_t index) override {
     // A number that says which rank and step logged it, and its weight in samples.
