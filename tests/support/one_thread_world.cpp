@@ -101,6 +101,7 @@ job_outcome one_thread_world::run(job what,
   setup.world = make_ports();
   setup.spawn_checkpointer = checkpointers(setup.world.checkpoints);
   setup.complete = [&](job_outcome outcome) { ended = std::move(outcome); };
+  if (prepare) prepare(setup);
   auto supervisor = spawn_supervisor(system_, std::move(setup));
   caf::anon_send(supervisor, begin_job{});
   for (; !ended; ++events_) {

@@ -28,6 +28,9 @@ public:
   /// and the job has not ended.
   job_outcome run(job what, std::function<void(std::int64_t, supervisor_actor)> at_event = {});
 
+  /// Called with what the supervisor is about to be given; empty: nothing to change.
+  std::function<void(supervisor_setup& setup)> prepare;
+
   caf::actor_system& system() { return system_; }
   /// What jobs with a run folder write to; each operation takes its time.
   memory_storage& files() { return *files_; }
