@@ -84,11 +84,12 @@ private:
 struct watched {
   rank_actor rank;
   std::optional<audience_member> observer;
-  std::atomic<bool> ended{false};  ///< the last word is on its way
+  checkpointer_actor checkpointer;  ///< may be invalid
+  std::atomic<bool> ended{false};   ///< the last word is on its way
 };
 
 // Stands for the supervisor: what the rank reports goes to the link. The last report waits until
-// the observers' words are out.
+// all snapshots and observations are out: nothing is heard behind it.
 struct home_state;
 using home_pointer = supervisor_actor::stateful_pointer<home_state>;
 
@@ -100,7 +101,7 @@ struct home_state {
   std::shared_ptr<watched> all;
   caf::actor_addr rank;
   bool rank_lives = true;
-  bool observer_lives = false;
+  int others = 0;  // that live: observer and checkpointer
   std::string rank_why;
   std::optional<torn_down> last_report;
 
@@ -108,7 +109,7 @@ struct home_state {
   void down(const caf::actor_addr& who, const std::string& why);
   void torn(const torn_down& m);
   void queue(const queue_value& m);
-  void flush_observer();
+  void flush_others();
   void go_on_ending();
 
   void report(link_message m) { control->send(std::move(m)); }
@@ -117,9 +118,14 @@ struct home_state {
 void home_state::watch() {
   rank = all->rank.address();
   self->monitor(all->rank);
-  if (!all->observer) return;
-  observer_lives = true;
-  self->monitor(all->observer->actor);
+  if (all->observer) {
+    ++others;
+    self->monitor(all->observer->actor);
+  }
+  if (all->checkpointer) {
+    ++others;
+    self->monitor(all->checkpointer);
+  }
 }
 
 // A value that can not travel is the rank's failure.
@@ -135,7 +141,7 @@ void home_state::queue(const queue_value& m) {
 
 void home_state::torn(const torn_down& m) {
   last_report = m;
-  flush_observer();
+  flush_others();
   go_on_ending();
 }
 
@@ -143,19 +149,20 @@ void home_state::down(const caf::actor_addr& who, const std::string& why) {
   if (who == rank) {
     rank_lives = false;
     rank_why = why;
-    if (!last_report) flush_observer();
+    flush_others();
   } else {
-    observer_lives = false;
+    --others;
   }
   go_on_ending();
 }
 
-void home_state::flush_observer() {
-  if (observer_lives) self->send(all->observer->actor, flush{});
+void home_state::flush_others() {
+  if (all->observer) self->send(all->observer->actor, flush{});
+  if (all->checkpointer) self->send(all->checkpointer, flush{});
 }
 
 void home_state::go_on_ending() {
-  if (observer_lives) return;
+  if (others > 0) return;
   if (auto m = std::exchange(last_report, std::nullopt)) {
     try {
       report(*m);
@@ -226,94 +233,92 @@ checkpointer_actor far_checkpointer(caf::actor_system& system, link& control) {
       });
 }
 
-// The rank of this process, brought to life by its brief.
-class resident {
-public:
-  resident(parent_side& parent, const rank_home& home, caf::actor_system& system)
-      : parent_(parent), home_(home), system_(system) {}
+}  // namespace
 
-  void hear(link_message&& m) {
-    if (const auto* brief = std::get_if<rank_brief>(&m)) return begin(*brief);
-    if (!all_->rank) return;
-    std::visit([this](auto& order) { pass(order); }, m);
-  }
-  /// The rank has ended and said all it had to say.
-  bool ended() const { return all_->ended; }
+struct rank_resident::inside {
+  parent_side& parent;
+  const rank_home& home;
+  caf::actor_system& system;
+  std::shared_ptr<watched> all = std::make_shared<watched>();
+  supervisor_actor stand_in;  // outlives its rank: who is referred to by nobody just ends
 
-private:
-  void begin(const rank_brief& brief);
-  std::shared_ptr<const job> job_of(const rank_brief& brief);
+  std::shared_ptr<const job> job_of(const rank_brief& brief) const;
+  void settle(const rank_brief& brief);
 
   template <class T>
   void pass(T& m) {
     if constexpr (std::is_same_v<T, form_generation> || std::is_same_v<T, activate_generation> ||
                   std::is_same_v<T, propose_stop> || std::is_same_v<T, stop_at> ||
                   std::is_same_v<T, close_generation> || std::is_same_v<T, tear_down>)
-      caf::anon_send(all_->rank, std::move(m));
+      caf::anon_send(all->rank, std::move(m));
   }
-
-  parent_side& parent_;
-  const rank_home& home_;
-  caf::actor_system& system_;
-  std::shared_ptr<watched> all_ = std::make_shared<watched>();
-  supervisor_actor stand_in_;  // outlives its rank: who is referred to by nobody just ends
 };
 
-std::shared_ptr<const job> resident::job_of(const rank_brief& brief) {
+std::shared_ptr<const job> rank_resident::inside::job_of(const rank_brief& brief) const {
   auto what = std::make_shared<job>();
   what->purpose = brief.purpose;
   what->options = brief.options;
-  what->recipe = recipe_of(home_, brief.recipe);
+  what->recipe = recipe_of(home, brief.recipe);
   what->resume = brief.resume;
   what->initial = brief.initial;
-  what->trace = [parent = &parent_, traced = brief.traced](std::int32_t rank, const hook& h) {
+  what->trace = [parent = &parent, traced = brief.traced](std::int32_t rank, const hook& h) {
     parent->enter(h);
     if (traced) parent->control().send(hook_entered{rank, h});
   };
   return what;
 }
 
-void resident::begin(const rank_brief& brief) {
-  if (all_->rank) return;  // once
+void rank_resident::inside::settle(const rank_brief& brief) {
+  if (all->rank) return;  // once
   rank_setup setup;
   setup.plan = {brief.job, brief.rank, brief.incarnation,
                 make_plan(brief.options, brief.purpose, brief.resume), derive(brief.options.time)};
   setup.what = job_of(brief);
-  setup.world = home_.world();
-  setup.communicators = communicators_of(setup.world, brief.meets, parent_.descriptors());
-  parent_.carry(setup.what->recipe->tensors());
-  auto& control = parent_.control();
-  setup.supervisor = spawn_home(system_, control, all_);
-  if (brief.checkpoints) setup.checkpointer = far_checkpointer(system_, control);
+  setup.world = home.world();
+  setup.communicators = communicators_of(setup.world, brief.meets, parent.descriptors());
+  parent.carry(setup.what->recipe->tensors());
+  auto& control = parent.control();
+  setup.supervisor = spawn_home(system, control, all);
+  if (brief.checkpoints) all->checkpointer = far_checkpointer(system, control);
+  setup.checkpointer = all->checkpointer;
   if (brief.watched) {
     const auto make = [&control, hooks = brief.hooks] {
       return std::make_unique<far_observer>(control, hooks);
     };
-    all_->observer = spawn_observer(system_, {}, make, setup.supervisor);
-    setup.observers.add(*all_->observer);
+    all->observer = spawn_observer(system, {}, make, setup.supervisor);
+    setup.observers.add(*all->observer);
   }
-  stand_in_ = setup.supervisor;
-  all_->rank = spawn_rank(system_, {}, std::move(setup));
-  caf::anon_send(stand_in_, begin_job{});
+  stand_in = setup.supervisor;
+  all->rank = spawn_rank(system, {}, std::move(setup));
+  caf::anon_send(stand_in, begin_job{});
 }
 
-}  // namespace
+rank_resident::rank_resident(parent_side& parent, const rank_home& home, caf::actor_system& system)
+    : inside_(new inside{parent, home, system}) {}
 
-int run_rank(parent_side& parent, const rank_home& home) {
-  seam::system_config config(2);
-  caf::actor_system system(config);
-  resident here(parent, home, system);
-  const bool closed = parent.serve([&here](link_message&& m) { here.hear(std::move(m)); });
-  // Nobody wants this rank any more, and its lane may be anywhere: nothing is left to be tidied up.
-  if (!closed || !here.ended()) std::_Exit(1);
-  return 0;
+rank_resident::~rank_resident() {
+  if (!ended() && inside_->stand_in)
+    caf::anon_send_exit(inside_->stand_in, caf::exit_reason::user_shutdown);
 }
+
+void rank_resident::hear(link_message&& what) {
+  if (const auto* brief = std::get_if<rank_brief>(&what)) return inside_->settle(*brief);
+  if (inside_->all->rank) std::visit([this](auto& order) { inside_->pass(order); }, what);
+}
+
+bool rank_resident::ended() const { return inside_->all->ended; }
 
 std::optional<int> run_rank_if_child(int count, const char* const* arguments,
                                      const rank_home& home) {
   const auto parent = parent_of(count, arguments);
   if (!parent) return std::nullopt;
-  return run_rank(*parent, home);
+  seam::system_config config(2);
+  caf::actor_system system(config);
+  rank_resident here(*parent, home, system);
+  const bool closed = parent->serve([&here](link_message&& m) { here.hear(std::move(m)); });
+  // Nobody wants this rank any more, and its lane may be anywhere: nothing is left to be tidied up.
+  if (!closed || !here.ended()) std::_Exit(1);
+  return 0;
 }
 
 }  // namespace troupe

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <functional>
+#include <memory>
 #include <optional>
 #include <string>
 
@@ -28,7 +29,23 @@ struct rank_home {
 std::optional<int> run_rank_if_child(int count, const char* const* arguments,
                                      const rank_home& home);
 
-/// The same for a connection that is there: runs the rank that `parent` briefs.
-int run_rank(parent_side& parent, const rank_home& home);
+/// The rank that a connection briefs, among the actors of `system`. Used by one thread at a time;
+/// destroyed before the system and before the connection. Destruction ends a rank that still lives.
+class rank_resident {
+public:
+  rank_resident(parent_side& parent, const rank_home& home, caf::actor_system& system);
+  ~rank_resident();
+  rank_resident(const rank_resident&) = delete;
+  rank_resident& operator=(const rank_resident&) = delete;
+
+  /// A message from the supervisor's side; others than a brief and orders are not listened to.
+  void hear(link_message&& what);
+  /// The rank has ended, and its last word is on its way.
+  bool ended() const;
+
+private:
+  struct inside;
+  std::unique_ptr<inside> inside_;
+};
 
 }  // namespace troupe

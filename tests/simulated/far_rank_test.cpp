@@ -1,0 +1,227 @@
+// Goal: ranks behind links run whole jobs to the same ends as near ones, whatever the schedule; a
+// process that dies anywhere ends the run with its death as the first cause, and nothing is left.
+#include "actors/far_rank.hpp"
+
+#include <set>
+
+#include "actors/rank_process.hpp"
+#include "backends/link_codec.hpp"
+#include "tests/support/integer_learner.hpp"
+#include "tests/support/one_thread_world.hpp"
+
+#include "tests/support/catch.hpp"
+
+using namespace troupe;
+using namespace troupe::testing;
+
+namespace {
+
+// Everything that crosses goes through its bytes.
+link_message across(const link_message& m) {
+  const auto packed = pack(m, nullptr);
+  return unpack(packed.head, packed.attachments, nullptr);
+}
+
+// A process without a process: a rank of the same world behind a link that can be cut.
+class made_up_process : public parent_side {
+public:
+  made_up_process(rank_start who, process_sink sink, const rank_home& home,
+                  caf::actor_system& system)
+      : who_(who), sink_(std::move(sink)), link_(*this), home_(home), system_(system) {
+    resident_ = std::make_unique<rank_resident>(*this, home_, system_);
+  }
+
+  const rank_start& who() const override { return who_; }
+  troupe::link& control() override { return link_; }
+  const std::vector<int>& descriptors() const override { return none_; }
+  void carry(const tensor_bytes*) override {}
+  void enter(const hook& what) noexcept override { last_ = name(what); }
+  bool serve(std::function<void(link_message&&)>) override { return true; }
+
+  void hear(const link_message& m) {
+    if (resident_) resident_->hear(across(m));
+  }
+  void release() {
+    process_end end;
+    end.clean = resident_ && resident_->ended();
+    end.what.type = "exit";
+    end_with(std::move(end));
+  }
+  bool lives() const { return resident_ != nullptr; }
+  void die() {
+    process_end end;
+    end.what.type = "signal";
+    end.what.signal = "SIGKILL";
+    end.what.hook = last_;
+    end_with(std::move(end));
+  }
+  void forget() {
+    sink_ = {};
+    resident_.reset();
+  }
+
+private:
+  struct to_parent : troupe::link {
+    explicit to_parent(made_up_process& o) : owner(o) {}
+    void listen(link_sink) override {}
+    void send(link_message what, keep) override {
+      if (owner.resident_ && owner.sink_.received) owner.sink_.received(across(what));
+    }
+    void close() override {}
+    made_up_process& owner;
+  };
+
+  void end_with(process_end end) {
+    if (!resident_) return;
+    resident_.reset();
+    if (sink_.ended) sink_.ended(std::move(end));
+  }
+
+  rank_start who_;
+  process_sink sink_;
+  to_parent link_;
+  rank_home home_;
+  caf::actor_system& system_;
+  std::vector<int> none_;
+  std::string last_;
+  std::unique_ptr<rank_resident> resident_;
+};
+
+class made_up_launcher : public rank_launcher {
+public:
+  made_up_launcher(rank_home home, caf::actor_system& system)
+      : home_(std::move(home)), system_(system) {}
+
+  std::unique_ptr<rank_process> start(process_start what, process_sink sink) override {
+    if (refused.contains(what.who.rank)) throw user_error(errc::job_failed, "no descriptor left");
+    started.push_back(std::make_shared<made_up_process>(what.who, std::move(sink), home_, system_));
+    return std::make_unique<handle>(started.back());
+  }
+
+  std::set<std::int32_t> refused;
+  std::vector<std::shared_ptr<made_up_process>> started;
+
+private:
+  struct handle : rank_process {
+    explicit handle(std::shared_ptr<made_up_process> h) : held(std::move(h)) {}
+    ~handle() override { held->forget(); }
+    void send(link_message what) override { held->hear(what); }
+    void release(std::chrono::nanoseconds) override { held->release(); }
+    std::shared_ptr<made_up_process> held;
+  };
+
+  rank_home home_;
+  caf::actor_system& system_;
+};
+
+class shared_inproc : public meeting_kind {
+public:
+  explicit shared_inproc(std::shared_ptr<communicator_backend> all) : all_(std::move(all)) {}
+  std::string_view name() const override { return "shared"; }
+  std::string unusable() const override { return {}; }
+  std::shared_ptr<meeting> arrange() const override { return std::make_shared<meeting>(); }
+  std::shared_ptr<communicator_backend> join(const std::string&,
+                                             const std::vector<int>&) const override {
+    return all_;
+  }
+
+private:
+  std::shared_ptr<communicator_backend> all_;
+};
+
+struct far_world {
+  explicit far_world(std::uint64_t seed) : world(seed) {
+    here = world.make_ports();
+    here.meetings = {std::make_shared<shared_inproc>(here.communicators.front())};
+    const auto recipe = [](const std::string&) {
+      return std::make_shared<integer_recipe>(integer_options{});
+    };
+    launcher = std::make_shared<made_up_launcher>(rank_home{recipe, [this] { return here; }},
+                                                  world.system());
+    world.before_start = [this](supervisor_setup& setup) {
+      setup.world.children = launcher;
+      setup.world.meetings = here.meetings;
+      setup.bring_rank = far_ranks(setup.world, setup.what);
+    };
+  }
+
+  static job integers(std::int32_t ranks) {
+    job what;
+    what.options.ranks = ranks;
+    what.options.batch_size = 2;
+    what.options.max_epochs = 2;
+    what.options.placement = "processes";
+    what.recipe = std::make_shared<integer_recipe>(integer_options{});
+    what.run_folder = "run";
+    return what;
+  }
+
+  one_thread_world world;
+  ports here;
+  std::shared_ptr<made_up_launcher> launcher;
+};
+
+std::vector<std::int64_t> integers_of(const value& v) {
+  std::vector<std::int64_t> out;
+  for (const auto& item : v.get_if<value_list>()->items)
+    out.push_back(*item.get_if<std::int64_t>());
+  return out;
+}
+
+}  // namespace
+
+TEST_CASE("three far ranks train to the formula's weights and save them", "[simulated]") {
+  for (std::uint64_t seed = 0; seed < 100; ++seed) {
+    INFO("seed " << seed);
+    far_world far(seed);
+    const auto what = far_world::integers(3);
+    const auto outcome = far.world.run(what);
+    if (!outcome.ok()) FAIL(render(outcome.failed_with->record));
+    CHECK(integers_of(outcome.result) ==
+          expected_integers({}, 3, what.options, outcome.loop.steps));
+    CHECK(outcome.last_checkpoint.ends_with(checkpoint_folder_name(outcome.loop.steps)));
+    CHECK(outcome.survivors.empty());
+    CHECK(outcome.late.empty());
+    REQUIRE(far.world.system().registry().running() == 0);
+  }
+}
+
+TEST_CASE("a process that dies at any moment is the first cause", "[simulated]") {
+  std::int64_t died = 0;
+  for (std::uint64_t seed = 0; seed < 150; ++seed) {
+    INFO("seed " << seed);
+    far_world far(seed);
+    const auto at = static_cast<std::int64_t>(3 * seed);
+    bool dead = false;
+    std::int32_t victim = -1;
+    const auto outcome =
+        far.world.run(far_world::integers(3), [&](std::int64_t event, const supervisor_actor&) {
+          if (event < at || dead || far.launcher->started.size() < 3) return;
+          dead = true;
+          if (!far.launcher->started[1]->lives()) return;
+          victim = far.launcher->started[1]->who().rank;
+          far.launcher->started[1]->die();
+          ++died;
+        });
+    if (outcome.failed_with) {
+      const auto& f = outcome.failed_with->record;
+      CHECK(f.type == "signal");
+      CHECK(f.signal == "SIGKILL");
+      CHECK(f.rank == victim);
+    }
+    CHECK(outcome.survivors.empty());
+    REQUIRE(far.world.system().registry().running() == 0);
+  }
+  CHECK(died > 100);
+}
+
+TEST_CASE("a process that can not be started is named with the reason", "[simulated]") {
+  far_world far(1);
+  far.launcher->refused = {2};
+  const auto outcome = far.world.run(far_world::integers(3));
+  REQUIRE(outcome.failed_with);
+  CHECK(outcome.failed_with->record.type == "start_failed");
+  CHECK(outcome.failed_with->record.rank == 2);
+  CHECK(outcome.failed_with->record.what.find("no descriptor left") != std::string::npos);
+  CHECK(far.world.system().registry().running() == 0);
+}
