@@ -1,5 +1,8 @@
 #include "backends/canonical_kernels.hpp"
 
+#include "backends/half_conversion.hpp"
+
+#include <algorithm>
 #include <cmath>
 #include <complex>
 #include <cstdint>
@@ -321,6 +324,44 @@ struct compiled<Body> {
   }
 };
 
+// Halves where the processor converts them: by blocks that stay in the first cache, in float.
+template <class Operation>
+struct half_blocks {
+  static constexpr std::size_t block = 512;
+  using floats = compiled<&loops<real<float>, Operation>::partials>;
+
+  static void leaf(void* left_partial, const void* right, std::size_t n) {
+    auto* a = static_cast<float*>(left_partial);
+    const auto* b = static_cast<const std::uint16_t*>(right);
+    float wide[block];
+    for (std::size_t i = 0; i < n; i += block) {
+      const auto some = std::min(block, n - i);
+      widen_halves(b + i, wide, some);
+      floats::avx2(a + i, wide, some);
+    }
+  }
+  static void leaves(const void* left, const void* right, void* partial, std::size_t n) {
+    widen_halves(static_cast<const std::uint16_t*>(left), static_cast<float*>(partial), n);
+    leaf(partial, right, n);
+  }
+  static void store(const void* partial, void* target, std::size_t n) {
+    narrow_to_halves(static_cast<const float*>(partial), static_cast<std::uint16_t*>(target), n);
+  }
+  static void pair(const void* left, const void* right, void* first, void* second, std::size_t n) {
+    const auto* a = static_cast<const std::uint16_t*>(left);
+    const auto* b = static_cast<const std::uint16_t*>(right);
+    auto* x = static_cast<std::uint16_t*>(first);
+    auto* y = static_cast<std::uint16_t*>(second);
+    float wide[block];
+    for (std::size_t i = 0; i < n; i += block) {
+      const auto some = std::min(block, n - i);
+      leaves(a + i, b + i, wide, some);
+      store(wide, x + i, some);
+      if (x != y) std::copy_n(x + i, some, y + i);
+    }
+  }
+};
+
 template <class Kind, class Operation>
 canonical_kernels table(instruction_set use) {
   using body = loops<Kind, Operation>;
@@ -336,6 +377,12 @@ canonical_kernels table(instruction_set use) {
     k.pair = compiled<&watched_sum<accumulator>::pair>::choose(use);
   else
     k.pair = compiled<&body::pair>::choose(use);
+  if constexpr (std::is_same_v<Kind, half>) {
+    if (use != instruction_set::avx2 || !converts_halves()) return k;
+    using blocks = half_blocks<Operation>;
+    k.leaves = &blocks::leaves, k.leaf = &blocks::leaf;
+    k.store = &blocks::store, k.pair = &blocks::pair;
+  }
   return k;
 }
 

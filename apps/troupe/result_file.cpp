@@ -69,8 +69,8 @@ std::string result_text(const run_result& what) {
       {"seconds",
        {{"to_first_step", positive(what.seconds_to_first_step)}, {"total", what.seconds_total}}},
       {"samples_per_second", positive(what.samples_per_second)},
-      {"waiting_share", what.waiting_shares.empty() ? ordered_json(nullptr)
-                                                    : ordered_json(what.waiting_shares)},
+      {"waiting_share",
+       what.waiting_shares.empty() ? ordered_json(nullptr) : ordered_json(what.waiting_shares)},
       {"failure", what.failed_with ? as_json(*what.failed_with) : ordered_json(nullptr)},
   };
   return object.dump(-1, ' ', false, ordered_json::error_handler_t::replace);

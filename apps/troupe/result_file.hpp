@@ -22,7 +22,7 @@ struct run_result {
   std::string weights_digest;
   double seconds_to_first_step = 0;  ///< since the process began; 0: there was none
   double seconds_total = 0;
-  double samples_per_second = 0;  ///< training only, after warm-up; 0: too short to say
+  double samples_per_second = 0;       ///< training only, after warm-up; 0: too short to say
   std::vector<double> waiting_shares;  ///< of these seconds, in collectives; by rank
   std::optional<failure> failed_with;
 };

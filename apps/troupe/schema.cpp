@@ -162,8 +162,9 @@ void add_strategy(schema& s, const trainer_options& d) {
   const auto& g = d.gradients;
   add(s, "strategy.name", kind::choice, d.strategy, "--strategy",
       "what a rank does at each hook; auto: by ranks", {"auto", "single_device", "data_parallel"});
-  auto& cap = add(s, "strategy.bucket_cap_mb", kind::number, unset, "",
-                  "MiB of gradients that travel together; by default as measured in the first step");
+  auto& cap =
+      add(s, "strategy.bucket_cap_mb", kind::number, unset, "",
+          "MiB of gradients that travel together; by default as measured in the first step");
   cap.low = 0;
   cap.low_excluded = true;
   cap.high = 1 << 16;

@@ -3,7 +3,6 @@
 #include <ATen/core/Tensor.h>
 #include <ATen/core/grad_mode.h>
 #include <fmt/format.h>
-#include <torch/optim/optimizer.h>
 
 #include <ATen/ops/clamp.h>
 #include <ATen/ops/full_like.h>
@@ -12,7 +11,6 @@
 
 #include <algorithm>
 #include <cstring>
-#include <typeinfo>
 #include <vector>
 
 #include "backends/canonical_reduction.hpp"
@@ -63,15 +61,7 @@ struct fused_step::state {
 std::string fused_step::obstacle(const torch::optim::Optimizer& optimizer,
                                  const communicator& world) {
   if (!world.shares_memory()) return fmt::format("the ranks of {} share no memory", world.name());
-  if (!sliced_optimizer::can_be(optimizer))
-    return "the optimizer is none of torch::optim's SGD, Adam and AdamW";
-  for (const auto& group : optimizer.param_groups())
-    for (const auto& p : group.params())
-      if (p.scalar_type() != at::kFloat || !p.is_cpu() || p.layout() != c10::kStrided ||
-          !p.is_non_overlapping_and_dense())
-        return fmt::format("a parameter of shape {} is not dense float32 on the CPU",
-                           c10::str(p.sizes()));
-  return {};
+  return sliced_optimizer::obstacle(optimizer);
 }
 
 fused_step::fused_step(std::shared_ptr<communicator> world, torch::optim::Optimizer& optimizer)
@@ -93,18 +83,16 @@ void fused_step::state::collect() {
   entries.clear();
   pieces.clear();
   gradients.clear();
-  for (const auto& group : optimizer->param_groups())
-    for (const auto& p : group.params()) {
-      const auto& grad = p.grad();
-      if (!grad.defined()) continue;
-      if (grad.scalar_type() != at::kFloat || grad.strides() != p.strides())
-        throw internal_error("fused step: a gradient is not laid out as its parameter");
-      const auto slices = sliced_optimizer::slices_of(p.numel());
-      for (std::size_t i = 0; i < slices; ++i) pieces.push_back({entries.size(), i});
-      if (leads()) sliced->prepare(entries.size(), p, group.options());
-      gradients.push_back(grad);
-      entries.push_back({p.mutable_data_ptr<float>(), grad.mutable_data_ptr<float>()});
-    }
+  for (const auto& [p, options] : sliced_optimizer::all_due(*optimizer)) {
+    const auto& grad = p.grad();
+    if (grad.scalar_type() != at::kFloat || grad.strides() != p.strides())
+      throw internal_error("fused step: a gradient is not laid out as its parameter");
+    const auto slices = sliced_optimizer::slices_of(p.numel());
+    for (std::size_t i = 0; i < slices; ++i) pieces.push_back({entries.size(), i});
+    if (leads()) sliced->prepare(entries.size(), p, *options);
+    gradients.push_back(grad);
+    entries.push_back({p.mutable_data_ptr<float>(), grad.mutable_data_ptr<float>()});
+  }
 }
 
 void fused_step::state::together(std::string_view label, std::size_t count,
@@ -165,11 +153,9 @@ void fused_step::run() {
              [&s](auto everybodys, std::size_t i) { s.update(everybodys, s.pieces[i]); });
   s.limit = 0;
   if (s.leads()) return s.sliced->finish();
-  s.optimizer->state().clear();
-  // Others have written to them.
-  for (const auto& group : s.optimizer->param_groups())
-    for (const auto& p : group.params())
-      if (p.grad().defined()) p.unsafeGetTensorImpl()->bump_version();
+  sliced_optimizer::forget_state(*s.optimizer);
+  for (const auto& one : sliced_optimizer::all_due(*s.optimizer))
+    one.parameter.unsafeGetTensorImpl()->bump_version();  // others have written to them
 }
 
 }  // namespace troupe

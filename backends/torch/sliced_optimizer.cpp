@@ -1,5 +1,7 @@
 #include "backends/torch/sliced_optimizer.hpp"
 
+#include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <torch/optim/adam.h>
 #include <torch/optim/adamw.h>
 #include <torch/optim/sgd.h>
@@ -192,10 +194,28 @@ private:
 
 }  // namespace
 
-bool sliced_optimizer::can_be(const optim::Optimizer& optimizer) {
+std::string sliced_optimizer::obstacle(const optim::Optimizer& optimizer) {
   const auto& type = typeid(optimizer);
-  return type == typeid(optim::SGD) || type == typeid(optim::Adam) || type == typeid(optim::AdamW);
+  if (type != typeid(optim::SGD) && type != typeid(optim::Adam) && type != typeid(optim::AdamW))
+    return "the optimizer is none of torch::optim's SGD, Adam and AdamW";
+  for (const auto& group : optimizer.param_groups())
+    for (const auto& p : group.params())
+      if (p.scalar_type() != at::kFloat || !p.is_cpu() || p.layout() != c10::kStrided ||
+          !p.is_non_overlapping_and_dense())
+        return fmt::format("a parameter of shape [{}] is not dense float32 on the CPU",
+                           fmt::join(p.sizes(), ", "));
+  return {};
 }
+
+std::vector<sliced_optimizer::due> sliced_optimizer::all_due(const optim::Optimizer& optimizer) {
+  std::vector<due> all;
+  for (const auto& group : optimizer.param_groups())
+    for (const auto& p : group.params())
+      if (p.grad().defined()) all.push_back({p, &group.options()});
+  return all;
+}
+
+void sliced_optimizer::forget_state(optim::Optimizer& optimizer) { optimizer.state().clear(); }
 
 std::unique_ptr<sliced_optimizer> sliced_optimizer::of(optim::Optimizer& optimizer) {
   const auto& type = typeid(optimizer);

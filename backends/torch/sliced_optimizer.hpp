@@ -6,6 +6,8 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <string>
+#include <vector>
 
 namespace torch::optim {
 class Optimizer;
@@ -28,11 +30,22 @@ public:
     at::Tensor gradient;
   };
 
+  /// A parameter that has a gradient, with its group's options.
+  struct due {
+    at::Tensor parameter;
+    const torch::optim::OptimizerOptions* options;
+  };
+
   virtual ~sliced_optimizer() = default;
 
-  /// torch::optim::SGD, Adam or AdamW themselves.
-  static bool can_be(const torch::optim::Optimizer& optimizer);
-  /// `optimizer` outlives it. Throws internal_error unless it can be.
+  /// In the optimizer's order.
+  static std::vector<due> all_due(const torch::optim::Optimizer& optimizer);
+  static void forget_state(torch::optim::Optimizer& optimizer);
+
+  /// Why an optimizer cannot be sliced, empty when it can: torch::optim::SGD, Adam and AdamW
+  /// themselves over dense float parameters on the CPU.
+  static std::string obstacle(const torch::optim::Optimizer& optimizer);
+  /// `optimizer` outlives it. Throws internal_error for one of another class.
   static std::unique_ptr<sliced_optimizer> of(torch::optim::Optimizer& optimizer);
   /// At least one, even where there are no elements.
   static std::size_t slices_of(std::int64_t elements);

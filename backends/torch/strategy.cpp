@@ -267,8 +267,7 @@ std::shared_ptr<torch::nn::Module> strategy::wrapped_module() const { return mod
 strategy_table default_strategies() {
   return {{"single_device",
            [](strategy_parts parts) { return std::make_unique<single_device>(std::move(parts)); }},
-          {"data_parallel",
-           [](strategy_parts parts) {
+          {"data_parallel", [](strategy_parts parts) {
              auto options = data_parallel_options_of(parts.about.options.gradients);
              return std::make_unique<data_parallel>(std::move(parts), std::move(options));
            }}};

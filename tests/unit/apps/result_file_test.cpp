@@ -53,11 +53,10 @@ TEST_CASE("a finished run has the contract's fields in their order", "[result]")
   const auto text = result_text(result);
   CHECK(text.find('\n') == std::string::npos);
   const auto object = nlohmann::ordered_json::parse(text);
-  CHECK(names_of(object) == std::vector<std::string>{"schema", "status", "epochs", "steps",
-                                                     "samples", "ranks", "generation", "metrics",
-                                                     "weights_digest", "seconds",
-                                                     "samples_per_second", "waiting_share",
-                                                     "failure"});
+  CHECK(names_of(object) ==
+        std::vector<std::string>{"schema", "status", "epochs", "steps", "samples", "ranks",
+                                 "generation", "metrics", "weights_digest", "seconds",
+                                 "samples_per_second", "waiting_share", "failure"});
   CHECK(json::parse(text) == json::parse(R"({"schema":"troupe.result/1","status":"finished",
     "epochs":3,"steps":1407,"samples":180000,"ranks":2,"generation":1,
     "metrics":{"train/loss":0.25,"val/accuracy":0.875},"weights_digest":"00ff",

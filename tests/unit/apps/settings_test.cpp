@@ -63,8 +63,8 @@ TEST_CASE("what is not given has its default", "[settings]") {
 TEST_CASE("the strategy is named alone or with its settings", "[settings]") {
   CHECK(settled(join(table(), assignments({"strategy=data_parallel"}))).text("strategy.name") ==
         "data_parallel");
-  const auto s = settled(join(
-      table(), assignments({"strategy.fused_step=true", "strategy.bucket_cap_mb=25"})));
+  const auto s = settled(
+      join(table(), assignments({"strategy.fused_step=true", "strategy.bucket_cap_mb=25"})));
   CHECK(s.find<bool>("strategy.fused_step") == true);
   CHECK(s.number("strategy.bucket_cap_mb") == 25);
   CHECK(s.text("strategy.comm_hook") == "allreduce");

@@ -23,6 +23,8 @@ TEST_CASE("calls are put as users wrote them") {
                   .operation = reduction::mean,
                   .count = 3}) == "reduce_scatter(mean, float64, 3 each)");
   CHECK(describe({.what = collective::decide, .all = false}) == "decide(any)");
+  CHECK(describe({.what = collective::work_together, .count = 3, .label = "x"}) ==
+        "work_together \"x\" (3 pieces)");
 }
 
 TEST_CASE("a disagreement joins ranks that called the same") {

@@ -138,5 +138,45 @@ TEST_CASE("more than 2^31 and 2^32 bytes") {
 }
 #endif
 
+TEST_CASE("work on everybody's memory: rank 0's body does each piece once") {
+  const auto world = GENERATE(1, 2, 3, 7);
+  const auto pieces = GENERATE(std::size_t{0}, std::size_t{1}, std::size_t{1000});
+  inproc_backend backend{{.cores = 2}};
+  std::vector<std::shared_ptr<communicator>> ranks;
+  for (int r = 0; r < world; ++r) ranks.push_back(open(backend, r, world));
+  std::vector<std::vector<int>> mine(static_cast<std::size_t>(world), std::vector<int>(pieces));
+  std::vector<std::thread> threads;
+  for (int r = 0; r < world; ++r)
+    threads.emplace_back([&, r] {
+      auto& own = mine[static_cast<std::size_t>(r)];
+      const auto body = [&, r](std::span<const void* const> all, std::size_t piece) {
+        for (const auto* one : all)
+          ++(*static_cast<std::vector<int>*>(const_cast<void*>(one)))[piece];
+        if (r != 0) own[piece] = -1000;
+      };
+      ranks[static_cast<std::size_t>(r)]->work_together("count", &own, pieces, body)->wait();
+    });
+  for (auto& one : threads) one.join();
+  for (const auto& own : mine) CHECK(own == std::vector<int>(pieces, 1));
+}
+
+TEST_CASE("work together is fingerprinted, and what a body throws aborts the group") {
+  inproc_backend backend;
+  const auto first = open(backend, 0, 2), second = open(backend, 1, 2);
+  CHECK(first->shares_memory());
+  const auto throws = [](std::span<const void* const>, std::size_t) {
+    throw std::runtime_error("no piece of mine");
+  };
+  const auto early = first->work_together("x", nullptr, 2, throws);
+  second->work_together("x", nullptr, 2, throws);
+  CHECK_THROWS_WITH(early->wait(), Catch::Contains("no piece of mine"));
+  CHECK(first->quiescent());
+  const auto third = open(backend, 0, 2, 2), fourth = open(backend, 1, 2, 2);
+  const auto other = third->work_together("x", nullptr, 2, throws);
+  const auto differs = fourth->work_together("x", nullptr, 3, throws);
+  CHECK_THROWS_AS(differs->wait(), collective_mismatch);
+  CHECK_THROWS_WITH(other->wait(), Catch::Contains("work_together \"x\" (2 pieces)"));
+}
+
 }  // namespace
 }  // namespace troupe::testing

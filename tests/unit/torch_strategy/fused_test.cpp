@@ -1,0 +1,246 @@
+// The fused step ends in the bits of the separate one, and leaves the same state behind.
+#include <torch/optim.h>
+
+#include "backends/torch/data_parallel.hpp"
+#include "tests/unit/torch_strategy/small_models.hpp"
+
+#include "tests/support/catch.hpp"
+
+using namespace troupe;
+using namespace troupe::testing;
+
+namespace {
+
+using step = std::function<optimizers(regression&)>;
+namespace optim = torch::optim;
+
+struct named_step {
+  const char* name;
+  step make;
+};
+
+const std::vector<named_step> steps{
+    {"sgd", [](regression& m) { return optim::SGD(m.parameters(), 0.05); }},
+    {"momentum, decay",
+     [](regression& m) {
+       return optim::SGD(m.parameters(),
+                         optim::SGDOptions(0.05).momentum(0.9).weight_decay(0.01).dampening(0.1));
+     }},
+    {"nesterov",
+     [](regression& m) {
+       return optim::SGD(m.parameters(), optim::SGDOptions(0.05).momentum(0.9).nesterov(true));
+     }},
+    {"adam, decay",
+     [](regression& m) {
+       return optim::Adam(m.parameters(), optim::AdamOptions(0.01).weight_decay(0.1));
+     }},
+    {"amsgrad",
+     [](regression& m) {
+       return optim::Adam(m.parameters(), optim::AdamOptions(0.01).amsgrad(true));
+     }},
+    {"adamw",
+     [](regression& m) { return optim::AdamW(m.parameters(), optim::AdamWOptions(0.01)); }},
+    {"a schedule and two groups",
+     [](regression& m) {
+       auto all = m.parameters();
+       std::vector<optim::OptimizerParamGroup> groups;
+       groups.emplace_back(std::vector<at::Tensor>{all.begin(), all.begin() + 1});
+       groups.emplace_back(
+           std::vector<at::Tensor>{all.begin() + 1, all.end()},
+           std::make_unique<optim::SGDOptions>(optim::SGDOptions(0.02).momentum(0.5)));
+       return optimizers{optim::SGD(groups, optim::SGDOptions(0.05).momentum(0.9))}
+           .scheduled<optim::StepLR>({.every = schedule::interval::step}, 2, 0.5);
+     }},
+};
+
+/// Wide enough for slices of more than one length, with parameters in odd places.
+struct wide : regression {
+  explicit wide(step optimize) : regression({.optimize = std::move(optimize)}) {
+    net->push_back(torch::nn::Linear(1, 150));
+    net->push_back(torch::nn::Tanh());
+    net->push_back(torch::nn::Linear(150, 150));
+    net->push_back(torch::nn::Tanh());
+    net->push_back(torch::nn::Linear(150, 1));
+    unused = register_parameter("unused", torch::ones({3}));
+    sometimes = register_parameter("sometimes", torch::ones({1}));
+    empty = register_parameter("empty", torch::ones({0, 2}));
+  }
+  step_output training_step(const batch& b, std::int64_t) override {
+    auto y = net->forward(b[0]) + empty.sum();
+    if (rank() == 0 && at().step % 2 == 1) y = y * sometimes;
+    return fn::mse_loss(y, b[1]);
+  }
+  void on_train_end() override {
+    const auto* how = dynamic_cast<data_parallel*>(strategy_in_use());
+    if (how && how->fuses(0)) ++fused;
+    if (!mine_->state().empty()) ++holders;
+  }
+  optimizers configure_optimizers() override {
+    auto made = regression::configure_optimizers();
+    mine_ = made.all()[0].optimizer;
+    return made;
+  }
+  bool reads_gradients() const override { return !quiet; }
+  static inline std::atomic<int> fused{0};
+  static inline std::atomic<int> holders{0};
+  static inline std::atomic<bool> quiet{false};
+  at::Tensor unused, sometimes, empty;
+  std::shared_ptr<optim::Optimizer> mine_;
+};
+
+/// Goes on from a snapshot in memory.
+struct reloading : data_parallel {
+  reloading(strategy_parts parts, snapshot_ptr from)
+      : data_parallel(parts, data_parallel_options_of(parts.about.options.gradients)),
+        from_(std::move(from)) {}
+  snapshot load_checkpoint(const std::string&) override { return *from_; }
+  snapshot_ptr from_;
+};
+
+snapshot_ptr fitted(trainer_options options, const data_ptr& data, const step& make,
+                    std::optional<bool> fuse, const snapshot_ptr& from = nullptr) {
+  options.gradients.fused_step = fuse;
+  wide::fused = wide::holders = 0;
+  torch_plugins plugins;
+  if (from)
+    plugins.strategies["data_parallel"] = [from](strategy_parts parts) {
+      return std::make_unique<reloading>(std::move(parts), from);
+    };
+  const auto ends = run_good_job(
+      {.recipe = make_recipe([make] { return std::make_shared<wide>(make); }, data, plugins),
+       .options = options,
+       .resume = from ? "memory" : ""});
+  return ends[0].snapshot;
+}
+
+bool same_optimizer_state(const snapshot_ptr& a, const snapshot_ptr& b) {
+  if (a->optimizer.size() != b->optimizer.size()) return false;
+  for (std::size_t i = 0; i < a->optimizer.size(); ++i) {
+    const auto& x = a->optimizer[i];
+    const auto& y = b->optimizer[i];
+    if (x.name != y.name || x.shape != y.shape || *x.bytes != *y.bytes) return false;
+  }
+  return a->state == b->state;  // groups, step counts
+}
+
+}  // namespace
+
+TEST_CASE("fused or apart: the same weights and the same optimizer state, to the bit") {
+  const auto world = GENERATE(1, 2, 3);
+  const auto how = GENERATE(range(0, 7));
+  const auto accumulate = GENERATE(1, 2);
+  const auto data = std::make_shared<table_data>(25);
+  auto options = quick(world, 4, 5);
+  options.accumulate_grad_batches = accumulate;
+  CAPTURE(world, steps[how].name, accumulate);
+  const auto apart = fitted(options, data, steps[how].make, false);
+  const auto fused = fitted(options, data, steps[how].make, true);
+  CHECK(wide::fused == (world > 1 ? world : 0));
+  CHECK(fused->weights_digest == apart->weights_digest);
+  CHECK(same_optimizer_state(fused, apart));
+}
+
+TEST_CASE("clipping, by norm and by value, is part of the pass") {
+  const auto data = std::make_shared<table_data>(24);
+  auto options = quick(GENERATE(2, 3), 4, 5);
+  const auto how = GENERATE(1, 3);
+  const auto loose = fitted(options, data, steps[how].make, false);
+  options.gradient_clip_val = 0.01;
+  options.gradient_clip_algorithm =
+      GENERATE(hooks::clip_gradients::algorithm::norm, hooks::clip_gradients::algorithm::value);
+  const auto apart = fitted(options, data, steps[how].make, false);
+  const auto fused = fitted(options, data, steps[how].make, true);
+  CHECK(apart->weights_digest != loose->weights_digest);
+  CHECK(fused->weights_digest == apart->weights_digest);
+  CHECK(same_optimizer_state(fused, apart));
+}
+
+TEST_CASE("a fit goes on fused where it was apart, and apart where it was fused") {
+  const auto data = std::make_shared<table_data>(24);
+  auto options = quick(2, 4, 6);
+  const auto how = GENERATE(1, 3);
+  const auto whole = fitted(options, data, steps[how].make, false);
+  CHECK(wide::holders == 2);
+  options.max_steps = 3;
+  const bool first = GENERATE(true, false);
+  const auto half = fitted(options, data, steps[how].make, first);
+  CHECK(wide::holders == (first ? 1 : 2));  // fused, the state is held once
+  options.max_steps = 6;
+  const auto rest = fitted(options, data, steps[how].make, !first, half);
+  CHECK(rest->weights_digest == whole->weights_digest);
+  CHECK(same_optimizer_state(rest, whole));
+}
+
+TEST_CASE("left to itself, a step is fused where nobody looks at gradients") {
+  const auto data = std::make_shared<table_data>(24);
+  const auto options = quick(2, 4, 2);
+  wide::quiet = GENERATE(true, false);
+  fitted(options, data, steps[0].make, std::nullopt);
+  CHECK(wide::fused == (wide::quiet ? 2 : 0));
+  wide::quiet = false;
+}
+
+namespace {
+
+struct of_its_own : optim::SGD {
+  using SGD::SGD;
+};
+
+struct steps_itself : wide {
+  using wide::wide;
+  void optimizer_step(std::int64_t, std::int64_t, optim::Optimizer& optimizer,
+                      const step_closure& closure) override {
+    optimizer.step(closure);
+  }
+};
+
+std::string refusal(trainer_options options, const step& make) {
+  options.gradients.fused_step = true;
+  const auto data = std::make_shared<table_data>(24);
+  return text_of(run_job({.recipe = recipe_for<wide>(data, make), .options = options})[0].error);
+}
+
+}  // namespace
+
+TEST_CASE("what cannot be fused is refused where it was asked for, and left apart elsewhere") {
+  auto options = quick(2, 4, 2);
+  const step other = [](regression& m) { return optim::RMSprop(m.parameters(), 0.01); };
+  const step derived = [](regression& m) { return of_its_own(m.parameters(), 0.01); };
+  CHECK_THAT(refusal(options, other), Catch::Contains("the optimizer is none of"));
+  CHECK_THAT(refusal(options, derived), Catch::Contains("the optimizer is none of"));
+  auto hooked = options;
+  hooked.gradients.comm_hook = "bf16_compress";
+  CHECK_THAT(refusal(hooked, steps[0].make), Catch::Contains("a communication hook is set"));
+  auto precise = options;
+  precise.precision = "64-true";
+  CHECK_THAT(refusal(precise, steps[0].make), Catch::Contains("the precision is 64-true"));
+  wide::quiet = true;
+  fitted(options, std::make_shared<table_data>(24), other, std::nullopt);
+  wide::quiet = false;
+  CHECK(wide::fused == 0);
+}
+
+TEST_CASE("a module that steps by itself is told that gradients were not summed") {
+  auto options = quick(2, 4, 2);
+  options.gradients.fused_step = true;
+  const auto data = std::make_shared<table_data>(24);
+  const auto ends =
+      run_job({.recipe = recipe_for<steps_itself>(data, steps[0].make), .options = options});
+  CHECK_THAT(text_of(ends[0].error), Catch::Contains("set strategy.fused_step to false"));
+}
+
+TEST_CASE("a rank that fails before the pass releases the others") {
+  struct fails : wide {
+    using wide::wide;
+    void on_before_optimizer_step(optim::Optimizer&) override {
+      if (rank() == 1 && at().step == 2) throw std::runtime_error("before the step");
+    }
+  };
+  auto options = quick(3, 4, 5);
+  options.gradients.fused_step = true;
+  const auto data = std::make_shared<table_data>(24);
+  const auto ends = run_job({.recipe = recipe_for<fails>(data, steps[1].make), .options = options});
+  CHECK(text_of(ends[1].error) == "std::runtime_error: before the step");
+  for (const auto rank : {0, 2})
+    CHECK(text_of(ends[rank].error).starts_with("troupe::generation_closed"));
+}
