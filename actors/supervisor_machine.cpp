@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <tuple>
 
+#include "messages/planted.hpp"
 namespace troupe {
 
 using supervision::phase;
@@ -14,7 +15,8 @@ namespace {
 // First causes are ordered by generation, step and sequence; what follows from another comes last.
 bool earlier(const failure& a, const failure& b) {
   const auto key = [](const failure& f) {
-    return std::tuple{f.follows, f.generation, f.step, f.sequence, f.rank};
+    const bool follows = f.follows && !planted(bug::follower_as_cause);
+    return std::tuple{follows, f.generation, f.step, f.sequence, f.rank};
   };
   return key(a) < key(b);
 }
@@ -96,7 +98,8 @@ void supervisor_machine::handle(const step_done& e, actions& out) {
   auto* m = of(e.at);
   if (!m || phase_ != phase::active) return;
   m->held = std::max(m->held, e.at.step.value());
-  const auto everywhere = std::ranges::min(members_, {}, &member::held).held;
+  auto everywhere = std::ranges::min(members_, {}, &member::held).held;
+  if (planted(bug::commit_by_one)) everywhere = m->held;
   if (everywhere <= committed_) return;
   committed_ = everywhere;
   out.push_back(supervision::commit{committed_});
@@ -126,9 +129,12 @@ void supervisor_machine::handle(const stop_vote& e, actions& out) {
 }
 
 void supervisor_machine::name_stop_if_all_voted(actions& out) {
-  if (!std::ranges::all_of(members_, [](const member& m) { return m.vote.has_value(); })) return;
+  const auto voted = [](const member& m) { return m.vote.has_value(); };
+  if (!std::ranges::all_of(members_, voted) && !planted(bug::stop_by_first_vote)) return;
   named_ = true;
-  const auto boundary = *std::ranges::max(members_, {}, &member::vote).vote;
+  auto boundary = *std::ranges::max(members_, {}, &member::vote).vote;
+  if (planted(bug::stop_at_least_vote))
+    boundary = *std::ranges::min(members_, {}, &member::vote).vote;
   announce("stop_agreed", out, -1, {{"steps", std::to_string(boundary)}});
   for (auto& m : members_) {
     stop_at order{fence_for(m), stop_};
@@ -156,7 +162,8 @@ void supervisor_machine::handle(const supervision::finished& e, actions& out) {
     loop_ = e.loop;
     ended_by_ = e.why;
   }
-  if (!std::ranges::all_of(members_, &member::finished)) return;
+  const bool all = std::ranges::all_of(members_, &member::finished);
+  if (!all && !planted(bug::first_finisher_ends)) return;
   committed_ = std::max(committed_, loop_.steps);
   start_teardown(out);
 }
@@ -194,7 +201,7 @@ void supervisor_machine::fail(failure what, actions& out) {
   if (!first_) {
     first_ = std::move(what);
   } else {
-    if (earlier(what, *first_)) std::swap(what, *first_);
+    if (earlier(what, *first_) || planted(bug::last_cause_wins)) std::swap(what, *first_);
     others_.push_back(std::move(what));
   }
   if (phase_ == phase::forming || phase_ == phase::active) {
@@ -221,7 +228,7 @@ void supervisor_machine::release_teardown(actions& out) {
 void supervisor_machine::send_close(actions& out) {
   close_sent_ = true;
   for (auto& m : members_) {
-    if (m.gone) continue;
+    if (m.gone || (planted(bug::close_skips_a_rank) && &m == &members_.back())) continue;
     close_generation order{fence_for(m), *first_};
     out.push_back(supervision::tell{rank_of(m), order});
   }
@@ -252,7 +259,7 @@ void supervisor_machine::handle(const supervision::rank_down& e, actions& out) {
   m.gone = true;
   const bool expected = m.torn || m.abandoned;
   m.closed = m.torn = true;
-  if (!expected) {
+  if (!expected && !planted(bug::vanished_rank_ignored)) {
     failure what;
     what.type = "down";
     what.what = fmt::format("the actor of rank {} ended: {}", e.rank,
@@ -272,7 +279,7 @@ void supervisor_machine::start_teardown(actions& out) {
   phase_ = phase::tearing;
   announce("teardown", out, -1, {{"orderly", orderly_ ? "true" : "false"}});
   for (auto& m : members_) {
-    if (m.gone) continue;
+    if (m.gone || (planted(bug::teardown_skips_a_rank) && &m == &members_.back())) continue;
     tear_down order{fence_for(m), orderly_};
     out.push_back(supervision::tell{rank_of(m), order});
   }
@@ -293,6 +300,7 @@ void supervisor_machine::flush_if_all_gone(actions& out) {
   const auto ended = [](const member& m) { return m.gone || m.abandoned; };
   if (!std::ranges::all_of(members_, ended)) return;
   phase_ = phase::flushing_checkpointer;
+  if (planted(bug::checkpointer_not_flushed)) return handle(supervision::checkpointer_done{}, out);
   out.push_back(supervision::flush_checkpointer{});
   arm_deadline(limits_.flush, out);
 }
@@ -338,7 +346,7 @@ void supervisor_machine::finish(actions& out) {
 // --- deadlines -----------------------------------------------------------------------------------
 
 void supervisor_machine::handle(const deadline_passed& e, actions& out) {
-  if (e.id != deadline_) return;
+  if (e.id != deadline_ && !planted(bug::stale_deadline)) return;
   switch (phase_) {
     case phase::forming: {
       std::string missing;
