@@ -185,6 +185,10 @@ public:
     out.state = in.text();
     return out;
   }
+  // It may only look: what changes the disk goes through the storage port.
+  void remove(const std::string& folder) const override {
+    throw internal_error(folder + ": a simulated disk is changed by its storage port only");
+  }
   found_checkpoint latest(const std::string& run) const override;
 
 private:
