@@ -49,9 +49,20 @@ void rank_machine::handle(const ranks::opened& e, actions& out) {
 }
 
 void rank_machine::handle(const activate_generation& e, actions& out) {
-  if (!current(e.at) || phase_ != phase::prepared) return;
+  if (!current(e.at)) return;
+  if (phase_ == phase::finished || phase_ == phase::failed) return repeat_report(out);
+  if (phase_ != phase::prepared) return;
   phase_ = phase::active;
   feed(fit_events::begin{}, out);
+}
+
+// Told again to begin: the supervisor has not heard how it ended.
+void rank_machine::repeat_report(actions& out) {
+  if (phase_ == phase::failed)
+    out.push_back(ranks::report{ranks::failed{stamped(failed_with_.step), failed_with_}});
+  else
+    out.push_back(
+        ranks::report{ranks::finished{stamped(fit_.loop().steps), fit_.loop(), ended_by_}});
 }
 
 void rank_machine::handle(const propose_stop& e, actions& out) {
@@ -88,6 +99,7 @@ void rank_machine::carry_out(const fit_action& what, actions& out) {
     if (plan_.rank == 0) out.push_back(ranks::show{seen::metrics{known->at, known->logged}});
   } else if (const auto* ended = std::get_if<fit_actions::finished>(&what)) {
     phase_ = phase::finished;
+    ended_by_ = ended->why;
     out.push_back(
         ranks::report{ranks::finished{stamped(ended->loop.steps), ended->loop, ended->why}});
   }
@@ -142,10 +154,12 @@ void rank_machine::fail(failure what, actions& out) {
   what.sequence = mine_.sequence.value();
   if (what.step == undefined) what.step = fit_.loop().steps;
   out.push_back(ranks::abort_communicator{render(what)});
-  out.push_back(ranks::report{ranks::failed{stamped(what.step), std::move(what)}});
+  out.push_back(ranks::report{ranks::failed{stamped(what.step), what}});
   if (phase_ == phase::opening || phase_ == phase::prepared || phase_ == phase::active ||
-      phase_ == phase::finished)
+      phase_ == phase::finished) {
     phase_ = phase::failed;
+    failed_with_ = std::move(what);
+  }
 }
 
 void rank_machine::handle(const close_generation& e, actions& out) {

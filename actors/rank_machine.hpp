@@ -162,6 +162,7 @@ private:
   void submit(std::vector<hook> hooks, actions& out);
   void go_on_closing(actions& out);
   void fail(failure what, actions& out);
+  void repeat_report(actions& out);
   fence stamped(std::int64_t step) const;
 
   rank_plan plan_;
@@ -170,7 +171,9 @@ private:
   ranks::phase phase_ = ranks::phase::waiting;
   fit_machine fit_;
   std::optional<sequence_id> in_flight_;
-  failure first_;  ///< the first cause, once the generation closes
+  failure first_;                             ///< the first cause, once the generation closes
+  stop_reason ended_by_ = stop_reason::none;  ///< of the fit, once finished
+  failure failed_with_;                       ///< once failed
   bool orderly_ = true;
   bool tear_down_asked_ = false;
   bool overdue_ = false;  ///< the hook in flight was reported

@@ -32,6 +32,7 @@ std::uint64_t rank_machine::digest() const {
   hash.add(fit_.digest()).add(in_flight_.has_value());
   if (in_flight_) hash.add(in_flight_->value());
   hash.add(std::string_view{first_.type}).add(std::string_view{first_.what});
+  hash.add(ended_by_).add(std::string_view{failed_with_.type}).add(failed_with_.step);
   hash.add(orderly_).add(tear_down_asked_).add(overdue_).add(late_.size());
   return hash.digest();
 }

@@ -4,8 +4,10 @@
 
 #include <algorithm>
 #include <tuple>
+#include <utility>
 
 #include "messages/planted.hpp"
+
 namespace troupe {
 
 using supervision::phase;
@@ -83,13 +85,41 @@ void supervisor_machine::handle(const prepared& e, actions& out) {
 
 void supervisor_machine::activate(actions& out) {
   phase_ = phase::active;
-  ++deadline_;  // the forming deadline is void
   announce("generation_active", out, -1, {{"ranks", std::to_string(members_.size())}});
   for (auto& m : members_) {
     activate_generation order{fence_for(m)};
     out.push_back(supervision::tell{rank_of(m), order});
   }
+  ask_soon(out);
   if (stop_ != stop_reason::none) propose(out);
+}
+
+// Later than the deadline before, whose number is void from now on.
+void supervisor_machine::ask_soon(actions& out) {
+  asked_ = 0;
+  arm_deadline(limits_.close, out);
+}
+
+// Tells those again who were silent since the last time, or owe an answer; false when there are
+// none. Ranks repeat what they have said, so it does not matter which of the two was lost.
+bool supervisor_machine::ask_again(actions& out) {
+  bool any = false;
+  for (auto& m : members_) {
+    if (m.gone || m.finished) continue;
+    const auto tell = [&](supervision::order what) {
+      out.push_back(supervision::tell{rank_of(m), std::move(what)});
+      any = true;
+    };
+    if (!std::exchange(m.heard, false)) tell(activate_generation{fence_for(m)});
+    if (proposed_ && !m.vote) tell(propose_stop{fence_for(m), stop_});
+    if (named_) tell(stop_order(m));
+  }
+  return any;
+}
+
+void supervisor_machine::hear(member& m, actions& out) {
+  m.heard = true;
+  if (std::exchange(asked_, 0) == asks_max) arm_deadline(limits_.close, out);
 }
 
 // --- active --------------------------------------------------------------------------------------
@@ -97,6 +127,7 @@ void supervisor_machine::activate(actions& out) {
 void supervisor_machine::handle(const step_done& e, actions& out) {
   auto* m = of(e.at);
   if (!m || phase_ != phase::active) return;
+  hear(*m, out);
   m->held = std::max(m->held, e.at.step.value());
   auto everywhere = std::ranges::min(members_, {}, &member::held).held;
   if (planted(bug::commit_by_one)) everywhere = m->held;
@@ -119,11 +150,13 @@ void supervisor_machine::propose(actions& out) {
     propose_stop order{fence_for(m), stop_};
     out.push_back(supervision::tell{rank_of(m), order});
   }
+  ask_soon(out);
 }
 
 void supervisor_machine::handle(const stop_vote& e, actions& out) {
   auto* m = of(e.at);
   if (!m || phase_ != phase::active || !proposed_ || named_) return;
+  hear(*m, out);
   m->vote = e.at.step.value();
   name_stop_if_all_voted(out);
 }
@@ -132,20 +165,25 @@ void supervisor_machine::name_stop_if_all_voted(actions& out) {
   const auto voted = [](const member& m) { return m.vote.has_value(); };
   if (!std::ranges::all_of(members_, voted) && !planted(bug::stop_by_first_vote)) return;
   named_ = true;
-  auto boundary = *std::ranges::max(members_, {}, &member::vote).vote;
-  if (planted(bug::stop_at_least_vote))
-    boundary = *std::ranges::min(members_, {}, &member::vote).vote;
-  announce("stop_agreed", out, -1, {{"steps", std::to_string(boundary)}});
-  for (auto& m : members_) {
-    stop_at order{fence_for(m), stop_};
-    order.at.step = step_id{boundary};
-    out.push_back(supervision::tell{rank_of(m), order});
-  }
+  announce("stop_agreed", out, -1,
+           {{"steps", std::to_string(stop_order(members_[0]).at.step.value())}});
+  for (const auto& m : members_) out.push_back(supervision::tell{rank_of(m), stop_order(m)});
+  ask_soon(out);
+}
+
+// Everyone has voted.
+stop_at supervisor_machine::stop_order(const member& m) const {
+  stop_at order{fence_for(m), stop_};
+  const auto most = std::ranges::max(members_, {}, &member::vote).vote;
+  const auto least = std::ranges::min(members_, {}, &member::vote).vote;
+  order.at.step = step_id{*(planted(bug::stop_at_least_vote) ? least : most)};
+  return order;
 }
 
 void supervisor_machine::handle(const supervision::finished& e, actions& out) {
   auto* m = of(e.at);
   if (!m || phase_ != phase::active || m->finished) return;
+  hear(*m, out);
   m->finished = true;
   announce("rank_finished", out, rank_of(*m), {{"steps", std::to_string(e.loop.steps)}});
   const bool first = std::ranges::count_if(members_, &member::finished) == 1;
@@ -193,6 +231,8 @@ void supervisor_machine::handle(const supervision::trouble& e, actions& out) {
 // Records a failure; the earliest one that follows from no other is the first cause. Forming and
 // active generations close; in later phases the failure is recorded and the way down goes on.
 void supervisor_machine::fail(failure what, actions& out) {
+  const auto same = [&](const failure& f) { return f == what; };
+  if ((first_ && same(*first_)) || std::ranges::any_of(others_, same)) return;  // said twice
   announce("rank_failed", out, what.rank, {{"what", render(what)}});
   if (over(phase_)) {
     late_.push_back(std::move(what));
@@ -385,8 +425,11 @@ void supervisor_machine::handle(const deadline_passed& e, actions& out) {
       survivors_.push_back("observer: still flushing");
       finish(out);
       break;
-    case phase::idle:
     case phase::active:
+      asked_ = ask_again(out) ? asked_ + 1 : 0;
+      if (asked_ < asks_max) arm_deadline(limits_.close, out);
+      break;
+    case phase::idle:
     case phase::done: break;
   }
 }

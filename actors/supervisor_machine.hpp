@@ -5,8 +5,11 @@
 // failure: all are told, on_exception runs) -> closed; then the ranks are taken down, the
 // checkpointer and the observers finish, and the job is complete. Every wait has a deadline: its
 // passing turns what is missing into a failure (forming) or a survivor (closing, taking down), and
-// the machine goes on. Source of the phases: elastic and fault tolerant training, section 4 of the
-// design's reference.
+// the machine goes on. While a generation is active, every `close`, whoever was silent since the
+// last time, has not voted on a stop or has not finished behind one is told again, at most
+// `asks_max` times before something is heard: a lost message costs time, not the job. A link that
+// loses more is dead, and its rank is reported as down by whoever watches it. Source of the phases:
+// elastic and fault tolerant training, section 4 of the design's reference.
 #pragma once
 
 #include <cstdint>
@@ -131,6 +134,8 @@ std::string_view to_string(phase p);
 /// from another incarnation or from a closed generation changes nothing.
 class supervisor_machine {
 public:
+  static constexpr std::uint32_t asks_max = 8;
+
   supervisor_machine(job_id job, std::int32_t world, deadlines limits);
 
   std::vector<supervision::action> on(const supervision::event& what);
@@ -147,6 +152,7 @@ private:
   struct member {
     incarnation_id incarnation;
     bool prepared = false;
+    bool heard = false;     ///< since it was asked last
     std::int64_t held = 0;  ///< finished steps
     std::optional<std::int64_t> vote;
     bool finished = false;
@@ -183,8 +189,12 @@ private:
   void tell_all(const supervision::order& what, actions& out);
   void arm_deadline(std::chrono::nanoseconds delay, actions& out);
   void activate(actions& out);
+  void ask_soon(actions& out);
+  bool ask_again(actions& out);
+  void hear(member& m, actions& out);
   void propose(actions& out);
   void name_stop_if_all_voted(actions& out);
+  stop_at stop_order(const member& m) const;
   void fail(failure what, actions& out);
   void send_close(actions& out);
   void release_teardown(actions& out);
@@ -203,6 +213,7 @@ private:
   std::vector<member> members_;
   std::int64_t committed_ = 0;
   std::uint64_t deadline_ = 0;
+  std::uint32_t asked_ = 0;  ///< times, since there was something new to answer
   stop_reason stop_ = stop_reason::none;
   bool proposed_ = false;
   bool named_ = false;

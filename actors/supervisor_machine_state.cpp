@@ -33,11 +33,21 @@ void add(stable_hasher& hash, const failure& f) {
 
 std::uint64_t supervisor_machine::digest() const {
   stable_hasher hash;
-  hash.add(job_.value()).add(phase_).add(generation_.value()).add(committed_).add(deadline_);
+  hash.add(job_.value())
+      .add(phase_)
+      .add(generation_.value())
+      .add(committed_)
+      .add(deadline_)
+      .add(asked_);
   hash.add(stop_).add(proposed_).add(named_).add(close_sent_).add(orderly_).add(ended_by_);
   hash.add(loop_.steps).add(loop_.epoch).add(loop_.batch).add(loop_.samples);
   for (const auto& m : members_) {
-    hash.add(m.incarnation.value()).add(m.prepared).add(m.held).add(m.vote).add(m.finished);
+    hash.add(m.incarnation.value())
+        .add(m.prepared)
+        .add(m.heard)
+        .add(m.held)
+        .add(m.vote)
+        .add(m.finished);
     hash.add(m.closed).add(m.torn).add(m.gone).add(m.abandoned).add(std::string_view{m.busy});
   }
   hash.add(first_.has_value());

@@ -11,6 +11,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <stdexcept>
 #include <string>
@@ -137,6 +138,13 @@ public:
   virtual bool quiescent() const noexcept = 0;
 };
 
+/// Which rank of which world a process is.
+struct placed_rank {
+  std::int32_t rank = 0;
+  std::int32_t world = 1;
+  friend bool operator==(const placed_rank&, const placed_rank&) = default;
+};
+
 /// One kind of communicator, opened per generation. Injected by main.
 class communicator_backend {
 public:
@@ -144,6 +152,9 @@ public:
   virtual std::string_view name() const = 0;
   /// Empty when it can be used here, else the reason why not (for `doctor` and for errors).
   virtual std::string unusable() const = 0;
+  /// The one rank that this process can open, where something else has placed the ranks (mpirun).
+  /// Nothing: whoever uses the backend places them.
+  virtual std::optional<placed_rank> placed() const { return std::nullopt; }
   /// A rank's handle to its group; every rank calls it once per generation, in any order. Never
   /// waits.
   virtual std::shared_ptr<communicator> open(const group_description& group) = 0;

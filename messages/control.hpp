@@ -33,18 +33,19 @@ struct form_generation {
   std::int32_t world = 1;
 };
 /// Supervisor to each rank: every member is prepared; train. Late: harmless, peers wait in their
-/// first collective.
+/// first collective. Lost: told again to ranks that are silent; a rank that trains ignores that,
+/// one that has finished or failed repeats its report.
 struct activate_generation {
   fence at;
 };
 /// Supervisor to each rank: do not begin a step beyond the next one until `stop_at`; answer
-/// `stop_vote`.
+/// `stop_vote`. It, or the answer, lost: told again to who has not voted.
 struct propose_stop {
   fence at;
   stop_reason why = stop_reason::caller;
 };
 /// Supervisor to each rank: all voted; end behind `at.step` finished optimizer steps, which no rank
-/// has passed.
+/// has passed. Lost: told again to who has not finished.
 struct stop_at {
   fence at;
   stop_reason why = stop_reason::caller;

@@ -144,22 +144,37 @@ void on_threads(communicator_backend& backend, const collectives_flags& flags,
     if (error) std::rethrow_exception(error);
 }
 
+// The rank that something else made this process.
+void on_this_process(communicator_backend& backend, placed_rank place,
+                     const std::function<void(communicator&)>& body) {
+  const auto group =
+      backend.open({.generation = generation_id{1}, .rank = place.rank, .world = place.world});
+  body(*group);
+  group->barrier("the end")->wait();
+}
+
 program_end bench(const collectives_flags& flags, const surroundings& around) {
   const auto what = question_of(flags);
   const auto world = around.world();
   const auto backend = find_communicator(world, flags.communicator);
   auto& screen = around.screen;
-  if (!flags.json)
-    screen.result(
-        fmt::format("{} (float32), {}, {} ranks; medians of {} rounds, bare loop in turn\n"
-                    "{:>12} {:>12} {:>8} {:>9} {:>12} {:>8} {:>10}",
-                    flags.operation, backend->name(), flags.ranks, flags.rounds, "bytes", "time",
-                    "spread", "GB/s", "bare loop", "spread", "bare/time"));
-  on_threads(*backend, flags, [&](communicator& group) {
+  const auto place = backend->placed();
+  const bool speaks = !place || place->rank == 0;
+  if (!flags.json && speaks)
+    screen.result(fmt::format(
+        "{} (float32), {}, {} ranks; medians of {} rounds, bare loop in turn\n"
+        "{:>12} {:>12} {:>8} {:>9} {:>12} {:>8} {:>10}",
+        flags.operation, backend->name(), place ? place->world : flags.ranks, flags.rounds, "bytes",
+        "time", "spread", "GB/s", "bare loop", "spread", "bare/time"));
+  const auto body = [&](communicator& group) {
     bench_collectives(group, what, [&](const collectives_row& row) {
       if (group.group().rank == 0) screen.result(flags.json ? as_json(row) : as_text(row));
     });
-  });
+  };
+  if (place)
+    on_this_process(*backend, *place, body);
+  else
+    on_threads(*backend, flags, body);
   return {};
 }
 

@@ -3,6 +3,7 @@
 #include "apps/troupe/program.hpp"
 #include "apps/troupe/torch_catalog.hpp"
 #include "backends/checkpoint/safetensors_io.hpp"
+#include "backends/mpi/mpi.hpp"
 
 #include <unistd.h>
 
@@ -13,10 +14,13 @@ int main(int count, char** arguments) {
   keep_freed_memory();
   console screen{standard_output(), standard_error(), terminal_of_standard_error()};
   const auto learning = torch_catalog();
-  // Manifests say which LibTorch wrote them.
-  const auto world = [checkpoints = troupe::safetensors_checkpoints(learning->versions())] {
+  // Manifests say which LibTorch wrote them. MPI can be started once in a process: one for all
+  // calls.
+  const auto world = [checkpoints = troupe::safetensors_checkpoints(learning->versions()),
+                      mpi = std::make_shared<troupe::mpi_backend>(rank_by_mpirun())] {
     auto ports = troupe::local_ports();
     ports.checkpoints = checkpoints;
+    ports.communicators.push_back(mpi);
     return ports;
   };
   const surroundings around{.screen = screen,

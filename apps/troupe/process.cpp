@@ -7,7 +7,9 @@
 #include <time.h>
 #include <unistd.h>
 
+#include <array>
 #include <cerrno>
+#include <charconv>
 #include <cstdlib>
 #include <cstring>
 #include <fstream>
@@ -34,6 +36,15 @@ bool write_all(int file, std::string_view text) {
 bool is_set(const char* variable) {
   const auto* text = std::getenv(variable);
   return text && *text;
+}
+
+std::optional<std::int32_t> number_in(const char* variable) {
+  const auto* text = std::getenv(variable);
+  if (!text) return std::nullopt;
+  std::int32_t number = 0;
+  const auto* end = text + std::strlen(text);
+  const auto [rest, error] = std::from_chars(text, end, number);
+  return error == std::errc{} && rest == end ? std::optional{number} : std::nullopt;
 }
 
 }  // namespace
@@ -83,6 +94,17 @@ console::terminal terminal_of_standard_error() {
   if (facts.live && ::ioctl(STDERR_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0)
     facts.columns = size.ws_col;
   return facts;
+}
+
+std::optional<placed_rank> rank_by_mpirun() {
+  constexpr std::array<std::array<const char*, 2>, 2> known{
+      {{"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"}, {"PMI_RANK", "PMI_SIZE"}}};
+  for (const auto& [rank, world] : known) {
+    const auto own = number_in(rank);
+    const auto all = number_in(world);
+    if (own && all && *own >= 0 && *own < *all) return placed_rank{*own, *all};
+  }
+  return std::nullopt;
 }
 
 std::map<std::string, std::string> troupe_variables() {

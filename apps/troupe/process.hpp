@@ -2,8 +2,10 @@
 #pragma once
 
 #include "apps/troupe/console.hpp"
+#include "backends/communicator.hpp"
 
 #include <map>
+#include <optional>
 #include <string>
 
 namespace troupe::program {
@@ -21,7 +23,12 @@ console::writer standard_output();
 console::writer standard_error();
 console::terminal terminal_of_standard_error();
 
-/// The environment's variables that start with TROUPE_. The only look at it.
+/// The environment's variables that start with TROUPE_. Together with the next, the only look at
+/// it.
 std::map<std::string, std::string> troupe_variables();
+
+/// Which rank mpirun made this process; nothing when it was not started by one. Understands Open
+/// MPI's variables and those of PMI.
+std::optional<placed_rank> rank_by_mpirun();
 
 }  // namespace troupe::program

@@ -89,7 +89,7 @@ private:
   void reduce(std::uint64_t number) const;
   void drain(std::uint64_t number) const;
   void reduce_own(std::uint64_t number, std::size_t in_memory, std::size_t in_slots,
-                  void* second_target, std::size_t count) const;
+                  std::size_t count) const;
   void reduce_between(const slice& what) const;
 
   member& member_;

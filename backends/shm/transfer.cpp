@@ -3,6 +3,7 @@
 #include "backends/canonical_reduction.hpp"
 #include "backends/shm/channel.hpp"
 #include "backends/shm/member.hpp"
+#include "backends/shm/stream_copy.hpp"
 
 #include <algorithm>
 #include <cstring>
@@ -73,22 +74,22 @@ void channel::fill(std::uint64_t number) const {
   const auto* from = at(in, first * element);
   switch (call.what) {
     case collective::all_reduce: {
-      if (schedule_.how == form::together) return copy_bytes(to, from, count * element);
+      if (schedule_.how == form::together) return stream_copy(to, from, count * element);
       const auto own = slice_of(count, self_);
       const auto after = own.first + own.count;
-      copy_bytes(to, from, own.first * element);
-      return copy_bytes(at(to, after * element), at(from, after * element),
-                        (count - after) * element);
+      stream_copy(to, from, own.first * element);
+      return stream_copy(at(to, after * element), at(from, after * element),
+                         (count - after) * element);
     }
     case collective::broadcast:
-      if (call.root == member_.rank()) copy_bytes(to, from, count * element);
+      if (call.root == member_.rank()) stream_copy(to, from, count * element);
       return;
-    case collective::all_gather: return copy_bytes(to, from, count * element);
+    case collective::all_gather: return stream_copy(to, from, count * element);
     case collective::reduce_scatter:
       for (std::size_t piece = 0; piece < members_.size(); ++piece)
         if (piece != self_)
-          copy_bytes(at(to, piece * chunk_elements_ * element),
-                     at(from, piece * call.count * element), count * element);
+          stream_copy(at(to, piece * chunk_elements_ * element),
+                      at(from, piece * call.count * element), count * element);
       return;
     case collective::barrier:
     case collective::decide: return;
@@ -96,9 +97,9 @@ void channel::fill(std::uint64_t number) const {
 }
 
 // Reduces `count` elements that lie `in_memory` bytes from this rank's input and `in_slots` bytes
-// from the beginning of the others' slots, into this rank's output and `second_target`.
+// from the beginning of the others' slots, into this rank's output.
 void channel::reduce_own(std::uint64_t number, std::size_t in_memory, std::size_t in_slots,
-                         void* second_target, std::size_t count) const {
+                         std::size_t count) const {
   const auto& call = head_->what.call;
   const bool scatter = call.what == collective::reduce_scatter;
   const auto skipped = scatter ? self_ * call.count * size_of(call.type) : 0;
@@ -106,9 +107,9 @@ void channel::reduce_own(std::uint64_t number, std::size_t in_memory, std::size_
   for (std::size_t m = 0; m < members_.size(); ++m)
     sources[m] =
         m == self_ ? at(head_->what.in, skipped + in_memory) : at(slot(m, number), in_slots);
-  const std::array<void*, 2> targets{at(head_->what.out, in_memory), second_target};
-  canonical_reduce(call.type, call.operation, {sources.data(), members_.size()},
-                   {targets.data(), std::size_t{second_target ? 2u : 1u}}, count);
+  void* const target = at(head_->what.out, in_memory);
+  canonical_reduce(call.type, call.operation, {sources.data(), members_.size()}, {&target, 1},
+                   count);
 }
 
 void channel::reduce(std::uint64_t number) const {
@@ -116,7 +117,9 @@ void channel::reduce(std::uint64_t number) const {
   const auto [first, count] = chunk(number);
   const auto own = slice_of(count, self_);
   const auto offset = own.first * element;
-  reduce_own(number, first * element + offset, offset, at(slot(self_, number), offset), own.count);
+  const auto in_memory = first * element + offset;
+  reduce_own(number, in_memory, offset, own.count);
+  stream_copy(at(slot(self_, number), offset), at(head_->what.out, in_memory), own.count * element);
 }
 
 void channel::drain(std::uint64_t number) const {
@@ -125,7 +128,7 @@ void channel::drain(std::uint64_t number) const {
   const auto [first, count] = chunk(number);
   switch (call.what) {
     case collective::all_reduce:
-      if (schedule_.how == form::together) return reduce_own(number, 0, 0, nullptr, count);
+      if (schedule_.how == form::together) return reduce_own(number, 0, 0, count);
       for (std::size_t m = 0; m < members_.size(); ++m) {
         const auto part = slice_of(count, m);
         if (m != self_)
@@ -144,7 +147,7 @@ void channel::drain(std::uint64_t number) const {
                    m == self_ ? at(in, first * element) : slot(m, number), count * element);
       return;
     case collective::reduce_scatter:
-      return reduce_own(number, first * element, self_ * chunk_elements_ * element, nullptr, count);
+      return reduce_own(number, first * element, self_ * chunk_elements_ * element, count);
     case collective::barrier:
     case collective::decide: return;
   }

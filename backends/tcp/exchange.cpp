@@ -224,6 +224,13 @@ bool exchange::done() const {
   return true;
 }
 
+bool exchange::blocks(std::size_t member) const {
+  const auto& with = sides_[member];
+  if (member == me_ || !owes(member)) return false;
+  if (!with.ready || with.queued != 0 || small_ || !reduces()) return true;
+  return reduced_ < slice(me_).chunks() && with.contributions_in <= reduced_;
+}
+
 bool exchange::owes(std::size_t member) const {
   return !sides_[member].ready || (started_ && !finished_with(member));
 }

@@ -80,7 +80,9 @@ public:
   void finish();
   /// The agreement of decide, after `finish`.
   bool verdict() const { return verdict_; }
-  /// Members from or to whom something is owed still.
+  /// Members whom this rank waits for, for `expire`: at first hand (what they themselves have not
+  /// sent or taken), else those that may only wait for others.
+  bool blocks(std::size_t member) const;
   bool owes(std::size_t member) const;
 
 private:

@@ -213,7 +213,8 @@ mesh::clock::time_point mesh::expire(operation& what, clock::time_point begin,
   list([&](std::size_t i) { return !what.steps.called(i); });
   if (missing.empty()) {
     begin = what.heard;
-    list([&](std::size_t i) { return what.steps.owes(i); });
+    list([&](std::size_t i) { return what.steps.blocks(i); });
+    if (missing.empty()) list([&](std::size_t i) { return what.steps.owes(i); });
   }
   if (clock::now() >= begin + deadline && what.status.load() == work_status::pending && !aborted()) {
     auto text = missed(what.steps.call_of(in.me), deadline, missing);

@@ -168,6 +168,7 @@ private:
   note last_words_;            // ... in these words,
   frame_header last_header_;   // about this operation
   int dialing_ = 0;            // peers that this rank has to dial yet
+  bool unattended_ = false;    // `attend` is not called any more
   std::atomic<bool> driven_{false};
   std::atomic<bool> waiting_{false};
   std::atomic<bool> departed_{false};

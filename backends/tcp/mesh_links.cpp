@@ -120,6 +120,11 @@ void mesh::adopt(std::int32_t rank, descriptor socket) {
   auto& to = peers_[static_cast<std::size_t>(rank)];
   if (to.link || to.left || given_up()) return;
   to.link.emplace(std::move(socket));
+  if (unattended_) {
+    say_last(to);
+    to.link.reset();
+    return;
+  }
   attention_.watch(to.link->fd());
   if (over()) {
     if (spread_ || !aborted()) say_last(to);
@@ -170,7 +175,9 @@ bool mesh::attend() {
   }
   arm();
   const auto linked = [](const peer& p) { return p.link.has_value(); };
-  return !departed() || dialing_ != 0 || std::any_of(peers_.begin(), peers_.end(), linked);
+  unattended_ =
+      departed() && dialing_ == 0 && std::none_of(peers_.begin(), peers_.end(), linked);
+  return !unattended_;
 }
 
 void mesh::arm() {

@@ -5,6 +5,9 @@ target_compile_options(troupe_settings INTERFACE
   -Wall -Wextra -Wpedantic -Wno-missing-field-initializers
   $<$<BOOL:${TROUPE_WERROR}>:-Werror>
   -ffile-prefix-map=${PROJECT_SOURCE_DIR}/=)
+if(TROUPE_PLANT_BUGS)
+  target_compile_definitions(troupe_settings INTERFACE TROUPE_PLANT_BUGS)
+endif()
 if(TROUPE_SANITIZE)
   target_compile_options(troupe_settings INTERFACE -fsanitize=${TROUPE_SANITIZE} -fno-omit-frame-pointer)
   target_link_options(troupe_settings INTERFACE -fsanitize=${TROUPE_SANITIZE})
@@ -50,7 +53,14 @@ function(troupe_library name)
   add_library(troupe::${short} ALIAS ${name})
   target_include_directories(${name} PUBLIC
     $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}> $<BUILD_INTERFACE:${PROJECT_BINARY_DIR}/include>)
+  target_include_directories(${name} INTERFACE $<INSTALL_INTERFACE:include> $<INSTALL_INTERFACE:include/troupe>)
+  target_compile_features(${name} PUBLIC cxx_std_20)
   target_link_libraries(${name} PUBLIC ${arg_PUBLIC} PRIVATE ${arg_PRIVATE} $<BUILD_INTERFACE:troupe_settings>)
+  set_target_properties(${name} PROPERTIES EXPORT_NAME ${short})
+  file(RELATIVE_PATH folder ${PROJECT_SOURCE_DIR} ${CMAKE_CURRENT_SOURCE_DIR})
+  if(NOT folder MATCHES "^(apps|tests)/")  # programs have libraries, too: not for others
+    install(TARGETS ${name} EXPORT troupe_targets COMPONENT development)
+  endif()
 endfunction()
 
 # troupe_test(NAME SOURCES ... LIBRARIES ... [LABELS ...] [TIMEOUT seconds]): one Catch2 program, each case a ctest.

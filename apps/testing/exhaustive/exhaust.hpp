@@ -1,0 +1,85 @@
+// The exhaustive mode: every interleaving of a small company of machines, with every place of every
+// fault. A supervisor, its ranks, their lanes and the messages between them are one value; the
+// search visits each such value once, breadth first, so a violation is reached by a shortest path.
+//
+// What may happen next is any of: a message at the head of a link is heard (links keep their
+// order); a lane goes on (to its meeting with the other ranks, out of it, to the answer, or out of
+// a meeting that was aborted); a communicator is open; a fault, while the budget lasts. A deadline
+// passes only when nothing else can happen: time is no fault (except for `early_deadlines`).
+//
+// What must hold: machines never throw; a rank gets no run while one is in flight; a commit is
+// announced only when every rank holds the step, and commits only rise; a rank is active only in
+// the supervisor's generation; there is always a way on until the job is complete; then nothing is
+// left (every rank gone, survivors only where a message was lost or a deadline came early); a
+// run without failure ends at the same step on all ranks, at the last one unless it was stopped; a
+// run with one ends as failed, with the injected fault as first cause and none before it.
+#pragma once
+
+#include "actors/supervisor_machine.hpp"
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace troupe::testing {
+
+/// One kind of fault; with `exhaustive_options::budget` of them in a run at any moment each.
+enum class small_fault : std::uint8_t {
+  none,
+  throws,         ///< a hook throws
+  vanishes,       ///< a rank's actor is gone; its communicator tells nobody (a killed process)
+  leaves,         ///< a rank's actor is gone; its communicator is aborted (an ended actor)
+  stops,          ///< the caller asks for a stop
+  aborts,         ///< the caller asks for an end now
+  loses,          ///< a message is lost
+  repeats,        ///< a message is heard twice
+  early_deadline  ///< the supervisor's deadline passes although something else could happen
+};
+std::string_view to_string(small_fault f);
+/// All of them but `none`.
+std::vector<small_fault> small_faults();
+
+struct exhaustive_options {
+  std::int32_t ranks = 3;  ///< 1 to 4
+  std::int64_t steps = 2;
+  bool fine = false;  ///< each hook is a run of its own
+  std::vector<small_fault> faults = small_faults();
+  std::uint32_t budget = 1;  ///< faults in one run: 0 to 2
+  /// Leave out interleavings that cannot make a difference (company_moves.hpp says which).
+  bool reduce = true;
+  std::uint64_t states_max = 150'000'000;
+  std::uint64_t bytes_max = std::uint64_t{4} << 30;
+  double seconds_max = 600;
+  /// One more property: what is wrong with this end of the job, or nothing.
+  std::function<std::string(const supervision::complete&)> end_must;
+};
+
+struct exhaustive_violation {
+  std::string what;   ///< the property that does not hold, in words
+  std::string chart;  ///< a shortest way there, line by line, and who stands where
+};
+
+struct exhaustive_report {
+  bool complete = false;  ///< everything was visited, and nothing is wrong
+  std::string bound;      ///< what ended the search, when it is neither complete nor a violation
+  std::uint64_t states = 0;
+  std::uint64_t transitions = 0;
+  std::uint64_t depth = 0;        ///< events on the longest way from the start
+  std::uint64_t ends = 0;         ///< states in which the job is complete
+  std::uint64_t ends_digest = 0;  ///< of the set of those, whatever order they were found in
+  std::map<std::string, std::uint64_t> endings;  ///< status and faults to count
+  double seconds = 0;
+  std::uint64_t bytes = 0;  ///< the search's tables at their largest
+  std::optional<exhaustive_violation> violation;
+
+  /// `complete: 48211 states, ...`, one line.
+  std::string summary() const;
+};
+
+/// Searches. Throws user_error (bad_usage) for options outside of their ranges. One thread.
+exhaustive_report exhaust(const exhaustive_options& options);
+
+}  // namespace troupe::testing

@@ -1,0 +1,21 @@
+// A build without MPI: the same backend, never usable.
+#include "backends/mpi/mpi.hpp"
+
+namespace troupe {
+
+namespace mpi {
+class engine {};
+}  // namespace mpi
+
+mpi_backend::mpi_backend(std::optional<placed_rank> place) : place_(place) {}
+mpi_backend::~mpi_backend() = default;
+
+std::string mpi_backend::unusable() const {
+  return "this program was built without MPI: install libopenmpi-dev and build it again";
+}
+
+std::shared_ptr<communicator> mpi_backend::open(const group_description&) {
+  throw user_error(errc::device, "communicator \"mpi\" can not be used here: " + unusable());
+}
+
+}  // namespace troupe

@@ -1,0 +1,370 @@
+#include "backends/mpi/group.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <numeric>
+
+namespace troupe::mpi {
+
+namespace {
+
+using std::chrono::steady_clock;
+
+constexpr std::uint64_t whole_world = 0;
+constexpr int note_tag = 0;
+constexpr std::uint64_t tag_part = 0x7fff;  // a tag is half of a channel's name, half of a number
+
+int tag_of(std::uint64_t name, std::uint64_t number) {
+  if (name == whole_world) return 0;
+  return static_cast<int>(1 + ((name & tag_part) << 15 | (number & tag_part)));
+}
+
+}  // namespace
+
+group::group(const group_description& who) : who_(who) {
+  std::vector<std::int32_t> all(static_cast<std::size_t>(who.world));
+  std::iota(all.begin(), all.end(), 0);
+  members_.emplace(whole_world, std::move(all));
+  channel_of(whole_world);
+}
+
+std::string group::place() const {
+  return fmt::format("generation {} of job {}", who_.generation.value(), who_.job.value());
+}
+
+std::shared_ptr<task> group::submit(const std::vector<std::int32_t>& members, submission what) {
+  const bool all = members.size() == static_cast<std::size_t>(who_.world);
+  const auto name = all ? whole_world : channel_name(members);
+  what.call.label = fitting(what.call.label);
+  auto made = std::make_shared<task>(std::move(what));
+  {
+    const std::lock_guard hold{mutex_};
+    const auto [known, fresh] = members_.try_emplace(name, members);
+    if (fresh)
+      for (const auto& [other, ranks] : members_)
+        if (other != name && other != whole_world && ((other ^ name) & tag_part) == 0) {
+          members_.erase(known);
+          throw std::invalid_argument(
+              "this subgroup and an earlier one can not be told apart over "
+              "mpi; use another set of ranks");
+        }
+    made->channel = name;
+    made->number = submitted_[name];
+    if (!aborted()) {
+      if (static_cast<std::size_t>(in_flight_.load()) >= roll::limit)
+        throw internal_error(fmt::format(
+            "more than {} collectives of a group are in flight; wait for some", roll::limit));
+      in_flight_.fetch_add(1);
+      inbox_.emplace_back(name, made);
+    }
+    ++submitted_[name];
+  }
+  settle(*made);
+  return made;
+}
+
+void group::settle(task& what) const {
+  if (!aborted() || what.how.status() != work_status::pending) return;
+  const std::lock_guard hold{mutex_};
+  if (disagreed_ && disagreed_->channel == what.channel && disagreed_->number == what.number)
+    what.how.end(work_status::mismatch, disagreed_->text);
+  else
+    what.how.end(work_status::aborted, why_);
+}
+
+void group::settle_unopened() {
+  if (open_ || aborted()) return;
+  const auto now = steady_clock::now();
+  std::string text;
+  {
+    const std::lock_guard hold{mutex_};
+    for (const auto& [name, what] : inbox_) {
+      const auto limit = what->what.deadline;
+      if (limit.count() == 0 || now - what->submitted < limit) continue;
+      auto missing = members_.at(name);
+      std::erase(missing, who_.rank);
+      if (missing.empty()) continue;
+      text = missed(what->what.call, limit, missing);
+      what->how.end(work_status::timed_out, text, missing);
+      break;
+    }
+  }
+  if (!text.empty()) abort(text);
+}
+
+void group::abort(std::string_view why) noexcept {
+  const std::lock_guard hold{mutex_};
+  if (aborted()) return;
+  why_ = why;
+  aborted_.store(true);
+}
+
+std::string group::why() const {
+  const std::lock_guard hold{mutex_};
+  return why_;
+}
+
+bool group::quiescent() const noexcept {
+  return touching_.load() == 0 && (aborted() || in_flight_.load() == 0);
+}
+
+void group::close() {
+  if (in_flight_.load() > 0)
+    abort(fmt::format("rank {} left while a collective was in flight", who_.rank));
+  closed_.store(true);
+}
+
+void group::open(MPI_Comm world) {
+  MPI_Comm_idup(world, &comm_, &opening_);
+  begun_ = true;
+}
+
+void group::pump(const operations& arithmetic) {
+  if (begun_ && !open_) {
+    int done = 0;
+    MPI_Test(&opening_, &done, MPI_STATUS_IGNORE);
+    if (done != 0) {
+      open_ = true;
+      note hello{
+          .kind = note_kind::hello, .number = who_.generation.value(), .count = who_.job.value()};
+      tell_others(hello);
+    }
+  }
+  take_submissions();
+  if (open_) receive();
+  const auto now = steady_clock::now();
+  const bool look = now - checked_ > std::chrono::milliseconds{1};
+  if (look) checked_ = now;
+  for (auto& [name, at] : channels_) {
+    if (look && !aborted()) check_deadlines(at);
+    if (open_) start_ready(name, at, arithmetic);
+    finish_started(at);
+  }
+  if (!open_) return;
+  if (aborted() && !told_) {
+    note end{.kind = note_kind::abort};
+    put_text(end, why());
+    tell_others(end);
+    told_ = true;
+  }
+  if (closed_.load() && !left_) say_goodbye();
+  std::erase_if(outgoing_, [](outgoing& one) {
+    int done = 0;
+    MPI_Test(&one.request, &done, MPI_STATUS_IGNORE);
+    return done != 0;
+  });
+}
+
+void group::tell(const note& what, std::int32_t to) {
+  auto& one = outgoing_.emplace_back(outgoing{what});
+  const auto size = offsetof(note, text) + what.text_size;
+  MPI_Isend(&one.content, static_cast<int>(size), MPI_BYTE, to, note_tag, comm_, &one.request);
+}
+
+void group::tell_others(note what) {
+  what.sender = who_.rank;
+  for (std::int32_t rank = 0; rank < who_.world; ++rank)
+    if (rank != who_.rank) tell(what, rank);
+}
+
+void group::receive() {
+  while (departed_.size() + 1 < static_cast<std::size_t>(who_.world)) {
+    if (receiving_ == MPI_REQUEST_NULL)
+      MPI_Irecv(&incoming_, sizeof incoming_, MPI_BYTE, MPI_ANY_SOURCE, note_tag, comm_,
+                &receiving_);
+    int done = 0;
+    MPI_Status status;
+    MPI_Test(&receiving_, &done, &status);
+    if (done == 0) return;
+    incoming_.sender = status.MPI_SOURCE;
+    hear(incoming_);
+  }
+}
+
+void group::hear(const note& what) {
+  switch (what.kind) {
+    case note_kind::hello:
+      if (what.number != who_.generation.value() || what.count != who_.job.value())
+        abort(fmt::format("rank {} opened generation {} of job {} where this one opened {}",
+                          what.sender, what.number, what.count, place()));
+      return;
+    case note_kind::call: return hear_call(what);
+    case note_kind::mismatch:
+      told_ = true;
+      remember({what.channel, what.number, text_of(what)});
+      return abort(text_of(what));
+    case note_kind::abort: told_ = true; return abort(text_of(what));
+    case note_kind::bye:
+      departed_.push_back(what.sender);
+      for (auto& [name, at] : channels_) check_departed(at);
+      return;
+  }
+}
+
+void group::hear_call(const note& what) {
+  const auto found = channels_.find(what.channel);
+  if (found == channels_.end()) {
+    early_[what.channel].push_back(what);
+    return;
+  }
+  try {
+    auto& at = found->second;
+    arrive(what.channel, at, at.arrived.member(what.sender), what);
+  } catch (const std::exception& error) {
+    abort(fmt::format("rank {} sent what it should not: {}", what.sender, error.what()));
+  }
+}
+
+void group::arrive(std::uint64_t name, channel& at, std::size_t member, const note& what) {
+  const auto number = at.arrived.arrivals(member);
+  const auto differs = at.arrived.arrive(member, call_of(what), what.yes != 0);
+  if (differs) disagree(name, number, *differs);
+}
+
+void group::disagree(std::uint64_t name, std::uint64_t number, std::string text) {
+  if (aborted()) return;
+  note end{.kind = note_kind::mismatch, .channel = name, .number = number};
+  put_text(end, text);
+  remember({name, number, text});
+  if (open_) {
+    tell_others(end);
+    told_ = true;
+  }
+  abort(text);
+}
+
+void group::remember(disagreement_at what) {
+  const std::lock_guard hold{mutex_};
+  if (!disagreed_) disagreed_ = std::move(what);
+}
+
+group::channel& group::channel_of(std::uint64_t name) {
+  const auto known = channels_.find(name);
+  if (known != channels_.end()) return known->second;
+  std::vector<std::int32_t> members;
+  {
+    const std::lock_guard hold{mutex_};
+    members = members_.at(name);
+  }
+  channel made{.arrived = roll{std::move(members)}, .queue = {}};
+  made.member = made.arrived.member(who_.rank);
+  return channels_.emplace(name, std::move(made)).first->second;
+}
+
+void group::take_submissions() {
+  std::vector<named> taken;
+  {
+    const std::lock_guard hold{mutex_};
+    // Notes go out once there is a communicator; what comes before it only counts as arrived.
+    if (!open_ || inbox_.empty()) return;
+    taken.swap(inbox_);
+  }
+  for (const auto& [name, what] : taken) take(name, what);
+}
+
+void group::take(std::uint64_t name, const std::shared_ptr<task>& what) {
+  auto& at = channel_of(name);
+  const auto early = early_.extract(name);
+  if (early)
+    for (const auto& one : early.mapped()) hear_call(one);
+  at.queue.push_back(what);
+  auto call = note_of(what->what.call, what->what.yes);
+  call.channel = name;
+  call.sender = who_.rank;
+  for (const auto rank : at.arrived.members())
+    if (rank != who_.rank) tell(call, rank);
+  arrive(name, at, at.member, call);
+  check_departed(at);
+}
+
+void group::start_ready(std::uint64_t name, channel& at, const operations& arithmetic) {
+  while (at.arrived.complete(at.begun)) {
+    const auto found = std::find_if(at.queue.begin(), at.queue.end(),
+                                    [&](const auto& one) { return one->number == at.begun; });
+    if (found == at.queue.end()) return;
+    auto& what = **found;
+    bool aside = aborted();
+    if (!aside) {
+      // In this order: whoever aborts later sees that the memory is in use.
+      touching_.fetch_add(1);
+      what.touching.store(true);
+      aside = aborted();
+      if (aside) {
+        what.touching.store(false);
+        touching_.fetch_sub(1);
+      }
+    }
+    if (what.what.call.what == collective::decide) what.verdict.store(at.arrived.verdict(at.begun));
+    what.start({comm_, &at.arrived.members(), at.member, tag_of(name, at.begun)}, arithmetic,
+               aside);
+    ++at.begun;
+  }
+}
+
+void group::finish_started(channel& at) {
+  std::erase_if(at.queue, [&](const std::shared_ptr<task>& one) {
+    if (!one->started()) return false;
+    const bool touched = one->touching.load();
+    if (!one->finished()) return false;
+    if (touched) touching_.fetch_sub(1);
+    // Before the lane hears of it: it may close the group at once.
+    in_flight_.fetch_sub(1);
+    if (one->aside())
+      settle(*one);
+    else
+      one->how.end(work_status::ok);
+    return true;
+  });
+  if (!at.queue.empty())
+    at.arrived.drop_before(std::min(at.begun, at.queue.front()->number));
+  else
+    at.arrived.drop_before(at.begun);
+}
+
+void group::check_deadlines(channel& at) {
+  const auto now = steady_clock::now();
+  for (const auto& one : at.queue) {
+    const auto limit = one->what.deadline;
+    if (limit.count() == 0 || one->started() || now - one->submitted < limit) continue;
+    const auto missing = at.arrived.missing(one->number);
+    if (missing.empty()) continue;
+    auto text = missed(one->what.call, limit, missing);
+    one->how.end(work_status::timed_out, text, missing);
+    return abort(text);
+  }
+}
+
+void group::check_departed(channel& at) {
+  if (aborted()) return;
+  for (const auto& one : at.queue) {
+    if (one->started()) continue;
+    for (const auto rank : at.arrived.missing(one->number))
+      if (std::find(departed_.begin(), departed_.end(), rank) != departed_.end())
+        return abort(fmt::format("rank {} has left; {} needs it", rank, describe(one->what.call)));
+  }
+}
+
+// Behind everything else that this rank has to say.
+void group::say_goodbye() {
+  {
+    const std::lock_guard hold{mutex_};
+    if (!inbox_.empty()) return;
+  }
+  tell_others({.kind = note_kind::bye});
+  left_ = true;
+}
+
+bool group::over() const {
+  if (!left_ || !outgoing_.empty()) return false;
+  if (departed_.size() + 1 < static_cast<std::size_t>(who_.world)) return false;
+  return std::all_of(channels_.begin(), channels_.end(), [](const auto& named) {
+    const auto& queue = named.second.queue;
+    return std::none_of(queue.begin(), queue.end(), [](const auto& one) { return one->started(); });
+  });
+}
+
+void group::free() { MPI_Comm_free(&comm_); }
+
+}  // namespace troupe::mpi

@@ -1,0 +1,121 @@
+// One generation over MPI: its communicator, the notes between its ranks, its operations in order.
+#pragma once
+
+#include "backends/mpi/note.hpp"
+#include "backends/mpi/roll.hpp"
+#include "backends/mpi/task.hpp"
+
+#include <atomic>
+#include <deque>
+#include <list>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace troupe::mpi {
+
+/// Lanes submit, abort and close; the engine, whose lock is held, opens and pumps.
+class group {
+public:
+  explicit group(const group_description& who);
+
+  const group_description& who() const { return who_; }
+
+  // By lanes; no lock of the engine.
+
+  /// Throws internal_error when too many are in flight. Nothing is done before the next pump.
+  std::shared_ptr<task> submit(const std::vector<std::int32_t>& members, submission what);
+  /// Ends the operation if its group has ended.
+  void settle(task& what) const;
+  /// Keeps deadlines while the other ranks have not opened the group.
+  void settle_unopened();
+  void abort(std::string_view why) noexcept;
+  bool aborted() const noexcept { return aborted_.load(); }
+  bool quiescent() const noexcept;
+  std::string why() const;
+  void close();
+
+  // By the engine.
+
+  /// Begins to. Until then, and while it is not `opened`, a pump does little.
+  void open(MPI_Comm world);
+  bool opened() const { return open_; }
+  /// Does what can be done without waiting.
+  void pump(const operations& arithmetic);
+  /// There is something to wait for soon.
+  bool busy() const {
+    return !outgoing_.empty() || (aborted() ? touching_.load() > 0 : in_flight_.load() > 0);
+  }
+  /// Closed on all ranks; nothing will follow.
+  bool over() const;
+  /// Gives the communicator back. Only when over.
+  void free();
+
+private:
+  struct channel {
+    roll arrived;
+    std::deque<std::shared_ptr<task>> queue;  // submitted, not finished, in order
+    std::size_t member = 0;
+    std::uint64_t begun = 0;  // operations that were started
+  };
+  struct outgoing {
+    note content;
+    MPI_Request request = MPI_REQUEST_NULL;
+  };
+  struct disagreement_at {
+    std::uint64_t channel = 0;
+    std::uint64_t number = 0;
+    std::string text;
+  };
+  using named = std::pair<std::uint64_t, std::shared_ptr<task>>;
+
+  void tell(const note& what, std::int32_t to);
+  void tell_others(note what);
+  void receive();
+  void hear(const note& what);
+  void hear_call(const note& what);
+  void take_submissions();
+  void take(std::uint64_t name, const std::shared_ptr<task>& what);
+  channel& channel_of(std::uint64_t name);
+  void arrive(std::uint64_t name, channel& at, std::size_t member, const note& what);
+  void start_ready(std::uint64_t name, channel& at, const operations& arithmetic);
+  void finish_started(channel& at);
+  void check_deadlines(channel& at);
+  void check_departed(channel& at);
+  void disagree(std::uint64_t name, std::uint64_t number, std::string text);
+  void remember(disagreement_at what);
+  void say_goodbye();
+  std::string place() const;
+
+  const group_description who_;
+
+  mutable std::mutex mutex_;  // submissions, reasons, members by name; never held while MPI runs
+  std::vector<named> inbox_;
+  std::map<std::uint64_t, std::vector<std::int32_t>> members_;
+  std::map<std::uint64_t, std::uint64_t> submitted_;  // operations by channel
+  std::string why_;
+  std::optional<disagreement_at> disagreed_;
+  std::atomic<bool> aborted_{false};
+  std::atomic<bool> closed_{false};
+  std::atomic<std::int32_t> in_flight_{0};
+  std::atomic<std::int32_t> touching_{0};
+
+  MPI_Comm comm_ = MPI_COMM_NULL;
+  MPI_Request opening_ = MPI_REQUEST_NULL;
+  bool begun_ = false;
+  std::atomic<bool> open_{false};
+  bool told_ = false;  // the others know of the end
+  bool left_ = false;  // and that this rank says nothing more
+  note incoming_;
+  MPI_Request receiving_ = MPI_REQUEST_NULL;
+  std::list<outgoing> outgoing_;
+  std::map<std::uint64_t, channel> channels_;
+  std::map<std::uint64_t, std::vector<note>> early_;  // of channels this rank has not used yet
+  std::vector<std::int32_t> departed_;
+  std::chrono::steady_clock::time_point checked_;
+};
+
+}  // namespace troupe::mpi

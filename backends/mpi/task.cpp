@@ -1,0 +1,230 @@
+#include "backends/mpi/task.hpp"
+
+#include "backends/canonical_reduction.hpp"
+
+#include <algorithm>
+#include <cstring>
+
+namespace troupe::mpi {
+
+namespace {
+
+// MPI counts in int: larger transfers are several.
+constexpr std::size_t chunk_bytes = std::size_t{1} << 30;
+
+template <class Transfer>
+void in_chunks(std::size_t count, std::size_t element, const Transfer& transfer) {
+  const auto most = chunk_bytes / element;
+  for (std::size_t from = 0; from < count; from += most)
+    transfer(from, static_cast<int>(std::min(most, count - from)));
+}
+
+std::unique_ptr<std::byte[]> scratch(std::size_t size) {
+  return std::make_unique_for_overwrite<std::byte[]>(std::max<std::size_t>(size, 1));
+}
+
+}  // namespace
+
+bool ending::end(work_status with, std::string text, std::vector<std::int32_t> missing) {
+  const std::lock_guard hold{mutex_};
+  if (status_.load(std::memory_order_relaxed) != work_status::pending) return false;
+  text_ = std::move(text);
+  missing_ = std::move(missing);
+  status_.store(with, std::memory_order_release);
+  return true;
+}
+
+work_result ending::result() const {
+  const auto now = status();
+  if (now == work_status::pending || now == work_status::ok) return {now, {}, {}};
+  const std::lock_guard hold{mutex_};
+  return {now, text_, missing_};
+}
+
+MPI_Request& task::request() { return requests_.emplace_back(MPI_REQUEST_NULL); }
+
+void task::start(const stage_of& where, const operations& arithmetic, bool aside) {
+  where_ = where;
+  arithmetic_ = &arithmetic;
+  aside_ = aside;
+  started_ = true;
+  if (what.call.what == collective::barrier || what.call.what == collective::decide) return;
+  if (what.call.count == 0) return;
+  in_ = static_cast<const std::byte*>(what.in);
+  out_ = static_cast<std::byte*>(what.out);
+  if (aside) {
+    // Both at once: the largest of what is read and what is written.
+    const auto size = members() * bytes_each();
+    aside_memory_ = scratch(2 * size);
+    std::memset(aside_memory_.get(), 0, 2 * size);
+    in_ = aside_memory_.get();
+    const bool in_place =
+        what.call.what == collective::all_reduce || what.call.what == collective::broadcast;
+    out_ = aside_memory_.get() + (in_place ? 0 : size);
+  }
+  if (members() == 1) {  // every reduction of one rank is what it has
+    if (in_ != out_) std::memcpy(out_, in_, bytes_each());
+    return;
+  }
+  if (where.tag != 0) return start_exchange();
+  switch (what.call.what) {
+    case collective::all_reduce: return start_all_reduce();
+    case collective::broadcast: return start_broadcast();
+    case collective::all_gather: return start_all_gather();
+    case collective::reduce_scatter: return start_reduce_scatter();
+    case collective::barrier:
+    case collective::decide: return;
+  }
+}
+
+void task::start_all_reduce() {
+  const auto type = travel_type(what.call.type);
+  auto* memory = out_;
+  if (type != what.call.type) {
+    staged_ = scratch(what.call.count * sizeof(float));
+    widen(what.call.type, out_, reinterpret_cast<float*>(staged_.get()), what.call.count);
+    memory = staged_.get();
+  }
+  const auto with = arithmetic_->of(type, what.call.operation);
+  in_chunks(what.call.count, size_of(type), [&](std::size_t from, int count) {
+    MPI_Iallreduce(MPI_IN_PLACE, memory + from * size_of(type), count, datatype_of(type), with,
+                   where_.comm, &request());
+  });
+}
+
+void task::start_broadcast() {
+  const auto root = static_cast<int>(what.call.root);
+  in_chunks(bytes_each(), 1, [&](std::size_t from, int count) {
+    MPI_Ibcast(out_ + from, count, MPI_BYTE, root, where_.comm, &request());
+  });
+}
+
+void task::start_all_gather() {
+  const auto size = bytes_each();
+  auto* mine = out_ + where_.member * size;
+  if (in_ != mine) std::memcpy(mine, in_, size);
+  if (size <= chunk_bytes) {
+    MPI_Iallgather(MPI_IN_PLACE, 0, MPI_BYTE, out_, static_cast<int>(size), MPI_BYTE, where_.comm,
+                   &request());
+    return;
+  }
+  for (std::size_t root = 0; root < members(); ++root)
+    in_chunks(size, 1, [&](std::size_t from, int count) {
+      MPI_Ibcast(out_ + root * size + from, count, MPI_BYTE, static_cast<int>(root), where_.comm,
+                 &request());
+    });
+}
+
+void task::start_reduce_scatter() {
+  const auto type = travel_type(what.call.type);
+  const auto element = size_of(type);
+  const auto each = what.call.count;
+  const auto* from_all = in_;
+  if (type != what.call.type) {
+    staged_ = scratch(members() * each * element);
+    widen(what.call.type, in_, reinterpret_cast<float*>(staged_.get()), members() * each);
+    from_all = staged_.get();
+  }
+  // MPI lets no result lie where it reads.
+  result_ = scratch(each * element);
+  const auto with = arithmetic_->of(type, what.call.operation);
+  if (members() * each * element <= chunk_bytes) {
+    MPI_Ireduce_scatter_block(from_all, result_.get(), static_cast<int>(each), datatype_of(type),
+                              with, where_.comm, &request());
+    return;
+  }
+  for (std::size_t root = 0; root < members(); ++root)
+    in_chunks(each, element, [&](std::size_t from, int count) {
+      MPI_Ireduce(from_all + (root * each + from) * element, result_.get() + from * element, count,
+                  datatype_of(type), with, static_cast<int>(root), where_.comm, &request());
+    });
+}
+
+// Among some of the ranks: everybody sends what each other member needs, whole.
+void task::start_exchange() {
+  const auto size = bytes_each();
+  const auto call = what.call.what;
+  const bool scatter = call == collective::reduce_scatter;
+  result_ = scratch(members() * size);
+  const auto to_all = [&](auto&& each) {
+    for (std::size_t peer = 0; peer < members(); ++peer)
+      if (peer != where_.member) each(peer, static_cast<int>((*where_.members)[peer]));
+  };
+  const auto send = [&](const std::byte* from, int to) {
+    in_chunks(size, 1, [&](std::size_t at, int count) {
+      MPI_Isend(from + at, count, MPI_BYTE, to, where_.tag, where_.comm, &request());
+    });
+  };
+  const auto receive = [&](std::byte* into, int from) {
+    in_chunks(size, 1, [&](std::size_t at, int count) {
+      MPI_Irecv(into + at, count, MPI_BYTE, from, where_.tag, where_.comm, &request());
+    });
+  };
+  if (call == collective::broadcast) {
+    const bool root = (*where_.members)[where_.member] == what.call.root;
+    if (root) return to_all([&](std::size_t, int rank) { send(out_, rank); });
+    return receive(out_, what.call.root);
+  }
+  const auto piece = [&](std::size_t member) { return in_ + (scatter ? member * size : 0); };
+  std::memcpy(result_.get() + where_.member * size, piece(where_.member), size);
+  to_all([&](std::size_t peer, int rank) {
+    receive(result_.get() + peer * size, rank);
+    send(piece(peer), rank);
+  });
+}
+
+bool task::finished() {
+  if (!requests_.empty()) {
+    int done = 0;
+    const int error = MPI_Testall(static_cast<int>(requests_.size()), requests_.data(), &done,
+                                  MPI_STATUSES_IGNORE);
+    if (error != MPI_SUCCESS) {
+      how.end(work_status::aborted, "MPI reported an error in " + describe(what.call));
+      return true;
+    }
+    if (done == 0) return false;
+  }
+  if (!aside_ && !requests_.empty() && how.status() == work_status::pending) {
+    if (where_.tag != 0)
+      conclude_exchange();
+    else
+      conclude();
+  }
+  requests_.clear();
+  staged_.reset();
+  result_.reset();
+  aside_memory_.reset();
+  touching.store(false);
+  return true;
+}
+
+void task::conclude() {
+  const bool reduces =
+      what.call.what == collective::all_reduce || what.call.what == collective::reduce_scatter;
+  if (!reduces) return;
+  const auto type = travel_type(what.call.type);
+  auto* arrived = result_ ? result_.get() : staged_ ? staged_.get() : out_;
+  if (what.call.operation == reduction::mean) divide(type, arrived, what.call.count, members());
+  if (type != what.call.type)
+    narrow(what.call.type, reinterpret_cast<const float*>(arrived), out_, what.call.count);
+  else if (arrived != out_)
+    std::memcpy(out_, arrived, bytes_each());
+}
+
+void task::conclude_exchange() {
+  const auto size = bytes_each();
+  switch (what.call.what) {
+    case collective::all_gather: std::memcpy(out_, result_.get(), members() * size); return;
+    case collective::all_reduce:
+    case collective::reduce_scatter: {
+      std::vector<const void*> sources;
+      for (std::size_t i = 0; i < members(); ++i) sources.push_back(result_.get() + i * size);
+      const std::vector<void*> targets{out_};
+      canonical_reduce(what.call.type, what.call.operation, sources, targets, what.call.count);
+      return;
+    }
+    default: return;
+  }
+}
+
+}  // namespace troupe::mpi

@@ -1,0 +1,99 @@
+// One operation of this rank: what the lane sees of it, and the requests that MPI works on.
+#pragma once
+
+#include "backends/collective_call.hpp"
+#include "backends/mpi/types.hpp"
+
+#include <atomic>
+#include <chrono>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace troupe::mpi {
+
+/// What a lane submitted.
+struct submission {
+  collective_call call;
+  const void* in = nullptr;  ///< all_reduce, broadcast: the same as `out`
+  void* out = nullptr;
+  bool yes = false;
+  std::chrono::nanoseconds deadline{0};
+};
+
+/// How an operation ends, once. Thread-safe.
+class ending {
+public:
+  work_status status() const { return status_.load(std::memory_order_acquire); }
+  /// False if it had ended before.
+  bool end(work_status with, std::string text = {}, std::vector<std::int32_t> missing = {});
+  work_result result() const;
+
+private:
+  mutable std::mutex mutex_;
+  std::string text_;
+  std::vector<std::int32_t> missing_;
+  std::atomic<work_status> status_{work_status::pending};
+};
+
+/// Where an operation takes place: the group's communicator, its members as ranks of it, and this
+/// rank's place among them. `tag` is 0 when the members are the whole world.
+struct stage_of {
+  MPI_Comm comm = MPI_COMM_NULL;
+  const std::vector<std::int32_t>* members = nullptr;
+  std::size_t member = 0;
+  int tag = 0;
+};
+
+/// One operation. All but `how`, `verdict` and `touching` is used under the engine's lock only.
+class task {
+public:
+  explicit task(submission what)
+      : what(std::move(what)), submitted(std::chrono::steady_clock::now()) {}
+
+  /// Begins the transfer; the call and everybody's agreement are known. `aside`: with scratch
+  /// memory in place of the rank's own, because it has gone back to its owner.
+  void start(const stage_of& where, const operations& arithmetic, bool aside);
+  bool started() const { return started_; }
+  bool aside() const { return aside_; }
+  /// Asks MPI. True once it is done; results are in place then, unless the operation has ended
+  /// otherwise. To end it well is left to the caller.
+  bool finished();
+
+  const submission what;
+  const std::chrono::steady_clock::time_point submitted;
+  std::uint64_t channel = 0;  ///< these two name the operation within its group
+  std::uint64_t number = 0;
+  ending how;
+  std::atomic<bool> verdict{false};
+  std::atomic<bool> touching{false};  ///< MPI may read or write the rank's own memory
+
+private:
+  using bytes = std::unique_ptr<std::byte[]>;
+
+  void start_all_reduce();
+  void start_broadcast();
+  void start_all_gather();
+  void start_reduce_scatter();
+  void start_exchange();
+  void conclude();
+  void conclude_exchange();
+  MPI_Request& request();
+  std::size_t members() const { return where_.members->size(); }
+  std::size_t bytes_each() const { return what.call.count * size_of(what.call.type); }
+
+  stage_of where_;
+  const operations* arithmetic_ = nullptr;
+  bool started_ = false;
+  bool aside_ = false;
+  std::vector<MPI_Request> requests_;
+  const std::byte* in_ = nullptr;  // the rank's own memory or `aside_memory_`
+  std::byte* out_ = nullptr;
+  bytes aside_memory_;
+  bytes staged_;  // what travels where that is not the rank's own memory
+  bytes result_;  // what arrives, likewise
+};
+
+}  // namespace troupe::mpi

@@ -1,0 +1,40 @@
+// MPI's names for our element types and reductions.
+#pragma once
+
+#include "backends/communicator.hpp"
+
+#include <mpi.h>
+
+#include <array>
+#include <cstddef>
+
+namespace troupe::mpi {
+
+/// What elements travel as: f16 and bf16 as f32, the others as they are.
+dtype travel_type(dtype type);
+MPI_Datatype datatype_of(dtype travelling);
+
+/// MPI operations whose arithmetic is canonical_reduce's. To be made after MPI_Init and freed
+/// before MPI_Finalize. `mean` is a sum.
+class operations {
+public:
+  operations();
+  ~operations();
+  operations(const operations&) = delete;
+  operations& operator=(const operations&) = delete;
+
+  MPI_Op of(dtype travelling, reduction operation) const;
+
+private:
+  static constexpr std::size_t dtypes = 12;
+  static constexpr std::size_t reductions = 5;
+  std::array<MPI_Op, dtypes * reductions> made_;
+};
+
+/// f16 and bf16 to f32 and back, rounding to nearest even.
+void widen(dtype type, const void* from, float* to, std::size_t count);
+void narrow(dtype type, const float* from, void* to, std::size_t count);
+/// Divides `count` elements of a travelling type (floating or complex).
+void divide(dtype travelling, void* data, std::size_t count, std::size_t by);
+
+}  // namespace troupe::mpi

@@ -1,0 +1,45 @@
+"""Installs the build tree and builds a program of ten lines against it, as another project would.
+
+Run as: install.py BUILD_FOLDER SOURCE_FOLDER [TORCH_FOLDER]
+"""
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+
+
+def run(*command):
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        sys.exit(f"{' '.join(command)}\n{done.stdout}{done.stderr}")
+    return done.stdout
+
+
+def main():
+    build, source, *torch = sys.argv[1:]
+    with tempfile.TemporaryDirectory() as folder:
+        prefix, tree, user = (os.path.join(folder, name) for name in ("prefix", "tree", "user"))
+        run("cmake", "--install", build, "--prefix", prefix, "--component", "development")
+        for header in ("actors/session.hpp", "actors/trainer.hpp", "backends/ports.hpp", "messages/hooks.hpp"):
+            assert os.path.exists(os.path.join(prefix, "include/troupe", header)), header
+        package = os.path.join(prefix, "lib", "cmake", "Troupe")
+        if not os.path.exists(package):  # a distribution's lib folder
+            package = next(p for p, _, files in os.walk(prefix) if "TroupeConfig.cmake" in files)
+        for name in os.listdir(package):  # nothing of the build tree is named
+            with open(os.path.join(package, name), encoding="utf-8") as f:
+                text = f.read()
+            assert build not in text and source not in text, f"{name} names the tree it was built in"
+        shutil.copytree(os.path.join(source, "tests/installed/consumer"), user)
+        settings = [f"-DCMAKE_PREFIX_PATH={prefix}"]
+        if torch:
+            settings.append(f"-DTROUPE_TORCH={torch[0]}")
+        run("cmake", "-G", "Ninja", "-S", user, "-B", tree, *settings)
+        run("cmake", "--build", tree)
+        said = run(os.path.join(tree, "consumer"))
+        assert said == "sum 10\n", said
+
+
+if __name__ == "__main__":
+    main()

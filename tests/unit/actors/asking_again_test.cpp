@@ -1,0 +1,158 @@
+// Goal: a lost message costs time and not the job: the supervisor tells silent ranks again, a
+// bounded number of times, and ranks repeat what they have said.
+#include "actors/rank_machine.hpp"
+#include "actors/supervisor_machine.hpp"
+
+#include "tests/support/catch.hpp"
+
+using namespace troupe;
+
+namespace {
+
+fence at_rank(std::uint64_t rank, std::int64_t step = 0) {
+  fence at;
+  at.job = job_id{9};
+  at.generation = generation_id{1};
+  at.incarnation = incarnation_id{100 + rank};
+  at.step = step_id{step};
+  return at;
+}
+
+// Two ranks that are active, and the deadline armed last.
+struct active_supervisor {
+  supervisor_machine machine{job_id{9}, 2, derive({})};
+  std::uint64_t deadline = 0;
+  std::vector<std::string> told;  ///< "0 activate" of the last event
+
+  active_supervisor() {
+    hear(supervision::begin{{incarnation_id{100}, incarnation_id{101}}});
+    hear(prepared{at_rank(0)});
+    hear(prepared{at_rank(1)});
+  }
+  void hear(const supervision::event& what) {
+    told.clear();
+    for (const auto& a : machine.on(what)) {
+      if (const auto* arm = std::get_if<supervision::arm>(&a)) deadline = arm->id;
+      if (const auto* tell = std::get_if<supervision::tell>(&a)) {
+        static const std::vector<std::string> names{"form",    "activate", "propose",
+                                                    "stop_at", "close",    "tear_down"};
+        told.push_back(std::to_string(tell->rank) + " " + names.at(tell->what.index()));
+      }
+    }
+  }
+  void wait() { hear(deadline_passed{deadline}); }
+};
+
+using texts = std::vector<std::string>;
+
+rank_machine active_rank() {
+  trainer_options how;
+  how.ranks = 1;
+  how.checkpoint.enabled = false;
+  rank_machine rank{
+      {job_id{9}, 0, incarnation_id{100}, make_plan(how, stage::call), derive(how.time)}};
+  rank.on(form_generation{at_rank(0), 1});
+  rank.on(ranks::opened{});
+  rank.on(activate_generation{at_rank(0)});
+  REQUIRE(rank.phase() == ranks::phase::active);
+  return rank;
+}
+
+ranks::answered answer(const rank_machine& rank, std::uint64_t run, std::uint32_t hooks) {
+  ranks::answered out;
+  out.at = rank.mine();
+  out.at.sequence = sequence_id{run};
+  out.handled = hooks;
+  return out;
+}
+
+}  // namespace
+
+TEST_CASE("silent ranks are told again, and only those", "[supervisor]") {
+  active_supervisor s;
+  s.hear(step_done{at_rank(1, 1)});
+  s.wait();
+  CHECK(s.told == texts{"0 activate"});
+  s.wait();
+  CHECK(s.told == texts{"0 activate", "1 activate"});  // rank 1 has been silent since
+  s.hear(step_done{at_rank(0, 1)});
+  s.hear(step_done{at_rank(1, 2)});
+  s.wait();
+  CHECK(s.told.empty());
+}
+
+TEST_CASE("asking ends, and begins again when something is heard", "[supervisor]") {
+  active_supervisor s;
+  for (std::uint32_t i = 0; i < supervisor_machine::asks_max; ++i) {
+    s.wait();
+    CHECK(s.told.size() == 2);
+  }
+  const auto last = s.deadline;
+  s.hear(step_done{at_rank(0, 1)});
+  CHECK(s.deadline > last);
+  s.wait();
+  CHECK(s.told == texts{"1 activate"});
+}
+
+TEST_CASE("a vote or an end that is owed is asked for", "[supervisor]") {
+  active_supervisor s;
+  s.hear(step_done{at_rank(0, 1)});
+  s.hear(step_done{at_rank(1, 1)});
+  s.hear(request_stop{stop_reason::caller});
+  s.hear(stop_vote{at_rank(0, 2)});
+  s.wait();
+  CHECK(s.told == texts{"1 propose"});
+  s.hear(stop_vote{at_rank(1, 1)});
+  CHECK(s.told == texts{"0 stop_at", "1 stop_at"});
+  s.hear(supervision::finished{at_rank(0, 2), {}, stop_reason::caller});
+  s.wait();
+  CHECK(s.told == texts{"1 stop_at"});
+}
+
+TEST_CASE("a failure that is heard twice is one failure", "[supervisor]") {
+  active_supervisor s;
+  failure what;
+  what.type = "std::domain_error";
+  what.rank = 1;
+  s.hear(supervision::failed{at_rank(1), what});
+  CHECK(s.machine.phase() == supervision::phase::closing);
+  const auto once = s.machine;
+  s.hear(supervision::failed{at_rank(1), what});
+  CHECK(s.machine == once);
+}
+
+TEST_CASE("a rank that is told again to begin repeats how it failed", "[rank]") {
+  auto rank = active_rank();
+  CHECK(rank.on(activate_generation{at_rank(0)}).empty());  // it is at work
+  auto bad = answer(rank, 1, 0);
+  bad.outcome.word = run_word::failed;
+  bad.what.type = "std::domain_error";
+  bad.what.what = "disk full";
+  rank.on(bad);
+  REQUIRE(rank.phase() == ranks::phase::failed);
+  const auto said = rank.on(activate_generation{at_rank(0)});
+  REQUIRE(said.size() == 1);
+  const auto& again = std::get<ranks::failed>(std::get<ranks::report>(said.front()));
+  CHECK(again.what.what == "disk full");
+  CHECK(again.what.rank == 0);
+}
+
+TEST_CASE("a rank that is told again to begin repeats how it finished", "[rank]") {
+  auto rank = active_rank();
+  std::vector<ranks::action> said;
+  // A call is a few runs; each is answered whole.
+  for (std::uint64_t run = 1; rank.phase() == ranks::phase::active; ++run) {
+    REQUIRE(run < 10);
+    for (std::uint32_t hooks = 1; hooks < 20; ++hooks) {
+      auto copy = rank;
+      said = copy.on(answer(rank, run, hooks));
+      if (copy.phase() == ranks::phase::failed) continue;  // not the number that was sent
+      rank = copy;
+      break;
+    }
+  }
+  REQUIRE(rank.phase() == ranks::phase::finished);
+  const auto again = rank.on(activate_generation{at_rank(0)});
+  REQUIRE(again.size() == 1);
+  CHECK(std::holds_alternative<ranks::finished>(std::get<ranks::report>(again.front())));
+}

@@ -1,0 +1,140 @@
+// Goal: every interleaving of a small company ends well, with every fault at every place; and the
+// search that says so leaves nothing out and can say no. Method: the search itself, with and
+// without its reduction.
+#include "apps/testing/exhaustive/exhaust.hpp"
+
+#include "messages/failure.hpp"
+
+#include <algorithm>
+
+#include "tests/support/catch.hpp"
+
+using namespace troupe;
+using namespace troupe::testing;
+using Catch::Matchers::Contains;
+using Catch::Matchers::StartsWith;
+
+namespace {
+
+exhaustive_options small_company(std::int32_t ranks, std::vector<small_fault> faults,
+                                 std::uint32_t budget = 1) {
+  exhaustive_options o;
+  o.ranks = ranks;
+  o.faults = std::move(faults);
+  o.budget = budget;
+  return o;
+}
+
+exhaustive_report complete(const exhaustive_options& o) {
+  auto report = exhaust(o);
+  INFO(report.summary());
+  if (report.violation) FAIL(report.violation->what << "\n" << report.violation->chart);
+  REQUIRE(report.complete);
+  return report;
+}
+
+}  // namespace
+
+TEST_CASE("a company that nothing disturbs has one end", "[exhaust]") {
+  for (const std::int32_t ranks : {1, 2, 3}) {
+    auto o = small_company(ranks, {});
+    o.end_must = [](const supervision::complete& end) {
+      return end.loop.steps == 2 && end.survivors.empty() && end.late.empty() ? ""
+                                                                              : "not like this";
+    };
+    for (const bool fine : {false, true}) {
+      o.fine = fine;
+      const auto report = complete(o);
+      CHECK(report.ends == 1);
+      CHECK(report.endings == std::map<std::string, std::uint64_t>{{"finished", 1}});
+    }
+  }
+}
+
+TEST_CASE("every place of every fault ends well in a company of two", "[exhaust]") {
+  const auto what = GENERATE(from_range(small_faults()));
+  INFO(to_string(what));
+  for (const bool fine : {false, true}) {
+    auto o = small_company(2, {what});
+    o.fine = fine;
+    const auto report = complete(o);
+    CHECK(report.endings.at("finished") == 1);
+    CHECK(report.ends > 1);
+  }
+}
+
+TEST_CASE("a stop ends behind a step, or comes too late", "[exhaust]") {
+  const auto report = complete(small_company(2, {small_fault::stops}));
+  CHECK(report.endings.at("stopped after stops") > 0);
+  CHECK(report.endings.at("finished after stops") > 0);
+  CHECK(report.endings.size() == 3);
+}
+
+TEST_CASE("a company of one has its faults too", "[exhaust]") {
+  complete(small_company(1, small_faults(), 2));
+}
+
+TEST_CASE("what the reduction leaves out makes no difference", "[exhaust]") {
+  const auto compare = [](exhaustive_options o) {
+    o.reduce = false;
+    const auto all = complete(o);
+    o.reduce = true;
+    const auto reduced = complete(o);
+    CHECK(all.ends == reduced.ends);
+    CHECK(all.ends_digest == reduced.ends_digest);
+    CHECK(all.endings == reduced.endings);
+    CHECK(reduced.states < all.states);
+  };
+  compare(small_company(2, {}));
+  compare(small_company(3, {}));
+  for (const auto what : small_faults()) {
+    INFO(to_string(what));
+    compare(small_company(2, {what}));
+  }
+  compare(small_company(2, {small_fault::throws, small_fault::stops}, 2));
+  compare(small_company(3, {small_fault::stops}));
+}
+
+TEST_CASE("a violation comes with a shortest way to it", "[exhaust]") {
+  auto o = small_company(2, {small_fault::stops, small_fault::throws});
+  o.end_must = [](const supervision::complete& end) {
+    return end.status == job_outcome::ending::stopped ? "a stop that nobody wants" : "";
+  };
+  const auto report = exhaust(o);
+  CHECK_FALSE(report.complete);
+  REQUIRE(report.violation);
+  CHECK(report.violation->what == "a stop that nobody wants");
+  CHECK_THAT(report.summary(), StartsWith("violation: a stop that nobody wants: "));
+  const auto& chart = report.violation->chart;
+  CHECK_THAT(chart, StartsWith("   1  "));
+  CHECK_THAT(chart, Contains("FAULT       stops"));
+  CHECK_THAT(chart, Contains("rank 1      hears: stop_at"));
+  CHECK_THAT(chart, Contains("then\n  supervisor done generation 1"));
+  CHECK(chart.find("FAULT       throws") == std::string::npos);
+  CHECK_THAT(chart, Contains("\n" + std::string(report.depth < 100 ? "  " : " ") +
+                             std::to_string(report.depth) + "  "));
+}
+
+TEST_CASE("a bound that was hit is named, and nothing is complete", "[exhaust]") {
+  auto o = small_company(3, {small_fault::throws});
+  o.states_max = 20'000;
+  const auto report = exhaust(o);
+  CHECK_FALSE(report.complete);
+  CHECK(report.bound == "20000 states");
+  CHECK_THAT(report.summary(), StartsWith("not complete, stopped at 20000 states: "));
+  o = small_company(3, {small_fault::throws});
+  o.bytes_max = 1 << 20;
+  CHECK(exhaust(o).bound == "1 MiB");
+}
+
+TEST_CASE("what cannot be searched is refused", "[exhaust]") {
+  auto o = small_company(5, {});
+  CHECK_THROWS_WITH(exhaust(o), Contains("1 to 4"));
+  o = small_company(0, {});
+  CHECK_THROWS_AS(exhaust(o), user_error);
+  o = small_company(2, {}, 3);
+  CHECK_THROWS_WITH(exhaust(o), Contains("0 to 2"));
+  o = small_company(2, {});
+  o.steps = 9;
+  CHECK_THROWS_WITH(exhaust(o), Contains("0 to 8"));
+}

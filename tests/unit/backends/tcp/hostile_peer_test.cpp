@@ -1,0 +1,186 @@
+// A rank whose peer sends anything but what it should: the bytes of a sound peer, damaged. It costs
+// the group, never memory. `tcp_test "[minutes]"` goes on for a minute with a seed of its own.
+#include "backends/tcp/mesh.hpp"
+
+#include <fcntl.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+
+#include <chrono>
+#include <cstring>
+#include <random>
+
+#include "tests/support/catch.hpp"
+
+namespace troupe::tcp {
+namespace {
+
+using bytes = std::vector<std::byte>;
+
+void append(bytes& to, const outgoing& frame) {
+  to.insert(to.end(), frame.head.begin(), frame.head.end());
+  to.insert(to.end(), frame.body, frame.body + frame.body_bytes);
+}
+
+// What rank 1 may say: calls of small and large operations, and what follows them.
+bytes sound_talk(std::mt19937_64& random) {
+  static const bytes body(body_max, std::byte{0x3f});
+  bytes talk;
+  for (std::uint64_t number = 0, frames = 1 + random() % 6; number < frames; ++number) {
+    const auto what = static_cast<collective>(random() % 6);
+    collective_call call{.what = what, .type = dtype::f32, .count = random() % 3 == 0 ? 10u : 90000u};
+    if (what == collective::broadcast) call.root = static_cast<std::int32_t>(random() % 2);
+    const bool small = call.count == 10;
+    const bool payload = small && what <= collective::reduce_scatter && call.root != 0;
+    auto frame = make_outgoing({.kind = frame_kind::call,
+                                .ready = true,
+                                .number = number,
+                                .body_bytes = payload ? 40u : 0u},
+                               encode(call));
+    frame.body = body.data();
+    frame.body_bytes = payload ? 40 : 0;
+    append(talk, frame);
+    if (small) continue;
+    for (const auto part : {part::contribution, part::result}) {
+      auto data = make_outgoing({.kind = frame_kind::data,
+                                 .what = part,
+                                 .number = number,
+                                 .body_bytes = 180032});
+      data.body = body.data();
+      data.body_bytes = 180032;
+      if (random() % 2 == 0) append(talk, data);
+    }
+  }
+  if (random() % 3 == 0)
+    append(talk, make_outgoing({.kind = frame_kind::abort, .channel = 0},
+                               encode(ending{.reason = "enough"})));
+  else if (random() % 2 == 0)
+    append(talk, make_outgoing({.kind = frame_kind::bye}));
+  return talk;
+}
+
+void damage(bytes& talk, std::mt19937_64& random) {
+  for (auto hits = random() % 3; hits > 0; --hits) {
+    const auto at = random() % talk.size();
+    switch (random() % 4) {
+      case 0: talk[at] = static_cast<std::byte>(random()); break;
+      case 1: talk[random() % std::min<std::size_t>(talk.size(), 64)] ^= std::byte{1}; break;
+      case 2: talk.resize(std::max<std::size_t>(at, 1)); break;
+      case 3: {  // a piece once more
+        const bytes piece(talk.begin() + static_cast<std::ptrdiff_t>(at), talk.end());
+        talk.insert(talk.end(), piece.begin(), piece.end());
+        break;
+      }
+    }
+  }
+}
+
+// Rank 0 of two, with operations of its own on their way, hears `talk`.
+void hear(const bytes& talk, std::mt19937_64& random) {
+  int ends[2];
+  REQUIRE(socketpair(AF_UNIX, SOCK_STREAM, 0, ends) == 0);
+  descriptor far{ends[1]};
+  fcntl(far.get(), F_SETFL, O_NONBLOCK);
+  constexpr std::size_t count = 90000;
+  std::vector<float> memory(count + 64, 1.0f);
+  const auto rank = std::make_shared<mesh>(group_description{.world = 2});
+  rank->adopt(1, descriptor{ends[0]});
+  auto& world = rank->among({0, 1});
+  std::vector<std::shared_ptr<operation>> works;
+  for (auto calls = random() % 4; calls > 0; --calls)
+    works.push_back(rank->submit(
+        world, {.call = {.what = collective::all_reduce,
+                         .type = dtype::f32,
+                         .count = random() % 2 == 0 ? 10u : 90000u},
+                .in = memory.data(),
+                .out = memory.data()}));
+  bytes heard(1 << 16);
+  for (std::size_t sent = 0; sent < talk.size() && !rank->over();) {
+    const auto took = send(far.get(), talk.data() + sent, talk.size() - sent, MSG_NOSIGNAL);
+    if (took > 0) sent += static_cast<std::size_t>(took);
+    rank->attend();
+    while (recv(far.get(), heard.data(), heard.size(), 0) > 0) {
+    }
+  }
+  far.reset();
+  for (int turn = 0; turn < 4; ++turn) rank->attend();
+  for (std::size_t i = count; i < memory.size(); ++i) REQUIRE(memory[i] == 1.0f);
+  if (rank->aborted()) {
+    REQUIRE_FALSE(rank->why().empty());
+    REQUIRE(rank->quiescent());
+  }
+  rank->depart();
+  for (const auto& work : works) rank->poll(*work, {}, {});
+}
+
+void hear_rounds(std::uint64_t seed, const std::function<bool(int)>& more) {
+  CAPTURE(seed);
+  std::mt19937_64 random{seed};
+  rusage before{};
+  for (int round = 0; more(round); ++round) {
+    if (round == 200) getrusage(RUSAGE_SELF, &before);
+    auto talk = sound_talk(random);
+    damage(talk, random);
+    CAPTURE(round);
+    hear(talk, random);
+  }
+  rusage after{};
+  getrusage(RUSAGE_SELF, &after);
+  CHECK(after.ru_maxrss < before.ru_maxrss + (64 << 10));  // KiB: a talk is a few hundred
+}
+
+TEST_CASE("a peer that sends damaged frames costs its group, not memory") {
+  hear_rounds(20240612, [](int round) { return round < 2000; });
+}
+
+TEST_CASE("damaged frames for a minute", "[.minutes]") {
+  const auto end = std::chrono::steady_clock::now() + std::chrono::minutes{1};
+  hear_rounds(std::random_device{}(),
+              [&](int) { return std::chrono::steady_clock::now() < end; });
+}
+
+TEST_CASE("a peer that disappears or breaks the rules is named") {
+  const auto says = [](const auto& speak) {
+    constexpr std::size_t piece = 10000;
+    int ends[2];
+    REQUIRE(socketpair(AF_UNIX, SOCK_STREAM, 0, ends) == 0);
+    descriptor far{ends[1]};
+    const auto rank = std::make_shared<mesh>(group_description{.world = 2});
+    rank->adopt(1, descriptor{ends[0]});
+    bytes talk;
+    speak(talk);
+    for (std::size_t sent = 0; sent < talk.size(); rank->attend()) {
+      const auto took = send(far.get(), talk.data() + sent, std::min(talk.size() - sent, piece), 0);
+      REQUIRE(took > 0);
+      sent += static_cast<std::size_t>(took);
+    }
+    if (talk.empty()) far.reset();
+    rank->attend();
+    return rank->why();
+  };
+  CHECK(says([](bytes&) {}) == "rank 1 is lost: it closed the connection");
+  CHECK(says([](bytes& talk) { talk.resize(header_bytes); }) ==
+        "rank 1 sent bytes that are no frame");
+  CHECK(says([](bytes& talk) {
+          append(talk, make_outgoing({.kind = frame_kind::ready, .number = 0}));
+        }) == "rank 1 speaks of a collective that it has not called");
+  CHECK(says([](bytes& talk) {
+          append(talk, make_outgoing({.kind = frame_kind::ready, .channel = 1}));
+        }) == "rank 1 speaks of a subgroup 1 that it has not named");
+  CHECK(says([](bytes& talk) {
+          append(talk, make_outgoing({.kind = frame_kind::call, .number = 1},
+                                     encode(collective_call{})));
+        }) == "rank 1 called collective 1 instead of 0");
+  CHECK(says([](bytes& talk) {
+          for (std::uint64_t number = 0; number <= 4096; ++number)
+            append(talk, make_outgoing({.kind = frame_kind::call, .number = number},
+                                       encode(collective_call{})));
+        }) == "rank 1 is at collective 4096, this rank at 0");
+  CHECK(says([](bytes& talk) {
+          append(talk, make_outgoing({.kind = frame_kind::bye}));
+          append(talk, make_outgoing({.kind = frame_kind::bye}));
+        }) == "rank 1 sent a frame after its last");
+}
+
+}  // namespace
+}  // namespace troupe::tcp

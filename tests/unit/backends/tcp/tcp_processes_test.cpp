@@ -1,0 +1,185 @@
+// Ranks that are processes: killed, stopped, continued.
+#include "backends/tcp/tcp.hpp"
+#include "tests/support/reference_reduction.hpp"
+
+#include <sched.h>
+#include <signal.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <cstring>
+#include <functional>
+
+#include "tests/support/catch.hpp"
+
+namespace troupe {
+namespace {
+
+using std::chrono::milliseconds;
+
+constexpr std::size_t ranks_max = 4;
+
+// What the processes of a case share: where they listen, how far they are, how they ended.
+struct board {
+  std::array<std::atomic<std::uint16_t>, ranks_max> ports;
+  std::array<std::atomic<int>, ranks_max> steps;
+  std::array<std::array<char, 256>, ranks_max> last_words;
+};
+
+class shared_table final : public tcp_rendezvous {
+public:
+  explicit shared_table(board& on) : on_(on) {}
+  void publish(const group_description& who, const tcp_address& at) override {
+    on_.ports[static_cast<std::size_t>(who.rank)].store(at.port);
+  }
+  std::optional<tcp_address> find(const group_description&, std::int32_t rank) override {
+    const auto port = on_.ports[static_cast<std::size_t>(rank)].load();
+    if (port == 0) return {};
+    return tcp_address{"127.0.0.1", port};
+  }
+
+private:
+  board& on_;
+};
+
+using body = std::function<void(communicator&, board&)>;
+
+// A child per rank; those that are left at the end of a case are killed.
+class processes {
+public:
+  processes(std::int32_t world, milliseconds deadline, const body& what)
+      : board_(*static_cast<board*>(mmap(nullptr, sizeof(board), PROT_READ | PROT_WRITE,
+                                         MAP_SHARED | MAP_ANONYMOUS, -1, 0))) {
+    for (std::int32_t rank = 0; rank < world; ++rank) {
+      const auto child = fork();
+      if (child == 0) live(rank, world, deadline, what);
+      children_.push_back(child);
+    }
+  }
+  ~processes() {
+    for (std::size_t rank = 0; rank < children_.size(); ++rank) {
+      signal(rank, SIGKILL);
+      end(rank);
+    }
+    munmap(&board_, sizeof(board));
+  }
+  processes(const processes&) = delete;
+  processes& operator=(const processes&) = delete;
+
+  void signal(std::size_t rank, int number) {
+    if (children_[rank] > 0) kill(children_[rank], number);
+  }
+  /// Waits until the rank has gone on to `step`.
+  void await_step(std::size_t rank, int step) {
+    while (board_.steps[rank].load() < step) sched_yield();
+  }
+  /// "" for a rank that ended well, else what it said or the signal that ended it.
+  std::string end(std::size_t rank) {
+    if (children_[rank] <= 0) return {};
+    int status = 0;
+    waitpid(std::exchange(children_[rank], -1), &status, 0);
+    if (WIFSIGNALED(status)) return "signal " + std::to_string(WTERMSIG(status));
+    return board_.last_words[rank].data();
+  }
+
+private:
+  [[noreturn]] void live(std::int32_t rank, std::int32_t world, milliseconds deadline,
+                         const body& what) {
+    std::string said;
+    try {
+      tcp_backend backend{tcp_options{.rendezvous = std::make_shared<shared_table>(board_)}};
+      const auto mine = backend.open({.job = job_id{1},
+                                      .generation = generation_id{1},
+                                      .rank = rank,
+                                      .world = world,
+                                      .deadline = deadline});
+      what(*mine, board_);
+    } catch (const collective_timeout& error) {
+      said = std::string{"timeout: "} + error.what();
+    } catch (const generation_closed& error) {
+      said = std::string{"closed: "} + error.what();
+    } catch (const std::exception& error) {
+      said = error.what();
+    }
+    auto& words = board_.last_words[static_cast<std::size_t>(rank)];
+    std::strncpy(words.data(), said.c_str(), words.size() - 1);
+    _exit(0);
+  }
+
+  board& board_;
+  std::vector<pid_t> children_;
+};
+
+void reduce_for_ever(communicator& c, board& on) {
+  std::vector<float> memory(3 << 20, 1.0f);
+  for (;;) {
+    c.all_reduce({memory.data(), memory.size(), dtype::f32}, reduction::mean)->wait();
+    on.steps[static_cast<std::size_t>(c.group().rank)].fetch_add(1);
+  }
+}
+
+TEST_CASE("processes reduce to the bits of the canonical tree") {
+  using testing::bytes;
+  const std::int32_t world = GENERATE(2, 3, 4);
+  const std::size_t count = 700001;
+  std::vector<bytes> leaves;
+  for (std::int32_t rank = 0; rank < world; ++rank)
+    leaves.push_back(testing::odd_values(dtype::bf16, count, rank, 5));
+  const auto expected = testing::reference_reduction(dtype::bf16, reduction::sum, leaves);
+  processes ranks{world, milliseconds{0}, [&](communicator& c, board&) {
+                    auto memory = leaves[static_cast<std::size_t>(c.group().rank)];
+                    c.all_reduce({memory.data(), count, dtype::bf16}, reduction::sum)->wait();
+                    if (memory != expected) throw std::logic_error("other bits");
+                    if (c.decide(c.group().rank == 1, true)) throw std::logic_error("not all");
+                    c.barrier("end")->wait();
+                  }};
+  for (std::int32_t rank = 0; rank < world; ++rank)
+    CHECK(ranks.end(static_cast<std::size_t>(rank)).empty());
+}
+
+TEST_CASE("a rank that is killed in the middle of a reduction is named by all others") {
+  processes ranks{3, milliseconds{0}, reduce_for_ever};
+  for (std::size_t rank = 0; rank < 3; ++rank) ranks.await_step(rank, 3);
+  ranks.signal(1, SIGKILL);
+  CHECK(ranks.end(1) == "signal 9");
+  for (const std::size_t rank : {0, 2})
+    CHECK_THAT(ranks.end(rank), Catch::StartsWith("closed: rank 1 is lost: "));
+}
+
+TEST_CASE("a rank that is stopped is named by the deadline, and continued finds a clean end") {
+  processes ranks{3, milliseconds{300}, reduce_for_ever};
+  for (std::size_t rank = 0; rank < 3; ++rank) ranks.await_step(rank, 3);
+  ranks.signal(2, SIGSTOP);
+  std::vector<std::string> ends;
+  for (const std::size_t rank : {0, 1}) {
+    const auto text = ranks.end(rank);
+    CHECK_THAT(text, Catch::Contains("all_reduce(mean, float32, 3145728): waited 0.3 s for rank"));
+    // The other one is named as well if it had to wait for rank 2 itself at that moment.
+    CHECK_THAT(text, Catch::EndsWith("2"));
+    ends.push_back(text.substr(0, text.find(':')));
+  }
+  // The first to notice says so; a rank that was in another operation is closed with its reason.
+  CHECK(std::count(ends.begin(), ends.end(), "timeout") >= 1);
+  ranks.signal(2, SIGCONT);
+  CHECK_THAT(ranks.end(2), Catch::Contains("waited 0.3 s for rank"));
+}
+
+TEST_CASE("a rank that ends while others reduce without it disturbs nobody") {
+  processes ranks{3, milliseconds{0}, [](communicator& c, board&) {
+                    c.barrier("all")->wait();
+                    if (c.group().rank == 2) return;
+                    std::vector<double> memory(100000, 1.0);
+                    for (int i = 0; i < 50; ++i)
+                      c.all_reduce({memory.data(), memory.size(), dtype::f64}, reduction::max,
+                                   {{0, 1}})
+                          ->wait();
+                  }};
+  for (std::size_t rank = 0; rank < 3; ++rank) CHECK(ranks.end(rank).empty());
+}
+
+}  // namespace
+}  // namespace troupe

@@ -1,0 +1,231 @@
+// The tcp adapter beyond the port's contract: who is let in, who is not, and peers that misbehave
+// after they were.
+#include "backends/tcp/tcp.hpp"
+
+#include "backends/tcp/connection.hpp"
+#include "backends/tcp/frame.hpp"
+
+#include <arpa/inet.h>
+#include <sys/socket.h>
+#include <sys/time.h>
+
+#include <thread>
+
+#include "tests/support/catch.hpp"
+
+namespace troupe {
+namespace {
+
+using std::chrono::milliseconds;
+using tcp::answer_code;
+using tcp::descriptor;
+
+constexpr job_id job{7};
+constexpr generation_id generation{3};
+
+group_description member(std::int32_t rank, std::int32_t world = 2,
+                         milliseconds deadline = milliseconds{0}) {
+  return {.job = job, .generation = generation, .rank = rank, .world = world, .deadline = deadline};
+}
+
+tcp::hello greeting() {
+  return {.job = job, .generation = generation, .world = 2, .from = 1, .to = 0};
+}
+
+// A stranger at the door, with blocking calls that give up after a while.
+descriptor connect_to(const tcp_address& at) {
+  descriptor link{socket(AF_INET, SOCK_STREAM, 0)};
+  const timeval patience{.tv_sec = 20, .tv_usec = 0};
+  setsockopt(link.get(), SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience);
+  sockaddr_in to{};
+  to.sin_family = AF_INET;
+  to.sin_port = htons(at.port);
+  to.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  REQUIRE(connect(link.get(), reinterpret_cast<const sockaddr*>(&to), sizeof to) == 0);
+  return link;
+}
+
+tcp::answer say(const descriptor& link, const tcp::hello_block& block) {
+  REQUIRE(send(link.get(), block.data(), block.size(), MSG_NOSIGNAL) ==
+          static_cast<ssize_t>(block.size()));
+  tcp::answer_block reply;
+  REQUIRE(recv(link.get(), reply.data(), reply.size(), MSG_WAITALL) ==
+          static_cast<ssize_t>(reply.size()));
+  return tcp::decode_answer(reply);
+}
+
+bool closed_by_peer(const descriptor& link) {
+  std::byte one;
+  return recv(link.get(), &one, 1, 0) <= 0;
+}
+
+void send_call(const descriptor& link, const collective_call& call) {
+  const auto frame =
+      tcp::make_outgoing({.kind = tcp::frame_kind::call, .ready = true}, tcp::encode(call));
+  REQUIRE(send(link.get(), frame.head.data(), frame.head.size(), MSG_NOSIGNAL) ==
+          static_cast<ssize_t>(frame.head.size()));
+}
+
+template <class E>
+std::string thrown_by(work& waited) {
+  try {
+    waited.wait();
+  } catch (const E& error) {
+    return error.what();
+  }
+  return "(nothing was thrown)";
+}
+
+TEST_CASE("whoever does not belong is refused with a reason, and nothing happens to the group") {
+  tcp_options options;
+  options.secret[5] = 42;
+  tcp_backend backend{options};
+  const auto rank = backend.open(member(0));
+  const auto refused = [&](auto change, answer_code code, const std::string& text) {
+    auto hello = greeting();
+    hello.secret = options.secret;
+    change(hello);
+    const auto link = connect_to(backend.address());
+    const auto answer = say(link, tcp::encode(hello));
+    CHECK(answer.code == code);
+    CHECK(answer.text == text);
+    CHECK(answer.secret == tcp::job_secret{});
+    CHECK(closed_by_peer(link));
+  };
+  refused([](auto& h) { h.version = 9; }, answer_code::other_version, "it speaks version 1, not 9");
+  refused([](auto& h) { h.secret[5] = 43; }, answer_code::wrong_secret, "the secret is another");
+  refused([](auto& h) { h.job = job_id{8}; }, answer_code::not_open,
+          "generation 3 of job 8 is not open there yet");
+  refused([](auto& h) { h.generation = generation_id{4}; }, answer_code::not_open,
+          "generation 4 of job 7 is not open there yet");
+  refused([](auto& h) { h.generation = generation_id{2}; }, answer_code::left,
+          "generation 2 of job 7 is over there");
+  refused([](auto& h) { h.world = 3; }, answer_code::other_world,
+          "rank 1 says its world is 3, others said 2");
+  refused([](auto& h) { h.from = 0; }, answer_code::wrong_rank, "rank 0 does not dial rank 0");
+  refused([](auto& h) { h.from = 2; }, answer_code::wrong_rank, "rank 2 does not dial rank 0");
+
+  const auto link = connect_to(backend.address());
+  auto hello = greeting();
+  hello.secret = options.secret;
+  CHECK(say(link, tcp::encode(hello)) == tcp::answer{.secret = options.secret});
+  // A second one; the first may need a moment to be taken up.
+  for (;;) {
+    const auto answer = say(connect_to(backend.address()), tcp::encode(hello));
+    if (answer.code == answer_code::welcome) continue;
+    CHECK(answer.code == answer_code::duplicate);
+    break;
+  }
+  CHECK_FALSE(rank->aborted());
+}
+
+TEST_CASE("strangers that say nothing, or something else, keep nobody out") {
+  tcp_backend backend;
+  const auto address = backend.address();
+  std::vector<descriptor> silent;
+  for (int i = 0; i < 100; ++i) silent.push_back(connect_to(address));
+  const auto babbler = connect_to(address);
+  const std::string request = "GET / HTTP/1.1\r\nHost: somebody else's server\r\n" +
+                              std::string(tcp::hello_bytes, 'x');
+  send(babbler.get(), request.data(), request.size(), MSG_NOSIGNAL);
+  CHECK(closed_by_peer(babbler));
+  silent.erase(silent.begin(), silent.begin() + 50);
+  const auto first = backend.open(member(0));
+  const auto second = backend.open(member(1));
+  const auto met = first->barrier("met");
+  second->barrier("met")->wait();
+  met->wait();
+}
+
+TEST_CASE("a group whose ranks do not agree on the secret or the world says so") {
+  const auto book = std::make_shared<tcp_address_book>();
+  tcp_options other{.rendezvous = book};
+  const bool secret = GENERATE(true, false);
+  if (secret) other.secret[31] = 1;
+  tcp_backend one{tcp_options{.rendezvous = book}};
+  tcp_backend two{other};
+  const auto first = one.open(member(0));
+  const auto second = two.open(member(1, secret ? 2 : 3));
+  const auto text = thrown_by<generation_closed>(*second->barrier("x"));
+  CHECK_THAT(text, Catch::StartsWith("rank 0 at 127.0.0.1:") &&
+                       Catch::EndsWith(secret ? " refuses rank 1: the secret is another"
+                                              : " refuses rank 1: rank 1 says its world is 3, "
+                                                "others said 2"));
+}
+
+TEST_CASE("a rank that was welcomed and vanishes is named") {
+  tcp_backend backend;
+  const auto rank = backend.open(member(0));
+  const auto waiting = rank->barrier("x");
+  auto link = connect_to(backend.address());
+  REQUIRE(say(link, tcp::encode(greeting())).code == answer_code::welcome);
+  const bool reset = GENERATE(true, false);
+  if (reset) {
+    const linger at_once{.l_onoff = 1, .l_linger = 0};
+    setsockopt(link.get(), SOL_SOCKET, SO_LINGER, &at_once, sizeof at_once);
+  }
+  link.reset();
+  CHECK_THAT(thrown_by<generation_closed>(*waiting), Catch::StartsWith("rank 1 is lost: "));
+}
+
+TEST_CASE("a peer that calls and then neither reads nor writes is named by the deadline") {
+  tcp_backend backend;
+  const auto rank = backend.open(member(0, 2, milliseconds{100}));
+  const auto link = connect_to(backend.address());
+  REQUIRE(say(link, tcp::encode(greeting())).code == answer_code::welcome);
+  std::vector<float> memory(16 << 20, 1.0f);
+  send_call(link, {.what = collective::all_reduce, .type = dtype::f32, .count = memory.size()});
+  const auto work = rank->all_reduce({memory.data(), memory.size(), dtype::f32}, reduction::sum);
+  CHECK(thrown_by<collective_timeout>(*work) ==
+        "all_reduce(sum, float32, 16777216): waited 0.1 s for rank 1");
+  CHECK(work->poll().missing == std::vector<std::int32_t>{1});
+  CHECK(rank->quiescent());
+}
+
+TEST_CASE("an address that can not be used is said clearly") {
+  tcp_backend first;
+  const auto taken = first.address();
+  tcp_backend second{tcp_options{.listen = taken}};
+  CHECK_THROWS_WITH(second.address(), Catch::Contains("tcp can not listen at " + to_string(taken)) &&
+                                          Catch::Contains("choose another address or port"));
+  CHECK_THROWS_AS(second.open(member(0)), user_error);
+  CHECK_FALSE(second.unusable().empty());
+  CHECK(first.unusable().empty());
+}
+
+TEST_CASE("a table without a rank ends the group of whoever looks for it") {
+  tcp_backend backend{
+      tcp_options{.rendezvous = std::make_shared<tcp_fixed_addresses>(std::vector<tcp_address>{})}};
+  const auto rank = backend.open(member(1));
+  CHECK(thrown_by<generation_closed>(*rank->barrier("x")) ==
+        "no address of rank 0: the table of addresses has 0 ranks, not rank 0");
+}
+
+TEST_CASE("a label is as long as it may be, not longer") {
+  tcp_backend backend;
+  const auto rank = backend.open(member(0, 1));
+  rank->barrier(std::string(1024, 'x'))->wait();
+  CHECK_THROWS_AS(rank->barrier(std::string(1025, 'x')), std::invalid_argument);
+}
+
+TEST_CASE("an address book forgets jobs, a table is fixed") {
+  tcp_address_book book;
+  book.set(job, 1, {"::1", 99});
+  CHECK(to_string(book.find(member(0), 1).value()) == "[::1]:99");
+  CHECK_FALSE(book.find(member(0), 0));
+  book.forget(job);
+  CHECK_FALSE(book.find(member(0), 1));
+}
+
+TEST_CASE("a backend that goes while its groups are open lives on in them") {
+  auto backend = std::make_unique<tcp_backend>();
+  const auto first = backend->open(member(0));
+  const auto second = backend->open(member(1));
+  backend.reset();
+  const auto met = first->barrier("met");
+  second->barrier("met")->wait();
+  met->wait();
+}
+
+}  // namespace
+}  // namespace troupe
