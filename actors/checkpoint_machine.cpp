@@ -2,6 +2,7 @@
 
 #include "backends/checkpoint_io.hpp"
 #include "messages/failure.hpp"
+#include "messages/planted.hpp"
 
 #include <fmt/format.h>
 
@@ -36,7 +37,7 @@ void checkpoint_machine::handle(const begin&, actions& out) {
 void checkpoint_machine::handle(const offered& e, actions& out) {
   if (e.generation < generation_) return out.push_back(drop{e.ticket});
   generation_ = e.generation;
-  if (!waiting_.empty() && !waiting_.back().must) {
+  if (!waiting_.empty() && (!waiting_.back().must || planted(bug::must_replaced))) {
     out.push_back(drop{waiting_.back().ticket});
     waiting_.pop_back();
   }
@@ -63,7 +64,7 @@ void checkpoint_machine::handle(const opened& e, actions& out) {
   std::vector<operation> script{storage_ops::remove{hidden}, storage_ops::make_folder{hidden}};
   for (std::size_t i = 0; i < e.files.size(); ++i)
     script.emplace_back(write_file{i, hidden + "/" + e.files[i]});
-  script.emplace_back(storage_ops::sync_folder{hidden});
+  if (!planted(bug::rename_before_sync)) script.emplace_back(storage_ops::sync_folder{hidden});
   script.emplace_back(storage_ops::rename{hidden, path_of(current_.step)});
   go(phase::writing, std::move(script), out);
 }
@@ -126,6 +127,7 @@ void checkpoint_machine::script_done(actions& out) {
     case phase::sweeping: phase_ = phase::idle; return next_offer(out);
     case phase::writing:
       enter_kept();
+      if (planted(bug::parent_not_synced)) return retire(out);
       return go(phase::publishing,
                 {storage_ops::sync_folder{given_.folder},
                  storage_ops::link{checkpoint_folder_name(current_.step),
@@ -199,7 +201,7 @@ void checkpoint_machine::retire(actions& out) {
 }
 
 void checkpoint_machine::finish(actions& out) {
-  if (why_.empty()) {
+  if (why_.empty() || planted(bug::failed_write_is_written)) {
     const auto* best = best_checkpoint(kept_, given_.policy);
     out.push_back(written{current_.step, path_of(current_.step), best ? best->path : ""});
   } else {

@@ -1,6 +1,7 @@
 #include "actors/hook_sequences.hpp"
 
 #include "messages/failure.hpp"
+#include "messages/planted.hpp"
 
 #include <algorithm>
 
@@ -90,7 +91,7 @@ bool steps_behind(const optimizer_facts& facts, const micro_batch& batch) {
 
 void closure_of(const fit_plan& plan, const optimizer_facts& facts, const micro_batch& batch,
                 const position& at, hook_list& out) {
-  const bool first = at.batch == batch.window_first;
+  const bool first = at.batch == batch.window_first || planted(bug::zero_grad_each_batch);
   out.emplace_back(training_step{at, {}});
   append<training_step_end>(at, out);
   if (first) append<on_before_zero_grad, optimizer_zero_grad>(at, out);
@@ -204,6 +205,7 @@ void checkpoint(const optimizer_facts& facts, const position& at, const loop_sta
   }
   append<on_save_checkpoint>(at, out);
   out.emplace_back(save_checkpoint{at, loop, {}});
+  if (planted(bug::checkpoint_step_late)) --std::get<save_checkpoint>(out.back()).loop.steps;
 }
 
 void close(const fit_plan& plan, bool trained, const position& at, hook_list& out) {

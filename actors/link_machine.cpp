@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "messages/planted.hpp"
 #include "messages/stable_hash.hpp"
 
 namespace troupe {
@@ -23,7 +24,9 @@ link_machine::receipt link_machine::arrived(const link_frame& what, std::chrono:
   if (what.heard > submitted_) return answer;  // of another link: nothing to learn from
   acknowledged_ = std::max(acknowledged_, what.heard);
   answer.release_to = acknowledged_;
-  answer.send_again = what.again && what.heard == acknowledged_ && acknowledged_ < submitted_;
+  answer.send_again = !planted(bug::never_sent_again) && what.again &&
+                      what.heard == acknowledged_ && acknowledged_ < submitted_;
+  if (planted(bug::gap_skipped) && what.number > heard_) heard_ = what.number - 1;
   if (what.number == heard_ + 1) {
     ++heard_;
     answer.deliver = true;
@@ -36,12 +39,13 @@ link_machine::receipt link_machine::arrived(const link_frame& what, std::chrono:
 link_machine::beat_result link_machine::beat(std::chrono::nanoseconds now) {
   beat_result result;
   if (over_) return result;
-  if (now - last_heard_ >= limits_.limit) {
+  if (now - last_heard_ >= limits_.limit && !planted(bug::silence_endures)) {
     over_ = result.lost = true;
     return result;
   }
   // What was there at the last beat already and is not acknowledged has had its time.
-  result.send_again = acknowledged_ < submitted_at_beat_ && acknowledged_ == acknowledged_at_beat_;
+  result.send_again = !planted(bug::never_sent_again) && acknowledged_ < submitted_at_beat_ &&
+                      acknowledged_ == acknowledged_at_beat_;
   result.speak = submitted_ == submitted_at_beat_;
   acknowledged_at_beat_ = acknowledged_;
   submitted_at_beat_ = submitted_;

@@ -1,5 +1,7 @@
 #include "actors/rank.hpp"
 
+#include "messages/planted.hpp"
+
 namespace troupe {
 
 namespace {
@@ -160,7 +162,7 @@ void rank_state::answered(ran& what) {
 
 // Whether it is the last of the run is known once the machine has heard of it.
 void rank_state::keep(const fence& at, snapshot_ptr taken) {
-  last_snapshot = std::move(taken);
+  if (!planted(bug::first_snapshot_kept) || !last_snapshot) last_snapshot = std::move(taken);
   if (!setup.checkpointer) return;
   self->send(setup.checkpointer, write_checkpoint{at, last_snapshot, machine->fit().closing()});
 }
@@ -233,7 +235,7 @@ rank_actor spawn_rank(caf::actor_system& system, actor_trouble trouble, rank_set
         self->state.setup = std::move(*shared);
         self->monitor(self->state.setup.supervisor);
         seam::on_down(*self, [self](const caf::actor_addr&, std::string) {
-          self->quit(caf::exit_reason::user_shutdown);
+          if (!planted(bug::orphan_lives)) self->quit(caf::exit_reason::user_shutdown);
         });
         self->state.start();
         seam::tell_self_after(self, self->state.setup.plan.limits.tick, tick{});

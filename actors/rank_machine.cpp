@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include "messages/planted.hpp"
 namespace troupe {
 
 using ranks::phase;
@@ -112,7 +113,8 @@ void rank_machine::submit(std::vector<hook> hooks, actions& out) {
 }
 
 void rank_machine::handle(const ranks::answered& e, actions& out) {
-  if (!current(e.at) || in_flight_ != e.at.sequence) return;
+  if (!current(e.at)) return;
+  if (in_flight_ != e.at.sequence && !planted(bug::any_answer_counts)) return;
   in_flight_.reset();
   const bool threw = e.outcome.word == run_word::failed;
   switch (phase_) {
@@ -178,7 +180,8 @@ void rank_machine::handle(const close_generation& e, actions& out) {
   phase_ = phase::closing;
   orderly_ = false;
   first_ = e.first;
-  out.push_back(ranks::abort_communicator{render(e.first)});
+  if (!planted(bug::closing_keeps_waiting))
+    out.push_back(ranks::abort_communicator{render(e.first)});
   out.push_back(ranks::attend{true});
   if (!lane_free()) return;
   go_on_closing(out);
@@ -211,7 +214,7 @@ void rank_machine::handle(const tear_down& e, actions& out) {
   if (phase_ == phase::tearing || phase_ == phase::ending) return;
   orderly_ = orderly_ && e.orderly;
   if (!lane_free()) {
-    tear_down_asked_ = true;
+    tear_down_asked_ = !planted(bug::teardown_forgotten);
     return;
   }
   if (phase_ == phase::waiting) {  // nothing was opened: nothing to let go
@@ -241,7 +244,9 @@ void rank_machine::handle(const ranks::lane_ended& e, actions& out) {
 void rank_machine::handle(const ranks::looked& e, actions& out) {
   if (!e.busy || lane_free()) return;
   if (phase_ == phase::active) {
-    if (e.waits || overdue_ || e.since < plan_.limits.hook_limit) return;
+    if ((e.waits && !planted(bug::waiting_is_stuck)) || overdue_ ||
+        e.since < plan_.limits.hook_limit)
+      return;
     overdue_ = true;
     failure what;
     what.type = "deadline";

@@ -7,6 +7,7 @@
 
 #include "actors/observer.hpp"
 #include "actors/supervisor_machine.hpp"
+#include "messages/planted.hpp"
 
 namespace troupe {
 
@@ -198,7 +199,7 @@ void supervisor_state::down(const caf::actor_addr& who, const std::string& why) 
 }
 
 void supervisor_state::finished(const rank_finished& m) {
-  if (m.at.incarnation == incarnations.front()) {
+  if (m.at.incarnation == incarnations.front() || planted(bug::result_of_any_rank)) {
     outcome.weights = m.state;
     outcome.figures = m.figures;
   }

@@ -6,6 +6,8 @@
 #include <tuple>
 #include <utility>
 
+#include "messages/planted.hpp"
+
 namespace troupe {
 
 using supervision::phase;
@@ -15,7 +17,8 @@ namespace {
 // First causes are ordered by generation, step and sequence; what follows from another comes last.
 bool earlier(const failure& a, const failure& b) {
   const auto key = [](const failure& f) {
-    return std::tuple{f.follows, f.generation, f.step, f.sequence, f.rank};
+    const bool follows = f.follows && !planted(bug::follower_as_cause);
+    return std::tuple{follows, f.generation, f.step, f.sequence, f.rank};
   };
   return key(a) < key(b);
 }
@@ -130,9 +133,11 @@ void supervisor_machine::handle(const step_done& e, actions& out) {
   hear(*m, out);
   const bool was_behind = m->held <= committed_;
   m->held = std::max(m->held, e.at.step.value());
+  if (planted(bug::commit_by_one)) behind_ = 1;
   // All members are looked at once per commit, not once per message.
   if (!was_behind || m->held <= committed_ || --behind_ > 0) return;
-  committed_ = std::ranges::min(members_, {}, &member::held).held;
+  committed_ =
+      planted(bug::commit_by_one) ? m->held : std::ranges::min(members_, {}, &member::held).held;
   behind_ = static_cast<std::size_t>(std::ranges::count(members_, committed_, &member::held));
   out.push_back(supervision::commit{committed_});
 }
@@ -163,7 +168,8 @@ void supervisor_machine::handle(const stop_vote& e, actions& out) {
 }
 
 void supervisor_machine::name_stop_if_all_voted(actions& out) {
-  if (!std::ranges::all_of(members_, [](const member& m) { return m.vote.has_value(); })) return;
+  const auto voted = [](const member& m) { return m.vote.has_value(); };
+  if (!std::ranges::all_of(members_, voted) && !planted(bug::stop_by_first_vote)) return;
   named_ = true;
   announce("stop_agreed", out, -1,
            {{"steps", std::to_string(stop_order(members_[0]).at.step.value())}});
@@ -174,7 +180,9 @@ void supervisor_machine::name_stop_if_all_voted(actions& out) {
 // Everyone has voted.
 stop_at supervisor_machine::stop_order(const member& m) const {
   stop_at order{fence_for(m), stop_};
-  order.at.step = step_id{*std::ranges::max(members_, {}, &member::vote).vote};
+  const auto most = std::ranges::max(members_, {}, &member::vote).vote;
+  const auto least = std::ranges::min(members_, {}, &member::vote).vote;
+  order.at.step = step_id{*(planted(bug::stop_at_least_vote) ? least : most)};
   return order;
 }
 
@@ -198,7 +206,8 @@ void supervisor_machine::handle(const supervision::finished& e, actions& out) {
     loop_ = e.loop;
     ended_by_ = e.why;
   }
-  if (!std::ranges::all_of(members_, &member::finished)) return;
+  const bool all = std::ranges::all_of(members_, &member::finished);
+  if (!all && !planted(bug::first_finisher_ends)) return;
   committed_ = std::max(committed_, loop_.steps);
   start_teardown(out);
 }
@@ -238,7 +247,7 @@ void supervisor_machine::fail(failure what, actions& out) {
   if (!first_) {
     first_ = std::move(what);
   } else {
-    if (earlier(what, *first_)) std::swap(what, *first_);
+    if (earlier(what, *first_) || planted(bug::last_cause_wins)) std::swap(what, *first_);
     others_.push_back(std::move(what));
   }
   if (phase_ == phase::forming || phase_ == phase::active) {
@@ -265,7 +274,7 @@ void supervisor_machine::release_teardown(actions& out) {
 void supervisor_machine::send_close(actions& out) {
   close_sent_ = true;
   for (auto& m : members_) {
-    if (m.gone) continue;
+    if (m.gone || (planted(bug::close_skips_a_rank) && &m == &members_.back())) continue;
     close_generation order{fence_for(m), *first_};
     out.push_back(supervision::tell{rank_of(m), order});
   }
@@ -296,7 +305,7 @@ void supervisor_machine::handle(const supervision::rank_down& e, actions& out) {
   m.gone = true;
   const bool expected = m.torn || m.abandoned;
   m.closed = m.torn = true;
-  if (expected) {
+  if (expected || planted(bug::vanished_rank_ignored)) {
     if (e.what) late_.push_back(*e.what);
   } else if (e.what) {
     auto what = *e.what;
@@ -322,7 +331,7 @@ void supervisor_machine::start_teardown(actions& out) {
   phase_ = phase::tearing;
   announce("teardown", out, -1, {{"orderly", orderly_ ? "true" : "false"}});
   for (auto& m : members_) {
-    if (m.gone) continue;
+    if (m.gone || (planted(bug::teardown_skips_a_rank) && &m == &members_.back())) continue;
     tear_down order{fence_for(m), orderly_};
     out.push_back(supervision::tell{rank_of(m), order});
   }
@@ -343,6 +352,7 @@ void supervisor_machine::flush_if_all_gone(actions& out) {
   const auto ended = [](const member& m) { return m.gone || m.abandoned; };
   if (!std::ranges::all_of(members_, ended)) return;
   phase_ = phase::flushing_checkpointer;
+  if (planted(bug::checkpointer_not_flushed)) return handle(supervision::checkpointer_done{}, out);
   out.push_back(supervision::flush_checkpointer{});
   arm_deadline(limits_.flush, out);
 }
@@ -389,7 +399,7 @@ void supervisor_machine::finish(actions& out) {
 // --- deadlines -----------------------------------------------------------------------------------
 
 void supervisor_machine::handle(const deadline_passed& e, actions& out) {
-  if (e.id != deadline_) return;
+  if (e.id != deadline_ && !planted(bug::stale_deadline)) return;
   switch (phase_) {
     case phase::forming: {
       std::string missing;
