@@ -73,7 +73,8 @@ void task::start(const stage_of& where, const operations& arithmetic, bool aside
     case collective::all_gather: return start_all_gather();
     case collective::reduce_scatter: return start_reduce_scatter();
     case collective::barrier:
-    case collective::decide: return;
+    case collective::decide:
+    case collective::work_together: return;  // never gets here: it needs one memory
   }
 }
 

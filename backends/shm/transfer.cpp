@@ -92,7 +92,8 @@ void channel::fill(std::uint64_t number) const {
                       at(from, piece * call.count * element), count * element);
       return;
     case collective::barrier:
-    case collective::decide: return;
+    case collective::decide:
+    case collective::work_together: return;  // never gets here: it needs one memory
   }
 }
 
@@ -149,7 +150,8 @@ void channel::drain(std::uint64_t number) const {
     case collective::reduce_scatter:
       return reduce_own(number, first * element, self_ * chunk_elements_ * element, count);
     case collective::barrier:
-    case collective::decide: return;
+    case collective::decide:
+    case collective::work_together: return;  // never gets here: it needs one memory
   }
 }
 

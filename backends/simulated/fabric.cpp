@@ -29,6 +29,7 @@ std::chrono::nanoseconds network_cost::of(const collective_call& call, std::size
     case collective::broadcast: cost = hops * (a + bytes * nanoseconds_per_byte); break;
     case collective::barrier:
     case collective::decide: cost = hops * a; break;
+    case collective::work_together: break;  // needs one memory: not offered here
   }
   return std::chrono::nanoseconds{static_cast<std::int64_t>(cost)};
 }

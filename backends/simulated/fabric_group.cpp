@@ -205,7 +205,8 @@ void fabric_group::complete(const std::shared_ptr<channel>& in,
           call.all ? std::ranges::all_of(what->parts, yes) : std::ranges::any_of(what->parts, yes);
       break;
     }
-    case collective::barrier: break;
+    case collective::barrier:
+    case collective::work_together: break;
   }
   const auto cost = around_.cost.of(call, in->members.size());
   for (std::size_t i = 0; i < in->members.size(); ++i) {
