@@ -129,8 +129,8 @@ public:
   /// everybody's pointers. Memory is released as by the other operations: quiescent means that
   /// nobody is inside of a body. What a body throws aborts the group. All bring the same `pieces`
   /// and `label`. Throws internal_error where memory is not shared.
-  using shared_body = std::function<void(std::span<const void* const> everybodys,
-                                         std::size_t piece)>;
+  using shared_body =
+      std::function<void(std::span<const void* const> everybodys, std::size_t piece)>;
   virtual work_ptr work_together(std::string_view label, const void* mine, std::size_t pieces,
                                  shared_body body);
 

@@ -8,82 +8,43 @@
 
 namespace troupe {
 
-// name, what it does wrong
-#define TROUPE_PLANTED_BUGS(bug)                                                                   \
-  bug(commit_by_one, "a step is committed when one rank holds it") bug(                            \
-      last_cause_wins,                                                                             \
-      "a later failure takes the place of the first") bug(follower_as_cause,                       \
-                                                          "a failure that follows from another "   \
-                                                          "can be the first cause")                \
-      bug(close_skips_a_rank, "the last rank is not told that the generation closes") bug(         \
-          teardown_skips_a_rank,                                                                   \
-          "the last rank is not told to take down") bug(stop_at_least_vote,                        \
-                                                        "a stop is agreed at the least vote, "     \
-                                                        "which others have passed")                \
-          bug(stop_by_first_vote, "a stop is agreed when the first rank has voted") bug(           \
-              vanished_rank_ignored, "a rank that vanished is nobody's failure")                   \
-              bug(stale_deadline, "the deadline of an earlier phase is taken for this one's") bug( \
-                  first_finisher_ends, "the run is taken down when the first rank has finished")   \
-                  bug(checkpointer_not_flushed, "the run ends without waiting for the "            \
-                                                "checkpointer") bug(                               \
-                      result_of_any_rank,                                                          \
-                      "whoever finishes last brings the weights") bug(first_snapshot_kept,         \
-                                                                      "rank 0 brings its first "   \
-                                                                      "snapshot instead of its "   \
-                                                                      "last")                      \
-                      bug(orphan_lives, "a rank does not mind that its supervisor is gone") bug(   \
-                          teardown_forgotten,                                                      \
-                          "an order to take down is forgotten while the lane is busy")             \
-                          bug(waiting_is_stuck, "a rank that waits for its peers is taken for "    \
-                                                "stuck") bug(                                      \
-                              closing_keeps_waiting,                                               \
-                              "the communicator is not aborted when the generation closes")        \
-                              bug(any_answer_counts,                                               \
-                                  "a rank takes the answer to any hook run for the one it waits "  \
-                                  "for") bug(resume_at_epoch_start,                                \
-                                             "a resumed run begins its epoch again")               \
-                                  bug(resume_in_first_epoch,                                       \
-                                      "a resumed run forgets which epoch it was in")               \
-                                      bug(hold_ignored,                                            \
-                                          "a rank that has voted for a boundary trains beyond it") \
-                                          bug(tail_window_dropped,                                 \
-                                              "an epoch's last, short accumulation window is "     \
-                                              "left out") bug(zero_grad_each_batch,                \
-                                                              "accumulated gradients are zeroed "  \
-                                                              "with each micro-batch")             \
-                                              bug(checkpoint_step_late,                            \
-                                                  "a checkpoint says that it is of the step "      \
-                                                  "before") bug(last_not_saved,                    \
-                                                                "nothing is saved when the run "   \
-                                                                "ends") bug(must_replaced,         \
-                                                                            "a snapshot that "     \
-                                                                            "must be written is "  \
-                                                                            "replaced by the "     \
-                                                                            "next")                \
-                                                  bug(rename_before_sync,                          \
-                                                      "a checkpoint is renamed before its folder " \
-                                                      "is durable")                                \
-                                                      bug(parent_not_synced,                       \
-                                                          "the folder of checkpoints is not made " \
-                                                          "durable") bug(failed_write_is_written,  \
-                                                                         "a checkpoint whose "     \
-                                                                         "write failed is "        \
-                                                                         "reported as written")    \
-                                                          bug(newest_removed_first,                \
-                                                              "retiring checkpoints keeps the "    \
-                                                              "oldest") bug(hash_not_checked,      \
-                                                                            "a file's hash is "    \
-                                                                            "not compared with "   \
-                                                                            "the manifest's")      \
-                                                              bug(gap_skipped,                     \
-                                                                  "a link goes on behind a "       \
-                                                                  "message that was lost")         \
-                                                                  bug(never_sent_again,            \
-                                                                      "a link does not send "      \
-                                                                      "again what was lost")       \
-                                                                      bug(silence_endures,         \
-                                                                          "a link never takes "    \
-                                                                          "silence for the end")
+// clang-format off
+/// bug(name, what it does wrong)
+#define TROUPE_PLANTED_BUGS(bug) \
+  bug(commit_by_one, "a step is committed when one rank holds it") \
+  bug(last_cause_wins, "a later failure takes the place of the first") \
+  bug(follower_as_cause, "a failure that follows from another can be the first cause") \
+  bug(close_skips_a_rank, "the last rank is not told that the generation closes") \
+  bug(teardown_skips_a_rank, "the last rank is not told to take down") \
+  bug(stop_at_least_vote, "a stop is agreed at the least vote, which others have passed") \
+  bug(stop_by_first_vote, "a stop is agreed when the first rank has voted") \
+  bug(vanished_rank_ignored, "a rank that vanished is nobody's failure") \
+  bug(stale_deadline, "the deadline of an earlier phase is taken for this one's") \
+  bug(first_finisher_ends, "the run is taken down when the first rank has finished") \
+  bug(checkpointer_not_flushed, "the run ends without waiting for the checkpointer") \
+  bug(result_of_any_rank, "whoever finishes last brings the weights") \
+  bug(first_snapshot_kept, "rank 0 brings its first snapshot instead of its last") \
+  bug(orphan_lives, "a rank does not mind that its supervisor is gone") \
+  bug(teardown_forgotten, "an order to take down is forgotten while the lane is busy") \
+  bug(waiting_is_stuck, "a rank that waits for its peers is taken for stuck") \
+  bug(closing_keeps_waiting, "the communicator is not aborted when the generation closes") \
+  bug(any_answer_counts, "a rank takes the answer to any hook run for its own") \
+  bug(resume_at_epoch_start, "a resumed run begins its epoch again") \
+  bug(resume_in_first_epoch, "a resumed run forgets which epoch it was in") \
+  bug(hold_ignored, "a rank that has voted for a boundary trains beyond it") \
+  bug(tail_window_dropped, "an epoch's last, short accumulation window is left out") \
+  bug(zero_grad_each_batch, "accumulated gradients are zeroed with each micro-batch") \
+  bug(checkpoint_step_late, "a checkpoint says that it is of the step before") \
+  bug(last_not_saved, "nothing is saved when the run ends") \
+  bug(must_replaced, "a snapshot that must be written is replaced by the next") \
+  bug(rename_before_sync, "a checkpoint is renamed before its folder is durable") \
+  bug(parent_not_synced, "the folder of checkpoints is not made durable") \
+  bug(failed_write_is_written, "a checkpoint whose write failed is reported as written") \
+  bug(newest_removed_first, "retiring checkpoints keeps the oldest") \
+  bug(gap_skipped, "a link goes on behind a message that was lost") \
+  bug(never_sent_again, "a link does not send again what was lost") \
+  bug(silence_endures, "a link never takes silence for the end")
+// clang-format on
 
 enum class bug : std::uint8_t {
   none,

@@ -101,8 +101,8 @@ connection::state connection::receive(frame_receiver& to, const std::atomic<bool
     if (stop.load(std::memory_order_seq_cst)) return state::open;
     const auto direct = std::min(body_left_, at_once);
     // parse() has left less than a frame's header and note, at the front.
-    std::array<iovec, 2> vectors{
-        iovec{body_, direct}, iovec{staging_.data() + end_, staging_.size() - end_}};
+    std::array<iovec, 2> vectors{iovec{body_, direct},
+                                 iovec{staging_.data() + end_, staging_.size() - end_}};
     msghdr message{};
     message.msg_iov = vectors.data() + (direct == 0 ? 1 : 0);
     message.msg_iovlen = direct == 0 ? 1 : direct < body_left_ ? 1 : 2;

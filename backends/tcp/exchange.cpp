@@ -66,7 +66,8 @@ bool exchange::reduces() const {
 }
 
 bool exchange::small(const collective_call& call) const {
-  return call.count <= payload_max / size_of(call.type) / std::max<std::size_t>(sides_.size() - 1, 1);
+  return call.count <=
+         payload_max / size_of(call.type) / std::max<std::size_t>(sides_.size() - 1, 1);
 }
 
 std::size_t exchange::payload_bytes(const collective_call& call, std::size_t from) const {
@@ -96,9 +97,7 @@ exchange::range exchange::slice(std::size_t member) const {
 // A reduce_scatter has results without bytes: they say that a chunk is reduced.
 std::uint64_t exchange::results_from(std::size_t member) const { return slice(member).chunks(); }
 
-std::uint64_t exchange::results_now() const {
-  return reduces() ? reduced_ : slice(me_).chunks();
-}
+std::uint64_t exchange::results_now() const { return reduces() ? reduced_ : slice(me_).chunks(); }
 
 std::optional<parcel> exchange::next(std::size_t member) {
   auto& to = sides_[member];
@@ -136,8 +135,8 @@ std::byte* exchange::place(std::size_t member, part what, std::uint64_t offset, 
   auto& from = sides_[member];
   if (!from.called) throw wire_error("sent data of an operation before its call");
   if (what != part::payload) return place_chunk(from, member, what, offset, bytes);
-  if (from.payload_in || !from.payload.empty() || offset != 0 || bytes == 0 ||
-      !small(from.call) || bytes != payload_bytes(from.call, member))
+  if (from.payload_in || !from.payload.empty() || offset != 0 || bytes == 0 || !small(from.call) ||
+      bytes != payload_bytes(from.call, member))
     throw wire_error(fmt::format("sent a payload of {} bytes in {}", bytes, describe(from.call)));
   from.payload.resize(bytes);
   return from.payload.data();
@@ -146,8 +145,8 @@ std::byte* exchange::place(std::size_t member, part what, std::uint64_t offset, 
 std::byte* exchange::place_chunk(side& from, std::size_t member, part what, std::uint64_t offset,
                                  std::size_t bytes) {
   const auto refuse = [&](std::string_view why) -> std::byte* {
-    throw wire_error(fmt::format("sent {} bytes at {} in {}: {}", bytes, offset,
-                                 describe(from.call), why));
+    throw wire_error(
+        fmt::format("sent {} bytes at {} in {}: {}", bytes, offset, describe(from.call), why));
   };
   if (!started_ || small_ || !from.ready) return refuse("too early");
   const bool contribution = what == part::contribution;

@@ -51,8 +51,8 @@ class exchange {
 public:
   exchange(std::size_t members, std::size_t me, chunk_pool& pool);
 
-  /// What `member` called (`me`: this rank). `yes`: what it says in decide; in broadcast, that it is
-  /// the root. False if the call is not what another called before.
+  /// What `member` called (`me`: this rank). `yes`: what it says in decide; in broadcast, that it
+  /// is the root. False if the call is not what another called before.
   bool call(std::size_t member, collective_call what, bool yes);
   bool called(std::size_t member) const { return sides_[member].called; }
   const collective_call& call_of(std::size_t member) const { return sides_[member].call; }

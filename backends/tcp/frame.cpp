@@ -160,8 +160,8 @@ answer decode_answer(const answer_block& block) {
   if (in.text(magic.size()) != magic) throw wire_error("does not speak Troupe's protocol");
   answer result;
   result.version = in.get<std::uint32_t>();
-  result.code = checked(in.get<std::uint8_t>(), answer_code::welcome, answer_code::duplicate,
-                        "an answer");
+  result.code =
+      checked(in.get<std::uint8_t>(), answer_code::welcome, answer_code::duplicate, "an answer");
   const auto length = in.get<std::uint8_t>();
   if (length > answer_text_max) throw wire_error("sent an answer that is too long");
   result.secret = in.secret();
@@ -190,8 +190,8 @@ frame_header decode_header(std::span<const std::byte, header_bytes> block) {
   reader in{block};
   if (in.get<std::uint16_t>() != frame_mark) throw wire_error("sent bytes that are no frame");
   frame_header result;
-  result.kind = checked(in.get<std::uint8_t>(), frame_kind::channel, frame_kind::bye,
-                        "a frame of kind");
+  result.kind =
+      checked(in.get<std::uint8_t>(), frame_kind::channel, frame_kind::bye, "a frame of kind");
   const auto detail = in.get<std::uint8_t>();
   result.channel = in.get<std::uint32_t>();
   result.number = in.get<std::uint64_t>();
@@ -233,8 +233,8 @@ note encode(const collective_call& what) {
 collective_call decode_call(std::span<const std::byte> bytes) {
   reader in{bytes};
   collective_call result;
-  result.what = checked(in.get<std::uint8_t>(), collective::all_reduce, collective::decide,
-                        "an operation");
+  result.what =
+      checked(in.get<std::uint8_t>(), collective::all_reduce, collective::decide, "an operation");
   result.type = checked(in.get<std::uint8_t>(), dtype::u8, dtype::c128, "an element type");
   result.operation =
       checked(in.get<std::uint8_t>(), reduction::sum, reduction::product, "a reduction");

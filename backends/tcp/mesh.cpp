@@ -30,8 +30,7 @@ std::size_t channel::member(std::int32_t rank) const {
                                   members.begin());
 }
 
-mesh::mesh(const group_description& who)
-    : who_(who), peers_(static_cast<std::size_t>(who.world)) {
+mesh::mesh(const group_description& who) : who_(who), peers_(static_cast<std::size_t>(who.world)) {
   auto& world = among(members_of({}, who.world, who.rank));
   world.announced = true;
   for (auto& p : peers_) p.channels.push_back(&world);
@@ -46,7 +45,8 @@ channel& mesh::channel_of(const std::vector<std::int32_t>& members) {
   for (auto& known : channels_)
     if (known.members == members) return known;
   if (channels_.size() == channels_max)
-    throw internal_error(fmt::format("{} subgroups are in use, the most there may be", channels_max));
+    throw internal_error(
+        fmt::format("{} subgroups are in use, the most there may be", channels_max));
   auto& fresh = channels_.emplace_back();
   fresh.id = static_cast<std::uint32_t>(channels_.size() - 1);
   fresh.members = members;
@@ -91,9 +91,10 @@ std::shared_ptr<operation> mesh::submit(channel& in, seat with) {
                                      describe(with.call), ahead_max));
   ++in.submitted;
   if (!aborted() && in.departed >= 0)
-    fail({work_status::aborted, fmt::format("{} can not be met: rank {} has closed its communicator",
-                                            describe(with.call), in.departed)},
-         nullptr, 0);
+    fail(
+        {work_status::aborted, fmt::format("{} can not be met: rank {} has closed its communicator",
+                                           describe(with.call), in.departed)},
+        nullptr, 0);
   if (aborted()) {
     auto late = std::make_shared<operation>(in, number, pool_);
     if (!in.disagreed.empty() && in.disagreed_at == number)
@@ -159,9 +160,8 @@ void mesh::start(const std::shared_ptr<operation>& what) {
     if (payload)
       push(in.members[member], data_frame(what, member, *payload));
     else
-      push(in.members[member], make_outgoing({.kind = frame_kind::ready,
-                                              .channel = in.id,
-                                              .number = what->number}));
+      push(in.members[member],
+           make_outgoing({.kind = frame_kind::ready, .channel = in.id, .number = what->number}));
   }
   pump(what);
 }
@@ -216,7 +216,8 @@ mesh::clock::time_point mesh::expire(operation& what, clock::time_point begin,
     list([&](std::size_t i) { return what.steps.blocks(i); });
     if (missing.empty()) list([&](std::size_t i) { return what.steps.owes(i); });
   }
-  if (clock::now() >= begin + deadline && what.status.load() == work_status::pending && !aborted()) {
+  if (clock::now() >= begin + deadline && what.status.load() == work_status::pending &&
+      !aborted()) {
     auto text = missed(what.steps.call_of(in.me), deadline, missing);
     fail({work_status::timed_out, std::move(text), std::move(missing)}, &what.in_channel,
          what.number);

@@ -103,8 +103,7 @@ void mesh::say_last(peer& to) {
 void mesh::hear_end(std::int32_t rank) {
   auto& from = peers_[static_cast<std::size_t>(rank)];
   if (from.left) return close_link(from);
-  fail({work_status::aborted,
-        fmt::format("rank {} is lost: {}", rank, from.link->why()), {}},
+  fail({work_status::aborted, fmt::format("rank {} is lost: {}", rank, from.link->why()), {}},
        nullptr, 0);
 }
 

@@ -66,8 +66,8 @@ std::byte* mesh::inlet::hear_call(const frame_header& header, std::span<const st
   auto& of = channel_of(header);
   const auto member = of.member(rank_);
   if (header.number != of.called[member])
-    throw wire_error(fmt::format("called collective {} instead of {}", header.number,
-                                 of.called[member]));
+    throw wire_error(
+        fmt::format("called collective {} instead of {}", header.number, of.called[member]));
   auto call = decode_call(note);
   const auto what = in_.at(of, header.number);
   ++of.called[member];

@@ -1,4 +1,5 @@
-// Where the bytes of a mesh move: the lane's loop while it waits, the turns of the backend's thread.
+// Where the bytes of a mesh move: the lane's loop while it waits, the turns of the backend's
+// thread.
 #include "backends/tcp/inlet.hpp"
 
 #include <fmt/format.h>
@@ -175,8 +176,7 @@ bool mesh::attend() {
   }
   arm();
   const auto linked = [](const peer& p) { return p.link.has_value(); };
-  unattended_ =
-      departed() && dialing_ == 0 && std::none_of(peers_.begin(), peers_.end(), linked);
+  unattended_ = departed() && dialing_ == 0 && std::none_of(peers_.begin(), peers_.end(), linked);
   return !unattended_;
 }
 

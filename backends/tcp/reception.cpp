@@ -2,6 +2,8 @@
 
 #include "messages/failure.hpp"
 
+#include <fmt/format.h>
+#include <netinet/tcp.h>
 #include <boost/asio/as_tuple.hpp>
 #include <boost/asio/co_spawn.hpp>
 #include <boost/asio/connect.hpp>
@@ -12,8 +14,6 @@
 #include <boost/asio/steady_timer.hpp>
 #include <boost/asio/use_awaitable.hpp>
 #include <boost/asio/write.hpp>
-#include <fmt/format.h>
-#include <netinet/tcp.h>
 
 namespace troupe::tcp {
 
@@ -112,9 +112,9 @@ std::shared_ptr<mesh> reception::enter(const group_description& who) {
     const std::lock_guard hold{mutex_};
     const auto [known, first] = newest_.try_emplace({who.job, who.rank}, who.generation);
     if (!first && who.generation <= known->second)
-      throw internal_error(fmt::format("generation {} of job {}: rank {} opened generation {} before",
-                                       who.generation.value(), who.job.value(), who.rank,
-                                       known->second.value()));
+      throw internal_error(
+          fmt::format("generation {} of job {}: rank {} opened generation {} before",
+                      who.generation.value(), who.job.value(), who.rank, known->second.value()));
     known->second = who.generation;
     open_[{who.job, who.generation, who.rank}] = fresh;
     tended_ += 1 + static_cast<std::size_t>(who.rank);
@@ -151,7 +151,8 @@ asio::awaitable<void> reception::look_after(std::shared_ptr<mesh> who) {
   bool over = false;
   bool departed = false;
   for (;;) {
-    const auto [failed] = co_await due.async_wait(asio::posix::stream_descriptor::wait_read, tupled);
+    const auto [failed] =
+        co_await due.async_wait(asio::posix::stream_descriptor::wait_read, tupled);
     if (failed || !who->attend()) break;
     const bool ended = who->over() && !std::exchange(over, true);
     const bool left = who->departed() && !std::exchange(departed, true);
@@ -226,12 +227,11 @@ std::pair<answer, std::shared_ptr<mesh>> reception::judge(const hello& from) con
   }
   auto& to = *found->second;
   if (to.group().world != from.world)
-    return no(answer_code::other_world,
-              fmt::format("rank {} says its world is {}, others said {}", from.from, from.world,
-                          to.group().world));
+    return no(answer_code::other_world, fmt::format("rank {} says its world is {}, others said {}",
+                                                    from.from, from.world, to.group().world));
   if (from.from <= from.to || from.from >= from.world)
-    return no(answer_code::wrong_rank, fmt::format("rank {} does not dial rank {}", from.from,
-                                                   from.to));
+    return no(answer_code::wrong_rank,
+              fmt::format("rank {} does not dial rank {}", from.from, from.to));
   if (to.has(from.from))
     return no(answer_code::duplicate, fmt::format("rank {} is connected already", from.from));
   return {answer{.secret = options_.secret}, found->second};
@@ -290,8 +290,8 @@ asio::awaitable<bool> reception::call(mesh& who, std::int32_t rank, tcp_address 
   co_return take(who, rank, at, reply, std::move(link));
 }
 
-bool reception::take(mesh& who, std::int32_t rank, const tcp_address& at,
-                     const answer_block& reply, socket link) {
+bool reception::take(mesh& who, std::int32_t rank, const tcp_address& at, const answer_block& reply,
+                     socket link) {
   const auto refused = [&](std::string_view why) {
     who.abort(fmt::format("rank {} at {} refuses rank {}: {}", rank, to_string(at),
                           who.group().rank, why));

@@ -16,8 +16,8 @@
 
 namespace troupe::tcp {
 
-/// Thread-safe. Accepts, dials, shakes hands, and attends to meshes. Its destruction waits for peers
-/// to take what departed ranks said last, 2 s at most.
+/// Thread-safe. Accepts, dials, shakes hands, and attends to meshes. Its destruction waits for
+/// peers to take what departed ranks said last, 2 s at most.
 class reception {
 public:
   explicit reception(tcp_options options);
@@ -57,7 +57,7 @@ private:
   std::map<std::pair<job_id, std::int32_t>, generation_id> newest_;
   std::condition_variable less_;  // tended_ went down
   std::size_t tended_ = 0;        // meshes and dials
-  std::size_t strangers_ = 0;  // connections that have not said hello yet
+  std::size_t strangers_ = 0;     // connections that have not said hello yet
 };
 
 }  // namespace troupe::tcp

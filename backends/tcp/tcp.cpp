@@ -123,8 +123,7 @@ private:
   // Nobody to wait for: every reduction of one rank is what it has.
   work_ptr submit_alone(const seat& with) {
     if (aborted())
-      return std::make_shared<ended_work>(
-          work_result{work_status::aborted, mesh_->why(), {}});
+      return std::make_shared<ended_work>(work_result{work_status::aborted, mesh_->why(), {}});
     if (with.in != with.out && with.call.count > 0)
       std::memcpy(with.out, with.in, with.call.count * size_of(with.call.type));
     return std::make_shared<ended_work>(work_result{work_status::ok, {}, {}});

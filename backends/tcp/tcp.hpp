@@ -66,10 +66,11 @@ struct tcp_options {
   /// Where this process listens, for all its ranks and generations. Port 0: any that is free. To be
   /// reached from other hosts it has to be an address of this one, or `0.0.0.0` or `::`.
   tcp_address listen{"127.0.0.1", 0};
-  /// What to publish as the host, if not `listen.host` (which others can not dial if it is 0.0.0.0).
+  /// What to publish as the host, if not `listen.host` (which others can not dial if it is
+  /// 0.0.0.0).
   std::string advertise;
-  /// Shared by the processes of a job; whoever does not know it is not listened to. Not encrypted on
-  /// its way: a network where others can listen needs a tunnel.
+  /// Shared by the processes of a job; whoever does not know it is not listened to. Not encrypted
+  /// on its way: a network where others can listen needs a tunnel.
   std::array<std::uint8_t, 32> secret{};
   /// Null: an address book of this backend's own, for ranks of this process.
   std::shared_ptr<tcp_rendezvous> rendezvous;
@@ -85,7 +86,8 @@ struct tcp_options {
 ///   opened that generation, or a later one, before.
 /// - A peer of another job, generation, version or world, or that does not know the secret, is
 ///   refused before anything else it says is looked at; who is refused aborts with the reason.
-/// - A peer whose connection ends without a word is named, and the group aborted. One that is silent
+/// - A peer whose connection ends without a word is named, and the group aborted. One that is
+/// silent
 ///   is found out by the deadline: until all have called, and after that whenever nothing has moved
 ///   for as long.
 /// - Operations of a (sub)group run one after the other. At most 4096 of them may be in flight, and
@@ -93,8 +95,10 @@ struct tcp_options {
 /// - Besides the ranks' own memory an operation needs 1 MiB per peer, whatever its size.
 /// - An abort reaches the peers as fast as the network; one that races with completion may find an
 ///   operation complete on some ranks and not on others.
-/// - Deadlines are kept by `wait` and `poll`. `wait` throws when nobody touches the memory any more.
-/// - Destroying a handle is as with inproc_backend; it does not wait for peers, which are told in the
+/// - Deadlines are kept by `wait` and `poll`. `wait` throws when nobody touches the memory any
+/// more.
+/// - Destroying a handle is as with inproc_backend; it does not wait for peers, which are told in
+/// the
 ///   background (2 s at most).
 class tcp_backend final : public communicator_backend {
 public:

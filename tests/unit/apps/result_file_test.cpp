@@ -60,8 +60,8 @@ TEST_CASE("a finished run has the contract's fields in their order", "[result]")
   CHECK(json::parse(text) == json::parse(R"({"schema":"troupe.result/1","status":"finished",
     "epochs":3,"steps":1407,"samples":180000,"ranks":2,"generation":1,
     "metrics":{"train/loss":0.25,"val/accuracy":0.875},"weights_digest":"00ff",
-    "seconds":{"to_first_step":0.75,"total":12.0},"samples_per_second":100.0,"waiting_share":[0.25,0.125],
-    "failure":null})"));
+    "seconds":{"to_first_step":0.75,"total":12.0},"samples_per_second":100.0,
+    "waiting_share":[0.25,0.125],"failure":null})"));
 }
 
 TEST_CASE("what is not known is null", "[result]") {

@@ -28,7 +28,8 @@ bytes sound_talk(std::mt19937_64& random) {
   bytes talk;
   for (std::uint64_t number = 0, frames = 1 + random() % 6; number < frames; ++number) {
     const auto what = static_cast<collective>(random() % 6);
-    collective_call call{.what = what, .type = dtype::f32, .count = random() % 3 == 0 ? 10u : 90000u};
+    collective_call call{
+        .what = what, .type = dtype::f32, .count = random() % 3 == 0 ? 10u : 90000u};
     if (what == collective::broadcast) call.root = static_cast<std::int32_t>(random() % 2);
     const bool small = call.count == 10;
     const bool payload = small && what <= collective::reduce_scatter && call.root != 0;
@@ -42,10 +43,8 @@ bytes sound_talk(std::mt19937_64& random) {
     append(talk, frame);
     if (small) continue;
     for (const auto part : {part::contribution, part::result}) {
-      auto data = make_outgoing({.kind = frame_kind::data,
-                                 .what = part,
-                                 .number = number,
-                                 .body_bytes = 180032});
+      auto data = make_outgoing(
+          {.kind = frame_kind::data, .what = part, .number = number, .body_bytes = 180032});
       data.body = body.data();
       data.body_bytes = 180032;
       if (random() % 2 == 0) append(talk, data);
@@ -88,12 +87,11 @@ void hear(const bytes& talk, std::mt19937_64& random) {
   auto& world = rank->among({0, 1});
   std::vector<std::shared_ptr<operation>> works;
   for (auto calls = random() % 4; calls > 0; --calls)
-    works.push_back(rank->submit(
-        world, {.call = {.what = collective::all_reduce,
-                         .type = dtype::f32,
-                         .count = random() % 2 == 0 ? 10u : 90000u},
-                .in = memory.data(),
-                .out = memory.data()}));
+    works.push_back(rank->submit(world, {.call = {.what = collective::all_reduce,
+                                                  .type = dtype::f32,
+                                                  .count = random() % 2 == 0 ? 10u : 90000u},
+                                         .in = memory.data(),
+                                         .out = memory.data()}));
   bytes heard(1 << 16);
   for (std::size_t sent = 0; sent < talk.size() && !rank->over();) {
     const auto took = send(far.get(), talk.data() + sent, talk.size() - sent, MSG_NOSIGNAL);
@@ -135,8 +133,7 @@ TEST_CASE("a peer that sends damaged frames costs its group, not memory") {
 
 TEST_CASE("damaged frames for a minute", "[.minutes]") {
   const auto end = std::chrono::steady_clock::now() + std::chrono::minutes{1};
-  hear_rounds(std::random_device{}(),
-              [&](int) { return std::chrono::steady_clock::now() < end; });
+  hear_rounds(std::random_device{}(), [&](int) { return std::chrono::steady_clock::now() < end; });
 }
 
 TEST_CASE("a peer that disappears or breaks the rules is named") {
@@ -168,8 +165,8 @@ TEST_CASE("a peer that disappears or breaks the rules is named") {
           append(talk, make_outgoing({.kind = frame_kind::ready, .channel = 1}));
         }) == "rank 1 speaks of a subgroup 1 that it has not named");
   CHECK(says([](bytes& talk) {
-          append(talk, make_outgoing({.kind = frame_kind::call, .number = 1},
-                                     encode(collective_call{})));
+          append(talk,
+                 make_outgoing({.kind = frame_kind::call, .number = 1}, encode(collective_call{})));
         }) == "rank 1 called collective 1 instead of 0");
   CHECK(says([](bytes& talk) {
           for (std::uint64_t number = 0; number <= 4096; ++number)

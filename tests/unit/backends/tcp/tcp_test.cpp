@@ -125,8 +125,8 @@ TEST_CASE("strangers that say nothing, or something else, keep nobody out") {
   std::vector<descriptor> silent;
   for (int i = 0; i < 100; ++i) silent.push_back(connect_to(address));
   const auto babbler = connect_to(address);
-  const std::string request = "GET / HTTP/1.1\r\nHost: somebody else's server\r\n" +
-                              std::string(tcp::hello_bytes, 'x');
+  const std::string request =
+      "GET / HTTP/1.1\r\nHost: somebody else's server\r\n" + std::string(tcp::hello_bytes, 'x');
   send(babbler.get(), request.data(), request.size(), MSG_NOSIGNAL);
   CHECK(closed_by_peer(babbler));
   silent.erase(silent.begin(), silent.begin() + 50);
@@ -186,8 +186,9 @@ TEST_CASE("an address that can not be used is said clearly") {
   tcp_backend first;
   const auto taken = first.address();
   tcp_backend second{tcp_options{.listen = taken}};
-  CHECK_THROWS_WITH(second.address(), Catch::Contains("tcp can not listen at " + to_string(taken)) &&
-                                          Catch::Contains("choose another address or port"));
+  CHECK_THROWS_WITH(second.address(),
+                    Catch::Contains("tcp can not listen at " + to_string(taken)) &&
+                        Catch::Contains("choose another address or port"));
   CHECK_THROWS_AS(second.open(member(0)), user_error);
   CHECK_FALSE(second.unusable().empty());
   CHECK(first.unusable().empty());
