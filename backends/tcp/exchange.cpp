@@ -66,12 +66,13 @@ bool exchange::reduces() const {
 }
 
 bool exchange::small(const collective_call& call) const {
+  if (bare(call)) return true;
   return call.count <=
          payload_max / size_of(call.type) / std::max<std::size_t>(sides_.size() - 1, 1);
 }
 
 std::size_t exchange::payload_bytes(const collective_call& call, std::size_t from) const {
-  if (call.what == collective::barrier || call.what == collective::decide) return 0;
+  if (call.what == collective::barrier || call.what == collective::decide || bare(call)) return 0;
   if (call.what == collective::broadcast && !sides_[from].yes) return 0;
   return call.count * size_of(call.type);
 }
@@ -241,7 +242,7 @@ void exchange::finish() {
     verdict_ = call.all ? std::all_of(sides_.begin(), sides_.end(), says_yes)
                         : std::any_of(sides_.begin(), sides_.end(), says_yes);
   }
-  if (!small_ || call.count == 0) return;
+  if (!small_ || call.count == 0 || bare(call)) return;
   if (reduces())
     reduce_payloads();
   else

@@ -4,6 +4,8 @@
 #include <fmt/format.h>
 #include <sched.h>
 
+#include <algorithm>
+
 namespace troupe::tcp {
 
 namespace {
@@ -70,7 +72,10 @@ void mesh::fail(const ending& how, channel* in, std::uint64_t number) {
   if (in && how.status != work_status::aborted && number >= in->first &&
       number - in->first < in->open.size()) {
     auto& what = *in->open[number - in->first];
-    if (what.submitted) what.end(how.status, how.reason, how.missing);
+    // Called while the news was on its way: the rank that was waited for did not wait itself.
+    const bool late =
+        std::find(how.missing.begin(), how.missing.end(), who_.rank) != how.missing.end();
+    if (what.submitted && !late) what.end(how.status, how.reason, how.missing);
   }
   set_aborted(how.reason);
   spread(how, in, number);
@@ -119,6 +124,7 @@ void mesh::depart() noexcept {
                             describe(open->steps.call_of(in.me))),
                 {}},
                nullptr, 0);
+    if (aborted() && !spread_) spread({work_status::aborted, why(), {}}, nullptr, 0);
     for (auto& to : peers_)
       if (to.link && !to.closing) say_last(to);
   } catch (const std::exception& error) {

@@ -48,13 +48,13 @@ private:
   const work_result result_;
 };
 
-class tcp_communicator final : public communicator {
+class mesh_communicator final : public tcp_communicator {
 public:
-  tcp_communicator(std::shared_ptr<tcp::reception> reception, const group_description& who)
+  mesh_communicator(std::shared_ptr<tcp::reception> reception, const group_description& who)
       : reception_(std::move(reception)),
         mesh_(reception_->enter(who)),
         world_(&mesh_->among(members_of({}, who.world, who.rank))) {}
-  ~tcp_communicator() override {
+  ~mesh_communicator() override {
     mesh_->depart();
     reception_->leave(group());
   }
@@ -97,6 +97,12 @@ public:
     return submit(channel_of(among), std::move(with), deadline);
   }
   bool decide(bool yes, bool all, const subgroup& among) override;
+  work_ptr agree(const collective_call& what) override {
+    seat with{.call = what};
+    with.call.label = "agree";
+    return submit(*world_, std::move(with));
+  }
+  std::string why() const override { return mesh_->why(); }
 
   std::shared_ptr<void> allocate(std::size_t bytes) override {
     return allocate_bucket(bytes, true);
@@ -124,7 +130,7 @@ private:
   work_ptr submit_alone(const seat& with) {
     if (aborted())
       return std::make_shared<ended_work>(work_result{work_status::aborted, mesh_->why(), {}});
-    if (with.in != with.out && with.call.count > 0)
+    if (with.in != with.out && with.out && with.call.count > 0)
       std::memcpy(with.out, with.in, with.call.count * size_of(with.call.type));
     return std::make_shared<ended_work>(work_result{work_status::ok, {}, {}});
   }
@@ -135,7 +141,7 @@ private:
   std::vector<std::pair<subgroup, channel*>> subgroups_;
 };
 
-bool tcp_communicator::decide(bool yes, bool all, const subgroup& among) {
+bool mesh_communicator::decide(bool yes, bool all, const subgroup& among) {
   auto& in = channel_of(among);
   if (in.members.size() == 1) {
     if (aborted()) throw generation_closed(mesh_->why());
@@ -170,6 +176,10 @@ std::string tcp_backend::unusable() const {
 }
 
 std::shared_ptr<communicator> tcp_backend::open(const group_description& who) {
+  return open_tcp(who);
+}
+
+std::shared_ptr<tcp_communicator> tcp_backend::open_tcp(const group_description& who) {
   const auto of = fmt::format("generation {} of job {}", who.generation.value(), who.job.value());
   if (who.world < 1 || who.rank < 0 || who.rank >= who.world)
     throw std::invalid_argument(
@@ -177,7 +187,7 @@ std::shared_ptr<communicator> tcp_backend::open(const group_description& who) {
   if (who.world > tcp::world_max)
     throw std::invalid_argument(
         fmt::format("{}: {} ranks; tcp connects {} at most", of, who.world, tcp::world_max));
-  return std::make_shared<tcp_communicator>(impl_->desk, who);
+  return std::make_shared<mesh_communicator>(impl_->desk, who);
 }
 
 tcp_address tcp_backend::address() { return impl_->desk->listen(); }

@@ -2,6 +2,7 @@
 // all of them.
 #pragma once
 
+#include "backends/collective_call.hpp"
 #include "backends/communicator.hpp"
 
 #include <array>
@@ -76,6 +77,16 @@ struct tcp_options {
   std::shared_ptr<tcp_rendezvous> rendezvous;
 };
 
+/// What a rank's handle can beyond the port.
+class tcp_communicator : public communicator {
+public:
+  /// As the operation itself to everybody who compares or waits, but no data moves: for those who
+  /// move it another way afterwards. Over the world.
+  virtual work_ptr agree(const collective_call& what) = 0;
+  /// The reason of `aborted`.
+  virtual std::string why() const = 0;
+};
+
 /// Ranks that exchange slices directly, in the canonical order: same bits as in process. One thread
 /// per backend, asleep while lanes wait in here themselves. Thread-safe.
 ///
@@ -110,6 +121,7 @@ public:
   std::string_view name() const override { return "tcp"; }
   std::string unusable() const override;
   std::shared_ptr<communicator> open(const group_description& group) override;
+  std::shared_ptr<tcp_communicator> open_tcp(const group_description& group);
 
   /// Where this process listens; starts to, if it does not. Throws user_error if it can not.
   tcp_address address();

@@ -1,0 +1,219 @@
+#include "backends/hier/hier.hpp"
+
+#include "backends/hier/steps.hpp"
+#include "backends/tcp/tcp.hpp"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <bit>
+#include <stdexcept>
+
+namespace troupe {
+
+namespace {
+
+// Partial results of these have the bits that the whole reduction would have at that place.
+bool its_own_accumulator(dtype type) { return type != dtype::f16 && type != dtype::bf16; }
+
+// Where a rank stands: its host's ranks and its block of the canonical tree.
+struct place {
+  std::int32_t host_first = 0;
+  std::int32_t host_ranks = 1;
+  std::int32_t block = 1;  // ranks per block
+  subgroup mates;          // of my block, counted within the host
+  subgroup leaders;        // the first ranks of all blocks
+};
+
+place place_of(const group_description& who, const std::vector<std::int32_t>& hosts) {
+  place result;
+  result.block = block_of(hosts, who.world);
+  for (const auto ranks : hosts) {
+    result.host_ranks = ranks;
+    if (who.rank < result.host_first + ranks) break;
+    result.host_first += ranks;
+  }
+  const auto first = who.rank / result.block * result.block;
+  for (auto r = first; r < std::min(first + result.block, who.world); ++r)
+    result.mates.ranks.push_back(r - result.host_first);
+  for (std::int32_t r = 0; r < who.world; r += result.block) result.leaders.ranks.push_back(r);
+  return result;
+}
+
+class hier_communicator final : public communicator {
+public:
+  hier_communicator(const hier_options& options, const group_description& who, place at)
+      : at_(std::move(at)),
+        local_from_(options.local_from),
+        remote_(options.remote->open_tcp(who)),
+        steps_(std::make_shared<hier::steps>(
+            [remote = std::weak_ptr{remote_}, local = std::weak_ptr{local_of(options, who)}] {
+              const auto all = remote.lock();
+              const auto here = local.lock();
+              if (all && here && all->aborted()) here->abort(all->why());
+            },
+            [remote = std::weak_ptr{remote_}](const work_result& how) {
+              if (const auto all = remote.lock()) all->abort(how.text);
+            })) {}
+  ~hier_communicator() override {
+    if (const auto text = steps_->oldest(); !text.empty())
+      abort(fmt::format("rank {} closed its communicator while {} was in flight", group().rank,
+                        text));
+    steps_->close();
+  }
+
+  const group_description& group() const override { return remote_->group(); }
+  std::string_view name() const override { return "hier"; }
+
+  work_ptr all_reduce(buffer data, reduction operation, const subgroup& among) override {
+    const auto call = all_reduce_call(data, operation);
+    if (aborted()) return remote_->agree(call);
+    if (at_.block > 1 && everybody(among) && operation != reduction::mean &&
+        its_own_accumulator(data.type) && data.count >= local_from_ / size_of(data.type))
+      return steps_->add([this, data, operation, call] { return reduce(data, operation, call); },
+                         describe(call));
+    return straight([=, this] { return remote_->all_reduce(data, operation, among); },
+                    [&] { return describe(call); });
+  }
+  work_ptr broadcast(buffer data, std::int32_t root, const subgroup& among) override {
+    return straight([=, this] { return remote_->broadcast(data, root, among); },
+                    [] { return "broadcast"; });
+  }
+  work_ptr all_gather(buffer in, buffer out, const subgroup& among) override {
+    return straight([=, this] { return remote_->all_gather(in, out, among); },
+                    [] { return "all_gather"; });
+  }
+  work_ptr reduce_scatter(buffer in, buffer out, reduction operation,
+                          const subgroup& among) override {
+    return straight([=, this] { return remote_->reduce_scatter(in, out, operation, among); },
+                    [] { return "reduce_scatter"; });
+  }
+  work_ptr barrier(std::string_view label, std::chrono::nanoseconds deadline,
+                   const subgroup& among) override {
+    return straight(
+        [=, this, label = std::string{label}] { return remote_->barrier(label, deadline, among); },
+        [&] { return fmt::format("barrier \"{}\"", label); });
+  }
+  bool decide(bool yes, bool all, const subgroup& among) override {
+    steps_->await_idle();
+    return remote_->decide(yes, all, among);
+  }
+
+  bool waiting() const noexcept override { return remote_->waiting() || steps_->waiting(); }
+  std::shared_ptr<void> allocate(std::size_t bytes) override {
+    return local_ ? local_->allocate(bytes) : remote_->allocate(bytes);
+  }
+  void abort(std::string_view why) noexcept override {
+    remote_->abort(why);
+    if (local_) local_->abort(why);
+  }
+  // Whoever asks carries it to the ranks of this host.
+  bool aborted() const noexcept override {
+    if (!remote_->aborted()) return false;
+    if (local_ && !local_->aborted()) local_->abort(remote_->why());
+    return true;
+  }
+  bool quiescent() const noexcept override {
+    aborted();
+    return steps_->oldest().empty() && remote_->quiescent() && (!local_ || local_->quiescent());
+  }
+
+private:
+  // Naming the whole world is the same as naming nobody.
+  bool everybody(const subgroup& among) const {
+    return members_of(among, group().world, group().rank).size() ==
+           static_cast<std::size_t>(group().world);
+  }
+
+  // While nothing takes steps, operations go straight on: their order over the network is that of
+  // submission either way.
+  template <class Submit, class Text>
+  work_ptr straight(Submit submit, Text text) {
+    if (steps_->oldest().empty()) return submit();
+    return steps_->add([submit = std::move(submit)] { return hier::end_of(submit()); },
+                       std::string{text()});
+  }
+
+  work_result reduce(buffer data, reduction operation, const collective_call& call) {
+    auto result = hier::end_of(remote_->agree(call));
+    const auto then = [&](const auto& submit) {
+      if (result.status == work_status::ok) result = hier::end_of(submit());
+    };
+    const auto here = [&](const auto& submit) {
+      if (result.status != work_status::ok) return;
+      result = hier::end_of(submit());
+      if (result.status == work_status::timed_out) name_by_world(result, call);
+    };
+    const auto leader = at_.mates.ranks.front();
+    if (at_.mates.ranks.size() > 1)
+      here([&] { return local_->all_reduce(data, operation, at_.mates); });
+    if (group().rank - at_.host_first == leader && at_.leaders.ranks.size() > 1)
+      then([&] { return remote_->all_reduce(data, operation, at_.leaders); });
+    if (at_.mates.ranks.size() > 1 && at_.leaders.ranks.size() > 1)
+      here([&] { return local_->broadcast(data, leader, at_.mates); });
+    return result;
+  }
+
+  // The ranks of a host count from its first.
+  void name_by_world(work_result& result, const collective_call& call) const {
+    for (auto& rank : result.missing) rank += at_.host_first;
+    result.text = missed(call, group().deadline, result.missing);
+  }
+
+  std::shared_ptr<communicator> local_of(const hier_options& options,
+                                         const group_description& who) {
+    if (at_.block == 1) return {};
+    auto here = who;
+    here.rank = who.rank - at_.host_first;
+    here.world = at_.host_ranks;
+    return local_ = options.local->open(here);
+  }
+
+  const place at_;
+  const std::size_t local_from_;
+  std::shared_ptr<communicator> local_;  // null: no block has more than one rank
+  const std::shared_ptr<tcp_communicator> remote_;
+  const std::shared_ptr<hier::steps> steps_;
+};
+
+}  // namespace
+
+std::int32_t block_of(const std::vector<std::int32_t>& hosts, std::int32_t world) {
+  std::vector<std::int32_t> host_of;
+  for (std::size_t host = 0; host < hosts.size(); ++host)
+    for (std::int32_t i = 0; i < hosts[host]; ++i)
+      host_of.push_back(static_cast<std::int32_t>(host));
+  if (static_cast<std::int64_t>(host_of.size()) != world)
+    throw std::invalid_argument(
+        fmt::format("hosts with {} ranks are no world of {}", fmt::join(hosts, ", "), world));
+  const auto fits = [&](std::int32_t block) {
+    for (std::int32_t first = 0; first < world; first += block)
+      if (host_of[static_cast<std::size_t>(first)] !=
+          host_of[static_cast<std::size_t>(std::min(first + block, world) - 1)])
+        return false;
+    return true;
+  };
+  std::int32_t block = 1;
+  while (block < world && fits(2 * block)) block *= 2;
+  return block;
+}
+
+hier_backend::hier_backend(hier_options options) : options_(std::move(options)) {
+  if (!options_.local || !options_.remote || !options_.hosts)
+    throw std::invalid_argument("hier needs a local and a remote communicator and the hosts");
+}
+
+std::string hier_backend::unusable() const {
+  auto why = options_.local->unusable();
+  return why.empty() ? options_.remote->unusable() : why;
+}
+
+std::shared_ptr<communicator> hier_backend::open(const group_description& who) {
+  if (who.world < 1 || who.rank < 0 || who.rank >= who.world)
+    throw std::invalid_argument(
+        fmt::format("there is no rank {} in a world of {}", who.rank, who.world));
+  return std::make_shared<hier_communicator>(options_, who, place_of(who, options_.hosts(who)));
+}
+
+}  // namespace troupe

@@ -1,0 +1,55 @@
+// Collectives of ranks on several hosts: what a host can reduce among its own ranks it reduces
+// there, and only what comes of it crosses the network.
+#pragma once
+
+#include "backends/communicator.hpp"
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <vector>
+
+namespace troupe {
+
+class tcp_backend;
+
+struct hier_options {
+  /// Between the ranks of this host: `inproc` or `shm`.
+  std::shared_ptr<communicator_backend> local;
+  /// Between all ranks.
+  std::shared_ptr<tcp_backend> remote;
+  /// How many ranks each host has, in the order of ranks: {4, 3} are ranks 0 to 3 and 4 to 6. The
+  /// same on all ranks of a generation.
+  std::function<std::vector<std::int32_t>(const group_description&)> hosts;
+  /// An all_reduce of fewer bytes goes over the network only: there, latency is all that counts.
+  std::size_t local_from = std::size_t{64} << 10;
+};
+
+/// Ranks per block of the canonical tree that every host can reduce alone: the largest power of two
+/// such that no block of as many consecutive ranks lies on two hosts. Throws std::invalid_argument
+/// if `hosts` do not add up to `world`.
+std::int32_t block_of(const std::vector<std::int32_t>& hosts, std::int32_t world);
+
+/// Same bits as in process. An all_reduce over the world (sum, product, min, max) of types that are
+/// their own accumulation type goes in three steps: a block of ranks reduces on its host, the first
+/// ranks of the blocks among each other, the blocks get what came of it. Everything else goes
+/// straight over `remote`: a mean has to see all leaves where its sum overflows, and half types
+/// round only once.
+///
+/// Operations are checked, compared and waited for over `remote`, whose contract holds for errors,
+/// deadlines and ends. A thread per handle, made by the first operation that needs it, does the
+/// steps, so that they go on while no rank waits. Thread-safe.
+class hier_backend final : public communicator_backend {
+public:
+  explicit hier_backend(hier_options options);
+
+  std::string_view name() const override { return "hier"; }
+  std::string unusable() const override;
+  std::shared_ptr<communicator> open(const group_description& group) override;
+
+private:
+  const hier_options options_;
+};
+
+}  // namespace troupe

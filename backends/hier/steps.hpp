@@ -1,0 +1,57 @@
+// Operations of a rank that take several steps, one after the other on a thread of their own.
+#pragma once
+
+#include "backends/communicator.hpp"
+
+#include <atomic>
+#include <condition_variable>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+
+namespace troupe::hier {
+
+/// Runs what it is given in order. Thread-safe but for `close`.
+class steps : public std::enable_shared_from_this<steps> {
+public:
+  using body = std::function<work_result()>;
+  /// `look` is called every millisecond by whoever waits. `failed` is told of an operation that did
+  /// not end well before anybody sees that it has ended.
+  steps(std::function<void()> look, std::function<void(const work_result&)> failed)
+      : look_(std::move(look)), failed_(std::move(failed)) {}
+
+  /// Throws internal_error when 4096 operations wait. `text` says what the operation is.
+  work_ptr add(body what, std::string text);
+  /// What the oldest operation is that has not ended; empty if there is none.
+  std::string oldest() const;
+  void await_idle() const;
+  bool waiting() const { return waiting_.load(std::memory_order_relaxed); }
+  /// Ends the thread once it has nothing under way: see to that first. Nothing may be added any
+  /// more; works stay good.
+  void close();
+
+private:
+  struct task;
+  class waited;
+  void run();
+  void await(const std::function<bool()>& over) const;
+
+  const std::function<void()> look_;
+  const std::function<void(const work_result&)> failed_;
+  mutable std::mutex mutex_;
+  mutable std::condition_variable changed_;
+  std::deque<std::shared_ptr<task>> tasks_;  // the first is under way
+  bool stop_ = false;
+  mutable std::atomic<bool> waiting_{false};
+  std::thread thread_;
+};
+
+/// Waits; how it ended.
+work_result end_of(const work_ptr& what);
+/// Throws what `wait` of the port throws for an end that is not ok.
+void check(const work_result& result);
+
+}  // namespace troupe::hier
