@@ -123,9 +123,11 @@ adapter in_line() {
     waiting->emplace(*time + delay, std::move(what));
   };
   const auto cost = [](std::int32_t, const hook&) { return std::chrono::nanoseconds{10}; };
-  return {std::make_shared<inline_lanes>(
-              later, [=] { return *time; }, cost),
-          [=] {
+  inline_lane_options how;
+  how.later = later;
+  how.now = [=] { return *time; };
+  how.cost = cost;
+  return {std::make_shared<inline_lanes>(std::move(how)), [=] {
             if (waiting->empty()) return false;
             auto first = waiting->extract(waiting->begin());
             *time = first.key();

@@ -84,7 +84,7 @@ def story_no_checkpoint_is_5_no_device_is_6(folder):
     refused(5, [run], "checkpoint", "inspect", run)
     refused(6, ["cuda", "cpu"], "fit", *SMALL, "--run-dir", run, "--accelerator", "cuda")
     ended = check_code(fit(run, "--communicator", "nccl"), 6)
-    check_in("inproc", ended.err)
+    check_in("--communicator auto", ended.err)
 
 
 def story_weights_that_do_not_fit_are_refused(folder):

@@ -113,12 +113,12 @@ TEST_CASE("what a lane throws for the user has its own exit code", "[run]") {
   CHECK_THAT(said.err, Catch::Contains("install it"));
 }
 
-TEST_CASE("a communicator that this program has not is exit 6", "[run]") {
+TEST_CASE("a communicator that can not be used is exit 6, with one that can be", "[run]") {
   const temporary_folder place;
   const auto said = troupe_says(
       small + words{"--run-dir", (place.path() / "run").string(), "--communicator", "nccl"});
   CHECK(said.code == 6);
-  CHECK_THAT(said.err, Catch::Contains("inproc"));
+  CHECK_THAT(said.err, Catch::Contains("--communicator auto"));
 }
 
 TEST_CASE("SIGTERM in a step stops at its end, exit 143, and says how to go on", "[run]") {
