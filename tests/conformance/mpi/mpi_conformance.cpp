@@ -309,9 +309,11 @@ TEST_CASE("a deadline names the ranks that are missing") {
     return;
   }
   const auto work = c->all_reduce(floats(values), reduction::sum);
-  // Another rank's clock may run out first: then this one hears of it.
+  // Another rank's clock may run out first: then this one hears of it, or that the late one, which
+  // heard of it, has gone.
   CHECK_THAT(thrown_by<collective_timeout>([&] { work->wait(); }),
-             Catch::Contains("waited 0.1 s for rank " + std::to_string(late)));
+             Catch::Contains("waited 0.1 s for rank " + std::to_string(late)) ||
+                 Catch::Contains("rank " + std::to_string(late) + " has left"));
   CHECK(values == std::vector<float>(10, 1));
 }
 
@@ -335,16 +337,18 @@ TEST_CASE("a deadline holds when nobody else has opened the generation") {
 TEST_CASE("abort wakes whoever waits, here and elsewhere, with the first reason") {
   if (world < 2) return;
   const auto c = next_generation();
-  c->barrier("all here")->wait();
-  if (rank == 0) {
-    c->abort("rank 0 had enough");
-    c->abort("another reason");
-    CHECK(c->aborted());
-  }
+  // The word of an abort may overtake the end of a barrier that all have reached.
   const auto text = thrown_by<generation_closed>([&] {
+    c->barrier("all here")->wait();
+    if (rank == 0) {
+      c->abort("rank 0 had enough");
+      c->abort("another reason");
+    }
     for (;;) c->barrier("never")->wait();
   });
-  CHECK(text == "rank 0 had enough");
+  CHECK(c->aborted());
+  // One that heard of it and has gone may be missed first.
+  CHECK_THAT(text, Catch::Equals("rank 0 had enough") || Catch::Contains(" has left"));
 }
 
 TEST_CASE("abort in the middle of large operations ends in quiescence everywhere") {
@@ -369,9 +373,15 @@ TEST_CASE("abort in the middle of large operations ends in quiescence everywhere
 TEST_CASE("a rank that leaves is missed") {
   if (world < 2) return;
   auto c = next_generation();
-  c->barrier("all here")->wait();
-  if (rank == world - 1) return;
-  CHECK_THAT(thrown_by<generation_closed>([&] { c->barrier("after")->wait(); }),
+  if (rank == world - 1) {
+    c->barrier("all here")->wait();
+    return;
+  }
+  // As above: another rank may notice first.
+  CHECK_THAT(thrown_by<generation_closed>([&] {
+               c->barrier("all here")->wait();
+               c->barrier("after")->wait();
+             }),
              Catch::Contains("rank " + std::to_string(world - 1) + " has left"));
 }
 
