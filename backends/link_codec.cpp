@@ -72,6 +72,7 @@ private:
     put(x.has_value());
     if (x) put(*x);
   }
+  void put(const hook& x) { put(static_cast<const any_hook&>(x)); }
   template <class... T>
   void put(const std::variant<T...>& x) {
     put(static_cast<std::uint8_t>(x.index()));
@@ -193,6 +194,7 @@ private:
   void get(std::optional<T>& x) {
     if (number(1) != 0) get(x.emplace());
   }
+  void get(hook& x) { get(static_cast<any_hook&>(x)); }
   template <class... T>
   void get(std::variant<T...>& x) {
     choose<0>(x, number(sizeof...(T) - 1));

@@ -18,6 +18,17 @@ std::string_view to_string(stage s) {
   return "unknown";
 }
 
+hook::hook() = default;
+hook::hook(const hook&) = default;
+hook::hook(hook&&) noexcept = default;
+hook& hook::operator=(const hook&) = default;
+hook& hook::operator=(hook&&) noexcept = default;
+hook::~hook() = default;
+
+bool operator==(const hook& a, const hook& b) {
+  return static_cast<const any_hook&>(a) == static_cast<const any_hook&>(b);
+}
+
 std::string_view name(const hook& h) {
   return std::visit([](const auto& x) { return std::decay_t<decltype(x)>::name; }, h);
 }
@@ -70,7 +81,7 @@ struct extras {
 
 template <std::size_t... I>
 std::vector<std::string_view> names_of(std::index_sequence<I...>) {
-  return {std::variant_alternative_t<I, hook>::name...};
+  return {std::variant_alternative_t<I, any_hook>::name...};
 }
 
 }  // namespace
@@ -89,7 +100,7 @@ std::ostream& operator<<(std::ostream& out, const hook& h) {
 }
 
 const std::vector<std::string_view>& hook_names() {
-  static const auto names = names_of(std::make_index_sequence<std::variant_size_v<hook>>{});
+  static const auto names = names_of(std::make_index_sequence<std::variant_size_v<any_hook>>{});
   return names;
 }
 

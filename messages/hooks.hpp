@@ -19,6 +19,8 @@
 #include <string>
 #include <string_view>
 #include <tuple>
+#include <type_traits>
+#include <utility>
 #include <variant>
 #include <vector>
 
@@ -271,7 +273,7 @@ struct remove_checkpoint {
 // clang-format on
 
 /// The closed set of hooks. A new one is appended here and nowhere else in the interfaces.
-using hook = std::variant<
+using any_hook = std::variant<
     hooks::connect, hooks::setup_environment, hooks::prepare_data, hooks::setup,
     hooks::configure_model, hooks::model_sharded_context, hooks::load_checkpoint,
     hooks::on_load_checkpoint, hooks::model_to_device, hooks::setup_optimizers,
@@ -297,6 +299,28 @@ using hook = std::variant<
     hooks::broadcast, hooks::all_gather, hooks::reduce_boolean_decision, hooks::barrier,
     hooks::optimizer_state, hooks::on_save_checkpoint, hooks::save_checkpoint,
     hooks::remove_checkpoint>;
+
+template <class T, class Variant>
+inline constexpr bool is_alternative = false;
+template <class T, class... Alternatives>
+inline constexpr bool is_alternative<T, std::variant<Alternatives...>> =
+    (std::is_same_v<T, Alternatives> || ...);
+
+/// One hook: the variant of all of them, visited as such (`std::visit`, `std::get_if`). Copies,
+/// moves and comparisons are compiled once, in hooks.cpp: over eighty alternatives they are what a
+/// source would spend most of its compile time on.
+struct hook : any_hook {
+  hook();
+  template <class H>
+    requires is_alternative<H, any_hook>
+  hook(H h) : any_hook(std::in_place_type<H>, std::move(h)) {}
+  hook(const hook&);
+  hook(hook&&) noexcept;
+  hook& operator=(const hook&);
+  hook& operator=(hook&&) noexcept;
+  ~hook();
+};
+bool operator==(const hook& a, const hook& b);
 
 /// The hook's name as users write it.
 std::string_view name(const hook& h);

@@ -38,6 +38,15 @@ if(_torch_jobs LESS 1)
 endif()
 set_property(GLOBAL APPEND PROPERTY JOB_POOLS troupe_torch=${_torch_jobs})
 
+# troupe_compile_together(TARGET GROUP SOURCES...): one translation unit of them, because reading LibTorch's headers takes
+# most of the time of each. TROUPE_COMPILE_TOGETHER=OFF compiles each alone.
+function(troupe_compile_together target group)
+  set_target_properties(${target} PROPERTIES UNITY_BUILD ${TROUPE_COMPILE_TOGETHER} UNITY_BUILD_MODE GROUP)
+  # A source that is included is a header to this warning.
+  target_compile_options(${target} PRIVATE $<$<BOOL:${TROUPE_COMPILE_TOGETHER}>:-Wno-subobject-linkage>)
+  set_source_files_properties(${ARGN} PROPERTIES UNITY_GROUP ${group})
+endfunction()
+
 # Users include <troupe/actors/session.hpp>; our own sources include from the repository's root.
 set(TROUPE_INCLUDE_LINKS ${PROJECT_BINARY_DIR}/include/troupe)
 file(MAKE_DIRECTORY ${TROUPE_INCLUDE_LINKS})
@@ -81,6 +90,8 @@ function(troupe_test name)
     list(APPEND arg_LABELS torch)
     set_property(TARGET ${name} PROPERTY JOB_POOL_COMPILE troupe_torch)
   endif()
+  # Compiled once and run for a second: a quarter less to compile (gradients_test.cpp 30 -> 22 s of CPU).
+  target_compile_options(${name} PRIVATE $<$<CONFIG:RelWithDebInfo>:-O1>)
   set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/tests)
   foreach(label IN LISTS arg_LABELS)
     if(NOT TARGET tests_${label})

@@ -21,7 +21,7 @@ TEST_CASE("a hook prints its name, its place and what it carries", "[messages]")
 TEST_CASE("hook names are distinct", "[messages]") {
   const auto& names = hook_names();
   CHECK(std::set(names.begin(), names.end()).size() == names.size());
-  CHECK(names.size() == std::variant_size_v<hook>);
+  CHECK(names.size() == std::variant_size_v<any_hook>);
 }
 
 TEST_CASE("limits count batches or take a share", "[messages]") {
