@@ -2,6 +2,7 @@
 
 #include "backends/checkpoint_io.hpp"
 #include "messages/failure.hpp"
+#include "messages/marks.hpp"
 #include "messages/planted.hpp"
 
 #include <fmt/format.h>
@@ -35,15 +36,17 @@ void checkpoint_machine::handle(const begin&, actions& out) {
 }
 
 void checkpoint_machine::handle(const offered& e, actions& out) {
-  if (e.generation < generation_) return out.push_back(drop{e.ticket});
+  if (sometimes(e.generation < generation_, mark::snapshot_of_old_generation))
+    return out.push_back(drop{e.ticket});
   generation_ = e.generation;
   if (!waiting_.empty() && (!waiting_.back().must || planted(bug::must_replaced))) {
+    sometimes(true, mark::snapshot_replaced);
     out.push_back(drop{waiting_.back().ticket});
     waiting_.pop_back();
   }
   waiting_.push_back(e);
   // All but the last are `must`, and so is the last when there is one too many.
-  if (waiting_.size() > must_limit && waiting_.back().must) {
+  if (sometimes(waiting_.size() > must_limit && waiting_.back().must, mark::snapshots_given_up)) {
     out.push_back(failed{waiting_.front().step,
                          fmt::format("the checkpoint of step {} was given up: {} newer ones wait "
                                      "for the disk",
@@ -84,7 +87,7 @@ void checkpoint_machine::handle(const answered& e, actions& out) {
 
 void checkpoint_machine::handle(const flush&, actions& out) {
   flush_ = true;
-  if (phase_ == phase::idle) next_offer(out);
+  if (!sometimes(phase_ != phase::idle, mark::flush_waits)) next_offer(out);
 }
 
 // What a folder that is missing or cannot be read has to say is said by the first write into it.
@@ -121,6 +124,7 @@ void checkpoint_machine::script_done(actions& out) {
             storage_ops::read{one.path + "/" + given_.commit_file, commit_file_limit});
       return go(phase::reading, std::move(script), out);
     case phase::reading:
+      sometimes(!leftovers_.empty(), mark::leftovers_swept);
       for (const auto& path : std::exchange(leftovers_, {}))
         script.emplace_back(storage_ops::remove{path});
       return go(phase::sweeping, std::move(script), out);
@@ -147,10 +151,15 @@ void checkpoint_machine::went_wrong(const std::string& text, actions& out) {
   switch (phase_) {
     case phase::sweeping: out.push_back(failed{undefined, text}); break;
     case phase::writing:
+      sometimes(true, mark::write_undone);
       why_ = text;
       return go(phase::undoing, {storage_ops::remove{hidden_path_of(current_.step)}}, out);
-    case phase::publishing: why_ = text; return finish(out);
+    case phase::publishing:
+      sometimes(true, mark::publish_failed);
+      why_ = text;
+      return finish(out);
     case phase::retiring:
+      sometimes(true, mark::retire_failed);
       out.push_back(failed{retiring_[at_ / 2], text});
       if (at_ % 2 == 0) ++at_;  // it is still where it was: tried again at the next commit
       break;
@@ -166,6 +175,7 @@ void checkpoint_machine::next_offer(actions& out) {
     if (std::exchange(flush_, false)) out.push_back(flushed{});
     return;
   }
+  always(phase_ == phase::idle && current_.ticket == 0, mark::one_checkpoint_at_a_time);
   current_ = waiting_.front();
   waiting_.erase(waiting_.begin());
   phase_ = phase::opening;
@@ -189,11 +199,11 @@ void checkpoint_machine::gone(std::int64_t step) {
 
 void checkpoint_machine::retire(actions& out) {
   retiring_ = abandoned_;
+  sometimes(!abandoned_.empty(), mark::branch_abandoned);
   for (const auto step : to_remove(kept_, given_.policy)) retiring_.push_back(step);
   std::vector<operation> script;
   for (const auto step : retiring_) {
-    if (step == current_.step)
-      throw internal_error("checkpoint machine: would remove what it has just written");
+    always(step != current_.step, mark::newest_is_kept);
     script.emplace_back(storage_ops::rename{path_of(step), hidden_path_of(step)});
     script.emplace_back(storage_ops::remove{hidden_path_of(step)});
   }

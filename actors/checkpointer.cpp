@@ -2,6 +2,7 @@
 
 #include "actors/checkpoint_machine.hpp"
 #include "messages/failure.hpp"
+#include "messages/marks.hpp"
 
 #include <filesystem>
 #include <map>
@@ -101,6 +102,7 @@ void checkpointer_state::carry_out(const checkpointing::open& a) {
   checkpointing::opened e;
   open_ticket = a.ticket;
   try {
+    if (rare(mark::checkpoint_refused)) throw user_error(errc::checkpoint, "it was refused");
     open = io->encode(*held.at(a.ticket));
     for (const auto& file : open) e.files.push_back(file.name);
   } catch (const std::exception& error) {

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "messages/marks.hpp"
 #include "messages/planted.hpp"
 #include "messages/stable_hash.hpp"
 
@@ -9,7 +10,7 @@ namespace troupe {
 
 std::uint64_t link_machine::submit() {
   if (over_) return 0;
-  if (submitted_ - acknowledged_ >= limits_.window) {
+  if (sometimes(submitted_ - acknowledged_ >= limits_.window, mark::link_full)) {
     over_ = true;
     return 0;
   }
@@ -24,14 +25,16 @@ link_machine::receipt link_machine::arrived(const link_frame& what, std::chrono:
   if (what.heard > submitted_) return answer;  // of another link: nothing to learn from
   acknowledged_ = std::max(acknowledged_, what.heard);
   answer.release_to = acknowledged_;
+  always(acknowledged_ <= submitted_, mark::heard_is_sent);
   answer.send_again = !planted(bug::never_sent_again) && what.again &&
                       what.heard == acknowledged_ && acknowledged_ < submitted_;
   if (planted(bug::gap_skipped) && what.number > heard_) heard_ = what.number - 1;
   if (what.number == heard_ + 1) {
     ++heard_;
     answer.deliver = true;
-  } else if (what.number > heard_) {
-    answer.ask_again = true;
+  } else {
+    answer.ask_again = sometimes(what.number > heard_, mark::link_gap);
+    sometimes(what.number != 0 && what.number <= heard_, mark::link_repeat);
   }
   return answer;
 }
@@ -40,12 +43,13 @@ link_machine::beat_result link_machine::beat(std::chrono::nanoseconds now) {
   beat_result result;
   if (over_) return result;
   if (now - last_heard_ >= limits_.limit && !planted(bug::silence_endures)) {
-    over_ = result.lost = true;
+    over_ = result.lost = sometimes(true, mark::link_silent);
     return result;
   }
   // What was there at the last beat already and is not acknowledged has had its time.
   result.send_again = !planted(bug::never_sent_again) && acknowledged_ < submitted_at_beat_ &&
                       acknowledged_ == acknowledged_at_beat_;
+  sometimes(result.send_again, mark::link_sends_again);
   result.speak = submitted_ == submitted_at_beat_;
   acknowledged_at_beat_ = acknowledged_;
   submitted_at_beat_ = submitted_;

@@ -3,12 +3,14 @@
 #include <algorithm>
 #include <iterator>
 
+#include "messages/marks.hpp"
+
 namespace troupe {
 
 bool observation_queue::push(observation_ptr what) {
   const std::lock_guard lock(guard_);
   const bool was_empty = waiting_.empty();
-  if (waiting_.size() >= limit_) make_room();
+  if (waiting_.size() >= limit_ || rare(mark::observations_full)) make_room();
   waiting_.push_back(std::move(what));
   return was_empty;
 }

@@ -1,5 +1,6 @@
 #include "actors/rank.hpp"
 
+#include "messages/marks.hpp"
 #include "messages/planted.hpp"
 
 namespace troupe {
@@ -59,6 +60,12 @@ struct rank_state {
   template <class Message>
   void tell(Message message) {
     self->send(setup.supervisor, std::move(message));
+  }
+  // What the supervisor may hear twice, as it may when a rank is asked again.
+  template <class Message>
+  void say(const Message& message) {
+    tell(message);
+    if (rare(mark::said_twice)) tell(message);
   }
 };
 
@@ -124,24 +131,24 @@ void rank_state::carry_out(const ranks::close_lane&) {
 
 void rank_state::carry_out(const ranks::report& a) {
   if (const auto* done = std::get_if<ranks::finished>(&a)) {
-    tell(rank_finished{done->at, done->loop, done->why,
-                       setup.plan.rank == 0 ? last_snapshot : nullptr, figures});
+    say(rank_finished{done->at, done->loop, done->why,
+                      setup.plan.rank == 0 ? last_snapshot : nullptr, figures});
   } else if (const auto* bad = std::get_if<ranks::failed>(&a)) {
     auto full = std::make_shared<caught>();
     full->record = bad->what;
     if (last_caught && last_caught->record.what == bad->what.what)
       full->original = last_caught->original;
-    tell(rank_failed{bad->at, std::move(full)});
+    say(rank_failed{bad->at, std::move(full)});
   } else if (const auto* torn = std::get_if<ranks::torn>(&a)) {
     tell(torn_down{torn->at, std::move(result), torn->late});
   } else if (const auto* x = std::get_if<prepared>(&a)) {
-    tell(*x);
+    say(*x);
   } else if (const auto* x = std::get_if<step_done>(&a)) {
-    tell(*x);
+    say(*x);
   } else if (const auto* x = std::get_if<stop_vote>(&a)) {
-    tell(*x);
+    say(*x);
   } else if (const auto* x = std::get_if<closed_generation>(&a)) {
-    tell(*x);
+    say(*x);
   } else if (const auto* x = std::get_if<rank_busy>(&a)) {
     tell(*x);
   }
@@ -201,7 +208,8 @@ void rank_state::look() {
 
 void keep_looking(rank_pointer self) {
   self->state.look();
-  seam::tell_self_after(self, self->state.setup.plan.limits.tick, tick{});
+  const auto after = self->state.setup.plan.limits.tick;
+  seam::tell_self_after(self, rare(mark::early_look) ? after / 8 : after, tick{});
 }
 
 rank_actor::behavior_type behaviour(rank_pointer self) {
@@ -235,7 +243,8 @@ rank_actor spawn_rank(caf::actor_system& system, actor_trouble trouble, rank_set
         self->state.setup = std::move(*shared);
         self->monitor(self->state.setup.supervisor);
         seam::on_down(*self, [self](const caf::actor_addr&, std::string) {
-          if (!planted(bug::orphan_lives)) self->quit(caf::exit_reason::user_shutdown);
+          if (sometimes(!planted(bug::orphan_lives), mark::rank_orphaned))
+            self->quit(caf::exit_reason::user_shutdown);
         });
         self->state.start();
         seam::tell_self_after(self, self->state.setup.plan.limits.tick, tick{});

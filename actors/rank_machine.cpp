@@ -2,7 +2,9 @@
 
 #include <fmt/format.h>
 
+#include "messages/marks.hpp"
 #include "messages/planted.hpp"
+
 namespace troupe {
 
 using ranks::phase;
@@ -26,7 +28,7 @@ std::vector<ranks::action> rank_machine::on(const ranks::event& what) {
 }
 
 bool rank_machine::current(const fence& at) const {
-  return check(at, mine_) == fence_verdict::current;
+  return !sometimes(check(at, mine_) != fence_verdict::current, mark::rank_fence_refused);
 }
 
 // --- forming and fitting
@@ -50,7 +52,8 @@ void rank_machine::handle(const ranks::opened& e, actions& out) {
 
 void rank_machine::handle(const activate_generation& e, actions& out) {
   if (!current(e.at)) return;
-  if (phase_ == phase::finished || phase_ == phase::failed) return repeat_report(out);
+  if (sometimes(phase_ == phase::finished || phase_ == phase::failed, mark::rank_repeats_report))
+    return repeat_report(out);
   if (phase_ != phase::prepared) return;
   phase_ = phase::active;
   feed(fit_events::begin{}, out);
@@ -114,7 +117,8 @@ void rank_machine::submit(std::vector<hook> hooks, actions& out) {
 
 void rank_machine::handle(const ranks::answered& e, actions& out) {
   if (!current(e.at)) return;
-  if (in_flight_ != e.at.sequence && !planted(bug::any_answer_counts)) return;
+  const bool old = sometimes(in_flight_ != e.at.sequence, mark::rank_old_answer);
+  if (old && !planted(bug::any_answer_counts)) return;
   in_flight_.reset();
   const bool threw = e.outcome.word == run_word::failed;
   switch (phase_) {
@@ -128,18 +132,20 @@ void rank_machine::handle(const ranks::answered& e, actions& out) {
       // The run that was in flight when the generation closed, or on_exception itself.
       // What on_exception throws follows from the first cause; a run of its own may have failed by
       // itself.
-      if (threw && !e.what.follows) {
+      if (sometimes(threw && !e.what.follows, mark::rank_fails_in_closing)) {
         auto what = e.what;
         what.follows = first_.type.empty();
         fail(std::move(what), out);
       }
       return go_on_closing(out);
     case phase::tearing:
-      if (threw) fail(e.what, out);
+      if (sometimes(threw, mark::rank_fails_in_teardown)) fail(e.what, out);
       phase_ = phase::ending;
       out.push_back(ranks::close_lane{});
       return;
     case phase::failed:  // overdue, and done after all: wait for the generation to close
+      sometimes(!threw, mark::rank_done_after_all);
+      return;
     default: return;
   }
 }
@@ -177,13 +183,14 @@ void rank_machine::handle(const close_generation& e, actions& out) {
     case phase::finished:
     case phase::failed: break;
   }
+  sometimes(phase_ == phase::finished, mark::rank_closed_when_finished);
   phase_ = phase::closing;
   orderly_ = false;
   first_ = e.first;
   if (!planted(bug::closing_keeps_waiting))
     out.push_back(ranks::abort_communicator{render(e.first)});
   out.push_back(ranks::attend{true});
-  if (!lane_free()) return;
+  if (sometimes(!lane_free(), mark::rank_closed_in_hook)) return;
   go_on_closing(out);
 }
 
@@ -213,7 +220,7 @@ void rank_machine::handle(const tear_down& e, actions& out) {
   if (e.at.job != mine_.job || e.at.incarnation != mine_.incarnation) return;
   if (phase_ == phase::tearing || phase_ == phase::ending) return;
   orderly_ = orderly_ && e.orderly;
-  if (!lane_free()) {
+  if (sometimes(!lane_free(), mark::rank_torn_in_hook)) {
     tear_down_asked_ = !planted(bug::teardown_forgotten);
     return;
   }
@@ -247,7 +254,7 @@ void rank_machine::handle(const ranks::looked& e, actions& out) {
     if ((e.waits && !planted(bug::waiting_is_stuck)) || overdue_ ||
         e.since < plan_.limits.hook_limit)
       return;
-    overdue_ = true;
+    overdue_ = sometimes(true, mark::rank_overdue);
     failure what;
     what.type = "deadline";
     what.what = fmt::format("{} has been running for {:.1f} s, longer than the limit of {:.1f} s",

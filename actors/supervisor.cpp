@@ -7,6 +7,7 @@
 
 #include "actors/observer.hpp"
 #include "actors/supervisor_machine.hpp"
+#include "messages/marks.hpp"
 #include "messages/planted.hpp"
 
 namespace troupe {
@@ -134,7 +135,9 @@ void supervisor_state::carry_out(const supervision::start_rank& a) {
 void supervisor_state::carry_out(const supervision::tell& a) {
   const auto& to = ranks.at(static_cast<std::size_t>(a.rank));
   if (!to) return;
-  std::visit([&](const auto& message) { self->send(to, message); }, a.what);
+  // Ranks may hear each order twice, as they may when they are asked again.
+  for (int i = rare(mark::told_twice) ? 2 : 1; i > 0; --i)
+    std::visit([&](const auto& message) { self->send(to, message); }, a.what);
 }
 
 void supervisor_state::carry_out(const supervision::abandon& a) {
@@ -143,7 +146,8 @@ void supervisor_state::carry_out(const supervision::abandon& a) {
 }
 
 void supervisor_state::carry_out(const supervision::arm& a) {
-  seam::tell_self_after(self, a.delay, deadline_passed{a.id});
+  const auto delay = rare(mark::early_deadline) ? a.delay / 256 : a.delay;
+  seam::tell_self_after(self, delay, deadline_passed{a.id});
 }
 
 void supervisor_state::carry_out(const supervision::flush_checkpointer&) {

@@ -6,6 +6,7 @@
 #include <tuple>
 #include <utility>
 
+#include "messages/marks.hpp"
 #include "messages/planted.hpp"
 
 namespace troupe {
@@ -117,7 +118,7 @@ bool supervisor_machine::ask_again(actions& out) {
     if (proposed_ && !m.vote) tell(propose_stop{fence_for(m), stop_});
     if (named_) tell(stop_order(m));
   }
-  return any;
+  return sometimes(any, mark::asked_again);
 }
 
 void supervisor_machine::hear(member& m, actions& out) {
@@ -136,8 +137,10 @@ void supervisor_machine::handle(const step_done& e, actions& out) {
   if (planted(bug::commit_by_one)) behind_ = 1;
   // All members are looked at once per commit, not once per message.
   if (!was_behind || m->held <= committed_ || --behind_ > 0) return;
+  const auto before = committed_;
   committed_ =
       planted(bug::commit_by_one) ? m->held : std::ranges::min(members_, {}, &member::held).held;
+  always(committed_ >= before, mark::commit_grows);
   behind_ = static_cast<std::size_t>(std::ranges::count(members_, committed_, &member::held));
   out.push_back(supervision::commit{committed_});
 }
@@ -145,6 +148,7 @@ void supervisor_machine::handle(const step_done& e, actions& out) {
 void supervisor_machine::handle(const request_stop& e, actions& out) {
   if (stop_ != stop_reason::none || e.why == stop_reason::none) return;
   stop_ = e.why;
+  sometimes(phase_ < phase::active, mark::stop_before_active);
   announce("stop_requested", out, -1, {{"why", std::string{to_string(e.why)}}});
   if (phase_ == phase::active) propose(out);
 }
@@ -171,6 +175,8 @@ void supervisor_machine::name_stop_if_all_voted(actions& out) {
   const auto voted = [](const member& m) { return m.vote.has_value(); };
   if (!std::ranges::all_of(members_, voted) && !planted(bug::stop_by_first_vote)) return;
   named_ = true;
+  const auto furthest = std::ranges::max(members_, {}, &member::held);
+  always(stop_order(furthest).at.step.value() >= furthest.held, mark::stop_not_passed);
   announce("stop_agreed", out, -1,
            {{"steps", std::to_string(stop_order(members_[0]).at.step.value())}});
   for (const auto& m : members_) out.push_back(supervision::tell{rank_of(m), stop_order(m)});
@@ -238,18 +244,21 @@ void supervisor_machine::handle(const supervision::trouble& e, actions& out) {
 // active generations close; in later phases the failure is recorded and the way down goes on.
 void supervisor_machine::fail(failure what, actions& out) {
   const auto same = [&](const failure& f) { return f == what; };
-  if ((first_ && same(*first_)) || std::ranges::any_of(others_, same)) return;  // said twice
+  const bool known = (first_ && same(*first_)) || std::ranges::any_of(others_, same);
+  if (sometimes(known, mark::failure_said_twice)) return;
   announce("rank_failed", out, what.rank, {{"what", render(what)}});
-  if (over(phase_)) {
+  if (sometimes(over(phase_), mark::failure_after_ranks)) {
     late_.push_back(std::move(what));
     return;
   }
   if (!first_) {
     first_ = std::move(what);
   } else {
-    if (earlier(what, *first_) || planted(bug::last_cause_wins)) std::swap(what, *first_);
+    if (sometimes(earlier(what, *first_), mark::earlier_cause) || planted(bug::last_cause_wins))
+      std::swap(what, *first_);
     others_.push_back(std::move(what));
   }
+  sometimes(phase_ == phase::active && proposed_, mark::vote_then_failure);
   if (phase_ == phase::forming || phase_ == phase::active) {
     phase_ = phase::closing;
     orderly_ = false;
@@ -257,7 +266,8 @@ void supervisor_machine::fail(failure what, actions& out) {
     arm_deadline(first_->follows ? limits_.settle : limits_.close, out);
   }
   if (phase_ == phase::closing && !close_sent_ && !first_->follows) send_close(out);
-  if (phase_ == phase::tearing && orderly_) release_teardown(out);
+  if (sometimes(phase_ == phase::tearing && orderly_, mark::teardown_released))
+    release_teardown(out);
 }
 
 // A rank failed in an orderly teardown: whoever waits for it at the barrier is released.
@@ -304,6 +314,8 @@ void supervisor_machine::handle(const supervision::rank_down& e, actions& out) {
   if (m.gone) return;
   m.gone = true;
   const bool expected = m.torn || m.abandoned;
+  sometimes(phase_ == phase::forming, mark::down_in_forming);
+  sometimes(phase_ == phase::tearing && !expected, mark::down_before_torn);
   m.closed = m.torn = true;
   if (expected || planted(bug::vanished_rank_ignored)) {
     if (e.what) late_.push_back(*e.what);
@@ -399,9 +411,10 @@ void supervisor_machine::finish(actions& out) {
 // --- deadlines -----------------------------------------------------------------------------------
 
 void supervisor_machine::handle(const deadline_passed& e, actions& out) {
-  if (e.id != deadline_ && !planted(bug::stale_deadline)) return;
+  if (sometimes(e.id != deadline_, mark::old_deadline) && !planted(bug::stale_deadline)) return;
   switch (phase_) {
     case phase::forming: {
+      sometimes(true, mark::forming_deadline);
       std::string missing;
       for (const auto& m : members_)
         if (!m.prepared) missing += fmt::format("{}{}", missing.empty() ? "" : ", ", rank_of(m));
@@ -415,22 +428,23 @@ void supervisor_machine::handle(const deadline_passed& e, actions& out) {
       break;
     }
     case phase::closing:
-      if (!close_sent_) return send_close(out);  // only followers were heard: name the earliest
+      if (sometimes(!close_sent_, mark::only_followers)) return send_close(out);  // the earliest
       for (auto& m : members_)
-        if (!m.closed) survive(m, "on_exception");
+        if (sometimes(!m.closed, mark::closing_survivor)) survive(m, "on_exception");
       start_teardown(out);
       break;
     case phase::tearing:
       for (auto& m : members_) {
         if (m.gone || m.abandoned) continue;
         survive(m, "teardown");
-        m.abandoned = true;
+        m.abandoned = sometimes(true, mark::teardown_escalates);
         announce("survivor", out, rank_of(m), {{"what", survivors_.back()}});
         out.push_back(supervision::abandon{rank_of(m)});
       }
       flush_if_all_gone(out);
       break;
     case phase::flushing_checkpointer:
+      sometimes(true, mark::flush_in_vain);
       survivors_.push_back("checkpointer: still writing");
       handle(supervision::checkpointer_done{}, out);
       break;
@@ -440,18 +454,11 @@ void supervisor_machine::handle(const deadline_passed& e, actions& out) {
       break;
     case phase::active:
       asked_ = ask_again(out) ? asked_ + 1 : 0;
-      if (asked_ < asks_max) arm_deadline(limits_.close, out);
+      if (!sometimes(asked_ >= asks_max, mark::asked_in_vain)) arm_deadline(limits_.close, out);
       break;
     case phase::idle:
     case phase::done: break;
   }
-}
-
-void supervisor_machine::survive(const member& m, std::string_view during) {
-  const auto prefix = fmt::format("rank {}:", rank_of(m));
-  std::erase_if(survivors_, [&](const std::string& s) { return s.starts_with(prefix); });
-  survivors_.push_back(fmt::format(
-      "{} {}", prefix, m.busy.empty() ? fmt::format("no answer to {}", during) : m.busy));
 }
 
 // --- small things --------------------------------------------------------------------------------
@@ -462,7 +469,7 @@ supervisor_machine::member* supervisor_machine::of(const fence& at) {
                                               [](const auto& known) { return known.first; });
   if (found == by_incarnation_.end() || found->first != at.incarnation) return nullptr;
   auto& m = members_[found->second];
-  return m.gone ? nullptr : &m;
+  return sometimes(m.gone, mark::fence_refused) ? nullptr : &m;
 }
 
 fence supervisor_machine::fence_for(const member& m) const {

@@ -2,6 +2,8 @@
 #include "actors/supervisor_machine.hpp"
 #include "messages/stable_hash.hpp"
 
+#include <fmt/format.h>
+
 namespace troupe {
 
 namespace supervision {
@@ -30,6 +32,13 @@ void add(stable_hasher& hash, const failure& f) {
 }
 
 }  // namespace
+
+void supervisor_machine::survive(const member& m, std::string_view during) {
+  const auto prefix = fmt::format("rank {}:", rank_of(m));
+  std::erase_if(survivors_, [&](const std::string& s) { return s.starts_with(prefix); });
+  survivors_.push_back(fmt::format(
+      "{} {}", prefix, m.busy.empty() ? fmt::format("no answer to {}", during) : m.busy));
+}
 
 std::uint64_t supervisor_machine::digest() const {
   stable_hasher hash;
