@@ -31,6 +31,7 @@ std::string_view to_string(site s) {
     case site::detail: return "detail";
     case site::link: return "link";
     case site::storage: return "storage";
+    case site::rare: return "rare";
     case site::count_: break;
   }
   return "?";

@@ -23,6 +23,7 @@ enum class site : std::uint8_t {
   detail,        ///< what exactly a fault does
   link,          ///< loss and duplication of one frame
   storage,       ///< faults of one operation
+  rare,          ///< whether a rare path of product code exists in this run, and is taken
   count_,
 };
 std::string_view to_string(site s);

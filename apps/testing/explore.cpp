@@ -5,6 +5,7 @@
 #include <chrono>
 #include <tuple>
 
+#include "apps/testing/twins.hpp"
 #include "backends/data_order.hpp"
 
 namespace troupe::testing {
@@ -29,6 +30,20 @@ public:
 private:
   std::vector<std::pair<key, std::unique_ptr<field_reference>>> all_;
 };
+
+constexpr const char* twin_oracle = "a run is the same in another host";
+
+void compare(run_report& report, const variant& v, exploration& all) {
+  const auto again = [&](bool recorded) {
+    auto plan = v.plan;
+    plan.world.record = recorded;
+    auto reference = reference_of(v.job);
+    return run_field(v.job, plan, choices::of_seed(report.seed), reference);
+  };
+  ++all.twins;
+  if (const auto found = compare_with_twins(report, again, report.seed))
+    report.violations.push_back({twin_oracle, found->text});
+}
 
 double seconds_now() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
@@ -74,6 +89,7 @@ exploration explore(const field_job& what, const run_plan& plan, const budget& o
   exploration all;
   references known;
   for (const auto& m : known_marks()) all.marks[m] = 0;
+  mark_counts product{};
   const auto began = seconds_now();
   for (std::uint64_t i = 0; i < of.runs; ++i) {
     if (of.seconds > 0 && seconds_now() - began >= of.seconds) break;
@@ -87,15 +103,21 @@ exploration explore(const field_job& what, const run_plan& plan, const budget& o
     all.attempts += report.attempts;
     all.checks += report.checks;
     for (std::size_t f = 0; f < fault_kinds; ++f) all.faults[f] += report.faults[f];
+    for (std::size_t m = 0; m < mark_count; ++m) product[m] += report.product[m];
     for (const auto& [mark, count] : report.marks) all.marks[mark] += count;
     all.trace_digest = mix(all.trace_digest ^ report.hashes.choices) ^
                        mix(report.hashes.deliveries) ^ report.hashes.state;
+    if (of.twins) compare(report, v, all);
     if (after_each) after_each(report);
     if (report.violations.empty()) continue;
+    const auto found = std::move(report.violations);
     v.plan.world.record = true;
     all.violating.push_back(run_field(v.job, v.plan, choices::of_seed(seed), reference));
+    if (found.front().oracle == twin_oracle) all.violating.back().violations = found;
     if (all.violating.size() >= of.violations) break;
   }
+  for (const auto& m : product_marks)
+    all.marks[std::string{m.text}] += product[static_cast<std::size_t>(m.which)];
   all.seconds = seconds_now() - began;
   return all;
 }

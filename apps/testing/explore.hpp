@@ -16,6 +16,7 @@ struct budget {
   bool portfolio = true;         ///< the schedule goes with the seed; else the plan's
   bool vary_job = true;          ///< so does the job: ranks per host, accumulation, buffers, ...
   std::uint64_t violations = 1;  ///< stop behind so many runs that violate
+  bool twins = false;            ///< repeat each run in a host that is disturbed (twins.hpp)
 };
 
 struct exploration {
@@ -24,7 +25,8 @@ struct exploration {
   std::uint64_t deliveries = 0;
   std::uint64_t attempts = 0;
   std::uint64_t checks = 0;
-  double seconds = 0;  ///< of the host's clock
+  std::uint64_t twins = 0;  ///< runs that were compared with their twins
+  double seconds = 0;       ///< of the host's clock
   std::array<std::uint64_t, fault_kinds> faults{};
   std::map<std::string, std::uint64_t> marks;  ///< those never hit are there with 0
   std::uint64_t trace_digest = 0;              ///< of all runs in order

@@ -27,6 +27,7 @@ constexpr std::array<std::string_view, fault_kinds> names{"crash_rank",
                                                           "lose",
                                                           "repeat",
                                                           "reorder",
+                                                          "rare_paths",
                                                           "storage_error",
                                                           "storage_full",
                                                           "storage_failed_sync",
@@ -132,6 +133,7 @@ attempt_faults draw_faults(choices& from, const fault_options& options, fault_se
     return static_cast<std::uint32_t>(level * 20'000);
   };
   all.path = {rate(fault::lose), rate(fault::repeat), rate(fault::reorder)};
+  all.rare_paths = exist.has(fault::rare_paths);
   for (std::size_t i = first_storage; i < fault_kinds; ++i)
     if (exist.has(static_cast<fault>(i))) all.storage.add(static_cast<fault>(i));
   if (!all.storage.empty()) all.storage_per_million = 30'000;

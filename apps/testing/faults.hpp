@@ -30,9 +30,11 @@ enum class fault : std::uint8_t {
   stop,              ///< the operator asks for a stop
   abort,             ///< the operator aborts
   // Along a whole attempt:
-  lose,     ///< frames of control links are lost
-  repeat,   ///< or repeated
-  reorder,  ///< or overtaken
+  lose,        ///< frames of control links are lost
+  repeat,      ///< or repeated
+  reorder,     ///< or overtaken
+  rare_paths,  ///< product code takes paths that hardly ever come by themselves
+               ///< (messages/marks.hpp)
   storage_error,
   storage_full,
   storage_failed_sync,
@@ -94,6 +96,7 @@ struct attempt_faults {
   path_faults path;
   fault_set storage;
   std::uint32_t storage_per_million = 0;
+  bool rare_paths = false;
 };
 
 /// Which faults exist in this run.

@@ -23,6 +23,7 @@ struct attempt_facts {
   std::vector<raised> thrown;
   bool lossy = false;  ///< its links lost or delayed frames
   fault_set storage;   ///< faults of storage that took effect
+  bool rare = false;   ///< a rare path was taken that may fail what it strikes
   bool any(std::initializer_list<fault> of) const;
 };
 

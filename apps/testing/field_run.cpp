@@ -72,6 +72,7 @@ public:
     };
     recipe_ = std::make_shared<field_recipe>(std::move(payload));
     exist_ = draw_swarm(world_.draws(), plan.faults);
+    if (exist_.has(fault::rare_paths)) world_.marks().draw_rare();
     const auto hooks_a_step = std::chrono::milliseconds{1};
     span_ = (plan.around.compute * 3 / 2 + hooks_a_step) * what.steps + what.detect;
     events_ = static_cast<std::uint64_t>((what.steps * 10 + 40) * what.ranks);
@@ -95,6 +96,8 @@ private:
   void maybe_throw(const learner_context& context, const hook& h);
   void program_leaves();
   void drain();
+  void try_until_finished();
+  void hear_marks();
   nanoseconds storage_cost();
   storage_fault storage_fault_now();
   void mark(const std::string& what) { ++report_.marks[what]; }
@@ -120,8 +123,9 @@ private:
   std::vector<strike> left_;  // not struck yet
   std::uint64_t began_events_ = 0;
   std::int64_t began_ = 0;
-  bool storage_lied_ = false;  // what it said was durable may not be
-  std::string durable_;        // the last checkpoint that a program was told is durable
+  std::uint64_t rare_faults_before_ = 0;  // this attempt
+  bool storage_lied_ = false;             // what it said was durable may not be
+  std::string durable_;                   // the last checkpoint that a program was told is durable
 };
 
 nanoseconds field_run::storage_cost() {
@@ -292,6 +296,8 @@ field_run::ending field_run::attempt(std::uint32_t number) {
                 : draw_faults(world_.draws(), plan_.faults, exist_, number, job_.ranks, span_,
                               events_);
   facts_ = {};
+  world_.marks().let_rare(now_.rare_paths);
+  rare_faults_before_ = world_.marks().rare_faults_taken();
   facts_.lossy = now_.path.lose_per_million > 0 || now_.path.reorder_per_million > 0;
   left_ = now_.strikes;
   armed_.clear();
@@ -320,6 +326,7 @@ field_run::ending field_run::attempt(std::uint32_t number) {
 }
 
 field_run::ending field_run::judge() {
+  facts_.rare = world_.marks().rare_faults_taken() > rare_faults_before_;
   if (!stage_.ended() && world_.alive(stage_.home())) {
     oracles_.violate(
         {"an attempt ends in time",
@@ -347,8 +354,23 @@ field_run::ending field_run::judge() {
 // The program writes its result and leaves: what it still had in hand goes with it.
 void field_run::program_leaves() {
   now_ = {};
+  world_.marks().let_rare(false);
   disk_->kill(0);
   stage_.crash_program();
+}
+
+// What code under test said by itself, and what paths did.
+void field_run::hear_marks() {
+  const auto& book = world_.marks();
+  report_.product = book.counts();
+  const auto count = [&](fault f) -> auto& { return report_.faults[static_cast<std::size_t>(f)]; };
+  count(fault::rare_paths) = book.rare_taken();
+  count(fault::lose) = stage_.path().lost;
+  count(fault::repeat) = stage_.path().repeated;
+  count(fault::reorder) = stage_.path().reordered;
+  if (const auto broken = book.first_broken())
+    oracles_.violate({"invariants of the product hold",
+                      std::string{product_marks[static_cast<std::size_t>(*broken)].text}});
 }
 
 void field_run::drain() {
@@ -360,7 +382,7 @@ void field_run::drain() {
   oracles_.drained(world_.actors(), stage_.fabric().handles());
 }
 
-run_report field_run::go() {
+void field_run::try_until_finished() {
   auto last = ending::again;
   for (std::uint32_t n = 0; n < plan_.attempts && last == ending::again; ++n) last = attempt(n);
   if (last == ending::again)
@@ -368,6 +390,15 @@ run_report field_run::go() {
                                                    " attempts, the last two "
                                                    "without a fault"});
   if (last != ending::stuck) drain();
+}
+
+run_report field_run::go() {
+  try {
+    try_until_finished();
+  } catch (const reached_outside& e) {
+    oracles_.violate({"only ports reach outside", e.what()});
+  }
+  hear_marks();
   report_.events = world_.events();
   report_.deliveries = world_.deliveries();
   report_.virtual_time = world_.time();
@@ -375,6 +406,7 @@ run_report field_run::go() {
   if (plan_.world.record) {
     report_.taken = world_.draws().taken();
     report_.notes = world_.notes();
+    report_.trail = world_.trail();
     for (world::place p = 0; p < world_.places(); ++p) report_.places.push_back(world_.name_of(p));
   }
   return std::move(report_);
@@ -409,14 +441,25 @@ field_reference reference_of(const field_job& what) {
 }
 
 const std::vector<std::string>& known_marks() {
-  static const std::vector<std::string> all{"resumed from a checkpoint",
-                                            "began again from nothing",
-                                            "a damaged checkpoint was passed over",
-                                            "the program was killed",
-                                            "stopped at a step",
-                                            "an ending with survivors",
-                                            "a rank of an ended run stepped"};
+  static const auto all = [] {
+    std::vector<std::string> names{"resumed from a checkpoint",
+                                   "began again from nothing",
+                                   "a damaged checkpoint was passed over",
+                                   "the program was killed",
+                                   "stopped at a step",
+                                   "an ending with survivors",
+                                   "a rank of an ended run stepped"};
+    for (const auto& m : product_marks) names.emplace_back(m.text);
+    return names;
+  }();
   return all;
+}
+
+void add_marks(std::map<std::string, std::uint64_t>& to, const run_report& of) {
+  for (const auto& [name, count] : of.marks) to[name] += count;
+  for (const auto& m : product_marks)
+    if (const auto count = of.product[static_cast<std::size_t>(m.which)])
+      to[std::string{m.text}] += count;
 }
 
 run_report run_field(const field_job& what, const run_plan& plan, choices from,

@@ -65,11 +65,13 @@ struct run_report {
   trace_hashes hashes;
   std::string weights_digest;
   std::array<std::uint64_t, fault_kinds> faults{};  ///< that struck
-  std::map<std::string, std::uint64_t> marks;       ///< rare paths that were taken
+  std::map<std::string, std::uint64_t> marks;       ///< of the world: paths that were taken
+  mark_counts product{};                            ///< of the product, by mark
   std::uint64_t checks = 0;                         ///< of oracles
   std::vector<violation> violations;
   std::vector<choice> taken;        ///< when recorded
   std::vector<noted> notes;         ///< when recorded
+  std::vector<footprint> trail;     ///< when recorded
   std::vector<std::string> places;  ///< names, when recorded
 };
 
@@ -79,8 +81,10 @@ run_report run_field(const field_job& what, const run_plan& plan, choices from,
                      field_reference& reference);
 /// The reference of a job.
 field_reference reference_of(const field_job& what);
-/// The marks there are, so that those never hit can be named.
+/// The marks there are, the world's and the product's, so that those never hit can be named.
 const std::vector<std::string>& known_marks();
+/// Adds what a run hit to counts by the names of `known_marks`.
+void add_marks(std::map<std::string, std::uint64_t>& to, const run_report& of);
 /// The oracles there are.
 const std::vector<std::string>& known_oracles();
 

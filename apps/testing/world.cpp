@@ -144,8 +144,20 @@ void world::timer(std::int64_t when, caf::strong_actor_ptr receiver,
 }
 
 bool world::step() {
-  if (!jobs_.empty()) return run_actor();
-  return happen();
+  const marks_watched marked{&marks_};
+  const delivering watched;
+  const auto before = events_;
+  const bool more = jobs_.empty() ? happen() : run_actor();
+  if (options_.record && events_ != before)
+    trail_.push_back({events_, now_, static_cast<std::int32_t>(delivering_at_), hashes()});
+  if (delivery::here().breach) stop_outside();
+  return more;
+}
+
+void world::stop_outside() {
+  const std::string call = std::exchange(delivery::here().breach, nullptr);
+  throw reached_outside(name_of(delivering_at_) + " called " + call + " in event " +
+                        std::to_string(events_) + ", and that is no port");
 }
 
 std::size_t world::pick_job() {
@@ -185,6 +197,7 @@ bool world::run_actor() {
     return true;
   }
   count_event();
+  delivering_at_ = p;
   ++deliveries_;
   delivery_hash_ = mix(delivery_hash_ ^ static_cast<std::uint64_t>(now_)) + id;
   change_priorities(p);
@@ -207,6 +220,7 @@ bool world::happen() {
     return true;
   }
   count_event();
+  delivering_at_ = what.where;
   if (what.to) {
     what.to->enqueue(std::move(what.what), nullptr);
   } else {

@@ -13,6 +13,8 @@
 #include <vector>
 
 #include "apps/testing/choices.hpp"
+#include "apps/testing/delivery.hpp"
+#include "apps/testing/mark_book.hpp"
 #include "apps/testing/virtual_system.hpp"
 #include "backends/simulated/later.hpp"
 
@@ -56,6 +58,14 @@ struct trace_hashes {
   friend bool operator==(const trace_hashes&, const trace_hashes&) = default;
 };
 
+/// Where a run stood behind one event.
+struct footprint {
+  std::uint64_t event = 0;
+  std::int64_t at = 0;     ///< nanoseconds
+  std::int32_t place = 0;  ///< where it happened
+  trace_hashes hashes;
+};
+
 class world final : public virtual_host {
 public:
   using place = std::uint32_t;
@@ -67,6 +77,7 @@ public:
 
   caf::actor_system& system() { return caf_->system(); }
   choices& draws() { return draws_; }
+  mark_book& marks() { return marks_; }
   nanoseconds time() const { return nanoseconds{now_}; }
   const world_options& options() const { return options_; }
 
@@ -103,7 +114,7 @@ public:
   // --- running ---
 
   /// One event: an actor handles a message, or the next thing due happens. False when nothing is
-  /// left.
+  /// left. Throws reached_outside when it called what is no port; the run is over then.
   bool step();
   /// Whether anything is left to do.
   bool idle() const { return jobs_.empty() && heap_.empty(); }
@@ -118,6 +129,8 @@ public:
   void note(std::int32_t from, std::int32_t to, const std::function<std::string()>& text);
   bool recording() const { return options_.record; }
   const std::vector<noted>& notes() const { return notes_; }
+  /// When recording: one per event.
+  const std::vector<footprint>& trail() const { return trail_; }
   void state_is(std::uint64_t digest);
   trace_hashes hashes() const;
   /// What actors could not say themselves: exceptions, unknown messages.
@@ -161,6 +174,7 @@ private:
   void push(std::int64_t when, pending what);
   bool happen();
   bool run_actor();
+  [[noreturn]] void stop_outside();
   void count_event() {
     if (++events_ == options_.until && options_.at_until) options_.at_until();
   }
@@ -173,10 +187,12 @@ private:
 
   world_options options_;
   choices draws_;
+  mark_book marks_{draws_};
   std::int64_t now_ = 1;
   std::uint64_t order_ = 0;
   std::uint64_t events_ = 0;
   std::uint64_t deliveries_ = 0;
+  place delivering_at_ = 0;
   std::uint64_t delivery_hash_ = 0;
   std::uint64_t state_hash_ = 0;
   std::vector<life> places_;
@@ -187,6 +203,7 @@ private:
   std::vector<std::uint32_t> free_;
   std::vector<std::uint64_t> change_points_;
   std::vector<noted> notes_;
+  std::vector<footprint> trail_;
   std::vector<std::string> troubles_;
   bool clearing_ = false;
   std::unique_ptr<virtual_system> caf_;  // last: its end calls back

@@ -113,9 +113,14 @@ void say(const nlohmann::json& s, console& screen) {
   screen.result(line);
   screen.result(fmt::format("oracles: {} of them looked {} times", known_oracles().size(),
                             s["oracle_checks"].get<std::uint64_t>()));
-  for (const auto& [name, count] : s["marks"].items())
-    screen.result(count == 0 ? fmt::format("never: {}", name)
-                             : fmt::format("{:>8} x {}", count.get<std::uint64_t>(), name));
+  std::string never;
+  for (const auto& [name, count] : s["marks"].items()) {
+    if (const auto n = count.get<std::uint64_t>())
+      screen.result(fmt::format("{:>8} x {}", n, name));
+    else
+      never += fmt::format("{}{}", never.empty() ? "never: " : "; ", name);
+  }
+  if (!never.empty()) screen.result(never);
   screen.result(fmt::format("trace {}  violations {}", s["trace_digest"].get<std::string>(),
                             s["violations"].get<std::uint64_t>()));
 }
@@ -169,7 +174,8 @@ program_end again(const simulate_flags& flags, console& screen) {
   all.attempts = report.attempts;
   all.checks = report.checks;
   all.faults = report.faults;
-  all.marks = report.marks;
+  for (const auto& m : known_marks()) all.marks[m] = 0;
+  add_marks(all.marks, report);
   all.trace_digest = report.hashes.choices ^ report.hashes.deliveries ^ report.hashes.state;
   screen.note(testing::render(report));
   std::vector<std::string> cases;

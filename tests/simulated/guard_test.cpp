@@ -1,0 +1,140 @@
+// Goal: code under test that reaches outside in a simulated world ends the run, and the call is
+// named; the same calls between events, and by the world itself, are nobody's business.
+#include <fcntl.h>
+#include <pthread.h>
+#include <sys/random.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <cstdlib>
+#include <ctime>
+#include <filesystem>
+#include <fstream>
+#include <random>
+#include <thread>
+
+#include "apps/testing/rehearsal.hpp"
+#include "backends/simulated/field_learner.hpp"
+
+#include "tests/support/catch.hpp"
+
+using namespace troupe;
+using namespace troupe::testing;
+
+namespace {
+
+struct outside {
+  const char* name;
+  std::function<void()> call;
+  const char* seen_as;
+};
+
+volatile std::uint64_t last_used = 0;
+void use(std::uint64_t x) { last_used = x; }
+
+std::vector<outside> all_kinds() {
+  return {
+      {"steady clock", [] { use(std::chrono::steady_clock::now().time_since_epoch().count()); },
+       "clock_gettime"},
+      {"system clock", [] { use(std::chrono::system_clock::now().time_since_epoch().count()); },
+       "clock_gettime"},
+      {"time", [] { use(std::time(nullptr)); }, "time"},
+      {"processor time", [] { use(std::clock()); }, "clock"},
+      {"input stream", [] { std::ifstream{"/dev/null"}; }, "fopen64"},
+      {"open",
+       [] {
+         const int file = ::open("/dev/null", O_RDONLY);
+         ::close(file);
+       },
+       "open"},
+      {"file system", [] { use(std::filesystem::exists("/dev/null")); }, "stat"},
+      {"working folder", [] { use(std::filesystem::current_path().native().size()); }, "getcwd"},
+      {"environment", [] { use(std::getenv("HOME") != nullptr); }, "getenv"},
+      {"random device", [] { use(std::random_device{}()); }, "random_device"},
+      {"kernel's entropy",
+       [] {
+         std::uint64_t x = 0;
+         use(static_cast<std::uint64_t>(getrandom(&x, sizeof x, 0)));
+       },
+       "getrandom"},
+      {"rand", [] { use(static_cast<std::uint64_t>(std::rand())); }, "rand"},
+      {"thread", [] { std::thread{[] {}}.join(); }, "pthread_create"},
+      {"socket", [] { ::close(::socket(AF_UNIX, SOCK_STREAM, 0)); }, "socket"},
+      {"process", [] { use(static_cast<std::uint64_t>(::getpid())); }, "getpid"},
+  };
+}
+
+std::string ended_by(const std::function<void()>& call) {
+  world in{choices::of_seed(1), {}};
+  const auto p = in.add_place(1, "somebody");
+  in.at(p, nanoseconds{0}, call);
+  try {
+    in.step();
+  } catch (const reached_outside& e) {
+    return e.what();
+  }
+  return "nothing";
+}
+
+}  // namespace
+
+TEST_CASE("each kind of reaching outside ends the run and is named", "[simulated][guard]") {
+  for (const auto& kind : all_kinds()) {
+    INFO(kind.name);
+    CHECK(ended_by(kind.call) ==
+          "somebody called " + std::string{kind.seen_as} + " in event 1, and that is no port");
+  }
+}
+
+TEST_CASE("between events, and by the world itself, everything may be called",
+          "[simulated][guard]") {
+  for (const auto& kind : all_kinds()) {
+    INFO(kind.name);
+    kind.call();
+    CHECK(ended_by([&] {
+            const not_delivering own;
+            kind.call();
+          }) == "nothing");
+  }
+  CHECK(ended_by([] {}) == "nothing");
+}
+
+TEST_CASE("what another thread does is not code under test", "[simulated][guard]") {
+  std::atomic<bool> go{false};
+  std::atomic<bool> done{false};
+  std::thread other{[&] {
+    go.wait(false);
+    use(std::getenv("HOME") != nullptr);
+    done = true;
+    done.notify_one();
+  }};
+  CHECK(ended_by([&] {
+          go = true;
+          go.notify_one();
+          done.wait(false);
+        }) == "nothing");
+  other.join();
+}
+
+TEST_CASE("a learner that asks the environment is found in a job", "[simulated][guard]") {
+  field_options payload;
+  payload.at_hook = [](const learner_context& c, const hook& h) {
+    if (c.rank == 1 && name(h) == "training_step") use(std::getenv("SEED") != nullptr);
+  };
+  job what;
+  what.options.ranks = 3;
+  what.options.batch_size = 2;
+  what.options.max_steps = 4;
+  what.recipe = std::make_shared<field_recipe>(payload);
+  world in{choices::of_seed(3), {}};
+  rehearsal r{in, {}};
+  r.begin(what);
+  std::string found;
+  try {
+    while (in.step()) continue;
+  } catch (const reached_outside& e) {
+    found = e.what();
+  }
+  CHECK(found.find("rank 1 called getenv") == 0);
+}

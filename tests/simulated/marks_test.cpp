@@ -1,0 +1,119 @@
+// Goal: marks of product code reach the world whose event runs, and nobody else; rare paths are
+// drawn, recorded and repeated; what they do is survived.
+#include "messages/marks.hpp"
+#include "apps/testing/explore.hpp"
+#include "messages/failure.hpp"
+
+#include "tests/support/catch.hpp"
+
+using namespace troupe;
+using namespace troupe::testing;
+
+namespace {
+
+run_plan with(fault_set may) {
+  run_plan plan;
+  plan.faults.may = may;
+  return plan;
+}
+
+std::uint64_t count_of(const mark_book& book, mark which) {
+  return book.counts()[static_cast<std::size_t>(which)];
+}
+
+std::string text_of(mark which) {
+  return std::string{product_marks[static_cast<std::size_t>(which)].text};
+}
+
+}  // namespace
+
+TEST_CASE("without a world marks are silent, nothing is rare, invariants hold or throw",
+          "[simulated][marks]") {
+  CHECK_FALSE(rare(mark::early_deadline));
+  CHECK(sometimes(true, mark::link_gap));
+  CHECK_FALSE(sometimes(false, mark::link_gap));
+  always(true, mark::commit_grows);
+  CHECK_THROWS_AS(always(false, mark::commit_grows), internal_error);
+}
+
+TEST_CASE("a mark is heard by the world whose event runs", "[simulated][marks]") {
+  world one{choices::of_seed(1), {}};
+  world other{choices::of_seed(1), {}};
+  one.at(0, nanoseconds{0}, [] { sometimes(true, mark::link_gap); });
+  other.at(0, nanoseconds{0}, [] { sometimes(false, mark::link_gap); });
+  while (one.step() || other.step()) sometimes(true, mark::link_gap);
+  CHECK(count_of(one.marks(), mark::link_gap) == 1);
+  CHECK(count_of(other.marks(), mark::link_gap) == 0);
+}
+
+TEST_CASE("an invariant that is broken is known even when the throw is caught",
+          "[simulated][marks]") {
+  world in{choices::of_seed(1), {}};
+  in.at(0, nanoseconds{0}, [] {
+    try {
+      always(false, mark::newest_is_kept);
+    } catch (const internal_error&) {
+    }
+  });
+  while (in.step()) continue;
+  CHECK(in.marks().first_broken() == mark::newest_is_kept);
+}
+
+TEST_CASE("rare paths are off until they are drawn and let, and happen again from the record",
+          "[simulated][marks]") {
+  std::vector<choice> taken;
+  std::vector<bool> answers;
+  for (std::uint64_t seed = 0; answers.empty() && seed < 100; ++seed) {
+    auto draws = choices::of_seed(seed);
+    draws.record();
+    mark_book book{draws};
+    const marks_watched here{&book};
+    CHECK_FALSE(rare(mark::told_twice));
+    book.draw_rare();
+    CHECK_FALSE(rare(mark::told_twice));
+    book.let_rare(true);
+    std::vector<bool> got;
+    for (int i = 0; i < 64; ++i) got.push_back(rare(mark::told_twice));
+    if (book.rare_taken() == 0) continue;
+    CHECK(count_of(book, mark::told_twice) == book.rare_taken());
+    answers = got;
+    taken = draws.taken();
+  }
+  REQUIRE_FALSE(answers.empty());
+  auto draws = choices::of_list(0, taken);
+  mark_book book{draws};
+  const marks_watched here{&book};
+  book.draw_rare();
+  book.let_rare(true);
+  for (std::size_t i = 0; i < answers.size(); ++i) CHECK(rare(mark::told_twice) == answers[i]);
+}
+
+TEST_CASE("rare paths are survived", "[simulated][marks][campaign]") {
+  field_job what;
+  what.ranks = 4;
+  budget of;
+  of.first_seed = 7000;
+  of.runs = 120;
+  const auto all = explore(what, with(fault_set::parse("rare_paths,crash_rank,stop")), of);
+  for (const auto& r : all.violating)
+    for (const auto& v : r.violations) UNSCOPED_INFO("seed " << r.seed << ": " << v);
+  CHECK(all.clean());
+  for (const auto m : {mark::early_deadline, mark::checkpoint_refused, mark::early_look,
+                       mark::told_twice, mark::said_twice}) {
+    INFO(text_of(m));
+    CHECK(all.marks.at(text_of(m)) > 0);
+  }
+}
+
+TEST_CASE("a run without rare paths takes none", "[simulated][marks]") {
+  field_job what;
+  what.ranks = 3;
+  budget of;
+  of.runs = 20;
+  const auto all = explore(what, with(fault_set::none()), of);
+  CHECK(all.clean());
+  for (const auto& m : product_marks)
+    if (m.kind == mark_kind::rare || m.kind == mark_kind::rare_fault)
+      CHECK(all.marks.at(std::string{m.text}) == 0);
+  CHECK(all.marks.at(text_of(mark::commit_grows)) > 0);
+}
