@@ -240,6 +240,14 @@ def process_wide(tree):
                      r"|\b(?:at|torch)::manual_seed\s*\(", "the process belongs to its main")
 
 
+def pure_machines(tree):
+    machines = re.compile(r"actors/(\w+_machine\w*|deciders|fit_plan|hook_sequences|time_knob)\.")
+    for path, code in tree.sources("actors"):
+        if machines.match(path):
+            for m in re.finditer(r"\brare\s*\(", without_strings(code)):
+                yield Finding(path, line_of(code, m.start()), "a machine follows from what it hears: its shell asks rare")
+
+
 def caf_rooms(tree):
     yield from calls(tree, LAYERS, r"\busing\s+namespace\s+caf\b", "name what you use")
     yield from calls(tree, LAYERS, r"\b(?:replies_to|reacts_to|delayed_send|delayed_anon_send|scheduled_send|"
@@ -315,7 +323,8 @@ def dead_files(tree):
 
 
 RULES = [layers, torch_rooms, torch_umbrella, file_length, function_length, width, blanks, sleeps, prints,
-         environment, process_wide, caf_rooms, names, words, places, headers, catch_last, top_level, dead_files]
+         environment, process_wide, pure_machines, caf_rooms, names, words, places, headers, catch_last, top_level,
+         dead_files]
 
 
 def check(root, excused=None):

@@ -75,6 +75,11 @@ PLANTED = {
          ("backends/torch/x.hpp", HEADER + "void f() { at::set_num_threads(1); }\n"),
          ("backends/x.hpp", HEADER + "int a = sigaction(1, b, c);\n")],
         [("apps/x.hpp", HEADER + "void f() { std::exit(1); }\n")]),
+    "pure_machines": (
+        [("actors/a_machine.hpp", HEADER + "int a = rare(mark::b) ? 1 : 2;\n"),
+         ("actors/fit_machine_state.hpp", HEADER + "int a = troupe::rare (mark::b);\n")],
+        [("actors/rank.hpp", HEADER + "int a = rare(mark::b);\n"),
+         ("actors/a_machine.hpp", HEADER + "bool a = sometimes(b, mark::b);\n")]),
     "caf_rooms": (
         [("apps/x.hpp", HEADER + "using namespace caf;\n"),
          ("actors/x.hpp", HEADER + "void f() { delayed_send(a, b); }\n"),
