@@ -5,7 +5,6 @@
 #include <chrono>
 #include <tuple>
 
-#include "apps/testing/twins.hpp"
 #include "backends/data_order.hpp"
 
 namespace troupe::testing {
@@ -30,8 +29,6 @@ public:
 private:
   std::vector<std::pair<key, std::unique_ptr<field_reference>>> all_;
 };
-
-constexpr const char* twin_oracle = "a run is the same in another host";
 
 void compare(run_report& report, const variant& v, exploration& all) {
   const auto again = [&](bool recorded) {

@@ -6,6 +6,7 @@
 #include <optional>
 
 #include "apps/testing/field_run.hpp"
+#include "apps/testing/twins.hpp"
 
 namespace troupe::testing {
 

@@ -35,6 +35,8 @@ struct twin_difference {
   std::uint64_t event = 0;  ///< the first that differs; 0 when the runs were not recorded
   std::string text;         ///< for people: the event as either side saw it
 };
+/// What a run violates that differs from its twin.
+inline constexpr const char* twin_oracle = "a run is the same in another host";
 /// Nothing when they are the same run. Recorded ones are compared event by event.
 std::optional<twin_difference> first_difference(const run_report& one, const run_report& other);
 

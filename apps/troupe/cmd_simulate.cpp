@@ -32,6 +32,7 @@ struct simulate_flags {
   std::uint64_t until = 0;
   double seconds = 0;
   bool shrink = true;
+  bool twins = false;
   bool json = false;
 };
 
@@ -96,6 +97,7 @@ nlohmann::json summary_of(const exploration& all, const std::vector<std::string>
           {"events", all.events},
           {"attempts", all.attempts},
           {"oracle_checks", all.checks},
+          {"twins", all.twins},
           {"trace_digest", fmt::format("{:016x}", all.trace_digest)},
           {"weights_digest", weights.empty() ? nlohmann::json{} : nlohmann::json(weights)},
           {"faults", faults},
@@ -121,6 +123,8 @@ void say(const nlohmann::json& s, console& screen) {
       never += fmt::format("{}{}", never.empty() ? "never: " : "; ", name);
   }
   if (!never.empty()) screen.result(never);
+  if (const auto n = s["twins"].get<std::uint64_t>())
+    screen.result(fmt::format("twins: {} runs were repeated in another host", n));
   screen.result(fmt::format("trace {}  violations {}", s["trace_digest"].get<std::string>(),
                             s["violations"].get<std::uint64_t>()));
 }
@@ -134,6 +138,7 @@ program_end campaign(const simulate_flags& flags, console& screen) {
   of.seconds = flags.seconds;
   of.vary_job = flags.swarm;
   of.violations = 4;
+  of.twins = flags.twins;
   std::string weights;
   const auto all = explore(v.job, v.plan, of, [&](const run_report& r) {
     weights = range.count == 1 ? r.weights_digest : std::string{};
@@ -142,6 +147,7 @@ program_end campaign(const simulate_flags& flags, console& screen) {
   for (const auto& r : all.violating) {
     run_case found{variant_of(v.job, v.plan, of, r.seed), r.seed, std::nullopt,
                    r.violations.empty() ? "" : r.violations.front().oracle};
+    if (found.expect == twin_oracle) screen.note(testing::render(r));
     auto reference = reference_of(found.what.job);
     if (flags.shrink) found = shrink(found, reference);
     auto again = found;
@@ -203,6 +209,7 @@ void add_simulate(CLI::App& app, const surroundings& around, const choose& chose
   command->add_option("--faults", f->faults, "which may strike: names with commas, or all (none)")
       ->type_name("SPEC");
   command->add_flag("--swarm", f->swarm, "each run draws which faults there are, and its job");
+  command->add_flag("--twins", f->twins, "each run again, in a host that is disturbed");
   command->add_option("--seconds", f->seconds, "end behind so much time of this machine");
   command->add_option("--replay", f->replay, "run a case again")->type_name("CASE");
   command->add_option("--until", f->until, "stop before this event of it, for a debugger")

@@ -245,7 +245,7 @@ def pure_machines(tree):
     for path, code in tree.sources("actors"):
         if machines.match(path):
             for m in re.finditer(r"\brare\s*\(", without_strings(code)):
-                yield Finding(path, line_of(code, m.start()), "a machine follows from what it hears: its shell asks rare")
+                yield Finding(path, line_of(code, m.start()), "a machine follows what it hears: let its shell ask")
 
 
 def caf_rooms(tree):
