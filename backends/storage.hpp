@@ -33,7 +33,7 @@ struct sync_folder {
   std::string path;
   friend bool operator==(const sync_folder&, const sync_folder&) = default;
 };
-/// Creates a folder and its parents, durably.
+/// Creates a folder and its parents; when it is done they are durable, even those that were there.
 struct make_folder {
   std::string path;
   friend bool operator==(const make_folder&, const make_folder&) = default;

@@ -83,7 +83,8 @@ fs::path hidden_beside(const fs::path& path) {
 void sync_folder(const fs::path& path) {
   descriptor folder{path, O_RDONLY | O_DIRECTORY};
   // Some network file systems cannot sync a folder and say EINVAL; they have no cache of entries.
-  if (::fsync(folder.get()) != 0 && errno != EINVAL) fail_errno(path);
+  // One that is read-only has nothing to sync.
+  if (::fsync(folder.get()) != 0 && errno != EINVAL && errno != EROFS) fail_errno(path);
 }
 
 void rename_entry(const fs::path& from, const fs::path& to) {
@@ -159,14 +160,17 @@ public:
 
   storage_result operator()(const storage_ops::make_folder& op) {
     const auto path = place(op.path);
-    std::vector<fs::path> missing;
-    for (auto p = path; !p.empty() && !is_there(p) && p != p.parent_path(); p = p.parent_path())
-      missing.push_back(p);
+    std::vector<std::pair<fs::path, bool>> parents;  // and whether an entry of it is new
+    for (auto p = path; p.has_relative_path(); p = p.parent_path())
+      parents.emplace_back(p.has_parent_path() ? p.parent_path() : ".", !is_there(p));
     std::error_code error;
     fs::create_directories(path, error);
     if (error) fail(error, path);
-    // Outermost first: a folder whose own entry is lost would take the others with it.
-    for (auto p = missing.rbegin(); p != missing.rend(); ++p) sync_folder(p->parent_path());
+    // Outermost first: a folder whose own entry is lost would take the others with it. Those that
+    // were there, too: whoever made them may have been killed before they were durable. What may
+    // not be opened has not been made by us.
+    for (auto p = parents.rbegin(); p != parents.rend(); ++p)
+      if (p->second || ::access(p->first.c_str(), R_OK) == 0) sync_folder(p->first);
     return {};
   }
 

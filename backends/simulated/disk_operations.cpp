@@ -258,22 +258,23 @@ struct simulated_disk::operations {
 
   storage_result operator()(const storage_ops::make_folder& op) {
     check_space(op.path);
-    std::vector<node_id> grown;
+    std::vector<node_id> parents;
     std::string path = op.path.starts_with('/') ? "/" : "";
     node_id folder = 0;
     for (const auto& part : parts_of(op.path)) {
       path += part;
       const place p{folder, part, path};
+      parents.push_back(folder);
       if (!is_there(p)) {
-        grown.push_back(folder);
         folder = call.make(folder, part, {});
       } else {
         folder = folder_at(path);
       }
       path += "/";
     }
-    // Outermost first: a folder whose own entry is lost would take the others with it.
-    for (const auto id : grown) call.sync_folder(id, op.path);
+    // Outermost first: a folder whose own entry is lost would take the others with it. Those that
+    // were there, too: whoever made them may have been killed before they were durable.
+    for (const auto id : parents) call.sync_folder(id, op.path);
     return {};
   }
 

@@ -153,6 +153,20 @@ TEST_CASE("entries are lost until their folder is synced", "[disk]") {
   CHECK(seen_after_losses(disk) == std::set<std::string>{"a=2 b=3"});
 }
 
+TEST_CASE("folders that an earlier program left are durable when they are made again", "[disk]") {
+  for (std::size_t calls = 0; calls < 5; ++calls) {
+    INFO("killed behind " << calls << " calls");
+    simulated_disk disk;
+    disk.perform_part(ops::make_folder{"d/e"}, calls);
+    must(disk, ops::make_folder{"d/e"});
+    CHECK(seen_after_losses(disk) == std::set<std::string>{"d/ d/e/"});
+  }
+  simulated_disk disk;
+  CHECK(disk.perform(ops::make_folder{"d/e"}, {kind::failed_sync}).error);
+  must(disk, ops::make_folder{"d/e"});
+  CHECK(seen_after_losses(disk) == std::set<std::string>{"d/ d/e/"});
+}
+
 TEST_CASE("a rename is lost or done, never half", "[disk]") {
   simulated_disk disk;
   must(disk, ops::make_folder{"d"});
