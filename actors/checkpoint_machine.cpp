@@ -22,7 +22,8 @@ void erase_step(std::vector<kept_checkpoint>& from, std::int64_t step) {
 
 }  // namespace
 
-checkpoint_machine::checkpoint_machine(settings given) : given_(std::move(given)) {}
+checkpoint_machine::checkpoint_machine(settings given)
+    : given_(std::move(given)), committed_(given_.resumed.value_or(0)) {}
 
 std::vector<action> checkpoint_machine::on(const event& what) {
   actions out;
@@ -39,22 +40,62 @@ void checkpoint_machine::handle(const offered& e, actions& out) {
   if (sometimes(e.generation < generation_, mark::snapshot_of_old_generation))
     return out.push_back(drop{e.ticket});
   generation_ = e.generation;
-  if (!waiting_.empty() && (!waiting_.back().must || planted(bug::must_replaced))) {
+  if (e.step <= committed_ || planted(bug::uncommitted_is_written)) {
+    wait_for_disk(e, out);
+    if (phase_ == phase::idle) next_offer(out);
+    return;
+  }
+  wait_for_commit(e, out);
+}
+
+void checkpoint_machine::handle(const committed& e, actions& out) {
+  if (e.generation < generation_ || e.step <= committed_) return;
+  committed_ = e.step;
+  while (!early_.empty() && early_.front().step <= committed_) {
+    wait_for_disk(early_.front(), out);
+    early_.erase(early_.begin());
+  }
+  if (phase_ == phase::idle) next_offer(out);
+}
+
+// The oldest stays, so that there is always one that gets on, and the newest, which may be the
+// last.
+void checkpoint_machine::wait_for_commit(const offered& e, actions& out) {
+  const auto plain = [](const offered& one) { return !one.must; };
+  if (plain(e) && std::ranges::count_if(early_, plain) > 1) {
+    const auto newest = std::find_if(early_.rbegin(), early_.rend(), plain);
+    out.push_back(drop{newest->ticket});
+    early_.erase(std::next(newest).base());
+  }
+  early_.push_back(e);
+  bound(early_, "their commit", out);
+}
+
+void checkpoint_machine::wait_for_disk(const offered& e, actions& out) {
+  if (!waiting_.empty() && !waiting_.back().must) {
+    if (planted(bug::newer_snapshot_dropped)) return out.push_back(drop{e.ticket});
     sometimes(true, mark::snapshot_replaced);
     out.push_back(drop{waiting_.back().ticket});
     waiting_.pop_back();
   }
   waiting_.push_back(e);
-  // All but the last are `must`, and so is the last when there is one too many.
-  if (sometimes(waiting_.size() > must_limit && waiting_.back().must, mark::snapshots_given_up)) {
-    out.push_back(failed{waiting_.front().step,
-                         fmt::format("the checkpoint of step {} was given up: {} newer ones wait "
-                                     "for the disk",
-                                     waiting_.front().step, must_limit)});
-    out.push_back(drop{waiting_.front().ticket});
-    waiting_.erase(waiting_.begin());
-  }
-  if (phase_ == phase::idle) next_offer(out);
+  bound(waiting_, "the disk", out);
+}
+
+// At most one of them is not `must`; where one too many are, the oldest of those goes.
+void checkpoint_machine::bound(std::vector<offered>& waiting, std::string_view what_for,
+                               actions& out) {
+  const auto must = [](const offered& one) { return one.must; };
+  const auto too_many =
+      std::ranges::count_if(waiting, must) > static_cast<std::ptrdiff_t>(must_limit);
+  if (!sometimes(too_many, mark::snapshots_given_up)) return;
+  const auto oldest = std::ranges::find_if(waiting, must);
+  out.push_back(
+      failed{oldest->step, fmt::format("the checkpoint of step {} was given up: {} newer ones wait "
+                                       "for {}",
+                                       oldest->step, must_limit, what_for)});
+  out.push_back(drop{oldest->ticket});
+  waiting.erase(oldest);
 }
 
 void checkpoint_machine::handle(const opened& e, actions& out) {
@@ -132,12 +173,12 @@ void checkpoint_machine::script_done(actions& out) {
     case phase::writing:
       enter_kept();
       if (planted(bug::parent_not_synced)) return retire(out);
-      return go(phase::publishing,
-                {storage_ops::sync_folder{given_.folder},
-                 storage_ops::link{checkpoint_folder_name(current_.step),
-                                   given_.folder + "/" + latest_link},
-                 storage_ops::sync_folder{given_.folder}},
-                out);
+      script = {storage_ops::sync_folder{given_.folder},
+                storage_ops::link{checkpoint_folder_name(current_.step),
+                                  given_.folder + "/" + latest_link}};
+      if (!planted(bug::latest_not_synced))
+        script.emplace_back(storage_ops::sync_folder{given_.folder});
+      return go(phase::publishing, std::move(script), out);
     case phase::publishing: return retire(out);
     case phase::retiring:
     case phase::undoing: return finish(out);
@@ -171,8 +212,15 @@ void checkpoint_machine::went_wrong(const std::string& text, actions& out) {
 }
 
 void checkpoint_machine::next_offer(actions& out) {
+  while (!waiting_.empty() && is_there(waiting_.front().step)) {
+    out.emplace_back(drop{waiting_.front().ticket});
+    waiting_.erase(waiting_.begin());
+  }
   if (waiting_.empty()) {
-    if (std::exchange(flush_, false)) out.push_back(flushed{});
+    if (!flush_) return;
+    for (const auto& one : std::exchange(early_, {})) out.emplace_back(drop{one.ticket});
+    flush_ = false;
+    out.emplace_back(flushed{});
     return;
   }
   always(phase_ == phase::idle && current_.ticket == 0, mark::one_checkpoint_at_a_time);
@@ -180,6 +228,11 @@ void checkpoint_machine::next_offer(actions& out) {
   waiting_.erase(waiting_.begin());
   phase_ = phase::opening;
   out.push_back(open{current_.ticket});
+}
+
+// It is the one that the run has gone on from, and nothing was written since.
+bool checkpoint_machine::is_there(std::int64_t step) const {
+  return given_.resumed == step && !kept_.empty() && kept_.back().step == step;
 }
 
 // The renamed one takes the place of another of its step; those of later steps are of a branch that

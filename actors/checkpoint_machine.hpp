@@ -7,6 +7,9 @@
 // last one before a crash or a loss of power, `latest`, or the newest good one, is a whole
 // checkpoint, once there was one. A write that fails leaves nothing but its report.
 //
+// Nothing is written before its step is committed: until then a step may turn out not to have
+// happened. What is not committed when the machine is flushed is dropped.
+//
 // At its start the machine learns which checkpoints a resumed run already has and removes what a
 // crash left half-written or half-removed. Checkpoints of later steps than the run went on from
 // belong to a branch that was given up: they stay until the first commit of the new one.
@@ -44,6 +47,11 @@ struct offered {
   double monitor = 0;
   friend bool operator==(const offered&, const offered&) = default;
 };
+/// Every member of the generation holds that step. Steps only rise within a generation.
+struct committed {
+  generation_id generation;
+  std::int64_t step = 0;
+};
 /// Answer to `open`, at once: the names of its files, the commit file last; or why it has none.
 struct opened {
   std::vector<std::string> files;
@@ -60,7 +68,7 @@ struct answered {
 /// Say `flushed` when nothing is in flight or waits any more.
 struct flush {};
 
-using event = std::variant<begin, offered, opened, answered, flush>;
+using event = std::variant<begin, offered, committed, opened, answered, flush>;
 
 // --- actions -------------------------------------------------------------------------------------
 
@@ -125,8 +133,9 @@ std::string_view to_string(phase p);
 
 }  // namespace checkpointing
 
-/// See the top of the file. Waiting: at most one snapshot that is not `must`, replaced by any newer
-/// one; and at most `must_limit` that are, beyond which the oldest is reported as failed.
+/// See the top of the file. Waiting for the disk: at most one snapshot that is not `must`, replaced
+/// by any newer one; waiting for their commit: the oldest and the newest that are not. Of each, at
+/// most `must_limit` that are `must`, beyond which the oldest is reported as failed.
 class checkpoint_machine {
 public:
   static constexpr std::size_t must_limit = 4;
@@ -157,6 +166,7 @@ private:
 
   void handle(const checkpointing::begin&, actions& out);
   void handle(const checkpointing::offered& e, actions& out);
+  void handle(const checkpointing::committed& e, actions& out);
   void handle(const checkpointing::opened& e, actions& out);
   void handle(const checkpointing::answered& e, actions& out);
   void handle(const checkpointing::flush&, actions& out);
@@ -166,7 +176,11 @@ private:
   void next_operation(actions& out);
   void script_done(actions& out);
   void went_wrong(const std::string& text, actions& out);
+  void wait_for_commit(const checkpointing::offered& e, actions& out);
+  void wait_for_disk(const checkpointing::offered& e, actions& out);
+  void bound(std::vector<checkpointing::offered>& waiting, std::string_view what_for, actions& out);
   void next_offer(actions& out);
+  bool is_there(std::int64_t step) const;
   void enter_kept();
   void gone(std::int64_t step);
   void retire(actions& out);
@@ -181,7 +195,9 @@ private:
   std::vector<std::int64_t> abandoned_;  ///< steps of a branch that was given up
   std::vector<std::string> leftovers_;   ///< hidden folders that a crash left
   std::vector<std::int64_t> retiring_;
-  std::vector<checkpointing::offered> waiting_;
+  std::vector<checkpointing::offered> early_;    ///< not committed yet
+  std::vector<checkpointing::offered> waiting_;  ///< for the disk
+  std::int64_t committed_ = 0;
   checkpointing::offered current_;
   std::vector<checkpointing::operation> script_;
   std::size_t at_ = 0;        ///< in the script: the operation in flight

@@ -76,6 +76,8 @@ std::uint64_t checkpoint_machine::digest() const {
   stable_hasher hash;
   hash.add(phase_).add(at_).add(number_).add(generation_.value()).add(flush_).add(script_.size());
   hash.add(std::string_view{why_}).add(std::string_view{given_.folder}).add(given_.resumed);
+  hash.add(committed_).add(early_.size());
+  for (const auto& one : early_) add(hash, one);
   add(hash, current_);
   hash.add(waiting_.size());
   for (const auto& one : waiting_) add(hash, one);
@@ -99,6 +101,7 @@ std::ostream& operator<<(std::ostream& out, const checkpoint_machine& machine) {
   }
   for (const auto& one : machine.waiting_)
     out << "; waits: step " << one.step << (one.must ? " (must)" : "");
+  for (const auto& one : machine.early_) out << "; not committed: step " << one.step;
   for (const auto& one : machine.kept_) {
     out << "; kept: step " << one.step;
     if (one.has_monitor) out << " (" << one.monitor << ")";

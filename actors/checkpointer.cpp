@@ -202,6 +202,9 @@ spawn_checkpointer_fn checkpointers(std::shared_ptr<const checkpoint_io> io) {
           s.feed(checkpointing::begin{});
           return {
               [&s](const write_checkpoint& m) { s.offer(m); },
+              [&s](const step_committed& m) {
+                s.feed(checkpointing::committed{m.at.generation, m.at.step.value()});
+              },
               [&s](const storage_answered& m) { s.answered(m); },
               [&s](const flush&) { s.feed(checkpointing::flush{}); },
           };

@@ -117,8 +117,7 @@ void rank_machine::submit(std::vector<hook> hooks, actions& out) {
 
 void rank_machine::handle(const ranks::answered& e, actions& out) {
   if (!current(e.at)) return;
-  const bool old = sometimes(in_flight_ != e.at.sequence, mark::rank_old_answer);
-  if (old && !planted(bug::any_answer_counts)) return;
+  if (sometimes(in_flight_ != e.at.sequence, mark::rank_old_answer)) return;
   in_flight_.reset();
   const bool threw = e.outcome.word == run_word::failed;
   switch (phase_) {
@@ -132,7 +131,8 @@ void rank_machine::handle(const ranks::answered& e, actions& out) {
       // The run that was in flight when the generation closed, or on_exception itself.
       // What on_exception throws follows from the first cause; a run of its own may have failed by
       // itself.
-      if (sometimes(threw && !e.what.follows, mark::rank_fails_in_closing)) {
+      if (sometimes(threw && !e.what.follows, mark::rank_fails_in_closing) &&
+          !planted(bug::late_failure_forgotten)) {
         auto what = e.what;
         what.follows = first_.type.empty();
         fail(std::move(what), out);

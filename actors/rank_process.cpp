@@ -227,6 +227,7 @@ checkpointer_actor far_checkpointer(caf::actor_system& system, link& control) {
             [&control](const write_checkpoint& m) {
               control.send(m, m.must ? keep::always : keep::newest);
             },
+            [](const step_committed&) {},
             [](const storage_answered&) {},
             [self](const flush&) { self->quit(); },
         };

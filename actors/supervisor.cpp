@@ -65,6 +65,7 @@ struct supervisor_state {
   void failed(const rank_failed& m);
   void heard_flushed(const flushed& m);
   void heard_checkpoint(const checkpoint_report& m);
+  void announce(const seen::lifecycle& what);
 
   void carry_out(const supervision::start_rank& a);
   void carry_out(const supervision::tell& a);
@@ -72,8 +73,8 @@ struct supervisor_state {
   void carry_out(const supervision::arm& a);
   void carry_out(const supervision::flush_checkpointer& a);
   void carry_out(const supervision::flush_observers& a);
-  void carry_out(const supervision::announce& a) { observers.tell(a.what); }
-  void carry_out(const supervision::commit&) {}
+  void carry_out(const supervision::announce& a) { announce(a.what); }
+  void carry_out(const supervision::commit& a);
   void carry_out(const supervision::complete& a);
 };
 
@@ -148,6 +149,15 @@ void supervisor_state::carry_out(const supervision::abandon& a) {
 void supervisor_state::carry_out(const supervision::arm& a) {
   const auto delay = rare(mark::early_deadline) ? a.delay / 256 : a.delay;
   seam::tell_self_after(self, delay, deadline_passed{a.id});
+}
+
+void supervisor_state::carry_out(const supervision::commit& a) {
+  if (!checkpointer) return;
+  fence at;
+  at.job = setup.id;
+  at.generation = machine->generation();
+  at.step = step_id{a.steps};
+  self->send(checkpointer, step_committed{at});
 }
 
 void supervisor_state::carry_out(const supervision::flush_checkpointer&) {
@@ -237,7 +247,12 @@ void supervisor_state::heard_checkpoint(const checkpoint_report& m) {
     outcome.last_checkpoint = m.path;
   }
   if (!m.best.empty()) outcome.best_checkpoint = m.best;
-  observers.tell(event);
+  announce(event);
+}
+
+void supervisor_state::announce(const seen::lifecycle& what) {
+  if (setup.announced) setup.announced(what);
+  observers.tell(what);
 }
 
 void supervisor_state::heard_flushed(const flushed& m) {

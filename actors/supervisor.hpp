@@ -29,6 +29,9 @@ struct supervisor_setup {
   actor_trouble trouble;
   spawn_checkpointer_fn spawn_checkpointer;  ///< used when the job has a run folder
   spawn_rank_fn bring_rank = spawn_rank;
+  /// Hears every lifecycle event on the supervisor's turn, as its observers do later: never waits.
+  /// Empty: nobody.
+  std::function<void(const seen::lifecycle&)> announced;
   /// Called exactly once, on a thread of the actor system or on the one that destroys it: never
   /// waits.
   std::function<void(job_outcome)> complete;

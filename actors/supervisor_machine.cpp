@@ -130,8 +130,9 @@ void supervisor_machine::hear(member& m, actions& out) {
 
 void supervisor_machine::handle(const step_done& e, actions& out) {
   auto* m = of(e.at);
-  if (!m || phase_ != phase::active) return;
-  hear(*m, out);
+  // While the generation closes, what was done before is still heard of.
+  if (!m || (phase_ != phase::active && phase_ != phase::closing)) return;
+  if (phase_ == phase::active) hear(*m, out);
   const bool was_behind = m->held <= committed_;
   m->held = std::max(m->held, e.at.step.value());
   if (planted(bug::commit_by_one)) behind_ = 1;
@@ -214,7 +215,10 @@ void supervisor_machine::handle(const supervision::finished& e, actions& out) {
   }
   const bool all = std::ranges::all_of(members_, &member::finished);
   if (!all && !planted(bug::first_finisher_ends)) return;
-  committed_ = std::max(committed_, loop_.steps);
+  if (loop_.steps > committed_) {
+    committed_ = loop_.steps;
+    out.push_back(supervision::commit{committed_});
+  }
   start_teardown(out);
 }
 

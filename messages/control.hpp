@@ -131,12 +131,19 @@ struct torn_down {
 
 // --- checkpoints and observers -------------------------------------------------------------------
 
-/// Rank 0 to the checkpointer: write this. One in flight and one waiting; while one waits, a newer
-/// snapshot replaces it unless it is `must` (the last of a run, or one a user asked for).
+/// Rank 0 to the checkpointer: write this, once its step is committed. One in flight and one
+/// waiting; while one waits, a newer snapshot replaces it unless it is `must` (the last of a run,
+/// or one a user asked for).
 struct write_checkpoint {
   fence at;
   snapshot_ptr what;
   bool must = false;
+};
+/// Supervisor to checkpointer: every member of the generation holds `at.step`; snapshots of it and
+/// of earlier steps may become durable. Never late: it is sent before `flush`, and what is not
+/// committed then never happened.
+struct step_committed {
+  fence at;
 };
 /// Checkpointer to supervisor: how one write ended. `path` is durable, or `why` says what went
 /// wrong and earlier checkpoints are untouched. `best` is the best one's path so far.

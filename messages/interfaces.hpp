@@ -48,6 +48,7 @@ using supervisor_actor = seam::interface<void(begin_job),          // from the s
 
 /// CHECKPOINTER. Writes snapshots through the storage port, one at a time. One per job.
 using checkpointer_actor = seam::interface<void(write_checkpoint),  // from rank 0
+                                           void(step_committed),    // from the supervisor
                                            void(storage_answered),  // from the storage port
                                            void(flush)>;            // from the supervisor
 

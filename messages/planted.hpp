@@ -1,6 +1,7 @@
 // Planted bugs: what proves that the simulated world finds bugs. Each is one line in product code
-// that asks `planted`, which is false at compile time everywhere but in a build configured with
-// TROUPE_PLANT_BUGS (tests/mutants.sh).
+// that asks `planted`, which is false at compile time everywhere but in the objects that
+// tests/simulated/CMakeLists.txt compiles once more with TROUPE_PLANT_BUGS. Each bug and what finds
+// it: tests/mutants.sh.
 #pragma once
 
 #include <cstdint>
@@ -18,6 +19,8 @@ namespace troupe {
   bug(teardown_skips_a_rank, "the last rank is not told to take down") \
   bug(stop_at_least_vote, "a stop is agreed at the least vote, which others have passed") \
   bug(stop_by_first_vote, "a stop is agreed when the first rank has voted") \
+  bug(stop_told_once, "a stop that was agreed is not told again to who has not heard it") \
+  bug(survivor_for_good, "a rank that comes out late stays in the list of survivors") \
   bug(vanished_rank_ignored, "a rank that vanished is nobody's failure") \
   bug(stale_deadline, "the deadline of an earlier phase is taken for this one's") \
   bug(first_finisher_ends, "the run is taken down when the first rank has finished") \
@@ -28,7 +31,7 @@ namespace troupe {
   bug(teardown_forgotten, "an order to take down is forgotten while the lane is busy") \
   bug(waiting_is_stuck, "a rank that waits for its peers is taken for stuck") \
   bug(closing_keeps_waiting, "the communicator is not aborted when the generation closes") \
-  bug(any_answer_counts, "a rank takes the answer to any hook run for its own") \
+  bug(late_failure_forgotten, "what fails by itself while the generation closes is forgotten") \
   bug(resume_at_epoch_start, "a resumed run begins its epoch again") \
   bug(resume_in_first_epoch, "a resumed run forgets which epoch it was in") \
   bug(hold_ignored, "a rank that has voted for a boundary trains beyond it") \
@@ -36,9 +39,11 @@ namespace troupe {
   bug(zero_grad_each_batch, "accumulated gradients are zeroed with each micro-batch") \
   bug(checkpoint_step_late, "a checkpoint says that it is of the step before") \
   bug(last_not_saved, "nothing is saved when the run ends") \
-  bug(must_replaced, "a snapshot that must be written is replaced by the next") \
+  bug(newer_snapshot_dropped, "while a snapshot waits for the disk, newer ones are dropped") \
+  bug(uncommitted_is_written, "a snapshot is written before its step is committed") \
   bug(rename_before_sync, "a checkpoint is renamed before its folder is durable") \
   bug(parent_not_synced, "the folder of checkpoints is not made durable") \
+  bug(latest_not_synced, "which checkpoint is the latest is not made durable") \
   bug(failed_write_is_written, "a checkpoint whose write failed is reported as written") \
   bug(newest_removed_first, "retiring checkpoints keeps the oldest") \
   bug(gap_skipped, "a link goes on behind a message that was lost") \

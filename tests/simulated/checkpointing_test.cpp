@@ -168,7 +168,7 @@ struct note_taker {
       return system.spawn([this, supervisor](checkpointer_actor::pointer self) {
         return checkpointer_actor::behavior_type{
             [this](const write_checkpoint& m) { offered.emplace_back(m.what->loop.steps, m.must); },
-            [](const storage_answered&) {},
+            [](const step_committed&) {}, [](const storage_answered&) {},
             [self, supervisor](const flush&) {
               self->send(supervisor, flushed{"checkpointer", {}});
               self->quit();

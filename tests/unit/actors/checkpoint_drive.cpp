@@ -37,6 +37,12 @@ checkpoint_drive::checkpoint_drive(checkpoint_policy policy, simulated_disk on,
 }
 
 void checkpoint_drive::offer(std::int64_t step, double loss, bool must, std::uint64_t generation) {
+  tell(committed{generation_id{generation}, step});
+  offer_early(step, loss, must, generation);
+}
+
+void checkpoint_drive::offer_early(std::int64_t step, double loss, bool must,
+                                   std::uint64_t generation) {
   held[++tickets] = sample_snapshot(step, loss);
   tell(offered{tickets, step, generation_id{generation}, must, true, loss});
 }

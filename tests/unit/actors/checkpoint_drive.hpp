@@ -34,7 +34,13 @@ struct checkpoint_drive {
   explicit checkpoint_drive(checkpoint_policy policy, simulated_disk on = {},
                             std::optional<std::int64_t> resumed = {});
 
+  /// Its step is committed.
   void offer(std::int64_t step, double loss, bool must = false, std::uint64_t generation = 1);
+  /// Maybe not yet.
+  void offer_early(std::int64_t step, double loss, bool must = false, std::uint64_t generation = 1);
+  void commit(std::int64_t step, std::uint64_t generation = 1) {
+    tell(checkpointing::committed{generation_id{generation}, step});
+  }
   void tell(const checkpointing::event& what);
   /// The operation in flight.
   std::optional<storage_op> next() const;

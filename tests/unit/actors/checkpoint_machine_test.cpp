@@ -45,6 +45,7 @@ TEST_CASE("one commit, operation by operation", "[checkpoint]") {
   checkpoint_machine machine{{keep(1, 0), "c", "manifest.json", {}}};
   CHECK(words(machine.on(begin{})) == "1: list c\n");
   CHECK(words(machine.on(answered{1, "", {}, false, 0})).empty());
+  CHECK(words(machine.on(committed{generation_id{1}, 20})).empty());
   CHECK(words(machine.on(offered{7, 10, generation_id{1}, false, false, 0})) == "open 7\n");
   CHECK(words(machine.on(opened{{"model", "manifest.json"}, ""})) ==
         "2: remove c/.step-00000010.tmp\n");
@@ -127,6 +128,88 @@ TEST_CASE("too many that must be written: the oldest is given up and said so", "
   CHECK(drive.failures()[0].step == 1);
   CHECK(drive.failures()[1].step == 2);
   CHECK(drive.held.empty());
+}
+
+TEST_CASE("nothing is written before its step is committed", "[checkpoint]") {
+  checkpoint_drive drive{keep(-1, 0)};
+  drive.run();
+  drive.offer_early(10, 0.1);
+  drive.run();
+  CHECK(drive.entries().empty());
+  CHECK(shown(drive.machine) == "checkpoints idle; not committed: step 10");
+  drive.commit(9);
+  CHECK_FALSE(drive.in_flight);
+  drive.commit(11);
+  CHECK(drive.in_flight);
+  drive.run();
+  CHECK(drive.written() == steps{10});
+  drive.offer_early(11, 0.1);  // it is known already
+  drive.commit(10);            // late: changes nothing
+  drive.run();
+  CHECK(drive.written() == steps{10, 11});
+  drive.offer_early(12, 0.1, true, 2);
+  drive.commit(12, 1);  // of a generation that is over
+  CHECK_FALSE(drive.in_flight);
+  drive.commit(12, 2);
+  drive.run();
+  CHECK(drive.written() == steps{10, 11, 12});
+}
+
+TEST_CASE("of those that wait for their commit the oldest, the newest and those that must stay",
+          "[checkpoint]") {
+  checkpoint_drive drive{keep(-1, 0)};
+  drive.run();
+  for (const std::int64_t step : {1, 2, 3}) drive.offer_early(step, 0.1);
+  CHECK(shown(drive.machine) == "checkpoints idle; not committed: step 1; not committed: step 3");
+  for (std::int64_t step = 4; step <= 9; ++step) drive.offer_early(step, 0.1, true);
+  CHECK(drive.held.size() == 2 + checkpoint_machine::must_limit);
+  REQUIRE(drive.failures().size() == 2);
+  CHECK(drive.failures()[0].step == 4);
+  CHECK_THAT(drive.failures()[0].text, Catch::Contains("4 newer ones wait for their commit"));
+  drive.commit(1);
+  drive.run();
+  drive.offer_early(10, 0.1);
+  drive.commit(10);
+  drive.run();
+  CHECK(drive.written() == steps{1, 6, 7, 8, 9, 10});
+  CHECK(drive.held.empty());
+}
+
+TEST_CASE("what is not committed when all is flushed never happened", "[checkpoint]") {
+  checkpoint_drive drive{keep(-1, 0)};
+  drive.offer(10, 0.1);
+  drive.offer_early(11, 0.1);
+  drive.offer_early(12, 0.1, true);
+  drive.tell(flush{});
+  drive.run();
+  CHECK(drive.written() == steps{10});
+  CHECK(drive.failures().empty());
+  CHECK(drive.held.empty());
+  CHECK(std::holds_alternative<checkpointing::flushed>(drive.said.back()));
+}
+
+TEST_CASE("the checkpoint that a run went on from is not written again", "[checkpoint]") {
+  checkpoint_drive first{keep(-1, 0)};
+  for (const std::int64_t step : {10, 20}) {
+    first.offer(step, 0.1);
+    first.run();
+  }
+  checkpoint_drive second{keep(-1, 0), first.disk, 10};
+  second.offer_early(10, 0.1, true);  // while the machine still looks around
+  second.run();
+  const auto looked = second.done;
+  second.offer_early(10, 0.1, true);
+  second.tell(flush{});
+  second.run();
+  CHECK(second.done == looked);
+  CHECK(second.written().empty());
+  CHECK(second.held.empty());
+  CHECK(second.entries() == first.entries());  // the branch that was given up is still there
+
+  checkpoint_drive elsewhere{keep(-1, 0), {}, 10};  // it is not: nothing is known of it
+  elsewhere.offer_early(10, 0.1, true);
+  elsewhere.run();
+  CHECK(elsewhere.written() == steps{10});
 }
 
 TEST_CASE("a snapshot of an older generation is dropped", "[checkpoint]") {
@@ -235,6 +318,7 @@ TEST_CASE("a snapshot that cannot be encoded is a failure of its own", "[checkpo
   checkpoint_machine machine{{keep(1, 0), "c", "manifest.json", {}}};
   machine.on(begin{});
   machine.on(answered{1, "", {}, false, 0});
+  machine.on(committed{generation_id{1}, 20});
   machine.on(offered{1, 10, generation_id{1}, false, false, 0});
   CHECK(words(machine.on(opened{{}, "not UTF-8"})) == "failed step 10: not UTF-8\ndrop 1\n");
   CHECK(words(machine.on(offered{2, 20, generation_id{1}, false, false, 0})) == "open 2\n");
@@ -349,10 +433,13 @@ TEST_CASE("random runs come to rest with what they say on the disk", "[checkpoin
     std::int64_t step = 0;
     for (int i = 0; i < 60; ++i) {
       if (draw() % 3 == 0)
-        drive.offer(step += draw() % 3, static_cast<double>(draw() % 100), draw() % 4 == 0);
+        drive.offer_early(step += draw() % 3, static_cast<double>(draw() % 100), draw() % 4 == 0);
+      else if (draw() % 2 == 0)
+        drive.commit(step - draw() % 3);
       else
         drive.step();
     }
+    drive.commit(step);
     drive.run();
     CHECK(drive.held.empty());
     CHECK(drive.machine.phase() == phase::idle);
