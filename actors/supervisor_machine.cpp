@@ -116,7 +116,7 @@ bool supervisor_machine::ask_again(actions& out) {
     };
     if (!std::exchange(m.heard, false)) tell(activate_generation{fence_for(m)});
     if (proposed_ && !m.vote) tell(propose_stop{fence_for(m), stop_});
-    if (named_) tell(stop_order(m));
+    if (named_ && !planted(bug::stop_told_once)) tell(stop_order(m));
   }
   return sometimes(any, mark::asked_again);
 }
@@ -320,6 +320,7 @@ void supervisor_machine::handle(const supervision::rank_down& e, actions& out) {
   const bool expected = m.torn || m.abandoned;
   sometimes(phase_ == phase::forming, mark::down_in_forming);
   sometimes(phase_ == phase::tearing && !expected, mark::down_before_torn);
+  came_out(m);
   m.closed = m.torn = true;
   if (expected || planted(bug::vanished_rank_ignored)) {
     if (e.what) late_.push_back(*e.what);
@@ -359,6 +360,7 @@ void supervisor_machine::handle(const supervision::torn& e, actions& out) {
   auto* m = of(e.at);
   if (!m || phase_ != phase::tearing) return;
   m->torn = true;
+  came_out(*m);
   late_.insert(late_.end(), e.late.begin(), e.late.end());
   flush_if_all_gone(out);
 }
@@ -395,7 +397,9 @@ void supervisor_machine::finish(actions& out) {
   if (!first_ || loop_.steps <= committed_) end.loop = loop_;
   if (first_) end.loop.steps = committed_;
   end.generation = generation_;
-  end.survivors = survivors_;
+  for (const auto& m : members_)
+    if (!m.survives.empty()) end.survivors.push_back(m.survives);
+  end.survivors.insert(end.survivors.end(), survivors_.begin(), survivors_.end());
   end.late = late_;
   end.why = ended_by_;
   if (first_) {
@@ -442,7 +446,7 @@ void supervisor_machine::handle(const deadline_passed& e, actions& out) {
         if (m.gone || m.abandoned) continue;
         survive(m, "teardown");
         m.abandoned = sometimes(true, mark::teardown_escalates);
-        announce("survivor", out, rank_of(m), {{"what", survivors_.back()}});
+        announce("survivor", out, rank_of(m), {{"what", m.survives}});
         out.push_back(supervision::abandon{rank_of(m)});
       }
       flush_if_all_gone(out);

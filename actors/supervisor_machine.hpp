@@ -163,6 +163,7 @@ private:
     bool gone = false;
     bool abandoned = false;
     std::string busy;
+    std::string survives;  ///< what it was doing when it was waited for in vain; empty: it was not
     friend bool operator==(const member&, const member&) = default;
   };
   using actions = std::vector<supervision::action>;
@@ -204,7 +205,8 @@ private:
   void start_teardown(actions& out);
   void flush_if_all_gone(actions& out);
   void finish(actions& out);
-  void survive(const member& m, std::string_view during);
+  void survive(member& m, std::string_view during);
+  void came_out(member& m);
   void announce(std::string event, actions& out, std::int32_t rank = -1,
                 std::map<std::string, std::string> details = {});
 
@@ -228,7 +230,7 @@ private:
   std::optional<failure> first_;
   std::vector<failure> others_;
   std::vector<failure> late_;
-  std::vector<std::string> survivors_;
+  std::vector<std::string> survivors_;  ///< that are no ranks
 };
 
 }  // namespace troupe

@@ -1,5 +1,6 @@
-// The supervisor machine as a value: its digest and its words.
+// The supervisor machine's other half: who survives, and the machine as a value.
 #include "actors/supervisor_machine.hpp"
+#include "messages/planted.hpp"
 #include "messages/stable_hash.hpp"
 
 #include <fmt/format.h>
@@ -33,11 +34,14 @@ void add(stable_hasher& hash, const failure& f) {
 
 }  // namespace
 
-void supervisor_machine::survive(const member& m, std::string_view during) {
-  const auto prefix = fmt::format("rank {}:", rank_of(m));
-  std::erase_if(survivors_, [&](const std::string& s) { return s.starts_with(prefix); });
-  survivors_.push_back(fmt::format(
-      "{} {}", prefix, m.busy.empty() ? fmt::format("no answer to {}", during) : m.busy));
+void supervisor_machine::survive(member& m, std::string_view during) {
+  m.survives = fmt::format("rank {}: {}", rank_of(m),
+                           m.busy.empty() ? fmt::format("no answer to {}", during) : m.busy);
+}
+
+// Late to close, but in time to be taken down: no survivor.
+void supervisor_machine::came_out(member& m) {
+  if (!m.abandoned && !planted(bug::survivor_for_good)) m.survives.clear();
 }
 
 std::uint64_t supervisor_machine::digest() const {
@@ -58,6 +62,7 @@ std::uint64_t supervisor_machine::digest() const {
         .add(m.vote)
         .add(m.finished);
     hash.add(m.closed).add(m.torn).add(m.gone).add(m.abandoned).add(std::string_view{m.busy});
+    hash.add(std::string_view{m.survives});
   }
   hash.add(first_.has_value());
   if (first_) add(hash, *first_);

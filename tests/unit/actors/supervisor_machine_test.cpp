@@ -1,4 +1,5 @@
-// Goal: what a failed job says it has committed is what all of its ranks hold.
+// Goal: what is said to be committed is what all ranks hold, whatever is heard in which order; only
+// whoever did not come out is named as a survivor.
 #include "actors/supervisor_machine.hpp"
 
 #include "tests/support/catch.hpp"
@@ -29,6 +30,29 @@ struct supervised {
   }
   const supervision::complete* completed() const {
     return last.empty() ? nullptr : std::get_if<supervision::complete>(&last.back());
+  }
+  std::vector<std::int64_t> commits() const {
+    std::vector<std::int64_t> steps;
+    for (const auto& a : last)
+      if (const auto* x = std::get_if<supervision::commit>(&a)) steps.push_back(x->steps);
+    return steps;
+  }
+  std::uint64_t deadline() const {
+    for (auto a = last.rbegin(); a != last.rend(); ++a)
+      if (const auto* x = std::get_if<supervision::arm>(&*a)) return x->id;
+    return 0;
+  }
+  void fail(std::int32_t rank, std::int64_t step) {
+    failure bad;
+    bad.type = "std::bad_alloc";
+    bad.rank = rank;
+    bad.step = step;
+    on(supervision::failed{of(rank, step), bad});
+  }
+  // Behind the last rank's word.
+  void flush() {
+    on(supervision::checkpointer_done{});
+    on(supervision::observers_done{});
   }
 };
 
@@ -74,4 +98,56 @@ TEST_CASE("a failed job does not count a step that only a finished rank holds", 
   CHECK(s.completed()->status == job_outcome::ending::failed);
   CHECK(s.completed()->loop.steps == 4);
   CHECK(s.completed()->loop.samples == 0);
+}
+
+TEST_CASE("what is done while the generation closes is committed, too", "[supervisor]") {
+  supervised s;
+  s.form();
+  s.on(step_done{s.of(0, 1)});
+  s.fail(0, 1);
+  REQUIRE(s.machine.phase() == supervision::phase::closing);
+  s.on(step_done{s.of(1, 1)});  // sent before it was told to close
+  CHECK(s.commits() == std::vector<std::int64_t>{1});
+  CHECK(s.machine.committed() == 1);
+}
+
+TEST_CASE("ranks that have finished hold the last step, whatever became of their words",
+          "[supervisor]") {
+  supervised s;
+  s.form();
+  loop_state loop;
+  loop.steps = 3;
+  s.on(supervision::finished{s.of(0, 3), loop});
+  CHECK(s.commits().empty());
+  s.on(supervision::finished{s.of(1, 3), loop});
+  CHECK(s.commits() == std::vector<std::int64_t>{3});
+  CHECK(s.machine.phase() == supervision::phase::tearing);
+}
+
+TEST_CASE("a rank that is late to close and then comes out is no survivor", "[supervisor]") {
+  for (const bool comes_out : {true, false}) {
+    supervised s;
+    s.form();
+    s.fail(0, 0);
+    const auto close = s.deadline();
+    s.on(closed_generation{s.of(0, 0)});
+    s.on(rank_busy{s.of(1, 0), "on_exception for 2.0 s"});
+    s.on(deadline_passed{close});
+    REQUIRE(s.machine.phase() == supervision::phase::tearing);
+    const auto teardown = s.deadline();
+    s.on(supervision::torn{s.of(0, 0), {}});
+    s.on(supervision::rank_down{0, ""});
+    if (comes_out) {
+      s.on(supervision::torn{s.of(1, 0), {}});
+      s.on(supervision::rank_down{1, ""});
+    } else {
+      s.on(deadline_passed{teardown});
+      s.on(supervision::torn{s.of(1, 0), {}});  // too late: it was given up
+    }
+    s.flush();
+    REQUIRE(s.completed());
+    using texts = std::vector<std::string>;
+    CHECK(s.completed()->survivors ==
+          (comes_out ? texts{} : texts{"rank 1: on_exception for 2.0 s"}));
+  }
 }
