@@ -166,8 +166,10 @@ void fit_machine::leave_phase(actions& out) {
     case phase::validation:
     case phase::evaluation: return evaluation_span_done();
     case phase::epoch_end: return epoch_ended();
-    case phase::checkpoint: last_saved_ = loop_.steps; return hold_or_go();
-    case phase::last_checkpoint: last_saved_ = loop_.steps; return enter(phase::close);
+    case phase::checkpoint: last_saved_ = last_snapshot_ = loop_.steps; return hold_or_go();
+    case phase::last_checkpoint:
+      last_saved_ = last_snapshot_ = loop_.steps;
+      return enter(phase::close);
     case phase::close:
       phase_ = phase::done;
       out.emplace_back(fit_actions::finished{why_, loop_});
@@ -250,10 +252,12 @@ void fit_machine::span_done(actions& out) {
   enter_span();
 }
 
+// The weights come home with the last snapshot, so a run that was resumed at its end takes one
+// although its checkpoint is there.
 void fit_machine::end(stop_reason why) {
   why_ = why;
   const bool saves = plan_->purpose == stage::train &&
-                     checkpoint_due(plan_->checkpoint, {loop_.steps, false, true}, last_saved_);
+                     checkpoint_due(plan_->checkpoint, {loop_.steps, false, true}, last_snapshot_);
   enter(saves ? phase::last_checkpoint : phase::close);
 }
 

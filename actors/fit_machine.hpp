@@ -220,9 +220,10 @@ private:
   bool closing_ = false;       // the segment in progress closes the evaluation
   std::uint32_t handled_ = 0;  // hooks of the segment in progress that are done
   std::uint32_t length_ = 0;   // hooks of the segment in progress
-  std::uint32_t in_flight_ = 0;  // hooks of the run in flight
-  bool trained_ = false;         // on_train_start has run
-  std::int64_t last_saved_ = undefined;
+  std::uint32_t in_flight_ = 0;             // hooks of the run in flight
+  bool trained_ = false;                    // on_train_start has run
+  std::int64_t last_saved_ = undefined;     // step of the newest checkpoint, the resumed one too
+  std::int64_t last_snapshot_ = undefined;  // step of the last snapshot of this run
   stop_reason ending_ = stop_reason::none;  // a hook's stop or early stopping
   stop_reason why_ = stop_reason::none;     // why the run ended
   std::optional<std::int64_t> hold_;        // voted: do not pass

@@ -200,7 +200,7 @@ bool operator==(const fit_machine& a, const fit_machine& b) {
   const auto state = [](const fit_machine& m) {
     return std::tie(m.phase_, m.loop_, m.loaders_, m.optimizers_, m.batch_, m.evaluated_, m.until_,
                     m.closing_, m.handled_, m.length_, m.in_flight_, m.trained_, m.last_saved_,
-                    m.ending_, m.why_, m.hold_, m.stop_);
+                    m.last_snapshot_, m.ending_, m.why_, m.hold_, m.stop_);
   };
   return *a.plan_ == *b.plan_ && state(a) == state(b);
 }
@@ -218,7 +218,7 @@ std::uint64_t fit_machine::digest() const {
   h.add(optimizers_.epoch_schedulers).add(optimizers_.plateau_schedulers);
   h.add(optimizers_.accumulates_itself);
   h.add(batch_).add(evaluated_).add(until_).add(closing_);
-  h.add(handled_).add(length_).add(in_flight_).add(trained_).add(last_saved_);
+  h.add(handled_).add(length_).add(in_flight_).add(trained_).add(last_saved_).add(last_snapshot_);
   h.add(ending_).add(why_).add(hold_).add(stop_.has_value());
   if (stop_) h.add(stop_->step).add(stop_->why);
   return h.digest();

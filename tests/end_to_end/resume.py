@@ -55,6 +55,16 @@ def story_sigterm_and_a_checkpoints_path_without_flags(folder):
     check_same_end(run, whole)
 
 
+def story_resumed_at_its_end(folder):
+    whole = uninterrupted(folder)
+    run = os.path.join(folder, "whole")
+    before = checkpoints_of(run)
+    check_code(fit(run, *RICH, "--resume", "latest"), 0)
+    check_same_end(run, whole)
+    check(result_of(run)["weights_digest"], "no weights came home")
+    check_equal(checkpoints_of(run), before)
+
+
 def story_killed_in_mid_epoch(folder):
     whole = uninterrupted(folder)
     run = os.path.join(folder, "run")
