@@ -28,10 +28,22 @@ const std::vector<std::string> oracles{
     "a healed job finishes",
     "nothing is left alive",
     "no actor has trouble",
+    "what is written is committed",
+    "what is written is there",
+    "an orderly end is saved",
     "invariants of the product hold",
     "only ports reach outside",
     "a run is the same in another host",
 };
+
+// Faults that keep somebody from answering for a while.
+constexpr std::initializer_list<fault> delaying{fault::pause,       fault::slow,     fault::cut,
+                                                fault::one_way_cut, fault::data_cut, fault::skew,
+                                                fault::late_timers};
+
+bool slow_disk(const attempt_facts& facts) {
+  return facts.storage.has(fault::storage_hang) || facts.storage.has(fault::storage_slow);
+}
 
 std::string at(const failure& f) {
   return render(f) + " [" + f.type + ", rank " + std::to_string(f.rank) + ", hook " + f.hook +
@@ -55,6 +67,11 @@ bool attempt_facts::any(std::initializer_list<fault> of) const {
       struck, [&](fault f) { return std::find(of.begin(), of.end(), f) != of.end(); });
 }
 
+bool attempt_facts::concerned(std::int32_t rank) const {
+  return std::ranges::find(ranks, rank) != ranks.end() ||
+         std::ranges::any_of(thrown, [&](const raised& r) { return r.rank == rank; });
+}
+
 field_oracles::field_oracles(const field_job& job, field_reference& reference, run_report& report,
                              const world& of)
     : job_(job), reference_(reference), report_(report), world_(of) {}
@@ -69,6 +86,11 @@ void field_oracles::attempt_begins(job_id job, std::int64_t resumed_at) {
   now_ = job;
   resumed_at_ = resumed_at;
   held_.assign(static_cast<std::size_t>(job_.ranks), resumed_at);
+  written_ = -1;
+}
+
+std::int64_t field_oracles::least_held() const {
+  return held_.empty() ? 0 : *std::ranges::min_element(held_);
 }
 
 void field_oracles::compare(const field_state& is, std::int64_t step, std::int32_t rank,
@@ -108,9 +130,8 @@ void field_oracles::stepped(const field_step& what) {
 
 void field_oracles::first_cause(const failure& first, const attempt_facts& facts) {
   const bool disturbed =
-      facts.lossy || facts.rare ||
-      facts.any({fault::crash_rank, fault::crash_host, fault::pause, fault::slow, fault::cut,
-                 fault::one_way_cut, fault::data_cut, fault::skew, fault::late_timers});
+      facts.lossy || facts.rare || facts.any({fault::crash_rank, fault::crash_host}) ||
+      facts.any(delaying);
   const auto is_throw = [&](const raised& r) {
     return r.rank == first.rank && r.hook == first.hook && r.type == first.type &&
            r.what == first.what;
@@ -127,34 +148,71 @@ void field_oracles::first_cause(const failure& first, const attempt_facts& facts
   if (!check(!facts.thrown.empty() || disturbed))
     return violate({oracles[4], at(first), first.step, first.rank});
   if (!check(disturbed))
-    violate({oracles[3], at(first) + " instead of " + facts.thrown.front().what, first.step,
-             first.rank});
+    return violate({oracles[3], at(first) + " instead of " + facts.thrown.front().what, first.step,
+                    first.rank});
+  // A link that loses may break by itself; a forming deadline names its ranks in its text.
+  if (!check(facts.lossy || first.rank < 0 || facts.concerned(first.rank)))
+    violate({oracles[3], "nothing befell this rank: " + at(first), first.step, first.rank});
+}
+
+// Throwing, dying and being aborted are no excuse for not being there in time.
+void field_oracles::survivors(const job_outcome& outcome, const attempt_facts& facts) {
+  for (const auto& s : outcome.survivors) {
+    const bool rank = s.starts_with("rank ");
+    const bool excused = rank ? facts.any(delaying) && facts.concerned(std::stoi(s.substr(5)))
+                              : slow_disk(facts) && s.starts_with("checkpointer");
+    if (!check(excused || facts.lossy)) violate({oracles[6], s});
+  }
+}
+
+// Whoever ends well has saved where he stands, or has said why not.
+void field_oracles::saved(const job_outcome& outcome) {
+  const auto at_end = outcome.loop.steps;
+  const auto told = [](const failure& f) { return f.hook == "save_checkpoint"; };
+  const auto still = [](const std::string& s) { return s.starts_with("checkpointer"); };
+  if (!check(written_ == at_end || (written_ < 0 && resumed_at_ == at_end) ||
+             std::ranges::any_of(outcome.late, told) ||
+             std::ranges::any_of(outcome.survivors, still)))
+    violate({oracles[18], "the last checkpoint is of step " + std::to_string(written_), at_end});
+}
+
+void field_oracles::written(std::int64_t step, const std::string& path, const snapshot* there,
+                            bool lied) {
+  written_ = step;
+  if (!check(step <= least_held()))
+    violate({oracles[16], path + ", but a rank holds only " + std::to_string(least_held()), step});
+  if (!check(there || lied)) violate({oracles[17], path + " can not be read", step});
+  if (!there) return;
+  if (!check(there->loop.steps == step))
+    violate({oracles[17], path + " is of step " + std::to_string(there->loop.steps), step});
+  compare(field_state_of(*there), step, 0, oracles[17]);
 }
 
 void field_oracles::ended(const job_outcome& outcome, const attempt_facts& facts) {
   const bool failed = outcome.status == job_outcome::ending::failed;
   if (failed) first_cause(outcome.failed_with->record, facts);
+  if (!failed) saved(outcome);
+  if (!facts.lossy && !facts.any(delaying) && !slow_disk(facts) &&
+      !check(facts.took <= facts.expected))
+    violate({oracles[12], fmt::format("it took {} ms", facts.took.count() / 1'000'000)});
   if (!failed)
     for (const auto& r : facts.thrown)
       if (!check(r.hook == "on_exception"))
         violate({oracles[5], "the job ended well: " + r.what, r.step, r.rank});
   const bool disturbed = facts.lossy || facts.rare || !facts.thrown.empty() ||
-                         facts.any({fault::crash_rank, fault::crash_host, fault::pause, fault::slow,
-                                    fault::cut, fault::one_way_cut, fault::data_cut, fault::skew,
-                                    fault::late_timers, fault::abort});
-  for (const auto& s : outcome.survivors)
-    if (!check(disturbed || facts.storage.has(fault::storage_hang) ||
-               facts.storage.has(fault::storage_slow)))
-      violate({oracles[6], s});
+                         facts.any(delaying) ||
+                         facts.any({fault::crash_rank, fault::crash_host, fault::abort});
+  survivors(outcome, facts);
   for (const auto& f : outcome.late)
     if (!check(disturbed || !facts.storage.empty())) violate({oracles[7], at(f), f.step, f.rank});
-  const auto least = *std::ranges::min_element(held_);
-  if (!check(outcome.loop.steps <= least))
-    violate({oracles[8], "committed, but a rank holds only " + std::to_string(least),
+  if (!check(outcome.loop.steps <= least_held()))
+    violate({oracles[8], "committed, but a rank holds only " + std::to_string(least_held()),
              outcome.loop.steps});
 }
 
 void field_oracles::resumed(const snapshot& from) {
+  if (!check(from.loop.steps <= std::max(resumed_at_, least_held())))
+    violate({oracles[16], "a checkpoint of a step that was never committed", from.loop.steps});
   compare(field_state_of(from), from.loop.steps, 0, oracles[9]);
   std::int64_t samples = 0;
   for (std::int64_t s = 1; s <= from.loop.steps; ++s)
@@ -176,10 +234,9 @@ void field_oracles::finished(const job_outcome& outcome) {
              "finished with " + std::to_string(outcome.loop.samples) + " samples, not " +
                  std::to_string(samples),
              outcome.loop.steps});
-  // A run that was resumed behind its last step has nothing to train and takes no snapshot.
-  if (outcome.weights)
+  if (check(outcome.weights != nullptr))
     compare(field_state_of(*outcome.weights), job_.steps, 0, oracles[11]);
-  else if (!check(resumed_at_ == job_.steps))
+  else
     violate({oracles[11], "the outcome has no weights"});
   const auto* list = outcome.result.get_if<value_list>();
   const auto& should = reference_.behind(job_.steps).weights;

@@ -20,11 +20,15 @@ struct raised {
 /// What befell one attempt.
 struct attempt_facts {
   std::vector<fault> struck;
+  std::vector<std::int32_t> ranks;  ///< whom they struck
   std::vector<raised> thrown;
   bool lossy = false;  ///< its links lost or delayed frames
   fault_set storage;   ///< faults of storage that took effect
   bool rare = false;   ///< a rare path was taken that may fail what it strikes
+  nanoseconds took{0};
+  nanoseconds expected{0};  ///< at most, when nothing is slow: all steps, one failure, one way down
   bool any(std::initializer_list<fault> of) const;
+  bool concerned(std::int32_t rank) const;  ///< was struck or threw
 };
 
 /// Hears what happens and remembers what is wrong. Never throws.
@@ -41,8 +45,12 @@ public:
   void ended(const job_outcome& outcome, const attempt_facts& facts);
   /// The whole run has finished.
   void finished(const job_outcome& outcome);
-  /// A checkpoint was chosen to go on from.
+  /// A checkpoint was chosen to go on from; before `attempt_begins`.
   void resumed(const snapshot& from);
+  /// The supervisor has announced that a checkpoint of that step is written; `there` is what can be
+  /// read of it, null when nothing good can be. `lied`: the disk had said that something was
+  /// durable that may not be, or wrote something else than it was told.
+  void written(std::int64_t step, const std::string& path, const snapshot* there, bool lied);
   /// Everything was let run out.
   void drained(std::size_t actors, std::size_t handles);
   void violate(violation v);
@@ -57,6 +65,9 @@ private:
   void compare(const field_state& is, std::int64_t step, std::int32_t rank,
                const std::string& oracle);
   void first_cause(const failure& first, const attempt_facts& facts);
+  void survivors(const job_outcome& outcome, const attempt_facts& facts);
+  void saved(const job_outcome& outcome);
+  std::int64_t least_held() const;
 
   const field_job& job_;
   field_reference& reference_;
@@ -66,6 +77,7 @@ private:
   std::int64_t resumed_at_ = 0;
   std::string digest_;
   std::vector<std::int64_t> held_;  // by rank, in this attempt
+  std::int64_t written_ = -1;       // the step of the last checkpoint, in this attempt
 };
 
 }  // namespace troupe::testing

@@ -5,6 +5,7 @@
 #include <optional>
 #include <stdexcept>
 
+#include "actors/time_knob.hpp"
 #include "apps/testing/field_oracles.hpp"
 #include "backends/simulated/disk_checkpoints.hpp"
 #include "backends/simulated/simulated_storage.hpp"
@@ -61,6 +62,9 @@ public:
         oracles_(what, reference, report_, world_) {
     report_.seed = world_.draws().seed();
     stage_.use({disk_, io_});
+    stage_.listen([this](const seen::lifecycle& what) {
+      if (what.event == "checkpoint_written") written(what.step, what.details.at("path"));
+    });
     field_options payload;
     payload.samples = what.samples;
     payload.width = what.width;
@@ -93,6 +97,7 @@ private:
     world_.at(0, after, std::move(how));
   }
   void stepped(const field_step& s);
+  void written(std::int64_t step, const std::string& path);
   void maybe_throw(const learner_context& context, const hook& h);
   void program_leaves();
   void drain();
@@ -125,7 +130,8 @@ private:
   std::int64_t began_ = 0;
   std::uint64_t rare_faults_before_ = 0;  // this attempt
   bool storage_lied_ = false;             // what it said was durable may not be
-  std::string durable_;                   // the last checkpoint that a program was told is durable
+  std::string durable_;                   // the last checkpoint that was announced as durable
+  std::int64_t durable_step_ = 0;
 };
 
 nanoseconds field_run::storage_cost() {
@@ -151,6 +157,17 @@ void field_run::stepped(const field_step& s) {
   world_.state_is(s.digest + static_cast<std::uint64_t>(s.rank));
   if (s.job != stage_.running()) mark("a rank of an ended run stepped");
   oracles_.stepped(s);
+}
+
+void field_run::written(std::int64_t step, const std::string& path) {
+  durable_ = path;
+  durable_step_ = step;
+  try {
+    const auto there = io_->read(path);
+    oracles_.written(step, path, &there, storage_lied_);
+  } catch (const user_error&) {
+    oracles_.written(step, path, nullptr, storage_lied_);
+  }
 }
 
 void field_run::maybe_throw(const learner_context& context, const hook& h) {
@@ -222,6 +239,7 @@ void field_run::carry_out(const strike& s) {
   auto* life = stage_.life_of(s.rank);
   if (!life || !world_.alive(life->place) || !world_.alive(home)) return;
   struck();
+  facts_.ranks.push_back(s.rank);
   carry_out_on(s, *life);
 }
 
@@ -233,14 +251,16 @@ void field_run::carry_out_on(const strike& s, rank_life& life) {
     case fault::crash_host: {
       const auto host = world_.host_of(life.place);
       for (std::int32_t r = 0; r < job_.ranks; ++r)
-        if (auto* other = stage_.life_of(r); other && world_.host_of(other->place) == host)
+        if (auto* other = stage_.life_of(r); other && world_.host_of(other->place) == host) {
+          facts_.ranks.push_back(r);
           stage_.crash(r, true);
+        }
       break;
     }
     case fault::pause: world_.pause(life.place, world_.time() + lasts); break;
     case fault::slow:
       life.slow_per_cent =
-          s.amount == 15 ? 1'000'000 : static_cast<std::int64_t>(200 + 400 * s.amount);
+          s.amount >= 12 ? 1'000'000 : static_cast<std::int64_t>(200 + 400 * s.amount);
       break;
     case fault::cut:
     case fault::one_way_cut:
@@ -290,8 +310,7 @@ void field_run::run_attempt(nanoseconds limit) {
 
 field_run::ending field_run::attempt(std::uint32_t number) {
   const bool healed = number + 2 >= plan_.attempts;
-  if (number + 2 == plan_.attempts)
-    for (std::int32_t r = 0; r < job_.ranks; ++r) stage_.fabric().cut(r, false);
+  for (std::int32_t r = 0; r < job_.ranks; ++r) stage_.fabric().cut(r, false);
   now_ = healed ? attempt_faults{}
                 : draw_faults(world_.draws(), plan_.faults, exist_, number, job_.ranks, span_,
                               events_);
@@ -302,8 +321,6 @@ field_run::ending field_run::attempt(std::uint32_t number) {
   left_ = now_.strikes;
   armed_.clear();
   const auto resume = newest_good();
-  if (resume.empty() && !durable_.empty() && !storage_lied_)
-    oracles_.violate({"what is durable stays", durable_ + " is gone"});
   std::int64_t from = 0;
   if (!resume.empty()) {
     const auto state = io_->read(resume);
@@ -313,6 +330,8 @@ field_run::ending field_run::attempt(std::uint32_t number) {
   } else if (number > 0) {
     mark("began again from nothing");
   }
+  if (from < durable_step_ && !storage_lied_)
+    oracles_.violate({"what is durable stays", durable_ + " is gone", from});
   job what;
   what.options = job_.options();
   what.recipe = recipe_;
@@ -339,8 +358,11 @@ field_run::ending field_run::judge() {
     return ending::again;
   }
   const auto outcome = *stage_.outcome();
+  const auto limits = derive(job_.options().time);
+  facts_.took = world_.time() - nanoseconds{began_};
+  facts_.expected = span_ * job_.accumulate * 2 + limits.detect * 2 + limits.settle + limits.close +
+                    limits.teardown + std::chrono::seconds{1};
   oracles_.ended(outcome, facts_);
-  if (!outcome.last_checkpoint.empty()) durable_ = outcome.last_checkpoint;
   if (!outcome.survivors.empty()) mark("an ending with survivors");
   if (outcome.status == job_outcome::ending::stopped) mark("stopped at a step");
   program_leaves();

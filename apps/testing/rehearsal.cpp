@@ -77,6 +77,7 @@ void rehearsal::begin(job what, path_faults path) {
   setup.bring_rank = [this](caf::actor_system& system, actor_trouble trouble, rank_setup given) {
     return bring(system, std::move(trouble), std::move(given));
   };
+  setup.announced = announced_;
   setup.complete = [this](job_outcome outcome) { outcome_ = std::move(outcome); };
   setup.what = std::move(what);
   supervisor_ = spawn_supervisor(world_.system(), std::move(setup));

@@ -47,6 +47,10 @@ public:
     std::shared_ptr<const checkpoint_io> checkpoints;
   };
   void use(files what) { files_ = std::move(what); }
+  /// Hears what the supervisors of all jobs announce, at once.
+  void listen(std::function<void(const seen::lifecycle&)> announced) {
+    announced_ = std::move(announced);
+  }
 
   /// Brings a supervisor to life, in a new place on host 0 (a program that is started), and lets it
   /// begin. `path`: what its control links meet.
@@ -77,6 +81,7 @@ private:
   surroundings around_;
   simulated_fabric fabric_;
   files files_;
+  std::function<void(const seen::lifecycle&)> announced_;
   path_counts counts_;
   std::vector<rank_life> lives_;
   std::size_t first_life_ = 0;  // of the job that runs

@@ -48,7 +48,7 @@ std::string company_space::check_end(const company_state& s) const {
   for (std::int32_t r = 0; r < options_.ranks; ++r)
     if (!tables_.rank(s[side_of(r)]).gone)
       return fmt::format("the job is complete, but rank {} is still there", r);
-  if (!end.survivors.empty() && !had(small_fault::loses) && !had(small_fault::early_deadline))
+  if (!end.survivors.empty() && !had(small_fault::loses) && !gave_up_early(s))
     return fmt::format("a survivor where everyone answered: {}", end.survivors.front());
   if (end.status == job_outcome::ending::failed) return check_first_cause(s);
   for (std::int32_t r = 0; r < options_.ranks; ++r) {
@@ -81,6 +81,13 @@ std::string company_space::check_first_cause(const company_state& s) const {
       return fmt::format("the first cause is {}, but {} came before", render(first), render(other));
   const auto faults = faults_of(s);
   if (faults.empty()) return "the job failed without a fault: " + render(first);
+  const auto thrown = [](const failure& f) { return f.type == "std::domain_error"; };
+  const bool only_throws =
+      std::ranges::all_of(faults, [](const auto& f) { return f.first == small_fault::throws; });
+  const auto told = std::ranges::count_if(first.others, thrown) + (thrown(first) ? 1 : 0) +
+                    std::ranges::count_if(end.late, thrown);
+  if (only_throws && told < static_cast<std::ptrdiff_t>(faults.size()))
+    return fmt::format("{} hooks threw, and only {} are told", faults.size(), told);
   if (faults.size() > 1) return {};
   const auto [what, rank] = faults.front();
   const auto expect = [&](std::string_view type, bool of_rank) -> std::string {

@@ -227,10 +227,16 @@ std::string company_space::supervise(company_state& s, message_number event) {
   return {};
 }
 
-// A message was lost, or a deadline that came early made someone give up on others.
+// Only what a message was lost for is waited for in vain.
 bool company_space::may_be_late(const company_state& s) const {
+  return std::ranges::any_of(faults_of(s),
+                             [](const auto& f) { return f.first == small_fault::loses; });
+}
+
+// A deadline of the way down came early; of an early one before, nothing but haste is left.
+bool company_space::gave_up_early(const company_state& s) const {
   return std::ranges::any_of(faults_of(s), [](const auto& f) {
-    return f.first == small_fault::loses || f.first == small_fault::early_deadline;
+    return f.first == small_fault::early_deadline && f.second != 0;
   });
 }
 
@@ -255,7 +261,10 @@ std::vector<std::pair<small_fault, std::int32_t>> company_space::faults_of(
 std::string company_space::do_fault(company_state& s, const company_move& move) {
   const std::int32_t r = move.rank;
   const auto what = static_cast<small_fault>(move.what);
-  note_fault(s, what, r);
+  // Where there is no rank to note: whether ranks are being taken down.
+  const bool tearing =
+      tables_.supervisor_value(s[0]).machine.phase() == supervision::phase::tearing;
+  note_fault(s, what, what == small_fault::early_deadline ? tearing : r);
   auto& queue = s[move.to_supervisor ? mail_of(r) : inbox_of(r)];
   switch (what) {
     case small_fault::none: return {};

@@ -80,6 +80,7 @@ private:
   std::vector<std::pair<small_fault, std::int32_t>> faults_of(const company_state& s) const;
   void note_fault(company_state& s, small_fault what, std::int32_t rank) const;
   bool may_be_late(const company_state& s) const;
+  bool gave_up_early(const company_state& s) const;
   bool meeting_complete(const company_state& s, std::int32_t r) const;
 
   void rank_moves_of(const company_state& s, std::int32_t r, std::vector<company_move>& out) const;

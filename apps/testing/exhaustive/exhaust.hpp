@@ -10,8 +10,9 @@
 // What must hold: machines never throw; a rank gets no run while one is in flight; a commit is
 // announced only when every rank holds the step, and commits only rise; a rank is active only in
 // the supervisor's generation; there is always a way on until the job is complete, and one without
-// a deadline unless a message was lost or a deadline came early; then nothing is left (every rank
-// gone, survivors only where a message was lost or a deadline came early); a run without failure
+// a deadline unless a message was lost; then nothing is left (every rank
+// gone, survivors only where a message was lost or a deadline of the way down came early); a run
+// without failure
 // ends at the same step on all ranks, at the last one unless it was stopped; a run with one ends as
 // failed, with the injected fault as first cause and none before it.
 #pragma once
