@@ -5,9 +5,6 @@ target_compile_options(troupe_settings INTERFACE
   -Wall -Wextra -Wpedantic -Wno-missing-field-initializers
   $<$<BOOL:${TROUPE_WERROR}>:-Werror>
   -ffile-prefix-map=${PROJECT_SOURCE_DIR}/=)
-if(TROUPE_PLANT_BUGS)
-  target_compile_definitions(troupe_settings INTERFACE TROUPE_PLANT_BUGS)
-endif()
 if(TROUPE_SANITIZE)
   target_compile_options(troupe_settings INTERFACE -fsanitize=${TROUPE_SANITIZE} -fno-omit-frame-pointer)
   target_link_options(troupe_settings INTERFACE -fsanitize=${TROUPE_SANITIZE})

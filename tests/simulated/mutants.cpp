@@ -1,6 +1,7 @@
 // Goal: bugs planted in the production machines and actors (messages/planted.hpp) are found by the
-// standard budget, and nothing is found where none is planted. A program of its own, built with
-// TROUPE_PLANT_BUGS only; tests/mutants.sh runs it once per bug.
+// standard budget, and nothing is found where none is planted. A program of its own;
+// tests/mutants.sh runs it once per bug.
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <optional>
@@ -12,7 +13,7 @@
 #include "messages/planted.hpp"
 
 #ifndef TROUPE_PLANT_BUGS
-#error "mutants are for a build tree configured with -DTROUPE_PLANT_BUGS=ON"
+#error "mutants are compiled with the planted bugs in"
 #endif
 
 using namespace troupe;
@@ -27,74 +28,80 @@ struct finding {
   std::string what;
 };
 
-budget of(std::uint64_t first, double seconds) {
-  budget b;
-  b.first_seed = first;
-  b.runs = 1'000'000'000;
-  b.seconds = seconds;
-  return b;
+std::string one_line(std::string text) {
+  std::ranges::replace(text, '\n', ' ');
+  constexpr std::size_t enough = 100;
+  return text.substr(0, enough);
 }
 
-run_plan with_faults() {
-  run_plan plan;
-  plan.faults.may = fault_set::all();
-  return plan;
+// Every schedule of two ranks with any one fault, or with any two of some that go well together.
+std::optional<finding> search_all(std::uint32_t faults, double seconds) {
+  exhaustive_options options;
+  options.ranks = 2;
+  options.budget = faults;
+  options.seconds_max = seconds;
+  if (faults > 1)
+    options.faults = {small_fault::throws, small_fault::stops, small_fault::loses,
+                      small_fault::early_deadline};
+  const auto report = exhaust(options);
+  if (!report.violation) return {};
+  return finding{"exhaustive(" + std::to_string(faults) + ")", report.states, report.seconds,
+                 one_line(report.violation->what)};
 }
 
-std::string one_line(const violation& v) {
-  std::string text = v.oracle + ": " + v.text;
-  for (auto& c : text)
-    if (c == '\n') c = ' ';
-  return text.substr(0, 110);
-}
-
-// The portfolio of schedules under swarms of faults, then the exhaustive search of a small company.
-std::optional<finding> hunt(double seconds) {
+// The portfolio of schedules of whole field jobs under swarms of faults.
+std::optional<finding> search_swarm(double seconds) {
   field_job job;
   job.ranks = 4;
-  const auto plan = with_faults();
-  const auto swarm = of(1, seconds * 3 / 4);
-  const auto all = explore(job, plan, swarm);
-  if (!all.clean()) {
-    const auto& first = all.violating.front();
-    const auto how = variant_of(job, plan, swarm, first.seed).plan.world;
-    auto by = std::string{to_string(how.schedule)};
-    if (how.schedule == scheduling::pct) by += "(" + std::to_string(how.depth) + ")";
-    return finding{by, all.runs, all.seconds, one_line(first.violations.front())};
-  }
-  exhaustive_options small;
-  small.ranks = 2;
-  small.seconds_max = seconds - all.seconds;
-  const auto searched = exhaust(small);
-  if (searched.violation)
-    return finding{"exhaustive", searched.states, all.seconds + searched.seconds,
-                   searched.violation->what.substr(0, 110)};
-  return {};
+  run_plan plan;
+  plan.faults.may = fault_set::all();
+  plan.events_limit = 200'000;  // a hundred times what a run takes
+  budget of;
+  of.first_seed = 1;
+  of.runs = 1'000'000'000;
+  of.seconds = seconds;
+  const auto all = explore(job, plan, of);
+  if (all.clean()) return {};
+  const auto& first = all.violating.front();
+  const auto how = variant_of(job, plan, of, first.seed).plan.world;
+  auto by = std::string{to_string(how.schedule)};
+  if (how.schedule == scheduling::pct) by += "(" + std::to_string(how.depth) + ")";
+  const auto& v = first.violations.front();
+  return finding{by, all.runs, all.seconds, one_line(v.oracle + ": " + v.text)};
+}
+
+std::string cell(const std::optional<finding>& found) {
+  if (!found) return "-";
+  char text[64];
+  std::snprintf(text, sizeof text, "%s %llu, %.2f s", found->by.c_str(),
+                static_cast<unsigned long long>(found->runs), found->seconds);
+  return text;
 }
 
 int run(const planted_bug& what, double seconds) {
   planted_now = what.which;
-  const auto found = hunt(seconds);
+  auto exhaustive = search_all(1, seconds / 6);
+  // What the exhaustive search has found need not be looked for as long.
+  const auto swarm = search_swarm(exhaustive ? seconds / 10 : seconds * 2 / 3);
+  if (!exhaustive && !swarm) exhaustive = search_all(2, seconds / 6);
   planted_now = bug::none;
-  const auto name = std::string{what.name};
-  if (!found) {
-    std::printf("SURVIVED  %-25s %s\n", name.c_str(), std::string{what.text}.c_str());
-    return 1;
-  }
-  std::printf("killed    %-25s by %-10s after %8llu runs, %6.2f s: %s\n", name.c_str(),
-              found->by.c_str(), static_cast<unsigned long long>(found->runs), found->seconds,
-              found->what.c_str());
-  return 0;
+  const auto& first = swarm ? swarm : exhaustive;
+  std::printf("%-8s %-25s | %-28s | %-28s | %s\n", first ? "killed" : "SURVIVED",
+              std::string{what.name}.c_str(), cell(exhaustive).c_str(), cell(swarm).c_str(),
+              first ? first->what.c_str() : std::string{what.text}.c_str());
+  return first ? 0 : 1;
 }
 
 int run_clean(double seconds) {
-  if (const auto found = hunt(seconds)) {
-    std::printf("ALARM     nothing is planted, and %s finds after %llu runs: %s\n",
-                found->by.c_str(), static_cast<unsigned long long>(found->runs),
+  auto found = search_all(1, seconds / 6);
+  if (!found) found = search_all(2, seconds / 6);
+  if (!found) found = search_swarm(seconds * 2 / 3);
+  if (found) {
+    std::printf("ALARM    nothing is planted, and %s finds: %s\n", cell(found).c_str(),
                 found->what.c_str());
     return 1;
   }
-  std::printf("clean     nothing is planted, nothing is found in %.0f s\n", seconds);
+  std::printf("clean    nothing is planted, nothing is found in %.0f s\n", seconds);
   return 0;
 }
 
