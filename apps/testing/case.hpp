@@ -2,12 +2,17 @@
 // regression.
 //
 //   troupe-case/1
-//   expect state equals the reference
-//   job ranks=8 steps=20 ...
+//   build 6f0c9b...                         (what recorded it; may be missing)
+//   expect state equals the reference       (the oracle that was violated; may be missing)
+//   meets crash_rank, resumed from a checkpoint
+//   job ranks=8 steps=20 ...                (what is not said is as field_job says)
 //   plan schedule=1 depth=3 ...
 //   faults crash_rank,pause
 //   seed 123
-//   choices fault.0.0=1 detail.256.0=3 ...      (none: all draws are the seed's)
+//   choices fault.0.0=1 detail.256.0=3 ...  (none: all draws are the seed's)
+//   end
+//
+// Blanks around a line and lines that begin with # mean nothing.
 #pragma once
 
 #include <optional>
@@ -23,19 +28,32 @@ struct run_case {
   std::uint64_t seed = 0;
   std::optional<std::vector<choice>> taken;  ///< none: the seed decides
   std::string expect;                        ///< the oracle that was violated; empty: none
+  std::string build;                         ///< build_id() of what recorded it; empty: unknown
+  std::vector<std::string> meets;            ///< faults that strike and marks that are hit
 };
 
-std::string to_text(const run_case& what);
-/// Throws user_error (bad_usage) that names the line it does not understand.
-run_case parse_case(std::string_view text);
-run_report replay(const run_case& what, field_reference& reference);
+/// Of the running program: changes with its code. Empty when its linker wrote none.
+std::string build_id();
 
-/// Removes and lowers choices as long as the expected oracle is still violated, in `runs` runs at
-/// most. A case of a seed is turned into one of choices first.
+std::string to_text(const run_case& what);
+/// Throws user_error (bad_usage) that names the line it does not understand, the field and its
+/// bounds. Guests are not in a text: `with` brings them (its other members do not matter).
+run_case parse_case(std::string_view text, const run_plan& with = {});
+
+/// The case of a run that explore() reported.
+run_case case_of(const run_report& report, const variant& what);
+run_report replay(const run_case& what, field_reference& reference);
+/// What is odd about a replay, one sentence each: recorded by another build, what was expected is
+/// not violated, what it was to meet it does not. None: it went as the case says.
+std::vector<std::string> remarks(const run_case& what, const run_report& replayed);
+
+/// Removes faults, then choices, and lowers what is left, as long as the expected oracle is still
+/// violated, in `runs` runs at most. A case of a seed is turned into one of choices first. A case
+/// that does not violate what it expects comes back as it is.
 run_case shrink(const run_case& what, field_reference& reference, std::uint64_t runs = 400);
 
-/// What broke, which faults struck, the last moments as a list of messages, and how to see it
-/// again. The report must have been recorded.
-std::string render(const run_report& report, std::size_t last_notes = 40);
+/// What broke, which faults struck, the last moments as a chart. The report must have been
+/// recorded. `replay_line`: how to see it again.
+std::string render(const run_report& report, std::string_view replay_line = {});
 
 }  // namespace troupe::testing

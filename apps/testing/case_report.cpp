@@ -1,34 +1,58 @@
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <sstream>
 
 #include "apps/testing/case.hpp"
+#include "apps/testing/chart.hpp"
 
 namespace troupe::testing {
 
-std::string render(const run_report& report, std::size_t last_notes) {
-  std::ostringstream out;
-  for (const auto& v : report.violations) out << "violated  " << v << '\n';
-  out << "faults   ";
+namespace {
+
+std::string place_name(const run_report& report, std::int32_t p) {
+  if (p < 0 || static_cast<std::size_t>(p) >= report.places.size()) return "the world";
+  return report.places[static_cast<std::size_t>(p)];
+}
+
+// Faults that struck at a moment, in order; those along the way by number.
+std::string faults_of(const run_report& report) {
+  constexpr std::string_view mark = "fault: ";
+  constexpr std::size_t most = 12;
+  std::string out;
+  std::size_t number = 0;
+  for (const auto& n : report.notes) {
+    if (!n.what.starts_with(mark) || ++number > most) continue;
+    out += fmt::format("          {}) {} of {}, event {}, {:.3f} ms\n", number,
+                       n.what.substr(mark.size()), place_name(report, n.to), n.event,
+                       static_cast<double>(n.at) / 1e6);
+  }
+  if (number > most) out += fmt::format("          and {} more\n", number - most);
+  std::string kinds;
   for (std::size_t f = 0; f < fault_kinds; ++f)
     if (report.faults[f] > 0)
-      out << ' ' << to_string(static_cast<fault>(f)) << " x" << report.faults[f];
-  out << "\nseed      " << report.seed << ", " << report.attempts << " attempts, " << report.events
-      << " events, " << report.taken.size() << " choices\n";
-  const auto name = [&](std::int32_t p) {
-    return p < 0 || static_cast<std::size_t>(p) >= report.places.size()
-               ? std::string{"world"}
-               : fmt::format("{} #{}", report.places[static_cast<std::size_t>(p)], p);
-  };
-  // Up to the first violation: what came later explains nothing.
-  const auto until = report.violations.empty() ? report.events : report.violations.front().event;
-  auto end = std::ranges::find_if(report.notes, [&](const noted& n) { return n.event > until; });
-  const auto there = static_cast<std::size_t>(end - report.notes.begin());
-  auto at = end - static_cast<std::ptrdiff_t>(std::min(last_notes, there));
-  for (; at != end; ++at)
-    out << fmt::format("{:>8} {:>12.3f} ms  {} -> {}: {}\n", at->event,
-                       static_cast<double>(at->at) / 1e6, name(at->from), name(at->to), at->what);
+      kinds += fmt::format(" {} x{}", to_string(static_cast<fault>(f)), report.faults[f]);
+  return fmt::format("faults   {}\n{}", kinds.empty() ? " none" : kinds, out);
+}
+
+}  // namespace
+
+std::string render(const run_report& report, std::string_view replay_line) {
+  std::ostringstream out;
+  for (const auto& v : report.violations) out << "violated  " << v << '\n';
+  if (report.violations.empty())
+    out << "violated  nothing; " << (report.finished ? "the job finished" : "the job did not end")
+        << '\n';
+  out << faults_of(report) << "run       seed " << report.seed << ", " << report.attempts
+      << " attempts, " << report.events << " events, " << report.taken.size() << " choices, "
+      << fmt::format("{:.3f} s of virtual time\n",
+                     static_cast<double>(report.virtual_time.count()) / 1e9);
+  chart_options shown;
+  // What came after the first violation explains nothing.
+  if (!report.violations.empty()) shown.until = report.violations.front().event;
+  if (!report.notes.empty())
+    out << "chart     the last moments" << (report.violations.empty() ? "" : " before it") << '\n'
+        << text_chart(report.notes, report.places, shown);
+  if (!replay_line.empty()) out << "replay    " << replay_line << '\n';
   return out.str();
 }
 

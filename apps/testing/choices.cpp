@@ -73,8 +73,8 @@ std::uint64_t choices::note(site where, std::uint32_t who, std::uint32_t occurre
 }
 
 std::uint64_t choices::draw(site where, std::uint32_t who, std::uint64_t bound) {
-  if (bound < 2) return 0;
   const auto occurrence = next_occurrence(where, who);
+  if (bound < 2) return 0;
   if (from_list_) {
     const auto found = listed_.find(key_of(where, who, occurrence));
     const auto value = found == listed_.end() ? 0 : std::min(found->second, bound - 1);

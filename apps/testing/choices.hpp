@@ -43,10 +43,12 @@ std::ostream& operator<<(std::ostream& out, const choice& c);
 /// everywhere: first come first served, mean latency, no fault.
 class choices {
 public:
+  static constexpr std::uint32_t who_max = 1 << 24;  ///< labels have room for so many
+
   static choices of_seed(std::uint64_t seed);
   static choices of_list(std::uint64_t seed, const std::vector<choice>& taken);
 
-  /// In [0, bound); 0 without a draw when bound is below 2.
+  /// In [0, bound). A bound below 2 leaves nothing to draw: 0, but it counts as an occurrence.
   std::uint64_t draw(site where, std::uint32_t who, std::uint64_t bound);
   /// True with probability `per_million`; recorded as 1.
   bool chance(site where, std::uint32_t who, std::uint32_t per_million);

@@ -2,6 +2,8 @@
 
 #include <caf/all.hpp>
 
+#include "apps/testing/message_text.hpp"
+
 namespace troupe::testing {
 
 namespace {
@@ -12,10 +14,10 @@ constexpr std::size_t other(std::size_t side) { return 1 - side; }
 
 control_link::control_link(world& of, world::place near, world::place far, settings how)
     : world_(of),
-      how_(how),
+      how_(std::move(how)),
       number_(far),
-      ends_{end{near, nullptr, nullptr, link_machine{how.limits, of.time()}, {}, 0, false, false},
-            end{far, nullptr, nullptr, link_machine{how.limits, of.time()}, {}, 0, false, false}} {
+      ends_{end{near, nullptr, nullptr, link_machine{how_.limits, of.time()}, {}, 0, false, false},
+            end{far, nullptr, nullptr, link_machine{how_.limits, of.time()}, {}, 0, false, false}} {
   // The handles outlive the link at most as what goes nowhere.
   for (std::size_t side : {0, 1})
     ends_[side].handle = link_handle::make(of.system(), [this, side](caf::mailbox_element_ptr m) {
@@ -63,7 +65,7 @@ void control_link::send(std::size_t from, caf::message what) {
   mine.unacknowledged.push_back(what);
   world_.note(static_cast<std::int32_t>(mine.place),
               static_cast<std::int32_t>(ends_[other(from)].place),
-              [&] { return "send " + to_string(what); });
+              [&] { return "send " + short_text(what); });
   transmit(from, mine.machine.frame(number), std::move(what));
 }
 
@@ -108,7 +110,7 @@ void control_link::deliver(std::size_t at, const caf::message& what) {
   auto& mine = ends_[at];
   world_.delivered(number_ << 1 | at, what.type_token());
   world_.note(static_cast<std::int32_t>(ends_[other(at)].place),
-              static_cast<std::int32_t>(mine.place), [&] { return "get " + to_string(what); });
+              static_cast<std::int32_t>(mine.place), [&] { return "get " + short_text(what); });
   if (what.match_elements<caf::down_msg>()) {
     const auto why = what.get_as<caf::down_msg>(0).reason;
     transmit(at, mine.machine.frame(), {});  // the last word is acknowledged
@@ -119,6 +121,7 @@ void control_link::deliver(std::size_t at, const caf::message& what) {
   }
   const bool snapshot = at == 0 && what.match_elements<write_checkpoint>();
   const auto& to = snapshot ? checkpointer_ : mine.actor;
+  if (how_.door && how_.door(at == 0, what, to)) return;
   if (to) to->enqueue(nullptr, caf::make_message_id(), what, nullptr);
 }
 

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <deque>
+#include <functional>
 #include <memory>
 #include <string>
 
@@ -33,6 +34,9 @@ public:
     nanoseconds latency = std::chrono::microseconds{50};
     path_faults faults;
     path_counts* counts = nullptr;
+    /// Asked before a message is given to whom it is for; true: it is not. Empty: never.
+    std::function<bool(bool to_near, const caf::message& what, const caf::strong_actor_ptr& to)>
+        door;
   };
   /// `near`: where the supervisor lives. The far actor is not there yet.
   control_link(world& of, world::place near, world::place far, settings how);

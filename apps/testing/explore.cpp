@@ -6,6 +6,7 @@
 #include <tuple>
 
 #include "backends/data_order.hpp"
+#include "messages/failure.hpp"
 
 namespace troupe::testing {
 
@@ -81,12 +82,38 @@ variant variant_of(const field_job& what, const run_plan& plan, const budget& of
   return v;
 }
 
+void exploration::add(const run_report& report) {
+  ++runs;
+  events += report.events;
+  deliveries += report.deliveries;
+  attempts += report.attempts;
+  checks += report.checks;
+  for (std::size_t f = 0; f < fault_kinds; ++f) faults[f] += report.faults[f];
+  add_marks(marks, report);
+  trace_digest = mix(trace_digest ^ report.hashes.choices) ^ mix(report.hashes.deliveries) ^
+                 report.hashes.state;
+}
+
+bool exploration::held(std::string_view oracle) const {
+  if (std::ranges::find(known_oracles(), oracle) == known_oracles().end())
+    throw user_error(errc::bad_usage, "there is no oracle \"" + std::string{oracle} + '"');
+  return std::ranges::none_of(violating, [&](const run_report& r) {
+    return std::ranges::any_of(r.violations,
+                               [&](const violation& v) { return v.oracle == oracle; });
+  });
+}
+
+bool exploration::met(std::string_view mark_or_fault) const {
+  if (const auto found = marks.find(std::string{mark_or_fault}); found != marks.end())
+    return found->second > 0;
+  return faults[static_cast<std::size_t>(fault_named(mark_or_fault))] > 0;
+}
+
 exploration explore(const field_job& what, const run_plan& plan, const budget& of,
                     const std::function<void(const run_report&)>& after_each) {
   exploration all;
   references known;
   for (const auto& m : known_marks()) all.marks[m] = 0;
-  mark_counts product{};
   const auto began = seconds_now();
   for (std::uint64_t i = 0; i < of.runs; ++i) {
     if (of.seconds > 0 && seconds_now() - began >= of.seconds) break;
@@ -94,16 +121,7 @@ exploration explore(const field_job& what, const run_plan& plan, const budget& o
     auto v = variant_of(what, plan, of, seed);
     auto& reference = known.of(v.job);
     auto report = run_field(v.job, v.plan, choices::of_seed(seed), reference);
-    ++all.runs;
-    all.events += report.events;
-    all.deliveries += report.deliveries;
-    all.attempts += report.attempts;
-    all.checks += report.checks;
-    for (std::size_t f = 0; f < fault_kinds; ++f) all.faults[f] += report.faults[f];
-    for (std::size_t m = 0; m < mark_count; ++m) product[m] += report.product[m];
-    for (const auto& [mark, count] : report.marks) all.marks[mark] += count;
-    all.trace_digest = mix(all.trace_digest ^ report.hashes.choices) ^
-                       mix(report.hashes.deliveries) ^ report.hashes.state;
+    all.add(report);
     if (of.twins) compare(report, v, all);
     if (after_each) after_each(report);
     if (report.violations.empty()) continue;
@@ -111,10 +129,10 @@ exploration explore(const field_job& what, const run_plan& plan, const budget& o
     v.plan.world.record = true;
     all.violating.push_back(run_field(v.job, v.plan, choices::of_seed(seed), reference));
     if (found.front().oracle == twin_oracle) all.violating.back().violations = found;
+    v.plan.world.record = false;
+    all.variants.push_back(std::move(v));
     if (all.violating.size() >= of.violations) break;
   }
-  for (const auto& m : product_marks)
-    all.marks[std::string{m.text}] += product[static_cast<std::size_t>(m.which)];
   all.seconds = seconds_now() - began;
   return all;
 }

@@ -4,6 +4,7 @@
 
 #include <functional>
 #include <optional>
+#include <string_view>
 
 #include "apps/testing/field_run.hpp"
 #include "apps/testing/twins.hpp"
@@ -20,6 +21,12 @@ struct budget {
   bool twins = false;            ///< repeat each run in a host that is disturbed (twins.hpp)
 };
 
+/// What run number `seed` of an exploration runs: enough to do it again.
+struct variant {
+  field_job job;
+  run_plan plan;
+};
+
 struct exploration {
   std::uint64_t runs = 0;
   std::uint64_t events = 0;
@@ -32,14 +39,16 @@ struct exploration {
   std::map<std::string, std::uint64_t> marks;  ///< those never hit are there with 0
   std::uint64_t trace_digest = 0;              ///< of all runs in order
   std::vector<run_report> violating;           ///< with choices and notes: they ran again, recorded
+  std::vector<variant> variants;               ///< what they ran, one for each
   bool clean() const { return violating.empty(); }
+  /// No run violates this oracle. Throws user_error (bad_usage) when known_oracles() lacks it.
+  bool held(std::string_view oracle) const;
+  /// Some run met this mark or fault. Throws user_error (bad_usage) when there is none of the name.
+  bool met(std::string_view mark_or_fault) const;
+  /// Counts one run.
+  void add(const run_report& report);
 };
 
-/// What run number `seed` of an exploration runs: enough to do it again.
-struct variant {
-  field_job job;
-  run_plan plan;
-};
 variant variant_of(const field_job& what, const run_plan& plan, const budget& of,
                    std::uint64_t seed);
 

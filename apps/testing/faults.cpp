@@ -1,5 +1,6 @@
 #include "apps/testing/faults.hpp"
 
+#include <algorithm>
 #include <array>
 #include <ostream>
 
@@ -68,7 +69,9 @@ fault_set fault_set::parse(std::string_view text) {
   fault_set s;
   while (!text.empty()) {
     const auto comma = text.find(',');
-    const auto name = text.substr(0, comma);
+    auto name = text.substr(0, comma);
+    while (name.starts_with(' ')) name.remove_prefix(1);
+    while (name.ends_with(' ')) name.remove_suffix(1);
     if (name == "all")
       s = all();
     else if (name != "none")
@@ -138,6 +141,93 @@ attempt_faults draw_faults(choices& from, const fault_options& options, fault_se
     if (exist.has(static_cast<fault>(i))) all.storage.add(static_cast<fault>(i));
   if (!all.storage.empty()) all.storage_per_million = 30'000;
   return all;
+}
+
+namespace {
+
+// The place of `gone` among the kinds of a range, in the order in which they are drawn.
+struct place_of_kind {
+  bool there = false;
+  std::uint64_t index = 0;
+};
+place_of_kind place_of(fault_set exist, fault gone, std::size_t first, std::size_t end) {
+  const auto g = static_cast<std::size_t>(gone);
+  place_of_kind found{g >= first && g < end && exist.has(gone), 0};
+  for (auto i = first; i < std::min(g, end); ++i)
+    if (exist.has(static_cast<fault>(i))) ++found.index;
+  return found;
+}
+
+std::uint64_t value_of(const std::vector<choice>& taken, site where, std::uint32_t who,
+                       std::uint32_t occurrence) {
+  for (const auto& c : taken)
+    if (c.where == where && c.who == who && c.occurrence == occurrence) return c.value;
+  return 0;
+}
+
+// Strikes name their kind by its place among those that exist: detail, occurrence 0.
+void drop_strikes(std::vector<choice>& list, std::uint64_t index) {
+  const auto before = list;
+  for (const auto& struck : before) {
+    if (struck.where != site::fault) continue;
+    const auto detail = 256 + struck.who;
+    const auto kind = value_of(before, site::detail, detail, 0);
+    if (kind == index)
+      std::erase_if(list, [&](const choice& c) {
+        return (c.where == site::fault && c.who == struck.who) ||
+               (c.where == site::detail && c.who == detail);
+      });
+    else if (kind > index)
+      for (auto& c : list)
+        if (c.where == site::detail && c.who == detail && c.occurrence == 0) --c.value;
+  }
+  std::erase_if(list, [](const choice& c) { return c.value == 0; });
+}
+
+// The n-th operation that failed drew its kind, its detail and its length as number n.
+void drop_storage(std::vector<choice>& list, std::uint64_t index) {
+  std::vector<choice> struck;
+  for (const auto& c : list)
+    if (c.where == site::storage && c.who == 0) struck.push_back(c);
+  std::ranges::sort(struck, {}, &choice::occurrence);
+  const auto before = list;
+  std::erase_if(list, [](const choice& c) { return c.where == site::storage; });
+  std::uint32_t number = 0;
+  for (std::uint32_t n = 0; n < struck.size(); ++n) {
+    const auto kind = value_of(before, site::storage, 1, n);
+    if (kind == index) continue;
+    list.push_back(struck[n]);
+    const auto add = [&](std::uint32_t who, std::uint64_t value) {
+      if (value != 0) list.push_back({site::storage, who, number, value});
+    };
+    add(1, kind > index ? kind - 1 : kind);
+    add(2, value_of(before, site::storage, 2, n));
+    add(3, value_of(before, site::storage, 3, n));
+    ++number;
+  }
+}
+
+}  // namespace
+
+std::vector<choice> without_fault(const std::vector<choice>& taken, fault_set exist, fault gone) {
+  auto list = taken;
+  if (const auto at = place_of(exist, gone, 0, first_lasting); at.there)
+    drop_strikes(list, at.index);
+  if (const auto at = place_of(exist, gone, first_storage, fault_kinds); at.there)
+    drop_storage(list, at.index);
+  return list;
+}
+
+std::vector<choice> alone(const std::vector<choice>& taken, const choice& which) {
+  std::vector<choice> list;
+  for (auto c : taken) {
+    const bool strikes = c.where == site::fault;
+    const bool detail = c.where == site::detail && c.who >= 256;
+    if ((strikes && c.who != which.who) || (detail && c.who != 256 + which.who)) continue;
+    if (strikes || detail) c.who -= which.who;
+    list.push_back(c);
+  }
+  return list;
 }
 
 storage_fault draw_storage_fault(choices& from, const attempt_faults& of) {

@@ -107,5 +107,11 @@ attempt_faults draw_faults(choices& from, const fault_options& options, fault_se
                            std::uint64_t events);
 /// The fault of one storage operation, if any.
 storage_fault draw_storage_fault(choices& from, const attempt_faults& of);
+/// What a run drew when the faults of `exist` were possible, as it would be without the kind
+/// `gone`: its own strikes are gone, the others strike as they did. For shrinking.
+std::vector<choice> without_fault(const std::vector<choice>& taken, fault_set exist, fault gone);
+/// Of all that strikes at a moment only `which` (a choice of site fault), as the first of the first
+/// attempt. For shrinking.
+std::vector<choice> alone(const std::vector<choice>& taken, const choice& which);
 
 }  // namespace troupe::testing

@@ -75,6 +75,10 @@ public:
       if (!armed_.empty()) maybe_throw(c, h);
     };
     recipe_ = std::make_shared<field_recipe>(std::move(payload));
+    for (const auto& make : plan.guests) {
+      guests_.push_back(make());
+      recipe_ = guests_.back()->recipe(recipe_);
+    }
     exist_ = draw_swarm(world_.draws(), plan.faults);
     if (exist_.has(fault::rare_paths)) world_.marks().draw_rare();
     const auto hooks_a_step = std::chrono::milliseconds{1};
@@ -98,6 +102,10 @@ private:
   }
   void stepped(const field_step& s);
   void written(std::int64_t step, const std::string& path);
+  complain_fn complain() {
+    ++report_.checks;
+    return [this](violation v) { oracles_.violate(std::move(v)); };
+  }
   void maybe_throw(const learner_context& context, const hook& h);
   void program_leaves();
   void drain();
@@ -105,6 +113,19 @@ private:
   void hear_marks();
   nanoseconds storage_cost();
   storage_fault storage_fault_now();
+  // Of a rank, or of the supervisor (-1).
+  template <class Text>
+  void note_fault(std::int32_t rank, Text text) {
+    const auto* life = rank < 0 ? nullptr : stage_.life_of(rank);
+    world_.note(-1, static_cast<std::int32_t>(life ? life->place : stage_.home()),
+                [&] { return "fault: " + text(); });
+  }
+  void note_step(const field_step& s) {
+    for (const auto& life : stage_.lives())
+      if (life.job == s.job && life.rank == s.rank)
+        world_.note(static_cast<std::int32_t>(life.place), static_cast<std::int32_t>(life.place),
+                    [&] { return "step " + std::to_string(s.step); });
+  }
   void mark(const std::string& what) { ++report_.marks[what]; }
   nanoseconds length(std::uint64_t amount) const {
     return job_.detect * static_cast<std::int64_t>(amount * amount + 1) / 24;
@@ -118,7 +139,8 @@ private:
   std::shared_ptr<simulated_storage> disk_;
   std::shared_ptr<const checkpoint_io> io_;
   field_oracles oracles_;
-  std::shared_ptr<field_recipe> recipe_;
+  recipe_ptr recipe_;
+  std::vector<std::unique_ptr<guest>> guests_;
   fault_set exist_;
   nanoseconds span_{0};
   std::uint64_t events_ = 0;
@@ -148,15 +170,17 @@ storage_fault field_run::storage_fault_now() {
   if (which == fault::storage_lost_sync || which == fault::storage_torn ||
       which == fault::storage_bit_flip)
     storage_lied_ = true;
-  world_.note(0, static_cast<std::int32_t>(stage_.home()),
-              [&] { return std::string{to_string(which)}; });
+  world_.note(-1, static_cast<std::int32_t>(stage_.home()),
+              [&] { return "fault: " + std::string{to_string(which)}; });
   return f;
 }
 
 void field_run::stepped(const field_step& s) {
   world_.state_is(s.digest + static_cast<std::uint64_t>(s.rank));
+  if (world_.recording()) note_step(s);
   if (s.job != stage_.running()) mark("a rank of an ended run stepped");
   oracles_.stepped(s);
+  for (const auto& g : guests_) g->stepped(s, complain());
 }
 
 void field_run::written(std::int64_t step, const std::string& path) {
@@ -183,7 +207,8 @@ void field_run::maybe_throw(const learner_context& context, const hook& h) {
   facts_.thrown.push_back({what.rank, std::string{what.hook}, where(h).step,
                            what.memory ? "std::bad_alloc" : "std::domain_error",
                            what.memory ? "std::bad_alloc" : what.text});
-  world_.note(0, -1, [&] { return "throw in " + std::string{what.hook}; });
+  note_fault(what.rank,
+             [&] { return std::string{to_string(kind)} + " in " + std::string{what.hook}; });
   if (what.memory) throw std::bad_alloc{};
   throw std::domain_error{what.text};
 }
@@ -210,7 +235,11 @@ void field_run::carry_out(const strike& s) {
   const auto struck = [&] {
     ++report_.faults[static_cast<std::size_t>(s.what)];
     facts_.struck.push_back(s.what);
-    world_.note(0, -1, [&] { return std::string{to_string(s.what)}; });
+    note_fault(s.what == fault::crash_supervisor || s.what == fault::power_loss ||
+                       s.what == fault::stop || s.what == fault::abort
+                   ? -1
+                   : s.rank,
+               [&] { return std::string{to_string(s.what)}; });
   };
   switch (s.what) {
     case fault::crash_supervisor:
@@ -339,6 +368,7 @@ field_run::ending field_run::attempt(std::uint32_t number) {
   what.resume = resume;
   stage_.begin(std::move(what), now_.path);
   oracles_.attempt_begins(stage_.running(), from);
+  for (const auto& g : guests_) g->begins(world_, stage_);
   run_attempt(span_ * 20 + job_.hook_limit * 10 + std::chrono::seconds{60});
   ++report_.attempts;
   return judge();
@@ -363,6 +393,7 @@ field_run::ending field_run::judge() {
   facts_.expected = span_ * job_.accumulate * 2 + limits.detect * 2 + limits.settle + limits.close +
                     limits.teardown + std::chrono::seconds{1};
   oracles_.ended(outcome, facts_);
+  for (const auto& g : guests_) g->ended(outcome, complain());
   if (!outcome.survivors.empty()) mark("an ending with survivors");
   if (outcome.status == job_outcome::ending::stopped) mark("stopped at a step");
   program_leaves();
@@ -429,7 +460,7 @@ run_report field_run::go() {
     report_.taken = world_.draws().taken();
     report_.notes = world_.notes();
     report_.trail = world_.trail();
-    for (world::place p = 0; p < world_.places(); ++p) report_.places.push_back(world_.name_of(p));
+    report_.places = world_.names();
   }
   return std::move(report_);
 }

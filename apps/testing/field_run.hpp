@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "apps/testing/faults.hpp"
+#include "apps/testing/guest.hpp"
 #include "apps/testing/rehearsal.hpp"
 #include "backends/simulated/field_learner.hpp"
 
@@ -40,6 +41,7 @@ struct run_plan {
   fault_options faults;
   std::uint32_t attempts = 6;  ///< runs of the program, at most; nothing strikes in the last two
   std::uint64_t events_limit = 2'000'000;
+  std::vector<guest_fn> guests;  ///< what the test brings along; not in a case's text
 };
 
 /// What an oracle saw. Undefined numbers are -1.
@@ -70,7 +72,7 @@ struct run_report {
   std::uint64_t checks = 0;                         ///< of oracles
   std::vector<violation> violations;
   std::vector<choice> taken;        ///< when recorded
-  std::vector<noted> notes;         ///< when recorded
+  std::vector<noted> notes;         ///< when recorded; faults begin with "fault: "
   std::vector<footprint> trail;     ///< when recorded
   std::vector<std::string> places;  ///< names, when recorded
 };

@@ -80,6 +80,7 @@ void rehearsal::begin(job what, path_faults path) {
   setup.announced = announced_;
   setup.complete = [this](job_outcome outcome) { outcome_ = std::move(outcome); };
   setup.what = std::move(what);
+  if (before_start) before_start(setup);
   supervisor_ = spawn_supervisor(world_.system(), std::move(setup));
   world_.settle(caf::actor_cast<caf::strong_actor_ptr>(supervisor_), home_);
   caf::anon_send(supervisor_, begin_job{});
@@ -135,6 +136,10 @@ rank_actor rehearsal::bring(caf::actor_system& system, actor_trouble trouble, ra
   how.latency = around_.control_latency;
   how.faults = path_;
   how.counts = &counts_;
+  how.door = [this, rank](bool to_supervisor, const caf::message& m,
+                          const caf::strong_actor_ptr& to) {
+    return door && door(rank, to_supervisor, m, to);
+  };
   life.link = std::make_shared<control_link>(world_, home_, place, how);
   auto near_actor = caf::actor_cast<caf::strong_actor_ptr>(setup.supervisor);
   setup.supervisor = caf::actor_cast<supervisor_actor>(life.link->near_handle());

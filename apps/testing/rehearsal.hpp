@@ -2,6 +2,7 @@
 // its own behind a link, on simulated lanes, collectives and storage.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -51,6 +52,14 @@ public:
   void listen(std::function<void(const seen::lifecycle&)> announced) {
     announced_ = std::move(announced);
   }
+
+  /// Asked for each control message between the supervisor and a rank that has crossed its link;
+  /// true: nobody hears it. For tests that hold one back.
+  std::function<bool(std::int32_t rank, bool to_supervisor, const caf::message& what,
+                     const caf::strong_actor_ptr& to)>
+      door;
+  /// Called with each job's set-up before its supervisor is born: another port, another part.
+  std::function<void(supervisor_setup& setup)> before_start;
 
   /// Brings a supervisor to life, in a new place on host 0 (a program that is started), and lets it
   /// begin. `path`: what its control links meet.

@@ -10,73 +10,129 @@ namespace {
 class shrinker {
 public:
   shrinker(run_case what, field_reference& reference, std::uint64_t runs)
-      : case_(std::move(what)), reference_(reference), left_(runs) {}
+      : best_(std::move(what)), reference_(reference), left_(runs) {}
 
   run_case go() {
-    case_.what.plan.world.record = true;
-    const auto first = replay(case_, reference_);
-    if (case_.expect.empty() && !first.violations.empty())
-      case_.expect = first.violations.front().oracle;
-    if (!violates(first)) return case_;
-    auto best = case_;
-    best.taken = first.taken;
-    case_.what.plan.world.record = false;
-    best.what.plan.world.record = false;
-    if (!still(*best.taken)) return best;  // cannot be: then the report says so
-    taken_ = *best.taken;
+    const auto given = best_;
+    const auto first = again(best_);
+    if (best_.expect.empty() && !first.violations.empty())
+      best_.expect = first.violations.front().oracle;
+    if (!violates(first)) return given;
+    best_.taken = first.taken;
+    settle_swarm();
     for (int s = 0; s < static_cast<int>(site::count_); ++s)
       without([&](const choice& c) { return c.where == static_cast<site>(s); });
-    for (auto chunk = std::max<std::size_t>(1, taken_.size() / 2);; chunk /= 2) {
+    remove_faults();
+    one_strike();
+    for (auto chunk = std::max<std::size_t>(1, taken().size() / 2);; chunk /= 2) {
       remove_chunks(chunk);
       if (chunk <= 1) break;
     }
     lower();
-    best.taken = taken_;
-    return best;
+    tidy();
+    return best_;
   }
 
 private:
+  std::vector<choice>& taken() { return *best_.taken; }
+
+  run_report again(const run_case& candidate) {
+    auto recorded = candidate;
+    recorded.what.plan.world.record = true;
+    recorded.what.plan.world.until = 0;
+    return replay(recorded, reference_);
+  }
   bool violates(const run_report& r) const {
     return std::ranges::any_of(r.violations,
-                               [&](const violation& v) { return v.oracle == case_.expect; });
+                               [&](const violation& v) { return v.oracle == best_.expect; });
   }
-  bool still(const std::vector<choice>& list) {
+  // Takes the candidate when it still violates; what it never drew is left out.
+  bool still(run_case candidate) {
     if (left_ == 0) return false;
     --left_;
-    auto candidate = case_;
-    candidate.taken = list;
-    return violates(replay(candidate, reference_));
+    if (!violates(replay(candidate, reference_))) return false;
+    best_ = std::move(candidate);
+    return true;
   }
-  template <class P>
-  void without(P drop) {
-    auto list = taken_;
-    if (std::erase_if(list, drop) > 0 && still(list)) taken_ = std::move(list);
-  }
-  void remove_chunks(std::size_t chunk) {
-    for (std::size_t at = 0; at < taken_.size() && left_ > 0;) {
-      auto list = taken_;
-      const auto from = list.begin() + static_cast<std::ptrdiff_t>(at);
-      list.erase(from, from + static_cast<std::ptrdiff_t>(std::min(chunk, list.size() - at)));
-      if (still(list))
-        taken_ = std::move(list);
-      else
-        at += chunk;
-    }
-  }
-  void lower() {
-    for (std::size_t i = 0; i < taken_.size(); ++i)
-      for (const auto value : {std::uint64_t{1}, taken_[i].value / 2}) {
-        auto list = taken_;
-        if (value == 0 || value >= list[i].value) continue;
-        list[i].value = value;
-        if (still(list)) taken_ = std::move(list);
-      }
+  bool still(std::vector<choice> list) {
+    auto candidate = best_;
+    candidate.taken = std::move(list);
+    return still(std::move(candidate));
   }
 
-  run_case case_;
+  // What a swarm drew becomes what the case says.
+  void settle_swarm() {
+    auto& faults = best_.what.plan.faults;
+    if (!faults.swarm) return;
+    auto candidate = best_;
+    auto drawn = choices::of_list(best_.seed, taken());
+    candidate.what.plan.faults.may = draw_swarm(drawn, faults);
+    candidate.what.plan.faults.swarm = false;
+    still(std::move(candidate));
+  }
+
+  void remove_faults() {
+    for (std::size_t i = 0; i < fault_kinds; ++i) {
+      const auto gone = static_cast<fault>(i);
+      const auto& faults = best_.what.plan.faults;
+      if (faults.swarm || !faults.may.has(gone)) continue;
+      auto candidate = best_;
+      candidate.taken = without_fault(taken(), faults.may, gone);
+      candidate.what.plan.faults.may.remove(gone);
+      still(std::move(candidate));
+    }
+    tidy();
+  }
+
+  // Several strikes are often there because an early one makes room for a late one.
+  void one_strike() {
+    const auto all = taken();
+    if (std::ranges::count(all, site::fault, &choice::where) < 2) return;
+    for (const auto& c : all)
+      if (c.where == site::fault && still(alone(all, c))) break;
+    remove_faults();
+  }
+
+  // Choices that the run does not come to any more say nothing.
+  void tidy() {
+    if (left_ == 0) return;
+    --left_;
+    const auto report = again(best_);
+    auto candidate = best_;
+    candidate.taken = report.taken;
+    if (violates(report) && report.taken.size() < taken().size()) still(std::move(candidate));
+  }
+
+  template <class P>
+  void without(P drop) {
+    auto list = taken();
+    if (std::erase_if(list, drop) > 0) still(std::move(list));
+  }
+
+  void remove_chunks(std::size_t chunk) {
+    for (std::size_t at = 0; at < taken().size() && left_ > 0;) {
+      auto list = taken();
+      const auto from = list.begin() + static_cast<std::ptrdiff_t>(at);
+      list.erase(from, from + static_cast<std::ptrdiff_t>(std::min(chunk, list.size() - at)));
+      if (!still(std::move(list))) at += chunk;
+    }
+  }
+
+  void lower() {
+    const auto to = [this](std::size_t i, std::uint64_t value) {
+      auto list = taken();
+      if (value == 0 || value >= list[i].value) return false;
+      list[i].value = value;
+      return still(std::move(list));
+    };
+    for (std::size_t i = 0; i < taken().size(); ++i)
+      if (!to(i, 1))
+        while (to(i, taken()[i].value / 2)) continue;
+  }
+
+  run_case best_;
   field_reference& reference_;
   std::uint64_t left_;
-  std::vector<choice> taken_;
 };
 
 }  // namespace

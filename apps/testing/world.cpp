@@ -49,6 +49,12 @@ world::place world::add_place(std::uint32_t host, std::string name) {
   return p;
 }
 
+std::vector<std::string> world::names() const {
+  std::vector<std::string> all;
+  for (const auto& l : places_) all.push_back(l.name);
+  return all;
+}
+
 void world::settle(const caf::strong_actor_ptr& who, place at) {
   const auto id = who->id();
   if (place_of_actor_.size() <= id) place_of_actor_.resize(id + 1, 0);
@@ -196,7 +202,7 @@ bool world::run_actor() {
     push(places_[p].paused_until, std::move(fresh));
     return true;
   }
-  count_event();
+  count_event(p);
   delivering_at_ = p;
   ++deliveries_;
   delivery_hash_ = mix(delivery_hash_ ^ static_cast<std::uint64_t>(now_)) + id;
@@ -219,7 +225,7 @@ bool world::happen() {
     push(l.paused_until, std::move(what));
     return true;
   }
-  count_event();
+  count_event(what.where);
   delivering_at_ = what.where;
   if (what.to) {
     what.to->enqueue(std::move(what.what), nullptr);

@@ -30,15 +30,18 @@ enum class scheduling : std::uint8_t {
 };
 std::string_view to_string(scheduling s);
 
+class world;
+
 struct world_options {
   scheduling schedule = scheduling::random;
   std::uint32_t depth = 3;       ///< pct only
   std::uint64_t horizon = 4096;  ///< pct: change points fall into so many first events
   nanoseconds elastic = std::chrono::microseconds{400};  ///< how late a message may be, beyond its
                                                          ///< latency, without any fault
-  std::uint64_t until = 0;         ///< this event calls `at_until` before it happens; 0: none
-  std::function<void()> at_until;  ///< for a debugger
-  bool record = false;             ///< keep the list of events and the choices that were not 0
+  std::uint64_t until = 0;  ///< this event calls `at_until` before it happens; 0: none
+  /// For a debugger: the world as it stands, and the place in which the event is to happen.
+  std::function<void(const world& in, std::uint32_t place)> at_until;
+  bool record = false;  ///< keep the list of events and the choices that were not 0
 };
 
 /// One thing that happened, good enough for a message chart.
@@ -88,6 +91,7 @@ public:
   place add_place(std::uint32_t host, std::string name);
   std::size_t places() const { return places_.size(); }
   const std::string& name_of(place p) const { return places_[p].name; }
+  std::vector<std::string> names() const;  ///< of all places
   std::uint32_t host_of(place p) const { return places_[p].host; }
   bool alive(place p) const { return !places_[p].dead; }
   /// The actor lives there; called before it has run.
@@ -175,8 +179,8 @@ private:
   bool happen();
   bool run_actor();
   [[noreturn]] void stop_outside();
-  void count_event() {
-    if (++events_ == options_.until && options_.at_until) options_.at_until();
+  void count_event(place where) {
+    if (++events_ == options_.until && options_.at_until) options_.at_until(*this, where);
   }
   std::size_t pick_job();
   place place_of(caf::actor_id id) const {

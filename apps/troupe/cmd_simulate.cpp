@@ -1,4 +1,5 @@
 #include "apps/testing/case.hpp"
+#include "apps/testing/chart.hpp"
 #include "apps/troupe/commands.hpp"
 #include "apps/troupe/exit_code.hpp"
 #include "messages/failure.hpp"
@@ -29,6 +30,7 @@ struct simulate_flags {
   std::string faults = "none";
   bool swarm = false;
   std::string replay;
+  std::string chart;
   std::uint64_t until = 0;
   double seconds = 0;
   bool shrink = true;
@@ -129,6 +131,15 @@ void say(const nlohmann::json& s, console& screen) {
                             s["violations"].get<std::uint64_t>()));
 }
 
+// As a Mermaid diagram: what a report shows as text.
+void write_chart(const std::string& path, const run_report& report) {
+  chart_options shown;
+  if (!report.violations.empty()) shown.until = report.violations.front().event;
+  std::ofstream file{path};
+  file << mermaid_chart(report.notes, report.places, shown);
+  if (!file.flush()) refuse(fmt::format("--chart {}: cannot be written", path));
+}
+
 program_end campaign(const simulate_flags& flags, console& screen) {
   budget of;
   const auto v = asked_for(flags, of);
@@ -145,21 +156,44 @@ program_end campaign(const simulate_flags& flags, console& screen) {
   });
   std::vector<std::string> cases;
   for (const auto& r : all.violating) {
-    run_case found{variant_of(v.job, v.plan, of, r.seed), r.seed, std::nullopt,
-                   r.violations.empty() ? "" : r.violations.front().oracle};
+    auto found = case_of(r, variant_of(v.job, v.plan, of, r.seed));
     if (found.expect == twin_oracle) screen.note(testing::render(r));
     auto reference = reference_of(found.what.job);
     if (flags.shrink) found = shrink(found, reference);
     auto again = found;
     again.what.plan.world.record = true;
-    screen.note(testing::render(replay(again, reference)));
+    const auto report = replay(again, reference);
     cases.push_back(to_text(found));
-    screen.note("replay: troupe simulate --replay CASE, where CASE is a file that holds\n" +
-                cases.back());
+    screen.note(testing::render(report, "troupe simulate --replay CASE, a file that holds:"));
+    screen.note(cases.back());
+    if (cases.size() == 1 && !flags.chart.empty()) write_chart(flags.chart, report);
   }
   const auto s = summary_of(all, cases, weights);
   flags.json ? screen.result(s.dump()) : say(s, screen);
   return {all.clean() ? exits::done : exits::job_failed};
+}
+
+bool traced() {
+  std::ifstream status{"/proc/self/status"};
+  for (std::string word; status >> word;)
+    if (word == "TracerPid:") return status >> word && word != "0";
+  return false;
+}
+
+// Stops under a debugger; without one, says where the run stands.
+void stand_at(const simulate_flags& flags, console& screen, const world& in, world::place where) {
+  if (traced()) {
+    std::raise(SIGTRAP);
+    return;
+  }
+  screen.note(fmt::format(
+      "before event {}, at {:.3f} ms of virtual time, which is to happen in {} (place {}):\n{}",
+      in.events(), static_cast<double>(in.time().count()) / 1e6, in.name_of(where), where,
+      text_chart(in.notes(), in.names())));
+  screen.note(
+      fmt::format("to stop there: gdb --args troupe simulate --replay {} --until {}, "
+                  "then `run`; `up` leads to world::step\n",
+                  flags.replay, flags.until));
 }
 
 program_end again(const simulate_flags& flags, console& screen) {
@@ -170,20 +204,20 @@ program_end again(const simulate_flags& flags, console& screen) {
   auto what = parse_case(text.str());
   what.what.plan.world.record = true;
   what.what.plan.world.until = flags.until;
-  what.what.plan.world.at_until = [] { std::raise(SIGTRAP); };
+  what.what.plan.world.at_until = [&](const world& in, world::place where) {
+    stand_at(flags, screen, in, where);
+  };
   auto reference = reference_of(what.what.job);
   const auto report = replay(what, reference);
   exploration all;
-  all.runs = 1;
-  all.events = report.events;
-  all.deliveries = report.deliveries;
-  all.attempts = report.attempts;
-  all.checks = report.checks;
-  all.faults = report.faults;
   for (const auto& m : known_marks()) all.marks[m] = 0;
-  add_marks(all.marks, report);
-  all.trace_digest = report.hashes.choices ^ report.hashes.deliveries ^ report.hashes.state;
-  screen.note(testing::render(report));
+  all.add(report);
+  screen.note(testing::render(report, "troupe simulate --replay " + flags.replay));
+  for (const auto& remark : remarks(what, report)) screen.note("note: " + remark);
+  if (flags.until > report.events)
+    screen.note(
+        fmt::format("note: --until {}: the run has only {} events", flags.until, report.events));
+  if (!flags.chart.empty()) write_chart(flags.chart, report);
   std::vector<std::string> cases;
   if (!report.violations.empty()) {
     all.violating.push_back(report);
@@ -212,8 +246,10 @@ void add_simulate(CLI::App& app, const surroundings& around, const choose& chose
   command->add_flag("--twins", f->twins, "each run again, in a host that is disturbed");
   command->add_option("--seconds", f->seconds, "end behind so much time of this machine");
   command->add_option("--replay", f->replay, "run a case again")->type_name("CASE");
-  command->add_option("--until", f->until, "stop before this event of it, for a debugger")
+  command->add_option("--until", f->until, "stop before this event of it, under a debugger")
       ->type_name("EVENT");
+  command->add_option("--chart", f->chart, "write the last moments as a Mermaid diagram")
+      ->type_name("FILE");
   command->add_flag("!--no-shrink", f->shrink, "leave violations as they are");
   command->add_flag("--json", f->json, "one object");
   command->callback([=, &around] {

@@ -1,9 +1,10 @@
 // Goal: the checkpointer actor beside whole jobs, in one thread and on a disk that is a value: what
 // the caller is told is on the disk, whatever the schedule; a disk that fails or hangs costs
 // reports and a named survivor, never the job.
+#include "apps/testing/scene.hpp"
 #include "backends/checkpoint/run_checkpoints.hpp"
+#include "backends/checkpoint/safetensors_io.hpp"
 #include "tests/support/integer_learner.hpp"
-#include "tests/support/one_thread_world.hpp"
 #include "tests/support/temporary_folder.hpp"
 
 #include <cstring>
@@ -14,6 +15,15 @@ using namespace troupe;
 using namespace troupe::testing;
 
 namespace {
+
+// A world of this seed in which all ranks live beside the supervisor, and
+// checkpoints are what this machine writes, too.
+scene_options beside(std::uint64_t seed) {
+  return {.seed = seed,
+          .schedule = scheduling::random,
+          .around = {.ranks_per_host = 0},
+          .checkpoints = safetensors_checkpoints({})};
+}
 
 job saving_job(std::int32_t ranks = 3) {
   job what;
@@ -43,7 +53,7 @@ std::vector<std::string> names_in(const simulated_storage& files, const std::str
 TEST_CASE("what the caller is told is on the disk under any schedule", "[simulated][checkpoint]") {
   for (std::uint64_t seed = 0; seed < 60; ++seed) {
     INFO("seed " << seed);
-    one_thread_world world(seed);
+    scene world{beside(seed)};
     const auto what = saving_job();
     const auto outcome = world.run(what);
     if (!outcome.ok()) FAIL(render(outcome.failed_with->record));
@@ -51,7 +61,7 @@ TEST_CASE("what the caller is told is on the disk under any schedule", "[simulat
     CHECK(outcome.survivors.empty());
     CHECK(outcome.last_checkpoint ==
           "run/checkpoints/" + checkpoint_folder_name(outcome.loop.steps));
-    REQUIRE(world.system().registry().running() == 0);
+    REQUIRE(world.in().actors() == 0);
 
     temporary_folder folder;
     world.files().disk().unload(folder.path());
@@ -68,7 +78,7 @@ TEST_CASE("what the caller is told is on the disk under any schedule", "[simulat
 }
 
 TEST_CASE("a disk that is full costs reports, not the job", "[simulated][checkpoint]") {
-  one_thread_world world(1);
+  scene world{beside(1)};
   world.files().set_fault([](const storage_op& op) -> storage_fault {
     const bool writes = std::holds_alternative<storage_ops::write>(op);
     return {writes ? storage_fault::kind::full : storage_fault::kind::none};
@@ -90,7 +100,7 @@ TEST_CASE("a disk that fails for a while costs the checkpoints of that while",
           "[simulated][checkpoint]") {
   for (std::uint64_t seed = 0; seed < 20; ++seed) {
     INFO("seed " << seed);
-    one_thread_world world(seed);
+    scene world{beside(seed)};
     int operations = 0;
     world.files().set_fault([&](const storage_op&) -> storage_fault {
       const bool fails = ++operations > 2 && operations < 5;
@@ -108,7 +118,7 @@ TEST_CASE("a disk that fails for a while costs the checkpoints of that while",
 }
 
 TEST_CASE("a disk that hangs is named, and the job ends", "[simulated][checkpoint]") {
-  one_thread_world world(3);
+  scene world{beside(3)};
   world.files().set_fault([](const storage_op& op) -> storage_fault {
     const bool first_file = std::holds_alternative<storage_ops::write>(op);
     return {first_file ? storage_fault::kind::hang : storage_fault::kind::none};
@@ -116,13 +126,13 @@ TEST_CASE("a disk that hangs is named, and the job ends", "[simulated][checkpoin
   const auto outcome = world.run(saving_job());
   CHECK(outcome.ok());
   CHECK(outcome.survivors == std::vector<std::string>{"checkpointer: still writing"});
-  CHECK(world.system().registry().running() == 1);
+  CHECK(world.in().actors() == 1);
 
   // The disk is back: the checkpointer finishes what it was writing, and ends.
   world.files().set_fault({});
   world.files().go_on();
   world.settle();
-  CHECK(world.system().registry().running() == 0);
+  CHECK(world.in().actors() == 0);
   temporary_folder folder;
   world.files().disk().unload(folder.path());
   CHECK(latest_checkpoint(folder.path() / "run").refused.empty());
@@ -132,7 +142,7 @@ TEST_CASE("a run stopped at any step and resumed ends as one that was not",
           "[simulated][checkpoint]") {
   for (std::int64_t stop = 1; stop < 12; ++stop) {
     INFO("stopped after step " << stop);
-    one_thread_world world(static_cast<std::uint64_t>(stop));
+    scene world{beside(static_cast<std::uint64_t>(stop))};
     auto what = saving_job();
     integer_options options;
     options.load = [&](const std::string& path) {
@@ -164,7 +174,7 @@ struct note_taker {
 
   spawn_checkpointer_fn spawner() {
     return [this](caf::actor_system& system, actor_trouble, const job&, std::shared_ptr<storage>,
-                  supervisor_actor supervisor) {
+                  const supervisor_actor& supervisor) {
       return system.spawn([this, supervisor](checkpointer_actor::pointer self) {
         return checkpointer_actor::behavior_type{
             [this](const write_checkpoint& m) { offered.emplace_back(m.what->loop.steps, m.must); },
@@ -182,24 +192,28 @@ struct note_taker {
 
 TEST_CASE("the last snapshot of a run must be written, and no other", "[simulated][checkpoint]") {
   using offers = std::vector<std::pair<std::int64_t, bool>>;
-  const auto offered = [](std::optional<std::int64_t> max_steps, std::int64_t stopped_at) {
+  const auto offered = [](std::optional<std::int64_t> max_steps, std::uint64_t stopped_at) {
     note_taker notes;
-    one_thread_world world(4);
-    world.before_start = [&](supervisor_setup& s) { s.spawn_checkpointer = notes.spawner(); };
+    scene world{beside(4)};
+    world.stage().before_start = [&](supervisor_setup& s) {
+      s.spawn_checkpointer = notes.spawner();
+    };
     auto what = saving_job();
     what.options.max_steps = max_steps;
-    const auto outcome = world.run(what, [&](std::int64_t event, supervisor_actor supervisor) {
-      if (event == stopped_at) caf::anon_send(supervisor, request_stop{stop_reason::caller});
-    });
+    const auto outcome =
+        world.run(what, [&](std::uint64_t event, const supervisor_actor& supervisor) {
+          if (event == stopped_at && event > 0)
+            caf::anon_send(supervisor, request_stop{stop_reason::caller});
+        });
     if (!outcome.ok()) FAIL(render(outcome.failed_with->record));
     CHECK(notes.offered.back() == std::pair{outcome.loop.steps, true});
     return notes.offered;
   };
   // Four steps an epoch: one every two steps, the last behind an epoch's end.
-  CHECK(offered(std::nullopt, -1) ==
+  CHECK(offered(std::nullopt, 0) ==
         offers{{2, false}, {4, false}, {6, false}, {8, false}, {10, false}, {12, true}});
-  CHECK(offered(3, -1) == offers{{2, false}, {3, true}});  // of its own
-  CHECK(offered(4, -1) == offers{{2, false}, {4, true}});  // due anyway
+  CHECK(offered(3, 0) == offers{{2, false}, {3, true}});  // of its own
+  CHECK(offered(4, 0) == offers{{2, false}, {4, true}});  // due anyway
   const auto stopped = offered(std::nullopt, 60);
   for (std::size_t i = 0; i + 1 < stopped.size(); ++i) CHECK_FALSE(stopped[i].second);
 }

@@ -1,11 +1,11 @@
-// Goal: the production supervisor and rank actors run whole jobs in one thread under CAF's test
-// scheduler, whatever the schedule; the weights are those of the formula, a throw reaches the
-// caller as the first cause.
+// Goal: the production supervisor and rank actors run whole jobs of a learner of the test's
+// own in a simulated world, whatever the schedule; the weights are those of the formula, a throw
+// reaches the caller as the first cause.
 #include <map>
 #include <stdexcept>
 
+#include "apps/testing/scene.hpp"
 #include "tests/support/integer_learner.hpp"
-#include "tests/support/one_thread_world.hpp"
 
 #include "tests/support/catch.hpp"
 
@@ -13,6 +13,11 @@ using namespace troupe;
 using namespace troupe::testing;
 
 namespace {
+
+// A world of this seed in which all ranks live beside the supervisor.
+scene_options beside(std::uint64_t seed) {
+  return {.seed = seed, .schedule = scheduling::random, .around = {.ranks_per_host = 0}};
+}
 
 job integer_job(integer_options options, std::int32_t ranks) {
   job what;
@@ -38,7 +43,7 @@ TEST_CASE("three ranks train integers to the formula's weights under any schedul
     integer_options options;
     auto what = integer_job(options, 3);
     what.options.accumulate_grad_batches = 1 + static_cast<std::int64_t>(seed % 3);
-    one_thread_world world(seed);
+    scene world{beside(seed)};
     const auto outcome = world.run(what);
     if (!outcome.ok()) FAIL(render(outcome.failed_with->record));
     CHECK(outcome.status == job_outcome::ending::finished);
@@ -47,15 +52,15 @@ TEST_CASE("three ranks train integers to the formula's weights under any schedul
     CHECK(outcome.loop.samples == 2 * options.samples);
     CHECK(outcome.survivors.empty());
     CHECK(outcome.late.empty());
-    REQUIRE(world.system().registry().running() == 0);
+    REQUIRE(world.in().actors() == 0);
   }
 }
 
 TEST_CASE("the same seed is the same schedule", "[simulated]") {
   const auto events_of = [](std::uint64_t seed) {
-    one_thread_world world(seed);
+    scene world{beside(seed)};
     world.run(integer_job({}, 3));
-    return std::pair{world.events(), world.now().count()};
+    return std::pair{world.in().events(), world.in().time().count()};
   };
   CHECK(events_of(7) == events_of(7));
   CHECK(events_of(7) != events_of(8));
@@ -70,7 +75,7 @@ TEST_CASE("a throw in any hook of any rank is the first cause the caller gets", 
       options.at_hook = [=](const learner_context& context, const hook& h) {
         if (context.rank == rank && name(h) == where) throw std::domain_error("disk full");
       };
-      one_thread_world world(static_cast<std::uint64_t>(rank));
+      scene world{beside(static_cast<std::uint64_t>(rank))};
       const auto outcome = world.run(integer_job(options, 3));
       REQUIRE(outcome.status == job_outcome::ending::failed);
       const auto& first = outcome.failed_with->record;
@@ -79,7 +84,7 @@ TEST_CASE("a throw in any hook of any rank is the first cause the caller gets", 
       CHECK(first.rank == rank);
       CHECK(first.hook == where);
       CHECK_THROWS_AS(outcome.rethrow(), std::domain_error);
-      REQUIRE(world.system().registry().running() == 0);
+      REQUIRE(world.in().actors() == 0);
     }
   }
 }
@@ -92,7 +97,7 @@ TEST_CASE("on_exception runs on every rank, after the throw, and teardown has no
     heard[context.rank].emplace_back(name(h));
     if (context.rank == 1 && name(h) == "training_step") throw std::domain_error("disk full");
   };
-  one_thread_world world(3);
+  scene world{beside(3)};
   const auto outcome = world.run(integer_job(options, 3));
   REQUIRE_FALSE(outcome.ok());
   for (std::int32_t rank = 0; rank < 3; ++rank) {
@@ -103,40 +108,41 @@ TEST_CASE("on_exception runs on every rank, after the throw, and teardown has no
 }
 
 TEST_CASE("a stop asked for at any event ends all ranks at one step boundary", "[simulated]") {
-  std::int64_t events = 0;
+  std::uint64_t events = 0;
   {
-    one_thread_world world(5);
+    scene world{beside(5)};
     world.run(integer_job({}, 3));
-    events = world.events();
+    events = world.in().events();
   }
-  for (std::int64_t at = 0; at < events; at += 3) {
+  for (std::uint64_t at = 0; at < events; at += 3) {
     INFO("event " << at);
-    one_thread_world world(5);
+    scene world{beside(5)};
     const integer_options options;
     const auto what = integer_job(options, 3);
-    const auto outcome = world.run(what, [&](std::int64_t event, supervisor_actor supervisor) {
-      if (event == at) caf::anon_send(supervisor, request_stop{stop_reason::interrupt});
-    });
+    const auto outcome =
+        world.run(what, [&](std::uint64_t event, const supervisor_actor& supervisor) {
+          if (event == at) caf::anon_send(supervisor, request_stop{stop_reason::interrupt});
+        });
     if (!outcome.ok()) FAIL(render(outcome.failed_with->record));
     CHECK(integers_of(outcome.result) ==
           expected_integers(options, 3, what.options, outcome.loop.steps));
     if (outcome.status == job_outcome::ending::stopped)
       CHECK(outcome.why == stop_reason::interrupt);
-    REQUIRE(world.system().registry().running() == 0);
+    REQUIRE(world.in().actors() == 0);
   }
 }
 
 TEST_CASE("an abort at any event ends the job as failed, with nobody left", "[simulated]") {
-  for (std::int64_t at = 0; at < 400; at += 7) {
+  for (std::uint64_t at = 0; at < 400; at += 7) {
     INFO("event " << at);
-    one_thread_world world(6);
+    scene world{beside(6)};
     const auto outcome =
-        world.run(integer_job({}, 3), [&](std::int64_t event, supervisor_actor supervisor) {
+        world.run(integer_job({}, 3), [&](std::uint64_t event, const supervisor_actor& supervisor) {
           if (event == at) caf::anon_send(supervisor, request_abort{"enough"});
         });
     if (at < 200) REQUIRE(outcome.status == job_outcome::ending::failed);
     if (!outcome.ok()) CHECK(outcome.failed_with->record.what == "enough");  // else it was over
-    REQUIRE(world.system().registry().running() == 0);
+    REQUIRE(world.in().actors() == 0);
   }
 }
 
@@ -152,8 +158,8 @@ TEST_CASE("a world that does not form is an error of membership with its own typ
   for (const bool says_so : {false, true}) {
     const auto hosts = std::make_shared<nobody_comes>();
     hosts->says_so = says_so;
-    one_thread_world world(2);
-    world.before_start = [&](supervisor_setup& setup) { setup.world.processes = hosts; };
+    scene world{beside(2)};
+    world.stage().before_start = [&](supervisor_setup& setup) { setup.world.processes = hosts; };
     const auto outcome = world.run(integer_job({}, 3));
     REQUIRE(outcome.status == job_outcome::ending::failed);
     CHECK(outcome.failed_with->record.code == errc::membership);
@@ -166,6 +172,6 @@ TEST_CASE("a world that does not form is an error of membership with its own typ
     } catch (const user_error& error) {
       CHECK(error.code() == errc::membership);
     }
-    REQUIRE(world.system().registry().running() == 0);
+    REQUIRE(world.in().actors() == 0);
   }
 }

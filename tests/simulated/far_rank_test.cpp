@@ -5,9 +5,10 @@
 #include <set>
 
 #include "actors/rank_process.hpp"
+#include "apps/testing/scene.hpp"
+#include "backends/inproc/inproc.hpp"
 #include "backends/link_codec.hpp"
 #include "tests/support/integer_learner.hpp"
-#include "tests/support/one_thread_world.hpp"
 
 #include "tests/support/catch.hpp"
 
@@ -130,17 +131,29 @@ private:
 };
 
 struct far_world {
-  explicit far_world(std::uint64_t seed) : world(seed) {
-    here = world.make_ports();
-    here.meetings = {std::make_shared<shared_inproc>(here.communicators.front())};
-    const auto recipe = [](const std::string&) {
-      return std::make_shared<integer_recipe>(integer_options{});
+  explicit far_world(std::uint64_t seed)
+      : world{{.seed = seed, .schedule = scheduling::random}},
+        launcher(std::make_shared<made_up_launcher>(
+            rank_home{[](const std::string&) {
+                        return std::make_shared<integer_recipe>(integer_options{});
+                      },
+                      [this] { return here; }},
+            world.in().system())) {
+    inproc_options one_core;
+    one_core.cores = 1;
+    const auto together = std::make_shared<inproc_backend>(one_core);
+    const auto cost = [this](std::int32_t, const hook&) {
+      return std::chrono::nanoseconds{1 + world.in().draws().draw(site::compute, 0, 100'000)};
     };
-    launcher = std::make_shared<made_up_launcher>(rank_home{recipe, [this] { return here; }},
-                                                  world.system());
-    world.before_start = [this](supervisor_setup& setup) {
+    world.stage().before_start = [=, this](supervisor_setup& setup) {
+      auto& in = world.in();
+      here = setup.world;
+      here.communicators = {together};
+      here.lanes =
+          std::make_shared<inline_lanes>(inline_lane_options{in.later_of(0), in.clock_of(0), cost});
+      here.meetings = {std::make_shared<shared_inproc>(together)};
+      setup.world = here;
       setup.world.children = launcher;
-      setup.world.meetings = here.meetings;
       setup.bring_rank = far_ranks(setup.world, setup.what);
     };
   }
@@ -156,7 +169,7 @@ struct far_world {
     return what;
   }
 
-  one_thread_world world;
+  scene world;
   ports here;
   std::shared_ptr<made_up_launcher> launcher;
 };
@@ -182,7 +195,7 @@ TEST_CASE("three far ranks train to the formula's weights and save them", "[simu
     CHECK(outcome.last_checkpoint.ends_with(checkpoint_folder_name(outcome.loop.steps)));
     CHECK(outcome.survivors.empty());
     CHECK(outcome.late.empty());
-    REQUIRE(far.world.system().registry().running() == 0);
+    REQUIRE(far.world.in().actors() == 0);
   }
 }
 
@@ -191,11 +204,11 @@ TEST_CASE("a process that dies at any moment is the first cause", "[simulated]")
   for (std::uint64_t seed = 0; seed < 150; ++seed) {
     INFO("seed " << seed);
     far_world far(seed);
-    const auto at = static_cast<std::int64_t>(3 * seed);
+    const auto at = 3 * seed;
     bool dead = false;
     std::int32_t victim = -1;
     const auto outcome =
-        far.world.run(far_world::integers(3), [&](std::int64_t event, const supervisor_actor&) {
+        far.world.run(far_world::integers(3), [&](std::uint64_t event, const supervisor_actor&) {
           if (event < at || dead || far.launcher->started.size() < 3) return;
           dead = true;
           if (!far.launcher->started[1]->lives()) return;
@@ -210,7 +223,7 @@ TEST_CASE("a process that dies at any moment is the first cause", "[simulated]")
       CHECK(f.rank == victim);
     }
     CHECK(outcome.survivors.empty());
-    REQUIRE(far.world.system().registry().running() == 0);
+    REQUIRE(far.world.in().actors() == 0);
   }
   CHECK(died > 100);
 }
@@ -223,5 +236,5 @@ TEST_CASE("a process that can not be started is named with the reason", "[simula
   CHECK(outcome.failed_with->record.type == "start_failed");
   CHECK(outcome.failed_with->record.rank == 2);
   CHECK(outcome.failed_with->record.what.find("no descriptor left") != std::string::npos);
-  CHECK(far.world.system().registry().running() == 0);
+  CHECK(far.world.in().actors() == 0);
 }

@@ -1,0 +1,265 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <charconv>
+#include <limits>
+#include <sstream>
+#include <type_traits>
+
+#include "apps/testing/case.hpp"
+#include "messages/failure.hpp"
+
+namespace troupe::testing {
+
+namespace {
+
+[[noreturn]] void refuse(std::string_view line, std::string_view why) {
+  constexpr std::size_t shown = 120;
+  throw user_error(errc::bad_usage,
+                   fmt::format("not a case: {}: \"{}{}\"", why, line.substr(0, shown),
+                               line.size() > shown ? "..." : ""));
+}
+
+template <class Number>
+Number number(std::string_view text, std::string_view line) {
+  Number x = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), x);
+  if (error == std::errc::result_out_of_range)
+    refuse(line, fmt::format("\"{}\" is too large", text));
+  if (error != std::errc{} || end != text.data() + text.size())
+    refuse(line, fmt::format("\"{}\" is no number", text));
+  return x;
+}
+
+std::string_view trimmed(std::string_view text) {
+  const auto first = text.find_first_not_of(" \t\r");
+  if (first == std::string_view::npos) return {};
+  return text.substr(first, text.find_last_not_of(" \t\r") - first + 1);
+}
+
+// The next piece up to `by`; `rest` loses it.
+std::string_view cut(std::string_view& rest, char by) {
+  const auto at = rest.find(by);
+  const auto piece = rest.substr(0, at);
+  rest = at == std::string_view::npos ? std::string_view{} : rest.substr(at + 1);
+  return piece;
+}
+
+// What a field may be: a text from somewhere must not ask for all memory or for ever.
+struct bounds {
+  std::int64_t least = 0;
+  std::int64_t most = std::numeric_limits<std::int64_t>::max();
+};
+constexpr bounds positive{1};
+constexpr bounds yes_or_no{0, 1};
+constexpr bounds an_hour{0, std::chrono::nanoseconds{std::chrono::hours{1}}.count()};
+
+// Each field: `visit(name, field, bounds)`.
+template <class F>
+void job_fields(field_job& job, F visit) {
+  visit("ranks", job.ranks, bounds{1, 100'000});
+  visit("steps", job.steps, bounds{1, 1'000'000});
+  visit("samples", job.samples, bounds{1, 10'000'000});
+  visit("batch_size", job.batch_size, bounds{1, 1'000'000});
+  visit("accumulate", job.accumulate, bounds{1, 1'000'000});
+  visit("checkpoint_every", job.checkpoint_every, positive);
+  visit("width", job.width, bounds{1, 1 << 20});
+  visit("buffers", job.buffers, yes_or_no);
+  visit("fine", job.fine, yes_or_no);
+  visit("seed", job.seed, bounds{});
+  visit("detect", job.detect, bounds{1'000'000, an_hour.most});
+  visit("hook_limit", job.hook_limit, bounds{1'000'000, an_hour.most});
+}
+
+template <class F>
+void plan_fields(run_plan& plan, F visit) {
+  visit("schedule", plan.world.schedule, bounds{0, static_cast<std::int64_t>(scheduling::pct)});
+  visit("depth", plan.world.depth, bounds{0, 1000});
+  visit("horizon", plan.world.horizon, positive);
+  visit("elastic", plan.world.elastic, an_hour);
+  visit("ranks_per_host", plan.around.ranks_per_host, bounds{0, 100'000});
+  visit("compute", plan.around.compute, an_hour);
+  visit("control_latency", plan.around.control_latency, an_hour);
+  visit("spans", plan.around.lanes_in_spans, yes_or_no);
+  visit("swarm", plan.faults.swarm, yes_or_no);
+  visit("strikes", plan.faults.strikes, bounds{0, 16});
+  visit("strike_per_million", plan.faults.strike_per_million, bounds{0, 1'000'000});
+  visit("attempts", plan.attempts, bounds{1, 1000});
+  visit("events_limit", plan.events_limit, positive);
+}
+
+// A field as a number and back; seeds use all 64 bits, the rest has bounds.
+template <class T>
+std::string text_of(const T& field) {
+  if constexpr (std::is_same_v<T, nanoseconds>)
+    return std::to_string(field.count());
+  else if constexpr (std::is_enum_v<T>)
+    return std::to_string(static_cast<std::int64_t>(field));
+  else
+    return std::to_string(field);
+}
+
+template <class T>
+void read_field(T& field, std::string_view text, bounds within, std::string_view line) {
+  if constexpr (std::is_same_v<T, std::uint64_t>) {
+    field = number<std::uint64_t>(text, line);
+    const bool all_bits = within.most == std::numeric_limits<std::int64_t>::max();
+    if (field >= static_cast<std::uint64_t>(within.least) &&
+        (all_bits || field <= static_cast<std::uint64_t>(within.most)))
+      return;
+  } else {
+    const auto x = number<std::int64_t>(text, line);
+    if (x >= within.least && x <= within.most) {
+      if constexpr (std::is_same_v<T, nanoseconds>)
+        field = nanoseconds{x};
+      else
+        field = static_cast<T>(x);
+      return;
+    }
+  }
+  refuse(line, fmt::format("\"{}\" is not within {} .. {}", text, within.least, within.most));
+}
+
+template <class Fields>
+std::string fields_text(Fields fields) {
+  std::string out;
+  fields([&](std::string_view name, const auto& field, bounds) {
+    out += fmt::format(" {}={}", name, text_of(field));
+  });
+  return out;
+}
+
+template <class Fields>
+void read_fields(std::string_view rest, std::string_view line, Fields fields) {
+  while (!rest.empty()) {
+    auto value = cut(rest, ' ');
+    if (value.empty()) continue;
+    const auto whole = value;
+    const auto wanted = cut(value, '=');
+    if (whole.find('=') == std::string_view::npos)
+      refuse(line, fmt::format("\"{}\" is not NAME=NUMBER", whole));
+    bool known = false;
+    fields([&](std::string_view name, auto& field, bounds within) {
+      if (name != wanted) return;
+      read_field(field, value, within, line);
+      known = true;
+    });
+    if (!known) refuse(line, fmt::format("there is no field \"{}\"", wanted));
+  }
+}
+
+choice parse_choice(std::string_view text, std::string_view line) {
+  auto rest = text;
+  const auto where = cut(rest, '.');
+  const auto who = cut(rest, '.');
+  const auto occurrence = cut(rest, '=');
+  if (std::ranges::count(text, '.') != 2 || text.find('=') == std::string_view::npos)
+    refuse(line, fmt::format("\"{}\" is not SITE.WHO.OCCURRENCE=VALUE", text));
+  choice c;
+  int s = 0;
+  while (s < static_cast<int>(site::count_) && to_string(static_cast<site>(s)) != where) ++s;
+  if (s == static_cast<int>(site::count_))
+    refuse(line, fmt::format("there is no site \"{}\"", where));
+  c.where = static_cast<site>(s);
+  c.who = number<std::uint32_t>(who, line);
+  c.occurrence = number<std::uint32_t>(occurrence, line);
+  c.value = number<std::uint64_t>(rest, line);
+  if (c.who >= choices::who_max) refuse(line, fmt::format("\"{}\" is too large", who));
+  return c;
+}
+
+std::vector<choice> parse_choices(std::string_view rest, std::string_view line) {
+  std::vector<choice> all;
+  while (!rest.empty())
+    if (const auto one = cut(rest, ' '); !one.empty()) all.push_back(parse_choice(one, line));
+  return all;
+}
+
+std::vector<std::string> parse_meets(std::string_view rest) {
+  std::vector<std::string> all;
+  while (!rest.empty())
+    if (const auto one = trimmed(cut(rest, ',')); !one.empty()) all.emplace_back(one);
+  return all;
+}
+
+class reader {
+public:
+  explicit reader(const run_plan& with) { case_.what.plan.guests = with.guests; }
+
+  run_case read(std::string_view text) {
+    while (!text.empty()) {
+      const auto line = trimmed(cut(text, '\n'));
+      if (!line.empty() && line.front() != '#') one(line);
+    }
+    if (!seen("troupe-case/1")) refuse("", "it is empty");
+    if (!seen("seed")) refuse("", "it has no seed");
+    if (!seen("end")) refuse("", "it breaks off: a case is closed by the line \"end\"");
+    return std::move(case_);
+  }
+
+private:
+  bool seen(std::string_view word) const { return std::ranges::find(seen_, word) != seen_.end(); }
+
+  void one(std::string_view line) {
+    auto rest = line;
+    const auto word = cut(rest, ' ');
+    rest = trimmed(rest);
+    if (seen_.empty() && word != "troupe-case/1") refuse(line, "it begins with troupe-case/1");
+    if (seen("end")) refuse(line, "something stands behind its end");
+    if (seen(word)) refuse(line, fmt::format("a second line \"{}\"", word));
+    take(word, rest, line);
+    seen_.emplace_back(word);
+  }
+
+  void take(std::string_view word, std::string_view rest, std::string_view line) {
+    if (word == "troupe-case/1" || word == "end") {
+      if (!rest.empty()) refuse(line, "nothing goes here");
+    } else if (word == "build") {
+      case_.build = rest;
+    } else if (word == "expect") {
+      case_.expect = rest;
+    } else if (word == "meets") {
+      case_.meets = parse_meets(rest);
+    } else if (word == "job") {
+      read_fields(rest, line, [&](auto f) { job_fields(case_.what.job, f); });
+    } else if (word == "plan") {
+      read_fields(rest, line, [&](auto f) { plan_fields(case_.what.plan, f); });
+    } else if (word == "faults") {
+      case_.what.plan.faults.may = fault_set::parse(rest);
+    } else if (word == "seed") {
+      case_.seed = number<std::uint64_t>(rest, line);
+    } else if (word == "choices") {
+      case_.taken = parse_choices(rest, line);
+    } else {
+      refuse(line, fmt::format("there is no line \"{}\"", word));
+    }
+  }
+
+  run_case case_;
+  std::vector<std::string> seen_;
+};
+
+}  // namespace
+
+std::string to_text(const run_case& what) {
+  std::ostringstream out;
+  auto v = what.what;
+  out << "troupe-case/1\n";
+  if (!what.build.empty()) out << "build " << what.build << '\n';
+  if (!what.expect.empty()) out << "expect " << what.expect << '\n';
+  if (!what.meets.empty()) out << fmt::format("meets {}\n", fmt::join(what.meets, ", "));
+  out << "job" << fields_text([&](auto f) { job_fields(v.job, f); }) << "\nplan"
+      << fields_text([&](auto f) { plan_fields(v.plan, f); }) << "\nfaults "
+      << v.plan.faults.may.text() << "\nseed " << what.seed << '\n';
+  if (what.taken) {
+    out << "choices";
+    for (const auto& c : *what.taken) out << ' ' << c;
+    out << '\n';
+  }
+  out << "end\n";
+  return out.str();
+}
+
+run_case parse_case(std::string_view text, const run_plan& with) { return reader{with}.read(text); }
+
+}  // namespace troupe::testing

@@ -1,0 +1,177 @@
+#include "apps/testing/chart.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <map>
+#include <optional>
+#include <ranges>
+#include <span>
+#include <string_view>
+#include <tuple>
+
+namespace troupe::testing {
+
+namespace {
+
+// One line of a chart.
+struct row {
+  const noted* at = nullptr;
+  std::string text;
+  bool message = false;
+  bool heard = false;  // else it was lost, or is still on its way
+};
+
+std::string without(std::string_view prefix, const std::string& text) {
+  return text.substr(prefix.size());
+}
+
+// A message is sent and heard: two notes, one arrow. Links keep their order, so the n-th of a text
+// that is heard is the n-th that was sent.
+std::vector<row> rows_of(const std::vector<noted>& notes, std::uint64_t until) {
+  using way = std::tuple<std::int32_t, std::int32_t, std::string>;
+  std::map<way, std::vector<std::size_t>> on_the_way;  // rows, the newest last
+  std::vector<row> all;
+  for (const auto& n : notes) {
+    if (n.event > until) break;
+    const bool sent = n.what.starts_with("send ");
+    const bool got = n.what.starts_with("get ");
+    row fresh{&n, n.what, sent || got, got};
+    if (sent) fresh.text = without("send ", n.what);
+    if (got) fresh.text = without("get ", n.what);
+    if (sent) on_the_way[{n.from, n.to, fresh.text}].push_back(all.size());
+    if (got) {
+      auto& sent_before = on_the_way[{n.from, n.to, fresh.text}];
+      if (!sent_before.empty()) {
+        all[sent_before.front()].at = nullptr;
+        sent_before.erase(sent_before.begin());
+      }
+    }
+    all.push_back(std::move(fresh));
+  }
+  std::erase_if(all, [](const row& r) { return !r.at; });
+  return all;
+}
+
+// The places of the last lines, in their own order, and the lines that are theirs.
+struct picture {
+  std::vector<std::int32_t> places;
+  std::vector<row> rows;
+  std::size_t left_out = 0;  // lines of other places, between those that are shown
+
+  std::optional<std::size_t> column_of(std::int32_t place) const {
+    const auto at = std::ranges::find(places, place);
+    if (at == places.end()) return {};
+    return static_cast<std::size_t>(at - places.begin());
+  }
+};
+
+// Who a fault befell comes first, then who spoke last.
+std::vector<std::int32_t> places_of(std::span<const row> rows, std::size_t most) {
+  std::vector<std::int32_t> chosen;
+  const auto choose = [&](std::int32_t place, std::size_t until) {
+    if (place >= 0 && chosen.size() < until && std::ranges::find(chosen, place) == chosen.end())
+      chosen.push_back(place);
+  };
+  for (const auto& r : rows | std::views::reverse)
+    if (r.at->from < 0) choose(r.at->to, most - 1);
+  for (const auto& r : rows | std::views::reverse) {
+    choose(r.at->from, most);
+    choose(r.at->to, most);
+  }
+  std::ranges::sort(chosen);
+  return chosen;
+}
+
+picture picture_of(const std::vector<noted>& notes, const chart_options& options) {
+  const auto all = rows_of(notes, options.until);
+  const auto shown = std::span{all}.last(std::min(options.lines, all.size()));
+  picture p;
+  p.places = places_of(shown, std::max<std::size_t>(2, options.columns));
+  const auto there = [&](std::int32_t place) { return place < 0 || p.column_of(place); };
+  for (const auto& r : shown)
+    if (there(r.at->from) && there(r.at->to))
+      p.rows.push_back(r);
+    else
+      ++p.left_out;
+  return p;
+}
+
+std::string name_of(const std::vector<std::string>& places, std::int32_t place) {
+  const auto known = place >= 0 && static_cast<std::size_t>(place) < places.size();
+  return fmt::format("{} ({})", known ? places[static_cast<std::size_t>(place)] : "place", place);
+}
+
+constexpr std::size_t width = 24;
+std::size_t middle(std::size_t column) { return column * width + width / 2; }
+
+void write(std::string& line, std::size_t at, std::string_view text) {
+  if (line.size() < at + text.size()) line.resize(at + text.size(), ' ');
+  line.replace(at, text.size(), text);
+}
+
+std::string line_of(const picture& p, const row& r) {
+  std::string line(p.places.size() * width, ' ');
+  for (std::size_t c = 0; c < p.places.size(); ++c) line[middle(c)] = '|';
+  const auto to = p.column_of(r.at->to);
+  const auto from = p.column_of(r.at->from);
+  if (!r.message || !to || !from) {  // something that happened there, or to the whole world
+    write(line, to ? middle(*to) : 0, (to ? "* " : "~~ ") + r.text);
+    return line;
+  }
+  const auto left = middle(std::min(*from, *to)) + 1;
+  const auto right = middle(std::max(*from, *to));
+  const bool rightwards = *from < *to;
+  std::fill(line.begin() + static_cast<std::ptrdiff_t>(left),
+            line.begin() + static_cast<std::ptrdiff_t>(right), '-');
+  const auto shown = r.text.substr(0, right - left - 2);
+  write(line, left + (right - left - shown.size()) / 2, shown);
+  const auto head = rightwards ? right - 1 : left;
+  line[head] = !r.heard ? 'x' : rightwards ? '>' : '<';
+  return line;
+}
+
+std::string quoted(std::string text) {
+  std::ranges::replace(text, ';', ',');
+  std::ranges::replace(text, '#', ' ');
+  std::ranges::replace(text, '\n', ' ');
+  return text;
+}
+
+}  // namespace
+
+std::string text_chart(const std::vector<noted>& notes, const std::vector<std::string>& places,
+                       const chart_options& options) {
+  const auto p = picture_of(notes, options);
+  std::string head(p.places.size() * width, ' ');
+  for (std::size_t c = 0; c < p.places.size(); ++c) {
+    const auto name = name_of(places, p.places[c]).substr(0, width - 2);
+    write(head, middle(c) - name.size() / 2, name);
+  }
+  auto out = fmt::format("{:>8} {:>13}  {}\n", "event", "ms", head);
+  for (const auto& r : p.rows)
+    out += fmt::format("{:>8} {:>13.3f}  {}\n", r.at->event, static_cast<double>(r.at->at) / 1e6,
+                       line_of(p, r));
+  if (p.left_out > 0) out += fmt::format("{:>8} lines of other places are left out\n", p.left_out);
+  return out;
+}
+
+std::string mermaid_chart(const std::vector<noted>& notes, const std::vector<std::string>& places,
+                          const chart_options& options) {
+  const auto p = picture_of(notes, options);
+  std::string out = "sequenceDiagram\n";
+  for (const auto place : p.places)
+    out += fmt::format("  participant p{} as {}\n", place, quoted(name_of(places, place)));
+  for (const auto& r : p.rows) {
+    const auto text = quoted(r.text);
+    if (r.message)
+      out += fmt::format("  p{}{}p{}: {}\n", r.at->from, r.heard ? "->>" : "-x", r.at->to, text);
+    else if (p.column_of(r.at->to))
+      out += fmt::format("  Note over p{}: {}\n", r.at->to, text);
+    else if (!p.places.empty())
+      out += fmt::format("  Note over p{},p{}: {}\n", p.places.front(), p.places.back(), text);
+  }
+  return out;
+}
+
+}  // namespace troupe::testing

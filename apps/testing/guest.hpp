@@ -1,0 +1,46 @@
+// What a test brings into a run of its own: a learner, actors, oracles.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "apps/testing/rehearsal.hpp"
+#include "backends/simulated/field_learner.hpp"
+
+namespace troupe::testing {
+
+struct violation;
+/// Says what an oracle of the test's own has seen: `complain({"my oracle", "what is wrong"})`.
+using complain_fn = std::function<void(violation)>;
+
+/// One for each run, so that nothing of a run reaches the next. Called in the world's one thread.
+/// An exception from any member ends the test.
+class guest {
+public:
+  virtual ~guest() = default;
+  /// The learner of the run: its own, or one around the field's (whose oracles stay on, so it has
+  /// to hand it every hook). Called once, before the first attempt.
+  virtual recipe_ptr recipe(recipe_ptr field) { return field; }
+  /// An attempt begins; its supervisor is there and has not run. Actors of the test's own are
+  /// spawned in `in.system()` and given a place by `in.settle`.
+  virtual void begins(world& in, rehearsal& stage) { (void)in, (void)stage; }
+  /// Behind every step of every rank.
+  virtual void stepped(const field_step& what, const complain_fn& complain) {
+    (void)what, (void)complain;
+  }
+  /// Behind each attempt that ended by itself.
+  virtual void ended(const job_outcome& outcome, const complain_fn& complain) {
+    (void)outcome, (void)complain;
+  }
+};
+using guest_fn = std::function<std::unique_ptr<guest>()>;
+
+/// An oracle in one line: what must hold behind every step of every rank.
+guest_fn always(std::string name, std::function<bool(const field_step&)> holds);
+/// A learner around the field's: what the test wants to see survive.
+guest_fn trains(std::function<recipe_ptr(recipe_ptr field)> around);
+
+}  // namespace troupe::testing

@@ -1,0 +1,156 @@
+#include "apps/testing/scene.hpp"
+
+#include <caf/all.hpp>
+
+#include "apps/testing/chart.hpp"
+#include "backends/simulated/disk_checkpoints.hpp"
+#include "messages/failure.hpp"
+
+namespace troupe::testing {
+
+namespace {
+
+constexpr const char* folder = "run";
+
+}  // namespace
+
+const caf::message& held_message::content() const {
+  if (!what_) throw internal_error("the message that a test holds has not come yet");
+  return *what_;
+}
+
+scene::scene(scene_options how) : how_(std::move(how)) {
+  world_options options;
+  options.schedule = how_.schedule;
+  options.record = how_.record;
+  world_ = std::make_unique<world>(choices::of_seed(how_.seed), options);
+  stage_ = std::make_unique<rehearsal>(*world_, how_.around);
+  disk_ = std::make_shared<simulated_storage>(world_->later_of(0), [this](const storage_op&) {
+    return std::chrono::microseconds{200} + world_->lateness(0, std::chrono::microseconds{500});
+  });
+  io_ = how_.checkpoints
+            ? how_.checkpoints
+            : disk_checkpoints([this]() -> const simulated_disk& { return disk_->disk(); });
+  stage_->use({disk_, io_});
+  stage_->door = [this](std::int32_t rank, bool to_supervisor, const caf::message& what,
+                        const caf::strong_actor_ptr& to) {
+    for (const auto& h : held_) {
+      if (h->what_ || !h->wanted_(rank, to_supervisor, what)) continue;
+      h->what_ = what;
+      h->to_ = to;
+      return true;
+    }
+    return false;
+  };
+}
+
+scene::~scene() = default;
+
+void scene::begin(job what) {
+  if (stage_->supervisor() && world_->alive(stage_->home())) {
+    disk_->kill(0);
+    stage_->crash_program();
+  }
+  stage_->begin(std::move(what));
+}
+
+void scene::train(const field_job& what) {
+  job_ = what;
+  reference_ = std::make_unique<field_reference>(reference_of(what));
+  train_again();
+}
+
+void scene::train_again() {
+  job what;
+  what.options = job_.options();
+  what.run_folder = folder;
+  try {
+    what.resume = io_->latest(folder).path;
+  } catch (const user_error&) {  // there is none yet
+    what.resume.clear();
+  }
+  const auto from = what.resume.empty() ? 0 : io_->read(what.resume).loop.steps;
+  steps_.assign(static_cast<std::size_t>(job_.ranks), from);
+  field_options payload;
+  payload.samples = job_.samples;
+  payload.width = job_.width;
+  payload.buffers = job_.buffers;
+  payload.load = [this](const std::string& path) { return io_->read(path); };
+  payload.stepped = [this](const field_step& s) {
+    if (s.job == stage_->running()) steps_[static_cast<std::size_t>(s.rank)] = s.step;
+  };
+  what.recipe = std::make_shared<field_recipe>(std::move(payload));
+  begin(std::move(what));
+}
+
+bool scene::run_until(const std::function<bool()>& there) {
+  for (std::uint64_t n = 0; n < events_max; ++n) {
+    if (there()) return true;
+    if (stage_->ended() || !world_->step()) return there();
+  }
+  throw internal_error("what a test waits for has not happened in 1,000,000 events");
+}
+
+const job_outcome& scene::run() {
+  run_until([] { return false; });
+  if (!stage_->ended()) throw internal_error("nothing is left to do, and the job has not ended");
+  return *stage_->outcome();
+}
+
+const job_outcome& scene::run(
+    job what, const std::function<void(std::uint64_t, const supervisor_actor&)>& at_event) {
+  const auto before = world_->events();
+  begin(std::move(what));
+  run_until([&] {
+    if (at_event) at_event(world_->events() - before, stage_->supervisor());
+    return false;
+  });
+  run();
+  settle();
+  return *stage_->outcome();
+}
+
+void scene::settle() {
+  for (std::uint64_t n = 0; n < events_max; ++n)
+    if (!world_->step()) return;
+  throw internal_error("it goes on and on: 1,000,000 events");
+}
+
+std::int64_t scene::steps_of(std::int32_t rank) const {
+  return steps_.at(static_cast<std::size_t>(rank));
+}
+
+std::vector<std::uint64_t> scene::weights() const {
+  std::vector<std::uint64_t> all;
+  if (!stage_->ended()) return all;
+  if (const auto* list = stage_->outcome()->result.get_if<value_list>())
+    for (const auto& item : list->items)
+      if (const auto* x = item.get_if<std::int64_t>())
+        all.push_back(static_cast<std::uint64_t>(*x));
+  return all;
+}
+
+std::vector<std::uint64_t> scene::reference_weights() {
+  return reference_->behind(job_.steps).weights;
+}
+
+std::string scene::chart() const { return text_chart(world_->notes(), world_->names()); }
+
+std::shared_ptr<held_message> scene::hold_if(
+    std::function<bool(std::int32_t, bool, const caf::message&)> wanted) {
+  auto fresh = std::make_shared<held_message>();
+  fresh->wanted_ = std::move(wanted);
+  held_.push_back(fresh);
+  return fresh;
+}
+
+void scene::release(const std::shared_ptr<held_message>& what) {
+  if (what->to_) what->to_->enqueue(nullptr, caf::make_message_id(), what->content(), nullptr);
+}
+
+void scene::release_to(const std::shared_ptr<held_message>& what, const supervisor_actor& whom) {
+  caf::actor_cast<caf::strong_actor_ptr>(whom)->enqueue(nullptr, caf::make_message_id(),
+                                                        what->content(), nullptr);
+}
+
+}  // namespace troupe::testing

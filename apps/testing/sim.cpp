@@ -1,0 +1,22 @@
+#include "apps/testing/sim.hpp"
+
+namespace troupe::testing {
+
+run_plan swarm_of(std::string_view faults) {
+  run_plan plan;
+  plan.faults.may = fault_set::parse(faults);
+  return plan;
+}
+
+std::string report(const exploration& of) {
+  if (of.clean()) return {};
+  const auto& what = of.variants.front();
+  auto reference = reference_of(what.job);
+  auto small = shrink(case_of(of.violating.front(), what), reference);
+  small.what.plan.world.record = true;
+  return render(replay(small, reference),
+                "troupe simulate --replay CASE, or parse_case() where guests take part; CASE is") +
+         to_text(small);
+}
+
+}  // namespace troupe::testing

@@ -1,0 +1,24 @@
+// The whole of troupe::testing but the exhaustive search, for tests: `namespace sim =
+// troupe::testing;`. docs/testing.md is the tutorial.
+#pragma once
+
+#include <string>
+#include <string_view>
+
+#include "apps/testing/case.hpp"
+#include "apps/testing/chart.hpp"
+#include "apps/testing/explore.hpp"
+#include "apps/testing/guest.hpp"
+#include "apps/testing/scene.hpp"
+
+namespace troupe::testing {
+
+/// A plan in which each run draws its faults from these: `crash_rank, pause, storage_torn`, or
+/// `all`. Throws user_error (bad_usage) that names those there are.
+run_plan swarm_of(std::string_view faults);
+
+/// What is wrong with the first run that violates, shrunk: its report, a chart, and the case to
+/// paste. Empty when nothing is. Costs up to a few hundred runs.
+std::string report(const exploration& of);
+
+}  // namespace troupe::testing

@@ -1,0 +1,162 @@
+// Goal: the text of a case: it comes back as it went, what is damaged or hostile is refused with
+// the line and the reason, and nothing in a text can ask for all memory.
+#include "apps/testing/case.hpp"
+#include "backends/data_order.hpp"
+#include "messages/failure.hpp"
+
+#include "tests/support/catch.hpp"
+
+using namespace troupe;
+using namespace troupe::testing;
+
+namespace {
+
+run_case some_case(std::uint64_t n) {
+  auto draw = [n, i = std::uint64_t{0}](std::uint64_t bound) mutable {
+    return mix(mix(n) + ++i) % bound;
+  };
+  run_case c;
+  c.what.job.ranks = 1 + static_cast<std::int32_t>(draw(9));
+  c.what.job.steps = 1 + static_cast<std::int64_t>(draw(50));
+  c.what.job.buffers = draw(2) == 1;
+  c.what.job.seed = mix(n);
+  c.what.job.detect = nanoseconds{1'000'000 + static_cast<std::int64_t>(draw(1'000'000'000))};
+  c.what.plan.world.schedule = static_cast<scheduling>(draw(3));
+  c.what.plan.world.depth = static_cast<std::uint32_t>(draw(6));
+  c.what.plan.around.ranks_per_host = static_cast<std::uint32_t>(draw(4));
+  c.what.plan.faults.swarm = draw(2) == 1;
+  for (std::size_t f = 0; f < fault_kinds; ++f)
+    if (draw(3) == 0) c.what.plan.faults.may.add(static_cast<fault>(f));
+  c.seed = mix(n + 77);  // all 64 bits
+  if (draw(4) != 0) {
+    c.taken.emplace();
+    for (auto i = draw(20); i > 0; --i)
+      c.taken->push_back({static_cast<site>(draw(static_cast<std::uint64_t>(site::count_))),
+                          static_cast<std::uint32_t>(draw(choices::who_max)),
+                          static_cast<std::uint32_t>(draw(100)), mix(n + i)});
+  }
+  if (draw(2) == 1) c.expect = "state equals the reference";
+  if (draw(2) == 1) c.build = build_id();
+  if (draw(2) == 1) c.meets = {"crash_rank", "resumed from a checkpoint"};
+  return c;
+}
+
+std::string why_refused(const std::string& text) {
+  try {
+    parse_case(text);
+  } catch (const user_error& error) {
+    CHECK(error.code() == errc::bad_usage);
+    return error.what();
+  }
+  return "it was taken";
+}
+
+}  // namespace
+
+TEST_CASE("a case comes back from its text", "[case]") {
+  for (std::uint64_t n = 0; n < 300; ++n) {
+    const auto whole = some_case(n);
+    const auto text = to_text(whole);
+    INFO(text);
+    const auto back = parse_case(text);
+    CHECK(to_text(back) == text);
+    CHECK(back.seed == whole.seed);
+    CHECK(back.taken == whole.taken);
+    CHECK(back.what.job.seed == whole.what.job.seed);
+    CHECK(back.what.plan.world.schedule == whole.what.plan.world.schedule);
+    CHECK(back.what.plan.faults.may == whole.what.plan.faults.may);
+    CHECK(back.meets == whole.meets);
+  }
+}
+
+TEST_CASE("a case survives how it is pasted", "[case]") {
+  const auto text = to_text(some_case(3));
+  std::string pasted = "# seen on Friday\r\n\r\n";
+  for (const auto c : text) pasted += c == '\n' ? std::string{" \r\n    "} : std::string{c};
+  CHECK(to_text(parse_case(pasted)) == text);
+  CHECK(parse_case("troupe-case/1\nseed 3\nend").seed == 3);  // the rest is as field_job says
+}
+
+TEST_CASE("what is no case is refused with the line and the reason", "[case]") {
+  const auto with = [](const std::string& line) {
+    return "troupe-case/1\nseed 1\n" + line + "\nend\n";
+  };
+  const std::vector<std::pair<std::string, std::string>> hostile{
+      {"", "it is empty"},
+      {"troupe-case/2\nseed 1\nend\n", "it begins with troupe-case/1: \"troupe-case/2\""},
+      {"seed 1\ntroupe-case/1\nend\n", "it begins with troupe-case/1"},
+      {"troupe-case/1\nend\n", "it has no seed"},
+      {"troupe-case/1\nseed 1\n", "it breaks off"},
+      {with("seed 2"), "a second line \"seed\""},
+      {with("end\njob ranks=2"), "something stands behind its end"},
+      {with("jobs ranks=2"), "there is no line \"jobs\""},
+      {with("job ranks=2 rank=3"), "there is no field \"rank\""},
+      {with("job ranks"), "\"ranks\" is not NAME=NUMBER"},
+      {with("job ranks="), "\"\" is no number"},
+      {with("job ranks=two"), "\"two\" is no number"},
+      {with("job ranks=0"), "\"0\" is not within 1 .. 100000"},
+      {with("job ranks=-4"), "\"-4\" is not within"},
+      {with("job ranks=4000000000"), "\"4000000000\" is not within"},
+      {with("job ranks=99999999999999999999"), "is too large"},
+      {with("job samples=1000000000000"), "is not within 1 .. 10000000"},
+      {with("job width=18446744073709551615"), "is not within"},
+      {with("job fine=2"), "is not within 0 .. 1"},
+      {with("job detect=0"), "is not within"},
+      {with("plan schedule=3"), "\"3\" is not within 0 .. 2"},
+      {with("plan strikes=1000000"), "is not within 0 .. 16"},
+      {with("plan events_limit=0"), "is not within"},
+      {with("faults crash_rnak"), "there is no fault \"crash_rnak\""},
+      {with("choices fault.0=1"), "\"fault.0=1\" is not SITE.WHO.OCCURRENCE=VALUE"},
+      {with("choices fault.0.0"), "is not SITE.WHO.OCCURRENCE=VALUE"},
+      {with("choices fualt.0.0=1"), "there is no site \"fualt\""},
+      {with("choices fault.-1.0=1"), "\"-1\" is no number"},
+      {with("choices fault.16777216.0=1"), "\"16777216\" is too large"},
+      {with("choices fault.0.4294967296=1"), "is too large"},
+      {with("choices fault.0.0=1,fault.1.0=1"), "is not SITE.WHO.OCCURRENCE=VALUE"},
+      {with("build"), "it was taken"},
+      {with("end of it"), "nothing goes here"},
+      {std::string(100'000, 'x'), "it begins with troupe-case/1"},
+  };
+  for (const auto& [text, why] : hostile) {
+    INFO(text.substr(0, 200));
+    const auto said = why_refused(text);
+    CHECK_THAT(said, Catch::Contains(why));
+    CHECK(said.size() < 1000);
+  }
+}
+
+TEST_CASE("a damaged case is refused or is another one, never more than that", "[case]") {
+  const auto text = to_text(some_case(11));
+  for (std::size_t length = 0; length + 1 < text.size(); ++length) {
+    INFO(length);
+    CHECK(why_refused(text.substr(0, length)) != "it was taken");
+  }
+  for (std::size_t at = 0; at < text.size(); ++at)
+    for (int bit = 0; bit < 8; ++bit) {
+      auto flipped = text;
+      flipped[at] = static_cast<char>(flipped[at] ^ (1 << bit));
+      CHECK_FALSE(why_refused(flipped).empty());  // and throws nothing else
+    }
+}
+
+TEST_CASE("a replay says what is odd about it", "[case]") {
+  run_case c;
+  c.build = std::string(40, '0');
+  c.expect = "steps are one chain";
+  c.meets = {"crash_rank", "the program was killed", "resumed from a checkpoint"};
+  run_report r;
+  r.faults[static_cast<std::size_t>(fault::crash_rank)] = 1;
+  r.marks["the program was killed"] = 2;
+  r.marks["resumed from a checkpoint"] = 0;
+  r.violations.push_back({"each sample once", "another oracle"});
+  const auto said = remarks(c, r);
+  REQUIRE(said.size() == 3);
+  CHECK_THAT(said[0], Catch::Contains("build 000000000000"));
+  CHECK_THAT(said[1], Catch::Contains("\"steps are one chain\""));
+  CHECK_THAT(said[2], Catch::Contains("\"resumed from a checkpoint\""));
+  c.build = build_id();
+  CHECK(c.build.size() >= 16);
+  c.expect = "each sample once";
+  c.meets.pop_back();
+  CHECK(remarks(c, r).empty());
+}

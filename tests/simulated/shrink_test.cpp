@@ -1,0 +1,191 @@
+// Goal: a run that violates gets small: a learner of a user's with a bug that one fault brings to
+// light ends as a case of that one fault and a handful of choices, which replays from its text.
+#include <algorithm>
+#include <map>
+#include <numeric>
+#include <tuple>
+
+#include "apps/testing/case.hpp"
+#include "backends/data_order.hpp"
+
+#include "tests/support/catch.hpp"
+
+using namespace troupe;
+using namespace troupe::testing;
+
+namespace {
+
+constexpr const char* schedule_oracle = "the learning rate's schedule knows its step";
+
+// The bug: a learning-rate schedule counts steps, and no checkpoint holds the count.
+struct schedules {
+  std::map<std::int32_t, std::int64_t> counts;  // by rank
+};
+
+class scheduled_learner final : public learner {
+public:
+  scheduled_learner(std::unique_ptr<learner> inner, std::int32_t rank, std::shared_ptr<schedules> s)
+      : inner_(std::move(inner)) {
+    s->counts[rank] = 0;
+  }
+  void bind(std::shared_ptr<communicator> world, generation_id generation) override {
+    inner_->bind(std::move(world), generation);
+  }
+  hook_outcome on(const hook& h, const closure& c) override { return inner_->on(h, c); }
+  value result() override { return inner_->result(); }
+
+private:
+  std::unique_ptr<learner> inner_;
+};
+
+class scheduled_recipe final : public learner_recipe {
+public:
+  scheduled_recipe(recipe_ptr inner, std::shared_ptr<schedules> s)
+      : inner_(std::move(inner)), schedules_(std::move(s)) {}
+  std::unique_ptr<learner> make(const learner_context& context) const override {
+    return std::make_unique<scheduled_learner>(inner_->make(context), context.rank, schedules_);
+  }
+
+private:
+  recipe_ptr inner_;
+  std::shared_ptr<schedules> schedules_;
+};
+
+class user final : public guest {
+public:
+  recipe_ptr recipe(recipe_ptr field) override {
+    return std::make_shared<scheduled_recipe>(std::move(field), schedules_);
+  }
+  void stepped(const field_step& what, const complain_fn& complain) override {
+    const auto count = ++schedules_->counts[what.rank];
+    if (count != what.step)
+      complain({schedule_oracle, "it counts " + std::to_string(count), what.step, what.rank});
+  }
+
+private:
+  std::shared_ptr<schedules> schedules_ = std::make_shared<schedules>();
+};
+
+run_plan users_plan() {
+  run_plan plan;
+  plan.faults.may = fault_set::all();
+  plan.guests = {[] { return std::make_unique<user>(); }};
+  return plan;
+}
+
+std::uint64_t struck(const run_report& r) {
+  return std::accumulate(r.faults.begin(), r.faults.end(), std::uint64_t{0});
+}
+
+bool violates(const run_report& r, const std::string& oracle) {
+  return std::ranges::any_of(r.violations, [&](const violation& v) { return v.oracle == oracle; });
+}
+
+}  // namespace
+
+TEST_CASE("a user's bug shrinks to one fault and few choices, and replays from its text",
+          "[case][shrink]") {
+  const field_job job{.ranks = 4, .steps = 12, .checkpoint_every = 3};
+  const auto plan = users_plan();
+  budget of;
+  of.runs = 400;
+  of.violations = 12;
+  const auto all = explore(job, plan, of);
+  REQUIRE(all.violating.size() == 12);
+  for (const auto& found : all.violating) {
+    const auto whole = case_of(found, variant_of(job, plan, of, found.seed));
+    CHECK(whole.expect == schedule_oracle);
+    auto reference = reference_of(whole.what.job);
+    auto small = shrink(whole, reference);
+    INFO("seed " << found.seed << ": " << found.taken.size() << " choices\n" << to_text(small));
+    REQUIRE(small.taken);
+    CHECK(small.taken->size() <= 12);
+
+    auto from_text = parse_case(to_text(small), plan);
+    from_text.what.plan.world.record = true;
+    const auto once = replay(from_text, reference);
+    CHECK(violates(once, schedule_oracle));
+    CHECK(struck(once) == 1);
+    CHECK(replay(from_text, reference).hashes == once.hashes);
+    CHECK(remarks(from_text, once).empty());
+    CHECK_THAT(render(once, "do it again"), Catch::Contains(schedule_oracle) &&
+                                                Catch::Contains("1) ") &&
+                                                Catch::Contains("replay    do it again"));
+  }
+}
+
+TEST_CASE("a case that does not violate is not shrunk", "[case][shrink]") {
+  run_case c;
+  c.what.job.ranks = 2;
+  c.what.job.steps = 3;
+  c.expect = "steps are one chain";
+  auto reference = reference_of(c.what.job);
+  const auto same = shrink(c, reference);
+  CHECK_FALSE(same.taken);
+  CHECK(to_text(same) == to_text(c));
+  CHECK(remarks(c, replay(c, reference)).size() == 1);
+}
+
+TEST_CASE("shrinking keeps to its budget of runs", "[case][shrink]") {
+  field_job job{.ranks = 3, .steps = 8, .checkpoint_every = 2};
+  std::uint64_t runs = 0;
+  auto plan = users_plan();
+  plan.guests.push_back([&runs] { return ++runs, std::make_unique<guest>(); });
+  budget of;
+  of.runs = 100;
+  const auto all = explore(job, plan, of);
+  REQUIRE_FALSE(all.clean());
+  const auto& found = all.violating.front();
+  auto reference = reference_of(variant_of(job, plan, of, found.seed).job);
+  runs = 0;
+  shrink(case_of(found, variant_of(job, plan, of, found.seed)), reference, 5);
+  CHECK(runs <= 5 + 1);  // the first look
+}
+
+TEST_CASE("without one kind of fault the others strike as they did", "[case][shrink]") {
+  fault_options options;
+  options.may = fault_set::all();
+  options.strikes = 6;
+  const auto faults_of = [&](choices from, fault_set exist) {
+    from.record();
+    std::vector<attempt_faults> all;
+    std::vector<storage_fault> storage;
+    for (std::uint32_t attempt = 0; attempt < 3; ++attempt) {
+      all.push_back(draw_faults(from, options, exist, attempt, 5, std::chrono::seconds{1}, 900));
+      for (int i = 0; i < 60; ++i) storage.push_back(draw_storage_fault(from, all.back()));
+    }
+    return std::tuple{all, storage, from.taken()};
+  };
+  const auto kind_of = [](const storage_fault& f) {
+    return static_cast<fault>(static_cast<std::size_t>(fault::storage_error) +
+                              static_cast<std::size_t>(f.what) - 1);
+  };
+  for (std::uint64_t seed = 0; seed < 300; ++seed) {
+    auto exist = fault_set::none();
+    for (std::size_t f = 0; f < fault_kinds; ++f)
+      if (seed < 100 || mix(seed * 64 + f) % (2 + seed % 3) == 0) exist.add(static_cast<fault>(f));
+    const auto gone = static_cast<fault>(seed % fault_kinds);
+    INFO("seed " << seed << ": " << exist.text() << " without " << to_string(gone));
+    const auto [before, storage_before, taken] = faults_of(choices::of_seed(seed), exist);
+    auto left = exist;
+    left.remove(gone);
+    const auto [after, storage_after, unused] =
+        faults_of(choices::of_list(seed, without_fault(taken, exist, gone)), left);
+    for (std::size_t a = 0; a < before.size(); ++a) {
+      auto strikes = before[a].strikes;
+      std::erase_if(strikes, [&](const strike& s) { return s.what == gone; });
+      CHECK(after[a].strikes == strikes);
+    }
+    for (std::size_t i = 0; i < storage_before.size(); ++i) {
+      const auto& b = storage_before[i];
+      const auto& a = storage_after[i];
+      if (b.what == storage_fault::kind::none || kind_of(b) == gone) {
+        CHECK(a.what == storage_fault::kind::none);
+      } else {
+        CHECK(a.what == b.what);
+        CHECK(a.draw == b.draw);
+        CHECK(a.lasts == b.lasts);
+      }
+    }
+  }
+}
