@@ -452,6 +452,10 @@ run_report field_run::go() {
     oracles_.violate({"only ports reach outside", e.what()});
   }
   hear_marks();
+  const auto& path = stage_.path();
+  report_.faults[static_cast<std::size_t>(fault::lose)] += path.lost;
+  report_.faults[static_cast<std::size_t>(fault::repeat)] += path.repeated;
+  report_.faults[static_cast<std::size_t>(fault::reorder)] += path.reordered;
   report_.events = world_.events();
   report_.deliveries = world_.deliveries();
   report_.virtual_time = world_.time();

@@ -1,0 +1,51 @@
+// Goal: every case of this folder still meets what it was kept for, and no oracle objects.
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+
+#include "apps/testing/case.hpp"
+
+#include "tests/support/catch.hpp"
+
+using namespace troupe;
+using namespace troupe::testing;
+
+namespace {
+
+std::vector<std::filesystem::path> case_files() {
+  std::vector<std::filesystem::path> all;
+  for (const auto& entry : std::filesystem::directory_iterator{TROUPE_CASES})
+    if (entry.path().extension() == ".case") all.push_back(entry.path());
+  std::ranges::sort(all);
+  return all;
+}
+
+std::string text_in(const std::filesystem::path& path) {
+  std::ifstream file{path};
+  std::ostringstream text;
+  text << file.rdbuf();
+  return text.str();
+}
+
+}  // namespace
+
+TEST_CASE("every kept case goes well and still meets what it was kept for", "[cases]") {
+  const auto files = case_files();
+  CHECK(files.size() >= 20);
+  for (const auto& path : files) {
+    INFO(path.filename().string());
+    auto what = parse_case(text_in(path));
+    CHECK_FALSE(what.meets.empty());  // else nobody would notice when it stops to prove anything
+    what.what.plan.world.record = true;
+    auto reference = reference_of(what.what.job);
+    const auto report = replay(what, reference);
+    INFO(render(report));
+    CHECK(report.finished);
+    CHECK(report.violations.empty());
+    for (const auto& remark : remarks(what, report)) {
+      UNSCOPED_INFO(remark);
+      CHECK(remark.empty());
+    }
+  }
+}
