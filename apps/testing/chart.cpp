@@ -89,11 +89,17 @@ picture picture_of(const std::vector<noted>& notes, const chart_options& options
   picture p;
   p.places = places_of(shown, std::max<std::size_t>(2, options.columns));
   const auto there = [&](std::int32_t place) { return place < 0 || p.column_of(place); };
-  for (const auto& r : shown)
-    if (there(r.at->from) && there(r.at->to))
-      p.rows.push_back(r);
-    else
-      ++p.left_out;
+  std::size_t others = 0;
+  for (const auto& r : all | std::views::reverse) {
+    if (p.rows.size() == options.lines) break;
+    if (!there(r.at->from) || !there(r.at->to)) {
+      ++others;
+      continue;
+    }
+    p.rows.push_back(r);
+    p.left_out = others;
+  }
+  std::ranges::reverse(p.rows);
   return p;
 }
 

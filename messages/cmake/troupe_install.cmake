@@ -11,6 +11,14 @@ foreach(folder messages backends actors)
   install(DIRECTORY ${PROJECT_SOURCE_DIR}/${folder} DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/troupe
     COMPONENT development FILES_MATCHING PATTERN *.hpp PATTERN cmake EXCLUDE ${without})
 endforeach()
+# The simulated world is <troupe/testing/...> for users, "apps/testing/..." for itself.
+if(TROUPE_BUILD_APPS)
+  install(DIRECTORY ${PROJECT_SOURCE_DIR}/apps/testing DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/troupe/apps
+    COMPONENT development FILES_MATCHING PATTERN *.hpp)
+  install(CODE "file(CREATE_LINK apps/testing
+    \"\$ENV{DESTDIR}\${CMAKE_INSTALL_PREFIX}/${CMAKE_INSTALL_INCLUDEDIR}/troupe/testing\" SYMBOLIC)"
+    COMPONENT development)
+endif()
 install(EXPORT troupe_targets NAMESPACE troupe:: FILE TroupeTargets.cmake
   DESTINATION ${TROUPE_PACKAGE_DIR} COMPONENT development)
 configure_package_config_file(${PROJECT_SOURCE_DIR}/messages/cmake/TroupeConfig.cmake.in

@@ -50,6 +50,7 @@ file(MAKE_DIRECTORY ${TROUPE_INCLUDE_LINKS})
 foreach(folder messages backends actors)
   file(CREATE_LINK ${PROJECT_SOURCE_DIR}/${folder} ${TROUPE_INCLUDE_LINKS}/${folder} SYMBOLIC)
 endforeach()
+file(CREATE_LINK ${PROJECT_SOURCE_DIR}/apps/testing ${TROUPE_INCLUDE_LINKS}/testing SYMBOLIC)
 
 # troupe_library(NAME SOURCES ... PUBLIC ... PRIVATE ...): a static library with the project's settings.
 function(troupe_library name)
@@ -64,7 +65,7 @@ function(troupe_library name)
   target_link_libraries(${name} PUBLIC ${arg_PUBLIC} PRIVATE ${arg_PRIVATE} $<BUILD_INTERFACE:troupe_settings>)
   set_target_properties(${name} PROPERTIES EXPORT_NAME ${short})
   file(RELATIVE_PATH folder ${PROJECT_SOURCE_DIR} ${CMAKE_CURRENT_SOURCE_DIR})
-  if(NOT folder MATCHES "^(apps|tests)/")  # programs have libraries, too: not for others
+  if(folder MATCHES "^apps/testing" OR NOT folder MATCHES "^(apps|tests)/")  # those of programs are not for others
     install(TARGETS ${name} EXPORT troupe_targets COMPONENT development)
   endif()
 endfunction()

@@ -1,0 +1,85 @@
+// Goal: `troupe simulate --replay`: a case from a file runs again, stands still where it is told,
+// is drawn, and says what is odd about it; a file that is no case is bad usage.
+#include "tests/support/temporary_folder.hpp"
+#include "tests/unit/apps/integer_program.hpp"
+
+#include <nlohmann/json.hpp>
+
+#include <fstream>
+#include <sstream>
+
+#include "tests/support/catch.hpp"
+
+using namespace troupe;
+using namespace troupe::testing;
+
+namespace {
+
+constexpr const char* crash =
+    "troupe-case/1\nmeets crash_rank\njob ranks=3 steps=12 checkpoint_every=3\n"
+    "plan schedule=0 swarm=0 strikes=1\nfaults crash_rank\nseed 7\n"
+    "choices fault.0.0=1 detail.256.2=400000000 detail.256.3=2\nend\n";
+
+std::string write_to(const temporary_folder& folder, const std::string& name,
+                     const std::string& text) {
+  const auto path = (folder.path() / name).string();
+  std::ofstream{path} << text;
+  return path;
+}
+
+std::string text_in(const std::string& path) {
+  std::ifstream file{path};
+  std::ostringstream text;
+  text << file.rdbuf();
+  return text.str();
+}
+
+}  // namespace
+
+TEST_CASE("a case is replayed from a file, stands where it is told, and is drawn", "[program]") {
+  const temporary_folder folder;
+  const auto path = write_to(folder, "crash.case", crash);
+  const auto chart = (folder.path() / "last.mmd").string();
+  const auto said =
+      troupe_says({"simulate", "--replay", path, "--until", "120", "--chart", chart, "--json"});
+  INFO(said.err);
+  CHECK(said.code == 0);
+  const auto summary = nlohmann::json::parse(said.out);
+  CHECK(summary["runs"] == 1);
+  CHECK(summary["attempts"] == 2);
+  CHECK(summary["faults"]["crash_rank"] == 1);
+  CHECK_THAT(said.err, Catch::Contains("1) crash_rank of rank 2"));
+  CHECK_THAT(said.err, Catch::Contains("before event 120, at ") && Catch::Contains("gdb --args"));
+  CHECK_THAT(said.err, !Catch::Contains("note: "));
+  CHECK_THAT(text_in(chart), Catch::StartsWith("sequenceDiagram\n"));
+  CHECK(troupe_says({"simulate", "--replay", path, "--json"}).out ==
+        troupe_says({"simulate", "--replay", path, "--json"}).out);
+}
+
+TEST_CASE("a replay that goes another way than its case says so", "[program]") {
+  const temporary_folder folder;
+  std::string odd{crash};
+  odd.insert(odd.find("meets"),
+             "build 0123456789abcdef0123456789abcdef01234567\n"
+             "expect steps are one chain\n");
+  odd.replace(odd.find("crash_rank"), 10, "power_loss");
+  const auto path = write_to(folder, "odd.case", odd);
+  const auto said = troupe_says({"simulate", "--replay", path, "--until", "999999999"});
+  INFO(said.err);
+  CHECK(said.code == 0);
+  CHECK_THAT(said.err, Catch::Contains("recorded by build 0123456789ab,"));
+  CHECK_THAT(said.err, Catch::Contains("\"steps are one chain\", which the case expects"));
+  CHECK_THAT(said.err, Catch::Contains("is to meet \"power_loss\""));
+  CHECK_THAT(said.err, Catch::Contains("the run has only"));
+}
+
+TEST_CASE("what is no case is bad usage", "[program]") {
+  const temporary_folder folder;
+  CHECK(troupe_says({"simulate", "--replay", (folder.path() / "none").string()}).code == 2);
+  const auto half = std::string{crash}.substr(0, 60);
+  const auto said = troupe_says({"simulate", "--replay", write_to(folder, "half.case", half)});
+  CHECK(said.code == 2);
+  CHECK_THAT(said.err, Catch::Contains("not a case: "));
+  const auto path = write_to(folder, "crash.case", crash);
+  CHECK(troupe_says({"simulate", "--replay", path, "--chart", "/proc/absent/x.mmd"}).code == 2);
+}
