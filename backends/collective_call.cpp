@@ -137,6 +137,11 @@ std::vector<std::int32_t> members_of(const subgroup& among, std::int32_t world, 
   return members;
 }
 
+std::size_t place_among(std::span<const std::int32_t> members, std::int32_t rank) {
+  return static_cast<std::size_t>(std::lower_bound(members.begin(), members.end(), rank) -
+                                  members.begin());
+}
+
 collective_call all_reduce_call(const buffer& data, reduction operation) {
   check_memory(collective::all_reduce, "data", data);
   check_reduction(collective::all_reduce, data.type, operation);
@@ -169,5 +174,29 @@ collective_call reduce_scatter_call(const buffer& in, const buffer& out, reducti
           .operation = operation,
           .count = out.count};
 }
+
+void raise(const work_result& result) {
+  if (result.status == work_status::timed_out) throw collective_timeout(result.text);
+  if (result.status == work_status::mismatch) throw collective_mismatch(result.text);
+  throw generation_closed(result.text);
+}
+
+namespace {
+
+class ended_work final : public work {
+public:
+  explicit ended_work(work_result result) : result_(std::move(result)) {}
+  work_result poll() override { return result_; }
+  void wait() override {
+    if (result_.status != work_status::ok) raise(result_);
+  }
+
+private:
+  const work_result result_;
+};
+
+}  // namespace
+
+work_ptr ended(work_result result) { return std::make_shared<ended_work>(std::move(result)); }
 
 }  // namespace troupe

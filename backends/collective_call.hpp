@@ -60,6 +60,8 @@ std::string rank_list(std::span<const std::int32_t> ranks);
 /// Throws std::invalid_argument unless they are ascending, each once, within the world, and include
 /// `self`.
 std::vector<std::int32_t> members_of(const subgroup& among, std::int32_t world, std::int32_t self);
+/// The place of `rank` among ascending members that include it.
+std::size_t place_among(std::span<const std::int32_t> members, std::int32_t rank);
 
 /// Each checks one submission and returns its fingerprint; throws std::invalid_argument that names
 /// what is wrong: no memory or misaligned, no such reduction for the dtype, counts that do not fit,
@@ -72,5 +74,10 @@ collective_call all_gather_call(const buffer& in, const buffer& out, std::size_t
                                 std::size_t member);
 collective_call reduce_scatter_call(const buffer& in, const buffer& out, reduction operation,
                                     std::size_t members, std::size_t member);
+
+/// For `work::wait`: throws what the port says for an end that is not ok.
+[[noreturn]] void raise(const work_result& result);
+/// A work that has ended with `result`.
+work_ptr ended(work_result result);
 
 }  // namespace troupe

@@ -1,5 +1,7 @@
 #include "backends/hier/steps.hpp"
 
+#include "backends/collective_call.hpp"
+
 #include <fmt/format.h>
 
 namespace troupe::hier {
@@ -18,15 +20,6 @@ work_result end_of(const work_ptr& what) {
   } catch (const std::exception&) {  // poll says the same, and who is missing
   }
   return what->poll();
-}
-
-void check(const work_result& result) {
-  switch (result.status) {
-    case work_status::ok: return;
-    case work_status::timed_out: throw collective_timeout(result.text);
-    case work_status::mismatch: throw collective_mismatch(result.text);
-    default: throw generation_closed(result.text);
-  }
 }
 
 struct steps::task {
@@ -48,7 +41,7 @@ public:
   }
   void wait() override {
     in_->await([&] { return what_->over(); });
-    check(poll());
+    if (auto how = poll(); how.status != work_status::ok) raise(how);
   }
 
 private:

@@ -51,7 +51,5 @@ private:
 
 /// Waits; how it ended.
 work_result end_of(const work_ptr& what);
-/// Throws what `wait` of the port throws for an end that is not ok.
-void check(const work_result& result);
 
 }  // namespace troupe::hier

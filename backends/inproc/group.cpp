@@ -11,24 +11,6 @@ namespace {
 // Operations that one rank may be ahead of another. Training is ahead by the buckets of one step.
 constexpr std::size_t window_max = 4096;
 
-[[noreturn]] void raise(const work_result& result) {
-  if (result.status == work_status::timed_out) throw collective_timeout(result.text);
-  if (result.status == work_status::mismatch) throw collective_mismatch(result.text);
-  throw generation_closed(result.text);
-}
-
-class ended_work final : public work {
-public:
-  explicit ended_work(work_result result) : result_(std::move(result)) {}
-  work_result poll() override { return result_; }
-  void wait() override {
-    if (result_.status != work_status::ok) raise(result_);
-  }
-
-private:
-  const work_result result_;
-};
-
 std::vector<called> calls_of(const channel& in, const operation& what) {
   std::vector<called> calls;
   for (std::size_t i = 0; i < in.members.size(); ++i)
@@ -38,12 +20,7 @@ std::vector<called> calls_of(const channel& in, const operation& what) {
 
 }  // namespace
 
-work_ptr ended(work_result result) { return std::make_shared<ended_work>(std::move(result)); }
-
-std::size_t channel::member(std::int32_t rank) const {
-  return static_cast<std::size_t>(std::lower_bound(members.begin(), members.end(), rank) -
-                                  members.begin());
-}
+std::size_t channel::member(std::int32_t rank) const { return place_among(members, rank); }
 
 /// Says from outside that a rank is inside of wait(), as long as it lives.
 class marked_as_waiting {

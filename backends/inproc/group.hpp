@@ -99,7 +99,4 @@ private:
   alignas(64) std::atomic<std::int32_t> touching_{0};  // threads inside of work_off
 };
 
-/// A work that has ended with `result`.
-work_ptr ended(work_result result);
-
 }  // namespace troupe::inproc

@@ -159,7 +159,7 @@ private:
   const std::shared_ptr<inproc::group> group_;
   std::shared_ptr<inproc::channel> world_;
   std::vector<std::pair<subgroup, std::shared_ptr<inproc::channel>>> subgroups_;
-  const work_ptr done_ = inproc::ended({work_status::ok, {}, {}});
+  const work_ptr done_ = ended({work_status::ok, {}, {}});
 };
 
 const std::shared_ptr<inproc::channel>& inproc_communicator::channel_of(const subgroup& among) {
@@ -179,7 +179,7 @@ work_ptr inproc_communicator::submit(const std::shared_ptr<inproc::channel>& in,
 
 // Nobody to wait for: every reduction of one rank is what it has.
 work_ptr inproc_communicator::submit_alone(const seat& with) {
-  if (aborted()) return inproc::ended({work_status::aborted, group_->why(), {}});
+  if (aborted()) return ended({work_status::aborted, group_->why(), {}});
   if (with.in != with.out && with.call.count > 0)
     std::memcpy(with.out, with.in, with.call.count * size_of(with.call.type));
   return done_;
@@ -188,7 +188,7 @@ work_ptr inproc_communicator::submit_alone(const seat& with) {
 work_ptr inproc_communicator::work_alone(const void* mine, std::size_t pieces,
                                          const shared_body& body) {
   for (std::size_t piece = 0; piece < pieces; ++piece) {
-    if (aborted()) return inproc::ended({work_status::aborted, group_->why(), {}});
+    if (aborted()) return ended({work_status::aborted, group_->why(), {}});
     body({&mine, 1}, piece);
   }
   return done_;

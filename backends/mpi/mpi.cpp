@@ -61,9 +61,7 @@ public:
     const auto result = task_->how.result();
     if (result.status == work_status::ok) return;
     seat_->let_go([this] { return task_->touching.load(); });
-    if (result.status == work_status::timed_out) throw collective_timeout(result.text);
-    if (result.status == work_status::mismatch) throw collective_mismatch(result.text);
-    throw generation_closed(result.text);
+    raise(result);
   }
   bool verdict() const { return task_->verdict.load(); }
 
@@ -139,8 +137,7 @@ private:
     return members_of(among, who_.world, who_.rank);
   }
   std::size_t place(const std::vector<std::int32_t>& all) const {
-    return static_cast<std::size_t>(std::lower_bound(all.begin(), all.end(), who_.rank) -
-                                    all.begin());
+    return place_among(all, who_.rank);
   }
   std::shared_ptr<mpi_work> submit(const std::vector<std::int32_t>& among, submission with) {
     if (with.deadline.count() == 0) with.deadline = who_.deadline;

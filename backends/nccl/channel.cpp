@@ -80,9 +80,7 @@ channel::channel(std::shared_ptr<const library> functions, communicator& control
                  std::vector<std::int32_t> members, int device, const gpu_name& own)
     : functions_(std::move(functions)),
       members_(std::move(members)),
-      rank_(static_cast<int>(
-          std::lower_bound(members_.begin(), members_.end(), control.group().rank) -
-          members_.begin())),
+      rank_(static_cast<int>(place_among(members_, control.group().rank))),
       device_(device),
       own_(own),
       facts_(members_.size()) {
@@ -179,7 +177,7 @@ ncclResult_t channel::call(const operation& what) {
   const auto bytes = c.count * size_of(c.type);
   if (c.what == collective::all_gather)
     return f.all_gather(what.in, what.out, bytes, ncclUint8, comm_, stream_);
-  const auto root = std::lower_bound(members_.begin(), members_.end(), c.root) - members_.begin();
+  const auto root = place_among(members_, c.root);
   return f.broadcast(what.in, what.out, bytes, ncclUint8, static_cast<int>(root), comm_, stream_);
 }
 

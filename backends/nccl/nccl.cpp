@@ -47,9 +47,7 @@ public:
     if (result.status == work_status::ok) return;
     seat_->group->abort(result.text);
     seat_->let_go();
-    if (result.status == work_status::timed_out) throw collective_timeout(result.text);
-    if (result.status == work_status::mismatch) throw collective_mismatch(result.text);
-    throw generation_closed(result.text);
+    raise(result);
   }
 
 private:
@@ -123,8 +121,7 @@ private:
     return members_of(among, group().world, group().rank);
   }
   std::size_t place(const std::vector<std::int32_t>& all) const {
-    return static_cast<std::size_t>(std::lower_bound(all.begin(), all.end(), group().rank) -
-                                    all.begin());
+    return place_among(all, group().rank);
   }
   void check_memory(std::string_view which, const buffer& memory) const {
     if (memory.count == 0) return;

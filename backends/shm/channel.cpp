@@ -38,8 +38,7 @@ channel::channel(member& of, std::size_t index, std::vector<std::int32_t> member
     : member_(of),
       index_(index),
       members_(std::move(members)),
-      self_(static_cast<std::size_t>(std::lower_bound(members_.begin(), members_.end(), of.rank()) -
-                                     members_.begin())) {}
+      self_(place_among(members_, of.rank())) {}
 
 std::shared_ptr<operation> channel::submit(std::shared_ptr<channel> keep, submission what,
                                            std::chrono::nanoseconds deadline) {

@@ -55,10 +55,4 @@ private:
   std::atomic<work_status> status_{work_status::pending};
 };
 
-/// Throws what `work::wait` throws for a work that did not end well.
-[[noreturn]] void raise(const work_result& result);
-
-/// A work that has ended with `result`.
-work_ptr ended(work_result result);
-
 }  // namespace troupe::shm

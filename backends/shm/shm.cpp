@@ -117,9 +117,9 @@ private:
   }
   work_ptr submit(const submission& what) {
     const std::lock_guard hold{mutex_};
-    if (aborted_) return shm::ended({work_status::aborted, why_, {}});
+    if (aborted_) return ended({work_status::aborted, why_, {}});
     copy_alone(what);
-    return shm::ended({work_status::ok, {}, {}});
+    return ended({work_status::ok, {}, {}});
   }
 
   const group_description who_;
@@ -213,9 +213,9 @@ private:
   work_ptr submit(const std::shared_ptr<shm::channel>& in, submission what,
                   std::chrono::nanoseconds deadline = {}) {
     if (in->members().size() == 1) {
-      if (aborted()) return shm::ended({work_status::aborted, member_->why().text, {}});
+      if (aborted()) return ended({work_status::aborted, member_->why().text, {}});
       copy_alone(what);
-      return shm::ended({work_status::ok, {}, {}});
+      return ended({work_status::ok, {}, {}});
     }
     return in->submit(in, std::move(what), deadline.count() > 0 ? deadline : who_.deadline);
   }

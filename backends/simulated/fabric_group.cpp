@@ -51,10 +51,7 @@ void reduce(operation& what, const collective_call& call) {
 
 }  // namespace
 
-std::size_t channel::place(std::int32_t rank) const {
-  return static_cast<std::size_t>(std::lower_bound(members.begin(), members.end(), rank) -
-                                  members.begin());
-}
+std::size_t channel::place(std::int32_t rank) const { return place_among(members, rank); }
 
 /// One rank's view of an operation.
 class fabric_group::waiting final : public work {

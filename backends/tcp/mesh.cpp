@@ -25,10 +25,7 @@ bool operation::end(work_status with, std::string why, std::vector<std::int32_t>
   return true;
 }
 
-std::size_t channel::member(std::int32_t rank) const {
-  return static_cast<std::size_t>(std::lower_bound(members.begin(), members.end(), rank) -
-                                  members.begin());
-}
+std::size_t channel::member(std::int32_t rank) const { return place_among(members, rank); }
 
 mesh::mesh(const group_description& who) : who_(who), peers_(static_cast<std::size_t>(who.world)) {
   auto& world = among(members_of({}, who.world, who.rank));

@@ -179,7 +179,4 @@ private:
   std::string why_;
 };
 
-/// Throws what `wait` of the port throws for an end that is not ok.
-[[noreturn]] void raise(const work_result& result);
-
 }  // namespace troupe::tcp

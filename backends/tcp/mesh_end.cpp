@@ -15,12 +15,6 @@ const std::atomic<bool> never{false};
 
 }  // namespace
 
-void raise(const work_result& result) {
-  if (result.status == work_status::timed_out) throw collective_timeout(result.text);
-  if (result.status == work_status::mismatch) throw collective_mismatch(result.text);
-  throw generation_closed(result.text);
-}
-
 std::string mesh::why() const {
   const std::lock_guard hold{why_mutex_};
   return why_;

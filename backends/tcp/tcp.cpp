@@ -36,18 +36,6 @@ private:
   const std::chrono::nanoseconds deadline_;
 };
 
-class ended_work final : public work {
-public:
-  explicit ended_work(work_result result) : result_(std::move(result)) {}
-  work_result poll() override { return result_; }
-  void wait() override {
-    if (result_.status != work_status::ok) tcp::raise(result_);
-  }
-
-private:
-  const work_result result_;
-};
-
 class mesh_communicator final : public tcp_communicator {
 public:
   mesh_communicator(std::shared_ptr<tcp::reception> reception, const group_description& who)
@@ -128,11 +116,10 @@ private:
   }
   // Nobody to wait for: every reduction of one rank is what it has.
   work_ptr submit_alone(const seat& with) {
-    if (aborted())
-      return std::make_shared<ended_work>(work_result{work_status::aborted, mesh_->why(), {}});
+    if (aborted()) return ended({work_status::aborted, mesh_->why(), {}});
     if (with.in != with.out && with.out && with.call.count > 0)
       std::memcpy(with.out, with.in, with.call.count * size_of(with.call.type));
-    return std::make_shared<ended_work>(work_result{work_status::ok, {}, {}});
+    return ended({work_status::ok, {}, {}});
   }
 
   const std::shared_ptr<tcp::reception> reception_;
