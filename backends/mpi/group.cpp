@@ -206,6 +206,12 @@ void group::hear(const note& what) {
     case note_kind::abort: told_ = true; return abort(text_of(what));
     case note_kind::bye:
       departed_.push_back(what.sender);
+      // Its word of the end may come before the word of whoever ended the group.
+      if (what.text_size != 0 && !aborted()) {
+        advance();
+        told_ = true;
+        abort(text_of(what));
+      }
       for (auto& [name, at] : channels_) check_departed(at);
       return;
   }

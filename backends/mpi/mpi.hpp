@@ -18,8 +18,8 @@ class engine;
 ///
 /// What differs from the host communicators:
 /// - Bits: MPI reduces in an order of its own. Results are equal on all ranks, not to the canonical
-///   tree. f16 and bf16 travel and add up as f32 and round once; `mean` divides the sum, so it
-///   overflows where the sum does. NaN, -0 and integers follow the rules of canonical_reduce.
+///   tree. f16 and bf16 travel and add up as f32 and round once. NaN, -0 and integers follow the
+///   rules of canonical_reduce.
 /// - Fingerprints travel in a small message to every member before an operation begins; barrier and
 ///   decide are nothing but these. They cost members - 1 messages per operation and rank.
 /// - Abort is local and told to the other ranks by message. MPI can not end a collective that it

@@ -86,6 +86,8 @@ void task::start_all_reduce() {
     widen(what.call.type, out_, reinterpret_cast<float*>(staged_.get()), what.call.count);
     memory = staged_.get();
   }
+  if (what.call.operation == reduction::mean)
+    shrink_for_mean(type, memory, what.call.count, members());
   const auto with = arithmetic_->of(type, what.call.operation);
   in_chunks(what.call.count, size_of(type), [&](std::size_t from, int count) {
     MPI_Iallreduce(MPI_IN_PLACE, memory + from * size_of(type), count, datatype_of(type), with,
@@ -125,6 +127,14 @@ void task::start_reduce_scatter() {
     staged_ = scratch(members() * each * element);
     widen(what.call.type, in_, reinterpret_cast<float*>(staged_.get()), members() * each);
     from_all = staged_.get();
+  }
+  if (what.call.operation == reduction::mean) {
+    if (!staged_) {  // the input is not ours to change
+      staged_ = scratch(members() * each * element);
+      std::memcpy(staged_.get(), in_, members() * each * element);
+      from_all = staged_.get();
+    }
+    shrink_for_mean(type, staged_.get(), members() * each, members());
   }
   // MPI lets no result lie where it reads.
   result_ = scratch(each * element);
@@ -205,7 +215,8 @@ void task::conclude() {
   if (!reduces) return;
   const auto type = travel_type(what.call.type);
   auto* arrived = result_ ? result_.get() : staged_ ? staged_.get() : out_;
-  if (what.call.operation == reduction::mean) divide(type, arrived, what.call.count, members());
+  if (what.call.operation == reduction::mean)
+    finish_mean(type, arrived, what.call.count, members());
   if (type != what.call.type)
     narrow(what.call.type, reinterpret_cast<const float*>(arrived), out_, what.call.count);
   else if (arrived != out_)

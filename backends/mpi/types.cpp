@@ -4,6 +4,7 @@
 #include "backends/canonical_reduction.hpp"
 
 #include <algorithm>
+#include <bit>
 #include <utility>
 
 namespace troupe::mpi {
@@ -28,10 +29,20 @@ constexpr auto combiners(std::index_sequence<Index...>) {
 }
 
 template <class T>
-void divide_all(void* data, std::size_t count, std::size_t by) {
+void divide_all(void* data, std::size_t count, double by) {
   auto* values = static_cast<T*>(data);
   const auto divisor = static_cast<T>(by);
   for (std::size_t i = 0; i < count; ++i) values[i] /= divisor;
+}
+
+void divide(dtype travelling, void* data, std::size_t count, double by) {
+  switch (travelling) {
+    case dtype::f32: return divide_all<float>(data, count, by);
+    case dtype::f64: return divide_all<double>(data, count, by);
+    case dtype::c64: return divide_all<float>(data, 2 * count, by);
+    case dtype::c128: return divide_all<double>(data, 2 * count, by);
+    default: throw internal_error("a mean of what has none");
+  }
 }
 
 }  // namespace
@@ -84,14 +95,13 @@ void narrow(dtype type, const float* from, void* to, std::size_t count) {
   detail::kernels_of(type, reduction::sum, best_instruction_set()).store(from, to, count);
 }
 
-void divide(dtype travelling, void* data, std::size_t count, std::size_t by) {
-  switch (travelling) {
-    case dtype::f32: return divide_all<float>(data, count, by);
-    case dtype::f64: return divide_all<double>(data, count, by);
-    case dtype::c64: return divide_all<float>(data, 2 * count, by);
-    case dtype::c128: return divide_all<double>(data, 2 * count, by);
-    default: throw internal_error("a mean of what has none");
-  }
+void shrink_for_mean(dtype travelling, void* data, std::size_t count, std::size_t ranks) {
+  divide(travelling, data, count, static_cast<double>(std::bit_ceil(ranks)));
+}
+
+void finish_mean(dtype travelling, void* data, std::size_t count, std::size_t ranks) {
+  divide(travelling, data, count,
+         static_cast<double>(ranks) / static_cast<double>(std::bit_ceil(ranks)));
 }
 
 }  // namespace troupe::mpi

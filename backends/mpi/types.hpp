@@ -34,7 +34,10 @@ private:
 /// f16 and bf16 to f32 and back, rounding to nearest even.
 void widen(dtype type, const void* from, float* to, std::size_t count);
 void narrow(dtype type, const float* from, void* to, std::size_t count);
-/// Divides `count` elements of a travelling type (floating or complex).
-void divide(dtype travelling, void* data, std::size_t count, std::size_t by);
+/// The mean of `ranks` leaves without overflow: each leaf is made smaller by a power of two before
+/// the sum, which is exact but for subnormal numbers, and the sum divided by what is left of
+/// `ranks`. `count` elements of a travelling type (floating or complex).
+void shrink_for_mean(dtype travelling, void* data, std::size_t count, std::size_t ranks);
+void finish_mean(dtype travelling, void* data, std::size_t count, std::size_t ranks);
 
 }  // namespace troupe::mpi

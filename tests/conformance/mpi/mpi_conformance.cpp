@@ -168,6 +168,20 @@ TEST_CASE("odd numbers come out the same on all ranks") {
     }
 }
 
+TEST_CASE("a mean overflows only where the mean itself does") {
+  const auto c = next_generation();
+  for (const float value : {3e38f, -3e38f, 0x1p-140f}) {
+    std::vector<float> memory(100, value);
+    c->all_reduce(floats(memory), reduction::mean)->wait();
+    CHECK(memory == std::vector<float>(100, value));
+    std::vector<float> all(static_cast<std::size_t>(world) * 10, value);
+    std::vector<float> mine(10);
+    c->reduce_scatter(floats(all), floats(mine), reduction::mean)->wait();
+    CHECK(mine == std::vector<float>(10, value));
+    CHECK(all == std::vector<float>(static_cast<std::size_t>(world) * 10, value));
+  }
+}
+
 TEST_CASE("broadcast, all_gather and reduce_scatter, in place and not") {
   const auto c = next_generation();
   const auto self = static_cast<std::size_t>(rank);
@@ -309,11 +323,9 @@ TEST_CASE("a deadline names the ranks that are missing") {
     return;
   }
   const auto work = c->all_reduce(floats(values), reduction::sum);
-  // Another rank's clock may run out first: then this one hears of it, or that the late one, which
-  // heard of it, has gone.
+  // Another rank's clock may run out first: then this one hears of it.
   CHECK_THAT(thrown_by<collective_timeout>([&] { work->wait(); }),
-             Catch::Contains("waited 0.1 s for rank " + std::to_string(late)) ||
-                 Catch::Contains("rank " + std::to_string(late) + " has left"));
+             Catch::Contains("waited 0.1 s for rank " + std::to_string(late)));
   CHECK(values == std::vector<float>(10, 1));
 }
 
@@ -347,8 +359,7 @@ TEST_CASE("abort wakes whoever waits, here and elsewhere, with the first reason"
     for (;;) c->barrier("never")->wait();
   });
   CHECK(c->aborted());
-  // One that heard of it and has gone may be missed first.
-  CHECK_THAT(text, Catch::Equals("rank 0 had enough") || Catch::Contains(" has left"));
+  CHECK(text == "rank 0 had enough");
 }
 
 TEST_CASE("abort in the middle of large operations ends in quiescence everywhere") {
