@@ -29,6 +29,8 @@ public:
   virtual std::string_view name() const = 0;
   /// Empty when it can be used here, else the reason why not (for `doctor` and for errors).
   virtual std::string unusable() const = 0;
+  /// What to know before choosing it (for `doctor`); may be empty.
+  virtual std::string about() const { return {}; }
   /// On the supervisor's side, once per job. Throws user_error naming the mend.
   virtual std::shared_ptr<meeting> arrange() const = 0;
   /// In a rank's process, once, with what the meeting gave. Throws user_error.

@@ -52,19 +52,23 @@ ordered_json communicator_facts(std::string_view name, const std::string& why_no
 ordered_json communicators(const ports& world) {
   ordered_json all = ordered_json::array();
   std::vector<std::string> known{"inproc", "shm", "tcp", "hier", "nccl", "mpi"};
-  const auto add = [&](const auto& kinds, const std::string& placement) {
+  const auto add = [&](const auto& kinds, const std::string& placement, const auto& about) {
     bool first = true;
     for (const auto& one : kinds) {
       std::erase(known, std::string{one->name()});
       const auto why_not = one->unusable();
       const bool chosen = why_not.empty() && std::exchange(first, false);
-      all.push_back(communicator_facts(
-          one->name(), why_not,
-          fmt::format("for --placement {}{}", placement, chosen ? ", what auto takes there" : "")));
+      all.push_back(
+          communicator_facts(one->name(), why_not,
+                             fmt::format("for --placement {}{}{}", placement,
+                                         chosen ? ", what auto takes there" : "", about(*one))));
     }
   };
-  add(world.communicators, "threads");
-  add(world.meetings, "processes");
+  add(world.communicators, "threads", [](const auto&) { return std::string{}; });
+  add(world.meetings, "processes", [](const meeting_kind& one) {
+    const auto about = one.about();
+    return about.empty() ? about : ": " + about;
+  });
   for (const auto& name : known)
     all.push_back(communicator_facts(name, "not part of this program", ""));
   return all;

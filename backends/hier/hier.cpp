@@ -70,9 +70,13 @@ public:
     const auto call = all_reduce_call(data, operation);
     if (aborted()) return remote_->agree(call);
     if (at_.block > 1 && everybody(among) && operation != reduction::mean &&
-        its_own_accumulator(data.type) && data.count >= local_from_ / size_of(data.type))
-      return steps_->add([this, data, operation, call] { return reduce(data, operation, call); },
-                         describe(call));
+        its_own_accumulator(data.type) && data.count >= local_from_ / size_of(data.type)) {
+      // Others wait for this rank's word: it goes at once where nothing goes before it.
+      const auto told = steps_->oldest().empty() ? remote_->agree(call) : nullptr;
+      return steps_->add(
+          [=, this] { return reduce(data, operation, call, told ? told : remote_->agree(call)); },
+          describe(call));
+    }
     return straight([=, this] { return remote_->all_reduce(data, operation, among); },
                     [&] { return describe(call); });
   }
@@ -135,8 +139,9 @@ private:
                        std::string{text()});
   }
 
-  work_result reduce(buffer data, reduction operation, const collective_call& call) {
-    auto result = hier::end_of(remote_->agree(call));
+  work_result reduce(buffer data, reduction operation, const collective_call& call,
+                     const work_ptr& agreement) {
+    auto result = hier::end_of(agreement);
     const auto then = [&](const auto& submit) {
       if (result.status == work_status::ok) result = hier::end_of(submit());
     };

@@ -2,6 +2,7 @@
 
 #include <sys/random.h>
 
+#include "backends/hier/hier.hpp"
 #include "backends/processes/address_board.hpp"
 #include "backends/shm/shm.hpp"
 
@@ -9,9 +10,8 @@ namespace troupe {
 
 namespace {
 
-int only(const std::vector<int>& descriptors) {
-  if (descriptors.size() != 1) throw internal_error("a rank's process inherited no meeting");
-  return descriptors.front();
+void expect(std::size_t count, const std::vector<int>& descriptors) {
+  if (descriptors.size() != count) throw internal_error("a rank's process inherited no meeting");
 }
 
 class shm_place : public meeting {
@@ -29,7 +29,8 @@ public:
   std::shared_ptr<meeting> arrange() const override { return std::make_shared<shm_place>(); }
   std::shared_ptr<communicator_backend> join(const std::string&,
                                              const std::vector<int>& descriptors) const override {
-    return std::make_shared<shm_backend>(shm_meeting::adopt(only(descriptors)));
+    expect(1, descriptors);
+    return std::make_shared<shm_backend>(shm_meeting::adopt(descriptors.front()));
   }
 };
 
@@ -55,7 +56,12 @@ public:
   std::shared_ptr<meeting> arrange() const override { return std::make_shared<tcp_place>(); }
   std::shared_ptr<communicator_backend> join(const std::string&,
                                              const std::vector<int>& descriptors) const override {
-    const auto board = address_board::adopt(only(descriptors));
+    expect(1, descriptors);
+    return over(descriptors.front());
+  }
+
+  static std::shared_ptr<tcp_backend> over(int descriptor) {
+    const auto board = address_board::adopt(descriptor);
     tcp_options options;
     options.secret = board->secret();
     options.rendezvous = board;
@@ -63,10 +69,46 @@ public:
   }
 };
 
+class hier_place : public meeting {
+public:
+  std::vector<int> descriptors() const override {
+    return {inside_.descriptors().front(), between_.descriptors().front()};
+  }
+
+private:
+  shm_place inside_;
+  tcp_place between_;
+};
+
+class hier_kind : public meeting_kind {
+public:
+  std::string_view name() const override { return "hier"; }
+  std::string unusable() const override {
+    auto why_not = shm_unusable();
+    return why_not.empty() ? tcp_backend{}.unusable() : why_not;
+  }
+  std::string about() const override {
+    return "shm inside a host, tcp between hosts; here all ranks are on one host, where shm alone "
+           "is faster";
+  }
+  std::shared_ptr<meeting> arrange() const override { return std::make_shared<hier_place>(); }
+  std::shared_ptr<communicator_backend> join(const std::string&,
+                                             const std::vector<int>& descriptors) const override {
+    expect(2, descriptors);
+    return std::make_shared<hier_backend>(
+        hier_options{.local = std::make_shared<shm_backend>(shm_meeting::adopt(descriptors[0])),
+                     .remote = tcp_kind::over(descriptors[1]),
+                     .hosts = [](const group_description& who) {
+                       return std::vector<std::int32_t>{who.world};
+                     }});
+  }
+};
+
 }  // namespace
 
 std::vector<std::shared_ptr<meeting_kind>> process_meetings() {
-  return {std::make_shared<shm_kind>(), std::make_shared<tcp_kind>()};
+  return {std::make_shared<shm_kind>(), std::make_shared<tcp_kind>(),
+          std::make_shared<hier_kind>()};
 }
 
 }  // namespace troupe

@@ -1,4 +1,4 @@
-// Where ranks that are processes of one host meet: shared memory, TCP on loopback.
+// Where ranks that are processes of one host meet: shared memory, TCP on loopback, both.
 #pragma once
 
 #include "backends/meeting.hpp"
@@ -8,7 +8,8 @@
 
 namespace troupe {
 
-/// `shm`, then `tcp`: in order of speed. What they need is inherited, nothing of it has a name.
+/// `shm`, `tcp`, `hier`: what `auto` takes first. What they need is inherited, nothing of it has a
+/// name.
 std::vector<std::shared_ptr<meeting_kind>> process_meetings();
 
 }  // namespace troupe

@@ -1,5 +1,6 @@
 #include "tests/conformance/communicator_suite.hpp"
 
+#include "backends/hier/hier.hpp"
 #include "backends/inproc/inproc.hpp"
 #include "backends/shm/shm.hpp"
 #include "backends/tcp/tcp.hpp"
@@ -42,6 +43,60 @@ private:
   std::map<std::int32_t, std::unique_ptr<tcp_backend>> ranks_;
 };
 
+// Hosts of one process each, whose ranks are its threads. Every all_reduce takes the way inside the
+// hosts first.
+class hosts final : public with_background {
+public:
+  using layout = std::function<std::vector<std::int32_t>(std::int32_t world)>;
+  using local = std::function<std::shared_ptr<communicator_backend>()>;
+  hosts(layout of, local inside) : layout_(std::move(of)), inside_(std::move(inside)) {}
+
+  std::string_view name() const override { return "hier"; }
+  std::string unusable() const override { return {}; }
+  std::shared_ptr<communicator> open(const group_description& group) override {
+    const auto sizes = layout_(group.world);
+    std::size_t at = 0;
+    for (auto first = group.rank; first >= sizes[at]; ++at) first -= sizes[at];
+    auto& here = hosts_[at];
+    if (!here.all) {
+      here.remote = std::make_shared<tcp_backend>(tcp_options{.rendezvous = book_});
+      here.all = std::make_unique<hier_backend>(hier_options{
+          .local = inside_(),
+          .remote = here.remote,
+          .hosts = [of = layout_](const group_description& who) { return of(who.world); },
+          .local_from = 0});
+    }
+    return here.all->open(group);
+  }
+  std::size_t groups() const override {
+    std::size_t sum = 0;
+    for (const auto& [at, one] : hosts_) sum += one.remote->groups();
+    return sum;
+  }
+
+private:
+  struct host {
+    std::shared_ptr<tcp_backend> remote;
+    std::unique_ptr<hier_backend> all;
+  };
+  const layout layout_;
+  const local inside_;
+  const std::shared_ptr<tcp_address_book> book_ = std::make_shared<tcp_address_book>();
+  std::map<std::size_t, host> hosts_;
+};
+
+// {2, 2} of 4 ranks, {4, 3} of 7: the first hosts hold whole subtrees of the canonical tree.
+std::vector<std::int32_t> first_half_on_one(std::int32_t world) {
+  const auto first = (world + 1) / 2;
+  if (first == world) return {world};
+  return {first, world - first};
+}
+// {1, 3} of 4: no two ranks of a subtree are together.
+std::vector<std::int32_t> first_alone(std::int32_t world) {
+  if (world == 1) return {1};
+  return {1, world - 1};
+}
+
 constexpr std::int32_t most_ranks = 7;
 
 std::shared_ptr<communicator_backend> shm_between_processes() {
@@ -68,6 +123,25 @@ const std::vector<communicator_adapter>& communicator_adapters() {
          }},
         {"tcp", [] { return std::make_shared<tcp_backend>(); }},
         {"tcp, a backend per rank", [] { return std::make_shared<tcp_apart>(); }},
+        {"hier, two hosts",
+         [] {
+           return std::make_shared<hosts>(first_half_on_one,
+                                          [] { return std::make_shared<inproc_backend>(); });
+         },
+         200},
+        {"hier, two hosts, shm inside",
+         [] {
+           return std::make_shared<hosts>(first_half_on_one, [] {
+             return std::make_shared<shm_backend>(shm_meeting::create());
+           });
+         },
+         200},
+        {"hier, one rank alone on its host",
+         [] {
+           return std::make_shared<hosts>(first_alone,
+                                          [] { return std::make_shared<inproc_backend>(); });
+         },
+         200},
     };
     if (have_rank_processes())
       adapters.push_back({"shm between processes", shm_between_processes, 100});

@@ -49,7 +49,7 @@ def story_the_same_weights_as_threads(folder):
     for ranks in (1, 2, 3):
         threads = os.path.join(folder, f"threads-{ranks}")
         check_code(fit(threads, "--ranks", ranks), 0)
-        for by in ("auto", "shm", "tcp"):
+        for by in ("auto", "shm", "tcp", "hier"):
             run = os.path.join(folder, f"{by}-{ranks}")
             check_code(fit(run, "--ranks", ranks, *PLACED, "--communicator", by), 0)
             check_equal(digest(run), digest(threads), f"{ranks} ranks by {by}")
@@ -135,9 +135,9 @@ def story_nothing_outlives_a_killed_program(folder):
 def story_what_can_not_reach_is_refused(folder):
     ended = fit(os.path.join(folder, "run"), *PLACED, "--communicator", "inproc")
     check_equal(ended.code, 6, ended)
-    check_in("auto, shm, tcp", ended.err)
+    check_in("auto, shm, tcp, hier", ended.err)
     names = {c["name"]: c for c in troupe("doctor", "--json").json()["communicators"]}
-    for by in ("inproc", "shm", "tcp"):
+    for by in ("inproc", "shm", "tcp", "hier"):
         check(names[by]["available"] and "--placement" in names[by]["why"], names)
 
 

@@ -54,7 +54,7 @@ struct placed_fit {
 TEST_CASE("processes end as threads do, hook by hook", "[program]") {
   const placed_fit threads("threads");
   REQUIRE(threads.ended.code == 0);
-  for (const std::string by : {"auto", "shm", "tcp"}) {
+  for (const std::string by : {"auto", "shm", "tcp", "hier"}) {
     INFO(by);
     const placed_fit processes("processes", {"--communicator", by});
     INFO(processes.ended.err);
@@ -88,7 +88,7 @@ TEST_CASE("a rank's death is exit code 1 and named in result.json", "[program]")
 TEST_CASE("a communicator of threads is refused for processes", "[program]") {
   const placed_fit refused("processes", {"--communicator", "inproc"});
   CHECK(refused.ended.code == 6);
-  CHECK_THAT(refused.ended.err, Catch::Contains("auto, shm, tcp"));
+  CHECK_THAT(refused.ended.err, Catch::Contains("auto, shm, tcp, hier"));
 }
 
 TEST_CASE("what is to be learned travels as text", "[program]") {

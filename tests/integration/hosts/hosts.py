@@ -1,0 +1,137 @@
+"""Ranks of `hier` on two hosts: network namespaces with a cable between them, gone with their last process. Needs root;
+where namespaces can not be made it skips and says why."""
+
+import os
+import signal
+import subprocess
+import sys
+import uuid
+
+RANK = sys.argv[1]
+
+
+class Refused(Exception):
+    """This machine does not let us make hosts."""
+
+
+def run(*command):
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        raise Refused(f"{' '.join(command)}: {done.stderr.strip() or done.returncode}")
+
+
+class Host:
+    """A network of its own, held by a process that ends with this script."""
+
+    def __init__(self):
+        self._holder = subprocess.Popen(["unshare", "--net", "sh", "-c", "echo ready; exec cat"], text=True,
+                                        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        if self._holder.stdout.readline() != "ready\n":
+            raise Refused(self._holder.stderr.read().strip())
+        self.pid = str(self._holder.pid)
+
+    def inside(self, *command):
+        return ["nsenter", "--target", self.pid, "--net", *command]
+
+    def close(self):
+        self._holder.stdin.close()
+        self._holder.wait()
+
+
+def make_hosts():
+    hosts = []
+    try:
+        for _ in range(2):
+            hosts.append(Host())
+        run("ip", "link", "add", "cable", "netns", hosts[0].pid, "type", "veth",
+            "peer", "name", "cable", "netns", hosts[1].pid)
+        for number, host in enumerate(hosts, 1):
+            run(*host.inside("ip", "addr", "add", f"10.77.0.{number}/24", "dev", "cable"))
+            run(*host.inside("ip", "link", "set", "cable", "up"))
+            run(*host.inside("ip", "link", "set", "lo", "up"))
+    except (Refused, OSError) as why:
+        for host in hosts:
+            host.close()
+        raise Refused(str(why)) from why
+    return hosts
+
+
+class Company:
+    """Ranks at work on the hosts."""
+
+    def __init__(self, hosts, layout, mode):
+        key = "hosts-test-" + uuid.uuid4().hex
+        text = ",".join(map(str, layout))
+        places = [host for host, ranks in zip(hosts, layout) for _ in range(ranks)]
+        self.ranks = [subprocess.Popen(place.inside(RANK, str(rank), text, mode, key), text=True,
+                                       stdout=subprocess.PIPE)
+                      for rank, place in enumerate(places)]
+
+    def await_work(self):
+        for rank in self.ranks:
+            line = rank.stdout.readline()
+            assert line == "at work\n", line
+
+    def endings(self):
+        said = [rank.communicate()[0].strip() for rank in self.ranks]
+        return said, [rank.returncode for rank in self.ranks]
+
+
+def story_the_canonical_bits(hosts):
+    for layout in ((2, 2), (4, 3), (1, 3)):
+        said, codes = Company(hosts, layout, "reduce").endings()
+        assert codes == [0] * sum(layout), (layout, said, codes)
+        assert all(text.endswith("have the canonical bits\ndone") for text in said), (layout, said)
+
+
+def story_an_abort_reaches_the_other_host(hosts):
+    said, codes = Company(hosts, (2, 2), "abort").endings()
+    assert said == ["closed: enough"] * 4 and codes == [0] * 4, (said, codes)
+
+
+def story_a_killed_rank_ends_both_hosts(hosts):
+    company = Company(hosts, (2, 2), "work")
+    company.await_work()
+    company.ranks[3].send_signal(signal.SIGKILL)
+    said, codes = company.endings()
+    assert codes == [0, 0, 0, -signal.SIGKILL], (said, codes)
+    assert all(text.startswith("closed: ") and "rank 3" in text for text in said[:3]), said
+
+
+def story_a_cut_cable_is_a_timeout_that_names_the_other_host(hosts):
+    company = Company(hosts, (2, 2), "work")
+    company.await_work()
+    run(*hosts[0].inside("ip", "link", "set", "cable", "down"))
+    said, codes = company.endings()
+    run(*hosts[0].inside("ip", "link", "set", "cable", "up"))
+    assert codes == [0] * 4, (said, codes)
+    assert any(text.startswith("timeout: ") and "rank" in text for text in said[:2]), said
+    assert any(text.startswith("timeout: ") and "rank" in text for text in said[2:]), said
+
+
+def main():
+    if os.geteuid() != 0:
+        print("SKIPPED: making hosts needs root")
+        return 77
+    try:
+        hosts = make_hosts()
+    except Refused as why:
+        print(f"SKIPPED: no hosts to be had here: {why}")
+        return 77
+    failed = 0
+    for name, story in sorted(globals().items()):
+        if not name.startswith("story_"):
+            continue
+        try:
+            story(hosts)
+            print(f"passed  {name}", flush=True)
+        except AssertionError as error:
+            failed += 1
+            print(f"FAILED  {name}\n{error}", flush=True)
+    for host in hosts:
+        host.close()
+    return bool(failed)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
