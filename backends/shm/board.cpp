@@ -39,6 +39,13 @@ void init(pthread_mutex_t& mutex) {
   pthread_mutexattr_destroy(&how);
 }
 
+// Of the largest world they add up to addresses that there are.
+bool possible(std::uint64_t slot_bytes, std::uint64_t registered_bytes) {
+  return slot_bytes != 0 && slot_bytes % page == 0 && slot_bytes <= std::uint64_t{1} << 30 &&
+         registered_bytes % shm::region_layout::huge_page == 0 &&
+         registered_bytes <= std::uint64_t{1} << 40;
+}
+
 [[noreturn]] void no_meeting(std::string_view why) {
   throw user_error(errc::device, fmt::format("shm: this is no meeting of ranks: {}", why));
 }
@@ -74,14 +81,14 @@ private:
 shm_meeting::board::board(shm::descriptor file, const shm_sizes* fresh) : file_(std::move(file)) {
   using shm::board_words;
   if (fresh) {
-    if (fresh->slot_bytes == 0 || fresh->slot_bytes % page != 0 ||
-        fresh->registered_bytes % shm::region_layout::huge_page != 0)
+    if (!possible(fresh->slot_bytes, fresh->registered_bytes))
       throw std::invalid_argument(
-          "shm: slot_bytes must be a multiple of 4096, registered_bytes of 2 MiB");
+          "shm: slot_bytes must be a multiple of 4096 up to 1 GiB, registered_bytes of 2 MiB up to "
+          "1 TiB");
     shm::reserve(file_.get(), 0, sizeof(board_words), "a meeting of ranks");
   } else {
     board_words head{};
-    constexpr auto known = offsetof(board_words, slot_bytes);
+    constexpr auto known = offsetof(board_words, mutex);
     if (pread(file_.get(), &head, known, 0) != static_cast<ssize_t>(known) || head.magic != magic)
       no_meeting("the descriptor is something else");
     if (head.version != shm::layout_version || head.bytes != sizeof(board_words))
@@ -90,6 +97,7 @@ shm_meeting::board::board(shm::descriptor file, const shm_sizes* fresh) : file_(
     struct stat about {};
     if (fstat(file_.get(), &about) != 0 || about.st_size < off_t{sizeof(board_words)})
       no_meeting("it is cut short");
+    if (!possible(head.slot_bytes, head.registered_bytes)) no_meeting("its sizes can not be");
   }
   void* at = mmap(nullptr, sizeof(board_words), PROT_READ | PROT_WRITE, MAP_SHARED, file_.get(), 0);
   if (at == MAP_FAILED) no_meeting(std::strerror(errno));

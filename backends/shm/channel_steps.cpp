@@ -173,11 +173,13 @@ void channel::plan() {
 bool channel::do_stage(const stage& what, bool unless_aborted) noexcept {
   try {
     const touching here{member_};
-    if (unless_aborted && member_.aborted()) return false;
-    if (what.fill) fill(*what.fill);
-    if (what.reduce) reduce(*what.reduce);
-    if (what.drain) drain(*what.drain);
-    return true;
+    const auto may = [&](const std::optional<std::uint64_t>& chunk) {
+      return chunk && !(unless_aborted && member_.aborted());
+    };
+    if (may(what.fill)) fill(*what.fill);
+    if (may(what.reduce)) reduce(*what.reduce);
+    if (may(what.drain)) drain(*what.drain);
+    return !(unless_aborted && member_.aborted());
   } catch (const std::exception& error) {
     member_.abort(error.what());
     return false;

@@ -83,7 +83,7 @@ file_descriptor receive_descriptor(int socket) {
   message.msg_iov = &data;
   message.msg_iovlen = 1;
   message.msg_control = room.data();
-  message.msg_controllen = room.size();
+  message.msg_controllen = CMSG_LEN(sizeof(int));  // room for a second one would let it in
   if (recvmsg(socket, &message, MSG_CMSG_CLOEXEC | MSG_DONTWAIT) != 1) return file_descriptor{};
   const auto* head = CMSG_FIRSTHDR(&message);
   if (!head || head->cmsg_level != SOL_SOCKET || head->cmsg_type != SCM_RIGHTS ||

@@ -6,6 +6,7 @@
 
 #include <cstring>
 
+#include "tests/support/minutes.hpp"
 #include "tests/unit/backends/processes/any_message.hpp"
 
 #include "tests/support/catch.hpp"
@@ -102,17 +103,26 @@ TEST_CASE("announced sizes cost nothing") {
   CHECK(huge(10, 1, std::uint64_t{1} << 40) == 0);  // waits, and holds a megabyte at most
 }
 
+namespace {
+
+void hear_damaged(std::mt19937_64& draw) {
+  auto bytes = stream_of(
+      {pack(any_message(draw(), draw()), nullptr), pack(any_message(draw(), draw()), nullptr)});
+  for (int i = 0; i < 3; ++i) bytes[draw() % bytes.size()] = static_cast<std::byte>(draw() & 0xff);
+  message_assembler to{us};
+  try {
+    for (const auto& m : fed(to, bytes, 1 + draw() % 100)) unpack(m.head, m.attachments, nullptr);
+  } catch (const damaged_message&) {
+  }
+}
+
+}  // namespace
+
 TEST_CASE("damaged streams are refused or go on waiting") {
   CHECK(rc::check([](std::uint64_t seed) {
     std::mt19937_64 draw{seed};
-    auto bytes = stream_of(
-        {pack(any_message(draw(), draw()), nullptr), pack(any_message(draw(), draw()), nullptr)});
-    for (int i = 0; i < 3; ++i)
-      bytes[draw() % bytes.size()] = static_cast<std::byte>(draw() & 0xff);
-    message_assembler to{us};
-    try {
-      for (const auto& m : fed(to, bytes, 1 + draw() % 100)) unpack(m.head, m.attachments, nullptr);
-    } catch (const damaged_message&) {
-    }
+    hear_damaged(draw);
   }));
 }
+
+TEST_CASE("damaged streams for a minute", "[.minutes]") { for_a_minute(hear_damaged); }

@@ -308,6 +308,34 @@ TEST_CASE("a limit on files is an error that names the limit, not a signal") {
   CHECK(limited.end(0) == 0);
 }
 
+TEST_CASE("when memory runs out what there is goes on, and what there is not is said") {
+  const auto meeting = shm_meeting::create();
+  rank_processes ranks{
+      3, [&](std::int32_t rank) {
+        shm_backend backend{meeting};
+        const auto c = open(backend, rank, 3);
+        c->barrier("all have what they need")->wait();
+        if (rank == 1) {
+          const rlimit full{1 << 20, 1 << 20};
+          expect(setrlimit(RLIMIT_FSIZE, &full) == 0, "a full file system");
+        }
+        const auto memory = c->allocate(std::size_t{5} << 20);  // on rank 1 ordinary memory
+        auto* data = static_cast<float*>(memory.get());
+        constexpr std::size_t count = (std::size_t{5} << 20) / sizeof(float);
+        for (int round = 0; round < 3; ++round) {
+          std::fill(data, data + count, 1.0f);
+          c->all_reduce({data, count, dtype::f32}, reduction::sum)->wait();
+          expect(std::count(data, data + count, 3.0f) == static_cast<std::ptrdiff_t>(count), "sum");
+        }
+        if (rank == 1) {
+          const auto text = text_of<user_error>([&] { c->barrier("new", {}, {{1, 2}}); });
+          expect(has(text, "a subgroup's state"), text);
+        }
+        c->barrier("the world still meets")->wait();
+      }};
+  for (std::int32_t rank = 0; rank < 3; ++rank) CHECK(ranks.end(rank) == 0);
+}
+
 TEST_CASE("too few addresses are an error that says what to change") {
   rank_processes limited{1, [&](std::int32_t) {
                            const rlimit small{rlim_t{4} << 30, rlim_t{4} << 30};

@@ -1,12 +1,12 @@
 // A rank whose peer sends anything but what it should: the bytes of a sound peer, damaged. It costs
-// the group, never memory. `tcp_test "[minutes]"` goes on for a minute with a seed of its own.
+// the group, never memory.
 #include "backends/tcp/mesh.hpp"
+#include "tests/support/minutes.hpp"
 
 #include <fcntl.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
 
-#include <chrono>
 #include <cstring>
 #include <random>
 
@@ -111,29 +111,38 @@ void hear(const bytes& talk, std::mt19937_64& random) {
   for (const auto& work : works) rank->poll(*work, {}, {});
 }
 
-void hear_rounds(std::uint64_t seed, const std::function<bool(int)>& more) {
-  CAPTURE(seed);
-  std::mt19937_64 random{seed};
-  rusage before{};
-  for (int round = 0; more(round); ++round) {
-    if (round == 200) getrusage(RUSAGE_SELF, &before);
-    auto talk = sound_talk(random);
-    damage(talk, random);
-    CAPTURE(round);
-    hear(talk, random);
-  }
-  rusage after{};
-  getrusage(RUSAGE_SELF, &after);
-  CHECK(after.ru_maxrss < before.ru_maxrss + (64 << 10));  // KiB: a talk is a few hundred
+// In KiB.
+long most_memory() {
+  rusage used{};
+  getrusage(RUSAGE_SELF, &used);
+  return used.ru_maxrss;
+}
+
+void hear_damaged(std::mt19937_64& random) {
+  auto talk = sound_talk(random);
+  damage(talk, random);
+  hear(talk, random);
 }
 
 TEST_CASE("a peer that sends damaged frames costs its group, not memory") {
-  hear_rounds(20240612, [](int round) { return round < 600; });
+  std::mt19937_64 random{20240612};
+  long before = 0;
+  for (int round = 0; round < 600; ++round) {
+    if (round == 200) before = most_memory();
+    CAPTURE(round);
+    hear_damaged(random);
+  }
+  CHECK(most_memory() < before + (64 << 10));  // a talk is a few hundred
 }
 
 TEST_CASE("damaged frames for a minute", "[.minutes]") {
-  const auto end = std::chrono::steady_clock::now() + std::chrono::minutes{1};
-  hear_rounds(std::random_device{}(), [&](int) { return std::chrono::steady_clock::now() < end; });
+  long before = 0;
+  int round = 0;
+  testing::for_a_minute([&](std::mt19937_64& random) {
+    if (++round == 200) before = most_memory();
+    hear_damaged(random);
+  });
+  if (before != 0) CHECK(most_memory() < before + (64 << 10));
 }
 
 TEST_CASE("a peer that disappears or breaks the rules is named") {

@@ -1,0 +1,31 @@
+// Fuzz targets go on for a minute when asked: `tcp_test "[minutes]"`, as .ci/run does.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <cstdlib>
+#include <functional>
+#include <iostream>
+#include <random>
+#include <string>
+
+#include "tests/support/catch.hpp"
+
+namespace troupe::testing {
+
+/// Calls `round` with generators of a fresh seed, the next one and so on, for a minute. Prints the
+/// first seed; a failure names its own. TROUPE_FUZZ_SEED=N in the environment: that round alone.
+inline void for_a_minute(const std::function<void(std::mt19937_64&)>& round) {
+  const auto* given = std::getenv("TROUPE_FUZZ_SEED");
+  const std::uint64_t first = given ? std::stoull(given) : std::random_device{}();
+  const auto end = std::chrono::steady_clock::now() + std::chrono::minutes{1};
+  std::uint64_t seed = first;
+  do {
+    INFO("TROUPE_FUZZ_SEED=" << seed);
+    std::mt19937_64 draw{seed++};
+    round(draw);
+  } while (!given && std::chrono::steady_clock::now() < end);
+  std::cout << "seeds " << first << " to " << seed - 1 << std::endl;
+}
+
+}  // namespace troupe::testing
