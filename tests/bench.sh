@@ -2,19 +2,20 @@
 # Measures Troupe beside its peers on this machine: the bare loop over memory, Gloo (through Python's
 # torch.distributed), Open MPI, Python's DDP and Lightning. Installs what is missing, builds, prints tables of ratios.
 #
-#   bash tests/bench.sh [--quick] [RESULTS.jsonl]
+#   bash tests/bench.sh [--quick] [--page] [RESULTS.jsonl]
 #
 # Five rounds in turn (--quick: two, fewer sizes); every measurement becomes a line of the results' file, which is
-# build/bench.jsonl if none is named.
+# build/bench.jsonl if none is named. --page puts the tables into docs/performance.md as well.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
-quick=()
+flags=()
 results=build/bench.jsonl
 for argument in "$@"; do
   case $argument in
-    --quick) quick=(--quick) ;;
-    -*) echo "bench: unknown flag $argument; there is --quick" >&2; exit 2 ;;
+    --quick) flags+=(--quick) ;;
+    --page) flags+=(--page docs/performance.md) ;;
+    -*) echo "bench: unknown flag $argument; there are --quick and --page" >&2; exit 2 ;;
     *) results=$argument ;;
   esac
 done
@@ -40,4 +41,4 @@ fi
 mpicc -O2 -o $peers/mpi_all_reduce tests/benchmarks/peers/mpi_all_reduce.c
 
 exec $peers/bin/python3 -B tests/benchmarks/side_by_side.py --troupe build/bin/troupe --python $peers/bin/python3 \
-  --mpi-program $peers/mpi_all_reduce --results "$results" "${quick[@]}"
+  --mpi-program $peers/mpi_all_reduce --results "$results" "${flags[@]}"

@@ -17,14 +17,14 @@ constexpr std::size_t small_size = 1u << 20;
 // One size of one operation on one rank.
 class subject {
 public:
-  subject(communicator& group, std::string operation, std::size_t bytes)
+  subject(communicator& group, std::string operation, std::size_t bytes, bool registered)
       : group_(group),
         operation_(std::move(operation)),
         ranks_(static_cast<std::size_t>(group.group().world)),
         piece_(bytes / sizeof(float) / ranks_),
         count_(pieces() ? piece_ * ranks_ : bytes / sizeof(float)),
-        whole_(group.allocate(std::max<std::size_t>(count_, 1) * sizeof(float))),
-        part_(group.allocate(std::max<std::size_t>(piece_, 1) * sizeof(float))) {
+        whole_(memory(registered, count_)),
+        part_(memory(registered, piece_)) {
     std::fill(whole(), whole() + count_, 0.0f);
     std::fill(part(), part() + piece_, 0.0f);
   }
@@ -52,6 +52,10 @@ public:
   }
 
 private:
+  std::shared_ptr<void> memory(bool registered, std::size_t count) const {
+    const auto bytes = std::max<std::size_t>(count, 1) * sizeof(float);
+    return registered ? group_.allocate(bytes) : allocate_bucket(bytes, true);
+  }
   bool pieces() const { return operation_ == "all_gather" || operation_ == "reduce_scatter"; }
   float* whole() const { return static_cast<float*>(whole_.get()); }
   float* part() const { return static_cast<float*>(part_.get()); }
@@ -139,9 +143,10 @@ int calls_of(communicator& group, const Call& call) {
   return static_cast<int>(std::clamp(batch_seconds / std::max(trial[0], 1e-9), 2.0, 20000.0));
 }
 
-collectives_row measure(communicator& group, const std::string& operation, std::size_t bytes,
-                        int rounds) {
-  subject with{group, operation, bytes};
+collectives_row measure(communicator& group, const collectives_question& what, std::size_t bytes) {
+  const auto& operation = what.operation;
+  const int rounds = bytes <= small_size ? 5 * what.rounds : what.rounds;
+  subject with{group, operation, bytes, what.registered};
   with.check();
   const auto ranks = group.group().world;
   collectives_row row{operation, std::string{group.name()}, ranks, with.bytes(), {}, {}};
@@ -182,9 +187,7 @@ void bench_collectives(communicator& group, const collectives_question& what,
                        const std::function<void(const collectives_row&)>& take) {
   auto sizes = what.sizes;
   if (what.operation == "barrier") sizes = {0};
-  for (const auto bytes : sizes)
-    take(
-        measure(group, what.operation, bytes, bytes <= small_size ? 5 * what.rounds : what.rounds));
+  for (const auto bytes : sizes) take(measure(group, what, bytes));
 }
 
 }  // namespace troupe::program

@@ -19,6 +19,9 @@ struct collectives_question {
   std::string operation = "all_reduce";
   std::vector<std::size_t> sizes;  ///< bytes
   int rounds = 7;                  ///< of each size; five times as many up to 1 MiB
+  /// Tensors lie in what the communicator's `allocate` gives; else in memory that it does not know,
+  /// as those of other libraries do.
+  bool registered = true;
 };
 
 struct collectives_row {

@@ -1,4 +1,5 @@
 #include "apps/troupe/bench_collectives.hpp"
+#include "apps/troupe/bench_processes.hpp"
 #include "apps/troupe/cmd_bench.hpp"
 #include "apps/troupe/nearest.hpp"
 #include "messages/failure.hpp"
@@ -25,6 +26,7 @@ struct collectives_flags {
   std::string communicator = "auto";
   std::int32_t ranks = 2;
   std::string operation = "all_reduce";
+  std::string memory = "registered";
   std::vector<std::string> sizes{"1K", "64K", "1M", "16M", "100M"};
   int rounds = 7;
   bool json = false;
@@ -53,18 +55,29 @@ std::size_t read_size(const std::string& text) {
   return number << shift;
 }
 
-std::shared_ptr<communicator_backend> find_communicator(const ports& world,
-                                                        const std::string& wanted) {
+// Where the ranks of a communicator live: one of the two.
+struct habitat {
+  std::shared_ptr<communicator_backend> backend;  // threads, or whatever mpirun started
+  std::shared_ptr<meeting_kind> processes;
+
+  std::string_view name() const { return backend ? backend->name() : processes->name(); }
+};
+
+habitat find_communicator(const ports& world, const std::string& wanted) {
   std::vector<std::string> names{"auto"};
-  for (const auto& one : world.communicators) {
-    const auto why = one->unusable();
-    if (wanted == "auto" ? why.empty() : wanted == one->name()) {
-      if (why.empty()) return one;
-      throw user_error(errc::device,
-                       fmt::format("communicator \"{}\" can not be used here: {}", wanted, why));
-    }
+  const auto fits = [&](const auto& one) {
+    const auto why_not = one->unusable();
     names.emplace_back(one->name());
-  }
+    if (wanted == "auto") return why_not.empty();
+    if (wanted == one->name() && !why_not.empty())
+      throw user_error(errc::device, fmt::format("communicator \"{}\" can not be used here: {}",
+                                                 wanted, why_not));
+    return wanted == one->name();
+  };
+  for (const auto& one : world.communicators)
+    if (fits(one)) return {one, {}};
+  for (const auto& one : world.meetings)
+    if (fits(one)) return {{}, one};
   throw user_error(errc::device, fmt::format("there is no communicator \"{}\"{}; there are: {}",
                                              wanted, hint(wanted, names), fmt::join(names, ", ")));
 }
@@ -79,18 +92,24 @@ collectives_question question_of(const collectives_flags& flags) {
     throw user_error(errc::bad_usage, fmt::format("--ranks {}: from 1 to 256", flags.ranks));
   if (flags.rounds < 1 || flags.rounds > 1000)
     throw user_error(errc::bad_usage, fmt::format("--rounds {}: from 1 to 1000", flags.rounds));
-  collectives_question what{flags.operation, {}, flags.rounds};
+  if (flags.memory != "registered" && flags.memory != "ordinary")
+    throw user_error(errc::bad_usage,
+                     fmt::format("--memory {}: registered or ordinary", flags.memory));
+  collectives_question what{flags.operation, {}, flags.rounds, flags.memory == "registered"};
   for (const auto& size : flags.sizes) what.sizes.push_back(read_size(size));
   return what;
 }
 
-std::string as_json(const collectives_row& row) {
+std::string as_json(const collectives_row& row, const collectives_flags& flags,
+                    std::string_view placement) {
   const auto bare = [&](double timing::*field) {
     return row.bare ? ordered_json((*row.bare).*field) : ordered_json(nullptr);
   };
   return ordered_json{{"schema", "troupe.bench_collectives/1"},
                       {"operation", row.operation},
                       {"communicator", row.communicator},
+                      {"placement", placement},
+                      {"memory", flags.memory},
                       {"ranks", row.ranks},
                       {"bytes", row.bytes},
                       {"seconds", row.collective.median},
@@ -155,30 +174,34 @@ void on_this_process(communicator_backend& backend, placed_rank place,
 
 program_end bench(const collectives_flags& flags, const surroundings& around) {
   const auto what = question_of(flags);
-  const auto world = around.world();
   if (flags.communicator == "nccl")
     throw user_error(
         errc::device,
         "communicator \"nccl\": it carries tensors of GPUs, this bench has the host's");
-  const auto backend = find_communicator(world, flags.communicator);
+  // The ports go again before ranks are made: their threads could not be copied.
+  const auto at = find_communicator(around.world(), flags.communicator);
   auto& screen = around.screen;
-  const auto place = backend->placed();
+  const auto place = at.backend ? at.backend->placed() : std::nullopt;
+  const std::string_view placement = at.processes ? "processes" : place ? "mpirun" : "threads";
   const bool speaks = !place || place->rank == 0;
   if (!flags.json && speaks)
     screen.result(fmt::format(
-        "{} (float32), {}, {} ranks; medians of {} rounds, bare loop in turn\n"
-        "{:>12} {:>12} {:>8} {:>9} {:>12} {:>8} {:>10}",
-        flags.operation, backend->name(), place ? place->world : flags.ranks, flags.rounds, "bytes",
-        "time", "spread", "GB/s", "bare loop", "spread", "bare/time"));
+        "{} (float32), {} between {}, {} ranks, {} memory; medians of {} rounds, bare loop in "
+        "turn\n{:>12} {:>12} {:>8} {:>9} {:>12} {:>8} {:>10}",
+        flags.operation, at.name(), placement, place ? place->world : flags.ranks, flags.memory,
+        flags.rounds, "bytes", "time", "spread", "GB/s", "bare loop", "spread", "bare/time"));
   const auto body = [&](communicator& group) {
     bench_collectives(group, what, [&](const collectives_row& row) {
-      if (group.group().rank == 0) screen.result(flags.json ? as_json(row) : as_text(row));
+      if (group.group().rank == 0)
+        screen.result(flags.json ? as_json(row, flags, placement) : as_text(row));
     });
   };
   if (place)
-    on_this_process(*backend, *place, body);
+    on_this_process(*at.backend, *place, body);
+  else if (at.backend)
+    on_threads(*at.backend, flags, body);
   else
-    on_threads(*backend, flags, body);
+    on_processes(*at.processes, flags.ranks, body);
   return {};
 }
 
@@ -192,6 +215,8 @@ void add_bench_collectives(CLI::App& bench_app, const surroundings& around, cons
   command->add_option("--ranks", flags->ranks, "(2)");
   command->add_option("--operation", flags->operation,
                       fmt::format("{} (all_reduce)", fmt::join(benched_operations(), ", ")));
+  command->add_option("--memory", flags->memory,
+                      "registered: the communicator's own; ordinary: any other (registered)");
   command->add_option("--bytes", flags->sizes, "sizes of the tensor (1K,64K,1M,16M,100M)")
       ->delimiter(',');
   command->add_option("--rounds", flags->rounds, "of each size; 5 times as many to 1M (7)");

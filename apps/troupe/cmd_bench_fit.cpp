@@ -42,6 +42,18 @@ schema bench_schema(const schema& all) {
   return changed;
 }
 
+// What `auto` takes: the first usable one of the placement. What can not be used is refused by the
+// job.
+std::string communicator_of(const ports& world, const trainer_options& options) {
+  if (options.communicator != "auto") return options.communicator;
+  const auto first = [](const auto& kinds) {
+    for (const auto& one : kinds)
+      if (one->unusable().empty()) return std::string{one->name()};
+    return std::string{"auto"};
+  };
+  return options.placement == "processes" ? first(world.meetings) : first(world.communicators);
+}
+
 class fit_bench {
 public:
   fit_bench(const settings& s, const surroundings& around) : settings_(s), around_(around) {}
@@ -51,10 +63,9 @@ public:
     auto work = shared_job(settings_, around_);
     work.options.ranks = ranks;
     work.options.checkpoint.enabled = false;
-    if (ranks == 1) work.options.communicator = "auto";
-    const wait_watch watch{ranks};
-    work.trace = watch.trace();
-    job_runner runner{watch.watch(around_.world()), [&](int signal, int count) {
+    auto world = around_.world();
+    auto communicator = communicator_of(world, work.options);
+    job_runner runner{std::move(world), [&](int signal, int count) {
                         around_.screen.note(signal_note(signal, count));
                       }};
     const auto outcome = runner.run(std::move(work));
@@ -68,8 +79,10 @@ public:
       throw user_error(errc::bad_configuration,
                        "the job ended before there was something to measure: train for more than "
                        "three steps (--max-steps)");
+    const auto& waiting = outcome.waiting_shares;
     return fit_figures{static_cast<double>(seen.samples_training) / seen.seconds_training,
-                       watch.share(), watch.communicator()};
+                       waiting.empty() ? 0 : *std::max_element(waiting.begin(), waiting.end()),
+                       std::move(communicator)};
   }
 
   program_end end;

@@ -1,4 +1,4 @@
-"""Runs Troupe and its peers in turn, round by round, and prints one table of ratios.
+"""Runs Troupe and its peers in turn, round by round, and prints tables of ratios, as docs/performance.md has them.
 
 Called by tests/bench.sh, which installs what this needs. Each measurement is a line of JSON in the results' file."""
 import argparse
@@ -7,6 +7,7 @@ import os
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
 
 HERE = os.path.dirname(os.path.abspath(__file__))
@@ -14,8 +15,13 @@ PEERS = os.path.join(HERE, "peers")
 KIB, MIB = 1 << 10, 1 << 20
 SIZES = {"1K": KIB, "64K": 64 * KIB, "1M": MIB, "16M": 16 * MIB, "100M": 100 * MIB}
 MODELS = {"mlp": (128, ["--model", "mlp", "--set", "model.hidden=[1024,1024]"]), "cnn": (64, ["--model", "cnn"])}
-MPIRUN = ["mpirun", "--allow-run-as-root", "--oversubscribe", "-n", "2"]
+CROWD_SIZES = ["1K", "1M", "16M"]  # of four ranks
+BEGIN, END = "<!-- tests/bench.sh writes from here -->", "<!-- to here -->"
 TIME_LIMIT = 300  # seconds of one call: what hangs is a finding, not a wait
+
+
+def mpirun(ranks):
+    return ["mpirun", "--allow-run-as-root", "--oversubscribe", "-n", str(ranks)]
 
 
 class failed(Exception):
@@ -41,10 +47,12 @@ class bench:
         self.results = open(given.results, "w", encoding="utf-8")
         self.seen = {}    # (subject, what) to figures by round
         self.broken = {}  # (subject, kind) to why
+        self.load = os.getloadavg()[0]
 
-    def python(self, script, *arguments):
-        return call([self.given.python, "-B", "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2",
-                     os.path.join(PEERS, script), *map(str, arguments)])
+    def python(self, ranks, script, *arguments):
+        return call([self.given.python, "-B", "-m", "torch.distributed.run", "--standalone",
+                     "--nproc-per-node", str(ranks), os.path.join(PEERS, script), *map(str, arguments)],
+                    {"TROUPE_BENCH_BEGAN": str(time.time())})
 
     def troupe(self, *arguments, before=()):
         return call([*before, self.given.troupe, "bench", *arguments, "--json"])
@@ -66,26 +74,30 @@ class bench:
             self.broken[subject, kind] = str(error)
             print(f"    left out: {error}", file=sys.stderr, flush=True)
 
-    # Collectives: seconds of one all_reduce of two ranks, by size.
+    # Collectives: seconds of one all_reduce, by size and number of ranks.
 
-    def collective(self, round_number, subject, rows):
+    def collective(self, round_number, subject, ranks, rows):
         names = {size: name for name, size in SIZES.items()}
         for row in rows:
-            self.note(round_number, subject, names[row["bytes"]], {"seconds": row["seconds"]})
+            what = (ranks, names[row["bytes"]])
+            self.note(round_number, subject, what, {"seconds": row["seconds"]})
             if subject == "troupe inproc":
-                self.note(round_number, "bare loop", names[row["bytes"]], {"seconds": row["bare_loop_seconds"]})
+                self.note(round_number, "bare loop", what, {"seconds": row["bare_loop_seconds"]})
 
-    def collectives(self, round_number):
-        sizes = [str(SIZES[name]) for name in self.given.sizes]
-        flags = ["collectives", "--bytes", ",".join(sizes), "--rounds", "3"]
-        for name, more in self.given.communicators:
-            before = MPIRUN if name == "mpi" else ()
-            self.attempt(f"troupe {name}", "all_reduce", lambda name=name, more=more, before=before: self.collective(
-                round_number, f"troupe {name}", self.troupe(*flags, "--communicator", name, *more, before=before)))
-        self.attempt("Open MPI", "all_reduce", lambda: self.collective(
-            round_number, "Open MPI", call([*MPIRUN, self.given.mpi_program, *sizes])))
-        self.attempt("Gloo, Python", "all_reduce", lambda: self.collective(
-            round_number, "Gloo, Python", self.python("gloo_all_reduce.py", *sizes)))
+    def collectives(self, round_number, ranks, size_names):
+        sizes = [str(SIZES[name]) for name in size_names]
+        kind = f"all_reduce of {ranks}"
+
+        def measured(subject, command):
+            self.attempt(subject, kind, lambda: self.collective(round_number, subject, ranks, command()))
+
+        for subject, flags in self.given.communicators:
+            before = mpirun(ranks) if subject == "mpi" else ()
+            measured(f"troupe {subject}", lambda flags=flags, before=before: self.troupe(
+                "collectives", "--bytes", ",".join(sizes), "--rounds", "3", "--ranks", str(ranks), *flags,
+                before=before))
+        measured("Open MPI", lambda: call([*mpirun(ranks), self.given.mpi_program, *sizes]))
+        measured("Gloo, Python", lambda: self.python(ranks, "gloo_all_reduce.py", *sizes))
 
     # Training: samples per second of two ranks, one thread each.
 
@@ -100,15 +112,34 @@ class bench:
                           {key: row[key] for key in ("samples_per_second", "speed_up", "waiting_share")})
             self.attempt(f"troupe {name}", model, measure)
         for kind, subject in (("ddp", "Python DDP"), ("lightning", "Lightning")):
-            self.attempt(subject, model, lambda kind=kind, subject=subject: self.note(
-                round_number, subject, model, self.python("train.py", kind, model, batch, steps)[0]))
+            def measure(kind=kind, subject=subject):
+                row = self.python(2, "train.py", kind, model, batch, steps)[0]
+                self.note(round_number, subject, model, {"samples_per_second": row["samples_per_second"]})
+                if model == "mlp":
+                    self.note(round_number, subject, "start", {"to_first_step": row["to_first_step"]})
+            self.attempt(subject, model, measure)
+
+    # From the start of the program to the end of the first step.
+
+    def start(self, round_number):
+        for name, flags in self.given.placements:
+            def measure(name=name, flags=flags):
+                with tempfile.TemporaryDirectory() as folder:
+                    result = call([self.given.troupe, "fit", "--json", "--run-dir", os.path.join(folder, "run"),
+                                   *MODELS["mlp"][1], "--max-steps", "1", "--limit-val-batches", "0",
+                                   "--limit-test-batches", "0", "--progress", "never", *flags])[-1]
+                self.note(round_number, f"troupe {name}", "start",
+                          {"to_first_step": result["seconds"]["to_first_step"]})
+            self.attempt(f"troupe {name}", "start", measure)
 
     def run(self):
         for round_number in range(self.given.rounds):
             print(f"round {round_number + 1} of {self.given.rounds}", file=sys.stderr, flush=True)
-            self.collectives(round_number)
+            self.collectives(round_number, 2, self.given.sizes)
+            self.collectives(round_number, 4, self.given.crowd_sizes)
             for model in MODELS:
                 self.training(round_number, model)
+            self.start(round_number)
 
     # The table.
 
@@ -133,32 +164,41 @@ class bench:
         return f"{shown(middle)}  x{statistics.median(ratios):.3g} ({low:.3g}..{high:.3g})"
 
     def table(self, title, subjects, columns, base, field, more_is_better, shown):
-        rows = [[title, *columns]]
+        """Columns are pairs: what is shown above, and what was measured."""
+        rows = [[title, *(name for name, _ in columns)]]
         for subject in subjects:
-            cells = [self.cell(subject, base, what, field, more_is_better, shown) for what in columns]
+            cells = [self.cell(subject, base, what, field, more_is_better, shown) for _, what in columns]
             if any(cell != "-" for cell in cells):
                 rows.append([subject, *cells])
+        if len(rows) == 1:
+            return []
         widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
         rows.insert(1, ["-" * width for width in widths])
-        for row in rows:
-            print("| " + " | ".join(cell.ljust(width) for cell, width in zip(row, widths)) + " |")
-        print()
+        lines = ["| " + " | ".join(cell.ljust(width) for cell, width in zip(row, widths)) + " |" for row in rows]
+        return [*lines, ""]
 
-    def tell(self, began):
+    def tables(self, began):
         subjects = list(dict.fromkeys(subject for subject, _ in self.seen))
-        print(f"\nMedians of {self.given.rounds} rounds in turn; in parentheses the lowest and the highest round. "
-              f"{os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}, {time.time() - began:.0f} s.\n")
-        print("all_reduce(sum, float32), 2 ranks: time, and how near it comes to the bare loop (1 is as fast).\n")
-        self.table("", ["bare loop", *[s for s in subjects if s != "bare loop"]], self.given.sizes, "bare loop",
-                   "seconds", False, duration)
-        print("Training on Fashion-MNIST, 2 ranks, one thread each: samples/s, and over Python's DDP.\n")
-        self.table("", subjects, list(MODELS), "Python DDP", "samples_per_second", True, lambda x: f"{x:.0f}")
-        print("Of the same runs: speed-up over one rank, and the share of a step spent waiting.\n")
+        against_loop = ["bare loop", *[s for s in subjects if s != "bare loop"]]
+        same = [(model, model) for model in MODELS]
+        lines = [f"Medians of {self.given.rounds} rounds in turn, and the ratio with its lowest and highest round. "
+                 f"{time.strftime('%Y-%m-%d', time.gmtime(began))}, {os.cpu_count()} cores ({processor()}), "
+                 f"load {self.load:.1f} before, {time.time() - began:.0f} s.", ""]
+        for ranks, sizes in ((2, self.given.sizes), (4, self.given.crowd_sizes)):
+            lines += [f"**all_reduce(sum, float32), {ranks} ranks**: time, and how near it comes to the bare loop "
+                      "(x1: as fast).", ""]
+            lines += self.table("", against_loop, [(name, (ranks, name)) for name in sizes], "bare loop",
+                                "seconds", False, duration)
+        lines += ["**Training on Fashion-MNIST, 2 ranks, one thread each**: samples/s, and over Python's DDP.", ""]
+        lines += self.table("", subjects, same, "Python DDP", "samples_per_second", True, lambda x: f"{x:.0f}")
+        lines += ["Of the same runs: speed-up over one rank; the largest share of a step that a rank waited.", ""]
         ours = [s for s in subjects if s.startswith("troupe")]
-        self.table("speed-up", ours, list(MODELS), None, "speed_up", True, lambda x: f"{x:.2f}")
-        self.table("waiting", ours, list(MODELS), None, "waiting_share", True, lambda x: f"{100 * x:.1f} %")
-        for (subject, kind), why in self.broken.items():
-            print(f"left out: {subject}, {kind}: {why}")
+        lines += self.table("speed-up", ours, same, None, "speed_up", True, lambda x: f"{x:.2f}")
+        lines += self.table("waiting", ours, same, None, "waiting_share", True, lambda x: f"{100 * x:.1f} %")
+        lines += ["**From the program's start to the end of its first step** (mlp, 2 ranks).", ""]
+        lines += self.table("", subjects, [("seconds", "start")], "Python DDP", "to_first_step", False, duration)
+        lines += [f"Left out: {subject}, {kind}: {why}" for (subject, kind), why in self.broken.items()]
+        return "\n".join(lines).rstrip() + "\n"
 
 
 def duration(seconds):
@@ -168,15 +208,33 @@ def duration(seconds):
     return f"{seconds:.3g} s"
 
 
+def processor():
+    with open("/proc/cpuinfo", encoding="utf-8") as facts:
+        return next((line.split(":", 1)[1].strip() for line in facts if line.startswith("model name")), "unknown")
+
+
+def write_into(page, text):
+    """Replaces what stands between the two marks of a page."""
+    with open(page, encoding="utf-8") as file:
+        before, found, rest = file.read().partition(BEGIN)
+    _, ended, after = rest.partition(END)
+    if not found or not ended:
+        raise SystemExit(f"bench: {page} lacks the marks {BEGIN} and {END}")
+    with open(page, "w", encoding="utf-8") as file:
+        file.write(f"{before}{BEGIN}\n\n{text}\n{END}{after}")
+
+
 def arguments():
     reader = argparse.ArgumentParser(description=__doc__)
     for name in ("--troupe", "--python", "--mpi-program", "--results"):
         reader.add_argument(name, required=True)
     reader.add_argument("--quick", action="store_true", help="2 rounds, fewer sizes and steps")
+    reader.add_argument("--page", help="a page whose tables are replaced")
     given = reader.parse_args()
     given.rounds = 2 if given.quick else 5
     given.steps = 40 if given.quick else 150
     given.sizes = ["1K", "1M", "16M"] if given.quick else list(SIZES)
+    given.crowd_sizes = ["1K"] if given.quick else CROWD_SIZES
     return given
 
 
@@ -184,23 +242,32 @@ def usable(given):
     """Which communicators this program has, and where fit's ranks can live with them."""
     said = subprocess.run([given.troupe, "doctor", "--json"], capture_output=True, text=True, check=True)
     names = [one["name"] for one in json.loads(said.stdout)["communicators"] if one["available"]]
-    given.communicators = [(name, []) for name in names if name in ("inproc", "shm", "tcp")] + [("mpi", [])]
+    given.communicators = [(name, ["--communicator", name]) for name in names if name in ("inproc", "shm", "tcp")]
+    if "shm" in names:
+        given.communicators.append(("shm, staged", ["--communicator", "shm", "--memory", "ordinary"]))
+    given.communicators.append(("mpi", ["--communicator", "mpi"]))  # usable under mpirun only
     given.placements = [("inproc", ["--communicator", "inproc"])]
-    given.placements += [(f"{name}, processes", ["--communicator", name, "--placement", "processes"])
+    if not given.quick:
+        given.placements.append(("inproc, separate step", ["--communicator", "inproc",
+                                                           "--set", "strategy.fused_step=false"]))
+    given.placements += [(name, ["--communicator", name, "--placement", "processes"])
                          for name in names if name in ("shm", "tcp")]
 
 
 def main():
     given = arguments()
     usable(given)
-    busy = os.getloadavg()[0]
-    if busy > 0.3:
-        print(f"other work is running here (load {busy:.1f}): figures will be worse than they are", file=sys.stderr)
-    began = time.time()
     rounds = bench(given)
+    if rounds.load > 0.3:
+        print(f"other work is running here (load {rounds.load:.1f}): figures will be worse than they are",
+              file=sys.stderr)
+    began = time.time()
     rounds.run()
-    rounds.tell(began)
-    print(f"\nEvery measurement: {given.results}")
+    text = rounds.tables(began)
+    print(text)
+    if given.page:
+        write_into(given.page, text)
+    print(f"Every measurement: {given.results}", file=sys.stderr)
 
 
 if __name__ == "__main__":

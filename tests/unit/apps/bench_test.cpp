@@ -1,10 +1,13 @@
 // `troupe bench`: what it prints and what it refuses. Never how fast anything is.
 #include "apps/troupe/bare_loops.hpp"
 #include "apps/troupe/bench_collectives.hpp"
-#include "apps/troupe/bench_fit.hpp"
+#include "apps/troupe/bench_processes.hpp"
+#include "apps/troupe/bench_timing.hpp"
 #include "backends/inproc/inproc.hpp"
+#include "backends/ports.hpp"
 #include "tests/unit/apps/integer_program.hpp"
 
+#include <unistd.h>
 #include <nlohmann/json.hpp>
 
 #include <numeric>
@@ -29,12 +32,6 @@ std::vector<float> counted(std::size_t count, float from) {
   std::vector<float> values(count);
   std::iota(values.begin(), values.end(), from);
   return values;
-}
-
-hook batch_start(std::int64_t step) {
-  hooks::on_train_batch_start start;
-  start.at.step = step;
-  return start;
 }
 
 }  // namespace
@@ -95,6 +92,35 @@ TEST_CASE("bench collectives prints one object per size", "[bench]") {
   CHECK(rows[1]["bytes"] == 12288);
 }
 
+TEST_CASE("bench collectives has ranks as processes, too", "[bench]") {
+  const auto by = GENERATE("shm", "tcp", "hier");
+  const auto memory = GENERATE("registered", "ordinary");
+  CAPTURE(by, memory);
+  const auto said = troupe_says({"bench", "collectives", "--communicator", by, "--memory", memory,
+                                 "--bytes", "1K,200K", "--rounds", "1", "--ranks", "3", "--json"});
+  CAPTURE(said.err);
+  REQUIRE(said.code == 0);
+  const auto rows = lines_of(said.out);
+  REQUIRE(rows.size() == 2);
+  for (const auto& row : rows) {
+    CHECK(row["communicator"] == by);
+    CHECK(row["placement"] == "processes");
+    CHECK(row["memory"] == memory);
+    CHECK(row["ranks"] == 3);
+    CHECK(row["seconds"].get<double>() > 0);
+  }
+}
+
+TEST_CASE("a rank of a benchmark that dies ends it with an error", "[bench]") {
+  const auto kinds = local_ports().meetings;
+  CHECK_THROWS_WITH(program::on_processes(*kinds.at(0), 2,
+                                          [](communicator& group) {
+                                            if (group.group().rank == 1) ::_exit(7);
+                                            group.barrier("never met")->wait();
+                                          }),
+                    Catch::Contains("rank 1 of the benchmark failed"));
+}
+
 TEST_CASE("what moves nothing has no bare loop", "[bench]") {
   const auto barrier =
       troupe_says({"bench", "collectives", "--operation", "barrier", "--rounds", "1", "--json"});
@@ -124,6 +150,7 @@ TEST_CASE("bench collectives refuses what can not be, with the mend", "[bench]")
   refused("--communicator", "inprok", 6, "did you mean \"inproc\"");
   refused("--communicator", "nccl", 6, "GPU");
   refused("--ranks", "0", 2, "1 to 256");
+  refused("--memory", "mine", 2, "registered or ordinary");
   refused("--rounds", "0", 2, "1 to 1000");
 }
 
@@ -156,25 +183,18 @@ TEST_CASE("bench fit compares one rank with several", "[bench]") {
   CHECK(rows[0]["waiting_share"].get<double>() <= 1);
 }
 
+TEST_CASE("bench fit has ranks as processes, too", "[bench]") {
+  const auto said = troupe_says({"bench", "fit", "--batch-size", "2", "--max-steps", "8",
+                                 "--rounds", "1", "--placement", "processes", "--json"});
+  CAPTURE(said.err);
+  REQUIRE(said.code == 0);
+  const auto row = lines_of(said.out).at(0);
+  CHECK(row["communicator"] == "shm");
+  CHECK(row["samples_per_second"].get<double>() > 0);
+}
+
 TEST_CASE("bench fit says when there was nothing to measure", "[bench]") {
   const auto said = troupe_says({"bench", "fit", "--batch-size", "2", "--max-steps", "1"});
   CHECK(said.code == 3);
   CHECK_THAT(said.err, Catch::Contains("--max-steps"));
-}
-
-TEST_CASE("waiting counts from the third step on", "[bench]") {
-  const program::wait_watch watch{2};
-  const auto trace = watch.trace();
-  CHECK(watch.share() == 0);
-  for (std::int64_t step = 0; step < 2; ++step) trace(0, batch_start(step));
-  CHECK(watch.share() == 0);
-  ports world = watch.watch(local_ports());
-  REQUIRE(world.communicators.size() == local_ports().communicators.size());
-  const auto group = world.communicators[0]->open({.rank = 0, .world = 1});
-  CHECK(watch.communicator() == "inproc");
-  trace(0, batch_start(2));
-  for (int i = 0; i < 100; ++i) group->barrier("x")->wait();
-  trace(0, batch_start(3));
-  CHECK(watch.share() > 0);
-  CHECK(watch.share() <= 1);
 }
