@@ -312,8 +312,7 @@ inline constexpr bool is_alternative<T, std::variant<Alternatives...>> =
 struct hook : any_hook {
   hook();
   template <class H>
-    requires is_alternative<H, any_hook>
-  hook(H h) : any_hook(std::in_place_type<H>, std::move(h)) {}
+  requires is_alternative<H, any_hook> hook(H h) : any_hook(std::in_place_type<H>, std::move(h)) {}
   hook(const hook&);
   hook(hook&&) noexcept;
   hook& operator=(const hook&);

@@ -129,9 +129,8 @@ void field_oracles::stepped(const field_step& what) {
 }
 
 void field_oracles::first_cause(const failure& first, const attempt_facts& facts) {
-  const bool disturbed =
-      facts.lossy || facts.rare || facts.any({fault::crash_rank, fault::crash_host}) ||
-      facts.any(delaying);
+  const bool disturbed = facts.lossy || facts.rare ||
+                         facts.any({fault::crash_rank, fault::crash_host}) || facts.any(delaying);
   const auto is_throw = [&](const raised& r) {
     return r.rank == first.rank && r.hook == first.hook && r.type == first.type &&
            r.what == first.what;

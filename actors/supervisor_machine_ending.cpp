@@ -1,0 +1,158 @@
+// The supervisor machine's way down: closing, teardown, flushing, the outcome.
+#include "actors/supervisor_machine.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "messages/marks.hpp"
+#include "messages/planted.hpp"
+
+namespace troupe {
+
+using supervision::phase;
+
+// A rank failed in an orderly teardown: whoever waits for it at the barrier is released.
+void supervisor_machine::release_teardown(actions& out) {
+  orderly_ = false;
+  for (auto& m : members_) {
+    if (m.gone) continue;
+    close_generation order{fence_for(m), *first_};
+    out.push_back(supervision::tell{rank_of(m), order});
+  }
+  arm_deadline(limits_.teardown, out);
+}
+
+void supervisor_machine::send_close(actions& out) {
+  close_sent_ = true;
+  for (auto& m : members_) {
+    if (m.gone || (planted(bug::close_skips_a_rank) && &m == &members_.back())) continue;
+    close_generation order{fence_for(m), *first_};
+    out.push_back(supervision::tell{rank_of(m), order});
+  }
+  arm_deadline(limits_.close, out);
+  close_if_all_closed(out);
+}
+
+void supervisor_machine::handle(const closed_generation& e, actions& out) {
+  auto* m = of(e.at);
+  if (!m || phase_ != phase::closing) return;
+  m->closed = true;
+  close_if_all_closed(out);
+}
+
+void supervisor_machine::close_if_all_closed(actions& out) {
+  if (phase_ != phase::closing || !std::ranges::all_of(members_, &member::closed)) return;
+  announce("generation_closed", out);
+  start_teardown(out);
+}
+
+void supervisor_machine::handle(const rank_busy& e, actions&) {
+  if (auto* m = of(e.at)) m->busy = e.what;
+}
+
+void supervisor_machine::handle(const supervision::rank_down& e, actions& out) {
+  auto& m = members_.at(static_cast<std::size_t>(e.rank));
+  if (m.gone) return;
+  m.gone = true;
+  const bool expected = m.torn || m.abandoned;
+  sometimes(phase_ == phase::forming, mark::down_in_forming);
+  sometimes(phase_ == phase::tearing && !expected, mark::down_before_torn);
+  came_out(m);
+  m.closed = m.torn = true;
+  if (expected || planted(bug::vanished_rank_ignored)) {
+    if (e.what) late_.push_back(*e.what);
+  } else if (e.what) {
+    auto what = *e.what;
+    if (what.step == undefined) what.step = m.held;
+    fail(std::move(what), out);
+  } else {
+    failure what;
+    what.type = "down";
+    what.what = fmt::format("the actor of rank {} ended: {}", e.rank,
+                            e.why.empty() ? "without a reason" : e.why);
+    what.rank = e.rank;
+    what.step = m.held;
+    what.generation = generation_.value();
+    fail(std::move(what), out);
+  }
+  close_if_all_closed(out);
+  flush_if_all_gone(out);
+}
+
+// --- taking down ---------------------------------------------------------------------------------
+
+void supervisor_machine::start_teardown(actions& out) {
+  phase_ = phase::tearing;
+  announce("teardown", out, -1, {{"orderly", orderly_ ? "true" : "false"}});
+  for (auto& m : members_) {
+    if (m.gone || (planted(bug::teardown_skips_a_rank) && &m == &members_.back())) continue;
+    tear_down order{fence_for(m), orderly_};
+    out.push_back(supervision::tell{rank_of(m), order});
+  }
+  arm_deadline(orderly_ ? limits_.orderly_teardown : limits_.teardown, out);
+  flush_if_all_gone(out);
+}
+
+void supervisor_machine::handle(const supervision::torn& e, actions& out) {
+  auto* m = of(e.at);
+  if (!m || phase_ != phase::tearing) return;
+  m->torn = true;
+  came_out(*m);
+  late_.insert(late_.end(), e.late.begin(), e.late.end());
+  flush_if_all_gone(out);
+}
+
+void supervisor_machine::flush_if_all_gone(actions& out) {
+  if (phase_ != phase::tearing) return;
+  const auto ended = [](const member& m) { return m.gone || m.abandoned; };
+  if (!std::ranges::all_of(members_, ended)) return;
+  phase_ = phase::flushing_checkpointer;
+  if (planted(bug::checkpointer_not_flushed)) return handle(supervision::checkpointer_done{}, out);
+  out.push_back(supervision::flush_checkpointer{});
+  arm_deadline(limits_.flush, out);
+}
+
+void supervisor_machine::handle(const supervision::checkpointer_done& e, actions& out) {
+  late_.insert(late_.end(), e.late.begin(), e.late.end());
+  if (phase_ != phase::flushing_checkpointer) return;
+  phase_ = phase::flushing_observers;
+  announce("job_ended", out, -1, {{"status", first_ ? "failed" : "ended"}});
+  out.push_back(supervision::flush_observers{});
+  arm_deadline(limits_.teardown, out);
+}
+
+void supervisor_machine::handle(const supervision::observers_done& e, actions& out) {
+  late_.insert(late_.end(), e.late.begin(), e.late.end());
+  if (phase_ == phase::flushing_observers) finish(out);
+}
+
+void supervisor_machine::finish(actions& out) {
+  phase_ = phase::done;
+  ++deadline_;
+  supervision::complete end;
+  // A rank that had finished may have been beyond what all of them hold.
+  if (!first_ || loop_.steps <= committed_) end.loop = loop_;
+  if (first_) end.loop.steps = committed_;
+  end.generation = generation_;
+  for (const auto& m : members_)
+    if (!m.survives.empty()) end.survivors.push_back(m.survives);
+  end.survivors.insert(end.survivors.end(), survivors_.begin(), survivors_.end());
+  end.late = late_;
+  end.why = ended_by_;
+  if (first_) {
+    end.status = job_outcome::ending::failed;
+    end.first = first_;
+    end.first->others = others_;
+  } else {
+    // A hook or a decider that ends the run early has finished it; the caller or a signal has
+    // stopped it.
+    const bool stopped = ended_by_ == stop_reason::caller || ended_by_ == stop_reason::interrupt ||
+                         ended_by_ == stop_reason::terminate;
+    end.status = stopped ? job_outcome::ending::stopped : job_outcome::ending::finished;
+  }
+  out.push_back(std::move(end));
+}
+
+}  // namespace troupe
