@@ -5,6 +5,11 @@
 
 #include <nlohmann/json.hpp>
 
+#include <sys/ptrace.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <csignal>
 #include <fstream>
 #include <sstream>
 
@@ -54,6 +59,29 @@ TEST_CASE("a case is replayed from a file, stands where it is told, and is drawn
   CHECK_THAT(text_in(chart), Catch::StartsWith("sequenceDiagram\n"));
   CHECK(troupe_says({"simulate", "--replay", path, "--json"}).out ==
         troupe_says({"simulate", "--replay", path, "--json"}).out);
+}
+
+TEST_CASE("a replay stops before its event under a debugger, and goes on", "[program]") {
+  const temporary_folder folder;
+  const auto path = write_to(folder, "crash.case", crash);
+  const auto child = fork();
+  if (child == 0) {
+    if (ptrace(PTRACE_TRACEME, 0, nullptr, nullptr) != 0) _exit(77);
+    _exit(troupe_says({"simulate", "--replay", path, "--until", "120"}).code);
+  }
+  REQUIRE(child > 0);
+  int status = 0;
+  REQUIRE(waitpid(child, &status, 0) == child);
+  if (WIFEXITED(status) && WEXITSTATUS(status) == 77) {
+    WARN("tracing is not allowed here");
+    return;
+  }
+  REQUIRE(WIFSTOPPED(status));
+  CHECK(WSTOPSIG(status) == SIGTRAP);
+  REQUIRE(ptrace(PTRACE_CONT, child, nullptr, nullptr) == 0);
+  REQUIRE(waitpid(child, &status, 0) == child);
+  CHECK(WIFEXITED(status));
+  CHECK(WEXITSTATUS(status) == 0);
 }
 
 TEST_CASE("a replay that goes another way than its case says so", "[program]") {
