@@ -137,6 +137,11 @@ std::string line_of(const picture& p, const row& r) {
   return line;
 }
 
+std::string without_blanks_at_end(std::string line) {
+  line.erase(line.find_last_not_of(' ') + 1);
+  return line;
+}
+
 std::string quoted(std::string text) {
   std::ranges::replace(text, ';', ',');
   std::ranges::replace(text, '#', ' ');
@@ -154,10 +159,10 @@ std::string text_chart(const std::vector<noted>& notes, const std::vector<std::s
     const auto name = name_of(places, p.places[c]).substr(0, width - 2);
     write(head, middle(c) - name.size() / 2, name);
   }
-  auto out = fmt::format("{:>8} {:>13}  {}\n", "event", "ms", head);
+  auto out = fmt::format("{:>8} {:>13}  {}\n", "event", "ms", without_blanks_at_end(head));
   for (const auto& r : p.rows)
     out += fmt::format("{:>8} {:>13.3f}  {}\n", r.at->event, static_cast<double>(r.at->at) / 1e6,
-                       line_of(p, r));
+                       without_blanks_at_end(line_of(p, r)));
   if (p.left_out > 0) out += fmt::format("{:>8} lines of other places are left out\n", p.left_out);
   return out;
 }
