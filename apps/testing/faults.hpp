@@ -22,6 +22,7 @@ enum class fault : std::uint8_t {
   slow,              ///< a rank's hooks take much longer
   throw_in_hook,     ///< a hook throws
   out_of_memory,     ///< a hook throws std::bad_alloc
+  not_a_number,      ///< a rank's gradient is NaN; the learner throws when its weights are
   cut,               ///< the control link is cut in both directions, for a while
   one_way_cut,       ///< in one
   data_cut,          ///< a rank's collectives stand still, for a while

@@ -87,6 +87,7 @@ void field_oracles::attempt_begins(job_id job, std::int64_t resumed_at) {
   resumed_at_ = resumed_at;
   held_.assign(static_cast<std::size_t>(job_.ranks), resumed_at);
   written_ = -1;
+  nan_at_ = -1;
 }
 
 std::int64_t field_oracles::least_held() const {
@@ -122,10 +123,23 @@ void field_oracles::stepped(const field_step& what) {
                  std::to_string(what.epoch) + " from " + std::to_string(what.consumed.first),
              what.step, what.rank});
   if (what.job != now_) return;
+  if (!check(what.step != nan_at_))
+    violate({oracles[0], "a peer's weights are NaN", what.step, what.rank, "weights", 0});
   auto& held = held_[static_cast<std::size_t>(what.rank)];
   if (!check(what.step == held + 1))
     violate({oracles[1], "follows step " + std::to_string(held), what.step, what.rank});
   held = what.step;
+}
+
+void field_oracles::stepped_to_nan(const field_step& what) {
+  if (what.job != now_) return;
+  if (!check(nan_at_ < 0 || nan_at_ == what.step))
+    violate({oracles[0], "NaN, a peer's were behind step " + std::to_string(nan_at_), what.step,
+             what.rank, "weights", 0});
+  nan_at_ = what.step;
+  for (const auto held : held_)
+    if (!check(held < what.step))
+      violate({oracles[0], "NaN, a peer's are not", what.step, what.rank, "weights", 0});
 }
 
 void field_oracles::first_cause(const failure& first, const attempt_facts& facts) {

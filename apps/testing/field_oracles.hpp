@@ -39,6 +39,8 @@ public:
 
   /// A rank finished a step: it must be where the reference is, with the same samples.
   void stepped(const field_step& what);
+  /// A rank finished a step and its weights are NaN: all of its peers' are, behind that step.
+  void stepped_to_nan(const field_step& what);
   /// An attempt begins, from a checkpoint of that step (0: from nothing).
   void attempt_begins(job_id job, std::int64_t resumed_at);
   /// The program ended by itself. First causes, survivors, late failures.
@@ -78,6 +80,7 @@ private:
   std::string digest_;
   std::vector<std::int64_t> held_;  // by rank, in this attempt
   std::int64_t written_ = -1;       // the step of the last checkpoint, in this attempt
+  std::int64_t nan_at_ = -1;        // step behind which weights are NaN, in this attempt
 };
 
 }  // namespace troupe::testing

@@ -74,6 +74,9 @@ public:
     payload.at_hook = [this](const learner_context& c, const hook& h) {
       if (!armed_.empty()) maybe_throw(c, h);
     };
+    payload.poisons = [this](const learner_context& c, const position&) {
+      return !poisoned_.empty() && poison(c);
+    };
     recipe_ = std::make_shared<field_recipe>(std::move(payload));
     for (const auto& make : plan.guests) {
       guests_.push_back(make());
@@ -107,6 +110,7 @@ private:
     return [this](violation v) { oracles_.violate(std::move(v)); };
   }
   void maybe_throw(const learner_context& context, const hook& h);
+  bool poison(const learner_context& context);
   void program_leaves();
   void drain();
   void try_until_finished();
@@ -147,7 +151,8 @@ private:
   attempt_faults now_;
   attempt_facts facts_;
   std::vector<armed_throw> armed_;
-  std::vector<strike> left_;  // not struck yet
+  std::vector<std::int32_t> poisoned_;  // ranks whose next gradient is NaN
+  std::vector<strike> left_;            // not struck yet
   std::uint64_t began_events_ = 0;
   std::int64_t began_ = 0;
   std::uint64_t rare_faults_before_ = 0;  // this attempt
@@ -179,8 +184,14 @@ void field_run::stepped(const field_step& s) {
   world_.state_is(s.digest + static_cast<std::uint64_t>(s.rank));
   if (world_.recording()) note_step(s);
   if (s.job != stage_.running()) mark("a rank of an ended run stepped");
-  oracles_.stepped(s);
   for (const auto& g : guests_) g->stepped(s, complain());
+  if (!s.state->is_nan()) return oracles_.stepped(s);
+  oracles_.stepped_to_nan(s);
+  // As a user would who looks at what was trained.
+  constexpr const char* text = "the weights are not finite";
+  if (s.job == stage_.running())
+    facts_.thrown.push_back({s.rank, "optimizer_step", s.step, "std::domain_error", text});
+  throw std::domain_error{text};
 }
 
 void field_run::written(std::int64_t step, const std::string& path) {
@@ -192,6 +203,14 @@ void field_run::written(std::int64_t step, const std::string& path) {
   } catch (const user_error&) {
     oracles_.written(step, path, nullptr, storage_lied_);
   }
+}
+
+bool field_run::poison(const learner_context& context) {
+  if (context.job != stage_.running() || std::erase(poisoned_, context.rank) == 0) return false;
+  ++report_.faults[static_cast<std::size_t>(fault::not_a_number)];
+  facts_.struck.push_back(fault::not_a_number);
+  world_.note(0, -1, [&] { return "NaN in a gradient of rank " + std::to_string(context.rank); });
+  return true;
 }
 
 void field_run::maybe_throw(const learner_context& context, const hook& h) {
@@ -256,6 +275,7 @@ void field_run::carry_out(const strike& s) {
     case fault::abort:
       struck();
       return caf::anon_send(stage_.supervisor(), request_abort{"the operator aborted"});
+    case fault::not_a_number: poisoned_.push_back(s.rank); return;
     case fault::throw_in_hook:
     case fault::out_of_memory: {
       const auto& hooks = throwing_hooks();
@@ -349,6 +369,7 @@ field_run::ending field_run::attempt(std::uint32_t number) {
   facts_.lossy = now_.path.lose_per_million > 0 || now_.path.reorder_per_million > 0;
   left_ = now_.strikes;
   armed_.clear();
+  poisoned_.clear();
   const auto resume = newest_good();
   std::int64_t from = 0;
   if (!resume.empty()) {
@@ -429,6 +450,7 @@ void field_run::hear_marks() {
 void field_run::drain() {
   now_ = {};
   armed_.clear();
+  poisoned_.clear();
   for (std::int32_t r = 0; r < job_.ranks; ++r) stage_.fabric().cut(r, false);
   std::uint64_t steps = 0;
   while (steps < plan_.events_limit && world_.step()) ++steps;

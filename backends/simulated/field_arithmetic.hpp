@@ -56,6 +56,9 @@ constexpr std::uint64_t join(const std::int64_t* limbs) {
   return add(high, static_cast<std::uint64_t>(limbs[0]) % prime);
 }
 
+/// Added to a high limb: a NaN, which stays one in a sum over up to 2^14 ranks and is none without.
+inline constexpr std::int64_t nan_limb = std::int64_t{1} << 48;
+
 field_state initial(std::size_t width, std::uint64_t seed);
 std::uint64_t noise_key(std::uint64_t seed, std::int64_t epoch, std::int64_t batch,
                         std::int64_t rank);

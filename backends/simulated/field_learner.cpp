@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <utility>
 
 #include "backends/simulated/field_arithmetic.hpp"
 #include "messages/failure.hpp"
@@ -103,9 +104,11 @@ private:
     add_piece(gradient_, state_.weights, *order_, mine,
               noise_key(context_.options.seed, h.at.epoch, h.at.batch, context_.rank));
     if (context_.rank == 0) statistic_ = add(statistic_, statistic_of(*order_, mine));
+    if (state_.is_nan() || (options_.poisons && options_.poisons(context_, h.at))) nan_ = true;
     if (!h.synchronize) return;
     limbs_.resize(2 * options_.width);
     for (std::size_t i = 0; i < options_.width; ++i) split(gradient_[i], &limbs_[2 * i]);
+    if (std::exchange(nan_, false)) limbs_[1] += nan_limb;
     reducing_ = world_->all_reduce({limbs_.data(), limbs_.size(), dtype::i64}, reduction::sum);
   }
 
@@ -120,8 +123,13 @@ private:
     const auto samples = layout().samples(first, h.at.batch);
     if (stage_ == stage::reducing) {
       if (!done(reducing_)) return waits();
-      for (std::size_t i = 0; i < options_.width; ++i) gradient_[i] = join(&limbs_[2 * i]);
-      update(state_, gradient_, static_cast<std::uint64_t>(samples), divisors_);
+      if (limbs_[1] < nan_limb) {
+        for (std::size_t i = 0; i < options_.width; ++i) gradient_[i] = join(&limbs_[2 * i]);
+        update(state_, gradient_, static_cast<std::uint64_t>(samples), divisors_);
+      } else {
+        std::ranges::fill(state_.weights, field_state::not_a_number);
+        std::ranges::fill(state_.momentum, field_state::not_a_number);
+      }
       if (options_.buffers && context_.rank == 0)
         state_.statistic = next_statistic(state_.statistic, statistic_);
       statistic_ = 0;
@@ -174,6 +182,7 @@ private:
   std::vector<std::uint64_t> gradient_;
   std::vector<std::int64_t> limbs_;
   std::uint64_t statistic_ = 0;
+  bool nan_ = false;  // in this rank's gradient
   inverses divisors_;
   field_recipe::order order_;
   std::int64_t order_epoch_ = -1;

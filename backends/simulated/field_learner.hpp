@@ -25,6 +25,10 @@ struct field_state {
 
   friend bool operator==(const field_state&, const field_state&) = default;
   std::uint64_t digest() const;
+
+  /// What a NaN in any gradient makes of weights and momentum. No element of the field.
+  static constexpr std::uint64_t not_a_number = (std::uint64_t{1} << 61) - 1;
+  bool is_nan() const { return !weights.empty() && weights.front() == not_a_number; }
 };
 
 /// One finished step of one rank: what it consumed together with its peers, and where it is now.
@@ -45,7 +49,9 @@ struct field_options {
   bool buffers = false;  ///< broadcast the statistic behind each step
   /// Called at every hook, on the lane's side; may throw.
   std::function<void(const learner_context& context, const hook& what)> at_hook;
-  /// Called behind every step of every rank.
+  /// Asked at every backward: true makes a NaN of that rank's gradient.
+  std::function<bool(const learner_context& context, const position& at)> poisons;
+  /// Called behind every step of every rank, on the lane's side; may throw.
   std::function<void(const field_step& what)> stepped;
   /// Reads a checkpoint; needed by runs that resume.
   std::function<snapshot(const std::string& path)> load;
