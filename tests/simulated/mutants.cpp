@@ -26,6 +26,7 @@ struct finding {
   std::uint64_t runs = 0;
   double seconds = 0;
   std::string what;
+  std::uint64_t seed = 0;
 };
 
 std::string one_line(std::string text) {
@@ -50,14 +51,14 @@ std::optional<finding> search_all(std::uint32_t faults, double seconds) {
 }
 
 // The portfolio of schedules of whole field jobs under swarms of faults.
-std::optional<finding> search_swarm(double seconds) {
+std::optional<finding> search_swarm(std::uint64_t first_seed, double seconds) {
   field_job job;
   job.ranks = 4;
   run_plan plan;
   plan.faults.may = fault_set::all();
   plan.events_limit = 200'000;  // a hundred times what a run takes
   budget of;
-  of.first_seed = 1;
+  of.first_seed = first_seed;
   of.runs = 1'000'000'000;
   of.seconds = seconds;
   const auto all = explore(job, plan, of);
@@ -67,7 +68,7 @@ std::optional<finding> search_swarm(double seconds) {
   auto by = std::string{to_string(how.schedule)};
   if (how.schedule == scheduling::pct) by += "(" + std::to_string(how.depth) + ")";
   const auto& v = first.violations.front();
-  return finding{by, all.runs, all.seconds, one_line(v.oracle + ": " + v.text)};
+  return finding{by, all.runs, all.seconds, one_line(v.oracle + ": " + v.text), first.seed};
 }
 
 std::string cell(const std::optional<finding>& found) {
@@ -78,11 +79,11 @@ std::string cell(const std::optional<finding>& found) {
   return text;
 }
 
-int run(const planted_bug& what, double seconds) {
+int run(const planted_bug& what, double seconds, std::uint64_t first_seed) {
   planted_now = what.which;
   auto exhaustive = search_all(1, seconds / 6);
   // What the exhaustive search has found need not be looked for as long.
-  const auto swarm = search_swarm(exhaustive ? seconds / 10 : seconds * 2 / 3);
+  const auto swarm = search_swarm(first_seed, exhaustive ? seconds / 10 : seconds * 2 / 3);
   if (!exhaustive && !swarm) exhaustive = search_all(2, seconds / 6);
   planted_now = bug::none;
   const auto& first = swarm ? swarm : exhaustive;
@@ -92,13 +93,13 @@ int run(const planted_bug& what, double seconds) {
   return first ? 0 : 1;
 }
 
-int run_clean(double seconds) {
+int run_clean(double seconds, std::uint64_t first_seed) {
   auto found = search_all(1, seconds / 6);
   if (!found) found = search_all(2, seconds / 6);
-  if (!found) found = search_swarm(seconds * 2 / 3);
+  if (!found) found = search_swarm(first_seed, seconds * 2 / 3);
   if (found) {
-    std::printf("ALARM    nothing is planted, and %s finds: %s\n", cell(found).c_str(),
-                found->what.c_str());
+    std::printf("ALARM    nothing is planted, and %s (seed %llu) finds: %s\n", cell(found).c_str(),
+                static_cast<unsigned long long>(found->seed), found->what.c_str());
     return 1;
   }
   std::printf("clean    nothing is planted, nothing is found in %.0f s\n", seconds);
@@ -107,17 +108,18 @@ int run_clean(double seconds) {
 
 }  // namespace
 
-// Usage: mutants list | mutants NAME SECONDS | mutants none SECONDS
+// Usage: mutants list | mutants NAME|none [SECONDS [FIRST_SEED]]
 int main(int count, char** arguments) {
   const std::string_view what = count > 1 ? arguments[1] : "list";
   const double seconds = count > 2 ? std::atof(arguments[2]) : 60;
+  const auto seed = count > 3 ? std::strtoull(arguments[3], nullptr, 10) : 1;
   if (what == "list") {
     for (const auto& b : planted_bugs) std::printf("%s\n", std::string{b.name}.c_str());
     return 0;
   }
-  if (what == "none") return run_clean(seconds);
+  if (what == "none") return run_clean(seconds, seed);
   for (const auto& b : planted_bugs)
-    if (b.name == what) return run(b, seconds);
+    if (b.name == what) return run(b, seconds, seed);
   std::fprintf(stderr, "there is no planted bug \"%s\"; `mutants list` names them\n",
                std::string{what}.c_str());
   return 2;

@@ -15,9 +15,14 @@ using namespace troupe::testing;
 
 namespace {
 
-std::string found_with(bug which) {
+// With any one fault; or with any two of some.
+std::string found_with(bug which, std::vector<small_fault> two_of = {}) {
   exhaustive_options options;
   options.ranks = 2;
+  if (!two_of.empty()) {
+    options.faults = std::move(two_of);
+    options.budget = 2;
+  }
   planted_now = which;
   const auto report = exhaust(options);
   planted_now = bug::none;
@@ -31,10 +36,22 @@ std::string found_with(bug which) {
 TEST_CASE("a small company finds what is planted in its machines", "[exhaust][planted]") {
   CHECK(found_with(bug::none) == "");
   for (const auto which :
-       {bug::commit_by_one, bug::last_cause_wins, bug::close_skips_a_rank, bug::stop_told_once,
-        bug::vanished_rank_ignored, bug::teardown_forgotten, bug::closing_keeps_waiting}) {
+       {bug::commit_by_one, bug::last_cause_wins, bug::follower_as_cause, bug::close_skips_a_rank,
+        bug::teardown_skips_a_rank, bug::stop_at_least_vote, bug::stop_by_first_vote,
+        bug::vanished_rank_ignored, bug::first_finisher_ends, bug::closing_keeps_waiting,
+        bug::hold_ignored}) {
     INFO(planted_bugs[static_cast<std::size_t>(which) - 1].name);
     CHECK(found_with(which) != "");
+  }
+}
+
+TEST_CASE("what needs two faults is found with two", "[exhaust][planted]") {
+  const std::vector<small_fault> late{small_fault::throws, small_fault::early_deadline};
+  CHECK(found_with(bug::none, late) == "");
+  for (const auto which :
+       {bug::survivor_for_good, bug::teardown_forgotten, bug::late_failure_forgotten}) {
+    INFO(planted_bugs[static_cast<std::size_t>(which) - 1].name);
+    CHECK(found_with(which, late) != "");
   }
 }
 
