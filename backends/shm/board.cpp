@@ -39,9 +39,10 @@ void init(pthread_mutex_t& mutex) {
   pthread_mutexattr_destroy(&how);
 }
 
-// Of the largest world they add up to addresses that there are.
+// Slots are memory that is taken when a generation opens: a size that came from nowhere must not
+// take all there is.
 bool possible(std::uint64_t slot_bytes, std::uint64_t registered_bytes) {
-  return slot_bytes != 0 && slot_bytes % page == 0 && slot_bytes <= std::uint64_t{1} << 30 &&
+  return slot_bytes != 0 && slot_bytes % page == 0 && slot_bytes <= std::uint64_t{16} << 20 &&
          registered_bytes % shm::region_layout::huge_page == 0 &&
          registered_bytes <= std::uint64_t{1} << 40;
 }
@@ -83,7 +84,8 @@ shm_meeting::board::board(shm::descriptor file, const shm_sizes* fresh) : file_(
   if (fresh) {
     if (!possible(fresh->slot_bytes, fresh->registered_bytes))
       throw std::invalid_argument(
-          "shm: slot_bytes must be a multiple of 4096 up to 1 GiB, registered_bytes of 2 MiB up to "
+          "shm: slot_bytes must be a multiple of 4096 up to 16 MiB, registered_bytes of 2 MiB up "
+          "to "
           "1 TiB");
     shm::reserve(file_.get(), 0, sizeof(board_words), "a meeting of ranks");
   } else {

@@ -12,7 +12,7 @@ namespace troupe {
 /// How the shared memory of a job is laid out. Chosen once, by whoever creates the meeting.
 struct shm_sizes {
   /// Staging memory of one rank and (sub)group is three times this, whatever the tensors' sizes.
-  /// A multiple of 4096, up to 1 GiB.
+  /// A multiple of 4096, up to 16 MiB.
   std::size_t slot_bytes = std::size_t{512} << 10;
   /// Addresses set aside for what `allocate` gives one rank in one generation; memory comes with
   /// use. Beyond it `allocate` gives ordinary memory, which is staged. A multiple of 2 MiB, up to 1
