@@ -3,7 +3,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <optional>
 #include <set>
+#include <unordered_map>
 
 #include "actors/observer.hpp"
 #include "actors/supervisor_machine.hpp"
@@ -51,7 +53,8 @@ struct supervisor_state {
   std::unique_ptr<completion> complete;
   deadlines limits;
   std::vector<rank_actor> ranks;
-  std::vector<incarnation_id> incarnations;
+  std::unordered_map<caf::actor_addr, std::size_t> rank_at;  // looked up only: no order matters
+  std::vector<incarnation_id> incarnations;                  // ascending
   checkpointer_actor checkpointer;
   audience observers;
   std::size_t observers_left = 0;
@@ -63,6 +66,8 @@ struct supervisor_state {
   void down(const caf::actor_addr& who, const std::string& why);
   void finished(const rank_finished& m);
   void failed(const rank_failed& m);
+  /// The rank of that life; nothing for another's.
+  std::optional<std::size_t> rank_of(incarnation_id id) const;
   void heard_flushed(const flushed& m);
   void heard_checkpoint(const checkpoint_report& m);
   void announce(const seen::lifecycle& what);
@@ -126,6 +131,7 @@ void supervisor_state::carry_out(const supervision::start_rank& a) {
     auto& handle = ranks.at(static_cast<std::size_t>(a.rank));
     handle = setup.bring_rank(self->system(), setup.trouble, std::move(given));
     self->monitor(handle);
+    rank_at[handle.address()] = static_cast<std::size_t>(a.rank);
   };
   const auto me = caf::actor_cast<supervisor_actor>(self);
   setup.world.processes->start(start, body, [me, a](std::string why) {
@@ -193,11 +199,12 @@ void supervisor_state::carry_out(const supervision::complete& a) {
 }
 
 void supervisor_state::down(const caf::actor_addr& who, const std::string& why) {
-  for (std::size_t r = 0; r < ranks.size(); ++r)
-    if (ranks[r] && ranks[r].address() == who) {
-      ranks[r] = nullptr;
-      return feed(supervision::rank_down{static_cast<std::int32_t>(r), why});
-    }
+  if (const auto found = rank_at.find(who); found != rank_at.end()) {
+    const auto r = found->second;
+    rank_at.erase(found);
+    ranks[r] = nullptr;
+    return feed(supervision::rank_down{static_cast<std::int32_t>(r), why});
+  }
   if (checkpointer && checkpointer.address() == who) {
     checkpointer = nullptr;
     supervision::checkpointer_done done;
@@ -212,24 +219,28 @@ void supervisor_state::down(const caf::actor_addr& who, const std::string& why) 
   if (observers_left > 0 && --observers_left == 0) feed(supervision::observers_done{});
 }
 
+std::optional<std::size_t> supervisor_state::rank_of(incarnation_id id) const {
+  const auto found = std::ranges::lower_bound(incarnations, id);
+  if (found == incarnations.end() || *found != id) return std::nullopt;
+  return static_cast<std::size_t>(found - incarnations.begin());
+}
+
 void supervisor_state::finished(const rank_finished& m) {
   if (m.at.incarnation == incarnations.front() || planted(bug::result_of_any_rank)) {
     outcome.weights = m.state;
     outcome.figures = m.figures;
   }
   outcome.waiting_shares.resize(incarnations.size());
-  for (std::size_t r = 0; r < incarnations.size(); ++r)
-    if (m.at.incarnation == incarnations[r]) outcome.waiting_shares[r] = m.figures.waiting_share();
+  if (const auto r = rank_of(m.at.incarnation))
+    outcome.waiting_shares[*r] = m.figures.waiting_share();
   feed(supervision::finished{m.at, m.loop, m.why});
 }
 
 void supervisor_state::failed(const rank_failed& m) {
   seen_failures.push_back(m.local);
   if (!m.gone) return feed(supervision::failed{m.at, m.local->record});
-  const auto found = std::find(incarnations.begin(), incarnations.end(), m.at.incarnation);
-  if (found == incarnations.end()) return;
-  feed(supervision::rank_down{
-      static_cast<std::int32_t>(found - incarnations.begin()), {}, m.local->record});
+  if (const auto r = rank_of(m.at.incarnation))
+    feed(supervision::rank_down{static_cast<std::int32_t>(*r), {}, m.local->record});
 }
 
 void supervisor_state::heard_checkpoint(const checkpoint_report& m) {
@@ -262,10 +273,10 @@ void supervisor_state::heard_flushed(const flushed& m) {
 supervisor_actor::behavior_type behaviour(supervisor_pointer self) {
   auto& s = self->state;
   return {
+      [&s](const step_done& m) { s.feed(m); },  // most often: CAF looks in this order
       [&s](begin_job) { s.start(); },
       [&s](const start_failed& m) { s.feed(m); },
       [&s](const prepared& m) { s.feed(m); },
-      [&s](const step_done& m) { s.feed(m); },
       [&s](const stop_vote& m) { s.feed(m); },
       [&s](const rank_finished& m) { s.finished(m); },
       [&s](const rank_failed& m) { s.failed(m); },

@@ -57,7 +57,7 @@ void supervisor_machine::handle(const supervision::begin& e, actions& out) {
     out.push_back(supervision::start_rank{static_cast<std::int32_t>(r), e.incarnations[r]});
   }
   std::ranges::sort(by_incarnation_);
-  behind_ = members_.size();
+  behind_ = unprepared_ = unfinished_ = unclosed_ = there_ = members_.size();
   for (auto& m : members_) {
     form_generation order{fence_for(m), static_cast<std::int32_t>(members_.size())};
     out.push_back(supervision::tell{rank_of(m), order});
@@ -69,7 +69,7 @@ void supervisor_machine::handle(const supervision::begin& e, actions& out) {
 void supervisor_machine::handle(const start_failed& e, actions& out) {
   auto& m = members_.at(static_cast<std::size_t>(e.rank));
   if (m.incarnation != e.incarnation) return;
-  m.gone = m.closed = m.torn = true;
+  leave(m);
   failure what;
   what.type = "start_failed";
   what.what = fmt::format("rank {} could not be started: {}", e.rank, e.why);
@@ -82,9 +82,9 @@ void supervisor_machine::handle(const start_failed& e, actions& out) {
 void supervisor_machine::handle(const prepared& e, actions& out) {
   auto* m = of(e.at);
   if (!m || phase_ != phase::forming) return;
-  m->prepared = true;
+  if (!std::exchange(m->prepared, true)) --unprepared_;
   announce("rank_started", out, rank_of(*m));
-  if (std::ranges::all_of(members_, &member::prepared)) activate(out);
+  if (unprepared_ == 0) activate(out);
 }
 
 void supervisor_machine::activate(actions& out) {
@@ -199,7 +199,7 @@ void supervisor_machine::handle(const supervision::finished& e, actions& out) {
   hear(*m, out);
   m->finished = true;
   announce("rank_finished", out, rank_of(*m), {{"steps", std::to_string(e.loop.steps)}});
-  const bool first = std::ranges::count_if(members_, &member::finished) == 1;
+  const bool first = unfinished_-- == members_.size();
   if (!first && e.loop.steps != loop_.steps) {
     failure what;
     what.type = "troupe::internal_error";
@@ -213,8 +213,7 @@ void supervisor_machine::handle(const supervision::finished& e, actions& out) {
     loop_ = e.loop;
     ended_by_ = e.why;
   }
-  const bool all = std::ranges::all_of(members_, &member::finished);
-  if (!all && !planted(bug::first_finisher_ends)) return;
+  if (unfinished_ > 0 && !planted(bug::first_finisher_ends)) return;
   if (loop_.steps > committed_) {
     committed_ = loop_.steps;
     out.push_back(supervision::commit{committed_});
@@ -303,7 +302,8 @@ void supervisor_machine::handle(const deadline_passed& e, actions& out) {
       for (auto& m : members_) {
         if (m.gone || m.abandoned) continue;
         survive(m, "teardown");
-        m.abandoned = sometimes(true, mark::teardown_escalates);
+        sometimes(true, mark::teardown_escalates);
+        give_up(m);
         announce("survivor", out, rank_of(m), {{"what", m.survives}});
         out.push_back(supervision::abandon{rank_of(m)});
       }

@@ -195,6 +195,9 @@ private:
   void ask_soon(actions& out);
   bool ask_again(actions& out);
   void hear(member& m, actions& out);
+  void close(member& m);
+  void leave(member& m);
+  void give_up(member& m);
   void propose(actions& out);
   void name_stop_if_all_voted(actions& out);
   stop_at stop_order(const member& m) const;
@@ -216,7 +219,12 @@ private:
   generation_id generation_;
   std::vector<member> members_;
   std::vector<std::pair<incarnation_id, std::uint32_t>> by_incarnation_;  // sorted; to members_
-  std::size_t behind_ = 0;  // members that hold no more than is committed
+  // Counts of members, so that no message of one rank looks at all of them.
+  std::size_t behind_ = 0;      // hold no more than is committed
+  std::size_t unprepared_ = 0;  // of those that are to form
+  std::size_t unfinished_ = 0;
+  std::size_t unclosed_ = 0;
+  std::size_t there_ = 0;  // neither gone nor abandoned
   std::int64_t committed_ = 0;
   std::uint64_t deadline_ = 0;
   std::uint32_t asked_ = 0;  ///< times, since there was something new to answer

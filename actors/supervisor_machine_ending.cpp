@@ -38,12 +38,12 @@ void supervisor_machine::send_close(actions& out) {
 void supervisor_machine::handle(const closed_generation& e, actions& out) {
   auto* m = of(e.at);
   if (!m || phase_ != phase::closing) return;
-  m->closed = true;
+  close(*m);
   close_if_all_closed(out);
 }
 
 void supervisor_machine::close_if_all_closed(actions& out) {
-  if (phase_ != phase::closing || !std::ranges::all_of(members_, &member::closed)) return;
+  if (phase_ != phase::closing || unclosed_ > 0) return;
   announce("generation_closed", out);
   start_teardown(out);
 }
@@ -55,12 +55,11 @@ void supervisor_machine::handle(const rank_busy& e, actions&) {
 void supervisor_machine::handle(const supervision::rank_down& e, actions& out) {
   auto& m = members_.at(static_cast<std::size_t>(e.rank));
   if (m.gone) return;
-  m.gone = true;
   const bool expected = m.torn || m.abandoned;
   sometimes(phase_ == phase::forming, mark::down_in_forming);
   sometimes(phase_ == phase::tearing && !expected, mark::down_before_torn);
   came_out(m);
-  m.closed = m.torn = true;
+  leave(m);
   if (expected || planted(bug::vanished_rank_ignored)) {
     if (e.what) late_.push_back(*e.what);
   } else if (e.what) {
@@ -106,8 +105,7 @@ void supervisor_machine::handle(const supervision::torn& e, actions& out) {
 
 void supervisor_machine::flush_if_all_gone(actions& out) {
   if (phase_ != phase::tearing) return;
-  const auto ended = [](const member& m) { return m.gone || m.abandoned; };
-  if (!std::ranges::all_of(members_, ended)) return;
+  if (there_ > 0) return;
   phase_ = phase::flushing_checkpointer;
   if (planted(bug::checkpointer_not_flushed)) return handle(supervision::checkpointer_done{}, out);
   out.push_back(supervision::flush_checkpointer{});

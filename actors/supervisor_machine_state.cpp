@@ -1,5 +1,8 @@
-// The supervisor machine's other half: who survives, and the machine as a value.
+// The supervisor machine's other half: who survives, its counts, and the machine as a value.
 #include "actors/supervisor_machine.hpp"
+
+#include <utility>
+
 #include "messages/planted.hpp"
 #include "messages/stable_hash.hpp"
 
@@ -42,6 +45,21 @@ void supervisor_machine::survive(member& m, std::string_view during) {
 // Late to close, but in time to be taken down: no survivor.
 void supervisor_machine::came_out(member& m) {
   if (!m.abandoned && !planted(bug::survivor_for_good)) m.survives.clear();
+}
+
+void supervisor_machine::close(member& m) {
+  if (!std::exchange(m.closed, true)) --unclosed_;
+}
+
+void supervisor_machine::leave(member& m) {
+  if (!m.gone && !m.abandoned) --there_;
+  m.gone = m.torn = true;
+  close(m);
+}
+
+void supervisor_machine::give_up(member& m) {
+  if (!m.gone && !m.abandoned) --there_;
+  m.abandoned = true;
 }
 
 std::uint64_t supervisor_machine::digest() const {
