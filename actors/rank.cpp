@@ -215,13 +215,13 @@ void keep_looking(rank_pointer self) {
 rank_actor::behavior_type behaviour(rank_pointer self) {
   auto& s = self->state;
   return {
+      [&s](const lane_answered& m) { s.answered(*m.what); },  // most often: CAF looks in this order
       [&s](const form_generation& m) { s.feed(m); },
       [&s](const activate_generation& m) { s.feed(m); },
       [&s](const propose_stop& m) { s.feed(m); },
       [&s](const stop_at& m) { s.feed(m); },
       [&s](const close_generation& m) { s.feed(m), s.look(); },
       [&s](const tear_down& m) { s.feed(m), s.look(); },
-      [&s](const lane_answered& m) { s.answered(*m.what); },
       [&s](const lane_closed& m) {
         s.result = m.result;
         s.work.reset();

@@ -23,6 +23,8 @@ rank_machine::rank_machine(rank_plan plan) : plan_(std::move(plan)), fit_(plan_.
 std::vector<ranks::action> rank_machine::on(const ranks::event& what) {
   actions out;
   if (phase_ == phase::gone) return out;
+  constexpr std::size_t usual = 2;  // an answer makes a report and the next run
+  out.reserve(usual);
   std::visit([&](const auto& e) { handle(e, out); }, what);
   return out;
 }

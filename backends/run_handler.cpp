@@ -1,6 +1,7 @@
 #include "backends/run_handler.hpp"
 
 #include <algorithm>
+#include <functional>
 #include <utility>
 
 namespace troupe {
@@ -34,10 +35,11 @@ bool run_handler::go_on(learner& who, const hook_run& run, ran& answer, std::siz
       if (inside > hooks.size() - i - 1)
         throw internal_error("an optimizer_step's closure reaches beyond its run");
       const auto body = hooks.subspan(i + 1, inside);
-      const closure inner = [&] {
+      const auto inner = [&] {
         for (const auto& h : body) answer.outcome.merge(handle_one(who, h, {}));
       };
-      auto outcome = handle_one(who, hooks[i], inside ? inner : closure{});
+      // By reference: no memory is asked for.
+      auto outcome = handle_one(who, hooks[i], inside ? closure{std::cref(inner)} : closure{});
       if (outcome.word == run_word::waits) {
         current_ = nullptr;
         return false;

@@ -120,14 +120,14 @@ void world::push(std::int64_t when, pending what) {
   std::uint32_t slot;
   if (free_.empty()) {
     slot = static_cast<std::uint32_t>(slots_.size());
+    if (slot == event_heap::slots_max) throw internal_error("too much is due at a time");
     slots_.push_back(std::move(what));
   } else {
     slot = free_.back();
     free_.pop_back();
     slots_[slot] = std::move(what);
   }
-  heap_.push_back({when, order_++, slot});
-  std::push_heap(heap_.begin(), heap_.end());
+  heap_.push(when, slot);
 }
 
 void world::runnable(caf::resumable* job) { jobs_.push_back(job); }
@@ -213,11 +213,9 @@ bool world::run_actor() {
 
 bool world::happen() {
   if (heap_.empty()) return false;
-  std::pop_heap(heap_.begin(), heap_.end());
-  const auto next = heap_.back();
-  heap_.pop_back();
-  auto what = std::move(slots_[next.slot]);
-  free_.push_back(next.slot);
+  const auto next = heap_.pop();
+  auto what = std::move(slots_[next.slot()]);
+  free_.push_back(next.slot());
   const auto& l = places_[what.where];
   if (l.dead) return true;
   now_ = std::max(now_, next.at);

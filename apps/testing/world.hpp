@@ -14,6 +14,7 @@
 
 #include "apps/testing/choices.hpp"
 #include "apps/testing/delivery.hpp"
+#include "apps/testing/event_heap.hpp"
 #include "apps/testing/mark_book.hpp"
 #include "apps/testing/virtual_system.hpp"
 #include "backends/simulated/later.hpp"
@@ -160,14 +161,6 @@ private:
     caf::mailbox_element_ptr what;
     place where = 0;
   };
-  struct due {
-    std::int64_t at;
-    std::uint64_t order;
-    std::uint32_t slot;
-    friend bool operator<(const due& a, const due& b) {  // for a heap with the earliest on top
-      return a.at != b.at ? a.at > b.at : a.order > b.order;
-    }
-  };
 
   void runnable(caf::resumable* job) override;
   void timer(std::int64_t when, caf::strong_actor_ptr receiver,
@@ -193,7 +186,6 @@ private:
   choices draws_;
   mark_book marks_{draws_};
   std::int64_t now_ = 1;
-  std::uint64_t order_ = 0;
   std::uint64_t events_ = 0;
   std::uint64_t deliveries_ = 0;
   place delivering_at_ = 0;
@@ -202,7 +194,7 @@ private:
   std::vector<life> places_;
   std::vector<place> place_of_actor_;
   std::deque<caf::resumable*> jobs_;
-  std::vector<due> heap_;
+  event_heap heap_;
   std::vector<pending> slots_;
   std::vector<std::uint32_t> free_;
   std::vector<std::uint64_t> change_points_;

@@ -104,7 +104,7 @@ void simulated_disk::sync(node_id folder) {
 }
 
 void simulated_disk::forget_unreachable() {
-  std::set<node_id> reached;
+  std::vector<bool> reached(static_cast<std::size_t>(next_));
   std::vector<node_id> open{0};
   for (const auto& what : unsynced_)
     for (const auto& c : what)
@@ -112,14 +112,15 @@ void simulated_disk::forget_unreachable() {
   while (!open.empty()) {
     const auto id = open.back();
     open.pop_back();
-    if (!reached.insert(id).second) continue;
-    for (const auto* entries : {&nodes_.at(id).now, &nodes_.at(id).synced})
+    if (reached[id]) continue;
+    reached[id] = true;
+    const auto& one = nodes_.at(id);
+    for (const auto* entries : {&one.now, &one.synced})
       for (const auto& [name, child] : *entries) open.push_back(child);
   }
-  std::erase_if(nodes_, [&](const auto& one) { return !reached.contains(one.first); });
+  std::erase_if(nodes_, [&](const auto& one) { return !reached[one.first]; });
   std::erase_if(unsynced_, [&](const change& what) {
-    return std::ranges::none_of(what,
-                                [&](const entry_change& c) { return reached.contains(c.folder); });
+    return std::ranges::none_of(what, [&](const entry_change& c) { return reached[c.folder]; });
   });
 }
 

@@ -53,6 +53,8 @@ public:
 
   /// Does one operation now. `slow` and `hang` are the storage's: here they are no fault.
   storage_result perform(const storage_op& op, const storage_fault& fault = {});
+  /// What perform answers to a read; nothing is counted or changed.
+  storage_result read(const storage_ops::read& op) const;
   /// Does the first `calls` calls of an operation, as a program that was killed inside it. Returns
   /// whether all were done.
   bool perform_part(const storage_op& op, std::size_t calls);

@@ -193,8 +193,7 @@ public:
 
 private:
   std::shared_ptr<const bytes> file(const std::string& path) const {
-    auto copy = disk_();  // reading may be counted: the disk itself stays as it is
-    auto result = copy.perform(storage_ops::read{path, commit_file_limit});
+    auto result = disk_().read(storage_ops::read{path, commit_file_limit});
     if (result.error) throw user_error(errc::checkpoint, result.text);
     return result.bytes;
   }

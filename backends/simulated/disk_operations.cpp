@@ -350,6 +350,10 @@ storage_result simulated_disk::perform(const storage_op& op, const storage_fault
   }
 }
 
+storage_result simulated_disk::read(const storage_ops::read& op) const {
+  return const_cast<simulated_disk&>(*this).perform(op);  // reads only look
+}
+
 bool simulated_disk::perform_part(const storage_op& op, std::size_t calls_done) {
   try {
     std::visit(operations{{*this, {}, calls_done}}, op);
