@@ -72,9 +72,9 @@ bool attempt_facts::concerned(std::int32_t rank) const {
          std::ranges::any_of(thrown, [&](const raised& r) { return r.rank == rank; });
 }
 
-field_oracles::field_oracles(const field_job& job, field_reference& reference, run_report& report,
-                             const world& of)
-    : job_(job), reference_(reference), report_(report), world_(of) {}
+field_oracles::field_oracles(const field_job& job, field_reference& reference, payload_job* foreign,
+                             run_report& report, const world& of)
+    : job_(job), reference_(reference), foreign_(foreign), report_(report), world_(of) {}
 
 void field_oracles::violate(violation v) {
   constexpr std::size_t most = 16;  // more of them say nothing more
@@ -113,7 +113,25 @@ void field_oracles::compare(const field_state& is, std::int64_t step, std::int32
     violate({oracle, "differs from the serial reference", step, rank, "statistic", 0});
 }
 
+void field_oracles::compare(const snapshot& is, std::int64_t step, const std::string& oracle) {
+  if (!foreign_) return compare(field_state_of(is), step, 0, oracle);
+  if (const auto wrong = foreign_->compare(is, step); !check(!wrong))
+    violate(
+        {oracle, "differs from the serial reference", step, 0, wrong->parameter, wrong->element});
+}
+
 void field_oracles::stepped(const field_step& what) {
+  state_of_step(what);
+  if (what.job == now_) chain(what);
+}
+
+void field_oracles::state_of_step(const field_step& what) {
+  if (foreign_) {
+    const auto should = foreign_->digest_behind(what.step);
+    if (should && !check(*should == what.digest))
+      violate({oracles[0], "differs from the serial reference", what.step, what.rank});
+    return;
+  }
   if (!check(what.digest == reference_.digest_behind(what.step)))
     compare(*what.state, what.step, what.rank, oracles[0]);
   const auto [epoch, consumed] = reference_.consumed_by(what.step);
@@ -122,7 +140,9 @@ void field_oracles::stepped(const field_step& what) {
              "consumed " + std::to_string(what.consumed.count) + " samples of epoch " +
                  std::to_string(what.epoch) + " from " + std::to_string(what.consumed.first),
              what.step, what.rank});
-  if (what.job != now_) return;
+}
+
+void field_oracles::chain(const field_step& what) {
   if (!check(what.step != nan_at_))
     violate({oracles[0], "a peer's weights are NaN", what.step, what.rank, "weights", 0});
   auto& held = held_[static_cast<std::size_t>(what.rank)];
@@ -140,6 +160,22 @@ void field_oracles::stepped_to_nan(const field_step& what) {
   for (const auto held : held_)
     if (!check(held < what.step))
       violate({oracles[0], "NaN, a peer's are not", what.step, what.rank, "weights", 0});
+}
+
+// Those that the first `step` steps consume. Foreign jobs may be too wide for the reference.
+std::int64_t field_oracles::samples_by(std::int64_t step) const {
+  std::int64_t samples = 0;
+  if (!foreign_) {
+    for (std::int64_t s = 1; s <= step; ++s) samples += reference_.consumed_by(s).second.count;
+    return samples;
+  }
+  const data_layout layout{job_.samples, job_.ranks, job_.batch_size};
+  for (std::int64_t s = 0, first = 0; s < step; ++s) {
+    const auto next = std::min(first + job_.accumulate, layout.batches());
+    samples += layout.samples(first, next - 1);
+    first = next == layout.batches() ? 0 : next;
+  }
+  return samples;
 }
 
 void field_oracles::first_cause(const failure& first, const attempt_facts& facts) {
@@ -198,7 +234,7 @@ void field_oracles::written(std::int64_t step, const std::string& path, const sn
   if (!there) return;
   if (!check(there->loop.steps == step))
     violate({oracles[17], path + " is of step " + std::to_string(there->loop.steps), step});
-  compare(field_state_of(*there), step, 0, oracles[17]);
+  compare(*there, step, oracles[17]);
 }
 
 void field_oracles::ended(const job_outcome& outcome, const attempt_facts& facts) {
@@ -226,10 +262,8 @@ void field_oracles::ended(const job_outcome& outcome, const attempt_facts& facts
 void field_oracles::resumed(const snapshot& from) {
   if (!check(from.loop.steps <= std::max(resumed_at_, least_held())))
     violate({oracles[16], "a checkpoint of a step that was never committed", from.loop.steps});
-  compare(field_state_of(from), from.loop.steps, 0, oracles[9]);
-  std::int64_t samples = 0;
-  for (std::int64_t s = 1; s <= from.loop.steps; ++s)
-    samples += reference_.consumed_by(s).second.count;
+  compare(from, from.loop.steps, oracles[9]);
+  const auto samples = samples_by(from.loop.steps);
   if (!check(from.loop.samples == samples))
     violate({oracles[2],
              "a checkpoint counts " + std::to_string(from.loop.samples) + " samples, not " +
@@ -240,17 +274,21 @@ void field_oracles::resumed(const snapshot& from) {
 void field_oracles::finished(const job_outcome& outcome) {
   if (!check(outcome.loop.steps == job_.steps))
     violate({oracles[11], "finished behind another step", outcome.loop.steps});
-  std::int64_t samples = 0;
-  for (std::int64_t s = 1; s <= job_.steps; ++s) samples += reference_.consumed_by(s).second.count;
+  const auto samples = samples_by(job_.steps);
   if (!check(outcome.loop.samples == samples))
     violate({oracles[2],
              "finished with " + std::to_string(outcome.loop.samples) + " samples, not " +
                  std::to_string(samples),
              outcome.loop.steps});
   if (check(outcome.weights != nullptr))
-    compare(field_state_of(*outcome.weights), job_.steps, 0, oracles[11]);
+    compare(*outcome.weights, job_.steps, oracles[11]);
   else
     violate({oracles[11], "the outcome has no weights"});
+  if (!foreign_) return result_is_the_weights(outcome);
+  if (outcome.weights) digest_ = outcome.weights->weights_digest;
+}
+
+void field_oracles::result_is_the_weights(const job_outcome& outcome) {
   const auto* list = outcome.result.get_if<value_list>();
   const auto& should = reference_.behind(job_.steps).weights;
   bool same = list && list->items.size() == should.size();

@@ -34,8 +34,9 @@ struct attempt_facts {
 /// Hears what happens and remembers what is wrong. Never throws.
 class field_oracles {
 public:
-  field_oracles(const field_job& job, field_reference& reference, run_report& report,
-                const world& of);
+  /// `foreign`: what is trained in place of the field payload, or null.
+  field_oracles(const field_job& job, field_reference& reference, payload_job* foreign,
+                run_report& report, const world& of);
 
   /// A rank finished a step: it must be where the reference is, with the same samples.
   void stepped(const field_step& what);
@@ -66,6 +67,11 @@ private:
   }
   void compare(const field_state& is, std::int64_t step, std::int32_t rank,
                const std::string& oracle);
+  void compare(const snapshot& is, std::int64_t step, const std::string& oracle);
+  void state_of_step(const field_step& what);
+  void chain(const field_step& what);
+  void result_is_the_weights(const job_outcome& outcome);
+  std::int64_t samples_by(std::int64_t step) const;
   void first_cause(const failure& first, const attempt_facts& facts);
   void survivors(const job_outcome& outcome, const attempt_facts& facts);
   void saved(const job_outcome& outcome);
@@ -73,6 +79,7 @@ private:
 
   const field_job& job_;
   field_reference& reference_;
+  payload_job* const foreign_;
   run_report& report_;
   const world& world_;
   job_id now_;

@@ -54,30 +54,19 @@ public:
       : job_(what),
         plan_(plan),
         world_(std::move(from), plan.world),
-        stage_(world_, plan.around),
+        stage_(world_, ground_of(plan)),
         disk_(std::make_shared<simulated_storage>(
             world_.later_of(0), [this](const storage_op&) { return storage_cost(); },
             [this](const storage_op&) { return storage_fault_now(); })),
         io_(disk_checkpoints([this]() -> const simulated_disk& { return disk_->disk(); })),
-        oracles_(what, reference, report_, world_) {
+        trained_(plan.payload ? plan.payload->of(what) : nullptr),
+        oracles_(what, reference, trained_.get(), report_, world_),
+        recipe_(trained_ ? foreign_recipe() : field_payload()) {
     report_.seed = world_.draws().seed();
     stage_.use({disk_, io_});
     stage_.listen([this](const seen::lifecycle& what) {
       if (what.event == "checkpoint_written") written(what.step, what.details.at("path"));
     });
-    field_options payload;
-    payload.samples = what.samples;
-    payload.width = what.width;
-    payload.buffers = what.buffers;
-    payload.load = [this](const std::string& path) { return io_->read(path); };
-    payload.stepped = [this](const field_step& s) { stepped(s); };
-    payload.at_hook = [this](const learner_context& c, const hook& h) {
-      if (!armed_.empty()) maybe_throw(c, h);
-    };
-    payload.poisons = [this](const learner_context& c, const position&) {
-      return !poisoned_.empty() && poison(c);
-    };
-    recipe_ = std::make_shared<field_recipe>(std::move(payload));
     for (const auto& make : plan.guests) {
       guests_.push_back(make());
       recipe_ = guests_.back()->recipe(recipe_);
@@ -93,6 +82,13 @@ public:
 
 private:
   enum class ending { finished, again, stuck };
+  static surroundings ground_of(const run_plan& plan) {
+    auto around = plan.around;
+    around.lane_threads = plan.payload && plan.payload->waits();
+    return around;
+  }
+  recipe_ptr field_payload();
+  recipe_ptr foreign_recipe();
   ending attempt(std::uint32_t number);
   ending judge();
   std::string newest_good();
@@ -142,6 +138,7 @@ private:
   rehearsal stage_;
   std::shared_ptr<simulated_storage> disk_;
   std::shared_ptr<const checkpoint_io> io_;
+  std::shared_ptr<payload_job> trained_;  // null: the field payload
   field_oracles oracles_;
   recipe_ptr recipe_;
   std::vector<std::unique_ptr<guest>> guests_;
@@ -160,6 +157,39 @@ private:
   std::string durable_;                   // the last checkpoint that was announced as durable
   std::int64_t durable_step_ = 0;
 };
+
+recipe_ptr field_run::field_payload() {
+  field_options payload;
+  payload.samples = job_.samples;
+  payload.width = job_.width;
+  payload.buffers = job_.buffers;
+  payload.load = [this](const std::string& path) { return io_->read(path); };
+  payload.stepped = [this](const field_step& s) { stepped(s); };
+  payload.at_hook = [this](const learner_context& c, const hook& h) {
+    if (!armed_.empty()) maybe_throw(c, h);
+  };
+  payload.poisons = [this](const learner_context& c, const position&) {
+    return !poisoned_.empty() && poison(c);
+  };
+  return std::make_shared<field_recipe>(std::move(payload));
+}
+
+recipe_ptr field_run::foreign_recipe() {
+  payload_ground ground;
+  ground.checkpoints = io_;
+  ground.stepped = [this](const learner_context& who, std::int64_t steps, std::uint64_t digest) {
+    field_step s;
+    s.job = who.job;
+    s.rank = who.rank;
+    s.step = steps;
+    s.digest = digest;
+    stepped(s);
+  };
+  ground.at_hook = [this](const learner_context& c, const hook& h) {
+    if (!armed_.empty()) maybe_throw(c, h);
+  };
+  return trained_->recipe(std::move(ground));
+}
 
 nanoseconds field_run::storage_cost() {
   return std::chrono::microseconds{200} + world_.lateness(0, std::chrono::microseconds{500});
@@ -185,7 +215,7 @@ void field_run::stepped(const field_step& s) {
   if (world_.recording()) note_step(s);
   if (s.job != stage_.running()) mark("a rank of an ended run stepped");
   for (const auto& g : guests_) g->stepped(s, complain());
-  if (!s.state->is_nan()) return oracles_.stepped(s);
+  if (!s.state || !s.state->is_nan()) return oracles_.stepped(s);
   oracles_.stepped_to_nan(s);
   // As a user would who looks at what was trained.
   constexpr const char* text = "the weights are not finite";

@@ -122,6 +122,7 @@ rank_actor rehearsal::bring(caf::actor_system& system, actor_trouble trouble, ra
   lanes.cost = [this, index](std::int32_t, const hook& h) { return cost_of(lives_[index], h); };
   lanes.bell = bell;
   lanes.in_spans = around_.lanes_in_spans;
+  lanes.threads = around_.lane_threads;
   setup.world.lanes = std::make_shared<inline_lanes>(std::move(lanes));
   setup.world.now = world_.clock_of(place);
 

@@ -11,6 +11,10 @@
 #include <string>
 #include <vector>
 
+namespace troupe::testing {
+class payload;
+}
+
 namespace troupe::program {
 
 struct model_facts {
@@ -60,6 +64,9 @@ public:
   virtual std::vector<data_facts> data_sets() const = 0;
   /// What each rank trains or evaluates. Reads no data: what is wrong with that fails the job.
   virtual recipe_ptr recipe(const learning& what) const = 0;
+
+  /// What `simulate --payload tensors` trains (apps/testing/payload.hpp); null: nothing.
+  virtual std::shared_ptr<testing::payload> tensors() const { return nullptr; }
 
   /// A checkpoint as torch.load(FILE, weights_only=True) reads it, in pieces.
   virtual file_pieces torch_checkpoint(const snapshot& what) const = 0;

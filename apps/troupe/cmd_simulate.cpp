@@ -1,5 +1,6 @@
 #include "apps/testing/case.hpp"
 #include "apps/testing/chart.hpp"
+#include "apps/testing/ghost_payload.hpp"
 #include "apps/troupe/commands.hpp"
 #include "apps/troupe/exit_code.hpp"
 #include "messages/failure.hpp"
@@ -59,15 +60,29 @@ seed_range seeds_of(const simulate_flags& flags) {
   }
 }
 
-variant asked_for(const simulate_flags& flags, budget& of) {
-  if (flags.payload != "field") refuse(fmt::format("--payload {}: there is: field", flags.payload));
-  if (flags.ranks < 1) refuse(fmt::format("--ranks {}: must be at least 1", flags.ranks));
-  if (flags.steps < 1) refuse(fmt::format("--steps {}: must be at least 1", flags.steps));
+// What a run trains, and where it differs from the field payload's runs.
+variant of_payload(const simulate_flags& flags, const surroundings& around) {
   variant v;
   v.job.ranks = flags.ranks;
   v.job.steps = flags.steps;
   // About six steps an epoch, the last of them short.
   v.job.samples = std::max<std::int64_t>(1, flags.ranks * v.job.batch_size * 6 - flags.ranks);
+  if (flags.payload == "ghost") {
+    v.job = ghost_job(flags.ranks, flags.steps);
+    v.plan = ghost_plan(v.job);
+  } else if (flags.payload == "tensors") {
+    v.plan.payload = around.learning.tensors();
+    if (!v.plan.payload) refuse("--payload tensors: this program was built without LibTorch");
+  } else if (flags.payload != "field") {
+    refuse(fmt::format("--payload {}: there are: field, tensors, ghost", flags.payload));
+  }
+  return v;
+}
+
+variant asked_for(const simulate_flags& flags, const surroundings& around, budget& of) {
+  if (flags.ranks < 1) refuse(fmt::format("--ranks {}: must be at least 1", flags.ranks));
+  if (flags.steps < 1) refuse(fmt::format("--steps {}: must be at least 1", flags.steps));
+  auto v = of_payload(flags, around);
   v.plan.faults.may = flags.swarm ? fault_set::all() : fault_set::parse(flags.faults);
   v.plan.faults.swarm = flags.swarm;
   of.portfolio = flags.scheduler == "portfolio";
@@ -140,9 +155,10 @@ void write_chart(const std::string& path, const run_report& report) {
   if (!file.flush()) refuse(fmt::format("--chart {}: cannot be written", path));
 }
 
-program_end campaign(const simulate_flags& flags, console& screen) {
+program_end campaign(const simulate_flags& flags, const surroundings& around) {
+  auto& screen = around.screen;
   budget of;
-  const auto v = asked_for(flags, of);
+  const auto v = asked_for(flags, around, of);
   const auto range = seeds_of(flags);
   of.first_seed = range.first;
   of.runs = range.count;
@@ -238,7 +254,7 @@ void add_simulate(CLI::App& app, const surroundings& around, const choose& chose
   command->add_option("--steps", f->steps, "(20)");
   command->add_option("--seed", f->seed, "of the world (0)");
   command->add_option("--seeds", f->seeds, "a run for each of A..B")->type_name("A..B");
-  command->add_option("--payload", f->payload, "field (field)");
+  command->add_option("--payload", f->payload, "field, tensors or ghost (field)");
   command->add_option("--scheduler", f->scheduler, "fifo, random, pct or portfolio (portfolio)");
   command->add_option("--faults", f->faults, "which may strike: names with commas, or all (none)")
       ->type_name("SPEC");
@@ -254,7 +270,7 @@ void add_simulate(CLI::App& app, const surroundings& around, const choose& chose
   command->add_flag("--json", f->json, "one object");
   command->callback([=, &around] {
     chosen([=, &around] {
-      return f->replay.empty() ? campaign(*f, around.screen) : again(*f, around.screen);
+      return f->replay.empty() ? campaign(*f, around) : again(*f, around.screen);
     });
   });
 }

@@ -64,6 +64,22 @@ namespace {
 using simulated::channel;
 using simulated::seat_call;
 
+// Without memory a buffer stands for its size.
+bool weightless(const buffer& data) { return !data.data && data.count > 0; }
+
+collective_call call_of(const buffer& data, reduction operation) {
+  if (!weightless(data)) return all_reduce_call(data, operation);
+  return {.what = collective::all_reduce,
+          .type = data.type,
+          .operation = operation,
+          .count = data.count};
+}
+
+collective_call call_of(const buffer& data, std::int32_t root, const channel& among) {
+  if (!weightless(data)) return broadcast_call(data, root, among.members);
+  return {.what = collective::broadcast, .type = data.type, .count = data.count, .root = root};
+}
+
 class simulated_communicator final : public communicator {
 public:
   simulated_communicator(std::shared_ptr<simulated::surroundings> network,
@@ -86,12 +102,11 @@ public:
 
   work_ptr all_reduce(buffer data, reduction operation, const subgroup& among) override {
     return submit(channel_of(among),
-                  {.call = all_reduce_call(data, operation), .in = data.data, .out = data.data});
+                  {.call = call_of(data, operation), .in = data.data, .out = data.data});
   }
   work_ptr broadcast(buffer data, std::int32_t root, const subgroup& among) override {
     const auto at = channel_of(among);
-    return submit(
-        at, {.call = broadcast_call(data, root, at->members), .in = data.data, .out = data.data});
+    return submit(at, {.call = call_of(data, root, *at), .in = data.data, .out = data.data});
   }
   work_ptr all_gather(buffer in, buffer out, const subgroup& among) override {
     const auto at = channel_of(among);

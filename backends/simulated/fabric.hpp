@@ -33,8 +33,9 @@ struct fabric_seat {
 };
 
 /// One network of one world. Bits follow the canonical reduction, memory is read when an operation
-/// is submitted and written when it completes. `wait` on what is pending throws `not_yet`. Not
-/// thread-safe: one world, one thread.
+/// is submitted and written when it completes. A buffer of all_reduce or broadcast may have no
+/// memory, on all ranks or on none: it costs the time of its size and moves nothing. `wait` on what
+/// is pending throws `not_yet`. Not thread-safe: one world, one thread.
 class simulated_fabric {
 public:
   /// `later` and the virtual `now` are the world's: deadlines of operations.

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstring>
 #include <numeric>
+#include <span>
 
 #include "backends/canonical_reduction.hpp"
 #include "backends/learner.hpp"
@@ -29,7 +30,7 @@ private:
 std::vector<called> calls_of(const channel& in, const operation& what) {
   std::vector<called> calls;
   for (std::size_t i = 0; i < in.members.size(); ++i)
-    if (what.parts[i].arrived) calls.push_back({in.members[i], what.parts[i].with.call});
+    if (what.parts[i].arrived) calls.push_back({in.members[i], what.call});
   return calls;
 }
 
@@ -39,14 +40,30 @@ std::size_t bytes_in(const collective_call& call, std::size_t members) {
   return call.what == collective::reduce_scatter ? one * members : one;
 }
 
-void reduce(operation& what, const collective_call& call) {
+std::span<const std::byte> brought_by(const operation& what, std::size_t index) {
+  const auto one = what.brought.size() / what.parts.size();
+  return std::span{what.brought}.subspan(index * one, one);
+}
+
+void bring(operation& what, std::size_t index, const void* memory) {
+  const auto bytes = bytes_in(what.call, what.parts.size());
+  if (bytes == 0) return;
+  if (what.arrived > 0 && what.brought.empty() != (memory == nullptr))
+    throw internal_error(describe(what.call) + ": some ranks bring memory and some do not");
+  if (!memory) return;
+  what.brought.resize(bytes * what.parts.size());
+  std::memcpy(what.brought.data() + index * bytes, memory, bytes);
+}
+
+void reduce(operation& what) {
+  if (what.brought.empty()) return;
   std::vector<const void*> sources;
   sources.reserve(what.parts.size());
-  for (const auto& p : what.parts) sources.push_back(p.brought.data());
-  what.result.resize(what.parts.front().brought.size());
+  for (std::size_t i = 0; i < what.parts.size(); ++i) sources.push_back(brought_by(what, i).data());
+  what.result.resize(brought_by(what, 0).size());
   void* target = what.result.data();
-  canonical_reduce(call.type, call.operation, sources, {&target, 1},
-                   what.result.size() / size_of(call.type));
+  canonical_reduce(what.call.type, what.call.operation, sources, {&target, 1},
+                   what.result.size() / size_of(what.call.type));
 }
 
 }  // namespace
@@ -137,28 +154,28 @@ work_ptr fabric_group::submit(const std::shared_ptr<member>& me, const std::shar
   if (number - in->first >= window_max)
     throw internal_error(fmt::format("{}: {} operations in flight already, the most there may be",
                                      describe(with.call), window_max));
-  const bool opens = number - in->first == in->window.size();
-  if (opens) in->window.push_back(std::make_shared<operation>(in->members.size()));
+  if (number - in->first == in->window.size()) {
+    const auto& fresh =
+        in->window.emplace_back(std::make_shared<operation>(in->members.size(), with.call));
+    fresh->deadline = deadline;
+    if (deadline.count() > 0) watch(in, fresh);
+  }
   const auto what = in->window[number - in->first];
-  if (opens && deadline.count() > 0) {
-    what->deadline = deadline;
-    watch(in, what);
-  }
   auto& mine = what->parts[index];
-  const auto bytes = bytes_in(with.call, in->members.size());
-  if (bytes > 0 && with.in) {
-    mine.brought.resize(bytes);
-    std::memcpy(mine.brought.data(), with.in, bytes);
-  }
+  const bool agrees = what->call == with.call;
+  if (agrees) bring(*what, index, with.in);
+  mine.out = with.out;
+  mine.yes = with.yes;
   mine.arrived = true;
-  mine.with = std::move(with);
   ++what->arrived;
   ++me->open;
-  if (opens) what->first = index;
-  if (what->parts[what->first].with.call != mine.with.call) {
-    what->text = disagreement(number, calls_of(*in, *what));
-    for (std::size_t i = 0; i < what->parts.size(); ++i)
-      if (what->parts[i].arrived) what->parts[i].status = work_status::mismatch;
+  if (!agrees) {
+    auto calls = calls_of(*in, *what);
+    for (auto& c : calls)
+      if (c.rank == me->rank) c.call = with.call;
+    what->text = disagreement(number, calls);
+    for (auto& p : what->parts)
+      if (p.arrived) p.status = work_status::mismatch;
     abort(*me, what->text);
   } else if (what->arrived == what->parts.size()) {
     in->window.pop_front();
@@ -187,17 +204,19 @@ void fabric_group::meet(const std::shared_ptr<channel>& in,
 void fabric_group::complete(const std::shared_ptr<channel>& in,
                             const std::shared_ptr<operation>& what) {
   what->met = true;
-  const auto call = what->parts.front().with.call;
+  const auto& call = what->call;
   switch (call.what) {
     case collective::all_reduce:
-    case collective::reduce_scatter: reduce(*what, call); break;
-    case collective::broadcast: what->result = what->parts[in->place(call.root)].brought; break;
-    case collective::all_gather:
-      for (const auto& p : what->parts)
-        what->result.insert(what->result.end(), p.brought.begin(), p.brought.end());
+    case collective::reduce_scatter: reduce(*what); break;
+    case collective::broadcast: {
+      const auto root = what->brought.empty() ? std::span<const std::byte>{}
+                                              : brought_by(*what, in->place(call.root));
+      what->result.assign(root.begin(), root.end());
       break;
+    }
+    case collective::all_gather: what->result = std::move(what->brought); break;
     case collective::decide: {
-      const auto yes = [](const operation::part& p) { return p.with.yes; };
+      const auto yes = &operation::part::yes;
       what->verdict =
           call.all ? std::ranges::all_of(what->parts, yes) : std::ranges::any_of(what->parts, yes);
       break;
@@ -205,9 +224,10 @@ void fabric_group::complete(const std::shared_ptr<channel>& in,
     case collective::barrier:
     case collective::work_together: break;
   }
+  what->brought = {};
   const auto cost = around_.cost.of(call, in->members.size());
   for (std::size_t i = 0; i < in->members.size(); ++i) {
-    auto who = members_[static_cast<std::size_t>(in->members[i])];
+    auto* who = members_[static_cast<std::size_t>(in->members[i])].get();
     if (who->vanished) continue;
     const auto extra = who->seat->delay ? who->seat->delay() : std::chrono::nanoseconds{0};
     who->seat->later(cost + extra,
@@ -218,13 +238,13 @@ void fabric_group::complete(const std::shared_ptr<channel>& in,
 void fabric_group::finish(operation& what, std::size_t index, member& who) {
   auto& mine = what.parts[index];
   if (mine.status != work_status::pending || who.aborted || who.vanished || who.departed) return;
-  const auto& call = mine.with.call;
-  if (mine.with.out && !what.result.empty()) {
+  const auto& call = what.call;
+  if (mine.out && !what.result.empty()) {
     const auto piece = static_cast<std::size_t>(call.count) * size_of(call.type);
     if (call.what == collective::reduce_scatter)
-      std::memcpy(mine.with.out, what.result.data() + index * piece, piece);
+      std::memcpy(mine.out, what.result.data() + index * piece, piece);
     else
-      std::memcpy(mine.with.out, what.result.data(), what.result.size());
+      std::memcpy(mine.out, what.result.data(), what.result.size());
   }
   mine.status = work_status::ok;
   --who.open;
@@ -294,14 +314,14 @@ void fabric_group::look_at_clock() {
 
 void fabric_group::expire(const std::shared_ptr<channel>& in,
                           const std::shared_ptr<operation>& what) {
-  const operation::part* someone = nullptr;
+  bool anyone = false;
   for (std::size_t i = 0; i < in->members.size(); ++i) {
     const auto& p = what->parts[i];
     if (!p.arrived) what->missing.push_back(in->members[i]);
-    if (p.arrived && p.status == work_status::pending) someone = &p;
+    anyone = anyone || (p.arrived && p.status == work_status::pending);
   }
-  if (!someone) return;
-  what->text = missed(someone->with.call, what->deadline, what->missing);
+  if (!anyone) return;
+  what->text = missed(what->call, what->deadline, what->missing);
   for (std::size_t i = 0; i < in->members.size(); ++i) {
     auto& p = what->parts[i];
     if (!p.arrived || p.status != work_status::pending) continue;
@@ -317,7 +337,7 @@ void fabric_group::depart(member& who) noexcept {
   for (const auto& in : channels_)
     if (!in->window.empty() && std::ranges::binary_search(in->members, who.rank) && why.empty())
       why = fmt::format("rank {} closed its communicator while {} was in flight", who.rank,
-                        describe(calls_of(*in, *in->window.front()).front().call));
+                        describe(in->window.front()->call));
   if (!why.empty()) abort(who, why);
   who.departed = any_departed_ = true;
 }

@@ -43,17 +43,18 @@ struct seat_call {
 /// One operation of one (sub)group.
 struct operation {
   struct part {
+    void* out = nullptr;
     bool arrived = false;
-    seat_call with;
-    std::vector<std::byte> brought;
+    bool yes = false;
     work_status status = work_status::pending;
   };
-  explicit operation(std::size_t members) : parts(members) {}
+  operation(std::size_t members, const collective_call& of) : call(of), parts(members) {}
 
+  const collective_call call;  ///< everybody's: who calls another ends the group
   std::vector<part> parts;
+  std::vector<std::byte> brought;  ///< part by part; empty where nobody brings memory
   std::size_t arrived = 0;
-  std::size_t first = 0;  ///< the part that arrived first
-  bool met = false;       ///< all arrived and the result is known
+  bool met = false;  ///< all arrived and the result is known
   bool verdict = false;
   std::vector<std::byte> result;
   std::string text;

@@ -4,6 +4,8 @@
 #include <variant>
 
 #include "backends/run_handler.hpp"
+#include "backends/simulated/baton.hpp"
+#include "backends/simulated/resting_communicator.hpp"
 
 namespace troupe {
 
@@ -33,15 +35,19 @@ public:
     context_.attention_word = &word;
     handler_ = std::make_unique<run_handler>(
         context_, run_handler::surroundings{&word, nullptr, sink_.entered, nullptr});
+    if (options_->threads) thread_ = std::make_shared<baton_thread>();
   }
 
   void bind(std::shared_ptr<communicator> world, generation_id generation) {
-    ensure_learner();
-    try {
-      if (learner_) learner_->bind(std::move(world), generation);
-    } catch (...) {
-      broken_ = std::current_exception();
-    }
+    if (thread_) world = resting_communicator(std::move(world), thread_);
+    in_lane([&] {
+      ensure_learner();
+      try {
+        if (learner_) learner_->bind(std::move(world), generation);
+      } catch (...) {
+        broken_ = std::current_exception();
+      }
+    });
   }
 
   void submit(hook_run run) {
@@ -63,8 +69,10 @@ public:
       value result;
       caught last;
       try {
-        if (self->learner_ && !self->failed_) result = self->learner_->result();
-        self->learner_.reset();
+        self->in_lane([&] {
+          if (self->learner_ && !self->failed_) result = self->learner_->result();
+          self->learner_.reset();
+        });
       } catch (...) {
         last = {describe(std::current_exception()), std::current_exception()};
       }
@@ -77,12 +85,20 @@ public:
     gone_ = true;
     sink_ = {};
     if (options_->bell) options_->bell->wait(nullptr);
-    learner_.reset();
+    if (thread_) thread_->abandon();
+    in_lane([&] { learner_.reset(); });
   }
 
   std::atomic<attention> word{attention::none};
 
 private:
+  // What does not wait.
+  template <class F>
+  void in_lane(F what) {
+    if (!thread_) return what();
+    if (!thread_->run(what)) throw internal_error("a learner waits where no lane may");
+  }
+
   void ensure_learner() {
     if (learner_ || broken_ || made_) return;
     made_ = true;
@@ -99,23 +115,24 @@ private:
     const auto& hooks = running_->hooks;
     std::chrono::nanoseconds cost{0};
     until_ = answer_.handled;
-    for (bool more = true; more && until_ < hooks.size();) {
+    for (bool waited = false; until_ < hooks.size();) {
+      if (may_wait(hooks[until_]) && std::exchange(waited, true)) break;
       std::size_t count = 1;
       if (const auto* step = std::get_if<hooks::optimizer_step>(&hooks[until_]))
         count += step->closure;
-      more = options_->in_spans && !may_wait(hooks[until_]);
       for (const auto end = until_ + count; until_ < end && until_ < hooks.size(); ++until_)
         if (options_->cost) cost += options_->cost(context_.rank, hooks[until_]);
+      if (!options_->in_spans) break;
     }
     options_->later(cost, [self = shared_from_this()] { self->handle_next(false); });
   }
 
   void handle_next(bool again) {
     if (gone_ || !running_) return;
-    ensure_learner();
+    if (!again) in_lane([&] { ensure_learner(); });
     if (broken_ || !learner_) return answer_broken();
     if (!again) since_ = options_->now();
-    if (!handler_->go_on(*learner_, *running_, answer_, until_, again)) {
+    if (!went_on(again)) {
       auto retry = [self = shared_from_this()] { self->handle_next(true); };
       options_->bell ? options_->bell->wait(std::move(retry))
                      : options_->later(options_->poll, std::move(retry));
@@ -126,11 +143,23 @@ private:
     more ? schedule_next() : finish();
   }
 
+  // False: it waits, and is to be asked again.
+  bool went_on(bool again) {
+    const auto call = [this, again] {
+      went_on_ = handler_->go_on(*learner_, *running_, answer_, until_, again);
+    };
+    if (!thread_) {
+      call();
+      return went_on_;
+    }
+    return (thread_->resting() ? thread_->go_on() : thread_->run(call)) && went_on_;
+  }
+
   void answer_broken() {
     answer_.outcome.word = broken_ ? run_word::failed : run_word::proceed;
     if (broken_) answer_.failed_with = caught{describe(broken_), std::exchange(broken_, nullptr)};
     answer_.failed_with.record.hook = name(running_->hooks.front());
-    learner_.reset();
+    in_lane([&] { learner_.reset(); });
     finish();
   }
 
@@ -150,6 +179,8 @@ private:
   bool made_ = false;
   bool failed_ = false;
   bool gone_ = false;
+  bool went_on_ = false;
+  std::shared_ptr<baton_thread> thread_;  // null: the learner is called by the world's
   std::optional<hook_run> running_;
   std::size_t until_ = 0;  // hooks that are to be handled at the moment scheduled
   ran answer_;

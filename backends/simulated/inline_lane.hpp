@@ -1,4 +1,5 @@
-// Lanes without threads: runs are handled in the caller's thread, later, under virtual time.
+// Lanes of a simulated world: runs are handled later, under virtual time, by the world's thread; or
+// by a thread per lane that runs only while the world's stands still.
 #pragma once
 
 #include <chrono>
@@ -22,9 +23,13 @@ struct inline_lane_options {
   /// Rung when what the learner waits for has ended; null: it is asked again each `poll`.
   std::shared_ptr<lane_bell> bell;
   std::chrono::nanoseconds poll = std::chrono::microseconds{50};
-  /// Hooks up to the next one that may wait for peers happen at one moment, behind the sum of their
-  /// costs: fewer events. Else each hook (an optimizer_step with its closure) is a moment.
+  /// Hooks happen at one moment, behind the sum of their costs, up to the second one that may wait
+  /// for peers: fewer events. What comes behind the first wait happens when that has ended. Else
+  /// each hook (an optimizer_step with its closure) is a moment.
   bool in_spans = false;
+  /// Each learner lives in a baton thread (baton.hpp) and may wait for its peers wherever it likes,
+  /// as LibTorch's do. Its communicator must be the fabric's, and `bell` be set.
+  bool threads = false;
 };
 
 /// A lane that cannot wait calls a hook again when its learner has thrown `not_yet`

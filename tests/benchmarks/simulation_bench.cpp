@@ -1,9 +1,11 @@
 // How fast the simulated world runs, on one core: complete small runs with faults on, and
-// deliveries of a wide world. Prints figures, asserts nothing.
+// deliveries of a wide world of ghosts. Prints figures, asserts nothing. Arguments: small runs (0:
+// none), wide world's ranks (0: none) and steps.
 #include <cstdio>
 #include <cstdlib>
 
 #include "apps/testing/explore.hpp"
+#include "apps/testing/ghost_payload.hpp"
 
 using namespace troupe::testing;
 
@@ -29,16 +31,16 @@ int main(int count, char** arguments) {
   of.runs = runs;
   of.violations = 1'000'000;
   of.vary_job = false;
-  report("8 ranks, 20 steps, no faults", explore(small, plan, of));
+  if (runs > 0) report("8 ranks, 20 steps, no faults", explore(small, plan, of));
   plan.faults.may = fault_set::all();
-  report("8 ranks, 20 steps, swarms of faults", explore(small, plan, of));
+  if (runs > 0) report("8 ranks, 20 steps, swarms of faults", explore(small, plan, of));
   if (wide < 1) return 0;
-  field_job large;
-  large.ranks = wide;
-  large.samples = 6 * static_cast<std::int64_t>(wide);
-  large.width = 2;
-  plan.faults.may = fault_set::none();
+  const auto steps = count > 3 ? std::atoi(arguments[3]) : 100;
+  const auto large = ghost_job(wide, steps);
+  plan = ghost_plan(large);
+  plan.world.schedule = scheduling::fifo;
+  of.portfolio = false;
   of.runs = 1;
-  report("one wide world, 20 steps", explore(large, plan, of));
+  report("one wide world of ghosts", explore(large, plan, of));
   return 0;
 }

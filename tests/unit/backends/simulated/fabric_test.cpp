@@ -165,3 +165,22 @@ TEST_CASE("a handle that is closed ends what waits for it", "[fabric]") {
   CHECK(a->poll().status == work_status::aborted);
   CHECK(a->poll().text.find("rank 1 closed its communicator") != std::string::npos);
 }
+
+TEST_CASE("a buffer without memory costs the time of its size, and moves nothing", "[fabric]") {
+  const auto took = [](std::size_t floats) {
+    ranks all(4);
+    std::vector<work_ptr> works;
+    for (std::size_t r = 0; r < 4; ++r) {
+      works.push_back(all[r].all_reduce({nullptr, floats, dtype::f32}, reduction::sum));
+      works.push_back(all[r].broadcast({nullptr, floats, dtype::f32}, 1));
+    }
+    all.time.run();
+    for (const auto& w : works) CHECK(w->poll().status == work_status::ok);
+    return all.time.now;
+  };
+  CHECK(took(1'000'000) > took(1000));
+  ranks mixed(2);
+  std::vector<std::int64_t> some{1, 2};
+  mixed[0].all_reduce(view(some), reduction::sum);
+  CHECK_THROWS_AS(mixed[1].all_reduce({nullptr, 2, dtype::i64}, reduction::sum), internal_error);
+}

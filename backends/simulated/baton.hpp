@@ -1,0 +1,52 @@
+// A thread that runs only while its owner stands still: the two pass one baton. For code that
+// waits in the middle of a call, in a world that has one thread of its own.
+#pragma once
+
+#include <exception>
+#include <functional>
+#include <semaphore>
+#include <thread>
+
+namespace troupe {
+
+/// The owner calls everything but `rest` and `inside`; what a call does happens in the thread, in
+/// order with what the owner does before and after.
+class baton_thread {
+public:
+  baton_thread();
+  /// What rests is thrown out first, as `abandon` does.
+  ~baton_thread();
+  baton_thread(const baton_thread&) = delete;
+  baton_thread& operator=(const baton_thread&) = delete;
+
+  /// Does `call` in the thread. True when it has ended, false when it rests; throws what it threw.
+  /// Nothing may rest.
+  bool run(std::function<void()> call);
+  /// Lets what rests go on; else as run.
+  bool go_on();
+  bool resting() const { return resting_; }
+  /// What rests ends now: its `rest`, and every later one, throws generation_closed. What it threw
+  /// is dropped.
+  void abandon() noexcept;
+  bool abandoned() const { return abandoned_; }
+
+  /// Inside of a call: gives the baton back until `go_on`.
+  void rest();
+  /// Whether it is this thread that asks.
+  bool inside() const { return std::this_thread::get_id() == thread_.get_id(); }
+
+private:
+  void work();
+  bool hand_over();
+
+  std::binary_semaphore to_it_{0};
+  std::binary_semaphore back_{0};
+  std::function<void()> call_;
+  std::exception_ptr thrown_;
+  bool resting_ = false;
+  bool abandoned_ = false;
+  bool over_ = false;
+  std::thread thread_;  // last: it uses what is above
+};
+
+}  // namespace troupe

@@ -1,0 +1,136 @@
+#include "backends/simulated/ghost_learner.hpp"
+
+#include <algorithm>
+#include <string>
+
+#include "backends/data_order.hpp"
+#include "messages/failure.hpp"
+
+namespace troupe {
+
+namespace {
+
+class ghost final : public learner {
+public:
+  ghost(const learner_context& context, const ghost_options& options)
+      : context_(context),
+        options_(options),
+        layout_{options.samples, context.world, context.options.batch_size} {}
+
+  void bind(std::shared_ptr<communicator> world, generation_id generation) override {
+    world_ = std::move(world);
+    generation_ = generation.value();
+    reducing_ = meeting_ = nullptr;
+    stepping_ = false;
+  }
+
+  hook_outcome on(const hook& h, const closure& inner) override {
+    if (options_.at_hook) options_.at_hook(context_, h);
+    if (const auto* x = std::get_if<hooks::optimizer_step>(&h)) return step(*x, inner);
+    if (const auto* x = std::get_if<hooks::backward>(&h)) {
+      if (x->synchronize) reduce();
+      return {};
+    }
+    if (const auto* x = std::get_if<hooks::process_dataloader>(&h)) return lengths(x->at.stage);
+    if (const auto* x = std::get_if<hooks::save_checkpoint>(&h)) return save(*x);
+    if (const auto* x = std::get_if<hooks::load_checkpoint>(&h)) return load(*x);
+    if (const auto* x = std::get_if<hooks::barrier>(&h)) return meet(x->label);
+    if (std::holds_alternative<hooks::model_to_device>(h)) return share_weights();
+    if (const auto* x = std::get_if<hooks::teardown>(&h); x && x->orderly) return meet("teardown");
+    return {};
+  }
+
+private:
+  // Counts of floats without memory.
+  static buffer weightless(std::uint64_t bytes) {
+    return {nullptr, static_cast<std::size_t>(std::max<std::uint64_t>(1, bytes / 4)), dtype::f32};
+  }
+
+  hook_outcome lengths(stage s) const {
+    hook_outcome out;
+    auto data = layout_;
+    if (s != stage::train) data.size = 0;
+    out.loaders.push_back({s, 0, data.batches(), data.size});
+    return out;
+  }
+
+  // Operations of one group end in order: the last one stands for all.
+  void reduce() {
+    const auto most = std::max<std::uint64_t>(4, options_.bucket_bytes);
+    for (auto left = options_.gradient_bytes; left > 0;) {
+      const auto now = std::min(left, most);
+      reducing_ = world_->all_reduce(weightless(now), reduction::sum);
+      left -= now;
+    }
+  }
+
+  // False: the lane is to call again. An error is thrown.
+  static bool done(work_ptr& what) {
+    if (!what) return true;
+    if (what->poll().status == work_status::pending) return false;
+    std::exchange(what, nullptr)->wait();
+    return true;
+  }
+  static hook_outcome waits() {
+    hook_outcome out;
+    out.word = run_word::waits;
+    return out;
+  }
+
+  hook_outcome step(const hooks::optimizer_step& h, const closure& inner) {
+    if (!std::exchange(stepping_, true)) inner();
+    if (!done(reducing_)) return waits();
+    stepping_ = false;
+    const auto k = context_.options.accumulate_grad_batches;
+    hook_outcome out;
+    out.samples = layout_.samples(h.at.batch / k * k, h.at.batch);
+    if (options_.stepped) options_.stepped(context_, h.at.step + 1);
+    return out;
+  }
+
+  hook_outcome meet(const std::string& label) {
+    if (!meeting_) meeting_ = world_->barrier(label);
+    return done(meeting_) ? hook_outcome{} : waits();
+  }
+
+  hook_outcome share_weights() {
+    if (!meeting_) meeting_ = world_->broadcast(weightless(options_.gradient_bytes), 0);
+    return done(meeting_) ? hook_outcome{} : waits();
+  }
+
+  hook_outcome save(const hooks::save_checkpoint& h) const {
+    hook_outcome out;
+    if (context_.rank != 0) return out;
+    auto state = std::make_shared<snapshot>();
+    state->loop = h.loop;
+    state->ranks = context_.world;
+    state->generation = generation_;
+    out.snapshot = std::move(state);
+    return out;
+  }
+
+  hook_outcome load(const hooks::load_checkpoint& h) const {
+    if (!options_.load) throw internal_error("a ghost job that resumes needs a way to load");
+    hook_outcome out;
+    const auto from = options_.load(h.path);
+    if (h.what == hooks::load_checkpoint::part::everything) out.restored = from.loop;
+    return out;
+  }
+
+  const learner_context context_;
+  const ghost_options& options_;  // the lane holds the recipe
+  const data_layout layout_;
+  std::shared_ptr<communicator> world_;
+  std::uint64_t generation_ = 0;
+  work_ptr reducing_;
+  work_ptr meeting_;
+  bool stepping_ = false;
+};
+
+}  // namespace
+
+std::unique_ptr<learner> ghost_recipe::make(const learner_context& context) const {
+  return std::make_unique<ghost>(context, options_);
+}
+
+}  // namespace troupe

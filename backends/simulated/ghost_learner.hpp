@@ -1,0 +1,38 @@
+// The ghost payload: a training without numbers. It says what a real one says and waits for what a
+// real one waits for; a gradient is its size, and costs time only. For worlds too wide for weights.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <utility>
+
+#include "backends/learner.hpp"
+
+namespace troupe {
+
+struct ghost_options {
+  std::int64_t samples = 64;  ///< of an epoch
+  std::uint64_t gradient_bytes = std::uint64_t{256} << 20;
+  std::uint64_t bucket_bytes = std::uint64_t{256} << 20;  ///< of one all_reduce, at most
+  /// Called at every hook, on the lane's side; may throw.
+  std::function<void(const learner_context& context, const hook& what)> at_hook;
+  /// Called behind every step of every rank with the number of steps done.
+  std::function<void(const learner_context& context, std::int64_t steps)> stepped;
+  /// Reads a checkpoint; needed by runs that resume.
+  std::function<snapshot(const std::string& path)> load;
+};
+
+/// Makes ghosts, for lanes on the simulated fabric: what they submit has no memory behind it. A
+/// checkpoint holds the loop's state and nothing else.
+class ghost_recipe : public learner_recipe {
+public:
+  explicit ghost_recipe(ghost_options options) : options_(std::move(options)) {}
+  std::unique_ptr<learner> make(const learner_context& context) const override;
+  const ghost_options& options() const { return options_; }
+
+private:
+  const ghost_options options_;
+};
+
+}  // namespace troupe
