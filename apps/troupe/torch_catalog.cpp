@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
+#include "apps/testing/tensors/tensors_payload.hpp"
 #include "apps/troupe/build_facts.hpp"
 #include "backends/torch/classifier.hpp"
 #include "backends/torch/data_catalog.hpp"
@@ -53,6 +54,8 @@ public:
     options.weight_decay = what.weight_decay;
     return recipe_for<classifier>(data, options);
   }
+
+  std::shared_ptr<testing::payload> tensors() const override { return testing::tensors_payload(); }
 
   file_pieces torch_checkpoint(const snapshot& what) const override {
     return encode_torch_checkpoint(what);

@@ -140,7 +140,9 @@ def torch_umbrella(tree):
         return any(UMBRELLA.match(w) or (w in direct and w not in seen and heavy(w, seen | {w}))
                    for w in (x.removeprefix("troupe/") for x in direct[path]))
 
-    for what, chosen in (("tests", lambda p: top(p) == "tests"), ("library and apps", lambda p: top(p) != "tests")):
+    for_tests = ("tests/", "apps/testing/")
+    for what, chosen in (("tests", lambda p: p.startswith(for_tests)),
+                         ("library and apps", lambda p: not p.startswith(for_tests))):
         found = [p for p in direct if p.endswith(".cpp") and chosen(p) and heavy(p, {p})]
         for path in found[UMBRELLA_SOURCES:]:
             yield Finding(path, 1, f"LibTorch's umbrella in {len(found)} sources of {what}, at most "
