@@ -216,6 +216,7 @@ bool world::happen() {
   const auto next = heap_.pop();
   auto what = std::move(slots_[next.slot()]);
   free_.push_back(next.slot());
+  if (!heap_.empty()) __builtin_prefetch(&slots_[heap_.top().slot()]);  // wide worlds: it is far
   const auto& l = places_[what.where];
   if (l.dead) return true;
   now_ = std::max(now_, next.at);

@@ -27,7 +27,7 @@ struct simulate_flags {
   std::uint64_t seed = 0;
   std::string seeds;
   std::string payload = "field";
-  std::string scheduler = "portfolio";
+  std::string scheduler;  // empty: as the payload wants it
   std::string faults = "none";
   bool swarm = false;
   std::string replay;
@@ -85,15 +85,17 @@ variant asked_for(const simulate_flags& flags, const surroundings& around, budge
   auto v = of_payload(flags, around);
   v.plan.faults.may = flags.swarm ? fault_set::all() : fault_set::parse(flags.faults);
   v.plan.faults.swarm = flags.swarm;
-  of.portfolio = flags.scheduler == "portfolio";
-  if (flags.scheduler == "fifo")
+  auto scheduler = flags.scheduler;
+  if (scheduler.empty()) scheduler = flags.payload == "ghost" ? "fifo" : "portfolio";
+  of.portfolio = scheduler == "portfolio";
+  if (scheduler == "fifo")
     v.plan.world.schedule = scheduling::fifo;
-  else if (flags.scheduler == "random")
+  else if (scheduler == "random")
     v.plan.world.schedule = scheduling::random;
-  else if (flags.scheduler == "pct")
+  else if (scheduler == "pct")
     v.plan.world.schedule = scheduling::pct;
   else if (!of.portfolio)
-    refuse(fmt::format("--scheduler {}: there are: fifo, random, pct, portfolio", flags.scheduler));
+    refuse(fmt::format("--scheduler {}: there are: fifo, random, pct, portfolio", scheduler));
   return v;
 }
 
@@ -255,7 +257,8 @@ void add_simulate(CLI::App& app, const surroundings& around, const choose& chose
   command->add_option("--seed", f->seed, "of the world (0)");
   command->add_option("--seeds", f->seeds, "a run for each of A..B")->type_name("A..B");
   command->add_option("--payload", f->payload, "field, tensors or ghost (field)");
-  command->add_option("--scheduler", f->scheduler, "fifo, random, pct or portfolio (portfolio)");
+  command->add_option("--scheduler", f->scheduler,
+                      "fifo, random, pct or portfolio (portfolio; ghosts: fifo)");
   command->add_option("--faults", f->faults, "which may strike: names with commas, or all (none)")
       ->type_name("SPEC");
   command->add_flag("--swarm", f->swarm, "each run draws which faults there are, and its job");
