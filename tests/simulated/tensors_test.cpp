@@ -62,6 +62,56 @@ TEST_CASE("tensors survive faults to the bit", "[simulated][tensors]") {
   CHECK(all.faults[static_cast<std::size_t>(fault::crash_rank)] > 0);
 }
 
+namespace {
+
+// Trains one job and expects another one's bits.
+class crossed final : public payload {
+public:
+  std::string_view name() const override { return "crossed"; }
+  bool waits() const override { return true; }
+  std::shared_ptr<payload_job> of(const field_job& what) override {
+    auto other = what;
+    ++other.seed;
+    return std::make_shared<job_of_two>(tensors_->of(what), tensors_->of(other));
+  }
+
+private:
+  struct job_of_two final : payload_job {
+    job_of_two(std::shared_ptr<payload_job> a, std::shared_ptr<payload_job> b)
+        : trained(std::move(a)), expected(std::move(b)) {}
+    recipe_ptr recipe(payload_ground ground) const override {
+      return trained->recipe(std::move(ground));
+    }
+    std::optional<std::uint64_t> digest_behind(std::int64_t steps) override {
+      return expected->digest_behind(steps);
+    }
+    std::optional<difference> compare(const snapshot& is, std::int64_t steps) override {
+      return expected->compare(is, steps);
+    }
+    std::shared_ptr<payload_job> trained, expected;
+  };
+  std::shared_ptr<payload> tensors_ = tensors_payload();
+};
+
+}  // namespace
+
+TEST_CASE("other bits are told apart, with step, parameter and element", "[simulated][tensors]") {
+  auto what = small_job();
+  what.steps = 3;  // few: a report keeps the first sixteen
+  auto reference = reference_of(what);
+  run_plan plan;
+  plan.payload = std::make_shared<crossed>();
+  const auto report = run_field(what, plan, choices::of_seed(1), reference);
+  REQUIRE(!report.violations.empty());
+  CHECK(report.violations.front().oracle == "state equals the reference");
+  CHECK(report.violations.front().step == 1);
+  const auto& end = report.violations.back();
+  CHECK(end.oracle == "the end equals the fault-free one");
+  CHECK(end.step == 3);
+  CHECK(end.parameter == "net.1.weight");
+  CHECK(end.element == 0);
+}
+
 TEST_CASE("the same seeds are the same tensors", "[simulated][tensors]") {
   const auto once = campaign(fault_set::all(), 7, 8);
   CHECK(campaign(fault_set::all(), 7, 8).trace_digest == once.trace_digest);

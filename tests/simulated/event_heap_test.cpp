@@ -1,0 +1,33 @@
+// Goal: the world's heap gives what is due in order of time, and of equals the first added first.
+#include "apps/testing/event_heap.hpp"
+
+#include <map>
+#include <random>
+
+#include "tests/support/catch.hpp"
+
+using namespace troupe::testing;
+
+TEST_CASE("what is due comes in order, equals as they were added", "[simulated][heap]") {
+  for (std::uint64_t seed = 0; seed < 200; ++seed) {
+    std::mt19937_64 draw{seed};
+    event_heap heap;
+    std::multimap<std::int64_t, std::uint32_t> plain;  // equals stay in order of insertion
+    CAPTURE(seed);
+    for (std::uint32_t i = 0; i < 400; ++i) {
+      if (plain.empty() || draw() % 3 != 0) {
+        const auto at = static_cast<std::int64_t>(draw() % 20);
+        heap.push(at, i % 97);
+        plain.emplace(at, i % 97);
+        continue;
+      }
+      const auto next = heap.pop();
+      REQUIRE(next.at == plain.begin()->first);
+      REQUIRE(next.slot() == plain.begin()->second);
+      plain.erase(plain.begin());
+    }
+    for (; !plain.empty(); plain.erase(plain.begin()))
+      REQUIRE(heap.pop().slot() == plain.begin()->second);
+    CHECK(heap.empty());
+  }
+}
