@@ -1,0 +1,141 @@
+// Goal: observer actors in the simulated world: they hear a job's life in order and are flushed
+// once; a full queue or one that throws changes nothing of the job.
+#include <algorithm>
+#include <map>
+
+#include "apps/testing/rehearsal.hpp"
+#include "backends/simulated/field_learner.hpp"
+
+#include "tests/support/catch.hpp"
+
+using namespace troupe;
+using namespace troupe::testing;
+
+namespace {
+
+struct heard {
+  std::map<std::string, int> lifecycle;
+  std::map<std::int32_t, std::vector<std::int64_t>> hook_steps;  // of training steps, by rank
+  std::vector<std::int64_t> progress;
+  int finished = 0;
+  std::uint64_t dropped = 0;
+};
+
+class listener : public observer {
+public:
+  listener(heard& to, bool hooks) : to_(to), hooks_(hooks) {}
+  bool wants_hooks() const override { return hooks_; }
+  void on(const observation& what) override {
+    CHECK(to_.finished == 0);
+    if (const auto* x = std::get_if<seen::lifecycle>(&what)) ++to_.lifecycle[x->event];
+    if (const auto* x = std::get_if<seen::progress>(&what); x && x->at.step != undefined)
+      to_.progress.push_back(x->at.step);
+    if (const auto* x = std::get_if<seen::hook>(&what))
+      if (name(x->what) == "training_step") to_.hook_steps[x->rank].push_back(where(x->what).step);
+  }
+  void finish(std::uint64_t dropped) override {
+    ++to_.finished;
+    to_.dropped = dropped;
+  }
+
+private:
+  heard& to_;
+  const bool hooks_;
+};
+
+class thrower : public observer {
+public:
+  void on(const observation&) override { throw std::runtime_error("an observer's own"); }
+};
+
+constexpr std::int32_t rank_count = 3;
+constexpr std::int64_t steps = 5;
+
+struct run_facts {
+  job_outcome outcome;
+  heard all;
+  std::uint64_t full = 0;
+};
+
+run_facts run(choices from, bool throwing) {
+  run_facts facts;
+  job what;
+  what.options.ranks = rank_count;
+  what.options.batch_size = 2;
+  what.options.max_epochs = 100;
+  what.options.max_steps = steps;
+  what.recipe = std::make_shared<field_recipe>(field_options{});
+  what.observers.push_back([&] { return std::make_unique<listener>(facts.all, true); });
+  if (throwing) what.observers.push_back([] { return std::make_unique<thrower>(); });
+  world in{std::move(from), {}};
+  in.marks().draw_rare();
+  in.marks().let_rare(true);
+  rehearsal r{in, {}};
+  r.begin(what);
+  while (in.step()) continue;
+  REQUIRE(r.ended());
+  REQUIRE(in.actors() == 0);
+  CHECK(in.troubles().empty());
+  facts.outcome = *r.outcome();
+  facts.full = in.marks().counts()[static_cast<std::size_t>(mark::observations_full)];
+  return facts;
+}
+
+choices without_rare_paths(std::uint64_t seed) { return choices::of_list(seed, {}); }
+
+// The queues are full at the pushes `from` to `to`.
+choices with_full_queues(std::uint64_t seed, std::uint32_t from, std::uint32_t to) {
+  const auto which = static_cast<std::uint32_t>(mark::observations_full);
+  std::vector<choice> list{{site::rare, 256 + which, 0, 1}};
+  for (auto i = from; i < to; ++i) list.push_back({site::rare, which, i, 1});
+  return choices::of_list(seed, list);
+}
+
+void check_life(const run_facts& facts) {
+  REQUIRE(facts.outcome.ok());
+  CHECK(facts.all.finished == 1);
+  const std::map<std::string, int> once{
+      {"generation_forming", 1},     {"generation_active", 1}, {"rank_started", rank_count},
+      {"rank_finished", rank_count}, {"teardown", 1},          {"job_ended", 1}};
+  for (const auto& [event, count] : once) {
+    INFO(event);
+    CHECK(facts.all.lifecycle.at(event) == count);
+  }
+  CHECK(std::ranges::is_sorted(facts.all.progress));
+  for (const auto& [rank, of] : facts.all.hook_steps) CHECK(std::ranges::is_sorted(of));
+}
+
+}  // namespace
+
+TEST_CASE("an observer hears each rank's steps in order and is flushed once",
+          "[simulated][observers]") {
+  for (std::uint64_t seed = 0; seed < 20; ++seed) {
+    const auto facts = run(without_rare_paths(seed), false);
+    check_life(facts);
+    CHECK(facts.all.dropped == 0);
+    CHECK(facts.full == 0);
+    REQUIRE(facts.all.hook_steps.size() == rank_count);
+    for (const auto& [rank, of] : facts.all.hook_steps)
+      CHECK(of == std::vector<std::int64_t>{0, 1, 2, 3, 4});
+  }
+}
+
+TEST_CASE("a queue that is full drops progress and hooks, never the job's life",
+          "[simulated][observers]") {
+  for (const auto& [from, to] : {std::pair{0U, 40U}, {20U, 60U}, {0U, 1000U}}) {
+    const auto facts = run(with_full_queues(1, from, to), false);
+    check_life(facts);
+    CHECK(facts.full > 0);
+    CHECK(facts.outcome.result == run(without_rare_paths(1), false).outcome.result);
+  }
+  CHECK(run(with_full_queues(1, 0, 1000), false).all.dropped > 0);
+}
+
+TEST_CASE("an observer that throws is reported, and another hears everything",
+          "[simulated][observers]") {
+  const auto facts = run(without_rare_paths(2), true);
+  check_life(facts);
+  REQUIRE(facts.outcome.late.size() == 1);
+  CHECK(facts.outcome.late.front().what == "an observer's own");
+  CHECK(facts.outcome.result == run(without_rare_paths(2), false).outcome.result);
+}
