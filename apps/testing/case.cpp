@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <map>
 
 namespace troupe::testing {
 
@@ -35,8 +36,9 @@ std::string id_in(const unsigned char* at, std::size_t bytes) {
 bool met(const std::string& what, const run_report& by) {
   for (std::size_t f = 0; f < fault_kinds; ++f)
     if (to_string(static_cast<fault>(f)) == what) return by.faults[f] > 0;
-  const auto found = by.marks.find(what);
-  return found != by.marks.end() && found->second > 0;
+  std::map<std::string, std::uint64_t> marks;
+  add_marks(marks, by);
+  return marks[what] > 0;
 }
 
 }  // namespace

@@ -21,7 +21,7 @@ std::string dumped(const ordered_json& object) {
   return object.dump(-1, ' ', false, ordered_json::error_handler_t::replace);
 }
 
-ordered_json as_json(const manifest& what, const std::string& path) {
+ordered_json manifest_json(const manifest& what, const std::string& path) {
   ordered_json tensors = ordered_json::array();
   for (const auto& t : what.tensors)
     tensors.push_back({{"name", t.name}, {"dtype", t.dtype}, {"shape", t.shape}, {"file", t.file}});
@@ -68,7 +68,7 @@ program_end inspect(const std::string& path, bool json, console& screen) {
   const auto at = checkpoint_at(path, screen);
   const auto what = inspect_checkpoint(at);
   if (json) {
-    screen.result(dumped(as_json(what, at)));
+    screen.result(dumped(manifest_json(what, at)));
   } else {
     print_facts(what, screen);
   }

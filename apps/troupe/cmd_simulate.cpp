@@ -1,5 +1,6 @@
 #include "apps/testing/case.hpp"
 #include "apps/testing/chart.hpp"
+#include "apps/testing/delivery.hpp"
 #include "apps/testing/ghost_payload.hpp"
 #include "apps/troupe/commands.hpp"
 #include "apps/troupe/exit_code.hpp"
@@ -200,6 +201,7 @@ bool traced() {
 
 // Stops under a debugger; without one, says where the run stands.
 void stand_at(const simulate_flags& flags, console& screen, const world& in, world::place where) {
+  const not_delivering ours;
   if (traced()) {
     std::raise(SIGTRAP);
     return;

@@ -35,8 +35,8 @@ if(_torch_jobs LESS 1)
 endif()
 set_property(GLOBAL APPEND PROPERTY JOB_POOLS troupe_torch=${_torch_jobs})
 
-# troupe_compile_together(TARGET GROUP SOURCES...): one translation unit of them, because reading LibTorch takes most of
-# the time of each. TROUPE_COMPILE_TOGETHER=OFF compiles each alone.
+# troupe_compile_together(TARGET GROUP SOURCES...): one translation unit of them, because reading LibTorch (or CLI11)
+# takes most of the time of each. TROUPE_COMPILE_TOGETHER=OFF compiles each alone.
 function(troupe_compile_together target group)
   set_target_properties(${target} PROPERTIES UNITY_BUILD ${TROUPE_COMPILE_TOGETHER} UNITY_BUILD_MODE GROUP)
   # A source that is included is a header to this warning.

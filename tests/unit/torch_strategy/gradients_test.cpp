@@ -9,7 +9,7 @@ using namespace troupe::testing;
 
 namespace {
 
-constexpr double close_enough = 2e-6;
+constexpr double gradient_tolerance = 2e-6;
 
 optimizers sgd_with_decay(regression& m) {
   return torch::optim::SGD(m.parameters(),
@@ -25,7 +25,7 @@ TEST_CASE("ranks end where one process with the whole batch ends") {
   options.batch_size = 12;
   CAPTURE(world);
   CHECK(distance(trained<regression>(options, data), by_hand<regression>(options, *data)) <
-        close_enough);
+        gradient_tolerance);
 }
 
 TEST_CASE("short batches and ranks without samples count by their samples") {
@@ -37,7 +37,7 @@ TEST_CASE("short batches and ranks without samples count by their samples") {
   options.accumulate_grad_batches = accumulate;
   CAPTURE(size, accumulate);
   CHECK(distance(trained<regression>(options, data), by_hand<regression>(options, *data)) <
-        close_enough);
+        gradient_tolerance);
 }
 
 TEST_CASE("clipping sees the reduced gradients") {
@@ -50,7 +50,7 @@ TEST_CASE("clipping sees the reduced gradients") {
   alone.ranks = 1;
   alone.batch_size = 12;
   const auto two = trained<regression>(options, data);
-  CHECK(distance(two, trained<regression>(alone, data)) < close_enough);
+  CHECK(distance(two, trained<regression>(alone, data)) < gradient_tolerance);
   options.gradient_clip_val.reset();
   CHECK(distance(two, trained<regression>(options, data)) > 1e-4);
 }
@@ -101,7 +101,7 @@ TEST_CASE("unused, shared, frozen and thawed parameters go as in one process") {
   const auto data = std::make_shared<table_data>(16);
   const auto options = quick(2, 4, 8);
   const auto two = trained<odd_parameters>(options, data, false);
-  CHECK(distance(two, by_hand<odd_by_hand>(options, *data, 2)) < close_enough);
+  CHECK(distance(two, by_hand<odd_by_hand>(options, *data, 2)) < gradient_tolerance);
   CHECK(two.at("unused").equal(torch::ones({3})));  // weight decay does not reach it
   CHECK(two.at("frozen").equal(torch::ones({1})));
   CHECK_FALSE(two.at("thawed").equal(torch::ones({1})));
@@ -147,7 +147,7 @@ TEST_CASE("a .grad that users replace, drop or zero is put right") {
   options.accumulate_grad_batches = 2;
   grad_meddler::replaced = 0;
   CHECK(distance(trained<grad_meddler>(options, data, how), by_hand<regression>(options, *data)) <
-        close_enough);
+        gradient_tolerance);
   CHECK((grad_meddler::replaced > 0) == (how == grad_meddler::way::replace));
 }
 
@@ -234,7 +234,7 @@ TEST_CASE("a gradient of a gradient trains data-parallel") {
   const auto data = std::make_shared<table_data>(24);
   const auto options = quick(3, 4, 6);
   CHECK(distance(trained<second_order>(options, data), by_hand<second_order>(options, *data)) <
-        close_enough);
+        gradient_tolerance);
 }
 
 TEST_CASE("two backwards in one hook need overlap off, and say so") {
@@ -248,7 +248,7 @@ TEST_CASE("two backwards in one hook need overlap off, and say so") {
   const auto apart = run_good_job(
       {.recipe = make_recipe(make(false), data, without_overlap()), .options = options});
   CHECK(distance(weights_of(apart[0].snapshot), trained<twice_in_one>(options, data, true)) <
-        close_enough);
+        gradient_tolerance);
 }
 
 TEST_CASE("an optimizer that calls its closure often sees the same on all ranks") {
@@ -295,7 +295,7 @@ TEST_CASE("several optimizers train their own parameters, alone and together") {
   alone.ranks = 1;
   alone.batch_size = 8;
   CHECK(distance(trained<two_optimizers>(options, data), trained<two_optimizers>(alone, data)) <
-        close_enough);
+        gradient_tolerance);
 }
 
 namespace {
@@ -326,7 +326,7 @@ TEST_CASE("buckets leave while backward runs, and are laid out anew once") {
       {.recipe = make_recipe([] { return std::make_shared<many_layers>(); }, data, plugins),
        .options = options});
   CHECK(distance(weights_of(ends[0].snapshot), by_hand<many_layers>(options, *data)) <
-        close_enough);
+        gradient_tolerance);
   CHECK(many_layers::seen.rebuilt == 1);
   CHECK(many_layers::seen.buckets.size() > 2);
   CHECK(many_layers::seen.early >= 5 * 2);

@@ -1,0 +1,134 @@
+// One run of a field job under faults, attempt after attempt: the inside of `run_field`.
+#pragma once
+
+#include "actors/time_knob.hpp"
+#include "apps/testing/field_oracles.hpp"
+#include "apps/testing/field_run.hpp"
+#include "backends/simulated/disk_checkpoints.hpp"
+#include "backends/simulated/simulated_storage.hpp"
+
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace troupe::testing {
+
+struct armed_throw {
+  std::int32_t rank = 0;
+  std::string_view hook;
+  bool memory = false;
+  std::string text;
+};
+
+class field_run {
+public:
+  field_run(const field_job& what, const run_plan& plan, choices from, field_reference& reference)
+      : job_(what),
+        plan_(plan),
+        world_(std::move(from), plan.world),
+        stage_(world_, ground_of(plan)),
+        disk_(std::make_shared<simulated_storage>(
+            world_.later_of(0), [this](const storage_op&) { return storage_cost(); },
+            [this](const storage_op&) { return storage_fault_now(); })),
+        io_(disk_checkpoints([this]() -> const simulated_disk& { return disk_->disk(); })),
+        trained_(plan.payload ? plan.payload->of(what) : nullptr),
+        oracles_(what, reference, trained_.get(), report_, world_),
+        recipe_(trained_ ? foreign_recipe() : field_payload()) {
+    report_.seed = world_.draws().seed();
+    stage_.use({disk_, io_});
+    stage_.listen([this](const seen::lifecycle& what) {
+      if (what.event == "checkpoint_written") written(what.step, what.details.at("path"));
+    });
+    for (const auto& make : plan.guests) {
+      guests_.push_back(make());
+      recipe_ = guests_.back()->recipe(recipe_);
+    }
+    exist_ = draw_swarm(world_.draws(), plan.faults);
+    if (exist_.has(fault::rare_paths)) world_.marks().draw_rare();
+    const auto hooks_a_step = std::chrono::milliseconds{1};
+    span_ = (plan.around.compute * 3 / 2 + hooks_a_step) * what.steps + what.detect;
+    events_ = static_cast<std::uint64_t>((what.steps * 10 + 40) * what.ranks);
+  }
+
+  run_report go();
+
+private:
+  enum class ending { finished, again, stuck };
+  static surroundings ground_of(const run_plan& plan) {
+    auto around = plan.around;
+    around.lane_threads = plan.payload && plan.payload->waits();
+    return around;
+  }
+  recipe_ptr field_payload();
+  recipe_ptr foreign_recipe();
+  ending attempt(std::uint32_t number);
+  ending judge();
+  std::string newest_good();
+  void run_attempt(nanoseconds limit);
+  void strike_due();
+  void carry_out(const strike& s);
+  void carry_out_on(const strike& s, rank_life& life);
+  void heal_later(nanoseconds after, std::function<void()> how) {
+    world_.at(0, after, std::move(how));
+  }
+  void stepped(const field_step& s);
+  void written(std::int64_t step, const std::string& path);
+  complain_fn complain() {
+    ++report_.checks;
+    return [this](violation v) { oracles_.violate(std::move(v)); };
+  }
+  void maybe_throw(const learner_context& context, const hook& h);
+  bool poison(const learner_context& context);
+  void program_leaves();
+  void drain();
+  void try_until_finished();
+  void hear_marks();
+  nanoseconds storage_cost();
+  storage_fault storage_fault_now();
+  // Of a rank, or of the supervisor (-1).
+  template <class Text>
+  void note_fault(std::int32_t rank, Text text) {
+    const auto* life = rank < 0 ? nullptr : stage_.life_of(rank);
+    world_.note(-1, static_cast<std::int32_t>(life ? life->place : stage_.home()),
+                [&] { return "fault: " + text(); });
+  }
+  void note_step(const field_step& s) {
+    for (const auto& life : stage_.lives())
+      if (life.job == s.job && life.rank == s.rank)
+        world_.note(static_cast<std::int32_t>(life.place), static_cast<std::int32_t>(life.place),
+                    [&] { return "step " + std::to_string(s.step); });
+  }
+  void mark(const std::string& what) { ++report_.marks[what]; }
+  nanoseconds length(std::uint64_t amount) const {
+    return job_.detect * static_cast<std::int64_t>(amount * amount + 1) / 24;
+  }
+
+  const field_job& job_;
+  const run_plan& plan_;
+  run_report report_;
+  world world_;
+  rehearsal stage_;
+  std::shared_ptr<simulated_storage> disk_;
+  std::shared_ptr<const checkpoint_io> io_;
+  std::shared_ptr<payload_job> trained_;  // null: the field payload
+  field_oracles oracles_;
+  recipe_ptr recipe_;
+  std::vector<std::unique_ptr<guest>> guests_;
+  fault_set exist_;
+  nanoseconds span_{0};
+  std::uint64_t events_ = 0;
+  attempt_faults now_;
+  attempt_facts facts_;
+  std::vector<armed_throw> armed_;
+  std::vector<std::int32_t> poisoned_;  // ranks whose next gradient is NaN
+  std::vector<strike> left_;            // not struck yet
+  std::uint64_t began_events_ = 0;
+  std::int64_t began_ = 0;
+  std::uint64_t rare_faults_before_ = 0;  // this attempt
+  bool storage_lied_ = false;             // what it said was durable may not be
+  std::string durable_;                   // the last checkpoint that was announced as durable
+  std::int64_t durable_step_ = 0;
+};
+
+}  // namespace troupe::testing

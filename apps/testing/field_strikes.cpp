@@ -1,0 +1,187 @@
+// How faults strike a field run.
+#include "apps/testing/field_attempts.hpp"
+
+#include <algorithm>
+#include <new>
+#include <stdexcept>
+
+namespace troupe::testing {
+
+namespace {
+
+// Hooks that a throw may strike, in the order of a run.
+const std::vector<std::string_view>& throwing_hooks() {
+  static const std::vector<std::string_view> all{"training_step",
+                                                 "setup",
+                                                 "on_train_batch_start",
+                                                 "backward",
+                                                 "optimizer_step",
+                                                 "on_train_batch_end",
+                                                 "on_train_start",
+                                                 "on_train_epoch_start",
+                                                 "on_train_epoch_end",
+                                                 "save_checkpoint",
+                                                 "load_checkpoint",
+                                                 "on_fit_start",
+                                                 "on_fit_end",
+                                                 "post_dispatch",
+                                                 "teardown",
+                                                 "on_exception",
+                                                 "barrier",
+                                                 "model_to_device",
+                                                 "optimizer_zero_grad",
+                                                 "configure_model"};
+  return all;
+}
+
+}  // namespace
+
+nanoseconds field_run::storage_cost() {
+  return std::chrono::microseconds{200} + world_.lateness(0, std::chrono::microseconds{500});
+}
+
+storage_fault field_run::storage_fault_now() {
+  const auto f = draw_storage_fault(world_.draws(), now_);
+  if (f.what == storage_fault::kind::none) return f;
+  const auto which = static_cast<fault>(static_cast<std::size_t>(fault::storage_error) +
+                                        static_cast<std::size_t>(f.what) - 1);
+  ++report_.faults[static_cast<std::size_t>(which)];
+  facts_.storage.add(which);
+  if (which == fault::storage_lost_sync || which == fault::storage_torn ||
+      which == fault::storage_bit_flip)
+    storage_lied_ = true;
+  world_.note(-1, static_cast<std::int32_t>(stage_.home()),
+              [&] { return "fault: " + std::string{to_string(which)}; });
+  return f;
+}
+
+bool field_run::poison(const learner_context& context) {
+  if (context.job != stage_.running() || std::erase(poisoned_, context.rank) == 0) return false;
+  ++report_.faults[static_cast<std::size_t>(fault::not_a_number)];
+  facts_.struck.push_back(fault::not_a_number);
+  world_.note(0, -1, [&] { return "NaN in a gradient of rank " + std::to_string(context.rank); });
+  return true;
+}
+
+void field_run::maybe_throw(const learner_context& context, const hook& h) {
+  if (context.job != stage_.running()) return;
+  const auto found = std::ranges::find_if(
+      armed_, [&](const armed_throw& a) { return a.rank == context.rank && a.hook == name(h); });
+  if (found == armed_.end()) return;
+  const auto what = *found;
+  armed_.erase(found);
+  const auto kind = what.memory ? fault::out_of_memory : fault::throw_in_hook;
+  ++report_.faults[static_cast<std::size_t>(kind)];
+  facts_.struck.push_back(kind);
+  facts_.thrown.push_back({what.rank, std::string{what.hook}, where(h).step,
+                           what.memory ? "std::bad_alloc" : "std::domain_error",
+                           what.memory ? "std::bad_alloc" : what.text});
+  note_fault(what.rank,
+             [&] { return std::string{to_string(kind)} + " in " + std::string{what.hook}; });
+  if (what.memory) throw std::bad_alloc{};
+  throw std::domain_error{what.text};
+}
+
+// --- striking ------------------------------------------------------------------------------------
+
+void field_run::strike_due() {
+  const auto events = world_.events() - began_events_;
+  const auto time = static_cast<std::uint64_t>(world_.time().count() - began_);
+  for (std::size_t i = 0; i < left_.size();) {
+    const auto& s = left_[i];
+    if (s.moment > (s.by_event ? events : time)) {
+      ++i;
+      continue;
+    }
+    const auto what = s;
+    left_.erase(left_.begin() + static_cast<std::ptrdiff_t>(i));
+    carry_out(what);
+  }
+}
+
+void field_run::carry_out(const strike& s) {
+  const auto home = stage_.home();
+  const auto struck = [&] {
+    ++report_.faults[static_cast<std::size_t>(s.what)];
+    facts_.struck.push_back(s.what);
+    note_fault(s.what == fault::crash_supervisor || s.what == fault::power_loss ||
+                       s.what == fault::stop || s.what == fault::abort
+                   ? -1
+                   : s.rank,
+               [&] { return std::string{to_string(s.what)}; });
+  };
+  switch (s.what) {
+    case fault::crash_supervisor:
+    case fault::power_loss:
+      struck();
+      if (s.what == fault::power_loss)
+        disk_->crash(s.amount, [&](std::size_t i) { return (s.where >> (i % 32) & 1) != 0; });
+      else
+        disk_->kill(s.amount);
+      return stage_.crash_program();
+    case fault::stop:
+      struck();
+      return caf::anon_send(stage_.supervisor(), request_stop{stop_reason::caller});
+    case fault::abort:
+      struck();
+      return caf::anon_send(stage_.supervisor(), request_abort{"the operator aborted"});
+    case fault::not_a_number: poisoned_.push_back(s.rank); return;
+    case fault::throw_in_hook:
+    case fault::out_of_memory: {
+      const auto& hooks = throwing_hooks();
+      armed_.push_back({s.rank, hooks[s.where % hooks.size()], s.what == fault::out_of_memory,
+                        "injected " + std::to_string(s.where)});
+      return;
+    }
+    default: break;
+  }
+  auto* life = stage_.life_of(s.rank);
+  if (!life || !world_.alive(life->place) || !world_.alive(home)) return;
+  struck();
+  facts_.ranks.push_back(s.rank);
+  carry_out_on(s, *life);
+}
+
+void field_run::carry_out_on(const strike& s, rank_life& life) {
+  const auto lasts = length(s.amount);
+  const auto rank = s.rank;
+  switch (s.what) {
+    case fault::crash_rank: stage_.crash(rank, false); break;
+    case fault::crash_host: {
+      const auto host = world_.host_of(life.place);
+      for (std::int32_t r = 0; r < job_.ranks; ++r)
+        if (auto* other = stage_.life_of(r); other && world_.host_of(other->place) == host) {
+          facts_.ranks.push_back(r);
+          stage_.crash(r, true);
+        }
+      break;
+    }
+    case fault::pause: world_.pause(life.place, world_.time() + lasts); break;
+    case fault::slow:
+      life.slow_per_cent =
+          s.amount >= 12 ? 1'000'000 : static_cast<std::int64_t>(200 + 400 * s.amount);
+      break;
+    case fault::cut:
+    case fault::one_way_cut:
+      if (!life.link) break;
+      life.link->cut(s.what == fault::cut || s.where % 2 == 0,
+                     s.what == fault::cut || s.where % 2 == 1);
+      heal_later(lasts, [link = life.link] { link->cut(false, false); });
+      break;
+    case fault::data_cut:
+      stage_.fabric().cut(rank, true);
+      heal_later(lasts * 2, [this, rank] { stage_.fabric().cut(rank, false); });
+      break;
+    case fault::skew:
+      world_.skew(life.place,
+                  (s.where % 2 == 0 ? 20 : -20) * static_cast<std::int32_t>(s.amount + 1));
+      break;
+    case fault::late_timers:
+      world_.late_timers(life.place,
+                         std::chrono::milliseconds{20} * static_cast<std::int64_t>(s.amount + 1));
+      break;
+    default: break;
+  }
+}
+
+}  // namespace troupe::testing
