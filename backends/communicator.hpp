@@ -47,6 +47,8 @@ struct group_description {
   /// How long an operation may wait for its peers before it ends with the missing ranks named. 0:
   /// no limit.
   std::chrono::nanoseconds deadline{0};
+  /// What texts call rank 0: a group inside a larger one names its ranks as that one does.
+  std::int32_t named_from = 0;
 };
 
 /// How an operation ended.

@@ -172,6 +172,7 @@ private:
     auto here = who;
     here.rank = who.rank - at_.host_first;
     here.world = at_.host_ranks;
+    here.named_from = who.named_from + at_.host_first;
     return local_ = options.local->open(here);
   }
 

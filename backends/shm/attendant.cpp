@@ -89,7 +89,7 @@ void attendant::run() noexcept {
       sleep();
       if (!stopped_.load() && watching_.load()) serve();
     } catch (const std::exception& error) {
-      member_->abort(fmt::format("rank {}: {}", member_->rank(), error.what()));
+      member_->abort(fmt::format("rank {}: {}", member_->name_of(member_->rank()), error.what()));
     }
   }
 }
@@ -140,7 +140,7 @@ void attendant::lost(const watched& who) noexcept {
   if (member_->departed(who.rank)) return;
   member_->abort(
       fmt::format("rank {} is lost: its process {} ended without closing its communicator",
-                  who.rank, who.life.pid));
+                  member_->name_of(who.rank), who.life.pid));
 }
 
 void attendant::serve() {

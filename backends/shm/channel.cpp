@@ -52,7 +52,7 @@ std::shared_ptr<operation> channel::submit(std::shared_ptr<channel> keep, submis
   for (std::size_t m = 0; m < members_.size(); ++m)
     if (m != self_ && member_.departed(members_[m]) && seat_of(m).submitted.load() <= number)
       member_.abort(fmt::format("{} can not be met: rank {} has closed its communicator",
-                                describe(next->what.call), members_[m]));
+                                describe(next->what.call), member_.name_of(members_[m])));
   {
     const std::lock_guard hold{mutex_};
     queue_.push_back(next);
@@ -157,8 +157,8 @@ std::string channel::needed() {
       open = true;
     }
     if (!open) return {};
-    return fmt::format("rank {} closed its communicator while {} was in flight", member_.rank(),
-                       call);
+    return fmt::format("rank {} closed its communicator while {} was in flight",
+                       member_.name_of(member_.rank()), call);
   }
 }
 

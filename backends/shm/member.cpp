@@ -153,7 +153,7 @@ void member::depart() noexcept {
     try {
       if (reason.empty()) reason = among(members)->needed();
     } catch (const std::exception& error) {
-      reason = fmt::format("rank {} closed its communicator: {}", who_.rank, error.what());
+      reason = fmt::format("rank {} closed its communicator: {}", name_of(who_.rank), error.what());
     }
   }
   if (!reason.empty()) abort(reason);

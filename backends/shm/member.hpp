@@ -33,6 +33,8 @@ public:
   const group_description& who() const { return who_; }
   const region& memory() const { return *region_; }
   std::int32_t rank() const { return who_.rank; }
+  /// As texts call a rank of this group.
+  std::int32_t name_of(std::int32_t rank) const { return who_.named_from + rank; }
   bool may_spin() const { return spin_; }
   shared_bell& bell() const { return region_->rank(who_.rank).bell; }
   /// Where registered memory of this rank lies in the region.

@@ -66,6 +66,18 @@ std::int64_t step_of(std::string_view row) {
   return step;
 }
 
+// True if a row says how a test ended, and nothing else.
+bool is_of_test(const std::vector<std::string>& columns, std::string_view row) {
+  const auto filled = cells(row);
+  bool any = false;
+  for (std::size_t i = 2; i < std::min(columns.size(), filled.size()); ++i) {
+    if (filled[i].empty()) continue;
+    if (!columns[i].starts_with("test/")) return false;
+    any = true;
+  }
+  return any;
+}
+
 }  // namespace
 
 csv_logger::csv_logger(std::string path) : path_(std::move(path)), columns_{"step", "epoch"} {
@@ -124,9 +136,13 @@ void csv_logger::widen(const metrics& logged) {
 void cut_metrics(const std::string& path, std::int64_t step) {
   if (!std::filesystem::exists(path)) return;
   std::string kept;
-  bool first = true;
+  std::vector<std::string> columns;
   for_each_line(read_text_file(path), [&](std::string_view line) {
-    if (std::exchange(first, false) || step_of(line) <= step) kept += std::string{line} + "\n";
+    if (columns.empty())
+      columns = cells(line);
+    else if (step_of(line) > step || (step_of(line) == step && is_of_test(columns, line)))
+      return;
+    kept += std::string{line} + "\n";
   });
   replace_text_file(path, kept);
 }

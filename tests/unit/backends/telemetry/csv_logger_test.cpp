@@ -76,6 +76,15 @@ TEST_CASE("cut back: rows of later steps go, and the file goes on", "[csv]") {
   CHECK(read_text_file(path) == "step,epoch,x,y\n0,0,0,\n10,0,5,\n20,0,10,\n21,1,0.5,1\n");
 }
 
+TEST_CASE("cut back: how the test behind that step ended goes, too", "[csv]") {
+  const temporary_folder folder;
+  const auto path = (folder.path() / "metrics.csv").string();
+  const std::string rows = "step,epoch,x,test/x\n4,0,,9\n8,0,1,9\n8,0,2,\n";
+  replace_text_file(path, rows + "8,0,,7\n9,0,3,\n");
+  cut_metrics(path, 8);
+  CHECK(read_text_file(path) == rows);
+}
+
 TEST_CASE("a line that a crash cut off is dropped", "[csv]") {
   const temporary_folder folder;
   const auto path = (folder.path() / "metrics.csv").string();
