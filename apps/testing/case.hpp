@@ -7,6 +7,7 @@
 //   meets crash_rank, resumed from a checkpoint
 //   job ranks=8 steps=20 ...                (what is not said is as field_job says)
 //   plan schedule=1 depth=3 ...
+//   payload ghost                           (what is trained, when it is not the field payload)
 //   faults crash_rank,pause
 //   seed 123
 //   choices fault.0.0=1 detail.256.0=3 ...  (none: all draws are the seed's)
@@ -37,7 +38,8 @@ std::string build_id();
 
 std::string to_text(const run_case& what);
 /// Throws user_error (bad_usage) that names the line it does not understand, the field and its
-/// bounds. Guests are not in a text: `with` brings them (its other members do not matter).
+/// bounds. Guests are not in a text, and of a payload only its name: `with` brings them (its other
+/// members do not matter). Ghosts need not be brought.
 run_case parse_case(std::string_view text, const run_plan& with = {});
 
 /// The case of a run that explore() reported.

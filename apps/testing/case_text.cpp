@@ -7,6 +7,7 @@
 #include <type_traits>
 
 #include "apps/testing/case.hpp"
+#include "apps/testing/ghost_payload.hpp"
 #include "messages/failure.hpp"
 
 namespace troupe::testing {
@@ -184,7 +185,9 @@ std::vector<std::string> parse_meets(std::string_view rest) {
 
 class reader {
 public:
-  explicit reader(const run_plan& with) { case_.what.plan.guests = with.guests; }
+  explicit reader(const run_plan& with) : brought_(with.payload) {
+    case_.what.plan.guests = with.guests;
+  }
 
   run_case read(std::string_view text) {
     while (!text.empty()) {
@@ -224,6 +227,8 @@ private:
       read_fields(rest, line, [&](auto f) { job_fields(case_.what.job, f); });
     } else if (word == "plan") {
       read_fields(rest, line, [&](auto f) { plan_fields(case_.what.plan, f); });
+    } else if (word == "payload") {
+      case_.what.plan.payload = payload_named(rest, line);
     } else if (word == "faults") {
       case_.what.plan.faults.may = fault_set::parse(rest);
     } else if (word == "seed") {
@@ -235,8 +240,17 @@ private:
     }
   }
 
+  std::shared_ptr<payload> payload_named(std::string_view name, std::string_view line) const {
+    if (name == "field") return {};
+    if (brought_ && brought_->name() == name) return brought_;
+    auto ghosts = ghost_payload();
+    if (name != ghosts->name()) refuse(line, fmt::format("nobody here trains \"{}\"", name));
+    return ghosts;
+  }
+
   run_case case_;
   std::vector<std::string> seen_;
+  std::shared_ptr<payload> brought_;
 };
 
 }  // namespace
@@ -249,8 +263,9 @@ std::string to_text(const run_case& what) {
   if (!what.expect.empty()) out << "expect " << what.expect << '\n';
   if (!what.meets.empty()) out << fmt::format("meets {}\n", fmt::join(what.meets, ", "));
   out << "job" << fields_text([&](auto f) { job_fields(v.job, f); }) << "\nplan"
-      << fields_text([&](auto f) { plan_fields(v.plan, f); }) << "\nfaults "
-      << v.plan.faults.may.text() << "\nseed " << what.seed << '\n';
+      << fields_text([&](auto f) { plan_fields(v.plan, f); });
+  if (v.plan.payload) out << "\npayload " << v.plan.payload->name();
+  out << "\nfaults " << v.plan.faults.may.text() << "\nseed " << what.seed << '\n';
   if (what.taken) {
     out << "choices";
     for (const auto& c : *what.taken) out << ' ' << c;

@@ -216,12 +216,15 @@ void stand_at(const simulate_flags& flags, console& screen, const world& in, wor
                   flags.replay, flags.until));
 }
 
-program_end again(const simulate_flags& flags, console& screen) {
+program_end again(const simulate_flags& flags, const surroundings& around) {
+  auto& screen = around.screen;
   std::ifstream file{flags.replay};
   if (!file) refuse(fmt::format("--replay {}: no such file", flags.replay));
   std::ostringstream text;
   text << file.rdbuf();
-  auto what = parse_case(text.str());
+  run_plan brought;
+  brought.payload = around.learning.tensors();
+  auto what = parse_case(text.str(), brought);
   what.what.plan.world.record = true;
   what.what.plan.world.until = flags.until;
   what.what.plan.world.at_until = [&](const world& in, world::place where) {
@@ -274,9 +277,7 @@ void add_simulate(CLI::App& app, const surroundings& around, const choose& chose
   command->add_flag("!--no-shrink", f->shrink, "leave violations as they are");
   command->add_flag("--json", f->json, "one object");
   command->callback([=, &around] {
-    chosen([=, &around] {
-      return f->replay.empty() ? campaign(*f, around) : again(*f, around.screen);
-    });
+    chosen([=, &around] { return f->replay.empty() ? campaign(*f, around) : again(*f, around); });
   });
 }
 

@@ -31,8 +31,8 @@ private:
 };
 
 /// Drops the rows of steps beyond `step` from a metrics.csv, and those of a test behind it (a run
-/// tests at its end, and it has not ended), by rename; one that is not there is fine. What a resumed
-/// run does before it goes on. Throws user_error (bad_configuration).
+/// tests at its end, and it has not ended), by rename; one that is not there is fine. What a
+/// resumed run does before it goes on. Throws user_error (bad_configuration).
 void cut_metrics(const std::string& path, std::int64_t step);
 
 }  // namespace troupe

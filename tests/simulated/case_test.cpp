@@ -1,6 +1,7 @@
 // Goal: the text of a case: it comes back as it went, what is damaged or hostile is refused with
 // the line and the reason, and nothing in a text can ask for all memory.
 #include "apps/testing/case.hpp"
+#include "apps/testing/ghost_payload.hpp"
 #include "backends/data_order.hpp"
 #include "messages/failure.hpp"
 
@@ -67,6 +68,23 @@ TEST_CASE("a case comes back from its text", "[case]") {
     CHECK(back.what.plan.faults.may == whole.what.plan.faults.may);
     CHECK(back.meets == whole.meets);
   }
+}
+
+TEST_CASE("a case says what is trained, and trains it again", "[case]") {
+  run_case c;
+  c.what.job = ghost_job(3, 4);
+  c.what.plan = ghost_plan(c.what.job);
+  c.seed = 5;
+  const auto text = to_text(c);
+  CHECK(text.find("\npayload ghost\n") != std::string::npos);
+  auto back = parse_case(text);
+  REQUIRE(back.what.plan.payload);
+  auto reference = reference_of(back.what.job);
+  CHECK(replay(back, reference).hashes == replay(c, reference).hashes);
+  back.what.plan.payload = nullptr;
+  CHECK_FALSE(replay(back, reference).hashes == replay(c, reference).hashes);
+  CHECK_THAT(why_refused("troupe-case/1\npayload tensors\nseed 1\nend\n"),
+             Catch::Contains("nobody here trains \"tensors\""));
 }
 
 TEST_CASE("a case survives how it is pasted", "[case]") {
