@@ -222,7 +222,7 @@ program_end again(const simulate_flags& flags, const surroundings& around) {
   if (!file) refuse(fmt::format("--replay {}: no such file", flags.replay));
   std::ostringstream text;
   text << file.rdbuf();
-  run_plan brought;
+  testing::run_plan brought;
   brought.payload = around.learning.tensors();
   auto what = parse_case(text.str(), brought);
   what.what.plan.world.record = true;
