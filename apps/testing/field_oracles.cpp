@@ -199,8 +199,10 @@ void field_oracles::first_cause(const failure& first, const attempt_facts& facts
   if (!check(disturbed))
     return violate({oracles[3], at(first) + " instead of " + facts.thrown.front().what, first.step,
                     first.rank});
-  // A link that loses may break by itself; a forming deadline names its ranks in its text.
-  if (!check(facts.lossy || first.rank < 0 || facts.concerned(first.rank)))
+  // A link that loses may break by itself; a forming deadline names its ranks in its text, and so
+  // does a rank that waited in a collective for one that was held up.
+  const bool waited = first.type == "troupe::collective_timeout" && facts.any(delaying);
+  if (!check(facts.lossy || facts.rare || waited || first.rank < 0 || facts.concerned(first.rank)))
     violate({oracles[3], "nothing befell this rank: " + at(first), first.step, first.rank});
 }
 
@@ -210,7 +212,8 @@ void field_oracles::survivors(const job_outcome& outcome, const attempt_facts& f
     const bool rank = s.starts_with("rank ");
     const bool excused = rank ? facts.any(delaying) && facts.concerned(std::stoi(s.substr(5)))
                               : slow_disk(facts) && s.starts_with("checkpointer");
-    if (!check(excused || facts.lossy)) violate({oracles[6], s});
+    // On a rare path a deadline passes early.
+    if (!check(excused || facts.lossy || facts.rare)) violate({oracles[6], s});
   }
 }
 
