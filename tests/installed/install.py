@@ -4,6 +4,7 @@ Run as: install.py BUILD_FOLDER SOURCE_FOLDER [TORCH_FOLDER]
 """
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -30,7 +31,9 @@ def main():
         for name in os.listdir(package):  # nothing of the build tree is named
             with open(os.path.join(package, name), encoding="utf-8") as f:
                 text = f.read()
-            assert build not in text and source not in text, f"{name} names the tree it was built in"
+            # A tree in the root folder may be called as our include folder is: only a whole path counts.
+            named = re.search(rf"(?<![\w}}])({re.escape(build)}|{re.escape(source)})(?=[/\";\s]|$)", text)
+            assert not named, f"{name} names the tree it was built in"
         shutil.copytree(os.path.join(source, "tests/installed/consumer"), user)
         settings = [f"-DCMAKE_PREFIX_PATH={prefix}"]
         if torch:
