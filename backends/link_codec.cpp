@@ -17,7 +17,7 @@ namespace {
 
 static_assert(std::endian::native == std::endian::little, "numbers travel as they lie in memory");
 
-constexpr int deepest = 64;  // failures that hold failures
+constexpr int deepest_cause = 64;  // failures that hold failures
 
 // How an exception can be made anew on the other side.
 enum class remade : std::uint8_t { no, as_user_error, as_internal_error };
@@ -171,7 +171,7 @@ private:
   }
   template <class T>
   void get(std::vector<T>& xs) {
-    if (++depth_ > deepest) fail("nested too deeply");
+    if (++depth_ > deepest_cause) fail("nested too deeply");
     for (auto n = count(); n > 0; --n) {
       T x{};
       get(x);

@@ -5,16 +5,15 @@
 #include <boost/asio/use_awaitable.hpp>
 #include <iostream>
 #include <troupe/actors/session.hpp>
-#include <troupe/backends/torch/synthetic.hpp>
 
-#include "apps/examples/classifier.hpp"
+#include "apps/examples/classifier_recipe.hpp"
 
 namespace asio = boost::asio;
 
 asio::awaitable<void> train(troupe::session& session) {
   troupe::job job;
   job.options = {.ranks = 2, .max_epochs = 2};
-  job.recipe = troupe::recipe_for<classifier>(troupe::synthetic());
+  job.recipe = classifier_recipe();
   auto outcome = co_await session.async_fit(std::move(job), asio::use_awaitable);
   if (outcome.failed_with) std::cout << troupe::render(outcome.failed_with->record) << '\n';
   if (outcome.ok()) std::cout << "train/loss " << outcome.last.at("train/loss") << '\n';

@@ -2,20 +2,19 @@
 #include <iostream>
 #include <troupe/actors/rank_process.hpp>
 #include <troupe/actors/trainer.hpp>
-#include <troupe/backends/torch/synthetic.hpp>
 
-#include "apps/examples/classifier.hpp"
+#include "apps/examples/classifier_recipe.hpp"
 
 int main(int count, char** arguments) {
-  const auto data = troupe::synthetic();
+  const auto recipe = classifier_recipe();
   // Started as a rank's process, this program trains that rank in here and leaves.
-  const auto recipe = [&](const std::string&) { return troupe::recipe_for<classifier>(data, 32); };
-  if (const auto code = troupe::run_rank_if_child(count, arguments, {recipe})) return *code;
+  const auto same = [&](const std::string&) { return recipe; };
+  if (const auto code = troupe::run_rank_if_child(count, arguments, {same})) return *code;
 
   troupe::trainer trainer{{.ranks = 2, .max_epochs = 2, .placement = "processes"}};
-  auto fitted = trainer.fit<classifier>(data, 32);
+  auto fitted = trainer.run(troupe::stage::train, recipe);
   fitted.rethrow();
-  auto tested = trainer.test<classifier>(data, 32);
+  auto tested = trainer.run(troupe::stage::test, recipe);
   tested.rethrow();
   std::cout << "steps " << fitted.loop.steps << ", test accuracy "
             << tested.last.at("test/accuracy") << '\n';

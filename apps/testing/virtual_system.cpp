@@ -8,7 +8,7 @@ namespace troupe::testing {
 
 namespace {
 
-std::int64_t nanoseconds(caf::actor_clock::time_point t) {
+std::int64_t count_of(caf::actor_clock::time_point t) {
   return std::chrono::duration_cast<std::chrono::nanoseconds>(t.time_since_epoch()).count();
 }
 
@@ -33,7 +33,7 @@ public:
     refuse("stream timeouts");
   }
   void set_request_timeout(time_point t, caf::abstract_actor* self, caf::message_id id) override {
-    host_.timer(nanoseconds(t), caf::strong_actor_ptr{self->ctrl()},
+    host_.timer(count_of(t), caf::strong_actor_ptr{self->ctrl()},
                 caf::make_mailbox_element(nullptr, id.response_id(), {},
                                           caf::make_error(caf::sec::request_timeout)));
   }
@@ -43,7 +43,7 @@ public:
   void cancel_timeouts(caf::abstract_actor*) override {}
   void schedule_message(time_point t, caf::strong_actor_ptr receiver,
                         caf::mailbox_element_ptr what) override {
-    host_.timer(nanoseconds(t), std::move(receiver), std::move(what));
+    host_.timer(count_of(t), std::move(receiver), std::move(what));
   }
   void schedule_message(time_point, caf::group, caf::strong_actor_ptr, caf::message) override {
     refuse("groups");

@@ -77,4 +77,6 @@ nlohmann::json parse_bounded_json(std::string_view text, const json_limits& limi
   return json::parse(text.begin(), text.end());
 }
 
+void refuse(const std::string& why) { throw std::runtime_error(why); }
+
 }  // namespace troupe

@@ -38,10 +38,6 @@ void describe_tensors(std::string_view file, const std::vector<tensor_blob>& ten
 
 // --- reading -------------------------------------------------------------------------------------
 
-[[noreturn]] void refuse(const fs::path& path, const std::string& why) {
-  throw user_error(errc::checkpoint, fmt::format("{}: {}", path.string(), why));
-}
-
 manifest read_manifest(const fs::path& folder) {
   std::error_code error;
   if (!fs::is_directory(folder, error))

@@ -76,8 +76,6 @@ ordered_json render_body(const manifest& what) {
 
 // --- reading -------------------------------------------------------------------------------------
 
-[[noreturn]] void refuse(const std::string& why) { throw std::runtime_error(why); }
-
 const json& member(const json& object, const char* name) {
   const auto found = object.is_object() ? object.find(name) : object.end();
   if (found == object.end()) refuse(fmt::format("has no member \"{}\"", name));

@@ -67,8 +67,10 @@ std::string regular_file::hash() const {
   return hash.hex();
 }
 
-void regular_file::refuse(const std::string& why) const {
-  throw user_error(errc::checkpoint, fmt::format("{}: {}", path_.string(), why));
+void regular_file::refuse(const std::string& why) const { troupe::refuse(path_, why); }
+
+void refuse(const std::filesystem::path& path, const std::string& why) {
+  throw user_error(errc::checkpoint, fmt::format("{}: {}", path.string(), why));
 }
 
 }  // namespace troupe

@@ -10,6 +10,9 @@
 
 namespace troupe {
 
+/// Throws user_error(errc::checkpoint): `<path>: <why>`.
+[[noreturn]] void refuse(const std::filesystem::path& path, const std::string& why);
+
 /// Thread-safe after construction (positioned reads only). Throws user_error(errc::checkpoint).
 class regular_file {
 public:

@@ -1,5 +1,6 @@
 #include "backends/checkpoint/run_checkpoints.hpp"
 
+#include "backends/checkpoint/regular_file.hpp"
 #include "messages/failure.hpp"
 
 #include <fmt/format.h>
@@ -13,10 +14,6 @@ namespace troupe {
 namespace {
 
 namespace fs = std::filesystem;
-
-[[noreturn]] void refuse(const fs::path& path, const std::string& why) {
-  throw user_error(errc::checkpoint, fmt::format("{}: {}", path.string(), why));
-}
 
 struct numbered {
   std::int64_t step;

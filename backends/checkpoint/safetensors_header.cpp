@@ -1,5 +1,7 @@
 #include "backends/checkpoint/safetensors_header.hpp"
 
+#include "backends/checkpoint/bounded_json.hpp"
+
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
@@ -17,8 +19,6 @@ namespace {
 using nlohmann::json;
 
 constexpr std::string_view metadata_key = "__metadata__";
-
-[[noreturn]] void refuse(const std::string& why) { throw std::runtime_error(why); }
 
 // Names come from the file: cut, so that an error stays a line.
 std::string shown(std::string_view name) { return fmt::format("\"{:.120}\"", name); }

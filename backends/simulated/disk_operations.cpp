@@ -22,7 +22,7 @@ struct cut {};
 
 constexpr int hops_max = 8;  // links on the way of one path
 
-std::vector<std::string> split(const std::string& path) {
+std::vector<std::string> cut_at_slashes(const std::string& path) {
   std::vector<std::string> parts;
   for (std::size_t at = 0; at <= path.size();) {
     const auto end = std::min(path.find('/', at), path.size());
@@ -38,7 +38,7 @@ std::vector<std::string> parts_of(const std::string& given) {
   if (given.empty() || given.find('\0') != std::string::npos)
     throw refused{std::errc::invalid_argument, given};
   std::vector<std::string> parts;
-  for (auto& part : split(given)) {
+  for (auto& part : cut_at_slashes(given)) {
     if (part != "..") {
       parts.push_back(std::move(part));
     } else if (!parts.empty()) {
@@ -146,7 +146,7 @@ struct simulated_disk::operations {
         continue;
       }
       if (++hops > hops_max) throw refused{std::errc::too_many_symbolic_link_levels, given};
-      auto target = split(one.target);
+      auto target = cut_at_slashes(one.target);
       parts.insert(parts.end(), target.rbegin(), target.rend());
     }
     return way.back();

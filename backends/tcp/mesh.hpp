@@ -38,6 +38,9 @@ struct operation {
   bool end(work_status with, std::string why = {}, std::vector<std::int32_t> who = {});
 };
 
+/// For what goes on though the group is aborted: saying so.
+inline const std::atomic<bool> never{false};
+
 /// The operations of one (sub)group in order. Guarded by the mesh.
 struct channel {
   std::uint32_t id = 0;  ///< what this rank calls it

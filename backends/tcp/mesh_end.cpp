@@ -11,7 +11,6 @@ namespace troupe::tcp {
 namespace {
 
 constexpr std::uint32_t no_channel = 0xffffffff;
-const std::atomic<bool> never{false};
 
 }  // namespace
 

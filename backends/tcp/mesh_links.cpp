@@ -15,8 +15,6 @@ namespace {
 // Looks at the sockets before the lane goes to sleep. Each costs a system call per peer, so
 // together they take about what it costs to be woken.
 constexpr int looks = 20;
-// What goes on though the group is aborted: saying so.
-const std::atomic<bool> never{false};
 
 class touching {
 public:

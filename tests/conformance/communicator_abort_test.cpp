@@ -19,10 +19,6 @@ namespace {
 using std::chrono::milliseconds;
 using std::chrono::nanoseconds;
 
-std::vector<std::vector<float>> ones(std::int32_t world, std::size_t count) {
-  return std::vector<std::vector<float>>(world, std::vector<float>(count, 1.0f));
-}
-
 // Quiescence comes by itself; how soon is not what is asked here.
 void await_quiescence(const communicator& c) {
   while (!c.quiescent()) std::this_thread::yield();

@@ -17,10 +17,6 @@ std::vector<bytes> leaves_of(dtype type, std::size_t count, std::int32_t world) 
   return leaves;
 }
 
-buffer whole(bytes& memory, dtype type) {
-  return {memory.data(), memory.size() / size_of(type), type};
-}
-
 bytes piece(const bytes& of, std::size_t index, std::size_t pieces) {
   const auto length = of.size() / pieces;
   const auto from = of.begin() + static_cast<std::ptrdiff_t>(index * length);

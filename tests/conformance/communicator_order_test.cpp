@@ -16,14 +16,6 @@ namespace {
 
 using std::chrono::nanoseconds;
 
-buffer whole(bytes& memory, dtype type) {
-  return {memory.data(), memory.size() / size_of(type), type};
-}
-
-std::vector<std::vector<float>> ones(std::int32_t world, std::size_t count) {
-  return std::vector<std::vector<float>>(world, std::vector<float>(count, 1.0f));
-}
-
 TEST_CASE("bits do not depend on the order of arrival") {
   for_each_world_from(2, [](communicator_backend& backend, std::int32_t world) {
     company ranks{backend, world};

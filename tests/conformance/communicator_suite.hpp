@@ -88,5 +88,9 @@ buffer view(std::vector<T>& values, dtype type) {
   return {values.data(), values.size(), type};
 }
 inline buffer floats(std::vector<float>& values) { return view(values, dtype::f32); }
+/// One vector per rank.
+inline std::vector<std::vector<float>> ones(std::int32_t world, std::size_t count) {
+  return std::vector<std::vector<float>>(world, std::vector<float>(count, 1.0f));
+}
 
 }  // namespace troupe::testing

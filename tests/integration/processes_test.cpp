@@ -107,13 +107,6 @@ std::vector<int> children() {
   return found;
 }
 
-std::vector<std::int64_t> integers_of(const value& v) {
-  std::vector<std::int64_t> out;
-  for (const auto& item : v.get_if<value_list>()->items)
-    out.push_back(*item.get_if<std::int64_t>());
-  return out;
-}
-
 fault_drill drill(fault_drill::kind kind, const std::string& hook) {
   fault_drill d;
   d.what = kind;

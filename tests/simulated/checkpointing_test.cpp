@@ -18,7 +18,7 @@ namespace {
 
 // A world of this seed in which all ranks live beside the supervisor, and
 // checkpoints are what this machine writes, too.
-scene_options beside(std::uint64_t seed) {
+scene_options saving(std::uint64_t seed) {
   return {.seed = seed,
           .schedule = scheduling::random,
           .around = {.ranks_per_host = 0},
@@ -37,7 +37,7 @@ job saving_job(std::int32_t ranks = 3) {
   return what;
 }
 
-std::vector<std::int64_t> integers_of(const tensor_blob& tensor) {
+std::vector<std::int64_t> bytes_as_integers(const tensor_blob& tensor) {
   std::vector<std::int64_t> numbers(tensor.bytes->size() / sizeof(std::int64_t));
   std::memcpy(numbers.data(), tensor.bytes->data(), tensor.bytes->size());
   return numbers;
@@ -53,7 +53,7 @@ std::vector<std::string> names_in(const simulated_storage& files, const std::str
 TEST_CASE("what the caller is told is on the disk under any schedule", "[simulated][checkpoint]") {
   for (std::uint64_t seed = 0; seed < 60; ++seed) {
     INFO("seed " << seed);
-    scene world{beside(seed)};
+    scene world{saving(seed)};
     const auto what = saving_job();
     const auto outcome = world.run(what);
     if (!outcome.ok()) FAIL(render(outcome.failed_with->record));
@@ -70,7 +70,7 @@ TEST_CASE("what the caller is told is on the disk under any schedule", "[simulat
     CHECK(found.refused.empty());
     const auto state = read_checkpoint(found.path);
     CHECK(state.loop.steps == outcome.loop.steps);
-    CHECK(integers_of(state.model.at(0)) ==
+    CHECK(bytes_as_integers(state.model.at(0)) ==
           expected_integers({}, 3, what.options, outcome.loop.steps));
     CHECK(std::filesystem::exists(folder.path() / outcome.best_checkpoint / "manifest.json"));
     CHECK(names_in(world.files(), "run/checkpoints").size() <= 3);  // latest, last, best
@@ -78,7 +78,7 @@ TEST_CASE("what the caller is told is on the disk under any schedule", "[simulat
 }
 
 TEST_CASE("a disk that is full costs reports, not the job", "[simulated][checkpoint]") {
-  scene world{beside(1)};
+  scene world{saving(1)};
   world.files().set_fault([](const storage_op& op) -> storage_fault {
     const bool writes = std::holds_alternative<storage_ops::write>(op);
     return {writes ? storage_fault::kind::full : storage_fault::kind::none};
@@ -100,7 +100,7 @@ TEST_CASE("a disk that fails for a while costs the checkpoints of that while",
           "[simulated][checkpoint]") {
   for (std::uint64_t seed = 0; seed < 20; ++seed) {
     INFO("seed " << seed);
-    scene world{beside(seed)};
+    scene world{saving(seed)};
     int operations = 0;
     world.files().set_fault([&](const storage_op&) -> storage_fault {
       const bool fails = ++operations > 2 && operations < 5;
@@ -118,7 +118,7 @@ TEST_CASE("a disk that fails for a while costs the checkpoints of that while",
 }
 
 TEST_CASE("a disk that hangs is named, and the job ends", "[simulated][checkpoint]") {
-  scene world{beside(3)};
+  scene world{saving(3)};
   world.files().set_fault([](const storage_op& op) -> storage_fault {
     const bool first_file = std::holds_alternative<storage_ops::write>(op);
     return {first_file ? storage_fault::kind::hang : storage_fault::kind::none};
@@ -142,7 +142,7 @@ TEST_CASE("a run stopped at any step and resumed ends as one that was not",
           "[simulated][checkpoint]") {
   for (std::int64_t stop = 1; stop < 12; ++stop) {
     INFO("stopped after step " << stop);
-    scene world{beside(static_cast<std::uint64_t>(stop))};
+    scene world{saving(static_cast<std::uint64_t>(stop))};
     auto what = saving_job();
     integer_options options;
     options.load = [&](const std::string& path) {
@@ -160,7 +160,8 @@ TEST_CASE("a run stopped at any step and resumed ends as one that was not",
     const auto second = world.run(what);
     if (!second.ok()) FAIL(render(second.failed_with->record));
     CHECK(second.loop.steps == 12);
-    CHECK(integers_of(second.weights->model.at(0)) == expected_integers({}, 3, what.options, 12));
+    CHECK(bytes_as_integers(second.weights->model.at(0)) ==
+          expected_integers({}, 3, what.options, 12));
     CHECK(second.last_checkpoint == "run/checkpoints/step-00000012");
     CHECK(names_in(world.files(), "run/checkpoints").size() <= 3);
   }
@@ -194,7 +195,7 @@ TEST_CASE("the last snapshot of a run must be written, and no other", "[simulate
   using offers = std::vector<std::pair<std::int64_t, bool>>;
   const auto offered = [](std::optional<std::int64_t> max_steps, std::uint64_t stopped_at) {
     note_taker notes;
-    scene world{beside(4)};
+    scene world{saving(4)};
     world.stage().before_start = [&](supervisor_setup& s) {
       s.spawn_checkpointer = notes.spawner();
     };

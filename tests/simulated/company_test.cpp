@@ -28,13 +28,6 @@ job integer_job(integer_options options, std::int32_t ranks) {
   return what;
 }
 
-std::vector<std::int64_t> integers_of(const value& v) {
-  std::vector<std::int64_t> out;
-  for (const auto& item : v.get_if<value_list>()->items)
-    out.push_back(*item.get_if<std::int64_t>());
-  return out;
-}
-
 }  // namespace
 
 TEST_CASE("three ranks train integers to the formula's weights under any schedule", "[simulated]") {

@@ -174,13 +174,6 @@ struct far_world {
   std::shared_ptr<made_up_launcher> launcher;
 };
 
-std::vector<std::int64_t> integers_of(const value& v) {
-  std::vector<std::int64_t> out;
-  for (const auto& item : v.get_if<value_list>()->items)
-    out.push_back(*item.get_if<std::int64_t>());
-  return out;
-}
-
 }  // namespace
 
 TEST_CASE("three far ranks train to the formula's weights and save them", "[simulated]") {

@@ -11,7 +11,8 @@ using namespace troupe::testing;
 
 namespace {
 
-job field_job(const std::shared_ptr<field_recipe>& recipe, std::int32_t ranks, std::int64_t steps) {
+job small_field_job(const std::shared_ptr<field_recipe>& recipe, std::int32_t ranks,
+                    std::int64_t steps) {
   job what;
   what.options.ranks = ranks;
   what.options.batch_size = 2;
@@ -63,7 +64,7 @@ TEST_CASE("a field job ends with the reference's weights under every schedule", 
       payload.samples = 37;
       payload.buffers = seed % 2 == 1;
       const auto recipe = std::make_shared<field_recipe>(payload);
-      auto what = field_job(recipe, 3, 20);
+      auto what = small_field_job(recipe, 3, 20);
       what.options.accumulate_grad_batches = 1 + static_cast<std::int64_t>(seed % 3);
       surroundings around;
       around.ranks_per_host = static_cast<std::uint32_t>(seed % 3);
@@ -80,7 +81,7 @@ TEST_CASE("a field job ends with the reference's weights under every schedule", 
 
 TEST_CASE("the same seed is the same run, another one is another", "[simulated]") {
   const auto recipe = std::make_shared<field_recipe>(field_options{});
-  const auto what = field_job(recipe, 4, 10);
+  const auto what = small_field_job(recipe, 4, 10);
   const auto first = run(7, scheduling::random, what);
   CHECK(run(7, scheduling::random, what).hashes == first.hashes);
   CHECK(run(8, scheduling::random, what).hashes.deliveries != first.hashes.deliveries);

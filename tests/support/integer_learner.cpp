@@ -127,4 +127,11 @@ std::vector<std::int64_t> expected_integers(const integer_options& options, std:
   return weights;
 }
 
+std::vector<std::int64_t> integers_of(const value& result) {
+  std::vector<std::int64_t> out;
+  for (const auto& item : result.get_if<value_list>()->items)
+    out.push_back(*item.get_if<std::int64_t>());
+  return out;
+}
+
 }  // namespace troupe::testing

@@ -71,5 +71,7 @@ private:
 /// The weights any run of `steps` steps must end with: one thread, no runtime.
 std::vector<std::int64_t> expected_integers(const integer_options& options, std::int64_t ranks,
                                             const trainer_options& run, std::int64_t steps);
+/// The weights in what a run brought home.
+std::vector<std::int64_t> integers_of(const value& result);
 
 }  // namespace troupe::testing

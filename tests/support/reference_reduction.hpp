@@ -26,4 +26,8 @@ inline const std::vector<dtype> all_dtypes = {dtype::u8,  dtype::i8,      dtype:
 inline const std::vector<reduction> all_reductions = {
     reduction::sum, reduction::mean, reduction::min, reduction::max, reduction::product};
 
+inline buffer whole(bytes& memory, dtype type) {
+  return {memory.data(), memory.size() / size_of(type), type};
+}
+
 }  // namespace troupe::testing

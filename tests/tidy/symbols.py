@@ -51,7 +51,8 @@ def undefined(nm, library):
         where, _, what = line.partition(": ")
         found = re.match(r"\s*[Uwv] (.*)", what)
         if found:
-            yield Call(short, re.sub(r"(\.cpp)?\.o$", "", where.split(":")[-1]), found[1].split("@")[0])
+            made = re.sub(r"(_cxx\.cxx|\.cpp)?\.o$", "", where.split(":")[-1]).removeprefix("unity_")
+            yield Call(short, made, found[1].split("@")[0])
 
 
 def findings(calls):

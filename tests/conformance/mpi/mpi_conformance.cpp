@@ -55,9 +55,6 @@ std::string thrown_by(const std::function<void()>& what) {
   return "(nothing was thrown)";
 }
 
-buffer whole(bytes& memory, dtype type) {
-  return {memory.data(), memory.size() / size_of(type), type};
-}
 buffer floats(std::vector<float>& values) { return {values.data(), values.size(), dtype::f32}; }
 
 // Small whole numbers: their sums and products are exact in any order and any type.

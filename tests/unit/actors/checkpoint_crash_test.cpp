@@ -18,13 +18,6 @@ using namespace troupe::checkpointing;
 
 namespace {
 
-checkpoint_policy keep(std::int32_t last, std::int32_t best) {
-  checkpoint_policy policy;
-  policy.keep_last = last;
-  policy.keep_best = best;
-  return policy;
-}
-
 // Checks one disk as a crash left it. `reported` is the last step said to be written, or none.
 void check_disk(const simulated_disk& disk, std::optional<std::int64_t> reported,
                 const checkpoint_policy& policy) {

@@ -113,4 +113,11 @@ std::vector<std::string> checkpoint_drive::entries() const {
   return copy.perform(storage_ops::list{"run/checkpoints"}).names;
 }
 
+checkpoint_policy keep(std::int32_t last, std::int32_t best) {
+  checkpoint_policy policy;
+  policy.keep_last = last;
+  policy.keep_best = best;
+  return policy;
+}
+
 }  // namespace troupe::testing

@@ -60,4 +60,6 @@ private:
   void take(const checkpointing::action& a);
 };
 
+checkpoint_policy keep(std::int32_t last, std::int32_t best);
+
 }  // namespace troupe::testing

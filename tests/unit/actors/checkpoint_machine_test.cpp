@@ -19,13 +19,6 @@ namespace {
 using names = std::vector<std::string>;
 using steps = std::vector<std::int64_t>;
 
-checkpoint_policy keep(std::int32_t last, std::int32_t best) {
-  checkpoint_policy policy;
-  policy.keep_last = last;
-  policy.keep_best = best;
-  return policy;
-}
-
 std::string words(const std::vector<action>& all) {
   std::ostringstream out;
   for (const auto& a : all) out << a << "\n";

@@ -21,13 +21,6 @@ using nlohmann::json;
 
 namespace {
 
-std::vector<json> lines_of(const std::string& text) {
-  std::vector<json> all;
-  std::istringstream in{text};
-  for (std::string line; std::getline(in, line);) all.push_back(json::parse(line));
-  return all;
-}
-
 std::vector<float> counted(std::size_t count, float from) {
   std::vector<float> values(count);
   std::iota(values.begin(), values.end(), from);

@@ -1,6 +1,7 @@
 // Flags: every setting's is there, both spellings work, wrong ones name the nearest.
 #include "apps/troupe/command_line.hpp"
 #include "messages/failure.hpp"
+#include "tests/unit/apps/small_schema.hpp"
 
 #include <CLI/App.hpp>
 #include <CLI/Config.hpp>
@@ -10,13 +11,9 @@
 
 using namespace troupe;
 using namespace troupe::program;
+using namespace troupe::testing;
 
 namespace {
-
-const schema& table() {
-  static const auto all = make_schema({{"cnn", "mlp"}, {"fashion_mnist"}});
-  return all;
-}
 
 // What `troupe fit ARGUMENTS` makes of its arguments.
 resolution fit(std::vector<std::string> arguments) {
@@ -42,10 +39,6 @@ std::string refusal(const std::vector<std::string>& arguments) {
     return error.what();
   }
   return "nothing was refused";
-}
-
-bool mentions(const std::string& text, const std::string& part) {
-  return text.find(part) != std::string::npos;
 }
 
 }  // namespace

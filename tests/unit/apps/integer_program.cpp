@@ -1,5 +1,9 @@
 #include "tests/unit/apps/integer_program.hpp"
 
+#include <nlohmann/json.hpp>
+
+#include <sstream>
+
 namespace troupe::testing {
 
 std::vector<program::model_facts> integer_catalog::models() const {
@@ -44,6 +48,13 @@ said troupe_says(std::vector<std::string> arguments, std::map<std::string, std::
   all.code = end.code;
   all.survivors = end.survivors;
   return all;
+}
+
+std::vector<nlohmann::json> lines_of(const std::string& text) {
+  std::vector<nlohmann::json> lines;
+  std::istringstream in{text};
+  for (std::string line; std::getline(in, line);) lines.push_back(nlohmann::json::parse(line));
+  return lines;
 }
 
 }  // namespace troupe::testing

@@ -4,6 +4,8 @@
 #include "apps/troupe/program.hpp"
 #include "tests/support/integer_learner.hpp"
 
+#include <nlohmann/json_fwd.hpp>
+
 #include <mutex>
 #include <string>
 #include <vector>
@@ -39,5 +41,8 @@ struct said {
 /// Runs `troupe ARGUMENTS` in this process, in real time, on threads.
 said troupe_says(std::vector<std::string> arguments,
                  std::map<std::string, std::string> variables = {}, integer_options options = {});
+
+/// What it printed for machines: one JSON value per line.
+std::vector<nlohmann::json> lines_of(const std::string& text);
 
 }  // namespace troupe::testing

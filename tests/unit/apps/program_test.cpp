@@ -15,17 +15,6 @@ using namespace troupe;
 using namespace troupe::testing;
 using nlohmann::json;
 
-namespace {
-
-std::vector<json> lines_of(const std::string& text) {
-  std::vector<json> lines;
-  std::istringstream in{text};
-  for (std::string line; std::getline(in, line);) lines.push_back(json::parse(line));
-  return lines;
-}
-
-}  // namespace
-
 TEST_CASE("help has examples, the version a number, both on standard output", "[program]") {
   const auto help = troupe_says({"--help"});
   CHECK(help.code == 0);

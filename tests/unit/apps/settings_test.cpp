@@ -5,6 +5,7 @@
 #include "backends/telemetry/line_file.hpp"
 #include "messages/failure.hpp"
 #include "tests/support/temporary_folder.hpp"
+#include "tests/unit/apps/small_schema.hpp"
 
 #include <nlohmann/json.hpp>
 
@@ -14,14 +15,9 @@
 
 using namespace troupe;
 using namespace troupe::program;
-using troupe::testing::temporary_folder;
+using namespace troupe::testing;
 
 namespace {
-
-const schema& table() {
-  static const auto all = make_schema({{"cnn", "mlp"}, {"fashion_mnist"}});
-  return all;
-}
 
 given flags(std::vector<given::flag_value> values) { return {{}, {}, {}, std::move(values)}; }
 given assignments(std::vector<std::string> texts) { return {{}, {}, std::move(texts), {}}; }
@@ -40,10 +36,6 @@ std::string written(const temporary_folder& folder, const std::string& text) {
   const auto path = (folder.path() / "job.toml").string();
   replace_text_file(path, text);
   return path;
-}
-
-bool mentions(const std::string& text, const std::string& part) {
-  return text.find(part) != std::string::npos;
 }
 
 }  // namespace

@@ -24,7 +24,7 @@ std::string entry(const std::string& name, const std::string& dtype, const std::
                      offsets);
 }
 
-std::string refusal(const std::string& text, std::uint64_t data_bytes = 8) {
+std::string header_refusal(const std::string& text, std::uint64_t data_bytes = 8) {
   try {
     parse_safetensors_header(text, data_bytes);
   } catch (const std::runtime_error& e) {
@@ -59,9 +59,10 @@ struct hostile {
 }  // namespace
 
 TEST_CASE("the header that the refused ones differ from is accepted", "[checkpoint]") {
-  CHECK(refusal("{" + entry("a", "F32", "[2]", "[0,8]") + "}") == "accepted");
-  CHECK(refusal("{" + entry("a", "F32", "[1]", "[4,8]") + "," + entry("b", "F32", "[1]", "[0,4]") +
-                "," + entry("c", "F64", "[0]", "[4,4]") + "}   ") == "accepted");
+  CHECK(header_refusal("{" + entry("a", "F32", "[2]", "[0,8]") + "}") == "accepted");
+  CHECK(header_refusal("{" + entry("a", "F32", "[1]", "[4,8]") + "," +
+                       entry("b", "F32", "[1]", "[0,4]") + "," + entry("c", "F64", "[0]", "[4,4]") +
+                       "}   ") == "accepted");
 }
 
 TEST_CASE("a header of another shape is refused", "[checkpoint]") {
@@ -114,7 +115,7 @@ TEST_CASE("a header of another shape is refused", "[checkpoint]") {
   };
   for (const auto& [text, words] : all) {
     INFO(text);
-    CHECK_THAT(refusal(text), Contains(words));
+    CHECK_THAT(header_refusal(text), Contains(words));
   }
 }
 
@@ -150,9 +151,9 @@ TEST_CASE("ranges that lie are refused", "[checkpoint]") {
   };
   for (const auto& [text, words] : all) {
     INFO(text);
-    CHECK_THAT(refusal(text), Contains(words));
+    CHECK_THAT(header_refusal(text), Contains(words));
   }
-  CHECK_THAT(refusal("{" + entry("a", "U8", "[1]", "[2,1]") + "}", 2), Contains("hole"));
+  CHECK_THAT(header_refusal("{" + entry("a", "U8", "[1]", "[2,1]") + "}", 2), Contains("hole"));
 }
 
 TEST_CASE("a header's length is checked before anything is read", "[checkpoint]") {
@@ -167,15 +168,15 @@ TEST_CASE("a header's length is checked before anything is read", "[checkpoint]"
 TEST_CASE("depth, length and number of entries cost no memory", "[checkpoint]") {
   const auto before = peak_kib();
   constexpr std::size_t big = std::size_t{16} << 20;
-  CHECK_THAT(refusal("{\"a\":" + std::string(big, '[')), Contains("an array where"));
+  CHECK_THAT(header_refusal("{\"a\":" + std::string(big, '[')), Contains("an array where"));
   std::string deep;
   for (std::size_t i = 0; i < big / 5; ++i) deep += "{\"a\":";
-  CHECK_THAT(refusal(deep), Contains("unknown member \"a\""));
-  CHECK_THAT(refusal("{\"a\":{\"shape\":[" + std::string(big, ' ')), Contains("not JSON"));
+  CHECK_THAT(header_refusal(deep), Contains("unknown member \"a\""));
+  CHECK_THAT(header_refusal("{\"a\":{\"shape\":[" + std::string(big, ' ')), Contains("not JSON"));
   std::string shape = "{\"a\":{\"shape\":[0";
   for (std::size_t i = 0; i < big / 2; ++i) shape += ",0";
-  CHECK_THAT(refusal(shape), Contains("more than 64 dimensions"));
-  const auto message = refusal("{\"" + std::string(big, 'n') + "\":{\"x\":1}}");
+  CHECK_THAT(header_refusal(shape), Contains("more than 64 dimensions"));
+  const auto message = header_refusal("{\"" + std::string(big, 'n') + "\":{\"x\":1}}");
   CHECK(message.size() < 500);
   // The texts themselves and what the tokenizer holds of them (twice under AddressSanitizer), not a
   // tree of their values.

@@ -42,7 +42,7 @@ std::string sealed(const std::string& body) {
 
 std::string without_trailer(const std::string& text) { return text.substr(0, text.rfind(",\n")); }
 
-std::string refusal(const std::string& text) {
+std::string manifest_refusal(const std::string& text) {
   try {
     parsed(text);
   } catch (const user_error& e) {
@@ -58,7 +58,7 @@ std::string refusal_of(const std::string& from, const std::string& to) {
   auto body = without_trailer(render_manifest(sample()));
   const auto at = body.find(from);
   REQUIRE(at != std::string::npos);
-  return refusal(sealed(body.replace(at, from.size(), to)));
+  return manifest_refusal(sealed(body.replace(at, from.size(), to)));
 }
 
 }  // namespace
@@ -129,11 +129,12 @@ TEST_CASE("every wrong bit of a manifest is refused", "[checkpoint]") {
   for (std::size_t bit = 0; bit < text.size() * 8; ++bit) {
     auto changed = text;
     changed[bit / 8] = static_cast<char>(changed[bit / 8] ^ (1 << bit % 8));
-    if (refusal(changed) == "accepted") FAIL("bit " << bit << " is not seen");
+    if (manifest_refusal(changed) == "accepted") FAIL("bit " << bit << " is not seen");
   }
   for (std::size_t length = 0; length < text.size(); ++length)
-    if (refusal(text.substr(0, length)) == "accepted") FAIL("cut at " << length << " is not seen");
-  CHECK(refusal(text + "\n") != "accepted");
+    if (manifest_refusal(text.substr(0, length)) == "accepted")
+      FAIL("cut at " << length << " is not seen");
+  CHECK(manifest_refusal(text + "\n") != "accepted");
 }
 
 TEST_CASE("a manifest with a right hash and wrong content is refused", "[checkpoint]") {
@@ -153,9 +154,10 @@ TEST_CASE("a manifest with a right hash and wrong content is refused", "[checkpo
              Contains("manifest.json"));
   CHECK_THAT(refusal_of("\"name\": \"model.safetensors\"", "\"name\": \".hidden\""),
              Contains(".hidden"));
-  CHECK_THAT(refusal(sealed("{\"a\":" + std::string(100000, '['))), Contains("nested deeper"));
-  CHECK_THAT(refusal(sealed("[1")), Contains("not JSON"));
-  CHECK_THAT(refusal(sealed("{\"schema\": 1")), Contains("\"schema\" is not a text"));
+  CHECK_THAT(manifest_refusal(sealed("{\"a\":" + std::string(100000, '['))),
+             Contains("nested deeper"));
+  CHECK_THAT(manifest_refusal(sealed("[1")), Contains("not JSON"));
+  CHECK_THAT(manifest_refusal(sealed("{\"schema\": 1")), Contains("\"schema\" is not a text"));
 }
 
 TEST_CASE("a plain name cannot leave its folder", "[checkpoint]") {

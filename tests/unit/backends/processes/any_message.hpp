@@ -1,6 +1,7 @@
 // Control messages drawn from a seed: every alternative, with every kind of field filled.
 #pragma once
 
+#include "backends/processes/message_assembler.hpp"
 #include "messages/link.hpp"
 
 #include <random>
@@ -13,5 +14,8 @@ inline constexpr std::size_t message_kinds = std::variant_size_v<link_message>;
 
 /// A snapshot with tensors of `bytes` bytes in all.
 snapshot_ptr any_snapshot(std::mt19937_64& draw, std::size_t bytes);
+
+/// Whose link it is, where that is not what is tested.
+inline const link_identity us{job_id{7}, incarnation_id{9}};
 
 }  // namespace troupe::testing

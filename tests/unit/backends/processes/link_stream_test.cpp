@@ -17,8 +17,6 @@ using namespace troupe::testing;
 
 namespace {
 
-const link_identity us{job_id{7}, incarnation_id{9}};
-
 // Two ends on one loop, run by hand.
 struct two_ends {
   explicit two_ends(link_identity left = us, link_identity right = us) {

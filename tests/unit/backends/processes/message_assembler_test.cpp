@@ -16,8 +16,6 @@ using namespace troupe::testing;
 
 namespace {
 
-const link_identity us{job_id{7}, incarnation_id{9}};
-
 void append(std::vector<std::byte>& to, const std::vector<std::byte>& more) {
   to.insert(to.end(), more.begin(), more.end());
 }

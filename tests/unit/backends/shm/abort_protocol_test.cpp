@@ -14,7 +14,7 @@
 namespace troupe::shm {
 namespace {
 
-constexpr std::size_t ranks_max = 3;
+constexpr std::size_t most_ranks = 3;
 
 struct word {
   std::uint8_t steps = 0;
@@ -25,20 +25,20 @@ struct word {
 enum class phase : std::uint8_t { looking, publishing, meeting, closing, judging, ok, aborted };
 
 // `closer`: who aborts closes the words of one operation one by one, and is gone.
-struct world {
+struct ending_world {
   static inline std::size_t ranks = 2;
   static inline std::uint8_t steps = 1;
   // What would be simpler and is wrong: who waits and sees the abort word gives up.
   static inline bool simple = false;
 
-  std::array<std::array<word, slot_sets>, ranks_max> words{};
-  std::array<phase, ranks_max> at{};
-  std::array<std::uint8_t, ranks_max> step{};   // published so far
-  std::array<std::uint8_t, ranks_max> index{};  // of the member or word that is looked at
+  std::array<std::array<word, slot_sets>, most_ranks> words{};
+  std::array<phase, most_ranks> at{};
+  std::array<std::uint8_t, most_ranks> step{};   // published so far
+  std::array<std::uint8_t, most_ranks> index{};  // of the member or word that is looked at
   bool aborted = false;
   std::uint8_t closer = 0;
 
-  friend auto operator<=>(const world&, const world&) = default;
+  friend auto operator<=>(const ending_world&, const ending_world&) = default;
 
   word& word_of(std::size_t rank, std::uint8_t of_step) { return words[rank][of_step % slot_sets]; }
   std::uint8_t words_total() const { return static_cast<std::uint8_t>(ranks * slot_sets); }
@@ -49,8 +49,8 @@ struct world {
     return true;
   }
 
-  std::vector<world> successors() const {
-    std::vector<world> result;
+  std::vector<ending_world> successors() const {
+    std::vector<ending_world> result;
     for (std::size_t rank = 0; rank < ranks; ++rank) {
       auto next = *this;
       if (next.go(rank)) result.push_back(next);
@@ -136,10 +136,10 @@ struct world {
 };
 
 testing::search_result check(std::size_t ranks, std::uint8_t steps, bool simple = false) {
-  world::ranks = ranks;
-  world::steps = steps;
-  world::simple = simple;
-  return testing::search(world{});
+  ending_world::ranks = ranks;
+  ending_world::steps = steps;
+  ending_world::simple = simple;
+  return testing::search(ending_world{});
 }
 
 TEST_CASE("an abort that races with the end has one outcome, in every interleaving") {
