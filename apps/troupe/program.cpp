@@ -108,7 +108,12 @@ private:
     while (!at->get_subcommands().empty()) at = at->get_subcommands().front();
     return *at;
   }
-  std::string help() const { return innermost().help(last_command()); }
+  // CLI11 puts a command's own name behind what it is given.
+  std::string help() const {
+    const auto whole = last_command();
+    const auto name = whole.rfind(' ');
+    return innermost().help(name == std::string::npos ? std::string{} : whole.substr(0, name));
+  }
   std::string last_command() const {
     std::string text = app_.get_name();
     for (const CLI::App* at = &app_; !at->get_subcommands().empty();) {
