@@ -44,6 +44,11 @@ public:
       : group_(std::move(of)), in_(std::move(in)), member_(member), deadline_(deadline) {
     if (deadline.count() > 0) until_ = bell::clock::now() + deadline;
   }
+  ~waiting() override {
+    if (operation_) operation_->leave();
+  }
+  waiting(const waiting&) = delete;
+  waiting& operator=(const waiting&) = delete;
   void attach(std::shared_ptr<operation> to) { operation_ = std::move(to); }
   const operation& what() const { return *operation_; }
 
@@ -56,8 +61,7 @@ public:
   }
 
   void wait() override {
-    const auto rank = static_cast<std::size_t>(in_->members[member_]);
-    const marked_as_waiting mark{group_->waiters_[rank].inside};
+    const marked_as_waiting mark{group_->at_rank(in_->members[member_]).waits};
     for (;;) {
       const auto seen = in_->changes.now();
       if (operation_->status() != work_status::pending) break;
@@ -68,7 +72,8 @@ public:
       if (group_->help(*in_, member_)) continue;
       if (look_at_clock()) continue;
       const bool limited = until_ && !met_.load(std::memory_order_relaxed);
-      in_->changes.wait(seen, group_->may_spin(), limited ? until_ : std::nullopt);
+      in_->changes.wait(seen, group_->may_spin(), limited ? until_ : std::nullopt,
+                        [this] { return operation_->status() != work_status::pending; });
     }
     if (operation_->status() == work_status::ok) return;
     // Unwinding frees what the operation was given: nobody may still be writing there.
@@ -137,7 +142,8 @@ group::arrival group::arrive(channel& in, std::size_t member, seat with) {
             fmt::format("{} can not be met: rank {} has closed its communicator",
                         describe(with.call), in.departed)};
   if (number - in.first == in.window.size())
-    in.window.push_back(std::make_shared<operation>(in.members.size()));
+    in.window.push_back(in.spare ? std::move(in.spare)
+                                 : std::make_shared<operation>(in.members.size()));
   ++in.submitted[member];
   auto at = in.window[number - in.first];
   const auto root = with.call.root;
@@ -150,11 +156,20 @@ group::arrival group::arrive(channel& in, std::size_t member, seat with) {
   }
   if (!at->complete()) return {std::move(at), false, {}};
   at->cut(root < 0 ? 0 : in.member(root));
-  in.window.pop_front();
-  ++in.first;
-  in.latest = at;
-  in.help_wanted.store(at->slices_total() > 1, std::memory_order_release);
+  complete(in, at);
   return {std::move(at), true, {}};
+}
+
+// Everybody is there: it makes room for the next, and the one before it may serve again.
+void group::complete(channel& in, const std::shared_ptr<operation>& what) {
+  in.window.erase(in.window.begin());
+  ++in.first;
+  auto before = std::exchange(in.latest, what);
+  if (before && before->forgotten()) {
+    before->renew();
+    in.spare = std::move(before);
+  }
+  if (what->slices_total() > 1) in.help_wanted.store(true, std::memory_order_release);
 }
 
 // The next operation of a channel can not start before this returns: its last member is here.
@@ -163,8 +178,8 @@ void group::run(channel& in, operation& what, std::size_t member) {
   if (what.slices_total() > 0)
     work_off(in, what, member);
   else if (what.end(work_status::ok))
-    in.changes.ring();
-  in.help_wanted.store(false, std::memory_order_release);
+    in.changes.ring_sleepers();
+  if (what.slices_total() > 1) in.help_wanted.store(false, std::memory_order_release);
   for (std::uint32_t turn = 0; what.status() == work_status::pending; ++turn) pause_briefly(turn);
 }
 
@@ -174,24 +189,27 @@ bool group::help(channel& in, std::size_t member) {
   {
     const std::lock_guard hold{in.mutex};
     at = in.latest;
+    at->enter();
   }
-  if (!at->wants_help()) return false;
-  work_off(in, *at, member);
-  return true;
+  const bool wanted = at->wants_help();
+  if (wanted) work_off(in, *at, member);
+  at->leave();
+  return wanted;
 }
 
 void group::work_off(channel& in, operation& what, std::size_t member) {
   bool last = false;
-  touching_.fetch_add(1, std::memory_order_seq_cst);
+  auto& touching = at_rank(in.members[member]).touching;
+  touching.fetch_add(1, std::memory_order_seq_cst);
   try {
     last = what.work_off(aborted_, member);
   } catch (const std::exception& error) {
-    touching_.fetch_sub(1, std::memory_order_seq_cst);
+    touching.fetch_sub(1, std::memory_order_seq_cst);
     abort(error.what());  // a slice that is never done must not be waited for
     return;
   }
-  touching_.fetch_sub(1, std::memory_order_seq_cst);
-  if (last && what.end(work_status::ok)) in.changes.ring();
+  touching.fetch_sub(1, std::memory_order_seq_cst);
+  if (last && what.end(work_status::ok)) in.changes.ring_sleepers();
 }
 
 bool group::expire(channel& in, operation& what, std::chrono::nanoseconds deadline) {
@@ -269,6 +287,12 @@ void group::depart(std::int32_t rank) noexcept {
 std::string group::why() const {
   const std::lock_guard hold{mutex_};
   return why_;
+}
+
+bool group::touched() const noexcept {
+  return std::any_of(presence_.begin(), presence_.end(), [](const presence& one) {
+    return one.touching.load(std::memory_order_seq_cst) != 0;
+  });
 }
 
 void group::settle() const noexcept {
