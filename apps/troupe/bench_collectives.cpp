@@ -1,6 +1,7 @@
 #include "apps/troupe/bench_collectives.hpp"
 
 #include "apps/troupe/bare_loops.hpp"
+#include "apps/troupe/staging_floor.hpp"
 #include "backends/bucket_memory.hpp"
 
 #include <fmt/format.h>
@@ -149,7 +150,7 @@ collectives_row measure(communicator& group, const collectives_question& what, s
   subject with{group, operation, bytes, what.registered};
   with.check();
   const auto ranks = group.group().world;
-  collectives_row row{operation, std::string{group.name()}, ranks, with.bytes(), {}, {}};
+  collectives_row row{operation, std::string{group.name()}, ranks, with.bytes(), {}, {}, {}};
   const auto collective = [&] { with.call(); };
   const int calls = calls_of(group, collective);
   std::vector<double> seconds;
@@ -163,15 +164,26 @@ collectives_row measure(communicator& group, const collectives_question& what, s
   bare_share share{operation, row.bytes, ranks};
   const auto bare = [&] { share.call(); };
   const int bare_calls = calls_of(group, bare);
+  const bool staged =
+      !what.registered && ranks == 2 && operation == "all_reduce" && group.name() == "shm";
+  std::optional<staging_floor> floor;
+  if (staged && group.group().rank == 0) floor.emplace(row.bytes);
   std::vector<double> bare_seconds;
+  std::vector<double> floor_seconds;
   for (int round = 0; round < rounds; ++round) {
     seconds.push_back(time_of(group, calls, collective));
     bare_seconds.push_back(time_of(group, bare_calls, bare));
+    if (!staged) continue;
+    // Both of its threads are rank 0's; the other sleeps meanwhile.
+    floor_seconds.push_back(floor ? floor->time_of(calls) : 0);
+    group.barrier("the floor")->wait();
   }
   agree_on_slowest(group, seconds);
   agree_on_slowest(group, bare_seconds);
+  agree_on_slowest(group, floor_seconds);
   row.collective = summary(std::move(seconds));
   row.bare = summary(std::move(bare_seconds));
+  if (staged) row.floor = summary(std::move(floor_seconds));
   return row;
 }
 
