@@ -22,6 +22,12 @@ std::vector<called> calls_of(const channel& in, const operation& what) {
 
 std::size_t channel::member(std::int32_t rank) const { return place_among(members, rank); }
 
+std::shared_ptr<operation> channel::renewed() {
+  if (!spare) return std::make_shared<operation>(members.size());
+  spare->renew();
+  return std::move(spare);
+}
+
 /// Says from outside that a rank is inside of wait(), as long as it lives.
 class marked_as_waiting {
 public:
@@ -41,15 +47,18 @@ class group::waiting final : public work {
 public:
   waiting(std::shared_ptr<group> of, std::shared_ptr<channel> in, std::size_t member,
           std::chrono::nanoseconds deadline)
-      : group_(std::move(of)), in_(std::move(in)), member_(member), deadline_(deadline) {
-    if (deadline.count() > 0) until_ = bell::clock::now() + deadline;
-  }
+      : group_(std::move(of)), in_(std::move(in)), member_(member), deadline_(deadline) {}
   ~waiting() override {
     if (operation_) operation_->leave();
   }
   waiting(const waiting&) = delete;
   waiting& operator=(const waiting&) = delete;
-  void attach(std::shared_ptr<operation> to) { operation_ = std::move(to); }
+  void attach(std::shared_ptr<operation> to) {
+    operation_ = std::move(to);
+    // Whoever completed it waits for nobody, and is the one that the others wait for.
+    if (deadline_.count() > 0 && operation_->status() == work_status::pending)
+      until_ = bell::clock::now() + deadline_;
+  }
   const operation& what() const { return *operation_; }
 
   work_result poll() override {
@@ -141,9 +150,7 @@ group::arrival group::arrive(channel& in, std::size_t member, seat with) {
     return {nullptr, false,
             fmt::format("{} can not be met: rank {} has closed its communicator",
                         describe(with.call), in.departed)};
-  if (number - in.first == in.window.size())
-    in.window.push_back(in.spare ? std::move(in.spare)
-                                 : std::make_shared<operation>(in.members.size()));
+  if (number - in.first == in.window.size()) in.window.push_back(in.renewed());
   ++in.submitted[member];
   auto at = in.window[number - in.first];
   const auto root = with.call.root;
@@ -165,10 +172,7 @@ void group::complete(channel& in, const std::shared_ptr<operation>& what) {
   in.window.erase(in.window.begin());
   ++in.first;
   auto before = std::exchange(in.latest, what);
-  if (before && before->forgotten()) {
-    before->renew();
-    in.spare = std::move(before);
-  }
+  if (before && before->forgotten()) in.spare = std::move(before);
   if (what->slices_total() > 1) in.help_wanted.store(true, std::memory_order_release);
 }
 

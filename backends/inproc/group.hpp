@@ -17,6 +17,8 @@ struct channel {
   explicit channel(std::vector<std::int32_t> ranks)
       : members(std::move(ranks)), submitted(members.size(), 0) {}
   std::size_t member(std::int32_t rank) const;
+  /// An operation that nobody has arrived at, from memory that served before if there is some.
+  std::shared_ptr<operation> renewed();
 
   const std::vector<std::int32_t> members;
   // What each arrival touches, together: of all that a small operation costs, most is cache lines
