@@ -113,6 +113,8 @@ class bench:
                 row = self.troupe(*ours, *more)[0]
                 self.note(round_number, f"troupe {name}", model,
                           {key: row[key] for key in ("samples_per_second", "speed_up", "waiting_share")})
+                self.note(round_number, f"troupe {name}, no sums", model,
+                          {key: row["apart_" + key] for key in ("speed_up", "waiting_share")})
             self.attempt(f"troupe {name}", model, measure)
         for kind, subject in (("ddp", "Python DDP"), ("lightning", "Lightning")):
             def measure(kind=kind, subject=subject):
