@@ -52,6 +52,8 @@ void bare_reduce(std::span<float* const> arrays, float* out, std::size_t count) 
   });
 }
 
+void bare_add(float* data, const float* more, std::size_t count) { add_to(data, more, count); }
+
 void bare_copy(const float* from, std::span<float* const> to, std::size_t count) {
   for (auto* one : to) std::memcpy(one, from, count * sizeof(float));
 }

@@ -11,6 +11,8 @@ namespace troupe::program {
 void bare_all_reduce(std::span<float* const> arrays, std::size_t count);
 /// The same, but writes the sum to `out` only.
 void bare_reduce(std::span<float* const> arrays, float* out, std::size_t count);
+/// Adds `more` to `data`.
+void bare_add(float* data, const float* more, std::size_t count);
 /// Copies `from` to each of `to`.
 void bare_copy(const float* from, std::span<float* const> to, std::size_t count);
 

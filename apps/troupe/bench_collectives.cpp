@@ -1,6 +1,7 @@
 #include "apps/troupe/bench_collectives.hpp"
 
 #include "apps/troupe/bare_loops.hpp"
+#include "apps/troupe/staging_floor.hpp"
 #include "backends/bucket_memory.hpp"
 
 #include <fmt/format.h>
@@ -109,9 +110,15 @@ public:
   }
 
 private:
+  // Each array a few pages further into its memory than the one before: at a distance of many
+  // huge pages the loop was three times slower in every other process, as first-level caches that
+  // guess by a hash of the address took one array for the other.
   float* make(std::size_t count) {
-    memory_.push_back(allocate_bucket(std::max<std::size_t>(count, 1) * sizeof(float), true));
-    auto* array = static_cast<float*>(memory_.back().get());
+    constexpr std::size_t apart = (4096 + 256) / sizeof(float);
+    const auto skipped = memory_.size() * apart;
+    memory_.push_back(
+        allocate_bucket(std::max<std::size_t>(skipped + count, 1) * sizeof(float), true));
+    auto* array = static_cast<float*>(memory_.back().get()) + skipped;
     std::fill(array, array + count, 0.0f);
     return array;
   }
@@ -149,7 +156,7 @@ collectives_row measure(communicator& group, const collectives_question& what, s
   subject with{group, operation, bytes, what.registered};
   with.check();
   const auto ranks = group.group().world;
-  collectives_row row{operation, std::string{group.name()}, ranks, with.bytes(), {}, {}};
+  collectives_row row{operation, std::string{group.name()}, ranks, with.bytes(), {}, {}, {}};
   const auto collective = [&] { with.call(); };
   const int calls = calls_of(group, collective);
   std::vector<double> seconds;
@@ -163,15 +170,26 @@ collectives_row measure(communicator& group, const collectives_question& what, s
   bare_share share{operation, row.bytes, ranks};
   const auto bare = [&] { share.call(); };
   const int bare_calls = calls_of(group, bare);
+  const bool staged =
+      !what.registered && ranks == 2 && operation == "all_reduce" && group.name() == "shm";
+  std::optional<staging_floor> floor;
+  if (staged && group.group().rank == 0) floor.emplace(row.bytes);
   std::vector<double> bare_seconds;
+  std::vector<double> floor_seconds;
   for (int round = 0; round < rounds; ++round) {
     seconds.push_back(time_of(group, calls, collective));
     bare_seconds.push_back(time_of(group, bare_calls, bare));
+    if (!staged) continue;
+    // Both of its threads are rank 0's; the other sleeps meanwhile.
+    floor_seconds.push_back(floor ? floor->time_of(calls) : 0);
+    group.barrier("the floor")->wait();
   }
   agree_on_slowest(group, seconds);
   agree_on_slowest(group, bare_seconds);
+  agree_on_slowest(group, floor_seconds);
   row.collective = summary(std::move(seconds));
   row.bare = summary(std::move(bare_seconds));
+  if (staged) row.floor = summary(std::move(floor_seconds));
   return row;
 }
 

@@ -31,6 +31,8 @@ struct collectives_row {
   std::size_t bytes = 0;
   timing collective;
   std::optional<timing> bare;  ///< none where there is no traffic: a barrier, one rank
+  /// Of staging_floor, in turn with the others: for sums of two `shm` ranks over ordinary memory.
+  std::optional<timing> floor;
 };
 
 /// `all_reduce`, `broadcast`, `all_gather`, `reduce_scatter`, `barrier`. Sums of float32. Bytes are

@@ -1,25 +1,40 @@
 #include "apps/troupe/bench_fit.hpp"
 
+#include <utility>
+
 namespace troupe::program {
 
-fit_row fit_summary(const std::vector<fit_figures>& one_rank,
-                    const std::vector<fit_figures>& all_ranks) {
-  std::vector<double> one;
-  std::vector<double> all;
-  std::vector<double> waiting;
+namespace {
+
+timing of(const std::vector<fit_figures>& rounds, double fit_figures::*field) {
+  std::vector<double> values;
+  for (const auto& one : rounds) values.push_back(one.*field);
+  return summary(std::move(values));
+}
+
+timing speed_up_of(const std::vector<fit_figures>& many, const std::vector<fit_figures>& one) {
   std::vector<double> ratios;
-  for (std::size_t round = 0; round < one_rank.size(); ++round) {
-    one.push_back(one_rank[round].samples_per_second);
-    all.push_back(all_ranks[round].samples_per_second);
-    waiting.push_back(all_ranks[round].waiting_share);
-    if (one.back() > 0) ratios.push_back(all.back() / one.back());
-  }
-  fit_row row{summary(one), summary(all), summary(waiting), {}, 0, 0};
-  if (!all_ranks.empty()) row.communicator = all_ranks.back().communicator;
-  const auto speed_up = summary(ratios);
-  row.speed_up = speed_up.median;
-  row.speed_up_spread = speed_up.spread;
-  return row;
+  for (std::size_t round = 0; round < one.size(); ++round)
+    if (one[round].samples_per_second > 0)
+      ratios.push_back(many[round].samples_per_second / one[round].samples_per_second);
+  return summary(std::move(ratios));
+}
+
+}  // namespace
+
+fit_row fit_summary(const std::vector<fit_figures>& one_rank,
+                    const std::vector<fit_figures>& all_ranks,
+                    const std::vector<fit_figures>& apart) {
+  const auto speed_up = speed_up_of(all_ranks, one_rank);
+  return {of(one_rank, &fit_figures::samples_per_second),
+          of(all_ranks, &fit_figures::samples_per_second),
+          of(all_ranks, &fit_figures::waiting_share),
+          all_ranks.empty() ? std::string{} : all_ranks.back().communicator,
+          speed_up.median,
+          speed_up.spread,
+          of(apart, &fit_figures::samples_per_second),
+          of(apart, &fit_figures::waiting_share),
+          speed_up_of(apart, one_rank).median};
 }
 
 }  // namespace troupe::program

@@ -1,4 +1,5 @@
-// `troupe bench fit`: the same job on one rank and on several, in turn.
+// `troupe bench fit`: the same job on one rank, on several, and on several without an exchange, in
+// turn.
 #pragma once
 
 #include "apps/troupe/bench_timing.hpp"
@@ -21,9 +22,15 @@ struct fit_row {
   std::string communicator;
   double speed_up = 0;  ///< median of the rounds' ratios
   double speed_up_spread = 0;
+  /// All ranks without sums of gradients: they only meet once a step. What they wait for then is
+  /// that cores are not equally fast, and no exchange can do with less.
+  timing apart;
+  timing apart_waiting;
+  double apart_speed_up = 0;
 };
-/// Sums up rounds, each of one rank and then of all ranks.
+/// Sums up rounds, each of one rank, of all ranks and of all ranks apart.
 fit_row fit_summary(const std::vector<fit_figures>& one_rank,
-                    const std::vector<fit_figures>& all_ranks);
+                    const std::vector<fit_figures>& all_ranks,
+                    const std::vector<fit_figures>& apart);
 
 }  // namespace troupe::program

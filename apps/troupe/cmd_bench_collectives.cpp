@@ -102,8 +102,8 @@ collectives_question question_of(const collectives_flags& flags) {
 
 std::string as_json(const collectives_row& row, const collectives_flags& flags,
                     std::string_view placement) {
-  const auto bare = [&](double timing::*field) {
-    return row.bare ? ordered_json((*row.bare).*field) : ordered_json(nullptr);
+  const auto of = [](const std::optional<timing>& what, double timing::*field) {
+    return what ? ordered_json((*what).*field) : ordered_json(nullptr);
   };
   return ordered_json{{"schema", "troupe.bench_collectives/1"},
                       {"operation", row.operation},
@@ -115,9 +115,10 @@ std::string as_json(const collectives_row& row, const collectives_flags& flags,
                       {"seconds", row.collective.median},
                       {"spread", row.collective.spread},
                       {"best_seconds", row.collective.best},
-                      {"bare_loop_seconds", bare(&timing::median)},
-                      {"bare_loop_spread", bare(&timing::spread)},
-                      {"bare_loop_best_seconds", bare(&timing::best)}}
+                      {"bare_loop_seconds", of(row.bare, &timing::median)},
+                      {"bare_loop_spread", of(row.bare, &timing::spread)},
+                      {"bare_loop_best_seconds", of(row.bare, &timing::best)},
+                      {"staging_floor_seconds", of(row.floor, &timing::median)}}
       .dump();
 }
 
@@ -135,6 +136,9 @@ std::string as_text(const collectives_row& row) {
   if (row.bare)
     line += fmt::format(" {:>12} {:>7.0f}% {:>10.2f}", time_text(row.bare->median),
                         100 * row.bare->spread, row.bare->median / row.collective.median);
+  if (row.floor)
+    line += fmt::format("   staging's floor {}, {:.2f} of it", time_text(row.floor->median),
+                        row.floor->median / row.collective.median);
   return line;
 }
 

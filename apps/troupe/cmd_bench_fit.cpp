@@ -59,9 +59,13 @@ public:
   fit_bench(const settings& s, const surroundings& around) : settings_(s), around_(around) {}
 
   // Nothing when the job did not come to its end: `end` says how then.
-  std::optional<fit_figures> run(std::int32_t ranks) {
+  std::optional<fit_figures> run(std::int32_t ranks, bool exchange = true) {
     auto work = shared_job(settings_, around_);
     work.options.ranks = ranks;
+    if (!exchange) {
+      work.options.gradients.comm_hook = "noop";
+      work.options.gradients.fused_step = false;
+    }
     work.options.checkpoint.enabled = false;
     auto world = around_.world();
     auto communicator = communicator_of(world, work.options);
@@ -104,6 +108,9 @@ std::string as_json(const settings& s, const fit_row& row, int rounds) {
                       {"speed_up", row.speed_up},
                       {"speed_up_spread", row.speed_up_spread},
                       {"waiting_share", row.waiting.median},
+                      {"apart_samples_per_second", row.apart.median},
+                      {"apart_speed_up", row.apart_speed_up},
+                      {"apart_waiting_share", row.apart_waiting.median},
                       {"rounds", rounds}}
       .dump();
 }
@@ -113,10 +120,12 @@ std::string as_text(const settings& s, const fit_row& row, int rounds) {
       "{}, {} ranks ({}), batch {} each; medians of {} rounds\n"
       "  1 rank   {:>9.0f} samples/s, spread {:.0f}%\n"
       "  {} ranks  {:>9.0f} samples/s, spread {:.0f}%\n"
-      "  speed-up {:.2f}, waiting share {:.1f}%",
+      "  speed-up {:.2f}, waiting share {:.1f}%\n"
+      "  without sums of gradients: {:.0f} samples/s, speed-up {:.2f}, waiting share {:.1f}%",
       s.text("model.name"), s.integer("ranks"), row.communicator, s.integer("batch_size"), rounds,
       row.one_rank.median, 100 * row.one_rank.spread, s.integer("ranks"), row.all_ranks.median,
-      100 * row.all_ranks.spread, row.speed_up, 100 * row.waiting.median);
+      100 * row.all_ranks.spread, row.speed_up, 100 * row.waiting.median, row.apart.median,
+      row.apart_speed_up, 100 * row.apart_waiting.median);
 }
 
 program_end bench(const settings& s, int rounds, const surroundings& around) {
@@ -127,17 +136,21 @@ program_end bench(const settings& s, int rounds, const surroundings& around) {
   fit_bench jobs{s, around};
   std::vector<fit_figures> one_rank;
   std::vector<fit_figures> all_ranks;
+  std::vector<fit_figures> apart;
   for (int round = 0; round < rounds; ++round) {
     const auto one = jobs.run(1);
     if (!one) return jobs.end;
     const auto all = ranks == 1 ? one : jobs.run(ranks);
     if (!all) return jobs.end;
+    const auto alone = ranks == 1 ? one : jobs.run(ranks, false);
+    if (!alone) return jobs.end;
     around.screen.note(fmt::format("round {}: {:.0f} and {:.0f} samples/s", round + 1,
                                    one->samples_per_second, all->samples_per_second));
     one_rank.push_back(*one);
     all_ranks.push_back(*all);
+    apart.push_back(*alone);
   }
-  const auto row = fit_summary(one_rank, all_ranks);
+  const auto row = fit_summary(one_rank, all_ranks, apart);
   around.screen.result(s.flag("json") ? as_json(s, row, rounds) : as_text(s, row, rounds));
   return {};
 }
@@ -146,8 +159,10 @@ program_end bench(const settings& s, int rounds, const surroundings& around) {
 
 void add_bench_fit(CLI::App& bench_app, const schema& all, const surroundings& around,
                    const choose& chosen) {
-  auto* command = bench_app.add_subcommand(
-      "fit", "training on one rank and on several, in turn: samples per second, speed-up, waiting");
+  auto* command =
+      bench_app.add_subcommand("fit",
+                               "training on one rank and on several, in turn: samples per second, "
+                               "speed-up, waiting; and without sums of gradients, for their cost");
   auto changed = std::make_shared<const schema>(bench_schema(all));
   auto flags = std::make_shared<setting_flags>();
   auto rounds = std::make_shared<int>(3);

@@ -22,6 +22,12 @@ std::vector<called> calls_of(const channel& in, const operation& what) {
 
 std::size_t channel::member(std::int32_t rank) const { return place_among(members, rank); }
 
+std::shared_ptr<operation> channel::renewed() {
+  if (!spare) return std::make_shared<operation>(members.size());
+  spare->renew();
+  return std::move(spare);
+}
+
 /// Says from outside that a rank is inside of wait(), as long as it lives.
 class marked_as_waiting {
 public:
@@ -41,10 +47,18 @@ class group::waiting final : public work {
 public:
   waiting(std::shared_ptr<group> of, std::shared_ptr<channel> in, std::size_t member,
           std::chrono::nanoseconds deadline)
-      : group_(std::move(of)), in_(std::move(in)), member_(member), deadline_(deadline) {
-    if (deadline.count() > 0) until_ = bell::clock::now() + deadline;
+      : group_(std::move(of)), in_(std::move(in)), member_(member), deadline_(deadline) {}
+  ~waiting() override {
+    if (operation_) operation_->leave();
   }
-  void attach(std::shared_ptr<operation> to) { operation_ = std::move(to); }
+  waiting(const waiting&) = delete;
+  waiting& operator=(const waiting&) = delete;
+  void attach(std::shared_ptr<operation> to) {
+    operation_ = std::move(to);
+    // Whoever completed it waits for nobody, and is the one that the others wait for.
+    if (deadline_.count() > 0 && operation_->status() == work_status::pending)
+      until_ = bell::clock::now() + deadline_;
+  }
   const operation& what() const { return *operation_; }
 
   work_result poll() override {
@@ -56,8 +70,7 @@ public:
   }
 
   void wait() override {
-    const auto rank = static_cast<std::size_t>(in_->members[member_]);
-    const marked_as_waiting mark{group_->waiters_[rank].inside};
+    const marked_as_waiting mark{group_->at_rank(in_->members[member_]).waits};
     for (;;) {
       const auto seen = in_->changes.now();
       if (operation_->status() != work_status::pending) break;
@@ -68,7 +81,8 @@ public:
       if (group_->help(*in_, member_)) continue;
       if (look_at_clock()) continue;
       const bool limited = until_ && !met_.load(std::memory_order_relaxed);
-      in_->changes.wait(seen, group_->may_spin(), limited ? until_ : std::nullopt);
+      in_->changes.wait(seen, group_->may_spin(), limited ? until_ : std::nullopt,
+                        [this] { return operation_->status() != work_status::pending; });
     }
     if (operation_->status() == work_status::ok) return;
     // Unwinding frees what the operation was given: nobody may still be writing there.
@@ -136,8 +150,7 @@ group::arrival group::arrive(channel& in, std::size_t member, seat with) {
     return {nullptr, false,
             fmt::format("{} can not be met: rank {} has closed its communicator",
                         describe(with.call), in.departed)};
-  if (number - in.first == in.window.size())
-    in.window.push_back(std::make_shared<operation>(in.members.size()));
+  if (number - in.first == in.window.size()) in.window.push_back(in.renewed());
   ++in.submitted[member];
   auto at = in.window[number - in.first];
   const auto root = with.call.root;
@@ -150,11 +163,17 @@ group::arrival group::arrive(channel& in, std::size_t member, seat with) {
   }
   if (!at->complete()) return {std::move(at), false, {}};
   at->cut(root < 0 ? 0 : in.member(root));
-  in.window.pop_front();
-  ++in.first;
-  in.latest = at;
-  in.help_wanted.store(at->slices_total() > 1, std::memory_order_release);
+  complete(in, at);
   return {std::move(at), true, {}};
+}
+
+// Everybody is there: it makes room for the next, and the one before it may serve again.
+void group::complete(channel& in, const std::shared_ptr<operation>& what) {
+  in.window.erase(in.window.begin());
+  ++in.first;
+  auto before = std::exchange(in.latest, what);
+  if (before && before->forgotten()) in.spare = std::move(before);
+  if (what->slices_total() > 1) in.help_wanted.store(true, std::memory_order_release);
 }
 
 // The next operation of a channel can not start before this returns: its last member is here.
@@ -163,8 +182,8 @@ void group::run(channel& in, operation& what, std::size_t member) {
   if (what.slices_total() > 0)
     work_off(in, what, member);
   else if (what.end(work_status::ok))
-    in.changes.ring();
-  in.help_wanted.store(false, std::memory_order_release);
+    in.changes.ring_sleepers();
+  if (what.slices_total() > 1) in.help_wanted.store(false, std::memory_order_release);
   for (std::uint32_t turn = 0; what.status() == work_status::pending; ++turn) pause_briefly(turn);
 }
 
@@ -174,24 +193,27 @@ bool group::help(channel& in, std::size_t member) {
   {
     const std::lock_guard hold{in.mutex};
     at = in.latest;
+    at->enter();
   }
-  if (!at->wants_help()) return false;
-  work_off(in, *at, member);
-  return true;
+  const bool wanted = at->wants_help();
+  if (wanted) work_off(in, *at, member);
+  at->leave();
+  return wanted;
 }
 
 void group::work_off(channel& in, operation& what, std::size_t member) {
   bool last = false;
-  touching_.fetch_add(1, std::memory_order_seq_cst);
+  auto& touching = at_rank(in.members[member]).touching;
+  touching.fetch_add(1, std::memory_order_seq_cst);
   try {
     last = what.work_off(aborted_, member);
   } catch (const std::exception& error) {
-    touching_.fetch_sub(1, std::memory_order_seq_cst);
+    touching.fetch_sub(1, std::memory_order_seq_cst);
     abort(error.what());  // a slice that is never done must not be waited for
     return;
   }
-  touching_.fetch_sub(1, std::memory_order_seq_cst);
-  if (last && what.end(work_status::ok)) in.changes.ring();
+  touching.fetch_sub(1, std::memory_order_seq_cst);
+  if (last && what.end(work_status::ok)) in.changes.ring_sleepers();
 }
 
 bool group::expire(channel& in, operation& what, std::chrono::nanoseconds deadline) {
@@ -269,6 +291,12 @@ void group::depart(std::int32_t rank) noexcept {
 std::string group::why() const {
   const std::lock_guard hold{mutex_};
   return why_;
+}
+
+bool group::touched() const noexcept {
+  return std::any_of(presence_.begin(), presence_.end(), [](const presence& one) {
+    return one.touching.load(std::memory_order_seq_cst) != 0;
+  });
 }
 
 void group::settle() const noexcept {

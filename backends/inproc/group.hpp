@@ -5,7 +5,6 @@
 #include "backends/waiting.hpp"
 
 #include <atomic>
-#include <deque>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -18,18 +17,24 @@ struct channel {
   explicit channel(std::vector<std::int32_t> ranks)
       : members(std::move(ranks)), submitted(members.size(), 0) {}
   std::size_t member(std::int32_t rank) const;
+  /// An operation that nobody has arrived at, from memory that served before if there is some.
+  std::shared_ptr<operation> renewed();
 
   const std::vector<std::int32_t> members;
-  brief_mutex mutex;
-  std::vector<std::uint64_t> submitted;           ///< by each member
-  std::deque<std::shared_ptr<operation>> window;  ///< not yet complete, in order
-  std::uint64_t first = 0;                        ///< number of window.front()
-  std::shared_ptr<operation> latest;              ///< the last one that everybody arrived at
-  std::shared_ptr<operation> disagreed;           ///< stays for members that arrive later ...
-  std::uint64_t disagreed_at = 0;                 ///< ... at this number
-  std::int32_t departed = -1;                     ///< a member that has gone, or -1
-  std::atomic<bool> help_wanted{false};           ///< `latest` has slices left
-  bell changes;                                   ///< rung when waiters may have something to do
+  // What each arrival touches, together: of all that a small operation costs, most is cache lines
+  // that go from core to core.
+  alignas(64) brief_mutex mutex;
+  std::uint64_t first = 0;                         ///< number of window.front()
+  std::vector<std::shared_ptr<operation>> window;  ///< not yet complete, in order
+  std::vector<std::uint64_t> submitted;            ///< by each member
+  std::shared_ptr<operation> latest;               ///< the last one that everybody arrived at
+  std::shared_ptr<operation> spare;                ///< forgotten, or null
+  std::int32_t departed = -1;                      ///< a member that has gone, or -1
+  std::shared_ptr<operation> disagreed;            ///< stays for members that arrive later ...
+  std::uint64_t disagreed_at = 0;                  ///< ... at this number
+  // What waiters look at.
+  alignas(64) bell changes;              ///< rung when they may have something to do
+  std::atomic<bool> help_wanted{false};  ///< `latest` has slices left
 };
 
 /// Shared by the handles and the works of one generation. Thread-safe.
@@ -41,7 +46,7 @@ public:
       : world_(world),
         ranks_(std::move(ranks)),
         cores_(cores),
-        waiters_(static_cast<std::size_t>(world)) {}
+        presence_(static_cast<std::size_t>(world)) {}
 
   std::int32_t world() const { return world_; }
   std::shared_ptr<channel> among(const std::vector<std::int32_t>& members);
@@ -58,7 +63,7 @@ public:
   bool quiescent() const noexcept;
   /// The rank's lane is inside of wait().
   bool waits(std::int32_t rank) const noexcept {
-    return waiters_[static_cast<std::size_t>(rank)].inside.load(std::memory_order_relaxed);
+    return presence_[static_cast<std::size_t>(rank)].waits.load(std::memory_order_relaxed);
   }
   /// A rank's handle is gone: what needs it can not end well any more.
   void depart(std::int32_t rank) noexcept;
@@ -74,6 +79,7 @@ private:
     std::string abort_with;  ///< not empty: the group has to end for this
   };
   arrival arrive(channel& in, std::size_t member, seat with);
+  static void complete(channel& in, const std::shared_ptr<operation>& what);
   void run(channel& in, operation& what, std::size_t member);
   bool help(channel& in, std::size_t member);
   void work_off(channel& in, operation& what, std::size_t member);
@@ -81,22 +87,23 @@ private:
   bool expire(channel& in, operation& what, std::chrono::nanoseconds deadline);
   void settle() const noexcept;
   bool may_spin() const { return ranks_->load(std::memory_order_relaxed) <= cores_; }
-  bool touched() const noexcept { return touching_.load(std::memory_order_seq_cst) != 0; }
+  bool touched() const noexcept;
 
   const std::int32_t world_;
   const std::shared_ptr<const std::atomic<int>> ranks_;
   const int cores_;
-  struct alignas(64) waiter {  // a cache line each: lanes write them all the time
-    std::atomic<bool> inside{false};
+  struct alignas(64) presence {             // a cache line each: lanes write them all the time
+    std::atomic<bool> waits{false};         // inside of wait()
+    std::atomic<std::int32_t> touching{0};  // threads inside of work_off
   };
-  std::vector<waiter> waiters_;  // by world rank
+  presence& at_rank(std::int32_t rank) { return presence_[static_cast<std::size_t>(rank)]; }
+  std::vector<presence> presence_;  // by world rank
 
   mutable std::mutex mutex_;  // before a channel's
   std::vector<std::shared_ptr<channel>> channels_;
   std::vector<std::int32_t> departed_;
   std::string why_;
   std::atomic<bool> aborted_{false};
-  alignas(64) std::atomic<std::int32_t> touching_{0};  // threads inside of work_off
 };
 
 }  // namespace troupe::inproc

@@ -173,7 +173,8 @@ const std::shared_ptr<inproc::channel>& inproc_communicator::channel_of(const su
 work_ptr inproc_communicator::submit(const std::shared_ptr<inproc::channel>& in, seat with,
                                      std::chrono::nanoseconds deadline) {
   if (in->members.size() == 1) return submit_alone(with);
-  return group_->submit(in, in->member(who_.rank), std::move(with),
+  const auto member = in == world_ ? static_cast<std::size_t>(who_.rank) : in->member(who_.rank);
+  return group_->submit(in, member, std::move(with),
                         deadline.count() > 0 ? deadline : who_.deadline);
 }
 

@@ -39,6 +39,22 @@ private:
 
 }  // namespace
 
+void operation::renew() {
+  for (auto& one : seats_) one = {};
+  arrived_ = 0;
+  root_ = 0;
+  slices_ = {};
+  verdict_ = false;
+  text_.clear();
+  missing_.clear();
+  claimed_.store(0, std::memory_order_relaxed);
+  open_.store(false, std::memory_order_relaxed);
+  done_.store(0, std::memory_order_relaxed);
+  ending_.store(false, std::memory_order_relaxed);
+  users_.store(seats_.size(), std::memory_order_relaxed);
+  status_.store(work_status::pending, std::memory_order_relaxed);
+}
+
 bool operation::arrive(std::size_t member, seat with) {
   const auto first = std::find_if(seats_.begin(), seats_.end(), [](auto& s) { return s.arrived; });
   const bool same = first == seats_.end() || first->call == with.call;
@@ -62,12 +78,11 @@ void operation::cut(std::size_t root_member) {
   }
   if (call.what == collective::work_together) {
     slices_ = slices{call.count, 1, 1, 1, slice_work};  // a slice is a piece
-    open_.store(true, std::memory_order_release);
+  } else if (whole || pieces) {
+    const auto touched = members + (pieces ? 1 : 0);
+    slices_ = slices{pieces ? members : 1, call.count, size_of(call.type), touched, slice_work};
   }
-  if (!whole && !pieces) return;
-  const auto touched = members + (pieces ? 1 : 0);
-  slices_ = slices{pieces ? members : 1, call.count, size_of(call.type), touched, slice_work};
-  open_.store(true, std::memory_order_release);
+  if (slices_.total() > 1) open_.store(true, std::memory_order_release);
 }
 
 // A claim takes an equal share of what is left, halved twice for those that are slow or late: few
@@ -143,7 +158,7 @@ bool operation::end(work_status with, std::string text, std::vector<std::int32_t
   if (ending_.exchange(true, std::memory_order_acq_rel)) return false;
   text_ = std::move(text);
   missing_ = std::move(missing);
-  status_.store(with, std::memory_order_release);
+  status_.store(with, std::memory_order_seq_cst);
   return true;
 }
 

@@ -25,7 +25,16 @@ struct seat {
 /// and constant from then on.
 class operation {
 public:
-  explicit operation(std::size_t members) : seats_(members) {}
+  explicit operation(std::size_t members) : seats_(members), users_(members) {}
+
+  /// As new, with the memory it has. Only when `forgotten`.
+  void renew();
+  /// A member that arrived lets go of it; one that is at work in it without having arrived comes
+  /// and goes. Thread-safe.
+  void leave() { users_.fetch_sub(1, std::memory_order_acq_rel); }
+  void enter() { users_.fetch_add(1, std::memory_order_acq_rel); }
+  /// Nobody uses it any more.
+  bool forgotten() const { return users_.load(std::memory_order_acquire) == 0; }
 
   /// Fills a seat and says if the call differs from those that arrived before.
   bool arrive(std::size_t member, seat with);
@@ -35,7 +44,8 @@ public:
   void cut(std::size_t root_member);
 
   std::size_t slices_total() const { return slices_.total(); }
-  /// There are slices that nobody has claimed. Thread-safe, also before `cut`.
+  /// There is more than one slice, and some that nobody has claimed. Thread-safe, also before
+  /// `cut`.
   bool wants_help() const {
     return open_.load(std::memory_order_acquire) && unclaimed(claimed_.load()) != 0;
   }
@@ -46,7 +56,7 @@ public:
   bool verdict() const { return verdict_; }
 
   /// `pending` until it ends, which it does once; a text is set before.
-  work_status status() const { return status_.load(std::memory_order_acquire); }
+  work_status status() const { return status_.load(std::memory_order_seq_cst); }
   /// False if it had ended before.
   bool end(work_status with);
   bool end(work_status with, std::string text, std::vector<std::int32_t> missing);
@@ -78,10 +88,12 @@ private:
   std::string text_;
   std::vector<std::int32_t> missing_;
   std::atomic<std::uint64_t> claimed_{0};
-  std::atomic<bool> open_{false};
   std::atomic<std::size_t> done_{0};
   std::atomic<bool> ending_{false};
-  std::atomic<work_status> status_{work_status::pending};
+  std::atomic<std::size_t> users_;
+  // Waiters look at these all the time: a cache line of their own.
+  alignas(64) std::atomic<work_status> status_{work_status::pending};
+  std::atomic<bool> open_{false};  // there is more to do than one slice
 };
 
 }  // namespace troupe::inproc

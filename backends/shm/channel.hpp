@@ -3,6 +3,7 @@
 
 #include "backends/shm/layout.hpp"
 #include "backends/shm/operation.hpp"
+#include "backends/shm/slot_writer.hpp"
 #include "backends/slices.hpp"
 
 #include <atomic>
@@ -86,8 +87,8 @@ private:
   range chunk(std::uint64_t number) const;
   range slice_of(std::size_t elements, std::size_t m) const;
   std::byte* slot(std::size_t m, std::uint64_t of_chunk) const;
-  void fill(std::uint64_t number) const;
-  void reduce(std::uint64_t number) const;
+  void fill(std::uint64_t number);
+  void reduce(std::uint64_t number);
   void drain(std::uint64_t number) const;
   void reduce_own(std::uint64_t number, std::size_t in_memory, std::size_t in_slots,
                   std::size_t count) const;
@@ -116,6 +117,7 @@ private:
   std::uint64_t in_place_ = 0;  // operations on registered buffers so far, with this one
   slices slices_;
   std::size_t chunk_elements_ = 0;
+  slot_writer writer_;
 };
 
 }  // namespace troupe::shm

@@ -3,7 +3,6 @@
 #include "backends/canonical_reduction.hpp"
 #include "backends/shm/channel.hpp"
 #include "backends/shm/member.hpp"
-#include "backends/shm/stream_copy.hpp"
 
 #include <algorithm>
 #include <cstring>
@@ -39,6 +38,7 @@ void channel::cut(form how) {
   const auto in_slot = member_.memory().layout().slot_bytes();
   schedule_ = {how, 1};
   chunk_elements_ = call.count;
+  writer_.begin(bytes_to_fill());
   if (how == form::in_place) slices_ = slices{1, call.count, element, members_.size(), slice_work};
   if (how != form::slices && how != form::direct) return;
   const bool pieces = call.what == collective::reduce_scatter;
@@ -66,7 +66,7 @@ std::byte* channel::slot(std::size_t m, std::uint64_t of_chunk) const {
 }
 
 // A member's own share is not copied in: it reads that where it is.
-void channel::fill(std::uint64_t number) const {
+void channel::fill(std::uint64_t number) {
   const auto& [call, in, out, yes] = head_->what;
   const auto element = size_of(call.type);
   const auto [first, count] = chunk(number);
@@ -74,22 +74,22 @@ void channel::fill(std::uint64_t number) const {
   const auto* from = at(in, first * element);
   switch (call.what) {
     case collective::all_reduce: {
-      if (schedule_.how == form::together) return stream_copy(to, from, count * element);
+      if (schedule_.how == form::together) return writer_.write(to, from, count * element);
       const auto own = slice_of(count, self_);
       const auto after = own.first + own.count;
-      stream_copy(to, from, own.first * element);
-      return stream_copy(at(to, after * element), at(from, after * element),
-                         (count - after) * element);
+      writer_.write(to, from, own.first * element);
+      return writer_.write(at(to, after * element), at(from, after * element),
+                           (count - after) * element);
     }
     case collective::broadcast:
-      if (call.root == member_.rank()) stream_copy(to, from, count * element);
+      if (call.root == member_.rank()) writer_.write(to, from, count * element);
       return;
-    case collective::all_gather: return stream_copy(to, from, count * element);
+    case collective::all_gather: return writer_.write(to, from, count * element);
     case collective::reduce_scatter:
       for (std::size_t piece = 0; piece < members_.size(); ++piece)
         if (piece != self_)
-          stream_copy(at(to, piece * chunk_elements_ * element),
-                      at(from, piece * call.count * element), count * element);
+          writer_.write(at(to, piece * chunk_elements_ * element),
+                        at(from, piece * call.count * element), count * element);
       return;
     case collective::barrier:
     case collective::decide:
@@ -113,14 +113,19 @@ void channel::reduce_own(std::uint64_t number, std::size_t in_memory, std::size_
                    count);
 }
 
-void channel::reduce(std::uint64_t number) const {
+void channel::reduce(std::uint64_t number) {
   const auto element = size_of(head_->what.call.type);
   const auto [first, count] = chunk(number);
   const auto own = slice_of(count, self_);
-  const auto offset = own.first * element;
-  const auto in_memory = first * element + offset;
-  reduce_own(number, in_memory, offset, own.count);
-  stream_copy(at(slot(self_, number), offset), at(head_->what.out, in_memory), own.count * element);
+  // In blocks that are still in the first-level cache when they are copied.
+  constexpr std::size_t block = std::size_t{8} << 10;
+  for (std::size_t done = 0; done < own.count; done += block / element) {
+    const auto now = std::min(block / element, own.count - done);
+    const auto in_slot = (own.first + done) * element;
+    const auto in_memory = first * element + in_slot;
+    reduce_own(number, in_memory, in_slot, now);
+    writer_.write(at(slot(self_, number), in_slot), at(head_->what.out, in_memory), now * element);
+  }
 }
 
 void channel::drain(std::uint64_t number) const {

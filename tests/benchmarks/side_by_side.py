@@ -17,6 +17,7 @@ SIZES = {"1K": KIB, "64K": 64 * KIB, "1M": MIB, "16M": 16 * MIB, "100M": 100 * M
 MODELS = {"mlp": (128, ["--model", "mlp", "--set", "model.hidden=[1024,1024]"]), "cnn": (64, ["--model", "cnn"])}
 CROWD_SIZES = ["1K", "1M", "16M"]  # of four ranks
 BEGIN, END = "<!-- tests/bench.sh writes from here -->", "<!-- to here -->"
+FLOOR = "staging's floor"
 TIME_LIMIT = 300  # seconds of one call: what hangs is a finding, not a wait
 
 
@@ -83,6 +84,8 @@ class bench:
             self.note(round_number, subject, what, {"seconds": row["seconds"]})
             if subject == "troupe inproc":
                 self.note(round_number, "bare loop", what, {"seconds": row["bare_loop_seconds"]})
+            if row.get("staging_floor_seconds"):
+                self.note(round_number, FLOOR, what, {"seconds": row["staging_floor_seconds"]})
 
     def collectives(self, round_number, ranks, size_names):
         sizes = [str(SIZES[name]) for name in size_names]
@@ -110,6 +113,8 @@ class bench:
                 row = self.troupe(*ours, *more)[0]
                 self.note(round_number, f"troupe {name}", model,
                           {key: row[key] for key in ("samples_per_second", "speed_up", "waiting_share")})
+                self.note(round_number, f"troupe {name}, no sums", model,
+                          {key: row["apart_" + key] for key in ("speed_up", "waiting_share")})
             self.attempt(f"troupe {name}", model, measure)
         for kind, subject in (("ddp", "Python DDP"), ("lightning", "Lightning")):
             def measure(kind=kind, subject=subject):
@@ -177,6 +182,15 @@ class bench:
         lines = ["| " + " | ".join(cell.ljust(width) for cell, width in zip(row, widths)) + " |" for row in rows]
         return [*lines, ""]
 
+    def of_floor(self, sizes):
+        """What the communicator itself adds to copying through slots."""
+        shares = []
+        for size in sizes:
+            ratios = self.ratios("troupe shm, staged", FLOOR, (2, size), "seconds", False)
+            if ratios:
+                shares.append(f"{size} x{statistics.median(ratios):.3g} ({min(ratios):.3g}..{max(ratios):.3g})")
+        return [f"`shm, staged` beside staging's floor: {', '.join(shares)}.", ""] if shares else []
+
     def tables(self, began):
         subjects = list(dict.fromkeys(subject for subject, _ in self.seen))
         against_loop = ["bare loop", *[s for s in subjects if s != "bare loop"]]
@@ -189,6 +203,8 @@ class bench:
                       "(x1: as fast).", ""]
             lines += self.table("", against_loop, [(name, (ranks, name)) for name in sizes], "bare loop",
                                 "seconds", False, duration)
+            if ranks == 2:
+                lines += self.of_floor(sizes)
         lines += ["**Training on Fashion-MNIST, 2 ranks, one thread each**: samples/s, and over Python's DDP.", ""]
         lines += self.table("", subjects, same, "Python DDP", "samples_per_second", True, lambda x: f"{x:.0f}")
         lines += ["Of the same runs: speed-up over one rank; the largest share of a step that a rank waited.", ""]

@@ -60,6 +60,36 @@ TEST_CASE("operations in flight have a bound, and the rank that met it goes on")
   CHECK(work->poll().status == work_status::ok);
 }
 
+// The memory of an operation that everybody let go of serves the next ones.
+TEST_CASE("a work keeps its verdict, whatever follows and whoever let go of it") {
+  inproc_backend backend;
+  const auto first = open(backend, 0, 2);
+  const auto second = open(backend, 1, 2);
+  const std::size_t count = GENERATE(std::size_t{3}, std::size_t{100'000});
+  std::vector<float> a(count), b(count);
+  const auto sum_once = [&](float x, float y) {
+    std::fill(a.begin(), a.end(), x);
+    std::fill(b.begin(), b.end(), y);
+    const auto mine = first->all_reduce({a.data(), count, dtype::f32}, reduction::sum);
+    second->all_reduce({b.data(), count, dtype::f32}, reduction::sum);
+    return mine;
+  };
+  const auto kept = sum_once(1, 2);
+  CHECK(kept->poll().status == work_status::ok);
+  for (int i = 0; i < 100; ++i) {
+    const auto x = static_cast<float>(i);
+    CHECK(sum_once(x, 2)->poll().status == work_status::ok);
+    CHECK(std::count(a.begin(), a.end(), x + 2) == static_cast<std::ptrdiff_t>(count));
+    CHECK(a == b);
+  }
+  const auto late = first->barrier("never met");
+  CHECK(kept->poll().status == work_status::ok);
+  CHECK_THROWS_AS(second->decide(true, true), collective_mismatch);
+  CHECK(late->poll().status == work_status::mismatch);
+  CHECK(kept->poll().status == work_status::ok);
+  CHECK_NOTHROW(kept->wait());
+}
+
 TEST_CASE("the last to submit does the work: it is done when the submission returns") {
   inproc_backend backend;
   const auto first = open(backend, 0, 2);

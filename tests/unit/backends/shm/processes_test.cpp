@@ -1,8 +1,12 @@
 // Ranks that are processes: in place between them, killed, stopped, many generations.
+#include "backends/shm/region.hpp"
 #include "backends/shm/shm.hpp"
 #include "tests/support/reference_reduction.hpp"
 
 #include <dirent.h>
+#include <fcntl.h>
+#include <sched.h>
+#include <sys/mount.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
@@ -10,6 +14,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cerrno>
 #include <csignal>
 #include <cstdio>
 #include <cstring>
@@ -334,6 +339,45 @@ TEST_CASE("when memory runs out what there is goes on, and what there is not is 
         c->barrier("the world still meets")->wait();
       }};
   for (std::int32_t rank = 0; rank < 3; ++rank) CHECK(ranks.end(rank) == 0);
+}
+
+// A file system of 2 MiB that this process alone sees; false where that is not allowed.
+bool mount_small_file_system(const char* where) {
+  if (unshare(CLONE_NEWNS) != 0 && unshare(CLONE_NEWUSER | CLONE_NEWNS) != 0) return false;
+  return mount("none", "/", nullptr, MS_REC | MS_PRIVATE, nullptr) == 0 &&
+         mount("none", where, "tmpfs", 0, "size=2m") == 0;
+}
+
+TEST_CASE("a full file system of shared memory is an error that says for what and what to do") {
+  constexpr int not_allowed = 77;
+  rank_processes alone{
+      1, [&](std::int32_t) {
+        if (!mount_small_file_system("/tmp")) _exit(not_allowed);
+        const shm::descriptor file{::open("/tmp/region", O_RDWR | O_CREAT | O_CLOEXEC, 0600)};
+        expect(file.get() >= 0, "a file");
+        constexpr std::size_t slot_bytes = std::size_t{512} << 10;
+        const shm::region memory{file.get(), 0, {2, slot_bytes, std::size_t{64} << 20}, false};
+        memory.reserve_seat(0, 0);
+        const auto fill = [&](int value) {
+          for (std::uint64_t set = 0; set < shm::slot_sets; ++set)
+            std::memset(memory.slot(0, 0, set), value, slot_bytes);
+        };
+        fill(1);
+        const auto text = text_of<user_error>([&] { memory.reserve_seat(0, 1); });
+        expect(has(text, "1572864 bytes of shared memory for a rank's slots"), text);
+        expect(has(text, std::strerror(ENOSPC)), text);
+        expect(has(text, "give the job more memory or use fewer ranks"), text);
+        expect(!memory.reserve_registered(memory.layout().registered(0), std::size_t{4} << 20),
+               "no memory is no error where ordinary memory will do");
+        fill(2);
+        expect(*memory.slot(0, 0, 2) == std::byte{2}, "what there was is still there");
+      }};
+  const auto end = alone.end(0);
+  if (end == not_allowed) {
+    WARN("not shown: this process may not mount a file system of its own");
+    return;
+  }
+  CHECK(end == 0);
 }
 
 TEST_CASE("too few addresses are an error that says what to change") {

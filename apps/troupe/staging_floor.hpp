@@ -1,0 +1,28 @@
+// What a sum of two ranks through slots can not do without, as plain loops: two threads that copy
+// in, meet, reduce, copy out. No fingerprints, no deadlines, no abort, no sleep: the yardstick for
+// memory that a communicator did not allocate.
+#pragma once
+
+#include <cstddef>
+#include <memory>
+
+namespace troupe::program {
+
+/// Two float32 arrays of `bytes`, and slots as `shm` has them. Not thread-safe.
+class staging_floor {
+public:
+  explicit staging_floor(std::size_t bytes);
+  ~staging_floor();
+  staging_floor(const staging_floor&) = delete;
+  staging_floor& operator=(const staging_floor&) = delete;
+
+  /// Sums both arrays into both, `calls` times; seconds per call. Throws internal_error if the
+  /// first sum is wrong.
+  double time_of(int calls);
+
+private:
+  struct state;
+  std::unique_ptr<state> state_;
+};
+
+}  // namespace troupe::program
