@@ -41,6 +41,9 @@ namespace troupe {
   bug(last_not_saved, "nothing is saved when the run ends") \
   bug(newer_snapshot_dropped, "while a snapshot waits for the disk, newer ones are dropped") \
   bug(uncommitted_is_written, "a snapshot is written before its step is committed") \
+  bug(old_generation_written, "what an older generation took is written when a newer one commits") \
+  bug(undone_before_sync, "a replaced checkpoint is removed before what replaced it is durable") \
+  bug(swept_before_sync, "what a crash left is removed before its renaming is durable") \
   bug(rename_before_sync, "a checkpoint is renamed before its folder is durable") \
   bug(parent_not_synced, "the folder of checkpoints is not made durable") \
   bug(latest_not_synced, "which checkpoint is the latest is not made durable") \
