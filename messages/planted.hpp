@@ -49,6 +49,10 @@ namespace troupe {
   bug(latest_not_synced, "which checkpoint is the latest is not made durable") \
   bug(failed_write_is_written, "a checkpoint whose write failed is reported as written") \
   bug(newest_removed_first, "retiring checkpoints keeps the oldest") \
+  bug(loss_not_counted, "what does not fit an observer's queue is not counted") \
+  bug(life_is_dropped, "a full queue drops whatever is oldest") \
+  bug(observers_not_flushed, "the run ends without waiting for its observers") \
+  bug(thrower_hears_on, "an observer that has thrown goes on to hear") \
   bug(gap_skipped, "a link goes on behind a message that was lost") \
   bug(never_sent_again, "a link does not send again what was lost") \
   bug(silence_endures, "a link never takes silence for the end")
