@@ -39,7 +39,7 @@ void checkpoint_machine::handle(const begin&, actions& out) {
 void checkpoint_machine::handle(const offered& e, actions& out) {
   if (sometimes(e.generation < generation_, mark::snapshot_of_old_generation))
     return out.push_back(drop{e.ticket});
-  generation_ = e.generation;
+  hear_of(e.generation, out);
   if (e.step <= committed_ || planted(bug::uncommitted_is_written)) {
     wait_for_disk(e, out);
     if (phase_ == phase::idle) next_offer(out);
@@ -49,13 +49,24 @@ void checkpoint_machine::handle(const offered& e, actions& out) {
 }
 
 void checkpoint_machine::handle(const committed& e, actions& out) {
-  if (e.generation < generation_ || e.step <= committed_) return;
+  if (e.generation < generation_) return;
+  hear_of(e.generation, out);
+  if (e.step <= committed_) return;
   committed_ = e.step;
   while (!early_.empty() && early_.front().step <= committed_) {
     wait_for_disk(early_.front(), out);
     early_.erase(early_.begin());
   }
   if (phase_ == phase::idle) next_offer(out);
+}
+
+// A step that an older generation took and did not commit is taken again, maybe by other ranks:
+// what that one made of it never happened.
+void checkpoint_machine::hear_of(generation_id newest, actions& out) {
+  if (newest == generation_) return;
+  generation_ = newest;
+  if (planted(bug::old_generation_written)) return;
+  for (const auto& one : std::exchange(early_, {})) out.emplace_back(drop{one.ticket});
 }
 
 // The oldest stays, so that there is always one that gets on, and the newest, which may be the
@@ -165,7 +176,10 @@ void checkpoint_machine::script_done(actions& out) {
             storage_ops::read{one.path + "/" + given_.commit_file, commit_file_limit});
       return go(phase::reading, std::move(script), out);
     case phase::reading:
-      sometimes(!leftovers_.empty(), mark::leftovers_swept);
+      // First what is there becomes durable: a loss of power must not bring back by halves what one
+      // of them was before it was renamed.
+      if (sometimes(!leftovers_.empty(), mark::leftovers_swept) && !planted(bug::swept_before_sync))
+        script.emplace_back(storage_ops::sync_folder{given_.folder});
       for (const auto& path : std::exchange(leftovers_, {}))
         script.emplace_back(storage_ops::remove{path});
       return go(phase::sweeping, std::move(script), out);
@@ -190,11 +204,14 @@ void checkpoint_machine::script_done(actions& out) {
 
 void checkpoint_machine::went_wrong(const std::string& text, actions& out) {
   switch (phase_) {
-    case phase::sweeping: out.push_back(failed{undefined, text}); break;
+    case phase::sweeping:
+      out.push_back(failed{undefined, text});
+      if (at_ == 0) at_ = script_.size() - 1;  // not durable: nothing is removed
+      break;
     case phase::writing:
       sometimes(true, mark::write_undone);
       why_ = text;
-      return go(phase::undoing, {storage_ops::remove{hidden_path_of(current_.step)}}, out);
+      return undo(out);
     case phase::publishing:
       sometimes(true, mark::publish_failed);
       why_ = text;
@@ -204,11 +221,25 @@ void checkpoint_machine::went_wrong(const std::string& text, actions& out) {
       out.push_back(failed{retiring_[at_ / 2], text});
       if (at_ % 2 == 0) ++at_;  // it is still where it was: tried again at the next commit
       break;
-    case phase::undoing: why_ += "; what was written of it stays until the next start: " + text;
+    case phase::undoing:
+      why_ += "; what was written of it stays until the next start: " + text;
+      return finish(out);
     default: break;  // listing, reading: nothing is known of it
   }
   ++at_;
   next_operation(out);
+}
+
+// A rename that failed late has exchanged the folder with another one of its step, which a loss of
+// power would bring back: nothing of that one is removed before the exchange is durable.
+void checkpoint_machine::undo(actions& out) {
+  const auto hidden = hidden_path_of(current_.step);
+  std::vector<operation> script;
+  if (std::holds_alternative<storage_ops::rename>(script_[at_]) &&
+      !planted(bug::undone_before_sync))
+    script.emplace_back(storage_ops::sync_folder{given_.folder});
+  script.emplace_back(storage_ops::remove{hidden});
+  go(phase::undoing, std::move(script), out);
 }
 
 void checkpoint_machine::next_offer(actions& out) {

@@ -8,7 +8,8 @@
 // checkpoint, once there was one. A write that fails leaves nothing but its report.
 //
 // Nothing is written before its step is committed: until then a step may turn out not to have
-// happened. What is not committed when the machine is flushed is dropped.
+// happened. What is not committed when the machine is flushed, or when a newer generation is heard
+// of, is dropped.
 //
 // At its start the machine learns which checkpoints a resumed run already has and removes what a
 // crash left half-written or half-removed. Checkpoints of later steps than the run went on from
@@ -176,6 +177,8 @@ private:
   void next_operation(actions& out);
   void script_done(actions& out);
   void went_wrong(const std::string& text, actions& out);
+  void undo(actions& out);
+  void hear_of(generation_id newest, actions& out);
   void wait_for_commit(const checkpointing::offered& e, actions& out);
   void wait_for_disk(const checkpointing::offered& e, actions& out);
   void bound(std::vector<checkpointing::offered>& waiting, std::string_view what_for, actions& out);

@@ -4,6 +4,7 @@
 #include <iterator>
 
 #include "messages/marks.hpp"
+#include "messages/planted.hpp"
 
 namespace troupe {
 
@@ -20,9 +21,10 @@ void observation_queue::make_room() {
     const auto found = std::ranges::find_if(waiting_, is);
     if (found == waiting_.end()) return false;
     waiting_.erase(found);
-    ++dropped_;
+    if (!planted(bug::loss_not_counted)) ++dropped_;
     return true;
   };
+  if (planted(bug::life_is_dropped) && drop_oldest([](const auto&) { return true; })) return;
   if (drop_oldest([](const auto& o) { return std::holds_alternative<seen::progress>(*o); })) return;
   drop_oldest([](const auto& o) { return std::holds_alternative<seen::hook>(*o); });
 }

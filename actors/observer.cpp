@@ -1,5 +1,7 @@
 #include "actors/observer.hpp"
 
+#include "messages/planted.hpp"
+
 namespace troupe {
 
 namespace {
@@ -21,7 +23,7 @@ struct observer_state {
     } catch (...) {
       late.push_back(describe(std::current_exception()));
       late.back().hook = "observer";
-      inner.reset();
+      if (!planted(bug::thrower_hears_on)) inner.reset();
     }
   }
 
@@ -65,8 +67,15 @@ void audience::tell(observation what) const {
 
 audience_member spawn_observer(caf::actor_system& system, actor_trouble trouble,
                                const observer_factory& make, supervisor_actor supervisor) {
+  return spawn_observer_behind(observation_queue::limit_default, system, std::move(trouble), make,
+                               std::move(supervisor));
+}
+
+audience_member spawn_observer_behind(std::size_t limit, caf::actor_system& system,
+                                      actor_trouble trouble, const observer_factory& make,
+                                      supervisor_actor supervisor) {
   auto inner = make();
-  auto queue = std::make_shared<observation_queue>(inner->wants_hooks());
+  auto queue = std::make_shared<observation_queue>(inner->wants_hooks(), limit);
   auto shared = std::make_shared<std::unique_ptr<observer>>(std::move(inner));
   auto weak = supervisor.address();
   auto actor = seam::spawn<observer_actor, observer_state>(

@@ -33,5 +33,9 @@ private:
 /// and ends its hearing.
 audience_member spawn_observer(caf::actor_system& system, actor_trouble trouble,
                                const observer_factory& make, supervisor_actor supervisor);
+/// As above, behind a queue of at most so many observations.
+audience_member spawn_observer_behind(std::size_t limit, caf::actor_system& system,
+                                      actor_trouble trouble, const observer_factory& make,
+                                      supervisor_actor supervisor);
 
 }  // namespace troupe

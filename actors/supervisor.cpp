@@ -86,7 +86,7 @@ struct supervisor_state {
 void supervisor_state::start() {
   for (const auto& make : what->observers) {
     try {
-      observers.add(spawn_observer(self->system(), setup.trouble, make, self));
+      observers.add(setup.bring_observer(self->system(), setup.trouble, make, self));
     } catch (...) {
       auto why = describe(std::current_exception());
       why.hook = "observer";

@@ -22,6 +22,11 @@ using spawn_checkpointer_fn = std::function<checkpointer_actor(
 using spawn_rank_fn =
     std::function<rank_actor(caf::actor_system& system, actor_trouble trouble, rank_setup setup)>;
 
+/// Brings an observer to life, behind its queue.
+using spawn_observer_fn =
+    std::function<audience_member(caf::actor_system& system, actor_trouble trouble,
+                                  const observer_factory& make, supervisor_actor supervisor)>;
+
 struct supervisor_setup {
   job_id id;
   job what;
@@ -29,6 +34,7 @@ struct supervisor_setup {
   actor_trouble trouble;
   spawn_checkpointer_fn spawn_checkpointer;  ///< used when the job has a run folder
   spawn_rank_fn bring_rank = spawn_rank;
+  spawn_observer_fn bring_observer = spawn_observer;
   /// Hears every lifecycle event on the supervisor's turn, as its observers do later: never waits.
   /// Empty: nobody.
   std::function<void(const seen::lifecycle&)> announced;

@@ -116,6 +116,7 @@ void supervisor_machine::handle(const supervision::checkpointer_done& e, actions
   if (phase_ != phase::flushing_checkpointer) return;
   phase_ = phase::flushing_observers;
   announce("job_ended", out, -1, {{"status", first_ ? "failed" : "ended"}});
+  if (planted(bug::observers_not_flushed)) return finish(out);
   out.push_back(supervision::flush_observers{});
   arm_deadline(limits_.teardown, out);
 }

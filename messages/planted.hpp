@@ -41,11 +41,18 @@ namespace troupe {
   bug(last_not_saved, "nothing is saved when the run ends") \
   bug(newer_snapshot_dropped, "while a snapshot waits for the disk, newer ones are dropped") \
   bug(uncommitted_is_written, "a snapshot is written before its step is committed") \
+  bug(old_generation_written, "what an older generation took is written when a newer one commits") \
+  bug(undone_before_sync, "a replaced checkpoint is removed before what replaced it is durable") \
+  bug(swept_before_sync, "what a crash left is removed before its renaming is durable") \
   bug(rename_before_sync, "a checkpoint is renamed before its folder is durable") \
   bug(parent_not_synced, "the folder of checkpoints is not made durable") \
   bug(latest_not_synced, "which checkpoint is the latest is not made durable") \
   bug(failed_write_is_written, "a checkpoint whose write failed is reported as written") \
   bug(newest_removed_first, "retiring checkpoints keeps the oldest") \
+  bug(loss_not_counted, "what does not fit an observer's queue is not counted") \
+  bug(life_is_dropped, "a full queue drops whatever is oldest") \
+  bug(observers_not_flushed, "the run ends without waiting for its observers") \
+  bug(thrower_hears_on, "an observer that has thrown goes on to hear") \
   bug(gap_skipped, "a link goes on behind a message that was lost") \
   bug(never_sent_again, "a link does not send again what was lost") \
   bug(silence_endures, "a link never takes silence for the end")

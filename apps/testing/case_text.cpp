@@ -87,6 +87,7 @@ void plan_fields(run_plan& plan, F visit) {
   visit("strike_per_million", plan.faults.strike_per_million, bounds{0, 1'000'000});
   visit("attempts", plan.attempts, bounds{1, 1000});
   visit("events_limit", plan.events_limit, positive);
+  visit("watched", plan.watched, bounds{0, static_cast<std::int64_t>(watching::dead)});
 }
 
 // A field as a number and back; seeds use all 64 bits, the rest has bounds.

@@ -79,6 +79,10 @@ variant variant_of(const field_job& what, const run_plan& plan, const budget& of
   constexpr std::array<std::int64_t, 3> every{5, 1, 7};
   v.job.checkpoint_every = every[draw(3)];
   if (draw(4) == 0) v.job.samples = what.samples * 2 / 3 + 1;
+  // A few: who wants hooks costs a message for each.
+  constexpr std::int32_t ranks_watched = 64;
+  if (draw(8) == 0 && what.ranks <= ranks_watched)
+    v.plan.watched = static_cast<watching>(1 + draw(4));
   return v;
 }
 

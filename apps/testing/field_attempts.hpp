@@ -40,7 +40,9 @@ public:
     stage_.listen([this](const seen::lifecycle& what) {
       if (what.event == "checkpoint_written") written(what.step, what.details.at("path"));
     });
-    for (const auto& make : plan.guests) {
+    auto guests = plan.guests;
+    if (plan.watched != watching::nobody) guests.push_back(watched_by(plan.watched));
+    for (const auto& make : guests) {
       guests_.push_back(make());
       recipe_ = guests_.back()->recipe(recipe_);
     }

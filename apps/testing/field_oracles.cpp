@@ -34,6 +34,7 @@ const std::vector<std::string> oracles{
     "invariants of the product hold",
     "only ports reach outside",
     "a run is the same in another host",
+    watching_oracle,
 };
 
 // Faults that keep somebody from answering for a while.
@@ -210,8 +211,10 @@ void field_oracles::first_cause(const failure& first, const attempt_facts& facts
 void field_oracles::survivors(const job_outcome& outcome, const attempt_facts& facts) {
   for (const auto& s : outcome.survivors) {
     const bool rank = s.starts_with("rank ");
+    const bool deaf = facts.watched == watching::slow || facts.watched == watching::dead;
     const bool excused = rank ? facts.any(delaying) && facts.concerned(std::stoi(s.substr(5)))
-                              : slow_disk(facts) && s.starts_with("checkpointer");
+                              : (slow_disk(facts) && s.starts_with("checkpointer")) ||
+                                    (deaf && s.starts_with("observer"));
     // On a rare path a deadline passes early.
     if (!check(excused || facts.lossy || facts.rare)) violate({oracles[6], s});
   }
@@ -255,8 +258,12 @@ void field_oracles::ended(const job_outcome& outcome, const attempt_facts& facts
                          facts.any(delaying) ||
                          facts.any({fault::crash_rank, fault::crash_host, fault::abort});
   survivors(outcome, facts);
+  const auto by_observer = [&](const failure& f) {
+    return facts.watched == watching::throws && f.hook == "observer";
+  };
   for (const auto& f : outcome.late)
-    if (!check(disturbed || !facts.storage.empty())) violate({oracles[7], at(f), f.step, f.rank});
+    if (!check(by_observer(f) || disturbed || !facts.storage.empty()))
+      violate({oracles[7], at(f), f.step, f.rank});
   if (!check(outcome.loop.steps <= least_held()))
     violate({oracles[8], "committed, but a rank holds only " + std::to_string(least_held()),
              outcome.loop.steps});

@@ -24,7 +24,8 @@ struct attempt_facts {
   std::vector<raised> thrown;
   bool lossy = false;  ///< its links lost or delayed frames
   fault_set storage;   ///< faults of storage that took effect
-  bool rare = false;   ///< a rare path was taken that may fail what it strikes
+  watching watched = watching::nobody;
+  bool rare = false;  ///< a rare path was taken that may fail what it strikes
   nanoseconds took{0};
   nanoseconds expected{0};  ///< at most, when nothing is slow: all steps, one failure, one way down
   bool any(std::initializer_list<fault> of) const;

@@ -121,6 +121,7 @@ field_run::ending field_run::attempt(std::uint32_t number) {
   what.recipe = recipe_;
   what.run_folder = folder;
   what.resume = resume;
+  for (const auto& g : guests_) g->prepares(world_, stage_, what);
   stage_.begin(std::move(what), now_.path);
   oracles_.attempt_begins(stage_.running(), from);
   for (const auto& g : guests_) g->begins(world_, stage_);
@@ -147,6 +148,9 @@ field_run::ending field_run::judge() {
   facts_.took = world_.time() - nanoseconds{began_};
   facts_.expected = span_ * job_.accumulate * 2 + limits.detect * 2 + limits.settle + limits.close +
                     limits.teardown + std::chrono::seconds{1};
+  facts_.watched = plan_.watched;
+  // Observers are waited for as long as for a teardown.
+  if (facts_.watched != watching::nobody) facts_.expected += limits.teardown;
   oracles_.ended(outcome, facts_);
   for (const auto& g : guests_) g->ended(outcome, complain());
   if (!outcome.survivors.empty()) mark("an ending with survivors");

@@ -14,6 +14,7 @@
 #include "apps/testing/guest.hpp"
 #include "apps/testing/payload.hpp"
 #include "apps/testing/rehearsal.hpp"
+#include "apps/testing/watching.hpp"
 #include "backends/simulated/field_learner.hpp"
 
 namespace troupe::testing {
@@ -42,6 +43,7 @@ struct run_plan {
   fault_options faults;
   std::uint32_t attempts = 6;  ///< runs of the program, at most; nothing strikes in the last two
   std::uint64_t events_limit = 2'000'000;
+  watching watched = watching::nobody;
   std::vector<guest_fn> guests;               ///< what the test brings along; not in a case's text
   std::shared_ptr<testing::payload> payload;  ///< null: the field payload
 };

@@ -24,6 +24,10 @@ public:
   /// The learner of the run: its own, or one around the field's (whose oracles stay on, so it has
   /// to hand it every hook). Called once, before the first attempt.
   virtual recipe_ptr recipe(recipe_ptr field) { return field; }
+  /// An attempt is about to begin: what its job, and the stage for it, are to be besides.
+  virtual void prepares(world& in, rehearsal& stage, job& what) {
+    (void)in, (void)stage, (void)what;
+  }
   /// An attempt begins; its supervisor is there and has not run. Actors of the test's own are
   /// spawned in `in.system()` and given a place by `in.settle`.
   virtual void begins(world& in, rehearsal& stage) { (void)in, (void)stage; }

@@ -53,6 +53,7 @@ void rehearsal::begin(job what, path_faults path) {
   path_ = path;
   home_ = world_.add_place(0, "supervisor");
   first_life_ = lives_.size();
+  observers_.clear();
   limits_.limit = what.options.time.detect;
   limits_.beat = limits_.limit / 5;
   supervisor_setup setup;
@@ -76,6 +77,15 @@ void rehearsal::begin(job what, path_faults path) {
   }
   setup.bring_rank = [this](caf::actor_system& system, actor_trouble trouble, rank_setup given) {
     return bring(system, std::move(trouble), std::move(given));
+  };
+  setup.bring_observer = [this](caf::actor_system& system, actor_trouble trouble,
+                                const observer_factory& make, supervisor_actor supervisor) {
+    auto made = spawn_observer_behind(observations, system, std::move(trouble), make,
+                                      std::move(supervisor));
+    observers_.push_back(world_.add_place(0, "observer"));
+    world_.settle(caf::actor_cast<caf::strong_actor_ptr>(made.actor), observers_.back());
+    if (observer_came) observer_came(observers_.back());
+    return made;
   };
   setup.announced = announced_;
   setup.complete = [this](job_outcome outcome) { outcome_ = std::move(outcome); };
@@ -169,6 +179,7 @@ void rehearsal::crash_program() {
       fabric_.vanish(lives_[i].job, lives_[i].rank);
       world_.crash(lives_[i].place);
     }
+  for (const auto place : observers_) world_.crash(place);
   world_.crash(home_);
 }
 

@@ -59,6 +59,10 @@ public:
   std::function<bool(std::int32_t rank, bool to_supervisor, const caf::message& what,
                      const caf::strong_actor_ptr& to)>
       door;
+  /// The most observations that wait for an observer, and who hears where it lives, before it has
+  /// run: in a place of its own, with the supervisor's program.
+  std::size_t observations = observation_queue::limit_default;
+  std::function<void(world::place where)> observer_came;
   /// Called with each job's set-up before its supervisor is born: another port, another part.
   std::function<void(supervisor_setup& setup)> before_start;
 
@@ -94,7 +98,8 @@ private:
   std::function<void(const seen::lifecycle&)> announced_;
   path_counts counts_;
   std::vector<rank_life> lives_;
-  std::size_t first_life_ = 0;  // of the job that runs
+  std::size_t first_life_ = 0;           // of the job that runs
+  std::vector<world::place> observers_;  // of the job that runs
   link_limits limits_;
   world::place home_ = 0;
   job_id job_;

@@ -2,12 +2,14 @@
 // standard budget, and nothing is found where none is planted. A program of its own;
 // tests/mutants.sh runs it once per bug.
 #include <algorithm>
+#include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <optional>
 #include <string>
 #include <string_view>
 
+#include "apps/testing/exhaustive/checkpoint_search.hpp"
 #include "apps/testing/exhaustive/exhaust.hpp"
 #include "apps/testing/explore.hpp"
 #include "messages/planted.hpp"
@@ -50,6 +52,25 @@ std::optional<finding> search_all(std::uint32_t faults, double seconds) {
                  one_line(report.violation->what)};
 }
 
+// Every order of checkpoints of two steps, behind three of another run, with one failure or two
+// generations.
+std::optional<finding> search_checkpointing() {
+  const auto began = std::chrono::steady_clock::now();
+  for (const std::uint32_t failures : {0, 1}) {
+    checkpoint_search what;
+    what.steps = 2;
+    what.past = 3;
+    what.resumed = 1;
+    what.failures = failures;
+    what.generations = 2 - failures;
+    const auto report = search_checkpoints(what);
+    if (!report.violation) continue;
+    const std::chrono::duration<double> took = std::chrono::steady_clock::now() - began;
+    return finding{"checkpoints", report.states, took.count(), one_line(*report.violation)};
+  }
+  return {};
+}
+
 // The portfolio of schedules of whole field jobs under swarms of faults.
 std::optional<finding> search_swarm(std::uint64_t first_seed, double seconds) {
   field_job job;
@@ -82,6 +103,7 @@ std::string cell(const std::optional<finding>& found) {
 int run(const planted_bug& what, double seconds, std::uint64_t first_seed) {
   planted_now = what.which;
   auto exhaustive = search_all(1, seconds / 6);
+  if (!exhaustive) exhaustive = search_checkpointing();
   // What the exhaustive search has found need not be looked for as long.
   const auto swarm = search_swarm(first_seed, exhaustive ? seconds / 10 : seconds * 2 / 3);
   if (!exhaustive && !swarm) exhaustive = search_all(2, seconds / 6);
@@ -96,6 +118,7 @@ int run(const planted_bug& what, double seconds, std::uint64_t first_seed) {
 int run_clean(double seconds, std::uint64_t first_seed) {
   auto found = search_all(1, seconds / 6);
   if (!found) found = search_all(2, seconds / 6);
+  if (!found) found = search_checkpointing();
   if (!found) found = search_swarm(first_seed, seconds * 2 / 3);
   if (found) {
     std::printf("ALARM    nothing is planted, and %s (seed %llu) finds: %s\n", cell(found).c_str(),

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <map>
 
-#include "apps/testing/rehearsal.hpp"
+#include "apps/testing/explore.hpp"
 #include "backends/simulated/field_learner.hpp"
 
 #include "tests/support/catch.hpp"
@@ -138,4 +138,38 @@ TEST_CASE("an observer that throws is reported, and another hears everything",
   REQUIRE(facts.outcome.late.size() == 1);
   CHECK(facts.outcome.late.front().what == "an observer's own");
   CHECK(facts.outcome.result == run(without_rare_paths(2), false).outcome.result);
+}
+
+TEST_CASE("whoever watches a run hears what was handled, and changes nothing",
+          "[simulated][observers]") {
+  const field_job job{.ranks = 4};
+  for (const auto how : {watching::hears, watching::slow, watching::throws, watching::dead}) {
+    INFO(to_string(how));
+    run_plan plan;
+    plan.watched = how;
+    plan.around.ranks_per_host = 2;
+    plan.world.schedule = scheduling::fifo;
+    auto reference = reference_of(job);
+    const auto watched = run_field(job, plan, choices::of_seed(1), reference);
+    CHECK(watched.violations.empty());
+    CHECK(watched.attempts == 1);
+    plan.watched = watching::nobody;
+    const auto alone = run_field(job, plan, choices::of_seed(1), reference);
+    CHECK(watched.weights_digest == alone.weights_digest);
+    CHECK(watched.hashes.state == alone.hashes.state);
+    CHECK(watched.events > alone.events);
+  }
+}
+
+TEST_CASE("observers of any kind hold under swarms of faults", "[simulated][observers]") {
+  for (const auto how : {watching::hears, watching::slow, watching::throws, watching::dead}) {
+    INFO(to_string(how));
+    run_plan plan;
+    plan.watched = how;
+    plan.faults.may = fault_set::all();
+    const auto r = explore({.ranks = 4}, plan, {.runs = 60});
+    for (const auto& bad : r.violating) FAIL(bad.violations.front() << " of seed " << bad.seed);
+    CHECK(r.clean());
+    CHECK(r.met("a queue of observations is full"));
+  }
 }

@@ -1,6 +1,7 @@
 // Goal: the search of a small company finds the bugs that are planted in its machines, and nothing
 // where none is. Method: the machines compiled once more, with the bugs in (messages/planted.hpp);
 // all of the bugs, and the campaigns that the others need: tests/mutants.sh.
+#include "apps/testing/exhaustive/checkpoint_search.hpp"
 #include "apps/testing/exhaustive/exhaust.hpp"
 #include "messages/planted.hpp"
 
@@ -31,6 +32,22 @@ std::string found_with(bug which, std::vector<small_fault> two_of = {}) {
   return {};
 }
 
+// In a run that goes on from the first of three checkpoints of another.
+std::string found_in_checkpoints(bug which, std::uint32_t failures, std::uint32_t generations) {
+  checkpoint_search what;
+  what.steps = 2;
+  what.past = 3;
+  what.resumed = 1;
+  what.failures = failures;
+  what.generations = generations;
+  planted_now = which;
+  const auto report = search_checkpoints(what);
+  planted_now = bug::none;
+  if (report.violation) return *report.violation;
+  CHECK(report.complete);
+  return {};
+}
+
 }  // namespace
 
 TEST_CASE("a small company finds what is planted in its machines", "[exhaust][planted]") {
@@ -53,6 +70,19 @@ TEST_CASE("what needs two faults is found with two", "[exhaust][planted]") {
     INFO(planted_bugs[static_cast<std::size_t>(which) - 1].name);
     CHECK(found_with(which, late) != "");
   }
+}
+
+TEST_CASE("a search of checkpoints finds what is planted in them", "[exhaust][planted]") {
+  CHECK(found_in_checkpoints(bug::none, 0, 1) == "");
+  for (const auto which : {bug::newer_snapshot_dropped, bug::uncommitted_is_written,
+                           bug::rename_before_sync, bug::parent_not_synced, bug::latest_not_synced,
+                           bug::newest_removed_first, bug::swept_before_sync}) {
+    INFO(planted_bugs[static_cast<std::size_t>(which) - 1].name);
+    CHECK(found_in_checkpoints(which, 0, 1) != "");
+  }
+  CHECK(found_in_checkpoints(bug::failed_write_is_written, 1, 1) != "");
+  CHECK(found_in_checkpoints(bug::undone_before_sync, 1, 1) != "");
+  CHECK(found_in_checkpoints(bug::old_generation_written, 0, 2) != "");
 }
 
 TEST_CASE("each planted bug is listed at its own place", "[planted]") {

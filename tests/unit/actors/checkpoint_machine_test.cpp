@@ -148,6 +148,24 @@ TEST_CASE("nothing is written before its step is committed", "[checkpoint]") {
   CHECK(drive.written() == steps{10, 11, 12});
 }
 
+TEST_CASE("what an older generation took and did not commit never happened", "[checkpoint]") {
+  checkpoint_drive drive{keep(-1, 0)};
+  drive.run();
+  drive.offer_early(10, 0.1, true, 1);
+  drive.commit(9, 2);
+  CHECK(drive.held.empty());
+  drive.offer_early(10, 0.1, true, 1);
+  CHECK(drive.held.empty());
+  drive.offer_early(10, 0.2, true, 2);
+  drive.offer_early(11, 0.2, false, 2);
+  drive.offer_early(10, 0.3, true, 3);
+  CHECK(shown(drive.machine) == "checkpoints idle; not committed: step 10");
+  drive.commit(10, 3);
+  drive.run();
+  CHECK(drive.written() == steps{10});
+  CHECK(drive.machine.kept().front().monitor == 0.3);
+}
+
 TEST_CASE("of those that wait for their commit the oldest, the newest and those that must stay",
           "[checkpoint]") {
   checkpoint_drive drive{keep(-1, 0)};

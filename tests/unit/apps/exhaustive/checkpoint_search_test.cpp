@@ -1,0 +1,70 @@
+// Goal: checkpoints in every order of offers, commits, generations and answers, with every place of
+// a failing operation and of a crash. Method: the search itself; that it can say no:
+// planted_bugs_test.
+#include "apps/testing/exhaustive/checkpoint_search.hpp"
+
+#include "messages/failure.hpp"
+
+#include "tests/support/catch.hpp"
+
+using namespace troupe;
+using namespace troupe::testing;
+
+namespace {
+
+checkpoint_search_report all_of(const checkpoint_search& what) {
+  auto report = search_checkpoints(what);
+  if (report.violation) FAIL(*report.violation);
+  CHECK(report.complete);
+  return report;
+}
+
+checkpoint_search two_steps(std::uint32_t failures, std::uint32_t generations) {
+  checkpoint_search what;
+  what.steps = 2;
+  what.failures = failures;
+  what.generations = generations;
+  return what;
+}
+
+}  // namespace
+
+TEST_CASE("checkpoints hold with one operation that fails", "[exhaust][checkpoint]") {
+  const auto report = all_of(two_steps(1, 1));
+  CHECK(report.states > 1000);
+  CHECK(report.crashes > 30'000);
+  CHECK(report.ends > 100);
+}
+
+TEST_CASE("checkpoints hold when a generation takes again what another had not committed",
+          "[exhaust][checkpoint]") {
+  CHECK(all_of(two_steps(0, 2)).states > 500);
+}
+
+TEST_CASE("checkpoints of a branch that is given up are there until the new one has its first",
+          "[exhaust][checkpoint]") {
+  auto what = two_steps(0, 1);
+  what.past = 2;
+  what.resumed = GENERATE(0, 1, 2);
+  CHECK(all_of(what).resumes > 50);
+}
+
+TEST_CASE("without failures and crashes few orders are left", "[exhaust][checkpoint]") {
+  auto what = two_steps(0, 1);
+  what.steps = 1;
+  what.crashes = false;
+  const auto report = all_of(what);
+  CHECK(report.crashes == 0);
+  CHECK(report.ends >= 2);  // committed in time or not
+}
+
+TEST_CASE("a search of checkpoints has bounds", "[exhaust][checkpoint]") {
+  checkpoint_search what;
+  what.states_max = 10;
+  CHECK_FALSE(search_checkpoints(what).complete);
+  what.steps = 7;
+  CHECK_THROWS_AS(search_checkpoints(what), user_error);
+  what.steps = 1;
+  what.resumed = 1;
+  CHECK_THROWS_AS(search_checkpoints(what), user_error);
+}

@@ -1,0 +1,31 @@
+// Goal: as checkpoint_search_test, with three steps, and with a fault and two generations at once.
+#include "apps/testing/exhaustive/checkpoint_search.hpp"
+
+#include "tests/support/catch.hpp"
+
+using namespace troupe::testing;
+
+TEST_CASE("checkpoints of three steps hold with a failure and two generations: complete",
+          "[exhaust][checkpoint]") {
+  checkpoint_search what;
+  what.generations = 2;
+  const auto report = search_checkpoints(what);
+  if (report.violation) FAIL(*report.violation);
+  WARN(report.states << " states, " << report.crashes << " crashes, " << report.resumes
+                     << " resumes");
+  CHECK(report.complete);
+}
+
+TEST_CASE("a run that gives up a branch holds with a failure and two generations: complete",
+          "[exhaust][checkpoint]") {
+  checkpoint_search what;
+  what.steps = 2;
+  what.past = 3;
+  what.resumed = 1;
+  what.generations = 2;
+  const auto report = search_checkpoints(what);
+  if (report.violation) FAIL(*report.violation);
+  WARN(report.states << " states, " << report.crashes << " crashes, " << report.resumes
+                     << " resumes");
+  CHECK(report.complete);
+}
