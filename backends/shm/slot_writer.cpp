@@ -1,5 +1,7 @@
 #include "backends/shm/slot_writer.hpp"
 
+#include "backends/shm/layout.hpp"
+
 #include <algorithm>
 #include <cstdint>
 #include <cstring>
@@ -14,7 +16,6 @@ namespace troupe::shm {
 
 namespace {
 
-constexpr std::size_t line = 64;
 constexpr std::size_t page = 4096;
 
 #if defined(TROUPE_STREAMS)
