@@ -73,8 +73,10 @@ private:
     bool closing = false;  ///< the actor here has ended: the last message said so
   };
 
+  struct arrival;
+
   void send(std::size_t from, caf::message what);
-  void transmit(std::size_t from, link_frame frame, caf::message what);
+  void transmit(std::size_t from, link_frame frame, const caf::message& what);
   void release(end& mine, std::uint64_t to);
   void close_if_done(end& mine);
   void arrive(std::size_t at, const link_frame& frame, const caf::message& what);

@@ -1,6 +1,7 @@
 #include "apps/testing/virtual_system.hpp"
 
 #include <caf/actor_registry.hpp>
+#include <caf/logger.hpp>
 #include <caf/make_actor.hpp>
 #include <caf/scheduler/abstract_coordinator.hpp>
 
@@ -121,6 +122,8 @@ virtual_system::virtual_system(virtual_host& host)
       system_(std::make_unique<caf::actor_system>(*config_)),
       unit_(std::make_unique<unit>(system_.get(), host)) {
   system_->await_actors_before_shutdown(false);
+  // Nobody reads CAF's log here, and to name its actor costs a look-up in each delivery.
+  caf::logger::set_current_actor_system(nullptr);
 }
 
 virtual_system::~virtual_system() = default;
