@@ -1,5 +1,6 @@
 #include "apps/testing/control_link.hpp"
 
+#include <algorithm>
 #include <caf/all.hpp>
 
 #include "apps/testing/message_text.hpp"
@@ -144,8 +145,11 @@ void control_link::deliver(std::size_t at, const caf::message& what) {
 }
 
 void control_link::release(end& mine, std::uint64_t to) {
-  for (; mine.released < to && !mine.unacknowledged.empty(); ++mine.released)
-    mine.unacknowledged.pop_front();
+  if (to <= mine.released) return;
+  const auto count = std::min<std::size_t>(to - mine.released, mine.unacknowledged.size());
+  mine.unacknowledged.erase(mine.unacknowledged.begin(),
+                            mine.unacknowledged.begin() + static_cast<std::ptrdiff_t>(count));
+  mine.released += count;
 }
 
 void control_link::again(std::size_t from) {

@@ -122,13 +122,16 @@ virtual_system::virtual_system(virtual_host& host)
       system_(std::make_unique<caf::actor_system>(*config_)),
       unit_(std::make_unique<unit>(system_.get(), host)) {
   system_->await_actors_before_shutdown(false);
-  // Nobody reads CAF's log here, and to name its actor costs a look-up in each delivery.
-  caf::logger::set_current_actor_system(nullptr);
 }
 
 virtual_system::~virtual_system() = default;
 
-void virtual_system::run_one(caf::resumable* job) { unit_->inner.run_one(job); }
+// Nobody reads CAF's log here, and naming its actor is a look-up in each delivery. Each spawn turns
+// it on again for this thread.
+void virtual_system::run_one(caf::resumable* job) {
+  caf::logger::set_current_actor_system(nullptr);
+  unit_->inner.run_one(job);
+}
 
 void virtual_system::drop(caf::resumable* job) { caf::intrusive_ptr_release(job); }
 

@@ -68,8 +68,7 @@ void world::at(place where, nanoseconds delay, later_call&& what) {
 }
 
 later_fn world::later_of(place p) {
-  return
-      [this, p](nanoseconds delay, later_call&& what) { at(p, delay, std::move(what)); };
+  return [this, p](nanoseconds delay, later_call&& what) { at(p, delay, std::move(what)); };
 }
 
 std::int64_t world::clock_at(const life& l) const {

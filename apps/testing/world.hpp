@@ -144,16 +144,17 @@ public:
   const std::vector<std::string>& troubles() const { return troubles_; }
 
 private:
-  struct life {
-    std::string name;
-    std::uint32_t host = 0;
+  // What each event looks at comes first, in one line of memory.
+  struct alignas(64) life {
     bool dead = false;
-    std::int64_t paused_until = 0;
     std::int32_t skew = 0;  // per mille
+    std::int64_t paused_until = 0;
     std::int64_t skewed_since = 0;
     std::int64_t gained = 0;
     std::int64_t late = 0;
     std::uint32_t priority = 0;
+    std::uint32_t host = 0;
+    std::string name;
     std::vector<caf::strong_actor_ptr> actors;
   };
   // What is due. One line of memory: wide worlds have tens of thousands of them.
