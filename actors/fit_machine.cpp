@@ -18,7 +18,7 @@ std::vector<hook> part_of(std::vector<hook>&& all, std::size_t first, bool fine)
   if (first == 0 && !fine) return std::move(all);
   auto last = all.size();
   if (fine) {
-    const auto* step = std::get_if<hooks::optimizer_step>(&all[first]);
+    const auto* step = all[first].get_if<hooks::optimizer_step>();
     last = first + 1 + (step ? step->closure : 0);
   }
   const auto at = [&](std::size_t i) {
@@ -31,7 +31,7 @@ std::vector<hook> part_of(std::vector<hook>&& all, std::size_t first, bool fine)
 bool splits_closure(const std::vector<hook>& all, std::size_t n) {
   std::size_t i = 0;
   while (i < n) {
-    const auto* step = std::get_if<hooks::optimizer_step>(&all[i]);
+    const auto* step = all[i].get_if<hooks::optimizer_step>();
     i += 1 + (step ? step->closure : 0);
   }
   return i != n;
@@ -53,6 +53,8 @@ std::vector<fit_action> fit_machine::on(const fit_event& event) {
     void operator()(const fit_events::propose_stop&) { self.propose_stop(out); }
     void operator()(const fit_events::stop_at& e) { self.stop_at(e, out); }
   } to{*this};
+  constexpr std::size_t usual = 2;  // a step is finished, and the next run
+  to.out.reserve(usual);
   std::visit(to, event);
   return std::move(to.out);
 }
@@ -117,7 +119,7 @@ void fit_machine::check(const fit_events::ran& event) const {
     case run_word::skip_epoch: {
       if (phase_ != phase::window || event.handled == 0) refuse("skip_epoch outside of an epoch");
       const auto hooks = segment();
-      if (!std::holds_alternative<hooks::on_train_batch_start>(hooks[handled_ + event.handled - 1]))
+      if (!hooks[handled_ + event.handled - 1].is<hooks::on_train_batch_start>())
         refuse("skip_epoch from another hook than on_train_batch_start");
       return;
     }

@@ -163,8 +163,10 @@ std::vector<hook> fit_machine::segment() const {
 }
 
 void fit_machine::train_segment(position where, std::vector<hook>& out) const {
-  constexpr std::size_t hooks_of_a_batch = 18;
-  out.reserve(static_cast<std::size_t>(until_ - batch_) * hooks_of_a_batch);
+  // As many as there usually are: with one batch, what an allocator has at hand (1 KiB).
+  constexpr std::size_t hooks_of_a_batch = 14;
+  constexpr std::size_t around = 2;
+  out.reserve(static_cast<std::size_t>(until_ - batch_) * hooks_of_a_batch + around);
   if (batch_ == 0) out.emplace_back(hooks::on_train_epoch_start{{where}});
   const auto last = window_end() - 1;
   for (where.batch = batch_; where.batch < until_; ++where.batch)

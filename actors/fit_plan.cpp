@@ -26,7 +26,8 @@ void refuse_unless(bool fine, std::string_view option, const T& value, std::stri
 void check_limit(std::string_view option, const batch_limit& limit) {
   const auto* count = std::get_if<std::int64_t>(&limit);
   const auto* share = std::get_if<double>(&limit);
-  refuse_unless(count ? *count >= 0 : *share >= 0 && *share <= 1, option, text_of(limit),
+  if (count ? *count >= 0 : *share >= 0 && *share <= 1) return;
+  refuse_unless(false, option, text_of(limit),
                 "a count of batches from 0 or a share from 0.0 to 1.0");
 }
 
@@ -44,9 +45,9 @@ void check(const trainer_options& o) {
   refuse_unless(!every || *every >= 1, "checkpoint.every_n_steps", every.value_or(0), "at least 1");
   const auto* count = std::get_if<std::int64_t>(&o.val_check_interval);
   const auto* share = std::get_if<double>(&o.val_check_interval);
-  refuse_unless(count ? *count >= 1 : *share > 0 && *share <= 1, "val_check_interval",
-                text_of(o.val_check_interval),
-                "a count of batches from 1 or a share above 0.0 and up to 1.0");
+  if (count ? *count < 1 : !(*share > 0 && *share <= 1))
+    refuse_unless(false, "val_check_interval", text_of(o.val_check_interval),
+                  "a count of batches from 1 or a share above 0.0 and up to 1.0");
   for (const auto& one : o.stop_early)
     refuse_unless(one.patience >= 0, "early_stopping.patience", one.patience, "at least 0");
 }

@@ -96,8 +96,7 @@ void closure_of(const fit_plan& plan, const optimizer_facts& facts, const micro_
   append<training_step_end>(at, out);
   if (first) append<on_before_zero_grad, optimizer_zero_grad>(at, out);
   append<pre_backward, on_before_backward>(at, out);
-  out.emplace_back(
-      backward{at, batch.window_first, batch.window_last, completes_window(batch), {}});
+  out.emplace_back(backward::of_window(at, batch.window_first, batch.window_last));
   append<on_after_backward, post_backward>(at, out);
   if (!steps_behind(facts, batch)) return;
   append<on_before_optimizer_step>(at, out);
@@ -153,9 +152,7 @@ void train_batch(const fit_plan& plan, const optimizer_facts& facts, const micro
     const auto step = out.size();
     if (steps) out.emplace_back(optimizer_step{at, 0});
     closure_of(plan, facts, batch, at, out);
-    if (steps)
-      std::get<optimizer_step>(out[step]).closure =
-          static_cast<std::uint32_t>(out.size() - step - 1);
+    if (steps) out[step] = optimizer_step{at, static_cast<std::uint32_t>(out.size() - step - 1)};
   }
   auto behind = batch.at;
   if (completes) ++behind.step;
@@ -204,8 +201,9 @@ void checkpoint(const optimizer_facts& facts, const position& at, const loop_sta
     append<optimizer_state>(one, out);
   }
   append<on_save_checkpoint>(at, out);
-  out.emplace_back(save_checkpoint{at, loop, {}});
-  if (planted(bug::checkpoint_step_late)) --std::get<save_checkpoint>(out.back()).loop.steps;
+  save_checkpoint save{at, loop, {}};
+  if (planted(bug::checkpoint_step_late)) --save.loop.steps;
+  out.emplace_back(std::move(save));
 }
 
 void close(const fit_plan& plan, bool trained, const position& at, hook_list& out) {

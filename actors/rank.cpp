@@ -135,8 +135,8 @@ void rank_state::carry_out(const ranks::report& a) {
                       setup.plan.rank == 0 ? last_snapshot : nullptr, figures});
   } else if (const auto* bad = std::get_if<ranks::failed>(&a)) {
     auto full = std::make_shared<caught>();
-    full->record = bad->what;
-    if (last_caught && last_caught->record.what == bad->what.what)
+    full->record = *bad->what;
+    if (last_caught && last_caught->record.what == bad->what->what)
       full->original = last_caught->original;
     say(rank_failed{bad->at, std::move(full)});
   } else if (const auto* torn = std::get_if<ranks::torn>(&a)) {
@@ -161,9 +161,11 @@ void rank_state::answered(ran& what) {
     for (auto& v : what.outcome.queued) tell(queue_value{what.at, std::move(v)});
   }
   if (what.outcome.word == run_word::failed)
-    last_caught = std::make_shared<const caught>(what.failed_with);
+    last_caught = std::make_shared<const caught>(what.failed_with.value_or({}));
   auto taken = what.outcome.snapshot;
-  feed(ranks::answered{what.at, what.handled, std::move(what.outcome), what.failed_with.record});
+  box<failure> why;
+  if (what.failed_with) why = what.failed_with->record;
+  feed(ranks::answered{what.at, what.handled, std::move(what.outcome), std::move(why)});
   if (taken && setup.plan.rank == 0) keep(what.at, std::move(taken));
 }
 

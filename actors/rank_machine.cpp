@@ -124,7 +124,7 @@ void rank_machine::handle(const ranks::answered& e, actions& out) {
   const bool threw = e.outcome.word == run_word::failed;
   switch (phase_) {
     case phase::active:
-      if (threw) return fail(e.what, out);
+      if (threw) return fail(e.what.value_or({}), out);
       feed(fit_events::ran{e.handled, e.outcome}, out);
       if (phase_ == phase::active && plan_.rank == 0)
         out.push_back(ranks::show{seen::progress{fit_.at(), fit_.batches(), fit_.loop().samples}});
@@ -133,15 +133,15 @@ void rank_machine::handle(const ranks::answered& e, actions& out) {
       // The run that was in flight when the generation closed, or on_exception itself.
       // What on_exception throws follows from the first cause; a run of its own may have failed by
       // itself.
-      if (sometimes(threw && !e.what.follows, mark::rank_fails_in_closing) &&
+      if (sometimes(threw && !(e.what && e.what->follows), mark::rank_fails_in_closing) &&
           !planted(bug::late_failure_forgotten)) {
-        auto what = e.what;
+        auto what = e.what.value_or({});
         what.follows = first_.type.empty();
         fail(std::move(what), out);
       }
       return go_on_closing(out);
     case phase::tearing:
-      if (sometimes(threw, mark::rank_fails_in_teardown)) fail(e.what, out);
+      if (sometimes(threw, mark::rank_fails_in_teardown)) fail(e.what.value_or({}), out);
       phase_ = phase::ending;
       out.push_back(ranks::close_lane{});
       return;

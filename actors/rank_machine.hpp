@@ -36,7 +36,7 @@ struct answered {
   fence at;
   std::uint32_t handled = 0;
   hook_outcome outcome;
-  failure what;  ///< when outcome.word == failed
+  box<failure> what;  ///< when outcome.word == failed
 };
 /// The lane has ended; `last` when its learner threw on the way out.
 struct lane_ended {
@@ -80,7 +80,7 @@ struct finished {
 };
 struct failed {
   fence at;
-  failure what;
+  box<failure> what;  ///< never nothing
 };
 struct torn {
   fence at;

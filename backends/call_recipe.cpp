@@ -24,11 +24,11 @@ public:
 
   hook_outcome on(const hook& h, const closure&) override {
     hook_outcome outcome;
-    if (const auto* down = std::get_if<hooks::teardown>(&h)) {
+    if (const auto* down = h.get_if<hooks::teardown>()) {
       if (down->orderly && about_.world > 1) world_->barrier("teardown")->wait();
       return outcome;
     }
-    if (!std::holds_alternative<hooks::dispatch>(h)) return outcome;
+    if (!h.is<hooks::dispatch>()) return outcome;
     rank_context context{about_, world_};
     result_ = what_(context);
     outcome.queued = context.take_queued();

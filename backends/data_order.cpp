@@ -12,12 +12,6 @@ namespace {
 
 constexpr std::uint64_t golden_gamma = 0x9e3779b97f4a7c15;
 
-constexpr std::uint64_t split_mix_output(std::uint64_t z) {
-  z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9;
-  z = (z ^ z >> 27) * 0x94d049bb133111eb;
-  return z ^ z >> 31;
-}
-
 constexpr std::uint64_t high_of_product(std::uint64_t a, std::uint64_t b) {
   __extension__ using wide = unsigned __int128;
   return static_cast<std::uint64_t>(wide{a} * b >> 64);
@@ -30,8 +24,6 @@ void check(const data_layout& layout) {
 
 }  // namespace
 
-std::uint64_t mix(std::uint64_t x) { return split_mix_output(x + golden_gamma); }
-
 std::vector<std::int64_t> permutation(std::uint64_t seed, std::int64_t epoch, std::int64_t size) {
   if (size < 0 || size >= std::int64_t{1} << 40)
     throw internal_error("permutation: size outside of 0 .. 2^40 - 1");
@@ -39,8 +31,8 @@ std::vector<std::int64_t> permutation(std::uint64_t seed, std::int64_t epoch, st
   std::iota(order.begin(), order.end(), std::int64_t{0});
   auto state = mix(mix(seed) + static_cast<std::uint64_t>(epoch));
   for (auto i = order.size(); i-- > 1;) {
+    std::swap(order[i], order[high_of_product(mix(state), i + 1)]);
     state += golden_gamma;
-    std::swap(order[i], order[high_of_product(split_mix_output(state), i + 1)]);
   }
   return order;
 }

@@ -17,7 +17,12 @@ namespace troupe {
 /// The order in which epoch `epoch` visits 0 .. size-1. O(size). size < 2^40.
 std::vector<std::int64_t> permutation(std::uint64_t seed, std::int64_t epoch, std::int64_t size);
 /// SplitMix64's output function of (x + golden gamma): keys derived streams everywhere in Troupe.
-std::uint64_t mix(std::uint64_t x);
+constexpr std::uint64_t mix(std::uint64_t x) {
+  x += 0x9e3779b97f4a7c15;
+  x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9;
+  x = (x ^ x >> 27) * 0x94d049bb133111eb;
+  return x ^ x >> 31;
+}
 
 /// A contiguous piece of an epoch's order: [first, first + count).
 struct piece {

@@ -72,7 +72,15 @@ private:
     put(x.has_value());
     if (x) put(*x);
   }
-  void put(const hook& x) { put(static_cast<const any_hook&>(x)); }
+  template <class T>
+  void put(const box<T>& x) {
+    put(x.has_value());
+    if (x) put(*x);
+  }
+  void put(const hook& x) {
+    put(static_cast<std::uint8_t>(x.index()));
+    x.visit([this](const auto& held) { put(held); });
+  }
   template <class... T>
   void put(const std::variant<T...>& x) {
     put(static_cast<std::uint8_t>(x.index()));
@@ -194,7 +202,20 @@ private:
   void get(std::optional<T>& x) {
     if (number(1) != 0) get(x.emplace());
   }
-  void get(hook& x) { get(static_cast<any_hook&>(x)); }
+  template <class T>
+  void get(box<T>& x) {
+    if (number(1) != 0) get(x.emplace());
+  }
+  void get(hook& x) {
+    static constexpr auto readers = hook_types::each([]<class H>() -> hook (*)(unpacker&) {
+      return [](unpacker& in) -> hook {
+        H held;
+        in.get(held);
+        return held;
+      };
+    });
+    x = readers[number(hook_types::size - 1)](*this);
+  }
   template <class... T>
   void get(std::variant<T...>& x) {
     choose<0>(x, number(sizeof...(T) - 1));

@@ -133,8 +133,8 @@ void inspect(F& f, hooks::training_step& x) {
 }
 template <class F>
 void inspect(F& f, hooks::backward& x) {
-  auto& [at, first, last, synchronize, arguments] = x;
-  f(at, first, last, synchronize, arguments);
+  auto& [at, before, behind, arguments] = x;
+  f(at, before, behind, arguments);
 }
 template <class F>
 void inspect(F& f, hooks::clip_gradients& x) {

@@ -31,7 +31,7 @@ bool run_handler::go_on(learner& who, const hook_run& run, ran& answer, std::siz
         break;
       }
       std::size_t inside = 0;
-      if (const auto* step = std::get_if<hooks::optimizer_step>(&hooks[i])) inside = step->closure;
+      if (const auto* step = hooks[i].get_if<hooks::optimizer_step>()) inside = step->closure;
       if (inside > hooks.size() - i - 1)
         throw internal_error("an optimizer_step's closure reaches beyond its run");
       const auto body = hooks.subspan(i + 1, inside);
@@ -54,12 +54,12 @@ bool run_handler::go_on(learner& who, const hook_run& run, ran& answer, std::siz
     return false;
   } catch (...) {
     answer.outcome.word = run_word::failed;
-    answer.failed_with.original = std::current_exception();
-    answer.failed_with.record = describe(answer.failed_with.original);
+    const auto original = std::current_exception();
+    auto& failed = answer.failed_with.emplace({describe(original), original});
     if (current_) {
-      answer.failed_with.record.hook = name(*current_);
-      answer.failed_with.record.epoch = where(*current_).epoch;
-      answer.failed_with.record.step = where(*current_).step;
+      failed.record.hook = name(*current_);
+      failed.record.epoch = where(*current_).epoch;
+      failed.record.step = where(*current_).step;
     }
   }
   current_ = nullptr;

@@ -18,23 +18,40 @@ std::string_view to_string(stage s) {
   return "unknown";
 }
 
-hook::hook() = default;
-hook::hook(const hook&) = default;
-hook::hook(hook&&) noexcept = default;
-hook& hook::operator=(const hook&) = default;
-hook& hook::operator=(hook&&) noexcept = default;
-hook::~hook() = default;
+// What is done with a hook whose bytes are not all there is, by its index.
+struct hook::ways {
+  void (*copy)(std::byte* to, const hook& from);
+  void (*move)(std::byte* to, hook& from);
+  void (*end)(hook& whom);
+  bool (*equal)(const hook& a, const hook& b);
+
+  template <class H>
+  static constexpr ways of() {
+    return {[](std::byte* to, const hook& from) { ::new (to) kept<H>(from.lies<H>()); },
+            [](std::byte* to, hook& from) { ::new (to) kept<H>(std::move(from.lies<H>())); },
+            [](hook& whom) { whom.lies<H>().~kept<H>(); },
+            [](const hook& a, const hook& b) { return a.lies<H>() == b.lies<H>(); }};
+  }
+};
+
+struct hook::table {
+  static constexpr auto all = hook_types::each([]<class H>() { return ways::of<H>(); });
+};
+
+void hook::copy_in(const hook& from) { table::all[from.kind_].copy(held_, from); }
+void hook::move_in(hook& from) noexcept { table::all[from.kind_].move(held_, from); }
+void hook::end() noexcept { table::all[kind_].end(*this); }
 
 bool operator==(const hook& a, const hook& b) {
-  return static_cast<const any_hook&>(a) == static_cast<const any_hook&>(b);
+  return a.kind_ == b.kind_ && hook::table::all[a.kind_].equal(a, b);
 }
 
 std::string_view name(const hook& h) {
-  return std::visit([](const auto& x) { return std::decay_t<decltype(x)>::name; }, h);
+  return h.visit([](const auto& x) { return std::decay_t<decltype(x)>::name; });
 }
 
 const position& where(const hook& h) {
-  return std::visit([](const auto& x) -> const position& { return x.at; }, h);
+  return h.visit([](const auto& x) -> const position& { return x.at; });
 }
 
 namespace {
@@ -51,12 +68,12 @@ struct extras {
     out << (x.orderly ? " orderly" : " after a failure");
   }
   void operator()(const hooks::training_step& x) const {
-    if (!x.hiddens.empty()) out << " hiddens " << x.hiddens;
+    if (x.hiddens) out << " hiddens " << *x.hiddens;
   }
   void operator()(const hooks::backward& x) const {
-    out << " window " << x.window_first << ".." << x.window_last
-        << (x.synchronize ? " synchronize" : "");
-    if (!x.arguments.empty()) out << " arguments " << x.arguments;
+    out << " window " << x.window_first() << ".." << x.window_last()
+        << (x.synchronize() ? " synchronize" : "");
+    if (x.arguments) out << " arguments " << *x.arguments;
   }
   void operator()(const hooks::clip_gradients& x) const {
     out << (x.how == hooks::clip_gradients::algorithm::norm ? " norm " : " value ") << x.limit;
@@ -79,10 +96,7 @@ struct extras {
   void operator()(const hooks::remove_checkpoint& x) const { out << " " << x.path; }
 };
 
-template <std::size_t... I>
-std::vector<std::string_view> names_of(std::index_sequence<I...>) {
-  return {std::variant_alternative_t<I, any_hook>::name...};
-}
+constexpr auto names = hook_types::each([]<class H>() { return H::name; });
 
 }  // namespace
 
@@ -95,13 +109,13 @@ std::ostream& operator<<(std::ostream& out, const hook& h) {
   if (at.dataloader != 0) out << " dataloader " << at.dataloader;
   if (at.optimizer != 0) out << " optimizer " << at.optimizer;
   out << ')';
-  std::visit(extras{out}, h);
+  h.visit(extras{out});
   return out;
 }
 
 const std::vector<std::string_view>& hook_names() {
-  static const auto names = names_of(std::make_index_sequence<std::variant_size_v<any_hook>>{});
-  return names;
+  static const std::vector<std::string_view> all{names.begin(), names.end()};
+  return all;
 }
 
 }  // namespace troupe

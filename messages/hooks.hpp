@@ -1,325 +1,114 @@
-// Every hook of a strategy, of an accelerator and of the fit loop, as a plain typed message.
-//
-// Who sends it to whom: the fit machine of a rank emits runs of these (messages/lane.hpp); the rank
-// actor hands a run to its lane; the lane's learner handles them in order. Observers hear the same
-// hooks afterwards as `hook_seen`. Deciders act inside the machine.
-// What the receiver may conclude: that all earlier hooks of the run were handled without an
-// exception, on this rank. Nothing about other ranks, but for what a collective between them says.
-// If it is late or lost: a run carries a fence and a sequence; a run of a closed generation is
-// dropped by the lane, unanswered work throws `generation_closed` there.
-//
-// Names are those Lightning's users know; section 7 of its fit loop fixes the order
-// (actors/fit_machine.hpp).
+// One hook of any type: what runs are made of (messages/hook_types.hpp has the types).
 #pragma once
 
-#include "messages/loop_state.hpp"
-#include "messages/position.hpp"
-#include "messages/value.hpp"
+#include "messages/box.hpp"
+#include "messages/hook_types.hpp"
 
-#include <string>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <new>
+#include <ostream>
 #include <string_view>
-#include <tuple>
 #include <type_traits>
 #include <utility>
-#include <variant>
 #include <vector>
 
 namespace troupe {
 
-/// The ranks that a collective concerns; empty means the whole world.
-struct subgroup {
-  std::vector<std::int32_t> ranks;
-  friend bool operator==(const subgroup&, const subgroup&) = default;
-};
+/// One hook, of any type: 64 bytes, because runs of them are made, handed on and dropped at every
+/// step. What is larger than `room` (a barrier with its label, a checkpoint with its loop) lies
+/// outside, with this hook as its owner. A regular value; what is moved from may only be assigned
+/// or destroyed.
+class hook {
+public:
+  static constexpr std::size_t room = 56;
 
-namespace hooks {
-
-// clang-format off
-/// A hook that carries nothing but where it happens.
-struct plain {
-  position at;
-  friend bool operator==(const plain&, const plain&) = default;
-};
-
-// --- setting up, taking down (stage `start`; section 7: 1..14, 42..45) ---------------------------
-
-/// The strategy takes the module; first act of every run.
-struct connect : plain { static constexpr std::string_view name = "connect"; };
-/// Device, thread, random generator, ranks; the communicator of the generation is bound from here on.
-struct setup_environment : plain { static constexpr std::string_view name = "setup_environment"; };
-/// Once per host (local rank 0); the others wait at a barrier.
-struct prepare_data : plain { static constexpr std::string_view name = "prepare_data"; };
-/// Data module, callbacks, module; between the barriers "pre_setup" and "post_setup".
-struct setup : plain { static constexpr std::string_view name = "setup"; };
-/// Layers built late, inside `model_sharded_context`.
-struct configure_model : plain { static constexpr std::string_view name = "configure_model"; };
-/// Opened around configure_model; what is built inside is born on its device (or shard).
-struct model_sharded_context : plain { static constexpr std::string_view name = "model_sharded_context"; };
-/// Reads a checkpoint. The outcome brings `restored`; `part` says what is taken from the file now.
-struct load_checkpoint {
-  enum class part : std::uint8_t { weights, everything };
-  static constexpr std::string_view name = "load_checkpoint";
-  position at;
-  std::string path;
-  part what = part::everything;
-  friend bool operator==(const load_checkpoint&, const load_checkpoint&) = default;
-};
-struct on_load_checkpoint : plain { static constexpr std::string_view name = "on_load_checkpoint"; };
-/// Moves the module to `root_device` and broadcasts rank 0's state.
-struct model_to_device : plain { static constexpr std::string_view name = "model_to_device"; };
-/// `configure_optimizers`; fit only. `late` when a strategy wants it in pre_dispatch.
-struct setup_optimizers {
-  static constexpr std::string_view name = "setup_optimizers";
-  position at;
-  bool late = false;
-  friend bool operator==(const setup_optimizers&, const setup_optimizers&) = default;
-};
-struct setup_precision : plain { static constexpr std::string_view name = "setup_precision"; };
-struct on_fit_start : plain { static constexpr std::string_view name = "on_fit_start"; };
-struct on_fit_end : plain { static constexpr std::string_view name = "on_fit_end"; };
-/// The dispatch triad around the loops.
-struct pre_dispatch : plain { static constexpr std::string_view name = "pre_dispatch"; };
-struct dispatch : plain { static constexpr std::string_view name = "dispatch"; };
-struct post_dispatch : plain { static constexpr std::string_view name = "post_dispatch"; };
-/// Once per loader and run, with distributed sampling inserted. The outcome brings `loaders`.
-struct process_dataloader {
-  static constexpr std::string_view name = "process_dataloader";
-  position at;  ///< stage tells which loader; `dataloader` which of several
-  friend bool operator==(const process_dataloader&, const process_dataloader&) = default;
-};
-/// On the failing rank (with its own failure) and on the others (with the first cause); no collective
-/// works any more. What it throws is added to `others`.
-struct on_exception {
-  static constexpr std::string_view name = "on_exception";
-  position at;
-  std::string type;
-  std::string what;
-  friend bool operator==(const on_exception&, const on_exception&) = default;
-};
-/// The strategy lets go: barrier "teardown" first when `orderly`, none after a failure.
-struct teardown {
-  static constexpr std::string_view name = "teardown";
-  position at;
-  bool orderly = true;
-  friend bool operator==(const teardown&, const teardown&) = default;
-};
-
-// --- training (stage `train`; section 7: 16..27, 39..42) -----------------------------------------
-
-struct on_train_start : plain { static constexpr std::string_view name = "on_train_start"; };
-struct on_train_epoch_start : plain { static constexpr std::string_view name = "on_train_epoch_start"; };
-/// Fetch, convert, `on_before_batch_transfer`, move, `on_after_batch_transfer`. Keeps the batch's type.
-struct batch_to_device : plain { static constexpr std::string_view name = "batch_to_device"; };
-/// May answer `skip_epoch` (the module's -1), if all ranks agree: any rank skips all.
-struct on_train_batch_start : plain { static constexpr std::string_view name = "on_train_batch_start"; };
-/// A tensor, a map with `loss`, or nothing where that is allowed (a single rank).
-struct training_step {
-  static constexpr std::string_view name = "training_step";
-  position at;
-  value hiddens;  ///< state of truncated back-propagation, empty otherwise
-  friend bool operator==(const training_step&, const training_step&) = default;
-};
-/// May replace the step's output.
-struct training_step_end : plain { static constexpr std::string_view name = "training_step_end"; };
-struct on_before_zero_grad : plain { static constexpr std::string_view name = "on_before_zero_grad"; };
-struct optimizer_zero_grad : plain { static constexpr std::string_view name = "optimizer_zero_grad"; };
-struct pre_backward : plain { static constexpr std::string_view name = "pre_backward"; };
-struct on_before_backward : plain { static constexpr std::string_view name = "on_before_backward"; };
-/// The gradient of one micro-batch. Its weight is (samples of this rank) / (samples of all ranks in the
-/// window): the micro-batches `window_first` to `window_last` of the epoch make up one step.
-struct backward {
-  static constexpr std::string_view name = "backward";
-  position at;
-  std::int64_t window_first = 0;
-  std::int64_t window_last = 0;
-  bool synchronize = true;  ///< this one completes the window: hand buckets to the communicator
-  value arguments;          ///< passed down to the module's backward
-  friend bool operator==(const backward&, const backward&) = default;
-};
-struct on_after_backward : plain { static constexpr std::string_view name = "on_after_backward"; };
-struct post_backward : plain { static constexpr std::string_view name = "post_backward"; };
-struct on_before_optimizer_step : plain { static constexpr std::string_view name = "on_before_optimizer_step"; };
-/// After the gradients are reduced, before the step.
-struct clip_gradients {
-  static constexpr std::string_view name = "clip_gradients";
-  enum class algorithm : std::uint8_t { norm, value };
-  position at;
-  double limit = 0;
-  algorithm how = algorithm::norm;
-  friend bool operator==(const clip_gradients&, const clip_gradients&) = default;
-};
-/// One step of one optimizer. The next `closure` hooks of the run are its closure: the learner runs
-/// them inside (an LBFGS more than once, others once), and the lane goes on behind them.
-struct optimizer_step {
-  static constexpr std::string_view name = "optimizer_step";
-  position at;
-  std::uint32_t closure = 0;
-  friend bool operator==(const optimizer_step&, const optimizer_step&) = default;
-};
-/// One move of all schedulers of that kind. `plateau`: those that look at a reduced metric, behind each
-/// validation of a fit.
-struct lr_scheduler_step {
-  static constexpr std::string_view name = "lr_scheduler_step";
-  enum class interval : std::uint8_t { step, epoch, plateau };
-  position at;
-  interval every = interval::epoch;
-  friend bool operator==(const lr_scheduler_step&, const lr_scheduler_step&) = default;
-};
-struct on_train_batch_end : plain { static constexpr std::string_view name = "on_train_batch_end"; };
-struct on_train_epoch_end : plain { static constexpr std::string_view name = "on_train_epoch_end"; };
-struct on_train_end : plain { static constexpr std::string_view name = "on_train_end"; };
-
-// --- evaluation (stages `sanity`, `validate`, `test`, `predict`; section 7: 15, 28..38) -----------
-
-struct on_sanity_check_start : plain { static constexpr std::string_view name = "on_sanity_check_start"; };
-struct on_sanity_check_end : plain { static constexpr std::string_view name = "on_sanity_check_end"; };
-struct on_validation_model_zero_grad : plain { static constexpr std::string_view name = "on_validation_model_zero_grad"; };
-struct on_validation_model_eval : plain { static constexpr std::string_view name = "on_validation_model_eval"; };
-struct on_validation_model_train : plain { static constexpr std::string_view name = "on_validation_model_train"; };
-struct on_validation_start : plain { static constexpr std::string_view name = "on_validation_start"; };
-struct on_validation_epoch_start : plain { static constexpr std::string_view name = "on_validation_epoch_start"; };
-struct on_validation_batch_start : plain { static constexpr std::string_view name = "on_validation_batch_start"; };
-struct validation_step : plain { static constexpr std::string_view name = "validation_step"; };
-struct validation_step_end : plain { static constexpr std::string_view name = "validation_step_end"; };
-struct on_validation_batch_end : plain { static constexpr std::string_view name = "on_validation_batch_end"; };
-struct on_validation_epoch_end : plain { static constexpr std::string_view name = "on_validation_epoch_end"; };
-struct on_validation_end : plain { static constexpr std::string_view name = "on_validation_end"; };
-struct on_test_model_eval : plain { static constexpr std::string_view name = "on_test_model_eval"; };
-struct on_test_model_train : plain { static constexpr std::string_view name = "on_test_model_train"; };
-struct on_test_start : plain { static constexpr std::string_view name = "on_test_start"; };
-struct on_test_epoch_start : plain { static constexpr std::string_view name = "on_test_epoch_start"; };
-struct on_test_batch_start : plain { static constexpr std::string_view name = "on_test_batch_start"; };
-struct test_step : plain { static constexpr std::string_view name = "test_step"; };
-struct test_step_end : plain { static constexpr std::string_view name = "test_step_end"; };
-struct on_test_batch_end : plain { static constexpr std::string_view name = "on_test_batch_end"; };
-struct on_test_epoch_end : plain { static constexpr std::string_view name = "on_test_epoch_end"; };
-struct on_test_end : plain { static constexpr std::string_view name = "on_test_end"; };
-struct on_predict_model_eval : plain { static constexpr std::string_view name = "on_predict_model_eval"; };
-struct on_predict_model_train : plain { static constexpr std::string_view name = "on_predict_model_train"; };
-struct on_predict_start : plain { static constexpr std::string_view name = "on_predict_start"; };
-struct on_predict_epoch_start : plain { static constexpr std::string_view name = "on_predict_epoch_start"; };
-struct on_predict_batch_start : plain { static constexpr std::string_view name = "on_predict_batch_start"; };
-struct predict_step : plain { static constexpr std::string_view name = "predict_step"; };
-struct on_predict_batch_end : plain { static constexpr std::string_view name = "on_predict_batch_end"; };
-struct on_predict_epoch_end : plain { static constexpr std::string_view name = "on_predict_epoch_end"; };
-struct on_predict_end : plain { static constexpr std::string_view name = "on_predict_end"; };
-
-// --- collectives a strategy offers to hooks, and that a run may contain itself --------------------
-
-/// Mean by default; an unknown operation is an error; what is not a tensor comes back unchanged.
-struct reduce {
-  static constexpr std::string_view name = "reduce";
-  position at;
-  value what;
-  std::string operation = "mean";
-  subgroup among;
-  friend bool operator==(const reduce&, const reduce&) = default;
-};
-struct broadcast {
-  static constexpr std::string_view name = "broadcast";
-  position at;
-  value what;
-  std::int32_t source = 0;
-  subgroup among;
-  friend bool operator==(const broadcast&, const broadcast&) = default;
-};
-/// (world, ...) stacked.
-struct all_gather {
-  static constexpr std::string_view name = "all_gather";
-  position at;
-  value what;
-  bool gradients = false;
-  subgroup among;
-  friend bool operator==(const all_gather&, const all_gather&) = default;
-};
-struct reduce_boolean_decision {
-  static constexpr std::string_view name = "reduce_boolean_decision";
-  position at;
-  bool decision = false;
-  bool all = true;  ///< all ranks must say yes; false: any
-  subgroup among;
-  friend bool operator==(const reduce_boolean_decision&, const reduce_boolean_decision&) = default;
-};
-struct barrier {
-  static constexpr std::string_view name = "barrier";
-  position at;
-  std::string label;
-  subgroup among;
-  friend bool operator==(const barrier&, const barrier&) = default;
-};
-
-// --- state -------------------------------------------------------------------------------------
-
-/// All ranks consolidate; rank 0 gets the state, the others an empty one.
-struct optimizer_state : plain { static constexpr std::string_view name = "optimizer_state"; };
-struct on_save_checkpoint : plain { static constexpr std::string_view name = "on_save_checkpoint"; };
-/// Takes a snapshot on every rank (collectives allowed); the outcome of rank 0 brings it, the
-/// checkpointer writes it while training goes on.
-struct save_checkpoint {
-  static constexpr std::string_view name = "save_checkpoint";
-  position at;
-  loop_state loop;  ///< what the fit machine needs to go on from here
-  value storage_options;
-  friend bool operator==(const save_checkpoint&, const save_checkpoint&) = default;
-};
-struct remove_checkpoint {
-  static constexpr std::string_view name = "remove_checkpoint";
-  position at;
-  std::string path;
-  friend bool operator==(const remove_checkpoint&, const remove_checkpoint&) = default;
-};
-
-}  // namespace hooks
-// clang-format on
-
-/// The closed set of hooks. A new one is appended here and nowhere else in the interfaces.
-using any_hook = std::variant<
-    hooks::connect, hooks::setup_environment, hooks::prepare_data, hooks::setup,
-    hooks::configure_model, hooks::model_sharded_context, hooks::load_checkpoint,
-    hooks::on_load_checkpoint, hooks::model_to_device, hooks::setup_optimizers,
-    hooks::setup_precision, hooks::on_fit_start, hooks::on_fit_end, hooks::pre_dispatch,
-    hooks::dispatch, hooks::post_dispatch, hooks::process_dataloader, hooks::on_exception,
-    hooks::teardown, hooks::on_train_start, hooks::on_train_epoch_start, hooks::batch_to_device,
-    hooks::on_train_batch_start, hooks::training_step, hooks::training_step_end,
-    hooks::on_before_zero_grad, hooks::optimizer_zero_grad, hooks::pre_backward,
-    hooks::on_before_backward, hooks::backward, hooks::on_after_backward, hooks::post_backward,
-    hooks::on_before_optimizer_step, hooks::clip_gradients, hooks::optimizer_step,
-    hooks::lr_scheduler_step, hooks::on_train_batch_end, hooks::on_train_epoch_end,
-    hooks::on_train_end, hooks::on_sanity_check_start, hooks::on_sanity_check_end,
-    hooks::on_validation_model_zero_grad, hooks::on_validation_model_eval,
-    hooks::on_validation_model_train, hooks::on_validation_start, hooks::on_validation_epoch_start,
-    hooks::on_validation_batch_start, hooks::validation_step, hooks::validation_step_end,
-    hooks::on_validation_batch_end, hooks::on_validation_epoch_end, hooks::on_validation_end,
-    hooks::on_test_model_eval, hooks::on_test_model_train, hooks::on_test_start,
-    hooks::on_test_epoch_start, hooks::on_test_batch_start, hooks::test_step, hooks::test_step_end,
-    hooks::on_test_batch_end, hooks::on_test_epoch_end, hooks::on_test_end,
-    hooks::on_predict_model_eval, hooks::on_predict_model_train, hooks::on_predict_start,
-    hooks::on_predict_epoch_start, hooks::on_predict_batch_start, hooks::predict_step,
-    hooks::on_predict_batch_end, hooks::on_predict_epoch_end, hooks::on_predict_end, hooks::reduce,
-    hooks::broadcast, hooks::all_gather, hooks::reduce_boolean_decision, hooks::barrier,
-    hooks::optimizer_state, hooks::on_save_checkpoint, hooks::save_checkpoint,
-    hooks::remove_checkpoint>;
-
-template <class T, class Variant>
-inline constexpr bool is_alternative = false;
-template <class T, class... Alternatives>
-inline constexpr bool is_alternative<T, std::variant<Alternatives...>> =
-    (std::is_same_v<T, Alternatives> || ...);
-
-/// One hook: the variant of all of them, visited as such (`std::visit`, `std::get_if`). Copies,
-/// moves and comparisons are compiled once, in hooks.cpp: over eighty alternatives they are what a
-/// source would spend most of its compile time on.
-struct hook : any_hook {
-  hook();
+  hook() : hook(hooks::connect{}) {}
   template <class H>
-  requires is_alternative<H, any_hook> hook(H h) : any_hook(std::in_place_type<H>, std::move(h)) {}
-  hook(const hook&);
-  hook(hook&&) noexcept;
-  hook& operator=(const hook&);
-  hook& operator=(hook&&) noexcept;
-  ~hook();
+  requires(hook_types::has<H>) hook(H h) : kind_(kind_of<H>) {
+    ::new (static_cast<void*>(held_)) kept<H>(std::move(h));
+  }
+  hook(const hook& other) : kind_(other.kind_) {
+    if (plain_bytes[kind_])
+      std::memcpy(held_, other.held_, room);
+    else
+      copy_in(other);
+  }
+  hook(hook&& other) noexcept : kind_(other.kind_) {
+    if (plain_bytes[kind_])
+      std::memcpy(held_, other.held_, room);
+    else
+      move_in(other);
+  }
+  hook& operator=(const hook& other) { return *this = hook{other}; }
+  hook& operator=(hook&& other) noexcept {
+    if (this == &other) return *this;
+    this->~hook();
+    return *::new (static_cast<void*>(this)) hook(std::move(other));
+  }
+  ~hook() {
+    if (!plain_bytes[kind_]) end();
+  }
+
+  template <class H>
+  requires(hook_types::has<H>) bool is() const { return kind_ == kind_of<H>; }
+  /// The hook as what it is, or null.
+  template <class H>
+  const H* get_if() const {
+    return is<H>() ? &as<H>() : nullptr;
+  }
+  /// Calls `what` with the hook as what it is.
+  template <class F>
+  decltype(auto) visit(F&& what) const {
+    using result = std::invoke_result_t<F&, const hooks::connect&>;
+    using call = result (*)(F&, const hook&);
+    static constexpr auto calls = hook_types::each([]<class H>() -> call {
+      return [](F& f, const hook& h) -> result { return f(h.as<H>()); };
+    });
+    return calls[kind_](what, *this);
+  }
+  /// Which of `hook_types` it is.
+  std::size_t index() const { return kind_; }
+
+  friend bool operator==(const hook& a, const hook& b);
+
+private:
+  struct ways;
+  struct table;
+  template <class H>
+  static constexpr bool inside = sizeof(H) <= room&& std::is_nothrow_move_constructible_v<H>;
+  template <class H>
+  using kept = std::conditional_t<inside<H>, H, box<H>>;
+  template <class H>
+  static constexpr auto kind_of = static_cast<std::uint8_t>(hook_types::index_of<H>());
+  // Those that are copied as bytes and need no end.
+  static constexpr auto plain_bytes =
+      hook_types::each([]<class H>() { return inside<H> && std::is_trivially_copyable_v<H>; });
+
+  template <class H>
+  kept<H>& lies() {
+    return *std::launder(reinterpret_cast<kept<H>*>(held_));
+  }
+  template <class H>
+  const kept<H>& lies() const {
+    return *std::launder(reinterpret_cast<const kept<H>*>(held_));
+  }
+  template <class H>
+  const H& as() const {
+    if constexpr (inside<H>)
+      return lies<H>();
+    else
+      return *lies<H>();
+  }
+  void copy_in(const hook& from);
+  void move_in(hook& from) noexcept;
+  void end() noexcept;
+
+  alignas(std::int64_t) std::byte held_[room];
+  std::uint8_t kind_;
 };
-bool operator==(const hook& a, const hook& b);
+static_assert(sizeof(hook) == 64 && hook_types::size < 256);
 
 /// The hook's name as users write it.
 std::string_view name(const hook& h);

@@ -7,12 +7,15 @@ namespace troupe {
 void hook_outcome::merge(hook_outcome&& later) {
   if (later.word != run_word::proceed) word = later.word;
   stop |= later.stop;
-  std::move(later.loaders.begin(), later.loaders.end(), std::back_inserter(loaders));
+  if (!later.loaders.empty())
+    loaders.insert(loaders.end(), later.loaders.begin(), later.loaders.end());
   if (later.optimizers) optimizers = later.optimizers;
   if (later.restored) restored = std::move(later.restored);
-  for (auto& [key, number] : later.logged) logged[key] = number;
+  if (!later.logged.empty())
+    for (auto& [key, number] : later.logged) logged[key] = number;
   if (later.snapshot) snapshot = std::move(later.snapshot);
-  std::move(later.queued.begin(), later.queued.end(), std::back_inserter(queued));
+  if (!later.queued.empty())
+    std::move(later.queued.begin(), later.queued.end(), std::back_inserter(queued));
   samples += later.samples;
   waited += later.waited;
 }

@@ -58,7 +58,7 @@ struct hook_outcome {
   bool stop = false;                   ///< a hook asked for an end of the run, agreed by all ranks
   std::vector<loader_length> loaders;  ///< process_dataloader
   std::optional<optimizer_facts> optimizers;  ///< setup_optimizers
-  std::optional<loop_state> restored;         ///< load_checkpoint
+  box<loop_state> restored;                   ///< load_checkpoint
   metrics logged;                             ///< reduced values that became known
   snapshot_ptr snapshot;                      ///< save_checkpoint
   std::vector<value> queued;                  ///< add_to_queue, first in first out
@@ -74,7 +74,7 @@ struct ran {
   fence at;                   ///< the run's
   std::uint32_t handled = 0;  ///< hooks of the run that were entered and left without an exception
   hook_outcome outcome;
-  caught failed_with;  ///< outcome.word == failed
+  box<caught> failed_with;  ///< outcome.word == failed
 };
 
 }  // namespace troupe

@@ -3,7 +3,9 @@
 #pragma once
 
 #include <bit>
+#include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <optional>
 #include <string_view>
 #include <type_traits>
@@ -25,16 +27,8 @@ public:
   }
   stable_hasher& add(std::string_view text) {
     take(text.size());
-    std::uint64_t block = 0;
-    int filled = 0;
-    for (const char c : text) {
-      block |= std::uint64_t{static_cast<unsigned char>(c)} << (8 * filled);
-      if (++filled < 8) continue;
-      take(block);
-      block = 0;
-      filled = 0;
-    }
-    return filled > 0 ? take(block) : *this;
+    for (; text.size() >= 8; text.remove_prefix(8)) take(block_of(text.substr(0, 8)));
+    return text.empty() ? *this : take(block_of(text));
   }
   template <class T>
   stable_hasher& add(const std::optional<T>& x) {
@@ -44,6 +38,17 @@ public:
   std::uint64_t digest() const { return mixed(state_); }
 
 private:
+  // Up to 8 bytes, the first one lowest.
+  static std::uint64_t block_of(std::string_view bytes) {
+    std::uint64_t block = 0;
+    if constexpr (std::endian::native == std::endian::little) {
+      std::memcpy(&block, bytes.data(), bytes.size());
+    } else {
+      for (std::size_t i = 0; i < bytes.size(); ++i)
+        block |= std::uint64_t{static_cast<unsigned char>(bytes[i])} << (8 * i);
+    }
+    return block;
+  }
   // SplitMix64's output function: every input bit reaches every output bit.
   static constexpr std::uint64_t mixed(std::uint64_t z) {
     z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9;

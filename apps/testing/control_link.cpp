@@ -1,5 +1,6 @@
 #include "apps/testing/control_link.hpp"
 
+#include <algorithm>
 #include <caf/all.hpp>
 
 #include "apps/testing/message_text.hpp"
@@ -11,6 +12,26 @@ namespace {
 constexpr std::size_t other(std::size_t side) { return 1 - side; }
 
 }  // namespace
+
+// A frame on its way, in no more room than an event has.
+struct control_link::arrival {
+  arrival(std::shared_ptr<control_link> on, const caf::message& what, link_frame frame,
+          std::size_t to)
+      : link(std::move(on)),
+        values(what.vals()),
+        number(frame.number),
+        heard(frame.heard),
+        again(frame.again),
+        side(static_cast<std::uint8_t>(to)) {}
+  void operator()() const { link->arrive(side, {number, heard, again}, caf::message{values}); }
+
+  std::shared_ptr<control_link> link;
+  caf::message::data_ptr values;
+  std::uint64_t number;
+  std::uint64_t heard;
+  bool again;
+  std::uint8_t side;
+};
 
 control_link::control_link(world& of, world::place near, world::place far, settings how)
     : world_(of),
@@ -62,14 +83,14 @@ void control_link::send(std::size_t from, caf::message what) {
   if (mine.machine.over() || mine.closing || !world_.alive(mine.place)) return;
   const auto number = mine.machine.submit();
   if (number == 0) return lost(from, "too much is waiting for an answer");
-  mine.unacknowledged.push_back(what);
   world_.note(static_cast<std::int32_t>(mine.place),
               static_cast<std::int32_t>(ends_[other(from)].place),
               [&] { return "send " + short_text(what); });
-  transmit(from, mine.machine.frame(number), std::move(what));
+  transmit(from, mine.machine.frame(number), what);
+  mine.unacknowledged.push_back(std::move(what));
 }
 
-void control_link::transmit(std::size_t from, link_frame frame, caf::message what) {
+void control_link::transmit(std::size_t from, link_frame frame, const caf::message& what) {
   const auto& mine = ends_[from];
   const auto to = other(from);
   if (mine.cut) return;
@@ -84,14 +105,12 @@ void control_link::transmit(std::size_t from, link_frame frame, caf::message wha
     if (how_.counts) ++how_.counts->reordered;
     after += f.reorder_by * static_cast<std::int64_t>(1 + d.draw(site::detail, number_, 16)) / 16;
   }
-  const auto arrives = [self = shared_from_this(), to, frame, what] {
-    self->arrive(to, frame, what);
-  };
+  arrival arrives{shared_from_this(), what, frame, to};
   if (d.chance(site::link, number_, f.repeat_per_million)) {
     if (how_.counts) ++how_.counts->repeated;
     world_.at(ends_[to].place, after + how_.latency, arrives);
   }
-  world_.at(ends_[to].place, after, arrives);
+  world_.at(ends_[to].place, after, std::move(arrives));
 }
 
 void control_link::arrive(std::size_t at, const link_frame& frame, const caf::message& what) {
@@ -126,8 +145,11 @@ void control_link::deliver(std::size_t at, const caf::message& what) {
 }
 
 void control_link::release(end& mine, std::uint64_t to) {
-  for (; mine.released < to && !mine.unacknowledged.empty(); ++mine.released)
-    mine.unacknowledged.pop_front();
+  if (to <= mine.released) return;
+  const auto count = std::min<std::size_t>(to - mine.released, mine.unacknowledged.size());
+  mine.unacknowledged.erase(mine.unacknowledged.begin(),
+                            mine.unacknowledged.begin() + static_cast<std::ptrdiff_t>(count));
+  mine.released += count;
 }
 
 void control_link::again(std::size_t from) {

@@ -2,10 +2,10 @@
 // Each side talks to a handle that stands for the other.
 #pragma once
 
-#include <deque>
 #include <functional>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "actors/link_machine.hpp"
 #include "apps/testing/world.hpp"
@@ -67,14 +67,16 @@ private:
     caf::strong_actor_ptr actor;   ///< who lives here
     caf::strong_actor_ptr handle;  ///< stands for the other
     link_machine machine;
-    std::deque<caf::message> unacknowledged;  ///< the first one is released + 1
+    std::vector<caf::message> unacknowledged;  ///< the first one is released + 1
     std::uint64_t released = 0;
     bool cut = false;      ///< what is sent from here is lost
     bool closing = false;  ///< the actor here has ended: the last message said so
   };
 
+  struct arrival;
+
   void send(std::size_t from, caf::message what);
-  void transmit(std::size_t from, link_frame frame, caf::message what);
+  void transmit(std::size_t from, link_frame frame, const caf::message& what);
   void release(end& mine, std::uint64_t to);
   void close_if_done(end& mine);
   void arrive(std::size_t at, const link_frame& frame, const caf::message& what);

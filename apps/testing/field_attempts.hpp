@@ -71,9 +71,7 @@ private:
   void strike_due();
   void carry_out(const strike& s);
   void carry_out_on(const strike& s, rank_life& life);
-  void heal_later(nanoseconds after, std::function<void()> how) {
-    world_.at(0, after, std::move(how));
-  }
+  void heal_later(nanoseconds after, later_call how) { world_.at(0, after, std::move(how)); }
   void stepped(const field_step& s);
   void written(std::int64_t step, const std::string& path);
   complain_fn complain() {
@@ -125,6 +123,10 @@ private:
   std::vector<armed_throw> armed_;
   std::vector<std::int32_t> poisoned_;  // ranks whose next gradient is NaN
   std::vector<strike> left_;            // not struck yet
+  struct {
+    std::uint64_t event = 0;
+    std::int64_t time = 0;
+  } next_strike_;  // nothing of `left_` is due before both
   std::uint64_t began_events_ = 0;
   std::int64_t began_ = 0;
   std::uint64_t rare_faults_before_ = 0;  // this attempt

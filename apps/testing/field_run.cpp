@@ -84,7 +84,8 @@ void field_run::run_attempt(nanoseconds limit) {
   began_ = world_.time().count();
   began_events_ = world_.events();
   while (!stage_.ended() && world_.alive(stage_.home())) {
-    if (!left_.empty()) strike_due();
+    if (world_.events() >= next_strike_.event || world_.time().count() >= next_strike_.time)
+      strike_due();
     if (!world_.step() || world_.time().count() - began_ > limit.count() ||
         world_.events() - began_events_ > plan_.events_limit)
       return;
@@ -102,6 +103,7 @@ field_run::ending field_run::attempt(std::uint32_t number) {
   rare_faults_before_ = world_.marks().rare_faults_taken();
   facts_.lossy = now_.path.lose_per_million > 0 || now_.path.reorder_per_million > 0;
   left_ = now_.strikes;
+  next_strike_ = {0, 0};
   armed_.clear();
   poisoned_.clear();
   const auto resume = newest_good();

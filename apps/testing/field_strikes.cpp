@@ -2,6 +2,7 @@
 #include "apps/testing/field_attempts.hpp"
 
 #include <algorithm>
+#include <limits>
 #include <new>
 #include <stdexcept>
 
@@ -97,6 +98,13 @@ void field_run::strike_due() {
     left_.erase(left_.begin() + static_cast<std::ptrdiff_t>(i));
     carry_out(what);
   }
+  next_strike_ = {std::numeric_limits<std::uint64_t>::max(),
+                  std::numeric_limits<std::int64_t>::max()};
+  for (const auto& s : left_)
+    if (s.by_event)
+      next_strike_.event = std::min(next_strike_.event, began_events_ + s.moment);
+    else
+      next_strike_.time = std::min(next_strike_.time, began_ + static_cast<std::int64_t>(s.moment));
 }
 
 void field_run::carry_out(const strike& s) {

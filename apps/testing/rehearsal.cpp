@@ -37,8 +37,7 @@ public:
 };
 
 bool computes(const hook& h) {
-  return std::holds_alternative<hooks::training_step>(h) ||
-         std::holds_alternative<hooks::validation_step>(h);
+  return h.is<hooks::training_step>() || h.is<hooks::validation_step>();
 }
 
 }  // namespace

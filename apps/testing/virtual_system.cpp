@@ -1,6 +1,7 @@
 #include "apps/testing/virtual_system.hpp"
 
 #include <caf/actor_registry.hpp>
+#include <caf/logger.hpp>
 #include <caf/make_actor.hpp>
 #include <caf/scheduler/abstract_coordinator.hpp>
 
@@ -125,7 +126,12 @@ virtual_system::virtual_system(virtual_host& host)
 
 virtual_system::~virtual_system() = default;
 
-void virtual_system::run_one(caf::resumable* job) { unit_->inner.run_one(job); }
+// Nobody reads CAF's log here, and naming its actor is a look-up in each delivery. Each spawn turns
+// it on again for this thread.
+void virtual_system::run_one(caf::resumable* job) {
+  caf::logger::set_current_actor_system(nullptr);
+  unit_->inner.run_one(job);
+}
 
 void virtual_system::drop(caf::resumable* job) { caf::intrusive_ptr_release(job); }
 

@@ -62,17 +62,13 @@ void world::settle(const caf::strong_actor_ptr& who, place at) {
   places_[at].actors.push_back(who);
 }
 
-void world::at(place where, nanoseconds delay, std::function<void()> what) {
+void world::at(place where, nanoseconds delay, later_call&& what) {
   if (places_[where].dead) return;
-  pending fresh;
-  fresh.call = std::move(what);
-  fresh.where = where;
-  push(now_ + std::max<std::int64_t>(0, delay.count()), std::move(fresh));
+  push(now_ + std::max<std::int64_t>(0, delay.count()), where, std::move(what));
 }
 
 later_fn world::later_of(place p) {
-  return
-      [this, p](nanoseconds delay, std::function<void()> what) { at(p, delay, std::move(what)); };
+  return [this, p](nanoseconds delay, later_call&& what) { at(p, delay, std::move(what)); };
 }
 
 std::int64_t world::clock_at(const life& l) const {
@@ -116,17 +112,19 @@ void world::late_timers(place p, nanoseconds most) { places_[p].late = most.coun
 
 // --- running -------------------------------------------------------------------------------------
 
-void world::push(std::int64_t when, pending what) {
-  std::uint32_t slot;
+void world::push(std::int64_t when, place where, later_call&& what, bool timer) {
   if (free_.empty()) {
-    slot = static_cast<std::uint32_t>(slots_.size());
-    if (slot == event_heap::slots_max) throw internal_error("too much is due at a time");
-    slots_.push_back(std::move(what));
-  } else {
-    slot = free_.back();
-    free_.pop_back();
-    slots_[slot] = std::move(what);
+    const auto first = static_cast<std::uint32_t>(slots_.size()) * slots_each;
+    if (first == event_heap::slots_max) throw internal_error("too much is due at a time");
+    slots_.push_back(std::make_unique<std::array<pending, slots_each>>());
+    for (auto i = slots_each; i-- > 0;) free_.push_back(first + i);
   }
+  const auto slot = free_.back();
+  free_.pop_back();
+  auto& fresh = in_slot(slot);
+  fresh.call = std::move(what);
+  fresh.where = where;
+  fresh.timer = timer;
   heap_.push(when, slot);
 }
 
@@ -142,11 +140,12 @@ void world::timer(std::int64_t when, caf::strong_actor_ptr receiver,
   if (l.late > 0)
     when +=
         l.late * static_cast<std::int64_t>(draws_.draw(site::latency, p, levels)) / (levels - 1);
-  pending fresh;
-  fresh.to = std::move(receiver);
-  fresh.what = std::move(what);
-  fresh.where = p;
-  push(when, std::move(fresh));
+  push(
+      when, p,
+      [to = std::move(receiver), message = std::move(what)]() mutable {
+        to->enqueue(std::move(message), nullptr);
+      },
+      true);
 }
 
 bool world::step() {
@@ -193,13 +192,11 @@ bool world::run_actor() {
   }
   if (places_[p].paused_until > now_) {
     const std::shared_ptr<caf::resumable> held{job, virtual_system::drop};
-    pending fresh;
-    fresh.where = p;
-    fresh.call = [this, held] {
+    const auto wakes = [this, held] {
       caf::intrusive_ptr_add_ref(held.get());
       jobs_.push_back(held.get());
     };
-    push(places_[p].paused_until, std::move(fresh));
+    push(places_[p].paused_until, p, wakes);
     return true;
   }
   count_event(p);
@@ -214,24 +211,25 @@ bool world::run_actor() {
 bool world::happen() {
   if (heap_.empty()) return false;
   const auto next = heap_.pop();
-  auto what = std::move(slots_[next.slot()]);
-  free_.push_back(next.slot());
-  if (!heap_.empty()) __builtin_prefetch(&slots_[heap_.top().slot()]);  // wide worlds: it is far
+  auto& what = in_slot(next.slot());
+  if (!heap_.empty()) __builtin_prefetch(&in_slot(heap_.top().slot()));  // wide worlds: it is far
   const auto& l = places_[what.where];
-  if (l.dead) return true;
+  if (l.dead) {
+    what.call = nullptr;
+    free_.push_back(next.slot());
+    return true;
+  }
   now_ = std::max(now_, next.at);
   if (l.paused_until > now_) {
-    push(l.paused_until, std::move(what));
+    heap_.push(l.paused_until, next.slot());
     return true;
   }
   count_event(what.where);
   delivering_at_ = what.where;
-  if (what.to) {
-    what.to->enqueue(std::move(what.what), nullptr);
-  } else {
-    change_priorities(what.where);
-    what.call();
-  }
+  if (!what.timer) change_priorities(what.where);
+  what.call();
+  what.call = nullptr;
+  free_.push_back(next.slot());
   return true;
 }
 

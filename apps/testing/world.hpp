@@ -3,6 +3,7 @@
 // one life of a process, with the actors, timers and events that belong to it.
 #pragma once
 
+#include <array>
 #include <chrono>
 #include <cstdint>
 #include <deque>
@@ -98,7 +99,7 @@ public:
   /// The actor lives there; called before it has run.
   void settle(const caf::strong_actor_ptr& who, place at);
   /// Makes something happen there, unless the place is dead by then; a paused one does it later.
-  void at(place where, nanoseconds delay, std::function<void()> what);
+  void at(place where, nanoseconds delay, later_call&& what);
   later_fn later_of(place p);
   /// The place's monotonic clock: fast or slow, as its fault says.
   std::function<nanoseconds()> clock_of(place p);
@@ -143,23 +144,24 @@ public:
   const std::vector<std::string>& troubles() const { return troubles_; }
 
 private:
-  struct life {
-    std::string name;
-    std::uint32_t host = 0;
+  // What each event looks at comes first, in one line of memory.
+  struct alignas(64) life {
     bool dead = false;
-    std::int64_t paused_until = 0;
     std::int32_t skew = 0;  // per mille
+    std::int64_t paused_until = 0;
     std::int64_t skewed_since = 0;
     std::int64_t gained = 0;
     std::int64_t late = 0;
     std::uint32_t priority = 0;
+    std::uint32_t host = 0;
+    std::string name;
     std::vector<caf::strong_actor_ptr> actors;
   };
+  // What is due. One line of memory: wide worlds have tens of thousands of them.
   struct pending {
-    std::function<void()> call;
-    caf::strong_actor_ptr to;
-    caf::mailbox_element_ptr what;
+    later_call call;
     place where = 0;
+    bool timer = false;  ///< a message that an actor has set itself: no turn of its place
   };
 
   void runnable(caf::resumable* job) override;
@@ -168,7 +170,8 @@ private:
   std::int64_t now() const override { return now_; }
   std::deque<caf::resumable*> take_jobs() override { return std::exchange(jobs_, {}); }
 
-  void push(std::int64_t when, pending what);
+  void push(std::int64_t when, place where, later_call&& what, bool timer = false);
+  pending& in_slot(std::uint32_t i) { return (*slots_[i / slots_each])[i % slots_each]; }
   bool happen();
   bool run_actor();
   [[noreturn]] void stop_outside();
@@ -195,7 +198,9 @@ private:
   std::vector<place> place_of_actor_;
   std::deque<caf::resumable*> jobs_;
   event_heap heap_;
-  std::vector<pending> slots_;
+  // In blocks that stay where they are: a call that happens lies in its slot.
+  static constexpr std::uint32_t slots_each = 256;
+  std::vector<std::unique_ptr<std::array<pending, slots_each>>> slots_;
   std::vector<std::uint32_t> free_;
   std::vector<std::uint64_t> change_points_;
   std::vector<noted> notes_;

@@ -46,16 +46,16 @@ public:
 
   hook_outcome on(const hook& h, const closure& inner) override {
     hook_outcome outcome;
-    if (const auto* step = std::get_if<hooks::optimizer_step>(&h)) {
+    if (const auto* step = h.get_if<hooks::optimizer_step>()) {
       inner();
       outcome.samples = 1;
       look(step->at.step);
-    } else if (const auto* loader = std::get_if<hooks::process_dataloader>(&h)) {
+    } else if (const auto* loader = h.get_if<hooks::process_dataloader>()) {
       constexpr std::int64_t without_end = std::int64_t{1} << 40;
       outcome.loaders.push_back({loader->at.stage, 0, without_end, without_end});
-    } else if (std::holds_alternative<hooks::setup_optimizers>(h)) {
+    } else if (h.is<hooks::setup_optimizers>()) {
       outcome.optimizers = optimizer_facts{};
-    } else if (const auto* down = std::get_if<hooks::teardown>(&h)) {
+    } else if (const auto* down = h.get_if<hooks::teardown>()) {
       if (down->orderly && world_) world_->barrier("teardown")->wait();
     }
     return outcome;

@@ -123,8 +123,8 @@ private:
     answer.at = run.at;
     answer.outcome.word = broken_ ? run_word::failed : run_word::proceed;
     if (broken_) {
-      answer.failed_with = {describe(broken_), broken_};
-      if (!run.hooks.empty()) answer.failed_with.record.hook = name(run.hooks.front());
+      answer.failed_with.emplace({describe(broken_), broken_});
+      if (!run.hooks.empty()) answer.failed_with->record.hook = name(run.hooks.front());
       broken_ = nullptr;
       learner_.reset();
       failed_ = true;

@@ -105,7 +105,9 @@ void simulated_disk::sync(node_id folder) {
 
 void simulated_disk::forget_unreachable() {
   std::vector<bool> reached(static_cast<std::size_t>(next_));
-  std::vector<node_id> open{0};
+  std::vector<node_id> open;
+  open.reserve(2 * nodes_.size());
+  open.push_back(0);
   for (const auto& what : unsynced_)
     for (const auto& c : what)
       if (c.becomes) open.push_back(*c.becomes);

@@ -167,13 +167,26 @@ public:
     const auto state_path = folder + "/" + state_name;
     const auto commit = file(commit_path);
     const auto state = file(state_path);
-    reader facts{*commit, commit_path};
+    if (last_read_.commit != commit || last_read_.state != state)
+      last_read_ = {commit, state, decode(*commit, commit_path, *state, state_path)};
+    return last_read_.what;
+  }
+  // It may only look: what changes the disk goes through the storage port.
+  void remove(const std::string& folder) const override {
+    throw internal_error(folder + ": a simulated disk is changed by its storage port only");
+  }
+  found_checkpoint latest(const std::string& run) const override;
+
+private:
+  static snapshot decode(const bytes& commit, const std::string& commit_path, const bytes& state,
+                         const std::string& state_path) {
+    reader facts{commit, commit_path};
     auto about = read_facts(facts);
     const auto size = facts.number();
     const auto sum = facts.number();
-    reader in{*state, state_path};
-    if (size != static_cast<std::int64_t>(state->size()) ||
-        sum != static_cast<std::int64_t>(checksum(*state)))
+    reader in{state, state_path};
+    if (size != static_cast<std::int64_t>(state.size()) ||
+        sum != static_cast<std::int64_t>(checksum(state)))
       in.refuse("is not the one that its commit file names");
     snapshot out;
     out.loop = std::move(about.loop);
@@ -185,13 +198,6 @@ public:
     out.state = in.text();
     return out;
   }
-  // It may only look: what changes the disk goes through the storage port.
-  void remove(const std::string& folder) const override {
-    throw internal_error(folder + ": a simulated disk is changed by its storage port only");
-  }
-  found_checkpoint latest(const std::string& run) const override;
-
-private:
   std::shared_ptr<const bytes> file(const std::string& path) const {
     auto result = disk_().read(storage_ops::read{path, commit_file_limit});
     if (result.error) throw user_error(errc::checkpoint, result.text);
@@ -199,6 +205,12 @@ private:
   }
 
   std::function<const simulated_disk&()> disk_;
+  // All ranks of a run read the same one: content that is the same object is decoded once.
+  struct decoded {
+    std::shared_ptr<const bytes> commit, state;
+    snapshot what;
+  };
+  mutable decoded last_read_;
 };
 
 found_checkpoint small_checkpoints::latest(const std::string& run) const {

@@ -3,7 +3,9 @@
 #include "backends/simulated/disk.hpp"
 
 #include <algorithm>
+#include <boost/container/small_vector.hpp>
 #include <limits>
+#include <string_view>
 #include <system_error>
 
 namespace troupe {
@@ -22,29 +24,32 @@ struct cut {};
 
 constexpr int hops_max = 8;  // links on the way of one path
 
-std::vector<std::string> cut_at_slashes(const std::string& path) {
-  std::vector<std::string> parts;
+// Parts of a path, seen in the path's own memory.
+using names = boost::container::small_vector<std::string_view, 8>;
+
+names cut_at_slashes(std::string_view path) {
+  names parts;
   for (std::size_t at = 0; at <= path.size();) {
     const auto end = std::min(path.find('/', at), path.size());
-    auto part = path.substr(at, end - at);
+    const auto part = path.substr(at, end - at);
     at = end + 1;
-    if (!part.empty() && part != ".") parts.push_back(std::move(part));
+    if (!part.empty() && part != ".") parts.push_back(part);
   }
   return parts;
 }
 
 // Without `..`, which counts before links are followed.
-std::vector<std::string> parts_of(const std::string& given) {
-  if (given.empty() || given.find('\0') != std::string::npos)
-    throw refused{std::errc::invalid_argument, given};
-  std::vector<std::string> parts;
-  for (auto& part : cut_at_slashes(given)) {
+names parts_of(std::string_view given) {
+  if (given.empty() || given.find('\0') != std::string_view::npos)
+    throw refused{std::errc::invalid_argument, std::string{given}};
+  names parts;
+  for (const auto part : cut_at_slashes(given)) {
     if (part != "..") {
-      parts.push_back(std::move(part));
+      parts.push_back(part);
     } else if (!parts.empty()) {
       parts.pop_back();
     } else if (given.front() != '/') {
-      throw refused{std::errc::invalid_argument, given};
+      throw refused{std::errc::invalid_argument, std::string{given}};
     }
   }
   return parts;
@@ -55,7 +60,7 @@ std::string folder_of(const std::string& path) {
   return slash == std::string::npos ? std::string{} : path.substr(0, slash + 1);
 }
 
-std::string hidden_beside(const std::string& name) { return "." + name + ".part"; }
+std::string hidden_beside(std::string_view name) { return "." + std::string{name} + ".part"; }
 
 std::string mend(std::errc why) {
   if (why == std::errc::no_space_on_device)
@@ -109,10 +114,11 @@ struct simulated_disk::calls {
 };
 
 struct simulated_disk::operations {
+  /// What it names lies in a path that somebody else holds.
   struct place {
-    node_id folder = 0;  ///< of the entry
-    std::string name;    ///< empty: the root itself
-    std::string path;
+    node_id folder = 0;     ///< of the entry
+    std::string_view name;  ///< empty: the root itself
+    std::string_view path;
   };
 
   calls call;
@@ -120,19 +126,19 @@ struct simulated_disk::operations {
   node& at(node_id id) { return call.disk.nodes_.at(id); }
 
   // Links are followed on the way, not at the end.
-  place find(const std::string& given) {
+  place find(std::string_view given) {
     auto parts = parts_of(given);
     if (parts.empty()) return {0, {}, given};
-    auto last = std::move(parts.back());
+    const auto last = parts.back();
     parts.pop_back();
-    return {folder_below(std::move(parts), given), std::move(last), given};
+    return {folder_below(std::move(parts), given), last, given};
   }
-  node_id folder_below(std::vector<std::string> parts, const std::string& given) {
-    std::vector<node_id> way{0};
+  node_id folder_below(names parts, std::string_view given) {
+    boost::container::small_vector<node_id, 8> way{0};
     int hops = 0;
     std::reverse(parts.begin(), parts.end());  // the next one is the last
     while (!parts.empty()) {
-      const auto part = std::move(parts.back());
+      const auto part = parts.back();
       parts.pop_back();
       if (part == "..") {
         if (way.size() > 1) way.pop_back();
@@ -140,19 +146,21 @@ struct simulated_disk::operations {
       }
       const auto id = entry_at({way.back(), part, given});
       const auto& one = at(id);
-      if (one.what == entry::kind::file) throw refused{std::errc::not_a_directory, given};
+      if (one.what == entry::kind::file)
+        throw refused{std::errc::not_a_directory, std::string{given}};
       if (one.what == entry::kind::folder) {
         way.push_back(id);
         continue;
       }
-      if (++hops > hops_max) throw refused{std::errc::too_many_symbolic_link_levels, given};
-      auto target = cut_at_slashes(one.target);
+      if (++hops > hops_max)
+        throw refused{std::errc::too_many_symbolic_link_levels, std::string{given}};
+      const auto target = cut_at_slashes(one.target);
       parts.insert(parts.end(), target.rbegin(), target.rend());
     }
     return way.back();
   }
   bool is_there(const place& p) { return p.name.empty() || at(p.folder).now.contains(p.name); }
-  bool is_there(const std::string& path) {
+  bool is_there(std::string_view path) {
     try {
       return is_there(find(path));
     } catch (const refused& r) {
@@ -164,20 +172,21 @@ struct simulated_disk::operations {
     if (p.name.empty()) return 0;
     const auto found = at(p.folder).now.find(p.name);
     if (found == at(p.folder).now.end())
-      throw refused{std::errc::no_such_file_or_directory, p.path};
+      throw refused{std::errc::no_such_file_or_directory, std::string{p.path}};
     return found->second;
   }
-  node_id folder_at(const std::string& path) { return folder_below(parts_of(path), path); }
+  node_id folder_at(std::string_view path) { return folder_below(parts_of(path), path); }
   // A file or link may take this place.
   void check_free(const place& p) {
     if (p.name.empty() || (is_there(p) && at(entry_at(p)).what == entry::kind::folder))
-      throw refused{std::errc::is_a_directory, p.path};
+      throw refused{std::errc::is_a_directory, std::string{p.path}};
   }
   void check_space(const std::string& path) const {
     if (call.fault.what == kind::full) throw refused{std::errc::no_space_on_device, path};
   }
   void publish(const place& p, node_id what) {
-    call.change_entries({{p.folder, hidden_beside(p.name), {}}, {p.folder, p.name, what}});
+    call.change_entries(
+        {{p.folder, hidden_beside(p.name), {}}, {p.folder, std::string{p.name}, what}});
   }
   // From the leaves up; no sync orders it.
   void empty(node_id id) {
@@ -239,15 +248,17 @@ struct simulated_disk::operations {
     if (at(moved).what != at(former).what && at(moved).what == entry::kind::folder)
       throw refused{std::errc::not_a_directory, op.to};
     if (at(former).now.empty()) return move(from, to, moved);
-    call.change_entries({{to.folder, to.name, moved}, {from.folder, from.name, former}});
+    const std::string from_name{from.name}, to_name{to.name};
+    call.change_entries({{to.folder, to_name, moved}, {from.folder, from_name, former}});
     call.sync_folder(to.folder, op.to);
     if (from.folder != to.folder) call.sync_folder(from.folder, op.from);
     empty(former);
-    call.change_entries({{from.folder, from.name, {}}});
+    call.change_entries({{from.folder, from_name, {}}});
     return {};
   }
   storage_result move(const place& from, const place& to, node_id what) {
-    call.change_entries({{from.folder, from.name, {}}, {to.folder, to.name, what}});
+    call.change_entries(
+        {{from.folder, std::string{from.name}, {}}, {to.folder, std::string{to.name}, what}});
     return {};
   }
 
@@ -261,12 +272,12 @@ struct simulated_disk::operations {
     std::vector<node_id> parents;
     std::string path = op.path.starts_with('/') ? "/" : "";
     node_id folder = 0;
-    for (const auto& part : parts_of(op.path)) {
+    for (const auto part : parts_of(op.path)) {
       path += part;
       const place p{folder, part, path};
       parents.push_back(folder);
       if (!is_there(p)) {
-        folder = call.make(folder, part, {});
+        folder = call.make(folder, std::string{part}, {});
       } else {
         folder = folder_at(path);
       }
@@ -282,8 +293,9 @@ struct simulated_disk::operations {
     try {
       const auto p = find(op.path);
       if (p.name.empty()) throw refused{std::errc::invalid_argument, op.path};
+      if (!is_there(p)) return {};
       empty(entry_at(p));
-      call.change_entries({{p.folder, p.name, {}}});
+      call.change_entries({{p.folder, std::string{p.name}, {}}});
     } catch (const refused& r) {
       if (r.why != std::errc::no_such_file_or_directory) throw;
     }

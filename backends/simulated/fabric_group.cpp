@@ -68,7 +68,11 @@ void reduce(operation& what) {
 
 }  // namespace
 
-std::size_t channel::place(std::int32_t rank) const { return place_among(members, rank); }
+std::size_t channel::place(std::int32_t rank) const {
+  const auto usual = static_cast<std::size_t>(rank);  // of the world itself
+  if (usual < members.size() && members[usual] == rank) return usual;
+  return place_among(members, rank);
+}
 
 /// One rank's view of an operation.
 class fabric_group::waiting final : public work {
@@ -106,13 +110,15 @@ private:
 
 std::shared_ptr<member> fabric_group::join(const group_description& who,
                                            std::shared_ptr<const fabric_seat> seat) {
-  const auto of = fmt::format("generation {} of job {}", who.generation.value(), who.job.value());
+  const auto of = [&who] {
+    return fmt::format("generation {} of job {}", who.generation.value(), who.job.value());
+  };
   if (who.world != static_cast<std::int32_t>(members_.size()) || who.rank < 0 ||
       who.rank >= who.world)
-    throw std::invalid_argument(fmt::format("{}: there is no rank {} of {} in a world of {}", of,
+    throw std::invalid_argument(fmt::format("{}: there is no rank {} of {} in a world of {}", of(),
                                             who.rank, who.world, members_.size()));
   auto& mine = members_[static_cast<std::size_t>(who.rank)];
-  if (mine) throw internal_error(fmt::format("{}: rank {} opened it before", of, who.rank));
+  if (mine) throw internal_error(fmt::format("{}: rank {} opened it before", of(), who.rank));
   mine = std::make_shared<member>();
   mine->rank = who.rank;
   mine->seat = std::move(seat);

@@ -31,17 +31,17 @@ public:
 
   hook_outcome on(const hook& h, const closure& inner) override {
     if (options_.at_hook) options_.at_hook(context_, h);
-    if (const auto* x = std::get_if<hooks::process_dataloader>(&h)) return lengths(x->at.stage);
-    if (const auto* x = std::get_if<hooks::optimizer_step>(&h)) return step(*x, inner);
-    if (const auto* x = std::get_if<hooks::backward>(&h)) return backward(*x), hook_outcome{};
-    if (const auto* x = std::get_if<hooks::save_checkpoint>(&h)) return save(*x);
-    if (const auto* x = std::get_if<hooks::load_checkpoint>(&h)) return load(*x);
-    if (const auto* x = std::get_if<hooks::barrier>(&h)) return meet(x->label);
-    if (std::holds_alternative<hooks::optimizer_zero_grad>(h))
+    if (const auto* x = h.get_if<hooks::process_dataloader>()) return lengths(x->at.stage);
+    if (const auto* x = h.get_if<hooks::optimizer_step>()) return step(*x, inner);
+    if (const auto* x = h.get_if<hooks::backward>()) return backward(*x), hook_outcome{};
+    if (const auto* x = h.get_if<hooks::save_checkpoint>()) return save(*x);
+    if (const auto* x = h.get_if<hooks::load_checkpoint>()) return load(*x);
+    if (const auto* x = h.get_if<hooks::barrier>()) return meet(x->label);
+    if (h.is<hooks::optimizer_zero_grad>())
       gradient_.assign(options_.width, 0);
-    else if (std::holds_alternative<hooks::model_to_device>(h))
+    else if (h.is<hooks::model_to_device>())
       return broadcast_weights();
-    else if (const auto* x = std::get_if<hooks::teardown>(&h); x && x->orderly)
+    else if (const auto* x = h.get_if<hooks::teardown>(); x && x->orderly)
       return meet("teardown");
     return {};
   }
@@ -105,7 +105,7 @@ private:
               noise_key(context_.options.seed, h.at.epoch, h.at.batch, context_.rank));
     if (context_.rank == 0) statistic_ = add(statistic_, statistic_of(*order_, mine));
     if (state_.is_nan() || (options_.poisons && options_.poisons(context_, h.at))) nan_ = true;
-    if (!h.synchronize) return;
+    if (!h.synchronize()) return;
     limbs_.resize(2 * options_.width);
     for (std::size_t i = 0; i < options_.width; ++i) split(gradient_[i], &limbs_[2 * i]);
     if (std::exchange(nan_, false)) limbs_[1] += nan_limb;

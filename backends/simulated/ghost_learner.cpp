@@ -26,17 +26,17 @@ public:
 
   hook_outcome on(const hook& h, const closure& inner) override {
     if (options_.at_hook) options_.at_hook(context_, h);
-    if (const auto* x = std::get_if<hooks::optimizer_step>(&h)) return step(*x, inner);
-    if (const auto* x = std::get_if<hooks::backward>(&h)) {
-      if (x->synchronize) reduce();
+    if (const auto* x = h.get_if<hooks::optimizer_step>()) return step(*x, inner);
+    if (const auto* x = h.get_if<hooks::backward>()) {
+      if (x->synchronize()) reduce();
       return {};
     }
-    if (const auto* x = std::get_if<hooks::process_dataloader>(&h)) return lengths(x->at.stage);
-    if (const auto* x = std::get_if<hooks::save_checkpoint>(&h)) return save(*x);
-    if (const auto* x = std::get_if<hooks::load_checkpoint>(&h)) return load(*x);
-    if (const auto* x = std::get_if<hooks::barrier>(&h)) return meet(x->label);
-    if (std::holds_alternative<hooks::model_to_device>(h)) return share_weights();
-    if (const auto* x = std::get_if<hooks::teardown>(&h); x && x->orderly) return meet("teardown");
+    if (const auto* x = h.get_if<hooks::process_dataloader>()) return lengths(x->at.stage);
+    if (const auto* x = h.get_if<hooks::save_checkpoint>()) return save(*x);
+    if (const auto* x = h.get_if<hooks::load_checkpoint>()) return load(*x);
+    if (const auto* x = h.get_if<hooks::barrier>()) return meet(x->label);
+    if (h.is<hooks::model_to_device>()) return share_weights();
+    if (const auto* x = h.get_if<hooks::teardown>(); x && x->orderly) return meet("teardown");
     return {};
   }
 

@@ -12,14 +12,10 @@ namespace troupe {
 namespace {
 
 bool may_wait(const hook& h) {
-  return std::holds_alternative<hooks::optimizer_step>(h) ||
-         std::holds_alternative<hooks::barrier>(h) || std::holds_alternative<hooks::reduce>(h) ||
-         std::holds_alternative<hooks::broadcast>(h) ||
-         std::holds_alternative<hooks::all_gather>(h) ||
-         std::holds_alternative<hooks::reduce_boolean_decision>(h) ||
-         std::holds_alternative<hooks::teardown>(h) ||
-         std::holds_alternative<hooks::model_to_device>(h) ||
-         std::holds_alternative<hooks::dispatch>(h);
+  return h.is<hooks::optimizer_step>() || h.is<hooks::barrier>() || h.is<hooks::reduce>() ||
+         h.is<hooks::broadcast>() || h.is<hooks::all_gather>() ||
+         h.is<hooks::reduce_boolean_decision>() || h.is<hooks::teardown>() ||
+         h.is<hooks::model_to_device>() || h.is<hooks::dispatch>();
 }
 
 // What is scheduled holds it, so a lane that is destroyed leaves nothing behind that could be
@@ -65,7 +61,7 @@ public:
   }
 
   void close(std::function<void(value, caught)> closed) {
-    const auto end = [self = shared_from_this(), closed = std::move(closed)] {
+    auto end = [self = shared_from_this(), closed = std::move(closed)] {
       value result;
       caught last;
       try {
@@ -78,7 +74,7 @@ public:
       }
       closed(std::move(result), std::move(last));
     };
-    options_->later(std::chrono::nanoseconds{0}, end);
+    options_->later(std::chrono::nanoseconds{0}, std::move(end));
   }
 
   void leave() {
@@ -118,8 +114,7 @@ private:
     for (bool waited = false; until_ < hooks.size();) {
       if (may_wait(hooks[until_]) && std::exchange(waited, true)) break;
       std::size_t count = 1;
-      if (const auto* step = std::get_if<hooks::optimizer_step>(&hooks[until_]))
-        count += step->closure;
+      if (const auto* step = hooks[until_].get_if<hooks::optimizer_step>()) count += step->closure;
       for (const auto end = until_ + count; until_ < end && until_ < hooks.size(); ++until_)
         if (options_->cost) cost += options_->cost(context_.rank, hooks[until_]);
       if (!options_->in_spans) break;
@@ -157,8 +152,11 @@ private:
 
   void answer_broken() {
     answer_.outcome.word = broken_ ? run_word::failed : run_word::proceed;
-    if (broken_) answer_.failed_with = caught{describe(broken_), std::exchange(broken_, nullptr)};
-    answer_.failed_with.record.hook = name(running_->hooks.front());
+    if (broken_) {
+      auto& failed = answer_.failed_with.emplace({describe(broken_), broken_});
+      failed.record.hook = name(running_->hooks.front());
+      broken_ = nullptr;
+    }
     in_lane([&] { learner_.reset(); });
     finish();
   }

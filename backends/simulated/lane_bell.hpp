@@ -1,8 +1,9 @@
 // How a simulated communicator tells the lane of its rank that what it waits for has ended.
 #pragma once
 
-#include <functional>
 #include <utility>
+
+#include "backends/simulated/later.hpp"
 
 namespace troupe {
 
@@ -11,7 +12,7 @@ namespace troupe {
 class lane_bell {
 public:
   /// The lane hears the next ring, and only that. A former one that was not rung is dropped.
-  void wait(std::function<void()> heard) { heard_ = std::move(heard); }
+  void wait(later_call heard) { heard_ = std::move(heard); }
   /// Calls whoever waits, within the call.
   void ring() {
     if (auto call = std::exchange(heard_, nullptr)) call();
@@ -19,7 +20,7 @@ public:
   bool waited_for() const { return static_cast<bool>(heard_); }
 
 private:
-  std::function<void()> heard_;
+  later_call heard_;
 };
 
 }  // namespace troupe

@@ -57,7 +57,7 @@ struct thaw {
 void torch_learner::handle(const hooks::training_step& h) {
   output_ = {};
   loss_ = at::Tensor{};
-  hiddens_ = h.hiddens;
+  hiddens_ = h.hiddens ? *h.hiddens : value{};
   if (idle()) return;
   draw_from(h.name);
   thaw later;
@@ -97,24 +97,24 @@ void torch_learner::handle(const hooks::on_before_backward&) {
 
 void torch_learner::handle(const hooks::backward& h) {
   const auto& layout = walk_at(h.at).way->layout();
-  const auto total = layout.samples(h.window_first, h.window_last);
-  window_first_ = h.window_first;
-  window_last_ = h.window_last;
+  const auto total = layout.samples(h.window_first(), h.window_last());
+  window_first_ = h.window_first();
+  window_last_ = h.window_last();
   backward_plan plan;
   plan.optimizer = h.at.optimizer;
-  plan.synchronize = h.synchronize;
+  plan.synchronize = h.synchronize();
   plan.idle = !loss_.defined();
   const bool engine = strategy_->handles_gradient_accumulation();
   if (!engine) plan.weight = static_cast<double>(batch_.samples()) / static_cast<double>(total);
   plan.wants_stop = wants_stop_;
-  plan.arguments = h.arguments;
+  if (h.arguments) plan.arguments = *h.arguments;
   auto& sum = window_losses_.at(h.at.optimizer);
-  if (engine || h.at.batch == h.window_first) sum = 0;
+  if (engine || h.at.batch == h.window_first()) sum = 0;
   if (!plan.idle) sum += plan.weight * output_.loss().detach().item<double>();
   plan.loss = sum;
   const auto word = strategy_->backward(loss_, plan);
-  if (h.synchronize || engine) word_ = word;
-  word_.stop = h.synchronize && word.stop;
+  if (h.synchronize() || engine) word_ = word;
+  word_.stop = h.synchronize() && word.stop;
 }
 
 void torch_learner::handle(const hooks::on_after_backward&) { module_->on_after_backward(); }

@@ -75,7 +75,7 @@ hook_outcome torch_learner::on(const hook& h, const closure& inner) {
   hook_outcome outcome;
   const scope inside(*this, h, inner, outcome);
   if (at_.batch == undefined && at_.stage != stage::start) draw_from(name(h));
-  std::visit([this](const auto& one) { handle(one); }, h);
+  h.visit([this](const auto& one) { handle(one); });
   // What the hooks of a closure waited is in their own outcomes.
   outcome.waited = strategy_->waited() - std::exchange(waited_, strategy_->waited());
   return outcome;

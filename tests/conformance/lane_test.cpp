@@ -116,10 +116,10 @@ adapter threads() {
 }
 
 adapter in_line() {
-  using due = std::multimap<std::chrono::nanoseconds, std::function<void()>>;
+  using due = std::multimap<std::chrono::nanoseconds, later_call>;
   auto waiting = std::make_shared<due>();
   auto time = std::make_shared<std::chrono::nanoseconds>(0);
-  const auto later = [=](std::chrono::nanoseconds delay, std::function<void()> what) {
+  const auto later = [=](std::chrono::nanoseconds delay, later_call what) {
     waiting->emplace(*time + delay, std::move(what));
   };
   const auto cost = [](std::int32_t, const hook&) { return std::chrono::nanoseconds{10}; };
@@ -212,10 +212,10 @@ TEST_CASE("a throw is answered with its type and its place", "[lane]") {
   const auto bad = on.answer();
   CHECK(bad.handled == 1);
   CHECK(bad.outcome.word == run_word::failed);
-  CHECK(bad.failed_with.record.type == "std::domain_error");
-  CHECK(bad.failed_with.record.hook == "pre_backward");
-  CHECK(bad.failed_with.record.step == 7);
-  CHECK_THROWS_AS(std::rethrow_exception(bad.failed_with.original), std::domain_error);
+  CHECK(bad.failed_with->record.type == "std::domain_error");
+  CHECK(bad.failed_with->record.hook == "pre_backward");
+  CHECK(bad.failed_with->record.step == 7);
+  CHECK_THROWS_AS(std::rethrow_exception(bad.failed_with->original), std::domain_error);
   // on_exception and teardown still run; there is no result.
   on.submit({hooks::on_exception{{}, "std::domain_error", "disk full"}});
   CHECK(on.answer().outcome.word == run_word::proceed);

@@ -37,7 +37,7 @@ recipe_ptr recipe_named(const std::string& name) {
   if (name == "no such recipe") throw user_error(errc::bad_configuration, "there is none: " + name);
   if (name == "throws")
     options.at_hook = [](const learner_context& who, const hook& what) {
-      if (who.rank != 1 || !std::holds_alternative<hooks::training_step>(what)) return;
+      if (who.rank != 1 || !what.is<hooks::training_step>()) return;
       if (where(what).step != 2) return;
       try {
         throw std::invalid_argument("block 7");
@@ -227,7 +227,7 @@ TEST_CASE("a stop ends processes at a step boundary all agree on") {
   what.options.max_epochs = 1'000'000;
   std::atomic<int> steps{0};
   what.trace = [&](std::int32_t, const hook& h) {
-    if (std::holds_alternative<hooks::optimizer_step>(h) && ++steps == 20)
+    if (h.is<hooks::optimizer_step>() && ++steps == 20)
       asio::post(loop, [&] { stop.emit(asio::cancellation_type::partial); });
   };
   std::optional<job_outcome> outcome;
@@ -253,7 +253,7 @@ TEST_CASE("a session that goes takes its processes along, even those that hear n
     what.purpose = stage::call;
     std::atomic<int> there{0};
     what.trace = [&](std::int32_t, const hook& h) {
-      if (std::holds_alternative<hooks::dispatch>(h)) ++there;
+      if (h.is<hooks::dispatch>()) ++there;
     };
     s.async_run(what, [&](job_outcome o) { outcome = std::move(o); });
     while (there < 2) std::this_thread::yield();

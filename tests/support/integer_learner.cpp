@@ -19,18 +19,18 @@ void add_sample(std::vector<std::int64_t>& gradient, std::int64_t sample) {
 
 hook_outcome integer_learner::on(const hook& h, const closure& inner) {
   if (options_.at_hook) options_.at_hook(context_, h);
-  if (const auto* x = std::get_if<hooks::process_dataloader>(&h)) return lengths(x->at.stage);
-  if (const auto* x = std::get_if<hooks::optimizer_step>(&h)) return step(*x, inner);
-  if (const auto* x = std::get_if<hooks::save_checkpoint>(&h)) return save(*x);
-  if (const auto* x = std::get_if<hooks::load_checkpoint>(&h)) return load(*x);
-  if (const auto* x = std::get_if<hooks::backward>(&h)) backward(*x);
-  if (std::holds_alternative<hooks::optimizer_zero_grad>(h)) gradient_.assign(weights_.size(), 0);
-  if (const auto* x = std::get_if<hooks::barrier>(&h)) {
+  if (const auto* x = h.get_if<hooks::process_dataloader>()) return lengths(x->at.stage);
+  if (const auto* x = h.get_if<hooks::optimizer_step>()) return step(*x, inner);
+  if (const auto* x = h.get_if<hooks::save_checkpoint>()) return save(*x);
+  if (const auto* x = h.get_if<hooks::load_checkpoint>()) return load(*x);
+  if (const auto* x = h.get_if<hooks::backward>()) backward(*x);
+  if (h.is<hooks::optimizer_zero_grad>()) gradient_.assign(weights_.size(), 0);
+  if (const auto* x = h.get_if<hooks::barrier>()) {
     if (!meeting_) meeting_ = world_->barrier(x->label);
     wait_for(meeting_);
     meeting_ = nullptr;
   }
-  if (const auto* x = std::get_if<hooks::teardown>(&h); x && x->orderly) {
+  if (const auto* x = h.get_if<hooks::teardown>(); x && x->orderly) {
     if (!meeting_) meeting_ = world_->barrier("teardown");
     wait_for(meeting_);
     meeting_ = nullptr;
@@ -51,7 +51,7 @@ void integer_learner::backward(const hooks::backward& h) {
   const auto mine = layout().of_rank(h.at.batch, context_.rank);
   for (auto i = mine.first; i < mine.first + mine.count; ++i)
     add_sample(gradient_, order[static_cast<std::size_t>(i)]);
-  if (h.synchronize)
+  if (h.synchronize())
     reducing_ =
         world_->all_reduce({gradient_.data(), gradient_.size(), dtype::i64}, reduction::sum);
 }

@@ -72,7 +72,7 @@ private:
     hook_run run;
     run.hooks = std::move(hooks);
     auto answer = handler_.handle(*who_, run);
-    if (answer.failed_with.original) end_.error = answer.failed_with.original;
+    if (answer.failed_with) end_.error = answer.failed_with->original;
     if (answer.outcome.snapshot) end_.snapshot = answer.outcome.snapshot;
     for (auto& what : answer.outcome.queued) end_.queued.push_back(std::move(what));
     return answer;

@@ -19,7 +19,7 @@ supervision::event as_event(const ranks::report& told) {
         if constexpr (std::is_same_v<type, ranks::finished>)
           return supervision::finished{x.at, x.loop, x.why};
         else if constexpr (std::is_same_v<type, ranks::failed>)
-          return supervision::failed{x.at, x.what};
+          return supervision::failed{x.at, *x.what};
         else if constexpr (std::is_same_v<type, ranks::torn>)
           return supervision::torn{x.at, x.late};
         else
@@ -29,9 +29,8 @@ supervision::event as_event(const ranks::report& told) {
 }
 
 bool is_meeting(const hook& h) {
-  if (const auto* down = std::get_if<hooks::teardown>(&h)) return down->orderly;
-  return std::holds_alternative<hooks::barrier>(h) ||
-         std::holds_alternative<hooks::optimizer_step>(h);
+  if (const auto* down = h.get_if<hooks::teardown>()) return down->orderly;
+  return h.is<hooks::barrier>() || h.is<hooks::optimizer_step>();
 }
 
 }  // namespace
@@ -92,11 +91,11 @@ rank_effects rank_part::answer(std::int64_t step_batches) {
   out.at = run->at;
   out.handled = static_cast<std::uint32_t>(run->hooks.size());
   for (const auto& h : run->hooks) {
-    if (const auto* x = std::get_if<hooks::process_dataloader>(&h)) {
+    if (const auto* x = h.get_if<hooks::process_dataloader>()) {
       const auto batches = x->at.stage == stage::train ? step_batches : 0;
       out.outcome.loaders.push_back({x->at.stage, x->at.dataloader, batches, batches});
     }
-    if (std::holds_alternative<hooks::setup_optimizers>(h)) out.outcome.optimizers.emplace();
+    if (h.is<hooks::setup_optimizers>()) out.outcome.optimizers.emplace();
   }
   run.reset();
   stage = lane_stage::idle;

@@ -94,7 +94,7 @@ public:
   hook_outcome on(const hook& h, const closure& inner) override {
     ground_.at_hook(who_, h);
     auto outcome = inner_->on(h, inner);
-    if (const auto* step = std::get_if<hooks::optimizer_step>(&h); step && outcome.samples > 0)
+    if (const auto* step = h.get_if<hooks::optimizer_step>(); step && outcome.samples > 0)
       ground_.stepped(who_, step->at.step + 1, digest_of(state_of(**trains_)));
     return outcome;
   }

@@ -37,9 +37,9 @@ public:
 
   troupe::hook_outcome on(const troupe::hook& h, const troupe::closure& inner) override {
     troupe::hook_outcome out;
-    if (const auto* x = std::get_if<troupe::hooks::process_dataloader>(&h))
+    if (const auto* x = h.get_if<troupe::hooks::process_dataloader>())
       out.loaders.push_back({x->at.stage, 0, x->at.stage == troupe::stage::train ? 5 : 0, 40});
-    if (std::holds_alternative<troupe::hooks::optimizer_step>(h)) {
+    if (h.is<troupe::hooks::optimizer_step>()) {
       if (!sum_) {
         inner();  // training_step and backward: nothing here
         mine_ = who_.rank + 1;

@@ -126,15 +126,16 @@ TEST_CASE("a rank that is told again to begin repeats how it failed", "[rank]") 
   CHECK(rank.on(activate_generation{at_rank(0)}).empty());  // it is at work
   auto bad = answer(rank, 1, 0);
   bad.outcome.word = run_word::failed;
-  bad.what.type = "std::domain_error";
-  bad.what.what = "disk full";
+  auto& why = bad.what.emplace();
+  why.type = "std::domain_error";
+  why.what = "disk full";
   rank.on(bad);
   REQUIRE(rank.phase() == ranks::phase::failed);
   const auto said = rank.on(activate_generation{at_rank(0)});
   REQUIRE(said.size() == 1);
   const auto& again = std::get<ranks::failed>(std::get<ranks::report>(said.front()));
-  CHECK(again.what.what == "disk full");
-  CHECK(again.what.rank == 0);
+  CHECK(again.what->what == "disk full");
+  CHECK(again.what->rank == 0);
 }
 
 TEST_CASE("a rank that is told again to begin repeats how it finished", "[rank]") {

@@ -36,22 +36,22 @@ hook_outcome driver::outcome_of(const hook& h) const {
       out.loaders.push_back({s, static_cast<std::int32_t>(i), batches[i], 10 * batches[i]});
   };
   const auto& at = where(h);
-  if (std::holds_alternative<hooks::process_dataloader>(h) && at.dataloader == 0) {
+  if (h.is<hooks::process_dataloader>() && at.dataloader == 0) {
     if (at.stage == stage::train) lengths(stage::train, {facts_.train});
     if (at.stage == stage::validate) lengths(stage::validate, facts_.val);
     if (at.stage == stage::test || at.stage == stage::predict) lengths(at.stage, facts_.test);
   }
-  if (std::holds_alternative<hooks::setup_optimizers>(h)) out.optimizers = facts_.optimizers;
-  if (std::holds_alternative<hooks::load_checkpoint>(h)) out.restored = facts_.restored;
-  if (std::holds_alternative<hooks::on_validation_epoch_end>(h)) out.logged = facts_.validation;
-  if (std::holds_alternative<hooks::optimizer_step>(h)) out.samples = 7;
+  if (h.is<hooks::setup_optimizers>()) out.optimizers = facts_.optimizers;
+  if (h.is<hooks::load_checkpoint>() && facts_.restored) out.restored = *facts_.restored;
+  if (h.is<hooks::on_validation_epoch_end>()) out.logged = facts_.validation;
+  if (h.is<hooks::optimizer_step>()) out.samples = 7;
   if (more_) more_(h, out);
   return out;
 }
 
 void driver::handled(const hook& h) {
   hooks.push_back(h);
-  if (const auto* save = std::get_if<hooks::save_checkpoint>(&h)) snapshots.push_back(save->loop);
+  if (const auto* save = h.get_if<hooks::save_checkpoint>()) snapshots.push_back(save->loop);
 }
 
 bool driver::answer() {

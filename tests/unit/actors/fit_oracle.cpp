@@ -100,7 +100,7 @@ struct fit_oracle {
     plain<h::training_step_end>(p);
     if (p.batch == first) plain<h::on_before_zero_grad, h::optimizer_zero_grad>(p);
     plain<h::pre_backward, h::on_before_backward>(p);
-    out.push_back(h::backward{p, first, last, p.batch == last, {}});
+    out.push_back(h::backward::of_window(p, first, last));
     plain<h::on_after_backward, h::post_backward>(p);
     if (!steps(p.batch, last)) return made(keep);
     plain<h::on_before_optimizer_step>(p);
@@ -226,9 +226,9 @@ struct order_check {
     }
     if (text == "on_train_batch_start" && !seen.insert({p.epoch, p.batch}).second)
       return text + ": a batch twice";
-    const auto* back = std::get_if<h::backward>(&one);
-    if (back && (p.batch < back->window_first || p.batch > back->window_last ||
-                 back->synchronize != (p.batch == back->window_last)))
+    const auto* back = one.get_if<h::backward>();
+    if (back && (p.batch < back->window_first() || p.batch > back->window_last() ||
+                 back->synchronize() != (p.batch == back->window_last())))
       return "backward outside of its window";
     if (text.ends_with("_batch_end")) return end(text.substr(0, text.size() - 4));
     if (text.ends_with("_epoch_end")) return end(text.substr(0, text.size() - 4));
@@ -249,7 +249,7 @@ std::string disorder(const std::vector<hook>& all, bool broken_off) {
   for (const auto& one : all)
     if (auto what = check.next(one); !what.empty()) return what;
   for (std::size_t i = 0; i < all.size(); ++i)
-    if (const auto* step = std::get_if<h::optimizer_step>(&all[i])) {
+    if (const auto* step = all[i].get_if<h::optimizer_step>()) {
       const auto inner = names({all.begin() + static_cast<std::ptrdiff_t>(i) + 1,
                                 all.begin() + static_cast<std::ptrdiff_t>(i + step->closure) + 1});
       if (!inner.starts_with("training_step ") ||

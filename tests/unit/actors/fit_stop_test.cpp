@@ -136,7 +136,7 @@ TEST_CASE("a run resumed from any of its checkpoints goes on the same", "[fit]")
   for (const auto& one : shapes()) {
     const auto full = run_through(one.plan, one.known);
     for (std::size_t i = 0; i < full.hooks.size(); ++i) {
-      const auto* save = std::get_if<hooks::save_checkpoint>(&full.hooks[i]);
+      const auto* save = full.hooks[i].get_if<hooks::save_checkpoint>();
       if (!save) continue;
       INFO(text_of(one) << " from " << lines({full.hooks[i]})[0]);
       CHECK(resumed_differs(one, save->loop, behind(full.hooks, i + 1)) == "");
@@ -189,7 +189,7 @@ TEST_CASE("a run cut by attention goes on with the rest", "[fit]") {
         const auto& run = d.run->hooks;
         bool inside = false;
         for (std::size_t i = 0; i < n; ++i)
-          if (const auto* step = std::get_if<hooks::optimizer_step>(&run[i]))
+          if (const auto* step = run[i].get_if<hooks::optimizer_step>())
             inside = inside || n <= i + step->closure;
         if (inside) {
           CHECK_THROWS_AS(d.cut(static_cast<std::uint32_t>(n)), internal_error);
@@ -232,7 +232,7 @@ TEST_CASE("skip_epoch ends the epoch at once and drops its open window", "[fit]"
         const auto rest = behind(d.hooks, shared);
         const auto back = position_of("backward", rest);
         REQUIRE(back < rest.size());
-        CHECK(std::get<hooks::backward>(rest[back]).window_first == 0);
+        CHECK(rest[back].get_if<hooks::backward>()->window_first() == 0);
         CHECK(position_of("optimizer_zero_grad", rest) < back);
       }
 }

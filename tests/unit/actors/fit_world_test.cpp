@@ -160,9 +160,9 @@ private:
 };
 
 void small_facts(const hook& h, hook_outcome& out) {
-  if (!std::holds_alternative<hooks::process_dataloader>(h)) {
-    if (std::holds_alternative<hooks::optimizer_step>(h)) out.samples = 5;
-    if (std::holds_alternative<hooks::on_validation_epoch_end>(h)) out.logged["val/loss"] = 1;
+  if (!h.is<hooks::process_dataloader>()) {
+    if (h.is<hooks::optimizer_step>()) out.samples = 5;
+    if (h.is<hooks::on_validation_epoch_end>()) out.logged["val/loss"] = 1;
     return;
   }
   const auto s = where(h).stage;
@@ -244,7 +244,7 @@ TEST_CASE("a stop while ranks resume waits for what they restore", "[fit][world]
   plan.resume = "here";
   const auto answers = [](const hook& h, hook_outcome& out) {
     small_facts(h, out);
-    if (!std::holds_alternative<hooks::load_checkpoint>(h)) return;
+    if (!h.is<hooks::load_checkpoint>()) return;
     out.restored.emplace();
     out.restored->steps = 41;
     out.restored->batch = 1;

@@ -104,7 +104,7 @@ TEST_CASE("what a lane throws for the user has its own exit code", "[run]") {
   const temporary_folder place;
   integer_options options;
   options.at_hook = [](const learner_context&, const hook& what) {
-    if (std::holds_alternative<hooks::prepare_data>(what))
+    if (what.is<hooks::prepare_data>())
       throw user_error(errc::bad_configuration, "the data set is not there; install it");
   };
   const auto said =
@@ -126,7 +126,7 @@ TEST_CASE("SIGTERM in a step stops at its end, exit 143, and says how to go on",
   const auto run = (place.path() / "run").string();
   integer_options options;
   options.at_hook = [](const learner_context& context, const hook& what) {
-    if (context.rank == 0 && std::holds_alternative<hooks::backward>(what) && where(what).step == 2)
+    if (context.rank == 0 && what.is<hooks::backward>() && where(what).step == 2)
       ::kill(::getpid(), SIGTERM);
   };
   const auto said = troupe_says(

@@ -14,14 +14,51 @@ using namespace troupe;
 
 TEST_CASE("a hook prints its name, its place and what it carries", "[messages]") {
   std::ostringstream out;
-  out << hook{hooks::backward{{stage::train, 0, 3, 7}, 6, 7, true, {}}};
+  out << hook{hooks::backward::of_window({stage::train, 0, 3, 7}, 6, 7)};
   CHECK(out.str() == "backward(train epoch 0 step 3 batch 7) window 6..7 synchronize");
+}
+
+TEST_CASE("a hook is a value, whatever it carries and wherever that lies", "[messages]") {
+  const position at{stage::train, 1, 2, 3};
+  const std::vector<hook> all{
+      hooks::on_train_batch_start{{at}},
+      hooks::training_step{at, value{"state"}},
+      hooks::backward{at, 0, 2, value{7}},
+      hooks::barrier{at, "a label that is longer than a short text", {{0, 1}}},
+      hooks::save_checkpoint{at, {.steps = 5}, value{1.5}},
+      hooks::on_exception{at, "std::domain_error", "disk full"}};
+  for (const auto& one : all) {
+    auto copy = one;
+    CHECK(copy == one);
+    CHECK(where(copy) == at);
+    const auto moved = std::move(copy);
+    CHECK(moved == one);
+    for (const auto& other : all) {
+      copy = other;  // over what was moved from
+      CHECK(copy == other);
+      CHECK((copy == one) == (&other == &one));
+    }
+  }
+  CHECK(all[3].is<hooks::barrier>());
+  CHECK_FALSE(all[0].is<hooks::barrier>());
+  CHECK(all[0].get_if<hooks::barrier>() == nullptr);
+  CHECK(all[3].get_if<hooks::barrier>()->among.ranks == std::vector<std::int32_t>{0, 1});
+  CHECK(*all[1].get_if<hooks::training_step>()->hiddens == value{"state"});
+  CHECK(hook{} == hook{hooks::connect{}});
+}
+
+TEST_CASE("a backward knows its window", "[messages]") {
+  const auto inside = hooks::backward::of_window({stage::train, 0, 3, 7}, 6, 9);
+  CHECK(inside.window_first() == 6);
+  CHECK(inside.window_last() == 9);
+  CHECK_FALSE(inside.synchronize());
+  CHECK(hooks::backward::of_window({stage::train, 0, 3, 9}, 6, 9).synchronize());
 }
 
 TEST_CASE("hook names are distinct", "[messages]") {
   const auto& names = hook_names();
   CHECK(std::set(names.begin(), names.end()).size() == names.size());
-  CHECK(names.size() == std::variant_size_v<any_hook>);
+  CHECK(names.size() == hook_types::size);
 }
 
 TEST_CASE("limits count batches or take a share", "[messages]") {

@@ -90,9 +90,9 @@ namespace {
 
 // Two lanes on one fabric without delays: what is due happens when nobody can run.
 struct two_lanes {
-  std::deque<std::function<void()>> due;
+  std::deque<later_call> due;
   simulated_fabric fabric{
-      [this](std::chrono::nanoseconds, std::function<void()> what) { due.push_back(what); },
+      [this](std::chrono::nanoseconds, later_call what) { due.push_back(std::move(what)); },
       [] { return std::chrono::nanoseconds{0}; }};
   std::vector<std::shared_ptr<baton_thread>> threads;
   std::vector<std::shared_ptr<communicator>> ends;
@@ -100,7 +100,7 @@ struct two_lanes {
   two_lanes() {
     for (std::int32_t r = 0; r < 2; ++r) {
       fabric_seat seat{
-          [this](std::chrono::nanoseconds, std::function<void()> what) { due.push_back(what); },
+          [this](std::chrono::nanoseconds, later_call what) { due.push_back(std::move(what)); },
           std::make_shared<lane_bell>(),
           {}};
       threads.push_back(std::make_shared<baton_thread>());

@@ -16,10 +16,10 @@ namespace {
 
 // A heap of events, in one thread.
 struct clockwork {
-  std::multimap<std::chrono::nanoseconds, std::function<void()>> events;
+  std::multimap<std::chrono::nanoseconds, later_call> events;
   std::chrono::nanoseconds now{0};
   later_fn later() {
-    return [this](std::chrono::nanoseconds delay, std::function<void()> what) {
+    return [this](std::chrono::nanoseconds delay, later_call what) {
       events.emplace(now + delay, std::move(what));
     };
   }

@@ -17,10 +17,10 @@ namespace {
 
 struct virtual_time {
   nanoseconds now{0};
-  std::multimap<nanoseconds, std::function<void()>> events;
+  std::multimap<nanoseconds, later_call> events;
 
   later_fn later() {
-    return [this](nanoseconds delay, std::function<void()> what) {
+    return [this](nanoseconds delay, later_call what) {
       events.emplace(now + delay, std::move(what));
     };
   }
@@ -28,7 +28,7 @@ struct virtual_time {
     while (!events.empty()) {
       const auto first = events.begin();
       now = first->first;
-      const auto what = std::move(first->second);
+      auto what = std::move(first->second);
       events.erase(first);
       what();
     }
