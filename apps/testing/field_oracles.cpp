@@ -85,6 +85,7 @@ void field_oracles::violate(violation v) {
 
 void field_oracles::attempt_begins(job_id job, std::int64_t resumed_at) {
   now_ = job;
+  committed_ever_ = std::max(committed_ever_, least_held());
   resumed_at_ = resumed_at;
   held_.assign(static_cast<std::size_t>(job_.ranks), resumed_at);
   written_ = -1;
@@ -270,7 +271,8 @@ void field_oracles::ended(const job_outcome& outcome, const attempt_facts& facts
 }
 
 void field_oracles::resumed(const snapshot& from) {
-  if (!check(from.loop.steps <= std::max(resumed_at_, least_held())))
+  // A disk that lied may bring back a checkpoint of an attempt before the last one.
+  if (!check(from.loop.steps <= std::max({resumed_at_, committed_ever_, least_held()})))
     violate({oracles[16], "a checkpoint of a step that was never committed", from.loop.steps});
   compare(from, from.loop.steps, oracles[9]);
   const auto samples = samples_by(from.loop.steps);

@@ -85,6 +85,7 @@ private:
   const world& world_;
   job_id now_;
   std::int64_t resumed_at_ = 0;
+  std::int64_t committed_ever_ = 0;  ///< the highest step that all ranks of one attempt held
   std::string digest_;
   std::vector<std::int64_t> held_;  // by rank, in this attempt
   std::int64_t written_ = -1;       // the step of the last checkpoint, in this attempt
