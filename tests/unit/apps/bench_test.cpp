@@ -104,6 +104,21 @@ TEST_CASE("bench collectives has ranks as processes, too", "[bench]") {
   }
 }
 
+TEST_CASE("what goes through slots is compared with what that can not do without", "[bench]") {
+  const auto rows_of = [](const char* memory, const char* ranks) {
+    const auto said =
+        troupe_says({"bench", "collectives", "--communicator", "shm", "--memory", memory, "--bytes",
+                     "1000,1200K", "--rounds", "1", "--ranks", ranks, "--json"});
+    CAPTURE(said.err);
+    REQUIRE(said.code == 0);
+    return lines_of(said.out);
+  };
+  for (const auto& row : rows_of("ordinary", "2"))
+    CHECK(row["staging_floor_seconds"].get<double>() > 0);
+  for (const auto& row : rows_of("ordinary", "3")) CHECK(row["staging_floor_seconds"].is_null());
+  for (const auto& row : rows_of("registered", "2")) CHECK(row["staging_floor_seconds"].is_null());
+}
+
 TEST_CASE("a rank of a benchmark that dies ends it with an error", "[bench]") {
   const auto kinds = local_ports().meetings;
   CHECK_THROWS_WITH(program::on_processes(*kinds.at(0), 2,
@@ -174,6 +189,9 @@ TEST_CASE("bench fit compares one rank with several", "[bench]") {
   CHECK(rows[0]["speed_up"].get<double>() > 0);
   CHECK(rows[0]["waiting_share"].get<double>() >= 0);
   CHECK(rows[0]["waiting_share"].get<double>() <= 1);
+  CHECK(rows[0]["apart_samples_per_second"].get<double>() > 0);
+  CHECK(rows[0]["apart_speed_up"].get<double>() > 0);
+  CHECK(rows[0]["apart_waiting_share"].get<double>() >= 0);
 }
 
 TEST_CASE("bench fit has ranks as processes, too", "[bench]") {
