@@ -29,9 +29,9 @@ const std::vector<storage_adapter>& storage_adapters() {
        }},
       {"simulated_storage",
        [] {
-         auto events = std::make_shared<std::deque<std::function<void()>>>();
+         auto events = std::make_shared<std::deque<later_call>>();
          auto files = std::make_shared<simulated_storage>(
-             [events](std::chrono::nanoseconds, std::function<void()> what) {
+             [events](std::chrono::nanoseconds, later_call what) {
                events->push_back(std::move(what));
              });
          return storage_world{nullptr, files, [events] {
