@@ -42,8 +42,8 @@ public:
 };
 using guest_fn = std::function<std::unique_ptr<guest>()>;
 
-/// An oracle in one line: what must hold behind every step of every rank. All runs share `holds`, so
-/// it keeps nothing of its own between calls: what follows a run is a guest.
+/// An oracle in one line: what must hold behind every step of every rank. All runs share `holds`,
+/// so it keeps nothing of its own between calls: what follows a run is a guest.
 guest_fn always(std::string name, std::function<bool(const field_step&)> holds);
 /// A learner around the field's: what the test wants to see survive.
 guest_fn trains(std::function<recipe_ptr(recipe_ptr field)> around);
