@@ -85,7 +85,6 @@ endfunction()
 # Labels choose what the build trees of .ci/run take (the target tests_LABEL builds what bears it):
 #   torch       links LibTorch: set here, from the libraries
 #   tsan        runs under ThreadSanitizer: nothing of packaged CAF, which is not instrumented, runs in it
-#   asan        under AddressSanitizer beside those: the production actors
 #   end_to_end  starts the real program
 #   long        over 20 s: not under any sanitizer
 function(troupe_test name)
