@@ -135,6 +135,7 @@ void fused_step::state::update(std::span<const void* const> everybodys, const pi
   else if (limit > 0)
     part.gradient.clamp_(-limit, limit);
   sliced->update(what.entry, what.slice);
+  if (part.count == 0) return;  // a parameter without elements may lie nowhere
   const auto* from = entries[what.entry].parameter + part.offset;
   for (const auto* one : everybodys.subspan(1)) {
     const auto& theirs = *static_cast<const std::vector<entry>*>(one);

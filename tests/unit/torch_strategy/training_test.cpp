@@ -521,7 +521,7 @@ TEST_CASE("schedulers move by step, by epoch and by what validation says") {
 TEST_CASE("the queue copies deeply, keeps dtypes and order") {
   struct sender : regression {
     void on_train_batch_end(const step_output&, const batch&, std::int64_t) override {
-      const auto& weight = net->named_parameters()["0.weight"];
+      const auto weight = net->named_parameters()["0.weight"];
       add_to_queue(value_tuple{{at().step, boxed(weight), boxed(torch::ones({1}, at::kBFloat16))}});
     }
   };

@@ -30,6 +30,13 @@ namespace {
 
 using std::chrono::milliseconds;
 
+// AddressSanitizer's allocator maps memory as it likes.
+#if defined(__SANITIZE_ADDRESS__)
+constexpr bool maps_by_itself = true;
+#else
+constexpr bool maps_by_itself = false;
+#endif
+
 void expect(bool condition, const std::string& what) {
   if (!condition) throw std::logic_error("expected: " + what);
 }
@@ -293,7 +300,7 @@ TEST_CASE("a thousand generations of two processes grow nothing") {
                            if (generation == 50) before = now;
                            expect(now[0] == before[0], "no descriptor more");
                            expect(now[1] == before[1], "no thread more");
-                           expect(now[2] <= before[2] + 2, "no mapping more");
+                           expect(now[2] <= before[2] + 2 || maps_by_itself, "no mapping more");
                          }
                        }};
   CHECK(ranks.end(0) == 0);
@@ -381,6 +388,10 @@ TEST_CASE("a full file system of shared memory is an error that says for what an
 }
 
 TEST_CASE("too few addresses are an error that says what to change") {
+  if (maps_by_itself) {
+    WARN("AddressSanitizer takes more addresses than these");
+    return;
+  }
   rank_processes limited{1, [&](std::int32_t) {
                            const rlimit small{rlim_t{4} << 30, rlim_t{4} << 30};
                            expect(setrlimit(RLIMIT_AS, &small) == 0, "a limit");
