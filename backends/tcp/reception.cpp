@@ -136,6 +136,11 @@ std::size_t reception::meshes() const {
   return tended_;
 }
 
+void reception::tend() {
+  const std::lock_guard hold{mutex_};
+  ++tended_;
+}
+
 // Later: the frame of the coroutine that calls this goes first.
 void reception::untend() {
   asio::post(context_, [this] {
@@ -199,13 +204,16 @@ asio::awaitable<void> reception::receive(socket from) {
   } catch (const wire_error&) {
     co_return;  // somebody else's protocol: nothing to say in it
   }
+  tend();
   const auto [verdict, to] = judge(said);
   const auto reply = encode(verdict);
   const auto [broken, written] = co_await asio::async_write(from, asio::buffer(reply), tupled);
   timer.cancel();
-  if (broken || !to) co_return;
-  tune(from);
-  to->adopt(said.from, released(std::move(from)));
+  if (!broken && to) {
+    tune(from);
+    to->adopt(said.from, released(std::move(from)));
+  }
+  untend();
 }
 
 std::pair<answer, std::shared_ptr<mesh>> reception::judge(const hello& from) const {

@@ -30,7 +30,8 @@ public:
   std::shared_ptr<mesh> enter(const group_description& who);
   /// The handle is gone.
   void leave(const group_description& who) noexcept;
-  /// Meshes that are attended to.
+  /// Meshes, dials and answers that are attended to: what has a descriptor besides the listener's,
+  /// but for connections that have not said hello.
   std::size_t meshes() const;
 
 private:
@@ -45,6 +46,7 @@ private:
             socket link);
   boost::asio::awaitable<void> look_after(std::shared_ptr<mesh> who);
   std::pair<answer, std::shared_ptr<mesh>> judge(const hello& from) const;
+  void tend();
   void untend();
 
   const tcp_options options_;
@@ -56,7 +58,7 @@ private:
   std::map<std::tuple<job_id, generation_id, std::int32_t>, std::shared_ptr<mesh>> open_;
   std::map<std::pair<job_id, std::int32_t>, generation_id> newest_;
   std::condition_variable less_;  // tended_ went down
-  std::size_t tended_ = 0;        // meshes and dials
+  std::size_t tended_ = 0;        // meshes, dials, answers
   std::size_t strangers_ = 0;     // connections that have not said hello yet
 };
 
