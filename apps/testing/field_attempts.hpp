@@ -49,7 +49,8 @@ public:
     exist_ = draw_swarm(world_.draws(), plan.faults);
     if (exist_.has(fault::rare_paths)) world_.marks().draw_rare();
     const auto hooks_a_step = std::chrono::milliseconds{1};
-    span_ = (plan.around.compute * 3 / 2 + hooks_a_step) * what.steps + what.detect;
+    const auto exchange = trained_ ? trained_->exchange_of_step() : nanoseconds{0};
+    span_ = (plan.around.compute * 3 / 2 + hooks_a_step + exchange) * what.steps + what.detect;
     events_ = static_cast<std::uint64_t>((what.steps * 10 + 40) * what.ranks);
   }
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "backends/simulated/fabric.hpp"
 #include "backends/simulated/ghost_learner.hpp"
 
 namespace troupe::testing {
@@ -10,7 +11,8 @@ namespace {
 
 class ghosts_of_job final : public payload_job {
 public:
-  explicit ghosts_of_job(ghost_options options) : options_(std::move(options)) {}
+  ghosts_of_job(ghost_options options, std::int32_t ranks)
+      : options_(std::move(options)), ranks_(ranks) {}
 
   recipe_ptr recipe(payload_ground ground) const override {
     auto options = options_;
@@ -21,8 +23,18 @@ public:
     return std::make_shared<ghost_recipe>(std::move(options));
   }
 
+  std::chrono::nanoseconds exchange_of_step() const override {
+    std::chrono::nanoseconds sum{0};
+    each_bucket(options_, [&](std::uint64_t count) {
+      sum += network_cost{}.of({.what = collective::all_reduce, .type = dtype::f32, .count = count},
+                               static_cast<std::size_t>(ranks_));
+    });
+    return sum;
+  }
+
 private:
   const ghost_options options_;
+  const std::int32_t ranks_;
 };
 
 class ghosts final : public payload {
@@ -32,7 +44,7 @@ public:
   std::shared_ptr<payload_job> of(const field_job& what) override {
     auto options = options_;
     options.samples = what.samples;
-    return std::make_shared<ghosts_of_job>(std::move(options));
+    return std::make_shared<ghosts_of_job>(std::move(options), what.ranks);
   }
 
 private:

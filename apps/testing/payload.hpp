@@ -2,6 +2,7 @@
 // and for learners of one's own.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -37,6 +38,9 @@ class payload_job {
 public:
   virtual ~payload_job() = default;
   virtual recipe_ptr recipe(payload_ground ground) const = 0;
+  /// Virtual time that the reductions of a step take at most when nothing disturbs them; oracles of
+  /// time allow for it.
+  virtual std::chrono::nanoseconds exchange_of_step() const { return std::chrono::nanoseconds{0}; }
   /// What `stepped` must say; nothing: no oracle looks at states.
   virtual std::optional<std::uint64_t> digest_behind(std::int64_t steps) {
     (void)steps;

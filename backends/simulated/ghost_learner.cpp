@@ -41,9 +41,9 @@ public:
   }
 
 private:
-  // Counts of floats without memory.
-  static buffer weightless(std::uint64_t bytes) {
-    return {nullptr, static_cast<std::size_t>(std::max<std::uint64_t>(1, bytes / 4)), dtype::f32};
+  // Floats without memory.
+  static buffer weightless(std::uint64_t count) {
+    return {nullptr, static_cast<std::size_t>(count), dtype::f32};
   }
 
   hook_outcome lengths(stage s) const {
@@ -56,12 +56,9 @@ private:
 
   // Operations of one group end in order: the last one stands for all.
   void reduce() {
-    const auto most = std::max<std::uint64_t>(4, options_.bucket_bytes);
-    for (auto left = options_.gradient_bytes; left > 0;) {
-      const auto now = std::min(left, most);
-      reducing_ = world_->all_reduce(weightless(now), reduction::sum);
-      left -= now;
-    }
+    each_bucket(options_, [this](std::uint64_t count) {
+      reducing_ = world_->all_reduce(weightless(count), reduction::sum);
+    });
   }
 
   // False: the lane is to call again. An error is thrown.
@@ -94,7 +91,8 @@ private:
   }
 
   hook_outcome share_weights() {
-    if (!meeting_) meeting_ = world_->broadcast(weightless(options_.gradient_bytes), 0);
+    if (!meeting_)
+      meeting_ = world_->broadcast(weightless(options_.gradient_bytes / sizeof(float)), 0);
     return done(meeting_) ? hook_outcome{} : waits();
   }
 

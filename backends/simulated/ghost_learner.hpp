@@ -2,6 +2,7 @@
 // real one waits for; a gradient is its size, and costs time only. For worlds too wide for weights.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -22,6 +23,17 @@ struct ghost_options {
   /// Reads a checkpoint; needed by runs that resume.
   std::function<snapshot(const std::string& path)> load;
 };
+
+/// The elements of each all_reduce of a step, in order.
+template <class Use>
+void each_bucket(const ghost_options& of, Use&& use) {
+  const auto most = std::max<std::uint64_t>(4, of.bucket_bytes);
+  for (auto left = of.gradient_bytes; left > 0;) {
+    const auto now = std::min(left, most);
+    use(std::max<std::uint64_t>(1, now / sizeof(float)));
+    left -= now;
+  }
+}
 
 /// Makes ghosts, for lanes on the simulated fabric: what they submit has no memory behind it. A
 /// checkpoint holds the loop's state and nothing else.

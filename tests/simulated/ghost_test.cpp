@@ -2,9 +2,8 @@
 // time as its costs say; faults are survived as by the field payload.
 #include "apps/testing/explore.hpp"
 #include "apps/testing/ghost_payload.hpp"
+#include "apps/testing/sim.hpp"
 #include "backends/simulated/ghost_learner.hpp"
-
-#include <sstream>
 
 #include "tests/support/catch.hpp"
 
@@ -13,11 +12,7 @@ using namespace troupe::testing;
 
 namespace {
 
-std::string text_of(const std::vector<violation>& all) {
-  std::ostringstream out;
-  for (const auto& v : all) out << v << '\n';
-  return out.str();
-}
+const std::vector<violation> nothing;  // printed when it is something
 
 run_report run(const field_job& what, run_plan plan, std::uint64_t seed = 1) {
   auto reference = reference_of(what);
@@ -31,8 +26,7 @@ TEST_CASE("a thousand ghosts train to their end under every schedule", "[simulat
   auto plan = ghost_plan(what);
   plan.world.schedule = GENERATE(scheduling::fifo, scheduling::random, scheduling::pct);
   const auto report = run(what, plan);
-  INFO(text_of(report.violations));
-  CHECK(report.violations.empty());
+  CHECK(report.violations == nothing);
   CHECK(report.finished);
   CHECK(report.attempts == 1);
   // An answer of the lane and a finished step, of every rank and step.
@@ -81,6 +75,17 @@ TEST_CASE("a step of ghosts takes what its parts cost", "[simulated][ghost]") {
   CHECK(step_of(50ms, 8 << 20) - base == cost_of(8 << 20) - cost_of(1 << 20));
 }
 
+TEST_CASE("an attempt of ghosts may take what its reductions take", "[simulated][ghost]") {
+  const auto what = ghost_job(16, 150);
+  auto plan = ghost_plan(what);
+  plan.payload = ghost_payload(std::uint64_t{8} << 30, std::uint64_t{8} << 30);
+  const auto report = run(what, plan);
+  CHECK(report.violations == nothing);
+  CHECK(report.finished);
+  CHECK(report.attempts == 1);
+  CHECK(report.virtual_time > 150 * cost_of(std::uint64_t{8} << 30));
+}
+
 TEST_CASE("ghosts survive faults and are resumed", "[simulated][ghost]") {
   auto what = ghost_job(12, 20);
   what.checkpoint_every = 4;
@@ -92,7 +97,7 @@ TEST_CASE("ghosts survive faults and are resumed", "[simulated][ghost]") {
   of.first_seed = 1;
   of.runs = 120;
   const auto all = explore(what, plan, of);
-  for (const auto& r : all.violating) UNSCOPED_INFO(r.seed << ": " << text_of(r.violations));
+  INFO(troupe::testing::report(all));
   CHECK(all.clean());
   CHECK(all.marks.at("resumed from a checkpoint") > 0);
 }
