@@ -84,7 +84,7 @@ endfunction()
 #
 # Labels choose what the build trees of .ci/run take (the target tests_LABEL builds what bears it):
 #   torch       links LibTorch: set here, from the libraries
-#   tsan        runs under ThreadSanitizer: nothing of packaged CAF, which is not instrumented, runs in it
+#   tsan        runs threads under ThreadSanitizer: nothing of packaged CAF, which is not instrumented, runs in it
 #   end_to_end  starts the real program
 #   long        over 20 s: not under any sanitizer
 function(troupe_test name)

@@ -36,7 +36,7 @@ TEST_CASE("bits do not depend on the order of arrival") {
         gate.pass();
         work->wait();
       });
-      for (const auto& result : memory) REQUIRE(result == expected);
+      for (const auto& result : memory) REQUIRE(same(result, expected));
     }
   });
 }

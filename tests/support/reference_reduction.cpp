@@ -60,13 +60,19 @@ A combine(reduction operation, A a, A b) {
   }
 }
 
-template <class A>
-A tree(reduction operation, const std::vector<A>& leaves, std::size_t from, std::size_t to) {
-  if (to - from == 1) return leaves[from];
+template <class Leaf>
+auto tree(reduction operation, const Leaf& leaf, std::size_t from, std::size_t to)
+    -> decltype(leaf(from)) {
+  if (to - from == 1) return leaf(from);
   std::size_t left = 1;
   while (left * 2 < to - from) left *= 2;
-  return combine(operation, tree(operation, leaves, from, from + left),
-                 tree(operation, leaves, from + left, to));
+  return combine(operation, tree(operation, leaf, from, from + left),
+                 tree(operation, leaf, from + left, to));
+}
+template <class A>
+A tree(reduction operation, const std::vector<A>& leaves) {
+  return tree(
+      operation, [&](std::size_t i) -> A { return leaves[i]; }, 0, leaves.size());
 }
 
 template <class A>
@@ -75,14 +81,14 @@ bool finite(const A& x) {
 }
 
 template <class A>
-A mean(std::vector<A> leaves) {
+A mean(const std::vector<A>& leaves) {
   const auto n = static_cast<A>(leaves.size());
-  const A sum = tree(reduction::sum, leaves, 0, leaves.size());
+  const A sum = tree(reduction::sum, leaves);
   if (finite(sum)) return sum / n;
   A scale = 1;
   while (scale < n) scale *= 2;
-  for (auto& leaf : leaves) leaf /= scale;
-  return tree(reduction::sum, leaves, 0, leaves.size()) / n * scale;
+  const auto smaller = [&](std::size_t i) -> A { return leaves[i] / scale; };
+  return tree(reduction::sum, smaller, 0, leaves.size()) / n * scale;
 }
 template <class T>
 std::complex<T> mean(const std::vector<std::complex<T>>& leaves) {
@@ -111,8 +117,9 @@ template <class T>
 bytes reduce(reduction operation, const std::vector<bytes>& leaves) {
   using A = accumulator<T>;
   bytes result(leaves[0].size());
+  std::vector<A> values;  // of one element: memory asked for once, which sanitizers make dear
   for (std::size_t at = 0; at < result.size(); at += sizeof(T)) {
-    std::vector<A> values;
+    values.clear();
     for (const auto& leaf : leaves) {
       std::conditional_t<std::is_same_v<T, bool>, std::uint8_t, T> x;
       std::memcpy(&x, &leaf[at], sizeof x);
@@ -120,10 +127,9 @@ bytes reduce(reduction operation, const std::vector<bytes>& leaves) {
     }
     A value{};
     if constexpr (std::is_floating_point_v<A> || !std::is_arithmetic_v<A>)
-      value =
-          operation == reduction::mean ? mean(values) : tree(operation, values, 0, values.size());
+      value = operation == reduction::mean ? mean(values) : tree(operation, values);
     else
-      value = tree(operation, values, 0, values.size());
+      value = tree(operation, values);
     const T rounded = static_cast<T>(one_nan(value));
     std::memcpy(&result[at], &rounded, sizeof rounded);
   }

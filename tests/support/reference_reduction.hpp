@@ -6,6 +6,8 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
+#include <span>
 #include <vector>
 
 namespace troupe::testing {
@@ -25,6 +27,11 @@ inline const std::vector<dtype> all_dtypes = {dtype::u8,  dtype::i8,      dtype:
                                               dtype::f64, dtype::boolean, dtype::c64,  dtype::c128};
 inline const std::vector<reduction> all_reductions = {
     reduction::sum, reduction::mean, reduction::min, reduction::max, reduction::product};
+
+/// Of large memory: comparing vectors of bytes goes one by one.
+inline bool same(std::span<const std::byte> a, std::span<const std::byte> b) {
+  return a.size() == b.size() && (a.empty() || std::memcmp(a.data(), b.data(), a.size()) == 0);
+}
 
 inline buffer whole(bytes& memory, dtype type) {
   return {memory.data(), memory.size() / size_of(type), type};

@@ -26,7 +26,8 @@ endif()
 
 # troupe_script_test(NAME SCRIPT file.py [ORACLE] [ARGUMENTS ...] [LABELS ...] [TIMEOUT seconds]): a Python script that
 # ends with 0 when it passes and 77 when it skips. Plain Python 3 without packages runs it, or with ORACLE the one with
-# PyTorch. The built `troupe` program is in its environment as TROUPE_PROGRAM (label end_to_end).
+# PyTorch. The built `troupe` program is in its environment as TROUPE_PROGRAM (label end_to_end). Scripts are the
+# longest tests, so they start first, also where no run has told ctest what tests cost.
 function(troupe_script_test name)
   cmake_parse_arguments(PARSE_ARGV 1 arg "ORACLE" "SCRIPT;TIMEOUT" "ARGUMENTS;LABELS")
   set(python ${TROUPE_PLAIN_PYTHON})
@@ -47,5 +48,5 @@ function(troupe_script_test name)
   endif()
   add_test(NAME ${name} COMMAND ${python} -B ${CMAKE_CURRENT_SOURCE_DIR}/${arg_SCRIPT} ${arg_ARGUMENTS})
   set_tests_properties(${name} PROPERTIES TIMEOUT ${arg_TIMEOUT} LABELS "${arg_LABELS}" ENVIRONMENT "${program}"
-    SKIP_RETURN_CODE 77 DISABLED ${disabled})
+    SKIP_RETURN_CODE 77 COST 100 DISABLED ${disabled})
 endfunction()
