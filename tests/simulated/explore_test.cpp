@@ -1,8 +1,6 @@
 // Goal: campaigns of field jobs under schedules and faults: no oracle is violated, the same seed is
 // the same campaign, and a run is replayed by its recorded choices.
-#include "apps/testing/explore.hpp"
-
-#include <sstream>
+#include "apps/testing/sim.hpp"
 
 #include "tests/support/catch.hpp"
 
@@ -10,15 +8,6 @@ using namespace troupe;
 using namespace troupe::testing;
 
 namespace {
-
-std::string text_of(const exploration& e) {
-  std::ostringstream out;
-  for (const auto& r : e.violating) {
-    out << "seed " << r.seed << ", " << r.attempts << " attempts\n";
-    for (const auto& v : r.violations) out << "  " << v << '\n';
-  }
-  return out.str();
-}
 
 exploration campaign(fault_set may, std::uint64_t first, std::uint64_t runs,
                      std::int32_t ranks = 4) {
@@ -36,7 +25,7 @@ exploration campaign(fault_set may, std::uint64_t first, std::uint64_t runs,
 
 TEST_CASE("without faults every schedule ends in one attempt", "[simulated][campaign]") {
   const auto all = campaign(fault_set::none(), 1, 100);
-  INFO(text_of(all));
+  INFO(report(all));
   CHECK(all.clean());
   CHECK(all.runs == 100);
   CHECK(all.attempts == 100);
@@ -48,14 +37,14 @@ TEST_CASE("every fault by itself is survived", "[simulated][campaign]") {
     only.add(static_cast<fault>(f));
     INFO(only.text());
     const auto all = campaign(only, 1000 + 100 * f, 40);
-    INFO(text_of(all));
+    INFO(report(all));
     CHECK(all.clean());
   }
 }
 
 TEST_CASE("swarms of faults are survived", "[simulated][campaign]") {
   const auto all = campaign(fault_set::all(), 1, 300);
-  INFO(text_of(all));
+  INFO(report(all));
   CHECK(all.clean());
 }
 

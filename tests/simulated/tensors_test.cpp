@@ -1,10 +1,7 @@
 // Goal: LibTorch in a simulated world: every schedule and every fault ends in the bits of the
 // serial reference executor, the same seed is the same run, and a NaN goes where it goes.
+#include "apps/testing/sim.hpp"
 #include "apps/testing/tensors/tensors_payload.hpp"
-
-#include <sstream>
-
-#include "apps/testing/explore.hpp"
 
 #include "tests/support/catch.hpp"
 
@@ -12,15 +9,6 @@ using namespace troupe;
 using namespace troupe::testing;
 
 namespace {
-
-std::string text_of(const exploration& e) {
-  std::ostringstream out;
-  for (const auto& r : e.violating) {
-    out << "seed " << r.seed << ", " << r.attempts << " attempts\n";
-    for (const auto& v : r.violations) out << "  " << v << '\n';
-  }
-  return out.str();
-}
 
 field_job small_job() {
   field_job what;
@@ -48,7 +36,7 @@ TEST_CASE("tensors end in the reference's bits under every schedule", "[simulate
   tensors_options options;
   options.optimizer = GENERATE("sgd", "adamw");
   const auto all = campaign(fault_set::none(), 1, 16, options);
-  INFO(text_of(all));
+  INFO(report(all));
   CHECK(all.clean());
   CHECK(all.attempts == all.runs);
   CHECK(all.checks > all.runs * 3 * 8);
@@ -56,7 +44,7 @@ TEST_CASE("tensors end in the reference's bits under every schedule", "[simulate
 
 TEST_CASE("tensors survive faults to the bit", "[simulated][tensors]") {
   const auto all = campaign(fault_set::all(), 100, 40);
-  INFO(text_of(all));
+  INFO(report(all));
   CHECK(all.clean());
   CHECK(all.marks.at("resumed from a checkpoint") > 0);
   CHECK(all.faults[static_cast<std::size_t>(fault::crash_rank)] > 0);
@@ -122,7 +110,7 @@ TEST_CASE("a NaN in one rank's loss is in all ranks' weights, and stops nobody",
   tensors_options options;
   options.nan = tensors_options::poison{1, 4};
   const auto poisoned = campaign(fault_set::none(), 1, 1, options);
-  INFO(text_of(poisoned));
+  INFO(report(poisoned));
   CHECK(poisoned.clean());  // the run finishes
   // Had it gone unnoticed, the weights would be those of a healthy run.
   auto reference = reference_of(small_job());
