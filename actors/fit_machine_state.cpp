@@ -204,7 +204,7 @@ bool operator==(const fit_machine& a, const fit_machine& b) {
                     m.closing_, m.handled_, m.length_, m.in_flight_, m.trained_, m.last_saved_,
                     m.last_snapshot_, m.ending_, m.why_, m.hold_, m.stop_);
   };
-  return *a.plan_ == *b.plan_ && state(a) == state(b);
+  return a.plan_ == b.plan_ && state(a) == state(b);
 }
 
 std::uint64_t fit_machine::digest() const {

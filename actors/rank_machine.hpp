@@ -120,7 +120,7 @@ struct rank_plan {
   job_id job;
   std::int32_t rank = 0;
   incarnation_id incarnation;
-  fit_plan fit;
+  shared_value<fit_plan> fit;  ///< of all ranks
   deadlines limits;
   friend bool operator==(const rank_plan&, const rank_plan&) = default;
 };
