@@ -139,6 +139,8 @@ std::vector<hook> fit_machine::segment() const {
   std::vector<hook> out;
   auto where = at();
   where.batch = undefined;
+  if (phase_ == phase::prepare || phase_ == phase::launch) out.reserve(16);
+  if (phase_ == phase::checkpoint || phase_ == phase::last_checkpoint) out.reserve(4);
   switch (phase_) {
     case phase::prepare: hook_sequences::prepare(*plan_, out); break;
     case phase::launch: hook_sequences::launch(*plan_, loaders_, out); break;

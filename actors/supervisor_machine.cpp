@@ -52,6 +52,7 @@ void supervisor_machine::handle(const supervision::begin& e, actions& out) {
         fmt::format("{} incarnations for {} ranks", e.incarnations.size(), members_.size()));
   generation_ = generation_id{1};
   phase_ = phase::forming;
+  make_room(out, 2);
   by_incarnation_.assign(std::bit_ceil(2 * members_.size()), 0);
   for (std::size_t r = 0; r < members_.size(); ++r) {
     members_[r].incarnation = e.incarnations[r];
@@ -90,6 +91,7 @@ void supervisor_machine::handle(const prepared& e, actions& out) {
 
 void supervisor_machine::activate(actions& out) {
   phase_ = phase::active;
+  make_room(out);
   announce("generation_active", out, -1, {{"ranks", std::to_string(members_.size())}});
   for (auto& m : members_) {
     activate_generation order{fence_for(m)};
@@ -158,6 +160,7 @@ void supervisor_machine::handle(const request_stop& e, actions& out) {
 void supervisor_machine::propose(actions& out) {
   if (proposed_) return;
   proposed_ = true;
+  make_room(out);
   for (auto& m : members_) {
     propose_stop order{fence_for(m), stop_};
     out.push_back(supervision::tell{rank_of(m), order});
@@ -177,6 +180,7 @@ void supervisor_machine::name_stop_if_all_voted(actions& out) {
   const auto voted = [](const member& m) { return m.vote.has_value(); };
   if (!std::ranges::all_of(members_, voted) && !planted(bug::stop_by_first_vote)) return;
   named_ = true;
+  make_room(out);
   const auto furthest = std::ranges::max(members_, {}, &member::held);
   always(stop_order(furthest).at.step.value() >= furthest.held, mark::stop_not_passed);
   announce("stop_agreed", out, -1,
@@ -329,6 +333,12 @@ void supervisor_machine::handle(const deadline_passed& e, actions& out) {
 }
 
 // --- small things --------------------------------------------------------------------------------
+
+// For so many actions for each rank, and a few others: they are large.
+void supervisor_machine::make_room(actions& out, std::size_t each) const {
+  constexpr std::size_t others = 3;
+  out.reserve(out.size() + each * members_.size() + others);
+}
 
 // Incarnations are random numbers: their low bits are their address.
 void supervisor_machine::know(std::uint32_t rank) {

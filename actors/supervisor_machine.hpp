@@ -190,7 +190,7 @@ private:
   member* of(const fence& at);
   fence fence_for(const member& m) const;
   std::int32_t rank_of(const member& m) const;
-  void tell_all(const supervision::order& what, actions& out);
+  void make_room(actions& out, std::size_t each = 1) const;
   void arm_deadline(std::chrono::nanoseconds delay, actions& out);
   void activate(actions& out);
   void ask_soon(actions& out);
