@@ -1,5 +1,6 @@
 #include "backends/simulated/inline_lane.hpp"
 
+#include <algorithm>
 #include <utility>
 #include <variant>
 
@@ -12,10 +13,11 @@ namespace troupe {
 namespace {
 
 bool may_wait(const hook& h) {
-  return h.is<hooks::optimizer_step>() || h.is<hooks::barrier>() || h.is<hooks::reduce>() ||
-         h.is<hooks::broadcast>() || h.is<hooks::all_gather>() ||
-         h.is<hooks::reduce_boolean_decision>() || h.is<hooks::teardown>() ||
-         h.is<hooks::model_to_device>() || h.is<hooks::dispatch>();
+  using waiting = hook_list_of<hooks::optimizer_step, hooks::barrier, hooks::reduce,
+                               hooks::broadcast, hooks::all_gather, hooks::reduce_boolean_decision,
+                               hooks::teardown, hooks::model_to_device, hooks::dispatch>;
+  static constexpr auto is = hook_types::each([]<class H>() { return waiting::has<H>; });
+  return is[h.index()];
 }
 
 // What is scheduled holds it, so a lane that is destroyed leaves nothing behind that could be
@@ -108,17 +110,18 @@ private:
   // The hooks that happen at one moment, and when: an optimizer_step comes with its closure.
   void schedule_next() {
     since_ = options_->now();
-    const auto& hooks = running_->hooks;
-    std::chrono::nanoseconds cost{0};
+    const std::span<const hook> hooks{running_->hooks};
     until_ = answer_.handled;
     for (bool waited = false; until_ < hooks.size();) {
       if (may_wait(hooks[until_]) && std::exchange(waited, true)) break;
-      std::size_t count = 1;
-      if (const auto* step = hooks[until_].get_if<hooks::optimizer_step>()) count += step->closure;
-      for (const auto end = until_ + count; until_ < end && until_ < hooks.size(); ++until_)
-        if (options_->cost) cost += options_->cost(context_.rank, hooks[until_]);
+      const auto* step = hooks[until_].get_if<hooks::optimizer_step>();
+      until_ = std::min(until_ + 1 + (step ? step->closure : 0), hooks.size());
       if (!options_->in_spans) break;
     }
+    std::chrono::nanoseconds cost{0};
+    if (options_->cost)
+      cost =
+          options_->cost(context_.rank, hooks.subspan(answer_.handled, until_ - answer_.handled));
     options_->later(cost, [self = shared_from_this()] { self->handle_next(false); });
   }
 
