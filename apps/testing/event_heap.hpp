@@ -1,5 +1,6 @@
-// What is due, earliest first; of equals the one that was added first. A heap of four children per
-// node in small entries: worlds of ten thousand ranks have tens of thousands of events pending.
+// What is due, earliest first; of equals the one that was added first. In small entries, because
+// wide worlds have tens of thousands of events pending: the next ones in a short sorted list, the
+// others in a heap of four children per node. Small worlds live in the list alone.
 #pragma once
 
 #include <algorithm>
@@ -15,19 +16,66 @@ public:
     std::int64_t at = 0;
     std::uint64_t order_and_slot = 0;  ///< the low 24 bits are the slot
     std::uint32_t slot() const { return static_cast<std::uint32_t>(order_and_slot & slot_mask); }
-    friend bool operator<(const entry& a, const entry& b) {
-      return a.at != b.at ? a.at < b.at : a.order_and_slot < b.order_and_slot;
+    friend bool operator<(const entry& a, const entry& b) { return a.key() < b.key(); }
+
+  private:
+    // One number, so that no branch guesses which half decides.
+    __extension__ using wide = unsigned __int128;
+    wide key() const {
+      return static_cast<wide>(static_cast<std::uint64_t>(at)) << 64 | order_and_slot;
     }
   };
   static constexpr std::uint32_t slots_max = 1u << 24;
 
-  bool empty() const { return all_.empty(); }
-  void clear() { all_.clear(); }
-  const entry& top() const { return all_.front(); }
+  bool empty() const { return next_.empty() && all_.empty(); }
+  void clear() {
+    next_.clear();
+    all_.clear();
+  }
 
-  /// `slot` is below slots_max. At most 2^40 entries are added to one heap.
+  /// `at` is not negative, `slot` below slots_max. At most 2^40 entries are added to one heap.
   void push(std::int64_t at, std::uint32_t slot) {
     const entry fresh{at, order_++ << slot_bits | slot};
+    const bool sooner = !next_.empty() && fresh < next_.front();
+    if (sooner || (all_.empty() && next_.size() < listed))
+      list(fresh);
+    else
+      sift_up(fresh);
+  }
+
+  entry pop() {
+    if (next_.empty()) fill();
+    const auto first = next_.back();
+    next_.pop_back();
+    return first;
+  }
+
+  /// What comes behind `ahead` others, as far as that is known without looking for it; else null.
+  const entry* coming(std::size_t ahead) const {
+    return ahead < next_.size() ? &next_[next_.size() - 1 - ahead] : nullptr;
+  }
+
+private:
+  static constexpr std::size_t width = 4;
+  static constexpr unsigned slot_bits = 24;
+  static constexpr std::uint64_t slot_mask = slots_max - 1;
+  static constexpr std::size_t listed = 128;
+
+  void list(const entry& fresh) {
+    if (next_.size() == listed) {  // the later half makes room
+      for (std::size_t i = 0; i < listed / 2; ++i) sift_up(next_[i]);
+      next_.erase(next_.begin(), next_.begin() + listed / 2);
+      if (!(fresh < next_.front())) return sift_up(fresh);
+    }
+    const auto later = [](const entry& a, const entry& b) { return b < a; };
+    next_.insert(std::upper_bound(next_.begin(), next_.end(), fresh, later), fresh);
+  }
+  void fill() {
+    for (std::size_t i = 0; i < listed / 2 && !all_.empty(); ++i) next_.push_back(take());
+    std::reverse(next_.begin(), next_.end());
+  }
+
+  void sift_up(const entry& fresh) {
     auto i = all_.size();
     all_.push_back(fresh);
     while (i > 0) {
@@ -38,8 +86,7 @@ public:
     }
     all_[i] = fresh;
   }
-
-  entry pop() {
+  entry take() {
     const auto first = all_.front();
     const auto last = all_.back();
     all_.pop_back();
@@ -61,12 +108,8 @@ public:
     return first;
   }
 
-private:
-  static constexpr std::size_t width = 4;
-  static constexpr unsigned slot_bits = 24;
-  static constexpr std::uint64_t slot_mask = slots_max - 1;
-
-  std::vector<entry> all_;
+  std::vector<entry> next_;  // the earliest last; all of the heap comes behind them
+  std::vector<entry> all_;   // the heap
   std::uint64_t order_ = 0;
 };
 

@@ -220,7 +220,9 @@ bool world::happen() {
   if (heap_.empty()) return false;
   const auto next = heap_.pop();
   auto& what = in_slot(next.slot());
-  if (!heap_.empty()) __builtin_prefetch(&in_slot(heap_.top().slot()));  // wide worlds: it is far
+  // Wide worlds: what comes is far away.
+  if (const auto* later = heap_.coming(2)) __builtin_prefetch(&in_slot(later->slot()));
+  if (const auto* soon = heap_.coming(0)) in_slot(soon->slot()).call.bring_near();
   const auto& l = places_[what.where];
   if (l.dead) {
     what.call = nullptr;
@@ -235,8 +237,7 @@ bool world::happen() {
   count_event(what.where);
   delivering_at_ = what.where;
   if (!what.timer) change_priorities(what.where);
-  what.call();
-  what.call = nullptr;
+  what.call.call_last();
   free_.push_back(next.slot());
   return true;
 }
