@@ -219,26 +219,28 @@ bool world::run_actor() {
 bool world::happen() {
   if (heap_.empty()) return false;
   const auto next = heap_.pop();
-  auto& what = in_slot(next.slot());
-  // Wide worlds: what comes is far away.
-  if (const auto* later = heap_.coming(2)) __builtin_prefetch(&in_slot(later->slot()));
-  if (const auto* soon = heap_.coming(0)) in_slot(soon->slot()).call.bring_near();
+  auto& what = in_slot(next.slot);
+  if (const auto soon = heap_.coming(); soon != event_heap::none) {  // wide worlds: it is far away
+    if (const auto later = heap_.behind(soon); later != event_heap::none)
+      __builtin_prefetch(&in_slot(later));
+    in_slot(soon).call.bring_near();
+  }
   const auto& l = places_[what.where];
   if (l.dead) {
     what.call = nullptr;
-    free_.push_back(next.slot());
+    free_.push_back(next.slot);
     return true;
   }
   now_ = std::max(now_, next.at);
   if (l.paused_until > now_) {
-    heap_.push(l.paused_until, next.slot());
+    heap_.push(l.paused_until, next.slot);
     return true;
   }
   count_event(what.where);
   delivering_at_ = what.where;
   if (!what.timer) change_priorities(what.where);
   what.call.call_last();
-  free_.push_back(next.slot());
+  free_.push_back(next.slot);
   return true;
 }
 

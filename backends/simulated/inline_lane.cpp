@@ -26,15 +26,17 @@ class body : public std::enable_shared_from_this<body> {
 public:
   body(const learner_context& context, recipe_ptr recipe, lane_sink sink,
        std::shared_ptr<const inline_lane_options> options)
-      : context_(context),
-        recipe_(std::move(recipe)),
+      : options_(std::move(options)),
         sink_(std::move(sink)),
-        options_(std::move(options)) {
+        recipe_(std::move(recipe)),
+        context_(context) {
     context_.attention_word = &word;
     handler_ = std::make_unique<run_handler>(
         context_, run_handler::surroundings{&word, nullptr, sink_.entered, nullptr});
     if (options_->threads) thread_ = std::make_shared<baton_thread>();
   }
+
+  ~body() { learner_.reset(); }  // before what it refers to
 
   void bind(std::shared_ptr<communicator> world, generation_id generation) {
     if (thread_) world = resting_communicator(std::move(world), thread_);
@@ -170,22 +172,23 @@ private:
     if (sink_.answered) sink_.answered(std::move(answer_));
   }
 
-  learner_context context_;
-  recipe_ptr recipe_;
-  lane_sink sink_;
-  std::shared_ptr<const inline_lane_options> options_;
+  // What each event looks at comes first.
   std::unique_ptr<run_handler> handler_;
   std::unique_ptr<learner> learner_;
-  std::exception_ptr broken_;
+  std::shared_ptr<const inline_lane_options> options_;
+  std::optional<hook_run> running_;
+  std::size_t until_ = 0;  // hooks that are to be handled at the moment scheduled
+  std::chrono::nanoseconds since_{0};
   bool made_ = false;
   bool failed_ = false;
   bool gone_ = false;
   bool went_on_ = false;
+  std::exception_ptr broken_;
   std::shared_ptr<baton_thread> thread_;  // null: the learner is called by the world's
-  std::optional<hook_run> running_;
-  std::size_t until_ = 0;  // hooks that are to be handled at the moment scheduled
+  lane_sink sink_;
   ran answer_;
-  std::chrono::nanoseconds since_{0};
+  recipe_ptr recipe_;
+  learner_context context_;
 };
 
 class inline_lane : public lane {
