@@ -39,7 +39,7 @@ bool splits_closure(const std::vector<hook>& all, std::size_t n) {
 
 }  // namespace
 
-fit_machine::fit_machine(fit_plan plan) : plan_(std::make_shared<const fit_plan>(std::move(plan))) {
+fit_machine::fit_machine(shared_value<fit_plan> plan) : plan_(std::move(plan)) {
   loop_.early_stopping.resize(plan_->stop_early.size());
 }
 

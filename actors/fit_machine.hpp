@@ -49,9 +49,9 @@
 #include "actors/fit_plan.hpp"
 #include "messages/control.hpp"
 #include "messages/lane.hpp"
+#include "messages/shared_value.hpp"
 
 #include <iosfwd>
-#include <memory>
 #include <optional>
 #include <variant>
 #include <vector>
@@ -128,7 +128,7 @@ std::ostream& operator<<(std::ostream& out, const fit_action& action);
 /// an event that can not come now.
 class fit_machine {
 public:
-  explicit fit_machine(fit_plan plan);
+  explicit fit_machine(shared_value<fit_plan> plan);
 
   std::vector<fit_action> on(const fit_event& event);
 
@@ -209,7 +209,7 @@ private:
   void evaluation_segment(position where, std::vector<hook>& out) const;
   static std::string_view name_of(phase p);
 
-  std::shared_ptr<const fit_plan> plan_;
+  shared_value<fit_plan> plan_;
   phase phase_ = phase::idle;
   loop_state loop_;
   std::vector<loader_length> loaders_;

@@ -139,6 +139,8 @@ std::vector<hook> fit_machine::segment() const {
   std::vector<hook> out;
   auto where = at();
   where.batch = undefined;
+  if (phase_ == phase::prepare || phase_ == phase::launch) out.reserve(16);
+  if (phase_ == phase::checkpoint || phase_ == phase::last_checkpoint) out.reserve(4);
   switch (phase_) {
     case phase::prepare: hook_sequences::prepare(*plan_, out); break;
     case phase::launch: hook_sequences::launch(*plan_, loaders_, out); break;
@@ -204,7 +206,7 @@ bool operator==(const fit_machine& a, const fit_machine& b) {
                     m.closing_, m.handled_, m.length_, m.in_flight_, m.trained_, m.last_saved_,
                     m.last_snapshot_, m.ending_, m.why_, m.hold_, m.stop_);
   };
-  return *a.plan_ == *b.plan_ && state(a) == state(b);
+  return a.plan_ == b.plan_ && state(a) == state(b);
 }
 
 std::uint64_t fit_machine::digest() const {

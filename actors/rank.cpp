@@ -38,7 +38,8 @@ struct rank_state {
   bool last_was_train = false;
 
   void start();
-  void feed(const ranks::event& what);
+  void feed(const ranks::event& what) { carry_out(machine->on(what)); }
+  void carry_out(std::vector<ranks::action> all);
   void answered(ran& what);
   void look();
   void measure(const ran& what);
@@ -91,8 +92,8 @@ void rank_state::start() {
   work = setup.world.lanes->open(context, setup.what->recipe, std::move(sink));
 }
 
-void rank_state::feed(const ranks::event& what) {
-  for (auto& a : machine->on(what)) std::visit([&](auto& x) { carry_out(std::move(x)); }, a);
+void rank_state::carry_out(std::vector<ranks::action> all) {
+  for (auto& a : all) std::visit([&](auto& x) { carry_out(std::move(x)); }, a);
 }
 
 void rank_state::carry_out(ranks::open a) {
@@ -165,7 +166,8 @@ void rank_state::answered(ran& what) {
   auto taken = what.outcome.snapshot;
   box<failure> why;
   if (what.failed_with) why = what.failed_with->record;
-  feed(ranks::answered{what.at, what.handled, std::move(what.outcome), std::move(why)});
+  carry_out(
+      machine->on(ranks::answered{what.at, what.handled, std::move(what.outcome), std::move(why)}));
   if (taken && setup.plan.rank == 0) keep(what.at, std::move(taken));
 }
 

@@ -23,9 +23,16 @@ rank_machine::rank_machine(rank_plan plan) : plan_(std::move(plan)), fit_(plan_.
 std::vector<ranks::action> rank_machine::on(const ranks::event& what) {
   actions out;
   if (phase_ == phase::gone) return out;
-  constexpr std::size_t usual = 2;  // an answer makes a report and the next run
-  out.reserve(usual);
   std::visit([&](const auto& e) { handle(e, out); }, what);
+  return out;
+}
+
+std::vector<ranks::action> rank_machine::on(ranks::answered&& what) {
+  actions out;
+  if (phase_ == phase::gone) return out;
+  constexpr std::size_t usual = 2;  // a report and the next run
+  out.reserve(usual);
+  handle(std::move(what), out);
   return out;
 }
 
@@ -117,7 +124,7 @@ void rank_machine::submit(std::vector<hook> hooks, actions& out) {
   out.push_back(ranks::submit{{stamped(fit_.loop().steps), std::move(hooks)}});
 }
 
-void rank_machine::handle(const ranks::answered& e, actions& out) {
+void rank_machine::handle(ranks::answered&& e, actions& out) {
   if (!current(e.at)) return;
   if (sometimes(in_flight_ != e.at.sequence, mark::rank_old_answer)) return;
   in_flight_.reset();
@@ -125,7 +132,7 @@ void rank_machine::handle(const ranks::answered& e, actions& out) {
   switch (phase_) {
     case phase::active:
       if (threw) return fail(e.what.value_or({}), out);
-      feed(fit_events::ran{e.handled, e.outcome}, out);
+      feed(fit_events::ran{e.handled, std::move(e.outcome)}, out);
       if (phase_ == phase::active && plan_.rank == 0)
         out.push_back(ranks::show{seen::progress{fit_.at(), fit_.batches(), fit_.loop().samples}});
       return;

@@ -120,7 +120,7 @@ struct rank_plan {
   job_id job;
   std::int32_t rank = 0;
   incarnation_id incarnation;
-  fit_plan fit;
+  shared_value<fit_plan> fit;  ///< of all ranks
   deadlines limits;
   friend bool operator==(const rank_plan&, const rank_plan&) = default;
 };
@@ -132,6 +132,8 @@ public:
   explicit rank_machine(rank_plan plan);
 
   std::vector<ranks::action> on(const ranks::event& what);
+  /// The same for the event that comes most often, without copies.
+  std::vector<ranks::action> on(ranks::answered&& what);
 
   ranks::phase phase() const { return phase_; }
   const fit_machine& fit() const { return fit_; }
@@ -151,7 +153,8 @@ private:
   void handle(const close_generation& e, actions& out);
   void handle(const tear_down& e, actions& out);
   void handle(const ranks::opened& e, actions& out);
-  void handle(const ranks::answered& e, actions& out);
+  void handle(const ranks::answered& e, actions& out) { handle(ranks::answered{e}, out); }
+  void handle(ranks::answered&& e, actions& out);
   void handle(const ranks::lane_ended& e, actions& out);
   void handle(const ranks::looked& e, actions& out);
 

@@ -43,10 +43,10 @@ void on_down(caf::scheduled_actor& self,
 }
 
 system_config::system_config(std::size_t threads) {
-  add_message_types<caf::id_block::troupe>();
   if (threads == 0) {
     set("scheduler.policy", caf::atom("testing"));
   } else {
+    add_message_types<caf::id_block::troupe>();
     // Sharing costs no idle CPU beside the training and answers lanes fastest (reference, caf.md
     // section 5).
     set("scheduler.policy", caf::atom("sharing"));

@@ -53,7 +53,9 @@ void tell_self_after(Self* self, std::chrono::nanoseconds delay, Message message
 /// A configuration that reads no file and no environment, with our message types known.
 class system_config : public caf::actor_system_config {
 public:
-  /// `threads` 0: CAF's test scheduler, driven by hand in one thread under virtual time.
+  /// `threads` 0: CAF's test scheduler, driven by hand in one thread under virtual time. Its
+  /// messages stay objects, so their types need no names: a simulated run makes a system of its own
+  /// every millisecond.
   explicit system_config(std::size_t threads);
 };
 

@@ -51,6 +51,7 @@ struct supervisor_state {
   std::shared_ptr<communicator_backend> communicators;
   std::unique_ptr<supervisor_machine> machine;
   std::unique_ptr<completion> complete;
+  shared_value<fit_plan> plan;
   deadlines limits;
   std::vector<rank_actor> ranks;
   std::unordered_map<caf::actor_addr, std::size_t> rank_at;  // looked up only: no order matters
@@ -120,8 +121,7 @@ void supervisor_state::carry_out(const supervision::start_rank& a) {
   const rank_start start{setup.id, a.rank, what->options.ranks, a.incarnation};
   const auto body = [&] {
     rank_setup given;
-    given.plan = {setup.id, a.rank, a.incarnation,
-                  make_plan(what->options, what->purpose, what->resume), limits};
+    given.plan = {setup.id, a.rank, a.incarnation, plan, limits};
     given.what = what;
     given.world = setup.world;
     given.communicators = communicators;
@@ -311,7 +311,7 @@ std::shared_ptr<communicator_backend> choose_communicator(const ports& world,
                                              wanted, known));
 }
 
-void check_job(const job& what) {
+fit_plan checked_plan(const job& what) {
   if (!what.recipe) throw internal_error("a job without a recipe");
   if (what.options.ranks < 1)
     throw user_error(errc::bad_configuration,
@@ -319,13 +319,13 @@ void check_job(const job& what) {
   if (const auto& p = what.options.placement; p != "threads" && p != "processes")
     throw user_error(errc::bad_configuration,
                      fmt::format("placement is \"{}\": ranks are threads or processes", p));
-  make_plan(what.options, what.purpose, what.resume);
+  return make_plan(what.options, what.purpose, what.resume);
 }
 
 }  // namespace
 
 supervisor_actor spawn_supervisor(caf::actor_system& system, supervisor_setup setup) {
-  check_job(setup.what);
+  const shared_value<fit_plan> plan = checked_plan(setup.what);
   check(setup.what.options.time);
   auto limits = derive(setup.what.options.time);
   // Ranks that are processes open theirs over there.
@@ -341,6 +341,7 @@ supervisor_actor spawn_supervisor(caf::actor_system& system, supervisor_setup se
         s.setup = std::move(*shared);
         s.what = std::make_shared<const job>(s.setup.what);
         s.communicators = communicators;
+        s.plan = plan;
         s.limits = limits;
         s.complete = std::make_unique<completion>(std::move(s.setup.complete));
         s.machine = std::make_unique<supervisor_machine>(s.setup.id, s.what->options.ranks, limits);

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <bit>
 #include <tuple>
 #include <utility>
 
@@ -51,12 +52,13 @@ void supervisor_machine::handle(const supervision::begin& e, actions& out) {
         fmt::format("{} incarnations for {} ranks", e.incarnations.size(), members_.size()));
   generation_ = generation_id{1};
   phase_ = phase::forming;
+  make_room(out, 2);
+  by_incarnation_.assign(std::bit_ceil(2 * members_.size()), 0);
   for (std::size_t r = 0; r < members_.size(); ++r) {
     members_[r].incarnation = e.incarnations[r];
-    by_incarnation_.emplace_back(e.incarnations[r], static_cast<std::uint32_t>(r));
+    know(static_cast<std::uint32_t>(r));
     out.push_back(supervision::start_rank{static_cast<std::int32_t>(r), e.incarnations[r]});
   }
-  std::ranges::sort(by_incarnation_);
   behind_ = unprepared_ = unfinished_ = unclosed_ = there_ = members_.size();
   for (auto& m : members_) {
     form_generation order{fence_for(m), static_cast<std::int32_t>(members_.size())};
@@ -89,6 +91,7 @@ void supervisor_machine::handle(const prepared& e, actions& out) {
 
 void supervisor_machine::activate(actions& out) {
   phase_ = phase::active;
+  make_room(out);
   announce("generation_active", out, -1, {{"ranks", std::to_string(members_.size())}});
   for (auto& m : members_) {
     activate_generation order{fence_for(m)};
@@ -157,6 +160,7 @@ void supervisor_machine::handle(const request_stop& e, actions& out) {
 void supervisor_machine::propose(actions& out) {
   if (proposed_) return;
   proposed_ = true;
+  make_room(out);
   for (auto& m : members_) {
     propose_stop order{fence_for(m), stop_};
     out.push_back(supervision::tell{rank_of(m), order});
@@ -176,6 +180,7 @@ void supervisor_machine::name_stop_if_all_voted(actions& out) {
   const auto voted = [](const member& m) { return m.vote.has_value(); };
   if (!std::ranges::all_of(members_, voted) && !planted(bug::stop_by_first_vote)) return;
   named_ = true;
+  make_room(out);
   const auto furthest = std::ranges::max(members_, {}, &member::held);
   always(stop_order(furthest).at.step.value() >= furthest.held, mark::stop_not_passed);
   announce("stop_agreed", out, -1,
@@ -329,13 +334,29 @@ void supervisor_machine::handle(const deadline_passed& e, actions& out) {
 
 // --- small things --------------------------------------------------------------------------------
 
+// For so many actions for each rank, and a few others: they are large.
+void supervisor_machine::make_room(actions& out, std::size_t each) const {
+  constexpr std::size_t others = 3;
+  out.reserve(out.size() + each * members_.size() + others);
+}
+
+// Incarnations are random numbers: their low bits are their address.
+void supervisor_machine::know(std::uint32_t rank) {
+  const auto mask = by_incarnation_.size() - 1;
+  auto i = members_[rank].incarnation.value() & mask;
+  while (by_incarnation_[i] != 0) i = (i + 1) & mask;
+  by_incarnation_[i] = rank + 1;
+}
+
 supervisor_machine::member* supervisor_machine::of(const fence& at) {
-  if (at.job != job_ || at.generation != generation_) return nullptr;
-  const auto found = std::ranges::lower_bound(by_incarnation_, at.incarnation, {},
-                                              [](const auto& known) { return known.first; });
-  if (found == by_incarnation_.end() || found->first != at.incarnation) return nullptr;
-  auto& m = members_[found->second];
-  return sometimes(m.gone, mark::fence_refused) ? nullptr : &m;
+  if (at.job != job_ || at.generation != generation_ || phase_ == phase::idle) return nullptr;
+  const auto mask = by_incarnation_.size() - 1;
+  for (auto i = at.incarnation.value() & mask; by_incarnation_[i] != 0; i = (i + 1) & mask) {
+    auto& m = members_[by_incarnation_[i] - 1];
+    if (m.incarnation != at.incarnation) continue;
+    return sometimes(m.gone, mark::fence_refused) ? nullptr : &m;
+  }
+  return nullptr;
 }
 
 fence supervisor_machine::fence_for(const member& m) const {

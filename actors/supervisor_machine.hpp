@@ -16,7 +16,6 @@
 #include <optional>
 #include <ostream>
 #include <string>
-#include <utility>
 #include <variant>
 #include <vector>
 
@@ -151,17 +150,18 @@ public:
   friend std::ostream& operator<<(std::ostream& out, const supervisor_machine& machine);
 
 private:
+  // What each message looks at comes first.
   struct member {
     incarnation_id incarnation;
-    bool prepared = false;
-    bool heard = false;     ///< since it was asked last
     std::int64_t held = 0;  ///< finished steps
-    std::optional<std::int64_t> vote;
+    bool prepared = false;
+    bool heard = false;  ///< since it was asked last
     bool finished = false;
     bool closed = false;
     bool torn = false;
     bool gone = false;
     bool abandoned = false;
+    std::optional<std::int64_t> vote;
     std::string busy;
     std::string survives;  ///< what it was doing when it was waited for in vain; empty: it was not
     friend bool operator==(const member&, const member&) = default;
@@ -186,10 +186,11 @@ private:
   void handle(const request_abort& e, actions& out);
   void handle(const deadline_passed& e, actions& out);
 
+  void know(std::uint32_t rank);
   member* of(const fence& at);
   fence fence_for(const member& m) const;
   std::int32_t rank_of(const member& m) const;
-  void tell_all(const supervision::order& what, actions& out);
+  void make_room(actions& out, std::size_t each = 1) const;
   void arm_deadline(std::chrono::nanoseconds delay, actions& out);
   void activate(actions& out);
   void ask_soon(actions& out);
@@ -218,7 +219,8 @@ private:
   supervision::phase phase_ = supervision::phase::idle;
   generation_id generation_;
   std::vector<member> members_;
-  std::vector<std::pair<incarnation_id, std::uint32_t>> by_incarnation_;  // sorted; to members_
+  // A table with open addresses, at most half full: place in members_ + 1, or 0. Each message asks.
+  std::vector<std::uint32_t> by_incarnation_;
   // Counts of members, so that no message of one rank looks at all of them.
   std::size_t behind_ = 0;      // hold no more than is committed
   std::size_t unprepared_ = 0;  // of those that are to form

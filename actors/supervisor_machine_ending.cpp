@@ -15,6 +15,7 @@ using supervision::phase;
 // A rank failed in an orderly teardown: whoever waits for it at the barrier is released.
 void supervisor_machine::release_teardown(actions& out) {
   orderly_ = false;
+  make_room(out);
   for (auto& m : members_) {
     if (m.gone) continue;
     close_generation order{fence_for(m), *first_};
@@ -25,6 +26,7 @@ void supervisor_machine::release_teardown(actions& out) {
 
 void supervisor_machine::send_close(actions& out) {
   close_sent_ = true;
+  make_room(out);
   for (auto& m : members_) {
     if (m.gone || (planted(bug::close_skips_a_rank) && &m == &members_.back())) continue;
     close_generation order{fence_for(m), *first_};
@@ -84,6 +86,7 @@ void supervisor_machine::handle(const supervision::rank_down& e, actions& out) {
 void supervisor_machine::start_teardown(actions& out) {
   phase_ = phase::tearing;
   announce("teardown", out, -1, {{"orderly", orderly_ ? "true" : "false"}});
+  make_room(out);
   for (auto& m : members_) {
     if (m.gone || (planted(bug::teardown_skips_a_rank) && &m == &members_.back())) continue;
     tear_down order{fence_for(m), orderly_};

@@ -56,6 +56,13 @@ public:
   virtual void bind(std::shared_ptr<communicator> world, generation_id generation) = 0;
   /// Handles one hook. `inner` is set for optimizer_step only.
   virtual hook_outcome on(const hook& h, const closure& inner) = 0;
+  /// Asked before `on`, of hooks without a closure. True: the hook was handled and brought nothing;
+  /// false: `on` is to handle it. For learners that leave most hooks empty, as simulated ones do:
+  /// an outcome takes longer than such a hook.
+  virtual bool passes(const hook& h) {
+    (void)h;
+    return false;
+  }
   /// After an orderly teardown, on every rank: what this rank brings home (rank 0's reaches the
   /// caller).
   virtual value result() { return {}; }

@@ -36,15 +36,16 @@ bool run_handler::go_on(learner& who, const hook_run& run, ran& answer, std::siz
         throw internal_error("an optimizer_step's closure reaches beyond its run");
       const auto body = hooks.subspan(i + 1, inside);
       const auto inner = [&] {
-        for (const auto& h : body) answer.outcome.merge(handle_one(who, h, {}));
+        for (const auto& h : body)
+          if (!handle_one(who, h, {}, answer.outcome))
+            throw internal_error("a closure's hook answers that it waits: it has to throw not_yet");
       };
       // By reference: no memory is asked for.
-      auto outcome = handle_one(who, hooks[i], inside ? closure{std::cref(inner)} : closure{});
-      if (outcome.word == run_word::waits) {
+      const auto with = inside ? closure{std::cref(inner)} : closure{};
+      if (!handle_one(who, hooks[i], with, answer.outcome)) {
         current_ = nullptr;
         return false;
       }
-      answer.outcome.merge(std::move(outcome));
       i += 1 + inside;
       answer.handled = static_cast<std::uint32_t>(i);
       if (answer.outcome.word == run_word::skip_epoch) break;
@@ -66,19 +67,25 @@ bool run_handler::go_on(learner& who, const hook_run& run, ran& answer, std::siz
   return true;
 }
 
-hook_outcome run_handler::handle_one(learner& who, const hook& h, const closure& inner) {
+// False: it waits.
+bool run_handler::handle_one(learner& who, const hook& h, const closure& inner,
+                             hook_outcome& into) {
   const auto* outer = current_;
   if (std::exchange(skip_entry_, false)) {
     current_ = &h;
   } else {
     enter(h);
   }
-  auto outcome = who.on(h, inner);
+  if (inner || !who.passes(h)) {
+    auto outcome = who.on(h, inner);
+    if (outcome.word == run_word::waits) return false;
+    into.merge(std::move(outcome));
+  }
   if (outer) {
     current_ = outer;
     if (around_.current) around_.current(*outer);
   }
-  return outcome;
+  return true;
 }
 
 void run_handler::enter(const hook& h) {

@@ -36,7 +36,7 @@ public:
   bool go_on(learner& who, const hook_run& run, ran& answer, std::size_t until, bool again);
 
 private:
-  hook_outcome handle_one(learner& who, const hook& h, const closure& inner);
+  bool handle_one(learner& who, const hook& h, const closure& inner, hook_outcome& into);
   void enter(const hook& h);
   void drill(const hook& h);
 

@@ -37,8 +37,8 @@ control_link::control_link(world& of, world::place near, world::place far, setti
     : world_(of),
       how_(std::move(how)),
       number_(far),
-      ends_{end{near, nullptr, nullptr, link_machine{how_.limits, of.time()}, {}, 0, false, false},
-            end{far, nullptr, nullptr, link_machine{how_.limits, of.time()}, {}, 0, false, false}} {
+      ends_{end{near, {}, {}, link_machine{how_.limits, of.time()}, {}, 0, {}, false, false},
+            end{far, {}, {}, link_machine{how_.limits, of.time()}, {}, 0, {}, false, false}} {
   // The handles outlive the link at most as what goes nowhere.
   for (std::size_t side : {0, 1})
     ends_[side].handle = link_handle::make(of.system(), [this, side](caf::mailbox_element_ptr m) {
@@ -71,14 +71,24 @@ void control_link::open(caf::strong_actor_ptr near_actor, caf::strong_actor_ptr 
           const auto addr = mine.actor ? mine.actor->address() : caf::actor_addr{};
           mine.actor = nullptr;
           self->send(side, caf::make_message(caf::down_msg{addr, why}));
-          mine.closing = true;
+          self->close(side);
         });
     world_.at(ends_[side].place, how_.limits.beat,
               [self = shared_from_this(), side] { self->beat(side); });
   }
 }
 
+// From now on an empty frame may be what the end waits for: those on their way become events.
+void control_link::close(std::size_t at) {
+  auto& mine = ends_[at];
+  mine.closing = true;
+  for (const auto& q : std::exchange(mine.quiet, {}))
+    world_.at(mine.place, q.due - world_.time(),
+              arrival{shared_from_this(), {}, {0, q.heard, false}, at});
+}
+
 void control_link::send(std::size_t from, caf::message what) {
+  hear_quiet(from);
   auto& mine = ends_[from];
   if (mine.machine.over() || mine.closing || !world_.alive(mine.place)) return;
   const auto number = mine.machine.submit();
@@ -105,15 +115,41 @@ void control_link::transmit(std::size_t from, link_frame frame, const caf::messa
     if (how_.counts) ++how_.counts->reordered;
     after += f.reorder_by * static_cast<std::int64_t>(1 + d.draw(site::detail, number_, 16)) / 16;
   }
-  arrival arrives{shared_from_this(), what, frame, to};
-  if (d.chance(site::link, number_, f.repeat_per_million)) {
-    if (how_.counts) ++how_.counts->repeated;
-    world_.at(ends_[to].place, after + how_.latency, arrives);
+  const bool repeated = d.chance(site::link, number_, f.repeat_per_million);
+  if (repeated && how_.counts) ++how_.counts->repeated;
+  if (frame.number == 0 && !frame.again && !ends_[to].closing) {
+    if (repeated) transmit_quiet(to, after + how_.latency, frame.heard);
+    return transmit_quiet(to, after, frame.heard);
   }
+  arrival arrives{shared_from_this(), what, frame, to};
+  if (repeated) world_.at(ends_[to].place, after + how_.latency, arrives);
   world_.at(ends_[to].place, after, std::move(arrives));
 }
 
+void control_link::transmit_quiet(std::size_t to, nanoseconds after, std::uint64_t heard) {
+  auto& theirs = ends_[to];
+  if (theirs.machine.over() || !world_.alive(theirs.place)) return;
+  const auto due = world_.time() + after;
+  const auto behind = std::ranges::upper_bound(theirs.quiet, due, {}, &quiet_frame::due);
+  theirs.quiet.insert(behind, {due, heard});
+}
+
+// What has come since the end did something last, and was not lost in a cut.
+void control_link::hear_quiet(std::size_t at) {
+  auto& mine = ends_[at];
+  std::size_t count = 0;
+  for (const auto& q : mine.quiet) {
+    const auto came = world_.would_happen(mine.place, q.due);
+    if (came > world_.time()) break;
+    ++count;
+    if (ends_[other(at)].cut) continue;
+    release(mine, mine.machine.arrived({0, q.heard, false}, came).release_to);
+  }
+  mine.quiet.erase(mine.quiet.begin(), mine.quiet.begin() + static_cast<std::ptrdiff_t>(count));
+}
+
 void control_link::arrive(std::size_t at, const link_frame& frame, const caf::message& what) {
+  hear_quiet(at);
   auto& mine = ends_[at];
   if (ends_[other(at)].cut) return;  // it was on its way when the path was cut
   const auto answer = mine.machine.arrived(frame, world_.time());
@@ -159,6 +195,7 @@ void control_link::again(std::size_t from) {
 }
 
 void control_link::beat(std::size_t at) {
+  hear_quiet(at);
   auto& mine = ends_[at];
   if (mine.machine.over()) return;
   const auto result = mine.machine.beat(world_.time());
@@ -194,6 +231,7 @@ void control_link::reset() {
 }
 
 void control_link::cut(bool to_far, bool to_near) {
+  for (std::size_t side : {0, 1}) hear_quiet(side);
   ends_[0].cut = to_far;
   ends_[1].cut = to_near;
 }

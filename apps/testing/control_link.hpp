@@ -62,6 +62,12 @@ public:
   bool over() const { return ends_[0].machine.over() && ends_[1].machine.over(); }
 
 private:
+  /// An empty frame on its way. It tells an end only what that end looks at when it does something
+  /// itself, so it is heard then, as of the time it came, and is no event.
+  struct quiet_frame {
+    nanoseconds due;
+    std::uint64_t heard;
+  };
   struct end {
     world::place place = 0;
     caf::strong_actor_ptr actor;   ///< who lives here
@@ -69,8 +75,9 @@ private:
     link_machine machine;
     std::vector<caf::message> unacknowledged;  ///< the first one is released + 1
     std::uint64_t released = 0;
-    bool cut = false;      ///< what is sent from here is lost
-    bool closing = false;  ///< the actor here has ended: the last message said so
+    std::vector<quiet_frame> quiet;  ///< on their way here, in order: a few beats' worth at most
+    bool cut = false;                ///< what is sent from here is lost
+    bool closing = false;            ///< the actor here has ended: the last message said so
   };
 
   struct arrival;
@@ -79,6 +86,9 @@ private:
   void transmit(std::size_t from, link_frame frame, const caf::message& what);
   void release(end& mine, std::uint64_t to);
   void close_if_done(end& mine);
+  void transmit_quiet(std::size_t to, nanoseconds after, std::uint64_t heard);
+  void hear_quiet(std::size_t at);
+  void close(std::size_t at);
   void arrive(std::size_t at, const link_frame& frame, const caf::message& what);
   void again(std::size_t from);
   void beat(std::size_t at);

@@ -106,7 +106,7 @@ field_run::ending field_run::attempt(std::uint32_t number) {
   next_strike_ = {0, 0};
   armed_.clear();
   poisoned_.clear();
-  const auto resume = newest_good();
+  const auto resume = number == 0 ? std::string{} : newest_good();
   std::int64_t from = 0;
   if (!resume.empty()) {
     const auto state = io_->read(resume);

@@ -101,13 +101,20 @@ rank_life* rehearsal::life_of(std::int32_t rank) {
   return nullptr;
 }
 
-nanoseconds rehearsal::cost_of(const rank_life& life, const hook& what) {
-  if (!computes(what)) return nanoseconds{1000} * life.slow_per_cent / 100;
-  auto cost = around_.compute;
-  if (world_.options().schedule != scheduling::fifo)
-    cost += around_.compute *
-            static_cast<std::int64_t>(world_.draws().draw(site::compute, life.place, 16)) / 32;
-  return cost * life.slow_per_cent / 100;
+nanoseconds rehearsal::cost_of(const rank_life& life, std::span<const hook> what) {
+  const auto slow = [&](nanoseconds cost) { return cost * life.slow_per_cent / 100; };
+  std::int64_t computing = 0;
+  nanoseconds sum{0};
+  for (const auto& h : what) {
+    if (!computes(h)) continue;
+    ++computing;
+    auto cost = around_.compute;
+    if (world_.options().schedule != scheduling::fifo)
+      cost += around_.compute *
+              static_cast<std::int64_t>(world_.draws().draw(site::compute, life.place, 16)) / 32;
+    sum += slow(cost);
+  }
+  return sum + slow(nanoseconds{1000}) * (static_cast<std::int64_t>(what.size()) - computing);
 }
 
 rank_actor rehearsal::bring(caf::actor_system& system, actor_trouble trouble, rank_setup setup) {
@@ -128,7 +135,9 @@ rank_actor rehearsal::bring(caf::actor_system& system, actor_trouble trouble, ra
   inline_lane_options lanes;
   lanes.later = world_.later_of(place);
   lanes.now = world_.clock_of(place);
-  lanes.cost = [this, index](std::int32_t, const hook& h) { return cost_of(lives_[index], h); };
+  lanes.cost = [this, index](std::int32_t, std::span<const hook> all) {
+    return cost_of(lives_[index], all);
+  };
   lanes.bell = bell;
   lanes.in_spans = around_.lanes_in_spans;
   lanes.threads = around_.lane_threads;

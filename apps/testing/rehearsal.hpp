@@ -5,6 +5,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -89,7 +90,7 @@ public:
 
 private:
   rank_actor bring(caf::actor_system& system, actor_trouble trouble, rank_setup setup);
-  nanoseconds cost_of(const rank_life& life, const hook& what);
+  nanoseconds cost_of(const rank_life& life, std::span<const hook> what);
 
   world& world_;
   surroundings around_;

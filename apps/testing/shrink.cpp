@@ -20,6 +20,7 @@ public:
     if (!violates(first)) return given;
     best_.taken = first.taken;
     settle_swarm();
+    leave_observer_out();
     for (int s = 0; s < static_cast<int>(site::count_); ++s)
       without([&](const choice& c) { return c.where == static_cast<site>(s); });
     remove_faults();
@@ -29,6 +30,7 @@ public:
       if (chunk <= 1) break;
     }
     lower();
+    leave_observer_out();
     tidy();
     return best_;
   }
@@ -68,6 +70,15 @@ private:
     auto drawn = choices::of_list(best_.seed, taken());
     candidate.what.plan.faults.may = draw_swarm(drawn, faults);
     candidate.what.plan.faults.swarm = false;
+    still(std::move(candidate));
+  }
+
+  // Few violations need somebody who watches. Tried again at the end, when less is left that goes
+  // another way without.
+  void leave_observer_out() {
+    if (best_.what.plan.watched == watching::nobody) return;
+    auto candidate = best_;
+    candidate.what.plan.watched = watching::nobody;
     still(std::move(candidate));
   }
 

@@ -67,6 +67,12 @@ void world::at(place where, nanoseconds delay, later_call&& what) {
   push(now_ + std::max<std::int64_t>(0, delay.count()), where, std::move(what));
 }
 
+nanoseconds world::would_happen(place p, nanoseconds due) const {
+  const auto& l = places_[p];
+  const bool paused = l.paused_since <= due.count() && due.count() < l.paused_until;
+  return paused ? nanoseconds{l.paused_until} : due;
+}
+
 later_fn world::later_of(place p) {
   return [this, p](nanoseconds delay, later_call&& what) { at(p, delay, std::move(what)); };
 }
@@ -98,7 +104,9 @@ void world::crash(place p) {
 }
 
 void world::pause(place p, nanoseconds until) {
-  places_[p].paused_until = std::max(places_[p].paused_until, until.count());
+  auto& l = places_[p];
+  if (l.paused_until <= now_) l.paused_since = now_;
+  l.paused_until = std::max(l.paused_until, until.count());
 }
 
 void world::skew(place p, std::int32_t per_mille) {
@@ -211,25 +219,28 @@ bool world::run_actor() {
 bool world::happen() {
   if (heap_.empty()) return false;
   const auto next = heap_.pop();
-  auto& what = in_slot(next.slot());
-  if (!heap_.empty()) __builtin_prefetch(&in_slot(heap_.top().slot()));  // wide worlds: it is far
+  auto& what = in_slot(next.slot);
+  if (const auto soon = heap_.coming(); soon != event_heap::none) {  // wide worlds: it is far away
+    if (const auto later = heap_.behind(soon); later != event_heap::none)
+      __builtin_prefetch(&in_slot(later));
+    in_slot(soon).call.bring_near();
+  }
   const auto& l = places_[what.where];
   if (l.dead) {
     what.call = nullptr;
-    free_.push_back(next.slot());
+    free_.push_back(next.slot);
     return true;
   }
   now_ = std::max(now_, next.at);
   if (l.paused_until > now_) {
-    heap_.push(l.paused_until, next.slot());
+    heap_.push(l.paused_until, next.slot);
     return true;
   }
   count_event(what.where);
   delivering_at_ = what.where;
   if (!what.timer) change_priorities(what.where);
-  what.call();
-  what.call = nullptr;
-  free_.push_back(next.slot());
+  what.call.call_last();
+  free_.push_back(next.slot);
   return true;
 }
 
@@ -257,11 +268,6 @@ void world::clear() {
 
 void world::delivered(std::uint64_t label, std::uint64_t payload) {
   delivery_hash_ = mix(mix(delivery_hash_ ^ static_cast<std::uint64_t>(now_)) + label) ^ payload;
-}
-
-void world::note(std::int32_t from, std::int32_t to, const std::function<std::string()>& text) {
-  if (!options_.record) return;
-  notes_.push_back({events_, now_, from, to, text()});
 }
 
 void world::state_is(std::uint64_t digest) { state_hash_ = mix(state_hash_ ^ digest); }

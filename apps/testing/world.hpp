@@ -101,6 +101,9 @@ public:
   /// Makes something happen there, unless the place is dead by then; a paused one does it later.
   void at(place where, nanoseconds delay, later_call&& what);
   later_fn later_of(place p);
+  /// When what was due there at `due`, not long ago, has happened (or will): later if it was
+  /// paused.
+  nanoseconds would_happen(place p, nanoseconds due) const;
   /// The place's monotonic clock: fast or slow, as its fault says.
   std::function<nanoseconds()> clock_of(place p);
   /// What the schedule adds to a latency of something that comes to `p`; 0 for fifo.
@@ -132,7 +135,11 @@ public:
 
   /// Adds to the hash of deliveries, and to the list when it is kept.
   void delivered(std::uint64_t label, std::uint64_t payload);
-  void note(std::int32_t from, std::int32_t to, const std::function<std::string()>& text);
+  /// `text()` is asked for only when the list is kept.
+  template <class Text>
+  void note(std::int32_t from, std::int32_t to, Text text) {
+    if (options_.record) notes_.push_back({events_, now_, from, to, text()});
+  }
   bool recording() const { return options_.record; }
   const std::vector<noted>& notes() const { return notes_; }
   /// When recording: one per event.
@@ -148,6 +155,7 @@ private:
   struct alignas(64) life {
     bool dead = false;
     std::int32_t skew = 0;  // per mille
+    std::int64_t paused_since = 0;
     std::int64_t paused_until = 0;
     std::int64_t skewed_since = 0;
     std::int64_t gained = 0;

@@ -237,7 +237,7 @@ void fabric_group::complete(const std::shared_ptr<channel>& in,
     if (who->vanished) continue;
     const auto extra = who->seat->delay ? who->seat->delay() : std::chrono::nanoseconds{0};
     who->seat->later(cost + extra,
-                     [self = shared_from_this(), what, i, who] { self->finish(*what, i, *who); });
+                     [who, self = shared_from_this(), what, i] { self->finish(*what, i, *who); });
   }
 }
 

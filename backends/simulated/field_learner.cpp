@@ -29,20 +29,28 @@ public:
     stage_ = stage::idle;
   }
 
-  hook_outcome on(const hook& h, const closure& inner) override {
+  bool passes(const hook& h) override {
+    using kept = hook_list_of<hooks::process_dataloader, hooks::optimizer_step,
+                              hooks::save_checkpoint, hooks::load_checkpoint, hooks::barrier,
+                              hooks::model_to_device, hooks::teardown>;
+    static constexpr auto is_kept = hook_types::each([]<class H>() { return kept::has<H>; });
+    if (is_kept[h.index()]) return false;
     if (options_.at_hook) options_.at_hook(context_, h);
-    if (const auto* x = h.get_if<hooks::process_dataloader>()) return lengths(x->at.stage);
+    if (const auto* x = h.get_if<hooks::backward>()) backward(*x);
+    if (h.is<hooks::optimizer_zero_grad>()) gradient_.assign(options_.width, 0);
+    return true;
+  }
+
+  hook_outcome on(const hook& h, const closure& inner) override {
+    if (passes(h)) return {};
+    if (options_.at_hook) options_.at_hook(context_, h);
     if (const auto* x = h.get_if<hooks::optimizer_step>()) return step(*x, inner);
-    if (const auto* x = h.get_if<hooks::backward>()) return backward(*x), hook_outcome{};
+    if (const auto* x = h.get_if<hooks::process_dataloader>()) return lengths(x->at.stage);
     if (const auto* x = h.get_if<hooks::save_checkpoint>()) return save(*x);
     if (const auto* x = h.get_if<hooks::load_checkpoint>()) return load(*x);
     if (const auto* x = h.get_if<hooks::barrier>()) return meet(x->label);
-    if (h.is<hooks::optimizer_zero_grad>())
-      gradient_.assign(options_.width, 0);
-    else if (h.is<hooks::model_to_device>())
-      return broadcast_weights();
-    else if (const auto* x = h.get_if<hooks::teardown>(); x && x->orderly)
-      return meet("teardown");
+    if (h.is<hooks::model_to_device>()) return broadcast_weights();
+    if (const auto* x = h.get_if<hooks::teardown>(); x && x->orderly) return meet("teardown");
     return {};
   }
 

@@ -24,13 +24,21 @@ public:
     stepping_ = false;
   }
 
+  bool passes(const hook& h) override {
+    using kept = hook_list_of<hooks::process_dataloader, hooks::optimizer_step,
+                              hooks::save_checkpoint, hooks::load_checkpoint, hooks::barrier,
+                              hooks::model_to_device, hooks::teardown>;
+    static constexpr auto is_kept = hook_types::each([]<class H>() { return kept::has<H>; });
+    if (is_kept[h.index()]) return false;
+    if (options_.at_hook) options_.at_hook(context_, h);
+    if (const auto* x = h.get_if<hooks::backward>(); x && x->synchronize()) reduce();
+    return true;
+  }
+
   hook_outcome on(const hook& h, const closure& inner) override {
+    if (passes(h)) return {};
     if (options_.at_hook) options_.at_hook(context_, h);
     if (const auto* x = h.get_if<hooks::optimizer_step>()) return step(*x, inner);
-    if (const auto* x = h.get_if<hooks::backward>()) {
-      if (x->synchronize()) reduce();
-      return {};
-    }
     if (const auto* x = h.get_if<hooks::process_dataloader>()) return lengths(x->at.stage);
     if (const auto* x = h.get_if<hooks::save_checkpoint>()) return save(*x);
     if (const auto* x = h.get_if<hooks::load_checkpoint>()) return load(*x);

@@ -1,5 +1,6 @@
 #include "backends/simulated/inline_lane.hpp"
 
+#include <algorithm>
 #include <utility>
 #include <variant>
 
@@ -12,10 +13,11 @@ namespace troupe {
 namespace {
 
 bool may_wait(const hook& h) {
-  return h.is<hooks::optimizer_step>() || h.is<hooks::barrier>() || h.is<hooks::reduce>() ||
-         h.is<hooks::broadcast>() || h.is<hooks::all_gather>() ||
-         h.is<hooks::reduce_boolean_decision>() || h.is<hooks::teardown>() ||
-         h.is<hooks::model_to_device>() || h.is<hooks::dispatch>();
+  using waiting = hook_list_of<hooks::optimizer_step, hooks::barrier, hooks::reduce,
+                               hooks::broadcast, hooks::all_gather, hooks::reduce_boolean_decision,
+                               hooks::teardown, hooks::model_to_device, hooks::dispatch>;
+  static constexpr auto is = hook_types::each([]<class H>() { return waiting::has<H>; });
+  return is[h.index()];
 }
 
 // What is scheduled holds it, so a lane that is destroyed leaves nothing behind that could be
@@ -24,15 +26,17 @@ class body : public std::enable_shared_from_this<body> {
 public:
   body(const learner_context& context, recipe_ptr recipe, lane_sink sink,
        std::shared_ptr<const inline_lane_options> options)
-      : context_(context),
-        recipe_(std::move(recipe)),
+      : options_(std::move(options)),
         sink_(std::move(sink)),
-        options_(std::move(options)) {
+        recipe_(std::move(recipe)),
+        context_(context) {
     context_.attention_word = &word;
     handler_ = std::make_unique<run_handler>(
         context_, run_handler::surroundings{&word, nullptr, sink_.entered, nullptr});
     if (options_->threads) thread_ = std::make_shared<baton_thread>();
   }
+
+  ~body() { learner_.reset(); }  // before what it refers to
 
   void bind(std::shared_ptr<communicator> world, generation_id generation) {
     if (thread_) world = resting_communicator(std::move(world), thread_);
@@ -108,17 +112,18 @@ private:
   // The hooks that happen at one moment, and when: an optimizer_step comes with its closure.
   void schedule_next() {
     since_ = options_->now();
-    const auto& hooks = running_->hooks;
-    std::chrono::nanoseconds cost{0};
+    const std::span<const hook> hooks{running_->hooks};
     until_ = answer_.handled;
     for (bool waited = false; until_ < hooks.size();) {
       if (may_wait(hooks[until_]) && std::exchange(waited, true)) break;
-      std::size_t count = 1;
-      if (const auto* step = hooks[until_].get_if<hooks::optimizer_step>()) count += step->closure;
-      for (const auto end = until_ + count; until_ < end && until_ < hooks.size(); ++until_)
-        if (options_->cost) cost += options_->cost(context_.rank, hooks[until_]);
+      const auto* step = hooks[until_].get_if<hooks::optimizer_step>();
+      until_ = std::min(until_ + 1 + (step ? step->closure : 0), hooks.size());
       if (!options_->in_spans) break;
     }
+    std::chrono::nanoseconds cost{0};
+    if (options_->cost)
+      cost =
+          options_->cost(context_.rank, hooks.subspan(answer_.handled, until_ - answer_.handled));
     options_->later(cost, [self = shared_from_this()] { self->handle_next(false); });
   }
 
@@ -167,22 +172,23 @@ private:
     if (sink_.answered) sink_.answered(std::move(answer_));
   }
 
-  learner_context context_;
-  recipe_ptr recipe_;
-  lane_sink sink_;
-  std::shared_ptr<const inline_lane_options> options_;
+  // What each event looks at comes first.
   std::unique_ptr<run_handler> handler_;
   std::unique_ptr<learner> learner_;
-  std::exception_ptr broken_;
+  std::shared_ptr<const inline_lane_options> options_;
+  std::optional<hook_run> running_;
+  std::size_t until_ = 0;  // hooks that are to be handled at the moment scheduled
+  std::chrono::nanoseconds since_{0};
   bool made_ = false;
   bool failed_ = false;
   bool gone_ = false;
   bool went_on_ = false;
+  std::exception_ptr broken_;
   std::shared_ptr<baton_thread> thread_;  // null: the learner is called by the world's
-  std::optional<hook_run> running_;
-  std::size_t until_ = 0;  // hooks that are to be handled at the moment scheduled
+  lane_sink sink_;
   ran answer_;
-  std::chrono::nanoseconds since_{0};
+  recipe_ptr recipe_;
+  learner_context context_;
 };
 
 class inline_lane : public lane {

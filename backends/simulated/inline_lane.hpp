@@ -5,6 +5,7 @@
 #include <chrono>
 #include <functional>
 #include <memory>
+#include <span>
 
 #include "backends/lane.hpp"
 #include "backends/simulated/lane_bell.hpp"
@@ -12,8 +13,9 @@
 
 namespace troupe {
 
-/// What a hook costs in virtual time.
-using hook_cost_fn = std::function<std::chrono::nanoseconds(std::int32_t rank, const hook& what)>;
+/// What hooks that happen at one moment cost in virtual time, all together.
+using hook_cost_fn =
+    std::function<std::chrono::nanoseconds(std::int32_t rank, std::span<const hook> what)>;
 
 /// How an inline lane spends its time.
 struct inline_lane_options {

@@ -15,7 +15,7 @@ public:
   void wait(later_call heard) { heard_ = std::move(heard); }
   /// Calls whoever waits, within the call.
   void ring() {
-    if (auto call = std::exchange(heard_, nullptr)) call();
+    if (auto call = std::exchange(heard_, nullptr)) call.call_last();
   }
   bool waited_for() const { return static_cast<bool>(heard_); }
 

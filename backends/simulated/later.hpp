@@ -3,6 +3,7 @@
 
 #include <chrono>
 #include <cstddef>
+#include <cstring>
 #include <functional>
 #include <memory>
 #include <new>
@@ -47,9 +48,20 @@ public:
 
   explicit operator bool() const { return does_ != nullptr; }
   void operator()() { does_(act::call, held_, nullptr); }
+  /// Calls it and lets go of what it holds: it is empty afterwards.
+  void call_last() { std::exchange(does_, nullptr)(act::call_and_end, held_, nullptr); }
+
+  /// It will soon be called: asks the processor for what it holds first, if that is a pointer.
+  void bring_near() const {
+    const void* first = nullptr;
+    std::memcpy(&first, held_, sizeof first);
+    constexpr std::size_t line = 64;
+    for (std::size_t i = 0; i < 4; ++i)
+      __builtin_prefetch(static_cast<const std::byte*>(first) + i * line);
+  }
 
 private:
-  enum class act : unsigned char { call, move, end };
+  enum class act : unsigned char { call, call_and_end, move, end };
   using does_fn = void (*)(act, std::byte* mine, std::byte* other);
 
   template <class F>
@@ -61,9 +73,19 @@ private:
     return *std::launder(reinterpret_cast<F*>(memory));
   }
   template <class F>
+  struct ended_behind {
+    F& held;
+    ~ended_behind() { held.~F(); }
+  };
+  template <class F>
   static void inside(act what, std::byte* mine, std::byte* other) {
     switch (what) {
       case act::call: as<F>(mine)(); break;
+      case act::call_and_end: {
+        const ended_behind<F> ends{as<F>(mine)};
+        as<F>(mine)();
+        break;
+      }
       case act::move:
         ::new (static_cast<void*>(mine)) F(std::move(as<F>(other)));
         as<F>(other).~F();
@@ -75,6 +97,11 @@ private:
   static void outside(act what, std::byte* mine, std::byte* other) {
     switch (what) {
       case act::call: (*as<F*>(mine))(); break;
+      case act::call_and_end: {
+        const std::unique_ptr<F> ends{as<F*>(mine)};
+        (*ends)();
+        break;
+      }
       case act::move: ::new (static_cast<void*>(mine)) F*(as<F*>(other)); break;
       case act::end: delete as<F*>(mine); break;
     }

@@ -122,7 +122,9 @@ adapter in_line() {
   const auto later = [=](std::chrono::nanoseconds delay, later_call what) {
     waiting->emplace(*time + delay, std::move(what));
   };
-  const auto cost = [](std::int32_t, const hook&) { return std::chrono::nanoseconds{10}; };
+  const auto cost = [](std::int32_t, std::span<const hook> all) {
+    return std::chrono::nanoseconds{10} * static_cast<std::int64_t>(all.size());
+  };
   inline_lane_options how;
   how.later = later;
   how.now = [=] { return *time; };

@@ -14,20 +14,24 @@ TEST_CASE("what is due comes in order, equals as they were added", "[simulated][
     event_heap heap;
     std::multimap<std::int64_t, std::uint32_t> plain;  // equals stay in order of insertion
     CAPTURE(seed);
-    for (std::uint32_t i = 0; i < 400; ++i) {
-      if (plain.empty() || draw() % 3 != 0) {
-        const auto at = static_cast<std::int64_t>(draw() % 20);
-        heap.push(at, i % 97);
-        plain.emplace(at, i % 97);
+    const auto pushes = 1 + draw() % 6;  // of seven: some stay few, some get many
+    const auto times = seed % 2 == 0 ? 20 : 20'000;
+    std::int64_t now = 0;
+    for (std::uint32_t i = 0; i < 1500; ++i) {
+      if (plain.empty() || draw() % 7 < pushes) {
+        const auto at = now + static_cast<std::int64_t>(draw() % times);
+        heap.push(at, i);
+        plain.emplace(at, i);
         continue;
       }
       const auto next = heap.pop();
-      REQUIRE(next.at == plain.begin()->first);
-      REQUIRE(next.slot() == plain.begin()->second);
+      now = next.at;
+      REQUIRE(now == plain.begin()->first);
+      REQUIRE(next.slot == plain.begin()->second);
       plain.erase(plain.begin());
     }
     for (; !plain.empty(); plain.erase(plain.begin()))
-      REQUIRE(heap.pop().slot() == plain.begin()->second);
+      REQUIRE(heap.pop().slot == plain.begin()->second);
     CHECK(heap.empty());
   }
 }

@@ -142,8 +142,11 @@ struct far_world {
     inproc_options one_core;
     one_core.cores = 1;
     const auto together = std::make_shared<inproc_backend>(one_core);
-    const auto cost = [this](std::int32_t, const hook&) {
-      return std::chrono::nanoseconds{1 + world.in().draws().draw(site::compute, 0, 100'000)};
+    const auto cost = [this](std::int32_t, std::span<const hook> all) {
+      std::chrono::nanoseconds sum{0};
+      for (std::size_t i = 0; i < all.size(); ++i)
+        sum += std::chrono::nanoseconds{1 + world.in().draws().draw(site::compute, 0, 100'000)};
+      return sum;
     };
     world.stage().before_start = [=, this](supervisor_setup& setup) {
       auto& in = world.in();

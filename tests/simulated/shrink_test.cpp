@@ -114,6 +114,25 @@ TEST_CASE("a user's bug shrinks to one fault and few choices, and replays from i
   }
 }
 
+TEST_CASE("an observer that a violation does not need is left out", "[case][shrink]") {
+  const field_job job{.ranks = 3, .steps = 8, .checkpoint_every = 2};
+  auto plan = users_plan();
+  plan.watched = watching::hears;
+  budget of;
+  of.runs = 200;
+  of.vary_job = false;
+  const auto all = explore(job, plan, of);
+  REQUIRE_FALSE(all.clean());
+  const auto& found = all.violating.front();
+  const auto whole = case_of(found, variant_of(job, plan, of, found.seed));
+  REQUIRE(whole.what.plan.watched == watching::hears);
+  auto reference = reference_of(job);
+  const auto small = shrink(whole, reference);
+  INFO(to_text(small));
+  CHECK(small.what.plan.watched == watching::nobody);
+  CHECK(violates(replay(small, reference), schedule_oracle));
+}
+
 TEST_CASE("a case that does not violate is not shrunk", "[case][shrink]") {
   run_case c;
   c.what.job.ranks = 2;
