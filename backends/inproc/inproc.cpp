@@ -137,7 +137,7 @@ public:
   }
 
   std::shared_ptr<void> allocate(std::size_t bytes) override {
-    return allocate_bucket(bytes, hub_->huge_pages());
+    return allocate_bucket(bytes, hub_->huge_pages(), static_cast<std::size_t>(who_.rank));
   }
   void abort(std::string_view why) noexcept override { group_->abort(why); }
   bool aborted() const noexcept override { return group_->aborted(); }
