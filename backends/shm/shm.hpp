@@ -53,8 +53,9 @@ private:
 };
 
 struct shm_options {
-  /// Cores that ranks may use; waiters spin only while a generation has no more ranks than cores.
-  /// 0: what the process is allowed to (its affinity) at construction.
+  /// Cores that ranks may use; waiters spin only while a generation has no more ranks than cores,
+  /// and no other member of the (sub)group was seen on theirs. 0: what the process is allowed to
+  /// (its affinity) at construction.
   int cores = 0;
   /// Ask for huge pages for slots and registered memory.
   bool huge_pages = true;
