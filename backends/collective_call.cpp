@@ -156,7 +156,7 @@ collective_call broadcast_call(const buffer& data, std::int32_t root,
   check_memory(collective::broadcast, "data", data);
   if (!std::binary_search(members.begin(), members.end(), root))
     refuse(collective::broadcast, fmt::format("root {} is not among {}", root, rank_list(members)));
-  return {.what = collective::broadcast, .type = data.type, .count = data.count, .root = root};
+  return {.what = collective::broadcast, .type = data.type, .root = root, .count = data.count};
 }
 
 collective_call all_gather_call(const buffer& in, const buffer& out, std::size_t members,

@@ -29,10 +29,10 @@ struct collective_call {
   collective what = collective::barrier;
   dtype type = dtype::u8;
   reduction operation = reduction::sum;
+  bool all = true;          ///< decide only: all must say yes, else any
+  std::int32_t root = -1;   ///< broadcast only
   std::uint64_t count = 0;  ///< elements; of one piece in all_gather and reduce_scatter;
                             ///< the pieces of work_together
-  std::int32_t root = -1;   ///< broadcast only
-  bool all = true;          ///< decide only: all must say yes, else any
   std::string label;        ///< barrier and work_together only
 
   friend bool operator==(const collective_call&, const collective_call&) = default;

@@ -34,7 +34,8 @@ public:
 
   /// Collectives of a new generation, before its first run. Takes effect in order with `submit`.
   virtual void bind(std::shared_ptr<communicator> world, generation_id generation) = 0;
-  /// Queues a run. Bound: two runs in flight; a third is an internal error.
+  /// Begins a run. One is in flight at a time: a second one before the first is answered is refused
+  /// with an internal_error, and the first goes on.
   virtual void submit(hook_run run) = 0;
   /// Looked at between hooks: once set (to other than none) a lane answers `attention` instead of
   /// going on.

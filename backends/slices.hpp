@@ -18,15 +18,25 @@ struct slice {
 /// what is left.
 class slices {
 public:
+  /// Of each buffer in a slice, at least: less is dearer to claim than to do.
+  static constexpr std::size_t least_bytes = 4096;
+
   slices() = default;
+  /// All of one piece in one slice; none of nothing.
+  static slices one(std::size_t elements) {
+    slices all;
+    all.elements_ = elements;
+    all.each_ = std::max<std::size_t>(elements, 1);
+    all.per_piece_ = all.total_ = elements != 0 ? 1 : 0;
+    return all;
+  }
   /// `touched`: buffers that one slice reads or writes. A slice is about `work` bytes of them, so
-  /// that an abort is seen after that much; never less than 4 KiB of each, which is dearer to claim
-  /// than to do.
+  /// that an abort is seen after that much; never less than `least_bytes` of each.
   slices(std::size_t pieces, std::size_t elements, std::size_t element_bytes, std::size_t touched,
          std::size_t work)
       : elements_(elements) {
     constexpr std::size_t line = 64;
-    const auto bytes = std::max<std::size_t>(work / touched / line * line, 64 * line);
+    const auto bytes = std::max<std::size_t>(work / touched / line * line, least_bytes);
     each_ = bytes / element_bytes;
     per_piece_ = elements / each_ + (elements % each_ != 0);
     total_ = pieces * per_piece_;

@@ -29,6 +29,11 @@ int allowed_cores() noexcept {
   return static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
 }
 
+std::uint32_t current_core() noexcept {
+  const int core = sched_getcpu();
+  return core < 0 ? 0 : static_cast<std::uint32_t>(core) + 1;
+}
+
 template <bool Shared>
 void basic_bell<Shared>::ring() noexcept {
   rings_.fetch_add(1, std::memory_order_seq_cst);
@@ -58,6 +63,15 @@ void basic_bell<Shared>::sleep_in_kernel(std::uint32_t seen,
   }
   syscall(SYS_futex, reinterpret_cast<std::uint32_t*>(&rings_),
           Shared ? FUTEX_WAIT : FUTEX_WAIT_PRIVATE, seen, until ? &left : nullptr, nullptr, 0);
+}
+
+void brief_mutex::lock_later() noexcept {
+  for (std::uint32_t turn = 0; turn < 200; ++turn) {
+    if (word_.load(std::memory_order_relaxed) == open && try_lock()) return;
+    pause_briefly(turn);
+  }
+  while (word_.exchange(awaited, std::memory_order_acquire) != open)
+    word_.wait(awaited, std::memory_order_relaxed);
 }
 
 template class basic_bell<false>;

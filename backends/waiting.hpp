@@ -5,7 +5,6 @@
 #include <atomic>
 #include <chrono>
 #include <cstdint>
-#include <mutex>
 #include <optional>
 
 namespace troupe {
@@ -15,6 +14,29 @@ void pause_briefly(std::uint32_t turn) noexcept;
 
 /// Cores that this process may use (its affinity), at least 1.
 int allowed_cores() noexcept;
+
+/// The core that the calling thread is on, counted from 1; 0 if the kernel does not say. It may be
+/// on another one when this returns.
+std::uint32_t current_core() noexcept;
+
+/// Where a rank was seen last, for those who wait for it: to spin on the core that it needs itself
+/// is to wait in vain. May lie in memory that processes share, where zeroes are a rank not seen
+/// yet.
+class whereabouts {
+public:
+  /// Says where the calling thread is. Written only when that has changed: others keep reading it.
+  void here() noexcept {
+    const auto core = current_core();
+    if (core_.load(std::memory_order_relaxed) != core) core_.store(core, std::memory_order_relaxed);
+  }
+  bool same_core(const whereabouts& other) const noexcept {
+    const auto core = core_.load(std::memory_order_relaxed);
+    return core != 0 && core == other.core_.load(std::memory_order_relaxed);
+  }
+
+private:
+  std::atomic<std::uint32_t> core_{0};
+};
 
 /// Rung when something happened that waiters may want to look at. Any number of ringers and
 /// waiters. With `Shared` it may lie in memory that processes share, where zeroes are a new bell.
@@ -94,20 +116,33 @@ using bell = basic_bell<false>;
 using shared_bell = basic_bell<true>;
 
 /// A mutex for sections of a few hundred nanoseconds: going to sleep at once, as std::mutex does,
-/// costs a hundred times what the section takes.
+/// costs a hundred times what the section takes. Whoever has to wait looks without writing, so that
+/// the holder keeps the cache line.
 class brief_mutex {
 public:
-  void lock() {
-    for (std::uint32_t turn = 0; turn < 200; ++turn) {
-      if (mutex_.try_lock()) return;
-      pause_briefly(turn);
-    }
-    mutex_.lock();
+  brief_mutex() = default;
+  brief_mutex(const brief_mutex&) = delete;
+  brief_mutex& operator=(const brief_mutex&) = delete;
+  void lock() noexcept {
+    if (!try_lock()) lock_later();
   }
-  void unlock() { mutex_.unlock(); }
+  void unlock() noexcept {
+    if (word_.exchange(open, std::memory_order_release) == awaited) word_.notify_one();
+  }
 
 private:
-  std::mutex mutex_;
+  static constexpr std::uint32_t open = 0;
+  static constexpr std::uint32_t held = 1;
+  static constexpr std::uint32_t awaited = 2;  // held, and somebody may be asleep
+
+  bool try_lock() noexcept {
+    auto was = open;
+    return word_.compare_exchange_strong(was, held, std::memory_order_acquire,
+                                         std::memory_order_relaxed);
+  }
+  void lock_later() noexcept;
+
+  std::atomic<std::uint32_t> word_{open};
 };
 
 }  // namespace troupe

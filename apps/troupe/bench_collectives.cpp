@@ -55,7 +55,8 @@ public:
 private:
   std::shared_ptr<void> memory(bool registered, std::size_t count) const {
     const auto bytes = std::max<std::size_t>(count, 1) * sizeof(float);
-    return registered ? group_.allocate(bytes) : allocate_bucket(bytes, true);
+    return registered ? group_.allocate(bytes)
+                      : allocate_bucket(bytes, true, static_cast<std::size_t>(group_.group().rank));
   }
   bool pieces() const { return operation_ == "all_gather" || operation_ == "reduce_scatter"; }
   float* whole() const { return static_cast<float*>(whole_.get()); }
@@ -110,15 +111,10 @@ public:
   }
 
 private:
-  // Each array a few pages further into its memory than the one before: at a distance of many
-  // huge pages the loop was three times slower in every other process, as first-level caches that
-  // guess by a hash of the address took one array for the other.
   float* make(std::size_t count) {
-    constexpr std::size_t apart = (4096 + 256) / sizeof(float);
-    const auto skipped = memory_.size() * apart;
     memory_.push_back(
-        allocate_bucket(std::max<std::size_t>(skipped + count, 1) * sizeof(float), true));
-    auto* array = static_cast<float*>(memory_.back().get()) + skipped;
+        allocate_bucket(std::max<std::size_t>(count, 1) * sizeof(float), true, memory_.size()));
+    auto* array = static_cast<float*>(memory_.back().get());
     std::fill(array, array + count, 0.0f);
     return array;
   }

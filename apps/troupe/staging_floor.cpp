@@ -146,8 +146,9 @@ struct staging_floor::state {
 
 staging_floor::staging_floor(std::size_t bytes) : state_(std::make_unique<state>()) {
   state_->count = bytes / sizeof(float);
+  std::size_t rank = 0;
   for (auto& one : state_->sides)
-    one.memory = allocate_bucket(std::max<std::size_t>(bytes, 1), true);
+    one.memory = allocate_bucket(std::max<std::size_t>(bytes, 1), true, rank++);
 }
 
 staging_floor::~staging_floor() = default;

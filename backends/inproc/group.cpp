@@ -14,18 +14,8 @@ constexpr std::size_t window_max = 4096;
 std::vector<called> calls_of(const channel& in, const operation& what) {
   std::vector<called> calls;
   for (std::size_t i = 0; i < in.members.size(); ++i)
-    if (what.seats()[i].arrived) calls.push_back({in.members[i], what.seats()[i].call});
+    if (what.arrived(i)) calls.push_back({in.members[i], what.seats()[i].call});
   return calls;
-}
-
-}  // namespace
-
-std::size_t channel::member(std::int32_t rank) const { return place_among(members, rank); }
-
-std::shared_ptr<operation> channel::renewed() {
-  if (!spare) return std::make_shared<operation>(members.size());
-  spare->renew();
-  return std::move(spare);
 }
 
 /// Says from outside that a rank is inside of wait(), as long as it lives.
@@ -42,195 +32,227 @@ private:
   std::atomic<bool>& flag_;
 };
 
-/// One rank's view of an operation.
+/// Says that a rank touches memory, as long as it lives.
+class touching {
+public:
+  explicit touching(presence& of) : count_(of.touching) {
+    count_.fetch_add(1, std::memory_order_seq_cst);
+  }
+  ~touching() { count_.fetch_sub(1, std::memory_order_seq_cst); }
+  touching(const touching&) = delete;
+  touching& operator=(const touching&) = delete;
+
+private:
+  std::atomic<std::int32_t>& count_;
+};
+
+}  // namespace
+
+/// One rank's view of an operation at which it arrived.
 class group::waiting final : public work {
 public:
-  waiting(std::shared_ptr<group> of, std::shared_ptr<channel> in, std::size_t member,
-          std::chrono::nanoseconds deadline)
-      : group_(std::move(of)), in_(std::move(in)), member_(member), deadline_(deadline) {}
-  ~waiting() override {
-    if (operation_) operation_->leave();
+  waiting(place_ptr at, std::uint64_t number, std::chrono::nanoseconds deadline)
+      : at_(std::move(at)), number_(number), deadline_(deadline) {
+    if (deadline_.count() > 0) until_ = bell::clock::now() + deadline_;
   }
   waiting(const waiting&) = delete;
   waiting& operator=(const waiting&) = delete;
-  void attach(std::shared_ptr<operation> to) {
-    operation_ = std::move(to);
-    // Whoever completed it waits for nobody, and is the one that the others wait for.
-    if (deadline_.count() > 0 && operation_->status() == work_status::pending)
-      until_ = bell::clock::now() + deadline_;
-  }
-  const operation& what() const { return *operation_; }
 
   work_result poll() override {
-    if (operation_->status() == work_status::pending) look_at_clock();
-    const auto status = operation_->status();
-    if (status == work_status::ok || status == work_status::pending) return {status, {}, {}};
-    if (status == work_status::aborted) return {status, group_->why(), {}};
-    return {status, operation_->text(), operation_->missing()};
+    auto& in = *at_->in;
+    if (!in.over(number_)) look_at_clock();
+    const auto status = in.status(number_);
+    if (status != work_status::aborted) return {status, {}, {}};
+    return at_->of->verdict(in, number_, true);
   }
 
   void wait() override {
-    const marked_as_waiting mark{group_->at_rank(in_->members[member_]).waits};
+    auto& in = *at_->in;
+    auto& of = *at_->of;
+    const marked_as_waiting mark{at_->self.waits};
+    const bool spin = of.may_spin() && !in.shares_core(at_->member);
     for (;;) {
-      const auto seen = in_->changes.now();
-      if (operation_->status() != work_status::pending) break;
-      if (operation_->wants_help()) {
-        group_->work_off(*in_, *operation_, member_);
-        continue;
-      }
-      if (group_->help(*in_, member_)) continue;
-      if (look_at_clock()) continue;
+      const auto seen = in.changes.now();
+      if (in.over(number_)) break;
+      if (of.help(*at_) || look_at_clock()) continue;
       const bool limited = until_ && !met_.load(std::memory_order_relaxed);
-      in_->changes.wait(seen, group_->may_spin(), limited ? until_ : std::nullopt,
-                        [this] { return operation_->status() != work_status::pending; });
+      in.changes.wait(seen, spin, limited ? until_ : std::nullopt,
+                      [&] { return in.over(number_); });
     }
-    if (operation_->status() == work_status::ok) return;
+    if (in.status(number_) == work_status::ok) return;
     // Unwinding frees what the operation was given: nobody may still be writing there.
-    group_->settle();
-    raise(poll());
+    of.settle();
+    raise(of.verdict(in, number_, true));
   }
 
 private:
   bool look_at_clock() {
     if (!until_ || met_.load(std::memory_order_relaxed) || bell::clock::now() < *until_)
       return false;
-    if (!group_->expire(*in_, *operation_, deadline_)) met_.store(true, std::memory_order_relaxed);
+    if (!at_->of->expire(*at_->in, number_, deadline_)) met_.store(true, std::memory_order_relaxed);
     return true;
   }
 
-  const std::shared_ptr<group> group_;
-  const std::shared_ptr<channel> in_;
-  const std::size_t member_;
+  const place_ptr at_;
+  const std::uint64_t number_;
   const std::chrono::nanoseconds deadline_;
   std::optional<bell::clock::time_point> until_;
-  std::shared_ptr<operation> operation_;
   std::atomic<bool> met_{false};  // everybody arrived: the deadline is over
 };
 
-std::shared_ptr<channel> group::among(const std::vector<std::int32_t>& members) {
+place_ptr group::among(const std::vector<std::int32_t>& members, std::int32_t rank) {
   const std::lock_guard hold{mutex_};
-  for (const auto& known : channels_)
-    if (known->members == members) return known;
-  auto fresh = std::make_shared<channel>(members);
-  for (const auto rank : departed_)
-    if (std::binary_search(members.begin(), members.end(), rank)) fresh->departed = rank;
-  channels_.push_back(fresh);
-  return fresh;
+  const auto known = std::find_if(channels_.begin(), channels_.end(),
+                                  [&](const auto& one) { return one->members == members; });
+  auto in = known == channels_.end() ? std::make_shared<channel>(members) : *known;
+  if (known == channels_.end()) {
+    for (const auto gone : departed_)
+      if (std::binary_search(members.begin(), members.end(), gone)) in->departed = gone;
+    if (aborted()) in->close();
+    channels_.push_back(in);
+  }
+  const auto member = in->member(rank);
+  auto& self = presence_[static_cast<std::size_t>(rank)];
+  return std::make_shared<const place>(place{shared_from_this(), std::move(in), member, self});
 }
 
-work_ptr group::submit(const std::shared_ptr<channel>& in, std::size_t member, seat with,
-                       std::chrono::nanoseconds deadline) {
-  auto result = std::make_shared<waiting>(shared_from_this(), in, member, deadline);
-  auto [at, last, abort_with] = arrive(*in, member, std::move(with));
-  if (!abort_with.empty()) abort(abort_with);
-  if (!at) return ended({work_status::aborted, why(), {}});
-  if (last) run(*in, *at, member);
-  result->attach(std::move(at));
-  return result;
+work_ptr group::submit(const place_ptr& at, seat&& with, std::chrono::nanoseconds deadline) {
+  auto& of = *at->of;
+  const auto arrived = of.take_part(at, std::move(with));
+  if (!arrived.at) return ended(of.verdict(*at->in, arrived.number, false));
+  if (arrived.last && at->in->status(arrived.number) == work_status::ok) return at->done;
+  return of.watch(at, arrived.number, deadline);
 }
 
-bool group::decide(const std::shared_ptr<channel>& in, std::size_t member, seat with,
-                   std::chrono::nanoseconds deadline) {
-  const auto agreed = submit(in, member, std::move(with), deadline);
-  agreed->wait();
-  return static_cast<const waiting&>(*agreed).what().verdict();
+bool group::decide(const place_ptr& at, seat&& with, std::chrono::nanoseconds deadline) {
+  auto& of = *at->of;
+  const auto arrived = of.take_part(at, std::move(with));
+  if (!arrived.at) raise(of.verdict(*at->in, arrived.number, false));
+  if (at->in->status(arrived.number) != work_status::ok)
+    of.watch(at, arrived.number, deadline)->wait();
+  return arrived.at->verdict();  // stays until this rank has arrived at the second one after it
 }
 
-group::arrival group::arrive(channel& in, std::size_t member, seat with) {
+group::arrival group::take_part(const place_ptr& at, seat&& with) {
+  at->in->spots[at->member].core.here();
+  auto arrived = arrive(*at->in, at->member, std::move(with));
+  if (!arrived.abort_with.empty()) abort(arrived.abort_with);
+  if (arrived.last) run(*at, *arrived.at);
+  return arrived;
+}
+
+work_ptr group::watch(const place_ptr& at, std::uint64_t number,
+                      std::chrono::nanoseconds deadline) {
+  try {
+    return std::make_shared<waiting>(at, number, deadline);
+  } catch (...) {
+    // The caller unwinds, and others know its memory.
+    abort("no memory to wait for an operation");
+    settle();
+    throw;
+  }
+}
+
+group::arrival group::arrive(channel& in, std::size_t member, seat&& with) {
   const std::lock_guard hold{in.mutex};
-  const auto number = in.submitted[member];
-  if (number - in.first >= window_max && !aborted())
+  auto& submitted = in.submitted[member].value;
+  const auto number = submitted;
+  if (aborted() || in.failure.status != work_status::pending) {
+    ++submitted;
+    return {nullptr, number, false, in.failure.text};
+  }
+  if (number - in.first >= window_max)
     throw internal_error(fmt::format("{}: {} operations in flight already, the most there may be",
                                      describe(with.call), window_max));
-  if (aborted()) {
-    ++in.submitted[member];
-    return {in.disagreed && in.disagreed_at == number ? in.disagreed : nullptr, false, {}};
-  }
-  if (in.departed >= 0)
-    return {nullptr, false,
+  if (in.departed >= 0) {
+    ++submitted;
+    return {nullptr, number, false,
             fmt::format("{} can not be met: rank {} has closed its communicator",
                         describe(with.call), in.departed)};
-  if (number - in.first == in.window.size()) in.window.push_back(in.renewed());
-  ++in.submitted[member];
-  auto at = in.window[number - in.first];
-  const auto root = with.call.root;
-  if (!at->arrive(member, std::move(with))) {
-    auto text = disagreement(number, calls_of(in, *at));
-    in.disagreed = at;
-    in.disagreed_at = number;
-    at->end(work_status::mismatch, text, {});
-    return {std::move(at), false, std::move(text)};
   }
-  if (!at->complete()) return {std::move(at), false, {}};
-  at->cut(root < 0 ? 0 : in.member(root));
-  complete(in, at);
-  return {std::move(at), true, {}};
-}
-
-// Everybody is there: it makes room for the next, and the one before it may serve again.
-void group::complete(channel& in, const std::shared_ptr<operation>& what) {
-  in.window.erase(in.window.begin());
+  auto& at = number == in.reached ? in.open_next() : in.at(number);
+  ++submitted;
+  const auto root = with.call.root;
+  if (!at.arrive(member, std::move(with))) {
+    in.failed = number;
+    in.failure = {work_status::mismatch, disagreement(number, calls_of(in, at)), {}};
+    return {&at, number, false, in.failure.text};
+  }
+  if (!at.complete()) return {&at, number, false, {}};
+  at.cut(root < 0 ? 0 : in.member(root));
   ++in.first;
-  auto before = std::exchange(in.latest, what);
-  if (before && before->forgotten()) in.spare = std::move(before);
-  if (what->slices_total() > 1) in.help_wanted.store(true, std::memory_order_release);
+  if (at.slices_total() > 1) in.help_wanted.store(true, std::memory_order_release);
+  return {&at, number, true, {}};
 }
 
 // The next operation of a channel can not start before this returns: its last member is here.
-void group::run(channel& in, operation& what, std::size_t member) {
-  if (what.slices_total() > 1) in.changes.ring();
-  if (what.slices_total() > 0)
-    work_off(in, what, member);
-  else if (what.end(work_status::ok))
-    in.changes.ring_sleepers();
-  if (what.slices_total() > 1) in.help_wanted.store(false, std::memory_order_release);
-  for (std::uint32_t turn = 0; what.status() == work_status::pending; ++turn) pause_briefly(turn);
+void group::run(const place& at, operation& what) {
+  auto& in = *at.in;
+  const auto slices = what.slices_total();
+  if (slices == 0) return finish(in, what);
+  if (slices > 1) in.changes.ring();
+  work_off(at, what);
+  if (slices > 1) in.help_wanted.store(false, std::memory_order_release);
+  for (std::uint32_t turn = 0; !in.over(what.number()); ++turn) pause_briefly(turn);
 }
 
-bool group::help(channel& in, std::size_t member) {
+bool group::help(const place& at) {
+  auto& in = *at.in;
   if (!in.help_wanted.load(std::memory_order_acquire)) return false;
-  std::shared_ptr<operation> at;
+  std::shared_ptr<operation> latest;
   {
     const std::lock_guard hold{in.mutex};
-    at = in.latest;
-    at->enter();
+    latest = in.ring[(in.first - 1) & (in.ring.size() - 1)];
+    latest->enter();
   }
-  const bool wanted = at->wants_help();
-  if (wanted) work_off(in, *at, member);
-  at->leave();
+  const bool wanted = latest->wants_help();
+  if (wanted) work_off(at, *latest);
+  latest->leave();
   return wanted;
 }
 
-void group::work_off(channel& in, operation& what, std::size_t member) {
+void group::work_off(const place& at, operation& what) {
   bool last = false;
-  auto& touching = at_rank(in.members[member]).touching;
-  touching.fetch_add(1, std::memory_order_seq_cst);
   try {
-    last = what.work_off(aborted_, member);
+    const touching here{at.self};
+    last = what.slices_total() == 1 ? what.work_off_whole(aborted_)
+                                    : what.work_off(aborted_, at.member);
   } catch (const std::exception& error) {
-    touching.fetch_sub(1, std::memory_order_seq_cst);
     abort(error.what());  // a slice that is never done must not be waited for
     return;
   }
-  touching.fetch_sub(1, std::memory_order_seq_cst);
-  if (last && what.end(work_status::ok)) in.changes.ring_sleepers();
+  if (last) finish(*at.in, what);
 }
 
-bool group::expire(channel& in, operation& what, std::chrono::nanoseconds deadline) {
+void group::finish(channel& in, operation& what) {
+  if (what.first().call.what == collective::work_together) what.drop_body();
+  if (in.end(what.number())) in.changes.ring_sleepers();
+}
+
+work_result group::verdict(channel& in, std::uint64_t number, bool arrived) const {
+  {
+    const std::lock_guard hold{in.mutex};
+    const auto& failure = in.failure;
+    if (failure.status != work_status::pending && in.failed == number &&
+        (arrived || failure.status == work_status::mismatch))
+      return failure;
+  }
+  return {work_status::aborted, why(), {}};
+}
+
+bool group::expire(channel& in, std::uint64_t number, std::chrono::nanoseconds deadline) {
   std::string text;
   {
     const std::lock_guard hold{in.mutex};
-    if (what.complete()) return false;
+    if (number < in.first) return false;
+    if (aborted() || in.failure.status != work_status::pending) return true;
+    const auto& what = in.at(number);
     std::vector<std::int32_t> missing;
-    const seat* arrived = nullptr;
-    for (std::size_t i = 0; i < in.members.size(); ++i) {
-      if (what.seats()[i].arrived)
-        arrived = &what.seats()[i];
-      else
-        missing.push_back(in.members[i]);
-    }
-    text = missed(arrived->call, deadline, missing);
-    if (!what.end(work_status::timed_out, text, std::move(missing))) return true;
+    for (std::size_t i = 0; i < in.members.size(); ++i)
+      if (!what.arrived(i)) missing.push_back(in.members[i]);
+    text = missed(what.first().call, deadline, missing);
+    in.failed = number;
+    in.failure = {work_status::timed_out, text, std::move(missing)};
   }
   abort(text);
   return true;
@@ -246,12 +268,7 @@ void group::abort(std::string_view why) noexcept {
   }
   aborted_.store(true, std::memory_order_seq_cst);
   for (const auto& in : channels_) {
-    {
-      const std::lock_guard hold_channel{in->mutex};
-      for (const auto& pending : in->window) pending->end(work_status::aborted);
-      if (in->latest) in->latest->end(work_status::aborted);
-      in->window.clear();
-    }
+    in->close();
     in->changes.ring();
   }
 }
@@ -261,7 +278,7 @@ bool group::quiescent() const noexcept {
   const std::lock_guard hold{mutex_};
   return std::all_of(channels_.begin(), channels_.end(), [](const auto& in) {
     const std::lock_guard hold_channel{in->mutex};
-    return in->window.empty() && (!in->latest || in->latest->status() != work_status::pending);
+    return in->reached == in->ended_well();
   });
 }
 
@@ -274,14 +291,10 @@ void group::depart(std::int32_t rank) noexcept {
       const std::lock_guard hold_channel{in->mutex};
       if (!std::binary_search(in->members.begin(), in->members.end(), rank)) continue;
       in->departed = rank;
-      const operation* open = nullptr;
-      if (in->latest && in->latest->status() == work_status::pending) open = in->latest.get();
-      if (!in->window.empty()) open = in->window.front().get();
-      if (open && reason.empty()) {
-        const auto calls = calls_of(*in, *open);
-        reason = fmt::format("rank {} closed its communicator while {} was in flight", rank,
-                             describe(calls.front().call));
-      }
+      if (in->reached == in->ended_well() || !reason.empty()) continue;
+      const auto open = in->reached > in->first ? in->first : in->first - 1;
+      reason = fmt::format("rank {} closed its communicator while {} was in flight", rank,
+                           describe(in->at(open).first().call));
     }
   }
   if (!reason.empty()) abort(reason);

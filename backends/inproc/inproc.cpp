@@ -80,7 +80,7 @@ class inproc_communicator final : public communicator {
 public:
   inproc_communicator(std::shared_ptr<inproc_backend::hub> hub, const group_description& who)
       : hub_(std::move(hub)), who_(who), group_(hub_->enter(who)) {
-    world_ = group_->among(members_of({}, who_.world, who_.rank));
+    world_ = group_->among(members_of({}, who_.world, who_.rank), who_.rank);
   }
   ~inproc_communicator() override {
     group_->depart(who_.rank);
@@ -91,26 +91,23 @@ public:
   std::string_view name() const override { return "inproc"; }
 
   work_ptr all_reduce(buffer data, reduction operation, const subgroup& among) override {
-    const auto& in = channel_of(among);
-    return submit(in,
-                  {.call = all_reduce_call(data, operation), .in = data.data, .out = data.data});
+    return submit(place_in(among), {.call = all_reduce_call(data, operation), .in = data.data});
   }
   work_ptr broadcast(buffer data, std::int32_t root, const subgroup& among) override {
-    const auto& in = channel_of(among);
-    return submit(
-        in, {.call = broadcast_call(data, root, in->members), .in = data.data, .out = data.data});
+    const auto& at = place_in(among);
+    return submit(at, {.call = broadcast_call(data, root, at->in->members), .in = data.data});
   }
   work_ptr all_gather(buffer in, buffer out, const subgroup& among) override {
-    const auto& at = channel_of(among);
-    return submit(at, {.call = all_gather_call(in, out, at->members.size(), at->member(who_.rank)),
+    const auto& at = place_in(among);
+    return submit(at, {.call = all_gather_call(in, out, at->in->members.size(), at->member),
                        .in = in.data,
                        .out = out.data});
   }
   work_ptr reduce_scatter(buffer in, buffer out, reduction operation,
                           const subgroup& among) override {
-    const auto& at = channel_of(among);
-    return submit(at, {.call = reduce_scatter_call(in, out, operation, at->members.size(),
-                                                   at->member(who_.rank)),
+    const auto& at = place_in(among);
+    const auto members = at->in->members.size();
+    return submit(at, {.call = reduce_scatter_call(in, out, operation, members, at->member),
                        .in = in.data,
                        .out = out.data});
   }
@@ -118,7 +115,7 @@ public:
                    const subgroup& among) override {
     seat with;
     with.call.label = label;
-    return submit(channel_of(among), std::move(with), deadline);
+    return submit(place_in(among), std::move(with), deadline);
   }
   bool shares_memory() const override { return true; }
   work_ptr work_together(std::string_view label, const void* mine, std::size_t pieces,
@@ -130,17 +127,17 @@ public:
     return submit(world_, std::move(with));
   }
   bool decide(bool yes, bool all, const subgroup& among) override {
-    const auto& in = channel_of(among);
-    if (in->members.size() == 1) {
+    const auto& at = place_in(among);
+    if (at->in->members.size() == 1) {
       if (aborted()) throw generation_closed(group_->why());
       return yes;
     }
     seat with{.call = {.what = collective::decide, .all = all}, .yes = yes};
-    return group_->decide(in, in->member(who_.rank), std::move(with), who_.deadline);
+    return inproc::group::decide(at, std::move(with), who_.deadline);
   }
 
   std::shared_ptr<void> allocate(std::size_t bytes) override {
-    return allocate_bucket(bytes, hub_->huge_pages());
+    return allocate_bucket(bytes, hub_->huge_pages(), static_cast<std::size_t>(who_.rank));
   }
   void abort(std::string_view why) noexcept override { group_->abort(why); }
   bool aborted() const noexcept override { return group_->aborted(); }
@@ -148,42 +145,39 @@ public:
   bool waiting() const noexcept override { return group_->waits(who_.rank); }
 
 private:
-  const std::shared_ptr<inproc::channel>& channel_of(const subgroup& among);
-  work_ptr submit(const std::shared_ptr<inproc::channel>& in, seat with,
-                  std::chrono::nanoseconds deadline = {});
+  const inproc::place_ptr& place_in(const subgroup& among);
+  work_ptr submit(const inproc::place_ptr& at, seat&& with, std::chrono::nanoseconds deadline = {});
   work_ptr submit_alone(const seat& with);
   work_ptr work_alone(const void* mine, std::size_t pieces, const shared_body& body);
 
   const std::shared_ptr<inproc_backend::hub> hub_;
   const group_description who_;
   const std::shared_ptr<inproc::group> group_;
-  std::shared_ptr<inproc::channel> world_;
-  std::vector<std::pair<subgroup, std::shared_ptr<inproc::channel>>> subgroups_;
-  const work_ptr done_ = ended({work_status::ok, {}, {}});
+  inproc::place_ptr world_;
+  std::vector<std::pair<subgroup, inproc::place_ptr>> subgroups_;
 };
 
-const std::shared_ptr<inproc::channel>& inproc_communicator::channel_of(const subgroup& among) {
+const inproc::place_ptr& inproc_communicator::place_in(const subgroup& among) {
   if (among.ranks.empty()) return world_;
-  for (const auto& [known, in] : subgroups_)
-    if (known == among) return in;
-  auto in = group_->among(members_of(among, who_.world, who_.rank));
-  return subgroups_.emplace_back(among, std::move(in)).second;
+  for (const auto& [known, at] : subgroups_)
+    if (known == among) return at;
+  auto at = group_->among(members_of(among, who_.world, who_.rank), who_.rank);
+  return subgroups_.emplace_back(among, std::move(at)).second;
 }
 
-work_ptr inproc_communicator::submit(const std::shared_ptr<inproc::channel>& in, seat with,
+work_ptr inproc_communicator::submit(const inproc::place_ptr& at, seat&& with,
                                      std::chrono::nanoseconds deadline) {
-  if (in->members.size() == 1) return submit_alone(with);
-  const auto member = in == world_ ? static_cast<std::size_t>(who_.rank) : in->member(who_.rank);
-  return group_->submit(in, member, std::move(with),
-                        deadline.count() > 0 ? deadline : who_.deadline);
+  if (at->in->members.size() == 1) return submit_alone(with);
+  return inproc::group::submit(at, std::move(with),
+                               deadline.count() > 0 ? deadline : who_.deadline);
 }
 
 // Nobody to wait for: every reduction of one rank is what it has.
 work_ptr inproc_communicator::submit_alone(const seat& with) {
   if (aborted()) return ended({work_status::aborted, group_->why(), {}});
-  if (with.in != with.out && with.call.count > 0)
+  if (with.out && with.in != with.out && with.call.count > 0)
     std::memcpy(with.out, with.in, with.call.count * size_of(with.call.type));
-  return done_;
+  return world_->done;
 }
 
 work_ptr inproc_communicator::work_alone(const void* mine, std::size_t pieces,
@@ -192,7 +186,7 @@ work_ptr inproc_communicator::work_alone(const void* mine, std::size_t pieces,
     if (aborted()) return ended({work_status::aborted, group_->why(), {}});
     body({&mine, 1}, piece);
   }
-  return done_;
+  return world_->done;
 }
 
 }  // namespace

@@ -7,8 +7,9 @@
 namespace troupe {
 
 struct inproc_options {
-  /// Cores that ranks may use; waiters spin only while there are no more ranks than cores. 0: what
-  /// the process is allowed to (its affinity) at construction.
+  /// Cores that ranks may use; waiters spin only while there are no more ranks than cores, and no
+  /// other member of the (sub)group was seen on theirs. 0: what the process is allowed to (its
+  /// affinity) at construction.
   int cores = 0;
   /// Ask for huge pages for `allocate` from 4 MiB on.
   bool huge_pages = true;

@@ -39,33 +39,26 @@ private:
 
 }  // namespace
 
-void operation::renew() {
-  for (auto& one : seats_) one = {};
+void operation::renew(std::uint64_t number) {
   arrived_ = 0;
-  root_ = 0;
-  slices_ = {};
-  verdict_ = false;
-  text_.clear();
-  missing_.clear();
-  claimed_.store(0, std::memory_order_relaxed);
-  open_.store(false, std::memory_order_relaxed);
-  done_.store(0, std::memory_order_relaxed);
-  ending_.store(false, std::memory_order_relaxed);
-  users_.store(seats_.size(), std::memory_order_relaxed);
-  status_.store(work_status::pending, std::memory_order_relaxed);
+  turn_ = number + 1;
+  if (open_.load(std::memory_order_relaxed)) {
+    claimed_.store(0, std::memory_order_relaxed);
+    done_.store(0, std::memory_order_relaxed);
+    open_.store(false, std::memory_order_relaxed);
+  }
 }
 
-bool operation::arrive(std::size_t member, seat with) {
-  const auto first = std::find_if(seats_.begin(), seats_.end(), [](auto& s) { return s.arrived; });
-  const bool same = first == seats_.end() || first->call == with.call;
-  seats_[member] = std::move(with);
-  seats_[member].arrived = true;
-  ++arrived_;
-  return same;
+bool operation::arrive(std::size_t member, seat&& with) {
+  auto& mine = seats_[member];
+  mine = std::move(with);
+  mine.turn = turn_;
+  if (arrived_++ == 0) first_ = static_cast<std::uint32_t>(member);
+  return mine.call == seats_[first_].call;
 }
 
 void operation::cut(std::size_t root_member) {
-  root_ = root_member;
+  root_ = static_cast<std::uint32_t>(root_member);
   const auto& call = seats_[0].call;
   const auto members = seats_.size();
   const bool whole = call.what == collective::all_reduce || call.what == collective::broadcast;
@@ -78,9 +71,13 @@ void operation::cut(std::size_t root_member) {
   }
   if (call.what == collective::work_together) {
     slices_ = slices{call.count, 1, 1, 1, slice_work};  // a slice is a piece
+  } else if (whole && call.count * size_of(call.type) <= slices::least_bytes) {
+    slices_ = slices::one(call.count);
   } else if (whole || pieces) {
     const auto touched = members + (pieces ? 1 : 0);
     slices_ = slices{pieces ? members : 1, call.count, size_of(call.type), touched, slice_work};
+  } else {
+    slices_ = {};
   }
   if (slices_.total() > 1) open_.store(true, std::memory_order_release);
 }
@@ -110,6 +107,12 @@ bool operation::work_off(const std::atomic<bool>& stop, std::size_t member) {
   return done != 0 && done_.fetch_add(done, std::memory_order_acq_rel) + done == slices_.total();
 }
 
+bool operation::work_off_whole(const std::atomic<bool>& stop) const {
+  if (stop.load(std::memory_order_seq_cst)) return false;
+  run({0, 0, seats_[0].call.count});
+  return true;
+}
+
 void operation::run(const slice& what) const {
   const auto& call = seats_[0].call;
   if (call.what == collective::work_together) return call_body(what.piece);
@@ -135,9 +138,9 @@ void operation::reduce(const slice& what, std::size_t offset) const {
   for (std::size_t i = 0; i < seats_.size(); ++i) sources[i] = at(seats_[i].in, offset);
   pointers<void*> targets{scatter ? 1 : seats_.size()};
   if (scatter)
-    targets[0] = at(seats_[what.piece].out, what.first * size_of(call.type));
+    targets[0] = at(seats_[what.piece].target(), what.first * size_of(call.type));
   else
-    for (std::size_t i = 0; i < seats_.size(); ++i) targets[i] = at(seats_[i].out, offset);
+    for (std::size_t i = 0; i < seats_.size(); ++i) targets[i] = at(seats_[i].target(), offset);
   canonical_reduce(call.type, call.operation, sources.view(), targets.view(), what.count);
 }
 
@@ -149,17 +152,7 @@ void operation::copy(const slice& what, std::size_t offset, std::size_t piece_by
   const auto* from = gather ? at(seats_[what.piece].in, offset - what.piece * piece_bytes)
                             : at(seats_[root_].in, offset);
   for (const auto& s : seats_)
-    if (auto* to = at(s.out, offset); to != from) std::memcpy(to, from, bytes);
-}
-
-bool operation::end(work_status with) { return end(with, {}, {}); }
-
-bool operation::end(work_status with, std::string text, std::vector<std::int32_t> missing) {
-  if (ending_.exchange(true, std::memory_order_acq_rel)) return false;
-  text_ = std::move(text);
-  missing_ = std::move(missing);
-  status_.store(with, std::memory_order_seq_cst);
-  return true;
+    if (auto* to = at(s.target(), offset); to != from) std::memcpy(to, from, bytes);
 }
 
 }  // namespace troupe::inproc

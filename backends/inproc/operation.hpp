@@ -6,40 +6,46 @@
 
 #include <atomic>
 #include <cstddef>
-#include <string>
+#include <cstdint>
 #include <vector>
 
 namespace troupe::inproc {
 
-/// What one member brought.
-struct seat {
-  bool arrived = false;
+/// What one member brought. Others read its first cache line; they need the second for few
+/// operations.
+struct alignas(64) seat {
   collective_call call;
-  const void* in = nullptr;  ///< all_reduce, broadcast: the same as `out`
-  void* out = nullptr;
+  const void* in = nullptr;
+  std::uint64_t turn = 0;           ///< of the operation: what is older was brought to another one
+  alignas(64) void* out = nullptr;  ///< null: `in` is the owner's to write to, and is written to
   bool yes = false;
   communicator::shared_body body;  ///< work_together only
+
+  void* target() const { return out ? out : const_cast<void*>(in); }
 };
+static_assert(sizeof(seat) == 128);
 
 /// Everything but the atomics is guarded by the channel's mutex until the last member has arrived,
-/// and constant from then on.
+/// and constant from then on, until it is renewed.
 class operation {
 public:
-  explicit operation(std::size_t members) : seats_(members), users_(members) {}
+  explicit operation(std::size_t members) : seats_(members) {}
 
-  /// As new, with the memory it has. Only when `forgotten`.
-  void renew();
-  /// A member that arrived lets go of it; one that is at work in it without having arrived comes
-  /// and goes. Thread-safe.
-  void leave() { users_.fetch_sub(1, std::memory_order_acq_rel); }
-  void enter() { users_.fetch_add(1, std::memory_order_acq_rel); }
-  /// Nobody uses it any more.
-  bool forgotten() const { return users_.load(std::memory_order_acquire) == 0; }
+  /// As new, with the memory it has, for the operation `number`. Only when `forgotten`.
+  void renew(std::uint64_t number);
+  /// Who helps without being sure that it is still the operation at hand comes and goes.
+  /// Thread-safe.
+  void leave() { helpers_.fetch_sub(1, std::memory_order_acq_rel); }
+  void enter() { helpers_.fetch_add(1, std::memory_order_acq_rel); }
+  bool forgotten() const { return helpers_.load(std::memory_order_acquire) == 0; }
 
-  /// Fills a seat and says if the call differs from those that arrived before.
-  bool arrive(std::size_t member, seat with);
+  std::uint64_t number() const { return turn_ - 1; }
+  /// Takes a seat and says if the call differs from that of the member that arrived first.
+  bool arrive(std::size_t member, seat&& with);
   bool complete() const { return arrived_ == seats_.size(); }
+  bool arrived(std::size_t member) const { return seats_[member].turn == turn_; }
   const std::vector<seat>& seats() const { return seats_; }
+  const seat& first() const { return seats_[first_]; }
   /// Opens the work to `work_off`. Call once, after the last arrival. `root` as a member.
   void cut(std::size_t root_member);
 
@@ -53,15 +59,11 @@ public:
   /// last ones. Those with an even `member` begin at the front, the others at the end: two ranks
   /// meet in the middle and find the next time what is still in their own cache.
   bool work_off(const std::atomic<bool>& stop, std::size_t member);
+  /// The same where there is one slice: all of it. False if `stop` is set.
+  bool work_off_whole(const std::atomic<bool>& stop) const;
   bool verdict() const { return verdict_; }
-
-  /// `pending` until it ends, which it does once; a text is set before.
-  work_status status() const { return status_.load(std::memory_order_seq_cst); }
-  /// False if it had ended before.
-  bool end(work_status with);
-  bool end(work_status with, std::string text, std::vector<std::int32_t> missing);
-  const std::string& text() const { return text_; }
-  const std::vector<std::int32_t>& missing() const { return missing_; }
+  /// Nobody calls the body any more: lets go of what it holds.
+  void drop_body() { seats_[0].body = nullptr; }
 
 private:
   // Slices claimed from the front in the low half of a word, from the end in the high half: more
@@ -80,20 +82,19 @@ private:
   void reduce(const slice& what, std::size_t offset) const;
   void copy(const slice& what, std::size_t offset, std::size_t piece_bytes) const;
 
-  std::vector<seat> seats_;
-  std::size_t arrived_ = 0;
-  std::size_t root_ = 0;
-  slices slices_;
+  // One cache line: every arrival writes to it.
+  alignas(64) std::vector<seat> seats_;
+  std::uint32_t arrived_ = 0;
+  std::uint32_t first_ = 0;  // member that arrived first
+  std::uint64_t turn_ = 0;   // its number, counted from one
+  std::uint32_t root_ = 0;
   bool verdict_ = false;
-  std::string text_;
-  std::vector<std::int32_t> missing_;
+  std::atomic<bool> open_{false};  // there is more to do than one slice
+  std::atomic<std::uint32_t> helpers_{0};
+  // Of large operations.
+  alignas(64) slices slices_;
   std::atomic<std::uint64_t> claimed_{0};
   std::atomic<std::size_t> done_{0};
-  std::atomic<bool> ending_{false};
-  std::atomic<std::size_t> users_;
-  // Waiters look at these all the time: a cache line of their own.
-  alignas(64) std::atomic<work_status> status_{work_status::pending};
-  std::atomic<bool> open_{false};  // there is more to do than one slice
 };
 
 }  // namespace troupe::inproc

@@ -37,7 +37,8 @@ struct block {
   std::deque<order> orders;
   lane_sink sink;  // empty once the handle is gone
   bool abandoned = false;
-  std::string_view hook;  // in flight
+  bool in_flight = false;  // a run is not answered yet
+  std::string_view hook;   // in flight
   std::int64_t step = undefined;
   std::chrono::nanoseconds since{0};
 
@@ -54,6 +55,7 @@ struct block {
   void answer(ran&& what) {
     const std::lock_guard lock(guard);
     hook = {};
+    in_flight = false;
     if (sink.answered) sink.answered(std::move(what));
   }
   // The next order; none when the handle is gone.
@@ -173,10 +175,16 @@ public:
   }
 
   void bind(std::shared_ptr<communicator> world, generation_id generation) override {
+    const std::lock_guard lock(shared_->guard);
     push(binding{std::move(world), generation});
   }
 
-  void submit(hook_run run) override { push(std::move(run)); }
+  void submit(hook_run run) override {
+    const std::lock_guard lock(shared_->guard);
+    if (shared_->in_flight) throw internal_error("a lane was given two runs at a time");
+    push(std::move(run));
+    shared_->in_flight = true;
+  }
 
   void set_attention(attention word) noexcept override { shared_->word = word; }
 
@@ -187,6 +195,7 @@ public:
   }
 
   void close(std::function<void(value, caught)> closed) override {
+    const std::lock_guard lock(shared_->guard);
     push(closing{[done = closed_, closed = std::move(closed)](value result, caught last) {
       done->store(true);
       closed(std::move(result), std::move(last));
@@ -194,14 +203,12 @@ public:
   }
 
 private:
+  // With the guard held.
   void push(order what) {
-    constexpr std::size_t orders_max = 4;  // a run in flight, a binding, a run, the end
-    {
-      const std::lock_guard lock(shared_->guard);
-      if (shared_->orders.size() >= orders_max)
-        throw internal_error("a lane was given more than two runs at a time");
-      shared_->orders.push_back(std::move(what));
-    }
+    constexpr std::size_t orders_max = 4;  // a run, the end, and bindings around them
+    if (shared_->orders.size() >= orders_max)
+      throw internal_error("a lane was given more generations than runs");
+    shared_->orders.push_back(std::move(what));
     shared_->news.notify_one();
   }
 

@@ -54,9 +54,9 @@ collective_call call_of(const note& from) {
   return {.what = from.what,
           .type = from.type,
           .operation = from.operation,
-          .count = from.count,
-          .root = from.root,
           .all = from.all != 0,
+          .root = from.root,
+          .count = from.count,
           .label = text_of(from)};
 }
 

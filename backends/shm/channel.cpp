@@ -47,6 +47,7 @@ std::shared_ptr<operation> channel::submit(std::shared_ptr<channel> keep, submis
     throw internal_error(fmt::format("{}: {} operations in flight already, the most there may be",
                                      describe(what.call), window_max));
   ++submitted_;
+  member_.memory().rank(member_.rank()).core.here();
   auto next = std::make_shared<operation>(std::move(keep), std::move(what), number, deadline);
   seat_of(self_).submitted.store(number + 1, std::memory_order_seq_cst);
   for (std::size_t m = 0; m < members_.size(); ++m)
@@ -79,7 +80,7 @@ void channel::wait(operation& what) {
   waiters_.fetch_add(1, std::memory_order_seq_cst);
   member_.waiting.store(true, std::memory_order_relaxed);
   auto& bell = member_.bell();
-  const auto spin = member_.may_spin();
+  const auto spin = member_.may_spin(members_);
   while (what.pending()) {
     const auto seen = bell.now();
     const driving role{*this};

@@ -13,7 +13,7 @@
 namespace troupe::shm {
 
 /// Raised with every change of what follows; processes of different versions refuse each other.
-inline constexpr std::uint32_t layout_version = 1;
+inline constexpr std::uint32_t layout_version = 2;
 
 inline constexpr std::size_t world_max = 256;
 inline constexpr std::size_t channels_max = 64;  // subgroups of one generation, with the world
@@ -83,6 +83,7 @@ struct alignas(line) rank_block {
   shared_bell bell;
   alignas(line) std::atomic<std::uint32_t> touching;  ///< threads that touch memory in a collective
   alignas(line) std::atomic<std::uint32_t> departed;
+  whereabouts core;
 };
 
 enum class abort_state : std::uint32_t { none, writing, written };

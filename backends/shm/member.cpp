@@ -108,6 +108,13 @@ void member::wake(const std::vector<std::int32_t>& ranks) const noexcept {
     if (rank != who_.rank) region_->rank(rank).bell.ring_sleepers();
 }
 
+bool member::may_spin(const std::vector<std::int32_t>& members) const noexcept {
+  const auto& mine = region_->rank(who_.rank).core;
+  return spin_ && std::none_of(members.begin(), members.end(), [&](std::int32_t rank) {
+           return rank != who_.rank && mine.same_core(region_->rank(rank).core);
+         });
+}
+
 std::vector<channel*> member::all() const {
   const std::lock_guard hold{mutex_};
   std::vector<channel*> found;

@@ -35,7 +35,8 @@ public:
   std::int32_t rank() const { return who_.rank; }
   /// As texts call a rank of this group.
   std::int32_t name_of(std::int32_t rank) const { return who_.named_from + rank; }
-  bool may_spin() const { return spin_; }
+  /// A member of these that waits for the others has a core of its own, for all that is known.
+  bool may_spin(const std::vector<std::int32_t>& members) const noexcept;
   shared_bell& bell() const { return region_->rank(who_.rank).bell; }
   /// Where registered memory of this rank lies in the region.
   std::optional<std::size_t> place(const void* data, std::size_t bytes) const {

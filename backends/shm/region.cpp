@@ -36,18 +36,29 @@ void reserve(int file, std::size_t offset, std::size_t bytes, const char* what) 
 }
 
 region::region(int file, std::size_t offset, const region_layout& layout, bool huge_pages)
+    : region(file, offset, layout, layout.bytes()) {
+  // A wish: where it is not granted, memory is slower and otherwise the same.
+  if (huge_pages)
+    madvise(base_ + layout.slots(0, 0), layout.bytes() - layout.slots(0, 0), MADV_HUGEPAGE);
+}
+
+std::shared_ptr<region> region::words(int file, std::size_t offset, const region_layout& layout) {
+  return std::shared_ptr<region>{new region{file, offset, layout, layout.slots(0, 0)}};
+}
+
+region::region(int file, std::size_t offset, const region_layout& layout, std::size_t bytes)
     : file_(file), offset_(offset), layout_(layout) {
   // A huge page needs an address that fits its place in the file.
   constexpr auto align = region_layout::huge_page;
-  mapped_bytes_ = layout.bytes() + align;
+  mapped_bytes_ = bytes + align;
   mapped_ =
       mmap(nullptr, mapped_bytes_, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   void* at = MAP_FAILED;
   if (mapped_ != MAP_FAILED) {
     const auto begin = reinterpret_cast<std::uintptr_t>(mapped_);
     base_ = static_cast<std::byte*>(mapped_) + (align - begin % align) % align;
-    at = mmap(base_, layout.bytes(), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED | MAP_NORESERVE,
-              file, static_cast<off_t>(offset));
+    at = mmap(base_, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED | MAP_NORESERVE, file,
+              static_cast<off_t>(offset));
   }
   if (at == MAP_FAILED) {
     const int why = errno;
@@ -56,11 +67,8 @@ region::region(int file, std::size_t offset, const region_layout& layout, bool h
                      fmt::format("shm: no {} MiB of addresses for a generation of {} ranks: {}; "
                                  "raise the limit (ulimit -v unlimited) or create the meeting with "
                                  "fewer registered_bytes",
-                                 layout.bytes() >> 20, layout.world(), std::strerror(why)));
+                                 bytes >> 20, layout.world(), std::strerror(why)));
   }
-  // A wish: where it is not granted, memory is slower and otherwise the same.
-  if (huge_pages)
-    madvise(base_ + layout.slots(0, 0), layout.bytes() - layout.slots(0, 0), MADV_HUGEPAGE);
 }
 
 region::~region() { munmap(mapped_, mapped_bytes_); }

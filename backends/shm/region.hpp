@@ -36,6 +36,8 @@ class region {
 public:
   /// Throws user_error if the addresses are not to be had.
   region(int file, std::size_t offset, const region_layout& layout, bool huge_pages);
+  /// Only the words: for who can not take part and has to say so. Throws likewise.
+  static std::shared_ptr<region> words(int file, std::size_t offset, const region_layout& layout);
   ~region();
   region(const region&) = delete;
   region& operator=(const region&) = delete;
@@ -58,6 +60,7 @@ public:
   bool reserve_registered(std::size_t offset, std::size_t bytes) const;
 
 private:
+  region(int file, std::size_t offset, const region_layout& layout, std::size_t bytes);
   static std::size_t index(std::int32_t rank) { return static_cast<std::size_t>(rank); }
   template <class T>
   T& at(std::size_t offset) const {

@@ -3,6 +3,8 @@
 #include "backends/bucket_memory.hpp"
 #include "backends/shm/attendant.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cstring>
 #include <map>
@@ -138,9 +140,8 @@ public:
       member_ = std::make_shared<shm::member>(who, hub_->map(at_), who.world <= hub_->cores);
       world_ = member_->among(members_of({}, who.world, who.rank));
       attendant_.emplace(member_, hub_->board(), at_);
-    } catch (...) {
-      if (member_) member_->depart();
-      hub_->board()->leave(who_, at_);
+    } catch (const std::exception& error) {
+      give_up(error.what());
       throw;
     }
     member_->call_attendant = [this] { attendant_->call(); };
@@ -218,6 +219,21 @@ private:
       return ended({work_status::ok, {}, {}});
     }
     return in->submit(in, std::move(what), deadline.count() > 0 ? deadline : who_.deadline);
+  }
+  // This rank can not take part, and its process may go on: nobody has to wait for it.
+  void give_up(std::string_view why) noexcept {
+    try {
+      if (!member_) {
+        auto words = shm::region::words(hub_->meeting.descriptor(), at_.offset, at_.layout);
+        member_ = std::make_shared<shm::member>(who_, std::move(words), false);
+      }
+      member_->abort(fmt::format("rank {} could not open its communicator: {}",
+                                 member_->name_of(who_.rank), why));
+      member_->depart();
+    } catch (const std::exception&) {
+      // Not even the words can be had: others notice its process's end, or the deadline.
+    }
+    hub_->board()->leave(who_, at_);
   }
   bool over(std::int32_t rank) const noexcept {
     try {

@@ -53,8 +53,9 @@ private:
 };
 
 struct shm_options {
-  /// Cores that ranks may use; waiters spin only while a generation has no more ranks than cores.
-  /// 0: what the process is allowed to (its affinity) at construction.
+  /// Cores that ranks may use; waiters spin only while a generation has no more ranks than cores,
+  /// and no other member of the (sub)group was seen on theirs. 0: what the process is allowed to
+  /// (its affinity) at construction.
   int cores = 0;
   /// Ask for huge pages for slots and registered memory.
   bool huge_pages = true;
@@ -66,9 +67,10 @@ struct shm_options {
 /// Beyond the port's contract:
 /// - `open` throws std::invalid_argument if the description makes no sense or its world differs
 ///   from what the generation's other ranks said (the group is aborted then), internal_error if the
-///   rank is open already, and user_error if memory is refused. Up to 256 ranks, 64 (sub)groups of
-///   a generation, 64 generations at a time. A rank that opens a generation after a later one of
-///   the job has begun, when all members of its own have left, gets a handle that is aborted.
+///   rank is open already, and user_error if memory is refused (the group is aborted then, too). Up
+///   to 256 ranks, 64 (sub)groups of a generation, 64 generations at a time. A rank that opens a
+///   generation after a later one of the job has begun, or when all members of its own have left,
+///   gets a handle that is aborted.
 /// - Memory of `allocate` (up to shm_sizes::registered_bytes) is reduced in place if all ranks give
 ///   such memory of the same generation; all other memory goes through slots of bounded size.
 /// - Operations of a (sub)group run one after the other, in order. Waiters do the work; work that

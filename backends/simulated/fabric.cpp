@@ -77,7 +77,7 @@ collective_call call_of(const buffer& data, reduction operation) {
 
 collective_call call_of(const buffer& data, std::int32_t root, const channel& among) {
   if (!weightless(data)) return broadcast_call(data, root, among.members);
-  return {.what = collective::broadcast, .type = data.type, .count = data.count, .root = root};
+  return {.what = collective::broadcast, .type = data.type, .root = root, .count = data.count};
 }
 
 class simulated_communicator final : public communicator {

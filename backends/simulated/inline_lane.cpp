@@ -51,7 +51,7 @@ public:
   }
 
   void submit(hook_run run) {
-    if (running_) throw internal_error("an inline lane was given two runs at a time");
+    if (running_) throw internal_error("a lane was given two runs at a time");
     running_ = std::move(run);
     answer_ = {};
     answer_.at = running_->at;

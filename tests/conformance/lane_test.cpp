@@ -203,6 +203,27 @@ TEST_CASE("runs are handled in order, in one thread, and answered once each", "[
   CHECK(on.entered->get({}) == "connect");
 }
 
+TEST_CASE("a second run at a time is refused, and the first goes on", "[lane]") {
+  const auto make = GENERATE(adapter_maker{threads}, adapter_maker{in_line});
+  stage_of_lane on(make());
+  inbox<bool> gate;
+  on.what->at_hook = [&](const hook&, const learner_context&) {
+    if (!on.by.step) gate.get({});  // what is called in line happens later anyway
+    return hook_outcome{};
+  };
+  on.submit(hooks_at<hooks::connect>(0));
+  CHECK_THROWS_AS(on.submit(hooks_at<hooks::setup_environment>(0)), internal_error);
+  for (int i = 0; i < 3; ++i) gate.put(true);
+  const auto first = on.answer();
+  CHECK(first.at.sequence == sequence_id{1});
+  CHECK(first.handled == 1);
+  on.submit(hooks_at<hooks::on_train_start>(0));  // answered means that there is room
+  CHECK(on.answer().at.sequence == sequence_id{3});
+  on.close();
+  CHECK(on.answers->empty());
+  CHECK(on.what->hooks == std::vector<std::string>{"made", "connect", "on_train_start", "gone"});
+}
+
 TEST_CASE("a throw is answered with its type and its place", "[lane]") {
   const auto make = GENERATE(adapter_maker{threads}, adapter_maker{in_line});
   stage_of_lane on(make());

@@ -9,7 +9,7 @@ using std::chrono::milliseconds;
 
 const collective_call sum{.what = collective::all_reduce, .type = dtype::f32, .count = 10};
 const collective_call send{
-    .what = collective::broadcast, .type = dtype::f32, .count = 10, .root = 0};
+    .what = collective::broadcast, .type = dtype::f32, .root = 0, .count = 10};
 const collective_call meet{.what = collective::barrier, .label = "x"};
 
 TEST_CASE("calls are put as users wrote them") {

@@ -44,4 +44,12 @@ TEST_CASE("slices count beyond 32 bits") {
   CHECK(cut.run(per_piece, 1) == slice{1, 0, 8192});
 }
 
+TEST_CASE("what is done in one go is one slice, and nothing is none") {
+  const auto all = slices::one(300);
+  CHECK(all.total() == 1);
+  CHECK(all.run(0, 4) == slice{0, 0, 300});
+  CHECK(all.length(all.run(0, 4)) == 1);
+  CHECK(slices::one(0).total() == 0);
+}
+
 }  // namespace troupe

@@ -5,8 +5,11 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <cstring>
+#include <deque>
+#include <random>
 #include <thread>
 
 #include "tests/support/catch.hpp"
@@ -58,6 +61,48 @@ TEST_CASE("operations in flight have a bound, and the rank that met it goes on")
   const auto work = ahead->barrier("y");
   behind->barrier("y")->wait();
   CHECK(work->poll().status == work_status::ok);
+}
+
+TEST_CASE("ranks may be ahead of each other by any number of operations, in any pattern") {
+  std::mt19937_64 random{GENERATE(range(0u, 20u))};
+  inproc_backend backend;
+  struct side {
+    std::shared_ptr<communicator> world;
+    std::deque<std::vector<float>> memory;
+    std::vector<work_ptr> works;
+  };
+  std::array<side, 2> sides;
+  for (const int r : {0, 1}) sides[static_cast<std::size_t>(r)].world = open(backend, r, 2);
+  constexpr std::size_t operations = 300;
+  const auto most_ahead = 1 + random() % 40;
+  const auto count_of = [](std::size_t i) { return i % 7 == 0 ? 20000 : i % 5; };
+  const auto check = [&] {
+    const auto both = std::min(sides[0].works.size(), sides[1].works.size());
+    for (const auto& s : sides)
+      for (std::size_t i = both > 3 ? both - 3 : 0; i < s.works.size(); ++i) {
+        const bool met = i < both;
+        REQUIRE(s.works[i]->poll().status == (met ? work_status::ok : work_status::pending));
+        const auto untouched = &s == &sides[0] ? 1.0f : 2.0f;
+        const auto wanted = static_cast<std::ptrdiff_t>(s.memory[i].size());
+        REQUIRE(std::count(s.memory[i].begin(), s.memory[i].end(), met ? 3.0f : untouched) ==
+                wanted);
+      }
+    CHECK(sides[0].world->quiescent() == (sides[0].works.size() == sides[1].works.size()));
+  };
+  while (sides[0].works.size() + sides[1].works.size() < 2 * operations) {
+    const auto r = random() % 2;
+    auto& mine = sides[r];
+    const auto i = mine.works.size();
+    if (i == operations || i >= sides[1 - r].works.size() + most_ahead) continue;
+    auto& memory = mine.memory.emplace_back(count_of(i), r == 0 ? 1.0f : 2.0f);
+    mine.works.push_back(
+        mine.world->all_reduce({memory.data(), memory.size(), dtype::f32}, reduction::sum));
+    if (random() % 4 == 0) check();
+  }
+  check();
+  for (const auto& s : sides)
+    for (const auto& memory : s.memory)
+      REQUIRE(std::all_of(memory.begin(), memory.end(), [](float x) { return x == 3.0f; }));
 }
 
 // The memory of an operation that everybody let go of serves the next ones.

@@ -76,8 +76,8 @@ TEST_CASE("a note carries a call there and back") {
                                     .count = 9},
                                    {.what = collective::broadcast,
                                     .type = dtype::c128,
-                                    .count = std::uint64_t{1} << 40,
-                                    .root = 3},
+                                    .root = 3,
+                                    .count = std::uint64_t{1} << 40},
                                    {.what = collective::decide, .all = false},
                                    barrier("epoch"),
                                    barrier(std::string(472, 'x'))};

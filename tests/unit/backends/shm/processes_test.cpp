@@ -53,6 +53,7 @@ public:
       REQUIRE(pids_.back() >= 0);
       if (pids_.back() != 0) continue;
       prctl(PR_SET_PDEATHSIG, SIGKILL);
+      alarm(100);  // who waits in vain is a failure, not a hang
       if (getppid() != parent) _exit(3);
       try {
         what(rank);
@@ -84,6 +85,10 @@ private:
   std::vector<pid_t> pids_;
 };
 
+// Few addresses: the cases pass where those of a process are limited, too.
+constexpr shm_sizes small_sizes{.registered_bytes = std::size_t{64} << 20};
+shm_meeting small_meeting() { return shm_meeting::create(small_sizes); }
+
 std::shared_ptr<communicator> open(shm_backend& backend, std::int32_t rank, std::int32_t world,
                                    std::uint64_t generation = 1, milliseconds deadline = {}) {
   return backend.open({.job = job_id{1},
@@ -109,7 +114,7 @@ bool has(const std::string& text, const std::string& part) {
 
 TEST_CASE("registered memory of processes is reduced in place, with the canonical bits") {
   for (const std::int32_t world : {2, 3, 4, 7}) {
-    const auto meeting = shm_meeting::create();
+    const auto meeting = small_meeting();
     rank_processes ranks{world, [&](std::int32_t rank) {
                            shm_backend backend{meeting};
                            const auto c = open(backend, rank, world);
@@ -151,7 +156,7 @@ TEST_CASE("one rank's memory registered, another's not: through slots") {
 
 // Ranks reduce for ever; rank 1 is killed at some point of it, without any deadline.
 void kill_one(bool registered, std::size_t count, int when) {
-  const auto meeting = shm_meeting::create();
+  const auto meeting = small_meeting();
   std::array<int, 2> ready{};
   REQUIRE(pipe(ready.data()) == 0);
   rank_processes ranks{
@@ -175,6 +180,7 @@ void kill_one(bool registered, std::size_t count, int when) {
         expect(has(text_of<generation_closed>([&] { c->barrier("x")->wait(); }), "rank 1 is lost"),
                "the first reason stays");
       }};
+  close(ready[1]);  // if ranks end early that is the end of the file
   char byte = 0;
   REQUIRE(read(ready[0], &byte, 1) == 1);
   for (int i = 0; i < when; ++i) std::this_thread::yield();
@@ -183,7 +189,6 @@ void kill_one(bool registered, std::size_t count, int when) {
   CHECK(ranks.end(0) == 0);
   CHECK(ranks.end(2) == 0);
   close(ready[0]);
-  close(ready[1]);
 }
 
 TEST_CASE("kill -9 of a rank ends the others, who are told whom they lost") {
@@ -195,7 +200,7 @@ TEST_CASE("kill -9 of a rank ends the others, who are told whom they lost") {
 }
 
 TEST_CASE("a rank killed between generations' operations is noticed by those who wait") {
-  const auto meeting = shm_meeting::create();
+  const auto meeting = small_meeting();
   rank_processes ranks{2, [&](std::int32_t rank) {
                          shm_backend backend{meeting};
                          const auto c = open(backend, rank, 2);
@@ -209,7 +214,7 @@ TEST_CASE("a rank killed between generations' operations is noticed by those who
 }
 
 TEST_CASE("a stopped rank is named by the deadline, and continues to a clean error") {
-  const auto meeting = shm_meeting::create();
+  const auto meeting = small_meeting();
   rank_processes ranks{
       3, [&](std::int32_t rank) {
         shm_backend backend{meeting};
@@ -237,7 +242,7 @@ TEST_CASE("a stopped rank is named by the deadline, and continues to a clean err
 }
 
 TEST_CASE("a rank stopped in the middle of an operation is named as well") {
-  const auto meeting = shm_meeting::create();
+  const auto meeting = small_meeting();
   std::array<int, 2> ready{};
   REQUIRE(pipe(ready.data()) == 0);
   rank_processes ranks{
@@ -256,6 +261,7 @@ TEST_CASE("a rank stopped in the middle of an operation is named as well") {
         else
           text_of<generation_closed>(reduce);
       }};
+  close(ready[1]);  // if ranks end early that is the end of the file
   char byte = 0;
   REQUIRE(read(ready[0], &byte, 1) == 1);
   kill(ranks.pid(1), SIGSTOP);
@@ -263,7 +269,6 @@ TEST_CASE("a rank stopped in the middle of an operation is named as well") {
   kill(ranks.pid(1), SIGCONT);
   CHECK(ranks.end(1) == 0);
   close(ready[0]);
-  close(ready[1]);
 }
 
 std::size_t entries(const char* folder) {
@@ -281,7 +286,7 @@ std::size_t mappings() {
 }
 
 TEST_CASE("a thousand generations of two processes grow nothing") {
-  const auto meeting = shm_meeting::create();
+  const auto meeting = small_meeting();
   rank_processes ranks{2, [&](std::int32_t rank) {
                          shm_backend backend{meeting};
                          std::array<std::size_t, 3> before{};
@@ -321,7 +326,7 @@ TEST_CASE("a limit on files is an error that names the limit, not a signal") {
 }
 
 TEST_CASE("when memory runs out what there is goes on, and what there is not is said") {
-  const auto meeting = shm_meeting::create();
+  const auto meeting = small_meeting();
   rank_processes ranks{
       3, [&](std::int32_t rank) {
         shm_backend backend{meeting};
@@ -402,16 +407,63 @@ TEST_CASE("too few addresses are an error that says what to change") {
   CHECK(limited.end(0) == 0);
 }
 
+TEST_CASE("a rank that is refused its addresses ends the others, though its process goes on") {
+  if (maps_by_itself) {
+    WARN("AddressSanitizer takes more addresses than these");
+    return;
+  }
+  const auto late = GENERATE(false, true);  // rank 1 opens before the others, or after them
+  const auto meeting = shm_meeting::create({.registered_bytes = std::size_t{2} << 30});
+  std::array<int, 2> opened{};  // who waits reads, and only who tells can write
+  std::array<int, 2> refused{};
+  REQUIRE((pipe(opened.data()) == 0 && pipe(refused.data()) == 0));
+  const auto hear = [](const std::array<int, 2>& from) {
+    char byte = 0;
+    expect(read(from[0], &byte, 1) == 1, "a word");
+  };
+  rank_processes ranks{
+      3, [&](std::int32_t rank) {
+        close(rank == 1 ? opened[1] : refused[1]);
+        shm_backend backend{meeting};
+        if (rank == 1) {
+          for (int i = 0; late && i < 2; ++i) hear(opened);
+          const rlimit small{rlim_t{1} << 30, rlim_t{1} << 30};
+          expect(setrlimit(RLIMIT_AS, &small) == 0, "a limit");
+          const auto text = text_of<user_error>([&] { open(backend, 1, 3); });
+          expect(has(text, "fewer registered_bytes"), text);
+          expect(write(refused[1], "xx", 2) == 2, "told");
+          for (;;) pause();
+        }
+        if (!late) hear(refused);
+        const auto c = open(backend, rank, 3);  // without any deadline
+        if (late) expect(write(opened[1], "x", 1) == 1, "told");
+        const auto text = text_of<generation_closed>([&] { c->barrier("all")->wait(); });
+        expect(has(text, late ? "rank 1 could not open its communicator: shm: no "
+                              : "generation 1 is over: the ranks that opened it have left"),
+               text);
+        expect(!late || has(text, "fewer registered_bytes"), text);
+      }};
+  close(opened[1]);
+  close(refused[1]);
+  CHECK(ranks.end(0) == 0);
+  CHECK(ranks.end(2) == 0);
+  kill(ranks.pid(1), SIGKILL);
+  CHECK(ranks.end(1) == -SIGKILL);
+  close(opened[0]);
+  close(refused[0]);
+}
+
 TEST_CASE("processes that nobody launched meet by a name") {
   const auto key = "a test's key " + std::to_string(getpid());
-  rank_processes ranks{3, [&](std::int32_t rank) {
-                         shm_backend backend{shm_meeting::by_name(key, std::chrono::minutes{1})};
-                         const auto c = open(backend, rank, 3);
-                         std::vector<float> data(10, 1.0f);
-                         c->all_reduce({data.data(), 10, dtype::f32}, reduction::sum)->wait();
-                         expect(data[9] == 3.0f, "the sum");
-                         c->barrier("the first one answers until all have met")->wait();
-                       }};
+  rank_processes ranks{
+      3, [&](std::int32_t rank) {
+        shm_backend backend{shm_meeting::by_name(key, std::chrono::minutes{1}, small_sizes)};
+        const auto c = open(backend, rank, 3);
+        std::vector<float> data(10, 1.0f);
+        c->all_reduce({data.data(), 10, dtype::f32}, reduction::sum)->wait();
+        expect(data[9] == 3.0f, "the sum");
+        c->barrier("the first one answers until all have met")->wait();
+      }};
   for (std::int32_t rank = 0; rank < 3; ++rank) CHECK(ranks.end(rank) == 0);
 }
 

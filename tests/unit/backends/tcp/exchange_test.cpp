@@ -172,8 +172,8 @@ TEST_CASE("broadcast and all_gather bring every byte to its place in every order
   company all{members,
               {.what = gathers ? collective::all_gather : collective::broadcast,
                .type = dtype::i16,
-               .count = count,
-               .root = gathers ? -1 : static_cast<std::int32_t>(root)},
+               .root = gathers ? -1 : static_cast<std::int32_t>(root),
+               .count = count},
               random()};
   all.run(reading(pieces), writing(into));
   for (const auto& result : into) REQUIRE(result == expected);

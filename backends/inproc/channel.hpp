@@ -1,0 +1,77 @@
+// The operations of one (sub)group of thread ranks, one after the other.
+#pragma once
+
+#include "backends/inproc/operation.hpp"
+#include "backends/waiting.hpp"
+
+#include <memory>
+#include <vector>
+
+namespace troupe::inproc {
+
+/// Of all that a small operation costs, most is cache lines that go from core to core. So what each
+/// arrival writes lies together, what waiters look at lies together, and nothing that is counted is
+/// counted by all ranks.
+///
+/// Operations are numbered from 0. Those below `first` have everybody's arrival and end in order:
+/// how far that has come, and that nothing ends well any more, is one word. Guarded by `mutex`
+/// unless said otherwise.
+struct channel {
+  explicit channel(std::vector<std::int32_t> ranks);
+  channel(const channel&) = delete;
+  channel& operator=(const channel&) = delete;
+
+  std::size_t member(std::int32_t rank) const { return place_among(members, rank); }
+  /// The operation `number`, one of those from first - 1 to reached - 1.
+  operation& at(std::uint64_t number) const { return *ring[number & (ring.size() - 1)]; }
+  /// Makes room for the operation `reached`, from memory that served before if that is forgotten.
+  /// What an operation was given stays until everybody has arrived at the second one after it.
+  operation& open_next();
+
+  /// Thread-safe, as what follows. No operation from now on ends well.
+  void close() noexcept { ended.fetch_or(closed, std::memory_order_seq_cst); }
+  /// Says that the operation ended well; false if the channel was closed before.
+  bool end(std::uint64_t number) noexcept {
+    return ended.compare_exchange_strong(number, number + 1, std::memory_order_seq_cst);
+  }
+  work_status status(std::uint64_t number) const noexcept {
+    const auto word = ended.load(std::memory_order_seq_cst);
+    if ((word & ~closed) > number) return work_status::ok;
+    return (word & closed) != 0 ? work_status::aborted : work_status::pending;
+  }
+  bool over(std::uint64_t number) const noexcept { return status(number) != work_status::pending; }
+  std::uint64_t ended_well() const noexcept {
+    return ended.load(std::memory_order_seq_cst) & ~closed;
+  }
+
+  /// The member is on the core of another one, for all that is known.
+  bool shares_core(std::size_t member) const noexcept;
+
+  static constexpr std::uint64_t closed = std::uint64_t{1} << 63;
+  struct alignas(64) counter {
+    std::uint64_t value = 0;
+  };
+
+  struct alignas(64) spot {
+    whereabouts core;
+  };
+
+  const std::vector<std::int32_t> members;
+  std::vector<spot> spots;         ///< of each member; not guarded
+  std::vector<counter> submitted;  ///< by each member, who alone looks at its own
+  // What arrivals write.
+  alignas(64) brief_mutex mutex;
+  std::int32_t departed = -1;                    ///< a member that has gone, or -1
+  std::uint64_t first = 0;                       ///< the oldest that somebody has not arrived at
+  std::uint64_t reached = 0;                     ///< the first that nobody has arrived at
+  std::vector<std::shared_ptr<operation>> ring;  ///< a power of two of them
+  // What waiters look at.
+  alignas(64) std::atomic<std::uint64_t> ended{0};  ///< how many ended well; or `closed`
+  bell changes;                                     ///< rung when waiters may have something to do
+  std::atomic<bool> help_wanted{false};             ///< the latest operation has slices left
+  // Written once, before the group is aborted for it.
+  alignas(64) work_result failure;  ///< timed_out or mismatch ...
+  std::uint64_t failed = 0;         ///< ... of this operation
+};
+
+}  // namespace troupe::inproc
