@@ -75,13 +75,26 @@ std::uint64_t choices::note(site where, std::uint32_t who, std::uint32_t occurre
 std::uint64_t choices::draw(site where, std::uint32_t who, std::uint64_t bound) {
   const auto occurrence = next_occurrence(where, who);
   if (bound < 2) return 0;
-  if (from_list_) {
-    const auto found = listed_.find(key_of(where, who, occurrence));
-    const auto value = found == listed_.end() ? 0 : std::min(found->second, bound - 1);
-    return note(where, who, occurrence, value);
-  }
+  if (from_list_) return listed(where, who, occurrence, bound);
   const auto drawn = static_cast<wide>(noise(where, who, occurrence)) * bound >> 64;
   return note(where, who, occurrence, static_cast<std::uint64_t>(drawn));
+}
+
+std::uint64_t choices::listed(site where, std::uint32_t who, std::uint32_t occurrence,
+                              std::uint64_t bound) {
+  const auto found = listed_.find(key_of(where, who, occurrence));
+  const auto value = found == listed_.end() ? 0 : std::min(found->second, bound - 1);
+  return note(where, who, occurrence, value);
+}
+
+std::uint64_t choices::pick(site where, std::uint32_t who, std::span<const std::uint64_t> keys) {
+  const auto occurrence = next_occurrence(where, who);
+  if (keys.size() < 2) return 0;
+  if (from_list_) return listed(where, who, occurrence, keys.size());
+  const auto common = noise(where, who, occurrence);
+  const auto height = [&](std::uint64_t key) { return mix(common ^ mix(key + 1)); };
+  const auto highest = std::ranges::max_element(keys, {}, height);
+  return note(where, who, occurrence, static_cast<std::uint64_t>(highest - keys.begin()));
 }
 
 bool choices::chance(site where, std::uint32_t who, std::uint32_t per_million) {

@@ -4,6 +4,7 @@
 #include <array>
 #include <cstdint>
 #include <iosfwd>
+#include <span>
 #include <string_view>
 #include <unordered_map>
 #include <vector>
@@ -50,6 +51,9 @@ public:
 
   /// In [0, bound). A bound below 2 leaves nothing to draw: 0, but it counts as an occurrence.
   std::uint64_t draw(site where, std::uint32_t who, std::uint64_t bound);
+  /// One of `keys`, as its place among them. Each has a draw of its own, and the highest wins: one
+  /// key more takes only what it wins. A listed value is a place, as of `draw`.
+  std::uint64_t pick(site where, std::uint32_t who, std::span<const std::uint64_t> keys);
   /// True with probability `per_million`; recorded as 1.
   bool chance(site where, std::uint32_t who, std::uint32_t per_million);
   /// 64 bits that are not a choice: the same for a seed, whatever the list says.
@@ -66,6 +70,8 @@ public:
 private:
   std::uint32_t next_occurrence(site where, std::uint32_t who);
   std::uint64_t noise(site where, std::uint32_t who, std::uint32_t occurrence) const;
+  std::uint64_t listed(site where, std::uint32_t who, std::uint32_t occurrence,
+                       std::uint64_t bound);
   std::uint64_t note(site where, std::uint32_t who, std::uint32_t occurrence, std::uint64_t value);
 
   std::uint64_t seed_ = 0;

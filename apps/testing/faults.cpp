@@ -10,34 +10,49 @@ namespace troupe::testing {
 
 namespace {
 
-constexpr std::array<std::string_view, fault_kinds> names{"crash_rank",
-                                                          "crash_host",
-                                                          "crash_supervisor",
-                                                          "power_loss",
-                                                          "pause",
-                                                          "slow",
-                                                          "throw_in_hook",
-                                                          "out_of_memory",
-                                                          "not_a_number",
-                                                          "cut",
-                                                          "one_way_cut",
-                                                          "data_cut",
-                                                          "skew",
-                                                          "late_timers",
-                                                          "stop",
-                                                          "abort",
-                                                          "lose",
-                                                          "repeat",
-                                                          "reorder",
-                                                          "rare_paths",
-                                                          "storage_error",
-                                                          "storage_full",
-                                                          "storage_failed_sync",
-                                                          "storage_lost_sync",
-                                                          "storage_torn",
-                                                          "storage_bit_flip",
-                                                          "storage_slow",
-                                                          "storage_hang"};
+// What draws are labelled with: the number belongs to the name for good, wherever that stands, so
+// that a new kind (with the next number, at most 31) moves no draw of another.
+struct known_fault {
+  std::string_view name;
+  std::uint32_t number;
+};
+constexpr std::array<known_fault, fault_kinds> known{{
+    {"crash_rank", 0},
+    {"crash_host", 1},
+    {"crash_supervisor", 2},
+    {"power_loss", 3},
+    {"pause", 4},
+    {"slow", 5},
+    {"throw_in_hook", 6},
+    {"out_of_memory", 7},
+    {"not_a_number", 8},
+    {"cut", 9},
+    {"one_way_cut", 10},
+    {"data_cut", 11},
+    {"skew", 12},
+    {"late_timers", 13},
+    {"stop", 14},
+    {"abort", 15},
+    {"lose", 16},
+    {"repeat", 17},
+    {"reorder", 18},
+    {"rare_paths", 19},
+    {"storage_error", 20},
+    {"storage_full", 21},
+    {"storage_failed_sync", 22},
+    {"storage_lost_sync", 23},
+    {"storage_torn", 24},
+    {"storage_bit_flip", 25},
+    {"storage_slow", 26},
+    {"storage_hang", 27},
+}};
+constexpr std::uint32_t number_of(fault f) { return known[static_cast<std::size_t>(f)].number; }
+
+std::uint64_t pick(choices& from, site where, std::uint32_t who, const std::vector<fault>& kinds) {
+  std::vector<std::uint64_t> keys;
+  for (const auto f : kinds) keys.push_back(number_of(f));
+  return from.pick(where, who, keys);
+}
 
 // The first fault that lasts along an attempt.
 constexpr auto first_lasting = static_cast<std::size_t>(fault::lose);
@@ -49,15 +64,15 @@ storage_fault::kind kind_of(fault f) {
 
 }  // namespace
 
-std::string_view to_string(fault f) { return names[static_cast<std::size_t>(f)]; }
+std::string_view to_string(fault f) { return known[static_cast<std::size_t>(f)].name; }
 
 fault fault_named(std::string_view name) {
-  for (std::size_t i = 0; i < names.size(); ++i)
-    if (names[i] == name) return static_cast<fault>(i);
-  std::string known;
-  for (const auto n : names) known += (known.empty() ? "" : ", ") + std::string{n};
+  for (std::size_t i = 0; i < known.size(); ++i)
+    if (known[i].name == name) return static_cast<fault>(i);
+  std::string there;
+  for (const auto& k : known) there += (there.empty() ? "" : ", ") + std::string{k.name};
   throw user_error(errc::bad_usage,
-                   "there is no fault \"" + std::string{name} + "\"; there are: " + known);
+                   "there is no fault \"" + std::string{name} + "\"; there are: " + there);
 }
 
 fault_set fault_set::all() {
@@ -85,7 +100,7 @@ fault_set fault_set::parse(std::string_view text) {
 std::string fault_set::text() const {
   std::string out;
   for (std::size_t i = 0; i < fault_kinds; ++i)
-    if (has(static_cast<fault>(i))) out += (out.empty() ? "" : ",") + std::string{names[i]};
+    if (has(static_cast<fault>(i))) out += (out.empty() ? "" : ",") + std::string{known[i].name};
   return out.empty() ? "none" : out;
 }
 
@@ -103,8 +118,7 @@ fault_set draw_swarm(choices& from, const fault_options& options) {
   fault_set exist;
   for (std::size_t i = 0; i < fault_kinds; ++i) {
     const auto f = static_cast<fault>(i);
-    if (options.may.has(f) && from.draw(site::setup, static_cast<std::uint32_t>(16 + i), 2) == 1)
-      exist.add(f);
+    if (options.may.has(f) && from.draw(site::setup, 16 + number_of(f), 2) == 1) exist.add(f);
   }
   return exist;
 }
@@ -120,7 +134,7 @@ attempt_faults draw_faults(choices& from, const fault_options& options, fault_se
     const auto who = attempt * options.strikes + i;
     if (!from.chance(site::fault, who, options.strike_per_million)) continue;
     strike s;
-    s.what = striking[from.draw(site::detail, 256 + who, striking.size())];
+    s.what = striking[pick(from, site::detail, 256 + who, striking)];
     s.by_event = from.draw(site::detail, 256 + who, 2) == 1;
     s.moment = s.by_event
                    ? from.draw(site::detail, 256 + who, events)
@@ -133,7 +147,7 @@ attempt_faults draw_faults(choices& from, const fault_options& options, fault_se
   }
   const auto rate = [&](fault f) {
     if (!exist.has(f)) return std::uint32_t{0};
-    const auto level = from.draw(site::setup, 64 + attempt * 32 + static_cast<std::uint32_t>(f), 4);
+    const auto level = from.draw(site::setup, 64 + attempt * 32 + number_of(f), 4);
     return static_cast<std::uint32_t>(level * 20'000);
   };
   all.path = {rate(fault::lose), rate(fault::repeat), rate(fault::reorder)};
@@ -237,7 +251,7 @@ storage_fault draw_storage_fault(choices& from, const attempt_faults& of) {
   std::vector<fault> kinds;
   for (std::size_t i = first_storage; i < fault_kinds; ++i)
     if (of.storage.has(static_cast<fault>(i))) kinds.push_back(static_cast<fault>(i));
-  f.what = kind_of(kinds[from.draw(site::storage, 1, kinds.size())]);
+  f.what = kind_of(kinds[pick(from, site::storage, 1, kinds)]);
   f.draw = from.draw(site::storage, 2, std::uint64_t{1} << 32);
   f.lasts = std::chrono::milliseconds{1 + from.draw(site::storage, 3, 2000)};
   return f;

@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <fstream>
-#include <set>
 
 namespace troupe {
 
@@ -74,19 +73,22 @@ void simulated_disk::apply(const change& what, entries_of node::*to) {
 
 // A change of an entry that an earlier one had changed is on the platter only with that one.
 std::vector<bool> simulated_disk::with_what_they_rest_on(std::vector<bool> kept) const {
-  std::set<std::pair<node_id, std::string>> touched;
+  std::vector<const entry_change*> touched;  // a few
   for (auto i = unsynced_.size(); i-- > 0;) {
     const auto is_touched = [&](const entry_change& c) {
-      return touched.contains({c.folder, c.name});
+      return std::ranges::any_of(touched, [&](const entry_change* t) {
+        return t->folder == c.folder && t->name == c.name;
+      });
     };
     if (!kept[i] && std::ranges::none_of(unsynced_[i], is_touched)) continue;
     kept[i] = true;
-    for (const auto& c : unsynced_[i]) touched.emplace(c.folder, c.name);
+    for (const auto& c : unsynced_[i]) touched.push_back(&c);
   }
   return kept;
 }
 
 void simulated_disk::sync(node_id folder) {
+  if (unsynced_.empty()) return;  // nothing has changed since all was reached
   std::vector<bool> kept(unsynced_.size());
   for (std::size_t i = 0; i < kept.size(); ++i)
     kept[i] = std::ranges::any_of(unsynced_[i],

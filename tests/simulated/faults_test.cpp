@@ -109,3 +109,40 @@ TEST_CASE("who looks for a NaN stops the run in that step", "[simulated][faults]
     for (const auto& s : all.steps) CHECK(s.step <= 3);
   }
 }
+
+TEST_CASE("a kind of fault more moves no draw of the others", "[simulated][faults]") {
+  fault_options options;
+  options.may = fault_set::all();
+  options.strikes = 5;
+  std::size_t moved = 0;
+  for (std::uint64_t seed = 0; seed < 40; ++seed)
+    for (std::size_t i = 0; i < fault_kinds; ++i) {
+      const auto gone = static_cast<fault>(i);
+      CAPTURE(seed, to_string(gone));
+      auto fewer = fault_set::all();
+      fewer.remove(gone);
+      auto with = choices::of_seed(seed);
+      auto without = choices::of_seed(seed);
+      const auto draw = [&](choices& from, fault_set exist) {
+        return draw_faults(from, options, exist, 0, 5, std::chrono::seconds{1}, 900);
+      };
+      const auto all = draw(with, fault_set::all());
+      const auto others = draw(without, fewer);
+      REQUIRE(all.strikes.size() == others.strikes.size());
+      for (std::size_t n = 0; n < all.strikes.size(); ++n) {
+        auto should = all.strikes[n];
+        if (should.what == gone) should.what = others.strikes[n].what, ++moved;
+        CHECK(others.strikes[n] == should);
+      }
+      if (gone != fault::lose) CHECK(others.path.lose_per_million == all.path.lose_per_million);
+      for (int n = 0; n < 40; ++n) {
+        auto should = draw_storage_fault(with, all);
+        const auto is = draw_storage_fault(without, others);
+        const auto struck = static_cast<std::size_t>(fault::storage_error) +
+                            static_cast<std::size_t>(should.what) - 1;
+        if (should.what != storage_fault::kind::none && struck == i) should.what = is.what, ++moved;
+        CHECK(is == should);
+      }
+    }
+  CHECK(moved > 100);
+}
