@@ -5,7 +5,7 @@ import os
 import signal
 
 from troupe_program import (Traced, check, check_code, check_equal, check_in, fit, main, metrics_of, result_of,
-                            stop, troupe)
+                            troupe)
 
 PLACED = ["--placement", "processes"]
 
@@ -116,7 +116,8 @@ def story_an_interrupt_of_all_processes_stops_at_a_boundary_and_resumes(folder):
     # As a terminal does it: to everyone.
     for pid in rank_processes(traced.pid()).values():
         os.kill(pid, signal.SIGINT)
-    ended = stop(traced, signal.SIGINT)
+    traced.signal(signal.SIGINT)
+    ended = traced.end()
     check_equal(ended.code, 130, ended)
     check_equal(result_of(run)["status"], "stopped")
     check_code(fit(run, "--resume", "latest"), 0)

@@ -5,7 +5,7 @@ import shutil
 import signal
 
 from troupe_program import (Traced, check, check_code, check_equal, check_in, checkpoints_of, fit, main, metrics_of,
-                            result_of, stop, troupe)
+                            result_of, troupe)
 
 # Momentum, dropout, accumulation over three batches: everything that a checkpoint has to hold.
 RICH = ["--set", "model.dropout=0.3", "--accumulate-grad-batches", 3, "--log-every-n-steps", 1]
@@ -27,10 +27,13 @@ def check_same_end(run, whole):
 
 def stopped_in_mid_epoch(folder, number, *arguments):
     run = os.path.join(folder, "run")
-    traced = Traced(run, *RICH, *arguments)
-    traced.wait_for("training_step", rank=1, epoch=1, batch=4)
-    ended = stop(traced, number)
-    check_code(ended, 128 + number)
+    place = {"rank": 1, "epoch": 1, "batch": 4}
+    traced = Traced(run, *RICH, *arguments, hold=("training_step", place))
+    traced.wait_for("training_step", **place)
+    traced.signal(number)
+    traced.wait_for_note("stopping")
+    traced.release()
+    ended = check_code(traced.end(), 128 + number)
     result = result_of(run)
     check_equal(result["status"], "stopped")
     check(6 < result["steps"] < 12, result)

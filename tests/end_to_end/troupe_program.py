@@ -1,9 +1,9 @@
 """The built program, as the scripts of this folder call it. Its path is in TROUPE_PROGRAM."""
 
+import fcntl
 import json
 import os
 import re
-import signal
 import subprocess
 import sys
 import tempfile
@@ -50,10 +50,18 @@ def fit(run, *arguments, **variables):
     return troupe("fit", "--run-dir", run, *SMALL, *arguments, **variables)
 
 
-class Traced:
-    """A fit that is listened to: `wait_for` returns when a rank enters a hook."""
+def is_at(entry, hook, where):
+    return entry["hook"] == hook and all(entry[k] == v for k, v in where.items())
 
-    def __init__(self, run, *arguments):
+
+class Traced:
+    """A fit that is listened to: `wait_for` returns when a rank enters a hook.
+
+    With `hold`, a hook and where it is, nothing behind that entry is read before `release`: the pipe is full soon, and
+    ranks wait for it a few batches on, however slow this side is.
+    """
+
+    def __init__(self, run, *arguments, hold=None):
         self.arguments = [str(a) for a in ("fit", "--run-dir", run, *SMALL, *arguments)]
         self._folder = tempfile.TemporaryDirectory(prefix="troupe-trace-")
         fifo = os.path.join(self._folder.name, "trace")
@@ -61,6 +69,8 @@ class Traced:
         self._heard = []
         self._more = threading.Condition()
         self._ended = False
+        self._hold = hold
+        self._released = threading.Event()
         self._process = subprocess.Popen([PROGRAM, *self.arguments, "--trace-hooks", fifo], text=True,
                                          stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment({}))
         self._reader = threading.Thread(target=self._read, args=(fifo,), daemon=True)
@@ -68,10 +78,14 @@ class Traced:
 
     def _read(self, fifo):
         with open(fifo, encoding="utf-8") as trace:
+            fcntl.fcntl(trace, fcntl.F_SETPIPE_SZ, 4096)
             for line in trace:
+                entry = json.loads(line)
                 with self._more:
-                    self._heard.append(json.loads(line))
+                    self._heard.append(entry)
                     self._more.notify_all()
+                if self._hold and is_at(entry, *self._hold):
+                    self._released.wait()
         with self._more:
             self._ended = True
             self._more.notify_all()
@@ -82,12 +96,15 @@ class Traced:
         with self._more:
             while True:
                 for entry in self._heard[at:]:
-                    if entry["hook"] == hook and all(entry[k] == v for k, v in where.items()):
+                    if is_at(entry, hook, where):
                         return entry
                 at = len(self._heard)
                 if self._ended:
                     fail(f"the program ended before {hook} at {where}\n{self.end()}")
                 self._more.wait()
+
+    def release(self):
+        self._released.set()
 
     def pid(self):
         return self._process.pid
@@ -167,12 +184,6 @@ def main(stories):
                 print(f"FAILED  {name}\n{error}", flush=True)
     print(f"{len(failed)} failed" if failed else "all passed")
     sys.exit(bool(failed))
-
-
-def stop(traced, number=signal.SIGINT):
-    """One signal, and how the program ended."""
-    traced.signal(number)
-    return traced.end()
 
 
 def is_hex_digest(text):
