@@ -2,17 +2,8 @@
 
 namespace troupe::inproc {
 
-namespace {
-
-constexpr std::size_t ring_least = 4;  // the latest, the one at hand, and the one after it
-
-}  // namespace
-
 channel::channel(std::vector<std::int32_t> ranks)
-    : members(std::move(ranks)),
-      spots(members.size()),
-      submitted(members.size()),
-      ring(ring_least) {
+    : members(std::move(ranks)), spots(members.size()), own(members.size()), ring(ring_least) {
   for (auto& one : ring) one = std::make_shared<operation>(members.size());
 }
 

@@ -4,10 +4,21 @@
 #include "backends/inproc/operation.hpp"
 #include "backends/waiting.hpp"
 
+#include <array>
 #include <memory>
 #include <vector>
 
 namespace troupe::inproc {
+
+// Has a cache line come, to be written to, while something else is done; it need not be there any
+// more. `volatile`, or the compiler takes what does nothing else for nothing.
+inline void fetch_to_write(const void* line) noexcept {
+#if defined(__x86_64__)
+  asm volatile("prefetchw (%0)" : : "r"(line));
+#else
+  __builtin_prefetch(line, 1);
+#endif
+}
 
 /// Of all that a small operation costs, most is cache lines that go from core to core. So what each
 /// arrival writes lies together, what waiters look at lies together, and nothing that is counted is
@@ -47,9 +58,29 @@ struct channel {
   /// The member is on the core of another one, for all that is known.
   bool shares_core(std::size_t member) const noexcept;
 
+  static constexpr std::size_t ring_least = 4;  ///< the latest, the one at hand, the next, a power
   static constexpr std::uint64_t closed = std::uint64_t{1} << 63;
-  struct alignas(64) counter {
-    std::uint64_t value = 0;
+  /// What one member keeps for itself.
+  struct alignas(64) own_words {
+    std::uint64_t submitted = 0;
+    /// Where operations lay one ring ago: good enough to have their lines come early.
+    struct memory {
+      const operation* at = nullptr;
+      const seat* seats = nullptr;
+    };
+    std::array<memory, ring_least> seen{};
+
+    void see(std::uint64_t number, const operation& at) {
+      seen[number % ring_least] = {&at, at.seats().data()};
+    }
+    /// Who completes an operation comes first to the next one: what it writes there comes while it
+    /// is at work.
+    void fetch_next(std::size_t member) const {
+      const auto& next = seen[submitted % ring_least];
+      if (!next.at) return;
+      fetch_to_write(next.at);
+      fetch_to_write(next.seats + member);
+    }
   };
 
   struct alignas(64) spot {
@@ -57,8 +88,8 @@ struct channel {
   };
 
   const std::vector<std::int32_t> members;
-  std::vector<spot> spots;         ///< of each member; not guarded
-  std::vector<counter> submitted;  ///< by each member, who alone looks at its own
+  std::vector<spot> spots;     ///< of each member; not guarded
+  std::vector<own_words> own;  ///< of each member
   // What arrivals write.
   alignas(64) brief_mutex mutex;
   std::int32_t departed = -1;                    ///< a member that has gone, or -1

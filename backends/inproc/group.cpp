@@ -155,7 +155,8 @@ work_ptr group::watch(const place_ptr& at, std::uint64_t number,
 
 group::arrival group::arrive(channel& in, std::size_t member, seat&& with) {
   const std::lock_guard hold{in.mutex};
-  auto& submitted = in.submitted[member].value;
+  auto& own = in.own[member];
+  auto& submitted = own.submitted;
   const auto number = submitted;
   if (aborted() || in.failure.status != work_status::pending) {
     ++submitted;
@@ -172,6 +173,7 @@ group::arrival group::arrive(channel& in, std::size_t member, seat&& with) {
   }
   auto& at = number == in.reached ? in.open_next() : in.at(number);
   ++submitted;
+  own.see(number, at);
   const auto root = with.call.root;
   if (!at.arrive(member, std::move(with))) {
     in.failed = number;
@@ -191,6 +193,7 @@ void group::run(const place& at, operation& what) {
   const auto slices = what.slices_total();
   if (slices == 0) return finish(in, what);
   if (slices > 1) in.changes.ring();
+  in.own[at.member].fetch_next(at.member);
   work_off(at, what);
   if (slices > 1) in.help_wanted.store(false, std::memory_order_release);
   for (std::uint32_t turn = 0; !in.over(what.number()); ++turn) pause_briefly(turn);

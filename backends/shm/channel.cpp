@@ -54,13 +54,28 @@ std::shared_ptr<operation> channel::submit(std::shared_ptr<channel> keep, submis
     if (m != self_ && member_.departed(members_[m]) && seat_of(m).submitted.load() <= number)
       member_.abort(fmt::format("{} can not be met: rank {} has closed its communicator",
                                 describe(next->what.call), member_.name_of(members_[m])));
-  {
-    const std::lock_guard hold{mutex_};
-    queue_.push_back(next);
+  if (!begin_at_once(next)) {
+    {
+      const std::lock_guard hold{mutex_};
+      queue_.push_back(next);
+    }
+    open_.fetch_add(1, std::memory_order_seq_cst);
+    drive();
   }
-  open_.fetch_add(1, std::memory_order_seq_cst);
-  if (drive()) member_.call_attendant();
+  if (!idle()) member_.call_attendant();
+  // Who ends it at once waits for nobody, and is the one that the others wait for.
+  if (deadline.count() > 0 && next->pending()) next->until = shared_bell::clock::now() + deadline;
   return next;
+}
+
+// Past the queue, into which only the lane puts anything.
+bool channel::begin_at_once(const std::shared_ptr<operation>& next) {
+  const driving role{*this};
+  if (!role || head_ || !queue_.empty()) return false;
+  open_.fetch_add(1, std::memory_order_seq_cst);
+  begin(next);
+  advance();
+  return true;
 }
 
 bool channel::drive() {

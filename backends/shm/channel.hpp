@@ -47,6 +47,8 @@ private:
   enum class outcome : std::uint8_t { moved, blocked, ended };
   class driving;
 
+  bool begin_at_once(const std::shared_ptr<operation>& next);
+
   // The driver's steps.
   bool advance();
   void begin(std::shared_ptr<operation> next);

@@ -25,9 +25,7 @@ class operation final : public work {
 public:
   operation(std::shared_ptr<channel> in, submission what, std::uint64_t number,
             std::chrono::nanoseconds deadline)
-      : what(std::move(what)), number(number), deadline(deadline), channel_(std::move(in)) {
-    if (deadline.count() > 0) until = shared_bell::clock::now() + deadline;
-  }
+      : what(std::move(what)), number(number), deadline(deadline), channel_(std::move(in)) {}
   ~operation() override;
 
   work_result poll() override;

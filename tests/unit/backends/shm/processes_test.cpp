@@ -53,7 +53,7 @@ public:
       REQUIRE(pids_.back() >= 0);
       if (pids_.back() != 0) continue;
       prctl(PR_SET_PDEATHSIG, SIGKILL);
-      alarm(100);  // who waits in vain is a failure, not a hang
+      alarm(300);  // who waits in vain is a failure, not a hang
       if (getppid() != parent) _exit(3);
       try {
         what(rank);
