@@ -11,6 +11,9 @@ if(TROUPE_SANITIZE)
   if(TROUPE_SANITIZE MATCHES undefined)
     # CAF's spawn binds a null reference when there are no arguments: harmless, and not ours.
     target_compile_options(troupe_settings INTERFACE -fno-sanitize=null -fno-sanitize-recover=undefined)
+    # A mailbox of CAF takes the head of its list for an element; the simulated world empties mailboxes itself.
+    target_compile_options(troupe_settings INTERFACE
+      $<$<STREQUAL:$<TARGET_PROPERTY:NAME>,troupe_testing>:-fno-sanitize=vptr>)
     # Checking alignment makes a source with variants of hooks three times as slow to compile: only where raw memory is.
     target_compile_options(troupe_settings INTERFACE
       $<$<NOT:$<STREQUAL:$<TARGET_PROPERTY:NAME>,troupe_backends>>:-fno-sanitize=alignment>)
