@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "backends/simulated/field_arithmetic.hpp"
+#include "backends/simulated/kept_hooks.hpp"
 #include "messages/failure.hpp"
 
 namespace troupe {
@@ -30,11 +31,7 @@ public:
   }
 
   bool passes(const hook& h) override {
-    using kept = hook_list_of<hooks::process_dataloader, hooks::optimizer_step,
-                              hooks::save_checkpoint, hooks::load_checkpoint, hooks::barrier,
-                              hooks::model_to_device, hooks::teardown>;
-    static constexpr auto is_kept = hook_types::each([]<class H>() { return kept::has<H>; });
-    if (is_kept[h.index()]) return false;
+    if (is_kept(h)) return false;
     if (options_.at_hook) options_.at_hook(context_, h);
     if (const auto* x = h.get_if<hooks::backward>()) backward(*x);
     if (h.is<hooks::optimizer_zero_grad>()) gradient_.assign(options_.width, 0);

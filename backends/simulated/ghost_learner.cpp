@@ -4,6 +4,7 @@
 #include <string>
 
 #include "backends/data_order.hpp"
+#include "backends/simulated/kept_hooks.hpp"
 #include "messages/failure.hpp"
 
 namespace troupe {
@@ -25,11 +26,7 @@ public:
   }
 
   bool passes(const hook& h) override {
-    using kept = hook_list_of<hooks::process_dataloader, hooks::optimizer_step,
-                              hooks::save_checkpoint, hooks::load_checkpoint, hooks::barrier,
-                              hooks::model_to_device, hooks::teardown>;
-    static constexpr auto is_kept = hook_types::each([]<class H>() { return kept::has<H>; });
-    if (is_kept[h.index()]) return false;
+    if (is_kept(h)) return false;
     if (options_.at_hook) options_.at_hook(context_, h);
     if (const auto* x = h.get_if<hooks::backward>(); x && x->synchronize()) reduce();
     return true;
