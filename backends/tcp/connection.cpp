@@ -58,6 +58,14 @@ connection::state connection::end(std::string why) {
   return state::ended;
 }
 
+bool connection::queues(frame_kind kind) const {
+  return std::any_of(queue_.begin(), queue_.end(), [&](const outgoing& frame) {
+    // What `cut` leaves of a frame has no header.
+    return frame.head.size() >= header_bytes &&
+           decode_header(std::span{frame.head}.first<header_bytes>()).kind == kind;
+  });
+}
+
 connection::state connection::flush(const std::atomic<bool>& stop, std::vector<outgoing>& sent) {
   while (!queue_.empty()) {
     if (stop.load(std::memory_order_seq_cst)) return state::open;

@@ -65,6 +65,8 @@ public:
   /// `sent`. `ended`: the peer does not take anything any more.
   state flush(const std::atomic<bool>& stop, std::vector<outgoing>& sent);
   bool backlog() const { return !queue_.empty(); }
+  /// A frame of that kind waits to be sent.
+  bool queues(frame_kind kind) const;
 
   /// Reads what is there without waiting, a few chunks at most. `moved` is set if anything came.
   state receive(frame_receiver& to, const std::atomic<bool>& stop, bool& moved);

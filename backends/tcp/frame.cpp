@@ -207,7 +207,8 @@ frame_header decode_header(std::span<const std::byte, header_bytes> block) {
     result.ready = (detail & 1) != 0;
     result.yes = (detail & 2) != 0;
   }
-  const bool noted = call || result.kind == frame_kind::channel || result.kind == frame_kind::abort;
+  const bool noted = call || result.kind == frame_kind::channel ||
+                     result.kind == frame_kind::waits || result.kind == frame_kind::abort;
   if (result.note_bytes > (noted ? note_max : 0) ||
       result.body_bytes > (call || data ? body_max : 0) || (!data && result.offset != 0) ||
       (result.body_bytes != 0 && call && !result.ready))
@@ -246,17 +247,22 @@ collective_call decode_call(std::span<const std::byte> bytes) {
   return result;
 }
 
-note encode_members(std::span<const std::int32_t> members) {
-  note bytes(4 * members.size());
+note encode_ranks(std::span<const std::int32_t> ranks) {
+  note bytes(4 * ranks.size());
   writer out{bytes};
-  for (const auto rank : members) out.put(rank);
+  for (const auto rank : ranks) out.put(rank);
   return bytes;
 }
 
-std::vector<std::int32_t> decode_members(std::span<const std::byte> bytes, std::int32_t world) {
+std::vector<std::int32_t> decode_ranks(std::span<const std::byte> bytes, std::int32_t world) {
   reader in{bytes};
-  auto members = get_ranks(in, bytes.size() / 4, world);
+  auto ranks = get_ranks(in, bytes.size() / 4, world);
   in.at_end();
+  return ranks;
+}
+
+std::vector<std::int32_t> decode_members(std::span<const std::byte> bytes, std::int32_t world) {
+  auto members = decode_ranks(bytes, world);
   if (members.size() < 2) throw wire_error("sent a subgroup of fewer than two ranks");
   return members;
 }

@@ -18,7 +18,7 @@
 namespace troupe::tcp {
 
 /// Raised by every change of what is said or of when it is said.
-inline constexpr std::uint32_t wire_version = 1;
+inline constexpr std::uint32_t wire_version = 2;
 /// Largest world: lists of ranks fit into a note.
 inline constexpr std::int32_t world_max = 4096;
 inline constexpr std::size_t label_max = 1024;
@@ -85,6 +85,8 @@ enum class frame_kind : std::uint8_t {
   call,         ///< note: what was called; body: the payload of a small operation, if it may go
   ready,        ///< the sender's memory for the operation is its own again
   data,         ///< body: a part of an operation's memory
+  ask,          ///< whom does the receiver wait for, in this operation or before it?
+  waits,        ///< note: those ranks. Channel and number are those of the `ask`
   abort,        ///< note: how and why the sender's group ended. The last frame
   bye,          ///< the sender is gone and owes nothing. The last frame
 };
@@ -120,9 +122,10 @@ using note = std::vector<std::byte>;
 note encode(const collective_call& what);
 collective_call decode_call(std::span<const std::byte> bytes);
 
-/// Members of a (sub)group, as members_of yields them.
-note encode_members(std::span<const std::int32_t> members);
+note encode_ranks(std::span<const std::int32_t> ranks);
 /// Throws unless they are ascending, each once, within the world.
+std::vector<std::int32_t> decode_ranks(std::span<const std::byte> bytes, std::int32_t world);
+/// The same, and throws unless they can be members of a (sub)group: two at least.
 std::vector<std::int32_t> decode_members(std::span<const std::byte> bytes, std::int32_t world);
 
 /// How a group ended on the rank that says so.

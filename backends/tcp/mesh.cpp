@@ -74,7 +74,7 @@ void mesh::push(std::int32_t rank, outgoing frame) {
 void mesh::announce(channel& in) {
   if (in.announced) return;
   in.announced = true;
-  const auto note = encode_members(in.members);
+  const auto note = encode_ranks(in.members);
   for (const auto rank : in.members)
     if (rank != who_.rank)
       push(rank, make_outgoing({.kind = frame_kind::channel, .channel = in.id}, note));
@@ -196,30 +196,6 @@ void mesh::settle(channel& in) {
     in.open.pop_front();
     ++in.first;
   }
-}
-
-mesh::clock::time_point mesh::expire(operation& what, clock::time_point begin,
-                                     std::chrono::nanoseconds deadline) {
-  const std::lock_guard hold{mutex_};
-  const auto& in = what.in_channel;
-  std::vector<std::int32_t> missing;
-  const auto list = [&](const auto& misses) {
-    for (std::size_t i = 0; i < in.members.size(); ++i)
-      if (i != in.me && misses(i)) missing.push_back(in.members[i]);
-  };
-  list([&](std::size_t i) { return !what.steps.called(i); });
-  if (missing.empty()) {
-    begin = what.heard;
-    list([&](std::size_t i) { return what.steps.blocks(i); });
-    if (missing.empty()) list([&](std::size_t i) { return what.steps.owes(i); });
-  }
-  if (clock::now() >= begin + deadline && what.status.load() == work_status::pending &&
-      !aborted()) {
-    auto text = missed(what.steps.call_of(in.me), deadline, missing);
-    fail({work_status::timed_out, std::move(text), std::move(missing)}, &what.in_channel,
-         what.number);
-  }
-  return begin + deadline;
 }
 
 work_result mesh::poll(operation& what, clock::time_point begin,

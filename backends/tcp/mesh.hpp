@@ -2,6 +2,7 @@
 #pragma once
 
 #include "backends/tcp/attention.hpp"
+#include "backends/tcp/blame.hpp"
 #include "backends/tcp/connection.hpp"
 #include "backends/tcp/exchange.hpp"
 
@@ -124,6 +125,15 @@ private:
     bool closing = false;                // its last frame is queued ...
     bool shut = false;                   // ... and has gone
   };
+  /// What was asked about an operation past its deadline.
+  struct inquiry {
+    const channel* about;
+    std::uint64_t number;
+    clock::time_point begun;
+    std::chrono::nanoseconds deadline;
+    std::size_t open;  // answers on their way
+    waits_of answers;
+  };
 
   // Operations (mesh.cpp). Guarded by mutex_, as what follows, but for drive, expire, let_go.
   channel& channel_of(const std::vector<std::int32_t>& members);
@@ -136,9 +146,6 @@ private:
   void push(std::int32_t rank, outgoing frame);
   outgoing data_frame(const std::shared_ptr<operation>& what, std::size_t member,
                       const parcel& of) const;
-  /// The moment at which to ask again.
-  clock::time_point expire(operation& what, clock::time_point begin,
-                           std::chrono::nanoseconds deadline);
 
   // Bytes (mesh_links.cpp). `sweep` says if any came.
   void drive(operation& what, clock::time_point begin, std::chrono::nanoseconds deadline);
@@ -148,6 +155,16 @@ private:
   void arm();
   void linger();
   void close_link(peer& to);
+
+  // Whom a deadline names (mesh_blame.cpp).
+  /// The moment at which to look again.
+  clock::time_point expire(operation& what, clock::time_point begin,
+                           std::chrono::nanoseconds deadline);
+  void inquire(const operation& about, std::chrono::nanoseconds deadline);
+  void conclude(operation& what);
+  std::vector<std::int32_t> awaited(const channel& in, std::uint64_t number) const;
+  void answer_ask(std::int32_t rank, const channel& in, const frame_header& ask);
+  void hear_answer(std::int32_t rank, const frame_header& header, std::vector<std::int32_t> ranks);
 
   // How it ends (mesh_end.cpp).
   void disagree(const operation& what);
@@ -166,6 +183,7 @@ private:
   std::vector<peer> peers_;  // by rank
   std::deque<channel> channels_;
   std::vector<outgoing> sent_;
+  std::optional<inquiry> inquiry_;
   std::size_t in_flight_ = 0;  // operations submitted here and not ended
   bool spread_ = false;        // the peers were told that the group is over ...
   note last_words_;            // ... in these words,

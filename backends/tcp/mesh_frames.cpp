@@ -15,6 +15,10 @@ std::byte* mesh::inlet::frame(const frame_header& header, std::span<const std::b
     case frame_kind::call: return hear_call(header, note);
     case frame_kind::ready: be_ready(operation_of(header)); return nullptr;
     case frame_kind::data: return place(header);
+    case frame_kind::ask: in_.answer_ask(rank_, channel_of(header), header); return nullptr;
+    case frame_kind::waits:
+      in_.hear_answer(rank_, header, decode_ranks(note, in_.who_.world));
+      return nullptr;
     case frame_kind::abort: hear_abort(header, note); return nullptr;
     case frame_kind::bye: hear_bye(); return nullptr;
   }

@@ -98,19 +98,18 @@ public:
 /// - A peer of another job, generation, version or world, or that does not know the secret, is
 ///   refused before anything else it says is looked at; who is refused aborts with the reason.
 /// - A peer whose connection ends without a word is named, and the group aborted. One that is
-/// silent
-///   is found out by the deadline: until all have called, and after that whenever nothing has moved
-///   for as long.
+///   silent is found out by the deadline: until all have called, and after that whenever nothing
+///   has moved for as long. The others are then asked whom they wait for (0.2 s at most), so that
+///   a rank that waits itself is not named for one that does not answer.
 /// - Operations of a (sub)group run one after the other. At most 4096 of them may be in flight, and
 ///   4096 (sub)groups in use (internal_error beyond). Labels have at most 1024 bytes.
 /// - Besides the ranks' own memory an operation needs 1 MiB per peer, whatever its size.
 /// - An abort reaches the peers as fast as the network; one that races with completion may find an
 ///   operation complete on some ranks and not on others.
 /// - Deadlines are kept by `wait` and `poll`. `wait` throws when nobody touches the memory any
-/// more.
+///   more.
 /// - Destroying a handle is as with inproc_backend; it does not wait for peers, which are told in
-/// the
-///   background (2 s at most).
+///   the background (2 s at most).
 class tcp_backend final : public communicator_backend {
 public:
   explicit tcp_backend(tcp_options options = {});

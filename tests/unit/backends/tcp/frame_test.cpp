@@ -78,9 +78,13 @@ TEST_CASE("notes come back as they were sent") {
     const auto sent = any_call();
     RC_ASSERT(decode_call(encode(sent)) == sent);
   }));
+  CHECK(rc::check("ranks", [] {
+    const auto sent = any_ranks(0);
+    RC_ASSERT(decode_ranks(encode_ranks(sent), 50) == sent);
+  }));
   CHECK(rc::check("members", [] {
     const auto sent = any_ranks(2);
-    RC_ASSERT(decode_members(encode_members(sent), 50) == sent);
+    RC_ASSERT(decode_members(encode_ranks(sent), 50) == sent);
   }));
   CHECK(rc::check("ending", [] {
     const ending sent{.status = static_cast<work_status>(*rc::gen::inRange(2, 5)),
@@ -93,7 +97,7 @@ TEST_CASE("notes come back as they were sent") {
 TEST_CASE("the longest notes of the largest world fit into a frame") {
   std::vector<std::int32_t> all;
   for (std::int32_t rank = 0; rank < world_max; ++rank) all.push_back(rank);
-  CHECK(encode_members(all).size() <= note_max);
+  CHECK(encode_ranks(all).size() <= note_max);
   CHECK(encode(ending{.reason = std::string(2 * reason_max, 'x'), .missing = all}).size() <=
         note_max);
 }
@@ -133,7 +137,7 @@ TEST_CASE("whatever bytes come, decoding ends in a value or in wire_error") {
     });
     harmless([&] {
       const auto read = decode_members(bytes, 7);
-      REQUIRE(encode_members(read) == bytes);
+      REQUIRE(encode_ranks(read) == bytes);
     });
     harmless([&] {
       const auto read = decode_ending(bytes, 7);

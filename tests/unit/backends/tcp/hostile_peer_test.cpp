@@ -41,6 +41,10 @@ bytes sound_talk(std::mt19937_64& random) {
     frame.body = body.data();
     frame.body_bytes = payload ? 40 : 0;
     append(talk, frame);
+    if (random() % 4 == 0) append(talk, make_outgoing({.kind = frame_kind::ask, .number = number}));
+    if (random() % 4 == 0)
+      append(talk, make_outgoing({.kind = frame_kind::waits, .number = number},
+                                 encode_ranks(std::vector<std::int32_t>{0, 1})));
     if (small) continue;
     for (const auto part : {part::contribution, part::result}) {
       auto data = make_outgoing(

@@ -92,7 +92,7 @@ TEST_CASE("whoever does not belong is refused with a reason, and nothing happens
     CHECK(answer.secret == tcp::job_secret{});
     CHECK(closed_by_peer(link));
   };
-  refused([](auto& h) { h.version = 9; }, answer_code::other_version, "it speaks version 1, not 9");
+  refused([](auto& h) { h.version = 9; }, answer_code::other_version, "it speaks version 2, not 9");
   refused([](auto& h) { h.secret[5] = 43; }, answer_code::wrong_secret, "the secret is another");
   refused([](auto& h) { h.job = job_id{8}; }, answer_code::not_open,
           "generation 3 of job 8 is not open there yet");

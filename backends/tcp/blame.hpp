@@ -1,0 +1,21 @@
+// Who holds an operation up, told from those who wait as well.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <span>
+#include <vector>
+
+namespace troupe::tcp {
+
+/// By rank: whom it says that it waits for. Itself, if its lane has not called. No entry: it is
+/// silent.
+using waits_of = std::map<std::int32_t, std::vector<std::int32_t>>;
+
+/// The ranks at the ends of all chains of waiting that begin at `me` with `first`: silent, or
+/// waiting for themselves. Ascending; empty if everyone waits for someone else (bytes are on their
+/// way).
+std::vector<std::int32_t> holding_up(std::int32_t me, std::span<const std::int32_t> first,
+                                     const waits_of& answers);
+
+}  // namespace troupe::tcp
