@@ -4,6 +4,7 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <sched.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -91,13 +92,21 @@ void take_part(const meeting_kind& kind, const meeting& place, const group_descr
   ::_exit(why.empty() ? 0 : 1);
 }
 
+// A thread that has been joined is in the kernel's table for a moment more.
+bool alone() {
+  for (int look = 0; look < 100'000; ++look) {
+    const std::filesystem::directory_iterator threads{"/proc/self/task"};
+    if (std::distance(begin(threads), end(threads)) == 1) return true;
+    ::sched_yield();
+  }
+  return false;
+}
+
 }  // namespace
 
 void on_processes(const meeting_kind& kind, std::int32_t ranks,
                   const std::function<void(communicator&)>& body) {
-  const std::filesystem::directory_iterator threads{"/proc/self/task"};
-  if (std::distance(begin(threads), end(threads)) != 1)
-    throw internal_error("a process with threads can not be copied for a rank");
+  if (!alone()) throw internal_error("a process with threads can not be copied for a rank");
   const auto place = kind.arrange();
   const auto run = [&](std::int32_t rank) {
     take_part(kind, *place,

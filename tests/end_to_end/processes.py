@@ -111,12 +111,15 @@ def story_kill_9_from_outside_then_resume(folder):
 def story_an_interrupt_of_all_processes_stops_at_a_boundary_and_resumes(folder):
     whole, run = os.path.join(folder, "whole"), os.path.join(folder, "run")
     check_code(fit(whole), 0)
-    traced = Traced(run, *PLACED, "--fault", "stall@rank=1,hook=on_train_batch_start,step=5,ms=1000")
-    traced.wait_for("on_train_batch_start", rank=1, step=5)
+    place = {"rank": 1, "step": 5}
+    traced = Traced(run, *PLACED, hold=("on_train_batch_start", place))
+    traced.wait_for("on_train_batch_start", **place)
     # As a terminal does it: to everyone.
     for pid in rank_processes(traced.pid()).values():
         os.kill(pid, signal.SIGINT)
     traced.signal(signal.SIGINT)
+    traced.wait_for_note("stopping")
+    traced.release()
     ended = traced.end()
     check_equal(ended.code, 130, ended)
     check_equal(result_of(run)["status"], "stopped")
