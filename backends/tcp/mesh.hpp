@@ -161,7 +161,7 @@ private:
   clock::time_point expire(operation& what, clock::time_point begin,
                            std::chrono::nanoseconds deadline);
   void inquire(const operation& about, std::chrono::nanoseconds deadline);
-  void conclude(operation& what);
+  void conclude(operation& what, std::chrono::nanoseconds deadline);
   std::vector<std::int32_t> awaited(const channel& in, std::uint64_t number) const;
   void answer_ask(std::int32_t rank, const channel& in, const frame_header& ask);
   void hear_answer(std::int32_t rank, const frame_header& header, std::vector<std::int32_t> ranks);

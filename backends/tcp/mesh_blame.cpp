@@ -43,11 +43,10 @@ mesh::clock::time_point mesh::expire(operation& what, clock::time_point begin,
   if (others(in, uncalled).empty()) begin = what.heard;
   const auto due = begin + deadline;
   if (clock::now() < due || what.status.load() != work_status::pending || aborted()) return due;
-  const bool asked = inquiry_ && inquiry_->about == &in && inquiry_->number == what.number &&
-                     inquiry_->begun >= due;
-  if (!asked) inquire(what, deadline);
+  // One inquiry serves all that are past their deadlines: who polls several is told in time too.
+  if (!inquiry_ || inquiry_->begun < due) inquire(what, deadline);
   const auto enough = inquiry_->begun + patience;
-  if (inquiry_->open == 0 || clock::now() >= enough) conclude(what);
+  if (inquiry_->open == 0 || clock::now() >= enough) conclude(what, deadline);
   return enough;
 }
 
@@ -90,16 +89,18 @@ void mesh::hear_answer(std::int32_t rank, const frame_header& header,
   if (--inquiry_->open > 0 || header.number < in.first) return;
   auto& what = *in.open[header.number - in.first];
   if (what.heard > inquiry_->begun) return;  // it has moved since
-  conclude(what);
+  conclude(what, inquiry_->deadline);
   if (aborted()) throw group_over{};
 }
 
-void mesh::conclude(operation& what) {
+void mesh::conclude(operation& what, std::chrono::nanoseconds deadline) {
   if (aborted() || what.status.load() != work_status::pending) return;
   auto& in = what.in_channel;
-  auto missing = holding_up(who_.rank, awaited(in, what.number), inquiry_->answers);
+  std::vector<std::int32_t> missing;
+  if (inquiry_->about == &in)
+    missing = holding_up(who_.rank, awaited(in, what.number), inquiry_->answers);
   if (missing.empty()) missing = suspects(what);
-  auto text = missed(what.steps.call_of(in.me), inquiry_->deadline, missing);
+  auto text = missed(what.steps.call_of(in.me), deadline, missing);
   fail({work_status::timed_out, std::move(text), std::move(missing)}, &in, what.number);
 }
 

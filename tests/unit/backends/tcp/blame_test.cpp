@@ -130,5 +130,19 @@ TEST_CASE("a rank that has not called is named, not one that waits for it") {
   CHECK(poll().text == "all_reduce(sum, float32, 180000): waited 1e-09 s for rank 2");
 }
 
+TEST_CASE("operations that are polled in turn end at their deadlines though a rank is silent") {
+  three_ranks world;
+  std::vector<std::shared_ptr<operation>> works;
+  for (int operations = 0; operations < 2; ++operations) {
+    works.push_back(world.reduce(0));
+    world.reduce(1);
+  }
+  for (int turn = 0; turn < 20; ++turn) world.attend(2);
+  const auto poll = [&](std::size_t which) { return world.rank(0).poll(*works[which], {}, 1ns); };
+  while (poll(0).status == work_status::pending && poll(1).status == work_status::pending)
+    world.attend(2);
+  CHECK(world.rank(0).why() == "all_reduce(sum, float32, 180000): waited 1e-09 s for rank 2");
+}
+
 }  // namespace
 }  // namespace troupe::tcp
