@@ -4,6 +4,8 @@
 
 #include <utility>
 
+#include "messages/seconds.hpp"
+
 namespace troupe {
 
 namespace {
@@ -34,8 +36,6 @@ struct far_rank_state {
     if (process) process->send(m);
   }
 };
-
-double seconds(std::chrono::nanoseconds t) { return std::chrono::duration<double>(t).count(); }
 
 rank_brief far_rank_state::brief() const {
   const auto& what = *setup.what;

@@ -2,12 +2,11 @@
 
 #include "messages/marks.hpp"
 #include "messages/planted.hpp"
+#include "messages/seconds.hpp"
 
 namespace troupe {
 
 namespace {
-
-double seconds(std::chrono::nanoseconds t) { return std::chrono::duration<double>(t).count(); }
 
 struct rank_state;
 using rank_pointer = rank_actor::stateful_pointer<rank_state>;

@@ -4,16 +4,11 @@
 
 #include "messages/marks.hpp"
 #include "messages/planted.hpp"
+#include "messages/seconds.hpp"
 
 namespace troupe {
 
 using ranks::phase;
-
-namespace {
-
-double seconds(std::chrono::nanoseconds t) { return std::chrono::duration<double>(t).count(); }
-
-}  // namespace
 
 rank_machine::rank_machine(rank_plan plan) : plan_(std::move(plan)), fit_(plan_.fit) {
   mine_.job = plan_.job;

@@ -1,6 +1,7 @@
 #include "actors/time_knob.hpp"
 
 #include "messages/failure.hpp"
+#include "messages/seconds.hpp"
 
 #include <fmt/format.h>
 
@@ -11,8 +12,6 @@ namespace troupe {
 namespace {
 
 using namespace std::chrono_literals;
-
-double seconds(deadlines::duration d) { return std::chrono::duration<double>(d).count(); }
 
 void refuse_unless_inside(std::string_view inner, deadlines::duration i, std::string_view outer,
                           deadlines::duration o) {

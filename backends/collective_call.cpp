@@ -1,6 +1,7 @@
 #include "backends/collective_call.hpp"
 
 #include "backends/canonical_reduction.hpp"
+#include "messages/seconds.hpp"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -117,8 +118,8 @@ std::string disagreement(std::uint64_t operation, std::span<const called> calls)
 
 std::string missed(const collective_call& call, std::chrono::nanoseconds deadline,
                    std::span<const std::int32_t> missing) {
-  const double seconds = std::chrono::duration<double>(deadline).count();
-  return fmt::format("{}: waited {:g} s for {}", describe(call), seconds, rank_list(missing));
+  return fmt::format("{}: waited {:g} s for {}", describe(call), seconds(deadline),
+                     rank_list(missing));
 }
 
 std::vector<std::int32_t> members_of(const subgroup& among, std::int32_t world, std::int32_t self) {

@@ -1,5 +1,8 @@
 #include "messages/value.hpp"
 
+#include <sstream>
+#include <utility>
+
 namespace troupe {
 
 namespace {
@@ -39,6 +42,12 @@ struct printer {
 std::ostream& operator<<(std::ostream& out, const value& v) {
   std::visit(printer{out}, v.held());
   return out;
+}
+
+std::string to_string(const value& v) {
+  std::ostringstream out;
+  out << v;
+  return std::move(out).str();
 }
 
 }  // namespace troupe

@@ -86,5 +86,6 @@ private:
 
 /// For people: `(tensor, [1, 2], {"a": 0.5})`.
 std::ostream& operator<<(std::ostream& out, const value& v);
+std::string to_string(const value& v);
 
 }  // namespace troupe

@@ -8,7 +8,7 @@ namespace troupe::testing {
 
 namespace {
 
-constexpr const char* folder = "run";
+constexpr const char* run_folder = "run";
 
 }  // namespace
 
@@ -72,7 +72,7 @@ void field_run::written(std::int64_t step, const std::string& path) {
 
 std::string field_run::newest_good() {
   try {
-    const auto found = io_->latest(folder);
+    const auto found = io_->latest(run_folder);
     if (!found.refused.empty()) mark("a damaged checkpoint was passed over");
     return found.path;
   } catch (const user_error&) {
@@ -121,7 +121,7 @@ field_run::ending field_run::attempt(std::uint32_t number) {
   job what;
   what.options = job_.options();
   what.recipe = recipe_;
-  what.run_folder = folder;
+  what.run_folder = run_folder;
   what.resume = resume;
   for (const auto& g : guests_) g->prepares(world_, stage_, what);
   stage_.begin(std::move(what), now_.path);

@@ -100,8 +100,8 @@ collectives_question question_of(const collectives_flags& flags) {
   return what;
 }
 
-std::string as_json(const collectives_row& row, const collectives_flags& flags,
-                    std::string_view placement) {
+std::string row_json(const collectives_row& row, const collectives_flags& flags,
+                     std::string_view placement) {
   const auto of = [](const std::optional<timing>& what, double timing::*field) {
     return what ? ordered_json((*what).*field) : ordered_json(nullptr);
   };
@@ -197,7 +197,7 @@ program_end bench(const collectives_flags& flags, const surroundings& around) {
   const auto body = [&](communicator& group) {
     bench_collectives(group, what, [&](const collectives_row& row) {
       if (group.group().rank == 0)
-        screen.result(flags.json ? as_json(row, flags, placement) : as_text(row));
+        screen.result(flags.json ? row_json(row, flags, placement) : as_text(row));
     });
   };
   if (place)

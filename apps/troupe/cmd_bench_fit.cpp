@@ -96,7 +96,7 @@ private:
   const surroundings& around_;
 };
 
-std::string as_json(const settings& s, const fit_row& row, int rounds) {
+std::string row_json(const settings& s, const fit_row& row, int rounds) {
   return ordered_json{{"schema", "troupe.bench_fit/1"},
                       {"model", s.text("model.name")},
                       {"ranks", s.integer("ranks")},
@@ -151,7 +151,7 @@ program_end bench(const settings& s, int rounds, const surroundings& around) {
     apart.push_back(*alone);
   }
   const auto row = fit_summary(one_rank, all_ranks, apart);
-  around.screen.result(s.flag("json") ? as_json(s, row, rounds) : as_text(s, row, rounds));
+  around.screen.result(s.flag("json") ? row_json(s, row, rounds) : as_text(s, row, rounds));
   return {};
 }
 

@@ -17,7 +17,7 @@ std::string table_of(const std::string& key) {
 }
 std::string name_of(const std::string& key) { return key.substr(key.rfind('.') + 1); }
 
-ordered_json as_json(const setting_value& value) {
+ordered_json value_json(const setting_value& value) {
   return std::visit(
       [](const auto& x) -> ordered_json {
         if constexpr (std::is_same_v<std::decay_t<decltype(x)>, std::monostate>) {
@@ -102,7 +102,7 @@ ordered_json property(const setting& one) {
   auto type = type_of(one);
   type["description"] = one.help;
   if (!std::holds_alternative<std::monostate>(one.fallback))
-    type["default"] = as_json(one.fallback);
+    type["default"] = value_json(one.fallback);
   if (!one.flag.empty()) type["x-flag"] = one.flag.substr(0, one.flag.find(','));
   type["x-variable"] = one.variable();
   return type;
@@ -124,7 +124,7 @@ std::string printed_json(const settings& values) {
   ordered_json all;
   for (const auto& one : values.all()) {
     const auto& [value, from] = values.at(one.key);
-    all[one.key] = {{"value", as_json(value)}, {"from", from.text()}};
+    all[one.key] = {{"value", value_json(value)}, {"from", from.text()}};
   }
   return ordered_json{{"schema", "troupe.config/1"}, {"settings", all}}.dump();
 }

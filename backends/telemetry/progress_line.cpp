@@ -4,11 +4,11 @@
 
 #include <algorithm>
 
+#include "messages/seconds.hpp"
+
 namespace troupe {
 
 namespace {
-
-double seconds(std::chrono::nanoseconds t) { return std::chrono::duration<double>(t).count(); }
 
 // 1:02:03, 2:03
 std::string clock_text(double left) {

@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include <sstream>
 #include <stdexcept>
 #include <vector>
 
@@ -14,16 +13,10 @@ namespace troupe {
 
 namespace {
 
-std::string text_of(const value& v) {
-  std::ostringstream out;
-  out << v;
-  return out.str();
-}
-
 template <class Sequence>
 const at::Tensor& item_of(const Sequence& sequence, std::size_t index, const value& whole) {
   if (index >= sequence.items.size())
-    throw std::out_of_range(fmt::format("the batch {} has no item {}", text_of(whole), index));
+    throw std::out_of_range(fmt::format("the batch {} has no item {}", to_string(whole), index));
   return unboxed(sequence.items[index]);
 }
 
@@ -34,14 +27,14 @@ const at::Tensor& batch::operator[](std::size_t index) const {
   if (const auto* list = held_.get_if<value_list>()) return item_of(*list, index, held_);
   if (index == 0 && held_.is<tensor_ptr>()) return unboxed(held_);
   throw std::invalid_argument(
-      fmt::format("the batch is {}: it has no item {}", text_of(held_), index));
+      fmt::format("the batch is {}: it has no item {}", to_string(held_), index));
 }
 
 const at::Tensor& batch::operator[](std::string_view key) const {
   const auto* map = held_.get_if<value_map>();
   if (!map)
     throw std::invalid_argument(
-        fmt::format("the batch is {}: it has no item \"{}\"", text_of(held_), key));
+        fmt::format("the batch is {}: it has no item \"{}\"", to_string(held_), key));
   const auto found = map->items.find(std::string{key});
   if (found != map->items.end()) return unboxed(found->second);
   std::vector<std::string_view> keys;
@@ -77,7 +70,7 @@ const at::Tensor& step_output::loss() const {
   throw user_error(errc::job_failed,
                    fmt::format("training_step returned {}: return a loss (one tensor), or a map "
                                "with a tensor under \"loss\"",
-                               empty() ? "nothing" : text_of(held_)));
+                               empty() ? "nothing" : to_string(held_)));
 }
 
 }  // namespace troupe

@@ -59,7 +59,7 @@ nn::Conv2d convolution(std::int64_t in, std::int64_t out) {
   return nn::Conv2d{nn::Conv2dOptions(in, out, 3).padding(1)};
 }
 
-constexpr std::array catalog{
+constexpr std::array model_entries{
     model_entry{"mlp", "layers of model.hidden units, for images of 28 x 28", &make_mlp},
     model_entry{"cnn", "two convolutions and two linear layers, for images of 28 x 28", &make_cnn},
 };
@@ -94,14 +94,14 @@ nn::Sequential make_cnn(const model_options& options) {
                         nn::Linear{128, options.classes}};
 }
 
-std::span<const model_entry> model_catalog() { return catalog; }
+std::span<const model_entry> model_catalog() { return model_entries; }
 
 const model_entry& find_model(std::string_view name) {
-  const auto found = std::find_if(catalog.begin(), catalog.end(),
+  const auto found = std::find_if(model_entries.begin(), model_entries.end(),
                                   [&](const model_entry& entry) { return entry.name == name; });
-  if (found != catalog.end()) return *found;
+  if (found != model_entries.end()) return *found;
   std::string names;
-  for (const auto& entry : catalog)
+  for (const auto& entry : model_entries)
     names += fmt::format("{}{}", names.empty() ? "" : ", ", entry.name);
   throw user_error(errc::bad_configuration,
                    fmt::format("there is no model {}; there are {}", name, names));

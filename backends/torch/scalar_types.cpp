@@ -14,7 +14,7 @@ namespace {
 
 using c10::ScalarType;
 
-constexpr std::array table{
+constexpr std::array scalar_table{
     scalar_type{ScalarType::Bool, "BOOL", 0, dtype::boolean},
     scalar_type{ScalarType::Byte, "U8", 1, dtype::u8},
     scalar_type{ScalarType::Char, "I8", 2, dtype::i8},
@@ -36,9 +36,9 @@ constexpr std::array table{
 
 template <class Field>
 const scalar_type* find(Field scalar_type::*field, Field wanted) {
-  const auto at = std::find_if(table.begin(), table.end(),
+  const auto at = std::find_if(scalar_table.begin(), scalar_table.end(),
                                [&](const scalar_type& entry) { return entry.*field == wanted; });
-  return at == table.end() ? nullptr : &*at;
+  return at == scalar_table.end() ? nullptr : &*at;
 }
 
 }  // namespace

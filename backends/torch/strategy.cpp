@@ -21,12 +21,6 @@ namespace troupe {
 
 namespace {
 
-std::string text_of(const value& v) {
-  std::ostringstream out;
-  out << v;
-  return out.str();
-}
-
 // LBFGS keeps undefined tensors in what it overwrites at its next step, and cannot serialize them.
 void forget_scratch(torch::optim::Optimizer& optimizer) {
   if (!dynamic_cast<torch::optim::LBFGS*>(&optimizer)) return;
@@ -74,7 +68,7 @@ value stack_each(const value& what, const std::function<at::Tensor(const at::Ten
   throw user_error(errc::job_failed,
                    fmt::format("all_gather: {} cannot be stacked: gather tensors and numbers, or "
                                "containers of them",
-                               text_of(what)));
+                               to_string(what)));
 }
 
 strategy::strategy(strategy_parts parts) : parts_(std::move(parts)) {

@@ -25,9 +25,9 @@ void check(const checkpoint_search& o) {
     refuse(fmt::format("it can not go on from step {} of {}", o.resumed, o.past));
 }
 
-class search {
+class disk_search {
 public:
-  explicit search(const checkpoint_search& options) : options_(options) {}
+  explicit disk_search(const checkpoint_search& options) : options_(options) {}
 
   checkpoint_search_report run() {
     add(checkpoint_world{options_, 2, disk_of_the_past(), options_.resumed,
@@ -168,7 +168,7 @@ private:
 
 checkpoint_search_report search_checkpoints(const checkpoint_search& options) {
   check(options);
-  return search{options}.run();
+  return disk_search{options}.run();
 }
 
 }  // namespace troupe::testing

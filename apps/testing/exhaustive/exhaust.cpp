@@ -44,9 +44,9 @@ void check(const exhaustive_options& o) {
   if (o.budget > 2) refuse(fmt::format("{} faults in a run; it takes 0 to 2", o.budget));
 }
 
-class search {
+class company_search {
 public:
-  explicit search(const exhaustive_options& options) : options_(options), space_(options) {}
+  explicit company_search(const exhaustive_options& options) : options_(options), space_(options) {}
 
   exhaustive_report run() {
     const auto began = std::chrono::steady_clock::now();
@@ -158,7 +158,7 @@ private:
 
 exhaustive_report exhaust(const exhaustive_options& options) {
   check(options);
-  return search{options}.run();
+  return company_search{options}.run();
 }
 
 std::string exhaustive_report::summary() const {
