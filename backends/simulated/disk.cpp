@@ -59,16 +59,29 @@ bool operator==(const simulated_disk& a, const simulated_disk& b) {
 
 // --- what is durable -----------------------------------------------------------------------------
 
-void simulated_disk::apply(const change& what, entries_of node::*to) {
+bool simulated_disk::apply(const change& what, entries_of node::*to) {
+  bool lost = false;
+  const auto lets_go = [&](node_id id) {
+    lost = lost || std::ranges::none_of(what, [id](const auto& c) { return c.becomes == id; });
+  };
   for (const auto& one : what) {
     const auto folder = nodes_.find(one.folder);
-    if (folder == nodes_.end()) continue;  // nobody can reach it any more
+    if (folder == nodes_.end()) {  // nobody can reach it any more
+      lost = true;
+      continue;
+    }
     auto& entries = folder->second.*to;
-    if (one.becomes)
-      entries[one.name] = *one.becomes;
-    else
-      entries.erase(one.name);
+    const auto known = entries.find(one.name);
+    if (known != entries.end()) lets_go(known->second);
+    if (!one.becomes) {
+      if (known != entries.end()) entries.erase(known);
+    } else if (known != entries.end()) {
+      known->second = *one.becomes;
+    } else {
+      entries.emplace(one.name, *one.becomes);
+    }
   }
+  return lost;
 }
 
 // A change of an entry that an earlier one had changed is on the platter only with that one.
@@ -93,16 +106,18 @@ void simulated_disk::sync(node_id folder) {
   for (std::size_t i = 0; i < kept.size(); ++i)
     kept[i] = std::ranges::any_of(unsynced_[i],
                                   [&](const entry_change& c) { return c.folder == folder; });
+  if (std::ranges::find(kept, true) == kept.end()) return;
   kept = with_what_they_rest_on(std::move(kept));
+  bool lost = false;
   std::vector<change> left;
   for (std::size_t i = 0; i < kept.size(); ++i) {
     if (kept[i])
-      apply(unsynced_[i], &node::synced);
+      lost = apply(unsynced_[i], &node::synced) || lost;
     else
       left.push_back(std::move(unsynced_[i]));
   }
   unsynced_ = std::move(left);
-  forget_unreachable();
+  if (lost) forget_unreachable();
 }
 
 void simulated_disk::forget_unreachable() {

@@ -109,7 +109,8 @@ private:
   struct calls;
   struct operations;
 
-  void apply(const change& what, entries_of node::*to);
+  /// Whether something may have become unreachable.
+  bool apply(const change& what, entries_of node::*to);
   std::vector<bool> with_what_they_rest_on(std::vector<bool> kept) const;
   void sync(node_id folder);
   void forget_unreachable();

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <boost/container/small_vector.hpp>
 #include <limits>
+#include <optional>
 #include <string_view>
 #include <system_error>
 
@@ -127,13 +128,24 @@ struct simulated_disk::operations {
 
   // Links are followed on the way, not at the end.
   place find(std::string_view given) {
+    const auto found = look_for(given);
+    if (!found) missing(given);
+    return *found;
+  }
+  // Nothing when a folder on the way is not there.
+  std::optional<place> look_for(std::string_view given) {
     auto parts = parts_of(given);
-    if (parts.empty()) return {0, {}, given};
+    if (parts.empty()) return place{0, {}, given};
     const auto last = parts.back();
     parts.pop_back();
-    return {folder_below(std::move(parts), given), last, given};
+    const auto folder = folder_below(std::move(parts), given);
+    if (!folder) return std::nullopt;
+    return place{*folder, last, given};
   }
-  node_id folder_below(names parts, std::string_view given) {
+  [[noreturn]] static void missing(std::string_view path) {
+    throw refused{std::errc::no_such_file_or_directory, std::string{path}};
+  }
+  std::optional<node_id> folder_below(names parts, std::string_view given) {
     boost::container::small_vector<node_id, 8> way{0};
     int hops = 0;
     std::reverse(parts.begin(), parts.end());  // the next one is the last
@@ -144,12 +156,13 @@ struct simulated_disk::operations {
         if (way.size() > 1) way.pop_back();
         continue;
       }
-      const auto id = entry_at({way.back(), part, given});
-      const auto& one = at(id);
+      const auto id = look_at({way.back(), part, given});
+      if (!id) return std::nullopt;
+      const auto& one = at(*id);
       if (one.what == entry::kind::file)
         throw refused{std::errc::not_a_directory, std::string{given}};
       if (one.what == entry::kind::folder) {
-        way.push_back(id);
+        way.push_back(*id);
         continue;
       }
       if (++hops > hops_max)
@@ -161,21 +174,26 @@ struct simulated_disk::operations {
   }
   bool is_there(const place& p) { return p.name.empty() || at(p.folder).now.contains(p.name); }
   bool is_there(std::string_view path) {
-    try {
-      return is_there(find(path));
-    } catch (const refused& r) {
-      if (r.why != std::errc::no_such_file_or_directory) throw;
-      return false;
-    }
+    const auto found = look_for(path);
+    return found && is_there(*found);
   }
-  node_id entry_at(const place& p) {
+  std::optional<node_id> look_at(const place& p) {
     if (p.name.empty()) return 0;
-    const auto found = at(p.folder).now.find(p.name);
-    if (found == at(p.folder).now.end())
-      throw refused{std::errc::no_such_file_or_directory, std::string{p.path}};
+    const auto& entries = at(p.folder).now;
+    const auto found = entries.find(p.name);
+    if (found == entries.end()) return std::nullopt;
     return found->second;
   }
-  node_id folder_at(std::string_view path) { return folder_below(parts_of(path), path); }
+  node_id entry_at(const place& p) {
+    const auto found = look_at(p);
+    if (!found) missing(p.path);
+    return *found;
+  }
+  node_id folder_at(std::string_view path) {
+    const auto found = folder_below(parts_of(path), path);
+    if (!found) missing(path);
+    return *found;
+  }
   // A file or link may take this place.
   void check_free(const place& p) {
     if (p.name.empty() || (is_there(p) && at(entry_at(p)).what == entry::kind::folder))
@@ -276,11 +294,11 @@ struct simulated_disk::operations {
       path += part;
       const place p{folder, part, path};
       parents.push_back(folder);
-      if (!is_there(p)) {
+      const auto there = look_at(p);
+      if (!there)
         folder = call.make(folder, std::string{part}, {});
-      } else {
-        folder = folder_at(path);
-      }
+      else
+        folder = at(*there).what == entry::kind::folder ? *there : folder_at(path);
       path += "/";
     }
     // Outermost first: a folder whose own entry is lost would take the others with it. Those that
@@ -290,15 +308,13 @@ struct simulated_disk::operations {
   }
 
   storage_result operator()(const storage_ops::remove& op) {
-    try {
-      const auto p = find(op.path);
-      if (p.name.empty()) throw refused{std::errc::invalid_argument, op.path};
-      if (!is_there(p)) return {};
-      empty(entry_at(p));
-      call.change_entries({{p.folder, std::string{p.name}, {}}});
-    } catch (const refused& r) {
-      if (r.why != std::errc::no_such_file_or_directory) throw;
-    }
+    const auto p = look_for(op.path);
+    if (!p) return {};
+    if (p->name.empty()) throw refused{std::errc::invalid_argument, op.path};
+    const auto there = look_at(*p);
+    if (!there) return {};
+    empty(*there);
+    call.change_entries({{p->folder, std::string{p->name}, {}}});
     return {};
   }
 
