@@ -3,6 +3,8 @@
 
 #include <map>
 #include <random>
+#include <utility>
+#include <vector>
 
 #include "tests/support/catch.hpp"
 
@@ -17,17 +19,23 @@ TEST_CASE("what is due comes in order, equals as they were added", "[simulated][
     const auto pushes = 1 + draw() % 6;  // of seven: some stay few, some get many
     const auto times = seed % 2 == 0 ? 20 : 20'000;
     std::int64_t now = 0;
-    for (std::uint32_t i = 0; i < 1500; ++i) {
+    std::vector<std::uint32_t> free;  // slots are used again, as the world does
+    std::uint32_t slots = 0;
+    for (int i = 0; i < 1500; ++i) {
       if (plain.empty() || draw() % 7 < pushes) {
+        if (free.empty()) free.push_back(slots++);
+        std::swap(free[draw() % free.size()], free.back());
         const auto at = now + static_cast<std::int64_t>(draw() % times);
-        heap.push(at, i);
-        plain.emplace(at, i);
+        heap.push(at, free.back());
+        plain.emplace(at, free.back());
+        free.pop_back();
         continue;
       }
       const auto next = heap.pop();
       now = next.at;
       REQUIRE(now == plain.begin()->first);
       REQUIRE(next.slot == plain.begin()->second);
+      free.push_back(next.slot);
       plain.erase(plain.begin());
     }
     for (; !plain.empty(); plain.erase(plain.begin()))
