@@ -2,22 +2,29 @@
 # Measures Troupe beside its peers on this machine: the bare loop over memory, Gloo (through Python's
 # torch.distributed), Open MPI, Python's DDP and Lightning. Installs what is missing, builds, prints tables of ratios.
 #
-#   bash tests/bench.sh [--quick] [--page] [RESULTS.jsonl]
+#   bash tests/bench.sh [--quick] [--only PART] [--page] [RESULTS.jsonl]
 #
 # Five rounds in turn (--quick: two, fewer sizes); every measurement becomes a line of the results' file, which is
-# build/bench.jsonl if none is named. --page puts the tables into docs/performance.md as well.
+# build/bench.jsonl if none is named. --only measures collectives, training or start alone; --page puts the
+# tables of all into docs/performance.md as well.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 flags=()
 results=build/bench.jsonl
-for argument in "$@"; do
-  case $argument in
+while (($#)); do
+  case $1 in
     --quick) flags+=(--quick) ;;
+    --only)
+      case ${2-} in
+        collectives | training | start) flags+=(--only "$2"); shift ;;
+        *) echo "bench: --only takes collectives, training or start" >&2; exit 2 ;;
+      esac ;;
     --page) flags+=(--page docs/performance.md) ;;
-    -*) echo "bench: unknown flag $argument; there are --quick and --page" >&2; exit 2 ;;
-    *) results=$argument ;;
+    -*) echo "bench: unknown flag $1; there are --quick, --only and --page" >&2; exit 2 ;;
+    *) results=$1 ;;
   esac
+  shift
 done
 
 bash apps/setup.sh

@@ -16,6 +16,7 @@ KIB, MIB = 1 << 10, 1 << 20
 SIZES = {"1K": KIB, "64K": 64 * KIB, "1M": MIB, "16M": 16 * MIB, "100M": 100 * MIB}
 MODELS = {"mlp": (128, ["--model", "mlp", "--set", "model.hidden=[1024,1024]"]), "cnn": (64, ["--model", "cnn"])}
 CROWD_SIZES = ["1K", "1M", "16M"]  # of four ranks
+PARTS = ["collectives", "training", "start"]
 BEGIN, END = "<!-- tests/bench.sh writes from here -->", "<!-- to here -->"
 FLOOR = "staging's floor"
 TIME_LIMIT = 300  # seconds of one call: what hangs is a finding, not a wait
@@ -140,10 +141,17 @@ class bench:
     def run(self):
         for round_number in range(self.given.rounds):
             print(f"round {round_number + 1} of {self.given.rounds}", file=sys.stderr, flush=True)
+            for part in self.given.parts:
+                self.part(round_number, part)
+
+    def part(self, round_number, part):
+        if part == "collectives":
             self.collectives(round_number, 2, self.given.sizes)
             self.collectives(round_number, 4, self.given.crowd_sizes)
+        elif part == "training":
             for model in MODELS:
                 self.training(round_number, model)
+        else:
             self.start(round_number)
 
     # The table.
@@ -194,27 +202,37 @@ class bench:
     def tables(self, began):
         subjects = list(dict.fromkeys(subject for subject, _ in self.seen))
         against_loop = ["bare loop", *[s for s in subjects if s != "bare loop"]]
-        same = [(model, model) for model in MODELS]
         lines = [f"Medians of {self.given.rounds} rounds in turn, and the ratio with its lowest and highest round. "
                  f"{time.strftime('%Y-%m-%d', time.gmtime(began))}, {os.cpu_count()} cores ({processor()}), "
                  f"load {self.load:.1f} before, {time.time() - began:.0f} s.", ""]
         for ranks, sizes in ((2, self.given.sizes), (4, self.given.crowd_sizes)):
-            lines += [f"**all_reduce(sum, float32), {ranks} ranks**: time, and how near it comes to the bare loop "
-                      "(x1: as fast).", ""]
-            lines += self.table("", against_loop, [(name, (ranks, name)) for name in sizes], "bare loop",
-                                "seconds", False, duration)
+            lines += headed(f"**all_reduce(sum, float32), {ranks} ranks**: time, and how near it comes to the bare "
+                            "loop (x1: as fast).",
+                            self.table("", against_loop, [(name, (ranks, name)) for name in sizes], "bare loop",
+                                       "seconds", False, duration))
             if ranks == 2:
                 lines += self.of_floor(sizes)
-        lines += ["**Training on Fashion-MNIST, 2 ranks, one thread each**: samples/s, and over Python's DDP.", ""]
-        lines += self.table("", subjects, same, "Python DDP", "samples_per_second", True, lambda x: f"{x:.0f}")
-        lines += ["Of the same runs: speed-up over one rank; the largest share of a step that a rank waited.", ""]
-        ours = [s for s in subjects if s.startswith("troupe")]
-        lines += self.table("speed-up", ours, same, None, "speed_up", True, lambda x: f"{x:.2f}")
-        lines += self.table("waiting", ours, same, None, "waiting_share", True, lambda x: f"{100 * x:.1f} %")
-        lines += ["**From the program's start to the end of its first step** (mlp, 2 ranks).", ""]
-        lines += self.table("", subjects, [("seconds", "start")], "Python DDP", "to_first_step", False, duration)
+        lines += self.training_tables(subjects)
+        lines += headed("**From the program's start to the end of its first step** (mlp, 2 ranks).",
+                        self.table("", subjects, [("seconds", "start")], "Python DDP", "to_first_step", False,
+                                   duration))
         lines += [f"Left out: {subject}, {kind}: {why}" for (subject, kind), why in self.broken.items()]
         return "\n".join(lines).rstrip() + "\n"
+
+    def training_tables(self, subjects):
+        same = [(model, model) for model in MODELS]
+        ours = [s for s in subjects if s.startswith("troupe")]
+        return [
+            *headed("**Training on Fashion-MNIST, 2 ranks, one thread each**: samples/s, and over Python's DDP.",
+                    self.table("", subjects, same, "Python DDP", "samples_per_second", True, lambda x: f"{x:.0f}")),
+            *headed("Of the same runs: speed-up over one rank; the largest share of a step that a rank waited.",
+                    self.table("speed-up", ours, same, None, "speed_up", True, lambda x: f"{x:.2f}")),
+            *self.table("waiting", ours, same, None, "waiting_share", True, lambda x: f"{100 * x:.1f} %"),
+        ]
+
+
+def headed(text, table):
+    return [text, "", *table] if table else []
 
 
 def duration(seconds):
@@ -246,7 +264,11 @@ def arguments():
         reader.add_argument(name, required=True)
     reader.add_argument("--quick", action="store_true", help="2 rounds, fewer sizes and steps")
     reader.add_argument("--page", help="a page whose tables are replaced")
+    reader.add_argument("--only", choices=PARTS, help="nothing but this part")
     given = reader.parse_args()
+    if given.page and given.only:
+        reader.error("--page needs all parts: leave --only out")
+    given.parts = [given.only] if given.only else PARTS
     given.rounds = 2 if given.quick else 5
     given.steps = 40 if given.quick else 150
     given.sizes = ["1K", "1M", "16M"] if given.quick else list(SIZES)
