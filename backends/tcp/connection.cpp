@@ -26,6 +26,8 @@ constexpr std::size_t turn_bytes = std::size_t{1} << 20;
 constexpr std::size_t vectors_max = 32;
 
 const std::array<std::byte, 4096> zeros{};
+constexpr auto whole = static_cast<std::byte>(seal::whole);
+constexpr auto torn = static_cast<std::byte>(seal::torn);
 
 bool would_wait(int error) { return error == EAGAIN || error == EWOULDBLOCK; }
 
@@ -81,9 +83,10 @@ connection::state connection::flush(const std::atomic<bool>& stop, std::vector<o
       bytes += length - jump;
     };
     for (const auto& frame : queue_) {
-      if (count + 2 > vectors_max || bytes >= at_once) break;
+      if (count + 3 > vectors_max || bytes >= at_once) break;
       add(frame.head.data(), frame.head.size());
       add(frame.body, frame.body_bytes);
+      add(&whole, frame.seal_bytes());
     }
     msghdr message{};
     message.msg_iov = vectors.data();
@@ -93,8 +96,9 @@ connection::state connection::flush(const std::atomic<bool>& stop, std::vector<o
     if (took < 0)
       return would_wait(errno) ? state::open : end(std::system_category().message(errno));
     gone_ += static_cast<std::size_t>(took);
-    while (!queue_.empty() && gone_ >= queue_.front().head.size() + queue_.front().body_bytes) {
-      gone_ -= queue_.front().head.size() + queue_.front().body_bytes;
+    while (!queue_.empty() && gone_ >= queue_.front().bytes()) {
+      gone_ -= queue_.front().bytes();
+      queued_ -= queue_.front().bytes();
       sent.push_back(std::move(queue_.front()));
       queue_.pop_front();
     }
@@ -105,6 +109,11 @@ connection::state connection::flush(const std::atomic<bool>& stop, std::vector<o
 
 connection::state connection::receive(frame_receiver& to, const std::atomic<bool>& stop,
                                       bool& moved) {
+  if (early_) {
+    parse(to);
+    if (early_) return state::open;
+    moved = true;
+  }
   for (std::size_t taken = 0; taken < turn_bytes;) {
     if (stop.load(std::memory_order_seq_cst)) return state::open;
     const auto direct = std::min(body_left_, at_once);
@@ -125,17 +134,22 @@ connection::state connection::receive(frame_receiver& to, const std::atomic<bool
     taken += bytes;
     const auto into_body = std::min(bytes, direct);
     end_ += bytes - into_body;
-    if (into_body != 0) take_body(into_body, to);
+    if (into_body != 0) take_body(into_body);
     parse(to);
-    if (bytes < room) return state::open;  // most likely drained
+    if (early_ || bytes < room) return state::open;  // the latter: most likely drained
   }
   return state::open;
 }
 
-void connection::take_body(std::size_t bytes, frame_receiver& to) {
+void connection::take_body(std::size_t bytes) {
   body_ += bytes;
   body_left_ -= bytes;
-  if (body_left_ == 0) to.landed(header_);
+  sealing_ = body_left_ == 0;
+}
+
+void connection::take_seal(std::byte what, frame_receiver& to) {
+  sealing_ = false;
+  if (decode_seal(what) == seal::whole) to.landed(header_);
 }
 
 void connection::parse(frame_receiver& to) {
@@ -158,12 +172,20 @@ bool connection::parse_one(frame_receiver& to) {
     if (bytes == 0) return false;
     std::memcpy(body_, unread.data(), bytes);
     begin_ += bytes;
-    take_body(bytes, to);
+    take_body(bytes);
+    return true;
+  }
+  if (sealing_) {
+    if (here == 0) return false;
+    ++begin_;
+    take_seal(unread.front(), to);
     return true;
   }
   if (here < header_bytes) return false;
   header_ = decode_header(unread.first<header_bytes>());
   if (here < header_bytes + header_.note_bytes) return false;
+  early_ = to.early(header_);
+  if (early_) return false;
   begin_ += header_bytes + header_.note_bytes;
   body_ = to.frame(header_, unread.subspan(header_bytes, header_.note_bytes));
   body_left_ = header_.body_bytes;
@@ -179,14 +201,19 @@ void connection::cut(outgoing last) {
   if (gone_ != 0) {
     const auto& begun = queue_.front();
     const auto of_head = std::min(gone_, begun.head.size());
-    auto rest = begun.body_bytes - (gone_ - of_head);
+    auto rest = begun.body_bytes - std::min(gone_ - of_head, begun.body_bytes);
+    const auto end = rest == 0 ? whole : torn;
+    const bool sealed = begun.seal_bytes() != 0;
     if (of_head != begun.head.size())
       kept.push_back({.head = note(begun.head.begin() + static_cast<std::ptrdiff_t>(of_head),
                                    begun.head.end())});
     for (; rest != 0; rest -= kept.back().body_bytes)
       kept.push_back({.body = zeros.data(), .body_bytes = std::min(rest, zeros.size())});
+    if (sealed) kept.push_back({.head = {end}});
   }
   kept.push_back(std::move(last));
+  queued_ = 0;
+  for (const auto& frame : kept) queued_ += frame.bytes();
   queue_ = std::move(kept);
   gone_ = 0;
 }

@@ -36,19 +36,26 @@ private:
 class frame_receiver {
 public:
   virtual ~frame_receiver() = default;
+  /// What it speaks of has not come yet, over another connection: it is asked again, and nothing
+  /// behind it is read until then.
+  virtual bool early(const frame_header& header) = 0;
   /// A frame's header and note. Returns where its body belongs, if it has one.
   virtual std::byte* frame(const frame_header& header, std::span<const std::byte> note) = 0;
-  /// The body of the frame before is in place; right after `frame` if it has none.
+  /// The body of the frame before is in place; right after `frame` if it has none. Never called
+  /// for a body that the sender did not finish.
   virtual void landed(const frame_header& header) = 0;
 };
 
 /// A frame that waits to be sent. `of` keeps the body's memory in use until it is.
 struct outgoing {
-  note head;  ///< header and note
+  note head;  ///< header and note; empty: the rest of a body without its seal
   const std::byte* body = nullptr;
   std::size_t body_bytes = 0;
   std::shared_ptr<operation> of;
   std::size_t member = 0;  ///< of the receiver in the operation's channel
+
+  std::size_t seal_bytes() const { return !head.empty() && body_bytes != 0 ? 1 : 0; }
+  std::size_t bytes() const { return head.size() + body_bytes + seal_bytes(); }
 };
 outgoing make_outgoing(frame_header header, std::span<const std::byte> note = {});
 
@@ -60,15 +67,22 @@ public:
   explicit connection(descriptor socket);
   int fd() const { return socket_.get(); }
 
-  void push(outgoing frame) { queue_.push_back(std::move(frame)); }
+  void push(outgoing frame) {
+    queued_ += frame.bytes();
+    queue_.push_back(std::move(frame));
+  }
   /// Hands to the kernel what it takes without waiting and appends what has gone entirely to
   /// `sent`. `ended`: the peer does not take anything any more.
   state flush(const std::atomic<bool>& stop, std::vector<outgoing>& sent);
   bool backlog() const { return !queue_.empty(); }
+  /// Bytes of frames that have not gone entirely.
+  std::size_t queued() const { return queued_; }
   /// A frame of that kind waits to be sent.
   bool queues(frame_kind kind) const;
 
   /// Reads what is there without waiting, a few chunks at most. `moved` is set if anything came.
+  /// The next frame to be heard is early.
+  bool early() const { return early_; }
   state receive(frame_receiver& to, const std::atomic<bool>& stop, bool& moved);
   /// The reason of an `ended`: what the kernel said, or that the peer closed the connection.
   const std::string& why() const { return why_; }
@@ -84,18 +98,22 @@ public:
 private:
   void parse(frame_receiver& to);
   bool parse_one(frame_receiver& to);
-  void take_body(std::size_t bytes, frame_receiver& to);
+  void take_body(std::size_t bytes);
+  void take_seal(std::byte what, frame_receiver& to);
   state end(std::string why);
 
   descriptor socket_;
   std::deque<outgoing> queue_;
   std::size_t gone_ = 0;  // bytes of the first frame that are sent
+  std::size_t queued_ = 0;
   std::vector<std::byte> staging_;
   std::size_t begin_ = 0;  // unread bytes in staging_: [begin_, end_)
   std::size_t end_ = 0;
   frame_header header_;        // of the frame whose body is on its way
   std::byte* body_ = nullptr;  // where the rest of it belongs
   std::size_t body_left_ = 0;
+  bool sealing_ = false;  // its seal is next
+  bool early_ = false;    // the first frame in staging_
   std::string why_;
 };
 

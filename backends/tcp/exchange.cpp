@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <utility>
 
 namespace troupe::tcp {
 
@@ -153,29 +154,34 @@ std::byte* exchange::place_chunk(side& from, std::size_t member, part what, std:
   const bool contribution = what == part::contribution;
   if (contribution && !reduces()) return refuse("nothing is reduced in it");
   const auto of = slice(contribution ? me_ : member);
-  const auto index = contribution ? from.contributions_in : from.results_in;
+  const auto index = offset / chunk_bytes;
   if (index >= of.chunks()) return refuse("more than there is");
   const bool credit = !contribution && sides_[me_].call.what == collective::reduce_scatter;
   if (offset != index * chunk_bytes || bytes != (credit ? 0 : of.chunk(index)))
-    return refuse("not the next chunk");
+    return refuse("not a chunk");
   if (!contribution) {
     if (reduces() && index >= from.contributions_out) return refuse("a result of nothing");
+    if (from.results_placed.empty()) from.results_placed.resize(of.chunks());
+    if (from.results_placed[index]) return refuse("a chunk twice");
+    from.results_placed[index] = true;
     return credit ? nullptr : out_ + of.first + offset;
   }
-  if (index >= reduced_ + window) return refuse("more than its window");
-  from.slots.resize(window);
+  if (index < reduced_ || index >= reduced_ + window) return refuse("not in its window");
   auto& slot = from.slots[index % window];
-  if (!slot) slot = pool_->take();
-  return slot.get();
+  if (slot.taken) return refuse("a chunk twice");
+  slot.taken = true;
+  slot.memory = pool_->take();
+  return slot.memory.get();
 }
 
-void exchange::landed(std::size_t member, part what, const std::atomic<bool>& stop) {
+void exchange::landed(std::size_t member, part what, std::uint64_t offset,
+                      const std::atomic<bool>& stop) {
   auto& from = sides_[member];
   switch (what) {
     case part::payload: from.payload_in = true; break;
     case part::result: ++from.results_in; break;
     case part::contribution:
-      ++from.contributions_in;
+      from.slots[offset / chunk_bytes % window].landed = true;
       reduce_complete(stop);
       break;
   }
@@ -188,19 +194,22 @@ void exchange::reduce_complete(const std::atomic<bool>& stop) {
   std::vector<const void*> sources(sides_.size());
   const auto complete = [&] {
     for (std::size_t i = 0; i < sides_.size(); ++i)
-      if (i != me_ && sides_[i].contributions_in <= reduced_) return false;
+      if (i != me_ && !sides_[i].slots[reduced_ % window].landed) return false;
     return reduced_ < mine.chunks();
   };
   while (complete()) {
     if (stop.load(std::memory_order_seq_cst)) return;
     const auto offset = reduced_ * chunk_bytes;
     for (std::size_t i = 0; i < sides_.size(); ++i)
-      sources[i] = i == me_ ? in_ + mine.first + offset : sides_[i].slots[reduced_ % window].get();
+      sources[i] =
+          i == me_ ? in_ + mine.first + offset : sides_[i].slots[reduced_ % window].memory.get();
     void* const target = scatters ? out_ + offset : out_ + mine.first + offset;
     canonical_reduce(call.type, call.operation, sources, {&target, 1},
                      mine.chunk(reduced_) / size_of(call.type));
-    for (auto& side : sides_)
-      if (!side.slots.empty()) pool_->give(std::move(side.slots[reduced_ % window]));
+    for (auto& side : sides_) {
+      auto used = std::exchange(side.slots[reduced_ % window], {});
+      if (used.memory) pool_->give(std::move(used.memory));
+    }
     ++reduced_;
   }
 }
@@ -228,7 +237,7 @@ bool exchange::blocks(std::size_t member) const {
   const auto& with = sides_[member];
   if (member == me_ || !owes(member)) return false;
   if (!with.ready || with.queued != 0 || small_ || !reduces()) return true;
-  return reduced_ < slice(me_).chunks() && with.contributions_in <= reduced_;
+  return reduced_ < slice(me_).chunks() && !with.slots[reduced_ % window].landed;
 }
 
 bool exchange::owes(std::size_t member) const {

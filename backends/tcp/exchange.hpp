@@ -10,6 +10,7 @@
 #include "backends/collective_call.hpp"
 #include "backends/tcp/frame.hpp"
 
+#include <array>
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
@@ -55,6 +56,7 @@ public:
   /// is the root. False if the call is not what another called before.
   bool call(std::size_t member, collective_call what, bool yes);
   bool called(std::size_t member) const { return sides_[member].called; }
+  bool is_ready(std::size_t member) const { return sides_[member].ready; }
   const collective_call& call_of(std::size_t member) const { return sides_[member].call; }
   /// `member` has nothing to do any more with operations before this one.
   void ready(std::size_t member);
@@ -73,7 +75,7 @@ public:
   /// Where bytes from `member` belong. Valid until `landed`, which must follow.
   std::byte* place(std::size_t member, part what, std::uint64_t offset, std::size_t bytes);
   /// The bytes are in place. Reduces what is complete; looks at `stop` before each chunk.
-  void landed(std::size_t member, part what, const std::atomic<bool>& stop);
+  void landed(std::size_t member, part what, std::uint64_t offset, const std::atomic<bool>& stop);
 
   /// Everything has come and gone: call `finish`, and the operation is over.
   bool done() const;
@@ -86,6 +88,12 @@ public:
   bool owes(std::size_t member) const;
 
 private:
+  /// A contribution that waits for those of others.
+  struct slot {
+    chunk_pool::chunk memory;
+    bool taken = false;
+    bool landed = false;
+  };
   struct side {
     bool called = false;
     bool ready = false;
@@ -94,12 +102,12 @@ private:
     bool payload_out = false;
     collective_call call;
     std::vector<std::byte> payload;
-    std::vector<chunk_pool::chunk> slots;  // contributions that wait for those of others
-    std::uint64_t contributions_in = 0;    // in chunks, as the next three
-    std::uint64_t contributions_out = 0;
+    std::array<slot, window> slots;
+    std::uint64_t contributions_out = 0;  // in chunks, as the next two
     std::uint64_t results_in = 0;
     std::uint64_t results_out = 0;
-    unsigned queued = 0;  // parcels not yet sent
+    std::vector<bool> results_placed;  // of those that may come
+    unsigned queued = 0;               // parcels not yet sent
   };
   struct range {
     std::size_t first = 0;

@@ -123,7 +123,9 @@ hello_block encode(const hello& what) {
       .put(what.job.value())
       .put(what.generation.value())
       .put(what.from)
-      .put(what.to);
+      .put(what.to)
+      .put(what.stream)
+      .put(what.streams);
   return block;
 }
 
@@ -139,6 +141,8 @@ hello decode_hello(const hello_block& block) {
   result.generation = generation_id{in.get<std::uint64_t>()};
   result.from = in.get<std::int32_t>();
   result.to = in.get<std::int32_t>();
+  result.stream = in.get<std::uint16_t>();
+  result.streams = in.get<std::uint16_t>();
   return result;
 }
 
@@ -216,6 +220,10 @@ frame_header decode_header(std::span<const std::byte, header_bytes> block) {
                                  static_cast<int>(result.kind), result.note_bytes,
                                  result.body_bytes));
   return result;
+}
+
+seal decode_seal(std::byte what) {
+  return checked(static_cast<std::uint8_t>(what), seal::whole, seal::torn, "a seal");
 }
 
 note encode(const collective_call& what) {

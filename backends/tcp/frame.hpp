@@ -18,7 +18,9 @@
 namespace troupe::tcp {
 
 /// Raised by every change of what is said or of when it is said.
-inline constexpr std::uint32_t wire_version = 2;
+inline constexpr std::uint32_t wire_version = 3;
+/// Most connections between two ranks.
+inline constexpr std::uint16_t streams_max = 16;
 /// Largest world: lists of ranks fit into a note.
 inline constexpr std::int32_t world_max = 4096;
 inline constexpr std::size_t label_max = 1024;
@@ -47,6 +49,8 @@ struct hello {
   std::int32_t world = 0;
   std::int32_t from = 0;
   std::int32_t to = 0;
+  std::uint16_t stream = 0;   ///< this connection's place among those of the two ranks
+  std::uint16_t streams = 1;  ///< how many there are
   friend bool operator==(const hello&, const hello&) = default;
 };
 inline constexpr std::size_t hello_bytes = 80;
@@ -63,8 +67,10 @@ enum class answer_code : std::uint8_t {
   not_open,      ///< may be tried again: the generation is not open here yet
   left,          ///< the generation was open here and is not any more, or a later one was: bye
   other_world,
-  wrong_rank,  ///< ranks that do not connect in this direction
-  duplicate,   ///< the rank is connected already
+  wrong_rank,     ///< ranks that do not connect in this direction
+  other_streams,  ///< another number of connections between two ranks
+  wrong_stream,   ///< none of that number
+  duplicate,      ///< the rank is connected already
 };
 /// The second block: the answer.
 struct answer {
@@ -110,12 +116,19 @@ struct frame_header {
   std::uint32_t body_bytes = 0;
   friend bool operator==(const frame_header&, const frame_header&) = default;
 };
+/// One byte behind every body: whether all of it is what it should be. An aborting sender fills up
+/// with zeros a body that it had begun.
+enum class seal : std::uint8_t { whole, torn };
+
 inline constexpr std::size_t header_bytes = 32;
 using header_block = std::array<std::byte, header_bytes>;
 header_block encode(const frame_header& what);
 /// Throws wire_error for unknown kinds, lengths past the limits and fields that the kind has no use
 /// for.
 frame_header decode_header(std::span<const std::byte, header_bytes> block);
+
+/// Throws wire_error for anything else.
+seal decode_seal(std::byte what);
 
 using note = std::vector<std::byte>;
 

@@ -10,8 +10,14 @@ struct group_over {};
 
 class mesh::inlet final : public frame_receiver {
 public:
-  inlet(mesh& in, std::int32_t rank) : in_(in), rank_(rank) {}
+  inlet(mesh& in, std::int32_t rank, std::uint16_t stream)
+      : in_(in),
+        rank_(rank),
+        from_(in.peers_[static_cast<std::size_t>(rank)]),
+        strand_(from_.strands[stream]),
+        main_(stream == 0) {}
 
+  bool early(const frame_header& header) override;
   std::byte* frame(const frame_header& header, std::span<const std::byte> note) override;
   void landed(const frame_header& header) override;
 
@@ -28,6 +34,9 @@ private:
 
   mesh& in_;
   const std::int32_t rank_;
+  peer& from_;
+  strand& strand_;
+  const bool main_;
 };
 
 }  // namespace troupe::tcp

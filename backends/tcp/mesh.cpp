@@ -27,7 +27,9 @@ bool operation::end(work_status with, std::string why, std::vector<std::int32_t>
 
 std::size_t channel::member(std::int32_t rank) const { return place_among(members, rank); }
 
-mesh::mesh(const group_description& who) : who_(who), peers_(static_cast<std::size_t>(who.world)) {
+mesh::mesh(const group_description& who, std::uint16_t streams)
+    : who_(who), streams_(streams), peers_(static_cast<std::size_t>(who.world)) {
+  for (auto& p : peers_) p.strands.resize(streams);
   auto& world = among(members_of({}, who.world, who.rank));
   world.announced = true;
   for (auto& p : peers_) p.channels.push_back(&world);
@@ -50,7 +52,7 @@ channel& mesh::channel_of(const std::vector<std::int32_t>& members) {
   fresh.me = fresh.member(who_.rank);
   fresh.called.resize(members.size());
   for (const auto rank : members)
-    if (peers_[static_cast<std::size_t>(rank)].left) fresh.departed = rank;
+    if (peers_[static_cast<std::size_t>(rank)].main().left) fresh.departed = rank;
   return fresh;
 }
 
@@ -64,11 +66,25 @@ std::shared_ptr<operation> mesh::at(channel& in, std::uint64_t number) {
 
 void mesh::push(std::int32_t rank, outgoing frame) {
   auto& to = peers_[static_cast<std::size_t>(rank)];
-  if (to.left || to.closing) return;
-  if (to.link)
-    to.link->push(std::move(frame));
+  auto& main = to.main();
+  if (main.left || main.closing) return;
+  if (main.link)
+    main.link->push(std::move(frame));
   else
     to.before.push_back(std::move(frame));
+}
+
+void mesh::push_chunk(std::int32_t rank, outgoing frame) {
+  auto& to = peers_[static_cast<std::size_t>(rank)];
+  strand* best = nullptr;
+  for (std::size_t i = 0; i < to.strands.size(); ++i) {
+    auto& next = to.strands[(to.turn + i) % to.strands.size()];
+    if (!next.link || next.left || next.closing) continue;
+    if (!best || next.link->queued() < best->link->queued()) best = &next;
+  }
+  if (!best) return;
+  to.turn = static_cast<std::size_t>(best - to.strands.data()) + 1;
+  best->link->push(std::move(frame));
 }
 
 void mesh::announce(channel& in) {
@@ -122,7 +138,10 @@ std::shared_ptr<operation> mesh::submit(channel& in, seat with) {
 void mesh::call_out(const std::shared_ptr<operation>& what, const collective_call& call, bool yes) {
   auto& in = what->in_channel;
   const bool ready = what->number == in.first;
-  if (ready) what->steps.start(what->in, what->out, aborted_);
+  if (ready) {
+    what->steps.start(what->in, what->out, aborted_);
+    if (!what->steps.small()) ++in_chunks_;
+  }
   const auto note = encode(call);
   for (std::size_t member = 0; member < in.members.size(); ++member) {
     if (member == in.me) continue;
@@ -150,6 +169,7 @@ void mesh::call_out(const std::shared_ptr<operation>& what, const collective_cal
 void mesh::start(const std::shared_ptr<operation>& what) {
   auto& in = what->in_channel;
   what->steps.start(what->in, what->out, aborted_);
+  if (!what->steps.small()) ++in_chunks_;
   for (std::size_t member = 0; member < in.members.size(); ++member) {
     if (member == in.me) continue;
     std::optional<parcel> payload;
@@ -182,7 +202,7 @@ void mesh::pump(const std::shared_ptr<operation>& what) {
   const auto& in = what->in_channel;
   for (std::size_t member = 0; member < in.members.size(); ++member)
     while (const auto parcel = what->steps.next(member))
-      push(in.members[member], data_frame(what, member, *parcel));
+      push_chunk(in.members[member], data_frame(what, member, *parcel));
 }
 
 void mesh::settle(channel& in) {
@@ -192,6 +212,7 @@ void mesh::settle(channel& in) {
     if (!front->steps.started()) start(front);
     if (!front->steps.done()) return;
     front->steps.finish();
+    if (!front->steps.small()) --in_chunks_;
     if (front->end(work_status::ok)) --in_flight_;
     in.open.pop_front();
     ++in.first;

@@ -75,9 +75,11 @@ class mesh : public std::enable_shared_from_this<mesh> {
 public:
   using clock = std::chrono::steady_clock;
 
-  explicit mesh(const group_description& who);
+  /// `streams`: connections to each of the others.
+  mesh(const group_description& who, std::uint16_t streams);
 
   const group_description& group() const { return who_; }
+  std::uint16_t streams() const { return streams_; }
   channel& among(const std::vector<std::int32_t>& members);
 
   std::shared_ptr<operation> submit(channel& in, seat with);
@@ -94,15 +96,15 @@ public:
   /// The handle is gone: tells the peers, or ends the group if operations are on their way.
   void depart() noexcept;
 
-  /// The backend's thread: a connection that has passed the handshake. A group that is over says so
-  /// and closes it. Ignored if there is one already.
-  void adopt(std::int32_t rank, descriptor socket);
+  /// The backend's thread: a connection, one of `streams`, that has passed the handshake. A group
+  /// that is over says so and closes it. Ignored if there is one already.
+  void adopt(std::int32_t rank, std::uint16_t stream, descriptor socket);
   /// The peer is gone already: as if it had said goodbye.
   void without(std::int32_t rank);
-  /// `peers` are to be dialed, one is done with.
-  void dials(int peers);
+  /// `connections` are to be dialed, one is done with.
+  void dials(int connections);
   void dialed();
-  bool has(std::int32_t rank) const;
+  bool has(std::int32_t rank, std::uint16_t stream) const;
   bool departed() const noexcept { return departed_.load(std::memory_order_seq_cst); }
   bool over() const noexcept { return aborted() || departed(); }
   /// Peers that are not connected yet need not be told any more that it is over.
@@ -116,14 +118,22 @@ public:
 
 private:
   class inlet;
-  struct peer {
+  /// One connection. The first of a peer's carries all frames in order; others carry chunks of
+  /// data, in any order between them, and are looked at while some are expected.
+  struct strand {
     std::optional<connection> link;
-    std::deque<outgoing> before;         // frames that wait for the connection
-    std::vector<channel*> channels;      // by the peer's id
     std::shared_ptr<operation> current;  // whose bytes come in
     bool left = false;                   // said goodbye
     bool closing = false;                // its last frame is queued ...
     bool shut = false;                   // ... and has gone
+  };
+  struct peer {
+    std::vector<strand> strands;     // by stream
+    std::deque<outgoing> before;     // frames that wait for the first connection
+    std::vector<channel*> channels;  // by the peer's id
+    std::size_t turn = 0;            // where the search for a connection for a chunk begins
+    strand& main() { return strands.front(); }
+    const strand& main() const { return strands.front(); }
   };
   /// What was asked about an operation past its deadline.
   struct inquiry {
@@ -144,6 +154,8 @@ private:
   void pump(const std::shared_ptr<operation>& what);
   void settle(channel& in);
   void push(std::int32_t rank, outgoing frame);
+  /// On the connection that has least to send.
+  void push_chunk(std::int32_t rank, outgoing frame);
   outgoing data_frame(const std::shared_ptr<operation>& what, std::size_t member,
                       const parcel& of) const;
 
@@ -154,7 +166,10 @@ private:
   void sleep_at_sockets(std::optional<clock::time_point> until);
   void arm();
   void linger();
-  void close_link(peer& to);
+  void close_link(strand& of);
+  bool chunks_expected(const peer& from) const;
+  /// The connection's socket says when something is to be done.
+  bool heard(const peer& from, const strand& on) const;
 
   // Whom a deadline names (mesh_blame.cpp).
   /// The moment at which to look again.
@@ -172,10 +187,12 @@ private:
   void set_aborted(std::string_view why) noexcept;
   void spread(const ending& how, const channel* in, std::uint64_t number);
   void say_last(peer& to);
-  void hear_end(std::int32_t rank);
+  void say_last(strand& on, bool main);
+  void hear_end(std::int32_t rank, std::uint16_t stream);
   void let_go() const noexcept;
 
   const group_description who_;
+  const std::uint16_t streams_;
   mutable std::mutex mutex_;
   chunk_pool pool_;
   attention attention_;
@@ -185,10 +202,11 @@ private:
   std::vector<outgoing> sent_;
   std::optional<inquiry> inquiry_;
   std::size_t in_flight_ = 0;  // operations submitted here and not ended
+  std::size_t in_chunks_ = 0;  // operations started and not ended whose data moves in chunks
   bool spread_ = false;        // the peers were told that the group is over ...
   note last_words_;            // ... in these words,
   frame_header last_header_;   // about this operation
-  int dialing_ = 0;            // peers that this rank has to dial yet
+  int dialing_ = 0;            // connections that this rank has to dial yet
   bool unattended_ = false;    // `attend` is not called any more
   std::atomic<bool> driven_{false};
   std::atomic<bool> waiting_{false};

@@ -55,7 +55,7 @@ void mesh::inquire(const operation& about, std::chrono::nanoseconds deadline) {
   inquiry_.emplace(inquiry{&in, about.number, clock::now(), deadline, 0, {}});
   for (const auto rank : in.members) {
     const auto& to = peers_[static_cast<std::size_t>(rank)];
-    if (rank == who_.rank || !to.link || to.left || to.closing) continue;
+    if (rank == who_.rank || !to.main().link || to.main().left || to.main().closing) continue;
     ++inquiry_->open;
     push(rank, make_outgoing({.kind = frame_kind::ask, .channel = in.id, .number = about.number}));
   }
@@ -74,7 +74,7 @@ std::vector<std::int32_t> mesh::awaited(const channel& in, std::uint64_t number)
 
 void mesh::answer_ask(std::int32_t rank, const channel& in, const frame_header& ask) {
   const auto& to = peers_[static_cast<std::size_t>(rank)];
-  if (to.link->queues(frame_kind::waits)) return;  // it does not take what it asks for
+  if (to.main().link->queues(frame_kind::waits)) return;  // it does not take what it asks for
   auto header = ask;
   header.kind = frame_kind::waits;
   push(rank, make_outgoing(header, encode_ranks(awaited(in, ask.number))));

@@ -82,24 +82,30 @@ void mesh::spread(const ending& how, const channel* in, std::uint64_t number) {
                   .number = number};
   for (auto& to : peers_) {
     to.before.clear();
-    if (to.link && !to.closing) say_last(to);
+    say_last(to);
   }
   waker_.ring();
   attention_.now();
 }
 
 void mesh::say_last(peer& to) {
+  for (auto& on : to.strands) say_last(on, &on == &to.main());
+}
+
+void mesh::say_last(strand& on, bool main) {
+  if (!on.link || on.closing) return;
+  const auto bye = [] { return make_outgoing({.kind = frame_kind::bye}); };
   if (aborted())
-    to.link->cut(make_outgoing(last_header_, last_words_));
+    on.link->cut(main ? make_outgoing(last_header_, last_words_) : bye());
   else
-    to.link->push(make_outgoing({.kind = frame_kind::bye}));
-  to.closing = true;
-  to.link->flush(never, sent_);
+    on.link->push(bye());
+  on.closing = true;
+  on.link->flush(never, sent_);
   sent_.clear();
 }
 
-void mesh::hear_end(std::int32_t rank) {
-  auto& from = peers_[static_cast<std::size_t>(rank)];
+void mesh::hear_end(std::int32_t rank, std::uint16_t stream) {
+  auto& from = peers_[static_cast<std::size_t>(rank)].strands[stream];
   if (from.left) return close_link(from);
   fail({work_status::aborted, fmt::format("rank {} is lost: {}", rank, from.link->why()), {}},
        nullptr, 0);
@@ -118,8 +124,7 @@ void mesh::depart() noexcept {
                 {}},
                nullptr, 0);
     if (aborted() && !spread_) spread({work_status::aborted, why(), {}}, nullptr, 0);
-    for (auto& to : peers_)
-      if (to.link && !to.closing) say_last(to);
+    for (auto& to : peers_) say_last(to);
   } catch (const std::exception& error) {
     set_aborted(error.what());
   }

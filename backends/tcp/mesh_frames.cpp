@@ -7,9 +7,23 @@
 
 namespace troupe::tcp {
 
+bool mesh::inlet::early(const frame_header& header) {
+  if (main_ || header.kind == frame_kind::bye) return false;
+  if (header.kind != frame_kind::data || header.what == part::payload)
+    throw wire_error("sent something else than a chunk over a further connection");
+  const auto comes_yet = [&] {
+    if (from_.main().left) throw wire_error("sent a chunk of nothing that it called");
+    return true;
+  };
+  if (header.channel >= from_.channels.size()) return comes_yet();
+  auto& of = *from_.channels[header.channel];
+  const auto member = of.member(rank_);
+  if (header.number >= of.called[member]) return comes_yet();
+  return !in_.at(of, header.number)->steps.is_ready(member) && comes_yet();
+}
+
 std::byte* mesh::inlet::frame(const frame_header& header, std::span<const std::byte> note) {
-  auto& from = in_.peers_[static_cast<std::size_t>(rank_)];
-  if (from.left) throw wire_error("sent a frame after its last");
+  if (strand_.left) throw wire_error("sent a frame after its last");
   switch (header.kind) {
     case frame_kind::channel: name_channel(header, note); return nullptr;
     case frame_kind::call: return hear_call(header, note);
@@ -29,19 +43,18 @@ void mesh::inlet::landed(const frame_header& header) {
   if (header.kind != frame_kind::call && header.kind != frame_kind::ready &&
       header.kind != frame_kind::data)
     return;
-  auto& from = in_.peers_[static_cast<std::size_t>(rank_)];
-  const auto what = std::exchange(from.current, nullptr);
+  const auto what = std::exchange(strand_.current, nullptr);
   auto& of = what->in_channel;
   what->heard = clock::now();
   if (header.kind == frame_kind::data || header.body_bytes != 0)
-    what->steps.landed(of.member(rank_), header.what, in_.aborted_);
+    what->steps.landed(of.member(rank_), header.what, header.offset, in_.aborted_);
   if (in_.aborted()) throw group_over{};
   if (what->steps.met()) in_.pump(what);
   in_.settle(of);
 }
 
 channel& mesh::inlet::channel_of(const frame_header& header) {
-  auto& known = in_.peers_[static_cast<std::size_t>(rank_)].channels;
+  auto& known = from_.channels;
   if (header.channel >= known.size())
     throw wire_error(fmt::format("speaks of a subgroup {} that it has not named", header.channel));
   return *known[header.channel];
@@ -51,8 +64,7 @@ std::shared_ptr<operation> mesh::inlet::operation_of(const frame_header& header)
   auto& of = channel_of(header);
   if (header.number >= of.called[of.member(rank_)])
     throw wire_error("speaks of a collective that it has not called");
-  auto& from = in_.peers_[static_cast<std::size_t>(rank_)];
-  return from.current = in_.at(of, header.number);
+  return strand_.current = in_.at(of, header.number);
 }
 
 void mesh::inlet::name_channel(const frame_header& header, std::span<const std::byte> note) {
@@ -60,7 +72,7 @@ void mesh::inlet::name_channel(const frame_header& header, std::span<const std::
   const auto has = [&](std::int32_t rank) {
     return std::binary_search(members.begin(), members.end(), rank);
   };
-  auto& known = in_.peers_[static_cast<std::size_t>(rank_)].channels;
+  auto& known = from_.channels;
   if (header.channel != known.size() || !has(rank_) || !has(in_.who_.rank))
     throw wire_error("named a subgroup that can not be");
   known.push_back(&in_.channel_of(members));
@@ -80,7 +92,7 @@ std::byte* mesh::inlet::hear_call(const frame_header& header, std::span<const st
     in_.disagree(*what);
     throw group_over{};
   }
-  in_.peers_[static_cast<std::size_t>(rank_)].current = what;
+  strand_.current = what;
   if (header.ready) what->steps.ready(member);
   if (header.body_bytes == 0) return nullptr;
   return what->steps.place(member, part::payload, 0, header.body_bytes);
@@ -99,16 +111,16 @@ std::byte* mesh::inlet::place(const frame_header& header) {
 
 void mesh::inlet::hear_abort(const frame_header& header, std::span<const std::byte> note) {
   const auto how = decode_ending(note, in_.who_.world);
-  auto& from = in_.peers_[static_cast<std::size_t>(rank_)];
-  from.left = true;
-  auto* of = header.channel < from.channels.size() ? from.channels[header.channel] : nullptr;
+  strand_.left = true;
+  auto* of = header.channel < from_.channels.size() ? from_.channels[header.channel] : nullptr;
   in_.fail(how, of, header.number);
   throw group_over{};
 }
 
 void mesh::inlet::hear_bye() {
-  in_.peers_[static_cast<std::size_t>(rank_)].left = true;
-  in_.peers_[static_cast<std::size_t>(rank_)].before.clear();
+  strand_.left = true;
+  if (!main_) return;
+  from_.before.clear();
   for (auto& of : in_.channels_) {
     if (!std::binary_search(of.members.begin(), of.members.end(), rank_)) continue;
     of.departed = rank_;

@@ -36,13 +36,17 @@ bool mesh::sweep() {
   const touching hold{touched_};
   for (std::int32_t rank = 0; rank < who_.world && !aborted(); ++rank) {
     auto& from = peers_[static_cast<std::size_t>(rank)];
-    if (!from.link) continue;
-    try {
-      inlet to{*this, rank};
-      if (from.link->receive(to, aborted_, moved) == connection::state::ended) hear_end(rank);
-    } catch (const group_over&) {  // the rest of what came is of no use any more
-    } catch (const wire_error& error) {
-      fail({work_status::aborted, fmt::format("rank {} {}", rank, error.what())}, nullptr, 0);
+    for (std::uint16_t stream = 0; stream < streams_ && !aborted(); ++stream) {
+      if (stream != 0 && !chunks_expected(from)) break;
+      auto& link = from.strands[stream].link;
+      if (!link) continue;
+      try {
+        inlet to{*this, rank, stream};
+        if (link->receive(to, aborted_, moved) == connection::state::ended) hear_end(rank, stream);
+      } catch (const group_over&) {  // the rest of what came is of no use any more
+      } catch (const wire_error& error) {
+        fail({work_status::aborted, fmt::format("rank {} {}", rank, error.what())}, nullptr, 0);
+      }
     }
   }
   if (!aborted()) flush();
@@ -54,8 +58,9 @@ void mesh::flush() {
   for (bool more = true; more && !aborted();) {
     more = false;
     for (auto& to : peers_)
-      // A peer that takes nothing any more is found out when its last words have been read.
-      if (to.link && to.link->backlog()) to.link->flush(aborted_, sent_);
+      for (auto& on : to.strands)
+        // A peer that takes nothing any more is found out when its last words have been read.
+        if (on.link && on.link->backlog()) on.link->flush(aborted_, sent_);
     const auto gone = std::exchange(sent_, {});
     for (const auto& frame : gone) {
       if (!frame.of) continue;
@@ -99,10 +104,13 @@ void mesh::sleep_at_sockets(std::optional<clock::time_point> until) {
   std::vector<pollfd> sockets{{waker_.fd(), POLLIN, 0}};
   {
     const std::lock_guard hold{mutex_};
-    for (const auto& p : peers_)
-      if (p.link)
+    for (const auto& p : peers_) {
+      for (const auto& on : p.strands) {
+        if (!heard(p, on)) continue;
         sockets.push_back(
-            {p.link->fd(), static_cast<short>(p.link->backlog() ? POLLIN | POLLOUT : POLLIN), 0});
+            {on.link->fd(), static_cast<short>(on.link->backlog() ? POLLIN | POLLOUT : POLLIN), 0});
+      }
+    }
   }
   timespec left{};
   if (until) {
@@ -114,23 +122,25 @@ void mesh::sleep_at_sockets(std::optional<clock::time_point> until) {
   if (sockets.front().revents != 0) waker_.clear();
 }
 
-void mesh::adopt(std::int32_t rank, descriptor socket) {
+void mesh::adopt(std::int32_t rank, std::uint16_t stream, descriptor socket) {
   const std::lock_guard hold{mutex_};
   auto& to = peers_[static_cast<std::size_t>(rank)];
-  if (to.link || to.left || given_up()) return;
-  to.link.emplace(std::move(socket));
+  auto& on = to.strands[stream];
+  if (on.link || on.left || given_up()) return;
+  on.link.emplace(std::move(socket));
   if (unattended_) {
     say_last(to);
-    to.link.reset();
+    on.link.reset();
     return;
   }
-  attention_.watch(to.link->fd());
+  attention_.watch(on.link->fd());
   if (over()) {
     if (spread_ || !aborted()) say_last(to);
     attention_.now();
     return;
   }
-  for (auto& frame : std::exchange(to.before, {})) to.link->push(std::move(frame));
+  if (stream == 0)
+    for (auto& frame : std::exchange(to.before, {})) on.link->push(std::move(frame));
   const touching hold_memory{touched_};
   flush();
   arm();
@@ -140,15 +150,15 @@ void mesh::adopt(std::int32_t rank, descriptor socket) {
 void mesh::without(std::int32_t rank) {
   const std::lock_guard hold{mutex_};
   try {
-    if (!over()) inlet{*this, rank}.frame({.kind = frame_kind::bye}, {});
+    if (!over()) inlet{*this, rank, 0}.frame({.kind = frame_kind::bye}, {});
   } catch (const group_over&) {
   }
   waker_.ring();
 }
 
-void mesh::dials(int peers) {
+void mesh::dials(int connections) {
   const std::lock_guard hold{mutex_};
-  dialing_ = peers;
+  dialing_ = connections;
 }
 
 void mesh::dialed() {
@@ -157,10 +167,10 @@ void mesh::dialed() {
   attention_.now();
 }
 
-bool mesh::has(std::int32_t rank) const {
+bool mesh::has(std::int32_t rank, std::uint16_t stream) const {
   const std::lock_guard hold{mutex_};
-  const auto& to = peers_[static_cast<std::size_t>(rank)];
-  return to.link || to.left;
+  const auto& on = peers_[static_cast<std::size_t>(rank)].strands[stream];
+  return on.link || on.left;
 }
 
 bool mesh::attend() {
@@ -173,39 +183,56 @@ bool mesh::attend() {
     linger();
   }
   arm();
-  const auto linked = [](const peer& p) { return p.link.has_value(); };
+  const auto linked = [](const peer& p) {
+    return std::any_of(p.strands.begin(), p.strands.end(),
+                       [](const strand& on) { return on.link.has_value(); });
+  };
   unattended_ = departed() && dialing_ == 0 && std::none_of(peers_.begin(), peers_.end(), linked);
   return !unattended_;
 }
 
+// A chunk comes only while its operation is on its way here; the end of a peer that has left is
+// looked for too.
+bool mesh::chunks_expected(const peer& from) const { return in_chunks_ > 0 || from.main().left; }
+
+// Of an early frame it is the first connection that brings what is missing.
+bool mesh::heard(const peer& from, const strand& on) const {
+  return on.link && !on.link->early() && (&on == &from.main() || chunks_expected(from));
+}
+
 void mesh::arm() {
   for (const auto& p : peers_)
-    if (p.link) attention_.arm(p.link->fd(), p.link->backlog());
+    for (const auto& on : p.strands)
+      if (heard(p, on) || (on.link && over())) attention_.arm(on.link->fd(), on.link->backlog());
 }
 
 void mesh::linger() {
   for (auto& to : peers_) {
-    if (!to.link) continue;
-    const bool ended = to.link->flush(never, sent_) == connection::state::ended;
-    sent_.clear();
-    if (!to.shut && !to.link->backlog()) {
-      to.link->finish_sending();
-      to.shut = true;
+    for (auto& on : to.strands) {
+      if (!on.link) continue;
+      const bool ended = on.link->flush(never, sent_) == connection::state::ended;
+      sent_.clear();
+      if (!on.shut && !on.link->backlog()) {
+        on.link->finish_sending();
+        on.shut = true;
+      }
+      if (ended || on.link->drained()) close_link(on);
     }
-    if (ended || to.link->drained()) close_link(to);
   }
 }
 
-void mesh::close_link(peer& to) {
-  attention_.forget(to.link->fd());
-  to.link.reset();
-  to.before.clear();
+void mesh::close_link(strand& of) {
+  attention_.forget(of.link->fd());
+  of.link.reset();
 }
 
 void mesh::close_all() {
   const std::lock_guard hold{mutex_};
-  for (auto& p : peers_)
-    if (p.link) close_link(p);
+  for (auto& p : peers_) {
+    p.before.clear();
+    for (auto& on : p.strands)
+      if (on.link) close_link(on);
+  }
   if (departed()) given_up_.store(true, std::memory_order_seq_cst);
   attention_.now();
 }

@@ -105,9 +105,9 @@ tcp_address reception::listen() {
 
 std::shared_ptr<mesh> reception::enter(const group_description& who) {
   const auto address = listen();
-  auto fresh = std::make_shared<mesh>(who);
+  auto fresh = std::make_shared<mesh>(who, options_.streams);
   // Of two ranks the higher one dials.
-  fresh->dials(who.rank);
+  fresh->dials(who.rank * options_.streams);
   {
     const std::lock_guard hold{mutex_};
     const auto [known, first] = newest_.try_emplace({who.job, who.rank}, who.generation);
@@ -117,12 +117,13 @@ std::shared_ptr<mesh> reception::enter(const group_description& who) {
                       who.generation.value(), who.job.value(), who.rank, known->second.value()));
     known->second = who.generation;
     open_[{who.job, who.generation, who.rank}] = fresh;
-    tended_ += 1 + static_cast<std::size_t>(who.rank);
+    tended_ += 1 + static_cast<std::size_t>(who.rank) * options_.streams;
   }
   rendezvous_->publish(who, address);
   asio::co_spawn(context_, look_after(fresh), asio::detached);
   for (std::int32_t rank = 0; rank < who.rank; ++rank)
-    asio::co_spawn(context_, dial(fresh, rank), asio::detached);
+    for (std::uint16_t stream = 0; stream < options_.streams; ++stream)
+      asio::co_spawn(context_, dial(fresh, rank, stream), asio::detached);
   return fresh;
 }
 
@@ -211,7 +212,7 @@ asio::awaitable<void> reception::receive(socket from) {
   timer.cancel();
   if (!broken && to) {
     tune(from);
-    to->adopt(said.from, released(std::move(from)));
+    to->adopt(said.from, said.stream, released(std::move(from)));
   }
   untend();
 }
@@ -240,14 +241,23 @@ std::pair<answer, std::shared_ptr<mesh>> reception::judge(const hello& from) con
   if (from.from <= from.to || from.from >= from.world)
     return no(answer_code::wrong_rank,
               fmt::format("rank {} does not dial rank {}", from.from, from.to));
-  if (to.has(from.from))
+  if (from.streams != to.streams())
+    return no(answer_code::other_streams,
+              fmt::format("rank {} has {} connections to each rank, rank {} has {}", from.from,
+                          from.streams, from.to, to.streams()));
+  if (from.stream >= to.streams())
+    return no(answer_code::wrong_stream,
+              fmt::format("there is no connection {} of {}", from.stream, to.streams()));
+  if (to.has(from.from, from.stream))
     return no(answer_code::duplicate, fmt::format("rank {} is connected already", from.from));
   return {answer{.secret = options_.secret}, found->second};
 }
 
-asio::awaitable<void> reception::dial(std::shared_ptr<mesh> who, std::int32_t rank) {
+asio::awaitable<void> reception::dial(std::shared_ptr<mesh> who, std::int32_t rank,
+                                      std::uint16_t stream) {
   asio::steady_timer pause{context_};
-  for (auto delay = retry_first; !who->given_up(); delay = std::min(2 * delay, retry_last)) {
+  for (auto delay = retry_first; !who->given_up() && (stream == 0 || !who->over());
+       delay = std::min(2 * delay, retry_last)) {
     std::optional<tcp_address> at;
     try {
       at = rendezvous_->find(who->group(), rank);
@@ -255,7 +265,7 @@ asio::awaitable<void> reception::dial(std::shared_ptr<mesh> who, std::int32_t ra
       who->abort(fmt::format("no address of rank {}: {}", rank, error.what()));
       break;
     }
-    if (at && co_await call(*who, rank, *at)) break;
+    if (at && co_await call(*who, rank, stream, *at)) break;
     pause.expires_after(delay);
     co_await pause.async_wait(tupled);
   }
@@ -264,7 +274,8 @@ asio::awaitable<void> reception::dial(std::shared_ptr<mesh> who, std::int32_t ra
   untend();
 }
 
-asio::awaitable<bool> reception::call(mesh& who, std::int32_t rank, tcp_address at) {
+asio::awaitable<bool> reception::call(mesh& who, std::int32_t rank, std::uint16_t stream,
+                                      tcp_address at) {
   tcp::socket link{context_};
   asio::steady_timer timer{context_};
   boost::system::error_code no_literal;
@@ -288,18 +299,20 @@ asio::awaitable<bool> reception::call(mesh& who, std::int32_t rank, tcp_address 
                                   .generation = group.generation,
                                   .world = group.world,
                                   .from = group.rank,
-                                  .to = rank});
+                                  .to = rank,
+                                  .stream = stream,
+                                  .streams = who.streams()});
   const auto [unwritten, written] = co_await asio::async_write(link, asio::buffer(block), tupled);
   if (unwritten) co_return false;
   answer_block reply;
   const auto [unread, read] = co_await asio::async_read(link, asio::buffer(reply), tupled);
   timer.cancel();
   if (unread) co_return false;
-  co_return take(who, rank, at, reply, std::move(link));
+  co_return take(who, rank, stream, at, reply, std::move(link));
 }
 
-bool reception::take(mesh& who, std::int32_t rank, const tcp_address& at, const answer_block& reply,
-                     socket link) {
+bool reception::take(mesh& who, std::int32_t rank, std::uint16_t stream, const tcp_address& at,
+                     const answer_block& reply, socket link) {
   const auto refused = [&](std::string_view why) {
     who.abort(fmt::format("rank {} at {} refuses rank {}: {}", rank, to_string(at),
                           who.group().rank, why));
@@ -318,7 +331,7 @@ bool reception::take(mesh& who, std::int32_t rank, const tcp_address& at, const 
     return refused(fmt::format("it {}", error.what()));
   }
   tune(link);
-  who.adopt(rank, released(std::move(link)));
+  who.adopt(rank, stream, released(std::move(link)));
   return true;
 }
 

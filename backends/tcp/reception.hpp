@@ -39,11 +39,13 @@ private:
 
   boost::asio::awaitable<void> accept();
   boost::asio::awaitable<void> receive(socket from);
-  boost::asio::awaitable<void> dial(std::shared_ptr<mesh> who, std::int32_t rank);
+  boost::asio::awaitable<void> dial(std::shared_ptr<mesh> who, std::int32_t rank,
+                                    std::uint16_t stream);
   /// False: to be tried again.
-  boost::asio::awaitable<bool> call(mesh& who, std::int32_t rank, tcp_address at);
-  bool take(mesh& who, std::int32_t rank, const tcp_address& at, const answer_block& reply,
-            socket link);
+  boost::asio::awaitable<bool> call(mesh& who, std::int32_t rank, std::uint16_t stream,
+                                    tcp_address at);
+  bool take(mesh& who, std::int32_t rank, std::uint16_t stream, const tcp_address& at,
+            const answer_block& reply, socket link);
   boost::asio::awaitable<void> look_after(std::shared_ptr<mesh> who);
   std::pair<answer, std::shared_ptr<mesh>> judge(const hello& from) const;
   void tend();

@@ -3,6 +3,7 @@
 #include "backends/bucket_memory.hpp"
 #include "backends/tcp/mesh.hpp"
 #include "backends/tcp/reception.hpp"
+#include "messages/failure.hpp"
 
 #include <fmt/format.h>
 
@@ -149,8 +150,13 @@ public:
   const std::shared_ptr<tcp::reception> desk;
 };
 
-tcp_backend::tcp_backend(tcp_options options)
-    : impl_(std::make_shared<implementation>(std::move(options))) {}
+tcp_backend::tcp_backend(tcp_options options) {
+  if (options.streams < 1 || options.streams > tcp::streams_max)
+    throw user_error(errc::bad_configuration,
+                     fmt::format("tcp: {} connections between two ranks; take 1 to {}",
+                                 options.streams, tcp::streams_max));
+  impl_ = std::make_shared<implementation>(std::move(options));
+}
 tcp_backend::~tcp_backend() = default;
 
 std::string tcp_backend::unusable() const {

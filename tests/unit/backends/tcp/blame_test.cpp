@@ -40,13 +40,13 @@ class three_ranks {
 public:
   three_ranks() {
     for (std::int32_t rank = 0; rank < 3; ++rank)
-      meshes_.push_back(std::make_shared<mesh>(group_description{.rank = rank, .world = 3}));
+      meshes_.push_back(std::make_shared<mesh>(group_description{.rank = rank, .world = 3}, 1));
     connect(0, 1);
     connect(1, 2);
     auto near = pair_of_sockets();
     auto far = pair_of_sockets();
-    meshes_[0]->adopt(2, std::move(near[0]));
-    meshes_[2]->adopt(0, std::move(far[0]));
+    meshes_[0]->adopt(2, 0, std::move(near[0]));
+    meshes_[2]->adopt(0, 0, std::move(far[0]));
     to_0_ = std::move(near[1]);
     to_2_ = std::move(far[1]);
   }
@@ -73,8 +73,8 @@ public:
 private:
   void connect(std::int32_t a, std::int32_t b) {
     auto ends = pair_of_sockets();
-    meshes_[static_cast<std::size_t>(a)]->adopt(b, std::move(ends[0]));
-    meshes_[static_cast<std::size_t>(b)]->adopt(a, std::move(ends[1]));
+    meshes_[static_cast<std::size_t>(a)]->adopt(b, 0, std::move(ends[0]));
+    meshes_[static_cast<std::size_t>(b)]->adopt(a, 0, std::move(ends[1]));
   }
   void carry() {
     std::vector<std::byte> bytes(1 << 20);

@@ -79,15 +79,19 @@ private:
   void deliver(std::size_t from, std::size_t to) {
     auto& queue = wire(from, to);
     if (queue.empty()) return;
-    const auto what = std::move(queue.front());
-    queue.pop_front();
+    // Data may overtake data: it comes over several connections.
+    const bool data = !queue.front().call && !queue.front().ready;
+    const auto next =
+        queue.begin() + static_cast<std::ptrdiff_t>(data ? random_() % queue.size() : 0);
+    const auto what = std::move(*next);
+    queue.erase(next);
     auto& at = exchanges_[to];
     if (what.call) REQUIRE(at.call(from, what_, static_cast<std::int32_t>(from) == what_.root));
     if (what.ready) at.ready(from);
     if (what.call || what.ready) return;
     auto* place = at.place(from, what.of.what, what.of.offset, what.body.size());
     if (!what.body.empty()) std::memcpy(place, what.body.data(), what.body.size());
-    at.landed(from, what.of.what, never);
+    at.landed(from, what.of.what, what.of.offset, never);
   }
 
   const std::size_t members_;
@@ -198,10 +202,18 @@ TEST_CASE("what can not come is refused before it has a place") {
   e.ready(1);
   CHECK_THROWS_AS(e.ready(1), wire_error);
   CHECK_THROWS_AS(e.place(1, part::payload, 0, memory.size() * 4), wire_error);
-  CHECK_THROWS_AS(e.place(1, part::contribution, chunk_bytes, chunk_bytes), wire_error);
+  CHECK_THROWS_AS(e.place(1, part::contribution, window * chunk_bytes, chunk_bytes), wire_error);
+  CHECK_THROWS_AS(e.place(1, part::contribution, 1, chunk_bytes), wire_error);
   CHECK_THROWS_AS(e.place(1, part::contribution, 0, chunk_bytes - 1), wire_error);
   CHECK_THROWS_AS(e.place(1, part::result, 0, chunk_bytes), wire_error);  // of no contribution
   REQUIRE(e.place(1, part::contribution, 0, chunk_bytes) != nullptr);
+  CHECK_THROWS_AS(e.place(1, part::contribution, 0, chunk_bytes), wire_error);  // on its way
+  e.landed(1, part::contribution, 0, never);
+  CHECK_THROWS_AS(e.place(1, part::contribution, 0, chunk_bytes), wire_error);  // reduced
+  REQUIRE(e.next(1)->what == part::result);
+  REQUIRE(e.next(1)->what == part::contribution);
+  REQUIRE(e.place(1, part::result, 0, chunk_bytes) != nullptr);
+  CHECK_THROWS_AS(e.place(1, part::result, 0, chunk_bytes), wire_error);  // once more
 }
 
 TEST_CASE("a call that differs is noticed whoever comes first") {

@@ -55,12 +55,14 @@ TEST_CASE("a handshake comes back as it was sent") {
                      .generation = generation_id{any<std::uint64_t>()},
                      .world = any<std::int32_t>(),
                      .from = any<std::int32_t>(),
-                     .to = any<std::int32_t>()};
+                     .to = any<std::int32_t>(),
+                     .stream = any<std::uint16_t>(),
+                     .streams = any<std::uint16_t>()};
     RC_ASSERT(decode_hello(encode(sent)) == sent);
   }));
   CHECK(rc::check("answer", [] {
     const answer sent{.version = any<std::uint32_t>(),
-                      .code = static_cast<answer_code>(*rc::gen::inRange(0, 8)),
+                      .code = static_cast<answer_code>(*rc::gen::inRange(0, 10)),
                       .secret = any_secret(),
                       .text = any_text(answer_text_max)};
     RC_ASSERT(decode_answer(encode(sent)) == sent);

@@ -20,6 +20,7 @@ using bytes = std::vector<std::byte>;
 void append(bytes& to, const outgoing& frame) {
   to.insert(to.end(), frame.head.begin(), frame.head.end());
   to.insert(to.end(), frame.body, frame.body + frame.body_bytes);
+  to.insert(to.end(), frame.seal_bytes(), static_cast<std::byte>(seal::whole));
 }
 
 // What rank 1 may say: calls of small and large operations, and what follows them.
@@ -86,8 +87,8 @@ void hear(const bytes& talk, std::mt19937_64& random) {
   fcntl(far.get(), F_SETFL, O_NONBLOCK);
   constexpr std::size_t count = 90000;
   std::vector<float> memory(count + 64, 1.0f);
-  const auto rank = std::make_shared<mesh>(group_description{.world = 2});
-  rank->adopt(1, descriptor{ends[0]});
+  const auto rank = std::make_shared<mesh>(group_description{.world = 2}, 1);
+  rank->adopt(1, 0, descriptor{ends[0]});
   auto& world = rank->among({0, 1});
   std::vector<std::shared_ptr<operation>> works;
   for (auto calls = random() % 4; calls > 0; --calls)
@@ -155,8 +156,8 @@ TEST_CASE("a peer that disappears or breaks the rules is named") {
     int ends[2];
     REQUIRE(socketpair(AF_UNIX, SOCK_STREAM, 0, ends) == 0);
     descriptor far{ends[1]};
-    const auto rank = std::make_shared<mesh>(group_description{.world = 2});
-    rank->adopt(1, descriptor{ends[0]});
+    const auto rank = std::make_shared<mesh>(group_description{.world = 2}, 1);
+    rank->adopt(1, 0, descriptor{ends[0]});
     bytes talk;
     speak(talk);
     for (std::size_t sent = 0; sent < talk.size(); rank->attend()) {

@@ -29,7 +29,12 @@ group_description member(std::int32_t rank, std::int32_t world = 2,
 }
 
 tcp::hello greeting() {
-  return {.job = job, .generation = generation, .world = 2, .from = 1, .to = 0};
+  return {.job = job,
+          .generation = generation,
+          .world = 2,
+          .from = 1,
+          .to = 0,
+          .streams = tcp_options{}.streams};
 }
 
 // A stranger at the door, with blocking calls that give up after a while.
@@ -92,7 +97,7 @@ TEST_CASE("whoever does not belong is refused with a reason, and nothing happens
     CHECK(answer.secret == tcp::job_secret{});
     CHECK(closed_by_peer(link));
   };
-  refused([](auto& h) { h.version = 9; }, answer_code::other_version, "it speaks version 2, not 9");
+  refused([](auto& h) { h.version = 9; }, answer_code::other_version, "it speaks version 3, not 9");
   refused([](auto& h) { h.secret[5] = 43; }, answer_code::wrong_secret, "the secret is another");
   refused([](auto& h) { h.job = job_id{8}; }, answer_code::not_open,
           "generation 3 of job 8 is not open there yet");
@@ -104,6 +109,16 @@ TEST_CASE("whoever does not belong is refused with a reason, and nothing happens
           "rank 1 says its world is 3, others said 2");
   refused([](auto& h) { h.from = 0; }, answer_code::wrong_rank, "rank 0 does not dial rank 0");
   refused([](auto& h) { h.from = 2; }, answer_code::wrong_rank, "rank 2 does not dial rank 0");
+  refused([](auto& h) { h.streams = 3; }, answer_code::other_streams,
+          "rank 1 has 3 connections to each rank, rank 0 has 2");
+  refused([](auto& h) { h.stream = 2; }, answer_code::wrong_stream,
+          "there is no connection 2 of 2");
+  refused(
+      [](auto& h) {
+        h.stream = 1;
+        h.generation = generation_id{2};
+      },
+      answer_code::left, "generation 2 of job 7 is over there");
 
   const auto link = connect_to(backend.address());
   auto hello = greeting();
