@@ -211,7 +211,7 @@ spawn_rank_fn far_ranks(const ports& world, const job& what) {
                      "placement \"processes\": this program does not start processes for ranks; "
                      "use placement \"threads\"");
   const auto kind = choose_meeting(world, what.options.communicator);
-  return [kind = std::string{kind->name()}, place = kind->arrange()](
+  return [kind = std::string{kind->name()}, place = kind->arrange({what.options.tcp_streams})](
              caf::actor_system& system, actor_trouble trouble, rank_setup setup) -> rank_actor {
     auto shared = std::make_shared<rank_setup>(std::move(setup));
     return seam::spawn<far_rank_actor, far_rank_state>(

@@ -65,13 +65,13 @@ void inspect(F& f, trainer_options& x) {
   auto& [ranks, max_epochs, max_steps, batch_size, accumulate_grad_batches, gradient_clip_val,
          gradient_clip_algorithm, limit_train_batches, limit_val_batches, limit_test_batches,
          limit_predict_batches, val_check_interval, num_sanity_val_batches, fast_dev_run,
-         log_every_n_steps, seed, precision, strategy, gradients, communicator, placement, fine,
-         stop_early, checkpoint, time, faults] = x;
+         log_every_n_steps, seed, precision, strategy, gradients, communicator, tcp_streams,
+         placement, fine, stop_early, checkpoint, time, faults] = x;
   f(ranks, max_epochs, max_steps, batch_size, accumulate_grad_batches, gradient_clip_val,
     gradient_clip_algorithm, limit_train_batches, limit_val_batches, limit_test_batches,
     limit_predict_batches, val_check_interval, num_sanity_val_batches, fast_dev_run,
-    log_every_n_steps, seed, precision, strategy, gradients, communicator, placement, fine,
-    stop_early, checkpoint, time, faults);
+    log_every_n_steps, seed, precision, strategy, gradients, communicator, tcp_streams, placement,
+    fine, stop_early, checkpoint, time, faults);
 }
 
 // --- state -----------------------------------------------------------------------------------

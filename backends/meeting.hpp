@@ -4,12 +4,20 @@
 
 #include "backends/communicator.hpp"
 
+#include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
 namespace troupe {
+
+/// What a user may set about how ranks meet.
+struct meeting_options {
+  /// Connections between two ranks of tcp and hier; unset: as many as the adapter likes.
+  std::optional<std::int64_t> tcp_streams;
+};
 
 /// One job's, held by the supervisor's side while the job runs.
 class meeting {
@@ -32,7 +40,7 @@ public:
   /// What to know before choosing it (for `doctor`); may be empty.
   virtual std::string about() const { return {}; }
   /// On the supervisor's side, once per job. Throws user_error naming the mend.
-  virtual std::shared_ptr<meeting> arrange() const = 0;
+  virtual std::shared_ptr<meeting> arrange(const meeting_options& options) const = 0;
   /// In a rank's process, once, with what the meeting gave. Throws user_error.
   virtual std::shared_ptr<communicator_backend> join(const std::string& address,
                                                      const std::vector<int>& descriptors) const = 0;

@@ -110,6 +110,8 @@ struct trainer_options {
   std::string strategy = "auto";  ///< single_device, data_parallel; auto: by ranks
   gradient_options gradients;
   std::string communicator = "auto";
+  /// Connections between two ranks of tcp and hier (key `tcp.streams`). Unset: the adapter's.
+  std::optional<std::int64_t> tcp_streams;
   /// Where ranks live: `threads` of this process, or `processes` of their own on this host, each of
   /// which runs this program again (actors/rank_process.hpp).
   std::string placement = "threads";

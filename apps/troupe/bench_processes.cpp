@@ -104,10 +104,10 @@ bool alone() {
 
 }  // namespace
 
-void on_processes(const meeting_kind& kind, std::int32_t ranks,
+void on_processes(const meeting_kind& kind, const meeting_options& how, std::int32_t ranks,
                   const std::function<void(communicator&)>& body) {
   if (!alone()) throw internal_error("a process with threads can not be copied for a rank");
-  const auto place = kind.arrange();
+  const auto place = kind.arrange(how);
   const auto run = [&](std::int32_t rank) {
     take_part(kind, *place,
               {.generation = generation_id{1}, .rank = rank, .world = ranks, .deadline = deadline},

@@ -14,6 +14,7 @@
 #include <algorithm>
 #include <charconv>
 #include <exception>
+#include <optional>
 #include <thread>
 
 namespace troupe::program {
@@ -29,6 +30,7 @@ struct collectives_flags {
   std::string memory = "registered";
   std::vector<std::string> sizes{"1K", "64K", "1M", "16M", "100M"};
   int rounds = 7;
+  std::optional<std::int64_t> tcp_streams;
   bool json = false;
 };
 
@@ -92,6 +94,9 @@ collectives_question question_of(const collectives_flags& flags) {
     throw user_error(errc::bad_usage, fmt::format("--ranks {}: from 1 to 256", flags.ranks));
   if (flags.rounds < 1 || flags.rounds > 1000)
     throw user_error(errc::bad_usage, fmt::format("--rounds {}: from 1 to 1000", flags.rounds));
+  if (flags.tcp_streams && (*flags.tcp_streams < 1 || *flags.tcp_streams > 16))
+    throw user_error(errc::bad_usage,
+                     fmt::format("--tcp-streams {}: from 1 to 16", *flags.tcp_streams));
   if (flags.memory != "registered" && flags.memory != "ordinary")
     throw user_error(errc::bad_usage,
                      fmt::format("--memory {}: registered or ordinary", flags.memory));
@@ -205,7 +210,7 @@ program_end bench(const collectives_flags& flags, const surroundings& around) {
   else if (at.backend)
     on_threads(*at.backend, flags, body);
   else
-    on_processes(*at.processes, flags.ranks, body);
+    on_processes(*at.processes, {flags.tcp_streams}, flags.ranks, body);
   return {};
 }
 
@@ -224,6 +229,8 @@ void add_bench_collectives(CLI::App& bench_app, const surroundings& around, cons
   command->add_option("--bytes", flags->sizes, "sizes of the tensor (1K,64K,1M,16M,100M)")
       ->delimiter(',');
   command->add_option("--rounds", flags->rounds, "of each size; 5 times as many to 1M (7)");
+  command->add_option("--tcp-streams", flags->tcp_streams,
+                      "connections between two ranks of tcp and hier (as doctor says)");
   command->add_flag("--json", flags->json, "one object per size");
   command->callback([=, &around] { chosen([=, &around] { return bench(*flags, around); }); });
 }

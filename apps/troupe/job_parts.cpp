@@ -99,6 +99,7 @@ trainer_options options_of(const settings& s) {
   o.strategy = s.text("strategy.name");
   o.gradients = gradients_of(s);
   o.communicator = s.text("communicator");
+  o.tcp_streams = s.find<std::int64_t>("tcp.streams");
   o.placement = s.text("placement");
   o.fine = s.flag("fine");
   read_limits(s, o);

@@ -181,6 +181,10 @@ void add_strategy(schema& s, const trainer_options& d) {
       "sum, clip and update in one pass (ranks as threads); by default where it is possible");
   add(s, "strategy.broadcast_buffers", kind::boolean, g.broadcast_buffers, "",
       "buffers become rank 0's behind each step");
+  auto& streams = add(s, "tcp.streams", kind::integer, unset, "",
+                      "connections between two ranks of tcp and hier; by default as doctor says");
+  streams.low = 1;
+  streams.high = 16;
 }
 
 void add_policies(schema& s, const trainer_options& d) {

@@ -1,6 +1,9 @@
 #include "backends/processes/meetings.hpp"
 
+#include <fmt/format.h>
 #include <sys/random.h>
+
+#include <cstdlib>
 
 #include "backends/hier/hier.hpp"
 #include "backends/processes/address_board.hpp"
@@ -26,7 +29,9 @@ class shm_kind : public meeting_kind {
 public:
   std::string_view name() const override { return "shm"; }
   std::string unusable() const override { return shm_unusable(); }
-  std::shared_ptr<meeting> arrange() const override { return std::make_shared<shm_place>(); }
+  std::shared_ptr<meeting> arrange(const meeting_options&) const override {
+    return std::make_shared<shm_place>();
+  }
   std::shared_ptr<communicator_backend> join(const std::string&,
                                              const std::vector<int>& descriptors) const override {
     expect(1, descriptors);
@@ -41,11 +46,16 @@ std::array<std::uint8_t, 32> fresh_secret() {
   return secret;
 }
 
+// Its address is the number of connections between two ranks.
 class tcp_place : public meeting {
 public:
+  explicit tcp_place(const meeting_options& options)
+      : streams_(checked_tcp_streams(options.tcp_streams.value_or(tcp_options{}.streams))) {}
+  std::string address() const override { return std::to_string(streams_); }
   std::vector<int> descriptors() const override { return {board_->descriptor()}; }
 
 private:
+  const std::uint16_t streams_;
   std::shared_ptr<address_board> board_ = address_board::create(fresh_secret());
 };
 
@@ -53,16 +63,23 @@ class tcp_kind : public meeting_kind {
 public:
   std::string_view name() const override { return "tcp"; }
   std::string unusable() const override { return tcp_backend{}.unusable(); }
-  std::shared_ptr<meeting> arrange() const override { return std::make_shared<tcp_place>(); }
-  std::shared_ptr<communicator_backend> join(const std::string&,
+  std::string about() const override {
+    return fmt::format("{} connections between two ranks, or as tcp.streams has it",
+                       tcp_options{}.streams);
+  }
+  std::shared_ptr<meeting> arrange(const meeting_options& options) const override {
+    return std::make_shared<tcp_place>(options);
+  }
+  std::shared_ptr<communicator_backend> join(const std::string& address,
                                              const std::vector<int>& descriptors) const override {
     expect(1, descriptors);
-    return over(descriptors.front());
+    return over(address, descriptors.front());
   }
 
-  static std::shared_ptr<tcp_backend> over(int descriptor) {
+  static std::shared_ptr<tcp_backend> over(const std::string& address, int descriptor) {
     const auto board = address_board::adopt(descriptor);
     tcp_options options;
+    options.streams = checked_tcp_streams(std::atoll(address.c_str()));
     options.secret = board->secret();
     options.rendezvous = board;
     return std::make_shared<tcp_backend>(options);
@@ -71,6 +88,8 @@ public:
 
 class hier_place : public meeting {
 public:
+  explicit hier_place(const meeting_options& options) : between_(options) {}
+  std::string address() const override { return between_.address(); }
   std::vector<int> descriptors() const override {
     return {inside_.descriptors().front(), between_.descriptors().front()};
   }
@@ -91,13 +110,15 @@ public:
     return "shm inside a host, tcp between hosts; here all ranks are on one host, where shm alone "
            "is faster";
   }
-  std::shared_ptr<meeting> arrange() const override { return std::make_shared<hier_place>(); }
-  std::shared_ptr<communicator_backend> join(const std::string&,
+  std::shared_ptr<meeting> arrange(const meeting_options& options) const override {
+    return std::make_shared<hier_place>(options);
+  }
+  std::shared_ptr<communicator_backend> join(const std::string& address,
                                              const std::vector<int>& descriptors) const override {
     expect(2, descriptors);
     return std::make_shared<hier_backend>(
         hier_options{.local = std::make_shared<shm_backend>(shm_meeting::adopt(descriptors[0])),
-                     .remote = tcp_kind::over(descriptors[1]),
+                     .remote = tcp_kind::over(address, descriptors[1]),
                      .hosts = [](const group_description& who) {
                        return std::vector<std::int32_t>{who.world};
                      }});

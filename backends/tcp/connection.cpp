@@ -117,7 +117,7 @@ connection::state connection::receive(frame_receiver& to, const std::atomic<bool
   for (std::size_t taken = 0; taken < turn_bytes;) {
     if (stop.load(std::memory_order_seq_cst)) return state::open;
     const auto direct = std::min(body_left_, at_once);
-    // parse() has left less than a frame's header and note, at the front.
+    // parse() has left less than a frame's header and note at the front.
     std::array<iovec, 2> vectors{iovec{body_, direct},
                                  iovec{staging_.data() + end_, staging_.size() - end_}};
     msghdr message{};

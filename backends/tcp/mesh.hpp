@@ -99,7 +99,7 @@ public:
   /// The backend's thread: a connection, one of `streams`, that has passed the handshake. A group
   /// that is over says so and closes it. Ignored if there is one already.
   void adopt(std::int32_t rank, std::uint16_t stream, descriptor socket);
-  /// The peer is gone already: as if it had said goodbye.
+  /// The peer is gone already: as if it had said goodbye. Ignored if it can say so itself.
   void without(std::int32_t rank);
   /// `connections` are to be dialed, one is done with.
   void dials(int connections);
@@ -169,7 +169,7 @@ private:
   void close_link(strand& of);
   bool chunks_expected(const peer& from) const;
   /// The connection's socket says when something is to be done.
-  bool heard(const peer& from, const strand& on) const;
+  bool watched(const peer& from, const strand& on) const;
 
   // Whom a deadline names (mesh_blame.cpp).
   /// The moment at which to look again.

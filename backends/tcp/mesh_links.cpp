@@ -106,7 +106,7 @@ void mesh::sleep_at_sockets(std::optional<clock::time_point> until) {
     const std::lock_guard hold{mutex_};
     for (const auto& p : peers_) {
       for (const auto& on : p.strands) {
-        if (!heard(p, on)) continue;
+        if (!watched(p, on)) continue;
         sockets.push_back(
             {on.link->fd(), static_cast<short>(on.link->backlog() ? POLLIN | POLLOUT : POLLIN), 0});
       }
@@ -149,8 +149,10 @@ void mesh::adopt(std::int32_t rank, std::uint16_t stream, descriptor socket) {
 
 void mesh::without(std::int32_t rank) {
   const std::lock_guard hold{mutex_};
+  const auto& main = peers_[static_cast<std::size_t>(rank)].main();
+  if (over() || main.link || main.left) return;
   try {
-    if (!over()) inlet{*this, rank, 0}.frame({.kind = frame_kind::bye}, {});
+    inlet{*this, rank, 0}.frame({.kind = frame_kind::bye}, {});
   } catch (const group_over&) {
   }
   waker_.ring();
@@ -196,14 +198,14 @@ bool mesh::attend() {
 bool mesh::chunks_expected(const peer& from) const { return in_chunks_ > 0 || from.main().left; }
 
 // Of an early frame it is the first connection that brings what is missing.
-bool mesh::heard(const peer& from, const strand& on) const {
+bool mesh::watched(const peer& from, const strand& on) const {
   return on.link && !on.link->early() && (&on == &from.main() || chunks_expected(from));
 }
 
 void mesh::arm() {
   for (const auto& p : peers_)
     for (const auto& on : p.strands)
-      if (heard(p, on) || (on.link && over())) attention_.arm(on.link->fd(), on.link->backlog());
+      if (watched(p, on) || (on.link && over())) attention_.arm(on.link->fd(), on.link->backlog());
 }
 
 void mesh::linger() {

@@ -150,11 +150,16 @@ public:
   const std::shared_ptr<tcp::reception> desk;
 };
 
-tcp_backend::tcp_backend(tcp_options options) {
-  if (options.streams < 1 || options.streams > tcp::streams_max)
+std::uint16_t checked_tcp_streams(std::int64_t connections) {
+  if (connections < 1 || connections > tcp::streams_max)
     throw user_error(errc::bad_configuration,
-                     fmt::format("tcp: {} connections between two ranks; take 1 to {}",
-                                 options.streams, tcp::streams_max));
+                     fmt::format("tcp.streams = {}: two ranks have 1 to {} connections",
+                                 connections, tcp::streams_max));
+  return static_cast<std::uint16_t>(connections);
+}
+
+tcp_backend::tcp_backend(tcp_options options) {
+  checked_tcp_streams(options.streams);
   impl_ = std::make_shared<implementation>(std::move(options));
 }
 tcp_backend::~tcp_backend() = default;

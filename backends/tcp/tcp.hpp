@@ -79,6 +79,8 @@ struct tcp_options {
   /// them, everything else the first one.
   std::uint16_t streams = 2;
 };
+/// The same number, if it can be one of `streams`. Throws user_error.
+std::uint16_t checked_tcp_streams(std::int64_t connections);
 
 /// What a rank's handle can beyond the port.
 class tcp_communicator : public communicator {
@@ -98,15 +100,18 @@ public:
 ///   come about in the background and are tried until the handle goes. It throws
 ///   std::invalid_argument if the description makes no sense, and internal_error if the rank has
 ///   opened that generation, or a later one, before.
-/// - A peer of another job, generation, version or world, or that does not know the secret, is
-///   refused before anything else it says is looked at; who is refused aborts with the reason.
-/// - A peer whose connection ends without a word is named, and the group aborted. One that is
+/// - A peer of another job, generation, version or world, with another number of connections, or
+///   that does not know the secret, is refused before anything else it says is looked at; who is
+///   refused aborts with the reason.
+/// - A peer one of whose connections ends without a word is named, and the group aborted. One that
+/// is
 ///   silent is found out by the deadline: until all have called, and after that whenever nothing
 ///   has moved for as long. The others are then asked whom they wait for (0.2 s at most), so that
 ///   a rank that waits itself is not named for one that does not answer.
 /// - Operations of a (sub)group run one after the other. At most 4096 of them may be in flight, and
 ///   4096 (sub)groups in use (internal_error beyond). Labels have at most 1024 bytes.
-/// - Besides the ranks' own memory an operation needs 1 MiB per peer, whatever its size.
+/// - Besides the ranks' own memory an operation needs 1 MiB per peer, whatever its size, and a
+///   connection 64 KiB.
 /// - An abort reaches the peers as fast as the network; one that races with completion may find an
 ///   operation complete on some ranks and not on others.
 /// - Deadlines are kept by `wait` and `poll`. `wait` throws when nobody touches the memory any
@@ -115,6 +120,7 @@ public:
 ///   the background (2 s at most).
 class tcp_backend final : public communicator_backend {
 public:
+  /// Throws user_error for a number of connections that can not be.
   explicit tcp_backend(tcp_options options = {});
   ~tcp_backend() override;
   tcp_backend(const tcp_backend&) = delete;

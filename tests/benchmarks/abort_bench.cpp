@@ -103,7 +103,7 @@ int main(int count, char** arguments) {
   } else {
     for (const auto& kind : process_meetings()) {
       if (kind->name() != by) continue;
-      const auto place = kind->arrange();
+      const auto place = kind->arrange({});
       for (int rank = 0; rank < ranks; ++rank) {
         children.push_back(fork());
         if (children.back() != 0) continue;

@@ -121,7 +121,10 @@ const std::vector<communicator_adapter>& communicator_adapters() {
            return std::make_shared<shm_backend>(shm_meeting::create(small),
                                                 shm_options{.cores = 1});
          }},
-        {"tcp", [] { return std::make_shared<tcp_backend>(); }},
+        {"tcp, one connection",
+         [] { return std::make_shared<tcp_backend>(tcp_options{.streams = 1}); }},
+        {"tcp, four connections",
+         [] { return std::make_shared<tcp_backend>(tcp_options{.streams = 4}); }},
         {"tcp, a backend per rank", [] { return std::make_shared<tcp_apart>(); }},
         {"hier, two hosts",
          [] {

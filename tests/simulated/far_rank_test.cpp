@@ -120,7 +120,9 @@ public:
   explicit shared_inproc(std::shared_ptr<communicator_backend> all) : all_(std::move(all)) {}
   std::string_view name() const override { return "shared"; }
   std::string unusable() const override { return {}; }
-  std::shared_ptr<meeting> arrange() const override { return std::make_shared<meeting>(); }
+  std::shared_ptr<meeting> arrange(const meeting_options&) const override {
+    return std::make_shared<meeting>();
+  }
   std::shared_ptr<communicator_backend> join(const std::string&,
                                              const std::vector<int>&) const override {
     return all_;

@@ -10,6 +10,7 @@
 #include <unistd.h>
 #include <nlohmann/json.hpp>
 
+#include <algorithm>
 #include <numeric>
 #include <sstream>
 
@@ -104,6 +105,19 @@ TEST_CASE("bench collectives has ranks as processes, too", "[bench]") {
   }
 }
 
+TEST_CASE("bench collectives takes as many connections between two ranks as it is told",
+          "[bench]") {
+  const auto kinds = local_ports().meetings;
+  const auto tcp = std::find_if(kinds.begin(), kinds.end(),
+                                [](const auto& kind) { return kind->name() == "tcp"; });
+  REQUIRE(tcp != kinds.end());
+  CHECK((*tcp)->arrange({.tcp_streams = 3})->address() == "3");
+  const auto said = troupe_says({"bench", "collectives", "--communicator", "tcp", "--tcp-streams",
+                                 "5", "--bytes", "2M", "--rounds", "1", "--json"});
+  CAPTURE(said.err);
+  REQUIRE(said.code == 0);
+}
+
 TEST_CASE("what goes through slots is compared with what that can not do without", "[bench]") {
   const auto rows_of = [](const char* memory, const char* ranks) {
     const auto said =
@@ -121,7 +135,7 @@ TEST_CASE("what goes through slots is compared with what that can not do without
 
 TEST_CASE("a rank of a benchmark that dies ends it with an error", "[bench]") {
   const auto kinds = local_ports().meetings;
-  CHECK_THROWS_WITH(program::on_processes(*kinds.at(0), 2,
+  CHECK_THROWS_WITH(program::on_processes(*kinds.at(0), {}, 2,
                                           [](communicator& group) {
                                             if (group.group().rank == 1) ::_exit(7);
                                             group.barrier("never met")->wait();
@@ -160,6 +174,7 @@ TEST_CASE("bench collectives refuses what can not be, with the mend", "[bench]")
   refused("--ranks", "0", 2, "1 to 256");
   refused("--memory", "mine", 2, "registered or ordinary");
   refused("--rounds", "0", 2, "1 to 1000");
+  refused("--tcp-streams", "17", 2, "1 to 16");
 }
 
 TEST_CASE("a benchmark does not believe a communicator that adds wrongly", "[bench]") {

@@ -1,5 +1,6 @@
 // Settings: precedence, types, ranges, hints; the table and what is made of it agree.
 #include "apps/troupe/config_text.hpp"
+#include "apps/troupe/job_parts.hpp"
 #include "apps/troupe/nearest.hpp"
 #include "apps/troupe/sources.hpp"
 #include "backends/telemetry/line_file.hpp"
@@ -62,6 +63,13 @@ TEST_CASE("the strategy is named alone or with its settings", "[settings]") {
   CHECK(s.text("strategy.comm_hook") == "allreduce");
   CHECK(settled(join(table(), {})).find<bool>("strategy.fused_step") == std::nullopt);
   CHECK(mentions(refusal(assignments({"strategy.comm_hook=f16"})).first, "f16_compress"));
+}
+
+TEST_CASE("connections between two ranks are counted within bounds", "[settings]") {
+  CHECK(options_of(settled(join(table(), {}))).tcp_streams == std::nullopt);
+  CHECK(options_of(settled(join(table(), assignments({"tcp.streams=4"})))).tcp_streams == 4);
+  CHECK(mentions(refusal(assignments({"tcp.streams=0"})).first, "tcp.streams"));
+  CHECK(mentions(refusal(assignments({"tcp.streams=17"})).first, "16"));
 }
 
 TEST_CASE("a flag beats --set, that a variable, that a file, that the default", "[settings]") {

@@ -51,12 +51,12 @@ using body = std::function<void(communicator&, board&)>;
 // A child per rank; those that are left at the end of a case are killed.
 class processes {
 public:
-  processes(std::int32_t world, milliseconds deadline, const body& what)
+  processes(std::int32_t world, milliseconds deadline, const body& what, std::uint16_t streams = 4)
       : board_(*static_cast<board*>(mmap(nullptr, sizeof(board), PROT_READ | PROT_WRITE,
                                          MAP_SHARED | MAP_ANONYMOUS, -1, 0))) {
     for (std::int32_t rank = 0; rank < world; ++rank) {
       const auto child = fork();
-      if (child == 0) live(rank, world, deadline, what);
+      if (child == 0) live(rank, world, deadline, what, streams);
       children_.push_back(child);
     }
   }
@@ -88,10 +88,11 @@ public:
 
 private:
   [[noreturn]] void live(std::int32_t rank, std::int32_t world, milliseconds deadline,
-                         const body& what) {
+                         const body& what, std::uint16_t streams) {
     std::string said;
     try {
-      tcp_backend backend{tcp_options{.rendezvous = std::make_shared<shared_table>(board_)}};
+      tcp_backend backend{
+          tcp_options{.rendezvous = std::make_shared<shared_table>(board_), .streams = streams}};
       const auto mine = backend.open({.job = job_id{1},
                                       .generation = generation_id{1},
                                       .rank = rank,
@@ -142,7 +143,8 @@ TEST_CASE("processes reduce to the bits of the canonical tree") {
 }
 
 TEST_CASE("a rank that is killed in the middle of a reduction is named by all others") {
-  processes ranks{3, milliseconds{0}, reduce_for_ever};
+  const std::uint16_t streams = GENERATE(1, 4);
+  processes ranks{3, milliseconds{0}, reduce_for_ever, streams};
   for (std::size_t rank = 0; rank < 3; ++rank) ranks.await_step(rank, 3);
   ranks.signal(1, SIGKILL);
   CHECK(ranks.end(1) == "signal 9");
@@ -151,7 +153,8 @@ TEST_CASE("a rank that is killed in the middle of a reduction is named by all ot
 }
 
 TEST_CASE("a rank that is stopped is named by the deadline, and continued finds a clean end") {
-  processes ranks{3, milliseconds{300}, reduce_for_ever};
+  const std::uint16_t streams = GENERATE(1, 4);
+  processes ranks{3, milliseconds{300}, reduce_for_ever, streams};
   for (std::size_t rank = 0; rank < 3; ++rank) ranks.await_step(rank, 3);
   ranks.signal(2, SIGSTOP);
   std::vector<std::string> ends;
