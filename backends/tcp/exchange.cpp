@@ -51,6 +51,11 @@ void exchange::start(const void* in, void* out, const std::atomic<bool>& stop) {
   in_ = static_cast<const std::byte*>(in);
   out_ = static_cast<std::byte*>(out);
   small_ = small(call);
+  // Of a broadcast the root may not be known yet.
+  const auto most = call.what == collective::all_reduce
+                        ? slice(0)
+                        : range{0, small_ ? 0 : call.count * size_of(call.type)};
+  wide_ = !small_ && most.chunks() >= window;
   started_ = true;
   ready(me_);
   if (call.what != collective::all_gather || small_) return;

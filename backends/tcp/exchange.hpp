@@ -20,7 +20,8 @@
 
 namespace troupe::tcp {
 
-/// Bytes of one chunk. Members must agree on it: part of the wire version, as are the next two.
+/// Bytes of one chunk. Members must agree on it: part of the wire version, as are the next two
+/// and what is wide.
 inline constexpr std::size_t chunk_bytes = body_max;
 /// Chunks of a slice on their way at a time.
 inline constexpr std::uint64_t window = 4;
@@ -65,6 +66,8 @@ public:
   bool started() const { return started_; }
   /// After `start`: all that one member needs of another goes in one payload.
   bool small() const { return small_; }
+  /// After `start`: some slice fills a window, so that it pays to spread chunks over connections.
+  bool wide() const { return wide_; }
   /// Everybody called alike and is ready.
   bool met() const { return missing_ == 0; }
 
@@ -143,6 +146,7 @@ private:
   bool started_ = false;
   bool verdict_ = false;
   bool small_ = true;
+  bool wide_ = false;
   const std::byte* in_ = nullptr;
   std::byte* out_ = nullptr;
   std::uint64_t reduced_ = 0;  // chunks of my slice

@@ -75,6 +75,7 @@ void mesh::push(std::int32_t rank, outgoing frame) {
 }
 
 void mesh::push_chunk(std::int32_t rank, outgoing frame) {
+  if (!frame.of->steps.wide()) return push(rank, std::move(frame));
   auto& to = peers_[static_cast<std::size_t>(rank)];
   strand* best = nullptr;
   for (std::size_t i = 0; i < to.strands.size(); ++i) {
@@ -140,7 +141,7 @@ void mesh::call_out(const std::shared_ptr<operation>& what, const collective_cal
   const bool ready = what->number == in.first;
   if (ready) {
     what->steps.start(what->in, what->out, aborted_);
-    if (!what->steps.small()) ++in_chunks_;
+    if (what->steps.wide()) ++wide_;
   }
   const auto note = encode(call);
   for (std::size_t member = 0; member < in.members.size(); ++member) {
@@ -169,7 +170,7 @@ void mesh::call_out(const std::shared_ptr<operation>& what, const collective_cal
 void mesh::start(const std::shared_ptr<operation>& what) {
   auto& in = what->in_channel;
   what->steps.start(what->in, what->out, aborted_);
-  if (!what->steps.small()) ++in_chunks_;
+  if (what->steps.wide()) ++wide_;
   for (std::size_t member = 0; member < in.members.size(); ++member) {
     if (member == in.me) continue;
     std::optional<parcel> payload;
@@ -212,7 +213,7 @@ void mesh::settle(channel& in) {
     if (!front->steps.started()) start(front);
     if (!front->steps.done()) return;
     front->steps.finish();
-    if (!front->steps.small()) --in_chunks_;
+    if (front->steps.wide()) --wide_;
     if (front->end(work_status::ok)) --in_flight_;
     in.open.pop_front();
     ++in.first;

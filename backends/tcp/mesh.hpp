@@ -119,7 +119,7 @@ public:
 private:
   class inlet;
   /// One connection. The first of a peer's carries all frames in order; others carry chunks of
-  /// data, in any order between them, and are looked at while some are expected.
+  /// wide operations, in any order between them, and are looked at while some are expected.
   struct strand {
     std::optional<connection> link;
     std::shared_ptr<operation> current;  // whose bytes come in
@@ -154,7 +154,7 @@ private:
   void pump(const std::shared_ptr<operation>& what);
   void settle(channel& in);
   void push(std::int32_t rank, outgoing frame);
-  /// On the connection that has least to send.
+  /// Of a wide operation: on the connection that has least to send.
   void push_chunk(std::int32_t rank, outgoing frame);
   outgoing data_frame(const std::shared_ptr<operation>& what, std::size_t member,
                       const parcel& of) const;
@@ -202,7 +202,7 @@ private:
   std::vector<outgoing> sent_;
   std::optional<inquiry> inquiry_;
   std::size_t in_flight_ = 0;  // operations submitted here and not ended
-  std::size_t in_chunks_ = 0;  // operations started and not ended whose data moves in chunks
+  std::size_t wide_ = 0;       // operations started and not ended that use all connections
   bool spread_ = false;        // the peers were told that the group is over ...
   note last_words_;            // ... in these words,
   frame_header last_header_;   // about this operation

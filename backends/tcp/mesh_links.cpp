@@ -195,7 +195,7 @@ bool mesh::attend() {
 
 // A chunk comes only while its operation is on its way here; the end of a peer that has left is
 // looked for too.
-bool mesh::chunks_expected(const peer& from) const { return in_chunks_ > 0 || from.main().left; }
+bool mesh::chunks_expected(const peer& from) const { return wide_ > 0 || from.main().left; }
 
 // Of an early frame it is the first connection that brings what is missing.
 bool mesh::watched(const peer& from, const strand& on) const {

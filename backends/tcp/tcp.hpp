@@ -75,8 +75,8 @@ struct tcp_options {
   std::array<std::uint8_t, 32> secret{};
   /// Null: an address book of this backend's own, for ranks of this process.
   std::shared_ptr<tcp_rendezvous> rendezvous;
-  /// Connections between two ranks, 1 to 16; the same on all ranks. Large operations use all of
-  /// them, everything else the first one.
+  /// Connections between two ranks, 1 to 16; the same on all ranks. Operations that send
+  /// more than 768 KiB to a rank use all of them, everything else the first one.
   std::uint16_t streams = 2;
 };
 /// The same number, if it can be one of `streams`. Throws user_error.

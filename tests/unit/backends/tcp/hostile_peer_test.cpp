@@ -35,7 +35,7 @@ talks sound_talk(std::mt19937_64& random) {
   for (std::uint64_t number = 0, frames = 1 + random() % 6; number < frames; ++number) {
     const auto what = static_cast<collective>(random() % 6);
     collective_call call{
-        .what = what, .type = dtype::f32, .count = random() % 3 == 0 ? 10u : 90000u};
+        .what = what, .type = dtype::f32, .count = random() % 3 == 0 ? 10u : 400000u};
     if (what == collective::broadcast) call.root = static_cast<std::int32_t>(random() % 2);
     const bool small = call.count == 10;
     const bool payload = small && what <= collective::reduce_scatter && call.root != 0;
@@ -54,9 +54,9 @@ talks sound_talk(std::mt19937_64& random) {
     if (small) continue;
     for (const auto part : {part::contribution, part::result}) {
       auto data = make_outgoing(
-          {.kind = frame_kind::data, .what = part, .number = number, .body_bytes = 180032});
+          {.kind = frame_kind::data, .what = part, .number = number, .body_bytes = body_max});
       data.body = body.data();
-      data.body_bytes = 180032;
+      data.body_bytes = body_max;
       if (random() % 2 == 0) append(all[random() % 2], data);
     }
   }
@@ -88,7 +88,7 @@ void damage(bytes& talk, std::mt19937_64& random) {
 
 // Rank 0 of two, with operations of its own on their way, hears `talk`.
 void hear(const talks& all, std::mt19937_64& random) {
-  constexpr std::size_t count = 90000;
+  constexpr std::size_t count = 400000;
   std::vector<float> memory(count + 64, 1.0f);
   const auto rank = std::make_shared<mesh>(group_description{.world = 2}, 2);
   std::array<descriptor, 2> far;
@@ -104,7 +104,7 @@ void hear(const talks& all, std::mt19937_64& random) {
   for (auto calls = random() % 4; calls > 0; --calls)
     works.push_back(rank->submit(world, {.call = {.what = collective::all_reduce,
                                                   .type = dtype::f32,
-                                                  .count = random() % 2 == 0 ? 10u : 90000u},
+                                                  .count = random() % 2 == 0 ? 10u : 400000u},
                                          .in = memory.data(),
                                          .out = memory.data()}));
   bytes heard(1 << 16);

@@ -66,7 +66,7 @@ TEST_CASE("a rank leaves as soon as its part is done, however many connections i
   for (std::uint64_t generation = 1; generation <= 20; ++generation) {
     auto root = backend.open(one_of_two(0, generation));
     const auto other = backend.open(one_of_two(1, generation));
-    std::vector<float> sent(500000, static_cast<float>(generation));
+    std::vector<float> sent(1500000, static_cast<float>(generation));
     std::vector<float> here(sent.size());
     const auto received = other->broadcast({here.data(), here.size(), dtype::f32}, 0);
     root->broadcast({sent.data(), sent.size(), dtype::f32}, 0)->wait();
