@@ -80,9 +80,9 @@ public:
   /// A frame of that kind waits to be sent.
   bool queues(frame_kind kind) const;
 
-  /// Reads what is there without waiting, a few chunks at most. `moved` is set if anything came.
   /// The next frame to be heard is early.
   bool early() const { return early_; }
+  /// Reads what is there without waiting, a few chunks at most. `moved` is set if anything came.
   state receive(frame_receiver& to, const std::atomic<bool>& stop, bool& moved);
   /// The reason of an `ended`: what the kernel said, or that the peer closed the connection.
   const std::string& why() const { return why_; }
