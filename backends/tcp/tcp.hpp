@@ -104,10 +104,9 @@ public:
 ///   that does not know the secret, is refused before anything else it says is looked at; who is
 ///   refused aborts with the reason.
 /// - A peer one of whose connections ends without a word is named, and the group aborted. One that
-/// is
-///   silent is found out by the deadline: until all have called, and after that whenever nothing
-///   has moved for as long. The others are then asked whom they wait for (0.2 s at most), so that
-///   a rank that waits itself is not named for one that does not answer.
+///   is silent is found out by the deadline: until all have called, and after that whenever
+///   nothing has moved for as long. The others are then asked whom they wait for (0.2 s at most),
+///   so that a rank that waits itself is not named for one that does not answer.
 /// - Operations of a (sub)group run one after the other. At most 4096 of them may be in flight, and
 ///   4096 (sub)groups in use (internal_error beyond). Labels have at most 1024 bytes.
 /// - Besides the ranks' own memory an operation needs 1 MiB per peer, whatever its size, and a
