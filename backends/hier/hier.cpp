@@ -48,14 +48,16 @@ public:
         local_from_(options.local_from),
         remote_(options.remote->open_tcp(who)),
         steps_(std::make_shared<hier::steps>(
-            [remote = std::weak_ptr{remote_}, local = std::weak_ptr{local_of(options, who)}] {
-              const auto all = remote.lock();
-              const auto here = local.lock();
-              if (all && here && all->aborted()) here->abort(all->why());
-            },
             [remote = std::weak_ptr{remote_}](const work_result& how) {
               if (const auto all = remote.lock()) all->abort(how.text);
-            })) {}
+            })) {
+    if (at_.block == 1) return;
+    local_ = local_of(options, who);
+    remote_->when_aborted([here = std::weak_ptr{local_}](const std::string& why) {
+      if (const auto local = here.lock()) local->abort(why);
+    });
+    steps_->begin();
+  }
   ~hier_communicator() override {
     if (const auto text = steps_->oldest(); !text.empty())
       abort(fmt::format("rank {} closed its communicator while {} was in flight", group().rank,
@@ -108,18 +110,10 @@ public:
   std::shared_ptr<void> allocate(std::size_t bytes) override {
     return local_ ? local_->allocate(bytes) : remote_->allocate(bytes);
   }
-  void abort(std::string_view why) noexcept override {
-    remote_->abort(why);
-    if (local_) local_->abort(why);
-  }
-  // Whoever asks carries it to the ranks of this host.
-  bool aborted() const noexcept override {
-    if (!remote_->aborted()) return false;
-    if (local_ && !local_->aborted()) local_->abort(remote_->why());
-    return true;
-  }
+  // It carries the abort to the host's ranks, here as on all others that hear of it.
+  void abort(std::string_view why) noexcept override { remote_->abort(why); }
+  bool aborted() const noexcept override { return remote_->aborted(); }
   bool quiescent() const noexcept override {
-    aborted();
     return steps_->oldest().empty() && remote_->quiescent() && (!local_ || local_->quiescent());
   }
 
@@ -167,13 +161,12 @@ private:
   }
 
   std::shared_ptr<communicator> local_of(const hier_options& options,
-                                         const group_description& who) {
-    if (at_.block == 1) return {};
+                                         const group_description& who) const {
     auto here = who;
     here.rank = who.rank - at_.host_first;
     here.world = at_.host_ranks;
     here.named_from = who.named_from + at_.host_first;
-    return local_ = options.local->open(here);
+    return options.local->open(here);
   }
 
   const place at_;

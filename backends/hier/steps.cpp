@@ -9,8 +9,6 @@ namespace troupe::hier {
 namespace {
 
 constexpr std::size_t tasks_max = 4096;
-// How often one who waits looks for an end that comes from elsewhere.
-constexpr std::chrono::milliseconds tick{1};
 
 }  // namespace
 
@@ -35,7 +33,6 @@ public:
       : in_(std::move(in)), what_(std::move(what)) {}
 
   work_result poll() override {
-    in_->look_();
     const std::lock_guard hold{in_->mutex_};
     return what_->result;
   }
@@ -52,11 +49,7 @@ private:
 void steps::await(const std::function<bool()>& over) const {
   std::unique_lock hold{mutex_};
   waiting_.store(true, std::memory_order_relaxed);
-  while (!changed_.wait_for(hold, tick, over)) {
-    hold.unlock();
-    look_();
-    hold.lock();
-  }
+  changed_.wait(hold, over);
   waiting_.store(false, std::memory_order_relaxed);
 }
 
@@ -73,6 +66,10 @@ void steps::close() {
   if (thread_.joinable()) thread_.join();
 }
 
+void steps::begin() {
+  thread_ = std::thread{[this] { run(); }};
+}
+
 work_ptr steps::add(body what, std::string text) {
   const std::lock_guard hold{mutex_};
   if (tasks_.size() == tasks_max)
@@ -82,7 +79,6 @@ work_ptr steps::add(body what, std::string text) {
   added->what = std::move(what);
   added->text = std::move(text);
   tasks_.push_back(added);
-  if (!thread_.joinable()) thread_ = std::thread{[this] { run(); }};
   changed_.notify_all();
   return std::make_shared<waited>(shared_from_this(), std::move(added));
 }

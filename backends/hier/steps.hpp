@@ -18,11 +18,12 @@ namespace troupe::hier {
 class steps : public std::enable_shared_from_this<steps> {
 public:
   using body = std::function<work_result()>;
-  /// `look` is called every millisecond by whoever waits. `failed` is told of an operation that did
-  /// not end well before anybody sees that it has ended.
-  steps(std::function<void()> look, std::function<void(const work_result&)> failed)
-      : look_(std::move(look)), failed_(std::move(failed)) {}
+  /// `failed` is told of an operation that did not end well before anybody sees that it has ended.
+  explicit steps(std::function<void(const work_result&)> failed) : failed_(std::move(failed)) {}
 
+  /// Starts the thread, before the first `add`: a thread that is started when it is needed begins
+  /// behind all that runs.
+  void begin();
   /// Throws internal_error when 4096 operations wait. `text` says what the operation is.
   work_ptr add(body what, std::string text);
   /// What the oldest operation is that has not ended; empty if there is none.
@@ -39,7 +40,6 @@ private:
   void run();
   void await(const std::function<bool()>& over) const;
 
-  const std::function<void()> look_;
   const std::function<void(const work_result&)> failed_;
   mutable std::mutex mutex_;
   mutable std::condition_variable changed_;

@@ -9,6 +9,7 @@
 #include <atomic>
 #include <chrono>
 #include <deque>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -93,6 +94,8 @@ public:
   bool aborted() const noexcept { return aborted_.load(std::memory_order_seq_cst); }
   bool quiescent() const noexcept;
   std::string why() const;
+  /// As tcp_communicator's.
+  void when_aborted(std::function<void(const std::string&)> what);
   /// The handle is gone: tells the peers, or ends the group if operations are on their way.
   void depart() noexcept;
 
@@ -216,6 +219,7 @@ private:
   std::atomic<int> touched_{0};  // threads that may touch operations' memory
   mutable std::mutex why_mutex_;
   std::string why_;
+  std::function<void(const std::string&)> when_aborted_;
 };
 
 }  // namespace troupe::tcp

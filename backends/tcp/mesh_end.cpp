@@ -20,19 +20,44 @@ std::string mesh::why() const {
 }
 
 void mesh::set_aborted(std::string_view why) noexcept {
-  const std::lock_guard hold{why_mutex_};
-  if (aborted()) return;
-  try {
-    why_ = why;
-  } catch (...) {
-    why_.clear();  // no memory for the reason; the abort itself needs none
+  std::function<void(const std::string&)> told;
+  {
+    const std::lock_guard hold{why_mutex_};
+    if (aborted()) return;
+    try {
+      why_ = why;
+    } catch (...) {
+      why_.clear();  // no memory for the reason; the abort itself needs none
+    }
+    aborted_.store(true, std::memory_order_seq_cst);
+    told.swap(when_aborted_);
   }
-  aborted_.store(true, std::memory_order_seq_cst);
+  // why_ stays as it is from here on.
+  if (told) told(why_);
+}
+
+void mesh::when_aborted(std::function<void(const std::string&)> what) {
+  {
+    const std::lock_guard hold{why_mutex_};
+    if (!aborted()) {
+      when_aborted_ = std::move(what);
+      return;
+    }
+  }
+  what(why_);
 }
 
 void mesh::abort(std::string_view why) noexcept {
   if (aborted()) return;
   set_aborted(why);
+  // Whoever moves bytes tells the peers. If nobody does, this thread is the first that can.
+  if (const std::unique_lock hold{mutex_, std::try_to_lock}; hold) {
+    try {
+      spread({work_status::aborted, std::string{why}, {}}, nullptr, 0);
+    } catch (const std::exception&) {
+      spread_ = false;  // no memory: the backend's thread tries again
+    }
+  }
   waker_.ring();
   attention_.now();
 }

@@ -91,7 +91,9 @@ public:
     with.call.label = "agree";
     return submit(*world_, std::move(with));
   }
-  std::string why() const override { return mesh_->why(); }
+  void when_aborted(std::function<void(const std::string&)> what) override {
+    mesh_->when_aborted(std::move(what));
+  }
 
   std::shared_ptr<void> allocate(std::size_t bytes) override {
     return allocate_bucket(bytes, true);

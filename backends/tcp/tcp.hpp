@@ -7,6 +7,7 @@
 
 #include <array>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -88,8 +89,10 @@ public:
   /// As the operation itself to everybody who compares or waits, but no data moves: for those who
   /// move it another way afterwards. Over the world.
   virtual work_ptr agree(const collective_call& what) = 0;
-  /// The reason of `aborted`.
-  virtual std::string why() const = 0;
+  /// `what` is called with the reason, once, as soon as this rank knows that the group is aborted:
+  /// on any thread, at once if it is already. It must neither wait nor throw nor call this
+  /// communicator. Once per communicator.
+  virtual void when_aborted(std::function<void(const std::string& why)> what) = 0;
 };
 
 /// Ranks that exchange slices directly, in the canonical order: same bits as in process. One thread

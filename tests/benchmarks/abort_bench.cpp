@@ -7,13 +7,13 @@
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <sched.h>
+#include <semaphore.h>
 #include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <array>
-#include <atomic>
 #include <chrono>
 #include <cstdlib>
 #include <string>
@@ -31,14 +31,21 @@ double now() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
-// Shared by the processes.
+// Shared by the processes. Whoever waits for the others sleeps: a rank that watched them would take
+// a core from those whose wake-up is measured.
 struct board {
-  std::array<std::atomic<std::uint64_t>, ranks_max> waiting;  // in which generation
-  std::array<std::atomic<std::uint64_t>, ranks_max> over;
+  sem_t waiting;
+  sem_t over;
+  sem_t next;
   std::array<double, times_max> aborted;
   std::array<std::array<double, times_max>, ranks_max> told;
   std::array<std::array<double, times_max>, ranks_max> free;
 };
+
+void take(sem_t& from, std::int32_t times) {
+  while (times > 0)
+    if (sem_wait(&from) == 0) --times;
+}
 
 void be_rank(communicator_backend& backend, board& on, std::int32_t rank, std::int32_t ranks,
              std::size_t times) {
@@ -49,17 +56,15 @@ void be_rank(communicator_backend& backend, board& on, std::int32_t rank, std::i
     const auto memory = c->allocate(count * sizeof(float));
     c->barrier("all here")->wait();
     if (rank == 0) {  // does not take part
-      for (std::int32_t other = 1; other < ranks; ++other)
-        while (on.waiting[static_cast<std::size_t>(other)].load() != i + 1) sched_yield();
+      take(on.waiting, ranks - 1);
       on.aborted[i] = now();
       c->abort("enough");
-      // What closing costs is not asked here.
-      for (std::int32_t other = 1; other < ranks; ++other)
-        while (on.over[static_cast<std::size_t>(other)].load() != i + 1) sched_yield();
+      take(on.over, ranks - 1);  // what closing costs is not asked here
+      for (std::int32_t other = 1; other < ranks; ++other) sem_post(&on.next);
       continue;
     }
     const auto work = c->all_reduce({memory.get(), count, dtype::f32}, reduction::sum);
-    on.waiting[r].store(i + 1);
+    sem_post(&on.waiting);
     try {
       work->wait();
     } catch (const generation_closed&) {
@@ -67,7 +72,8 @@ void be_rank(communicator_backend& backend, board& on, std::int32_t rank, std::i
     }
     while (!c->quiescent()) sched_yield();
     on.free[r][i] = now();
-    on.over[r].store(i + 1);
+    sem_post(&on.over);
+    take(on.next, 1);
   }
 }
 
@@ -93,6 +99,9 @@ int main(int count, char** arguments) {
   const auto ranks = std::clamp(count > 3 ? std::atoi(arguments[3]) : 2, 2, int{ranks_max});
   auto& on = *static_cast<board*>(
       mmap(nullptr, sizeof(board), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0));
+  sem_init(&on.waiting, 1, 0);
+  sem_init(&on.over, 1, 0);
+  sem_init(&on.next, 1, 0);
   std::vector<std::thread> threads;
   std::vector<pid_t> children;
   if (by == "inproc") {
