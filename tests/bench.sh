@@ -28,7 +28,7 @@ while (($#)); do
 done
 
 bash apps/setup.sh
-ninja -C build troupe >&2
+ninja -C build troupe training_floor >&2
 
 # Lightning in an environment of its own that sees the build's PyTorch.
 lightning=lightning==2.6.6
@@ -48,4 +48,4 @@ fi
 mpicc -O2 -o $peers/mpi_all_reduce tests/benchmarks/peers/mpi_all_reduce.c
 
 exec $peers/bin/python3 -B tests/benchmarks/side_by_side.py --troupe build/bin/troupe --python $peers/bin/python3 \
-  --mpi-program $peers/mpi_all_reduce --results "$results" "${flags[@]}"
+  --mpi-program $peers/mpi_all_reduce --floor-program build/tests/training_floor --results "$results" "${flags[@]}"

@@ -117,6 +117,11 @@ class bench:
                 self.note(round_number, f"troupe {name}, no sums", model,
                           {key: row["apart_" + key] for key in ("speed_up", "waiting_share")})
             self.attempt(f"troupe {name}", model, measure)
+        def floor():
+            row = call([self.given.floor_program, model, str(batch), str(steps)])[0]
+            self.note(round_number, "passes alone", model, {"samples_per_second": row["passes"]})
+            self.note(round_number, "passes and steps", model, {"samples_per_second": row["with_step"]})
+        self.attempt("passes alone", model, floor)
         for kind, subject in (("ddp", "Python DDP"), ("lightning", "Lightning")):
             def measure(kind=kind, subject=subject):
                 row = self.python(2, "train.py", kind, model, batch, steps)[0]
@@ -260,7 +265,7 @@ def write_into(page, text):
 
 def arguments():
     reader = argparse.ArgumentParser(description=__doc__)
-    for name in ("--troupe", "--python", "--mpi-program", "--results"):
+    for name in ("--troupe", "--python", "--mpi-program", "--floor-program", "--results"):
         reader.add_argument(name, required=True)
     reader.add_argument("--quick", action="store_true", help="2 rounds, fewer sizes and steps")
     reader.add_argument("--page", help="a page whose tables are replaced")

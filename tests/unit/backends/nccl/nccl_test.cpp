@@ -1,7 +1,11 @@
-// What stands around NCCL: meeting, order, errors, abort. The GPUs are made up.
+// What stands around NCCL: meeting, order, errors, abort. The GPUs are made up, but for the last
+// case, which needs one.
 #include "backends/nccl/nccl.hpp"
 #include "backends/inproc/inproc.hpp"
+#include "backends/nccl/library.hpp"
 #include "tests/unit/backends/nccl/fake_gpus.hpp"
+
+#include <dlfcn.h>
 
 #include <functional>
 #include <thread>
@@ -282,7 +286,7 @@ TEST_CASE("an asynchronous error aborts the group with NCCL's words") {
 
 TEST_CASE("generations come and go without growth") {
   nccl_backend backend{std::make_shared<inproc_backend>(), made_up()};
-  for (std::uint64_t generation = 1; generation <= 50; ++generation) {
+  for (std::uint64_t generation = 1; generation <= 1000; ++generation) {
     company ranks{backend, 2, generation};
     const bool ends_badly = generation % 3 == 0;
     ranks.attempt([ends_badly](communicator& c) {
@@ -296,6 +300,79 @@ TEST_CASE("generations come and go without growth") {
   CHECK(left.communicators == 0);
   CHECK(left.events == 0);
   CHECK(left.allocations == 0);
+}
+
+namespace {
+
+// Memory of a GPU and of the host, by the runtime that the backend has loaded.
+class gpu_memory {
+public:
+  gpu_memory(communicator& of, const std::vector<float>& values, const nccl::library& loaded)
+      : count_(values.size()), memory_(of.allocate(count_ * sizeof(float))) {
+    for (const auto& one : loaded.open)
+      if (auto* found = ::dlsym(one.get(), "cudaMemcpy"))
+        copy_ = reinterpret_cast<decltype(copy_)>(found);
+    if (!copy_) throw std::logic_error("the CUDA runtime has no cudaMemcpy");
+    move(memory_.get(), values.data(), cudaMemcpyHostToDevice);
+  }
+  buffer view() const { return {memory_.get(), count_, dtype::f32}; }
+  std::vector<float> values() const {
+    std::vector<float> result(count_);
+    move(result.data(), memory_.get(), cudaMemcpyDeviceToHost);
+    return result;
+  }
+
+private:
+  void move(void* to, const void* from, cudaMemcpyKind how) const {
+    if (copy_(to, from, count_ * sizeof(float), how) != cudaSuccess)
+      throw std::logic_error("cudaMemcpy failed");
+  }
+
+  std::size_t count_;
+  std::shared_ptr<void> memory_;
+  cudaError_t (*copy_)(void*, const void*, std::size_t, cudaMemcpyKind) = nullptr;
+};
+
+void every_operation(communicator& c, const nccl::library& loaded) {
+  const std::vector<float> given{1, -2, 3.5F, 0};
+  const gpu_memory a{c, given, loaded};
+  const gpu_memory b{c, {9, 9, 9, 9}, loaded};
+  c.all_reduce(a.view(), reduction::sum)->wait();
+  expect(a.values() == given, "a sum of one");
+  c.all_reduce(a.view(), reduction::mean)->wait();
+  c.broadcast(a.view(), 0)->wait();
+  expect(a.values() == given, "the root's");
+  c.all_gather(a.view(), b.view())->wait();
+  expect(b.values() == given, "the only piece");
+  c.reduce_scatter(a.view(), b.view(), reduction::max)->wait();
+  expect(b.values() == given, "a piece of one");
+  c.barrier("all here")->wait();
+  expect(c.decide(true, true), "a decision");
+  std::vector<float> on_host(4);
+  try {
+    c.all_reduce({on_host.data(), 4, dtype::f32}, reduction::sum)->wait();
+    expect(false, "memory of the host to be refused");
+  } catch (const std::invalid_argument&) {
+  }
+}
+
+}  // namespace
+
+TEST_CASE("on a GPU one rank does every operation, is aborted and comes again") {
+  const nccl_options options{.folders = {TROUPE_NCCL_LIBRARIES, TROUPE_CUDA_LIBRARIES}};
+  nccl_backend backend{std::make_shared<inproc_backend>(), options};
+  if (const auto why = backend.unusable(); !why.empty()) {
+    WARN("skipped: needs a GPU (" << why << ")");
+    return;
+  }
+  const auto loaded = nccl::load(options.folders).functions;
+  for (std::uint64_t generation = 1; generation <= 20; ++generation) {
+    company rank{backend, 1, generation};
+    rank.run([&](communicator& c) { every_operation(c, *loaded); });
+    rank[0].abort("enough");
+    const gpu_memory late{rank[0], {1}, *loaded};
+    CHECK_THROWS_AS(rank[0].all_reduce(late.view(), reduction::sum)->wait(), generation_closed);
+  }
 }
 
 }  // namespace troupe::testing
