@@ -14,6 +14,9 @@ std::shared_ptr<void> open_library(const std::vector<std::string>& folders, cons
   std::vector<std::string> places;
   for (const auto& folder : folders) places.push_back(folder + "/" + name);
   places.emplace_back(name);
+  // Where the headers were found: pip's packages are in none of the system's places.
+  for (const auto* folder : {TROUPE_NCCL_LIBRARIES, TROUPE_CUDA_LIBRARIES})
+    places.push_back(std::string{folder} + "/" + name);
   for (const auto& place : places)
     if (auto* found = ::dlopen(place.c_str(), RTLD_NOW | RTLD_LOCAL))
       return {found, [](void* opened) { ::dlclose(opened); }};

@@ -17,7 +17,8 @@ class hub;
 }  // namespace nccl
 
 struct nccl_options {
-  /// Where to look for libnccl.so.2 and libcudart.so, before the system's own places.
+  /// Where to look for libnccl.so.2 and libcudart.so, before the system's own places and the
+  /// folders beside the headers that this was built with.
   std::vector<std::string> folders;
   /// The CUDA device of a rank; empty: rank modulo the devices of this machine.
   std::function<int(const group_description&)> device_of;
