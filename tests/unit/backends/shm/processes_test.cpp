@@ -1,26 +1,22 @@
 // Ranks that are processes: in place between them, killed, stopped, many generations.
 #include "backends/shm/region.hpp"
-#include "backends/shm/shm.hpp"
 #include "tests/support/reference_reduction.hpp"
+#include "tests/unit/backends/shm/forked_ranks.hpp"
 
 #include <dirent.h>
 #include <fcntl.h>
 #include <sched.h>
+#include <sys/mman.h>
 #include <sys/mount.h>
-#include <sys/prctl.h>
 #include <sys/resource.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <cerrno>
-#include <csignal>
-#include <cstdio>
 #include <cstring>
 #include <fstream>
-#include <functional>
-#include <stdexcept>
 #include <thread>
 
 #include "tests/support/catch.hpp"
@@ -36,81 +32,6 @@ constexpr bool maps_by_itself = true;
 #else
 constexpr bool maps_by_itself = false;
 #endif
-
-void expect(bool condition, const std::string& what) {
-  if (!condition) throw std::logic_error("expected: " + what);
-}
-
-/// A process for every rank, forked from one without other threads.
-class rank_processes {
-public:
-  using body = std::function<void(std::int32_t rank)>;
-
-  rank_processes(std::int32_t world, const body& what) {
-    const auto parent = getpid();
-    for (std::int32_t rank = 0; rank < world; ++rank) {
-      pids_.push_back(fork());
-      REQUIRE(pids_.back() >= 0);
-      if (pids_.back() != 0) continue;
-      prctl(PR_SET_PDEATHSIG, SIGKILL);
-      alarm(300);  // who waits in vain is a failure, not a hang
-      if (getppid() != parent) _exit(3);
-      try {
-        what(rank);
-      } catch (const std::exception& error) {
-        std::fprintf(stderr, "rank %d: %s\n", rank, error.what());
-        _exit(1);
-      }
-      _exit(0);
-    }
-  }
-  ~rank_processes() {
-    for (const auto pid : pids_)
-      if (pid > 0 && kill(pid, SIGKILL) == 0) waitpid(pid, nullptr, 0);
-  }
-  rank_processes(const rank_processes&) = delete;
-  rank_processes& operator=(const rank_processes&) = delete;
-
-  pid_t pid(std::int32_t rank) const { return pids_.at(static_cast<std::size_t>(rank)); }
-  /// 0 if all was well; -9 if it was killed.
-  int end(std::int32_t rank) {
-    int status = 0;
-    auto& pid = pids_.at(static_cast<std::size_t>(rank));
-    REQUIRE(waitpid(pid, &status, 0) == pid);
-    pid = -1;
-    return WIFSIGNALED(status) ? -WTERMSIG(status) : WEXITSTATUS(status);
-  }
-
-private:
-  std::vector<pid_t> pids_;
-};
-
-// Few addresses: the cases pass where those of a process are limited, too.
-constexpr shm_sizes small_sizes{.registered_bytes = std::size_t{64} << 20};
-shm_meeting small_meeting() { return shm_meeting::create(small_sizes); }
-
-std::shared_ptr<communicator> open(shm_backend& backend, std::int32_t rank, std::int32_t world,
-                                   std::uint64_t generation = 1, milliseconds deadline = {}) {
-  return backend.open({.job = job_id{1},
-                       .generation = generation_id{generation},
-                       .rank = rank,
-                       .world = world,
-                       .deadline = deadline});
-}
-
-template <class E, class F>
-std::string text_of(F&& call) {
-  try {
-    call();
-  } catch (const E& error) {
-    return error.what();
-  }
-  throw std::logic_error("expected an exception");
-}
-
-bool has(const std::string& text, const std::string& part) {
-  return text.find(part) != std::string::npos;
-}
 
 TEST_CASE("registered memory of processes is reduced in place, with the canonical bits") {
   for (const std::int32_t world : {2, 3, 4, 7}) {
@@ -271,6 +192,64 @@ TEST_CASE("a rank stopped in the middle of an operation is named as well") {
   close(ready[0]);
 }
 
+// Ranks 0 and 2 go on without rank 1, which sleeps in the middle of an operation on generation 1.
+void go_on_without(bool registered) {
+  struct progress {
+    std::array<std::atomic<int>, 3> sums;  // all generations'
+    std::atomic<bool> enough;
+  };
+  auto& at = *static_cast<progress*>(
+      mmap(nullptr, sizeof(progress), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0));
+  constexpr std::size_t count = 1 << 20;
+  const auto meeting = small_meeting();
+  rank_processes ranks{
+      3, [&](std::int32_t rank) {
+        auto& sums = at.sums[static_cast<std::size_t>(rank)];
+        std::vector<float> own(count);  // the younger generation's, too
+        shm_backend backend{meeting};
+        const auto reduce = [&](communicator& c, float value, float sum) {
+          std::shared_ptr<void> given;
+          if (registered) given = c.allocate(count * sizeof(float));
+          auto* data = registered ? static_cast<float*>(given.get()) : own.data();
+          std::fill(data, data + count, value);
+          c.all_reduce({data, count, dtype::f32}, reduction::sum)->wait();
+          expect(std::count(data, data + count, sum) == std::ptrdiff_t{count}, "the sum");
+          ++sums;
+        };
+        {
+          const auto old = open(backend, rank, 3, 1, std::chrono::seconds{1});
+          const auto text = text_of<std::exception>([&] {
+            for (float i = 0;; ++i) reduce(*old, i + static_cast<float>(rank), 3 * i + 3);
+          });
+          expect(has(text, "waited 1 s for rank 1"), text);
+        }
+        if (rank == 1) return;
+        const auto young = open(backend, rank / 2, 2, 2);
+        sums = 1000;
+        for (float i = 0; !young->decide(at.enough, false); ++i)
+          reduce(*young, -1000 * (i + static_cast<float>(rank)), -1000 * (2 * i + 2));
+      }};
+  const auto await = [&](std::size_t rank, int sums) {
+    ranks.await(static_cast<std::int32_t>(rank), [&] { return at.sums[rank].load() >= sums; });
+  };
+  await(1, 5);
+  kill(ranks.pid(1), SIGSTOP);
+  for (const std::size_t rank : {0, 2}) await(rank, 1003);
+  kill(ranks.pid(1), SIGCONT);
+  CHECK(ranks.end(1) == 0);
+  const int now = at.sums[0].load();
+  for (const std::size_t rank : {0, 2}) await(rank, now + 3);
+  at.enough = true;
+  CHECK(ranks.end(0) == 0);
+  CHECK(ranks.end(2) == 0);
+  munmap(&at, sizeof(progress));
+}
+
+TEST_CASE("a rank that wakes up late writes nothing into a younger generation's memory") {
+  go_on_without(false);
+  go_on_without(true);
+}
+
 std::size_t entries(const char* folder) {
   std::size_t count = 0;
   auto* open = opendir(folder);
@@ -386,7 +365,7 @@ TEST_CASE("a full file system of shared memory is an error that says for what an
       }};
   const auto end = alone.end(0);
   if (end == not_allowed) {
-    WARN("not shown: this process may not mount a file system of its own");
+    WARN("SKIPPED: this process may not mount a file system of its own");
     return;
   }
   CHECK(end == 0);
@@ -394,7 +373,7 @@ TEST_CASE("a full file system of shared memory is an error that says for what an
 
 TEST_CASE("too few addresses are an error that says what to change") {
   if (maps_by_itself) {
-    WARN("AddressSanitizer takes more addresses than these");
+    WARN("SKIPPED: AddressSanitizer takes more addresses than these");
     return;
   }
   rank_processes limited{1, [&](std::int32_t) {
@@ -409,7 +388,7 @@ TEST_CASE("too few addresses are an error that says what to change") {
 
 TEST_CASE("a rank that is refused its addresses ends the others, though its process goes on") {
   if (maps_by_itself) {
-    WARN("AddressSanitizer takes more addresses than these");
+    WARN("SKIPPED: AddressSanitizer takes more addresses than these");
     return;
   }
   const auto late = GENERATE(false, true);  // rank 1 opens before the others, or after them

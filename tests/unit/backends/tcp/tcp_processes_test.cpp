@@ -1,10 +1,12 @@
 // Ranks that are processes: killed, stopped, continued.
+#include "backends/tcp/connection.hpp"
 #include "backends/tcp/tcp.hpp"
 #include "tests/support/reference_reduction.hpp"
 
-#include <sched.h>
+#include <poll.h>
 #include <signal.h>
 #include <sys/mman.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -23,30 +25,37 @@ using std::chrono::milliseconds;
 
 constexpr std::size_t ranks_max = 4;
 
+constexpr std::size_t generations_max = 2;
+
 // What the processes of a case share: where they listen, how far they are, how they ended.
 struct board {
-  std::array<std::atomic<std::uint16_t>, ranks_max> ports;
+  using ports = std::array<std::atomic<std::uint16_t>, ranks_max>;
+  std::array<ports, generations_max> places;
   std::array<std::atomic<int>, ranks_max> steps;
   std::array<std::array<char, 256>, ranks_max> last_words;
+  std::atomic<bool> enough;
 };
 
 class shared_table final : public tcp_rendezvous {
 public:
   explicit shared_table(board& on) : on_(on) {}
   void publish(const group_description& who, const tcp_address& at) override {
-    on_.ports[static_cast<std::size_t>(who.rank)].store(at.port);
+    port(who, who.rank).store(at.port);
   }
-  std::optional<tcp_address> find(const group_description&, std::int32_t rank) override {
-    const auto port = on_.ports[static_cast<std::size_t>(rank)].load();
+  std::optional<tcp_address> find(const group_description& who, std::int32_t rank) override {
+    const auto port = this->port(who, rank).load();
     if (port == 0) return {};
     return tcp_address{"127.0.0.1", port};
   }
 
 private:
+  std::atomic<std::uint16_t>& port(const group_description& who, std::int32_t rank) {
+    return on_.places.at(who.generation.value() - 1)[static_cast<std::size_t>(rank)];
+  }
   board& on_;
 };
 
-using body = std::function<void(communicator&, board&)>;
+using body = std::function<void(communicator&, board&, tcp_backend&)>;
 
 // A child per rank; those that are left at the end of a case are killed.
 class processes {
@@ -73,9 +82,15 @@ public:
   void signal(std::size_t rank, int number) {
     if (children_[rank] > 0) kill(children_[rank], number);
   }
+  board& shared() { return board_; }
   /// Waits until the rank has gone on to `step`.
   void await_step(std::size_t rank, int step) {
-    while (board_.steps[rank].load() < step) sched_yield();
+    const tcp::descriptor life{static_cast<int>(syscall(SYS_pidfd_open, children_[rank], 0))};
+    pollfd over{life.get(), POLLIN, 0};
+    while (board_.steps[rank].load() < step && poll(&over, 1, 1) == 0) {
+    }
+    INFO("rank " << rank << ": " << board_.last_words[rank].data());
+    REQUIRE(board_.steps[rank].load() >= step);
   }
   /// "" for a rank that ended well, else what it said or the signal that ended it.
   std::string end(std::size_t rank) {
@@ -98,7 +113,7 @@ private:
                                       .rank = rank,
                                       .world = world,
                                       .deadline = deadline});
-      what(*mine, board_);
+      what(*mine, board_, backend);
     } catch (const collective_timeout& error) {
       said = std::string{"timeout: "} + error.what();
     } catch (const generation_closed& error) {
@@ -115,7 +130,7 @@ private:
   std::vector<pid_t> children_;
 };
 
-void reduce_for_ever(communicator& c, board& on) {
+void reduce_for_ever(communicator& c, board& on, tcp_backend&) {
   std::vector<float> memory(3 << 20, 1.0f);
   for (;;) {
     c.all_reduce({memory.data(), memory.size(), dtype::f32}, reduction::mean)->wait();
@@ -131,7 +146,7 @@ TEST_CASE("processes reduce to the bits of the canonical tree") {
   for (std::int32_t rank = 0; rank < world; ++rank)
     leaves.push_back(testing::odd_values(dtype::bf16, count, rank, 5));
   const auto expected = testing::reference_reduction(dtype::bf16, reduction::sum, leaves);
-  processes ranks{world, milliseconds{0}, [&](communicator& c, board&) {
+  processes ranks{world, milliseconds{0}, [&](communicator& c, board&, tcp_backend&) {
                     auto memory = leaves[static_cast<std::size_t>(c.group().rank)];
                     c.all_reduce({memory.data(), count, dtype::bf16}, reduction::sum)->wait();
                     if (memory != expected) throw std::logic_error("other bits");
@@ -170,8 +185,51 @@ TEST_CASE("a rank that is stopped is named by the deadline, and continued finds 
   CHECK_THAT(ranks.end(2), Catch::Contains("waited 0.3 s for rank"));
 }
 
+// Ranks 0 and 2 go on without rank 1, which sleeps in the middle of a broadcast into their memory.
+TEST_CASE("a rank that wakes up late writes nothing into a younger generation's memory") {
+  const std::uint16_t streams = GENERATE(1, 4);
+  const auto go_on = [](communicator& old, board& on, tcp_backend& backend) {
+    const auto rank = old.group().rank;
+    auto& steps = on.steps[static_cast<std::size_t>(rank)];
+    constexpr std::size_t count = 3 << 20;
+    const auto all_are = [](const std::vector<float>& memory, float value) {
+      if (std::count(memory.begin(), memory.end(), value) != std::ptrdiff_t{count})
+        throw std::logic_error("memory has other values");
+    };
+    std::vector<float> memory(count);
+    try {
+      for (;; ++steps) old.broadcast({memory.data(), count, dtype::f32}, 1)->wait();
+    } catch (const collective_timeout&) {
+      if (rank == 1) throw;
+    } catch (const generation_closed&) {  // the deadline of another
+      if (rank == 1) throw;
+    }
+    const auto young = backend.open(
+        {.job = job_id{1}, .generation = generation_id{2}, .rank = rank / 2, .world = 2});
+    std::fill(memory.begin(), memory.end(), 7.0f);
+    std::vector<float> summed(count);
+    steps = 1000;
+    for (float i = 0; !young->decide(on.enough, false); ++i, ++steps) {
+      std::fill(summed.begin(), summed.end(), i + static_cast<float>(rank));
+      young->all_reduce({summed.data(), count, dtype::f32}, reduction::sum)->wait();
+      all_are(summed, 2 * i + 2);
+      all_are(memory, 7.0f);
+    }
+  };
+  processes ranks{3, std::chrono::seconds{1}, go_on, streams};
+  ranks.await_step(0, 3);
+  ranks.signal(1, SIGSTOP);
+  for (const std::size_t rank : {0, 2}) ranks.await_step(rank, 1003);
+  ranks.signal(1, SIGCONT);
+  CHECK_THAT(ranks.end(1), Catch::Contains("waited 1 s for rank"));
+  const int now = ranks.shared().steps[0].load();
+  for (const std::size_t rank : {0, 2}) ranks.await_step(rank, now + 3);
+  ranks.shared().enough = true;
+  for (const std::size_t rank : {0, 2}) CHECK(ranks.end(rank).empty());
+}
+
 TEST_CASE("a rank that ends while others reduce without it disturbs nobody") {
-  processes ranks{3, milliseconds{0}, [](communicator& c, board&) {
+  processes ranks{3, milliseconds{0}, [](communicator& c, board&, tcp_backend&) {
                     c.barrier("all")->wait();
                     if (c.group().rank == 2) return;
                     std::vector<double> memory(100000, 1.0);

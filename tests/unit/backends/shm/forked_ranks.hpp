@@ -1,0 +1,110 @@
+// Ranks of shm that are processes, forked by a test.
+#pragma once
+
+#include "backends/shm/region.hpp"
+#include "backends/shm/shm.hpp"
+
+#include <poll.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <csignal>
+#include <cstdio>
+#include <functional>
+#include <memory>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "tests/support/catch.hpp"
+
+namespace troupe::testing {
+
+inline void expect(bool condition, const std::string& what) {
+  if (!condition) throw std::logic_error("expected: " + what);
+}
+
+/// A process for every rank, forked from one without other threads.
+class rank_processes {
+public:
+  using body = std::function<void(std::int32_t rank)>;
+
+  rank_processes(std::int32_t world, const body& what) {
+    const auto parent = getpid();
+    for (std::int32_t rank = 0; rank < world; ++rank) {
+      pids_.push_back(fork());
+      REQUIRE(pids_.back() >= 0);
+      if (pids_.back() != 0) continue;
+      prctl(PR_SET_PDEATHSIG, SIGKILL);
+      alarm(300);  // who waits in vain is a failure, not a hang
+      if (getppid() != parent) _exit(3);
+      try {
+        what(rank);
+      } catch (const std::exception& error) {
+        std::fprintf(stderr, "rank %d: %s\n", rank, error.what());
+        _exit(1);
+      }
+      _exit(0);
+    }
+  }
+  ~rank_processes() {
+    for (const auto pid : pids_)
+      if (pid > 0 && kill(pid, SIGKILL) == 0) waitpid(pid, nullptr, 0);
+  }
+  rank_processes(const rank_processes&) = delete;
+  rank_processes& operator=(const rank_processes&) = delete;
+
+  pid_t pid(std::int32_t rank) const { return pids_.at(static_cast<std::size_t>(rank)); }
+  /// Waits for what the rank is about to do; fails if it ends without.
+  void await(std::int32_t rank, const std::function<bool()>& done) const {
+    const shm::descriptor life{static_cast<int>(syscall(SYS_pidfd_open, pid(rank), 0))};
+    pollfd over{life.get(), POLLIN, 0};
+    while (!done() && poll(&over, 1, 1) == 0) {
+    }
+    REQUIRE(done());
+  }
+  /// 0 if all was well; -9 if it was killed.
+  int end(std::int32_t rank) {
+    int status = 0;
+    auto& pid = pids_.at(static_cast<std::size_t>(rank));
+    REQUIRE(waitpid(pid, &status, 0) == pid);
+    pid = -1;
+    return WIFSIGNALED(status) ? -WTERMSIG(status) : WEXITSTATUS(status);
+  }
+
+private:
+  std::vector<pid_t> pids_;
+};
+
+// Few addresses: the cases pass where those of a process are limited, too.
+inline constexpr shm_sizes small_sizes{.registered_bytes = std::size_t{64} << 20};
+inline shm_meeting small_meeting() { return shm_meeting::create(small_sizes); }
+
+inline std::shared_ptr<communicator> open(shm_backend& backend, std::int32_t rank,
+                                          std::int32_t world, std::uint64_t generation = 1,
+                                          std::chrono::milliseconds deadline = {}) {
+  return backend.open({.job = job_id{1},
+                       .generation = generation_id{generation},
+                       .rank = rank,
+                       .world = world,
+                       .deadline = deadline});
+}
+
+template <class E, class F>
+std::string text_of(F&& call) {
+  try {
+    call();
+  } catch (const E& error) {
+    return error.what();
+  }
+  throw std::logic_error("expected an exception");
+}
+
+inline bool has(const std::string& text, const std::string& part) {
+  return text.find(part) != std::string::npos;
+}
+
+}  // namespace troupe::testing
