@@ -24,6 +24,10 @@ struct shm_sizes {
 /// last process that has it. A process without it can not take part, and what has another version
 /// is refused before anything else in it is believed.
 ///
+/// Who has it is trusted from there on: processes of one user and one job write to each other's
+/// memory through it, so one that scribbles over it can make the others fail in any way. What is
+/// provided for is that one of them ends or stops, at any point of what it writes.
+///
 /// The launcher creates it before it starts ranks and lets them inherit `descriptor()` (or passes
 /// it over a Unix socket); a rank's process adopts it. Thread-safe; a value, copies are the same
 /// meeting.

@@ -1,6 +1,9 @@
 // Who has arrived, and what ranks say of their calls: no MPI in here.
 #include "backends/mpi/roll.hpp"
 #include "backends/mpi/note.hpp"
+#include "tests/support/minutes.hpp"
+
+#include <cstring>
 
 #include "tests/support/catch.hpp"
 
@@ -11,6 +14,38 @@ namespace {
 
 collective_call barrier(std::string label) { return {.label = std::move(label)}; }
 collective_call decision(bool all) { return {.what = collective::decide, .all = all}; }
+
+// A note of which any bytes may be others, as a call: refused, or one that goes back as it came.
+void hear_damaged_note(std::mt19937_64& draw) {
+  constexpr std::size_t fields = offsetof(note, text);
+  const collective_call sound{.what = collective::all_reduce,
+                              .type = dtype::bf16,
+                              .operation = reduction::max,
+                              .count = 9,
+                              .label = std::string(draw() % 472, 'x')};
+  auto sent = note_of(sound, true);
+  std::array<unsigned char, sizeof(note)> bytes;
+  std::memcpy(bytes.data(), &sent, bytes.size());
+  for (auto hits = draw() % 4; hits > 0; --hits) {
+    const auto at = draw() % (draw() % 4 == 0 ? bytes.size() : fields);
+    bytes[at] = static_cast<unsigned char>(draw() % 2 == 0 ? draw() % 16 : draw());
+  }
+  std::memcpy(&sent, bytes.data(), bytes.size());
+  REQUIRE(text_of(sent).size() <= sent.text.size());
+  try {
+    const auto heard = call_of(sent);
+    REQUIRE(call_of(note_of(heard, false)) == heard);
+    REQUIRE((heard.what <= collective::decide && heard.type <= dtype::c128));
+    REQUIRE(heard.operation <= reduction::product);
+    roll r{{0, 1}};
+    r.arrive(0, sound, true);
+    const auto differs = r.arrive(1, heard, sent.yes != 0);
+    REQUIRE(differs.has_value() == !r.complete(0));
+    if (differs) REQUIRE(differs->size() < 2000);
+  } catch (const std::invalid_argument& error) {
+    REQUIRE(error.what() == std::string{"a note that no rank of this program sends"});
+  }
+}
 
 }  // namespace
 
@@ -125,4 +160,16 @@ TEST_CASE("channels are named by their members, the whole world is 0") {
   CHECK(channel_name(a) != channel_name(b));
   CHECK(channel_name(b) != channel_name(c));
   CHECK(channel_name(std::vector<std::int32_t>{}) != 0);
+}
+
+TEST_CASE("a damaged note is refused or a call") {
+  std::mt19937_64 draw{20261122};
+  for (int round = 0; round < 2000; ++round) {
+    CAPTURE(round);
+    hear_damaged_note(draw);
+  }
+}
+
+TEST_CASE("damaged notes for a minute", "[.minutes]") {
+  troupe::testing::for_a_minute(hear_damaged_note);
 }

@@ -157,7 +157,7 @@ TEST_CASE("a peer that sends damaged frames costs its group, not memory") {
   CHECK(most_memory() < before + (64 << 10));  // a talk is a few hundred
 }
 
-TEST_CASE("damaged frames for a minute", "[.minutes]") {
+TEST_CASE("damaged frames for a minute", "[.minutes][frames]") {
   long before = 0;
   int round = 0;
   testing::for_a_minute([&](std::mt19937_64& random) {
