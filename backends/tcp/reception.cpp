@@ -32,14 +32,16 @@ constexpr milliseconds retry_first{1};
 constexpr milliseconds retry_last{50};
 constexpr std::size_t strangers_max = 64;
 
+// So that a host that is gone does not go unnoticed for ever. TCP_USER_TIMEOUT, which would say it
+// sooner where something is on its way, ends connections to ranks that are merely stopped, too.
 void tune(tcp::socket& socket) {
+  using asio::detail::socket_option::integer;
   boost::system::error_code ignored;  // a slower connection is one
   socket.set_option(tcp::no_delay{true}, ignored);
   socket.set_option(asio::socket_base::keep_alive{true}, ignored);
-  using seconds_idle = asio::detail::socket_option::integer<IPPROTO_TCP, TCP_KEEPIDLE>;
-  using seconds_between = asio::detail::socket_option::integer<IPPROTO_TCP, TCP_KEEPINTVL>;
-  socket.set_option(seconds_idle{15}, ignored);
-  socket.set_option(seconds_between{5}, ignored);
+  socket.set_option(integer<IPPROTO_TCP, TCP_KEEPIDLE>{15}, ignored);  // seconds
+  socket.set_option(integer<IPPROTO_TCP, TCP_KEEPINTVL>{5}, ignored);
+  socket.set_option(integer<IPPROTO_TCP, TCP_KEEPCNT>{9}, ignored);
 }
 
 descriptor released(tcp::socket socket) {

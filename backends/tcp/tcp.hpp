@@ -110,6 +110,10 @@ public:
 ///   is silent is found out by the deadline: until all have called, and after that whenever
 ///   nothing has moved for as long. The others are then asked whom they wait for (0.2 s at most),
 ///   so that a rank that waits itself is not named for one that does not answer.
+/// - A host that vanishes without a word is found out without a deadline, too: by the kernel, which
+///   asks an idle connection after 15 s and then each 5 s, and gives it up after 9 questions, a
+///   minute in all; after about a quarter of an hour (net.ipv4.tcp_retries2) if something was on
+///   its way there. A rank that is only stopped has no limit but the deadline.
 /// - Operations of a (sub)group run one after the other. At most 4096 of them may be in flight, and
 ///   4096 (sub)groups in use (internal_error beyond). Labels have at most 1024 bytes.
 /// - Besides the ranks' own memory an operation needs 1 MiB per peer, whatever its size, and a

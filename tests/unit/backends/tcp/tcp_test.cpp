@@ -6,6 +6,7 @@
 #include "backends/tcp/frame.hpp"
 
 #include <arpa/inet.h>
+#include <netinet/tcp.h>
 #include <sys/socket.h>
 #include <sys/time.h>
 
@@ -195,6 +196,36 @@ TEST_CASE("a peer that calls and then neither reads nor writes is named by the d
         "all_reduce(sum, float32, 16777216): waited 0.1 s for rank 1");
   CHECK(work->poll().missing == std::vector<std::int32_t>{1});
   CHECK(rank->quiescent());
+}
+
+TEST_CASE("connections ask whether a silent peer's host is there, and leave a stopped peer alone") {
+  tcp_backend backend{tcp_options{.streams = 1}};
+  const auto first = backend.open(member(0));
+  const auto second = backend.open(member(1));
+  const auto met = first->barrier("met");
+  second->barrier("met")->wait();
+  met->wait();
+  int connections = 0;
+  for (int fd = 0; fd < 1024; ++fd) {
+    sockaddr_in peer{};
+    socklen_t size = sizeof peer;
+    if (getpeername(fd, reinterpret_cast<sockaddr*>(&peer), &size) != 0) continue;
+    if (peer.sin_family != AF_INET) continue;
+    ++connections;
+    const auto value = [&](int level, int name) {
+      int found = -1;
+      socklen_t bytes = sizeof found;
+      getsockopt(fd, level, name, &found, &bytes);
+      return found;
+    };
+    CHECK(value(SOL_SOCKET, SO_KEEPALIVE) == 1);
+    CHECK(value(IPPROTO_TCP, TCP_KEEPIDLE) == 15);
+    CHECK(value(IPPROTO_TCP, TCP_KEEPINTVL) == 5);
+    CHECK(value(IPPROTO_TCP, TCP_KEEPCNT) == 9);
+    CHECK(value(IPPROTO_TCP, TCP_USER_TIMEOUT) == 0);
+    CHECK(value(IPPROTO_TCP, TCP_NODELAY) == 1);
+  }
+  CHECK(connections == 2);  // both ends
 }
 
 TEST_CASE("an address that can not be used is said clearly") {
