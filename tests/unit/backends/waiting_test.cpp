@@ -63,7 +63,7 @@ TEST_CASE("ranks that were seen on one core know it, others do not", "[waiting]"
   CHECK_FALSE(first.same_core(second));  // not seen yet
   const auto cores = allowed();
   if (!stand_on(cores.front(), first)) {
-    WARN("not shown: threads may not be put on a core here");
+    WARN("SKIPPED: threads may not be put on a core here");
     return;
   }
   CHECK_FALSE(first.same_core(second));

@@ -96,7 +96,7 @@ std::string text_of(const std::exception_ptr& error) {
 TEST_CASE("without a GPU the backend says what is missing") {
   nccl_backend real{std::make_shared<inproc_backend>()};
   if (real.unusable().empty()) {
-    WARN("skipped: this machine has a GPU");
+    WARN("SKIPPED: this machine has a GPU");
     return;
   }
   CAPTURE(real.unusable());
