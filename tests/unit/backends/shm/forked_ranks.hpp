@@ -6,6 +6,7 @@
 
 #include <poll.h>
 #include <sys/prctl.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -91,6 +92,13 @@ inline std::shared_ptr<communicator> open(shm_backend& backend, std::int32_t ran
                        .rank = rank,
                        .world = world,
                        .deadline = deadline});
+}
+
+/// Memory that the meeting's file takes.
+inline std::size_t file_bytes(const shm_meeting& meeting) {
+  struct stat about {};
+  expect(fstat(meeting.descriptor(), &about) == 0, "a file");
+  return static_cast<std::size_t>(about.st_blocks) * 512;
 }
 
 template <class E, class F>

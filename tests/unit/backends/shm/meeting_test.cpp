@@ -3,9 +3,12 @@
 
 #include <fcntl.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <cstdio>
+#include <fstream>
 #include <thread>
 
 #include "tests/support/catch.hpp"
@@ -145,16 +148,68 @@ TEST_CASE("subgroups have a bound") {
   CHECK(opened == 63);
 }
 
-TEST_CASE("memory of allocate comes back to the kernel and is aligned") {
-  shm_backend backend{shm_meeting::create()};
+std::size_t file_blocks(const shm_meeting& meeting) {
+  struct stat about {};
+  REQUIRE(fstat(meeting.descriptor(), &about) == 0);
+  return static_cast<std::size_t>(about.st_blocks);
+}
+
+TEST_CASE("memory of allocate is aligned and comes back to the kernel") {
+  const auto meeting = shm_meeting::create();
+  shm_backend backend{meeting};
   const auto c = open(backend, 0, 2);
   const auto small = c->allocate(1);
+  const auto before = file_blocks(meeting);
   auto large = c->allocate(std::size_t{8} << 20);
   CHECK(reinterpret_cast<std::uintptr_t>(small.get()) % 64 == 0);
   CHECK(reinterpret_cast<std::uintptr_t>(large.get()) % (2u << 20) == 0);
   auto* at = static_cast<std::uint8_t*>(large.get());
   std::fill(at, at + (8u << 20), 7);
   CHECK(std::count(at, at + (8u << 20), 7) == 8 << 20);
+  CHECK(file_blocks(meeting) == before + (8u << 20) / 512);
+  large.reset();
+  CHECK(file_blocks(meeting) == before);
+}
+
+// What the kernel says of the mapping in which an address lies, or nothing.
+std::string said_of(const void* address, const std::string& what) {
+  std::ifstream maps{"/proc/self/smaps"};
+  const auto at = reinterpret_cast<std::uintptr_t>(address);
+  bool here = false;
+  for (std::string line; std::getline(maps, line);) {
+    std::uintptr_t begin = 0;
+    std::uintptr_t end = 0;
+    if (std::sscanf(line.c_str(), "%zx-%zx ", &begin, &end) == 2) here = begin <= at && at < end;
+    if (here && line.rfind(what + ":", 0) == 0) return line.substr(what.size() + 1) + " ";
+  }
+  return {};
+}
+
+TEST_CASE("huge pages are asked for, or not, as the options say") {
+  const auto meeting = shm_meeting::create();
+  shm_backend wishes{meeting};
+  shm_backend plain{meeting, {.huge_pages = false}};
+  const auto first = open(wishes, 0, 2);
+  const auto second = open(plain, 1, 2);
+  const auto wished = first->allocate(std::size_t{8} << 20);
+  const auto other = second->allocate(std::size_t{8} << 20);
+  const auto bytes = std::size_t{4} << 20;
+  auto* probe = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  REQUIRE(probe != MAP_FAILED);
+  const bool can = madvise(probe, bytes, MADV_HUGEPAGE) == 0;
+  const bool shown = said_of(probe, "VmFlags").find(" hg ") != std::string::npos;
+  munmap(probe, bytes);
+  if (!can || !shown) {
+    WARN("SKIPPED: this kernel has no huge pages to ask for, or does not show who asked");
+    return;
+  }
+  CHECK_THAT(said_of(wished.get(), "VmFlags"), Catch::Contains(" hg "));
+  CHECK_THAT(said_of(other.get(), "VmFlags"), !Catch::Contains(" hg "));
+  std::ifstream allowed{"/sys/kernel/mm/transparent_hugepage/shmem_enabled"};
+  std::string word;
+  while (allowed >> word)
+    if (word == "[always]" || word == "[within_size]" || word == "[advise]" || word == "[force]")
+      CHECK_THAT(said_of(wished.get(), "ShmemPmdMapped"), !Catch::Contains(" 0 kB"));
 }
 
 }  // namespace

@@ -5,6 +5,7 @@
 
 #include <dirent.h>
 #include <fcntl.h>
+#include <malloc.h>
 #include <sched.h>
 #include <sys/mman.h>
 #include <sys/mount.h>
@@ -266,9 +267,10 @@ std::size_t mappings() {
 
 TEST_CASE("a thousand generations of two processes grow nothing") {
   const auto meeting = small_meeting();
+  const auto empty = file_bytes(meeting);
   rank_processes ranks{2, [&](std::int32_t rank) {
                          shm_backend backend{meeting};
-                         std::array<std::size_t, 3> before{};
+                         std::array<std::size_t, 4> before{};
                          for (std::uint64_t generation = 1; generation <= 1000; ++generation) {
                            {
                              const auto c = open(backend, rank, 2, generation);
@@ -279,16 +281,19 @@ TEST_CASE("a thousand generations of two processes grow nothing") {
                              expect(data[24999] == 2.0f, "the sum");
                            }
                            if (generation != 50 && generation != 1000) continue;
-                           const std::array<std::size_t, 3> now{
-                               entries("/proc/self/fd"), entries("/proc/self/task"), mappings()};
+                           const std::array<std::size_t, 4> now{entries("/proc/self/fd"),
+                                                                entries("/proc/self/task"),
+                                                                mappings(), mallinfo2().uordblks};
                            if (generation == 50) before = now;
                            expect(now[0] == before[0], "no descriptor more");
                            expect(now[1] == before[1], "no thread more");
                            expect(now[2] <= before[2] + 2 || maps_by_itself, "no mapping more");
+                           expect(now[3] <= before[3] + 4096, "no memory more");
                          }
                        }};
   CHECK(ranks.end(0) == 0);
   CHECK(ranks.end(1) == 0);
+  CHECK(file_bytes(meeting) == empty);
 }
 
 TEST_CASE("a limit on files is an error that names the limit, not a signal") {
