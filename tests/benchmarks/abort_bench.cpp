@@ -1,11 +1,14 @@
-// How long an abort takes to reach a rank that waits in an all_reduce of 16 MiB, in another thread
-// or process: until it is told, and until its memory is its own again. Usage: abort_bench [inproc |
-// shm | tcp | hier] [TIMES] [RANKS]
+// How long an abort takes to reach a rank in an all_reduce of 16 MiB, in another thread or process:
+// until it is told, and until its memory is its own again. `waiting`: rank 0 does not take part and
+// aborts when all others wait. `middle`: all take part, and another thread of rank 0's process
+// aborts at a drawn moment of the reduction; rank 0 counts, too. Usage: abort_bench [inproc | shm |
+// tcp | hier] [TIMES] [RANKS] [waiting | middle]
 #include "backends/inproc/inproc.hpp"
 #include "backends/processes/meetings.hpp"
 
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <poll.h>
 #include <sched.h>
 #include <semaphore.h>
 #include <sys/mman.h>
@@ -14,8 +17,11 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <chrono>
 #include <cstdlib>
+#include <limits>
+#include <random>
 #include <string>
 #include <thread>
 #include <vector>
@@ -37,6 +43,7 @@ struct board {
   sem_t waiting;
   sem_t over;
   sem_t next;
+  std::atomic<std::uint64_t> completed;  // middle: before the abort reached the rank
   std::array<double, times_max> aborted;
   std::array<std::array<double, times_max>, ranks_max> told;
   std::array<std::array<double, times_max>, ranks_max> free;
@@ -77,7 +84,62 @@ void be_rank(communicator_backend& backend, board& on, std::int32_t rank, std::i
   }
 }
 
+// While the others reduce: `usual` seconds of it, from the moment that `begun` is told.
+void abort_in_the_middle(communicator& c, const std::atomic<double>& begun, double usual,
+                         double share, double& at) {
+  begun.wait(0);
+  const auto left = std::max(0.0, begun.load() + usual * share - now());
+  const timespec rest{.tv_sec = 0, .tv_nsec = static_cast<long>(1e9 * std::min(left, 0.5))};
+  ppoll(nullptr, 0, &rest, nullptr);
+  at = now();
+  c.abort("enough");
+}
+
+void be_rank_in_the_middle(communicator_backend& backend, board& on, std::int32_t rank,
+                           std::int32_t ranks, std::size_t times) {
+  constexpr std::size_t count = std::size_t{4} << 20;
+  const auto r = static_cast<std::size_t>(rank);
+  std::mt19937 draw{20261122};
+  std::uniform_real_distribution share{0.1, 0.8};
+  for (std::size_t i = 0; i < times; ++i) {
+    const auto c = backend.open({.generation = generation_id{i + 1}, .rank = rank, .world = ranks});
+    const auto memory = c->allocate(count * sizeof(float));
+    auto usual = std::numeric_limits<double>::max();
+    for (int look = 0; look < 4; ++look) {
+      c->barrier("all here")->wait();
+      const auto begun = now();
+      c->all_reduce({memory.get(), count, dtype::f32}, reduction::sum)->wait();
+      usual = std::min(usual, now() - begun);
+    }
+    std::atomic<double> begun{0};
+    std::thread stranger;
+    if (rank == 0)
+      stranger = std::thread{
+          [&, part = share(draw)] { abort_in_the_middle(*c, begun, usual, part, on.aborted[i]); }};
+    c->barrier("all here")->wait();
+    begun = now();
+    begun.notify_one();
+    try {
+      c->all_reduce({memory.get(), count, dtype::f32}, reduction::sum)->wait();
+      ++on.completed;
+    } catch (const generation_closed&) {
+      on.told[r][i] = now();
+    }
+    if (stranger.joinable()) stranger.join();
+    while (c->aborted() && !c->quiescent()) sched_yield();
+    on.free[r][i] = now();
+    if (rank == 0) {
+      take(on.over, ranks - 1);
+      for (std::int32_t other = 1; other < ranks; ++other) sem_post(&on.next);
+    } else {
+      sem_post(&on.over);
+      take(on.next, 1);
+    }
+  }
+}
+
 void show(const char* what, std::vector<double> seconds) {
+  if (seconds.empty()) return;
   std::sort(seconds.begin(), seconds.end());
   fmt::print("{:>10}: median {:.1f} us, 99 % {:.1f} us, worst {:.1f} us\n", what,
              1e6 * seconds[seconds.size() / 2], 1e6 * seconds[seconds.size() * 99 / 100],
@@ -97,6 +159,8 @@ int main(int count, char** arguments) {
   const auto times =
       std::clamp<std::size_t>(count > 2 ? std::atoi(arguments[2]) : 200, 1, times_max);
   const auto ranks = std::clamp(count > 3 ? std::atoi(arguments[3]) : 2, 2, int{ranks_max});
+  const bool middle = count > 4 && std::string{arguments[4]} == "middle";
+  const auto act = middle ? be_rank_in_the_middle : be_rank;
   auto& on = *static_cast<board*>(
       mmap(nullptr, sizeof(board), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0));
   sem_init(&on.waiting, 1, 0);
@@ -107,7 +171,7 @@ int main(int count, char** arguments) {
   if (by == "inproc") {
     inproc_backend backend;
     for (int rank = 0; rank < ranks; ++rank)
-      threads.emplace_back([&, rank] { be_rank(backend, on, rank, ranks, times); });
+      threads.emplace_back([&, rank] { act(backend, on, rank, ranks, times); });
     for (auto& one : threads) one.join();
   } else {
     for (const auto& kind : process_meetings()) {
@@ -116,7 +180,7 @@ int main(int count, char** arguments) {
       for (int rank = 0; rank < ranks; ++rank) {
         children.push_back(fork());
         if (children.back() != 0) continue;
-        be_rank(*join(*kind, *place), on, rank, ranks, times);
+        act(*join(*kind, *place), on, rank, ranks, times);
         _exit(0);
       }
       for (const auto child : children) waitpid(child, nullptr, 0);
@@ -126,11 +190,15 @@ int main(int count, char** arguments) {
   std::vector<double> told;
   std::vector<double> free;
   for (std::size_t i = 0; i < times; ++i)
-    for (int rank = 1; rank < ranks; ++rank) {
-      told.push_back(on.told[static_cast<std::size_t>(rank)][i] - on.aborted[i]);
-      free.push_back(on.free[static_cast<std::size_t>(rank)][i] - on.aborted[i]);
+    for (int rank = middle ? 0 : 1; rank < ranks; ++rank) {
+      const auto r = static_cast<std::size_t>(rank);
+      if (on.told[r][i] == 0) continue;
+      told.push_back(on.told[r][i] - on.aborted[i]);
+      free.push_back(on.free[r][i] - on.aborted[i]);
     }
-  fmt::print("{}, {} ranks, {} aborts of an all_reduce of 16 MiB\n", by, ranks, times);
+  fmt::print("{}, {} ranks, {} aborts {} an all_reduce of 16 MiB\n", by, ranks, times,
+             middle ? "in the middle of" : "of");
+  if (on.completed != 0) fmt::print("{:>10}: {}\n", "complete", on.completed.load());
   show("told", told);
   show("quiescent", free);
 }
