@@ -361,7 +361,7 @@ void every_operation(communicator& c, const nccl::library& loaded) {
 TEST_CASE("on a GPU one rank does every operation, is aborted and comes again") {
   nccl_backend backend{std::make_shared<inproc_backend>()};
   if (const auto why = backend.unusable(); !why.empty()) {
-    WARN("skipped: needs a GPU (" << why << ")");
+    WARN("SKIPPED: needs a GPU (" << why << ")");
     return;
   }
   const auto loaded = nccl::load({}).functions;
