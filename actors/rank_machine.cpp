@@ -32,7 +32,9 @@ std::vector<ranks::action> rank_machine::on(ranks::answered&& what) {
 }
 
 bool rank_machine::current(const fence& at) const {
-  return !sometimes(check(at, mine_) != fence_verdict::current, mark::rank_fence_refused);
+  const bool other =
+      check(at, mine_) != fence_verdict::current && !planted(bug::rank_fence_ignored);
+  return !sometimes(other, mark::rank_fence_refused);
 }
 
 // --- forming and fitting
@@ -221,7 +223,9 @@ void rank_machine::go_on_closing(actions& out) {
 // --- taking down ---------------------------------------------------------------------------------
 
 void rank_machine::handle(const tear_down& e, actions& out) {
-  if (e.at.job != mine_.job || e.at.incarnation != mine_.incarnation) return;
+  const bool other = (e.at.job != mine_.job || e.at.incarnation != mine_.incarnation) &&
+                     !planted(bug::rank_fence_ignored);
+  if (sometimes(other, mark::rank_fence_refused)) return;
   if (phase_ == phase::tearing || phase_ == phase::ending) return;
   orderly_ = orderly_ && e.orderly;
   if (sometimes(!lane_free(), mark::rank_torn_in_hook)) {

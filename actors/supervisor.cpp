@@ -68,7 +68,8 @@ struct supervisor_state {
   void finished(const rank_finished& m);
   void failed(const rank_failed& m);
   /// The rank of that life; nothing for another's.
-  std::optional<std::size_t> rank_of(incarnation_id id) const;
+  std::optional<std::size_t> rank_of(const fence& at) const;
+  bool of_rank_0(const fence& at) const { return rank_of(at) == 0; }
   void heard_flushed(const flushed& m);
   void heard_checkpoint(const checkpoint_report& m);
   void announce(const seen::lifecycle& what);
@@ -99,8 +100,8 @@ void supervisor_state::start() {
   }
   if (!what->run_folder.empty() && what->options.checkpoint.enabled && setup.spawn_checkpointer &&
       what->purpose == stage::train) {
-    checkpointer =
-        setup.spawn_checkpointer(self->system(), setup.trouble, *what, setup.world.files, self);
+    checkpointer = setup.spawn_checkpointer(self->system(), setup.trouble, setup.id, *what,
+                                            setup.world.files, self);
     self->monitor(checkpointer);
   }
   const auto world = static_cast<std::size_t>(what->options.ranks);
@@ -219,28 +220,29 @@ void supervisor_state::down(const caf::actor_addr& who, const std::string& why) 
   if (observers_left > 0 && --observers_left == 0) feed(supervision::observers_done{});
 }
 
-std::optional<std::size_t> supervisor_state::rank_of(incarnation_id id) const {
-  const auto found = std::ranges::lower_bound(incarnations, id);
-  if (found == incarnations.end() || *found != id) return std::nullopt;
+std::optional<std::size_t> supervisor_state::rank_of(const fence& at) const {
+  const auto found = std::ranges::lower_bound(incarnations, at.incarnation);
+  const bool known = found != incarnations.end() && *found == at.incarnation;
+  if (at.job != setup.id || !known) return std::nullopt;
   return static_cast<std::size_t>(found - incarnations.begin());
 }
 
 void supervisor_state::finished(const rank_finished& m) {
-  if (m.at.incarnation == incarnations.front() || planted(bug::result_of_any_rank)) {
+  const auto r = rank_of(m.at);
+  if (r == 0 || planted(bug::result_of_any_rank)) {
     outcome.weights = m.state;
     outcome.figures = m.figures;
   }
   outcome.waiting_shares.resize(incarnations.size());
-  if (const auto r = rank_of(m.at.incarnation))
-    outcome.waiting_shares[*r] = m.figures.waiting_share();
+  if (r) outcome.waiting_shares[*r] = m.figures.waiting_share();
   feed(supervision::finished{m.at, m.loop, m.why});
 }
 
 void supervisor_state::failed(const rank_failed& m) {
-  seen_failures.push_back(m.local);
+  const auto r = rank_of(m.at);
+  if (r) seen_failures.push_back(m.local);
   if (!m.gone) return feed(supervision::failed{m.at, m.local->record});
-  if (const auto r = rank_of(m.at.incarnation))
-    feed(supervision::rank_down{static_cast<std::int32_t>(*r), {}, m.local->record});
+  if (r) feed(supervision::rank_down{static_cast<std::int32_t>(*r), {}, m.local->record});
 }
 
 void supervisor_state::heard_checkpoint(const checkpoint_report& m) {
@@ -280,11 +282,13 @@ supervisor_actor::behavior_type behaviour(supervisor_pointer self) {
       [&s](const stop_vote& m) { s.feed(m); },
       [&s](const rank_finished& m) { s.finished(m); },
       [&s](const rank_failed& m) { s.failed(m); },
-      [&s](const queue_value& m) { s.outcome.queue.push_back(m.what); },
+      [&s](const queue_value& m) {
+        if (s.of_rank_0(m.at)) s.outcome.queue.push_back(m.what);
+      },
       [&s](const closed_generation& m) { s.feed(m); },
       [&s](const rank_busy& m) { s.feed(m); },
       [&s](const torn_down& m) {
-        if (m.at.incarnation == s.incarnations.front()) s.outcome.result = m.result;
+        if (s.of_rank_0(m.at)) s.outcome.result = m.result;
         s.feed(supervision::torn{m.at, m.late});
       },
       [&s](const checkpoint_report& m) { s.heard_checkpoint(m); },

@@ -12,9 +12,9 @@
 
 namespace troupe {
 
-/// Brings the job's checkpointer to life.
+/// Brings the checkpointer of the job `id` to life.
 using spawn_checkpointer_fn = std::function<checkpointer_actor(
-    caf::actor_system& system, actor_trouble trouble, const job& what,
+    caf::actor_system& system, actor_trouble trouble, job_id id, const job& what,
     std::shared_ptr<storage> files, supervisor_actor supervisor)>;
 
 /// Brings one life of a rank near: the returned handle is the rank itself, or what stands for one

@@ -349,14 +349,19 @@ void supervisor_machine::know(std::uint32_t rank) {
 }
 
 supervisor_machine::member* supervisor_machine::of(const fence& at) {
-  if (at.job != job_ || at.generation != generation_ || phase_ == phase::idle) return nullptr;
-  const auto mask = by_incarnation_.size() - 1;
-  for (auto i = at.incarnation.value() & mask; by_incarnation_[i] != 0; i = (i + 1) & mask) {
-    auto& m = members_[by_incarnation_[i] - 1];
-    if (m.incarnation != at.incarnation) continue;
-    return sometimes(m.gone, mark::fence_refused) ? nullptr : &m;
+  member* found = nullptr;
+  const bool any = planted(bug::supervisor_fence_ignored);
+  const bool here = at.job == job_ && at.generation == generation_;
+  if ((here || any) && phase_ != phase::idle) {
+    const auto mask = by_incarnation_.size() - 1;
+    for (auto i = at.incarnation.value() & mask; by_incarnation_[i] != 0; i = (i + 1) & mask) {
+      auto& m = members_[by_incarnation_[i] - 1];
+      if (m.incarnation != at.incarnation && !any) continue;
+      found = &m;
+      break;
+    }
   }
-  return nullptr;
+  return sometimes(!found || found->gone, mark::fence_refused) ? nullptr : found;
 }
 
 fence supervisor_machine::fence_for(const member& m) const {

@@ -74,6 +74,7 @@ enum class mark_kind : std::uint8_t {
   mark(sometimes, snapshot_replaced, "a snapshot that waits is replaced by a newer one") \
   mark(sometimes, snapshots_given_up, "the oldest of too many snapshots is given up") \
   mark(sometimes, snapshot_of_old_generation, "a snapshot of an older generation is dropped") \
+  mark(sometimes, snapshot_of_other_job, "a snapshot of another job is dropped") \
   mark(sometimes, write_undone, "a checkpoint whose write failed is undone") \
   mark(sometimes, publish_failed, "a checkpoint is renamed, and that can not be made durable") \
   mark(sometimes, retire_failed, "an old checkpoint can not be removed") \

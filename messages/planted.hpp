@@ -51,10 +51,13 @@ namespace troupe {
   bug(newest_removed_first, "retiring checkpoints keeps the oldest") \
   bug(loss_not_counted, "what does not fit an observer's queue is not counted") \
   bug(life_is_dropped, "a full queue drops whatever is oldest") \
+  bug(checkpointer_never_quits, "the checkpointer says that it is done, and stays") \
   bug(observers_not_flushed, "the run ends without waiting for its observers") \
   bug(thrower_hears_on, "an observer that has thrown goes on to hear") \
   bug(gap_skipped, "a link goes on behind a message that was lost") \
   bug(never_sent_again, "a link does not send again what was lost") \
+  bug(rank_fence_ignored, "a rank hears what was said to another life of it") \
+  bug(supervisor_fence_ignored, "the supervisor takes a word of another run for one of this") \
   bug(silence_endures, "a link never takes silence for the end")
 // clang-format on
 

@@ -25,6 +25,7 @@ enum class site : std::uint8_t {
   link,          ///< loss and duplication of one frame
   storage,       ///< faults of one operation
   rare,          ///< whether a rare path of product code exists in this run, and is taken
+  old_word,      ///< whether an old control message is heard, which one and how late
   count_,
 };
 std::string_view to_string(site s);

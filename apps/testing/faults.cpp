@@ -37,6 +37,7 @@ constexpr std::array<known_fault, fault_kinds> known{{
     {"repeat", 17},
     {"reorder", 18},
     {"rare_paths", 19},
+    {"old_word", 28},
     {"storage_error", 20},
     {"storage_full", 21},
     {"storage_failed_sync", 22},
@@ -152,6 +153,7 @@ attempt_faults draw_faults(choices& from, const fault_options& options, fault_se
   };
   all.path = {rate(fault::lose), rate(fault::repeat), rate(fault::reorder)};
   all.rare_paths = exist.has(fault::rare_paths);
+  all.old_words_per_million = rate(fault::old_word);
   for (std::size_t i = first_storage; i < fault_kinds; ++i)
     if (exist.has(static_cast<fault>(i))) all.storage.add(static_cast<fault>(i));
   if (!all.storage.empty()) all.storage_per_million = 30'000;

@@ -36,6 +36,8 @@ enum class fault : std::uint8_t {
   reorder,     ///< or overtaken
   rare_paths,  ///< product code takes paths that hardly ever come by themselves
                ///< (messages/marks.hpp)
+  old_word,    ///< control messages of an earlier attempt are heard, or some of this one late and
+               ///< once more
   storage_error,
   storage_full,
   storage_failed_sync,
@@ -95,6 +97,7 @@ std::ostream& operator<<(std::ostream& out, const strike& s);
 struct attempt_faults {
   std::vector<strike> strikes;
   path_faults path;
+  std::uint32_t old_words_per_million = 0;  ///< behind each control message
   fault_set storage;
   std::uint32_t storage_per_million = 0;
   bool rare_paths = false;

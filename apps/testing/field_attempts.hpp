@@ -4,6 +4,7 @@
 #include "actors/time_knob.hpp"
 #include "apps/testing/field_oracles.hpp"
 #include "apps/testing/field_run.hpp"
+#include "apps/testing/old_words.hpp"
 #include "backends/simulated/disk_checkpoints.hpp"
 #include "backends/simulated/simulated_storage.hpp"
 
@@ -47,6 +48,7 @@ public:
       recipe_ = guests_.back()->recipe(recipe_);
     }
     exist_ = draw_swarm(world_.draws(), plan.faults);
+    if (exist_.has(fault::old_word)) listen_at_the_door();
     if (exist_.has(fault::rare_paths)) world_.marks().draw_rare();
     const auto hooks_a_step = std::chrono::milliseconds{1};
     const auto exchange = trained_ ? trained_->exchange_of_step() : nanoseconds{0};
@@ -81,6 +83,8 @@ private:
   }
   void maybe_throw(const learner_context& context, const hook& h);
   bool poison(const learner_context& context);
+  void listen_at_the_door();
+  void say_old_words();
   void program_leaves();
   void drain();
   void try_until_finished();
@@ -101,6 +105,7 @@ private:
                     [&] { return "step " + std::to_string(s.step); });
   }
   void mark(const std::string& what) { ++report_.marks[what]; }
+  static constexpr std::uint64_t longest = 15;
   nanoseconds length(std::uint64_t amount) const {
     return job_.detect * static_cast<std::int64_t>(amount * amount + 1) / 24;
   }
@@ -115,6 +120,7 @@ private:
   std::shared_ptr<payload_job> trained_;  // null: the field payload
   field_oracles oracles_;
   recipe_ptr recipe_;
+  old_words old_words_{world_};
   std::vector<std::unique_ptr<guest>> guests_;
   fault_set exist_;
   nanoseconds span_{0};

@@ -124,6 +124,7 @@ field_run::ending field_run::attempt(std::uint32_t number) {
   what.run_folder = run_folder;
   what.resume = resume;
   for (const auto& g : guests_) g->prepares(world_, stage_, what);
+  if (exist_.has(fault::old_word)) say_old_words();
   stage_.begin(std::move(what), now_.path);
   oracles_.attempt_begins(stage_.running(), from);
   for (const auto& g : guests_) g->begins(world_, stage_);
@@ -168,6 +169,7 @@ field_run::ending field_run::judge() {
 // The program writes its result and leaves: what it still had in hand goes with it.
 void field_run::program_leaves() {
   now_ = {};
+  old_words_.rest();
   world_.marks().let_rare(false);
   disk_->kill(0);
   stage_.crash_program();

@@ -6,6 +6,8 @@
 #include <new>
 #include <stdexcept>
 
+#include "apps/testing/message_text.hpp"
+
 namespace troupe::testing {
 
 namespace {
@@ -81,6 +83,25 @@ void field_run::maybe_throw(const learner_context& context, const hook& h) {
              [&] { return std::string{to_string(kind)} + " in " + std::string{what.hook}; });
   if (what.memory) throw std::bad_alloc{};
   throw std::domain_error{what.text};
+}
+
+void field_run::listen_at_the_door() {
+  stage_.door = [this](std::int32_t rank, bool to_supervisor, const caf::message& what,
+                       const caf::strong_actor_ptr& to) {
+    const auto* life = to_supervisor ? nullptr : stage_.life_of(rank);
+    old_words_.pass(rank, to_supervisor, life ? life->place : stage_.home(), what, to);
+    return false;
+  };
+}
+
+// No excuse for anything: who hears them does nothing.
+void field_run::say_old_words() {
+  old_words_.attempt_begins({now_.old_words_per_million, length(longest),
+                             [this](world::place to, const caf::message& what) {
+                               ++report_.faults[static_cast<std::size_t>(fault::old_word)];
+                               world_.note(-1, static_cast<std::int32_t>(to),
+                                           [&] { return "fault: old_word " + short_text(what); });
+                             }});
 }
 
 // --- striking ------------------------------------------------------------------------------------

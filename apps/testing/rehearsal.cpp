@@ -67,9 +67,10 @@ void rehearsal::begin(job what, path_faults path) {
   setup.trouble = world_.trouble();
   if (files_.checkpoints) {
     setup.spawn_checkpointer = [this, spawn = checkpointers(files_.checkpoints)](
-                                   caf::actor_system& system, actor_trouble trouble, const job& of,
-                                   std::shared_ptr<storage> disk, supervisor_actor supervisor) {
-      auto made = spawn(system, std::move(trouble), of, std::move(disk), std::move(supervisor));
+                                   caf::actor_system& system, actor_trouble trouble, job_id id,
+                                   const job& of, std::shared_ptr<storage> disk,
+                                   supervisor_actor supervisor) {
+      auto made = spawn(system, std::move(trouble), id, of, std::move(disk), std::move(supervisor));
       world_.settle(caf::actor_cast<caf::strong_actor_ptr>(made), home_);
       return made;
     };

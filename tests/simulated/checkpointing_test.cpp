@@ -174,8 +174,8 @@ struct note_taker {
   std::vector<std::pair<std::int64_t, bool>> offered;
 
   spawn_checkpointer_fn spawner() {
-    return [this](caf::actor_system& system, actor_trouble, const job&, std::shared_ptr<storage>,
-                  const supervisor_actor& supervisor) {
+    return [this](caf::actor_system& system, actor_trouble, job_id, const job&,
+                  std::shared_ptr<storage>, const supervisor_actor& supervisor) {
       return system.spawn([this, supervisor](checkpointer_actor::pointer self) {
         return checkpointer_actor::behavior_type{
             [this](const write_checkpoint& m) { offered.emplace_back(m.what->loop.steps, m.must); },

@@ -49,6 +49,18 @@ TEST_CASE("three ranks train integers to the formula's weights under any schedul
   }
 }
 
+TEST_CASE("what is queued for a caller by another run does not come home", "[simulated]") {
+  scene world{beside(1)};
+  const auto& outcome =
+      world.run(integer_job({}, 2), [](std::uint64_t event, const supervisor_actor& supervisor) {
+        fence at;
+        at.job = job_id{4711};
+        if (event % 20 == 0) caf::anon_send(supervisor, queue_value{at, std::int64_t{1}});
+      });
+  CHECK(outcome.ok());
+  CHECK(outcome.queue.empty());
+}
+
 TEST_CASE("the same seed is the same schedule", "[simulated]") {
   const auto events_of = [](std::uint64_t seed) {
     scene world{beside(seed)};

@@ -36,8 +36,10 @@ TEST_CASE("a word of a dead incarnation is ignored", "[sim][scripted]") {
 
   s.train_again();  // as an operator would: a new supervisor, new incarnations
   REQUIRE(s.run_until([&] { return s.steps_of(2) == 8; }));
+  const auto refused = s.marks_hit(troupe::mark::fence_refused);
   s.release_to(late, s.supervisor());
   const auto& end = s.run();
+  CHECK(s.marks_hit(troupe::mark::fence_refused) == refused + 1);
   CHECK(end.status == troupe::job_outcome::ending::finished);
   CHECK(end.loop.steps == 20);
   CHECK(s.weights() == s.reference_weights());

@@ -1,0 +1,167 @@
+// Goal: in every phase, whatever is said to a rank or to a supervisor by another run, another
+// generation or another life changes nothing, and is marked as refused.
+#include "actors/rank_machine.hpp"
+#include "actors/supervisor_machine.hpp"
+#include "messages/marks.hpp"
+
+#include "tests/support/catch.hpp"
+
+using namespace troupe;
+
+namespace {
+
+constexpr job_id job{7};
+constexpr incarnation_id life{50};
+
+class counted final : public marks_watcher {
+public:
+  bool rare(mark) override { return false; }
+  void hit(mark which) override { ++hits[static_cast<std::size_t>(which)]; }
+  void broken(mark) override {}
+  std::array<int, mark_count> hits{};
+};
+
+fence fence_of(job_id of, std::uint64_t generation, incarnation_id who) {
+  fence at;
+  at.job = of;
+  at.generation = generation_id{generation};
+  at.incarnation = who;
+  at.step = step_id{2};
+  return at;
+}
+
+// Of the generation 1 of `job` and the life `life`.
+std::vector<fence> stale_fences(bool newer_generation) {
+  std::vector<fence> all{fence_of(job_id{6}, 1, life), fence_of(job, 0, life),
+                         fence_of(job, 1, incarnation_id{49}),
+                         fence_of(job_id{6}, 2, incarnation_id{49})};
+  if (newer_generation) all.push_back(fence_of(job, 2, life));
+  return all;
+}
+
+failure some_failure() {
+  failure what;
+  what.type = "std::bad_alloc";
+  what.what = "of yesterday";
+  what.rank = 0;
+  return what;
+}
+
+rank_machine fresh_rank() {
+  rank_plan plan;
+  plan.job = job;
+  plan.incarnation = life;
+  trainer_options options;
+  options.ranks = 2;
+  plan.fit = make_plan(options, stage::train, {});
+  plan.limits = derive({});
+  return rank_machine{plan};
+}
+
+// Ranks as they are behind each of these words, beginning with none.
+std::vector<rank_machine> ranks_of_all_phases() {
+  const auto at = fence_of(job, 1, life);
+  std::vector<rank_machine> all{fresh_rank()};
+  const auto then = [&](const ranks::event& e) {
+    auto next = all.back();
+    next.on(e);
+    all.push_back(std::move(next));
+  };
+  then(form_generation{at, 2});
+  then(ranks::opened{});
+  then(activate_generation{at});
+  then(close_generation{at, some_failure()});
+  then(tear_down{at, false});
+  return all;
+}
+
+std::vector<ranks::event> words_to_rank(const fence& at) {
+  ranks::answered answer;
+  answer.at = at;
+  return {activate_generation{at},
+          propose_stop{at, stop_reason::caller},
+          stop_at{at, stop_reason::caller},
+          close_generation{at, some_failure()},
+          tear_down{at, true},
+          answer};
+}
+
+std::vector<supervisor_machine> supervisors_of_all_phases() {
+  const incarnation_id other{60};
+  const auto a = fence_of(job, 1, life);
+  const auto b = fence_of(job, 1, other);
+  std::vector<supervisor_machine> all{supervisor_machine{job, 2, derive({})}};
+  const auto then = [&](const supervision::event& e) {
+    auto next = all.back();
+    next.on(e);
+    all.push_back(std::move(next));
+  };
+  then(supervision::begin{{life, other}});
+  then(prepared{a});
+  then(prepared{b});
+  then(request_stop{stop_reason::caller});
+  then(supervision::failed{b, some_failure()});
+  then(closed_generation{b});
+  then(closed_generation{a});
+  then(supervision::torn{b, {}});
+  return all;
+}
+
+std::vector<supervision::event> words_to_supervisor(const fence& at) {
+  return {prepared{at},
+          step_done{at},
+          stop_vote{at},
+          supervision::finished{at, {}, stop_reason::none},
+          supervision::failed{at, some_failure()},
+          closed_generation{at},
+          rank_busy{at, "on_exception for 1.0 s"},
+          supervision::torn{at, {some_failure()}}};
+}
+
+template <class Machine, class Words>
+void hears_nothing(const std::vector<Machine>& phases, const std::vector<fence>& stale, Words words,
+                   mark refused) {
+  counted marks;
+  const marks_watched watched{&marks};
+  int said = 0;
+  for (const auto& before : phases)
+    for (const auto& at : stale)
+      for (const auto& word : words(at)) {
+        auto machine = before;
+        INFO("word " << word.index() << " of job " << at.job << ", generation " << at.generation
+                     << ", incarnation " << at.incarnation << " to " << before);
+        const auto out = machine.on(word);
+        CHECK(out.empty());
+        CHECK(machine == before);
+        CHECK(marks.hits[static_cast<std::size_t>(refused)] == ++said);
+      }
+  CHECK(said > 50);
+}
+
+}  // namespace
+
+TEST_CASE("a rank hears nothing of another run, generation or life", "[rank][fence]") {
+  hears_nothing(ranks_of_all_phases(),
+                {fence_of(job_id{6}, 1, life), fence_of(job, 1, incarnation_id{49}),
+                 fence_of(job_id{6}, 2, incarnation_id{49})},
+                words_to_rank, mark::rank_fence_refused);
+}
+
+TEST_CASE("a rank that is waiting is formed by its own run only, and once", "[rank][fence]") {
+  for (const auto& at : {fence_of(job_id{6}, 1, life), fence_of(job, 0, life)}) {
+    auto machine = fresh_rank();
+    CHECK(machine.on(form_generation{at, 2}).empty());
+    CHECK(machine == fresh_rank());
+  }
+  auto machine = fresh_rank();
+  CHECK_FALSE(machine.on(form_generation{fence_of(job, 1, life), 2}).empty());
+  const auto formed = machine;
+  CHECK(machine.on(form_generation{fence_of(job, 1, life), 2}).empty());
+  CHECK(machine.on(form_generation{fence_of(job, 2, life), 3}).empty());
+  CHECK(machine == formed);
+}
+
+TEST_CASE("a supervisor hears nothing of another run, generation or life", "[supervisor][fence]") {
+  hears_nothing(supervisors_of_all_phases(), stale_fences(true), words_to_supervisor,
+                mark::fence_refused);
+}
