@@ -85,6 +85,7 @@ void plan_fields(run_plan& plan, F visit) {
   visit("swarm", plan.faults.swarm, yes_or_no);
   visit("strikes", plan.faults.strikes, bounds{0, 16});
   visit("strike_per_million", plan.faults.strike_per_million, bounds{0, 1'000'000});
+  visit("storage_per_million", plan.faults.storage_per_million, bounds{0, 1'000'000});
   visit("attempts", plan.attempts, bounds{1, 1000});
   visit("events_limit", plan.events_limit, positive);
   visit("watched", plan.watched, bounds{0, static_cast<std::int64_t>(watching::dead)});

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <iterator>
 #include <ostream>
 
 #include "messages/failure.hpp"
@@ -124,6 +125,21 @@ fault_set draw_swarm(choices& from, const fault_options& options) {
   return exist;
 }
 
+fault_options draw_how_often(choices& from, const fault_options& options) {
+  auto all = options;
+  if (!options.swarm) return all;
+  constexpr std::uint32_t strikes_most = 16;  // as of a case
+  constexpr std::uint32_t first_label = 48;   // between those of faults and of attempts
+  const auto one_of = [&](std::uint32_t label, std::uint32_t& given, auto... others) {
+    const std::uint32_t values[]{given, static_cast<std::uint32_t>(others)...};
+    given = values[from.draw(site::setup, first_label + label, std::size(values))];
+  };
+  if (options.strikes > 0) one_of(0, all.strikes, 1, std::min(options.strikes * 2, strikes_most));
+  if (options.strike_per_million > 0) one_of(1, all.strike_per_million, 200'000, 900'000);
+  if (options.storage_per_million > 0) one_of(2, all.storage_per_million, 5'000, 100'000);
+  return all;
+}
+
 attempt_faults draw_faults(choices& from, const fault_options& options, fault_set exist,
                            std::uint32_t attempt, std::int32_t ranks, nanoseconds span,
                            std::uint64_t events) {
@@ -156,7 +172,7 @@ attempt_faults draw_faults(choices& from, const fault_options& options, fault_se
   all.old_words_per_million = rate(fault::old_word);
   for (std::size_t i = first_storage; i < fault_kinds; ++i)
     if (exist.has(static_cast<fault>(i))) all.storage.add(static_cast<fault>(i));
-  if (!all.storage.empty()) all.storage_per_million = 30'000;
+  if (!all.storage.empty()) all.storage_per_million = options.storage_per_million;
   return all;
 }
 

@@ -79,6 +79,7 @@ struct fault_options {
   bool swarm = true;                           ///< each run draws which of them exist
   std::uint32_t strikes = 3;                   ///< faults that strike in one attempt, at most
   std::uint32_t strike_per_million = 500'000;  ///< each of them
+  std::uint32_t storage_per_million = 30'000;  ///< operations of storage that fail
 };
 
 /// One fault that strikes at a moment of an attempt.
@@ -105,6 +106,9 @@ struct attempt_faults {
 
 /// Which faults exist in this run.
 fault_set draw_swarm(choices& from, const fault_options& options);
+/// How often they strike in this run: in a swarm that is drawn, too, and the first choice is as
+/// `options` say.
+fault_options draw_how_often(choices& from, const fault_options& options);
 /// `span`: virtual time and events an attempt takes without faults.
 attempt_faults draw_faults(choices& from, const fault_options& options, fault_set exist,
                            std::uint32_t attempt, std::int32_t ranks, nanoseconds span,

@@ -49,6 +49,7 @@ public:
     }
     exist_ = draw_swarm(world_.draws(), plan.faults);
     if (exist_.has(fault::old_word)) listen_at_the_door();
+    how_often_ = draw_how_often(world_.draws(), plan.faults);
     if (exist_.has(fault::rare_paths)) world_.marks().draw_rare();
     const auto hooks_a_step = std::chrono::milliseconds{1};
     const auto exchange = trained_ ? trained_->exchange_of_step() : nanoseconds{0};
@@ -126,6 +127,7 @@ private:
   nanoseconds span_{0};
   std::uint64_t events_ = 0;
   attempt_faults now_;
+  fault_options how_often_;
   attempt_facts facts_;
   std::vector<armed_throw> armed_;
   std::vector<std::int32_t> poisoned_;  // ranks whose next gradient is NaN

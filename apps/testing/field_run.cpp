@@ -95,9 +95,9 @@ void field_run::run_attempt(nanoseconds limit) {
 field_run::ending field_run::attempt(std::uint32_t number) {
   const bool healed = number + 2 >= plan_.attempts;
   for (std::int32_t r = 0; r < job_.ranks; ++r) stage_.fabric().cut(r, false);
-  now_ = healed ? attempt_faults{}
-                : draw_faults(world_.draws(), plan_.faults, exist_, number, job_.ranks, span_,
-                              events_);
+  now_ = healed
+             ? attempt_faults{}
+             : draw_faults(world_.draws(), how_often_, exist_, number, job_.ranks, span_, events_);
   facts_ = {};
   world_.marks().let_rare(now_.rare_paths);
   rare_faults_before_ = world_.marks().rare_faults_taken();

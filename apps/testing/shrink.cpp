@@ -68,7 +68,9 @@ private:
     if (!faults.swarm) return;
     auto candidate = best_;
     auto drawn = choices::of_list(best_.seed, taken());
-    candidate.what.plan.faults.may = draw_swarm(drawn, faults);
+    const auto exist = draw_swarm(drawn, faults);
+    candidate.what.plan.faults = draw_how_often(drawn, faults);
+    candidate.what.plan.faults.may = exist;
     candidate.what.plan.faults.swarm = false;
     still(std::move(candidate));
   }
