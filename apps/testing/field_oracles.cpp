@@ -34,6 +34,7 @@ const std::vector<std::string> oracles{
     "invariants of the product hold",
     "only ports reach outside",
     "a run is the same in another host",
+    "a step is the same on all ranks",
     watching_oracle,
 };
 
@@ -88,6 +89,7 @@ void field_oracles::attempt_begins(job_id job, std::int64_t resumed_at) {
   committed_ever_ = std::max(committed_ever_, least_held());
   resumed_at_ = resumed_at;
   held_.assign(static_cast<std::size_t>(job_.ranks), resumed_at);
+  digests_.clear();
   written_ = -1;
   nan_at_ = -1;
 }
@@ -124,7 +126,20 @@ void field_oracles::compare(const snapshot& is, std::int64_t step, const std::st
 
 void field_oracles::stepped(const field_step& what) {
   state_of_step(what);
-  if (what.job == now_) chain(what);
+  if (what.job != now_) return;
+  chain(what);
+  same_everywhere(what);
+}
+
+// Whatever is trained, and without a reference too: NaN, ghosts.
+void field_oracles::same_everywhere(const field_step& what) {
+  if (what.step <= resumed_at_ || what.step > job_.steps) return;  // no step of this chain
+  const auto at = static_cast<std::size_t>(what.step - resumed_at_);
+  if (digests_.size() <= at) digests_.resize(at + 1);
+  auto& first = digests_[at];
+  if (!check(!first || *first == what.digest))
+    violate({oracles[22], "differs from a peer's", what.step, what.rank});
+  first = what.digest;
 }
 
 void field_oracles::state_of_step(const field_step& what) {
@@ -155,6 +170,7 @@ void field_oracles::chain(const field_step& what) {
 
 void field_oracles::stepped_to_nan(const field_step& what) {
   if (what.job != now_) return;
+  same_everywhere(what);
   if (!check(nan_at_ < 0 || nan_at_ == what.step))
     violate({oracles[0], "NaN, a peer's were behind step " + std::to_string(nan_at_), what.step,
              what.rank, "weights", 0});

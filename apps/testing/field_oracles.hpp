@@ -75,6 +75,7 @@ private:
   std::int64_t samples_by(std::int64_t step) const;
   void first_cause(const failure& first, const attempt_facts& facts);
   void survivors(const job_outcome& outcome, const attempt_facts& facts);
+  void same_everywhere(const field_step& what);
   void saved(const job_outcome& outcome);
   std::int64_t least_held() const;
 
@@ -87,9 +88,10 @@ private:
   std::int64_t resumed_at_ = 0;
   std::int64_t committed_ever_ = 0;  ///< the highest step that all ranks of one attempt held
   std::string digest_;
-  std::vector<std::int64_t> held_;  // by rank, in this attempt
-  std::int64_t written_ = -1;       // the step of the last checkpoint, in this attempt
-  std::int64_t nan_at_ = -1;        // step behind which weights are NaN, in this attempt
+  std::vector<std::int64_t> held_;                     // by rank, in this attempt
+  std::vector<std::optional<std::uint64_t>> digests_;  // behind steps, in this attempt
+  std::int64_t written_ = -1;  // the step of the last checkpoint, in this attempt
+  std::int64_t nan_at_ = -1;   // step behind which weights are NaN, in this attempt
 };
 
 }  // namespace troupe::testing

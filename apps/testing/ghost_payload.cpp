@@ -18,8 +18,7 @@ public:
     auto options = options_;
     options.at_hook = std::move(ground.at_hook);
     options.load = [io = ground.checkpoints](const std::string& path) { return io->read(path); };
-    options.stepped = [tell = std::move(ground.stepped)](
-                          const learner_context& who, std::int64_t steps) { tell(who, steps, 0); };
+    options.stepped = std::move(ground.stepped);
     return std::make_shared<ghost_recipe>(std::move(options));
   }
 

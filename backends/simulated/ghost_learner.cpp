@@ -59,6 +59,11 @@ private:
     return out;
   }
 
+  // All that a ghost has of a state.
+  static std::uint64_t whereabouts(const position& at) {
+    return mix(mix(static_cast<std::uint64_t>(at.epoch)) + static_cast<std::uint64_t>(at.batch));
+  }
+
   // Operations of one group end in order: the last one stands for all.
   void reduce() {
     each_bucket(options_, [this](std::uint64_t count) {
@@ -86,7 +91,7 @@ private:
     const auto k = context_.options.accumulate_grad_batches;
     hook_outcome out;
     out.samples = layout_.samples(h.at.batch / k * k, h.at.batch);
-    if (options_.stepped) options_.stepped(context_, h.at.step + 1);
+    if (options_.stepped) options_.stepped(context_, h.at.step + 1, whereabouts(h.at));
     return out;
   }
 
