@@ -52,6 +52,7 @@ namespace troupe {
   bug(loss_not_counted, "what does not fit an observer's queue is not counted") \
   bug(life_is_dropped, "a full queue drops whatever is oldest") \
   bug(checkpointer_never_quits, "the checkpointer says that it is done, and stays") \
+  bug(supervisor_never_quits, "the supervisor says how the job ended, and stays") \
   bug(observers_not_flushed, "the run ends without waiting for its observers") \
   bug(thrower_hears_on, "an observer that has thrown goes on to hear") \
   bug(gap_skipped, "a link goes on behind a message that was lost") \

@@ -88,6 +88,7 @@ private:
   void say_old_words();
   void program_leaves();
   void drain();
+  void program_ends(const job_outcome& outcome);
   void try_until_finished();
   void hear_marks();
   nanoseconds storage_cost();

@@ -337,6 +337,20 @@ void field_oracles::result_is_the_weights(const job_outcome& outcome) {
 }
 
 void field_oracles::drained(std::size_t actors, std::size_t handles) {
+// Who was given up may be there.
+void field_oracles::program_ended(const std::vector<std::string>& left,
+                                  const job_outcome& outcome) {
+  const auto named = [&](const std::string& place) {
+    const auto who = place == "supervisor" ? std::string{"checkpointer"} : place;
+    return std::ranges::any_of(outcome.survivors,
+                               [&](const std::string& s) { return s.starts_with(who + ":"); });
+  };
+  for (const auto& place : left)
+    if (!check(named(place)))
+      violate({oracles[14], "the program has ended, but not what lives in " + place});
+  if (left.empty()) check(true);
+}
+
   if (!check(actors == 0 && handles == 0))
     violate({oracles[14],
              std::to_string(actors) + " actors and " + std::to_string(handles) + " communicators"});

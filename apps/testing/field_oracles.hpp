@@ -57,6 +57,8 @@ public:
   void written(std::int64_t step, const std::string& path, const snapshot* there, bool lied);
   /// Everything was let run out.
   void drained(std::size_t actors, std::size_t handles);
+  /// The program has ended by itself, and a teardown's time later these places are inhabited.
+  void program_ended(const std::vector<std::string>& left, const job_outcome& outcome);
   void violate(violation v);
   /// Of the weights a finished run has brought home, in hexadecimal.
   const std::string& final_digest() const { return digest_; }

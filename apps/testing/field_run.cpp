@@ -162,6 +162,7 @@ field_run::ending field_run::judge() {
   if (outcome.status != job_outcome::ending::finished) return ending::again;
   report_.finished = true;
   oracles_.finished(outcome);
+  program_ends(outcome);
   report_.weights_digest = oracles_.final_digest();
   return ending::finished;
 }
@@ -170,6 +171,17 @@ field_run::ending field_run::judge() {
 void field_run::program_leaves() {
   now_ = {};
   old_words_.rest();
+// Behind its outcome a program has nobody left but those whom it names as survivors.
+void field_run::program_ends(const job_outcome& outcome) {
+  now_ = {};
+  world_.marks().let_rare(false);
+  old_words_.rest();
+  const auto until = world_.time() + derive(job_.options().time).teardown;
+  auto left = stage_.left_at_home();
+  while (!left.empty() && world_.time() < until && world_.step()) left = stage_.left_at_home();
+  oracles_.program_ended(left, outcome);
+}
+
   world_.marks().let_rare(false);
   disk_->kill(0);
   stage_.crash_program();

@@ -182,6 +182,18 @@ void rehearsal::crash(std::int32_t rank, bool host_too) {
   if (life->link && !host_too) life->link->reset();
 }
 
+std::vector<std::string> rehearsal::left_at_home() const {
+  std::vector<std::string> names;
+  const auto look = [&](world::place p) {
+    if (world_.inhabited(p)) names.push_back(world_.name_of(p));
+  };
+  look(home_);
+  for (const auto place : observers_) look(place);
+  for (auto i = first_life_; i < lives_.size(); ++i)
+    if (world_.host_of(lives_[i].place) == 0) look(lives_[i].place);
+  return names;
+}
+
 void rehearsal::crash_program() {
   for (auto i = first_life_; i < lives_.size(); ++i)
     if (world_.host_of(lives_[i].place) == 0) {

@@ -83,6 +83,8 @@ public:
   /// Its process dies (with the whole program, where it lives in it). `host_too`: nobody is left to
   /// say so, silence has to.
   void crash(std::int32_t rank, bool host_too);
+  /// Names of the places of the program that was begun last in which somebody lives.
+  std::vector<std::string> left_at_home() const;
   /// The program that was begun last dies, with all that lives in it.
   void crash_program();
   simulated_fabric& fabric() { return fabric_; }

@@ -180,6 +180,10 @@ std::size_t virtual_system::running() const { return system_->registry().running
 
 caf::actor_id virtual_system::next_id() const { return system_->latest_actor_id() + 1; }
 
+bool virtual_system::lives(const caf::strong_actor_ptr& who) {
+  return who && !who->get()->getf(caf::abstract_actor::is_cleaned_up_flag);
+}
+
 void virtual_system::destroy(const caf::strong_actor_ptr& who) {
   if (!who) return;
   auto* actor = dynamic_cast<caf::scheduled_actor*>(who->get());

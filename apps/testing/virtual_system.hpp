@@ -49,6 +49,7 @@ public:
   std::size_t running() const;
   /// Number that the next actor gets.
   caf::actor_id next_id() const;
+  static bool lives(const caf::strong_actor_ptr& who);
   /// Ends an actor as a crash would: nothing of it runs again but the destructor of its state.
   static void destroy(const caf::strong_actor_ptr& who);
 

@@ -62,6 +62,10 @@ void world::settle(const caf::strong_actor_ptr& who, place at) {
   places_[at].actors.push_back(who);
 }
 
+bool world::inhabited(place p) const {
+  return std::ranges::any_of(places_[p].actors, virtual_system::lives);
+}
+
 void world::at(place where, nanoseconds delay, later_call&& what) {
   if (places_[where].dead) return;
   push(now_ + std::max<std::int64_t>(0, delay.count()), where, std::move(what));

@@ -96,6 +96,8 @@ public:
   std::vector<std::string> names() const;  ///< of all places
   std::uint32_t host_of(place p) const { return places_[p].host; }
   bool alive(place p) const { return !places_[p].dead; }
+  /// An actor that lives there has not ended.
+  bool inhabited(place p) const;
   /// The actor lives there; called before it has run.
   void settle(const caf::strong_actor_ptr& who, place at);
   /// Makes something happen there, unless the place is dead by then; a paused one does it later.
