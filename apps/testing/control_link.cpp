@@ -216,6 +216,8 @@ void control_link::close_if_done(end& mine) {
 
 void control_link::lost(std::size_t at, const std::string& why) {
   auto& mine = ends_[at];
+  const bool loses = how_.faults.lose_per_million > 0 || how_.faults.reorder_per_million > 0;
+  if (how_.counts && loses && world_.alive(ends_[other(at)].place)) ++how_.counts->links_lost;
   world_.note(-1, static_cast<std::int32_t>(mine.place), [&] { return "link lost: " + why; });
   mine.machine.close();
   mine.unacknowledged.clear();

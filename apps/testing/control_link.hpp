@@ -25,6 +25,7 @@ struct path_counts {
   std::uint64_t lost = 0;
   std::uint64_t repeated = 0;
   std::uint64_t reordered = 0;
+  std::uint64_t links_lost = 0;  ///< on a path that loses frames, between two that live
 };
 
 class control_link : public std::enable_shared_from_this<control_link> {

@@ -5,6 +5,7 @@
 #include "apps/testing/field_oracles.hpp"
 #include "apps/testing/field_run.hpp"
 #include "apps/testing/old_words.hpp"
+#include "apps/testing/storage_lies.hpp"
 #include "backends/simulated/disk_checkpoints.hpp"
 #include "backends/simulated/simulated_storage.hpp"
 
@@ -31,7 +32,7 @@ public:
         stage_(world_, ground_of(plan)),
         disk_(std::make_shared<simulated_storage>(
             world_.later_of(0), [this](const storage_op&) { return storage_cost(); },
-            [this](const storage_op&) { return storage_fault_now(); })),
+            [this](const storage_op& op) { return storage_fault_now(op); })),
         io_(disk_checkpoints([this]() -> const simulated_disk& { return disk_->disk(); })),
         trained_(plan.payload ? plan.payload->of(what) : nullptr),
         oracles_(what, reference, trained_.get(), report_, world_),
@@ -48,8 +49,8 @@ public:
       recipe_ = guests_.back()->recipe(recipe_);
     }
     exist_ = draw_swarm(world_.draws(), plan.faults);
-    if (exist_.has(fault::old_word)) listen_at_the_door();
     how_often_ = draw_how_often(world_.draws(), plan.faults);
+    if (exist_.has(fault::old_word)) listen_at_the_door();
     if (exist_.has(fault::rare_paths)) world_.marks().draw_rare();
     const auto hooks_a_step = std::chrono::milliseconds{1};
     const auto exchange = trained_ ? trained_->exchange_of_step() : nanoseconds{0};
@@ -73,6 +74,7 @@ private:
   std::string newest_good();
   void run_attempt(nanoseconds limit);
   void strike_due();
+  void know_delays();
   void carry_out(const strike& s);
   void carry_out_on(const strike& s, rank_life& life);
   void heal_later(nanoseconds after, later_call how) { world_.at(0, after, std::move(how)); }
@@ -86,13 +88,13 @@ private:
   bool poison(const learner_context& context);
   void listen_at_the_door();
   void say_old_words();
+  void program_ends(const job_outcome& outcome);
   void program_leaves();
   void drain();
-  void program_ends(const job_outcome& outcome);
   void try_until_finished();
   void hear_marks();
   nanoseconds storage_cost();
-  storage_fault storage_fault_now();
+  storage_fault storage_fault_now(const storage_op& op);
   // Of a rank, or of the supervisor (-1).
   template <class Text>
   void note_fault(std::int32_t rank, Text text) {
@@ -125,10 +127,10 @@ private:
   old_words old_words_{world_};
   std::vector<std::unique_ptr<guest>> guests_;
   fault_set exist_;
+  fault_options how_often_;
   nanoseconds span_{0};
   std::uint64_t events_ = 0;
   attempt_faults now_;
-  fault_options how_often_;
   attempt_facts facts_;
   std::vector<armed_throw> armed_;
   std::vector<std::int32_t> poisoned_;  // ranks whose next gradient is NaN
@@ -140,9 +142,8 @@ private:
   std::uint64_t began_events_ = 0;
   std::int64_t began_ = 0;
   std::uint64_t rare_faults_before_ = 0;  // this attempt
-  bool storage_lied_ = false;             // what it said was durable may not be
-  std::string durable_;                   // the last checkpoint that was announced as durable
-  std::int64_t durable_step_ = 0;
+  path_counts path_before_;               // this attempt
+  storage_lies lies_;
 };
 
 }  // namespace troupe::testing

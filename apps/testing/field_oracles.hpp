@@ -1,6 +1,7 @@
 // What must hold in every run of a field job, whatever strikes.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -22,12 +23,13 @@ struct attempt_facts {
   std::vector<fault> struck;
   std::vector<std::int32_t> ranks;  ///< whom they struck
   std::vector<raised> thrown;
-  bool lossy = false;  ///< its links lost or delayed frames
+  bool lossy = false;  ///< a link that loses frames was lost
   fault_set storage;   ///< faults of storage that took effect
   watching watched = watching::nobody;
   bool rare = false;  ///< a rare path was taken that may fail what it strikes
   nanoseconds took{0};
   nanoseconds expected{0};  ///< at most, when nothing is slow: all steps, one failure, one way down
+  nanoseconds delayed{0};   ///< at most, by what struck
   bool any(std::initializer_list<fault> of) const;
   bool concerned(std::int32_t rank) const;  ///< was struck or threw
 };
@@ -55,10 +57,10 @@ public:
   /// read of it, null when nothing good can be. `lied`: the disk had said that something was
   /// durable that may not be, or wrote something else than it was told.
   void written(std::int64_t step, const std::string& path, const snapshot* there, bool lied);
-  /// Everything was let run out.
-  void drained(std::size_t actors, std::size_t handles);
   /// The program has ended by itself, and a teardown's time later these places are inhabited.
   void program_ended(const std::vector<std::string>& left, const job_outcome& outcome);
+  /// Everything was let run out.
+  void drained(std::size_t actors, std::size_t handles);
   void violate(violation v);
   /// Of the weights a finished run has brought home, in hexadecimal.
   const std::string& final_digest() const { return digest_; }
@@ -73,11 +75,11 @@ private:
   void compare(const snapshot& is, std::int64_t step, const std::string& oracle);
   void state_of_step(const field_step& what);
   void chain(const field_step& what);
+  void same_everywhere(const field_step& what);
   void result_is_the_weights(const job_outcome& outcome);
   std::int64_t samples_by(std::int64_t step) const;
   void first_cause(const failure& first, const attempt_facts& facts);
   void survivors(const job_outcome& outcome, const attempt_facts& facts);
-  void same_everywhere(const field_step& what);
   void saved(const job_outcome& outcome);
   std::int64_t least_held() const;
 

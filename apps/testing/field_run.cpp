@@ -60,13 +60,13 @@ void field_run::stepped(const field_step& s) {
 }
 
 void field_run::written(std::int64_t step, const std::string& path) {
-  durable_ = path;
-  durable_step_ = step;
+  lies_.announced(step);
+  const bool lied = lies_.touched(step);
   try {
     const auto there = io_->read(path);
-    oracles_.written(step, path, &there, storage_lied_);
+    oracles_.written(step, path, &there, lied);
   } catch (const user_error&) {
-    oracles_.written(step, path, nullptr, storage_lied_);
+    oracles_.written(step, path, nullptr, lied);
   }
 }
 
@@ -101,7 +101,8 @@ field_run::ending field_run::attempt(std::uint32_t number) {
   facts_ = {};
   world_.marks().let_rare(now_.rare_paths);
   rare_faults_before_ = world_.marks().rare_faults_taken();
-  facts_.lossy = now_.path.lose_per_million > 0 || now_.path.reorder_per_million > 0;
+  path_before_ = stage_.path();
+  lies_.program_starts();
   left_ = now_.strikes;
   next_strike_ = {0, 0};
   armed_.clear();
@@ -116,8 +117,10 @@ field_run::ending field_run::attempt(std::uint32_t number) {
   } else if (number > 0) {
     mark("began again from nothing");
   }
-  if (from < durable_step_ && !storage_lied_)
-    oracles_.violate({"what is durable stays", durable_ + " is gone", from});
+  if (from < lies_.newest_sure())
+    oracles_.violate({"what is durable stays",
+                      "the checkpoint of step " + std::to_string(lies_.newest_sure()) + " is gone",
+                      from});
   job what;
   what.options = job_.options();
   what.recipe = recipe_;
@@ -147,6 +150,7 @@ field_run::ending field_run::judge() {
     return ending::again;
   }
   const auto outcome = *stage_.outcome();
+  know_delays();
   const auto limits = derive(job_.options().time);
   facts_.took = world_.time() - nanoseconds{began_};
   facts_.expected = span_ * job_.accumulate * 2 + limits.detect * 2 + limits.settle + limits.close +
@@ -158,19 +162,15 @@ field_run::ending field_run::judge() {
   for (const auto& g : guests_) g->ended(outcome, complain());
   if (!outcome.survivors.empty()) mark("an ending with survivors");
   if (outcome.status == job_outcome::ending::stopped) mark("stopped at a step");
+  program_ends(outcome);
   program_leaves();
   if (outcome.status != job_outcome::ending::finished) return ending::again;
   report_.finished = true;
   oracles_.finished(outcome);
-  program_ends(outcome);
   report_.weights_digest = oracles_.final_digest();
   return ending::finished;
 }
 
-// The program writes its result and leaves: what it still had in hand goes with it.
-void field_run::program_leaves() {
-  now_ = {};
-  old_words_.rest();
 // Behind its outcome a program has nobody left but those whom it names as survivors.
 void field_run::program_ends(const job_outcome& outcome) {
   now_ = {};
@@ -182,6 +182,10 @@ void field_run::program_ends(const job_outcome& outcome) {
   oracles_.program_ended(left, outcome);
 }
 
+// The program writes its result and leaves: what it still had in hand goes with it.
+void field_run::program_leaves() {
+  now_ = {};
+  old_words_.rest();
   world_.marks().let_rare(false);
   disk_->kill(0);
   stage_.crash_program();

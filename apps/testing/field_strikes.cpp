@@ -43,16 +43,16 @@ nanoseconds field_run::storage_cost() {
   return std::chrono::microseconds{200} + world_.lateness(0, std::chrono::microseconds{500});
 }
 
-storage_fault field_run::storage_fault_now() {
+storage_fault field_run::storage_fault_now(const storage_op& op) {
   const auto f = draw_storage_fault(world_.draws(), now_);
+  lies_.meets(op, f);
   if (f.what == storage_fault::kind::none) return f;
   const auto which = static_cast<fault>(static_cast<std::size_t>(fault::storage_error) +
                                         static_cast<std::size_t>(f.what) - 1);
   ++report_.faults[static_cast<std::size_t>(which)];
   facts_.storage.add(which);
-  if (which == fault::storage_lost_sync || which == fault::storage_torn ||
-      which == fault::storage_bit_flip)
-    storage_lied_ = true;
+  if (which == fault::storage_slow) facts_.delayed += f.lasts;
+  if (which == fault::storage_hang) facts_.delayed += derive(job_.options().time).flush;
   world_.note(-1, static_cast<std::int32_t>(stage_.home()),
               [&] { return "fault: " + std::string{to_string(which)}; });
   return f;
@@ -83,6 +83,18 @@ void field_run::maybe_throw(const learner_context& context, const hook& h) {
              [&] { return std::string{to_string(kind)} + " in " + std::string{what.hook}; });
   if (what.memory) throw std::bad_alloc{};
   throw std::domain_error{what.text};
+}
+
+// What a path did to frames: who misses one is told again behind a beat or two.
+void field_run::know_delays() {
+  const auto& path = stage_.path();
+  const auto times = [](nanoseconds each, std::uint64_t count) {
+    return each * static_cast<std::int64_t>(count);
+  };
+  const auto beat = job_.detect / 5;
+  facts_.lossy = path.links_lost > path_before_.links_lost;
+  facts_.delayed += times(2 * beat, path.lost - path_before_.lost);
+  facts_.delayed += times(now_.path.reorder_by, path.reordered - path_before_.reordered);
 }
 
 void field_run::listen_at_the_door() {
@@ -166,6 +178,8 @@ void field_run::carry_out(const strike& s) {
   }
   auto* life = stage_.life_of(s.rank);
   if (!life || !world_.alive(life->place) || !world_.alive(home)) return;
+  const bool cuts = s.what == fault::cut || s.what == fault::one_way_cut;
+  if (cuts && !life->link) return;  // it lives beside the supervisor
   struck();
   facts_.ranks.push_back(s.rank);
   carry_out_on(s, *life);
@@ -185,27 +199,35 @@ void field_run::carry_out_on(const strike& s, rank_life& life) {
         }
       break;
     }
-    case fault::pause: world_.pause(life.place, world_.time() + lasts); break;
-    case fault::slow:
-      life.slow_per_cent =
-          s.amount >= 12 ? 1'000'000 : static_cast<std::int64_t>(200 + 400 * s.amount);
+    case fault::pause:
+      facts_.delayed += lasts;
+      world_.pause(life.place, world_.time() + lasts);
       break;
+    case fault::slow: {
+      const bool very = s.amount >= 12;  // each hook runs past its limit
+      life.slow_per_cent = very ? 1'000'000 : static_cast<std::int64_t>(200 + 400 * s.amount);
+      facts_.delayed += very ? job_.hook_limit : span_ * job_.accumulate * life.slow_per_cent / 100;
+      break;
+    }
     case fault::cut:
     case fault::one_way_cut:
-      if (!life.link) break;
+      facts_.delayed += lasts;
       life.link->cut(s.what == fault::cut || s.where % 2 == 0,
                      s.what == fault::cut || s.where % 2 == 1);
       heal_later(lasts, [link = life.link] { link->cut(false, false); });
       break;
     case fault::data_cut:
+      facts_.delayed += lasts * 2;
       stage_.fabric().cut(rank, true);
       heal_later(lasts * 2, [this, rank] { stage_.fabric().cut(rank, false); });
       break;
     case fault::skew:
+      facts_.delayed += std::chrono::seconds{1};
       world_.skew(life.place,
                   (s.where % 2 == 0 ? 20 : -20) * static_cast<std::int32_t>(s.amount + 1));
       break;
     case fault::late_timers:
+      facts_.delayed += std::chrono::seconds{1};
       world_.late_timers(life.place,
                          std::chrono::milliseconds{20} * static_cast<std::int64_t>(s.amount + 1));
       break;

@@ -1,0 +1,214 @@
+// Goal: what excuses an oracle is what happened, not what might have: a lie excuses the checkpoints
+// it touched, a path its lost links, a cut struck a link that is there; ranks are compared with
+// each other whatever they train; old words come, and everybody refuses them.
+#include <set>
+
+#include "apps/testing/explore.hpp"
+#include "apps/testing/ghost_payload.hpp"
+#include "apps/testing/sim.hpp"
+#include "apps/testing/storage_lies.hpp"
+#include "backends/simulated/field_learner.hpp"
+
+#include "tests/support/catch.hpp"
+
+using namespace troupe;
+using namespace troupe::testing;
+
+namespace {
+
+using kind = storage_fault::kind;
+
+const std::string folder = "run/checkpoints";
+std::string final_path(int step) { return folder + "/step-" + std::to_string(step); }
+std::string hidden_path(int step) { return folder + "/.step-" + std::to_string(step) + ".tmp"; }
+
+struct followed {
+  storage_lies lies;
+  void on(const storage_op& op, kind what = kind::none) { lies.meets(op, {what, 0, {}}); }
+  // As actors/checkpoint_machine.hpp says; the lie is told at the operation with that number.
+  void save(int step, int lies_at = -1, kind lie = kind::lost_sync) {
+    const std::vector<storage_op> script{
+        storage_ops::remove{hidden_path(step)},
+        storage_ops::make_folder{hidden_path(step)},
+        storage_ops::write{hidden_path(step) + "/state", {}},
+        storage_ops::sync_folder{hidden_path(step)},
+        storage_ops::rename{hidden_path(step), final_path(step)},
+        storage_ops::sync_folder{folder},
+        storage_ops::link{"step-" + std::to_string(step), folder + "/latest"},
+        storage_ops::sync_folder{folder}};
+    for (int i = 0; i < static_cast<int>(script.size()); ++i)
+      on(script[static_cast<std::size_t>(i)], i == lies_at ? lie : kind::none);
+    lies.announced(step);
+  }
+  void retire(int step) {
+    on(storage_ops::rename{final_path(step), hidden_path(step)});
+    on(storage_ops::remove{hidden_path(step)});
+  }
+};
+
+run_report report_of(const field_job& what, const run_plan& plan, std::uint64_t seed) {
+  auto reference = reference_of(what);
+  return run_field(what, plan, choices::of_seed(seed), reference);
+}
+
+}  // namespace
+
+TEST_CASE("a lie excuses the checkpoint whose way it touched, and no other",
+          "[simulated][oracle]") {
+  for (const int at : {1, 2, 3, 4, 5, 7}) {
+    INFO("a lie in operation " << at);
+    followed f;
+    f.save(5);
+    CHECK(f.lies.newest_sure() == 5);
+    f.save(10, at);
+    CHECK(f.lies.touched(10));
+    CHECK_FALSE(f.lies.touched(5));
+    CHECK(f.lies.newest_sure() == 5);
+    f.save(15);
+    CHECK(f.lies.newest_sure() == 15);
+    f.retire(5);
+    f.retire(15);
+    CHECK(f.lies.newest_sure() == 0);
+    f.save(10);  // again, and this time all of it is true
+    CHECK(f.lies.newest_sure() == 10);
+  }
+}
+
+TEST_CASE("what is no lie excuses nothing", "[simulated][oracle]") {
+  followed f;
+  f.save(5, 6, kind::lost_sync);  // a link is not synced by itself
+  f.save(10, 3, kind::torn);      // nothing is written
+  f.save(15, 2, kind::failed_sync);
+  for (const int step : {5, 10, 15}) CHECK_FALSE(f.lies.touched(step));
+  CHECK(f.lies.newest_sure() == 15);
+}
+
+TEST_CASE("a lie to a program that has written nothing is about all there is",
+          "[simulated][oracle]") {
+  followed f;
+  f.save(5);
+  f.lies.program_starts();
+  f.on(storage_ops::sync_folder{folder}, kind::lost_sync);
+  CHECK(f.lies.newest_sure() == 0);
+}
+
+TEST_CASE("a path that loses frames is no link that is lost", "[simulated][oracle]") {
+  const auto counts_of = [](std::uint32_t lose) {
+    field_options payload;
+    payload.samples = 30;
+    world in{choices::of_seed(3), {}};
+    rehearsal r{in, {}};
+    job what;
+    what.options.ranks = 3;
+    what.options.max_steps = 10;
+    what.options.max_epochs = 10;
+    what.recipe = std::make_shared<field_recipe>(payload);
+    r.begin(what, {.lose_per_million = lose});
+    while (in.step()) continue;
+    return r.path();
+  };
+  CHECK(counts_of(20'000).lost > 0);
+  CHECK(counts_of(20'000).links_lost == 0);
+  CHECK(counts_of(900'000).links_lost > 0);
+}
+
+TEST_CASE("nobody cuts a link that is not there", "[simulated][oracle]") {
+  for (const auto& [ranks_per_host, there] : {std::pair{0U, false}, {1U, true}}) {
+    run_plan plan;
+    plan.around.ranks_per_host = ranks_per_host;
+    plan.faults.may = fault_set::parse("cut,one_way_cut");
+    plan.faults.swarm = false;
+    std::uint64_t cuts = 0;
+    for (std::uint64_t seed = 1; seed <= 8; ++seed) {
+      const auto report = report_of({.ranks = 3}, plan, seed);
+      CHECK(report.violations.empty());
+      cuts += report.faults[static_cast<std::size_t>(fault::cut)] +
+              report.faults[static_cast<std::size_t>(fault::one_way_cut)];
+    }
+    CHECK((cuts > 0) == there);
+  }
+}
+
+namespace {
+
+// Ghosts, of which rank 1 says something else behind step 3.
+class odd_ghosts final : public payload {
+public:
+  std::string_view name() const override { return "odd"; }
+  std::shared_ptr<payload_job> of(const field_job& what) override {
+    return std::make_shared<job_of_them>(ghost_payload()->of(what));
+  }
+
+private:
+  class job_of_them final : public payload_job {
+  public:
+    explicit job_of_them(std::shared_ptr<payload_job> ghosts) : ghosts_(std::move(ghosts)) {}
+    recipe_ptr recipe(payload_ground ground) const override {
+      ground.stepped = [tell = std::move(ground.stepped)](
+                           const learner_context& who, std::int64_t steps, std::uint64_t digest) {
+        tell(who, steps, digest + (who.rank == 1 && steps == 3 ? 1 : 0));
+      };
+      return ghosts_->recipe(std::move(ground));
+    }
+
+  private:
+    const std::shared_ptr<payload_job> ghosts_;
+  };
+};
+
+}  // namespace
+
+TEST_CASE("ranks that differ behind a step are found without a reference", "[simulated][oracle]") {
+  const field_job what{.ranks = 3, .steps = 6};
+  run_plan plan;
+  plan.payload = std::make_shared<odd_ghosts>();
+  const auto report = report_of(what, plan, 1);
+  REQUIRE_FALSE(report.violations.empty());
+  for (const auto& v : report.violations) {
+    CHECK(v.oracle == "a step is the same on all ranks");
+    CHECK(v.step == 3);
+  }
+}
+
+TEST_CASE("old words of every kind are refused", "[simulated][oracle][campaign]") {
+  auto plan = swarm_of("old_word,crash_rank,crash_supervisor,stop");
+  plan.faults.swarm = false;
+  budget of;
+  of.first_seed = 1;
+  of.runs = 60;
+  of.vary_job = false;
+  const auto all = explore({.ranks = 3, .checkpoint_every = 1}, plan, of);
+  INFO(report(all));
+  CHECK(all.clean());
+  CHECK(all.met("old_word"));
+  CHECK(all.met("a rank refuses a message of another life or generation"));
+  CHECK(all.met("the supervisor refuses a message of another life or generation"));
+  CHECK(all.met("a snapshot of another job is dropped"));
+}
+
+TEST_CASE("a swarm draws how often faults strike, and what is not drawn is as it was",
+          "[simulated][faults]") {
+  fault_options given;
+  given.may = fault_set::all();
+  const auto same = [](const fault_options& a, const fault_options& b) {
+    return a.strikes == b.strikes && a.strike_per_million == b.strike_per_million &&
+           a.storage_per_million == b.storage_per_million;
+  };
+  auto nothing = choices::of_list(1, {});
+  CHECK(same(draw_how_often(nothing, given), given));
+  std::set<std::uint32_t> strikes, rates, storage;
+  for (std::uint64_t seed = 0; seed < 40; ++seed) {
+    auto from = choices::of_seed(seed);
+    const auto drawn = draw_how_often(from, given);
+    strikes.insert(drawn.strikes);
+    rates.insert(drawn.strike_per_million);
+    storage.insert(drawn.storage_per_million);
+  }
+  CHECK(strikes == std::set<std::uint32_t>{1, 3, 6});
+  CHECK(rates.size() == 3);
+  CHECK(storage.size() == 3);
+  given.swarm = false;
+  auto from = choices::of_seed(1);
+  CHECK(same(draw_how_often(from, given), given));
+  CHECK(from.draws() == 0);
+}
