@@ -309,16 +309,33 @@ void rank_resident::hear(link_message&& what) {
 
 bool rank_resident::ended() const { return inside_->all->ended; }
 
+namespace {
+
+void live(parent_side& parent, const rank_home& home) {
+  seam::system_config config(2);
+  caf::actor_system system(config);
+  rank_resident here(parent, home, system);
+  const bool closed = parent.serve([&here](link_message&& m) { here.hear(std::move(m)); });
+  // Nobody wants this rank any more, and its lane may be anywhere: nothing is left to be tidied up.
+  if (!closed || !here.ended()) std::_Exit(1);
+}
+
+}  // namespace
+
+int run_placed_rank(std::int32_t rank, const std::string& summons, const rank_home& home) {
+  try {
+    while (const auto parent = placed_rank_side(rank, summons)) live(*parent, home);
+    return 0;
+  } catch (const user_error&) {
+    return 1;  // whoever is gone has said why, or mpirun has
+  }
+}
+
 std::optional<int> run_rank_if_child(int count, const char* const* arguments,
                                      const rank_home& home) {
   const auto parent = parent_of(count, arguments);
   if (!parent) return std::nullopt;
-  seam::system_config config(2);
-  caf::actor_system system(config);
-  rank_resident here(*parent, home, system);
-  const bool closed = parent->serve([&here](link_message&& m) { here.hear(std::move(m)); });
-  // Nobody wants this rank any more, and its lane may be anywhere: nothing is left to be tidied up.
-  if (!closed || !here.ended()) std::_Exit(1);
+  live(*parent, home);
   return 0;
 }
 

@@ -29,6 +29,12 @@ struct rank_home {
 std::optional<int> run_rank_if_child(int count, const char* const* arguments,
                                      const rank_home& home);
 
+/// In a process that something else has placed as `rank` (mpirun): one life of that rank after the
+/// other, as `summons` (`placed_launcher`) leads to them, until there are no more: the exit code
+/// for main, 0 after a goodbye. 1 when whoever starts ranks is gone. Does not return when a life
+/// was given up.
+int run_placed_rank(std::int32_t rank, const std::string& summons, const rank_home& home);
+
 /// The rank that a connection briefs, among the actors of `system`. Used by one thread at a time;
 /// destroyed before the system and before the connection. Destruction ends a rank that still lives.
 class rank_resident {

@@ -8,6 +8,7 @@
 #include <chrono>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -64,6 +65,26 @@ public:
 /// with this process, whatever it does.
 std::shared_ptr<rank_launcher> child_launcher();
 
+/// Processes that something else has placed (mpirun), one per rank, which come to this one over TCP
+/// and are told which rank of which job to be, job after job. This process is none of them: rank
+/// 0's is a child of it, started with the first rank, which learns where to come first and hands
+/// that on to the others (`placed_child`). A process that is gone does not come back: then every
+/// further rank of that place is `start_failed`, and the end is no goodbye.
+///
+/// As the sink hears it, rank 0 ends as a child does; another ends with type `lost` when its
+/// connection does. Destruction says goodbye and waits until rank 0's process has ended, 15 s at
+/// most, then kills it; when a rank was lost or killed it does not say goodbye.
+struct placed_options {
+  std::int32_t world = 1;
+  /// No rank is on another host: nobody else is to reach this process.
+  bool one_host = true;
+};
+std::shared_ptr<rank_launcher> placed_launcher(const placed_options& options);
+
+/// In the child of a placed_launcher that is rank 0's process: where all ranks' processes have to
+/// come, to be handed on to `placed_rank_side`. Else nothing. Reads what it inherited, once.
+std::optional<std::string> placed_child(int count, const char* const* arguments);
+
 /// In a rank's process: its way back.
 class parent_side {
 public:
@@ -85,5 +106,11 @@ public:
 /// started it hears them and ends the rank in order) and die with its parent. Throws
 /// internal_error for arguments that only look like it.
 std::unique_ptr<parent_side> parent_of(int count, const char* const* arguments);
+
+/// The same in a process that something else has placed as `rank`: comes to where `summons` says,
+/// and waits there for the next rank to be, as long as that takes. Null: there will be no more.
+/// Throws user_error (membership) when nobody is there, or nobody any more. SIGINT and SIGTERM are
+/// ignored from then on.
+std::unique_ptr<parent_side> placed_rank_side(std::int32_t rank, const std::string& summons);
 
 }  // namespace troupe

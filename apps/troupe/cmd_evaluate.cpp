@@ -3,6 +3,7 @@
 #include "apps/troupe/exit_code.hpp"
 #include "apps/troupe/job_parts.hpp"
 #include "apps/troupe/job_runner.hpp"
+#include "apps/troupe/mpirun.hpp"
 #include "apps/troupe/result_file.hpp"
 #include "apps/troupe/run_plan.hpp"
 
@@ -50,10 +51,13 @@ void print(stage purpose, const run_plan& plan, const job_outcome& outcome,
 }  // namespace
 
 program_end evaluate(stage purpose, const schema& all, given what, const surroundings& around) {
-  const auto plan = plan_evaluation(all, std::move(what), std::string{to_string(purpose)});
+  auto plan = plan_evaluation(all, std::move(what), std::string{to_string(purpose)});
   if (plan.settings.flag("quiet")) around.screen.be_quiet();
+  take_place(plan.settings, around.place);
+  if (around.place) around.screen.note(place_note(*around.place));
   for (const auto& note : plan.notes) around.screen.note(note);
   auto work = shared_job(plan.settings, around);
+  take_place(work, around.place);
   work.purpose = purpose;
   work.resume = plan.checkpoint;
   add_trace(plan.settings, work);

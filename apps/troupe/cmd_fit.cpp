@@ -5,6 +5,7 @@
 #include "apps/troupe/exit_code.hpp"
 #include "apps/troupe/job_parts.hpp"
 #include "apps/troupe/job_runner.hpp"
+#include "apps/troupe/mpirun.hpp"
 #include "apps/troupe/result_file.hpp"
 #include "apps/troupe/run_folder.hpp"
 #include "apps/troupe/run_plan.hpp"
@@ -47,7 +48,9 @@ public:
       : plan_(std::move(plan)),
         around_(around),
         shared_(shared_job(plan_.settings, around)),
-        folder_(plan_.folder) {}
+        folder_(plan_.folder) {
+    take_place(shared_, around.place);
+  }
 
   program_end run() {
     if (plan_.resumes) folder_.resume_at(plan_.step);
@@ -167,6 +170,8 @@ program_end fit(const schema& all, given what, const surroundings& around) {
     return fresh_run_folder(model, around.wall(), around.world().random->draw());
   });
   if (plan.settings.flag("quiet")) around.screen.be_quiet();
+  take_place(plan.settings, around.place);
+  if (around.place) around.screen.note(place_note(*around.place));
   for (const auto& note : plan.notes) around.screen.note(note);
   return fit_call{std::move(plan), around}.run();
 }

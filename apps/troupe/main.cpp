@@ -8,25 +8,50 @@
 #include "backends/inproc/inproc.hpp"
 #include "backends/mpi/mpi.hpp"
 #include "backends/nccl/nccl.hpp"
+#include "backends/processes/meetings.hpp"
 
 #include <unistd.h>
 
+#include <memory>
+#include <optional>
+#include <string>
 #include <vector>
+
+namespace {
+
+// One of the processes that mpirun made ranks of.
+int be_placed(troupe::mpi_backend& mpi, const std::string& summons, const troupe::rank_home& home) {
+  const auto told = mpi.share(summons);
+  const auto code = troupe::run_placed_rank(mpi.placed()->rank, told, home);
+  if (code == 0) mpi.close();
+  return code;
+}
+
+}  // namespace
 
 int main(int count, char** arguments) {
   using namespace troupe::program;
   keep_freed_memory();
   const auto learning = torch_catalog();
-  // Manifests say which LibTorch wrote them. MPI can be started once in a process: one for all
-  // calls.
+  // MPI can be started once in a process: one backend for all calls. Where mpirun started several
+  // processes, they are the ranks: the first one brings up the others, and a child for rank 0.
+  const auto mpi = std::make_shared<troupe::mpi_backend>(rank_by_mpirun());
+  const auto place = mpi->placed() && mpi->placed()->world > 1 ? mpi->placed() : std::nullopt;
+  const auto placed_ranks =
+      place ? troupe::placed_launcher({.world = place->world, .one_host = mpirun_on_one_host()})
+            : nullptr;
+  // Manifests say which LibTorch wrote them.
   const auto world =
-      [checkpoints = troupe::safetensors_checkpoints(learning->versions()),
-       mpi = std::make_shared<troupe::mpi_backend>(rank_by_mpirun()),
+      [checkpoints = troupe::safetensors_checkpoints(learning->versions()), mpi, placed_ranks,
        nccl = std::make_shared<troupe::nccl_backend>(std::make_shared<troupe::inproc_backend>())] {
         auto ports = troupe::local_ports();
         ports.checkpoints = checkpoints;
         ports.communicators.push_back(nccl);
         ports.communicators.push_back(mpi);
+        if (placed_ranks) {
+          ports.children = placed_ranks;
+          ports.meetings.push_back(troupe::placed_meeting(mpi));
+        }
         return ports;
       };
   const auto recipe = [&learning](const std::string& text) {
@@ -35,13 +60,21 @@ int main(int count, char** arguments) {
   // A rank's process, of --placement processes: nothing to be tidied up behind its rank.
   if (const auto code = troupe::run_rank_if_child(count, arguments, {recipe, world}))
     ::_exit(*code);
+  if (const auto summons = troupe::placed_child(count, arguments))
+    ::_exit(be_placed(*mpi, *summons, {recipe, world}));
   console screen{standard_output(), standard_error(), terminal_of_standard_error()};
   const surroundings around{.screen = screen,
                             .learning = *learning,
                             .world = world,
                             .variables = troupe_variables(),
                             .wall = [] { return std::chrono::system_clock::now(); },
-                            .age = process_age};
+                            .age = process_age,
+                            .place = place,
+                            .be_rank = [&]() -> program_end {
+                              // Of an MPI that is not there the first process speaks.
+                              if (!mpi->unusable().empty()) return {};
+                              return {be_placed(*mpi, {}, {recipe, world}), true};
+                            }};
   const auto end = run_program({arguments + 1, arguments + count}, around);
   // A lane that is stuck in user code would be waited for by what is destroyed after main. All
   // output is written by now: none of it is buffered.

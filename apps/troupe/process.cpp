@@ -107,6 +107,13 @@ std::optional<placed_rank> rank_by_mpirun() {
   return std::nullopt;
 }
 
+bool mpirun_on_one_host() {
+  const auto place = rank_by_mpirun();
+  if (!place) return false;
+  const auto here = number_in("OMPI_COMM_WORLD_LOCAL_SIZE");
+  return (here ? here : number_in("MPI_LOCALNRANKS")) == place->world;
+}
+
 std::map<std::string, std::string> troupe_variables() {
   std::map<std::string, std::string> found;
   for (char** entry = environ; *entry; ++entry) {

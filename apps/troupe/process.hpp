@@ -30,5 +30,7 @@ std::map<std::string, std::string> troupe_variables();
 /// Which rank mpirun made this process; nothing when it was not started by one. Understands Open
 /// MPI's variables and those of PMI.
 std::optional<placed_rank> rank_by_mpirun();
+/// Whether all of mpirun's processes are on this host. The same variables; false when in doubt.
+bool mpirun_on_one_host();
 
 }  // namespace troupe::program

@@ -89,6 +89,7 @@ private:
     flags->add(*command, schema_);
     command->callback([=, this] {
       chosen([=, this] {
+        if (around_.place && around_.place->rank > 0) return around_.be_rank();
         auto what = flags->taken(around_.variables);
         return purpose == stage::train ? fit(schema_, std::move(what), around_)
                                        : evaluate(purpose, schema_, std::move(what), around_);

@@ -8,9 +8,17 @@
 
 #include <functional>
 #include <map>
+#include <optional>
 #include <string>
 
 namespace troupe::program {
+
+/// How a call of the program ended.
+struct program_end {
+  int code = 0;
+  /// A lane is stuck in user code: flush, then leave without destructors, which would wait for it.
+  bool survivors = false;
+};
 
 struct surroundings {
   console& screen;
@@ -19,13 +27,10 @@ struct surroundings {
   std::map<std::string, std::string> variables;  ///< those that start with TROUPE_
   wall_clock wall;
   std::function<double()> age;  ///< seconds since this process began
-};
-
-/// How a call of the program ended.
-struct program_end {
-  int code = 0;
-  /// A lane is stuck in user code: flush, then leave without destructors, which would wait for it.
-  bool survivors = false;
+  /// Which of mpirun's processes this is, when there are several.
+  std::optional<placed_rank> place{};
+  /// What all of those but the first do instead of a job: be a rank of the first one's.
+  std::function<program_end()> be_rank{};
 };
 
 }  // namespace troupe::program

@@ -3,7 +3,10 @@
 #include <fmt/format.h>
 #include <sched.h>
 
+#include <algorithm>
+#include <array>
 #include <chrono>
+#include <cstring>
 
 namespace troupe::mpi {
 
@@ -28,6 +31,18 @@ void engine::add(std::shared_ptr<group> fresh) {
     fresh_.push_back(std::move(fresh));
   }
   knock();
+}
+
+std::string engine::share(const std::string& text) {
+  std::array<char, 4096> said{};
+  if (text.size() >= said.size())
+    throw internal_error("too much to be said to all of mpirun's ranks");
+  std::copy(text.begin(), text.end(), said.begin());
+  for (int turns = 0; !ready_.load(); ++turns) relax(turns);
+  const std::lock_guard hold{mutex_};
+  if (!trouble_.empty()) throw user_error(errc::device, trouble_);
+  MPI_Bcast(said.data(), static_cast<int>(said.size()), MPI_CHAR, 0, MPI_COMM_WORLD);
+  return {said.data(), ::strnlen(said.data(), said.size())};
 }
 
 bool engine::pump() {

@@ -24,6 +24,8 @@ public:
   engine& operator=(const engine&) = delete;
 
   void add(std::shared_ptr<group> fresh);
+  /// See mpi_backend. Not while a group is open.
+  std::string share(const std::string& text);
   /// Moves all groups on unless another thread is at it or MPI is still starting. False then.
   bool pump();
   /// Wakes the engine's thread. Call after there is something new to do.

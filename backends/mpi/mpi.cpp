@@ -160,16 +160,28 @@ std::string mpi_backend::unusable() const {
   return "this process was not started by mpirun: mpirun -n RANKS troupe ...";
 }
 
-std::shared_ptr<communicator> mpi_backend::open(const group_description& group) {
+std::shared_ptr<mpi::engine> mpi_backend::running() {
   if (!place_)
     throw user_error(errc::device, "communicator \"mpi\" can not be used here: " + unusable());
+  const std::lock_guard hold{mutex_};
+  if (!engine_) engine_ = std::make_shared<mpi::engine>(*place_);
+  return engine_;
+}
+
+std::string mpi_backend::share(const std::string& text) { return running()->share(text); }
+
+void mpi_backend::close() {
+  const std::lock_guard hold{mutex_};
+  engine_.reset();
+}
+
+std::shared_ptr<communicator> mpi_backend::open(const group_description& group) {
+  const auto engine = running();
   if (group.rank != place_->rank || group.world != place_->world)
     throw std::invalid_argument(
         fmt::format("this process is rank {} of mpirun's {}, not rank {} of {}", place_->rank,
                     place_->world, group.rank, group.world));
-  const std::lock_guard hold{mutex_};
-  if (!engine_) engine_ = std::make_shared<mpi::engine>(*place_);
-  return std::make_shared<mpi_communicator>(engine_, group);
+  return std::make_shared<mpi_communicator>(engine, group);
 }
 
 }  // namespace troupe

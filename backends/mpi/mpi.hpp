@@ -51,8 +51,17 @@ public:
   std::optional<placed_rank> placed() const override { return place_; }
   /// Throws std::invalid_argument if the description is not this process's place.
   std::shared_ptr<communicator> open(const group_description& group) override;
+  /// What rank 0's process says, on all of mpirun's processes: each calls this once, before it
+  /// opens its first group; what the others say does not matter. Waits until all have, without a
+  /// limit. Throws user_error (device) when MPI does not start as mpirun said, internal_error for
+  /// more than 4 KiB.
+  std::string share(const std::string& text);
+  /// Finalises MPI as the last owner's end does, which is the one here when no handle is left.
+  void close();
 
 private:
+  std::shared_ptr<mpi::engine> running();
+
   const std::optional<placed_rank> place_;
   std::mutex mutex_;
   std::shared_ptr<mpi::engine> engine_;

@@ -26,4 +26,13 @@ std::vector<std::string> arguments_of(const rank_arguments& what);
 /// ours and do not go on so.
 std::optional<rank_arguments> read_arguments(int count, const char* const* arguments);
 
+/// The one argument before the parent's process id, of rank 0's process among placed ones.
+inline constexpr const char* placed_word = "--troupe-placed-rank";
+
+/// In a rank's process. Nothing of it is to outlive the one that started it, however that ends.
+void die_with(int parent);
+/// A terminal sends its signals to all processes of the job; the launcher alone acts on them. Where
+/// they are blocked until here, one that came earlier is forgotten now.
+void leave_signals_to_parent();
+
 }  // namespace troupe

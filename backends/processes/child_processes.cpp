@@ -1,6 +1,5 @@
 #include <fcntl.h>
 #include <fmt/format.h>
-#include <spawn.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -24,13 +23,12 @@
 #include "backends/processes/arguments.hpp"
 #include "backends/processes/black_box.hpp"
 #include "backends/processes/link_stream.hpp"
+#include "backends/processes/spawning.hpp"
 
 // glibc 2.36 forgets to say that these are C's.
 extern "C" {
 #include <sys/pidfd.h>
 }
-
-extern char** environ;
 
 namespace troupe {
 
@@ -41,21 +39,6 @@ namespace {
 // A killed process is reaped at once, unless the kernel holds it back (a disk that does not
 // answer); then it is left to init.
 constexpr auto reaping_limit = std::chrono::seconds{10};
-
-class open_file {
-public:
-  explicit open_file(int number = -1) : number_(number) {}
-  open_file(open_file&& other) noexcept : number_(other.release()) {}
-  open_file& operator=(open_file&&) = delete;
-  ~open_file() {
-    if (number_ >= 0) ::close(number_);
-  }
-  int get() const { return number_; }
-  int release() { return std::exchange(number_, -1); }
-
-private:
-  int number_;
-};
 
 [[noreturn]] void refuse(const std::string& what) {
   throw user_error(errc::job_failed,
@@ -68,67 +51,6 @@ open_file copy_of(int descriptor, std::size_t others) {
   const int copy = ::fcntl(descriptor, F_DUPFD_CLOEXEC, lowest);
   if (copy < 0) refuse("no descriptor for a rank's process");
   return open_file{copy};
-}
-
-// What a child begins with: its descriptors and its signals.
-class spawn_plan {
-public:
-  explicit spawn_plan(const std::vector<open_file>& inherited) {
-    ::posix_spawn_file_actions_init(&files_);
-    ::posix_spawn_file_actions_addopen(&files_, STDIN_FILENO, "/dev/null", O_RDONLY, 0);
-    int to = link_descriptor;
-    for (const auto& one : inherited) ::posix_spawn_file_actions_adddup2(&files_, one.get(), to++);
-    ::posix_spawn_file_actions_addclosefrom_np(&files_, to);
-    ::posix_spawnattr_init(&attributes_);
-    sigset_t until_ready;
-    sigemptyset(&until_ready);
-    sigaddset(&until_ready, SIGINT);
-    sigaddset(&until_ready, SIGTERM);
-    ::posix_spawnattr_setsigmask(&attributes_, &until_ready);
-    ::posix_spawnattr_setflags(&attributes_, POSIX_SPAWN_SETSIGMASK);
-  }
-  spawn_plan(const spawn_plan&) = delete;
-  spawn_plan& operator=(const spawn_plan&) = delete;
-  ~spawn_plan() {
-    ::posix_spawn_file_actions_destroy(&files_);
-    ::posix_spawnattr_destroy(&attributes_);
-  }
-
-  // The process, or 0 with `error` set.
-  pid_t start(const std::vector<std::string>& words, int& error) const {
-    std::vector<char*> pointers;
-    for (const auto& word : words) pointers.push_back(const_cast<char*>(word.c_str()));
-    pointers.push_back(nullptr);
-    pid_t pid = 0;
-    // Works after the file was replaced or removed, too.
-    error = ::posix_spawn(&pid, "/proc/self/exe", &files_, &attributes_, pointers.data(), environ);
-    return error == 0 ? pid : 0;
-  }
-
-private:
-  posix_spawn_file_actions_t files_;
-  posix_spawnattr_t attributes_;
-};
-
-std::string own_path() {
-  std::array<char, 4096> path{};
-  const auto size = ::readlink("/proc/self/exe", path.data(), path.size());
-  return size > 0 ? std::string(path.data(), static_cast<std::size_t>(size)) : "troupe";
-}
-
-process_end end_of(const siginfo_t& info) {
-  process_end end;
-  if (info.si_code == CLD_EXITED) {
-    end.clean = info.si_status == 0;
-    end.what.type = "exit";
-    end.what.what = fmt::format("its process ended with exit code {}", info.si_status);
-    return end;
-  }
-  const auto* name = ::sigabbrev_np(info.si_status);
-  end.what.type = "signal";
-  end.what.signal = name ? fmt::format("SIG{}", name) : fmt::format("signal {}", info.si_status);
-  end.what.what = fmt::format("its process was ended by {}", end.what.signal);
-  return end;
 }
 
 class child;
@@ -218,9 +140,7 @@ public:
 private:
   std::vector<std::string> words() const {
     const auto& all = what_.descriptors;
-    auto words = arguments_of({what_.who, ::getpid(), static_cast<int>(all.size())});
-    words.insert(words.begin(), own_path());
-    return words;
+    return arguments_of({what_.who, ::getpid(), static_cast<int>(all.size())});
   }
 
   // A kernel without pidfds: nothing that could be supervised.
@@ -234,20 +154,8 @@ private:
   }
 
   void reap() {
-    siginfo_t info{};
-    int done = -1;
-    do {
-      done = ::waitid(static_cast<idtype_t>(P_PIDFD), static_cast<id_t>(watch_->native_handle()),
-                      &info, WEXITED);
-    } while (done < 0 && errno == EINTR);
+    auto end = troupe::reap(watch_->native_handle());
     link_.drain();
-    process_end end;
-    if (done == 0) {
-      end = end_of(info);
-    } else {
-      end.what.type = "exit";
-      end.what.what = "its process ended; somebody else took its exit code";
-    }
     const auto last = box_.read();
     end.what.hook = last.name;
     end.what.epoch = last.epoch;

@@ -125,7 +125,29 @@ public:
   }
 };
 
+class placed_kind : public meeting_kind {
+public:
+  explicit placed_kind(std::shared_ptr<communicator_backend> backend)
+      : backend_(std::move(backend)) {}
+  std::string_view name() const override { return backend_->name(); }
+  std::string unusable() const override { return backend_->unusable(); }
+  std::shared_ptr<meeting> arrange(const meeting_options&) const override {
+    return std::make_shared<meeting>();
+  }
+  std::shared_ptr<communicator_backend> join(const std::string&,
+                                             const std::vector<int>&) const override {
+    return backend_;
+  }
+
+private:
+  std::shared_ptr<communicator_backend> backend_;
+};
+
 }  // namespace
+
+std::shared_ptr<meeting_kind> placed_meeting(std::shared_ptr<communicator_backend> backend) {
+  return std::make_shared<placed_kind>(std::move(backend));
+}
 
 std::vector<std::shared_ptr<meeting_kind>> process_meetings() {
   return {std::make_shared<shm_kind>(), std::make_shared<tcp_kind>(),

@@ -12,4 +12,8 @@ namespace troupe {
 /// name.
 std::vector<std::shared_ptr<meeting_kind>> process_meetings();
 
+/// Of ranks that something else has placed: `backend` (`mpi`) is in each of their processes
+/// already, the same for all jobs.
+std::shared_ptr<meeting_kind> placed_meeting(std::shared_ptr<communicator_backend> backend);
+
 }  // namespace troupe

@@ -31,24 +31,6 @@ T number(std::string_view text, T low) {
   return x;
 }
 
-// Nothing of a rank's process is to outlive the one that started it, however that ends.
-void die_with(int parent) {
-  ::prctl(PR_SET_PDEATHSIG, SIGKILL);
-  if (::getppid() != parent) ::_exit(1);  // it was too late: the parent had died before
-}
-
-// A terminal sends its signals to all processes of the job; the launcher alone acts on them. They
-// are blocked until here, so that one that came earlier is forgotten now.
-void leave_signals_to_parent() {
-  std::signal(SIGINT, SIG_IGN);
-  std::signal(SIGTERM, SIG_IGN);
-  sigset_t both;
-  sigemptyset(&both);
-  sigaddset(&both, SIGINT);
-  sigaddset(&both, SIGTERM);
-  sigprocmask(SIG_UNBLOCK, &both, nullptr);
-}
-
 class side_of_child : public parent_side {
 public:
   explicit side_of_child(const rank_arguments& what)
@@ -87,6 +69,21 @@ private:
 };
 
 }  // namespace
+
+void die_with(int parent) {
+  ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+  if (::getppid() != parent) ::_exit(1);  // it was too late: the parent had died before
+}
+
+void leave_signals_to_parent() {
+  std::signal(SIGINT, SIG_IGN);
+  std::signal(SIGTERM, SIG_IGN);
+  sigset_t both;
+  sigemptyset(&both);
+  sigaddset(&both, SIGINT);
+  sigaddset(&both, SIGTERM);
+  sigprocmask(SIG_UNBLOCK, &both, nullptr);
+}
 
 std::vector<std::string> arguments_of(const rank_arguments& what) {
   return {std::string{rank_word},

@@ -1,0 +1,55 @@
+#include "apps/troupe/mpirun.hpp"
+
+#include "messages/failure.hpp"
+
+#include <fmt/format.h>
+
+namespace troupe::program {
+
+namespace {
+
+// Run folders and files of settings say "threads" because that is the default: only who is asked
+// now is contradicted.
+bool asked_now(const settings& s, std::string_view key) {
+  const auto from = s.at(key).origin.from;
+  return from != source::fallback && from != source::file;
+}
+
+[[noreturn]] void refuse(const settings& s, std::string_view key, std::string_view mend) {
+  const auto& [value, from] = s.at(key);
+  throw user_error(errc::bad_configuration,
+                   fmt::format("{} = {} ({}): mpirun's processes are the ranks of one job, over "
+                               "mpi; leave it out, or call troupe without mpirun{}",
+                               key, toml_text(value), from.text(), mend));
+}
+
+}  // namespace
+
+void take_place(settings& s, const std::optional<placed_rank>& place) {
+  if (!place) return;
+  if (s.text("placement") != "processes" && asked_now(s, "placement")) refuse(s, "placement", "");
+  const auto by = s.text("communicator");
+  if (by != "auto" && by != "mpi")
+    refuse(s, "communicator", fmt::format(", with --placement processes for {}", by));
+  if (s.is_given("ranks") && s.integer("ranks") != place->world)
+    throw user_error(errc::bad_configuration,
+                     fmt::format("ranks = {} ({}), but mpirun started {} processes, which are the "
+                                 "ranks; call mpirun -n {}, or use --ranks {}",
+                                 s.integer("ranks"), s.at("ranks").origin.text(), place->world,
+                                 s.integer("ranks"), place->world));
+  const origin from{source::flag, "mpirun -n"};
+  if (const auto wrong = s.set("ranks", std::int64_t{place->world}, from))
+    throw user_error(errc::bad_configuration, wrong->text);
+}
+
+void take_place(job& what, const std::optional<placed_rank>& place) {
+  if (!place) return;
+  what.options.placement = "processes";
+  what.options.communicator = "mpi";
+}
+
+std::string place_note(const placed_rank& place) {
+  return fmt::format("mpirun started {} processes: they are the ranks, over mpi", place.world);
+}
+
+}  // namespace troupe::program

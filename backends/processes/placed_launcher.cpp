@@ -1,0 +1,299 @@
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/socket.h>
+
+#include <boost/asio/executor_work_guard.hpp>
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/ip/tcp.hpp>
+#include <boost/asio/posix/stream_descriptor.hpp>
+#include <boost/asio/post.hpp>
+#include <boost/asio/steady_timer.hpp>
+#include <boost/asio/write.hpp>
+#include <cerrno>
+#include <condition_variable>
+#include <csignal>
+#include <cstring>
+#include <mutex>
+#include <optional>
+#include <thread>
+#include <vector>
+
+#include "backends/launcher.hpp"
+#include "backends/processes/arguments.hpp"
+#include "backends/processes/arrivals.hpp"
+#include "backends/processes/placed_life.hpp"
+#include "backends/processes/spawning.hpp"
+#include "backends/processes/summons.hpp"
+
+// glibc 2.36 forgets to say that these are C's.
+extern "C" {
+#include <sys/pidfd.h>
+}
+
+namespace troupe {
+
+namespace asio = boost::asio;
+using ip_tcp = asio::ip::tcp;
+using error_code = boost::system::error_code;
+
+namespace {
+
+// MPI waits 10 s for ranks that have not closed their groups.
+constexpr auto farewell_limit = std::chrono::seconds{15};
+
+process_end ended_as(const char* type, std::string why) {
+  process_end end;
+  end.what.type = type;
+  end.what.what = std::move(why);
+  return end;
+}
+
+// The place of one rank.
+struct berth {
+  std::optional<ip_tcp::socket> idle;  // its process has come, and waits to be told
+  std::shared_ptr<placed_life> life;   // the last one
+  bool gone = false;                   // its process
+
+  bool awaited() const { return life && !life->over() && !life->begun(); }
+};
+
+// Everything but what says otherwise is for the loop's thread.
+class house {
+public:
+  explicit house(const placed_options& options)
+      : options_(options), berths_(static_cast<std::size_t>(options.world)) {}
+  ~house() {
+    if (!thread_.joinable()) return;
+    asio::post(loop_, [this] { leave(); });
+    wait_for_child(farewell_limit);
+    asio::post(loop_, [this] { kill_child(); });
+    wait_for_child(farewell_limit);
+    loop_.stop();
+    thread_.join();
+  }
+  house(const house&) = delete;
+  house& operator=(const house&) = delete;
+
+  asio::io_context& loop() { return loop_; }
+
+  // Any thread; what can be refused at once is refused here.
+  void open() {
+    const std::lock_guard lock(guard_);
+    if (thread_.joinable()) return;
+    door_.emplace(loop_, options_);
+    child_lives_ = true;  // about to
+    thread_ = std::thread([this] {
+      start_child();
+      door_->accept(
+          [this](std::int32_t rank, ip_tcp::socket from) { come(rank, std::move(from)); });
+      loop_.run();
+    });
+  }
+
+  void place(const std::shared_ptr<placed_life>& life) {
+    auto& at = berth_of(*life);
+    if (at.gone || at.awaited() || (at.life && !at.life->over())) {
+      life->end(ended_as("start_failed", at.gone ? "its process has ended and can not be started "
+                                                   "again; call mpirun again"
+                                                 : "its process is another job's"));
+      return;
+    }
+    at.life = life;
+    if (at.idle) appoint(at);
+  }
+
+  // The rank has ended, in order.
+  static void release(placed_life& life) {
+    auto end = ended_as("exit", "");
+    end.clean = true;
+    life.end(std::move(end));
+  }
+
+  void give_up(placed_life& life) {
+    if (life.over()) return;
+    life.end({});
+    spoil(berth_of(life));
+    if (life.what().who.rank == 0) kill_child();
+  }
+
+  void lost(std::int32_t rank, const std::string& why) {
+    auto& at = berths_[static_cast<std::size_t>(rank)];
+    if (rank == 0 && watch_) return kill_child_after(at.life->what().detect);
+    spoil(at);
+    at.life->end(ended_as("lost", fmt::format("the connection to its process has ended ({}); "
+                                              "mpirun says how the process did",
+                                              why)));
+  }
+
+private:
+  berth& berth_of(const placed_life& life) {
+    return berths_[static_cast<std::size_t>(life.what().who.rank)];
+  }
+  void spoil(berth& at) {
+    at.gone = true;
+    spoiled_ = true;
+  }
+
+  // --- rank 0's process, which dies with the thread that starts it ------------------------------
+
+  void start_child() {
+    std::array<int, 2> ends{-1, -1};
+    int error = 0;
+    pid_t pid = 0;
+    if (::pipe2(ends.data(), O_CLOEXEC) != 0) {
+      error = errno;
+    } else {
+      std::vector<open_file> inherited;
+      inherited.emplace_back(ends[0]);
+      const open_file to{ends[1]};
+      const auto text = to_text(door_->where());  // less than a pipe holds
+      if (::write(to.get(), text.data(), text.size()) != static_cast<ssize_t>(text.size()))
+        error = EIO;
+      else
+        pid = spawn_plan{inherited}.start({placed_word, fmt::format("{}", ::getpid())}, error);
+    }
+    const int watched = pid == 0 ? -1 : ::pidfd_open(pid, 0);
+    if (watched < 0) {
+      if (pid != 0) error = errno;
+      return child_is_gone(ended_as("start_failed", std::strerror(error)));
+    }
+    watch_.emplace(loop_, watched);
+    watch_->async_wait(asio::posix::stream_descriptor::wait_read, [this](const error_code& failed) {
+      if (!failed) child_is_gone(reap(watch_->native_handle()));
+    });
+  }
+
+  void child_is_gone(process_end how) {
+    watch_.reset();
+    limit_.cancel();
+    if (!leaving_) spoil(berths_[0]);
+    const auto& life = berths_[0].life;
+    if (life && !life->over()) {
+      life->drain();
+      life->end(std::move(how));
+    }
+    // The others will not learn where to come.
+    for (auto& one : berths_)
+      if (one.awaited()) one.life->end(ended_as("start_failed", "rank 0's process has ended"));
+    const std::lock_guard lock(guard_);
+    child_lives_ = false;
+    news_.notify_all();
+  }
+
+  void kill_child() {
+    if (watch_) ::pidfd_send_signal(watch_->native_handle(), SIGKILL, nullptr, 0);
+  }
+
+  void kill_child_after(std::chrono::nanoseconds grace) {
+    limit_.expires_after(grace);
+    limit_.async_wait([this](const error_code& error) {
+      if (!error) kill_child();
+    });
+  }
+
+  // Not the loop's thread.
+  void wait_for_child(std::chrono::seconds limit) {
+    std::unique_lock lock(guard_);
+    news_.wait_for(lock, limit, [this] { return !child_lives_; });
+  }
+
+  // --- arrivals ---------------------------------------------------------------------------------
+
+  void come(std::int32_t rank, ip_tcp::socket from) {
+    auto& at = berths_[static_cast<std::size_t>(rank)];
+    at.idle = std::move(from);
+    if (leaving_)
+      tell(at, {.goodbye = true, .who = {}});
+    else if (at.awaited())
+      appoint(at);
+  }
+
+  // The first word on a connection: there is room for it.
+  bool tell(berth& at, const appointment& what) {
+    error_code error;
+    asio::write(*at.idle, asio::buffer(encode_appointment(door_->where().secret, what)), error);
+    return !error;
+  }
+
+  void appoint(berth& at) {
+    const auto rank = at.life->what().who.rank;
+    const bool told = tell(at, {.goodbye = false, .who = at.life->what().who});
+    auto socket = std::move(*at.idle);
+    at.idle.reset();
+    if (!told) return lost(rank, "before it was told what to do");
+    try {
+      at.life->begin(socket.release());
+    } catch (const std::exception& error) {
+      spoil(at);
+      at.life->end(ended_as("start_failed", error.what()));
+    }
+  }
+
+  void leave() {
+    leaving_ = true;
+    if (spoiled_) return kill_child();
+    for (auto& one : berths_)
+      if (one.idle) tell(one, {.goodbye = true, .who = {}});
+  }
+
+  const placed_options options_;
+  asio::io_context loop_{1};
+  asio::executor_work_guard<asio::io_context::executor_type> work_ = asio::make_work_guard(loop_);
+  std::optional<arrivals> door_;
+  std::vector<berth> berths_;
+  bool leaving_ = false;
+  bool spoiled_ = false;  // a process was lost or killed: no goodbye
+  std::optional<asio::posix::stream_descriptor> watch_;
+  asio::steady_timer limit_{loop_};
+
+  std::mutex guard_;  // of what follows
+  std::condition_variable news_;
+  bool child_lives_ = false;
+  std::thread thread_;
+};
+
+class held_life : public rank_process {
+public:
+  held_life(std::shared_ptr<house> home, std::shared_ptr<placed_life> held)
+      : home_(std::move(home)), held_(std::move(held)) {}
+  ~held_life() override {
+    held_->forget_sink();
+    asio::post(home_->loop(), [h = home_.get(), life = held_] { h->give_up(*life); });
+  }
+
+  void send(link_message what) override { held_->send(std::move(what)); }
+
+  void release(std::chrono::nanoseconds) override {
+    asio::post(home_->loop(), [life = held_] { house::release(*life); });
+  }
+
+private:
+  std::shared_ptr<house> home_;
+  std::shared_ptr<placed_life> held_;
+};
+
+class placed_ranks : public rank_launcher {
+public:
+  explicit placed_ranks(const placed_options& options) : house_(std::make_shared<house>(options)) {}
+
+  std::unique_ptr<rank_process> start(process_start what, process_sink sink) override {
+    house_->open();
+    const auto rank = what.who.rank;
+    auto life = std::make_shared<placed_life>(
+        house_->loop(), std::move(what), std::move(sink),
+        [h = house_.get(), rank](const std::string& why) { h->lost(rank, why); });
+    asio::post(house_->loop(), [h = house_.get(), life] { h->place(life); });
+    return std::make_unique<held_life>(house_, std::move(life));
+  }
+
+private:
+  std::shared_ptr<house> house_;
+};
+
+}  // namespace
+
+std::shared_ptr<rank_launcher> placed_launcher(const placed_options& options) {
+  return std::make_shared<placed_ranks>(options);
+}
+
+}  // namespace troupe
