@@ -11,6 +11,7 @@
 #include <caf/config.hpp>
 #include <nlohmann/json.hpp>
 
+#include <algorithm>
 #include <filesystem>
 #include <thread>
 #include <utility>
@@ -48,13 +49,22 @@ ordered_json communicator_facts(std::string_view name, const std::string& why_no
   return {{"name", name}, {"available", available}, {"why", available ? why : why_not}};
 }
 
-// `auto` takes the first usable one of the placement.
+// Its ranks are placed by somebody else, whatever --placement says.
+bool of_mpirun(std::string_view name) { return name == "mpi"; }
+
+// `auto` takes the first usable one of the placement; under mpirun, mpi.
 ordered_json communicators(const ports& world) {
   ordered_json all = ordered_json::array();
+  const bool under_mpirun =
+      std::any_of(world.communicators.begin(), world.communicators.end(), [](const auto& one) {
+        const auto place = one->placed();
+        return place && place->world > 1 && one->unusable().empty();
+      });
   std::vector<std::string> known{"inproc", "shm", "tcp", "hier", "nccl", "mpi"};
   const auto add = [&](const auto& kinds, const std::string& placement, const auto& about) {
-    bool first = true;
+    bool first = !under_mpirun;
     for (const auto& one : kinds) {
+      if (of_mpirun(one->name())) continue;
       std::erase(known, std::string{one->name()});
       const auto why_not = one->unusable();
       const bool chosen = why_not.empty() && std::exchange(first, false);
@@ -69,6 +79,14 @@ ordered_json communicators(const ports& world) {
     const auto about = one.about();
     return about.empty() ? about : ": " + about;
   });
+  for (const auto& one : world.communicators)
+    if (of_mpirun(one->name())) {
+      std::erase(known, std::string{one->name()});
+      all.push_back(communicator_facts(
+          one->name(), one->unusable(),
+          under_mpirun ? "mpirun's processes are the ranks, what auto takes here"
+                       : "for one rank; mpirun -n RANKS troupe fit for several"));
+    }
   for (const auto& name : known)
     all.push_back(communicator_facts(name, "not part of this program", ""));
   return all;

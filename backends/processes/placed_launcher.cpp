@@ -92,10 +92,11 @@ public:
 
   void place(const std::shared_ptr<placed_life>& life) {
     auto& at = berth_of(*life);
-    if (at.gone || at.awaited() || (at.life && !at.life->over())) {
-      life->end(ended_as("start_failed", at.gone ? "its process has ended and can not be started "
-                                                   "again; call mpirun again"
-                                                 : "its process is another job's"));
+    const bool gone = at.gone || (berths_[0].gone && !at.idle);
+    if (gone || (at.life && !at.life->over())) {
+      life->end(ended_as("start_failed", gone ? "its process has ended and can not be started "
+                                                "again; call mpirun again"
+                                              : "its process is another job's"));
       return;
     }
     at.life = life;

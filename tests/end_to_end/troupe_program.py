@@ -37,10 +37,10 @@ def environment(variables):
     return {**clean, **variables}
 
 
-def troupe(*arguments, **variables):
-    """Runs the program to its end."""
+def troupe(*arguments, before=(), **variables):
+    """Runs the program to its end; `before` is what starts it, if not this script."""
     arguments = [str(a) for a in arguments]
-    done = subprocess.run([PROGRAM, *arguments], capture_output=True, text=True, check=False,
+    done = subprocess.run([*before, PROGRAM, *arguments], capture_output=True, text=True, check=False,
                           env=environment(variables))
     return Ended(arguments, done.returncode, done.stdout, done.stderr)
 
@@ -61,7 +61,7 @@ class Traced:
     ranks wait for it a few batches on, however slow this side is.
     """
 
-    def __init__(self, run, *arguments, hold=None):
+    def __init__(self, run, *arguments, hold=None, before=()):
         self.arguments = [str(a) for a in ("fit", "--run-dir", run, *SMALL, *arguments)]
         self._folder = tempfile.TemporaryDirectory(prefix="troupe-trace-")
         fifo = os.path.join(self._folder.name, "trace")
@@ -71,7 +71,7 @@ class Traced:
         self._ended = False
         self._hold = hold
         self._released = threading.Event()
-        self._process = subprocess.Popen([PROGRAM, *self.arguments, "--trace-hooks", fifo], text=True,
+        self._process = subprocess.Popen([*before, PROGRAM, *self.arguments, "--trace-hooks", fifo], text=True,
                                          stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment({}))
         self._reader = threading.Thread(target=self._read, args=(fifo,), daemon=True)
         self._reader.start()

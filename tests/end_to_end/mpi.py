@@ -1,0 +1,132 @@
+"""Under mpirun its processes are the ranks of one job: the weights of threads, one story of every end, none left."""
+
+import os
+import shutil
+import signal
+import sys
+
+from processes import process_table
+from troupe_program import (PROGRAM, Traced, check, check_code, check_equal, check_in, fit, main, metrics_of,
+                            result_of, troupe)
+
+MPIRUN = shutil.which("mpirun")
+
+
+def under(ranks, *more):
+    return {"before": [MPIRUN, "--allow-run-as-root", "--oversubscribe", *more, "-n", str(ranks)]}
+
+
+def digest(run):
+    return result_of(run)["weights_digest"]
+
+
+def failure_of(run, *keys):
+    return [result_of(run)["failure"][k] for k in keys]
+
+
+def processes_of(run):
+    """Those that have this run folder in their command line, and what rank 0's process is started as."""
+    return [(pid, parent) for pid, parent, words in process_table()
+            if run in words or (len(words) > 1 and words[1] == "--troupe-placed-rank"
+                                and os.path.samefile(words[0], PROGRAM))]
+
+
+def check_none_left(run):
+    """A killed process takes a moment to go."""
+    for _ in range(200_000):
+        left = processes_of(run)
+        if not left:
+            return
+        os.sched_yield()
+    check(not left, left)
+
+
+def head_of(run):
+    """The first of mpirun's processes."""
+    for pid, _ in processes_of(run):
+        with open(f"/proc/{pid}/environ", encoding="utf-8", errors="replace") as f:
+            if "OMPI_COMM_WORLD_RANK=0" in f.read().split("\0"):
+                with open(f"/proc/{pid}/cmdline", encoding="utf-8") as words:
+                    if "--troupe-placed-rank" not in words.read():
+                        return pid
+    raise AssertionError("no process is mpirun's first")
+
+
+def story_two_ranks_have_the_weights_of_threads_and_say_so_once(folder):
+    threads, run = os.path.join(folder, "threads"), os.path.join(folder, "run")
+    check_code(fit(threads), 0)
+    ended = check_code(fit(run, **under(2)), 0)
+    check_equal(digest(run), digest(threads))
+    check_equal(metrics_of(run), metrics_of(threads))
+    check_equal(ended.err, "mpirun started 2 processes: they are the ranks, over mpi\n")
+    check_equal(ended.out.count("run folder"), 1, ended)
+    check_none_left(run)
+
+
+def story_four_ranks_train(folder):
+    threads, run = os.path.join(folder, "threads"), os.path.join(folder, "run")
+    check_code(fit(threads, "--ranks", 4), 0)
+    check_code(fit(run, "--ranks", 4, "--communicator", "mpi", "--placement", "processes", **under(4)), 0)
+    for key in ("epochs", "steps", "samples", "status", "ranks"):
+        check_equal(result_of(run)[key], result_of(threads)[key], key)
+    # Another order of sums: other bits, the same training.
+    for name, number in result_of(threads)["metrics"].items():
+        check(abs(result_of(run)["metrics"][name] - number) < 1e-4, name)
+
+
+def story_a_throw_is_the_first_cause_and_gives_the_code(folder):
+    run = os.path.join(folder, "run")
+    ended = check_code(fit(run, "--fault", "throw@rank=1,hook=backward,step=9,what=drill", **under(2)), 1)
+    check_equal(failure_of(run, "type", "what", "rank", "hook", "step"),
+                ["troupe::injected_fault", "drill", 1, "backward", 9], ended)
+    check_in("mpirun started 2 processes", ended.err)
+    # All others ended in order: mpirun names the first process, which said 1, and no signal.
+    check("signal" not in ended.err, ended)
+    check_none_left(run)
+
+
+def story_a_killed_rank_ends_the_run_and_is_named(folder):
+    for rank, kind, name in ((0, "signal", "SIGKILL"), (1, "lost", None)):
+        run = os.path.join(folder, f"run-{rank}")
+        # mpirun ends all when one of its own is killed; a loaded machine may need more than its second.
+        patient = ["--mca", "odls_base_sigkill_timeout", "4"] if rank else []
+        ended = fit(run, "--fault", f"kill@rank={rank},hook=backward,step=3", **under(2, *patient))
+        check(ended.code != 0, ended)
+        check_equal(failure_of(run, "type", "signal", "rank", "step"), [kind, name, rank, 3], ended)
+        check_in(f"rank {rank} failed", ended.err)
+        check_none_left(run)
+
+
+def story_a_stop_of_the_first_process_is_at_a_boundary_and_resumes(folder):
+    whole, run = os.path.join(folder, "whole"), os.path.join(folder, "run")
+    check_code(fit(whole), 0)
+    place = {"rank": 1, "step": 5}
+    traced = Traced(run, hold=("on_train_batch_start", place), **under(2))
+    traced.wait_for("on_train_batch_start", **place)
+    os.kill(head_of(run), signal.SIGTERM)
+    traced.wait_for_note("stopping")
+    traced.release()
+    ended = traced.end()
+    check_equal(ended.code, 143, ended)
+    check_equal(result_of(run)["status"], "stopped")
+    check_none_left(run)
+    check_code(fit(run, "--resume", "latest"), 0)
+    check_equal(digest(run), digest(whole), "stopped under mpirun, resumed as threads")
+
+
+def story_another_count_is_refused_once(folder):
+    run = os.path.join(folder, "run")
+    ended = check_code(fit(run, "--ranks", "3", **under(2)), 3)
+    check_equal(ended.err.count("error: "), 1, ended)
+    check_in("mpirun -n 3", ended.err)
+    check(not os.path.exists(run), ended)
+
+
+if __name__ == "__main__":
+    if not MPIRUN:
+        print("SKIPPED: no mpirun here")
+        sys.exit(77)
+    if PROGRAM and "built without MPI" in troupe("doctor").out:
+        print("SKIPPED: this program was built without MPI")
+        sys.exit(77)
+    main(globals())

@@ -1,0 +1,70 @@
+// Goal: under mpirun a job takes its place from there, and what contradicts that is refused with
+// the mend.
+#include "apps/troupe/mpirun.hpp"
+#include "apps/troupe/sources.hpp"
+#include "messages/failure.hpp"
+#include "tests/unit/apps/small_schema.hpp"
+
+#include "tests/support/catch.hpp"
+
+using namespace troupe;
+using namespace troupe::program;
+using namespace troupe::testing;
+
+namespace {
+
+constexpr placed_rank first_of_four{0, 4};
+
+settings settings_with(std::vector<given::flag_value> flags) {
+  return settled(join(table(), {{}, {}, {}, std::move(flags)}));
+}
+
+std::string place_refusal(std::vector<given::flag_value> flags) {
+  auto all = settings_with(std::move(flags));
+  try {
+    take_place(all, first_of_four);
+  } catch (const user_error& error) {
+    CHECK(error.code() == errc::bad_configuration);
+    return error.what();
+  }
+  return "nothing was refused";
+}
+
+}  // namespace
+
+TEST_CASE("ranks are mpirun's, over mpi") {
+  using Catch::Matchers::Contains;
+  auto all = settings_with({});
+  take_place(all, first_of_four);
+  CHECK(all.integer("ranks") == 4);
+  job what;
+  take_place(what, first_of_four);
+  CHECK(what.options.placement == "processes");
+  CHECK(what.options.communicator == "mpi");
+
+  CHECK(place_refusal({{"ranks", "--ranks", {"4"}},
+                       {"communicator", "--communicator", {"mpi"}},
+                       {"placement", "--placement", {"processes"}}}) == "nothing was refused");
+  CHECK_THAT(place_refusal({{"ranks", "--ranks", {"3"}}}),
+             Contains("mpirun -n 3") && Contains("--ranks 4"));
+  CHECK_THAT(place_refusal({{"placement", "--placement", {"threads"}}}),
+             Contains("without mpirun"));
+  CHECK_THAT(place_refusal({{"communicator", "--communicator", {"tcp"}}}),
+             Contains("--placement processes for tcp"));
+}
+
+TEST_CASE("a run folder that says threads goes on under mpirun") {
+  settings all = settings_with({});
+  REQUIRE_FALSE(all.set("placement", std::string{"threads"}, {source::file, "config.toml"}));
+  REQUIRE_FALSE(all.set("ranks", std::int64_t{4}, {source::file, "config.toml"}));
+  CHECK_NOTHROW(take_place(all, first_of_four));
+}
+
+TEST_CASE("without mpirun nothing changes") {
+  auto all = settings_with({{"ranks", "--ranks", {"3"}}});
+  take_place(all, std::nullopt);
+  CHECK(all.integer("ranks") == 3);
+  job what;
+  take_place(what, std::nullopt);
+  CHECK(what.options.placement == "threads");
+}
