@@ -35,9 +35,8 @@ class engine;
 /// - `open` returns at once; MPI starts in the background. A generation's world must be all of
 ///   mpirun's ranks, and every process opens every generation, in the same order.
 /// - At most 4096 operations of a (sub)group may be in flight (internal_error beyond).
-/// - The last owner's end waits up to two seconds for the other ranks to close their groups and
-/// then
-///   finalises MPI, which waits for all processes; after an abort it leaves MPI as it is.
+/// - The last owner's end waits up to ten seconds for the other ranks to close their groups and
+///   then finalises MPI, which waits for all processes; where they do not, it leaves MPI as it is.
 class mpi_backend final : public communicator_backend {
 public:
   /// `place`: what mpirun's variables say about this process; nothing: not under mpirun.
