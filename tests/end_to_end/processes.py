@@ -1,13 +1,16 @@
 """Ranks as processes: the same weights as threads, a death costs one process and is named, none is left."""
 
+import concurrent.futures
 import json
 import os
+import re
 import signal
 
 from troupe_program import (Traced, check, check_code, check_equal, check_in, fit, main, metrics_of, result_of,
                             troupe)
 
 PLACED = ["--placement", "processes"]
+COMMUNICATORS = ("shm", "tcp", "hier")
 
 
 def process_table():
@@ -39,6 +42,52 @@ def check_none_left(about=""):
             return
         os.sched_yield()
     check(not left, f"{left} {about}")
+
+
+def family(of):
+    """The process and all that came from it."""
+    found, size = {of}, 0
+    while len(found) > size:
+        size = len(found)
+        found |= {pid for pid, parent, _ in process_table() if parent in found}
+    return found
+
+
+def held_by(pids):
+    """Inodes of the sockets and paths of the files that these processes have open or mapped."""
+    sockets, paths = set(), set()
+    for pid in pids:
+        for name in os.listdir(f"/proc/{pid}/fd"):
+            try:
+                what = os.readlink(f"/proc/{pid}/fd/{name}")
+            except FileNotFoundError:
+                continue
+            socket = re.fullmatch(r"socket:\[(\d+)\]", what)
+            sockets.add(socket[1]) if socket else paths.add(what)
+        with open(f"/proc/{pid}/maps", encoding="utf-8") as f:
+            paths |= {fields[5].rstrip("\n") for fields in (line.split(None, 5) for line in f) if len(fields) > 5}
+    return sockets, paths
+
+
+def sockets_of_the_machine():
+    inodes = set()
+    for table, column in (("unix", 6), ("tcp", 9), ("tcp6", 9)):
+        with open(f"/proc/net/{table}", encoding="utf-8") as f:
+            inodes |= {line.split()[column] for line in f.readlines()[1:]}
+    return inodes
+
+
+def shared_memory_of_ours():
+    return {name for name in os.listdir("/dev/shm") if "troupe" in name}
+
+
+def check_gone(sockets):
+    """A process is not seen any more a moment before its sockets go."""
+    for _ in range(200_000):
+        if not sockets & sockets_of_the_machine():
+            return
+        os.sched_yield()
+    check(False, f"sockets {sockets & sockets_of_the_machine()} are left")
 
 
 def digest(run):
@@ -133,6 +182,44 @@ def story_nothing_outlives_a_killed_program(folder):
     traced.wait_for("on_train_batch_start", rank=1, step=5)
     traced.signal(signal.SIGKILL)
     traced.end()
+    check_none_left()
+
+
+def story_nothing_named_is_left_when_all_are_killed_at_once(folder):
+    own = os.path.join(folder, "tmp")
+    os.mkdir(own)
+    before = shared_memory_of_ours()
+    for by in COMMUNICATORS:
+        traced = Traced(os.path.join(folder, by), *PLACED, "--max-epochs", "1000", "--communicator", by, TMPDIR=own)
+        traced.wait_for("on_train_batch_start", rank=1, step=5)
+        pids = family(traced.pid())
+        check(len(pids) >= 3, pids)
+        sockets, paths = held_by(pids)
+        check(sockets & sockets_of_the_machine(), f"{by}: {sockets}")
+        for pid in pids:
+            os.kill(pid, signal.SIGKILL)
+        traced.end()
+        check_none_left(by)
+        check_gone(sockets)
+        check_equal(os.listdir(own), [], by)
+        check_equal(shared_memory_of_ours() - before, set(), by)
+        # Whatever its name is, it does not lie where only memory and what is temporary lies.
+        left = [p for p in paths if p.startswith(("/dev/shm/", own)) and os.path.exists(p)]
+        check_equal(left, [], by)
+
+
+def story_a_stopped_rank_ends_the_run_and_is_killed(folder):
+    def stopped(by):
+        return fit(os.path.join(folder, by), *PLACED, "--communicator", by, "--detect-seconds", "0.2",
+                   "--hook-limit-seconds", "2", "--fault", "stop@rank=1,hook=backward,step=3")
+    with concurrent.futures.ThreadPoolExecutor() as together:
+        for by, ended in zip(COMMUNICATORS, together.map(stopped, COMMUNICATORS)):
+            check_code(ended, 1)
+            failure = result_of(os.path.join(folder, by))["failure"]
+            check_equal([failure[k] for k in ("type", "rank", "hook", "step")],
+                        ["troupe::collective_timeout", 0, "backward", 3], ended)
+            check_in("for rank 1", failure["what"])
+            check_in("rank 1: no answer to teardown", ended.err)
     check_none_left()
 
 

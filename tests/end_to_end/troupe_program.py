@@ -61,7 +61,7 @@ class Traced:
     ranks wait for it a few batches on, however slow this side is.
     """
 
-    def __init__(self, run, *arguments, hold=None, before=()):
+    def __init__(self, run, *arguments, hold=None, before=(), **variables):
         self.arguments = [str(a) for a in ("fit", "--run-dir", run, *SMALL, *arguments)]
         self._folder = tempfile.TemporaryDirectory(prefix="troupe-trace-")
         fifo = os.path.join(self._folder.name, "trace")
@@ -72,7 +72,7 @@ class Traced:
         self._hold = hold
         self._released = threading.Event()
         self._process = subprocess.Popen([*before, PROGRAM, *self.arguments, "--trace-hooks", fifo], text=True,
-                                         stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment({}))
+                                         stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment(variables))
         self._reader = threading.Thread(target=self._read, args=(fifo,), daemon=True)
         self._reader.start()
 
