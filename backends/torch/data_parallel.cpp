@@ -85,21 +85,26 @@ void data_parallel::model_to_device() {
 // Modules that differ would only be seen as a mismatch of some later collective.
 void data_parallel::agree_on_module() {
   std::string text;
-  const auto add = [&](const auto& named) {
-    for (const auto& item : named)
-      if (item.value().defined())
-        text += fmt::format("{} {} [{}]\n", item.key(), c10::toString(item.value().scalar_type()),
-                            fmt::join(item.value().sizes(), ", "));
+  const auto add = [&](const std::string& name, const at::Tensor& tensor) {
+    if (tensor.defined())
+      text += fmt::format("{} {} [{}]\n", name, c10::toString(tensor.scalar_type()),
+                          fmt::join(tensor.sizes(), ", "));
   };
-  add(bare_module()->named_parameters());
-  add(bare_module()->named_buffers());
+  for (const auto& item : bare_module()->named_parameters()) {
+    add(item.key(), item.value());
+    // Gradients are summed as they lie. The stride of a dimension of one element says nothing.
+    for (std::int64_t i = 0; item.value().defined() && i < item.value().dim(); ++i)
+      if (item.value().size(i) > 1) text += fmt::format(" {}", item.value().stride(i));
+  }
+  for (const auto& item : bare_module()->named_buffers()) add(item.key(), item.value());
   const std::array<std::uint64_t, 1> mine{XXH3_64bits(text.data(), text.size())};
   const auto all = gather_bytes(std::as_bytes(std::span{mine}));
   for (std::size_t other = 1; other < all.size(); ++other)
     if (all[other] != all[0])
       throw user_error(errc::job_failed,
                        fmt::format("rank {}'s module has other parameters or buffers than rank "
-                                   "0's (by name, dtype or shape): make it alike on all ranks",
+                                   "0's (by name, dtype, shape or strides): make it alike on all "
+                                   "ranks",
                                    other));
 }
 

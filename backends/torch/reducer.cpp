@@ -13,6 +13,15 @@
 
 namespace troupe {
 
+namespace {
+
+bool same_elements(const at::Tensor& a, const at::Tensor& b) {
+  return a.const_data_ptr() == b.const_data_ptr() && a.sizes() == b.sizes() &&
+         a.strides() == b.strides();
+}
+
+}  // namespace
+
 // Brings the member's gradient into its place. False: there is none.
 bool reducer::state::settle(member& one) {
   auto& grad = one.what.tensor.mutable_grad();
@@ -24,9 +33,10 @@ bool reducer::state::settle(member& one) {
         fmt::format("parameter {} has a sparse gradient, which ranks cannot sum: build "
                     "its layer with sparse(false)",
                     one.what.name));
-  if (grad.const_data_ptr() != one.place.const_data_ptr()) {
+  if (!same_elements(grad, one.place)) {
     const at::NoGradGuard no_grad;
-    one.place.copy_(grad);
+    // Another view of the place would be written to while it is read.
+    one.place.copy_(grad.is_alias_of(one.place) ? grad.clone() : grad);
     if (one.placed) ++seen.replaced;
   }
   one.placed = true;

@@ -133,6 +133,57 @@ TEST_CASE("all_gather stacks tensors and numbers, and keeps containers") {
   CHECK(said[0].find("cannot be stacked") != std::string::npos);
 }
 
+namespace {
+
+struct odd_view {
+  const char* name;
+  at::Tensor tensor;
+};
+
+/// Tensors whose elements do not lie in memory in their order, other ones on each rank.
+std::vector<odd_view> odd_views(std::int32_t rank) {
+  const auto row = torch::arange(24, at::kFloat).mul(rank + 1);
+  const auto grid = row.view({4, 6});
+  return {{"transposed", grid.t()},
+          {"every other column", grid.slice(1, 0, 6, 2)},
+          {"behind an offset", grid.slice(0, 1)},
+          {"expanded rows", grid.select(0, 1).expand({3, 6})},
+          {"one number expanded", row.narrow(0, 5, 1).expand({2, 2})},
+          {"rows that overlap", row.as_strided({4, 6}, {2, 1})},
+          {"permuted", row.view({2, 3, 4}).permute({2, 0, 1})},
+          {"channels last", row.view({1, 2, 3, 4}).contiguous(at::MemoryFormat::ChannelsLast)},
+          {"a number", row.select(0, 7)},
+          {"empty", grid.slice(0, 4)}};
+}
+
+}  // namespace
+
+TEST_CASE("views keep their order in reduce, broadcast and all_gather, and are not written to") {
+  constexpr auto world = 3;
+  std::vector<std::vector<value>> summed(world), sent(world), gathered(world);
+  require_nothing(with_strategies(world, [&](auto rank, auto& how) {
+    for (const auto& view : odd_views(rank)) {
+      const auto mine = boxed(view.tensor);
+      summed[rank].push_back(how.reduce(mine, "sum", {}));
+      sent[rank].push_back(how.broadcast(mine, 1, {}));
+      gathered[rank].push_back(how.all_gather(mine, false, {}));
+    }
+    const auto base = torch::arange(24, at::kFloat).view({4, 6});
+    how.reduce(boxed(base.t()), "sum", {});
+    how.broadcast(boxed(base.t()), 1, {});
+    if (!base.flatten().equal(torch::arange(24, at::kFloat)))
+      throw std::runtime_error("the input was written to");
+  }));
+  const auto of = [](int rank, std::size_t i) { return odd_views(rank)[i].tensor.clone(); };
+  for (int rank = 0; rank < world; ++rank)
+    for (std::size_t i = 0; i < summed[rank].size(); ++i) {
+      CAPTURE(rank, odd_views(rank)[i].name);
+      CHECK(equal(summed[rank][i], of(0, i) + of(1, i) + of(2, i)));
+      CHECK(equal(sent[rank][i], of(1, i)));
+      CHECK(equal(gathered[rank][i], torch::stack({of(0, i), of(1, i), of(2, i)})));
+    }
+}
+
 TEST_CASE("unequal shapes are an error that says who has which") {
   const auto said = with_strategies(3, [](auto rank, auto& how) {
     how.all_gather(boxed(torch::zeros(rank == 2 ? std::vector<std::int64_t>{3, 2}
@@ -168,6 +219,20 @@ TEST_CASE("the gradient of all_gather is the sum over ranks of that of the rank'
     if (unboxed(how.all_gather(boxed(x), false, {})).requires_grad())
       throw std::runtime_error("a gradient where none was asked for");
   }));
+}
+
+TEST_CASE("all_gather's gradient reaches a transposed input, and may come expanded") {
+  std::vector<at::Tensor> gradients(2);
+  require_nothing(with_strategies(2, [&](auto rank, auto& how) {
+    const auto x = torch::ones({2, 3}).requires_grad_();
+    const auto all = unboxed(how.all_gather(boxed(x.t()), true, {}));
+    // Rank 0 weighs each element alike, with an expanded gradient; rank 1 by its place.
+    const auto weight = torch::arange(12, at::kFloat).view({2, 3, 2});
+    (rank == 0 ? all.sum() : (all * weight).sum()).backward();
+    gradients[rank] = x.grad();
+  }));
+  CHECK(gradients[0].equal(torch::tensor({{1.F, 3.F, 5.F}, {2.F, 4.F, 6.F}})));
+  CHECK(gradients[1].equal(torch::tensor({{7.F, 9.F, 11.F}, {8.F, 10.F, 12.F}})));
 }
 
 TEST_CASE("decisions: all, any, and every combination of votes") {

@@ -154,6 +154,26 @@ TEST_CASE("a static graph is learned once") {
   CHECK(text_of(refused[0].error).find("set strategy.static_graph to false") != std::string::npos);
 }
 
+TEST_CASE("the trainer's options reach the exchange") {
+  const auto data = std::make_shared<table_data>(24);
+  auto options = quick(2, 4, 5);
+  const auto first = branching(branches::way::first);
+  digest_of(options, data, first);
+  CHECK(branches::seen.buckets == std::vector<std::size_t>{8});
+  options.gradients.bucket_cap_mb = 16.0 / (1 << 20);
+  digest_of(options, data, first);
+  CHECK(branches::seen.caps.others == 16);
+  CHECK(branches::seen.buckets.size() > 4);
+  const auto early = branches::seen.early;
+  options.gradients.find_unused_parameters = true;
+  digest_of(options, data, first);
+  CHECK(branches::seen.early > early);
+  options.gradients.static_graph = true;
+  const auto refused =
+      run_job({.recipe = make_recipe(branching(branches::way::by_step), data), .options = options});
+  CHECK_THAT(text_of(refused[0].error), Catch::Contains("set strategy.static_graph to false"));
+}
+
 namespace {
 
 /// Gradients arrive twice in one hook.
@@ -221,7 +241,8 @@ struct registers : regression {
 TEST_CASE("a user's hook sums the buckets") {
   const auto data = std::make_shared<table_data>(24);
   const auto state = std::make_shared<counted>();
-  const auto options = quick(3, 4, 6);
+  auto options = quick(3, 4, 6);
+  options.accumulate_grad_batches = GENERATE(1, 2);  // a bucket leaves once per step all the same
   CHECK(distance(trained<registers>(options, data, state, false),
                  by_hand<regression>(options, *data)) < close_enough);
   CHECK(state->calls == 3 * 6);

@@ -1,0 +1,160 @@
+// The reducer without a strategy around it: gradients that users moved, and a second generation.
+#include "backends/torch/reducer.hpp"
+#include "tests/unit/torch_strategy/small_models.hpp"
+
+#include "tests/support/catch.hpp"
+
+using namespace troupe;
+using namespace troupe::testing;
+
+namespace {
+
+std::vector<reducer::parameter> named(const std::vector<at::Tensor>& tensors) {
+  std::vector<reducer::parameter> all;
+  for (const auto& one : tensors) all.push_back({std::to_string(all.size()), one});
+  return all;
+}
+
+at::Tensor square(std::int32_t rank, double scale) {
+  return torch::arange(1, 5, at::kFloat).view({2, 2}).mul(scale * (1 + 10 * rank));
+}
+
+struct grad_view {
+  const char* name;
+  at::Tensor (*of)(const at::Tensor&);
+};
+
+}  // namespace
+
+TEST_CASE("a .grad that became a view of its bucket counts as the user sees it") {
+  const auto view = GENERATE(grad_view{"transposed", [](const at::Tensor& g) { return g.t(); }},
+                             grad_view{"its first row twice",
+                                       [](const at::Tensor& g) {
+                                         return g[0].expand({2, 2});
+                                       }},
+                             grad_view{"its second row twice", [](const at::Tensor& g) {
+                                         return g[1].expand({2, 2});
+                                       }});
+  CAPTURE(view.name);
+  std::vector<at::Tensor> sums(2);
+  const auto errors = on_ranks(2, [&](auto rank, const auto& world) {
+    const auto p = torch::ones({2, 2}).requires_grad_();
+    const auto q = torch::ones({2, 2}).requires_grad_();
+    reducer gradients{named({p, q}), world};
+    gradients.zero(0);
+    (p * square(rank, 1)).sum().backward();
+    p.mutable_grad() = view.of(p.grad());
+    const auto loss = (q * square(rank, 1)).sum();
+    gradients.begin({.mine = {}, .loss = loss});
+    loss.backward();
+    gradients.finish();
+    sums[rank] = p.grad().clone();
+  });
+  for (const auto& error : errors) REQUIRE(text_of(error) == "nothing");
+  for (const auto& sum : sums) CHECK(sum.equal(view.of(square(0, 1)) + view.of(square(1, 1))));
+}
+
+TEST_CASE("a gradient is added to a .grad that was transposed before") {
+  std::vector<at::Tensor> sums(2);
+  const auto errors = on_ranks(2, [&](auto rank, const auto& world) {
+    const auto p = torch::ones({2, 2}).requires_grad_();
+    reducer gradients{named({p}), world};
+    gradients.zero(0);
+    (p * square(rank, 1)).sum().backward();
+    p.mutable_grad() = p.grad().t();
+    const auto loss = (p * square(rank, 100)).sum();
+    gradients.begin({.mine = {}, .loss = loss});
+    loss.backward();
+    gradients.finish();
+    sums[rank] = p.grad().clone();
+  });
+  for (const auto& error : errors) REQUIRE(text_of(error) == "nothing");
+  for (const auto& sum : sums)
+    CHECK(sum.equal(square(0, 1).t() + square(0, 100) + square(1, 1).t() + square(1, 100)));
+}
+
+namespace {
+
+/// Four parameters, a bucket each; a backward reaches them from the last to the first.
+struct chain {
+  std::vector<at::Tensor> parameters;
+  chain() {
+    for (int i = 0; i < 4; ++i) parameters.push_back(torch::full({5}, 1.0).requires_grad_());
+  }
+  /// The gradient of parameter i is (i + 1) * weight. `middle` is called between 2 and 1, with 0
+  /// and 1 still to come.
+  at::Tensor loss(double weight, std::size_t used, const std::function<void()>& middle = {}) const {
+    auto y = torch::zeros({5});
+    for (std::size_t i = 0; i < used; ++i) {
+      y = y + parameters[i] * (weight * (static_cast<double>(i) + 1));
+      if (i == 1 && middle) y.register_hook([middle](const at::Tensor&) { middle(); });
+    }
+    return y.sum();
+  }
+};
+
+void one_step(reducer& gradients, const at::Tensor& loss) {
+  gradients.zero(0);
+  gradients.begin({.mine = {}, .loss = loss});
+  loss.backward();
+  gradients.finish();
+}
+
+const reducer_options bucket_each{.first_bucket_bytes = 1, .bucket_bytes = 1};
+
+}  // namespace
+
+TEST_CASE("a smaller generation takes nothing from one that was cut off in mid-backward") {
+  const auto lost = GENERATE(0, 2);
+  const auto steps_before = GENERATE(0, 2);  // 0: in the first, before buckets are laid out anew
+  CAPTURE(lost, steps_before);
+  std::array<chain, 3> ranks;
+  const auto errors = on_ranks(3, [&](auto rank, const auto& world) {
+    auto& mine = ranks[static_cast<std::size_t>(rank)];
+    reducer gradients{named(mine.parameters), world, bucket_each};
+    for (int i = 0; i < steps_before; ++i) one_step(gradients, mine.loss(rank + 1, 4));
+    gradients.zero(0);
+    const auto loss = mine.loss(1000.0 * (rank + 1), 4, [&] {
+      if (rank == lost) throw std::runtime_error("lost");
+    });
+    gradients.begin({.mine = {}, .loss = loss});
+    try {
+      loss.backward();
+    } catch (...) {
+      gradients.abandon();
+      throw;
+    }
+    gradients.finish();
+  });
+  std::vector<chain*> left;
+  for (int rank = 0; rank < 3; ++rank) {
+    CHECK(
+        text_of(errors[rank])
+            .starts_with(rank == lost ? "std::runtime_error: lost" : "troupe::generation_closed"));
+    if (rank != lost) left.push_back(&ranks[rank]);
+  }
+  std::vector<std::vector<at::Tensor>> stale(2), kept(2);
+  for (std::size_t i = 0; i < 2; ++i)
+    for (const auto& one : left[i]->parameters) {
+      stale[i].push_back(one.grad());
+      kept[i].push_back(one.grad().defined() ? one.grad().clone() : at::Tensor{});
+    }
+  REQUIRE(stale[0][3].defined());
+
+  const auto later = on_ranks(2, [&](auto rank, const auto& world) {
+    auto& mine = *left[static_cast<std::size_t>(rank)];
+    reducer gradients{named(mine.parameters), world, bucket_each};
+    for (int step = 0; step < 3; ++step) {
+      one_step(gradients, mine.loss(step + 10.0 * (rank + 1), 3));
+      for (std::size_t i = 0; i < 3; ++i)
+        if (!mine.parameters[i].grad().equal(torch::full({5}, (2.0 * step + 30) * (i + 1.0))))
+          throw std::runtime_error("a wrong sum");
+      if (mine.parameters[3].grad().defined()) throw std::runtime_error("one of generation 1");
+    }
+    if (gradients.seen().replaced != 0) throw std::runtime_error("a gradient out of its bucket");
+  });
+  for (const auto& error : later) CHECK(text_of(error) == "nothing");
+  for (std::size_t i = 0; i < 2; ++i)
+    for (std::size_t p = 0; p < 4; ++p)
+      if (stale[i][p].defined()) CHECK(stale[i][p].equal(kept[i][p]));
+}

@@ -1,0 +1,269 @@
+// Steps of several micro-batches: what travels when, and a throw in the middle of one. Modules with
+// nothing to train, and with parameters whose elements lie in odd orders.
+#include "backends/torch/data_parallel.hpp"
+#include "tests/unit/torch_strategy/small_models.hpp"
+
+#include "tests/support/catch.hpp"
+
+using namespace troupe;
+using namespace troupe::testing;
+
+namespace {
+
+constexpr double window_tolerance = 2e-6;
+
+struct traffic {
+  std::atomic<int> gradients{0};  // sums of float32
+  std::atomic<int> passes{0};     // pieces of work in shared memory
+};
+
+/// Passes everything on, and counts.
+class counting final : public communicator {
+public:
+  counting(std::shared_ptr<communicator> inner, std::shared_ptr<traffic> seen)
+      : inner_(std::move(inner)), seen_(std::move(seen)) {}
+
+  const group_description& group() const override { return inner_->group(); }
+  std::string_view name() const override { return inner_->name(); }
+  work_ptr all_reduce(buffer data, reduction operation, const subgroup& among) override {
+    if (data.type == dtype::f32) ++seen_->gradients;
+    return inner_->all_reduce(data, operation, among);
+  }
+  work_ptr broadcast(buffer data, std::int32_t root, const subgroup& among) override {
+    return inner_->broadcast(data, root, among);
+  }
+  work_ptr all_gather(buffer in, buffer out, const subgroup& among) override {
+    return inner_->all_gather(in, out, among);
+  }
+  work_ptr reduce_scatter(buffer in, buffer out, reduction operation,
+                          const subgroup& among) override {
+    return inner_->reduce_scatter(in, out, operation, among);
+  }
+  work_ptr barrier(std::string_view label, std::chrono::nanoseconds deadline,
+                   const subgroup& among) override {
+    return inner_->barrier(label, deadline, among);
+  }
+  bool decide(bool yes, bool all, const subgroup& among) override {
+    return inner_->decide(yes, all, among);
+  }
+  bool shares_memory() const override { return inner_->shares_memory(); }
+  work_ptr work_together(std::string_view label, const void* mine, std::size_t pieces,
+                         shared_body body) override {
+    ++seen_->passes;
+    return inner_->work_together(label, mine, pieces, std::move(body));
+  }
+  bool waiting() const noexcept override { return inner_->waiting(); }
+  std::shared_ptr<void> allocate(std::size_t bytes) override { return inner_->allocate(bytes); }
+  void abort(std::string_view why) noexcept override { inner_->abort(why); }
+  bool aborted() const noexcept override { return inner_->aborted(); }
+  bool quiescent() const noexcept override { return inner_->quiescent(); }
+
+private:
+  std::shared_ptr<communicator> inner_;
+  std::shared_ptr<traffic> seen_;
+};
+
+struct counted_ranks : data_parallel {
+  counted_ranks(strategy_parts parts, data_parallel_options how, std::shared_ptr<traffic> seen)
+      : data_parallel(std::move(parts), std::move(how)), seen_(std::move(seen)) {}
+  void bind(std::shared_ptr<communicator> world, generation_id generation) override {
+    data_parallel::bind(std::make_shared<counting>(std::move(world), seen_), generation);
+  }
+  std::shared_ptr<traffic> seen_;
+};
+
+}  // namespace
+
+TEST_CASE("gradients travel once per step, however many micro-batches it has") {
+  const auto accumulate = GENERATE(1, 2, 3);
+  const bool fused = GENERATE(false, true);
+  const auto seen = std::make_shared<traffic>();
+  torch_plugins plugins;
+  plugins.strategies["data_parallel"] = [=](strategy_parts parts) {
+    data_parallel_options how{.gradients = {.first_bucket_bytes = 1, .bucket_bytes = 1}};
+    how.fused_step = fused;
+    return std::make_unique<counted_ranks>(std::move(parts), how, seen);
+  };
+  auto options = quick(2, 3, 4);
+  options.accumulate_grad_batches = accumulate;
+  run_good_job(
+      {.recipe = make_recipe([] { return std::make_shared<regression>(); },
+                             std::make_shared<table_data>(2 * 3 * accumulate * 4), plugins),
+       .options = options});
+  CAPTURE(accumulate, fused);
+  CHECK(seen->gradients == (fused ? 0 : 2 * 4 * 4));  // ranks, steps, buckets of one gradient
+  CHECK(seen->passes == (fused ? 2 * 4 : 0));
+}
+
+namespace {
+
+/// Rank 1 fails in the second of three micro-batches.
+struct breaks_in_a_window : regression {
+  explicit breaks_in_a_window(bool in_forward) : in_forward_(in_forward) {}
+  step_output training_step(const batch& b, std::int64_t index) override {
+    auto y = net->forward(b[0]);
+    if (rank() == 1 && at().step == 1 && index % 3 == 1) {
+      if (in_forward_) throw std::runtime_error("the second micro-batch");
+      y.register_hook(
+          [](const at::Tensor&) { throw std::runtime_error("the second micro-batch"); });
+    }
+    return fn::mse_loss(y, b[1]);
+  }
+  bool in_forward_;
+};
+
+}  // namespace
+
+TEST_CASE(
+    "a throw in the second of three micro-batches ends all ranks, and the next fit is whole") {
+  const auto data = std::make_shared<table_data>(36);
+  auto options = quick(3, 2, 5);  // six micro-batches an epoch
+  options.accumulate_grad_batches = 3;
+  const bool in_forward = GENERATE(true, false);
+  options.gradients.fused_step = GENERATE(false, true);
+  CAPTURE(in_forward, *options.gradients.fused_step);
+  const auto ends =
+      run_job({.recipe = recipe_for<breaks_in_a_window>(data, in_forward), .options = options});
+  CHECK(text_of(ends[1].error) == "std::runtime_error: the second micro-batch");
+  for (const auto rank : {0, 2})
+    CHECK(text_of(ends[rank].error) == "troupe::generation_closed: a rank failed");
+  CHECK(distance(trained<regression>(options, data), by_hand<regression>(options, *data)) <
+        window_tolerance);
+}
+
+namespace {
+
+/// No parameter needs a gradient, or there is none; the loss needs one by its input, or not.
+struct nothing_to_train : module {
+  nothing_to_train(bool parameters, bool loss_needs_gradient)
+      : loss_needs_gradient_(loss_needs_gradient) {
+    if (!parameters) return;
+    net = register_module("net", torch::nn::Linear(4, 1));
+    for (auto& one : net->parameters()) one.set_requires_grad(false);
+  }
+  step_output training_step(const batch& b, std::int64_t) override {
+    const auto x = b[0].clone().set_requires_grad(loss_needs_gradient_);
+    const auto loss = fn::mse_loss(net ? net->forward(x) : x.mean(1, true), b[1]);
+    log("train/loss", loss);
+    return loss;
+  }
+  optimizers configure_optimizers() override { return torch::optim::SGD(parameters(), 0.1); }
+  torch::nn::Linear net{nullptr};
+  bool loss_needs_gradient_;
+};
+
+}  // namespace
+
+TEST_CASE("a module with nothing to train steps through, on every rank") {
+  const auto world = GENERATE(1, 3);
+  const bool parameters = GENERATE(true, false);
+  const auto data = std::make_shared<table_data>(19);  // the last batch leaves ranks without any
+  auto options = quick(world, 2, 9);
+  options.accumulate_grad_batches = GENERATE(1, 2);
+  CAPTURE(world, parameters, options.accumulate_grad_batches);
+  const auto ends = run_good_job(
+      {.recipe = recipe_for<nothing_to_train>(data, parameters, true), .options = options});
+  for (const auto& end : ends) CHECK(end.loop.steps == 9);
+  auto untouched = options;
+  untouched.max_steps = 0;
+  CHECK(distance(weights_of(ends[0].snapshot),
+                 trained<nothing_to_train>(untouched, data, parameters, true)) == 0);
+}
+
+TEST_CASE("a loss that needs no gradient is refused on every rank, as in one process") {
+  const auto world = GENERATE(1, 3);
+  const auto ends = run_job(
+      {.recipe = recipe_for<nothing_to_train>(std::make_shared<table_data>(12), true, false),
+       .options = quick(world, 2, 3)});
+  for (const auto& end : ends)
+    CHECK_THAT(text_of(end.error), Catch::Contains("does not require grad"));
+}
+
+namespace {
+
+/// Parameters whose elements do not lie in order, and gradients that arrive so.
+struct odd_layouts : regression {
+  explicit odd_layouts(bool quiet = false) : regression({.optimize = {}}), quiet_(quiet) {
+    turned = register_parameter("turned", torch::linspace(-1, 1, 12).view({3, 4}).t());
+    thinned =
+        register_parameter("thinned", torch::linspace(-1, 1, 24).view({4, 6}).slice(1, 0, 6, 2));
+    crossed = register_parameter("crossed", torch::linspace(-1, 1, 12).view({3, 4}));
+    spread = register_parameter("spread", torch::linspace(-1, 1, 6).view({2, 3}));
+    last = register_parameter(
+        "last",
+        torch::linspace(-1, 1, 24).view({1, 2, 3, 4}).contiguous(at::MemoryFormat::ChannelsLast));
+    expect_strides();
+  }
+  step_output training_step(const batch& b, std::int64_t) override {
+    const auto weight = torch::arange(24, at::kFloat).view({1, 2, 3, 4}).mul(0.01);
+    auto y = net->forward(b[0]) + b[0].matmul(turned).sum(1, true);
+    y = y + b[0].matmul(thinned).pow(2).mean(1, true);
+    y = y + b[0].matmul(crossed.t()).tanh().sum(1, true);
+    y = y + 0.1 * spread.sum() + (last * weight).sum() * b[0].select(1, 0).unsqueeze(1);
+    return fn::mse_loss(y, b[1]);
+  }
+  void on_after_backward() override { expect_strides(); }
+  bool reads_gradients() const override { return !quiet_; }
+  optimizers configure_optimizers() override {
+    return torch::optim::SGD(parameters(), torch::optim::SGDOptions(0.02).momentum(0.9));
+  }
+  void expect_strides() const {
+    if (turned.stride(0) != 1 || last.stride(1) != 1 || thinned.stride(1) != 2)
+      throw std::logic_error("the parameters are not laid out oddly");
+    for (const auto& one : {turned, last})
+      if (one.grad().defined() && one.grad().strides() != one.strides())
+        throw std::runtime_error("a gradient is not laid out as its parameter");
+  }
+  at::Tensor turned, thinned, crossed, spread, last;
+  bool quiet_;
+};
+
+/// The same without the parameter that no fused step takes.
+struct dense_layouts : odd_layouts {
+  dense_layouts() : odd_layouts(true) {}
+  optimizers configure_optimizers() override {
+    std::vector<at::Tensor> some;
+    for (const auto& one : parameters())
+      if (one.is_non_overlapping_and_dense()) some.push_back(one);
+    return torch::optim::SGD(some, torch::optim::SGDOptions(0.02).momentum(0.9));
+  }
+};
+
+}  // namespace
+
+TEST_CASE("parameters and gradients in odd layouts train as in one process") {
+  const auto data = std::make_shared<table_data>(24);
+  auto options = quick(3, 2, 6);
+  options.accumulate_grad_batches = GENERATE(1, 2);
+  CHECK(distance(trained<odd_layouts>(options, data), by_hand<odd_layouts>(options, *data)) <
+        window_tolerance);
+  options.gradients.comm_hook = "bf16_compress";
+  CHECK(distance(trained<odd_layouts>(options, data), by_hand<odd_layouts>(options, *data)) < 1e-2);
+  options.gradients.comm_hook = "allreduce";
+  options.gradients.fused_step = true;
+  CHECK(distance(trained<dense_layouts>(options, data), by_hand<dense_layouts>(options, *data)) <
+        window_tolerance);
+}
+
+TEST_CASE("a parameter whose elements share memory is refused on all ranks") {
+  struct one_for_all : regression {
+    one_for_all() { register_parameter("wide", torch::ones({1}).expand({3})); }
+  };
+  const auto ends = run_job({.recipe = recipe_for<one_for_all>(std::make_shared<table_data>(12)),
+                             .options = quick(2, 2, 3)});
+  for (const auto& end : ends)
+    CHECK_THAT(text_of(end.error), Catch::Contains("a single memory location"));
+}
+
+TEST_CASE("a parameter that lies in another order on one rank is refused at the start") {
+  struct turned_on_one : regression {
+    turned_on_one() {
+      static std::atomic<int> made{0};
+      const auto rows = torch::zeros({3, 4});
+      register_parameter("either", made++ % 2 == 0 ? rows : rows.t().contiguous().t());
+    }
+  };
+  const auto ends = run_job({.recipe = recipe_for<turned_on_one>(std::make_shared<table_data>(12)),
+                             .options = quick(2, 2, 3)});
+  for (const auto& end : ends) CHECK_THAT(text_of(end.error), Catch::Contains("rank 1's module"));
+}
