@@ -65,6 +65,30 @@ TEST_CASE("the strategy is named alone or with its settings", "[settings]") {
   CHECK(mentions(refusal(assignments({"strategy.comm_hook=f16"})).first, "f16_compress"));
 }
 
+TEST_CASE("what is said of the exchange of gradients is what the trainer is told", "[settings]") {
+  CHECK(options_of(settled(join(table(), {}))).gradients == gradient_options{});
+  const gradient_options all{.bucket_cap_mb = 0.5,
+                             .overlap = false,
+                             .find_unused_parameters = true,
+                             .static_graph = true,
+                             .comm_hook = "bf16_compress",
+                             .fused_step = false,
+                             .broadcast_buffers = false};
+  const auto said = assignments({"strategy.bucket_cap_mb=0.5", "strategy.overlap=false",
+                                 "strategy.find_unused_parameters=true",
+                                 "strategy.static_graph=true", "strategy.comm_hook=bf16_compress",
+                                 "strategy.fused_step=false", "strategy.broadcast_buffers=false"});
+  CHECK(options_of(settled(join(table(), said))).gradients == all);
+  const temporary_folder folder;
+  given file;
+  file.files = {written(folder,
+                        "[strategy]\nbucket_cap_mb = 0.5\noverlap = false\n"
+                        "find_unused_parameters = true\nstatic_graph = true\n"
+                        "comm_hook = \"bf16_compress\"\nfused_step = false\n"
+                        "broadcast_buffers = false\n")};
+  CHECK(options_of(settled(join(table(), file))).gradients == all);
+}
+
 TEST_CASE("connections between two ranks are counted within bounds", "[settings]") {
   CHECK(options_of(settled(join(table(), {}))).tcp_streams == std::nullopt);
   CHECK(options_of(settled(join(table(), assignments({"tcp.streams=4"})))).tcp_streams == 4);
