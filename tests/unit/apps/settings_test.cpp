@@ -66,27 +66,27 @@ TEST_CASE("the strategy is named alone or with its settings", "[settings]") {
 }
 
 TEST_CASE("what is said of the exchange of gradients is what the trainer is told", "[settings]") {
-  CHECK(options_of(settled(join(table(), {}))).gradients == gradient_options{});
-  const gradient_options all{.bucket_cap_mb = 0.5,
-                             .overlap = false,
-                             .find_unused_parameters = true,
-                             .static_graph = true,
-                             .comm_hook = "bf16_compress",
-                             .fused_step = false,
-                             .broadcast_buffers = false};
-  const auto said = assignments({"strategy.bucket_cap_mb=0.5", "strategy.overlap=false",
-                                 "strategy.find_unused_parameters=true",
-                                 "strategy.static_graph=true", "strategy.comm_hook=bf16_compress",
-                                 "strategy.fused_step=false", "strategy.broadcast_buffers=false"});
-  CHECK(options_of(settled(join(table(), said))).gradients == all);
+  const auto told = [](const given& what) {
+    return options_of(settled(join(table(), what))).gradients;
+  };
+  CHECK(told({}) == gradient_options{});
   const temporary_folder folder;
-  given file;
-  file.files = {written(folder,
-                        "[strategy]\nbucket_cap_mb = 0.5\noverlap = false\n"
-                        "find_unused_parameters = true\nstatic_graph = true\n"
-                        "comm_hook = \"bf16_compress\"\nfused_step = false\n"
-                        "broadcast_buffers = false\n")};
-  CHECK(options_of(settled(join(table(), file))).gradients == all);
+  // Each alone, so that none stands in for another.
+  const std::pair<const char*, gradient_options> each[] = {
+      {"bucket_cap_mb=0.5", {.bucket_cap_mb = 0.5}},
+      {"overlap=false", {.overlap = false}},
+      {"find_unused_parameters=true", {.find_unused_parameters = true}},
+      {"static_graph=true", {.static_graph = true}},
+      {"comm_hook=\"bf16_compress\"", {.comm_hook = "bf16_compress"}},
+      {"fused_step=false", {.fused_step = false}},
+      {"broadcast_buffers=false", {.broadcast_buffers = false}}};
+  for (const auto& [text, expected] : each) {
+    CAPTURE(text);
+    CHECK(told(assignments({"strategy." + std::string{text}})) == expected);
+    given file;
+    file.files = {written(folder, "[strategy]\n" + std::string{text} + "\n")};
+    CHECK(told(file) == expected);
+  }
 }
 
 TEST_CASE("connections between two ranks are counted within bounds", "[settings]") {

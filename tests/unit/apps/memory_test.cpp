@@ -1,0 +1,55 @@
+// What the program asks of glibc's allocator. Of its own program, because it stays asked for.
+#include "apps/troupe/process.hpp"
+
+#include <sys/resource.h>
+
+#include <cstdlib>
+#include <cstring>
+#include <thread>
+
+#include "tests/support/catch.hpp"
+
+using namespace troupe::program;
+
+namespace {
+
+constexpr int rounds = 16;
+
+long faults() {
+  rusage now{};
+  getrusage(RUSAGE_THREAD, &now);
+  return now.ru_minflt;
+}
+
+// Page faults of this thread while it takes 40 MiB, writes them and lets go of them again. More
+// than glibc by itself ever keeps, and less than one heap of a thread has room for.
+long faults_of_rounds() {
+  constexpr std::size_t bytes = std::size_t{40} << 20;
+  long before = 0;
+  for (int i = 0; i <= rounds; ++i) {
+    if (i == 1) before = faults();  // the first is fresh in any case
+    auto* volatile block = std::malloc(bytes);
+    std::memset(block, i, bytes);
+    std::free(block);
+  }
+  return faults() - before;
+}
+
+long on_a_thread() {
+  long counted = 0;
+  std::thread{[&] { counted = faults_of_rounds(); }}.join();
+  return counted;
+}
+
+}  // namespace
+
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+TEST_CASE("freed memory is kept, by the main thread and by those of ranks", "[memory]") {
+  // A fault brings 4 KiB or, with transparent huge pages, 2 MiB.
+  CHECK(faults_of_rounds() >= rounds * 20);
+  CHECK(on_a_thread() >= rounds * 20);
+  keep_freed_memory();
+  CHECK(faults_of_rounds() < rounds);
+  CHECK(on_a_thread() < rounds);
+}
+#endif
