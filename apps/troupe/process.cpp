@@ -67,6 +67,8 @@ double process_age() {
 }
 
 void keep_freed_memory() {
+  // An arena of a thread's own has heaps of 64 MiB: what has no room there would be mapped anew.
+  ::mallopt(M_ARENA_MAX, 1);
   ::mallopt(M_MMAP_THRESHOLD, 1 << 30);
   ::mallopt(M_TRIM_THRESHOLD, 1 << 30);
   ::mallopt(M_TOP_PAD, 64 << 20);

@@ -15,7 +15,8 @@ double process_age();
 
 /// Keeps freed memory instead of giving it back: activations that are freed at each step would be
 /// faulted in again, which costs two ranks of a convolutional network a quarter of their speed.
-/// The price is that the process's memory does not shrink.
+/// The price is that the process's memory does not shrink. Before the first thread: one that has an
+/// arena already keeps it.
 void keep_freed_memory();
 
 /// Standard output and error, and what standard error is.
