@@ -1,10 +1,8 @@
 // The communicator port: abort, deadlines, ranks that go, generations that follow each other.
 #include "tests/conformance/communicator_suite.hpp"
+#include "tests/support/rank_processes.hpp"
 #include "tests/support/reference_reduction.hpp"
 #include "tests/support/shared_heap.hpp"
-
-#include <dirent.h>
-#include <malloc.h>
 
 #include <algorithm>
 #include <atomic>
@@ -90,7 +88,8 @@ TEST_CASE("an abort with a hundred operations queued ends each of them once") {
   });
 }
 
-TEST_CASE("an abort that races with completion: one end for all, memory free when quiescent") {
+TEST_CASE("an abort that races with completion: one end for all, memory free when quiescent",
+          "[many]") {
   std::mt19937_64 random{20240607};
   for_each_world_from(2, [&](communicator_backend& backend, std::int32_t world) {
     const auto before = ones(world, 30000);
@@ -135,7 +134,7 @@ TEST_CASE("an abort that races with completion: one end for all, memory free whe
   });
 }
 
-TEST_CASE("a deadline names who is missing, on every rank that waits") {
+TEST_CASE("a deadline names who is missing, on every rank that waits", "[many]") {
   for_each_world_from(2, [](communicator_backend& backend, std::int32_t world) {
     company ranks{backend, world, 1, milliseconds{200}};
     std::vector<work_ptr> works(world);
@@ -192,7 +191,7 @@ TEST_CASE("a barrier's own deadline goes before the group's, and a met one is ov
   });
 }
 
-TEST_CASE("an operation more on one rank ends in a deadline that names the others") {
+TEST_CASE("an operation more on one rank ends in a deadline that names the others", "[many]") {
   for_each_world_from(2, [](communicator_backend& backend, std::int32_t world) {
     company ranks{backend, world, 1, milliseconds{200}};
     auto memory = ones(world, 8);
@@ -353,21 +352,20 @@ TEST_CASE("memory of the communicator is aligned and reduces like any other") {
   });
 }
 
-std::ptrdiff_t entries(const char* folder) {
-  std::ptrdiff_t count = 0;
-  auto* open = opendir(folder);
-  while (readdir(open) != nullptr) ++count;
-  closedir(open);
-  return count;
+// This process's, what its children share with it included, and those of ranks elsewhere.
+std::vector<footprint> footprints_of(const communicator_backend& backend) {
+  auto all = rank_footprints(backend);
+  all.push_back(footprint_now());
+  all.back().bytes += shared_heap_bytes();
+  return all;
 }
 
-TEST_CASE("a thousand generations leave no memory, descriptor or thread behind") {
-  for (const auto& adapter : communicator_adapters()) {
-    INFO(adapter.name);
-    const auto backend = adapter.make();
-    auto memory = ones(3, 64);
-    const auto live = [&](std::uint64_t generation) {
-      company ranks{*backend, 3, generation};
+// Generations `from` to `from + count - 1`: three of four end by abort, half with work pending.
+void live_through(communicator_backend& backend, std::uint64_t from, std::uint64_t count) {
+  auto memory = ones(3, 64);
+  for (auto generation = from; generation < from + count; ++generation) {
+    {
+      company ranks{backend, 3, generation};
       std::vector<work_ptr> works;
       for (std::int32_t rank = 0; rank < 3; ++rank) {
         works.push_back(ranks[rank].all_reduce(floats(memory[rank]), reduction::max));
@@ -376,23 +374,37 @@ TEST_CASE("a thousand generations leave no memory, descriptor or thread behind")
       }
       if (generation % 4 != 0) ranks[2].abort("end");
       if (generation % 4 == 0) ranks[0].barrier("open", nanoseconds{0}, {{0, 2}});
-    };
-    const auto live_and_settle = [&](std::uint64_t generation) {
-      live(generation);
-      settle(*backend);
-    };
-    for (std::uint64_t generation = 1; generation <= 100; ++generation) live_and_settle(generation);
-    const auto in_use = [] { return mallinfo2().uordblks + shared_heap_bytes(); };
-    const auto bytes = in_use();
-    const auto files = entries("/proc/self/fd");
-    const auto threads = entries("/proc/self/task");
-    for (std::uint64_t generation = 1; generation <= adapter.generations; ++generation)
-      live_and_settle(100 + generation);
-    // Less than five bytes a generation, or the least that malloc can lose; what threads keep for
-    // themselves of memory that others gave back moves to and fro.
-    CHECK(in_use() <= bytes + (ends_at_once(*backend) ? 4096 : 30000));
-    CHECK(entries("/proc/self/fd") == files);
-    CHECK(entries("/proc/self/task") == threads);
+    }
+    settle(backend);
+  }
+}
+
+// The least of twenty moments, a generation apart.
+std::vector<footprint> least_footprints(communicator_backend& backend, std::uint64_t from) {
+  auto least = footprints_of(backend);
+  for (std::uint64_t i = 0; i < 20; ++i) {
+    live_through(backend, from + i, 1);
+    const auto now = footprints_of(backend);
+    for (std::size_t at = 0; at < now.size(); ++at) least[at] = least_of(least[at], now[at]);
+  }
+  return least;
+}
+
+TEST_CASE("a thousand generations leave no memory, descriptor or thread behind", "[generations]") {
+  for (const auto& adapter : communicator_adapters()) {
+    INFO(adapter.name);
+    const auto backend = adapter.make();
+    live_through(*backend, 1, 100);
+    const auto before = least_footprints(*backend, 101);
+    live_through(*backend, 200, adapter.generations);
+    const auto after = least_footprints(*backend, 200 + adapter.generations);
+    for (std::size_t at = 0; at < after.size(); ++at) {
+      INFO((at + 1 == after.size() ? "here" : "rank " + std::to_string(at)));
+      // Half of 64 bytes a generation, the least block of the shared heap.
+      CHECK(after[at].bytes <= before[at].bytes + 32 * adapter.generations);
+      CHECK(after[at].descriptors == before[at].descriptors);
+      CHECK(after[at].threads == before[at].threads);
+    }
   }
 }
 

@@ -205,111 +205,13 @@ TEST_CASE("naming the whole world is the same as naming nobody") {
 TEST_CASE("what can not be done is refused before it is submitted, and said clearly") {
   for_each_world_from(3, [](communicator_backend& backend, std::int32_t world) {
     company ranks{backend, world};
-    auto& c = ranks[1];
-    std::vector<float> f(world * 4, 1.0f);
-    std::vector<std::int32_t> i(4, 1);
-    std::vector<std::uint8_t> flags(4, 1);
-    const buffer out = floats(f);
-    const auto part = [&](std::size_t at) { return buffer{f.data() + at, 4, dtype::f32}; };
-    using Catch::Contains;
-    using Catch::Message;
-    const auto refused = [](const auto& call, const std::string& text) {
-      CHECK_THROWS_AS(call(), std::invalid_argument);
-      CHECK_THROWS_WITH(call(), Contains(text));
-    };
-    refused([&] { c.all_reduce(view(i, dtype::i32), reduction::mean); },
-            "all_reduce: int32 has no mean; use sum or convert it to a floating type");
-    refused([&] { c.all_reduce(view(flags, dtype::boolean), reduction::product); },
-            "bool has no product");
-    refused(
-        [&] {
-          c.all_reduce({f.data(), 2, dtype::c64}, reduction::max);
-        },
-        "complex64 has no order");
-    refused(
-        [&] {
-          c.all_reduce({nullptr, 3, dtype::f32}, reduction::sum);
-        },
-        "data has 3 elements and no memory");
-    refused(
-        [&] {
-          c.all_reduce({f.data(), SIZE_MAX / 2, dtype::f32}, reduction::sum);
-        },
-        "more than memory can hold");
-    refused([&] { c.broadcast({flags.data() + 1, 0 + 1, dtype::f32}, 0); }, "aligned");
-    refused([&] { c.broadcast(out, world); }, "root " + std::to_string(world) + " is not among");
-    refused([&] { c.broadcast(out, 2, {{0, 1}}); }, "root 2 is not among ranks 0, 1");
-    refused([&] { c.all_gather(part(0), out); }, "in may lie in out only at this rank's own piece");
-    refused([&] { c.all_gather(part(5), out); }, "in and out overlap");
-    refused([&] { c.reduce_scatter(out, part(3), reduction::sum); }, "in and out overlap");
-    refused([&] { c.reduce_scatter(out, part(8), reduction::sum); }, "in and out overlap");
-    refused(
-        [&] {
-          c.all_gather({i.data(), 4, dtype::i32}, out);
-        },
-        "in and out have different types (int32 and float32)");
-    refused([&] { c.all_gather({f.data(), 3, dtype::f32}, out); }, "out must have");
-    refused([&] { c.reduce_scatter(out, {i.data(), 4, dtype::f32}, reduction{9}); }, "no such");
-    refused([&] { c.barrier("x", nanoseconds{0}, {{1, 0}}); }, "ascending order, each once");
-    refused([&] { c.barrier("x", nanoseconds{0}, {{1, 1}}); }, "ascending order, each once");
-    refused([&] { c.barrier("x", nanoseconds{0}, {{1, world}}); }, "ranks of this world are 0 to");
-    refused([&] { c.barrier("x", nanoseconds{0}, {{0, 2}}); }, "rank 1 is not in it");
+    check_refusals(ranks[1]);
     // None of it was submitted: everybody still meets.
     ranks.run([](communicator& each) { each.barrier("after all that")->wait(); });
   });
 }
 
-struct disagreement_case {
-  std::string name;
-  std::function<work_ptr(communicator&, std::vector<float>&)> usual;
-  std::function<work_ptr(communicator&, std::vector<float>&)> odd;
-  std::string usual_text;
-  std::string odd_text;
-};
-
-std::vector<disagreement_case> disagreements() {
-  using memory = std::vector<float>;
-  const auto sum = [](communicator& c, memory& m) {
-    return c.all_reduce(floats(m), reduction::sum);
-  };
-  const std::string sum_text = "all_reduce(sum, float32, 10)";
-  return {
-      {"operation", sum, [](communicator& c, memory& m) { return c.broadcast(floats(m), 0); },
-       sum_text, "broadcast(float32, 10 from 0)"},
-      {"reduction", sum,
-       [](communicator& c, memory& m) { return c.all_reduce(floats(m), reduction::max); }, sum_text,
-       "all_reduce(max, float32, 10)"},
-      {"dtype of equal size", sum,
-       [](communicator& c, memory& m) {
-         return c.all_reduce({m.data(), m.size(), dtype::i32}, reduction::sum);
-       },
-       sum_text, "all_reduce(sum, int32, 10)"},
-      {"count", sum,
-       [](communicator& c, memory& m) {
-         return c.all_reduce({m.data(), 9, dtype::f32}, reduction::sum);
-       },
-       sum_text, "all_reduce(sum, float32, 9)"},
-      {"count and dtype of equal bytes", sum,
-       [](communicator& c, memory& m) {
-         return c.all_reduce({m.data(), 20, dtype::bf16}, reduction::sum);
-       },
-       sum_text, "all_reduce(sum, bfloat16, 20)"},
-      {"root", [](communicator& c, memory& m) { return c.broadcast(floats(m), 0); },
-       [](communicator& c, memory& m) { return c.broadcast(floats(m), 1); },
-       "broadcast(float32, 10 from 0)", "broadcast(float32, 10 from 1)"},
-      {"label", [](communicator& c, memory&) { return c.barrier("epoch"); },
-       [](communicator& c, memory&) { return c.barrier("teardown"); }, "barrier \"epoch\"",
-       "barrier \"teardown\""},
-      {"kind", [](communicator& c, memory&) { return c.barrier("epoch"); },
-       [](communicator& c, memory&) -> work_ptr {
-         c.decide(true, true);
-         return nullptr;
-       },
-       "barrier \"epoch\"", "decide(all)"},
-  };
-}
-
-TEST_CASE("ranks that disagree are told who called what, and nothing is written") {
+TEST_CASE("ranks that disagree are told who called what, and nothing is written", "[many]") {
   for_each_world_from(2, [](communicator_backend& backend, std::int32_t world) {
     std::uint64_t generation = 1;
     for (const auto& which : disagreements())

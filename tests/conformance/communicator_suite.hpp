@@ -4,6 +4,7 @@
 #pragma once
 
 #include "backends/communicator.hpp"
+#include "tests/conformance/port_cases.hpp"
 
 #include <condition_variable>
 #include <functional>
@@ -14,11 +15,17 @@
 
 namespace troupe::testing {
 
+#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
+constexpr bool sanitized = true;
+#else
+constexpr bool sanitized = false;
+#endif
+
 /// One adapter under test. `make` gives a fresh backend that all ranks of a case share.
 struct communicator_adapter {
   std::string name;
   std::function<std::shared_ptr<communicator_backend>()> make;
-  std::uint64_t generations = 1000;  ///< in a loop; fewer where opening one takes long
+  std::uint64_t generations = sanitized ? 200 : 1000;  ///< in a loop; fewer where one takes long
 };
 const std::vector<communicator_adapter>& communicator_adapters();
 
@@ -83,11 +90,6 @@ void for_each_world(const std::function<void(communicator_backend&, std::int32_t
 void for_each_world_from(std::int32_t least,
                          const std::function<void(communicator_backend&, std::int32_t)>& what);
 
-template <class T>
-buffer view(std::vector<T>& values, dtype type) {
-  return {values.data(), values.size(), type};
-}
-inline buffer floats(std::vector<float>& values) { return view(values, dtype::f32); }
 /// One vector per rank.
 inline std::vector<std::vector<float>> ones(std::int32_t world, std::size_t count) {
   return std::vector<std::vector<float>>(world, std::vector<float>(count, 1.0f));

@@ -40,7 +40,8 @@ enum class verb : std::uint8_t {
   quiescent,
   poll,
   wait,
-  drop
+  drop,
+  footprint
 };
 enum class thrown : std::uint8_t {
   nothing,
@@ -79,6 +80,7 @@ struct reply {
   work_status status{};
   std::uint32_t missing_count = 0;
   std::array<std::int32_t, 64> missing{};
+  footprint holds;
   std::array<char, text_max> text{};
 };
 
@@ -152,6 +154,7 @@ private:
         return;
       case verb::close: return drop(handles_, asked.id);
       case verb::drop: return drop(works_, asked.id);
+      case verb::footprint: said.holds = footprint_now(); return;
       case verb::wait: return find(works_, asked.id)->wait();
       case verb::poll: {
         const auto result = find(works_, asked.id)->poll();
@@ -385,6 +388,11 @@ public:
     const auto rank = static_cast<std::size_t>(std::max(group.rank, 0));
     return std::make_shared<far_communicator>(processes_.at(rank), group);
   }
+  std::vector<footprint> footprints() const {
+    std::vector<footprint> all;
+    for (const auto& one : processes_) all.push_back(one->ask({.what = verb::footprint}).holds);
+    return all;
+  }
 
 private:
   std::vector<std::shared_ptr<rank_process>> processes_;
@@ -395,6 +403,11 @@ private:
 std::shared_ptr<communicator_backend> make_process_backend(
     std::int32_t ranks, std::function<std::shared_ptr<communicator_backend>()> make) {
   return std::make_shared<process_backend>(ranks, make);
+}
+
+std::vector<footprint> rank_footprints(const communicator_backend& backend) {
+  const auto* far = dynamic_cast<const process_backend*>(&backend);
+  return far ? far->footprints() : std::vector<footprint>{};
 }
 
 bool have_rank_processes() {

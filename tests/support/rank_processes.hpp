@@ -3,9 +3,11 @@
 #pragma once
 
 #include "backends/communicator.hpp"
+#include "tests/support/footprint.hpp"
 
 #include <functional>
 #include <memory>
+#include <vector>
 
 namespace troupe::testing {
 
@@ -13,6 +15,9 @@ namespace troupe::testing {
 /// has no other thread. `allocate` gives memory of this process.
 std::shared_ptr<communicator_backend> make_process_backend(
     std::int32_t ranks, std::function<std::shared_ptr<communicator_backend>()> make);
+
+/// What each of its processes holds, by rank; empty for another backend.
+std::vector<footprint> rank_footprints(const communicator_backend& backend);
 
 /// False under sanitizers, which do not follow.
 bool have_rank_processes();
