@@ -323,9 +323,10 @@ void group::finish_started(channel& at) {
     const bool touched = one->touching.load();
     if (!one->finished()) return false;
     if (touched) touching_.fetch_sub(1);
+    if (one->hollow() && !aborted()) return false;
     // Before the lane hears of it: it may close the group at once.
     in_flight_.fetch_sub(1);
-    if (one->aside())
+    if (one->aside() || one->hollow())
       settle(*one);
     else
       one->how.end(work_status::ok);

@@ -66,7 +66,12 @@ void task::start(const stage_of& where, const operations& arithmetic, bool aside
     if (in_ != out_) std::memcpy(out_, in_, bytes_each());
     return;
   }
-  if (where.tag != 0) return start_exchange();
+  start_transfer();
+  start_vows();
+}
+
+void task::start_transfer() {
+  if (where_.tag != 0) return start_exchange();
   switch (what.call.what) {
     case collective::all_reduce: return start_all_reduce();
     case collective::broadcast: return start_broadcast();
@@ -76,6 +81,29 @@ void task::start(const stage_of& where, const operations& arithmetic, bool aside
     case collective::decide:
     case collective::work_together: return;  // never gets here: it needs one memory
   }
+}
+
+// Who begins before the word of an abort reaches him and who begins after it meet in MPI all the
+// same.
+void task::start_vows() {
+  const std::uint8_t mine = aside_ ? 0 : 1;
+  if (where_.tag == 0) {
+    own_memory_.assign(1, mine);
+    MPI_Iallreduce(MPI_IN_PLACE, own_memory_.data(), 1, MPI_UINT8_T, MPI_MIN, where_.comm,
+                   &request());
+    return;
+  }
+  own_memory_.assign(members(), mine);
+  for (std::size_t peer = 0; peer < members(); ++peer) {
+    if (peer == where_.member) continue;
+    const auto to = static_cast<int>((*where_.members)[peer]);
+    MPI_Irecv(&own_memory_[peer], 1, MPI_BYTE, to, where_.tag, where_.comm, &request());
+    MPI_Isend(&own_memory_[where_.member], 1, MPI_BYTE, to, where_.tag, where_.comm, &request());
+  }
+}
+
+bool task::hollow() const {
+  return std::find(own_memory_.begin(), own_memory_.end(), 0) != own_memory_.end();
 }
 
 void task::start_all_reduce() {
@@ -195,7 +223,7 @@ bool task::finished() {
     }
     if (done == 0) return false;
   }
-  if (!aside_ && !requests_.empty() && how.status() == work_status::pending) {
+  if (!aside_ && !hollow() && !requests_.empty() && how.status() == work_status::pending) {
     if (where_.tag != 0)
       conclude_exchange();
     else

@@ -61,6 +61,9 @@ public:
   /// Asks MPI. True once it is done; results are in place then, unless the operation has ended
   /// otherwise. To end it well is left to the caller.
   bool finished();
+  /// Once finished: a member took part with scratch memory, so what arrived is nobody's result.
+  /// That member's word of the abort is here or on its way.
+  bool hollow() const;
 
   const submission what;
   const std::chrono::steady_clock::time_point submitted;
@@ -80,6 +83,8 @@ private:
   void start_exchange();
   void conclude();
   void conclude_exchange();
+  void start_transfer();
+  void start_vows();
   MPI_Request& request();
   std::size_t members() const { return where_.members->size(); }
   std::size_t bytes_each() const { return what.call.count * size_of(what.call.type); }
@@ -91,6 +96,7 @@ private:
   std::vector<MPI_Request> requests_;
   const std::byte* in_ = nullptr;  // the rank's own memory or `aside_memory_`
   std::byte* out_ = nullptr;
+  std::vector<std::uint8_t> own_memory_;  // whose was it: of the world the least of all, else each
   bytes aside_memory_;
   bytes staged_;  // what travels where that is not the rank's own memory
   bytes result_;  // what arrives, likewise
