@@ -299,6 +299,10 @@ void group::start_ready(std::uint64_t name, channel& at) {
                                     [&](const auto& one) { return one->number == at.begun; });
     if (found == at.queue.end()) return;
     auto& what = **found;
+    const auto bars = [&](const auto& one) {
+      return one->touching.load() && one->bars(what, at.arrived.members().size());
+    };
+    if (std::any_of(at.queue.begin(), found, bars)) return;
     bool aside = aborted();
     if (!aside) {
       // In this order: whoever aborts later sees that the memory is in use.

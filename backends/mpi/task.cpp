@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <functional>
 
 namespace troupe::mpi {
 
@@ -104,6 +105,28 @@ void task::start_vows() {
 
 bool task::hollow() const {
   return std::find(own_memory_.begin(), own_memory_.end(), 0) != own_memory_.end();
+}
+
+bool task::bars(const task& later, std::size_t members) const {
+  struct range {
+    const std::byte* from;
+    std::size_t size;
+  };
+  const auto meet = [](const range& a, const range& b) {
+    const std::less<const std::byte*> before;
+    return a.size != 0 && b.size != 0 && before(a.from, b.from + b.size) &&
+           before(b.from, a.from + a.size);
+  };
+  const auto read = [&](const task& by) -> range {
+    const bool all = by.what.call.what == collective::reduce_scatter;
+    return {static_cast<const std::byte*>(by.what.in), by.bytes_each() * (all ? members : 1)};
+  };
+  const auto written = [&](const task& by) -> range {
+    const bool all = by.what.call.what == collective::all_gather;
+    return {static_cast<const std::byte*>(by.what.out), by.bytes_each() * (all ? members : 1)};
+  };
+  return meet(written(*this), read(later)) || meet(written(*this), written(later)) ||
+         meet(read(*this), written(later));
 }
 
 void task::start_all_reduce() {

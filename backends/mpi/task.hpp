@@ -58,6 +58,9 @@ public:
   void start(const stage_of& where, const operations& arithmetic, bool aside);
   bool started() const { return started_; }
   bool aside() const { return aside_; }
+  /// This one has to be over before `later`, of the same members, begins: one writes what the other
+  /// uses.
+  bool bars(const task& later, std::size_t members) const;
   /// Asks MPI. True once it is done; results are in place then, unless the operation has ended
   /// otherwise. To end it well is left to the caller.
   bool finished();
