@@ -1,14 +1,14 @@
 // The communicator port over MPI. Every process of mpirun runs these cases in the same order, as
 // the rank that mpirun made it; each case is a generation of its own.
+#include "tests/conformance/mpi/mpi_suite.hpp"
+
 #include "backends/canonical_reduction.hpp"
-#include "backends/mpi/mpi.hpp"
 #include "tests/support/reference_reduction.hpp"
 
 #include <algorithm>
+#include <cmath>
 #include <complex>
-#include <cstdlib>
 #include <cstring>
-#include <filesystem>
 #include <functional>
 #include <thread>
 
@@ -16,46 +16,6 @@
 
 namespace troupe::testing {
 namespace {
-
-using std::chrono::seconds;
-
-placed_rank place() {
-  const auto number = [](const char* name) {
-    const auto* text = std::getenv(name);
-    return text ? std::atoi(text) : -1;
-  };
-  return {number("OMPI_COMM_WORLD_RANK"), number("OMPI_COMM_WORLD_SIZE")};
-}
-const std::int32_t rank = place().rank;
-const std::int32_t world = place().world;
-
-mpi_backend& backend() {
-  static mpi_backend one{place()};
-  return one;
-}
-
-std::shared_ptr<communicator> next_generation(std::chrono::nanoseconds deadline = seconds{60}) {
-  static std::uint64_t generation = 0;
-  return backend().open({.job = job_id{7},
-                         .generation = generation_id{++generation},
-                         .rank = rank,
-                         .world = world,
-                         .deadline = deadline});
-}
-
-template <class E>
-std::string thrown_by(const std::function<void()>& what) {
-  try {
-    what();
-  } catch (const E& e) {
-    return e.what();
-  } catch (const std::exception& e) {
-    return std::string{"(another exception: "} + e.what() + ")";
-  }
-  return "(nothing was thrown)";
-}
-
-buffer floats(std::vector<float>& values) { return {values.data(), values.size(), dtype::f32}; }
 
 // Small whole numbers: their sums and products are exact in any order and any type.
 template <class T>
@@ -167,14 +127,22 @@ TEST_CASE("odd numbers come out the same on all ranks") {
 
 TEST_CASE("a mean overflows only where the mean itself does") {
   const auto c = next_generation();
-  for (const float value : {3e38f, -3e38f, 0x1p-140f}) {
+  // Sums are rounded on the way: exact if they stay powers of two times the value.
+  const bool exact = (world & (world - 1)) == 0;
+  const auto near = [&](const std::vector<float>& all, float value) {
+    return std::all_of(all.begin(), all.end(), [&](float one) {
+      return exact ? one == value : std::abs(one / value - 1) < 1e-6f;
+    });
+  };
+  for (const float value : {3e38f, -3e38f, exact ? 0x1p-140f : 0x1p-120f}) {
+    CAPTURE(value);
     std::vector<float> memory(100, value);
     c->all_reduce(floats(memory), reduction::mean)->wait();
-    CHECK(memory == std::vector<float>(100, value));
+    CHECK(near(memory, value));
     std::vector<float> all(static_cast<std::size_t>(world) * 10, value);
     std::vector<float> mine(10);
     c->reduce_scatter(floats(all), floats(mine), reduction::mean)->wait();
-    CHECK(mine == std::vector<float>(10, value));
+    CHECK(near(mine, value));
     CHECK(all == std::vector<float>(static_cast<std::size_t>(world) * 10, value));
   }
 }
@@ -235,7 +203,8 @@ TEST_CASE("decide agrees by all and by any; barriers pass") {
 TEST_CASE("subgroups have an order of their own and the canonical bits") {
   const auto c = next_generation();
   if (world < 3) return;
-  const std::vector<subgroup> groups{{{0, 1}}, {{1, 2}}, {{0, 2}}, {{0, 1, 2}}};
+  std::vector<subgroup> groups{{{0, 1}}, {{1, 2}}, {{0, 2}}};
+  if (world > 3) groups.push_back({{0, 1, 2}});  // of the whole world MPI chooses the order
   // Each member walks through its groups in another order.
   std::vector<work_ptr> works;
   std::vector<std::pair<bytes, bytes>> results(groups.size());
@@ -276,6 +245,29 @@ TEST_CASE("many operations in flight, waited for from the last to the first") {
   CHECK(c->quiescent());
 }
 
+TEST_CASE("the same memory in operations that follow each other unwaited") {
+  const auto c = next_generation();
+  for (const auto type : {dtype::i64, dtype::f16, dtype::f32}) {
+    CAPTURE(to_string(type));
+    auto leaves = leaves_of([&](std::int32_t of) { return small_numbers(type, 50000, of); }, world);
+    auto memory = leaves[static_cast<std::size_t>(rank)];
+    std::vector<work_ptr> works;
+    for (int i = 0; i < 3; ++i) {
+      works.push_back(c->all_reduce(whole(memory, type), reduction::sum));
+      leaves.assign(leaves.size(), reference_reduction(type, reduction::sum, leaves));
+    }
+    for (const auto& work : works) work->wait();
+    CHECK((memory == leaves[0]));
+  }
+  // Of what all have, the mean is the same.
+  std::vector<float> values(50000, static_cast<float>(rank * world));
+  std::vector<work_ptr> works;
+  for (int i = 0; i < 3; ++i) works.push_back(c->all_reduce(floats(values), reduction::mean));
+  for (const auto& work : works) work->wait();
+  const auto mean = static_cast<float>(world * (world - 1) / 2);
+  CHECK((values == std::vector<float>(50000, mean)));
+}
+
 TEST_CASE("operations complete without anybody waiting") {
   const auto c = next_generation();
   std::vector<float> values(1 << 20, 1);
@@ -283,145 +275,6 @@ TEST_CASE("operations complete without anybody waiting") {
   while (!c->quiescent()) std::this_thread::yield();
   CHECK(work->poll().status == work_status::ok);
   CHECK(values.back() == static_cast<float>(world));
-}
-
-TEST_CASE("ranks that disagree are told who called what, and nothing is written") {
-  if (world < 2) return;
-  for (const std::int32_t odd : {0, world - 1})
-    for (const bool label : {false, true}) {
-      const auto c = next_generation();
-      std::vector<float> values(10, 1);
-      const auto text = thrown_by<collective_mismatch>([&] {
-        if (label)
-          c->barrier(rank == odd ? "teardown" : "epoch")->wait();
-        else if (rank == odd)
-          c->broadcast(floats(values), 0)->wait();
-        else
-          c->all_reduce(floats(values), reduction::sum)->wait();
-      });
-      CHECK_THAT(text, Catch::StartsWith("ranks disagree on collective 0: "));
-      const auto wanted = label ? "barrier \"teardown\"" : "broadcast(float32, 10 from 0)";
-      CHECK_THAT(text, Catch::Contains("rank " + std::to_string(odd) + ": " + wanted));
-      CHECK(values == std::vector<float>(10, 1));
-      CHECK(c->aborted());
-      CHECK(c->quiescent());
-    }
-}
-
-TEST_CASE("a deadline names the ranks that are missing") {
-  if (world < 2) return;
-  const auto c = next_generation(std::chrono::milliseconds{100});
-  const auto late = world - 1;
-  std::vector<float> values(10, 1);
-  if (rank == late) {
-    while (!c->aborted()) std::this_thread::yield();
-    CHECK_THAT(thrown_by<generation_closed>([&] { c->barrier("late")->wait(); }),
-               Catch::Contains("waited 0.1 s for rank " + std::to_string(late)));
-    return;
-  }
-  const auto work = c->all_reduce(floats(values), reduction::sum);
-  // Another rank's clock may run out first: then this one hears of it.
-  CHECK_THAT(thrown_by<collective_timeout>([&] { work->wait(); }),
-             Catch::Contains("waited 0.1 s for rank " + std::to_string(late)));
-  CHECK(values == std::vector<float>(10, 1));
-}
-
-TEST_CASE("a deadline holds when nobody else has opened the generation") {
-  if (world < 2) return;
-  static std::uint64_t far = 1000000;
-  const auto open = [&](std::chrono::nanoseconds deadline) {
-    return backend().open(
-        {.generation = generation_id{++far}, .rank = rank, .world = world, .deadline = deadline});
-  };
-  if (rank == 0) {
-    const auto c = open(std::chrono::milliseconds{50});
-    CHECK_THROWS_AS(c->barrier("alone")->wait(), collective_timeout);
-    return;
-  }
-  // Late, so that MPI has something to match.
-  const auto c = open(seconds{0});
-  while (!c->aborted()) std::this_thread::yield();
-}
-
-TEST_CASE("abort wakes whoever waits, here and elsewhere, with the first reason") {
-  if (world < 2) return;
-  const auto c = next_generation();
-  // The word of an abort may overtake the end of a barrier that all have reached.
-  const auto text = thrown_by<generation_closed>([&] {
-    c->barrier("all here")->wait();
-    if (rank == 0) {
-      c->abort("rank 0 had enough");
-      c->abort("another reason");
-    }
-    for (;;) c->barrier("never")->wait();
-  });
-  CHECK(c->aborted());
-  CHECK(text == "rank 0 had enough");
-}
-
-TEST_CASE("abort in the middle of large operations ends in quiescence everywhere") {
-  for (int round = 0; round < 5; ++round) {
-    const auto c = next_generation();
-    std::vector<std::vector<float>> memory(6, std::vector<float>(1 << 18, 1));
-    std::vector<work_ptr> works;
-    for (auto& one : memory) works.push_back(c->all_reduce(floats(one), reduction::sum));
-    works[static_cast<std::size_t>(round)]->poll();
-    if (rank == round % world) c->abort("enough");
-    for (const auto& work : works) {
-      try {
-        work->wait();
-      } catch (const generation_closed&) {
-      }
-    }
-    // Whoever heard of it late may have finished all of them.
-    while (!c->quiescent()) std::this_thread::yield();
-  }
-}
-
-TEST_CASE("a rank that leaves is missed") {
-  if (world < 2) return;
-  auto c = next_generation();
-  if (rank == world - 1) {
-    c->barrier("all here")->wait();
-    return;
-  }
-  // As above: another rank may notice first.
-  CHECK_THAT(thrown_by<generation_closed>([&] {
-               c->barrier("all here")->wait();
-               c->barrier("after")->wait();
-             }),
-             Catch::Contains("rank " + std::to_string(world - 1) + " has left"));
-}
-
-TEST_CASE("ranks of different generations do not meet") {
-  if (world < 2) return;
-  const auto c = backend().open({.job = job_id{static_cast<std::uint64_t>(rank)},
-                                 .generation = generation_id{1},
-                                 .rank = rank,
-                                 .world = world});
-  CHECK_THAT(thrown_by<generation_closed>([&] { c->barrier("x")->wait(); }),
-             Catch::Contains("opened generation 1 of job"));
-}
-
-TEST_CASE("generations come and go without growth") {
-  const auto count = [](const char* folder) {
-    const std::filesystem::directory_iterator all{folder};
-    return std::distance(begin(all), end(all));
-  };
-  std::ptrdiff_t files = 0;
-  std::ptrdiff_t threads = 0;
-  for (int i = 0; i < 300; ++i) {
-    const auto c = next_generation();
-    std::vector<float> values(100, 1);
-    c->all_reduce(floats(values), reduction::sum)->wait();
-    REQUIRE(values[99] == static_cast<float>(world));
-    if (i == 20) {
-      files = count("/proc/self/fd");
-      threads = count("/proc/self/task");
-    }
-  }
-  CHECK(count("/proc/self/fd") <= files);
-  CHECK(count("/proc/self/task") <= threads);
 }
 
 }  // namespace

@@ -1,0 +1,280 @@
+// The communicator port over MPI: ranks that disagree, what ends a group, what is left behind.
+#include "tests/conformance/mpi/mpi_suite.hpp"
+#include "tests/support/footprint.hpp"
+
+#include <algorithm>
+#include <memory>
+#include <random>
+#include <thread>
+
+#include "tests/support/catch.hpp"
+
+namespace troupe::testing {
+namespace {
+
+using std::chrono::nanoseconds;
+
+void await_quiescence(const communicator& c) {
+  while (!c.quiescent()) std::this_thread::yield();
+}
+void await_abort(const communicator& c) {
+  while (!c.aborted()) std::this_thread::yield();
+}
+
+TEST_CASE("what can not be done is refused before it is submitted, and said clearly") {
+  if (world < 3) return;
+  const auto c = next_generation();
+  if (rank == 1) check_refusals(*c);
+  c->barrier("after all that")->wait();
+}
+
+// The odd rank comes first or last; a group beside this one says when.
+std::string told(const disagreement_case& which, std::int32_t odd, bool odd_last, communicator& c,
+                 communicator& turns, std::vector<float>& values) {
+  const bool gated = odd_last || which.name != "kind";
+  const bool late = (rank == odd) == odd_last;
+  if (gated && late) turns.barrier("turn")->wait();
+  return thrown_by<collective_mismatch>([&] {
+    const auto work = (rank == odd ? which.odd : which.usual)(c, values);
+    if (gated && !late) turns.barrier("turn")->wait();
+    if (work) work->wait();
+  });
+}
+
+TEST_CASE("ranks that disagree are told who called what, and nothing is written") {
+  if (world < 2) return;
+  for (const auto& which : disagreements())
+    for (const std::int32_t odd : {0, world - 1})
+      for (const bool odd_last : {false, true}) {
+        INFO(which.name << ", odd rank " << odd << (odd_last ? " last" : " first"));
+        const auto turns = next_generation();
+        const auto c = next_generation();
+        std::vector<float> values(10, 1);
+        const auto text = told(which, odd, odd_last, *c, *turns, values);
+        CHECK_THAT(text, Catch::StartsWith("ranks disagree on collective 0: "));
+        CHECK_THAT(text, Catch::Contains(which.usual_text));
+        CHECK_THAT(text, Catch::Contains("rank " + std::to_string(odd) + ": " + which.odd_text));
+        CHECK(values == std::vector<float>(10, 1));
+        CHECK(c->aborted());
+        CHECK(c->quiescent());
+      }
+}
+
+TEST_CASE("a deadline names the ranks that are missing") {
+  if (world < 2) return;
+  const auto c = next_generation(std::chrono::milliseconds{100});
+  const auto late = world - 1;
+  std::vector<float> values(10, 1);
+  if (rank == late) {
+    while (!c->aborted()) std::this_thread::yield();
+    CHECK_THAT(thrown_by<generation_closed>([&] { c->barrier("late")->wait(); }),
+               Catch::Contains("waited 0.1 s for rank " + std::to_string(late)));
+    return;
+  }
+  const auto work = c->all_reduce(floats(values), reduction::sum);
+  // Another rank's clock may run out first: then this one hears of it.
+  CHECK_THAT(thrown_by<collective_timeout>([&] { work->wait(); }),
+             Catch::Contains("waited 0.1 s for rank " + std::to_string(late)));
+  CHECK(values == std::vector<float>(10, 1));
+}
+
+TEST_CASE("a deadline holds when nobody else has opened the generation") {
+  if (world < 2) return;
+  static std::uint64_t far = 1000000;
+  const auto open = [&](std::chrono::nanoseconds deadline) {
+    return backend().open(
+        {.generation = generation_id{++far}, .rank = rank, .world = world, .deadline = deadline});
+  };
+  if (rank == 0) {
+    const auto c = open(std::chrono::milliseconds{50});
+    CHECK_THROWS_AS(c->barrier("alone")->wait(), collective_timeout);
+    return;
+  }
+  // Late, so that MPI has something to match.
+  const auto c = open(std::chrono::seconds{0});
+  while (!c->aborted()) std::this_thread::yield();
+}
+
+TEST_CASE("abort wakes whoever waits, here and elsewhere, with the first reason") {
+  if (world < 2) return;
+  const auto c = next_generation();
+  // The word of an abort may overtake the end of a barrier that all have reached.
+  const auto text = thrown_by<generation_closed>([&] {
+    c->barrier("all here")->wait();
+    if (rank == 0) {
+      c->abort("rank 0 had enough");
+      c->abort("another reason");
+    }
+    for (;;) c->barrier("never")->wait();
+  });
+  CHECK(c->aborted());
+  CHECK(text == "rank 0 had enough");
+}
+
+TEST_CASE("abort in the middle of large operations ends in quiescence everywhere") {
+  for (int round = 0; round < 5; ++round) {
+    const auto c = next_generation();
+    std::vector<std::vector<float>> memory(6, std::vector<float>(1 << 18, 1));
+    std::vector<work_ptr> works;
+    for (auto& one : memory) works.push_back(c->all_reduce(floats(one), reduction::sum));
+    works[static_cast<std::size_t>(round)]->poll();
+    if (rank == round % world) c->abort("enough");
+    for (const auto& work : works) {
+      try {
+        work->wait();
+      } catch (const generation_closed&) {
+      }
+    }
+    // Whoever heard of it late may have finished all of them.
+    while (!c->quiescent()) std::this_thread::yield();
+  }
+}
+
+TEST_CASE("a rank that leaves is missed") {
+  if (world < 2) return;
+  auto c = next_generation();
+  if (rank == world - 1) {
+    c->barrier("all here")->wait();
+    return;
+  }
+  // As above: another rank may notice first.
+  CHECK_THAT(thrown_by<generation_closed>([&] {
+               c->barrier("all here")->wait();
+               c->barrier("after")->wait();
+             }),
+             Catch::Contains("rank " + std::to_string(world - 1) + " has left"));
+}
+
+TEST_CASE("ranks of different generations do not meet") {
+  if (world < 2) return;
+  const auto c = backend().open({.job = job_id{static_cast<std::uint64_t>(rank)},
+                                 .generation = generation_id{1},
+                                 .rank = rank,
+                                 .world = world});
+  CHECK_THAT(thrown_by<generation_closed>([&] { c->barrier("x")->wait(); }),
+             Catch::Contains("opened generation 1 of job"));
+}
+
+TEST_CASE("an abort with a hundred operations queued ends each of them once") {
+  if (world < 2) return;
+  const auto c = next_generation();
+  std::vector<std::vector<float>> memory(100, std::vector<float>(5000, 1));
+  std::vector<work_ptr> works;
+  // Rank 0 meets the first forty.
+  for (std::size_t i = 0; i < (rank == 0 ? 40 : 100); ++i)
+    works.push_back(c->all_reduce(floats(memory[i]), reduction::sum));
+  if (rank == 0) {
+    works.back()->wait();
+    c->abort("enough");
+  }
+  if (rank != 0) CHECK(thrown_by<generation_closed>([&] { works.back()->wait(); }) == "enough");
+  await_quiescence(*c);
+  for (std::size_t i = 0; i < works.size(); ++i) {
+    CAPTURE(i);
+    const auto end = works[i]->poll().status;
+    if (i >= 40)
+      CHECK(end == work_status::aborted);
+    else  // the word of the abort may overtake the end of what rank 0 has met
+      CHECK((end == work_status::ok || (end == work_status::aborted && rank != 0)));
+    const auto value = i >= 40 ? 1.0f : static_cast<float>(world);
+    if (i >= 40 || end == work_status::ok) CHECK(memory[i] == std::vector<float>(5000, value));
+    CHECK(works[i]->poll().status == end);
+  }
+}
+
+TEST_CASE("an abort that races with completion: one end for all, memory free when quiescent") {
+  std::mt19937_64 random{20240607};
+  const std::vector<float> after(30000, static_cast<float>(world));
+  for (int round = 0; round < 60; ++round) {
+    CAPTURE(round);
+    const auto c = next_generation();
+    auto memory = std::make_unique<std::vector<float>>(30000, 1.0f);
+    const auto delay = random() % (round % 2 == 0 ? 300 : 100000);
+    // What its word overtakes is aborted, whoever else has met it.
+    const auto met = thrown_by<generation_closed>([&] { c->barrier("connected")->wait(); });
+    CHECK((met == "(nothing was thrown)" || met == "race"));
+    std::thread aborter;
+    if (rank == round % world)
+      aborter = std::thread{[&] {
+        for (std::atomic<std::uint64_t> i = 0; i < delay; ++i) {
+        }
+        c->abort("race");
+      }};
+    const auto work = c->all_reduce(floats(*memory), reduction::sum);
+    const auto text = thrown_by<generation_closed>([&] { work->wait(); });
+    const auto end = work->poll().status;
+    CHECK(end == (text == "race" ? work_status::aborted : work_status::ok));
+    if (end == work_status::ok) {
+      CHECK(text == "(nothing was thrown)");
+      CHECK((*memory == after));
+    }
+    if (aborter.joinable()) aborter.join();
+    await_abort(*c);
+    await_quiescence(*c);
+    CHECK(work->poll().status == end);
+    memory.reset();  // nobody may write there any more
+  }
+}
+
+TEST_CASE("a rank that goes with work in flight of its own ends the group") {
+  if (world < 2) return;
+  auto c = next_generation();
+  const auto went = world - 1;
+  if (rank == went) {
+    auto memory = std::make_unique<std::vector<float>>(8, 1.0f);
+    const auto work = c->all_reduce(floats(*memory), reduction::sum);
+    c.reset();
+    CHECK(*memory == std::vector<float>(8, 1.0f));
+    memory.reset();
+    CHECK(work->poll().status == work_status::aborted);
+    CHECK_THROWS_AS(work->wait(), generation_closed);
+    return;
+  }
+  await_abort(*c);
+  CHECK_THAT(thrown_by<generation_closed>([&] { c->barrier("x")->wait(); }),
+             Catch::Contains("rank " + std::to_string(went) + " left while a collective was in"));
+  CHECK(c->quiescent());
+}
+
+TEST_CASE("works outlive the handle that made them") {
+  auto c = next_generation();
+  const auto work = c->barrier("x");
+  work->wait();
+  c.reset();
+  work->wait();
+  CHECK(work->poll().status == work_status::ok);
+}
+
+// All ranks alike: every fourth generation ends in order, the others by abort.
+footprint live(int generations) {
+  footprint least{SIZE_MAX, PTRDIFF_MAX, PTRDIFF_MAX};
+  for (int i = 0; i < generations; ++i) {
+    {
+      const auto c = next_generation();
+      std::vector<float> values(100, 1);
+      // The word of the abort may overtake the end of what all have met.
+      const auto text = thrown_by<generation_closed>(
+          [&] { c->all_reduce(floats(values), reduction::sum)->wait(); });
+      CHECK((text == "end" || values[99] == static_cast<float>(world)));
+      const auto pending = i % 4 == 1 && rank == 0 ? c->barrier("pending") : nullptr;
+      if (i % 4 != 0 && rank == world - 1) c->abort("end");
+      if (i % 4 != 0) await_abort(*c);
+    }
+    // What another rank closes late is still here.
+    if (i + 50 >= generations) least = least_of(least, footprint_now());
+  }
+  return least;
+}
+
+TEST_CASE("a thousand generations leave no memory, descriptor or thread behind", "[generations]") {
+  live(200);
+  const auto before = live(50);
+  live(1000);
+  const auto after = live(50);
+  CHECK(after.bytes <= before.bytes + 32 * 1000);  // half of what one lost block adds up to
+  CHECK(after.descriptors <= before.descriptors);
+  CHECK(after.threads <= before.threads);
+}
+
+}  // namespace
+}  // namespace troupe::testing
