@@ -28,7 +28,8 @@ class engine;
 ///   and in this program; `wait` gives it two seconds before it throws all the same. `quiescent` is
 ///   true only once MPI has let go, or nothing had begun. What never becomes quiescent ends with
 ///   the process, and mpirun ends the others. After an abort, operations that other ranks may have
-///   begun are carried out with scratch memory in the background, so that they end there.
+///   begun are carried out with scratch memory in the background, so that they end there, as
+///   aborted.
 /// - Operations over a subgroup exchange whole tensors between its members (memory: members x
 /// bytes)
 ///   and have the canonical bits: made for what is small.
