@@ -1,13 +1,9 @@
 // What the inproc communicator promises beyond the port.
 #include "backends/inproc/inproc.hpp"
 
-#include <sys/mman.h>
-#include <unistd.h>
-
 #include <algorithm>
 #include <array>
 #include <atomic>
-#include <cstring>
 #include <deque>
 #include <random>
 #include <thread>
@@ -164,54 +160,6 @@ TEST_CASE("a world of one copies where it has to and nothing else") {
   CHECK_THROWS_AS(alone->broadcast(from, 1), std::invalid_argument);
   CHECK(alone->quiescent());
 }
-
-#if !defined(__SANITIZE_THREAD__)
-// A large range of addresses over little memory: all but the ends is one file, mapped many times.
-class wide_memory {
-public:
-  wide_memory(std::size_t size, std::size_t tail) : size_{size} {
-    constexpr std::size_t window = std::size_t{32} << 20;
-    const int file = memfd_create("wide", 0);
-    REQUIRE(file >= 0);
-    REQUIRE(ftruncate(file, window) == 0);
-    auto* at = mmap(nullptr, size, PROT_READ | PROT_WRITE,
-                    MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    REQUIRE(at != MAP_FAILED);
-    bytes_ = static_cast<std::uint8_t*>(at);
-    for (std::size_t from = 0; from + window + tail <= size; from += window)
-      REQUIRE(mmap(bytes_ + from, window, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, file,
-                   0) == bytes_ + from);
-    close(file);
-  }
-  ~wide_memory() { munmap(bytes_, size_); }
-  wide_memory(const wide_memory&) = delete;
-  wide_memory& operator=(const wide_memory&) = delete;
-  std::uint8_t* data() { return bytes_; }
-
-private:
-  std::size_t size_;
-  std::uint8_t* bytes_ = nullptr;
-};
-
-TEST_CASE("more than 2^31 and 2^32 bytes") {
-  constexpr std::size_t page = 4096;
-  constexpr std::size_t large = (std::size_t{1} << 31) + 8 * page;
-  inproc_backend backend;
-  const auto first = open(backend, 0, 2);
-  const auto second = open(backend, 1, 2);
-  wide_memory a{large, 16 * page};
-  wide_memory b{large, 16 * page};
-  std::memset(a.data() + large - page, 7, page);
-  std::memset(b.data() + large - page, 3, page);
-  const auto everything = [](wide_memory& m) { return buffer{m.data(), large, dtype::u8}; };
-  std::thread other{[&] { second->all_reduce(everything(b), reduction::max)->wait(); }};
-  first->all_reduce(everything(a), reduction::max)->wait();
-  other.join();
-  CHECK(std::count(b.data() + large - page, b.data() + large, 7) == page);
-  CHECK(std::count(a.data() + large - page, a.data() + large, 7) == page);
-  CHECK(a.data()[0] == 0);
-}
-#endif
 
 TEST_CASE("work on everybody's memory: rank 0's body does each piece once") {
   const auto world = GENERATE(1, 2, 3, 7);
