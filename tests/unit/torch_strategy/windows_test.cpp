@@ -18,9 +18,9 @@ struct traffic {
 };
 
 /// Passes everything on, and counts.
-class counting final : public communicator {
+class counting_communicator final : public communicator {
 public:
-  counting(std::shared_ptr<communicator> inner, std::shared_ptr<traffic> seen)
+  counting_communicator(std::shared_ptr<communicator> inner, std::shared_ptr<traffic> seen)
       : inner_(std::move(inner)), seen_(std::move(seen)) {}
 
   const group_description& group() const override { return inner_->group(); }
@@ -67,7 +67,8 @@ struct counted_ranks : data_parallel {
   counted_ranks(strategy_parts parts, data_parallel_options how, std::shared_ptr<traffic> seen)
       : data_parallel(std::move(parts), std::move(how)), seen_(std::move(seen)) {}
   void bind(std::shared_ptr<communicator> world, generation_id generation) override {
-    data_parallel::bind(std::make_shared<counting>(std::move(world), seen_), generation);
+    data_parallel::bind(std::make_shared<counting_communicator>(std::move(world), seen_),
+                        generation);
   }
   std::shared_ptr<traffic> seen_;
 };
