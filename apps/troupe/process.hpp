@@ -13,8 +13,8 @@ namespace troupe::program {
 /// Seconds since the process began, by the kernel's word (to 10 ms).
 double process_age();
 
-/// Keeps freed memory instead of giving it back: activations that are freed at each step would be
-/// faulted in again, which costs two ranks of a convolutional network a quarter of their speed.
+/// Keeps freed memory instead of giving it back: large activations that are freed at each step
+/// would be faulted in again (docs/gradients.md has figures).
 /// The price is that the process's memory does not shrink. Before the first thread: one that has an
 /// arena already keeps it.
 void keep_freed_memory();
