@@ -9,30 +9,39 @@ std::vector<std::vector<std::size_t>> cut_into_buckets(std::span<const std::size
                                                        std::span<const bucket_item> items,
                                                        const bucket_caps& caps) {
   struct filling {
-    std::size_t bucket;
-    std::size_t bytes;
+    std::vector<std::size_t> list;
+    std::size_t bytes = 0;
+    std::size_t last = 0;  // where in the order its last item stands
+    bool open = true;
   };
-  std::vector<std::vector<std::size_t>> buckets;
-  std::vector<filling> open;  // one of each kind
-  for (const auto index : order) {
-    const auto& item = items[index];
-    const auto same = std::find_if(open.begin(), open.end(), [&](const filling& one) {
-      const auto& first = items[buckets[one.bucket].front()];
-      return first.kind == item.kind && first.optimizers == item.optimizers;
+  std::vector<filling> buckets;
+  for (std::size_t at = 0; at < order.size(); ++at) {
+    const auto& item = items[order[at]];
+    const auto same = std::find_if(buckets.begin(), buckets.end(), [&](const filling& one) {
+      const auto& first = items[one.list.front()];
+      return one.open && first.kind == item.kind && first.optimizers == item.optimizers;
     });
-    if (same != open.end()) {
-      const auto cap = same->bucket == 0 ? std::min(caps.first, caps.others) : caps.others;
-      if (same->bytes + item.bytes <= cap) {
-        buckets[same->bucket].push_back(index);
-        same->bytes += item.bytes;
-        continue;
+    auto home = item.alone ? buckets.end() : same;
+    if (home != buckets.end()) {
+      const auto cap = home == buckets.begin() ? std::min(caps.first, caps.others) : caps.others;
+      if (home->bytes + item.bytes > cap) {
+        home->open = false;
+        home = buckets.end();
       }
-      open.erase(same);
     }
-    open.push_back({buckets.size(), item.bytes});
-    buckets.push_back({index});
+    if (home == buckets.end()) {
+      buckets.push_back({.open = !item.alone});
+      home = std::prev(buckets.end());
+    }
+    home->list.push_back(order[at]);
+    home->bytes += item.bytes;
+    home->last = at;
   }
-  return buckets;
+  std::sort(buckets.begin(), buckets.end(),
+            [](const filling& a, const filling& b) { return a.last < b.last; });
+  std::vector<std::vector<std::size_t>> lists;
+  for (auto& one : buckets) lists.push_back(std::move(one.list));
+  return lists;
 }
 
 bucket_caps tuned_caps(double latency_seconds, double bytes_per_second) {

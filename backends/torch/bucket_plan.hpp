@@ -20,11 +20,13 @@ struct bucket_item {
   std::size_t bytes = 0;
   int kind = 0;                  ///< gradients of different kinds (dtypes) share no bucket
   std::uint64_t optimizers = 1;  ///< nor do those of different sets of optimizers
+  bool alone = false;            ///< shares none with any
   friend bool operator==(const bucket_item&, const bucket_item&) = default;
 };
 
-/// Buckets, each the indices of its items, in the order in which they leave: that of their first
-/// items. `order` lists indices of `items`; a bucket of each kind is filled at a time.
+/// Buckets, each the indices of its items, in the order in which they leave: that of their last
+/// items, before which they cannot. `order` lists indices of `items`; a bucket of each kind is
+/// filled at a time.
 std::vector<std::vector<std::size_t>> cut_into_buckets(std::span<const std::size_t> order,
                                                        std::span<const bucket_item> items,
                                                        const bucket_caps& caps);

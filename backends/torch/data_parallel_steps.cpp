@@ -72,8 +72,11 @@ void data_parallel::lay_out_gradients() {
       for (const auto& parameter : group.params())
         add(fmt::format("optimizer {}'s own", i), parameter, std::uint64_t{1} << i);
   waited_ = waited();
-  gradients_ = std::make_unique<reducer>(std::move(parameters), world_, options_.gradients);
   fuse_steps();
+  auto options = options_.gradients;
+  for (std::size_t i = 0; i < fused_.size(); ++i)
+    if (fused_[i]) options.summed_elsewhere |= std::uint64_t{1} << i;
+  gradients_ = std::make_unique<reducer>(std::move(parameters), world_, std::move(options));
 }
 
 void data_parallel::use_hook(comm_hook hook) {
@@ -133,8 +136,7 @@ void data_parallel::zero_gradients(std::int32_t optimizer) {
 step_word data_parallel::backward(const at::Tensor& loss, const backward_plan& plan) {
   if (!gradients_) return strategy::backward(loss, plan);
   const bool fuse = fuses(plan.optimizer);
-  if (plan.synchronize)
-    gradients_->begin({plan.optimizer, {plan.wants_stop, plan.loss}, loss, !fuse});
+  if (plan.synchronize) gradients_->begin({plan.optimizer, {plan.wants_stop, plan.loss}, loss});
   try {
     strategy::backward(loss, plan);
   } catch (...) {

@@ -153,6 +153,7 @@ void fused_step::run() {
   s.together("fused step", s.pieces.size(),
              [&s](auto everybodys, std::size_t i) { s.update(everybodys, s.pieces[i]); });
   s.limit = 0;
+  s.gradients.clear();  // so that the next zero frees them
   if (s.leads()) return s.sliced->finish();
   sliced_optimizer::forget_state(*s.optimizer);
   for (const auto& one : sliced_optimizer::all_due(*s.optimizer))

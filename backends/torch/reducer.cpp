@@ -1,6 +1,7 @@
 #include "backends/torch/reducer.hpp"
 
 #include <ATen/core/grad_mode.h>
+#include <ATen/ops/empty_strided.h>
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -22,25 +23,47 @@ bool same_elements(const at::Tensor& a, const at::Tensor& b) {
 
 }  // namespace
 
-// Brings the member's gradient into its place. False: there is none.
+// Its gradient can be summed where it lies: nobody else knows the memory. (Autograd lets gradients
+// share some: two leaves that are added as views get one between them.)
+bool reducer::state::can_stay(const member& one) {
+  const auto& grad = one.what.tensor.grad();
+  return one.stays && grad.storage().use_count() == 1 && !grad.requires_grad() &&
+         grad.scalar_type() == one.what.tensor.scalar_type() &&
+         grad.sizes() == one.what.tensor.sizes() && grad.strides() == one.strides;
+}
+
+const at::Tensor& reducer::state::place_of(member& one) {
+  if (!one.place.defined())
+    one.place = at::empty_strided(one.what.tensor.sizes(), one.strides,
+                                  one.what.tensor.options().requires_grad(false));
+  return one.place;
+}
+
+// Brings the member's gradient to where it is summed. False: there is none.
 bool reducer::state::settle(member& one) {
   auto& grad = one.what.tensor.mutable_grad();
   if (!grad.defined()) return false;
-  if (grad.is_same(one.place)) return true;
+  if (grad.is_same(one.held)) return true;
   if (grad.layout() != c10::kStrided)
     throw user_error(
         errc::job_failed,
         fmt::format("parameter {} has a sparse gradient, which ranks cannot sum: build "
                     "its layer with sparse(false)",
                     one.what.name));
-  if (!same_elements(grad, one.place)) {
+  if (can_stay(one)) {
+    one.held = grad;
+    ++seen.stayed;
+    return true;
+  }
+  const auto& place = place_of(one);
+  if (!same_elements(grad, place)) {
     const at::NoGradGuard no_grad;
     // Another view of the place would be written to while it is read.
-    one.place.copy_(grad.is_alias_of(one.place) ? grad.clone() : grad);
+    place.copy_(grad.is_alias_of(place) ? grad.clone() : grad);
     if (one.placed) ++seen.replaced;
   }
   one.placed = true;
-  grad = one.place;
+  grad = one.held = place;
   return true;
 }
 
@@ -75,10 +98,11 @@ void reducer::state::arrived(std::size_t index) noexcept {
   try {
     auto& one = members[index];
     if (!one.taking_part) return;
-    settle(one);
+    if (!one.stays) settle(one);
     if (!armed) return;
-    auto& home = buckets[one.in_bucket];
     ++one.arrivals;
+    if (one.in_bucket == none) return;
+    auto& home = buckets[one.in_bucket];
     if (home.left)
       throw user_error(
           errc::job_failed,
@@ -88,8 +112,10 @@ void reducer::state::arrived(std::size_t index) noexcept {
                       options.static_graph ? "static_graph" : "overlap"));
     if (one.arrivals == 1 && !traced) trace.push_back(index);
     if (one.arrivals == one.expected) --home.missing;
-    if (!options.overlap || held_back || learning || !now.sum) return;
-    while (next < leaving.size() && buckets[leaving[next]].missing == 0) {
+    if (!options.overlap || held_back || learning || !sums()) return;
+    // Of what has just arrived autograd holds more than `.grad`.
+    const auto fresh = one.stays ? one.in_bucket : none;
+    while (next < leaving.size() && buckets[leaving[next]].missing == 0 && leaving[next] != fresh) {
       leave(leaving[next++]);
       ++seen.early;
     }
@@ -119,7 +145,7 @@ void reducer::state::leave(std::size_t index) {
   const at::NoGradGuard no_grad;
   auto& one = buckets[index];
   for (const auto i : one.members)
-    if (!settle(members[i])) members[i].place.zero_();
+    if (!settle(members[i])) members[i].held = place_of(members[i]).zero_();
   one.left = true;
   if (options.hook) {
     const auto at = static_cast<std::size_t>(std::find(leaving.begin(), leaving.end(), index) -
@@ -134,7 +160,13 @@ void reducer::state::leave(std::size_t index) {
     one.word.copy_(at::from_blob(numbers.data(), {static_cast<std::int64_t>(numbers.size())},
                                  at::TensorOptions{}.dtype(c10::kDouble)));
   }
-  timed([&] { one.sum.pending = world->all_reduce(buffer_of(one.all), reduction::sum); });
+  auto all = one.all;
+  if (!all.defined()) {
+    const auto& lone = members[one.members.front()].held;
+    all = lone.as_strided({lone.numel()}, {1});
+  }
+  timed([&] { one.sum.pending = world->all_reduce(buffer_of(all), reduction::sum); });
+  if (!one.word.defined() && index == leaving.back()) send_word();
 }
 
 std::vector<double> reducer::state::numbers_of_word() const {
@@ -150,9 +182,11 @@ reducer::word reducer::state::take_word(const double* numbers) {
     auto& each = members[i];
     if (!of_optimizer(each)) continue;
     each.placed = flags[i] > 0;
-    auto& grad = each.what.tensor.mutable_grad();
-    if (each.placed && !now.sum && !grad.defined()) each.place.zero_();
-    grad = each.placed ? each.place : at::Tensor{};
+    if (!each.placed)
+      each.held = at::Tensor{};
+    else if (!each.held.defined())
+      each.held = place_of(each).zero_();
+    each.what.tensor.mutable_grad() = each.held;
   }
   return {numbers[0] > 0, numbers[1]};
 }
@@ -161,14 +195,19 @@ reducer::word reducer::state::read_word(const bucket& one) {
   return take_word(one.word.to(c10::kDouble).const_data_ptr<double>());
 }
 
-// Every parameter is frozen, or the buckets hold gradients only.
-reducer::word reducer::state::exchange_word() {
-  auto numbers = numbers_of_word();
+// No bucket carries it.
+void reducer::state::send_word() {
+  lone_word = numbers_of_word();
   timed([&] {
-    wait_for(*world,
-             world->all_reduce({numbers.data(), numbers.size(), dtype::f64}, reduction::sum));
+    lone_word_sum =
+        world->all_reduce({lone_word.data(), lone_word.size(), dtype::f64}, reduction::sum);
   });
-  return take_word(numbers.data());
+}
+
+reducer::word reducer::state::receive_word() {
+  timed([&] { wait_for(*world, lone_word_sum); });
+  lone_word_sum = nullptr;
+  return take_word(lone_word.data());
 }
 
 reducer::reducer(std::vector<parameter> parameters, std::shared_ptr<communicator> world,
@@ -198,10 +237,12 @@ reducer::reducer(std::vector<parameter> parameters, std::shared_ptr<communicator
 }
 
 reducer::~reducer() {
-  const auto flying =
-      std::any_of(state_->buckets.begin(), state_->buckets.end(), [](const auto& b) {
-        return b.sum.pending && b.sum.pending->poll().status == work_status::pending;
-      });
+  const auto in_flight = [](const work_ptr& one) {
+    return one && one->poll().status == work_status::pending;
+  };
+  const auto flying = in_flight(state_->lone_word_sum) ||
+                      std::any_of(state_->buckets.begin(), state_->buckets.end(),
+                                  [&](const auto& b) { return in_flight(b.sum.pending); });
   if (!flying) return;
   state_->world->abort("a rank ended in the middle of a step");
   await_quiescence(*state_->world);
@@ -212,7 +253,7 @@ void reducer::zero(std::int32_t optimizer) {
   if (s.armed) throw internal_error("reducer: zero inside a backward");
   for (auto& one : s.members) {
     if (!(one.what.optimizers >> optimizer & 1)) continue;
-    one.what.tensor.mutable_grad() = at::Tensor{};
+    one.what.tensor.mutable_grad() = one.held = at::Tensor{};
     one.placed = false;
   }
   s.held_back = false;
@@ -245,10 +286,13 @@ reducer::word reducer::finish() {
   s.seen.stepped = true;
   if (static_cast<std::size_t>(s.now.optimizer) < s.stepped.size())
     s.stepped[static_cast<std::size_t>(s.now.optimizer)] = true;
-  if (!s.now.sum)
+  if (!s.sums())
     for (auto& one : s.members)
       if (s.of_optimizer(one)) s.settle(one);
-  if (s.leaving.empty() || !s.now.sum) return s.exchange_word();
+  if (s.leaving.empty() || !s.sums()) {
+    s.send_word();
+    return s.receive_word();
+  }
   for (; s.next < s.leaving.size(); ++s.next) s.leave(s.leaving[s.next]);
   for (const auto index : s.leaving) {
     auto& one = s.buckets[index];
@@ -265,7 +309,8 @@ reducer::word reducer::finish() {
     if (summed.const_data_ptr() != one.gradients.const_data_ptr())
       one.gradients.copy_(summed.reshape({-1}));
   }
-  return s.options.hook ? s.exchange_word() : s.read_word(s.buckets[s.leaving.back()]);
+  if (s.options.hook) s.send_word();
+  return s.lone_word_sum ? s.receive_word() : s.read_word(s.buckets[s.leaving.back()]);
 }
 
 void reducer::abandon() noexcept {

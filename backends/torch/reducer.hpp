@@ -31,6 +31,12 @@ struct reducer_options {
   bool static_graph = false;
   /// What sums a bucket; null: a plain all_reduce, the word travelling along.
   comm_hook hook;
+  /// Where ranks share memory, a gradient of so many bytes is cheaper as an operation of its own
+  /// than copied into a bucket.
+  std::size_t stays_from_bytes = std::size_t{512} << 10;
+  /// Bit i: optimizer i sums gradients itself (fused_step). Behind `finish` of its windows each
+  /// `.grad` that some rank has holds this rank's part of it, zeros where it has none.
+  std::uint64_t summed_elsewhere = 0;
   /// Monotonic; null: the machine's clock.
   std::function<std::chrono::nanoseconds()> now;
 };
@@ -44,6 +50,10 @@ struct reducer_options {
 /// zero. Behind `finish` it holds the sum over ranks, or is undefined where no rank had a gradient,
 /// so that optimizers leave that parameter alone, as they do without Troupe.
 ///
+/// Where ranks share memory, large gradients, and all that are summed elsewhere, stay in the tensor
+/// that autograd made for them, and nothing is copied. Unless somebody else holds that memory or it
+/// is not laid out as its parameter is: then it is copied like any other.
+///
 /// Buckets leave strictly in order, so ranks whose backward reaches parameters in another order, or
 /// not at all, agree. The order is that of the parameters from the back at first, then the one in
 /// which rank 0 saw the gradients of the first step arrive; behind that step ranks also time a few
@@ -52,7 +62,8 @@ struct reducer_options {
 /// same ones.
 ///
 /// Along with the last bucket travels a word: votes for a stop, the loss, and which parameters have
-/// a gradient. With a hook, or where nothing is summed, the word travels alone.
+/// a gradient. With a hook, where nothing is summed, and behind a gradient that stays where it is,
+/// the word travels alone.
 ///
 /// Used by one lane. Autograd hooks never throw: what goes wrong in them is thrown by `finish`.
 /// Destruction with sums in flight aborts the communicator and waits until it is quiescent.
@@ -73,13 +84,11 @@ public:
     std::int32_t optimizer = 0;
     word mine;        ///< this rank's part of the word; its losses are added up
     at::Tensor loss;  ///< what backward begins at; undefined: this rank has no backward
-    /// False: nothing is summed. Behind `finish` each `.grad` that some rank has holds this rank's
-    /// part of it (zeros where it has none), for fused_step.
-    bool sum = true;
   };
   struct figures {
     bool stepped = false;                ///< some window was finished
     std::int64_t replaced = 0;           ///< gradients found outside of their bucket
+    std::int64_t stayed = 0;             ///< gradients summed where autograd put them
     std::int64_t early = 0;              ///< buckets that left while backward ran
     std::int64_t rebuilt = 0;            ///< times the buckets were laid out anew
     std::vector<std::size_t> buckets;    ///< parameters of each, in the order in which they leave

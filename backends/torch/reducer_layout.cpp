@@ -85,7 +85,7 @@ void reducer::state::allocate(bucket& one, bool with_word) {
   for (std::size_t i = 0; i < one.members.size(); ++i) {
     auto& held = members[one.members[i]];
     const auto& parameter = held.what.tensor;
-    held.place = view(offsets[i], parameter.sizes(), gradient_strides(parameter));
+    held.place = view(offsets[i], parameter.sizes(), held.strides);
     one.parts.push_back(
         {parameter, static_cast<std::int64_t>(offsets[i]), held.place.strides().vec()});
   }
@@ -95,6 +95,7 @@ void reducer::state::allocate(bucket& one, bool with_word) {
 void reducer::state::lay_out() {
   const at::NoGradGuard no_grad;
   ++seen.rebuilt;
+  const bool in_place = world->shares_memory() && !options.hook;
   bool changed = false;
   std::vector<std::size_t> taking_part;
   std::vector<bucket_item> items;
@@ -102,13 +103,18 @@ void reducer::state::lay_out() {
     auto& one = members[i];
     changed |= one.taking_part != one.what.tensor.requires_grad();
     one.taking_part = one.what.tensor.requires_grad();
-    one.place = at::Tensor{};
+    one.strides = gradient_strides(one.what.tensor);
+    one.place = one.held = at::Tensor{};
+    one.in_bucket = none;
+    one.stays =
+        summed_elsewhere(one) || (in_place && one.what.tensor.nbytes() >= options.stays_from_bytes);
     listen(i);
     items.push_back({one.what.tensor.nbytes(), static_cast<int>(one.what.tensor.scalar_type()),
-                     one.what.optimizers});
+                     one.what.optimizers, one.stays});
   }
-  std::copy_if(order.begin(), order.end(), std::back_inserter(taking_part),
-               [&](std::size_t i) { return members[i].taking_part; });
+  std::copy_if(order.begin(), order.end(), std::back_inserter(taking_part), [&](std::size_t i) {
+    return members[i].taking_part && !summed_elsewhere(members[i]);
+  });
   if (changed) usage.clear();
   buckets.clear();
   seen.buckets.clear();
@@ -121,7 +127,8 @@ void reducer::state::lay_out() {
   }
   std::uint64_t later = 0;
   for (auto one = buckets.rbegin(); one != buckets.rend(); ++one) {
-    allocate(*one, !options.hook && (one->optimizers & ~later) != 0);
+    if (!members[one->members.front()].stays)
+      allocate(*one, !options.hook && (one->optimizers & ~later) != 0);
     later |= one->optimizers;
   }
   for (auto& one : members) {
@@ -134,6 +141,7 @@ void reducer::state::lay_out() {
 // be.
 void reducer::state::learn_from_first_steps() {
   traced = true;
+  if (buckets.empty()) return;
   if (!options.bucket_bytes) measure();
   for (const auto index : order)
     if (std::find(trace.begin(), trace.end(), index) == trace.end()) trace.push_back(index);

@@ -12,12 +12,17 @@
 namespace troupe {
 
 struct reducer::state : std::enable_shared_from_this<reducer::state> {
+  static constexpr std::size_t none = -1;
+
   struct member {
     parameter what;
-    at::Tensor place;  // in bucket memory; undefined while it takes no part
-    std::size_t in_bucket = 0;
+    std::vector<std::int64_t> strides;  // of its gradient
+    at::Tensor place;                   // in bucket memory; made when needed for one that stays
+    at::Tensor held;                    // the gradient of this window, where it is summed
+    std::size_t in_bucket = none;
+    bool stays = false;        // its gradient is summed where autograd put it
     bool taking_part = false;  // required a gradient when the buckets were laid out
-    bool placed = false;       // its gradient is (or was, in this window) in its place
+    bool placed = false;       // it had a gradient in this window
     int arrivals = 0;          // in the backward in progress
     int expected = 1;          // of them, before its bucket may leave
     decltype(torch::autograd::impl::grad_accumulator(at::Tensor{})) accumulator;
@@ -25,7 +30,7 @@ struct reducer::state : std::enable_shared_from_this<reducer::state> {
   struct bucket {
     std::vector<std::size_t> members;
     std::uint64_t optimizers = 1;
-    at::Tensor all;                            // gradients and word
+    at::Tensor all;                            // gradients and word; undefined: its only one stays
     at::Tensor gradients;                      // without the word
     at::Tensor word;                           // undefined: carries none
     std::vector<gradient_bucket::part> parts;  // for hooks
@@ -53,10 +58,15 @@ struct reducer::state : std::enable_shared_from_this<reducer::state> {
   std::vector<std::size_t> leaving;  // buckets, in order
   std::size_t next = 0;
   std::exception_ptr error;
+  std::vector<double> lone_word;  // travels alone
+  work_ptr lone_word_sum;
   std::vector<std::optional<std::vector<int>>> usage;  // by optimizer, then member: arrivals
 
   // Between steps.
   void listen(std::size_t index);
+  bool summed_elsewhere(const member& one) const {
+    return (one.what.optimizers & ~options.summed_elsewhere) == 0;
+  }
   void lay_out();
   void allocate(bucket& one, bool with_word);
   bool membership_changed() const;
@@ -65,17 +75,21 @@ struct reducer::state : std::enable_shared_from_this<reducer::state> {
 
   // In one.
   void expect();
+  static bool can_stay(const member& one);
+  static const at::Tensor& place_of(member& one);
   bool settle(member& one);
   void arrived(std::size_t index) noexcept;
   void check_usage();
   void leave(std::size_t index);
   std::vector<double> numbers_of_word() const;
   word take_word(const double* numbers);
-  word exchange_word();
+  void send_word();
+  word receive_word();
   word read_word(const bucket& one);
   bool of_optimizer(const member& one) const {
-    return one.taking_part && (buckets[one.in_bucket].optimizers >> now.optimizer & 1);
+    return one.taking_part && (one.what.optimizers >> now.optimizer & 1);
   }
+  bool sums() const { return (options.summed_elsewhere >> now.optimizer & 1) == 0; }
 
   template <class F>
   void timed(F&& waits) {

@@ -7,6 +7,7 @@
 #include <torch/optim/sgd.h>
 
 #include <ATen/ops/empty_like.h>
+#include <ATen/ops/from_blob.h>
 #include <ATen/ops/zeros_like.h>
 
 #include <algorithm>
@@ -73,16 +74,22 @@ public:
     in_step_.push_back(&mine);
     const auto& now = static_cast<const typename Kind::options&>(options);
     const bool moved = cut(mine, parameter, now);
-    point_at(mine, parameter.grad());
+    mine.gradient = parameter.grad();
     for (auto& one : mine.slices)
       static_cast<typename Kind::options&>(one.optimizer->param_groups()[0].options()) = now;
     mine.options = &now;
     if (Kind::keeps_state(now)) share_state(mine, parameter, now, moved);
   }
 
-  slice part_of(std::size_t entry, std::size_t at) const override {
-    const auto& one = in_step_[entry]->slices[at];
-    return {one.offset, one.parameter.numel(), one.gradient};
+  // Gradients may lie elsewhere in each step; whoever does a slice points it there.
+  slice part_of(std::size_t entry, std::size_t at) override {
+    auto& one = in_step_[entry]->slices[at];
+    auto* const begin = in_step_[entry]->gradient.template mutable_data_ptr<float>() + one.offset;
+    const auto count = one.parameter.numel();
+    if (!one.gradient.defined() || one.gradient.const_data_ptr() != begin)
+      one.parameter.mutable_grad() = one.gradient =
+          at::from_blob(begin, {count}, one.parameter.options().requires_grad(false));
+    return {one.offset, count, one.gradient};
   }
 
   void update(std::size_t entry, std::size_t at) override {
@@ -101,20 +108,22 @@ public:
   }
 
   void finish() override {
-    for (const auto* mine : in_step_)
+    for (auto* mine : in_step_) {
+      mine->gradient = at::Tensor{};
       if (Kind::keeps_state(*mine->options)) Kind::count(*mine->whole, state_of(mine->slices[0]));
+    }
   }
 
 private:
   struct cut_slice {
     std::int64_t offset;
     at::Tensor parameter;
-    at::Tensor gradient;
+    at::Tensor gradient;  // owns nothing: valid within a step
     std::unique_ptr<typename Kind::optimizer> optimizer;
   };
   struct part {
     const void* parameter_at = nullptr;
-    const void* gradient_at = nullptr;
+    at::Tensor gradient;
     const typename Kind::options* options = nullptr;
     std::vector<cut_slice> slices;
     typename Kind::state* whole = nullptr;  // the real optimizer's
@@ -130,7 +139,6 @@ private:
   static bool cut(part& mine, const at::Tensor& parameter, const typename Kind::options& options) {
     if (mine.parameter_at == parameter.const_data_ptr() && !mine.slices.empty()) return false;
     mine.parameter_at = parameter.const_data_ptr();
-    mine.gradient_at = nullptr;
     mine.slices.clear();
     const auto whole = parameter.detach();
     for (std::size_t i = 0; i < slices_of(whole.numel()); ++i) {
@@ -141,15 +149,6 @@ private:
                                  std::vector<at::Tensor>{part_of_it}, options)});
     }
     return true;
-  }
-
-  static void point_at(part& mine, const at::Tensor& gradient) {
-    if (mine.gradient_at == gradient.const_data_ptr() && mine.slices[0].gradient.defined()) return;
-    mine.gradient_at = gradient.const_data_ptr();
-    for (auto& one : mine.slices) {
-      one.gradient = row(gradient, one.offset, one.parameter.numel());
-      one.parameter.mutable_grad() = one.gradient;
-    }
   }
 
   // The slices' tensors are parts of the real optimizer's, which may have been loaded since.

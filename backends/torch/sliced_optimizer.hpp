@@ -53,7 +53,8 @@ public:
   /// The parameter that is number `entry` of this step; has a gradient of the same layout.
   virtual void prepare(std::size_t entry, const at::Tensor& parameter,
                        const torch::optim::OptimizerOptions& options) = 0;
-  virtual slice part_of(std::size_t entry, std::size_t slice) const = 0;
+  /// Thread-safe for different slices, and to be called before `update` of its slice.
+  virtual slice part_of(std::size_t entry, std::size_t slice) = 0;
   virtual void update(std::size_t entry, std::size_t slice) = 0;
   virtual void finish() = 0;
 };

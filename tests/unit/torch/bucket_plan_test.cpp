@@ -33,7 +33,15 @@ TEST_CASE("buckets follow the order that is asked for") {
 
 TEST_CASE("kinds and optimizers keep to themselves, each filling a bucket of its own") {
   const std::vector<bucket_item> items{{10, 0, 1}, {10, 1, 1}, {10, 0, 2}, {10, 0, 1}, {10, 1, 1}};
-  CHECK(cut(items, {.first = 100, .others = 100}) == buckets{{0, 3}, {1, 4}, {2}});
+  CHECK(cut(items, {.first = 100, .others = 100}) == buckets{{2}, {0, 3}, {1, 4}});
+}
+
+TEST_CASE("what stays alone leaves when it is there and holds up nobody's bucket") {
+  const bucket_item alone{50, 0, 1, true};
+  const std::vector<bucket_item> items{{10}, alone, {10}, alone, {10}};
+  CHECK(cut(items, {.first = 100, .others = 100}) == buckets{{1}, {3}, {0, 2, 4}});
+  CHECK(cut(items, {.first = 20, .others = 20}) == buckets{{1}, {0, 2}, {3}, {4}});
+  CHECK(cut({alone}, {}) == buckets{{0}});
 }
 
 TEST_CASE("caps grow with latency and bandwidth, within bounds") {

@@ -1,4 +1,5 @@
-// The reducer without a strategy around it: gradients that users moved, and a second generation.
+// The reducer without a strategy around it: gradients that users moved, gradients that stay where
+// autograd put them, and a second generation.
 #include "backends/torch/reducer.hpp"
 #include "tests/unit/torch_strategy/small_models.hpp"
 
@@ -19,6 +20,13 @@ at::Tensor square(std::int32_t rank, double scale) {
   return torch::arange(1, 5, at::kFloat).view({2, 2}).mul(scale * (1 + 10 * rank));
 }
 
+/// Every gradient is summed where autograd put it, or none.
+reducer_options with_staying(bool stays) {
+  reducer_options options;
+  options.stays_from_bytes = stays ? 0 : 1 << 30;
+  return options;
+}
+
 struct grad_view {
   const char* name;
   at::Tensor (*of)(const at::Tensor&);
@@ -35,12 +43,13 @@ TEST_CASE("a .grad that became a view of its bucket counts as the user sees it")
                              grad_view{"its second row twice", [](const at::Tensor& g) {
                                          return g[1].expand({2, 2});
                                        }});
-  CAPTURE(view.name);
+  const bool stays = GENERATE(false, true);
+  CAPTURE(view.name, stays);
   std::vector<at::Tensor> sums(2);
   const auto errors = on_ranks(2, [&](auto rank, const auto& world) {
     const auto p = torch::ones({2, 2}).requires_grad_();
     const auto q = torch::ones({2, 2}).requires_grad_();
-    reducer gradients{named({p, q}), world};
+    reducer gradients{named({p, q}), world, with_staying(stays)};
     gradients.zero(0);
     (p * square(rank, 1)).sum().backward();
     p.mutable_grad() = view.of(p.grad());
@@ -55,10 +64,11 @@ TEST_CASE("a .grad that became a view of its bucket counts as the user sees it")
 }
 
 TEST_CASE("a gradient is added to a .grad that was transposed before") {
+  const bool stays = GENERATE(false, true);
   std::vector<at::Tensor> sums(2);
   const auto errors = on_ranks(2, [&](auto rank, const auto& world) {
     const auto p = torch::ones({2, 2}).requires_grad_();
-    reducer gradients{named({p}), world};
+    reducer gradients{named({p}), world, with_staying(stays)};
     gradients.zero(0);
     (p * square(rank, 1)).sum().backward();
     p.mutable_grad() = p.grad().t();
@@ -71,6 +81,114 @@ TEST_CASE("a gradient is added to a .grad that was transposed before") {
   for (const auto& error : errors) REQUIRE(text_of(error) == "nothing");
   for (const auto& sum : sums)
     CHECK(sum.equal(square(0, 1).t() + square(0, 100) + square(1, 1).t() + square(1, 100)));
+}
+
+namespace {
+
+/// Whose gradients autograd lets share memory.
+struct sharing_loss {
+  const char* name;
+  at::Tensor (*of)(const at::Tensor& p, const at::Tensor& q);
+};
+
+}  // namespace
+
+TEST_CASE("a gradient that stays is summed where autograd put it") {
+  constexpr std::int64_t side = 400;  // 640,000 bytes: large without any option
+  std::vector<at::Tensor> sums(2);
+  std::vector<void*> before(2), behind(2);
+  std::vector<reducer::figures> seen(2);
+  const auto errors = on_ranks(2, [&](auto rank, const auto& world) {
+    const auto p = torch::ones({side, side}).requires_grad_();
+    const auto small = torch::ones({side}).requires_grad_();
+    reducer gradients{named({small, p}), world};
+    for (int step = 0; step < 3; ++step) {
+      gradients.zero(0);
+      (p * (rank + 1)).sum().backward();  // a micro-batch that ends no step
+      const auto loss = (p.mv(small) * (rank + 10)).sum();
+      gradients.begin({.mine = {step == 1 && rank == 1, 2.5}, .loss = loss});
+      loss.backward();
+      before[rank] = p.grad().data_ptr();
+      const auto word = gradients.finish();
+      behind[rank] = p.grad().data_ptr();
+      if (word.stop != (step == 1) || word.loss != 5) throw std::runtime_error("a wrong word");
+    }
+    sums[rank] = p.grad().clone();
+    seen[rank] = gradients.seen();
+  });
+  for (const auto& error : errors) REQUIRE(text_of(error) == "nothing");
+  CHECK(before == behind);
+  for (const auto& sum : sums) CHECK(sum.equal(torch::full({side, side}, 1 + 2 + 10 + 11)));
+  for (const auto& one : seen) {
+    CHECK(one.stayed == 3);
+    CHECK(one.replaced == 0);
+    CHECK(one.buckets == std::vector<std::size_t>{1, 1});
+  }
+}
+
+TEST_CASE("gradients that share memory are summed apart") {
+  const auto loss_of = GENERATE(
+      sharing_loss{
+          "two views, added",
+          [](const at::Tensor& p, const at::Tensor& q) { return p.view({4}) + q.view({4}); }},
+      sharing_loss{"side by side",
+                   [](const at::Tensor& p, const at::Tensor& q) {
+                     return torch::cat({p, q});
+                   }},
+      sharing_loss{"what backward began at", [](const at::Tensor& p, const at::Tensor& q) {
+                     return torch::cat({p.view({4}), q.view({4})});
+                   }});
+  const bool elsewhere = GENERATE(false, true);  // the pass that sums is somebody else's
+  CAPTURE(loss_of.name, elsewhere);
+  std::vector<at::Tensor> grads(4);
+  std::vector<bool> shared(2);
+  const auto errors = on_ranks(2, [&](auto rank, const auto& world) {
+    const auto p = torch::ones({2, 2}).requires_grad_();
+    const auto q = torch::ones({2, 2}).requires_grad_();
+    auto options = with_staying(true);
+    options.summed_elsewhere = elsewhere ? 1 : 0;
+    reducer gradients{named({p, q}), world, options};
+    gradients.zero(0);
+    const auto y = loss_of.of(p, q);
+    const auto slope = torch::full_like(y, rank + 1.0);
+    gradients.begin({.mine = {}, .loss = y});
+    y.backward(slope);
+    gradients.finish();
+    shared[rank] = p.grad().is_alias_of(q.grad()) || p.grad().is_alias_of(slope) ||
+                   !slope.equal(torch::full_like(y, rank + 1.0));
+    grads[2 * rank] = p.grad().clone();
+    grads[2 * rank + 1] = q.grad().clone();
+  });
+  for (const auto& error : errors) REQUIRE(text_of(error) == "nothing");
+  CHECK(shared == std::vector<bool>(2));
+  for (std::size_t i = 0; i < 4; ++i)
+    CHECK(grads[i].equal(torch::full({2, 2}, elsewhere ? 1.0 + static_cast<double>(i / 2) : 3.0)));
+}
+
+TEST_CASE("who sums elsewhere finds zeros where another rank has a gradient") {
+  std::vector<at::Tensor> grads(4);
+  const auto errors = on_ranks(2, [&](auto rank, const auto& world) {
+    const auto p = torch::ones({2, 2}).requires_grad_();
+    const auto q = torch::ones({2, 2}).requires_grad_();
+    const auto nobodys = torch::ones({2, 2}).requires_grad_();
+    reducer_options options;
+    options.summed_elsewhere = 1;
+    reducer gradients{named({p, q, nobodys}), world, options};
+    for (int step = 0; step < 2; ++step) {
+      gradients.zero(0);
+      const auto loss = (rank == 0 ? p * 3 : p * 4 + q * 5).sum();
+      gradients.begin({.mine = {}, .loss = loss});
+      loss.backward();
+      gradients.finish();
+    }
+    if (nobodys.grad().defined()) throw std::runtime_error("a gradient of nobody's");
+    if (!gradients.seen().buckets.empty()) throw std::runtime_error("a bucket for nothing");
+    grads[2 * rank] = p.grad();
+    grads[2 * rank + 1] = q.grad();
+  });
+  for (const auto& error : errors) REQUIRE(text_of(error) == "nothing");
+  const double wanted[] = {3, 0, 4, 5};
+  for (std::size_t i = 0; i < 4; ++i) CHECK(grads[i].equal(torch::full({2, 2}, wanted[i])));
 }
 
 namespace {
@@ -100,14 +218,16 @@ void one_step(reducer& gradients, const at::Tensor& loss) {
   gradients.finish();
 }
 
-const reducer_options bucket_each{.first_bucket_bytes = 1, .bucket_bytes = 1};
-
 }  // namespace
 
 TEST_CASE("a smaller generation takes nothing from one that was cut off in mid-backward") {
   const auto lost = GENERATE(0, 2);
   const auto steps_before = GENERATE(0, 2);  // 0: in the first, before buckets are laid out anew
-  CAPTURE(lost, steps_before);
+  const bool stays = GENERATE(false, true);
+  CAPTURE(lost, steps_before, stays);
+  auto bucket_each = with_staying(stays);
+  bucket_each.first_bucket_bytes = 1;
+  bucket_each.bucket_bytes = 1;
   std::array<chain, 3> ranks;
   const auto errors = on_ranks(3, [&](auto rank, const auto& world) {
     auto& mine = ranks[static_cast<std::size_t>(rank)];
