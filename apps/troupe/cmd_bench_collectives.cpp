@@ -2,6 +2,7 @@
 #include "apps/troupe/bench_processes.hpp"
 #include "apps/troupe/cmd_bench.hpp"
 #include "apps/troupe/nearest.hpp"
+#include "backends/tcp/tcp.hpp"
 #include "messages/failure.hpp"
 
 #include <fmt/format.h>
@@ -94,9 +95,9 @@ collectives_question question_of(const collectives_flags& flags) {
     throw user_error(errc::bad_usage, fmt::format("--ranks {}: from 1 to 256", flags.ranks));
   if (flags.rounds < 1 || flags.rounds > 1000)
     throw user_error(errc::bad_usage, fmt::format("--rounds {}: from 1 to 1000", flags.rounds));
-  if (flags.tcp_streams && (*flags.tcp_streams < 1 || *flags.tcp_streams > 16))
-    throw user_error(errc::bad_usage,
-                     fmt::format("--tcp-streams {}: from 1 to 16", *flags.tcp_streams));
+  if (flags.tcp_streams && (*flags.tcp_streams < 1 || *flags.tcp_streams > tcp_streams_max))
+    throw user_error(errc::bad_usage, fmt::format("--tcp-streams {}: from 1 to {}",
+                                                  *flags.tcp_streams, tcp_streams_max));
   if (flags.memory != "registered" && flags.memory != "ordinary")
     throw user_error(errc::bad_usage,
                      fmt::format("--memory {}: registered or ordinary", flags.memory));

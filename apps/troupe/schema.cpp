@@ -1,5 +1,6 @@
 #include "apps/troupe/schema.hpp"
 
+#include "backends/tcp/tcp.hpp"
 #include "messages/options.hpp"
 
 #include <algorithm>
@@ -184,7 +185,7 @@ void add_strategy(schema& s, const trainer_options& d) {
   auto& streams = add(s, "tcp.streams", kind::integer, unset, "",
                       "connections between two ranks of tcp and hier; by default as doctor says");
   streams.low = 1;
-  streams.high = 16;
+  streams.high = tcp_streams_max;
 }
 
 void add_policies(schema& s, const trainer_options& d) {

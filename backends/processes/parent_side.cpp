@@ -3,17 +3,14 @@
 #include <sys/prctl.h>
 #include <unistd.h>
 
-#include <boost/asio/executor_work_guard.hpp>
-#include <boost/asio/io_context.hpp>
 #include <charconv>
 #include <csignal>
 #include <cstring>
 #include <string_view>
 
-#include "backends/launcher.hpp"
 #include "backends/processes/arguments.hpp"
 #include "backends/processes/black_box.hpp"
-#include "backends/processes/link_stream.hpp"
+#include "backends/processes/linked_side.hpp"
 
 namespace troupe {
 
@@ -31,41 +28,22 @@ T number(std::string_view text, T low) {
   return x;
 }
 
-class side_of_child : public parent_side {
+class side_of_child : public linked_side {
 public:
   explicit side_of_child(const rank_arguments& what)
-      : who_(what.who),
-        box_(black_box::adopt(black_box_descriptor)),
-        link_(loop_, link_descriptor, {what.who.job, what.who.incarnation}) {
+      : linked_side(what.who, link_descriptor), box_(black_box::adopt(black_box_descriptor)) {
     for (int i = 0; i < what.descriptors; ++i) others_.push_back(first_other_descriptor + i);
     // What this process starts itself is not to hold them open.
     for (int one = link_descriptor; one < first_other_descriptor + what.descriptors; ++one)
       ::fcntl(one, F_SETFD, FD_CLOEXEC);
   }
 
-  const rank_start& who() const override { return who_; }
-  troupe::link& control() override { return link_; }
   const std::vector<int>& descriptors() const override { return others_; }
-  void carry(const tensor_bytes* tensors) override { link_.carry(tensors); }
   void enter(const hook& what) noexcept override { box_.enter(what); }
 
-  bool serve(std::function<void(link_message&&)> received) override {
-    bool closed = false;
-    const auto keep_running = boost::asio::make_work_guard(loop_);
-    link_.listen({std::move(received), [&](const std::string& why) {
-                    closed = why == link_closed_by_peer;
-                    loop_.stop();
-                  }});
-    loop_.run();
-    return closed;
-  }
-
 private:
-  rank_start who_;
   black_box box_;
   std::vector<int> others_;
-  boost::asio::io_context loop_{1};
-  link_stream link_;
 };
 
 }  // namespace

@@ -4,16 +4,13 @@
 #include <netinet/tcp.h>
 #include <sys/socket.h>
 
-#include <boost/asio/executor_work_guard.hpp>
-#include <boost/asio/io_context.hpp>
 #include <cerrno>
 #include <charconv>
 #include <cstring>
 #include <string_view>
 
-#include "backends/launcher.hpp"
 #include "backends/processes/arguments.hpp"
-#include "backends/processes/link_stream.hpp"
+#include "backends/processes/linked_side.hpp"
 #include "backends/processes/placed_socket.hpp"
 #include "backends/processes/spawning.hpp"
 #include "backends/processes/summons.hpp"
@@ -61,33 +58,15 @@ bool receive_all(int socket, Block& block) {
   return true;
 }
 
-class side_of_placed : public parent_side {
+class side_of_placed : public linked_side {
 public:
-  side_of_placed(const rank_start& who, int socket)
-      : who_(who), link_(loop_, socket, {who.job, who.incarnation}) {}
+  using linked_side::linked_side;
 
-  const rank_start& who() const override { return who_; }
-  troupe::link& control() override { return link_; }
   const std::vector<int>& descriptors() const override { return none_; }
-  void carry(const tensor_bytes* tensors) override { link_.carry(tensors); }
   void enter(const hook&) noexcept override {}
 
-  bool serve(std::function<void(link_message&&)> received) override {
-    bool closed = false;
-    const auto keep_running = boost::asio::make_work_guard(loop_);
-    link_.listen({std::move(received), [&](const std::string& why) {
-                    closed = why == link_closed_by_peer;
-                    loop_.stop();
-                  }});
-    loop_.run();
-    return closed;
-  }
-
 private:
-  rank_start who_;
   std::vector<int> none_;
-  boost::asio::io_context loop_{1};
-  link_stream link_;
 };
 
 }  // namespace

@@ -19,8 +19,6 @@ namespace troupe::tcp {
 
 /// Raised by every change of what is said or of when it is said.
 inline constexpr std::uint32_t wire_version = 3;
-/// Most connections between two ranks.
-inline constexpr std::uint16_t streams_max = 16;
 /// Largest world: lists of ranks fit into a note.
 inline constexpr std::int32_t world_max = 4096;
 inline constexpr std::size_t label_max = 1024;

@@ -153,10 +153,10 @@ public:
 };
 
 std::uint16_t checked_tcp_streams(std::int64_t connections) {
-  if (connections < 1 || connections > tcp::streams_max)
+  if (connections < 1 || connections > tcp_streams_max)
     throw user_error(errc::bad_configuration,
                      fmt::format("tcp.streams = {}: two ranks have 1 to {} connections",
-                                 connections, tcp::streams_max));
+                                 connections, tcp_streams_max));
   return static_cast<std::uint16_t>(connections);
 }
 

@@ -64,6 +64,9 @@ private:
   const std::vector<tcp_address> ranks_;
 };
 
+/// Most connections between two ranks.
+inline constexpr std::uint16_t tcp_streams_max = 16;
+
 struct tcp_options {
   /// Where this process listens, for all its ranks and generations. Port 0: any that is free. To be
   /// reached from other hosts it has to be an address of this one, or `0.0.0.0` or `::`.
@@ -76,8 +79,8 @@ struct tcp_options {
   std::array<std::uint8_t, 32> secret{};
   /// Null: an address book of this backend's own, for ranks of this process.
   std::shared_ptr<tcp_rendezvous> rendezvous;
-  /// Connections between two ranks, 1 to 16; the same on all ranks. Operations that send
-  /// more than 768 KiB to a rank use all of them, everything else the first one.
+  /// Connections between two ranks, 1 to tcp_streams_max; the same on all ranks. Operations that
+  /// send more than 768 KiB to a rank use all of them, everything else the first one.
   std::uint16_t streams = 2;
 };
 /// The same number, if it can be one of `streams`. Throws user_error.
