@@ -186,6 +186,14 @@ std::vector<std::string> parse_meets(std::string_view rest) {
   return all;
 }
 
+fault_set parse_faults(std::string_view rest, std::string_view line) {
+  try {
+    return fault_set::parse(rest);
+  } catch (const user_error& e) {
+    refuse(line, e.what());
+  }
+}
+
 class reader {
 public:
   explicit reader(const run_plan& with) : brought_(with.payload) {
@@ -236,7 +244,7 @@ private:
     } else if (word == "payload") {
       case_.what.plan.payload = payload_named(rest, line);
     } else if (word == "faults") {
-      case_.what.plan.faults.may = fault_set::parse(rest);
+      case_.what.plan.faults.may = parse_faults(rest, line);
     } else if (word == "seed") {
       case_.seed = number<std::uint64_t>(rest, line);
     } else if (word == "choices") {
