@@ -38,8 +38,9 @@ std::string build_id();
 
 std::string to_text(const run_case& what);
 /// Throws user_error (bad_usage) that names the line it does not understand, the field and its
-/// bounds. Guests are not in a text, and of a payload only its name: `with` brings them (its other
-/// members do not matter). Ghosts need not be brought.
+/// bounds. Guests, marks of a test's own, the network's costs and slow nodes are not in a text, and
+/// of a payload only its name: `with` brings them (its other members do not matter). Ghosts need
+/// not be brought.
 run_case parse_case(std::string_view text, const run_plan& with = {});
 
 /// The case of a run that explore() reported.

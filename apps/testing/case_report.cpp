@@ -46,6 +46,7 @@ std::string render(const run_report& report, std::string_view replay_line) {
       << " attempts, " << report.events << " events, " << report.taken.size() << " choices, "
       << fmt::format("{:.3f} s of virtual time\n",
                      static_cast<double>(report.virtual_time.count()) / 1e9);
+  if (const auto pace = report.went.text(); !pace.empty()) out << "pace      " << pace << '\n';
   chart_options shown;
   // What came after the first violation explains nothing.
   if (!report.violations.empty()) shown.until = report.violations.front().event;

@@ -80,6 +80,7 @@ void plan_fields(run_plan& plan, F visit) {
   visit("elastic", plan.world.elastic, an_hour);
   visit("ranks_per_host", plan.around.ranks_per_host, bounds{0, 100'000});
   visit("compute", plan.around.compute, an_hour);
+  visit("compute_spread", plan.around.compute_spread, bounds{0, 2000});
   visit("control_latency", plan.around.control_latency, an_hour);
   visit("spans", plan.around.lanes_in_spans, yes_or_no);
   visit("swarm", plan.faults.swarm, yes_or_no);
@@ -185,10 +186,21 @@ std::vector<std::string> parse_meets(std::string_view rest) {
   return all;
 }
 
+fault_set parse_faults(std::string_view rest, std::string_view line) {
+  try {
+    return fault_set::parse(rest);
+  } catch (const user_error& e) {
+    refuse(line, e.what());
+  }
+}
+
 class reader {
 public:
   explicit reader(const run_plan& with) : brought_(with.payload) {
     case_.what.plan.guests = with.guests;
+    case_.what.plan.marks = with.marks;
+    case_.what.plan.around.network = with.around.network;
+    case_.what.plan.around.slow_nodes = with.around.slow_nodes;
   }
 
   run_case read(std::string_view text) {
@@ -232,7 +244,7 @@ private:
     } else if (word == "payload") {
       case_.what.plan.payload = payload_named(rest, line);
     } else if (word == "faults") {
-      case_.what.plan.faults.may = fault_set::parse(rest);
+      case_.what.plan.faults.may = parse_faults(rest, line);
     } else if (word == "seed") {
       case_.seed = number<std::uint64_t>(rest, line);
     } else if (word == "choices") {

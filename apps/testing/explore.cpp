@@ -1,5 +1,7 @@
 #include "apps/testing/explore.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <array>
 #include <chrono>
@@ -107,6 +109,18 @@ bool exploration::held(std::string_view oracle) const {
   });
 }
 
+std::string exploration::marks_text() const {
+  std::string hit;
+  std::string never;
+  for (const auto& [name, count] : marks) {
+    if (count > 0)
+      hit += fmt::format("{:>8} x {}\n", count, name);
+    else
+      never += fmt::format("{}{}", never.empty() ? "never: " : "; ", name);
+  }
+  return hit + never;
+}
+
 bool exploration::met(std::string_view mark_or_fault) const {
   if (const auto found = marks.find(std::string{mark_or_fault}); found != marks.end())
     return found->second > 0;
@@ -118,6 +132,7 @@ exploration explore(const field_job& what, const run_plan& plan, const budget& o
   exploration all;
   references known;
   for (const auto& m : known_marks()) all.marks[m] = 0;
+  for (const auto& m : plan.marks) all.marks[std::string{m.text}] = 0;
   const auto began = seconds_now();
   for (std::uint64_t i = 0; i < of.runs; ++i) {
     if (of.seconds > 0 && seconds_now() - began >= of.seconds) break;

@@ -48,13 +48,15 @@ public:
       guests_.push_back(make());
       recipe_ = guests_.back()->recipe(recipe_);
     }
+    world_.marks().know(plan.marks);
     exist_ = draw_swarm(world_.draws(), plan.faults);
     how_often_ = draw_how_often(world_.draws(), plan.faults);
     if (exist_.has(fault::old_word)) listen_at_the_door();
     if (exist_.has(fault::rare_paths)) world_.marks().draw_rare();
     const auto hooks_a_step = std::chrono::milliseconds{1};
-    const auto exchange = trained_ ? trained_->exchange_of_step() : nanoseconds{0};
-    span_ = (plan.around.compute * 3 / 2 + hooks_a_step + exchange) * what.steps + what.detect;
+    const auto exchange =
+        trained_ ? trained_->exchange_of_step(plan.around.network) : nanoseconds{0};
+    span_ = (longest_step(plan.around) + hooks_a_step + exchange) * what.steps + what.detect;
     events_ = static_cast<std::uint64_t>((what.steps * 10 + 40) * what.ranks);
   }
 

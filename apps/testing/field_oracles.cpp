@@ -36,6 +36,7 @@ const std::vector<std::string> oracles{
     "a run is the same in another host",
     "a step is the same on all ranks",
     watching_oracle,
+    own_marks_oracle,
 };
 
 // Faults that keep somebody from answering for a while.

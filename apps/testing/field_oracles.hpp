@@ -9,6 +9,9 @@
 
 namespace troupe::testing {
 
+/// The oracle of invariants that a test's own code marks.
+inline constexpr const char* own_marks_oracle = "invariants of one's own hold";
+
 /// A throw that a fault raised.
 struct raised {
   std::int32_t rank = 0;

@@ -49,6 +49,7 @@ void field_run::stepped(const field_step& s) {
   world_.state_is(s.digest + static_cast<std::uint64_t>(s.rank));
   if (world_.recording()) note_step(s);
   if (s.job != stage_.running()) mark("a rank of an ended run stepped");
+  stage_.paced().stepped(s.job, s.rank, s.step, world_.time());
   for (const auto& g : guests_) g->stepped(s, complain());
   if (!s.state || !s.state->is_nan()) return oracles_.stepped(s);
   oracles_.stepped_to_nan(s);
@@ -195,6 +196,7 @@ void field_run::program_leaves() {
 void field_run::hear_marks() {
   const auto& book = world_.marks();
   report_.product = book.counts();
+  report_.own = book.own();
   const auto count = [&](fault f) -> auto& { return report_.faults[static_cast<std::size_t>(f)]; };
   count(fault::rare_paths) = book.rare_taken();
   count(fault::lose) = stage_.path().lost;
@@ -203,6 +205,7 @@ void field_run::hear_marks() {
   if (const auto broken = book.first_broken())
     oracles_.violate({"invariants of the product hold",
                       std::string{product_marks[static_cast<std::size_t>(*broken)].text}});
+  if (const auto& broken = book.first_own_broken()) oracles_.violate({own_marks_oracle, *broken});
 }
 
 void field_run::drain() {
@@ -236,6 +239,7 @@ run_report field_run::go() {
   report_.deliveries = world_.deliveries();
   report_.virtual_time = world_.time();
   report_.hashes = world_.hashes();
+  report_.went = stage_.paced();
   if (plan_.world.record) {
     report_.taken = world_.draws().taken();
     report_.notes = world_.notes();

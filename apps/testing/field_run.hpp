@@ -45,6 +45,7 @@ struct run_plan {
   std::uint64_t events_limit = 2'000'000;
   watching watched = watching::nobody;
   std::vector<guest_fn> guests;               ///< what the test brings along; not in a case's text
+  std::vector<own_mark> marks;                ///< of the test's own code, to count; nor are these
   std::shared_ptr<testing::payload> payload;  ///< null: the field payload
 };
 
@@ -70,9 +71,11 @@ struct run_report {
   nanoseconds virtual_time{0};
   trace_hashes hashes;
   std::string weights_digest;
+  pace went;                                        ///< how fast, and who kept the others waiting
   std::array<std::uint64_t, fault_kinds> faults{};  ///< that struck
   std::map<std::string, std::uint64_t> marks;       ///< of the world: paths that were taken
   mark_counts product{};                            ///< of the product, by mark
+  std::vector<mark_book::own_count> own;            ///< of the test's own code
   std::uint64_t checks = 0;                         ///< of oracles
   std::vector<violation> violations;
   std::vector<choice> taken;        ///< when recorded

@@ -22,11 +22,11 @@ public:
     return std::make_shared<ghost_recipe>(std::move(options));
   }
 
-  std::chrono::nanoseconds exchange_of_step() const override {
+  std::chrono::nanoseconds exchange_of_step(const network_cost& network) const override {
     std::chrono::nanoseconds sum{0};
     each_bucket(options_, [&](std::uint64_t count) {
-      sum += network_cost{}.of({.what = collective::all_reduce, .type = dtype::f32, .count = count},
-                               static_cast<std::size_t>(ranks_));
+      sum += network.of({.what = collective::all_reduce, .type = dtype::f32, .count = count},
+                        static_cast<std::size_t>(ranks_));
     });
     return sum;
   }
@@ -72,9 +72,10 @@ field_job ghost_job(std::int32_t ranks, std::int64_t steps) {
   return what;
 }
 
-run_plan ghost_plan(const field_job& what) {
+run_plan ghost_plan(const field_job& what, std::uint64_t gradient_bytes) {
   run_plan plan;
-  plan.payload = ghost_payload();
+  plan.payload = ghost_payload(gradient_bytes);
+  plan.world.schedule = scheduling::fifo;
   plan.events_limit =
       static_cast<std::uint64_t>(what.ranks) * static_cast<std::uint64_t>(what.steps + 100) * 50 +
       2'000'000;

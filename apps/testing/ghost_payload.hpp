@@ -19,7 +19,8 @@ std::shared_ptr<payload> ghost_payload(std::uint64_t gradient_bytes = std::uint6
 /// A job for so many ranks: one sample per rank and step, a checkpoint each hundred steps, and a
 /// time knob as wide worlds have it (5 s), so that links beat as rarely as theirs.
 field_job ghost_job(std::int32_t ranks, std::int64_t steps);
-/// Its plan: ghosts, and as many events as the job may take.
-run_plan ghost_plan(const field_job& what);
+/// Its plan: ghosts whose gradients are so large, first come first served, and as many events as
+/// the job may take.
+run_plan ghost_plan(const field_job& what, std::uint64_t gradient_bytes = std::uint64_t{256} << 20);
 
 }  // namespace troupe::testing

@@ -22,6 +22,7 @@ void add_marks(std::map<std::string, std::uint64_t>& to, const run_report& of) {
   for (const auto& m : product_marks)
     if (const auto count = of.product[static_cast<std::size_t>(m.which)])
       to[std::string{m.text}] += count;
+  for (const auto& own : of.own) to[std::string{own.what.text}] += own.times;
 }
 
 }  // namespace troupe::testing

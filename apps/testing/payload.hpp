@@ -12,6 +12,7 @@
 
 #include "backends/checkpoint_io.hpp"
 #include "backends/learner.hpp"
+#include "backends/simulated/fabric.hpp"
 
 namespace troupe::testing {
 
@@ -38,9 +39,12 @@ class payload_job {
 public:
   virtual ~payload_job() = default;
   virtual recipe_ptr recipe(payload_ground ground) const = 0;
-  /// Virtual time that the reductions of a step take at most when nothing disturbs them; oracles of
-  /// time allow for it.
-  virtual std::chrono::nanoseconds exchange_of_step() const { return std::chrono::nanoseconds{0}; }
+  /// Virtual time that the reductions of a step take at most over this network when nothing
+  /// disturbs them; oracles of time allow for it.
+  virtual std::chrono::nanoseconds exchange_of_step(const network_cost& network) const {
+    (void)network;
+    return std::chrono::nanoseconds{0};
+  }
   /// What `stepped` must say; nothing: no oracle looks at states.
   virtual std::optional<std::uint64_t> digest_behind(std::int64_t steps) {
     (void)steps;

@@ -36,14 +36,35 @@ public:
   }
 };
 
+std::int32_t node_of(std::int32_t rank, std::uint32_t ranks_per_host) {
+  return rank / static_cast<std::int32_t>(std::max<std::uint32_t>(1, ranks_per_host));
+}
+
 bool computes(const hook& h) {
   return h.is<hooks::training_step>() || h.is<hooks::validation_step>();
 }
 
 }  // namespace
 
+nanoseconds longest_step(const surroundings& around) {
+  auto most = around.compute * 3 / 2;
+  if (around.compute_spread > 0)
+    most = std::max(most, lognormal{around.compute_spread}.most(around.compute));
+  std::int64_t slowest = 100;
+  for (const auto& [node, per_cent] : around.slow_nodes) slowest = std::max(slowest, per_cent);
+  return most * slowest / 100;
+}
+
 rehearsal::rehearsal(world& in, surroundings around)
-    : world_(in), around_(around), fabric_(in.later_of(0), in.clock_of(0), around.network) {}
+    : world_(in),
+      around_(std::move(around)),
+      spread_(around_.compute_spread),
+      pace_(around_.ranks_per_host),
+      fabric_(in.later_of(0), in.clock_of(0), around_.network,
+              [this](const collective_call& call, std::span<const arrival> who) {
+                if (call.what == collective::all_reduce || call.what == collective::reduce_scatter)
+                  pace_.met(who);
+              }) {}
 
 rehearsal::~rehearsal() { world_.clear(); }
 
@@ -103,14 +124,18 @@ rank_life* rehearsal::life_of(std::int32_t rank) {
 }
 
 nanoseconds rehearsal::cost_of(const rank_life& life, std::span<const hook> what) {
-  const auto slow = [&](nanoseconds cost) { return cost * life.slow_per_cent / 100; };
+  const auto slow = [&](nanoseconds cost) {
+    return cost * life.slow_per_cent / 100 * life.node_per_cent / 100;
+  };
   std::int64_t computing = 0;
   nanoseconds sum{0};
   for (const auto& h : what) {
     if (!computes(h)) continue;
     ++computing;
     auto cost = around_.compute;
-    if (world_.options().schedule != scheduling::fifo)
+    if (around_.compute_spread > 0)
+      cost = spread_.of(cost, world_.draws().draw(site::compute, life.place, lognormal::levels));
+    else if (world_.options().schedule != scheduling::fifo)
       cost += around_.compute *
               static_cast<std::int64_t>(world_.draws().draw(site::compute, life.place, 16)) / 32;
     sum += slow(cost);
@@ -129,6 +154,8 @@ rank_actor rehearsal::bring(caf::actor_system& system, actor_trouble trouble, ra
   life.place = place;
   life.rank = rank;
   life.job = setup.plan.job;
+  const auto slow = around_.slow_nodes.find(node_of(rank, around_.ranks_per_host));
+  if (slow != around_.slow_nodes.end()) life.node_per_cent = slow->second;
 
   const auto bell = std::make_shared<lane_bell>();
   const auto late = [this, place] { return world_.lateness(place, world_.options().elastic); };

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <span>
@@ -11,6 +12,8 @@
 
 #include "actors/supervisor.hpp"
 #include "apps/testing/control_link.hpp"
+#include "apps/testing/lognormal.hpp"
+#include "apps/testing/pace.hpp"
 #include "apps/testing/world.hpp"
 #include "backends/simulated/fabric.hpp"
 #include "backends/simulated/inline_lane.hpp"
@@ -21,11 +24,19 @@ namespace troupe::testing {
 struct surroundings {
   std::uint32_t ranks_per_host = 1;  ///< 0: all beside the supervisor, without links
   nanoseconds compute = std::chrono::milliseconds{20};  ///< a training step, mean
+  /// More than 0: a step's time is drawn from a lognormal distribution around `compute`, its
+  /// median, whose logarithm deviates by so many thousandths. 0: what the schedule adds.
+  std::int32_t compute_spread = 0;
+  /// What ranks of a node (rank / ranks_per_host; without links each rank is one) need of all their
+  /// hooks' times, in per cent; others need 100.
+  std::map<std::int32_t, std::int64_t> slow_nodes;
   nanoseconds control_latency = std::chrono::microseconds{50};
   network_cost network;
   bool lanes_in_spans = true;
   bool lane_threads = false;  ///< inline_lane_options::threads
 };
+/// That any rank's training step takes when nothing befalls it.
+nanoseconds longest_step(const surroundings& around);
 
 /// One life of one rank.
 struct rank_life {
@@ -35,6 +46,7 @@ struct rank_life {
   caf::strong_actor_ptr actor;
   std::shared_ptr<control_link> link;  ///< null: beside the supervisor
   std::int64_t slow_per_cent = 100;    ///< its hooks take so much of their cost
+  std::int64_t node_per_cent = 100;    ///< and besides, because of where it lives
 };
 
 /// Runs jobs one after the other, in the one world it is given.
@@ -88,6 +100,8 @@ public:
   /// The program that was begun last dies, with all that lives in it.
   void crash_program();
   simulated_fabric& fabric() { return fabric_; }
+  /// How fast its jobs went, and who kept the others waiting.
+  pace& paced() { return pace_; }
   const path_counts& path() const { return counts_; }
 
 private:
@@ -96,6 +110,8 @@ private:
 
   world& world_;
   surroundings around_;
+  lognormal spread_;
+  pace pace_;
   simulated_fabric fabric_;
   files files_;
   std::function<void(const seen::lifecycle&)> announced_;

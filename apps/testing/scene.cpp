@@ -24,6 +24,7 @@ scene::scene(scene_options how) : how_(std::move(how)) {
   options.schedule = how_.schedule;
   options.record = how_.record;
   world_ = std::make_unique<world>(choices::of_seed(how_.seed), options);
+  world_->marks().know(how_.marks);
   stage_ = std::make_unique<rehearsal>(*world_, how_.around);
   disk_ = std::make_shared<simulated_storage>(world_->later_of(0), [this](const storage_op&) {
     return std::chrono::microseconds{200} + world_->lateness(0, std::chrono::microseconds{500});

@@ -19,7 +19,8 @@ struct scene_options {
   surroundings around;
   /// Null: the simulated disk's own format.
   std::shared_ptr<const checkpoint_io> checkpoints;
-  bool record = false;  ///< keep notes, for chart()
+  bool record = false;          ///< keep notes, for chart()
+  std::vector<own_mark> marks;  ///< of the test's own code
 };
 
 /// A message that was stopped at the door of its receiver: it has crossed the link, and nobody has
@@ -87,6 +88,8 @@ public:
   std::uint64_t marks_hit(mark which) const {
     return world_->marks().counts()[static_cast<std::size_t>(which)];
   }
+  /// The same of a mark of the test's own.
+  std::uint64_t marks_hit(const own_mark& which) const { return world_->marks().count_of(which); }
   /// What rank 0 brought home, and what a field job must bring home.
   std::vector<std::uint64_t> weights() const;
   std::vector<std::uint64_t> reference_weights();

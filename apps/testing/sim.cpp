@@ -8,6 +8,16 @@ run_plan swarm_of(std::string_view faults) {
   return plan;
 }
 
+run_report run(const field_job& what, const run_plan& plan, std::uint64_t seed) {
+  auto reference = reference_of(what);
+  return run_field(what, plan, choices::of_seed(seed), reference);
+}
+
+network_cost nodes_of(std::uint32_t ranks, wire inside, wire between) {
+  const auto cost = [](const wire& w) { return wire_cost{w.alpha, 1 / w.gigabytes_per_second}; };
+  return {cost(between), ranks, cost(inside)};
+}
+
 std::string report(const exploration& of) {
   if (of.clean()) return {};
   const auto& what = of.variants.front();

@@ -13,6 +13,7 @@
 #include <nlohmann/json.hpp>
 
 #include <csignal>
+#include <filesystem>
 #include <fstream>
 #include <sstream>
 
@@ -216,15 +217,32 @@ void stand_at(const simulate_flags& flags, console& screen, const world& in, wor
                   flags.replay, flags.until));
 }
 
-program_end again(const simulate_flags& flags, const surroundings& around) {
-  auto& screen = around.screen;
-  std::ifstream file{flags.replay};
-  if (!file) refuse(fmt::format("--replay {}: no such file", flags.replay));
+std::string text_of_case(const std::string& path) {
+  std::error_code ignored;
+  if (!std::filesystem::exists(path, ignored))
+    refuse(fmt::format("--replay {}: no such file", path));
+  std::ifstream file{path};
+  if (!file || std::filesystem::is_directory(path, ignored))
+    refuse(fmt::format("--replay {}: it can not be read", path));
   std::ostringstream text;
   text << file.rdbuf();
+  return text.str();
+}
+
+run_case case_in(const simulate_flags& flags, const std::string& text, const surroundings& around) {
   testing::run_plan brought;
   brought.payload = around.learning.tensors();
-  auto what = parse_case(text.str(), brought);
+  try {
+    return parse_case(text, brought);
+  } catch (const user_error& e) {
+    refuse(fmt::format("--replay {}: {}", flags.replay, e.what()));
+  }
+}
+
+program_end again(const simulate_flags& flags, const surroundings& around) {
+  auto& screen = around.screen;
+  const auto text = text_of_case(flags.replay);
+  auto what = case_in(flags, text, around);
   what.what.plan.world.record = true;
   what.what.plan.world.until = flags.until;
   what.what.plan.world.at_until = [&](const world& in, world::place where) {
@@ -244,7 +262,7 @@ program_end again(const simulate_flags& flags, const surroundings& around) {
   std::vector<std::string> cases;
   if (!report.violations.empty()) {
     all.violating.push_back(report);
-    cases.push_back(text.str());
+    cases.push_back(text);
   }
   const auto s = summary_of(all, cases, report.weights_digest);
   flags.json ? screen.result(s.dump()) : say(s, screen);

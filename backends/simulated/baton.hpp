@@ -7,10 +7,13 @@
 #include <semaphore>
 #include <thread>
 
+#include "messages/marks.hpp"
+
 namespace troupe {
 
 /// The owner calls everything but `rest` and `inside`; what a call does happens in the thread, in
-/// order with what the owner does before and after.
+/// order with what the owner does before and after. Marks in it are heard by whoever hears the
+/// owner's.
 class baton_thread {
 public:
   baton_thread();
@@ -42,6 +45,7 @@ private:
   std::binary_semaphore to_it_{0};
   std::binary_semaphore back_{0};
   std::function<void()> call_;
+  marks_watcher* heard_by_ = nullptr;  // the owner's
   std::exception_ptr thrown_;
   bool resting_ = false;
   bool abandoned_ = false;

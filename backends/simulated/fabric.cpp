@@ -12,32 +12,49 @@ namespace troupe {
 using simulated::fabric_group;
 using simulated::member;
 
-std::chrono::nanoseconds network_cost::of(const collective_call& call, std::size_t members) const {
-  if (members < 2) return std::chrono::nanoseconds{0};
-  const auto bytes = static_cast<double>(call.count * size_of(call.type));
+namespace {
+
+// On one level, in nanoseconds; `bytes` of each member.
+double cost_of(collective what, const wire_cost& wire, std::size_t members, double bytes) {
+  if (members < 2) return 0;
   const auto p = static_cast<double>(members);
   const auto hops = static_cast<double>(std::bit_width(members - 1));
-  const auto a = static_cast<double>(alpha.count());
-  double cost = 0;
-  switch (call.what) {
+  const auto alpha = static_cast<double>(wire.alpha.count());
+  const auto message = alpha + bytes * wire.nanoseconds_per_byte;
+  switch (what) {
     case collective::all_reduce:
-      cost = 2 * (p - 1) * a + 2 * (p - 1) / p * bytes * nanoseconds_per_byte;
-      cost = std::min(cost, 2 * hops * (a + bytes * nanoseconds_per_byte));
-      break;
+      return std::min(2 * (p - 1) * alpha + 2 * (p - 1) / p * bytes * wire.nanoseconds_per_byte,
+                      2 * hops * message);
     case collective::all_gather:
-    case collective::reduce_scatter: cost = (p - 1) * (a + bytes * nanoseconds_per_byte); break;
-    case collective::broadcast: cost = hops * (a + bytes * nanoseconds_per_byte); break;
+    case collective::reduce_scatter: return (p - 1) * message;
+    case collective::broadcast: return hops * message;
     case collective::barrier:
-    case collective::decide: cost = hops * a; break;
+    case collective::decide: return hops * alpha;
     case collective::work_together: break;  // needs one memory: not offered here
   }
+  return 0;
+}
+
+}  // namespace
+
+std::chrono::nanoseconds network_cost::of(const collective_call& call, std::size_t members) const {
+  const auto bytes = static_cast<double>(call.count * size_of(call.type));
+  const auto inner = std::min(std::max<std::size_t>(1, per_node), members);
+  const auto nodes = inner < 2 ? members : (members + inner - 1) / inner;
+  // What is gathered or scattered crosses between nodes with the pieces of all of a node's ranks.
+  const bool pieces =
+      call.what == collective::all_gather || call.what == collective::reduce_scatter;
+  const auto cost =
+      cost_of(call.what, inside, inner, bytes) +
+      cost_of(call.what, between, nodes, pieces ? bytes * static_cast<double>(inner) : bytes);
   return std::chrono::nanoseconds{static_cast<std::int64_t>(cost)};
 }
 
 class simulated_fabric::network : public simulated::surroundings {
 public:
-  network(later_fn later, std::function<std::chrono::nanoseconds()> now, network_cost cost)
-      : simulated::surroundings{std::move(later), std::move(now), cost} {}
+  network(later_fn later, std::function<std::chrono::nanoseconds()> now, network_cost cost,
+          met_fn met)
+      : simulated::surroundings{std::move(later), std::move(now), cost, std::move(met)} {}
 
   std::shared_ptr<fabric_group> enter(const group_description& who) {
     auto& met = groups_[{who.job, who.generation}];
@@ -168,8 +185,8 @@ private:
 }  // namespace
 
 simulated_fabric::simulated_fabric(later_fn later, std::function<std::chrono::nanoseconds()> now,
-                                   network_cost cost)
-    : network_(std::make_shared<network>(std::move(later), std::move(now), cost)) {}
+                                   network_cost cost, met_fn met)
+    : network_(std::make_shared<network>(std::move(later), std::move(now), cost, std::move(met))) {}
 simulated_fabric::~simulated_fabric() = default;
 
 std::shared_ptr<communicator_backend> simulated_fabric::at(fabric_seat seat) {

@@ -175,6 +175,10 @@ work_ptr fabric_group::submit(const std::shared_ptr<member>& me, const std::shar
   mine.arrived = true;
   ++what->arrived;
   ++me->open;
+  if (around_.met && in->members.size() == members_.size()) {
+    what->arrivals.resize(what->parts.size());
+    what->arrivals[index] = {me->rank, around_.now()};
+  }
   if (!agrees) {
     auto calls = calls_of(*in, *what);
     for (auto& c : calls)
@@ -186,6 +190,8 @@ work_ptr fabric_group::submit(const std::shared_ptr<member>& me, const std::shar
   } else if (what->arrived == what->parts.size()) {
     in->window.pop_front();
     ++in->first;
+    if (!what->arrivals.empty()) around_.met(what->call, what->arrivals);
+    what->arrivals = {};
     meet(in, what);
   }
   return std::make_shared<waiting>(me, what, index);
@@ -231,7 +237,9 @@ void fabric_group::complete(const std::shared_ptr<channel>& in,
     case collective::work_together: break;
   }
   what->brought = {};
-  const auto cost = around_.cost.of(call, in->members.size());
+  const auto now = around_.now();
+  in->busy_until = std::max(in->busy_until, now) + around_.cost.of(call, in->members.size());
+  const auto cost = in->busy_until - now;
   for (std::size_t i = 0; i < in->members.size(); ++i) {
     auto* who = members_[static_cast<std::size_t>(in->members[i])].get();
     if (who->vanished) continue;

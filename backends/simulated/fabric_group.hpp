@@ -17,6 +17,7 @@ struct surroundings {
   later_fn later;
   std::function<std::chrono::nanoseconds()> now;
   network_cost cost;
+  met_fn met;                       ///< empty: nobody asks who was late
   std::set<std::int32_t> isolated;  ///< ranks that are cut off
   std::size_t handles = 0;          ///< open ones
 };
@@ -50,7 +51,8 @@ struct operation {
   };
   operation(std::size_t members, const collective_call& of) : call(of), parts(members) {}
 
-  const collective_call call;  ///< everybody's: who calls another ends the group
+  std::vector<arrival> arrivals;  ///< by part; empty where nobody asks
+  const collective_call call;     ///< everybody's: who calls another ends the group
   std::vector<part> parts;
   std::vector<std::byte> brought;  ///< part by part; empty where nobody brings memory
   std::size_t arrived = 0;
@@ -71,6 +73,7 @@ struct channel {
   std::vector<std::uint64_t> submitted;
   std::deque<std::shared_ptr<operation>> window;  ///< not everybody has arrived
   std::uint64_t first = 0;                        ///< number of window.front()
+  std::chrono::nanoseconds busy_until{0};         ///< operations go over the wires one by one
 
   std::size_t place(std::int32_t rank) const;
 };

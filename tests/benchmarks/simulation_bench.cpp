@@ -1,11 +1,18 @@
 // How fast the simulated world runs, on one core: complete small runs with faults on, and
-// deliveries of a wide world of ghosts. Prints figures per second of processor time, so that what
-// else the machine does counts little, and asserts nothing. Arguments: small runs (0: none), wide
-// world's ranks (0: none) and steps.
+// deliveries of a wide world of ghosts, and beside them as many between plain actors on the same
+// scheduler and nothing else, which is the limit. Prints figures per second of processor time, so
+// that what else the machine does counts little, and asserts nothing. Arguments: small runs (0:
+// none), wide world's ranks (0: none) and steps.
 #include <sys/resource.h>
 
 #include <cstdio>
 #include <cstdlib>
+#include <deque>
+#include <stdexcept>
+#include <utility>
+#include <vector>
+
+#include <caf/all.hpp>
 
 #include "apps/testing/explore.hpp"
 #include "apps/testing/ghost_payload.hpp"
@@ -23,7 +30,12 @@ double processor_seconds() {
   return seconds(used.ru_utime) + seconds(used.ru_stime);
 }
 
-void report(const char* what, const field_job& job, const run_plan& plan, const budget& of) {
+struct figures {
+  std::uint64_t deliveries = 0;
+  double per_second = 0;
+};
+
+figures report(const char* what, const field_job& job, const run_plan& plan, const budget& of) {
   const auto before = processor_seconds();
   const auto all = explore(job, plan, of);
   const auto seconds = processor_seconds() - before;
@@ -34,6 +46,49 @@ void report(const char* what, const field_job& job, const run_plan& plan, const 
       what, static_cast<unsigned long long>(all.runs), rate(all.runs), rate(all.deliveries),
       rate(all.events), seconds, all.seconds, all.violating.size());
   std::fflush(stdout);
+  return {all.deliveries, rate(all.deliveries)};
+}
+
+// Runs what is runnable, in order: no time, no places, no hashes, no faults.
+class bare_host final : public virtual_host {
+public:
+  void runnable(caf::resumable* job) override { jobs.push_back(job); }
+  void timer(std::int64_t, caf::strong_actor_ptr, caf::mailbox_element_ptr) override {
+    throw std::logic_error("plain actors set no timers");
+  }
+  std::int64_t now() const override { return 0; }
+  std::deque<caf::resumable*> take_jobs() override { return std::exchange(jobs, {}); }
+  std::deque<caf::resumable*> jobs;
+};
+
+// So many messages between so many actors, as many on their way as actors: each tells one other,
+// and no two neighbours in memory follow each other.
+double report_bare(int actors, std::uint64_t deliveries) {
+  bare_host host;
+  virtual_system plain{host};
+  std::vector<caf::actor> all;
+  for (int i = 0; i < actors; ++i)
+    all.push_back(plain.system().spawn([&all, i, actors](caf::event_based_actor* self) {
+      return caf::behavior{[=, &all](std::int64_t hops) {
+        self->send(all[static_cast<std::size_t>((i * std::int64_t{7919} + 1) % actors)], hops + 1);
+      }};
+    }));
+  for (const auto& a : all) caf::anon_send(a, std::int64_t{0});
+  const auto before = processor_seconds();
+  for (std::uint64_t n = 0; n < deliveries; ++n) {
+    if (host.jobs.empty()) throw std::logic_error("nothing is runnable on the ring");
+    auto* job = host.jobs.front();
+    host.jobs.pop_front();
+    plain.run_one(job);
+  }
+  const auto seconds = processor_seconds() - before;
+  for (auto* job : host.take_jobs()) virtual_system::drop(job);
+  for (const auto& a : all) virtual_system::destroy(caf::actor_cast<caf::strong_actor_ptr>(a));
+  const auto rate = static_cast<double>(deliveries) / seconds;
+  std::printf("%-34s %6d actors %25.0f deliveries/s %32.1f s processor\n", "bare CAF, no world",
+              actors, rate, seconds);
+  std::fflush(stdout);
+  return rate;
 }
 
 }  // namespace
@@ -57,6 +112,9 @@ int main(int count, char** arguments) {
   plan.world.schedule = scheduling::fifo;
   of.portfolio = false;
   of.runs = 1;
-  report("one wide world of ghosts", large, plan, of);
+  const auto ghosts = report("one wide world of ghosts", large, plan, of);
+  const auto bare = report_bare(wide, ghosts.deliveries);
+  std::printf("%-34s %.2f of bare CAF's deliveries/s\n", "the wide world reaches",
+              ghosts.per_second / bare);
   return 0;
 }

@@ -14,11 +14,6 @@ namespace {
 
 const std::vector<violation> nothing;  // printed when it is something
 
-run_report run(const field_job& what, run_plan plan, std::uint64_t seed = 1) {
-  auto reference = reference_of(what);
-  return run_field(what, plan, choices::of_seed(seed), reference);
-}
-
 }  // namespace
 
 TEST_CASE("a thousand ghosts train to their end under every schedule", "[simulated][ghost]") {
@@ -36,12 +31,14 @@ TEST_CASE("a thousand ghosts train to their end under every schedule", "[simulat
 namespace {
 
 // Until the job has ended, in virtual time, undisturbed.
-nanoseconds time_of(std::int64_t steps, nanoseconds compute, std::uint64_t gradient_bytes) {
+nanoseconds time_of(std::int64_t steps, nanoseconds compute, std::uint64_t gradient_bytes,
+                    std::uint64_t buckets) {
   world in{choices::of_seed(1), {.schedule = scheduling::fifo}};
   rehearsal stage{in, {.compute = compute}};
   ghost_options ghosts;
   ghosts.samples = 16 * 100;
-  ghosts.gradient_bytes = ghosts.bucket_bytes = gradient_bytes;
+  ghosts.gradient_bytes = gradient_bytes;
+  ghosts.bucket_bytes = gradient_bytes / buckets;
   job what;
   what.options = ghost_job(16, steps).options();
   what.recipe = std::make_shared<ghost_recipe>(ghosts);
@@ -53,8 +50,10 @@ nanoseconds time_of(std::int64_t steps, nanoseconds compute, std::uint64_t gradi
   return in.time();
 }
 
-nanoseconds step_of(nanoseconds compute, std::uint64_t gradient_bytes) {
-  return (time_of(60, compute, gradient_bytes) - time_of(40, compute, gradient_bytes)) / 20;
+nanoseconds step_of(nanoseconds compute, std::uint64_t gradient_bytes, std::uint64_t buckets = 1) {
+  return (time_of(60, compute, gradient_bytes, buckets) -
+          time_of(40, compute, gradient_bytes, buckets)) /
+         20;
 }
 
 nanoseconds cost_of(std::uint64_t gradient_bytes) {
@@ -73,6 +72,8 @@ TEST_CASE("a step of ghosts takes what its parts cost", "[simulated][ghost]") {
   CHECK(base > 50ms + cost_of(1 << 20));
   CHECK(step_of(80ms, 1 << 20) - base == 30ms);
   CHECK(step_of(50ms, 8 << 20) - base == cost_of(8 << 20) - cost_of(1 << 20));
+  // Buckets go over the wire one after the other.
+  CHECK(step_of(50ms, 4 << 20, 4) - base == 3 * cost_of(1 << 20));
 }
 
 TEST_CASE("an attempt of ghosts may take what its reductions take", "[simulated][ghost]") {

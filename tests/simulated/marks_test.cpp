@@ -1,8 +1,12 @@
 // Goal: marks of product code reach the world whose event runs, and nobody else; rare paths are
 // drawn, recorded and repeated; what they do is survived.
 #include "messages/marks.hpp"
+#include "apps/testing/case.hpp"
 #include "apps/testing/explore.hpp"
+#include "apps/testing/field_oracles.hpp"
 #include "messages/failure.hpp"
+
+#include <algorithm>
 
 #include "tests/support/catch.hpp"
 
@@ -103,6 +107,84 @@ TEST_CASE("rare paths are survived", "[simulated][marks][campaign]") {
     INFO(text_of(m));
     CHECK(all.marks.at(text_of(m)) > 0);
   }
+}
+
+namespace {
+
+constexpr own_mark detour{mark_kind::rare, "a detour of a test's"};
+constexpr own_mark passed{mark_kind::sometimes, "a place of a test's was passed"};
+constexpr own_mark small_steps{mark_kind::always, "steps of a test's are small"};
+constexpr own_mark absent{mark_kind::sometimes, "nobody comes here"};
+
+// Code of a user's, behind each step.
+struct marking final : guest {
+  void stepped(const field_step& what, const complain_fn&) override {
+    sometimes(what.step > 2, passed);
+    always(what.step < bound || !rare(detour), small_steps);
+  }
+  std::int64_t bound = 1000;
+};
+
+run_plan marked(std::int64_t bound) {
+  auto plan = with(fault_set::parse("rare_paths"));
+  plan.marks = {absent, detour, passed, small_steps};
+  plan.guests = {[bound] {
+    auto made = std::make_unique<marking>();
+    made->bound = bound;
+    return made;
+  }};
+  return plan;
+}
+
+}  // namespace
+
+TEST_CASE("own marks are silent without a world, and their invariants throw",
+          "[simulated][marks]") {
+  CHECK_FALSE(rare(detour));
+  CHECK(sometimes(true, passed));
+  CHECK_FALSE(sometimes(false, passed));
+  always(true, small_steps);
+  CHECK_THROWS_WITH(always(false, small_steps), Catch::Contains("steps of a test's are small"));
+}
+
+TEST_CASE("own marks are counted, those never hit as 0", "[simulated][marks]") {
+  const auto all = explore({.ranks = 3, .steps = 6}, marked(1000), {.runs = 6});
+  CHECK(all.clean());
+  CHECK(all.met(passed));
+  CHECK_FALSE(all.met(absent));
+  CHECK(all.marks.at("a place of a test's was passed") >= 6 * 3 * 4);
+  CHECK(all.marks.at("steps of a test's are small") >= 6 * 3 * 6);
+  CHECK_THAT(all.marks_text(), Catch::Contains("x a place of a test's was passed\n") &&
+                                   Catch::Contains("nobody comes here"));
+  CHECK_THROWS_AS(all.met("something nobody knows"), user_error);
+  auto twice = marked(1000);
+  twice.marks.push_back(passed);
+  CHECK_THROWS_WITH(explore({.ranks = 2, .steps = 2}, twice, {.runs = 1}),
+                    Catch::Contains("a place of a test's was passed"));
+}
+
+TEST_CASE("a broken invariant of one's own on a rare path is found, and its case repeats it",
+          "[simulated][marks]") {
+  const auto plan = marked(5);
+  const auto all = explore({.ranks = 3, .steps = 8}, plan, {.runs = 400});
+  REQUIRE_FALSE(all.clean());
+  CHECK_FALSE(all.held("invariants of one's own hold"));
+  const auto& first = all.violating.front();
+  const auto at =
+      std::ranges::find(first.violations, std::string{own_marks_oracle}, &violation::oracle);
+  REQUIRE(at != first.violations.end());
+  CHECK(at->text == "steps of a test's are small");
+  // From its text, as choices.
+  auto kept = case_of(first, all.variants.front());
+  kept.taken = first.taken;
+  kept.expect = own_marks_oracle;
+  const auto again = parse_case(to_text(kept), plan);
+  auto reference = reference_of(again.what.job);
+  CHECK(remarks(again, replay(again, reference)).empty());
+  // What made it take the detour is in there: without it nothing is broken.
+  auto without = again;
+  std::erase_if(*without.taken, [](const choice& c) { return c.where == site::rare; });
+  CHECK(remarks(without, replay(without, reference)).size() == 1);
 }
 
 TEST_CASE("a run without rare paths takes none", "[simulated][marks]") {

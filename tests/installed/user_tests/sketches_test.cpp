@@ -1,11 +1,15 @@
 // Goal: what docs/testing.md teaches, as a project of a user's would write it, against the
 // installed package.
+#include <utility>
+#include <vector>
+
 #include <troupe/testing/exhaustive/exhaust.hpp>
 #include <troupe/testing/sim.hpp>
 
 #include <catch2/catch.hpp>
 
 namespace sim = troupe::testing;
+using namespace std::chrono_literals;
 
 // (a) A whole job, swarms of faults, the same end to the bit.
 TEST_CASE("training survives any crash schedule", "[sim]") {
@@ -61,15 +65,72 @@ TEST_CASE("an exception reaches the caller exactly once", "[sim][exhaustive]") {
   REQUIRE(r.complete);
 }
 
-// (d) What a slow rank costs.
-TEST_CASE("one slow rank costs what the model says", "[sim][scale]") {
-  const auto seconds_of = [](std::int64_t per_cent) {
-    sim::scene s;
-    s.train({.ranks = 64, .steps = 50, .samples = 1000});
-    REQUIRE(s.run_until([&] { return s.stage().life_of(17) != nullptr; }));
-    s.stage().life_of(17)->slow_per_cent = per_cent;
-    REQUIRE(s.run().ok());
-    return static_cast<double>(s.in().time().count()) / 1e9;
-  };
-  CHECK(seconds_of(130) / seconds_of(100) == Approx(1.3).margin(0.05));
+// (d) What a slow node costs, and who is to blame.
+TEST_CASE("one slow node costs what the model says", "[sim][scale]") {
+  const auto job = sim::ghost_job(512, 40);
+  auto plan = sim::ghost_plan(job, 1'400'000'000);  // bytes of gradients
+  plan.around.ranks_per_host = 8;
+  plan.around.network = sim::nodes_of(8, {2us, 400}, {8us, 45});  // inside, between: alpha, GB/s
+  plan.around.compute = 210ms;
+  plan.around.compute_spread = 5;  // lognormal, in thousandths
+  const auto healthy = sim::run(job, plan);
+  plan.around.slow_nodes = {{17, 130}};  // per cent
+  const auto slow = sim::run(job, plan);
+
+  INFO(slow.went.text());  // so many steps of ... each; node 17 (most often its rank 142) kept ...
+  CHECK((slow.went.step_time() - healthy.went.step_time()) / 1.0ms == Approx(0.3 * 210).margin(3));
+  CHECK(slow.went.blame().front().node == 17);
+  CHECK(slow.violations.empty());
+}
+
+// (e) Marks in one's own code: a rare path, a path that some run has to take, an invariant.
+constexpr troupe::own_mark late{troupe::mark_kind::rare, "a loss is late"};
+constexpr troupe::own_mark kept{troupe::mark_kind::sometimes, "losses wait for the next one"};
+constexpr troupe::own_mark in_order{troupe::mark_kind::always, "losses are reported in order"};
+
+class reporting final : public troupe::learner {
+public:
+  explicit reporting(std::unique_ptr<troupe::learner> field) : field_(std::move(field)) {}
+
+  void bind(std::shared_ptr<troupe::communicator> world, troupe::generation_id g) override {
+    field_->bind(std::move(world), g);
+  }
+  troupe::hook_outcome on(const troupe::hook& h, const troupe::closure& inner) override {
+    if (const auto* x = h.get_if<troupe::hooks::on_train_batch_end>()) report(x->at.step);
+    return field_->on(h, inner);
+  }
+  troupe::value result() override { return field_->result(); }
+
+private:
+  void report(std::int64_t step) {
+    waiting_.push_back(step);
+    if (troupe::rare(late)) return;  // false in production
+    troupe::sometimes(waiting_.size() > 1, kept);
+    for (const auto s : std::exchange(waiting_, {})) {
+      troupe::always(s >= last_, in_order);
+      last_ = s;
+    }
+  }
+  std::unique_ptr<troupe::learner> field_;
+  std::vector<std::int64_t> waiting_;
+  std::int64_t last_ = 0;
+};
+
+struct reporting_recipe final : troupe::learner_recipe {
+  explicit reporting_recipe(troupe::recipe_ptr of) : field(std::move(of)) {}
+  std::unique_ptr<troupe::learner> make(const troupe::learner_context& who) const override {
+    return std::make_unique<reporting>(field->make(who));
+  }
+  troupe::recipe_ptr field;
+};
+
+TEST_CASE("a loss that is late is reported with the next one", "[sim][marks]") {
+  auto plan = sim::swarm_of("rare_paths, crash_rank");
+  plan.guests = {sim::trains([](auto field) { return std::make_shared<reporting_recipe>(field); })};
+  plan.marks = {late, kept, in_order};
+  const auto r = sim::explore({.ranks = 3, .steps = 10}, plan, {.runs = 120});
+  INFO(sim::report(r) << r.marks_text());  // what was hit how often, and what never was
+  CHECK(r.met(late));
+  CHECK(r.met(kept));
+  CHECK(r.clean());  // "invariants of one's own hold" among the rest
 }

@@ -9,6 +9,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <array>
 #include <csignal>
 #include <fstream>
 #include <sstream>
@@ -101,6 +102,48 @@ TEST_CASE("a replay that goes another way than its case says so", "[program]") {
   CHECK_THAT(said.err, Catch::Contains("the run has only"));
 }
 
+TEST_CASE("a mangled case is refused, and what is wrong is said", "[program]") {
+  const temporary_folder folder;
+  const std::string whole{crash};
+  const auto answer = [&](const std::string& text) {
+    return troupe_says({"simulate", "--replay", write_to(folder, "mangled.case", text)});
+  };
+  // Cut off anywhere.
+  for (std::size_t size = 0; size < whole.size() - 1; ++size) {
+    const auto said = answer(whole.substr(0, size));
+    INFO(size << ": " << said.err);
+    REQUIRE(said.code == 2);
+    REQUIRE(said.err.find("mangled.case: not a case: ") != std::string::npos);
+  }
+  const std::vector<std::array<std::string, 3>> swaps{
+      {"troupe-case/1", "troupe-case/9", "it begins with troupe-case/1"},
+      {"ranks=3", "ranks=many", "\"many\" is no number"},
+      {"ranks=3", "ranks=0", "\"0\" is not within 1 .. 100000"},
+      {"ranks=3", "ranks 3", "\"ranks\" is not NAME=NUMBER"},
+      {"steps=12", "stops=12", "there is no field \"stops\""},
+      {"seed 7", "seed 99999999999999999999999", "is too large"},
+      {"fault.0.0=1", "fluke.0.0=1", "there is no site \"fluke\""},
+      {"fault.0.0=1", "fault.0=1", "is not SITE.WHO.OCCURRENCE=VALUE"},
+      {"\nseed", "\nseed 8\nseed", "a second line \"seed\""},
+      {"\nend\n", "\nend\nseed 8\n", "something stands behind its end"},
+      {"\nfaults crash_rank", "\nfaults crush_rank", "crush_rank"},
+      {"\njob", "\npayload steam\njob", "nobody here trains \"steam\""},
+      {"\nmeets", std::string("\n\0\xff\x7f", 4) + "meets", "there is no line "},
+  };
+  for (const auto& [from, to, why] : swaps) {
+    auto text = whole;
+    text.replace(text.find(from), from.size(), to);
+    const auto said = answer(text);
+    INFO(from << " -> " << to << ": " << said.err);
+    CHECK(said.code == 2);
+    CHECK(said.err.find(why) != std::string::npos);
+  }
+  CHECK_THAT(troupe_says({"simulate", "--replay", folder.path().string()}).err,
+             Catch::Contains("it can not be read"));
+  CHECK_THAT(troupe_says({"simulate", "--replay", (folder.path() / "none").string()}).err,
+             Catch::Contains("no such file"));
+}
+
 TEST_CASE("what is no case is bad usage", "[program]") {
   const temporary_folder folder;
   CHECK(troupe_says({"simulate", "--replay", (folder.path() / "none").string()}).code == 2);
@@ -108,6 +151,7 @@ TEST_CASE("what is no case is bad usage", "[program]") {
   const auto said = troupe_says({"simulate", "--replay", write_to(folder, "half.case", half)});
   CHECK(said.code == 2);
   CHECK_THAT(said.err, Catch::Contains("not a case: "));
+  CHECK_THAT(said.err, Catch::Contains("--replay ") && Catch::Contains("half.case: not a case: "));
   const auto path = write_to(folder, "crash.case", crash);
   CHECK(troupe_says({"simulate", "--replay", path, "--chart", "/proc/absent/x.mmd"}).code == 2);
 }

@@ -52,6 +52,33 @@ TEST_CASE("what a call throws reaches whoever let it run", "[baton]") {
   CHECK_THROWS_AS(lane.rest(), internal_error);   // not from outside
 }
 
+TEST_CASE("marks in a call are heard by whoever hears its owner's", "[baton][marks]") {
+  class counting final : public marks_watcher {
+  public:
+    bool rare(mark) override { return true; }
+    void hit(mark) override { ++hits; }
+    void broken(mark) override {}
+    int hits = 0;
+  };
+  baton_thread lane;
+  counting watcher;
+  const auto call = [&] {
+    sometimes(rare(mark::early_look), mark::link_gap);
+    lane.rest();
+    sometimes(true, mark::link_gap);
+  };
+  {
+    const marks_watched heard{&watcher};
+    CHECK_FALSE(lane.run(call));
+    CHECK(watcher.hits == 1);
+    CHECK(lane.go_on());
+    CHECK(watcher.hits == 2);
+  }
+  CHECK_FALSE(lane.run(call));  // nobody hears the owner
+  CHECK(lane.go_on());
+  CHECK(watcher.hits == 2);
+}
+
 TEST_CASE("one call at a time rests", "[baton]") {
   baton_thread lane;
   CHECK_FALSE(lane.run([&] { lane.rest(); }));

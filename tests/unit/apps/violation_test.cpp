@@ -1,0 +1,145 @@
+// Goal: `troupe simulate` on a world with a violation: it ends with 1, prints the report and a
+// case; the case is found again by --replay, with 1. The product has no violation to show, so this
+// program is linked with the machines that have bugs planted (messages/planted.hpp), one switched
+// on.
+#include "messages/planted.hpp"
+#include "tests/support/temporary_folder.hpp"
+#include "tests/unit/apps/integer_program.hpp"
+
+#include <nlohmann/json.hpp>
+
+#include <fstream>
+#include <sstream>
+#include <string>
+
+#include "tests/support/catch.hpp"
+
+#ifndef TROUPE_PLANT_BUGS
+#error "this test is compiled with the planted bugs in"
+#endif
+
+using namespace troupe;
+using namespace troupe::testing;
+
+namespace {
+
+class with_bug {
+public:
+  explicit with_bug(bug which) { planted_now = which; }
+  ~with_bug() { planted_now = bug::none; }
+  with_bug(const with_bug&) = delete;
+  with_bug& operator=(const with_bug&) = delete;
+};
+
+// Whoever was killed in a later epoch goes on with the order of the first one.
+constexpr auto broken = bug::resume_in_first_epoch;
+
+said campaign(std::vector<std::string> more = {}) {
+  std::vector<std::string> all{"simulate", "--ranks",    "3",       "--steps", "12",
+                               "--faults", "crash_rank", "--seeds", "0..40"};
+  all.insert(all.end(), more.begin(), more.end());
+  return troupe_says(all);
+}
+
+// Of what was printed for people, as one would cut it out.
+std::string first_case_in(const std::string& text) {
+  const auto begin = text.find("troupe-case/1");
+  const auto end = text.find("\nend\n", begin);
+  REQUIRE(end != std::string::npos);
+  return text.substr(begin, end + 5 - begin);
+}
+
+std::string written(const temporary_folder& folder, const std::string& text) {
+  const auto path = (folder.path() / "found.case").string();
+  std::ofstream{path} << text;
+  return path;
+}
+
+// The number in "(event N)".
+std::string event_of(const std::string& report) {
+  const auto at = report.find("(event ");
+  REQUIRE(at != std::string::npos);
+  return report.substr(at + 7, report.find(')', at) - at - 7);
+}
+
+}  // namespace
+
+TEST_CASE("a campaign that finds a violation ends with 1 and prints its case",
+          "[program][mutant]") {
+  const with_bug now{broken};
+  const temporary_folder folder;
+  const auto chart = (folder.path() / "last.mmd").string();
+  const auto said = campaign({"--chart", chart});
+  INFO(said.out << said.err);
+  CHECK(said.code == 1);
+  CHECK_THAT(said.err, Catch::Contains("violated  ") &&
+                           Catch::Contains("faults    crash_rank x1") &&
+                           Catch::Contains("chart     the last moments before it") &&
+                           Catch::Contains("replay    troupe simulate --replay CASE") &&
+                           Catch::Contains("\nexpect "));
+  CHECK_THAT(said.out, Catch::Contains("crash_rank ") && Catch::Contains("violations "));
+  CHECK_THAT(said.out, !Catch::Contains("violations 0\n"));
+  std::ifstream drawn{chart};
+  std::string first;
+  CHECK(std::getline(drawn, first));
+  CHECK(first == "sequenceDiagram");
+
+  // The case, cut out and pasted: the same violation, at the same event, and nothing is odd.
+  const auto path = written(folder, first_case_in(said.err));
+  const auto again = troupe_says({"simulate", "--replay", path});
+  INFO(again.err);
+  CHECK(again.code == 1);
+  CHECK_THAT(again.err, !Catch::Contains("note: "));
+  CHECK(event_of(again.err) == event_of(said.err));
+  CHECK_THAT(again.out, Catch::Contains("violations 1\n"));
+
+  // Before the event at which it is seen it can be looked at.
+  const auto stood = troupe_says({"simulate", "--replay", path, "--until", event_of(said.err)});
+  CHECK(stood.code == 1);
+  CHECK_THAT(stood.err, Catch::Contains("before event " + event_of(said.err) + ", at ") &&
+                            Catch::Contains("gdb --args troupe simulate --replay " + path));
+}
+
+TEST_CASE("the same for machines: cases are in the object, a replay's too", "[program][mutant]") {
+  const with_bug now{broken};
+  const auto said = campaign({"--json"});
+  CHECK(said.code == 1);
+  const auto all = nlohmann::json::parse(said.out);
+  CHECK(all["violations"].get<int>() >= 1);
+  REQUIRE(all["violation_cases"].size() == all["violations"].get<std::size_t>());
+  const auto text = all["violation_cases"][0].get<std::string>();
+  CHECK(text == first_case_in(said.err));
+
+  const temporary_folder folder;
+  const auto again = troupe_says({"simulate", "--replay", written(folder, text), "--json"});
+  CHECK(again.code == 1);
+  const auto one = nlohmann::json::parse(again.out);
+  CHECK(one["runs"] == 1);
+  CHECK(one["violations"] == 1);
+  CHECK(one["violation_cases"] == nlohmann::json::array({text}));
+}
+
+TEST_CASE("a case that is not shrunk is a seed, and is found again", "[program][mutant]") {
+  const with_bug now{broken};
+  const auto said = campaign({"--no-shrink", "--json"});
+  CHECK(said.code == 1);
+  const auto text = nlohmann::json::parse(said.out)["violation_cases"][0].get<std::string>();
+  CHECK_THAT(text, Catch::Contains("\nseed ") && !Catch::Contains("\nchoices"));
+  const temporary_folder folder;
+  CHECK(troupe_says({"simulate", "--replay", written(folder, text)}).code == 1);
+}
+
+TEST_CASE("where the bug is mended the case ends with 0 and says that it holds",
+          "[program][mutant]") {
+  const temporary_folder folder;
+  std::string path;
+  {
+    const with_bug now{broken};
+    path = written(folder, first_case_in(campaign().err));
+  }
+  const auto mended = troupe_says({"simulate", "--replay", path});
+  INFO(mended.err);
+  CHECK(mended.code == 0);
+  CHECK_THAT(mended.err, Catch::Contains("which the case expects to be violated, holds"));
+  CHECK(campaign().code == 0);
+}
