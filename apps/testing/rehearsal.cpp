@@ -151,11 +151,7 @@ rank_actor rehearsal::bring(caf::actor_system& system, actor_trouble trouble, ra
     world_.settle(life.actor, place);
     return made;
   }
-  control_link::settings how;
-  how.limits = limits_;
-  how.latency = around_.control_latency;
-  how.faults = path_;
-  how.counts = &counts_;
+  auto how = link_settings();
   how.door = [this, rank](bool to_supervisor, const caf::message& m,
                           const caf::strong_actor_ptr& to) {
     return door && door(rank, to_supervisor, m, to);
@@ -165,12 +161,42 @@ rank_actor rehearsal::bring(caf::actor_system& system, actor_trouble trouble, ra
   setup.supervisor = caf::actor_cast<supervisor_actor>(life.link->near_handle());
   if (setup.checkpointer)
     setup.checkpointer = caf::actor_cast<checkpointer_actor>(
-        life.link->checkpointer_handle(caf::actor_cast<caf::strong_actor_ptr>(setup.checkpointer)));
+        life.link->stand_in(caf::actor_cast<caf::strong_actor_ptr>(setup.checkpointer)));
+  setup.observers = life.link->stand_in(setup.observers);
   const auto made = spawn_rank(system, std::move(trouble), std::move(setup));
   life.actor = caf::actor_cast<caf::strong_actor_ptr>(made);
   world_.settle(life.actor, place);
   life.link->open(std::move(near_actor), life.actor);
   return caf::actor_cast<rank_actor>(life.link->far_handle());
+}
+
+control_link::settings rehearsal::link_settings() {
+  control_link::settings how;
+  how.limits = limits_;
+  how.latency = around_.control_latency;
+  how.faults = path_;
+  how.counts = &counts_;
+  return how;
+}
+
+const std::vector<own_link>& rehearsal::own_links() {
+  std::erase_if(own_links_, [](const own_link& l) { return l.link->over(); });
+  return own_links_;
+}
+
+caf::strong_actor_ptr rehearsal::link_between(const caf::strong_actor_ptr& from,
+                                              const caf::strong_actor_ptr& to) {
+  const auto here = world_.where(from);
+  const auto there = world_.where(to);
+  if (world_.host_of(here) == world_.host_of(there)) return to;
+  for (const auto& l : own_links()) {
+    if (l.from == from && l.to == to) return l.link->far_handle();
+    if (l.from == to && l.to == from) return l.link->near_handle();
+  }
+  auto link = std::make_shared<control_link>(world_, here, there, link_settings());
+  link->open(from, to);
+  own_links_.push_back({from, to, link});
+  return link->far_handle();
 }
 
 void rehearsal::crash(std::int32_t rank, bool host_too) {

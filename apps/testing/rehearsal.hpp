@@ -1,5 +1,6 @@
 // One job in one world: the production supervisor, ranks and checkpointer, each rank in a place of
-// its own behind a link, on simulated lanes, collectives and storage.
+// its own behind a link, on simulated lanes, collectives and storage. What a rank elsewhere tells
+// observers travels through its link too, as it does between processes.
 #pragma once
 
 #include <functional>
@@ -35,6 +36,13 @@ struct rank_life {
   caf::strong_actor_ptr actor;
   std::shared_ptr<control_link> link;  ///< null: beside the supervisor
   std::int64_t slow_per_cent = 100;    ///< its hooks take so much of their cost
+};
+
+/// A link of a test's own.
+struct own_link {
+  caf::strong_actor_ptr from;
+  caf::strong_actor_ptr to;
+  std::shared_ptr<control_link> link;
 };
 
 /// Runs jobs one after the other, in the one world it is given.
@@ -87,10 +95,27 @@ public:
   std::vector<std::string> left_at_home() const;
   /// The program that was begun last dies, with all that lives in it.
   void crash_program();
+
+  /// `to` as `from` reaches it: itself when both live on one host, else a handle whose messages
+  /// cross a link of the world, with what the paths of the job that runs do to frames. Both have
+  /// been settled and have not run; the other direction (`linked(to, from)`) is the same link, and
+  /// so is the way of an answer to a request, which needs a timeout: a link may be lost. The handle
+  /// goes down when `to` does, or was silent for as long as a failure may be unnoticed.
+  template <class From, class To>
+  To linked(const From& from, const To& to) {
+    return caf::actor_cast<To>(link_between(caf::actor_cast<caf::strong_actor_ptr>(from),
+                                            caf::actor_cast<caf::strong_actor_ptr>(to)));
+  }
+  /// Links that `linked` has made and that are not over.
+  const std::vector<own_link>& own_links();
+
   simulated_fabric& fabric() { return fabric_; }
   const path_counts& path() const { return counts_; }
 
 private:
+  caf::strong_actor_ptr link_between(const caf::strong_actor_ptr& from,
+                                     const caf::strong_actor_ptr& to);
+  control_link::settings link_settings();
   rank_actor bring(caf::actor_system& system, actor_trouble trouble, rank_setup setup);
   nanoseconds cost_of(const rank_life& life, std::span<const hook> what);
 
@@ -101,6 +126,7 @@ private:
   std::function<void(const seen::lifecycle&)> announced_;
   path_counts counts_;
   std::vector<rank_life> lives_;
+  std::vector<own_link> own_links_;
   std::size_t first_life_ = 0;           // of the job that runs
   std::vector<world::place> observers_;  // of the job that runs
   link_limits limits_;

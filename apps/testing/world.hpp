@@ -100,6 +100,8 @@ public:
   bool inhabited(place p) const;
   /// The actor lives there; called before it has run.
   void settle(const caf::strong_actor_ptr& who, place at);
+  /// Where it lives; 0 when nobody has settled it.
+  place where(const caf::strong_actor_ptr& who) const { return place_of(who->id()); }
   /// Makes something happen there, unless the place is dead by then; a paused one does it later.
   void at(place where, nanoseconds delay, later_call&& what);
   later_fn later_of(place p);
