@@ -55,8 +55,24 @@ control_link::control_link(world& of, world::place near, world::place far, setti
     : world_(of),
       how_(std::move(how)),
       number_(far),
-      ends_{end{near, {}, {}, link_machine{how_.limits, of.time()}, {}, 0, {}, false, false},
-            end{far, {}, {}, link_machine{how_.limits, of.time()}, {}, 0, {}, false, false}} {
+      ends_{end{near,
+                {},
+                {},
+                link_machine{how_.limits, of.clock_at(near, of.time())},
+                {},
+                0,
+                {},
+                false,
+                false},
+            end{far,
+                {},
+                {},
+                link_machine{how_.limits, of.clock_at(far, of.time())},
+                {},
+                0,
+                {},
+                false,
+                false}} {
   // The handles outlive the link at most as what goes nowhere.
   for (std::size_t side : {0, 1})
     ends_[side].handle = link_handle::make(
@@ -123,8 +139,8 @@ void control_link::open(caf::strong_actor_ptr near_actor, caf::strong_actor_ptr 
           self->send(side, {caf::make_message(caf::down_msg{addr, why})});
           self->close(side);
         });
-    world_.at(ends_[side].place, how_.limits.beat,
-              [self = shared_from_this(), side] { self->beat(side); });
+    world_.after(ends_[side].place, how_.limits.beat,
+                 [self = shared_from_this(), side] { self->beat(side); });
   }
 }
 
@@ -194,7 +210,8 @@ void control_link::hear_quiet(std::size_t at) {
     if (came > world_.time()) break;
     ++count;
     if (ends_[other(at)].cut) continue;
-    release(mine, mine.machine.arrived({0, q.heard, false}, came).release_to);
+    const auto by_clock = world_.clock_at(mine.place, came);
+    release(mine, mine.machine.arrived({0, q.heard, false}, by_clock).release_to);
   }
   mine.quiet.erase(mine.quiet.begin(), mine.quiet.begin() + static_cast<std::ptrdiff_t>(count));
 }
@@ -203,7 +220,7 @@ void control_link::arrive(std::size_t at, const link_frame& frame, const letter&
   hear_quiet(at);
   auto& mine = ends_[at];
   if (ends_[other(at)].cut) return;  // it was on its way when the path was cut
-  const auto answer = mine.machine.arrived(frame, world_.time());
+  const auto answer = mine.machine.arrived(frame, world_.clock_at(mine.place, world_.time()));
   if (mine.machine.over()) return;
   release(mine, answer.release_to);
   if (answer.send_again) again(at);
@@ -258,13 +275,13 @@ void control_link::beat(std::size_t at) {
   hear_quiet(at);
   auto& mine = ends_[at];
   if (mine.machine.over()) return;
-  const auto result = mine.machine.beat(world_.time());
+  const auto result = mine.machine.beat(world_.clock_at(mine.place, world_.time()));
   if (result.lost)
     return lost(at,
                 "not heard for " + std::to_string(how_.limits.limit.count() / 1'000'000) + " ms");
   if (result.send_again) again(at);
   if (result.speak) transmit(at, mine.machine.frame(), {});
-  world_.at(mine.place, how_.limits.beat, [self = shared_from_this(), at] { self->beat(at); });
+  world_.after(mine.place, how_.limits.beat, [self = shared_from_this(), at] { self->beat(at); });
 }
 
 // The actor here has ended and everything it said has been heard.

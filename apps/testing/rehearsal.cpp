@@ -208,26 +208,42 @@ void rehearsal::crash(std::int32_t rank, bool host_too) {
   if (life->link && !host_too) life->link->reset();
 }
 
+std::vector<world::place> rehearsal::program() const {
+  std::vector<world::place> all{home_};
+  all.insert(all.end(), observers_.begin(), observers_.end());
+  for (auto i = first_life_; i < lives_.size(); ++i)
+    if (world_.host_of(lives_[i].place) == 0) all.push_back(lives_[i].place);
+  return all;
+}
+
+std::vector<world::place> rehearsal::guests() const {
+  std::vector<bool> known(world_.places());
+  known[0] = true;  // the world
+  for (const auto p : program()) known[p] = true;
+  for (const auto& l : lives_) known[l.place] = true;
+  std::vector<world::place> all;
+  for (world::place p = 0; p < known.size(); ++p)
+    if (!known[p] && world_.inhabited(p)) all.push_back(p);
+  return all;
+}
+
+void rehearsal::crash_guest(world::place where) {
+  world_.crash(where);
+  for (const auto& l : own_links())
+    if (l.link->reaches(where)) l.link->reset();
+}
+
 std::vector<std::string> rehearsal::left_at_home() const {
   std::vector<std::string> names;
-  const auto look = [&](world::place p) {
+  for (const auto p : program())
     if (world_.inhabited(p)) names.push_back(world_.name_of(p));
-  };
-  look(home_);
-  for (const auto place : observers_) look(place);
-  for (auto i = first_life_; i < lives_.size(); ++i)
-    if (world_.host_of(lives_[i].place) == 0) look(lives_[i].place);
   return names;
 }
 
 void rehearsal::crash_program() {
   for (auto i = first_life_; i < lives_.size(); ++i)
-    if (world_.host_of(lives_[i].place) == 0) {
-      fabric_.vanish(lives_[i].job, lives_[i].rank);
-      world_.crash(lives_[i].place);
-    }
-  for (const auto place : observers_) world_.crash(place);
-  world_.crash(home_);
+    if (world_.host_of(lives_[i].place) == 0) fabric_.vanish(lives_[i].job, lives_[i].rank);
+  for (const auto p : program()) world_.crash(p);
 }
 
 }  // namespace troupe::testing

@@ -91,6 +91,13 @@ public:
   /// Its process dies (with the whole program, where it lives in it). `host_too`: nobody is left to
   /// say so, silence has to.
   void crash(std::int32_t rank, bool host_too);
+  /// Places of the program that was begun last: the supervisor's, observers', and those of ranks
+  /// beside it.
+  std::vector<world::place> program() const;
+  /// Places that a test has added and in which somebody lives.
+  std::vector<world::place> guests() const;
+  /// Such a process dies; its host says so to the other ends of its links.
+  void crash_guest(world::place where);
   /// Names of the places of the program that was begun last in which somebody lives.
   std::vector<std::string> left_at_home() const;
   /// The program that was begun last dies, with all that lives in it.
