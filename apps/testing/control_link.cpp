@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <caf/all.hpp>
 
+#include "apps/testing/link_letters.hpp"
 #include "apps/testing/message_text.hpp"
 
 namespace troupe::testing {
@@ -11,19 +12,35 @@ namespace {
 
 constexpr std::size_t other(std::size_t side) { return 1 - side; }
 
+std::string text_of(const caf::message& what) {
+  if (what.match_elements<observations>())
+    return std::to_string(what.get_as<observations>(0).all.size()) + " observations";
+  if (what.match_elements<with_number>()) return short_text(what.get_as<with_number>(0).what);
+  return short_text(what);
+}
+
+caf::message content_of(caf::mailbox_element& m) {
+  const auto number = m.mid;
+  auto what = m.move_content_to_message();
+  if (!number.is_request() && !number.is_response()) return what;
+  return caf::make_message(with_number{number.integer_value(), std::move(what)});
+}
+
 }  // namespace
 
 // A frame on its way, in no more room than an event has.
 struct control_link::arrival {
-  arrival(std::shared_ptr<control_link> on, const caf::message& what, link_frame frame,
-          std::size_t to)
+  arrival(std::shared_ptr<control_link> on, const letter& what, link_frame frame, std::size_t to)
       : link(std::move(on)),
-        values(what.vals()),
+        values(what.what.vals()),
         number(frame.number),
         heard(frame.heard),
         again(frame.again),
-        side(static_cast<std::uint8_t>(to)) {}
-  void operator()() const { link->arrive(side, {number, heard, again}, caf::message{values}); }
+        side(static_cast<std::uint8_t>(to)),
+        receiver(what.to) {}
+  void operator()() const {
+    link->arrive(side, {number, heard, again}, {caf::message{values}, receiver});
+  }
 
   std::shared_ptr<control_link> link;
   caf::message::data_ptr values;
@@ -31,32 +48,81 @@ struct control_link::arrival {
   std::uint64_t heard;
   bool again;
   std::uint8_t side;
+  std::uint8_t receiver;
 };
 
 control_link::control_link(world& of, world::place near, world::place far, settings how)
     : world_(of),
       how_(std::move(how)),
       number_(far),
-      ends_{end{near, {}, {}, link_machine{how_.limits, of.time()}, {}, 0, {}, false, false},
-            end{far, {}, {}, link_machine{how_.limits, of.time()}, {}, 0, {}, false, false}} {
+      ends_{end{near,
+                {},
+                {},
+                link_machine{how_.limits, of.clock_at(near, of.time())},
+                {},
+                0,
+                {},
+                false,
+                false},
+            end{far,
+                {},
+                {},
+                link_machine{how_.limits, of.clock_at(far, of.time())},
+                {},
+                0,
+                {},
+                false,
+                false}} {
   // The handles outlive the link at most as what goes nowhere.
   for (std::size_t side : {0, 1})
-    ends_[side].handle = link_handle::make(of.system(), [this, side](caf::mailbox_element_ptr m) {
-      send(side, m->move_content_to_message());
-    });
+    ends_[side].handle = link_handle::make(
+        of.system(), [this, side](caf::mailbox_element_ptr m) { send(side, {content_of(*m)}); });
 }
 
 control_link::~control_link() {
   for (auto& e : ends_) link_handle::of(e.handle).forget();
-  if (checkpointer_handle_) link_handle::of(checkpointer_handle_).forget();
+  for (auto& r : also_) link_handle::of(r.handle).forget();
 }
 
-caf::strong_actor_ptr control_link::checkpointer_handle(caf::strong_actor_ptr checkpointer) {
-  checkpointer_ = std::move(checkpointer);
-  checkpointer_handle_ = link_handle::make(world_.system(), [this](caf::mailbox_element_ptr m) {
-    send(1, m->move_content_to_message());
-  });
-  return checkpointer_handle_;
+std::uint8_t control_link::add_receiver(std::function<void(const caf::message&)> hears,
+                                        link_handle::sent_fn sent) {
+  also_.push_back({link_handle::make(world_.system(), std::move(sent)), std::move(hears)});
+  return static_cast<std::uint8_t>(also_.size());
+}
+
+caf::strong_actor_ptr control_link::stand_in(const caf::strong_actor_ptr& near_actor) {
+  const auto number = static_cast<std::uint8_t>(also_.size() + 1);
+  add_receiver([this, near_actor](const caf::message& m) { give(0, m, near_actor); },
+               [this, number](caf::mailbox_element_ptr m) {
+                 send(1, {content_of(*m), number});
+               });
+  return also_.back().handle;
+}
+
+// A queue that is emptied in the event that filled it holds back nothing and drops nothing.
+audience control_link::stand_in(const audience& near_observers) {
+  audience there;
+  if (near_observers.members().empty()) return there;
+  const auto queue = std::make_shared<observation_queue>(near_observers.wants_hooks());
+  observers_ = add_receiver(
+      [near_observers](const caf::message& m) {
+        for (const auto& o : m.get_as<observations>(0).all) near_observers.tell(*o);
+      },
+      [this, queue](const caf::mailbox_element_ptr&) {
+        auto fresh = queue->take();
+        if (seen_.empty())
+          world_.at(ends_[1].place, nanoseconds{0},
+                    [self = shared_from_this()] { self->say_seen(); });
+        seen_.insert(seen_.end(), fresh.begin(), fresh.end());
+      });
+  there.add({queue, caf::actor_cast<observer_actor>(also_.back().handle)});
+  return there;
+}
+
+void control_link::say_seen() {
+  if (seen_.empty()) return;
+  auto all = caf::make_message(observations{std::exchange(seen_, {})});
+  send(1, {std::move(all), observers_});
 }
 
 void control_link::open(caf::strong_actor_ptr near_actor, caf::strong_actor_ptr far_actor) {
@@ -70,11 +136,11 @@ void control_link::open(caf::strong_actor_ptr near_actor, caf::strong_actor_ptr 
           auto& mine = self->ends_[side];
           const auto addr = mine.actor ? mine.actor->address() : caf::actor_addr{};
           mine.actor = nullptr;
-          self->send(side, caf::make_message(caf::down_msg{addr, why}));
+          self->send(side, {caf::make_message(caf::down_msg{addr, why})});
           self->close(side);
         });
-    world_.at(ends_[side].place, how_.limits.beat,
-              [self = shared_from_this(), side] { self->beat(side); });
+    world_.after(ends_[side].place, how_.limits.beat,
+                 [self = shared_from_this(), side] { self->beat(side); });
   }
 }
 
@@ -87,7 +153,8 @@ void control_link::close(std::size_t at) {
               arrival{shared_from_this(), {}, {0, q.heard, false}, at});
 }
 
-void control_link::send(std::size_t from, caf::message what) {
+void control_link::send(std::size_t from, letter what) {
+  if (from == 1) say_seen();
   hear_quiet(from);
   auto& mine = ends_[from];
   if (mine.machine.over() || mine.closing || !world_.alive(mine.place)) return;
@@ -95,12 +162,12 @@ void control_link::send(std::size_t from, caf::message what) {
   if (number == 0) return lost(from, "too much is waiting for an answer");
   world_.note(static_cast<std::int32_t>(mine.place),
               static_cast<std::int32_t>(ends_[other(from)].place),
-              [&] { return "send " + short_text(what); });
+              [&] { return "send " + text_of(what.what); });
   transmit(from, mine.machine.frame(number), what);
   mine.unacknowledged.push_back(std::move(what));
 }
 
-void control_link::transmit(std::size_t from, link_frame frame, const caf::message& what) {
+void control_link::transmit(std::size_t from, link_frame frame, const letter& what) {
   const auto& mine = ends_[from];
   const auto to = other(from);
   if (mine.cut) return;
@@ -143,16 +210,17 @@ void control_link::hear_quiet(std::size_t at) {
     if (came > world_.time()) break;
     ++count;
     if (ends_[other(at)].cut) continue;
-    release(mine, mine.machine.arrived({0, q.heard, false}, came).release_to);
+    const auto by_clock = world_.clock_at(mine.place, came);
+    release(mine, mine.machine.arrived({0, q.heard, false}, by_clock).release_to);
   }
   mine.quiet.erase(mine.quiet.begin(), mine.quiet.begin() + static_cast<std::ptrdiff_t>(count));
 }
 
-void control_link::arrive(std::size_t at, const link_frame& frame, const caf::message& what) {
+void control_link::arrive(std::size_t at, const link_frame& frame, const letter& what) {
   hear_quiet(at);
   auto& mine = ends_[at];
   if (ends_[other(at)].cut) return;  // it was on its way when the path was cut
-  const auto answer = mine.machine.arrived(frame, world_.time());
+  const auto answer = mine.machine.arrived(frame, world_.clock_at(mine.place, world_.time()));
   if (mine.machine.over()) return;
   release(mine, answer.release_to);
   if (answer.send_again) again(at);
@@ -161,11 +229,13 @@ void control_link::arrive(std::size_t at, const link_frame& frame, const caf::me
   close_if_done(mine);
 }
 
-void control_link::deliver(std::size_t at, const caf::message& what) {
+void control_link::deliver(std::size_t at, const letter& of) {
   auto& mine = ends_[at];
+  const auto& what = of.what;
   world_.delivered(number_ << 1 | at, what.type_token());
   world_.note(static_cast<std::int32_t>(ends_[other(at)].place),
-              static_cast<std::int32_t>(mine.place), [&] { return "get " + short_text(what); });
+              static_cast<std::int32_t>(mine.place), [&] { return "get " + text_of(what); });
+  if (of.to > 0) return also_[of.to - 1U].hears(what);
   if (what.match_elements<caf::down_msg>()) {
     const auto why = what.get_as<caf::down_msg>(0).reason;
     transmit(at, mine.machine.frame(), {});  // the last word is acknowledged
@@ -174,10 +244,17 @@ void control_link::deliver(std::size_t at, const caf::message& what) {
     link_handle::of(mine.handle).go_down(why);
     return;
   }
-  const bool snapshot = at == 0 && what.match_elements<write_checkpoint>();
-  const auto& to = snapshot ? checkpointer_ : mine.actor;
+  give(at, what, mine.actor);
+}
+
+// Whoever asks is answered through the same link.
+void control_link::give(std::size_t at, const caf::message& what, const caf::strong_actor_ptr& to) {
   if (how_.door && how_.door(at == 0, what, to)) return;
-  if (to) to->enqueue(nullptr, caf::make_message_id(), what, nullptr);
+  if (!to) return;
+  if (!what.match_elements<with_number>())
+    return (void)to->enqueue(nullptr, caf::make_message_id(), what, nullptr);
+  const auto& numbered = what.get_as<with_number>(0);
+  to->enqueue(ends_[at].handle, caf::make_message_id(numbered.number), numbered.what, nullptr);
 }
 
 void control_link::release(end& mine, std::uint64_t to) {
@@ -198,13 +275,13 @@ void control_link::beat(std::size_t at) {
   hear_quiet(at);
   auto& mine = ends_[at];
   if (mine.machine.over()) return;
-  const auto result = mine.machine.beat(world_.time());
+  const auto result = mine.machine.beat(world_.clock_at(mine.place, world_.time()));
   if (result.lost)
     return lost(at,
                 "not heard for " + std::to_string(how_.limits.limit.count() / 1'000'000) + " ms");
   if (result.send_again) again(at);
   if (result.speak) transmit(at, mine.machine.frame(), {});
-  world_.at(mine.place, how_.limits.beat, [self = shared_from_this(), at] { self->beat(at); });
+  world_.after(mine.place, how_.limits.beat, [self = shared_from_this(), at] { self->beat(at); });
 }
 
 // The actor here has ended and everything it said has been heard.
@@ -226,9 +303,10 @@ void control_link::lost(std::size_t at, const std::string& why) {
 }
 
 void control_link::reset() {
-  world_.at(ends_[0].place, how_.latency, [self = shared_from_this()] {
-    if (!self->ends_[0].cut && !self->ends_[0].machine.over())
-      self->lost(0, "closed by its process's end");
+  const std::size_t at = world_.alive(ends_[1].place) ? 1 : 0;
+  world_.at(ends_[at].place, how_.latency, [self = shared_from_this(), at] {
+    if (!self->ends_[other(at)].cut && !self->ends_[at].machine.over())
+      self->lost(at, "closed by its process's end");
   });
 }
 

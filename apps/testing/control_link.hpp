@@ -1,5 +1,5 @@
-// The link between the supervisor and a rank on another host, as a stream on a path with faults.
-// Each side talks to a handle that stands for the other.
+// A link between two actors on different hosts, as a stream on a path with faults: the supervisor
+// and a rank, or two of a test's own. Each side talks to a handle that stands for the other.
 #pragma once
 
 #include <functional>
@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "actors/link_machine.hpp"
+#include "actors/observer.hpp"
 #include "apps/testing/world.hpp"
 
 namespace troupe::testing {
@@ -39,7 +40,7 @@ public:
     std::function<bool(bool to_near, const caf::message& what, const caf::strong_actor_ptr& to)>
         door;
   };
-  /// `near`: where the supervisor lives. The far actor is not there yet.
+  /// `near`, `far`: where the two live. Neither actor has to be there yet.
   control_link(world& of, world::place near, world::place far, settings how);
   ~control_link();
   control_link(const control_link&) = delete;
@@ -50,16 +51,22 @@ public:
   const caf::strong_actor_ptr& far_handle() const { return ends_[0].handle; }
   const caf::strong_actor_ptr& near_handle() const { return ends_[1].handle; }
 
-  /// Stands for the checkpointer, far: what is sent there travels through the same link.
-  caf::strong_actor_ptr checkpointer_handle(caf::strong_actor_ptr checkpointer);
+  /// Stands, far, for somebody else who lives near: what is sent there travels through the same
+  /// link, in order with all else.
+  caf::strong_actor_ptr stand_in(const caf::strong_actor_ptr& near_actor);
+  /// The same for observers: what an event tells them is one frame, and before all that is sent
+  /// behind it.
+  audience stand_in(const audience& near_observers);
 
   /// Both actors are there: the link begins to beat. Ends with them.
   void open(caf::strong_actor_ptr near_actor, caf::strong_actor_ptr far_actor);
 
-  /// The far process has died and its host says so: the near side hears of it after the latency.
+  /// A process at one end has died and its host says so: the other end hears of it after the
+  /// latency.
   void reset();
   /// Nothing gets through in this direction; near to far, and far to near.
   void cut(bool to_far, bool to_near);
+  bool reaches(world::place p) const { return ends_[0].place == p || ends_[1].place == p; }
   bool over() const { return ends_[0].machine.over() && ends_[1].machine.over(); }
 
 private:
@@ -69,12 +76,22 @@ private:
     nanoseconds due;
     std::uint64_t heard;
   };
+  /// A message on its way; `to`: 0 for the actor at the other end, else one of `also_`.
+  struct letter {
+    caf::message what;
+    std::uint8_t to = 0;
+  };
+  /// Somebody else near.
+  struct other_receiver {
+    caf::strong_actor_ptr handle;  ///< far
+    std::function<void(const caf::message&)> hears;
+  };
   struct end {
     world::place place = 0;
     caf::strong_actor_ptr actor;   ///< who lives here
     caf::strong_actor_ptr handle;  ///< stands for the other
     link_machine machine;
-    std::vector<caf::message> unacknowledged;  ///< the first one is released + 1
+    std::vector<letter> unacknowledged;  ///< the first one is released + 1
     std::uint64_t released = 0;
     std::vector<quiet_frame> quiet;  ///< on their way here, in order: a few beats' worth at most
     bool cut = false;                ///< what is sent from here is lost
@@ -83,25 +100,30 @@ private:
 
   struct arrival;
 
-  void send(std::size_t from, caf::message what);
-  void transmit(std::size_t from, link_frame frame, const caf::message& what);
+  std::uint8_t add_receiver(std::function<void(const caf::message&)> hears,
+                            link_handle::sent_fn sent);
+  void send(std::size_t from, letter what);
+  void say_seen();
+  void transmit(std::size_t from, link_frame frame, const letter& what);
   void release(end& mine, std::uint64_t to);
   void close_if_done(end& mine);
   void transmit_quiet(std::size_t to, nanoseconds after, std::uint64_t heard);
   void hear_quiet(std::size_t at);
   void close(std::size_t at);
-  void arrive(std::size_t at, const link_frame& frame, const caf::message& what);
+  void arrive(std::size_t at, const link_frame& frame, const letter& what);
   void again(std::size_t from);
   void beat(std::size_t at);
   void lost(std::size_t at, const std::string& why);
-  void deliver(std::size_t at, const caf::message& what);
+  void deliver(std::size_t at, const letter& what);
+  void give(std::size_t at, const caf::message& what, const caf::strong_actor_ptr& to);
 
   world& world_;
   settings how_;
   std::uint32_t number_;  // for draws
   end ends_[2];
-  caf::strong_actor_ptr checkpointer_;         ///< near
-  caf::strong_actor_ptr checkpointer_handle_;  ///< far
+  std::vector<other_receiver> also_;
+  std::vector<observation_ptr> seen_;  ///< far: what the event that happens has told observers
+  std::uint8_t observers_ = 0;         ///< of `also_`
 };
 
 }  // namespace troupe::testing

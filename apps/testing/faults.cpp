@@ -77,6 +77,30 @@ fault fault_named(std::string_view name) {
                    "there is no fault \"" + std::string{name} + "\"; there are: " + there);
 }
 
+std::string_view to_string(target t) {
+  switch (t) {
+    case target::rank: return "rank";
+    case target::host: return "host";
+    case target::program: return "program";
+    case target::guest: return "guest";
+  }
+  return "?";
+}
+
+bool befalls(fault what, target whom) {
+  if (whom == target::rank) return true;
+  switch (what) {
+    case fault::crash_rank: return whom == target::guest;
+    case fault::slow: return whom == target::host || whom == target::program;
+    case fault::cut:
+    case fault::one_way_cut: return whom == target::host || whom == target::guest;
+    case fault::pause:
+    case fault::skew:
+    case fault::late_timers: return true;
+    default: return false;
+  }
+}
+
 fault_set fault_set::all() {
   fault_set s;
   for (std::size_t i = 0; i < fault_kinds; ++i) s.add(static_cast<fault>(i));
@@ -107,7 +131,9 @@ std::string fault_set::text() const {
 }
 
 std::ostream& operator<<(std::ostream& out, const strike& s) {
-  out << to_string(s.what) << " of rank " << s.rank << " at ";
+  out << to_string(s.what) << " of ";
+  if (s.whom != target::rank && befalls(s.what, s.whom)) out << to_string(s.whom) << " of ";
+  out << "rank " << s.rank << " at ";
   if (s.by_event)
     out << "event " << s.moment;
   else
@@ -160,6 +186,9 @@ attempt_faults draw_faults(choices& from, const fault_options& options, fault_se
         from.draw(site::detail, 256 + who, static_cast<std::uint64_t>(ranks)));
     s.amount = from.draw(site::detail, 256 + who, 16);
     s.where = from.draw(site::detail, 256 + who, std::uint64_t{1} << 32);
+    constexpr std::array whom{target::rank, target::rank,    target::rank, target::rank,
+                              target::host, target::program, target::host, target::guest};
+    s.whom = whom[from.draw(site::detail, 256 + who, whom.size())];
     all.strikes.push_back(s);
   }
   const auto rate = [&](fault f) {

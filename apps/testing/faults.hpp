@@ -18,16 +18,16 @@ enum class fault : std::uint8_t {
   crash_host,        ///< a host dies with all its ranks; only silence says so
   crash_supervisor,  ///< the program that the operator started is killed
   power_loss,        ///< the supervisor's host goes: what was not durable is lost
-  pause,             ///< a rank's process stands still and comes back, maybe as a zombie
-  slow,              ///< a rank's hooks take much longer
+  pause,             ///< a process, or a host, stands still and comes back, maybe as a zombie
+  slow,              ///< a rank's hooks take much longer, or whatever the supervisor's process does
   throw_in_hook,     ///< a hook throws
   out_of_memory,     ///< a hook throws std::bad_alloc
   not_a_number,      ///< a rank's gradient is NaN; the learner throws when its weights are
   cut,               ///< the control link is cut in both directions, for a while
   one_way_cut,       ///< in one
   data_cut,          ///< a rank's collectives stand still, for a while
-  skew,              ///< a rank's clock is fast or slow
-  late_timers,       ///< a rank's timers are late
+  skew,              ///< a process's clock is fast or slow, that of its links with it
+  late_timers,       ///< a process's timers are late, the beats of its links too
   stop,              ///< the operator asks for a stop
   abort,             ///< the operator aborts
   // Along a whole attempt:
@@ -82,14 +82,26 @@ struct fault_options {
   std::uint32_t storage_per_million = 30'000;  ///< operations of storage that fail
 };
 
+/// Whom a fault of a rank's kind befalls in its place.
+enum class target : std::uint8_t {
+  rank,
+  host,     ///< all that lives on the rank's host
+  program,  ///< the supervisor's process
+  guest,    ///< a process that the test has brought; where there is none, the rank
+};
+std::string_view to_string(target t);
+/// Whether a fault of that kind may befall it.
+bool befalls(fault what, target whom);
+
 /// One fault that strikes at a moment of an attempt.
 struct strike {
   fault what = fault::crash_rank;
   bool by_event = false;     ///< at an event's number, else at a time
   std::uint64_t moment = 0;  ///< event, or nanoseconds, behind the attempt's beginning
   std::int32_t rank = 0;
-  std::uint64_t amount = 0;  ///< how long, how much: in 0 .. 15
-  std::uint64_t where = 0;   ///< which hook and step: any number
+  std::uint64_t amount = 0;    ///< how long, how much: in 0 .. 15
+  std::uint64_t where = 0;     ///< which hook and step: any number
+  target whom = target::rank;  ///< where it `befalls`; else the rank
   friend bool operator==(const strike&, const strike&) = default;
 };
 std::ostream& operator<<(std::ostream& out, const strike& s);

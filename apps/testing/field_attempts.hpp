@@ -79,6 +79,12 @@ private:
   void know_delays();
   void carry_out(const strike& s);
   void carry_out_on(const strike& s, rank_life& life);
+  void carry_out_on_program(const strike& s);
+  bool carry_out_on_guest(const strike& s);
+  void cut(const strike& s, const std::shared_ptr<control_link>& link);
+  void hold_up(const strike& s, world::place where);
+  void struck_at(fault what, world::place where);
+  nanoseconds ways_down() const;
   void heal_later(nanoseconds after, later_call how) { world_.at(0, after, std::move(how)); }
   void stepped(const field_step& s);
   void written(std::int64_t step, const std::string& path);
@@ -97,12 +103,9 @@ private:
   void hear_marks();
   nanoseconds storage_cost();
   storage_fault storage_fault_now(const storage_op& op);
-  // Of a rank, or of the supervisor (-1).
   template <class Text>
-  void note_fault(std::int32_t rank, Text text) {
-    const auto* life = rank < 0 ? nullptr : stage_.life_of(rank);
-    world_.note(-1, static_cast<std::int32_t>(life ? life->place : stage_.home()),
-                [&] { return "fault: " + text(); });
+  void note_fault(world::place where, Text text) {
+    world_.note(-1, static_cast<std::int32_t>(where), [&] { return "fault: " + text(); });
   }
   void note_step(const field_step& s) {
     for (const auto& life : stage_.lives())

@@ -221,7 +221,8 @@ void field_oracles::first_cause(const failure& first, const attempt_facts& facts
   // A link that loses may break by itself; a forming deadline names its ranks in its text, and so
   // does a rank that waited in a collective for one that was held up.
   const bool waited = first.type == "troupe::collective_timeout" && facts.any(delaying);
-  if (!check(facts.lossy || facts.rare || waited || first.rank < 0 || facts.concerned(first.rank)))
+  if (!check(facts.lossy || facts.rare || facts.program || waited || first.rank < 0 ||
+             facts.concerned(first.rank)))
     violate({oracles[3], "nothing befell this rank: " + at(first), first.step, first.rank});
 }
 
@@ -230,9 +231,10 @@ void field_oracles::survivors(const job_outcome& outcome, const attempt_facts& f
   for (const auto& s : outcome.survivors) {
     const bool rank = s.starts_with("rank ");
     const bool deaf = facts.watched == watching::slow || facts.watched == watching::dead;
-    const bool excused = rank ? facts.any(delaying) && facts.concerned(std::stoi(s.substr(5)))
-                              : (slow_disk(facts) && s.starts_with("checkpointer")) ||
-                                    (deaf && s.starts_with("observer"));
+    const bool excused = facts.program ? facts.any(delaying)
+                         : rank ? facts.any(delaying) && facts.concerned(std::stoi(s.substr(5)))
+                                : (slow_disk(facts) && s.starts_with("checkpointer")) ||
+                                      (deaf && s.starts_with("observer"));
     // On a rare path a deadline passes early.
     if (!check(excused || facts.lossy || facts.rare)) violate({oracles[6], s});
   }

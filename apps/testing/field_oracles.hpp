@@ -26,8 +26,9 @@ struct attempt_facts {
   std::vector<fault> struck;
   std::vector<std::int32_t> ranks;  ///< whom they struck
   std::vector<raised> thrown;
-  bool lossy = false;  ///< a link that loses frames was lost
-  fault_set storage;   ///< faults of storage that took effect
+  bool program = false;  ///< the supervisor's process was held up
+  bool lossy = false;    ///< a link that loses frames was lost
+  fault_set storage;     ///< faults of storage that took effect
   watching watched = watching::nobody;
   bool rare = false;  ///< a rare path was taken that may fail what it strikes
   nanoseconds took{0};

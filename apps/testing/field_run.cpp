@@ -152,13 +152,11 @@ field_run::ending field_run::judge() {
   }
   const auto outcome = *stage_.outcome();
   know_delays();
-  const auto limits = derive(job_.options().time);
   facts_.took = world_.time() - nanoseconds{began_};
-  facts_.expected = span_ * job_.accumulate * 2 + limits.detect * 2 + limits.settle + limits.close +
-                    limits.teardown + std::chrono::seconds{1};
+  facts_.expected = span_ * job_.accumulate * 2 + ways_down();
   facts_.watched = plan_.watched;
   // Observers are waited for as long as for a teardown.
-  if (facts_.watched != watching::nobody) facts_.expected += limits.teardown;
+  if (facts_.watched != watching::nobody) facts_.expected += derive(job_.options().time).teardown;
   oracles_.ended(outcome, facts_);
   for (const auto& g : guests_) g->ended(outcome, complain());
   if (!outcome.survivors.empty()) mark("an ending with survivors");

@@ -79,7 +79,8 @@ void field_run::maybe_throw(const learner_context& context, const hook& h) {
   facts_.thrown.push_back({what.rank, std::string{what.hook}, where(h).step,
                            what.memory ? "std::bad_alloc" : "std::domain_error",
                            what.memory ? "std::bad_alloc" : what.text});
-  note_fault(what.rank,
+  const auto* life = stage_.life_of(what.rank);
+  note_fault(life ? life->place : stage_.home(),
              [&] { return std::string{to_string(kind)} + " in " + std::string{what.hook}; });
   if (what.memory) throw std::bad_alloc{};
   throw std::domain_error{what.text};
@@ -140,16 +141,22 @@ void field_run::strike_due() {
       next_strike_.time = std::min(next_strike_.time, began_ + static_cast<std::int64_t>(s.moment));
 }
 
+void field_run::struck_at(fault what, world::place where) {
+  ++report_.faults[static_cast<std::size_t>(what)];
+  note_fault(where, [&] { return std::string{to_string(what)}; });
+}
+
+// How long it may take to find out, close and take down.
+nanoseconds field_run::ways_down() const {
+  const auto limits = derive(job_.options().time);
+  return limits.detect * 2 + limits.settle + limits.close + limits.teardown +
+         std::chrono::seconds{1};
+}
+
 void field_run::carry_out(const strike& s) {
-  const auto home = stage_.home();
   const auto struck = [&] {
-    ++report_.faults[static_cast<std::size_t>(s.what)];
     facts_.struck.push_back(s.what);
-    note_fault(s.what == fault::crash_supervisor || s.what == fault::power_loss ||
-                       s.what == fault::stop || s.what == fault::abort
-                   ? -1
-                   : s.rank,
-               [&] { return std::string{to_string(s.what)}; });
+    struck_at(s.what, stage_.home());
   };
   switch (s.what) {
     case fault::crash_supervisor:
@@ -176,33 +183,38 @@ void field_run::carry_out(const strike& s) {
     }
     default: break;
   }
+  if (!world_.alive(stage_.home())) return;
+  const auto whom = befalls(s.what, s.whom) ? s.whom : target::rank;
+  if (whom == target::program) return carry_out_on_program(s);
+  if (whom == target::guest && carry_out_on_guest(s)) return;
   auto* life = stage_.life_of(s.rank);
-  if (!life || !world_.alive(life->place) || !world_.alive(home)) return;
+  if (!life || !world_.alive(life->place)) return;
   const bool cuts = s.what == fault::cut || s.what == fault::one_way_cut;
   if (cuts && !life->link) return;  // it lives beside the supervisor
-  struck();
-  facts_.ranks.push_back(s.rank);
-  carry_out_on(s, *life);
+  struck_at(s.what, life->place);
+  facts_.struck.push_back(s.what);
+  const bool all = whom == target::host || s.what == fault::crash_host;
+  const auto host = world_.host_of(life->place);
+  for (std::int32_t r = 0; r < job_.ranks; ++r) {
+    auto* other = stage_.life_of(r);
+    if (!other || !world_.alive(other->place)) continue;
+    if (r != s.rank && !(all && world_.host_of(other->place) == host)) continue;
+    facts_.ranks.push_back(r);
+    const auto delayed = facts_.delayed;
+    carry_out_on(s, *other);
+    if (r != s.rank) facts_.delayed = delayed;  // all at once
+  }
+  if (!all) return;
+  for (const auto p : stage_.guests())
+    if (world_.host_of(p) == host) s.what == fault::crash_host ? world_.crash(p) : hold_up(s, p);
 }
 
 void field_run::carry_out_on(const strike& s, rank_life& life) {
   const auto lasts = length(s.amount);
-  const auto rank = s.rank;
+  const auto rank = life.rank;
   switch (s.what) {
     case fault::crash_rank: stage_.crash(rank, false); break;
-    case fault::crash_host: {
-      const auto host = world_.host_of(life.place);
-      for (std::int32_t r = 0; r < job_.ranks; ++r)
-        if (auto* other = stage_.life_of(r); other && world_.host_of(other->place) == host) {
-          facts_.ranks.push_back(r);
-          stage_.crash(r, true);
-        }
-      break;
-    }
-    case fault::pause:
-      facts_.delayed += lasts;
-      world_.pause(life.place, world_.time() + lasts);
-      break;
+    case fault::crash_host: stage_.crash(rank, true); break;
     case fault::slow: {
       const bool very = s.amount >= 12;  // each hook runs past its limit
       life.slow_per_cent = very ? 1'000'000 : static_cast<std::int64_t>(200 + 400 * s.amount);
@@ -210,29 +222,77 @@ void field_run::carry_out_on(const strike& s, rank_life& life) {
       break;
     }
     case fault::cut:
-    case fault::one_way_cut:
-      facts_.delayed += lasts;
-      life.link->cut(s.what == fault::cut || s.where % 2 == 0,
-                     s.what == fault::cut || s.where % 2 == 1);
-      heal_later(lasts, [link = life.link] { link->cut(false, false); });
-      break;
+    case fault::one_way_cut: cut(s, life.link); break;
     case fault::data_cut:
       facts_.delayed += lasts * 2;
       stage_.fabric().cut(rank, true);
       heal_later(lasts * 2, [this, rank] { stage_.fabric().cut(rank, false); });
       break;
+    default: hold_up(s, life.place); break;
+  }
+}
+
+void field_run::cut(const strike& s, const std::shared_ptr<control_link>& link) {
+  const auto lasts = length(s.amount);
+  facts_.delayed += lasts;
+  link->cut(s.what == fault::cut || s.where % 2 == 0, s.what == fault::cut || s.where % 2 == 1);
+  heal_later(lasts, [link] { link->cut(false, false); });
+}
+
+// What may befall any process.
+void field_run::hold_up(const strike& s, world::place where) {
+  const auto amount = static_cast<std::int32_t>(s.amount);
+  switch (s.what) {
+    case fault::pause:
+      facts_.delayed += length(s.amount);
+      world_.pause(where, world_.time() + length(s.amount));
+      break;
     case fault::skew:
       facts_.delayed += std::chrono::seconds{1};
-      world_.skew(life.place,
-                  (s.where % 2 == 0 ? 20 : -20) * static_cast<std::int32_t>(s.amount + 1));
+      world_.skew(where, (s.where % 2 == 0 ? 20 : -20) * (amount + 1));
       break;
     case fault::late_timers:
       facts_.delayed += std::chrono::seconds{1};
-      world_.late_timers(life.place,
-                         std::chrono::milliseconds{20} * static_cast<std::int64_t>(s.amount + 1));
+      world_.late_timers(where, std::chrono::milliseconds{20} * (amount + 1));
       break;
     default: break;
   }
+}
+
+// All of it: the supervisor, the observers and the ranks beside them are threads of one process.
+// Links to any rank may be lost by that, and any deadline missed.
+void field_run::carry_out_on_program(const strike& s) {
+  struck_at(s.what, stage_.home());
+  facts_.struck.push_back(s.what);
+  facts_.program = true;
+  for (const auto where : stage_.program()) hold_up(s, where);
+  if (s.what == fault::skew) facts_.delayed += ways_down() / 2;
+  if (s.what != fault::slow) return;
+  const auto each =
+      std::chrono::milliseconds{4} * static_cast<std::int64_t>(s.amount + 1) / (16 * job_.ranks);
+  world_.slow(stage_.home(), each);
+  facts_.delayed += each * static_cast<std::int64_t>(events_) * 2;
+}
+
+// Nothing of the product waits for a guest, so that this is an excuse for nothing.
+bool field_run::carry_out_on_guest(const strike& s) {
+  const auto there = stage_.guests();
+  if (there.empty()) return false;
+  const auto where = there[static_cast<std::size_t>(s.rank) % there.size()];
+  const auto before = facts_;
+  if (s.what == fault::crash_rank) {
+    stage_.crash_guest(where);
+  } else if (s.what == fault::cut || s.what == fault::one_way_cut) {
+    bool any = false;
+    for (const auto& l : stage_.own_links())
+      if (l.link->reaches(where)) cut(s, l.link), any = true;
+    if (!any) return false;
+  } else {
+    hold_up(s, where);
+  }
+  facts_ = before;
+  struck_at(s.what, where);
+  return true;
 }
 
 }  // namespace troupe::testing

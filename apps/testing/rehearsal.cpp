@@ -178,11 +178,7 @@ rank_actor rehearsal::bring(caf::actor_system& system, actor_trouble trouble, ra
     world_.settle(life.actor, place);
     return made;
   }
-  control_link::settings how;
-  how.limits = limits_;
-  how.latency = around_.control_latency;
-  how.faults = path_;
-  how.counts = &counts_;
+  auto how = link_settings();
   how.door = [this, rank](bool to_supervisor, const caf::message& m,
                           const caf::strong_actor_ptr& to) {
     return door && door(rank, to_supervisor, m, to);
@@ -192,12 +188,42 @@ rank_actor rehearsal::bring(caf::actor_system& system, actor_trouble trouble, ra
   setup.supervisor = caf::actor_cast<supervisor_actor>(life.link->near_handle());
   if (setup.checkpointer)
     setup.checkpointer = caf::actor_cast<checkpointer_actor>(
-        life.link->checkpointer_handle(caf::actor_cast<caf::strong_actor_ptr>(setup.checkpointer)));
+        life.link->stand_in(caf::actor_cast<caf::strong_actor_ptr>(setup.checkpointer)));
+  setup.observers = life.link->stand_in(setup.observers);
   const auto made = spawn_rank(system, std::move(trouble), std::move(setup));
   life.actor = caf::actor_cast<caf::strong_actor_ptr>(made);
   world_.settle(life.actor, place);
   life.link->open(std::move(near_actor), life.actor);
   return caf::actor_cast<rank_actor>(life.link->far_handle());
+}
+
+control_link::settings rehearsal::link_settings() {
+  control_link::settings how;
+  how.limits = limits_;
+  how.latency = around_.control_latency;
+  how.faults = path_;
+  how.counts = &counts_;
+  return how;
+}
+
+const std::vector<own_link>& rehearsal::own_links() {
+  std::erase_if(own_links_, [](const own_link& l) { return l.link->over(); });
+  return own_links_;
+}
+
+caf::strong_actor_ptr rehearsal::link_between(const caf::strong_actor_ptr& from,
+                                              const caf::strong_actor_ptr& to) {
+  const auto here = world_.where(from);
+  const auto there = world_.where(to);
+  if (world_.host_of(here) == world_.host_of(there)) return to;
+  for (const auto& l : own_links()) {
+    if (l.from == from && l.to == to) return l.link->far_handle();
+    if (l.from == to && l.to == from) return l.link->near_handle();
+  }
+  auto link = std::make_shared<control_link>(world_, here, there, link_settings());
+  link->open(from, to);
+  own_links_.push_back({from, to, link});
+  return link->far_handle();
 }
 
 void rehearsal::crash(std::int32_t rank, bool host_too) {
@@ -209,26 +235,42 @@ void rehearsal::crash(std::int32_t rank, bool host_too) {
   if (life->link && !host_too) life->link->reset();
 }
 
+std::vector<world::place> rehearsal::program() const {
+  std::vector<world::place> all{home_};
+  all.insert(all.end(), observers_.begin(), observers_.end());
+  for (auto i = first_life_; i < lives_.size(); ++i)
+    if (world_.host_of(lives_[i].place) == 0) all.push_back(lives_[i].place);
+  return all;
+}
+
+std::vector<world::place> rehearsal::guests() const {
+  std::vector<bool> known(world_.places());
+  known[0] = true;  // the world
+  for (const auto p : program()) known[p] = true;
+  for (const auto& l : lives_) known[l.place] = true;
+  std::vector<world::place> all;
+  for (world::place p = 0; p < known.size(); ++p)
+    if (!known[p] && world_.inhabited(p)) all.push_back(p);
+  return all;
+}
+
+void rehearsal::crash_guest(world::place where) {
+  world_.crash(where);
+  for (const auto& l : own_links())
+    if (l.link->reaches(where)) l.link->reset();
+}
+
 std::vector<std::string> rehearsal::left_at_home() const {
   std::vector<std::string> names;
-  const auto look = [&](world::place p) {
+  for (const auto p : program())
     if (world_.inhabited(p)) names.push_back(world_.name_of(p));
-  };
-  look(home_);
-  for (const auto place : observers_) look(place);
-  for (auto i = first_life_; i < lives_.size(); ++i)
-    if (world_.host_of(lives_[i].place) == 0) look(lives_[i].place);
   return names;
 }
 
 void rehearsal::crash_program() {
   for (auto i = first_life_; i < lives_.size(); ++i)
-    if (world_.host_of(lives_[i].place) == 0) {
-      fabric_.vanish(lives_[i].job, lives_[i].rank);
-      world_.crash(lives_[i].place);
-    }
-  for (const auto place : observers_) world_.crash(place);
-  world_.crash(home_);
+    if (world_.host_of(lives_[i].place) == 0) fabric_.vanish(lives_[i].job, lives_[i].rank);
+  for (const auto p : program()) world_.crash(p);
 }
 
 }  // namespace troupe::testing

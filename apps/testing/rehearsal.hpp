@@ -1,5 +1,6 @@
 // One job in one world: the production supervisor, ranks and checkpointer, each rank in a place of
-// its own behind a link, on simulated lanes, collectives and storage.
+// its own behind a link, on simulated lanes, collectives and storage. What a rank elsewhere tells
+// observers travels through its link too, as it does between processes.
 #pragma once
 
 #include <functional>
@@ -49,6 +50,13 @@ struct rank_life {
   std::int64_t node_per_cent = 100;    ///< and besides, because of where it lives
 };
 
+/// A link of a test's own.
+struct own_link {
+  caf::strong_actor_ptr from;
+  caf::strong_actor_ptr to;
+  std::shared_ptr<control_link> link;
+};
+
 /// Runs jobs one after the other, in the one world it is given.
 class rehearsal {
 public:
@@ -95,16 +103,40 @@ public:
   /// Its process dies (with the whole program, where it lives in it). `host_too`: nobody is left to
   /// say so, silence has to.
   void crash(std::int32_t rank, bool host_too);
+  /// Places of the program that was begun last: the supervisor's, observers', and those of ranks
+  /// beside it.
+  std::vector<world::place> program() const;
+  /// Places that a test has added and in which somebody lives.
+  std::vector<world::place> guests() const;
+  /// Such a process dies; its host says so to the other ends of its links.
+  void crash_guest(world::place where);
   /// Names of the places of the program that was begun last in which somebody lives.
   std::vector<std::string> left_at_home() const;
   /// The program that was begun last dies, with all that lives in it.
   void crash_program();
+
+  /// `to` as `from` reaches it: itself when both live on one host, else a handle whose messages
+  /// cross a link of the world, with what the paths of the job that runs do to frames. Both have
+  /// been settled and have not run; the other direction (`linked(to, from)`) is the same link, and
+  /// so is the way of an answer to a request, which needs a timeout: a link may be lost. The handle
+  /// goes down when `to` does, or was silent for as long as a failure may be unnoticed.
+  template <class From, class To>
+  To linked(const From& from, const To& to) {
+    return caf::actor_cast<To>(link_between(caf::actor_cast<caf::strong_actor_ptr>(from),
+                                            caf::actor_cast<caf::strong_actor_ptr>(to)));
+  }
+  /// Links that `linked` has made and that are not over.
+  const std::vector<own_link>& own_links();
+
   simulated_fabric& fabric() { return fabric_; }
   /// How fast its jobs went, and who kept the others waiting.
   pace& paced() { return pace_; }
   const path_counts& path() const { return counts_; }
 
 private:
+  caf::strong_actor_ptr link_between(const caf::strong_actor_ptr& from,
+                                     const caf::strong_actor_ptr& to);
+  control_link::settings link_settings();
   rank_actor bring(caf::actor_system& system, actor_trouble trouble, rank_setup setup);
   nanoseconds cost_of(const rank_life& life, std::span<const hook> what);
 
@@ -117,6 +149,7 @@ private:
   std::function<void(const seen::lifecycle&)> announced_;
   path_counts counts_;
   std::vector<rank_life> lives_;
+  std::vector<own_link> own_links_;
   std::size_t first_life_ = 0;           // of the job that runs
   std::vector<world::place> observers_;  // of the job that runs
   link_limits limits_;

@@ -52,7 +52,7 @@ void scene::begin(job what) {
     disk_->kill(0);
     stage_->crash_program();
   }
-  stage_->begin(std::move(what));
+  stage_->begin(std::move(what), how_.path);
 }
 
 void scene::train(const field_job& what) {

@@ -17,6 +17,7 @@ struct scene_options {
   std::uint64_t seed = 0;
   scheduling schedule = scheduling::fifo;
   surroundings around;
+  path_faults path;  ///< what links do to frames
   /// Null: the simulated disk's own format.
   std::shared_ptr<const checkpoint_io> checkpoints;
   bool record = false;          ///< keep notes, for chart()

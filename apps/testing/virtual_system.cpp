@@ -35,7 +35,7 @@ public:
   }
   void set_request_timeout(time_point t, caf::abstract_actor* self, caf::message_id id) override {
     host_.timer(count_of(t), caf::strong_actor_ptr{self->ctrl()},
-                caf::make_mailbox_element(nullptr, id.response_id(), {},
+                caf::make_mailbox_element(nullptr, id, {},  // of the answer that has not come
                                           caf::make_error(caf::sec::request_timeout)));
   }
   void cancel_ordinary_timeout(caf::abstract_actor*, caf::atom_value) override {}

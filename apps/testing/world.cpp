@@ -81,12 +81,17 @@ later_fn world::later_of(place p) {
   return [this, p](nanoseconds delay, later_call&& what) { at(p, delay, std::move(what)); };
 }
 
-std::int64_t world::clock_at(const life& l) const {
-  return now_ + l.gained + (now_ - l.skewed_since) * l.skew / 1000;
+void world::after(place where, nanoseconds delay, later_call&& what) {
+  if (places_[where].dead) return;
+  push(timer_due(where, std::max<std::int64_t>(0, delay.count())), where, std::move(what));
+}
+
+nanoseconds world::clock_at(place p, nanoseconds when) const {
+  return nanoseconds{clock_at(places_[p], when.count())};
 }
 
 std::function<nanoseconds()> world::clock_of(place p) {
-  return [this, p] { return nanoseconds{clock_at(places_[p])}; };
+  return [this, p] { return clock_at(p, time()); };
 }
 
 nanoseconds world::lateness(place p, nanoseconds window) {
@@ -115,16 +120,18 @@ void world::pause(place p, nanoseconds until) {
 
 void world::skew(place p, std::int32_t per_mille) {
   auto& l = places_[p];
-  l.gained = clock_at(l) - now_;
+  l.gained = clock_at(l, now_) - now_;
   l.skewed_since = now_;
   l.skew = per_mille;
 }
 
 void world::late_timers(place p, nanoseconds most) { places_[p].late = most.count(); }
 
+void world::slow(place p, nanoseconds each) { places_[p].busy = each.count(); }
+
 // --- running -------------------------------------------------------------------------------------
 
-void world::push(std::int64_t when, place where, later_call&& what, bool timer) {
+void world::push(std::int64_t when, place where, later_call&& what, turn kind) {
   if (free_.empty()) {
     const auto first = static_cast<std::uint32_t>(slots_.size()) * slots_each;
     if (first == event_heap::slots_max) throw internal_error("too much is due at a time");
@@ -136,7 +143,7 @@ void world::push(std::int64_t when, place where, later_call&& what, bool timer) 
   auto& fresh = in_slot(slot);
   fresh.call = std::move(what);
   fresh.where = where;
-  fresh.timer = timer;
+  fresh.kind = kind;
   heap_.push(when, slot);
 }
 
@@ -145,19 +152,22 @@ void world::runnable(caf::resumable* job) { jobs_.push_back(job); }
 void world::timer(std::int64_t when, caf::strong_actor_ptr receiver,
                   caf::mailbox_element_ptr what) {
   const auto p = place_of(receiver->id());
-  auto& l = places_[p];
-  if (l.dead || clearing_) return;
-  const auto delay = when - now_;
-  if (l.skew != 0) when = now_ + delay * 1000 / (1000 + l.skew);
-  if (l.late > 0)
-    when +=
-        l.late * static_cast<std::int64_t>(draws_.draw(site::latency, p, levels)) / (levels - 1);
+  if (places_[p].dead || clearing_) return;
   push(
-      when, p,
+      timer_due(p, when - now_), p,
       [to = std::move(receiver), message = std::move(what)]() mutable {
         to->enqueue(std::move(message), nullptr);
       },
-      true);
+      turn::timer);
+}
+
+std::int64_t world::timer_due(place p, std::int64_t delay) {
+  const auto& l = places_[p];
+  if (l.skew != 0) delay = delay * 1000 / (1000 + l.skew);
+  if (l.late > 0)
+    delay +=
+        l.late * static_cast<std::int64_t>(draws_.draw(site::latency, p, levels)) / (levels - 1);
+  return now_ + delay;
 }
 
 bool world::step() {
@@ -208,7 +218,7 @@ bool world::run_actor() {
       caf::intrusive_ptr_add_ref(held.get());
       jobs_.push_back(held.get());
     };
-    push(places_[p].paused_until, p, wakes);
+    push(places_[p].paused_until, p, wakes, turn::wakes);
     return true;
   }
   count_event(p);
@@ -217,6 +227,7 @@ bool world::run_actor() {
   delivery_hash_ = mix(delivery_hash_ ^ static_cast<std::uint64_t>(now_)) + id;
   change_priorities(p);
   caf_->run_one(job);
+  was_busy(p);
   return true;
 }
 
@@ -242,9 +253,10 @@ bool world::happen() {
   }
   count_event(what.where);
   delivering_at_ = what.where;
-  if (!what.timer) change_priorities(what.where);
+  if (what.kind != turn::timer) change_priorities(what.where);
   what.call.call_last();
   free_.push_back(next.slot);
+  if (what.kind != turn::wakes) was_busy(what.where);
   return true;
 }
 

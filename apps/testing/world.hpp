@@ -100,14 +100,20 @@ public:
   bool inhabited(place p) const;
   /// The actor lives there; called before it has run.
   void settle(const caf::strong_actor_ptr& who, place at);
+  /// Where it lives; 0 when nobody has settled it.
+  place where(const caf::strong_actor_ptr& who) const { return place_of(who->id()); }
   /// Makes something happen there, unless the place is dead by then; a paused one does it later.
   void at(place where, nanoseconds delay, later_call&& what);
   later_fn later_of(place p);
+  /// As `at`, but by a timer of the place's own: its skew and its lateness count.
+  void after(place where, nanoseconds delay, later_call&& what);
   /// When what was due there at `due`, not long ago, has happened (or will): later if it was
   /// paused.
   nanoseconds would_happen(place p, nanoseconds due) const;
   /// The place's monotonic clock: fast or slow, as its fault says.
   std::function<nanoseconds()> clock_of(place p);
+  /// What that clock said, or will say, at `when`, not long ago or ahead.
+  nanoseconds clock_at(place p, nanoseconds when) const;
   /// What the schedule adds to a latency of something that comes to `p`; 0 for fifo.
   nanoseconds lateness(place p, nanoseconds window);
 
@@ -121,6 +127,8 @@ public:
   void skew(place p, std::int32_t per_mille);
   /// Each of its timers is up to this late.
   void late_timers(place p, nanoseconds most);
+  /// Whatever happens there takes so long, and what comes meanwhile waits.
+  void slow(place p, nanoseconds each);
 
   // --- running ---
 
@@ -162,16 +170,22 @@ private:
     std::int64_t skewed_since = 0;
     std::int64_t gained = 0;
     std::int64_t late = 0;
+    std::int64_t busy = 0;  // behind each event
     std::uint32_t priority = 0;
     std::uint32_t host = 0;
     std::string name;
     std::vector<caf::strong_actor_ptr> actors;
   };
   // What is due. One line of memory: wide worlds have tens of thousands of them.
+  enum class turn : std::uint8_t {
+    ordinary,
+    timer,  ///< a message that an actor has set itself: no turn of its place
+    wakes,  ///< an actor of a paused place may run again: nothing has happened yet
+  };
   struct pending {
     later_call call;
     place where = 0;
-    bool timer = false;  ///< a message that an actor has set itself: no turn of its place
+    turn kind = turn::ordinary;
   };
 
   void runnable(caf::resumable* job) override;
@@ -180,7 +194,11 @@ private:
   std::int64_t now() const override { return now_; }
   std::deque<caf::resumable*> take_jobs() override { return std::exchange(jobs_, {}); }
 
-  void push(std::int64_t when, place where, later_call&& what, bool timer = false);
+  void push(std::int64_t when, place where, later_call&& what, turn kind = turn::ordinary);
+  std::int64_t timer_due(place p, std::int64_t delay);
+  void was_busy(place p) {
+    if (const auto each = places_[p].busy; each > 0) pause(p, nanoseconds{now_ + each});
+  }
   pending& in_slot(std::uint32_t i) { return (*slots_[i / slots_each])[i % slots_each]; }
   bool happen();
   bool run_actor();
@@ -193,7 +211,9 @@ private:
     return id < place_of_actor_.size() ? place_of_actor_[id] : 0;
   }
   void change_priorities(place running);
-  std::int64_t clock_at(const life& l) const;
+  static std::int64_t clock_at(const life& l, std::int64_t when) {
+    return when + l.gained + (when - l.skewed_since) * l.skew / 1000;
+  }
 
   world_options options_;
   choices draws_;

@@ -1,0 +1,208 @@
+// Goal: whatever two actors on different hosts say to each other crosses a link of the world, and
+// meets what befalls that: what ranks tell observers, and what actors of a test's own tell each
+// other.
+#include <caf/all.hpp>
+#include <map>
+
+#include "apps/testing/scene.hpp"
+
+#include "tests/support/catch.hpp"
+
+using namespace troupe;
+using namespace troupe::testing;
+
+namespace {
+
+using milliseconds = std::chrono::milliseconds;
+
+// Which training steps an observer has heard of, by rank.
+using heard_steps = std::map<std::int32_t, std::vector<std::int64_t>>;
+
+class step_listener final : public observer {
+public:
+  explicit step_listener(heard_steps& to) : to_(to) {}
+  bool wants_hooks() const override { return true; }
+  void on(const observation& what) override {
+    const auto* x = std::get_if<seen::hook>(&what);
+    if (x && name(x->what) == "training_step") to_[x->rank].push_back(where(x->what).step);
+  }
+
+private:
+  heard_steps& to_;
+};
+
+std::vector<std::int64_t> first_steps(std::int64_t count) {
+  std::vector<std::int64_t> all;
+  for (std::int64_t i = 0; i < count; ++i) all.push_back(i);
+  return all;
+}
+
+// Two actors, one on host 7 and one on host 8: `writer` sends on what it is told, `reader` keeps it
+// and answers requests with what it has got so far.
+struct correspondence {
+  std::vector<std::int64_t> read;
+  std::vector<std::int64_t> answers;
+  std::vector<std::string> downs;
+  caf::actor writer;
+  caf::actor reader;
+  world::place writes_at = 0;
+  world::place reads_at = 0;
+
+  explicit correspondence(world& in, std::uint32_t reader_host = 8) {
+    reads_at = in.add_place(reader_host, "reader");
+    writes_at = in.add_place(7, "writer");
+    reader = in.system().spawn([this](caf::event_based_actor*) {
+      return caf::behavior{[this](std::int64_t n) { read.push_back(n); },
+                           [this](bool) { return static_cast<std::int64_t>(read.size()); }};
+    });
+    in.settle(caf::actor_cast<caf::strong_actor_ptr>(reader), reads_at);
+    writer = in.system().spawn([this](caf::event_based_actor* self) { return writes(self); });
+    in.settle(caf::actor_cast<caf::strong_actor_ptr>(writer), writes_at);
+  }
+
+  caf::behavior writes(caf::event_based_actor* self) {
+    self->set_down_handler(
+        [this](const caf::down_msg& m) { downs.push_back(to_string(m.reason)); });
+    return {[this, self](const caf::actor& to) { to_ = to, self->monitor(to); },
+            [this, self](std::int64_t n) { self->send(to_, n); },
+            [this, self](bool) {
+              self->request(to_, std::chrono::seconds{1}, true)
+                  .then([this](std::int64_t n) { answers.push_back(n); },
+                        [this](const caf::error&) { answers.push_back(-1); });
+            }};
+  }
+  void end() {
+    for (const auto& a : {writer, reader}) caf::anon_send_exit(a, caf::exit_reason::user_shutdown);
+  }
+
+private:
+  caf::actor to_;
+};
+
+void run_for(world& in, std::chrono::nanoseconds span) {
+  const auto until = in.time() + span;
+  bool there = false;
+  in.at(0, span, [&] { there = true; });
+  while (!there && in.step()) continue;
+  REQUIRE(in.time() == until);
+}
+
+}  // namespace
+
+TEST_CASE("an observer hears nothing of a rank that is cut off, until that is healed",
+          "[simulated][links]") {
+  for (const auto schedule : {scheduling::fifo, scheduling::random, scheduling::pct}) {
+    INFO(to_string(schedule));
+    heard_steps heard;
+    scene s{{.seed = 3, .schedule = schedule}};
+    s.stage().before_start = [&](supervisor_setup& setup) {
+      setup.what.observers.push_back([&] { return std::make_unique<step_listener>(heard); });
+    };
+    s.train({.ranks = 3, .steps = 40});
+    REQUIRE(s.run_until([&] { return heard[1].size() == 5; }));
+    const auto link = s.stage().life_of(1)->link;
+    link->cut(false, true);  // it hears, and is not heard
+    const auto at_cut = heard[1];
+    const auto others_at_cut = heard[2].size();
+    run_for(s.in(), milliseconds{300});
+    CHECK(heard[1] == at_cut);
+    CHECK(heard[2].size() > others_at_cut + 5);
+    CHECK(s.steps_of(1) > static_cast<std::int64_t>(at_cut.size()) + 5);
+    link->cut(false, false);
+    const auto behind = static_cast<std::size_t>(s.steps_of(1));
+    REQUIRE(s.run_until([&] { return heard[1].size() >= behind; }));
+    CHECK(s.run().ok());
+    for (const auto& [rank, steps] : heard) CHECK(steps == first_steps(40));
+  }
+}
+
+TEST_CASE("paths that lose, repeat and reorder cost an observer nothing", "[simulated][links]") {
+  heard_steps heard;
+  scene s{{.seed = 5, .schedule = scheduling::random, .path = {50'000, 50'000, 50'000}}};
+  s.stage().before_start = [&](supervisor_setup& setup) {
+    setup.what.observers.push_back([&] { return std::make_unique<step_listener>(heard); });
+  };
+  s.train({.ranks = 3, .steps = 40});
+  CHECK(s.run().ok());
+  CHECK(s.stage().path().lost > 0);
+  CHECK(s.stage().path().repeated > 0);
+  for (const auto& [rank, steps] : heard) CHECK(steps == first_steps(40));
+}
+
+TEST_CASE("a link between two actors of a test's own meets what befalls the world's",
+          "[simulated][links]") {
+  for (std::uint64_t seed = 0; seed < 20; ++seed) {
+    INFO("seed " << seed);
+    scene s{{.seed = seed, .schedule = scheduling::random, .path = {100'000, 100'000, 100'000}}};
+    s.train({.ranks = 2, .steps = 2});
+    correspondence c{s.in()};
+    caf::anon_send(c.writer, s.stage().linked(c.writer, c.reader));
+    for (std::int64_t n = 0; n < 200; ++n) caf::anon_send(c.writer, n);
+    caf::anon_send(c.writer, true);
+    run_for(s.in(), std::chrono::seconds{2});
+    CHECK(c.read == first_steps(200));
+    CHECK(c.answers == std::vector<std::int64_t>{200});
+    CHECK(s.stage().path().lost > 0);
+    CHECK(s.stage().own_links().size() == 1);
+    c.end();
+    s.settle();
+    CHECK(s.stage().own_links().empty());
+    CHECK(s.in().actors() == 0);
+  }
+}
+
+TEST_CASE("each direction of a link of a test's own is cut by itself", "[simulated][links]") {
+  scene s{{.seed = 1}};
+  correspondence c{s.in()};
+  correspondence back{s.in(), 9};
+  const auto there = s.stage().linked(c.writer, c.reader);
+  CHECK(there != c.reader);
+  CHECK(s.stage().linked(c.writer, c.reader) == there);
+  CHECK(s.stage().linked(c.reader, c.writer) != c.writer);
+  CHECK(s.stage().own_links().size() == 1);
+  caf::anon_send(c.writer, there);
+  const auto link = s.stage().own_links().front().link;
+  const auto say = [&](std::int64_t n) {
+    caf::anon_send(c.writer, n);
+    run_for(s.in(), milliseconds{10});
+  };
+  say(0);
+  CHECK(c.read == first_steps(1));
+  link->cut(true, false);  // from the writer to the reader
+  say(1);
+  CHECK(c.read == first_steps(1));
+  link->cut(false, true);  // what is said is heard, and not answered
+  run_for(s.in(), milliseconds{200});
+  CHECK(c.read == first_steps(2));
+  caf::anon_send(c.writer, true);
+  run_for(s.in(), milliseconds{50});
+  CHECK(c.answers.empty());
+  link->cut(false, false);
+  run_for(s.in(), milliseconds{300});
+  CHECK(c.answers == std::vector<std::int64_t>{2});
+  link->cut(true, true);
+  run_for(s.in(), std::chrono::seconds{1});
+  CHECK(c.downs.size() == 1);  // silent for too long
+  CHECK(s.stage().own_links().empty());
+  c.end(), back.end();
+  s.settle();
+}
+
+TEST_CASE("on one host there is no link, and who dies elsewhere is missed", "[simulated][links]") {
+  scene s{{.seed = 1}};
+  correspondence near{s.in(), 7};
+  CHECK(s.stage().linked(near.writer, near.reader) == near.reader);
+  CHECK(s.stage().own_links().empty());
+  correspondence far{s.in()};
+  caf::anon_send(far.writer, s.stage().linked(far.writer, far.reader));
+  run_for(s.in(), milliseconds{50});
+  s.in().crash(far.reads_at);
+  caf::anon_send(far.writer, true);
+  run_for(s.in(), milliseconds{300});
+  CHECK(far.downs.empty());  // nobody says so: silence has to
+  run_for(s.in(), std::chrono::seconds{2});
+  CHECK(far.downs.size() == 1);
+  CHECK(far.answers == std::vector<std::int64_t>{-1});  // a request has its timeout
+  near.end(), far.end();
+  s.settle();
+}
