@@ -24,7 +24,7 @@ struct surroundings {
   nanoseconds control_latency = std::chrono::microseconds{50};
   network_cost network;
   bool lanes_in_spans = true;
-  bool lane_threads = false;  ///< inline_lane_options::threads
+  bool lane_threads = false;  ///< inline_lane_options::thread
 };
 
 /// One life of one rank.
