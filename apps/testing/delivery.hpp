@@ -11,17 +11,21 @@
 
 namespace troupe::testing {
 
-/// Of one thread.
+/// Of one thread, or of several that run one at a time.
 struct delivery {
   bool watched = false;          ///< code under test runs
   const char* breach = nullptr;  ///< the first call to the outside, by its name in the C library
 
-  static delivery& here() { return here_; }
+  static delivery& here() { return lent_ ? *lent_ : own_; }
+  /// This thread runs only while another one stands still: what it calls, that one calls.
+  static void lend(delivery& others) { lent_ = &others; }
 
 private:
-  static constinit thread_local delivery here_;
+  static constinit thread_local delivery own_;
+  static constinit thread_local delivery* lent_;
 };
-inline constinit thread_local delivery delivery::here_{};
+inline constinit thread_local delivery delivery::own_{};
+inline constinit thread_local delivery* delivery::lent_ = nullptr;
 
 /// The calls on this thread are code under test's, for as long as it lives.
 class delivering {

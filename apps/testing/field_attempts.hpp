@@ -93,7 +93,7 @@ private:
     return [this](violation v) { oracles_.violate(std::move(v)); };
   }
   void maybe_throw(const learner_context& context, const hook& h);
-  bool poison(const learner_context& context);
+  bool strike_gradient(const learner_context& context);
   void listen_at_the_door();
   void say_old_words();
   void program_ends(const job_outcome& outcome);

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <ostream>
+#include <utility>
 
 #include "messages/stable_hash.hpp"
 
@@ -87,6 +88,8 @@ void field_oracles::violate(violation v) {
 
 void field_oracles::attempt_begins(job_id job, std::int64_t resumed_at) {
   now_ = job;
+  attempts_.push_back(job);
+  struck_[job] = std::exchange(inherited_, {});
   committed_ever_ = std::max(committed_ever_, least_held());
   resumed_at_ = resumed_at;
   held_.assign(static_cast<std::size_t>(job_.ranks), resumed_at);
@@ -119,10 +122,34 @@ void field_oracles::compare(const field_state& is, std::int64_t step, std::int32
 }
 
 void field_oracles::compare(const snapshot& is, std::int64_t step, const std::string& oracle) {
+  compare(is, step, struck_before(now_, step), oracle);
+}
+
+void field_oracles::compare(const snapshot& is, std::int64_t step, const poisons& struck,
+                            const std::string& oracle) {
   if (!foreign_) return compare(field_state_of(is), step, 0, oracle);
-  if (const auto wrong = foreign_->compare(is, step); !check(!wrong))
+  if (const auto wrong = foreign_->compare(is, step, struck); !check(!wrong))
     violate(
         {oracle, "differs from the serial reference", step, 0, wrong->parameter, wrong->element});
+}
+
+void field_oracles::poisoned(job_id job, const poison& what) { struck_[job].insert(what); }
+
+poisons field_oracles::struck_before(job_id job, std::int64_t step) const {
+  poisons before;
+  if (const auto found = struck_.find(job); found != struck_.end())
+    for (const auto& p : found->second)
+      if (p.step < step) before.insert(p);
+  return before;
+}
+
+// A checkpoint does not say whose it is: of the newest attempt that was in this state.
+poisons field_oracles::inherited_by(const snapshot& from) {
+  const auto step = from.loop.steps;
+  for (auto job = attempts_.rbegin(); foreign_ && job != attempts_.rend(); ++job)
+    if (auto struck = struck_before(*job, step); !foreign_->compare(from, step, struck))
+      return struck;
+  return struck_before(now_, step);
 }
 
 void field_oracles::stepped(const field_step& what) {
@@ -145,7 +172,7 @@ void field_oracles::same_everywhere(const field_step& what) {
 
 void field_oracles::state_of_step(const field_step& what) {
   if (foreign_) {
-    const auto should = foreign_->digest_behind(what.step);
+    const auto should = foreign_->digest_behind(what.step, struck_before(what.job, what.step));
     if (should && !check(*should == what.digest))
       violate({oracles[0], "differs from the serial reference", what.step, what.rank});
     return;
@@ -294,7 +321,8 @@ void field_oracles::resumed(const snapshot& from) {
   // A disk that lied may bring back a checkpoint of an attempt before the last one.
   if (!check(from.loop.steps <= std::max({resumed_at_, committed_ever_, least_held()})))
     violate({oracles[16], "a checkpoint of a step that was never committed", from.loop.steps});
-  compare(from, from.loop.steps, oracles[9]);
+  inherited_ = inherited_by(from);
+  compare(from, from.loop.steps, inherited_, oracles[9]);
   const auto samples = samples_by(from.loop.steps);
   if (!check(from.loop.samples == samples))
     violate({oracles[2],

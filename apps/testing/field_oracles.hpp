@@ -1,6 +1,7 @@
 // What must hold in every run of a field job, whatever strikes.
 #pragma once
 
+#include <map>
 #include <optional>
 #include <string>
 #include <vector>
@@ -49,6 +50,8 @@ public:
   void stepped(const field_step& what);
   /// A rank finished a step and its weights are NaN: all of its peers' are, behind that step.
   void stepped_to_nan(const field_step& what);
+  /// A gradient of a foreign job is NaN, and with it whatever comes of it.
+  void poisoned(job_id job, const poison& what);
   /// An attempt begins, from a checkpoint of that step (0: from nothing).
   void attempt_begins(job_id job, std::int64_t resumed_at);
   /// The program ended by itself. First causes, survivors, late failures.
@@ -77,6 +80,10 @@ private:
   void compare(const field_state& is, std::int64_t step, std::int32_t rank,
                const std::string& oracle);
   void compare(const snapshot& is, std::int64_t step, const std::string& oracle);
+  void compare(const snapshot& is, std::int64_t step, const poisons& struck,
+               const std::string& oracle);
+  poisons struck_before(job_id job, std::int64_t step) const;
+  poisons inherited_by(const snapshot& from);
   void state_of_step(const field_step& what);
   void chain(const field_step& what);
   void same_everywhere(const field_step& what);
@@ -98,8 +105,11 @@ private:
   std::string digest_;
   std::vector<std::int64_t> held_;                     // by rank, in this attempt
   std::vector<std::optional<std::uint64_t>> digests_;  // behind steps, in this attempt
-  std::int64_t written_ = -1;  // the step of the last checkpoint, in this attempt
-  std::int64_t nan_at_ = -1;   // step behind which weights are NaN, in this attempt
+  std::int64_t written_ = -1;         // the step of the last checkpoint, in this attempt
+  std::int64_t nan_at_ = -1;          // step behind which weights are NaN, in this attempt
+  std::map<job_id, poisons> struck_;  // of foreign jobs, and of what they were resumed from
+  std::vector<job_id> attempts_;      // that have begun
+  poisons inherited_;                 // by the attempt that begins
 };
 
 }  // namespace troupe::testing

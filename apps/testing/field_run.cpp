@@ -23,7 +23,7 @@ recipe_ptr field_run::field_payload() {
     if (!armed_.empty()) maybe_throw(c, h);
   };
   payload.poisons = [this](const learner_context& c, const position&) {
-    return !poisoned_.empty() && poison(c);
+    return !poisoned_.empty() && strike_gradient(c);
   };
   return std::make_shared<field_recipe>(std::move(payload));
 }
@@ -41,6 +41,11 @@ recipe_ptr field_run::foreign_recipe() {
   };
   ground.at_hook = [this](const learner_context& c, const hook& h) {
     if (!armed_.empty()) maybe_throw(c, h);
+  };
+  ground.poisons = [this](const learner_context& c, const position& at) {
+    if (poisoned_.empty() || !strike_gradient(c)) return false;
+    oracles_.poisoned(c.job, {c.rank, at.step, at.batch});
+    return true;
   };
   return trained_->recipe(std::move(ground));
 }

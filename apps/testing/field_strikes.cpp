@@ -58,7 +58,7 @@ storage_fault field_run::storage_fault_now(const storage_op& op) {
   return f;
 }
 
-bool field_run::poison(const learner_context& context) {
+bool field_run::strike_gradient(const learner_context& context) {
   if (context.job != stage_.running() || std::erase(poisoned_, context.rank) == 0) return false;
   ++report_.faults[static_cast<std::size_t>(fault::not_a_number)];
   facts_.struck.push_back(fault::not_a_number);

@@ -3,10 +3,12 @@
 #pragma once
 
 #include <chrono>
+#include <compare>
 #include <cstdint>
 #include <functional>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <string_view>
 
@@ -18,12 +20,24 @@ namespace troupe::testing {
 
 struct field_job;
 
+/// A gradient that a fault has made NaN: one rank's, of one batch of the step behind `step` others.
+struct poison {
+  std::int32_t rank = 0;
+  std::int64_t step = 0;
+  std::int64_t batch = 0;  ///< within its epoch
+  friend auto operator<=>(const poison&, const poison&) = default;
+};
+/// What struck on the way to a state.
+using poisons = std::set<poison>;
+
 /// What a run gives its learners.
 struct payload_ground {
   /// On the run's simulated disk; reads only.
   std::shared_ptr<const checkpoint_io> checkpoints;
   /// To be called at every hook; may throw: faults strike there.
   std::function<void(const learner_context& who, const hook& what)> at_hook;
+  /// To be asked once for each gradient, before it is computed: true, it is to be NaN.
+  std::function<bool(const learner_context& who, const position& at)> poisons;
   /// To be called behind every step of every rank: steps done, and the digest of the state.
   std::function<void(const learner_context& who, std::int64_t steps, std::uint64_t digest)> stepped;
 };
@@ -45,14 +59,16 @@ public:
     (void)network;
     return std::chrono::nanoseconds{0};
   }
-  /// What `stepped` must say; nothing: no oracle looks at states.
-  virtual std::optional<std::uint64_t> digest_behind(std::int64_t steps) {
-    (void)steps;
+  /// What `stepped` must say where `struck` was met and nothing else; nothing: no oracle looks at
+  /// states.
+  virtual std::optional<std::uint64_t> digest_behind(std::int64_t steps, const poisons& struck) {
+    (void)steps, (void)struck;
     return std::nullopt;
   }
-  /// A snapshot against a run without faults.
-  virtual std::optional<difference> compare(const snapshot& is, std::int64_t steps) {
-    (void)is, (void)steps;
+  /// A snapshot against a run that met `struck` and no other fault.
+  virtual std::optional<difference> compare(const snapshot& is, std::int64_t steps,
+                                            const poisons& struck) {
+    (void)is, (void)steps, (void)struck;
     return std::nullopt;
   }
 };

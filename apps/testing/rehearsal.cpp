@@ -4,6 +4,8 @@
 
 #include "actors/checkpointer.hpp"
 #include "actors/time_knob.hpp"
+#include "apps/testing/delivery.hpp"
+#include "backends/simulated/baton.hpp"
 
 namespace troupe::testing {
 
@@ -17,6 +19,14 @@ public:
 private:
   world& world_;
 };
+
+// It runs while the world's stands still, so the guard takes what it calls for the event's.
+std::shared_ptr<baton_thread> lane_thread() {
+  const not_delivering own;
+  auto made = std::make_shared<baton_thread>();
+  made->run([&of = delivery::here()] { delivery::lend(of); });
+  return made;
+}
 
 class at_once : public process_control {
 public:
@@ -168,7 +178,7 @@ rank_actor rehearsal::bring(caf::actor_system& system, actor_trouble trouble, ra
   };
   lanes.bell = bell;
   lanes.in_spans = around_.lanes_in_spans;
-  lanes.threads = around_.lane_threads;
+  if (around_.lane_threads) lanes.thread = lane_thread;
   setup.world.lanes = std::make_shared<inline_lanes>(std::move(lanes));
   setup.world.now = world_.clock_of(place);
 

@@ -34,7 +34,7 @@ struct surroundings {
   nanoseconds control_latency = std::chrono::microseconds{50};
   network_cost network;
   bool lanes_in_spans = true;
-  bool lane_threads = false;  ///< inline_lane_options::threads
+  bool lane_threads = false;  ///< inline_lane_options::thread
 };
 /// That any rank's training step takes when nothing befalls it.
 nanoseconds longest_step(const surroundings& around);

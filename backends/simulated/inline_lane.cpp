@@ -33,7 +33,7 @@ public:
     context_.attention_word = &word;
     handler_ = std::make_unique<run_handler>(
         context_, run_handler::surroundings{&word, nullptr, sink_.entered, nullptr});
-    if (options_->threads) thread_ = std::make_shared<baton_thread>();
+    if (options_->thread) thread_ = options_->thread();
   }
 
   ~body() { learner_.reset(); }  // before what it refers to

@@ -13,6 +13,8 @@
 
 namespace troupe {
 
+class baton_thread;
+
 /// What hooks that happen at one moment cost in virtual time, all together.
 using hook_cost_fn =
     std::function<std::chrono::nanoseconds(std::int32_t rank, std::span<const hook> what)>;
@@ -29,9 +31,10 @@ struct inline_lane_options {
   /// for peers: fewer events. What comes behind the first wait happens when that has ended. Else
   /// each hook (an optimizer_step with its closure) is a moment.
   bool in_spans = false;
-  /// Each learner lives in a baton thread (baton.hpp) and may wait for its peers wherever it likes,
-  /// as LibTorch's do. Its communicator must be the fabric's, and `bell` be set.
-  bool threads = false;
+  /// Makes the thread that a learner lives in: there it may wait for its peers wherever it likes,
+  /// as LibTorch's do. Its communicator must be the fabric's, and `bell` be set. Empty: it lives in
+  /// the world's.
+  std::function<std::shared_ptr<baton_thread>()> thread;
 };
 
 /// A lane that cannot wait calls a hook again when its learner has thrown `not_yet`

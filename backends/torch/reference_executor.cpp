@@ -72,12 +72,12 @@ private:
       step(epoch, first, std::min(first + run_.accumulate_grad_batches, batches) - 1);
     }
     ++outcome_.epochs;
+    if (run_.after_epoch) run_.after_epoch();
   }
 
   void step(std::int64_t epoch, std::int64_t first, std::int64_t last) {
     for (auto& replica : replicas_)
-      for (auto& parameter : replica->parameters())
-        parameter.mutable_grad() = at::zeros_like(parameter);
+      for (auto& parameter : replica->parameters()) parameter.mutable_grad() = at::Tensor{};
     const auto samples = layout_.samples(first, last);
     double loss = 0;
     for (auto batch = first; batch <= last; ++batch)
@@ -109,8 +109,13 @@ private:
     for (const auto& replica : replicas_) all.push_back(replica->parameters());
     for (std::size_t i = 0; i < all[0].size(); ++i) {
       std::vector<at::Tensor> leaves;
-      for (const auto& parameters : all) leaves.push_back(parameters[i].grad());
-      all[0][i].mutable_grad() = reduce(std::move(leaves));
+      bool used = false;
+      for (const auto& parameters : all) {
+        const auto& grad = parameters[i].grad();
+        used |= grad.defined();
+        leaves.push_back(grad.defined() ? grad : at::zeros_like(parameters[i]));
+      }
+      if (used) all[0][i].mutable_grad() = reduce(std::move(leaves));
     }
   }
 
@@ -131,7 +136,7 @@ private:
   data_layout layout_;
   std::vector<std::shared_ptr<torch::nn::Module>> replicas_;
   std::vector<std::unique_ptr<loader>> loaders_;
-  std::unique_ptr<torch::optim::Optimizer> optimizer_;
+  std::shared_ptr<torch::optim::Optimizer> optimizer_;
   reference_outcome outcome_;
 };
 

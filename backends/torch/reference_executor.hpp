@@ -21,7 +21,7 @@ struct reference_run {
   std::function<std::shared_ptr<torch::nn::Module>()> make_module;
   /// A step: the mean loss over the samples of one shard's micro-batch.
   std::function<at::Tensor(torch::nn::Module& module, const value& batch, std::int64_t index)> loss;
-  std::function<std::unique_ptr<torch::optim::Optimizer>(torch::nn::Module& module)> make_optimizer;
+  std::function<std::shared_ptr<torch::optim::Optimizer>(torch::nn::Module& module)> make_optimizer;
   dataset_ptr data;
 
   std::uint64_t seed = 0;
@@ -35,6 +35,8 @@ struct reference_run {
   std::vector<tensor_blob> initial;  ///< weights to start from; empty: the module's own
   /// Behind each optimizer step, with the steps done: schedulers. May be empty.
   std::function<void(torch::optim::Optimizer& optimizer, std::int64_t steps)> after_step;
+  /// Behind each epoch that was walked to its end.
+  std::function<void()> after_epoch;
 };
 
 struct reference_outcome {
@@ -49,9 +51,10 @@ struct reference_outcome {
 
 /// Runs on the calling thread, which it sets up like a lane's while it lasts. The host's generator
 /// is left alone. Gradients of a window of micro-batches: each shard's sum of (n / N) times the
-/// gradient of its mean loss, then the canonical tree over shards; a shard without samples adds
-/// zeros. Shards have buffers of their own until the step, then shard 0's. Draws are keyed by
-/// (seed, epoch, batch, shard, "training_step"), initialisation by (seed).
+/// gradient of its mean loss, then the canonical tree over shards; a shard that has not used a
+/// parameter adds zeros, and what no shard has used is not stepped. Shards have buffers of their
+/// own until the step, then shard 0's. Draws are keyed by (seed, epoch, batch, shard,
+/// "training_step"), initialisation by (seed).
 reference_outcome execute(const reference_run& run);
 
 }  // namespace troupe

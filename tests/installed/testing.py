@@ -22,7 +22,8 @@ def main():
             settings.append(f"-DTROUPE_TORCH={torch[0]}")
         run("cmake", "-G", "Ninja", "-S", user, "-B", tree, *settings)
         run("cmake", "--build", tree)
-        print(run(os.path.join(tree, "user_tests")))
+        for program in ("user_tests", "module_tests") if torch else ("user_tests",):
+            print(run(os.path.join(tree, program)))
 
 
 if __name__ == "__main__":

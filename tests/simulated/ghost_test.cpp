@@ -102,3 +102,13 @@ TEST_CASE("ghosts survive faults and are resumed", "[simulated][ghost]") {
   CHECK(all.clean());
   CHECK(all.marks.at("resumed from a checkpoint") > 0);
 }
+
+TEST_CASE("ghosts under swarms of faults have equal twins", "[simulated][ghost][twins]") {
+  const auto what = ghost_job(6, 12);
+  auto plan = ghost_plan(what);
+  plan.faults.may = fault_set::all();
+  const auto all = explore(what, plan, {.first_seed = 1, .runs = 24, .twins = true});
+  INFO(troupe::testing::report(all));
+  CHECK(all.clean());
+  CHECK(all.twins == 24);
+}

@@ -1,29 +1,47 @@
 // The hashes of campaign runs, for twins.py, which calls this in processes that are unlike.
 //
-//   run_hashes FIRST COUNT          one line per run
-//   run_hashes FIRST COUNT planted  the same, with a number of this process in each: must differ
-//   run_hashes SEED trail           the events of one run, a line each
+//   run_hashes PAYLOAD FIRST COUNT          one line per run
+//   run_hashes PAYLOAD FIRST COUNT planted  the same, with a number of this process in each: must
+//                                           differ
+//   run_hashes PAYLOAD SEED trail           the events of one run, a line each
+//
+// PAYLOAD: field, ghost, or tensors in the program that links them (run_hashes_tensors).
 #include <cstdio>
 #include <cstdlib>
 #include <string>
 #include <string_view>
 
 #include "apps/testing/explore.hpp"
+#include "apps/testing/ghost_payload.hpp"
+#include "messages/failure.hpp"
+#ifdef TROUPE_HASH_TENSORS
+#include "apps/testing/tensors/tensors_payload.hpp"
+#endif
 
 using namespace troupe::testing;
 
 namespace {
 
-field_job job_of() {
-  field_job what;
-  what.ranks = 4;
-  return what;
-}
-
-run_plan plan_of() {
-  run_plan plan;
-  plan.faults.may = fault_set::all();
-  return plan;
+variant of_payload(std::string_view name) {
+  variant v;
+  v.job.ranks = 4;
+  if (name == "ghost") {
+    v.job = ghost_job(12, 20);
+    v.job.checkpoint_every = 4;
+    v.job.detect = std::chrono::milliseconds{500};
+    v.job.hook_limit = std::chrono::seconds{20};
+    v.plan = ghost_plan(v.job);
+#ifdef TROUPE_HASH_TENSORS
+  } else if (name == "tensors") {
+    v.job.steps = 8;
+    v.job.samples = 34;
+    v.plan.payload = tensors_payload();
+#endif
+  } else if (name != "field") {
+    throw troupe::user_error(troupe::errc::bad_usage, "run_hashes: no such payload here");
+  }
+  v.plan.faults.may = fault_set::all();
+  return v;
 }
 
 unsigned long long number(std::uint64_t x) { return x; }
@@ -34,11 +52,11 @@ void print(const run_report& r, std::uint64_t planted) {
               r.weights_digest.c_str(), r.violations.size());
 }
 
-void print_trail(std::uint64_t seed) {
+void print_trail(const variant& what, std::uint64_t seed) {
   budget of;
   of.first_seed = seed;
   of.runs = 1;
-  auto v = variant_of(job_of(), plan_of(), of, seed);
+  auto v = variant_of(what.job, what.plan, of, seed);
   v.plan.world.record = true;
   auto reference = reference_of(v.job);
   const auto r = run_field(v.job, v.plan, choices::of_seed(seed), reference);
@@ -56,15 +74,16 @@ void print_trail(std::uint64_t seed) {
 }  // namespace
 
 int main(int count, char** arguments) {
-  if (count < 3) return 2;
-  const auto first = std::strtoull(arguments[1], nullptr, 10);
-  if (std::string_view{arguments[2]} == "trail") return print_trail(first), 0;
+  if (count < 4) return 2;
+  const auto what = of_payload(arguments[1]);
+  const auto first = std::strtoull(arguments[2], nullptr, 10);
+  if (std::string_view{arguments[3]} == "trail") return print_trail(what, first), 0;
   // The number of bytes above this frame: arguments and environment.
   std::uint64_t planted = 0;
-  if (count > 3)
+  if (count > 4)
     for (char** e = arguments + count + 1; *e; ++e) planted += std::string_view{*e}.size();
   budget of;
   of.first_seed = first;
-  of.runs = std::strtoull(arguments[2], nullptr, 10);
-  explore(job_of(), plan_of(), of, [&](const run_report& r) { print(r, planted); });
+  of.runs = std::strtoull(arguments[3], nullptr, 10);
+  explore(what.job, what.plan, of, [&](const run_report& r) { print(r, planted); });
 }

@@ -1,7 +1,9 @@
 // Goal: LibTorch in a simulated world: every schedule and every fault ends in the bits of the
-// serial reference executor, the same seed is the same run, and a NaN goes where it goes.
+// serial reference executor, the same seed is the same run, in another host too, a NaN goes where
+// it goes, and a module of one's own is looked at alike.
 #include "apps/testing/sim.hpp"
 #include "apps/testing/tensors/tensors_payload.hpp"
+#include "tests/simulated/branching.hpp"
 
 #include "tests/support/catch.hpp"
 
@@ -70,11 +72,12 @@ private:
     recipe_ptr recipe(payload_ground ground) const override {
       return trained->recipe(std::move(ground));
     }
-    std::optional<std::uint64_t> digest_behind(std::int64_t steps) override {
-      return expected->digest_behind(steps);
+    std::optional<std::uint64_t> digest_behind(std::int64_t steps, const poisons& struck) override {
+      return expected->digest_behind(steps, struck);
     }
-    std::optional<difference> compare(const snapshot& is, std::int64_t steps) override {
-      return expected->compare(is, steps);
+    std::optional<difference> compare(const snapshot& is, std::int64_t steps,
+                                      const poisons& struck) override {
+      return expected->compare(is, steps, struck);
     }
     std::shared_ptr<payload_job> trained, expected;
   };
@@ -105,21 +108,100 @@ TEST_CASE("the same seeds are the same tensors", "[simulated][tensors]") {
   CHECK(campaign(fault_set::all(), 7, 8).trace_digest == once.trace_digest);
 }
 
-TEST_CASE("a NaN in one rank's loss is in all ranks' weights, and stops nobody",
+namespace {
+
+run_report run_with(fault_set may, std::uint64_t seed, const field_job& what) {
+  run_plan plan;
+  plan.payload = tensors_payload();
+  plan.faults.may = may;
+  plan.faults.swarm = false;
+  plan.faults.strike_per_million = 1'000'000;
+  auto reference = reference_of(what);
+  return run_field(what, plan, choices::of_seed(seed), reference);
+}
+
+constexpr auto nans = static_cast<std::size_t>(fault::not_a_number);
+
+}  // namespace
+
+TEST_CASE("a NaN in one rank's gradient is in all ranks' weights, and stops nobody",
           "[simulated][tensors]") {
-  tensors_options options;
-  options.nan = tensors_options::poison{1, 4};
-  const auto poisoned = campaign(fault_set::none(), 1, 1, options);
-  INFO(report(poisoned));
-  CHECK(poisoned.clean());  // the run finishes
-  // Had it gone unnoticed, the weights would be those of a healthy run.
-  auto reference = reference_of(small_job());
+  const auto healthy = run_with(fault_set::none(), 1, small_job());
+  for (std::uint64_t seed = 1; seed < 6; ++seed) {
+    const auto sick = run_with(fault_set::none().add(fault::not_a_number), seed, small_job());
+    INFO("seed " << seed);
+    CHECK(sick.violations == std::vector<violation>{});
+    CHECK(sick.finished);
+    CHECK(sick.attempts == 1);
+    REQUIRE(sick.faults[nans] > 0);
+    CHECK(sick.weights_digest != healthy.weights_digest);
+  }
+}
+
+TEST_CASE("what is resumed behind a NaN is as it was, before it all is well again",
+          "[simulated][tensors]") {
+  run_plan plan;
+  plan.payload = tensors_payload();
+  plan.faults.may = fault_set::parse("not_a_number,crash_rank,power_loss,storage_torn");
+  const auto all = explore(small_job(), plan, {.first_seed = 1, .runs = 60});
+  INFO(report(all));
+  CHECK(all.clean());
+  CHECK(all.faults[nans] > 10);
+  CHECK(all.marks.at("resumed from a checkpoint") > 10);
+}
+
+TEST_CASE("a module of one's own is held to the reference, with whatever it may use",
+          "[simulated][tensors]") {
+  run_plan plan;
+  plan.payload = tensors_payload(branching_module({.adam = GENERATE(false, true)}));
+  plan.faults.may = fault_set::all();
+  auto what = small_job();
+  what.ranks = 4;  // so that some are idle in the last batch
+  const auto all = explore(what, plan, {.first_seed = 1, .runs = 16});
+  INFO(report(all));
+  CHECK(all.clean());
+  CHECK(all.marks.at("resumed from a checkpoint") > 0);
+
+  what.samples = 51;
+  CHECK_THROWS_WITH(explore(what, plan, {.runs = 1}),
+                    Catch::Contains("has 50 samples") && Catch::Contains("trains 51"));
+}
+
+namespace {
+
+run_report run_module(const tensors_options& options) {
   run_plan plan;
   plan.payload = tensors_payload(options);
-  const auto sick = run_field(small_job(), plan, choices::of_seed(1), reference);
+  auto expected = reference_of(small_job());
+  return run_field(small_job(), plan, choices::of_seed(1), expected);
+}
+
+}  // namespace
+
+TEST_CASE("a module that goes other ways than the reference is told so", "[simulated][tensors]") {
+  auto options = branching_module({.by_rank = true});
+  CHECK(run_module(options).violations == std::vector<violation>{});
+  options.reference = true;
+  const auto compared = run_module(options);
+  REQUIRE_FALSE(compared.violations.empty());
+  CHECK(compared.violations.front().oracle == "state equals the reference");
+}
+
+TEST_CASE("what a module asks the environment in its lane's thread is found",
+          "[simulated][tensors][guard]") {
+  const auto caught = run_module(branching_module({.asks_environment = true}));
+  REQUIRE_FALSE(caught.violations.empty());
+  CHECK(caught.violations.front().oracle == "only ports reach outside");
+  CHECK(caught.violations.front().text.find("rank 1 called getenv") == 0);
+}
+
+TEST_CASE("tensors under swarms of faults have equal twins", "[simulated][tensors][twins]") {
+  run_plan plan;
   plan.payload = tensors_payload();
-  const auto healthy = run_field(small_job(), plan, choices::of_seed(1), reference);
-  CHECK(sick.finished);
-  CHECK(sick.weights_digest.size() == healthy.weights_digest.size());
-  CHECK(sick.weights_digest != healthy.weights_digest);
+  plan.faults.may = fault_set::all();
+  const auto all = explore(small_job(), plan, {.first_seed = 1, .runs = 12, .twins = true});
+  for (const auto& r : all.violating)
+    for (const auto& v : r.violations) UNSCOPED_INFO("seed " << r.seed << ": " << v);
+  CHECK(all.clean());
+  CHECK(all.twins == 12);
 }

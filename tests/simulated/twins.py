@@ -1,4 +1,6 @@
-"""The same runs in processes that are unlike: environment, memory, addresses, folder. Run as: twins.py RUN_HASHES RUNS
+"""The same runs in processes that are unlike: environment, memory, addresses, folder.
+
+Run as: twins.py RUN_HASHES PAYLOAD RUNS
 
 Prints the first event that differs, from both sides. What a process can vary by itself is in apps/testing/twins.hpp.
 """
@@ -23,20 +25,16 @@ class Host:
     def __init__(self, name, variables=None, fixed=False, files=0):
         self.name, self.variables, self.fixed, self.files = name, variables or {}, fixed, files
 
-    def start(self, *command):
+    def lines(self, *command):
         plain = {k: v for k, v in os.environ.items() if k in {"PATH", "HOME"}}
         with tempfile.TemporaryDirectory() as folder:
             for i in range(self.files):
                 open(os.path.join(folder, f"step-{(i * 7919) % 100000}"), "w", encoding="utf-8").close()
-            return subprocess.Popen(command, cwd=folder, env={**plain, **self.variables}, stdout=subprocess.PIPE,
-                                    text=True, preexec_fn=fixed_addresses if self.fixed else None)
-
-    def lines(self, *command):
-        process = self.start(*command)
-        out, _ = process.communicate()
-        if process.returncode != 0:
-            sys.exit(f"in the host \"{self.name}\": {' '.join(command)} ended with {process.returncode}")
-        return out.splitlines()
+            done = subprocess.run(command, cwd=folder, env={**plain, **self.variables}, stdout=subprocess.PIPE,
+                                  text=True, check=False, preexec_fn=fixed_addresses if self.fixed else None)
+        if done.returncode != 0:
+            sys.exit(f"in the host \"{self.name}\": {' '.join(command)} ended with {done.returncode}")
+        return done.stdout.splitlines()
 
 
 PLAIN = Host("plain")
@@ -61,28 +59,28 @@ def first_difference(one, other):
     return None
 
 
-def explain(program, seed, host):
+def explain(command, seed, host):
     """The first event of a run that differs, in words."""
-    parted = first_difference(PLAIN.lines(program, seed, "trail"), host.lines(program, seed, "trail"))
+    parted = first_difference(PLAIN.lines(*command, seed, "trail"), host.lines(*command, seed, "trail"))
     if not parted:
         return "its events are the same: what differs came from a run before it"
     return f"first event\n  plain: {parted[0]}\n  other: {parted[1]}"
 
 
 def main():
-    program, runs = os.path.abspath(sys.argv[1]), sys.argv[2]
-    expected = PLAIN.lines(program, FIRST, runs)
+    command, runs = [os.path.abspath(sys.argv[1]), sys.argv[2]], sys.argv[3]
+    expected = PLAIN.lines(*command, FIRST, runs)
     if len(expected) != int(runs):
         sys.exit(f"{len(expected)} runs, not {runs}")
     failed = False
     for host in HOSTS:
-        parted = first_difference(expected, host.lines(program, FIRST, runs))
+        parted = first_difference(expected, host.lines(*command, FIRST, runs))
         print(f"{'differs' if parted else 'same':8} {host.name}")
         if parted:
             failed = True
-            print(f"  plain: {parted[0]}\n  other: {parted[1]}\n{explain(program, parted[0].split()[0], host)}")
+            print(f"  plain: {parted[0]}\n  other: {parted[1]}\n{explain(command, parted[0].split()[0], host)}")
     # This comparison can fail: a number of the process in the hashes is found.
-    planted = [h.lines(program, FIRST, "2", "planted") for h in (PLAIN, HOSTS[0])]
+    planted = [h.lines(*command, FIRST, "2", "planted") for h in (PLAIN, HOSTS[0])]
     if not first_difference(*planted):
         failed = True
         print("what depends on the environment is not found")

@@ -1,47 +1,22 @@
 #include "apps/testing/tensors/tensors_payload.hpp"
 
-#include <torch/optim/adam.h>
-#include <torch/optim/adamw.h>
-#include <torch/optim/sgd.h>
-#include <algorithm>
-#include <limits>
+#include <map>
+#include <mutex>
 #include <tuple>
 #include <utility>
 
-#include "backends/checkpoint/digest.hpp"
+#include "apps/testing/delivery.hpp"
+#include "apps/testing/tensors/simulated_learner.hpp"
+#include "apps/testing/tensors/tensor_states.hpp"
 #include "backends/torch/classifier.hpp"
-#include "backends/torch/data_parallel.hpp"
-#include "backends/torch/module_state.hpp"
-#include "backends/torch/reference_executor.hpp"
-#include "backends/torch/single_device.hpp"
 #include "backends/torch/synthetic.hpp"
 
 namespace troupe::testing {
 
 namespace {
 
-using blobs = std::vector<tensor_blob>;
-
-std::uint64_t digest_of(const blobs& state) {
-  return std::stoull(weights_digest(state).substr(0, 16), nullptr, 16);
-}
-
-class small_classifier final : public classifier {
-public:
-  small_classifier(classifier_options options, std::optional<tensors_options::poison> nan)
-      : classifier(std::move(options)), nan_(nan) {}
-
-  step_output training_step(const batch& b, std::int64_t index) override {
-    auto made = classifier::training_step(b, index);
-    if (!nan_ || nan_->rank != rank() || nan_->step != at().step) return made;
-    return made.loss() * std::numeric_limits<double>::quiet_NaN();
-  }
-
-private:
-  const std::optional<tensors_options::poison> nan_;
-};
-
-classifier_options model_of(const tensors_options& from) {
+module_factory model_of(const tensors_options& from) {
+  if (from.make_module) return from.make_module;
   classifier_options how;
   how.layers.hidden = from.hidden;
   how.layers.dropout = from.dropout;
@@ -49,180 +24,101 @@ classifier_options model_of(const tensors_options& from) {
   how.layers.classes = from.classes;
   how.optimizer = from.optimizer;
   how.learning_rate = from.learning_rate;
-  return how;
+  return [how] { return std::make_shared<classifier>(how); };
 }
 
-// Loaders with threads of their own would run beside the one that holds the baton.
-template <class Strategy>
-class inline_loading final : public Strategy {
+class first_samples final : public dataset {
 public:
-  using Strategy::Strategy;
-  loader::options process_dataloader(loader::options how, stage purpose) override {
-    auto made = Strategy::process_dataloader(how, purpose);
-    made.prefetch = 0;
-    return made;
-  }
-};
-
-strategy_table inline_strategies() {
-  return {{"single_device",
-           [](strategy_parts parts) {
-             return std::make_unique<inline_loading<single_device>>(std::move(parts));
-           }},
-          {"data_parallel", [](strategy_parts parts) {
-             auto options = data_parallel_options_of(parts.about.options.gradients);
-             return std::make_unique<inline_loading<data_parallel>>(std::move(parts),
-                                                                    std::move(options));
-           }}};
-}
-
-// The production learner, with a fault before and a look behind each hook.
-class watched final : public learner {
-public:
-  using module_slot = std::shared_ptr<std::shared_ptr<troupe::module>>;
-  watched(const learner_context& who, const payload_ground& ground, module_slot trains,
-          recipe_ptr recipe)
-      : who_(who),
-        ground_(ground),
-        trains_(std::move(trains)),
-        recipe_(std::move(recipe)),
-        inner_(recipe_->make(who)) {}
-
-  void bind(std::shared_ptr<communicator> world, generation_id generation) override {
-    inner_->bind(std::move(world), generation);
-  }
-  hook_outcome on(const hook& h, const closure& inner) override {
-    ground_.at_hook(who_, h);
-    auto outcome = inner_->on(h, inner);
-    if (const auto* step = h.get_if<hooks::optimizer_step>(); step && outcome.samples > 0)
-      ground_.stepped(who_, step->at.step + 1, digest_of(state_of(**trains_)));
-    return outcome;
-  }
-  value result() override { return inner_->result(); }
-
-private:
-  const learner_context who_;
-  const payload_ground& ground_;  // the recipe's, which the lane holds
-  const module_slot trains_;
-  const recipe_ptr recipe_;
-  const std::unique_ptr<learner> inner_;
-};
-
-class watched_recipe final : public learner_recipe {
-public:
-  watched_recipe(tensors_options options, data_ptr data, payload_ground ground)
-      : options_(std::move(options)), data_(std::move(data)), ground_(std::move(ground)) {}
-
-  std::unique_ptr<learner> make(const learner_context& context) const override {
-    auto slot = std::make_shared<std::shared_ptr<troupe::module>>();
-    torch_plugins plugins;
-    plugins.strategies = inline_strategies();
-    plugins.checkpoints = ground_.checkpoints;
-    auto model = [slot, how = options_] {
-      *slot = std::make_shared<small_classifier>(model_of(how), how.nan);
-      return *slot;
-    };
-    return std::make_unique<watched>(context, ground_, slot,
-                                     make_recipe(model, data_, std::move(plugins)));
+  first_samples(dataset_ptr all, std::int64_t count) : all_(std::move(all)), count_(count) {}
+  std::int64_t size() const override { return count_; }
+  value get(std::span<const std::int64_t> indices) const override { return all_->get(indices); }
+  value get_keyed(std::span<const std::int64_t> indices, const sample_keys& keys) const override {
+    return all_->get_keyed(indices, keys);
   }
 
 private:
-  const tensors_options options_;
-  const data_ptr data_;
-  const payload_ground ground_;
+  const dataset_ptr all_;
+  const std::int64_t count_;
 };
 
-std::unique_ptr<torch::optim::Optimizer> optimizer_of(torch::nn::Module& m) {
-  auto made = dynamic_cast<module&>(m).configure_optimizers();
-  auto& optimizer = *made.all().at(0).optimizer;
-  if (auto* sgd = dynamic_cast<torch::optim::SGD*>(&optimizer))
-    return std::make_unique<torch::optim::SGD>(std::move(*sgd));
-  if (auto* adamw = dynamic_cast<torch::optim::AdamW*>(&optimizer))
-    return std::make_unique<torch::optim::AdamW>(std::move(*adamw));
-  return std::make_unique<torch::optim::Adam>(
-      std::move(dynamic_cast<torch::optim::Adam&>(optimizer)));
-}
-
-std::optional<difference> differs(const blobs& is, const blobs& should) {
-  for (std::size_t i = 0; i < std::max(is.size(), should.size()); ++i) {
-    if (i >= is.size() || i >= should.size() || is[i].name != should[i].name)
-      return difference{i < should.size() ? should[i].name : is[i].name, -1};
-    const auto& a = *is[i].bytes;
-    const auto& b = *should[i].bytes;
-    if (a == b && is[i].dtype == should[i].dtype && is[i].shape == should[i].shape) continue;
-    const auto byte = std::mismatch(a.begin(), a.end(), b.begin(), b.end()).first - a.begin();
-    std::int64_t elements = 1;
-    for (const auto extent : should[i].shape) elements *= extent;
-    const auto each = std::max<std::int64_t>(
-        1, static_cast<std::int64_t>(b.size()) / std::max<std::int64_t>(1, elements));
-    return difference{should[i].name, byte / each};
+// Jobs of an exploration have different numbers of samples.
+class first_of final : public data_module {
+public:
+  first_of(data_ptr all, std::int64_t count) : all_(std::move(all)), count_(count) {
+    all_->prepare_data();
+    all_->setup(stage::train);
+    const auto there = all_->train() ? all_->train()->size() : 0;
+    if (there < count)
+      throw user_error(errc::bad_configuration,
+                       "tensors_options::data has " + std::to_string(there) +
+                           " samples of training, the job trains " + std::to_string(count) +
+                           ": bring as many, or lower field_job::samples");
   }
-  return std::nullopt;
+  void prepare_data() override { all_->prepare_data(); }
+  void setup(stage purpose) override { all_->setup(purpose); }
+  dataset_ptr train() override { return std::make_shared<first_samples>(all_->train(), count_); }
+  value on_before_batch_transfer(value batch, std::int32_t dataloader) override {
+    return all_->on_before_batch_transfer(std::move(batch), dataloader);
+  }
+  value on_after_batch_transfer(value batch, std::int32_t dataloader) override {
+    return all_->on_after_batch_transfer(std::move(batch), dataloader);
+  }
+  std::string state() const override { return all_->state(); }
+  void load_state(const std::string& json) override { all_->load_state(json); }
+
+private:
+  const data_ptr all_;
+  const std::int64_t count_;
+};
+
+data_ptr data_of(const tensors_options& from, std::int64_t samples) {
+  if (from.data) return std::make_shared<first_of>(from.data, samples);
+  synthetic_options made_up;
+  made_up.samples = samples;
+  made_up.evaluation = 1;
+  made_up.shape = {from.features};
+  made_up.classes = from.classes;
+  auto made = synthetic(made_up);
+  made->setup(stage::train);
+  return made;
 }
 
 class tensors_of_job final : public payload_job {
 public:
-  tensors_of_job(const field_job& what, tensors_options options)
-      : options_(std::move(options)), job_(what.options()) {
-    synthetic_options made_up;
-    made_up.samples = what.samples;
-    made_up.evaluation = 1;
-    made_up.shape = {options_.features};
-    made_up.classes = options_.classes;
-    data_ = synthetic(made_up);
-    data_->setup(stage::train);
-    if (!options_.nan) execute_reference();
+  tensors_of_job(const field_job& what, const tensors_options& options)
+      : job_{model_of(options), data_of(options, what.samples), what.options()},
+        compared_(options.reference) {
+    if (compared_) states_with({});
   }
 
   recipe_ptr recipe(payload_ground ground) const override {
-    return std::make_shared<watched_recipe>(options_, data_, std::move(ground));
+    return simulated_recipe(job_, std::move(ground));
   }
-  std::optional<std::uint64_t> digest_behind(std::int64_t steps) override {
-    if (options_.nan) return std::nullopt;
-    return digests_.at(static_cast<std::size_t>(steps));
+  std::optional<std::uint64_t> digest_behind(std::int64_t steps, const poisons& struck) override {
+    if (!compared_) return std::nullopt;
+    return states_with(struck).digests.at(static_cast<std::size_t>(steps));
   }
-  std::optional<difference> compare(const snapshot& is, std::int64_t steps) override {
-    if (options_.nan || steps == 0) return std::nullopt;
+  std::optional<difference> compare(const snapshot& is, std::int64_t steps,
+                                    const poisons& struck) override {
+    if (!compared_ || steps == 0) return std::nullopt;
+    const auto& should = states_with(struck);
     const auto at = static_cast<std::size_t>(steps);
-    if (auto wrong = differs(is.model, models_.at(at))) return wrong;
-    return differs(is.optimizer, optimizers_.at(at));
+    if (auto wrong = first_difference(is.model, should.models.at(at))) return wrong;
+    return first_difference(is.optimizer, should.optimizers.at(at));
   }
 
 private:
-  void execute_reference() {
-    reference_run run;
-    torch::nn::Module* first = nullptr;
-    run.make_module = [&] {
-      auto made = std::make_shared<small_classifier>(model_of(options_), std::nullopt);
-      if (!first) first = made.get();
-      return made;
-    };
-    run.loss = [](torch::nn::Module& m, const value& held, std::int64_t index) {
-      return dynamic_cast<module&>(m).training_step(batch{held, 1}, index).loss();
-    };
-    run.make_optimizer = optimizer_of;
-    run.data = data_->train();
-    run.seed = job_.seed;
-    run.shards = job_.ranks;
-    run.batch_size = job_.batch_size;
-    run.accumulate_grad_batches = job_.accumulate_grad_batches;
-    run.max_epochs = std::numeric_limits<std::int64_t>::max();
-    run.max_steps = job_.max_steps;
-    models_.resize(1), optimizers_.resize(1), digests_.resize(1);
-    run.after_step = [&](torch::optim::Optimizer& optimizer, std::int64_t) {
-      models_.push_back(state_of(*first));
-      optimizers_.push_back(state_of(optimizer, *first, 0).tensors);
-      digests_.push_back(digest_of(models_.back()));
-    };
-    execute(run);
+  const tensor_states& states_with(const poisons& struck) {
+    const std::lock_guard lock{mutex_};
+    if (const auto known = states_.find(struck); known != states_.end()) return known->second;
+    const not_delivering own;
+    return states_.emplace(struck, reference_states(job_, struck)).first->second;
   }
 
-  const tensors_options options_;
-  const trainer_options job_;
-  data_ptr data_;
-  std::vector<blobs> models_;  // behind each step; nothing at 0
-  std::vector<blobs> optimizers_;
-  std::vector<std::uint64_t> digests_;
+  const tensor_job job_;
+  const bool compared_;
+  std::mutex mutex_;  // twins run at once
+  std::map<poisons, tensor_states> states_;
 };
 
 class tensors final : public payload {
@@ -232,6 +128,7 @@ public:
   bool waits() const override { return true; }
   std::shared_ptr<payload_job> of(const field_job& what) override {
     const key k{what.ranks, what.steps, what.samples, what.batch_size, what.accumulate, what.seed};
+    const std::lock_guard lock{mutex_};
     for (const auto& [known, job] : known_)
       if (known == k) return job;
     constexpr std::size_t most = 16;
@@ -243,6 +140,7 @@ private:
   using key = std::tuple<std::int32_t, std::int64_t, std::int64_t, std::int64_t, std::int64_t,
                          std::uint64_t>;
   const tensors_options options_;
+  std::mutex mutex_;  // twins run at once
   std::vector<std::pair<key, std::shared_ptr<tensors_of_job>>> known_;
 };
 

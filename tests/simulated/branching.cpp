@@ -1,0 +1,116 @@
+#include "tests/simulated/branching.hpp"
+
+#include <ATen/core/grad_mode.h>
+#include <torch/nn/functional/dropout.h>
+#include <torch/nn/functional/loss.h>
+#include <torch/nn/modules/linear.h>
+#include <torch/optim/adamw.h>
+#include <torch/optim/schedulers/step_lr.h>
+#include <torch/optim/sgd.h>
+
+#include <ATen/ops/randn_like.h>
+#include <ATen/ops/zeros.h>
+
+#include <cstdlib>
+#include <memory>
+
+#include "backends/torch/module.hpp"
+#include "backends/torch/synthetic.hpp"
+
+namespace troupe::testing {
+
+namespace {
+
+constexpr std::int64_t features = 6;
+constexpr std::int64_t classes = 3;
+
+class branching final : public module {
+public:
+  explicit branching(const branching_how& how) : how_(how) { extra->to(at::kDouble); }
+
+  step_output training_step(const batch& b, std::int64_t) override {
+    namespace fn = torch::nn::functional;
+    if (how_.asks_environment && rank() == 1 && std::getenv("SEED")) return {};
+    auto x = in->forward(b[0]).relu();
+    {
+      const at::NoGradGuard no_grad;
+      seen.mul_(0.9).add_(x.detach().mean(0), 0.1);
+    }
+    // Which ranks use it depends on their samples; in some steps none does.
+    if (b[1][0].item<std::int64_t>() == 0) x = x + extra->forward(x.to(at::kDouble)).to(at::kFloat);
+    x = fn::dropout(x - seen, fn::DropoutFuncOptions().p(0.3).training(is_training()));
+    const auto loss = fn::cross_entropy(out->forward(x), b[1]);
+    return how_.by_rank ? loss * (1 + rank()) : loss;
+  }
+
+  optimizers configure_optimizers() override {
+    auto made = how_.adam ? optimizers{torch::optim::AdamW(parameters(), 0.01)}
+                          : optimizers{torch::optim::SGD(
+                                parameters(), torch::optim::SGDOptions(0.05).momentum(0.9))};
+    made.scheduled<torch::optim::StepLR>({.every = schedule::interval::step}, 3, 0.9);
+    made.scheduled<torch::optim::StepLR>({.every = schedule::interval::epoch}, 1, 0.95);
+    return made;
+  }
+  bool reads_gradients() const override { return false; }
+
+  static constexpr std::int64_t width = 8;
+  torch::nn::Linear in = register_module("in", torch::nn::Linear(features, width));
+  torch::nn::Linear extra = register_module("extra", torch::nn::Linear(width, width));
+  torch::nn::Linear out = register_module("out", torch::nn::Linear(width, classes));
+  at::Tensor seen = register_buffer("seen", at::zeros({width}));
+
+private:
+  const branching_how how_;
+};
+
+// Made-up samples with noise: some that a sample's key draws, some of the loader's generator.
+class noisy final : public data_module {
+public:
+  explicit noisy(std::int64_t samples) : plain_(synthetic(of(samples))) {}
+  void setup(stage purpose) override { plain_->setup(purpose); }
+  dataset_ptr train() override { return std::make_shared<with_noise>(plain_->train()); }
+
+private:
+  static synthetic_options of(std::int64_t samples) {
+    synthetic_options how;
+    how.samples = samples;
+    how.evaluation = 1;
+    how.shape = {features};
+    how.classes = classes;
+    return how;
+  }
+
+  class with_noise final : public dataset {
+  public:
+    explicit with_noise(dataset_ptr plain) : plain_(std::move(plain)) {}
+    std::int64_t size() const override { return plain_->size(); }
+    value get(std::span<const std::int64_t> indices) const override { return plain_->get(indices); }
+    value get_keyed(std::span<const std::int64_t> indices, const sample_keys& keys) const override {
+      auto held = plain_->get(indices);
+      auto& features = held.get_if<value_tuple>()->items.at(0);
+      auto moved = unboxed(features) + 0.05 * at::randn_like(unboxed(features));
+      for (std::size_t i = 0; i < indices.size(); ++i)
+        moved[static_cast<std::int64_t>(i)].add_(static_cast<double>(keys.of(indices[i]) % 1000) *
+                                                 1e-4);
+      features = boxed(moved);
+      return held;
+    }
+
+  private:
+    const dataset_ptr plain_;
+  };
+
+  const data_ptr plain_;
+};
+
+}  // namespace
+
+tensors_options branching_module(const branching_how& how) {
+  tensors_options options;
+  options.make_module = [how] { return std::make_shared<branching>(how); };
+  options.data = std::make_shared<noisy>(how.samples);
+  options.reference = !how.by_rank;
+  return options;
+}
+
+}  // namespace troupe::testing
