@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <ostream>
 
+#include "apps/testing/conduct.hpp"
 #include "messages/stable_hash.hpp"
 
 namespace troupe::testing {
@@ -36,6 +37,9 @@ const std::vector<std::string> oracles{
     "a run is the same in another host",
     "a step is the same on all ranks",
     watching_oracle,
+    conduct::one_generation,
+    conduct::answered,
+    conduct::deadline,
 };
 
 // Faults that keep somebody from answering for a while.
