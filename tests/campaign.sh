@@ -8,7 +8,8 @@ set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 seconds=${1:-60}
 fresh=${2:-$(od -An -N5 -tu8 /dev/urandom | tr -d ' ')}
-program=${TROUPE_PROGRAM:-build/tests/campaign} # the program, under the guard
+program=${TROUPE_PROGRAM:-build/tests/campaign}  # the program, under the guard
+[[ -n ${TROUPE_PROGRAM:-} ]] || ninja -C build --quiet campaign
 
 echo "$seconds s of swarms: fixed seeds from 1, fresh seeds from $fresh (bash tests/campaign.sh $seconds $fresh)"
 said=$(mktemp -d)

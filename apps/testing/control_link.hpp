@@ -67,6 +67,7 @@ public:
   /// Nothing gets through in this direction; near to far, and far to near.
   void cut(bool to_far, bool to_near);
   bool reaches(world::place p) const { return ends_[0].place == p || ends_[1].place == p; }
+  bool near_over() const { return ends_[0].machine.over(); }
   bool over() const { return ends_[0].machine.over() && ends_[1].machine.over(); }
 
 private:

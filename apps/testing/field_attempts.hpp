@@ -2,6 +2,7 @@
 #pragma once
 
 #include "actors/time_knob.hpp"
+#include "apps/testing/conduct.hpp"
 #include "apps/testing/field_oracles.hpp"
 #include "apps/testing/field_run.hpp"
 #include "apps/testing/old_words.hpp"
@@ -40,6 +41,7 @@ public:
     report_.seed = world_.draws().seed();
     stage_.use({disk_, io_});
     stage_.listen([this](const seen::lifecycle& what) {
+      conduct_.announced(what, world_.time());
       if (what.event == "checkpoint_written") written(what.step, what.details.at("path"));
     });
     auto guests = plan.guests;
@@ -51,7 +53,7 @@ public:
     world_.marks().know(plan.marks);
     exist_ = draw_swarm(world_.draws(), plan.faults);
     how_often_ = draw_how_often(world_.draws(), plan.faults);
-    if (exist_.has(fault::old_word)) listen_at_the_door();
+    listen_at_the_door();
     if (exist_.has(fault::rare_paths)) world_.marks().draw_rare();
     const auto hooks_a_step = std::chrono::milliseconds{1};
     const auto exchange =
@@ -130,6 +132,11 @@ private:
   field_oracles oracles_;
   recipe_ptr recipe_;
   old_words old_words_{world_};
+  conduct conduct_{[this](bool holds, const char* oracle, std::string_view text, std::int64_t step,
+                          std::int32_t rank) {
+    ++report_.checks;
+    if (!holds) oracles_.violate({oracle, std::string{text}, step, rank});
+  }};
   std::vector<std::unique_ptr<guest>> guests_;
   fault_set exist_;
   fault_options how_often_;

@@ -6,6 +6,7 @@
 #include <ostream>
 #include <utility>
 
+#include "apps/testing/conduct.hpp"
 #include "messages/stable_hash.hpp"
 
 namespace troupe::testing {
@@ -38,6 +39,9 @@ const std::vector<std::string> oracles{
     "a step is the same on all ranks",
     watching_oracle,
     own_marks_oracle,
+    conduct::one_generation,
+    conduct::answered,
+    conduct::deadline,
 };
 
 // Faults that keep somebody from answering for a while.

@@ -53,7 +53,10 @@ recipe_ptr field_run::foreign_recipe() {
 void field_run::stepped(const field_step& s) {
   world_.state_is(s.digest + static_cast<std::uint64_t>(s.rank));
   if (world_.recording()) note_step(s);
-  if (s.job != stage_.running()) mark("a rank of an ended run stepped");
+  if (s.job != stage_.running())
+    mark("a rank of an ended run stepped");
+  else
+    conduct_.stepped(s.rank, s.step);
   stage_.paced().stepped(s.job, s.rank, s.step, world_.time());
   for (const auto& g : guests_) g->stepped(s, complain());
   if (!s.state || !s.state->is_nan()) return oracles_.stepped(s);
@@ -133,6 +136,7 @@ field_run::ending field_run::attempt(std::uint32_t number) {
   what.run_folder = run_folder;
   what.resume = resume;
   for (const auto& g : guests_) g->prepares(world_, stage_, what);
+  conduct_.attempt_begins(job_.ranks, derive(job_.options().time));
   if (exist_.has(fault::old_word)) say_old_words();
   stage_.begin(std::move(what), now_.path);
   oracles_.attempt_begins(stage_.running(), from);
@@ -163,6 +167,11 @@ field_run::ending field_run::judge() {
   // Observers are waited for as long as for a teardown.
   if (facts_.watched != watching::nobody) facts_.expected += derive(job_.options().time).teardown;
   oracles_.ended(outcome, facts_);
+  const auto gone = [this](std::int32_t rank) {
+    const auto* life = stage_.life_of(rank);
+    return !life || !life->link || life->link->near_over();
+  };
+  conduct_.ended(outcome, facts_, gone, world_.time());
   for (const auto& g : guests_) g->ended(outcome, complain());
   if (!outcome.survivors.empty()) mark("an ending with survivors");
   if (outcome.status == job_outcome::ending::stopped) mark("stopped at a step");

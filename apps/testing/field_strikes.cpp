@@ -101,6 +101,8 @@ void field_run::know_delays() {
 void field_run::listen_at_the_door() {
   stage_.door = [this](std::int32_t rank, bool to_supervisor, const caf::message& what,
                        const caf::strong_actor_ptr& to) {
+    if (to_supervisor) conduct_.reported(rank, what);
+    if (!exist_.has(fault::old_word)) return false;
     const auto* life = to_supervisor ? nullptr : stage_.life_of(rank);
     old_words_.pass(rank, to_supervisor, life ? life->place : stage_.home(), what, to);
     return false;
