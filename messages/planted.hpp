@@ -60,12 +60,30 @@ namespace troupe {
   bug(rank_fence_ignored, "a rank hears what was said to another life of it") \
   bug(supervisor_fence_ignored, "the supervisor takes a word of another run for one of this") \
   bug(silence_endures, "a link never takes silence for the end")
+/// In the learner and the exchange of gradients: only real tensors meet them.
+#define TROUPE_PLANTED_IN_TENSORS(bug) \
+  bug(sum_by_arrival, "ranks are summed up in the order in which they arrive") \
+  bug(sum_in_a_row, "ranks are summed up from left to right, not along the canonical tree") \
+  bug(mean_of_means, "a window of batches counts each batch alike, however short") \
+  bug(draws_by_run, "a resumed run draws other numbers than one that was not interrupted") \
+  bug(draws_go_on, "a step draws from where the one before has left the generator") \
+  bug(augmented_by_rank, "what a sample is augmented with depends on the rank it lands in") \
+  bug(augmentation_goes_on, "augmentation draws from where the batch before has left it") \
+  bug(order_starts_again, "a resumed run walks its epoch in the order of the first one") \
+  bug(optimizer_not_restored, "a resumed run begins with a fresh optimizer") \
+  bug(adam_starts_again, "a resumed Adam counts its steps from 0") \
+  bug(buffers_not_restored, "a resumed run begins with fresh buffers") \
+  bug(buffers_not_shared, "each rank keeps the buffers that its own samples made") \
+  bug(gradients_kept, "a window begins with the gradients of the one before") \
+  bug(unused_keeps_gradient, "who has no gradient sends what lay in its place") \
+  bug(unused_is_stepped, "a parameter that no rank has used is stepped all the same") \
+  bug(bucket_left_out, "a rank leaves out a bucket in which it has no gradient")
 // clang-format on
 
 enum class bug : std::uint8_t {
   none,
 #define TROUPE_BUG(name, text) name,
-  TROUPE_PLANTED_BUGS(TROUPE_BUG)
+  TROUPE_PLANTED_BUGS(TROUPE_BUG) TROUPE_PLANTED_IN_TENSORS(TROUPE_BUG)
 #undef TROUPE_BUG
 };
 
@@ -76,7 +94,8 @@ struct planted_bug {
 };
 inline constexpr planted_bug planted_bugs[] = {
 #define TROUPE_BUG(name, text) {bug::name, #name, text},
-    TROUPE_PLANTED_BUGS(TROUPE_BUG)
+    TROUPE_PLANTED_BUGS(TROUPE_BUG)};
+inline constexpr planted_bug planted_in_tensors[] = {TROUPE_PLANTED_IN_TENSORS(TROUPE_BUG)
 #undef TROUPE_BUG
 };
 

@@ -9,6 +9,7 @@
 
 #include "backends/canonical_reduction.hpp"
 #include "backends/learner.hpp"
+#include "messages/planted.hpp"
 
 namespace troupe::simulated {
 
@@ -52,6 +53,8 @@ void bring(operation& what, std::size_t index, const void* memory) {
     throw internal_error(describe(what.call) + ": some ranks bring memory and some do not");
   if (!memory) return;
   what.brought.resize(bytes * what.parts.size());
+  if (planted(bug::sum_by_arrival) && what.call.what == collective::all_reduce)
+    index = what.arrived;
   std::memcpy(what.brought.data() + index * bytes, memory, bytes);
 }
 

@@ -6,6 +6,7 @@
 
 #include "backends/checkpoint/digest.hpp"
 #include "backends/torch/torch_learner.hpp"
+#include "messages/planted.hpp"
 
 namespace troupe {
 
@@ -194,7 +195,7 @@ void torch_learner::take_everything(const snapshot& from) {
   for (std::size_t i = 0; i < all.size(); ++i) {
     // Schedulers first: replaying them moves learning rates, which the groups then set right.
     schedulers_from(all[i].schedulers, saved[i].at("schedulers"));
-    if (strategy_->restores_optimizers()) continue;
+    if (strategy_->restores_optimizers() || planted(bug::optimizer_not_restored)) continue;
     troupe::optimizer_state kept;
     kept.groups = saved[i].at("groups").dump();
     const auto prefix = fmt::format("{}.", i);

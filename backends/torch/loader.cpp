@@ -10,6 +10,7 @@
 #include "backends/torch/lane_thread.hpp"
 #include "backends/torch/rank_random.hpp"
 #include "messages/failure.hpp"
+#include "messages/planted.hpp"
 
 namespace troupe {
 
@@ -35,11 +36,14 @@ public:
     if (mine.count == 0) return made;
     see_to_order(epoch);
     // Augmentation draws by where the batch is, not by what was loaded before it.
-    random_.reset({.epoch = epoch, .batch = batch, .shard = how_.rank, .purpose = "data"});
+    if (!planted(bug::augmentation_goes_on))
+      random_.reset({.epoch = epoch, .batch = batch, .shard = how_.rank, .purpose = "data"});
     const random_scope scope{random_};
+    sample_keys keys{how_.seed, epoch};
+    if (planted(bug::augmented_by_rank)) keys.seed += static_cast<std::uint64_t>(how_.rank);
     made.batch = data_->get_keyed(std::span{order_}.subspan(static_cast<std::size_t>(mine.first),
                                                             static_cast<std::size_t>(mine.count)),
-                                  {how_.seed, epoch});
+                                  keys);
     return made;
   }
 
@@ -47,7 +51,8 @@ private:
   void see_to_order(std::int64_t epoch) {
     if (ordered_ && (!how_.shuffle || *ordered_ == epoch)) return;
     if (how_.shuffle) {
-      order_ = permutation(how_.seed, epoch, how_.layout.size);
+      const bool first = planted(bug::order_starts_again) && !ordered_;
+      order_ = permutation(how_.seed, first ? 0 : epoch, how_.layout.size);
     } else {
       order_.resize(static_cast<std::size_t>(how_.layout.size));
       std::iota(order_.begin(), order_.end(), std::int64_t{0});

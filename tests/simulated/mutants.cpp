@@ -1,41 +1,16 @@
-// Goal: bugs planted in the production machines and actors (messages/planted.hpp) are found by the
-// standard budget, and nothing is found where none is planted. A program of its own;
-// tests/mutants.sh runs it once per bug.
-#include <algorithm>
+// Goal: bugs planted in the production machines and actors are found by the standard budget, and
+// nothing is found where none is planted.
 #include <chrono>
-#include <cstdio>
-#include <cstdlib>
-#include <optional>
 #include <string>
-#include <string_view>
 
 #include "apps/testing/exhaustive/checkpoint_search.hpp"
 #include "apps/testing/exhaustive/exhaust.hpp"
-#include "apps/testing/explore.hpp"
-#include "messages/planted.hpp"
-
-#ifndef TROUPE_PLANT_BUGS
-#error "mutants are compiled with the planted bugs in"
-#endif
+#include "tests/simulated/hunter.hpp"
 
 using namespace troupe;
 using namespace troupe::testing;
 
 namespace {
-
-struct finding {
-  std::string by;  // strategy
-  std::uint64_t runs = 0;
-  double seconds = 0;
-  std::string what;
-  std::uint64_t seed = 0;
-};
-
-std::string one_line(std::string text) {
-  std::ranges::replace(text, '\n', ' ');
-  constexpr std::size_t enough = 100;
-  return text.substr(0, enough);
-}
 
 // Every schedule of two ranks with any one fault, or with any two of some that go well together.
 std::optional<finding> search_all(std::uint32_t faults, double seconds) {
@@ -72,78 +47,24 @@ std::optional<finding> search_checkpointing() {
 }
 
 // The portfolio of schedules of whole field jobs under swarms of faults.
-std::optional<finding> search_swarm(std::uint64_t first_seed, double seconds) {
+std::optional<finding> search_field(std::uint64_t first_seed, double seconds) {
   field_job job;
   job.ranks = 4;
-  run_plan plan;
-  plan.faults.may = fault_set::all();
-  plan.events_limit = 200'000;  // a hundred times what a run takes
-  budget of;
-  of.first_seed = first_seed;
-  of.runs = 1'000'000'000;
-  of.seconds = seconds;
-  const auto all = explore(job, plan, of);
-  if (all.clean()) return {};
-  const auto& first = all.violating.front();
-  const auto how = variant_of(job, plan, of, first.seed).plan.world;
-  auto by = std::string{to_string(how.schedule)};
-  if (how.schedule == scheduling::pct) by += "(" + std::to_string(how.depth) + ")";
-  const auto& v = first.violations.front();
-  return finding{by, all.runs, all.seconds, one_line(v.oracle + ": " + v.text), first.seed};
+  return search_swarm(job, {}, first_seed, seconds);
 }
 
-std::string cell(const std::optional<finding>& found) {
-  if (!found) return "-";
-  char text[64];
-  std::snprintf(text, sizeof text, "%s %llu, %.2f s", found->by.c_str(),
-                static_cast<unsigned long long>(found->runs), found->seconds);
-  return text;
-}
-
-int run(const planted_bug& what, double seconds, std::uint64_t first_seed) {
-  planted_now = what.which;
-  auto exhaustive = search_all(1, seconds / 6);
-  if (!exhaustive) exhaustive = search_checkpointing();
+found_by look(bool planted, double seconds, std::uint64_t first_seed) {
+  found_by all;
+  all.exhaustive = search_all(1, seconds / 6);
+  if (!all.exhaustive && !planted) all.exhaustive = search_all(2, seconds / 6);
+  if (!all.exhaustive) all.exhaustive = search_checkpointing();
+  if (all.exhaustive && !planted) return all;
   // What the exhaustive search has found need not be looked for as long.
-  const auto swarm = search_swarm(first_seed, exhaustive ? seconds / 10 : seconds * 2 / 3);
-  if (!exhaustive && !swarm) exhaustive = search_all(2, seconds / 6);
-  planted_now = bug::none;
-  const auto& first = swarm ? swarm : exhaustive;
-  std::printf("%-8s %-25s | %-28s | %-28s | %s\n", first ? "killed" : "SURVIVED",
-              std::string{what.name}.c_str(), cell(exhaustive).c_str(), cell(swarm).c_str(),
-              first ? first->what.c_str() : std::string{what.text}.c_str());
-  return first ? 0 : 1;
-}
-
-int run_clean(double seconds, std::uint64_t first_seed) {
-  auto found = search_all(1, seconds / 6);
-  if (!found) found = search_all(2, seconds / 6);
-  if (!found) found = search_checkpointing();
-  if (!found) found = search_swarm(first_seed, seconds * 2 / 3);
-  if (found) {
-    std::printf("ALARM    nothing is planted, and %s (seed %llu) finds: %s\n", cell(found).c_str(),
-                static_cast<unsigned long long>(found->seed), found->what.c_str());
-    return 1;
-  }
-  std::printf("clean    nothing is planted, nothing is found in %.0f s\n", seconds);
-  return 0;
+  all.swarm = search_field(first_seed, all.exhaustive ? seconds / 10 : seconds * 2 / 3);
+  if (planted && !all.exhaustive && !all.swarm) all.exhaustive = search_all(2, seconds / 6);
+  return all;
 }
 
 }  // namespace
 
-// Usage: mutants list | mutants NAME|none [SECONDS [FIRST_SEED]]
-int main(int count, char** arguments) {
-  const std::string_view what = count > 1 ? arguments[1] : "list";
-  const double seconds = count > 2 ? std::atof(arguments[2]) : 60;
-  const auto seed = count > 3 ? std::strtoull(arguments[3], nullptr, 10) : 1;
-  if (what == "list") {
-    for (const auto& b : planted_bugs) std::printf("%s\n", std::string{b.name}.c_str());
-    return 0;
-  }
-  if (what == "none") return run_clean(seconds, seed);
-  for (const auto& b : planted_bugs)
-    if (b.name == what) return run(b, seconds, seed);
-  std::fprintf(stderr, "there is no planted bug \"%s\"; `mutants list` names them\n",
-               std::string{what}.c_str());
-  return 2;
-}
+int main(int count, char** arguments) { return hunt({planted_bugs, look}, count, arguments); }

@@ -50,6 +50,7 @@ TEST_CASE("tensors survive faults to the bit", "[simulated][tensors]") {
   CHECK(all.clean());
   CHECK(all.marks.at("resumed from a checkpoint") > 0);
   CHECK(all.faults[static_cast<std::size_t>(fault::crash_rank)] > 0);
+  CHECK(all.faults[static_cast<std::size_t>(fault::not_a_number)] > 0);
 }
 
 namespace {
