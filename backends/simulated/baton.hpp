@@ -2,14 +2,33 @@
 // waits in the middle of a call, in a world that has one thread of its own.
 #pragma once
 
+#include <semaphore.h>
+
 #include <exception>
 #include <functional>
-#include <semaphore>
 #include <thread>
 
 #include "messages/marks.hpp"
 
 namespace troupe {
+
+/// Who waits for it sleeps at once. The C++ library's semaphore yields first, again and again: on a
+/// machine with other work each yield is a time slice of somebody else's.
+class sleeping_semaphore {
+public:
+  sleeping_semaphore() { sem_init(&held_, 0, 0); }
+  ~sleeping_semaphore() { sem_destroy(&held_); }
+  sleeping_semaphore(const sleeping_semaphore&) = delete;
+  sleeping_semaphore& operator=(const sleeping_semaphore&) = delete;
+
+  void acquire() {
+    while (sem_wait(&held_) != 0) continue;  // a signal came in between
+  }
+  void release() { sem_post(&held_); }
+
+private:
+  sem_t held_;
+};
 
 /// The owner calls everything but `rest` and `inside`; what a call does happens in the thread, in
 /// order with what the owner does before and after. Marks in it are heard by whoever hears the
@@ -42,8 +61,8 @@ private:
   void work();
   bool hand_over();
 
-  std::binary_semaphore to_it_{0};
-  std::binary_semaphore back_{0};
+  sleeping_semaphore to_it_;
+  sleeping_semaphore back_;
   std::function<void()> call_;
   marks_watcher* heard_by_ = nullptr;  // the owner's
   std::exception_ptr thrown_;
