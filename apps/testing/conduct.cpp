@@ -11,7 +11,7 @@ namespace troupe::testing {
 
 namespace {
 
-constexpr const char* names[]{"idle", "forming", "active", "closing", "tearing", "ending"};
+constexpr const char* names[]{"idle", "forming", "active", "closing", "tearing", "ending", "over"};
 
 }  // namespace
 
@@ -83,7 +83,7 @@ std::chrono::nanoseconds conduct::limit_of(phase p) const {
 void conduct::ended(const job_outcome& outcome, const attempt_facts& facts,
                     const std::function<bool(std::int32_t rank)>& gone,
                     std::chrono::nanoseconds now) {
-  turn_to(phase::idle, now);
+  turn_to(phase::over, now);
   // A clock that is slow, timers that are late: what was held up has its deadlines later.
   const auto latest = facts.program ? facts.delayed : std::chrono::milliseconds{1};
   for (const auto& [what, took] : passed_)

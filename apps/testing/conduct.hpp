@@ -29,7 +29,7 @@ public:
   void announced(const seen::lifecycle& what, std::chrono::nanoseconds now);
   /// A report that has come to the supervisor.
   void reported(std::int32_t rank, const caf::message& what);
-  /// A rank of the job that runs has finished a step.
+  /// A rank of the attempt's job has finished a step; who survives the job may still do so.
   void stepped(std::int32_t rank, std::int64_t step);
   /// The job's outcome is there. `gone`: whether the supervisor has been told that the rank ended,
   /// or it lives beside the supervisor, where nothing is overheard.
@@ -41,7 +41,7 @@ private:
     bool closed = false;  ///< has said that it closed its generation
     bool torn = false;
   };
-  enum class phase : std::uint8_t { idle, forming, active, closing, tearing, ending };
+  enum class phase : std::uint8_t { idle, forming, active, closing, tearing, ending, over };
   struct passed {
     phase what;
     std::chrono::nanoseconds took;

@@ -77,6 +77,20 @@ TEST_CASE("nobody objects to a run that goes well, or to one that fails", "[simu
   fails.announced("job_ended", 400);
   fails.ends(500);
   CHECK(fails.objections.empty());
+
+  attempt survived;
+  survived.begins();
+  survived.announced("generation_closing", 200);
+  survived.closed(0);
+  survived.announced("teardown", 300);
+  survived.torn(0);
+  survived.announced("job_ended", 400);
+  survived.outcome.survivors = {"rank 1: it was paused"};
+  survived.ends(500);
+  survived.judge.stepped(1, 1);  // it went on
+  CHECK(survived.objections.empty());
+  survived.judge.stepped(0, 1);  // that one had said that it would not
+  CHECK(survived.objections == objected{{conduct::one_generation, 1}});
 }
 
 TEST_CASE("there is one generation, and steps are its", "[simulated][conduct]") {
