@@ -1,7 +1,12 @@
 #include "apps/testing/tensors/simulated_learner.hpp"
 
+#include <ATen/CPUGeneratorImpl.h>
+
+#include <ATen/ops/addmm.h>
+#include <ATen/ops/conv2d.h>
 #include <ATen/ops/ones.h>
 
+#include <mutex>
 #include <utility>
 
 #include "apps/testing/delivery.hpp"
@@ -49,9 +54,22 @@ strategy_table strategies_on(const payload_ground& ground) {
            }}};
 }
 
-// MKL's vector functions ask the environment for their mode, once in each thread.
+// What LibTorch asks the machine and the environment once in each process, when something is done
+// for the first time (vector instructions, a seed, how MKL and oneDNN are to work), it asks here.
+void warm_up_process() {
+  at::detail::getDefaultCPUGenerator();
+  for (const auto type : {at::kFloat, at::kDouble}) {
+    const auto square = at::ones({8, 8}, type).requires_grad_();
+    at::addmm(square, square, square).sum().backward();
+  }
+  at::conv2d(at::ones({2, 1, 8, 8}), at::ones({1, 1, 3, 3}));
+}
+
+// MKL's vector functions ask the environment for their mode once in each thread.
 void warm_up_thread() {
   const not_delivering own;
+  static std::once_flag once;
+  std::call_once(once, warm_up_process);
   at::ones({16}).sqrt();
 }
 
