@@ -43,6 +43,13 @@ def call(command, environment=None):
     return [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
 
 
+def in_turn(round_number, calls):
+    """Each round begins with another one, so that nobody is always behind the same neighbour."""
+    first = round_number % len(calls)
+    for one in [*calls[first:], *calls[:first]]:
+        one()
+
+
 class bench:
     def __init__(self, given):
         self.given = given
@@ -95,40 +102,55 @@ class bench:
         def measured(subject, command):
             self.attempt(subject, kind, lambda: self.collective(round_number, subject, ranks, command()))
 
-        for subject, flags in self.given.communicators:
+        def ours(subject, flags):
             before = mpirun(ranks) if subject == "mpi" else ()
-            measured(f"troupe {subject}", lambda flags=flags, before=before: self.troupe(
+            measured(f"troupe {subject}", lambda: self.troupe(
                 "collectives", "--bytes", ",".join(sizes), "--rounds", "3", "--ranks", str(ranks), *flags,
                 before=before))
-        measured("Open MPI", lambda: call([*mpirun(ranks), self.given.mpi_program, *sizes]))
-        measured("Gloo, Python", lambda: self.python(ranks, "gloo_all_reduce.py", *sizes))
+
+        in_turn(round_number, [
+            *(lambda one=one: ours(*one) for one in self.given.communicators),
+            lambda: measured("Open MPI", lambda: call([*mpirun(ranks), self.given.mpi_program, *sizes])),
+            lambda: measured("Gloo, Python", lambda: self.python(ranks, "gloo_all_reduce.py", *sizes))])
 
     # Training: samples per second of two ranks, one thread each.
 
     def training(self, round_number, model):
+        peers = (("ddp", "Python DDP"), ("lightning", "Lightning"))
+        in_turn(round_number, [
+            *(lambda one=one: self.troupe_training(round_number, model, *one) for one in self.given.placements),
+            lambda: self.passes(round_number, model),
+            *(lambda one=one: self.peer_training(round_number, model, *one) for one in peers)])
+
+    def troupe_training(self, round_number, model, name, placement):
         batch, flags = MODELS[model]
-        steps = self.given.steps
-        ours = ["fit", *flags, "--batch-size", str(batch), "--max-steps", str(steps), "--rounds", "1"]
-        for name, more in self.given.placements:
-            def measure(name=name, more=more):
-                row = self.troupe(*ours, *more)[0]
-                self.note(round_number, f"troupe {name}", model,
-                          {key: row[key] for key in ("samples_per_second", "speed_up", "waiting_share")})
-                self.note(round_number, f"troupe {name}, no sums", model,
-                          {key: row["apart_" + key] for key in ("speed_up", "waiting_share")})
-            self.attempt(f"troupe {name}", model, measure)
-        def floor():
-            row = call([self.given.floor_program, model, str(batch), str(steps)])[0]
+
+        def measure():
+            row = self.troupe("fit", *flags, "--batch-size", str(batch), "--max-steps", str(self.given.steps),
+                              "--rounds", "1", *placement)[0]
+            self.note(round_number, f"troupe {name}", model,
+                      {key: row[key] for key in ("samples_per_second", "speed_up", "waiting_share")})
+            self.note(round_number, f"troupe {name}, no sums", model,
+                      {key: row["apart_" + key] for key in ("speed_up", "waiting_share")})
+
+        self.attempt(f"troupe {name}", model, measure)
+
+    def passes(self, round_number, model):
+        def measure():
+            row = call([self.given.floor_program, model, str(MODELS[model][0]), str(self.given.steps)])[0]
             self.note(round_number, "passes alone", model, {"samples_per_second": row["passes"]})
             self.note(round_number, "passes and steps", model, {"samples_per_second": row["with_step"]})
-        self.attempt("passes alone", model, floor)
-        for kind, subject in (("ddp", "Python DDP"), ("lightning", "Lightning")):
-            def measure(kind=kind, subject=subject):
-                row = self.python(2, "train.py", kind, model, batch, steps)[0]
-                self.note(round_number, subject, model, {"samples_per_second": row["samples_per_second"]})
-                if model == "mlp":
-                    self.note(round_number, subject, "start", {"to_first_step": row["to_first_step"]})
-            self.attempt(subject, model, measure)
+
+        self.attempt("passes alone", model, measure)
+
+    def peer_training(self, round_number, model, kind, subject):
+        def measure():
+            row = self.python(2, "train.py", kind, model, MODELS[model][0], self.given.steps)[0]
+            self.note(round_number, subject, model, {"samples_per_second": row["samples_per_second"]})
+            if model == "mlp":
+                self.note(round_number, subject, "start", {"to_first_step": row["to_first_step"]})
+
+        self.attempt(subject, model, measure)
 
     # From the start of the program to the end of the first step.
 
