@@ -31,7 +31,6 @@ int be_placed(troupe::mpi_backend& mpi, const std::string& summons, const troupe
 
 int main(int count, char** arguments) {
   using namespace troupe::program;
-  keep_freed_memory();
   const auto learning = torch_catalog();
   // MPI can be started once in a process: one backend for all calls. Where mpirun started several
   // processes, they are the ranks: the first one brings up the others, and a child for rank 0.

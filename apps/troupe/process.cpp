@@ -2,7 +2,6 @@
 
 #include "messages/failure.hpp"
 
-#include <malloc.h>
 #include <sys/ioctl.h>
 #include <time.h>
 #include <unistd.h>
@@ -64,14 +63,6 @@ double process_age() {
   if (!(fields >> started) || ::clock_gettime(CLOCK_BOOTTIME, &now) != 0) return 0;
   const auto since_boot = static_cast<double>(now.tv_sec) + static_cast<double>(now.tv_nsec) * 1e-9;
   return since_boot - started / static_cast<double>(::sysconf(_SC_CLK_TCK));
-}
-
-void keep_freed_memory() {
-  // An arena of a thread's own has heaps of 64 MiB: what has no room there would be mapped anew.
-  ::mallopt(M_ARENA_MAX, 1);
-  ::mallopt(M_MMAP_THRESHOLD, 1 << 30);
-  ::mallopt(M_TRIM_THRESHOLD, 1 << 30);
-  ::mallopt(M_TOP_PAD, 64 << 20);
 }
 
 console::writer standard_output() {

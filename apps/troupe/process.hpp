@@ -1,4 +1,4 @@
-// What of this program belongs to the process: its age, its memory, its standard streams.
+// What of this program belongs to the process: its age, its standard streams.
 #pragma once
 
 #include "apps/troupe/console.hpp"
@@ -12,12 +12,6 @@ namespace troupe::program {
 
 /// Seconds since the process began, by the kernel's word (to 10 ms).
 double process_age();
-
-/// Keeps freed memory instead of giving it back: large activations that are freed at each step
-/// would be faulted in again (docs/gradients.md has figures).
-/// The price is that the process's memory does not shrink. Before the first thread: one that has an
-/// arena already keeps it.
-void keep_freed_memory();
 
 /// Standard output and error, and what standard error is.
 console::writer standard_output();

@@ -14,7 +14,6 @@
 #include <thread>
 #include <vector>
 
-#include "apps/troupe/process.hpp"
 #include "backends/torch/data.hpp"
 #include "backends/torch/lane_thread.hpp"
 #include "backends/torch/models.hpp"
@@ -75,7 +74,6 @@ double samples_per_second(const task& what, const dataset_ptr& data) {
 }  // namespace
 
 int main(int count, char** arguments) {
-  program::keep_freed_memory();
   const auto number = [&](int at, int otherwise) {
     return count > at ? std::max(1, std::atoi(arguments[at])) : otherwise;
   };

@@ -32,7 +32,6 @@ int main(int count, char** arguments) {
     std::fputs("the guard is not linked, or sees nothing\n", stderr);
     return 70;
   }
-  keep_freed_memory();
   console screen{standard_output(), standard_error(), terminal_of_standard_error()};
   const troupe::testing::integer_catalog learning{{}};
   const surroundings around{.screen = screen,

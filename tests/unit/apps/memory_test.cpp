@@ -1,6 +1,4 @@
-// What the program asks of glibc's allocator. Of its own program, because it stays asked for.
-#include "apps/troupe/process.hpp"
-
+// Goal: our programs' allocator keeps what is freed, for every thread.
 #include <sys/resource.h>
 
 #include <cstdlib>
@@ -8,8 +6,6 @@
 #include <thread>
 
 #include "tests/support/catch.hpp"
-
-using namespace troupe::program;
 
 namespace {
 
@@ -45,9 +41,7 @@ long on_a_thread() {
 
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
 TEST_CASE("freed memory is kept, by the main thread and by those of ranks", "[memory]") {
-  // A fault brings 4 KiB or, with transparent huge pages, 2 MiB.
-  CHECK(faults_of_rounds() >= rounds * 40);
-  keep_freed_memory();  // as in main, before there are threads
+  // glibc by itself has 160 here, where a fault brings 2 MiB, or 82,000 of 4 KiB.
   CHECK(faults_of_rounds() < rounds);
   CHECK(on_a_thread() < rounds);
 }
