@@ -106,14 +106,17 @@ namespace {
 
 class into_stream final : public observer {
 public:
-  into_stream(bool hooks, std::function<void(observation_ptr)> push)
-      : hooks_(hooks), push_(std::move(push)) {}
+  into_stream(bool hooks, std::function<void(observation_ptr)> push,
+              std::function<void(std::uint64_t)> dropped)
+      : hooks_(hooks), push_(std::move(push)), dropped_(std::move(dropped)) {}
   bool wants_hooks() const override { return hooks_; }
   void on(const observation& what) override { push_(std::make_shared<const observation>(what)); }
+  void finish(std::uint64_t dropped) override { dropped_(dropped); }
 
 private:
   bool hooks_;
   std::function<void(observation_ptr)> push_;
+  std::function<void(std::uint64_t)> dropped_;
 };
 
 }  // namespace
@@ -141,7 +144,7 @@ bool event_stream::ended() const {
   return channel_->ended && channel_->waiting.empty();
 }
 
-std::uint64_t event_stream::dropped() const { return channel_->waiting.dropped(); }
+std::uint64_t event_stream::dropped() const { return channel_->waiting.dropped().all(); }
 
 observer_factory event_stream::attach() {
   const std::lock_guard lock(channel_->guard);
@@ -149,8 +152,11 @@ observer_factory event_stream::attach() {
     throw user_error(errc::bad_usage,
                      "an event stream was given to two jobs: make one for each of them");
   return [c = channel_] {
-    return std::make_unique<into_stream>(c->waiting.wants_hooks(),
-                                         [c](observation_ptr what) { c->push(std::move(what)); });
+    return std::make_unique<into_stream>(
+        c->waiting.wants_hooks(), [c](observation_ptr what) { c->push(std::move(what)); },
+        [c](std::uint64_t dropped) {
+          c->waiting.add_dropped({dropped, 0});
+        });
   };
 }
 

@@ -49,7 +49,8 @@ public:
 
   /// The job is over and every event was read.
   bool ended() const;
-  /// Events that went because nobody read them.
+  /// Events that went because nobody read them; once the job is over, those too that were dropped
+  /// on their way here.
   std::uint64_t dropped() const;
 
   /// The session's: an observer that fills the stream. Once: throws user_error when another job has

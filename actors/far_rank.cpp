@@ -94,6 +94,7 @@ private:
     if (checkpointer_) caf::anon_send(checkpointer_, std::move(m));
   }
   void hear(observed& m) { observers_.tell(std::move(m.what)); }
+  void hear(dropped_observations& m) { observers_.add_dropped(m); }
   void hear(hook_entered& m) {
     if (what_->trace) what_->trace(rank_, m.what);
   }

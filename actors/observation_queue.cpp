@@ -20,8 +20,8 @@ void observation_queue::make_room() {
   const auto drop_oldest = [&](auto is) {
     const auto found = std::ranges::find_if(waiting_, is);
     if (found == waiting_.end()) return false;
+    if (!planted(bug::loss_not_counted)) dropped_.add(**found);
     waiting_.erase(found);
-    if (!planted(bug::loss_not_counted)) ++dropped_;
     return true;
   };
   if (planted(bug::life_is_dropped) && drop_oldest([](const auto&) { return true; })) return;
@@ -50,7 +50,13 @@ bool observation_queue::empty() const {
   return waiting_.empty();
 }
 
-std::uint64_t observation_queue::dropped() const {
+void observation_queue::add_dropped(dropped_observations elsewhere) {
+  if (!wants_hooks_) elsewhere.hooks = 0;
+  const std::lock_guard lock(guard_);
+  dropped_.add(elsewhere);
+}
+
+dropped_observations observation_queue::dropped() const {
   const std::lock_guard lock(guard_);
   return dropped_;
 }

@@ -29,7 +29,9 @@ public:
   /// The oldest; null when there is none.
   observation_ptr take_one();
   bool empty() const;
-  std::uint64_t dropped() const;
+  /// Counts what was on its way here and dropped before; hooks if it wants them.
+  void add_dropped(dropped_observations elsewhere);
+  dropped_observations dropped() const;
 
 private:
   void make_room();
@@ -38,7 +40,7 @@ private:
   const std::size_t limit_;
   mutable std::mutex guard_;
   std::deque<observation_ptr> waiting_;
-  std::uint64_t dropped_ = 0;
+  dropped_observations dropped_;
 };
 
 }  // namespace troupe

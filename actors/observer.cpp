@@ -33,7 +33,7 @@ struct observer_state {
 
   void end() {
     hear();
-    guarded([&](observer& o) { o.finish(queue->dropped()); });
+    guarded([&](observer& o) { o.finish(queue->dropped().all()); });
     inner.reset();
   }
 };
@@ -63,6 +63,10 @@ void audience::tell(observation what) const {
     if (is_hook && !m.queue->wants_hooks()) continue;
     if (m.queue->push(shared)) caf::anon_send(m.actor, tick{});
   }
+}
+
+void audience::add_dropped(const dropped_observations& elsewhere) const {
+  for (const auto& m : members_) m.queue->add_dropped(elsewhere);
 }
 
 audience_member spawn_observer(caf::actor_system& system, actor_trouble trouble,

@@ -24,6 +24,8 @@ public:
   bool wants_hooks() const;
   /// Puts `what` into each queue and knocks where nobody was waiting. Never waits.
   void tell(observation what) const;
+  /// Counts what was dropped on its way here, as if each queue had dropped it.
+  void add_dropped(const dropped_observations& elsewhere) const;
 
 private:
   std::vector<audience_member> members_;

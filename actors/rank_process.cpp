@@ -67,23 +67,27 @@ std::shared_ptr<communicator_backend> communicators_of(const ports& world,
 // What the observers on the supervisor's side get. Progress and hooks may be dropped on the way.
 class far_observer : public observer {
 public:
-  far_observer(link& to, bool hooks) : to_(to), hooks_(hooks) {}
+  far_observer(link& to, bool hooks, std::shared_ptr<dropped_observations> dropped)
+      : to_(to), hooks_(hooks), dropped_(std::move(dropped)) {}
   bool wants_hooks() const override { return hooks_; }
   void on(const observation& what) override {
     const bool may_go =
         std::holds_alternative<seen::progress>(what) || std::holds_alternative<seen::hook>(what);
-    to_.send(observed{what}, may_go ? keep::if_room : keep::always);
+    if (!to_.send(observed{what}, may_go ? keep::if_room : keep::always)) dropped_->add(what);
   }
 
 private:
   link& to_;
   bool hooks_;
+  std::shared_ptr<dropped_observations> dropped_;
 };
 
 // What the stand-in for the supervisor watches; complete before it is told to begin.
 struct watched {
   rank_actor rank;
   std::optional<audience_member> observer;
+  /// Before a half-full link, by the observer's actor: complete when that is down.
+  std::shared_ptr<dropped_observations> dropped = std::make_shared<dropped_observations>();
   checkpointer_actor checkpointer;  ///< may be invalid
   std::atomic<bool> ended{false};   ///< the last word is on its way
 };
@@ -110,6 +114,7 @@ struct home_state {
   void torn(const torn_down& m);
   void queue(const queue_value& m);
   void flush_others();
+  void say_dropped();
   void go_on_ending();
 
   void report(link_message m) { control->send(std::move(m)); }
@@ -152,6 +157,7 @@ void home_state::down(const caf::actor_addr& who, const std::string& why) {
     flush_others();
   } else {
     --others;
+    if (all->observer && who == all->observer->actor.address()) say_dropped();
   }
   go_on_ending();
 }
@@ -159,6 +165,12 @@ void home_state::down(const caf::actor_addr& who, const std::string& why) {
 void home_state::flush_others() {
   if (all->observer) self->send(all->observer->actor, flush{});
   if (all->checkpointer) self->send(all->checkpointer, flush{});
+}
+
+void home_state::say_dropped() {
+  auto count = *all->dropped;
+  count.add(all->observer->queue->dropped());
+  if (count.all() > 0) report(count);
 }
 
 void home_state::go_on_ending() {
@@ -283,8 +295,8 @@ void rank_resident::inside::settle(const rank_brief& brief) {
   if (brief.checkpoints) all->checkpointer = far_checkpointer(system, control);
   setup.checkpointer = all->checkpointer;
   if (brief.watched) {
-    const auto make = [&control, hooks = brief.hooks] {
-      return std::make_unique<far_observer>(control, hooks);
+    const auto make = [&control, hooks = brief.hooks, dropped = all->dropped] {
+      return std::make_unique<far_observer>(control, hooks, dropped);
     };
     all->observer = spawn_observer(system, {}, make, setup.supervisor);
     setup.observers.add(*all->observer);

@@ -32,9 +32,9 @@ public:
 
   /// Begins to hear, once. What was sent before waits.
   virtual void listen(link_sink sink) = 0;
-  /// Never waits. Throws user_error when the message can not travel (a user's type in a value);
-  /// after a loss it does nothing.
-  virtual void send(link_message what, keep how = keep::always) = 0;
+  /// Never waits. False when it was `if_room` and there was none. Throws user_error when the
+  /// message can not travel (a user's type in a value); after a loss it does nothing.
+  virtual bool send(link_message what, keep how = keep::always) = 0;
   /// What waits is still sent; then the other side hears an end. Idempotent.
   virtual void close() = 0;
 };

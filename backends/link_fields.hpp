@@ -255,6 +255,11 @@ void inspect(F& f, observed& x) {
   f(x.what);
 }
 template <class F>
+void inspect(F& f, dropped_observations& x) {
+  auto& [progress, hooks] = x;
+  f(progress, hooks);
+}
+template <class F>
 void inspect(F& f, hook_entered& x) {
   auto& [rank, what] = x;
   f(rank, what);

@@ -37,7 +37,9 @@ struct rank_brief {
   bool traced = false;       ///< send `hook_entered`
   snapshot_ptr initial;
 };
-/// Rank's process to the observers on the supervisor's side. Progress and hooks may be dropped.
+/// Rank's process to the observers on the supervisor's side. Progress and hooks may be dropped, in
+/// front of the link or at a half-full one: how many is said by one `dropped_observations` behind
+/// the last of them.
 struct observed {
   observation what;
 };
@@ -56,6 +58,6 @@ using link_message =
     std::variant<rank_brief, form_generation, activate_generation, propose_stop, stop_at,
                  close_generation, tear_down, prepared, step_done, stop_vote, rank_finished,
                  rank_failed, queue_value, closed_generation, rank_busy, torn_down,
-                 write_checkpoint, observed, hook_entered, rank_ended>;
+                 write_checkpoint, observed, dropped_observations, hook_entered, rank_ended>;
 
 }  // namespace troupe

@@ -47,4 +47,23 @@ struct lifecycle {
 
 using observation = std::variant<seen::hook, seen::metrics, seen::progress, seen::lifecycle>;
 
+/// How many observations there was no room for. No others are ever dropped.
+struct dropped_observations {
+  std::uint64_t progress = 0;
+  std::uint64_t hooks = 0;
+
+  std::uint64_t all() const { return progress + hooks; }
+  void add(const dropped_observations& more) {
+    progress += more.progress;
+    hooks += more.hooks;
+  }
+  void add(const observation& one) {
+    if (std::holds_alternative<seen::hook>(one))
+      ++hooks;
+    else
+      ++progress;
+  }
+  friend bool operator==(const dropped_observations&, const dropped_observations&) = default;
+};
+
 }  // namespace troupe

@@ -78,10 +78,10 @@ struct link_stream::block : std::enable_shared_from_this<block> {
 
   // --- sending ---------------------------------------------------------------------------------
 
-  void send(packed_message what, keep how) {
+  bool send(packed_message what, keep how) {
     const std::lock_guard lock(sending);
-    if (deaf || closing) return;
-    if (how == keep::if_room && queue.size() >= link_queue_limit / 2) return;
+    if (deaf || closing) return true;
+    if (how == keep::if_room && queue.size() >= link_queue_limit / 2) return false;
     if (how == keep::newest)
       std::erase_if(queue, [](const outgoing& x) { return x.how == keep::newest && x.sent == 0; });
     if (queue.size() >= link_queue_limit) {
@@ -91,11 +91,12 @@ struct link_stream::block : std::enable_shared_from_this<block> {
         self->lose(fmt::format("the other side does not take what is sent: {} messages wait",
                                link_queue_limit));
       });
-      return;
+      return true;
     }
     auto prefix = message_prefix(what);
     queue.push_back({std::move(prefix), std::move(what), how, 0});
     if (!armed) write_some();
+    return true;
   }
 
   void close() {
@@ -226,8 +227,8 @@ void link_stream::listen(link_sink sink) {
   asio::post(block_->socket.get_executor(), [b = block_] { b->hear(); });
 }
 
-void link_stream::send(link_message what, keep how) {
-  block_->send(pack(what, block_->tensors.load()), how);
+bool link_stream::send(link_message what, keep how) {
+  return block_->send(pack(what, block_->tensors.load()), how);
 }
 
 void link_stream::close() { block_->close(); }

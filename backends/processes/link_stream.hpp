@@ -28,7 +28,7 @@ public:
   ~link_stream() override;
 
   void listen(link_sink sink) override;
-  void send(link_message what, keep how = keep::always) override;
+  bool send(link_message what, keep how = keep::always) override;
   void close() override;
 
   /// How tensors in values travel; null (at first): they do not. Before the first of them.

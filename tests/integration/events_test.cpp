@@ -99,6 +99,13 @@ TEST_CASE("events wait for their reader, also behind the job's end", "[events]")
   CHECK(s.run(what).failed_with->record.code == errc::bad_usage);
 }
 
+TEST_CASE("a stream counts what was dropped on its way", "[events]") {
+  asio::io_context loop;
+  event_stream events{loop.get_executor()};
+  events.attach()()->finish(3);
+  CHECK(events.dropped() == 3);
+}
+
 TEST_CASE("a wait that is cancelled ends empty and loses no event", "[events]") {
   asio::io_context loop;
   session s{loop.get_executor()};

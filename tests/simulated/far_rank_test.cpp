@@ -61,12 +61,16 @@ public:
     resident_.reset();
   }
 
+  std::function<bool()> full;  // whether the link has no room for what may be dropped
+
 private:
   struct to_parent : troupe::link {
     explicit to_parent(made_up_process& o) : owner(o) {}
     void listen(link_sink) override {}
-    void send(link_message what, keep) override {
+    bool send(link_message what, keep how) override {
+      if (how == keep::if_room && owner.full && owner.full()) return false;
       if (owner.resident_ && owner.sink_.received) owner.sink_.received(across(what));
+      return true;
     }
     void close() override {}
     made_up_process& owner;
@@ -96,10 +100,12 @@ public:
   std::unique_ptr<rank_process> start(process_start what, process_sink sink) override {
     if (refused.contains(what.who.rank)) throw user_error(errc::job_failed, "no descriptor left");
     started.push_back(std::make_shared<made_up_process>(what.who, std::move(sink), home_, system_));
+    started.back()->full = full;
     return std::make_unique<handle>(started.back());
   }
 
   std::set<std::int32_t> refused;
+  std::function<bool()> full;
   std::vector<std::shared_ptr<made_up_process>> started;
 
 private:
@@ -179,6 +185,41 @@ struct far_world {
   std::shared_ptr<made_up_launcher> launcher;
 };
 
+struct heard {
+  std::uint64_t progress = 0;
+  std::uint64_t hooks = 0;
+  std::uint64_t dropped = 0;
+};
+
+class listener : public observer {
+public:
+  listener(heard& to, bool hooks) : to_(to), hooks_(hooks) {}
+  bool wants_hooks() const override { return hooks_; }
+  void on(const observation& what) override {
+    if (std::holds_alternative<seen::progress>(what)) ++to_.progress;
+    if (std::holds_alternative<seen::hook>(what)) ++to_.hooks;
+  }
+  void finish(std::uint64_t dropped) override { to_.dropped = dropped; }
+
+private:
+  heard& to_;
+  const bool hooks_;
+};
+
+// Two who watch three far ranks: one wants hooks, one does not. `prepare` may make room scarce.
+std::pair<heard, heard> watch(std::uint64_t seed, const std::function<void(far_world&)>& prepare) {
+  far_world far(seed);
+  prepare(far);
+  std::pair<heard, heard> all;
+  auto what = far_world::integers(3);
+  what.observers = {[&] { return std::make_unique<listener>(all.first, true); },
+                    [&] { return std::make_unique<listener>(all.second, false); }};
+  const auto outcome = far.world.run(what);
+  if (!outcome.ok()) FAIL(render(outcome.failed_with->record));
+  REQUIRE(far.world.in().actors() == 0);
+  return all;
+}
+
 }  // namespace
 
 TEST_CASE("three far ranks train to the formula's weights and save them", "[simulated]") {
@@ -235,4 +276,35 @@ TEST_CASE("a process that can not be started is named with the reason", "[simula
   CHECK(outcome.failed_with->record.rank == 2);
   CHECK(outcome.failed_with->record.what.find("no descriptor left") != std::string::npos);
   CHECK(far.world.in().actors() == 0);
+}
+
+TEST_CASE("observers are told how many observations of far ranks had no room", "[simulated]") {
+  const auto whole = watch(0, [](far_world&) {});
+  CHECK(whole.first.dropped == 0);
+  CHECK(whole.second.dropped == 0);
+  REQUIRE(whole.first.hooks > 50);
+  REQUIRE(whole.second.progress > 5);
+
+  std::uint64_t lacking = 0;  // of all runs
+  const auto check = [&](const std::pair<heard, heard>& some) {
+    const auto& [both, progress] = some;
+    CHECK(both.progress + both.hooks + both.dropped == whole.first.progress + whole.first.hooks);
+    CHECK(progress.progress + progress.dropped == whole.second.progress);
+    lacking += both.dropped;
+  };
+  SECTION("at a link that is half full every third time") {
+    check(watch(0, [n = 0](far_world& far) mutable {
+      far.launcher->full = [&n] { return ++n % 3 == 0; };
+    }));
+    CHECK(lacking > whole.first.hooks / 4);
+  }
+  SECTION("in the queue of the rank's own process, and in those of the observers") {
+    for (std::uint64_t seed = 0; seed < 40; ++seed)
+      check(watch(seed, [](far_world& far) {
+        auto& marks = far.world.in().marks();
+        marks.draw_rare();
+        marks.let_rare(true);
+      }));
+  }
+  CHECK(lacking > 0);
 }

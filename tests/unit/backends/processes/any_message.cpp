@@ -151,7 +151,8 @@ link_message any_message(std::uint64_t seed, std::size_t index) {
     case 15: return torn_down{d.at(), d.some(), {d.failed()}};
     case 16: return write_checkpoint{d.at(), any_snapshot(draw, 100), d.yes()};
     case 17: return observed{d.seen_thing()};
-    case 18: return hook_entered{1, d.some_hook()};
+    case 18: return dropped_observations{d.number(), d.number()};
+    case 19: return hook_entered{1, d.some_hook()};
     default: return rank_ended{d.text()};
   }
 }
