@@ -5,6 +5,7 @@
 
 #include "backends/communicator.hpp"
 #include "tests/conformance/port_cases.hpp"
+#include "tests/support/thrown.hpp"
 
 #include <condition_variable>
 #include <functional>
@@ -70,19 +71,6 @@ private:
 
 /// Catch2 2 is not made for assertions on other threads: these throw, `company` brings it home.
 void expect(bool condition, const std::string& what);
-
-/// The text of an exception of exactly type E; fails the case if it is another or none.
-template <class E>
-std::string text_of(const std::exception_ptr& error) {
-  if (!error) return "(nothing was thrown)";
-  try {
-    std::rethrow_exception(error);
-  } catch (const E& e) {
-    return e.what();
-  } catch (const std::exception& e) {
-    return std::string{"(another exception: "} + e.what() + ")";
-  }
-}
 
 /// Runs `what(backend, world)` for every adapter and world size of the suite.
 void for_each_world(const std::function<void(communicator_backend&, std::int32_t)>& what);

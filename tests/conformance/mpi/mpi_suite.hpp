@@ -4,10 +4,10 @@
 
 #include "backends/mpi/mpi.hpp"
 #include "tests/conformance/port_cases.hpp"
+#include "tests/support/thrown.hpp"
 
 #include <chrono>
 #include <cstdint>
-#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -22,18 +22,5 @@ mpi_backend& backend();
 /// All processes call it as often as each other.
 std::shared_ptr<communicator> next_generation(
     std::chrono::nanoseconds deadline = std::chrono::seconds{60});
-
-/// The text of an exception of type E.
-template <class E>
-std::string thrown_by(const std::function<void()>& what) {
-  try {
-    what();
-  } catch (const E& e) {
-    return e.what();
-  } catch (const std::exception& e) {
-    return std::string{"(another exception: "} + e.what() + ")";
-  }
-  return "(nothing was thrown)";
-}
 
 }  // namespace troupe::testing

@@ -10,6 +10,8 @@
 #include <functional>
 #include <thread>
 
+#include "tests/support/thrown.hpp"
+
 #include "tests/support/catch.hpp"
 
 namespace troupe::testing {
@@ -77,18 +79,6 @@ fake_counts counts_when_closed() {
 
 void expect(bool holds, const char* what) {
   if (!holds) throw std::logic_error(std::string{"expected: "} + what);
-}
-
-template <class E>
-std::string text_of(const std::exception_ptr& error) {
-  try {
-    if (error) std::rethrow_exception(error);
-  } catch (const E& e) {
-    return e.what();
-  } catch (const std::exception& e) {
-    return std::string{"(another exception: "} + e.what() + ")";
-  }
-  return "(nothing was thrown)";
 }
 
 }  // namespace

@@ -6,6 +6,8 @@
 
 #include <thread>
 
+#include "tests/support/thrown.hpp"
+
 #include "tests/support/catch.hpp"
 
 namespace troupe {
@@ -16,12 +18,7 @@ group_description one_of_two(std::int32_t rank, std::uint64_t generation = 1) {
 }
 
 std::string last_word(work& waited) {
-  try {
-    waited.wait();
-  } catch (const generation_closed& error) {
-    return error.what();
-  }
-  return "(nothing was thrown)";
+  return testing::thrown_by<generation_closed>([&] { waited.wait(); });
 }
 
 TEST_CASE("two ranks with another number of connections do not meet") {

@@ -12,6 +12,8 @@
 
 #include <thread>
 
+#include "tests/support/thrown.hpp"
+
 #include "tests/support/catch.hpp"
 
 namespace troupe {
@@ -74,12 +76,7 @@ void send_call(const descriptor& link, const collective_call& call) {
 
 template <class E>
 std::string thrown_by(work& waited) {
-  try {
-    waited.wait();
-  } catch (const E& error) {
-    return error.what();
-  }
-  return "(nothing was thrown)";
+  return testing::thrown_by<E>([&] { waited.wait(); });
 }
 
 TEST_CASE("whoever does not belong is refused with a reason, and nothing happens to the group") {
