@@ -249,10 +249,14 @@ void field_run::hold_up(const strike& s, world::place where) {
       facts_.delayed += length(s.amount);
       world_.pause(where, world_.time() + length(s.amount));
       break;
-    case fault::skew:
+    case fault::skew: {
+      const auto per_mille = (s.where % 2 == 0 ? 20 : -20) * (amount + 1);
       facts_.delayed += std::chrono::seconds{1};
-      world_.skew(where, (s.where % 2 == 0 ? 20 : -20) * (amount + 1));
+      // By a slow clock a hook is late to be past its limit.
+      if (per_mille < 0) facts_.delayed += job_.hook_limit * -per_mille / (1000 + per_mille);
+      world_.skew(where, per_mille);
       break;
+    }
     case fault::late_timers:
       facts_.delayed += std::chrono::seconds{1};
       world_.late_timers(where, std::chrono::milliseconds{20} * (amount + 1));
