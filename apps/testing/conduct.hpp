@@ -4,6 +4,7 @@
 
 #include <functional>
 #include <optional>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -46,6 +47,11 @@ private:
     phase what;
     std::chrono::nanoseconds took;
   };
+  /// `text()` is asked for only when it is to be said.
+  template <class Text>
+  void judge(bool holds, const char* oracle, Text text, std::int64_t step, std::int32_t rank) {
+    judge_(holds, oracle, holds ? std::string{} : text(), step, rank);
+  }
   void turn_to(phase next, std::chrono::nanoseconds now);
   std::chrono::nanoseconds limit_of(phase p) const;
 

@@ -135,7 +135,7 @@ void world::push(std::int64_t when, place where, later_call&& what, turn kind) {
   if (free_.empty()) {
     const auto first = static_cast<std::uint32_t>(slots_.size()) * slots_each;
     if (first == event_heap::slots_max) throw internal_error("too much is due at a time");
-    slots_.push_back(std::make_unique<std::array<pending, slots_each>>());
+    slots_.push_back(std::make_unique_for_overwrite<std::array<pending, slots_each>>());
     for (auto i = slots_each; i-- > 0;) free_.push_back(first + i);
   }
   const auto slot = free_.back();
@@ -225,7 +225,7 @@ bool world::run_actor() {
   delivering_at_ = p;
   ++deliveries_;
   delivery_hash_ = mix(delivery_hash_ ^ static_cast<std::uint64_t>(now_)) + id;
-  change_priorities(p);
+  if (!change_points_.empty()) change_priorities(p);
   caf_->run_one(job);
   was_busy(p);
   return true;
@@ -253,7 +253,7 @@ bool world::happen() {
   }
   count_event(what.where);
   delivering_at_ = what.where;
-  if (what.kind != turn::timer) change_priorities(what.where);
+  if (!change_points_.empty() && what.kind != turn::timer) change_priorities(what.where);
   what.call.call_last();
   free_.push_back(next.slot);
   if (what.kind != turn::wakes) was_busy(what.where);
@@ -261,7 +261,6 @@ bool world::happen() {
 }
 
 void world::change_priorities(place running) {
-  if (change_points_.empty()) return;
   for (std::size_t d = 0; d < change_points_.size(); ++d)
     if (change_points_[d] == events_)
       places_[running].priority = levels - static_cast<std::uint32_t>(change_points_.size() - d);
