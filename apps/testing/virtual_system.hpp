@@ -69,9 +69,9 @@ public:
 private:
   class config;
   class unit;
-  std::unique_ptr<config> config_;
   std::unique_ptr<caf::actor_system> system_;
   std::unique_ptr<unit> unit_;
+  caf::actor_id newest_ = 0;  // when something ran last
 };
 
 /// A handle that stands for an actor elsewhere. Whatever is sent to it goes to `sent`; it goes down

@@ -177,7 +177,7 @@ bool world::step() {
   const bool more = jobs_.empty() ? happen() : run_actor();
   if (options_.record && events_ != before)
     trail_.push_back({events_, now_, static_cast<std::int32_t>(delivering_at_), hashes()});
-  if (delivery::here().breach) stop_outside();
+  if (watched.breached()) stop_outside();
   return more;
 }
 

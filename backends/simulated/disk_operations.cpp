@@ -23,6 +23,17 @@ struct refused {
 // The program is gone.
 struct cut {};
 
+std::string mend(std::errc why) {
+  if (why == std::errc::no_space_on_device)
+    return "; free some space, or choose a folder on another disk";
+  return {};
+}
+
+storage_result answer_to(const refused& r) {
+  const auto error = std::make_error_code(r.why);
+  return {error, r.path + ": " + error.message() + mend(r.why), nullptr, {}};
+}
+
 constexpr int hops_max = 8;  // links on the way of one path
 
 // Parts of a path, seen in the path's own memory.
@@ -62,12 +73,6 @@ std::string folder_of(const std::string& path) {
 }
 
 std::string hidden_beside(std::string_view name) { return "." + std::string{name} + ".part"; }
-
-std::string mend(std::errc why) {
-  if (why == std::errc::no_space_on_device)
-    return "; free some space, or choose a folder on another disk";
-  return {};
-}
 
 }  // namespace
 
@@ -346,8 +351,11 @@ struct simulated_disk::operations {
   }
 
   storage_result operator()(const storage_ops::list& op) {
+    // A run's first program looks where nothing is yet: an answer, and no exception.
+    const auto folder = folder_below(parts_of(op.path), op.path);
+    if (!folder) return answer_to({std::errc::no_such_file_or_directory, op.path});
     storage_result result;
-    for (const auto& [name, id] : at(folder_at(op.path)).now) result.names.push_back(name);
+    for (const auto& [name, id] : at(*folder).now) result.names.push_back(name);
     return result;
   }
 };
@@ -373,8 +381,7 @@ storage_result simulated_disk::perform(const storage_op& op, const storage_fault
     if (fault.what == kind::error) throw refused{std::errc::io_error, path_of(op)};
     return std::visit(operations{{*this, fault}}, op);
   } catch (const refused& r) {
-    const auto error = std::make_error_code(r.why);
-    return {error, r.path + ": " + error.message() + mend(r.why), nullptr, {}};
+    return answer_to(r);
   }
 }
 
