@@ -91,8 +91,8 @@ private:
   static caf::mailbox_element_ptr take(caf::scheduled_actor::mailbox_type& box) {
     using kind = caf::scheduled_actor;
     auto& kinds = box.queue().queues();
-    if (auto urgent = take_of(std::get<kind::urgent_queue_index>(kinds))) return urgent;
-    return take_of(std::get<kind::normal_queue_index>(kinds));
+    auto& urgent = std::get<kind::urgent_queue_index>(kinds);
+    return urgent.empty() ? take_of(std::get<kind::normal_queue_index>(kinds)) : take_of(urgent);
   }
   template <class Queue>
   static caf::mailbox_element_ptr take_of(Queue& queue) {

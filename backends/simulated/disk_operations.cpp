@@ -336,10 +336,10 @@ struct simulated_disk::operations {
   }
 
   storage_result operator()(const storage_ops::read& op) {
-    auto path = op.path;
-    auto id = entry_at(find(path));
+    auto id = entry_at(find(op.path));
+    std::string path;  // of a link's target
     for (int hops = 0; at(id).what == entry::kind::link && hops < hops_max; ++hops) {
-      path = folder_of(path) + at(id).target;
+      path = folder_of(hops == 0 ? op.path : path) + at(id).target;
       id = entry_at(find(path));
     }
     if (at(id).what != entry::kind::file) throw refused{std::errc::invalid_argument, op.path};
@@ -386,7 +386,11 @@ storage_result simulated_disk::perform(const storage_op& op, const storage_fault
 }
 
 storage_result simulated_disk::read(const storage_ops::read& op) const {
-  return const_cast<simulated_disk&>(*this).perform(op);  // reads only look
+  try {
+    return operations{{const_cast<simulated_disk&>(*this)}}(op);  // reads only look
+  } catch (const refused& r) {
+    return answer_to(r);
+  }
 }
 
 bool simulated_disk::perform_part(const storage_op& op, std::size_t calls_done) {
