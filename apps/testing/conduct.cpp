@@ -65,11 +65,13 @@ void conduct::reported(std::int32_t rank, const caf::message& what) {
 }
 
 void conduct::stepped(std::int32_t rank, std::int64_t step) {
-  judge_(now_ != phase::idle && now_ != phase::forming, one_generation,
-         "a step before the generation is active", step, rank);
+  judge(
+      now_ != phase::idle && now_ != phase::forming, one_generation,
+      [] { return "a step before the generation is active"; }, step, rank);
   const auto& of = members_[static_cast<std::size_t>(rank)];
-  judge_(!of.closed && !of.torn, one_generation, "a step in a generation that the rank has closed",
-         step, rank);
+  judge(
+      !of.closed && !of.torn, one_generation,
+      [] { return "a step in a generation that the rank has closed"; }, step, rank);
 }
 
 // How long the supervisor may wait in it before it turns to the next; zero: for as long as it
@@ -106,8 +108,9 @@ void conduct::ended(const job_outcome& outcome, const attempt_facts& facts,
       return std::ranges::any_of(outcome.survivors,
                                  [&](const std::string& s) { return s.starts_with(called); });
     };
-    judge_(members_[static_cast<std::size_t>(r)].torn || gone(r) || named(), answered,
-           "it was not taken down, is not gone, and nobody says so", undefined, r);
+    judge(
+        members_[static_cast<std::size_t>(r)].torn || gone(r) || named(), answered,
+        [] { return "it was not taken down, is not gone, and nobody says so"; }, undefined, r);
   }
 }
 

@@ -26,7 +26,7 @@ public:
 
   /// `at` is neither negative nor before what was taken last; `slot` is below slots_max and not
   /// pending. At most 2^40 are added to one heap.
-  void push(std::int64_t at, std::uint32_t slot) {
+  [[gnu::always_inline]] void push(std::int64_t at, std::uint32_t slot) {
     if (slot >= behind_.size()) behind_.resize(2 * std::size_t{slot} + 64, none);
     behind_[slot] = none;
     for (auto& o : open_) {
