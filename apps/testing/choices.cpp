@@ -55,18 +55,18 @@ choices choices::of_list(std::uint64_t seed, const std::vector<choice>& taken) {
   return fresh;
 }
 
-std::uint32_t choices::next_occurrence(site where, std::uint32_t who) {
+inline std::uint32_t choices::next_occurrence(site where, std::uint32_t who) {
   auto& counts = occurrences_[static_cast<std::size_t>(where)];
   if (counts.size() <= who) counts.resize(who + 1, 0);
   return counts[who]++;
 }
 
-std::uint64_t choices::noise(site where, std::uint32_t who, std::uint32_t occurrence) const {
+inline std::uint64_t choices::noise(site where, std::uint32_t who, std::uint32_t occurrence) const {
   return mix(mix(seed_ ^ key_of(where, who, 0)) + occurrence);
 }
 
-std::uint64_t choices::note(site where, std::uint32_t who, std::uint32_t occurrence,
-                            std::uint64_t value) {
+inline std::uint64_t choices::note(site where, std::uint32_t who, std::uint32_t occurrence,
+                                   std::uint64_t value) {
   ++draws_;
   digest_ = mix(digest_ ^ key_of(where, who, occurrence)) + value;
   if (recording_ && value != 0) taken_.push_back({where, who, occurrence, value});

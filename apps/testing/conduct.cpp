@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <caf/message.hpp>
 
+#include "apps/testing/virtual_system.hpp"
 #include "messages/interfaces.hpp"
 
 namespace troupe::testing {
@@ -31,10 +32,13 @@ void conduct::turn_to(phase next, std::chrono::nanoseconds now) {
 
 void conduct::announced(const seen::lifecycle& what, std::chrono::nanoseconds now) {
   const auto say = [&](bool holds, const char* text) {
-    judge_(holds, one_generation,
-           fmt::format("generation {} {}, while {} is {}", what.generation, text, forming_,
-                       names[static_cast<std::size_t>(now_)]),
-           what.step, what.rank);
+    judge(
+        holds, one_generation,
+        [&] {
+          return fmt::format("generation {} {}, while {} is {}", what.generation, text, forming_,
+                             names[static_cast<std::size_t>(now_)]);
+        },
+        what.step, what.rank);
   };
   if (what.event == "generation_forming") {
     say(now_ == phase::idle && what.generation > forming_, "is formed");
@@ -56,16 +60,18 @@ void conduct::announced(const seen::lifecycle& what, std::chrono::nanoseconds no
 
 void conduct::reported(std::int32_t rank, const caf::message& what) {
   auto& of = members_[static_cast<std::size_t>(rank)];
-  if (what.match_elements<closed_generation>()) of.closed = true;
-  if (what.match_elements<torn_down>()) of.torn = true;
+  if (holds<closed_generation>(what)) of.closed = true;
+  if (holds<torn_down>(what)) of.torn = true;
 }
 
 void conduct::stepped(std::int32_t rank, std::int64_t step) {
-  judge_(now_ != phase::idle && now_ != phase::forming, one_generation,
-         "a step before the generation is active", step, rank);
+  judge(
+      now_ != phase::idle && now_ != phase::forming, one_generation,
+      [] { return "a step before the generation is active"; }, step, rank);
   const auto& of = members_[static_cast<std::size_t>(rank)];
-  judge_(!of.closed && !of.torn, one_generation, "a step in a generation that the rank has closed",
-         step, rank);
+  judge(
+      !of.closed && !of.torn, one_generation,
+      [] { return "a step in a generation that the rank has closed"; }, step, rank);
 }
 
 // How long the supervisor may wait in it before it turns to the next; zero: for as long as it
@@ -88,16 +94,23 @@ void conduct::ended(const job_outcome& outcome, const attempt_facts& facts,
   const auto latest = facts.program ? facts.delayed : std::chrono::milliseconds{1};
   for (const auto& [what, took] : passed_)
     if (const auto limit = limit_of(what); limit.count() > 0)
-      judge_(took <= limit + latest, deadline,
-             fmt::format("{} took {} ms, and {} ms at most", names[static_cast<std::size_t>(what)],
-                         took.count() / 1'000'000, limit.count() / 1'000'000),
-             undefined, -1);
+      judge(
+          took <= limit + latest, deadline,
+          [&, what = what, took = took] {
+            return fmt::format("{} took {} ms, and {} ms at most",
+                               names[static_cast<std::size_t>(what)], took.count() / 1'000'000,
+                               limit.count() / 1'000'000);
+          },
+          undefined, -1);
   for (std::int32_t r = 0; r < static_cast<std::int32_t>(members_.size()); ++r) {
-    const auto called = fmt::format("rank {}:", r);
-    const bool named = std::ranges::any_of(
-        outcome.survivors, [&](const std::string& s) { return s.starts_with(called); });
-    judge_(members_[static_cast<std::size_t>(r)].torn || named || gone(r), answered,
-           "it was not taken down, is not gone, and nobody says so", undefined, r);
+    const auto named = [&] {
+      const auto called = fmt::format("rank {}:", r);
+      return std::ranges::any_of(outcome.survivors,
+                                 [&](const std::string& s) { return s.starts_with(called); });
+    };
+    judge(
+        members_[static_cast<std::size_t>(r)].torn || gone(r) || named(), answered,
+        [] { return "it was not taken down, is not gone, and nobody says so"; }, undefined, r);
   }
 }
 

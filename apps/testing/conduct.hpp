@@ -4,7 +4,7 @@
 
 #include <functional>
 #include <optional>
-#include <string_view>
+#include <utility>
 #include <vector>
 
 #include "actors/time_knob.hpp"
@@ -20,10 +20,9 @@ public:
   static constexpr const char* answered = "who is asked answers or is named";
   static constexpr const char* deadline = "a phase ends in its deadline";
 
-  /// What an oracle has found: whether it holds, and what is to be said when it does not.
-  using judge_fn = std::function<void(bool holds, const char* oracle, std::string_view text,
-                                      std::int64_t step, std::int32_t rank)>;
-  explicit conduct(judge_fn judge) : judge_(std::move(judge)) {}
+  /// `checks`: counts what was looked at. `violate` hears what an oracle says.
+  conduct(std::uint64_t& checks, std::function<void(violation)> violate)
+      : checks_(checks), violate_(std::move(violate)) {}
 
   void attempt_begins(std::int32_t ranks, deadlines limits);
   void announced(const seen::lifecycle& what, std::chrono::nanoseconds now);
@@ -46,10 +45,17 @@ private:
     phase what;
     std::chrono::nanoseconds took;
   };
+  /// `text()` is asked for only when it is to be said.
+  template <class Text>
+  void judge(bool holds, const char* oracle, Text text, std::int64_t step, std::int32_t rank) {
+    ++checks_;
+    if (!holds) violate_({oracle, text(), step, rank});
+  }
   void turn_to(phase next, std::chrono::nanoseconds now);
   std::chrono::nanoseconds limit_of(phase p) const;
 
-  judge_fn judge_;
+  std::uint64_t& checks_;
+  std::function<void(violation)> violate_;
   deadlines limits_;
   std::vector<member> members_;
   phase now_ = phase::idle;

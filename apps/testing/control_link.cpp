@@ -19,14 +19,14 @@ std::string text_of(const caf::message& what) {
   return short_text(what);
 }
 
-caf::message content_of(caf::mailbox_element& m) {
+}  // namespace
+
+control_link::letter control_link::letter_of(caf::mailbox_element& m, std::uint8_t to) {
   const auto number = m.mid;
   auto what = m.move_content_to_message();
-  if (!number.is_request() && !number.is_response()) return what;
-  return caf::make_message(with_number{number.integer_value(), std::move(what)});
+  if (!number.is_request() && !number.is_response()) return {std::move(what), to, false};
+  return {caf::make_message(with_number{number.integer_value(), std::move(what)}), to, true};
 }
-
-}  // namespace
 
 // A frame on its way, in no more room than an event has.
 struct control_link::arrival {
@@ -36,10 +36,12 @@ struct control_link::arrival {
         number(frame.number),
         heard(frame.heard),
         again(frame.again),
+        numbered(what.numbered),
         side(static_cast<std::uint8_t>(to)),
         receiver(what.to) {}
-  void operator()() const {
-    link->arrive(side, {number, heard, again}, {caf::message{values}, receiver});
+  void operator()() {
+    link->arrive(side, {number, heard, again},
+                 {caf::message{std::move(values)}, receiver, numbered});
   }
 
   std::shared_ptr<control_link> link;
@@ -47,6 +49,7 @@ struct control_link::arrival {
   std::uint64_t number;
   std::uint64_t heard;
   bool again;
+  bool numbered;
   std::uint8_t side;
   std::uint8_t receiver;
 };
@@ -76,7 +79,7 @@ control_link::control_link(world& of, world::place near, world::place far, setti
   // The handles outlive the link at most as what goes nowhere.
   for (std::size_t side : {0, 1})
     ends_[side].handle = link_handle::make(
-        of.system(), [this, side](caf::mailbox_element_ptr m) { send(side, {content_of(*m)}); });
+        of.system(), [this, side](caf::mailbox_element_ptr m) { send(side, letter_of(*m, 0)); });
 }
 
 control_link::~control_link() {
@@ -84,7 +87,7 @@ control_link::~control_link() {
   for (auto& r : also_) link_handle::of(r.handle).forget();
 }
 
-std::uint8_t control_link::add_receiver(std::function<void(const caf::message&)> hears,
+std::uint8_t control_link::add_receiver(std::function<void(const letter&)> hears,
                                         link_handle::sent_fn sent) {
   also_.push_back({link_handle::make(world_.system(), std::move(sent)), std::move(hears)});
   return static_cast<std::uint8_t>(also_.size());
@@ -92,10 +95,8 @@ std::uint8_t control_link::add_receiver(std::function<void(const caf::message&)>
 
 caf::strong_actor_ptr control_link::stand_in(const caf::strong_actor_ptr& near_actor) {
   const auto number = static_cast<std::uint8_t>(also_.size() + 1);
-  add_receiver([this, near_actor](const caf::message& m) { give(0, m, near_actor); },
-               [this, number](caf::mailbox_element_ptr m) {
-                 send(1, {content_of(*m), number});
-               });
+  add_receiver([this, near_actor](const letter& m) { give(0, m, near_actor); },
+               [this, number](caf::mailbox_element_ptr m) { send(1, letter_of(*m, number)); });
   return also_.back().handle;
 }
 
@@ -105,8 +106,8 @@ audience control_link::stand_in(const audience& near_observers) {
   if (near_observers.members().empty()) return there;
   const auto queue = std::make_shared<observation_queue>(near_observers.wants_hooks());
   observers_ = add_receiver(
-      [near_observers](const caf::message& m) {
-        for (const auto& o : m.get_as<observations>(0).all) near_observers.tell(*o);
+      [near_observers](const letter& m) {
+        for (const auto& o : m.what.get_as<observations>(0).all) near_observers.tell(*o);
       },
       [this, queue](const caf::mailbox_element_ptr&) {
         auto fresh = queue->take();
@@ -136,7 +137,7 @@ void control_link::open(caf::strong_actor_ptr near_actor, caf::strong_actor_ptr 
           auto& mine = self->ends_[side];
           const auto addr = mine.actor ? mine.actor->address() : caf::actor_addr{};
           mine.actor = nullptr;
-          self->send(side, {caf::make_message(caf::down_msg{addr, why})});
+          self->send(side, {caf::make_message(caf::down_msg{addr, why}), last_word});
           self->close(side);
         });
     world_.after(ends_[side].place, how_.limits.beat,
@@ -202,7 +203,7 @@ void control_link::transmit_quiet(std::size_t to, nanoseconds after, std::uint64
 }
 
 // What has come since the end did something last, and was not lost in a cut.
-void control_link::hear_quiet(std::size_t at) {
+void control_link::hear_all_quiet(std::size_t at) {
   auto& mine = ends_[at];
   std::size_t count = 0;
   for (const auto& q : mine.quiet) {
@@ -235,8 +236,7 @@ void control_link::deliver(std::size_t at, const letter& of) {
   world_.delivered(number_ << 1 | at, what.type_token());
   world_.note(static_cast<std::int32_t>(ends_[other(at)].place),
               static_cast<std::int32_t>(mine.place), [&] { return "get " + text_of(what); });
-  if (of.to > 0) return also_[of.to - 1U].hears(what);
-  if (what.match_elements<caf::down_msg>()) {
+  if (of.to == last_word) {
     const auto why = what.get_as<caf::down_msg>(0).reason;
     transmit(at, mine.machine.frame(), {});  // the last word is acknowledged
     mine.machine.close();
@@ -244,15 +244,16 @@ void control_link::deliver(std::size_t at, const letter& of) {
     link_handle::of(mine.handle).go_down(why);
     return;
   }
-  give(at, what, mine.actor);
+  if (of.to > 0) return also_[of.to - 1U].hears(of);
+  give(at, of, mine.actor);
 }
 
 // Whoever asks is answered through the same link.
-void control_link::give(std::size_t at, const caf::message& what, const caf::strong_actor_ptr& to) {
+void control_link::give(std::size_t at, const letter& of, const caf::strong_actor_ptr& to) {
+  const auto& what = of.what;
   if (how_.door && how_.door(at == 0, what, to)) return;
   if (!to) return;
-  if (!what.match_elements<with_number>())
-    return (void)to->enqueue(nullptr, caf::make_message_id(), what, nullptr);
+  if (!of.numbered) return (void)to->enqueue(nullptr, caf::make_message_id(), what, nullptr);
   const auto& numbered = what.get_as<with_number>(0);
   to->enqueue(ends_[at].handle, caf::make_message_id(numbered.number), numbered.what, nullptr);
 }

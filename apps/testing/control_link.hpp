@@ -77,15 +77,18 @@ private:
     nanoseconds due;
     std::uint64_t heard;
   };
-  /// A message on its way; `to`: 0 for the actor at the other end, else one of `also_`.
+  /// A message on its way; `to`: 0 for the actor at the other end, else one of `also_`, or
+  /// `last_word`: whoever sent it has ended.
   struct letter {
     caf::message what;
     std::uint8_t to = 0;
+    bool numbered = false;  ///< a request, or the answer to one: `what` is a with_number
   };
+  static constexpr std::uint8_t last_word = 255;
   /// Somebody else near.
   struct other_receiver {
     caf::strong_actor_ptr handle;  ///< far
-    std::function<void(const caf::message&)> hears;
+    std::function<void(const letter&)> hears;
   };
   struct end {
     world::place place = 0;
@@ -101,22 +104,25 @@ private:
 
   struct arrival;
 
-  std::uint8_t add_receiver(std::function<void(const caf::message&)> hears,
-                            link_handle::sent_fn sent);
+  static letter letter_of(caf::mailbox_element& m, std::uint8_t to);
+  std::uint8_t add_receiver(std::function<void(const letter&)> hears, link_handle::sent_fn sent);
   void send(std::size_t from, letter what);
   void say_seen();
   void transmit(std::size_t from, link_frame frame, const letter& what);
   void release(end& mine, std::uint64_t to);
   void close_if_done(end& mine);
   void transmit_quiet(std::size_t to, nanoseconds after, std::uint64_t heard);
-  void hear_quiet(std::size_t at);
+  void hear_quiet(std::size_t at) {
+    if (!ends_[at].quiet.empty()) hear_all_quiet(at);
+  }
+  void hear_all_quiet(std::size_t at);
   void close(std::size_t at);
   void arrive(std::size_t at, const link_frame& frame, const letter& what);
   void again(std::size_t from);
   void beat(std::size_t at);
   void lost(std::size_t at, const std::string& why);
   void deliver(std::size_t at, const letter& what);
-  void give(std::size_t at, const caf::message& what, const caf::strong_actor_ptr& to);
+  void give(std::size_t at, const letter& what, const caf::strong_actor_ptr& to);
 
   world& world_;
   settings how_;

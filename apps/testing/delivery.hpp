@@ -30,12 +30,14 @@ inline constinit thread_local delivery* delivery::lent_ = nullptr;
 /// The calls on this thread are code under test's, for as long as it lives.
 class delivering {
 public:
-  delivering() : before_(std::exchange(delivery::here().watched, true)) {}
-  ~delivering() { delivery::here().watched = before_; }
+  delivering() : on_(delivery::here()), before_(std::exchange(on_.watched, true)) {}
+  ~delivering() { on_.watched = before_; }
   delivering(const delivering&) = delete;
   delivering& operator=(const delivering&) = delete;
+  bool breached() const { return on_.breach != nullptr; }
 
 private:
+  delivery& on_;
   const bool before_;
 };
 

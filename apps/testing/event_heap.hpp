@@ -26,7 +26,7 @@ public:
 
   /// `at` is neither negative nor before what was taken last; `slot` is below slots_max and not
   /// pending. At most 2^40 are added to one heap.
-  void push(std::int64_t at, std::uint32_t slot) {
+  [[gnu::always_inline]] void push(std::int64_t at, std::uint32_t slot) {
     if (slot >= behind_.size()) behind_.resize(2 * std::size_t{slot} + 64, none);
     behind_[slot] = none;
     for (auto& o : open_) {
@@ -85,14 +85,18 @@ private:
   static constexpr std::uint64_t slot_mask = slots_max - 1;
   static constexpr std::size_t listed = 128;
 
-  void list(const entry& fresh) {
-    if (next_.size() == listed) {  // the later half makes room
-      for (std::size_t i = 0; i < listed / 2; ++i) sift_up(next_[i]);
-      next_.erase(next_.begin(), next_.begin() + listed / 2);
+  [[gnu::always_inline]] void list(const entry& fresh) {
+    if (next_.size() == listed) {
+      make_room();
       if (!(fresh < next_.front())) return sift_up(fresh);
     }
     const auto later = [](const entry& a, const entry& b) { return b < a; };
     next_.insert(std::upper_bound(next_.begin(), next_.end(), fresh, later), fresh);
+  }
+  // The later half goes to the heap. Apart from `list`, which happens for most events.
+  [[gnu::noinline]] void make_room() {
+    for (std::size_t i = 0; i < listed / 2; ++i) sift_up(next_[i]);
+    next_.erase(next_.begin(), next_.begin() + listed / 2);
   }
   void fill() {
     for (std::size_t i = 0; i < listed / 2 && !all_.empty(); ++i) next_.push_back(take());

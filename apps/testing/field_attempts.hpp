@@ -132,11 +132,7 @@ private:
   field_oracles oracles_;
   recipe_ptr recipe_;
   old_words old_words_{world_};
-  conduct conduct_{[this](bool holds, const char* oracle, std::string_view text, std::int64_t step,
-                          std::int32_t rank) {
-    ++report_.checks;
-    if (!holds) oracles_.violate({oracle, std::string{text}, step, rank});
-  }};
+  conduct conduct_{report_.checks, [this](violation v) { oracles_.violate(std::move(v)); }};
   std::vector<std::unique_ptr<guest>> guests_;
   fault_set exist_;
   fault_options how_often_;

@@ -92,10 +92,11 @@ std::string field_run::newest_good() {
 void field_run::run_attempt(nanoseconds limit) {
   began_ = world_.time().count();
   began_events_ = world_.events();
+  const auto latest = world_.time() + limit;
   while (!stage_.ended() && world_.alive(stage_.home())) {
     if (world_.events() >= next_strike_.event || world_.time().count() >= next_strike_.time)
       strike_due();
-    if (!world_.step() || world_.time().count() - began_ > limit.count() ||
+    if (!world_.step() || world_.time() > latest ||
         world_.events() - began_events_ > plan_.events_limit)
       return;
   }

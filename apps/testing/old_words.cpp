@@ -16,8 +16,7 @@ constexpr std::int32_t checkpointer = -2;
 
 // What is said once for all relies on its link for that.
 bool may_come_twice(const caf::message& what) {
-  return !what.match_elements<write_checkpoint>() && !what.match_elements<queue_value>() &&
-         !what.match_elements<torn_down>();
+  return !holds<write_checkpoint>(what) && !holds<queue_value>(what) && !holds<torn_down>(what);
 }
 
 }  // namespace
@@ -29,9 +28,10 @@ void old_words::attempt_begins(settings how) {
 
 void old_words::pass(std::int32_t rank, bool to_supervisor, world::place place,
                      const caf::message& what, const caf::strong_actor_ptr& to) {
-  if (what.match_elements<caf::exit_msg>()) return;  // nobody can refuse it: it has no fence
+  // Nobody can refuse it: it has no fence.
+  if (holds<caf::exit_msg>(what)) return;
   auto who = rank;
-  if (to_supervisor) who = what.match_elements<write_checkpoint>() ? checkpointer : supervisor;
+  if (to_supervisor) who = holds<write_checkpoint>(what) ? checkpointer : supervisor;
   if (to && world_.draws().chance(site::old_word, 0, how_.per_million)) bring_back(who, place, to);
   now_[{who, what.type_token()}] = what;
 }

@@ -4,6 +4,7 @@
 #include <caf/logger.hpp>
 #include <caf/make_actor.hpp>
 #include <caf/scheduler/abstract_coordinator.hpp>
+#include <utility>
 
 namespace troupe::testing {
 
@@ -90,8 +91,8 @@ private:
   static caf::mailbox_element_ptr take(caf::scheduled_actor::mailbox_type& box) {
     using kind = caf::scheduled_actor;
     auto& kinds = box.queue().queues();
-    if (auto urgent = take_of(std::get<kind::urgent_queue_index>(kinds))) return urgent;
-    return take_of(std::get<kind::normal_queue_index>(kinds));
+    auto& urgent = std::get<kind::urgent_queue_index>(kinds);
+    return urgent.empty() ? take_of(std::get<kind::normal_queue_index>(kinds)) : take_of(urgent);
   }
   template <class Queue>
   static caf::mailbox_element_ptr take_of(Queue& queue) {
@@ -138,13 +139,23 @@ private:
 
 }  // namespace
 
+// Systems only read it, and one is made of some forty thousand instructions: each thread has its
+// own, for all its systems one after the other.
 class virtual_system::config : public seam::system_config {
 public:
-  explicit config(virtual_host& host) : seam::system_config(0) {
-    module_factories.push_back([&host](caf::actor_system& system) -> caf::actor_system::module* {
-      return new virtual_scheduler(system, host);
+  static config& of(virtual_host& host) {
+    thread_local config own;
+    own.host_ = &host;
+    return own;
+  }
+
+private:
+  config() : seam::system_config(0) {
+    module_factories.push_back([this](caf::actor_system& system) -> caf::actor_system::module* {
+      return new virtual_scheduler(system, *host_);
     });
   }
+  virtual_host* host_ = nullptr;  // of the system that is being made
 };
 
 class virtual_system::unit {
@@ -154,8 +165,7 @@ public:
 };
 
 virtual_system::virtual_system(virtual_host& host)
-    : config_(std::make_unique<config>(host)),
-      system_(std::make_unique<caf::actor_system>(*config_)),
+    : system_(std::make_unique<caf::actor_system>(config::of(host))),
       unit_(std::make_unique<unit>(system_.get(), host)) {
   system_->await_actors_before_shutdown(false);
 }
@@ -165,7 +175,8 @@ virtual_system::~virtual_system() = default;
 // Nobody reads CAF's log here, and naming its actor is a look-up in each delivery. Each spawn turns
 // it on again for this thread.
 void virtual_system::run_one(caf::resumable* job) {
-  caf::logger::set_current_actor_system(nullptr);
+  const auto newest = system_->latest_actor_id();
+  if (std::exchange(newest_, newest) != newest) caf::logger::set_current_actor_system(nullptr);
   unit_->inner.run_one(job);
 }
 

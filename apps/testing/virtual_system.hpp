@@ -6,16 +6,29 @@
 #include <caf/actor_clock.hpp>
 #include <caf/actor_system.hpp>
 #include <caf/mailbox_element.hpp>
+#include <caf/message.hpp>
 #include <caf/monitorable_actor.hpp>
 #include <caf/resumable.hpp>
+#include <caf/type_nr.hpp>
 #include <cstdint>
 #include <deque>
 #include <functional>
 #include <memory>
+#include <typeinfo>
 
 #include "actors/spawn.hpp"
 
 namespace troupe::testing {
+
+/// Whether the message is one value of that type: what CAF's match_elements answers, at a third of
+/// its instructions, for those who ask it of every message.
+template <class T>
+bool holds(const caf::message& what) {
+  if constexpr (caf::type_nr<T>::value != 0)
+    return what.type_token() == caf::make_type_token<T>();
+  else
+    return what.type_token() == caf::make_type_token<T>() && *what.type(0).second == typeid(T);
+}
 
 /// What an actor system asks of its world. Called by the world's one thread.
 class virtual_host {
@@ -56,9 +69,9 @@ public:
 private:
   class config;
   class unit;
-  std::unique_ptr<config> config_;
   std::unique_ptr<caf::actor_system> system_;
   std::unique_ptr<unit> unit_;
+  caf::actor_id newest_ = 0;  // when something ran last
 };
 
 /// A handle that stands for an actor elsewhere. Whatever is sent to it goes to `sent`; it goes down

@@ -131,13 +131,17 @@ void world::slow(place p, nanoseconds each) { places_[p].busy = each.count(); }
 
 // --- running -------------------------------------------------------------------------------------
 
+// Apart from `push`, which happens for every event.
+[[gnu::noinline]] void world::add_slots() {
+  const auto first = static_cast<std::uint32_t>(slots_.size()) * slots_each;
+  if (first == event_heap::slots_max) throw internal_error("too much is due at a time");
+  slots_.push_back(std::make_unique_for_overwrite<std::array<pending, slots_each>>());
+  free_.reserve(first + slots_each);
+  for (auto i = slots_each; i-- > 0;) free_.push_back(first + i);
+}
+
 void world::push(std::int64_t when, place where, later_call&& what, turn kind) {
-  if (free_.empty()) {
-    const auto first = static_cast<std::uint32_t>(slots_.size()) * slots_each;
-    if (first == event_heap::slots_max) throw internal_error("too much is due at a time");
-    slots_.push_back(std::make_unique<std::array<pending, slots_each>>());
-    for (auto i = slots_each; i-- > 0;) free_.push_back(first + i);
-  }
+  if (free_.empty()) add_slots();
   const auto slot = free_.back();
   free_.pop_back();
   auto& fresh = in_slot(slot);
@@ -170,6 +174,7 @@ std::int64_t world::timer_due(place p, std::int64_t delay) {
   return now_ + delay;
 }
 
+// Its two halves are inside it: each event passes here.
 bool world::step() {
   const marks_watched marked{&marks_};
   const delivering watched;
@@ -177,7 +182,7 @@ bool world::step() {
   const bool more = jobs_.empty() ? happen() : run_actor();
   if (options_.record && events_ != before)
     trail_.push_back({events_, now_, static_cast<std::int32_t>(delivering_at_), hashes()});
-  if (delivery::here().breach) stop_outside();
+  if (watched.breached()) stop_outside();
   return more;
 }
 
@@ -201,7 +206,7 @@ std::size_t world::pick_job() {
   return best;
 }
 
-bool world::run_actor() {
+[[gnu::always_inline]] inline bool world::run_actor() {
   const auto picked = pick_job();
   std::swap(jobs_[picked], jobs_.front());
   auto* job = jobs_.front();
@@ -225,13 +230,13 @@ bool world::run_actor() {
   delivering_at_ = p;
   ++deliveries_;
   delivery_hash_ = mix(delivery_hash_ ^ static_cast<std::uint64_t>(now_)) + id;
-  change_priorities(p);
+  if (!change_points_.empty()) change_priorities(p);
   caf_->run_one(job);
   was_busy(p);
   return true;
 }
 
-bool world::happen() {
+[[gnu::always_inline]] inline bool world::happen() {
   if (heap_.empty()) return false;
   const auto next = heap_.pop();
   auto& what = in_slot(next.slot);
@@ -253,7 +258,7 @@ bool world::happen() {
   }
   count_event(what.where);
   delivering_at_ = what.where;
-  if (what.kind != turn::timer) change_priorities(what.where);
+  if (!change_points_.empty() && what.kind != turn::timer) change_priorities(what.where);
   what.call.call_last();
   free_.push_back(next.slot);
   if (what.kind != turn::wakes) was_busy(what.where);
@@ -261,7 +266,6 @@ bool world::happen() {
 }
 
 void world::change_priorities(place running) {
-  if (change_points_.empty()) return;
   for (std::size_t d = 0; d < change_points_.size(); ++d)
     if (change_points_[d] == events_)
       places_[running].priority = levels - static_cast<std::uint32_t>(change_points_.size() - d);

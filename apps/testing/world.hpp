@@ -195,6 +195,7 @@ private:
   std::deque<caf::resumable*> take_jobs() override { return std::exchange(jobs_, {}); }
 
   void push(std::int64_t when, place where, later_call&& what, turn kind = turn::ordinary);
+  void add_slots();
   std::int64_t timer_due(place p, std::int64_t delay);
   void was_busy(place p) {
     if (const auto each = places_[p].busy; each > 0) pause(p, nanoseconds{now_ + each});
@@ -212,7 +213,8 @@ private:
   }
   void change_priorities(place running);
   static std::int64_t clock_at(const life& l, std::int64_t when) {
-    return when + l.gained + (when - l.skewed_since) * l.skew / 1000;
+    const auto told = when + l.gained;
+    return l.skew == 0 ? told : told + (when - l.skewed_since) * l.skew / 1000;
   }
 
   world_options options_;

@@ -163,12 +163,13 @@ public:
     return read_facts(in);
   }
   snapshot read(const std::string& folder) const override {
-    const auto commit_path = folder + "/" + commit_name;
-    const auto state_path = folder + "/" + state_name;
-    const auto commit = file(commit_path);
-    const auto state = file(state_path);
-    if (last_read_.commit != commit || last_read_.state != state)
-      last_read_ = {commit, state, decode(*commit, commit_path, *state, state_path)};
+    auto commit = file(folder, commit_name);
+    auto state = file(folder, state_name);
+    if (last_read_.commit != commit || last_read_.state != state) {
+      auto what =
+          decode(*commit, path_of(folder, commit_name), *state, path_of(folder, state_name));
+      last_read_ = {std::move(commit), std::move(state), std::move(what)};
+    }
     return last_read_.what;
   }
   // It may only look: what changes the disk goes through the storage port.
@@ -198,8 +199,11 @@ private:
     out.state = in.text();
     return out;
   }
-  std::shared_ptr<const bytes> file(const std::string& path) const {
-    auto result = disk_().read(storage_ops::read{path, commit_file_limit});
+  static std::string path_of(const std::string& folder, const char* name) {
+    return folder + "/" + name;
+  }
+  std::shared_ptr<const bytes> file(const std::string& folder, const char* name) const {
+    auto result = disk_().read({path_of(folder, name), commit_file_limit});
     if (result.error) throw user_error(errc::checkpoint, result.text);
     return result.bytes;
   }

@@ -6,6 +6,7 @@
 #include <boost/container/small_vector.hpp>
 #include <limits>
 #include <optional>
+#include <span>
 #include <string_view>
 #include <system_error>
 
@@ -23,20 +24,30 @@ struct refused {
 // The program is gone.
 struct cut {};
 
+std::string mend(std::errc why) {
+  if (why == std::errc::no_space_on_device)
+    return "; free some space, or choose a folder on another disk";
+  return {};
+}
+
+storage_result answer_to(const refused& r) {
+  const auto error = std::make_error_code(r.why);
+  return {error, r.path + ": " + error.message() + mend(r.why), nullptr, {}};
+}
+
 constexpr int hops_max = 8;  // links on the way of one path
 
 // Parts of a path, seen in the path's own memory.
 using names = boost::container::small_vector<std::string_view, 8>;
 
-names cut_at_slashes(std::string_view path) {
-  names parts;
+template <class Take>
+void cut_at_slashes(std::string_view path, Take take) {
   for (std::size_t at = 0; at <= path.size();) {
     const auto end = std::min(path.find('/', at), path.size());
     const auto part = path.substr(at, end - at);
     at = end + 1;
-    if (!part.empty() && part != ".") parts.push_back(part);
+    if (!part.empty() && part != ".") take(part);
   }
-  return parts;
 }
 
 // Without `..`, which counts before links are followed.
@@ -44,7 +55,7 @@ names parts_of(std::string_view given) {
   if (given.empty() || given.find('\0') != std::string_view::npos)
     throw refused{std::errc::invalid_argument, std::string{given}};
   names parts;
-  for (const auto part : cut_at_slashes(given)) {
+  cut_at_slashes(given, [&](std::string_view part) {
     if (part != "..") {
       parts.push_back(part);
     } else if (!parts.empty()) {
@@ -52,7 +63,7 @@ names parts_of(std::string_view given) {
     } else if (given.front() != '/') {
       throw refused{std::errc::invalid_argument, std::string{given}};
     }
-  }
+  });
   return parts;
 }
 
@@ -62,12 +73,6 @@ std::string folder_of(const std::string& path) {
 }
 
 std::string hidden_beside(std::string_view name) { return "." + std::string{name} + ".part"; }
-
-std::string mend(std::errc why) {
-  if (why == std::errc::no_space_on_device)
-    return "; free some space, or choose a folder on another disk";
-  return {};
-}
 
 }  // namespace
 
@@ -134,21 +139,20 @@ struct simulated_disk::operations {
   }
   // Nothing when a folder on the way is not there.
   std::optional<place> look_for(std::string_view given) {
-    auto parts = parts_of(given);
+    const auto parts = parts_of(given);
     if (parts.empty()) return place{0, {}, given};
-    const auto last = parts.back();
-    parts.pop_back();
-    const auto folder = folder_below(std::move(parts), given);
+    const auto folder = folder_below({parts.data(), parts.size() - 1}, given);
     if (!folder) return std::nullopt;
-    return place{*folder, last, given};
+    return place{*folder, parts.back(), given};
   }
   [[noreturn]] static void missing(std::string_view path) {
     throw refused{std::errc::no_such_file_or_directory, std::string{path}};
   }
-  std::optional<node_id> folder_below(names parts, std::string_view given) {
+  std::optional<node_id> folder_below(std::span<const std::string_view> ahead,
+                                      std::string_view given) {
     boost::container::small_vector<node_id, 8> way{0};
     int hops = 0;
-    std::reverse(parts.begin(), parts.end());  // the next one is the last
+    names parts(ahead.rbegin(), ahead.rend());  // the next one is the last
     while (!parts.empty()) {
       const auto part = parts.back();
       parts.pop_back();
@@ -167,7 +171,8 @@ struct simulated_disk::operations {
       }
       if (++hops > hops_max)
         throw refused{std::errc::too_many_symbolic_link_levels, std::string{given}};
-      const auto target = cut_at_slashes(one.target);
+      names target;
+      cut_at_slashes(one.target, [&](std::string_view name) { target.push_back(name); });
       parts.insert(parts.end(), target.rbegin(), target.rend());
     }
     return way.back();
@@ -249,8 +254,10 @@ struct simulated_disk::operations {
   }
 
   storage_result operator()(const storage_ops::rename& op) {
-    if (!is_there(op.from) && is_there(op.to)) return {};  // was done before
-    const auto from = find(op.from);
+    const auto there = look_for(op.from);
+    if ((!there || !is_there(*there)) && is_there(op.to)) return {};  // was done before
+    if (!there) missing(op.from);
+    const auto& from = *there;
     const auto to = find(op.to);
     const auto moved = entry_at(from);
     const auto parts = parts_of(op.from);
@@ -331,10 +338,10 @@ struct simulated_disk::operations {
   }
 
   storage_result operator()(const storage_ops::read& op) {
-    auto path = op.path;
-    auto id = entry_at(find(path));
+    auto id = entry_at(find(op.path));
+    std::string path;  // of a link's target
     for (int hops = 0; at(id).what == entry::kind::link && hops < hops_max; ++hops) {
-      path = folder_of(path) + at(id).target;
+      path = folder_of(hops == 0 ? op.path : path) + at(id).target;
       id = entry_at(find(path));
     }
     if (at(id).what != entry::kind::file) throw refused{std::errc::invalid_argument, op.path};
@@ -346,8 +353,11 @@ struct simulated_disk::operations {
   }
 
   storage_result operator()(const storage_ops::list& op) {
+    // A run's first program looks where nothing is yet: an answer, and no exception.
+    const auto folder = folder_below(parts_of(op.path), op.path);
+    if (!folder) return answer_to({std::errc::no_such_file_or_directory, op.path});
     storage_result result;
-    for (const auto& [name, id] : at(folder_at(op.path)).now) result.names.push_back(name);
+    for (const auto& [name, id] : at(*folder).now) result.names.push_back(name);
     return result;
   }
 };
@@ -373,13 +383,16 @@ storage_result simulated_disk::perform(const storage_op& op, const storage_fault
     if (fault.what == kind::error) throw refused{std::errc::io_error, path_of(op)};
     return std::visit(operations{{*this, fault}}, op);
   } catch (const refused& r) {
-    const auto error = std::make_error_code(r.why);
-    return {error, r.path + ": " + error.message() + mend(r.why), nullptr, {}};
+    return answer_to(r);
   }
 }
 
 storage_result simulated_disk::read(const storage_ops::read& op) const {
-  return const_cast<simulated_disk&>(*this).perform(op);  // reads only look
+  try {
+    return operations{{const_cast<simulated_disk&>(*this)}}(op);  // reads only look
+  } catch (const refused& r) {
+    return answer_to(r);
+  }
 }
 
 bool simulated_disk::perform_part(const storage_op& op, std::size_t calls_done) {

@@ -19,12 +19,8 @@ constexpr std::int32_t world_of = 2;
 // One attempt: what happens, when, in milliseconds. A deadline of a phase is 4 x 500 ms and more.
 struct attempt {
   std::map<std::string, int> objections;
-  int looked = 0;
-  conduct judge{
-      [this](bool holds, const char* oracle, std::string_view, std::int64_t, std::int32_t) {
-        ++looked;
-        if (!holds) ++objections[oracle];
-      }};
+  std::uint64_t looked = 0;
+  conduct judge{looked, [this](const violation& v) { ++objections[v.oracle]; }};
   attempt_facts facts;
   job_outcome outcome;
   std::int32_t gone = -1;
