@@ -33,13 +33,13 @@ void old_words::pass(std::int32_t rank, bool to_supervisor, world::place place,
   auto who = rank;
   if (to_supervisor) who = holds<write_checkpoint>(what) ? checkpointer : supervisor;
   if (to && world_.draws().chance(site::old_word, 0, how_.per_million)) bring_back(who, place, to);
-  now_[{who, what.type_token()}] = what;
+  now_[{who, type_name(what)}] = what;
 }
 
 void old_words::bring_back(receiver who, world::place place, const caf::strong_actor_ptr& to) {
   std::vector<const caf::message*> all;
   const auto add = [&](const known& from, bool earlier) {
-    for (auto i = from.lower_bound({who, 0}); i != from.end() && i->first.first == who; ++i)
+    for (auto i = from.lower_bound({who, {}}); i != from.end() && i->first.first == who; ++i)
       if (earlier || may_come_twice(i->second)) all.push_back(&i->second);
   };
   add(earlier_, true);

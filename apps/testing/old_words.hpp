@@ -35,7 +35,7 @@ public:
 
 private:
   using receiver = std::int32_t;  // a rank, or one of the two below it
-  using known = std::map<std::pair<receiver, std::uint32_t>, caf::message>;  // by type
+  using known = std::map<std::pair<receiver, std::string_view>, caf::message>;  // by type
 
   void bring_back(receiver who, world::place place, const caf::strong_actor_ptr& to);
 

@@ -14,6 +14,7 @@
 #include <deque>
 #include <functional>
 #include <memory>
+#include <string_view>
 #include <typeinfo>
 
 #include "actors/spawn.hpp"
@@ -28,6 +29,13 @@ bool holds(const caf::message& what) {
     return what.type_token() == caf::make_type_token<T>();
   else
     return what.type_token() == caf::make_type_token<T>() && *what.type(0).second == typeid(T);
+}
+
+/// The name of the type of its first value: of our own types all have one type token.
+inline std::string_view type_name(const caf::message& what) {
+  if (what.empty()) return {};
+  const auto [number, type] = what.type(0);  // a number: one of CAF's own
+  return number == 0 ? type->name() : caf::numbered_type_names[number - 1];
 }
 
 /// What an actor system asks of its world. Called by the world's one thread.
