@@ -238,24 +238,24 @@ std::size_t world::pick_job() {
 
 [[gnu::always_inline]] inline bool world::happen() {
   if (heap_.empty()) return false;
-  const auto next = heap_.pop();
-  auto& what = in_slot(next.slot);
+  auto next = heap_.pop();
   if (const auto soon = heap_.coming(); soon != event_heap::none) {  // wide worlds: it is far away
     if (const auto later = heap_.behind(soon); later != event_heap::none)
       __builtin_prefetch(&in_slot(later));
     in_slot(soon).call.bring_near();
   }
-  const auto& l = places_[what.where];
+  const auto where = in_slot(next.slot).where;
+  const auto& l = places_[where];
   if (l.dead) {
-    what.call = nullptr;
-    free_.push_back(next.slot);
+    drop(next.slot);
     return true;
   }
   now_ = std::max(now_, next.at);
-  if (l.paused_until > now_) {
-    heap_.push(l.paused_until, next.slot);
-    return true;
+  if (l.line || l.paused_until > now_) {
+    next.slot = in_line(where, next.slot);
+    if (next.slot == event_heap::none) return true;
   }
+  auto& what = in_slot(next.slot);
   count_event(what.where);
   delivering_at_ = what.where;
   if (!change_points_.empty() && what.kind != turn::timer) change_priorities(what.where);
@@ -263,6 +263,40 @@ std::size_t world::pick_job() {
   free_.push_back(next.slot);
   if (what.kind != turn::wakes) was_busy(what.where);
   return true;
+}
+
+void world::drop(std::uint32_t slot) {
+  auto& what = in_slot(slot);
+  what.call = nullptr;
+  if (what.kind == turn::goes_on) {
+    const auto line = lines_.extract(what.where);
+    for (const auto held : line.mapped()) drop(held);
+  }
+  free_.push_back(slot);
+}
+
+// A place that is paused, or was: what comes stands in line, and one turn at a time lets the first
+// go on. Each is moved once, however long the line is and however often the pause is renewed.
+std::uint32_t world::in_line(place p, std::uint32_t slot) {
+  const auto next_turn = [&] {
+    push(std::max(now_, places_[p].paused_until), p, {}, turn::goes_on);
+  };
+  auto& line = lines_[p];
+  if (in_slot(slot).kind != turn::goes_on) {
+    if (!std::exchange(places_[p].line, true)) next_turn();
+    line.push_back(slot);
+    return event_heap::none;
+  }
+  free_.push_back(slot);
+  if (places_[p].paused_until > now_) {
+    next_turn();
+    return event_heap::none;
+  }
+  const auto first = line.front();
+  line.pop_front();
+  places_[p].line = !line.empty();
+  places_[p].line ? next_turn() : (void)lines_.erase(p);
+  return first;
 }
 
 void world::change_priorities(place running) {
@@ -279,6 +313,7 @@ void world::clear() {
     for (const auto& a : actors) virtual_system::destroy(a);
   }
   heap_.clear();
+  lines_.clear();
   slots_.clear();
   free_.clear();
   for (auto* job : std::exchange(jobs_, {})) virtual_system::drop(job);

@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <deque>
 #include <functional>
+#include <map>
 #include <memory>
 #include <string>
 #include <utility>
@@ -164,6 +165,7 @@ private:
   // What each event looks at comes first, in one line of memory.
   struct alignas(64) life {
     bool dead = false;
+    bool line = false;      // something waits in line since a pause
     std::int32_t skew = 0;  // per mille
     std::int64_t paused_since = 0;
     std::int64_t paused_until = 0;
@@ -179,8 +181,9 @@ private:
   // What is due. One line of memory: wide worlds have tens of thousands of them.
   enum class turn : std::uint8_t {
     ordinary,
-    timer,  ///< a message that an actor has set itself: no turn of its place
-    wakes,  ///< an actor of a paused place may run again: nothing has happened yet
+    timer,    ///< a message that an actor has set itself: no turn of its place
+    wakes,    ///< an actor of a paused place may run again: nothing has happened yet
+    goes_on,  ///< the first in line has its turn, if no pause goes on
   };
   struct pending {
     later_call call;
@@ -202,6 +205,8 @@ private:
   }
   pending& in_slot(std::uint32_t i) { return (*slots_[i / slots_each])[i % slots_each]; }
   bool happen();
+  std::uint32_t in_line(place p, std::uint32_t slot);
+  void drop(std::uint32_t slot);
   bool run_actor();
   [[noreturn]] void stop_outside();
   void count_event(place where) {
@@ -230,6 +235,7 @@ private:
   std::vector<place> place_of_actor_;
   std::deque<caf::resumable*> jobs_;
   event_heap heap_;
+  std::map<place, std::deque<std::uint32_t>> lines_;  // slots at places that are paused, or were
   // In blocks that stay where they are: a call that happens lies in its slot.
   static constexpr std::uint32_t slots_each = 256;
   std::vector<std::unique_ptr<std::array<pending, slots_each>>> slots_;

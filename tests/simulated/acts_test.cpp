@@ -195,6 +195,38 @@ TEST_CASE("in a slow place one thing happens behind the other, in order", "[simu
   }
 }
 
+TEST_CASE("what waits for a slow place is moved once, however much it is", "[simulated][acts]") {
+  constexpr std::uint64_t many = 1000;
+  world in{choices::of_seed(4), {.schedule = scheduling::fifo}};
+  const auto place = in.add_place(1, "slow");
+  in.slow(place, ms{1});
+  std::vector<std::uint64_t> happened;
+  for (std::uint64_t n = 0; n < many; ++n)
+    in.at(place, ms{0}, [&happened, n] { happened.push_back(n); });
+  const auto began = in.time();
+  std::uint64_t turns = 0;
+  while (in.step()) ++turns;
+  CHECK(turns <= 4 * many);  // putting all of them off at each turn were half a million
+  REQUIRE(happened.size() == many);
+  CHECK(std::ranges::is_sorted(happened));
+  CHECK(in.time() - began == ms{many - 1});
+}
+
+TEST_CASE("what waits for a place that is paused ends with the place", "[simulated][acts]") {
+  world in{choices::of_seed(4), {.schedule = scheduling::fifo}};
+  const auto place = in.add_place(1, "paused");
+  const auto held = std::make_shared<int>(0);
+  in.pause(place, in.time() + ms{100});
+  for (int n = 0; n < 3; ++n) in.at(place, ms{n}, [held] { ++*held; });
+  go_on_for(in, ms{50});
+  CHECK(held.use_count() == 4);
+  in.crash(place);
+  go_on(in);
+  CHECK(in.idle());
+  CHECK(*held == 0);
+  CHECK(held.use_count() == 1);
+}
+
 TEST_CASE("a link beats and waits by the clocks and timers of its ends", "[simulated][acts]") {
   const auto lives_for = [](auto befall) {
     scene s{{.seed = 1}};
