@@ -8,6 +8,12 @@
 
 namespace troupe {
 
+namespace {
+
+constexpr std::uint64_t holds_bits = 64;
+
+}  // namespace
+
 std::uint64_t link_machine::submit() {
   if (over_) return 0;
   if (sometimes(submitted_ - acknowledged_ >= limits_.window, mark::link_full)) {
@@ -23,20 +29,43 @@ link_machine::receipt link_machine::arrived(const link_frame& what, std::chrono:
   if (over_) return answer;
   last_heard_ = std::max(last_heard_, now);
   if (what.heard > submitted_) return answer;  // of another link: nothing to learn from
-  acknowledged_ = std::max(acknowledged_, what.heard);
+  learn(what);
   answer.release_to = acknowledged_;
   always(acknowledged_ <= submitted_, mark::heard_is_sent);
-  answer.send_again = !planted(bug::never_sent_again) && what.again &&
-                      what.heard == acknowledged_ && acknowledged_ < submitted_;
   if (planted(bug::gap_skipped) && what.number > heard_) heard_ = what.number - 1;
-  if (what.number == heard_ + 1) {
-    ++heard_;
-    answer.deliver = true;
-  } else {
-    answer.ask_again = sometimes(what.number > heard_, mark::link_gap);
+  if (what.number <= heard_ || what.number > heard_ + limits_.window) {
     sometimes(what.number != 0 && what.number <= heard_, mark::link_repeat);
+    return answer;
+  }
+  if (what.number == heard_ + 1) {
+    answer.deliver = true;
+    hear_held();
+  } else {
+    answer.hold = hold(what.number);
   }
   return answer;
+}
+
+void link_machine::learn(const link_frame& what) {
+  if (what.heard < acknowledged_) return;  // it was overtaken
+  if (what.heard > acknowledged_) peer_holds_ = 0;
+  acknowledged_ = what.heard;
+  peer_holds_ |= what.holds;
+}
+
+// The next one is there, and with it those that waited for it.
+void link_machine::hear_held() {
+  ++heard_;
+  auto next = held_.begin();
+  for (; next != held_.end() && *next <= heard_ + 1; ++next) heard_ = std::max(heard_, *next);
+  held_.erase(held_.begin(), next);
+}
+
+bool link_machine::hold(std::uint64_t number) {
+  const auto at = std::ranges::lower_bound(held_, number);
+  const bool fresh = at == held_.end() || *at != number;
+  if (sometimes(fresh, mark::link_gap)) held_.insert(at, number);
+  return fresh;
 }
 
 link_machine::beat_result link_machine::beat(std::chrono::nanoseconds now) {
@@ -46,20 +75,36 @@ link_machine::beat_result link_machine::beat(std::chrono::nanoseconds now) {
     over_ = result.lost = sometimes(true, mark::link_silent);
     return result;
   }
-  // What was there at the last beat already and is not acknowledged has had its time.
-  result.send_again = !planted(bug::never_sent_again) && acknowledged_ < submitted_at_beat_ &&
-                      acknowledged_ == acknowledged_at_beat_;
-  sometimes(result.send_again, mark::link_sends_again);
+  if (!planted(bug::never_sent_again)) result.again = missing();
   result.speak = submitted_ == submitted_at_beat_;
-  acknowledged_at_beat_ = acknowledged_;
   submitted_at_beat_ = submitted_;
   return result;
 }
 
+// What was there at the last beat and has not been heard since has had its time. What is further
+// ahead than bits reach waits until it is near.
+std::vector<std::uint64_t> link_machine::missing() const {
+  std::vector<std::uint64_t> all;
+  const auto last = std::min(submitted_at_beat_, acknowledged_ + 1 + holds_bits);
+  for (auto n = acknowledged_ + 1; n <= last && all.size() < limits_.burst; ++n)
+    if (n == acknowledged_ + 1 || (peer_holds_ >> (n - acknowledged_ - 2) & 1) == 0)
+      all.push_back(n);
+  sometimes(!all.empty(), mark::link_sends_again);
+  return all;
+}
+
+std::uint64_t link_machine::holds() const {
+  std::uint64_t bits = 0;
+  for (const auto n : held_)
+    if (n - heard_ - 2 < holds_bits) bits |= std::uint64_t{1} << (n - heard_ - 2);
+  return bits;
+}
+
 std::uint64_t link_machine::digest() const {
   stable_hasher h;
-  h.add(limits_.beat.count()).add(limits_.limit.count()).add(limits_.window);
-  h.add(submitted_).add(acknowledged_).add(acknowledged_at_beat_).add(submitted_at_beat_);
+  h.add(limits_.beat.count()).add(limits_.limit.count()).add(limits_.window).add(limits_.burst);
+  h.add(submitted_).add(acknowledged_).add(peer_holds_).add(submitted_at_beat_);
+  for (const auto number : held_) h.add(number);
   return h.add(heard_).add(last_heard_.count()).add(over_).digest();
 }
 

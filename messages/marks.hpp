@@ -81,7 +81,7 @@ enum class mark_kind : std::uint8_t {
   mark(sometimes, leftovers_swept, "what a crash left half-written is swept") \
   mark(sometimes, branch_abandoned, "checkpoints of a branch that was given up are removed") \
   mark(sometimes, flush_waits, "an end waits for a checkpoint") \
-  mark(sometimes, link_gap, "a link finds a gap and asks again") \
+  mark(sometimes, link_gap, "a link holds what came before its turn") \
   mark(sometimes, link_repeat, "a link drops what it has heard before") \
   mark(sometimes, link_sends_again, "a link sends again what was not acknowledged") \
   mark(sometimes, link_silent, "a link is lost by silence") \

@@ -34,22 +34,24 @@ struct control_link::arrival {
   arrival(std::shared_ptr<control_link> on, const letter& what, link_frame frame, std::size_t to)
       : link(std::move(on)),
         values(what.what.vals()),
-        number(frame.number),
-        heard(frame.heard),
-        again(frame.again),
+        holds(frame.holds),
+        number(static_cast<std::uint32_t>(frame.number)),
+        heard(static_cast<std::uint32_t>(frame.heard)),
         numbered(what.numbered),
         side(static_cast<std::uint8_t>(to)),
-        receiver(what.to) {}
+        receiver(what.to) {
+    static_assert(sizeof(arrival) <= later_call::room);
+  }
   void operator()() {
-    link->arrive(side, {number, heard, again},
+    link->arrive(side, {number, heard, holds},
                  {caf::message{std::move(values)}, receiver, numbered});
   }
 
   std::shared_ptr<control_link> link;
   caf::message::data_ptr values;
-  std::uint64_t number;
-  std::uint64_t heard;
-  bool again;
+  std::uint64_t holds;
+  std::uint32_t number;  // no link of a world lives for 2^32 messages
+  std::uint32_t heard;
   bool numbered;
   std::uint8_t side;
   std::uint8_t receiver;
@@ -59,28 +61,16 @@ control_link::control_link(world& of, world::place near, world::place far, setti
     : world_(of),
       how_(std::move(how)),
       number_(far),
-      ends_{end{near,
-                {},
-                {},
-                link_machine{how_.limits, of.clock_at(near, of.time())},
-                {},
-                0,
-                {},
-                false,
-                false},
-            end{far,
-                {},
-                {},
-                link_machine{how_.limits, of.clock_at(far, of.time())},
-                {},
-                0,
-                {},
-                false,
-                false}} {
+      ends_{end{.place = near, .machine = machine_at(near)},
+            end{.place = far, .machine = machine_at(far)}} {
   // The handles outlive the link at most as what goes nowhere.
   for (std::size_t side : {0, 1})
     ends_[side].handle = link_handle::make(
         of.system(), [this, side](caf::mailbox_element_ptr m) { send(side, letter_of(*m, 0)); });
+}
+
+link_machine control_link::machine_at(world::place p) const {
+  return link_machine{how_.limits, world_.clock_at(p, world_.time())};
 }
 
 control_link::~control_link() {
@@ -152,7 +142,7 @@ void control_link::close(std::size_t at) {
   mine.closing = true;
   for (const auto& q : std::exchange(mine.quiet, {}))
     world_.at(mine.place, q.due - world_.time(),
-              arrival{shared_from_this(), {}, {0, q.heard, false}, at});
+              arrival{shared_from_this(), {}, {0, q.heard, q.holds}, at});
 }
 
 void control_link::send(std::size_t from, letter what) {
@@ -186,21 +176,21 @@ void control_link::transmit(std::size_t from, link_frame frame, const letter& wh
   }
   const bool repeated = d.chance(site::link, number_, f.repeat_per_million);
   if (repeated && how_.counts) ++how_.counts->repeated;
-  if (frame.number == 0 && !frame.again && !ends_[to].closing) {
-    if (repeated) transmit_quiet(to, after + how_.latency, frame.heard);
-    return transmit_quiet(to, after, frame.heard);
+  if (frame.number == 0 && !ends_[to].closing) {
+    if (repeated) transmit_quiet(to, after + how_.latency, frame);
+    return transmit_quiet(to, after, frame);
   }
   arrival arrives{shared_from_this(), what, frame, to};
   if (repeated) world_.at(ends_[to].place, after + how_.latency, arrives);
   world_.at(ends_[to].place, after, std::move(arrives));
 }
 
-void control_link::transmit_quiet(std::size_t to, nanoseconds after, std::uint64_t heard) {
+void control_link::transmit_quiet(std::size_t to, nanoseconds after, const link_frame& what) {
   auto& theirs = ends_[to];
   if (theirs.machine.over() || !world_.alive(theirs.place)) return;
   const auto due = world_.time() + after;
   const auto behind = std::ranges::upper_bound(theirs.quiet, due, {}, &quiet_frame::due);
-  theirs.quiet.insert(behind, {due, heard});
+  theirs.quiet.insert(behind, {due, what.heard, what.holds});
 }
 
 // What has come since the end did something last, and was not lost in a cut.
@@ -213,7 +203,7 @@ void control_link::hear_all_quiet(std::size_t at) {
     ++count;
     if (ends_[other(at)].cut) continue;
     const auto by_clock = world_.clock_at(mine.place, came);
-    release(mine, mine.machine.arrived({0, q.heard, false}, by_clock).release_to);
+    release(mine, mine.machine.arrived({0, q.heard, q.holds}, by_clock).release_to);
   }
   mine.quiet.erase(mine.quiet.begin(), mine.quiet.begin() + static_cast<std::ptrdiff_t>(count));
 }
@@ -225,10 +215,20 @@ void control_link::arrive(std::size_t at, const link_frame& frame, const letter&
   const auto answer = mine.machine.arrived(frame, world_.clock_at(mine.place, world_.time()));
   if (mine.machine.over()) return;
   release(mine, answer.release_to);
-  if (answer.send_again) again(at);
-  if (answer.ask_again) transmit(at, mine.machine.asking(), {});
-  if (answer.deliver) deliver(at, what);
+  if (answer.hold) mine.held.emplace(frame.number, what);
+  if (answer.deliver) {
+    deliver(at, what);
+    deliver_held(at);
+  }
   close_if_done(mine);
+}
+
+void control_link::deliver_held(std::size_t at) {
+  auto& held = ends_[at].held;
+  while (!held.empty() && held.begin()->first <= ends_[at].machine.heard()) {
+    const auto next = held.extract(held.begin());
+    deliver(at, next.mapped());
+  }
 }
 
 void control_link::deliver(std::size_t at, const letter& of) {
@@ -267,12 +267,6 @@ void control_link::release(end& mine, std::uint64_t to) {
   mine.released += count;
 }
 
-void control_link::again(std::size_t from) {
-  auto& mine = ends_[from];
-  auto number = mine.released;
-  for (const auto& what : mine.unacknowledged) transmit(from, mine.machine.frame(++number), what);
-}
-
 void control_link::beat(std::size_t at) {
   hear_quiet(at);
   auto& mine = ends_[at];
@@ -281,7 +275,8 @@ void control_link::beat(std::size_t at) {
   if (result.lost)
     return lost(at,
                 "not heard for " + std::to_string(how_.limits.limit.count() / 1'000'000) + " ms");
-  if (result.send_again) again(at);
+  for (const auto n : result.again)
+    transmit(at, mine.machine.frame(n), mine.unacknowledged[n - mine.released - 1]);
   if (result.speak) transmit(at, mine.machine.frame(), {});
   world_.after(mine.place, how_.limits.beat, [self = shared_from_this(), at] { self->beat(at); });
 }

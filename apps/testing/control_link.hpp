@@ -3,6 +3,7 @@
 #pragma once
 
 #include <functional>
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -76,6 +77,7 @@ private:
   struct quiet_frame {
     nanoseconds due;
     std::uint64_t heard;
+    std::uint64_t holds;
   };
   /// A message on its way; `to`: 0 for the actor at the other end, else one of `also_`, or
   /// `last_word`: whoever sent it has ended.
@@ -92,18 +94,20 @@ private:
   };
   struct end {
     world::place place = 0;
-    caf::strong_actor_ptr actor;   ///< who lives here
-    caf::strong_actor_ptr handle;  ///< stands for the other
+    caf::strong_actor_ptr actor{};   ///< who lives here
+    caf::strong_actor_ptr handle{};  ///< stands for the other
     link_machine machine;
-    std::vector<letter> unacknowledged;  ///< the first one is released + 1
+    std::vector<letter> unacknowledged{};  ///< the first one is released + 1
     std::uint64_t released = 0;
-    std::vector<quiet_frame> quiet;  ///< on their way here, in order: a few beats' worth at most
-    bool cut = false;                ///< what is sent from here is lost
-    bool closing = false;            ///< the actor here has ended: the last message said so
+    std::map<std::uint64_t, letter> held{};  ///< came before their turn
+    std::vector<quiet_frame> quiet{};  ///< on their way here, in order: a few beats' worth at most
+    bool cut = false;                  ///< what is sent from here is lost
+    bool closing = false;              ///< the actor here has ended: the last message said so
   };
 
   struct arrival;
 
+  link_machine machine_at(world::place p) const;
   static letter letter_of(caf::mailbox_element& m, std::uint8_t to);
   std::uint8_t add_receiver(std::function<void(const letter&)> hears, link_handle::sent_fn sent);
   void send(std::size_t from, letter what);
@@ -111,17 +115,17 @@ private:
   void transmit(std::size_t from, link_frame frame, const letter& what);
   void release(end& mine, std::uint64_t to);
   void close_if_done(end& mine);
-  void transmit_quiet(std::size_t to, nanoseconds after, std::uint64_t heard);
+  void transmit_quiet(std::size_t to, nanoseconds after, const link_frame& what);
   void hear_quiet(std::size_t at) {
     if (!ends_[at].quiet.empty()) hear_all_quiet(at);
   }
   void hear_all_quiet(std::size_t at);
   void close(std::size_t at);
   void arrive(std::size_t at, const link_frame& frame, const letter& what);
-  void again(std::size_t from);
   void beat(std::size_t at);
   void lost(std::size_t at, const std::string& why);
   void deliver(std::size_t at, const letter& what);
+  void deliver_held(std::size_t at);
   void give(std::size_t at, const letter& what, const caf::strong_actor_ptr& to);
 
   world& world_;

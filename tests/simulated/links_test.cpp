@@ -66,7 +66,7 @@ struct correspondence {
     return {[this, self](const caf::actor& to) { to_ = to, self->monitor(to); },
             [this, self](std::int64_t n) { self->send(to_, n); },
             [this, self](bool) {
-              self->request(to_, std::chrono::seconds{1}, true)
+              self->request(to_, std::chrono::seconds{2}, true)
                   .then([this](std::int64_t n) { answers.push_back(n); },
                         [this](const caf::error&) { answers.push_back(-1); });
             }};
@@ -139,7 +139,7 @@ TEST_CASE("a link between two actors of a test's own meets what befalls the worl
     caf::anon_send(c.writer, s.stage().linked(c.writer, c.reader));
     for (std::int64_t n = 0; n < 200; ++n) caf::anon_send(c.writer, n);
     caf::anon_send(c.writer, true);
-    run_for(s.in(), std::chrono::seconds{2});
+    run_for(s.in(), std::chrono::seconds{3});
     CHECK(c.read == first_steps(200));
     CHECK(c.answers == std::vector<std::int64_t>{200});
     CHECK(s.stage().path().lost > 0);

@@ -4,7 +4,8 @@
 
 #include <rapidcheck.h>
 
-#include <deque>
+#include <algorithm>
+#include <set>
 #include <sstream>
 #include <vector>
 
@@ -24,6 +25,7 @@ struct in_flight {
 struct path {
   link_machine ends[2]{link_machine{{}, 0ns}, link_machine{{}, 0ns}};
   std::vector<std::uint64_t> got[2];
+  std::set<std::uint64_t> held[2];
   std::vector<in_flight> wire;
   std::chrono::nanoseconds now{0};
 
@@ -31,22 +33,21 @@ struct path {
   void submit(std::size_t from) {
     if (const auto n = ends[from].submit()) send(from, ends[from].frame(n));
   }
-  void again(std::size_t from) {
-    for (auto n = ends[from].acknowledged() + 1; n <= ends[from].submitted(); ++n)
-      send(from, ends[from].frame(n));
-  }
   void arrive(in_flight what) {
     auto& end = ends[what.to];
     const auto r = end.arrived(what.frame, now);
-    if (r.deliver) got[what.to].push_back(what.frame.number);
-    if (r.ask_again) send(what.to, end.asking());
-    if (r.send_again) again(what.to);
+    if (r.hold) held[what.to].insert(what.frame.number);
+    if (!r.deliver) return;
+    got[what.to].push_back(what.frame.number);
+    auto& kept = held[what.to];
+    for (; !kept.empty() && *kept.begin() <= end.heard(); kept.erase(kept.begin()))
+      got[what.to].push_back(*kept.begin());
   }
   void beat() {
     now += ends[0].limits().beat;
     for (std::size_t side : {0, 1}) {
       const auto r = ends[side].beat(now);
-      if (r.send_again) again(side);
+      for (const auto n : r.again) send(side, ends[side].frame(n));
       if (r.speak) send(side, ends[side].frame());
     }
   }
@@ -60,6 +61,12 @@ bool counts_up(const std::vector<std::uint64_t>& got) {
   for (std::size_t i = 0; i < got.size(); ++i)
     if (got[i] != i + 1) return false;
   return true;
+}
+
+std::vector<std::uint64_t> numbers(std::uint64_t first, std::uint64_t last) {
+  std::vector<std::uint64_t> all;
+  for (auto n = first; n <= last; ++n) all.push_back(n);
+  return all;
 }
 
 }  // namespace
@@ -94,7 +101,7 @@ TEST_CASE("whatever a path does, messages come once and in order", "[link]") {
       }
       RC_ASSERT(counts_up(p.got[0]) && counts_up(p.got[1]));
     }
-    for (int i = 0; i < 4; ++i) {
+    for (int i = 0; i < 16; ++i) {
       p.deliver_all();
       p.beat();
     }
@@ -109,21 +116,70 @@ TEST_CASE("whatever a path does, messages come once and in order", "[link]") {
   CHECK(holds);
 }
 
+TEST_CASE("what overtakes is held, and nothing goes twice for it", "[link]") {
+  path p;
+  for (int i = 0; i < 40; ++i) p.submit(0);
+  std::ranges::reverse(p.wire);
+  p.deliver_all();
+  CHECK(p.got[1].size() == 40);
+  CHECK(counts_up(p.got[1]));
+  p.beat();
+  p.deliver_all();
+  p.beat();
+  CHECK(p.ends[0].acknowledged() == 40);
+  CHECK(p.wire.size() == 2);  // two empty frames
+}
+
+TEST_CASE("who is slow is sent a burst per beat, not all there is", "[link]") {
+  link_machine end{{100ms, 500ms, 1024, 16}, 0ns};
+  for (int i = 0; i < 300; ++i) end.submit();
+  CHECK(end.beat(100ms).again.empty());
+  CHECK(end.beat(200ms).again == numbers(1, 16));
+  CHECK(end.beat(300ms).again == numbers(1, 16));
+  end.arrived({0, 290}, 310ms);
+  CHECK(end.beat(400ms).again == numbers(291, 300));
+}
+
+TEST_CASE("only what is missing goes again", "[link]") {
+  link_machine from{{}, 0ns};
+  link_machine to{{}, 0ns};
+  for (int i = 0; i < 100; ++i) from.submit();
+  for (std::uint64_t n = 1; n <= 100; ++n)
+    if (n % 10 != 0) to.arrived(from.frame(n), 1ms);
+  from.beat(100ms);
+  from.arrived(to.frame(), 101ms);
+  // 10 is the next one; bits reach to 74.
+  CHECK(from.beat(200ms).again == std::vector<std::uint64_t>{10, 20, 30, 40, 50, 60, 70});
+  for (const auto n : {10, 20, 30, 40, 50, 60}) to.arrived(from.frame(n), 201ms);
+  from.arrived({0, 9}, 202ms);  // overtaken on its way: says nothing new
+  from.arrived(to.frame(), 202ms);
+  CHECK(from.beat(300ms).again == std::vector<std::uint64_t>{70, 80, 90, 100});
+}
+
+TEST_CASE("more than a window ahead is held by nobody", "[link]") {
+  link_machine end{{100ms, 500ms, 4}, 0ns};
+  CHECK(end.arrived({4, 0}, 1ms).hold);
+  CHECK_FALSE(end.arrived({4, 0}, 1ms).hold);  // it is there
+  CHECK_FALSE(end.arrived({5, 0}, 1ms).hold);
+  CHECK(end.arrived({1, 0}, 1ms).deliver);
+  CHECK(end.heard() == 1);
+}
+
 TEST_CASE("silence for the limit ends a link, less does not", "[link]") {
   link_machine end{{}, 0ns};
   CHECK_FALSE(end.beat(499ms).lost);
-  end.arrived({0, 0, false}, 499ms);
+  end.arrived({0, 0}, 499ms);
   CHECK_FALSE(end.beat(998ms).lost);
   CHECK(end.beat(999ms).lost);
   CHECK(end.over());
   CHECK(end.submit() == 0);
-  CHECK_FALSE(end.arrived({1, 0, false}, 1000ms).deliver);
+  CHECK_FALSE(end.arrived({1, 0}, 1000ms).deliver);
 }
 
 TEST_CASE("a full window ends a link", "[link]") {
   link_machine end{{100ms, 500ms, 3}, 0ns};
   for (std::uint64_t n = 1; n <= 3; ++n) CHECK(end.submit() == n);
-  end.arrived({0, 1, false}, 1ms);
+  end.arrived({0, 1}, 1ms);
   CHECK(end.submit() == 4);
   CHECK(end.submit() == 0);
   CHECK(end.over());
@@ -132,7 +188,7 @@ TEST_CASE("a full window ends a link", "[link]") {
 TEST_CASE("what never was sent cannot be acknowledged", "[link]") {
   link_machine end{{}, 0ns};
   end.submit();
-  CHECK(end.arrived({0, 7, false}, 1ms).release_to == 0);
+  CHECK(end.arrived({0, 7}, 1ms).release_to == 0);
   CHECK(end.acknowledged() == 0);
 }
 
