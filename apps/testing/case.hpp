@@ -51,8 +51,9 @@ run_report replay(const run_case& what, field_reference& reference);
 std::vector<std::string> remarks(const run_case& what, const run_report& replayed);
 
 /// Removes faults, then choices, and lowers what is left, as long as the expected oracle is still
-/// violated, in `runs` runs at most. A case of a seed is turned into one of choices first. A case
-/// that does not violate what it expects comes back as it is.
+/// violated, in `runs` runs at most; every 250,000 events of a run count as one more. A case of a
+/// seed is turned into one of choices first. A case that does not violate what it expects comes
+/// back as it is.
 run_case shrink(const run_case& what, field_reference& reference, std::uint64_t runs = 400);
 
 /// What broke, which faults struck, the last moments as a chart. The report must have been

@@ -27,7 +27,7 @@ public:
     one_strike();
     for (auto chunk = std::max<std::size_t>(1, taken().size() / 2);; chunk /= 2) {
       remove_chunks(chunk);
-      if (chunk <= 1) break;
+      if (chunk <= 1 || left_ == 0) break;
     }
     lower();
     leave_observer_out();
@@ -48,11 +48,17 @@ private:
     return std::ranges::any_of(r.violations,
                                [&](const violation& v) { return v.oracle == best_.expect; });
   }
+  // A long run counts as several.
+  void spend(const run_report& ran) {
+    constexpr std::uint64_t events_each = 250'000;
+    left_ -= std::min(left_, 1 + ran.events / events_each);
+  }
   // Takes the candidate when it still violates; what it never drew is left out.
   bool still(run_case candidate) {
     if (left_ == 0) return false;
-    --left_;
-    if (!violates(replay(candidate, reference_))) return false;
+    const auto report = replay(candidate, reference_);
+    spend(report);
+    if (!violates(report)) return false;
     best_ = std::move(candidate);
     return true;
   }
@@ -102,15 +108,15 @@ private:
     const auto all = taken();
     if (std::ranges::count(all, site::fault, &choice::where) < 2) return;
     for (const auto& c : all)
-      if (c.where == site::fault && still(alone(all, c))) break;
+      if (c.where == site::fault && (left_ == 0 || still(alone(all, c)))) break;
     remove_faults();
   }
 
   // Choices that the run does not come to any more say nothing.
   void tidy() {
     if (left_ == 0) return;
-    --left_;
     const auto report = again(best_);
+    spend(report);
     auto candidate = best_;
     candidate.taken = report.taken;
     if (violates(report) && report.taken.size() < taken().size()) still(std::move(candidate));
@@ -138,7 +144,7 @@ private:
       list[i].value = value;
       return still(std::move(list));
     };
-    for (std::size_t i = 0; i < taken().size(); ++i)
+    for (std::size_t i = 0; i < taken().size() && left_ > 0; ++i)
       if (!to(i, 1))
         while (to(i, taken()[i].value / 2)) continue;
   }

@@ -145,20 +145,24 @@ TEST_CASE("a case that does not violate is not shrunk", "[case][shrink]") {
   CHECK(remarks(c, replay(c, reference)).size() == 1);
 }
 
-TEST_CASE("shrinking keeps to its budget of runs", "[case][shrink]") {
-  field_job job{.ranks = 3, .steps = 8, .checkpoint_every = 2};
+TEST_CASE("shrinking keeps to its budget of runs, and a long run counts as several",
+          "[case][shrink]") {
+  const auto [ranks, steps, allowed] = GENERATE(std::tuple{3, 8, 5}, std::tuple{40, 600, 3});
+  field_job job{.ranks = ranks, .steps = steps, .checkpoint_every = steps / 4};
   std::uint64_t runs = 0;
   auto plan = users_plan();
   plan.guests.push_back([&runs] { return ++runs, std::make_unique<guest>(); });
   budget of;
   of.runs = 100;
+  of.violations = 1;
   const auto all = explore(job, plan, of);
   REQUIRE_FALSE(all.clean());
   const auto& found = all.violating.front();
+  CHECK((found.events > 250'000) == (steps > 8));
   auto reference = reference_of(variant_of(job, plan, of, found.seed).job);
   runs = 0;
   shrink(case_of(found, variant_of(job, plan, of, found.seed)), reference, 5);
-  CHECK(runs <= 5 + 1);  // the first look
+  CHECK(runs <= static_cast<std::uint64_t>(allowed) + 1);  // the first look
 }
 
 TEST_CASE("without one kind of fault the others strike as they did", "[case][shrink]") {
