@@ -92,11 +92,11 @@ std::string field_run::newest_good() {
 void field_run::run_attempt(nanoseconds limit) {
   began_ = world_.time().count();
   began_events_ = world_.events();
-  const auto latest = world_.time() + limit;
+  limit += world_.time();
   while (!stage_.ended() && world_.alive(stage_.home())) {
     if (world_.events() >= next_strike_.event || world_.time().count() >= next_strike_.time)
       strike_due();
-    if (!world_.step() || world_.time() > latest ||
+    if (!world_.step() || world_.time() > limit + facts_.delayed ||
         world_.events() - began_events_ > plan_.events_limit)
       return;
   }
