@@ -104,6 +104,7 @@ std::uint64_t link_machine::digest() const {
   stable_hasher h;
   h.add(limits_.beat.count()).add(limits_.limit.count()).add(limits_.window).add(limits_.burst);
   h.add(submitted_).add(acknowledged_).add(peer_holds_).add(submitted_at_beat_);
+  h.add(held_.size());
   for (const auto number : held_) h.add(number);
   return h.add(heard_).add(last_heard_.count()).add(over_).digest();
 }

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# A campaign in the simulated world: swarms of faults under a portfolio of schedules, on two cores side by side: from
-# seed 1 on, which is the same every time, and from a fresh seed, which is printed. Fails when an oracle objects; then
-# the report ends with a case to replay.
+# A campaign in the simulated world: swarms of faults under a portfolio of schedules, on two cores side by side: 8 ranks
+# from seed 1 on, which is the same every time, and jobs of another shape, which a fresh seed decides, from that seed on.
+# Fails when an oracle objects; then the report ends with a case to replay.
 #
 #   bash tests/campaign.sh [SECONDS [SEED]]    (60, a fresh one)
 set -euo pipefail
@@ -11,13 +11,15 @@ fresh=${2:-$(od -An -N5 -tu8 /dev/urandom | tr -d ' ')}
 program=${TROUPE_PROGRAM:-build/tests/campaign}  # the program, under the guard
 [[ -n ${TROUPE_PROGRAM:-} ]] || ninja -C build --quiet campaign
 
-echo "$seconds s of swarms: fixed seeds from 1, fresh seeds from $fresh (bash tests/campaign.sh $seconds $fresh)"
+ranks=$((1 + fresh % 9)) steps=$((10 + fresh / 9 % 51))
+echo "$seconds s of swarms: fixed seeds from 1; $ranks ranks, $steps steps, fresh seeds from $fresh" \
+  "(bash tests/campaign.sh $seconds $fresh)"
 said=$(mktemp -d)
 trap 'rm -rf "$said"' EXIT
 "$program" simulate --swarm --ranks 8 --seeds "1..1000000000" --seconds "$seconds" >"$said/fixed" 2>&1 &
 fixed=$!
 status=0
-"$program" simulate --swarm --ranks 4 --seeds "$fresh..$((fresh + 1000000000))" --seconds "$seconds" || status=1
+"$program" simulate --swarm --ranks "$ranks" --steps "$steps" --seeds "$fresh..$((fresh + 1000000000))" --seconds "$seconds" || status=1
 wait "$fixed" || status=1
 cat "$said/fixed"
 [[ $status -eq 0 ]] || echo "the campaign found a violation; fresh seeds were from $fresh" >&2
