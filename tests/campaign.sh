@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# A campaign in the simulated world: swarms of faults under a portfolio of schedules, on two cores side by side: 8 ranks
-# from seed 1 on, which is the same every time, and jobs of another shape, which a fresh seed decides, from that seed on.
+# A campaign in the simulated world: swarms of faults under a portfolio of schedules, on two cores side by side.
+# One with 8 ranks from seed 1 on, which is the same every time; one from a fresh seed on, which decides its ranks and steps too.
 # Fails when an oracle objects; then the report ends with a case to replay.
 #
 #   bash tests/campaign.sh [SECONDS [SEED]]    (60, a fresh one)
@@ -19,7 +19,8 @@ trap 'rm -rf "$said"' EXIT
 "$program" simulate --swarm --ranks 8 --seeds "1..1000000000" --seconds "$seconds" >"$said/fixed" 2>&1 &
 fixed=$!
 status=0
-"$program" simulate --swarm --ranks "$ranks" --steps "$steps" --seeds "$fresh..$((fresh + 1000000000))" --seconds "$seconds" || status=1
+"$program" simulate --swarm --ranks "$ranks" --steps "$steps" --seconds "$seconds" \
+  --seeds "$fresh..$((fresh + 1000000000))" || status=1
 wait "$fixed" || status=1
 cat "$said/fixed"
 [[ $status -eq 0 ]] || echo "the campaign found a violation; fresh seeds were from $fresh" >&2
