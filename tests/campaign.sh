@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# A campaign in the simulated world: swarms of faults under a portfolio of schedules, on two cores side by side.
-# One with 8 ranks from seed 1 on, which is the same every time; one from a fresh seed on, which decides its ranks and steps too.
-# Fails when an oracle objects; then the report ends with a case to replay.
+# Campaigns in the simulated world: swarms of faults under a portfolio of schedules, two side by side on two cores.
+# One has 8 ranks and begins with seed 1, so it is the same every time; the other begins with a fresh seed, which
+# decides its ranks and steps too. Fails when an oracle objects; then the report ends with a case to replay.
 #
 #   bash tests/campaign.sh [SECONDS [SEED]]    (60, a fresh one)
 set -euo pipefail
