@@ -10,6 +10,8 @@ namespace troupe {
 
 using ranks::phase;
 
+constexpr std::size_t usual_actions = 2;  // a report, and the next run
+
 rank_machine::rank_machine(rank_plan plan) : plan_(std::move(plan)), fit_(plan_.fit) {
   mine_.job = plan_.job;
   mine_.incarnation = plan_.incarnation;
@@ -18,6 +20,7 @@ rank_machine::rank_machine(rank_plan plan) : plan_(std::move(plan)), fit_(plan_.
 std::vector<ranks::action> rank_machine::on(const ranks::event& what) {
   actions out;
   if (phase_ == phase::gone) return out;
+  out.reserve(usual_actions);
   std::visit([&](const auto& e) { handle(e, out); }, what);
   return out;
 }
@@ -25,8 +28,7 @@ std::vector<ranks::action> rank_machine::on(const ranks::event& what) {
 std::vector<ranks::action> rank_machine::on(ranks::answered&& what) {
   actions out;
   if (phase_ == phase::gone) return out;
-  constexpr std::size_t usual = 2;  // a report and the next run
-  out.reserve(usual);
+  out.reserve(usual_actions);
   handle(std::move(what), out);
   return out;
 }

@@ -43,12 +43,15 @@ std::int64_t data_layout::batches() const {
   return size / each + (size % each != 0 ? 1 : 0);
 }
 
-piece data_layout::of_batch(std::int64_t batch) const {
-  check(*this);
-  if (batch < 0 || batch >= batches()) return {size, 0};
-  const auto first = batch * ranks * batch_size;
-  return {first, std::min(ranks * batch_size, size - first)};
+piece data_layout::of_batches(std::int64_t first, std::int64_t last) const {
+  first = std::max<std::int64_t>(first, 0);
+  last = std::min(last, batches() - 1);
+  if (first > last) return {size, 0};
+  const auto each = ranks * batch_size;
+  return {first * each, std::min((last + 1) * each, size) - first * each};
 }
+
+piece data_layout::of_batch(std::int64_t batch) const { return of_batches(batch, batch); }
 
 piece data_layout::of_rank(std::int64_t batch, std::int64_t rank) const {
   if (rank < 0 || rank >= ranks) throw internal_error("data layout: no such rank");
@@ -59,11 +62,7 @@ piece data_layout::of_rank(std::int64_t batch, std::int64_t rank) const {
 }
 
 std::int64_t data_layout::samples(std::int64_t first, std::int64_t last) const {
-  first = std::max<std::int64_t>(first, 0);
-  last = std::min(last, batches() - 1);
-  if (first > last) return 0;
-  const auto end = of_batch(last);
-  return end.first + end.count - of_batch(first).first;
+  return of_batches(first, last).count;
 }
 
 }  // namespace troupe

@@ -43,6 +43,8 @@ struct data_layout {
   std::int64_t batches() const;
   /// What all ranks take in micro-batch b.
   piece of_batch(std::int64_t batch) const;
+  /// What they take in micro-batches first .. last.
+  piece of_batches(std::int64_t first, std::int64_t last) const;
   /// What rank r takes of it; count 0 when there is nothing left for it.
   piece of_rank(std::int64_t batch, std::int64_t rank) const;
   /// Samples of all ranks in micro-batches first .. last.

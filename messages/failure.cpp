@@ -6,9 +6,11 @@
 #include <fmt/format.h>
 
 #include <cstdlib>
+#include <iterator>
 #include <memory>
 #include <stdexcept>
 #include <typeinfo>
+#include <utility>
 
 namespace troupe {
 
@@ -32,30 +34,26 @@ std::string exception_name(const std::exception& error) {
   return name;
 }
 
-// Appends `error` and what it nests, outermost first. Bound: a chain deeper than 64 is cut.
-void collect(const std::exception_ptr& error, std::vector<failure_cause>& into) {
+errc code_of(const std::exception& error) {
+  if (const auto* users = dynamic_cast<const user_error*>(&error)) return users->code();
+  return dynamic_cast<const internal_error*>(&error) ? errc::internal : errc::job_failed;
+}
+
+// Appends `error` and what it nests, outermost first; that one's code. Bound: a chain deeper than
+// 64 is cut.
+errc collect(const std::exception_ptr& error, std::vector<failure_cause>& into) {
   constexpr std::size_t depth_max = 64;
-  if (!error || into.size() >= depth_max) return;
+  if (!error || into.size() >= depth_max) return errc::job_failed;
   try {
     std::rethrow_exception(error);
   } catch (const std::exception& e) {
     into.push_back({exception_name(e), e.what()});
     if (const auto* nested = dynamic_cast<const std::nested_exception*>(&e))
       collect(nested->nested_ptr(), into);
+    return code_of(e);
   } catch (...) {
     const auto* type = abi::__cxa_current_exception_type();
     into.push_back({type ? demangled(*type) : "unknown", "not a std::exception"});
-  }
-}
-
-errc code_of(const std::exception_ptr& error) {
-  try {
-    std::rethrow_exception(error);
-  } catch (const user_error& e) {
-    return e.code();
-  } catch (const internal_error&) {
-    return errc::internal;
-  } catch (...) {
     return errc::job_failed;
   }
 }
@@ -63,18 +61,18 @@ errc code_of(const std::exception_ptr& error) {
 }  // namespace
 
 failure describe(const std::exception_ptr& error) {
+  static const auto closed = demangled(typeid(generation_closed));
   std::vector<failure_cause> chain;
-  collect(error, chain);
   failure result;
+  result.code = collect(error, chain);
   if (chain.empty()) {
     result.type = "none";
     return result;
   }
-  result.type = chain.front().type;
-  result.what = chain.front().what;
-  result.code = code_of(error);
-  result.causes.assign(chain.begin() + 1, chain.end());
-  result.follows = result.type == demangled(typeid(generation_closed));
+  result.type = std::move(chain.front().type);
+  result.what = std::move(chain.front().what);
+  result.causes.assign(std::move_iterator{chain.begin() + 1}, std::move_iterator{chain.end()});
+  result.follows = result.type == closed;
   return result;
 }
 

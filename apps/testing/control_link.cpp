@@ -5,7 +5,6 @@
 
 #include "apps/testing/link_letters.hpp"
 #include "apps/testing/message_text.hpp"
-#include "messages/stable_hash.hpp"
 
 namespace troupe::testing {
 
@@ -234,7 +233,7 @@ void control_link::deliver_held(std::size_t at) {
 void control_link::deliver(std::size_t at, const letter& of) {
   auto& mine = ends_[at];
   const auto& what = of.what;
-  world_.delivered(number_ << 1 | at, stable_hasher{}.add(type_name(what)).digest());
+  world_.delivered(number_ << 1 | at, type_digest(what));
   world_.note(static_cast<std::int32_t>(ends_[other(at)].place),
               static_cast<std::int32_t>(mine.place), [&] { return "get " + text_of(what); });
   if (of.to == last_word) {

@@ -38,6 +38,9 @@ inline std::string_view type_name(const caf::message& what) {
   return number == 0 ? type->name() : caf::numbered_type_names[number - 1];
 }
 
+/// Of that name: the same on every machine. Remembered, for those who ask it of every message.
+std::uint64_t type_digest(const caf::message& what);
+
 /// What an actor system asks of its world. Called by the world's one thread.
 class virtual_host {
 public:

@@ -124,13 +124,12 @@ private:
       inner();
     }
     const auto k = context_.options.accumulate_grad_batches;
-    const auto first = h.at.batch / k * k;
-    const auto samples = layout().samples(first, h.at.batch);
+    const auto consumed = layout().of_batches(h.at.batch / k * k, h.at.batch);
     if (stage_ == stage::reducing) {
       if (!done(reducing_)) return waits();
       if (limbs_[1] < nan_limb) {
         for (std::size_t i = 0; i < options_.width; ++i) gradient_[i] = join(&limbs_[2 * i]);
-        update(state_, gradient_, static_cast<std::uint64_t>(samples), divisors_);
+        update(state_, gradient_, static_cast<std::uint64_t>(consumed.count), divisors_);
       } else {
         std::ranges::fill(state_.weights, field_state::not_a_number);
         std::ranges::fill(state_.momentum, field_state::not_a_number);
@@ -147,9 +146,9 @@ private:
       reducing_ = nullptr;
     }
     stage_ = stage::idle;
-    if (options_.stepped) tell(h, {layout().of_batch(first).first, samples});
+    if (options_.stepped) tell(h, consumed);
     hook_outcome out;
-    out.samples = samples;
+    out.samples = consumed.count;
     return out;
   }
 

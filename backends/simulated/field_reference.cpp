@@ -102,11 +102,11 @@ void field_reference::advance() {
                        field::noise_key(run_.seed, epoch_, batch_, r));
     statistic = field::add(statistic, field::statistic_of(order_, layout.of_rank(batch_, 0)));
   }
-  const auto samples = layout.samples(first, batch_ - 1);
+  const auto consumed = layout.of_batches(first, batch_ - 1);
   field::inverses divisors;
-  field::update(next, gradient, static_cast<std::uint64_t>(samples), divisors);
+  field::update(next, gradient, static_cast<std::uint64_t>(consumed.count), divisors);
   if (options_.buffers) next.statistic = field::next_statistic(next.statistic, statistic);
-  consumed_.emplace_back(epoch_, piece{layout.of_batch(first).first, samples});
+  consumed_.emplace_back(epoch_, consumed);
   states_.push_back(std::move(next));
   digests_.push_back(states_.back().digest());
   if (batch_ < layout.batches()) return;
