@@ -6,6 +6,12 @@
 
 namespace troupe {
 
+namespace {
+
+const closure no_closure;
+
+}  // namespace
+
 run_handler::run_handler(const learner_context& context, surroundings around)
     : around_(std::move(around)) {
   std::ranges::copy_if(context.options.faults, std::back_inserter(drills_),
@@ -32,17 +38,9 @@ bool run_handler::go_on(learner& who, const hook_run& run, ran& answer, std::siz
       }
       std::size_t inside = 0;
       if (const auto* step = hooks[i].get_if<hooks::optimizer_step>()) inside = step->closure;
-      if (inside > hooks.size() - i - 1)
-        throw internal_error("an optimizer_step's closure reaches beyond its run");
-      const auto body = hooks.subspan(i + 1, inside);
-      const auto inner = [&] {
-        for (const auto& h : body)
-          if (!handle_one(who, h, {}, answer.outcome))
-            throw internal_error("a closure's hook answers that it waits: it has to throw not_yet");
-      };
-      // By reference: no memory is asked for.
-      const auto with = inside ? closure{std::cref(inner)} : closure{};
-      if (!handle_one(who, hooks[i], with, answer.outcome)) {
+      const bool done = inside > 0 ? handle_step(who, hooks.subspan(i), inside, answer.outcome)
+                                   : handle_one(who, hooks[i], no_closure, answer.outcome);
+      if (!done) {
         current_ = nullptr;
         return false;
       }
@@ -53,18 +51,37 @@ bool run_handler::go_on(learner& who, const hook_run& run, ran& answer, std::siz
   } catch (const not_yet&) {
     current_ = nullptr;
     return false;
+  } catch (const std::exception& e) {
+    failed(answer, describe(e));
   } catch (...) {
-    answer.outcome.word = run_word::failed;
-    const auto original = std::current_exception();
-    auto& failed = answer.failed_with.emplace({describe(original), original});
-    if (current_) {
-      failed.record.hook = name(*current_);
-      failed.record.epoch = where(*current_).epoch;
-      failed.record.step = where(*current_).step;
-    }
+    failed(answer, describe(std::current_exception()));
   }
   current_ = nullptr;
   return true;
+}
+
+// Within the handler of what was thrown.
+void run_handler::failed(ran& answer, failure what) const {
+  answer.outcome.word = run_word::failed;
+  if (current_) {
+    what.hook = name(*current_);
+    what.epoch = where(*current_).epoch;
+    what.step = where(*current_).step;
+  }
+  answer.failed_with.emplace({std::move(what), std::current_exception()});
+}
+
+// The first of `hooks`, with as many as `inside` behind it as its closure.
+bool run_handler::handle_step(learner& who, std::span<const hook> hooks, std::size_t inside,
+                              hook_outcome& into) {
+  if (inside > hooks.size() - 1)
+    throw internal_error("an optimizer_step's closure reaches beyond its run");
+  const auto inner = [&, body = hooks.subspan(1, inside)] {
+    for (const auto& h : body)
+      if (!handle_one(who, h, no_closure, into))
+        throw internal_error("a closure's hook answers that it waits: it has to throw not_yet");
+  };
+  return handle_one(who, hooks.front(), std::cref(inner), into);  // no memory is asked for
 }
 
 // False: it waits.

@@ -36,8 +36,11 @@ public:
   bool go_on(learner& who, const hook_run& run, ran& answer, std::size_t until, bool again);
 
 private:
+  bool handle_step(learner& who, std::span<const hook> hooks, std::size_t inside,
+                   hook_outcome& into);
   bool handle_one(learner& who, const hook& h, const closure& inner, hook_outcome& into);
   void enter(const hook& h);
+  void failed(ran& answer, failure what) const;
   void drill(const hook& h);
 
   std::vector<fault_drill> drills_;  ///< those still to fire on this rank

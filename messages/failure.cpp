@@ -3,7 +3,6 @@
 #include "messages/control.hpp"
 
 #include <cxxabi.h>
-#include <fmt/format.h>
 
 #include <cstdlib>
 #include <iterator>
@@ -39,18 +38,25 @@ errc code_of(const std::exception& error) {
   return dynamic_cast<const internal_error*>(&error) ? errc::internal : errc::job_failed;
 }
 
-// Appends `error` and what it nests, outermost first; that one's code. Bound: a chain deeper than
-// 64 is cut.
-errc collect(const std::exception_ptr& error, std::vector<failure_cause>& into) {
+using chain = std::vector<failure_cause>;  // outermost first
+
+errc collect(const std::exception_ptr& error, chain& into);
+
+errc collect(const std::exception& error, chain& into) {
+  into.push_back({exception_name(error), error.what()});
+  if (const auto* nested = dynamic_cast<const std::nested_exception*>(&error))
+    collect(nested->nested_ptr(), into);
+  return code_of(error);
+}
+
+// Appends `error` and what it nests; its own code. Bound: a chain deeper than 64 is cut.
+errc collect(const std::exception_ptr& error, chain& into) {
   constexpr std::size_t depth_max = 64;
   if (!error || into.size() >= depth_max) return errc::job_failed;
   try {
     std::rethrow_exception(error);
   } catch (const std::exception& e) {
-    into.push_back({exception_name(e), e.what()});
-    if (const auto* nested = dynamic_cast<const std::nested_exception*>(&e))
-      collect(nested->nested_ptr(), into);
-    return code_of(e);
+    return collect(e, into);
   } catch (...) {
     const auto* type = abi::__cxa_current_exception_type();
     into.push_back({type ? demangled(*type) : "unknown", "not a std::exception"});
@@ -58,23 +64,28 @@ errc collect(const std::exception_ptr& error, std::vector<failure_cause>& into) 
   }
 }
 
-}  // namespace
-
-failure describe(const std::exception_ptr& error) {
+template <class Error>
+failure described(const Error& error) {
   static const auto closed = demangled(typeid(generation_closed));
-  std::vector<failure_cause> chain;
+  chain all;
   failure result;
-  result.code = collect(error, chain);
-  if (chain.empty()) {
+  result.code = collect(error, all);
+  if (all.empty()) {
     result.type = "none";
     return result;
   }
-  result.type = std::move(chain.front().type);
-  result.what = std::move(chain.front().what);
-  result.causes.assign(std::move_iterator{chain.begin() + 1}, std::move_iterator{chain.end()});
+  result.type = std::move(all.front().type);
+  result.what = std::move(all.front().what);
+  result.causes.assign(std::move_iterator{all.begin() + 1}, std::move_iterator{all.end()});
   result.follows = result.type == closed;
   return result;
 }
+
+}  // namespace
+
+failure describe(const std::exception_ptr& error) { return described(error); }
+
+failure describe(const std::exception& error) { return described(error); }
 
 std::exception_ptr exception_of(const failure& f) {
   if (f.code == errc::internal) return std::make_exception_ptr(internal_error(f.what));
@@ -84,12 +95,13 @@ std::exception_ptr exception_of(const failure& f) {
 
 std::string render(const failure& f) {
   std::string text;
-  if (f.rank >= 0) text += fmt::format("rank {} ", f.rank);
-  text += f.hook.empty() ? "failed" : fmt::format("failed in {}", f.hook);
-  if (f.step >= 0) text += fmt::format(" at step {}", f.step);
-  text += fmt::format(": {}: {}", f.type, f.what);
-  for (const auto& cause : f.causes)
-    text += fmt::format("; caused by {}: {}", cause.type, cause.what);
+  const auto add = [&text](auto&&... parts) { ((text += parts), ...); };
+  if (f.rank >= 0) add("rank ", std::to_string(f.rank), " ");
+  add("failed");
+  if (!f.hook.empty()) add(" in ", f.hook);
+  if (f.step >= 0) add(" at step ", std::to_string(f.step));
+  add(": ", f.type, ": ", f.what);
+  for (const auto& cause : f.causes) add("; caused by ", cause.type, ": ", cause.what);
   return text;
 }
 

@@ -61,6 +61,8 @@ struct caught {
 
 /// Records `error`: demangled type, text, code, nested causes. Position fields stay undefined.
 failure describe(const std::exception_ptr& error);
+/// The same for one that has just been caught: it need not be thrown again.
+failure describe(const std::exception& error);
 /// An exception that says what `f` does, for failures whose own one is not at hand (nobody threw
 /// it, or another process did): user_error or internal_error by its code, else std::runtime_error.
 std::exception_ptr exception_of(const failure& f);

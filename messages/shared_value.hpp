@@ -10,7 +10,7 @@ namespace troupe {
 template <class T>
 class shared_value {
 public:
-  shared_value() : shared_value(T{}) {}
+  shared_value() : held_(nothing()) {}
   shared_value(T held) : held_(std::make_shared<const T>(std::move(held))) {}
   // What is moved from keeps what it holds: it is never without.
   shared_value(const shared_value&) = default;
@@ -24,6 +24,12 @@ public:
   }
 
 private:
+  // One for all that were given nothing yet.
+  static const std::shared_ptr<const T>& nothing() {
+    static const auto one = std::make_shared<const T>();
+    return one;
+  }
+
   std::shared_ptr<const T> held_;
 };
 
