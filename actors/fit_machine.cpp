@@ -44,19 +44,22 @@ fit_machine::fit_machine(shared_value<fit_plan> plan) : plan_(std::move(plan)) {
 }
 
 std::vector<fit_action> fit_machine::on(const fit_event& event) {
+  actions out;
+  on(event, out);
+  return out;
+}
+
+void fit_machine::on(const fit_event& event, std::vector<fit_action>& out) {
   struct dispatcher {
     fit_machine& self;
-    actions out = {};
+    actions& out;
 
     void operator()(const fit_events::begin&) { self.begin(out); }
-    void operator()(const fit_events::ran& e) { self.ran(e, out); }
+    void operator()(const fit_events::ran& e) { self.ran(e.handled, e.outcome, out); }
     void operator()(const fit_events::propose_stop&) { self.propose_stop(out); }
     void operator()(const fit_events::stop_at& e) { self.stop_at(e, out); }
-  } to{*this};
-  constexpr std::size_t usual = 2;  // a step is finished, and the next run
-  to.out.reserve(usual);
-  std::visit(to, event);
-  return std::move(to.out);
+  };
+  std::visit(dispatcher{*this, out}, event);
 }
 
 // --- events --------------------------------------------------------------------------------------
@@ -67,13 +70,13 @@ void fit_machine::begin(actions& out) {
   emit(out);
 }
 
-void fit_machine::ran(const fit_events::ran& event, actions& out) {
-  check(event);
-  handled_ += event.handled;
+void fit_machine::ran(std::uint32_t handled, const hook_outcome& outcome, actions& out) {
+  check(handled, outcome.word);
+  handled_ += handled;
   in_flight_ = 0;
-  learn(event.outcome, out);
-  if (event.outcome.stop && ending_ == stop_reason::none) ending_ = stop_reason::hook;
-  if (event.outcome.word == run_word::skip_epoch)
+  learn(outcome, out);
+  if (outcome.stop && ending_ == stop_reason::none) ending_ = stop_reason::hook;
+  if (outcome.word == run_word::skip_epoch)
     enter(phase::epoch_end);
   else if (handled_ == length_)
     leave_phase(out);
@@ -102,24 +105,24 @@ void fit_machine::stop_at(const fit_events::stop_at& event, actions& out) {
   emit(out);
 }
 
-void fit_machine::check(const fit_events::ran& event) const {
+void fit_machine::check(std::uint32_t handled, run_word word) const {
   const auto refuse = [&](std::string_view why) {
     throw internal_error(
-        fmt::format("fit machine: {} ({} of {} hooks handled)", why, event.handled, in_flight_));
+        fmt::format("fit machine: {} ({} of {} hooks handled)", why, handled, in_flight_));
   };
   if (in_flight_ == 0) refuse("an answer without a run");
-  if (event.handled > in_flight_) refuse("more hooks handled than were sent");
-  switch (event.outcome.word) {
+  if (handled > in_flight_) refuse("more hooks handled than were sent");
+  switch (word) {
     case run_word::proceed:
-      if (event.handled != in_flight_) refuse("a run ended early without a word");
+      if (handled != in_flight_) refuse("a run ended early without a word");
       return;
     case run_word::attention:
-      if (splits_closure(segment(), handled_ + event.handled)) refuse("a closure cut by attention");
+      if (splits_closure(segment(), handled_ + handled)) refuse("a closure cut by attention");
       return;
     case run_word::skip_epoch: {
-      if (phase_ != phase::window || event.handled == 0) refuse("skip_epoch outside of an epoch");
+      if (phase_ != phase::window || handled == 0) refuse("skip_epoch outside of an epoch");
       const auto hooks = segment();
-      if (!hooks[handled_ + event.handled - 1].is<hooks::on_train_batch_start>())
+      if (!hooks[handled_ + handled - 1].is<hooks::on_train_batch_start>())
         refuse("skip_epoch from another hook than on_train_batch_start");
       return;
     }

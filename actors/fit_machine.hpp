@@ -131,6 +131,10 @@ public:
   explicit fit_machine(shared_value<fit_plan> plan);
 
   std::vector<fit_action> on(const fit_event& event);
+  /// The same, added to `out`. When it throws, nothing was added that is of use.
+  void on(const fit_event& event, std::vector<fit_action>& out);
+  /// The same for fit_events::ran, of which it wants no copy.
+  void ran(std::uint32_t handled, const hook_outcome& outcome, std::vector<fit_action>& out);
 
   bool finished() const { return phase_ == phase::done; }
   /// Waits at a step boundary for stop_at.
@@ -173,10 +177,9 @@ private:
   using actions = std::vector<fit_action>;
 
   void begin(actions& out);
-  void ran(const fit_events::ran& event, actions& out);
   void propose_stop(actions& out);
   void stop_at(const fit_events::stop_at& event, actions& out);
-  void check(const fit_events::ran& event) const;
+  void check(std::uint32_t handled, run_word word) const;
   void learn(const hook_outcome& outcome, actions& out);
   void emit(actions& out);
 

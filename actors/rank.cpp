@@ -28,7 +28,8 @@ struct rank_state {
   std::shared_ptr<const caught> last_caught;
   value result;
   bool hooks_wanted = false;
-  std::vector<hook> in_flight;  // only when hooks are wanted
+  std::vector<hook> in_flight;           // only when hooks are wanted
+  std::vector<ranks::action> after_run;  // what an answer led to: its memory is kept
 
   // Figures of the run (contract: training only, after warm-up).
   run_figures figures;
@@ -37,8 +38,11 @@ struct rank_state {
   bool last_was_train = false;
 
   void start();
-  void feed(const ranks::event& what) { carry_out(machine->on(what)); }
-  void carry_out(std::vector<ranks::action> all);
+  void feed(const ranks::event& what) {
+    auto todo = machine->on(what);
+    carry_out(todo);
+  }
+  void carry_out(std::vector<ranks::action>& all);
   void answered(ran& what);
   void look();
   void measure(const ran& what);
@@ -83,15 +87,13 @@ void rank_state::start() {
   context.now = setup.world.now;
   lane_sink sink;
   const auto me = caf::actor_cast<rank_actor>(self);
-  sink.answered = [me](ran&& what) {
-    caf::anon_send(me, lane_answered{std::make_shared<ran>(std::move(what))});
-  };
+  sink.answered = [me](ran&& what) { caf::anon_send(me, lane_answered{std::move(what)}); };
   if (const auto& trace = setup.what->trace)
     sink.entered = [trace, rank = setup.plan.rank](const hook& h) { trace(rank, h); };
   work = setup.world.lanes->open(context, setup.what->recipe, std::move(sink));
 }
 
-void rank_state::carry_out(std::vector<ranks::action> all) {
+void rank_state::carry_out(std::vector<ranks::action>& all) {
   for (auto& a : all) std::visit([&](auto& x) { carry_out(std::move(x)); }, a);
 }
 
@@ -162,12 +164,10 @@ void rank_state::answered(ran& what) {
   }
   if (what.outcome.word == run_word::failed)
     last_caught = std::make_shared<const caught>(what.failed_with.value_or({}));
-  auto taken = what.outcome.snapshot;
-  box<failure> why;
-  if (what.failed_with) why = what.failed_with->record;
-  carry_out(
-      machine->on(ranks::answered{what.at, what.handled, std::move(what.outcome), std::move(why)}));
-  if (taken && setup.plan.rank == 0) keep(what.at, std::move(taken));
+  after_run.clear();
+  machine->answered(what, after_run);
+  carry_out(after_run);
+  if (setup.plan.rank == 0 && what.outcome.snapshot) keep(what.at, what.outcome.snapshot);
 }
 
 // Whether it is the last of the run is known once the machine has heard of it.
@@ -218,12 +218,11 @@ void keep_looking(rank_pointer self) {
 rank_actor::behavior_type behaviour(rank_pointer self) {
   auto& s = self->state;
   return {
-      [&s](const lane_answered& m) { s.answered(*m.what); },  // most often: CAF looks in this order
-      [&s](const form_generation& m) { s.feed(m); },
+      // In the order in which CAF looks: what comes most often first.
+      [&s](lane_answered& m) { s.answered(m.what); },
+      [self](tick) { keep_looking(self); },
       [&s](const activate_generation& m) { s.feed(m); },
-      [&s](const propose_stop& m) { s.feed(m); },
-      [&s](const stop_at& m) { s.feed(m); },
-      [&s](const close_generation& m) { s.feed(m), s.look(); },
+      [&s](const form_generation& m) { s.feed(m); },
       [&s](const tear_down& m) { s.feed(m), s.look(); },
       [&s](const lane_closed& m) {
         s.result = m.result;
@@ -232,7 +231,9 @@ rank_actor::behavior_type behaviour(rank_pointer self) {
         if (m.last.original) ended.last = m.last.record;
         s.feed(ended);
       },
-      [self](tick) { keep_looking(self); },
+      [&s](const close_generation& m) { s.feed(m), s.look(); },
+      [&s](const propose_stop& m) { s.feed(m); },
+      [&s](const stop_at& m) { s.feed(m); },
   };
 }
 

@@ -10,8 +10,6 @@ namespace troupe {
 
 using ranks::phase;
 
-constexpr std::size_t usual_actions = 2;  // a report, and the next run
-
 rank_machine::rank_machine(rank_plan plan) : plan_(std::move(plan)), fit_(plan_.fit) {
   mine_.job = plan_.job;
   mine_.incarnation = plan_.incarnation;
@@ -20,17 +18,14 @@ rank_machine::rank_machine(rank_plan plan) : plan_(std::move(plan)), fit_(plan_.
 std::vector<ranks::action> rank_machine::on(const ranks::event& what) {
   actions out;
   if (phase_ == phase::gone) return out;
-  out.reserve(usual_actions);
   std::visit([&](const auto& e) { handle(e, out); }, what);
   return out;
 }
 
-std::vector<ranks::action> rank_machine::on(ranks::answered&& what) {
-  actions out;
-  if (phase_ == phase::gone) return out;
-  out.reserve(usual_actions);
-  handle(std::move(what), out);
-  return out;
+void rank_machine::answered(const ran& what, std::vector<ranks::action>& out) {
+  if (phase_ == phase::gone) return;
+  handle_answer(what.at, what.handled, what.outcome,
+                what.failed_with ? &what.failed_with->record : nullptr, out);
 }
 
 bool rank_machine::current(const fence& at) const {
@@ -88,15 +83,21 @@ void rank_machine::handle(const stop_at& e, actions& out) {
     feed(fit_events::stop_at{e.at.step.value(), e.why}, out);
 }
 
-// What the fit machine can not accept is this rank's failure, like an exception of a hook.
 void rank_machine::feed(const fit_event& what, actions& out) {
-  std::vector<fit_action> todo;
+  feed_by([&] { fit_.on(what, todo_); }, out);
+}
+
+// What the fit machine can not accept is this rank's failure, like an exception of a hook.
+template <class Tell>
+void rank_machine::feed_by(Tell tell, actions& out) {
   try {
-    todo = fit_.on(what);
+    tell();
   } catch (...) {
+    todo_.clear();
     return fail(describe(std::current_exception()), out);
   }
-  for (auto& a : todo) carry_out(std::move(a), out);
+  for (auto& a : todo_) carry_out(std::move(a), out);
+  todo_.clear();
 }
 
 void rank_machine::carry_out(fit_action what, actions& out) {
@@ -123,15 +124,17 @@ void rank_machine::submit(std::vector<hook> hooks, actions& out) {
   out.push_back(ranks::submit{{stamped(fit_.loop().steps), std::move(hooks)}});
 }
 
-void rank_machine::handle(ranks::answered&& e, actions& out) {
-  if (!current(e.at)) return;
-  if (sometimes(in_flight_ != e.at.sequence, mark::rank_old_answer)) return;
+void rank_machine::handle_answer(const fence& at, std::uint32_t handled,
+                                 const hook_outcome& outcome, const failure* failed, actions& out) {
+  if (!current(at)) return;
+  if (sometimes(in_flight_ != at.sequence, mark::rank_old_answer)) return;
   in_flight_.reset();
-  const bool threw = e.outcome.word == run_word::failed;
+  const bool threw = outcome.word == run_word::failed;
+  const auto failed_with = [failed] { return failed ? *failed : failure{}; };
   switch (phase_) {
     case phase::active:
-      if (threw) return fail(e.what.value_or({}), out);
-      feed(fit_events::ran{e.handled, std::move(e.outcome)}, out);
+      if (threw) return fail(failed_with(), out);
+      feed_by([&] { fit_.ran(handled, outcome, todo_); }, out);
       if (phase_ == phase::active && plan_.rank == 0)
         out.push_back(ranks::show{seen::progress{fit_.at(), fit_.batches(), fit_.loop().samples}});
       return;
@@ -139,15 +142,15 @@ void rank_machine::handle(ranks::answered&& e, actions& out) {
       // The run that was in flight when the generation closed, or on_exception itself.
       // What on_exception throws follows from the first cause; a run of its own may have failed by
       // itself.
-      if (sometimes(threw && !(e.what && e.what->follows), mark::rank_fails_in_closing) &&
+      if (sometimes(threw && !(failed && failed->follows), mark::rank_fails_in_closing) &&
           !planted(bug::late_failure_forgotten)) {
-        auto what = e.what.value_or({});
+        auto what = failed_with();
         what.follows = first_.type.empty();
         fail(std::move(what), out);
       }
       return go_on_closing(out);
     case phase::tearing:
-      if (sometimes(threw, mark::rank_fails_in_teardown)) fail(e.what.value_or({}), out);
+      if (sometimes(threw, mark::rank_fails_in_teardown)) fail(failed_with(), out);
       phase_ = phase::ending;
       out.push_back(ranks::close_lane{});
       return;

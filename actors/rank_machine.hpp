@@ -132,8 +132,8 @@ public:
   explicit rank_machine(rank_plan plan);
 
   std::vector<ranks::action> on(const ranks::event& what);
-  /// The same for the event that comes most often, without copies.
-  std::vector<ranks::action> on(ranks::answered&& what);
+  /// The same for ranks::answered, of which it wants no copy; added to `out`.
+  void answered(const ran& what, std::vector<ranks::action>& out);
 
   ranks::phase phase() const { return phase_; }
   const fit_machine& fit() const { return fit_; }
@@ -153,14 +153,19 @@ private:
   void handle(const close_generation& e, actions& out);
   void handle(const tear_down& e, actions& out);
   void handle(const ranks::opened& e, actions& out);
-  void handle(const ranks::answered& e, actions& out) { handle(ranks::answered{e}, out); }
-  void handle(ranks::answered&& e, actions& out);
+  void handle(const ranks::answered& e, actions& out) {
+    handle_answer(e.at, e.handled, e.outcome, e.what ? &*e.what : nullptr, out);
+  }
+  void handle_answer(const fence& at, std::uint32_t handled, const hook_outcome& outcome,
+                     const failure* what, actions& out);
   void handle(const ranks::lane_ended& e, actions& out);
   void handle(const ranks::looked& e, actions& out);
 
   bool current(const fence& at) const;
   bool lane_free() const { return !in_flight_; }
   void feed(const fit_event& what, actions& out);
+  template <class Tell>
+  void feed_by(Tell tell, actions& out);
   void carry_out(fit_action what, actions& out);
   void submit(std::vector<hook> hooks, actions& out);
   void go_on_closing(actions& out);
@@ -173,6 +178,7 @@ private:
   std::int32_t world_ = 1;
   ranks::phase phase_ = ranks::phase::waiting;
   fit_machine fit_;
+  std::vector<fit_action> todo_;  ///< empty between events: only its memory is kept
   std::optional<sequence_id> in_flight_;
   failure first_;                             ///< the first cause, once the generation closes
   stop_reason ended_by_ = stop_reason::none;  ///< of the fit, once finished

@@ -275,27 +275,28 @@ void supervisor_state::heard_flushed(const flushed& m) {
 supervisor_actor::behavior_type behaviour(supervisor_pointer self) {
   auto& s = self->state;
   return {
-      [&s](const step_done& m) { s.feed(m); },  // most often: CAF looks in this order
-      [&s](begin_job) { s.start(); },
-      [&s](const start_failed& m) { s.feed(m); },
-      [&s](const prepared& m) { s.feed(m); },
-      [&s](const stop_vote& m) { s.feed(m); },
-      [&s](const rank_finished& m) { s.finished(m); },
-      [&s](const rank_failed& m) { s.failed(m); },
-      [&s](const queue_value& m) {
-        if (s.of_rank_0(m.at)) s.outcome.queue.push_back(m.what);
-      },
-      [&s](const closed_generation& m) { s.feed(m); },
+      // In the order in which CAF looks: what comes most often first.
+      [&s](const step_done& m) { s.feed(m); },
       [&s](const rank_busy& m) { s.feed(m); },
+      [&s](const prepared& m) { s.feed(m); },
+      [&s](const deadline_passed& m) { s.feed(m); },
       [&s](const torn_down& m) {
         if (s.of_rank_0(m.at)) s.outcome.result = m.result;
         s.feed(supervision::torn{m.at, m.late});
       },
+      [&s](const rank_finished& m) { s.finished(m); },
+      [&s](const closed_generation& m) { s.feed(m); },
       [&s](const checkpoint_report& m) { s.heard_checkpoint(m); },
+      [&s](const stop_vote& m) { s.feed(m); },
+      [&s](const rank_failed& m) { s.failed(m); },
+      [&s](const queue_value& m) {
+        if (s.of_rank_0(m.at)) s.outcome.queue.push_back(m.what);
+      },
+      [&s](const start_failed& m) { s.feed(m); },
       [&s](const flushed& m) { s.heard_flushed(m); },
       [&s](const request_stop& m) { s.feed(m); },
       [&s](const request_abort& m) { s.feed(m); },
-      [&s](const deadline_passed& m) { s.feed(m); },
+      [&s](begin_job) { s.start(); },
   };
 }
 

@@ -1,12 +1,15 @@
 #include "backends/checkpoint_io.hpp"
 
-#include <fmt/format.h>
-
+#include <algorithm>
 #include <string_view>
 
 namespace troupe {
 
-std::string checkpoint_folder_name(std::int64_t step) { return fmt::format("step-{:08}", step); }
+std::string checkpoint_folder_name(std::int64_t step) {
+  const auto number = std::to_string(step);
+  constexpr std::size_t digits = 8;
+  return "step-" + std::string(digits - std::min(digits, number.size()), '0') + number;
+}
 
 std::int64_t step_of_checkpoint_folder(const std::string& name) {
   constexpr std::string_view prefix = "step-";

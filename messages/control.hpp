@@ -171,7 +171,7 @@ using observation_ptr = std::shared_ptr<const observation>;
 
 /// Lane to its rank actor: one run is answered.
 struct lane_answered {
-  std::shared_ptr<ran> what;
+  ran what;
 };
 /// Lane to its rank actor: the lane has ended; `last` is what its learner left behind.
 struct lane_closed {

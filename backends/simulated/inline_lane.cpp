@@ -51,16 +51,14 @@ public:
   }
 
   void submit(hook_run run) {
-    if (running_) throw internal_error("a lane was given two runs at a time");
-    running_ = std::move(run);
-    answer_ = {};
-    answer_.at = running_->at;
+    if (now_) throw internal_error("a lane was given two runs at a time");
+    now_.emplace(std::move(run));
     schedule_next();
   }
 
   lane_status status() const {
-    if (!running_) return {};
-    const auto& h = running_->hooks[answer_.handled];
+    if (!now_) return {};
+    const auto& h = now_->run.hooks[now_->answer.handled];
     return {true, std::string{name(h)}, where(h).step, options_->now() - since_};
   }
 
@@ -92,6 +90,12 @@ public:
   std::atomic<attention> word{attention::none};
 
 private:
+  struct in_flight {
+    explicit in_flight(hook_run what) : run(std::move(what)) { answer.at = run.at; }
+    hook_run run;
+    ran answer;
+  };
+
   // What does not wait.
   template <class F>
   void in_lane(F what) {
@@ -112,8 +116,9 @@ private:
   // The hooks that happen at one moment, and when: an optimizer_step comes with its closure.
   void schedule_next() {
     since_ = options_->now();
-    const std::span<const hook> hooks{running_->hooks};
-    until_ = answer_.handled;
+    const std::span<const hook> hooks{now_->run.hooks};
+    const auto handled = now_->answer.handled;
+    until_ = handled;
     for (bool waited = false; until_ < hooks.size();) {
       if (may_wait(hooks[until_]) && std::exchange(waited, true)) break;
       const auto* step = hooks[until_].get_if<hooks::optimizer_step>();
@@ -122,13 +127,12 @@ private:
     }
     std::chrono::nanoseconds cost{0};
     if (options_->cost)
-      cost =
-          options_->cost(context_.rank, hooks.subspan(answer_.handled, until_ - answer_.handled));
+      cost = options_->cost(context_.rank, hooks.subspan(handled, until_ - handled));
     options_->later(cost, [self = shared_from_this()] { self->handle_next(false); });
   }
 
   void handle_next(bool again) {
-    if (gone_ || !running_) return;
+    if (gone_ || !now_) return;
     if (!again) in_lane([&] { ensure_learner(); });
     if (broken_ || !learner_) return answer_broken();
     if (!again) since_ = options_->now();
@@ -138,15 +142,16 @@ private:
                      : options_->later(options_->poll, std::move(retry));
       return;
     }
+    const auto& answer = now_->answer;
     const bool more =
-        answer_.handled < running_->hooks.size() && answer_.outcome.word == run_word::proceed;
+        answer.handled < now_->run.hooks.size() && answer.outcome.word == run_word::proceed;
     more ? schedule_next() : finish();
   }
 
   // False: it waits, and is to be asked again.
   bool went_on(bool again) {
     const auto call = [this, again] {
-      went_on_ = handler_->go_on(*learner_, *running_, answer_, until_, again);
+      went_on_ = handler_->go_on(*learner_, now_->run, now_->answer, until_, again);
     };
     if (!thread_) {
       call();
@@ -156,10 +161,11 @@ private:
   }
 
   void answer_broken() {
-    answer_.outcome.word = broken_ ? run_word::failed : run_word::proceed;
+    auto& answer = now_->answer;
+    answer.outcome.word = broken_ ? run_word::failed : run_word::proceed;
     if (broken_) {
-      auto& failed = answer_.failed_with.emplace({describe(broken_), broken_});
-      failed.record.hook = name(running_->hooks.front());
+      auto& failed = answer.failed_with.emplace({describe(broken_), broken_});
+      failed.record.hook = name(now_->run.hooks.front());
       broken_ = nullptr;
     }
     in_lane([&] { learner_.reset(); });
@@ -167,16 +173,17 @@ private:
   }
 
   void finish() {
-    running_.reset();
-    failed_ = failed_ || answer_.outcome.word == run_word::failed;
-    if (sink_.answered) sink_.answered(std::move(answer_));
+    auto answer = std::move(now_->answer);
+    now_.reset();
+    failed_ = failed_ || answer.outcome.word == run_word::failed;
+    if (sink_.answered) sink_.answered(std::move(answer));
   }
 
   // What each event looks at comes first.
   std::unique_ptr<run_handler> handler_;
   std::unique_ptr<learner> learner_;
   std::shared_ptr<const inline_lane_options> options_;
-  std::optional<hook_run> running_;
+  std::optional<in_flight> now_;
   std::size_t until_ = 0;  // hooks that are to be handled at the moment scheduled
   std::chrono::nanoseconds since_{0};
   bool made_ = false;
@@ -186,7 +193,6 @@ private:
   std::exception_ptr broken_;
   std::shared_ptr<baton_thread> thread_;  // null: the learner is called by the world's
   lane_sink sink_;
-  ran answer_;
   recipe_ptr recipe_;
   learner_context context_;
 };
