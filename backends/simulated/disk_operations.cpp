@@ -150,6 +150,20 @@ struct simulated_disk::operations {
   }
   std::optional<node_id> folder_below(std::span<const std::string_view> ahead,
                                       std::string_view given) {
+    node_id here = 0;
+    for (const auto part : ahead) {
+      const auto id = look_at({here, part, given});
+      if (!id) return std::nullopt;
+      const auto what = at(*id).what;
+      if (what == entry::kind::link) return folder_behind_links(ahead, given);
+      if (what == entry::kind::file) throw refused{std::errc::not_a_directory, std::string{given}};
+      here = *id;
+    }
+    return here;
+  }
+  // The same where a link is on the way.
+  std::optional<node_id> folder_behind_links(std::span<const std::string_view> ahead,
+                                             std::string_view given) {
     boost::container::small_vector<node_id, 8> way{0};
     int hops = 0;
     names parts(ahead.rbegin(), ahead.rend());  // the next one is the last

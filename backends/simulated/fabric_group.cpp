@@ -77,39 +77,22 @@ std::size_t channel::place(std::int32_t rank) const {
   return place_among(members, rank);
 }
 
-/// One rank's view of an operation.
-class fabric_group::waiting final : public work {
-public:
-  waiting(std::shared_ptr<member> who, std::shared_ptr<const operation> what, std::size_t index)
-      : who_(std::move(who)), what_(std::move(what)), index_(index) {}
+work_result operation::part::poll() {
+  const auto status = now();
+  if (status == work_status::ok || status == work_status::pending) return {status, {}, {}};
+  if (status == work_status::aborted) return {status, who->why, {}};
+  return {status, whole->text, whole->missing};
+}
 
-  work_result poll() override {
-    const auto status = now();
-    if (status == work_status::ok || status == work_status::pending) return {status, {}, {}};
-    if (status == work_status::aborted) return {status, who_->why, {}};
-    return {status, what_->text, what_->missing};
+void operation::part::wait() {
+  switch (now()) {
+    case work_status::ok: return;
+    case work_status::pending: throw not_yet{};
+    case work_status::timed_out: throw collective_timeout(whole->text);
+    case work_status::mismatch: throw collective_mismatch(whole->text);
+    case work_status::aborted: throw generation_closed(who->why);
   }
-  void wait() override {
-    switch (now()) {
-      case work_status::ok: return;
-      case work_status::pending: throw not_yet{};
-      case work_status::timed_out: throw collective_timeout(what_->text);
-      case work_status::mismatch: throw collective_mismatch(what_->text);
-      case work_status::aborted: throw generation_closed(who_->why);
-    }
-  }
-  bool verdict() const { return what_->verdict; }
-
-private:
-  work_status now() const {
-    const auto status = what_->parts[index_].status;
-    return status == work_status::pending && who_->aborted ? work_status::aborted : status;
-  }
-
-  const std::shared_ptr<member> who_;
-  const std::shared_ptr<const operation> what_;
-  const std::size_t index_;
-};
+}
 
 std::shared_ptr<member> fabric_group::join(const group_description& who,
                                            std::shared_ptr<const fabric_seat> seat) {
@@ -145,7 +128,7 @@ std::shared_ptr<channel> fabric_group::everybody() {
 }
 
 bool fabric_group::verdict(const work& of) const {
-  return static_cast<const waiting&>(of).verdict();
+  return static_cast<const operation::part&>(of).whole->verdict;
 }
 
 work_ptr fabric_group::submit(const std::shared_ptr<member>& me, const std::shared_ptr<channel>& in,
@@ -173,6 +156,8 @@ work_ptr fabric_group::submit(const std::shared_ptr<member>& me, const std::shar
   auto& mine = what->parts[index];
   const bool agrees = what->call == with.call;
   if (agrees) bring(*what, index, with.in);
+  mine.who = me;
+  mine.whole = what.get();
   mine.out = with.out;
   mine.yes = with.yes;
   mine.arrived = true;
@@ -197,7 +182,7 @@ work_ptr fabric_group::submit(const std::shared_ptr<member>& me, const std::shar
     what->arrivals = {};
     meet(in, what);
   }
-  return std::make_shared<waiting>(me, what, index);
+  return {what, &mine};
 }
 
 bool fabric_group::any_isolated(const channel& in) const {

@@ -43,11 +43,23 @@ struct seat_call {
 
 /// One operation of one (sub)group.
 struct operation {
-  struct part {
+  /// One member's view of it: what it waits for. Lies in the operation and shares its life.
+  class part final : public work {
+  public:
+    work_result poll() override;
+    void wait() override;
+
+    std::shared_ptr<member> who;
+    const operation* whole = nullptr;
     void* out = nullptr;
     bool arrived = false;
     bool yes = false;
     work_status status = work_status::pending;
+
+  private:
+    work_status now() const {
+      return status == work_status::pending && who->aborted ? work_status::aborted : status;
+    }
   };
   operation(std::size_t members, const collective_call& of) : call(of), parts(members) {}
 
@@ -98,7 +110,6 @@ public:
   void go_on();
 
 private:
-  class waiting;
   void meet(const std::shared_ptr<channel>& in, const std::shared_ptr<operation>& what);
   void complete(const std::shared_ptr<channel>& in, const std::shared_ptr<operation>& what);
   void finish(operation& what, std::size_t index, member& who);

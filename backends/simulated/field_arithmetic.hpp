@@ -13,6 +13,12 @@ namespace troupe::field {
 inline constexpr std::uint64_t prime = (std::uint64_t{1} << 61) - 1;
 __extension__ using wide = unsigned __int128;
 
+/// Any 64 bits modulo `prime`: 2^61 is 1 there.
+constexpr std::uint64_t reduced(std::uint64_t x) {
+  const auto s = (x & prime) + (x >> 61);
+  return s >= prime ? s - prime : s;
+}
+
 /// All of numbers below `prime`.
 constexpr std::uint64_t add(std::uint64_t a, std::uint64_t b) {
   const auto s = a + b;
@@ -31,7 +37,7 @@ constexpr std::uint64_t power(std::uint64_t a, std::uint64_t e) {
   return r;
 }
 /// Any 64 bits as an element.
-constexpr std::uint64_t element(std::uint64_t x) { return (x >> 3) % prime; }
+constexpr std::uint64_t element(std::uint64_t x) { return reduced(x >> 3); }
 
 /// Inverses that were asked for before are remembered: a job has few divisors.
 class inverses {
@@ -39,7 +45,7 @@ public:
   std::uint64_t of(std::uint64_t n) {
     for (const auto& [key, known] : known_)
       if (key == n) return known;
-    return known_.emplace_back(n, power(n % prime, prime - 2)).second;
+    return known_.emplace_back(n, power(reduced(n), prime - 2)).second;
   }
 
 private:
@@ -52,8 +58,8 @@ constexpr void split(std::uint64_t x, std::int64_t* limbs) {
   limbs[1] = static_cast<std::int64_t>(x >> 32);
 }
 constexpr std::uint64_t join(const std::int64_t* limbs) {
-  const auto high = multiply(static_cast<std::uint64_t>(limbs[1]) % prime, std::uint64_t{1} << 32);
-  return add(high, static_cast<std::uint64_t>(limbs[0]) % prime);
+  const auto high = multiply(reduced(static_cast<std::uint64_t>(limbs[1])), std::uint64_t{1} << 32);
+  return add(high, reduced(static_cast<std::uint64_t>(limbs[0])));
 }
 
 /// Added to a high limb: a NaN, which stays one in a sum over up to 2^14 ranks and is none without.
