@@ -34,7 +34,6 @@ public:
   ~delivering() { on_.watched = before_; }
   delivering(const delivering&) = delete;
   delivering& operator=(const delivering&) = delete;
-  bool breached() const { return on_.breach != nullptr; }
 
 private:
   delivery& on_;

@@ -93,13 +93,15 @@ void field_run::run_attempt(nanoseconds limit) {
   began_ = world_.time().count();
   began_events_ = world_.events();
   limit += world_.time();
-  while (!stage_.ended() && world_.alive(stage_.home())) {
-    if (world_.events() >= next_strike_.event || world_.time().count() >= next_strike_.time)
-      strike_due();
-    if (!world_.step() || world_.time() > limit + facts_.delayed ||
+  world_.step_while([&] {
+    if (stage_.ended() || !world_.alive(stage_.home()) || world_.time() > limit + facts_.delayed ||
         world_.events() - began_events_ > plan_.events_limit)
-      return;
-  }
+      return false;
+    if (world_.events() >= next_strike_.event || world_.time().count() >= next_strike_.time)
+        [[unlikely]]
+      strike_due();
+    return true;
+  });
 }
 
 field_run::ending field_run::attempt(std::uint32_t number) {

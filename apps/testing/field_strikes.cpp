@@ -122,6 +122,8 @@ void field_run::say_old_words() {
 // --- striking ------------------------------------------------------------------------------------
 
 void field_run::strike_due() {
+  const marks_watched nobody{nullptr};  // an act of the world, and no code under test's
+  const not_delivering own;
   const auto events = world_.events() - began_events_;
   const auto time = static_cast<std::uint64_t>(world_.time().count() - began_);
   for (std::size_t i = 0; i < left_.size();) {

@@ -213,9 +213,9 @@ bool virtual_system::lives(const caf::strong_actor_ptr& who) {
 }
 
 void virtual_system::destroy(const caf::strong_actor_ptr& who) {
-  if (!who) return;
+  if (!lives(who)) return;
   auto* actor = dynamic_cast<caf::scheduled_actor*>(who->get());
-  if (!actor || actor->getf(caf::abstract_actor::is_cleaned_up_flag)) return;
+  if (!actor) return;
   actor->quit(caf::exit_reason::kill);
   actor->finalize();
 }

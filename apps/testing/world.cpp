@@ -66,11 +66,6 @@ bool world::inhabited(place p) const {
   return std::ranges::any_of(places_[p].actors, virtual_system::lives);
 }
 
-void world::at(place where, nanoseconds delay, later_call&& what) {
-  if (places_[where].dead) return;
-  push(now_ + std::max<std::int64_t>(0, delay.count()), where, std::move(what));
-}
-
 nanoseconds world::would_happen(place p, nanoseconds due) const {
   const auto& l = places_[p];
   const bool paused = l.paused_since <= due.count() && due.count() < l.paused_until;
@@ -79,11 +74,6 @@ nanoseconds world::would_happen(place p, nanoseconds due) const {
 
 later_fn world::later_of(place p) {
   return [this, p](nanoseconds delay, later_call&& what) { at(p, delay, std::move(what)); };
-}
-
-void world::after(place where, nanoseconds delay, later_call&& what) {
-  if (places_[where].dead) return;
-  push(timer_due(where, std::max<std::int64_t>(0, delay.count())), where, std::move(what));
 }
 
 nanoseconds world::clock_at(place p, nanoseconds when) const {
@@ -131,24 +121,23 @@ void world::slow(place p, nanoseconds each) { places_[p].busy = each.count(); }
 
 // --- running -------------------------------------------------------------------------------------
 
-// Apart from `push`, which happens for every event.
+// Apart from `slot_at`, which happens for every event.
 [[gnu::noinline]] void world::add_slots() {
   const auto first = static_cast<std::uint32_t>(slots_.size()) * slots_each;
   if (first == event_heap::slots_max) throw internal_error("too much is due at a time");
   slots_.push_back(std::make_unique_for_overwrite<std::array<pending, slots_each>>());
-  free_.reserve(first + slots_each);
-  for (auto i = slots_each; i-- > 0;) free_.push_back(first + i);
+  for (auto i = slots_each; i-- > 0;) free_slot(first + i);
 }
 
-void world::push(std::int64_t when, place where, later_call&& what, turn kind) {
-  if (free_.empty()) add_slots();
-  const auto slot = free_.back();
-  free_.pop_back();
+// Where what is due then is to be put: it is made where it lies until it happens.
+later_call& world::slot_at(std::int64_t when, place where, turn kind) {
+  if (free_ == event_heap::none) add_slots();
+  const auto slot = free_;
   auto& fresh = in_slot(slot);
-  fresh.call = std::move(what);
-  fresh.where = where;
+  free_ = std::exchange(fresh.where, where);
   fresh.kind = kind;
   heap_.push(when, slot);
+  return fresh.call;
 }
 
 void world::runnable(caf::resumable* job) { jobs_.push_back(job); }
@@ -157,12 +146,10 @@ void world::timer(std::int64_t when, caf::strong_actor_ptr receiver,
                   caf::mailbox_element_ptr what) {
   const auto p = place_of(receiver->id());
   if (places_[p].dead || clearing_) return;
-  push(
-      timer_due(p, when - now_), p,
-      [to = std::move(receiver), message = std::move(what)]() mutable {
+  slot_at(timer_due(p, when - now_), p, turn::timer)
+      .put([to = std::move(receiver), message = std::move(what)]() mutable {
         to->enqueue(std::move(message), nullptr);
-      },
-      turn::timer);
+      });
 }
 
 std::int64_t world::timer_due(place p, std::int64_t delay) {
@@ -175,14 +162,13 @@ std::int64_t world::timer_due(place p, std::int64_t delay) {
 }
 
 // Its two halves are inside it: each event passes here.
-bool world::step() {
-  const marks_watched marked{&marks_};
-  const delivering watched;
+bool world::next_event() {
   const auto before = events_;
   const bool more = jobs_.empty() ? happen() : run_actor();
   if (options_.record && events_ != before)
     trail_.push_back({events_, now_, static_cast<std::int32_t>(delivering_at_), hashes()});
-  if (watched.breached()) stop_outside();
+  if (delivery::here().breach) [[unlikely]]
+    stop_outside();
   return more;
 }
 
@@ -219,11 +205,10 @@ std::size_t world::pick_job() {
   }
   if (places_[p].paused_until > now_) {
     const std::shared_ptr<caf::resumable> held{job, virtual_system::drop};
-    const auto wakes = [this, held] {
+    slot_at(places_[p].paused_until, p, turn::wakes).put([this, held] {
       caf::intrusive_ptr_add_ref(held.get());
       jobs_.push_back(held.get());
-    };
-    push(places_[p].paused_until, p, wakes, turn::wakes);
+    });
     return true;
   }
   count_event(p);
@@ -260,8 +245,9 @@ std::size_t world::pick_job() {
   delivering_at_ = what.where;
   if (!change_points_.empty() && what.kind != turn::timer) change_priorities(what.where);
   what.call.call_last();
-  free_.push_back(next.slot);
-  if (what.kind != turn::wakes) was_busy(what.where);
+  const auto kind = what.kind;
+  free_slot(next.slot);
+  if (kind != turn::wakes) was_busy(where);
   return true;
 }
 
@@ -272,14 +258,14 @@ void world::drop(std::uint32_t slot) {
     const auto line = lines_.extract(what.where);
     for (const auto held : line.mapped()) drop(held);
   }
-  free_.push_back(slot);
+  free_slot(slot);
 }
 
 // A place that is paused, or was: what comes stands in line, and one turn at a time lets the first
 // go on. Each is moved once, however long the line is and however often the pause is renewed.
 std::uint32_t world::in_line(place p, std::uint32_t slot) {
   const auto next_turn = [&] {
-    push(std::max(now_, places_[p].paused_until), p, {}, turn::goes_on);
+    slot_at(std::max(now_, places_[p].paused_until), p, turn::goes_on);
   };
   auto& line = lines_[p];
   if (in_slot(slot).kind != turn::goes_on) {
@@ -287,7 +273,7 @@ std::uint32_t world::in_line(place p, std::uint32_t slot) {
     line.push_back(slot);
     return event_heap::none;
   }
-  free_.push_back(slot);
+  free_slot(slot);
   if (places_[p].paused_until > now_) {
     next_turn();
     return event_heap::none;
@@ -315,7 +301,7 @@ void world::clear() {
   heap_.clear();
   lines_.clear();
   slots_.clear();
-  free_.clear();
+  free_ = event_heap::none;
   for (auto* job : std::exchange(jobs_, {})) virtual_system::drop(job);
 }
 

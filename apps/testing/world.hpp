@@ -3,6 +3,7 @@
 // one life of a process, with the actors, timers and events that belong to it.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <chrono>
 #include <cstdint>
@@ -104,10 +105,19 @@ public:
   /// Where it lives; 0 when nobody has settled it.
   place where(const caf::strong_actor_ptr& who) const { return place_of(who->id()); }
   /// Makes something happen there, unless the place is dead by then; a paused one does it later.
-  void at(place where, nanoseconds delay, later_call&& what);
+  template <class F>
+  void at(place where, nanoseconds delay, F&& what) {
+    if (!places_[where].dead)
+      slot_at(now_ + std::max<std::int64_t>(0, delay.count()), where).put(std::forward<F>(what));
+  }
   later_fn later_of(place p);
   /// As `at`, but by a timer of the place's own: its skew and its lateness count.
-  void after(place where, nanoseconds delay, later_call&& what);
+  template <class F>
+  void after(place where, nanoseconds delay, F&& what) {
+    if (!places_[where].dead)
+      slot_at(timer_due(where, std::max<std::int64_t>(0, delay.count())), where)
+          .put(std::forward<F>(what));
+  }
   /// When what was due there at `due`, not long ago, has happened (or will): later if it was
   /// paused.
   nanoseconds would_happen(place p, nanoseconds due) const;
@@ -135,7 +145,16 @@ public:
 
   /// One event: an actor handles a message, or the next thing due happens. False when nothing is
   /// left. Throws reached_outside when it called what is no port; the run is over then.
-  bool step();
+  bool step() {
+    const running now{*this};
+    return next_event();
+  }
+  /// One event after another, for as long as `more()` and as there is one left. Throws as `step`.
+  template <class More>
+  void step_while(More more) {
+    const running now{*this};
+    while (more() && next_event()) continue;
+  }
   /// Whether anything is left to do.
   bool idle() const { return jobs_.empty() && heap_.empty(); }
   /// Lets go of all that is left without doing it; actors end. For the end of a run.
@@ -162,6 +181,12 @@ public:
   const std::vector<std::string>& troubles() const { return troubles_; }
 
 private:
+  // Code under test may run: its marks are this world's, and what it calls is watched.
+  struct running {
+    explicit running(world& in) : marks(&in.marks_) {}
+    const marks_watched marks;
+    const delivering watched;
+  };
   // What each event looks at comes first, in one line of memory.
   struct alignas(64) life {
     bool dead = false;
@@ -187,7 +212,7 @@ private:
   };
   struct pending {
     later_call call;
-    place where = 0;
+    place where = 0;  // of a free slot: the next one
     turn kind = turn::ordinary;
   };
 
@@ -197,13 +222,18 @@ private:
   std::int64_t now() const override { return now_; }
   std::deque<caf::resumable*> take_jobs() override { return std::exchange(jobs_, {}); }
 
-  void push(std::int64_t when, place where, later_call&& what, turn kind = turn::ordinary);
+  later_call& slot_at(std::int64_t when, place where, turn kind = turn::ordinary);
+  void free_slot(std::uint32_t slot) {
+    in_slot(slot).where = free_;
+    free_ = slot;
+  }
   void add_slots();
   std::int64_t timer_due(place p, std::int64_t delay);
   void was_busy(place p) {
     if (const auto each = places_[p].busy; each > 0) pause(p, nanoseconds{now_ + each});
   }
   pending& in_slot(std::uint32_t i) { return (*slots_[i / slots_each])[i % slots_each]; }
+  bool next_event();
   bool happen();
   std::uint32_t in_line(place p, std::uint32_t slot);
   void drop(std::uint32_t slot);
@@ -239,7 +269,7 @@ private:
   // In blocks that stay where they are: a call that happens lies in its slot.
   static constexpr std::uint32_t slots_each = 256;
   std::vector<std::unique_ptr<std::array<pending, slots_each>>> slots_;
-  std::vector<std::uint32_t> free_;
+  std::uint32_t free_ = event_heap::none;
   std::vector<std::uint64_t> change_points_;
   std::vector<noted> notes_;
   std::vector<footprint> trail_;

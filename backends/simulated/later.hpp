@@ -23,14 +23,7 @@ public:
   template <class F>
   requires(!std::is_same_v<std::decay_t<F>, later_call> && std::is_invocable_v<std::decay_t<F>&>)
       later_call(F&& f) {
-    using held = std::decay_t<F>;
-    if constexpr (fits<held>) {
-      ::new (static_cast<void*>(held_)) held(std::forward<F>(f));
-      does_ = &inside<held>;
-    } else {
-      ::new (static_cast<void*>(held_)) held*(new held(std::forward<F>(f)));
-      does_ = &outside<held>;
-    }
+    make(std::forward<F>(f));
   }
   later_call(later_call&& from) noexcept : does_(std::exchange(from.does_, nullptr)) {
     if (does_) does_(act::move, held_, from.held_);
@@ -44,6 +37,15 @@ public:
   }
   ~later_call() {
     if (does_) does_(act::end, held_, nullptr);
+  }
+
+  /// Holds `f` from now on, made in place; it held nothing.
+  template <class F>
+  void put(F&& f) {
+    if constexpr (std::is_same_v<std::decay_t<F>, later_call>)
+      *this = std::forward<F>(f);
+    else
+      make(std::forward<F>(f));
   }
 
   explicit operator bool() const { return does_ != nullptr; }
@@ -67,6 +69,18 @@ private:
   template <class F>
   static constexpr bool fits =
       sizeof(F) <= room && alignof(F) <= alignof(void*) && std::is_nothrow_move_constructible_v<F>;
+
+  template <class F>
+  void make(F&& f) {
+    using held = std::decay_t<F>;
+    if constexpr (fits<held>) {
+      ::new (static_cast<void*>(held_)) held(std::forward<F>(f));
+      does_ = &inside<held>;
+    } else {
+      ::new (static_cast<void*>(held_)) held*(new held(std::forward<F>(f)));
+      does_ = &outside<held>;
+    }
+  }
 
   template <class F>
   static F& as(std::byte* memory) {
