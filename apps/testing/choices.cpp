@@ -55,29 +55,45 @@ choices choices::of_list(std::uint64_t seed, const std::vector<choice>& taken) {
   return fresh;
 }
 
-inline std::uint32_t choices::next_occurrence(site where, std::uint32_t who) {
-  auto& counts = occurrences_[static_cast<std::size_t>(where)];
-  if (counts.size() <= who) counts.resize(who + 1, 0);
-  return counts[who]++;
+// Apart from `next`, which happens for every draw.
+[[gnu::noinline]] void choices::begin(site where, std::uint32_t who) {
+  auto& all = streams_[static_cast<std::size_t>(where)];
+  if (all.size() <= who) all.resize(who + 1);
+  all[who].noise = mix(seed_ ^ key_of(where, who, 0));
 }
 
-inline std::uint64_t choices::noise(site where, std::uint32_t who, std::uint32_t occurrence) const {
-  return mix(mix(seed_ ^ key_of(where, who, 0)) + occurrence);
+[[gnu::always_inline]] inline choices::next_draw choices::next(site where, std::uint32_t who) {
+  const auto& all = streams_[static_cast<std::size_t>(where)];
+  if (all.size() <= who || all[who].occurred == 0) [[unlikely]]
+    begin(where, who);
+  auto& mine = streams_[static_cast<std::size_t>(where)][who];
+  const auto occurrence = mine.occurred++;
+  return {occurrence, mix(mine.noise + occurrence)};
 }
 
-inline std::uint64_t choices::note(site where, std::uint32_t who, std::uint32_t occurrence,
-                                   std::uint64_t value) {
+[[gnu::always_inline]] inline std::uint64_t choices::note(site where, std::uint32_t who,
+                                                          std::uint32_t occurrence,
+                                                          std::uint64_t value) {
   ++draws_;
-  digest_ = mix(digest_ ^ key_of(where, who, occurrence)) + value;
-  if (recording_ && value != 0) taken_.push_back({where, who, occurrence, value});
+  const auto key = key_of(where, who, occurrence);
+  if (value == 0) {  // as most are: their order is seen by what follows
+    constexpr std::uint64_t odd = 0x9e3779b97f4a7c15;
+    digest_ += key * odd;
+    return 0;
+  }
+  digest_ = mix(digest_ ^ key) + value;
+  if (recording_) [[unlikely]]
+    keep({where, who, occurrence, value});
   return value;
 }
 
+[[gnu::noinline]] void choices::keep(const choice& c) { taken_.push_back(c); }
+
 std::uint64_t choices::draw(site where, std::uint32_t who, std::uint64_t bound) {
-  const auto occurrence = next_occurrence(where, who);
+  const auto [occurrence, noise] = next(where, who);
   if (bound < 2) return 0;
   if (from_list_) return listed(where, who, occurrence, bound);
-  const auto drawn = static_cast<wide>(noise(where, who, occurrence)) * bound >> 64;
+  const auto drawn = static_cast<wide>(noise) * bound >> 64;
   return note(where, who, occurrence, static_cast<std::uint64_t>(drawn));
 }
 
@@ -89,27 +105,22 @@ std::uint64_t choices::listed(site where, std::uint32_t who, std::uint32_t occur
 }
 
 std::uint64_t choices::pick(site where, std::uint32_t who, std::span<const std::uint64_t> keys) {
-  const auto occurrence = next_occurrence(where, who);
+  const auto [occurrence, common] = next(where, who);
   if (keys.size() < 2) return 0;
   if (from_list_) return listed(where, who, occurrence, keys.size());
-  const auto common = noise(where, who, occurrence);
-  const auto height = [&](std::uint64_t key) { return mix(common ^ mix(key + 1)); };
+  const auto height = [noise = common](std::uint64_t key) { return mix(noise ^ mix(key + 1)); };
   const auto highest = std::ranges::max_element(keys, {}, height);
   return note(where, who, occurrence, static_cast<std::uint64_t>(highest - keys.begin()));
 }
 
 bool choices::chance(site where, std::uint32_t who, std::uint32_t per_million) {
   if (per_million == 0) return false;
-  const auto occurrence = next_occurrence(where, who);
-  if (from_list_)
-    return note(where, who, occurrence, listed_.contains(key_of(where, who, occurrence)) ? 1 : 0) !=
-           0;
-  const auto drawn = static_cast<wide>(noise(where, who, occurrence)) * 1'000'000 >> 64;
+  const auto [occurrence, noise] = next(where, who);
+  if (from_list_) return listed(where, who, occurrence, 2) != 0;
+  const auto drawn = static_cast<wide>(noise) * 1'000'000 >> 64;
   return note(where, who, occurrence, drawn < per_million ? 1 : 0) != 0;
 }
 
-std::uint64_t choices::bits(std::uint32_t who) {
-  return noise(site::entropy, who, next_occurrence(site::entropy, who));
-}
+std::uint64_t choices::bits(std::uint32_t who) { return next(site::entropy, who).noise; }
 
 }  // namespace troupe::testing

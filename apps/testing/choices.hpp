@@ -69,8 +69,18 @@ public:
   std::uint64_t digest() const { return digest_; }
 
 private:
-  std::uint32_t next_occurrence(site where, std::uint32_t who);
-  std::uint64_t noise(site where, std::uint32_t who, std::uint32_t occurrence) const;
+  // What is drawn under one site and who.
+  struct stream {
+    std::uint64_t noise = 0;  // of the seed and the label; known once something was drawn
+    std::uint32_t occurred = 0;
+  };
+  struct next_draw {
+    std::uint32_t occurrence;
+    std::uint64_t noise;
+  };
+  void begin(site where, std::uint32_t who);
+  next_draw next(site where, std::uint32_t who);
+  void keep(const choice& c);
   std::uint64_t listed(site where, std::uint32_t who, std::uint32_t occurrence,
                        std::uint64_t bound);
   std::uint64_t note(site where, std::uint32_t who, std::uint32_t occurrence, std::uint64_t value);
@@ -78,7 +88,7 @@ private:
   std::uint64_t seed_ = 0;
   bool from_list_ = false;
   std::unordered_map<std::uint64_t, std::uint64_t> listed_;
-  std::array<std::vector<std::uint32_t>, static_cast<std::size_t>(site::count_)> occurrences_;
+  std::array<std::vector<stream>, static_cast<std::size_t>(site::count_)> streams_;
   bool recording_ = false;
   std::vector<choice> taken_;
   std::uint64_t draws_ = 0;

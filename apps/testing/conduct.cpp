@@ -59,6 +59,7 @@ void conduct::announced(const seen::lifecycle& what, std::chrono::nanoseconds no
 }
 
 void conduct::reported(std::int32_t rank, const caf::message& what) {
+  if (holds<step_done>(what)) return;  // as most are
   auto& of = members_[static_cast<std::size_t>(rank)];
   if (holds<closed_generation>(what)) of.closed = true;
   if (holds<torn_down>(what)) of.torn = true;

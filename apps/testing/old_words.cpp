@@ -1,5 +1,6 @@
 #include "apps/testing/old_words.hpp"
 
+#include <algorithm>
 #include <caf/system_messages.hpp>
 #include <utility>
 #include <vector>
@@ -21,9 +22,30 @@ bool may_come_twice(const caf::message& what) {
 
 }  // namespace
 
+old_words::words& old_words::of(known& all, receiver who) {
+  const auto at = static_cast<std::size_t>(who - checkpointer);
+  if (all.size() <= at) all.resize(at + 1);
+  return all[at];
+}
+
+// A type's name is nearly always the same piece of memory.
+void old_words::keep(words& in, const caf::message& what) {
+  const auto type = type_name(what);
+  for (auto& w : in)
+    if (w.type.data() == type.data()) return void(w.what = what);
+  const auto at = std::ranges::lower_bound(in, type, {}, &word::type);
+  if (at != in.end() && at->type == type)
+    at->what = what;
+  else
+    in.insert(at, {type, what});
+}
+
 void old_words::attempt_begins(settings how) {
   how_ = std::move(how);
-  for (auto& [key, what] : std::exchange(now_, {})) earlier_[key] = std::move(what);
+  for (std::size_t i = 0; i < now_.size(); ++i)
+    for (const auto& w : now_[i])
+      keep(of(earlier_, checkpointer + static_cast<receiver>(i)), w.what);
+  now_.clear();
 }
 
 void old_words::pass(std::int32_t rank, bool to_supervisor, world::place place,
@@ -33,17 +55,14 @@ void old_words::pass(std::int32_t rank, bool to_supervisor, world::place place,
   auto who = rank;
   if (to_supervisor) who = holds<write_checkpoint>(what) ? checkpointer : supervisor;
   if (to && world_.draws().chance(site::old_word, 0, how_.per_million)) bring_back(who, place, to);
-  now_[{who, type_name(what)}] = what;
+  keep(of(now_, who), what);
 }
 
 void old_words::bring_back(receiver who, world::place place, const caf::strong_actor_ptr& to) {
   std::vector<const caf::message*> all;
-  const auto add = [&](const known& from, bool earlier) {
-    for (auto i = from.lower_bound({who, {}}); i != from.end() && i->first.first == who; ++i)
-      if (earlier || may_come_twice(i->second)) all.push_back(&i->second);
-  };
-  add(earlier_, true);
-  add(now_, false);
+  for (const auto& w : of(earlier_, who)) all.push_back(&w.what);
+  for (const auto& w : of(now_, who))
+    if (may_come_twice(w.what)) all.push_back(&w.what);
   if (all.empty()) return;
   auto& draws = world_.draws();
   const auto& what = *all[draws.draw(site::old_word, 1, all.size())];

@@ -5,7 +5,6 @@
 
 #include <cstdint>
 #include <functional>
-#include <map>
 #include <utility>
 
 #include "apps/testing/world.hpp"
@@ -35,7 +34,15 @@ public:
 
 private:
   using receiver = std::int32_t;  // a rank, or one of the two below it
-  using known = std::map<std::pair<receiver, std::string_view>, caf::message>;  // by type
+  struct word {
+    std::string_view type;
+    caf::message what;
+  };
+  using words = std::vector<word>;   // one of each type, in their order
+  using known = std::vector<words>;  // by receiver, the lowest first
+
+  static words& of(known& all, receiver who);
+  static void keep(words& in, const caf::message& what);
 
   void bring_back(receiver who, world::place place, const caf::strong_actor_ptr& to);
 
