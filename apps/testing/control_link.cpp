@@ -158,38 +158,43 @@ void control_link::send(std::size_t from, letter what) {
   mine.unacknowledged.push_back(std::move(what));
 }
 
-void control_link::transmit(std::size_t from, link_frame frame, const letter& what) {
-  const auto& mine = ends_[from];
+bool control_link::lost_on_path() {
+  const bool lost = world_.draws().chance(site::link, number_, how_.faults.lose_per_million);
+  if (lost && how_.counts) ++how_.counts->lost;
+  return lost;
+}
+
+void control_link::transmit(std::size_t from, const link_frame& frame, const letter& what) {
+  if (ends_[from].cut) return;
   const auto to = other(from);
-  if (mine.cut) return;
-  auto& d = world_.draws();
   const auto& f = how_.faults;
+  auto& d = world_.draws();
   auto after = how_.latency + world_.lateness(ends_[to].place, world_.options().elastic);
-  if (d.chance(site::link, number_, f.lose_per_million)) {
-    if (how_.counts) ++how_.counts->lost;
-    return;
-  }
+  if (lost_on_path()) return;
   if (d.chance(site::link, number_, f.reorder_per_million)) {
     if (how_.counts) ++how_.counts->reordered;
     after += f.reorder_by * static_cast<std::int64_t>(1 + d.draw(site::detail, number_, 16)) / 16;
   }
-  const bool repeated = d.chance(site::link, number_, f.repeat_per_million);
-  if (repeated && how_.counts) ++how_.counts->repeated;
-  if (frame.number == 0 && !ends_[to].closing) {
-    if (repeated) transmit_quiet(to, after + how_.latency, frame);
-    return transmit_quiet(to, after, frame);
-  }
   arrival arrives{shared_from_this(), what, frame, to};
-  if (repeated) world_.at(ends_[to].place, after + how_.latency, arrives);
+  if (d.chance(site::link, number_, f.repeat_per_million)) {
+    if (how_.counts) ++how_.counts->repeated;
+    world_.at(ends_[to].place, after + how_.latency, arrives);
+  }
   world_.at(ends_[to].place, after, std::move(arrives));
 }
 
-void control_link::transmit_quiet(std::size_t to, nanoseconds after, const link_frame& what) {
-  auto& theirs = ends_[to];
+// A frame without a message. It is lost, or in time and comes once: of one that comes late or twice
+// nobody learns what he does not know from another.
+void control_link::speak(std::size_t from) {
+  if (ends_[from].cut || lost_on_path()) return;
+  auto& theirs = ends_[other(from)];
   if (theirs.machine.over() || !world_.alive(theirs.place)) return;
-  const auto due = world_.time() + after;
-  const auto behind = std::ranges::upper_bound(theirs.quiet, due, {}, &quiet_frame::due);
-  theirs.quiet.insert(behind, {due, what.heard, what.holds});
+  const auto frame = ends_[from].machine.frame();
+  const auto due = world_.time() + how_.latency;
+  if (theirs.closing)
+    world_.at(theirs.place, how_.latency, arrival{shared_from_this(), {}, frame, other(from)});
+  else
+    theirs.quiet.push_back({due, frame.heard, frame.holds});
 }
 
 // What has come since the end did something last, and was not lost in a cut.
@@ -238,7 +243,7 @@ void control_link::deliver(std::size_t at, const letter& of) {
               static_cast<std::int32_t>(mine.place), [&] { return "get " + text_of(what); });
   if (of.to == last_word) {
     const auto why = what.get_as<caf::down_msg>(0).reason;
-    transmit(at, mine.machine.frame(), {});  // the last word is acknowledged
+    speak(at);  // the last word is acknowledged
     mine.machine.close();
     mine.unacknowledged.clear();
     link_handle::of(mine.handle).go_down(why);
@@ -276,7 +281,7 @@ void control_link::beat(std::size_t at) {
                 "not heard for " + std::to_string(how_.limits.limit.count() / 1'000'000) + " ms");
   for (const auto n : result.again)
     transmit(at, mine.machine.frame(n), mine.unacknowledged[n - mine.released - 1]);
-  if (result.speak) transmit(at, mine.machine.frame(), {});
+  if (result.speak) speak(at);
   world_.after(mine.place, how_.limits.beat, [self = shared_from_this(), at] { self->beat(at); });
 }
 

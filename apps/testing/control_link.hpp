@@ -112,10 +112,11 @@ private:
   std::uint8_t add_receiver(std::function<void(const letter&)> hears, link_handle::sent_fn sent);
   void send(std::size_t from, letter what);
   void say_seen();
-  void transmit(std::size_t from, link_frame frame, const letter& what);
+  bool lost_on_path();
+  void transmit(std::size_t from, const link_frame& frame, const letter& what);
+  void speak(std::size_t from);
   void release(end& mine, std::uint64_t to);
   void close_if_done(end& mine);
-  void transmit_quiet(std::size_t to, nanoseconds after, const link_frame& what);
   void hear_quiet(std::size_t at) {
     if (!ends_[at].quiet.empty()) hear_all_quiet(at);
   }
