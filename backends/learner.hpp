@@ -8,8 +8,10 @@
 
 #include <atomic>
 #include <chrono>
+#include <cstdint>
 #include <functional>
 #include <memory>
+#include <span>
 
 namespace troupe {
 
@@ -56,12 +58,12 @@ public:
   virtual void bind(std::shared_ptr<communicator> world, generation_id generation) = 0;
   /// Handles one hook. `inner` is set for optimizer_step only.
   virtual hook_outcome on(const hook& h, const closure& inner) = 0;
-  /// Asked before `on`, of hooks without a closure. True: the hook was handled and brought nothing;
-  /// false: `on` is to handle it. For learners that leave most hooks empty, as simulated ones do:
-  /// an outcome takes longer than such a hook.
-  virtual bool passes(const hook& h) {
-    (void)h;
-    return false;
+  /// Called before `on` where nobody watches single hooks. May handle hooks from hooks[handled] on,
+  /// as long as they bring nothing and need not wait, and counts each that it has handled; `on`
+  /// handles the next one. For learners that leave most hooks empty, as simulated ones do: an
+  /// outcome takes longer than such a hook. The attention word is looked at before and behind.
+  virtual void pass(std::span<const hook> hooks, std::uint32_t& handled) {
+    (void)hooks, (void)handled;
   }
   /// After an orderly teardown, on every rank: what this rank brings home (rank 0's reaches the
   /// caller).
@@ -72,6 +74,7 @@ public:
 class learner_recipe {
 public:
   virtual ~learner_recipe() = default;
+  /// `context` and the recipe stay for as long as the learner does.
   virtual std::unique_ptr<learner> make(const learner_context& context) const = 0;
   /// How tensors in results and queued values cross a process border; null: they can not.
   virtual const tensor_bytes* tensors() const { return nullptr; }

@@ -31,11 +31,14 @@ bool run_handler::go_on(learner& who, const hook_run& run, ran& answer, std::siz
   skip_entry_ = again;
   const std::span<const hook> hooks{run.hooks};
   try {
-    for (std::size_t i = answer.handled; i < until;) {
+    while (answer.handled < until) {
       if (around_.word && around_.word->load(std::memory_order_acquire) != attention::none) {
         answer.outcome.word = run_word::attention;
         break;
       }
+      if (!skip_entry_) pass(who, hooks.first(until), answer.handled);
+      const std::size_t i = answer.handled;
+      if (i == until) break;
       std::size_t inside = 0;
       if (const auto* step = hooks[i].get_if<hooks::optimizer_step>()) inside = step->closure;
       const bool done = inside > 0 ? handle_step(who, hooks.subspan(i), inside, answer.outcome)
@@ -44,8 +47,7 @@ bool run_handler::go_on(learner& who, const hook_run& run, ran& answer, std::siz
         current_ = nullptr;
         return false;
       }
-      i += 1 + inside;
-      answer.handled = static_cast<std::uint32_t>(i);
+      answer.handled += static_cast<std::uint32_t>(1 + inside);
       if (answer.outcome.word == run_word::skip_epoch) break;
     }
   } catch (const not_yet&) {
@@ -77,36 +79,42 @@ bool run_handler::handle_step(learner& who, std::span<const hook> hooks, std::si
   if (inside > hooks.size() - 1)
     throw internal_error("an optimizer_step's closure reaches beyond its run");
   const auto inner = [&, body = hooks.subspan(1, inside)] {
-    for (const auto& h : body)
-      if (!handle_one(who, h, no_closure, into))
+    for (std::uint32_t handled = 0; pass(who, body, handled), handled < body.size(); ++handled) {
+      if (!handle_one(who, body[handled], no_closure, into))
         throw internal_error("a closure's hook answers that it waits: it has to throw not_yet");
+      current_ = &hooks.front();
+      if (around_.current) around_.current(*current_);
+    }
   };
   return handle_one(who, hooks.front(), std::cref(inner), into);  // no memory is asked for
+}
+
+// Lets the learner pass by what it may. What is thrown there is of the hook that it came to.
+void run_handler::pass(learner& who, std::span<const hook> hooks, std::uint32_t& handled) {
+  if (watched()) return;
+  struct came_to {
+    ~came_to() {
+      if (handled < hooks.size()) current = &hooks[handled];
+    }
+    const hook*& current;
+    std::span<const hook> hooks;
+    const std::uint32_t& handled;
+  } const there{current_, hooks, handled};
+  who.pass(hooks, handled);
 }
 
 // False: it waits.
 bool run_handler::handle_one(learner& who, const hook& h, const closure& inner,
                              hook_outcome& into) {
-  const auto* outer = current_;
-  if (std::exchange(skip_entry_, false)) {
-    current_ = &h;
-  } else {
-    enter(h);
-  }
-  if (inner || !who.passes(h)) {
-    auto outcome = who.on(h, inner);
-    if (outcome.word == run_word::waits) return false;
-    into.merge(std::move(outcome));
-  }
-  if (outer) {
-    current_ = outer;
-    if (around_.current) around_.current(*outer);
-  }
+  current_ = &h;
+  if (!std::exchange(skip_entry_, false) && watched()) enter(h);
+  auto outcome = who.on(h, inner);
+  if (outcome.word == run_word::waits) return false;
+  into.merge(std::move(outcome));
   return true;
 }
 
 void run_handler::enter(const hook& h) {
-  current_ = &h;
   if (around_.current) around_.current(h);
   if (around_.entered) around_.entered(h);
   if (!drills_.empty()) drill(h);

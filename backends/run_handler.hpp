@@ -39,7 +39,9 @@ private:
   bool handle_step(learner& who, std::span<const hook> hooks, std::size_t inside,
                    hook_outcome& into);
   bool handle_one(learner& who, const hook& h, const closure& inner, hook_outcome& into);
+  void pass(learner& who, std::span<const hook> hooks, std::uint32_t& handled);
   void enter(const hook& h);
+  bool watched() const { return around_.current || around_.entered || !drills_.empty(); }
   void failed(ran& answer, failure what) const;
   void drill(const hook& h);
 

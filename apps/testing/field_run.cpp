@@ -22,6 +22,7 @@ recipe_ptr field_run::field_payload() {
   payload.at_hook = [this](const learner_context& c, const hook& h) {
     if (!armed_.empty()) maybe_throw(c, h);
   };
+  payload.strikes = [this] { return !armed_.empty(); };
   payload.poisons = [this](const learner_context& c, const position&) {
     return !poisoned_.empty() && strike_gradient(c);
   };
@@ -42,6 +43,7 @@ recipe_ptr field_run::foreign_recipe() {
   ground.at_hook = [this](const learner_context& c, const hook& h) {
     if (!armed_.empty()) maybe_throw(c, h);
   };
+  ground.strikes = [this] { return !armed_.empty(); };
   ground.poisons = [this](const learner_context& c, const position& at) {
     if (poisoned_.empty() || !strike_gradient(c)) return false;
     oracles_.poisoned(c.job, {c.rank, at.step, at.batch});

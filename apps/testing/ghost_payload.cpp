@@ -17,6 +17,7 @@ public:
   recipe_ptr recipe(payload_ground ground) const override {
     auto options = options_;
     options.at_hook = std::move(ground.at_hook);
+    options.strikes = std::move(ground.strikes);
     options.load = [io = ground.checkpoints](const std::string& path) { return io->read(path); };
     options.stepped = std::move(ground.stepped);
     return std::make_shared<ghost_recipe>(std::move(options));

@@ -36,6 +36,8 @@ struct payload_ground {
   std::shared_ptr<const checkpoint_io> checkpoints;
   /// To be called at every hook; may throw: faults strike there.
   std::function<void(const learner_context& who, const hook& what)> at_hook;
+  /// Whether that has anything to do now, for who handles many hooks at one moment.
+  std::function<bool()> strikes;
   /// To be asked once for each gradient, before it is computed: true, it is to be NaN.
   std::function<bool(const learner_context& who, const position& at)> poisons;
   /// To be called behind every step of every rank: steps done, and the digest of the state.

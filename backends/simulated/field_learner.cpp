@@ -30,16 +30,20 @@ public:
     stage_ = stage::idle;
   }
 
-  bool passes(const hook& h) override {
-    if (is_kept(h)) return false;
-    if (options_.at_hook) options_.at_hook(context_, h);
-    if (const auto* x = h.get_if<hooks::backward>()) backward(*x);
-    if (h.is<hooks::optimizer_zero_grad>()) gradient_.assign(options_.width, 0);
-    return true;
+  void pass(std::span<const hook> hooks, std::uint32_t& handled) override {
+    const bool struck = options_.at_hook && (!options_.strikes || options_.strikes());
+    for (; handled < hooks.size() && !is_kept(hooks[handled]); ++handled) {
+      const auto& h = hooks[handled];
+      if (struck) options_.at_hook(context_, h);
+      if (const auto* x = h.get_if<hooks::backward>()) backward(*x);
+      if (h.is<hooks::optimizer_zero_grad>()) gradient_.assign(options_.width, 0);
+    }
   }
 
   hook_outcome on(const hook& h, const closure& inner) override {
-    if (passes(h)) return {};
+    std::uint32_t passed = 0;
+    pass({&h, 1}, passed);
+    if (passed > 0) return {};
     if (options_.at_hook) options_.at_hook(context_, h);
     if (const auto* x = h.get_if<hooks::optimizer_step>()) return step(*x, inner);
     if (const auto* x = h.get_if<hooks::process_dataloader>()) return lengths(x->at.stage);
@@ -177,8 +181,8 @@ private:
     return out;
   }
 
-  const learner_context context_;
-  const field_recipe& recipe_;  // the lane holds it
+  const learner_context& context_;  // the lane holds it
+  const field_recipe& recipe_;      // and this
   const field_options& options_;
   std::shared_ptr<communicator> world_;
   std::uint64_t generation_ = 0;

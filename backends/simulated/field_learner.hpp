@@ -49,6 +49,9 @@ struct field_options {
   bool buffers = false;  ///< broadcast the statistic behind each step
   /// Called at every hook, on the lane's side; may throw.
   std::function<void(const learner_context& context, const hook& what)> at_hook;
+  /// Whether `at_hook` has anything to do now; asked once for hooks that happen at one moment.
+  /// Empty: it always has.
+  std::function<bool()> strikes;
   /// Asked at every backward: true makes a NaN of that rank's gradient.
   std::function<bool(const learner_context& context, const position& at)> poisons;
   /// Called behind every step of every rank, on the lane's side; may throw.

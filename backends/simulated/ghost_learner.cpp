@@ -25,15 +25,19 @@ public:
     stepping_ = false;
   }
 
-  bool passes(const hook& h) override {
-    if (is_kept(h)) return false;
-    if (options_.at_hook) options_.at_hook(context_, h);
-    if (const auto* x = h.get_if<hooks::backward>(); x && x->synchronize()) reduce();
-    return true;
+  void pass(std::span<const hook> hooks, std::uint32_t& handled) override {
+    const bool struck = options_.at_hook && (!options_.strikes || options_.strikes());
+    for (; handled < hooks.size() && !is_kept(hooks[handled]); ++handled) {
+      const auto& h = hooks[handled];
+      if (struck) options_.at_hook(context_, h);
+      if (const auto* x = h.get_if<hooks::backward>(); x && x->synchronize()) reduce();
+    }
   }
 
   hook_outcome on(const hook& h, const closure& inner) override {
-    if (passes(h)) return {};
+    std::uint32_t passed = 0;
+    pass({&h, 1}, passed);
+    if (passed > 0) return {};
     if (options_.at_hook) options_.at_hook(context_, h);
     if (const auto* x = h.get_if<hooks::optimizer_step>()) return step(*x, inner);
     if (const auto* x = h.get_if<hooks::process_dataloader>()) return lengths(x->at.stage);
@@ -125,8 +129,8 @@ private:
     return out;
   }
 
-  const learner_context context_;
-  const ghost_options& options_;  // the lane holds the recipe
+  const learner_context& context_;  // the lane holds it
+  const ghost_options& options_;    // and the recipe
   const data_layout layout_;
   std::shared_ptr<communicator> world_;
   std::uint64_t generation_ = 0;

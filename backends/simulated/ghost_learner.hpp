@@ -18,6 +18,9 @@ struct ghost_options {
   std::uint64_t bucket_bytes = std::uint64_t{256} << 20;  ///< of one all_reduce, at most
   /// Called at every hook, on the lane's side; may throw.
   std::function<void(const learner_context& context, const hook& what)> at_hook;
+  /// Whether `at_hook` has anything to do now; asked once for hooks that happen at one moment.
+  /// Empty: it always has.
+  std::function<bool()> strikes;
   /// Called behind every step of every rank with the number of steps done, and the digest of where
   /// in the data it was: equal on all ranks.
   std::function<void(const learner_context& context, std::int64_t steps, std::uint64_t digest)>

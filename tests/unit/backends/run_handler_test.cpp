@@ -1,0 +1,150 @@
+// Goal: a learner may pass by hooks that bring nothing, many in one call, and nobody can tell: each
+// is handled once and in order, a failure names its hook, and who watches sees every one.
+#include "backends/run_handler.hpp"
+
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "tests/support/catch.hpp"
+
+using namespace troupe;
+
+namespace {
+
+using names = std::vector<std::string>;
+
+// Passes by all but optimizer_step and barriers. Throws in one hook, if it is told to.
+class passer final : public learner {
+public:
+  void bind(std::shared_ptr<communicator>, generation_id) override {}
+  void pass(std::span<const hook> hooks, std::uint32_t& handled) override {
+    for (; handled < hooks.size() && !kept(hooks[handled]); ++handled)
+      meet(hooks[handled], in_passing);
+  }
+  hook_outcome on(const hook& h, const closure& inner) override {
+    meet(h, asked);
+    for (int i = 0; inner && i < rounds; ++i) inner();
+    hook_outcome out;
+    if (h.is<hooks::barrier>() && waits-- > 0) out.word = run_word::waits;
+    if (h.is<hooks::barrier>() && skips) out.word = run_word::skip_epoch;
+    return out;
+  }
+
+  std::string bad;
+  int rounds = 1;
+  int waits = 0;
+  bool skips = false;
+  names in_passing, asked, all;
+
+private:
+  static bool kept(const hook& h) {
+    return h.is<hooks::optimizer_step>() || h.is<hooks::barrier>();
+  }
+  void meet(const hook& h, names& where) {
+    if (name(h) == bad) throw std::runtime_error("bad");
+    where.emplace_back(name(h));
+    all.emplace_back(name(h));
+  }
+};
+
+hook_run one_step() {
+  constexpr position at{stage::train, 1, 7, 7};
+  hook_run run;
+  run.hooks = {hook{hooks::on_train_batch_start{{at}}}, hook{hooks::batch_to_device{{at}}},
+               hook{hooks::optimizer_step{at, 3}},      hook{hooks::training_step{at}},
+               hook{hooks::barrier{at, "within"}},      hook{hooks::on_after_backward{{at}}},
+               hook{hooks::on_train_batch_end{{at}}}};
+  return run;
+}
+
+const names in_order{"on_train_batch_start", "batch_to_device", "optimizer_step",
+                     "training_step",        "barrier",         "on_after_backward",
+                     "on_train_batch_end"};
+
+}  // namespace
+
+TEST_CASE("hooks that are passed by are handled once and in order", "[lane]") {
+  passer who;
+  run_handler handler{{}, {}};
+  const auto answer = handler.handle(who, one_step());
+  CHECK(answer.outcome.word == run_word::proceed);
+  CHECK(answer.handled == in_order.size());
+  CHECK(who.all == in_order);
+  CHECK(who.asked == names{"optimizer_step", "barrier"});
+}
+
+TEST_CASE("a closure that runs twice passes its hooks by twice", "[lane]") {
+  passer who;
+  who.rounds = 2;
+  run_handler handler{{}, {}};
+  CHECK(handler.handle(who, one_step()).handled == in_order.size());
+  CHECK(who.in_passing == names{"on_train_batch_start", "batch_to_device", "training_step",
+                                "on_after_backward", "training_step", "on_after_backward",
+                                "on_train_batch_end"});
+}
+
+TEST_CASE("what is thrown in passing is the failure of its hook", "[lane]") {
+  struct failing {
+    const char* hook;
+    std::uint32_t handled;
+  };
+  const auto [bad, handled] =
+      GENERATE(failing{"on_train_batch_start", 0}, failing{"batch_to_device", 1},
+               failing{"optimizer_step", 2}, failing{"training_step", 2}, failing{"barrier", 2},
+               failing{"on_after_backward", 2}, failing{"on_train_batch_end", 6});
+  CAPTURE(bad);
+  passer who;
+  who.bad = bad;
+  run_handler handler{{}, {}};
+  const auto answer = handler.handle(who, one_step());
+  REQUIRE(answer.outcome.word == run_word::failed);
+  CHECK(answer.handled == handled);
+  CHECK(answer.failed_with->record.hook == bad);
+  CHECK(answer.failed_with->record.epoch == 1);
+  CHECK(answer.failed_with->record.step == 7);
+}
+
+TEST_CASE("who watches single hooks sees each, and none is passed by", "[lane]") {
+  passer who;
+  names entered, current;
+  run_handler::surroundings around;
+  around.entered = [&](const hook& h) { entered.emplace_back(name(h)); };
+  around.current = [&](const hook& h) { current.emplace_back(name(h)); };
+  run_handler handler{{}, std::move(around)};
+  CHECK(handler.handle(who, one_step()).handled == in_order.size());
+  CHECK(who.in_passing.empty());
+  CHECK(who.asked == in_order);
+  CHECK(entered == in_order);
+  // Behind each hook of the closure its step goes on; behind the step nothing is current again.
+  CHECK(current == names{"on_train_batch_start", "batch_to_device", "optimizer_step",
+                         "training_step", "optimizer_step", "barrier", "optimizer_step",
+                         "on_after_backward", "optimizer_step", "on_train_batch_end"});
+}
+
+TEST_CASE("a run in pieces goes on where it waited, and stops where a word says so", "[lane]") {
+  passer who;
+  who.waits = 1;
+  run_handler handler{{}, {}};
+  hook_run run = one_step();
+  run.hooks.erase(run.hooks.begin() + 2, run.hooks.begin() + 4);  // the barrier is no closure's
+  ran answer;
+  CHECK_FALSE(handler.go_on(who, run, answer, run.hooks.size(), false));
+  CHECK(answer.handled == 2);
+  CHECK(handler.go_on(who, run, answer, run.hooks.size() - 1, true));
+  CHECK(answer.handled == 4);
+  CHECK(who.in_passing == names{"on_train_batch_start", "batch_to_device", "on_after_backward"});
+  CHECK(handler.go_on(who, run, answer, run.hooks.size(), false));
+  CHECK(answer.handled == 5);
+
+  who.skips = true;
+  const auto skipped = handler.handle(who, run);
+  CHECK(skipped.outcome.word == run_word::skip_epoch);
+  CHECK(skipped.handled == 3);
+
+  std::atomic<attention> word{attention::stop};
+  run_handler told{{}, {&word, nullptr, nullptr, nullptr}};
+  const auto held = told.handle(who, run);
+  CHECK(held.outcome.word == run_word::attention);
+  CHECK(held.handled == 0);
+}
