@@ -8,6 +8,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <vector>
 
 namespace troupe::testing {
@@ -21,7 +22,7 @@ public:
     std::uint32_t slot = none;
   };
 
-  bool empty() const { return now_.slot == none && next_.empty() && all_.empty(); }
+  bool empty() const { return now_.slot == none && count_ == 0 && all_.empty(); }
   void clear() { *this = {}; }
 
   /// `at` is neither negative nor before what was taken last; `slot` is below slots_max and not
@@ -30,38 +31,38 @@ public:
     if (slot >= behind_.size()) behind_.resize(2 * std::size_t{slot} + 64, none);
     behind_[slot] = none;
     for (auto& o : open_) {
-      if (o.at != at || o.slot == none) continue;
+      if (o.at != at) continue;
       behind_[o.slot] = slot;
       o.slot = slot;
       return;
     }
     open_[opened_++ % open_.size()] = {at, slot};
     const entry fresh{at, order_++ << slot_bits | slot};
-    const bool sooner = !next_.empty() && fresh < next_.front();
-    if (sooner || (all_.empty() && next_.size() < listed))
+    const bool sooner = count_ > 0 && at < next_.front().at;
+    if (sooner || (all_.empty() && count_ < listed))
       list(fresh);
     else
       sift_up(fresh);
   }
 
-  due pop() {
+  [[gnu::always_inline]] due pop() {
     if (now_.slot == none) {
-      if (next_.empty()) fill();
-      now_ = {next_.back().at, next_.back().slot()};
-      next_.pop_back();
+      if (count_ == 0) fill();
+      const auto& soonest = next_[--count_];
+      now_ = {soonest.at, soonest.slot()};
     }
     const auto first = now_;
     now_.slot = behind_[first.slot];
     if (now_.slot == none)
       for (auto& o : open_)
-        if (o.slot == first.slot) o.slot = none;
+        if (o.slot == first.slot) o = closed;
     return first;
   }
 
   /// The slot that comes next, as far as that is known without looking for it; else none.
   std::uint32_t coming() const {
     if (now_.slot != none) return now_.slot;
-    return next_.empty() ? none : next_.back().slot();
+    return count_ == 0 ? none : next_[count_ - 1].slot();
   }
   /// The one behind `slot`, if they are due at the same moment.
   std::uint32_t behind(std::uint32_t slot) const { return behind_[slot]; }
@@ -85,25 +86,35 @@ private:
   static constexpr std::uint64_t slot_mask = slots_max - 1;
   static constexpr std::size_t listed = 128;
 
+  // Behind all of its moment: they were added before.
   [[gnu::always_inline]] void list(const entry& fresh) {
-    if (next_.size() == listed) {
+    if (count_ == listed) {
       make_room();
-      if (!(fresh < next_.front())) return sift_up(fresh);
+      if (next_.front().at <= fresh.at) return sift_up(fresh);
     }
-    const auto later = [](const entry& a, const entry& b) { return b < a; };
-    next_.insert(std::upper_bound(next_.begin(), next_.end(), fresh, later), fresh);
+    auto* const end = next_.data() + count_++;
+    auto* place = next_.data();
+    // No branch guesses: what is due comes at any moment.
+    for (auto left = static_cast<std::size_t>(end - place); left > 0;) {
+      const auto half = (left + 1) / 2;
+      place += place[half - 1].at > fresh.at ? half : 0;
+      left -= half;
+    }
+    std::memmove(place + 1, place, static_cast<std::size_t>(end - place) * sizeof *place);
+    *place = fresh;
   }
   // The later half goes to the heap. Apart from `list`, which happens for most events.
   [[gnu::noinline]] void make_room() {
     for (std::size_t i = 0; i < listed / 2; ++i) sift_up(next_[i]);
-    next_.erase(next_.begin(), next_.begin() + listed / 2);
+    count_ = listed - listed / 2;
+    std::copy_n(next_.end() - static_cast<std::ptrdiff_t>(count_), count_, next_.begin());
   }
   void fill() {
-    for (std::size_t i = 0; i < listed / 2 && !all_.empty(); ++i) next_.push_back(take());
-    std::reverse(next_.begin(), next_.end());
+    count_ = std::min(listed / 2, all_.size());
+    for (auto i = count_; i-- > 0;) next_[i] = take();
   }
 
-  void sift_up(const entry& fresh) {
+  [[gnu::noinline]] void sift_up(const entry& fresh) {
     auto i = all_.size();
     all_.push_back(fresh);
     while (i > 0) {
@@ -136,13 +147,15 @@ private:
     return first;
   }
 
-  due now_;                            // the rest of the chain that is being taken
-  std::vector<entry> next_;            // the earliest last; all of the heap comes behind them
+  due now_;                         // the rest of the chain that is being taken
+  std::array<entry, listed> next_;  // `count_` of them, the earliest last; before all the heap
+  std::size_t count_ = 0;
   std::vector<entry> all_;             // the heap
   std::vector<std::uint32_t> behind_;  // by slot: the next of its chain
   // Chains that may still grow, with their last ones. One that was closed comes before a later one
   // of its moment as a whole.
-  std::array<due, 4> open_{};
+  static constexpr due closed{-1, none};
+  std::array<due, 4> open_{closed, closed, closed, closed};
   std::size_t opened_ = 0;
   std::uint64_t order_ = 0;
 };

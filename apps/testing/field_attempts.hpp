@@ -78,6 +78,7 @@ private:
   std::string newest_good();
   void run_attempt(nanoseconds limit);
   void strike_due();
+  world::moment next_strike() const;
   void know_delays();
   void carry_out(const strike& s);
   void carry_out_on(const strike& s, rank_life& life);
@@ -143,10 +144,6 @@ private:
   std::vector<armed_throw> armed_;
   std::vector<std::int32_t> poisoned_;  // ranks whose next gradient is NaN
   std::vector<strike> left_;            // not struck yet
-  struct {
-    std::uint64_t event = 0;
-    std::int64_t time = 0;
-  } next_strike_;  // nothing of `left_` is due before both
   std::uint64_t began_events_ = 0;
   std::int64_t began_ = 0;
   std::uint64_t rare_faults_before_ = 0;  // this attempt

@@ -95,15 +95,15 @@ void field_run::run_attempt(nanoseconds limit) {
   began_ = world_.time().count();
   began_events_ = world_.events();
   limit += world_.time();
-  world_.step_while([&] {
-    if (stage_.ended() || !world_.alive(stage_.home()) || world_.time() > limit + facts_.delayed ||
-        world_.events() - began_events_ > plan_.events_limit)
-      return false;
-    if (world_.events() >= next_strike_.event || world_.time().count() >= next_strike_.time)
-        [[unlikely]]
-      strike_due();
-    return true;
-  });
+  bool more = true;
+  while (more && !stage_.ended() && world_.alive(stage_.home())) {
+    const world::moment last{began_events_ + plan_.events_limit, (limit + facts_.delayed).count()};
+    if (world_.events() > last.event || world_.time().count() > last.time) return;
+    strike_due();
+    const auto next = next_strike();
+    more =
+        world_.run_to({std::min(next.event, last.event + 1), std::min(next.time, last.time + 1)});
+  }
 }
 
 field_run::ending field_run::attempt(std::uint32_t number) {
@@ -118,7 +118,6 @@ field_run::ending field_run::attempt(std::uint32_t number) {
   path_before_ = stage_.path();
   lies_.program_starts();
   left_ = now_.strikes;
-  next_strike_ = {0, 0};
   armed_.clear();
   poisoned_.clear();
   const auto resume = number == 0 ? std::string{} : newest_good();

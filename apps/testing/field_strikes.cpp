@@ -136,13 +136,18 @@ void field_run::strike_due() {
     left_.erase(left_.begin() + static_cast<std::ptrdiff_t>(i));
     carry_out(what);
   }
-  next_strike_ = {std::numeric_limits<std::uint64_t>::max(),
-                  std::numeric_limits<std::int64_t>::max()};
+}
+
+// Nothing of `left_` is due before both.
+world::moment field_run::next_strike() const {
+  world::moment next{std::numeric_limits<std::uint64_t>::max(),
+                     std::numeric_limits<std::int64_t>::max()};
   for (const auto& s : left_)
     if (s.by_event)
-      next_strike_.event = std::min(next_strike_.event, began_events_ + s.moment);
+      next.event = std::min(next.event, began_events_ + s.moment);
     else
-      next_strike_.time = std::min(next_strike_.time, began_ + static_cast<std::int64_t>(s.moment));
+      next.time = std::min(next.time, began_ + static_cast<std::int64_t>(s.moment));
+  return next;
 }
 
 void field_run::struck_at(fault what, world::place where) {

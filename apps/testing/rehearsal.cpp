@@ -119,7 +119,10 @@ void rehearsal::begin(job what, path_faults path) {
     return made;
   };
   setup.announced = announced_;
-  setup.complete = [this](job_outcome outcome) { outcome_ = std::move(outcome); };
+  setup.complete = [this](job_outcome outcome) {
+    outcome_ = std::move(outcome);
+    world_.halt();
+  };
   setup.what = std::move(what);
   if (before_start) before_start(setup);
   supervisor_ = spawn_supervisor(world_.system(), std::move(setup));

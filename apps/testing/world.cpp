@@ -97,6 +97,7 @@ void world::crash(place p) {
   auto& l = places_[p];
   if (l.dead) return;
   l.dead = true;
+  halt();
   note(-1, static_cast<std::int32_t>(p), [] { return std::string{"crash"}; });
   const auto actors = std::exchange(l.actors, {});
   for (const auto& a : actors) virtual_system::destroy(a);
@@ -161,8 +162,17 @@ std::int64_t world::timer_due(place p, std::int64_t delay) {
   return now_ + delay;
 }
 
-// Its two halves are inside it: each event passes here.
-bool world::next_event() {
+bool world::run_to(moment last) {
+  const running now{*this};
+  bool more = true;
+  do more = next_event();
+  while (more && !halted_ && events_ < last.event && now_ < last.time);
+  halted_ = false;
+  return more;
+}
+
+// It and its two halves are inside the above: each event passes here.
+[[gnu::always_inline]] inline bool world::next_event() {
   const auto before = events_;
   const bool more = jobs_.empty() ? happen() : run_actor();
   if (options_.record && events_ != before)
@@ -221,14 +231,19 @@ std::size_t world::pick_job() {
   return true;
 }
 
+// In wide worlds what comes is far away.
+void world::bring_near() {
+  const auto soon = heap_.coming();
+  if (soon == event_heap::none) return;
+  if (const auto later = heap_.behind(soon); later != event_heap::none)
+    __builtin_prefetch(&in_slot(later));
+  in_slot(soon).call.bring_near();
+}
+
 [[gnu::always_inline]] inline bool world::happen() {
   if (heap_.empty()) return false;
   auto next = heap_.pop();
-  if (const auto soon = heap_.coming(); soon != event_heap::none) {  // wide worlds: it is far away
-    if (const auto later = heap_.behind(soon); later != event_heap::none)
-      __builtin_prefetch(&in_slot(later));
-    in_slot(soon).call.bring_near();
-  }
+  if (slots_.size() > slots_near) bring_near();
   const auto where = in_slot(next.slot).where;
   const auto& l = places_[where];
   if (l.dead) {

@@ -143,18 +143,19 @@ public:
 
   // --- running ---
 
+  /// A number of events, or a time.
+  struct moment {
+    std::uint64_t event = 0;
+    std::int64_t time = 0;  ///< nanoseconds
+  };
   /// One event: an actor handles a message, or the next thing due happens. False when nothing is
   /// left. Throws reached_outside when it called what is no port; the run is over then.
-  bool step() {
-    const running now{*this};
-    return next_event();
-  }
-  /// One event after another, for as long as `more()` and as there is one left. Throws as `step`.
-  template <class More>
-  void step_while(More more) {
-    const running now{*this};
-    while (more() && next_event()) continue;
-  }
+  bool step() { return run_to({}); }
+  /// One event, and others until one of the two has come or somebody halts. False when nothing is
+  /// left. Throws as `step`.
+  bool run_to(moment last);
+  /// Whoever runs events by `run_to` is to look up behind this one, as behind every crash.
+  void halt() { halted_ = true; }
   /// Whether anything is left to do.
   bool idle() const { return jobs_.empty() && heap_.empty(); }
   /// Lets go of all that is left without doing it; actors end. For the end of a run.
@@ -235,6 +236,7 @@ private:
   pending& in_slot(std::uint32_t i) { return (*slots_[i / slots_each])[i % slots_each]; }
   bool next_event();
   bool happen();
+  void bring_near();
   std::uint32_t in_line(place p, std::uint32_t slot);
   void drop(std::uint32_t slot);
   bool run_actor();
@@ -268,12 +270,14 @@ private:
   std::map<place, std::deque<std::uint32_t>> lines_;  // slots at places that are paused, or were
   // In blocks that stay where they are: a call that happens lies in its slot.
   static constexpr std::uint32_t slots_each = 256;
+  static constexpr std::size_t slots_near = 4;  // blocks that no event has to wait for
   std::vector<std::unique_ptr<std::array<pending, slots_each>>> slots_;
   std::uint32_t free_ = event_heap::none;
   std::vector<std::uint64_t> change_points_;
   std::vector<noted> notes_;
   std::vector<footprint> trail_;
   std::vector<std::string> troubles_;
+  bool halted_ = false;
   bool clearing_ = false;
   std::unique_ptr<virtual_system> caf_;  // last: its end calls back
 };
