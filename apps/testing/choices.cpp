@@ -16,6 +16,10 @@ std::uint64_t key_of(site where, std::uint32_t who, std::uint32_t occurrence) {
          occurrence;
 }
 
+bool is_below(std::uint64_t noise, std::uint32_t per_million) {
+  return static_cast<wide>(noise) * 1'000'000 >> 64 < per_million;
+}
+
 }  // namespace
 
 std::string_view to_string(site s) {
@@ -62,6 +66,14 @@ choices choices::of_list(std::uint64_t seed, const std::vector<choice>& taken) {
   all[who].noise = mix(seed_ ^ key_of(where, who, 0));
 }
 
+// A stream that something was drawn from, when values are neither listed nor kept: nearly always.
+[[gnu::always_inline]] inline choices::stream* choices::plain(site where, std::uint32_t who) {
+  auto& all = streams_[static_cast<std::size_t>(where)];
+  if (all.size() <= who || all[who].occurred == 0 || from_list_ || recording_) [[unlikely]]
+    return nullptr;
+  return &all[who];
+}
+
 [[gnu::always_inline]] inline choices::next_draw choices::next(site where, std::uint32_t who) {
   const auto& all = streams_[static_cast<std::size_t>(where)];
   if (all.size() <= who || all[who].occurred == 0) [[unlikely]]
@@ -71,25 +83,32 @@ choices choices::of_list(std::uint64_t seed, const std::vector<choice>& taken) {
   return {occurrence, mix(mine.noise + occurrence)};
 }
 
-[[gnu::always_inline]] inline std::uint64_t choices::note(site where, std::uint32_t who,
-                                                          std::uint32_t occurrence,
-                                                          std::uint64_t value) {
+[[gnu::always_inline]] inline void choices::count(std::uint64_t key, std::uint64_t value) {
+  constexpr std::uint64_t odd = 0x9e3779b97f4a7c15;
   ++draws_;
-  const auto key = key_of(where, who, occurrence);
-  if (value == 0) {  // as most are: their order is seen by what follows
-    constexpr std::uint64_t odd = 0x9e3779b97f4a7c15;
-    digest_ += key * odd;
-    return 0;
-  }
-  digest_ = mix(digest_ ^ key) + value;
-  if (recording_) [[unlikely]]
-    keep({where, who, occurrence, value});
+  // Most are 0: their order is seen by what follows.
+  digest_ = value == 0 ? digest_ + key * odd : mix(digest_ ^ key) + value;
+}
+
+std::uint64_t choices::note(site where, std::uint32_t who, std::uint32_t occurrence,
+                            std::uint64_t value) {
+  count(key_of(where, who, occurrence), value);
+  if (value != 0 && recording_) taken_.push_back({where, who, occurrence, value});
   return value;
 }
 
-[[gnu::noinline]] void choices::keep(const choice& c) { taken_.push_back(c); }
-
 std::uint64_t choices::draw(site where, std::uint32_t who, std::uint64_t bound) {
+  auto* const known = plain(where, who);
+  if (!known || bound < 2) return draw_slowly(where, who, bound);
+  const auto occurrence = known->occurred++;
+  const auto drawn =
+      static_cast<std::uint64_t>(static_cast<wide>(mix(known->noise + occurrence)) * bound >> 64);
+  count(key_of(where, who, occurrence), drawn);
+  return drawn;
+}
+
+[[gnu::noinline]] std::uint64_t choices::draw_slowly(site where, std::uint32_t who,
+                                                     std::uint64_t bound) {
   const auto [occurrence, noise] = next(where, who);
   if (bound < 2) return 0;
   if (from_list_) return listed(where, who, occurrence, bound);
@@ -115,10 +134,19 @@ std::uint64_t choices::pick(site where, std::uint32_t who, std::span<const std::
 
 bool choices::chance(site where, std::uint32_t who, std::uint32_t per_million) {
   if (per_million == 0) return false;
+  auto* const known = plain(where, who);
+  if (!known) return chance_slowly(where, who, per_million);
+  const auto occurrence = known->occurred++;
+  const bool yes = is_below(mix(known->noise + occurrence), per_million);
+  count(key_of(where, who, occurrence), yes ? 1 : 0);
+  return yes;
+}
+
+[[gnu::noinline]] bool choices::chance_slowly(site where, std::uint32_t who,
+                                              std::uint32_t per_million) {
   const auto [occurrence, noise] = next(where, who);
   if (from_list_) return listed(where, who, occurrence, 2) != 0;
-  const auto drawn = static_cast<wide>(noise) * 1'000'000 >> 64;
-  return note(where, who, occurrence, drawn < per_million ? 1 : 0) != 0;
+  return note(where, who, occurrence, is_below(noise, per_million) ? 1 : 0) != 0;
 }
 
 std::uint64_t choices::bits(std::uint32_t who) { return next(site::entropy, who).noise; }

@@ -80,7 +80,10 @@ private:
   };
   void begin(site where, std::uint32_t who);
   next_draw next(site where, std::uint32_t who);
-  void keep(const choice& c);
+  stream* plain(site where, std::uint32_t who);
+  std::uint64_t draw_slowly(site where, std::uint32_t who, std::uint64_t bound);
+  bool chance_slowly(site where, std::uint32_t who, std::uint32_t per_million);
+  void count(std::uint64_t key, std::uint64_t value);
   std::uint64_t listed(site where, std::uint32_t who, std::uint32_t occurrence,
                        std::uint64_t bound);
   std::uint64_t note(site where, std::uint32_t who, std::uint32_t occurrence, std::uint64_t value);
