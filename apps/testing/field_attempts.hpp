@@ -34,7 +34,7 @@ public:
         disk_(std::make_shared<simulated_storage>(
             world_.later_of(0), [this](const storage_op&) { return storage_cost(); },
             [this](const storage_op& op) { return storage_fault_now(op); })),
-        io_(disk_checkpoints([this]() -> const simulated_disk& { return disk_->disk(); })),
+        io_(disk_checkpoints([this]() -> const simulated_storage& { return *disk_; })),
         trained_(plan.payload ? plan.payload->of(what) : nullptr),
         oracles_(what, reference, trained_.get(), report_, world_),
         recipe_(trained_ ? foreign_recipe() : field_payload()) {

@@ -31,7 +31,7 @@ scene::scene(scene_options how) : how_(std::move(how)) {
   });
   io_ = how_.checkpoints
             ? how_.checkpoints
-            : disk_checkpoints([this]() -> const simulated_disk& { return disk_->disk(); });
+            : disk_checkpoints([this]() -> const simulated_storage& { return *disk_; });
   stage_->use({disk_, io_});
   stage_->door = [this](std::int32_t rank, bool to_supervisor, const caf::message& what,
                         const caf::strong_actor_ptr& to) {

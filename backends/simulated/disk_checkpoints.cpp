@@ -141,8 +141,8 @@ std::vector<tensor_blob> read_tensors(reader& in) {
 
 class small_checkpoints final : public checkpoint_io {
 public:
-  explicit small_checkpoints(std::function<const simulated_disk&()> disk)
-      : disk_(std::move(disk)) {}
+  explicit small_checkpoints(std::function<const simulated_storage&()> where)
+      : storage_(std::move(where)) {}
 
   std::vector<checkpoint_file> encode(const snapshot& what) const override {
     writer state;
@@ -163,13 +163,17 @@ public:
     return read_facts(in);
   }
   snapshot read(const std::string& folder) const override {
+    const auto changes = storage_().changes();
+    if (last_read_.changes == changes && last_read_.folder == folder) return last_read_.what;
     auto commit = file(folder, commit_name);
     auto state = file(folder, state_name);
     if (last_read_.commit != commit || last_read_.state != state) {
       auto what =
           decode(*commit, path_of(folder, commit_name), *state, path_of(folder, state_name));
-      last_read_ = {std::move(commit), std::move(state), std::move(what)};
+      last_read_ = {{}, {}, std::move(commit), std::move(state), std::move(what)};
     }
+    last_read_.changes = changes;
+    last_read_.folder = folder;
     return last_read_.what;
   }
   // It may only look: what changes the disk goes through the storage port.
@@ -203,14 +207,17 @@ private:
     return folder + "/" + name;
   }
   std::shared_ptr<const bytes> file(const std::string& folder, const char* name) const {
-    auto result = disk_().read({path_of(folder, name), commit_file_limit});
+    auto result = storage_().disk().read({path_of(folder, name), commit_file_limit});
     if (result.error) throw user_error(errc::checkpoint, result.text);
     return result.bytes;
   }
 
-  std::function<const simulated_disk&()> disk_;
-  // All ranks of a run read the same one: content that is the same object is decoded once.
+  std::function<const simulated_storage&()> storage_;
+  // All ranks of a run read the same one: it is looked for once while the disk does not change, and
+  // content that is the same object is decoded once.
   struct decoded {
+    std::optional<std::uint64_t> changes;
+    std::string folder;
     std::shared_ptr<const bytes> commit, state;
     snapshot what;
   };
@@ -221,7 +228,7 @@ found_checkpoint small_checkpoints::latest(const std::string& run) const {
   const auto below = run + "/" + checkpoints_folder;
   std::string linked;
   std::vector<std::pair<std::int64_t, std::string>> folders;
-  for (const auto& e : disk_().entries()) {
+  for (const auto& e : storage_().disk().entries()) {
     const auto slash = e.path.rfind('/');
     if (slash == std::string::npos || e.path.substr(1, slash - 1) != below) continue;
     const auto name = e.path.substr(slash + 1);
@@ -251,8 +258,9 @@ found_checkpoint small_checkpoints::latest(const std::string& run) const {
 
 }  // namespace
 
-std::shared_ptr<const checkpoint_io> disk_checkpoints(std::function<const simulated_disk&()> disk) {
-  return std::make_shared<small_checkpoints>(std::move(disk));
+std::shared_ptr<const checkpoint_io> disk_checkpoints(
+    std::function<const simulated_storage&()> where) {
+  return std::make_shared<small_checkpoints>(std::move(where));
 }
 
 }  // namespace troupe

@@ -7,11 +7,12 @@
 #include <memory>
 
 #include "backends/checkpoint_io.hpp"
-#include "backends/simulated/disk.hpp"
+#include "backends/simulated/simulated_storage.hpp"
 
 namespace troupe {
 
-/// `disk` is asked whenever something is read. Not thread-safe: one world, one thread.
-std::shared_ptr<const checkpoint_io> disk_checkpoints(std::function<const simulated_disk&()> disk);
+/// `where` is asked whenever something is read. Not thread-safe: one world, one thread.
+std::shared_ptr<const checkpoint_io> disk_checkpoints(
+    std::function<const simulated_storage&()> where);
 
 }  // namespace troupe

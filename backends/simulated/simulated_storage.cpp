@@ -18,6 +18,7 @@ struct simulated_storage::body : std::enable_shared_from_this<body> {
   storage_cost_fn cost;
   storage_fault_fn fault;
   simulated_disk disk;
+  std::uint64_t changes = 0;  // of the disk
   std::deque<task> waiting;
   storage_fault current;  // of the operation whose turn it is
   bool hangs = false;
@@ -47,6 +48,7 @@ struct simulated_storage::body : std::enable_shared_from_this<body> {
   void finish() {
     auto [op, done] = std::move(waiting.front());
     waiting.pop_front();
+    ++changes;
     auto result = disk.perform(op, current);
     begin_next();
     done(std::move(result));
@@ -54,6 +56,7 @@ struct simulated_storage::body : std::enable_shared_from_this<body> {
 
   void stop(std::size_t calls) {
     ++program;
+    ++changes;
     if (!waiting.empty()) disk.perform_part(waiting.front().op, calls);
     waiting.clear();
     hangs = false;
@@ -83,6 +86,8 @@ void simulated_storage::submit(storage_op op, std::function<void(storage_result)
 
 const simulated_disk& simulated_storage::disk() const { return body_->disk; }
 
+std::uint64_t simulated_storage::changes() const { return body_->changes; }
+
 void simulated_storage::set_fault(storage_fault_fn fault) { body_->fault = std::move(fault); }
 
 const std::vector<std::uint64_t>& simulated_storage::faults() const { return body_->faults; }
@@ -97,6 +102,7 @@ void simulated_storage::kill(std::size_t calls) { body_->stop(calls); }
 
 void simulated_storage::crash(std::size_t calls, const std::function<bool(std::size_t)>& kept) {
   body_->stop(calls);
+  ++body_->changes;
   body_->disk = body_->disk.after_power_loss(kept);
 }
 

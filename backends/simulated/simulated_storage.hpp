@@ -25,6 +25,8 @@ public:
   void submit(storage_op op, std::function<void(storage_result)> done) override;
 
   const simulated_disk& disk() const;
+  /// Grows whenever the disk may have changed.
+  std::uint64_t changes() const;
   /// Asked once per operation, when it is its turn.
   void set_fault(storage_fault_fn fault);
   /// How many of each fault took effect, in the order of storage_fault::kind. A fault that does not
