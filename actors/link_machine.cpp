@@ -75,7 +75,8 @@ link_machine::beat_result link_machine::beat(std::chrono::nanoseconds now) {
     over_ = result.lost = sometimes(true, mark::link_silent);
     return result;
   }
-  if (!planted(bug::never_sent_again)) result.again = missing();
+  if (submitted_at_beat_ > acknowledged_ && !planted(bug::never_sent_again))
+    result.again = missing();
   result.speak = submitted_ == submitted_at_beat_;
   submitted_at_beat_ = submitted_;
   return result;
@@ -85,7 +86,6 @@ link_machine::beat_result link_machine::beat(std::chrono::nanoseconds now) {
 // ahead than bits reach waits until it is near.
 std::vector<std::uint64_t> link_machine::missing() const {
   std::vector<std::uint64_t> all;
-  if (submitted_at_beat_ <= acknowledged_) return all;
   const auto last = std::min(submitted_at_beat_, acknowledged_ + 1 + holds_bits);
   for (auto n = acknowledged_ + 1; n <= last && all.size() < limits_.burst; ++n)
     if (n == acknowledged_ + 1 || (peer_holds_ >> (n - acknowledged_ - 2) & 1) == 0)

@@ -77,14 +77,13 @@ void rank_state::start() {
   began = setup.world.now();
   hooks_wanted = setup.observers.wants_hooks();
   machine = std::make_unique<rank_machine>(setup.plan);
-  learner_context context;
-  context.rank = setup.plan.rank;
-  context.world = setup.what->options.ranks;
-  context.job = setup.plan.job;
-  context.options = setup.what->options;
-  context.purpose = setup.what->purpose;
-  context.initial = setup.what->initial;
-  context.now = setup.world.now;
+  const learner_context context{.rank = setup.plan.rank,
+                                .world = setup.what->options.ranks,
+                                .job = setup.plan.job,
+                                .options = setup.what->options,
+                                .purpose = setup.what->purpose,
+                                .initial = setup.what->initial,
+                                .now = setup.world.now};
   lane_sink sink;
   const auto me = caf::actor_cast<rank_actor>(self);
   sink.answered = [me](ran&& what) { caf::anon_send(me, lane_answered{std::move(what)}); };

@@ -270,15 +270,16 @@ void rank_machine::handle(const ranks::looked& e, actions& out) {
     overdue_ = sometimes(true, mark::rank_overdue);
     failure what;
     what.type = "deadline";
-    what.what = fmt::format("{} has been running for {:.1f} s, longer than the limit of {:.1f} s",
-                            e.hook, seconds(e.since), seconds(plan_.limits.hook_limit));
+    what.what = fmt::format("{} has been running for {}, longer than the limit of {}", e.hook,
+                            seconds_text(e.since), seconds_text(plan_.limits.hook_limit));
     what.hook = e.hook;
     what.step = e.step;
     return fail(std::move(what), out);
   }
-  if (phase_ == phase::closing || phase_ == phase::tearing || phase_ == phase::failed)
-    out.push_back(ranks::report{rank_busy{
-        stamped(fit_.loop().steps), fmt::format("{} for {:.1f} s", e.hook, seconds(e.since))}});
+  if (phase_ != phase::closing && phase_ != phase::tearing && phase_ != phase::failed) return;
+  std::string what{e.hook};
+  what.append(" for ").append(seconds_text(e.since));
+  out.push_back(ranks::report{rank_busy{stamped(fit_.loop().steps), std::move(what)}});
 }
 
 fence rank_machine::stamped(std::int64_t step) const {

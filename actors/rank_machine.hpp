@@ -13,6 +13,7 @@
 #include <optional>
 #include <ostream>
 #include <string>
+#include <string_view>
 #include <variant>
 #include <vector>
 
@@ -46,7 +47,7 @@ struct lane_ended {
 struct looked {
   bool busy = false;
   bool waits = false;
-  std::string hook;
+  std::string_view hook;  ///< its name, which stays
   std::int64_t step = undefined;
   std::chrono::nanoseconds since{0};
 };

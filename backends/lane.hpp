@@ -5,14 +5,14 @@
 
 #include <chrono>
 #include <optional>
-#include <string>
+#include <string_view>
 
 namespace troupe {
 
 /// What a lane is doing right now; may be read from any thread while it runs.
 struct lane_status {
   bool busy = false;
-  std::string hook;  ///< the hook in flight, empty when idle
+  std::string_view hook;  ///< the name of the hook in flight, which stays; empty when idle
   std::int64_t step = undefined;
   std::chrono::nanoseconds since{0};  ///< how long it has been in flight
 };

@@ -191,7 +191,7 @@ public:
   lane_status status() const override {
     const std::lock_guard lock(shared_->guard);
     if (shared_->hook.empty()) return {};
-    return {true, std::string{shared_->hook}, shared_->step, shared_->now() - shared_->since};
+    return {true, shared_->hook, shared_->step, shared_->now() - shared_->since};
   }
 
   void close(std::function<void(value, caught)> closed) override {

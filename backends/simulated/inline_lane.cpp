@@ -1,6 +1,7 @@
 #include "backends/simulated/inline_lane.hpp"
 
 #include <algorithm>
+#include <array>
 #include <utility>
 #include <variant>
 
@@ -50,16 +51,18 @@ public:
     });
   }
 
-  void submit(hook_run run) {
+  // `self` owns this one: what is scheduled shares it.
+  void submit(const std::shared_ptr<body>& self, hook_run run) {
     if (now_) throw internal_error("a lane was given two runs at a time");
-    now_.emplace(std::move(run));
-    schedule_next();
+    auto& free = runs_[0] ? runs_[1] : runs_[0];
+    now_ = &free.emplace(std::move(run));
+    schedule_next(self);
   }
 
   lane_status status() const {
     if (!now_) return {};
     const auto& h = now_->run.hooks[now_->answer.handled];
-    return {true, std::string{name(h)}, where(h).step, options_->now() - since_};
+    return {true, name(h), where(h).step, options_->now() - since_};
   }
 
   void close(std::function<void(value, caught)> closed) {
@@ -114,7 +117,7 @@ private:
   }
 
   // The hooks that happen at one moment, and when: an optimizer_step comes with its closure.
-  void schedule_next() {
+  void schedule_next(const std::shared_ptr<body>& self) {
     since_ = options_->now();
     const std::span<const hook> hooks{now_->run.hooks};
     const auto handled = now_->answer.handled;
@@ -128,16 +131,16 @@ private:
     std::chrono::nanoseconds cost{0};
     if (options_->cost)
       cost = options_->cost(context_.rank, hooks.subspan(handled, until_ - handled));
-    options_->later(cost, [self = shared_from_this()] { self->handle_next(false); });
+    options_->later(cost, [self = self] { self->handle_next(self, false); });
   }
 
-  void handle_next(bool again) {
+  void handle_next(const std::shared_ptr<body>& self, bool again) {
     if (gone_ || !now_) return;
     if (!again) in_lane([&] { ensure_learner(); });
     if (broken_ || !learner_) return answer_broken();
     if (!again) since_ = options_->now();
     if (!went_on(again)) {
-      auto retry = [self = shared_from_this()] { self->handle_next(true); };
+      auto retry = [self = self] { self->handle_next(self, true); };
       options_->bell ? options_->bell->wait(std::move(retry))
                      : options_->later(options_->poll, std::move(retry));
       return;
@@ -145,7 +148,7 @@ private:
     const auto& answer = now_->answer;
     const bool more =
         answer.handled < now_->run.hooks.size() && answer.outcome.word == run_word::proceed;
-    more ? schedule_next() : finish();
+    more ? schedule_next(self) : finish();
   }
 
   // False: it waits, and is to be asked again.
@@ -173,17 +176,19 @@ private:
   }
 
   void finish() {
-    auto answer = std::move(now_->answer);
-    now_.reset();
-    failed_ = failed_ || answer.outcome.word == run_word::failed;
-    if (sink_.answered) sink_.answered(std::move(answer));
+    auto& done = runs_[0] && now_ == &*runs_[0] ? runs_[0] : runs_[1];
+    now_ = nullptr;
+    failed_ = failed_ || done->answer.outcome.word == run_word::failed;
+    if (sink_.answered) sink_.answered(std::move(done->answer));
+    done.reset();
   }
 
   // What each event looks at comes first.
   std::unique_ptr<run_handler> handler_;
   std::unique_ptr<learner> learner_;
   std::shared_ptr<const inline_lane_options> options_;
-  std::optional<in_flight> now_;
+  in_flight* now_ = nullptr;
+  std::array<std::optional<in_flight>, 2> runs_;  // it, and one whose answer is being taken
   std::size_t until_ = 0;  // hooks that are to be handled at the moment scheduled
   std::chrono::nanoseconds since_{0};
   bool made_ = false;
@@ -205,7 +210,7 @@ public:
   void bind(std::shared_ptr<communicator> world, generation_id generation) override {
     inner_->bind(std::move(world), generation);
   }
-  void submit(hook_run run) override { inner_->submit(std::move(run)); }
+  void submit(hook_run run) override { inner_->submit(inner_, std::move(run)); }
   void set_attention(attention word) noexcept override { inner_->word = word; }
   lane_status status() const override { return inner_->status(); }
   void close(std::function<void(value, caught)> closed) override {
