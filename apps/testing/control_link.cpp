@@ -30,8 +30,8 @@ control_link::letter control_link::letter_of(caf::mailbox_element& m, std::uint8
 
 // A frame on its way, in no more room than an event has.
 struct control_link::arrival {
-  arrival(std::shared_ptr<control_link> on, const letter& what, link_frame frame, std::size_t to)
-      : link(std::move(on)),
+  arrival(control_link& on, const letter& what, link_frame frame, std::size_t to)
+      : link(&on),
         values(what.what.vals()),
         holds(frame.holds),
         number(static_cast<std::uint32_t>(frame.number)),
@@ -46,7 +46,7 @@ struct control_link::arrival {
                  {caf::message{std::move(values)}, receiver, numbered});
   }
 
-  std::shared_ptr<control_link> link;
+  control_link* link;
   caf::message::data_ptr values;
   std::uint64_t holds;
   std::uint32_t number;  // no link of a world lives for 2^32 messages
@@ -77,7 +77,7 @@ control_link::~control_link() {
   for (auto& r : also_) link_handle::of(r.handle).forget();
 }
 
-std::uint8_t control_link::add_receiver(std::function<void(const letter&)> hears,
+std::uint8_t control_link::add_receiver(std::function<void(letter&&)> hears,
                                         link_handle::sent_fn sent) {
   also_.push_back({link_handle::make(world_.system(), std::move(sent)), std::move(hears)});
   return static_cast<std::uint8_t>(also_.size());
@@ -85,7 +85,7 @@ std::uint8_t control_link::add_receiver(std::function<void(const letter&)> hears
 
 caf::strong_actor_ptr control_link::stand_in(const caf::strong_actor_ptr& near_actor) {
   const auto number = static_cast<std::uint8_t>(also_.size() + 1);
-  add_receiver([this, near_actor](const letter& m) { give(0, m, near_actor); },
+  add_receiver([this, near_actor](letter&& m) { give(0, std::move(m), near_actor); },
                [this, number](caf::mailbox_element_ptr m) { send(1, letter_of(*m, number)); });
   return also_.back().handle;
 }
@@ -101,9 +101,7 @@ audience control_link::stand_in(const audience& near_observers) {
       },
       [this, queue](const caf::mailbox_element_ptr&) {
         auto fresh = queue->take();
-        if (seen_.empty())
-          world_.at(ends_[1].place, nanoseconds{0},
-                    [self = shared_from_this()] { self->say_seen(); });
+        if (seen_.empty()) world_.at(ends_[1].place, nanoseconds{0}, [this] { say_seen(); });
         seen_.insert(seen_.end(), fresh.begin(), fresh.end());
       });
   there.add({queue, caf::actor_cast<observer_actor>(also_.back().handle)});
@@ -130,8 +128,7 @@ void control_link::open(caf::strong_actor_ptr near_actor, caf::strong_actor_ptr 
           self->send(side, {caf::make_message(caf::down_msg{addr, why}), last_word});
           self->close(side);
         });
-    world_.after(ends_[side].place, how_.limits.beat,
-                 [self = shared_from_this(), side] { self->beat(side); });
+    world_.after(ends_[side].place, how_.limits.beat, [this, side] { beat(side); });
   }
 }
 
@@ -140,8 +137,7 @@ void control_link::close(std::size_t at) {
   auto& mine = ends_[at];
   mine.closing = true;
   for (const auto& q : std::exchange(mine.quiet, {}))
-    world_.at(mine.place, q.due - world_.time(),
-              arrival{shared_from_this(), {}, {0, q.heard, q.holds}, at});
+    world_.at(mine.place, q.due - world_.time(), arrival{*this, {}, {0, q.heard, q.holds}, at});
 }
 
 void control_link::send(std::size_t from, letter what) {
@@ -175,7 +171,7 @@ void control_link::transmit(std::size_t from, const link_frame& frame, const let
     if (how_.counts) ++how_.counts->reordered;
     after += f.reorder_by * static_cast<std::int64_t>(1 + d.draw(site::detail, number_, 16)) / 16;
   }
-  arrival arrives{shared_from_this(), what, frame, to};
+  arrival arrives{*this, what, frame, to};
   if (d.chance(site::link, number_, f.repeat_per_million)) {
     if (how_.counts) ++how_.counts->repeated;
     world_.at(ends_[to].place, after + how_.latency, arrives);
@@ -192,7 +188,7 @@ void control_link::speak(std::size_t from) {
   const auto frame = ends_[from].machine.frame();
   const auto due = world_.time() + how_.latency;
   if (theirs.closing)
-    world_.at(theirs.place, how_.latency, arrival{shared_from_this(), {}, frame, other(from)});
+    world_.at(theirs.place, how_.latency, arrival{*this, {}, frame, other(from)});
   else
     theirs.quiet.push_back({due, frame.heard, frame.holds});
 }
@@ -212,16 +208,16 @@ void control_link::hear_all_quiet(std::size_t at) {
   mine.quiet.erase(mine.quiet.begin(), mine.quiet.begin() + static_cast<std::ptrdiff_t>(count));
 }
 
-void control_link::arrive(std::size_t at, const link_frame& frame, const letter& what) {
+void control_link::arrive(std::size_t at, const link_frame& frame, letter&& what) {
   hear_quiet(at);
   auto& mine = ends_[at];
   if (ends_[other(at)].cut) return;  // it was on its way when the path was cut
   const auto answer = mine.machine.arrived(frame, world_.clock_at(mine.place, world_.time()));
   if (mine.machine.over()) return;
   release(mine, answer.release_to);
-  if (answer.hold) mine.held.emplace(frame.number, what);
+  if (answer.hold) mine.held.emplace(frame.number, std::move(what));
   if (answer.deliver) {
-    deliver(at, what);
+    deliver(at, std::move(what));
     deliver_held(at);
   }
   close_if_done(mine);
@@ -230,12 +226,12 @@ void control_link::arrive(std::size_t at, const link_frame& frame, const letter&
 void control_link::deliver_held(std::size_t at) {
   auto& held = ends_[at].held;
   while (!held.empty() && held.begin()->first <= ends_[at].machine.heard()) {
-    const auto next = held.extract(held.begin());
-    deliver(at, next.mapped());
+    auto next = held.extract(held.begin());
+    deliver(at, std::move(next.mapped()));
   }
 }
 
-void control_link::deliver(std::size_t at, const letter& of) {
+void control_link::deliver(std::size_t at, letter&& of) {
   auto& mine = ends_[at];
   const auto& what = of.what;
   world_.delivered(number_ << 1 | at, type_digest(what));
@@ -249,16 +245,16 @@ void control_link::deliver(std::size_t at, const letter& of) {
     link_handle::of(mine.handle).go_down(why);
     return;
   }
-  if (of.to > 0) return also_[of.to - 1U].hears(of);
-  give(at, of, mine.actor);
+  if (of.to > 0) return also_[of.to - 1U].hears(std::move(of));
+  give(at, std::move(of), mine.actor);
 }
 
 // Whoever asks is answered through the same link.
-void control_link::give(std::size_t at, const letter& of, const caf::strong_actor_ptr& to) {
-  const auto& what = of.what;
+void control_link::give(std::size_t at, letter&& of, const caf::strong_actor_ptr& to) {
+  auto& what = of.what;
   if (how_.door && how_.door(at == 0, what, to)) return;
   if (!to) return;
-  if (!of.numbered) return (void)to->enqueue(nullptr, caf::make_message_id(), what, nullptr);
+  if (!of.numbered) return to->enqueue(nullptr, caf::make_message_id(), std::move(what), nullptr);
   const auto& numbered = what.get_as<with_number>(0);
   to->enqueue(ends_[at].handle, caf::make_message_id(numbered.number), numbered.what, nullptr);
 }
@@ -282,7 +278,7 @@ void control_link::beat(std::size_t at) {
   for (const auto n : result.again)
     transmit(at, mine.machine.frame(n), mine.unacknowledged[n - mine.released - 1]);
   if (result.speak) speak(at);
-  world_.after(mine.place, how_.limits.beat, [self = shared_from_this(), at] { self->beat(at); });
+  world_.after(mine.place, how_.limits.beat, [this, at] { beat(at); });
 }
 
 // The actor here has ended and everything it said has been heard.
@@ -305,9 +301,8 @@ void control_link::lost(std::size_t at, const std::string& why) {
 
 void control_link::reset() {
   const std::size_t at = world_.alive(ends_[1].place) ? 1 : 0;
-  world_.at(ends_[at].place, how_.latency, [self = shared_from_this(), at] {
-    if (!self->ends_[other(at)].cut && !self->ends_[at].machine.over())
-      self->lost(at, "closed by its process's end");
+  world_.at(ends_[at].place, how_.latency, [this, at] {
+    if (!ends_[other(at)].cut && !ends_[at].machine.over()) lost(at, "closed by its process's end");
   });
 }
 

@@ -30,6 +30,7 @@ struct path_counts {
   std::uint64_t links_lost = 0;  ///< on a path that loses frames, between two that live
 };
 
+/// Events refer to it: it goes once its world is cleared.
 class control_link : public std::enable_shared_from_this<control_link> {
 public:
   struct settings {
@@ -90,7 +91,7 @@ private:
   /// Somebody else near.
   struct other_receiver {
     caf::strong_actor_ptr handle;  ///< far
-    std::function<void(const letter&)> hears;
+    std::function<void(letter&&)> hears;
   };
   struct end {
     world::place place = 0;
@@ -109,7 +110,7 @@ private:
 
   link_machine machine_at(world::place p) const;
   static letter letter_of(caf::mailbox_element& m, std::uint8_t to);
-  std::uint8_t add_receiver(std::function<void(const letter&)> hears, link_handle::sent_fn sent);
+  std::uint8_t add_receiver(std::function<void(letter&&)> hears, link_handle::sent_fn sent);
   void send(std::size_t from, letter what);
   void say_seen();
   bool lost_on_path();
@@ -122,12 +123,12 @@ private:
   }
   void hear_all_quiet(std::size_t at);
   void close(std::size_t at);
-  void arrive(std::size_t at, const link_frame& frame, const letter& what);
+  void arrive(std::size_t at, const link_frame& frame, letter&& what);
   void beat(std::size_t at);
   void lost(std::size_t at, const std::string& why);
-  void deliver(std::size_t at, const letter& what);
+  void deliver(std::size_t at, letter&& of);
   void deliver_held(std::size_t at);
-  void give(std::size_t at, const letter& what, const caf::strong_actor_ptr& to);
+  void give(std::size_t at, letter&& of, const caf::strong_actor_ptr& to);
 
   world& world_;
   settings how_;

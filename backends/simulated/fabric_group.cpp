@@ -228,12 +228,13 @@ void fabric_group::complete(const std::shared_ptr<channel>& in,
   const auto now = around_.now();
   in->busy_until = std::max(in->busy_until, now) + around_.cost.of(call, in->members.size());
   const auto cost = in->busy_until - now;
+  const auto self = shared_from_this();
   for (std::size_t i = 0; i < in->members.size(); ++i) {
     auto* who = members_[static_cast<std::size_t>(in->members[i])].get();
     if (who->vanished) continue;
     const auto extra = who->seat->delay ? who->seat->delay() : std::chrono::nanoseconds{0};
     who->seat->later(cost + extra,
-                     [who, self = shared_from_this(), what, i] { self->finish(*what, i, *who); });
+                     [who, self = self, what = what, i] { self->finish(*what, i, *who); });
   }
 }
 
