@@ -127,10 +127,10 @@ private:
       stage_ = stage::reducing;
       inner();
     }
+    if (stage_ == stage::reducing && !done(reducing_)) return waits();
     const auto k = context_.options.accumulate_grad_batches;
     const auto consumed = layout().of_batches(h.at.batch / k * k, h.at.batch);
     if (stage_ == stage::reducing) {
-      if (!done(reducing_)) return waits();
       if (limbs_[1] < nan_limb) {
         for (std::size_t i = 0; i < options_.width; ++i) gradient_[i] = join(&limbs_[2 * i]);
         update(state_, gradient_, static_cast<std::uint64_t>(consumed.count), divisors_);
