@@ -58,8 +58,9 @@ constexpr void split(std::uint64_t x, std::int64_t* limbs) {
   limbs[1] = static_cast<std::int64_t>(x >> 32);
 }
 constexpr std::uint64_t join(const std::int64_t* limbs) {
-  const auto high = multiply(reduced(static_cast<std::uint64_t>(limbs[1])), std::uint64_t{1} << 32);
-  return add(high, reduced(static_cast<std::uint64_t>(limbs[0])));
+  const auto high = reduced(static_cast<std::uint64_t>(limbs[1]));
+  const auto turned = (high << 32 & prime) | high >> 29;  // times 2^32: 61 bits go round
+  return add(turned, reduced(static_cast<std::uint64_t>(limbs[0])));
 }
 
 /// Added to a high limb: a NaN, which stays one in a sum over up to 2^14 ranks and is none without.

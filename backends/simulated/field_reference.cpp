@@ -24,14 +24,17 @@ std::uint64_t noise_key(std::uint64_t seed, std::int64_t epoch, std::int64_t bat
 
 void add_piece(std::vector<std::uint64_t>& gradient, const std::vector<std::uint64_t>& weights,
                const std::vector<std::int64_t>& order, piece of, std::uint64_t noise) {
+  // A sample's is slope * weight + offset + place * slope: sums of slopes and offsets do for all.
+  std::uint64_t slope = 0;
+  std::uint64_t offset = 0;
   for (auto at = of.first; at < of.first + of.count; ++at) {
     const auto sample = static_cast<std::uint64_t>(order[static_cast<std::size_t>(at)]);
-    const auto slope = element(mix(sample * 2));
-    auto offset = element(mix(sample * 2 + 1) ^ noise);
-    for (std::size_t i = 0; i < gradient.size(); ++i) {
-      gradient[i] = add(gradient[i], add(multiply(slope, weights[i]), offset));
-      offset = add(offset, slope);
-    }
+    slope = add(slope, element(mix(sample * 2)));
+    offset = add(offset, element(mix(sample * 2 + 1) ^ noise));
+  }
+  for (std::size_t i = 0; i < gradient.size(); ++i) {
+    gradient[i] = add(gradient[i], add(multiply(slope, weights[i]), offset));
+    offset = add(offset, slope);
   }
 }
 
