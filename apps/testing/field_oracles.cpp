@@ -58,6 +58,13 @@ std::string at(const failure& f) {
          ", step " + std::to_string(f.step) + "]";
 }
 
+// Named as a survivor.
+bool is_left_behind(const job_outcome& outcome, std::int32_t rank) {
+  const auto name = "rank " + std::to_string(rank) + ":";
+  return std::ranges::any_of(outcome.survivors,
+                             [&](const std::string& s) { return s.starts_with(name); });
+}
+
 }  // namespace
 
 const std::vector<std::string>& known_oracles() { return oracles; }
@@ -302,9 +309,14 @@ void field_oracles::ended(const job_outcome& outcome, const attempt_facts& facts
   if (!check(facts.took <= most))
     violate({oracles[12], fmt::format("it took {} ms, more than {} ms",
                                       facts.took.count() / 1'000'000, most.count() / 1'000'000)});
+  // Nobody hears what a rank throws on its way down that the supervisor no longer waits for.
+  const auto unheard = [&](const auto& thrown) {
+    return thrown.hook == "on_exception" ||
+           (thrown.hook == "teardown" && is_left_behind(outcome, thrown.rank));
+  };
   if (!failed)
     for (const auto& r : facts.thrown)
-      if (!check(r.hook == "on_exception"))
+      if (!check(unheard(r)))
         violate({oracles[5], "the job ended well: " + r.what, r.step, r.rank});
   const bool disturbed = facts.lossy || facts.rare || !facts.thrown.empty() ||
                          facts.any(delaying) ||
@@ -366,9 +378,7 @@ void field_oracles::result_is_the_weights(const job_outcome& outcome) {
       if (const auto* x = item.get_if<std::int64_t>()) digest.add(*x);
   digest_ = fmt::format("{:016x}", digest.digest());
   // A survivor is left with what it has: the result comes with the last word of rank 0.
-  const bool left_behind = std::ranges::any_of(
-      outcome.survivors, [](const std::string& s) { return s.starts_with("rank 0:"); });
-  if (!check(same || left_behind))
+  if (!check(same || is_left_behind(outcome, 0)))
     violate({oracles[11], "the result is not the weights", job_.steps, 0});
 }
 
