@@ -1,4 +1,4 @@
-// The learner port: what a rank trains, seen without LibTorch. A lane hands it one hook at a time.
+// The learner port: what a rank trains, seen without LibTorch. A lane hands it hooks, in order.
 #pragma once
 
 #include "backends/communicator.hpp"
