@@ -195,7 +195,7 @@ spawn_checkpointer_fn checkpointers(std::shared_ptr<const checkpoint_io> io) {
     return seam::spawn<checkpointer_actor, checkpointer_state>(
         system, std::move(trouble),
         [=, weak = supervisor.address()](
-            checkpointer_pointer self) -> checkpointer_actor::behavior_type {
+            checkpointer_pointer self) -> seam::hears<checkpointer_actor> {
           auto& s = self->state;
           s.self = self;
           s.mine = id;

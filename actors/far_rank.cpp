@@ -167,7 +167,7 @@ void far_rank_state::gone(const process_gone& m) {
   self->quit();
 }
 
-far_rank_actor::behavior_type behaviour(far_rank_pointer self) {
+seam::hears<far_rank_actor> behaviour(far_rank_pointer self) {
   auto& s = self->state;
   return {
       [&s](const form_generation& m) { s.pass(m); },
@@ -216,7 +216,7 @@ spawn_rank_fn far_ranks(const ports& world, const job& what) {
              caf::actor_system& system, actor_trouble trouble, rank_setup setup) -> rank_actor {
     auto shared = std::make_shared<rank_setup>(std::move(setup));
     return seam::spawn<far_rank_actor, far_rank_state>(
-        system, std::move(trouble), [=](far_rank_pointer self) -> far_rank_actor::behavior_type {
+        system, std::move(trouble), [=](far_rank_pointer self) -> seam::hears<far_rank_actor> {
           auto& s = self->state;
           s.self = self;
           s.setup = std::move(*shared);

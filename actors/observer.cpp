@@ -83,7 +83,7 @@ audience_member spawn_observer_behind(std::size_t limit, caf::actor_system& syst
   auto shared = std::make_shared<std::unique_ptr<observer>>(std::move(inner));
   auto weak = supervisor.address();
   auto actor = seam::spawn<observer_actor, observer_state>(
-      system, std::move(trouble), [=](observer_pointer self) -> observer_actor::behavior_type {
+      system, std::move(trouble), [=](observer_pointer self) -> seam::hears<observer_actor> {
         self->state.inner = std::move(*shared);
         self->state.queue = queue;
         self->state.supervisor = weak;

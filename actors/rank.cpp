@@ -214,7 +214,7 @@ void keep_looking(rank_pointer self) {
   seam::tell_self_after(self, rare(mark::early_look) ? after / 8 : after, tick{});
 }
 
-rank_actor::behavior_type behaviour(rank_pointer self) {
+seam::hears<rank_actor> behaviour(rank_pointer self) {
   auto& s = self->state;
   return {
       // In the order in which CAF looks: what comes most often first.
@@ -241,7 +241,7 @@ rank_actor::behavior_type behaviour(rank_pointer self) {
 rank_actor spawn_rank(caf::actor_system& system, actor_trouble trouble, rank_setup setup) {
   auto shared = std::make_shared<rank_setup>(std::move(setup));
   return seam::spawn<rank_actor, rank_state>(
-      system, std::move(trouble), [shared](rank_pointer self) -> rank_actor::behavior_type {
+      system, std::move(trouble), [shared](rank_pointer self) -> seam::hears<rank_actor> {
         self->state.self = self;
         self->state.setup = std::move(*shared);
         self->monitor(self->state.setup.supervisor);

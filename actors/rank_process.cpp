@@ -190,7 +190,7 @@ void home_state::go_on_ending() {
   self->quit();
 }
 
-supervisor_actor::behavior_type behaviour(home_pointer self) {
+seam::hears<supervisor_actor> behaviour(home_pointer self) {
   auto& s = self->state;
   return {
       [&s](begin_job) { s.watch(); },
@@ -215,7 +215,7 @@ supervisor_actor::behavior_type behaviour(home_pointer self) {
 supervisor_actor spawn_home(caf::actor_system& system, link& control,
                             std::shared_ptr<watched> all) {
   return seam::spawn<supervisor_actor, home_state>(
-      system, {}, [&control, all](home_pointer self) -> supervisor_actor::behavior_type {
+      system, {}, [&control, all](home_pointer self) -> seam::hears<supervisor_actor> {
         auto& s = self->state;
         s.self = self;
         s.control = &control;
@@ -234,7 +234,7 @@ checkpointer_actor far_checkpointer(caf::actor_system& system, link& control) {
   return seam::spawn<checkpointer_actor, far_checkpointer_state>(
       system, {},
       [&control](checkpointer_actor::stateful_pointer<far_checkpointer_state> self)
-          -> checkpointer_actor::behavior_type {
+          -> seam::hears<checkpointer_actor> {
         return {
             [&control](const write_checkpoint& m) {
               control.send(m, m.must ? keep::always : keep::newest);

@@ -27,15 +27,42 @@ namespace seam {
 /// messages go to `trouble`.
 void guard(caf::scheduled_actor& self, actor_trouble trouble);
 
-/// Spawns an event-based actor of interface `Handle` with state `State`; `init(self)` returns its
-/// behaviour.
+/// A message handler whose message nobody awaits an answer to.
+template <class F, class Call = decltype(&F::operator())>
+class told;
+template <class F, class Message>
+class told<F, void (F::*)(Message) const> {
+public:
+  explicit told(F handler) : handler_(std::move(handler)) {}
+  caf::delegated<void> operator()(Message m) const { return handler_(m), caf::delegated<void>{}; }
+
+private:
+  F handler_;
+};
+
+/// What an actor of interface `Handle` hears: a list of handlers that answer nobody, since our
+/// messages are told and never requested (a request would wait for its timeout). Behind a plain
+/// handler CAF 0.17 makes a promise of an answer for each message, to drop it.
+template <class Handle>
+class hears {
+public:
+  template <class... F>
+  hears(F... handlers) : behaviour_{told<F>{std::move(handlers)}...} {}
+  typename Handle::behavior_type behaviour() && { return std::move(behaviour_); }
+
+private:
+  typename Handle::behavior_type behaviour_;
+};
+
+/// Spawns an event-based actor of interface `Handle` with state `State`; `init(self)` returns what
+/// it hears, a `hears<Handle>`.
 template <class Handle, class State, class Init>
 Handle spawn(caf::actor_system& system, actor_trouble trouble, Init init) {
   using pointer = typename Handle::template stateful_pointer<State>;
   return system.spawn([trouble = std::move(trouble), init = std::move(init)](
                           pointer self) mutable -> typename Handle::behavior_type {
     guard(*self, std::move(trouble));
-    return init(self);
+    return init(self).behaviour();
   });
 }
 

@@ -272,7 +272,7 @@ void supervisor_state::heard_flushed(const flushed& m) {
   for (const auto& f : m.late) feed(supervision::trouble{f});
 }
 
-supervisor_actor::behavior_type behaviour(supervisor_pointer self) {
+seam::hears<supervisor_actor> behaviour(supervisor_pointer self) {
   auto& s = self->state;
   return {
       // In the order in which CAF looks: what comes most often first.
@@ -340,7 +340,7 @@ supervisor_actor spawn_supervisor(caf::actor_system& system, supervisor_setup se
   auto shared = std::make_shared<supervisor_setup>(std::move(setup));
   auto trouble = shared->trouble;
   return seam::spawn<supervisor_actor, supervisor_state>(
-      system, std::move(trouble), [=](supervisor_pointer self) -> supervisor_actor::behavior_type {
+      system, std::move(trouble), [=](supervisor_pointer self) -> seam::hears<supervisor_actor> {
         auto& s = self->state;
         s.self = self;
         s.setup = std::move(*shared);

@@ -1,5 +1,5 @@
 // The map of all actors: who there is, and what each one hears. No other file declares a handle
-// type.
+// type. Messages are told: who requests an answer waits for his timeout.
 #pragma once
 
 #include "messages/control.hpp"
