@@ -254,7 +254,9 @@ void control_link::give(std::size_t at, letter&& of, const caf::strong_actor_ptr
   auto& what = of.what;
   if (how_.door && how_.door(at == 0, what, to)) return;
   if (!to) return;
-  if (!of.numbered) return to->enqueue(nullptr, caf::make_message_id(), std::move(what), nullptr);
+  if (!of.numbered)
+    return to->enqueue(
+        caf::make_mailbox_element(nullptr, caf::make_message_id(), {}, std::move(what)), nullptr);
   const auto& numbered = what.get_as<with_number>(0);
   to->enqueue(ends_[at].handle, caf::make_message_id(numbered.number), numbered.what, nullptr);
 }

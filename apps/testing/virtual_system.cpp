@@ -76,7 +76,7 @@ public:
     auto& box = self->mailbox();
     box.fetch_more();
     for (auto message = take(box); message; message = take(box)) {
-      switch (self->activate(this, *message)) {
+      switch (hand_over(*self, *message)) {
         case activation::dropped: continue;
         case activation::skipped: self->push_to_cache(std::move(message)); continue;
         case activation::terminated: return caf::intrusive_ptr_release(job);
@@ -90,6 +90,13 @@ public:
 
 private:
   using activation = caf::scheduled_actor::activation_result;
+
+  // One that has not begun does so first. One that has ended has no message.
+  activation hand_over(caf::scheduled_actor& self, caf::mailbox_element& message) {
+    if (!self.getf(caf::abstract_actor::is_initialized_flag)) return self.activate(this, message);
+    self.context(this);
+    return self.reactivate(message);
+  }
 
   static caf::mailbox_element_ptr take(caf::scheduled_actor::mailbox_type& box) {
     using kind = caf::scheduled_actor;
