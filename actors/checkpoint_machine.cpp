@@ -75,7 +75,7 @@ void checkpoint_machine::wait_for_commit(const offered& e, actions& out) {
   const auto plain = [](const offered& one) { return !one.must; };
   if (plain(e) && std::ranges::count_if(early_, plain) > 1) {
     const auto newest = std::find_if(early_.rbegin(), early_.rend(), plain);
-    out.push_back(drop{newest->ticket});
+    out.emplace_back(drop{newest->ticket});
     early_.erase(std::next(newest).base());
   }
   early_.push_back(e);
@@ -86,7 +86,7 @@ void checkpoint_machine::wait_for_disk(const offered& e, actions& out) {
   if (!waiting_.empty() && !waiting_.back().must) {
     if (planted(bug::newer_snapshot_dropped)) return out.push_back(drop{e.ticket});
     sometimes(true, mark::snapshot_replaced);
-    out.push_back(drop{waiting_.back().ticket});
+    out.emplace_back(drop{waiting_.back().ticket});
     waiting_.pop_back();
   }
   waiting_.push_back(e);
@@ -101,11 +101,11 @@ void checkpoint_machine::bound(std::vector<offered>& waiting, std::string_view w
       std::ranges::count_if(waiting, must) > static_cast<std::ptrdiff_t>(must_limit);
   if (!sometimes(too_many, mark::snapshots_given_up)) return;
   const auto oldest = std::ranges::find_if(waiting, must);
-  out.push_back(
+  out.emplace_back(
       failed{oldest->step, fmt::format("the checkpoint of step {} was given up: {} newer ones wait "
                                        "for {}",
                                        oldest->step, must_limit, what_for)});
-  out.push_back(drop{oldest->ticket});
+  out.emplace_back(drop{oldest->ticket});
   waiting.erase(oldest);
 }
 
@@ -164,7 +164,7 @@ void checkpoint_machine::go(checkpointing::phase to, std::vector<operation> scri
 
 void checkpoint_machine::next_operation(actions& out) {
   if (at_ >= script_.size()) return script_done(out);
-  out.push_back(store{++number_, script_[at_]});
+  out.emplace_back(store{++number_, script_[at_]});
 }
 
 void checkpoint_machine::script_done(actions& out) {
@@ -205,7 +205,7 @@ void checkpoint_machine::script_done(actions& out) {
 void checkpoint_machine::went_wrong(const std::string& text, actions& out) {
   switch (phase_) {
     case phase::sweeping:
-      out.push_back(failed{undefined, text});
+      out.emplace_back(failed{undefined, text});
       if (at_ == 0) at_ = script_.size() - 1;  // not durable: nothing is removed
       break;
     case phase::writing:
@@ -218,7 +218,7 @@ void checkpoint_machine::went_wrong(const std::string& text, actions& out) {
       return finish(out);
     case phase::retiring:
       sometimes(true, mark::retire_failed);
-      out.push_back(failed{retiring_[at_ / 2], text});
+      out.emplace_back(failed{retiring_[at_ / 2], text});
       if (at_ % 2 == 0) ++at_;  // it is still where it was: tried again at the next commit
       break;
     case phase::undoing:
@@ -258,7 +258,7 @@ void checkpoint_machine::next_offer(actions& out) {
   current_ = waiting_.front();
   waiting_.erase(waiting_.begin());
   phase_ = phase::opening;
-  out.push_back(open{current_.ticket});
+  out.emplace_back(open{current_.ticket});
 }
 
 // It is the one that the run has gone on from, and nothing was written since.
@@ -297,11 +297,11 @@ void checkpoint_machine::retire(actions& out) {
 void checkpoint_machine::finish(actions& out) {
   if (why_.empty() || planted(bug::failed_write_is_written)) {
     const auto* best = best_checkpoint(kept_, given_.policy);
-    out.push_back(written{current_.step, path_of(current_.step), best ? best->path : ""});
+    out.emplace_back(written{current_.step, path_of(current_.step), best ? best->path : ""});
   } else {
-    out.push_back(failed{current_.step, std::exchange(why_, {})});
+    out.emplace_back(failed{current_.step, std::exchange(why_, {})});
   }
-  out.push_back(drop{current_.ticket});
+  out.emplace_back(drop{current_.ticket});
   current_ = {};
   script_.clear();
   retiring_.clear();

@@ -43,14 +43,14 @@ void rank_machine::handle(const form_generation& e, actions& out) {
   mine_.generation = e.at.generation;
   world_ = e.world;
   phase_ = phase::opening;
-  out.push_back(ranks::open{mine_.generation, world_});
+  out.emplace_back(ranks::open{mine_.generation, world_});
 }
 
 void rank_machine::handle(const ranks::opened& e, actions& out) {
   if (phase_ != phase::opening) return;
   if (e.why_not) return fail(*e.why_not, out);
   phase_ = phase::prepared;
-  out.push_back(ranks::report{prepared{stamped(0)}});
+  out.emplace_back(ranks::report{prepared{stamped(0)}});
 }
 
 void rank_machine::handle(const activate_generation& e, actions& out) {
@@ -65,9 +65,9 @@ void rank_machine::handle(const activate_generation& e, actions& out) {
 // Told again to begin: the supervisor has not heard how it ended.
 void rank_machine::repeat_report(actions& out) {
   if (phase_ == phase::failed)
-    out.push_back(ranks::report{ranks::failed{stamped(failed_with_.step), failed_with_}});
+    out.emplace_back(ranks::report{ranks::failed{stamped(failed_with_.step), failed_with_}});
   else
-    out.push_back(
+    out.emplace_back(
         ranks::report{ranks::finished{stamped(fit_.loop().steps), fit_.loop(), ended_by_}});
 }
 
@@ -104,15 +104,15 @@ void rank_machine::carry_out(fit_action what, actions& out) {
   if (auto* run = std::get_if<fit_actions::run>(&what)) {
     submit(std::move(run->hooks), out);
   } else if (const auto* vote = std::get_if<fit_actions::vote>(&what)) {
-    out.push_back(ranks::report{stop_vote{stamped(vote->step)}});
+    out.emplace_back(ranks::report{stop_vote{stamped(vote->step)}});
   } else if (const auto* step = std::get_if<fit_actions::step_finished>(&what)) {
-    out.push_back(ranks::report{step_done{stamped(step->step)}});
+    out.emplace_back(ranks::report{step_done{stamped(step->step)}});
   } else if (const auto* known = std::get_if<fit_actions::metrics_known>(&what)) {
-    if (plan_.rank == 0) out.push_back(ranks::show{seen::metrics{known->at, known->logged}});
+    if (plan_.rank == 0) out.emplace_back(ranks::show{seen::metrics{known->at, known->logged}});
   } else if (const auto* ended = std::get_if<fit_actions::finished>(&what)) {
     phase_ = phase::finished;
     ended_by_ = ended->why;
-    out.push_back(
+    out.emplace_back(
         ranks::report{ranks::finished{stamped(ended->loop.steps), ended->loop, ended->why}});
   }
 }
@@ -121,7 +121,7 @@ void rank_machine::submit(std::vector<hook> hooks, actions& out) {
   mine_.sequence = mine_.sequence.next();
   in_flight_ = mine_.sequence;
   overdue_ = false;
-  out.push_back(ranks::submit{{stamped(fit_.loop().steps), std::move(hooks)}});
+  out.emplace_back(ranks::submit{{stamped(fit_.loop().steps), std::move(hooks)}});
 }
 
 void rank_machine::handle_answer(const fence& at, std::uint32_t handled,
@@ -136,7 +136,8 @@ void rank_machine::handle_answer(const fence& at, std::uint32_t handled,
       if (threw) return fail(failed_with(), out);
       feed_by([&] { fit_.ran(handled, outcome, todo_); }, out);
       if (phase_ == phase::active && plan_.rank == 0)
-        out.push_back(ranks::show{seen::progress{fit_.at(), fit_.batches(), fit_.loop().samples}});
+        out.emplace_back(
+            ranks::show{seen::progress{fit_.at(), fit_.batches(), fit_.loop().samples}});
       return;
     case phase::closing:
       // The run that was in flight when the generation closed, or on_exception itself.
@@ -152,7 +153,7 @@ void rank_machine::handle_answer(const fence& at, std::uint32_t handled,
     case phase::tearing:
       if (sometimes(threw, mark::rank_fails_in_teardown)) fail(failed_with(), out);
       phase_ = phase::ending;
-      out.push_back(ranks::close_lane{});
+      out.emplace_back(ranks::close_lane{});
       return;
     case phase::failed:  // overdue, and done after all: wait for the generation to close
       sometimes(!threw, mark::rank_done_after_all);
@@ -170,8 +171,8 @@ void rank_machine::fail(failure what, actions& out) {
   what.generation = mine_.generation.value();
   what.sequence = mine_.sequence.value();
   if (what.step == undefined) what.step = fit_.loop().steps;
-  out.push_back(ranks::abort_communicator{render(what)});
-  out.push_back(ranks::report{ranks::failed{stamped(what.step), what}});
+  out.emplace_back(ranks::abort_communicator{render(what)});
+  out.emplace_back(ranks::report{ranks::failed{stamped(what.step), what}});
   if (phase_ == phase::opening || phase_ == phase::prepared || phase_ == phase::active ||
       phase_ == phase::finished) {
     phase_ = phase::failed;
@@ -187,7 +188,7 @@ void rank_machine::handle(const close_generation& e, actions& out) {
     case phase::closed:
     case phase::ending:
     case phase::gone: return;
-    case phase::tearing: out.push_back(ranks::abort_communicator{render(e.first)}); return;
+    case phase::tearing: out.emplace_back(ranks::abort_communicator{render(e.first)}); return;
     case phase::opening:
     case phase::prepared:
     case phase::active:
@@ -199,8 +200,8 @@ void rank_machine::handle(const close_generation& e, actions& out) {
   orderly_ = false;
   first_ = e.first;
   if (!planted(bug::closing_keeps_waiting))
-    out.push_back(ranks::abort_communicator{render(e.first)});
-  out.push_back(ranks::attend{true});
+    out.emplace_back(ranks::abort_communicator{render(e.first)});
+  out.emplace_back(ranks::attend{true});
   if (sometimes(!lane_free(), mark::rank_closed_in_hook)) return;
   go_on_closing(out);
 }
@@ -209,7 +210,7 @@ void rank_machine::handle(const close_generation& e, actions& out) {
 void rank_machine::go_on_closing(actions& out) {
   if (orderly_ || first_.type.empty()) {
     phase_ = phase::closed;
-    out.push_back(ranks::report{closed_generation{stamped(fit_.loop().steps)}});
+    out.emplace_back(ranks::report{closed_generation{stamped(fit_.loop().steps)}});
     if (tear_down_asked_) {
       tear_down order{mine_, false};
       handle(order, out);
@@ -221,7 +222,7 @@ void rank_machine::go_on_closing(actions& out) {
   hook.type = first_.type;
   hook.what = first_.what;
   first_.type.clear();
-  out.push_back(ranks::attend{false});
+  out.emplace_back(ranks::attend{false});
   submit({hook}, out);
 }
 
@@ -239,14 +240,14 @@ void rank_machine::handle(const tear_down& e, actions& out) {
   }
   if (phase_ == phase::waiting) {  // nothing was opened: nothing to let go
     phase_ = phase::ending;
-    out.push_back(ranks::close_lane{});
+    out.emplace_back(ranks::close_lane{});
     return;
   }
   phase_ = phase::tearing;
   hooks::teardown hook;
   hook.at.step = fit_.loop().steps;
   hook.orderly = orderly_;
-  out.push_back(ranks::attend{false});
+  out.emplace_back(ranks::attend{false});
   submit({hook}, out);
 }
 
@@ -254,8 +255,8 @@ void rank_machine::handle(const ranks::lane_ended& e, actions& out) {
   if (phase_ != phase::ending) return;
   if (e.last) late_.push_back(*e.last);
   phase_ = phase::gone;
-  out.push_back(ranks::report{ranks::torn{stamped(fit_.loop().steps), late_}});
-  out.push_back(ranks::end{});
+  out.emplace_back(ranks::report{ranks::torn{stamped(fit_.loop().steps), late_}});
+  out.emplace_back(ranks::end{});
 }
 
 // --- looking at the lane
@@ -279,7 +280,7 @@ void rank_machine::handle(const ranks::looked& e, actions& out) {
   if (phase_ != phase::closing && phase_ != phase::tearing && phase_ != phase::failed) return;
   std::string what{e.hook};
   what.append(" for ").append(seconds_text(e.since));
-  out.push_back(ranks::report{rank_busy{stamped(fit_.loop().steps), std::move(what)}});
+  out.emplace_back(ranks::report{rank_busy{stamped(fit_.loop().steps), std::move(what)}});
 }
 
 fence rank_machine::stamped(std::int64_t step) const {

@@ -57,12 +57,12 @@ void supervisor_machine::handle(const supervision::begin& e, actions& out) {
   for (std::size_t r = 0; r < members_.size(); ++r) {
     members_[r].incarnation = e.incarnations[r];
     know(static_cast<std::uint32_t>(r));
-    out.push_back(supervision::start_rank{static_cast<std::int32_t>(r), e.incarnations[r]});
+    out.emplace_back(supervision::start_rank{static_cast<std::int32_t>(r), e.incarnations[r]});
   }
   behind_ = unprepared_ = unfinished_ = unclosed_ = there_ = members_.size();
   for (auto& m : members_) {
     form_generation order{fence_for(m), static_cast<std::int32_t>(members_.size())};
-    out.push_back(supervision::tell{rank_of(m), order});
+    out.emplace_back(supervision::tell{rank_of(m), order});
   }
   announce("generation_forming", out);
   arm_deadline(limits_.form, out);
@@ -95,7 +95,7 @@ void supervisor_machine::activate(actions& out) {
   announce("generation_active", out, -1, {{"ranks", std::to_string(members_.size())}});
   for (auto& m : members_) {
     activate_generation order{fence_for(m)};
-    out.push_back(supervision::tell{rank_of(m), order});
+    out.emplace_back(supervision::tell{rank_of(m), order});
   }
   ask_soon(out);
   if (stop_ != stop_reason::none) propose(out);
@@ -114,7 +114,7 @@ bool supervisor_machine::ask_again(actions& out) {
   for (auto& m : members_) {
     if (m.gone || m.finished) continue;
     const auto tell = [&](supervision::order what) {
-      out.push_back(supervision::tell{rank_of(m), std::move(what)});
+      out.emplace_back(supervision::tell{rank_of(m), std::move(what)});
       any = true;
     };
     if (!std::exchange(m.heard, false)) tell(activate_generation{fence_for(m)});
@@ -146,7 +146,7 @@ void supervisor_machine::handle(const step_done& e, actions& out) {
       planted(bug::commit_by_one) ? m->held : std::ranges::min(members_, {}, &member::held).held;
   always(committed_ >= before, mark::commit_grows);
   behind_ = static_cast<std::size_t>(std::ranges::count(members_, committed_, &member::held));
-  out.push_back(supervision::commit{committed_});
+  out.emplace_back(supervision::commit{committed_});
 }
 
 void supervisor_machine::handle(const request_stop& e, actions& out) {
@@ -163,7 +163,7 @@ void supervisor_machine::propose(actions& out) {
   make_room(out);
   for (auto& m : members_) {
     propose_stop order{fence_for(m), stop_};
-    out.push_back(supervision::tell{rank_of(m), order});
+    out.emplace_back(supervision::tell{rank_of(m), order});
   }
   ask_soon(out);
 }
@@ -185,7 +185,7 @@ void supervisor_machine::name_stop_if_all_voted(actions& out) {
   always(stop_order(furthest).at.step.value() >= furthest.held, mark::stop_not_passed);
   announce("stop_agreed", out, -1,
            {{"steps", std::to_string(stop_order(members_[0]).at.step.value())}});
-  for (const auto& m : members_) out.push_back(supervision::tell{rank_of(m), stop_order(m)});
+  for (const auto& m : members_) out.emplace_back(supervision::tell{rank_of(m), stop_order(m)});
   ask_soon(out);
 }
 
@@ -221,7 +221,7 @@ void supervisor_machine::handle(const supervision::finished& e, actions& out) {
   if (unfinished_ > 0 && !planted(bug::first_finisher_ends)) return;
   if (loop_.steps > committed_) {
     committed_ = loop_.steps;
-    out.push_back(supervision::commit{committed_});
+    out.emplace_back(supervision::commit{committed_});
   }
   start_teardown(out);
 }
@@ -310,7 +310,7 @@ void supervisor_machine::handle(const deadline_passed& e, actions& out) {
         sometimes(true, mark::teardown_escalates);
         give_up(m);
         announce("survivor", out, rank_of(m), {{"what", m.survives}});
-        out.push_back(supervision::abandon{rank_of(m)});
+        out.emplace_back(supervision::abandon{rank_of(m)});
       }
       flush_if_all_gone(out);
       break;
@@ -377,12 +377,12 @@ std::int32_t supervisor_machine::rank_of(const member& m) const {
 }
 
 void supervisor_machine::arm_deadline(std::chrono::nanoseconds delay, actions& out) {
-  out.push_back(supervision::arm{++deadline_, delay});
+  out.emplace_back(supervision::arm{++deadline_, delay});
 }
 
 void supervisor_machine::announce(std::string event, actions& out, std::int32_t rank,
                                   std::map<std::string, std::string> details) {
-  out.push_back(supervision::announce{
+  out.emplace_back(supervision::announce{
       {std::move(event), rank, generation_.value(), committed_, std::move(details)}});
 }
 

@@ -19,7 +19,7 @@ void supervisor_machine::release_teardown(actions& out) {
   for (auto& m : members_) {
     if (m.gone) continue;
     close_generation order{fence_for(m), *first_};
-    out.push_back(supervision::tell{rank_of(m), order});
+    out.emplace_back(supervision::tell{rank_of(m), order});
   }
   arm_deadline(limits_.teardown, out);
 }
@@ -30,7 +30,7 @@ void supervisor_machine::send_close(actions& out) {
   for (auto& m : members_) {
     if (m.gone || (planted(bug::close_skips_a_rank) && &m == &members_.back())) continue;
     close_generation order{fence_for(m), *first_};
-    out.push_back(supervision::tell{rank_of(m), order});
+    out.emplace_back(supervision::tell{rank_of(m), order});
   }
   arm_deadline(limits_.close, out);
   close_if_all_closed(out);
@@ -90,7 +90,7 @@ void supervisor_machine::start_teardown(actions& out) {
   for (auto& m : members_) {
     if (m.gone || (planted(bug::teardown_skips_a_rank) && &m == &members_.back())) continue;
     tear_down order{fence_for(m), orderly_};
-    out.push_back(supervision::tell{rank_of(m), order});
+    out.emplace_back(supervision::tell{rank_of(m), order});
   }
   arm_deadline(orderly_ ? limits_.orderly_teardown : limits_.teardown, out);
   flush_if_all_gone(out);
@@ -110,7 +110,7 @@ void supervisor_machine::flush_if_all_gone(actions& out) {
   if (there_ > 0) return;
   phase_ = phase::flushing_checkpointer;
   if (planted(bug::checkpointer_not_flushed)) return handle(supervision::checkpointer_done{}, out);
-  out.push_back(supervision::flush_checkpointer{});
+  out.emplace_back(supervision::flush_checkpointer{});
   arm_deadline(limits_.flush, out);
 }
 
@@ -120,7 +120,7 @@ void supervisor_machine::handle(const supervision::checkpointer_done& e, actions
   phase_ = phase::flushing_observers;
   announce("job_ended", out, -1, {{"status", first_ ? "failed" : "ended"}});
   if (planted(bug::observers_not_flushed)) return finish(out);
-  out.push_back(supervision::flush_observers{});
+  out.emplace_back(supervision::flush_observers{});
   arm_deadline(limits_.teardown, out);
 }
 
