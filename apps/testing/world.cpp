@@ -73,7 +73,7 @@ nanoseconds world::would_happen(place p, nanoseconds due) const {
 }
 
 later_fn world::later_of(place p) {
-  return [this, p](nanoseconds delay, later_call&& what) { at(p, delay, std::move(what)); };
+  return later_fn{[this, p](nanoseconds delay) { return slot_behind(p, delay); }};
 }
 
 nanoseconds world::clock_at(place p, nanoseconds when) const {

@@ -107,8 +107,7 @@ public:
   /// Makes something happen there, unless the place is dead by then; a paused one does it later.
   template <class F>
   void at(place where, nanoseconds delay, F&& what) {
-    if (!places_[where].dead)
-      slot_at(now_ + std::max<std::int64_t>(0, delay.count()), where).put(std::forward<F>(what));
+    if (auto* const slot = slot_behind(where, delay)) slot->put(std::forward<F>(what));
   }
   later_fn later_of(place p);
   /// As `at`, but by a timer of the place's own: its skew and its lateness count.
@@ -223,6 +222,10 @@ private:
   std::int64_t now() const override { return now_; }
   std::deque<caf::resumable*> take_jobs() override { return std::exchange(jobs_, {}); }
 
+  later_call* slot_behind(place where, nanoseconds delay) {
+    if (places_[where].dead) return nullptr;
+    return &slot_at(now_ + std::max<std::int64_t>(0, delay.count()), where);
+  }
   later_call& slot_at(std::int64_t when, place where, turn kind = turn::ordinary);
   void free_slot(std::uint32_t slot) {
     in_slot(slot).where = free_;

@@ -126,7 +126,21 @@ private:
 };
 
 /// Lets a world decide when something happens: `later(delay, what)` calls `what` once, `delay` of
-/// virtual time from now, never before it returns.
-using later_fn = std::function<void(std::chrono::nanoseconds delay, later_call&& what)>;
+/// virtual time from now, never before it returns; or never, when the world has lost who asks.
+class later_fn {
+public:
+  /// Where what is to happen then is put at once; null: it never happens.
+  using place_fn = std::function<later_call*(std::chrono::nanoseconds delay)>;
+
+  later_fn() = default;
+  explicit later_fn(place_fn place) : place_(std::move(place)) {}
+  template <class F>
+  void operator()(std::chrono::nanoseconds delay, F&& what) const {
+    if (auto* const there = place_(delay)) there->put(std::forward<F>(what));
+  }
+
+private:
+  place_fn place_;
+};
 
 }  // namespace troupe

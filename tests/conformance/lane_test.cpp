@@ -119,9 +119,9 @@ adapter in_line() {
   using due = std::multimap<std::chrono::nanoseconds, later_call>;
   auto waiting = std::make_shared<due>();
   auto time = std::make_shared<std::chrono::nanoseconds>(0);
-  const auto later = [=](std::chrono::nanoseconds delay, later_call what) {
-    waiting->emplace(*time + delay, std::move(what));
-  };
+  const later_fn later{[=](std::chrono::nanoseconds delay) {
+    return &waiting->emplace(*time + delay, later_call{})->second;
+  }};
   const auto cost = [](std::int32_t, std::span<const hook> all) {
     return std::chrono::nanoseconds{10} * static_cast<std::int64_t>(all.size());
   };

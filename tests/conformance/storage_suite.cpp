@@ -31,9 +31,7 @@ const std::vector<storage_adapter>& storage_adapters() {
        [] {
          auto events = std::make_shared<std::deque<later_call>>();
          auto files = std::make_shared<simulated_storage>(
-             [events](std::chrono::nanoseconds, later_call what) {
-               events->push_back(std::move(what));
-             });
+             later_fn{[events](std::chrono::nanoseconds) { return &events->emplace_back(); }});
          return storage_world{nullptr, files, [events] {
                                 for (; !events->empty(); events->pop_front()) events->front()();
                               }};

@@ -118,23 +118,21 @@ namespace {
 // Two lanes on one fabric without delays: what is due happens when nobody can run.
 struct two_lanes {
   std::deque<later_call> due;
-  simulated_fabric fabric{
-      [this](std::chrono::nanoseconds, later_call what) { due.push_back(std::move(what)); },
-      [] { return std::chrono::nanoseconds{0}; }};
+  simulated_fabric fabric{later(), [] { return std::chrono::nanoseconds{0}; }};
   std::vector<std::shared_ptr<baton_thread>> threads;
   std::vector<std::shared_ptr<communicator>> ends;
 
   two_lanes() {
     for (std::int32_t r = 0; r < 2; ++r) {
-      fabric_seat seat{
-          [this](std::chrono::nanoseconds, later_call what) { due.push_back(std::move(what)); },
-          std::make_shared<lane_bell>(),
-          {}};
+      fabric_seat seat{later(), std::make_shared<lane_bell>(), {}};
       threads.push_back(std::make_shared<baton_thread>());
       ends.push_back(resting_communicator(
           fabric.at(std::move(seat))->open({job_id{1}, generation_id{1}, r, 2, {}}),
           threads.back()));
     }
+  }
+  later_fn later() {
+    return later_fn{[this](std::chrono::nanoseconds) { return &due.emplace_back(); }};
   }
   void run_all() {
     while (!due.empty()) {

@@ -19,9 +19,9 @@ struct clockwork {
   std::multimap<std::chrono::nanoseconds, later_call> events;
   std::chrono::nanoseconds now{0};
   later_fn later() {
-    return [this](std::chrono::nanoseconds delay, later_call what) {
-      events.emplace(now + delay, std::move(what));
-    };
+    return later_fn{[this](std::chrono::nanoseconds delay) {
+      return &events.emplace(now + delay, later_call{})->second;
+    }};
   }
   void run() {
     while (!events.empty()) {

@@ -20,9 +20,8 @@ struct virtual_time {
   std::multimap<nanoseconds, later_call> events;
 
   later_fn later() {
-    return [this](nanoseconds delay, later_call what) {
-      events.emplace(now + delay, std::move(what));
-    };
+    return later_fn{
+        [this](nanoseconds delay) { return &events.emplace(now + delay, later_call{})->second; }};
   }
   void run() {
     while (!events.empty()) {
