@@ -142,8 +142,9 @@ void supervisor_machine::handle(const step_done& e, actions& out) {
   // All members are looked at once per commit, not once per message.
   if (!was_behind || m->held <= committed_ || --behind_ > 0) return;
   const auto before = committed_;
-  committed_ =
-      planted(bug::commit_by_one) ? m->held : std::ranges::min(members_, {}, &member::held).held;
+  committed_ = planted(bug::commit_by_one)
+                   ? m->held
+                   : std::ranges::min_element(members_, {}, &member::held)->held;
   always(committed_ >= before, mark::commit_grows);
   behind_ = static_cast<std::size_t>(std::ranges::count(members_, committed_, &member::held));
   out.emplace_back(supervision::commit{committed_});
@@ -179,22 +180,20 @@ void supervisor_machine::handle(const stop_vote& e, actions& out) {
 void supervisor_machine::name_stop_if_all_voted(actions& out) {
   const auto voted = [](const member& m) { return m.vote.has_value(); };
   if (!std::ranges::all_of(members_, voted) && !planted(bug::stop_by_first_vote)) return;
-  named_ = true;
+  const auto votes = std::ranges::minmax_element(members_, {}, &member::vote);
+  named_ = *(planted(bug::stop_at_least_vote) ? votes.min : votes.max)->vote;
   make_room(out);
-  const auto furthest = std::ranges::max(members_, {}, &member::held);
-  always(stop_order(furthest).at.step.value() >= furthest.held, mark::stop_not_passed);
-  announce("stop_agreed", out, -1,
-           {{"steps", std::to_string(stop_order(members_[0]).at.step.value())}});
+  const auto furthest = std::ranges::max_element(members_, {}, &member::held);
+  always(*named_ >= furthest->held, mark::stop_not_passed);
+  announce("stop_agreed", out, -1, {{"steps", std::to_string(*named_)}});
   for (const auto& m : members_) out.emplace_back(supervision::tell{rank_of(m), stop_order(m)});
   ask_soon(out);
 }
 
-// Everyone has voted.
+// The step is named.
 stop_at supervisor_machine::stop_order(const member& m) const {
   stop_at order{fence_for(m), stop_};
-  const auto most = std::ranges::max(members_, {}, &member::vote).vote;
-  const auto least = std::ranges::min(members_, {}, &member::vote).vote;
-  order.at.step = step_id{*(planted(bug::stop_at_least_vote) ? least : most)};
+  order.at.step = step_id{*named_};
   return order;
 }
 

@@ -232,7 +232,7 @@ private:
   std::uint32_t asked_ = 0;  ///< times, since there was something new to answer
   stop_reason stop_ = stop_reason::none;
   bool proposed_ = false;
-  bool named_ = false;
+  std::optional<std::int64_t> named_;  // the step to stop at
   bool close_sent_ = false;
   bool orderly_ = true;
   stop_reason ended_by_ = stop_reason::none;

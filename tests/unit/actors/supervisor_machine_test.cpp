@@ -9,24 +9,32 @@ using namespace troupe;
 namespace {
 
 struct supervised {
-  supervisor_machine machine{job_id{1}, 2, derive({})};
+  explicit supervised(std::int32_t world = 2)
+      : ranks(world), machine(job_id{1}, world, derive({})) {}
+  std::int32_t ranks;
+  supervisor_machine machine;
   std::vector<supervision::action> last;
 
   template <class Event>
   void on(Event e) {
     last = machine.on(e);
   }
+  incarnation_id life_of(std::int32_t rank) const {
+    return incarnation_id{static_cast<std::uint64_t>(18 + ranks - rank)};
+  }
   fence of(std::int32_t rank, std::int64_t step) const {
     fence at;
     at.job = job_id{1};
     at.generation = machine.generation();
-    at.incarnation = incarnation_id{static_cast<std::uint64_t>(20 - rank)};
+    at.incarnation = life_of(rank);
     at.step = step_id{step};
     return at;
   }
   void form() {
-    on(supervision::begin{{incarnation_id{20}, incarnation_id{19}}});
-    for (std::int32_t r : {0, 1}) on(prepared{of(r, 0)});
+    supervision::begin all;
+    for (std::int32_t r = 0; r < ranks; ++r) all.incarnations.push_back(life_of(r));
+    on(all);
+    for (std::int32_t r = 0; r < ranks; ++r) on(prepared{of(r, 0)});
   }
   const supervision::complete* completed() const {
     return last.empty() ? nullptr : std::get_if<supervision::complete>(&last.back());
@@ -35,6 +43,14 @@ struct supervised {
     std::vector<std::int64_t> steps;
     for (const auto& a : last)
       if (const auto* x = std::get_if<supervision::commit>(&a)) steps.push_back(x->steps);
+    return steps;
+  }
+  std::vector<std::int64_t> stops() const {
+    std::vector<std::int64_t> steps;
+    for (const auto& a : last)
+      if (const auto* x = std::get_if<supervision::tell>(&a))
+        if (const auto* order = std::get_if<stop_at>(&x->what))
+          steps.push_back(order->at.step.value());
     return steps;
   }
   std::uint64_t deadline() const {
@@ -73,6 +89,22 @@ TEST_CASE("a step is committed when every rank holds it, in whatever order", "[s
   CHECK(s.machine.committed() == 2);
   s.on(step_done{s.of(0, 3)});
   CHECK(s.machine.committed() == 3);
+}
+
+// Of ten thousand, too: no order looks at all the others.
+TEST_CASE("all stop behind the furthest vote, once all have voted", "[supervisor]") {
+  const auto ranks = GENERATE(2, 10'000);
+  supervised s{ranks};
+  s.form();
+  s.on(request_stop{stop_reason::caller});
+  for (std::int32_t r = 0; r < ranks; ++r) {
+    CHECK(s.stops().empty());
+    s.on(stop_vote{s.of(r, 3 + (r + 1) % 2)});
+  }
+  const std::vector<std::int64_t> all(static_cast<std::size_t>(ranks), 4);
+  CHECK(s.stops() == all);
+  s.on(stop_vote{s.of(1, 9)});  // too late
+  CHECK(s.stops().empty());
 }
 
 TEST_CASE("a failed job does not count a step that only a finished rank holds", "[supervisor]") {
