@@ -244,7 +244,8 @@ void world::bring_near() {
   if (heap_.empty()) return false;
   auto next = heap_.pop();
   if (slots_.size() > slots_near) bring_near();
-  const auto where = in_slot(next.slot).where;
+  auto* what = &in_slot(next.slot);
+  const auto where = what->where;
   const auto& l = places_[where];
   if (l.dead) {
     drop(next.slot);
@@ -254,15 +255,14 @@ void world::bring_near() {
   if (l.line || l.paused_until > now_) {
     next.slot = in_line(where, next.slot);
     if (next.slot == event_heap::none) return true;
+    what = &in_slot(next.slot);  // of the same place
   }
-  auto& what = in_slot(next.slot);
-  count_event(what.where);
-  delivering_at_ = what.where;
-  if (!change_points_.empty() && what.kind != turn::timer) change_priorities(what.where);
-  what.call.call_last();
-  const auto kind = what.kind;
-  free_slot(next.slot);
-  if (kind != turn::wakes) was_busy(where);
+  count_event(where);
+  delivering_at_ = where;
+  if (!change_points_.empty() && what->kind != turn::timer) change_priorities(where);
+  what->call.call_last();
+  what->where = std::exchange(free_, next.slot);
+  if (what->kind != turn::wakes) was_busy(where);
   return true;
 }
 
