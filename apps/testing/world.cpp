@@ -127,7 +127,7 @@ void world::slow(place p, nanoseconds each) { places_[p].busy = each.count(); }
   const auto first = static_cast<std::uint32_t>(slots_.size()) * slots_each;
   if (first == event_heap::slots_max) throw internal_error("too much is due at a time");
   slots_.push_back(std::make_unique_for_overwrite<std::array<pending, slots_each>>());
-  for (auto i = slots_each; i-- > 0;) free_slot(first + i);
+  for (auto i = slots_each; i-- > 0;) free_slot(in_slot(first + i), first + i);
 }
 
 // Where what is due then is to be put: it is made where it lies until it happens.
@@ -261,7 +261,7 @@ void world::bring_near() {
   delivering_at_ = where;
   if (!change_points_.empty() && what->kind != turn::timer) change_priorities(where);
   what->call.call_last();
-  what->where = std::exchange(free_, next.slot);
+  free_slot(*what, next.slot);
   if (what->kind != turn::wakes) was_busy(where);
   return true;
 }
@@ -273,7 +273,7 @@ void world::drop(std::uint32_t slot) {
     const auto line = lines_.extract(what.where);
     for (const auto held : line.mapped()) drop(held);
   }
-  free_slot(slot);
+  free_slot(what, slot);
 }
 
 // A place that is paused, or was: what comes stands in line, and one turn at a time lets the first
@@ -288,7 +288,7 @@ std::uint32_t world::in_line(place p, std::uint32_t slot) {
     line.push_back(slot);
     return event_heap::none;
   }
-  free_slot(slot);
+  free_slot(in_slot(slot), slot);
   if (places_[p].paused_until > now_) {
     next_turn();
     return event_heap::none;

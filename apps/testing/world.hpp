@@ -227,10 +227,7 @@ private:
     return &slot_at(now_ + std::max<std::int64_t>(0, delay.count()), where);
   }
   later_call& slot_at(std::int64_t when, place where, turn kind = turn::ordinary);
-  void free_slot(std::uint32_t slot) {
-    in_slot(slot).where = free_;
-    free_ = slot;
-  }
+  void free_slot(pending& what, std::uint32_t slot) { what.where = std::exchange(free_, slot); }
   void add_slots();
   std::int64_t timer_due(place p, std::int64_t delay);
   void was_busy(place p) {

@@ -94,7 +94,7 @@ PLANTED = {
         [("docs/x.md", "other systems have workers\n")]),
     "places": ([("docs/x.md", "cd /" + "root/troupe\n"), ("apps/x.sh", "cp /" + "work/a b\n"),
                 ("apps/x.sh", "curl https://" + "pypi.org/simple\n")],
-               [("docs/x.md", "actors/home/x and https://troupe.example/root/\n")]),
+               [("docs/x.md", "actors/" + "home/x and https://troupe.example/" + "root/\n")]),
     "headers": ([("actors/x.hpp", "int a;\n"), ("actors/x.hpp", "// #pragma once\n")], []),
     "catch_last": (
         [("tests/x.hpp", HEADER + '#include "tests/support/catch.hpp"\n#include <string>\n'),

