@@ -1,0 +1,10 @@
+#!/usr/bin/env bash
+# Repeats small fits under load, more at a time than there are cores, and compares the digests of their weights:
+# optimizers, dropout, one to four ranks, threads and processes, fused and separate steps, resumes. Fails at the first
+# digest that differs and prints both commands.
+#
+#   bash tests/same_bits.sh [SECONDS [SEED]]    (120, a fresh one)
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+export TROUPE_PROGRAM=${TROUPE_PROGRAM:-build/bin/troupe}
+exec python3 -B tests/same_bits.py "${1:-120}" "${2:-$(od -An -N4 -tu4 /dev/urandom | tr -d ' ')}"
