@@ -34,8 +34,7 @@ bool rank_machine::current(const fence& at) const {
   return !sometimes(other, mark::rank_fence_refused);
 }
 
-// --- forming and fitting
-// ---------------------------------------------------------------------------
+// --- forming and fitting -------------------------------------------------------------------------
 
 void rank_machine::handle(const form_generation& e, actions& out) {
   if (check(e.at, mine_) != fence_verdict::future_generation || phase_ != phase::waiting) return;
@@ -259,8 +258,7 @@ void rank_machine::handle(const ranks::lane_ended& e, actions& out) {
   out.emplace_back(ranks::end{});
 }
 
-// --- looking at the lane
-// ---------------------------------------------------------------------------
+// --- looking at the lane -------------------------------------------------------------------------
 
 void rank_machine::handle(const ranks::looked& e, actions& out) {
   if (!e.busy || lane_free()) return;

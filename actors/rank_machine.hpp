@@ -25,8 +25,7 @@ namespace troupe {
 
 namespace ranks {
 
-// --- events (besides the supervisor's messages)
-// ----------------------------------------------------
+// --- events (besides the supervisor's messages) --------------------------------------------------
 
 /// The communicator of the forming generation is open, or could not be opened.
 struct opened {

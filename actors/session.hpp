@@ -37,17 +37,16 @@ public:
   executor_type get_executor() const;
 
   /// Runs a job.
-  /// 1. Does: checks the options (a `user_error` is the outcome's failure), starts the ranks, forms
-  /// generation 1,
-  ///    runs the job's hooks, takes everything down in order, then completes.
-  /// 2. Completion signature: `void(troupe::job_outcome)`, on the handler's associated executor
-  /// (the session's by
-  ///    default), never inside the initiating call. A failure is a value: no exception, no error
-  ///    code.
-  /// 3. Cancellation: the associated slot, any type. The first emission ends the run at a step
-  /// boundary agreed by
-  ///    all ranks, with a checkpoint (status `stopped`); a second one ends it at once (status
-  ///    `failed`).
+  /// 1. What it does: checks the options (a `user_error` is the outcome's failure), starts the
+  ///    ranks, forms generation 1, runs the job's hooks, takes everything down in order, then
+  ///    completes.
+  /// 2. Completion signature: `void(troupe::job_outcome)`. The handler runs on its associated
+  ///    executor (by default the session's), never inside the initiating call. A failure is a
+  ///    value: the operation throws no exception and reports no error code.
+  /// 3. Cancellation: through the associated slot, with any type of cancellation.
+  ///    - The first emission ends the run at a step boundary that all ranks agree on, with a
+  ///      checkpoint (status `stopped`).
+  ///    - The second emission ends the run at once (status `failed`).
   /// 4. Keeps outstanding work on both executors until it completes.
   template <boost::asio::completion_token_for<signature> Token>
   auto async_run(job what, Token&& token) {

@@ -22,17 +22,15 @@ class engine;
 ///   rules of canonical_reduce.
 /// - Fingerprints travel in a small message to every member before an operation begins; barrier and
 ///   decide are nothing but these. They cost members - 1 messages per operation and rank.
-/// - Abort is local and told to the other ranks by message. MPI can not end a collective that it
-/// has
-///   begun: its memory is let go of when MPI is done with it, which needs all members to be alive
-///   and in this program; `wait` gives it two seconds before it throws all the same. `quiescent` is
-///   true only once MPI has let go, or nothing had begun. What never becomes quiescent ends with
-///   the process, and mpirun ends the others. After an abort, operations that other ranks may have
-///   begun are carried out with scratch memory in the background, so that they end there, as
-///   aborted.
+/// - Abort is local, and the backend tells the other ranks by message. MPI cannot end a collective
+///   that it has begun. The backend releases that collective's memory when MPI is done with it,
+///   which needs all members to be alive and in this program; `wait` gives MPI two seconds, then
+///   throws all the same. `quiescent` is true only once MPI has released the memory, or nothing had
+///   begun. An operation that never becomes quiescent ends with the process, and mpirun ends the
+///   others. After an abort, operations that other ranks may have begun are carried out with
+///   scratch memory in the background, so that they end there, as aborted.
 /// - Operations over a subgroup exchange whole tensors between its members (memory: members x
-/// bytes)
-///   and have the canonical bits: made for what is small.
+///   bytes) and have the canonical bits. They are made for small tensors.
 /// - `open` returns at once; MPI starts in the background. A generation's world must be all of
 ///   mpirun's ranks, and every process opens every generation, in the same order.
 /// - At most 4096 operations of a (sub)group may be in flight (internal_error beyond).

@@ -9,11 +9,10 @@
 //   - none of them aborts a communicator that is whole, and none changes the steps it holds (what
 //     commits are compared with).
 //   All messages to the supervisor, when
-//   - each rank has one waiting (more come behind it) or is silent until it is told something:
-//   gone,
-//     or idle with nothing waiting;
-//   - none can make it commit.
-//   Deadlines pass only when nothing else can happen, so none comes in between.
+//   - each rank has one waiting (more come behind it) or sends nothing until it receives a message:
+//     it is gone, or idle with nothing waiting;
+//   - none can make the supervisor commit.
+// Deadlines pass only when nothing else can happen, so none comes in between.
 // Ends and what a single part does wrong are kept: no state is met twice on one way (every event is
 // used up), so no move is put off for ever. tests/unit/apps/exhaustive/exhaust_test.cpp compares
 // with the search without reduction.

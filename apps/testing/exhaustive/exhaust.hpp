@@ -2,19 +2,28 @@
 // fault. A supervisor, its ranks, their lanes and the messages between them are one value; the
 // search visits each such value once, breadth first, so a violation is reached by a shortest path.
 //
-// What may happen next is any of: a message at the head of a link is heard (links keep their
-// order); a lane goes on (to its meeting with the other ranks, out of it, to the answer, or out of
-// a meeting that was aborted); a communicator is open; a fault, while the budget lasts. A deadline
-// passes only when nothing else can happen: time is no fault (except for `early_deadlines`).
+// What may happen next is any of:
+// - A rank or the supervisor receives the message at the head of a link (links keep their order).
+// - A lane goes on: to its collective with the other ranks, out of it, to the answer, or out of a
+//   collective that was aborted.
+// - A communicator is open.
+// - A fault, while the budget lasts.
+// A deadline passes only when nothing else can happen: time is no fault (except for
+// `small_fault::early_deadline`).
 //
-// What must hold: machines never throw; a rank gets no run while one is in flight; a commit is
-// announced only when every rank holds the step, and commits only rise; a rank is active only in
-// the supervisor's generation; there is always a way on until the job is complete, and one without
-// a deadline unless a message was lost; then nothing is left (every rank
-// gone, survivors only where a message was lost or a deadline of the way down came early); a run
-// without failure
-// ends at the same step on all ranks, at the last one unless it was stopped; a run with one ends as
-// failed, with the injected fault as first cause and none before it.
+// What must hold:
+// - Machines never throw.
+// - A rank gets no run while another run of it is in flight.
+// - The supervisor announces a commit only when every rank holds the step, and commits only rise.
+// - A rank is active only in the supervisor's generation.
+// - Until the job is complete there is always a next move, and one that is no deadline unless a
+//   message was lost.
+// - When the job is complete nothing is left: every rank is gone, and there are survivors only
+//   where a message was lost or a deadline of the teardown came early.
+// - A run without a failure ends at the same step on all ranks, at the last step unless it was
+//   stopped.
+// - A run with a failure ends as failed, with the injected fault as first cause and no cause
+//   before it.
 #pragma once
 
 #include "actors/supervisor_machine.hpp"
