@@ -36,9 +36,9 @@ struct fit_plan {
   checkpoint_policy checkpoint;
   /// The checkpoint a fit goes on from, or whose weights are evaluated; empty: none.
   std::string resume;
-  /// A file of weights to start from; ignored when there is `resume`.
+  /// A file of weights to start from; ignored when there is `resume`. Not yet used: no job sets it.
   std::string weights;
-  bool late_optimizers = false;  ///< the strategy sets its optimizers up in pre_dispatch
+  bool late_optimizers = false;  ///< send setup_optimizers in pre_dispatch; not yet used
   bool fine = false;             ///< a run per hook (an optimizer_step keeps its closure)
   std::int64_t run_batches =
       64;  ///< the most micro-batches of one run, so that observers hear often

@@ -244,7 +244,9 @@ struct job_outcome {
   std::vector<double> waiting_shares;         ///< of those ranks that finished, by rank
 
   bool ok() const { return status != ending::failed; }
-  /// Throws the original exception of the first cause, with its own type. Does nothing when ok().
+  /// Throws the first cause. Does nothing when ok(). A rank that is a thread of this process: the
+  /// original exception, with its own type. A rank in another process, or a failure that nobody
+  /// threw: user_error or internal_error by the record's code, else std::runtime_error.
   void rethrow() const;
 };
 

@@ -1,8 +1,10 @@
 // Every hook of a strategy, of an accelerator and of the fit loop, as a plain typed message.
 //
 // Who sends it to whom: the fit machine of a rank emits runs of these (messages/lane.hpp); the rank
-// actor hands a run to its lane; the lane's learner handles them in order. Observers hear the same
-// hooks afterwards as `hook_seen`. Deciders act inside the machine.
+// actor hands a run to its lane; the lane's learner handles them in order. Observers that ask for
+// hooks receive them afterwards as `seen::hook` (messages/observation.hpp). Deciders act inside the
+// machine. Types and fields that say "not yet used" are part of the closed set, but no machine
+// emits the type and no job sets the field.
 // What the receiver may conclude: that all earlier hooks of the run were handled without an
 // exception, on this rank. Nothing about other ranks, but for what a collective between them says.
 // If it is late or lost: a run carries a fence and a sequence; a run of a closed generation is
@@ -50,7 +52,7 @@ struct connect : plain { static constexpr std::string_view name = "connect"; };
 struct setup_environment : plain { static constexpr std::string_view name = "setup_environment"; };
 /// Once per host (local rank 0); the others wait at a barrier.
 struct prepare_data : plain { static constexpr std::string_view name = "prepare_data"; };
-/// Data module, callbacks, module; between the barriers "pre_setup" and "post_setup".
+/// Data module, module, strategy; between the barriers "pre_setup" and "post_setup".
 struct setup : plain { static constexpr std::string_view name = "setup"; };
 /// Layers built late, inside `model_sharded_context`.
 struct configure_model : plain { static constexpr std::string_view name = "configure_model"; };
@@ -68,11 +70,12 @@ struct load_checkpoint {
 struct on_load_checkpoint : plain { static constexpr std::string_view name = "on_load_checkpoint"; };
 /// Moves the module to `root_device` and broadcasts rank 0's state.
 struct model_to_device : plain { static constexpr std::string_view name = "model_to_device"; };
-/// `configure_optimizers`; fit only. `late` when a strategy wants it in pre_dispatch.
+/// `configure_optimizers`; fit only. Where `strategy::late_optimizers()` says true, the learner
+/// calls it in pre_dispatch instead.
 struct setup_optimizers {
   static constexpr std::string_view name = "setup_optimizers";
   position at;
-  bool late = false;
+  bool late = false;  ///< not yet used: false in every job
   friend bool operator==(const setup_optimizers&, const setup_optimizers&) = default;
 };
 struct setup_precision : plain { static constexpr std::string_view name = "setup_precision"; };
@@ -88,8 +91,8 @@ struct process_dataloader {
   position at;  ///< stage tells which loader; `dataloader` which of several
   friend bool operator==(const process_dataloader&, const process_dataloader&) = default;
 };
-/// On the failing rank (with its own failure) and on the others (with the first cause); no collective
-/// works any more. What it throws is added to `others`.
+/// On every rank, with the type and the text of the job's first cause. No collective works any more.
+/// What it throws is added to `others`.
 struct on_exception {
   static constexpr std::string_view name = "on_exception";
   position at;
@@ -117,7 +120,7 @@ struct on_train_batch_start : plain { static constexpr std::string_view name = "
 struct training_step {
   static constexpr std::string_view name = "training_step";
   position at;
-  box<value> hiddens;  ///< state of truncated back-propagation, nothing otherwise
+  box<value> hiddens;  ///< not yet used: nothing (for truncated back-propagation)
   friend bool operator==(const training_step&, const training_step&) = default;
 };
 /// May replace the step's output.
@@ -133,7 +136,7 @@ struct backward {
   position at;
   std::uint32_t before = 0;  ///< micro-batches of the window that come before this one
   std::uint32_t behind = 0;  ///< and behind it
-  box<value> arguments;      ///< passed down to the module's backward
+  box<value> arguments;      ///< not yet used: nothing (for the module's backward)
   /// `first` and `last` are at most 2^32 micro-batches away.
   static backward of_window(const position& at, std::int64_t first, std::int64_t last) {
     return {at, static_cast<std::uint32_t>(at.batch - first),
@@ -213,7 +216,9 @@ struct on_predict_batch_end : plain { static constexpr std::string_view name = "
 struct on_predict_epoch_end : plain { static constexpr std::string_view name = "on_predict_epoch_end"; };
 struct on_predict_end : plain { static constexpr std::string_view name = "on_predict_end"; };
 
-// --- collectives a strategy offers to hooks, and that a run may contain itself --------------------
+// --- collectives that a strategy offers to hooks --------------------------------------------------
+// Of these, machines emit only `barrier`. The others are not yet used: user code calls the members
+// of the strategy that have their names. A learner that gets one drops its result.
 
 /// Mean by default; an unknown operation is an error; what is not a tensor comes back unchanged.
 struct reduce {
@@ -268,9 +273,10 @@ struct save_checkpoint {
   static constexpr std::string_view name = "save_checkpoint";
   position at;
   loop_state loop;  ///< what the fit machine needs to go on from here
-  value storage_options;
+  value storage_options;  ///< not yet used: empty
   friend bool operator==(const save_checkpoint&, const save_checkpoint&) = default;
 };
+/// Not yet used: the checkpointer removes what its policy evicts through its own port.
 struct remove_checkpoint {
   static constexpr std::string_view name = "remove_checkpoint";
   position at;

@@ -66,7 +66,7 @@ struct backward_plan {
   double loss = 0;
   /// A hook of this rank asked for an end of the run.
   bool wants_stop = false;
-  value arguments;  ///< for the module's backward
+  value arguments;  ///< for the module's backward; not yet used: empty
 };
 
 /// What the ranks told each other along with the gradients; the same on all of them.
@@ -204,7 +204,8 @@ public:
 
   /// The module as the user wrote it; null before connect.
   const std::shared_ptr<troupe::module>& bare_module() const { return module_; }
-  /// What the strategy runs: the module inside its wrapping, or the module itself.
+  /// The module under the names that a wrapping gives its parameters (data_parallel with several
+  /// ranks: `module.` before each), or the module itself. Only to look at: steps run bare_module().
   virtual std::shared_ptr<torch::nn::Module> wrapped_module() const;
   precision& numbers() const { return *parts_.numbers; }
   const learner_context& about() const { return parts_.about; }
