@@ -7,7 +7,8 @@
 //   meets crash_rank, resumed from a checkpoint
 //   job ranks=8 steps=20 ...                (what is not said is as field_job says)
 //   plan schedule=1 depth=3 ...
-//   payload ghost                           (what is trained, when it is not the field payload)
+//   brings guests=1 marks=3                 (what only the test's code has; may be missing)
+//   payload ghost                           (what is trained, if it is not the field payload)
 //   faults crash_rank,pause
 //   seed 123
 //   choices fault.0.0=1 detail.256.0=3 ...  (none: all draws are the seed's)
@@ -38,9 +39,10 @@ std::string build_id();
 
 std::string to_text(const run_case& what);
 /// Throws user_error (bad_usage) that names the line it does not understand, the field and its
-/// bounds. Guests, marks of a test's own, the network's costs and slow nodes are not in a text, and
-/// of a payload only its name: `with` brings them (its other members do not matter). Ghosts need
-/// not be brought.
+/// bounds. Guests, marks of a test's own, the network's costs and slow nodes are not in a text, but
+/// how many there were is, and of a payload only its name: `with` brings them (its other members do
+/// not matter). Throws user_error (bad_usage) that names what is missing when `with` brings fewer
+/// than the recorded run had. Ghosts need not be brought.
 run_case parse_case(std::string_view text, const run_plan& with = {});
 
 /// The case of a run that explore() reported.

@@ -92,6 +92,56 @@ void plan_fields(run_plan& plan, F visit) {
   visit("watched", plan.watched, bounds{0, static_cast<std::int64_t>(watching::dead)});
 }
 
+// What a run had that is no text: code and costs of the test that recorded it.
+struct brought {
+  std::int64_t guests = 0;
+  std::int64_t marks = 0;
+  std::int64_t network = 0;
+  std::int64_t slow_nodes = 0;
+};
+
+bool same(const wire_cost& a, const wire_cost& b) {
+  return a.alpha == b.alpha && a.nanoseconds_per_byte == b.nanoseconds_per_byte;
+}
+
+brought brought_by(const run_plan& plan) {
+  const auto& n = plan.around.network;
+  const network_cost usual;
+  const bool other = !same(n.between, usual.between) || !same(n.inside, usual.inside) ||
+                     n.per_node != usual.per_node;
+  return {std::ssize(plan.guests), std::ssize(plan.marks), other ? 1 : 0,
+          std::ssize(plan.around.slow_nodes)};
+}
+
+template <class F>
+void brought_fields(brought& what, F visit) {
+  constexpr bounds some{0, 1'000'000};
+  visit("guests", what.guests, some);
+  visit("marks", what.marks, some);
+  visit("network", what.network, some);
+  visit("slow_nodes", what.slow_nodes, some);
+}
+
+// One sentence; empty when nothing is missing.
+std::string missing_text(brought had, brought here) {
+  std::string list;
+  const auto add = [&list](std::int64_t before, std::int64_t now, std::string_view what) {
+    if (now >= before) return;
+    list += fmt::format("{}{} (the recorded run had {}, here are {})", list.empty() ? "" : ", ",
+                        what, before, now);
+  };
+  add(had.guests, here.guests, "its guests");
+  add(had.marks, here.marks, "its own marks");
+  add(had.network, here.network, "its network costs");
+  add(had.slow_nodes, here.slow_nodes, "its slow nodes");
+  if (list.empty()) return {};
+  return fmt::format(
+      "the case cannot be replayed without {}: they are in the test that recorded it, which "
+      "replays "
+      "it by parse_case(text, plan) with its own plan",
+      list);
+}
+
 // A field as a number and back; seeds use all 64 bits, the rest has bounds.
 template <class T>
 std::string text_of(const T& field) {
@@ -196,7 +246,7 @@ fault_set parse_faults(std::string_view rest, std::string_view line) {
 
 class reader {
 public:
-  explicit reader(const run_plan& with) : brought_(with.payload) {
+  explicit reader(const run_plan& with) : payload_(with.payload), here_(brought_by(with)) {
     case_.what.plan.guests = with.guests;
     case_.what.plan.marks = with.marks;
     case_.what.plan.around.network = with.around.network;
@@ -211,6 +261,8 @@ public:
     if (!seen("troupe-case/1")) refuse("", "it is empty");
     if (!seen("seed")) refuse("", "it has no seed");
     if (!seen("end")) refuse("", "it breaks off: a case is closed by the line \"end\"");
+    if (const auto missing = missing_text(had_, here_); !missing.empty())
+      throw user_error(errc::bad_usage, missing);
     return std::move(case_);
   }
 
@@ -241,6 +293,8 @@ private:
       read_fields(rest, line, [&](auto f) { job_fields(case_.what.job, f); });
     } else if (word == "plan") {
       read_fields(rest, line, [&](auto f) { plan_fields(case_.what.plan, f); });
+    } else if (word == "brings") {
+      read_fields(rest, line, [&](auto f) { brought_fields(had_, f); });
     } else if (word == "payload") {
       case_.what.plan.payload = payload_named(rest, line);
     } else if (word == "faults") {
@@ -256,15 +310,21 @@ private:
 
   std::shared_ptr<payload> payload_named(std::string_view name, std::string_view line) const {
     if (name == "field") return {};
-    if (brought_ && brought_->name() == name) return brought_;
+    if (payload_ && payload_->name() == name) return payload_;
     auto ghosts = ghost_payload();
-    if (name != ghosts->name()) refuse(line, fmt::format("nobody here trains \"{}\"", name));
+    if (name != ghosts->name())
+      refuse(line,
+             fmt::format("the payload \"{}\" is not here; a test that has it replays the case "
+                         "by parse_case(text, plan) with its own plan",
+                         name));
     return ghosts;
   }
 
   run_case case_;
   std::vector<std::string> seen_;
-  std::shared_ptr<payload> brought_;
+  std::shared_ptr<payload> payload_;
+  brought had_;
+  const brought here_;
 };
 
 }  // namespace
@@ -278,6 +338,9 @@ std::string to_text(const run_case& what) {
   if (!what.meets.empty()) out << fmt::format("meets {}\n", fmt::join(what.meets, ", "));
   out << "job" << fields_text([&](auto f) { job_fields(v.job, f); }) << "\nplan"
       << fields_text([&](auto f) { plan_fields(v.plan, f); });
+  auto had = brought_by(v.plan);
+  if (!missing_text(had, {}).empty())
+    out << "\nbrings" << fields_text([&](auto f) { brought_fields(had, f); });
   if (v.plan.payload) out << "\npayload " << v.plan.payload->name();
   out << "\nfaults " << v.plan.faults.may.text() << "\nseed " << what.seed << '\n';
   if (what.taken) {

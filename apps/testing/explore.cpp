@@ -33,6 +33,14 @@ private:
   std::vector<std::pair<key, std::unique_ptr<field_reference>>> all_;
 };
 
+run_report run_of(const variant& v, std::uint64_t seed, field_reference& reference) {
+  try {
+    return run_field(v.job, v.plan, choices::of_seed(seed), reference);
+  } catch (const user_error& e) {
+    throw user_error(e.code(), fmt::format("{} (the run of seed {})", e.what(), seed));
+  }
+}
+
 void compare(run_report& report, const variant& v, exploration& all) {
   const auto again = [&](bool recorded) {
     auto plan = v.plan;
@@ -80,7 +88,9 @@ variant variant_of(const field_job& what, const run_plan& plan, const budget& of
   v.job.fine = draw(16) == 0;
   constexpr std::array<std::int64_t, 3> every{5, 1, 7};
   v.job.checkpoint_every = every[draw(3)];
-  if (draw(4) == 0) v.job.samples = what.samples * 2 / 3 + 1;
+  const bool fewer = draw(4) == 0;
+  if (fewer && (!plan.payload || plan.payload->varies_samples()))
+    v.job.samples = what.samples * 2 / 3 + 1;
   // A few: who wants hooks costs a message for each.
   constexpr std::int32_t ranks_watched = 64;
   if (draw(8) == 0 && what.ranks <= ranks_watched)
@@ -139,14 +149,14 @@ exploration explore(const field_job& what, const run_plan& plan, const budget& o
     const auto seed = of.first_seed + i;
     auto v = variant_of(what, plan, of, seed);
     auto& reference = known.of(v.job);
-    auto report = run_field(v.job, v.plan, choices::of_seed(seed), reference);
+    auto report = run_of(v, seed, reference);
     all.add(report);
     if (of.twins) compare(report, v, all);
     if (after_each) after_each(report);
     if (report.violations.empty()) continue;
     const auto found = std::move(report.violations);
     v.plan.world.record = true;
-    all.violating.push_back(run_field(v.job, v.plan, choices::of_seed(seed), reference));
+    all.violating.push_back(run_of(v, seed, reference));
     if (found.front().oracle == twin_oracle) all.violating.back().violations = found;
     v.plan.world.record = false;
     all.variants.push_back(std::move(v));

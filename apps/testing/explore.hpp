@@ -16,7 +16,7 @@ struct budget {
   std::uint64_t runs = 100;
   double seconds = 0;            ///< 0: no limit; else whatever comes first
   bool portfolio = true;         ///< the schedule goes with the seed; else the plan's
-  bool vary_job = true;          ///< so does the job: ranks per host, accumulation, buffers, ...
+  bool vary_job = true;          ///< so does the job: see variant_of
   std::uint64_t violations = 1;  ///< stop behind so many runs that violate
   bool twins = false;            ///< repeat each run in a host that is disturbed (twins.hpp)
 };
@@ -52,10 +52,15 @@ struct exploration {
   void add(const run_report& report);
 };
 
+/// With `vary_job` a seed draws more than the schedule:
+/// - ranks per host, accumulation, buffers, runs of one hook, how often a checkpoint is due, and
+///   which observer watches;
+/// - for one run in four, fewer samples, if the payload allows it (payload::varies_samples).
 variant variant_of(const field_job& what, const run_plan& plan, const budget& of,
                    std::uint64_t seed);
 
-/// `after_each` sees every report; empty: nobody does.
+/// `after_each` sees every report; empty: nobody does. Throws user_error (bad_usage,
+/// bad_configuration) that names the seed when the job or the plan cannot be run.
 exploration explore(const field_job& what, const run_plan& plan, const budget& of,
                     const std::function<void(const run_report&)>& after_each = {});
 

@@ -39,6 +39,7 @@ const std::vector<std::string> oracles{
     "a step is the same on all ranks",
     watching_oracle,
     own_marks_oracle,
+    exception_oracle,
     conduct::one_generation,
     conduct::answered,
     conduct::deadline,

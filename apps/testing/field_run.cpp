@@ -1,6 +1,7 @@
 #include "apps/testing/field_attempts.hpp"
 
 #include <algorithm>
+#include <memory>
 #include <optional>
 #include <stdexcept>
 
@@ -9,6 +10,17 @@ namespace troupe::testing {
 namespace {
 
 constexpr const char* run_folder = "run";
+
+// A job or a plan that cannot be run: the test is wrong, not the run.
+bool is_misuse(const std::exception& e) {
+  const auto* error = dynamic_cast<const user_error*>(&e);
+  return error && (error->code() == errc::bad_usage || error->code() == errc::bad_configuration);
+}
+
+violation violation_of(const std::exception& e) {
+  const auto record = describe(e);
+  return {exception_oracle, record.type + ": " + record.what};
+}
 
 }  // namespace
 
@@ -249,6 +261,9 @@ run_report field_run::go() {
     try_until_finished();
   } catch (const reached_outside& e) {
     oracles_.violate({"only ports reach outside", e.what()});
+  } catch (const std::exception& e) {
+    if (is_misuse(e)) throw;
+    oracles_.violate(violation_of(e));
   }
   hear_marks();
   report_.events = world_.events();
@@ -267,7 +282,18 @@ run_report field_run::go() {
 
 run_report run_field(const field_job& what, const run_plan& plan, choices from,
                      field_reference& reference) {
-  return field_run{what, plan, std::move(from), reference}.go();
+  const auto seed = from.seed();
+  std::unique_ptr<field_run> made;
+  try {
+    made = std::make_unique<field_run>(what, plan, std::move(from), reference);
+  } catch (const std::exception& e) {
+    if (is_misuse(e)) throw;
+    run_report report;
+    report.seed = seed;
+    report.violations.push_back(violation_of(e));
+    return report;
+  }
+  return made->go();
 }
 
 }  // namespace troupe::testing

@@ -84,8 +84,13 @@ struct run_report {
   std::vector<std::string> places;  ///< names, when recorded
 };
 
+/// What a violation is called when a run ended by an exception that a payload, its reference or a
+/// guest threw.
+inline constexpr const char* exception_oracle = "no run ends by an exception";
+
 /// Thread-compatible: `reference` is computed further when needed, so one thread per reference. It
-/// must be of the same job.
+/// must be of the same job. Throws user_error (bad_usage, bad_configuration) for a job or a plan
+/// that cannot be run; any other std::exception is a violation of the run (`exception_oracle`).
 run_report run_field(const field_job& what, const run_plan& plan, choices from,
                      field_reference& reference);
 /// The reference of a job.

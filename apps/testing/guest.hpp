@@ -17,7 +17,8 @@ struct violation;
 using complain_fn = std::function<void(violation)>;
 
 /// One for each run, so that nothing of a run reaches the next. Called in the world's one thread.
-/// An exception from any member ends the test.
+/// A std::exception from any member ends the run, as a violation (`exception_oracle`); other
+/// exceptions (a test framework's) end the test.
 class guest {
 public:
   virtual ~guest() = default;

@@ -82,7 +82,11 @@ public:
   virtual std::string_view name() const = 0;
   /// Its learners wait inside of hooks: each lane gets a thread, one at a time runs.
   virtual bool waits() const { return false; }
-  /// May be remembered: a job comes again with every seed.
+  /// Whether explore() may train a job with fewer samples than it was given. False: the data or the
+  /// learner are made for the number that the job names.
+  virtual bool varies_samples() const { return true; }
+  /// May be remembered: a job comes again with every seed. What it throws is a violation of the run
+  /// (`exception_oracle`); a user_error (bad_usage, bad_configuration) ends the test.
   virtual std::shared_ptr<payload_job> of(const field_job& what) = 0;
 };
 

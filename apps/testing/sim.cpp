@@ -25,7 +25,8 @@ std::string report(const exploration& of) {
   auto small = shrink(case_of(of.violating.front(), what), reference);
   small.what.plan.world.record = true;
   return render(replay(small, reference),
-                "troupe simulate --replay CASE, or parse_case() where guests take part; CASE is") +
+                "troupe simulate --replay CASE, or parse_case(text, plan) where it says `brings`; "
+                "CASE is") +
          to_text(small);
 }
 

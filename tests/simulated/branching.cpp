@@ -13,6 +13,7 @@
 
 #include <cstdlib>
 #include <memory>
+#include <stdexcept>
 
 #include "backends/torch/module.hpp"
 #include "backends/torch/synthetic.hpp"
@@ -103,6 +104,20 @@ private:
   const data_ptr plain_;
 };
 
+struct full_batches final : module {
+  explicit full_batches(std::int64_t batch_size) : batch_size_(batch_size) {}
+  torch::nn::Linear net = register_module("net", torch::nn::Linear(features, classes));
+
+  step_output training_step(const batch& b, std::int64_t) override {
+    if (b[0].size(0) != batch_size_) throw std::length_error("a batch of another size");
+    return torch::nn::functional::cross_entropy(net->forward(b[0]), b[1]);
+  }
+  optimizers configure_optimizers() override { return torch::optim::SGD(parameters(), 0.1); }
+
+private:
+  const std::int64_t batch_size_;
+};
+
 }  // namespace
 
 tensors_options branching_module(const branching_how& how) {
@@ -110,6 +125,14 @@ tensors_options branching_module(const branching_how& how) {
   options.make_module = [how] { return std::make_shared<branching>(how); };
   options.data = std::make_shared<noisy>(how.samples);
   options.reference = !how.by_rank;
+  options.vary_samples = true;
+  return options;
+}
+
+tensors_options full_batch_module(std::int64_t batch_size, std::int64_t samples) {
+  tensors_options options;
+  options.make_module = [batch_size] { return std::make_shared<full_batches>(batch_size); };
+  options.data = synthetic({.samples = samples, .shape = {features}, .classes = classes});
   return options;
 }
 

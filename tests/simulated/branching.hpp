@@ -17,4 +17,8 @@ struct branching_how {
 };
 tensors_options branching_module(const branching_how& how);
 
+/// A module that throws std::length_error for a batch of any other size, as one whose layers are
+/// made for that size does, and data of so many samples.
+tensors_options full_batch_module(std::int64_t batch_size, std::int64_t samples);
+
 }  // namespace troupe::testing

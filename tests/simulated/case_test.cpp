@@ -84,7 +84,7 @@ TEST_CASE("a case says what is trained, and trains it again", "[case]") {
   back.what.plan.payload = nullptr;
   CHECK_FALSE(replay(back, reference).hashes == replay(c, reference).hashes);
   CHECK_THAT(why_refused("troupe-case/1\npayload tensors\nseed 1\nend\n"),
-             Catch::Contains("nobody here trains \"tensors\""));
+             Catch::Contains("the payload \"tensors\" is not here"));
 }
 
 TEST_CASE("a case survives how it is pasted", "[case]") {
@@ -177,4 +177,28 @@ TEST_CASE("a replay says what is odd about it", "[case]") {
   c.expect = "each sample once";
   c.meets.pop_back();
   CHECK(remarks(c, r).empty());
+}
+
+TEST_CASE("a case of a run with parts of the test's own is refused without them", "[case]") {
+  constexpr own_mark late{mark_kind::rare, "late"};
+  run_plan plan;
+  plan.guests = {trains([](recipe_ptr field) { return field; })};
+  plan.marks = {late, late};
+  plan.around.network.per_node = 8;
+  plan.around.slow_nodes = {{3, 130}};
+  run_case c;
+  c.what.plan = plan;
+  const auto text = to_text(c);
+  CHECK_THAT(text, Catch::Contains("\nbrings guests=1 marks=2 network=1 slow_nodes=1\n"));
+  CHECK(to_text(parse_case(text, plan)) == text);
+  CHECK_THAT(why_refused(text),
+             Catch::Contains("cannot be replayed without its guests (the recorded run had 1") &&
+                 Catch::Contains("its own marks") && Catch::Contains("its network costs") &&
+                 Catch::Contains("its slow nodes") && Catch::Contains("parse_case(text, plan)"));
+  auto fewer = plan;
+  fewer.guests.clear();
+  CHECK_THROWS_WITH(parse_case(text, fewer),
+                    Catch::Contains("without its guests") && !Catch::Contains("marks (the"));
+  // A case that was written before this line existed says nothing.
+  CHECK(why_refused(to_text(run_case{})) == "it was taken");
 }

@@ -124,8 +124,9 @@ private:
 class tensors final : public payload {
 public:
   explicit tensors(tensors_options options) : options_(std::move(options)) {}
-  std::string_view name() const override { return "tensors"; }
+  std::string_view name() const override { return own() ? "own_tensors" : "tensors"; }
   bool waits() const override { return true; }
+  bool varies_samples() const override { return options_.vary_samples || !own(); }
   std::shared_ptr<payload_job> of(const field_job& what) override {
     const key k{what.ranks, what.steps, what.samples, what.batch_size, what.accumulate, what.seed};
     const std::lock_guard lock{mutex_};
@@ -139,6 +140,8 @@ public:
 private:
   using key = std::tuple<std::int32_t, std::int64_t, std::int64_t, std::int64_t, std::int64_t,
                          std::uint64_t>;
+  bool own() const { return options_.make_module || options_.data; }
+
   const tensors_options options_;
   std::mutex mutex_;  // twins run at once
   std::vector<std::pair<key, std::shared_ptr<tensors_of_job>>> known_;

@@ -32,6 +32,9 @@ struct tensors_options {
   std::function<std::shared_ptr<module>()> make_module;
   /// What it learns from: the first samples, as many as the job's. Shared by all runs.
   std::shared_ptr<data_module> data;
+  /// Whether explore() may train some jobs on fewer samples. Made-up data always may; with a module
+  /// or data of one's own only when this is true: they may need batches of a fixed size.
+  bool vary_samples = false;
   /// The reference executor calls setup, configure_model, configure_optimizers (one optimizer,
   /// whose schedulers are none of plateaus), what surrounds a batch's transfer, training_step and
   /// training_step_end, and the data's. What learns in another hook, or asks for its rank, differs
@@ -42,8 +45,12 @@ struct tensors_options {
 /// One seed of LibTorch's draws per job, one intra-op thread, data held in memory and loaded
 /// inline. References are computed once per job. For places that are threads of this process.
 ///
+/// Its name in the text of a case is `tensors`. With a module or data of one's own it is
+/// `own_tensors`: only a test that brings them can replay such a case.
+///
 /// A run throws user_error (bad_configuration) when `data` has fewer samples than its job, or
-/// `reference` is true and the module's optimizers are beyond it.
+/// `reference` is true and the module's optimizers are beyond it. What the module throws in the
+/// reference executor is a violation of the run, with its seed and case.
 std::shared_ptr<payload> tensors_payload(tensors_options options = {});
 
 }  // namespace testing

@@ -127,7 +127,7 @@ TEST_CASE("a mangled case is refused, and what is wrong is said", "[program]") {
       {"\nseed", "\nseed 8\nseed", "a second line \"seed\""},
       {"\nend\n", "\nend\nseed 8\n", "something stands behind its end"},
       {"\nfaults crash_rank", "\nfaults crush_rank", "crush_rank"},
-      {"\njob", "\npayload steam\njob", "nobody here trains \"steam\""},
+      {"\njob", "\npayload steam\njob", "the payload \"steam\" is not here"},
       {"\nmeets", std::string("\n\0\xff\x7f", 4) + "meets", "there is no line "},
   };
   for (const auto& [from, to, why] : swaps) {
@@ -154,4 +154,17 @@ TEST_CASE("what is no case is bad usage", "[program]") {
   CHECK_THAT(said.err, Catch::Contains("--replay ") && Catch::Contains("half.case: not a case: "));
   const auto path = write_to(folder, "crash.case", crash);
   CHECK(troupe_says({"simulate", "--replay", path, "--chart", "/proc/absent/x.mmd"}).code == 2);
+}
+
+TEST_CASE("a case that needs code of its test is refused, and its guests are named", "[program]") {
+  const temporary_folder folder;
+  std::string text{crash};
+  text.insert(text.find("faults"), "brings guests=1\n");
+  const auto path = write_to(folder, "guest.case", text);
+  const auto said = troupe_says({"simulate", "--replay", path});
+  INFO(said.err);
+  CHECK(said.code == 2);
+  CHECK(said.out.empty());
+  CHECK_THAT(said.err,
+             Catch::Contains("guest.case: the case cannot be replayed without its guests"));
 }

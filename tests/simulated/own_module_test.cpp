@@ -1,0 +1,54 @@
+// Goal: explore() with a module that cannot train every job: what the test did not allow is not
+// varied, and what the module throws in the reference is a violation with its seed and its case.
+#include "apps/testing/sim.hpp"
+#include "apps/testing/tensors/tensors_payload.hpp"
+#include "tests/simulated/branching.hpp"
+
+#include "tests/support/catch.hpp"
+
+using namespace troupe;
+using namespace troupe::testing;
+
+namespace {
+
+run_plan plan_of_own(bool vary_samples) {
+  run_plan plan;
+  auto own = full_batch_module(2, 36);
+  own.vary_samples = vary_samples;
+  plan.payload = tensors_payload(std::move(own));
+  return plan;
+}
+
+// 36 samples are six full batches of three ranks; two thirds of them and one more are not.
+constexpr field_job job_of_full_batches{
+    .ranks = 3, .steps = 6, .samples = 36, .batch_size = 2, .checkpoint_every = 3};
+
+}  // namespace
+
+TEST_CASE("data of the user's own keep the number of samples", "[simulated][tensors]") {
+  const auto all = explore(job_of_full_batches, plan_of_own(false), {.first_seed = 1, .runs = 24});
+  INFO(report(all));
+  CHECK(all.clean());
+  CHECK(all.runs == 24);
+}
+
+TEST_CASE("what a module throws in the reference is a violation with its seed and case",
+          "[simulated][tensors]") {
+  const auto plan = plan_of_own(true);
+  const auto all = explore(job_of_full_batches, plan, {.first_seed = 1, .runs = 24});
+  REQUIRE(all.violating.size() == 1);
+  const auto& found = all.violating.front();
+  CHECK(all.variants.front().job.samples == 25);
+  CHECK(found.violations.front().oracle == exception_oracle);
+  CHECK_THAT(found.violations.front().text,
+             Catch::Contains("std::length_error") && Catch::Contains("a batch of another size"));
+  CHECK_FALSE(all.held(exception_oracle));
+  CHECK_THAT(report(all), Catch::Contains("seed " + std::to_string(found.seed)) &&
+                              Catch::Contains("samples=25"));
+
+  const auto text = to_text(case_of(found, all.variants.front()));
+  CHECK_THROWS_WITH(parse_case(text), Catch::Contains("the payload \"own_tensors\" is not here"));
+  const auto whole = parse_case(text, plan);
+  auto reference = reference_of(whole.what.job);
+  CHECK(replay(whole, reference).violations == found.violations);
+}
