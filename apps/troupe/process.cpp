@@ -11,9 +11,6 @@
 #include <charconv>
 #include <cstdlib>
 #include <cstring>
-#include <fstream>
-#include <iterator>
-#include <sstream>
 #include <string_view>
 
 extern char** environ;
@@ -21,6 +18,19 @@ extern char** environ;
 namespace troupe::program {
 
 namespace {
+
+// When this program began. The kernel's start time (/proc/self/stat) does not tell: it stays as it
+// is when a shell that compiled for minutes becomes this program by exec.
+timespec first_moment{};
+
+// The linker's table of functions that run before the constructors of LibTorch and of all other
+// libraries, which take most of the time until main. No sanitizer is ready then.
+__attribute__((no_sanitize("address", "undefined"))) void note_first_moment(int, char**, char**) {
+  ::clock_gettime(CLOCK_MONOTONIC, &first_moment);
+}
+using early_function = void (*)(int, char**, char**);
+[[gnu::section(".preinit_array"), gnu::used]] const early_function first_function =
+    note_first_moment;
 
 bool write_all(int file, std::string_view text) {
   while (!text.empty()) {
@@ -49,20 +59,10 @@ std::optional<std::int32_t> number_in(const char* variable) {
 }  // namespace
 
 double process_age() {
-  std::ifstream in{"/proc/self/stat"};
-  const std::string all{std::istreambuf_iterator<char>{in}, {}};
-  // The second field is the program's name in parentheses, which may hold anything.
-  const auto name_end = all.rfind(')');
-  if (name_end == std::string::npos) return 0;
-  std::istringstream fields{all.substr(name_end + 1)};
-  constexpr int from_name_to_start = 19;
-  std::string skipped;
-  for (int i = 0; i < from_name_to_start; ++i) fields >> skipped;
-  double started = 0;
   timespec now{};
-  if (!(fields >> started) || ::clock_gettime(CLOCK_BOOTTIME, &now) != 0) return 0;
-  const auto since_boot = static_cast<double>(now.tv_sec) + static_cast<double>(now.tv_nsec) * 1e-9;
-  return since_boot - started / static_cast<double>(::sysconf(_SC_CLK_TCK));
+  ::clock_gettime(CLOCK_MONOTONIC, &now);
+  return static_cast<double>(now.tv_sec - first_moment.tv_sec) +
+         static_cast<double>(now.tv_nsec - first_moment.tv_nsec) * 1e-9;
 }
 
 console::writer standard_output() {

@@ -10,7 +10,8 @@
 
 namespace troupe::program {
 
-/// Seconds since the process began, by the kernel's word (to 10 ms).
+/// Seconds since this program began: since exec, also where a shell replaced itself by it. The few
+/// milliseconds in which the dynamic linker loads libraries do not count.
 double process_age();
 
 /// Standard output and error, and what standard error is.
