@@ -1,7 +1,7 @@
 #include "apps/troupe/commands.hpp"
+#include "apps/troupe/output_file.hpp"
 #include "backends/checkpoint/run_checkpoints.hpp"
 #include "backends/checkpoint/safetensors.hpp"
-#include "backends/telemetry/line_file.hpp"
 #include "messages/failure.hpp"
 
 #include <fmt/format.h>
@@ -120,16 +120,18 @@ program_end list(const std::string& run, bool json, console& screen) {
 
 struct export_question {
   std::string path, format = "torch", output;
+  bool force = false;
 };
 
 program_end export_to(const export_question& what, const surroundings& around) {
+  check_output(what.output, what.force);  // before minutes of reading
   const auto taken = read_checkpoint(checkpoint_at(what.path, around.screen));
   const auto pieces = what.format == "torch" ? around.learning.torch_checkpoint(taken)
                                              : encode_safetensors(taken.model);
   std::vector<std::string_view> views;
   for (const auto& piece : pieces)
     views.emplace_back(reinterpret_cast<const char*>(piece->data()), piece->size());
-  replace_file(what.output, views);
+  write_output(what.output, views, what.force);
   around.screen.result(what.output);
   return {};
 }
@@ -161,7 +163,9 @@ void add_checkpoint(CLI::App& app, const surroundings& around, const choose& cho
         return x == "torch" || x == "safetensors" ? "" : "one of torch, safetensors";
       })
       ->type_name("torch|safetensors");
-  command->add_option("--output", what->output, "the file to write")->required();
+  command->add_option("--output", what->output, "the file to write; it must not be there yet")
+      ->required();
+  command->add_flag("--force", what->force, "replace the file of --output if it is there");
   command->callback([=, &around] { chosen([=, &around] { return export_to(*what, around); }); });
 }
 

@@ -55,15 +55,11 @@ std::string read_text_file(const std::string& path) {
 }
 
 void replace_text_file(const std::string& path, std::string_view text) {
-  replace_file(path, {text});
-}
-
-void replace_file(const std::string& path, const std::vector<std::string_view>& pieces) {
   const auto temporary = path + ".new";
   {
     line_file file{temporary, line_file::start::fresh};
     try {
-      for (const auto piece : pieces) file.add(piece);
+      file.add(text);
     } catch (const std::system_error&) {
       ::unlink(temporary.c_str());
       cannot_write(path);

@@ -4,7 +4,6 @@
 
 #include <string>
 #include <string_view>
-#include <vector>
 
 namespace troupe {
 
@@ -32,10 +31,8 @@ private:
 /// The whole of a text file. Throws user_error (bad_configuration) naming it when it can not be
 /// read.
 std::string read_text_file(const std::string& path);
-/// Replaces `path` by `pieces`, one behind the other, by a temporary file beside it and a rename: a
-/// reader sees the old or the new, never a part. Throws user_error (bad_configuration) naming the
-/// path and the mend.
-void replace_file(const std::string& path, const std::vector<std::string_view>& pieces);
+/// Replaces `path` by `text`, by a temporary file beside it and a rename: a reader sees the old or
+/// the new, never a part. Throws user_error (bad_configuration) naming the path and the fix.
 void replace_text_file(const std::string& path, std::string_view text);
 
 }  // namespace troupe

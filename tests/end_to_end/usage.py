@@ -4,6 +4,7 @@ import gzip
 import json
 import os
 import shutil
+import stat
 
 from troupe_program import (SMALL, check, check_code, check_equal, check_in, fit, main, troupe)
 
@@ -85,6 +86,22 @@ def story_no_checkpoint_is_5_no_device_is_6(folder):
     refused(6, ["cuda", "cpu"], "fit", *SMALL, "--run-dir", run, "--accelerator", "cuda")
     ended = check_code(fit(run, "--communicator", "nccl"), 6)
     check_in("--communicator auto", ended.err)
+
+
+def story_an_export_replaces_only_a_file_and_only_when_told(folder):
+    run, pipe, file = (os.path.join(folder, name) for name in ("run", "pipe", "model.pt"))
+    check_code(fit(run, "--max-steps", 1), 0)
+    os.mkfifo(pipe)
+    for arguments in ([pipe], [pipe, "--force"], [folder, "--force"]):
+        refused(3, [arguments[0], "--output"], "checkpoint", "export", run, "--output", *arguments)
+    check(stat.S_ISFIFO(os.stat(pipe).st_mode), "a pipe stays a pipe")
+    check_code(troupe("checkpoint", "export", run, "--output", file), 0)
+    first = os.path.getsize(file)
+    refused(3, [file, "--force"], "checkpoint", "export", run, "--format", "safetensors", "--output", file)
+    check_equal(os.path.getsize(file), first)
+    check_code(troupe("checkpoint", "export", run, "--format", "safetensors", "--output", file, "--force"), 0)
+    check(os.path.getsize(file) != first, "--force replaces the file")
+    check_equal(sorted(os.listdir(folder)), ["model.pt", "pipe", "run"])
 
 
 def story_weights_that_do_not_fit_are_refused(folder):
