@@ -9,6 +9,8 @@
 #include <CLI/Config.hpp>
 #include <CLI/Formatter.hpp>
 
+#include <limits>
+
 namespace troupe::program {
 
 void data_order(const order_question& what, const std::function<void(const ordered_batch&)>& take) {
@@ -36,12 +38,27 @@ void refuse_unless(bool holds, const char* flag, std::int64_t value, std::int64_
                    fmt::format("{} = {}: must be at least {}", flag, value, least));
 }
 
+void refuse_beyond(const char* flag, std::int64_t value, std::int64_t most) {
+  if (value <= most) return;
+  throw user_error(errc::bad_configuration,
+                   fmt::format("{} = {}: must be at most {}", flag, value, most));
+}
+
 program_end order(const order_question& what, bool json, console& screen) {
   refuse_unless(what.size >= 0, "--size", what.size, 0);
   refuse_unless(what.ranks >= 1, "--ranks", what.ranks, 1);
   refuse_unless(what.batch_size >= 1, "--batch-size", what.batch_size, 1);
   refuse_unless(what.epoch >= 0, "--epoch", what.epoch, 0);
   refuse_unless(what.accumulate >= 1, "--accumulate-grad-batches", what.accumulate, 1);
+  constexpr std::int64_t most_samples = (std::int64_t{1} << 40) - 1;  // permutation's
+  refuse_beyond("--size", what.size, most_samples);
+  refuse_beyond("--ranks", what.ranks, std::numeric_limits<std::int32_t>::max());
+  refuse_beyond("--batch-size", what.batch_size,
+                (std::numeric_limits<std::int64_t>::max() - what.size) / what.ranks);
+  refuse_beyond("--epoch", what.epoch,
+                std::numeric_limits<std::int64_t>::max() / (what.size + 1) - 1);
+  refuse_beyond("--accumulate-grad-batches", what.accumulate,
+                std::numeric_limits<std::int64_t>::max() - what.size);
   data_order(what, [&](const ordered_batch& b) {
     screen.result(json
                       ? fmt::format("{{\"schema\":\"troupe.data_order/1\",\"step\":{},\"batch\":{},"

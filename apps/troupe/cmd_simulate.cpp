@@ -12,9 +12,12 @@
 #include <CLI/Formatter.hpp>
 #include <nlohmann/json.hpp>
 
+#include <charconv>
 #include <csignal>
 #include <filesystem>
 #include <fstream>
+#include <limits>
+#include <optional>
 #include <sstream>
 
 namespace troupe::program {
@@ -48,18 +51,24 @@ struct seed_range {
   std::uint64_t count = 1;
 };
 
+// The number that all of `text` is; nothing when it is none.
+std::optional<std::uint64_t> whole_number(std::string_view text) {
+  std::uint64_t x = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), x);
+  if (error != std::errc{} || end != text.data() + text.size()) return {};
+  return x;
+}
+
 seed_range seeds_of(const simulate_flags& flags) {
   if (flags.seeds.empty()) return {flags.seed, 1};
-  const auto dots = flags.seeds.find("..");
-  try {
-    if (dots == std::string::npos) throw std::invalid_argument("no range");
-    const auto first = std::stoull(flags.seeds.substr(0, dots));
-    const auto last = std::stoull(flags.seeds.substr(dots + 2));
-    if (last < first) throw std::invalid_argument("backwards");
-    return {first, last - first + 1};
-  } catch (const std::exception&) {
+  const std::string_view text{flags.seeds};
+  const auto dots = text.find("..");
+  const auto first = whole_number(text.substr(0, dots));
+  const auto last = dots == text.npos ? std::nullopt : whole_number(text.substr(dots + 2));
+  constexpr auto all = std::numeric_limits<std::uint64_t>::max();
+  if (!first || !last || *last < *first || *last - *first == all)
     refuse(fmt::format("--seeds {}: write A..B, for example 0..999", flags.seeds));
-  }
+  return {*first, *last - *first + 1};
 }
 
 // What a run trains, and where it differs from the field payload's runs.
@@ -84,6 +93,7 @@ variant of_payload(const simulate_flags& flags, const surroundings& around) {
 variant asked_for(const simulate_flags& flags, const surroundings& around, budget& of) {
   if (flags.ranks < 1) refuse(fmt::format("--ranks {}: must be at least 1", flags.ranks));
   if (flags.steps < 1) refuse(fmt::format("--steps {}: must be at least 1", flags.steps));
+  if (!(flags.seconds >= 0)) refuse(fmt::format("--seconds {}: must be at least 0", flags.seconds));
   auto v = of_payload(flags, around);
   v.plan.faults.may = flags.swarm ? fault_set::all() : fault_set::parse(flags.faults);
   v.plan.faults.swarm = flags.swarm;
@@ -188,6 +198,9 @@ program_end campaign(const simulate_flags& flags, const surroundings& around) {
     screen.note(cases.back());
     if (cases.size() == 1 && !flags.chart.empty()) write_chart(flags.chart, report);
   }
+  if (all.clean() && !flags.chart.empty())
+    screen.note(fmt::format("note: --chart {}: not written, because no run violated an oracle",
+                            flags.chart));
   const auto s = summary_of(all, cases, weights);
   flags.json ? screen.result(s.dump()) : say(s, screen);
   return {all.clean() ? exits::done : exits::job_failed};
@@ -275,24 +288,38 @@ void add_simulate(CLI::App& app, const surroundings& around, const choose& chose
   auto* command =
       app.add_subcommand("simulate", "run jobs in a simulated world, with schedules and faults");
   auto f = std::make_shared<simulate_flags>();
-  command->add_option("--ranks", f->ranks, "(8)");
-  command->add_option("--steps", f->steps, "(20)");
-  command->add_option("--seed", f->seed, "of the world (0)");
-  command->add_option("--seeds", f->seeds, "a run for each of A..B")->type_name("A..B");
-  command->add_option("--payload", f->payload, "field, tensors or ghost (field)");
-  command->add_option("--scheduler", f->scheduler,
-                      "fifo, random, pct or portfolio (portfolio; ghosts: fifo)");
-  command->add_option("--faults", f->faults, "which may strike: names with commas, or all (none)")
-      ->type_name("SPEC");
-  command->add_flag("--swarm", f->swarm, "each run draws which faults there are, and its job");
-  command->add_flag("--twins", f->twins, "each run again, in a host that is disturbed");
-  command->add_option("--seconds", f->seconds, "end behind so much time of this machine");
-  command->add_option("--replay", f->replay, "run a case again")->type_name("CASE");
+  auto* ranks = command->add_option("--ranks", f->ranks, "(8)");
+  auto* steps = command->add_option("--steps", f->steps, "(20)");
+  auto* seed = command->add_option("--seed", f->seed, "of the world (0)");
+  auto* seeds = command->add_option("--seeds", f->seeds, "a run for each of A..B")
+                    ->type_name("A..B")
+                    ->excludes(seed);
+  auto* payload = command->add_option("--payload", f->payload, "field, tensors or ghost (field)");
+  auto* scheduler = command->add_option("--scheduler", f->scheduler,
+                                        "fifo, random, pct or portfolio (portfolio; ghosts: fifo)");
+  auto* faults =
+      command
+          ->add_option("--faults", f->faults, "which may strike: names with commas, or all (none)")
+          ->type_name("SPEC");
+  auto* swarm = command
+                    ->add_flag("--swarm", f->swarm,
+                               "each run draws which of all faults there are, and its job")
+                    ->excludes(faults);
+  auto* twins =
+      command->add_flag("--twins", f->twins, "each run again, in a host that is disturbed");
+  auto* seconds =
+      command->add_option("--seconds", f->seconds, "end behind so much time of this machine");
+  auto* replay = command->add_option("--replay", f->replay, "run a case again")->type_name("CASE");
   command->add_option("--until", f->until, "stop before this event of it, under a debugger")
-      ->type_name("EVENT");
+      ->type_name("EVENT")
+      ->needs(replay);
   command->add_option("--chart", f->chart, "write the last moments as a Mermaid diagram")
       ->type_name("FILE");
-  command->add_flag("!--no-shrink", f->shrink, "leave violations as they are");
+  auto* shrink = command->add_flag("!--no-shrink", f->shrink, "leave violations as they are");
+  // A case says all of these.
+  for (auto* said :
+       {ranks, steps, seed, seeds, payload, scheduler, faults, swarm, twins, seconds, shrink})
+    replay->excludes(said);
   command->add_flag("--json", f->json, "one object");
   command->callback([=, &around] {
     chosen([=, &around] { return f->replay.empty() ? campaign(*f, around) : again(*f, around); });

@@ -27,6 +27,12 @@ std::vector<std::string> candidates(const CLI::App& app, bool flags) {
   return names;
 }
 
+// As it is typed: `troupe data order`.
+std::string typed_name(const CLI::App& app) {
+  const auto* parent = app.get_parent();
+  return parent ? typed_name(*parent) + " " + app.get_name() : app.get_name();
+}
+
 }  // namespace
 
 std::vector<std::string> normalised(std::vector<std::string> arguments) {
@@ -80,7 +86,7 @@ void refuse_extras(const CLI::App& app) {
     throw user_error(errc::bad_usage,
                      fmt::format("unknown {} \"{}\"{}\n`{} --help` lists what there is",
                                  flag ? "flag" : "argument", name,
-                                 hint(name, candidates(app, flag)), app.get_display_name()));
+                                 hint(name, candidates(app, flag)), typed_name(app)));
   }
   for (const auto* command : app.get_subcommands()) refuse_extras(*command);
 }
