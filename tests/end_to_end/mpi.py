@@ -58,7 +58,9 @@ def story_two_ranks_have_the_weights_of_threads_and_say_so_once(folder):
     ended = check_code(fit(run, **under(2)), 0)
     check_equal(digest(run), digest(threads))
     check_equal(metrics_of(run), metrics_of(threads))
-    check_equal(ended.err, "mpirun started 2 processes: they are the ranks, over mpi\n")
+    # mpirun's own libraries may complain beside it (hwloc does where there is no /sys).
+    check_equal(ended.err.count("mpirun started 2 processes: they are the ranks, over mpi\n"), 1, ended)
+    check(not any(line.startswith(("error: ", "warning: ")) for line in ended.err.splitlines()), ended)
     check_equal(ended.out.count("run folder"), 1, ended)
     check_none_left(run)
 
