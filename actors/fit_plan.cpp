@@ -5,11 +5,15 @@
 
 #include <fmt/format.h>
 
+#include <cmath>
 #include <ostream>
 
 namespace troupe {
 
 namespace {
+
+// So that ranks times samples cannot overflow.
+constexpr std::int64_t batch_size_max = 2'147'483'647;
 
 std::string text_of(const batch_limit& limit) {
   if (const auto* count = std::get_if<std::int64_t>(&limit)) return fmt::format("{}", *count);
@@ -31,25 +35,65 @@ void check_limit(std::string_view option, const batch_limit& limit) {
                 "a count of batches from 0 or a share from 0.0 to 1.0");
 }
 
-void check(const trainer_options& o) {
-  refuse_unless(o.accumulate_grad_batches >= 1, "accumulate_grad_batches",
-                o.accumulate_grad_batches, "at least 1");
-  refuse_unless(!o.max_steps || *o.max_steps >= 0, "max_steps", o.max_steps.value_or(0),
-                "at least 0");
-  refuse_unless(o.fast_dev_run >= 0, "fast_dev_run", o.fast_dev_run, "at least 0");
+void check_limits(const trainer_options& o) {
   check_limit("limit_train_batches", o.limit_train_batches);
   check_limit("limit_val_batches", o.limit_val_batches);
   check_limit("limit_test_batches", o.limit_test_batches);
   check_limit("limit_predict_batches", o.limit_predict_batches);
-  const auto& every = o.checkpoint.every_n_steps;
-  refuse_unless(!every || *every >= 1, "checkpoint.every_n_steps", every.value_or(0), "at least 1");
   const auto* count = std::get_if<std::int64_t>(&o.val_check_interval);
   const auto* share = std::get_if<double>(&o.val_check_interval);
   if (count ? *count < 1 : !(*share > 0 && *share <= 1))
     refuse_unless(false, "val_check_interval", text_of(o.val_check_interval),
                   "a count of batches from 1 or a share above 0.0 and up to 1.0");
-  for (const auto& one : o.stop_early)
+}
+
+void check_extent(const trainer_options& o) {
+  refuse_unless(o.ranks >= 1, "ranks", o.ranks, "at least 1");
+  refuse_unless(o.batch_size >= 1 && o.batch_size <= batch_size_max, "batch_size", o.batch_size,
+                fmt::format("from 1 to {}", batch_size_max));
+  refuse_unless(o.accumulate_grad_batches >= 1, "accumulate_grad_batches",
+                o.accumulate_grad_batches, "at least 1");
+  refuse_unless(!o.max_steps || *o.max_steps >= 0, "max_steps", o.max_steps.value_or(0),
+                "at least 0");
+  refuse_unless(o.fast_dev_run >= 0, "fast_dev_run", o.fast_dev_run, "at least 0");
+  refuse_unless(o.num_sanity_val_batches >= -1, "num_sanity_val_batches", o.num_sanity_val_batches,
+                "at least 0, or -1 for all");
+  refuse_unless(o.log_every_n_steps >= 1, "log_every_n_steps", o.log_every_n_steps, "at least 1");
+}
+
+void check_gradients(const trainer_options& o) {
+  const auto clip = o.gradient_clip_val.value_or(0);
+  refuse_unless(std::isfinite(clip) && clip >= 0, "gradient_clip_val", clip,
+                "a number above 0, or 0 for no clipping");
+  const auto cap = o.gradients.bucket_cap_mb.value_or(1);
+  refuse_unless(std::isfinite(cap) && cap > 0, "strategy.bucket_cap_mb", cap, "a number above 0");
+  refuse_unless(o.tcp_streams.value_or(1) >= 1, "tcp.streams", o.tcp_streams.value_or(1),
+                "at least 1");
+}
+
+void check_policies(const trainer_options& o) {
+  const auto& every = o.checkpoint.every_n_steps;
+  refuse_unless(!every || *every >= 1, "checkpoint.every_n_steps", every.value_or(0), "at least 1");
+  refuse_unless(o.checkpoint.keep_last >= 1, "checkpoint.keep_last", o.checkpoint.keep_last,
+                "at least 1");
+  refuse_unless(o.checkpoint.keep_best >= 0, "checkpoint.keep_best", o.checkpoint.keep_best,
+                "at least 0");
+  refuse_unless(o.checkpoint.keep_best == 0 || !o.checkpoint.monitor.empty(), "checkpoint.monitor",
+                "empty", "the name of a logged metric");
+  for (const auto& one : o.stop_early) {
+    refuse_unless(!one.monitor.empty(), "early_stopping.monitor", "empty",
+                  "the name of a logged metric");
     refuse_unless(one.patience >= 0, "early_stopping.patience", one.patience, "at least 0");
+    refuse_unless(std::isfinite(one.min_delta) && one.min_delta >= 0, "early_stopping.min_delta",
+                  one.min_delta, "a number from 0");
+  }
+}
+
+void check(const trainer_options& o) {
+  check_extent(o);
+  check_limits(o);
+  check_gradients(o);
+  check_policies(o);
 }
 
 void add(stable_hasher& h, const batch_limit& limit) {

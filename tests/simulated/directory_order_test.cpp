@@ -104,7 +104,7 @@ job job_in(const std::string& resume) {
   what.options.max_epochs = 100;
   what.options.max_steps = 12;
   what.options.checkpoint.every_n_steps = 1;
-  what.options.checkpoint.keep_last = -1;
+  what.options.checkpoint.keep_last = 1'000'000;
   integer_options options;
   options.load = [](const std::string& path) { return safetensors_checkpoints({})->read(path); };
   what.recipe = std::make_shared<integer_recipe>(options);

@@ -1,0 +1,82 @@
+// Goal: options that cannot work are refused before anything starts, by name, value and range.
+#include "actors/fit_plan.hpp"
+
+#include "messages/failure.hpp"
+
+#include <functional>
+#include <limits>
+
+#include "tests/support/catch.hpp"
+
+using namespace troupe;
+
+namespace {
+
+std::string refusal(const std::function<void(trainer_options&)>& change) {
+  trainer_options options;
+  change(options);
+  try {
+    make_plan(options, stage::train);
+  } catch (const user_error& e) {
+    CHECK(e.code() == errc::bad_configuration);
+    return e.what();
+  }
+  return "accepted";
+}
+
+}  // namespace
+
+TEST_CASE("impossible counts are refused with option, value and range", "[options]") {
+  using options = trainer_options;
+  CHECK(refusal([](options&) {}) == "accepted");
+  CHECK(refusal([](options& o) { o.ranks = 0; }) == "ranks is 0, but must be at least 1");
+  CHECK(refusal([](options& o) { o.ranks = -2; }) == "ranks is -2, but must be at least 1");
+  CHECK(refusal([](options& o) { o.batch_size = 0; }) ==
+        "batch_size is 0, but must be from 1 to 2147483647");
+  CHECK(refusal([](options& o) { o.batch_size = std::numeric_limits<std::int64_t>::max(); }) ==
+        "batch_size is 9223372036854775807, but must be from 1 to 2147483647");
+  CHECK(refusal([](options& o) { o.accumulate_grad_batches = 0; }) ==
+        "accumulate_grad_batches is 0, but must be at least 1");
+  CHECK(refusal([](options& o) { o.log_every_n_steps = 0; }) ==
+        "log_every_n_steps is 0, but must be at least 1");
+  CHECK(refusal([](options& o) { o.num_sanity_val_batches = -2; }) ==
+        "num_sanity_val_batches is -2, but must be at least 0, or -1 for all");
+  CHECK(refusal([](options& o) { o.num_sanity_val_batches = -1; }) == "accepted");
+  CHECK(refusal([](options& o) { o.max_steps = -1; }) == "max_steps is -1, but must be at least 0");
+  CHECK(refusal([](options& o) { o.tcp_streams = 0; }) ==
+        "tcp.streams is 0, but must be at least 1");
+}
+
+TEST_CASE("negative and non-finite numbers are refused", "[options]") {
+  using options = trainer_options;
+  const auto nan = std::numeric_limits<double>::quiet_NaN();
+  CHECK(refusal([](options& o) { o.gradient_clip_val = -1.0; }) ==
+        "gradient_clip_val is -1, but must be a number above 0, or 0 for no clipping");
+  CHECK(refusal([=](options& o) { o.gradient_clip_val = nan; }) ==
+        "gradient_clip_val is nan, but must be a number above 0, or 0 for no clipping");
+  CHECK(refusal([](options& o) { o.gradient_clip_val = 0.0; }) == "accepted");
+  CHECK(refusal([=](options& o) { o.limit_train_batches = nan; }) ==
+        "limit_train_batches is nan of all, but must be a count of batches from 0 or a share from "
+        "0.0 to 1.0");
+  CHECK(
+      refusal([](options& o) { o.limit_val_batches = std::int64_t{-3}; }) ==
+      "limit_val_batches is -3, but must be a count of batches from 0 or a share from 0.0 to 1.0");
+  CHECK(refusal([=](options& o) { o.gradients.bucket_cap_mb = nan; }) ==
+        "strategy.bucket_cap_mb is nan, but must be a number above 0");
+}
+
+TEST_CASE("impossible policies are refused", "[options]") {
+  using options = trainer_options;
+  CHECK(refusal([](options& o) { o.checkpoint.keep_last = -1; }) ==
+        "checkpoint.keep_last is -1, but must be at least 1");
+  CHECK(refusal([](options& o) { o.checkpoint.keep_best = -1; }) ==
+        "checkpoint.keep_best is -1, but must be at least 0");
+  CHECK(refusal([](options& o) { o.checkpoint.monitor = ""; }) ==
+        "checkpoint.monitor is empty, but must be the name of a logged metric");
+  CHECK(refusal([](options& o) {
+          o.stop_early = {{"", 0, 3, false}};
+        }) == "early_stopping.monitor is empty, but must be the name of a logged metric");
+  CHECK(refusal([](options& o) {
+          o.stop_early = {{"a", -0.5, 3, false}};
+        }) == "early_stopping.min_delta is -0.5, but must be a number from 0");
+}
