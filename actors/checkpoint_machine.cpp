@@ -16,6 +16,8 @@ using namespace checkpointing;
 
 namespace {
 
+kept_checkpoint as_kept(const offered& one) { return {one.step, {}, one.has_monitor, one.monitor}; }
+
 void erase_step(std::vector<kept_checkpoint>& from, std::int64_t step) {
   std::erase_if(from, [&](const auto& one) { return one.step == step; });
 }
@@ -69,31 +71,54 @@ void checkpoint_machine::hear_of(generation_id newest, actions& out) {
   for (const auto& one : std::exchange(early_, {})) out.emplace_back(drop{one.ticket});
 }
 
-// The oldest stays, so that there is always one that gets on, and the newest, which may be the
-// last.
 void checkpoint_machine::wait_for_commit(const offered& e, actions& out) {
-  const auto plain = [](const offered& one) { return !one.must; };
-  if (plain(e) && std::ranges::count_if(early_, plain) > 1) {
-    const auto newest = std::find_if(early_.rbegin(), early_.rend(), plain);
-    out.emplace_back(drop{newest->ticket});
-    early_.erase(std::next(newest).base());
-  }
   early_.push_back(e);
+  replace(early_, true, out);
   bound(early_, "their commit", out);
 }
 
 void checkpoint_machine::wait_for_disk(const offered& e, actions& out) {
-  if (!waiting_.empty() && !waiting_.back().must) {
-    if (planted(bug::newer_snapshot_dropped)) return out.push_back(drop{e.ticket});
-    sometimes(true, mark::snapshot_replaced);
-    out.emplace_back(drop{waiting_.back().ticket});
-    waiting_.pop_back();
-  }
+  if (planted(bug::newer_snapshot_dropped) && !waiting_.empty() && !waiting_.back().must)
+    return out.push_back(drop{e.ticket});
   waiting_.push_back(e);
+  replace(waiting_, false, out);
   bound(waiting_, "the disk", out);
 }
 
-// At most one of them is not `must`; where one too many are, the oldest of those goes.
+// The newest stays, because it may be the last. Of those that wait for their commit the oldest
+// stays too, so that one of them is always written. What keep_best would keep is never replaced by
+// a worse one.
+void checkpoint_machine::replace(std::vector<offered>& waiting, bool keep_oldest, actions& out) {
+  auto others = kept_;
+  if (current_.ticket != 0) others.push_back(as_kept(current_));
+  for (const auto& one : &waiting == &early_ ? waiting_ : early_) others.push_back(as_kept(one));
+  std::vector<kept_checkpoint> all;
+  for (const auto& one : waiting) all.push_back(as_kept(one));
+  const offered* oldest = nullptr;
+  const offered* newest = keep_oldest ? nullptr : &waiting.back();
+  for (const auto& one : waiting) {
+    if (one.must || !keep_oldest) continue;
+    if (!oldest) oldest = &one;
+    newest = &one;
+  }
+  const auto stays = [&](const offered& one) {
+    return one.must || &one == newest || &one == oldest ||
+           waits_as_best(as_kept(one), all, others, given_.policy);
+  };
+  std::vector<offered> left;
+  for (const auto& one : waiting) {
+    if (stays(one)) {
+      left.push_back(one);
+      continue;
+    }
+    sometimes(!keep_oldest, mark::snapshot_replaced);
+    skipped_ += 1 + one.skipped;
+    out.emplace_back(drop{one.ticket});
+  }
+  waiting = std::move(left);
+}
+
+// Where one too many are `must`, the oldest of those goes.
 void checkpoint_machine::bound(std::vector<offered>& waiting, std::string_view what_for,
                                actions& out) {
   const auto must = [](const offered& one) { return one.must; };
@@ -142,7 +167,6 @@ void checkpoint_machine::handle(const flush&, actions& out) {
   if (!sometimes(phase_ != phase::idle, mark::flush_waits)) next_offer(out);
 }
 
-// What a folder that is missing or cannot be read has to say is said by the first write into it.
 void checkpoint_machine::learn(const std::vector<std::string>& names) {
   for (const auto& name : names) {
     if (name.starts_with(".step-")) leftovers_.push_back(given_.folder + "/" + name);
@@ -175,6 +199,7 @@ void checkpoint_machine::script_done(actions& out) {
         script.emplace_back(
             storage_ops::read{one.path + "/" + given_.commit_file, commit_file_limit});
       return go(phase::reading, std::move(script), out);
+    case phase::making: return go(phase::sweeping, {}, out);
     case phase::reading:
       // First what is there becomes durable: a loss of power must not bring back by halves what one
       // of them was before it was renamed.
@@ -204,6 +229,12 @@ void checkpoint_machine::script_done(actions& out) {
 
 void checkpoint_machine::went_wrong(const std::string& text, actions& out) {
   switch (phase_) {
+    // Missing, or it cannot be read: then making it fails too, or the first write into it.
+    case phase::listing: return go(phase::making, {storage_ops::make_folder{given_.folder}}, out);
+    case phase::making:
+      lost_ = true;
+      out.emplace_back(failed{undefined, text, true});
+      break;
     case phase::sweeping:
       out.emplace_back(failed{undefined, text});
       if (at_ == 0) at_ = script_.size() - 1;  // not durable: nothing is removed
@@ -224,7 +255,7 @@ void checkpoint_machine::went_wrong(const std::string& text, actions& out) {
     case phase::undoing:
       why_ += "; what was written of it stays until the next start: " + text;
       return finish(out);
-    default: break;  // listing, reading: nothing is known of it
+    default: break;  // reading: nothing is known of it
   }
   ++at_;
   next_operation(out);
@@ -251,7 +282,7 @@ void checkpoint_machine::next_offer(actions& out) {
     if (!flush_) return;
     for (const auto& one : std::exchange(early_, {})) out.emplace_back(drop{one.ticket});
     flush_ = false;
-    out.emplace_back(flushed{});
+    out.emplace_back(flushed{lost_});
     return;
   }
   always(phase_ == phase::idle && current_.ticket == 0, mark::one_checkpoint_at_a_time);
@@ -297,9 +328,14 @@ void checkpoint_machine::retire(actions& out) {
 void checkpoint_machine::finish(actions& out) {
   if (why_.empty() || planted(bug::failed_write_is_written)) {
     const auto* best = best_checkpoint(kept_, given_.policy);
-    out.emplace_back(written{current_.step, path_of(current_.step), best ? best->path : ""});
+    out.emplace_back(written{current_.step, path_of(current_.step), best ? best->path : "",
+                             committed_ - current_.step,
+                             std::exchange(skipped_, 0) + current_.skipped});
+    lost_ = false;
   } else {
     out.emplace_back(failed{current_.step, std::exchange(why_, {})});
+    skipped_ += current_.skipped;
+    lost_ = true;
   }
   out.emplace_back(drop{current_.ticket});
   current_ = {};

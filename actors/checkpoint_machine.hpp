@@ -46,6 +46,7 @@ struct offered {
   bool must = false;
   bool has_monitor = false;  ///< the policy's monitor had been logged when it was taken
   double monitor = 0;
+  std::int64_t skipped = 0;  ///< snapshots before it that were replaced on their way here
   friend bool operator==(const offered&, const offered&) = default;
 };
 /// Every member of the generation holds that step. Steps only rise within a generation.
@@ -103,15 +104,20 @@ struct written {
   std::int64_t step = 0;
   std::string path;
   std::string best;
+  std::int64_t behind = 0;   ///< committed steps after this one
+  std::int64_t skipped = 0;  ///< snapshots that newer ones replaced since the last `written`
   friend bool operator==(const written&, const written&) = default;
 };
 /// A checkpoint could not be written, or (step undefined, or of an earlier one) removed.
 struct failed {
   std::int64_t step = 0;
   std::string text;
+  bool fatal = false;  ///< the folder of checkpoints cannot be made: none can be written
   friend bool operator==(const failed&, const failed&) = default;
 };
+/// `lost`: the last write has failed, as its `failed` said.
 struct flushed {
+  bool lost = false;
   friend bool operator==(const flushed&, const flushed&) = default;
 };
 
@@ -121,6 +127,7 @@ std::ostream& operator<<(std::ostream& out, const action& a);
 enum class phase : std::uint8_t {
   asleep,    ///< before `begin`
   listing,   ///< which checkpoints are there
+  making,    ///< the folder of checkpoints, when it cannot be listed
   reading,   ///< their commit files, for the monitor
   sweeping,  ///< what a crash left
   idle,
@@ -134,9 +141,10 @@ std::string_view to_string(phase p);
 
 }  // namespace checkpointing
 
-/// See the top of the file. Waiting for the disk: at most one snapshot that is not `must`, replaced
-/// by any newer one; waiting for their commit: the oldest and the newest that are not. Of each, at
-/// most `must_limit` that are `must`, beyond which the oldest is reported as failed.
+/// See the top of the file. These snapshots wait for the disk: the newest; the best of those that
+/// keep_best would keep, at most min(keep_best, `waiting_best_limit`); and at most `must_limit`
+/// that are `must`, beyond which the oldest is reported as failed. A newer snapshot replaces every
+/// other one; the next `written` counts it. The same wait for their commit, and the oldest one.
 class checkpoint_machine {
 public:
   static constexpr std::size_t must_limit = 4;
@@ -181,6 +189,7 @@ private:
   void hear_of(generation_id newest, actions& out);
   void wait_for_commit(const checkpointing::offered& e, actions& out);
   void wait_for_disk(const checkpointing::offered& e, actions& out);
+  void replace(std::vector<checkpointing::offered>& waiting, bool keep_oldest, actions& out);
   void bound(std::vector<checkpointing::offered>& waiting, std::string_view what_for, actions& out);
   void next_offer(actions& out);
   bool is_there(std::int64_t step) const;
@@ -206,6 +215,8 @@ private:
   std::size_t at_ = 0;        ///< in the script: the operation in flight
   std::uint64_t number_ = 0;  ///< of the operation in flight
   std::string why_;           ///< the current write failed; empty: it has not
+  std::int64_t skipped_ = 0;  ///< snapshots that newer ones replaced since the last `written`
+  bool lost_ = false;         ///< the last write failed
   generation_id generation_;
   bool flush_ = false;
 };

@@ -32,9 +32,10 @@ struct words {
   }
   void operator()(const written& x) const {
     out << "written step " << x.step << " " << x.path << " best " << x.best;
+    if (x.skipped > 0) out << " skipped " << x.skipped;
   }
   void operator()(const failed& x) const { out << "failed step " << x.step << ": " << x.text; }
-  void operator()(const flushed&) const { out << "flushed"; }
+  void operator()(const flushed& x) const { out << "flushed" << (x.lost ? ", lost" : ""); }
 };
 
 }  // namespace
@@ -48,6 +49,7 @@ std::string_view to_string(phase p) {
   switch (p) {
     case phase::asleep: return "asleep";
     case phase::listing: return "listing";
+    case phase::making: return "making";
     case phase::reading: return "reading";
     case phase::sweeping: return "sweeping";
     case phase::idle: return "idle";
@@ -66,7 +68,7 @@ namespace {
 
 void add(stable_hasher& hash, const checkpointing::offered& x) {
   hash.add(x.ticket).add(x.step).add(x.generation.value()).add(x.must);
-  hash.add(x.has_monitor).add(x.monitor);
+  hash.add(x.has_monitor).add(x.monitor).add(x.skipped);
 }
 
 }  // namespace
@@ -76,7 +78,7 @@ std::uint64_t checkpoint_machine::digest() const {
   stable_hasher hash;
   hash.add(phase_).add(at_).add(number_).add(generation_.value()).add(flush_).add(script_.size());
   hash.add(std::string_view{why_}).add(std::string_view{given_.folder}).add(given_.resumed);
-  hash.add(committed_).add(early_.size());
+  hash.add(committed_).add(skipped_).add(lost_).add(early_.size());
   for (const auto& one : early_) add(hash, one);
   add(hash, current_);
   hash.add(waiting_.size());

@@ -69,6 +69,7 @@ struct checkpointer_state {
   std::uint64_t generation = 0;       // of the newest snapshot
   std::vector<checkpoint_file> open;  // the files of the one being written
   std::uint64_t open_ticket = 0;
+  std::shared_ptr<const caught> last_failure;  // what was reported last
   std::shared_ptr<addressee> waiting = std::make_shared<addressee>();
 
   ~checkpointer_state() { waiting->take(); }
@@ -98,7 +99,7 @@ void checkpointer_state::offer(const write_checkpoint& m) {
   generation = std::max(generation, m.at.generation.value());
   held[++tickets] = m.what;
   feed(checkpointing::offered{tickets, m.what->loop.steps, m.at.generation, m.must, monitor.there,
-                              monitor.number});
+                              monitor.number, m.skipped});
 }
 
 void checkpointer_state::carry_out(const checkpointing::open& a) {
@@ -162,7 +163,7 @@ void checkpointer_state::report(checkpoint_report what) {
 }
 
 void checkpointer_state::carry_out(const checkpointing::written& a) {
-  report({a.step, a.path, a.best, nullptr});
+  report({a.step, a.path, a.best, nullptr, a.behind, a.skipped});
 }
 
 void checkpointer_state::carry_out(const checkpointing::failed& a) {
@@ -172,12 +173,17 @@ void checkpointer_state::carry_out(const checkpointing::failed& a) {
   why->record.hook = "save_checkpoint";
   why->record.step = a.step;
   why->record.generation = generation;
-  report({a.step, {}, {}, std::move(why)});
+  last_failure = why;
+  checkpoint_report what;
+  what.step = a.step;
+  what.why = std::move(why);
+  what.fatal = a.fatal;
+  report(std::move(what));
 }
 
-void checkpointer_state::carry_out(const checkpointing::flushed&) {
+void checkpointer_state::carry_out(const checkpointing::flushed& a) {
   if (const auto to = caf::actor_cast<supervisor_actor>(supervisor))
-    self->send(to, flushed{"checkpointer", {}});
+    self->send(to, flushed{"checkpointer", {}, a.lost ? last_failure : nullptr});
   if (!planted(bug::checkpointer_never_quits)) self->quit();
 }
 

@@ -80,6 +80,29 @@ const kept_checkpoint* best_checkpoint(std::span<const kept_checkpoint> kept,
   return best;
 }
 
+bool waits_as_best(const kept_checkpoint& one, std::span<const kept_checkpoint> waiting,
+                   std::span<const kept_checkpoint> others, const checkpoint_policy& policy) {
+  if (!one.has_monitor || planted(bug::best_snapshot_replaced)) return false;
+  const auto better = [&](const kept_checkpoint& other) {
+    return other.has_monitor && is_better(other, one, policy.maximize);
+  };
+  const auto waiting_better = static_cast<std::size_t>(std::ranges::count_if(waiting, better));
+  const auto all_better =
+      waiting_better + static_cast<std::size_t>(std::ranges::count_if(others, better));
+  const bool kept = policy.keep_best < 0 || all_better < static_cast<std::size_t>(policy.keep_best);
+  return kept && waiting_better < waiting_best_limit;
+}
+
+void check_monitor(const checkpoint_policy& policy, const metrics& logged) {
+  if (!policy.enabled || policy.keep_best == 0 || logged.contains(policy.monitor)) return;
+  if (policy.monitor == checkpoint_policy{}.monitor) return;
+  throw user_error(
+      errc::bad_configuration,
+      fmt::format("checkpoint.monitor is \"{}\", which no hook logged in the first epoch ({}): "
+                  "log it, monitor one of those, or set checkpoint.keep_best to 0",
+                  policy.monitor, names_of(logged)));
+}
+
 std::vector<std::int64_t> to_remove(std::span<const kept_checkpoint> kept,
                                     const checkpoint_policy& policy) {
   std::vector<kept_checkpoint> newest{kept.begin(), kept.end()};

@@ -43,6 +43,18 @@ struct kept_checkpoint {
 /// older one.
 const kept_checkpoint* best_checkpoint(std::span<const kept_checkpoint> kept,
                                        const checkpoint_policy& policy);
+/// At most so many snapshots wait because keep_best would keep them: memory is bounded whatever
+/// keep_best is.
+inline constexpr std::size_t waiting_best_limit = 4;
+/// Whether the snapshot `one`, which waits, must not be replaced by a newer one: it would be among
+/// the best `keep_best` of itself, `waiting` and `others` (durable or being written), and is among
+/// the best `waiting_best_limit` of those that wait. `waiting` may contain `one`.
+bool waits_as_best(const kept_checkpoint& one, std::span<const kept_checkpoint> waiting,
+                   std::span<const kept_checkpoint> others, const checkpoint_policy& policy);
+/// Throws user_error (bad_configuration) that lists what was logged when keep_best is to compare a
+/// monitor other than the default one and that is not among `logged`. Called at the end of an
+/// epoch, when everything that an epoch logs was logged.
+void check_monitor(const checkpoint_policy& policy, const metrics& logged);
 /// Steps of the checkpoints to remove, ascending: all that are neither among the newest `keep_last`
 /// nor among the best `keep_best`. The newest is always kept (`latest` points to it); a negative
 /// number keeps all.

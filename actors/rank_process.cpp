@@ -8,6 +8,7 @@
 
 #include "actors/observer.hpp"
 #include "actors/rank.hpp"
+#include "actors/snapshot_sender.hpp"
 
 namespace troupe {
 
@@ -228,17 +229,19 @@ supervisor_actor spawn_home(caf::actor_system& system, link& control,
 
 struct far_checkpointer_state {
   static constexpr const char* name = "far_checkpointer";
+  std::optional<snapshot_sender> sender;
 };
 
-checkpointer_actor far_checkpointer(caf::actor_system& system, link& control) {
+checkpointer_actor far_checkpointer(caf::actor_system& system, link& control,
+                                    const checkpoint_policy& policy) {
   return seam::spawn<checkpointer_actor, far_checkpointer_state>(
       system, {},
-      [&control](checkpointer_actor::stateful_pointer<far_checkpointer_state> self)
+      [&control, policy](checkpointer_actor::stateful_pointer<far_checkpointer_state> self)
           -> seam::hears<checkpointer_actor> {
+        auto& sender = self->state.sender;
+        sender.emplace(control, policy);
         return {
-            [&control](const write_checkpoint& m) {
-              control.send(m, m.must ? keep::always : keep::newest);
-            },
+            [&sender](const write_checkpoint& m) { sender->send(m); },
             [](const step_committed&) {},
             [](const storage_answered&) {},
             [self](const flush&) { self->quit(); },
@@ -292,7 +295,8 @@ void rank_resident::inside::settle(const rank_brief& brief) {
   parent.carry(setup.what->recipe->tensors());
   auto& control = parent.control();
   setup.supervisor = spawn_home(system, control, all);
-  if (brief.checkpoints) all->checkpointer = far_checkpointer(system, control);
+  if (brief.checkpoints)
+    all->checkpointer = far_checkpointer(system, control, brief.options.checkpoint);
   setup.checkpointer = all->checkpointer;
   if (brief.watched) {
     const auto make = [&control, hooks = brief.hooks, dropped = all->dropped] {

@@ -242,13 +242,13 @@ void inspect(F& f, queue_value& x) {
 }
 template <class F>
 void inspect(F& f, torn_down& x) {
-  auto& [at, result, late] = x;
-  f(at, result, late);
+  auto& [at, result, late, last] = x;
+  f(at, result, late, last);
 }
 template <class F>
 void inspect(F& f, write_checkpoint& x) {
-  auto& [at, what, must] = x;
-  f(at, what, must);
+  auto& [at, what, must, skipped] = x;
+  f(at, what, must, skipped);
 }
 template <class F>
 void inspect(F& f, observed& x) {

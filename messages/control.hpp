@@ -122,22 +122,25 @@ struct rank_busy {
   std::string what;
 };
 /// Answer to tear_down: the lane has ended, nothing of the rank is left. `late` holds what failed
-/// on the way.
+/// on the way. `last` holds the last reduced metrics that this rank knew.
 struct torn_down {
   fence at;
   value result;
   std::vector<failure> late;
+  metrics last;
 };
 
 // --- checkpoints and observers -------------------------------------------------------------------
 
-/// Rank 0 to the checkpointer: write this, once its step is committed. One in flight and one
-/// waiting; while one waits, a newer snapshot replaces it unless it is `must` (the last of a run,
-/// or one a user asked for).
+/// Rank 0 to the checkpointer: write this, once its step is committed. While one is written, few
+/// wait: the newest, those that `keep_best` would keep, and those that are `must` (the last of a
+/// run, or one a user asked for). A newer snapshot replaces the others. With ranks as processes the
+/// same holds in front of the link to the supervisor's process.
 struct write_checkpoint {
   fence at;
   snapshot_ptr what;
   bool must = false;
+  std::int64_t skipped = 0;  ///< snapshots before this one that were replaced in front of the link
 };
 /// Supervisor to checkpointer: every member of the generation holds `at.step`; snapshots of it and
 /// of earlier steps may become durable. Never late: it is sent before `flush`, and what is not
@@ -152,16 +155,21 @@ struct checkpoint_report {
   std::string path;
   std::string best;
   std::shared_ptr<const caught> why;  ///< null: written
+  std::int64_t behind = 0;            ///< committed steps after `step` when the write ended
+  std::int64_t skipped = 0;           ///< snapshots since the last report that newer ones replaced
+  bool fatal = false;  ///< no checkpoint can be written at all: the supervisor ends the job
 };
 /// Supervisor to checkpointer and observers: finish what is there, answer `flushed`, end.
 struct flush {
   bool unused = false;
 };
 /// Checkpointer or observer to supervisor: nothing is pending any more. `late` holds what failed on
-/// the way.
+/// the way. `lost` is the checkpointer's: why the last checkpoint of the run was not written. The
+/// supervisor has received it before, in a `checkpoint_report`; now it fails the job.
 struct flushed {
   std::string who;
   std::vector<failure> late;
+  std::shared_ptr<const caught> lost = nullptr;
 };
 /// What travels through an observer's bounded queue (actors/observation_queue.hpp); the message is
 /// only the knock.
@@ -229,12 +237,14 @@ struct job_outcome {
   ending status = ending::failed;
   stop_reason why = stop_reason::none;
   loop_state loop;
-  metrics last;
+  metrics last;  ///< last reduced values; after a failure those that rank 0 knew, if it answered
   std::uint64_t generation = 0;
   snapshot_ptr weights;  ///< rank 0's state at the end of a fit; null otherwise
   value result;          ///< rank 0's: evaluation results, predictions, a spawned function's value
   std::vector<value> queue;  ///< in the order added
   std::string best_checkpoint;
+  /// The newest durable checkpoint, also of a fit that failed: one that this job has written, or
+  /// else the one that it was resumed from. Empty: there is none.
   std::string last_checkpoint;
   std::vector<std::string> survivors;  ///< who did not end within the teardown deadline: `rank 1:
                                        ///< on_train_batch_end for 12.0 s`

@@ -27,14 +27,22 @@ struct early_stopping {
   friend bool operator==(const early_stopping&, const early_stopping&) = default;
 };
 
-/// When snapshots are taken and which are kept.
+/// When snapshots are taken and which are kept. Training does not wait for the disk: snapshots that
+/// a slow disk cannot take are skipped, but never one that `keep_best` would keep for a worse one
+/// (as long as at most four of those wait). So the newest durable checkpoint may be older than
+/// `every_n_steps`: by the steps that are done while two checkpoints are written, and one more for
+/// each that waits for `keep_best`. Every `checkpoint_written` event says how many steps that was
+/// (`behind`) and how many snapshots were skipped (`skipped`).
 struct checkpoint_policy {
   bool enabled = true;  ///< false: no files (fast_dev_run)
   bool every_epoch = true;
   std::optional<std::int64_t> every_n_steps;  ///< none beyond one per epoch and one at the end
-  std::int32_t keep_last = 1;
-  std::int32_t keep_best = 1;
-  std::string monitor = "val/loss";  ///< keep_best; ignored while nothing of that name was logged
+  std::int32_t keep_last = 1;                 ///< at least 1
+  std::int32_t keep_best = 1;                 ///< at least 0
+  /// What keep_best compares. A checkpoint before the first value of that name is not among the
+  /// best. A monitor other than the default that was not logged by the end of the first epoch is an
+  /// error that lists what was logged.
+  std::string monitor = "val/loss";
   bool maximize = false;
   friend bool operator==(const checkpoint_policy&, const checkpoint_policy&) = default;
 };

@@ -40,6 +40,7 @@ namespace troupe {
   bug(checkpoint_step_late, "a checkpoint says that it is of the step before") \
   bug(last_not_saved, "nothing is saved when the run ends") \
   bug(newer_snapshot_dropped, "while a snapshot waits for the disk, newer ones are dropped") \
+  bug(best_snapshot_replaced, "a newer snapshot replaces the best one that waits") \
   bug(uncommitted_is_written, "a snapshot is written before its step is committed") \
   bug(old_generation_written, "what an older generation took is written when a newer one commits") \
   bug(undone_before_sync, "a replaced checkpoint is removed before what replaced it is durable") \

@@ -26,6 +26,7 @@ struct outgoing {
   packed_message what;
   keep how = keep::always;
   std::size_t sent = 0;
+  std::uint64_t tag = 0;
 };
 
 // At most so many pieces are handed to the kernel at once.
@@ -57,7 +58,7 @@ struct link_stream::block : std::enable_shared_from_this<block> {
   block(asio::io_context& loop, int fd, link_identity who)
       : socket(loop, asio::local::stream_protocol{}, fd), incoming(who) {
     socket.non_blocking(true);
-    queue.push_back({link_greeting(who), {}, keep::always, 0});
+    queue.push_back({link_greeting(who), {}, keep::always, 0, 0});
   }
 
   asio::local::stream_protocol::socket socket;
@@ -78,12 +79,10 @@ struct link_stream::block : std::enable_shared_from_this<block> {
 
   // --- sending ---------------------------------------------------------------------------------
 
-  bool send(packed_message what, keep how) {
+  bool send(packed_message what, keep how, std::uint64_t tag) {
     const std::lock_guard lock(sending);
     if (deaf || closing) return true;
     if (how == keep::if_room && queue.size() >= link_queue_limit / 2) return false;
-    if (how == keep::newest)
-      std::erase_if(queue, [](const outgoing& x) { return x.how == keep::newest && x.sent == 0; });
     if (queue.size() >= link_queue_limit) {
       deaf = true;
       queue.clear();
@@ -94,9 +93,16 @@ struct link_stream::block : std::enable_shared_from_this<block> {
       return true;
     }
     auto prefix = message_prefix(what);
-    queue.push_back({std::move(prefix), std::move(what), how, 0});
+    queue.push_back({std::move(prefix), std::move(what), how, 0, tag});
     if (!armed) write_some();
     return true;
+  }
+
+  bool withdraw(std::uint64_t tag) {
+    const std::lock_guard lock(sending);
+    return std::erase_if(queue, [tag](const outgoing& x) {
+             return x.how == keep::until_withdrawn && x.tag == tag && x.sent == 0;
+           }) > 0;
   }
 
   void close() {
@@ -227,9 +233,11 @@ void link_stream::listen(link_sink sink) {
   asio::post(block_->socket.get_executor(), [b = block_] { b->hear(); });
 }
 
-bool link_stream::send(link_message what, keep how) {
-  return block_->send(pack(what, block_->tensors.load()), how);
+bool link_stream::send(link_message what, keep how, std::uint64_t tag) {
+  return block_->send(pack(what, block_->tensors.load()), how, tag);
 }
+
+bool link_stream::withdraw(std::uint64_t tag) { return block_->withdraw(tag); }
 
 void link_stream::close() { block_->close(); }
 

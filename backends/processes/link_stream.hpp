@@ -28,7 +28,8 @@ public:
   ~link_stream() override;
 
   void listen(link_sink sink) override;
-  bool send(link_message what, keep how = keep::always) override;
+  bool send(link_message what, keep how = keep::always, std::uint64_t tag = 0) override;
+  bool withdraw(std::uint64_t tag) override;
   void close() override;
 
   /// How tensors in values travel; null (at first): they do not. Before the first of them.

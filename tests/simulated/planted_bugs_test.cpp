@@ -74,9 +74,10 @@ TEST_CASE("what needs two faults is found with two", "[exhaust][planted]") {
 
 TEST_CASE("a search of checkpoints finds what is planted in them", "[exhaust][planted]") {
   CHECK(found_in_checkpoints(bug::none, 0, 1) == "");
-  for (const auto which : {bug::newer_snapshot_dropped, bug::uncommitted_is_written,
-                           bug::rename_before_sync, bug::parent_not_synced, bug::latest_not_synced,
-                           bug::newest_removed_first, bug::swept_before_sync}) {
+  for (const auto which :
+       {bug::newer_snapshot_dropped, bug::best_snapshot_replaced, bug::uncommitted_is_written,
+        bug::rename_before_sync, bug::parent_not_synced, bug::latest_not_synced,
+        bug::newest_removed_first, bug::swept_before_sync}) {
     INFO(planted_bugs[static_cast<std::size_t>(which) - 1].name);
     CHECK(found_in_checkpoints(which, 0, 1) != "");
   }

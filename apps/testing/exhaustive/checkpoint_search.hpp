@@ -5,10 +5,11 @@
 //
 // What must hold, always: the machine never throws; what it reports as written is there, is of a
 // step that was committed, by the generation that committed it, and what the policy keeps is all
-// there is; nothing that is committed waits for something else than the disk; words that come late
-// (an answer to an earlier operation, a snapshot or a commit of an older generation) change
-// nothing; once flushed it holds nothing, and has written the last snapshot if that was committed
-// and nothing failed.
+// there is; when no operation fails, the best snapshot of a run with one generation is kept;
+// nothing that is committed waits for something else than the disk; words that come late (an answer
+// to an earlier operation, a snapshot or a commit of an older generation) change nothing; once
+// flushed it holds nothing, and has written the last snapshot if that was committed and nothing
+// failed.
 //
 // Behind every crash: what the disk resolves to (`latest`, else the newest whole one) is a whole
 // checkpoint of a committed step, not older than the last one reported as written; one at least as

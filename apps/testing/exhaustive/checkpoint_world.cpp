@@ -276,6 +276,11 @@ void checkpoint_world::check_end() {
   if (!held_.empty()) object(fmt::format("{} snapshots are held for ever", held_.size()));
   if (failures_ == 0 && committed_ == last_ && committed_by(last_) == last_by_ && written_ != last_)
     object(fmt::format("the last checkpoint is of step {}", written_));
+  if (failures_ > 0 || generation_ > 1 || options_->keep_best == 0) return;
+  for (auto step = resumed_ + 1; step <= std::min(offered_, committed_); ++step)
+    if (std::ranges::none_of(kept_,
+                             [&](std::int64_t one) { return monitor_of(one) <= monitor_of(step); }))
+      object(fmt::format("step {} is better than all that is kept", step));
 }
 
 void checkpoint_world::look_at(const simulated_disk& left, const std::string& how) {

@@ -423,7 +423,7 @@ TEST_CASE("the machine is a value that can be told apart and read", "[checkpoint
     drive.step();
   }
   CHECK(
-      shown(seen[3]) ==
+      shown(seen[4]) ==
       "checkpoints writing step 10 at write run/checkpoints/.step-00000010.tmp/model.safetensors");
   CHECK(shown(drive.machine) == "checkpoints idle; kept: step 10 (0.5)");
 }

@@ -160,3 +160,16 @@ TEST_CASE("removing is bounded by the policy and done at once", "[deciders]") {
     if (best && policy.keep_best != 0) RC_ASSERT(best_checkpoint(left, policy)->step == best->step);
   }));
 }
+
+TEST_CASE("a keep_best monitor that an epoch did not log is an error with the list", "[deciders]") {
+  checkpoint_policy policy;
+  CHECK_NOTHROW(check_monitor(policy, {}));  // the default: a module need not validate
+  policy.monitor = "val/scroe";
+  CHECK_THROWS_WITH(check_monitor(policy, {{"val/loss", 1}, {"val/score", 0}}),
+                    "checkpoint.monitor is \"val/scroe\", which no hook logged in the first epoch "
+                    "(logged so far: val/loss, val/score): log it, monitor one of those, or set "
+                    "checkpoint.keep_best to 0");
+  CHECK_NOTHROW(check_monitor(policy, {{"val/scroe", 1}}));
+  policy.keep_best = 0;
+  CHECK_NOTHROW(check_monitor(policy, {}));
+}

@@ -148,8 +148,8 @@ link_message any_message(std::uint64_t seed, std::size_t index) {
     case 12: return queue_value{d.at(), d.some()};
     case 13: return closed_generation{d.at()};
     case 14: return rank_busy{d.at(), d.text()};
-    case 15: return torn_down{d.at(), d.some(), {d.failed()}};
-    case 16: return write_checkpoint{d.at(), any_snapshot(draw, 100), d.yes()};
+    case 15: return torn_down{d.at(), d.some(), {d.failed()}, {{"val/loss", 0.5}}};
+    case 16: return write_checkpoint{d.at(), any_snapshot(draw, 100), d.yes(), 3};
     case 17: return observed{d.seen_thing()};
     case 18: return dropped_observations{d.number(), d.number()};
     case 19: return hook_entered{1, d.some_hook()};

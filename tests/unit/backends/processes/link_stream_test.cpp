@@ -8,6 +8,7 @@
 #include <array>
 #include <thread>
 
+#include "actors/snapshot_sender.hpp"
 #include "tests/unit/backends/processes/any_message.hpp"
 
 #include "tests/support/catch.hpp"
@@ -89,16 +90,20 @@ TEST_CASE("all that has arrived is heard at once when the other side is known to
   CHECK(ends.got.size() == 100);
 }
 
-TEST_CASE("of checkpoints that wait only the newest goes, progress goes while there is room") {
+TEST_CASE(
+    "snapshots that wait: the best and the newest are sent; progress goes while there is room") {
   two_ends ends;
   // Nobody listens: the socket fills up.
   std::mt19937_64 draw{1};
   const auto large = any_snapshot(draw, 1'000'000);
-  ends.a->send(write_checkpoint{{}, large, true});
-  for (int i = 0; i < 5; ++i) {
+  snapshot_sender sender{*ends.a, {}};
+  sender.send(write_checkpoint{{}, large, true});
+  const std::vector<double> losses{3, 1, 2, 5, 4};
+  for (std::size_t i = 0; i < losses.size(); ++i) {
     auto some = std::make_shared<snapshot>(*large);
-    some->loop.steps = i;
-    ends.a->send(write_checkpoint{{}, some, false}, keep::newest);
+    some->loop.steps = static_cast<std::int64_t>(i);
+    some->loop.last = {{"val/loss", losses[i]}};
+    sender.send(write_checkpoint{{}, some, false});
   }
   const auto many = static_cast<int>(link_queue_limit);
   std::size_t dropped = 0;
@@ -109,14 +114,19 @@ TEST_CASE("of checkpoints that wait only the newest goes, progress goes while th
   ends.run_until(
       [&] { return !ends.got.empty() && std::holds_alternative<step_done>(ends.got.back()); });
   std::vector<std::int64_t> checkpoints;
+  std::int64_t skipped = 0;
   std::size_t progress = 0;
   for (const auto& m : ends.got) {
-    if (const auto* c = std::get_if<write_checkpoint>(&m))
+    if (const auto* c = std::get_if<write_checkpoint>(&m)) {
       checkpoints.push_back(c->what->loop.steps);
+      skipped += c->skipped;
+    }
     progress += std::holds_alternative<observed>(m) ? 1 : 0;
   }
-  REQUIRE(checkpoints.size() == 2);
-  CHECK(checkpoints[1] == 4);
+  REQUIRE(checkpoints.size() == 3);
+  CHECK(checkpoints[1] == 1);
+  CHECK(checkpoints[2] == 4);
+  CHECK(skipped == 3);
   CHECK(progress > 0);
   CHECK(dropped > 0);
   CHECK(progress + dropped == link_queue_limit);
