@@ -219,6 +219,7 @@ void fit_machine::boundary() {
 }
 
 void fit_machine::epoch_ended() {
+  check_monitor(plan_->checkpoint, loop_.last);
   ++loop_.epoch;
   loop_.batch = 0;
   loop_.validated = false;
