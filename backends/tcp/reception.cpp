@@ -1,5 +1,6 @@
 #include "backends/tcp/reception.hpp"
 
+#include "backends/tcp/time_limit.hpp"
 #include "messages/failure.hpp"
 
 #include <fmt/format.h>
@@ -51,13 +52,10 @@ descriptor released(tcp::socket socket) {
   return result;
 }
 
-// Cancels what a socket waits for when time is up.
-void limit(asio::steady_timer& timer, tcp::socket& socket) {
-  timer.expires_after(handshake_limit);
-  timer.async_wait([&socket](const boost::system::error_code& stopped) {
-    boost::system::error_code ignored;
-    if (!stopped) socket.cancel(ignored);
-  });
+// Ends what a socket waits for, and all that would wait for it later.
+void close_quietly(tcp::socket& socket) {
+  boost::system::error_code ignored;
+  socket.close(ignored);
 }
 
 std::string named(const hello& who) {
@@ -182,12 +180,11 @@ asio::awaitable<void> reception::accept() {
   for (;;) {
     tcp::socket from{context_};
     const auto [failed] = co_await acceptor_.async_accept(from, tupled);
-    if (!failed && strangers_ < strangers_max) {
-      ++strangers_;
+    if (!failed) {
       asio::co_spawn(context_, receive(std::move(from)), asio::detached);
     } else if (failed == asio::error::operation_aborted) {
       co_return;
-    } else if (failed) {  // most likely no descriptor is left: others may be given back
+    } else {  // most likely no descriptor is left: others may be given back
       pause.expires_after(retry_last);
       co_await pause.async_wait(tupled);
     }
@@ -195,11 +192,17 @@ asio::awaitable<void> reception::accept() {
 }
 
 asio::awaitable<void> reception::receive(socket from) {
-  asio::steady_timer timer{context_};
-  limit(timer, from);
+  // A rank says hello at once: whoever has said nothing for longest goes first.
+  if (strangers_.size() == strangers_max) {
+    close_quietly(*strangers_.begin()->second);
+    strangers_.erase(strangers_.begin());
+  }
+  const auto number = next_stranger_++;
+  strangers_[number] = &from;
+  time_limit limit{context_, handshake_limit, [&from] { close_quietly(from); }};
   hello_block block;
   const auto [cut, bytes] = co_await asio::async_read(from, asio::buffer(block), tupled);
-  --strangers_;
+  strangers_.erase(number);
   if (cut) co_return;
   hello said;
   try {
@@ -211,7 +214,7 @@ asio::awaitable<void> reception::receive(socket from) {
   const auto [verdict, to] = judge(said);
   const auto reply = encode(verdict);
   const auto [broken, written] = co_await asio::async_write(from, asio::buffer(reply), tupled);
-  timer.cancel();
+  limit.stop();
   if (!broken && to) {
     tune(from);
     to->adopt(said.from, said.stream, released(std::move(from)));
@@ -279,7 +282,6 @@ asio::awaitable<void> reception::dial(std::shared_ptr<mesh> who, std::int32_t ra
 asio::awaitable<bool> reception::call(mesh& who, std::int32_t rank, std::uint16_t stream,
                                       tcp_address at) {
   tcp::socket link{context_};
-  asio::steady_timer timer{context_};
   boost::system::error_code no_literal;
   const auto literal = asio::ip::make_address(at.host, no_literal);
   tcp::resolver resolver{context_};
@@ -292,7 +294,7 @@ asio::awaitable<bool> reception::call(mesh& who, std::int32_t rank, std::uint16_
   } else {
     places = tcp::resolver::results_type::create(tcp::endpoint{literal, at.port}, at.host, "");
   }
-  limit(timer, link);
+  time_limit limit{context_, handshake_limit, [&link] { close_quietly(link); }};
   const auto [refused, place] = co_await asio::async_connect(link, places, tupled);
   if (refused) co_return false;
   const auto& group = who.group();
@@ -308,7 +310,7 @@ asio::awaitable<bool> reception::call(mesh& who, std::int32_t rank, std::uint16_
   if (unwritten) co_return false;
   answer_block reply;
   const auto [unread, read] = co_await asio::async_read(link, asio::buffer(reply), tupled);
-  timer.cancel();
+  limit.stop();
   if (unread) co_return false;
   co_return take(who, rank, stream, at, reply, std::move(link));
 }

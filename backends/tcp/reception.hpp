@@ -61,7 +61,9 @@ private:
   std::map<std::pair<job_id, std::int32_t>, generation_id> newest_;
   std::condition_variable less_;  // tended_ went down
   std::size_t tended_ = 0;        // meshes, dials, answers
-  std::size_t strangers_ = 0;     // connections that have not said hello yet
+  // Connections that have not said hello yet, oldest first. The loop's thread only.
+  std::map<std::uint64_t, socket*> strangers_;
+  std::uint64_t next_stranger_ = 0;
 };
 
 }  // namespace troupe::tcp

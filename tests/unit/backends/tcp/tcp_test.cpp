@@ -142,7 +142,8 @@ TEST_CASE("strangers that say nothing, or something else, keep nobody out") {
       "GET / HTTP/1.1\r\nHost: somebody else's server\r\n" + std::string(tcp::hello_bytes, 'x');
   send(babbler.get(), request.data(), request.size(), MSG_NOSIGNAL);
   CHECK(closed_by_peer(babbler));
-  silent.erase(silent.begin(), silent.begin() + 50);
+  // Those that have been silent for longest made room.
+  CHECK(closed_by_peer(silent.front()));
   const auto first = backend.open(member(0));
   const auto second = backend.open(member(1));
   const auto met = first->barrier("met");

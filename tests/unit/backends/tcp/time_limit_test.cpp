@@ -1,0 +1,35 @@
+// Goal: a time limit never calls what was destroyed, whatever waits in the loop's queue.
+#include "backends/tcp/time_limit.hpp"
+
+#include <optional>
+
+#include "tests/support/catch.hpp"
+
+using std::chrono::nanoseconds;
+using troupe::tcp::time_limit;
+
+TEST_CASE("a limit that passes calls once") {
+  boost::asio::io_context loop;
+  int calls = 0;
+  const time_limit limit{loop, nanoseconds{0}, [&] { ++calls; }};
+  loop.run();
+  CHECK(calls == 1);
+}
+
+TEST_CASE("a limit that has passed is stopped or destroyed before its call: it does not call") {
+  const bool destroyed = GENERATE(false, true);
+  boost::asio::io_context loop;
+  int calls = 0;
+  std::optional<time_limit> limit;
+  // Both times have passed when the loop begins, so that both calls are in its queue at once.
+  boost::asio::steady_timer earlier{loop, nanoseconds{-1'000'000}};
+  earlier.async_wait([&](const boost::system::error_code&) {
+    if (destroyed)
+      limit.reset();
+    else
+      limit->stop();
+  });
+  limit.emplace(loop, nanoseconds{0}, [&] { ++calls; });
+  loop.run();
+  CHECK(calls == 0);
+}
