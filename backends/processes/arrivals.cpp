@@ -25,6 +25,8 @@ namespace {
 // A rank's process says at once who it is.
 constexpr auto arrival_limit = std::chrono::seconds{5};
 constexpr std::size_t strangers_beyond_ranks = 64;
+// When no descriptor is left: others may be given back.
+constexpr auto accept_pause = std::chrono::milliseconds{50};
 
 // IPv4 addresses of this host that others may reach it by.
 std::vector<std::string> addresses(bool one_host) {
@@ -54,7 +56,7 @@ struct arrivals::stranger {
 };
 
 arrivals::arrivals(asio::io_context& loop, const placed_options& options)
-    : loop_(loop), options_(options), acceptor_(loop) {
+    : loop_(loop), options_(options), acceptor_(loop), pause_(loop) {
   const auto host =
       options.one_host ? asio::ip::address_v4::loopback() : asio::ip::address_v4::any();
   error_code error;
@@ -81,21 +83,35 @@ void arrivals::next() {
   auto who = std::make_shared<stranger>(loop_);
   acceptor_.async_accept(who->socket, [this, who](const error_code& error) {
     if (error == asio::error::operation_aborted) return;
-    const auto most = static_cast<std::size_t>(options_.world) + strangers_beyond_ranks;
-    if (!error && strangers_ < most) ask(who);
-    next();
+    if (!error) {
+      make_room();
+      ask(who);
+      return next();
+    }
+    pause_.expires_after(accept_pause);
+    pause_.async_wait([this](const error_code& stopped) {
+      if (!stopped) next();
+    });
   });
 }
 
+void arrivals::make_room() {
+  const auto most = static_cast<std::size_t>(options_.world) + strangers_beyond_ranks;
+  if (strangers_.size() < most) return;
+  strangers_.begin()->second->socket.close();
+  strangers_.erase(strangers_.begin());
+}
+
 void arrivals::ask(const std::shared_ptr<stranger>& who) {
-  ++strangers_;
+  const auto number = next_stranger_++;
+  strangers_[number] = who;
   who->limit.expires_after(arrival_limit);
   who->limit.async_wait([who](const error_code& error) {
     if (!error) who->socket.close();
   });
   asio::async_read(who->socket, asio::buffer(who->said),
-                   [this, who](const error_code& error, std::size_t) {
-                     --strangers_;
+                   [this, who, number](const error_code& error, std::size_t) {
+                     strangers_.erase(number);
                      who->limit.cancel();
                      if (!error && who->socket.is_open()) look_at(*who);
                    });

@@ -4,7 +4,11 @@
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/ip/tcp.hpp>
 
+#include <boost/asio/steady_timer.hpp>
+
+#include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 
 #include "backends/launcher.hpp"
@@ -13,8 +17,10 @@
 namespace troupe {
 
 /// Strangers are turned away: who does not know the secret, is no rank of this world, or has not
-/// said who it is within five seconds. As many may be looked at at once as there are ranks, and a
-/// few more. On the thread of `loop`, which is stopped before this is destroyed.
+/// said who it is within five seconds. As many are looked at at once as there are ranks, and 64
+/// more; when a further one connects, the one that has been silent for longest is turned away,
+/// since a rank says at once who it is. So silent strangers keep no rank out and delay none. On the
+/// thread of `loop`, which is stopped before this is destroyed.
 class arrivals {
 public:
   /// Begins to listen; nobody is heard before `accept`. Throws user_error (device).
@@ -27,6 +33,7 @@ public:
 private:
   struct stranger;
   void next();
+  void make_room();
   void ask(const std::shared_ptr<stranger>& who);
   void look_at(stranger& who);
 
@@ -35,7 +42,9 @@ private:
   boost::asio::ip::tcp::acceptor acceptor_;
   summons where_;
   std::function<void(std::int32_t, boost::asio::ip::tcp::socket)> come_;
-  std::size_t strangers_ = 0;
+  boost::asio::steady_timer pause_;
+  std::map<std::uint64_t, std::shared_ptr<stranger>> strangers_;  // oldest first
+  std::uint64_t next_stranger_ = 0;
 };
 
 }  // namespace troupe

@@ -96,6 +96,18 @@ TEST_CASE("ranks that know the secret come in, again and again") {
   CHECK(to.come == std::vector<std::int32_t>{1, 0, 1});
 }
 
+TEST_CASE("a rank comes in although silent strangers hold every place") {
+  visit to{2};
+  const asio::ip::tcp::endpoint at{asio::ip::make_address(to.door.where().hosts.at(0)),
+                                   to.door.where().port};
+  constexpr int more_than_places = 80;
+  std::vector<asio::ip::tcp::socket> silent;
+  for (int i = 0; i < more_than_places; ++i) silent.emplace_back(to.loop).connect(at);
+  for (const std::int32_t rank : {1, 0})
+    CHECK_FALSE(to.turned_away(encode_arrival(to.door.where().secret, rank)));
+  CHECK(to.come == std::vector<std::int32_t>{1, 0});
+}
+
 TEST_CASE("strangers are turned away") {
   visit to{2};
   auto secret = to.door.where().secret;
