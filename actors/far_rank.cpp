@@ -211,6 +211,8 @@ spawn_rank_fn far_ranks(const ports& world, const job& what) {
     throw user_error(errc::bad_configuration,
                      "placement \"processes\": this program does not start processes for ranks; "
                      "use placement \"threads\"");
+  if (const auto why_not = world.children->unusable(); !why_not.empty())
+    throw user_error(errc::bad_configuration, fmt::format("placement \"processes\": {}", why_not));
   const auto kind = choose_meeting(world, what.options.communicator);
   return [kind = std::string{kind->name()}, place = kind->arrange({what.options.tcp_streams})](
              caf::actor_system& system, actor_trouble trouble, rank_setup setup) -> rank_actor {

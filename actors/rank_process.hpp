@@ -22,10 +22,13 @@ struct rank_home {
 ///
 ///     if (const auto code = troupe::run_rank_if_child(argc, argv, {make_recipe})) return *code;
 ///
-/// Nothing happens in the program as users start it. Started as a rank's process it runs that rank
-/// in here, and returns when the rank is torn down, with the exit code for main. A process whose
-/// starter is gone, or has given it up, ends without returning. SIGINT and SIGTERM are ignored in
-/// it: whoever started it ends it.
+/// Without that line every job with placement "processes" is refused (bad_configuration). A process
+/// that was started as a rank starts no job, of whatever placement (bad_configuration as well).
+///
+/// In the program as users start it this process remembers the call, and nothing else happens.
+/// Started as a rank's process it runs that rank in here, and returns when the rank is torn down,
+/// with the exit code for main. A process whose starter is gone, or has given it up, ends without
+/// returning. SIGINT and SIGTERM are ignored in it: whoever started it ends it.
 std::optional<int> run_rank_if_child(int count, const char* const* arguments,
                                      const rank_home& home);
 

@@ -130,6 +130,11 @@ private:
 // throws.
 supervisor_actor session::engine::launch(job what, std::function<void(job_outcome)> complete,
                                          std::weak_ptr<engine> weak) {
+  if (started_as_rank())
+    throw user_error(errc::bad_configuration,
+                     "this process was started as a rank of a job, and such a process starts no "
+                     "job: make troupe::run_rank_if_child the first line of main, and start no job "
+                     "in a rank");
   supervisor_setup setup;
   setup.id = job_id{world.random->draw()};
   setup.what = std::move(what);

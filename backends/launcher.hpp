@@ -55,6 +55,8 @@ struct process_start {
 class rank_launcher {
 public:
   virtual ~rank_launcher() = default;
+  /// Why `start` would start nothing; empty when it can start processes.
+  virtual std::string unusable() const { return {}; }
   /// Never waits. Throws user_error when there is no descriptor left; a process that can not be
   /// started otherwise has `ended` with the reason.
   virtual std::unique_ptr<rank_process> start(process_start what, process_sink sink) = 0;
@@ -62,7 +64,10 @@ public:
 
 /// Children of this process: the same executable with arguments of its own (`parent_of` knows
 /// them), connected by a socket, all other descriptors but the standard ones closed. A child dies
-/// with this process, whatever it does.
+/// with this process from its first instruction on, whatever it does.
+///
+/// Unusable until this process has called `parent_of`: in a program that does not, each child would
+/// run main as its user's program does, and start children of its own.
 std::shared_ptr<rank_launcher> child_launcher();
 
 /// Processes that something else has placed (mpirun), one per rank, which come to this one over TCP
@@ -105,7 +110,15 @@ public:
 /// null. To be called first in main: it makes this process ignore SIGINT and SIGTERM (whoever
 /// started it hears them and ends the rank in order) and die with its parent. Throws
 /// internal_error for arguments that only look like it.
+///
+/// The process remembers the call: without it `child_launcher` starts nothing. That is one flag of
+/// the whole process, which is never reset.
 std::unique_ptr<parent_side> parent_of(int count, const char* const* arguments);
+
+/// Whether a launcher started this process to be a rank: its command line says so, as the kernel
+/// keeps it (/proc/self/cmdline, read once). Such a process starts no job, whether it has called
+/// `parent_of` or not. Thread-safe.
+bool started_as_rank();
 
 /// The same in a process that something else has placed as `rank`: comes to where `summons` says,
 /// and waits there for the next rank to be, as long as that takes. Null: there will be no more.

@@ -29,6 +29,9 @@ std::optional<rank_arguments> read_arguments(int count, const char* const* argum
 /// The one argument before the parent's process id, of rank 0's process among placed ones.
 inline constexpr const char* placed_word = "--troupe-placed-rank";
 
+/// Whether this process has called `parent_of`.
+bool main_knows_ranks();
+
 /// In a rank's process. Nothing of it is to outlive the one that started it, however that ends.
 void die_with(int parent);
 /// A terminal sends its signals to all processes of the job; the launcher alone acts on them. Where

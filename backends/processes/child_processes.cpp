@@ -102,7 +102,7 @@ public:
 
   void begin() {
     int error = 0;
-    pid_ = spawn_plan{inherited_}.start(words(), error);
+    pid_ = start_child(inherited_, words(), error);
     inherited_.clear();
     if (pid_ == 0) {
       process_end end;
@@ -227,7 +227,15 @@ public:
     if (house_->thread.joinable()) house_->thread.join();
   }
 
+  std::string unusable() const override {
+    if (main_knows_ranks()) return {};
+    return "this program has not called troupe::run_rank_if_child (actors/rank_process.hpp): make "
+           "it the first line of main, or use placement \"threads\"";
+  }
+
   std::unique_ptr<rank_process> start(process_start what, process_sink sink) override {
+    if (const auto why_not = unusable(); !why_not.empty())
+      throw user_error(errc::bad_configuration, why_not);
     std::array<int, 2> ends{-1, -1};
     if (::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends.data()) != 0)
       refuse("no socket for a rank's process");

@@ -3,9 +3,11 @@
 #include <sys/prctl.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <charconv>
 #include <csignal>
 #include <cstring>
+#include <fstream>
 #include <string_view>
 
 #include "backends/processes/arguments.hpp"
@@ -17,6 +19,8 @@ namespace troupe {
 namespace {
 
 constexpr std::string_view rank_word = "--troupe-rank";
+
+std::atomic<bool> parent_of_was_called{false};
 
 template <class T>
 T number(std::string_view text, T low) {
@@ -87,7 +91,20 @@ std::optional<rank_arguments> read_arguments(int count, const char* const* argum
   return what;
 }
 
+bool main_knows_ranks() { return parent_of_was_called; }
+
+bool started_as_rank() {
+  static const bool is_rank = [] {
+    std::ifstream words{"/proc/self/cmdline", std::ios::binary};
+    std::string word;
+    std::getline(words, word, '\0');  // the program's name
+    return std::getline(words, word, '\0') && (word == rank_word || word == placed_word);
+  }();
+  return is_rank;
+}
+
 std::unique_ptr<parent_side> parent_of(int count, const char* const* arguments) {
+  parent_of_was_called = true;
   const auto what = read_arguments(count, arguments);
   if (!what) return nullptr;
   die_with(what->parent);

@@ -151,7 +151,7 @@ private:
       if (::write(to.get(), text.data(), text.size()) != static_cast<ssize_t>(text.size()))
         error = EIO;
       else
-        pid = spawn_plan{inherited}.start({placed_word, fmt::format("{}", ::getpid())}, error);
+        pid = troupe::start_child(inherited, {placed_word, fmt::format("{}", ::getpid())}, error);
     }
     const int watched = pid == 0 ? -1 : ::pidfd_open(pid, 0);
     if (watched < 0) {

@@ -2,8 +2,11 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <csignal>
@@ -23,36 +26,101 @@ std::string own_path() {
   return size > 0 ? std::string(path.data(), static_cast<std::size_t>(size)) : "troupe";
 }
 
-}  // namespace
+// What a child reads between fork and exec. It shares the memory of its parent there.
+struct child_plan {
+  const int* inherited;
+  int count;
+  char* const* words;
+  pid_t parent;
+  int descriptor_limit;
+  volatile int error = 0;
+};
 
-spawn_plan::spawn_plan(const std::vector<open_file>& inherited) {
-  ::posix_spawn_file_actions_init(&files_);
-  ::posix_spawn_file_actions_addopen(&files_, STDIN_FILENO, "/dev/null", O_RDONLY, 0);
-  int to = link_descriptor;
-  for (const auto& one : inherited) ::posix_spawn_file_actions_adddup2(&files_, one.get(), to++);
-  ::posix_spawn_file_actions_addclosefrom_np(&files_, to);
-  ::posix_spawnattr_init(&attributes_);
+// Of kernels without close_range. Above so many nothing is looked for.
+int descriptor_limit() {
+  constexpr rlim_t most = 1 << 20;
+  rlimit limit{};
+  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) return static_cast<int>(most);
+  return static_cast<int>(std::min(limit.rlim_cur, most));
+}
+
+void close_from(int first, int limit) {
+  if (::close_range(static_cast<unsigned>(first), ~0U, 0) == 0) return;
+  for (int one = first; one < limit; ++one) ::close(one);
+}
+
+// A caught signal ends the child until the program begins: handlers are the parent's.
+void reset_signals() {
+  struct sigaction now {};
+  for (int one = 1; one < NSIG; ++one) {
+    if (::sigaction(one, nullptr, &now) != 0) continue;
+    if (now.sa_handler == SIG_DFL || now.sa_handler == SIG_IGN) continue;
+    now = {};
+    now.sa_handler = SIG_DFL;
+    ::sigaction(one, &now, nullptr);
+  }
   sigset_t until_ready;
   sigemptyset(&until_ready);
   sigaddset(&until_ready, SIGINT);
   sigaddset(&until_ready, SIGTERM);
-  ::posix_spawnattr_setsigmask(&attributes_, &until_ready);
-  ::posix_spawnattr_setflags(&attributes_, POSIX_SPAWN_SETSIGMASK);
+  ::sigprocmask(SIG_SETMASK, &until_ready, nullptr);
 }
 
-spawn_plan::~spawn_plan() {
-  ::posix_spawn_file_actions_destroy(&files_);
-  ::posix_spawnattr_destroy(&attributes_);
+bool take_descriptors(const child_plan& plan) {
+  const int nothing = ::open("/dev/null", O_RDONLY);
+  if (nothing < 0 || (nothing != STDIN_FILENO && ::dup2(nothing, STDIN_FILENO) < 0)) return false;
+  for (int i = 0; i < plan.count; ++i) {
+    const int from = plan.inherited[i];
+    const int to = link_descriptor + i;
+    // dup2 of a descriptor to itself would leave it closed on exec.
+    if ((from == to ? ::fcntl(to, F_SETFD, 0) : ::dup2(from, to)) < 0) return false;
+  }
+  close_from(link_descriptor + plan.count, plan.descriptor_limit);
+  return true;
 }
 
-pid_t spawn_plan::start(std::vector<std::string> words, int& error) const {
+// System calls only.
+[[noreturn]] void become(child_plan& plan) {
+  ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+  if (::getppid() != plan.parent) ::_exit(1);  // it was too late: the parent had died before
+  if (take_descriptors(plan)) {
+    reset_signals();
+    // Works after the file was replaced or removed, too.
+    ::execve("/proc/self/exe", plan.words, environ);
+  }
+  plan.error = errno;
+  ::_exit(1);
+}
+
+// A fork would copy the page tables of a program with a large model, and its threads would then
+// fault page by page. The frame of this function stays until the child has left it.
+[[gnu::noinline]] pid_t fork_into(child_plan& plan) {
+  const auto pid = ::vfork();
+  if (pid == 0) become(plan);
+  if (pid < 0) plan.error = errno;
+  return pid;
+}
+
+}  // namespace
+
+pid_t start_child(const std::vector<open_file>& inherited, std::vector<std::string> words,
+                  int& error) {
   words.insert(words.begin(), own_path());
   std::vector<char*> pointers;
   for (auto& word : words) pointers.push_back(word.data());
   pointers.push_back(nullptr);
-  pid_t pid = 0;
-  // Works after the file was replaced or removed, too.
-  error = ::posix_spawn(&pid, "/proc/self/exe", &files_, &attributes_, pointers.data(), environ);
+  std::vector<int> numbers;
+  for (const auto& one : inherited) numbers.push_back(one.get());
+  child_plan plan{numbers.data(), static_cast<int>(numbers.size()), pointers.data(), ::getpid(),
+                  descriptor_limit()};
+  sigset_t all;
+  sigset_t before;
+  sigfillset(&all);
+  ::pthread_sigmask(SIG_SETMASK, &all, &before);  // no handler is to run in the child
+  const auto pid = fork_into(plan);
+  ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  if (pid > 0 && plan.error != 0) ::waitpid(pid, nullptr, 0);
+  error = plan.error;
   return error == 0 ? pid : 0;
 }
 

@@ -2,7 +2,6 @@
 #pragma once
 
 #include <signal.h>
-#include <spawn.h>
 #include <sys/types.h>
 #include <unistd.h>
 
@@ -29,22 +28,16 @@ private:
   int number_;
 };
 
-/// What a child begins with: its descriptors (from link_descriptor on, in this order, nothing else
-/// but the standard ones) and its signals (SIGINT and SIGTERM blocked until it is ready for them).
-class spawn_plan {
-public:
-  explicit spawn_plan(const std::vector<open_file>& inherited);
-  spawn_plan(const spawn_plan&) = delete;
-  spawn_plan& operator=(const spawn_plan&) = delete;
-  ~spawn_plan();
-
-  /// Arguments without the program's name. The process, or 0 with `error` set.
-  pid_t start(std::vector<std::string> words, int& error) const;
-
-private:
-  posix_spawn_file_actions_t files_;
-  posix_spawnattr_t attributes_;
-};
+/// Starts this program as a child that dies with the calling thread: the kernel is told before the
+/// program begins, so that there is no moment at which the child could stay behind.
+///
+/// The child has `inherited` as its descriptors from link_descriptor on, in this order, and nothing
+/// else but the standard ones. SIGINT and SIGTERM are blocked until it is ready for them.
+///
+/// `words` are its arguments without the program's name. Returns the process, or 0 with `error`
+/// set. The calling thread waits until the child runs the program; other threads do not.
+pid_t start_child(const std::vector<open_file>& inherited, std::vector<std::string> words,
+                  int& error);
 
 /// What waitid said of it.
 process_end end_of(const siginfo_t& info);

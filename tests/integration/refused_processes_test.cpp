@@ -1,0 +1,28 @@
+// Goal: a program that does not call run_rank_if_child starts no process. This program's main does
+// not call it.
+#include <boost/asio/io_context.hpp>
+
+#include "actors/session.hpp"
+#include "tests/support/integer_learner.hpp"
+
+#include "tests/support/catch.hpp"
+
+using namespace troupe;
+using namespace troupe::testing;
+
+TEST_CASE("a program without run_rank_if_child is refused before a process is started") {
+  boost::asio::io_context loop;
+  session s{loop.get_executor()};
+  job what;
+  what.options.ranks = 2;
+  what.options.placement = "processes";
+  what.recipe = std::make_shared<integer_recipe>(integer_options{});
+  const auto outcome = s.run(what);
+  REQUIRE(outcome.failed_with);
+  const auto& f = outcome.failed_with->record;
+  CHECK(f.code == errc::bad_configuration);
+  CHECK_THAT(f.what, Catch::Contains("run_rank_if_child"));
+  CHECK_THAT(f.what, Catch::Contains("first line of main"));
+  CHECK_THAT(f.what, Catch::Contains("placement \"threads\""));
+  CHECK_THROWS_AS(outcome.rethrow(), user_error);
+}
