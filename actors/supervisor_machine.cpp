@@ -89,6 +89,11 @@ void supervisor_machine::handle(const prepared& e, actions& out) {
   if (unprepared_ == 0) activate(out);
 }
 
+// Whether the wait for ranks may be prolonged once more.
+bool supervisor_machine::still_forming() const {
+  return (waits_ + 1) * limits_.form < limits_.hook_limit;
+}
+
 void supervisor_machine::activate(actions& out) {
   phase_ = phase::active;
   make_room(out);
@@ -283,6 +288,10 @@ void supervisor_machine::handle(const deadline_passed& e, actions& out) {
   if (sometimes(e.id != deadline_, mark::old_deadline) && !planted(bug::stale_deadline)) return;
   switch (phase_) {
     case phase::forming: {
+      if (std::exchange(progressed_, false) && still_forming()) {
+        ++waits_;
+        return arm_deadline(limits_.form, out);
+      }
       sometimes(true, mark::forming_deadline);
       std::string missing;
       for (const auto& m : members_)
@@ -290,7 +299,8 @@ void supervisor_machine::handle(const deadline_passed& e, actions& out) {
       failure what;
       what.type = "deadline";
       what.what = fmt::format("generation {} did not form in {} ms: no answer from rank {}",
-                              generation_.value(), limits_.form.count() / 1'000'000, missing);
+                              generation_.value(),
+                              (waits_ + 1) * (limits_.form.count() / 1'000'000), missing);
       what.code = errc::membership;
       what.generation = generation_.value();
       fail(std::move(what), out);

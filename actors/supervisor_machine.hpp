@@ -3,13 +3,15 @@
 //
 // One generation: forming (ranks start and prepare) -> prepared -> active -> closing (after a
 // failure: all are told, on_exception runs) -> closed; then the ranks are taken down, the
-// checkpointer and the observers finish, and the job is complete. Every wait has a deadline: its
-// passing turns what is missing into a failure (forming) or a survivor (closing, taking down), and
-// the machine goes on. While a generation is active, every `close`, whoever was silent since the
-// last time, has not voted on a stop or has not finished behind one is told again, at most
-// `asks_max` times before something is heard: a lost message costs time, not the job. A link that
-// loses more is dead, and its rank is reported as down by whoever watches it. Source of the phases:
-// elastic and fault tolerant training, section 4 of the design's reference.
+// checkpointer and the observers finish, and the job is complete. While it forms, a rank that is
+// not prepared may report progress of its start (rank_busy): a deadline that passes after such a
+// report is prolonged, until the whole wait has reached the limit of a hook. Every wait has a
+// deadline: its passing turns what is missing into a failure (forming) or a survivor (closing,
+// taking down), and the machine goes on. While a generation is active, every `close`, whoever was
+// silent since the last time, has not voted on a stop or has not finished behind one is told again,
+// at most `asks_max` times before something is heard: a lost message costs time, not the job. A
+// link that loses more is dead, and its rank is reported as down by whoever watches it. Source of
+// the phases: elastic and fault tolerant training, section 4 of the design's reference.
 #pragma once
 
 #include <cstdint>
@@ -192,6 +194,7 @@ private:
   std::int32_t rank_of(const member& m) const;
   void make_room(actions& out, std::size_t each = 1) const;
   void arm_deadline(std::chrono::nanoseconds delay, actions& out);
+  bool still_forming() const;
   void activate(actions& out);
   void ask_soon(actions& out);
   bool ask_again(actions& out);
@@ -229,6 +232,8 @@ private:
   std::size_t there_ = 0;  // neither gone nor abandoned
   std::int64_t committed_ = 0;
   std::uint64_t deadline_ = 0;
+  std::uint32_t waits_ = 0;  ///< times that the wait for ranks to prepare was prolonged
+  bool progressed_ = false;  ///< an unprepared rank has, since then
   std::uint32_t asked_ = 0;  ///< times, since there was something new to answer
   stop_reason stop_ = stop_reason::none;
   bool proposed_ = false;

@@ -50,7 +50,12 @@ void supervisor_machine::close_if_all_closed(actions& out) {
 }
 
 void supervisor_machine::handle(const rank_busy& e, actions&) {
-  if (auto* m = of(e.at)) m->busy = e.what;
+  auto* m = of(e.at);
+  if (!m) return;
+  if (phase_ == phase::forming && !m->prepared)
+    progressed_ = true;
+  else
+    m->busy = e.what;
 }
 
 void supervisor_machine::handle(const supervision::rank_down& e, actions& out) {

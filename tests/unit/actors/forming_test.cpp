@@ -1,0 +1,88 @@
+// Goal: a generation may take as long to form as its ranks make progress, and no longer than a
+// hook.
+#include "actors/supervisor_machine.hpp"
+
+#include "tests/support/catch.hpp"
+
+using namespace troupe;
+
+namespace {
+
+struct forming {
+  forming() : machine(job_id{1}, 2, limits) {
+    last = machine.on(supervision::begin{{incarnation_id{1}, incarnation_id{2}}});
+  }
+  fence of(std::uint64_t incarnation) const {
+    fence at;
+    at.job = job_id{1};
+    at.generation = machine.generation();
+    at.incarnation = incarnation_id{incarnation};
+    return at;
+  }
+  void starts(std::uint64_t incarnation) { machine.on(rank_busy{of(incarnation), "starting"}); }
+  // The deadline that was armed last passes; the new one's length, or nothing.
+  std::chrono::nanoseconds pass() {
+    for (auto a = last.rbegin(); a != last.rend(); ++a)
+      if (const auto* x = std::get_if<supervision::arm>(&*a)) {
+        last = machine.on(deadline_passed{x->id});
+        break;
+      }
+    for (const auto& a : last)
+      if (const auto* x = std::get_if<supervision::arm>(&a)) return x->delay;
+    return {};
+  }
+  std::string failure_text() const {
+    for (const auto& a : last)
+      if (const auto* x = std::get_if<supervision::announce>(&a))
+        if (x->what.event == "rank_failed") return x->what.details.at("what");
+    return {};
+  }
+
+  const deadlines limits = derive({});
+  supervisor_machine machine;
+  std::vector<supervision::action> last;
+};
+
+}  // namespace
+
+TEST_CASE("without progress the first deadline of forming ends the job", "[supervisor]") {
+  forming f;
+  f.pass();
+  CHECK(f.machine.phase() == supervision::phase::closing);
+  CHECK_THAT(f.failure_text(),
+             Catch::Contains("did not form in 10000 ms: no answer from rank 0, 1"));
+}
+
+TEST_CASE("a rank that makes progress prolongs the wait by one deadline each time",
+          "[supervisor]") {
+  forming f;
+  for (int i = 0; i < 3; ++i) {
+    f.starts(1);
+    CHECK(f.pass() == f.limits.form);
+    REQUIRE(f.machine.phase() == supervision::phase::forming);
+  }
+  f.pass();
+  CHECK(f.machine.phase() == supervision::phase::closing);
+  CHECK_THAT(f.failure_text(), Catch::Contains("did not form in 40000 ms"));
+}
+
+TEST_CASE("a rank that is prepared prolongs nothing", "[supervisor]") {
+  forming f;
+  f.machine.on(prepared{f.of(1)});
+  f.starts(1);
+  f.pass();
+  CHECK(f.machine.phase() == supervision::phase::closing);
+  CHECK_THAT(f.failure_text(), Catch::Contains("no answer from rank 1"));
+}
+
+TEST_CASE("endless progress ends at the limit of a hook", "[supervisor]") {
+  forming f;
+  std::chrono::nanoseconds waited = f.limits.form;
+  while (f.machine.phase() == supervision::phase::forming && waited < 2 * f.limits.hook_limit) {
+    f.starts(2);
+    f.pass();
+    if (f.machine.phase() == supervision::phase::forming) waited += f.limits.form;
+  }
+  CHECK(f.machine.phase() == supervision::phase::closing);
+  CHECK(waited == f.limits.hook_limit);
+}
