@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <atomic>
 #include <utility>
 
 #include "messages/seconds.hpp"
@@ -9,6 +10,9 @@
 namespace troupe {
 
 namespace {
+
+// Several looks fit into the wait for a generation to form.
+std::chrono::nanoseconds looks_at_start(const deadlines& limits) { return limits.form / 4; }
 
 struct far_rank_state;
 using far_rank_pointer = far_rank_actor::stateful_pointer<far_rank_state>;
@@ -23,9 +27,14 @@ struct far_rank_state {
   std::unique_ptr<rank_process> process;
   fence last;  // of the newest order: how the supervisor knows this life of the rank
   bool ended = false;
-  std::chrono::nanoseconds began{0};
+  /// The rank has sent a first message: an order reaches it soon.
+  std::shared_ptr<std::atomic<bool>> spoke = std::make_shared<std::atomic<bool>>(false);
+  /// The generation was closed before that: its process is killed, not asked.
+  bool unasked = false;
+  std::int64_t progress_seen = 0;
 
   void start();
+  void look();
   rank_brief brief() const;
   process_sink hears();
   void gone(const process_gone& m);
@@ -35,6 +44,8 @@ struct far_rank_state {
     last = m.at;
     if (process) process->send(m);
   }
+  void close(const close_generation& m);
+  void tear(const tear_down& m);
 };
 
 rank_brief far_rank_state::brief() const {
@@ -61,7 +72,7 @@ rank_brief far_rank_state::brief() const {
 // actor.
 class listener {
 public:
-  listener(const rank_setup& setup, far_rank_actor self)
+  listener(const rank_setup& setup, far_rank_actor self, std::shared_ptr<std::atomic<bool>> spoke)
       : supervisor_(setup.supervisor),
         checkpointer_(setup.checkpointer),
         observers_(setup.observers),
@@ -69,9 +80,11 @@ public:
         rank_(setup.plan.rank),
         now_(setup.world.now),
         began_(setup.world.now()),
-        self_(std::move(self)) {}
+        self_(std::move(self)),
+        spoke_(std::move(spoke)) {}
 
   void operator()(link_message&& message) {
+    *spoke_ = true;
     std::visit([this](auto& m) { hear(m); }, message);
   }
 
@@ -117,16 +130,18 @@ private:
   std::chrono::nanoseconds began_;
   std::chrono::nanoseconds there_{began_};
   far_rank_actor self_;
+  std::shared_ptr<std::atomic<bool>> spoke_;
 };
 
 process_sink far_rank_state::hears() {
   const auto me = caf::actor_cast<far_rank_actor>(self);
   process_sink sink;
-  sink.received = [hear = std::make_shared<listener>(setup, me)](link_message&& m) {
+  sink.received = [hear = std::make_shared<listener>(setup, me, spoke)](link_message&& m) {
     (*hear)(std::move(m));
   };
   sink.ended = [me](process_end end) {
-    caf::anon_send(me, process_gone{std::move(end.what), end.clean});
+    // What was killed because it left too slowly has failed in nothing.
+    caf::anon_send(me, process_gone{std::move(end.what), end.clean || end.given_up});
   };
   return sink;
 }
@@ -141,6 +156,7 @@ void far_rank_state::start() {
   try {
     process = setup.world.children->start(std::move(what), hears());
     process->send(brief());
+    seam::tell_self_after(self, looks_at_start(plan.limits), tick{});
   } catch (const std::exception& error) {
     process.reset();
     process_gone m;
@@ -148,6 +164,30 @@ void far_rank_state::start() {
     m.what.what = error.what();
     self->send(self, std::move(m));
   }
+}
+
+// Until the rank speaks for itself, the supervisor is told that its process still makes progress.
+void far_rank_state::look() {
+  if (!process || *spoke || unasked) return;
+  if (const auto now = process->progress(); now != std::exchange(progress_seen, now))
+    self->send(setup.supervisor, rank_busy{last, "its process is starting"});
+  seam::tell_self_after(self, looks_at_start(setup.plan.limits), tick{});
+}
+
+// A process that is still starting would answer seconds later that nothing has happened in it.
+void far_rank_state::close(const close_generation& m) {
+  unasked = process && !*spoke;
+  if (!unasked) return pass(m);
+  last = m.at;
+  self->send(setup.supervisor, closed_generation{m.at});
+}
+
+void far_rank_state::tear(const tear_down& m) {
+  if (!unasked) return pass(m);
+  last = m.at;
+  ended = true;
+  self->send(setup.supervisor, torn_down{m.at, {}, {}});
+  if (process) process->release(std::chrono::nanoseconds{0});
 }
 
 void far_rank_state::gone(const process_gone& m) {
@@ -174,11 +214,11 @@ seam::hears<far_rank_actor> behaviour(far_rank_pointer self) {
       [&s](const activate_generation& m) { s.pass(m); },
       [&s](const propose_stop& m) { s.pass(m); },
       [&s](const stop_at& m) { s.pass(m); },
-      [&s](const close_generation& m) { s.pass(m); },
-      [&s](const tear_down& m) { s.pass(m); },
+      [&s](const close_generation& m) { s.close(m); },
+      [&s](const tear_down& m) { s.tear(m); },
       [](const lane_answered&) {},
       [](const lane_closed&) {},
-      [](tick) {},
+      [&s](tick) { s.look(); },
       [&s](const far_ended&) {
         s.ended = true;
         if (s.process) s.process->release(s.setup.plan.limits.teardown / 2);

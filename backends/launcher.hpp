@@ -14,11 +14,13 @@
 
 namespace troupe {
 
-/// How a rank's process ended. `what` has a type: `signal` (with its name), `exit`, or
-/// `start_failed`; and the hook, epoch and step that its lane had entered last, if any.
+/// How a rank's process ended. `what` has a type: `signal` (with its name), `exit`, `start_failed`,
+/// or `deadline` (the process was stopped for too long and the launcher killed it); and the hook,
+/// epoch and step that its lane had entered last, if any.
 struct process_end {
   failure what;
-  bool clean = false;  ///< it ended by itself with code 0
+  bool clean = false;     ///< it ended by itself with code 0
+  bool given_up = false;  ///< the launcher killed it after `release`, when its grace had passed
 };
 
 /// Called on a thread of the launcher's, one call at a time: never waits, never throws.
@@ -35,8 +37,13 @@ public:
   virtual ~rank_process() = default;
   virtual void send(link_message what) = 0;
   /// The rank has ended and the process is to follow: the link is closed; what has not ended by
-  /// itself after `grace` is killed.
+  /// itself after `grace` is killed. A process that makes progress gets its grace again, at most
+  /// `graces_max` times in all.
   virtual void release(std::chrono::nanoseconds grace) = 0;
+  static constexpr int graces_max = 16;
+  /// A number that grows while the process makes progress (it uses the processor, or it connects);
+  /// 0 when nothing is known. Two equal numbers mean: no progress between the two calls.
+  virtual std::int64_t progress() const { return 0; }
 };
 
 /// What a rank's process is started with.
@@ -46,7 +53,8 @@ struct process_start {
   std::vector<int> descriptors;
   /// How tensors in values travel; may be null. Outlives the process.
   const tensor_bytes* tensors = nullptr;
-  /// How long a process whose link broke may go on living.
+  /// D: how long a process whose link broke may go on living. A child that is stopped (SIGSTOP) for
+  /// max(4 D, 2 s) is killed and ends as `deadline`.
   std::chrono::nanoseconds detect = std::chrono::milliseconds{500};
 };
 

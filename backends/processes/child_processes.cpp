@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <array>
+#include <atomic>
 #include <boost/asio/executor_work_guard.hpp>
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/posix/stream_descriptor.hpp>
@@ -23,7 +24,9 @@
 #include "backends/processes/arguments.hpp"
 #include "backends/processes/black_box.hpp"
 #include "backends/processes/link_stream.hpp"
+#include "backends/processes/process_looks.hpp"
 #include "backends/processes/spawning.hpp"
+#include "messages/seconds.hpp"
 
 // glibc 2.36 forgets to say that these are C's.
 extern "C" {
@@ -87,6 +90,8 @@ public:
         inherited_(std::move(inherited)),
         link_(house.loop, socket, {what_.who.job, what_.who.incarnation}),
         limit_(house.loop),
+        stops_(what_.detect),
+        next_look_(house.loop),
         sink_(std::move(sink)) {
     link_.carry(what_.tensors);
   }
@@ -123,6 +128,20 @@ public:
                   [self = weak_from_this()](const std::string&) {
                     if (const auto alive = self.lock()) alive->kill_after(alive->what_.detect);
                   }});
+    keep_looking();
+  }
+
+  // The rank has ended. As long as the process makes progress it is given more time.
+  void let_go(std::chrono::nanoseconds grace, int graces = rank_process::graces_max) {
+    const auto before = progress();
+    limit_.expires_after(grace);
+    limit_.async_wait([=, self = shared_from_this()](const boost::system::error_code& e) {
+      if (e || !self->watch_) return;
+      if (grace.count() > 0 && graces > 1 && self->progress() != before)
+        return self->let_go(grace, graces - 1);
+      self->given_up_ = true;
+      self->kill();
+    });
   }
 
   void kill_after(std::chrono::nanoseconds grace) {
@@ -137,7 +156,24 @@ public:
     if (watch_) ::pidfd_send_signal(watch_->native_handle(), SIGKILL, nullptr, 0);
   }
 
+  // Any thread.
+  std::int64_t progress() const {
+    const pid_t pid = pid_;
+    return pid == 0 ? 0 : processor_time(pid);
+  }
+
 private:
+  // The kernel tells nobody's loop that a child was stopped, without a handler of SIGCHLD.
+  void keep_looking() {
+    next_look_.expires_after(stops_.between());
+    next_look_.async_wait([self = shared_from_this()](const boost::system::error_code& e) {
+      if (e || !self->watch_) return;
+      if (!self->stops_.look(is_stopped(self->pid_))) return self->keep_looking();
+      self->stopped_ = true;
+      self->kill();
+    });
+  }
+
   std::vector<std::string> words() const {
     const auto& all = what_.descriptors;
     return arguments_of({what_.who, ::getpid(), static_cast<int>(all.size())});
@@ -156,6 +192,15 @@ private:
   void reap() {
     auto end = troupe::reap(watch_->native_handle());
     link_.drain();
+    end.given_up = given_up_;
+    if (stopped_) {
+      end.what.type = "deadline";
+      end.what.signal.clear();
+      end.what.what = fmt::format(
+          "its process was stopped (SIGSTOP) for {} and was killed; let a stopped rank go on "
+          "sooner (SIGCONT), or raise time.detect",
+          seconds_text(stops_.limit()));
+    }
     const auto last = box_.read();
     end.what.hook = last.name;
     end.what.epoch = last.epoch;
@@ -165,6 +210,7 @@ private:
 
   void over(process_end end) {
     limit_.cancel();
+    next_look_.cancel();
     watch_.reset();
     {
       const std::lock_guard lock(hearing_);
@@ -185,9 +231,13 @@ private:
   std::vector<open_file> inherited_;  // until it is started
   link_stream link_;
   asio::steady_timer limit_;
+  stop_watch stops_;
+  asio::steady_timer next_look_;
   std::optional<asio::posix::stream_descriptor> watch_;
-  pid_t pid_ = 0;
-  std::mutex hearing_;  // guards the sink: held while it is called
+  std::atomic<pid_t> pid_{0};
+  bool stopped_ = false;   // for too long
+  bool given_up_ = false;  // after its grace
+  std::mutex hearing_;     // guards the sink: held while it is called
   process_sink sink_;
 };
 
@@ -204,8 +254,9 @@ public:
 
   void release(std::chrono::nanoseconds grace) override {
     held_->control().close();
-    asio::post(house_->loop, [c = held_, grace] { c->kill_after(grace); });
+    asio::post(house_->loop, [c = held_, grace] { c->let_go(grace); });
   }
+  std::int64_t progress() const override { return held_->progress(); }
 
 private:
   std::shared_ptr<household> house_;

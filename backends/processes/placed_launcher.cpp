@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 #include <sys/socket.h>
 
+#include <atomic>
 #include <boost/asio/executor_work_guard.hpp>
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/ip/tcp.hpp>
@@ -22,6 +23,7 @@
 #include "backends/processes/arguments.hpp"
 #include "backends/processes/arrivals.hpp"
 #include "backends/processes/placed_life.hpp"
+#include "backends/processes/process_looks.hpp"
 #include "backends/processes/spawning.hpp"
 #include "backends/processes/summons.hpp"
 
@@ -117,6 +119,12 @@ public:
     if (life.what().who.rank == 0) kill_child();
   }
 
+  // Any thread. All ranks' processes start together: one that comes is progress of all.
+  std::int64_t progress() const {
+    const pid_t child = child_;
+    return arrived_ + (child == 0 ? 0 : processor_time(child));
+  }
+
   void lost(std::int32_t rank, const std::string& why) {
     auto& at = berths_[static_cast<std::size_t>(rank)];
     if (rank == 0 && watch_) return kill_child_after(at.life->what().detect);
@@ -154,6 +162,7 @@ private:
         pid = troupe::start_child(inherited, {placed_word, fmt::format("{}", ::getpid())}, error);
     }
     const int watched = pid == 0 ? -1 : ::pidfd_open(pid, 0);
+    child_ = pid;
     if (watched < 0) {
       if (pid != 0) error = errno;
       return child_is_gone(ended_as("start_failed", std::strerror(error)));
@@ -203,6 +212,7 @@ private:
   void come(std::int32_t rank, ip_tcp::socket from) {
     auto& at = berths_[static_cast<std::size_t>(rank)];
     at.idle = std::move(from);
+    ++arrived_;
     if (leaving_)
       tell(at, {.goodbye = true, .who = {}});
     else if (at.awaited())
@@ -246,6 +256,8 @@ private:
   bool spoiled_ = false;  // a process was lost or killed: no goodbye
   std::optional<asio::posix::stream_descriptor> watch_;
   asio::steady_timer limit_{loop_};
+  std::atomic<pid_t> child_{0};  // rank 0's process
+  std::atomic<std::int64_t> arrived_{0};
 
   std::mutex guard_;  // of what follows
   std::condition_variable news_;
@@ -267,6 +279,7 @@ public:
   void release(std::chrono::nanoseconds) override {
     asio::post(home_->loop(), [life = held_] { house::release(*life); });
   }
+  std::int64_t progress() const override { return home_->progress(); }
 
 private:
   std::shared_ptr<house> home_;

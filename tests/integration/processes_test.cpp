@@ -1,6 +1,7 @@
 // Goal: ranks that are processes of their own run the same jobs to the same ends as threads; a
 // process that dies is the first cause, with its signal and its hook; no process is left.
 #include <fcntl.h>
+#include <sys/prctl.h>
 #include <unistd.h>
 
 #include <boost/asio/bind_cancellation_slot.hpp>
@@ -8,11 +9,14 @@
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/post.hpp>
 #include <charconv>
+#include <csignal>
+#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
 #include <optional>
 #include <sstream>
+#include <string_view>
 #include <thread>
 
 #include "actors/rank_process.hpp"
@@ -29,6 +33,10 @@ namespace asio = boost::asio;
 namespace fs = std::filesystem;
 
 namespace {
+
+bool is_child = false;            // this process was started by another one of this program
+int death_signal_at_start = -1;   // before anything of ours ran
+bool leaves_when_killed = false;  // main does not return by itself
 
 // What ranks do, by name: the text of their recipe.
 recipe_ptr recipe_named(const std::string& name) {
@@ -59,6 +67,16 @@ recipe_ptr recipe_named(const std::string& name) {
       }
       return value{open};
     });
+  if (name == "death signal")
+    return call_recipe([](rank_context&) { return value{std::int64_t{death_signal_at_start}}; });
+  if (name == "stops once")
+    return call_recipe([](rank_context& r) {
+      if (r.rank() == 1) ::raise(SIGSTOP);
+      return value{std::int64_t{r.rank()}};
+    });
+  if (name == "slow to leave") leaves_when_killed = true;
+  if (name == "never starts")
+    while (is_child) ::pause();
   if (name == "endless")
     return call_recipe([](rank_context& r) {
       while (!r.interrupted()) std::this_thread::yield();
@@ -88,8 +106,8 @@ job_outcome run(job what) {
   return s.run(std::move(what));
 }
 
-// Children of this process, zombies included.
-std::vector<int> children() {
+// Children of this process, zombies included; or those in one state, as /proc names it.
+std::vector<int> children(char in_state = 0) {
   std::vector<int> found;
   for (const auto& one : fs::directory_iterator("/proc")) {
     const auto name = one.path().filename().string();
@@ -102,7 +120,7 @@ std::vector<int> children() {
     int parent = 0;
     char state = 0;
     std::istringstream{all.substr(end + 1)} >> state >> parent;
-    if (parent == ::getpid()) found.push_back(pid);
+    if (parent == ::getpid() && (in_state == 0 || in_state == state)) found.push_back(pid);
   }
   return found;
 }
@@ -264,6 +282,78 @@ TEST_CASE("a session that goes takes its processes along, even those that hear n
   while (!children().empty()) std::this_thread::yield();
 }
 
+TEST_CASE("a rank dies with its parent from its first instruction on") {
+  auto what = processes("death signal", 1);
+  what.purpose = stage::call;
+  const auto outcome = run(what);
+  if (!outcome.ok()) FAIL(render(outcome.failed_with->record));
+  CHECK(*outcome.result.get_if<std::int64_t>() == SIGKILL);
+}
+
+TEST_CASE("a process that was started as a rank starts no job") {
+  const auto own = fs::read_symlink("/proc/self/exe").string();
+  CHECK(std::system(("'" + own + "' --troupe-rank and-starts-a-job").c_str()) == 0);
+}
+
+TEST_CASE("a rank that is stopped is named, and its process is killed") {
+  auto what = processes("integers", 2);
+  what.options.faults = {drill(fault_drill::kind::stop, "backward")};
+  const auto outcome = run(what);
+  REQUIRE(outcome.failed_with);
+  const auto& f = outcome.failed_with->record;
+  CHECK(f.type == "deadline");
+  CHECK(f.rank == 1);
+  CHECK(f.hook == "backward");
+  CHECK(f.step == 2);
+  CHECK_THAT(f.what, Catch::Contains("was stopped (SIGSTOP) for 2.0 s"));
+  CHECK(f.signal.empty());
+  CHECK(outcome.survivors.empty());
+  CHECK(children().empty());
+}
+
+TEST_CASE("a rank that is stopped for a moment goes on") {
+  auto what = processes("stops once", 2);
+  what.purpose = stage::call;
+  asio::io_context loop;
+  session s{loop.get_executor()};
+  std::optional<job_outcome> outcome;
+  s.async_run(what, [&](job_outcome o) { outcome = std::move(o); });
+  std::vector<int> stopped;
+  while (stopped.empty()) stopped = children('T');
+  for (const auto one : stopped) ::kill(one, SIGCONT);
+  loop.run();
+  REQUIRE(outcome);
+  if (!outcome->ok()) FAIL(render(outcome->failed_with->record));
+  CHECK(outcome->survivors.empty());
+}
+
+TEST_CASE("a rank that has finished and leaves slowly has not failed") {
+  const auto outcome = run(processes("slow to leave", 2));
+  if (!outcome.ok()) FAIL(render(outcome.failed_with->record));
+  for (const auto& late : outcome.late) UNSCOPED_INFO(render(late));
+  CHECK(outcome.late.empty());
+  CHECK(outcome.survivors.empty());
+  CHECK(children().empty());
+}
+
+TEST_CASE("a process that is killed while all of them start ends the job without waiting") {
+  auto what = processes("never starts", 3);
+  asio::io_context loop;
+  session s{loop.get_executor()};
+  std::optional<job_outcome> outcome;
+  s.async_run(what, [&](job_outcome o) { outcome = std::move(o); });
+  std::vector<int> there;
+  while (there.size() < 3) there = children();
+  ::kill(there.front(), SIGKILL);
+  loop.run();
+  REQUIRE(outcome);
+  REQUIRE(outcome->failed_with);
+  CHECK(outcome->failed_with->record.signal == "SIGKILL");
+  CHECK(outcome->failed_with->record.others.empty());
+  CHECK(outcome->survivors.empty());
+  CHECK(children().empty());
+}
+
 TEST_CASE("arguments that only look like a rank's are refused") {
   const std::vector<const char*> none{"program", "fit", "--ranks"};
   CHECK_FALSE(run_rank_if_child(3, none.data(), {}));
@@ -274,7 +364,18 @@ TEST_CASE("arguments that only look like a rank's are refused") {
 }
 
 int main(int count, char** arguments) {
-  if (const auto code = run_rank_if_child(count, arguments, {recipe_named, local_ports}))
+  ::prctl(PR_GET_PDEATHSIG, &death_signal_at_start);
+  is_child = count > 1 && std::string_view{arguments[1]} == "--troupe-rank";
+  if (count > 2 && std::string_view{arguments[2]} == "and-starts-a-job") {
+    auto what = processes("integers", 2);
+    what.options.placement = "threads";
+    const auto outcome = run(what);
+    return outcome.failed_with && outcome.failed_with->record.code == errc::bad_configuration ? 0
+                                                                                              : 1;
+  }
+  if (const auto code = run_rank_if_child(count, arguments, {recipe_named, local_ports})) {
+    while (leaves_when_killed) ::pause();
     return *code;
+  }
   return run_tests(count, arguments);
 }

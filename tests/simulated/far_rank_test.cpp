@@ -45,6 +45,7 @@ public:
   void release() {
     process_end end;
     end.clean = resident_ && resident_->ended();
+    end.given_up = !end.clean;
     end.what.type = "exit";
     end_with(std::move(end));
   }
