@@ -160,8 +160,7 @@ void far_rank_state::start() {
   } catch (const std::exception& error) {
     process.reset();
     process_gone m;
-    m.what.type = "start_failed";
-    m.what.what = error.what();
+    m.what = make_failure(failure_kind::start_failed, error.what());
     self->send(self, std::move(m));
   }
 }
@@ -194,7 +193,7 @@ void far_rank_state::gone(const process_gone& m) {
   auto what = m.what;
   what.rank = setup.plan.rank;
   const bool in_order = ended && m.clean;
-  if (what.type == "start_failed") {
+  if (what.kind == failure_kind::start_failed) {
     self->send(setup.supervisor, start_failed{setup.plan.rank, setup.plan.incarnation, what.what});
   } else if (!in_order) {
     what.generation = last.generation.value();

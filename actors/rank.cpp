@@ -1,5 +1,7 @@
 #include "actors/rank.hpp"
 
+#include <map>
+
 #include "messages/marks.hpp"
 #include "messages/planted.hpp"
 #include "messages/seconds.hpp"
@@ -25,7 +27,7 @@ struct rank_state {
   std::shared_ptr<communicator> world;
   std::unique_ptr<lane> work;
   snapshot_ptr last_snapshot;
-  std::shared_ptr<const caught> last_caught;
+  std::map<failure_id, std::exception_ptr> thrown;  // of this life's failures
   value result;
   bool hooks_wanted = false;
   std::vector<hook> in_flight;           // only when hooks are wanted
@@ -44,6 +46,7 @@ struct rank_state {
   }
   void carry_out(std::vector<ranks::action>& all);
   void answered(ran& what);
+  failure_id keep(std::exception_ptr error);
   void look();
   void measure(const ran& what);
   void show_handled(const ran& what);
@@ -103,9 +106,8 @@ void rank_state::carry_out(ranks::open a) {
         {setup.plan.job, a.generation, setup.plan.rank, a.world, setup.plan.limits.collective});
     work->bind(world, a.generation);
   } catch (...) {
-    last_caught = std::make_shared<const caught>(
-        caught{describe(std::current_exception()), std::current_exception()});
-    answer.why_not = last_caught->record;
+    answer.why_not = describe(std::current_exception());
+    answer.why_not->id = keep(std::current_exception());
   }
   feed(answer);
 }
@@ -137,8 +139,8 @@ void rank_state::carry_out(const ranks::report& a) {
   } else if (const auto* bad = std::get_if<ranks::failed>(&a)) {
     auto full = std::make_shared<caught>();
     full->record = *bad->what;
-    if (last_caught && last_caught->record.what == bad->what->what)
-      full->original = last_caught->original;
+    if (const auto found = thrown.find(full->record.id); found != thrown.end())
+      full->original = found->second;
     say(rank_failed{bad->at, std::move(full)});
   } else if (const auto* torn = std::get_if<ranks::torn>(&a)) {
     tell(torn_down{torn->at, std::move(result), torn->late});
@@ -161,12 +163,18 @@ void rank_state::answered(ran& what) {
   if (setup.plan.rank == 0) {
     for (auto& v : what.outcome.queued) tell(queue_value{what.at, std::move(v)});
   }
-  if (what.outcome.word == run_word::failed)
-    last_caught = std::make_shared<const caught>(what.failed_with.value_or({}));
+  if (what.failed_with) what.failed_with->record.id = keep(what.failed_with->original);
   after_run.clear();
   machine->answered(what, after_run);
   carry_out(after_run);
   if (setup.plan.rank == 0 && what.outcome.snapshot) keep(what.at, what.outcome.snapshot);
+}
+
+// The exception of the failure that the machine hears of next.
+failure_id rank_state::keep(std::exception_ptr error) {
+  const auto id = machine->next_failure();
+  thrown[id] = std::move(error);
+  return id;
 }
 
 // Whether it is the last of the run is known once the machine has heard of it.

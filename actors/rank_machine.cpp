@@ -166,6 +166,7 @@ void rank_machine::handle_answer(const fence& at, std::uint32_t handled,
 // Recorded with this rank's place in the run and reported; whoever waits for this rank is released
 // now.
 void rank_machine::fail(failure what, actions& out) {
+  number(what);
   what.rank = plan_.rank;
   what.generation = mine_.generation.value();
   what.sequence = mine_.sequence.value();
@@ -177,6 +178,11 @@ void rank_machine::fail(failure what, actions& out) {
     phase_ = phase::failed;
     failed_with_ = std::move(what);
   }
+}
+
+void rank_machine::number(failure& what) {
+  if (!what.id) what.id = next_failure();
+  failures_ = what.id.sequence;
 }
 
 void rank_machine::handle(const close_generation& e, actions& out) {
@@ -252,7 +258,7 @@ void rank_machine::handle(const tear_down& e, actions& out) {
 
 void rank_machine::handle(const ranks::lane_ended& e, actions& out) {
   if (phase_ != phase::ending) return;
-  if (e.last) late_.push_back(*e.last);
+  if (e.last) number(late_.emplace_back(*e.last));
   phase_ = phase::gone;
   out.emplace_back(ranks::report{ranks::torn{stamped(fit_.loop().steps), late_}});
   out.emplace_back(ranks::end{});
@@ -267,10 +273,10 @@ void rank_machine::handle(const ranks::looked& e, actions& out) {
         e.since < plan_.limits.hook_limit)
       return;
     overdue_ = sometimes(true, mark::rank_overdue);
-    failure what;
-    what.type = "deadline";
-    what.what = fmt::format("{} has been running for {}, longer than the limit of {}", e.hook,
-                            seconds_text(e.since), seconds_text(plan_.limits.hook_limit));
+    auto what =
+        make_failure(failure_kind::deadline,
+                     fmt::format("{} has been running for {}, longer than the limit of {}", e.hook,
+                                 seconds_text(e.since), seconds_text(plan_.limits.hook_limit)));
     what.hook = e.hook;
     what.step = e.step;
     return fail(std::move(what), out);

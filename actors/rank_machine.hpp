@@ -138,6 +138,10 @@ public:
   ranks::phase phase() const { return phase_; }
   const fit_machine& fit() const { return fit_; }
   const fence& mine() const { return mine_; }
+  /// The id of the next failure of this life. The actor gives it to a failure before it feeds the
+  /// failure to the machine, so that it can keep the exception by the id. The machine numbers a
+  /// failure without an id itself.
+  failure_id next_failure() const { return {plan_.incarnation, failures_ + 1}; }
 
   friend bool operator==(const rank_machine&, const rank_machine&) = default;
   std::uint64_t digest() const;
@@ -170,6 +174,7 @@ private:
   void submit(std::vector<hook> hooks, actions& out);
   void go_on_closing(actions& out);
   void fail(failure what, actions& out);
+  void number(failure& what);
   void repeat_report(actions& out);
   fence stamped(std::int64_t step) const;
 
@@ -186,6 +191,7 @@ private:
   bool orderly_ = true;
   bool tear_down_asked_ = false;
   bool overdue_ = false;  ///< the hook in flight was reported
+  std::uint64_t failures_ = 0;
   std::vector<failure> late_;
 };
 

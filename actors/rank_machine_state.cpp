@@ -34,6 +34,7 @@ std::uint64_t rank_machine::digest() const {
   hash.add(std::string_view{first_.type}).add(std::string_view{first_.what});
   hash.add(ended_by_).add(std::string_view{failed_with_.type}).add(failed_with_.step);
   hash.add(orderly_).add(tear_down_asked_).add(overdue_).add(late_.size());
+  hash.add(failures_);
   return hash.digest();
 }
 

@@ -209,7 +209,8 @@ session::~session() {
   {
     const std::lock_guard lock(engine_->guard);
     for (const auto& [number, supervisor] : engine_->supervisors) {
-      caf::anon_send(supervisor, request_abort{"the session was destroyed"});
+      caf::anon_send(supervisor,
+                     request_abort{"the session was destroyed", failure_kind::session_closed});
       busy = true;
     }
   }

@@ -4,11 +4,8 @@ namespace troupe::seam {
 
 namespace {
 
-caught text_of(std::string type, std::string what) {
-  caught result;
-  result.record.type = std::move(type);
-  result.record.what = std::move(what);
-  return result;
+caught recorded(failure_kind kind, std::string what) {
+  return {make_failure(kind, std::move(what)), nullptr};
 }
 
 }  // namespace
@@ -21,11 +18,13 @@ void guard(caf::scheduled_actor& self, actor_trouble trouble) {
     return caf::make_error(caf::sec::runtime_error, text);
   });
   self.set_error_handler([trouble](caf::scheduled_actor* who, caf::error& error) {
-    if (trouble) trouble(who->ctrl(), text_of("actor_error", to_string(error)));
+    if (trouble) trouble(who->ctrl(), recorded(failure_kind::actor_error, to_string(error)));
   });
   self.set_default_handler([trouble](caf::scheduled_actor* who,
                                      caf::message_view& message) -> caf::result<caf::message> {
-    if (trouble) trouble(who->ctrl(), text_of("unexpected_message", to_string(message.content())));
+    if (trouble)
+      trouble(who->ctrl(),
+              recorded(failure_kind::unexpected_message, to_string(message.content())));
     return caf::sec::unexpected_message;
   });
   self.set_exit_handler([](caf::scheduled_actor* who, caf::exit_msg& message) {

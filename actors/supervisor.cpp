@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <map>
 #include <optional>
 #include <set>
 #include <unordered_map>
@@ -23,9 +24,8 @@ public:
   ~completion() {
     job_outcome outcome;
     caught why;
-    why.record.type = "troupe::internal_error";
-    why.record.what = "the supervisor ended before its job";
-    why.original = std::make_exception_ptr(internal_error(why.record.what));
+    why.original = std::make_exception_ptr(internal_error("the supervisor ended before its job"));
+    why.record = describe(why.original);
     outcome.failed_with = std::make_shared<const caught>(std::move(why));
     (*this)(std::move(outcome));
   }
@@ -60,7 +60,7 @@ struct supervisor_state {
   audience observers;
   std::size_t observers_left = 0;
   job_outcome outcome;
-  std::vector<std::shared_ptr<const caught>> seen_failures;
+  std::map<failure_id, std::exception_ptr> thrown;  // of the job's failures
 
   void start();
   void feed(const supervision::event& e);
@@ -188,11 +188,8 @@ void supervisor_state::carry_out(const supervision::complete& a) {
   if (a.first) {
     caught why;
     why.record = *a.first;
-    for (const auto& f : seen_failures)
-      if (f->record.rank == a.first->rank && f->record.what == a.first->what &&
-          f->record.hook == a.first->hook)
-        why.original = f->original;
-    if (!why.original) why.original = exception_of(why.record);
+    const auto found = thrown.find(why.record.id);
+    why.original = found != thrown.end() ? found->second : exception_of(why.record);
     outcome.failed_with = std::make_shared<const caught>(std::move(why));
   }
   (*complete)(std::move(outcome));
@@ -210,10 +207,7 @@ void supervisor_state::down(const caf::actor_addr& who, const std::string& why) 
     checkpointer = nullptr;
     supervision::checkpointer_done done;
     if (!why.empty()) {
-      failure what;
-      what.type = "down";
-      what.what = "the checkpointer ended: " + why;
-      done.late.push_back(std::move(what));
+      done.late.push_back(make_failure(failure_kind::down, "the checkpointer ended: " + why));
     }
     return feed(done);
   }
@@ -240,9 +234,12 @@ void supervisor_state::finished(const rank_finished& m) {
 
 void supervisor_state::failed(const rank_failed& m) {
   const auto r = rank_of(m.at);
-  if (r) seen_failures.push_back(m.local);
-  if (!m.gone) return feed(supervision::failed{m.at, m.local->record});
-  if (r) feed(supervision::rank_down{static_cast<std::int32_t>(*r), {}, m.local->record});
+  auto what = m.local->record;
+  // A failure that no rank has numbered: its process has ended, or a value could not leave it.
+  if (!what.id) what.id = machine->next_failure();
+  if (r && m.local->original) thrown.emplace(what.id, m.local->original);
+  if (!m.gone) return feed(supervision::failed{m.at, std::move(what)});
+  if (r) feed(supervision::rank_down{static_cast<std::int32_t>(*r), {}, std::move(what)});
 }
 
 void supervisor_state::heard_checkpoint(const checkpoint_report& m) {
@@ -250,12 +247,11 @@ void supervisor_state::heard_checkpoint(const checkpoint_report& m) {
   event.generation = machine->generation().value();
   event.step = m.step;
   if (m.why) {
-    event.event = "checkpoint_failed";
+    event.event = lifecycle_kind::checkpoint_failed;
     event.details["what"] = m.why->record.what;
-    seen_failures.push_back(m.why);
     feed(supervision::trouble{m.why->record});
   } else {
-    event.event = "checkpoint_written";
+    event.event = lifecycle_kind::checkpoint_written;
     event.details["path"] = m.path;
     outcome.last_checkpoint = m.path;
   }

@@ -64,7 +64,7 @@ void supervisor_machine::handle(const supervision::begin& e, actions& out) {
     form_generation order{fence_for(m), static_cast<std::int32_t>(members_.size())};
     out.emplace_back(supervision::tell{rank_of(m), order});
   }
-  announce("generation_forming", out);
+  announce(lifecycle_kind::generation_forming, out);
   arm_deadline(limits_.form, out);
 }
 
@@ -72,9 +72,8 @@ void supervisor_machine::handle(const start_failed& e, actions& out) {
   auto& m = members_.at(static_cast<std::size_t>(e.rank));
   if (m.incarnation != e.incarnation) return;
   leave(m);
-  failure what;
-  what.type = "start_failed";
-  what.what = fmt::format("rank {} could not be started: {}", e.rank, e.why);
+  auto what = make_failure(failure_kind::start_failed,
+                           fmt::format("rank {} could not be started: {}", e.rank, e.why));
   what.code = errc::membership;
   what.rank = e.rank;
   what.generation = generation_.value();
@@ -85,7 +84,7 @@ void supervisor_machine::handle(const prepared& e, actions& out) {
   auto* m = of(e.at);
   if (!m || phase_ != phase::forming) return;
   if (!std::exchange(m->prepared, true)) --unprepared_;
-  announce("rank_started", out, rank_of(*m));
+  announce(lifecycle_kind::rank_started, out, rank_of(*m));
   if (unprepared_ == 0) activate(out);
 }
 
@@ -97,7 +96,8 @@ bool supervisor_machine::still_forming() const {
 void supervisor_machine::activate(actions& out) {
   phase_ = phase::active;
   make_room(out);
-  announce("generation_active", out, -1, {{"ranks", std::to_string(members_.size())}});
+  announce(lifecycle_kind::generation_active, out, -1,
+           {{"ranks", std::to_string(members_.size())}});
   for (auto& m : members_) {
     activate_generation order{fence_for(m)};
     out.emplace_back(supervision::tell{rank_of(m), order});
@@ -159,7 +159,7 @@ void supervisor_machine::handle(const request_stop& e, actions& out) {
   if (stop_ != stop_reason::none || e.why == stop_reason::none) return;
   stop_ = e.why;
   sometimes(phase_ < phase::active, mark::stop_before_active);
-  announce("stop_requested", out, -1, {{"why", std::string{to_string(e.why)}}});
+  announce(lifecycle_kind::stop_requested, out, -1, {{"why", std::string{to_string(e.why)}}});
   if (phase_ == phase::active) propose(out);
 }
 
@@ -190,7 +190,7 @@ void supervisor_machine::name_stop_if_all_voted(actions& out) {
   make_room(out);
   const auto furthest = std::ranges::max_element(members_, {}, &member::held);
   always(*named_ >= furthest->held, mark::stop_not_passed);
-  announce("stop_agreed", out, -1, {{"steps", std::to_string(*named_)}});
+  announce(lifecycle_kind::stop_agreed, out, -1, {{"steps", std::to_string(*named_)}});
   for (const auto& m : members_) out.emplace_back(supervision::tell{rank_of(m), stop_order(m)});
   ask_soon(out);
 }
@@ -207,13 +207,12 @@ void supervisor_machine::handle(const supervision::finished& e, actions& out) {
   if (!m || phase_ != phase::active || m->finished) return;
   hear(*m, out);
   m->finished = true;
-  announce("rank_finished", out, rank_of(*m), {{"steps", std::to_string(e.loop.steps)}});
+  announce(lifecycle_kind::rank_finished, out, rank_of(*m),
+           {{"steps", std::to_string(e.loop.steps)}});
   const bool first = unfinished_-- == members_.size();
   if (!first && e.loop.steps != loop_.steps) {
-    failure what;
-    what.type = "troupe::internal_error";
-    what.what = fmt::format("rank {} ended after {} steps, others after {}", rank_of(*m),
-                            e.loop.steps, loop_.steps);
+    auto what = describe(internal_error(fmt::format("rank {} ended after {} steps, others after {}",
+                                                    rank_of(*m), e.loop.steps, loop_.steps)));
     what.rank = rank_of(*m);
     what.generation = generation_.value();
     return fail(std::move(what), out);
@@ -239,26 +238,30 @@ void supervisor_machine::handle(const supervision::failed& e, actions& out) {
 
 void supervisor_machine::handle(const request_abort& e, actions& out) {
   if (phase_ == phase::idle || phase_ == phase::closing || over(phase_)) return;
-  failure what;
-  what.type = "aborted";
-  what.what = e.why;
+  auto what = make_failure(e.kind, e.why);
   what.generation = generation_.value();
   what.step = committed_;
   fail(std::move(what), out);
 }
 
 void supervisor_machine::handle(const supervision::trouble& e, actions& out) {
-  announce("trouble", out, e.what.rank, {{"what", render(e.what)}});
-  late_.push_back(e.what);
+  announce(lifecycle_kind::trouble, out, e.what.rank, {{"what", render(e.what)}});
+  keep_late(e.what);
+}
+
+void supervisor_machine::keep_late(failure what) {
+  if (!what.id) what.id = next_failure();
+  late_.push_back(std::move(what));
 }
 
 // Records a failure; the earliest one that follows from no other is the first cause. Forming and
 // active generations close; in later phases the failure is recorded and the way down goes on.
 void supervisor_machine::fail(failure what, actions& out) {
-  const auto same = [&](const failure& f) { return f == what; };
-  const bool known = (first_ && same(*first_)) || std::ranges::any_of(others_, same);
+  const auto same = [&](const failure& f) { return f.id == what.id; };
+  const bool known = what.id && ((first_ && same(*first_)) || std::ranges::any_of(others_, same));
   if (sometimes(known, mark::failure_said_twice)) return;
-  announce("rank_failed", out, what.rank, {{"what", render(what)}});
+  if (!what.id) what.id = next_failure();
+  announce(lifecycle_kind::rank_failed, out, what.rank, {{"what", render(what)}});
   if (sometimes(over(phase_), mark::failure_after_ranks)) {
     late_.push_back(std::move(what));
     return;
@@ -274,12 +277,16 @@ void supervisor_machine::fail(failure what, actions& out) {
   if (phase_ == phase::forming || phase_ == phase::active) {
     phase_ = phase::closing;
     orderly_ = false;
-    announce("generation_closing", out);
+    announce(lifecycle_kind::generation_closing, out);
     arm_deadline(first_->follows ? limits_.settle : limits_.close, out);
   }
   if (phase_ == phase::closing && !close_sent_ && !first_->follows) send_close(out);
   if (sometimes(phase_ == phase::tearing && orderly_, mark::teardown_released))
     release_teardown(out);
+}
+
+failure_id supervisor_machine::next_failure() const {
+  return {incarnation_id{}, (first_ ? 1 : 0) + others_.size() + late_.size() + 1};
 }
 
 // --- deadlines -----------------------------------------------------------------------------------
@@ -296,11 +303,11 @@ void supervisor_machine::handle(const deadline_passed& e, actions& out) {
       std::string missing;
       for (const auto& m : members_)
         if (!m.prepared) missing += fmt::format("{}{}", missing.empty() ? "" : ", ", rank_of(m));
-      failure what;
-      what.type = "deadline";
-      what.what = fmt::format("generation {} did not form in {} ms: no answer from rank {}",
-                              generation_.value(),
-                              (waits_ + 1) * (limits_.form.count() / 1'000'000), missing);
+      auto what =
+          make_failure(failure_kind::deadline,
+                       fmt::format("generation {} did not form in {} ms: no answer from rank {}",
+                                   generation_.value(),
+                                   (waits_ + 1) * (limits_.form.count() / 1'000'000), missing));
       what.code = errc::membership;
       what.generation = generation_.value();
       fail(std::move(what), out);
@@ -318,7 +325,7 @@ void supervisor_machine::handle(const deadline_passed& e, actions& out) {
         survive(m, "teardown");
         sometimes(true, mark::teardown_escalates);
         give_up(m);
-        announce("survivor", out, rank_of(m), {{"what", m.survives}});
+        announce(lifecycle_kind::survivor, out, rank_of(m), {{"what", m.survives}});
         out.emplace_back(supervision::abandon{rank_of(m)});
       }
       flush_if_all_gone(out);
@@ -389,10 +396,10 @@ void supervisor_machine::arm_deadline(std::chrono::nanoseconds delay, actions& o
   out.emplace_back(supervision::arm{++deadline_, delay});
 }
 
-void supervisor_machine::announce(std::string event, actions& out, std::int32_t rank,
+void supervisor_machine::announce(lifecycle_kind event, actions& out, std::int32_t rank,
                                   std::map<std::string, std::string> details) {
-  out.emplace_back(supervision::announce{
-      {std::move(event), rank, generation_.value(), committed_, std::move(details)}});
+  out.emplace_back(
+      supervision::announce{{event, rank, generation_.value(), committed_, std::move(details)}});
 }
 
 }  // namespace troupe

@@ -146,6 +146,8 @@ public:
   supervision::phase phase() const { return phase_; }
   generation_id generation() const { return generation_; }
   std::int64_t committed() const { return committed_; }
+  /// The id that the machine gives to the next failure that comes without one.
+  failure_id next_failure() const;
 
   friend bool operator==(const supervisor_machine&, const supervisor_machine&) = default;
   std::uint64_t digest() const;
@@ -206,6 +208,7 @@ private:
   void name_stop_if_all_voted(actions& out);
   stop_at stop_order(const member& m) const;
   void fail(failure what, actions& out);
+  void keep_late(failure what);
   void send_close(actions& out);
   void release_teardown(actions& out);
   void close_if_all_closed(actions& out);
@@ -214,7 +217,7 @@ private:
   void finish(actions& out);
   void survive(member& m, std::string_view during);
   void came_out(member& m);
-  void announce(std::string event, actions& out, std::int32_t rank = -1,
+  void announce(lifecycle_kind event, actions& out, std::int32_t rank = -1,
                 std::map<std::string, std::string> details = {});
 
   job_id job_;

@@ -45,7 +45,7 @@ void supervisor_machine::handle(const closed_generation& e, actions& out) {
 
 void supervisor_machine::close_if_all_closed(actions& out) {
   if (phase_ != phase::closing || unclosed_ > 0) return;
-  announce("generation_closed", out);
+  announce(lifecycle_kind::generation_closed, out);
   start_teardown(out);
 }
 
@@ -67,16 +67,15 @@ void supervisor_machine::handle(const supervision::rank_down& e, actions& out) {
   came_out(m);
   leave(m);
   if (expected || planted(bug::vanished_rank_ignored)) {
-    if (e.what) late_.push_back(*e.what);
+    if (e.what) keep_late(*e.what);
   } else if (e.what) {
     auto what = *e.what;
     if (what.step == undefined) what.step = m.held;
     fail(std::move(what), out);
   } else {
-    failure what;
-    what.type = "down";
-    what.what = fmt::format("the actor of rank {} ended: {}", e.rank,
-                            e.why.empty() ? "without a reason" : e.why);
+    auto what =
+        make_failure(failure_kind::down, fmt::format("the actor of rank {} ended: {}", e.rank,
+                                                     e.why.empty() ? "without a reason" : e.why));
     what.rank = e.rank;
     what.step = m.held;
     what.generation = generation_.value();
@@ -90,7 +89,7 @@ void supervisor_machine::handle(const supervision::rank_down& e, actions& out) {
 
 void supervisor_machine::start_teardown(actions& out) {
   phase_ = phase::tearing;
-  announce("teardown", out, -1, {{"orderly", orderly_ ? "true" : "false"}});
+  announce(lifecycle_kind::teardown, out, -1, {{"orderly", orderly_ ? "true" : "false"}});
   make_room(out);
   for (auto& m : members_) {
     if (m.gone || (planted(bug::teardown_skips_a_rank) && &m == &members_.back())) continue;
@@ -106,7 +105,7 @@ void supervisor_machine::handle(const supervision::torn& e, actions& out) {
   if (!m || phase_ != phase::tearing) return;
   m->torn = true;
   came_out(*m);
-  late_.insert(late_.end(), e.late.begin(), e.late.end());
+  for (const auto& f : e.late) keep_late(f);
   flush_if_all_gone(out);
 }
 
@@ -120,17 +119,17 @@ void supervisor_machine::flush_if_all_gone(actions& out) {
 }
 
 void supervisor_machine::handle(const supervision::checkpointer_done& e, actions& out) {
-  late_.insert(late_.end(), e.late.begin(), e.late.end());
+  for (const auto& f : e.late) keep_late(f);
   if (phase_ != phase::flushing_checkpointer) return;
   phase_ = phase::flushing_observers;
-  announce("job_ended", out, -1, {{"status", first_ ? "failed" : "ended"}});
+  announce(lifecycle_kind::job_ended, out, -1, {{"status", first_ ? "failed" : "ended"}});
   if (planted(bug::observers_not_flushed)) return finish(out);
   out.emplace_back(supervision::flush_observers{});
   arm_deadline(limits_.teardown, out);
 }
 
 void supervisor_machine::handle(const supervision::observers_done& e, actions& out) {
-  late_.insert(late_.end(), e.late.begin(), e.late.end());
+  for (const auto& f : e.late) keep_late(f);
   if (phase_ == phase::flushing_observers) finish(out);
 }
 

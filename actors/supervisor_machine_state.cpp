@@ -33,6 +33,7 @@ namespace {
 void add(stable_hasher& hash, const failure& f) {
   hash.add(std::string_view{f.type}).add(std::string_view{f.what}).add(f.rank);
   hash.add(std::string_view{f.hook}).add(f.step).add(f.generation).add(f.sequence).add(f.follows);
+  hash.add(f.kind).add(f.id.incarnation.value()).add(f.id.sequence);
 }
 
 }  // namespace

@@ -18,6 +18,12 @@ struct last_of<stop_reason> : std::integral_constant<stop_reason, stop_reason::t
 template <>
 struct last_of<errc> : std::integral_constant<errc, errc::internal> {};
 template <>
+struct last_of<failure_kind>
+    : std::integral_constant<failure_kind, failure_kind::unexpected_message> {};
+template <>
+struct last_of<lifecycle_kind>
+    : std::integral_constant<lifecycle_kind, lifecycle_kind::observations_dropped> {};
+template <>
 struct last_of<fault_drill::kind>
     : std::integral_constant<fault_drill::kind, fault_drill::kind::stop> {};
 template <>

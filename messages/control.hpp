@@ -100,7 +100,7 @@ struct rank_finished {
   run_figures figures;
 };
 /// The rank's lane threw, or its actor did, or its hook ran past the limit. Recorded where it
-/// happened. `local` holds the exception itself.
+/// happened. `local` holds the exception itself; the id of its record names both.
 struct rank_failed {
   fence at;
   std::shared_ptr<const caught> local;
@@ -226,9 +226,11 @@ struct storage_answered {
 struct request_stop {
   stop_reason why = stop_reason::caller;
 };
-/// Caller to supervisor: end now; what is not saved is lost.
+/// Caller to supervisor: end now; what is not saved is lost. `kind` is the kind of the failure that
+/// the job ends with: aborted, or session_closed when the session is destroyed.
 struct request_abort {
   std::string why;
+  failure_kind kind = failure_kind::aborted;
 };
 
 /// What the caller gets. `status`: finished, stopped (at a boundary, resumable), failed.

@@ -40,23 +40,23 @@ errc code_of(const std::exception& error) {
 
 using chain = std::vector<failure_cause>;  // outermost first
 
-errc collect(const std::exception_ptr& error, chain& into);
+errc collect(const std::exception_ptr& error, exception_text text, chain& into);
 
-errc collect(const std::exception& error, chain& into) {
-  into.push_back({exception_name(error), error.what()});
+errc collect(const std::exception& error, exception_text text, chain& into) {
+  into.push_back({exception_name(error), text(error)});
   if (const auto* nested = dynamic_cast<const std::nested_exception*>(&error))
-    collect(nested->nested_ptr(), into);
+    collect(nested->nested_ptr(), text, into);
   return code_of(error);
 }
 
 // Appends `error` and what it nests; its own code. Bound: a chain deeper than 64 is cut.
-errc collect(const std::exception_ptr& error, chain& into) {
+errc collect(const std::exception_ptr& error, exception_text text, chain& into) {
   constexpr std::size_t depth_max = 64;
   if (!error || into.size() >= depth_max) return errc::job_failed;
   try {
     std::rethrow_exception(error);
   } catch (const std::exception& e) {
-    return collect(e, into);
+    return collect(e, text, into);
   } catch (...) {
     const auto* type = abi::__cxa_current_exception_type();
     into.push_back({type ? demangled(*type) : "unknown", "not a std::exception"});
@@ -65,11 +65,11 @@ errc collect(const std::exception_ptr& error, chain& into) {
 }
 
 template <class Error>
-failure described(const Error& error) {
+failure described(const Error& error, exception_text text) {
   static const auto closed = demangled(typeid(generation_closed));
   chain all;
   failure result;
-  result.code = collect(error, all);
+  result.code = collect(error, text, all);
   if (all.empty()) {
     result.type = "none";
     return result;
@@ -83,9 +83,40 @@ failure described(const Error& error) {
 
 }  // namespace
 
-failure describe(const std::exception_ptr& error) { return described(error); }
+std::string_view to_string(failure_kind kind) {
+  switch (kind) {
+    case failure_kind::exception: return "exception";
+    case failure_kind::signal: return "signal";
+    case failure_kind::exit: return "exit";
+    case failure_kind::lost: return "lost";
+    case failure_kind::start_failed: return "start_failed";
+    case failure_kind::down: return "down";
+    case failure_kind::deadline: return "deadline";
+    case failure_kind::aborted: return "aborted";
+    case failure_kind::session_closed: return "session_closed";
+    case failure_kind::actor_error: return "actor_error";
+    case failure_kind::unexpected_message: return "unexpected_message";
+  }
+  return "unknown";
+}
 
-failure describe(const std::exception& error) { return described(error); }
+std::string what_of(const std::exception& error) { return error.what(); }
+
+failure describe(const std::exception_ptr& error, exception_text text) {
+  return described(error, text);
+}
+
+failure describe(const std::exception& error, exception_text text) {
+  return described(error, text);
+}
+
+failure make_failure(failure_kind kind, std::string what) {
+  failure result;
+  result.kind = kind;
+  result.type = to_string(kind);
+  result.what = std::move(what);
+  return result;
+}
 
 std::exception_ptr exception_of(const failure& f) {
   if (f.code == errc::internal) return std::make_exception_ptr(internal_error(f.what));

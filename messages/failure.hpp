@@ -3,8 +3,10 @@
 
 #include "messages/ids.hpp"
 
+#include <compare>
 #include <exception>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace troupe {
@@ -27,11 +29,40 @@ struct failure_cause {
   friend bool operator==(const failure_cause&, const failure_cause&) = default;
 };
 
-/// The record of one failure. `type` is the C++ exception's name, or one of `signal`, `exit`,
-/// `deadline`, `down` (an actor died without a word). Undefined numbers are -1, undefined names
-/// empty. First cause: the failure with the least (generation, step, sequence); what follows from
-/// it goes to its `others`. Wall clocks never order failures.
+/// What a failure is. The list is complete. Except for `exception`, `failure::type` is the kind's
+/// name (to_string).
+enum class failure_kind : std::uint8_t {
+  exception,           ///< an exception was thrown; `type` is its C++ name
+  signal,              ///< a signal ended the rank's process
+  exit,                ///< the rank's process ended by itself
+  lost,                ///< the connection to the rank's process ended
+  start_failed,        ///< the rank could not be started
+  down,                ///< an actor ended without a report
+  deadline,            ///< a rank, or the forming of a generation, took longer than its limit
+  aborted,             ///< the caller ended the job at once
+  session_closed,      ///< the session was destroyed while the job ran
+  actor_error,         ///< CAF reported an error to an actor; heard by `actor_trouble` only
+  unexpected_message,  ///< an actor received a message that it does not know; likewise
+};
+std::string_view to_string(failure_kind kind);
+
+/// Names one failure of a job. The place where the failure happened draws the id, and the id stays
+/// with the record on its way to the caller.
+struct failure_id {
+  incarnation_id incarnation;  ///< the life of the rank; 0: the supervisor
+  std::uint64_t sequence = 0;  ///< counts the failures of that life from 1; 0: no id yet
+
+  explicit operator bool() const { return sequence != 0; }
+  friend auto operator<=>(const failure_id&, const failure_id&) = default;
+};
+
+/// The record of one failure. `type` is the C++ exception's name, or the name of its kind.
+/// Undefined numbers are -1, undefined names empty. First cause: the failure with the least
+/// (generation, step, sequence); what follows from it goes to its `others`. Wall clocks never order
+/// failures.
 struct failure {
+  failure_kind kind = failure_kind::exception;
+  failure_id id = {};
   std::string type;
   std::string what;
   std::int32_t rank = -1;
@@ -59,10 +90,19 @@ struct caught {
   std::exception_ptr original;
 };
 
-/// Records `error`: demangled type, text, code, nested causes. Position fields stay undefined.
-failure describe(const std::exception_ptr& error);
+/// Returns the text of an exception for its record. A library whose what() holds more than the
+/// message (c10::Error: frames of the stack) has one of its own.
+using exception_text = std::string (*)(const std::exception& error);
+/// what().
+std::string what_of(const std::exception& error);
+
+/// Records `error`: demangled type, text, code, nested causes. Position fields and id stay
+/// undefined.
+failure describe(const std::exception_ptr& error, exception_text text = what_of);
 /// The same for one that has just been caught: it need not be thrown again.
-failure describe(const std::exception& error);
+failure describe(const std::exception& error, exception_text text = what_of);
+/// A failure that is no exception: `kind`, with the kind's name as type.
+failure make_failure(failure_kind kind, std::string what);
 /// An exception that says what `f` does, for failures whose own one is not at hand (nobody threw
 /// it, or another process did): user_error or internal_error by its code, else std::runtime_error.
 std::exception_ptr exception_of(const failure& f);
@@ -118,9 +158,13 @@ typename Inspector::result_type inspect(Inspector& f, failure_cause& x) {
   return f(x.type, x.what);
 }
 template <class Inspector>
+typename Inspector::result_type inspect(Inspector& f, failure_id& x) {
+  return f(x.incarnation, x.sequence);
+}
+template <class Inspector>
 typename Inspector::result_type inspect(Inspector& f, failure& x) {
-  return f(x.type, x.what, x.rank, x.hook, x.epoch, x.step, x.generation, x.sequence, x.code,
-           x.signal, x.causes, x.others, x.follows);
+  return f(x.kind, x.id, x.type, x.what, x.rank, x.hook, x.epoch, x.step, x.generation, x.sequence,
+           x.code, x.signal, x.causes, x.others, x.follows);
 }
 
 }  // namespace troupe

@@ -7,9 +7,32 @@
 
 #include <map>
 #include <string>
+#include <string_view>
 #include <variant>
 
 namespace troupe {
+
+/// The events in the life of a job, about in the order in which they come. The list is complete:
+/// `event` in events.jsonl is one of these names. In brackets: the details of the event.
+enum class lifecycle_kind : std::uint8_t {
+  generation_forming,    ///< the supervisor starts the ranks of a generation
+  rank_started,          ///< a rank holds its communicator
+  generation_active,     ///< every rank is prepared and may train [ranks]
+  checkpoint_written,    ///< a checkpoint of `step` is durable [path]
+  checkpoint_failed,     ///< a checkpoint of `step` could not be written [what]
+  stop_requested,        ///< the caller or a signal asks for an early end [why]
+  stop_agreed,           ///< the ranks have agreed on the step to stop at [steps]
+  rank_finished,         ///< a rank has done all its steps [steps]
+  rank_failed,           ///< a failure; `rank` is undefined when it is no rank's [what]
+  generation_closing,    ///< after a failure: every rank is asked to leave its hooks
+  generation_closed,     ///< every rank has left its hooks
+  trouble,               ///< something failed that does not end the job [what]
+  teardown,              ///< the ranks are taken down [orderly]
+  survivor,              ///< a rank did not end in time and is left behind [what]
+  job_ended,             ///< the ranks are gone, and the checkpointer is done [status]
+  observations_dropped,  ///< an observer's queue was full; a line of events.jsonl only [count]
+};
+std::string_view to_string(lifecycle_kind kind);
 
 namespace seen {
 
@@ -31,12 +54,10 @@ struct progress {
   std::int64_t batches = undefined;  ///< of the loader, after limits
   std::int64_t samples = 0;          ///< consumed so far, all ranks
 };
-/// Something in the life of the job: `rank_started`, `generation_formed`, `generation_active`,
-/// `generation_closed`, `checkpoint_written`, `checkpoint_failed`, `stop_requested`, `stop_agreed`,
-/// `rank_failed`, `rank_finished`, `teardown`, `survivor`, `job_ended`. Details are text and
-/// numbers, ready for events.jsonl. Never dropped.
+/// Something in the life of the job. Details are text and numbers, ready for events.jsonl. Never
+/// dropped.
 struct lifecycle {
-  std::string event;
+  lifecycle_kind event = lifecycle_kind::generation_forming;
   std::int32_t rank = -1;
   std::uint64_t generation = 0;
   std::int64_t step = undefined;

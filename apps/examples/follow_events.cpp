@@ -12,7 +12,8 @@ namespace asio = boost::asio;
 asio::awaitable<void> follow(std::shared_ptr<troupe::event_stream> events) {
   while (const auto event = co_await events->async_next(asio::use_awaitable))
     if (const auto* life = std::get_if<troupe::seen::lifecycle>(event.get()))
-      std::cout << life->event << (life->rank < 0 ? "" : " " + std::to_string(life->rank)) << '\n';
+      std::cout << to_string(life->event)
+                << (life->rank < 0 ? "" : " " + std::to_string(life->rank)) << '\n';
 }
 
 asio::awaitable<void> work(troupe::session& session, std::shared_ptr<troupe::event_stream> events) {

@@ -40,20 +40,20 @@ void conduct::announced(const seen::lifecycle& what, std::chrono::nanoseconds no
         },
         what.step, what.rank);
   };
-  if (what.event == "generation_forming") {
+  if (what.event == lifecycle_kind::generation_forming) {
     say(now_ == phase::idle && what.generation > forming_, "is formed");
     forming_ = what.generation;
     turn_to(phase::forming, now);
-  } else if (what.event == "generation_active") {
+  } else if (what.event == lifecycle_kind::generation_active) {
     say(now_ == phase::forming && what.generation == forming_, "becomes active");
     turn_to(phase::active, now);
-  } else if (what.event == "generation_closing") {
+  } else if (what.event == lifecycle_kind::generation_closing) {
     say((now_ == phase::forming || now_ == phase::active) && what.generation == forming_,
         "is closed");
     turn_to(phase::closing, now);
-  } else if (what.event == "teardown") {
+  } else if (what.event == lifecycle_kind::teardown) {
     turn_to(phase::tearing, now);
-  } else if (what.event == "job_ended") {
+  } else if (what.event == lifecycle_kind::job_ended) {
     turn_to(phase::ending, now);
   }
 }

@@ -42,7 +42,8 @@ public:
     stage_.use({disk_, io_});
     stage_.listen([this](const seen::lifecycle& what) {
       conduct_.announced(what, world_.time());
-      if (what.event == "checkpoint_written") written(what.step, what.details.at("path"));
+      if (what.event == lifecycle_kind::checkpoint_written)
+        written(what.step, what.details.at("path"));
     });
     auto guests = plan.guests;
     if (plan.watched != watching::nobody) guests.push_back(watched_by(plan.watched));

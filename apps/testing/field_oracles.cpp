@@ -247,7 +247,7 @@ void field_oracles::first_cause(const failure& first, const attempt_facts& facts
     check(true);
     return;
   }
-  if (first.type == "aborted") {
+  if (first.kind == failure_kind::aborted) {
     if (!check(facts.any({fault::abort})))
       violate({oracles[3], "aborted by nobody: " + at(first), first.step, first.rank});
     return;

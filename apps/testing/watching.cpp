@@ -83,7 +83,7 @@ private:
   void hear(const seen::lifecycle& what) {
     auto& n = *notes_;
     if (n.lifecycle >= n.announced.size() || !same(what, n.announced[n.lifecycle]))
-      n.object("of the job's life " + what.event + " is heard out of order");
+      n.object(fmt::format("of the job's life {} is heard out of order", to_string(what.event)));
     ++n.lifecycle;
   }
 
@@ -138,11 +138,12 @@ private:
     if (n.thrown) return;
     if (n.flushed != 1) n.object(fmt::format("it is flushed {} times", n.flushed));
     // What is announced behind that (a stop that comes too late) may still be heard, or not.
-    const auto last = std::ranges::find(n.announced, "job_ended", &seen::lifecycle::event);
+    const auto last =
+        std::ranges::find(n.announced, lifecycle_kind::job_ended, &seen::lifecycle::event);
     const auto must = std::min<std::size_t>(last - n.announced.begin() + 1, n.announced.size());
     if (n.lifecycle < must)
       n.object(fmt::format("of {} events of the job's life it did not hear {}", must,
-                           n.announced[n.lifecycle].event));
+                           to_string(n.announced[n.lifecycle].event)));
     if (outcome.status == job_outcome::ending::finished && outcome.survivors.empty() &&
         outcome.late.empty())
       look_at_losses();

@@ -111,8 +111,7 @@ public:
     inherited_.clear();
     if (pid_ == 0) {
       process_end end;
-      end.what.type = "start_failed";
-      end.what.what = std::strerror(error);
+      end.what = make_failure(failure_kind::start_failed, std::strerror(error));
       return over(std::move(end));
     }
     const int watched = ::pidfd_open(pid_, 0);
@@ -182,8 +181,9 @@ private:
   // A kernel without pidfds: nothing that could be supervised.
   void wait_without_watch() {
     process_end end;
-    end.what.type = "start_failed";
-    end.what.what = fmt::format("this kernel does not watch processes: {}", std::strerror(errno));
+    end.what =
+        make_failure(failure_kind::start_failed,
+                     fmt::format("this kernel does not watch processes: {}", std::strerror(errno)));
     ::kill(pid_, SIGKILL);
     ::waitpid(pid_, nullptr, 0);
     over(std::move(end));

@@ -43,11 +43,8 @@ namespace {
 // MPI waits 10 s for ranks that have not closed their groups.
 constexpr auto farewell_limit = std::chrono::seconds{15};
 
-process_end ended_as(const char* type, std::string why) {
-  process_end end;
-  end.what.type = type;
-  end.what.what = std::move(why);
-  return end;
+process_end ended_as(failure_kind kind, std::string why) {
+  return {.what = make_failure(kind, std::move(why))};
 }
 
 // The place of one rank.
@@ -96,9 +93,10 @@ public:
     auto& at = berth_of(*life);
     const bool gone = at.gone || (berths_[0].gone && !at.idle);
     if (gone || (at.life && !at.life->over())) {
-      life->end(ended_as("start_failed", gone ? "its process has ended and can not be started "
-                                                "again; call mpirun again"
-                                              : "its process is another job's"));
+      life->end(ended_as(failure_kind::start_failed,
+                         gone ? "its process has ended and can not be started "
+                                "again; call mpirun again"
+                              : "its process is another job's"));
       return;
     }
     at.life = life;
@@ -107,7 +105,7 @@ public:
 
   // The rank has ended, in order.
   static void release(placed_life& life) {
-    auto end = ended_as("exit", "");
+    auto end = ended_as(failure_kind::exit, "");
     end.clean = true;
     life.end(std::move(end));
   }
@@ -129,9 +127,10 @@ public:
     auto& at = berths_[static_cast<std::size_t>(rank)];
     if (rank == 0 && watch_) return kill_child_after(at.life->what().detect);
     spoil(at);
-    at.life->end(ended_as("lost", fmt::format("the connection to its process has ended ({}); "
-                                              "mpirun says how the process did",
-                                              why)));
+    at.life->end(
+        ended_as(failure_kind::lost, fmt::format("the connection to its process has ended ({}); "
+                                                 "mpirun says how the process did",
+                                                 why)));
   }
 
 private:
@@ -165,7 +164,7 @@ private:
     child_ = pid;
     if (watched < 0) {
       if (pid != 0) error = errno;
-      return child_is_gone(ended_as("start_failed", std::strerror(error)));
+      return child_is_gone(ended_as(failure_kind::start_failed, std::strerror(error)));
     }
     watch_.emplace(loop_, watched);
     watch_->async_wait(asio::posix::stream_descriptor::wait_read, [this](const error_code& failed) {
@@ -184,7 +183,8 @@ private:
     }
     // The others will not learn where to come.
     for (auto& one : berths_)
-      if (one.awaited()) one.life->end(ended_as("start_failed", "rank 0's process has ended"));
+      if (one.awaited())
+        one.life->end(ended_as(failure_kind::start_failed, "rank 0's process has ended"));
     const std::lock_guard lock(guard_);
     child_lives_ = false;
     news_.notify_all();
@@ -236,7 +236,7 @@ private:
       at.life->begin(socket.release());
     } catch (const std::exception& error) {
       spoil(at);
-      at.life->end(ended_as("start_failed", error.what()));
+      at.life->end(ended_as(failure_kind::start_failed, error.what()));
     }
   }
 

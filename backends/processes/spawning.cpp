@@ -128,14 +128,14 @@ process_end end_of(const siginfo_t& info) {
   process_end end;
   if (info.si_code == CLD_EXITED) {
     end.clean = info.si_status == 0;
-    end.what.type = "exit";
-    end.what.what = fmt::format("its process ended with exit code {}", info.si_status);
+    end.what = make_failure(failure_kind::exit,
+                            fmt::format("its process ended with exit code {}", info.si_status));
     return end;
   }
   const auto* name = ::sigabbrev_np(info.si_status);
-  end.what.type = "signal";
-  end.what.signal = name ? fmt::format("SIG{}", name) : fmt::format("signal {}", info.si_status);
-  end.what.what = fmt::format("its process was ended by {}", end.what.signal);
+  const auto text = name ? fmt::format("SIG{}", name) : fmt::format("signal {}", info.si_status);
+  end.what = make_failure(failure_kind::signal, "its process was ended by " + text);
+  end.what.signal = text;
   return end;
 }
 
@@ -147,8 +147,8 @@ process_end reap(int pidfd) {
   } while (done < 0 && errno == EINTR);
   if (done == 0) return end_of(info);
   process_end end;
-  end.what.type = "exit";
-  end.what.what = "its process ended; somebody else took its exit code";
+  end.what =
+      make_failure(failure_kind::exit, "its process ended; somebody else took its exit code");
   return end;
 }
 

@@ -21,7 +21,8 @@ void event_log::on(const observation& what) {
 
 void event_log::finish(std::uint64_t dropped) {
   if (dropped > 0)
-    add({.event = "observations_dropped", .details = {{"count", std::to_string(dropped)}}});
+    add({.event = lifecycle_kind::observations_dropped,
+         .details = {{"count", std::to_string(dropped)}}});
 }
 
 void event_log::add(const seen::lifecycle& what) {
@@ -29,7 +30,7 @@ void event_log::add(const seen::lifecycle& what) {
   const auto defined = [](auto x, bool is) { return is ? ordered_json(x) : ordered_json(nullptr); };
   const ordered_json line{
       {"time", utc(now_())},
-      {"event", what.event},
+      {"event", to_string(what.event)},
       {"rank", defined(what.rank, what.rank >= 0)},
       {"generation", defined(what.generation, what.generation > 0)},
       {"step", defined(what.step, what.step != undefined)},

@@ -34,7 +34,7 @@ job integer_job(std::shared_ptr<event_stream> events) {
 
 std::string event_of(const observation& what) {
   const auto* life = std::get_if<seen::lifecycle>(&what);
-  return life ? life->event : "";
+  return life ? std::string{to_string(life->event)} : "";
 }
 
 }  // namespace

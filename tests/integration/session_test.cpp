@@ -184,7 +184,8 @@ TEST_CASE("a session that is destroyed with a job ends the job, at once", "[sess
   reached->open();
   loop.run();
   REQUIRE_FALSE(outcome->ok());
-  CHECK(outcome->failed_with->record.type == "aborted");
+  CHECK(outcome->failed_with->record.kind == failure_kind::session_closed);
+  CHECK(outcome->failed_with->record.type == "session_closed");
 }
 
 TEST_CASE("no actor is left after any ending", "[session]") {

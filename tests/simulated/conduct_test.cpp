@@ -31,7 +31,7 @@ struct attempt {
     knob.hook_limit = std::chrono::seconds{20};
     judge.attempt_begins(world_of, derive(knob));
   }
-  void announced(const char* event, int at, std::uint64_t generation = 1) {
+  void announced(lifecycle_kind event, int at, std::uint64_t generation = 1) {
     seen::lifecycle what;
     what.event = event;
     what.generation = generation;
@@ -39,7 +39,10 @@ struct attempt {
   }
   void torn(std::int32_t rank) { judge.reported(rank, caf::make_message(torn_down{})); }
   void closed(std::int32_t rank) { judge.reported(rank, caf::make_message(closed_generation{})); }
-  void begins() { announced("generation_forming", 0), announced("generation_active", 100); }
+  void begins() {
+    announced(lifecycle_kind::generation_forming, 0),
+        announced(lifecycle_kind::generation_active, 100);
+  }
   void ends(int at) {
     judge.ended(
         outcome, facts, [this](std::int32_t r) { return r == gone; }, ms{at});
@@ -55,9 +58,9 @@ TEST_CASE("nobody objects to a run that goes well, or to one that fails", "[simu
   well.begins();
   for (std::int64_t step = 1; step < 4; ++step)
     for (std::int32_t r = 0; r < world_of; ++r) well.judge.stepped(r, step);
-  well.announced("teardown", 60'000);  // a run may take as long as it takes
+  well.announced(lifecycle_kind::teardown, 60'000);  // a run may take as long as it takes
   for (std::int32_t r = 0; r < world_of; ++r) well.torn(r);
-  well.announced("job_ended", 60'100);
+  well.announced(lifecycle_kind::job_ended, 60'100);
   well.ends(60'200);
   CHECK(well.objections.empty());
   CHECK(well.looked > 15);
@@ -65,22 +68,22 @@ TEST_CASE("nobody objects to a run that goes well, or to one that fails", "[simu
   attempt fails;
   fails.begins();
   fails.judge.stepped(0, 1);
-  fails.announced("generation_closing", 200);
+  fails.announced(lifecycle_kind::generation_closing, 200);
   fails.judge.stepped(1, 1);  // its lane was in that step
   fails.closed(0), fails.closed(1);
-  fails.announced("teardown", 300);
+  fails.announced(lifecycle_kind::teardown, 300);
   fails.torn(0), fails.torn(1);
-  fails.announced("job_ended", 400);
+  fails.announced(lifecycle_kind::job_ended, 400);
   fails.ends(500);
   CHECK(fails.objections.empty());
 
   attempt survived;
   survived.begins();
-  survived.announced("generation_closing", 200);
+  survived.announced(lifecycle_kind::generation_closing, 200);
   survived.closed(0);
-  survived.announced("teardown", 300);
+  survived.announced(lifecycle_kind::teardown, 300);
   survived.torn(0);
-  survived.announced("job_ended", 400);
+  survived.announced(lifecycle_kind::job_ended, 400);
   survived.outcome.survivors = {"rank 1: it was paused"};
   survived.ends(500);
   survived.judge.stepped(1, 1);  // it went on
@@ -93,22 +96,22 @@ TEST_CASE("there is one generation, and steps are its", "[simulated][conduct]") 
   const objected once{{conduct::one_generation, 1}};
   attempt two;
   two.begins();
-  two.announced("generation_active", 200);
+  two.announced(lifecycle_kind::generation_active, 200);
   CHECK(two.objections == once);
 
   attempt older;
-  older.announced("generation_forming", 0, 2);
-  older.announced("generation_active", 10, 1);
+  older.announced(lifecycle_kind::generation_forming, 0, 2);
+  older.announced(lifecycle_kind::generation_active, 10, 1);
   CHECK(older.objections == once);
 
   attempt early;
-  early.announced("generation_forming", 0);
+  early.announced(lifecycle_kind::generation_forming, 0);
   early.judge.stepped(0, 1);
   CHECK(early.objections == once);
 
   attempt late;
   late.begins();
-  late.announced("generation_closing", 200);
+  late.announced(lifecycle_kind::generation_closing, 200);
   late.closed(1);
   late.judge.stepped(0, 1);
   CHECK(late.objections.empty());
@@ -120,9 +123,9 @@ TEST_CASE("whoever neither answers nor is gone is named", "[simulated][conduct]"
   const auto forgets = [](bool named, bool gone) {
     attempt a;
     a.begins();
-    a.announced("teardown", 200);
+    a.announced(lifecycle_kind::teardown, 200);
     a.torn(0);
-    a.announced("job_ended", 300);
+    a.announced(lifecycle_kind::job_ended, 300);
     if (named) a.outcome.survivors = {"rank 1: teardown for 2.0 s"};
     if (gone) a.gone = 1;
     a.ends(400);
@@ -138,10 +141,10 @@ TEST_CASE("each phase has its deadline, and only a program that was held up has 
   const auto closing_for = [](int took, bool held_up) {
     attempt a;
     a.begins();
-    a.announced("generation_closing", 1000);
-    a.announced("teardown", 1000 + took);
+    a.announced(lifecycle_kind::generation_closing, 1000);
+    a.announced(lifecycle_kind::teardown, 1000 + took);
     a.torn(0), a.torn(1);
-    a.announced("job_ended", 1100 + took);
+    a.announced(lifecycle_kind::job_ended, 1100 + took);
     a.facts.program = held_up;
     a.facts.delayed = std::chrono::seconds{2};  // of a rank, or of the program
     a.ends(1200 + took);

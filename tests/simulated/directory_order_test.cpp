@@ -136,7 +136,7 @@ facts run_with(order how) {
     stage.use({std::make_shared<files_in_a_world>(in, folder.path()), checkpoints});
     std::int64_t written = 0;
     stage.listen([&](const seen::lifecycle& what) {
-      if (what.event == "checkpoint_written") written = what.step;
+      if (what.event == lifecycle_kind::checkpoint_written) written = what.step;
     });
     stage.begin(job_in({}));
     while (written < 9 && in.step()) continue;

@@ -46,13 +46,13 @@ public:
     process_end end;
     end.clean = resident_ && resident_->ended();
     end.given_up = !end.clean;
-    end.what.type = "exit";
+    end.what = make_failure(failure_kind::exit, "");
     end_with(std::move(end));
   }
   bool lives() const { return resident_ != nullptr; }
   void die() {
     process_end end;
-    end.what.type = "signal";
+    end.what = make_failure(failure_kind::signal, "");
     end.what.signal = "SIGKILL";
     end.what.hook = last_;
     end_with(std::move(end));

@@ -27,7 +27,8 @@ public:
   bool wants_hooks() const override { return hooks_; }
   void on(const observation& what) override {
     CHECK(to_.finished == 0);
-    if (const auto* x = std::get_if<seen::lifecycle>(&what)) ++to_.lifecycle[x->event];
+    if (const auto* x = std::get_if<seen::lifecycle>(&what))
+      ++to_.lifecycle[std::string{to_string(x->event)}];
     if (const auto* x = std::get_if<seen::progress>(&what); x && x->at.step != undefined)
       to_.progress.push_back(x->at.step);
     if (const auto* x = std::get_if<seen::hook>(&what))

@@ -169,12 +169,7 @@ failure closed_under_it() {
   return what;
 }
 
-failure peers_missing() {
-  failure what;
-  what.type = "deadline";
-  what.what = "peers are missing";
-  return what;
-}
+failure peers_missing() { return make_failure(failure_kind::deadline, "peers are missing"); }
 
 // --- the supervisor ------------------------------------------------------------------------------
 

@@ -112,6 +112,7 @@ TEST_CASE("a vote or an end that is owed is asked for", "[supervisor]") {
 TEST_CASE("a failure that is heard twice is one failure", "[supervisor]") {
   active_supervisor s;
   failure what;
+  what.id = {at_rank(1).incarnation, 1};
   what.type = "std::domain_error";
   what.rank = 1;
   s.hear(supervision::failed{at_rank(1), what});
@@ -129,6 +130,7 @@ TEST_CASE("a rank that is told again to begin repeats how it failed", "[rank]") 
   auto& why = bad.what.emplace();
   why.type = "std::domain_error";
   why.what = "disk full";
+  const auto id = rank.next_failure();
   rank.on(bad);
   REQUIRE(rank.phase() == ranks::phase::failed);
   const auto said = rank.on(activate_generation{at_rank(0)});
@@ -136,6 +138,23 @@ TEST_CASE("a rank that is told again to begin repeats how it failed", "[rank]") 
   const auto& again = std::get<ranks::failed>(std::get<ranks::report>(said.front()));
   CHECK(again.what->what == "disk full");
   CHECK(again.what->rank == 0);
+  CHECK(again.what->id == id);
+  CHECK(rank.next_failure() == failure_id{id.incarnation, id.sequence + 1});
+}
+
+TEST_CASE("two failures with the same words are two failures", "[supervisor]") {
+  active_supervisor s;
+  failure what;
+  what.type = "std::domain_error";
+  what.rank = 1;
+  for (const std::uint64_t sequence : {1, 2}) {
+    what.id = {at_rank(1).incarnation, sequence};
+    s.hear(supervision::failed{at_rank(1), what});
+  }
+  what.id = {};  // as of a process that has ended: the supervisor numbers it
+  CHECK(s.machine.next_failure() == failure_id{incarnation_id{}, 3});
+  s.hear(supervision::failed{at_rank(1), what});
+  CHECK(s.machine.next_failure() == failure_id{incarnation_id{}, 4});
 }
 
 TEST_CASE("a rank that is told again to begin repeats how it finished", "[rank]") {

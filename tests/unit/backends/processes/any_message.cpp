@@ -23,6 +23,8 @@ public:
   }
   failure failed(int depth = 2) {
     failure f;
+    f.kind = static_cast<failure_kind>(draw_() % 11);
+    f.id = {incarnation_id{number()}, number()};
     f.type = text();
     f.what = text();
     f.rank = static_cast<std::int32_t>(small());
@@ -77,7 +79,9 @@ public:
       case 0: return seen::hook{1, some_hook()};
       case 1: return seen::metrics{where(), numbers()};
       case 2: return seen::progress{where(), small(), small()};
-      default: return seen::lifecycle{text(), 1, number(), small(), {{text(), text()}}};
+      default:
+        return seen::lifecycle{
+            static_cast<lifecycle_kind>(draw_() % 16), 1, number(), small(), {{text(), text()}}};
     }
   }
   std::shared_ptr<const caught> thrown() {

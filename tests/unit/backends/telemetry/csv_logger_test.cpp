@@ -57,7 +57,7 @@ TEST_CASE("other observations and empty metrics write nothing", "[csv]") {
   const auto path = (folder.path() / "metrics.csv").string();
   csv_logger log{path};
   log.on(seen::progress{});
-  log.on(seen::lifecycle{.event = "job_ended"});
+  log.on(seen::lifecycle{.event = lifecycle_kind::job_ended});
   log.on(at(1, {}));
   CHECK(read_text_file(path) == "step,epoch\n");
 }

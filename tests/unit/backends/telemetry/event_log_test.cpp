@@ -38,8 +38,8 @@ TEST_CASE("an event has a time, a name, a place and details", "[events]") {
   const temporary_folder folder;
   const auto path = (folder.path() / "events.jsonl").string();
   event_log log{path, noon};
-  log.on(seen::lifecycle{"checkpoint_written", -1, 1, 937, {{"path", "a\"b"}}});
-  log.on(seen::lifecycle{"rank_started", 0, 0, undefined, {}});
+  log.on(seen::lifecycle{lifecycle_kind::checkpoint_written, -1, 1, 937, {{"path", "a\"b"}}});
+  log.on(seen::lifecycle{lifecycle_kind::rank_started, 0, 0, undefined, {}});
   log.on(seen::progress{});
   const auto lines = lines_of(path);
   REQUIRE(lines.size() == 2);
@@ -55,8 +55,8 @@ TEST_CASE("an event has a time, a name, a place and details", "[events]") {
 TEST_CASE("a resumed run goes on in the same file", "[events]") {
   const temporary_folder folder;
   const auto path = (folder.path() / "events.jsonl").string();
-  event_log{path, noon}.on(seen::lifecycle{.event = "first"});
-  event_log{path, noon}.on(seen::lifecycle{.event = "second"});
+  event_log{path, noon}.on(seen::lifecycle{.event = lifecycle_kind::rank_started});
+  event_log{path, noon}.on(seen::lifecycle{.event = lifecycle_kind::rank_finished});
   CHECK(lines_of(path).size() == 2);
 }
 
@@ -64,7 +64,7 @@ TEST_CASE("text that is no UTF-8 does not end the log", "[events]") {
   const temporary_folder folder;
   const auto path = (folder.path() / "events.jsonl").string();
   event_log log{path, noon};
-  log.on(seen::lifecycle{.event = "rank_failed", .details = {{"what", "caf\xe9"}}});
+  log.on(seen::lifecycle{.event = lifecycle_kind::rank_failed, .details = {{"what", "caf\xe9"}}});
   CHECK(lines_of(path).size() == 1);
 }
 
