@@ -21,21 +21,26 @@ namespace troupe {
 
 namespace asio = boost::asio;
 
-// The actor system and what its jobs share. Outlives the session while jobs are ending.
+// The actor system and what its jobs share. Outlives the session while jobs are ending. No actor
+// refers to it: the thread of an actor cannot destroy the system that waits for this thread.
 struct session::engine {
+  // The supervisors of the jobs that have not completed.
+  struct running_jobs {
+    std::mutex guard;
+    std::map<std::uint64_t, supervisor_actor> supervisors;
+    std::uint64_t next = 0;
+  };
+
   engine(executor_type ex, ports w, session_options options)
       : executor(std::move(ex)), world(std::move(w)), config(options.threads), system(config) {}
 
-  supervisor_actor launch(job what, std::function<void(job_outcome)> complete,
-                          std::weak_ptr<engine> weak);
+  supervisor_actor launch(job what, std::function<void(job_outcome)> complete);
 
   executor_type executor;
   ports world;
   seam::system_config config;
   caf::actor_system system;
-  std::mutex guard;
-  std::map<std::uint64_t, supervisor_actor> supervisors;
-  std::uint64_t next = 0;
+  std::shared_ptr<running_jobs> running = std::make_shared<running_jobs>();
 };
 
 namespace {
@@ -49,7 +54,10 @@ job_outcome refused(std::exception_ptr why) {
 }  // namespace
 
 session::session(executor_type executor, ports world, session_options options)
-    : engine_(std::make_shared<engine>(std::move(executor), std::move(world), options)) {}
+    : engine_([&] {
+        const seam::thread_reference_release release;
+        return std::make_shared<engine>(std::move(executor), std::move(world), options);
+      }()) {}
 
 session::session(session&&) noexcept = default;
 session& session::operator=(session&&) noexcept = default;
@@ -128,13 +136,13 @@ private:
 
 // Brings a job to life; `complete` is called exactly once, at the latest by the exception this
 // throws.
-supervisor_actor session::engine::launch(job what, std::function<void(job_outcome)> complete,
-                                         std::weak_ptr<engine> weak) {
+supervisor_actor session::engine::launch(job what, std::function<void(job_outcome)> complete) {
   if (started_as_rank())
     throw user_error(errc::bad_configuration,
                      "this process was started as a rank of a job, and such a process starts no "
                      "job: make troupe::run_rank_if_child the first line of main, and start no job "
                      "in a rank");
+  const seam::thread_reference_release release;
   supervisor_setup setup;
   setup.id = job_id{world.random->draw()};
   setup.what = std::move(what);
@@ -144,14 +152,15 @@ supervisor_actor session::engine::launch(job what, std::function<void(job_outcom
   if (setup.what.options.placement == "processes") setup.bring_rank = far_ranks(world, setup.what);
   if (world.checkpoints && world.files) setup.spawn_checkpointer = checkpointers(world.checkpoints);
   const auto number = [&] {
-    const std::lock_guard lock(guard);
-    return next++;
+    const std::lock_guard lock(running->guard);
+    return running->next++;
   }();
-  setup.complete = [complete = std::move(complete), events, weak, number](job_outcome outcome) {
+  setup.complete = [complete = std::move(complete), events, all = running,
+                    number](job_outcome outcome) {
     if (events) events->end();
-    if (const auto alive = weak.lock()) {
-      const std::lock_guard lock(alive->guard);
-      alive->supervisors.erase(number);
+    {
+      const std::lock_guard lock(all->guard);
+      all->supervisors.erase(number);
     }
     complete(std::move(outcome));
   };
@@ -163,8 +172,8 @@ supervisor_actor session::engine::launch(job what, std::function<void(job_outcom
     throw;
   }
   {
-    const std::lock_guard lock(guard);
-    supervisors[number] = supervisor;
+    const std::lock_guard lock(running->guard);
+    running->supervisors[number] = supervisor;
   }
   caf::anon_send(supervisor, begin_job{});
   return supervisor;
@@ -175,7 +184,7 @@ void session::start(job what, handler_type handler) {
   running->listen();
   try {
     running->connect(engine_->launch(
-        std::move(what), [running](job_outcome o) { running->complete(std::move(o)); }, engine_));
+        std::move(what), [running](job_outcome o) { running->complete(std::move(o)); }));
   } catch (...) {
     running->complete(refused(std::current_exception()));
   }
@@ -193,8 +202,7 @@ job_outcome session::run(job what) {
   auto done = std::make_shared<std::promise<job_outcome>>();
   auto answer = done->get_future();
   try {
-    engine_->launch(
-        std::move(what), [done](job_outcome o) { done->set_value(std::move(o)); }, engine_);
+    engine_->launch(std::move(what), [done](job_outcome o) { done->set_value(std::move(o)); });
   } catch (...) {
     return refused(std::current_exception());
   }
@@ -205,10 +213,11 @@ job_outcome session::run(job what) {
 // because the actor system waits for its actors and this destructor does not.
 session::~session() {
   if (!engine_) return;
+  const seam::thread_reference_release release;
   bool busy = false;
   {
-    const std::lock_guard lock(engine_->guard);
-    for (const auto& [number, supervisor] : engine_->supervisors) {
+    const std::lock_guard lock(engine_->running->guard);
+    for (const auto& [number, supervisor] : engine_->running->supervisors) {
       caf::anon_send(supervisor,
                      request_abort{"the session was destroyed", failure_kind::session_closed});
       busy = true;

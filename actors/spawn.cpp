@@ -33,6 +33,10 @@ void guard(caf::scheduled_actor& self, actor_trouble trouble) {
   self.set_down_handler([](caf::scheduled_actor*, caf::down_msg&) {});
 }
 
+thread_reference_release::~thread_reference_release() {
+  caf::logger::set_current_actor_system(nullptr);
+}
+
 void on_down(caf::scheduled_actor& self,
              std::function<void(const caf::actor_addr&, std::string)> handler) {
   self.set_down_handler(

@@ -66,6 +66,18 @@ Handle spawn(caf::actor_system& system, actor_trouble trouble, Init init) {
   });
 }
 
+/// Releases, when it is destroyed, the calling thread's reference to an actor system. CAF 0.17
+/// leaves in each thread that creates a system or spawns an actor a reference to the system's
+/// logger, and the destructor of the system waits for the last of them. A program that uses CAF
+/// itself loses nothing but log lines of this thread, until CAF sets the reference again.
+class thread_reference_release {
+public:
+  thread_reference_release() = default;
+  ~thread_reference_release();
+  thread_reference_release(const thread_reference_release&) = delete;
+  thread_reference_release& operator=(const thread_reference_release&) = delete;
+};
+
 /// Calls `on_down(address, reason text)` when a watched actor is gone, whatever the reason.
 void on_down(caf::scheduled_actor& self,
              std::function<void(const caf::actor_addr& who, std::string why)> handler);

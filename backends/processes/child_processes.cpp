@@ -193,14 +193,12 @@ private:
     auto end = troupe::reap(watch_->native_handle());
     link_.drain();
     end.given_up = given_up_;
-    if (stopped_) {
-      end.what.type = "deadline";
-      end.what.signal.clear();
-      end.what.what = fmt::format(
-          "its process was stopped (SIGSTOP) for {} and was killed; let a stopped rank go on "
-          "sooner (SIGCONT), or raise time.detect",
-          seconds_text(stops_.limit()));
-    }
+    if (stopped_)
+      end.what = make_failure(
+          failure_kind::deadline,
+          fmt::format("its process was stopped (SIGSTOP) for {} and was killed; let a stopped rank "
+                      "go on sooner (SIGCONT), or raise time.detect",
+                      seconds_text(stops_.limit())));
     const auto last = box_.read();
     end.what.hook = last.name;
     end.what.epoch = last.epoch;

@@ -1,0 +1,111 @@
+// Goal: what a session leaves when it is destroyed while a job runs: one failure of a type of its
+// own, and no thread and no descriptor.
+#include <boost/asio/io_context.hpp>
+#include <filesystem>
+#include <future>
+#include <iterator>
+#include <optional>
+#include <thread>
+
+#include "actors/session.hpp"
+#include "backends/ports.hpp"
+#include "tests/support/integer_learner.hpp"
+
+#include "tests/support/catch.hpp"
+
+using namespace troupe;
+using namespace troupe::testing;
+namespace asio = boost::asio;
+
+namespace {
+
+/// What a process holds, by /proc. The descriptor of the folder that is read counts each time.
+struct held {
+  std::ptrdiff_t threads = entries_of("/proc/self/task");
+  std::ptrdiff_t descriptors = entries_of("/proc/self/fd");
+
+  static std::ptrdiff_t entries_of(const char* folder) {
+    const std::filesystem::directory_iterator all{folder};
+    return std::distance(begin(all), end(all));
+  }
+  bool within(const held& limit) const {
+    return threads <= limit.threads && descriptors <= limit.descriptors;
+  }
+};
+
+/// A job whose ranks wait in on_fit_start until the session is destroyed.
+struct waiting_job {
+  explicit waiting_job(session& in, std::optional<job_outcome>& outcome) {
+    integer_options options;
+    options.can_wait = true;
+    options.at_hook = [reached = reached_, open = opened_](const learner_context& c,
+                                                           const hook& h) {
+      if (c.rank != 0 || name(h) != "on_fit_start") return;
+      reached->set_value();
+      open.wait();
+    };
+    job what;
+    what.options.ranks = 2;
+    what.options.batch_size = 2;
+    what.recipe = std::make_shared<integer_recipe>(std::move(options));
+    in.async_fit(std::move(what), [&outcome](job_outcome o) { outcome = std::move(o); });
+    reached_->get_future().wait();
+  }
+  void open() { open_.set_value(); }
+
+private:
+  std::shared_ptr<std::promise<void>> reached_ = std::make_shared<std::promise<void>>();
+  std::promise<void> open_;
+  std::shared_future<void> opened_ = open_.get_future();
+};
+
+job_outcome end_of_a_session_with_a_job() {
+  asio::io_context loop;
+  std::optional<job_outcome> outcome;
+  std::optional<waiting_job> running;
+  {
+    session s{loop.get_executor()};
+    running.emplace(s, outcome);
+  }
+  running->open();
+  loop.run();
+  REQUIRE(outcome);
+  return *outcome;
+}
+
+}  // namespace
+
+TEST_CASE("a session is destroyed while a job runs: the job fails as session_closed", "[session]") {
+  const auto outcome = end_of_a_session_with_a_job();
+  REQUIRE_FALSE(outcome.ok());
+  CHECK(outcome.failed_with->record.kind == failure_kind::session_closed);
+  CHECK(outcome.failed_with->record.type == "session_closed");
+  CHECK(outcome.failed_with->record.what == "the session was destroyed");
+}
+
+TEST_CASE("a session is destroyed while a job runs: no thread and no descriptor stays",
+          "[session]") {
+  const held before;
+  for (int round = 0; round < 10; ++round) {
+    end_of_a_session_with_a_job();
+    // The actor system ends on a thread of its own. A thread that stays fails by the test's limit.
+    while (!held{}.within(before)) std::this_thread::yield();
+  }
+  CHECK(held{}.within(before));
+}
+
+TEST_CASE("a session that another thread used is destroyed without waiting for that thread",
+          "[session]") {
+  asio::io_context loop;
+  std::promise<void> ran, destroyed;
+  std::optional<session> s{std::in_place, loop.get_executor()};
+  std::thread other{[&] {
+    CHECK(s->spawn(2, [](std::int32_t rank) { return rank; }).ok());
+    ran.set_value();
+    destroyed.get_future().wait();
+  }};
+  ran.get_future().wait();
+  s.reset();
+  destroyed.set_value();
+  other.join();
+}
