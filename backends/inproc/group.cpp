@@ -82,6 +82,7 @@ public:
     if (in.status(number_) == work_status::ok) return;
     // Unwinding frees what the operation was given: nobody may still be writing there.
     of.settle();
+    of.raise_own(at_->self);
     raise(of.verdict(in, number_, true));
   }
 
@@ -220,9 +221,11 @@ void group::work_off(const place& at, operation& what) {
     const touching here{at.self};
     last = what.slices_total() == 1 ? what.work_off_whole(aborted_)
                                     : what.work_off(aborted_, at.member);
-  } catch (const std::exception& error) {
-    abort(error.what());  // a slice that is never done must not be waited for
-    return;
+  } catch (const std::exception& error) {  // a slice that is never done must not be waited for
+    const std::string_view text{error.what()};
+    return fail(at.self, text.substr(0, text.find('\n')));
+  } catch (...) {
+    return fail(at.self, "a piece of work threw");
   }
   if (last) finish(*at.in, what);
 }
@@ -274,6 +277,27 @@ void group::abort(std::string_view why) noexcept {
     in->close();
     in->changes.ring();
   }
+}
+
+// The rank that did the piece throws the exception itself: it is the cause, and the others follow.
+void group::fail(const presence& of, std::string_view why) noexcept {
+  {
+    const std::lock_guard hold{mutex_};
+    if (!aborted() && !thrown_) {
+      thrown_ = std::current_exception();
+      thrower_ = &of;
+    }
+  }
+  abort(why);
+}
+
+void group::raise_own(const presence& of) {
+  std::exception_ptr own;
+  {
+    const std::lock_guard hold{mutex_};
+    if (thrower_ == &of) own = std::exchange(thrown_, nullptr);
+  }
+  if (own) std::rethrow_exception(own);
 }
 
 bool group::quiescent() const noexcept {

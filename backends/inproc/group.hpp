@@ -78,6 +78,10 @@ private:
   bool help(const place& at);
   void work_off(const place& at, operation& what);
   void finish(channel& in, operation& what);
+  /// In the handler of what a piece of work threw: keeps it for the rank `of`, and aborts.
+  void fail(const presence& of, std::string_view why) noexcept;
+  /// Throws what a piece of work threw while this rank's thread was in it.
+  void raise_own(const presence& of);
   /// How an operation ended that did not end well; `arrived`: before the group was aborted.
   work_result verdict(channel& in, std::uint64_t number, bool arrived) const;
   /// Ends an operation whose peers did not arrive in time. False if all of them did.
@@ -95,6 +99,8 @@ private:
   std::vector<std::shared_ptr<channel>> channels_;
   std::vector<std::int32_t> departed_;
   std::string why_;
+  std::exception_ptr thrown_;          // by the piece of work that ended the group
+  const presence* thrower_ = nullptr;  // whose thread was in it
   alignas(64) std::atomic<bool> aborted_{false};
 };
 

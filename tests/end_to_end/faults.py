@@ -51,6 +51,16 @@ def story_a_throw_at_a_step_names_the_step(folder):
     check_equal(failure["generation"], 1)
 
 
+def story_a_throw_inside_the_fused_step_keeps_its_type(folder):
+    for ranks in (1, 2, 3):
+        run = os.path.join(folder, str(ranks))
+        ended = check_code(fit(run, "--ranks", ranks, "--learning-rate", "1e308"), 1)
+        failure = result_of(run)["failure"]
+        check_equal((failure["type"], failure["hook"]), ("std::runtime_error", "optimizer_step"), ended)
+        check_in("cannot be converted to type float", failure["what"])
+        check(all(o["type"] == "troupe::generation_closed" for o in failure["others"]), failure)
+
+
 def story_other_kinds_end_the_whole_program(folder):
     for kind, code in (("abort", -signal.SIGABRT), ("segv", -signal.SIGSEGV), ("kill", -signal.SIGKILL)):
         run = os.path.join(folder, kind)

@@ -244,3 +244,22 @@ TEST_CASE("a rank that fails before the pass releases the others") {
   for (const auto rank : {0, 2})
     CHECK(text_of(ends[rank].error).starts_with("troupe::generation_closed"));
 }
+
+// 1e308 is no float: the update of the parameters throws, in whichever rank's thread does it.
+TEST_CASE("the pass throws: one rank fails with the exception's own type, the others follow") {
+  const auto ranks = GENERATE(1, 2, 4);
+  auto options = quick(ranks, 4, 5);
+  options.gradients.fused_step = true;
+  const step too_far = [](regression& m) { return optim::SGD(m.parameters(), 1e308); };
+  const auto data = std::make_shared<table_data>(24);
+  const auto ends = run_job({.recipe = recipe_for<wide>(data, too_far), .options = options});
+  int causes = 0;
+  for (const auto& end : ends) {
+    const auto text = text_of(end.error);
+    const bool follows = text.starts_with("troupe::generation_closed");
+    if (!follows)
+      CHECK_THAT(text, Catch::StartsWith("std::runtime_error: value cannot be converted"));
+    if (!follows) ++causes;
+  }
+  CHECK(causes == 1);
+}
