@@ -78,6 +78,8 @@ public:
   virtual std::unique_ptr<learner> make(const learner_context& context) const = 0;
   /// How tensors in results and queued values cross a process border; null: they can not.
   virtual const tensor_bytes* tensors() const { return nullptr; }
+  /// How lanes read the text of what its learners throw.
+  virtual exception_text text_of_exceptions() const { return what_of; }
 };
 using recipe_ptr = std::shared_ptr<const learner_recipe>;
 

@@ -54,9 +54,9 @@ bool run_handler::go_on(learner& who, const hook_run& run, ran& answer, std::siz
     current_ = nullptr;
     return false;
   } catch (const std::exception& e) {
-    failed(answer, describe(e));
+    failed(answer, describe(e, around_.text));
   } catch (...) {
-    failed(answer, describe(std::current_exception()));
+    failed(answer, describe(std::current_exception(), around_.text));
   }
   current_ = nullptr;
   return true;

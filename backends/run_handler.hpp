@@ -25,6 +25,8 @@ public:
     /// Carries a drill out; `raise` is done here. Empty: drills other than `raise` are internal
     /// errors.
     std::function<void(const fault_drill&)> drill;
+    /// How the text of an exception is read.
+    exception_text text = what_of;
   };
   run_handler(const learner_context& context, surroundings around);
 

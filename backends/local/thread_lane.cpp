@@ -81,7 +81,7 @@ public:
                           b->entered(h);
                         }}
                       : nullptr,
-                  carry_out_drill}) {}
+                  carry_out_drill, shared_->recipe->text_of_exceptions()}) {}
 
   void run() {
     make();
@@ -125,7 +125,7 @@ private:
     answer.at = run.at;
     answer.outcome.word = broken_ ? run_word::failed : run_word::proceed;
     if (broken_) {
-      answer.failed_with.emplace({describe(broken_), broken_});
+      answer.failed_with.emplace({recorded(broken_), broken_});
       if (!run.hooks.empty()) answer.failed_with->record.hook = name(run.hooks.front());
       broken_ = nullptr;
       learner_.reset();
@@ -141,9 +141,13 @@ private:
       if (learner_ && !failed_) result = learner_->result();
       learner_.reset();
     } catch (...) {
-      last = {describe(std::current_exception()), std::current_exception()};
+      last = {recorded(std::current_exception()), std::current_exception()};
     }
     end.closed(std::move(result), std::move(last));
+  }
+
+  failure recorded(const std::exception_ptr& error) const {
+    return describe(error, shared_->recipe->text_of_exceptions());
   }
 
   std::shared_ptr<block> shared_;

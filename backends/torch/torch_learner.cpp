@@ -1,6 +1,7 @@
 #include "backends/torch/torch_learner.hpp"
 
 #include <ATen/core/grad_mode.h>
+#include <c10/util/Exception.h>
 #include <fmt/format.h>
 
 #include <chrono>
@@ -322,6 +323,12 @@ void torch_learner::handle(const hooks::teardown& h) {
 
 namespace {
 
+// The what() of LibTorch's exceptions ends in 25 lines of stack frames.
+std::string text_without_frames(const std::exception& error) {
+  const auto* of_torch = dynamic_cast<const c10::Error*>(&error);
+  return of_torch ? of_torch->what_without_backtrace() : error.what();
+}
+
 class torch_recipe final : public learner_recipe {
 public:
   torch_recipe(module_factory model, data_ptr data, torch_plugins plugins)
@@ -330,6 +337,7 @@ public:
     return std::make_unique<torch_learner>(context, model_, data_, plugins_);
   }
   const tensor_bytes* tensors() const override { return &torch_tensor_bytes(); }
+  exception_text text_of_exceptions() const override { return text_without_frames; }
 
 private:
   module_factory model_;

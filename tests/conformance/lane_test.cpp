@@ -101,6 +101,13 @@ struct scripted_recipe final : learner_recipe {
   std::unique_ptr<learner> make(const learner_context& about) const override {
     return std::make_unique<scripted>(by, about);
   }
+  /// The first line.
+  exception_text text_of_exceptions() const override {
+    return [](const std::exception& error) {
+      const std::string text = error.what();
+      return text.substr(0, text.find('\n'));
+    };
+  }
   std::shared_ptr<script> by;
 };
 
@@ -222,6 +229,20 @@ TEST_CASE("a second run at a time is refused, and the first goes on", "[lane]") 
   on.close();
   CHECK(on.answers->empty());
   CHECK(on.what->hooks == std::vector<std::string>{"made", "connect", "on_train_start", "gone"});
+}
+
+TEST_CASE("a recipe reads the text of an exception in its own way: a record holds that text",
+          "[lane]") {
+  const auto make = GENERATE(adapter_maker{threads}, adapter_maker{in_line});
+  stage_of_lane on(make());
+  on.what->at_hook = [](const hook& h, const learner_context&) -> hook_outcome {
+    if (name(h) == "pre_backward") throw std::domain_error("disk full\nframe #0");
+    return {};
+  };
+  on.submit(hooks_at<hooks::on_train_start, hooks::pre_backward>(7));
+  const auto bad = on.answer();
+  CHECK(bad.failed_with->record.type == "std::domain_error");
+  CHECK(bad.failed_with->record.what == "disk full");
 }
 
 TEST_CASE("a throw is answered with its type and its place", "[lane]") {

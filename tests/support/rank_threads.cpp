@@ -39,7 +39,8 @@ public:
         handler_(context_, {.word = &word_,
                             .current = {},
                             .entered = [&end](const hook& h) { end.hooks.push_back(h); },
-                            .drill = {}}),
+                            .drill = {},
+                            .text = job.recipe->text_of_exceptions()}),
         machine_(make_plan(job.options, job.purpose, job.resume)),
         group_(std::move(group)),
         end_(end) {
@@ -61,10 +62,11 @@ public:
     }
     group_->abort("a rank failed");
     const auto first = end_.error;
-    const auto said = describe(first);
+    const auto said = end_.record;
     handle({hooks::on_exception{{}, said.type, said.what}});
     handle({hooks::teardown{{}, false}});
     end_.error = first;
+    end_.record = said;
   }
 
 private:
@@ -72,7 +74,10 @@ private:
     hook_run run;
     run.hooks = std::move(hooks);
     auto answer = handler_.handle(*who_, run);
-    if (answer.failed_with) end_.error = answer.failed_with->original;
+    if (answer.failed_with) {
+      end_.error = answer.failed_with->original;
+      end_.record = answer.failed_with->record;
+    }
     if (answer.outcome.snapshot) end_.snapshot = answer.outcome.snapshot;
     for (auto& what : answer.outcome.queued) end_.queued.push_back(std::move(what));
     return answer;

@@ -30,6 +30,7 @@ struct rank_end {
   value result;
   std::vector<hook> hooks;  ///< as handled
   std::exception_ptr error;
+  failure record;  ///< of `error`, as the lane has described it
 };
 
 struct test_job {

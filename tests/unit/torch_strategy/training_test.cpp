@@ -552,3 +552,31 @@ TEST_CASE("a checkpoint is removed through the port that wrote it, by rank 0") {
                 .options = quick(2, 4, 1)});
   CHECK(files->removed == std::vector<std::string>{"run/step-00000001"});
 }
+
+TEST_CASE("a hook throws LibTorch's error: the record holds the message without stack frames") {
+  struct failing : regression {
+    using regression::regression;
+    void on_before_optimizer_step(torch::optim::Optimizer&) override {
+      TORCH_CHECK(false, "no such weight");
+    }
+  };
+  const auto data = std::make_shared<table_data>(24);
+  const auto end = run_job({.recipe = recipe_for<failing>(data), .options = quick(1, 4, 5)})[0];
+  CHECK(end.record.type == "c10::Error");
+  CHECK(end.record.what == "no such weight");
+  CHECK_THROWS_AS(std::rethrow_exception(end.error), c10::Error);
+  // The same where it is a user's cause.
+  const auto nested = [&] {
+    try {
+      std::rethrow_exception(end.error);
+    } catch (...) {
+      std::throw_with_nested(std::runtime_error("the model is damaged"));
+    }
+  };
+  try {
+    nested();
+  } catch (const std::exception& error) {
+    const auto text = recipe_for<failing>(data)->text_of_exceptions();
+    CHECK(describe(error, text).causes.at(0) == failure_cause{"c10::Error", "no such weight"});
+  }
+}
