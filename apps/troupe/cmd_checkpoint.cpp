@@ -99,7 +99,9 @@ program_end verify(const std::string& path, bool json, console& screen) {
 }
 
 program_end list(const std::string& run, bool json, console& screen) {
-  for (const auto& one : list_checkpoints(run)) {
+  const auto all = list_checkpoints(run);
+  if (all.empty()) screen.note(fmt::format("note: {} holds no checkpoint", run));
+  for (const auto& one : all) {
     const bool good = one.damage.empty();
     if (json) {
       screen.result(

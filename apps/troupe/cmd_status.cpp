@@ -34,10 +34,13 @@ ordered_json last_event(const fs::path& run) {
   return nullptr;
 }
 
-ordered_json last_result(const fs::path& run) {
-  if (!fs::exists(run / result_file)) return nullptr;
-  auto result = ordered_json::parse(read_text_file((run / result_file).string()), nullptr, false);
-  return result.is_discarded() ? ordered_json(nullptr) : result;
+ordered_json last_result(const fs::path& run, console& screen) {
+  const auto path = (run / result_file).string();
+  if (!fs::exists(path)) return nullptr;
+  auto result = ordered_json::parse(read_text_file(path), nullptr, false);
+  if (result.is_object()) return result;
+  screen.note(fmt::format("note: {} is damaged: it holds no JSON object", path));
+  return nullptr;
 }
 
 std::string state_of(bool running, const ordered_json& result) {
@@ -50,7 +53,7 @@ program_end status(const std::string& run, bool json, console& screen) {
   if (!holds_run(run))
     throw user_error(errc::bad_configuration,
                      fmt::format("{} holds no run; name the folder that fit printed last", run));
-  const auto result = last_result(run);
+  const auto result = last_result(run, screen);
   const auto checkpoints = list_checkpoints(run);
   const ordered_json object{
       {"schema", "troupe.status/1"},
