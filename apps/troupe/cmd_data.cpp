@@ -80,7 +80,7 @@ void add_data(CLI::App& app, const surroundings& around, const choose& chosen) {
   command->add_option("--size", what->size, "samples of the training set")->required();
   command->add_option("--ranks", what->ranks, "(2)");
   command->add_option("--batch-size", what->batch_size, "per rank and micro-batch (64)");
-  command->add_option("--seed", what->seed, "(0)");
+  command->add_option("--seed", what->seed, "(0)")->check(CLI::NonNegativeNumber);
   command->add_option("--epoch", what->epoch, "(0)");
   command->add_option("--accumulate-grad-batches", what->accumulate, "micro-batches of a step (1)");
   command->add_flag("--json", *json, "one object per line");

@@ -91,8 +91,13 @@ variant of_payload(const simulate_flags& flags, const surroundings& around) {
 }
 
 variant asked_for(const simulate_flags& flags, const surroundings& around, budget& of) {
-  if (flags.ranks < 1) refuse(fmt::format("--ranks {}: must be at least 1", flags.ranks));
-  if (flags.steps < 1) refuse(fmt::format("--steps {}: must be at least 1", flags.steps));
+  const auto within = [](const char* flag, std::int64_t value, std::int64_t most) {
+    if (value < 1 || value > most)
+      refuse(fmt::format("{} {}: must be within 1 .. {}", flag, value, most));
+  };
+  // As in the text of a case: what the world holds fits into memory.
+  within("--ranks", flags.ranks, 100'000);
+  within("--steps", flags.steps, 1'000'000);
   if (!(flags.seconds >= 0)) refuse(fmt::format("--seconds {}: must be at least 0", flags.seconds));
   auto v = of_payload(flags, around);
   v.plan.faults.may = flags.swarm ? fault_set::all() : fault_set::parse(flags.faults);
@@ -290,7 +295,8 @@ void add_simulate(CLI::App& app, const surroundings& around, const choose& chose
   auto f = std::make_shared<simulate_flags>();
   auto* ranks = command->add_option("--ranks", f->ranks, "(8)");
   auto* steps = command->add_option("--steps", f->steps, "(20)");
-  auto* seed = command->add_option("--seed", f->seed, "of the world (0)");
+  auto* seed =
+      command->add_option("--seed", f->seed, "of the world (0)")->check(CLI::NonNegativeNumber);
   auto* seeds = command->add_option("--seeds", f->seeds, "a run for each of A..B")
                     ->type_name("A..B")
                     ->excludes(seed);

@@ -36,12 +36,17 @@ TEST_CASE("simulate refuses a range of seeds that is no range", "[program]") {
   check_refused(all, bad_usage);
 }
 
-TEST_CASE("simulate refuses flags of which one would be ignored", "[program]") {
+TEST_CASE("flags that would be ignored, overflow or be taken for another are refused",
+          "[program]") {
   check_refused({{{"simulate", "--seed", "3", "--seeds", "0..2"}, "--seed"},
                  {{"simulate", "--swarm", "--faults", "pause"}, "--swarm"},
                  {{"simulate", "--until", "5"}, "--replay"},
                  {{"simulate", "--replay", "x.case", "--ranks", "3"}, "--ranks"},
                  {{"simulate", "--replay", "x.case", "--swarm"}, "--swarm"},
+                 {{"simulate", "--ranks", "2147483647"}, "--ranks 2147483647: must be within"},
+                 {{"simulate", "--steps", "9223372036854775807"}, "must be within 1 .. 1000000"},
+                 {{"simulate", "--seed", "-1"}, "--seed"},
+                 {{"data", "order", "--size", "4", "--seed", "-1"}, "--seed"},
                  {{"simulate", "--seconds", "-1"}, "--seconds -1: must be at least 0"},
                  {{"simulate", "--seconds", "nan"}, "--seconds nan: must be at least 0"}},
                 bad_usage);
