@@ -68,11 +68,12 @@ private:
   struct to_parent : troupe::link {
     explicit to_parent(made_up_process& o) : owner(o) {}
     void listen(link_sink) override {}
-    bool send(link_message what, keep how) override {
+    bool send(link_message what, keep how, std::uint64_t) override {
       if (how == keep::if_room && owner.full && owner.full()) return false;
       if (owner.resident_ && owner.sink_.received) owner.sink_.received(across(what));
       return true;
     }
+    bool withdraw(std::uint64_t) override { return false; }  // nothing waits in this link
     void close() override {}
     made_up_process& owner;
   };

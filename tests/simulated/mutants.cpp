@@ -28,11 +28,13 @@ std::optional<finding> search_all(std::uint32_t faults, double seconds) {
 }
 
 // Every order of checkpoints of two steps, behind three of another run, with one failure or two
-// generations.
+// generations, with and without a best one to keep.
 std::optional<finding> search_checkpointing() {
   const auto began = std::chrono::steady_clock::now();
-  for (const std::uint32_t failures : {0, 1}) {
+  for (const std::uint32_t i : {0, 1, 2, 3}) {
+    const auto failures = i / 2;
     checkpoint_search what;
+    what.keep_best = i % 2 == 0 ? 1 : 0;
     what.steps = 2;
     what.past = 3;
     what.resumed = 1;
