@@ -69,7 +69,6 @@ struct checkpointer_state {
   std::uint64_t generation = 0;       // of the newest snapshot
   std::vector<checkpoint_file> open;  // the files of the one being written
   std::uint64_t open_ticket = 0;
-  std::shared_ptr<const caught> last_failure;  // what was reported last
   std::shared_ptr<addressee> waiting = std::make_shared<addressee>();
 
   ~checkpointer_state() { waiting->take(); }
@@ -173,7 +172,6 @@ void checkpointer_state::carry_out(const checkpointing::failed& a) {
   why->record.hook = "save_checkpoint";
   why->record.step = a.step;
   why->record.generation = generation;
-  last_failure = why;
   checkpoint_report what;
   what.step = a.step;
   what.why = std::move(why);
@@ -183,7 +181,7 @@ void checkpointer_state::carry_out(const checkpointing::failed& a) {
 
 void checkpointer_state::carry_out(const checkpointing::flushed& a) {
   if (const auto to = caf::actor_cast<supervisor_actor>(supervisor))
-    self->send(to, flushed{"checkpointer", {}, a.lost ? last_failure : nullptr});
+    self->send(to, flushed{"checkpointer", {}, a.lost});
   if (!planted(bug::checkpointer_never_quits)) self->quit();
 }
 

@@ -143,7 +143,7 @@ void rank_state::carry_out(const ranks::report& a) {
       full->original = found->second;
     say(rank_failed{bad->at, std::move(full)});
   } else if (const auto* torn = std::get_if<ranks::torn>(&a)) {
-    tell(torn_down{torn->at, std::move(result), torn->late});
+    tell(torn_down{torn->at, std::move(result), torn->late, machine->fit().loop().last});
   } else if (const auto* x = std::get_if<prepared>(&a)) {
     say(*x);
   } else if (const auto* x = std::get_if<step_done>(&a)) {

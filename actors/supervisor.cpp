@@ -57,6 +57,8 @@ struct supervisor_state {
   std::unordered_map<caf::actor_addr, std::size_t> rank_at;  // looked up only: no order matters
   std::vector<incarnation_id> incarnations;                  // ascending
   checkpointer_actor checkpointer;
+  bool checkpointer_used = false;
+  failure checkpoint_failure;  // the checkpointer's last report of one
   audience observers;
   std::size_t observers_left = 0;
   job_outcome outcome;
@@ -98,10 +100,11 @@ void supervisor_state::start() {
     self->monitor(observers.members().back().actor);
     ++observers_left;
   }
-  if (!what->run_folder.empty() && what->options.checkpoint.enabled && setup.spawn_checkpointer &&
+  if (!what->run_folder.empty() && plan->checkpoint.enabled && setup.spawn_checkpointer &&
       what->purpose == stage::train) {
     checkpointer = setup.spawn_checkpointer(self->system(), setup.trouble, setup.id, *what,
                                             setup.world.files, self);
+    checkpointer_used = true;
     self->monitor(checkpointer);
   }
   const auto world = static_cast<std::size_t>(what->options.ranks);
@@ -181,7 +184,10 @@ void supervisor_state::carry_out(const supervision::complete& a) {
   outcome.status = a.status;
   outcome.why = a.why;
   outcome.loop = a.loop;
-  outcome.last = a.loop.last;
+  if (!a.first) outcome.last = a.loop.last;
+  // A fit that failed before its first checkpoint still has the one that it was resumed from.
+  if (a.first && checkpointer_used && outcome.last_checkpoint.empty())
+    outcome.last_checkpoint = what->resume;
   outcome.generation = a.generation.value();
   outcome.survivors = a.survivors;
   outcome.late.insert(outcome.late.end(), a.late.begin(), a.late.end());
@@ -249,10 +255,15 @@ void supervisor_state::heard_checkpoint(const checkpoint_report& m) {
   if (m.why) {
     event.event = lifecycle_kind::checkpoint_failed;
     event.details["what"] = m.why->record.what;
-    feed(supervision::trouble{m.why->record});
+    checkpoint_failure = m.why->record;
+    checkpoint_failure.id = machine->next_failure();
+    thrown.emplace(checkpoint_failure.id, m.why->original);
+    feed(supervision::trouble{checkpoint_failure, m.fatal});
   } else {
     event.event = lifecycle_kind::checkpoint_written;
     event.details["path"] = m.path;
+    event.details["behind"] = std::to_string(m.behind);
+    if (m.skipped > 0) event.details["skipped"] = std::to_string(m.skipped);
     outcome.last_checkpoint = m.path;
   }
   if (!m.best.empty()) outcome.best_checkpoint = m.best;
@@ -266,6 +277,7 @@ void supervisor_state::announce(const seen::lifecycle& what) {
 
 void supervisor_state::heard_flushed(const flushed& m) {
   for (const auto& f : m.late) feed(supervision::trouble{f});
+  if (m.lost) feed(supervision::trouble{checkpoint_failure, true});
 }
 
 seam::hears<supervisor_actor> behaviour(supervisor_pointer self) {
@@ -277,7 +289,10 @@ seam::hears<supervisor_actor> behaviour(supervisor_pointer self) {
       [&s](const prepared& m) { s.feed(m); },
       [&s](const deadline_passed& m) { s.feed(m); },
       [&s](const torn_down& m) {
-        if (s.of_rank_0(m.at)) s.outcome.result = m.result;
+        if (s.of_rank_0(m.at)) {
+          s.outcome.result = m.result;
+          s.outcome.last = m.last;
+        }
         s.feed(supervision::torn{m.at, m.late});
       },
       [&s](const rank_finished& m) { s.finished(m); },

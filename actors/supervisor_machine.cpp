@@ -245,8 +245,22 @@ void supervisor_machine::handle(const request_abort& e, actions& out) {
 }
 
 void supervisor_machine::handle(const supervision::trouble& e, actions& out) {
-  announce(lifecycle_kind::trouble, out, e.what.rank, {{"what", render(e.what)}});
-  keep_late(e.what);
+  auto what = e.what;
+  if (!what.id) what.id = next_failure();
+  const auto same = [&](const failure& f) { return f.id == what.id; };
+  const bool known = (first_ && same(*first_)) || std::ranges::any_of(late_, same);
+  if (!e.ends_job || !known)
+    announce(lifecycle_kind::trouble, out, what.rank, {{"what", render(what)}});
+  if (!e.ends_job) return late_.push_back(std::move(what));
+  if (phase_ == phase::forming || phase_ == phase::active || phase_ == phase::closing)
+    return fail(std::move(what), out);
+  // The ranks have ended or are ending: nothing is left to be closed.
+  if (first_ && same(*first_)) return;
+  std::erase_if(late_, same);
+  if (first_)
+    late_.push_back(std::move(what));
+  else
+    first_ = std::move(what);
 }
 
 void supervisor_machine::keep_late(failure what) {
@@ -333,6 +347,7 @@ void supervisor_machine::handle(const deadline_passed& e, actions& out) {
     case phase::flushing_checkpointer:
       sometimes(true, mark::flush_in_vain);
       survivors_.push_back("checkpointer: still writing");
+      handle(supervision::trouble{checkpoints_late(), true}, out);
       handle(supervision::checkpointer_done{}, out);
       break;
     case phase::flushing_observers:
@@ -346,6 +361,19 @@ void supervisor_machine::handle(const deadline_passed& e, actions& out) {
     case phase::idle:
     case phase::done: break;
   }
+}
+
+failure supervisor_machine::checkpoints_late() const {
+  auto what = make_failure(
+      failure_kind::deadline,
+      fmt::format("the last checkpoint is not durable: its storage operation did not end within {} "
+                  "ms; look at the disk, or raise time.hook_limit",
+                  limits_.flush.count() / 1'000'000));
+  what.code = errc::checkpoint;
+  what.hook = "save_checkpoint";
+  what.step = committed_;
+  what.generation = generation_.value();
+  return what;
 }
 
 // --- small things --------------------------------------------------------------------------------

@@ -61,10 +61,11 @@ struct checkpointer_done {
 struct observers_done {
   std::vector<failure> late;
 };
-/// Something failed that does not end the job: a checkpoint could not be written, an observer
-/// threw.
+/// Something failed beside the ranks: a checkpoint could not be written, an observer threw. It ends
+/// the job as failed when `ends_job`: no checkpoint can be written, or the last one was not.
 struct trouble {
   failure what;
+  bool ends_job = false;
 };
 
 using event = std::variant<begin, start_failed, prepared, step_done, stop_vote, finished, failed,
@@ -215,6 +216,7 @@ private:
   void start_teardown(actions& out);
   void flush_if_all_gone(actions& out);
   void finish(actions& out);
+  failure checkpoints_late() const;
   void survive(member& m, std::string_view during);
   void came_out(member& m);
   void announce(lifecycle_kind event, actions& out, std::int32_t rank = -1,

@@ -164,12 +164,12 @@ struct flush {
   bool unused = false;
 };
 /// Checkpointer or observer to supervisor: nothing is pending any more. `late` holds what failed on
-/// the way. `lost` is the checkpointer's: why the last checkpoint of the run was not written. The
-/// supervisor has received it before, in a `checkpoint_report`; now it fails the job.
+/// the way. `lost` is the checkpointer's: the last checkpoint of the run was not written. The newest
+/// `checkpoint_report` with a failure said why; now this failure ends the job.
 struct flushed {
   std::string who;
   std::vector<failure> late;
-  std::shared_ptr<const caught> lost = nullptr;
+  bool lost = false;
 };
 /// What travels through an observer's bounded queue (actors/observation_queue.hpp); the message is
 /// only the knock.

@@ -252,6 +252,11 @@ void field_oracles::first_cause(const failure& first, const attempt_facts& facts
       violate({oracles[3], "aborted by nobody: " + at(first), first.step, first.rank});
     return;
   }
+  if (first.hook == hooks::save_checkpoint::name && first.code == errc::checkpoint) {
+    if (!check(disturbed || !facts.storage.empty()))
+      violate({oracles[4], at(first), first.step, first.rank});
+    return;
+  }
   if (!check(!facts.thrown.empty() || disturbed))
     return violate({oracles[4], at(first), first.step, first.rank});
   if (!check(disturbed))
@@ -279,14 +284,10 @@ void field_oracles::survivors(const job_outcome& outcome, const attempt_facts& f
   }
 }
 
-// Whoever ends well has saved where he stands, or has said why not.
+// A job that ends well has written its last checkpoint.
 void field_oracles::saved(const job_outcome& outcome) {
   const auto at_end = outcome.loop.steps;
-  const auto told = [](const failure& f) { return f.hook == "save_checkpoint"; };
-  const auto still = [](const std::string& s) { return s.starts_with("checkpointer"); };
-  if (!check(written_ == at_end || (written_ < 0 && resumed_at_ == at_end) ||
-             std::ranges::any_of(outcome.late, told) ||
-             std::ranges::any_of(outcome.survivors, still)))
+  if (!check(written_ == at_end || (written_ < 0 && resumed_at_ == at_end)))
     violate({oracles[18], "the last checkpoint is of step " + std::to_string(written_), at_end});
 }
 

@@ -58,7 +58,10 @@ bool lost_its_end(const job_outcome& outcome) {
 }
 
 int ending_code(const job_outcome& outcome, int signal) {
-  if (outcome.ok() && lost_its_end(outcome)) return exits::checkpoint;
+  const auto& first = outcome.failed_with;
+  const bool unsaved = first && first->record.code == errc::checkpoint &&
+                       first->record.hook == hooks::save_checkpoint::name;
+  if (unsaved || (outcome.ok() && lost_its_end(outcome))) return exits::checkpoint;
   const bool finished = outcome.status == job_outcome::ending::finished;
   if (signal != 0 && !finished) return exit_code_of_signal(signal);
   return exit_code(outcome);

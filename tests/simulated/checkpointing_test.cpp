@@ -77,15 +77,21 @@ TEST_CASE("what the caller is told is on the disk under any schedule", "[simulat
   }
 }
 
-TEST_CASE("a disk that is full costs reports, not the job", "[simulated][checkpoint]") {
+TEST_CASE("a disk that stays full: the job runs to its end and fails with the last checkpoint",
+          "[simulated][checkpoint]") {
   scene world{saving(1)};
   world.files().set_fault([](const storage_op& op) -> storage_fault {
     const bool writes = std::holds_alternative<storage_ops::write>(op);
     return {writes ? storage_fault::kind::full : storage_fault::kind::none};
   });
   const auto outcome = world.run(saving_job());
-  REQUIRE(outcome.ok());
-  CHECK(outcome.status == job_outcome::ending::finished);
+  REQUIRE(outcome.failed_with);
+  CHECK(outcome.status == job_outcome::ending::failed);
+  CHECK(outcome.failed_with->record.code == errc::checkpoint);
+  CHECK(outcome.failed_with->record.hook == "save_checkpoint");
+  CHECK_THROWS_AS(outcome.rethrow(), user_error);
+  CHECK(outcome.loop.steps == 12);
+  CHECK(outcome.last.contains("train/loss"));
   CHECK(outcome.last_checkpoint.empty());
   REQUIRE_FALSE(outcome.late.empty());
   for (const auto& f : outcome.late) {
@@ -103,7 +109,7 @@ TEST_CASE("a disk that fails for a while costs the checkpoints of that while",
     scene world{saving(seed)};
     int operations = 0;
     world.files().set_fault([&](const storage_op&) -> storage_fault {
-      const bool fails = ++operations > 2 && operations < 5;
+      const bool fails = ++operations > 3 && operations < 6;
       return {fails ? storage_fault::kind::error : storage_fault::kind::none};
     });
     const auto outcome = world.run(saving_job());
@@ -117,6 +123,49 @@ TEST_CASE("a disk that fails for a while costs the checkpoints of that while",
   }
 }
 
+TEST_CASE("a folder that cannot be made fails the job at its start", "[simulated][checkpoint]") {
+  scene world{saving(1)};
+  world.files().set_fault([](const storage_op& op) -> storage_fault {
+    const bool makes = std::holds_alternative<storage_ops::make_folder>(op);
+    return {makes ? storage_fault::kind::error : storage_fault::kind::none};
+  });
+  const auto outcome = world.run(saving_job());
+  REQUIRE(outcome.failed_with);
+  CHECK(outcome.failed_with->record.code == errc::checkpoint);
+  CHECK(outcome.loop.steps < 12);
+  CHECK(outcome.late.empty());
+  CHECK(outcome.survivors.empty());
+}
+
+TEST_CASE("a fit that fails names its newest checkpoint and its last metrics",
+          "[simulated][checkpoint]") {
+  scene world{saving(2)};
+  auto what = saving_job();
+  integer_options options;
+  options.at_hook = [](const learner_context& context, const hook& h) {
+    if (context.rank != 1) return;
+    if (const auto* x = h.get_if<hooks::training_step>(); x && x->at.step == 7)
+      throw std::runtime_error("step seven");
+  };
+  options.load = [&](const std::string& path) {
+    temporary_folder folder;
+    world.files().disk().unload(folder.path());
+    return read_checkpoint(folder.path() / path);
+  };
+  what.recipe = std::make_shared<integer_recipe>(options);
+  const auto first = world.run(what);
+  REQUIRE(first.failed_with);
+  CHECK(first.failed_with->record.what == "step seven");
+  REQUIRE(first.last_checkpoint.starts_with("run/checkpoints/step-"));
+  CHECK(first.last.contains("train/loss"));
+  what.resume = first.last_checkpoint;
+  what.options.checkpoint.every_n_steps.reset();
+  what.options.checkpoint.every_epoch = false;
+  const auto second = world.run(what);
+  REQUIRE(second.failed_with);
+  CHECK(second.last_checkpoint == first.last_checkpoint);
+}
+
 TEST_CASE("a disk that hangs is named, and the job ends", "[simulated][checkpoint]") {
   scene world{saving(3)};
   world.files().set_fault([](const storage_op& op) -> storage_fault {
@@ -124,7 +173,9 @@ TEST_CASE("a disk that hangs is named, and the job ends", "[simulated][checkpoin
     return {first_file ? storage_fault::kind::hang : storage_fault::kind::none};
   });
   const auto outcome = world.run(saving_job());
-  CHECK(outcome.ok());
+  REQUIRE(outcome.failed_with);
+  CHECK(outcome.failed_with->record.type == "deadline");
+  CHECK(outcome.failed_with->record.code == errc::checkpoint);
   CHECK(outcome.survivors == std::vector<std::string>{"checkpointer: still writing"});
   CHECK(world.in().actors() == 1);
 

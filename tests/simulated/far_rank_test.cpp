@@ -214,6 +214,7 @@ std::pair<heard, heard> watch(std::uint64_t seed, const std::function<void(far_w
   prepare(far);
   std::pair<heard, heard> all;
   auto what = far_world::integers(3);
+  what.run_folder.clear();  // on a rare path a checkpoint is refused, which fails the job
   what.observers = {[&] { return std::make_unique<listener>(all.first, true); },
                     [&] { return std::make_unique<listener>(all.second, false); }};
   const auto outcome = far.world.run(what);
