@@ -86,7 +86,8 @@ void rank_state::start() {
                                 .options = setup.what->options,
                                 .purpose = setup.what->purpose,
                                 .initial = setup.what->initial,
-                                .now = setup.world.now};
+                                .now = setup.world.now,
+                                .checkpoints = setup.world.checkpoints};
   lane_sink sink;
   const auto me = caf::actor_cast<rank_actor>(self);
   sink.answered = [me](ran&& what) { caf::anon_send(me, lane_answered{std::move(what)}); };

@@ -150,7 +150,9 @@ supervisor_actor session::engine::launch(job what, std::function<void(job_outcom
   if (events) setup.what.observers.push_back(events->attach());
   setup.world = world;
   if (setup.what.options.placement == "processes") setup.bring_rank = far_ranks(world, setup.what);
-  if (world.checkpoints && world.files) setup.spawn_checkpointer = checkpointers(world.checkpoints);
+  auto format = setup.what.recipe ? setup.what.recipe->checkpoints() : nullptr;
+  if (!format) format = world.checkpoints;
+  if (format && world.files) setup.spawn_checkpointer = checkpointers(std::move(format));
   const auto number = [&] {
     const std::lock_guard lock(running->guard);
     return running->next++;

@@ -1,6 +1,7 @@
 // The learner port: what a rank trains, seen without LibTorch. A lane hands it hooks, in order.
 #pragma once
 
+#include "backends/checkpoint_io.hpp"
 #include "backends/communicator.hpp"
 #include "backends/value_bytes.hpp"
 #include "messages/lane.hpp"
@@ -45,6 +46,8 @@ struct learner_context {
   std::function<std::chrono::nanoseconds()> now;
   /// The lane's attention word; long loops of a learner's own may look at it.
   const std::atomic<attention>* attention_word = nullptr;
+  /// How checkpoints are read, unless the recipe has a format of its own; null: the learner's own.
+  std::shared_ptr<const checkpoint_io> checkpoints = nullptr;
 };
 
 /// One rank's replica. Lives in its lane: created, called and destroyed there, by one thread.
@@ -80,6 +83,9 @@ public:
   virtual const tensor_bytes* tensors() const { return nullptr; }
   /// How lanes read the text of what its learners throw.
   virtual exception_text text_of_exceptions() const { return what_of; }
+  /// The format of this job's checkpoints, for the learners that read them and for the checkpointer
+  /// that writes them. Null: the one of the session's ports (`ports::checkpoints`).
+  virtual std::shared_ptr<const checkpoint_io> checkpoints() const { return nullptr; }
 };
 using recipe_ptr = std::shared_ptr<const learner_recipe>;
 

@@ -24,7 +24,9 @@ struct ports {
   std::vector<std::shared_ptr<communicator_backend>> communicators;  ///< in order of preference
   std::shared_ptr<lane_backend> lanes;
   std::shared_ptr<storage> files;
-  std::shared_ptr<const checkpoint_io> checkpoints;  ///< null: no checkpoints are written
+  /// The format of checkpoints of jobs whose recipe has none of its own, for reading and writing.
+  /// Null: those jobs write no checkpoints.
+  std::shared_ptr<const checkpoint_io> checkpoints;
   std::shared_ptr<process_control> processes;
   std::shared_ptr<rank_launcher> children;              ///< null: no ranks as processes
   std::vector<std::shared_ptr<meeting_kind>> meetings;  ///< of such ranks, in order of preference

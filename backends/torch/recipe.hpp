@@ -27,8 +27,10 @@ struct torch_plugins {
   precision_table precisions = default_precisions();
   /// Null: all ranks on this host.
   std::function<std::shared_ptr<cluster_environment>(const learner_context&)> environment;
-  /// Where checkpoints are read; the checkpointer writes through the same. Null: folders of
-  /// safetensors with a manifest.
+  /// The format of checkpoints: ranks read through it, and the checkpointer writes through it (see
+  /// learner_recipe::checkpoints). With ranks as processes each of them makes the recipe anew, so
+  /// both sides must set the same one. Null: what the session's ports have; without that, ranks
+  /// read folders of safetensors with a manifest and none are written.
   std::shared_ptr<const checkpoint_io> checkpoints;
   /// batch_to_device of users' types; others stay as they are.
   move_table moves;

@@ -60,7 +60,7 @@ torch_learner::torch_learner(const learner_context& about, module_factory model,
   parts.about = about_;
   if (plugins.environment) parts.environment = plugins.environment(about_);
   parts.numbers = precision_;
-  parts.files = plugins.checkpoints;
+  parts.files = plugins.checkpoints ? plugins.checkpoints : about_.checkpoints;
   parts.moves = plugins.moves;
   strategy_ = make_strategy(plugins.strategies, about_.options.strategy, std::move(parts));
 }
@@ -338,6 +338,7 @@ public:
   }
   const tensor_bytes* tensors() const override { return &torch_tensor_bytes(); }
   exception_text text_of_exceptions() const override { return text_without_frames; }
+  std::shared_ptr<const checkpoint_io> checkpoints() const override { return plugins_.checkpoints; }
 
 private:
   module_factory model_;

@@ -1,0 +1,111 @@
+// Goal: a recipe's own checkpoint format, set in that one place, is what a fit writes and what a
+// later fit goes on from; and a folder that cannot be made ends a fit at its start.
+#include "actors/session.hpp"
+#include "backends/checkpoint/safetensors_io.hpp"
+#include "tests/support/integer_learner.hpp"
+#include "tests/support/temporary_folder.hpp"
+
+#include <atomic>
+#include <boost/asio/system_executor.hpp>
+#include <filesystem>
+#include <fstream>
+
+#include "tests/support/catch.hpp"
+
+using namespace troupe;
+using namespace troupe::testing;
+
+namespace {
+
+// The library's files and one more, which is the commit point.
+class own_format : public checkpoint_io {
+public:
+  std::vector<checkpoint_file> encode(const snapshot& what) const override {
+    ++encoded;
+    auto files = inner_->encode(what);
+    files.push_back({commit_file(), {std::make_shared<const std::vector<std::byte>>(3)}});
+    return files;
+  }
+  std::string commit_file() const override { return "own.commit"; }
+  checkpoint_facts facts(std::span<const std::byte>, const std::string&) const override {
+    return {};
+  }
+  snapshot read(const std::string& folder) const override {
+    ++reads;
+    if (!std::filesystem::exists(std::filesystem::path{folder} / commit_file()))
+      throw user_error(errc::checkpoint, folder + " is not of this format");
+    return inner_->read(folder);
+  }
+  void remove(const std::string& folder) const override { inner_->remove(folder); }
+  found_checkpoint latest(const std::string& run) const override { return inner_->latest(run); }
+
+  mutable std::atomic<int> encoded{0};
+  mutable std::atomic<int> reads{0};
+
+private:
+  std::shared_ptr<const checkpoint_io> inner_ = safetensors_checkpoints({});
+};
+
+class own_recipe : public integer_recipe {
+public:
+  own_recipe(integer_options options, std::shared_ptr<const checkpoint_io> format)
+      : integer_recipe(std::move(options)), format_(std::move(format)) {}
+  std::shared_ptr<const checkpoint_io> checkpoints() const override { return format_; }
+
+private:
+  std::shared_ptr<const checkpoint_io> format_;
+};
+
+job saving_job(const std::filesystem::path& folder) {
+  job what;
+  what.options.ranks = 2;
+  what.options.batch_size = 2;
+  what.options.max_epochs = 1;
+  what.run_folder = folder.string();
+  return what;
+}
+
+integer_options on_threads() {
+  integer_options options;
+  options.can_wait = true;
+  return options;
+}
+
+}  // namespace
+
+TEST_CASE("a recipe's own checkpoint format is written and gone on from", "[session]") {
+  const temporary_folder folder;
+  session s{boost::asio::system_executor{}};
+  const auto format = std::make_shared<own_format>();
+  auto options = on_threads();
+  options.load = [format](const std::string& path) { return format->read(path); };
+  auto what = saving_job(folder.path() / "run");
+  what.recipe = std::make_shared<own_recipe>(options, format);
+  const auto first = s.run(what);
+  REQUIRE(first.ok());
+  CHECK(format->encoded == 1);
+  CHECK(std::filesystem::exists(std::filesystem::path{first.last_checkpoint} / "own.commit"));
+
+  what.options.max_epochs = 2;
+  what.resume = first.last_checkpoint;
+  const auto second = s.run(what);
+  REQUIRE(second.ok());
+  CHECK(format->reads >= 2);  // each rank
+  CHECK(format->encoded == 2);
+  CHECK(second.loop.steps == 2 * first.loop.steps);
+  CHECK(std::filesystem::exists(std::filesystem::path{second.last_checkpoint} / "own.commit"));
+}
+
+TEST_CASE("a fit whose folder of checkpoints cannot be made fails at its start", "[session]") {
+  const temporary_folder folder;
+  std::ofstream{folder.path() / "run"} << "a file";
+  session s{boost::asio::system_executor{}};
+  auto what = saving_job(folder.path() / "run");
+  what.recipe = std::make_shared<integer_recipe>(on_threads());
+  const auto outcome = s.run(what);
+  REQUIRE(outcome.failed_with);
+  CHECK_FALSE(outcome.ok());
+  CHECK(outcome.failed_with->record.code == errc::checkpoint);
+  CHECK_THROWS_AS(outcome.rethrow(), user_error);
+  CHECK(outcome.last_checkpoint.empty());
+}
