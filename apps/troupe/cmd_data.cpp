@@ -9,6 +9,7 @@
 #include <CLI/Config.hpp>
 #include <CLI/Formatter.hpp>
 
+#include <charconv>
 #include <limits>
 
 namespace troupe::program {
@@ -28,6 +29,17 @@ void data_order(const order_question& what, const std::function<void(const order
             {first, first + piece.count}});
     }
   }
+}
+
+std::optional<std::uint64_t> whole_number(std::string_view text) {
+  std::uint64_t x = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), x);
+  if (error != std::errc{} || end != text.data() + text.size()) return {};
+  return x;
+}
+
+std::string wrong_with_seed(const std::string& text) {
+  return whole_number(text) ? "" : text + " is not a whole number from 0 to 2^64 - 1";
 }
 
 namespace {
@@ -80,7 +92,7 @@ void add_data(CLI::App& app, const surroundings& around, const choose& chosen) {
   command->add_option("--size", what->size, "samples of the training set")->required();
   command->add_option("--ranks", what->ranks, "(2)");
   command->add_option("--batch-size", what->batch_size, "per rank and micro-batch (64)");
-  command->add_option("--seed", what->seed, "(0)")->check(CLI::NonNegativeNumber);
+  command->add_option("--seed", what->seed, "(0)")->check(wrong_with_seed);
   command->add_option("--epoch", what->epoch, "(0)");
   command->add_option("--accumulate-grad-batches", what->accumulate, "micro-batches of a step (1)");
   command->add_flag("--json", *json, "one object per line");

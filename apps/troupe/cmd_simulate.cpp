@@ -12,7 +12,6 @@
 #include <CLI/Formatter.hpp>
 #include <nlohmann/json.hpp>
 
-#include <charconv>
 #include <csignal>
 #include <filesystem>
 #include <fstream>
@@ -50,14 +49,6 @@ struct seed_range {
   std::uint64_t first = 0;
   std::uint64_t count = 1;
 };
-
-// The number that all of `text` is; nothing when it is none.
-std::optional<std::uint64_t> whole_number(std::string_view text) {
-  std::uint64_t x = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), x);
-  if (error != std::errc{} || end != text.data() + text.size()) return {};
-  return x;
-}
 
 seed_range seeds_of(const simulate_flags& flags) {
   if (flags.seeds.empty()) return {flags.seed, 1};
@@ -295,8 +286,7 @@ void add_simulate(CLI::App& app, const surroundings& around, const choose& chose
   auto f = std::make_shared<simulate_flags>();
   auto* ranks = command->add_option("--ranks", f->ranks, "(8)");
   auto* steps = command->add_option("--steps", f->steps, "(20)");
-  auto* seed =
-      command->add_option("--seed", f->seed, "of the world (0)")->check(CLI::NonNegativeNumber);
+  auto* seed = command->add_option("--seed", f->seed, "of the world (0)")->check(wrong_with_seed);
   auto* seeds = command->add_option("--seeds", f->seeds, "a run for each of A..B")
                     ->type_name("A..B")
                     ->excludes(seed);

@@ -5,8 +5,11 @@
 #include "apps/troupe/schema.hpp"
 #include "apps/troupe/surroundings.hpp"
 
+#include <cstdint>
 #include <functional>
+#include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace CLI {
@@ -47,5 +50,9 @@ struct order_question {
 /// Hands over every batch and rank of the epoch, batch by batch. Steps count from the first epoch's
 /// first.
 void data_order(const order_question& what, const std::function<void(const ordered_batch&)>& take);
+/// The number that the whole text is, in decimal digits; nothing when it is none, or too large.
+std::optional<std::uint64_t> whole_number(std::string_view text);
+/// For `check` of a flag: what is wrong with this text as a seed; empty: nothing.
+std::string wrong_with_seed(const std::string& text);
 
 }  // namespace troupe::program

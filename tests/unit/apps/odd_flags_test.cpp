@@ -45,8 +45,9 @@ TEST_CASE("flags that would be ignored, overflow or be taken for another are ref
                  {{"simulate", "--replay", "x.case", "--swarm"}, "--swarm"},
                  {{"simulate", "--ranks", "2147483647"}, "--ranks 2147483647: must be within"},
                  {{"simulate", "--steps", "9223372036854775807"}, "must be within 1 .. 1000000"},
-                 {{"simulate", "--seed", "-1"}, "--seed"},
-                 {{"data", "order", "--size", "4", "--seed", "-1"}, "--seed"},
+                 {{"simulate", "--seed", "-1"}, "--seed: -1 is not a whole number"},
+                 {{"simulate", "--seed", "18446744073709551616"}, "is not a whole number"},
+                 {{"data", "order", "--size", "4", "--seed", "-1"}, "--seed: -1 is not"},
                  {{"simulate", "--seconds", "-1"}, "--seconds -1: must be at least 0"},
                  {{"simulate", "--seconds", "nan"}, "--seconds nan: must be at least 0"}},
                 bad_usage);
