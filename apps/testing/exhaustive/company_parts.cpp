@@ -233,8 +233,8 @@ std::string words(const fence& at) {
 }
 
 std::string words(const failure& f) {
-  auto text = fmt::format(" [{} seq {} g{}{}]", render(f), f.sequence, f.generation,
-                          f.follows ? " follows" : "");
+  auto text = fmt::format(" [{} id {}/{} seq {} g{}{}]", render(f), f.id.incarnation.value(),
+                          f.id.sequence, f.sequence, f.generation, f.follows ? " follows" : "");
   for (const auto& cause : f.causes) text += fmt::format(" from {}: {}", cause.type, cause.what);
   for (const auto& other : f.others) text += " with" + words(other);
   return text;
