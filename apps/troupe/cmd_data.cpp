@@ -10,7 +10,6 @@
 #include <CLI/Formatter.hpp>
 
 #include <charconv>
-#include <limits>
 
 namespace troupe::program {
 
@@ -44,33 +43,22 @@ std::string wrong_with_seed(const std::string& text) {
 
 namespace {
 
-void refuse_unless(bool holds, const char* flag, std::int64_t value, std::int64_t least) {
-  if (holds) return;
-  throw user_error(errc::bad_configuration,
-                   fmt::format("{} = {}: must be at least {}", flag, value, least));
-}
+// The product of two such numbers fits into 64 bits.
+constexpr std::int64_t order_limit = (std::int64_t{1} << 31) - 1;
 
-void refuse_beyond(const char* flag, std::int64_t value, std::int64_t most) {
-  if (value <= most) return;
-  throw user_error(errc::bad_configuration,
-                   fmt::format("{} = {}: must be at most {}", flag, value, most));
+void refuse_outside(const char* flag, std::int64_t value, std::int64_t least) {
+  if (value >= least && value <= order_limit) return;
+  throw user_error(
+      errc::bad_configuration,
+      fmt::format("{} = {}: must be at least {} and at most {}", flag, value, least, order_limit));
 }
 
 program_end order(const order_question& what, bool json, console& screen) {
-  refuse_unless(what.size >= 0, "--size", what.size, 0);
-  refuse_unless(what.ranks >= 1, "--ranks", what.ranks, 1);
-  refuse_unless(what.batch_size >= 1, "--batch-size", what.batch_size, 1);
-  refuse_unless(what.epoch >= 0, "--epoch", what.epoch, 0);
-  refuse_unless(what.accumulate >= 1, "--accumulate-grad-batches", what.accumulate, 1);
-  constexpr std::int64_t most_samples = (std::int64_t{1} << 40) - 1;  // permutation's
-  refuse_beyond("--size", what.size, most_samples);
-  refuse_beyond("--ranks", what.ranks, std::numeric_limits<std::int32_t>::max());
-  refuse_beyond("--batch-size", what.batch_size,
-                (std::numeric_limits<std::int64_t>::max() - what.size) / what.ranks);
-  refuse_beyond("--epoch", what.epoch,
-                std::numeric_limits<std::int64_t>::max() / (what.size + 1) - 1);
-  refuse_beyond("--accumulate-grad-batches", what.accumulate,
-                std::numeric_limits<std::int64_t>::max() - what.size);
+  refuse_outside("--size", what.size, 0);
+  refuse_outside("--ranks", what.ranks, 1);
+  refuse_outside("--batch-size", what.batch_size, 1);
+  refuse_outside("--epoch", what.epoch, 0);
+  refuse_outside("--accumulate-grad-batches", what.accumulate, 1);
   data_order(what, [&](const ordered_batch& b) {
     screen.result(json
                       ? fmt::format("{{\"schema\":\"troupe.data_order/1\",\"step\":{},\"batch\":{},"

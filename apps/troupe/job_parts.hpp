@@ -13,8 +13,8 @@ namespace troupe::program {
 trainer_options options_of(const settings& s);
 learning learning_of(const settings& s);
 
-/// Throws user_error for placements, accelerators and devices that this program does not have:
-/// bad_configuration for a placement, device for the others.
+/// Throws user_error for what this program does not have: bad_configuration for a placement or a
+/// precision; device for an accelerator, a communicator or devices.
 void check_place(const settings& s);
 
 /// The parts that all jobs of a call share: options, recipe, weights to start with. Writes nothing;

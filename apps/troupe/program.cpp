@@ -30,13 +30,15 @@ constexpr const char* examples = R"(Examples:
 
 Every flag has a key in the TOML file and a TROUPE_ variable; the later wins: default, file,
 variable, flag. Exit codes: 0 done, 1 the job failed, 2 bad usage, 3 bad configuration,
-4 membership, 5 checkpoint, 6 communicator or device, 70 internal error, 75 stopped early, 130 and
-143 stopped by SIGINT and SIGTERM with work saved.)";
+4 membership, 5 checkpoint, 6 communicator or device, 70 internal error, 75 stopped early, 129, 130
+and 143 stopped by SIGHUP, SIGINT and SIGTERM with work saved (130 and 143 also when a second signal
+ended it at once).)";
 
 schema schema_of(const catalog& learning) {
   schema_names names;
   for (const auto& model : learning.models()) names.models.push_back(model.name);
   for (const auto& data : learning.data_sets()) names.data_sets.push_back(data.name);
+  names.mpi = build_facts::with_mpi;
   return make_schema(names);
 }
 

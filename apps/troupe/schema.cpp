@@ -27,29 +27,36 @@ setting& add(schema& all, std::string key, kind k, setting_value fallback, std::
                  .flag = std::move(flag),
                  .help = std::move(help),
                  .choices = std::move(choices),
+                 .refused = {},
                  .bare = {}});
   if (k == kind::boolean) all.back().bare = "true";
   return all.back();
 }
 
-void add_job(schema& s, const trainer_options& d) {
+// Two counts that are multiplied still fit into 64 bits, and so does one times the most ranks.
+constexpr double count_limit = (std::int64_t{1} << 31) - 1;
+
+void add_job(schema& s, const trainer_options& d, const schema_names& names) {
   auto& ranks = add(s, "ranks", kind::integer, std::int64_t{d.ranks}, "--ranks",
                     "members of the training world");
   ranks.low = 1;
   ranks.high = 4096;
   add(s, "placement", kind::choice, "threads", "--placement",
-      "where ranks live: threads need nothing to be started",
-      {"threads", "processes", "simulated"});
-  add(s, "communicator", kind::choice, d.communicator, "--communicator",
-      "engine of the collectives; auto: by placement",
-      {"auto", "inproc", "shm", "tcp", "hier", "nccl", "mpi"});
+      "where ranks live: threads need nothing to be started", {"threads", "processes"})
+      .refused = {"simulated"};
+  auto& by = add(s, "communicator", kind::choice, d.communicator, "--communicator",
+                 "engine of the collectives; auto: by placement",
+                 {"auto", "inproc", "shm", "tcp", "hier"});
+  by.refused = {"nccl"};
+  (names.mpi ? by.choices : by.refused).emplace_back("mpi");
   add(s, "accelerator", kind::choice, "auto", "--accelerator", "where tensors live; auto: cpu",
-      {"auto", "cpu", "cuda", "lazy"});
+      {"auto", "cpu"})
+      .refused = {"cuda", "lazy"};
   add(s, "devices", kind::devices, "auto", "--devices",
       "a count or a list of device indices; auto: all that the ranks can use");
   add(s, "precision", kind::choice, d.precision, "--precision",
-      "of weights and of the forward pass",
-      {"32-true", "64-true", "bf16-true", "bf16-mixed", "16-mixed"});
+      "of weights and of the forward pass", {"32-true", "64-true", "bf16-true", "bf16-mixed"})
+      .refused = {"16-mixed"};
   add(s, "seed", kind::integer, static_cast<std::int64_t>(d.seed), "--seed",
       "of initial weights, data order and dropout")
       .low = 0;
@@ -62,12 +69,15 @@ void add_extent(schema& s, const trainer_options& d) {
   add(s, "max_steps", kind::integer, unset, "--max-steps",
       "optimizer steps, in total; 0 writes the initial checkpoint and ends")
       .low = 0;
-  add(s, "batch_size", kind::integer, d.batch_size, "--batch-size",
-      "samples per rank and micro-batch")
-      .low = 1;
-  add(s, "accumulate_grad_batches", kind::integer, d.accumulate_grad_batches,
-      "--accumulate-grad-batches", "micro-batches that make up one optimizer step")
-      .low = 1;
+  auto& batch = add(s, "batch_size", kind::integer, d.batch_size, "--batch-size",
+                    "samples per rank and micro-batch");
+  batch.low = 1;
+  batch.high = count_limit;
+  auto& accumulate =
+      add(s, "accumulate_grad_batches", kind::integer, d.accumulate_grad_batches,
+          "--accumulate-grad-batches", "micro-batches that make up one optimizer step");
+  accumulate.low = 1;
+  accumulate.high = count_limit;
   auto& clip = add(s, "gradient_clip_val", kind::number, unset, "--gradient-clip-val",
                    "clip gradients at this; off by default");
   clip.low = 0;
@@ -140,12 +150,14 @@ void add_learning(schema& s, const schema_names& names) {
       names.data_sets);
   add(s, "data.dir", kind::text, unset, "--data-dir",
       "the data set's folder; by default where its Debian package puts it");
-  add(s, "data.samples", kind::integer, std::int64_t{2048}, "",
-      "training samples of made-up data (synthetic)")
-      .low = 1;
-  add(s, "data.evaluation_samples", kind::integer, std::int64_t{512}, "",
-      "its samples of validation, test and prediction")
-      .low = 0;
+  auto& samples = add(s, "data.samples", kind::integer, std::int64_t{2048}, "",
+                      "training samples of made-up data (synthetic)");
+  samples.low = 1;
+  samples.high = count_limit;
+  auto& evaluated = add(s, "data.evaluation_samples", kind::integer, std::int64_t{512}, "",
+                        "its samples of validation, test and prediction");
+  evaluated.low = 0;
+  evaluated.high = count_limit;
   add(s, "optimizer.name", kind::choice, "sgd", "--optimizer", "the optimizer",
       {"sgd", "adam", "adamw"});
   const auto number = [&](const char* key, double fallback, const char* flag,
@@ -196,12 +208,14 @@ void add_policies(schema& s, const trainer_options& d) {
       .low = 1;
   add(s, "checkpoint.every_epoch", kind::boolean, c.every_epoch, "",
       "one checkpoint at the end of each epoch");
-  add(s, "checkpoint.keep_last", kind::integer, std::int64_t{c.keep_last}, "--keep-last",
-      "checkpoints to keep by age")
-      .low = 1;
-  add(s, "checkpoint.keep_best", kind::integer, std::int64_t{c.keep_best}, "--keep-best",
-      "checkpoints to keep by the monitored metric")
-      .low = 0;
+  auto& last = add(s, "checkpoint.keep_last", kind::integer, std::int64_t{c.keep_last},
+                   "--keep-last", "checkpoints to keep by age");
+  last.low = 1;
+  last.high = count_limit;
+  auto& best = add(s, "checkpoint.keep_best", kind::integer, std::int64_t{c.keep_best},
+                   "--keep-best", "checkpoints to keep by the monitored metric");
+  best.low = 0;
+  best.high = count_limit;
   add(s, "checkpoint.monitor", kind::text, c.monitor, "", "the metric that keep_best compares");
   add(s, "checkpoint.mode", kind::choice, "min", "", "which of its values is best", directions);
   const early_stopping e;
@@ -259,7 +273,7 @@ std::string setting::variable() const {
 schema make_schema(const schema_names& names) {
   const trainer_options defaults;
   schema all;
-  add_job(all, defaults);
+  add_job(all, defaults, names);
   add_extent(all, defaults);
   add_limits(all, defaults);
   add_call(all);

@@ -40,6 +40,9 @@ struct setting {
       flag;  ///< `--max-epochs`, or several with commas; empty: file, variable and --set only
   std::string help;  ///< one line; says why the default is what it is where that is not plain
   std::vector<std::string> choices;
+  /// Words that are read as choices are, and which this build always refuses, with the reason, when
+  /// the setting is used. No help lists them.
+  std::vector<std::string> refused;
   double low = -std::numeric_limits<double>::infinity();
   double high = std::numeric_limits<double>::infinity();
   bool low_excluded = false;
@@ -55,6 +58,7 @@ struct setting {
 struct schema_names {
   std::vector<std::string> models;
   std::vector<std::string> data_sets;
+  bool mpi = true;  ///< this build has MPI
 };
 
 /// All settings, keys without a dot first, then table by table: the order of a TOML file.

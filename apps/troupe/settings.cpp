@@ -89,8 +89,9 @@ checked in_range(const setting& what, setting_value value, double number) {
 checked check_choice(const setting& what, setting_value value) {
   if (!is<std::string>(value)) return wrong_type(what);
   const auto& word = std::get<std::string>(value);
-  for (const auto& choice : what.choices)
-    if (choice == word) return possible(std::move(value));
+  for (const auto* words_of : {&what.choices, &what.refused})
+    for (const auto& choice : *words_of)
+      if (choice == word) return possible(std::move(value));
   return impossible(fmt::format("no such value{} (one of {})", hint(word, what.choices),
                                 fmt::join(what.choices, ", ")));
 }
@@ -197,7 +198,12 @@ std::string toml_text(const setting_value& value) {
     std::string operator()(std::monostate) const { return {}; }
     std::string operator()(bool x) const { return x ? "true" : "false"; }
     std::string operator()(std::int64_t x) const { return fmt::format("{}", x); }
-    std::string operator()(double x) const { return fmt::format("{:#}", x); }
+    // A float of TOML has a fraction or an exponent, and a digit after the point: not 1.e+30.
+    std::string operator()(double x) const {
+      auto text = fmt::format("{}", x);
+      if (text.find_first_of(".e") == std::string::npos) text += ".0";
+      return text;
+    }
     std::string operator()(const std::string& x) const {
       std::ostringstream out;
       out << toml::toml_formatter{toml::value<std::string>{x}, {}};

@@ -7,6 +7,7 @@
 #include <toml++/toml.h>
 
 #include <algorithm>
+#include <filesystem>
 
 namespace troupe::program {
 
@@ -83,6 +84,13 @@ private:
 };
 
 toml::table parsed(const std::string& file) {
+  // A folder opens as a file does and reads as an empty one.
+  std::error_code ignored;
+  if (std::filesystem::is_directory(file, ignored))
+    throw user_error(errc::bad_configuration,
+                     fmt::format("cannot read the configuration {}: it is a folder; name a TOML "
+                                 "file, as {}",
+                                 file, (std::filesystem::path{file} / "config.toml").string()));
   try {
     return toml::parse_file(file);
   } catch (const toml::parse_error& error) {

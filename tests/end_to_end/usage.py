@@ -3,10 +3,11 @@
 import gzip
 import json
 import os
+import re
 import shutil
 import stat
 
-from troupe_program import (SMALL, check, check_code, check_equal, check_in, fit, main, troupe)
+from troupe_program import (SMALL, check, check_code, check_equal, check_in, fit, main, result_of, troupe)
 
 FASHION = "/usr/share/datasets/fashion-mnist"
 
@@ -39,6 +40,38 @@ def story_wrong_keys_and_values_are_bad_configuration(folder):
     refused(3, ["job.toml:4", "optimizer.learning_rate"], "fit", "--run-dir", run, "--config", config)
     refused(3, ["throw@rank=0,hook=trainin_step", '"training_step"'], "fit", "--run-dir", run, "--fault",
             "throw@rank=0,hook=trainin_step")
+    check(not os.path.exists(run), "a refused call leaves no folder")
+
+
+def story_a_batch_size_that_would_overflow_is_refused_by_its_bound(folder):
+    run = os.path.join(folder, "run")
+    for size in (2**31, 2**63 - 1):
+        refused(3, ["batch_size", str(size), "2147483647"], "fit", *SMALL, "--run-dir", run, "--batch-size", size)
+    refused(3, ["--batch-size", "2147483647"], "data", "order", "--size", 20, "--batch-size", 2**63 - 1)
+    check(not os.path.exists(run), "a refused call leaves no folder")
+    check_code(fit(run, "--batch-size", 2**31 - 1, "--accumulate-grad-batches", 2**31 - 1), 0)
+    result = result_of(run)
+    check_equal((result["steps"], result["samples"]), (2, 512))
+
+
+def story_a_folder_for_a_configuration_is_refused(folder):
+    run = os.path.join(folder, "run")
+    refused(3, [folder, "folder", "config.toml"], "fit", *SMALL, "--run-dir", run, "--config", folder)
+    check_equal(check_code(troupe("config", "validate", folder), 3).out, "")
+    check(not os.path.exists(run), "a refused call leaves no folder")
+
+
+def story_help_lists_only_what_this_build_can_do(folder):
+    run = os.path.join(folder, "run")
+    told = check_code(troupe("fit", "--help"), 0).out + check_code(troupe("config", "schema"), 0).out
+    for word, code, reason, *flags in (("simulated", 3, "threads or processes", "--placement"),
+                                       ("cuda", 6, "on the cpu only", "--accelerator"),
+                                       ("lazy", 6, "on the cpu only", "--accelerator"),
+                                       ("16-mixed", 3, "on the cpu only", "--precision"),
+                                       ("nccl", 6, "on the cpu only", "--communicator")):
+        listed = [w for w in re.split(r"[^a-z0-9_-]+", told) if w == word]
+        check_equal(listed, [], word)
+        refused(code, [word, reason], "fit", *SMALL, "--run-dir", run, *flags, word)
     check(not os.path.exists(run), "a refused call leaves no folder")
 
 

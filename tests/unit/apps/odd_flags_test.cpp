@@ -62,10 +62,10 @@ TEST_CASE("a chart that no violation asks for is said to be missing", "[program]
 TEST_CASE("data order refuses numbers that overflow", "[program]") {
   const auto order = [](const std::string& flag, const std::string& value) {
     return odd{{"data", "order", "--size", "10", flag, value},
-               flag + " = " + value + ": must be at most"};
+               flag + " = " + value + ": must be at least"};
   };
   check_refused(
-      {{{"data", "order", "--size", "1099511627776"}, "--size = 1099511627776: must be at most"},
+      {{{"data", "order", "--size", "1099511627776"}, "--size = 1099511627776: must be at least"},
        order("--ranks", "99999999999"),
        order("--batch-size", "9223372036854775807"),
        order("--epoch", "9223372036854775807"),

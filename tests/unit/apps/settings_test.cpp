@@ -333,3 +333,17 @@ TEST_CASE("edit distance counts single changes", "[settings]") {
   CHECK(nearest("zzzzzz", {"ranks", "seed"}) == std::nullopt);
   CHECK(nearest(std::string(10000, 'a'), {"a"}) == std::nullopt);
 }
+
+TEST_CASE("a number of any size is written as TOML that reads back the same", "[settings]") {
+  CHECK(toml_text(setting_value{0.05}) == "0.05");
+  CHECK(toml_text(setting_value{3.0}) == "3.0");
+  CHECK(toml_text(setting_value{1e30}) == "1e+30");
+  const auto* rate = find_setting(table(), "optimizer.learning_rate");
+  for (const double number : {1e30, 1e-7, 2.0, 123456789.25, 1e16}) {
+    const auto text = toml_text(setting_value{number});
+    CAPTURE(text);
+    CHECK(read_text(*rate, text).value == setting_value{number});
+    CHECK(join(table(), assignments({"optimizer.learning_rate=" + text}))
+              .settings.number("optimizer.learning_rate") == number);
+  }
+}
