@@ -3,12 +3,14 @@
 
 #include <atomic>
 #include <functional>
+#include <mutex>
 #include <string>
 #include <string_view>
 
 namespace troupe::program {
 
-/// Thread-safe as far as its outputs are: each line is one call.
+/// Thread-safe: each line is one call of an output, and calls for standard error come one at a
+/// time.
 class console {
 public:
   using writer = std::function<void(std::string_view)>;
@@ -16,7 +18,8 @@ public:
   struct terminal {
     bool live = false;    ///< can write over a line
     bool colour = false;  ///< and NO_COLOR does not forbid it
-    std::size_t columns = 80;
+    /// How wide it is now: a window may change its size at any time.
+    std::function<std::size_t()> columns = [] { return std::size_t{80}; };
   };
 
   console(writer out, writer err, terminal facts)
@@ -33,16 +36,23 @@ public:
   void results(std::string_view text) { out_(text); }
   void note(std::string_view text);
   void error(std::string_view text);
-  /// As it is, for progress.
-  void progress(std::string_view text) { err_(text); }
+  /// Said also when notes are dropped, like an error, though the job goes on.
+  void warning(std::string_view text);
+  /// For progress: a line with its end, or a live line, which begins with a carriage return and
+  /// takes the place of the one before it. On a terminal that has become narrower since, the old
+  /// live line stands in several rows; all of them are cleared.
+  void progress(std::string_view text);
 
 private:
   void say(std::string_view before, std::string_view text);
+  std::string clear_live_line();
 
   writer out_;
   writer err_;
   terminal facts_;
   std::atomic<bool> quiet_{false};
+  std::mutex guard_;             // for standard error and live_length_
+  std::size_t live_length_ = 0;  // characters of the live line that stands there
 };
 
 }  // namespace troupe::program

@@ -42,6 +42,13 @@ bool write_all(int file, std::string_view text) {
   return true;
 }
 
+std::size_t columns_of_standard_error() {
+  constexpr std::size_t usual = 80;
+  winsize size{};
+  const bool known = ::ioctl(STDERR_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0;
+  return known ? size.ws_col : usual;
+}
+
 bool is_set(const char* variable) {
   const auto* text = std::getenv(variable);
   return text && *text;
@@ -83,9 +90,7 @@ console::terminal terminal_of_standard_error() {
   const bool dumb = !kind || std::string_view{kind} == "dumb";
   facts.live = ::isatty(STDERR_FILENO) == 1 && !dumb;
   facts.colour = facts.live && !is_set("NO_COLOR");
-  winsize size{};
-  if (facts.live && ::ioctl(STDERR_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0)
-    facts.columns = size.ws_col;
+  if (facts.live) facts.columns = columns_of_standard_error;
   return facts;
 }
 

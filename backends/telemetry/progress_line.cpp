@@ -118,7 +118,7 @@ void progress_line::show(const std::string& line) {
     return;
   }
   // One column stays free: a terminal moves on when the last one is written.
-  line_ = line.substr(0, std::max<std::size_t>(how_.columns, 2) - 1);
+  line_ = line.substr(0, std::max<std::size_t>(how_.columns(), 2) - 1);
   write_("\r" + line_ + "\x1b[K");
 }
 

@@ -12,14 +12,15 @@
 namespace troupe {
 
 /// Shows epoch, batch, loss, samples per second and the time left. Live: one line of a terminal,
-/// written over at most ten times a second. Else a line of its own every ten seconds. Time and
-/// output are passed in.
+/// written over at most ten times a second (each time from its first column, by a carriage return).
+/// Else a line of its own every ten seconds. Time and output are passed in.
 class progress_line : public observer {
 public:
   struct style {
     bool live = false;
-    std::size_t columns = 80;  ///< of the terminal; the live line is cut to it
-    std::int64_t epochs = 1;   ///< how many there will be
+    /// How wide the terminal is now; the live line is cut to it.
+    std::function<std::size_t()> columns = [] { return std::size_t{80}; };
+    std::int64_t epochs = 1;  ///< how many there will be
     std::chrono::nanoseconds live_interval = std::chrono::milliseconds{100};
     std::chrono::nanoseconds line_interval = std::chrono::seconds{10};
   };

@@ -26,10 +26,14 @@ struct screen {
   void know(metrics logged) { line.on(seen::metrics{{}, std::move(logged)}); }
 };
 
+std::function<std::size_t()> wide(std::size_t columns) {
+  return [columns] { return columns; };
+}
+
 }  // namespace
 
 TEST_CASE("a live line is written over at most ten times a second", "[progress]") {
-  screen s{{.live = true, .columns = 200, .epochs = 2}};
+  screen s{{.live = true, .columns = wide(200), .epochs = 2}};
   s.know({{"train/loss", 0.5}});
   for (int batch = 0; batch < 100; ++batch) {
     s.train(batch);
@@ -63,7 +67,7 @@ TEST_CASE("a run shorter than an interval shows nothing", "[progress]") {
 }
 
 TEST_CASE("the time of a validation is no time of training", "[progress]") {
-  screen s{{.live = true, .columns = 200, .epochs = 1}};
+  screen s{{.live = true, .columns = wide(200), .epochs = 1}};
   for (int batch = 0; batch < 21; ++batch, s.now += 10ms) s.train(batch);
   s.know({{"val/accuracy", 0.75}});
   s.line.on(seen::progress{{.stage = stage::validate}, 10, 0});
@@ -77,7 +81,7 @@ TEST_CASE("the time of a validation is no time of training", "[progress]") {
 }
 
 TEST_CASE("a live line is cut to the terminal", "[progress]") {
-  screen s{{.live = true, .columns = 20}};
+  screen s{{.live = true, .columns = wide(20)}};
   s.train(0);
   s.now += 1s;
   s.train(1);
@@ -93,4 +97,17 @@ TEST_CASE("a loader of unknown length and a resumed run do without what is not k
   s.line.on(seen::progress{
       {.stage = stage::train, .epoch = 4, .step = 901, .batch = 8}, undefined, 90064});
   CHECK(s.writes.at(0) == "epoch 5/5  batch 9  6 samples/s\n");
+}
+
+TEST_CASE("a live line is cut to what the terminal's width has become", "[progress]") {
+  std::size_t columns = 30;
+  screen s{{.live = true, .columns = [&columns] { return columns; }}};
+  s.know({{"train/loss", 0.5}});
+  s.train(0);
+  for (const std::size_t now : {30, 12, 25}) {
+    columns = now;
+    s.now += 200ms;
+    s.train(1);
+    CHECK(s.writes.back().size() == std::string{"\r\x1b[K"}.size() + now - 1);
+  }
 }

@@ -1,0 +1,55 @@
+// The console on a terminal whose width changes.
+#include "apps/troupe/console.hpp"
+
+#include <vector>
+
+#include "tests/support/catch.hpp"
+
+using namespace troupe::program;
+
+namespace {
+
+struct terminal_screen {
+  std::size_t columns = 80;
+  std::vector<std::string> writes;
+  console screen{[](std::string_view) {},
+                 [this](std::string_view text) { writes.emplace_back(text); },
+                 {.live = true, .columns = [this] { return columns; }}};
+};
+
+std::string live(std::size_t length) { return "\r" + std::string(length, 'x') + "\x1b[K"; }
+
+}  // namespace
+
+TEST_CASE("a live line on a terminal of the same width is written over", "[console]") {
+  terminal_screen t;
+  t.screen.progress(live(79));
+  t.screen.progress(live(60));
+  CHECK(t.writes == std::vector{live(79), live(60)});
+  t.screen.note("a note");
+  CHECK(t.writes.back() == "\r\x1b[Ka note\n");
+}
+
+TEST_CASE("a live line that a narrower terminal has wrapped is cleared in all its rows",
+          "[console]") {
+  terminal_screen t;
+  t.screen.progress(live(79));
+  t.columns = 30;
+  t.screen.progress(live(29));
+  CHECK(t.writes.back() == "\r\x1b[2A\x1b[J" + live(29).substr(1));
+  t.screen.progress(live(29));
+  CHECK(t.writes.back() == live(29));
+  t.columns = 20;
+  t.screen.error("full");
+  CHECK(t.writes.back() == "\r\x1b[1A\x1b[Jerror: full\n");
+  t.screen.note("nothing live stands there now");
+  CHECK(t.writes.back() == "\r\x1b[Knothing live stands there now\n");
+}
+
+TEST_CASE("a warning is said when notes are dropped", "[console]") {
+  terminal_screen t;
+  t.screen.be_quiet();
+  t.screen.note("dropped");
+  t.screen.warning("said");
+  CHECK(t.writes == std::vector<std::string>{"\r\x1b[Kwarning: said\n"});
+}
