@@ -86,7 +86,13 @@ csv_logger::csv_logger(std::string path) : path_(std::move(path)), columns_{"ste
     file_->add(header(columns_));
     return;
   }
-  const auto found = cells(first_line(read_text_file(path_)));
+  const auto text = read_text_file(path_);
+  if (header(columns_).starts_with(text)) {  // the disk was full when it was begun
+    file_ = std::make_unique<line_file>(path_, line_file::start::fresh);
+    file_->add(header(columns_));
+    return;
+  }
+  const auto found = cells(first_line(text));
   if (found.size() < 2 || found[0] != "step" || found[1] != "epoch")
     throw user_error(errc::bad_configuration,
                      path_ +
@@ -112,25 +118,24 @@ void csv_logger::on(const observation& what) {
 }
 
 void csv_logger::widen(const metrics& logged) {
-  const auto before = columns_.size();
+  auto wider = columns_;
   for (const auto& [name, value] : logged)
-    if (std::find(columns_.begin() + 2, columns_.end(), name) == columns_.end())
-      columns_.push_back(name);
-  const auto added = columns_.size() - before;
+    if (std::find(wider.begin() + 2, wider.end(), name) == wider.end()) wider.push_back(name);
+  const auto added = wider.size() - columns_.size();
   if (added == 0) return;
-  if (columns_.size() > columns_max)
+  if (wider.size() > columns_max)
     throw std::length_error(
         fmt::format("{} has {} columns already, so {} is not written: log under "
                     "a fixed set of names",
-                    path_, before, columns_.back()));
-  auto text = header(columns_);
+                    path_, columns_.size(), wider.back()));
+  auto text = header(wider);
   bool first = true;
   for_each_line(read_text_file(path_), [&](std::string_view line) {
     if (!std::exchange(first, false)) text += std::string{line} + std::string(added, ',') + "\n";
   });
-  file_.reset();
   replace_text_file(path_, text);
   file_ = std::make_unique<line_file>(path_, line_file::start::append);
+  columns_ = std::move(wider);
 }
 
 void cut_metrics(const std::string& path, std::int64_t step) {

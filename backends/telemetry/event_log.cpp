@@ -26,6 +26,16 @@ void event_log::finish(std::uint64_t dropped) {
 }
 
 void event_log::add(const seen::lifecycle& what) {
+  const auto all = lost_;
+  ++lost_;
+  if (all > 0)
+    file_.add(line_of({.event = "events_lost", .details = {{"count", std::to_string(all)}}}));
+  lost_ = 1;
+  file_.add(line_of(what));
+  lost_ = 0;
+}
+
+std::string event_log::line_of(const seen::lifecycle& what) const {
   using nlohmann::ordered_json;
   const auto defined = [](auto x, bool is) { return is ? ordered_json(x) : ordered_json(nullptr); };
   const ordered_json line{
@@ -37,7 +47,7 @@ void event_log::add(const seen::lifecycle& what) {
       {"details", what.details},
   };
   // What a user's exception says need not be UTF-8.
-  file_.add(line.dump(-1, ' ', false, ordered_json::error_handler_t::replace) + "\n");
+  return line.dump(-1, ' ', false, ordered_json::error_handler_t::replace) + "\n";
 }
 
 }  // namespace troupe

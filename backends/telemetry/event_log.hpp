@@ -5,6 +5,7 @@
 #include "backends/telemetry/line_file.hpp"
 
 #include <chrono>
+#include <cstdint>
 #include <functional>
 #include <string>
 
@@ -18,20 +19,25 @@ std::string utc(std::chrono::system_clock::time_point when);
 
 /// Adds one JSON line per lifecycle event: `{"time":"2026-11-21T07:46:01.123Z","event":
 /// "checkpoint_written","rank":null,"generation":1,"step":937,"details":{"path":"..."}}`. Undefined
-/// numbers are null. A file that is there is gone on with: a resumed run has one history.
+/// numbers are null. A file that is there is gone on with: a resumed run has one history. An event
+/// that cannot be written (a full disk) is lost as a whole; once there is room again, `events_lost`
+/// says how many were, before the next event.
 class event_log : public observer {
 public:
   /// Throws user_error (bad_configuration) when `path` can not be written.
   event_log(std::string path, wall_clock now);
+  /// Throws std::system_error for an event that is lost; the next one may be written all the same.
   void on(const observation& what) override;
   /// Notes observations that were dropped, as event `observations_dropped`.
   void finish(std::uint64_t dropped) override;
 
 private:
   void add(const seen::lifecycle& what);
+  std::string line_of(const seen::lifecycle& what) const;
 
   line_file file_;
   wall_clock now_;
+  std::uint64_t lost_ = 0;  // not written, and not yet reported
 };
 
 }  // namespace troupe

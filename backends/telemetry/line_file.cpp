@@ -6,11 +6,14 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <array>
 #include <cerrno>
 #include <cstring>
 #include <fstream>
 #include <iterator>
 #include <system_error>
+#include <tuple>
 
 namespace troupe {
 
@@ -23,26 +26,51 @@ namespace {
                                path, std::strerror(errno)));
 }
 
-void write_all(int file, const std::string& path, std::string_view text) {
-  while (!text.empty()) {
-    const auto written = ::write(file, text.data(), text.size());
-    if (written < 0 && errno == EINTR) continue;
-    if (written < 0) throw std::system_error(errno, std::generic_category(), "writing " + path);
-    text.remove_prefix(static_cast<std::size_t>(written));
+// Where the last whole line of a file ends; what follows it was cut off by the end of a program or
+// of a machine.
+off_t end_of_lines(int file) {
+  std::array<char, 4096> part{};
+  off_t end = ::lseek(file, 0, SEEK_END);
+  while (end > 0) {
+    const auto size = std::min<off_t>(end, static_cast<off_t>(part.size()));
+    const auto begin = end - size;
+    if (::pread(file, part.data(), static_cast<std::size_t>(size), begin) != size) return -1;
+    const auto found = std::string_view{part.data(), static_cast<std::size_t>(size)}.rfind('\n');
+    if (found != std::string_view::npos) return begin + static_cast<off_t>(found) + 1;
+    end = begin;
   }
+  return end;
+}
+
+// What is no file of a disk (a pipe, a terminal) has no end to go back to.
+void cut(int file, off_t size) {
+  if (size >= 0) std::ignore = ::ftruncate(file, size);
 }
 
 }  // namespace
 
 line_file::line_file(std::string path, start how) : path_(std::move(path)) {
-  const int mode = how == start::fresh ? O_TRUNC : O_APPEND;
-  file_ = ::open(path_.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC | mode, 0666);
+  const int mode = how == start::fresh ? O_WRONLY | O_TRUNC : O_RDWR;
+  file_ = ::open(path_.c_str(), O_CREAT | O_CLOEXEC | O_APPEND | mode, 0666);
   if (file_ < 0) cannot_write(path_);
+  if (how == start::append) cut(file_, end_of_lines(file_));
 }
 
 line_file::~line_file() { ::close(file_); }
 
-void line_file::add(std::string_view text) { write_all(file_, path_, text); }
+void line_file::add(std::string_view text) {
+  std::size_t done = 0;
+  while (done < text.size()) {
+    const auto written = ::write(file_, text.data() + done, text.size() - done);
+    if (written < 0 && errno == EINTR) continue;
+    if (written < 0) {
+      const int why = errno;
+      if (done > 0) cut(file_, ::lseek(file_, 0, SEEK_END) - static_cast<off_t>(done));
+      throw std::system_error(why, std::generic_category(), "cannot write " + path_);
+    }
+    done += static_cast<std::size_t>(written);
+  }
+}
 
 std::string read_text_file(const std::string& path) {
   std::ifstream in{path, std::ios::binary};

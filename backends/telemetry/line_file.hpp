@@ -13,13 +13,15 @@ class line_file {
 public:
   enum class start { fresh, append };
 
-  /// Throws user_error (bad_configuration) naming `path` and the mend when it can not be opened.
+  /// To append removes a last line without its end, which a crash had cut. Throws user_error
+  /// (bad_configuration) naming `path` and the fix when it cannot be opened.
   line_file(std::string path, start how);
   ~line_file();
   line_file(const line_file&) = delete;
   line_file& operator=(const line_file&) = delete;
 
-  /// Adds `text`, which ends its own lines. Throws std::system_error naming the path (a full disk).
+  /// Adds `text`, which ends its own lines. Throws std::system_error naming the path (a full disk);
+  /// nothing of `text` is in the file then, and a later call may succeed.
   void add(std::string_view text);
   const std::string& path() const { return path_; }
 
