@@ -115,8 +115,8 @@ public:
 };
 
 /// The other end of what a launcher started, if these are the arguments of such a process; else
-/// null. To be called first in main: it makes this process ignore SIGINT and SIGTERM (whoever
-/// started it hears them and ends the rank in order) and die with its parent. Throws
+/// null. To be called first in main: it makes this process ignore SIGINT, SIGTERM and SIGHUP
+/// (whoever started it hears them and ends the rank in order) and die with its parent. Throws
 /// internal_error for arguments that only look like it.
 ///
 /// The process remembers the call: without it `child_launcher` starts nothing. That is one flag of
@@ -130,8 +130,8 @@ bool started_as_rank();
 
 /// The same in a process that something else has placed as `rank`: comes to where `summons` says,
 /// and waits there for the next rank to be, as long as that takes. Null: there will be no more.
-/// Throws user_error (membership) when nobody is there, or nobody any more. SIGINT and SIGTERM are
-/// ignored from then on.
+/// Throws user_error (membership) when nobody is there, or nobody any more. SIGINT, SIGTERM and
+/// SIGHUP are ignored from then on.
 std::unique_ptr<parent_side> placed_rank_side(std::int32_t rank, const std::string& summons);
 
 }  // namespace troupe

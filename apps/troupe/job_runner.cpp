@@ -18,7 +18,12 @@ namespace asio = boost::asio;
 
 struct job_runner::state {
   state(ports world, std::function<void(int, int)> hear)
-      : heard(std::move(hear)), front(loop.get_executor(), std::move(world)) {}
+      : heard(std::move(hear)), front(loop.get_executor(), std::move(world)) {
+    // nohup has SIGHUP ignored: it stays so.
+    struct sigaction before {};
+    if (::sigaction(SIGHUP, nullptr, &before) == 0 && before.sa_handler != SIG_IGN)
+      signals.add(SIGHUP);
+  }
 
   asio::io_context loop{1};
   asio::signal_set signals{loop, SIGINT, SIGTERM};
@@ -31,6 +36,8 @@ struct job_runner::state {
   void listen() {
     signals.async_wait([this](const boost::system::error_code& error, int number) {
       if (error) return;
+      // A terminal that is closed sends SIGHUP twice or more: only the first one counts.
+      if (number == SIGHUP && first != 0) return listen();
       if (first == 0) first = number;
       heard(number, ++count);
       // Whoever asks three times does not want to wait for a teardown either.
@@ -63,6 +70,11 @@ job_outcome job_runner::run(job what) {
 int job_runner::signal() {
   state_->loop.poll();
   return state_->first;
+}
+
+int job_runner::signals() {
+  state_->loop.poll();
+  return state_->count;
 }
 
 }  // namespace troupe::program

@@ -1,4 +1,4 @@
-// Runs jobs on an event loop of the program's own, stopped by SIGINT and SIGTERM.
+// Runs jobs on an event loop of the program's own, stopped by SIGINT, SIGTERM and SIGHUP.
 #pragma once
 
 #include "actors/job.hpp"
@@ -10,6 +10,8 @@
 namespace troupe::program {
 
 /// The first signal ends the job at a step boundary, the second at once, the third the program.
+/// SIGHUP counts as the first one only, because a terminal that is closed sends it several times; a
+/// SIGHUP that is ignored when this is made (nohup) stays ignored.
 /// Signals are heard from construction to destruction, between jobs too. For one thread.
 class job_runner {
 public:
@@ -23,6 +25,8 @@ public:
   job_outcome run(job what);
   /// The first signal heard so far; 0: none.
   int signal();
+  /// How many signals were heard so far.
+  int signals();
 
 private:
   struct state;

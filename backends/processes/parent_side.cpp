@@ -60,11 +60,13 @@ void die_with(int parent) {
 void leave_signals_to_parent() {
   std::signal(SIGINT, SIG_IGN);
   std::signal(SIGTERM, SIG_IGN);
-  sigset_t both;
-  sigemptyset(&both);
-  sigaddset(&both, SIGINT);
-  sigaddset(&both, SIGTERM);
-  sigprocmask(SIG_UNBLOCK, &both, nullptr);
+  std::signal(SIGHUP, SIG_IGN);
+  sigset_t ignored;
+  sigemptyset(&ignored);
+  sigaddset(&ignored, SIGINT);
+  sigaddset(&ignored, SIGTERM);
+  sigaddset(&ignored, SIGHUP);
+  sigprocmask(SIG_UNBLOCK, &ignored, nullptr);
 }
 
 std::vector<std::string> arguments_of(const rank_arguments& what) {

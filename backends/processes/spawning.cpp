@@ -63,6 +63,7 @@ void reset_signals() {
   sigemptyset(&until_ready);
   sigaddset(&until_ready, SIGINT);
   sigaddset(&until_ready, SIGTERM);
+  sigaddset(&until_ready, SIGHUP);
   ::sigprocmask(SIG_SETMASK, &until_ready, nullptr);
 }
 

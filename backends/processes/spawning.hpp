@@ -32,7 +32,8 @@ private:
 /// program begins, so that there is no moment at which the child could stay behind.
 ///
 /// The child has `inherited` as its descriptors from link_descriptor on, in this order, and nothing
-/// else but the standard ones. SIGINT and SIGTERM are blocked until it is ready for them.
+/// else but the standard ones. SIGINT, SIGTERM and SIGHUP are blocked until it is ready
+/// for them.
 ///
 /// `words` are its arguments without the program's name. Returns the process, or 0 with `error`
 /// set. The calling thread waits until the child runs the program; other threads do not.

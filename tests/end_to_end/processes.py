@@ -232,5 +232,16 @@ def story_what_can_not_reach_is_refused(folder):
         check(names[by]["available"] and "--placement" in names[by]["why"], names)
 
 
+def story_a_hang_up_of_the_whole_group_is_left_to_the_parent(folder):
+    run = os.path.join(folder, "run")
+    traced = Traced(run, *PLACED, "--max-epochs", 100_000, "--limit-val-batches", 0, before=["setsid"])
+    traced.wait_for("training_step", rank=1, step=5)
+    os.killpg(traced.pid(), signal.SIGHUP)
+    ended = check_code(traced.end(), 129)
+    check_in("SIGHUP: stopping", ended.err)
+    check_equal((result_of(run)["status"], result_of(run)["failure"]), ("stopped", None))
+    check_none_left(ended)
+
+
 if __name__ == "__main__":
     main(globals())
