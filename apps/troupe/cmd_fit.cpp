@@ -9,12 +9,16 @@
 #include "apps/troupe/result_file.hpp"
 #include "apps/troupe/run_folder.hpp"
 #include "apps/troupe/run_plan.hpp"
+#include "apps/troupe/trouble_report.hpp"
+#include "backends/checkpoint/run_checkpoints.hpp"
 #include "backends/telemetry/csv_logger.hpp"
 
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <csignal>
 #include <filesystem>
+#include <optional>
 
 namespace troupe::program {
 
@@ -65,12 +69,9 @@ public:
     auto result = result_of(outcome, shared_.options.ranks);
     if (outcome.figures.seconds_to_first_step > 0)
       result.seconds_to_first_step = started + outcome.figures.seconds_to_first_step;
-    tell_troubles(around_.screen, outcome);
-    const bool lost = lost_its_end(outcome);
+    tell(outcome);
     if (wants_test(outcome) && runner.signal() == 0) outcome = test(runner, outcome, result);
-    auto end = close(result, outcome, runner.signal());
-    if (lost && outcome.ok()) end.code = exits::checkpoint;
-    return end;
+    return close(result, outcome, runner);
   }
 
 private:
@@ -82,16 +83,23 @@ private:
                      ? std::string{}
                      : std::filesystem::absolute(plan_.checkpoint).lexically_normal().string();
     fit.observers = progress_of(plan_.settings, around_);
+    fit.observers.push_back(report_.watch());
+    const auto path = folder_.file(metrics_file);
     fit.observers.push_back(
-        [path = folder_.file(metrics_file)] { return std::make_unique<csv_logger>(path); });
+        report_.around([path] { return std::make_unique<csv_logger>(path); }, path));
     fit.observers.push_back(events());
     return fit;
   }
 
   observer_factory events() const {
-    return [path = folder_.file(events_file), wall = around_.wall] {
-      return std::make_unique<event_log>(path, wall);
-    };
+    const auto path = folder_.file(events_file);
+    return report_.around(
+        [path, wall = around_.wall] { return std::make_unique<event_log>(path, wall); }, path);
+  }
+
+  void tell(const job_outcome& outcome) const {
+    tell_troubles(around_.screen, outcome,
+                  [this](const failure& late) { return report_.told(late); });
   }
 
   bool wants_test(const job_outcome& outcome) const {
@@ -111,12 +119,15 @@ private:
     test.purpose = stage::test;
     test.initial = fitted.weights;
     test.observers = progress_of(plan_.settings, around_);
-    test.observers.push_back([path = folder_.file(metrics_file), where = fitted.loop] {
-      return std::make_unique<at_position>(std::make_unique<csv_logger>(path), where);
-    });
+    const auto path = folder_.file(metrics_file);
+    test.observers.push_back(report_.around(
+        [path, where = fitted.loop] {
+          return std::make_unique<at_position>(std::make_unique<csv_logger>(path), where);
+        },
+        path));
     test.observers.push_back(events());
     auto outcome = runner.run(std::move(test));
-    tell_troubles(around_.screen, outcome);
+    tell(outcome);
     result.status = outcome.status;
     if (outcome.failed_with) result.failed_with = outcome.failed_with->record;
     if (outcome.status == job_outcome::ending::finished)
@@ -124,33 +135,62 @@ private:
     return outcome;
   }
 
-  program_end close(run_result& result, const job_outcome& last, int signal) const {
+  program_end close(run_result& result, const job_outcome& last, job_runner& runner) const {
     result.seconds_total = around_.age();
+    auto code = ending_code(last, runner.signal());
     const auto text = result_text(result);
-    folder_.write(result_file, text + "\n");
+    try {
+      folder_.write(result_file, text + "\n");
+    } catch (const user_error& error) {
+      around_.screen.error(error.what());
+      if (code == exits::done) code = static_cast<int>(error.code());
+    }
+    const bool aborted = result.status == job_outcome::ending::failed && runner.signals() > 1;
+    if (aborted || (result.failed_with && result.failed_with->code == errc::checkpoint))
+      around_.screen.note(saved_note(result.loop.steps, newest_checkpoint(), plan_.folder));
+    try {
+      print(result, text, aborted);
+    } catch (const user_error&) {
+      if (runner.signal() != SIGHUP) throw;  // the terminal is closed
+    }
+    return {code, !last.survivors.empty()};
+  }
+
+  // The step of the newest good one in the folder, whoever wrote it.
+  std::optional<std::int64_t> newest_checkpoint() const {
+    std::optional<std::int64_t> step;
+    if (!std::filesystem::exists(folder_.file(checkpoints_folder))) return step;
+    for (const auto& one : list_checkpoints(plan_.folder)) {
+      if (!one.damage.empty()) continue;
+      step = one.step;
+      if (one.latest) break;
+    }
+    return step;
+  }
+
+  void print(const run_result& result, const std::string& text, bool aborted) const {
     auto& screen = around_.screen;
     if (result.status == job_outcome::ending::stopped)
       screen.note(
           fmt::format("stopped after {} steps; go on with: troupe fit --run-dir {} "
                       "--resume latest",
                       result.loop.steps, plan_.folder));
-    if (plan_.settings.flag("json")) {
-      screen.result(text);
-    } else {
-      if (!screen.quiet()) tell(result);
-      const auto accuracy = result.metrics.find("test/accuracy");
-      screen.result(
-          accuracy == result.metrics.end()
-              ? fmt::format("run folder {}", plan_.folder)
-              : fmt::format("test accuracy {:.4f}, run folder {}", accuracy->second, plan_.folder));
-    }
-    return {ending_code(last, signal), !last.survivors.empty()};
+    if (result.non_finite_steps > 0)
+      screen.warning(fmt::format("the loss of {} of {} steps was not finite",
+                                 result.non_finite_steps, result.loop.steps));
+    if (plan_.settings.flag("json")) return screen.result(text);
+    if (!screen.quiet()) summarize(result, aborted ? "ended at once" : to_string(result.status));
+    const auto accuracy = result.metrics.find("test/accuracy");
+    screen.result(
+        accuracy == result.metrics.end()
+            ? fmt::format("run folder {}", plan_.folder)
+            : fmt::format("test accuracy {:.4f}, run folder {}", accuracy->second, plan_.folder));
   }
 
-  void tell(const run_result& result) const {
-    auto line = fmt::format("{} after {} epochs, {} steps, {} samples in {:.1f} s",
-                            to_string(result.status), result.loop.epoch, result.loop.steps,
-                            result.loop.samples, result.seconds_total);
+  void summarize(const run_result& result, std::string_view how) const {
+    auto line =
+        fmt::format("{} after {} epochs, {} steps, {} samples in {:.1f} s", how, result.loop.epoch,
+                    result.loop.steps, result.loop.samples, result.seconds_total);
     if (result.samples_per_second > 0)
       line += fmt::format(", {:.0f} samples/s", result.samples_per_second);
     around_.screen.result(line);
@@ -161,6 +201,7 @@ private:
   const surroundings& around_;
   job shared_;
   run_folder folder_;
+  trouble_report report_{around_.screen};
 };
 
 }  // namespace

@@ -1,23 +1,22 @@
 #include "apps/troupe/ending.hpp"
 
 #include "apps/troupe/exit_code.hpp"
-#include "backends/checkpoint_io.hpp"
 
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <csignal>
-#include <filesystem>
 
 namespace troupe::program {
 
-void tell_troubles(console& screen, const job_outcome& outcome) {
+void tell_troubles(console& screen, const job_outcome& outcome,
+                   const std::function<bool(const failure&)>& told) {
   if (outcome.failed_with) {
     const auto& first = outcome.failed_with->record;
     for (const auto& other : first.others) screen.note("followed by: " + render(other));
     screen.error(render(first));
   }
-  for (const auto& late : outcome.late) screen.error("behind the end: " + render(late));
+  for (const auto& late : outcome.late)
+    if (!told || !told(late)) screen.error("after the end: " + render(late));
   for (const auto& survivor : outcome.survivors)
     screen.error(fmt::format("{} did not end in time and is left behind", survivor));
 }
@@ -39,29 +38,32 @@ std::string metrics_text(const metrics& values) {
 }
 
 std::string signal_note(int signal, int count) {
-  const auto* name = signal == SIGTERM ? "SIGTERM" : "SIGINT";
+  const std::string name = fmt::format("SIG{}", ::sigabbrev_np(signal));
   if (count == 1)
     return fmt::format(
         "{}: stopping at the next step boundary, with a checkpoint; once more ends "
-        "at once",
+        "at once, without one",
         name);
   return fmt::format("{} again: {}", name,
-                     count == 2 ? "ending now" : "leaving without a teardown");
+                     count == 2 ? "ending now, without a checkpoint"
+                                : "leaving without a teardown, without a result.json");
 }
 
-bool lost_its_end(const job_outcome& outcome) {
-  const bool failed = std::any_of(outcome.late.begin(), outcome.late.end(), [](const failure& f) {
-    return f.hook == hooks::save_checkpoint::name;
-  });
-  const auto last = std::filesystem::path{outcome.last_checkpoint}.filename().string();
-  return failed && last != checkpoint_folder_name(outcome.loop.steps);
+std::string saved_note(std::int64_t steps, std::optional<std::int64_t> saved,
+                       const std::string& folder) {
+  if (!saved)
+    return fmt::format("nothing is saved of {} steps: {} has no checkpoint", steps, folder);
+  const auto lost = steps - *saved;
+  return fmt::format(
+      "saved up to step {}{}; go on from there with: troupe fit --run-dir {} --resume latest",
+      *saved, lost > 0 ? fmt::format(" of {}", steps) : "", folder);
 }
 
 int ending_code(const job_outcome& outcome, int signal) {
   const auto& first = outcome.failed_with;
-  const bool unsaved = first && first->record.code == errc::checkpoint &&
-                       first->record.hook == hooks::save_checkpoint::name;
-  if (unsaved || (outcome.ok() && lost_its_end(outcome))) return exits::checkpoint;
+  if (first && first->record.code == errc::checkpoint &&
+      first->record.hook == hooks::save_checkpoint::name)
+    return exits::checkpoint;
   const bool finished = outcome.status == job_outcome::ending::finished;
   if (signal != 0 && !finished) return exit_code_of_signal(signal);
   return exit_code(outcome);

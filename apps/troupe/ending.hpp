@@ -4,12 +4,16 @@
 #include "apps/troupe/console.hpp"
 #include "messages/control.hpp"
 
+#include <functional>
+#include <optional>
 #include <string>
 
 namespace troupe::program {
 
-/// Names the failure with what followed, the survivors, and what went wrong behind the end.
-void tell_troubles(console& screen, const job_outcome& outcome);
+/// Names the failure with what followed, the survivors, and what went wrong after the end. Leaves
+/// out late failures for which `told` is true: the terminal knows of them.
+void tell_troubles(console& screen, const job_outcome& outcome,
+                   const std::function<bool(const failure&)>& told = {});
 
 /// The figures of an evaluation: what it brought home, without what a checkpoint remembered.
 metrics figures_of(const job_outcome& outcome);
@@ -20,8 +24,10 @@ std::string metrics_text(const metrics& values);
 /// What is heard when a signal comes for the first, the second and the third time.
 std::string signal_note(int signal, int count);
 
-/// Whether a fit's end could not be saved: its last checkpoint failed.
-bool lost_its_end(const job_outcome& outcome);
+/// What of a fit is saved, and how to go on with it, after a second signal or a failed last
+/// checkpoint: `saved` is the step of the newest good checkpoint in `folder`, or nothing.
+std::string saved_note(std::int64_t steps, std::optional<std::int64_t> saved,
+                       const std::string& folder);
 
 /// The exit code of a call whose last job ended like this; `signal` 0: none came.
 int ending_code(const job_outcome& outcome, int signal);

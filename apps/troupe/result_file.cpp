@@ -1,5 +1,7 @@
 #include "apps/troupe/result_file.hpp"
 
+#include "apps/troupe/trouble_report.hpp"
+
 #include <nlohmann/json.hpp>
 
 namespace troupe::program {
@@ -27,6 +29,8 @@ run_result result_of(const job_outcome& outcome, std::int32_t ranks) {
   result.ranks = ranks;
   result.generation = outcome.generation;
   result.metrics = outcome.last;
+  if (const auto counted = result.metrics.extract(non_finite_steps); !counted.empty())
+    result.non_finite_steps = static_cast<std::int64_t>(counted.mapped());
   if (outcome.weights) result.weights_digest = outcome.weights->weights_digest;
   if (outcome.figures.seconds_training > 0)
     result.samples_per_second =
@@ -71,6 +75,7 @@ std::string result_text(const run_result& what) {
       {"samples_per_second", positive(what.samples_per_second)},
       {"waiting_share",
        what.waiting_shares.empty() ? ordered_json(nullptr) : ordered_json(what.waiting_shares)},
+      {"non_finite_steps", what.non_finite_steps},
       {"failure", what.failed_with ? as_json(*what.failed_with) : ordered_json(nullptr)},
   };
   return object.dump(-1, ' ', false, ordered_json::error_handler_t::replace);

@@ -24,6 +24,7 @@ struct run_result {
   double seconds_total = 0;
   double samples_per_second = 0;       ///< training only, after warm-up; 0: too short to say
   std::vector<double> waiting_shares;  ///< of these seconds, in collectives; by rank
+  std::int64_t non_finite_steps = 0;   ///< steps whose loss was infinite or no number
   std::optional<failure> failed_with;
 };
 

@@ -116,6 +116,7 @@ std::string torch_learner::state_text(const entries& steps, const entries& epoch
   state["module"] = module_json_;
   state["log"] = {
       {"steps", book_to(steps)}, {"steps_reported", steps_reported_}, {"epochs", book_to(epochs)}};
+  if (non_finite_steps_ > 0) state["non_finite_steps"] = non_finite_steps_;
   try {
     return state.dump();
   } catch (const json::exception& error) {
@@ -213,6 +214,7 @@ void torch_learner::take_everything(const snapshot& from) {
     epoch_book_.restore(book_from(kept.at("epochs")), numbers);
     steps_reported_ = kept.value("steps_reported", true);
   }
+  non_finite_steps_ = state.value("non_finite_steps", std::int64_t{0});
   logged_ = from.loop.last;
 }
 

@@ -2,12 +2,19 @@
 
 #include <ATen/ops/scalar_tensor.h>
 
+#include <cmath>
 #include <unordered_set>
 
 #include "backends/torch/torch_learner.hpp"
 #include "messages/planted.hpp"
 
 namespace troupe {
+
+namespace {
+
+constexpr const char* non_finite_name = "train/non_finite_steps";
+
+}  // namespace
 
 void torch_learner::handle(const hooks::on_train_start&) { module_->on_train_start(); }
 
@@ -158,9 +165,11 @@ void torch_learner::handle(const hooks::optimizer_step& h) {
   if (h.at.batch != window_last_) return;  // a step of the strategy's engine alone
   strategy_->synchronize_buffers();
   if (stop) outcome_->stop = true;
+  finite_ = finite_ && std::isfinite(word_.loss);
   if (static_cast<std::size_t>(h.at.optimizer) + 1 < optimizers_.all().size()) return;
   stepped_ = true;
   steps_reported_ = false;
+  if (!std::exchange(finite_, true)) ++non_finite_steps_;
   outcome_->samples = walk_at(h.at).way->layout().samples(window_first_, window_last_);
 }
 
@@ -180,7 +189,9 @@ void torch_learner::handle(const hooks::lr_scheduler_step& h) {
 void torch_learner::handle(const hooks::on_train_batch_end& h) {
   module_->on_train_batch_end(output_, batch_, h.at.batch);
   const auto every = std::max<std::int64_t>(about_.options.log_every_n_steps, 1);
-  if (stepped_ && h.at.step % every == 0) report_steps();
+  const bool due = stepped_ && h.at.step % every == 0;
+  if (due) report_steps();
+  if (due || !logged_.contains(non_finite_name)) report_non_finite();
   // Nobody else has to agree.
   if (wants_stop_ && strategy_->world() == 1) outcome_->stop = true;
   batch_ = {};
@@ -191,12 +202,14 @@ void torch_learner::handle(const hooks::on_train_batch_end& h) {
 void torch_learner::handle(const hooks::on_train_epoch_end& h) {
   module_->on_train_epoch_end(h.at.epoch);
   if (!steps_reported_) report_steps();
+  report_non_finite();
   report(epoch_book_);
   agree_on_stop();
 }
 
 void torch_learner::handle(const hooks::on_train_end&) {
   if (!steps_reported_) report_steps();
+  report_non_finite();
   report(epoch_book_);
   module_->on_train_end();
 }
@@ -235,6 +248,15 @@ void torch_learner::report(log_book& book) {
 void torch_learner::report_steps() {
   steps_reported_ = true;
   report(step_book_);
+}
+
+// All ranks count the same steps: the loss is that of all of them. Nothing while there are none.
+void torch_learner::report_non_finite() {
+  const auto number = static_cast<double>(non_finite_steps_);
+  if (number == 0) return;
+  auto& known = logged_[non_finite_name];
+  if (known == number) return;
+  known = outcome_->logged[non_finite_name] = number;
 }
 
 void torch_learner::agree_on_stop() {

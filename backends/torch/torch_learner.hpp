@@ -158,6 +158,7 @@ private:
   void freeze_others(std::vector<std::pair<at::Tensor, bool>>& before);
   void report(log_book& book);
   void report_steps();
+  void report_non_finite();
   void agree_on_stop();
   void begin_evaluation();
   void end_evaluation_epoch();
@@ -201,8 +202,10 @@ private:
   std::int64_t window_first_ = 0;
   std::int64_t window_last_ = 0;
   step_word word_;
-  bool stepped_ = false;        // the batch in progress ended a step
-  bool steps_reported_ = true;  // nothing of the last step waits for the epoch's end
+  bool stepped_ = false;               // the batch in progress ended a step
+  bool steps_reported_ = true;         // nothing of the last step waits for the epoch's end
+  bool finite_ = true;                 // the losses of the step in progress, so far
+  std::int64_t non_finite_steps_ = 0;  // with a loss that was infinite or no number
   bool wants_stop_ = false;
   std::chrono::nanoseconds waited_{0};  // reported so far
 

@@ -8,7 +8,7 @@ from troupe_program import (SMALL, check, check_code, check_equal, check_in, che
 
 RESULT = {"schema": str, "status": str, "epochs": int, "steps": int, "samples": int, "ranks": int, "generation": int,
           "metrics": dict, "weights_digest": str, "seconds": dict, "samples_per_second": float, "waiting_share": list,
-          "failure": type(None)}
+          "non_finite_steps": int, "failure": type(None)}
 
 
 def story_a_fit_leaves_a_folder_and_ends_with_its_accuracy(folder):
@@ -130,6 +130,22 @@ def story_weights_start_from_a_file(folder):
     check_equal(result_of(started)["weights_digest"], result_of(trained)["weights_digest"])
     ended = check_code(troupe("test", *SMALL, "--init-weights", weights, "--json"), 0)
     check_equal(ended.json()["metrics"]["test/accuracy"], result_of(trained)["metrics"]["test/accuracy"])
+
+
+def story_a_loss_that_is_not_finite_is_warned_of_and_counted(folder):
+    run, stopped = os.path.join(folder, "run"), os.path.join(folder, "stopped")
+    ended = check_code(fit(run, "--learning-rate", "1e30"), 0)
+    result = result_of(run)
+    count = result["non_finite_steps"]
+    check(20 < count < result["steps"], ended)
+    check_equal(ended.err.count("warning: the loss is not finite at step"), 1, ended)
+    check_in(f"warning: the loss of {count} of 32 steps was not finite", ended.err)
+    check("train/non_finite_steps" not in result["metrics"], result)
+    check_equal(check_code(fit(os.path.join(folder, "good")), 0).err, "")
+    # A run that is stopped and resumed counts the same.
+    check_code(fit(stopped, "--learning-rate", "1e30", "--max-steps", 21), 0)
+    check_code(fit(stopped, "--learning-rate", "1e30", "--max-steps", 32, "--resume", "latest"), 0)
+    check_equal(result_of(stopped)["non_finite_steps"], count)
 
 
 def story_hooks_are_traced_in_order_on_every_rank(folder):

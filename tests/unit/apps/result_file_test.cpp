@@ -53,15 +53,16 @@ TEST_CASE("a finished run has the contract's fields in their order", "[result]")
   const auto text = result_text(result);
   CHECK(text.find('\n') == std::string::npos);
   const auto object = nlohmann::ordered_json::parse(text);
-  CHECK(names_of(object) ==
-        std::vector<std::string>{"schema", "status", "epochs", "steps", "samples", "ranks",
-                                 "generation", "metrics", "weights_digest", "seconds",
-                                 "samples_per_second", "waiting_share", "failure"});
+  CHECK(names_of(object) == std::vector<std::string>{"schema", "status", "epochs", "steps",
+                                                     "samples", "ranks", "generation", "metrics",
+                                                     "weights_digest", "seconds",
+                                                     "samples_per_second", "waiting_share",
+                                                     "non_finite_steps", "failure"});
   CHECK(json::parse(text) == json::parse(R"({"schema":"troupe.result/1","status":"finished",
     "epochs":3,"steps":1407,"samples":180000,"ranks":2,"generation":1,
     "metrics":{"train/loss":0.25,"val/accuracy":0.875},"weights_digest":"00ff",
     "seconds":{"to_first_step":0.75,"total":12.0},"samples_per_second":100.0,
-    "waiting_share":[0.25,0.125],"failure":null})"));
+    "waiting_share":[0.25,0.125],"non_finite_steps":0,"failure":null})"));
 }
 
 TEST_CASE("what is not known is null", "[result]") {
@@ -155,6 +156,7 @@ TEST_CASE("a fit whose last checkpoint failed is no fit with its work saved", "[
   full.hook = "save_checkpoint";
   outcome.late = {full};
   CHECK(ending_code(outcome, SIGTERM) == 5);
+  CHECK(ending_code(outcome, SIGHUP) == 5);
   outcome.last_checkpoint = "run/checkpoints/step-00000012";  // an earlier one failed
   CHECK(ending_code(outcome, SIGTERM) == 143);
 }

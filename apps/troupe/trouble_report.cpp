@@ -1,0 +1,159 @@
+#include "apps/troupe/trouble_report.hpp"
+
+#include "messages/hooks.hpp"
+
+#include <fmt/format.h>
+
+#include <cmath>
+#include <functional>
+#include <mutex>
+#include <set>
+#include <system_error>
+#include <utility>
+
+namespace troupe::program {
+
+struct trouble_report::state {
+  explicit state(console& to) : screen(to) {}
+
+  console& screen;
+  std::mutex guard;
+  std::set<std::string> told;     // texts of what ended observers
+  bool checkpoints_fail = false;  // the last one that was tried was not written
+  bool warned = false;
+
+  void checkpoint_failed(const seen::lifecycle& what);
+  void checkpoint_written(const seen::lifecycle& what);
+  void look_at(const seen::metrics& what);
+  void remember(const std::string& text) {
+    const std::lock_guard hold{guard};
+    told.insert(text);
+  }
+};
+
+void trouble_report::state::checkpoint_failed(const seen::lifecycle& what) {
+  const std::lock_guard hold{guard};
+  if (std::exchange(checkpoints_fail, true)) return;
+  const auto why = what.details.find("what");
+  screen.error(fmt::format("the checkpoint of step {} was not written: {}", what.step,
+                           why == what.details.end() ? "unknown" : why->second));
+}
+
+void trouble_report::state::checkpoint_written(const seen::lifecycle& what) {
+  const std::lock_guard hold{guard};
+  if (std::exchange(checkpoints_fail, false))
+    screen.note(fmt::format("checkpoints are written again: step {}", what.step));
+}
+
+void trouble_report::state::look_at(const seen::metrics& what) {
+  const std::lock_guard hold{guard};
+  if (warned) return;
+  std::string which;
+  for (const auto& [name, number] : what.logged)
+    if (!std::isfinite(number) && which.empty()) which = fmt::format("{} is {}", name, number);
+  if (what.logged.contains(non_finite_steps)) which = "the loss is not finite";
+  if (which.empty()) return;
+  warned = true;
+  screen.warning(
+      fmt::format("{} at step {}; the run goes on, but its weights may be of no use: try a smaller "
+                  "--learning-rate, or --gradient-clip-val",
+                  which, what.at.step));
+}
+
+namespace {
+
+// Hands each observation to a function of the report.
+class listener : public observer {
+public:
+  explicit listener(std::function<void(const observation&)> hear) : hear_(std::move(hear)) {}
+  void on(const observation& what) override { hear_(what); }
+
+private:
+  std::function<void(const observation&)> hear_;
+};
+
+class file_observer : public observer {
+public:
+  file_observer(std::unique_ptr<observer> inner, std::string file, console& screen,
+                std::function<void(const std::string&)> remember)
+      : inner_(std::move(inner)),
+        file_(std::move(file)),
+        screen_(screen),
+        remember_(std::move(remember)) {}
+
+  bool wants_hooks() const override { return inner_->wants_hooks(); }
+  void on(const observation& what) override {
+    guarded([&] { inner_->on(what); });
+  }
+  void finish(std::uint64_t dropped) override {
+    guarded([&] { inner_->finish(dropped); });
+    if (lost_ > 0)
+      screen_.error(fmt::format("{} lacks {} {}", file_, lost_, lost_ == 1 ? "entry" : "entries"));
+  }
+
+private:
+  template <class F>
+  void guarded(F f) {
+    try {
+      f();
+    } catch (const std::system_error& error) {
+      lost(error.what());
+    } catch (const user_error& error) {
+      lost(error.what());
+    } catch (const std::exception& error) {
+      screen_.error(error.what());
+      remember_(error.what());
+      throw;
+    }
+  }
+
+  void lost(std::string_view why) {
+    if (++lost_ > 1) return;
+    screen_.error(
+        fmt::format("{}; the run goes on, and {} lacks what cannot be written", why, file_));
+  }
+
+  std::unique_ptr<observer> inner_;
+  std::string file_;
+  console& screen_;
+  std::function<void(const std::string&)> remember_;
+  std::uint64_t lost_ = 0;
+};
+
+}  // namespace
+
+trouble_report::trouble_report(console& screen) : state_(std::make_shared<state>(screen)) {}
+
+observer_factory trouble_report::watch() const {
+  return [s = state_] {
+    return std::make_unique<listener>([s](const observation& what) {
+      if (const auto* metrics = std::get_if<seen::metrics>(&what)) return s->look_at(*metrics);
+      const auto* event = std::get_if<seen::lifecycle>(&what);
+      if (!event) return;
+      if (event->event == "checkpoint_failed") s->checkpoint_failed(*event);
+      if (event->event == "checkpoint_written") s->checkpoint_written(*event);
+    });
+  };
+}
+
+observer_factory trouble_report::around(observer_factory make, std::string file) const {
+  return
+      [s = state_, make = std::move(make), file = std::move(file)]() -> std::unique_ptr<observer> {
+        const auto remember = [s](const std::string& text) { s->remember(text); };
+        try {
+          return std::make_unique<file_observer>(make(), file, s->screen, remember);
+        } catch (const std::exception& error) {
+          s->screen.error(error.what());
+          s->remember(error.what());
+          throw;
+        }
+      };
+}
+
+bool trouble_report::told(const failure& late) const {
+  if (late.hook == hooks::save_checkpoint::name) return true;
+  const std::lock_guard hold{state_->guard};
+  return state_->told.contains(late.what);
+}
+
+}  // namespace troupe::program

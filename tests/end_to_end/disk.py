@@ -1,0 +1,59 @@
+"""A disk that is full: the terminal says so at once, files stay whole, and the end is no success.
+
+Files that may not grow beyond a limit (RLIMIT_FSIZE) stand for the disk: no rights are needed to have one.
+"""
+
+import json
+import os
+import sys
+
+from troupe_program import (Traced, check, check_code, check_equal, check_in, checkpoints_of, fit, main, metrics_of,
+                            result_of)
+
+BYTES = 3000  # more than config.toml and result.json, less than a checkpoint or many events
+# Python ignores the signal of a write beyond the limit, and so does what it becomes.
+LIMITED = {"before": [sys.executable, "-c", "import os, resource, sys\n"
+                      f"resource.setrlimit(resource.RLIMIT_FSIZE, ({BYTES}, {BYTES}))\n"
+                      "os.execv(sys.argv[1], sys.argv[1:])"]}
+EVERY = ["--checkpoint-every-n-steps", 1]
+
+
+def events_of(run):
+    with open(os.path.join(run, "events.jsonl"), encoding="utf-8") as f:
+        text = f.read()
+    check(text.endswith("\n"), text[-200:])
+    return [json.loads(line)["event"] for line in text.splitlines()]
+
+
+def story_a_fit_whose_last_checkpoint_is_not_written_has_not_finished(folder):
+    run = os.path.join(folder, "run")
+    ended = check_code(fit(run, *EVERY, **LIMITED), 5)
+    said = ended.err.splitlines()
+    result = result_of(run)
+    check_equal((result["status"], result["steps"]), ("failed", 32), ended)
+    check_equal((result["failure"]["hook"], result["failure"]["step"]), ("save_checkpoint", 32), ended)
+    check_in("model.safetensors", result["failure"]["what"])
+    check_equal(sum("the checkpoint of step" in line for line in said), 1, ended)
+    check_in("rank 0 failed in save_checkpoint at step 32", ended.err)
+    check_in("nothing is saved", ended.err)
+    check_in("failed after 2 epochs", ended.out)
+    check("finished" not in ended.out, ended)
+    check_equal(checkpoints_of(run), [])
+    events = events_of(run)
+    check_in("checkpoint_failed", events)
+    check_in("events.jsonl lacks", ended.err)
+    check(metrics_of(run), "metrics.csv is whole")
+
+
+def story_the_terminal_says_so_while_the_fit_goes_on(folder):
+    run = os.path.join(folder, "run")
+    place = {"rank": 0, "step": 20}
+    traced = Traced(run, *EVERY, hold=("on_train_batch_start", place), **LIMITED)
+    traced.wait_for("on_train_batch_start", **place)
+    traced.wait_for_note("was not written")
+    traced.release()
+    check_code(traced.end(), 5)
+
+
+if __name__ == "__main__":
+    main(globals())

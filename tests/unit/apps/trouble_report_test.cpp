@@ -1,0 +1,95 @@
+// What the terminal is told while a job runs.
+#include "apps/troupe/trouble_report.hpp"
+
+#include <limits>
+#include <system_error>
+
+#include "tests/support/catch.hpp"
+
+using namespace troupe;
+using namespace troupe::program;
+
+namespace {
+
+struct told_screen {
+  std::string err;
+  console screen{[](std::string_view) {}, [this](std::string_view text) { err += text; }, {}};
+  trouble_report report{screen};
+
+  // What is told since the last call.
+  std::string next() { return std::exchange(err, {}); }
+};
+
+seen::lifecycle checkpoint(const char* event, std::int64_t step) {
+  return {.event = event, .step = step, .details = {{"what", "the disk is full"}}};
+}
+
+// Throws what it is told to.
+class thrower : public observer {
+public:
+  explicit thrower(std::function<void()> act) : act_(std::move(act)) {}
+  void on(const observation&) override { act_(); }
+
+private:
+  std::function<void()> act_;
+};
+
+}  // namespace
+
+TEST_CASE("the first checkpoint of a row that is not written is told at once", "[trouble]") {
+  told_screen t;
+  const auto watch = t.report.watch()();
+  watch->on(checkpoint("checkpoint_written", 1));
+  CHECK(t.next().empty());
+  watch->on(checkpoint("checkpoint_failed", 2));
+  CHECK(t.next() == "error: the checkpoint of step 2 was not written: the disk is full\n");
+  watch->on(checkpoint("checkpoint_failed", 3));
+  CHECK(t.next().empty());
+  watch->on(checkpoint("checkpoint_written", 4));
+  CHECK(t.next() == "checkpoints are written again: step 4\n");
+  watch->on(checkpoint("checkpoint_failed", 5));
+  CHECK_THAT(t.next(), Catch::Contains("step 5"));
+}
+
+TEST_CASE("a metric that is not finite is warned of once", "[trouble]") {
+  told_screen t;
+  const auto watch = t.report.watch()();
+  watch->on(seen::metrics{{.step = 7}, {{"train/loss", 0.5}}});
+  CHECK(t.next().empty());
+  const auto none = std::numeric_limits<double>::quiet_NaN();
+  watch->on(seen::metrics{{.step = 8}, {{"val/loss", none}}});
+  CHECK_THAT(t.next(), Catch::StartsWith("warning: val/loss is nan at step 8"));
+  watch->on(seen::metrics{{.step = 9}, {{"train/loss", none}, {non_finite_steps, 1}}});
+  CHECK(t.next().empty());
+}
+
+TEST_CASE("an observer whose file cannot be written hears what follows", "[trouble]") {
+  told_screen t;
+  int calls = 0;
+  const auto full = [&calls] {
+    if (++calls < 3) throw std::system_error(ENOSPC, std::generic_category(), "cannot write f");
+  };
+  const auto around =
+      t.report.around([&] { return std::make_unique<thrower>(full); }, "run/events.jsonl")();
+  around->on(seen::progress{});
+  CHECK_THAT(t.next(),
+             Catch::StartsWith("error: cannot write f") && Catch::Contains("run/events.jsonl"));
+  around->on(seen::progress{});
+  around->on(seen::progress{});
+  CHECK(calls == 3);
+  CHECK(t.next().empty());
+  around->finish(0);
+  CHECK(t.next() == "error: run/events.jsonl lacks 2 entries\n");
+}
+
+TEST_CASE("what ends an observer is told when it happens, and not again", "[trouble]") {
+  told_screen t;
+  const auto wrong = [] { throw std::length_error("too many columns"); };
+  const auto around = t.report.around([&] { return std::make_unique<thrower>(wrong); }, "f")();
+  failure late;
+  late.what = "too many columns";
+  CHECK_FALSE(t.report.told(late));
+  CHECK_THROWS_AS(around->on(seen::progress{}), std::length_error);
+  CHECK(t.next() == "error: too many columns\n");
+  CHECK(t.report.told(late));
+}
