@@ -151,9 +151,13 @@ void fit_machine::learn(const hook_outcome& outcome, actions& out) {
     loop_ = *outcome.restored;
     if (planted(bug::resume_in_first_epoch)) loop_.epoch = 0;
     loop_.early_stopping.resize(plan_->stop_early.size());
+    resumed_epoch_ = loop_.epoch;
+    resumed_batch_ = loop_.batch;
+    resumed_cursor_ = loop_.cursor;
     last_saved_ = loop_.steps;
   }
   loop_.samples += outcome.samples;
+  loop_.cursor += outcome.samples;
   if (outcome.logged.empty() || phase_ == phase::sanity) return;
   for (const auto& [key, number] : outcome.logged) loop_.last[key] = number;
   auto where = at();
@@ -222,6 +226,7 @@ void fit_machine::epoch_ended() {
   check_monitor(plan_->checkpoint, loop_.last);
   ++loop_.epoch;
   loop_.batch = 0;
+  loop_.cursor = 0;
   loop_.validated = false;
   batch_ = 0;
   if (checkpoint_due(plan_->checkpoint, {loop_.steps, true, false}, last_saved_))

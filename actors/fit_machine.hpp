@@ -28,6 +28,10 @@
 // window, to the next micro-batch with a validation behind it, or over `run_batches` micro-batches.
 // Validation may fall inside a window.
 //
+// A resumed epoch goes on at a cursor in samples, with the ranks and the batch size of this run:
+// its micro-batches are those done before and those that the rest makes. Windows, limits and the
+// validation interval count them, wherever they were done; a share is a share of that number.
+//
 // Ends. There is one place where a fit ends or holds: at a step boundary, behind everything that is
 // due there (validation, epoch end, checkpoint), before the first hook of the next step. Looked at
 // in this order: max_epochs and max_steps; a hook's stop or early stopping; the agreed stop. A fit
@@ -202,6 +206,7 @@ private:
   std::int64_t batches_of(const loader_length& loader, stage s) const;
   std::int64_t batches_of(stage s) const;
   std::int64_t train_batches() const;
+  std::int64_t epoch_batches(const loader_length& loader) const;
   std::int64_t window_end() const;
   std::int64_t validation_interval() const;
   bool validation_due_behind(std::int64_t batches) const;
@@ -223,8 +228,12 @@ private:
   bool closing_ = false;       // the segment in progress closes the evaluation
   std::uint32_t handled_ = 0;  // hooks of the segment in progress that are done
   std::uint32_t length_ = 0;   // hooks of the segment in progress
-  std::uint32_t in_flight_ = 0;             // hooks of the run in flight
-  bool trained_ = false;                    // on_train_start has run
+  std::uint32_t in_flight_ = 0;  // hooks of the run in flight
+  bool trained_ = false;         // on_train_start has run
+  // The micro-batch and the cursor at which `resumed_epoch_` was resumed.
+  std::int64_t resumed_epoch_ = undefined;
+  std::int64_t resumed_batch_ = 0;
+  std::int64_t resumed_cursor_ = 0;
   std::int64_t last_saved_ = undefined;     // step of the newest checkpoint, the resumed one too
   std::int64_t last_snapshot_ = undefined;  // step of the last snapshot of this run
   stop_reason ending_ = stop_reason::none;  // a hook's stop or early stopping

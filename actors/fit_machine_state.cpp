@@ -75,8 +75,17 @@ position fit_machine::at() const {
   return where;
 }
 
+// Of the epoch in progress.
+std::int64_t fit_machine::epoch_batches(const loader_length& loader) const {
+  if (loop_.epoch != resumed_epoch_ || loader.each < 1 || resumed_cursor_ < 0)
+    return loader.batches;
+  const auto left = std::max<std::int64_t>(0, loader.samples - resumed_cursor_);
+  return resumed_batch_ + left / loader.each + (left % loader.each != 0 ? 1 : 0);
+}
+
 std::int64_t fit_machine::batches_of(const loader_length& loader, stage s) const {
-  const auto limited = apply_limit(limit_of(*plan_, s), loader.batches);
+  const auto there = s == stage::train ? epoch_batches(loader) : loader.batches;
+  const auto limited = apply_limit(limit_of(*plan_, s), there);
   const bool all = s != stage::sanity || plan_->sanity_batches < 0;
   return all ? limited : std::min(limited, plan_->sanity_batches);
 }
@@ -203,8 +212,9 @@ void fit_machine::evaluation_segment(position where, std::vector<hook>& out) con
 bool operator==(const fit_machine& a, const fit_machine& b) {
   const auto state = [](const fit_machine& m) {
     return std::tie(m.phase_, m.loop_, m.loaders_, m.optimizers_, m.batch_, m.evaluated_, m.until_,
-                    m.closing_, m.handled_, m.length_, m.in_flight_, m.trained_, m.last_saved_,
-                    m.last_snapshot_, m.ending_, m.why_, m.hold_, m.stop_);
+                    m.closing_, m.handled_, m.length_, m.in_flight_, m.trained_, m.resumed_epoch_,
+                    m.resumed_batch_, m.resumed_cursor_, m.last_saved_, m.last_snapshot_, m.ending_,
+                    m.why_, m.hold_, m.stop_);
   };
   return a.plan_ == b.plan_ && state(a) == state(b);
 }
@@ -212,17 +222,18 @@ bool operator==(const fit_machine& a, const fit_machine& b) {
 std::uint64_t fit_machine::digest() const {
   stable_hasher h;
   h.add(plan_->digest()).add(phase_).add(loop_.epoch).add(loop_.batch).add(loop_.steps);
-  h.add(loop_.samples).add(loop_.validated).add(loop_.last.size());
+  h.add(loop_.samples).add(loop_.cursor).add(loop_.validated).add(loop_.last.size());
   for (const auto& [key, number] : loop_.last) h.add(key).add(number);
   for (const auto& one : loop_.early_stopping) h.add(one.best).add(one.has_best).add(one.waited);
   h.add(loaders_.size());
   for (const auto& one : loaders_)
-    h.add(one.stage).add(one.dataloader).add(one.batches).add(one.samples);
+    h.add(one.stage).add(one.dataloader).add(one.batches).add(one.samples).add(one.each);
   h.add(optimizers_.optimizers).add(optimizers_.step_schedulers);
   h.add(optimizers_.epoch_schedulers).add(optimizers_.plateau_schedulers);
   h.add(optimizers_.accumulates_itself);
   h.add(batch_).add(evaluated_).add(until_).add(closing_);
   h.add(handled_).add(length_).add(in_flight_).add(trained_).add(last_saved_).add(last_snapshot_);
+  h.add(resumed_epoch_).add(resumed_batch_).add(resumed_cursor_);
   h.add(ending_).add(why_).add(hold_).add(stop_.has_value());
   if (stop_) h.add(stop_->step).add(stop_->why);
   return h.digest();

@@ -20,6 +20,8 @@ constexpr std::uint64_t high_of_product(std::uint64_t a, std::uint64_t b) {
 void check(const data_layout& layout) {
   if (layout.size < 0 || layout.ranks < 1 || layout.batch_size < 1)
     throw internal_error("data layout: size below 0, or ranks or batch size below 1");
+  if (layout.first_batch < 0 || layout.first_sample < 0 || layout.first_sample > layout.size)
+    throw internal_error("data layout: a resumed epoch that begins outside of its data");
 }
 
 }  // namespace
@@ -40,15 +42,17 @@ std::vector<std::int64_t> permutation(std::uint64_t seed, std::int64_t epoch, st
 std::int64_t data_layout::batches() const {
   check(*this);
   const auto each = ranks * batch_size;
-  return size / each + (size % each != 0 ? 1 : 0);
+  const auto left = size - first_sample;
+  return first_batch + left / each + (left % each != 0 ? 1 : 0);
 }
 
 piece data_layout::of_batches(std::int64_t first, std::int64_t last) const {
-  first = std::max<std::int64_t>(first, 0);
+  first = std::max(first, first_batch);
   last = std::min(last, batches() - 1);
   if (first > last) return {size, 0};
   const auto each = ranks * batch_size;
-  return {first * each, std::min((last + 1) * each, size) - first * each};
+  const auto begin = first_sample + (first - first_batch) * each;
+  return {begin, std::min((last + 1 - first) * each, size - begin)};
 }
 
 piece data_layout::of_batch(std::int64_t batch) const { return of_batches(batch, batch); }

@@ -33,15 +33,22 @@ struct piece {
 
 /// How an epoch of `size` samples is cut: micro-batch b takes the next min(ranks x batch_size,
 /// rest) entries; rank r gets the r-th contiguous piece of it, earlier ranks one more when it does
-/// not divide.
+/// not divide. An epoch that is resumed counts its micro-batches on: number `first_batch` begins at
+/// entry `first_sample`, and what came before it, cut by any ranks and batch size, is done.
 struct data_layout {
   std::int64_t size = 0;
   std::int64_t ranks = 1;
   std::int64_t batch_size = 1;
+  std::int64_t first_batch = 0;
+  std::int64_t first_sample = 0;
 
-  /// Micro-batches of an epoch: ceil(size / (ranks x batch_size)).
+  /// The same ranks and batch size for the rest of an epoch.
+  data_layout resumed(std::int64_t batch, std::int64_t sample) const {
+    return {size, ranks, batch_size, batch, sample};
+  }
+  /// Micro-batches of an epoch: first_batch + ceil((size - first_sample) / (ranks x batch_size)).
   std::int64_t batches() const;
-  /// What all ranks take in micro-batch b.
+  /// What all ranks take in micro-batch b; nothing of those before `first_batch`.
   piece of_batch(std::int64_t batch) const;
   /// What they take in micro-batches first .. last.
   piece of_batches(std::int64_t first, std::int64_t last) const;

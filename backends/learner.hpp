@@ -6,6 +6,7 @@
 #include "backends/value_bytes.hpp"
 #include "messages/lane.hpp"
 #include "messages/options.hpp"
+#include "messages/snapshot.hpp"
 
 #include <atomic>
 #include <chrono>
@@ -13,6 +14,7 @@
 #include <functional>
 #include <memory>
 #include <span>
+#include <string>
 
 namespace troupe {
 
@@ -86,6 +88,14 @@ public:
   /// The format of this job's checkpoints, for the learners that read them and for the checkpointer
   /// that writes them. Null: the one of the session's ports (`ports::checkpoints`).
   virtual std::shared_ptr<const checkpoint_io> checkpoints() const { return nullptr; }
+  /// Whether a fit with `options` can start: with `from`, which was read from `path`, whether it
+  /// may resume that checkpoint. Throws the user_error that its ranks would throw, naming what
+  /// differs and the value to give. For callers that want to know it before ranks start or anything
+  /// is written; may read data, and takes as long. The default accepts everything.
+  virtual void check_fit(const trainer_options& options, const snapshot* from,
+                         const std::string& path) const {
+    (void)options, (void)from, (void)path;
+  }
 };
 using recipe_ptr = std::shared_ptr<const learner_recipe>;
 

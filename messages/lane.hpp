@@ -37,6 +37,9 @@ struct loader_length {
   std::int32_t dataloader = 0;
   std::int64_t batches = 0;  ///< micro-batches of an epoch or pass, the same on every rank
   std::int64_t samples = 0;  ///< of all ranks
+  /// Samples of all ranks in a full micro-batch. A resumed epoch has its micro-batches done and
+  /// ceil((samples - cursor) / each) more. 0: not told, such an epoch has `batches`.
+  std::int64_t each = 0;
   friend bool operator==(const loader_length&, const loader_length&) = default;
 };
 

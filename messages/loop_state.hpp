@@ -29,6 +29,10 @@ struct loop_state {
   bool validated = false;    ///< validation due at this boundary is already done
   metrics last;              ///< last reduced values, for deciders and plateau schedulers
   std::vector<early_stopping_state> early_stopping;  ///< in the order of the options
+  /// Samples of that epoch that all ranks consumed: where in the epoch's order micro-batch `batch`
+  /// begins, whatever ranks and batch size cut it from here on. -1: not known (a checkpoint of an
+  /// earlier version).
+  std::int64_t cursor = 0;
   friend bool operator==(const loop_state&, const loop_state&) = default;
 };
 
@@ -38,7 +42,7 @@ typename Inspector::result_type inspect(Inspector& f, early_stopping_state& x) {
 }
 template <class Inspector>
 typename Inspector::result_type inspect(Inspector& f, loop_state& x) {
-  return f(x.epoch, x.batch, x.steps, x.samples, x.validated, x.last, x.early_stopping);
+  return f(x.epoch, x.batch, x.steps, x.samples, x.validated, x.last, x.early_stopping, x.cursor);
 }
 
 }  // namespace troupe

@@ -347,6 +347,16 @@ void field_oracles::resumed(const snapshot& from) {
              "a checkpoint counts " + std::to_string(from.loop.samples) + " samples, not " +
                  std::to_string(samples),
              from.loop.steps});
+  if (!check(from.loop.cursor == cursor_of(from.loop)))
+    violate({oracles[2],
+             "a checkpoint's cursor is " + std::to_string(from.loop.cursor) + ", not " +
+                 std::to_string(cursor_of(from.loop)),
+             from.loop.steps});
+}
+
+// The samples of its epoch, by counting those of its steps.
+std::int64_t field_oracles::cursor_of(const loop_state& loop) const {
+  return loop.batch == 0 ? 0 : samples_by(loop.steps) - loop.epoch * job_.samples;
 }
 
 void field_oracles::finished(const job_outcome& outcome) {

@@ -89,6 +89,7 @@ private:
   void same_everywhere(const field_step& what);
   void result_is_the_weights(const job_outcome& outcome);
   std::int64_t samples_by(std::int64_t step) const;
+  std::int64_t cursor_of(const loop_state& loop) const;
   void first_cause(const failure& first, const attempt_facts& facts);
   void survivors(const job_outcome& outcome, const attempt_facts& facts);
   void saved(const job_outcome& outcome);

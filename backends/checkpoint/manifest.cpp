@@ -3,6 +3,7 @@
 #include "backends/checkpoint/bounded_json.hpp"
 #include "backends/checkpoint/digest.hpp"
 #include "messages/failure.hpp"
+#include "messages/position.hpp"
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
@@ -45,13 +46,10 @@ ordered_json render(const loop_state& loop) {
   for (const auto& one : loop.early_stopping)
     stopping.push_back(
         {{"best", exact(one.best)}, {"has_best", one.has_best}, {"waited", one.waited}});
-  return {{"epoch", loop.epoch},
-          {"batch", loop.batch},
-          {"steps", loop.steps},
-          {"samples", loop.samples},
-          {"validated", loop.validated},
-          {"last", std::move(last)},
-          {"early_stopping", std::move(stopping)}};
+  return {{"epoch", loop.epoch},     {"batch", loop.batch},
+          {"cursor", loop.cursor},   {"steps", loop.steps},
+          {"samples", loop.samples}, {"validated", loop.validated},
+          {"last", std::move(last)}, {"early_stopping", std::move(stopping)}};
 }
 
 ordered_json render_body(const manifest& what) {
@@ -120,12 +118,20 @@ double real(const json& held, const char* name) {
   refuse(fmt::format("\"{}\" holds something that is not a number", name));
 }
 
+// Earlier versions wrote none. An epoch that has not begun is at 0, and all samples of a run's
+// first epoch belong to it; for others it is not known here.
+std::int64_t read_cursor(const json& held, const loop_state& loop) {
+  if (held.contains("cursor")) return number<std::int64_t>(held, "cursor");
+  return loop.batch == 0 ? 0 : loop.epoch == 0 ? loop.samples : undefined;
+}
+
 loop_state read_loop(const json& held) {
   loop_state loop;
   loop.epoch = number<std::int64_t>(held, "epoch");
   loop.batch = number<std::int64_t>(held, "batch");
   loop.steps = number<std::int64_t>(held, "steps");
   loop.samples = number<std::int64_t>(held, "samples");
+  loop.cursor = read_cursor(held, loop);
   loop.validated = truth(held, "validated");
   for (const auto& [name, value] : items(held, "last", json::value_t::object).items())
     loop.last[name] = real(value, "last");

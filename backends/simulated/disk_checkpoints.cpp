@@ -83,6 +83,7 @@ private:
 
 void write_facts(writer& out, const snapshot& s) {
   out.add(s.loop.epoch).add(s.loop.batch).add(s.loop.steps).add(s.loop.samples);
+  out.add(s.loop.cursor);
   out.add(s.loop.validated ? 1 : 0).add(static_cast<std::int64_t>(s.loop.last.size()));
   for (const auto& [name, number] : s.loop.last)
     out.add(name).add(std::bit_cast<std::int64_t>(number));
@@ -98,6 +99,7 @@ checkpoint_facts read_facts(reader& in) {
   f.loop.batch = in.number();
   f.loop.steps = in.number();
   f.loop.samples = in.number();
+  f.loop.cursor = in.number();
   f.loop.validated = in.number() != 0;
   for (auto n = in.number(); n > 0; --n) {
     auto name = in.text();

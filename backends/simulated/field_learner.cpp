@@ -67,12 +67,15 @@ private:
   data_layout layout() const {
     return {options_.samples, context_.world, context_.options.batch_size};
   }
+  data_layout layout(std::int64_t epoch) const {
+    return epoch == resumed_.epoch ? layout().resumed(resumed_.batch, resumed_.cursor) : layout();
+  }
 
   hook_outcome lengths(troupe::stage s) const {
     hook_outcome out;
     auto data = layout();
     if (s != troupe::stage::train) data.size = 0;
-    out.loaders.push_back({s, 0, data.batches(), data.size});
+    out.loaders.push_back({s, 0, data.batches(), data.size, data.ranks * data.batch_size});
     return out;
   }
 
@@ -109,7 +112,7 @@ private:
       order_ = recipe_.order_of(context_.options.seed, h.at.epoch);
       order_epoch_ = h.at.epoch;
     }
-    const auto mine = layout().of_rank(h.at.batch, context_.rank);
+    const auto mine = layout(h.at.epoch).of_rank(h.at.batch, context_.rank);
     add_piece(gradient_, state_.weights, *order_, mine,
               noise_key(context_.options.seed, h.at.epoch, h.at.batch, context_.rank));
     if (context_.rank == 0) statistic_ = add(statistic_, statistic_of(*order_, mine));
@@ -129,7 +132,7 @@ private:
     }
     if (stage_ == stage::reducing && !done(reducing_)) return waits();
     const auto k = context_.options.accumulate_grad_batches;
-    const auto consumed = layout().of_batches(h.at.batch / k * k, h.at.batch);
+    const auto consumed = layout(h.at.epoch).of_batches(h.at.batch / k * k, h.at.batch);
     if (stage_ == stage::reducing) {
       if (limbs_[1] < nan_limb) {
         for (std::size_t i = 0; i < options_.width; ++i) gradient_[i] = join(&limbs_[2 * i]);
@@ -176,6 +179,7 @@ private:
     if (!options_.load) throw internal_error("a field job that resumes needs a way to load");
     const auto from = options_.load(h.path);
     state_ = field_state_of(from);
+    resumed_ = from.loop;
     hook_outcome out;
     if (h.what == hooks::load_checkpoint::part::everything) out.restored = from.loop;
     return out;
@@ -190,7 +194,8 @@ private:
   std::vector<std::uint64_t> gradient_;
   std::vector<std::int64_t> limbs_;
   std::uint64_t statistic_ = 0;
-  bool nan_ = false;  // in this rank's gradient
+  bool nan_ = false;    // in this rank's gradient
+  loop_state resumed_;  // where this run began
   inverses divisors_;
   field_recipe::order order_;
   std::int64_t order_epoch_ = -1;

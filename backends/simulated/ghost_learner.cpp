@@ -59,7 +59,7 @@ private:
     hook_outcome out;
     auto data = layout_;
     if (s != stage::train) data.size = 0;
-    out.loaders.push_back({s, 0, data.batches(), data.size});
+    out.loaders.push_back({s, 0, data.batches(), data.size, data.ranks * data.batch_size});
     return out;
   }
 
@@ -94,7 +94,9 @@ private:
     stepping_ = false;
     const auto k = context_.options.accumulate_grad_batches;
     hook_outcome out;
-    out.samples = layout_.samples(h.at.batch / k * k, h.at.batch);
+    const auto layout =
+        h.at.epoch == resumed_.epoch ? layout_.resumed(resumed_.batch, resumed_.cursor) : layout_;
+    out.samples = layout.samples(h.at.batch / k * k, h.at.batch);
     if (options_.stepped) options_.stepped(context_, h.at.step + 1, whereabouts(h.at));
     return out;
   }
@@ -121,10 +123,11 @@ private:
     return out;
   }
 
-  hook_outcome load(const hooks::load_checkpoint& h) const {
+  hook_outcome load(const hooks::load_checkpoint& h) {
     if (!options_.load) throw internal_error("a ghost job that resumes needs a way to load");
     hook_outcome out;
     const auto from = options_.load(h.path);
+    resumed_ = from.loop;
     if (h.what == hooks::load_checkpoint::part::everything) out.restored = from.loop;
     return out;
   }
@@ -136,6 +139,7 @@ private:
   std::uint64_t generation_ = 0;
   work_ptr reducing_;
   work_ptr meeting_;
+  loop_state resumed_;  // where this run began
   bool stepping_ = false;
 };
 

@@ -53,6 +53,8 @@ using dataset_ptr = std::shared_ptr<const dataset>;
 class data_module {
 public:
   virtual ~data_module() = default;
+  /// Recorded in checkpoints: a fit that resumes one must have the same. Empty: not compared.
+  virtual std::string name() const { return {}; }
   virtual void prepare_data() {}
   virtual void setup(troupe::stage purpose) { (void)purpose; }
   /// Null: no such data.
@@ -93,8 +95,12 @@ public:
   loader(const loader&) = delete;
   loader& operator=(const loader&) = delete;
 
-  std::int64_t batches() const;
-  const data_layout& layout() const;
+  /// Epoch `epoch` is resumed: its micro-batch `batch` begins at entry `sample` of its order. Other
+  /// epochs begin at their first entry. Before the first pass; 0 <= sample <= the dataset's size.
+  void resume(std::int64_t epoch, std::int64_t batch, std::int64_t sample);
+  std::int64_t batches(std::int64_t epoch = 0) const { return layout(epoch).batches(); }
+  /// How epoch `epoch` is cut.
+  data_layout layout(std::int64_t epoch = 0) const;
   /// Starts a pass at micro-batch `first` of epoch `epoch`, up to but not including `last`; drops
   /// what was prefetched for another pass (batches are fenced by the pass).
   void begin(std::int64_t epoch, std::int64_t first, std::int64_t last);

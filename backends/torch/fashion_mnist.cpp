@@ -58,6 +58,7 @@ class fashion_mnist_data : public data_module {
 public:
   explicit fashion_mnist_data(std::string folder) : folder_(std::move(folder)) {}
 
+  std::string name() const override { return "fashion_mnist"; }
   void prepare_data() override {
     for (const auto* half : {"train", "t10k"}) file(half, "labels-idx1"), file(half, "images-idx3");
   }

@@ -104,6 +104,7 @@ void torch_learner::handle(const hooks::on_save_checkpoint&) {
 std::string torch_learner::state_text(const entries& steps, const entries& epochs) {
   json state;
   state["seed"] = about_.options.seed;
+  state["made_with"] = json::parse(record_text(record()));
   state["strategy"] = strategy_->name();
   state["optimizers"] = json::array();
   for (std::size_t i = 0; i < optimizers_.all().size(); ++i) {
@@ -164,9 +165,10 @@ void torch_learner::handle(const hooks::load_checkpoint& h) {
     else
       take_loaded_weights();
   }
+  if (h.what == hooks::load_checkpoint::part::everything)
+    reading(h.path, [&] { take_everything(*loaded_); });
   outcome_->restored = loaded_->loop;
   if (h.what == hooks::load_checkpoint::part::weights) return;
-  reading(h.path, [&] { take_everything(*loaded_); });
   loaded_.reset();
 }
 
@@ -184,7 +186,21 @@ void torch_learner::take_loaded_weights() {
 
 void torch_learner::take_weights(const snapshot& from) { strategy_->load_module_state(from.model); }
 
-void torch_learner::take_everything(const snapshot& from) {
+fit_record torch_learner::record() const {
+  fit_record all{.seed = about_.options.seed, .data = data_ ? data_->name() : std::string{}};
+  const auto train = walks_.find(stage::train);
+  if (train != walks_.end() && !train->second.empty())
+    all.samples = train->second.front().way->layout().size;
+  return all;
+}
+
+void torch_learner::take_everything(snapshot& from) {
+  check_record(from, record(), loaded_path_);
+  auto& loop = from.loop;
+  for (auto& walk : walks_[stage::train]) {
+    loop.cursor = cursor_of(from, walk.way->layout(), about_.options, loaded_path_);
+    walk.way->resume(loop.epoch, loop.batch, loop.cursor);
+  }
   const auto state = parse_state(from.state);
   const auto saved = state.value("optimizers", json::array());
   auto& all = optimizers_.all();

@@ -104,7 +104,7 @@ void torch_learner::handle(const hooks::on_before_backward&) {
 }
 
 void torch_learner::handle(const hooks::backward& h) {
-  const auto& layout = walk_at(h.at).way->layout();
+  const auto layout = walk_at(h.at).way->layout(h.at.epoch);
   const auto total =
       planted(bug::mean_of_means)
           ? layout.samples(h.at.batch, h.at.batch) * (h.window_last() - h.window_first() + 1)
@@ -170,7 +170,8 @@ void torch_learner::handle(const hooks::optimizer_step& h) {
   stepped_ = true;
   steps_reported_ = false;
   if (!std::exchange(finite_, true)) ++non_finite_steps_;
-  outcome_->samples = walk_at(h.at).way->layout().samples(window_first_, window_last_);
+  const auto layout = walk_at(h.at).way->layout(h.at.epoch);
+  outcome_->samples = layout.samples(window_first_, window_last_);
 }
 
 void torch_learner::handle(const hooks::lr_scheduler_step& h) {

@@ -22,6 +22,7 @@ struct pass {
   std::int64_t epoch = 0;
   std::int64_t next = 0;
   std::int64_t last = 0;
+  data_layout layout;
 };
 
 /// Makes batches; used by one thread at a time.
@@ -30,8 +31,8 @@ public:
   assembler(dataset_ptr data, const loader::options& how)
       : data_(std::move(data)), how_(how), random_(how.seed) {}
 
-  loader::item assemble(std::int64_t epoch, std::int64_t batch) {
-    const auto mine = how_.layout.of_rank(batch, how_.rank);
+  loader::item assemble(std::int64_t epoch, std::int64_t batch, const data_layout& layout) {
+    const auto mine = layout.of_rank(batch, how_.rank);
     loader::item made{{}, mine.count, batch};
     if (mine.count == 0) return made;
     see_to_order(epoch);
@@ -88,7 +89,7 @@ struct loader::state {
     taken_ = first;
     {
       const std::lock_guard lock{mutex_};
-      pass_ = {pass_.number + 1, epoch, first, last};
+      pass_ = {pass_.number + 1, epoch, first, last, layout(epoch)};
       ready_.clear();
       failed_ = nullptr;
     }
@@ -102,13 +103,19 @@ struct loader::state {
     return made;
   }
 
+  data_layout layout(std::int64_t epoch) const {
+    return epoch == resumed_epoch_ ? resumed_ : how_.layout;
+  }
+
   options how_;
+  std::int64_t resumed_epoch_ = -1;
+  data_layout resumed_;  ///< of that epoch
 
 private:
   item make_here() {
     if (failed_) std::rethrow_exception(failed_);
     try {
-      return assembler_.assemble(pass_.epoch, taken_);
+      return assembler_.assemble(pass_.epoch, taken_, pass_.layout);
     } catch (...) {
       failed_ = std::current_exception();
       throw;
@@ -137,13 +144,13 @@ private:
     while (true) {
       work_.wait(lock, [&] { return ending_ || has_work(); });
       if (ending_) return;
-      const auto [number, epoch, batch, last] = pass_;
+      const auto [number, epoch, batch, last, layout] = pass_;
       ++pass_.next;
       lock.unlock();
       item made;
       std::exception_ptr error;
       try {
-        made = assembler_.assemble(epoch, batch);
+        made = assembler_.assemble(epoch, batch, layout);
       } catch (...) {
         error = std::current_exception();
       }
@@ -172,8 +179,11 @@ loader::loader(dataset_ptr data, options how)
     : state_(std::make_unique<state>(std::move(data), how)) {}
 loader::~loader() = default;
 
-std::int64_t loader::batches() const { return state_->how_.layout.batches(); }
-const data_layout& loader::layout() const { return state_->how_.layout; }
+void loader::resume(std::int64_t epoch, std::int64_t batch, std::int64_t sample) {
+  state_->resumed_epoch_ = epoch;
+  state_->resumed_ = state_->how_.layout.resumed(batch, sample);
+}
+data_layout loader::layout(std::int64_t epoch) const { return state_->layout(epoch); }
 void loader::begin(std::int64_t epoch, std::int64_t first, std::int64_t last) {
   state_->begin(epoch, first, last);
 }

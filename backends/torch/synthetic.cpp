@@ -78,6 +78,7 @@ public:
       : train_(std::make_shared<blobs>(options, options.samples, 1)),
         evaluation_(std::make_shared<blobs>(options, options.evaluation, 2)) {}
 
+  std::string name() const override { return "synthetic"; }
   dataset_ptr train() override { return train_; }
   std::vector<dataset_ptr> validation() override { return {evaluation_}; }
   std::vector<dataset_ptr> test() override { return {evaluation_}; }

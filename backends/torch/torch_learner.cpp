@@ -6,6 +6,8 @@
 
 #include <chrono>
 
+#include "backends/torch/module_state.hpp"
+#include "backends/torch/optimizer_state.hpp"
 #include "messages/planted.hpp"
 
 namespace troupe {
@@ -231,6 +233,7 @@ void torch_learner::handle(const hooks::process_dataloader& h) {
     walks.push_back({std::make_unique<loader>(data, options)});
     length.batches = walks.back().way->batches();
     length.samples = data->size();
+    length.each = options.layout.ranks * options.layout.batch_size;
     outcome_->loaders.push_back(length);
   }
 }
@@ -266,7 +269,7 @@ void torch_learner::handle(const hooks::batch_to_device& h) {
   auto& walk = walk_at(h.at);
   const auto epoch = h.at.stage == stage::train ? h.at.epoch : 0;
   if (walk.epoch != epoch || walk.next != h.at.batch) {
-    const auto last = std::max(limit_of(h.at.stage, walk.way->batches()), h.at.batch + 1);
+    const auto last = std::max(limit_of(h.at.stage, walk.way->batches(epoch)), h.at.batch + 1);
     walk.way->begin(epoch, h.at.batch, last);
   }
   auto item = walk.way->next();
@@ -339,6 +342,32 @@ public:
   const tensor_bytes* tensors() const override { return &torch_tensor_bytes(); }
   exception_text text_of_exceptions() const override { return text_without_frames; }
   std::shared_ptr<const checkpoint_io> checkpoints() const override { return plugins_.checkpoints; }
+
+  // Makes what a rank would make, and drops it. Its draws are its own.
+  void check_fit(const trainer_options& options, const snapshot* from,
+                 const std::string& path) const override {
+    if (data_) data_->prepare_data();
+    if (!from) return;
+    const lane_thread as_in_a_lane;
+    rank_random draws{options.seed};
+    const random_scope scope{draws};
+    fit_record record{.seed = options.seed, .data = data_ ? data_->name() : std::string{}};
+    // What costs least is looked at first.
+    check_record(*from, record, path);
+    const auto made = model_ ? model_() : nullptr;
+    if (!made) return;
+    made->setup(stage::train);
+    made->configure_model();
+    load_state(*made, from->model);
+    check_optimizers(*made, *from, path);
+    if (!data_) return;
+    data_->setup(stage::train);
+    const auto train = data_->train();
+    if (!train) return;
+    record.samples = train->size();
+    check_record(*from, record, path);
+    cursor_of(*from, {train->size(), options.ranks, options.batch_size}, options, path);
+  }
 
 private:
   module_factory model_;

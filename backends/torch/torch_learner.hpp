@@ -16,6 +16,7 @@
 #include "backends/torch/module.hpp"
 #include "backends/torch/rank_random.hpp"
 #include "backends/torch/recipe.hpp"
+#include "backends/torch/resume_check.hpp"
 #include "backends/torch/strategy.hpp"
 
 namespace troupe {
@@ -169,7 +170,8 @@ private:
                          const std::map<std::string, log_book::entry>& epochs);
   void take_weights(const snapshot& from);
   void take_loaded_weights();
-  void take_everything(const snapshot& from);
+  void take_everything(snapshot& from);
+  fit_record record() const;
 
   lane_thread thread_;
   learner_context about_;

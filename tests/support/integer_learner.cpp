@@ -42,13 +42,13 @@ hook_outcome integer_learner::lengths(stage s) const {
   hook_outcome out;
   auto data = layout();
   if (s != stage::train) data.size = options_.validation_samples;
-  out.loaders.push_back({s, 0, data.batches(), data.size});
+  out.loaders.push_back({s, 0, data.batches(), data.size, data.ranks * data.batch_size});
   return out;
 }
 
 void integer_learner::backward(const hooks::backward& h) {
   const auto order = permutation(context_.options.seed, h.at.epoch, options_.samples);
-  const auto mine = layout().of_rank(h.at.batch, context_.rank);
+  const auto mine = layout(h.at.epoch).of_rank(h.at.batch, context_.rank);
   for (auto i = mine.first; i < mine.first + mine.count; ++i)
     add_sample(gradient_, order[static_cast<std::size_t>(i)]);
   if (h.synchronize())
@@ -67,7 +67,7 @@ hook_outcome integer_learner::step(const hooks::optimizer_step& h, const closure
                            static_cast<std::uint64_t>(gradient_[i]));
   const auto k = context_.options.accumulate_grad_batches;
   hook_outcome out;
-  out.samples = layout().samples(h.at.batch / k * k, h.at.batch);
+  out.samples = layout(h.at.epoch).samples(h.at.batch / k * k, h.at.batch);
   out.logged["train/loss"] = static_cast<double>(weights_[0] % 1000);
   return out;
 }
@@ -97,6 +97,7 @@ hook_outcome integer_learner::load(const hooks::load_checkpoint& h) {
   const auto& bytes = *state.model.at(0).bytes;
   weights_.resize(bytes.size() / sizeof(std::int64_t));
   std::memcpy(weights_.data(), bytes.data(), bytes.size());
+  resumed_ = state.loop;
   hook_outcome out;
   if (h.what == hooks::load_checkpoint::part::everything) out.restored = state.loop;
   return out;

@@ -40,6 +40,9 @@ private:
   data_layout layout() const {
     return {options_.samples, context_.world, context_.options.batch_size};
   }
+  data_layout layout(std::int64_t epoch) const {
+    return epoch == resumed_.epoch ? layout().resumed(resumed_.batch, resumed_.cursor) : layout();
+  }
   hook_outcome lengths(stage s) const;
   hook_outcome step(const hooks::optimizer_step& h, const closure& inner);
   void backward(const hooks::backward& h);
@@ -54,6 +57,7 @@ private:
   std::vector<std::int64_t> gradient_;
   work_ptr reducing_;
   work_ptr meeting_;
+  loop_state resumed_;  // where this run began
   bool closure_ran_ = false;
 };
 

@@ -130,7 +130,7 @@ struct fit_oracle {
       if (steps(b, last))
         out.push_back(h::optimizer_step{p, static_cast<std::uint32_t>(inner.size())});
       out.insert(out.end(), inner.begin(), inner.end());
-      if (steps(b, last)) loop.samples += 7;
+      if (steps(b, last)) loop.samples += 7, loop.cursor += 7;
     }
     p.optimizer = 0;
     if (b == last) p.step = ++loop.steps;
@@ -167,7 +167,7 @@ struct fit_oracle {
     if (known.optimizers.epoch_schedulers)
       out.push_back(h::lr_scheduler_step{at(stage::train), h::lr_scheduler_step::interval::epoch});
     ++loop.epoch;
-    loop.batch = 0;
+    loop.batch = loop.cursor = 0;
     loop.validated = false;
     if (plan.checkpoint.every_epoch || (n && loop.steps % *n == 0)) save();
     return true;

@@ -118,7 +118,45 @@ TEST_CASE("the samples of a window are those of its micro-batches", "[data_order
   CHECK(layout.of_rank(3, 1) == piece{25, 0});
 }
 
+TEST_CASE("an epoch resumed with other ranks and batch size: each sample left in one micro-batch",
+          "[data_order]") {
+  CHECK(rc::check("resumed layout", [] {
+    const data_layout before{*rc::gen::inRange<std::int64_t>(0, 400),
+                             *rc::gen::inRange<std::int64_t>(1, 9),
+                             *rc::gen::inRange<std::int64_t>(1, 20)};
+    const auto done = *rc::gen::inRange<std::int64_t>(0, before.batches() + 1);
+    const auto cursor = before.samples(0, done - 1);
+    data_layout after{before.size, *rc::gen::inRange<std::int64_t>(1, 9),
+                      *rc::gen::inRange<std::int64_t>(1, 20)};
+    after = after.resumed(done, cursor);
+    const auto each = after.ranks * after.batch_size;
+    auto next = cursor;
+    for (auto b = done; b < after.batches(); ++b) {
+      const auto whole = after.of_batch(b);
+      RC_ASSERT(whole == (piece{next, std::min(each, after.size - next)}));
+      for (std::int64_t r = 0; r < after.ranks; ++r) {
+        const auto mine = after.of_rank(b, r);
+        RC_ASSERT(mine.first == next);
+        next += mine.count;
+      }
+    }
+    RC_ASSERT(next == after.size);
+    RC_ASSERT(after.samples(0, after.batches() - 1) == after.size - cursor);
+    RC_ASSERT(after.of_batch(done - 1).count == 0);
+  }));
+}
+
+TEST_CASE("an epoch resumed with the same ranks and batch size is cut as before", "[data_order]") {
+  const data_layout plain{25, 2, 4};
+  const auto resumed = plain.resumed(2, 16);
+  CHECK(resumed.batches() == plain.batches());
+  for (std::int64_t b = 2; b < plain.batches(); ++b)
+    for (std::int64_t r = 0; r < plain.ranks; ++r)
+      CHECK(resumed.of_rank(b, r) == plain.of_rank(b, r));
+}
+
 TEST_CASE("a layout that can not be is an internal error", "[data_order]") {
+  CHECK_THROWS_AS((data_layout{8, 1, 1, 0, 9}.batches()), internal_error);
   CHECK_THROWS_AS((data_layout{1, 0, 1}.batches()), internal_error);
   CHECK_THROWS_AS((data_layout{1, 1, 0}.batches()), internal_error);
   CHECK_THROWS_AS((data_layout{-1, 1, 1}.batches()), internal_error);

@@ -1,0 +1,117 @@
+#include "backends/torch/resume_check.hpp"
+
+#include <fmt/format.h>
+
+#include <nlohmann/json.hpp>
+
+#include "backends/torch/module.hpp"
+#include "backends/torch/optimizer_state.hpp"
+#include "messages/failure.hpp"
+
+namespace troupe {
+
+namespace {
+
+using json = nlohmann::json;
+
+constexpr const char* made_with = "made_with";
+
+template <class T>
+void check_same(const std::string& path, std::string_view what, const T& then, const T& now,
+                const std::string& flag) {
+  if (then == now) return;
+  throw user_error(errc::bad_configuration,
+                   fmt::format("{} was made with {} {}, this run has {}: pass {} {}, or start a "
+                               "fresh run",
+                               path, what, then, now, flag, then));
+}
+
+template <class F>
+void with_state(const snapshot& from, const std::string& path, F read) {
+  try {
+    read(from.state.empty() ? json::object() : json::parse(from.state));
+  } catch (const json::exception& error) {
+    throw user_error(errc::checkpoint,
+                     fmt::format("{}: its state is not what this version writes ({}): take another "
+                                 "checkpoint",
+                                 path, error.what()));
+  }
+}
+
+void check_recorded(const json& state, const fit_record& now, const std::string& path) {
+  // Earlier versions recorded the seed alone.
+  const auto then = state.value(made_with, state);
+  if (then.contains("seed"))
+    check_same(path, "seed", then.at("seed").get<std::uint64_t>(), now.seed, "--seed");
+  if (then.contains("data") && !now.data.empty())
+    check_same(path, "data set", then.at("data").get<std::string>(), now.data, "--data");
+  if (!then.contains("samples") || now.samples < 0) return;
+  const auto samples = then.at("samples").get<std::int64_t>();
+  if (samples != now.samples)
+    throw user_error(errc::bad_configuration,
+                     fmt::format("{} was made with {} samples of training data, this run has {}: "
+                                 "give it the same data, or start a fresh run",
+                                 path, samples, now.samples));
+}
+
+void check_taken(const json& state, module& made, const snapshot& from, const std::string& path) {
+  const auto saved = state.value("optimizers", json::array());
+  auto configured = made.configure_optimizers();
+  auto& all = configured.all();
+  if (saved.size() != all.size())
+    throw user_error(errc::checkpoint,
+                     fmt::format("{} holds {} optimizers, the module configures {}: go on with the "
+                                 "module that was saved",
+                                 path, saved.size(), all.size()));
+  for (std::size_t i = 0; i < all.size(); ++i) {
+    optimizer_state kept;
+    kept.groups = saved[i].at("groups").dump();
+    const auto prefix = fmt::format("{}.", i);
+    for (const auto& blob : from.optimizer)
+      if (blob.name.starts_with(prefix)) kept.tensors.push_back(blob);
+    load_state(*all[i].optimizer, made, static_cast<std::int32_t>(i), kept);
+  }
+}
+
+}  // namespace
+
+std::string record_text(const fit_record& what) {
+  json all{{"seed", what.seed}};
+  if (!what.data.empty()) all["data"] = what.data;
+  if (what.samples >= 0) all["samples"] = what.samples;
+  return all.dump();
+}
+
+void check_record(const snapshot& from, const fit_record& now, const std::string& path) {
+  with_state(from, path, [&](const json& state) { check_recorded(state, now, path); });
+}
+
+std::int64_t cursor_of(const snapshot& from, const data_layout& layout,
+                       const trainer_options& options, const std::string& path) {
+  const auto& loop = from.loop;
+  auto cursor = loop.cursor;
+  if (cursor < 0) {
+    const auto epoch = apply_limit(options.limit_train_batches, layout.batches());
+    const auto before = loop.epoch * layout.samples(0, epoch - 1);
+    cursor = layout.samples(0, loop.batch - 1);
+    if (from.ranks != layout.ranks || loop.samples != before + cursor)
+      throw user_error(
+          errc::checkpoint,
+          fmt::format("{} is of an earlier version, which did not record how much of epoch {} was "
+                      "done, and its {} samples do not fit {} ranks with batch_size {}: give the "
+                      "ranks, batch size, limit and data that it was made with",
+                      path, loop.epoch, loop.samples, layout.ranks, layout.batch_size));
+  }
+  if (cursor > layout.size)
+    throw user_error(errc::checkpoint,
+                     fmt::format("{} has done {} samples of epoch {}, but this run has only {}: "
+                                 "give it the same data, or start a fresh run",
+                                 path, cursor, loop.epoch, layout.size));
+  return cursor;
+}
+
+void check_optimizers(module& made, const snapshot& from, const std::string& path) {
+  with_state(from, path, [&](const json& state) { check_taken(state, made, from, path); });
+}
+
+}  // namespace troupe

@@ -1,0 +1,108 @@
+// A fit that resumes an epoch with other ranks or another batch size: the machine counts the
+// epoch's micro-batches on from a cursor in samples.
+#include "tests/unit/actors/fit_drive.hpp"
+
+#include "tests/support/catch.hpp"
+
+using namespace troupe;
+using namespace fit_drive;
+
+namespace {
+
+// 960 samples; 10 micro-batches of 32 are done.
+loop_state ten_of_32() {
+  loop_state loop;
+  loop.batch = loop.steps = 10;
+  loop.samples = loop.cursor = 320;
+  return loop;
+}
+
+fit_plan resuming() {
+  fit_plan plan;
+  plan.resume = "here";
+  plan.max_epochs = 2;
+  return plan;
+}
+
+// Micro-batches of the epoch that were handled, after `begin`.
+driver cut_by(std::int64_t each, const fit_plan& plan, const loop_state& from) {
+  facts known;
+  known.train = (960 + each - 1) / each;
+  known.restored = from;
+  std::int64_t consumed = from.cursor;
+  const auto more = [=](const hook& h, hook_outcome& out) mutable {
+    for (auto& loader : out.loaders)
+      if (loader.stage == stage::train) loader.samples = 960, loader.each = each;
+    if (!h.is<hooks::optimizer_step>()) return;
+    if (where(h).batch == 0) consumed = 0;
+    out.samples = std::min(each * plan.accumulate, 960 - consumed);
+    consumed += out.samples;
+  };
+  return run_through(plan, known, more);
+}
+
+std::int64_t batches_of(const driver& d, std::int64_t epoch) {
+  return std::ranges::count_if(d.hooks, [&](const hook& h) {
+    return h.is<hooks::training_step>() && where(h).epoch == epoch;
+  });
+}
+
+}  // namespace
+
+TEST_CASE("an epoch resumed with a larger micro-batch ends with its last sample", "[fit]") {
+  const auto d = cut_by(48, resuming(), ten_of_32());
+  REQUIRE(d.end);
+  CHECK(batches_of(d, 0) == 14);  // 640 samples are left: 13 of 48 and one of 16
+  CHECK(batches_of(d, 1) == 20);
+  CHECK(d.end->loop.samples == 2 * 960);
+  CHECK(d.end->loop.cursor == 0);
+  CHECK(d.end->loop.steps == 10 + 14 + 20);
+}
+
+TEST_CASE("an epoch resumed with a smaller micro-batch ends with its last sample", "[fit]") {
+  const auto d = cut_by(10, resuming(), ten_of_32());
+  REQUIRE(d.end);
+  CHECK(batches_of(d, 0) == 64);
+  CHECK(batches_of(d, 1) == 96);
+  CHECK(d.end->loop.samples == 2 * 960);
+}
+
+TEST_CASE("a checkpoint holds the samples of its epoch as a cursor", "[fit]") {
+  auto plan = resuming();
+  plan.checkpoint.every_n_steps = 4;
+  const auto d = cut_by(48, plan, ten_of_32());
+  for (const auto& taken : d.snapshots) CHECK(taken.cursor == taken.samples - 960 * taken.epoch);
+  REQUIRE(d.snapshots.size() > 4);
+  CHECK(d.snapshots[0].steps == 12);
+  CHECK(d.snapshots[0].cursor == 320 + 2 * 48);
+}
+
+TEST_CASE("limits, windows and validation count a resumed epoch's micro-batches on", "[fit]") {
+  auto plan = resuming();
+  plan.max_epochs = 1;
+  plan.train_batches = std::int64_t{13};
+  CHECK(batches_of(cut_by(48, plan, ten_of_32()), 0) == 3);  // after 10 that were done before
+  plan.train_batches = 0.5;
+  CHECK(batches_of(cut_by(48, plan, ten_of_32()), 0) == 2);  // 12 of 24
+  plan.train_batches = 1.0;
+  plan.accumulate = 5;
+  CHECK(cut_by(48, plan, ten_of_32()).end->loop.steps == 10 + 3);  // 10..14, 15..19, 20..23
+  plan.accumulate = 1;
+  plan.val_check_interval = std::int64_t{12};
+  const auto d = cut_by(48, plan, ten_of_32());
+  CHECK(std::ranges::count_if(d.hooks, [](const hook& h) {
+          return h.is<hooks::on_validation_start>();
+        }) == 2);  // after micro-batches 12 and 24
+}
+
+TEST_CASE("an epoch whose samples were all consumed before the resume ends", "[fit]") {
+  auto from = ten_of_32();
+  from.batch = from.steps = 30;
+  from.samples = from.cursor = 960;
+  auto plan = resuming();
+  plan.max_epochs = 1;
+  const auto d = cut_by(48, plan, from);
+  CHECK(batches_of(d, 0) == 0);
+  CHECK(d.end->loop.epoch == 1);
+  CHECK(d.end->loop.samples == 960);
+}

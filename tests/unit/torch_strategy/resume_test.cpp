@@ -1,0 +1,182 @@
+// Real learners that resume in mid-epoch with other ranks or another batch size, and what a
+// checkpoint refuses to be resumed with.
+#include <algorithm>
+#include <mutex>
+
+#include "backends/torch/recipe.hpp"
+#include "backends/torch/resume_check.hpp"
+#include "tests/unit/torch_strategy/small_models.hpp"
+
+#include "tests/support/catch.hpp"
+
+using namespace troupe;
+using namespace troupe::testing;
+
+namespace {
+
+/// One checkpoint, in memory.
+struct one_checkpoint : checkpoint_io {
+  explicit one_checkpoint(snapshot_ptr what) : kept(std::move(what)) {}
+  std::vector<checkpoint_file> encode(const snapshot&) const override { return {}; }
+  std::string commit_file() const override { return "none"; }
+  checkpoint_facts facts(std::span<const std::byte>, const std::string&) const override {
+    return {};
+  }
+  snapshot read(const std::string&) const override { return *kept; }
+  void remove(const std::string&) const override {}
+  found_checkpoint latest(const std::string&) const override { return {}; }
+  snapshot_ptr kept;
+};
+
+/// Writes down which samples were read.
+struct watched_data : table_data {
+  using table_data::table_data;
+  struct watched_rows : dataset {
+    dataset_ptr rows;
+    mutable std::mutex guard;
+    mutable std::vector<std::int64_t> seen;
+    std::int64_t size() const override { return rows->size(); }
+    value get(std::span<const std::int64_t> indices) const override {
+      const std::lock_guard lock{guard};
+      seen.insert(seen.end(), indices.begin(), indices.end());
+      return rows->get(indices);
+    }
+  };
+  explicit watched_data(std::int64_t samples) : table_data(samples) {
+    watched->rows = table_data::train();
+  }
+  dataset_ptr train() override { return watched; }
+  std::vector<std::int64_t> taken() {
+    std::ranges::sort(watched->seen);
+    return std::exchange(watched->seen, {});
+  }
+  std::shared_ptr<watched_rows> watched = std::make_shared<watched_rows>();
+};
+
+trainer_options one_epoch(std::int32_t ranks, std::int64_t batch_size) {
+  auto options = quick(ranks, batch_size, 100000);
+  options.max_epochs = 1;
+  options.max_steps.reset();
+  return options;
+}
+
+snapshot_ptr stopped_after(std::int64_t steps, trainer_options options, const data_ptr& data) {
+  options.max_steps = steps;
+  return run_good_job({.recipe = recipe_for<regression>(data), .options = options})[0].snapshot;
+}
+
+recipe_ptr resuming(const snapshot_ptr& from, const data_ptr& data) {
+  torch_plugins plugins;
+  plugins.checkpoints = std::make_shared<one_checkpoint>(from);
+  return make_recipe([] { return std::make_shared<regression>(); }, data, plugins);
+}
+
+std::string refusal(const trainer_options& options, const snapshot_ptr& from,
+                    const data_ptr& data) {
+  const auto recipe = resuming(from, data);
+  std::string before;
+  try {
+    recipe->check_fit(options, from.get(), "the checkpoint");
+  } catch (const user_error& e) {
+    before = e.what();
+  }
+  const auto ends = run_job({.recipe = recipe, .options = options, .resume = "the checkpoint"});
+  const auto there = text_of(ends[0].error);
+  INFO(before << "; in a rank: " << there);
+  CHECK(before.empty() == !ends[0].error);
+  CHECK((before.empty() || there.find(before) != std::string::npos));
+  return before;
+}
+
+}  // namespace
+
+TEST_CASE("a resume in mid-epoch with other ranks or batch size consumes what remains") {
+  struct row {
+    std::int32_t ranks;
+    std::int64_t batch_size;
+  };
+  const auto now = GENERATE(row{3, 16}, row{1, 16}, row{2, 7}, row{4, 50}, row{2, 16});
+  CAPTURE(now.ranks, now.batch_size);
+  const auto data = std::make_shared<watched_data>(960);
+  const auto half = stopped_after(10, one_epoch(2, 16), data);
+  CHECK(half->loop.cursor == 320);
+  data->taken();
+  const auto ends = run_good_job({.recipe = resuming(half, data),
+                                  .options = one_epoch(now.ranks, now.batch_size),
+                                  .resume = "here"});
+  CHECK(ends[0].loop.samples == 960);
+  CHECK(ends[0].loop.epoch == 1);
+  auto left = permutation(3, 0, 960);
+  left.erase(left.begin(), left.begin() + 320);
+  std::ranges::sort(left);
+  CHECK(data->taken() == left);
+}
+
+TEST_CASE("a resume after another resume in the same epoch goes on at its cursor") {
+  const auto data = std::make_shared<watched_data>(960);
+  const auto first = stopped_after(10, one_epoch(2, 16), data);
+  auto options = one_epoch(3, 16);
+  options.max_steps = 14;
+  const auto second =
+      run_good_job({.recipe = resuming(first, data), .options = options, .resume = "here"});
+  CHECK(second[0].snapshot->loop.cursor == 320 + 4 * 48);
+  const auto ends = run_good_job({.recipe = resuming(second[0].snapshot, data),
+                                  .options = one_epoch(1, 20),
+                                  .resume = "here"});
+  CHECK(ends[0].loop.samples == 960);
+  auto all = data->taken();
+  // Loaders of runs that stopped had read ahead; nothing is missing.
+  all.erase(std::unique(all.begin(), all.end()), all.end());
+  CHECK(all.size() == 960);
+}
+
+TEST_CASE(
+    "a checkpoint without a cursor is resumed with the ranks and batch size it was made with") {
+  const auto data = std::make_shared<watched_data>(96);
+  auto options = one_epoch(2, 8);
+  options.max_epochs = 3;
+  auto old = std::make_shared<snapshot>(*stopped_after(8, options, data));
+  REQUIRE(old->loop.epoch == 1);
+  REQUIRE(old->loop.cursor == 32);
+  old->loop.cursor = -1;
+  const auto ends =
+      run_good_job({.recipe = resuming(old, data), .options = options, .resume = "here"});
+  CHECK(ends[0].loop.samples == 3 * 96);
+  auto other = options;
+  other.batch_size = 16;
+  CHECK_THAT(refusal(other, old, data), Catch::Contains("of an earlier version") &&
+                                            Catch::Contains("2 ranks with batch_size 16"));
+  other = options;
+  other.ranks = 3;
+  CHECK_THAT(refusal(other, old, data), Catch::Contains("of an earlier version"));
+}
+
+TEST_CASE("a resume with another seed, data set, model or optimizer is refused by its name") {
+  struct named_data : table_data {
+    named_data(std::int64_t samples, std::string called)
+        : table_data(samples), called_(std::move(called)) {}
+    std::string name() const override { return called_; }
+    std::string called_;
+  };
+  const auto data = std::make_shared<named_data>(96, "tables");
+  const auto options = one_epoch(2, 8);
+  const auto from = stopped_after(2, options, data);
+  CHECK(refusal(options, from, data).empty());
+  auto other = options;
+  other.seed = 1;
+  CHECK(refusal(other, from, data) ==
+        "the checkpoint was made with seed 3, this run has 1: pass --seed 3, or start a fresh run");
+  CHECK_THAT(refusal(options, from, std::make_shared<named_data>(96, "chairs")),
+             Catch::Contains("was made with data set tables, this run has chairs"));
+  CHECK_THAT(refusal(options, from, std::make_shared<named_data>(80, "tables")),
+             Catch::Contains("was made with 96 samples of training data, this run has 80"));
+  auto elsewhere = std::make_shared<snapshot>(*from);
+  elsewhere->model.pop_back();
+  CHECK_THAT(refusal(options, elsewhere, data),
+             Catch::Contains("the weights do not fit the model"));
+  auto by_another = std::make_shared<snapshot>(*from);
+  const auto at = by_another->state.find("\"sgd\"");
+  REQUIRE(at != std::string::npos);
+  by_another->state.replace(at, 5, "\"adam\"");
+  CHECK_THAT(refusal(options, by_another, data), Catch::Contains("it is of adam, not of sgd"));
+}
