@@ -164,8 +164,8 @@ struct flush {
   bool unused = false;
 };
 /// Checkpointer or observer to supervisor: nothing is pending any more. `late` holds what failed on
-/// the way. `lost` is the checkpointer's: the last checkpoint of the run was not written. The newest
-/// `checkpoint_report` with a failure said why; now this failure ends the job.
+/// the way. `lost` is the checkpointer's: the last checkpoint of the run was not written. The
+/// newest `checkpoint_report` with a failure said why; now this failure ends the job.
 struct flushed {
   std::string who;
   std::vector<failure> late;
