@@ -22,7 +22,7 @@ struct last_of<failure_kind>
     : std::integral_constant<failure_kind, failure_kind::unexpected_message> {};
 template <>
 struct last_of<lifecycle_kind>
-    : std::integral_constant<lifecycle_kind, lifecycle_kind::observations_dropped> {};
+    : std::integral_constant<lifecycle_kind, lifecycle_kind::events_lost> {};
 template <>
 struct last_of<fault_drill::kind>
     : std::integral_constant<fault_drill::kind, fault_drill::kind::stop> {};

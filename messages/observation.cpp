@@ -20,6 +20,7 @@ std::string_view to_string(lifecycle_kind kind) {
     case lifecycle_kind::survivor: return "survivor";
     case lifecycle_kind::job_ended: return "job_ended";
     case lifecycle_kind::observations_dropped: return "observations_dropped";
+    case lifecycle_kind::events_lost: return "events_lost";
   }
   return "unknown";
 }

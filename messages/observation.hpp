@@ -26,11 +26,12 @@ enum class lifecycle_kind : std::uint8_t {
   rank_failed,           ///< a failure; `rank` is undefined when it is no rank's [what]
   generation_closing,    ///< after a failure: every rank is asked to leave its hooks
   generation_closed,     ///< every rank has left its hooks
-  trouble,               ///< something failed that does not end the job [what]
+  trouble,               ///< something failed beside the ranks: a checkpoint, an observer [what]
   teardown,              ///< the ranks are taken down [orderly]
   survivor,              ///< a rank did not end in time and is left behind [what]
   job_ended,             ///< the ranks are gone, and the checkpointer is done [status]
   observations_dropped,  ///< an observer's queue was full; a line of events.jsonl only [count]
+  events_lost,           ///< lines that the disk had no room for; of events.jsonl only [count]
 };
 std::string_view to_string(lifecycle_kind kind);
 

@@ -130,8 +130,8 @@ observer_factory trouble_report::watch() const {
       if (const auto* metrics = std::get_if<seen::metrics>(&what)) return s->look_at(*metrics);
       const auto* event = std::get_if<seen::lifecycle>(&what);
       if (!event) return;
-      if (event->event == "checkpoint_failed") s->checkpoint_failed(*event);
-      if (event->event == "checkpoint_written") s->checkpoint_written(*event);
+      if (event->event == lifecycle_kind::checkpoint_failed) s->checkpoint_failed(*event);
+      if (event->event == lifecycle_kind::checkpoint_written) s->checkpoint_written(*event);
     });
   };
 }

@@ -34,7 +34,7 @@ struct forming {
   std::string failure_text() const {
     for (const auto& a : last)
       if (const auto* x = std::get_if<supervision::announce>(&a))
-        if (x->what.event == "rank_failed") return x->what.details.at("what");
+        if (x->what.event == lifecycle_kind::rank_failed) return x->what.details.at("what");
     return {};
   }
 

@@ -20,7 +20,7 @@ struct told_screen {
   std::string next() { return std::exchange(err, {}); }
 };
 
-seen::lifecycle checkpoint(const char* event, std::int64_t step) {
+seen::lifecycle checkpoint(lifecycle_kind event, std::int64_t step) {
   return {.event = event, .step = step, .details = {{"what", "the disk is full"}}};
 }
 
@@ -39,15 +39,15 @@ private:
 TEST_CASE("the first checkpoint of a row that is not written is told at once", "[trouble]") {
   told_screen t;
   const auto watch = t.report.watch()();
-  watch->on(checkpoint("checkpoint_written", 1));
+  watch->on(checkpoint(lifecycle_kind::checkpoint_written, 1));
   CHECK(t.next().empty());
-  watch->on(checkpoint("checkpoint_failed", 2));
+  watch->on(checkpoint(lifecycle_kind::checkpoint_failed, 2));
   CHECK(t.next() == "error: the checkpoint of step 2 was not written: the disk is full\n");
-  watch->on(checkpoint("checkpoint_failed", 3));
+  watch->on(checkpoint(lifecycle_kind::checkpoint_failed, 3));
   CHECK(t.next().empty());
-  watch->on(checkpoint("checkpoint_written", 4));
+  watch->on(checkpoint(lifecycle_kind::checkpoint_written, 4));
   CHECK(t.next() == "checkpoints are written again: step 4\n");
-  watch->on(checkpoint("checkpoint_failed", 5));
+  watch->on(checkpoint(lifecycle_kind::checkpoint_failed, 5));
   CHECK_THAT(t.next(), Catch::Contains("step 5"));
 }
 

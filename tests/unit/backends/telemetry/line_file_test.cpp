@@ -71,19 +71,21 @@ TEST_CASE("events that do not fit are lost whole, and counted once there is room
   const temporary_folder folder;
   const auto path = (folder.path() / "events.jsonl").string();
   event_log log{path, zero};
-  log.on(seen::lifecycle{.event = "first"});
+  log.on(seen::lifecycle{.event = lifecycle_kind::rank_started});
   const auto whole = read_text(path);
   {
     const small_disk disk{whole.size() + 20};
     for (int i = 0; i < 3; ++i)
-      CHECK_THROWS_AS(log.on(seen::lifecycle{.event = "lost"}), std::system_error);
+      CHECK_THROWS_AS(log.on(seen::lifecycle{.event = lifecycle_kind::rank_finished}),
+                      std::system_error);
     CHECK(read_text(path) == whole);
   }
-  log.on(seen::lifecycle{.event = "last"});
+  log.on(seen::lifecycle{.event = lifecycle_kind::job_ended});
   const auto all = read_text(path);
   CHECK_THAT(all, Catch::StartsWith(whole) && Catch::EndsWith("\n"));
   CHECK_THAT(all, Catch::Contains("events_lost") && Catch::Contains(R"({"count":"3"})"));
-  CHECK_THAT(all.substr(whole.size()), !Catch::Contains("\"lost\"") && Catch::Contains("last"));
+  CHECK_THAT(all.substr(whole.size()),
+             !Catch::Contains("rank_finished") && Catch::Contains("job_ended"));
 }
 
 TEST_CASE("a row that does not fit is lost, and its new column with it", "[line_file]") {
