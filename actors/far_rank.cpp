@@ -175,7 +175,9 @@ void far_rank_state::look() {
 
 // A process that is still starting would answer seconds later that nothing has happened in it.
 void far_rank_state::close(const close_generation& m) {
-  unasked = process && !*spoke;
+  // What mpirun has placed inherits nothing and is asked: the others' MPI would end with it.
+  const bool child = !place->descriptors().empty();
+  unasked = process && child && !*spoke;
   if (!unasked) return pass(m);
   last = m.at;
   self->send(setup.supervisor, closed_generation{m.at});

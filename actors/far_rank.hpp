@@ -13,7 +13,7 @@ namespace troupe {
 ///
 /// Until the rank's first message it tells the supervisor (`rank_busy`) whenever the process has
 /// made progress. If the generation is closed before that message, it answers for the rank and
-/// kills the process.
+/// kills the process; not one that mpirun has placed.
 ///
 /// Throws user_error: no usable launcher (bad_configuration), no communicator that reaches from
 /// process to process or not the one wanted (device).
