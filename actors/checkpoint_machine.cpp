@@ -201,6 +201,8 @@ void checkpoint_machine::script_done(actions& out) {
       return go(phase::reading, std::move(script), out);
     case phase::making: return go(phase::sweeping, {}, out);
     case phase::reading:
+      if (const auto* best = best_checkpoint(kept_, given_.policy))
+        out.emplace_back(found{best->path});
       // First what is there becomes durable: a loss of power must not bring back by halves what one
       // of them was before it was renamed.
       if (sometimes(!leftovers_.empty(), mark::leftovers_swept) && !planted(bug::swept_before_sync))

@@ -108,6 +108,11 @@ struct written {
   std::int64_t skipped = 0;  ///< snapshots that newer ones replaced since the last `written`
   friend bool operator==(const written&, const written&) = default;
 };
+/// The best of the checkpoints that a resumed run already has. Once, before anything is written.
+struct found {
+  std::string best;
+  friend bool operator==(const found&, const found&) = default;
+};
 /// A checkpoint could not be written, or (step undefined, or of an earlier one) removed.
 struct failed {
   std::int64_t step = 0;
@@ -121,7 +126,7 @@ struct flushed {
   friend bool operator==(const flushed&, const flushed&) = default;
 };
 
-using action = std::variant<open, drop, store, written, failed, flushed>;
+using action = std::variant<open, drop, store, written, found, failed, flushed>;
 std::ostream& operator<<(std::ostream& out, const action& a);
 
 enum class phase : std::uint8_t {

@@ -34,6 +34,7 @@ struct words {
     out << "written step " << x.step << " " << x.path << " best " << x.best;
     if (x.skipped > 0) out << " skipped " << x.skipped;
   }
+  void operator()(const found& x) const { out << "found best " << x.best; }
   void operator()(const failed& x) const { out << "failed step " << x.step << ": " << x.text; }
   void operator()(const flushed& x) const { out << "flushed" << (x.lost ? ", lost" : ""); }
 };

@@ -35,8 +35,8 @@ private:
 
 // Whether the run goes on from a checkpoint of its own folder, and from which.
 std::optional<std::int64_t> resumed_step(const job& what, const std::string& folder) {
-  if (what.resume.empty()) return std::nullopt;
-  auto path = std::filesystem::path{what.resume}.lexically_normal();
+  if (!what.resume) return std::nullopt;
+  auto path = std::filesystem::path{*what.resume}.lexically_normal();
   if (!path.has_filename()) path = path.parent_path();
   const auto step = step_of_checkpoint_folder(path.filename().string());
   if (step < 0 || path.parent_path() != std::filesystem::path{folder}.lexically_normal())
@@ -83,6 +83,7 @@ struct checkpointer_state {
   void carry_out(const checkpointing::drop& a);
   void carry_out(const checkpointing::store& a);
   void carry_out(const checkpointing::written& a);
+  void carry_out(const checkpointing::found& a);
   void carry_out(const checkpointing::failed& a);
   void carry_out(const checkpointing::flushed& a);
 };
@@ -163,6 +164,10 @@ void checkpointer_state::report(checkpoint_report what) {
 
 void checkpointer_state::carry_out(const checkpointing::written& a) {
   report({a.step, a.path, a.best, nullptr, a.behind, a.skipped});
+}
+
+void checkpointer_state::carry_out(const checkpointing::found& a) {
+  report({undefined, {}, a.best, nullptr});
 }
 
 void checkpointer_state::carry_out(const checkpointing::failed& a) {

@@ -56,7 +56,7 @@ rank_brief far_rank_state::brief() const {
   all.incarnation = setup.plan.incarnation;
   all.purpose = what.purpose;
   all.options = what.options;
-  all.resume = what.resume;
+  all.resume = what.resume.value_or("");
   all.recipe = what.recipe_text;
   all.meets = {communicator, place->address()};
   all.checkpoints = setup.plan.rank == 0 && setup.checkpointer;

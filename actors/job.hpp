@@ -8,6 +8,7 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -24,11 +25,13 @@ struct job {
   /// (actors/rank_process.hpp). Text of the program's own.
   std::string recipe_text;
   /// Checkpoints go to `<run_folder>/checkpoints`, relative to the storage port's root. Empty: no
-  /// files.
+  /// files. A fit that does not resume is refused where there is a good checkpoint already.
   std::string run_folder;
-  /// A checkpoint folder to go on from (fit), or to take the weights from (validate, test,
-  /// predict). Empty: none.
-  std::string resume;
+  /// The checkpoint to resume (fit), or to take the weights from (validate, test, predict): its
+  /// folder, a run's folder for the newest good one of that run, or `latest` for that of
+  /// `run_folder`. The last two are looked up in the initiating call, which reads the checkpoint.
+  /// Unset: none. An empty path is refused: it is what an outcome without a checkpoint has.
+  std::optional<std::string> resume;
   /// Weights to start with, before the first broadcast; null: the module's own.
   snapshot_ptr initial;
   std::vector<observer_factory> observers;

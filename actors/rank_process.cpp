@@ -275,7 +275,7 @@ std::shared_ptr<const job> rank_resident::inside::job_of(const rank_brief& brief
   what->purpose = brief.purpose;
   what->options = brief.options;
   what->recipe = recipe_of(home, brief.recipe);
-  what->resume = brief.resume;
+  if (!brief.resume.empty()) what->resume = brief.resume;
   what->initial = brief.initial;
   what->trace = [parent = &parent, traced = brief.traced](std::int32_t rank, const hook& h) {
     parent->enter(h);

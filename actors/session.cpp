@@ -15,6 +15,7 @@
 #include "actors/checkpointer.hpp"
 #include "actors/event_stream.hpp"
 #include "actors/far_rank.hpp"
+#include "actors/job_check.hpp"
 #include "actors/supervisor.hpp"
 
 namespace troupe {
@@ -145,8 +146,13 @@ supervisor_actor session::engine::launch(job what, std::function<void(job_outcom
   const seam::thread_reference_release release;
   supervisor_setup setup;
   setup.id = job_id{world.random->draw()};
-  setup.what = std::move(what);
-  const auto events = setup.what.events;
+  const auto events = what.events;
+  try {
+    setup.what = with_checkpoint_found(std::move(what), world);
+  } catch (...) {
+    if (events) events->end();
+    throw;
+  }
   if (events) setup.what.observers.push_back(events->attach());
   setup.world = world;
   if (setup.what.options.placement == "processes") setup.bring_rank = far_ranks(world, setup.what);

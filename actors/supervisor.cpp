@@ -8,6 +8,7 @@
 #include <set>
 #include <unordered_map>
 
+#include "actors/job_check.hpp"
 #include "actors/observer.hpp"
 #include "actors/supervisor_machine.hpp"
 #include "messages/marks.hpp"
@@ -106,6 +107,7 @@ void supervisor_state::start() {
                                             setup.world.files, self);
     checkpointer_used = true;
     self->monitor(checkpointer);
+    outcome.last_checkpoint = what->resume.value_or("");
   }
   const auto world = static_cast<std::size_t>(what->options.ranks);
   ranks.resize(world);
@@ -249,6 +251,8 @@ void supervisor_state::failed(const rank_failed& m) {
 }
 
 void supervisor_state::heard_checkpoint(const checkpoint_report& m) {
+  if (!m.best.empty()) outcome.best_checkpoint = m.best;
+  if (!m.why && m.path.empty()) return;  // nothing was written: what a resumed run began with
   seen::lifecycle event;
   event.generation = machine->generation().value();
   event.step = m.step;
@@ -266,7 +270,6 @@ void supervisor_state::heard_checkpoint(const checkpoint_report& m) {
     if (m.skipped > 0) event.details["skipped"] = std::to_string(m.skipped);
     outcome.last_checkpoint = m.path;
   }
-  if (!m.best.empty()) outcome.best_checkpoint = m.best;
   announce(event);
 }
 
@@ -309,33 +312,6 @@ seam::hears<supervisor_actor> behaviour(supervisor_pointer self) {
       [&s](const request_abort& m) { s.feed(m); },
       [&s](begin_job) { s.start(); },
   };
-}
-
-std::shared_ptr<communicator_backend> choose_communicator(const ports& world,
-                                                          const std::string& wanted) {
-  std::string known;
-  for (const auto& c : world.communicators) {
-    const auto why_not = c->unusable();
-    if (wanted == "auto" ? why_not.empty() : c->name() == wanted) {
-      if (why_not.empty()) return c;
-      throw user_error(errc::device, fmt::format("communicator \"{}\" can not be used here: {}",
-                                                 wanted, why_not));
-    }
-    known += fmt::format("{}{}", known.empty() ? "" : ", ", c->name());
-  }
-  throw user_error(errc::device, fmt::format("there is no communicator \"{}\"; there are: auto, {}",
-                                             wanted, known));
-}
-
-fit_plan checked_plan(const job& what) {
-  if (!what.recipe) throw internal_error("a job without a recipe");
-  if (what.options.ranks < 1)
-    throw user_error(errc::bad_configuration,
-                     fmt::format("ranks is {}: a world has at least one", what.options.ranks));
-  if (const auto& p = what.options.placement; p != "threads" && p != "processes")
-    throw user_error(errc::bad_configuration,
-                     fmt::format("placement is \"{}\": ranks are threads or processes", p));
-  return make_plan(what.options, what.purpose, what.resume);
 }
 
 }  // namespace

@@ -19,7 +19,7 @@ job_outcome trainer::run(stage purpose, recipe_ptr recipe) {
   what.trace = around_.trace;
   if (purpose != stage::train && trained_) {
     what.initial = trained_;
-    what.resume.clear();
+    what.resume.reset();
   }
   auto outcome = own.run(std::move(what));
   if (purpose == stage::train && outcome.weights) trained_ = outcome.weights;

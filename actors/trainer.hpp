@@ -4,6 +4,7 @@
 #include "actors/job.hpp"
 
 #include <functional>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -13,7 +14,7 @@ namespace troupe {
 /// What a trainer's jobs have in common besides their options.
 struct trainer_surroundings {
   std::string run_folder;
-  std::string resume;
+  std::optional<std::string> resume;  ///< see job::resume
   snapshot_ptr initial;
   std::vector<observer_factory> observers;
   std::function<void(std::int32_t rank, const hook& what)> trace;

@@ -150,7 +150,7 @@ field_run::ending field_run::attempt(std::uint32_t number) {
   what.options = job_.options();
   what.recipe = recipe_;
   what.run_folder = run_folder;
-  what.resume = resume;
+  if (!resume.empty()) what.resume = resume;
   for (const auto& g : guests_) g->prepares(world_, stage_, what);
   conduct_.attempt_begins(job_.ranks, derive(job_.options().time));
   if (exist_.has(fault::old_word)) say_old_words();

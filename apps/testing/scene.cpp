@@ -68,9 +68,9 @@ void scene::train_again() {
   try {
     what.resume = io_->latest(folder).path;
   } catch (const user_error&) {  // there is none yet
-    what.resume.clear();
+    what.resume.reset();
   }
-  const auto from = what.resume.empty() ? 0 : io_->read(what.resume).loop.steps;
+  const auto from = what.resume ? io_->read(*what.resume).loop.steps : 0;
   steps_.assign(static_cast<std::size_t>(job_.ranks), from);
   field_options payload;
   payload.samples = job_.samples;

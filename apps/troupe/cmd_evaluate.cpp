@@ -59,7 +59,7 @@ program_end evaluate(stage purpose, const schema& all, given what, const surroun
   auto work = shared_job(plan.settings, around);
   take_place(work, around.place);
   work.purpose = purpose;
-  work.resume = plan.checkpoint;
+  if (!plan.checkpoint.empty()) work.resume = plan.checkpoint;
   add_trace(plan.settings, work);
   work.observers = progress_of(plan.settings, around);
   job_runner runner{around.world(),

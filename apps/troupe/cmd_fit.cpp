@@ -1,5 +1,6 @@
 #include "apps/troupe/cmd_fit.hpp"
 
+#include "actors/job_check.hpp"
 #include "apps/troupe/config_text.hpp"
 #include "apps/troupe/ending.hpp"
 #include "apps/troupe/exit_code.hpp"
@@ -47,14 +48,13 @@ private:
 
 class fit_call {
 public:
-  // What can be wrong with the settings is said before a folder is made.
+  // What can be wrong with the settings or the checkpoint is said before a folder is made or
+  // anything is written into one.
   fit_call(run_plan plan, const surroundings& around)
       : plan_(std::move(plan)),
         around_(around),
         shared_(shared_job(plan_.settings, around)),
-        folder_(plan_.folder) {
-    take_place(shared_, around.place);
-  }
+        folder_(accepted()) {}
 
   program_end run() {
     if (plan_.resumes) folder_.resume_at(plan_.step);
@@ -75,13 +75,25 @@ public:
   }
 
 private:
-  job fit_job() const {
+  // The folder of a job that would not be refused.
+  const std::string& accepted() {
+    take_place(shared_, around_.place);
+    check_job(plain_job(), around_.world());
+    return plan_.folder;
+  }
+
+  // Without those who watch it.
+  job plain_job() const {
     auto fit = shared_;
     fit.purpose = stage::train;
     fit.run_folder = std::filesystem::absolute(plan_.folder).lexically_normal().string();
-    fit.resume = plan_.checkpoint.empty()
-                     ? std::string{}
-                     : std::filesystem::absolute(plan_.checkpoint).lexically_normal().string();
+    if (!plan_.checkpoint.empty())
+      fit.resume = std::filesystem::absolute(plan_.checkpoint).lexically_normal().string();
+    return fit;
+  }
+
+  job fit_job() const {
+    auto fit = plain_job();
     fit.observers = progress_of(plan_.settings, around_);
     fit.observers.push_back(report_.watch());
     const auto path = folder_.file(metrics_file);

@@ -109,7 +109,7 @@ job job_in(const std::string& resume) {
   options.load = [](const std::string& path) { return safetensors_checkpoints({})->read(path); };
   what.recipe = std::make_shared<integer_recipe>(options);
   what.run_folder = "run";
-  what.resume = resume;
+  if (!resume.empty()) what.resume = resume;
   return what;
 }
 

@@ -1,0 +1,131 @@
+#include "actors/job_check.hpp"
+
+#include <fmt/format.h>
+
+#include <filesystem>
+
+#include "actors/far_rank.hpp"
+#include "actors/time_knob.hpp"
+#include "messages/failure.hpp"
+
+namespace troupe {
+
+namespace {
+
+namespace fs = std::filesystem;
+
+fs::path without_slash(const std::string& path) {
+  const auto normal = fs::path{path}.lexically_normal();
+  return normal.has_filename() ? normal : normal.parent_path();
+}
+
+std::string found_in(const checkpoint_io& io, const std::string& run) {
+  return io.latest(run).path;
+}
+
+// The run whose newest checkpoint `resume` means; empty when it can only be a checkpoint itself.
+std::string run_meant(const job& what, const std::string& resume) {
+  if (resume == latest_link) {
+    if (what.run_folder.empty())
+      throw user_error(errc::bad_usage,
+                       "resume is \"latest\", which means the newest checkpoint of run_folder, but "
+                       "that is empty: set run_folder, or give a checkpoint's path");
+    return what.run_folder;
+  }
+  const auto path = without_slash(resume);
+  if (path.filename() == latest_link && path.parent_path().filename() == checkpoints_folder)
+    return path.parent_path().parent_path().string();
+  return {};
+}
+
+std::string checkpoint_meant(const job& what, const checkpoint_io& io) {
+  const auto& resume = *what.resume;
+  if (const auto run = run_meant(what, resume); !run.empty()) return found_in(io, run);
+  if (step_of_checkpoint_folder(without_slash(resume).filename().string()) >= 0) return resume;
+  // A checkpoint may have any name: what holds no checkpoints is taken for one.
+  try {
+    return found_in(io, resume);
+  } catch (const user_error&) {
+    return resume;
+  }
+}
+
+bool writes_checkpoints(const job& what) {
+  return what.purpose == stage::train && !what.run_folder.empty() &&
+         what.options.checkpoint.enabled && what.options.fast_dev_run == 0;
+}
+
+// A run of its own would move the other one's `latest`.
+void refuse_other_run(const job& what, const checkpoint_io& io) {
+  std::string other;
+  try {
+    other = found_in(io, what.run_folder);
+  } catch (const user_error&) {
+    return;
+  }
+  throw user_error(errc::bad_configuration,
+                   fmt::format("run_folder {} holds checkpoints of another run ({}): set resume to "
+                               "\"latest\" to go on with it, or choose another run_folder",
+                               what.run_folder, other));
+}
+
+}  // namespace
+
+job with_checkpoint_found(job what, const ports& world) {
+  if (what.resume && what.resume->empty())
+    throw user_error(errc::bad_usage,
+                     "resume is an empty path: give a checkpoint's folder, a run's folder or "
+                     "\"latest\"; leave it unset to start from the module's own weights");
+  const auto* io = world.checkpoints.get();
+  if (!io || what.purpose == stage::call) return what;
+  if (what.resume)
+    what.resume = checkpoint_meant(what, *io);
+  else if (writes_checkpoints(what))
+    refuse_other_run(what, *io);
+  return what;
+}
+
+std::shared_ptr<communicator_backend> choose_communicator(const ports& world,
+                                                          const std::string& wanted) {
+  std::string known;
+  for (const auto& c : world.communicators) {
+    const auto why_not = c->unusable();
+    if (wanted == "auto" ? why_not.empty() : c->name() == wanted) {
+      if (why_not.empty()) return c;
+      throw user_error(errc::device, fmt::format("communicator \"{}\" can not be used here: {}",
+                                                 wanted, why_not));
+    }
+    known += fmt::format("{}{}", known.empty() ? "" : ", ", c->name());
+  }
+  throw user_error(errc::device, fmt::format("there is no communicator \"{}\"; there are: auto, {}",
+                                             wanted, known));
+}
+
+fit_plan checked_plan(const job& what) {
+  if (!what.recipe) throw internal_error("a job without a recipe");
+  if (what.options.ranks < 1)
+    throw user_error(errc::bad_configuration,
+                     fmt::format("ranks is {}: a world has at least one", what.options.ranks));
+  if (const auto& p = what.options.placement; p != "threads" && p != "processes")
+    throw user_error(errc::bad_configuration,
+                     fmt::format("placement is \"{}\": ranks are threads or processes", p));
+  return make_plan(what.options, what.purpose, what.resume.value_or(""));
+}
+
+void check_job(const job& what, const ports& world) {
+  const auto found = with_checkpoint_found(what, world);
+  checked_plan(found);
+  check(found.options.time);
+  if (found.options.placement == "threads")
+    choose_communicator(world, found.options.communicator);
+  else
+    choose_meeting(world, found.options.communicator);
+  if (found.purpose != stage::train) return;
+  const auto path = found.resume.value_or("");
+  if (path.empty() || !world.checkpoints)
+    return found.recipe->check_fit(found.options, nullptr, path);
+  const auto from = world.checkpoints->read(path);
+  found.recipe->check_fit(found.options, &from, path);
+}
+
+}  // namespace troupe

@@ -1,0 +1,106 @@
+"""What a fit may change when it resumes, what is refused, and that a refused call leaves every file as it was."""
+
+import os
+
+from troupe_program import check, check_code, check_equal, check_in, checkpoints_of, fit, main, result_of, troupe
+
+HALF = ["--max-steps", 20]  # of 32; an epoch has 16
+WHOLE = ["--max-steps", 1000]
+
+
+def everything(folder):
+    """Every file below a folder, with its bytes, and every link with its target."""
+    found = {}
+    for place, folders, files in os.walk(folder):
+        for name in folders + files:
+            path = os.path.join(place, name)
+            if os.path.islink(path):
+                found[path] = os.readlink(path)
+            elif os.path.isfile(path):
+                with open(path, "rb") as f:
+                    found[path] = f.read()
+            else:
+                found[path] = None
+    return found
+
+
+def refused(folder, run, code, parts, *arguments):
+    before = everything(folder)
+    ended = check_code(fit(run, *arguments), code)
+    for part in parts:
+        check_in(part, ended.err, ended)
+    after = everything(folder)
+    changed = [path for path in {*before, *after} if before.get(path) != after.get(path)]
+    check(not changed, f"changed by a refused call: {changed}\n{ended}")
+
+
+def story_other_ranks_or_batch_size_consume_the_rest_of_the_epoch(folder):
+    data = ["--set", "data.samples=960", "--max-epochs", 1]
+    first = [*data, "--ranks", 2, "--batch-size", 16]
+    for name, now in {"ranks": ["--ranks", 3], "batches": ["--batch-size", 7],
+                      "both": ["--ranks", 1, "--batch-size", 50],
+                      "processes": ["--ranks", 3, "--placement", "processes"]}.items():
+        run = os.path.join(folder, name)
+        check_code(fit(run, *first, "--max-steps", 10), 0)
+        check_code(fit(run, *first, *now, *WHOLE, "--resume", "latest"), 0)
+        result = result_of(run)
+        check_equal((result["status"], result["samples"], result["epochs"]), ("finished", 960, 1), name)
+
+
+def story_what_must_not_change_is_named_and_nothing_is_written(folder):
+    run = os.path.join(folder, "run")
+    whole = os.path.join(folder, "whole")
+    check_code(fit(whole), 0)
+    check_code(fit(run, *HALF), 0)
+    for code, parts, arguments in (
+            (3, ["made with seed 0, this run has 1", "--seed 0"], ["--seed", 1]),
+            (3, ["256 samples of training data, this run has 200"], ["--set", "data.samples=200"]),
+            (5, ["do not fit the model", "net"], ["--set", "model.hidden=[17]"]),
+            (5, ["do not fit the model"], ["--model", "cnn"]),
+            (5, ["it is of sgd, not of adam"], ["--optimizer", "adam"]),
+            (6, ["nccl"], ["--communicator", "nccl"]),
+            (3, ["val_check_interval"], ["--val-check-interval", 0]),
+    ):
+        refused(folder, run, code, parts, *HALF, "--resume", "latest", *arguments)
+        refused(folder, run, code, parts, "--resume", os.path.join(run, "checkpoints", "latest"), *arguments)
+    # Without the word that was wrong the same call goes on.
+    check_code(fit(run, *WHOLE, "--resume", "latest"), 0)
+    check_equal(result_of(run)["weights_digest"], result_of(whole)["weights_digest"])
+
+
+def story_another_data_set_is_refused(folder):
+    run = os.path.join(folder, "run")
+    data = "/usr/share/datasets/fashion-mnist"
+    if not os.path.isdir(data):
+        print("SKIPPED: no second data set here")
+        return
+    check_code(fit(run, *HALF, "--set", "model.hidden=[4]"), 0)
+    refused(folder, run, 3, ["made with data set synthetic, this run has fashion_mnist", "--data synthetic"],
+            "--data", "fashion_mnist", "--set", "model.hidden=[4]", "--resume", "latest")
+
+
+def story_wrong_settings_leave_no_folder(folder):
+    run = os.path.join(folder, "new", "run")
+    for code, arguments in ((3, ["--data", "fashion_mnist", "--data-dir", os.path.join(folder, "absent")]),
+                            (3, ["--val-check-interval", 0]),
+                            (6, ["--communicator", "nccl"]),
+                            (6, ["--communicator", "inproc", "--placement", "processes"])):
+        ended = fit(run, *arguments)
+        check(ended.code in (code, 2), ended)
+        check(not os.path.exists(os.path.join(folder, "new")), f"a folder was left\n{ended}")
+
+
+def story_a_resume_with_nothing_left_evaluates_these_weights(folder):
+    run = os.path.join(folder, "run")
+    check_code(fit(run), 0)
+    before = result_of(run)
+    check_code(fit(run, "--resume", "latest"), 0)
+    check_equal(result_of(run)["metrics"], before["metrics"])
+    check_equal(result_of(run)["weights_digest"], before["weights_digest"])
+    check_equal(checkpoints_of(run)[-1], "step-00000032")
+    tested = check_code(troupe("test", "--run-dir", run, "--progress", "never", "--json"), 0).json()
+    check_equal(tested["metrics"]["test/accuracy"], before["metrics"]["test/accuracy"])
+
+
+if __name__ == "__main__":
+    main(globals())

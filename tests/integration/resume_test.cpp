@@ -1,0 +1,140 @@
+// What `resume` means at the front doors, which folders a fit takes, and which checkpoints an
+// outcome names: real files, integers for tensors.
+#include <boost/asio/io_context.hpp>
+
+#include "actors/job_check.hpp"
+#include "actors/session.hpp"
+#include "backends/ports.hpp"
+#include "tests/support/integer_learner.hpp"
+#include "tests/support/temporary_folder.hpp"
+
+#include "tests/support/catch.hpp"
+
+using namespace troupe;
+using namespace troupe::testing;
+namespace fs = std::filesystem;
+
+namespace {
+
+class resume_place {
+public:
+  // Two epochs of 6 steps, a checkpoint each.
+  job fit(std::int64_t epochs, std::optional<std::string> resume = {}) const {
+    integer_options options;
+    options.can_wait = true;
+    options.load = [io = world_.checkpoints](const std::string& path) { return io->read(path); };
+    job what;
+    what.options.ranks = 2;
+    what.options.batch_size = 2;
+    what.options.max_epochs = epochs;
+    what.options.checkpoint.monitor = "train/loss";
+    what.options.checkpoint.keep_last = 3;
+    what.recipe = std::make_shared<integer_recipe>(std::move(options));
+    what.run_folder = run();
+    what.resume = std::move(resume);
+    return what;
+  }
+  job_outcome operator()(job what) {
+    boost::asio::io_context loop;
+    session front{loop.get_executor(), world_};
+    return front.run(std::move(what));
+  }
+  std::string run() const { return (folder_.path() / "run").string(); }
+  std::string checkpoint(std::int64_t step) const {
+    return (fs::path{run()} / "checkpoints" / checkpoint_folder_name(step)).string();
+  }
+  std::string latest() const {
+    return fs::read_symlink(fs::path{run()} / "checkpoints" / "latest").string();
+  }
+  const ports& world() const { return world_; }
+
+private:
+  temporary_folder folder_;
+  ports world_ = local_ports();
+};
+
+std::string why(const job_outcome& outcome) {
+  return outcome.ok() ? "it is ok" : outcome.failed_with->record.what;
+}
+
+}  // namespace
+
+TEST_CASE("resume takes a checkpoint, a run's folder, latest, and the link of that name",
+          "[resume]") {
+  resume_place at;
+  const auto first = at(at.fit(1));
+  REQUIRE(first.ok());
+  const auto steps = first.loop.steps;
+  const auto how = GENERATE(0, 1, 2, 3, 4);
+  const std::vector<std::string> ways{at.checkpoint(steps), at.run(), "latest",
+                                      at.run() + "/checkpoints/latest", at.run() + "/"};
+  CAPTURE(ways[static_cast<std::size_t>(how)]);
+  const auto second = at(at.fit(2, ways[static_cast<std::size_t>(how)]));
+  if (!second.ok()) FAIL(why(second));
+  CHECK(second.loop.steps == 2 * steps);
+  CHECK(second.last_checkpoint == at.checkpoint(2 * steps));
+}
+
+TEST_CASE("a resume value that cannot be meant is refused, and says what to give", "[resume]") {
+  resume_place at;
+  auto what = at.fit(1, "latest");
+  what.run_folder.clear();
+  CHECK_THAT(why(at(what)), Catch::Contains("set run_folder, or give a checkpoint's path"));
+  CHECK_THAT(why(at(at.fit(1, ""))),
+             Catch::Contains("resume is an empty path") && Catch::Contains("leave it unset"));
+  auto test = at.fit(1, "");
+  test.purpose = stage::test;
+  CHECK_THAT(why(at(test)), Catch::Contains("resume is an empty path"));
+  CHECK_THAT(why(at(at.fit(1, "latest"))), Catch::Contains("no checkpoint there to resume from"));
+  CHECK_FALSE(fs::exists(at.run()));
+}
+
+TEST_CASE("after a resume with nothing left to do the outcome names the checkpoints there are",
+          "[resume]") {
+  resume_place at;
+  const auto first = at(at.fit(2));
+  REQUIRE(first.ok());
+  REQUIRE_FALSE(first.best_checkpoint.empty());
+  const auto by = GENERATE(0, 1);
+  const auto second = at(at.fit(2, by == 0 ? first.last_checkpoint : "latest"));
+  if (!second.ok()) FAIL(why(second));
+  CHECK(second.last_checkpoint == first.last_checkpoint);
+  CHECK(second.best_checkpoint == first.best_checkpoint);
+  CHECK(second.weights->loop.steps == first.loop.steps);
+}
+
+TEST_CASE("a fit that fails names the last checkpoint that is durable", "[resume]") {
+  resume_place at;
+  REQUIRE(at(at.fit(1)).ok());
+  auto what = at.fit(2, "latest");
+  what.options.faults.push_back({.what = fault_drill::kind::raise, .rank = 1, .hook = "backward"});
+  const auto failed = at(what);
+  REQUIRE_FALSE(failed.ok());
+  CHECK(failed.last_checkpoint == at.checkpoint(6));
+}
+
+TEST_CASE("a fresh fit where another run has checkpoints is refused and changes nothing",
+          "[resume]") {
+  resume_place at;
+  REQUIRE(at(at.fit(2)).ok());
+  const auto latest = at.latest();
+  const auto refused = at(at.fit(1));
+  REQUIRE_FALSE(refused.ok());
+  CHECK_THAT(why(refused),
+             Catch::Contains("holds checkpoints of another run") && Catch::Contains(at.run()));
+  CHECK(at.latest() == latest);
+  auto silent = at.fit(1);  // writes none
+  silent.options.checkpoint.enabled = false;
+  CHECK(at(silent).ok());
+}
+
+TEST_CASE("check_job says what a session would, and changes nothing", "[resume]") {
+  resume_place at;
+  CHECK_NOTHROW(check_job(at.fit(1), at.world()));
+  auto what = at.fit(1);
+  what.options.communicator = "pigeons";
+  CHECK_THROWS_WITH(check_job(what, at.world()), Catch::Contains("pigeons"));
+  what = at.fit(1, "latest");
+  CHECK_THROWS_AS(check_job(what, at.world()), user_error);
+  CHECK_FALSE(fs::exists(at.run()));
+}
