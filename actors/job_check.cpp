@@ -71,12 +71,17 @@ void refuse_other_run(const job& what, const checkpoint_io& io) {
 
 }  // namespace
 
+std::shared_ptr<const checkpoint_io> checkpoint_format(const job& what, const ports& world) {
+  auto own = what.recipe ? what.recipe->checkpoints() : nullptr;
+  return own ? own : world.checkpoints;
+}
+
 job with_checkpoint_found(job what, const ports& world) {
   if (what.resume && what.resume->empty())
     throw user_error(errc::bad_usage,
                      "resume is an empty path: give a checkpoint's folder, a run's folder or "
                      "\"latest\"; leave it unset to start from the module's own weights");
-  const auto* io = world.checkpoints.get();
+  const auto io = checkpoint_format(what, world);
   if (!io || what.purpose == stage::call) return what;
   if (what.resume)
     what.resume = checkpoint_meant(what, *io);
@@ -122,9 +127,9 @@ void check_job(const job& what, const ports& world) {
     choose_meeting(world, found.options.communicator);
   if (found.purpose != stage::train) return;
   const auto path = found.resume.value_or("");
-  if (path.empty() || !world.checkpoints)
-    return found.recipe->check_fit(found.options, nullptr, path);
-  const auto from = world.checkpoints->read(path);
+  const auto io = checkpoint_format(found, world);
+  if (path.empty() || !io) return found.recipe->check_fit(found.options, nullptr, path);
+  const auto from = io->read(path);
   found.recipe->check_fit(found.options, &from, path);
 }
 

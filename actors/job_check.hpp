@@ -12,6 +12,10 @@
 
 namespace troupe {
 
+/// The format of the job's checkpoints, for reading and for writing: the recipe's own, else the
+/// ports'. Null where neither has one.
+std::shared_ptr<const checkpoint_io> checkpoint_format(const job& what, const ports& world);
+
 /// The job with the checkpoint that its `resume` means (see job::resume) and nothing else changed.
 /// Throws user_error: `resume` is empty, or `latest` without a run folder (bad_usage); there is no
 /// good checkpoint (checkpoint); a fit without `resume` would write into a folder that holds a good

@@ -156,9 +156,8 @@ supervisor_actor session::engine::launch(job what, std::function<void(job_outcom
   if (events) setup.what.observers.push_back(events->attach());
   setup.world = world;
   if (setup.what.options.placement == "processes") setup.bring_rank = far_ranks(world, setup.what);
-  auto format = setup.what.recipe ? setup.what.recipe->checkpoints() : nullptr;
-  if (!format) format = world.checkpoints;
-  if (format && world.files) setup.spawn_checkpointer = checkpointers(std::move(format));
+  if (auto format = checkpoint_format(setup.what, world); format && world.files)
+    setup.spawn_checkpointer = checkpointers(std::move(format));
   const auto number = [&] {
     const std::lock_guard lock(running->guard);
     return running->next++;

@@ -58,7 +58,6 @@ struct supervisor_state {
   std::unordered_map<caf::actor_addr, std::size_t> rank_at;  // looked up only: no order matters
   std::vector<incarnation_id> incarnations;                  // ascending
   checkpointer_actor checkpointer;
-  bool checkpointer_used = false;
   failure checkpoint_failure;  // the checkpointer's last report of one
   audience observers;
   std::size_t observers_left = 0;
@@ -105,7 +104,6 @@ void supervisor_state::start() {
       what->purpose == stage::train) {
     checkpointer = setup.spawn_checkpointer(self->system(), setup.trouble, setup.id, *what,
                                             setup.world.files, self);
-    checkpointer_used = true;
     self->monitor(checkpointer);
     outcome.last_checkpoint = what->resume.value_or("");
   }
@@ -187,9 +185,6 @@ void supervisor_state::carry_out(const supervision::complete& a) {
   outcome.why = a.why;
   outcome.loop = a.loop;
   if (!a.first) outcome.last = a.loop.last;
-  // A fit that failed before its first checkpoint still has the one that it was resumed from.
-  if (a.first && checkpointer_used && outcome.last_checkpoint.empty())
-    outcome.last_checkpoint = what->resume;
   outcome.generation = a.generation.value();
   outcome.survivors = a.survivors;
   outcome.late.insert(outcome.late.end(), a.late.begin(), a.late.end());

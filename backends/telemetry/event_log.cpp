@@ -29,7 +29,8 @@ void event_log::add(const seen::lifecycle& what) {
   const auto all = lost_;
   ++lost_;
   if (all > 0)
-    file_.add(line_of({.event = lifecycle_kind::events_lost, .details = {{"count", std::to_string(all)}}}));
+    file_.add(line_of(
+        {.event = lifecycle_kind::events_lost, .details = {{"count", std::to_string(all)}}}));
   lost_ = 1;
   file_.add(line_of(what));
   lost_ = 0;
