@@ -34,14 +34,15 @@ def story_a_fit_whose_last_checkpoint_is_not_written_has_not_finished(folder):
     check_equal((result["failure"]["hook"], result["failure"]["step"]), ("save_checkpoint", 32), ended)
     check_in("model.safetensors", result["failure"]["what"])
     check_equal(sum("the checkpoint of step" in line for line in said), 1, ended)
-    check_in("rank 0 failed in save_checkpoint at step 32", ended.err)
+    check_in("failed in save_checkpoint at step 32", ended.err)
     check_in("nothing is saved", ended.err)
     check_in("failed after 2 epochs", ended.out)
     check("finished" not in ended.out, ended)
     check_equal(checkpoints_of(run), [])
     events = events_of(run)
     check_in("checkpoint_failed", events)
-    check_in("events.jsonl lacks", ended.err)
+    # How many checkpoints were tried, and so how many events there are, depends on the disk's pace.
+    check("job_ended" in events or "events.jsonl lacks" in ended.err, ended)
     check(metrics_of(run), "metrics.csv is whole")
 
 

@@ -4,6 +4,7 @@ import fcntl
 import json
 import os
 import pty
+import re
 import signal
 import subprocess
 import termios
@@ -59,8 +60,8 @@ def story_a_second_signal_says_what_is_saved(folder):
     traced.signal(signal.SIGINT)
     ended = check_code(traced.end(), 130)
     check_equal(result_of(run)["status"], "failed", ended)
-    # An epoch has 16 steps and ends with a checkpoint.
-    check_in("saved up to step 16 of 21; go on from there with", ended.err)
+    # An epoch has 16 steps and ends with a checkpoint. The word that step 21 is done may come too late to count.
+    check(re.search("saved up to step 16 of 2[01]; go on from there with", ended.err), ended)
     check_in(f"troupe fit --run-dir {run} --resume latest", ended.err)
     check("ended at once after" in ended.out, ended)
 
@@ -73,7 +74,7 @@ def story_a_second_signal_before_any_checkpoint_says_that_nothing_is_saved(folde
     traced.wait_for_note("SIGTERM: stopping")
     traced.signal(signal.SIGTERM)
     ended = check_code(traced.end(), 143)
-    check_in(f"nothing is saved of 3 steps: {run} has no checkpoint", ended.err)
+    check(re.search(f"nothing is saved of [23] steps: {run} has no checkpoint", ended.err), ended)
 
 
 def story_a_second_hang_up_does_not_end_at_once(folder):

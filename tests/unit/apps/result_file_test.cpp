@@ -149,14 +149,15 @@ TEST_CASE("a signal's exit code stands for a stop, not for a job that finished",
 TEST_CASE("a fit whose last checkpoint failed is no fit with its work saved", "[result]") {
   job_outcome outcome;
   outcome.status = job_outcome::ending::stopped;
-  outcome.loop.steps = 12;
-  outcome.last_checkpoint = "run/checkpoints/step-00000010";
   CHECK(ending_code(outcome, SIGTERM) == 143);
-  failure full;
-  full.hook = "save_checkpoint";
-  outcome.late = {full};
+  caught full;
+  full.record.hook = "save_checkpoint";
+  full.record.code = errc::checkpoint;
+  outcome.status = job_outcome::ending::failed;
+  outcome.failed_with = std::make_shared<const caught>(full);
   CHECK(ending_code(outcome, SIGTERM) == 5);
   CHECK(ending_code(outcome, SIGHUP) == 5);
-  outcome.last_checkpoint = "run/checkpoints/step-00000012";  // an earlier one failed
+  full.record.hook = "load_checkpoint";  // that is no work lost
+  outcome.failed_with = std::make_shared<const caught>(full);
   CHECK(ending_code(outcome, SIGTERM) == 143);
 }
