@@ -28,8 +28,7 @@ struct rank_home {
 /// In the program as users start it this process remembers the call, and nothing else happens.
 /// Started as a rank's process it runs that rank in here, and returns when the rank is torn down,
 /// with the exit code for main. A process whose starter is gone, or has given it up, ends without
-/// returning. SIGINT, SIGTERM and SIGHUP are ignored in it: whoever started it
-/// ends it.
+/// returning. It ignores SIGINT, SIGTERM and SIGHUP: the process that started it ends it.
 std::optional<int> run_rank_if_child(int count, const char* const* arguments,
                                      const rank_home& home);
 

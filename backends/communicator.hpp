@@ -129,7 +129,7 @@ public:
   /// whatever the ranks agreed on. When all have arrived, member 0's `body` is called once for each
   /// of `pieces` pieces, by any of the ranks' threads, several at once and in no order, with
   /// everybody's pointers. Memory is released as by the other operations: quiescent means that
-  /// nobody is inside of a body. What a body throws aborts the group: the rank
+  /// no thread is inside a body. What a body throws aborts the group: the rank
   /// whose thread was inside throws it from wait(), the others generation_closed. All bring the
   /// same `pieces` and `label`. Throws internal_error where memory is not shared.
   using shared_body =

@@ -59,7 +59,7 @@ struct exploration {
 variant variant_of(const field_job& what, const run_plan& plan, const budget& of,
                    std::uint64_t seed);
 
-/// `after_each` sees every report; empty: nobody does. Throws user_error (bad_usage,
+/// `after_each` receives every report; it may be empty. Throws user_error (bad_usage,
 /// bad_configuration) that names the seed when the job or the plan cannot be run.
 exploration explore(const field_job& what, const run_plan& plan, const budget& of,
                     const std::function<void(const run_report&)>& after_each = {});

@@ -168,7 +168,7 @@ private:
     return {code, !last.survivors.empty()};
   }
 
-  // The step of the newest good one in the folder, whoever wrote it.
+  // The step of the newest good checkpoint in the folder, of this run or an earlier one.
   std::optional<std::int64_t> newest_checkpoint() const {
     std::optional<std::int64_t> step;
     if (!std::filesystem::exists(folder_.file(checkpoints_folder))) return step;

@@ -162,7 +162,7 @@ public:
   }
 
 private:
-  // The kernel tells nobody's loop that a child was stopped, without a handler of SIGCHLD.
+  // Without a handler of SIGCHLD no event tells the loop that a child was stopped.
   void keep_looking() {
     next_look_.expires_after(stops_.between());
     next_look_.async_wait([self = shared_from_this()](const boost::system::error_code& e) {

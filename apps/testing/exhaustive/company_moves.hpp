@@ -9,7 +9,7 @@
 //   - none of them aborts a communicator that is whole, and none changes the steps it holds (what
 //     commits are compared with).
 //   All messages to the supervisor, when
-//   - each rank has one waiting (more come behind it) or sends nothing until it receives a message:
+//   - each rank has one waiting (more come after it) or sends nothing until it receives a message:
 //     it is gone, or idle with nothing waiting;
 //   - none can make the supervisor commit.
 // Deadlines pass only when nothing else can happen, so none comes in between.
