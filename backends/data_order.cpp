@@ -59,6 +59,8 @@ piece data_layout::of_batch(std::int64_t batch) const { return of_batches(batch,
 
 piece data_layout::of_rank(std::int64_t batch, std::int64_t rank) const {
   if (rank < 0 || rank >= ranks) throw internal_error("data layout: no such rank");
+  if (batch < first_batch)
+    throw internal_error("data layout: a micro-batch that was consumed before the resume");
   const auto whole = of_batch(batch);
   const auto each = whole.count / ranks;
   const auto longer = whole.count % ranks;

@@ -52,7 +52,8 @@ struct data_layout {
   piece of_batch(std::int64_t batch) const;
   /// What they take in micro-batches first .. last.
   piece of_batches(std::int64_t first, std::int64_t last) const;
-  /// What rank r takes of it; count 0 when there is nothing left for it.
+  /// What rank r takes of it; count 0 when there is nothing left for it. Throws internal_error for
+  /// a micro-batch before `first_batch`: its samples are consumed.
   piece of_rank(std::int64_t batch, std::int64_t rank) const;
   /// Samples of all ranks in micro-batches first .. last.
   std::int64_t samples(std::int64_t first, std::int64_t last) const;

@@ -161,6 +161,7 @@ TEST_CASE("a layout that can not be is an internal error", "[data_order]") {
   CHECK_THROWS_AS((data_layout{1, 1, 0}.batches()), internal_error);
   CHECK_THROWS_AS((data_layout{-1, 1, 1}.batches()), internal_error);
   CHECK_THROWS_AS((data_layout{8, 2, 1}.of_rank(0, 2)), internal_error);
+  CHECK_THROWS_AS((data_layout{8, 2, 1}.resumed(2, 4).of_rank(1, 0)), internal_error);
   CHECK_THROWS_AS(permutation(0, 0, -1), internal_error);
   CHECK_THROWS_AS(permutation(0, 0, std::int64_t{1} << 40), internal_error);
 }
