@@ -1,9 +1,9 @@
 #include "actors/checkpoint_machine.hpp"
 
-#include "backends/checkpoint_io.hpp"
-#include "messages/failure.hpp"
-#include "messages/marks.hpp"
 #include "messages/planted.hpp"
+#include "troupe/checkpoint.hpp"
+#include "troupe/detail/marks.hpp"
+#include "troupe/failure.hpp"
 
 #include <fmt/format.h>
 

@@ -17,9 +17,9 @@
 #pragma once
 
 #include "actors/deciders.hpp"
-#include "backends/storage.hpp"
 #include "messages/fence.hpp"
-#include "messages/options.hpp"
+#include "troupe/options.hpp"
+#include "troupe/storage.hpp"
 
 #include <cstdint>
 #include <optional>

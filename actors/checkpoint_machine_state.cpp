@@ -1,6 +1,6 @@
 // The checkpoint machine as a value: its digest and its words.
 #include "actors/checkpoint_machine.hpp"
-#include "messages/stable_hash.hpp"
+#include "troupe/detail/stable_hash.hpp"
 
 namespace troupe {
 

@@ -1,9 +1,9 @@
 #include "actors/checkpointer.hpp"
 
 #include "actors/checkpoint_machine.hpp"
-#include "messages/failure.hpp"
-#include "messages/marks.hpp"
 #include "messages/planted.hpp"
+#include "troupe/detail/marks.hpp"
+#include "troupe/failure.hpp"
 
 #include <filesystem>
 #include <map>

@@ -3,7 +3,7 @@
 #pragma once
 
 #include "actors/supervisor.hpp"
-#include "backends/checkpoint_io.hpp"
+#include "troupe/checkpoint.hpp"
 
 #include <memory>
 

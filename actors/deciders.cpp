@@ -1,7 +1,7 @@
 #include "actors/deciders.hpp"
 
-#include "messages/failure.hpp"
 #include "messages/planted.hpp"
+#include "troupe/failure.hpp"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>

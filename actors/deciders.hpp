@@ -2,8 +2,8 @@
 // when to stop early, when to take a snapshot, which checkpoints to keep. Thread-safe.
 #pragma once
 
-#include "messages/loop_state.hpp"
-#include "messages/options.hpp"
+#include "troupe/detail/loop_state.hpp"
+#include "troupe/options.hpp"
 
 #include <cstdint>
 #include <span>

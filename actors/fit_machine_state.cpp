@@ -2,7 +2,7 @@
 #include "actors/fit_machine.hpp"
 #include "actors/hook_sequences.hpp"
 
-#include "messages/stable_hash.hpp"
+#include "troupe/detail/stable_hash.hpp"
 
 #include <fmt/format.h>
 

@@ -1,7 +1,7 @@
 #include "actors/fit_plan.hpp"
 
-#include "messages/failure.hpp"
-#include "messages/stable_hash.hpp"
+#include "troupe/detail/stable_hash.hpp"
+#include "troupe/failure.hpp"
 
 #include <fmt/format.h>
 

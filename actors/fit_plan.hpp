@@ -1,7 +1,7 @@
 // What a fit machine is to do: the trainer's options, digested once, the same on every rank.
 #pragma once
 
-#include "messages/options.hpp"
+#include "troupe/options.hpp"
 
 #include <cstdint>
 #include <iosfwd>

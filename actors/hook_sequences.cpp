@@ -1,7 +1,7 @@
 #include "actors/hook_sequences.hpp"
 
-#include "messages/failure.hpp"
 #include "messages/planted.hpp"
+#include "troupe/failure.hpp"
 
 #include <algorithm>
 

@@ -6,7 +6,7 @@
 
 #include "actors/far_rank.hpp"
 #include "actors/time_knob.hpp"
-#include "messages/failure.hpp"
+#include "troupe/failure.hpp"
 
 namespace troupe {
 

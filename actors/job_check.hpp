@@ -7,8 +7,8 @@
 #include <string>
 
 #include "actors/fit_plan.hpp"
-#include "actors/job.hpp"
-#include "backends/ports.hpp"
+#include "troupe/job.hpp"
+#include "troupe/ports.hpp"
 
 namespace troupe {
 

@@ -2,9 +2,9 @@
 
 #include <algorithm>
 
-#include "messages/marks.hpp"
 #include "messages/planted.hpp"
-#include "messages/stable_hash.hpp"
+#include "troupe/detail/marks.hpp"
+#include "troupe/detail/stable_hash.hpp"
 
 namespace troupe {
 

@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <iterator>
 
-#include "messages/marks.hpp"
 #include "messages/planted.hpp"
+#include "troupe/detail/marks.hpp"
 
 namespace troupe {
 

@@ -6,7 +6,7 @@
 
 #include "actors/observation_queue.hpp"
 #include "actors/spawn.hpp"
-#include "backends/observer.hpp"
+#include "troupe/observer.hpp"
 
 namespace troupe {
 

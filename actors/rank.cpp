@@ -2,9 +2,9 @@
 
 #include <map>
 
-#include "messages/marks.hpp"
 #include "messages/planted.hpp"
 #include "messages/seconds.hpp"
+#include "troupe/detail/marks.hpp"
 
 namespace troupe {
 

@@ -3,11 +3,11 @@
 
 #include <memory>
 
-#include "actors/job.hpp"
 #include "actors/observer.hpp"
 #include "actors/rank_machine.hpp"
 #include "actors/spawn.hpp"
-#include "backends/ports.hpp"
+#include "troupe/job.hpp"
+#include "troupe/ports.hpp"
 
 namespace troupe {
 

@@ -2,9 +2,9 @@
 
 #include <fmt/format.h>
 
-#include "messages/marks.hpp"
 #include "messages/planted.hpp"
 #include "messages/seconds.hpp"
+#include "troupe/detail/marks.hpp"
 
 namespace troupe {
 

@@ -7,7 +7,7 @@
 #include <string>
 
 #include "actors/spawn.hpp"
-#include "backends/ports.hpp"
+#include "troupe/ports.hpp"
 
 namespace troupe {
 

@@ -1,4 +1,4 @@
-#include "actors/session.hpp"
+#include "troupe/session.hpp"
 
 #include <atomic>
 #include <boost/asio/any_completion_executor.hpp>
@@ -13,10 +13,10 @@
 #include <thread>
 
 #include "actors/checkpointer.hpp"
-#include "actors/event_stream.hpp"
 #include "actors/far_rank.hpp"
 #include "actors/job_check.hpp"
 #include "actors/supervisor.hpp"
+#include "troupe/event_stream.hpp"
 
 namespace troupe {
 

@@ -11,8 +11,8 @@
 #include "actors/job_check.hpp"
 #include "actors/observer.hpp"
 #include "actors/supervisor_machine.hpp"
-#include "messages/marks.hpp"
 #include "messages/planted.hpp"
+#include "troupe/detail/marks.hpp"
 
 namespace troupe {
 

@@ -5,10 +5,10 @@
 #include <functional>
 #include <memory>
 
-#include "actors/job.hpp"
 #include "actors/rank.hpp"
 #include "actors/spawn.hpp"
-#include "backends/ports.hpp"
+#include "troupe/job.hpp"
+#include "troupe/ports.hpp"
 
 namespace troupe {
 

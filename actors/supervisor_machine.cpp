@@ -7,8 +7,8 @@
 #include <tuple>
 #include <utility>
 
-#include "messages/marks.hpp"
 #include "messages/planted.hpp"
+#include "troupe/detail/marks.hpp"
 
 namespace troupe {
 

@@ -5,8 +5,8 @@
 
 #include <utility>
 
-#include "messages/marks.hpp"
 #include "messages/planted.hpp"
+#include "troupe/detail/marks.hpp"
 
 namespace troupe {
 

@@ -4,7 +4,7 @@
 #include <utility>
 
 #include "messages/planted.hpp"
-#include "messages/stable_hash.hpp"
+#include "troupe/detail/stable_hash.hpp"
 
 #include <fmt/format.h>
 

@@ -1,7 +1,7 @@
 #include "actors/time_knob.hpp"
 
-#include "messages/failure.hpp"
 #include "messages/seconds.hpp"
+#include "troupe/failure.hpp"
 
 #include <fmt/format.h>
 

@@ -3,7 +3,7 @@
 // named. Pure; thread-safe.
 #pragma once
 
-#include "messages/options.hpp"
+#include "troupe/options.hpp"
 
 #include <chrono>
 

@@ -1,8 +1,8 @@
-#include "actors/trainer.hpp"
+#include "troupe/trainer.hpp"
 
 #include <boost/asio/system_executor.hpp>
 
-#include "actors/session.hpp"
+#include "troupe/session.hpp"
 
 namespace troupe {
 

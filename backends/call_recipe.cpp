@@ -1,4 +1,4 @@
-#include "backends/call_recipe.hpp"
+#include "troupe/call.hpp"
 
 namespace troupe {
 

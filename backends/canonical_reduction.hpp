@@ -2,7 +2,7 @@
 // by the host communicators, by the serial reference and by tests.
 #pragma once
 
-#include "backends/communicator.hpp"
+#include "troupe/communicator.hpp"
 
 #include <bit>
 #include <cstddef>

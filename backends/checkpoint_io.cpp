@@ -1,4 +1,4 @@
-#include "backends/checkpoint_io.hpp"
+#include "troupe/checkpoint.hpp"
 
 #include <algorithm>
 #include <string_view>

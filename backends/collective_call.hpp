@@ -2,7 +2,7 @@
 // others asked, put into words. Shared by all adapters, so that users read the same texts.
 #pragma once
 
-#include "backends/communicator.hpp"
+#include "troupe/communicator.hpp"
 
 #include <chrono>
 #include <cstddef>

@@ -1,4 +1,4 @@
-#include "backends/communicator.hpp"
+#include "troupe/communicator.hpp"
 
 namespace troupe {
 

@@ -1,6 +1,6 @@
-#include "backends/data_order.hpp"
+#include "troupe/detail/data_order.hpp"
 
-#include "messages/failure.hpp"
+#include "troupe/failure.hpp"
 
 #include <algorithm>
 #include <numeric>

@@ -1,6 +1,6 @@
 #include "backends/half_conversion.hpp"
 
-#include "messages/failure.hpp"
+#include "troupe/failure.hpp"
 
 #if defined(__x86_64__)
 #include <immintrin.h>

@@ -3,7 +3,7 @@
 
 #include "backends/link.hpp"
 #include "backends/process_control.hpp"
-#include "backends/value_bytes.hpp"
+#include "troupe/detail/value_bytes.hpp"
 
 #include <chrono>
 #include <functional>

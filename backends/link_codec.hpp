@@ -2,8 +2,8 @@
 // the head as attachments.
 #pragma once
 
-#include "backends/value_bytes.hpp"
 #include "messages/link.hpp"
+#include "troupe/detail/value_bytes.hpp"
 
 #include <cstddef>
 #include <cstdint>

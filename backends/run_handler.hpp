@@ -8,7 +8,7 @@
 #include <string_view>
 #include <vector>
 
-#include "backends/learner.hpp"
+#include "troupe/learner.hpp"
 
 namespace troupe {
 

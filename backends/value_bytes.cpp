@@ -1,4 +1,4 @@
-#include "backends/value_bytes.hpp"
+#include "troupe/detail/value_bytes.hpp"
 
 #include <fmt/format.h>
 

@@ -2,12 +2,12 @@
 // it to whom, what the receiver may conclude, and what happens if it is late or lost.
 #pragma once
 
-#include "messages/failure.hpp"
 #include "messages/fence.hpp"
 #include "messages/lane.hpp"
-#include "messages/observation.hpp"
-#include "messages/options.hpp"
-#include "messages/snapshot.hpp"
+#include "troupe/failure.hpp"
+#include "troupe/observation.hpp"
+#include "troupe/options.hpp"
+#include "troupe/snapshot.hpp"
 
 #include <memory>
 #include <string>
@@ -15,7 +15,7 @@
 
 namespace troupe {
 
-/// What the storage port answered; defined with the port (backends/storage.hpp).
+/// What the storage port answered; defined with the port (troupe/storage.hpp).
 struct storage_result;
 using storage_answer = storage_result;
 

@@ -1,4 +1,4 @@
-#include "messages/failure.hpp"
+#include "troupe/failure.hpp"
 
 #include "messages/control.hpp"
 

@@ -1,7 +1,7 @@
 // The fence: what a message that can arrive late carries, so that its receiver can tell.
 #pragma once
 
-#include "messages/ids.hpp"
+#include "troupe/detail/ids.hpp"
 
 namespace troupe {
 

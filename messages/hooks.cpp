@@ -1,4 +1,4 @@
-#include "messages/hooks.hpp"
+#include "troupe/hooks.hpp"
 
 #include <array>
 #include <ostream>

@@ -1,10 +1,10 @@
 // What a rank actor and its lane say to each other.
 #pragma once
 
-#include "messages/failure.hpp"
 #include "messages/fence.hpp"
-#include "messages/hooks.hpp"
-#include "messages/snapshot.hpp"
+#include "troupe/failure.hpp"
+#include "troupe/hooks.hpp"
+#include "troupe/snapshot.hpp"
 
 #include <chrono>
 #include <memory>
@@ -28,7 +28,7 @@ enum class run_word : std::uint8_t {
   attention,   ///< the attention word was set: the rest was not handled
   failed,      ///< a hook threw; see `failed_with`
   waits,       ///< of one hook, in a lane that cannot wait: to be called again, as if not_yet had
-               ///< been thrown (backends/learner.hpp), at a fraction of its cost. Never of a run
+               ///< been thrown (troupe/learner.hpp), at a fraction of its cost. Never of a run
 };
 
 /// The length of one loader, in batches before any limit; known once the data is.

@@ -1,8 +1,8 @@
-#include "messages/marks.hpp"
+#include "troupe/detail/marks.hpp"
 
 #include <string>
 
-#include "messages/failure.hpp"
+#include "troupe/failure.hpp"
 
 namespace troupe::marks {
 

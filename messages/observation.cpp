@@ -1,4 +1,4 @@
-#include "messages/observation.hpp"
+#include "troupe/observation.hpp"
 
 namespace troupe {
 

@@ -1,4 +1,4 @@
-#include "messages/options.hpp"
+#include "troupe/options.hpp"
 
 #include "messages/control.hpp"
 

@@ -1,8 +1,8 @@
-#include "messages/own_marks.hpp"
+#include "troupe/own_marks.hpp"
 
 #include <string>
 
-#include "messages/failure.hpp"
+#include "troupe/failure.hpp"
 
 namespace troupe::marks {
 

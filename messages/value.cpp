@@ -1,4 +1,4 @@
-#include "messages/value.hpp"
+#include "troupe/value.hpp"
 
 #include <sstream>
 #include <utility>

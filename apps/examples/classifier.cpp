@@ -1,7 +1,7 @@
 // A program: trains the module on two ranks, then tests it.
 #include <iostream>
-#include <troupe/actors/trainer.hpp>
-#include <troupe/backends/torch/synthetic.hpp>
+#include <troupe/synthetic.hpp>
+#include <troupe/trainer.hpp>
 
 #include "apps/examples/classifier.hpp"
 

@@ -2,7 +2,7 @@
 #pragma once
 
 #include <torch/torch.h>
-#include <troupe/backends/torch/module.hpp>
+#include <troupe/module.hpp>
 
 struct classifier : troupe::module {
   explicit classifier(int64_t hidden = 64) {

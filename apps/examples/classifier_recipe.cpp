@@ -1,6 +1,6 @@
 #include "apps/examples/classifier_recipe.hpp"
 
-#include <troupe/backends/torch/synthetic.hpp>
+#include <troupe/synthetic.hpp>
 
 #include "apps/examples/classifier.hpp"
 

@@ -2,7 +2,7 @@
 // LibTorch's headers.
 #pragma once
 
-#include <troupe/backends/learner.hpp>
+#include <troupe/learner.hpp>
 
 /// The classifier on made-up data, 32 samples per rank and micro-batch.
 troupe::recipe_ptr classifier_recipe();

@@ -4,7 +4,7 @@
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/use_awaitable.hpp>
 #include <iostream>
-#include <troupe/actors/session.hpp>
+#include <troupe/session.hpp>
 
 #include "apps/examples/classifier_recipe.hpp"
 

@@ -4,8 +4,8 @@
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/use_awaitable.hpp>
 #include <iostream>
-#include <troupe/actors/event_stream.hpp>
-#include <troupe/actors/session.hpp>
+#include <troupe/event_stream.hpp>
+#include <troupe/session.hpp>
 
 namespace asio = boost::asio;
 

@@ -8,7 +8,7 @@
 
 #include "apps/testing/case.hpp"
 #include "apps/testing/ghost_payload.hpp"
-#include "messages/failure.hpp"
+#include "troupe/failure.hpp"
 
 namespace troupe::testing {
 

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <ostream>
 
-#include "backends/data_order.hpp"
+#include "troupe/detail/data_order.hpp"
 
 namespace troupe::testing {
 

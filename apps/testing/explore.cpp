@@ -7,8 +7,8 @@
 #include <chrono>
 #include <tuple>
 
-#include "backends/data_order.hpp"
-#include "messages/failure.hpp"
+#include "troupe/detail/data_order.hpp"
+#include "troupe/failure.hpp"
 
 namespace troupe::testing {
 

@@ -5,7 +5,7 @@
 #include <iterator>
 #include <ostream>
 
-#include "messages/failure.hpp"
+#include "troupe/failure.hpp"
 
 namespace troupe::testing {
 

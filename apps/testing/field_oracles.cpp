@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "apps/testing/conduct.hpp"
-#include "messages/stable_hash.hpp"
+#include "troupe/detail/stable_hash.hpp"
 
 namespace troupe::testing {
 

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "messages/failure.hpp"
+#include "troupe/failure.hpp"
 
 namespace troupe::testing {
 

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "apps/testing/choices.hpp"
-#include "messages/own_marks.hpp"
+#include "troupe/own_marks.hpp"
 
 namespace troupe::testing {
 

@@ -8,7 +8,7 @@
 #include <utility>
 
 #include "apps/testing/world.hpp"
-#include "messages/ids.hpp"
+#include "troupe/detail/ids.hpp"
 
 namespace troupe::testing {
 

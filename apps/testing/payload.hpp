@@ -12,9 +12,9 @@
 #include <string>
 #include <string_view>
 
-#include "backends/checkpoint_io.hpp"
-#include "backends/learner.hpp"
 #include "backends/simulated/fabric.hpp"
+#include "troupe/checkpoint.hpp"
+#include "troupe/learner.hpp"
 
 namespace troupe::testing {
 

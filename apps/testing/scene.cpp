@@ -4,7 +4,7 @@
 
 #include "apps/testing/chart.hpp"
 #include "backends/simulated/disk_checkpoints.hpp"
-#include "messages/failure.hpp"
+#include "troupe/failure.hpp"
 
 namespace troupe::testing {
 

@@ -1,4 +1,4 @@
-#include "apps/testing/sim.hpp"
+#include "troupe/testing.hpp"
 
 namespace troupe::testing {
 

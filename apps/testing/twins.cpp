@@ -7,7 +7,7 @@
 #include <exception>
 #include <thread>
 
-#include "backends/data_order.hpp"
+#include "troupe/detail/data_order.hpp"
 
 namespace troupe::testing {
 

@@ -7,7 +7,7 @@
 #include <caf/scheduler/abstract_coordinator.hpp>
 #include <utility>
 
-#include "messages/stable_hash.hpp"
+#include "troupe/detail/stable_hash.hpp"
 
 namespace troupe::testing {
 

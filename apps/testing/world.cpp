@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <utility>
 
-#include "backends/data_order.hpp"
-#include "messages/failure.hpp"
+#include "troupe/detail/data_order.hpp"
+#include "troupe/failure.hpp"
 
 namespace troupe::testing {
 

@@ -3,7 +3,7 @@
 #pragma once
 
 #include "apps/troupe/bench_timing.hpp"
-#include "backends/communicator.hpp"
+#include "troupe/communicator.hpp"
 
 #include <cstddef>
 #include <cstdint>

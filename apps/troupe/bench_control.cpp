@@ -1,8 +1,8 @@
 #include "apps/troupe/bench_control.hpp"
 
 #include "actors/fit_machine.hpp"
-#include "actors/session.hpp"
 #include "backends/run_handler.hpp"
+#include "troupe/session.hpp"
 
 #include <fmt/format.h>
 #include <boost/asio/system_executor.hpp>

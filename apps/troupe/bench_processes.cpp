@@ -1,6 +1,6 @@
 #include "apps/troupe/bench_processes.hpp"
 
-#include "messages/failure.hpp"
+#include "troupe/failure.hpp"
 
 #include <fcntl.h>
 #include <fmt/format.h>

@@ -1,8 +1,8 @@
 // Ranks of `bench collectives` as processes of this host.
 #pragma once
 
-#include "backends/communicator.hpp"
-#include "backends/meeting.hpp"
+#include "troupe/communicator.hpp"
+#include "troupe/meeting.hpp"
 
 #include <cstdint>
 #include <functional>

@@ -2,7 +2,7 @@
 // (torch_catalog.cpp); tests of the program bring one of integers.
 #pragma once
 
-#include "backends/learner.hpp"
+#include "troupe/learner.hpp"
 
 #include <cstddef>
 #include <cstdint>

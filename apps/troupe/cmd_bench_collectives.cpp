@@ -3,7 +3,7 @@
 #include "apps/troupe/cmd_bench.hpp"
 #include "apps/troupe/nearest.hpp"
 #include "backends/tcp/tcp.hpp"
-#include "messages/failure.hpp"
+#include "troupe/failure.hpp"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>

@@ -4,7 +4,7 @@
 #include "apps/troupe/ending.hpp"
 #include "apps/troupe/job_parts.hpp"
 #include "apps/troupe/job_runner.hpp"
-#include "messages/failure.hpp"
+#include "troupe/failure.hpp"
 
 #include <fmt/format.h>
 #include <CLI/App.hpp>

@@ -2,7 +2,7 @@
 #include "apps/troupe/output_file.hpp"
 #include "backends/checkpoint/run_checkpoints.hpp"
 #include "backends/checkpoint/safetensors.hpp"
-#include "messages/failure.hpp"
+#include "troupe/failure.hpp"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>

@@ -2,7 +2,7 @@
 #include "apps/troupe/commands.hpp"
 #include "apps/troupe/config_text.hpp"
 #include "apps/troupe/exit_code.hpp"
-#include "messages/failure.hpp"
+#include "troupe/failure.hpp"
 
 #include <CLI/App.hpp>
 #include <CLI/Config.hpp>

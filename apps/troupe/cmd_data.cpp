@@ -1,7 +1,7 @@
 #include "apps/troupe/commands.hpp"
 
-#include "backends/data_order.hpp"
-#include "messages/failure.hpp"
+#include "troupe/detail/data_order.hpp"
+#include "troupe/failure.hpp"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>

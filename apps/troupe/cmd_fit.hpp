@@ -3,7 +3,7 @@
 
 #include "apps/troupe/sources.hpp"
 #include "apps/troupe/surroundings.hpp"
-#include "messages/position.hpp"
+#include "troupe/detail/position.hpp"
 
 namespace troupe::program {
 

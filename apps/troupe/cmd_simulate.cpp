@@ -4,7 +4,7 @@
 #include "apps/testing/ghost_payload.hpp"
 #include "apps/troupe/commands.hpp"
 #include "apps/troupe/exit_code.hpp"
-#include "messages/failure.hpp"
+#include "troupe/failure.hpp"
 
 #include <fmt/format.h>
 #include <CLI/App.hpp>

@@ -1,7 +1,7 @@
 #include "apps/troupe/fault_spec.hpp"
 
 #include "apps/troupe/nearest.hpp"
-#include "messages/failure.hpp"
+#include "troupe/failure.hpp"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>

@@ -1,7 +1,7 @@
 // Fire drills as a user writes them.
 #pragma once
 
-#include "messages/options.hpp"
+#include "troupe/options.hpp"
 
 #include <string>
 

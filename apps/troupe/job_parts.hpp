@@ -1,9 +1,9 @@
 // From settings to what a session runs.
 #pragma once
 
-#include "actors/job.hpp"
 #include "apps/troupe/settings.hpp"
 #include "apps/troupe/surroundings.hpp"
+#include "troupe/job.hpp"
 
 #include <string>
 

@@ -1,7 +1,7 @@
 #include "apps/troupe/job_runner.hpp"
 
-#include "actors/session.hpp"
 #include "apps/troupe/exit_code.hpp"
+#include "troupe/session.hpp"
 
 #include <boost/asio/bind_cancellation_slot.hpp>
 #include <boost/asio/cancellation_signal.hpp>

@@ -1,8 +1,8 @@
 // Runs jobs on an event loop of the program's own, stopped by SIGINT, SIGTERM and SIGHUP.
 #pragma once
 
-#include "actors/job.hpp"
-#include "backends/ports.hpp"
+#include "troupe/job.hpp"
+#include "troupe/ports.hpp"
 
 #include <functional>
 #include <memory>

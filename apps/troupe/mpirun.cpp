@@ -1,6 +1,6 @@
 #include "apps/troupe/mpirun.hpp"
 
-#include "messages/failure.hpp"
+#include "troupe/failure.hpp"
 
 #include <fmt/format.h>
 

@@ -1,9 +1,9 @@
 // A call of the program under mpirun: its processes are the ranks of one job.
 #pragma once
 
-#include "actors/job.hpp"
 #include "apps/troupe/settings.hpp"
-#include "backends/communicator.hpp"
+#include "troupe/communicator.hpp"
+#include "troupe/job.hpp"
 
 #include <optional>
 #include <string>

@@ -1,6 +1,6 @@
 #include "apps/troupe/process.hpp"
 
-#include "messages/failure.hpp"
+#include "troupe/failure.hpp"
 
 #include <sys/ioctl.h>
 #include <time.h>

@@ -2,7 +2,7 @@
 #pragma once
 
 #include "apps/troupe/console.hpp"
-#include "backends/communicator.hpp"
+#include "troupe/communicator.hpp"
 
 #include <map>
 #include <optional>

@@ -1,6 +1,6 @@
 #include "apps/troupe/recipe_text.hpp"
 
-#include "messages/failure.hpp"
+#include "troupe/failure.hpp"
 
 #include <nlohmann/json.hpp>
 

@@ -1,8 +1,8 @@
 #include "apps/troupe/run_folder.hpp"
 
-#include "backends/checkpoint_io.hpp"
 #include "backends/telemetry/csv_logger.hpp"
-#include "messages/failure.hpp"
+#include "troupe/checkpoint.hpp"
+#include "troupe/failure.hpp"
 
 #include <fcntl.h>
 #include <fmt/chrono.h>

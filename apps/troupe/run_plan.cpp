@@ -2,7 +2,7 @@
 
 #include "apps/troupe/run_folder.hpp"
 #include "backends/checkpoint/run_checkpoints.hpp"
-#include "messages/failure.hpp"
+#include "troupe/failure.hpp"
 
 #include <fmt/format.h>
 

@@ -1,7 +1,7 @@
 #include "apps/troupe/schema.hpp"
 
 #include "backends/tcp/tcp.hpp"
-#include "messages/options.hpp"
+#include "troupe/options.hpp"
 
 #include <algorithm>
 #include <cctype>

@@ -6,7 +6,7 @@
 #include "backends/shm/schedule.hpp"
 #include "backends/shm/slot_writer.hpp"
 #include "backends/waiting.hpp"
-#include "messages/failure.hpp"
+#include "troupe/failure.hpp"
 
 #include <sys/mman.h>
 

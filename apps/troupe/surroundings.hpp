@@ -3,8 +3,8 @@
 
 #include "apps/troupe/catalog.hpp"
 #include "apps/troupe/console.hpp"
-#include "backends/ports.hpp"
 #include "backends/telemetry/event_log.hpp"
+#include "troupe/ports.hpp"
 
 #include <functional>
 #include <map>

@@ -5,7 +5,6 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
-#include "apps/testing/tensors/tensors_payload.hpp"
 #include "apps/troupe/build_facts.hpp"
 #include "backends/torch/classifier.hpp"
 #include "backends/torch/data_catalog.hpp"
@@ -13,6 +12,7 @@
 #include "backends/torch/models.hpp"
 #include "backends/torch/torch_export.hpp"
 #include "backends/torch/version.hpp"
+#include "troupe/testing/tensors.hpp"
 
 namespace troupe::program {
 

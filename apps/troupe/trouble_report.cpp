@@ -1,6 +1,6 @@
 #include "apps/troupe/trouble_report.hpp"
 
-#include "messages/hooks.hpp"
+#include "troupe/hooks.hpp"
 
 #include <fmt/format.h>
 

@@ -2,8 +2,8 @@
 #pragma once
 
 #include "apps/troupe/console.hpp"
-#include "backends/observer.hpp"
-#include "messages/failure.hpp"
+#include "troupe/failure.hpp"
+#include "troupe/observer.hpp"
 
 #include <memory>
 #include <string>

@@ -3,7 +3,7 @@
 #include "backends/checkpoint/digest.hpp"
 #include "backends/checkpoint/regular_file.hpp"
 #include "backends/checkpoint/safetensors.hpp"
-#include "messages/failure.hpp"
+#include "troupe/failure.hpp"
 
 #include <fmt/format.h>
 

@@ -4,8 +4,8 @@
 #pragma once
 
 #include "backends/checkpoint/manifest.hpp"
-#include "backends/checkpoint_io.hpp"
-#include "messages/snapshot.hpp"
+#include "troupe/checkpoint.hpp"
+#include "troupe/snapshot.hpp"
 
 #include <filesystem>
 #include <map>

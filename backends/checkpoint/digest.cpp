@@ -1,6 +1,6 @@
 #include "backends/checkpoint/digest.hpp"
 
-#include "messages/failure.hpp"
+#include "troupe/failure.hpp"
 
 #include <xxhash.h>
 

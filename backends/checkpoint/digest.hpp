@@ -15,7 +15,7 @@
 //     h.update(struct.pack("<Q", len(raw)) + raw)
 #pragma once
 
-#include "messages/snapshot.hpp"
+#include "troupe/snapshot.hpp"
 
 #include <cstddef>
 #include <memory>

@@ -2,8 +2,8 @@
 
 #include "backends/checkpoint/bounded_json.hpp"
 #include "backends/checkpoint/digest.hpp"
-#include "messages/failure.hpp"
-#include "messages/position.hpp"
+#include "troupe/detail/position.hpp"
+#include "troupe/failure.hpp"
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>

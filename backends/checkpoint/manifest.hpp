@@ -6,9 +6,9 @@
 // through the hashes in `files` a single wrong bit anywhere in the checkpoint.
 #pragma once
 
-#include "backends/checkpoint_io.hpp"
-#include "messages/loop_state.hpp"
-#include "messages/snapshot.hpp"
+#include "troupe/checkpoint.hpp"
+#include "troupe/detail/loop_state.hpp"
+#include "troupe/snapshot.hpp"
 
 #include <cstddef>
 #include <cstdint>

@@ -1,7 +1,7 @@
 #include "backends/checkpoint/regular_file.hpp"
 
 #include "backends/checkpoint/digest.hpp"
-#include "messages/failure.hpp"
+#include "troupe/failure.hpp"
 
 #include <fcntl.h>
 #include <fmt/format.h>

@@ -1,7 +1,7 @@
 #include "backends/checkpoint/run_checkpoints.hpp"
 
 #include "backends/checkpoint/regular_file.hpp"
-#include "messages/failure.hpp"
+#include "troupe/failure.hpp"
 
 #include <fmt/format.h>
 

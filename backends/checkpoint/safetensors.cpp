@@ -2,7 +2,7 @@
 
 #include "backends/checkpoint/digest.hpp"
 #include "backends/checkpoint/safetensors_header.hpp"
-#include "messages/failure.hpp"
+#include "troupe/failure.hpp"
 
 #include <fmt/format.h>
 

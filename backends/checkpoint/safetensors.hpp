@@ -3,7 +3,7 @@
 #pragma once
 
 #include "backends/checkpoint/regular_file.hpp"
-#include "messages/snapshot.hpp"
+#include "troupe/snapshot.hpp"
 
 #include <cstddef>
 #include <map>

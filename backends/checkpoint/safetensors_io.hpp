@@ -1,7 +1,7 @@
 // Troupe's own checkpoint IO, behind the port.
 #pragma once
 
-#include "backends/checkpoint_io.hpp"
+#include "troupe/checkpoint.hpp"
 
 #include <map>
 #include <memory>

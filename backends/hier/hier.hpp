@@ -2,7 +2,7 @@
 // there, and only what comes of it crosses the network.
 #pragma once
 
-#include "backends/communicator.hpp"
+#include "troupe/communicator.hpp"
 
 #include <cstddef>
 #include <cstdint>

@@ -1,7 +1,7 @@
 // Operations of a rank that take several steps, one after the other on a thread of their own.
 #pragma once
 
-#include "backends/communicator.hpp"
+#include "troupe/communicator.hpp"
 
 #include <atomic>
 #include <condition_variable>

@@ -2,7 +2,7 @@
 // buffers, by the threads that submit and wait.
 #pragma once
 
-#include "backends/communicator.hpp"
+#include "troupe/communicator.hpp"
 
 namespace troupe {
 

@@ -6,7 +6,7 @@
 #include <cstdlib>
 #include <thread>
 
-#include "messages/failure.hpp"
+#include "troupe/failure.hpp"
 
 namespace troupe {
 

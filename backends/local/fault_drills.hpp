@@ -1,7 +1,7 @@
 // Fire drills for real: what `--fault` does to this process.
 #pragma once
 
-#include "messages/options.hpp"
+#include "troupe/options.hpp"
 
 namespace troupe {
 

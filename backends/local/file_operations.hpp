@@ -1,7 +1,7 @@
 // What the storage port's operations do on a file system.
 #pragma once
 
-#include "backends/storage.hpp"
+#include "troupe/storage.hpp"
 
 #include <filesystem>
 

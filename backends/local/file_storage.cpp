@@ -1,7 +1,7 @@
 #include "backends/local/file_storage.hpp"
 
 #include "backends/local/file_operations.hpp"
-#include "messages/failure.hpp"
+#include "troupe/failure.hpp"
 
 #include <signal.h>
 

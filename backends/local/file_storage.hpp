@@ -1,7 +1,7 @@
 // The storage port on a file system.
 #pragma once
 
-#include "backends/storage.hpp"
+#include "troupe/storage.hpp"
 
 #include <cstddef>
 #include <memory>

@@ -1,4 +1,4 @@
-#include "backends/ports.hpp"
+#include "troupe/ports.hpp"
 
 #include <sys/random.h>
 

@@ -2,7 +2,7 @@
 // processes, MPI's own algorithms move and reduce the tensors.
 #pragma once
 
-#include "backends/communicator.hpp"
+#include "troupe/communicator.hpp"
 
 #include <memory>
 #include <mutex>

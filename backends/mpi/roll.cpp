@@ -1,6 +1,6 @@
 #include "backends/mpi/roll.hpp"
 
-#include "messages/failure.hpp"
+#include "troupe/failure.hpp"
 
 #include <fmt/format.h>
 

@@ -1,7 +1,7 @@
 // MPI's names for our element types and reductions.
 #pragma once
 
-#include "backends/communicator.hpp"
+#include "troupe/communicator.hpp"
 
 #include <mpi.h>
 

@@ -2,7 +2,7 @@
 // serves machines with and without a GPU.
 #pragma once
 
-#include "backends/communicator.hpp"
+#include "troupe/communicator.hpp"
 
 #include <functional>
 #include <memory>

@@ -11,7 +11,7 @@
 #include <cstring>
 #include <utility>
 
-#include "messages/failure.hpp"
+#include "troupe/failure.hpp"
 
 namespace troupe {
 

@@ -1,7 +1,7 @@
 // What a rank was doing when its process died: a page of memory that outlives it.
 #pragma once
 
-#include "messages/hooks.hpp"
+#include "troupe/hooks.hpp"
 
 #include <string>
 

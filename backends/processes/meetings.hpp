@@ -1,7 +1,7 @@
 // Where ranks that are processes of one host meet: shared memory, TCP on loopback, both.
 #pragma once
 
-#include "backends/meeting.hpp"
+#include "troupe/meeting.hpp"
 
 #include <memory>
 #include <vector>

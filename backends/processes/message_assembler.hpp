@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "backends/link_codec.hpp"
-#include "messages/ids.hpp"
+#include "troupe/detail/ids.hpp"
 
 namespace troupe {
 

@@ -5,7 +5,7 @@
 #include <cstring>
 #include <sstream>
 
-#include "messages/failure.hpp"
+#include "troupe/failure.hpp"
 
 namespace troupe {
 

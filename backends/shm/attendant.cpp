@@ -1,6 +1,6 @@
 #include "backends/shm/attendant.hpp"
 
-#include "messages/failure.hpp"
+#include "troupe/failure.hpp"
 
 #include <fmt/format.h>
 #include <poll.h>

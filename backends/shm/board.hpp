@@ -2,9 +2,9 @@
 // where their regions lie.
 #pragma once
 
-#include "backends/communicator.hpp"
 #include "backends/shm/region.hpp"
 #include "backends/shm/shm.hpp"
+#include "troupe/communicator.hpp"
 
 #include <pthread.h>
 

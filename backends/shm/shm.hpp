@@ -2,7 +2,7 @@
 // that nothing is left behind when all of them are killed.
 #pragma once
 
-#include "backends/communicator.hpp"
+#include "troupe/communicator.hpp"
 
 #include <cstddef>
 #include <memory>

@@ -2,7 +2,7 @@
 
 #include <utility>
 
-#include "messages/failure.hpp"
+#include "troupe/failure.hpp"
 
 namespace troupe {
 

@@ -8,7 +8,7 @@
 #include <functional>
 #include <thread>
 
-#include "messages/marks.hpp"
+#include "troupe/detail/marks.hpp"
 
 namespace troupe {
 

@@ -1,7 +1,7 @@
 // The disk as a value: what is durable, what a crash leaves, what is there.
 #include "backends/simulated/disk.hpp"
 
-#include "messages/stable_hash.hpp"
+#include "troupe/detail/stable_hash.hpp"
 
 #include <algorithm>
 #include <fstream>

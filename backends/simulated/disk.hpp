@@ -9,7 +9,7 @@
 // brings that one along, and a rename is never half.
 #pragma once
 
-#include "backends/storage.hpp"
+#include "troupe/storage.hpp"
 
 #include <chrono>
 #include <cstdint>

@@ -5,8 +5,8 @@
 #include <cstring>
 #include <optional>
 
-#include "messages/failure.hpp"
-#include "messages/stable_hash.hpp"
+#include "troupe/detail/stable_hash.hpp"
+#include "troupe/failure.hpp"
 
 namespace troupe {
 

@@ -6,8 +6,8 @@
 #include <functional>
 #include <memory>
 
-#include "backends/checkpoint_io.hpp"
 #include "backends/simulated/simulated_storage.hpp"
+#include "troupe/checkpoint.hpp"
 
 namespace troupe {
 

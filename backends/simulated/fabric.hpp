@@ -11,9 +11,9 @@
 #include <span>
 
 #include "backends/collective_call.hpp"
-#include "backends/communicator.hpp"
 #include "backends/simulated/lane_bell.hpp"
 #include "backends/simulated/later.hpp"
+#include "troupe/communicator.hpp"
 
 namespace troupe {
 

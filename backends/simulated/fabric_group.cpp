@@ -8,8 +8,8 @@
 #include <span>
 
 #include "backends/canonical_reduction.hpp"
-#include "backends/learner.hpp"
 #include "messages/planted.hpp"
+#include "troupe/learner.hpp"
 
 namespace troupe::simulated {
 

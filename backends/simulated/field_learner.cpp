@@ -6,7 +6,7 @@
 
 #include "backends/simulated/field_arithmetic.hpp"
 #include "backends/simulated/kept_hooks.hpp"
-#include "messages/failure.hpp"
+#include "troupe/failure.hpp"
 
 namespace troupe {
 

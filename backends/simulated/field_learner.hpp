@@ -12,8 +12,8 @@
 #include <utility>
 #include <vector>
 
-#include "backends/data_order.hpp"
-#include "backends/learner.hpp"
+#include "troupe/detail/data_order.hpp"
+#include "troupe/learner.hpp"
 
 namespace troupe {
 

@@ -1,6 +1,6 @@
 #include "backends/simulated/field_arithmetic.hpp"
-#include "messages/failure.hpp"
-#include "messages/stable_hash.hpp"
+#include "troupe/detail/stable_hash.hpp"
+#include "troupe/failure.hpp"
 
 namespace troupe {
 

@@ -3,9 +3,9 @@
 #include <algorithm>
 #include <string>
 
-#include "backends/data_order.hpp"
 #include "backends/simulated/kept_hooks.hpp"
-#include "messages/failure.hpp"
+#include "troupe/detail/data_order.hpp"
+#include "troupe/failure.hpp"
 
 namespace troupe {
 

@@ -8,7 +8,7 @@
 #include <memory>
 #include <utility>
 
-#include "backends/learner.hpp"
+#include "troupe/learner.hpp"
 
 namespace troupe {
 

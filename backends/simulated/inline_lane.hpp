@@ -38,7 +38,7 @@ struct inline_lane_options {
 };
 
 /// A lane that cannot wait calls a hook again when its learner has thrown `not_yet`
-/// (backends/learner.hpp). Drills: only `raise`. Not thread-safe: one world, one thread.
+/// (troupe/learner.hpp). Drills: only `raise`. Not thread-safe: one world, one thread.
 class inline_lanes : public lane_backend {
 public:
   explicit inline_lanes(inline_lane_options options)

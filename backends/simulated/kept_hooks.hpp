@@ -1,7 +1,7 @@
 // The hooks that simulated learners answer; they pass by all others.
 #pragma once
 
-#include "messages/hooks.hpp"
+#include "troupe/hooks.hpp"
 
 namespace troupe {
 

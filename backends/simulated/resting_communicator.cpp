@@ -2,7 +2,7 @@
 
 #include <utility>
 
-#include "backends/learner.hpp"
+#include "troupe/learner.hpp"
 
 namespace troupe {
 

@@ -3,8 +3,8 @@
 
 #include <memory>
 
-#include "backends/communicator.hpp"
 #include "backends/simulated/baton.hpp"
+#include "troupe/communicator.hpp"
 
 namespace troupe {
 

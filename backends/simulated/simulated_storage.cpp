@@ -1,6 +1,6 @@
 #include "backends/simulated/simulated_storage.hpp"
 
-#include "messages/failure.hpp"
+#include "troupe/failure.hpp"
 
 #include <deque>
 

@@ -1,6 +1,6 @@
 #include "backends/tcp/connection.hpp"
 
-#include "messages/failure.hpp"
+#include "troupe/failure.hpp"
 
 #include <sys/socket.h>
 #include <sys/uio.h>

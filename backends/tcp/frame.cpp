@@ -1,6 +1,6 @@
 #include "backends/tcp/frame.hpp"
 
-#include "messages/failure.hpp"
+#include "troupe/failure.hpp"
 
 #include <fmt/format.h>
 

@@ -4,7 +4,7 @@
 #pragma once
 
 #include "backends/collective_call.hpp"
-#include "messages/ids.hpp"
+#include "troupe/detail/ids.hpp"
 
 #include <array>
 #include <cstddef>

@@ -1,7 +1,7 @@
 #include "backends/tcp/reception.hpp"
 
 #include "backends/tcp/time_limit.hpp"
-#include "messages/failure.hpp"
+#include "troupe/failure.hpp"
 
 #include <fmt/format.h>
 #include <netinet/tcp.h>

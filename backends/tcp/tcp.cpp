@@ -3,7 +3,7 @@
 #include "backends/bucket_memory.hpp"
 #include "backends/tcp/mesh.hpp"
 #include "backends/tcp/reception.hpp"
-#include "messages/failure.hpp"
+#include "troupe/failure.hpp"
 
 #include <fmt/format.h>
 

@@ -3,7 +3,7 @@
 #pragma once
 
 #include "backends/collective_call.hpp"
-#include "backends/communicator.hpp"
+#include "troupe/communicator.hpp"
 
 #include <array>
 #include <cstdint>

@@ -1,6 +1,6 @@
 #include "backends/telemetry/csv_logger.hpp"
 
-#include "messages/failure.hpp"
+#include "troupe/failure.hpp"
 
 #include <fmt/format.h>
 

@@ -1,8 +1,8 @@
 // metrics.csv of a run's folder.
 #pragma once
 
-#include "backends/observer.hpp"
 #include "backends/telemetry/line_file.hpp"
+#include "troupe/observer.hpp"
 
 #include <memory>
 #include <string>

@@ -1,8 +1,8 @@
 // events.jsonl of a run's folder.
 #pragma once
 
-#include "backends/observer.hpp"
 #include "backends/telemetry/line_file.hpp"
+#include "troupe/observer.hpp"
 
 #include <chrono>
 #include <cstdint>

@@ -1,6 +1,6 @@
 #include "backends/telemetry/line_file.hpp"
 
-#include "messages/failure.hpp"
+#include "troupe/failure.hpp"
 
 #include <fcntl.h>
 #include <fmt/format.h>

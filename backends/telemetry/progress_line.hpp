@@ -1,7 +1,7 @@
 // How far a run is, for somebody who watches.
 #pragma once
 
-#include "backends/observer.hpp"
+#include "troupe/observer.hpp"
 
 #include <chrono>
 #include <functional>

@@ -1,4 +1,4 @@
-#include "backends/torch/batch.hpp"
+#include "troupe/batch.hpp"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -6,8 +6,8 @@
 #include <stdexcept>
 #include <vector>
 
-#include "backends/torch/tensor.hpp"
-#include "messages/failure.hpp"
+#include "troupe/detail/tensor.hpp"
+#include "troupe/failure.hpp"
 
 namespace troupe {
 

@@ -6,7 +6,7 @@
 #include <string>
 
 #include "backends/torch/models.hpp"
-#include "backends/torch/module.hpp"
+#include "troupe/module.hpp"
 
 namespace troupe {
 

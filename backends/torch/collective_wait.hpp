@@ -3,7 +3,7 @@
 
 #include <thread>
 
-#include "backends/communicator.hpp"
+#include "troupe/communicator.hpp"
 
 namespace troupe {
 

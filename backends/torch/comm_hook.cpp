@@ -1,4 +1,4 @@
-#include "backends/torch/comm_hook.hpp"
+#include "troupe/detail/comm_hook.hpp"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -7,8 +7,8 @@
 
 #include <array>
 
-#include "backends/torch/tensor.hpp"
-#include "messages/failure.hpp"
+#include "troupe/detail/tensor.hpp"
+#include "troupe/failure.hpp"
 
 namespace troupe {
 

@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <array>
 
-#include "messages/failure.hpp"
+#include "troupe/failure.hpp"
 
 namespace troupe {
 

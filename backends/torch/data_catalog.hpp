@@ -4,8 +4,8 @@
 #include <span>
 #include <string_view>
 
-#include "backends/torch/data.hpp"
-#include "backends/torch/synthetic.hpp"
+#include "troupe/data.hpp"
+#include "troupe/synthetic.hpp"
 
 namespace troupe {
 

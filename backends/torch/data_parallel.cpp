@@ -1,4 +1,4 @@
-#include "backends/torch/data_parallel.hpp"
+#include "troupe/data_parallel.hpp"
 
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
@@ -13,7 +13,7 @@
 #include <cstring>
 
 #include "backends/torch/collective_wait.hpp"
-#include "backends/torch/module.hpp"
+#include "troupe/module.hpp"
 
 namespace troupe {
 

@@ -9,10 +9,10 @@
 #include <unordered_map>
 
 #include "backends/torch/collective_wait.hpp"
-#include "backends/torch/data_parallel.hpp"
 #include "backends/torch/fused_step.hpp"
-#include "backends/torch/module.hpp"
 #include "messages/planted.hpp"
+#include "troupe/data_parallel.hpp"
+#include "troupe/module.hpp"
 
 namespace troupe {
 

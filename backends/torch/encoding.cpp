@@ -3,7 +3,7 @@
 #include <stdexcept>
 
 #include "backends/torch/scalar_types.hpp"
-#include "backends/torch/tensor.hpp"
+#include "troupe/detail/tensor.hpp"
 
 namespace troupe {
 

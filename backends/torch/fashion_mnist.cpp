@@ -6,10 +6,10 @@
 #include <future>
 #include <mutex>
 
-#include "backends/torch/data.hpp"
 #include "backends/torch/idx.hpp"
-#include "backends/torch/tensor.hpp"
-#include "messages/failure.hpp"
+#include "troupe/data.hpp"
+#include "troupe/detail/tensor.hpp"
+#include "troupe/failure.hpp"
 
 namespace troupe {
 

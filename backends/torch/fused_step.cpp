@@ -16,7 +16,7 @@
 #include "backends/canonical_reduction.hpp"
 #include "backends/torch/collective_wait.hpp"
 #include "backends/torch/sliced_optimizer.hpp"
-#include "messages/failure.hpp"
+#include "troupe/failure.hpp"
 
 namespace troupe {
 

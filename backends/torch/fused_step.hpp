@@ -5,8 +5,8 @@
 #include <memory>
 #include <string>
 
-#include "backends/communicator.hpp"
-#include "messages/hooks.hpp"
+#include "troupe/communicator.hpp"
+#include "troupe/hooks.hpp"
 
 namespace torch::optim {
 class Optimizer;

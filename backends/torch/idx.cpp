@@ -9,7 +9,7 @@
 #include <cstring>
 #include <memory>
 
-#include "messages/failure.hpp"
+#include "troupe/failure.hpp"
 
 namespace troupe {
 

@@ -6,11 +6,11 @@
 #include <optional>
 #include <thread>
 
-#include "backends/torch/data.hpp"
 #include "backends/torch/lane_thread.hpp"
 #include "backends/torch/rank_random.hpp"
-#include "messages/failure.hpp"
 #include "messages/planted.hpp"
+#include "troupe/data.hpp"
+#include "troupe/failure.hpp"
 
 namespace troupe {
 

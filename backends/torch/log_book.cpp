@@ -1,4 +1,4 @@
-#include "backends/torch/log_book.hpp"
+#include "troupe/detail/log_book.hpp"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -10,7 +10,7 @@
 #include <cstring>
 #include <tuple>
 
-#include "messages/failure.hpp"
+#include "troupe/failure.hpp"
 
 namespace troupe {
 

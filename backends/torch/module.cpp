@@ -1,4 +1,4 @@
-#include "backends/torch/module.hpp"
+#include "troupe/module.hpp"
 
 #include <fmt/format.h>
 

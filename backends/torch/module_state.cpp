@@ -9,9 +9,9 @@
 #include <map>
 #include <set>
 
-#include "backends/torch/tensor.hpp"
-#include "messages/failure.hpp"
 #include "messages/planted.hpp"
+#include "troupe/detail/tensor.hpp"
+#include "troupe/failure.hpp"
 
 namespace troupe {
 

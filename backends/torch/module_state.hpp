@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "messages/snapshot.hpp"
+#include "troupe/snapshot.hpp"
 
 namespace torch::nn {
 class Module;

@@ -1,4 +1,4 @@
-#include "backends/torch/optimizer_state.hpp"
+#include "troupe/detail/optimizer_state.hpp"
 
 #include <ATen/ops/scalar_tensor.h>
 #include <fmt/format.h>
@@ -18,9 +18,9 @@
 #include <sstream>
 #include <typeinfo>
 
-#include "backends/torch/tensor.hpp"
-#include "messages/failure.hpp"
 #include "messages/planted.hpp"
+#include "troupe/detail/tensor.hpp"
+#include "troupe/failure.hpp"
 
 namespace troupe {
 

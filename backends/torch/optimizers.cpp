@@ -1,10 +1,10 @@
-#include "backends/torch/optimizers.hpp"
+#include "troupe/optimizers.hpp"
 
 #include <torch/optim/optimizer.h>
 #include <torch/optim/schedulers/lr_scheduler.h>
 #include <torch/optim/schedulers/reduce_on_plateau_scheduler.h>
 
-#include "messages/failure.hpp"
+#include "troupe/failure.hpp"
 
 namespace troupe {
 

@@ -1,12 +1,12 @@
-#include "backends/torch/precision.hpp"
+#include "troupe/precision.hpp"
 
 #include <ATen/autocast_mode.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <torch/nn/module.h>
 
-#include "backends/torch/tensor.hpp"
-#include "messages/failure.hpp"
+#include "troupe/detail/tensor.hpp"
+#include "troupe/failure.hpp"
 
 namespace troupe {
 

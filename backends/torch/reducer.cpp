@@ -1,4 +1,4 @@
-#include "backends/torch/reducer.hpp"
+#include "troupe/detail/reducer.hpp"
 
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty_strided.h>
@@ -9,9 +9,9 @@
 
 #include "backends/torch/collective_wait.hpp"
 #include "backends/torch/reducer_state.hpp"
-#include "backends/torch/tensor.hpp"
-#include "messages/failure.hpp"
 #include "messages/planted.hpp"
+#include "troupe/detail/tensor.hpp"
+#include "troupe/failure.hpp"
 
 namespace troupe {
 

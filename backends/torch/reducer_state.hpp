@@ -7,7 +7,7 @@
 #include <optional>
 #include <unordered_set>
 
-#include "backends/torch/reducer.hpp"
+#include "troupe/detail/reducer.hpp"
 
 namespace troupe {
 

@@ -10,8 +10,8 @@
 
 #include "backends/torch/lane_thread.hpp"
 #include "backends/torch/module_state.hpp"
-#include "backends/torch/optimizer_state.hpp"
 #include "backends/torch/rank_random.hpp"
+#include "troupe/detail/optimizer_state.hpp"
 
 namespace troupe {
 

@@ -11,8 +11,8 @@
 #include <optional>
 #include <vector>
 
-#include "backends/torch/data.hpp"
-#include "messages/snapshot.hpp"
+#include "troupe/data.hpp"
+#include "troupe/snapshot.hpp"
 
 namespace troupe {
 

@@ -4,9 +4,9 @@
 
 #include <nlohmann/json.hpp>
 
-#include "backends/torch/module.hpp"
-#include "backends/torch/optimizer_state.hpp"
-#include "messages/failure.hpp"
+#include "troupe/detail/optimizer_state.hpp"
+#include "troupe/failure.hpp"
+#include "troupe/module.hpp"
 
 namespace troupe {
 

@@ -5,10 +5,10 @@
 #include <cstdint>
 #include <string>
 
-#include "backends/data_order.hpp"
-#include "backends/torch/data.hpp"
-#include "messages/options.hpp"
-#include "messages/snapshot.hpp"
+#include "troupe/data.hpp"
+#include "troupe/detail/data_order.hpp"
+#include "troupe/options.hpp"
+#include "troupe/snapshot.hpp"
 
 namespace troupe {
 

@@ -9,7 +9,7 @@
 #include <span>
 #include <string_view>
 
-#include "backends/communicator.hpp"
+#include "troupe/communicator.hpp"
 
 namespace troupe {
 

@@ -1,7 +1,7 @@
 // One rank on one device: no communicator, gradients as LibTorch leaves them.
 #pragma once
 
-#include "backends/torch/strategy.hpp"
+#include "troupe/strategy.hpp"
 
 namespace troupe {
 

@@ -15,7 +15,7 @@
 #include <unordered_map>
 #include <vector>
 
-#include "messages/failure.hpp"
+#include "troupe/failure.hpp"
 
 namespace troupe {
 

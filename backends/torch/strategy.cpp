@@ -1,4 +1,4 @@
-#include "backends/torch/strategy.hpp"
+#include "troupe/strategy.hpp"
 
 #include <ATen/ops/scalar_tensor.h>
 #include <fmt/format.h>
@@ -12,10 +12,10 @@
 #include "backends/checkpoint/regular_file.hpp"
 #include "backends/checkpoint/safetensors.hpp"
 #include "backends/checkpoint/safetensors_io.hpp"
-#include "backends/torch/data_parallel.hpp"
-#include "backends/torch/module.hpp"
 #include "backends/torch/module_state.hpp"
 #include "backends/torch/single_device.hpp"
+#include "troupe/data_parallel.hpp"
+#include "troupe/module.hpp"
 
 namespace troupe {
 

@@ -1,12 +1,12 @@
-#include "backends/torch/synthetic.hpp"
+#include "troupe/synthetic.hpp"
 
 #include <ATen/ops/arange.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/from_blob.h>
 #include <fmt/format.h>
 
-#include "backends/torch/tensor.hpp"
-#include "messages/failure.hpp"
+#include "troupe/detail/tensor.hpp"
+#include "troupe/failure.hpp"
 
 namespace troupe {
 

@@ -1,4 +1,4 @@
-#include "backends/torch/tensor.hpp"
+#include "troupe/detail/tensor.hpp"
 
 #include <fmt/format.h>
 

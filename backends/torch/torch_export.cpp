@@ -14,8 +14,8 @@
 #include <optional>
 #include <stdexcept>
 
-#include "backends/torch/tensor.hpp"
-#include "messages/failure.hpp"
+#include "troupe/detail/tensor.hpp"
+#include "troupe/failure.hpp"
 
 namespace troupe {
 

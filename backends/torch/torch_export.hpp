@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "messages/snapshot.hpp"
+#include "troupe/snapshot.hpp"
 
 namespace troupe {
 

@@ -7,8 +7,8 @@
 #include <chrono>
 
 #include "backends/torch/module_state.hpp"
-#include "backends/torch/optimizer_state.hpp"
 #include "messages/planted.hpp"
+#include "troupe/detail/optimizer_state.hpp"
 
 namespace troupe {
 

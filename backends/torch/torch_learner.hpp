@@ -10,14 +10,14 @@
 #include <utility>
 #include <vector>
 
-#include "backends/learner.hpp"
 #include "backends/torch/lane_thread.hpp"
-#include "backends/torch/log_book.hpp"
-#include "backends/torch/module.hpp"
 #include "backends/torch/rank_random.hpp"
-#include "backends/torch/recipe.hpp"
 #include "backends/torch/resume_check.hpp"
-#include "backends/torch/strategy.hpp"
+#include "troupe/detail/log_book.hpp"
+#include "troupe/learner.hpp"
+#include "troupe/module.hpp"
+#include "troupe/recipe.hpp"
+#include "troupe/strategy.hpp"
 
 namespace troupe {
 

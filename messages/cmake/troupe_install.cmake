@@ -1,24 +1,28 @@
-# `cmake --install BUILD --prefix DIR`: libraries, headers as <troupe/actors/session.hpp>, and the package that
-# find_package(Troupe) finds. Headers include one another from the root, so that is in the path of who links them, too.
+# `cmake --install BUILD --prefix DIR`: libraries, headers as <troupe/session.hpp>, and the package that
+# find_package(Troupe) finds. Below troupe/detail lies what they need and nobody includes by name.
 include(GNUInstallDirs)
 include(CMakePackageConfigHelpers)
 set(TROUPE_PACKAGE_DIR ${CMAKE_INSTALL_LIBDIR}/cmake/Troupe)
-foreach(folder messages backends actors)
-  set(without)
-  if(NOT TROUPE_WITH_TORCH AND folder STREQUAL backends)
-    set(without PATTERN torch EXCLUDE)
-  endif()
-  install(DIRECTORY ${PROJECT_SOURCE_DIR}/${folder} DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/troupe
+set(public messages backends actors)
+set(internal messages backends actors)
+set(without PATTERN include EXCLUDE)
+if(TROUPE_WITH_TORCH)
+  list(APPEND public backends/torch)
+else()
+  list(APPEND without PATTERN torch EXCLUDE)
+endif()
+if(TROUPE_BUILD_APPS)
+  list(APPEND public apps/testing)
+  list(APPEND internal apps/testing)
+endif()
+foreach(folder IN LISTS public)
+  install(DIRECTORY ${PROJECT_SOURCE_DIR}/${folder}/include/ DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}
+    COMPONENT development FILES_MATCHING PATTERN *.hpp)
+endforeach()
+foreach(folder IN LISTS internal)
+  install(DIRECTORY ${PROJECT_SOURCE_DIR}/${folder}/ DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/troupe/detail/${folder}
     COMPONENT development FILES_MATCHING PATTERN *.hpp PATTERN cmake EXCLUDE ${without})
 endforeach()
-# The simulated world is <troupe/testing/...> for users, "apps/testing/..." for itself.
-if(TROUPE_BUILD_APPS)
-  install(DIRECTORY ${PROJECT_SOURCE_DIR}/apps/testing DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/troupe/apps
-    COMPONENT development FILES_MATCHING PATTERN *.hpp)
-  install(CODE "file(CREATE_LINK apps/testing
-    \"\$ENV{DESTDIR}\${CMAKE_INSTALL_PREFIX}/${CMAKE_INSTALL_INCLUDEDIR}/troupe/testing\" SYMBOLIC)"
-    COMPONENT development)
-endif()
 install(EXPORT troupe_targets NAMESPACE troupe:: FILE TroupeTargets.cmake
   DESTINATION ${TROUPE_PACKAGE_DIR} COMPONENT development)
 configure_package_config_file(${PROJECT_SOURCE_DIR}/messages/cmake/TroupeConfig.cmake.in

@@ -77,15 +77,8 @@ function(troupe_folder target)
   troupe_compile_together(${target} ${group} ${ARGN})
 endfunction()
 
-# Users include <troupe/actors/session.hpp>; our own sources include from the repository's root.
-set(TROUPE_INCLUDE_LINKS ${PROJECT_BINARY_DIR}/include/troupe)
-file(MAKE_DIRECTORY ${TROUPE_INCLUDE_LINKS})
-foreach(folder messages backends actors)
-  file(CREATE_LINK ${PROJECT_SOURCE_DIR}/${folder} ${TROUPE_INCLUDE_LINKS}/${folder} SYMBOLIC)
-endforeach()
-file(CREATE_LINK ${PROJECT_SOURCE_DIR}/apps/testing ${TROUPE_INCLUDE_LINKS}/testing SYMBOLIC)
-
-# troupe_library(NAME SOURCES ... PUBLIC ... PRIVATE ...): a static library with the project's settings.
+# troupe_library(NAME SOURCES ... PUBLIC ... PRIVATE ...): a static library with the project's settings. Public headers
+# lie below include/troupe of its folder or of the folder above; all others are included from the repository's root.
 function(troupe_library name)
   cmake_parse_arguments(PARSE_ARGV 1 arg "" "" "SOURCES;PUBLIC;PRIVATE")
   add_library(${name} STATIC ${arg_SOURCES})
@@ -93,7 +86,13 @@ function(troupe_library name)
   add_library(troupe::${short} ALIAS ${name})
   target_include_directories(${name} PUBLIC
     $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}> $<BUILD_INTERFACE:${PROJECT_BINARY_DIR}/include>)
-  target_include_directories(${name} INTERFACE $<INSTALL_INTERFACE:include> $<INSTALL_INTERFACE:include/troupe>)
+  foreach(above "" /..)
+    get_filename_component(public ${CMAKE_CURRENT_SOURCE_DIR}${above}/include ABSOLUTE)
+    if(EXISTS ${public}/troupe)
+      target_include_directories(${name} PUBLIC $<BUILD_INTERFACE:${public}>)
+    endif()
+  endforeach()
+  target_include_directories(${name} INTERFACE $<INSTALL_INTERFACE:include> $<INSTALL_INTERFACE:include/troupe/detail>)
   target_compile_features(${name} PUBLIC cxx_std_20)
   target_link_libraries(${name} PUBLIC ${arg_PUBLIC} PRIVATE ${arg_PRIVATE} $<BUILD_INTERFACE:troupe_settings>)
   set_target_properties(${name} PROPERTIES EXPORT_NAME ${short})

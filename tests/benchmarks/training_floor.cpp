@@ -14,10 +14,10 @@
 #include <thread>
 #include <vector>
 
-#include "backends/torch/data.hpp"
 #include "backends/torch/lane_thread.hpp"
 #include "backends/torch/models.hpp"
-#include "backends/torch/tensor.hpp"
+#include "troupe/data.hpp"
+#include "troupe/detail/tensor.hpp"
 
 namespace {
 

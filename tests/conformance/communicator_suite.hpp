@@ -3,9 +3,9 @@
 // communicator_suite.cpp.
 #pragma once
 
-#include "backends/communicator.hpp"
 #include "tests/conformance/port_cases.hpp"
 #include "tests/support/thrown.hpp"
+#include "troupe/communicator.hpp"
 
 #include <condition_variable>
 #include <functional>

@@ -12,7 +12,7 @@
 
 #include "backends/local/thread_lane.hpp"
 #include "backends/simulated/inline_lane.hpp"
-#include "messages/failure.hpp"
+#include "troupe/failure.hpp"
 
 #include "tests/support/catch.hpp"
 

@@ -1,7 +1,7 @@
 // Cases of the communicator port that are lists: for the adapters of this process, and for mpi.
 #pragma once
 
-#include "backends/communicator.hpp"
+#include "troupe/communicator.hpp"
 
 #include <functional>
 #include <string>

@@ -1,4 +1,4 @@
-// Goal: every adapter of the storage port does what backends/storage.hpp promises. Each case runs
+// Goal: every adapter of the storage port does what troupe/storage.hpp promises. Each case runs
 // on a fresh storage of each adapter, happy paths first.
 #include "tests/conformance/storage_suite.hpp"
 

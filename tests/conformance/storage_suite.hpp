@@ -2,7 +2,7 @@
 // the port; a new adapter is one line in storage_suite.cpp.
 #pragma once
 
-#include "backends/storage.hpp"
+#include "troupe/storage.hpp"
 
 #include <functional>
 #include <memory>

@@ -23,7 +23,7 @@ def main():
     with tempfile.TemporaryDirectory() as folder:
         prefix, tree, user = (os.path.join(folder, name) for name in ("prefix", "tree", "user"))
         run("cmake", "--install", build, "--prefix", prefix, "--component", "development")
-        for header in ("actors/session.hpp", "actors/trainer.hpp", "backends/ports.hpp", "messages/hooks.hpp"):
+        for header in ("session.hpp", "trainer.hpp", "ports.hpp", "hooks.hpp", "detail/box.hpp"):
             assert os.path.exists(os.path.join(prefix, "include/troupe", header)), header
         package = os.path.join(prefix, "lib", "cmake", "Troupe")
         if not os.path.exists(package):  # a distribution's lib folder

@@ -8,9 +8,9 @@
 #include <boost/asio/use_awaitable.hpp>
 #include <map>
 
-#include "actors/event_stream.hpp"
-#include "actors/session.hpp"
 #include "tests/support/integer_learner.hpp"
+#include "troupe/event_stream.hpp"
+#include "troupe/session.hpp"
 
 #include "tests/support/catch.hpp"
 

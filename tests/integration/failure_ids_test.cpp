@@ -3,10 +3,10 @@
 #include <boost/asio/io_context.hpp>
 #include <future>
 
-#include "actors/session.hpp"
 #include "actors/supervisor.hpp"
-#include "backends/ports.hpp"
 #include "tests/support/integer_learner.hpp"
+#include "troupe/ports.hpp"
+#include "troupe/session.hpp"
 
 #include "tests/support/catch.hpp"
 

@@ -1,9 +1,9 @@
 // Goal: a recipe's own checkpoint format, set in that one place, is what a fit writes and what a
 // later fit goes on from; and a folder that cannot be made ends a fit at its start.
-#include "actors/session.hpp"
 #include "backends/checkpoint/safetensors_io.hpp"
 #include "tests/support/integer_learner.hpp"
 #include "tests/support/temporary_folder.hpp"
+#include "troupe/session.hpp"
 
 #include <atomic>
 #include <boost/asio/system_executor.hpp>

@@ -20,10 +20,10 @@
 #include <thread>
 
 #include "actors/rank_process.hpp"
-#include "actors/session.hpp"
 #include "tests/support/integer_learner.hpp"
 #include "tests/support/runner.hpp"
 #include "tests/support/temporary_folder.hpp"
+#include "troupe/session.hpp"
 
 #include "tests/support/catch.hpp"
 

@@ -2,8 +2,8 @@
 // not call it.
 #include <boost/asio/io_context.hpp>
 
-#include "actors/session.hpp"
 #include "tests/support/integer_learner.hpp"
+#include "troupe/session.hpp"
 
 #include "tests/support/catch.hpp"
 

@@ -3,10 +3,10 @@
 #include <boost/asio/io_context.hpp>
 
 #include "actors/job_check.hpp"
-#include "actors/session.hpp"
-#include "backends/ports.hpp"
 #include "tests/support/integer_learner.hpp"
 #include "tests/support/temporary_folder.hpp"
+#include "troupe/ports.hpp"
+#include "troupe/session.hpp"
 
 #include "tests/support/catch.hpp"
 

@@ -7,9 +7,9 @@
 #include <optional>
 #include <thread>
 
-#include "actors/session.hpp"
-#include "backends/ports.hpp"
 #include "tests/support/integer_learner.hpp"
+#include "troupe/ports.hpp"
+#include "troupe/session.hpp"
 
 #include "tests/support/catch.hpp"
 

@@ -12,9 +12,9 @@
 #include <future>
 #include <mutex>
 
-#include "actors/session.hpp"
-#include "backends/ports.hpp"
 #include "tests/support/integer_learner.hpp"
+#include "troupe/ports.hpp"
+#include "troupe/session.hpp"
 
 #include "tests/support/catch.hpp"
 

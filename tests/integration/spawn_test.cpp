@@ -10,7 +10,7 @@
 #include <set>
 #include <thread>
 
-#include "actors/session.hpp"
+#include "troupe/session.hpp"
 
 #include "tests/support/catch.hpp"
 

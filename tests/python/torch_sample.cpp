@@ -22,8 +22,8 @@
 #include "backends/torch/models.hpp"
 #include "backends/torch/module_state.hpp"
 #include "backends/torch/reference_executor.hpp"
-#include "backends/torch/tensor.hpp"
 #include "backends/torch/torch_export.hpp"
+#include "troupe/detail/tensor.hpp"
 
 namespace {
 

@@ -3,7 +3,7 @@
 #include <caf/all.hpp>
 
 #include "apps/testing/scene.hpp"
-#include "messages/failure.hpp"
+#include "troupe/failure.hpp"
 
 #include "tests/support/catch.hpp"
 

@@ -15,8 +15,8 @@
 #include <memory>
 #include <stdexcept>
 
-#include "backends/torch/module.hpp"
-#include "backends/torch/synthetic.hpp"
+#include "troupe/module.hpp"
+#include "troupe/synthetic.hpp"
 
 namespace troupe::testing {
 

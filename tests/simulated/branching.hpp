@@ -5,7 +5,7 @@
 
 #include <cstdint>
 
-#include "apps/testing/tensors/tensors_payload.hpp"
+#include "troupe/testing/tensors.hpp"
 
 namespace troupe::testing {
 

@@ -2,8 +2,8 @@
 // the line and the reason, and nothing in a text can ask for all memory.
 #include "apps/testing/case.hpp"
 #include "apps/testing/ghost_payload.hpp"
-#include "backends/data_order.hpp"
-#include "messages/failure.hpp"
+#include "troupe/detail/data_order.hpp"
+#include "troupe/failure.hpp"
 
 #include "tests/support/catch.hpp"
 

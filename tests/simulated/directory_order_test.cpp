@@ -13,9 +13,9 @@
 #include "apps/testing/rehearsal.hpp"
 #include "backends/checkpoint/safetensors_io.hpp"
 #include "backends/local/file_operations.hpp"
-#include "messages/stable_hash.hpp"
 #include "tests/support/integer_learner.hpp"
 #include "tests/support/temporary_folder.hpp"
+#include "troupe/detail/stable_hash.hpp"
 
 #include "tests/support/catch.hpp"
 

@@ -1,6 +1,6 @@
 // Goal: campaigns of field jobs under schedules and faults: no oracle is violated, the same seed is
 // the same campaign, and a run is replayed by its recorded choices.
-#include "apps/testing/sim.hpp"
+#include "troupe/testing.hpp"
 
 #include "tests/support/catch.hpp"
 

@@ -2,8 +2,8 @@
 // time as its costs say; faults are survived as by the field payload.
 #include "apps/testing/explore.hpp"
 #include "apps/testing/ghost_payload.hpp"
-#include "apps/testing/sim.hpp"
 #include "backends/simulated/ghost_learner.hpp"
+#include "troupe/testing.hpp"
 
 #include "tests/support/catch.hpp"
 

@@ -1,10 +1,10 @@
 // Goal: marks of product code reach the world whose event runs, and nobody else; rare paths are
 // drawn, recorded and repeated; what they do is survived.
-#include "messages/marks.hpp"
+#include "troupe/detail/marks.hpp"
 #include "apps/testing/case.hpp"
 #include "apps/testing/explore.hpp"
 #include "apps/testing/field_oracles.hpp"
-#include "messages/failure.hpp"
+#include "troupe/failure.hpp"
 
 #include <algorithm>
 

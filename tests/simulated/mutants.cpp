@@ -4,8 +4,8 @@
 #include <string>
 
 #include "apps/testing/exhaustive/checkpoint_search.hpp"
-#include "apps/testing/exhaustive/exhaust.hpp"
 #include "tests/simulated/hunter.hpp"
+#include "troupe/testing/exhaustive.hpp"
 
 using namespace troupe;
 using namespace troupe::testing;

@@ -5,9 +5,9 @@
 
 #include "apps/testing/explore.hpp"
 #include "apps/testing/ghost_payload.hpp"
-#include "apps/testing/sim.hpp"
 #include "apps/testing/storage_lies.hpp"
 #include "backends/simulated/field_learner.hpp"
+#include "troupe/testing.hpp"
 
 #include "tests/support/catch.hpp"
 

@@ -1,8 +1,8 @@
 // Goal: explore() with a module that cannot train every job: what the test did not allow is not
 // varied, and what the module throws in the reference is a violation with its seed and its case.
-#include "apps/testing/sim.hpp"
-#include "apps/testing/tensors/tensors_payload.hpp"
 #include "tests/simulated/branching.hpp"
+#include "troupe/testing.hpp"
+#include "troupe/testing/tensors.hpp"
 
 #include "tests/support/catch.hpp"
 

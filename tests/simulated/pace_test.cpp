@@ -3,7 +3,7 @@
 #include "apps/testing/pace.hpp"
 #include "apps/testing/case.hpp"
 #include "apps/testing/lognormal.hpp"
-#include "apps/testing/sim.hpp"
+#include "troupe/testing.hpp"
 
 #include <algorithm>
 #include <cmath>

@@ -2,8 +2,8 @@
 // where none is. Method: the machines compiled once more, with the bugs in (messages/planted.hpp);
 // all of the bugs, and the campaigns that the others need: tests/mutants.sh.
 #include "apps/testing/exhaustive/checkpoint_search.hpp"
-#include "apps/testing/exhaustive/exhaust.hpp"
 #include "messages/planted.hpp"
+#include "troupe/testing/exhaustive.hpp"
 
 #include "tests/support/catch.hpp"
 

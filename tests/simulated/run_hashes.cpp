@@ -13,9 +13,9 @@
 
 #include "apps/testing/explore.hpp"
 #include "apps/testing/ghost_payload.hpp"
-#include "messages/failure.hpp"
+#include "troupe/failure.hpp"
 #ifdef TROUPE_HASH_TENSORS
-#include "apps/testing/tensors/tensors_payload.hpp"
+#include "troupe/testing/tensors.hpp"
 #endif
 
 using namespace troupe::testing;

@@ -1,6 +1,6 @@
 // Goal: ten thousand ranks in nodes of eight, with costs: a slow node costs what the model says and
 // is named. Not under sanitizers: it takes seconds without them.
-#include "apps/testing/sim.hpp"
+#include "troupe/testing.hpp"
 
 #include <cmath>
 

@@ -6,7 +6,7 @@
 #include <tuple>
 
 #include "apps/testing/case.hpp"
-#include "backends/data_order.hpp"
+#include "troupe/detail/data_order.hpp"
 
 #include "tests/support/catch.hpp"
 

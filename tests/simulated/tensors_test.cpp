@@ -1,9 +1,9 @@
 // Goal: LibTorch in a simulated world: every schedule and every fault ends in the bits of the
 // serial reference executor, the same seed is the same run, in another host too, a NaN goes where
 // it goes, and a module of one's own is looked at alike.
-#include "apps/testing/sim.hpp"
-#include "apps/testing/tensors/tensors_payload.hpp"
+#include "troupe/testing/tensors.hpp"
 #include "tests/simulated/branching.hpp"
+#include "troupe/testing.hpp"
 
 #include "tests/support/catch.hpp"
 

@@ -7,8 +7,8 @@
 #include <memory>
 #include <vector>
 
-#include "backends/data_order.hpp"
-#include "backends/learner.hpp"
+#include "troupe/detail/data_order.hpp"
+#include "troupe/learner.hpp"
 
 namespace troupe::testing {
 

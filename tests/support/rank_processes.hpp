@@ -2,8 +2,8 @@
 // is done in the rank's process. Needs shared_heap.cpp, so that buffers are the same memory there.
 #pragma once
 
-#include "backends/communicator.hpp"
 #include "tests/support/footprint.hpp"
+#include "troupe/communicator.hpp"
 
 #include <functional>
 #include <memory>

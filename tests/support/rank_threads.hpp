@@ -11,7 +11,7 @@
 
 #include "actors/fit_machine.hpp"
 #include "backends/inproc/inproc.hpp"
-#include "backends/learner.hpp"
+#include "troupe/learner.hpp"
 
 namespace troupe::testing {
 

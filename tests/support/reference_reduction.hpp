@@ -2,7 +2,7 @@
 // from backends/canonical_reduction so that each checks the other.
 #pragma once
 
-#include "backends/communicator.hpp"
+#include "troupe/communicator.hpp"
 
 #include <cstddef>
 #include <cstdint>

@@ -2,8 +2,8 @@
 #pragma once
 
 #include "backends/checkpoint/digest.hpp"
-#include "backends/checkpoint_io.hpp"
-#include "messages/snapshot.hpp"
+#include "troupe/checkpoint.hpp"
+#include "troupe/snapshot.hpp"
 
 #include <cmath>
 #include <cstring>

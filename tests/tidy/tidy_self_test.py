@@ -14,6 +14,8 @@ CLEAN = {
     "messages/a.hpp": HEADER + "#include <string>\n",
     "messages/a.cpp": '#include "messages/a.hpp"\n// printf("in a comment")\n'
                       'const char* text = "std::cout << getenv()";\n',
+    "actors/include/troupe/job.hpp": HEADER,
+    "backends/torch/include/troupe/module.hpp": HEADER,
     "tests/CMakeLists.txt": "troupe_test(a SOURCES unit/a_test.cpp)\n",
     "tests/unit/a_test.cpp": '#include "messages/a.hpp"\n\n#include "tests/support/catch.hpp"\n',
     "README.md": "A sentence.\n",
@@ -27,12 +29,16 @@ PLANTED = {
     "layers": (
         [("messages/x.hpp", HEADER + '#include "backends/lane.hpp"\n'),
          ("backends/x.hpp", HEADER + '#include "actors/rank.hpp"\n'),
-         ("backends/x.hpp", HEADER + "#include <troupe/actors/rank.hpp>\n"),
+         ("backends/x.hpp", HEADER + "#include <troupe/job.hpp>\n"),
+         ("actors/x.hpp", HEADER + '#include "troupe/module.hpp"\n'),
+         ("apps/x.hpp", HEADER + "#include <troupe/actors/rank.hpp>\n"),
          ("actors/x.hpp", HEADER + '#include "backends/inproc/group.hpp"\n'),
          ("actors/x.hpp", HEADER + '#include "apps/main.hpp"\n'),
          ("apps/x.hpp", HEADER + '#include "tests/support/catch.hpp"\n'),
          ("actors/x.hpp", HEADER + '#include "rank.hpp"\n')],
         [("actors/x.hpp", HEADER + '#include "backends/lane.hpp"\n'),
+         ("actors/x.hpp", HEADER + '#include "troupe/job.hpp"\n'),
+         ("apps/x.hpp", HEADER + "#include <troupe/module.hpp>\n"),
          ("tests/unit/x.hpp", HEADER + '#include "backends/inproc/group.hpp"\n')]),
     "torch_rooms": (
         [("actors/x.hpp", HEADER + "#include <torch/torch.h>\n"),

@@ -4,7 +4,7 @@
 
 #include <cstring>
 
-#include "backends/checkpoint_io.hpp"
+#include "troupe/checkpoint.hpp"
 
 namespace troupe::testing {
 

@@ -7,8 +7,8 @@
 #include <utility>
 
 #include "apps/testing/exhaustive/checkpoint_world.hpp"
-#include "messages/failure.hpp"
-#include "messages/stable_hash.hpp"
+#include "troupe/detail/stable_hash.hpp"
+#include "troupe/failure.hpp"
 
 namespace troupe::testing {
 

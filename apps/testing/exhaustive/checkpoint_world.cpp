@@ -7,8 +7,8 @@
 #include <sstream>
 #include <utility>
 
-#include "backends/checkpoint_io.hpp"
-#include "messages/stable_hash.hpp"
+#include "troupe/checkpoint.hpp"
+#include "troupe/detail/stable_hash.hpp"
 
 namespace troupe::testing {
 

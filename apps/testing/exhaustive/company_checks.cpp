@@ -1,7 +1,7 @@
 // What must hold in a small company, and how it is told.
 #include "apps/testing/exhaustive/company_moves.hpp"
 
-#include "messages/stable_hash.hpp"
+#include "troupe/detail/stable_hash.hpp"
 
 #include <fmt/format.h>
 #include <fmt/ostream.h>

@@ -1,6 +1,6 @@
 #include "apps/testing/exhaustive/company_parts.hpp"
 
-#include "messages/stable_hash.hpp"
+#include "troupe/detail/stable_hash.hpp"
 
 #include <fmt/format.h>
 

@@ -3,8 +3,8 @@
 #pragma once
 
 #include "apps/testing/exhaustive/company_parts.hpp"
-#include "apps/testing/exhaustive/exhaust.hpp"
 #include "apps/testing/exhaustive/flat_tables.hpp"
+#include "troupe/testing/exhaustive.hpp"
 
 #include <array>
 #include <map>

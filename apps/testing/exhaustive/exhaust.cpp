@@ -1,4 +1,4 @@
-#include "apps/testing/exhaustive/exhaust.hpp"
+#include "troupe/testing/exhaustive.hpp"
 
 #include "apps/testing/exhaustive/company_moves.hpp"
 

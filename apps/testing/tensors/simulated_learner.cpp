@@ -10,10 +10,10 @@
 #include <utility>
 
 #include "apps/testing/delivery.hpp"
-#include "backends/torch/data_parallel.hpp"
-#include "backends/torch/module.hpp"
 #include "backends/torch/module_state.hpp"
 #include "backends/torch/single_device.hpp"
+#include "troupe/data_parallel.hpp"
+#include "troupe/module.hpp"
 
 namespace troupe::testing {
 

@@ -7,10 +7,10 @@
 #include <limits>
 
 #include "backends/checkpoint/digest.hpp"
-#include "backends/torch/module.hpp"
 #include "backends/torch/module_state.hpp"
-#include "backends/torch/optimizer_state.hpp"
 #include "backends/torch/reference_executor.hpp"
+#include "troupe/detail/optimizer_state.hpp"
+#include "troupe/module.hpp"
 
 namespace troupe::testing {
 

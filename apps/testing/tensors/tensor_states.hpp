@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "apps/testing/payload.hpp"
-#include "backends/torch/data.hpp"
-#include "backends/torch/recipe.hpp"
+#include "troupe/data.hpp"
+#include "troupe/recipe.hpp"
 
 namespace troupe {
 

@@ -1,4 +1,4 @@
-#include "apps/testing/tensors/tensors_payload.hpp"
+#include "troupe/testing/tensors.hpp"
 
 #include <map>
 #include <mutex>
@@ -9,7 +9,7 @@
 #include "apps/testing/tensors/simulated_learner.hpp"
 #include "apps/testing/tensors/tensor_states.hpp"
 #include "backends/torch/classifier.hpp"
-#include "backends/torch/synthetic.hpp"
+#include "troupe/synthetic.hpp"
 
 namespace troupe::testing {
 

@@ -1,6 +1,6 @@
 #include <boost/asio/io_context.hpp>
 #include <iostream>
-#include <troupe/actors/session.hpp>
+#include <troupe/session.hpp>
 
 int main() {
   boost::asio::io_context loop;

@@ -1,5 +1,5 @@
 // Goal: a user's own oracle, learner and actor in a simulated world.
-#include <troupe/testing/sim.hpp>
+#include <troupe/testing.hpp>
 
 #include <caf/all.hpp>
 

@@ -1,8 +1,8 @@
 // Goal: a user's own module and data in a simulated world, held to the serial reference.
-#include <troupe/backends/torch/module.hpp>
-#include <troupe/backends/torch/synthetic.hpp>
-#include <troupe/testing/sim.hpp>
-#include <troupe/testing/tensors/tensors_payload.hpp>
+#include <troupe/module.hpp>
+#include <troupe/synthetic.hpp>
+#include <troupe/testing.hpp>
+#include <troupe/testing/tensors.hpp>
 
 #include <torch/nn/functional/loss.h>
 #include <torch/nn/modules/activation.h>

@@ -3,8 +3,8 @@
 #include <utility>
 #include <vector>
 
-#include <troupe/testing/exhaustive/exhaust.hpp>
-#include <troupe/testing/sim.hpp>
+#include <troupe/testing.hpp>
+#include <troupe/testing/exhaustive.hpp>
 
 #include <catch2/catch.hpp>
 

@@ -2,9 +2,9 @@
 #pragma once
 
 #include "actors/checkpoint_machine.hpp"
-#include "backends/checkpoint_io.hpp"
 #include "backends/simulated/disk.hpp"
-#include "messages/snapshot.hpp"
+#include "troupe/checkpoint.hpp"
+#include "troupe/snapshot.hpp"
 
 #include <cstdint>
 #include <functional>

@@ -3,7 +3,7 @@
 // stories from the plain one to the odd ones.
 #include "tests/unit/actors/checkpoint_drive.hpp"
 
-#include "messages/failure.hpp"
+#include "troupe/failure.hpp"
 
 #include <random>
 #include <sstream>

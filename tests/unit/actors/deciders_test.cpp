@@ -2,7 +2,7 @@
 // to keep.
 #include "actors/deciders.hpp"
 
-#include "messages/failure.hpp"
+#include "troupe/failure.hpp"
 
 #include <rapidcheck.h>
 

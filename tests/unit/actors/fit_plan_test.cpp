@@ -1,7 +1,7 @@
 // Goal: options that cannot work are refused before anything starts, by name, value and range.
 #include "actors/fit_plan.hpp"
 
-#include "messages/failure.hpp"
+#include "troupe/failure.hpp"
 
 #include <functional>
 #include <limits>

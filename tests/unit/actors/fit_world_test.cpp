@@ -2,7 +2,7 @@
 // interleave: every reachable state of small worlds is visited.
 #include "tests/unit/actors/fit_drive.hpp"
 
-#include "messages/stable_hash.hpp"
+#include "troupe/detail/stable_hash.hpp"
 
 #include <algorithm>
 #include <unordered_set>

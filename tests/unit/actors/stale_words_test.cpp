@@ -2,7 +2,7 @@
 // generation or another life changes nothing, and is marked as refused.
 #include "actors/rank_machine.hpp"
 #include "actors/supervisor_machine.hpp"
-#include "messages/marks.hpp"
+#include "troupe/detail/marks.hpp"
 
 #include "tests/support/catch.hpp"
 

@@ -1,7 +1,7 @@
 // Goal: one knob sets every deadline, and no inner deadline outlasts its outer one.
 #include "actors/time_knob.hpp"
 
-#include "messages/failure.hpp"
+#include "troupe/failure.hpp"
 
 #include "tests/support/catch.hpp"
 

@@ -4,8 +4,8 @@
 #include "apps/troupe/bench_processes.hpp"
 #include "apps/troupe/bench_timing.hpp"
 #include "backends/inproc/inproc.hpp"
-#include "backends/ports.hpp"
 #include "tests/unit/apps/integer_program.hpp"
+#include "troupe/ports.hpp"
 
 #include <unistd.h>
 #include <nlohmann/json.hpp>

@@ -1,7 +1,7 @@
 // Flags: every setting's is there, both spellings work, wrong ones name the nearest.
 #include "apps/troupe/command_line.hpp"
-#include "messages/failure.hpp"
 #include "tests/unit/apps/small_schema.hpp"
+#include "troupe/failure.hpp"
 
 #include <CLI/App.hpp>
 #include <CLI/Config.hpp>

@@ -1,6 +1,6 @@
 // Fire drills as users write them.
 #include "apps/troupe/fault_spec.hpp"
-#include "messages/failure.hpp"
+#include "troupe/failure.hpp"
 
 #include "tests/support/catch.hpp"
 

@@ -2,8 +2,8 @@
 // the mend.
 #include "apps/troupe/mpirun.hpp"
 #include "apps/troupe/sources.hpp"
-#include "messages/failure.hpp"
 #include "tests/unit/apps/small_schema.hpp"
+#include "troupe/failure.hpp"
 
 #include "tests/support/catch.hpp"
 

@@ -1,8 +1,8 @@
 // Files that the user names for a command to write.
 #include "apps/troupe/output_file.hpp"
 
-#include "messages/failure.hpp"
 #include "tests/support/temporary_folder.hpp"
+#include "troupe/failure.hpp"
 
 #include <sys/stat.h>
 #include <unistd.h>

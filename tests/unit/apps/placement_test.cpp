@@ -7,9 +7,9 @@
 #include <sstream>
 
 #include "apps/troupe/recipe_text.hpp"
-#include "messages/failure.hpp"
 #include "tests/support/temporary_folder.hpp"
 #include "tests/unit/apps/integer_program.hpp"
+#include "troupe/failure.hpp"
 
 #include "tests/support/catch.hpp"
 

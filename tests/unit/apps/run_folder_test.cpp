@@ -1,8 +1,8 @@
 // A run's folder: names, who holds it, what a resumed run does first.
 #include "apps/troupe/run_folder.hpp"
 
-#include "messages/failure.hpp"
 #include "tests/support/temporary_folder.hpp"
+#include "troupe/failure.hpp"
 
 #include <sys/wait.h>
 #include <unistd.h>

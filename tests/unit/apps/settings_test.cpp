@@ -4,9 +4,9 @@
 #include "apps/troupe/nearest.hpp"
 #include "apps/troupe/sources.hpp"
 #include "backends/telemetry/line_file.hpp"
-#include "messages/failure.hpp"
 #include "tests/support/temporary_folder.hpp"
 #include "tests/unit/apps/small_schema.hpp"
+#include "troupe/failure.hpp"
 
 #include <nlohmann/json.hpp>
 

@@ -21,9 +21,9 @@
 //   print(permutation(M, 3, 16))
 //   big = permutation(42, 2, 60000)
 //   print(big[:6], big[-4:], sum(i * x for i, x in enumerate(big)))
-#include "backends/data_order.hpp"
+#include "troupe/detail/data_order.hpp"
 
-#include "messages/failure.hpp"
+#include "troupe/failure.hpp"
 
 #include <rapidcheck.h>
 

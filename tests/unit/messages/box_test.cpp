@@ -1,6 +1,6 @@
 // Goal: a box is an optional that lies elsewhere: its copies are its own, what is moved from is
 // empty.
-#include "messages/box.hpp"
+#include "troupe/detail/box.hpp"
 
 #include <string>
 

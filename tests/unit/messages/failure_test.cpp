@@ -1,6 +1,6 @@
 // Goal: a failure's record holds type, text and the nested causes; the original exception keeps its
 // type.
-#include "messages/failure.hpp"
+#include "troupe/failure.hpp"
 #include "messages/control.hpp"
 
 #include <stdexcept>

@@ -1,9 +1,9 @@
 // Goal: a hook message says its name and place in words, and the set of names is closed and
 // distinct.
-#include "messages/hooks.hpp"
+#include "troupe/hooks.hpp"
 
 #include "messages/lane.hpp"
-#include "messages/options.hpp"
+#include "troupe/options.hpp"
 
 #include <set>
 #include <sstream>

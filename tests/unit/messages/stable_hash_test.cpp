@@ -1,5 +1,5 @@
 // Goal: the stable hash is the same everywhere, and tells apart what differs in content or order.
-#include "messages/stable_hash.hpp"
+#include "troupe/detail/stable_hash.hpp"
 
 #include <cmath>
 #include <set>

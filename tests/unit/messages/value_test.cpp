@@ -1,5 +1,5 @@
 // Goal: a value is regular and keeps its kind: a tuple stays a tuple, a list a list.
-#include "messages/value.hpp"
+#include "troupe/value.hpp"
 
 #include <sstream>
 

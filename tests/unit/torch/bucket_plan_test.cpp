@@ -1,4 +1,4 @@
-#include "backends/torch/bucket_plan.hpp"
+#include "troupe/detail/bucket_plan.hpp"
 
 #include <cmath>
 #include <limits>

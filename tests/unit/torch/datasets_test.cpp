@@ -7,8 +7,9 @@
 #include <thread>
 
 #include "backends/torch/data_catalog.hpp"
-#include "backends/torch/tensor.hpp"
-#include "messages/failure.hpp"
+#include "troupe/detail/tensor.hpp"
+#include "troupe/failure.hpp"
+
 #include "tests/support/catch.hpp"
 
 namespace troupe {

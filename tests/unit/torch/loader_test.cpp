@@ -8,9 +8,10 @@
 #include <stdexcept>
 #include <thread>
 
-#include "backends/torch/data.hpp"
-#include "backends/torch/tensor.hpp"
-#include "messages/failure.hpp"
+#include "troupe/data.hpp"
+#include "troupe/detail/tensor.hpp"
+#include "troupe/failure.hpp"
+
 #include "tests/support/catch.hpp"
 
 namespace troupe {

@@ -3,7 +3,8 @@
 #include <ATen/Functions.h>
 
 #include "backends/torch/rank_random.hpp"
-#include "messages/failure.hpp"
+#include "troupe/failure.hpp"
+
 #include "tests/support/catch.hpp"
 
 namespace troupe {

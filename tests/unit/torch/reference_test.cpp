@@ -8,8 +8,9 @@
 
 #include "backends/checkpoint/digest.hpp"
 #include "backends/torch/models.hpp"
-#include "backends/torch/synthetic.hpp"
-#include "backends/torch/tensor.hpp"
+#include "troupe/detail/tensor.hpp"
+#include "troupe/synthetic.hpp"
+
 #include "tests/support/catch.hpp"
 
 namespace troupe {

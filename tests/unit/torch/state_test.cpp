@@ -13,11 +13,12 @@
 
 #include "backends/torch/models.hpp"
 #include "backends/torch/module_state.hpp"
-#include "backends/torch/optimizer_state.hpp"
 #include "backends/torch/rank_random.hpp"
-#include "backends/torch/tensor.hpp"
 #include "backends/torch/torch_export.hpp"
-#include "messages/failure.hpp"
+#include "troupe/detail/optimizer_state.hpp"
+#include "troupe/detail/tensor.hpp"
+#include "troupe/failure.hpp"
+
 #include "tests/support/catch.hpp"
 
 namespace troupe {

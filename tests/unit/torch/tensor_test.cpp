@@ -1,4 +1,4 @@
-#include "backends/torch/tensor.hpp"
+#include "troupe/detail/tensor.hpp"
 
 #include <ATen/ops/arange.h>
 #include <ATen/ops/empty.h>
@@ -10,6 +10,7 @@
 #include <random>
 
 #include "backends/torch/scalar_types.hpp"
+
 #include "tests/support/catch.hpp"
 
 namespace troupe {

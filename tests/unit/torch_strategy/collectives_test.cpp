@@ -1,7 +1,7 @@
 // The strategy's collectives, called directly.
-#include "backends/torch/data_parallel.hpp"
 #include "backends/torch/single_device.hpp"
 #include "tests/unit/torch_strategy/small_models.hpp"
+#include "troupe/data_parallel.hpp"
 
 #include "tests/support/catch.hpp"
 

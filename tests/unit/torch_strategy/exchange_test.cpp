@@ -1,6 +1,6 @@
 // Options and hooks of the gradient exchange, as users of DDP know them.
-#include "backends/torch/data_parallel.hpp"
 #include "tests/unit/torch_strategy/small_models.hpp"
+#include "troupe/data_parallel.hpp"
 
 #include "tests/support/catch.hpp"
 

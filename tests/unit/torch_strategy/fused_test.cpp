@@ -1,8 +1,8 @@
 // The fused step ends in the bits of the separate one, and leaves the same state behind.
 #include <torch/optim.h>
 
-#include "backends/torch/data_parallel.hpp"
 #include "tests/unit/torch_strategy/small_models.hpp"
+#include "troupe/data_parallel.hpp"
 
 #include "tests/support/catch.hpp"
 

@@ -1,6 +1,6 @@
 // Data-parallel gradients against one process that sees every sample.
-#include "backends/torch/data_parallel.hpp"
 #include "tests/unit/torch_strategy/small_models.hpp"
+#include "troupe/data_parallel.hpp"
 
 #include "tests/support/catch.hpp"
 

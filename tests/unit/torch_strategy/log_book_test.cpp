@@ -1,11 +1,11 @@
-#include "backends/torch/log_book.hpp"
+#include "troupe/detail/log_book.hpp"
 
 #include <cmath>
 #include <condition_variable>
 #include <mutex>
 #include <thread>
 
-#include "messages/failure.hpp"
+#include "troupe/failure.hpp"
 
 #include "tests/support/catch.hpp"
 

@@ -1,9 +1,9 @@
 // A user's own strategy, precision, cluster environment and hooks, written outside of the library.
 #include <mutex>
 
-#include "backends/call_recipe.hpp"
-#include "backends/torch/data_parallel.hpp"
 #include "tests/unit/torch_strategy/small_models.hpp"
+#include "troupe/call.hpp"
+#include "troupe/data_parallel.hpp"
 
 #include "tests/support/catch.hpp"
 

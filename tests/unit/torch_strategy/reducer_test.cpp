@@ -1,6 +1,6 @@
 // The reducer without a strategy around it: gradients that users moved, gradients that stay where
 // autograd put them, and a second generation.
-#include "backends/torch/reducer.hpp"
+#include "troupe/detail/reducer.hpp"
 #include "tests/unit/torch_strategy/small_models.hpp"
 
 #include "tests/support/catch.hpp"

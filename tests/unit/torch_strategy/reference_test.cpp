@@ -3,8 +3,8 @@
 
 #include "backends/checkpoint/digest.hpp"
 #include "backends/torch/classifier.hpp"
-#include "backends/torch/synthetic.hpp"
 #include "tests/unit/torch_strategy/small_models.hpp"
+#include "troupe/synthetic.hpp"
 
 #include "tests/support/catch.hpp"
 

@@ -3,9 +3,9 @@
 #include <algorithm>
 #include <mutex>
 
-#include "backends/torch/recipe.hpp"
 #include "backends/torch/resume_check.hpp"
 #include "tests/unit/torch_strategy/small_models.hpp"
+#include "troupe/recipe.hpp"
 
 #include "tests/support/catch.hpp"
 

@@ -11,9 +11,9 @@
 #include <string>
 #include <vector>
 
-#include "backends/torch/module.hpp"
 #include "backends/torch/rank_random.hpp"
 #include "tests/support/rank_threads.hpp"
+#include "troupe/module.hpp"
 
 namespace troupe::testing {
 

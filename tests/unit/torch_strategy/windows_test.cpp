@@ -1,7 +1,7 @@
 // Steps of several micro-batches: what travels when, and a throw in the middle of one. Modules with
 // nothing to train, and with parameters whose elements lie in odd orders.
-#include "backends/torch/data_parallel.hpp"
 #include "tests/unit/torch_strategy/small_models.hpp"
+#include "troupe/data_parallel.hpp"
 
 #include "tests/support/catch.hpp"
 

@@ -3,7 +3,7 @@
 // planted_bugs_test.
 #include "apps/testing/exhaustive/checkpoint_search.hpp"
 
-#include "messages/failure.hpp"
+#include "troupe/failure.hpp"
 
 #include "tests/support/catch.hpp"
 

@@ -1,9 +1,9 @@
 // Goal: every interleaving of a small company ends well, with every fault at every place; and the
 // search that says so leaves nothing out and can say no. Method: the search itself, with and
 // without its reduction.
-#include "apps/testing/exhaustive/exhaust.hpp"
+#include "troupe/testing/exhaustive.hpp"
 
-#include "messages/failure.hpp"
+#include "troupe/failure.hpp"
 
 #include <algorithm>
 

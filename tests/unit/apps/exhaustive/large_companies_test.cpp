@@ -1,5 +1,5 @@
 // Goal: three ranks with one fault of any kind, and two with two: every interleaving ends well.
-#include "apps/testing/exhaustive/exhaust.hpp"
+#include "troupe/testing/exhaustive.hpp"
 
 #include "tests/support/catch.hpp"
 

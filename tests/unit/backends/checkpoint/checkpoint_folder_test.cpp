@@ -4,9 +4,9 @@
 #include "backends/checkpoint/regular_file.hpp"
 #include "backends/checkpoint/run_checkpoints.hpp"
 #include "backends/checkpoint/safetensors_io.hpp"
-#include "messages/failure.hpp"
 #include "tests/support/sample_snapshot.hpp"
 #include "tests/support/temporary_folder.hpp"
+#include "troupe/failure.hpp"
 
 #include "tests/support/catch.hpp"
 

@@ -2,9 +2,9 @@
 // truncation, every single bit, and random changes of the header itself.
 #include "backends/checkpoint/run_checkpoints.hpp"
 #include "backends/checkpoint/safetensors.hpp"
-#include "messages/failure.hpp"
 #include "tests/support/sample_snapshot.hpp"
 #include "tests/support/temporary_folder.hpp"
+#include "troupe/failure.hpp"
 
 #include <fstream>
 #include <random>

@@ -2,8 +2,8 @@
 // documented byte string of weights_digest assembled by hand.
 #include "backends/checkpoint/digest.hpp"
 
-#include "messages/failure.hpp"
 #include "tests/support/sample_snapshot.hpp"
+#include "troupe/failure.hpp"
 
 #include <xxhash.h>
 

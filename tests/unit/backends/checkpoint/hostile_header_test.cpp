@@ -3,7 +3,7 @@
 #include "backends/checkpoint/bounded_json.hpp"
 #include "backends/checkpoint/safetensors.hpp"
 #include "backends/checkpoint/safetensors_header.hpp"
-#include "messages/failure.hpp"
+#include "troupe/failure.hpp"
 
 #include <fmt/format.h>
 #include <sys/resource.h>

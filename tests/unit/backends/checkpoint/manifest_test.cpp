@@ -3,8 +3,8 @@
 #include "backends/checkpoint/manifest.hpp"
 
 #include "backends/checkpoint/digest.hpp"
-#include "messages/failure.hpp"
 #include "tests/support/sample_snapshot.hpp"
+#include "troupe/failure.hpp"
 
 #include <nlohmann/json.hpp>
 

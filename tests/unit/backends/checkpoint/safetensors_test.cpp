@@ -3,9 +3,9 @@
 #include "backends/checkpoint/safetensors.hpp"
 
 #include "backends/checkpoint/safetensors_header.hpp"
-#include "messages/failure.hpp"
 #include "tests/support/sample_snapshot.hpp"
 #include "tests/support/temporary_folder.hpp"
+#include "troupe/failure.hpp"
 
 #include <sys/stat.h>
 

@@ -5,9 +5,9 @@
 #include "backends/local/file_storage.hpp"
 
 #include "backends/local/file_operations.hpp"
-#include "messages/failure.hpp"
 #include "tests/conformance/storage_suite.hpp"
 #include "tests/support/temporary_folder.hpp"
+#include "troupe/failure.hpp"
 
 #include <signal.h>
 #include <sys/resource.h>

@@ -4,7 +4,7 @@
 
 #include <boost/asio/write.hpp>
 
-#include "messages/failure.hpp"
+#include "troupe/failure.hpp"
 
 #include "tests/support/catch.hpp"
 

@@ -2,9 +2,9 @@
 // thrown out when nobody waits for them; collectives wait by resting.
 #include "backends/simulated/baton.hpp"
 
-#include "backends/learner.hpp"
 #include "backends/simulated/fabric.hpp"
 #include "backends/simulated/resting_communicator.hpp"
+#include "troupe/learner.hpp"
 
 #include <deque>
 #include <memory>

@@ -2,7 +2,7 @@
 // that are cut off or vanish.
 #include "backends/simulated/fabric.hpp"
 
-#include "backends/learner.hpp"
+#include "troupe/learner.hpp"
 
 #include <map>
 #include <vector>

@@ -2,7 +2,7 @@
 // operations are never answered.
 #include "backends/simulated/simulated_storage.hpp"
 
-#include "messages/failure.hpp"
+#include "troupe/failure.hpp"
 
 #include <map>
 

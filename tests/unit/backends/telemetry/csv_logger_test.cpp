@@ -1,7 +1,7 @@
 // metrics.csv: columns grow, rows stay, a resumed run cuts back.
 #include "backends/telemetry/csv_logger.hpp"
-#include "messages/failure.hpp"
 #include "tests/support/temporary_folder.hpp"
+#include "troupe/failure.hpp"
 
 #include <filesystem>
 

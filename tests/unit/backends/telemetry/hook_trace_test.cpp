@@ -1,7 +1,7 @@
 // --trace-hooks: the exact form of a line, and lines of several ranks at once.
 #include "backends/telemetry/hook_trace.hpp"
-#include "messages/failure.hpp"
 #include "tests/support/temporary_folder.hpp"
+#include "troupe/failure.hpp"
 
 #include <nlohmann/json.hpp>
 

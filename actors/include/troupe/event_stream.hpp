@@ -1,0 +1,69 @@
+// A job's events for a program with an event loop: what observers hear, one asynchronous wait at a
+// time.
+#pragma once
+
+#include "messages/control.hpp"
+#include "troupe/observer.hpp"
+
+#include <boost/asio/any_completion_handler.hpp>
+#include <boost/asio/any_io_executor.hpp>
+#include <boost/asio/async_result.hpp>
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+
+namespace troupe {
+
+struct event_stream_options {
+  bool hooks = false;        ///< every hook of every rank, too: many
+  std::size_t limit = 4096;  ///< events kept for a reader that lags: see observation_queue
+};
+
+/// The events of one job, which names it in `job::events`. They are kept, in order, from the job's
+/// start, whether somebody waits or not; a reader that lags never holds the job up: at the limit
+/// the oldest progress goes first, then the oldest hook. Thread-safe.
+///
+///   while (const auto event = co_await events->async_next(use_awaitable)) ...
+class event_stream {
+public:
+  using signature = void(observation_ptr);
+
+  explicit event_stream(boost::asio::any_io_executor executor, event_stream_options how = {});
+  ~event_stream();
+  event_stream(const event_stream&) = delete;
+  event_stream& operator=(const event_stream&) = delete;
+
+  /// The next event.
+  /// 1. Completion signature: `void(troupe::observation_ptr)`, on the handler's associated executor
+  ///    (the stream's by default), never inside the initiating call. Null behind the last event,
+  ///    which is told before the job completes, and when the wait was cancelled (`ended` tells
+  ///    which).
+  /// 2. Several waits are served in the order in which they began.
+  /// 3. Cancellation: the associated slot, any type; an event is either delivered or still there.
+  template <boost::asio::completion_token_for<signature> Token>
+  auto async_next(Token&& token) {
+    return boost::asio::async_initiate<Token, signature>(
+        [this](auto handler) { wait(std::move(handler)); }, token);
+  }
+
+  /// The job is over and every event was read.
+  bool ended() const;
+  /// Events that went because nobody read them; once the job is over, those too that were dropped
+  /// on their way here.
+  std::uint64_t dropped() const;
+
+  /// The session's: an observer that fills the stream. Once: throws user_error when another job has
+  /// the stream.
+  observer_factory attach();
+  /// The session's: no event comes any more. Repeating it changes nothing.
+  void end();
+
+private:
+  void wait(boost::asio::any_completion_handler<signature> handler);
+
+  struct channel;
+  std::shared_ptr<channel> channel_;
+};
+
+}  // namespace troupe

@@ -1,0 +1,121 @@
+// The front door for programs that own an event loop. A session runs jobs; several at a time do not
+// touch each other. It takes no signal handler, never exits, prints nothing and blocks no thread of
+// yours.
+#pragma once
+
+#include "troupe/detail/call_outcome.hpp"
+#include "troupe/job.hpp"
+#include "troupe/ports.hpp"
+
+#include <boost/asio/any_completion_handler.hpp>
+#include <boost/asio/any_io_executor.hpp>
+#include <boost/asio/async_result.hpp>
+
+#include <memory>
+
+namespace troupe {
+
+struct session_options {
+  /// Threads of the control plane. Two: one for the supervisor while another answers a lane; they
+  /// sleep when idle.
+  std::size_t threads = 2;
+};
+
+/// Thread-safe. Movable. Destruction with jobs running asks them to end, returns at once, and their
+/// completions (with status `failed`, type `session_closed`) still arrive through their executors.
+class session {
+public:
+  using executor_type = boost::asio::any_io_executor;
+  using signature = void(job_outcome);
+
+  explicit session(executor_type executor, ports world = local_ports(),
+                   session_options options = {});
+  ~session();
+  session(session&&) noexcept;
+  session& operator=(session&&) noexcept;
+
+  executor_type get_executor() const;
+
+  /// Runs a job.
+  /// 1. What it does: checks the options (a `user_error` is the outcome's failure), starts the
+  ///    ranks, forms generation 1, runs the job's hooks, takes everything down in order, then
+  ///    completes.
+  /// 2. Completion signature: `void(troupe::job_outcome)`. The handler runs on its associated
+  ///    executor (by default the session's), never inside the initiating call. A failure is a
+  ///    value: the operation throws no exception and reports no error code.
+  /// 3. Cancellation: through the associated slot, with any type of cancellation.
+  ///    - The first emission ends the run at a step boundary that all ranks agree on, with a
+  ///      checkpoint (status `stopped`).
+  ///    - The second emission ends the run at once (status `failed`).
+  /// 4. Keeps outstanding work on both executors until it completes.
+  template <boost::asio::completion_token_for<signature> Token>
+  auto async_run(job what, Token&& token) {
+    return boost::asio::async_initiate<Token, signature>(
+        [this](auto handler, job what) { start(std::move(what), std::move(handler)); }, token,
+        std::move(what));
+  }
+  /// The same, by purpose.
+  template <boost::asio::completion_token_for<signature> Token>
+  auto async_fit(job what, Token&& token) {
+    what.purpose = stage::train;
+    return async_run(std::move(what), std::forward<Token>(token));
+  }
+  template <boost::asio::completion_token_for<signature> Token>
+  auto async_validate(job what, Token&& token) {
+    what.purpose = stage::validate;
+    return async_run(std::move(what), std::forward<Token>(token));
+  }
+  template <boost::asio::completion_token_for<signature> Token>
+  auto async_test(job what, Token&& token) {
+    what.purpose = stage::test;
+    return async_run(std::move(what), std::forward<Token>(token));
+  }
+  template <boost::asio::completion_token_for<signature> Token>
+  auto async_predict(job what, Token&& token) {
+    what.purpose = stage::predict;
+    return async_run(std::move(what), std::forward<Token>(token));
+  }
+
+  /// Runs a job and waits for it in the calling thread, whatever the session's executor does. Not
+  /// to be called from a thread that the job needs (an observer, a hook).
+  job_outcome run(job what);
+
+  /// Calls `what(who, arguments...)` on each of `ranks` ranks, in its lane, and waits like `run`.
+  /// The function gets its rank first: as `rank_context&` (rank, world, collectives) or as a
+  /// number. Rank 0's result comes back with its own type (`returned`, `get()`), what it queued as
+  /// `queue`. Every rank gets copies of the arguments. What a rank throws is the outcome's failure,
+  /// and get() throws it again with its own type.
+  template <class Function, class... Arguments>
+  auto spawn(std::int32_t ranks, Function what, Arguments... arguments) {
+    auto kept = std::make_shared<call_slot<spawned_result<Function, Arguments...>>>();
+    auto called = job_of(ranks, call_recipe_into(kept, std::move(what), std::move(arguments)...));
+    return with_result(run(std::move(called)), *kept);
+  }
+  /// The same without waiting: completes with `call_outcome` as async_run does with `job_outcome`.
+  template <class Token, class Function, class... Arguments>
+  auto async_spawn(std::int32_t ranks, Token&& token, Function what, Arguments... arguments) {
+    using result = spawned_result<Function, Arguments...>;
+    auto kept = std::make_shared<call_slot<result>>();
+    auto called = job_of(ranks, call_recipe_into(kept, std::move(what), std::move(arguments)...));
+    return boost::asio::async_initiate<Token, void(call_outcome<result>)>(
+        [this](auto handler, job what, std::shared_ptr<call_slot<result>> kept) {
+          start(std::move(what),
+                call_handler<decltype(handler), result>{std::move(handler), std::move(kept)});
+        },
+        token, std::move(called), std::move(kept));
+  }
+
+  /// Actors of this session that are alive: 0 when no job runs and none has left a survivor. For
+  /// tests.
+  std::size_t actors_running() const;
+
+private:
+  using handler_type = boost::asio::any_completion_handler<signature>;
+  void start(job what, handler_type handler);
+  static job job_of(std::int32_t ranks, recipe_ptr function);
+
+  struct engine;
+  std::shared_ptr<engine> engine_;
+};
+
+}  // namespace troupe

@@ -1,0 +1,109 @@
+// Any function as a job: what session.spawn runs on every rank.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include "troupe/learner.hpp"
+
+namespace troupe {
+
+/// What a spawned function gets first: who it is, and the collectives of its generation.
+class rank_context {
+public:
+  rank_context(const learner_context& about, std::shared_ptr<communicator> world)
+      : about_(about), world_(std::move(world)) {}
+
+  std::int32_t rank() const { return about_.rank; }
+  std::int32_t world() const { return about_.world; }
+  const trainer_options& options() const { return about_.options; }
+  /// Waits in the lane; see communicator. Throws internal_error when the job has none.
+  communicator& collectives() const;
+  /// True once somebody wants the lane to look up: a long loop should end.
+  bool interrupted() const;
+  /// For the caller, first in first out; rank 0's reach it.
+  void add_to_queue(value what) { queued_.push_back(std::move(what)); }
+
+  std::vector<value> take_queued() { return std::exchange(queued_, {}); }
+
+private:
+  const learner_context& about_;
+  std::shared_ptr<communicator> world_;
+  std::vector<value> queued_;
+};
+
+using spawned_function = std::function<value(rank_context& context)>;
+
+/// Calls `what` on every rank, in its lane, at the hook `dispatch`; rank 0's value is the job's
+/// result. `what` is shared by all ranks: thread-safe. For jobs whose purpose is `call`.
+recipe_ptr make_call_recipe(spawned_function what);
+
+/// What `what(who, arguments...)` returns; `who` is the rank's context, or for functions that want
+/// no more its number.
+template <class Function, class... Arguments>
+decltype(auto) call_spawned(const Function& what, rank_context& who,
+                            const Arguments&... arguments) {
+  if constexpr (std::is_invocable_v<const Function&, rank_context&, const Arguments&...>)
+    return std::invoke(what, who, arguments...);
+  else
+    return std::invoke(what, who.rank(), arguments...);
+}
+template <class Function, class... Arguments>
+using spawned_result = std::decay_t<decltype(call_spawned(std::declval<const Function&>(),
+                                                          std::declval<rank_context&>(),
+                                                          std::declval<const Arguments&>()...))>;
+
+/// Brings rank 0's result from its lane to the caller with its own type: inside of one process, by
+/// moving. Thread-safe.
+template <class Result>
+class call_slot {
+public:
+  void keep(Result result) {
+    const std::lock_guard lock{guard_};
+    held_.emplace(std::move(result));
+  }
+  std::optional<Result> take() {
+    const std::lock_guard lock{guard_};
+    return std::exchange(held_, std::nullopt);
+  }
+
+private:
+  std::mutex guard_;
+  std::optional<Result> held_;
+};
+/// A function that returns nothing.
+template <>
+class call_slot<void> {};
+
+/// The same with arguments, of which every rank gets copies: `call_recipe(f, a, b)` calls
+/// `f(context, a, b)`. The job's result is what f returns where that converts to a value, else
+/// empty. `kept`, when given, gets it as it is.
+template <class Function, class... Arguments>
+recipe_ptr call_recipe_into(std::shared_ptr<call_slot<spawned_result<Function, Arguments...>>> kept,
+                            Function what, Arguments... arguments) {
+  using result = spawned_result<Function, Arguments...>;
+  return make_call_recipe([=](rank_context& who) -> value {
+    if constexpr (std::is_void_v<result>) {
+      call_spawned(what, who, arguments...);
+      return {};
+    } else {
+      result own = call_spawned(what, who, arguments...);
+      value told;
+      if constexpr (std::is_convertible_v<const result&, value>) told = own;
+      if (kept && who.rank() == 0) kept->keep(std::move(own));
+      return told;
+    }
+  });
+}
+template <class Function, class... Arguments>
+recipe_ptr call_recipe(Function what, Arguments... arguments) {
+  return call_recipe_into(std::shared_ptr<call_slot<spawned_result<Function, Arguments...>>>{},
+                          std::move(what), std::move(arguments)...);
+}
+
+}  // namespace troupe

@@ -1,0 +1,179 @@
+// The communicator port: a rank's handle to the collectives of one generation. No LibTorch here:
+// memory is described by pointer, count and dtype.
+#pragma once
+
+#include "troupe/detail/ids.hpp"
+#include "troupe/failure.hpp"
+#include "troupe/hooks.hpp"
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <span>
+#include <stdexcept>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace troupe {
+
+/// Element types of collectives. Sums of f16 and bf16 accumulate in f32 and round once; integers
+/// wrap for sum and product and refuse mean; boolean allows min (and), max (or) and sum (or) only.
+enum class dtype : std::uint8_t { u8, i8, i16, i32, i64, f16, bf16, f32, f64, boolean, c64, c128 };
+std::size_t size_of(dtype type);
+std::string_view to_string(dtype type);
+
+/// `mean` scales before it rounds, so it overflows only where the mean itself does. min and max
+/// propagate NaN.
+enum class reduction : std::uint8_t { sum, mean, min, max, product };
+std::string_view to_string(reduction operation);
+
+/// Dense memory that stays valid and is not touched by its owner until the operation is quiescent.
+struct buffer {
+  void* data = nullptr;
+  std::size_t count = 0;  ///< elements; 0 is allowed
+  dtype type = dtype::f32;
+};
+
+/// Who is in the group. Immutable; a new membership is a new group with fresh resources.
+struct group_description {
+  job_id job;
+  generation_id generation;
+  std::int32_t rank = 0;
+  std::int32_t world = 1;
+  /// How long an operation may wait for its peers before it ends with the missing ranks named. 0:
+  /// no limit.
+  std::chrono::nanoseconds deadline{0};
+  /// What texts call rank 0: a group inside a larger one names its ranks as that one does.
+  std::int32_t named_from = 0;
+};
+
+/// How an operation ended.
+enum class work_status : std::uint8_t {
+  pending,
+  ok,
+  aborted,    ///< the group was aborted; contents undefined
+  timed_out,  ///< deadline passed: `missing` names the ranks that did not arrive; the group is
+              ///< aborted
+  mismatch,   ///< ranks disagree: `text` says who called what; nothing was written; the group is
+              ///< aborted
+};
+
+struct work_result {
+  work_status status = work_status::pending;
+  std::string text;
+  std::vector<std::int32_t> missing;
+};
+
+/// One operation in flight. Ends exactly once. Thread-safe.
+class work {
+public:
+  virtual ~work() = default;
+  virtual work_result poll() = 0;
+  /// Waits in the calling thread, helping with the work at hand. Returns on `ok`; throws
+  /// `generation_closed` when aborted, `collective_timeout` or `collective_mismatch` else.
+  virtual void wait() = 0;
+};
+using work_ptr = std::shared_ptr<work>;
+
+/// Names the ranks that did not arrive at an operation in time.
+class collective_timeout : public std::runtime_error {
+  using std::runtime_error::runtime_error;
+};
+/// Ranks called different operations, or the same one with other shapes, dtypes, roots or names.
+class collective_mismatch : public std::runtime_error {
+  using std::runtime_error::runtime_error;
+};
+
+/// A rank's handle to one generation's collectives.
+///
+/// Order: every rank of a (sub)group submits the same operations in the same order; the n-th of one
+/// rank meets the n-th of the others, and a fingerprint (operation, dtype, count, reduction, root,
+/// label) is compared before anything is written. Thread-safety: submissions by the owning lane
+/// only; `abort`, `aborted`, `quiescent` from any thread. Progress: an operation completes without
+/// any rank waiting for it; waiters help. Bits: reductions follow the canonical tree over ranks
+/// (split at the largest power of two below the count), partial results in the accumulation type,
+/// so they depend neither on arrival nor on timing.
+class communicator {
+public:
+  virtual ~communicator() = default;
+
+  virtual const group_description& group() const = 0;
+  virtual std::string_view name() const = 0;
+
+  /// In place, every rank ends with the same bytes. Cost: one pass, (ranks reads + ranks writes)
+  /// per element.
+  virtual work_ptr all_reduce(buffer data, reduction operation, const subgroup& among = {}) = 0;
+  /// `root` is a world rank and a member of `among`.
+  virtual work_ptr broadcast(buffer data, std::int32_t root, const subgroup& among = {}) = 0;
+  /// out.count == members x in.count; piece i is from the i-th member. `in` may be out's own piece.
+  virtual work_ptr all_gather(buffer in, buffer out, const subgroup& among = {}) = 0;
+  /// in.count == members x out.count; member i gets the reduced i-th piece. `in` is not changed
+  /// unless `out` lies in it.
+  virtual work_ptr reduce_scatter(buffer in, buffer out, reduction operation,
+                                  const subgroup& among = {}) = 0;
+  /// All members arrived. `label` is part of the fingerprint and of the error that names the
+  /// missing. `deadline` 0: the group's.
+  virtual work_ptr barrier(std::string_view label,
+                           std::chrono::nanoseconds deadline = std::chrono::nanoseconds{0},
+                           const subgroup& among = {}) = 0;
+  /// Waits for the agreement: true if all (or any) members said yes.
+  virtual bool decide(bool yes, bool all, const subgroup& among = {}) = 0;
+
+  /// True if the ranks share an address space, so that one may work in another's memory.
+  virtual bool shares_memory() const { return false; }
+  /// Where memory is shared: a piece of work on all ranks' memory at once. `mine` points to
+  /// whatever the ranks agreed on. When all have arrived, member 0's `body` is called once for each
+  /// of `pieces` pieces, by any of the ranks' threads, several at once and in no order, with
+  /// everybody's pointers. Memory is released as by the other operations: quiescent means that
+  /// no thread is inside a body. What a body throws aborts the group: the rank
+  /// whose thread was inside throws it from wait(), the others generation_closed. All bring the
+  /// same `pieces` and `label`. Throws internal_error where memory is not shared.
+  using shared_body =
+      std::function<void(std::span<const void* const> everybodys, std::size_t piece)>;
+  virtual work_ptr work_together(std::string_view label, const void* mine, std::size_t pieces,
+                                 shared_body body);
+
+  /// True while the owning lane waits for its peers in here: a hook that waits is not a hook that
+  /// hangs.
+  virtual bool waiting() const noexcept = 0;
+
+  /// Memory that this communicator reduces fastest (aligned; huge pages where allowed). Freed with
+  /// the last owner.
+  virtual std::shared_ptr<void> allocate(std::size_t bytes) = 0;
+
+  /// Ends every operation of the group, on all ranks that share its memory, as *aborted*: at once,
+  /// from any thread, in any state, idempotent. The first reason stays.
+  virtual void abort(std::string_view why) noexcept = 0;
+  virtual bool aborted() const noexcept = 0;
+  /// True once nobody can touch the memory of an aborted operation any more. Only then may it be
+  /// reused.
+  virtual bool quiescent() const noexcept = 0;
+};
+
+/// Which rank of which world a process is.
+struct placed_rank {
+  std::int32_t rank = 0;
+  std::int32_t world = 1;
+  friend bool operator==(const placed_rank&, const placed_rank&) = default;
+};
+
+/// One kind of communicator, opened per generation. Injected by main.
+class communicator_backend {
+public:
+  virtual ~communicator_backend() = default;
+  virtual std::string_view name() const = 0;
+  /// Empty when it can be used here, else the reason why not (for `doctor` and for errors).
+  virtual std::string unusable() const = 0;
+  /// The one rank that this process can open, where something else has placed the ranks (mpirun).
+  /// Nothing: whoever uses the backend places them.
+  virtual std::optional<placed_rank> placed() const { return std::nullopt; }
+  /// A rank's handle to its group; every rank calls it once per generation, in any order. Never
+  /// waits.
+  virtual std::shared_ptr<communicator> open(const group_description& group) = 0;
+};
+
+}  // namespace troupe

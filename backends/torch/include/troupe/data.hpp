@@ -1,0 +1,126 @@
+// Data as ranks read it: datasets are shared and const, what each micro-batch consumes is the
+// ledger's.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "troupe/detail/data_order.hpp"
+#include "troupe/detail/position.hpp"
+#include "troupe/detail/stable_hash.hpp"
+#include "troupe/value.hpp"
+
+namespace troupe {
+
+/// Where the draws of an augmentation come from: they depend on (seed, epoch, sample) alone, so a
+/// sample is augmented alike whatever rank, batch or thread it lands in.
+struct sample_keys {
+  std::uint64_t seed = 0;
+  std::int64_t epoch = 0;  ///< 0 in evaluation
+  /// A seed for any generator of the sample's own. Different purposes draw independently.
+  std::uint64_t of(std::int64_t sample, std::string_view purpose = {}) const {
+    return stable_hasher{}.add(seed).add(epoch).add(sample).add(purpose).digest();
+  }
+};
+
+/// Samples by index. Shared by all ranks of a process: const and thread-safe.
+class dataset {
+public:
+  virtual ~dataset() = default;
+  virtual std::int64_t size() const = 0;
+  /// One batch of these samples, tensors stacked on dimension 0; any recursive value. Never called
+  /// with none.
+  virtual value get(std::span<const std::int64_t> indices) const = 0;
+  /// The same for training and for datasets that augment: what loaders call. Draw for the sample
+  /// `indices[i]` from a generator seeded with `keys.of(indices[i])`. LibTorch's default generator
+  /// is keyed by (seed, epoch, batch, rank) in here, which changes with the number of ranks.
+  virtual value get_keyed(std::span<const std::int64_t> indices, const sample_keys& keys) const {
+    (void)keys;
+    return get(indices);
+  }
+};
+using dataset_ptr = std::shared_ptr<const dataset>;
+
+/// Where a job's data comes from. One per job, shared by all ranks of a process. `prepare_data`
+/// runs once per host before any `setup`; `setup` once per rank, possibly at the same time:
+/// implementations lock what they load once. The dataset getters are called after setup and may be
+/// called by several ranks at once.
+class data_module {
+public:
+  virtual ~data_module() = default;
+  /// Recorded in checkpoints: a fit that resumes one must have the same. Empty: not compared.
+  virtual std::string name() const { return {}; }
+  virtual void prepare_data() {}
+  virtual void setup(troupe::stage purpose) { (void)purpose; }
+  /// Null: no such data.
+  virtual dataset_ptr train() { return nullptr; }
+  virtual std::vector<dataset_ptr> validation() { return {}; }
+  virtual std::vector<dataset_ptr> test() { return {}; }
+  virtual std::vector<dataset_ptr> predict() { return {}; }
+  /// Around the move to the device; keep the type.
+  virtual value on_before_batch_transfer(value batch, std::int32_t dataloader) {
+    (void)dataloader;
+    return batch;
+  }
+  virtual value on_after_batch_transfer(value batch, std::int32_t dataloader) {
+    (void)dataloader;
+    return batch;
+  }
+  /// JSON text to be saved with a checkpoint, and back.
+  virtual std::string state() const { return {}; }
+  virtual void load_state(const std::string& json) { (void)json; }
+};
+using data_ptr = std::shared_ptr<data_module>;
+
+/// One rank's way through one dataset: micro-batches in the ledger's order (train: the epoch's
+/// permutation; evaluation: 0 .. size-1), assembled ahead by at most `prefetch` batches in one
+/// thread of its own (0: inline). What the loader thread throws arrives at `next`. Not thread-safe;
+/// destruction ends the thread.
+class loader {
+public:
+  struct options {
+    std::uint64_t seed = 0;
+    bool shuffle = false;
+    data_layout layout;  ///< layout.size is the dataset's
+    std::int64_t rank = 0;
+    std::int32_t prefetch = 2;
+  };
+  loader(dataset_ptr data, options how);
+  ~loader();
+  loader(const loader&) = delete;
+  loader& operator=(const loader&) = delete;
+
+  /// Epoch `epoch` is resumed: its micro-batch `batch` begins at entry `sample` of its order. Other
+  /// epochs begin at their first entry. Before the first pass; 0 <= sample <= the dataset's size.
+  void resume(std::int64_t epoch, std::int64_t batch, std::int64_t sample);
+  std::int64_t batches(std::int64_t epoch = 0) const { return layout(epoch).batches(); }
+  /// How epoch `epoch` is cut.
+  data_layout layout(std::int64_t epoch = 0) const;
+  /// Starts a pass at micro-batch `first` of epoch `epoch`, up to but not including `last`; drops
+  /// what was prefetched for another pass (batches are fenced by the pass).
+  void begin(std::int64_t epoch, std::int64_t first, std::int64_t last);
+  /// The pass's next batch; empty value when this rank has no samples in it. Waits for the loader
+  /// thread.
+  struct item {
+    value batch;
+    std::int64_t samples = 0;  ///< of this rank
+    std::int64_t index = 0;    ///< micro-batch within the epoch
+  };
+  item next();
+
+private:
+  struct state;
+  std::unique_ptr<state> state_;
+};
+
+/// The Debian package's data set: images float (N, 1, 28, 28) of pixel/255, labels int64 (N). Reads
+/// IDX files, gzip or not, from `folder`; a missing or damaged file is a user_error that names the
+/// file and the mend. validation() and test() are both the 10,000 test images.
+data_ptr fashion_mnist(std::string folder = "/usr/share/datasets/fashion-mnist");
+
+}  // namespace troupe

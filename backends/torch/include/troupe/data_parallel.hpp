@@ -1,0 +1,96 @@
+// Ranks that each hold the whole model and a part of every batch. Gradients are weighted by true
+// sample counts and summed bucket by bucket while backward runs; see reducer.hpp.
+#pragma once
+
+#include <optional>
+
+#include "troupe/detail/reducer.hpp"
+#include "troupe/strategy.hpp"
+
+namespace troupe {
+
+struct data_parallel_options {
+  reducer_options gradients;
+  /// Buffers become rank 0's behind each step.
+  bool broadcast_buffers = true;
+  /// See fused_step.hpp. Unset: where it is possible and the module's reads_gradients says false.
+  std::optional<bool> fused_step = false;
+};
+/// What a trainer's options say. Throws user_error (bad_configuration) for unknown hooks.
+data_parallel_options data_parallel_options_of(const gradient_options& from);
+
+/// With one rank it is single_device: nothing travels, nothing is laid out in buckets.
+class data_parallel : public strategy {
+public:
+  explicit data_parallel(strategy_parts parts, data_parallel_options options = {});
+  ~data_parallel() override;
+
+  std::string_view name() const override { return "data_parallel"; }
+
+  void bind(std::shared_ptr<communicator> world, generation_id generation) override;
+  void model_to_device() override;
+  void setup_optimizers(optimizers& which) override;
+
+  /// `hook(state, bucket)` sums the buckets from now on; `state` is kept. Once, on all ranks,
+  /// before the first step, and not together with comm_hook or fused_step of the options: else a
+  /// user_error.
+  template <class State, class Hook>
+  void register_comm_hook(State state, Hook hook) {
+    use_hook([kept = std::make_shared<State>(std::move(state)),
+              hook = std::move(hook)](const gradient_bucket& b) { return hook(*kept, b); });
+  }
+
+  void zero_gradients(std::int32_t optimizer) override;
+  step_word backward(const at::Tensor& loss, const backward_plan& plan) override;
+  void clip_gradients(torch::optim::Optimizer& optimizer, double limit,
+                      hooks::clip_gradients::algorithm how) override;
+  void optimizer_step(torch::optim::Optimizer& optimizer, const step_closure& closure) override;
+  void synchronize_buffers() override;
+  std::chrono::nanoseconds waited() const override;
+
+  value reduce(const value& what, std::string_view operation, const subgroup& among) override;
+  value broadcast(const value& what, std::int32_t source, const subgroup& among) override;
+  value all_gather(const value& what, bool gradients, const subgroup& among) override;
+  bool reduce_boolean_decision(bool decision, bool all, const subgroup& among) override;
+  void barrier(std::string_view label, std::chrono::nanoseconds deadline,
+               const subgroup& among) override;
+  std::vector<std::vector<std::byte>> gather_bytes(std::span<const std::byte> mine) override;
+
+  /// The module as a submodule called `module`: keys of its parameters begin so.
+  std::shared_ptr<torch::nn::Module> wrapped_module() const override;
+
+  /// How gradients travelled so far.
+  reducer::figures gradient_figures() const;
+  /// The optimizer's steps sum, clip and update in one pass.
+  bool fuses(std::int32_t optimizer) const;
+
+private:
+  friend struct gather_with_gradients;
+
+  bool alone() const { return world() == 1; }
+  communicator& collectives() const;
+  std::chrono::nanoseconds clock() const;
+  std::vector<at::Tensor> buffers() const;
+  void use_hook(comm_hook hook);
+  void lay_out_gradients();
+  void fuse_steps();
+  std::string obstacle_to_fusing(const torch::optim::Optimizer& optimizer) const;
+  /// Null where steps are not fused.
+  struct fused;
+  fused* fused_of(const torch::optim::Optimizer& optimizer);
+  void agree_on_module();
+  void agree_on_shape(const at::Tensor& tensor, std::string_view operation,
+                      const subgroup& among) const;
+  void broadcast_in_place(const std::vector<at::Tensor>& tensors) const;
+  at::Tensor gather(const at::Tensor& mine, const subgroup& among) const;
+  at::Tensor sum(const at::Tensor& mine, const subgroup& among) const;
+
+  data_parallel_options options_;
+  std::shared_ptr<communicator> world_;
+  std::unique_ptr<reducer> gradients_;
+  std::vector<std::unique_ptr<fused>> fused_;  // by optimizer
+  std::chrono::nanoseconds waited_{0};         // outside of gradients_
+  mutable std::shared_ptr<torch::nn::Module> wrapped_;
+};
+
+}  // namespace troupe

@@ -1,0 +1,108 @@
+// What configure_optimizers returns: optimizers, each with its schedulers.
+#pragma once
+
+#include <concepts>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "troupe/hooks.hpp"
+
+namespace torch::optim {
+class Optimizer;
+class LRScheduler;
+class ReduceLROnPlateauScheduler;
+}  // namespace torch::optim
+
+namespace troupe {
+
+/// When a scheduler moves.
+struct schedule {
+  using interval = hooks::lr_scheduler_step::interval;
+  /// Every optimizer step, or every epoch. A plateau scheduler moves when validation has brought
+  /// its metric.
+  interval every = interval::epoch;
+  std::int64_t frequency = 1;        ///< only every n-th time
+  std::string monitor = "val/loss";  ///< plateau schedulers
+};
+
+/// One scheduler of LibTorch's, counting as PyTorch's do: it is asked for its first rates at once,
+/// so that its first move ends its first interval (LibTorch's own first move would change nothing).
+/// Its state is what it was fed: a scheduler made anew and fed the same again stands where this one
+/// does, a user's own included. Not thread-safe.
+class scheduler {
+public:
+  scheduler(std::shared_ptr<torch::optim::LRScheduler> plain, schedule how);
+  scheduler(std::shared_ptr<torch::optim::ReduceLROnPlateauScheduler> plateau, schedule how);
+
+  const schedule& how() const { return how_; }
+  bool plateau() const { return plateau_ != nullptr; }
+  /// One move; counts for `frequency`. Throws user_error when a plateau scheduler gets no metric.
+  void step(std::optional<double> metric);
+
+  /// What it was offered so far, `frequency` not yet applied.
+  std::int64_t offered() const { return offered_; }
+  /// What a plateau scheduler was fed.
+  const std::vector<double>& metrics_fed() const { return fed_; }
+  /// Feeds a fresh scheduler what another was fed.
+  void replay(std::int64_t offered, const std::vector<double>& fed);
+
+private:
+  void move(double metric);
+
+  std::shared_ptr<torch::optim::LRScheduler> plain_;
+  std::shared_ptr<torch::optim::ReduceLROnPlateauScheduler> plateau_;
+  schedule how_;
+  std::int64_t offered_ = 0;
+  std::vector<double> fed_;
+};
+
+struct scheduled_optimizer {
+  std::shared_ptr<torch::optim::Optimizer> optimizer;
+  std::vector<scheduler> schedulers;
+};
+
+/// `return torch::optim::SGD(parameters(), 0.1);`, or
+/// `return troupe::optimizers{torch::optim::SGD(parameters(), 0.1)}
+///     .scheduled<torch::optim::StepLR>({.every = troupe::schedule::interval::step}, 100, 0.5);`
+/// Several: `.add(...)`; a schedule belongs to the optimizer added last.
+class optimizers {
+public:
+  optimizers() = default;
+  template <class O>
+  requires std::derived_from<O, torch::optim::Optimizer> optimizers(O optimizer) {
+    add(std::make_shared<O>(std::move(optimizer)));
+  }
+  template <class O>
+  requires std::derived_from<O, torch::optim::Optimizer> optimizers(std::shared_ptr<O> optimizer) {
+    add(std::move(optimizer));
+  }
+
+  optimizers& add(std::shared_ptr<torch::optim::Optimizer> optimizer);
+  template <class O>
+  requires std::derived_from<O, torch::optim::Optimizer> optimizers& add(O optimizer) {
+    return add(std::shared_ptr<torch::optim::Optimizer>(std::make_shared<O>(std::move(optimizer))));
+  }
+  /// Makes `S(optimizer, arguments...)` for the optimizer added last.
+  template <class S, class... Arguments>
+  optimizers& scheduled(schedule how, Arguments&&... arguments) {
+    return attach(std::make_shared<S>(last(), std::forward<Arguments>(arguments)...),
+                  std::move(how));
+  }
+  optimizers& attach(std::shared_ptr<torch::optim::LRScheduler> plain, schedule how = {});
+  optimizers& attach(std::shared_ptr<torch::optim::ReduceLROnPlateauScheduler> plateau,
+                     schedule how = {});
+
+  std::vector<scheduled_optimizer>& all() { return all_; }
+  const std::vector<scheduled_optimizer>& all() const { return all_; }
+
+private:
+  torch::optim::Optimizer& last();
+
+  std::vector<scheduled_optimizer> all_;
+};
+
+}  // namespace troupe

@@ -1,0 +1,240 @@
+// The strategy: what a rank does at each hook. The base trains on one device alone; data_parallel
+// and a user's own override what they do otherwise.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <c10/core/Device.h>
+
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <typeindex>
+#include <vector>
+
+#include "troupe/batch.hpp"
+#include "troupe/checkpoint.hpp"
+#include "troupe/communicator.hpp"
+#include "troupe/data.hpp"
+#include "troupe/detail/cluster_environment.hpp"
+#include "troupe/detail/optimizer_state.hpp"
+#include "troupe/learner.hpp"
+#include "troupe/precision.hpp"
+
+namespace torch::nn {
+class Module;
+}
+namespace torch::optim {
+class Optimizer;
+}
+
+namespace troupe {
+
+struct module;
+class optimizers;
+
+/// Forward and backward of one optimizer step; may be called more than once. Returns the loss, the
+/// same on all ranks; undefined when the step has none.
+using step_closure = std::function<at::Tensor()>;
+
+/// Moves a user's type to a device; by the type held in value_user.
+using move_function = std::function<std::any(const std::any&, c10::Device)>;
+using move_table = std::map<std::type_index, move_function>;
+
+/// What a strategy is made from. `environment` is never null behind setup_environment.
+struct strategy_parts {
+  learner_context about;
+  std::shared_ptr<cluster_environment> environment;
+  std::shared_ptr<troupe::precision> numbers;
+  std::shared_ptr<const checkpoint_io> files;
+  move_table moves;
+};
+
+/// One backward of a step.
+struct backward_plan {
+  std::int32_t optimizer = 0;
+  /// Completes the window: gradients are summed over ranks.
+  bool synchronize = true;
+  /// This rank has no samples in the micro-batch: no loss, it contributes what the window holds.
+  bool idle = false;
+  /// This rank's samples in the micro-batch over those of all ranks in the window.
+  double weight = 1;
+  /// The window's loss so far, this micro-batch included, each part times its weight.
+  double loss = 0;
+  /// A hook of this rank asked for an end of the run.
+  bool wants_stop = false;
+  value arguments;  ///< for the module's backward; not yet used: empty
+};
+
+/// What the ranks told each other along with the gradients; the same on all of them.
+struct step_word {
+  bool stop = false;  ///< some rank wants the run to end
+  double loss = 0;    ///< of the whole window and all ranks
+};
+
+/// Created, called and destroyed in one lane. Members are called in the order of the hooks of their
+/// names. Collectives wait in the lane until they complete, or throw generation_closed,
+/// collective_timeout or collective_mismatch. Every member may be overridden; overrides usually
+/// call the base.
+class strategy {
+public:
+  explicit strategy(strategy_parts parts);
+  virtual ~strategy();
+  strategy(const strategy&) = delete;
+  strategy& operator=(const strategy&) = delete;
+
+  virtual std::string_view name() const = 0;
+
+  // Who and where.
+  virtual std::int32_t rank() const;
+  virtual std::int32_t world() const;
+  virtual std::int32_t local_rank() const;
+  virtual bool is_global_zero() const { return rank() == 0; }
+  virtual c10::Device root_device() const;
+  /// True: every micro-batch is a step of the engine behind the strategy, which counts and weighs
+  /// itself: optimizer_step is called for each, losses are handed over as the module returned them
+  /// (`backward_plan::weight` is 1), and `backward_plan::synchronize` tells where Troupe's own step
+  /// ends. Gradients are zeroed where a window begins.
+  virtual bool handles_gradient_accumulation() const { return false; }
+  /// True: load_optimizer_state is not called, the strategy restores its optimizers itself.
+  virtual bool restores_optimizers() const { return false; }
+  /// True: a checkpoint's weights are taken only behind model_to_device.
+  virtual bool restore_checkpoint_after_setup() const { return false; }
+  /// True: configure_optimizers runs in pre_dispatch.
+  virtual bool late_optimizers() const { return false; }
+
+  // Setting up.
+  virtual void connect(std::shared_ptr<troupe::module> which);
+  virtual void setup_environment();
+  /// The collectives of a generation; before its first use of them. The old one is quiescent.
+  virtual void bind(std::shared_ptr<communicator> world, generation_id generation);
+  virtual void setup(stage purpose) { (void)purpose; }
+  /// Held while configure_model runs. Null: modules are born as they are.
+  virtual std::unique_ptr<precision::context> model_sharded_context() { return nullptr; }
+  /// Converts to the precision, moves to root_device, makes all ranks' state rank 0's.
+  virtual void model_to_device();
+  /// The optimizers are there. `which` outlives the strategy's use of it.
+  virtual void setup_optimizers(optimizers& which);
+  virtual void setup_precision() {}
+  virtual void pre_dispatch() {}
+  virtual void dispatch() {}
+  virtual void post_dispatch() {}
+
+  // Data.
+  /// How this rank walks through a loader of `purpose`. Given with this rank's place and the whole
+  /// world in it: an override may change order, share or prefetch.
+  virtual loader::options process_dataloader(loader::options how, stage purpose);
+  /// Keeps the batch's type.
+  virtual value batch_to_device(const value& batch, std::int32_t dataloader);
+
+  // Steps: in the precision's context.
+  virtual step_output training_step(const batch& b, std::int64_t index);
+  virtual step_output validation_step(const batch& b, std::int64_t index);
+  virtual step_output test_step(const batch& b, std::int64_t index);
+  virtual value predict_step(const batch& b, std::int64_t index);
+  virtual step_output training_step_end(step_output output) { return output; }
+  virtual step_output validation_step_end(step_output output) { return output; }
+  virtual step_output test_step_end(step_output output) { return output; }
+
+  // One optimizer step.
+  /// Forgets the gradients of this optimizer's parameters. The runtime owns zeroing: it calls this
+  /// behind the module's optimizer_zero_grad, whatever that does.
+  virtual void zero_gradients(std::int32_t optimizer);
+  /// Returns the loss to go on with.
+  virtual at::Tensor pre_backward(const at::Tensor& loss);
+  /// `loss` is undefined when idle. Gradients are reduced behind it if the plan synchronizes.
+  virtual step_word backward(const at::Tensor& loss, const backward_plan& plan);
+  virtual at::Tensor post_backward(const at::Tensor& loss);
+  virtual void clip_gradients(torch::optim::Optimizer& optimizer, double limit,
+                              hooks::clip_gradients::algorithm how);
+  /// Runs the closure (inside the optimizer's step) and moves the weights.
+  virtual void optimizer_step(torch::optim::Optimizer& optimizer, const step_closure& closure);
+  /// Behind each optimizer step that ends a window, before it counts as done: buffers become rank
+  /// 0's.
+  virtual void synchronize_buffers() {}
+
+  // Collectives, for the runtime and for users' hooks.
+  /// A tensor: reduced over `among`, out of place. Anything else comes back unchanged. `operation`:
+  /// mean (avg), sum, min, max, product (prod); others are a user_error.
+  virtual value reduce(const value& what, std::string_view operation = "mean",
+                       const subgroup& among = {});
+  /// Rank `source`'s value on all ranks; what the others pass is ignored.
+  virtual value broadcast(const value& what, std::int32_t source = 0, const subgroup& among = {});
+  /// Every tensor and number of `what` becomes (members, ...), stacked by rank; containers are
+  /// kept, texts and users' types are refused. With `gradients`, backward gives rank r the sum over
+  /// ranks of the gradients of slice r.
+  virtual value all_gather(const value& what, bool gradients = false, const subgroup& among = {});
+  virtual bool reduce_boolean_decision(bool decision, bool all = true, const subgroup& among = {});
+  /// `deadline` 0: the generation's.
+  virtual void barrier(std::string_view label,
+                       std::chrono::nanoseconds deadline = std::chrono::nanoseconds{0},
+                       const subgroup& among = {});
+  /// Every rank's bytes, by rank; all give the same number.
+  virtual std::vector<std::vector<std::byte>> gather_bytes(std::span<const std::byte> mine);
+
+  // State.
+  /// Parameters and buffers by name, in the module's order. Called on all ranks; empty but on rank
+  /// 0.
+  virtual std::vector<tensor_blob> module_state();
+  virtual void load_module_state(const std::vector<tensor_blob>& state);
+  /// Optimizer `index`'s state. Called on all ranks; where a strategy shards it is consolidated on
+  /// rank 0 and empty elsewhere.
+  virtual troupe::optimizer_state optimizer_state(std::int32_t index);
+  virtual void load_optimizer_state(std::int32_t index, const troupe::optimizer_state& state);
+  /// On all ranks; what rank 0 returns is written.
+  virtual snapshot_ptr save_checkpoint(snapshot_ptr taken, const value& storage_options);
+  virtual snapshot load_checkpoint(const std::string& path);
+  /// On all ranks; rank 0 removes, through the port that wrote.
+  virtual void remove_checkpoint(const std::string& path);
+  /// What goes to the caller's queue at the end of a run; empty: nothing. By default the reduced
+  /// metrics.
+  virtual value add_to_queue(const metrics& callback_metrics);
+
+  // Ends.
+  /// No collective works any more.
+  virtual void on_exception(std::string_view type, std::string_view what);
+  /// Meets the others at the barrier "teardown" when `orderly`.
+  virtual void teardown(bool orderly);
+
+  /// Time that training's steps spent in collectives so far.
+  virtual std::chrono::nanoseconds waited() const { return std::chrono::nanoseconds{0}; }
+
+  /// The module as the user wrote it; null before connect.
+  const std::shared_ptr<troupe::module>& bare_module() const { return module_; }
+  /// The module under the names that a wrapping gives its parameters (data_parallel with several
+  /// ranks: `module.` before each), or the module itself. Only to look at: steps run bare_module().
+  virtual std::shared_ptr<torch::nn::Module> wrapped_module() const;
+  precision& numbers() const { return *parts_.numbers; }
+  const learner_context& about() const { return parts_.about; }
+
+protected:
+  optimizers* optimizers_in_use() const { return optimizers_; }
+  const strategy_parts& parts() const { return parts_; }
+
+private:
+  strategy_parts parts_;
+  std::shared_ptr<troupe::module> module_;
+  optimizers* optimizers_ = nullptr;
+};
+
+/// mean (avg), sum, min, max, product (prod), in any case; others are a user_error.
+reduction named_reduction(std::string_view name);
+/// `what` with every tensor and number replaced by `stack` of it; texts and users' types are a
+/// user_error. What all_gather does to a recursive value.
+value stack_each(const value& what, const std::function<at::Tensor(const at::Tensor&)>& stack);
+
+using strategy_factory = std::function<std::unique_ptr<strategy>(strategy_parts parts)>;
+/// By name, as `--strategy` takes it. A user adds or replaces entries.
+using strategy_table = std::map<std::string, strategy_factory, std::less<>>;
+
+/// single_device, data_parallel.
+strategy_table default_strategies();
+/// `auto` is data_parallel with several ranks, else single_device. Throws user_error
+/// (bad_configuration) that lists the known names, or says that single_device has one rank.
+std::unique_ptr<strategy> make_strategy(const strategy_table& known, std::string_view name,
+                                        strategy_parts parts);
+
+}  // namespace troupe

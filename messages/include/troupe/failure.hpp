@@ -1,0 +1,170 @@
+// What went wrong, in words that travel: recorded once, where it happened.
+#pragma once
+
+#include "troupe/detail/ids.hpp"
+
+#include <compare>
+#include <exception>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace troupe {
+
+/// What a user can mend, by exit code (contract, section 2).
+enum class errc : std::uint8_t {
+  job_failed = 1,
+  bad_usage = 2,
+  bad_configuration = 3,
+  membership = 4,
+  checkpoint = 5,
+  device = 6,
+  internal = 70,
+};
+
+/// One exception of a nested chain.
+struct failure_cause {
+  std::string type;  ///< the C++ exception's name, demangled
+  std::string what;
+  friend bool operator==(const failure_cause&, const failure_cause&) = default;
+};
+
+/// What a failure is. The list is complete. Except for `exception`, `failure::type` is the kind's
+/// name (to_string).
+enum class failure_kind : std::uint8_t {
+  exception,           ///< an exception was thrown; `type` is its C++ name
+  signal,              ///< a signal ended the rank's process
+  exit,                ///< the rank's process ended by itself
+  lost,                ///< the connection to the rank's process ended
+  start_failed,        ///< the rank could not be started
+  down,                ///< an actor ended without a report
+  deadline,            ///< a rank, or the forming of a generation, took longer than its limit
+  aborted,             ///< the caller ended the job at once
+  session_closed,      ///< the session was destroyed while the job ran
+  actor_error,         ///< CAF reported an error to an actor; heard by `actor_trouble` only
+  unexpected_message,  ///< an actor received a message that it does not know; likewise
+};
+std::string_view to_string(failure_kind kind);
+
+/// Names one failure of a job. The place where the failure happened draws the id, and the id stays
+/// with the record on its way to the caller.
+struct failure_id {
+  incarnation_id incarnation;  ///< the life of the rank; 0: the supervisor
+  std::uint64_t sequence = 0;  ///< counts the failures of that life from 1; 0: no id yet
+
+  explicit operator bool() const { return sequence != 0; }
+  friend auto operator<=>(const failure_id&, const failure_id&) = default;
+};
+
+/// The record of one failure. `type` is the C++ exception's name, or the name of its kind.
+/// Undefined numbers are -1, undefined names empty. First cause: the failure with the least
+/// (generation, step, sequence); what follows from it goes to its `others`. Wall clocks never order
+/// failures.
+struct failure {
+  failure_kind kind = failure_kind::exception;
+  failure_id id = {};
+  std::string type;
+  std::string what;
+  std::int32_t rank = -1;
+  std::string hook;
+  std::int64_t epoch = -1;
+  std::int64_t step = -1;
+  std::uint64_t generation = 0;
+  std::uint64_t sequence = 0;  ///< hook run of the rank in which it happened
+  errc code =
+      errc::job_failed;  ///< a user_error's, wherever it was thrown; internal_error: internal
+  std::string signal;
+  std::vector<failure_cause> causes;  ///< nested exceptions, outermost first
+  std::vector<failure> others;        ///< failures that followed
+  /// True when this rank only felt another's failure (its generation was closed under it). Never a
+  /// first cause while any other failure is known.
+  bool follows = false;
+
+  friend bool operator==(const failure&, const failure&) = default;
+};
+
+/// A failure and, inside the process where it happened, the exception itself. `original` never
+/// crosses a process border.
+struct caught {
+  failure record;
+  std::exception_ptr original;
+};
+
+/// Returns the text of an exception for its record. A library whose what() holds more than the
+/// message (c10::Error: frames of the stack) has one of its own.
+using exception_text = std::string (*)(const std::exception& error);
+/// what().
+std::string what_of(const std::exception& error);
+
+/// Records `error`: demangled type, text, code, nested causes. Position fields and id stay
+/// undefined.
+failure describe(const std::exception_ptr& error, exception_text text = what_of);
+/// The same for one that has just been caught: it need not be thrown again.
+failure describe(const std::exception& error, exception_text text = what_of);
+/// A failure that is no exception: `kind`, with the kind's name as type.
+failure make_failure(failure_kind kind, std::string what);
+/// An exception that says what `f` does, for failures whose own one is not at hand (nobody threw
+/// it, or another process did): user_error or internal_error by its code, else std::runtime_error.
+std::exception_ptr exception_of(const failure& f);
+/// One line for people: `rank 1 failed in training_step at step 12: std::runtime_error: disk full`.
+std::string render(const failure& f);
+
+/// Thrown in a lane that waits for something of a generation that has ended. Strategies and users
+/// let it pass; the runtime records it as a failure that follows from another.
+class generation_closed : public std::exception {
+public:
+  explicit generation_closed(std::string why) : why_(std::move(why)) {}
+  const char* what() const noexcept override { return why_.c_str(); }
+
+private:
+  std::string why_;
+};
+
+/// Raised by a fire drill (`--fault throw@...`).
+class injected_fault : public std::exception {
+public:
+  explicit injected_fault(std::string what) : what_(std::move(what)) {}
+  const char* what() const noexcept override { return what_.c_str(); }
+
+private:
+  std::string what_;
+};
+
+/// A broken invariant of Troupe itself. Exit code 70.
+class internal_error : public std::exception {
+public:
+  explicit internal_error(std::string what) : what_(std::move(what)) {}
+  const char* what() const noexcept override { return what_.c_str(); }
+
+private:
+  std::string what_;
+};
+
+/// An error that a user can mend: says what, and names the mend. `code` is the exit code it ends
+/// in.
+class user_error : public std::exception {
+public:
+  user_error(errc code, std::string what) : code_(code), what_(std::move(what)) {}
+  errc code() const noexcept { return code_; }
+  const char* what() const noexcept override { return what_.c_str(); }
+
+private:
+  errc code_;
+  std::string what_;
+};
+
+template <class Inspector>
+typename Inspector::result_type inspect(Inspector& f, failure_cause& x) {
+  return f(x.type, x.what);
+}
+template <class Inspector>
+typename Inspector::result_type inspect(Inspector& f, failure_id& x) {
+  return f(x.incarnation, x.sequence);
+}
+template <class Inspector>
+typename Inspector::result_type inspect(Inspector& f, failure& x) {
+  return f(x.kind, x.id, x.type, x.what, x.rank, x.hook, x.epoch, x.step, x.generation, x.sequence,
+           x.code, x.signal, x.causes, x.others, x.follows);
+}
+
+}  // namespace troupe

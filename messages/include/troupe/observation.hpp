@@ -1,0 +1,91 @@
+// What observers hear. They cannot stall a rank and cannot change a result.
+#pragma once
+
+#include "troupe/detail/loop_state.hpp"
+#include "troupe/failure.hpp"
+#include "troupe/hooks.hpp"
+
+#include <map>
+#include <string>
+#include <string_view>
+#include <variant>
+
+namespace troupe {
+
+/// The events in the life of a job, about in the order in which they come. The list is complete:
+/// `event` in events.jsonl is one of these names. In brackets: the details of the event.
+enum class lifecycle_kind : std::uint8_t {
+  generation_forming,    ///< the supervisor starts the ranks of a generation
+  rank_started,          ///< a rank holds its communicator
+  generation_active,     ///< every rank is prepared and may train [ranks]
+  checkpoint_written,    ///< a checkpoint of `step` is durable [path]
+  checkpoint_failed,     ///< a checkpoint of `step` could not be written [what]
+  stop_requested,        ///< the caller or a signal asks for an early end [why]
+  stop_agreed,           ///< the ranks have agreed on the step to stop at [steps]
+  rank_finished,         ///< a rank has done all its steps [steps]
+  rank_failed,           ///< a failure; `rank` is undefined when it is no rank's [what]
+  generation_closing,    ///< after a failure: every rank is asked to leave its hooks
+  generation_closed,     ///< every rank has left its hooks
+  trouble,               ///< something failed beside the ranks: a checkpoint, an observer [what]
+  teardown,              ///< the ranks are taken down [orderly]
+  survivor,              ///< a rank did not end in time and is left behind [what]
+  job_ended,             ///< the ranks are gone, and the checkpointer is done [status]
+  observations_dropped,  ///< an observer's queue was full; a line of events.jsonl only [count]
+  events_lost,           ///< lines that the disk had no room for; of events.jsonl only [count]
+};
+std::string_view to_string(lifecycle_kind kind);
+
+namespace seen {
+
+/// A rank handled a hook. Sent by rank actors after the run that held it. Only to observers that
+/// ask for hooks.
+struct hook {
+  std::int32_t rank = 0;
+  troupe::hook what;
+};
+/// Reduced values became known (rank 0 sends them): `logged` at optimizer step `at.step`.
+struct metrics {
+  position at;
+  troupe::metrics logged;
+};
+/// Rank 0 finished a step or an evaluation batch. Progress displays live on it; the first to be
+/// dropped when a queue is full.
+struct progress {
+  position at;
+  std::int64_t batches = undefined;  ///< of the loader, after limits
+  std::int64_t samples = 0;          ///< consumed so far, all ranks
+};
+/// Something in the life of the job. Details are text and numbers, ready for events.jsonl. Never
+/// dropped.
+struct lifecycle {
+  lifecycle_kind event = lifecycle_kind::generation_forming;
+  std::int32_t rank = -1;
+  std::uint64_t generation = 0;
+  std::int64_t step = undefined;
+  std::map<std::string, std::string> details;
+};
+
+}  // namespace seen
+
+using observation = std::variant<seen::hook, seen::metrics, seen::progress, seen::lifecycle>;
+
+/// How many observations there was no room for. No others are ever dropped.
+struct dropped_observations {
+  std::uint64_t progress = 0;
+  std::uint64_t hooks = 0;
+
+  std::uint64_t all() const { return progress + hooks; }
+  void add(const dropped_observations& more) {
+    progress += more.progress;
+    hooks += more.hooks;
+  }
+  void add(const observation& one) {
+    if (std::holds_alternative<seen::hook>(one))
+      ++hooks;
+    else
+      ++progress;
+  }
+  friend bool operator==(const dropped_observations&, const dropped_observations&) = default;
+};
+
+}  // namespace troupe
