@@ -2,7 +2,7 @@
 
 #include "messages/planted.hpp"
 #include "troupe/checkpoint.hpp"
-#include "troupe/detail/marks.hpp"
+#include "troupe/detail/coverage.hpp"
 #include "troupe/failure.hpp"
 
 #include <fmt/format.h>
@@ -39,7 +39,7 @@ void checkpoint_machine::handle(const begin&, actions& out) {
 }
 
 void checkpoint_machine::handle(const offered& e, actions& out) {
-  if (sometimes(e.generation < generation_, mark::snapshot_of_old_generation))
+  if (sometimes(e.generation < generation_, coverage_point::snapshot_of_old_generation))
     return out.push_back(drop{e.ticket});
   hear_of(e.generation, out);
   if (e.step <= committed_ || planted(bug::uncommitted_is_written)) {
@@ -111,7 +111,7 @@ void checkpoint_machine::replace(std::vector<offered>& waiting, bool keep_oldest
       left.push_back(one);
       continue;
     }
-    sometimes(!keep_oldest, mark::snapshot_replaced);
+    sometimes(!keep_oldest, coverage_point::snapshot_replaced);
     skipped_ += 1 + one.skipped;
     out.emplace_back(drop{one.ticket});
   }
@@ -124,7 +124,7 @@ void checkpoint_machine::bound(std::vector<offered>& waiting, std::string_view w
   const auto must = [](const offered& one) { return one.must; };
   const auto too_many =
       std::ranges::count_if(waiting, must) > static_cast<std::ptrdiff_t>(must_limit);
-  if (!sometimes(too_many, mark::snapshots_given_up)) return;
+  if (!sometimes(too_many, coverage_point::snapshots_given_up)) return;
   const auto oldest = std::ranges::find_if(waiting, must);
   out.emplace_back(
       failed{oldest->step, fmt::format("the checkpoint of step {} was given up: {} newer ones wait "
@@ -164,7 +164,7 @@ void checkpoint_machine::handle(const answered& e, actions& out) {
 
 void checkpoint_machine::handle(const flush&, actions& out) {
   flush_ = true;
-  if (!sometimes(phase_ != phase::idle, mark::flush_waits)) next_offer(out);
+  if (!sometimes(phase_ != phase::idle, coverage_point::flush_waits)) next_offer(out);
 }
 
 void checkpoint_machine::learn(const std::vector<std::string>& names) {
@@ -205,7 +205,8 @@ void checkpoint_machine::script_done(actions& out) {
         out.emplace_back(found{best->path});
       // First what is there becomes durable: a loss of power must not bring back by halves what one
       // of them was before it was renamed.
-      if (sometimes(!leftovers_.empty(), mark::leftovers_swept) && !planted(bug::swept_before_sync))
+      if (sometimes(!leftovers_.empty(), coverage_point::leftovers_swept) &&
+          !planted(bug::swept_before_sync))
         script.emplace_back(storage_ops::sync_folder{given_.folder});
       for (const auto& path : std::exchange(leftovers_, {}))
         script.emplace_back(storage_ops::remove{path});
@@ -242,15 +243,15 @@ void checkpoint_machine::went_wrong(const std::string& text, actions& out) {
       if (at_ == 0) at_ = script_.size() - 1;  // not durable: nothing is removed
       break;
     case phase::writing:
-      sometimes(true, mark::write_undone);
+      sometimes(true, coverage_point::write_undone);
       why_ = text;
       return undo(out);
     case phase::publishing:
-      sometimes(true, mark::publish_failed);
+      sometimes(true, coverage_point::publish_failed);
       why_ = text;
       return finish(out);
     case phase::retiring:
-      sometimes(true, mark::retire_failed);
+      sometimes(true, coverage_point::retire_failed);
       out.emplace_back(failed{retiring_[at_ / 2], text});
       if (at_ % 2 == 0) ++at_;  // it is still where it was: tried again at the next commit
       break;
@@ -287,7 +288,7 @@ void checkpoint_machine::next_offer(actions& out) {
     out.emplace_back(flushed{lost_});
     return;
   }
-  always(phase_ == phase::idle && current_.ticket == 0, mark::one_checkpoint_at_a_time);
+  always(phase_ == phase::idle && current_.ticket == 0, coverage_point::one_checkpoint_at_a_time);
   current_ = waiting_.front();
   waiting_.erase(waiting_.begin());
   phase_ = phase::opening;
@@ -316,11 +317,11 @@ void checkpoint_machine::gone(std::int64_t step) {
 
 void checkpoint_machine::retire(actions& out) {
   retiring_ = abandoned_;
-  sometimes(!abandoned_.empty(), mark::branch_abandoned);
+  sometimes(!abandoned_.empty(), coverage_point::branch_abandoned);
   for (const auto step : to_remove(kept_, given_.policy)) retiring_.push_back(step);
   std::vector<operation> script;
   for (const auto step : retiring_) {
-    always(step != current_.step, mark::newest_is_kept);
+    always(step != current_.step, coverage_point::newest_is_kept);
     script.emplace_back(storage_ops::rename{path_of(step), hidden_path_of(step)});
     script.emplace_back(storage_ops::remove{hidden_path_of(step)});
   }

@@ -2,7 +2,7 @@
 
 #include "actors/checkpoint_machine.hpp"
 #include "messages/planted.hpp"
-#include "troupe/detail/marks.hpp"
+#include "troupe/detail/coverage.hpp"
 #include "troupe/failure.hpp"
 
 #include <filesystem>
@@ -93,7 +93,7 @@ void checkpointer_state::feed(const checkpointing::event& e) {
 }
 
 void checkpointer_state::offer(const write_checkpoint& m) {
-  if (sometimes(m.at.job != mine, mark::snapshot_of_other_job)) return;
+  if (sometimes(m.at.job != mine, coverage_point::snapshot_of_other_job)) return;
   if (!m.what) throw internal_error("checkpointer: a snapshot that is none");
   const auto monitor = monitor_of(policy, m.what->loop.last);
   generation = std::max(generation, m.at.generation.value());
@@ -106,7 +106,8 @@ void checkpointer_state::carry_out(const checkpointing::open& a) {
   checkpointing::opened e;
   open_ticket = a.ticket;
   try {
-    if (rare(mark::checkpoint_refused)) throw user_error(errc::checkpoint, "it was refused");
+    if (rare(coverage_point::checkpoint_refused))
+      throw user_error(errc::checkpoint, "it was refused");
     open = io->encode(*held.at(a.ticket));
     for (const auto& file : open) e.files.push_back(file.name);
   } catch (const std::exception& error) {

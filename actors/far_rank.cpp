@@ -5,8 +5,6 @@
 #include <atomic>
 #include <utility>
 
-#include "messages/seconds.hpp"
-
 namespace troupe {
 
 namespace {
@@ -100,7 +98,7 @@ private:
   // The rank counts from its own beginning; its process began earlier.
   void hear(rank_finished& m) {
     if (m.figures.seconds_to_first_step > 0)
-      m.figures.seconds_to_first_step += seconds(there_ - began_);
+      m.figures.seconds_to_first_step += std::chrono::duration<double>(there_ - began_).count();
     caf::anon_send(supervisor_, std::move(m));
   }
   void hear(write_checkpoint& m) {

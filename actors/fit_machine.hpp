@@ -51,9 +51,9 @@
 #pragma once
 
 #include "actors/fit_plan.hpp"
+#include "actors/shared_value.hpp"
 #include "messages/control.hpp"
 #include "messages/lane.hpp"
-#include "messages/shared_value.hpp"
 
 #include <iosfwd>
 #include <optional>

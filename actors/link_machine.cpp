@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "messages/planted.hpp"
-#include "troupe/detail/marks.hpp"
+#include "troupe/detail/coverage.hpp"
 #include "troupe/detail/stable_hash.hpp"
 
 namespace troupe {
@@ -16,7 +16,7 @@ constexpr std::uint64_t holds_bits = 64;
 
 std::uint64_t link_machine::submit() {
   if (over_) return 0;
-  if (sometimes(submitted_ - acknowledged_ >= limits_.window, mark::link_full)) {
+  if (sometimes(submitted_ - acknowledged_ >= limits_.window, coverage_point::link_full)) {
     over_ = true;
     return 0;
   }
@@ -31,10 +31,10 @@ link_machine::receipt link_machine::arrived(const link_frame& what, std::chrono:
   if (what.heard > submitted_) return answer;  // of another link: nothing to learn from
   learn(what);
   answer.release_to = acknowledged_;
-  always(acknowledged_ <= submitted_, mark::heard_is_sent);
+  always(acknowledged_ <= submitted_, coverage_point::heard_is_sent);
   if (planted(bug::gap_skipped) && what.number > heard_) heard_ = what.number - 1;
   if (what.number <= heard_ || what.number > heard_ + limits_.window) {
-    sometimes(what.number != 0 && what.number <= heard_, mark::link_repeat);
+    sometimes(what.number != 0 && what.number <= heard_, coverage_point::link_repeat);
     return answer;
   }
   if (what.number == heard_ + 1) {
@@ -64,7 +64,7 @@ void link_machine::hear_held() {
 bool link_machine::hold(std::uint64_t number) {
   const auto at = std::ranges::lower_bound(held_, number);
   const bool fresh = at == held_.end() || *at != number;
-  if (sometimes(fresh, mark::link_gap)) held_.insert(at, number);
+  if (sometimes(fresh, coverage_point::link_gap)) held_.insert(at, number);
   return fresh;
 }
 
@@ -72,7 +72,7 @@ link_machine::beat_result link_machine::beat(std::chrono::nanoseconds now) {
   beat_result result;
   if (over_) return result;
   if (now - last_heard_ >= limits_.limit && !planted(bug::silence_endures)) {
-    over_ = result.lost = sometimes(true, mark::link_silent);
+    over_ = result.lost = sometimes(true, coverage_point::link_silent);
     return result;
   }
   if (submitted_at_beat_ > acknowledged_ && !planted(bug::never_sent_again))
@@ -90,7 +90,7 @@ std::vector<std::uint64_t> link_machine::missing() const {
   for (auto n = acknowledged_ + 1; n <= last && all.size() < limits_.burst; ++n)
     if (n == acknowledged_ + 1 || (peer_holds_ >> (n - acknowledged_ - 2) & 1) == 0)
       all.push_back(n);
-  sometimes(!all.empty(), mark::link_sends_again);
+  sometimes(!all.empty(), coverage_point::link_sends_again);
   return all;
 }
 

@@ -4,14 +4,14 @@
 #include <iterator>
 
 #include "messages/planted.hpp"
-#include "troupe/detail/marks.hpp"
+#include "troupe/detail/coverage.hpp"
 
 namespace troupe {
 
 bool observation_queue::push(observation_ptr what) {
   const std::lock_guard lock(guard_);
   const bool was_empty = waiting_.empty();
-  if (waiting_.size() >= limit_ || rare(mark::observations_full)) make_room();
+  if (waiting_.size() >= limit_ || rare(coverage_point::observations_full)) make_room();
   waiting_.push_back(std::move(what));
   return was_empty;
 }

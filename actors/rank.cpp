@@ -3,8 +3,7 @@
 #include <map>
 
 #include "messages/planted.hpp"
-#include "messages/seconds.hpp"
-#include "troupe/detail/marks.hpp"
+#include "troupe/detail/coverage.hpp"
 
 namespace troupe {
 
@@ -72,7 +71,7 @@ struct rank_state {
   template <class Message>
   void say(const Message& message) {
     tell(message);
-    if (rare(mark::said_twice)) tell(message);
+    if (rare(coverage_point::said_twice)) tell(message);
   }
 };
 
@@ -192,12 +191,12 @@ void rank_state::measure(const ran& what) {
   const bool train = what.outcome.samples > 0;
   const auto steps = machine->fit().loop().steps;
   if (train && figures.seconds_to_first_step == 0)
-    figures.seconds_to_first_step = seconds(now - began);
+    figures.seconds_to_first_step = std::chrono::duration<double>(now - began).count();
   constexpr std::int64_t warm_up_steps = 2;
   if (train && last_was_train && steps >= warm_up_steps) {
-    figures.seconds_training += seconds(now - last_train_end);
+    figures.seconds_training += std::chrono::duration<double>(now - last_train_end).count();
     figures.samples_training += what.outcome.samples;
-    figures.seconds_waiting += seconds(what.outcome.waited);
+    figures.seconds_waiting += std::chrono::duration<double>(what.outcome.waited).count();
   }
   last_was_train = train;
   last_train_end = now;
@@ -220,7 +219,7 @@ void rank_state::look() {
 void keep_looking(rank_pointer self) {
   self->state.look();
   const auto after = self->state.setup.plan.limits.tick;
-  seam::tell_self_after(self, rare(mark::early_look) ? after / 8 : after, tick{});
+  seam::tell_self_after(self, rare(coverage_point::early_look) ? after / 8 : after, tick{});
 }
 
 seam::hears<rank_actor> behaviour(rank_pointer self) {
@@ -255,7 +254,7 @@ rank_actor spawn_rank(caf::actor_system& system, actor_trouble trouble, rank_set
         self->state.setup = std::move(*shared);
         self->monitor(self->state.setup.supervisor);
         seam::on_down(*self, [self](const caf::actor_addr&, std::string) {
-          if (sometimes(!planted(bug::orphan_lives), mark::rank_orphaned))
+          if (sometimes(!planted(bug::orphan_lives), coverage_point::rank_orphaned))
             self->quit(caf::exit_reason::user_shutdown);
         });
         self->state.start();

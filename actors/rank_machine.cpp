@@ -3,8 +3,7 @@
 #include <fmt/format.h>
 
 #include "messages/planted.hpp"
-#include "messages/seconds.hpp"
-#include "troupe/detail/marks.hpp"
+#include "troupe/detail/coverage.hpp"
 
 namespace troupe {
 
@@ -31,7 +30,7 @@ void rank_machine::answered(const ran& what, std::vector<ranks::action>& out) {
 bool rank_machine::current(const fence& at) const {
   const bool other =
       check(at, mine_) != fence_verdict::current && !planted(bug::rank_fence_ignored);
-  return !sometimes(other, mark::rank_fence_refused);
+  return !sometimes(other, coverage_point::rank_fence_refused);
 }
 
 // --- forming and fitting -------------------------------------------------------------------------
@@ -54,7 +53,8 @@ void rank_machine::handle(const ranks::opened& e, actions& out) {
 
 void rank_machine::handle(const activate_generation& e, actions& out) {
   if (!current(e.at)) return;
-  if (sometimes(phase_ == phase::finished || phase_ == phase::failed, mark::rank_repeats_report))
+  if (sometimes(phase_ == phase::finished || phase_ == phase::failed,
+                coverage_point::rank_repeats_report))
     return repeat_report(out);
   if (phase_ != phase::prepared) return;
   phase_ = phase::active;
@@ -126,7 +126,7 @@ void rank_machine::submit(std::vector<hook> hooks, actions& out) {
 void rank_machine::handle_answer(const fence& at, std::uint32_t handled,
                                  const hook_outcome& outcome, const failure* failed, actions& out) {
   if (!current(at)) return;
-  if (sometimes(in_flight_ != at.sequence, mark::rank_old_answer)) return;
+  if (sometimes(in_flight_ != at.sequence, coverage_point::rank_old_answer)) return;
   in_flight_.reset();
   const bool threw = outcome.word == run_word::failed;
   const auto failed_with = [failed] { return failed ? *failed : failure{}; };
@@ -142,7 +142,7 @@ void rank_machine::handle_answer(const fence& at, std::uint32_t handled,
       // The run that was in flight when the generation closed, or on_exception itself.
       // What on_exception throws follows from the first cause; a run of its own may have failed by
       // itself.
-      if (sometimes(threw && !(failed && failed->follows), mark::rank_fails_in_closing) &&
+      if (sometimes(threw && !(failed && failed->follows), coverage_point::rank_fails_in_closing) &&
           !planted(bug::late_failure_forgotten)) {
         auto what = failed_with();
         what.follows = first_.type.empty();
@@ -150,12 +150,12 @@ void rank_machine::handle_answer(const fence& at, std::uint32_t handled,
       }
       return go_on_closing(out);
     case phase::tearing:
-      if (sometimes(threw, mark::rank_fails_in_teardown)) fail(failed_with(), out);
+      if (sometimes(threw, coverage_point::rank_fails_in_teardown)) fail(failed_with(), out);
       phase_ = phase::ending;
       out.emplace_back(ranks::close_lane{});
       return;
     case phase::failed:  // overdue, and done after all: wait for the generation to close
-      sometimes(!threw, mark::rank_done_after_all);
+      sometimes(!threw, coverage_point::rank_done_after_all);
       return;
     default: return;
   }
@@ -200,14 +200,14 @@ void rank_machine::handle(const close_generation& e, actions& out) {
     case phase::finished:
     case phase::failed: break;
   }
-  sometimes(phase_ == phase::finished, mark::rank_closed_when_finished);
+  sometimes(phase_ == phase::finished, coverage_point::rank_closed_when_finished);
   phase_ = phase::closing;
   orderly_ = false;
   first_ = e.first;
   if (!planted(bug::closing_keeps_waiting))
     out.emplace_back(ranks::abort_communicator{render(e.first)});
   out.emplace_back(ranks::attend{true});
-  if (sometimes(!lane_free(), mark::rank_closed_in_hook)) return;
+  if (sometimes(!lane_free(), coverage_point::rank_closed_in_hook)) return;
   go_on_closing(out);
 }
 
@@ -236,10 +236,10 @@ void rank_machine::go_on_closing(actions& out) {
 void rank_machine::handle(const tear_down& e, actions& out) {
   const bool other = (e.at.job != mine_.job || e.at.incarnation != mine_.incarnation) &&
                      !planted(bug::rank_fence_ignored);
-  if (sometimes(other, mark::rank_fence_refused)) return;
+  if (sometimes(other, coverage_point::rank_fence_refused)) return;
   if (phase_ == phase::tearing || phase_ == phase::ending) return;
   orderly_ = orderly_ && e.orderly;
-  if (sometimes(!lane_free(), mark::rank_torn_in_hook)) {
+  if (sometimes(!lane_free(), coverage_point::rank_torn_in_hook)) {
     tear_down_asked_ = !planted(bug::teardown_forgotten);
     return;
   }
@@ -272,18 +272,20 @@ void rank_machine::handle(const ranks::looked& e, actions& out) {
     if ((e.waits && !planted(bug::waiting_is_stuck)) || overdue_ ||
         e.since < plan_.limits.hook_limit)
       return;
-    overdue_ = sometimes(true, mark::rank_overdue);
-    auto what =
-        make_failure(failure_kind::deadline,
-                     fmt::format("{} has been running for {}, longer than the limit of {}", e.hook,
-                                 seconds_text(e.since), seconds_text(plan_.limits.hook_limit)));
+    overdue_ = sometimes(true, coverage_point::rank_overdue);
+    auto what = make_failure(
+        failure_kind::deadline,
+        fmt::format("{} has been running for {:.1f} s, longer than the limit of {:.1f} s", e.hook,
+                    std::chrono::duration<double>(e.since).count(),
+                    std::chrono::duration<double>(plan_.limits.hook_limit).count()));
     what.hook = e.hook;
     what.step = e.step;
     return fail(std::move(what), out);
   }
   if (phase_ != phase::closing && phase_ != phase::tearing && phase_ != phase::failed) return;
   std::string what{e.hook};
-  what.append(" for ").append(seconds_text(e.since));
+  what.append(" for ").append(
+      fmt::format("{:.1f} s", std::chrono::duration<double>(e.since).count()));
   out.emplace_back(ranks::report{rank_busy{stamped(fit_.loop().steps), std::move(what)}});
 }
 

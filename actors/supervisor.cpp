@@ -12,7 +12,7 @@
 #include "actors/observer.hpp"
 #include "actors/supervisor_machine.hpp"
 #include "messages/planted.hpp"
-#include "troupe/detail/marks.hpp"
+#include "troupe/detail/coverage.hpp"
 
 namespace troupe {
 
@@ -147,7 +147,7 @@ void supervisor_state::carry_out(const supervision::tell& a) {
   const auto& to = ranks.at(static_cast<std::size_t>(a.rank));
   if (!to) return;
   // Ranks may hear each order twice, as they may when they are asked again.
-  for (int i = rare(mark::told_twice) ? 2 : 1; i > 0; --i)
+  for (int i = rare(coverage_point::told_twice) ? 2 : 1; i > 0; --i)
     std::visit([&](const auto& message) { self->send(to, message); }, a.what);
 }
 
@@ -157,7 +157,7 @@ void supervisor_state::carry_out(const supervision::abandon& a) {
 }
 
 void supervisor_state::carry_out(const supervision::arm& a) {
-  const auto delay = rare(mark::early_deadline) ? a.delay / 256 : a.delay;
+  const auto delay = rare(coverage_point::early_deadline) ? a.delay / 256 : a.delay;
   seam::tell_self_after(self, delay, deadline_passed{a.id});
 }
 

@@ -8,7 +8,7 @@
 #include <utility>
 
 #include "messages/planted.hpp"
-#include "troupe/detail/marks.hpp"
+#include "troupe/detail/coverage.hpp"
 
 namespace troupe {
 
@@ -126,7 +126,7 @@ bool supervisor_machine::ask_again(actions& out) {
     if (proposed_ && !m.vote) tell(propose_stop{fence_for(m), stop_});
     if (named_ && !planted(bug::stop_told_once)) tell(stop_order(m));
   }
-  return sometimes(any, mark::asked_again);
+  return sometimes(any, coverage_point::asked_again);
 }
 
 void supervisor_machine::hear(member& m, actions& out) {
@@ -150,7 +150,7 @@ void supervisor_machine::handle(const step_done& e, actions& out) {
   committed_ = planted(bug::commit_by_one)
                    ? m->held
                    : std::ranges::min_element(members_, {}, &member::held)->held;
-  always(committed_ >= before, mark::commit_grows);
+  always(committed_ >= before, coverage_point::commit_grows);
   behind_ = static_cast<std::size_t>(std::ranges::count(members_, committed_, &member::held));
   out.emplace_back(supervision::commit{committed_});
 }
@@ -158,7 +158,7 @@ void supervisor_machine::handle(const step_done& e, actions& out) {
 void supervisor_machine::handle(const request_stop& e, actions& out) {
   if (stop_ != stop_reason::none || e.why == stop_reason::none) return;
   stop_ = e.why;
-  sometimes(phase_ < phase::active, mark::stop_before_active);
+  sometimes(phase_ < phase::active, coverage_point::stop_before_active);
   announce(lifecycle_kind::stop_requested, out, -1, {{"why", std::string{to_string(e.why)}}});
   if (phase_ == phase::active) propose(out);
 }
@@ -189,7 +189,7 @@ void supervisor_machine::name_stop_if_all_voted(actions& out) {
   named_ = *(planted(bug::stop_at_least_vote) ? votes.min : votes.max)->vote;
   make_room(out);
   const auto furthest = std::ranges::max_element(members_, {}, &member::held);
-  always(*named_ >= furthest->held, mark::stop_not_passed);
+  always(*named_ >= furthest->held, coverage_point::stop_not_passed);
   announce(lifecycle_kind::stop_agreed, out, -1, {{"steps", std::to_string(*named_)}});
   for (const auto& m : members_) out.emplace_back(supervision::tell{rank_of(m), stop_order(m)});
   ask_soon(out);
@@ -273,21 +273,22 @@ void supervisor_machine::keep_late(failure what) {
 void supervisor_machine::fail(failure what, actions& out) {
   const auto same = [&](const failure& f) { return f.id == what.id; };
   const bool known = what.id && ((first_ && same(*first_)) || std::ranges::any_of(others_, same));
-  if (sometimes(known, mark::failure_said_twice)) return;
+  if (sometimes(known, coverage_point::failure_said_twice)) return;
   if (!what.id) what.id = next_failure();
   announce(lifecycle_kind::rank_failed, out, what.rank, {{"what", render(what)}});
-  if (sometimes(over(phase_), mark::failure_after_ranks)) {
+  if (sometimes(over(phase_), coverage_point::failure_after_ranks)) {
     late_.push_back(std::move(what));
     return;
   }
   if (!first_) {
     first_ = std::move(what);
   } else {
-    if (sometimes(earlier(what, *first_), mark::earlier_cause) || planted(bug::last_cause_wins))
+    if (sometimes(earlier(what, *first_), coverage_point::earlier_cause) ||
+        planted(bug::last_cause_wins))
       std::swap(what, *first_);
     others_.push_back(std::move(what));
   }
-  sometimes(phase_ == phase::active && proposed_, mark::vote_then_failure);
+  sometimes(phase_ == phase::active && proposed_, coverage_point::vote_then_failure);
   if (phase_ == phase::forming || phase_ == phase::active) {
     phase_ = phase::closing;
     orderly_ = false;
@@ -295,7 +296,7 @@ void supervisor_machine::fail(failure what, actions& out) {
     arm_deadline(first_->follows ? limits_.settle : limits_.close, out);
   }
   if (phase_ == phase::closing && !close_sent_ && !first_->follows) send_close(out);
-  if (sometimes(phase_ == phase::tearing && orderly_, mark::teardown_released))
+  if (sometimes(phase_ == phase::tearing && orderly_, coverage_point::teardown_released))
     release_teardown(out);
 }
 
@@ -306,14 +307,15 @@ failure_id supervisor_machine::next_failure() const {
 // --- deadlines -----------------------------------------------------------------------------------
 
 void supervisor_machine::handle(const deadline_passed& e, actions& out) {
-  if (sometimes(e.id != deadline_, mark::old_deadline) && !planted(bug::stale_deadline)) return;
+  if (sometimes(e.id != deadline_, coverage_point::old_deadline) && !planted(bug::stale_deadline))
+    return;
   switch (phase_) {
     case phase::forming: {
       if (std::exchange(progressed_, false) && still_forming()) {
         ++waits_;
         return arm_deadline(limits_.form, out);
       }
-      sometimes(true, mark::forming_deadline);
+      sometimes(true, coverage_point::forming_deadline);
       std::string missing;
       for (const auto& m : members_)
         if (!m.prepared) missing += fmt::format("{}{}", missing.empty() ? "" : ", ", rank_of(m));
@@ -328,16 +330,17 @@ void supervisor_machine::handle(const deadline_passed& e, actions& out) {
       break;
     }
     case phase::closing:
-      if (sometimes(!close_sent_, mark::only_followers)) return send_close(out);  // the earliest
+      if (sometimes(!close_sent_, coverage_point::only_followers))
+        return send_close(out);  // the earliest
       for (auto& m : members_)
-        if (sometimes(!m.closed, mark::closing_survivor)) survive(m, "on_exception");
+        if (sometimes(!m.closed, coverage_point::closing_survivor)) survive(m, "on_exception");
       start_teardown(out);
       break;
     case phase::tearing:
       for (auto& m : members_) {
         if (m.gone || m.abandoned) continue;
         survive(m, "teardown");
-        sometimes(true, mark::teardown_escalates);
+        sometimes(true, coverage_point::teardown_escalates);
         give_up(m);
         announce(lifecycle_kind::survivor, out, rank_of(m), {{"what", m.survives}});
         out.emplace_back(supervision::abandon{rank_of(m)});
@@ -345,7 +348,7 @@ void supervisor_machine::handle(const deadline_passed& e, actions& out) {
       flush_if_all_gone(out);
       break;
     case phase::flushing_checkpointer:
-      sometimes(true, mark::flush_in_vain);
+      sometimes(true, coverage_point::flush_in_vain);
       survivors_.push_back("checkpointer: still writing");
       handle(supervision::trouble{checkpoints_late(), true}, out);
       handle(supervision::checkpointer_done{}, out);
@@ -356,7 +359,8 @@ void supervisor_machine::handle(const deadline_passed& e, actions& out) {
       break;
     case phase::active:
       asked_ = ask_again(out) ? asked_ + 1 : 0;
-      if (!sometimes(asked_ >= asks_max, mark::asked_in_vain)) arm_deadline(limits_.close, out);
+      if (!sometimes(asked_ >= asks_max, coverage_point::asked_in_vain))
+        arm_deadline(limits_.close, out);
       break;
     case phase::idle:
     case phase::done: break;
@@ -405,7 +409,7 @@ supervisor_machine::member* supervisor_machine::of(const fence& at) {
       break;
     }
   }
-  return sometimes(!found || found->gone, mark::fence_refused) ? nullptr : found;
+  return sometimes(!found || found->gone, coverage_point::fence_refused) ? nullptr : found;
 }
 
 fence supervisor_machine::fence_for(const member& m) const {

@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "messages/planted.hpp"
-#include "troupe/detail/marks.hpp"
+#include "troupe/detail/coverage.hpp"
 
 namespace troupe {
 
@@ -62,8 +62,8 @@ void supervisor_machine::handle(const supervision::rank_down& e, actions& out) {
   auto& m = members_.at(static_cast<std::size_t>(e.rank));
   if (m.gone) return;
   const bool expected = m.torn || m.abandoned;
-  sometimes(phase_ == phase::forming, mark::down_in_forming);
-  sometimes(phase_ == phase::tearing && !expected, mark::down_before_torn);
+  sometimes(phase_ == phase::forming, coverage_point::down_in_forming);
+  sometimes(phase_ == phase::tearing && !expected, coverage_point::down_before_torn);
   came_out(m);
   leave(m);
   if (expected || planted(bug::vanished_rank_ignored)) {

@@ -1,6 +1,5 @@
 #include "actors/time_knob.hpp"
 
-#include "messages/seconds.hpp"
 #include "troupe/failure.hpp"
 
 #include <fmt/format.h>
@@ -19,7 +18,8 @@ void refuse_unless_inside(std::string_view inner, deadlines::duration i, std::st
     throw user_error(errc::bad_configuration,
                      fmt::format("{} ({} s) must end before {} ({} s): raise time.hook_limit or "
                                  "lower time.detect",
-                                 inner, seconds(i), outer, seconds(o)));
+                                 inner, std::chrono::duration<double>(i).count(), outer,
+                                 std::chrono::duration<double>(o).count()));
 }
 
 }  // namespace
@@ -42,15 +42,15 @@ deadlines derive(const time_knob& knob) {
 
 void check(const time_knob& knob) {
   if (knob.detect < 1ms || knob.detect > 1h)
-    throw user_error(
-        errc::bad_configuration,
-        fmt::format("time.detect is {} s, but must be from 0.001 to 3600 s", seconds(knob.detect)));
+    throw user_error(errc::bad_configuration,
+                     fmt::format("time.detect is {} s, but must be from 0.001 to 3600 s",
+                                 std::chrono::duration<double>(knob.detect).count()));
   constexpr auto year = 365 * 24h;
   if (knob.hook_limit < 0ns || knob.hook_limit > year)
     throw user_error(errc::bad_configuration,
                      fmt::format("time.hook_limit is {} s, but must be 0 (600 times time.detect) "
                                  "or up to a year",
-                                 seconds(knob.hook_limit)));
+                                 std::chrono::duration<double>(knob.hook_limit).count()));
   const auto all = derive(knob);
   refuse_unless_inside("a look at the hook in flight (time.detect)", all.tick, "time.hook_limit",
                        all.hook_limit);

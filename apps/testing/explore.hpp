@@ -45,7 +45,7 @@ struct exploration {
   bool held(std::string_view oracle) const;
   /// Some run met this mark or fault. Throws user_error (bad_usage) when there is none of the name.
   bool met(std::string_view mark_or_fault) const;
-  bool met(const own_mark& which) const { return met(which.text); }
+  bool met(const user_coverage& which) const { return met(which.text); }
   /// Each mark that was hit and how often, one line each; last those that never were.
   std::string marks_text() const;
   /// Counts one run.

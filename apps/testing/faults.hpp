@@ -35,7 +35,7 @@ enum class fault : std::uint8_t {
   repeat,      ///< or repeated
   reorder,     ///< or overtaken
   rare_paths,  ///< product code takes paths that hardly ever come by themselves
-               ///< (troupe/detail/marks.hpp)
+               ///< (troupe/detail/coverage.hpp)
   old_word,    ///< control messages of an earlier attempt are heard, or some of this one late and
                ///< once more
   storage_error,

@@ -232,7 +232,7 @@ void field_run::hear_marks() {
   count(fault::reorder) = stage_.path().reordered;
   if (const auto broken = book.first_broken())
     oracles_.violate({"invariants of the product hold",
-                      std::string{product_marks[static_cast<std::size_t>(*broken)].text}});
+                      std::string{coverage_points[static_cast<std::size_t>(*broken)].text}});
   if (const auto& broken = book.first_own_broken()) oracles_.violate({own_marks_oracle, *broken});
 }
 

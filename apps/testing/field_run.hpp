@@ -45,7 +45,7 @@ struct run_plan {
   std::uint64_t events_limit = 2'000'000;
   watching watched = watching::nobody;
   std::vector<guest_fn> guests;               ///< what the test brings along; not in a case's text
-  std::vector<own_mark> marks;                ///< of the test's own code, to count; nor are these
+  std::vector<user_coverage> marks;           ///< of the test's own code, to count; nor are these
   std::shared_ptr<testing::payload> payload;  ///< null: the field payload
 };
 

@@ -122,7 +122,7 @@ void field_run::say_old_words() {
 // --- striking ------------------------------------------------------------------------------------
 
 void field_run::strike_due() {
-  const marks_watched nobody{nullptr};  // an act of the world, and no code under test's
+  const coverage_scope nobody{nullptr};  // an act of the world, and no code under test's
   const not_delivering own;
   const auto events = world_.events() - began_events_;
   const auto time = static_cast<std::uint64_t>(world_.time().count() - began_);

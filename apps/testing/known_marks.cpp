@@ -11,7 +11,7 @@ const std::vector<std::string>& known_marks() {
                                    "stopped at a step",
                                    "an ending with survivors",
                                    "a rank of an ended run stepped"};
-    for (const auto& m : product_marks) names.emplace_back(m.text);
+    for (const auto& m : coverage_points) names.emplace_back(m.text);
     return names;
   }();
   return all;
@@ -19,7 +19,7 @@ const std::vector<std::string>& known_marks() {
 
 void add_marks(std::map<std::string, std::uint64_t>& to, const run_report& of) {
   for (const auto& [name, count] : of.marks) to[name] += count;
-  for (const auto& m : product_marks)
+  for (const auto& m : coverage_points)
     if (const auto count = of.product[static_cast<std::size_t>(m.which)])
       to[std::string{m.text}] += count;
   for (const auto& own : of.own) to[std::string{own.what.text}] += own.times;

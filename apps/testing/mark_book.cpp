@@ -11,13 +11,15 @@ namespace {
 constexpr std::uint32_t one_in_four = 250'000;
 constexpr std::uint32_t first_swarm_label = 256;  // behind the marks' own
 constexpr std::uint32_t first_own_label = 512;    // behind those: two of each
-static_assert(mark_count <= first_swarm_label);
+static_assert(coverage_point_count <= first_swarm_label);
 
-bool is_rare(mark_kind kind) { return kind == mark_kind::rare || kind == mark_kind::rare_fault; }
+bool is_rare(coverage_kind kind) {
+  return kind == coverage_kind::rare || kind == coverage_kind::rare_fault;
+}
 
 }  // namespace
 
-void mark_book::know(std::span<const own_mark> own) {
+void mark_book::know(std::span<const user_coverage> own) {
   for (const auto& m : own) {
     if (find(m))
       throw user_error(errc::bad_usage, "two marks of a test say \"" + std::string{m.text} + '"');
@@ -29,7 +31,7 @@ void mark_book::know(std::span<const own_mark> own) {
 }
 
 void mark_book::draw_rare() {
-  for (const auto& m : product_marks) {
+  for (const auto& m : coverage_points) {
     if (!is_rare(m.kind)) continue;
     const auto i = static_cast<std::uint32_t>(m.which);
     exists_[i] = draws_.chance(site::rare, first_swarm_label + i, one_in_four);
@@ -39,40 +41,40 @@ void mark_book::draw_rare() {
       own_[i].exists = draws_.chance(site::rare, first_own_label + 2 * i, one_in_four);
 }
 
-bool mark_book::rare(mark which) {
+bool mark_book::rare(coverage_point which) {
   const auto i = static_cast<std::uint32_t>(which);
   if (!may_ || !exists_[i] || !draws_.chance(site::rare, i, one_in_four)) return false;
   ++counts_[i];
   ++rare_taken_;
-  if (product_marks[i].kind == mark_kind::rare_fault) ++rare_faults_taken_;
+  if (coverage_points[i].kind == coverage_kind::rare_fault) ++rare_faults_taken_;
   return true;
 }
 
-bool mark_book::rare(const own_mark& which) {
+bool mark_book::rare(const user_coverage& which) {
   auto* const found = find(which);
   if (!may_ || !found || !found->exists) return false;
   const auto label = first_own_label + 2 * static_cast<std::uint32_t>(found - own_.data()) + 1;
   if (!draws_.chance(site::rare, label, one_in_four)) return false;
   ++found->times;
   ++rare_taken_;
-  if (found->what.kind == mark_kind::rare_fault) ++rare_faults_taken_;
+  if (found->what.kind == coverage_kind::rare_fault) ++rare_faults_taken_;
   return true;
 }
 
-void mark_book::hit(const own_mark& which) {
+void mark_book::hit(const user_coverage& which) {
   if (auto* const found = find(which))
     ++found->times;
   else
     own_.push_back({.what = which, .times = 1});
 }
 
-std::uint64_t mark_book::count_of(const own_mark& which) const {
+std::uint64_t mark_book::count_of(const user_coverage& which) const {
   const auto found =
       std::ranges::find(own_, which.text, [](const own_count& c) { return c.what.text; });
   return found == own_.end() ? 0 : found->times;
 }
 
-mark_book::own_count* mark_book::find(const own_mark& which) {
+mark_book::own_count* mark_book::find(const user_coverage& which) {
   const auto found =
       std::ranges::find(own_, which.text, [](const own_count& c) { return c.what.text; });
   return found == own_.end() ? nullptr : &*found;

@@ -20,8 +20,8 @@ struct scene_options {
   path_faults path;  ///< what links do to frames
   /// Null: the simulated disk's own format.
   std::shared_ptr<const checkpoint_io> checkpoints;
-  bool record = false;          ///< keep notes, for chart()
-  std::vector<own_mark> marks;  ///< of the test's own code
+  bool record = false;               ///< keep notes, for chart()
+  std::vector<user_coverage> marks;  ///< of the test's own code
 };
 
 /// A message that was stopped at the door of its receiver: it has crossed the link, and nobody has
@@ -85,12 +85,14 @@ public:
   const supervisor_actor& supervisor() const { return stage_->supervisor(); }
   /// Steps that the rank has finished in the program that runs (a field job's).
   std::int64_t steps_of(std::int32_t rank) const;
-  /// How often product code has said so (troupe/detail/marks.hpp), in all programs so far.
-  std::uint64_t marks_hit(mark which) const {
+  /// How often product code has said so (troupe/detail/coverage.hpp), in all programs so far.
+  std::uint64_t marks_hit(coverage_point which) const {
     return world_->marks().counts()[static_cast<std::size_t>(which)];
   }
   /// The same of a mark of the test's own.
-  std::uint64_t marks_hit(const own_mark& which) const { return world_->marks().count_of(which); }
+  std::uint64_t marks_hit(const user_coverage& which) const {
+    return world_->marks().count_of(which);
+  }
   /// What rank 0 brought home, and what a field job must bring home.
   std::vector<std::uint64_t> weights() const;
   std::vector<std::uint64_t> reference_weights();

@@ -184,7 +184,7 @@ private:
   // Code under test may run: its marks are this world's, and what it calls is watched.
   struct running {
     explicit running(world& in) : marks(&in.marks_) {}
-    const marks_watched marks;
+    const coverage_scope marks;
     const delivering watched;
   };
   // What each event looks at comes first, in one line of memory.

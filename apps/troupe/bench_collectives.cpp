@@ -2,7 +2,7 @@
 
 #include "apps/troupe/bare_loops.hpp"
 #include "apps/troupe/staging_floor.hpp"
-#include "backends/bucket_memory.hpp"
+#include "backends/collective/bucket_memory.hpp"
 
 #include <fmt/format.h>
 

@@ -1,7 +1,7 @@
 #include "apps/troupe/bench_control.hpp"
 
 #include "actors/fit_machine.hpp"
-#include "backends/run_handler.hpp"
+#include "backends/learner/run_handler.hpp"
 #include "troupe/session.hpp"
 
 #include <fmt/format.h>

@@ -2,10 +2,10 @@
 
 #include "apps/troupe/bare_loops.hpp"
 #include "apps/troupe/bench_timing.hpp"
-#include "backends/bucket_memory.hpp"
+#include "backends/collective/bucket_memory.hpp"
+#include "backends/collective/waiting.hpp"
 #include "backends/shm/schedule.hpp"
 #include "backends/shm/slot_writer.hpp"
-#include "backends/waiting.hpp"
 #include "troupe/failure.hpp"
 
 #include <sys/mman.h>

@@ -1,6 +1,6 @@
 #include "backends/hier/steps.hpp"
 
-#include "backends/collective_call.hpp"
+#include "backends/collective/collective_call.hpp"
 
 #include <fmt/format.h>
 

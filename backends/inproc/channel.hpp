@@ -1,8 +1,8 @@
 // The operations of one (sub)group of thread ranks, one after the other.
 #pragma once
 
+#include "backends/collective/waiting.hpp"
 #include "backends/inproc/operation.hpp"
-#include "backends/waiting.hpp"
 
 #include <array>
 #include <memory>

@@ -1,8 +1,8 @@
 // One generation's ranks in this process, and their operations in order.
 #pragma once
 
+#include "backends/collective/waiting.hpp"
 #include "backends/inproc/channel.hpp"
-#include "backends/waiting.hpp"
 
 #include <atomic>
 #include <memory>

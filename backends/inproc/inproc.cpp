@@ -1,8 +1,8 @@
 #include "backends/inproc/inproc.hpp"
 
-#include "backends/bucket_memory.hpp"
+#include "backends/collective/bucket_memory.hpp"
+#include "backends/collective/waiting.hpp"
 #include "backends/inproc/group.hpp"
-#include "backends/waiting.hpp"
 
 #include <fmt/format.h>
 

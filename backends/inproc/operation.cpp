@@ -1,6 +1,6 @@
 #include "backends/inproc/operation.hpp"
 
-#include "backends/canonical_reduction.hpp"
+#include "backends/collective/canonical_reduction.hpp"
 
 #include <algorithm>
 #include <array>

@@ -1,8 +1,8 @@
 // One collective of one (sub)group: who has arrived, with which memory, and the work it takes.
 #pragma once
 
-#include "backends/collective_call.hpp"
-#include "backends/slices.hpp"
+#include "backends/collective/collective_call.hpp"
+#include "backends/collective/slices.hpp"
 
 #include <atomic>
 #include <cstddef>

@@ -8,8 +8,8 @@
 #include <utility>
 #include <variant>
 
+#include "backends/learner/run_handler.hpp"
 #include "backends/local/fault_drills.hpp"
-#include "backends/run_handler.hpp"
 
 namespace troupe {
 

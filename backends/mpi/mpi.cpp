@@ -1,6 +1,6 @@
 #include "backends/mpi/mpi.hpp"
 
-#include "backends/bucket_memory.hpp"
+#include "backends/collective/bucket_memory.hpp"
 #include "backends/mpi/engine.hpp"
 
 #include <fmt/format.h>

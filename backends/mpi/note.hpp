@@ -2,7 +2,7 @@
 // that it leaves.
 #pragma once
 
-#include "backends/collective_call.hpp"
+#include "backends/collective/collective_call.hpp"
 
 #include <array>
 #include <cstdint>

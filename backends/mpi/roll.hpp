@@ -1,7 +1,7 @@
 // Who has arrived at which operation of a (sub)group. A value without MPI in it.
 #pragma once
 
-#include "backends/collective_call.hpp"
+#include "backends/collective/collective_call.hpp"
 
 #include <cstdint>
 #include <deque>

@@ -1,6 +1,6 @@
 #include "backends/mpi/task.hpp"
 
-#include "backends/canonical_reduction.hpp"
+#include "backends/collective/canonical_reduction.hpp"
 
 #include <algorithm>
 #include <cstring>

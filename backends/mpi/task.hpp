@@ -1,7 +1,7 @@
 // One operation of this rank: what the lane sees of it, and the requests that MPI works on.
 #pragma once
 
-#include "backends/collective_call.hpp"
+#include "backends/collective/collective_call.hpp"
 #include "backends/mpi/types.hpp"
 
 #include <atomic>

@@ -1,7 +1,7 @@
 #include "backends/mpi/types.hpp"
 
-#include "backends/canonical_kernels.hpp"
-#include "backends/canonical_reduction.hpp"
+#include "backends/collective/canonical_kernels.hpp"
+#include "backends/collective/canonical_reduction.hpp"
 
 #include <algorithm>
 #include <bit>

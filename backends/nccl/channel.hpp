@@ -1,7 +1,7 @@
 // One NCCL communicator: the ranks of a (sub)group, and their operations in order.
 #pragma once
 
-#include "backends/collective_call.hpp"
+#include "backends/collective/collective_call.hpp"
 #include "backends/nccl/library.hpp"
 
 #include <array>

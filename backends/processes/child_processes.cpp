@@ -26,7 +26,6 @@
 #include "backends/processes/link_stream.hpp"
 #include "backends/processes/process_looks.hpp"
 #include "backends/processes/spawning.hpp"
-#include "messages/seconds.hpp"
 
 // glibc 2.36 forgets to say that these are C's.
 extern "C" {
@@ -196,9 +195,10 @@ private:
     if (stopped_)
       end.what = make_failure(
           failure_kind::deadline,
-          fmt::format("its process was stopped (SIGSTOP) for {} and was killed; let a stopped rank "
-                      "go on sooner (SIGCONT), or raise time.detect",
-                      seconds_text(stops_.limit())));
+          fmt::format(
+              "its process was stopped (SIGSTOP) for {:.1f} s and was killed; let a stopped rank "
+              "go on sooner (SIGCONT), or raise time.detect",
+              std::chrono::duration<double>(stops_.limit()).count()));
     const auto last = box_.read();
     end.what.hook = last.name;
     end.what.epoch = last.epoch;

@@ -8,7 +8,7 @@
 #include <span>
 #include <vector>
 
-#include "backends/link_codec.hpp"
+#include "backends/wire/link_codec.hpp"
 #include "troupe/detail/ids.hpp"
 
 namespace troupe {

@@ -1,10 +1,10 @@
 // One (sub)group's operations, one after the other, as one of its ranks carries them out.
 #pragma once
 
+#include "backends/collective/slices.hpp"
 #include "backends/shm/layout.hpp"
 #include "backends/shm/operation.hpp"
 #include "backends/shm/slot_writer.hpp"
-#include "backends/slices.hpp"
 
 #include <atomic>
 #include <deque>

@@ -2,8 +2,8 @@
 // Fresh memory is zero, which is a valid beginning for each of them.
 #pragma once
 
+#include "backends/collective/waiting.hpp"
 #include "backends/shm/schedule.hpp"
-#include "backends/waiting.hpp"
 
 #include <array>
 #include <atomic>

@@ -1,8 +1,8 @@
 // One rank's view of one collective.
 #pragma once
 
-#include "backends/collective_call.hpp"
-#include "backends/waiting.hpp"
+#include "backends/collective/collective_call.hpp"
+#include "backends/collective/waiting.hpp"
 
 #include <atomic>
 #include <memory>

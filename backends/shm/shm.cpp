@@ -1,6 +1,6 @@
 #include "backends/shm/shm.hpp"
 
-#include "backends/bucket_memory.hpp"
+#include "backends/collective/bucket_memory.hpp"
 #include "backends/shm/attendant.hpp"
 
 #include <fmt/format.h>

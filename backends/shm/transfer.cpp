@@ -1,6 +1,6 @@
 // What a channel does to memory: chunks into the slots and out of them, and between registered
 // buffers.
-#include "backends/canonical_reduction.hpp"
+#include "backends/collective/canonical_reduction.hpp"
 #include "backends/shm/channel.hpp"
 #include "backends/shm/member.hpp"
 

@@ -8,7 +8,7 @@
 #include <functional>
 #include <thread>
 
-#include "troupe/detail/marks.hpp"
+#include "troupe/detail/coverage.hpp"
 
 namespace troupe {
 
@@ -64,7 +64,7 @@ private:
   sleeping_semaphore to_it_;
   sleeping_semaphore back_;
   std::function<void()> call_;
-  marks_watcher* heard_by_ = nullptr;  // the owner's
+  coverage_sink* heard_by_ = nullptr;  // the owner's
   std::exception_ptr thrown_;
   bool resting_ = false;
   bool abandoned_ = false;

@@ -10,7 +10,7 @@
 #include <memory>
 #include <span>
 
-#include "backends/collective_call.hpp"
+#include "backends/collective/collective_call.hpp"
 #include "backends/simulated/lane_bell.hpp"
 #include "backends/simulated/later.hpp"
 #include "troupe/communicator.hpp"

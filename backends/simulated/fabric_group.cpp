@@ -7,7 +7,7 @@
 #include <numeric>
 #include <span>
 
-#include "backends/canonical_reduction.hpp"
+#include "backends/collective/canonical_reduction.hpp"
 #include "messages/planted.hpp"
 #include "troupe/learner.hpp"
 

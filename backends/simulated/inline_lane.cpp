@@ -5,7 +5,7 @@
 #include <utility>
 #include <variant>
 
-#include "backends/run_handler.hpp"
+#include "backends/learner/run_handler.hpp"
 #include "backends/simulated/baton.hpp"
 #include "backends/simulated/resting_communicator.hpp"
 

@@ -1,6 +1,6 @@
 #include "backends/tcp/exchange.hpp"
 
-#include "backends/canonical_reduction.hpp"
+#include "backends/collective/canonical_reduction.hpp"
 
 #include <fmt/format.h>
 

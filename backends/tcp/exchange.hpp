@@ -7,7 +7,7 @@
 // so that memory is bounded whatever the size.
 #pragma once
 
-#include "backends/collective_call.hpp"
+#include "backends/collective/collective_call.hpp"
 #include "backends/tcp/frame.hpp"
 
 #include <array>

@@ -3,7 +3,7 @@
 // value or throws wire_error, and sets aside no memory that the bytes ask for.
 #pragma once
 
-#include "backends/collective_call.hpp"
+#include "backends/collective/collective_call.hpp"
 #include "troupe/detail/ids.hpp"
 
 #include <array>

@@ -1,6 +1,6 @@
 #include "backends/tcp/tcp.hpp"
 
-#include "backends/bucket_memory.hpp"
+#include "backends/collective/bucket_memory.hpp"
 #include "backends/tcp/mesh.hpp"
 #include "backends/tcp/reception.hpp"
 #include "troupe/failure.hpp"

@@ -2,7 +2,7 @@
 // all of them.
 #pragma once
 
-#include "backends/collective_call.hpp"
+#include "backends/collective/collective_call.hpp"
 #include "troupe/communicator.hpp"
 
 #include <array>

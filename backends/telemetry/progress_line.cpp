@@ -4,8 +4,6 @@
 
 #include <algorithm>
 
-#include "messages/seconds.hpp"
-
 namespace troupe {
 
 namespace {
@@ -84,7 +82,7 @@ void progress_line::measure(const seen::progress& what, std::chrono::nanoseconds
   if (!mark_) return;
   const auto here = mark_of(what, now);
   if (now <= mark_->when || here.batches <= mark_->batches) return;
-  const auto passed = seconds(now - mark_->when);
+  const auto passed = std::chrono::duration<double>(now - mark_->when).count();
   const auto rate = static_cast<double>(here.samples - mark_->samples) / passed;
   const auto each = passed / static_cast<double>(here.batches - mark_->batches);
   // Smoothed over about five measurements; the first one counts whole.

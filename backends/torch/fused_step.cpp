@@ -13,7 +13,7 @@
 #include <cstring>
 #include <vector>
 
-#include "backends/canonical_reduction.hpp"
+#include "backends/collective/canonical_reduction.hpp"
 #include "backends/torch/collective_wait.hpp"
 #include "backends/torch/sliced_optimizer.hpp"
 #include "troupe/failure.hpp"

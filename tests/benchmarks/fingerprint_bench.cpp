@@ -1,7 +1,7 @@
 // What the fingerprint of an operation costs a rank: the call checked and written down, put where
 // the others see it, and theirs compared with it; beside the least that a sum of 64 KiB in place
 // can take two ranks, which is each of them adding its half of two arrays and writing both.
-#include "backends/collective_call.hpp"
+#include "backends/collective/collective_call.hpp"
 
 #include <algorithm>
 #include <array>

@@ -1,9 +1,9 @@
 // How ranks wait for each other: thread ranks, with and without foreign processes on every core,
 // under the policy in use and under both of its extremes. Prints a table for docs/performance.md.
 // Usage: waiting_bench [inproc | shm] [ROUNDS]
+#include "backends/collective/waiting.hpp"
 #include "backends/inproc/inproc.hpp"
 #include "backends/shm/shm.hpp"
-#include "backends/waiting.hpp"
 
 #include <fmt/format.h>
 #include <sys/prctl.h>

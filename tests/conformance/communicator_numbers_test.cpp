@@ -1,5 +1,5 @@
 // The communicator port: what operations compute, for every dtype, reduction and size.
-#include "backends/canonical_reduction.hpp"
+#include "backends/collective/canonical_reduction.hpp"
 #include "tests/conformance/communicator_suite.hpp"
 #include "tests/support/reference_reduction.hpp"
 

@@ -180,7 +180,7 @@ TEST_CASE("a replay says what is odd about it", "[case]") {
 }
 
 TEST_CASE("a case of a run with parts of the test's own is refused without them", "[case]") {
-  constexpr own_mark late{mark_kind::rare, "late"};
+  constexpr user_coverage late{coverage_kind::rare, "late"};
   run_plan plan;
   plan.guests = {trains([](recipe_ptr field) { return field; })};
   plan.marks = {late, late};

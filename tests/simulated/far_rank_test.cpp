@@ -7,7 +7,7 @@
 #include "actors/rank_process.hpp"
 #include "apps/testing/scene.hpp"
 #include "backends/inproc/inproc.hpp"
-#include "backends/link_codec.hpp"
+#include "backends/wire/link_codec.hpp"
 #include "tests/support/integer_learner.hpp"
 
 #include "tests/support/catch.hpp"

@@ -1,9 +1,9 @@
 // Goal: marks of product code reach the world whose event runs, and nobody else; rare paths are
 // drawn, recorded and repeated; what they do is survived.
-#include "troupe/detail/marks.hpp"
 #include "apps/testing/case.hpp"
 #include "apps/testing/explore.hpp"
 #include "apps/testing/field_oracles.hpp"
+#include "troupe/detail/coverage.hpp"
 #include "troupe/failure.hpp"
 
 #include <algorithm>
@@ -21,33 +21,33 @@ run_plan with(fault_set may) {
   return plan;
 }
 
-std::uint64_t count_of(const mark_book& book, mark which) {
+std::uint64_t count_of(const mark_book& book, coverage_point which) {
   return book.counts()[static_cast<std::size_t>(which)];
 }
 
-std::string text_of(mark which) {
-  return std::string{product_marks[static_cast<std::size_t>(which)].text};
+std::string text_of(coverage_point which) {
+  return std::string{coverage_points[static_cast<std::size_t>(which)].text};
 }
 
 }  // namespace
 
 TEST_CASE("without a world marks are silent, nothing is rare, invariants hold or throw",
           "[simulated][marks]") {
-  CHECK_FALSE(rare(mark::early_deadline));
-  CHECK(sometimes(true, mark::link_gap));
-  CHECK_FALSE(sometimes(false, mark::link_gap));
-  always(true, mark::commit_grows);
-  CHECK_THROWS_AS(always(false, mark::commit_grows), internal_error);
+  CHECK_FALSE(rare(coverage_point::early_deadline));
+  CHECK(sometimes(true, coverage_point::link_gap));
+  CHECK_FALSE(sometimes(false, coverage_point::link_gap));
+  always(true, coverage_point::commit_grows);
+  CHECK_THROWS_AS(always(false, coverage_point::commit_grows), internal_error);
 }
 
 TEST_CASE("a mark is heard by the world whose event runs", "[simulated][marks]") {
   world one{choices::of_seed(1), {}};
   world other{choices::of_seed(1), {}};
-  one.at(0, nanoseconds{0}, [] { sometimes(true, mark::link_gap); });
-  other.at(0, nanoseconds{0}, [] { sometimes(false, mark::link_gap); });
-  while (one.step() || other.step()) sometimes(true, mark::link_gap);
-  CHECK(count_of(one.marks(), mark::link_gap) == 1);
-  CHECK(count_of(other.marks(), mark::link_gap) == 0);
+  one.at(0, nanoseconds{0}, [] { sometimes(true, coverage_point::link_gap); });
+  other.at(0, nanoseconds{0}, [] { sometimes(false, coverage_point::link_gap); });
+  while (one.step() || other.step()) sometimes(true, coverage_point::link_gap);
+  CHECK(count_of(one.marks(), coverage_point::link_gap) == 1);
+  CHECK(count_of(other.marks(), coverage_point::link_gap) == 0);
 }
 
 TEST_CASE("an invariant that is broken is known even when the throw is caught",
@@ -55,12 +55,12 @@ TEST_CASE("an invariant that is broken is known even when the throw is caught",
   world in{choices::of_seed(1), {}};
   in.at(0, nanoseconds{0}, [] {
     try {
-      always(false, mark::newest_is_kept);
+      always(false, coverage_point::newest_is_kept);
     } catch (const internal_error&) {
     }
   });
   while (in.step()) continue;
-  CHECK(in.marks().first_broken() == mark::newest_is_kept);
+  CHECK(in.marks().first_broken() == coverage_point::newest_is_kept);
 }
 
 TEST_CASE("rare paths are off until they are drawn and let, and happen again from the record",
@@ -71,25 +71,26 @@ TEST_CASE("rare paths are off until they are drawn and let, and happen again fro
     auto draws = choices::of_seed(seed);
     draws.record();
     mark_book book{draws};
-    const marks_watched here{&book};
-    CHECK_FALSE(rare(mark::told_twice));
+    const coverage_scope here{&book};
+    CHECK_FALSE(rare(coverage_point::told_twice));
     book.draw_rare();
-    CHECK_FALSE(rare(mark::told_twice));
+    CHECK_FALSE(rare(coverage_point::told_twice));
     book.let_rare(true);
     std::vector<bool> got;
-    for (int i = 0; i < 64; ++i) got.push_back(rare(mark::told_twice));
+    for (int i = 0; i < 64; ++i) got.push_back(rare(coverage_point::told_twice));
     if (book.rare_taken() == 0) continue;
-    CHECK(count_of(book, mark::told_twice) == book.rare_taken());
+    CHECK(count_of(book, coverage_point::told_twice) == book.rare_taken());
     answers = got;
     taken = draws.taken();
   }
   REQUIRE_FALSE(answers.empty());
   auto draws = choices::of_list(0, taken);
   mark_book book{draws};
-  const marks_watched here{&book};
+  const coverage_scope here{&book};
   book.draw_rare();
   book.let_rare(true);
-  for (std::size_t i = 0; i < answers.size(); ++i) CHECK(rare(mark::told_twice) == answers[i]);
+  for (std::size_t i = 0; i < answers.size(); ++i)
+    CHECK(rare(coverage_point::told_twice) == answers[i]);
 }
 
 TEST_CASE("rare paths are survived", "[simulated][marks][campaign]") {
@@ -102,8 +103,9 @@ TEST_CASE("rare paths are survived", "[simulated][marks][campaign]") {
   for (const auto& r : all.violating)
     for (const auto& v : r.violations) UNSCOPED_INFO("seed " << r.seed << ": " << v);
   CHECK(all.clean());
-  for (const auto m : {mark::early_deadline, mark::checkpoint_refused, mark::early_look,
-                       mark::told_twice, mark::said_twice}) {
+  for (const auto m :
+       {coverage_point::early_deadline, coverage_point::checkpoint_refused,
+        coverage_point::early_look, coverage_point::told_twice, coverage_point::said_twice}) {
     INFO(text_of(m));
     CHECK(all.marks.at(text_of(m)) > 0);
   }
@@ -111,10 +113,10 @@ TEST_CASE("rare paths are survived", "[simulated][marks][campaign]") {
 
 namespace {
 
-constexpr own_mark detour{mark_kind::rare, "a detour of a test's"};
-constexpr own_mark passed{mark_kind::sometimes, "a place of a test's was passed"};
-constexpr own_mark small_steps{mark_kind::always, "steps of a test's are small"};
-constexpr own_mark absent{mark_kind::sometimes, "nobody comes here"};
+constexpr user_coverage detour{coverage_kind::rare, "a detour of a test's"};
+constexpr user_coverage passed{coverage_kind::sometimes, "a place of a test's was passed"};
+constexpr user_coverage small_steps{coverage_kind::always, "steps of a test's are small"};
+constexpr user_coverage absent{coverage_kind::sometimes, "nobody comes here"};
 
 // Code of a user's, behind each step.
 struct marking final : guest {
@@ -194,8 +196,8 @@ TEST_CASE("a run without rare paths takes none", "[simulated][marks]") {
   of.runs = 20;
   const auto all = explore(what, with(fault_set::none()), of);
   CHECK(all.clean());
-  for (const auto& m : product_marks)
-    if (m.kind == mark_kind::rare || m.kind == mark_kind::rare_fault)
+  for (const auto& m : coverage_points)
+    if (m.kind == coverage_kind::rare || m.kind == coverage_kind::rare_fault)
       CHECK(all.marks.at(std::string{m.text}) == 0);
-  CHECK(all.marks.at(text_of(mark::commit_grows)) > 0);
+  CHECK(all.marks.at(text_of(coverage_point::commit_grows)) > 0);
 }

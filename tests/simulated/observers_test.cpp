@@ -78,7 +78,7 @@ run_facts run(choices from, bool throwing) {
   REQUIRE(in.actors() == 0);
   CHECK(in.troubles().empty());
   facts.outcome = *r.outcome();
-  facts.full = in.marks().counts()[static_cast<std::size_t>(mark::observations_full)];
+  facts.full = in.marks().counts()[static_cast<std::size_t>(coverage_point::observations_full)];
   return facts;
 }
 
@@ -86,7 +86,7 @@ choices without_rare_paths(std::uint64_t seed) { return choices::of_list(seed, {
 
 // The queues are full at the pushes `from` to `to`.
 choices with_full_queues(std::uint64_t seed, std::uint32_t from, std::uint32_t to) {
-  const auto which = static_cast<std::uint32_t>(mark::observations_full);
+  const auto which = static_cast<std::uint32_t>(coverage_point::observations_full);
   std::vector<choice> list{{site::rare, 256 + which, 0, 1}};
   for (auto i = from; i < to; ++i) list.push_back({site::rare, which, i, 1});
   return choices::of_list(seed, list);

@@ -130,8 +130,8 @@ TEST_CASE("a program that stands still for too long loses its ranks, and the job
   CHECK(r.violations.empty());
   CHECK(r.finished);
   CHECK(r.attempts == 2);
-  CHECK(r.product[static_cast<std::size_t>(mark::link_silent)] >= 4);
-  CHECK(r.product[static_cast<std::size_t>(mark::rank_orphaned)] == 4);
+  CHECK(r.product[static_cast<std::size_t>(coverage_point::link_silent)] >= 4);
+  CHECK(r.product[static_cast<std::size_t>(coverage_point::rank_orphaned)] == 4);
 }
 
 TEST_CASE("a crash of a guest is nobody's failure, and what it does not ask is not done",

@@ -3,7 +3,7 @@
 #include <thread>
 #include <utility>
 
-#include "backends/run_handler.hpp"
+#include "backends/learner/run_handler.hpp"
 
 namespace troupe::testing {
 

@@ -2,7 +2,7 @@
 // the rank that mpirun made it; each case is a generation of its own.
 #include "tests/conformance/mpi/mpi_suite.hpp"
 
-#include "backends/canonical_reduction.hpp"
+#include "backends/collective/canonical_reduction.hpp"
 #include "tests/support/reference_reduction.hpp"
 
 #include <algorithm>

@@ -40,10 +40,10 @@ TEST_CASE("a word of a dead incarnation is ignored", "[sim][scripted]") {
 
   s.train_again();  // as an operator would: a new supervisor, new incarnations
   REQUIRE(s.run_until([&] { return s.steps_of(2) == 8; }));
-  const auto refused = s.marks_hit(troupe::mark::fence_refused);
+  const auto refused = s.marks_hit(troupe::coverage_point::fence_refused);
   s.release_to(late, s.supervisor());
   const auto& end = s.run();
-  CHECK(s.marks_hit(troupe::mark::fence_refused) == refused + 1);
+  CHECK(s.marks_hit(troupe::coverage_point::fence_refused) == refused + 1);
   CHECK(end.status == troupe::job_outcome::ending::finished);
   CHECK(end.loop.steps == 20);
   CHECK(s.weights() == s.reference_weights());
@@ -84,9 +84,11 @@ TEST_CASE("one slow node costs what the model says", "[sim][scale]") {
 }
 
 // (e) Marks in one's own code: a rare path, a path that some run has to take, an invariant.
-constexpr troupe::own_mark late{troupe::mark_kind::rare, "a loss is late"};
-constexpr troupe::own_mark kept{troupe::mark_kind::sometimes, "losses wait for the next one"};
-constexpr troupe::own_mark in_order{troupe::mark_kind::always, "losses are reported in order"};
+constexpr troupe::user_coverage late{troupe::coverage_kind::rare, "a loss is late"};
+constexpr troupe::user_coverage kept{troupe::coverage_kind::sometimes,
+                                     "losses wait for the next one"};
+constexpr troupe::user_coverage in_order{troupe::coverage_kind::always,
+                                         "losses are reported in order"};
 
 class reporting final : public troupe::learner {
 public:

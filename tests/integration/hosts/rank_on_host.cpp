@@ -1,6 +1,6 @@
 // One rank of `hier` on a host that hosts.py made: reduces, aborts, or works until something ends
 // it. Says on standard output how far it is.
-#include "backends/canonical_reduction.hpp"
+#include "backends/collective/canonical_reduction.hpp"
 #include "backends/hier/hier.hpp"
 #include "backends/shm/shm.hpp"
 #include "backends/tcp/tcp.hpp"

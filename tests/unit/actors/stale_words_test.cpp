@@ -2,7 +2,7 @@
 // generation or another life changes nothing, and is marked as refused.
 #include "actors/rank_machine.hpp"
 #include "actors/supervisor_machine.hpp"
-#include "troupe/detail/marks.hpp"
+#include "troupe/detail/coverage.hpp"
 
 #include "tests/support/catch.hpp"
 
@@ -13,12 +13,12 @@ namespace {
 constexpr job_id job{7};
 constexpr incarnation_id life{50};
 
-class counted final : public marks_watcher {
+class counted final : public coverage_sink {
 public:
-  bool rare(mark) override { return false; }
-  void hit(mark which) override { ++hits[static_cast<std::size_t>(which)]; }
-  void broken(mark) override {}
-  std::array<int, mark_count> hits{};
+  bool rare(coverage_point) override { return false; }
+  void hit(coverage_point which) override { ++hits[static_cast<std::size_t>(which)]; }
+  void broken(coverage_point) override {}
+  std::array<int, coverage_point_count> hits{};
 };
 
 fence fence_of(job_id of, std::uint64_t generation, incarnation_id who) {
@@ -120,9 +120,9 @@ std::vector<supervision::event> words_to_supervisor(const fence& at) {
 
 template <class Machine, class Words>
 void hears_nothing(const std::vector<Machine>& phases, const std::vector<fence>& stale, Words words,
-                   mark refused) {
+                   coverage_point refused) {
   counted marks;
-  const marks_watched watched{&marks};
+  const coverage_scope watched{&marks};
   int said = 0;
   for (const auto& before : phases)
     for (const auto& at : stale)
@@ -144,7 +144,7 @@ TEST_CASE("a rank hears nothing of another run, generation or life", "[rank][fen
   hears_nothing(ranks_of_all_phases(),
                 {fence_of(job_id{6}, 1, life), fence_of(job, 1, incarnation_id{49}),
                  fence_of(job_id{6}, 2, incarnation_id{49})},
-                words_to_rank, mark::rank_fence_refused);
+                words_to_rank, coverage_point::rank_fence_refused);
 }
 
 TEST_CASE("a rank that is waiting is formed by its own run only, and once", "[rank][fence]") {
@@ -163,5 +163,5 @@ TEST_CASE("a rank that is waiting is formed by its own run only, and once", "[ra
 
 TEST_CASE("a supervisor hears nothing of another run, generation or life", "[supervisor][fence]") {
   hears_nothing(supervisors_of_all_phases(), stale_fences(true), words_to_supervisor,
-                mark::fence_refused);
+                coverage_point::fence_refused);
 }

@@ -2,7 +2,7 @@
 // bits.
 #include "backends/hier/hier.hpp"
 
-#include "backends/canonical_reduction.hpp"
+#include "backends/collective/canonical_reduction.hpp"
 #include "backends/inproc/inproc.hpp"
 #include "backends/tcp/tcp.hpp"
 #include "tests/support/reference_reduction.hpp"

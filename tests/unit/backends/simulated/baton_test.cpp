@@ -53,22 +53,22 @@ TEST_CASE("what a call throws reaches whoever let it run", "[baton]") {
 }
 
 TEST_CASE("marks in a call are heard by whoever hears its owner's", "[baton][marks]") {
-  class counting final : public marks_watcher {
+  class counting final : public coverage_sink {
   public:
-    bool rare(mark) override { return true; }
-    void hit(mark) override { ++hits; }
-    void broken(mark) override {}
+    bool rare(coverage_point) override { return true; }
+    void hit(coverage_point) override { ++hits; }
+    void broken(coverage_point) override {}
     int hits = 0;
   };
   baton_thread lane;
   counting watcher;
   const auto call = [&] {
-    sometimes(rare(mark::early_look), mark::link_gap);
+    sometimes(rare(coverage_point::early_look), coverage_point::link_gap);
     lane.rest();
-    sometimes(true, mark::link_gap);
+    sometimes(true, coverage_point::link_gap);
   };
   {
-    const marks_watched heard{&watcher};
+    const coverage_scope heard{&watcher};
     CHECK_FALSE(lane.run(call));
     CHECK(watcher.hits == 1);
     CHECK(lane.go_on());

@@ -1,4 +1,4 @@
-#include "backends/link_codec.hpp"
+#include "backends/wire/link_codec.hpp"
 
 #include <fmt/format.h>
 
@@ -9,7 +9,7 @@
 #include <optional>
 #include <utility>
 
-#include "backends/link_fields.hpp"
+#include "backends/wire/link_fields.hpp"
 
 namespace troupe {
 

@@ -1,5 +1,5 @@
 // What ranks that wait for each other stand on.
-#include "backends/waiting.hpp"
+#include "backends/collective/waiting.hpp"
 
 #include <sched.h>
 

@@ -1,4 +1,4 @@
-#include "backends/waiting.hpp"
+#include "backends/collective/waiting.hpp"
 
 #include <linux/futex.h>
 #include <sched.h>

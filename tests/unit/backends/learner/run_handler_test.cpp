@@ -1,6 +1,6 @@
 // Goal: a learner may pass by hooks that bring nothing, many in one call, and nobody can tell: each
 // is handled once and in order, a failure names its hook, and who watches sees every one.
-#include "backends/run_handler.hpp"
+#include "backends/learner/run_handler.hpp"
 
 #include <stdexcept>
 #include <string>

@@ -2,7 +2,7 @@
 // set.
 #pragma once
 
-#include "backends/canonical_reduction.hpp"
+#include "backends/collective/canonical_reduction.hpp"
 
 #include <cstddef>
 #include <span>

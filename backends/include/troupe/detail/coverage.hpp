@@ -5,7 +5,7 @@
 //   rare(m)                  take the path that hardly ever comes by itself? false in production
 //
 // A mark reaches a simulated world through one pointer per thread, which is null but while that
-// world lets something happen on that thread (`marks_watched`). It is no port: machines are regular
+// world lets something happen on that thread (`coverage_scope`). It is no port: machines are regular
 // values, and one that held a port would not be. It is no global: worlds side by side on threads do
 // not see each other, and product code can do nothing with the pointer but what the three functions
 // do. In production a mark costs a load and a branch that is never taken.
@@ -21,7 +21,7 @@
 
 namespace troupe {
 
-enum class mark_kind : std::uint8_t {
+enum class coverage_kind : std::uint8_t {
   sometimes,
   always,
   rare,        ///< changes nothing that anybody can see from outside
@@ -31,7 +31,7 @@ enum class mark_kind : std::uint8_t {
 // A case names rare ones by their number, so new rare ones go behind the last of them.
 // clang-format off
 /// mark(kind, name, what it says)
-#define TROUPE_MARKS(mark) \
+#define TROUPE_COVERAGE_POINTS(mark) \
   mark(rare_fault, early_deadline, "a deadline of the supervisor is early") \
   mark(rare_fault, checkpoint_refused, "a snapshot can not be encoded") \
   mark(rare, early_look, "a rank looks at its lane early") \
@@ -88,70 +88,72 @@ enum class mark_kind : std::uint8_t {
   mark(sometimes, link_full, "a link is lost by too much that waits")
 // clang-format on
 
-enum class mark : std::uint8_t {
-#define TROUPE_MARK(kind, name, text) name,
-  TROUPE_MARKS(TROUPE_MARK)
-#undef TROUPE_MARK
+enum class coverage_point : std::uint8_t {
+#define TROUPE_COVERAGE_POINT(kind, name, text) name,
+  TROUPE_COVERAGE_POINTS(TROUPE_COVERAGE_POINT)
+#undef TROUPE_COVERAGE_POINT
       count_,
 };
-inline constexpr std::size_t mark_count = static_cast<std::size_t>(mark::count_);
+inline constexpr std::size_t coverage_point_count =
+    static_cast<std::size_t>(coverage_point::count_);
 
-struct known_mark {
-  mark which;
-  mark_kind kind;
+struct known_coverage_point {
+  coverage_point which;
+  coverage_kind kind;
   std::string_view name;
   std::string_view text;
 };
-inline constexpr std::array<known_mark, mark_count> product_marks{{
-#define TROUPE_MARK(kind, name, text) {mark::name, mark_kind::kind, #name, text},
-    TROUPE_MARKS(TROUPE_MARK)
-#undef TROUPE_MARK
+inline constexpr std::array<known_coverage_point, coverage_point_count> coverage_points{{
+#define TROUPE_COVERAGE_POINT(kind, name, text) \
+  {coverage_point::name, coverage_kind::kind, #name, text},
+    TROUPE_COVERAGE_POINTS(TROUPE_COVERAGE_POINT)
+#undef TROUPE_COVERAGE_POINT
 }};
 
 /// Hears the marks of one thread. What it does must not depend on anything but itself, or runs
 /// could not be repeated.
-class marks_watcher {
+class coverage_sink {
 public:
-  virtual ~marks_watcher() = default;
+  virtual ~coverage_sink() = default;
   /// Whether the rare path is to be taken, this time.
-  virtual bool rare(mark which) = 0;
+  virtual bool rare(coverage_point which) = 0;
   /// A path was taken, or an invariant checked.
-  virtual void hit(mark which) = 0;
+  virtual void hit(coverage_point which) = 0;
   /// An invariant does not hold; internal_error is thrown next, and may be caught by anybody.
-  virtual void broken(mark which) = 0;
+  virtual void broken(coverage_point which) = 0;
 };
 
-namespace marks {
+namespace coverage {
 
-inline constinit thread_local marks_watcher* watcher = nullptr;
-[[noreturn]] void broken(mark which);
+inline constinit thread_local coverage_sink* sink = nullptr;
+[[noreturn]] void broken(coverage_point which);
 
-}  // namespace marks
+}  // namespace coverage
 
 /// For as long as it lives, marks on this thread go to `to` (null: to nobody).
-class marks_watched {
+class coverage_scope {
 public:
-  explicit marks_watched(marks_watcher* to) noexcept : before_(marks::watcher) {
-    marks::watcher = to;
+  explicit coverage_scope(coverage_sink* to) noexcept : before_(coverage::sink) {
+    coverage::sink = to;
   }
-  ~marks_watched() { marks::watcher = before_; }
-  marks_watched(const marks_watched&) = delete;
-  marks_watched& operator=(const marks_watched&) = delete;
+  ~coverage_scope() { coverage::sink = before_; }
+  coverage_scope(const coverage_scope&) = delete;
+  coverage_scope& operator=(const coverage_scope&) = delete;
 
 private:
-  marks_watcher* const before_;
+  coverage_sink* const before_;
 };
 
-inline bool rare(mark which) { return marks::watcher && marks::watcher->rare(which); }
+inline bool rare(coverage_point which) { return coverage::sink && coverage::sink->rare(which); }
 
-inline bool sometimes(bool condition, mark which) {
-  if (condition && marks::watcher) marks::watcher->hit(which);
+inline bool sometimes(bool condition, coverage_point which) {
+  if (condition && coverage::sink) coverage::sink->hit(which);
   return condition;
 }
 
-inline void always(bool condition, mark which) {
-  if (!condition) marks::broken(which);
-  if (marks::watcher) marks::watcher->hit(which);
+inline void always(bool condition, coverage_point which) {
+  if (!condition) coverage::broken(which);
+  if (coverage::sink) coverage::sink->hit(which);
 }
 
 }  // namespace troupe

@@ -1,6 +1,6 @@
-#include "backends/canonical_reduction.hpp"
+#include "backends/collective/canonical_reduction.hpp"
 
-#include "backends/canonical_kernels.hpp"
+#include "backends/collective/canonical_kernels.hpp"
 #include "messages/planted.hpp"
 
 #include <fmt/format.h>

@@ -1,4 +1,4 @@
-#include "backends/bucket_memory.hpp"
+#include "backends/collective/bucket_memory.hpp"
 
 #include <sys/mman.h>
 

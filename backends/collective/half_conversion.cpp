@@ -1,4 +1,4 @@
-#include "backends/half_conversion.hpp"
+#include "backends/collective/half_conversion.hpp"
 
 #include "troupe/failure.hpp"
 

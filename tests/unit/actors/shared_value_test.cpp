@@ -1,5 +1,5 @@
 // Goal: a shared value compares as what it holds, and is never without.
-#include "messages/shared_value.hpp"
+#include "actors/shared_value.hpp"
 
 #include <string>
 #include <utility>

@@ -1,6 +1,6 @@
-#include "backends/canonical_kernels.hpp"
+#include "backends/collective/canonical_kernels.hpp"
 
-#include "backends/half_conversion.hpp"
+#include "backends/collective/half_conversion.hpp"
 
 #include <algorithm>
 #include <cmath>

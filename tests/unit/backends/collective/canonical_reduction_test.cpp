@@ -1,4 +1,4 @@
-#include "backends/canonical_reduction.hpp"
+#include "backends/collective/canonical_reduction.hpp"
 
 #include "tests/support/reference_reduction.hpp"
 

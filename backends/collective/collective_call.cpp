@@ -1,7 +1,6 @@
-#include "backends/collective_call.hpp"
+#include "backends/collective/collective_call.hpp"
 
-#include "backends/canonical_reduction.hpp"
-#include "messages/seconds.hpp"
+#include "backends/collective/canonical_reduction.hpp"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -118,8 +117,8 @@ std::string disagreement(std::uint64_t operation, std::span<const called> calls)
 
 std::string missed(const collective_call& call, std::chrono::nanoseconds deadline,
                    std::span<const std::int32_t> missing) {
-  return fmt::format("{}: waited {:g} s for {}", describe(call), seconds(deadline),
-                     rank_list(missing));
+  return fmt::format("{}: waited {:g} s for {}", describe(call),
+                     std::chrono::duration<double>(deadline).count(), rank_list(missing));
 }
 
 std::vector<std::int32_t> members_of(const subgroup& among, std::int32_t world, std::int32_t self) {

@@ -1,5 +1,5 @@
 // Goal: every control message comes back as it was, and bytes that are none cost an error.
-#include "backends/link_codec.hpp"
+#include "backends/wire/link_codec.hpp"
 
 #include <rapidcheck.h>
 

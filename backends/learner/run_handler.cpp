@@ -1,4 +1,4 @@
-#include "backends/run_handler.hpp"
+#include "backends/learner/run_handler.hpp"
 
 #include <algorithm>
 #include <functional>

@@ -1,4 +1,4 @@
-#include "backends/collective_call.hpp"
+#include "backends/collective/collective_call.hpp"
 
 #include "tests/support/catch.hpp"
 

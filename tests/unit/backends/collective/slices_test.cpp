@@ -1,4 +1,4 @@
-#include "backends/slices.hpp"
+#include "backends/collective/slices.hpp"
 
 #include <rapidcheck.h>
 
