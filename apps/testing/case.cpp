@@ -70,9 +70,9 @@ run_case case_of(const run_report& report, const variant& what) {
   return c;
 }
 
-run_report replay(const run_case& what, field_reference& reference) {
+run_report replay(const run_case& what, modular_reference& reference) {
   auto from = what.taken ? choices::of_list(what.seed, *what.taken) : choices::of_seed(what.seed);
-  return run_field(what.what.job, what.what.plan, std::move(from), reference);
+  return run_job(what.what.job, what.what.plan, std::move(from), reference);
 }
 
 std::vector<std::string> remarks(const run_case& what, const run_report& replayed) {

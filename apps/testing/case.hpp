@@ -5,7 +5,7 @@
 //   build 6f0c9b...                         (what recorded it; may be missing)
 //   expect state equals the reference       (the oracle that was violated; may be missing)
 //   meets crash_rank, resumed from a checkpoint
-//   job ranks=8 steps=20 ...                (what is not said is as field_job says)
+//   job ranks=8 steps=20 ...                (what is not said is as job_spec says)
 //   plan schedule=1 depth=3 ...
 //   brings guests=1 marks=3                 (what only the test's code has; may be missing)
 //   payload ghost                           (what is trained, if it is not the field payload)
@@ -47,7 +47,7 @@ run_case parse_case(std::string_view text, const run_plan& with = {});
 
 /// The case of a run that explore() reported.
 run_case case_of(const run_report& report, const variant& what);
-run_report replay(const run_case& what, field_reference& reference);
+run_report replay(const run_case& what, modular_reference& reference);
 /// What is odd about a replay, one sentence each: recorded by another build, what was expected is
 /// not violated, what it was to meet it does not. None: it went as the case says.
 std::vector<std::string> remarks(const run_case& what, const run_report& replayed);
@@ -56,7 +56,7 @@ std::vector<std::string> remarks(const run_case& what, const run_report& replaye
 /// violated, in `runs` runs at most; every 250,000 events of a run count as one more. A case of a
 /// seed is turned into one of choices first. A case that does not violate what it expects comes
 /// back as it is.
-run_case shrink(const run_case& what, field_reference& reference, std::uint64_t runs = 400);
+run_case shrink(const run_case& what, modular_reference& reference, std::uint64_t runs = 400);
 
 /// What broke, which faults struck, the last moments as a chart. The report must have been
 /// recorded. `replay_line`: how to see it again.

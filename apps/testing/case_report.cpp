@@ -9,9 +9,9 @@ namespace troupe::testing {
 
 namespace {
 
-std::string place_name(const run_report& report, std::int32_t p) {
-  if (p < 0 || static_cast<std::size_t>(p) >= report.places.size()) return "the world";
-  return report.places[static_cast<std::size_t>(p)];
+std::string node_name(const run_report& report, std::int32_t p) {
+  if (p < 0 || static_cast<std::size_t>(p) >= report.nodes.size()) return "the world";
+  return report.nodes[static_cast<std::size_t>(p)];
 }
 
 // Faults that struck at a moment, in order; those along the way by number.
@@ -23,7 +23,7 @@ std::string faults_of(const run_report& report) {
   for (const auto& n : report.notes) {
     if (!n.what.starts_with(mark) || ++number > most) continue;
     out += fmt::format("          {}) {} of {}, event {}, {:.3f} ms\n", number,
-                       n.what.substr(mark.size()), place_name(report, n.to), n.event,
+                       n.what.substr(mark.size()), node_name(report, n.to), n.event,
                        static_cast<double>(n.at) / 1e6);
   }
   if (number > most) out += fmt::format("          and {} more\n", number - most);
@@ -46,13 +46,14 @@ std::string render(const run_report& report, std::string_view replay_line) {
       << " attempts, " << report.events << " events, " << report.taken.size() << " choices, "
       << fmt::format("{:.3f} s of virtual time\n",
                      static_cast<double>(report.virtual_time.count()) / 1e9);
-  if (const auto pace = report.went.text(); !pace.empty()) out << "pace      " << pace << '\n';
+  if (const auto straggler_report = report.stragglers.text(); !straggler_report.empty())
+    out << "pace      " << straggler_report << '\n';
   chart_options shown;
   // What came after the first violation explains nothing.
   if (!report.violations.empty()) shown.until = report.violations.front().event;
   if (!report.notes.empty())
     out << "chart     the last moments" << (report.violations.empty() ? "" : " before it") << '\n'
-        << text_chart(report.notes, report.places, shown);
+        << text_chart(report.notes, report.nodes, shown);
   if (!replay_line.empty()) out << "replay    " << replay_line << '\n';
   return out.str();
 }

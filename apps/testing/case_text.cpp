@@ -7,7 +7,7 @@
 #include <type_traits>
 
 #include "apps/testing/case.hpp"
-#include "apps/testing/ghost_payload.hpp"
+#include "apps/testing/null_payload.hpp"
 #include "troupe/failure.hpp"
 
 namespace troupe::testing {
@@ -57,7 +57,7 @@ constexpr bounds an_hour{0, std::chrono::nanoseconds{std::chrono::hours{1}}.coun
 
 // Each field: `visit(name, field, bounds)`.
 template <class F>
-void job_fields(field_job& job, F visit) {
+void job_fields(job_spec& job, F visit) {
   visit("ranks", job.ranks, bounds{1, 100'000});
   visit("steps", job.steps, bounds{1, 1'000'000});
   visit("samples", job.samples, bounds{1, 10'000'000});
@@ -74,30 +74,31 @@ void job_fields(field_job& job, F visit) {
 
 template <class F>
 void plan_fields(run_plan& plan, F visit) {
-  visit("schedule", plan.world.schedule, bounds{0, static_cast<std::int64_t>(scheduling::pct)});
-  visit("depth", plan.world.depth, bounds{0, 1000});
-  visit("horizon", plan.world.horizon, positive);
-  visit("elastic", plan.world.elastic, an_hour);
-  visit("ranks_per_host", plan.around.ranks_per_host, bounds{0, 100'000});
-  visit("compute", plan.around.compute, an_hour);
-  visit("compute_spread", plan.around.compute_spread, bounds{0, 2000});
-  visit("control_latency", plan.around.control_latency, an_hour);
-  visit("spans", plan.around.lanes_in_spans, yes_or_no);
+  visit("schedule", plan.simulation.schedule,
+        bounds{0, static_cast<std::int64_t>(scheduling::pct)});
+  visit("depth", plan.simulation.depth, bounds{0, 1000});
+  visit("horizon", plan.simulation.horizon, positive);
+  visit("elastic", plan.simulation.elastic, an_hour);
+  visit("ranks_per_host", plan.cluster.ranks_per_host, bounds{0, 100'000});
+  visit("compute", plan.cluster.compute, an_hour);
+  visit("compute_spread", plan.cluster.compute_spread, bounds{0, 2000});
+  visit("control_latency", plan.cluster.control_latency, an_hour);
+  visit("spans", plan.cluster.lanes_in_spans, yes_or_no);
   visit("swarm", plan.faults.swarm, yes_or_no);
-  visit("strikes", plan.faults.strikes, bounds{0, 16});
-  visit("strike_per_million", plan.faults.strike_per_million, bounds{0, 1'000'000});
+  visit("strikes", plan.faults.per_attempt, bounds{0, 16});
+  visit("strike_per_million", plan.faults.fault_per_million, bounds{0, 1'000'000});
   visit("storage_per_million", plan.faults.storage_per_million, bounds{0, 1'000'000});
   visit("attempts", plan.attempts, bounds{1, 1000});
   visit("events_limit", plan.events_limit, positive);
-  visit("watched", plan.watched, bounds{0, static_cast<std::int64_t>(watching::dead)});
+  visit("watched", plan.observer, bounds{0, static_cast<std::int64_t>(test_observer::dead)});
 }
 
 // What a run had that is no text: code and costs of the test that recorded it.
 struct brought {
-  std::int64_t guests = 0;
+  std::int64_t extensions = 0;
   std::int64_t marks = 0;
   std::int64_t network = 0;
-  std::int64_t slow_nodes = 0;
+  std::int64_t slow_hosts = 0;
 };
 
 bool same(const wire_cost& a, const wire_cost& b) {
@@ -105,21 +106,21 @@ bool same(const wire_cost& a, const wire_cost& b) {
 }
 
 brought brought_by(const run_plan& plan) {
-  const auto& n = plan.around.network;
+  const auto& n = plan.cluster.network;
   const network_cost usual;
   const bool other = !same(n.between, usual.between) || !same(n.inside, usual.inside) ||
-                     n.per_node != usual.per_node;
-  return {std::ssize(plan.guests), std::ssize(plan.marks), other ? 1 : 0,
-          std::ssize(plan.around.slow_nodes)};
+                     n.per_host != usual.per_host;
+  return {std::ssize(plan.extensions), std::ssize(plan.marks), other ? 1 : 0,
+          std::ssize(plan.cluster.slow_hosts)};
 }
 
 template <class F>
 void brought_fields(brought& what, F visit) {
   constexpr bounds some{0, 1'000'000};
-  visit("guests", what.guests, some);
+  visit("guests", what.extensions, some);
   visit("marks", what.marks, some);
   visit("network", what.network, some);
-  visit("slow_nodes", what.slow_nodes, some);
+  visit("slow_nodes", what.slow_hosts, some);
 }
 
 // One sentence; empty when nothing is missing.
@@ -130,10 +131,10 @@ std::string missing_text(brought had, brought here) {
     list += fmt::format("{}{} (the recorded run had {}, here are {})", list.empty() ? "" : ", ",
                         what, before, now);
   };
-  add(had.guests, here.guests, "its guests");
+  add(had.extensions, here.extensions, "its guests");
   add(had.marks, here.marks, "its own marks");
   add(had.network, here.network, "its network costs");
-  add(had.slow_nodes, here.slow_nodes, "its slow nodes");
+  add(had.slow_hosts, here.slow_hosts, "its slow nodes");
   if (list.empty()) return {};
   return fmt::format(
       "the case cannot be replayed without {}: they are in the test that recorded it, which "
@@ -247,10 +248,10 @@ fault_set parse_faults(std::string_view rest, std::string_view line) {
 class reader {
 public:
   explicit reader(const run_plan& with) : payload_(with.payload), here_(brought_by(with)) {
-    case_.what.plan.guests = with.guests;
+    case_.what.plan.extensions = with.extensions;
     case_.what.plan.marks = with.marks;
-    case_.what.plan.around.network = with.around.network;
-    case_.what.plan.around.slow_nodes = with.around.slow_nodes;
+    case_.what.plan.cluster.network = with.cluster.network;
+    case_.what.plan.cluster.slow_hosts = with.cluster.slow_hosts;
   }
 
   run_case read(std::string_view text) {
@@ -311,13 +312,13 @@ private:
   std::shared_ptr<payload> payload_named(std::string_view name, std::string_view line) const {
     if (name == "field") return {};
     if (payload_ && payload_->name() == name) return payload_;
-    auto ghosts = ghost_payload();
-    if (name != ghosts->name())
+    auto null_payloads = null_payload();
+    if (name != null_payloads->name())
       refuse(line,
              fmt::format("the payload \"{}\" is not here; a test that has it replays the case "
                          "by parse_case(text, plan) with its own plan",
                          name));
-    return ghosts;
+    return null_payloads;
   }
 
   run_case case_;

@@ -16,7 +16,7 @@ namespace {
 
 // One line of a chart.
 struct row {
-  const noted* at = nullptr;
+  const trace_note* at = nullptr;
   std::string text;
   bool message = false;
   bool heard = false;  // else it was lost, or is still on its way
@@ -28,7 +28,7 @@ std::string without(std::string_view prefix, const std::string& text) {
 
 // A message is sent and heard: two notes, one arrow. Links keep their order, so the n-th of a text
 // that is heard is the n-th that was sent.
-std::vector<row> rows_of(const std::vector<noted>& notes, std::uint64_t until) {
+std::vector<row> rows_of(const std::vector<trace_note>& notes, std::uint64_t until) {
   using way = std::tuple<std::int32_t, std::int32_t, std::string>;
   std::map<way, std::vector<std::size_t>> on_the_way;  // rows, the newest last
   std::vector<row> all;
@@ -55,23 +55,23 @@ std::vector<row> rows_of(const std::vector<noted>& notes, std::uint64_t until) {
 
 // The places of the last lines, in their own order, and the lines that are theirs.
 struct picture {
-  std::vector<std::int32_t> places;
+  std::vector<std::int32_t> nodes;
   std::vector<row> rows;
   std::size_t left_out = 0;  // lines of other places, between those that are shown
 
-  std::optional<std::size_t> column_of(std::int32_t place) const {
-    const auto at = std::ranges::find(places, place);
-    if (at == places.end()) return {};
-    return static_cast<std::size_t>(at - places.begin());
+  std::optional<std::size_t> column_of(std::int32_t node) const {
+    const auto at = std::ranges::find(nodes, node);
+    if (at == nodes.end()) return {};
+    return static_cast<std::size_t>(at - nodes.begin());
   }
 };
 
 // Who a fault befell comes first, then who spoke last.
-std::vector<std::int32_t> places_of(std::span<const row> rows, std::size_t most) {
+std::vector<std::int32_t> nodes_of_lines(std::span<const row> rows, std::size_t most) {
   std::vector<std::int32_t> chosen;
-  const auto choose = [&](std::int32_t place, std::size_t until) {
-    if (place >= 0 && chosen.size() < until && std::ranges::find(chosen, place) == chosen.end())
-      chosen.push_back(place);
+  const auto choose = [&](std::int32_t node, std::size_t until) {
+    if (node >= 0 && chosen.size() < until && std::ranges::find(chosen, node) == chosen.end())
+      chosen.push_back(node);
   };
   for (const auto& r : rows | std::views::reverse)
     if (r.at->from < 0) choose(r.at->to, most - 1);
@@ -83,12 +83,12 @@ std::vector<std::int32_t> places_of(std::span<const row> rows, std::size_t most)
   return chosen;
 }
 
-picture picture_of(const std::vector<noted>& notes, const chart_options& options) {
+picture picture_of(const std::vector<trace_note>& notes, const chart_options& options) {
   const auto all = rows_of(notes, options.until);
   const auto shown = std::span{all}.last(std::min(options.lines, all.size()));
   picture p;
-  p.places = places_of(shown, std::max<std::size_t>(2, options.columns));
-  const auto there = [&](std::int32_t place) { return place < 0 || p.column_of(place); };
+  p.nodes = nodes_of_lines(shown, std::max<std::size_t>(2, options.columns));
+  const auto there = [&](std::int32_t node) { return node < 0 || p.column_of(node); };
   std::size_t others = 0;
   for (const auto& r : all | std::views::reverse) {
     if (p.rows.size() == options.lines) break;
@@ -103,9 +103,9 @@ picture picture_of(const std::vector<noted>& notes, const chart_options& options
   return p;
 }
 
-std::string name_of(const std::vector<std::string>& places, std::int32_t place) {
-  const auto known = place >= 0 && static_cast<std::size_t>(place) < places.size();
-  return fmt::format("{} ({})", known ? places[static_cast<std::size_t>(place)] : "place", place);
+std::string name_of(const std::vector<std::string>& nodes, std::int32_t node) {
+  const auto known = node >= 0 && static_cast<std::size_t>(node) < nodes.size();
+  return fmt::format("{} ({})", known ? nodes[static_cast<std::size_t>(node)] : "place", node);
 }
 
 constexpr std::size_t width = 24;
@@ -117,8 +117,8 @@ void write(std::string& line, std::size_t at, std::string_view text) {
 }
 
 std::string line_of(const picture& p, const row& r) {
-  std::string line(p.places.size() * width, ' ');
-  for (std::size_t c = 0; c < p.places.size(); ++c) line[middle(c)] = '|';
+  std::string line(p.nodes.size() * width, ' ');
+  for (std::size_t c = 0; c < p.nodes.size(); ++c) line[middle(c)] = '|';
   const auto to = p.column_of(r.at->to);
   const auto from = p.column_of(r.at->from);
   if (!r.message || !to || !from) {  // something that happened there, or to the whole world
@@ -151,12 +151,12 @@ std::string quoted(std::string text) {
 
 }  // namespace
 
-std::string text_chart(const std::vector<noted>& notes, const std::vector<std::string>& places,
+std::string text_chart(const std::vector<trace_note>& notes, const std::vector<std::string>& nodes,
                        const chart_options& options) {
   const auto p = picture_of(notes, options);
-  std::string head(p.places.size() * width, ' ');
-  for (std::size_t c = 0; c < p.places.size(); ++c) {
-    const auto name = name_of(places, p.places[c]).substr(0, width - 2);
+  std::string head(p.nodes.size() * width, ' ');
+  for (std::size_t c = 0; c < p.nodes.size(); ++c) {
+    const auto name = name_of(nodes, p.nodes[c]).substr(0, width - 2);
     write(head, middle(c) - name.size() / 2, name);
   }
   auto out = fmt::format("{:>8} {:>13}  {}\n", "event", "ms", without_blanks_at_end(head));
@@ -167,20 +167,20 @@ std::string text_chart(const std::vector<noted>& notes, const std::vector<std::s
   return out;
 }
 
-std::string mermaid_chart(const std::vector<noted>& notes, const std::vector<std::string>& places,
-                          const chart_options& options) {
+std::string mermaid_chart(const std::vector<trace_note>& notes,
+                          const std::vector<std::string>& nodes, const chart_options& options) {
   const auto p = picture_of(notes, options);
   std::string out = "sequenceDiagram\n";
-  for (const auto place : p.places)
-    out += fmt::format("  participant p{} as {}\n", place, quoted(name_of(places, place)));
+  for (const auto node : p.nodes)
+    out += fmt::format("  participant p{} as {}\n", node, quoted(name_of(nodes, node)));
   for (const auto& r : p.rows) {
     const auto text = quoted(r.text);
     if (r.message)
       out += fmt::format("  p{}{}p{}: {}\n", r.at->from, r.heard ? "->>" : "-x", r.at->to, text);
     else if (p.column_of(r.at->to))
       out += fmt::format("  Note over p{}: {}\n", r.at->to, text);
-    else if (!p.places.empty())
-      out += fmt::format("  Note over p{},p{}: {}\n", p.places.front(), p.places.back(), text);
+    else if (!p.nodes.empty())
+      out += fmt::format("  Note over p{},p{}: {}\n", p.nodes.front(), p.nodes.back(), text);
   }
   return out;
 }

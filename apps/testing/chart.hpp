@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "apps/testing/world.hpp"
+#include "apps/testing/simulation.hpp"
 
 namespace troupe::testing {
 
@@ -17,10 +17,10 @@ struct chart_options {
 };
 
 /// Text columns. An arrow stands where its message was heard; `--x` never was.
-std::string text_chart(const std::vector<noted>& notes, const std::vector<std::string>& places,
+std::string text_chart(const std::vector<trace_note>& notes, const std::vector<std::string>& nodes,
                        const chart_options& options = {});
 /// The same as a Mermaid sequence diagram.
-std::string mermaid_chart(const std::vector<noted>& notes, const std::vector<std::string>& places,
-                          const chart_options& options = {});
+std::string mermaid_chart(const std::vector<trace_note>& notes,
+                          const std::vector<std::string>& nodes, const chart_options& options = {});
 
 }  // namespace troupe::testing

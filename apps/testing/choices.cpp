@@ -36,7 +36,7 @@ std::string_view to_string(site s) {
     case site::link: return "link";
     case site::storage: return "storage";
     case site::rare: return "rare";
-    case site::old_word: return "old_word";
+    case site::stale_message: return "old_word";
     case site::count_: break;
   }
   return "?";

@@ -13,19 +13,19 @@ namespace troupe::testing {
 
 /// Where a choice is made. A case names sites by name, so the order may change.
 enum class site : std::uint8_t {
-  entropy,       ///< what the entropy port answers: no fault, and never shrunk
-  setup,         ///< what this run is like: schedule, host layout, which faults exist (swarm)
-  schedule,      ///< which runnable actor comes next
-  latency,       ///< of a message, an answer, a completion: 0 is the mean
-  compute,       ///< how long a hook takes: 0 is the mean
-  priority,      ///< PCT: of a place; 0 is the highest
-  change_point,  ///< PCT: at which event priorities change
-  fault,         ///< whether and when a fault strikes
-  detail,        ///< what exactly a fault does
-  link,          ///< loss and duplication of one frame
-  storage,       ///< faults of one operation
-  rare,          ///< whether a rare path of product code exists in this run, and is taken
-  old_word,      ///< whether an old control message is heard, which one and how late
+  entropy,        ///< what the entropy port answers: no fault, and never shrunk
+  setup,          ///< what this run is like: schedule, host layout, which faults exist (swarm)
+  schedule,       ///< which runnable actor comes next
+  latency,        ///< of a message, an answer, a completion: 0 is the mean
+  compute,        ///< how long a hook takes: 0 is the mean
+  priority,       ///< PCT: of a place; 0 is the highest
+  change_point,   ///< PCT: at which event priorities change
+  fault,          ///< whether and when a fault strikes
+  detail,         ///< what exactly a fault does
+  link,           ///< loss and duplication of one frame
+  storage,        ///< faults of one operation
+  rare,           ///< whether a rare path of product code exists in this run, and is taken
+  stale_message,  ///< whether an old control message is heard, which one and how late
   count_,
 };
 std::string_view to_string(site s);

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <caf/all.hpp>
 
-#include "apps/testing/link_letters.hpp"
+#include "apps/testing/link_envelopes.hpp"
 #include "apps/testing/message_text.hpp"
 
 namespace troupe::testing {
@@ -15,22 +15,23 @@ constexpr std::size_t other(std::size_t side) { return 1 - side; }
 std::string text_of(const caf::message& what) {
   if (what.match_elements<observations>())
     return std::to_string(what.get_as<observations>(0).all.size()) + " observations";
-  if (what.match_elements<with_number>()) return short_text(what.get_as<with_number>(0).what);
+  if (what.match_elements<numbered_message>())
+    return short_text(what.get_as<numbered_message>(0).what);
   return short_text(what);
 }
 
 }  // namespace
 
-control_link::letter control_link::letter_of(caf::mailbox_element& m, std::uint8_t to) {
+control_link::envelope control_link::envelope_of(caf::mailbox_element& m, std::uint8_t to) {
   const auto number = m.mid;
   auto what = m.move_content_to_message();
   if (!number.is_request() && !number.is_response()) return {std::move(what), to, false};
-  return {caf::make_message(with_number{number.integer_value(), std::move(what)}), to, true};
+  return {caf::make_message(numbered_message{number.integer_value(), std::move(what)}), to, true};
 }
 
 // A frame on its way, in no more room than an event has.
 struct control_link::arrival {
-  arrival(control_link& on, const letter& what, link_frame frame, std::size_t to)
+  arrival(control_link& on, const envelope& what, link_frame frame, std::size_t to)
       : link(&on),
         values(what.what.vals()),
         holds(frame.holds),
@@ -56,20 +57,21 @@ struct control_link::arrival {
   std::uint8_t receiver;
 };
 
-control_link::control_link(world& of, world::place near, world::place far, settings how)
-    : world_(of),
+control_link::control_link(simulation& of, simulation::node_id near, simulation::node_id far,
+                           settings how)
+    : simulation_(of),
       how_(std::move(how)),
       number_(far),
-      ends_{end{.place = near, .machine = machine_at(near)},
-            end{.place = far, .machine = machine_at(far)}} {
+      ends_{end{.node = near, .machine = machine_at(near)},
+            end{.node = far, .machine = machine_at(far)}} {
   // The handles outlive the link at most as what goes nowhere.
   for (std::size_t side : {0, 1})
     ends_[side].handle = link_handle::make(
-        of.system(), [this, side](caf::mailbox_element_ptr m) { send(side, letter_of(*m, 0)); });
+        of.system(), [this, side](caf::mailbox_element_ptr m) { send(side, envelope_of(*m, 0)); });
 }
 
-link_machine control_link::machine_at(world::place p) const {
-  return link_machine{how_.limits, world_.clock_at(p, world_.time())};
+link_machine control_link::machine_at(simulation::node_id p) const {
+  return link_machine{how_.limits, simulation_.clock_at(p, simulation_.time())};
 }
 
 control_link::~control_link() {
@@ -77,16 +79,16 @@ control_link::~control_link() {
   for (auto& r : also_) link_handle::of(r.handle).forget();
 }
 
-std::uint8_t control_link::add_receiver(std::function<void(letter&&)> hears,
+std::uint8_t control_link::add_receiver(std::function<void(envelope&&)> hears,
                                         link_handle::sent_fn sent) {
-  also_.push_back({link_handle::make(world_.system(), std::move(sent)), std::move(hears)});
+  also_.push_back({link_handle::make(simulation_.system(), std::move(sent)), std::move(hears)});
   return static_cast<std::uint8_t>(also_.size());
 }
 
 caf::strong_actor_ptr control_link::stand_in(const caf::strong_actor_ptr& near_actor) {
   const auto number = static_cast<std::uint8_t>(also_.size() + 1);
-  add_receiver([this, near_actor](letter&& m) { give(0, std::move(m), near_actor); },
-               [this, number](caf::mailbox_element_ptr m) { send(1, letter_of(*m, number)); });
+  add_receiver([this, near_actor](envelope&& m) { give(0, std::move(m), near_actor); },
+               [this, number](caf::mailbox_element_ptr m) { send(1, envelope_of(*m, number)); });
   return also_.back().handle;
 }
 
@@ -96,12 +98,12 @@ audience control_link::stand_in(const audience& near_observers) {
   if (near_observers.members().empty()) return there;
   const auto queue = std::make_shared<observation_queue>(near_observers.wants_hooks());
   observers_ = add_receiver(
-      [near_observers](const letter& m) {
+      [near_observers](const envelope& m) {
         for (const auto& o : m.what.get_as<observations>(0).all) near_observers.tell(*o);
       },
       [this, queue](const caf::mailbox_element_ptr&) {
         auto fresh = queue->take();
-        if (seen_.empty()) world_.at(ends_[1].place, nanoseconds{0}, [this] { say_seen(); });
+        if (seen_.empty()) simulation_.at(ends_[1].node, nanoseconds{0}, [this] { say_seen(); });
         seen_.insert(seen_.end(), fresh.begin(), fresh.end());
       });
   there.add({queue, caf::actor_cast<observer_actor>(also_.back().handle)});
@@ -121,14 +123,14 @@ void control_link::open(caf::strong_actor_ptr near_actor, caf::strong_actor_ptr 
     ends_[side].actor->get()->attach_functor(
         [weak = weak_from_this(), side](const caf::error& why) {
           const auto self = weak.lock();
-          if (!self || !self->world_.alive(self->ends_[side].place)) return;
+          if (!self || !self->simulation_.alive(self->ends_[side].node)) return;
           auto& mine = self->ends_[side];
           const auto addr = mine.actor ? mine.actor->address() : caf::actor_addr{};
           mine.actor = nullptr;
-          self->send(side, {caf::make_message(caf::down_msg{addr, why}), last_word});
+          self->send(side, {caf::make_message(caf::down_msg{addr, why}), last_message});
           self->close(side);
         });
-    world_.after(ends_[side].place, how_.limits.beat, [this, side] { beat(side); });
+    simulation_.after(ends_[side].node, how_.limits.beat, [this, side] { beat(side); });
   }
 }
 
@@ -137,35 +139,36 @@ void control_link::close(std::size_t at) {
   auto& mine = ends_[at];
   mine.closing = true;
   for (const auto& q : std::exchange(mine.quiet, {}))
-    world_.at(mine.place, q.due - world_.time(), arrival{*this, {}, {0, q.heard, q.holds}, at});
+    simulation_.at(mine.node, q.due - simulation_.time(),
+                   arrival{*this, {}, {0, q.heard, q.holds}, at});
 }
 
-void control_link::send(std::size_t from, letter what) {
+void control_link::send(std::size_t from, envelope what) {
   if (from == 1) say_seen();
   hear_quiet(from);
   auto& mine = ends_[from];
-  if (mine.machine.over() || mine.closing || !world_.alive(mine.place)) return;
+  if (mine.machine.over() || mine.closing || !simulation_.alive(mine.node)) return;
   const auto number = mine.machine.submit();
   if (number == 0) return lost(from, "too much is waiting for an answer");
-  world_.note(static_cast<std::int32_t>(mine.place),
-              static_cast<std::int32_t>(ends_[other(from)].place),
-              [&] { return "send " + text_of(what.what); });
+  simulation_.note(static_cast<std::int32_t>(mine.node),
+                   static_cast<std::int32_t>(ends_[other(from)].node),
+                   [&] { return "send " + text_of(what.what); });
   transmit(from, mine.machine.frame(number), what);
   mine.unacknowledged.push_back(std::move(what));
 }
 
 bool control_link::lost_on_path() {
-  const bool lost = world_.draws().chance(site::link, number_, how_.faults.lose_per_million);
+  const bool lost = simulation_.draws().chance(site::link, number_, how_.faults.lose_per_million);
   if (lost && how_.counts) ++how_.counts->lost;
   return lost;
 }
 
-void control_link::transmit(std::size_t from, const link_frame& frame, const letter& what) {
+void control_link::transmit(std::size_t from, const link_frame& frame, const envelope& what) {
   if (ends_[from].cut) return;
   const auto to = other(from);
   const auto& f = how_.faults;
-  auto& d = world_.draws();
-  auto after = how_.latency + world_.lateness(ends_[to].place, world_.options().elastic);
+  auto& d = simulation_.draws();
+  auto after = how_.latency + simulation_.lateness(ends_[to].node, simulation_.options().elastic);
   if (lost_on_path()) return;
   if (d.chance(site::link, number_, f.reorder_per_million)) {
     if (how_.counts) ++how_.counts->reordered;
@@ -174,9 +177,9 @@ void control_link::transmit(std::size_t from, const link_frame& frame, const let
   arrival arrives{*this, what, frame, to};
   if (d.chance(site::link, number_, f.repeat_per_million)) {
     if (how_.counts) ++how_.counts->repeated;
-    world_.at(ends_[to].place, after + how_.latency, arrives);
+    simulation_.at(ends_[to].node, after + how_.latency, arrives);
   }
-  world_.at(ends_[to].place, after, std::move(arrives));
+  simulation_.at(ends_[to].node, after, std::move(arrives));
 }
 
 // A frame without a message. It is lost, or in time and comes once: of one that comes late or twice
@@ -184,11 +187,11 @@ void control_link::transmit(std::size_t from, const link_frame& frame, const let
 void control_link::speak(std::size_t from) {
   if (ends_[from].cut || lost_on_path()) return;
   auto& theirs = ends_[other(from)];
-  if (theirs.machine.over() || !world_.alive(theirs.place)) return;
+  if (theirs.machine.over() || !simulation_.alive(theirs.node)) return;
   const auto frame = ends_[from].machine.frame();
-  const auto due = world_.time() + how_.latency;
+  const auto due = simulation_.time() + how_.latency;
   if (theirs.closing)
-    world_.at(theirs.place, how_.latency, arrival{*this, {}, frame, other(from)});
+    simulation_.at(theirs.node, how_.latency, arrival{*this, {}, frame, other(from)});
   else
     theirs.quiet.push_back({due, frame.heard, frame.holds});
 }
@@ -198,21 +201,22 @@ void control_link::hear_all_quiet(std::size_t at) {
   auto& mine = ends_[at];
   std::size_t count = 0;
   for (const auto& q : mine.quiet) {
-    const auto came = world_.would_happen(mine.place, q.due);
-    if (came > world_.time()) break;
+    const auto came = simulation_.would_happen(mine.node, q.due);
+    if (came > simulation_.time()) break;
     ++count;
     if (ends_[other(at)].cut) continue;
-    const auto by_clock = world_.clock_at(mine.place, came);
+    const auto by_clock = simulation_.clock_at(mine.node, came);
     release(mine, mine.machine.arrived({0, q.heard, q.holds}, by_clock).release_to);
   }
   mine.quiet.erase(mine.quiet.begin(), mine.quiet.begin() + static_cast<std::ptrdiff_t>(count));
 }
 
-void control_link::arrive(std::size_t at, const link_frame& frame, letter&& what) {
+void control_link::arrive(std::size_t at, const link_frame& frame, envelope&& what) {
   hear_quiet(at);
   auto& mine = ends_[at];
   if (ends_[other(at)].cut) return;  // it was on its way when the path was cut
-  const auto answer = mine.machine.arrived(frame, world_.clock_at(mine.place, world_.time()));
+  const auto answer =
+      mine.machine.arrived(frame, simulation_.clock_at(mine.node, simulation_.time()));
   if (mine.machine.over()) return;
   release(mine, answer.release_to);
   if (answer.hold) mine.held.emplace(frame.number, std::move(what));
@@ -231,13 +235,13 @@ void control_link::deliver_held(std::size_t at) {
   }
 }
 
-void control_link::deliver(std::size_t at, letter&& of) {
+void control_link::deliver(std::size_t at, envelope&& of) {
   auto& mine = ends_[at];
   const auto& what = of.what;
-  world_.delivered(number_ << 1 | at, type_digest(what));
-  world_.note(static_cast<std::int32_t>(ends_[other(at)].place),
-              static_cast<std::int32_t>(mine.place), [&] { return "get " + text_of(what); });
-  if (of.to == last_word) {
+  simulation_.delivered(number_ << 1 | at, type_digest(what));
+  simulation_.note(static_cast<std::int32_t>(ends_[other(at)].node),
+                   static_cast<std::int32_t>(mine.node), [&] { return "get " + text_of(what); });
+  if (of.to == last_message) {
     const auto why = what.get_as<caf::down_msg>(0).reason;
     speak(at);  // the last word is acknowledged
     mine.machine.close();
@@ -250,14 +254,14 @@ void control_link::deliver(std::size_t at, letter&& of) {
 }
 
 // Whoever asks is answered through the same link.
-void control_link::give(std::size_t at, letter&& of, const caf::strong_actor_ptr& to) {
+void control_link::give(std::size_t at, envelope&& of, const caf::strong_actor_ptr& to) {
   auto& what = of.what;
-  if (how_.door && how_.door(at == 0, what, to)) return;
+  if (how_.message_filter && how_.message_filter(at == 0, what, to)) return;
   if (!to) return;
   if (!of.numbered)
     return to->enqueue(
         caf::make_mailbox_element(nullptr, caf::make_message_id(), {}, std::move(what)), nullptr);
-  const auto& numbered = what.get_as<with_number>(0);
+  const auto& numbered = what.get_as<numbered_message>(0);
   to->enqueue(ends_[at].handle, caf::make_message_id(numbered.number), numbered.what, nullptr);
 }
 
@@ -273,14 +277,14 @@ void control_link::beat(std::size_t at) {
   hear_quiet(at);
   auto& mine = ends_[at];
   if (mine.machine.over()) return;
-  const auto result = mine.machine.beat(world_.clock_at(mine.place, world_.time()));
+  const auto result = mine.machine.beat(simulation_.clock_at(mine.node, simulation_.time()));
   if (result.lost)
     return lost(at,
                 "not heard for " + std::to_string(how_.limits.limit.count() / 1'000'000) + " ms");
   for (const auto n : result.again)
     transmit(at, mine.machine.frame(n), mine.unacknowledged[n - mine.released - 1]);
   if (result.speak) speak(at);
-  world_.after(mine.place, how_.limits.beat, [this, at] { beat(at); });
+  simulation_.after(mine.node, how_.limits.beat, [this, at] { beat(at); });
 }
 
 // The actor here has ended and everything it said has been heard.
@@ -293,8 +297,8 @@ void control_link::close_if_done(end& mine) {
 void control_link::lost(std::size_t at, const std::string& why) {
   auto& mine = ends_[at];
   const bool loses = how_.faults.lose_per_million > 0 || how_.faults.reorder_per_million > 0;
-  if (how_.counts && loses && world_.alive(ends_[other(at)].place)) ++how_.counts->links_lost;
-  world_.note(-1, static_cast<std::int32_t>(mine.place), [&] { return "link lost: " + why; });
+  if (how_.counts && loses && simulation_.alive(ends_[other(at)].node)) ++how_.counts->links_lost;
+  simulation_.note(-1, static_cast<std::int32_t>(mine.node), [&] { return "link lost: " + why; });
   mine.machine.close();
   mine.unacknowledged.clear();
   link_handle::of(mine.handle)
@@ -302,8 +306,8 @@ void control_link::lost(std::size_t at, const std::string& why) {
 }
 
 void control_link::reset() {
-  const std::size_t at = world_.alive(ends_[1].place) ? 1 : 0;
-  world_.at(ends_[at].place, how_.latency, [this, at] {
+  const std::size_t at = simulation_.alive(ends_[1].node) ? 1 : 0;
+  simulation_.at(ends_[at].node, how_.latency, [this, at] {
     if (!ends_[other(at)].cut && !ends_[at].machine.over()) lost(at, "closed by its process's end");
   });
 }

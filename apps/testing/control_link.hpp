@@ -10,7 +10,7 @@
 
 #include "actors/link_machine.hpp"
 #include "actors/observer.hpp"
-#include "apps/testing/world.hpp"
+#include "apps/testing/simulation.hpp"
 
 namespace troupe::testing {
 
@@ -40,10 +40,10 @@ public:
     path_counts* counts = nullptr;
     /// Asked before a message is given to whom it is for; true: it is not. Empty: never.
     std::function<bool(bool to_near, const caf::message& what, const caf::strong_actor_ptr& to)>
-        door;
+        message_filter;
   };
   /// `near`, `far`: where the two live. Neither actor has to be there yet.
-  control_link(world& of, world::place near, world::place far, settings how);
+  control_link(simulation& of, simulation::node_id near, simulation::node_id far, settings how);
   ~control_link();
   control_link(const control_link&) = delete;
   control_link& operator=(const control_link&) = delete;
@@ -68,7 +68,7 @@ public:
   void reset();
   /// Nothing gets through in this direction; near to far, and far to near.
   void cut(bool to_far, bool to_near);
-  bool reaches(world::place p) const { return ends_[0].place == p || ends_[1].place == p; }
+  bool reaches(simulation::node_id p) const { return ends_[0].node == p || ends_[1].node == p; }
   bool near_over() const { return ends_[0].machine.over(); }
   bool over() const { return ends_[0].machine.over() && ends_[1].machine.over(); }
 
@@ -81,26 +81,26 @@ private:
     std::uint64_t holds;
   };
   /// A message on its way; `to`: 0 for the actor at the other end, else one of `also_`, or
-  /// `last_word`: whoever sent it has ended.
-  struct letter {
+  /// `last_message`: whoever sent it has ended.
+  struct envelope {
     caf::message what;
     std::uint8_t to = 0;
-    bool numbered = false;  ///< a request, or the answer to one: `what` is a with_number
+    bool numbered = false;  ///< a request, or the answer to one: `what` is a numbered_message
   };
-  static constexpr std::uint8_t last_word = 255;
+  static constexpr std::uint8_t last_message = 255;
   /// Somebody else near.
   struct other_receiver {
     caf::strong_actor_ptr handle;  ///< far
-    std::function<void(letter&&)> hears;
+    std::function<void(envelope&&)> hears;
   };
   struct end {
-    world::place place = 0;
+    simulation::node_id node = 0;
     caf::strong_actor_ptr actor{};   ///< who lives here
     caf::strong_actor_ptr handle{};  ///< stands for the other
     link_machine machine;
-    std::vector<letter> unacknowledged{};  ///< the first one is released + 1
+    std::vector<envelope> unacknowledged{};  ///< the first one is released + 1
     std::uint64_t released = 0;
-    std::map<std::uint64_t, letter> held{};  ///< came before their turn
+    std::map<std::uint64_t, envelope> held{};  ///< came before their turn
     std::vector<quiet_frame> quiet{};  ///< on their way here, in order: a few beats' worth at most
     bool cut = false;                  ///< what is sent from here is lost
     bool closing = false;              ///< the actor here has ended: the last message said so
@@ -108,13 +108,13 @@ private:
 
   struct arrival;
 
-  link_machine machine_at(world::place p) const;
-  static letter letter_of(caf::mailbox_element& m, std::uint8_t to);
-  std::uint8_t add_receiver(std::function<void(letter&&)> hears, link_handle::sent_fn sent);
-  void send(std::size_t from, letter what);
+  link_machine machine_at(simulation::node_id p) const;
+  static envelope envelope_of(caf::mailbox_element& m, std::uint8_t to);
+  std::uint8_t add_receiver(std::function<void(envelope&&)> hears, link_handle::sent_fn sent);
+  void send(std::size_t from, envelope what);
   void say_seen();
   bool lost_on_path();
-  void transmit(std::size_t from, const link_frame& frame, const letter& what);
+  void transmit(std::size_t from, const link_frame& frame, const envelope& what);
   void speak(std::size_t from);
   void release(end& mine, std::uint64_t to);
   void close_if_done(end& mine);
@@ -123,14 +123,14 @@ private:
   }
   void hear_all_quiet(std::size_t at);
   void close(std::size_t at);
-  void arrive(std::size_t at, const link_frame& frame, letter&& what);
+  void arrive(std::size_t at, const link_frame& frame, envelope&& what);
   void beat(std::size_t at);
   void lost(std::size_t at, const std::string& why);
-  void deliver(std::size_t at, letter&& of);
+  void deliver(std::size_t at, envelope&& of);
   void deliver_held(std::size_t at);
-  void give(std::size_t at, letter&& of, const caf::strong_actor_ptr& to);
+  void give(std::size_t at, envelope&& of, const caf::strong_actor_ptr& to);
 
-  world& world_;
+  simulation& simulation_;
   settings how_;
   std::uint32_t number_;  // for draws
   end ends_[2];

@@ -16,26 +16,26 @@ namespace {
 
 using key = std::tuple<std::int32_t, std::int64_t, std::int64_t, bool>;
 
-key key_of(const field_job& job) { return {job.ranks, job.accumulate, job.samples, job.buffers}; }
+key key_of(const job_spec& job) { return {job.ranks, job.accumulate, job.samples, job.buffers}; }
 
 // References of the jobs of one exploration: computed once each.
 class references {
 public:
-  field_reference& of(const field_job& job) {
+  modular_reference& of(const job_spec& job) {
     const auto k = key_of(job);
     for (auto& [known, reference] : all_)
       if (known == k) return *reference;
-    all_.emplace_back(k, std::make_unique<field_reference>(reference_of(job)));
+    all_.emplace_back(k, std::make_unique<modular_reference>(reference_of(job)));
     return *all_.back().second;
   }
 
 private:
-  std::vector<std::pair<key, std::unique_ptr<field_reference>>> all_;
+  std::vector<std::pair<key, std::unique_ptr<modular_reference>>> all_;
 };
 
-run_report run_of(const variant& v, std::uint64_t seed, field_reference& reference) {
+run_report run_of(const variant& v, std::uint64_t seed, modular_reference& reference) {
   try {
-    return run_field(v.job, v.plan, choices::of_seed(seed), reference);
+    return run_job(v.job, v.plan, choices::of_seed(seed), reference);
   } catch (const user_error& e) {
     throw user_error(e.code(), fmt::format("{} (the run of seed {})", e.what(), seed));
   }
@@ -44,13 +44,13 @@ run_report run_of(const variant& v, std::uint64_t seed, field_reference& referen
 void compare(run_report& report, const variant& v, exploration& all) {
   const auto again = [&](bool recorded) {
     auto plan = v.plan;
-    plan.world.record = recorded;
+    plan.simulation.record = recorded;
     auto reference = reference_of(v.job);
-    return run_field(v.job, plan, choices::of_seed(report.seed), reference);
+    return run_job(v.job, plan, choices::of_seed(report.seed), reference);
   };
-  ++all.twins;
-  if (const auto found = compare_with_twins(report, again, report.seed))
-    report.violations.push_back({twin_oracle, found->text});
+  ++all.determinism_checks;
+  if (const auto found = check_determinism(report, again, report.seed))
+    report.violations.push_back({determinism_oracle, found->text});
 }
 
 double seconds_now() {
@@ -59,7 +59,7 @@ double seconds_now() {
 
 }  // namespace
 
-variant variant_of(const field_job& what, const run_plan& plan, const budget& of,
+variant variant_of(const job_spec& what, const run_plan& plan, const budget& of,
                    std::uint64_t seed) {
   variant v{what, plan};
   if (of.portfolio) {
@@ -74,15 +74,15 @@ variant variant_of(const field_job& what, const run_plan& plan, const budget& of
         {scheduling::pct, 5},
     }};
     const auto [schedule, depth] = mix_of[seed % mix_of.size()];
-    v.plan.world.schedule = schedule;
-    v.plan.world.depth = depth;
+    v.plan.simulation.schedule = schedule;
+    v.plan.simulation.depth = depth;
   }
   if (!of.vary_job) return v;
   auto draw = [seed, n = std::uint64_t{0}](std::uint64_t bound) mutable {
     return mix(mix(seed) + 0x5eed + ++n) % bound;
   };
-  v.plan.around.ranks_per_host = static_cast<std::uint32_t>(std::array{1, 1, 2, 4, 0}[draw(5)]);
-  v.plan.around.lanes_in_spans = draw(4) != 0;
+  v.plan.cluster.ranks_per_host = static_cast<std::uint32_t>(std::array{1, 1, 2, 4, 0}[draw(5)]);
+  v.plan.cluster.lanes_in_spans = draw(4) != 0;
   v.job.accumulate = 1 + static_cast<std::int64_t>(draw(3));
   v.job.buffers = draw(4) == 0;
   v.job.fine = draw(16) == 0;
@@ -94,7 +94,7 @@ variant variant_of(const field_job& what, const run_plan& plan, const budget& of
   // A few: who wants hooks costs a message for each.
   constexpr std::int32_t ranks_watched = 64;
   if (draw(8) == 0 && what.ranks <= ranks_watched)
-    v.plan.watched = static_cast<watching>(1 + draw(4));
+    v.plan.observer = static_cast<test_observer>(1 + draw(4));
   return v;
 }
 
@@ -137,7 +137,7 @@ bool exploration::met(std::string_view mark_or_fault) const {
   return faults[static_cast<std::size_t>(fault_named(mark_or_fault))] > 0;
 }
 
-exploration explore(const field_job& what, const run_plan& plan, const budget& of,
+exploration explore(const job_spec& what, const run_plan& plan, const budget& of,
                     const std::function<void(const run_report&)>& after_each) {
   exploration all;
   references known;
@@ -151,14 +151,14 @@ exploration explore(const field_job& what, const run_plan& plan, const budget& o
     auto& reference = known.of(v.job);
     auto report = run_of(v, seed, reference);
     all.add(report);
-    if (of.twins) compare(report, v, all);
+    if (of.determinism_checks) compare(report, v, all);
     if (after_each) after_each(report);
     if (report.violations.empty()) continue;
     const auto found = std::move(report.violations);
-    v.plan.world.record = true;
+    v.plan.simulation.record = true;
     all.violating.push_back(run_of(v, seed, reference));
-    if (found.front().oracle == twin_oracle) all.violating.back().violations = found;
-    v.plan.world.record = false;
+    if (found.front().oracle == determinism_oracle) all.violating.back().violations = found;
+    v.plan.simulation.record = false;
     all.variants.push_back(std::move(v));
     if (all.violating.size() >= of.violations) break;
   }

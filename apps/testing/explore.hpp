@@ -6,8 +6,8 @@
 #include <optional>
 #include <string_view>
 
-#include "apps/testing/field_run.hpp"
-#include "apps/testing/twins.hpp"
+#include "apps/testing/determinism_check.hpp"
+#include "apps/testing/job_run.hpp"
 
 namespace troupe::testing {
 
@@ -18,12 +18,13 @@ struct budget {
   bool portfolio = true;         ///< the schedule goes with the seed; else the plan's
   bool vary_job = true;          ///< so does the job: see variant_of
   std::uint64_t violations = 1;  ///< stop behind so many runs that violate
-  bool twins = false;            ///< repeat each run in a host that is disturbed (twins.hpp)
+  bool determinism_checks =
+      false;  ///< repeat each run in a host that is disturbed (determinism_check.hpp)
 };
 
 /// What run number `seed` of an exploration runs: enough to do it again.
 struct variant {
-  field_job job;
+  job_spec job;
   run_plan plan;
 };
 
@@ -33,8 +34,8 @@ struct exploration {
   std::uint64_t deliveries = 0;
   std::uint64_t attempts = 0;
   std::uint64_t checks = 0;
-  std::uint64_t twins = 0;  ///< runs that were compared with their twins
-  double seconds = 0;       ///< of the host's clock
+  std::uint64_t determinism_checks = 0;  ///< runs that were compared with their twins
+  double seconds = 0;                    ///< of the host's clock
   std::array<std::uint64_t, fault_kinds> faults{};
   std::map<std::string, std::uint64_t> marks;  ///< those never hit are there with 0
   std::uint64_t trace_digest = 0;              ///< of all runs in order
@@ -56,12 +57,12 @@ struct exploration {
 /// - ranks per host, accumulation, buffers, runs of one hook, how often a checkpoint is due, and
 ///   which observer watches;
 /// - for one run in four, fewer samples, if the payload allows it (payload::varies_samples).
-variant variant_of(const field_job& what, const run_plan& plan, const budget& of,
+variant variant_of(const job_spec& what, const run_plan& plan, const budget& of,
                    std::uint64_t seed);
 
 /// `after_each` receives every report; it may be empty. Throws user_error (bad_usage,
 /// bad_configuration) that names the seed when the job or the plan cannot be run.
-exploration explore(const field_job& what, const run_plan& plan, const budget& of,
+exploration explore(const job_spec& what, const run_plan& plan, const budget& of,
                     const std::function<void(const run_report&)>& after_each = {});
 
 }  // namespace troupe::testing

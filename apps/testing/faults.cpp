@@ -82,18 +82,18 @@ std::string_view to_string(target t) {
     case target::rank: return "rank";
     case target::host: return "host";
     case target::program: return "program";
-    case target::guest: return "guest";
+    case target::test_node: return "guest";
   }
   return "?";
 }
 
-bool befalls(fault what, target whom) {
+bool applies_to(fault what, target whom) {
   if (whom == target::rank) return true;
   switch (what) {
-    case fault::crash_rank: return whom == target::guest;
+    case fault::crash_rank: return whom == target::test_node;
     case fault::slow: return whom == target::host || whom == target::program;
     case fault::cut:
-    case fault::one_way_cut: return whom == target::host || whom == target::guest;
+    case fault::one_way_cut: return whom == target::host || whom == target::test_node;
     case fault::pause:
     case fault::skew:
     case fault::late_timers: return true;
@@ -130,9 +130,9 @@ std::string fault_set::text() const {
   return out.empty() ? "none" : out;
 }
 
-std::ostream& operator<<(std::ostream& out, const strike& s) {
+std::ostream& operator<<(std::ostream& out, const scheduled_fault& s) {
   out << to_string(s.what) << " of ";
-  if (s.whom != target::rank && befalls(s.what, s.whom)) out << to_string(s.whom) << " of ";
+  if (s.whom != target::rank && applies_to(s.what, s.whom)) out << to_string(s.whom) << " of ";
   out << "rank " << s.rank << " at ";
   if (s.by_event)
     out << "event " << s.moment;
@@ -154,14 +154,15 @@ fault_set draw_swarm(choices& from, const fault_options& options) {
 fault_options draw_how_often(choices& from, const fault_options& options) {
   auto all = options;
   if (!options.swarm) return all;
-  constexpr std::uint32_t strikes_most = 16;  // as of a case
-  constexpr std::uint32_t first_label = 48;   // between those of faults and of attempts
+  constexpr std::uint32_t faults_most = 16;  // as of a case
+  constexpr std::uint32_t first_label = 48;  // between those of faults and of attempts
   const auto one_of = [&](std::uint32_t label, std::uint32_t& given, auto... others) {
     const std::uint32_t values[]{given, static_cast<std::uint32_t>(others)...};
     given = values[from.draw(site::setup, first_label + label, std::size(values))];
   };
-  if (options.strikes > 0) one_of(0, all.strikes, 1, std::min(options.strikes * 2, strikes_most));
-  if (options.strike_per_million > 0) one_of(1, all.strike_per_million, 200'000, 900'000);
+  if (options.per_attempt > 0)
+    one_of(0, all.per_attempt, 1, std::min(options.per_attempt * 2, faults_most));
+  if (options.fault_per_million > 0) one_of(1, all.fault_per_million, 200'000, 900'000);
   if (options.storage_per_million > 0) one_of(2, all.storage_per_million, 5'000, 100'000);
   return all;
 }
@@ -170,14 +171,14 @@ attempt_faults draw_faults(choices& from, const fault_options& options, fault_se
                            std::uint32_t attempt, std::int32_t ranks, nanoseconds span,
                            std::uint64_t events) {
   attempt_faults all;
-  std::vector<fault> striking;
+  std::vector<fault> momentary;
   for (std::size_t i = 0; i < first_lasting; ++i)
-    if (exist.has(static_cast<fault>(i))) striking.push_back(static_cast<fault>(i));
-  for (std::uint32_t i = 0; i < options.strikes && !striking.empty(); ++i) {
-    const auto who = attempt * options.strikes + i;
-    if (!from.chance(site::fault, who, options.strike_per_million)) continue;
-    strike s;
-    s.what = striking[pick(from, site::detail, 256 + who, striking)];
+    if (exist.has(static_cast<fault>(i))) momentary.push_back(static_cast<fault>(i));
+  for (std::uint32_t i = 0; i < options.per_attempt && !momentary.empty(); ++i) {
+    const auto who = attempt * options.per_attempt + i;
+    if (!from.chance(site::fault, who, options.fault_per_million)) continue;
+    scheduled_fault s;
+    s.what = momentary[pick(from, site::detail, 256 + who, momentary)];
     s.by_event = from.draw(site::detail, 256 + who, 2) == 1;
     s.moment = s.by_event
                    ? from.draw(site::detail, 256 + who, events)
@@ -187,9 +188,9 @@ attempt_faults draw_faults(choices& from, const fault_options& options, fault_se
     s.amount = from.draw(site::detail, 256 + who, 16);
     s.where = from.draw(site::detail, 256 + who, std::uint64_t{1} << 32);
     constexpr std::array whom{target::rank, target::rank,    target::rank, target::rank,
-                              target::host, target::program, target::host, target::guest};
+                              target::host, target::program, target::host, target::test_node};
     s.whom = whom[from.draw(site::detail, 256 + who, whom.size())];
-    all.strikes.push_back(s);
+    all.scheduled.push_back(s);
   }
   const auto rate = [&](fault f) {
     if (!exist.has(f)) return std::uint32_t{0};
@@ -198,7 +199,7 @@ attempt_faults draw_faults(choices& from, const fault_options& options, fault_se
   };
   all.path = {rate(fault::lose), rate(fault::repeat), rate(fault::reorder)};
   all.rare_paths = exist.has(fault::rare_paths);
-  all.old_words_per_million = rate(fault::old_word);
+  all.stale_messages_per_million = rate(fault::stale_message);
   for (std::size_t i = first_storage; i < fault_kinds; ++i)
     if (exist.has(static_cast<fault>(i))) all.storage.add(static_cast<fault>(i));
   if (!all.storage.empty()) all.storage_per_million = options.storage_per_million;
@@ -208,13 +209,13 @@ attempt_faults draw_faults(choices& from, const fault_options& options, fault_se
 namespace {
 
 // The place of `gone` among the kinds of a range, in the order in which they are drawn.
-struct place_of_kind {
+struct index_of_kind {
   bool there = false;
   std::uint64_t index = 0;
 };
-place_of_kind place_of(fault_set exist, fault gone, std::size_t first, std::size_t end) {
+index_of_kind index_of(fault_set exist, fault gone, std::size_t first, std::size_t end) {
   const auto g = static_cast<std::size_t>(gone);
-  place_of_kind found{g >= first && g < end && exist.has(gone), 0};
+  index_of_kind found{g >= first && g < end && exist.has(gone), 0};
   for (auto i = first; i < std::min(g, end); ++i)
     if (exist.has(static_cast<fault>(i))) ++found.index;
   return found;
@@ -228,15 +229,15 @@ std::uint64_t value_of(const std::vector<choice>& taken, site where, std::uint32
 }
 
 // Strikes name their kind by its place among those that exist: detail, occurrence 0.
-void drop_strikes(std::vector<choice>& list, std::uint64_t index) {
+void drop_faults(std::vector<choice>& list, std::uint64_t index) {
   const auto before = list;
-  for (const auto& struck : before) {
-    if (struck.where != site::fault) continue;
-    const auto detail = 256 + struck.who;
+  for (const auto& applied : before) {
+    if (applied.where != site::fault) continue;
+    const auto detail = 256 + applied.who;
     const auto kind = value_of(before, site::detail, detail, 0);
     if (kind == index)
       std::erase_if(list, [&](const choice& c) {
-        return (c.where == site::fault && c.who == struck.who) ||
+        return (c.where == site::fault && c.who == applied.who) ||
                (c.where == site::detail && c.who == detail);
       });
     else if (kind > index)
@@ -248,17 +249,17 @@ void drop_strikes(std::vector<choice>& list, std::uint64_t index) {
 
 // The n-th operation that failed drew its kind, its detail and its length as number n.
 void drop_storage(std::vector<choice>& list, std::uint64_t index) {
-  std::vector<choice> struck;
+  std::vector<choice> applied;
   for (const auto& c : list)
-    if (c.where == site::storage && c.who == 0) struck.push_back(c);
-  std::ranges::sort(struck, {}, &choice::occurrence);
+    if (c.where == site::storage && c.who == 0) applied.push_back(c);
+  std::ranges::sort(applied, {}, &choice::occurrence);
   const auto before = list;
   std::erase_if(list, [](const choice& c) { return c.where == site::storage; });
   std::uint32_t number = 0;
-  for (std::uint32_t n = 0; n < struck.size(); ++n) {
+  for (std::uint32_t n = 0; n < applied.size(); ++n) {
     const auto kind = value_of(before, site::storage, 1, n);
     if (kind == index) continue;
-    list.push_back(struck[n]);
+    list.push_back(applied[n]);
     const auto add = [&](std::uint32_t who, std::uint64_t value) {
       if (value != 0) list.push_back({site::storage, who, number, value});
     };
@@ -273,9 +274,9 @@ void drop_storage(std::vector<choice>& list, std::uint64_t index) {
 
 std::vector<choice> without_fault(const std::vector<choice>& taken, fault_set exist, fault gone) {
   auto list = taken;
-  if (const auto at = place_of(exist, gone, 0, first_lasting); at.there)
-    drop_strikes(list, at.index);
-  if (const auto at = place_of(exist, gone, first_storage, fault_kinds); at.there)
+  if (const auto at = index_of(exist, gone, 0, first_lasting); at.there)
+    drop_faults(list, at.index);
+  if (const auto at = index_of(exist, gone, first_storage, fault_kinds); at.there)
     drop_storage(list, at.index);
   return list;
 }
@@ -283,10 +284,10 @@ std::vector<choice> without_fault(const std::vector<choice>& taken, fault_set ex
 std::vector<choice> alone(const std::vector<choice>& taken, const choice& which) {
   std::vector<choice> list;
   for (auto c : taken) {
-    const bool strikes = c.where == site::fault;
+    const bool is_fault = c.where == site::fault;
     const bool detail = c.where == site::detail && c.who >= 256;
-    if ((strikes && c.who != which.who) || (detail && c.who != 256 + which.who)) continue;
-    if (strikes || detail) c.who -= which.who;
+    if ((is_fault && c.who != which.who) || (detail && c.who != 256 + which.who)) continue;
+    if (is_fault || detail) c.who -= which.who;
     list.push_back(c);
   }
   return list;

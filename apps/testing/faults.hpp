@@ -31,13 +31,13 @@ enum class fault : std::uint8_t {
   stop,              ///< the operator asks for a stop
   abort,             ///< the operator aborts
   // Along a whole attempt:
-  lose,        ///< frames of control links are lost
-  repeat,      ///< or repeated
-  reorder,     ///< or overtaken
-  rare_paths,  ///< product code takes paths that hardly ever come by themselves
-               ///< (troupe/detail/coverage.hpp)
-  old_word,    ///< control messages of an earlier attempt are heard, or some of this one late and
-               ///< once more
+  lose,           ///< frames of control links are lost
+  repeat,         ///< or repeated
+  reorder,        ///< or overtaken
+  rare_paths,     ///< product code takes paths that hardly ever come by themselves
+                  ///< (troupe/detail/coverage.hpp)
+  stale_message,  ///< control messages of an earlier attempt are heard, or some of this one late and
+                  ///< once more
   storage_error,
   storage_full,
   storage_failed_sync,
@@ -77,24 +77,24 @@ private:
 struct fault_options {
   fault_set may = fault_set::none();
   bool swarm = true;                           ///< each run draws which of them exist
-  std::uint32_t strikes = 3;                   ///< faults that strike in one attempt, at most
-  std::uint32_t strike_per_million = 500'000;  ///< each of them
+  std::uint32_t per_attempt = 3;               ///< faults that strike in one attempt, at most
+  std::uint32_t fault_per_million = 500'000;   ///< each of them
   std::uint32_t storage_per_million = 30'000;  ///< operations of storage that fail
 };
 
 /// Whom a fault of a rank's kind befalls in its place.
 enum class target : std::uint8_t {
   rank,
-  host,     ///< all that lives on the rank's host
-  program,  ///< the supervisor's process
-  guest,    ///< a process that the test has brought; where there is none, the rank
+  host,       ///< all that lives on the rank's host
+  program,    ///< the supervisor's process
+  test_node,  ///< a process that the test has brought; where there is none, the rank
 };
 std::string_view to_string(target t);
 /// Whether a fault of that kind may befall it.
-bool befalls(fault what, target whom);
+bool applies_to(fault what, target whom);
 
 /// One fault that strikes at a moment of an attempt.
-struct strike {
+struct scheduled_fault {
   fault what = fault::crash_rank;
   bool by_event = false;     ///< at an event's number, else at a time
   std::uint64_t moment = 0;  ///< event, or nanoseconds, behind the attempt's beginning
@@ -102,15 +102,15 @@ struct strike {
   std::uint64_t amount = 0;    ///< how long, how much: in 0 .. 15
   std::uint64_t where = 0;     ///< which hook and step: any number
   target whom = target::rank;  ///< where it `befalls`; else the rank
-  friend bool operator==(const strike&, const strike&) = default;
+  friend bool operator==(const scheduled_fault&, const scheduled_fault&) = default;
 };
-std::ostream& operator<<(std::ostream& out, const strike& s);
+std::ostream& operator<<(std::ostream& out, const scheduled_fault& s);
 
 /// What one attempt meets. `attempt` labels the draws.
 struct attempt_faults {
-  std::vector<strike> strikes;
+  std::vector<scheduled_fault> scheduled;
   path_faults path;
-  std::uint32_t old_words_per_million = 0;  ///< behind each control message
+  std::uint32_t stale_messages_per_million = 0;  ///< behind each control message
   fault_set storage;
   std::uint32_t storage_per_million = 0;
   bool rare_paths = false;

@@ -18,7 +18,7 @@
 
 namespace troupe::testing {
 
-struct field_job;
+struct job_spec;
 
 /// A gradient that a fault has made NaN: one rank's, of one batch of the step behind `step` others.
 struct poison {
@@ -37,7 +37,7 @@ struct payload_ground {
   /// To be called at every hook; may throw: faults strike there.
   std::function<void(const learner_context& who, const hook& what)> at_hook;
   /// Whether that has anything to do now, for who handles many hooks at one moment.
-  std::function<bool()> strikes;
+  std::function<bool()> faults_due;
   /// To be asked once for each gradient, before it is computed: true, it is to be NaN.
   std::function<bool(const learner_context& who, const position& at)> poisons;
   /// To be called behind every step of every rank: steps done, and the digest of the state.
@@ -63,14 +63,14 @@ public:
   }
   /// What `stepped` must say where `struck` was met and nothing else; nothing: no oracle looks at
   /// states.
-  virtual std::optional<std::uint64_t> digest_behind(std::int64_t steps, const poisons& struck) {
-    (void)steps, (void)struck;
+  virtual std::optional<std::uint64_t> digest_behind(std::int64_t steps, const poisons& applied) {
+    (void)steps, (void)applied;
     return std::nullopt;
   }
   /// A snapshot against a run that met `struck` and no other fault.
   virtual std::optional<difference> compare(const snapshot& is, std::int64_t steps,
-                                            const poisons& struck) {
-    (void)is, (void)steps, (void)struck;
+                                            const poisons& applied) {
+    (void)is, (void)steps, (void)applied;
     return std::nullopt;
   }
 };
@@ -87,7 +87,7 @@ public:
   virtual bool varies_samples() const { return true; }
   /// May be remembered: a job comes again with every seed. What it throws is a violation of the run
   /// (`exception_oracle`); a user_error (bad_usage, bad_configuration) ends the test.
-  virtual std::shared_ptr<payload_job> of(const field_job& what) = 0;
+  virtual std::shared_ptr<payload_job> of(const job_spec& what) = 0;
 };
 
 }  // namespace troupe::testing

@@ -9,7 +9,7 @@ namespace {
 
 class shrinker {
 public:
-  shrinker(run_case what, field_reference& reference, std::uint64_t runs)
+  shrinker(run_case what, modular_reference& reference, std::uint64_t runs)
       : best_(std::move(what)), reference_(reference), left_(runs) {}
 
   run_case go() {
@@ -40,8 +40,8 @@ private:
 
   run_report again(const run_case& candidate) {
     auto recorded = candidate;
-    recorded.what.plan.world.record = true;
-    recorded.what.plan.world.until = 0;
+    recorded.what.plan.simulation.record = true;
+    recorded.what.plan.simulation.until = 0;
     return replay(recorded, reference_);
   }
   bool violates(const run_report& r) const {
@@ -84,9 +84,9 @@ private:
   // Few violations need somebody who watches. Tried again at the end, when less is left that goes
   // another way without.
   void leave_observer_out() {
-    if (best_.what.plan.watched == watching::nobody) return;
+    if (best_.what.plan.observer == test_observer::none) return;
     auto candidate = best_;
-    candidate.what.plan.watched = watching::nobody;
+    candidate.what.plan.observer = test_observer::none;
     still(std::move(candidate));
   }
 
@@ -150,13 +150,13 @@ private:
   }
 
   run_case best_;
-  field_reference& reference_;
+  modular_reference& reference_;
   std::uint64_t left_;
 };
 
 }  // namespace
 
-run_case shrink(const run_case& what, field_reference& reference, std::uint64_t runs) {
+run_case shrink(const run_case& what, modular_reference& reference, std::uint64_t runs) {
   return shrinker{what, reference, runs}.go();
 }
 

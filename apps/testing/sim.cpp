@@ -8,12 +8,12 @@ run_plan swarm_of(std::string_view faults) {
   return plan;
 }
 
-run_report run(const field_job& what, const run_plan& plan, std::uint64_t seed) {
+run_report run(const job_spec& what, const run_plan& plan, std::uint64_t seed) {
   auto reference = reference_of(what);
-  return run_field(what, plan, choices::of_seed(seed), reference);
+  return run_job(what, plan, choices::of_seed(seed), reference);
 }
 
-network_cost nodes_of(std::uint32_t ranks, wire inside, wire between) {
+network_cost hosts_of(std::uint32_t ranks, wire inside, wire between) {
   const auto cost = [](const wire& w) { return wire_cost{w.alpha, 1 / w.gigabytes_per_second}; };
   return {cost(between), ranks, cost(inside)};
 }
@@ -23,7 +23,7 @@ std::string report(const exploration& of) {
   const auto& what = of.variants.front();
   auto reference = reference_of(what.job);
   auto small = shrink(case_of(of.violating.front(), what), reference);
-  small.what.plan.world.record = true;
+  small.what.plan.simulation.record = true;
   return render(replay(small, reference),
                 "troupe simulate --replay CASE, or parse_case(text, plan) where it says `brings`; "
                 "CASE is") +

@@ -1,7 +1,7 @@
 #include "apps/testing/case.hpp"
 #include "apps/testing/chart.hpp"
 #include "apps/testing/delivery.hpp"
-#include "apps/testing/ghost_payload.hpp"
+#include "apps/testing/null_payload.hpp"
 #include "apps/troupe/commands.hpp"
 #include "apps/troupe/exit_code.hpp"
 #include "troupe/failure.hpp"
@@ -39,7 +39,7 @@ struct simulate_flags {
   std::uint64_t until = 0;
   double seconds = 0;
   bool shrink = true;
-  bool twins = false;
+  bool determinism_checks = false;
   bool json = false;
 };
 
@@ -70,8 +70,8 @@ variant of_payload(const simulate_flags& flags, const surroundings& around) {
   // About six steps an epoch, the last of them short.
   v.job.samples = std::max<std::int64_t>(1, flags.ranks * v.job.batch_size * 6 - flags.ranks);
   if (flags.payload == "ghost") {
-    v.job = ghost_job(flags.ranks, flags.steps);
-    v.plan = ghost_plan(v.job);
+    v.job = null_payload_job(flags.ranks, flags.steps);
+    v.plan = null_payload_plan(v.job);
   } else if (flags.payload == "tensors") {
     v.plan.payload = around.learning.tensors();
     if (!v.plan.payload) refuse("--payload tensors: this program was built without LibTorch");
@@ -97,11 +97,11 @@ variant asked_for(const simulate_flags& flags, const surroundings& around, budge
   if (scheduler.empty()) scheduler = flags.payload == "ghost" ? "fifo" : "portfolio";
   of.portfolio = scheduler == "portfolio";
   if (scheduler == "fifo")
-    v.plan.world.schedule = scheduling::fifo;
+    v.plan.simulation.schedule = scheduling::fifo;
   else if (scheduler == "random")
-    v.plan.world.schedule = scheduling::random;
+    v.plan.simulation.schedule = scheduling::random;
   else if (scheduler == "pct")
-    v.plan.world.schedule = scheduling::pct;
+    v.plan.simulation.schedule = scheduling::pct;
   else if (!of.portfolio)
     refuse(fmt::format("--scheduler {}: there are: fifo, random, pct, portfolio", scheduler));
   return v;
@@ -124,7 +124,7 @@ nlohmann::json summary_of(const exploration& all, const std::vector<std::string>
           {"events", all.events},
           {"attempts", all.attempts},
           {"oracle_checks", all.checks},
-          {"twins", all.twins},
+          {"twins", all.determinism_checks},
           {"trace_digest", fmt::format("{:016x}", all.trace_digest)},
           {"weights_digest", weights.empty() ? nlohmann::json{} : nlohmann::json(weights)},
           {"faults", faults},
@@ -161,7 +161,7 @@ void write_chart(const std::string& path, const run_report& report) {
   chart_options shown;
   if (!report.violations.empty()) shown.until = report.violations.front().event;
   std::ofstream file{path};
-  file << mermaid_chart(report.notes, report.places, shown);
+  file << mermaid_chart(report.notes, report.nodes, shown);
   if (!file.flush()) refuse(fmt::format("--chart {}: cannot be written", path));
 }
 
@@ -175,7 +175,7 @@ program_end campaign(const simulate_flags& flags, const surroundings& around) {
   of.seconds = flags.seconds;
   of.vary_job = flags.swarm;
   of.violations = 4;
-  of.twins = flags.twins;
+  of.determinism_checks = flags.determinism_checks;
   std::string weights;
   const auto all = explore(v.job, v.plan, of, [&](const run_report& r) {
     weights = range.count == 1 ? r.weights_digest : std::string{};
@@ -183,11 +183,11 @@ program_end campaign(const simulate_flags& flags, const surroundings& around) {
   std::vector<std::string> cases;
   for (const auto& r : all.violating) {
     auto found = case_of(r, variant_of(v.job, v.plan, of, r.seed));
-    if (found.expect == twin_oracle) screen.note(testing::render(r));
+    if (found.expect == determinism_oracle) screen.note(testing::render(r));
     auto reference = reference_of(found.what.job);
     if (flags.shrink) found = shrink(found, reference);
     auto again = found;
-    again.what.plan.world.record = true;
+    again.what.plan.simulation.record = true;
     const auto report = replay(again, reference);
     cases.push_back(to_text(found));
     screen.note(testing::render(report, "troupe simulate --replay CASE, a file that holds:"));
@@ -210,7 +210,8 @@ bool traced() {
 }
 
 // Stops under a debugger; without one, says where the run stands.
-void stand_at(const simulate_flags& flags, console& screen, const world& in, world::place where) {
+void stand_at(const simulate_flags& flags, console& screen, const simulation& in,
+              simulation::node_id where) {
   const not_delivering ours;
   if (traced()) {
     std::raise(SIGTRAP);
@@ -252,9 +253,9 @@ program_end again(const simulate_flags& flags, const surroundings& around) {
   auto& screen = around.screen;
   const auto text = text_of_case(flags.replay);
   auto what = case_in(flags, text, around);
-  what.what.plan.world.record = true;
-  what.what.plan.world.until = flags.until;
-  what.what.plan.world.at_until = [&](const world& in, world::place where) {
+  what.what.plan.simulation.record = true;
+  what.what.plan.simulation.until = flags.until;
+  what.what.plan.simulation.at_until = [&](const simulation& in, simulation::node_id where) {
     stand_at(flags, screen, in, where);
   };
   auto reference = reference_of(what.what.job);
@@ -301,8 +302,8 @@ void add_simulate(CLI::App& app, const surroundings& around, const choose& chose
                     ->add_flag("--swarm", f->swarm,
                                "each run draws which of all faults there are, and its job")
                     ->excludes(faults);
-  auto* twins =
-      command->add_flag("--twins", f->twins, "each run again, in a host that is disturbed");
+  auto* twins = command->add_flag("--twins", f->determinism_checks,
+                                  "each run again, in a host that is disturbed");
   auto* seconds =
       command->add_option("--seconds", f->seconds, "end behind so much time of this machine");
   auto* replay = command->add_option("--replay", f->replay, "run a case again")->type_name("CASE");

@@ -39,22 +39,22 @@ double cost_of(collective what, const wire_cost& wire, std::size_t members, doub
 
 std::chrono::nanoseconds network_cost::of(const collective_call& call, std::size_t members) const {
   const auto bytes = static_cast<double>(call.count * size_of(call.type));
-  const auto inner = std::min(std::max<std::size_t>(1, per_node), members);
-  const auto nodes = inner < 2 ? members : (members + inner - 1) / inner;
+  const auto inner = std::min(std::max<std::size_t>(1, per_host), members);
+  const auto hosts = inner < 2 ? members : (members + inner - 1) / inner;
   // What is gathered or scattered crosses between nodes with the pieces of all of a node's ranks.
   const bool pieces =
       call.what == collective::all_gather || call.what == collective::reduce_scatter;
   const auto cost =
       cost_of(call.what, inside, inner, bytes) +
-      cost_of(call.what, between, nodes, pieces ? bytes * static_cast<double>(inner) : bytes);
+      cost_of(call.what, between, hosts, pieces ? bytes * static_cast<double>(inner) : bytes);
   return std::chrono::nanoseconds{static_cast<std::int64_t>(cost)};
 }
 
-class simulated_fabric::network : public simulated::surroundings {
+class simulated_fabric::network : public simulated::network_state {
 public:
   network(later_fn later, std::function<std::chrono::nanoseconds()> now, network_cost cost,
           met_fn met)
-      : simulated::surroundings{std::move(later), std::move(now), cost, std::move(met)} {}
+      : simulated::network_state{std::move(later), std::move(now), cost, std::move(met)} {}
 
   std::shared_ptr<fabric_group> enter(const group_description& who) {
     auto& met = groups_[{who.job, who.generation}];
@@ -79,7 +79,7 @@ private:
 namespace {
 
 using simulated::channel;
-using simulated::seat_call;
+using simulated::endpoint_call;
 
 // Without memory a buffer stands for its size.
 bool weightless(const buffer& data) { return !data.data && data.count > 0; }
@@ -99,13 +99,13 @@ collective_call call_of(const buffer& data, std::int32_t root, const channel& am
 
 class simulated_communicator final : public communicator {
 public:
-  simulated_communicator(std::shared_ptr<simulated::surroundings> network,
+  simulated_communicator(std::shared_ptr<simulated::network_state> network,
                          std::shared_ptr<fabric_group> group, const group_description& who,
-                         std::shared_ptr<const fabric_seat> seat)
+                         std::shared_ptr<const fabric_endpoint> endpoint)
       : network_(std::move(network)),
         who_(who),
         group_(std::move(group)),
-        me_(group_->join(who, std::move(seat))),
+        me_(group_->join(who, std::move(endpoint))),
         everybody_(group_->everybody()) {
     ++network_->handles;
   }
@@ -127,21 +127,22 @@ public:
   }
   work_ptr all_gather(buffer in, buffer out, const subgroup& among) override {
     const auto at = channel_of(among);
-    return submit(at, {.call = all_gather_call(in, out, at->members.size(), at->place(who_.rank)),
-                       .in = in.data,
-                       .out = out.data});
+    return submit(at,
+                  {.call = all_gather_call(in, out, at->members.size(), at->index_of(who_.rank)),
+                   .in = in.data,
+                   .out = out.data});
   }
   work_ptr reduce_scatter(buffer in, buffer out, reduction operation,
                           const subgroup& among) override {
     const auto at = channel_of(among);
     return submit(at, {.call = reduce_scatter_call(in, out, operation, at->members.size(),
-                                                   at->place(who_.rank)),
+                                                   at->index_of(who_.rank)),
                        .in = in.data,
                        .out = out.data});
   }
   work_ptr barrier(std::string_view label, std::chrono::nanoseconds deadline,
                    const subgroup& among) override {
-    seat_call with;
+    endpoint_call with;
     with.call.label = label;
     return submit(channel_of(among), std::move(with), deadline);
   }
@@ -155,7 +156,7 @@ public:
     return group_->verdict(*ended);
   }
 
-  bool waiting() const noexcept override { return me_->seat->bell->waited_for(); }
+  bool waiting() const noexcept override { return me_->endpoint->bell->waited_for(); }
   std::shared_ptr<void> allocate(std::size_t bytes) override {
     return {::operator new(bytes), [](void* p) { ::operator delete(p); }};
   }
@@ -168,13 +169,13 @@ private:
     return among.ranks.empty() ? everybody_
                                : group_->among(members_of(among, who_.world, who_.rank));
   }
-  work_ptr submit(const std::shared_ptr<channel>& in, seat_call with,
+  work_ptr submit(const std::shared_ptr<channel>& in, endpoint_call with,
                   std::chrono::nanoseconds deadline = {}) {
     return group_->submit(me_, in, std::move(with),
                           deadline.count() > 0 ? deadline : who_.deadline);
   }
 
-  const std::shared_ptr<simulated::surroundings> network_;
+  const std::shared_ptr<simulated::network_state> network_;
   const group_description who_;
   const std::shared_ptr<fabric_group> group_;
   const std::shared_ptr<member> me_;
@@ -189,22 +190,24 @@ simulated_fabric::simulated_fabric(later_fn later, std::function<std::chrono::na
     : network_(std::make_shared<network>(std::move(later), std::move(now), cost, std::move(met))) {}
 simulated_fabric::~simulated_fabric() = default;
 
-std::shared_ptr<communicator_backend> simulated_fabric::at(fabric_seat seat) {
+std::shared_ptr<communicator_backend> simulated_fabric::at(fabric_endpoint endpoint) {
   class backend final : public communicator_backend {
   public:
-    backend(std::shared_ptr<network> of, fabric_seat seat)
-        : network_(std::move(of)), seat_(std::make_shared<const fabric_seat>(std::move(seat))) {}
+    backend(std::shared_ptr<network> of, fabric_endpoint endpoint)
+        : network_(std::move(of)),
+          endpoint_(std::make_shared<const fabric_endpoint>(std::move(endpoint))) {}
     std::string_view name() const override { return "simulated"; }
     std::string unusable() const override { return {}; }
     std::shared_ptr<communicator> open(const group_description& who) override {
-      return std::make_shared<simulated_communicator>(network_, network_->enter(who), who, seat_);
+      return std::make_shared<simulated_communicator>(network_, network_->enter(who), who,
+                                                      endpoint_);
     }
 
   private:
     std::shared_ptr<network> network_;
-    std::shared_ptr<const fabric_seat> seat_;
+    std::shared_ptr<const fabric_endpoint> endpoint_;
   };
-  return std::make_shared<backend>(network_, std::move(seat));
+  return std::make_shared<backend>(network_, std::move(endpoint));
 }
 
 void simulated_fabric::vanish(const job_id& job, std::int32_t rank) {

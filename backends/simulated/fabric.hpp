@@ -23,12 +23,12 @@ struct wire_cost {
   double nanoseconds_per_byte = 0.1;
 };
 
-/// Ranks 0 to per_node - 1 share a node, and so on: an operation goes on inside of all nodes, and
+/// Ranks 0 to per_host - 1 share a node, and so on: an operation goes on inside of all nodes, and
 /// then between them, by one wire each. On each of the two levels all-reduce counts as a ring or a
 /// tree, whatever is cheaper.
 struct network_cost {
   wire_cost between;
-  std::size_t per_node = 1;
+  std::size_t per_host = 1;
   wire_cost inside{};  ///< of no account while a node is one rank
   std::chrono::nanoseconds of(const collective_call& call, std::size_t members) const;
 };
@@ -45,7 +45,7 @@ using met_fn = std::function<void(const collective_call& call, std::span<const a
 /// does not happen. `bell` is rung, from inside of what `later` calls, when an operation has ended
 /// for it. `delay` is added to each of its completions, and is how long an abort takes to reach it;
 /// empty: none.
-struct fabric_seat {
+struct fabric_endpoint {
   later_fn later;
   std::shared_ptr<lane_bell> bell;
   std::function<std::chrono::nanoseconds()> delay;
@@ -63,7 +63,7 @@ public:
   ~simulated_fabric();
 
   /// The backend of one life of a rank.
-  std::shared_ptr<communicator_backend> at(fabric_seat seat);
+  std::shared_ptr<communicator_backend> at(fabric_endpoint endpoint);
 
   /// The rank's host or process is dead: its handles change nothing any more, nobody is told.
   /// What everybody has arrived at still completes for the others.

@@ -71,7 +71,7 @@ void reduce(operation& what) {
 
 }  // namespace
 
-std::size_t channel::place(std::int32_t rank) const {
+std::size_t channel::index_of(std::int32_t rank) const {
   const auto usual = static_cast<std::size_t>(rank);  // of the world itself
   if (usual < members.size() && members[usual] == rank) return usual;
   return place_among(members, rank);
@@ -95,7 +95,7 @@ void operation::part::wait() {
 }
 
 std::shared_ptr<member> fabric_group::join(const group_description& who,
-                                           std::shared_ptr<const fabric_seat> seat) {
+                                           std::shared_ptr<const fabric_endpoint> endpoint) {
   const auto of = [&who] {
     return fmt::format("generation {} of job {}", who.generation.value(), who.job.value());
   };
@@ -107,7 +107,7 @@ std::shared_ptr<member> fabric_group::join(const group_description& who,
   if (mine) throw internal_error(fmt::format("{}: rank {} opened it before", of(), who.rank));
   mine = std::make_shared<member>();
   mine->rank = who.rank;
-  mine->seat = std::move(seat);
+  mine->endpoint = std::move(endpoint);
   return mine;
 }
 
@@ -132,7 +132,7 @@ bool fabric_group::verdict(const work& of) const {
 }
 
 work_ptr fabric_group::submit(const std::shared_ptr<member>& me, const std::shared_ptr<channel>& in,
-                              seat_call with, std::chrono::nanoseconds deadline) {
+                              endpoint_call with, std::chrono::nanoseconds deadline) {
   if (me->aborted) return std::make_shared<ended_work>(me->why);
   if (any_departed_)
     for (const auto rank : in->members)
@@ -141,7 +141,7 @@ work_ptr fabric_group::submit(const std::shared_ptr<member>& me, const std::shar
                                describe(with.call), rank));
         return std::make_shared<ended_work>(me->why);
       }
-  const auto index = in->place(me->rank);
+  const auto index = in->index_of(me->rank);
   const auto number = in->submitted[index]++;
   if (number - in->first >= window_max)
     throw internal_error(fmt::format("{}: {} operations in flight already, the most there may be",
@@ -163,9 +163,9 @@ work_ptr fabric_group::submit(const std::shared_ptr<member>& me, const std::shar
   mine.arrived = true;
   ++what->arrived;
   ++me->open;
-  if (around_.met && in->members.size() == members_.size()) {
+  if (network_.met && in->members.size() == members_.size()) {
     what->arrivals.resize(what->parts.size());
-    what->arrivals[index] = {me->rank, around_.now()};
+    what->arrivals[index] = {me->rank, network_.now()};
   }
   if (!agrees) {
     auto calls = calls_of(*in, *what);
@@ -178,7 +178,7 @@ work_ptr fabric_group::submit(const std::shared_ptr<member>& me, const std::shar
   } else if (what->arrived == what->parts.size()) {
     in->window.pop_front();
     ++in->first;
-    if (!what->arrivals.empty()) around_.met(what->call, what->arrivals);
+    if (!what->arrivals.empty()) network_.met(what->call, what->arrivals);
     what->arrivals = {};
     meet(in, what);
   }
@@ -186,9 +186,9 @@ work_ptr fabric_group::submit(const std::shared_ptr<member>& me, const std::shar
 }
 
 bool fabric_group::any_isolated(const channel& in) const {
-  return !around_.isolated.empty() && in.members.size() > 1 &&
+  return !network_.isolated.empty() && in.members.size() > 1 &&
          std::ranges::any_of(in.members,
-                             [&](std::int32_t r) { return around_.isolated.contains(r); });
+                             [&](std::int32_t r) { return network_.isolated.contains(r); });
 }
 
 // Everybody is here: the result is known, each member hears of it in its own time.
@@ -210,7 +210,7 @@ void fabric_group::complete(const std::shared_ptr<channel>& in,
     case collective::reduce_scatter: reduce(*what); break;
     case collective::broadcast: {
       const auto root = what->brought.empty() ? std::span<const std::byte>{}
-                                              : brought_by(*what, in->place(call.root));
+                                              : brought_by(*what, in->index_of(call.root));
       what->result.assign(root.begin(), root.end());
       break;
     }
@@ -225,16 +225,16 @@ void fabric_group::complete(const std::shared_ptr<channel>& in,
     case collective::work_together: break;
   }
   what->brought = {};
-  const auto now = around_.now();
-  in->busy_until = std::max(in->busy_until, now) + around_.cost.of(call, in->members.size());
+  const auto now = network_.now();
+  in->busy_until = std::max(in->busy_until, now) + network_.cost.of(call, in->members.size());
   const auto cost = in->busy_until - now;
   const auto self = shared_from_this();
   for (std::size_t i = 0; i < in->members.size(); ++i) {
     auto* who = members_[static_cast<std::size_t>(in->members[i])].get();
     if (who->vanished) continue;
-    const auto extra = who->seat->delay ? who->seat->delay() : std::chrono::nanoseconds{0};
-    who->seat->later(cost + extra,
-                     [who, self = self, what = what, i] { self->finish(*what, i, *who); });
+    const auto extra = who->endpoint->delay ? who->endpoint->delay() : std::chrono::nanoseconds{0};
+    who->endpoint->later(cost + extra,
+                         [who, self = self, what = what, i] { self->finish(*what, i, *who); });
   }
 }
 
@@ -251,7 +251,7 @@ void fabric_group::finish(operation& what, std::size_t index, member& who) {
   }
   mine.status = work_status::ok;
   --who.open;
-  who.seat->bell->ring();
+  who.endpoint->bell->ring();
 }
 
 // --- ends ----------------------------------------------------------------------------------------
@@ -268,16 +268,18 @@ void fabric_group::abort(member& from, std::string why) noexcept {
   if (from.vanished || from.aborted) return;
   end(from, why);
   const auto ring = [](const std::shared_ptr<lane_bell>& bell) { bell->ring(); };
-  from.seat->later(std::chrono::nanoseconds{0}, [ring, bell = from.seat->bell] { ring(bell); });
-  if (around_.isolated.contains(from.rank)) return;
+  from.endpoint->later(std::chrono::nanoseconds{0},
+                       [ring, bell = from.endpoint->bell] { ring(bell); });
+  if (network_.isolated.contains(from.rank)) return;
   for (const auto& other : members_) {
     if (!other || other.get() == &from || other->vanished || other->aborted) continue;
-    if (around_.isolated.contains(other->rank)) continue;
-    const auto after = other->seat->delay ? other->seat->delay() : std::chrono::nanoseconds{0};
-    other->seat->later(after, [self = shared_from_this(), other, why] {
+    if (network_.isolated.contains(other->rank)) continue;
+    const auto after =
+        other->endpoint->delay ? other->endpoint->delay() : std::chrono::nanoseconds{0};
+    other->endpoint->later(after, [self = shared_from_this(), other, why] {
       if (other->aborted || other->vanished || other->departed) return;
       self->end(*other, why);
-      other->seat->bell->ring();
+      other->endpoint->bell->ring();
     });
   }
 }
@@ -286,17 +288,17 @@ void fabric_group::abort(member& from, std::string why) noexcept {
 void fabric_group::watch(const std::shared_ptr<channel>& in,
                          const std::shared_ptr<operation>& what) {
   while (!watched_.empty() && watched_.front().what->met) watched_.pop_front();
-  what->due = around_.now() + what->deadline;
+  what->due = network_.now() + what->deadline;
   watched_.push_back({in, what});
   if (std::exchange(armed_, true)) return;
-  around_.later(what->deadline, [self = weak_from_this()] {
+  network_.later(what->deadline, [self = weak_from_this()] {
     if (const auto group = self.lock()) group->look_at_clock();
   });
 }
 
 void fabric_group::look_at_clock() {
   armed_ = false;
-  const auto now = around_.now();
+  const auto now = network_.now();
   auto open = std::exchange(watched_, {});
   std::erase_if(open, [](const open_operation& o) { return o.what->met; });
   std::chrono::nanoseconds next{0};
@@ -310,7 +312,7 @@ void fabric_group::look_at_clock() {
   }
   if (watched_.empty()) return;
   armed_ = true;
-  around_.later(next - now, [self = weak_from_this()] {
+  network_.later(next - now, [self = weak_from_this()] {
     if (const auto group = self.lock()) group->look_at_clock();
   });
 }

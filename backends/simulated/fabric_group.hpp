@@ -13,7 +13,7 @@
 namespace troupe::simulated {
 
 /// What all groups of a network share.
-struct surroundings {
+struct network_state {
   later_fn later;
   std::function<std::chrono::nanoseconds()> now;
   network_cost cost;
@@ -25,7 +25,7 @@ struct surroundings {
 /// One rank's side of a group.
 struct member {
   std::int32_t rank = 0;
-  std::shared_ptr<const fabric_seat> seat;
+  std::shared_ptr<const fabric_endpoint> endpoint;
   bool vanished = false;  ///< dead: changes nothing, hears nothing
   bool departed = false;  ///< its handle is closed
   bool aborted = false;
@@ -34,7 +34,7 @@ struct member {
 };
 
 /// What one member brought to an operation.
-struct seat_call {
+struct endpoint_call {
   collective_call call;
   const void* in = nullptr;
   void* out = nullptr;
@@ -87,20 +87,20 @@ struct channel {
   std::uint64_t first = 0;                        ///< number of window.front()
   std::chrono::nanoseconds busy_until{0};         ///< operations go over the wires one by one
 
-  std::size_t place(std::int32_t rank) const;
+  std::size_t index_of(std::int32_t rank) const;
 };
 
 class fabric_group : public std::enable_shared_from_this<fabric_group> {
 public:
-  fabric_group(surroundings& around, const group_description& who)
-      : around_(around), members_(static_cast<std::size_t>(who.world)) {}
+  fabric_group(network_state& network, const group_description& who)
+      : network_(network), members_(static_cast<std::size_t>(who.world)) {}
 
   std::shared_ptr<member> join(const group_description& who,
-                               std::shared_ptr<const fabric_seat> seat);
+                               std::shared_ptr<const fabric_endpoint> endpoint);
   std::shared_ptr<channel> among(const std::vector<std::int32_t>& ranks);
   std::shared_ptr<channel> everybody();
   work_ptr submit(const std::shared_ptr<member>& me, const std::shared_ptr<channel>& in,
-                  seat_call with, std::chrono::nanoseconds deadline);
+                  endpoint_call with, std::chrono::nanoseconds deadline);
   bool verdict(const work& of) const;
   /// Ends the group for `from` at once and for everybody it reaches after their delay.
   void abort(member& from, std::string why) noexcept;
@@ -119,7 +119,7 @@ private:
   void expire(const std::shared_ptr<channel>& in, const std::shared_ptr<operation>& what);
   bool any_isolated(const channel& in) const;
 
-  surroundings& around_;
+  network_state& network_;
   std::vector<std::shared_ptr<member>> members_;  ///< by rank; null until it joined
   std::vector<std::shared_ptr<channel>> channels_;
   bool any_departed_ = false;

@@ -7,7 +7,7 @@
 
 #include "backends/learner/run_handler.hpp"
 #include "backends/simulated/baton.hpp"
-#include "backends/simulated/resting_communicator.hpp"
+#include "backends/simulated/blocking_communicator.hpp"
 
 namespace troupe {
 
@@ -41,7 +41,7 @@ public:
   ~body() { learner_.reset(); }  // before what it refers to
 
   void bind(std::shared_ptr<communicator> world, generation_id generation) {
-    if (thread_) world = resting_communicator(std::move(world), thread_);
+    if (thread_) world = blocking_communicator(std::move(world), thread_);
     in_lane([&] {
       ensure_learner();
       try {

@@ -15,7 +15,7 @@
 #include <caf/all.hpp>
 
 #include "apps/testing/explore.hpp"
-#include "apps/testing/ghost_payload.hpp"
+#include "apps/testing/null_payload.hpp"
 
 using namespace troupe::testing;
 
@@ -35,7 +35,7 @@ struct figures {
   double per_second = 0;
 };
 
-figures report(const char* what, const field_job& job, const run_plan& plan, const budget& of) {
+figures report(const char* what, const job_spec& job, const run_plan& plan, const budget& of) {
   const auto before = processor_seconds();
   const auto all = explore(job, plan, of);
   const auto seconds = processor_seconds() - before;
@@ -96,7 +96,7 @@ double report_bare(int actors, std::uint64_t deliveries) {
 int main(int count, char** arguments) {
   const auto runs = count > 1 ? std::strtoull(arguments[1], nullptr, 10) : 2000;
   const auto wide = count > 2 ? std::atoi(arguments[2]) : 10'000;
-  field_job small;
+  job_spec small;
   run_plan plan;
   budget of;
   of.runs = runs;
@@ -107,14 +107,14 @@ int main(int count, char** arguments) {
   if (runs > 0) report("8 ranks, 20 steps, swarms of faults", small, plan, of);
   if (wide < 1) return 0;
   const auto steps = count > 3 ? std::atoi(arguments[3]) : 100;
-  const auto large = ghost_job(wide, steps);
-  plan = ghost_plan(large);
-  plan.world.schedule = scheduling::fifo;
+  const auto large = null_payload_job(wide, steps);
+  plan = null_payload_plan(large);
+  plan.simulation.schedule = scheduling::fifo;
   of.portfolio = false;
   of.runs = 1;
-  const auto ghosts = report("one wide world of ghosts", large, plan, of);
-  const auto bare = report_bare(wide, ghosts.deliveries);
+  const auto null_payloads = report("one wide world of ghosts", large, plan, of);
+  const auto bare = report_bare(wide, null_payloads.deliveries);
   std::printf("%-34s %.2f of bare CAF's deliveries/s\n", "the wide world reaches",
-              ghosts.per_second / bare);
+              null_payloads.per_second / bare);
   return 0;
 }

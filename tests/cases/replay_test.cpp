@@ -37,7 +37,7 @@ TEST_CASE("every kept case goes well and still meets what it was kept for", "[ca
     INFO(path.filename().string());
     auto what = parse_case(text_in(path));
     CHECK_FALSE(what.meets.empty());  // else nobody would notice when it stops to prove anything
-    what.what.plan.world.record = true;
+    what.what.plan.simulation.record = true;
     auto reference = reference_of(what.what.job);
     const auto report = replay(what, reference);
     INFO(render(report));

@@ -2,7 +2,7 @@
 // the guard linked: whatever an actor or a machine calls of the outside in a run ends it, and is a
 // violation.
 #include "apps/testing/delivery.hpp"
-#include "apps/testing/world.hpp"
+#include "apps/testing/simulation.hpp"
 #include "apps/troupe/process.hpp"
 #include "tests/unit/apps/integer_program.hpp"
 
@@ -14,7 +14,7 @@ namespace {
 // Whether the guard is there, and stops what it is to stop.
 bool guarded() {
   using namespace troupe::testing;
-  world in{choices::of_seed(0), {}};
+  simulation in{choices::of_seed(0), {}};
   in.at(0, nanoseconds{0}, [] { static_cast<void>(std::getenv("HOME")); });
   try {
     while (in.step()) continue;

@@ -1,7 +1,7 @@
 // Goal: the text of a case: it comes back as it went, what is damaged or hostile is refused with
 // the line and the reason, and nothing in a text can ask for all memory.
 #include "apps/testing/case.hpp"
-#include "apps/testing/ghost_payload.hpp"
+#include "apps/testing/null_payload.hpp"
 #include "troupe/detail/data_order.hpp"
 #include "troupe/failure.hpp"
 
@@ -22,9 +22,9 @@ run_case some_case(std::uint64_t n) {
   c.what.job.buffers = draw(2) == 1;
   c.what.job.seed = mix(n);
   c.what.job.detect = nanoseconds{1'000'000 + static_cast<std::int64_t>(draw(1'000'000'000))};
-  c.what.plan.world.schedule = static_cast<scheduling>(draw(3));
-  c.what.plan.world.depth = static_cast<std::uint32_t>(draw(6));
-  c.what.plan.around.ranks_per_host = static_cast<std::uint32_t>(draw(4));
+  c.what.plan.simulation.schedule = static_cast<scheduling>(draw(3));
+  c.what.plan.simulation.depth = static_cast<std::uint32_t>(draw(6));
+  c.what.plan.cluster.ranks_per_host = static_cast<std::uint32_t>(draw(4));
   c.what.plan.faults.swarm = draw(2) == 1;
   for (std::size_t f = 0; f < fault_kinds; ++f)
     if (draw(3) == 0) c.what.plan.faults.may.add(static_cast<fault>(f));
@@ -64,7 +64,7 @@ TEST_CASE("a case comes back from its text", "[case]") {
     CHECK(back.seed == whole.seed);
     CHECK(back.taken == whole.taken);
     CHECK(back.what.job.seed == whole.what.job.seed);
-    CHECK(back.what.plan.world.schedule == whole.what.plan.world.schedule);
+    CHECK(back.what.plan.simulation.schedule == whole.what.plan.simulation.schedule);
     CHECK(back.what.plan.faults.may == whole.what.plan.faults.may);
     CHECK(back.meets == whole.meets);
   }
@@ -72,8 +72,8 @@ TEST_CASE("a case comes back from its text", "[case]") {
 
 TEST_CASE("a case says what is trained, and trains it again", "[case]") {
   run_case c;
-  c.what.job = ghost_job(3, 4);
-  c.what.plan = ghost_plan(c.what.job);
+  c.what.job = null_payload_job(3, 4);
+  c.what.plan = null_payload_plan(c.what.job);
   c.seed = 5;
   const auto text = to_text(c);
   CHECK(text.find("\npayload ghost\n") != std::string::npos);
@@ -92,7 +92,7 @@ TEST_CASE("a case survives how it is pasted", "[case]") {
   std::string pasted = "# seen on Friday\r\n\r\n";
   for (const auto c : text) pasted += c == '\n' ? std::string{" \r\n    "} : std::string{c};
   CHECK(to_text(parse_case(pasted)) == text);
-  CHECK(parse_case("troupe-case/1\nseed 3\nend").seed == 3);  // the rest is as field_job says
+  CHECK(parse_case("troupe-case/1\nseed 3\nend").seed == 3);  // the rest is as job_spec says
 }
 
 TEST_CASE("what is no case is refused with the line and the reason", "[case]") {
@@ -182,10 +182,10 @@ TEST_CASE("a replay says what is odd about it", "[case]") {
 TEST_CASE("a case of a run with parts of the test's own is refused without them", "[case]") {
   constexpr user_coverage late{coverage_kind::rare, "late"};
   run_plan plan;
-  plan.guests = {trains([](recipe_ptr field) { return field; })};
+  plan.extensions = {trains([](recipe_ptr inner) { return inner; })};
   plan.marks = {late, late};
-  plan.around.network.per_node = 8;
-  plan.around.slow_nodes = {{3, 130}};
+  plan.cluster.network.per_host = 8;
+  plan.cluster.slow_hosts = {{3, 130}};
   run_case c;
   c.what.plan = plan;
   const auto text = to_text(c);
@@ -196,7 +196,7 @@ TEST_CASE("a case of a run with parts of the test's own is refused without them"
                  Catch::Contains("its own marks") && Catch::Contains("its network costs") &&
                  Catch::Contains("its slow nodes") && Catch::Contains("parse_case(text, plan)"));
   auto fewer = plan;
-  fewer.guests.clear();
+  fewer.extensions.clear();
   CHECK_THROWS_WITH(parse_case(text, fewer),
                     Catch::Contains("without its guests") && !Catch::Contains("marks (the"));
   // A case that was written before this line existed says nothing.

@@ -8,9 +8,9 @@ using namespace troupe::testing;
 
 namespace {
 
-const std::vector<std::string> places{"world", "supervisor", "rank 0", "rank 1"};
+const std::vector<std::string> nodes{"world", "supervisor", "rank 0", "rank 1"};
 
-std::vector<noted> story() {
+std::vector<trace_note> story() {
   return {
       {1, 1'000'000, 1, 2, "send stop_at 4"},     {2, 1'000'000, 1, 3, "send stop_at 4"},
       {3, 1'250'000, 1, 2, "get stop_at 4"},      {4, 1'500'000, 2, 2, "step 4"},
@@ -28,7 +28,7 @@ std::vector<std::string> lines_of(const std::string& text) {
 }  // namespace
 
 TEST_CASE("a text chart has a column for each place and an arrow for each message", "[chart]") {
-  const auto lines = lines_of(text_chart(story(), places));
+  const auto lines = lines_of(text_chart(story(), nodes));
   REQUIRE(lines.size() == 7);
   CHECK_THAT(lines[0], Catch::Contains("supervisor (1)") && Catch::Contains("rank 1 (3)"));
   CHECK_THAT(lines[1], Catch::Contains("stop_at 4") && Catch::Contains("-x|"));  // never heard
@@ -42,25 +42,25 @@ TEST_CASE("a text chart has a column for each place and an arrow for each messag
 TEST_CASE("a chart ends where it is told and shows whom faults befell first", "[chart]") {
   chart_options shown;
   shown.until = 4;
-  const auto early = text_chart(story(), places, shown);
+  const auto early = text_chart(story(), nodes, shown);
   CHECK_THAT(early, !Catch::Contains("crash_rank"));
   CHECK_THAT(early, Catch::Contains("step 4"));
   shown = {};
   shown.lines = 1;
-  CHECK(lines_of(text_chart(story(), places, shown)).size() == 2);
+  CHECK(lines_of(text_chart(story(), nodes, shown)).size() == 2);
 
   auto crowd = story();
   for (int i = 0; i < 20; ++i)
     crowd.push_back({9u + static_cast<unsigned>(i), 2'000'000, 4 + i, 4 + i, "step 5"});
   shown = {};
   shown.columns = 3;
-  const auto text = text_chart(crowd, places, shown);
+  const auto text = text_chart(crowd, nodes, shown);
   CHECK_THAT(text, Catch::Contains("fault: crash_rank") && Catch::Contains("are left out"));
   CHECK(text_chart({}, {}).find("event") != std::string::npos);
 }
 
 TEST_CASE("a Mermaid chart says the same", "[chart]") {
-  const auto text = mermaid_chart(story(), places);
+  const auto text = mermaid_chart(story(), nodes);
   CHECK_THAT(text, Catch::StartsWith("sequenceDiagram\n  participant p1 as supervisor (1)\n"));
   CHECK_THAT(text,
              Catch::Contains("p1-xp3: stop_at 4\n") && Catch::Contains("p1->>p2: stop_at 4\n"));

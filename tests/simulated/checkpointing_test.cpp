@@ -1,7 +1,7 @@
 // Goal: the checkpointer actor beside whole jobs, in one thread and on a disk that is a value: what
 // the caller is told is on the disk, whatever the schedule; a disk that fails or hangs costs
 // reports and a named survivor, never the job.
-#include "apps/testing/scene.hpp"
+#include "apps/testing/scripted_simulation.hpp"
 #include "backends/checkpoint/run_checkpoints.hpp"
 #include "backends/checkpoint/safetensors_io.hpp"
 #include "tests/support/integer_learner.hpp"
@@ -18,10 +18,10 @@ namespace {
 
 // A world of this seed in which all ranks live beside the supervisor, and
 // checkpoints are what this machine writes, too.
-scene_options saving(std::uint64_t seed) {
+script_options saving(std::uint64_t seed) {
   return {.seed = seed,
           .schedule = scheduling::random,
-          .around = {.ranks_per_host = 0},
+          .cluster = {.ranks_per_host = 0},
           .checkpoints = safetensors_checkpoints({})};
 }
 
@@ -53,18 +53,18 @@ std::vector<std::string> names_in(const simulated_storage& files, const std::str
 TEST_CASE("what the caller is told is on the disk under any schedule", "[simulated][checkpoint]") {
   for (std::uint64_t seed = 0; seed < 60; ++seed) {
     INFO("seed " << seed);
-    scene world{saving(seed)};
+    scripted_simulation script{saving(seed)};
     const auto what = saving_job();
-    const auto outcome = world.run(what);
+    const auto outcome = script.run(what);
     if (!outcome.ok()) FAIL(render(outcome.failed_with->record));
     CHECK(outcome.late.empty());
     CHECK(outcome.survivors.empty());
     CHECK(outcome.last_checkpoint ==
           "run/checkpoints/" + checkpoint_folder_name(outcome.loop.steps));
-    REQUIRE(world.in().actors() == 0);
+    REQUIRE(script.in().actors() == 0);
 
     temporary_folder folder;
-    world.files().disk().unload(folder.path());
+    script.files().disk().unload(folder.path());
     const auto found = latest_checkpoint(folder.path() / "run");
     CHECK(found.path == (folder.path() / outcome.last_checkpoint).string());
     CHECK(found.refused.empty());
@@ -73,18 +73,18 @@ TEST_CASE("what the caller is told is on the disk under any schedule", "[simulat
     CHECK(bytes_as_integers(state.model.at(0)) ==
           expected_integers({}, 3, what.options, outcome.loop.steps));
     CHECK(std::filesystem::exists(folder.path() / outcome.best_checkpoint / "manifest.json"));
-    CHECK(names_in(world.files(), "run/checkpoints").size() <= 3);  // latest, last, best
+    CHECK(names_in(script.files(), "run/checkpoints").size() <= 3);  // latest, last, best
   }
 }
 
 TEST_CASE("a disk that stays full: the job runs to its end and fails with the last checkpoint",
           "[simulated][checkpoint]") {
-  scene world{saving(1)};
-  world.files().set_fault([](const storage_op& op) -> storage_fault {
+  scripted_simulation script{saving(1)};
+  script.files().set_fault([](const storage_op& op) -> storage_fault {
     const bool writes = std::holds_alternative<storage_ops::write>(op);
     return {writes ? storage_fault::kind::full : storage_fault::kind::none};
   });
-  const auto outcome = world.run(saving_job());
+  const auto outcome = script.run(saving_job());
   REQUIRE(outcome.failed_with);
   CHECK(outcome.status == job_outcome::ending::failed);
   CHECK(outcome.failed_with->record.code == errc::checkpoint);
@@ -99,37 +99,37 @@ TEST_CASE("a disk that stays full: the job runs to its end and fails with the la
     CHECK(f.hook == "save_checkpoint");
     CHECK_THAT(f.what, Catch::Contains("free some space"));
   }
-  CHECK(names_in(world.files(), "run/checkpoints").empty());
+  CHECK(names_in(script.files(), "run/checkpoints").empty());
 }
 
 TEST_CASE("a disk that fails for a while costs the checkpoints of that while",
           "[simulated][checkpoint]") {
   for (std::uint64_t seed = 0; seed < 20; ++seed) {
     INFO("seed " << seed);
-    scene world{saving(seed)};
+    scripted_simulation script{saving(seed)};
     int operations = 0;
-    world.files().set_fault([&](const storage_op&) -> storage_fault {
+    script.files().set_fault([&](const storage_op&) -> storage_fault {
       const bool fails = ++operations > 3 && operations < 6;
       return {fails ? storage_fault::kind::error : storage_fault::kind::none};
     });
-    const auto outcome = world.run(saving_job());
+    const auto outcome = script.run(saving_job());
     REQUIRE(outcome.ok());
     CHECK_FALSE(outcome.late.empty());
     REQUIRE_FALSE(outcome.last_checkpoint.empty());
     temporary_folder folder;
-    world.files().disk().unload(folder.path());
+    script.files().disk().unload(folder.path());
     CHECK(latest_checkpoint(folder.path() / "run").path ==
           (folder.path() / outcome.last_checkpoint).string());
   }
 }
 
 TEST_CASE("a folder that cannot be made fails the job at its start", "[simulated][checkpoint]") {
-  scene world{saving(1)};
-  world.files().set_fault([](const storage_op& op) -> storage_fault {
+  scripted_simulation script{saving(1)};
+  script.files().set_fault([](const storage_op& op) -> storage_fault {
     const bool makes = std::holds_alternative<storage_ops::make_folder>(op);
     return {makes ? storage_fault::kind::error : storage_fault::kind::none};
   });
-  const auto outcome = world.run(saving_job());
+  const auto outcome = script.run(saving_job());
   REQUIRE(outcome.failed_with);
   CHECK(outcome.failed_with->record.code == errc::checkpoint);
   CHECK(outcome.loop.steps < 12);
@@ -139,7 +139,7 @@ TEST_CASE("a folder that cannot be made fails the job at its start", "[simulated
 
 TEST_CASE("a fit that fails names its newest checkpoint and its last metrics",
           "[simulated][checkpoint]") {
-  scene world{saving(2)};
+  scripted_simulation script{saving(2)};
   auto what = saving_job();
   integer_options options;
   options.at_hook = [](const learner_context& context, const hook& h) {
@@ -149,11 +149,11 @@ TEST_CASE("a fit that fails names its newest checkpoint and its last metrics",
   };
   options.load = [&](const std::string& path) {
     temporary_folder folder;
-    world.files().disk().unload(folder.path());
+    script.files().disk().unload(folder.path());
     return read_checkpoint(folder.path() / path);
   };
   what.recipe = std::make_shared<integer_recipe>(options);
-  const auto first = world.run(what);
+  const auto first = script.run(what);
   REQUIRE(first.failed_with);
   CHECK(first.failed_with->record.what == "step seven");
   REQUIRE(first.last_checkpoint.starts_with("run/checkpoints/step-"));
@@ -161,31 +161,31 @@ TEST_CASE("a fit that fails names its newest checkpoint and its last metrics",
   what.resume = first.last_checkpoint;
   what.options.checkpoint.every_n_steps.reset();
   what.options.checkpoint.every_epoch = false;
-  const auto second = world.run(what);
+  const auto second = script.run(what);
   REQUIRE(second.failed_with);
   CHECK(second.last_checkpoint == first.last_checkpoint);
 }
 
 TEST_CASE("a disk that hangs is named, and the job ends", "[simulated][checkpoint]") {
-  scene world{saving(3)};
-  world.files().set_fault([](const storage_op& op) -> storage_fault {
+  scripted_simulation script{saving(3)};
+  script.files().set_fault([](const storage_op& op) -> storage_fault {
     const bool first_file = std::holds_alternative<storage_ops::write>(op);
     return {first_file ? storage_fault::kind::hang : storage_fault::kind::none};
   });
-  const auto outcome = world.run(saving_job());
+  const auto outcome = script.run(saving_job());
   REQUIRE(outcome.failed_with);
   CHECK(outcome.failed_with->record.type == "deadline");
   CHECK(outcome.failed_with->record.code == errc::checkpoint);
   CHECK(outcome.survivors == std::vector<std::string>{"checkpointer: still writing"});
-  CHECK(world.in().actors() == 1);
+  CHECK(script.in().actors() == 1);
 
   // The disk is back: the checkpointer finishes what it was writing, and ends.
-  world.files().set_fault({});
-  world.files().go_on();
-  world.settle();
-  CHECK(world.in().actors() == 0);
+  script.files().set_fault({});
+  script.files().go_on();
+  script.settle();
+  CHECK(script.in().actors() == 0);
   temporary_folder folder;
-  world.files().disk().unload(folder.path());
+  script.files().disk().unload(folder.path());
   CHECK(latest_checkpoint(folder.path() / "run").refused.empty());
 }
 
@@ -193,28 +193,28 @@ TEST_CASE("a run stopped at any step and resumed ends as one that was not",
           "[simulated][checkpoint]") {
   for (std::int64_t stop = 1; stop < 12; ++stop) {
     INFO("stopped after step " << stop);
-    scene world{saving(static_cast<std::uint64_t>(stop))};
+    scripted_simulation script{saving(static_cast<std::uint64_t>(stop))};
     auto what = saving_job();
     integer_options options;
     options.load = [&](const std::string& path) {
       temporary_folder folder;
-      world.files().disk().unload(folder.path());
+      script.files().disk().unload(folder.path());
       return read_checkpoint(folder.path() / path);
     };
     what.recipe = std::make_shared<integer_recipe>(options);
     what.options.max_steps = stop;
-    const auto first = world.run(what);
+    const auto first = script.run(what);
     REQUIRE(first.ok());
     CHECK(first.loop.steps == stop);
     what.options.max_steps.reset();
     what.resume = first.last_checkpoint;
-    const auto second = world.run(what);
+    const auto second = script.run(what);
     if (!second.ok()) FAIL(render(second.failed_with->record));
     CHECK(second.loop.steps == 12);
     CHECK(bytes_as_integers(second.weights->model.at(0)) ==
           expected_integers({}, 3, what.options, 12));
     CHECK(second.last_checkpoint == "run/checkpoints/step-00000012");
-    CHECK(names_in(world.files(), "run/checkpoints").size() <= 3);
+    CHECK(names_in(script.files(), "run/checkpoints").size() <= 3);
   }
 }
 
@@ -246,14 +246,14 @@ TEST_CASE("the last snapshot of a run must be written, and no other", "[simulate
   using offers = std::vector<std::pair<std::int64_t, bool>>;
   const auto offered = [](std::optional<std::int64_t> max_steps, std::uint64_t stopped_at) {
     note_taker notes;
-    scene world{saving(4)};
-    world.stage().before_start = [&](supervisor_setup& s) {
+    scripted_simulation script{saving(4)};
+    script.sim_job().before_start = [&](supervisor_setup& s) {
       s.spawn_checkpointer = notes.spawner();
     };
     auto what = saving_job();
     what.options.max_steps = max_steps;
     const auto outcome =
-        world.run(what, [&](std::uint64_t event, const supervisor_actor& supervisor) {
+        script.run(what, [&](std::uint64_t event, const supervisor_actor& supervisor) {
           if (event == stopped_at && event > 0)
             caf::anon_send(supervisor, request_stop{stop_reason::caller});
         });

@@ -10,7 +10,7 @@
 #include <random>
 #include <sstream>
 
-#include "apps/testing/rehearsal.hpp"
+#include "apps/testing/simulated_job.hpp"
 #include "backends/checkpoint/safetensors_io.hpp"
 #include "backends/local/file_operations.hpp"
 #include "tests/support/integer_learner.hpp"
@@ -71,29 +71,30 @@ namespace {
 
 // The storage port on real files, at moments of virtual time. Each operation, and what a list says,
 // is in the state hash.
-class files_in_a_world final : public storage {
+class files_in_a_simulation final : public storage {
 public:
-  files_in_a_world(world& in, std::filesystem::path root) : world_(in), root_(std::move(root)) {}
+  files_in_a_simulation(simulation& in, std::filesystem::path root)
+      : simulation_(in), root_(std::move(root)) {}
 
   void submit(storage_op op, std::function<void(storage_result)> done) override {
-    world_.at(0, std::chrono::microseconds{200},
-              [this, op = std::move(op), done = std::move(done)] {
-                auto result = perform(root_, op);
-                stable_hasher hash;
-                hash.add(op.index()).add(bool{result.error}).add(result.names.size());
-                for (const auto& name : result.names) hash.add(name);
-                std::visit(
-                    [&](const auto& x) {
-                      if constexpr (requires { x.path; }) hash.add(x.path);
-                    },
-                    op);
-                world_.state_is(hash.digest());
-                done(std::move(result));
-              });
+    simulation_.at(0, std::chrono::microseconds{200},
+                   [this, op = std::move(op), done = std::move(done)] {
+                     auto result = perform(root_, op);
+                     stable_hasher hash;
+                     hash.add(op.index()).add(bool{result.error}).add(result.names.size());
+                     for (const auto& name : result.names) hash.add(name);
+                     std::visit(
+                         [&](const auto& x) {
+                           if constexpr (requires { x.path; }) hash.add(x.path);
+                         },
+                         op);
+                     simulation_.state_is(hash.digest());
+                     done(std::move(result));
+                   });
   }
 
 private:
-  world& world_;
+  simulation& simulation_;
   std::filesystem::path root_;
 };
 
@@ -130,17 +131,17 @@ facts run_with(order how) {
   order_now = how;
   facts all;
   {
-    world in{choices::of_seed(3), {}};
-    rehearsal stage{in, {.ranks_per_host = 0}};
+    simulation in{choices::of_seed(3), {}};
+    simulated_job sim_job{in, {.ranks_per_host = 0}};
     const auto checkpoints = safetensors_checkpoints({});
-    stage.use({std::make_shared<files_in_a_world>(in, folder.path()), checkpoints});
+    sim_job.use({std::make_shared<files_in_a_simulation>(in, folder.path()), checkpoints});
     std::int64_t written = 0;
-    stage.listen([&](const seen::lifecycle& what) {
+    sim_job.listen([&](const seen::lifecycle& what) {
       if (what.event == lifecycle_kind::checkpoint_written) written = what.step;
     });
-    stage.begin(job_in({}));
+    sim_job.begin(job_in({}));
     while (written < 9 && in.step()) continue;
-    stage.crash_program();
+    sim_job.crash_program();
     for (const auto step : {70, 71, 72, 73, 74, 75})
       std::filesystem::create_directories(folder.path() / "run/checkpoints" /
                                           ("." + checkpoint_folder_name(step) + ".tmp"));
@@ -150,13 +151,13 @@ facts run_with(order how) {
     const auto found = checkpoints->latest("run");
     const auto from = checkpoints->read(found.path);
     all.resumed = from.loop.steps;
-    stage.begin(job_in(found.path));
+    sim_job.begin(job_in(found.path));
     while (in.step()) continue;
-    REQUIRE(stage.ended());
-    REQUIRE(stage.outcome()->ok());
+    REQUIRE(sim_job.ended());
+    REQUIRE(sim_job.outcome()->ok());
     all.hashes = in.hashes();
     all.events = in.events();
-    all.digest = stage.outcome()->weights->weights_digest;
+    all.digest = sim_job.outcome()->weights->weights_digest;
   }
   order_now = order::as_it_is;
   std::filesystem::current_path(here);

@@ -11,7 +11,7 @@ namespace {
 
 exploration campaign(fault_set may, std::uint64_t first, std::uint64_t runs,
                      std::int32_t ranks = 4) {
-  field_job what;
+  job_spec what;
   what.ranks = ranks;
   run_plan plan;
   plan.faults.may = may;

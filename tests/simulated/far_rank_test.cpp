@@ -5,7 +5,7 @@
 #include <set>
 
 #include "actors/rank_process.hpp"
-#include "apps/testing/scene.hpp"
+#include "apps/testing/scripted_simulation.hpp"
 #include "backends/inproc/inproc.hpp"
 #include "backends/wire/link_codec.hpp"
 #include "tests/support/integer_learner.hpp"
@@ -140,26 +140,26 @@ private:
   std::shared_ptr<communicator_backend> all_;
 };
 
-struct far_world {
-  explicit far_world(std::uint64_t seed)
-      : world{{.seed = seed, .schedule = scheduling::random}},
+struct remote_ranks_script {
+  explicit remote_ranks_script(std::uint64_t seed)
+      : script{{.seed = seed, .schedule = scheduling::random}},
         launcher(std::make_shared<made_up_launcher>(
             rank_home{[](const std::string&) {
                         return std::make_shared<integer_recipe>(integer_options{});
                       },
                       [this] { return here; }},
-            world.in().system())) {
+            script.in().system())) {
     inproc_options one_core;
     one_core.cores = 1;
     const auto together = std::make_shared<inproc_backend>(one_core);
     const auto cost = [this](std::int32_t, std::span<const hook> all) {
       std::chrono::nanoseconds sum{0};
       for (std::size_t i = 0; i < all.size(); ++i)
-        sum += std::chrono::nanoseconds{1 + world.in().draws().draw(site::compute, 0, 100'000)};
+        sum += std::chrono::nanoseconds{1 + script.in().draws().draw(site::compute, 0, 100'000)};
       return sum;
     };
-    world.stage().before_start = [=, this](supervisor_setup& setup) {
-      auto& in = world.in();
+    script.sim_job().before_start = [=, this](supervisor_setup& setup) {
+      auto& in = script.in();
       here = setup.world;
       here.communicators = {together};
       here.lanes =
@@ -182,7 +182,7 @@ struct far_world {
     return what;
   }
 
-  scene world;
+  scripted_simulation script;
   ports here;
   std::shared_ptr<made_up_launcher> launcher;
 };
@@ -209,17 +209,18 @@ private:
 };
 
 // Two who watch three far ranks: one wants hooks, one does not. `prepare` may make room scarce.
-std::pair<heard, heard> watch(std::uint64_t seed, const std::function<void(far_world&)>& prepare) {
-  far_world far(seed);
+std::pair<heard, heard> watch(std::uint64_t seed,
+                              const std::function<void(remote_ranks_script&)>& prepare) {
+  remote_ranks_script far(seed);
   prepare(far);
   std::pair<heard, heard> all;
-  auto what = far_world::integers(3);
+  auto what = remote_ranks_script::integers(3);
   what.run_folder.clear();  // on a rare path a checkpoint is refused, which fails the job
   what.observers = {[&] { return std::make_unique<listener>(all.first, true); },
                     [&] { return std::make_unique<listener>(all.second, false); }};
-  const auto outcome = far.world.run(what);
+  const auto outcome = far.script.run(what);
   if (!outcome.ok()) FAIL(render(outcome.failed_with->record));
-  REQUIRE(far.world.in().actors() == 0);
+  REQUIRE(far.script.in().actors() == 0);
   return all;
 }
 
@@ -228,16 +229,16 @@ std::pair<heard, heard> watch(std::uint64_t seed, const std::function<void(far_w
 TEST_CASE("three far ranks train to the formula's weights and save them", "[simulated]") {
   for (std::uint64_t seed = 0; seed < 100; ++seed) {
     INFO("seed " << seed);
-    far_world far(seed);
-    const auto what = far_world::integers(3);
-    const auto outcome = far.world.run(what);
+    remote_ranks_script far(seed);
+    const auto what = remote_ranks_script::integers(3);
+    const auto outcome = far.script.run(what);
     if (!outcome.ok()) FAIL(render(outcome.failed_with->record));
     CHECK(integers_of(outcome.result) ==
           expected_integers({}, 3, what.options, outcome.loop.steps));
     CHECK(outcome.last_checkpoint.ends_with(checkpoint_folder_name(outcome.loop.steps)));
     CHECK(outcome.survivors.empty());
     CHECK(outcome.late.empty());
-    REQUIRE(far.world.in().actors() == 0);
+    REQUIRE(far.script.in().actors() == 0);
   }
 }
 
@@ -245,12 +246,12 @@ TEST_CASE("a process that dies at any moment is the first cause", "[simulated]")
   std::int64_t died = 0;
   for (std::uint64_t seed = 0; seed < 150; ++seed) {
     INFO("seed " << seed);
-    far_world far(seed);
+    remote_ranks_script far(seed);
     const auto at = 3 * seed;
     bool dead = false;
     std::int32_t victim = -1;
-    const auto outcome =
-        far.world.run(far_world::integers(3), [&](std::uint64_t event, const supervisor_actor&) {
+    const auto outcome = far.script.run(
+        remote_ranks_script::integers(3), [&](std::uint64_t event, const supervisor_actor&) {
           if (event < at || dead || far.launcher->started.size() < 3) return;
           dead = true;
           if (!far.launcher->started[1]->lives()) return;
@@ -265,24 +266,24 @@ TEST_CASE("a process that dies at any moment is the first cause", "[simulated]")
       CHECK(f.rank == victim);
     }
     CHECK(outcome.survivors.empty());
-    REQUIRE(far.world.in().actors() == 0);
+    REQUIRE(far.script.in().actors() == 0);
   }
   CHECK(died > 100);
 }
 
 TEST_CASE("a process that can not be started is named with the reason", "[simulated]") {
-  far_world far(1);
+  remote_ranks_script far(1);
   far.launcher->refused = {2};
-  const auto outcome = far.world.run(far_world::integers(3));
+  const auto outcome = far.script.run(remote_ranks_script::integers(3));
   REQUIRE(outcome.failed_with);
   CHECK(outcome.failed_with->record.type == "start_failed");
   CHECK(outcome.failed_with->record.rank == 2);
   CHECK(outcome.failed_with->record.what.find("no descriptor left") != std::string::npos);
-  CHECK(far.world.in().actors() == 0);
+  CHECK(far.script.in().actors() == 0);
 }
 
 TEST_CASE("observers are told how many observations of far ranks had no room", "[simulated]") {
-  const auto whole = watch(0, [](far_world&) {});
+  const auto whole = watch(0, [](remote_ranks_script&) {});
   CHECK(whole.first.dropped == 0);
   CHECK(whole.second.dropped == 0);
   REQUIRE(whole.first.hooks > 50);
@@ -296,15 +297,15 @@ TEST_CASE("observers are told how many observations of far ranks had no room", "
     lacking += both.dropped;
   };
   SECTION("at a link that is half full every third time") {
-    check(watch(0, [n = 0](far_world& far) mutable {
+    check(watch(0, [n = 0](remote_ranks_script& far) mutable {
       far.launcher->full = [&n] { return ++n % 3 == 0; };
     }));
     CHECK(lacking > whole.first.hooks / 4);
   }
   SECTION("in the queue of the rank's own process, and in those of the observers") {
     for (std::uint64_t seed = 0; seed < 40; ++seed)
-      check(watch(seed, [](far_world& far) {
-        auto& marks = far.world.in().marks();
+      check(watch(seed, [](remote_ranks_script& far) {
+        auto& marks = far.script.in().marks();
         marks.draw_rare();
         marks.let_rare(true);
       }));

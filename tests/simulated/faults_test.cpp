@@ -1,8 +1,8 @@
 // Goal: each kind of fault there is does strike, so that a campaign without a violation means
 // something; and what a NaN does: it reaches all ranks in one step, and who looks for it can stop.
 #include "apps/testing/explore.hpp"
-#include "apps/testing/rehearsal.hpp"
-#include "backends/simulated/field_learner.hpp"
+#include "apps/testing/simulated_job.hpp"
+#include "backends/simulated/modular_learner.hpp"
 
 #include "tests/support/catch.hpp"
 
@@ -12,7 +12,7 @@ using namespace troupe::testing;
 namespace {
 
 exploration campaign(fault only, std::uint64_t runs) {
-  field_job what;
+  job_spec what;
   what.ranks = 3;
   run_plan plan;
   plan.faults.may.add(only);
@@ -38,12 +38,12 @@ struct nan_run {
 // Rank 1 has a NaN in its gradient of step 2 (counted from 0).
 nan_run train_with_nan(std::uint64_t seed, bool look) {
   nan_run all;
-  field_options payload;
+  modular_options payload;
   payload.samples = 30;
   payload.poisons = [](const learner_context& c, const position& at) {
     return c.rank == 1 && at.step == 2;
   };
-  payload.stepped = [&](const field_step& s) {
+  payload.stepped = [&](const finished_step& s) {
     all.steps.push_back({s.rank, s.step, s.state->is_nan(), s.digest});
     if (look && s.state->is_nan()) throw std::domain_error("not finite");
   };
@@ -53,9 +53,9 @@ nan_run train_with_nan(std::uint64_t seed, bool look) {
   what.options.accumulate_grad_batches = 1 + static_cast<std::int64_t>(seed % 2);
   what.options.max_epochs = 10;
   what.options.max_steps = 6;
-  what.recipe = std::make_shared<field_recipe>(payload);
-  world in{choices::of_seed(seed), {}};
-  rehearsal r{in, {}};
+  what.recipe = std::make_shared<modular_recipe>(payload);
+  simulation in{choices::of_seed(seed), {}};
+  simulated_job r{in, {}};
   r.begin(what);
   while (in.step()) continue;
   REQUIRE(r.ended());
@@ -93,7 +93,7 @@ TEST_CASE("a NaN of one rank is everybody's behind that step, and training goes 
         if (other.step == s.step) CHECK(other.digest == s.digest);
     }
     for (const auto& w : all.outcome.result.get_if<value_list>()->items)
-      CHECK(static_cast<std::uint64_t>(*w.get_if<std::int64_t>()) == field_state::not_a_number);
+      CHECK(static_cast<std::uint64_t>(*w.get_if<std::int64_t>()) == modular_state::not_a_number);
   }
 }
 
@@ -113,7 +113,7 @@ TEST_CASE("who looks for a NaN stops the run in that step", "[simulated][faults]
 TEST_CASE("a kind of fault more moves no draw of the others", "[simulated][faults]") {
   fault_options options;
   options.may = fault_set::all();
-  options.strikes = 5;
+  options.per_attempt = 5;
   std::size_t moved = 0;
   for (std::uint64_t seed = 0; seed < 40; ++seed)
     for (std::size_t i = 0; i < fault_kinds; ++i) {
@@ -128,19 +128,20 @@ TEST_CASE("a kind of fault more moves no draw of the others", "[simulated][fault
       };
       const auto all = draw(with, fault_set::all());
       const auto others = draw(without, fewer);
-      REQUIRE(all.strikes.size() == others.strikes.size());
-      for (std::size_t n = 0; n < all.strikes.size(); ++n) {
-        auto should = all.strikes[n];
-        if (should.what == gone) should.what = others.strikes[n].what, ++moved;
-        CHECK(others.strikes[n] == should);
+      REQUIRE(all.scheduled.size() == others.scheduled.size());
+      for (std::size_t n = 0; n < all.scheduled.size(); ++n) {
+        auto should = all.scheduled[n];
+        if (should.what == gone) should.what = others.scheduled[n].what, ++moved;
+        CHECK(others.scheduled[n] == should);
       }
       if (gone != fault::lose) CHECK(others.path.lose_per_million == all.path.lose_per_million);
       for (int n = 0; n < 40; ++n) {
         auto should = draw_storage_fault(with, all);
         const auto is = draw_storage_fault(without, others);
-        const auto struck = static_cast<std::size_t>(fault::storage_error) +
-                            static_cast<std::size_t>(should.what) - 1;
-        if (should.what != storage_fault::kind::none && struck == i) should.what = is.what, ++moved;
+        const auto applied = static_cast<std::size_t>(fault::storage_error) +
+                             static_cast<std::size_t>(should.what) - 1;
+        if (should.what != storage_fault::kind::none && applied == i)
+          should.what = is.what, ++moved;
         CHECK(is == should);
       }
     }

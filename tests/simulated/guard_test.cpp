@@ -14,8 +14,8 @@
 #include <random>
 #include <thread>
 
-#include "apps/testing/rehearsal.hpp"
-#include "backends/simulated/field_learner.hpp"
+#include "apps/testing/simulated_job.hpp"
+#include "backends/simulated/modular_learner.hpp"
 
 #include "tests/support/catch.hpp"
 
@@ -66,8 +66,8 @@ std::vector<outside> all_kinds() {
 }
 
 std::string ended_by(const std::function<void()>& call) {
-  world in{choices::of_seed(1), {}};
-  const auto p = in.add_place(1, "somebody");
+  simulation in{choices::of_seed(1), {}};
+  const auto p = in.add_node(1, "somebody");
   in.at(p, nanoseconds{0}, call);
   try {
     in.step();
@@ -118,7 +118,7 @@ TEST_CASE("what another thread does is not code under test", "[simulated][guard]
 }
 
 TEST_CASE("a learner that asks the environment is found in a job", "[simulated][guard]") {
-  field_options payload;
+  modular_options payload;
   payload.at_hook = [](const learner_context& c, const hook& h) {
     if (c.rank == 1 && name(h) == "training_step") use(std::getenv("SEED") != nullptr);
   };
@@ -126,9 +126,9 @@ TEST_CASE("a learner that asks the environment is found in a job", "[simulated][
   what.options.ranks = 3;
   what.options.batch_size = 2;
   what.options.max_steps = 4;
-  what.recipe = std::make_shared<field_recipe>(payload);
-  world in{choices::of_seed(3), {}};
-  rehearsal r{in, {}};
+  what.recipe = std::make_shared<modular_recipe>(payload);
+  simulation in{choices::of_seed(3), {}};
+  simulated_job r{in, {}};
   r.begin(what);
   std::string found;
   try {

@@ -48,7 +48,7 @@ std::string one_line(std::string text) {
   return text.substr(0, enough);
 }
 
-std::optional<finding> search_swarm(const field_job& job, const run_plan& plan,
+std::optional<finding> search_swarm(const job_spec& job, const run_plan& plan,
                                     std::uint64_t first_seed, double seconds) {
   auto swarm = plan;
   swarm.faults.may = fault_set::all();
@@ -60,7 +60,7 @@ std::optional<finding> search_swarm(const field_job& job, const run_plan& plan,
   const auto all = explore(job, swarm, of);
   if (all.clean()) return {};
   const auto& first = all.violating.front();
-  const auto how = variant_of(job, swarm, of, first.seed).plan.world;
+  const auto how = variant_of(job, swarm, of, first.seed).plan.simulation;
   auto by = std::string{to_string(how.schedule)};
   if (how.schedule == scheduling::pct) by += "(" + std::to_string(how.depth) + ")";
   const auto& v = first.violations.front();

@@ -27,7 +27,7 @@ struct finding {
 std::string one_line(std::string text);
 
 /// Swarms of faults and the portfolio of schedules, until something is found.
-std::optional<finding> search_swarm(const field_job& job, const run_plan& plan,
+std::optional<finding> search_swarm(const job_spec& job, const run_plan& plan,
                                     std::uint64_t first_seed, double seconds);
 
 struct found_by {

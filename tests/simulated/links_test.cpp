@@ -4,7 +4,7 @@
 #include <caf/all.hpp>
 #include <map>
 
-#include "apps/testing/scene.hpp"
+#include "apps/testing/scripted_simulation.hpp"
 
 #include "tests/support/catch.hpp"
 
@@ -45,12 +45,12 @@ struct correspondence {
   std::vector<std::string> downs;
   caf::actor writer;
   caf::actor reader;
-  world::place writes_at = 0;
-  world::place reads_at = 0;
+  simulation::node_id writes_at = 0;
+  simulation::node_id reads_at = 0;
 
-  explicit correspondence(world& in, std::uint32_t reader_host = 8) {
-    reads_at = in.add_place(reader_host, "reader");
-    writes_at = in.add_place(7, "writer");
+  explicit correspondence(simulation& in, std::uint32_t reader_host = 8) {
+    reads_at = in.add_node(reader_host, "reader");
+    writes_at = in.add_node(7, "writer");
     reader = in.system().spawn([this](caf::event_based_actor*) {
       return caf::behavior{[this](std::int64_t n) { read.push_back(n); },
                            [this](bool) { return static_cast<std::int64_t>(read.size()); }};
@@ -79,7 +79,7 @@ private:
   caf::actor to_;
 };
 
-void run_for(world& in, std::chrono::nanoseconds span) {
+void run_for(simulation& in, std::chrono::nanoseconds span) {
   const auto until = in.time() + span;
   bool there = false;
   in.at(0, span, [&] { there = true; });
@@ -94,13 +94,13 @@ TEST_CASE("an observer hears nothing of a rank that is cut off, until that is he
   for (const auto schedule : {scheduling::fifo, scheduling::random, scheduling::pct}) {
     INFO(to_string(schedule));
     heard_steps heard;
-    scene s{{.seed = 3, .schedule = schedule}};
-    s.stage().before_start = [&](supervisor_setup& setup) {
+    scripted_simulation s{{.seed = 3, .schedule = schedule}};
+    s.sim_job().before_start = [&](supervisor_setup& setup) {
       setup.what.observers.push_back([&] { return std::make_unique<step_listener>(heard); });
     };
     s.train({.ranks = 3, .steps = 40});
     REQUIRE(s.run_until([&] { return heard[1].size() == 5; }));
-    const auto link = s.stage().life_of(1)->link;
+    const auto link = s.sim_job().life_of(1)->link;
     link->cut(false, true);  // it hears, and is not heard
     const auto at_cut = heard[1];
     const auto others_at_cut = heard[2].size();
@@ -118,14 +118,15 @@ TEST_CASE("an observer hears nothing of a rank that is cut off, until that is he
 
 TEST_CASE("paths that lose, repeat and reorder cost an observer nothing", "[simulated][links]") {
   heard_steps heard;
-  scene s{{.seed = 5, .schedule = scheduling::random, .path = {50'000, 50'000, 50'000}}};
-  s.stage().before_start = [&](supervisor_setup& setup) {
+  scripted_simulation s{
+      {.seed = 5, .schedule = scheduling::random, .path = {50'000, 50'000, 50'000}}};
+  s.sim_job().before_start = [&](supervisor_setup& setup) {
     setup.what.observers.push_back([&] { return std::make_unique<step_listener>(heard); });
   };
   s.train({.ranks = 3, .steps = 40});
   CHECK(s.run().ok());
-  CHECK(s.stage().path().lost > 0);
-  CHECK(s.stage().path().repeated > 0);
+  CHECK(s.sim_job().path().lost > 0);
+  CHECK(s.sim_job().path().repeated > 0);
   for (const auto& [rank, steps] : heard) CHECK(steps == first_steps(40));
 }
 
@@ -133,35 +134,36 @@ TEST_CASE("a link between two actors of a test's own meets what befalls the worl
           "[simulated][links]") {
   for (std::uint64_t seed = 0; seed < 20; ++seed) {
     INFO("seed " << seed);
-    scene s{{.seed = seed, .schedule = scheduling::random, .path = {100'000, 100'000, 100'000}}};
+    scripted_simulation s{
+        {.seed = seed, .schedule = scheduling::random, .path = {100'000, 100'000, 100'000}}};
     s.train({.ranks = 2, .steps = 2});
     correspondence c{s.in()};
-    caf::anon_send(c.writer, s.stage().linked(c.writer, c.reader));
+    caf::anon_send(c.writer, s.sim_job().linked(c.writer, c.reader));
     for (std::int64_t n = 0; n < 200; ++n) caf::anon_send(c.writer, n);
     caf::anon_send(c.writer, true);
     run_for(s.in(), std::chrono::seconds{3});
     CHECK(c.read == first_steps(200));
     CHECK(c.answers == std::vector<std::int64_t>{200});
-    CHECK(s.stage().path().lost > 0);
-    CHECK(s.stage().own_links().size() == 1);
+    CHECK(s.sim_job().path().lost > 0);
+    CHECK(s.sim_job().own_links().size() == 1);
     c.end();
     s.settle();
-    CHECK(s.stage().own_links().empty());
+    CHECK(s.sim_job().own_links().empty());
     CHECK(s.in().actors() == 0);
   }
 }
 
 TEST_CASE("each direction of a link of a test's own is cut by itself", "[simulated][links]") {
-  scene s{{.seed = 1}};
+  scripted_simulation s{{.seed = 1}};
   correspondence c{s.in()};
   correspondence back{s.in(), 9};
-  const auto there = s.stage().linked(c.writer, c.reader);
+  const auto there = s.sim_job().linked(c.writer, c.reader);
   CHECK(there != c.reader);
-  CHECK(s.stage().linked(c.writer, c.reader) == there);
-  CHECK(s.stage().linked(c.reader, c.writer) != c.writer);
-  CHECK(s.stage().own_links().size() == 1);
+  CHECK(s.sim_job().linked(c.writer, c.reader) == there);
+  CHECK(s.sim_job().linked(c.reader, c.writer) != c.writer);
+  CHECK(s.sim_job().own_links().size() == 1);
   caf::anon_send(c.writer, there);
-  const auto link = s.stage().own_links().front().link;
+  const auto link = s.sim_job().own_links().front().link;
   const auto say = [&](std::int64_t n) {
     caf::anon_send(c.writer, n);
     run_for(s.in(), milliseconds{10});
@@ -183,18 +185,18 @@ TEST_CASE("each direction of a link of a test's own is cut by itself", "[simulat
   link->cut(true, true);
   run_for(s.in(), std::chrono::seconds{1});
   CHECK(c.downs.size() == 1);  // silent for too long
-  CHECK(s.stage().own_links().empty());
+  CHECK(s.sim_job().own_links().empty());
   c.end(), back.end();
   s.settle();
 }
 
 TEST_CASE("on one host there is no link, and who dies elsewhere is missed", "[simulated][links]") {
-  scene s{{.seed = 1}};
+  scripted_simulation s{{.seed = 1}};
   correspondence near{s.in(), 7};
-  CHECK(s.stage().linked(near.writer, near.reader) == near.reader);
-  CHECK(s.stage().own_links().empty());
+  CHECK(s.sim_job().linked(near.writer, near.reader) == near.reader);
+  CHECK(s.sim_job().own_links().empty());
   correspondence far{s.in()};
-  caf::anon_send(far.writer, s.stage().linked(far.writer, far.reader));
+  caf::anon_send(far.writer, s.sim_job().linked(far.writer, far.reader));
   run_for(s.in(), milliseconds{50});
   s.in().crash(far.reads_at);
   caf::anon_send(far.writer, true);

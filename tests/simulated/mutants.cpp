@@ -49,8 +49,8 @@ std::optional<finding> search_checkpointing() {
 }
 
 // The portfolio of schedules of whole field jobs under swarms of faults.
-std::optional<finding> search_field(std::uint64_t first_seed, double seconds) {
-  field_job job;
+std::optional<finding> search_jobs(std::uint64_t first_seed, double seconds) {
+  job_spec job;
   job.ranks = 4;
   return search_swarm(job, {}, first_seed, seconds);
 }
@@ -62,7 +62,7 @@ found_by look(bool planted, double seconds, std::uint64_t first_seed) {
   if (!all.exhaustive) all.exhaustive = search_checkpointing();
   if (all.exhaustive && !planted) return all;
   // What the exhaustive search has found need not be looked for as long.
-  all.swarm = search_field(first_seed, all.exhaustive ? seconds / 10 : seconds * 2 / 3);
+  all.swarm = search_jobs(first_seed, all.exhaustive ? seconds / 10 : seconds * 2 / 3);
   if (planted && !all.exhaustive && !all.swarm) all.exhaustive = search_all(2, seconds / 6);
   return all;
 }

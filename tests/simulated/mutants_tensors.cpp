@@ -17,7 +17,7 @@ public:
   explicit with_healthy_reference(std::shared_ptr<payload> of) : of_(std::move(of)) {}
   std::string_view name() const override { return of_->name(); }
   bool waits() const override { return true; }
-  std::shared_ptr<payload_job> of(const field_job& what) override {
+  std::shared_ptr<payload_job> of(const job_spec& what) override {
     const without_bug healthy;
     return std::make_shared<job_of_it>(of_->of(what));
   }
@@ -32,14 +32,15 @@ private:
     recipe_ptr recipe(payload_ground ground) const override {
       return of->recipe(std::move(ground));
     }
-    std::optional<std::uint64_t> digest_behind(std::int64_t steps, const poisons& struck) override {
+    std::optional<std::uint64_t> digest_behind(std::int64_t steps,
+                                               const poisons& applied) override {
       const without_bug healthy;
-      return of->digest_behind(steps, struck);
+      return of->digest_behind(steps, applied);
     }
     std::optional<difference> compare(const snapshot& is, std::int64_t steps,
-                                      const poisons& struck) override {
+                                      const poisons& applied) override {
       const without_bug healthy;
-      return of->compare(is, steps, struck);
+      return of->compare(is, steps, applied);
     }
     const std::shared_ptr<payload_job> of;
   };
@@ -48,7 +49,7 @@ private:
 };
 
 std::optional<finding> search(bool adam, std::uint64_t first_seed, double seconds) {
-  field_job job;
+  job_spec job;
   job.ranks = 4;
   job.steps = 10;
   job.samples = 34;  // in the last batch two ranks have none

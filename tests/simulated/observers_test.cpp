@@ -4,7 +4,7 @@
 #include <map>
 
 #include "apps/testing/explore.hpp"
-#include "backends/simulated/field_learner.hpp"
+#include "backends/simulated/modular_learner.hpp"
 
 #include "tests/support/catch.hpp"
 
@@ -65,13 +65,13 @@ run_facts run(choices from, bool throwing) {
   what.options.batch_size = 2;
   what.options.max_epochs = 100;
   what.options.max_steps = steps;
-  what.recipe = std::make_shared<field_recipe>(field_options{});
+  what.recipe = std::make_shared<modular_recipe>(modular_options{});
   what.observers.push_back([&] { return std::make_unique<listener>(facts.all, true); });
   if (throwing) what.observers.push_back([] { return std::make_unique<thrower>(); });
-  world in{std::move(from), {}};
+  simulation in{std::move(from), {}};
   in.marks().draw_rare();
   in.marks().let_rare(true);
-  rehearsal r{in, {}};
+  simulated_job r{in, {}};
   r.begin(what);
   while (in.step()) continue;
   REQUIRE(r.ended());
@@ -143,19 +143,20 @@ TEST_CASE("an observer that throws is reported, and another hears everything",
 
 TEST_CASE("whoever watches a run hears what was handled, and changes nothing",
           "[simulated][observers]") {
-  const field_job job{.ranks = 4};
-  for (const auto how : {watching::hears, watching::slow, watching::throws, watching::dead}) {
+  const job_spec job{.ranks = 4};
+  for (const auto how :
+       {test_observer::receives, test_observer::slow, test_observer::throws, test_observer::dead}) {
     INFO(to_string(how));
     run_plan plan;
-    plan.watched = how;
-    plan.around.ranks_per_host = 2;
-    plan.world.schedule = scheduling::fifo;
+    plan.observer = how;
+    plan.cluster.ranks_per_host = 2;
+    plan.simulation.schedule = scheduling::fifo;
     auto reference = reference_of(job);
-    const auto watched = run_field(job, plan, choices::of_seed(1), reference);
+    const auto watched = run_job(job, plan, choices::of_seed(1), reference);
     CHECK(watched.violations.empty());
     CHECK(watched.attempts == 1);
-    plan.watched = watching::nobody;
-    const auto alone = run_field(job, plan, choices::of_seed(1), reference);
+    plan.observer = test_observer::none;
+    const auto alone = run_job(job, plan, choices::of_seed(1), reference);
     CHECK(watched.weights_digest == alone.weights_digest);
     CHECK(watched.hashes.state == alone.hashes.state);
     CHECK(watched.events > alone.events);
@@ -163,10 +164,11 @@ TEST_CASE("whoever watches a run hears what was handled, and changes nothing",
 }
 
 TEST_CASE("observers of any kind hold under swarms of faults", "[simulated][observers]") {
-  for (const auto how : {watching::hears, watching::slow, watching::throws, watching::dead}) {
+  for (const auto how :
+       {test_observer::receives, test_observer::slow, test_observer::throws, test_observer::dead}) {
     INFO(to_string(how));
     run_plan plan;
-    plan.watched = how;
+    plan.observer = how;
     plan.faults.may = fault_set::all();
     const auto r = explore({.ranks = 4}, plan, {.runs = 60});
     for (const auto& bad : r.violating) FAIL(bad.violations.front() << " of seed " << bad.seed);

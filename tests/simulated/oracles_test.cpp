@@ -3,10 +3,10 @@
 // each other whatever they train; old words come, and everybody refuses them.
 #include <set>
 
+#include "apps/testing/durability_tracker.hpp"
 #include "apps/testing/explore.hpp"
-#include "apps/testing/ghost_payload.hpp"
-#include "apps/testing/storage_lies.hpp"
-#include "backends/simulated/field_learner.hpp"
+#include "apps/testing/null_payload.hpp"
+#include "backends/simulated/modular_learner.hpp"
 #include "troupe/testing.hpp"
 
 #include "tests/support/catch.hpp"
@@ -23,10 +23,10 @@ std::string final_path(int step) { return folder + "/step-" + std::to_string(ste
 std::string hidden_path(int step) { return folder + "/.step-" + std::to_string(step) + ".tmp"; }
 
 struct followed {
-  storage_lies lies;
-  void on(const storage_op& op, kind what = kind::none) { lies.meets(op, {what, 0, {}}); }
+  durability_tracker tracker;
+  void on(const storage_op& op, kind what = kind::none) { tracker.meets(op, {what, 0, {}}); }
   // As actors/checkpoint_machine.hpp says; the lie is told at the operation with that number.
-  void save(int step, int lies_at = -1, kind lie = kind::lost_sync) {
+  void save(int step, int fails_at = -1, kind lie = kind::lost_sync) {
     const std::vector<storage_op> script{
         storage_ops::remove{hidden_path(step)},
         storage_ops::make_folder{hidden_path(step)},
@@ -37,8 +37,8 @@ struct followed {
         storage_ops::link{"step-" + std::to_string(step), folder + "/latest"},
         storage_ops::sync_folder{folder}};
     for (int i = 0; i < static_cast<int>(script.size()); ++i)
-      on(script[static_cast<std::size_t>(i)], i == lies_at ? lie : kind::none);
-    lies.announced(step);
+      on(script[static_cast<std::size_t>(i)], i == fails_at ? lie : kind::none);
+    tracker.announced(step);
   }
   void retire(int step) {
     on(storage_ops::rename{final_path(step), hidden_path(step)});
@@ -46,9 +46,9 @@ struct followed {
   }
 };
 
-run_report report_of(const field_job& what, const run_plan& plan, std::uint64_t seed) {
+run_report report_of(const job_spec& what, const run_plan& plan, std::uint64_t seed) {
   auto reference = reference_of(what);
-  return run_field(what, plan, choices::of_seed(seed), reference);
+  return run_job(what, plan, choices::of_seed(seed), reference);
 }
 
 }  // namespace
@@ -59,18 +59,18 @@ TEST_CASE("a lie excuses the checkpoint whose way it touched, and no other",
     INFO("a lie in operation " << at);
     followed f;
     f.save(5);
-    CHECK(f.lies.newest_sure() == 5);
+    CHECK(f.tracker.newest_durable() == 5);
     f.save(10, at);
-    CHECK(f.lies.touched(10));
-    CHECK_FALSE(f.lies.touched(5));
-    CHECK(f.lies.newest_sure() == 5);
+    CHECK(f.tracker.is_damaged(10));
+    CHECK_FALSE(f.tracker.is_damaged(5));
+    CHECK(f.tracker.newest_durable() == 5);
     f.save(15);
-    CHECK(f.lies.newest_sure() == 15);
+    CHECK(f.tracker.newest_durable() == 15);
     f.retire(5);
     f.retire(15);
-    CHECK(f.lies.newest_sure() == 0);
+    CHECK(f.tracker.newest_durable() == 0);
     f.save(10);  // again, and this time all of it is true
-    CHECK(f.lies.newest_sure() == 10);
+    CHECK(f.tracker.newest_durable() == 10);
   }
 }
 
@@ -79,30 +79,30 @@ TEST_CASE("what is no lie excuses nothing", "[simulated][oracle]") {
   f.save(5, 6, kind::lost_sync);  // a link is not synced by itself
   f.save(10, 3, kind::torn);      // nothing is written
   f.save(15, 2, kind::failed_sync);
-  for (const int step : {5, 10, 15}) CHECK_FALSE(f.lies.touched(step));
-  CHECK(f.lies.newest_sure() == 15);
+  for (const int step : {5, 10, 15}) CHECK_FALSE(f.tracker.is_damaged(step));
+  CHECK(f.tracker.newest_durable() == 15);
 }
 
 TEST_CASE("a lie to a program that has written nothing is about all there is",
           "[simulated][oracle]") {
   followed f;
   f.save(5);
-  f.lies.program_starts();
+  f.tracker.program_starts();
   f.on(storage_ops::sync_folder{folder}, kind::lost_sync);
-  CHECK(f.lies.newest_sure() == 0);
+  CHECK(f.tracker.newest_durable() == 0);
 }
 
 TEST_CASE("a path that loses frames is no link that is lost", "[simulated][oracle]") {
   const auto counts_of = [](std::uint32_t lose) {
-    field_options payload;
+    modular_options payload;
     payload.samples = 30;
-    world in{choices::of_seed(3), {}};
-    rehearsal r{in, {}};
+    simulation in{choices::of_seed(3), {}};
+    simulated_job r{in, {}};
     job what;
     what.options.ranks = 3;
     what.options.max_steps = 10;
     what.options.max_epochs = 10;
-    what.recipe = std::make_shared<field_recipe>(payload);
+    what.recipe = std::make_shared<modular_recipe>(payload);
     r.begin(what, {.lose_per_million = lose});
     while (in.step()) continue;
     return r.path();
@@ -115,7 +115,7 @@ TEST_CASE("a path that loses frames is no link that is lost", "[simulated][oracl
 TEST_CASE("nobody cuts a link that is not there", "[simulated][oracle]") {
   for (const auto& [ranks_per_host, there] : {std::pair{0U, false}, {1U, true}}) {
     run_plan plan;
-    plan.around.ranks_per_host = ranks_per_host;
+    plan.cluster.ranks_per_host = ranks_per_host;
     plan.faults.may = fault_set::parse("cut,one_way_cut");
     plan.faults.swarm = false;
     std::uint64_t cuts = 0;
@@ -132,36 +132,37 @@ TEST_CASE("nobody cuts a link that is not there", "[simulated][oracle]") {
 namespace {
 
 // Ghosts, of which rank 1 says something else behind step 3.
-class odd_ghosts final : public payload {
+class odd_null_payload final : public payload {
 public:
   std::string_view name() const override { return "odd"; }
-  std::shared_ptr<payload_job> of(const field_job& what) override {
-    return std::make_shared<job_of_them>(ghost_payload()->of(what));
+  std::shared_ptr<payload_job> of(const job_spec& what) override {
+    return std::make_shared<job_of_them>(null_payload()->of(what));
   }
 
 private:
   class job_of_them final : public payload_job {
   public:
-    explicit job_of_them(std::shared_ptr<payload_job> ghosts) : ghosts_(std::move(ghosts)) {}
+    explicit job_of_them(std::shared_ptr<payload_job> null_payloads)
+        : null_(std::move(null_payloads)) {}
     recipe_ptr recipe(payload_ground ground) const override {
       ground.stepped = [tell = std::move(ground.stepped)](
                            const learner_context& who, std::int64_t steps, std::uint64_t digest) {
         tell(who, steps, digest + (who.rank == 1 && steps == 3 ? 1 : 0));
       };
-      return ghosts_->recipe(std::move(ground));
+      return null_->recipe(std::move(ground));
     }
 
   private:
-    const std::shared_ptr<payload_job> ghosts_;
+    const std::shared_ptr<payload_job> null_;
   };
 };
 
 }  // namespace
 
 TEST_CASE("ranks that differ behind a step are found without a reference", "[simulated][oracle]") {
-  const field_job what{.ranks = 3, .steps = 6};
+  const job_spec what{.ranks = 3, .steps = 6};
   run_plan plan;
-  plan.payload = std::make_shared<odd_ghosts>();
+  plan.payload = std::make_shared<odd_null_payload>();
   const auto report = report_of(what, plan, 1);
   REQUIRE_FALSE(report.violations.empty());
   for (const auto& v : report.violations) {
@@ -191,20 +192,20 @@ TEST_CASE("a swarm draws how often faults strike, and what is not drawn is as it
   fault_options given;
   given.may = fault_set::all();
   const auto same = [](const fault_options& a, const fault_options& b) {
-    return a.strikes == b.strikes && a.strike_per_million == b.strike_per_million &&
+    return a.per_attempt == b.per_attempt && a.fault_per_million == b.fault_per_million &&
            a.storage_per_million == b.storage_per_million;
   };
   auto nothing = choices::of_list(1, {});
   CHECK(same(draw_how_often(nothing, given), given));
-  std::set<std::uint32_t> strikes, rates, storage;
+  std::set<std::uint32_t> faults, rates, storage;
   for (std::uint64_t seed = 0; seed < 40; ++seed) {
     auto from = choices::of_seed(seed);
     const auto drawn = draw_how_often(from, given);
-    strikes.insert(drawn.strikes);
-    rates.insert(drawn.strike_per_million);
+    faults.insert(drawn.per_attempt);
+    rates.insert(drawn.fault_per_million);
     storage.insert(drawn.storage_per_million);
   }
-  CHECK(strikes == std::set<std::uint32_t>{1, 3, 6});
+  CHECK(faults == std::set<std::uint32_t>{1, 3, 6});
   CHECK(rates.size() == 3);
   CHECK(storage.size() == 3);
   given.swarm = false;

@@ -20,7 +20,7 @@ run_plan plan_of_own(bool vary_samples) {
 }
 
 // 36 samples are six full batches of three ranks; two thirds of them and one more are not.
-constexpr field_job job_of_full_batches{
+constexpr job_spec job_of_full_batches{
     .ranks = 3, .steps = 6, .samples = 36, .batch_size = 2, .checkpoint_every = 3};
 
 }  // namespace

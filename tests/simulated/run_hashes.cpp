@@ -1,4 +1,4 @@
-// The hashes of campaign runs, for twins.py, which calls this in processes that are unlike.
+// The hashes of campaign runs, for determinism_check.py, which calls this in processes that are unlike.
 //
 //   run_hashes PAYLOAD FIRST COUNT          one line per run
 //   run_hashes PAYLOAD FIRST COUNT planted  the same, with a number of this process in each: must
@@ -12,7 +12,7 @@
 #include <string_view>
 
 #include "apps/testing/explore.hpp"
-#include "apps/testing/ghost_payload.hpp"
+#include "apps/testing/null_payload.hpp"
 #include "troupe/failure.hpp"
 #ifdef TROUPE_HASH_TENSORS
 #include "troupe/testing/tensors.hpp"
@@ -26,11 +26,11 @@ variant of_payload(std::string_view name) {
   variant v;
   v.job.ranks = 4;
   if (name == "ghost") {
-    v.job = ghost_job(12, 20);
+    v.job = null_payload_job(12, 20);
     v.job.checkpoint_every = 4;
     v.job.detect = std::chrono::milliseconds{500};
     v.job.hook_limit = std::chrono::seconds{20};
-    v.plan = ghost_plan(v.job);
+    v.plan = null_payload_plan(v.job);
 #ifdef TROUPE_HASH_TENSORS
   } else if (name == "tensors") {
     v.job.steps = 8;
@@ -57,13 +57,13 @@ void print_trail(const variant& what, std::uint64_t seed) {
   of.first_seed = seed;
   of.runs = 1;
   auto v = variant_of(what.job, what.plan, of, seed);
-  v.plan.world.record = true;
+  v.plan.simulation.record = true;
   auto reference = reference_of(v.job);
-  const auto r = run_field(v.job, v.plan, choices::of_seed(seed), reference);
+  const auto r = run_job(v.job, v.plan, choices::of_seed(seed), reference);
   auto note = r.notes.begin();
   for (const auto& f : r.trail) {
     std::printf("%llu %lld %d %016llx %016llx %016llx", number(f.event),
-                static_cast<long long>(f.at), f.place, number(f.hashes.choices),
+                static_cast<long long>(f.at), f.node, number(f.hashes.choices),
                 number(f.hashes.deliveries), number(f.hashes.state));
     for (; note != r.notes.end() && note->event <= f.event; ++note)
       std::printf(" | %d -> %d: %s", note->from, note->to, note->what.c_str());

@@ -3,7 +3,7 @@
 // tight window, which PCT does not. Seeds are fixed and both are counted.
 #include <caf/all.hpp>
 
-#include "apps/testing/world.hpp"
+#include "apps/testing/simulation.hpp"
 
 #include <algorithm>
 #include <utility>
@@ -28,11 +28,11 @@ struct happened {
 // Each actor, in a place of its own, sends itself one message after the other; the schedule decides
 // who goes on. What came out: all events in order.
 std::vector<happened> order_of(std::uint64_t seed, scheduling how, std::uint32_t depth) {
-  world_options options;
+  simulation_options options;
   options.schedule = how;
   options.depth = depth;
   options.horizon = actors * events_each;
-  world in{choices::of_seed(seed), options};
+  simulation in{choices::of_seed(seed), options};
   std::vector<happened> order;
   for (int who = 0; who < actors; ++who) {
     const auto made = in.system().spawn([who, &order](caf::event_based_actor* self) {
@@ -42,7 +42,7 @@ std::vector<happened> order_of(std::uint64_t seed, scheduling how, std::uint32_t
       }};
     });
     in.settle(caf::actor_cast<caf::strong_actor_ptr>(made),
-              in.add_place(1 + static_cast<std::uint32_t>(who), "actor"));
+              in.add_node(1 + static_cast<std::uint32_t>(who), "actor"));
     caf::anon_send(made, 1);
   }
   for (int limit = 0; limit < 10'000 && in.step(); ++limit) continue;

@@ -51,12 +51,12 @@ private:
   std::shared_ptr<schedules> schedules_;
 };
 
-class user final : public guest {
+class user final : public extension {
 public:
-  recipe_ptr recipe(recipe_ptr field) override {
-    return std::make_shared<scheduled_recipe>(std::move(field), schedules_);
+  recipe_ptr recipe(recipe_ptr inner) override {
+    return std::make_shared<scheduled_recipe>(std::move(inner), schedules_);
   }
-  void stepped(const field_step& what, const complain_fn& complain) override {
+  void stepped(const finished_step& what, const complain_fn& complain) override {
     const auto count = ++schedules_->counts[what.rank];
     if (count != what.step)
       complain({schedule_oracle, "it counts " + std::to_string(count), what.step, what.rank});
@@ -69,11 +69,11 @@ private:
 run_plan users_plan() {
   run_plan plan;
   plan.faults.may = fault_set::all();
-  plan.guests = {[] { return std::make_unique<user>(); }};
+  plan.extensions = {[] { return std::make_unique<user>(); }};
   return plan;
 }
 
-std::uint64_t struck(const run_report& r) {
+std::uint64_t applied(const run_report& r) {
   return std::accumulate(r.faults.begin(), r.faults.end(), std::uint64_t{0});
 }
 
@@ -85,7 +85,7 @@ bool violates(const run_report& r, const std::string& oracle) {
 
 TEST_CASE("a user's bug shrinks to one fault and few choices, and replays from its text",
           "[case][shrink]") {
-  const field_job job{.ranks = 4, .steps = 12, .checkpoint_every = 3};
+  const job_spec job{.ranks = 4, .steps = 12, .checkpoint_every = 3};
   const auto plan = users_plan();
   budget of;
   of.runs = 400;
@@ -102,10 +102,10 @@ TEST_CASE("a user's bug shrinks to one fault and few choices, and replays from i
     CHECK(small.taken->size() <= 12);
 
     auto from_text = parse_case(to_text(small), plan);
-    from_text.what.plan.world.record = true;
+    from_text.what.plan.simulation.record = true;
     const auto once = replay(from_text, reference);
     CHECK(violates(once, schedule_oracle));
-    CHECK(struck(once) == 1);
+    CHECK(applied(once) == 1);
     CHECK(replay(from_text, reference).hashes == once.hashes);
     CHECK(remarks(from_text, once).empty());
     CHECK_THAT(render(once, "do it again"), Catch::Contains(schedule_oracle) &&
@@ -115,9 +115,9 @@ TEST_CASE("a user's bug shrinks to one fault and few choices, and replays from i
 }
 
 TEST_CASE("an observer that a violation does not need is left out", "[case][shrink]") {
-  const field_job job{.ranks = 3, .steps = 8, .checkpoint_every = 2};
+  const job_spec job{.ranks = 3, .steps = 8, .checkpoint_every = 2};
   auto plan = users_plan();
-  plan.watched = watching::hears;
+  plan.observer = test_observer::receives;
   budget of;
   of.runs = 200;
   of.vary_job = false;
@@ -125,11 +125,11 @@ TEST_CASE("an observer that a violation does not need is left out", "[case][shri
   REQUIRE_FALSE(all.clean());
   const auto& found = all.violating.front();
   const auto whole = case_of(found, variant_of(job, plan, of, found.seed));
-  REQUIRE(whole.what.plan.watched == watching::hears);
+  REQUIRE(whole.what.plan.observer == test_observer::receives);
   auto reference = reference_of(job);
   const auto small = shrink(whole, reference);
   INFO(to_text(small));
-  CHECK(small.what.plan.watched == watching::nobody);
+  CHECK(small.what.plan.observer == test_observer::none);
   CHECK(violates(replay(small, reference), schedule_oracle));
 }
 
@@ -148,10 +148,10 @@ TEST_CASE("a case that does not violate is not shrunk", "[case][shrink]") {
 TEST_CASE("shrinking keeps to its budget of runs, and a long run counts as several",
           "[case][shrink]") {
   const auto [ranks, steps, allowed] = GENERATE(std::tuple{3, 8, 5}, std::tuple{40, 600, 3});
-  field_job job{.ranks = ranks, .steps = steps, .checkpoint_every = steps / 4};
+  job_spec job{.ranks = ranks, .steps = steps, .checkpoint_every = steps / 4};
   std::uint64_t runs = 0;
   auto plan = users_plan();
-  plan.guests.push_back([&runs] { return ++runs, std::make_unique<guest>(); });
+  plan.extensions.push_back([&runs] { return ++runs, std::make_unique<extension>(); });
   budget of;
   of.runs = 100;
   of.violations = 1;
@@ -168,7 +168,7 @@ TEST_CASE("shrinking keeps to its budget of runs, and a long run counts as sever
 TEST_CASE("without one kind of fault the others strike as they did", "[case][shrink]") {
   fault_options options;
   options.may = fault_set::all();
-  options.strikes = 6;
+  options.per_attempt = 6;
   const auto faults_of = [&](choices from, fault_set exist) {
     from.record();
     std::vector<attempt_faults> all;
@@ -195,9 +195,9 @@ TEST_CASE("without one kind of fault the others strike as they did", "[case][shr
     const auto [after, storage_after, unused] =
         faults_of(choices::of_list(seed, without_fault(taken, exist, gone)), left);
     for (std::size_t a = 0; a < before.size(); ++a) {
-      auto strikes = before[a].strikes;
-      std::erase_if(strikes, [&](const strike& s) { return s.what == gone; });
-      CHECK(after[a].strikes == strikes);
+      auto faults = before[a].scheduled;
+      std::erase_if(faults, [&](const scheduled_fault& s) { return s.what == gone; });
+      CHECK(after[a].scheduled == faults);
     }
     for (std::size_t i = 0; i < storage_before.size(); ++i) {
       const auto& b = storage_before[i];

@@ -12,8 +12,8 @@ using namespace troupe::testing;
 
 namespace {
 
-field_job small_job() {
-  field_job what;
+job_spec small_job() {
+  job_spec what;
   what.ranks = 3;
   what.steps = 8;
   what.samples = 34;
@@ -60,7 +60,7 @@ class crossed final : public payload {
 public:
   std::string_view name() const override { return "crossed"; }
   bool waits() const override { return true; }
-  std::shared_ptr<payload_job> of(const field_job& what) override {
+  std::shared_ptr<payload_job> of(const job_spec& what) override {
     auto other = what;
     ++other.seed;
     return std::make_shared<job_of_two>(tensors_->of(what), tensors_->of(other));
@@ -73,12 +73,13 @@ private:
     recipe_ptr recipe(payload_ground ground) const override {
       return trained->recipe(std::move(ground));
     }
-    std::optional<std::uint64_t> digest_behind(std::int64_t steps, const poisons& struck) override {
-      return expected->digest_behind(steps, struck);
+    std::optional<std::uint64_t> digest_behind(std::int64_t steps,
+                                               const poisons& applied) override {
+      return expected->digest_behind(steps, applied);
     }
     std::optional<difference> compare(const snapshot& is, std::int64_t steps,
-                                      const poisons& struck) override {
-      return expected->compare(is, steps, struck);
+                                      const poisons& applied) override {
+      return expected->compare(is, steps, applied);
     }
     std::shared_ptr<payload_job> trained, expected;
   };
@@ -93,7 +94,7 @@ TEST_CASE("other bits are told apart, with step, parameter and element", "[simul
   auto reference = reference_of(what);
   run_plan plan;
   plan.payload = std::make_shared<crossed>();
-  const auto report = run_field(what, plan, choices::of_seed(1), reference);
+  const auto report = run_job(what, plan, choices::of_seed(1), reference);
   REQUIRE(!report.violations.empty());
   CHECK(report.violations.front().oracle == "state equals the reference");
   CHECK(report.violations.front().step == 1);
@@ -111,14 +112,14 @@ TEST_CASE("the same seeds are the same tensors", "[simulated][tensors]") {
 
 namespace {
 
-run_report run_with(fault_set may, std::uint64_t seed, const field_job& what) {
+run_report run_with(fault_set may, std::uint64_t seed, const job_spec& what) {
   run_plan plan;
   plan.payload = tensors_payload();
   plan.faults.may = may;
   plan.faults.swarm = false;
-  plan.faults.strike_per_million = 1'000'000;
+  plan.faults.fault_per_million = 1'000'000;
   auto reference = reference_of(what);
-  return run_field(what, plan, choices::of_seed(seed), reference);
+  return run_job(what, plan, choices::of_seed(seed), reference);
 }
 
 constexpr auto nans = static_cast<std::size_t>(fault::not_a_number);
@@ -174,7 +175,7 @@ run_report run_module(const tensors_options& options) {
   run_plan plan;
   plan.payload = tensors_payload(options);
   auto expected = reference_of(small_job());
-  return run_field(small_job(), plan, choices::of_seed(1), expected);
+  return run_job(small_job(), plan, choices::of_seed(1), expected);
 }
 
 }  // namespace
@@ -200,9 +201,10 @@ TEST_CASE("tensors under swarms of faults have equal twins", "[simulated][tensor
   run_plan plan;
   plan.payload = tensors_payload();
   plan.faults.may = fault_set::all();
-  const auto all = explore(small_job(), plan, {.first_seed = 1, .runs = 12, .twins = true});
+  const auto all =
+      explore(small_job(), plan, {.first_seed = 1, .runs = 12, .determinism_checks = true});
   for (const auto& r : all.violating)
     for (const auto& v : r.violations) UNSCOPED_INFO("seed " << r.seed << ": " << v);
   CHECK(all.clean());
-  CHECK(all.twins == 12);
+  CHECK(all.determinism_checks == 12);
 }

@@ -6,7 +6,7 @@
 #include <unordered_set>
 #include <utility>
 
-#include "apps/testing/exhaustive/checkpoint_world.hpp"
+#include "apps/testing/exhaustive/checkpoint_state.hpp"
 #include "troupe/detail/stable_hash.hpp"
 #include "troupe/failure.hpp"
 
@@ -30,7 +30,7 @@ public:
   explicit disk_search(const checkpoint_search& options) : options_(options) {}
 
   checkpoint_search_report run() {
-    add(checkpoint_world{options_, 2, disk_of_the_past(), options_.resumed,
+    add(checkpoint_state{options_, 2, disk_of_the_past(), options_.resumed,
                          fmt::format("a run begins from step {}", options_.resumed)});
     while (!open_.empty() && !stopped()) {
       const auto now = std::move(open_.front());
@@ -44,7 +44,7 @@ public:
 private:
   bool stopped() const { return report_.violation || report_.states > options_.states_max; }
 
-  bool holds(const checkpoint_world& w) {
+  bool holds(const checkpoint_state& w) {
     if (w.wrong().empty()) return true;
     if (!report_.violation) report_.violation = w.wrong() + "\n" + w.way();
     return false;
@@ -55,7 +55,7 @@ private:
     all.keep_last = static_cast<std::int32_t>(options_.past);
     simulated_disk disk;
     for (std::int64_t step = 0; step < options_.past && !report_.violation; ++step) {
-      checkpoint_world run{all, 1, std::move(disk), step, "an earlier run"};
+      checkpoint_state run{all, 1, std::move(disk), step, "an earlier run"};
       run.take_next_step();
       while (run.next_operation()) run.make(checkpoint_move::answer);
       run.check_next_step();
@@ -65,13 +65,13 @@ private:
     return disk;
   }
 
-  void add(checkpoint_world w) {
+  void add(checkpoint_state w) {
     if (!holds(w) || !visited_.insert(w.digest()).second) return;
     ++report_.states;
     open_.push_back(std::move(w));
   }
 
-  void visit(const checkpoint_world& now) {
+  void visit(const checkpoint_state& now) {
     auto late = now;
     late.hear_late_words();
     if (!holds(late)) return;
@@ -103,7 +103,7 @@ private:
   // subset of the changes that are not durable, or `subsets` drawn ones. `seen(disk, alike, killed,
   // how)`: `alike` is the same for disks that no run can tell apart.
   template <class Seen>
-  void crash(const checkpoint_world& now, std::uint64_t subsets, Seen seen) {
+  void crash(const checkpoint_state& now, std::uint64_t subsets, Seen seen) {
     const auto operation = now.next_operation();
     bool all_done = false;
     for (std::size_t calls = 0; !all_done && !report_.violation; ++calls) {
@@ -127,7 +127,7 @@ private:
     }
   }
 
-  void look(checkpoint_world seen, const simulated_disk& left, const std::string& how) {
+  void look(checkpoint_state seen, const simulated_disk& left, const std::string& how) {
     ++report_.crashes;
     seen.look_at(left, how);
     holds(seen);
@@ -135,11 +135,11 @@ private:
 
   // A new run sweeps what the crash left, and writes its first checkpoint. Where the program was
   // killed, some of what it goes on from is not durable, and power may still be lost.
-  void resume(const checkpoint_world& before, const simulated_disk& left, bool killed,
+  void resume(const checkpoint_state& before, const simulated_disk& left, bool killed,
               const std::string& how) {
     ++report_.resumes;
     const auto from = resolved(left);
-    checkpoint_world next{options_, before.run() + 1, left, from ? from->step : 0,
+    checkpoint_state next{options_, before.run() + 1, left, from ? from->step : 0,
                           from ? "a new run goes on from " + to_string(*from) : "a new run begins"};
     next.take_next_step();
     while (next.next_operation() && holds(next) && !report_.violation) {
@@ -160,7 +160,7 @@ private:
   const checkpoint_search& options_;
   checkpoint_search_report report_;
   std::unordered_set<std::uint64_t> visited_, crashed_, resumed_;
-  std::deque<checkpoint_world> open_;
+  std::deque<checkpoint_state> open_;
   std::vector<checkpoint_move> moves_;
 };
 

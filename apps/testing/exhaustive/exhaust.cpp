@@ -1,6 +1,6 @@
 #include "troupe/testing/exhaustive.hpp"
 
-#include "apps/testing/exhaustive/company_moves.hpp"
+#include "apps/testing/exhaustive/small_job_moves.hpp"
 
 #include <fmt/format.h>
 
@@ -44,9 +44,10 @@ void check(const exhaustive_options& o) {
   if (o.budget > 2) refuse(fmt::format("{} faults in a run; it takes 0 to 2", o.budget));
 }
 
-class company_search {
+class small_job_search {
 public:
-  explicit company_search(const exhaustive_options& options) : options_(options), space_(options) {}
+  explicit small_job_search(const exhaustive_options& options)
+      : options_(options), space_(options) {}
 
   exhaustive_report run() {
     const auto began = std::chrono::steady_clock::now();
@@ -75,13 +76,13 @@ private:
   std::size_t width() const { return space_.words() + 1; }
   bool stopped() const { return report_.violation || !report_.bound.empty(); }
 
-  company_state unpacked(const std::vector<std::uint32_t>& level, std::size_t at) const {
-    company_state s{};
+  small_job_state unpacked(const std::vector<std::uint32_t>& level, std::size_t at) const {
+    small_job_state s{};
     std::copy_n(level.begin() + static_cast<std::ptrdiff_t>(at), space_.words(), s.begin());
     return s;
   }
 
-  bool add(const company_state& s, std::uint32_t from, const company_move& by) {
+  bool add(const small_job_state& s, std::uint32_t from, const small_job_move& by) {
     if (!visited_.insert(digest_of({s.data(), space_.words()}))) return false;
     const auto number = static_cast<std::uint32_t>(ways_.size());
     ways_.push_back({from, by});
@@ -90,7 +91,7 @@ private:
     return true;
   }
 
-  void visit(const company_state& s, std::uint32_t number) {
+  void visit(const small_job_state& s, std::uint32_t number) {
     if (space_.ended(s)) {
       ++report_.ends;
       report_.ends_digest += space_.digest(s);
@@ -109,8 +110,8 @@ private:
     }
   }
 
-  void violate(std::string what, std::uint32_t number, std::optional<company_move> last) {
-    std::vector<company_move> way;
+  void violate(std::string what, std::uint32_t number, std::optional<small_job_move> last) {
+    std::vector<small_job_move> way;
     if (last) way.push_back(*last);
     for (auto at = number; at != 0; at = ways_[at].from) way.push_back(ways_[at].by);
     std::ranges::reverse(way);
@@ -142,15 +143,15 @@ private:
 
   struct way_back {
     std::uint32_t from = 0;
-    company_move by;
+    small_job_move by;
   };
 
   exhaustive_options options_;
-  company_space space_;
+  small_job_space space_;
   digest_set visited_;
   std::vector<way_back> ways_;
   std::vector<std::uint32_t> level_, now_;
-  std::vector<company_move> moves_;
+  std::vector<small_job_move> moves_;
   exhaustive_report report_;
 };
 
@@ -158,7 +159,7 @@ private:
 
 exhaustive_report exhaust(const exhaustive_options& options) {
   check(options);
-  return company_search{options}.run();
+  return small_job_search{options}.run();
 }
 
 std::string exhaustive_report::summary() const {

@@ -32,10 +32,10 @@ public:
     return made;
   }
   step_output training_step(const batch& b, std::int64_t index) override {
-    const bool struck =
+    const bool applied =
         ground_.poisons && ground_.poisons(this->about(), this->bare_module()->at());
     auto made = Strategy::training_step(b, index);
-    return struck ? spoilt(made) : made;
+    return applied ? spoilt(made) : made;
   }
 
 private:

@@ -59,9 +59,9 @@ std::shared_ptr<torch::optim::Optimizer> only_one_of(const optimizers& all) {
 // The run of one job, as far as it is not in the executor.
 class shards_of {
 public:
-  shards_of(const tensor_job& what, const poisons& struck)
+  shards_of(const tensor_job& what, const poisons& applied)
       : job_(what),
-        struck_(struck),
+        poisons_(applied),
         layout_{what.data->train()->size(), what.options.ranks, what.options.batch_size} {
     all_.models.resize(1), all_.optimizers.resize(1), all_.digests.resize(1);
   }
@@ -89,7 +89,7 @@ public:
     held = mine.on_after_batch_transfer(std::move(held), 0);
     const troupe::batch samples{std::move(held), layout_.of_rank(batch, rank).count};
     auto made = mine.training_step(samples, batch);
-    if (struck_.contains({rank, steps_, batch})) made = spoilt(made);
+    if (poisons_.contains({rank, steps_, batch})) made = spoilt(made);
     return mine.training_step_end(std::move(made)).loss();
   }
 
@@ -110,7 +110,7 @@ public:
 
 private:
   const tensor_job& job_;
-  const poisons& struck_;
+  const poisons& poisons_;
   const data_layout layout_;
   std::vector<module*> shards_;
   optimizers optimizers_;
@@ -148,8 +148,8 @@ step_output spoilt(const step_output& from) {
   return copy;
 }
 
-tensor_states reference_states(const tensor_job& what, const poisons& struck) {
-  shards_of shards{what, struck};
+tensor_states reference_states(const tensor_job& what, const poisons& applied) {
+  shards_of shards{what, applied};
   reference_run run;
   run.make_module = [&] { return shards.make(); };
   run.make_optimizer = [&](const torch::nn::Module&) { return shards.optimizer(); };

@@ -38,7 +38,7 @@ struct tensor_states {
   std::vector<std::uint64_t> digests;
 };
 /// Throws user_error (bad_configuration) when the module's optimizers are beyond the executor.
-tensor_states reference_states(const tensor_job& what, const poisons& struck);
+tensor_states reference_states(const tensor_job& what, const poisons& applied);
 
 }  // namespace testing
 }  // namespace troupe

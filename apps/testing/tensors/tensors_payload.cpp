@@ -85,7 +85,7 @@ data_ptr data_of(const tensors_options& from, std::int64_t samples) {
 
 class tensors_of_job final : public payload_job {
 public:
-  tensors_of_job(const field_job& what, const tensors_options& options)
+  tensors_of_job(const job_spec& what, const tensors_options& options)
       : job_{model_of(options), data_of(options, what.samples), what.options()},
         compared_(options.reference) {
     if (compared_) states_with({});
@@ -94,25 +94,25 @@ public:
   recipe_ptr recipe(payload_ground ground) const override {
     return simulated_recipe(job_, std::move(ground));
   }
-  std::optional<std::uint64_t> digest_behind(std::int64_t steps, const poisons& struck) override {
+  std::optional<std::uint64_t> digest_behind(std::int64_t steps, const poisons& applied) override {
     if (!compared_) return std::nullopt;
-    return states_with(struck).digests.at(static_cast<std::size_t>(steps));
+    return states_with(applied).digests.at(static_cast<std::size_t>(steps));
   }
   std::optional<difference> compare(const snapshot& is, std::int64_t steps,
-                                    const poisons& struck) override {
+                                    const poisons& applied) override {
     if (!compared_ || steps == 0) return std::nullopt;
-    const auto& should = states_with(struck);
+    const auto& should = states_with(applied);
     const auto at = static_cast<std::size_t>(steps);
     if (auto wrong = first_difference(is.model, should.models.at(at))) return wrong;
     return first_difference(is.optimizer, should.optimizers.at(at));
   }
 
 private:
-  const tensor_states& states_with(const poisons& struck) {
+  const tensor_states& states_with(const poisons& applied) {
     const std::lock_guard lock{mutex_};
-    if (const auto known = states_.find(struck); known != states_.end()) return known->second;
+    if (const auto known = states_.find(applied); known != states_.end()) return known->second;
     const not_delivering own;
-    return states_.emplace(struck, reference_states(job_, struck)).first->second;
+    return states_.emplace(applied, reference_states(job_, applied)).first->second;
   }
 
   const tensor_job job_;
@@ -127,7 +127,7 @@ public:
   std::string_view name() const override { return own() ? "own_tensors" : "tensors"; }
   bool waits() const override { return true; }
   bool varies_samples() const override { return options_.vary_samples || !own(); }
-  std::shared_ptr<payload_job> of(const field_job& what) override {
+  std::shared_ptr<payload_job> of(const job_spec& what) override {
     const key k{what.ranks, what.steps, what.samples, what.batch_size, what.accumulate, what.seed};
     const std::lock_guard lock{mutex_};
     for (const auto& [known, job] : known_)

@@ -13,7 +13,7 @@ using namespace std::chrono_literals;
 
 // (a) A whole job, swarms of faults, the same end to the bit.
 TEST_CASE("training survives any crash schedule", "[sim]") {
-  const sim::field_job job{.ranks = 8, .steps = 60, .checkpoint_every = 10};
+  const sim::job_spec job{.ranks = 8, .steps = 60, .checkpoint_every = 10};
   const auto faults = sim::swarm_of(
       "crash_rank, crash_supervisor, power_loss, pause, cut, one_way_cut, slow, lose, repeat, "
       "storage_torn");
@@ -29,7 +29,7 @@ TEST_CASE("training survives any crash schedule", "[sim]") {
 
 // (b) One interleaving, by hand: a word of a dead rank is refused.
 TEST_CASE("a word of a dead incarnation is ignored", "[sim][scripted]") {
-  sim::scene s{{.seed = 7}};
+  sim::scripted_simulation s{{.seed = 7}};
   s.train({.ranks = 3, .steps = 20, .checkpoint_every = 2});
 
   const auto late =
@@ -67,19 +67,21 @@ TEST_CASE("an exception reaches the caller exactly once", "[sim][exhaustive]") {
 
 // (d) What a slow node costs, and who is to blame.
 TEST_CASE("one slow node costs what the model says", "[sim][scale]") {
-  const auto job = sim::ghost_job(512, 40);
-  auto plan = sim::ghost_plan(job, 1'400'000'000);  // bytes of gradients
-  plan.around.ranks_per_host = 8;
-  plan.around.network = sim::nodes_of(8, {2us, 400}, {8us, 45});  // inside, between: alpha, GB/s
-  plan.around.compute = 210ms;
-  plan.around.compute_spread = 5;  // lognormal, in thousandths
+  const auto job = sim::null_payload_job(512, 40);
+  auto plan = sim::null_payload_plan(job, 1'400'000'000);  // bytes of gradients
+  plan.cluster.ranks_per_host = 8;
+  plan.cluster.network = sim::hosts_of(8, {2us, 400}, {8us, 45});  // inside, between: alpha, GB/s
+  plan.cluster.compute = 210ms;
+  plan.cluster.compute_spread = 5;  // lognormal, in thousandths
   const auto healthy = sim::run(job, plan);
-  plan.around.slow_nodes = {{17, 130}};  // per cent
+  plan.cluster.slow_hosts = {{17, 130}};  // per cent
   const auto slow = sim::run(job, plan);
 
-  INFO(slow.went.text());  // so many steps of ... each; node 17 (most often its rank 142) kept ...
-  CHECK((slow.went.step_time() - healthy.went.step_time()) / 1.0ms == Approx(0.3 * 210).margin(3));
-  CHECK(slow.went.blame().front().node == 17);
+  // So many steps of ... each; host 17 (most often its rank 142) kept the others waiting ...
+  INFO(slow.stragglers.text());
+  CHECK((slow.stragglers.step_time() - healthy.stragglers.step_time()) / 1.0ms ==
+        Approx(0.3 * 210).margin(3));
+  CHECK(slow.stragglers.blame().front().host == 17);
   CHECK(slow.violations.empty());
 }
 
@@ -92,16 +94,16 @@ constexpr troupe::user_coverage in_order{troupe::coverage_kind::always,
 
 class reporting final : public troupe::learner {
 public:
-  explicit reporting(std::unique_ptr<troupe::learner> field) : field_(std::move(field)) {}
+  explicit reporting(std::unique_ptr<troupe::learner> inner) : inner_(std::move(inner)) {}
 
   void bind(std::shared_ptr<troupe::communicator> world, troupe::generation_id g) override {
-    field_->bind(std::move(world), g);
+    inner_->bind(std::move(world), g);
   }
   troupe::hook_outcome on(const troupe::hook& h, const troupe::closure& inner) override {
     if (const auto* x = h.get_if<troupe::hooks::on_train_batch_end>()) report(x->at.step);
-    return field_->on(h, inner);
+    return inner_->on(h, inner);
   }
-  troupe::value result() override { return field_->result(); }
+  troupe::value result() override { return inner_->result(); }
 
 private:
   void report(std::int64_t step) {
@@ -113,22 +115,23 @@ private:
       last_ = s;
     }
   }
-  std::unique_ptr<troupe::learner> field_;
+  std::unique_ptr<troupe::learner> inner_;
   std::vector<std::int64_t> waiting_;
   std::int64_t last_ = 0;
 };
 
 struct reporting_recipe final : troupe::learner_recipe {
-  explicit reporting_recipe(troupe::recipe_ptr of) : field(std::move(of)) {}
+  explicit reporting_recipe(troupe::recipe_ptr of) : inner(std::move(of)) {}
   std::unique_ptr<troupe::learner> make(const troupe::learner_context& who) const override {
-    return std::make_unique<reporting>(field->make(who));
+    return std::make_unique<reporting>(inner->make(who));
   }
-  troupe::recipe_ptr field;
+  troupe::recipe_ptr inner;
 };
 
 TEST_CASE("a loss that is late is reported with the next one", "[sim][marks]") {
   auto plan = sim::swarm_of("rare_paths, crash_rank");
-  plan.guests = {sim::trains([](auto field) { return std::make_shared<reporting_recipe>(field); })};
+  plan.extensions = {
+      sim::trains([](auto inner) { return std::make_shared<reporting_recipe>(inner); })};
   plan.marks = {late, kept, in_order};
   const auto r = sim::explore({.ranks = 3, .steps = 10}, plan, {.runs = 120});
   INFO(sim::report(r) << r.marks_text());  // what was hit how often, and what never was

@@ -8,9 +8,9 @@
 #include "apps/testing/case.hpp"
 #include "apps/testing/chart.hpp"
 #include "apps/testing/explore.hpp"
-#include "apps/testing/ghost_payload.hpp"
-#include "apps/testing/guest.hpp"
-#include "apps/testing/scene.hpp"
+#include "apps/testing/extension.hpp"
+#include "apps/testing/null_payload.hpp"
+#include "apps/testing/scripted_simulation.hpp"
 
 namespace troupe::testing {
 
@@ -19,14 +19,14 @@ namespace troupe::testing {
 run_plan swarm_of(std::string_view faults);
 
 /// One run.
-run_report run(const field_job& what, const run_plan& plan, std::uint64_t seed = 1);
+run_report run(const job_spec& what, const run_plan& plan, std::uint64_t seed = 1);
 
 /// A network of nodes of so many ranks: what a message costs inside of one, and between two.
 struct wire {
   nanoseconds alpha{0};
   double gigabytes_per_second = 1;
 };
-network_cost nodes_of(std::uint32_t ranks, wire inside, wire between);
+network_cost hosts_of(std::uint32_t ranks, wire inside, wire between);
 
 /// What is wrong with the first run that violates, shrunk: its report, a chart, and the case to
 /// paste. Empty when nothing is. Costs up to a few hundred runs.

@@ -2,8 +2,8 @@
 // thrown out when nobody waits for them; collectives wait by resting.
 #include "backends/simulated/baton.hpp"
 
+#include "backends/simulated/blocking_communicator.hpp"
 #include "backends/simulated/fabric.hpp"
-#include "backends/simulated/resting_communicator.hpp"
 #include "troupe/learner.hpp"
 
 #include <deque>
@@ -124,9 +124,9 @@ struct two_lanes {
 
   two_lanes() {
     for (std::int32_t r = 0; r < 2; ++r) {
-      fabric_seat seat{later(), std::make_shared<lane_bell>(), {}};
+      fabric_endpoint seat{later(), std::make_shared<lane_bell>(), {}};
       threads.push_back(std::make_shared<baton_thread>());
-      ends.push_back(resting_communicator(
+      ends.push_back(blocking_communicator(
           fabric.at(std::move(seat))->open({job_id{1}, generation_id{1}, r, 2, {}}),
           threads.back()));
     }

@@ -59,7 +59,7 @@ struct exhaustive_options {
   bool fine = false;  ///< each hook is a run of its own
   std::vector<small_fault> faults = small_faults();
   std::uint32_t budget = 1;  ///< faults in one run: 0 to 2
-  /// Leave out interleavings that cannot make a difference (company_moves.hpp says which).
+  /// Leave out interleavings that cannot make a difference (small_job_moves.hpp says which).
   bool reduce = true;
   std::uint64_t states_max = 150'000'000;
   std::uint64_t bytes_max = std::uint64_t{4} << 30;

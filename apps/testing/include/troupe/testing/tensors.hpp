@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "apps/testing/field_run.hpp"
+#include "apps/testing/job_run.hpp"
 #include "apps/testing/payload.hpp"
 
 namespace troupe {

@@ -1,0 +1,287 @@
+#include "apps/testing/exhaustive/small_job_moves.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+namespace troupe::testing {
+
+using lane_stage = rank_part::lane_stage;
+
+small_job_space::small_job_space(const exhaustive_options& options)
+    : options_(options), tables_(options) {}
+
+small_job_state small_job_space::start() {
+  small_job_state s{};
+  for (std::int32_t r = 0; r < options_.ranks; ++r) s[side_of(r)] = tables_.fresh_rank(r);
+  const auto begun = tables_.begun_supervisor();
+  s[0] = begun.next;
+  for (const auto& [rank, order] : begun.told)
+    s[inbox_of(rank)] = tables_.longer(s[inbox_of(rank)], order);
+  return s;
+}
+
+// --- what may happen -----------------------------------------------------------------------------
+
+void small_job_space::moves(const small_job_state& s, std::vector<small_job_move>& out) {
+  out.clear();
+  if (ended(s)) return;
+  for (std::int32_t r = 0; r < options_.ranks; ++r) {
+    if (s[mail_of(r)] != 0)
+      out.push_back({move_kind::supervisor_hears, static_cast<std::uint8_t>(r)});
+    rank_moves_of(s, r, out);
+  }
+  if (out.empty()) late_moves(s, out);
+  if (faults_used(s) < options_.budget && !options_.faults.empty()) return fault_moves(s, out);
+  if (options_.reduce && out.size() > 1) keep_one_rank(s, out) || keep_supervisor(s, out);
+}
+
+bool small_job_space::meeting_complete(const small_job_state& s, std::int32_t r) const {
+  const auto mine = tables_.rank(s[side_of(r)]).meetings;
+  for (std::int32_t q = 0; q < options_.ranks; ++q)
+    if (tables_.rank(s[side_of(q)]).meetings < mine) return false;
+  return true;
+}
+
+void small_job_space::rank_moves_of(const small_job_state& s, std::int32_t r,
+                                    std::vector<small_job_move>& out) const {
+  const auto& facts = tables_.rank(s[side_of(r)]);
+  if (facts.gone) return;
+  const auto rank = static_cast<std::uint8_t>(r);
+  const auto may = [&](rank_move what) {
+    out.push_back({move_kind::rank_does, rank, static_cast<std::uint8_t>(what)});
+  };
+  if (s[inbox_of(r)] != 0) out.push_back({move_kind::rank_hears, rank});
+  if (facts.opening) may(rank_move::opens);
+  switch (facts.stage) {
+    case lane_stage::idle:
+      if (facts.lane_ends) may(rank_move::lane_ends);
+      break;
+    case lane_stage::before:
+      if (!facts.meets) {
+        may(rank_move::answers);
+        break;
+      }
+      may(aborted(s) ? rank_move::follows : rank_move::arrives);
+      if (facts.attention) may(rank_move::attends);
+      break;
+    case lane_stage::waits:  // what is complete stays so: an abort comes too late for it
+      if (meeting_complete(s, r))
+        may(rank_move::passes);
+      else if (aborted(s))
+        may(rank_move::follows);
+      break;
+    case lane_stage::behind: may(rank_move::answers); break;
+  }
+}
+
+// Time passes. The supervisor's deadlines are shorter than a collective's.
+void small_job_space::late_moves(const small_job_state& s, std::vector<small_job_move>& out) const {
+  if (tables_.supervisor(s[0]).waits) {
+    out.push_back({move_kind::deadline});
+    return;
+  }
+  for (std::int32_t r = 0; r < options_.ranks; ++r)
+    if (tables_.rank(s[side_of(r)]).stage == lane_stage::waits)
+      out.push_back({move_kind::rank_does, static_cast<std::uint8_t>(r),
+                     static_cast<std::uint8_t>(rank_move::peers_missing)});
+}
+
+void small_job_space::fault_moves(const small_job_state& s,
+                                  std::vector<small_job_move>& out) const {
+  for (const auto what : options_.faults) {
+    const auto may = [&](std::int32_t r, bool to_supervisor = false) {
+      out.push_back({move_kind::fault, static_cast<std::uint8_t>(r),
+                     static_cast<std::uint8_t>(what), to_supervisor});
+    };
+    if (what == small_fault::stops || what == small_fault::aborts) may(0);
+    if (what == small_fault::early_deadline && tables_.supervisor(s[0]).waits) may(0);
+    for (std::int32_t r = 0; r < options_.ranks; ++r) {
+      const auto& facts = tables_.rank(s[side_of(r)]);
+      const bool works = facts.stage == lane_stage::before || facts.stage == lane_stage::behind;
+      if (what == small_fault::throws && works) may(r);
+      if ((what == small_fault::vanishes || what == small_fault::leaves) && !facts.gone) may(r);
+      if (what != small_fault::loses && what != small_fault::repeats) continue;
+      if (s[inbox_of(r)] != 0) may(r);
+      if (s[mail_of(r)] != 0 && !tables_.is_down(tables_.head(s[mail_of(r)]))) may(r, true);
+    }
+  }
+}
+
+// --- reduction -----------------------------------------------------------------------------------
+
+bool small_job_space::lane_is_its_own(const small_job_state& s, std::int32_t r) const {
+  const auto& facts = tables_.rank(s[side_of(r)]);
+  switch (facts.stage) {
+    case lane_stage::idle:
+    case lane_stage::behind: return true;
+    case lane_stage::before: return !facts.meets || aborted(s);
+    case lane_stage::waits: return meeting_complete(s, r) || aborted(s);
+  }
+  return false;
+}
+
+bool small_job_space::keep_one_rank(const small_job_state& s, std::vector<small_job_move>& out) {
+  for (std::int32_t r = 0; r < options_.ranks; ++r) {
+    if (s[inbox_of(r)] == 0 || tables_.rank(s[side_of(r)]).gone || !lane_is_its_own(s, r)) continue;
+    const auto is_its = [&](const small_job_move& m) {
+      return m.kind != move_kind::supervisor_hears && m.rank == r;
+    };
+    const auto steps = tables_.rank(s[side_of(r)]).steps;
+    const auto is_seen = [&](const small_job_move& m) {
+      if (!is_its(m)) return false;
+      const auto& outcome =
+          m.kind == move_kind::rank_hears
+              ? tables_.after_hearing(r, s[side_of(r)], tables_.head(s[inbox_of(r)]))
+              : tables_.after(r, s[side_of(r)], static_cast<rank_move>(m.what));
+      return (outcome.aborts && !aborted(s)) || tables_.rank(outcome.next).steps != steps;
+    };
+    if (std::ranges::any_of(out, is_seen)) continue;
+    std::erase_if(out, [&](const small_job_move& m) { return !is_its(m); });
+    return true;
+  }
+  return false;
+}
+
+bool small_job_space::silent(const small_job_state& s, std::int32_t r) const {
+  const auto& facts = tables_.rank(s[side_of(r)]);
+  return facts.gone || (facts.stage == lane_stage::idle && !facts.opening && !facts.lane_ends &&
+                        s[inbox_of(r)] == 0);
+}
+
+bool small_job_space::keep_supervisor(const small_job_state& s,
+                                      std::vector<small_job_move>& out) const {
+  bool any = false;
+  for (std::int32_t r = 0; r < options_.ranks; ++r) {
+    if (s[mail_of(r)] == 0) {
+      if (!silent(s, r)) return false;
+      continue;
+    }
+    if (tables_.may_commit(tables_.head(s[mail_of(r)]))) return false;
+    any = true;
+  }
+  if (!any) return false;
+  std::erase_if(out, [](const small_job_move& m) { return m.kind != move_kind::supervisor_hears; });
+  return true;
+}
+
+// --- what it leads to ----------------------------------------------------------------------------
+
+std::string small_job_space::make(small_job_state& s, const small_job_move& move) {
+  const std::int32_t r = move.rank;
+  std::string wrong;
+  const bool late =
+      move.kind == move_kind::deadline || (move.kind == move_kind::rank_does &&
+                                           move.what == static_cast<int>(rank_move::peers_missing));
+  if (late && !may_be_late(s)) return "nothing was lost, but it goes on only by a deadline";
+  switch (move.kind) {
+    case move_kind::supervisor_hears: {
+      const auto event = tables_.head(s[mail_of(r)]);
+      s[mail_of(r)] = tables_.rest(s[mail_of(r)]);
+      wrong = supervise(s, event);
+      break;
+    }
+    case move_kind::rank_hears: wrong = hear_order(s, r, true); break;
+    case move_kind::rank_does:
+      wrong = take(s, r, tables_.after(r, s[side_of(r)], static_cast<rank_move>(move.what)));
+      break;
+    case move_kind::deadline: wrong = supervise(s, tables_.supervisor(s[0]).deadline); break;
+    case move_kind::fault: wrong = do_fault(s, move); break;
+  }
+  return wrong.empty() ? check_state(s) : wrong;
+}
+
+std::string small_job_space::hear_order(small_job_state& s, std::int32_t r, bool pops) {
+  const auto order = tables_.head(s[inbox_of(r)]);
+  if (pops) s[inbox_of(r)] = tables_.rest(s[inbox_of(r)]);
+  return take(s, r, tables_.after_hearing(r, s[side_of(r)], order));
+}
+
+std::string small_job_space::take(small_job_state& s, std::int32_t r, const rank_outcome& out) {
+  if (!out.broken.empty()) return fmt::format("rank {}: {}", r, out.broken);
+  s[side_of(r)] = out.next;
+  for (const auto message : out.told) s[mail_of(r)] = tables_.longer(s[mail_of(r)], message);
+  if (out.aborts) s[flags] |= 1;
+  if (tables_.rank(out.next).gone) s[inbox_of(r)] = 0;
+  return {};
+}
+
+std::string small_job_space::supervise(small_job_state& s, message_number event) {
+  const auto former = tables_.supervisor(s[0]).committed;
+  const auto& out = tables_.after_hearing(s[0], event);
+  if (!out.broken.empty()) return "supervisor: " + out.broken;
+  s[0] = out.next;
+  for (const auto& [rank, order] : out.told)
+    if (!tables_.rank(s[side_of(rank)]).gone)
+      s[inbox_of(rank)] = tables_.longer(s[inbox_of(rank)], order);
+  if (out.committed != undefined) {
+    if (out.committed <= former)
+      return fmt::format("step {} was committed after step {}", out.committed, former);
+    for (std::int32_t q = 0; q < options_.ranks; ++q)
+      if (const auto holds = tables_.rank(s[side_of(q)]).steps; holds < out.committed)
+        return fmt::format("step {} was committed, but rank {} holds {}", out.committed, q, holds);
+  }
+  for (const auto rank : std::vector<std::int32_t>{out.abandoned})
+    if (!tables_.rank(s[side_of(rank)]).gone) {
+      take(s, rank, tables_.after(rank, s[side_of(rank)], rank_move::vanishes));
+      s[flags] |= 1;
+    }
+  return {};
+}
+
+// Only what a message was lost for is waited for in vain.
+bool small_job_space::may_be_late(const small_job_state& s) const {
+  return std::ranges::any_of(faults_of(s),
+                             [](const auto& f) { return f.first == small_fault::loses; });
+}
+
+// A deadline of the way down came early; of an early one before, nothing but haste is left.
+bool small_job_space::gave_up_early(const small_job_state& s) const {
+  return std::ranges::any_of(faults_of(s), [](const auto& f) {
+    return f.first == small_fault::early_deadline && f.second != 0;
+  });
+}
+
+void small_job_space::note_fault(small_job_state& s, small_fault what, std::int32_t rank) const {
+  const auto used = faults_used(s);
+  s[flags] |= (static_cast<std::uint32_t>(what) | static_cast<std::uint32_t>(rank) << 4)
+              << (4 + 8 * used);
+  s[flags] += 2;
+}
+
+std::vector<std::pair<small_fault, std::int32_t>> small_job_space::faults_of(
+    const small_job_state& s) const {
+  std::vector<std::pair<small_fault, std::int32_t>> all;
+  for (std::uint32_t i = 0; i < faults_used(s); ++i) {
+    const auto bits = s[flags] >> (4 + 8 * i);
+    all.emplace_back(static_cast<small_fault>(bits & 15),
+                     static_cast<std::int32_t>(bits >> 4 & 15));
+  }
+  return all;
+}
+
+std::string small_job_space::do_fault(small_job_state& s, const small_job_move& move) {
+  const std::int32_t r = move.rank;
+  const auto what = static_cast<small_fault>(move.what);
+  // Where there is no rank to note: whether ranks are being taken down.
+  const bool tearing =
+      tables_.supervisor_value(s[0]).machine.phase() == supervision::phase::tearing;
+  note_fault(s, what, what == small_fault::early_deadline ? tearing : r);
+  auto& queue = s[move.to_supervisor ? mail_of(r) : inbox_of(r)];
+  switch (what) {
+    case small_fault::none: return {};
+    case small_fault::throws: return take(s, r, tables_.after(r, s[side_of(r)], rank_move::throws));
+    case small_fault::leaves: s[flags] |= 1; [[fallthrough]];
+    case small_fault::vanishes:
+      return take(s, r, tables_.after(r, s[side_of(r)], rank_move::vanishes));
+    case small_fault::stops: return supervise(s, tables_.stop());
+    case small_fault::aborts: return supervise(s, tables_.abort());
+    case small_fault::early_deadline: return supervise(s, tables_.supervisor(s[0]).deadline);
+    case small_fault::loses: queue = tables_.rest(queue); return {};
+    case small_fault::repeats:
+      return move.to_supervisor ? supervise(s, tables_.head(queue)) : hear_order(s, r, false);
+  }
+  return {};
+}
+
+}  // namespace troupe::testing

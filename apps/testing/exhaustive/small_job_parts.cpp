@@ -1,0 +1,313 @@
+#include "apps/testing/exhaustive/small_job_parts.hpp"
+
+#include "troupe/detail/stable_hash.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+namespace troupe::testing {
+
+// --- a rank --------------------------------------------------------------------------------------
+
+namespace {
+
+supervision::event as_event(const ranks::report& told) {
+  return std::visit(
+      [](const auto& x) -> supervision::event {
+        using type = std::decay_t<decltype(x)>;
+        if constexpr (std::is_same_v<type, ranks::finished>)
+          return supervision::finished{x.at, x.loop, x.why};
+        else if constexpr (std::is_same_v<type, ranks::failed>)
+          return supervision::failed{x.at, *x.what};
+        else if constexpr (std::is_same_v<type, ranks::torn>)
+          return supervision::torn{x.at, x.late};
+        else
+          return x;
+      },
+      told);
+}
+
+bool is_meeting(const hook& h) {
+  if (const auto* down = h.get_if<hooks::teardown>()) return down->orderly;
+  return h.is<hooks::barrier>() || h.is<hooks::optimizer_step>();
+}
+
+}  // namespace
+
+bool rank_part::meets() const { return run && std::ranges::any_of(run->hooks, is_meeting); }
+
+rank_effects rank_part::feed(const ranks::event& what) {
+  rank_effects out;
+  std::vector<ranks::action> actions;
+  try {
+    actions = machine.on(what);
+  } catch (...) {
+    out.broken = "the machine threw " + render(describe(std::current_exception()));
+    return out;
+  }
+  for (auto& a : actions) {
+    if (auto* given = std::get_if<ranks::submit>(&a)) {
+      if (run) out.broken = "it gave its lane a run while one is in flight";
+      run = std::move(given->run);
+      stage = lane_stage::before;
+    } else if (const auto* told = std::get_if<ranks::report>(&a)) {
+      out.told.push_back(as_event(*told));
+    } else if (const auto* attend = std::get_if<ranks::attend>(&a)) {
+      attention = attend->generation_closed;
+    } else if (std::holds_alternative<ranks::open>(a)) {
+      opening = true;
+    } else if (std::holds_alternative<ranks::abort_communicator>(a)) {
+      out.aborts = true;
+    } else if (std::holds_alternative<ranks::close_lane>(a)) {
+      lane_ends = true;
+    } else if (std::holds_alternative<ranks::end>(a)) {
+      auto left = vanish("");
+      out.told.push_back(std::move(left.told.front()));
+      out.aborts = true;
+    }
+  }
+  return out;
+}
+
+rank_effects rank_part::hear(const supervision::order& what) {
+  return std::visit([this](const auto& m) { return feed(m); }, what);
+}
+
+rank_effects rank_part::communicator_open() {
+  opening = false;
+  return feed(ranks::opened{});
+}
+
+void rank_part::arrive() {
+  ++meetings;
+  stage = lane_stage::waits;
+}
+
+void rank_part::pass() { stage = lane_stage::behind; }
+
+rank_effects rank_part::answer(std::int64_t step_batches) {
+  ranks::answered out;
+  out.at = run->at;
+  out.handled = static_cast<std::uint32_t>(run->hooks.size());
+  for (const auto& h : run->hooks) {
+    if (const auto* x = h.get_if<hooks::process_dataloader>()) {
+      const auto batches = x->at.stage == stage::train ? step_batches : 0;
+      out.outcome.loaders.push_back({x->at.stage, x->at.dataloader, batches, batches});
+    }
+    if (h.is<hooks::setup_optimizers>()) out.outcome.optimizers.emplace();
+  }
+  run.reset();
+  stage = lane_stage::idle;
+  return feed(out);
+}
+
+rank_effects rank_part::answer_attention() {
+  ranks::answered out;
+  out.at = run->at;
+  out.outcome.word = run_word::attention;
+  run.reset();
+  stage = lane_stage::idle;
+  return feed(out);
+}
+
+rank_effects rank_part::answer_thrown(failure what) {
+  ranks::answered out;
+  out.at = run->at;
+  out.outcome.word = run_word::failed;
+  out.what = std::move(what);
+  run.reset();
+  stage = lane_stage::idle;
+  return feed(out);
+}
+
+rank_effects rank_part::lane_ended() {
+  lane_ends = false;
+  return feed(ranks::lane_ended{});
+}
+
+rank_effects rank_part::vanish(const std::string& why) {
+  gone = true;
+  opening = lane_ends = false;
+  run.reset();
+  stage = lane_stage::idle;
+  rank_effects out;
+  out.told.push_back(supervision::rank_down{-1, why});
+  return out;
+}
+
+bool operator==(const rank_part& a, const rank_part& b) {
+  // A run is what the machine made of its state: its number tells it.
+  const auto number = [](const rank_part& p) {
+    return p.run ? static_cast<std::int64_t>(p.run->at.sequence.value()) : undefined;
+  };
+  return a.stage == b.stage && a.meetings == b.meetings && a.opening == b.opening &&
+         a.attention == b.attention && a.lane_ends == b.lane_ends && a.gone == b.gone &&
+         number(a) == number(b) && a.machine == b.machine;
+}
+
+std::uint64_t rank_part::digest() const {
+  stable_hasher hash;
+  hash.add(machine.digest()).add(stage).add(meetings).add(opening).add(attention);
+  hash.add(lane_ends).add(gone).add(run.has_value());
+  return hash.digest();
+}
+
+failure injected_throw(const hook_run& run, bool behind_meeting) {
+  failure what;
+  what.type = "std::domain_error";
+  what.what = "disk full";
+  what.hook = name(behind_meeting ? run.hooks.back() : run.hooks.front());
+  return what;
+}
+
+failure closed_under_it() {
+  failure what;
+  what.type = "troupe::generation_closed";
+  what.what = "the communicator was aborted";
+  what.follows = true;
+  return what;
+}
+
+failure peers_missing() { return make_failure(failure_kind::deadline, "peers are missing"); }
+
+// --- the supervisor ------------------------------------------------------------------------------
+
+supervisor_effects supervisor_part::hear(const supervision::event& what) {
+  supervisor_effects out;
+  if (std::holds_alternative<deadline_passed>(what)) deadline = 0;
+  try {
+    hear(what, out);
+  } catch (...) {
+    out.broken = "the machine threw " + render(describe(std::current_exception()));
+  }
+  return out;
+}
+
+void supervisor_part::hear(const supervision::event& what, supervisor_effects& out) {
+  for (const auto& a : machine.on(what)) {
+    if (const auto* tell = std::get_if<supervision::tell>(&a)) {
+      out.told.emplace_back(tell->rank, tell->what);
+    } else if (const auto* kill = std::get_if<supervision::abandon>(&a)) {
+      out.abandoned.push_back(kill->rank);
+    } else if (const auto* arm = std::get_if<supervision::arm>(&a)) {
+      deadline = arm->id;
+    } else if (const auto* commit = std::get_if<supervision::commit>(&a)) {
+      out.committed = commit->steps;
+    } else if (std::holds_alternative<supervision::flush_checkpointer>(a)) {
+      hear(supervision::checkpointer_done{}, out);
+    } else if (std::holds_alternative<supervision::flush_observers>(a)) {
+      hear(supervision::observers_done{}, out);
+    } else if (const auto* complete = std::get_if<supervision::complete>(&a)) {
+      if (end) out.broken = "the job was completed twice";
+      end = *complete;
+    }
+  }
+}
+
+bool supervisor_part::waits() const {
+  if (deadline == 0 || end) return false;
+  auto copy = machine;
+  copy.on(deadline_passed{deadline});
+  return !(copy == machine);
+}
+
+bool operator==(const supervisor_part& a, const supervisor_part& b) {
+  return a.deadline == b.deadline && a.end.has_value() == b.end.has_value() &&
+         a.machine == b.machine;
+}
+
+std::uint64_t supervisor_part::digest() const {
+  stable_hasher hash;
+  hash.add(machine.digest()).add(deadline).add(end.has_value());
+  return hash.digest();
+}
+
+// --- messages ------------------------------------------------------------------------------------
+
+namespace {
+
+std::string words(const fence& at) {
+  return fmt::format(" g{} i{} step {} seq {}", at.generation.value(), at.incarnation.value(),
+                     at.step.value(), at.sequence.value());
+}
+
+std::string words(const failure& f) {
+  auto text = fmt::format(" [{} id {}/{} seq {} g{}{}]", render(f), f.id.incarnation.value(),
+                          f.id.sequence, f.sequence, f.generation, f.follows ? " follows" : "");
+  for (const auto& cause : f.causes) text += fmt::format(" from {}: {}", cause.type, cause.what);
+  for (const auto& other : f.others) text += " with" + words(other);
+  return text;
+}
+
+std::string words(const std::vector<failure>& late) {
+  std::string text;
+  for (const auto& f : late) text += " late" + words(f);
+  return text;
+}
+
+struct message_text {
+  std::string operator()(const form_generation& m) const {
+    return fmt::format("form_generation{} world {}", words(m.at), m.world);
+  }
+  std::string operator()(const activate_generation& m) const {
+    return "activate_generation" + words(m.at);
+  }
+  std::string operator()(const propose_stop& m) const {
+    return fmt::format("propose_stop{} {}", words(m.at), to_string(m.why));
+  }
+  std::string operator()(const stop_at& m) const {
+    return fmt::format("stop_at{} {}", words(m.at), to_string(m.why));
+  }
+  std::string operator()(const close_generation& m) const {
+    return "close_generation" + words(m.at) + words(m.first);
+  }
+  std::string operator()(const tear_down& m) const {
+    return fmt::format("tear_down{}{}", words(m.at), m.orderly ? " orderly" : "");
+  }
+  std::string operator()(const prepared& m) const { return "prepared" + words(m.at); }
+  std::string operator()(const step_done& m) const { return "step_done" + words(m.at); }
+  std::string operator()(const stop_vote& m) const { return "stop_vote" + words(m.at); }
+  std::string operator()(const supervision::finished& m) const {
+    return fmt::format("finished{} steps {} epoch {} batch {} {}", words(m.at), m.loop.steps,
+                       m.loop.epoch, m.loop.batch, to_string(m.why));
+  }
+  std::string operator()(const supervision::failed& m) const {
+    return "failed" + words(m.at) + words(m.what);
+  }
+  std::string operator()(const closed_generation& m) const {
+    return "closed_generation" + words(m.at);
+  }
+  std::string operator()(const rank_busy& m) const { return "rank_busy" + words(m.at) + m.what; }
+  std::string operator()(const supervision::torn& m) const {
+    return "torn" + words(m.at) + words(m.late);
+  }
+  std::string operator()(const supervision::rank_down& m) const {
+    return fmt::format("rank_down {} {}", m.rank, m.why);
+  }
+  std::string operator()(const request_stop& m) const {
+    return fmt::format("request_stop {}", to_string(m.why));
+  }
+  std::string operator()(const request_abort& m) const { return "request_abort " + m.why; }
+  std::string operator()(const deadline_passed& m) const {
+    return fmt::format("deadline_passed {}", m.id);
+  }
+  std::string operator()(const start_failed& m) const {
+    return fmt::format("start_failed {} {}", m.rank, m.why);
+  }
+  std::string operator()(const supervision::begin&) const { return "begin"; }
+  std::string operator()(const supervision::checkpointer_done& m) const {
+    return "checkpointer_done" + words(m.late);
+  }
+  std::string operator()(const supervision::observers_done& m) const {
+    return "observers_done" + words(m.late);
+  }
+  std::string operator()(const supervision::trouble& m) const { return "trouble" + words(m.what); }
+};
+
+}  // namespace
+
+std::string text_of(const supervision::order& what) { return std::visit(message_text{}, what); }
+std::string text_of(const supervision::event& what) { return std::visit(message_text{}, what); }
+
+}  // namespace troupe::testing

@@ -1,0 +1,235 @@
+#include "apps/testing/exhaustive/small_job_tables.hpp"
+
+#include <algorithm>
+
+namespace troupe::testing {
+
+namespace {
+
+constexpr job_id the_job{9};
+
+incarnation_id incarnation_of(std::int32_t rank) {
+  return incarnation_id{static_cast<std::uint64_t>(100 + rank)};
+}
+
+fit_plan plan_of(const exhaustive_options& options) {
+  trainer_options how;
+  how.ranks = options.ranks;
+  how.max_epochs = 1;
+  how.num_sanity_val_batches = 0;
+  how.checkpoint.enabled = false;
+  how.fine = options.fine;
+  return make_plan(how, stage::train);
+}
+
+std::uint64_t key_of(std::uint32_t a, std::uint32_t b) { return std::uint64_t{a} << 32 | b; }
+
+}  // namespace
+
+small_job_tables::small_job_tables(const exhaustive_options& options) : options_(options) {
+  queues_.emplace_back();
+  rests_.push_back(0);
+  known_queues_[{}] = 0;
+  rank_outcomes_.emplace_back();  // 0 means none
+  supervisor_outcomes_.emplace_back();
+  stop_ = number_of(supervision::event{request_stop{stop_reason::caller}});
+  abort_ = number_of(supervision::event{request_abort{"the caller has had enough"}});
+}
+
+part_number small_job_tables::fresh_rank(std::int32_t rank) {
+  const auto limits = derive({});
+  return number_of(
+      rank_part{rank_machine{{the_job, rank, incarnation_of(rank), plan_of(options_), limits}}});
+}
+
+supervisor_outcome small_job_tables::begun_supervisor() {
+  supervisor_part part{supervisor_machine{the_job, options_.ranks, derive({})}};
+  supervision::begin begin;
+  for (std::int32_t r = 0; r < options_.ranks; ++r) begin.incarnations.push_back(incarnation_of(r));
+  const auto effects = part.hear(begin);
+  return supervisor_outcomes_[keep(std::move(part), effects)];
+}
+
+// --- parts ---------------------------------------------------------------------------------------
+
+part_number small_job_tables::number_of(rank_part part) {
+  const auto digest = part.digest();
+  const auto [first, last] = ranks_by_digest_.equal_range(digest);
+  for (auto it = first; it != last; ++it)
+    if (ranks_[it->second] == part) return it->second;
+  const auto number = static_cast<part_number>(ranks_.size());
+  rank_facts facts;
+  facts.stage = part.stage;
+  facts.meets = part.meets() && options_.ranks > 1;
+  facts.opening = part.opening;
+  facts.attention = part.attention;
+  facts.lane_ends = part.lane_ends;
+  facts.gone = part.gone;
+  facts.active = !part.gone && part.machine.phase() == ranks::phase::active;
+  facts.meetings = part.meetings;
+  facts.steps = part.steps();
+  facts.generation = part.machine.mine().generation.value();
+  facts.digest = digest;
+  ranks_by_digest_.emplace(digest, number);
+  ranks_.push_back(std::move(part));
+  rank_facts_.push_back(facts);
+  return number;
+}
+
+part_number small_job_tables::number_of(supervisor_part part) {
+  const auto digest = part.digest();
+  const auto [first, last] = supervisors_by_digest_.equal_range(digest);
+  for (auto it = first; it != last; ++it)
+    if (supervisors_[it->second] == part) return it->second;
+  const auto number = static_cast<part_number>(supervisors_.size());
+  supervisor_facts facts;
+  facts.waits = part.waits();
+  facts.ended = part.end.has_value();
+  facts.generation = part.machine.generation().value();
+  facts.committed = part.machine.committed();
+  facts.deadline = number_of(supervision::event{deadline_passed{part.deadline}});
+  facts.digest = digest;
+  supervisors_by_digest_.emplace(digest, number);
+  supervisors_.push_back(std::move(part));
+  supervisor_facts_.push_back(facts);
+  return number;
+}
+
+// --- messages and queues -------------------------------------------------------------------------
+
+message_number small_job_tables::new_message(std::string text,
+                                             std::map<std::string, message_number>& known) {
+  const auto number = static_cast<message_number>(texts_.size());
+  known.emplace(text, number);
+  texts_.push_back(std::move(text));
+  orders_.emplace_back();
+  events_.emplace_back();
+  commits_.push_back(false);
+  downs_.push_back(false);
+  return number;
+}
+
+message_number small_job_tables::number_of(const supervision::order& what) {
+  auto text = text_of(what);
+  if (const auto found = known_orders_.find(text); found != known_orders_.end())
+    return found->second;
+  const auto number = new_message(std::move(text), known_orders_);
+  orders_[number] = what;
+  return number;
+}
+
+message_number small_job_tables::number_of(const supervision::event& what) {
+  auto text = text_of(what);
+  if (const auto found = known_events_.find(text); found != known_events_.end())
+    return found->second;
+  const auto number = new_message(std::move(text), known_events_);
+  events_[number] = what;
+  commits_[number] = std::holds_alternative<step_done>(what) ||
+                     std::holds_alternative<supervision::finished>(what);
+  downs_[number] = std::holds_alternative<supervision::rank_down>(what);
+  return number;
+}
+
+queue_number small_job_tables::number_of(std::vector<message_number> queue) {
+  if (const auto found = known_queues_.find(queue); found != known_queues_.end())
+    return found->second;
+  const auto rest = number_of({queue.begin() + 1, queue.end()});
+  const auto number = static_cast<queue_number>(queues_.size());
+  known_queues_.emplace(queue, number);
+  queues_.push_back(std::move(queue));
+  rests_.push_back(rest);
+  return number;
+}
+
+queue_number small_job_tables::longer(queue_number q, message_number last) {
+  const auto key = key_of(q, last);
+  if (const auto known = longer_.find(key)) return *known;
+  auto queue = queues_[q];
+  queue.push_back(last);
+  const auto number = number_of(std::move(queue));
+  longer_.add(key, number);
+  return number;
+}
+
+// --- what happens to a part ----------------------------------------------------------------------
+
+std::uint32_t small_job_tables::keep(std::int32_t rank, rank_part part, rank_effects effects) {
+  rank_outcome out;
+  for (auto& m : effects.told) {
+    if (auto* down = std::get_if<supervision::rank_down>(&m)) down->rank = rank;
+    out.told.push_back(number_of(m));
+  }
+  out.aborts = effects.aborts;
+  out.broken = std::move(effects.broken);
+  out.next = number_of(std::move(part));
+  rank_outcomes_.push_back(std::move(out));
+  return static_cast<std::uint32_t>(rank_outcomes_.size() - 1);
+}
+
+std::uint32_t small_job_tables::keep(supervisor_part part, const supervisor_effects& effects) {
+  supervisor_outcome out;
+  for (const auto& [rank, order] : effects.told) out.told.emplace_back(rank, number_of(order));
+  out.abandoned = effects.abandoned;
+  out.committed = effects.committed.value_or(undefined);
+  out.broken = effects.broken;
+  out.next = number_of(std::move(part));
+  supervisor_outcomes_.push_back(std::move(out));
+  return static_cast<std::uint32_t>(supervisor_outcomes_.size() - 1);
+}
+
+const rank_outcome& small_job_tables::after(std::int32_t rank, part_number n, rank_move what) {
+  const auto slot = static_cast<std::size_t>(what);
+  if (const auto known = rank_facts_[n].after[slot]) return rank_outcomes_[known];
+  auto part = ranks_[n];
+  rank_effects effects;
+  switch (what) {
+    case rank_move::opens: effects = part.communicator_open(); break;
+    case rank_move::arrives: part.arrive(); break;
+    case rank_move::passes: part.pass(); break;
+    case rank_move::answers: effects = part.answer(options_.steps); break;
+    case rank_move::attends: effects = part.answer_attention(); break;
+    case rank_move::follows: effects = part.answer_thrown(closed_under_it()); break;
+    case rank_move::peers_missing: effects = part.answer_thrown(peers_missing()); break;
+    case rank_move::lane_ends: effects = part.lane_ended(); break;
+    case rank_move::throws:
+      effects = part.answer_thrown(
+          injected_throw(*part.run, part.stage == rank_part::lane_stage::behind));
+      break;
+    case rank_move::vanishes: effects = part.vanish("killed"); break;
+  }
+  const auto number = keep(rank, std::move(part), std::move(effects));
+  rank_facts_[n].after[slot] = number;
+  return rank_outcomes_[number];
+}
+
+const rank_outcome& small_job_tables::after_hearing(std::int32_t rank, part_number n,
+                                                    message_number order) {
+  const auto key = key_of(n, order);
+  if (const auto known = rank_hears_.find(key)) return rank_outcomes_[*known];
+  auto part = ranks_[n];
+  auto effects = part.hear(*orders_[order]);
+  const auto number = keep(rank, std::move(part), std::move(effects));
+  rank_hears_.add(key, number);
+  return rank_outcomes_[number];
+}
+
+const supervisor_outcome& small_job_tables::after_hearing(part_number n, message_number event) {
+  const auto key = key_of(n, event);
+  if (const auto known = supervisor_hears_.find(key)) return supervisor_outcomes_[*known];
+  auto part = supervisors_[n];
+  const auto effects = part.hear(*events_[event]);
+  const auto number = keep(std::move(part), effects);
+  supervisor_hears_.add(key, number);
+  return supervisor_outcomes_[number];
+}
+
+std::uint64_t small_job_tables::bytes() const {
+  // Machines hold strings and vectors; what they take beyond themselves is of that order.
+  constexpr std::uint64_t per_part = 1024;
+  return (ranks_.size() + supervisors_.size()) * per_part +
+         rank_outcomes_.size() * sizeof(rank_outcome) +
+         supervisor_outcomes_.size() * sizeof(supervisor_outcome) + longer_.bytes() +
+         rank_hears_.bytes() + supervisor_hears_.bytes();
+}
+
+}  // namespace troupe::testing

@@ -1,0 +1,135 @@
+// Every part, message and queue of a small company by number, and what each does when something
+// happens to it, worked out once: the machines run a few thousand times, the search many millions.
+#pragma once
+
+#include "apps/testing/exhaustive/flat_tables.hpp"
+#include "apps/testing/exhaustive/small_job_parts.hpp"
+#include "troupe/testing/exhaustive.hpp"
+
+#include <array>
+#include <map>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+namespace troupe::testing {
+
+using part_number = std::uint32_t;
+using message_number = std::uint32_t;
+using queue_number = std::uint32_t;  ///< 0 is the empty one
+
+/// What a rank part can do by itself.
+enum class rank_move : std::uint8_t {
+  opens,
+  arrives,
+  passes,
+  answers,
+  attends,
+  follows,
+  peers_missing,
+  lane_ends,
+  throws,
+  vanishes,
+};
+inline constexpr std::size_t rank_moves = 10;
+
+struct rank_facts {
+  rank_part::lane_stage stage = rank_part::lane_stage::idle;
+  bool meets = false, opening = false, attention = false, lane_ends = false, gone = false;
+  bool active = false;
+  std::uint32_t meetings = 0;
+  std::int64_t steps = 0;
+  std::uint64_t generation = 0;
+  std::uint64_t digest = 0;
+  std::array<std::uint32_t, rank_moves> after = {};  ///< outcomes; 0: not worked out yet
+};
+struct rank_outcome {
+  part_number next = 0;
+  std::vector<message_number> told;
+  bool aborts = false;
+  std::string broken;
+};
+
+struct supervisor_facts {
+  bool waits = false, ended = false;
+  std::uint64_t generation = 0;
+  std::int64_t committed = 0;
+  message_number deadline = 0;  ///< the event of its passing
+  std::uint64_t digest = 0;
+};
+struct supervisor_outcome {
+  part_number next = 0;
+  std::vector<std::pair<std::int32_t, message_number>> told;
+  std::vector<std::int32_t> abandoned;
+  std::int64_t committed = undefined;
+  std::string broken;
+};
+
+/// References stay good until the next call that may add to what they are of.
+class small_job_tables {
+public:
+  explicit small_job_tables(const exhaustive_options& options);
+
+  /// A rank as it is started, and a supervisor that has begun, with what it told them.
+  part_number fresh_rank(std::int32_t rank);
+  supervisor_outcome begun_supervisor();
+
+  const rank_facts& rank(part_number n) const { return rank_facts_[n]; }
+  const rank_part& rank_value(part_number n) const { return ranks_[n]; }
+  const supervisor_facts& supervisor(part_number n) const { return supervisor_facts_[n]; }
+  const supervisor_part& supervisor_value(part_number n) const { return supervisors_[n]; }
+  const std::string& text(message_number n) const { return texts_[n]; }
+  /// A step is done, or all of them: the supervisor may commit when it hears it.
+  bool may_commit(message_number n) const { return commits_[n]; }
+  /// Not sent through a link: it can be neither lost nor repeated.
+  bool is_down(message_number n) const { return downs_[n]; }
+
+  const rank_outcome& after(std::int32_t rank, part_number n, rank_move what);
+  const rank_outcome& after_hearing(std::int32_t rank, part_number n, message_number order);
+  const supervisor_outcome& after_hearing(part_number n, message_number event);
+  message_number stop() const { return stop_; }
+  message_number abort() const { return abort_; }
+
+  message_number head(queue_number q) const { return queues_[q].front(); }
+  queue_number rest(queue_number q) const { return rests_[q]; }
+  queue_number longer(queue_number q, message_number last);
+  const std::vector<message_number>& messages(queue_number q) const { return queues_[q]; }
+
+  std::size_t rank_parts() const { return ranks_.size(); }
+  std::size_t supervisor_parts() const { return supervisors_.size(); }
+  std::uint64_t bytes() const;
+
+private:
+  part_number number_of(rank_part part);
+  part_number number_of(supervisor_part part);
+  message_number number_of(const supervision::order& what);
+  message_number number_of(const supervision::event& what);
+  message_number new_message(std::string text, std::map<std::string, message_number>& known);
+  queue_number number_of(std::vector<message_number> queue);
+  std::uint32_t keep(std::int32_t rank, rank_part part, rank_effects effects);
+  std::uint32_t keep(supervisor_part part, const supervisor_effects& effects);
+
+  exhaustive_options options_;
+  std::vector<rank_part> ranks_;
+  std::vector<rank_facts> rank_facts_;
+  std::vector<rank_outcome> rank_outcomes_;
+  std::unordered_multimap<std::uint64_t, part_number> ranks_by_digest_;
+  std::vector<supervisor_part> supervisors_;
+  std::vector<supervisor_facts> supervisor_facts_;
+  std::vector<supervisor_outcome> supervisor_outcomes_;
+  std::unordered_multimap<std::uint64_t, part_number> supervisors_by_digest_;
+
+  std::vector<std::string> texts_;
+  std::vector<bool> commits_, downs_;
+  std::map<std::string, message_number> known_orders_, known_events_;
+  std::vector<std::optional<supervision::order>> orders_;  ///< by message, where it is one
+  std::vector<std::optional<supervision::event>> events_;
+  message_number stop_ = 0, abort_ = 0;
+
+  std::vector<std::vector<message_number>> queues_;
+  std::vector<queue_number> rests_;
+  std::map<std::vector<message_number>, queue_number> known_queues_;
+  number_map longer_, rank_hears_, supervisor_hears_;
+};
+
+}  // namespace troupe::testing

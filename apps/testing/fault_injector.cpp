@@ -1,0 +1,315 @@
+// How faults strike a field run.
+#include "apps/testing/job_attempts.hpp"
+
+#include <algorithm>
+#include <limits>
+#include <new>
+#include <stdexcept>
+
+#include "apps/testing/message_text.hpp"
+
+namespace troupe::testing {
+
+namespace {
+
+// Hooks that a throw may strike, in the order of a run.
+const std::vector<std::string_view>& throwing_hooks() {
+  static const std::vector<std::string_view> all{"training_step",
+                                                 "setup",
+                                                 "on_train_batch_start",
+                                                 "backward",
+                                                 "optimizer_step",
+                                                 "on_train_batch_end",
+                                                 "on_train_start",
+                                                 "on_train_epoch_start",
+                                                 "on_train_epoch_end",
+                                                 "save_checkpoint",
+                                                 "load_checkpoint",
+                                                 "on_fit_start",
+                                                 "on_fit_end",
+                                                 "post_dispatch",
+                                                 "teardown",
+                                                 "on_exception",
+                                                 "barrier",
+                                                 "model_to_device",
+                                                 "optimizer_zero_grad",
+                                                 "configure_model"};
+  return all;
+}
+
+}  // namespace
+
+nanoseconds job_run::storage_cost() {
+  return std::chrono::microseconds{200} + simulation_.lateness(0, std::chrono::microseconds{500});
+}
+
+storage_fault job_run::storage_fault_now(const storage_op& op) {
+  const auto f = draw_storage_fault(simulation_.draws(), now_);
+  durability_.meets(op, f);
+  if (f.what == storage_fault::kind::none) return f;
+  const auto which = static_cast<fault>(static_cast<std::size_t>(fault::storage_error) +
+                                        static_cast<std::size_t>(f.what) - 1);
+  ++report_.faults[static_cast<std::size_t>(which)];
+  facts_.storage.add(which);
+  if (which == fault::storage_slow) facts_.delayed += f.lasts;
+  if (which == fault::storage_hang) facts_.delayed += derive(job_.options().time).flush;
+  simulation_.note(-1, static_cast<std::int32_t>(sim_job_.supervisor_node()),
+                   [&] { return "fault: " + std::string{to_string(which)}; });
+  return f;
+}
+
+bool job_run::poison_gradient(const learner_context& context) {
+  if (context.job != sim_job_.running() || std::erase(poisoned_, context.rank) == 0) return false;
+  ++report_.faults[static_cast<std::size_t>(fault::not_a_number)];
+  facts_.applied.push_back(fault::not_a_number);
+  simulation_.note(0, -1,
+                   [&] { return "NaN in a gradient of rank " + std::to_string(context.rank); });
+  return true;
+}
+
+void job_run::maybe_throw(const learner_context& context, const hook& h) {
+  if (context.job != sim_job_.running()) return;
+  const auto found = std::ranges::find_if(
+      armed_, [&](const armed_throw& a) { return a.rank == context.rank && a.hook == name(h); });
+  if (found == armed_.end()) return;
+  const auto what = *found;
+  armed_.erase(found);
+  const auto kind = what.memory ? fault::out_of_memory : fault::throw_in_hook;
+  ++report_.faults[static_cast<std::size_t>(kind)];
+  facts_.applied.push_back(kind);
+  facts_.thrown.push_back({what.rank, std::string{what.hook}, where(h).step,
+                           what.memory ? "std::bad_alloc" : "std::domain_error",
+                           what.memory ? "std::bad_alloc" : what.text});
+  const auto* life = sim_job_.life_of(what.rank);
+  note_fault(life ? life->node : sim_job_.supervisor_node(),
+             [&] { return std::string{to_string(kind)} + " in " + std::string{what.hook}; });
+  if (what.memory) throw std::bad_alloc{};
+  throw std::domain_error{what.text};
+}
+
+// What a path did to frames: who misses one is told again behind a beat or two.
+void job_run::know_delays() {
+  const auto& path = sim_job_.path();
+  const auto times = [](nanoseconds each, std::uint64_t count) {
+    return each * static_cast<std::int64_t>(count);
+  };
+  const auto beat = job_.detect / 5;
+  facts_.lossy = path.links_lost > path_before_.links_lost;
+  facts_.delayed += times(2 * beat, path.lost - path_before_.lost);
+  facts_.delayed += times(now_.path.reorder_by, path.reordered - path_before_.reordered);
+}
+
+void job_run::install_message_filter() {
+  sim_job_.message_filter = [this](std::int32_t rank, bool to_supervisor, const caf::message& what,
+                                   const caf::strong_actor_ptr& to) {
+    if (to_supervisor) checker_.reported(rank, what);
+    if (!exist_.has(fault::stale_message)) return false;
+    const auto* life = to_supervisor ? nullptr : sim_job_.life_of(rank);
+    stale_messages_.pass(rank, to_supervisor, life ? life->node : sim_job_.supervisor_node(), what,
+                         to);
+    return false;
+  };
+}
+
+// No excuse for anything: who hears them does nothing.
+void job_run::arm_stale_messages() {
+  stale_messages_.attempt_begins(
+      {now_.stale_messages_per_million, length(longest),
+       [this](simulation::node_id to, const caf::message& what) {
+         ++report_.faults[static_cast<std::size_t>(fault::stale_message)];
+         simulation_.note(-1, static_cast<std::int32_t>(to),
+                          [&] { return "fault: old_word " + short_text(what); });
+       }});
+}
+
+// --- striking ------------------------------------------------------------------------------------
+
+void job_run::apply_due_faults() {
+  const coverage_scope nobody{nullptr};  // an act of the world, and no code under test's
+  const not_delivering own;
+  const auto events = simulation_.events() - began_events_;
+  const auto time = static_cast<std::uint64_t>(simulation_.time().count() - began_);
+  for (std::size_t i = 0; i < waiting_faults_.size();) {
+    const auto& s = waiting_faults_[i];
+    if (s.moment > (s.by_event ? events : time)) {
+      ++i;
+      continue;
+    }
+    const auto what = s;
+    waiting_faults_.erase(waiting_faults_.begin() + static_cast<std::ptrdiff_t>(i));
+    apply_fault(what);
+  }
+}
+
+// Nothing of `left_` is due before both.
+simulation::moment job_run::next_fault() const {
+  simulation::moment next{std::numeric_limits<std::uint64_t>::max(),
+                          std::numeric_limits<std::int64_t>::max()};
+  for (const auto& s : waiting_faults_)
+    if (s.by_event)
+      next.event = std::min(next.event, began_events_ + s.moment);
+    else
+      next.time = std::min(next.time, began_ + static_cast<std::int64_t>(s.moment));
+  return next;
+}
+
+void job_run::record_fault(fault what, simulation::node_id where) {
+  ++report_.faults[static_cast<std::size_t>(what)];
+  note_fault(where, [&] { return std::string{to_string(what)}; });
+}
+
+// How long it may take to find out, close and take down.
+nanoseconds job_run::shutdown_time() const {
+  const auto limits = derive(job_.options().time);
+  return limits.detect * 2 + limits.settle + limits.close + limits.teardown +
+         std::chrono::seconds{1};
+}
+
+void job_run::apply_fault(const scheduled_fault& s) {
+  const auto applied = [&] {
+    facts_.applied.push_back(s.what);
+    record_fault(s.what, sim_job_.supervisor_node());
+  };
+  switch (s.what) {
+    case fault::crash_supervisor:
+    case fault::power_loss:
+      applied();
+      if (s.what == fault::power_loss)
+        disk_->crash(s.amount, [&](std::size_t i) { return (s.where >> (i % 32) & 1) != 0; });
+      else
+        disk_->kill(s.amount);
+      return sim_job_.crash_program();
+    case fault::stop:
+      applied();
+      return caf::anon_send(sim_job_.supervisor(), request_stop{stop_reason::caller});
+    case fault::abort:
+      applied();
+      return caf::anon_send(sim_job_.supervisor(), request_abort{"the operator aborted"});
+    case fault::not_a_number: poisoned_.push_back(s.rank); return;
+    case fault::throw_in_hook:
+    case fault::out_of_memory: {
+      const auto& hooks = throwing_hooks();
+      armed_.push_back({s.rank, hooks[s.where % hooks.size()], s.what == fault::out_of_memory,
+                        "injected " + std::to_string(s.where)});
+      return;
+    }
+    default: break;
+  }
+  if (!simulation_.alive(sim_job_.supervisor_node())) return;
+  const auto whom = applies_to(s.what, s.whom) ? s.whom : target::rank;
+  if (whom == target::program) return apply_to_program(s);
+  if (whom == target::test_node && apply_to_test_node(s)) return;
+  auto* life = sim_job_.life_of(s.rank);
+  if (!life || !simulation_.alive(life->node)) return;
+  const bool cuts = s.what == fault::cut || s.what == fault::one_way_cut;
+  if (cuts && !life->link) return;  // it lives beside the supervisor
+  record_fault(s.what, life->node);
+  facts_.applied.push_back(s.what);
+  const bool all = whom == target::host || s.what == fault::crash_host;
+  const auto host = simulation_.host_of(life->node);
+  for (std::int32_t r = 0; r < job_.ranks; ++r) {
+    auto* other = sim_job_.life_of(r);
+    if (!other || !simulation_.alive(other->node)) continue;
+    if (r != s.rank && !(all && simulation_.host_of(other->node) == host)) continue;
+    facts_.ranks.push_back(r);
+    const auto delayed = facts_.delayed;
+    apply_to_rank(s, *other);
+    if (r != s.rank) facts_.delayed = delayed;  // all at once
+  }
+  if (!all) return;
+  for (const auto p : sim_job_.test_nodes())
+    if (simulation_.host_of(p) == host)
+      s.what == fault::crash_host ? simulation_.crash(p) : disturb_node(s, p);
+}
+
+void job_run::apply_to_rank(const scheduled_fault& s, rank_incarnation& life) {
+  const auto lasts = length(s.amount);
+  const auto rank = life.rank;
+  switch (s.what) {
+    case fault::crash_rank: sim_job_.crash(rank, false); break;
+    case fault::crash_host: sim_job_.crash(rank, true); break;
+    case fault::slow: {
+      const bool very = s.amount >= 12;  // each hook runs past its limit
+      life.slow_per_cent = very ? 1'000'000 : static_cast<std::int64_t>(200 + 400 * s.amount);
+      facts_.delayed += very ? job_.hook_limit : span_ * job_.accumulate * life.slow_per_cent / 100;
+      break;
+    }
+    case fault::cut:
+    case fault::one_way_cut: cut(s, life.link); break;
+    case fault::data_cut:
+      facts_.delayed += lasts * 2;
+      sim_job_.fabric().cut(rank, true);
+      heal_later(lasts * 2, [this, rank] { sim_job_.fabric().cut(rank, false); });
+      break;
+    default: disturb_node(s, life.node); break;
+  }
+}
+
+void job_run::cut(const scheduled_fault& s, const std::shared_ptr<control_link>& link) {
+  const auto lasts = length(s.amount);
+  facts_.delayed += lasts;
+  link->cut(s.what == fault::cut || s.where % 2 == 0, s.what == fault::cut || s.where % 2 == 1);
+  heal_later(lasts, [link] { link->cut(false, false); });
+}
+
+// What may befall any process.
+void job_run::disturb_node(const scheduled_fault& s, simulation::node_id where) {
+  const auto amount = static_cast<std::int32_t>(s.amount);
+  switch (s.what) {
+    case fault::pause:
+      facts_.delayed += length(s.amount);
+      simulation_.pause(where, simulation_.time() + length(s.amount));
+      break;
+    case fault::skew: {
+      const auto per_mille = (s.where % 2 == 0 ? 20 : -20) * (amount + 1);
+      facts_.delayed += std::chrono::seconds{1};
+      // By a slow clock a hook is late to be past its limit.
+      if (per_mille < 0) facts_.delayed += job_.hook_limit * -per_mille / (1000 + per_mille);
+      simulation_.skew(where, per_mille);
+      break;
+    }
+    case fault::late_timers:
+      facts_.delayed += std::chrono::seconds{1};
+      simulation_.late_timers(where, std::chrono::milliseconds{20} * (amount + 1));
+      break;
+    default: break;
+  }
+}
+
+// All of it: the supervisor, the observers and the ranks beside them are threads of one process.
+// Links to any rank may be lost by that, and any deadline missed.
+void job_run::apply_to_program(const scheduled_fault& s) {
+  record_fault(s.what, sim_job_.supervisor_node());
+  facts_.applied.push_back(s.what);
+  facts_.program = true;
+  for (const auto where : sim_job_.program()) disturb_node(s, where);
+  if (s.what == fault::skew) facts_.delayed += shutdown_time() / 2;
+  if (s.what != fault::slow) return;
+  const auto each =
+      std::chrono::milliseconds{4} * static_cast<std::int64_t>(s.amount + 1) / (16 * job_.ranks);
+  simulation_.slow(sim_job_.supervisor_node(), each);
+  facts_.delayed += each * static_cast<std::int64_t>(events_) * 2;
+}
+
+// Nothing of the product waits for a guest, so that this is an excuse for nothing.
+bool job_run::apply_to_test_node(const scheduled_fault& s) {
+  const auto there = sim_job_.test_nodes();
+  if (there.empty()) return false;
+  const auto where = there[static_cast<std::size_t>(s.rank) % there.size()];
+  const auto before = facts_;
+  if (s.what == fault::crash_rank) {
+    sim_job_.crash_test_node(where);
+  } else if (s.what == fault::cut || s.what == fault::one_way_cut) {
+    bool any = false;
+    for (const auto& l : sim_job_.own_links())
+      if (l.link->reaches(where)) cut(s, l.link), any = true;
+    if (!any) return false;
+  } else {
+    disturb_node(s, where);
+  }
+  facts_ = before;
+  record_fault(s.what, where);
+  return true;
+}
+
+}  // namespace troupe::testing

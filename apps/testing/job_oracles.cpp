@@ -1,0 +1,419 @@
+#include "apps/testing/job_oracles.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <ostream>
+#include <utility>
+
+#include "apps/testing/protocol_checker.hpp"
+#include "troupe/detail/stable_hash.hpp"
+
+namespace troupe::testing {
+
+namespace {
+
+const std::vector<std::string> oracles{
+    "state equals the reference",
+    "steps are one chain",
+    "each sample once",
+    "first cause is the injected one",
+    "no failure without a fault",
+    "a throw is not swallowed",
+    "no survivor without a fault",
+    "nothing fails late without a fault",
+    "commits are held by all",
+    "what is resumed is the reference's",
+    "what is durable stays",
+    "the end equals the fault-free one",
+    "an attempt ends in time",
+    "a healed job finishes",
+    "nothing is left alive",
+    "no actor has trouble",
+    "what is written is committed",
+    "what is written is there",
+    "an orderly end is saved",
+    "invariants of the product hold",
+    "only ports reach outside",
+    "a run is the same in another host",
+    "a step is the same on all ranks",
+    observer_oracle,
+    own_marks_oracle,
+    exception_oracle,
+    protocol_checker::one_generation,
+    protocol_checker::answered,
+    protocol_checker::deadline,
+};
+
+// Faults that keep somebody from answering for a while.
+constexpr std::initializer_list<fault> delaying{fault::pause,       fault::slow,     fault::cut,
+                                                fault::one_way_cut, fault::data_cut, fault::skew,
+                                                fault::late_timers};
+
+bool slow_disk(const attempt_facts& facts) {
+  return facts.storage.has(fault::storage_hang) || facts.storage.has(fault::storage_slow);
+}
+
+std::string at(const failure& f) {
+  return render(f) + " [" + f.type + ", rank " + std::to_string(f.rank) + ", hook " + f.hook +
+         ", step " + std::to_string(f.step) + "]";
+}
+
+// Named as a survivor.
+bool is_left_behind(const job_outcome& outcome, std::int32_t rank) {
+  const auto name = "rank " + std::to_string(rank) + ":";
+  return std::ranges::any_of(outcome.survivors,
+                             [&](const std::string& s) { return s.starts_with(name); });
+}
+
+}  // namespace
+
+const std::vector<std::string>& known_oracles() { return oracles; }
+
+std::ostream& operator<<(std::ostream& out, const violation& v) {
+  out << v.oracle << ": " << v.text;
+  if (v.step >= 0) out << ", step " << v.step;
+  if (v.rank >= 0) out << ", rank " << v.rank;
+  if (!v.parameter.empty()) out << ", " << v.parameter << '[' << v.element << ']';
+  return out << " (event " << v.event << ')';
+}
+
+bool attempt_facts::any(std::initializer_list<fault> of) const {
+  return std::ranges::any_of(
+      applied, [&](fault f) { return std::find(of.begin(), of.end(), f) != of.end(); });
+}
+
+bool attempt_facts::concerned(std::int32_t rank) const {
+  return std::ranges::find(ranks, rank) != ranks.end() ||
+         std::ranges::any_of(thrown, [&](const raised& r) { return r.rank == rank; });
+}
+
+job_oracles::job_oracles(const job_spec& job, modular_reference& reference, payload_job* foreign,
+                         run_report& report, const simulation& of)
+    : job_(job), reference_(reference), foreign_(foreign), report_(report), simulation_(of) {}
+
+void job_oracles::violate(violation v) {
+  constexpr std::size_t most = 16;  // more of them say nothing more
+  v.event = simulation_.events();
+  if (report_.violations.size() < most) report_.violations.push_back(std::move(v));
+}
+
+void job_oracles::attempt_begins(job_id job, std::int64_t resumed_at) {
+  now_ = job;
+  attempts_.push_back(job);
+  poisons_[job] = std::exchange(inherited_, {});
+  committed_ever_ = std::max(committed_ever_, least_held());
+  resumed_at_ = resumed_at;
+  held_.assign(static_cast<std::size_t>(job_.ranks), resumed_at);
+  digests_.clear();
+  written_ = -1;
+  nan_at_ = -1;
+}
+
+std::int64_t job_oracles::least_held() const {
+  return held_.empty() ? 0 : *std::ranges::min_element(held_);
+}
+
+void job_oracles::compare(const modular_state& is, std::int64_t step, std::int32_t rank,
+                          const std::string& oracle) {
+  const auto& should = reference_.behind(step);
+  const auto differ = [&](const std::vector<std::uint64_t>& a, const std::vector<std::uint64_t>& b,
+                          const char* name) {
+    if (check(a == b)) return false;
+    std::int64_t element = 0;
+    while (static_cast<std::size_t>(element) < std::min(a.size(), b.size()) &&
+           a[static_cast<std::size_t>(element)] == b[static_cast<std::size_t>(element)])
+      ++element;
+    violate({oracle, "differs from the serial reference", step, rank, name, element});
+    return true;
+  };
+  if (differ(is.weights, should.weights, "weights")) return;
+  if (differ(is.momentum, should.momentum, "momentum")) return;
+  if (!check(is.statistic == should.statistic))
+    violate({oracle, "differs from the serial reference", step, rank, "statistic", 0});
+}
+
+void job_oracles::compare(const snapshot& is, std::int64_t step, const std::string& oracle) {
+  compare(is, step, poisons_before(now_, step), oracle);
+}
+
+void job_oracles::compare(const snapshot& is, std::int64_t step, const poisons& applied,
+                          const std::string& oracle) {
+  if (!foreign_) return compare(modular_state_of(is), step, 0, oracle);
+  if (const auto wrong = foreign_->compare(is, step, applied); !check(!wrong))
+    violate(
+        {oracle, "differs from the serial reference", step, 0, wrong->parameter, wrong->element});
+}
+
+void job_oracles::poisoned(job_id job, const poison& what) { poisons_[job].insert(what); }
+
+poisons job_oracles::poisons_before(job_id job, std::int64_t step) const {
+  poisons before;
+  if (const auto found = poisons_.find(job); found != poisons_.end())
+    for (const auto& p : found->second)
+      if (p.step < step) before.insert(p);
+  return before;
+}
+
+// A checkpoint does not say whose it is: of the newest attempt that was in this state.
+poisons job_oracles::inherited_by(const snapshot& from) {
+  const auto step = from.loop.steps;
+  for (auto job = attempts_.rbegin(); foreign_ && job != attempts_.rend(); ++job)
+    if (auto applied = poisons_before(*job, step); !foreign_->compare(from, step, applied))
+      return applied;
+  return poisons_before(now_, step);
+}
+
+void job_oracles::stepped(const finished_step& what) {
+  state_of_step(what);
+  if (what.job != now_) return;
+  chain(what);
+  same_everywhere(what);
+}
+
+// Whatever is trained, and without a reference too: NaN, ghosts.
+void job_oracles::same_everywhere(const finished_step& what) {
+  if (what.step <= resumed_at_ || what.step > job_.steps) return;  // no step of this chain
+  const auto at = static_cast<std::size_t>(what.step - resumed_at_);
+  if (digests_.size() <= at) digests_.resize(at + 1);
+  auto& first = digests_[at];
+  if (!check(!first || *first == what.digest))
+    violate({oracles[22], "differs from a peer's", what.step, what.rank});
+  first = what.digest;
+}
+
+void job_oracles::state_of_step(const finished_step& what) {
+  if (foreign_) {
+    const auto should = foreign_->digest_behind(what.step, poisons_before(what.job, what.step));
+    if (should && !check(*should == what.digest))
+      violate({oracles[0], "differs from the serial reference", what.step, what.rank});
+    return;
+  }
+  if (!check(what.digest == reference_.digest_behind(what.step)))
+    compare(*what.state, what.step, what.rank, oracles[0]);
+  const auto [epoch, consumed] = reference_.consumed_by(what.step);
+  if (!check(epoch == what.epoch && consumed == what.consumed))
+    violate({oracles[2],
+             "consumed " + std::to_string(what.consumed.count) + " samples of epoch " +
+                 std::to_string(what.epoch) + " from " + std::to_string(what.consumed.first),
+             what.step, what.rank});
+}
+
+void job_oracles::chain(const finished_step& what) {
+  if (!check(what.step != nan_at_))
+    violate({oracles[0], "a peer's weights are NaN", what.step, what.rank, "weights", 0});
+  auto& held = held_[static_cast<std::size_t>(what.rank)];
+  if (!check(what.step == held + 1))
+    violate({oracles[1], "follows step " + std::to_string(held), what.step, what.rank});
+  held = what.step;
+}
+
+void job_oracles::stepped_to_nan(const finished_step& what) {
+  if (what.job != now_) return;
+  same_everywhere(what);
+  if (!check(nan_at_ < 0 || nan_at_ == what.step))
+    violate({oracles[0], "NaN, a peer's were behind step " + std::to_string(nan_at_), what.step,
+             what.rank, "weights", 0});
+  nan_at_ = what.step;
+  for (const auto held : held_)
+    if (!check(held < what.step))
+      violate({oracles[0], "NaN, a peer's are not", what.step, what.rank, "weights", 0});
+}
+
+// Those that the first `step` steps consume. Foreign jobs may be too wide for the reference.
+std::int64_t job_oracles::samples_by(std::int64_t step) const {
+  std::int64_t samples = 0;
+  if (!foreign_) {
+    for (std::int64_t s = 1; s <= step; ++s) samples += reference_.consumed_by(s).second.count;
+    return samples;
+  }
+  const data_layout layout{job_.samples, job_.ranks, job_.batch_size};
+  for (std::int64_t s = 0, first = 0; s < step; ++s) {
+    const auto next = std::min(first + job_.accumulate, layout.batches());
+    samples += layout.samples(first, next - 1);
+    first = next == layout.batches() ? 0 : next;
+  }
+  return samples;
+}
+
+void job_oracles::first_cause(const failure& first, const attempt_facts& facts) {
+  const bool disturbed = facts.lossy || facts.rare ||
+                         facts.any({fault::crash_rank, fault::crash_host}) || facts.any(delaying);
+  const auto is_throw = [&](const raised& r) {
+    return r.rank == first.rank && r.hook == first.hook && r.type == first.type &&
+           r.what == first.what;
+  };
+  if (std::ranges::any_of(facts.thrown, is_throw)) {
+    check(true);
+    return;
+  }
+  if (first.kind == failure_kind::aborted) {
+    if (!check(facts.any({fault::abort})))
+      violate({oracles[3], "aborted by nobody: " + at(first), first.step, first.rank});
+    return;
+  }
+  if (first.hook == hooks::save_checkpoint::name && first.code == errc::checkpoint) {
+    if (!check(disturbed || !facts.storage.empty()))
+      violate({oracles[4], at(first), first.step, first.rank});
+    return;
+  }
+  if (!check(!facts.thrown.empty() || disturbed))
+    return violate({oracles[4], at(first), first.step, first.rank});
+  if (!check(disturbed))
+    return violate({oracles[3], at(first) + " instead of " + facts.thrown.front().what, first.step,
+                    first.rank});
+  // A link that loses may break by itself; a forming deadline names its ranks in its text, and so
+  // does a rank that waited in a collective for one that was held up.
+  const bool waited = first.type == "troupe::collective_timeout" && facts.any(delaying);
+  if (!check(facts.lossy || facts.rare || facts.program || waited || first.rank < 0 ||
+             facts.concerned(first.rank)))
+    violate({oracles[3], "nothing befell this rank: " + at(first), first.step, first.rank});
+}
+
+// Throwing, dying and being aborted are no excuse for not being there in time.
+void job_oracles::survivors(const job_outcome& outcome, const attempt_facts& facts) {
+  for (const auto& s : outcome.survivors) {
+    const bool rank = s.starts_with("rank ");
+    const bool deaf =
+        facts.observer == test_observer::slow || facts.observer == test_observer::dead;
+    const bool excused = facts.program ? facts.any(delaying)
+                         : rank ? facts.any(delaying) && facts.concerned(std::stoi(s.substr(5)))
+                                : (slow_disk(facts) && s.starts_with("checkpointer")) ||
+                                      (deaf && s.starts_with("observer"));
+    // On a rare path a deadline passes early.
+    if (!check(excused || facts.lossy || facts.rare)) violate({oracles[6], s});
+  }
+}
+
+// A job that ends well has written its last checkpoint.
+void job_oracles::saved(const job_outcome& outcome) {
+  const auto at_end = outcome.loop.steps;
+  if (!check(written_ == at_end || (written_ < 0 && resumed_at_ == at_end)))
+    violate({oracles[18], "the last checkpoint is of step " + std::to_string(written_), at_end});
+}
+
+void job_oracles::written(std::int64_t step, const std::string& path, const snapshot* there,
+                          bool damaged) {
+  written_ = step;
+  if (!check(step <= least_held()))
+    violate({oracles[16], path + ", but a rank holds only " + std::to_string(least_held()), step});
+  if (!check(there || damaged)) violate({oracles[17], path + " can not be read", step});
+  if (!there) return;
+  if (!check(there->loop.steps == step))
+    violate({oracles[17], path + " is of step " + std::to_string(there->loop.steps), step});
+  compare(*there, step, oracles[17]);
+}
+
+void job_oracles::ended(const job_outcome& outcome, const attempt_facts& facts) {
+  const bool failed = outcome.status == job_outcome::ending::failed;
+  if (failed) first_cause(outcome.failed_with->record, facts);
+  if (!failed) saved(outcome);
+  const auto most = facts.expected + facts.delayed;
+  if (!check(facts.took <= most))
+    violate({oracles[12], fmt::format("it took {} ms, more than {} ms",
+                                      facts.took.count() / 1'000'000, most.count() / 1'000'000)});
+  // Nobody hears what a rank throws on its way down that the supervisor no longer waits for.
+  const auto unheard = [&](const auto& thrown) {
+    return thrown.hook == "on_exception" ||
+           (thrown.hook == "teardown" && is_left_behind(outcome, thrown.rank));
+  };
+  if (!failed)
+    for (const auto& r : facts.thrown)
+      if (!check(unheard(r)))
+        violate({oracles[5], "the job ended well: " + r.what, r.step, r.rank});
+  const bool disturbed = facts.lossy || facts.rare || !facts.thrown.empty() ||
+                         facts.any(delaying) ||
+                         facts.any({fault::crash_rank, fault::crash_host, fault::abort});
+  survivors(outcome, facts);
+  const auto by_observer = [&](const failure& f) {
+    return facts.observer == test_observer::throws && f.hook == "observer";
+  };
+  for (const auto& f : outcome.late)
+    if (!check(by_observer(f) || disturbed || !facts.storage.empty()))
+      violate({oracles[7], at(f), f.step, f.rank});
+  if (!check(outcome.loop.steps <= least_held()))
+    violate({oracles[8], "committed, but a rank holds only " + std::to_string(least_held()),
+             outcome.loop.steps});
+}
+
+void job_oracles::resumed(const snapshot& from) {
+  // A disk that lied may bring back a checkpoint of an attempt before the last one.
+  if (!check(from.loop.steps <= std::max({resumed_at_, committed_ever_, least_held()})))
+    violate({oracles[16], "a checkpoint of a step that was never committed", from.loop.steps});
+  inherited_ = inherited_by(from);
+  compare(from, from.loop.steps, inherited_, oracles[9]);
+  const auto samples = samples_by(from.loop.steps);
+  if (!check(from.loop.samples == samples))
+    violate({oracles[2],
+             "a checkpoint counts " + std::to_string(from.loop.samples) + " samples, not " +
+                 std::to_string(samples),
+             from.loop.steps});
+  if (!check(from.loop.cursor == cursor_of(from.loop)))
+    violate({oracles[2],
+             "a checkpoint's cursor is " + std::to_string(from.loop.cursor) + ", not " +
+                 std::to_string(cursor_of(from.loop)),
+             from.loop.steps});
+}
+
+// The samples of its epoch, by counting those of its steps.
+std::int64_t job_oracles::cursor_of(const loop_state& loop) const {
+  return loop.batch == 0 ? 0 : samples_by(loop.steps) - loop.epoch * job_.samples;
+}
+
+void job_oracles::finished(const job_outcome& outcome) {
+  if (!check(outcome.loop.steps == job_.steps))
+    violate({oracles[11], "finished behind another step", outcome.loop.steps});
+  const auto samples = samples_by(job_.steps);
+  if (!check(outcome.loop.samples == samples))
+    violate({oracles[2],
+             "finished with " + std::to_string(outcome.loop.samples) + " samples, not " +
+                 std::to_string(samples),
+             outcome.loop.steps});
+  if (check(outcome.weights != nullptr))
+    compare(*outcome.weights, job_.steps, oracles[11]);
+  else
+    violate({oracles[11], "the outcome has no weights"});
+  if (!foreign_) return result_is_the_weights(outcome);
+  if (outcome.weights) digest_ = outcome.weights->weights_digest;
+}
+
+void job_oracles::result_is_the_weights(const job_outcome& outcome) {
+  const auto* list = outcome.result.get_if<value_list>();
+  const auto& should = reference_.behind(job_.steps).weights;
+  bool same = list && list->items.size() == should.size();
+  for (std::size_t i = 0; same && i < should.size(); ++i) {
+    const auto* x = list->items[i].get_if<std::int64_t>();
+    same = x && static_cast<std::uint64_t>(*x) == should[i];
+  }
+  stable_hasher digest;
+  if (list)
+    for (const auto& item : list->items)
+      if (const auto* x = item.get_if<std::int64_t>()) digest.add(*x);
+  digest_ = fmt::format("{:016x}", digest.digest());
+  // A survivor is left with what it has: the result comes with the last word of rank 0.
+  if (!check(same || is_left_behind(outcome, 0)))
+    violate({oracles[11], "the result is not the weights", job_.steps, 0});
+}
+
+// Who was given up may be there.
+void job_oracles::program_ended(const std::vector<std::string>& left, const job_outcome& outcome) {
+  const auto named = [&](const std::string& node) {
+    const auto who = node == "supervisor" ? std::string{"checkpointer"} : node;
+    return std::ranges::any_of(outcome.survivors,
+                               [&](const std::string& s) { return s.starts_with(who + ":"); });
+  };
+  for (const auto& node : left)
+    if (!check(named(node)))
+      violate({oracles[14], "the program has ended, but not what lives in " + node});
+  if (left.empty()) check(true);
+}
+
+void job_oracles::drained(std::size_t actors, std::size_t handles) {
+  if (!check(actors == 0 && handles == 0))
+    violate({oracles[14],
+             std::to_string(actors) + " actors and " + std::to_string(handles) + " communicators"});
+  for (const auto& t : simulation_.troubles())
+    if (!check(false)) violate({oracles[15], t});
+}
+
+}  // namespace troupe::testing

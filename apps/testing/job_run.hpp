@@ -1,0 +1,105 @@
+// One complete run of a field job: faults strike, an operator resumes what failed from the newest
+// good checkpoint until it is finished, and oracles look at everything.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <iosfwd>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "apps/testing/extension.hpp"
+#include "apps/testing/faults.hpp"
+#include "apps/testing/payload.hpp"
+#include "apps/testing/simulated_job.hpp"
+#include "apps/testing/test_observer.hpp"
+#include "backends/simulated/modular_learner.hpp"
+
+namespace troupe::testing {
+
+/// What is trained.
+struct job_spec {
+  std::int32_t ranks = 8;
+  std::int64_t steps = 20;
+  std::int64_t samples = 100;
+  std::int64_t batch_size = 2;
+  std::int64_t accumulate = 1;
+  std::int64_t checkpoint_every = 5;
+  std::size_t width = 8;
+  bool buffers = false;
+  bool fine = false;
+  std::uint64_t seed = 0;  ///< of the data and the weights, not of the world
+  nanoseconds detect = std::chrono::milliseconds{500};
+  nanoseconds hook_limit = std::chrono::seconds{20};
+
+  trainer_options options() const;
+};
+
+struct run_plan {
+  simulation_options simulation;
+  cluster_model cluster{.compute = std::chrono::milliseconds{50}};
+  fault_options faults;
+  std::uint32_t attempts = 6;  ///< runs of the program, at most; nothing strikes in the last two
+  std::uint64_t events_limit = 2'000'000;
+  test_observer observer = test_observer::none;
+  std::vector<extension_fn> extensions;       ///< what the test brings along; not in a case's text
+  std::vector<user_coverage> marks;           ///< of the test's own code, to count; nor are these
+  std::shared_ptr<testing::payload> payload;  ///< null: the field payload
+};
+
+/// What an oracle saw. Undefined numbers are -1.
+struct violation {
+  std::string oracle;
+  std::string text;
+  std::int64_t step = -1;
+  std::int32_t rank = -1;
+  std::string parameter;
+  std::int64_t element = -1;
+  std::uint64_t event = 0;
+  friend bool operator==(const violation&, const violation&) = default;
+};
+std::ostream& operator<<(std::ostream& out, const violation& v);
+
+struct run_report {
+  std::uint64_t seed = 0;
+  bool finished = false;
+  std::uint32_t attempts = 0;
+  std::uint64_t events = 0;
+  std::uint64_t deliveries = 0;
+  nanoseconds virtual_time{0};
+  trace_hashes hashes;
+  std::string weights_digest;
+  straggler_report stragglers;                      ///< how fast, and who kept the others waiting
+  std::array<std::uint64_t, fault_kinds> faults{};  ///< that struck
+  std::map<std::string, std::uint64_t> marks;       ///< of the world: paths that were taken
+  coverage_counts product{};                        ///< of the product, by mark
+  std::vector<coverage_book::own_count> own;        ///< of the test's own code
+  std::uint64_t checks = 0;                         ///< of oracles
+  std::vector<violation> violations;
+  std::vector<choice> taken;        ///< when recorded
+  std::vector<trace_note> notes;    ///< when recorded; faults begin with "fault: "
+  std::vector<event_hashes> trail;  ///< when recorded
+  std::vector<std::string> nodes;   ///< names, when recorded
+};
+
+/// What a violation is called when a run ended by an exception that a payload, its reference or a
+/// guest threw.
+inline constexpr const char* exception_oracle = "no run ends by an exception";
+
+/// Thread-compatible: `reference` is computed further when needed, so one thread per reference. It
+/// must be of the same job. Throws user_error (bad_usage, bad_configuration) for a job or a plan
+/// that cannot be run; any other std::exception is a violation of the run (`exception_oracle`).
+run_report run_job(const job_spec& what, const run_plan& plan, choices from,
+                   modular_reference& reference);
+/// The reference of a job.
+modular_reference reference_of(const job_spec& what);
+/// The marks there are, the world's and the product's, so that those never hit can be named.
+const std::vector<std::string>& known_marks();
+/// Adds what a run hit to counts by the names of `known_marks`.
+void add_marks(std::map<std::string, std::uint64_t>& to, const run_report& of);
+/// The oracles there are.
+const std::vector<std::string>& known_oracles();
+
+}  // namespace troupe::testing

@@ -1,0 +1,182 @@
+#include "apps/testing/test_observer.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <map>
+#include <stdexcept>
+#include <utility>
+
+#include "apps/testing/job_run.hpp"
+
+namespace troupe::testing {
+
+namespace {
+
+constexpr const char* thrown_text = "an observer's own";
+constexpr int heard_before_throw = 5;
+constexpr std::size_t small_queue = 48;
+constexpr auto deaf_for = std::chrono::milliseconds{1500};
+constexpr auto dies_after = std::chrono::milliseconds{100};
+
+// Of one rank: what it handled, and how far the observer has heard of it.
+struct told_hooks {
+  std::vector<std::pair<std::string_view, position>> handled;
+  std::size_t next = 0;
+  std::uint64_t heard = 0;
+};
+
+// What is known of one attempt; held by its observer, its trace and the guest.
+struct attempt_notes {
+  std::map<std::int32_t, told_hooks> ranks;
+  std::vector<seen::lifecycle> announced;
+  std::size_t lifecycle = 0;  // heard
+  int observations = 0;
+  int flushed = 0;
+  std::uint64_t dropped = 0;
+  bool thrown = false;
+  std::vector<std::string> wrong;
+
+  void object(std::string what) {
+    if (wrong.empty()) wrong.push_back(std::move(what));
+  }
+};
+
+bool same(const seen::lifecycle& a, const seen::lifecycle& b) {
+  return a.event == b.event && a.rank == b.rank && a.generation == b.generation &&
+         a.step == b.step && a.details == b.details;
+}
+
+class listener final : public observer {
+public:
+  listener(std::shared_ptr<attempt_notes> notes, test_observer how)
+      : notes_(std::move(notes)), how_(how) {}
+
+  bool wants_hooks() const override { return true; }
+  void on(const observation& what) override {
+    auto& n = *notes_;
+    if (n.flushed > 0) n.object("something is heard behind the end");
+    if (n.thrown) n.object("something is heard behind a throw");
+    if (const auto* x = std::get_if<seen::hook>(&what)) hear(*x);
+    if (const auto* x = std::get_if<seen::lifecycle>(&what)) hear(*x);
+    if (how_ != test_observer::throws || ++n.observations < heard_before_throw) return;
+    n.thrown = true;
+    throw std::runtime_error(thrown_text);
+  }
+  void finish(std::uint64_t dropped) override {
+    ++notes_->flushed;
+    notes_->dropped = dropped;
+  }
+
+private:
+  void hear(const seen::hook& what) {
+    auto& rank = notes_->ranks[what.rank];
+    const std::pair one{name(what.what), where(what.what)};
+    const auto from = rank.handled.begin() + static_cast<std::ptrdiff_t>(rank.next);
+    const auto found = std::find(from, rank.handled.end(), one);
+    if (found == rank.handled.end())
+      return notes_->object(fmt::format("{} of rank {} at step {} was not handled then", one.first,
+                                        what.rank, one.second.step));
+    rank.next = static_cast<std::size_t>(found - rank.handled.begin()) + 1;
+    ++rank.heard;
+  }
+  void hear(const seen::lifecycle& what) {
+    auto& n = *notes_;
+    if (n.lifecycle >= n.announced.size() || !same(what, n.announced[n.lifecycle]))
+      n.object(fmt::format("of the job's life {} is heard out of order", to_string(what.event)));
+    ++n.lifecycle;
+  }
+
+  std::shared_ptr<attempt_notes> notes_;
+  test_observer how_;
+};
+
+class observer_extension final : public extension {
+public:
+  explicit observer_extension(test_observer how) : how_(how) {}
+
+  void prepares(simulation& in, simulated_job& sim_job, job& what) override {
+    notes_ = std::make_shared<attempt_notes>();
+    const auto notes = notes_;
+    what.trace = [notes](std::int32_t rank, const hook& h) {
+      notes->ranks[rank].handled.emplace_back(name(h), where(h));
+    };
+    what.observers.push_back(
+        [notes, how = how_] { return std::make_unique<listener>(notes, how); });
+    sim_job.observations =
+        how_ == test_observer::slow ? small_queue : observation_queue::limit_default;
+    sim_job.before_start = [notes](supervisor_setup& setup) {
+      setup.announced = [notes, also = std::move(setup.announced)](const seen::lifecycle& life) {
+        notes->announced.push_back(life);
+        if (also) also(life);
+      };
+    };
+    sim_job.observer_came = [this, &in](simulation::node_id where) {
+      if (how_ == test_observer::slow) in.pause(where, in.time() + deaf_for);
+      if (how_ == test_observer::dead) in.at(0, dies_after, [&in, where] { in.crash(where); });
+    };
+  }
+  void stepped(const finished_step&, const complain_fn& complain) override { tell(complain); }
+  void ended(const job_outcome& outcome, const complain_fn& complain) override {
+    look_at_end(outcome);
+    tell(complain);
+  }
+
+private:
+  void tell(const complain_fn& complain) {
+    for (auto& text : std::exchange(notes_->wrong, {})) complain({observer_oracle, text});
+  }
+
+  void look_at_end(const job_outcome& outcome) {
+    auto& n = *notes_;
+    const auto late =
+        std::ranges::count_if(outcome.late, [](const failure& f) { return f.hook == "observer"; });
+    if (how_ == test_observer::dead) return;
+    // It was given up: another oracle asks why.
+    if (std::ranges::find(outcome.survivors, "observer: still flushing") != outcome.survivors.end())
+      return;
+    if (late != (n.thrown ? 1 : 0)) n.object(fmt::format("{} throws are said", late));
+    if (n.thrown) return;
+    if (n.flushed != 1) n.object(fmt::format("it is flushed {} times", n.flushed));
+    // What is announced behind that (a stop that comes too late) may still be heard, or not.
+    const auto last =
+        std::ranges::find(n.announced, lifecycle_kind::job_ended, &seen::lifecycle::event);
+    const auto must = std::min<std::size_t>(last - n.announced.begin() + 1, n.announced.size());
+    if (n.lifecycle < must)
+      n.object(fmt::format("of {} events of the job's life it did not hear {}", must,
+                           to_string(n.announced[n.lifecycle].event)));
+    if (outcome.status == job_outcome::ending::finished && outcome.survivors.empty() &&
+        outcome.late.empty())
+      look_at_losses();
+  }
+
+  void look_at_losses() {
+    std::uint64_t missing = 0;
+    for (const auto& [rank, of] : notes_->ranks) missing += of.handled.size() - of.heard;
+    if (missing > notes_->dropped)
+      notes_->object(
+          fmt::format("{} hooks were lost, and {} are counted", missing, notes_->dropped));
+  }
+
+  const test_observer how_;
+  std::shared_ptr<attempt_notes> notes_;
+};
+
+}  // namespace
+
+std::string_view to_string(test_observer w) {
+  switch (w) {
+    case test_observer::none: return "nobody";
+    case test_observer::receives: return "hears";
+    case test_observer::slow: return "slow";
+    case test_observer::throws: return "throws";
+    case test_observer::dead: return "dead";
+  }
+  return "?";
+}
+
+extension_fn observed_by(test_observer how) {
+  return [how] { return std::make_unique<observer_extension>(how); };
+}
+
+}  // namespace troupe::testing

@@ -1,0 +1,254 @@
+#include "backends/simulated/modular_learner.hpp"
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "backends/simulated/answered_hooks.hpp"
+#include "backends/simulated/modular_arithmetic.hpp"
+#include "troupe/failure.hpp"
+
+namespace troupe {
+
+using namespace modular;
+
+namespace {
+
+class modular_learner final : public learner {
+public:
+  modular_learner(const learner_context& context, const modular_recipe& recipe)
+      : context_(context), recipe_(recipe), options_(recipe.options()) {
+    state_ = initial(options_.width, context.options.seed);
+    // Only rank 0's are meant: the others get them by broadcast.
+    if (context.rank != 0) std::ranges::fill(state_.weights, 7);
+  }
+
+  void bind(std::shared_ptr<communicator> world, generation_id generation) override {
+    world_ = std::move(world);
+    generation_ = generation.value();
+    reducing_ = meeting_ = nullptr;
+    stage_ = stage::idle;
+  }
+
+  void pass(std::span<const hook> hooks, std::uint32_t& handled) override {
+    const bool applied = options_.at_hook && (!options_.faults_due || options_.faults_due());
+    for (; handled < hooks.size() && !is_answered(hooks[handled]); ++handled) {
+      const auto& h = hooks[handled];
+      if (applied) options_.at_hook(context_, h);
+      if (const auto* x = h.get_if<hooks::backward>()) backward(*x);
+      if (h.is<hooks::optimizer_zero_grad>()) gradient_.assign(options_.width, 0);
+    }
+  }
+
+  hook_outcome on(const hook& h, const closure& inner) override {
+    std::uint32_t passed = 0;
+    pass({&h, 1}, passed);
+    if (passed > 0) return {};
+    if (options_.at_hook) options_.at_hook(context_, h);
+    if (const auto* x = h.get_if<hooks::optimizer_step>()) return step(*x, inner);
+    if (const auto* x = h.get_if<hooks::process_dataloader>()) return lengths(x->at.stage);
+    if (const auto* x = h.get_if<hooks::save_checkpoint>()) return save(*x);
+    if (const auto* x = h.get_if<hooks::load_checkpoint>()) return load(*x);
+    if (const auto* x = h.get_if<hooks::barrier>()) return meet(x->label);
+    if (h.is<hooks::model_to_device>()) return broadcast_weights();
+    if (const auto* x = h.get_if<hooks::teardown>(); x && x->orderly) return meet("teardown");
+    return {};
+  }
+
+  value result() override {
+    value_list all;
+    for (const auto w : state_.weights) all.items.emplace_back(static_cast<std::int64_t>(w));
+    return all;
+  }
+
+private:
+  enum class stage : std::uint8_t { idle, reducing, spreading };
+
+  data_layout layout() const {
+    return {options_.samples, context_.world, context_.options.batch_size};
+  }
+  data_layout layout(std::int64_t epoch) const {
+    return epoch == resumed_.epoch ? layout().resumed(resumed_.batch, resumed_.cursor) : layout();
+  }
+
+  hook_outcome lengths(troupe::stage s) const {
+    hook_outcome out;
+    auto data = layout();
+    if (s != troupe::stage::train) data.size = 0;
+    out.loaders.push_back({s, 0, data.batches(), data.size, data.ranks * data.batch_size});
+    return out;
+  }
+
+  // Done; or not: the lane is to call again. An error is thrown.
+  static bool done(const work_ptr& what) {
+    if (what->poll().status == work_status::pending) return false;
+    what->wait();
+    return true;
+  }
+  static hook_outcome waits() {
+    hook_outcome out;
+    out.word = run_word::waits;
+    return out;
+  }
+
+  hook_outcome meet(const char* label) {
+    if (!meeting_) meeting_ = world_->barrier(label);
+    if (!done(meeting_)) return waits();
+    meeting_ = nullptr;
+    return {};
+  }
+  hook_outcome meet(const std::string& label) { return meet(label.c_str()); }
+
+  hook_outcome broadcast_weights() {
+    if (!meeting_)
+      meeting_ = world_->broadcast({state_.weights.data(), state_.weights.size(), dtype::i64}, 0);
+    if (!done(meeting_)) return waits();
+    meeting_ = nullptr;
+    return {};
+  }
+
+  void backward(const hooks::backward& h) {
+    if (!order_ || order_epoch_ != h.at.epoch) {
+      order_ = recipe_.order_of(context_.options.seed, h.at.epoch);
+      order_epoch_ = h.at.epoch;
+    }
+    const auto mine = layout(h.at.epoch).of_rank(h.at.batch, context_.rank);
+    add_piece(gradient_, state_.weights, *order_, mine,
+              noise_key(context_.options.seed, h.at.epoch, h.at.batch, context_.rank));
+    if (context_.rank == 0) statistic_ = add(statistic_, statistic_of(*order_, mine));
+    if (state_.is_nan() || (options_.poisons && options_.poisons(context_, h.at))) nan_ = true;
+    if (!h.synchronize()) return;
+    limbs_.resize(2 * options_.width);
+    for (std::size_t i = 0; i < options_.width; ++i) split(gradient_[i], &limbs_[2 * i]);
+    if (std::exchange(nan_, false)) limbs_[1] += nan_limb;
+    reducing_ = world_->all_reduce({limbs_.data(), limbs_.size(), dtype::i64}, reduction::sum);
+  }
+
+  // The closure runs once, however often a lane that cannot wait calls this hook.
+  hook_outcome step(const hooks::optimizer_step& h, const closure& inner) {
+    if (stage_ == stage::idle) {
+      stage_ = stage::reducing;
+      inner();
+    }
+    if (stage_ == stage::reducing && !done(reducing_)) return waits();
+    const auto k = context_.options.accumulate_grad_batches;
+    const auto consumed = layout(h.at.epoch).of_batches(h.at.batch / k * k, h.at.batch);
+    if (stage_ == stage::reducing) {
+      if (limbs_[1] < nan_limb) {
+        for (std::size_t i = 0; i < options_.width; ++i) gradient_[i] = join(&limbs_[2 * i]);
+        update(state_, gradient_, static_cast<std::uint64_t>(consumed.count), divisors_);
+      } else {
+        std::ranges::fill(state_.weights, modular_state::not_a_number);
+        std::ranges::fill(state_.momentum, modular_state::not_a_number);
+      }
+      if (options_.buffers && context_.rank == 0)
+        state_.statistic = next_statistic(state_.statistic, statistic_);
+      statistic_ = 0;
+      reducing_ = nullptr;
+      stage_ = stage::spreading;
+    }
+    if (options_.buffers) {
+      if (!reducing_) reducing_ = world_->broadcast({&state_.statistic, 1, dtype::i64}, 0);
+      if (!done(reducing_)) return waits();
+      reducing_ = nullptr;
+    }
+    stage_ = stage::idle;
+    if (options_.stepped) tell(h, consumed);
+    hook_outcome out;
+    out.samples = consumed.count;
+    return out;
+  }
+
+  void tell(const hooks::optimizer_step& h, piece consumed) const {
+    options_.stepped({context_.job, context_.rank, generation_, h.at.step + 1, h.at.epoch, consumed,
+                      state_.digest(), &state_});
+  }
+
+  hook_outcome save(const hooks::save_checkpoint& h) const {
+    hook_outcome out;
+    if (context_.rank != 0) return out;
+    auto state = std::make_shared<snapshot>(snapshot_of(state_));
+    state->loop = h.loop;
+    state->ranks = context_.world;
+    state->generation = generation_;
+    out.snapshot = std::move(state);
+    return out;
+  }
+
+  hook_outcome load(const hooks::load_checkpoint& h) {
+    if (!options_.load) throw internal_error("a field job that resumes needs a way to load");
+    const auto from = options_.load(h.path);
+    state_ = modular_state_of(from);
+    resumed_ = from.loop;
+    hook_outcome out;
+    if (h.what == hooks::load_checkpoint::part::everything) out.restored = from.loop;
+    return out;
+  }
+
+  const learner_context& context_;  // the lane holds it
+  const modular_recipe& recipe_;    // and this
+  const modular_options& options_;
+  std::shared_ptr<communicator> world_;
+  std::uint64_t generation_ = 0;
+  modular_state state_;
+  std::vector<std::uint64_t> gradient_;
+  std::vector<std::int64_t> limbs_;
+  std::uint64_t statistic_ = 0;
+  bool nan_ = false;    // in this rank's gradient
+  loop_state resumed_;  // where this run began
+  inverses divisors_;
+  modular_recipe::order order_;
+  std::int64_t order_epoch_ = -1;
+  work_ptr reducing_;
+  work_ptr meeting_;
+  stage stage_ = stage::idle;
+};
+
+std::shared_ptr<const std::vector<std::byte>> bytes_of(const std::uint64_t* from,
+                                                       std::size_t count) {
+  const auto* bytes = reinterpret_cast<const std::byte*>(from);
+  return std::make_shared<const std::vector<std::byte>>(bytes, bytes + count * sizeof *from);
+}
+
+std::vector<std::uint64_t> numbers_of(const tensor_blob& from) {
+  std::vector<std::uint64_t> numbers(from.bytes->size() / sizeof(std::uint64_t));
+  std::memcpy(numbers.data(), from.bytes->data(), numbers.size() * sizeof(std::uint64_t));
+  return numbers;
+}
+
+}  // namespace
+
+std::unique_ptr<learner> modular_recipe::make(const learner_context& context) const {
+  return std::make_unique<modular_learner>(context, *this);
+}
+
+modular_recipe::order modular_recipe::order_of(std::uint64_t seed, std::int64_t epoch) const {
+  const std::lock_guard hold{guard_};
+  for (const auto& [key, known] : orders_)
+    if (key == std::pair{seed, epoch}) return known;
+  if (orders_.size() >= 8) orders_.erase(orders_.begin());
+  auto fresh =
+      std::make_shared<const std::vector<std::int64_t>>(permutation(seed, epoch, options_.samples));
+  return orders_.emplace_back(std::pair{seed, epoch}, std::move(fresh)).second;
+}
+
+modular_state modular_state_of(const snapshot& what) {
+  if (what.model.size() != 2 || what.optimizer.size() != 1)
+    throw user_error(errc::checkpoint, "a snapshot that is not one of a field learner");
+  const auto statistic = numbers_of(what.model[1]);
+  return {numbers_of(what.model[0]), numbers_of(what.optimizer[0]),
+          statistic.empty() ? 0 : statistic.front()};
+}
+
+snapshot snapshot_of(const modular_state& what) {
+  const auto width = static_cast<std::int64_t>(what.weights.size());
+  snapshot out;
+  out.model.push_back(
+      {"weights", "I64", {width}, bytes_of(what.weights.data(), what.weights.size())});
+  out.model.push_back({"statistic", "I64", {1}, bytes_of(&what.statistic, 1)});
+  out.optimizer.push_back(
+      {"0.weights.momentum", "I64", {width}, bytes_of(what.momentum.data(), what.momentum.size())});
+  return out;
+}
+
+}  // namespace troupe

@@ -1,0 +1,152 @@
+#include "backends/simulated/null_learner.hpp"
+
+#include <algorithm>
+#include <string>
+
+#include "backends/simulated/answered_hooks.hpp"
+#include "troupe/detail/data_order.hpp"
+#include "troupe/failure.hpp"
+
+namespace troupe {
+
+namespace {
+
+class null_learner final : public learner {
+public:
+  null_learner(const learner_context& context, const null_options& options)
+      : context_(context),
+        options_(options),
+        layout_{options.samples, context.world, context.options.batch_size} {}
+
+  void bind(std::shared_ptr<communicator> world, generation_id generation) override {
+    world_ = std::move(world);
+    generation_ = generation.value();
+    reducing_ = meeting_ = nullptr;
+    stepping_ = false;
+  }
+
+  void pass(std::span<const hook> hooks, std::uint32_t& handled) override {
+    const bool applied = options_.at_hook && (!options_.faults_due || options_.faults_due());
+    for (; handled < hooks.size() && !is_answered(hooks[handled]); ++handled) {
+      const auto& h = hooks[handled];
+      if (applied) options_.at_hook(context_, h);
+      if (const auto* x = h.get_if<hooks::backward>(); x && x->synchronize()) reduce();
+    }
+  }
+
+  hook_outcome on(const hook& h, const closure& inner) override {
+    std::uint32_t passed = 0;
+    pass({&h, 1}, passed);
+    if (passed > 0) return {};
+    if (options_.at_hook) options_.at_hook(context_, h);
+    if (const auto* x = h.get_if<hooks::optimizer_step>()) return step(*x, inner);
+    if (const auto* x = h.get_if<hooks::process_dataloader>()) return lengths(x->at.stage);
+    if (const auto* x = h.get_if<hooks::save_checkpoint>()) return save(*x);
+    if (const auto* x = h.get_if<hooks::load_checkpoint>()) return load(*x);
+    if (const auto* x = h.get_if<hooks::barrier>()) return meet(x->label);
+    if (h.is<hooks::model_to_device>()) return share_weights();
+    if (const auto* x = h.get_if<hooks::teardown>(); x && x->orderly) return meet("teardown");
+    return {};
+  }
+
+private:
+  // Floats without memory.
+  static buffer weightless(std::uint64_t count) {
+    return {nullptr, static_cast<std::size_t>(count), dtype::f32};
+  }
+
+  hook_outcome lengths(stage s) const {
+    hook_outcome out;
+    auto data = layout_;
+    if (s != stage::train) data.size = 0;
+    out.loaders.push_back({s, 0, data.batches(), data.size, data.ranks * data.batch_size});
+    return out;
+  }
+
+  // All that a ghost has of a state.
+  static std::uint64_t whereabouts(const position& at) {
+    return mix(mix(static_cast<std::uint64_t>(at.epoch)) + static_cast<std::uint64_t>(at.batch));
+  }
+
+  // Operations of one group end in order: the last one stands for all.
+  void reduce() {
+    each_bucket(options_, [this](std::uint64_t count) {
+      reducing_ = world_->all_reduce(weightless(count), reduction::sum);
+    });
+  }
+
+  // False: the lane is to call again. An error is thrown.
+  static bool done(work_ptr& what) {
+    if (!what) return true;
+    if (what->poll().status == work_status::pending) return false;
+    std::exchange(what, nullptr)->wait();
+    return true;
+  }
+  static hook_outcome waits() {
+    hook_outcome out;
+    out.word = run_word::waits;
+    return out;
+  }
+
+  hook_outcome step(const hooks::optimizer_step& h, const closure& inner) {
+    if (!std::exchange(stepping_, true)) inner();
+    if (!done(reducing_)) return waits();
+    stepping_ = false;
+    const auto k = context_.options.accumulate_grad_batches;
+    hook_outcome out;
+    const auto layout =
+        h.at.epoch == resumed_.epoch ? layout_.resumed(resumed_.batch, resumed_.cursor) : layout_;
+    out.samples = layout.samples(h.at.batch / k * k, h.at.batch);
+    if (options_.stepped) options_.stepped(context_, h.at.step + 1, whereabouts(h.at));
+    return out;
+  }
+
+  hook_outcome meet(const std::string& label) {
+    if (!meeting_) meeting_ = world_->barrier(label);
+    return done(meeting_) ? hook_outcome{} : waits();
+  }
+
+  hook_outcome share_weights() {
+    if (!meeting_)
+      meeting_ = world_->broadcast(weightless(options_.gradient_bytes / sizeof(float)), 0);
+    return done(meeting_) ? hook_outcome{} : waits();
+  }
+
+  hook_outcome save(const hooks::save_checkpoint& h) const {
+    hook_outcome out;
+    if (context_.rank != 0) return out;
+    auto state = std::make_shared<snapshot>();
+    state->loop = h.loop;
+    state->ranks = context_.world;
+    state->generation = generation_;
+    out.snapshot = std::move(state);
+    return out;
+  }
+
+  hook_outcome load(const hooks::load_checkpoint& h) {
+    if (!options_.load) throw internal_error("a ghost job that resumes needs a way to load");
+    hook_outcome out;
+    const auto from = options_.load(h.path);
+    resumed_ = from.loop;
+    if (h.what == hooks::load_checkpoint::part::everything) out.restored = from.loop;
+    return out;
+  }
+
+  const learner_context& context_;  // the lane holds it
+  const null_options& options_;     // and the recipe
+  const data_layout layout_;
+  std::shared_ptr<communicator> world_;
+  std::uint64_t generation_ = 0;
+  work_ptr reducing_;
+  work_ptr meeting_;
+  loop_state resumed_;  // where this run began
+  bool stepping_ = false;
+};
+
+}  // namespace
+
+std::unique_ptr<learner> null_recipe::make(const learner_context& context) const {
+  return std::make_unique<null_learner>(context, options_);
+}
+
+}  // namespace troupe

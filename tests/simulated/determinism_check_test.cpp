@@ -1,0 +1,148 @@
+// Goal: what depends on the host, not on ports, is found by running twice in hosts that differ, and
+// the first event that differs is named from both sides; the product's runs are the same.
+#include "apps/testing/determinism_check.hpp"
+
+#include <atomic>
+#include <set>
+#include <thread>
+
+#include "apps/testing/explore.hpp"
+
+#include "tests/support/catch.hpp"
+
+using namespace troupe;
+using namespace troupe::testing;
+
+namespace {
+
+using planted_fn = std::function<void(simulation&, simulation::node_id)>;
+
+// Ten quiet events, one in which `planted` does its thing, ten more.
+repeatable_run run_with(planted_fn planted) {
+  return [planted = std::move(planted)](bool recorded) {
+    simulation_options options;
+    options.schedule = scheduling::fifo;
+    options.record = recorded;
+    simulation in{choices::of_seed(1), options};
+    const auto quiet = in.add_node(1, "quiet");
+    const auto odd = in.add_node(2, "odd");
+    for (int i = 1; i <= 21; ++i) {
+      if (i == 11)
+        in.at(odd, std::chrono::microseconds{i}, [&] { planted(in, odd); });
+      else
+        in.at(quiet, std::chrono::microseconds{i}, [&in] { in.delivered(1, 2); });
+    }
+    while (in.step()) continue;
+    run_report report;
+    report.hashes = in.hashes();
+    report.events = in.events();
+    report.trail = in.trail();
+    report.notes = in.notes();
+    for (simulation::node_id p = 0; p < in.nodes(); ++p) report.nodes.push_back(in.name_of(p));
+    return report;
+  };
+}
+
+// In the order of addresses, as a container of pointers would have it.
+void by_address(simulation& in, simulation::node_id) {
+  std::vector<std::unique_ptr<std::uint64_t>> all;
+  std::set<std::uint64_t*> ordered;
+  for (std::uint64_t i = 0; i < 12; ++i) {
+    all.push_back(std::make_unique<std::uint64_t>(i));
+    ordered.insert(all.back().get());
+  }
+  for (const auto* x : ordered) in.delivered(3, *x);
+}
+
+[[gnu::noinline]] std::uint64_t sum_of(const volatile unsigned char* from, std::size_t count) {
+  std::uint64_t sum = 0;
+  for (std::size_t i = 0; i < count; ++i) sum = sum * 257 + from[i];
+  return sum;
+}
+
+void uninitialised(simulation& in, simulation::node_id) {
+  constexpr std::size_t size = 200;
+  const std::unique_ptr<unsigned char[]> block{new unsigned char[size]};
+  in.delivered(4, sum_of(block.get() + 64, 64));
+}
+
+void count_of_process(simulation& in, simulation::node_id) {
+  static std::atomic<std::uint64_t> count{0};
+  in.state_is(++count);
+}
+
+void by_thread(simulation& in, simulation::node_id) {
+  in.draws().draw(site::detail, 1,
+                  2 + std::hash<std::thread::id>{}(std::this_thread::get_id()) % (1 << 20));
+}
+
+std::optional<run_difference> found_in(const planted_fn& planted, std::uint64_t seed) {
+  const auto run = run_with(planted);
+  return check_determinism(run(false), run, seed);
+}
+
+}  // namespace
+
+// AddressSanitizer gives and fills memory its own way, whatever the host does.
+#if defined(__SANITIZE_ADDRESS__)
+constexpr bool memory_is_arranged = true;
+#else
+constexpr bool memory_is_arranged = false;
+#endif
+
+TEST_CASE("what depends on the host is found, with the event and the layer", "[simulated][twins]") {
+  struct expected {
+    const char* name;
+    planted_fn planted;
+    const char* layer;
+    bool of_memory = false;
+  };
+  for (const auto& [name, planted, layer, of_memory] :
+       {expected{"order of addresses", by_address, "deliveries", true},
+        expected{"memory that was not set", uninitialised, "deliveries", true},
+        expected{"a static counter", count_of_process, "state"},
+        expected{"the thread", by_thread, "choices"}})
+    for (const std::uint64_t seed : {4, 7}) {
+      if (memory_is_arranged && of_memory) continue;
+      INFO(name << ", seed " << seed);
+      const auto found = found_in(planted, seed);
+      REQUIRE(found);
+      INFO(found->text);
+      CHECK(found->layer == layer);
+      CHECK(found->event == 11);
+      CHECK(found->text.find("one:   event 11") != std::string::npos);
+      CHECK(found->text.find("other: event 11") != std::string::npos);
+      CHECK(found->text.find("in odd") != std::string::npos);
+    }
+}
+
+TEST_CASE("what depends on ports only is the same", "[simulated][twins]") {
+  for (std::uint64_t seed = 0; seed < 8; ++seed)
+    CHECK_FALSE(found_in([](simulation& in, simulation::node_id) { in.delivered(5, 6); }, seed));
+}
+
+TEST_CASE("runs that end differently are told apart", "[simulated][twins]") {
+  run_report one;
+  run_report other;
+  CHECK_FALSE(first_difference(one, other));
+  other.events = 3;
+  const auto found = first_difference(one, other);
+  REQUIRE(found);
+  CHECK(found->layer == "end");
+}
+
+TEST_CASE("jobs under swarms of faults have equal twins", "[simulated][twins][campaign]") {
+  job_spec what;
+  what.ranks = 4;
+  run_plan plan;
+  plan.faults.may = fault_set::all();
+  budget of;
+  of.first_seed = 1;
+  of.runs = 24;
+  of.determinism_checks = true;
+  const auto all = explore(what, plan, of);
+  for (const auto& r : all.violating)
+    for (const auto& v : r.violations) UNSCOPED_INFO("seed " << r.seed << ": " << v);
+  CHECK(all.clean());
+  CHECK(all.determinism_checks == 24);
+}

@@ -1,0 +1,183 @@
+// Goal: the production supervisor and rank actors run whole jobs of a learner of the test's
+// own in a simulated world, whatever the schedule; the weights are those of the formula, a throw
+// reaches the caller as the first cause.
+#include <map>
+#include <stdexcept>
+
+#include "apps/testing/scripted_simulation.hpp"
+#include "tests/support/integer_learner.hpp"
+
+#include "tests/support/catch.hpp"
+
+using namespace troupe;
+using namespace troupe::testing;
+
+namespace {
+
+// A world of this seed in which all ranks live beside the supervisor.
+script_options beside(std::uint64_t seed) {
+  return {.seed = seed, .schedule = scheduling::random, .cluster = {.ranks_per_host = 0}};
+}
+
+job integer_job(integer_options options, std::int32_t ranks) {
+  job what;
+  what.options.ranks = ranks;
+  what.options.batch_size = 2;
+  what.options.max_epochs = 2;
+  what.recipe = std::make_shared<integer_recipe>(std::move(options));
+  return what;
+}
+
+}  // namespace
+
+TEST_CASE("three ranks train integers to the formula's weights under any schedule", "[simulated]") {
+  for (std::uint64_t seed = 0; seed < 200; ++seed) {
+    INFO("seed " << seed);
+    integer_options options;
+    auto what = integer_job(options, 3);
+    what.options.accumulate_grad_batches = 1 + static_cast<std::int64_t>(seed % 3);
+    scripted_simulation script{beside(seed)};
+    const auto outcome = script.run(what);
+    if (!outcome.ok()) FAIL(render(outcome.failed_with->record));
+    CHECK(outcome.status == job_outcome::ending::finished);
+    CHECK(integers_of(outcome.result) ==
+          expected_integers(options, 3, what.options, outcome.loop.steps));
+    CHECK(outcome.loop.samples == 2 * options.samples);
+    CHECK(outcome.survivors.empty());
+    CHECK(outcome.late.empty());
+    REQUIRE(script.in().actors() == 0);
+  }
+}
+
+TEST_CASE("what is queued for a caller by another run does not come home", "[simulated]") {
+  scripted_simulation script{beside(1)};
+  const auto& outcome =
+      script.run(integer_job({}, 2), [](std::uint64_t event, const supervisor_actor& supervisor) {
+        fence at;
+        at.job = job_id{4711};
+        if (event % 20 == 0) caf::anon_send(supervisor, queue_value{at, std::int64_t{1}});
+      });
+  CHECK(outcome.ok());
+  CHECK(outcome.queue.empty());
+}
+
+TEST_CASE("the same seed is the same schedule", "[simulated]") {
+  const auto events_of = [](std::uint64_t seed) {
+    scripted_simulation script{beside(seed)};
+    script.run(integer_job({}, 3));
+    return std::pair{script.in().events(), script.in().time().count()};
+  };
+  CHECK(events_of(7) == events_of(7));
+  CHECK(events_of(7) != events_of(8));
+}
+
+TEST_CASE("a throw in any hook of any rank is the first cause the caller gets", "[simulated]") {
+  for (const std::string_view where : {"setup", "on_train_batch_start", "training_step", "backward",
+                                       "optimizer_step", "on_train_epoch_end", "on_fit_end"}) {
+    for (std::int32_t rank = 0; rank < 3; ++rank) {
+      INFO(where << " on rank " << rank);
+      integer_options options;
+      options.at_hook = [=](const learner_context& context, const hook& h) {
+        if (context.rank == rank && name(h) == where) throw std::domain_error("disk full");
+      };
+      scripted_simulation script{beside(static_cast<std::uint64_t>(rank))};
+      const auto outcome = script.run(integer_job(options, 3));
+      REQUIRE(outcome.status == job_outcome::ending::failed);
+      const auto& first = outcome.failed_with->record;
+      CHECK(first.type == "std::domain_error");
+      CHECK(first.what == "disk full");
+      CHECK(first.rank == rank);
+      CHECK(first.hook == where);
+      CHECK_THROWS_AS(outcome.rethrow(), std::domain_error);
+      REQUIRE(script.in().actors() == 0);
+    }
+  }
+}
+
+TEST_CASE("on_exception runs on every rank, after the throw, and teardown has no barrier",
+          "[simulated]") {
+  std::map<std::int32_t, std::vector<std::string>> heard;
+  integer_options options;
+  options.at_hook = [&](const learner_context& context, const hook& h) {
+    heard[context.rank].emplace_back(name(h));
+    if (context.rank == 1 && name(h) == "training_step") throw std::domain_error("disk full");
+  };
+  scripted_simulation script{beside(3)};
+  const auto outcome = script.run(integer_job(options, 3));
+  REQUIRE_FALSE(outcome.ok());
+  for (std::int32_t rank = 0; rank < 3; ++rank) {
+    REQUIRE(heard[rank].size() >= 2);
+    CHECK(heard[rank].end()[-2] == "on_exception");
+    CHECK(heard[rank].end()[-1] == "teardown");
+  }
+}
+
+TEST_CASE("a stop asked for at any event ends all ranks at one step boundary", "[simulated]") {
+  std::uint64_t events = 0;
+  {
+    scripted_simulation script{beside(5)};
+    script.run(integer_job({}, 3));
+    events = script.in().events();
+  }
+  for (std::uint64_t at = 0; at < events; at += 3) {
+    INFO("event " << at);
+    scripted_simulation script{beside(5)};
+    const integer_options options;
+    const auto what = integer_job(options, 3);
+    const auto outcome =
+        script.run(what, [&](std::uint64_t event, const supervisor_actor& supervisor) {
+          if (event == at) caf::anon_send(supervisor, request_stop{stop_reason::interrupt});
+        });
+    if (!outcome.ok()) FAIL(render(outcome.failed_with->record));
+    CHECK(integers_of(outcome.result) ==
+          expected_integers(options, 3, what.options, outcome.loop.steps));
+    if (outcome.status == job_outcome::ending::stopped)
+      CHECK(outcome.why == stop_reason::interrupt);
+    REQUIRE(script.in().actors() == 0);
+  }
+}
+
+TEST_CASE("an abort at any event ends the job as failed, with nobody left", "[simulated]") {
+  for (std::uint64_t at = 0; at < 400; at += 7) {
+    INFO("event " << at);
+    scripted_simulation script{beside(6)};
+    const auto outcome = script.run(integer_job({}, 3),
+                                    [&](std::uint64_t event, const supervisor_actor& supervisor) {
+                                      if (event == at)
+                                        caf::anon_send(supervisor, request_abort{"enough"});
+                                    });
+    if (at < 200) REQUIRE(outcome.status == job_outcome::ending::failed);
+    if (!outcome.ok()) CHECK(outcome.failed_with->record.what == "enough");  // else it was over
+    REQUIRE(script.in().actors() == 0);
+  }
+}
+
+TEST_CASE("a world that does not form is an error of membership with its own type", "[simulated]") {
+  struct nobody_comes : process_control {
+    void start(const rank_start& what, std::function<void()> body,
+               std::function<void(std::string)> failed) override {
+      if (what.rank != 1) return body();
+      if (says_so) failed("no such host");
+    }
+    bool says_so = false;
+  };
+  for (const bool says_so : {false, true}) {
+    const auto hosts = std::make_shared<nobody_comes>();
+    hosts->says_so = says_so;
+    scripted_simulation script{beside(2)};
+    script.sim_job().before_start = [&](supervisor_setup& setup) { setup.world.processes = hosts; };
+    const auto outcome = script.run(integer_job({}, 3));
+    REQUIRE(outcome.status == job_outcome::ending::failed);
+    CHECK(outcome.failed_with->record.code == errc::membership);
+    CHECK_THAT(outcome.failed_with->record.what,
+               Catch::Contains(says_so ? "rank 1 could not be started: no such host"
+                                       : "did not form in 10000 ms: no answer from rank 1"));
+    try {
+      outcome.rethrow();
+      FAIL("nothing was thrown");
+    } catch (const user_error& error) {
+      CHECK(error.code() == errc::membership);
+    }
+    REQUIRE(script.in().actors() == 0);
+  }
+}
