@@ -196,7 +196,7 @@ using checkpointer_pointer = checkpointer_actor::stateful_pointer<checkpointer_s
 }  // namespace
 
 spawn_checkpointer_fn checkpointers(std::shared_ptr<const checkpoint_io> io) {
-  return [io = std::move(io)](caf::actor_system& system, actor_trouble trouble, job_id id,
+  return [io = std::move(io)](caf::actor_system& system, actor_error_handler trouble, job_id id,
                               const job& what, std::shared_ptr<storage> files,
                               supervisor_actor supervisor) {
     const auto folder = (std::filesystem::path{what.run_folder} / checkpoints_folder).string();
@@ -205,7 +205,7 @@ spawn_checkpointer_fn checkpointers(std::shared_ptr<const checkpoint_io> io) {
     return seam::spawn<checkpointer_actor, checkpointer_state>(
         system, std::move(trouble),
         [=, weak = supervisor.address()](
-            checkpointer_pointer self) -> seam::hears<checkpointer_actor> {
+            checkpointer_pointer self) -> seam::one_way_handlers<checkpointer_actor> {
           auto& s = self->state;
           s.self = self;
           s.mine = id;

@@ -76,7 +76,7 @@ void fit_machine::ran(std::uint32_t handled, const hook_outcome& outcome, action
   in_flight_ = 0;
   learn(outcome, out);
   if (outcome.stop && ending_ == stop_reason::none) ending_ = stop_reason::hook;
-  if (outcome.word == run_word::skip_epoch)
+  if (outcome.word == run_verdict::skip_epoch)
     enter(phase::epoch_end);
   else if (handled_ == length_)
     leave_phase(out);
@@ -105,7 +105,7 @@ void fit_machine::stop_at(const fit_events::stop_at& event, actions& out) {
   emit(out);
 }
 
-void fit_machine::check(std::uint32_t handled, run_word word) const {
+void fit_machine::check(std::uint32_t handled, run_verdict word) const {
   const auto refuse = [&](std::string_view why) {
     throw internal_error(
         fmt::format("fit machine: {} ({} of {} hooks handled)", why, handled, in_flight_));
@@ -113,21 +113,21 @@ void fit_machine::check(std::uint32_t handled, run_word word) const {
   if (in_flight_ == 0) refuse("an answer without a run");
   if (handled > in_flight_) refuse("more hooks handled than were sent");
   switch (word) {
-    case run_word::proceed:
+    case run_verdict::proceed:
       if (handled != in_flight_) refuse("a run ended early without a word");
       return;
-    case run_word::attention:
+    case run_verdict::attention:
       if (splits_closure(segment(), handled_ + handled)) refuse("a closure cut by attention");
       return;
-    case run_word::skip_epoch: {
+    case run_verdict::skip_epoch: {
       if (phase_ != phase::window || handled == 0) refuse("skip_epoch outside of an epoch");
       const auto hooks = segment();
       if (!hooks[handled_ + handled - 1].is<hooks::on_train_batch_start>())
         refuse("skip_epoch from another hook than on_train_batch_start");
       return;
     }
-    case run_word::failed:
-    case run_word::waits: break;
+    case run_verdict::failed:
+    case run_verdict::waits: break;
   }
   refuse("a failed run is not the machine's");
 }
@@ -193,7 +193,7 @@ void fit_machine::emit(actions& out) {
   if (phase_ == phase::done || holding()) return;
   auto hooks = segment();
   length_ = static_cast<std::uint32_t>(hooks.size());
-  auto part = part_of(std::move(hooks), handled_, plan_->fine);
+  auto part = part_of(std::move(hooks), handled_, plan_->one_hook_per_run);
   in_flight_ = static_cast<std::uint32_t>(part.size());
   out.emplace_back(fit_actions::run{std::move(part)});
 }

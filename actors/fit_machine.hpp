@@ -183,7 +183,7 @@ private:
   void begin(actions& out);
   void propose_stop(actions& out);
   void stop_at(const fit_events::stop_at& event, actions& out);
-  void check(std::uint32_t handled, run_word word) const;
+  void check(std::uint32_t handled, run_verdict word) const;
   void learn(const hook_outcome& outcome, actions& out);
   void emit(actions& out);
 

@@ -134,7 +134,7 @@ fit_plan make_plan(const trainer_options& options, stage purpose, std::string re
   plan.checkpoint = options.checkpoint;
   plan.resume = std::move(resume);
   plan.weights = std::move(weights);
-  plan.fine = options.fine;
+  plan.one_hook_per_run = options.one_hook_per_run;
   if (options.fast_dev_run > 0) shorten(plan, options.fast_dev_run);
   return plan;
 }
@@ -151,7 +151,7 @@ std::uint64_t fit_plan::digest() const {
     h.add(one.monitor).add(one.min_delta).add(one.patience).add(one.maximize);
   h.add(checkpoint.enabled).add(checkpoint.every_epoch).add(checkpoint.every_n_steps);
   h.add(checkpoint.keep_last).add(checkpoint.keep_best).add(checkpoint.monitor);
-  h.add(checkpoint.maximize).add(resume).add(weights).add(late_optimizers).add(fine);
+  h.add(checkpoint.maximize).add(resume).add(weights).add(late_optimizers).add(one_hook_per_run);
   return h.add(run_batches).digest();
 }
 
@@ -162,7 +162,7 @@ std::ostream& operator<<(std::ostream& out, const fit_plan& plan) {
       << text_of(plan.val_batches) << " every " << text_of(plan.val_check_interval);
   if (!plan.resume.empty()) out << " resume " << plan.resume;
   if (!plan.weights.empty()) out << " weights " << plan.weights;
-  if (plan.fine) out << " fine";
+  if (plan.one_hook_per_run) out << " fine";
   return out;
 }
 

@@ -38,8 +38,8 @@ struct fit_plan {
   std::string resume;
   /// A file of weights to start from; ignored when there is `resume`. Not yet used: no job sets it.
   std::string weights;
-  bool late_optimizers = false;  ///< send setup_optimizers in pre_dispatch; not yet used
-  bool fine = false;             ///< a run per hook (an optimizer_step keeps its closure)
+  bool late_optimizers = false;   ///< send setup_optimizers in pre_dispatch; not yet used
+  bool one_hook_per_run = false;  ///< a run per hook (an optimizer_step keeps its closure)
   std::int64_t run_batches =
       64;  ///< the most micro-batches of one run, so that observers hear often
 

@@ -4,7 +4,7 @@
 
 #include <filesystem>
 
-#include "actors/far_rank.hpp"
+#include "actors/remote_rank.hpp"
 #include "actors/time_knob.hpp"
 #include "troupe/failure.hpp"
 
@@ -124,7 +124,7 @@ void check_job(const job& what, const ports& world) {
   if (found.options.placement == "threads")
     choose_communicator(world, found.options.communicator);
   else
-    choose_meeting(world, found.options.communicator);
+    choose_rendezvous(world, found.options.communicator);
   if (found.purpose != stage::train) return;
   const auto path = found.resume.value_or("");
   const auto io = checkpoint_format(found, world);

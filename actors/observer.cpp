@@ -49,13 +49,13 @@ void flush_and_quit(observer_pointer self) {
 
 }  // namespace
 
-bool audience::wants_hooks() const {
+bool observer_list::wants_hooks() const {
   for (const auto& m : members_)
     if (m.queue->wants_hooks()) return true;
   return false;
 }
 
-void audience::tell(observation what) const {
+void observer_list::notify(observation what) const {
   if (members_.empty()) return;
   const bool is_hook = std::holds_alternative<seen::hook>(what);
   const auto shared = std::make_shared<const observation>(std::move(what));
@@ -65,25 +65,26 @@ void audience::tell(observation what) const {
   }
 }
 
-void audience::add_dropped(const dropped_observations& elsewhere) const {
+void observer_list::add_dropped(const dropped_observations& elsewhere) const {
   for (const auto& m : members_) m.queue->add_dropped(elsewhere);
 }
 
-audience_member spawn_observer(caf::actor_system& system, actor_trouble trouble,
+listed_observer spawn_observer(caf::actor_system& system, actor_error_handler trouble,
                                const observer_factory& make, supervisor_actor supervisor) {
-  return spawn_observer_behind(observation_queue::limit_default, system, std::move(trouble), make,
-                               std::move(supervisor));
+  return spawn_observer_with_queue(observation_queue::limit_default, system, std::move(trouble),
+                                   make, std::move(supervisor));
 }
 
-audience_member spawn_observer_behind(std::size_t limit, caf::actor_system& system,
-                                      actor_trouble trouble, const observer_factory& make,
-                                      supervisor_actor supervisor) {
+listed_observer spawn_observer_with_queue(std::size_t limit, caf::actor_system& system,
+                                          actor_error_handler trouble, const observer_factory& make,
+                                          supervisor_actor supervisor) {
   auto inner = make();
   auto queue = std::make_shared<observation_queue>(inner->wants_hooks(), limit);
   auto shared = std::make_shared<std::unique_ptr<observer>>(std::move(inner));
   auto weak = supervisor.address();
   auto actor = seam::spawn<observer_actor, observer_state>(
-      system, std::move(trouble), [=](observer_pointer self) -> seam::hears<observer_actor> {
+      system, std::move(trouble),
+      [=](observer_pointer self) -> seam::one_way_handlers<observer_actor> {
         self->state.inner = std::move(*shared);
         self->state.queue = queue;
         self->state.supervisor = weak;

@@ -11,33 +11,33 @@
 namespace troupe {
 
 /// One observer as ranks and supervisor see it.
-struct audience_member {
+struct listed_observer {
   std::shared_ptr<observation_queue> queue;
   observer_actor actor;
 };
 
 /// All observers of a job. A value; copies speak to the same observers. Thread-safe.
-class audience {
+class observer_list {
 public:
-  void add(audience_member member) { members_.push_back(std::move(member)); }
-  const std::vector<audience_member>& members() const { return members_; }
+  void add(listed_observer member) { members_.push_back(std::move(member)); }
+  const std::vector<listed_observer>& members() const { return members_; }
   bool wants_hooks() const;
   /// Puts `what` into each queue and knocks where nobody was waiting. Never waits.
-  void tell(observation what) const;
+  void notify(observation what) const;
   /// Counts what was dropped on its way here, as if each queue had dropped it.
   void add_dropped(const dropped_observations& elsewhere) const;
 
 private:
-  std::vector<audience_member> members_;
+  std::vector<listed_observer> members_;
 };
 
 /// Brings an observer to life. What it throws is said once to `supervisor` (as `late` of `flushed`)
 /// and ends its hearing.
-audience_member spawn_observer(caf::actor_system& system, actor_trouble trouble,
+listed_observer spawn_observer(caf::actor_system& system, actor_error_handler trouble,
                                const observer_factory& make, supervisor_actor supervisor);
 /// As above, behind a queue of at most so many observations.
-audience_member spawn_observer_behind(std::size_t limit, caf::actor_system& system,
-                                      actor_trouble trouble, const observer_factory& make,
-                                      supervisor_actor supervisor);
+listed_observer spawn_observer_with_queue(std::size_t limit, caf::actor_system& system,
+                                          actor_error_handler trouble, const observer_factory& make,
+                                          supervisor_actor supervisor);
 
 }  // namespace troupe

@@ -57,7 +57,7 @@ struct rank_state {
   void carry_out(const ranks::attend& a);
   void carry_out(const ranks::close_lane& a);
   void carry_out(const ranks::report& a);
-  void carry_out(const ranks::show& a) { setup.observers.tell(a.what); }
+  void carry_out(const ranks::show& a) { setup.observers.notify(a.what); }
   void carry_out(const ranks::end&) {
     world.reset();  // closed, not aborted: an abort would overtake what the last barrier said
     self->quit();
@@ -205,7 +205,7 @@ void rank_state::measure(const ran& what) {
 void rank_state::show_handled(const ran& what) {
   const auto count = std::min<std::size_t>(what.handled, in_flight.size());
   for (std::size_t i = 0; i < count; ++i)
-    setup.observers.tell(seen::hook{setup.plan.rank, std::move(in_flight[i])});
+    setup.observers.notify(seen::hook{setup.plan.rank, std::move(in_flight[i])});
   in_flight.clear();
 }
 
@@ -219,10 +219,10 @@ void rank_state::look() {
 void keep_looking(rank_pointer self) {
   self->state.look();
   const auto after = self->state.setup.plan.limits.tick;
-  seam::tell_self_after(self, rare(coverage_point::early_look) ? after / 8 : after, tick{});
+  seam::send_self_after(self, rare(coverage_point::early_look) ? after / 8 : after, tick{});
 }
 
-seam::hears<rank_actor> behaviour(rank_pointer self) {
+seam::one_way_handlers<rank_actor> behaviour(rank_pointer self) {
   auto& s = self->state;
   return {
       // In the order in which CAF looks: what comes most often first.
@@ -246,10 +246,11 @@ seam::hears<rank_actor> behaviour(rank_pointer self) {
 
 }  // namespace
 
-rank_actor spawn_rank(caf::actor_system& system, actor_trouble trouble, rank_setup setup) {
+rank_actor spawn_rank(caf::actor_system& system, actor_error_handler trouble, rank_setup setup) {
   auto shared = std::make_shared<rank_setup>(std::move(setup));
   return seam::spawn<rank_actor, rank_state>(
-      system, std::move(trouble), [shared](rank_pointer self) -> seam::hears<rank_actor> {
+      system, std::move(trouble),
+      [shared](rank_pointer self) -> seam::one_way_handlers<rank_actor> {
         self->state.self = self;
         self->state.setup = std::move(*shared);
         self->monitor(self->state.setup.supervisor);
@@ -258,7 +259,7 @@ rank_actor spawn_rank(caf::actor_system& system, actor_trouble trouble, rank_set
             self->quit(caf::exit_reason::user_shutdown);
         });
         self->state.start();
-        seam::tell_self_after(self, self->state.setup.plan.limits.tick, tick{});
+        seam::send_self_after(self, self->state.setup.plan.limits.tick, tick{});
         return behaviour(self);
       });
 }

@@ -19,11 +19,11 @@ struct rank_setup {
   std::shared_ptr<communicator_backend> communicators;  ///< the one chosen for the job
   supervisor_actor supervisor;
   checkpointer_actor checkpointer;  ///< may be invalid: no files
-  audience observers;
+  observer_list observers;
 };
 
 /// Brings a rank to life. It ends when it is torn down, when it is told to exit, or when its
 /// supervisor is gone; in the latter cases its communicator is aborted and its lane left to itself.
-rank_actor spawn_rank(caf::actor_system& system, actor_trouble trouble, rank_setup setup);
+rank_actor spawn_rank(caf::actor_system& system, actor_error_handler trouble, rank_setup setup);
 
 }  // namespace troupe

@@ -128,7 +128,7 @@ void rank_machine::handle_answer(const fence& at, std::uint32_t handled,
   if (!current(at)) return;
   if (sometimes(in_flight_ != at.sequence, coverage_point::rank_old_answer)) return;
   in_flight_.reset();
-  const bool threw = outcome.word == run_word::failed;
+  const bool threw = outcome.word == run_verdict::failed;
   const auto failed_with = [failed] { return failed ? *failed : failure{}; };
   switch (phase_) {
     case phase::active:

@@ -40,7 +40,7 @@ private:
   std::exception_ptr why_;
 };
 
-recipe_ptr recipe_of(const rank_home& home, const std::string& text) {
+recipe_ptr recipe_of(const rank_process_options& home, const std::string& text) {
   try {
     auto made = home.recipe ? home.recipe(text) : nullptr;
     if (!made)
@@ -53,10 +53,10 @@ recipe_ptr recipe_of(const rank_home& home, const std::string& text) {
 }
 
 std::shared_ptr<communicator_backend> communicators_of(const ports& world,
-                                                       const meeting_place& where,
+                                                       const rendezvous_info& where,
                                                        const std::vector<int>& descriptors) {
   try {
-    for (const auto& kind : world.meetings)
+    for (const auto& kind : world.rendezvous_kinds)
       if (kind->name() == where.communicator) return kind->join(where.address, descriptors);
     throw user_error(errc::device, fmt::format("a rank's process has no communicator \"{}\"",
                                                where.communicator));
@@ -86,7 +86,7 @@ private:
 // What the stand-in for the supervisor watches; complete before it is told to begin.
 struct watched {
   rank_actor rank;
-  std::optional<audience_member> observer;
+  std::optional<listed_observer> observer;
   /// Before a half-full link, by the observer's actor: complete when that is down.
   std::shared_ptr<dropped_observations> dropped = std::make_shared<dropped_observations>();
   checkpointer_actor checkpointer;  ///< may be invalid
@@ -95,13 +95,13 @@ struct watched {
 
 // Stands for the supervisor: what the rank reports goes to the link. The last report waits until
 // all snapshots and observations are out: nothing is heard behind it.
-struct home_state;
-using home_pointer = supervisor_actor::stateful_pointer<home_state>;
+struct supervisor_proxy;
+using proxy_pointer = supervisor_actor::stateful_pointer<supervisor_proxy>;
 
-struct home_state {
+struct supervisor_proxy {
   static constexpr const char* name = "rank_home";
 
-  home_pointer self = nullptr;
+  proxy_pointer self = nullptr;
   link* control = nullptr;
   std::shared_ptr<watched> all;
   caf::actor_addr rank;
@@ -121,7 +121,7 @@ struct home_state {
   void report(link_message m) { control->send(std::move(m)); }
 };
 
-void home_state::watch() {
+void supervisor_proxy::watch() {
   rank = all->rank.address();
   self->monitor(all->rank);
   if (all->observer) {
@@ -135,7 +135,7 @@ void home_state::watch() {
 }
 
 // A value that can not travel is the rank's failure.
-void home_state::queue(const queue_value& m) {
+void supervisor_proxy::queue(const queue_value& m) {
   try {
     report(m);
   } catch (const user_error&) {
@@ -145,13 +145,13 @@ void home_state::queue(const queue_value& m) {
   }
 }
 
-void home_state::torn(const torn_down& m) {
+void supervisor_proxy::torn(const torn_down& m) {
   last_report = m;
   flush_others();
   go_on_ending();
 }
 
-void home_state::down(const caf::actor_addr& who, const std::string& why) {
+void supervisor_proxy::down(const caf::actor_addr& who, const std::string& why) {
   if (who == rank) {
     rank_lives = false;
     rank_why = why;
@@ -163,18 +163,18 @@ void home_state::down(const caf::actor_addr& who, const std::string& why) {
   go_on_ending();
 }
 
-void home_state::flush_others() {
+void supervisor_proxy::flush_others() {
   if (all->observer) self->send(all->observer->actor, flush{});
   if (all->checkpointer) self->send(all->checkpointer, flush{});
 }
 
-void home_state::say_dropped() {
+void supervisor_proxy::say_dropped() {
   auto count = *all->dropped;
   count.add(all->observer->queue->dropped());
   if (count.all() > 0) report(count);
 }
 
-void home_state::go_on_ending() {
+void supervisor_proxy::go_on_ending() {
   if (others > 0) return;
   if (auto m = std::exchange(last_report, std::nullopt)) {
     try {
@@ -191,7 +191,7 @@ void home_state::go_on_ending() {
   self->quit();
 }
 
-seam::hears<supervisor_actor> behaviour(home_pointer self) {
+seam::one_way_handlers<supervisor_actor> behaviour(proxy_pointer self) {
   auto& s = self->state;
   return {
       [&s](begin_job) { s.watch(); },
@@ -215,8 +215,8 @@ seam::hears<supervisor_actor> behaviour(home_pointer self) {
 
 supervisor_actor spawn_home(caf::actor_system& system, link& control,
                             std::shared_ptr<watched> all) {
-  return seam::spawn<supervisor_actor, home_state>(
-      system, {}, [&control, all](home_pointer self) -> seam::hears<supervisor_actor> {
+  return seam::spawn<supervisor_actor, supervisor_proxy>(
+      system, {}, [&control, all](proxy_pointer self) -> seam::one_way_handlers<supervisor_actor> {
         auto& s = self->state;
         s.self = self;
         s.control = &control;
@@ -237,7 +237,7 @@ checkpointer_actor far_checkpointer(caf::actor_system& system, link& control,
   return seam::spawn<checkpointer_actor, far_checkpointer_state>(
       system, {},
       [&control, policy](checkpointer_actor::stateful_pointer<far_checkpointer_state> self)
-          -> seam::hears<checkpointer_actor> {
+          -> seam::one_way_handlers<checkpointer_actor> {
         auto& sender = self->state.sender;
         sender.emplace(control, policy);
         return {
@@ -251,15 +251,15 @@ checkpointer_actor far_checkpointer(caf::actor_system& system, link& control,
 
 }  // namespace
 
-struct rank_resident::inside {
-  parent_side& parent;
-  const rank_home& home;
+struct rank_host::inside {
+  launcher_client& parent;
+  const rank_process_options& home;
   caf::actor_system& system;
   std::shared_ptr<watched> all = std::make_shared<watched>();
   supervisor_actor stand_in;  // outlives its rank: who is referred to by nobody just ends
 
-  std::shared_ptr<const job> job_of(const rank_brief& brief) const;
-  void settle(const rank_brief& brief);
+  std::shared_ptr<const job> job_of(const rank_spec& brief) const;
+  void settle(const rank_spec& brief);
 
   template <class T>
   void pass(T& m) {
@@ -270,7 +270,7 @@ struct rank_resident::inside {
   }
 };
 
-std::shared_ptr<const job> rank_resident::inside::job_of(const rank_brief& brief) const {
+std::shared_ptr<const job> rank_host::inside::job_of(const rank_spec& brief) const {
   auto what = std::make_shared<job>();
   what->purpose = brief.purpose;
   what->options = brief.options;
@@ -284,7 +284,7 @@ std::shared_ptr<const job> rank_resident::inside::job_of(const rank_brief& brief
   return what;
 }
 
-void rank_resident::inside::settle(const rank_brief& brief) {
+void rank_host::inside::settle(const rank_spec& brief) {
   if (all->rank) return;  // once
   rank_setup setup;
   setup.plan = {brief.job, brief.rank, brief.incarnation,
@@ -310,27 +310,28 @@ void rank_resident::inside::settle(const rank_brief& brief) {
   caf::anon_send(stand_in, begin_job{});
 }
 
-rank_resident::rank_resident(parent_side& parent, const rank_home& home, caf::actor_system& system)
+rank_host::rank_host(launcher_client& parent, const rank_process_options& home,
+                     caf::actor_system& system)
     : inside_(new inside{parent, home, system}) {}
 
-rank_resident::~rank_resident() {
+rank_host::~rank_host() {
   if (!ended() && inside_->stand_in)
     caf::anon_send_exit(inside_->stand_in, caf::exit_reason::user_shutdown);
 }
 
-void rank_resident::hear(link_message&& what) {
-  if (const auto* brief = std::get_if<rank_brief>(&what)) return inside_->settle(*brief);
+void rank_host::hear(link_message&& what) {
+  if (const auto* brief = std::get_if<rank_spec>(&what)) return inside_->settle(*brief);
   if (inside_->all->rank) std::visit([this](auto& order) { inside_->pass(order); }, what);
 }
 
-bool rank_resident::ended() const { return inside_->all->ended; }
+bool rank_host::ended() const { return inside_->all->ended; }
 
 namespace {
 
-void live(parent_side& parent, const rank_home& home) {
+void live(launcher_client& parent, const rank_process_options& home) {
   seam::system_config config(2);
   caf::actor_system system(config);
-  rank_resident here(parent, home, system);
+  rank_host here(parent, home, system);
   const bool closed = parent.serve([&here](link_message&& m) { here.hear(std::move(m)); });
   // Nobody wants this rank any more, and its lane may be anywhere: nothing is left to be tidied up.
   if (!closed || !here.ended()) std::_Exit(1);
@@ -338,9 +339,10 @@ void live(parent_side& parent, const rank_home& home) {
 
 }  // namespace
 
-int run_placed_rank(std::int32_t rank, const std::string& summons, const rank_home& home) {
+int run_placed_rank(std::int32_t rank, const std::string& join_info,
+                    const rank_process_options& home) {
   try {
-    while (const auto parent = placed_rank_side(rank, summons)) live(*parent, home);
+    while (const auto parent = placed_client(rank, join_info)) live(*parent, home);
     return 0;
   } catch (const user_error&) {
     return 1;  // whoever is gone has said why, or mpirun has
@@ -348,8 +350,8 @@ int run_placed_rank(std::int32_t rank, const std::string& summons, const rank_ho
 }
 
 std::optional<int> run_rank_if_child(int count, const char* const* arguments,
-                                     const rank_home& home) {
-  const auto parent = parent_of(count, arguments);
+                                     const rank_process_options& home) {
+  const auto parent = launcher_client_of(count, arguments);
   if (!parent) return std::nullopt;
   live(*parent, home);
   return 0;

@@ -13,7 +13,7 @@ namespace troupe {
 
 /// What a rank's process brings along: the program's own ports and the way from `job::recipe_text`
 /// to a recipe. Both are called once, after the arguments are known to be a rank's.
-struct rank_home {
+struct rank_process_options {
   std::function<recipe_ptr(const std::string& recipe_text)> recipe;
   std::function<ports()> world = local_ports;
 };
@@ -30,22 +30,23 @@ struct rank_home {
 /// with the exit code for main. A process whose starter is gone, or has given it up, ends without
 /// returning. It ignores SIGINT, SIGTERM and SIGHUP: the process that started it ends it.
 std::optional<int> run_rank_if_child(int count, const char* const* arguments,
-                                     const rank_home& home);
+                                     const rank_process_options& home);
 
 /// In a process that something else has placed as `rank` (mpirun): one life of that rank after the
 /// other, as `summons` (`placed_launcher`) leads to them, until there are no more: the exit code
 /// for main, 0 after a goodbye. 1 when whoever starts ranks is gone. Does not return when a life
 /// was given up.
-int run_placed_rank(std::int32_t rank, const std::string& summons, const rank_home& home);
+int run_placed_rank(std::int32_t rank, const std::string& join_info,
+                    const rank_process_options& home);
 
 /// The rank that a connection briefs, among the actors of `system`. Used by one thread at a time;
 /// destroyed before the system and before the connection. Destruction ends a rank that still lives.
-class rank_resident {
+class rank_host {
 public:
-  rank_resident(parent_side& parent, const rank_home& home, caf::actor_system& system);
-  ~rank_resident();
-  rank_resident(const rank_resident&) = delete;
-  rank_resident& operator=(const rank_resident&) = delete;
+  rank_host(launcher_client& parent, const rank_process_options& home, caf::actor_system& system);
+  ~rank_host();
+  rank_host(const rank_host&) = delete;
+  rank_host& operator=(const rank_host&) = delete;
 
   /// A message from the supervisor's side; others than a brief and orders are not listened to.
   void hear(link_message&& what);

@@ -13,8 +13,8 @@
 #include <thread>
 
 #include "actors/checkpointer.hpp"
-#include "actors/far_rank.hpp"
 #include "actors/job_check.hpp"
+#include "actors/remote_rank.hpp"
 #include "actors/supervisor.hpp"
 #include "troupe/event_stream.hpp"
 
@@ -155,7 +155,8 @@ supervisor_actor session::engine::launch(job what, std::function<void(job_outcom
   }
   if (events) setup.what.observers.push_back(events->attach());
   setup.world = world;
-  if (setup.what.options.placement == "processes") setup.bring_rank = far_ranks(world, setup.what);
+  if (setup.what.options.placement == "processes")
+    setup.bring_rank = remote_ranks(world, setup.what);
   if (auto format = checkpoint_format(setup.what, world); format && world.files)
     setup.spawn_checkpointer = checkpointers(std::move(format));
   const auto number = [&] {

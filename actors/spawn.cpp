@@ -10,7 +10,7 @@ caught recorded(failure_kind kind, std::string what) {
 
 }  // namespace
 
-void guard(caf::scheduled_actor& self, actor_trouble trouble) {
+void guard(caf::scheduled_actor& self, actor_error_handler trouble) {
   self.set_exception_handler([trouble, &self](std::exception_ptr& error) -> caf::error {
     caught what{describe(error), error};
     const auto text = what.record.what;

@@ -18,22 +18,22 @@ namespace troupe {
 
 /// Hears what an actor could not say itself: the exception that ended it, a message it does not
 /// know.
-using actor_trouble = std::function<void(const caf::strong_actor_ptr& who, caught what)>;
+using actor_error_handler = std::function<void(const caf::strong_actor_ptr& who, caught what)>;
 
 namespace seam {
 
 /// Sets every handler of `self`. An exception ends the actor with sec::runtime_error and its text
 /// after `trouble` has heard it; an exit message ends it with its reason; errors and unknown
 /// messages go to `trouble`.
-void guard(caf::scheduled_actor& self, actor_trouble trouble);
+void guard(caf::scheduled_actor& self, actor_error_handler trouble);
 
 /// A message handler whose message nobody awaits an answer to.
 template <class F, class Call = decltype(&F::operator())>
-class told;
+class one_way_handler;
 template <class F, class Message>
-class told<F, void (F::*)(Message) const> {
+class one_way_handler<F, void (F::*)(Message) const> {
 public:
-  explicit told(F handler) : handler_(std::move(handler)) {}
+  explicit one_way_handler(F handler) : handler_(std::move(handler)) {}
   caf::delegated<void> operator()(Message m) const { return handler_(m), caf::delegated<void>{}; }
 
 private:
@@ -44,10 +44,10 @@ private:
 /// messages are told and never requested (a request would wait for its timeout). Behind a plain
 /// handler CAF 0.17 makes a promise of an answer for each message, to drop it.
 template <class Handle>
-class hears {
+class one_way_handlers {
 public:
   template <class... F>
-  hears(F... handlers) : behaviour_{told<F>{std::move(handlers)}...} {}
+  one_way_handlers(F... handlers) : behaviour_{one_way_handler<F>{std::move(handlers)}...} {}
   typename Handle::behavior_type behaviour() && { return std::move(behaviour_); }
 
 private:
@@ -57,7 +57,7 @@ private:
 /// Spawns an event-based actor of interface `Handle` with state `State`; `init(self)` returns what
 /// it hears, a `hears<Handle>`.
 template <class Handle, class State, class Init>
-Handle spawn(caf::actor_system& system, actor_trouble trouble, Init init) {
+Handle spawn(caf::actor_system& system, actor_error_handler trouble, Init init) {
   using pointer = typename Handle::template stateful_pointer<State>;
   return system.spawn([trouble = std::move(trouble), init = std::move(init)](
                           pointer self) mutable -> typename Handle::behavior_type {
@@ -85,7 +85,7 @@ void on_down(caf::scheduled_actor& self,
 /// Sends `message` to `self` after `delay` of the system's clock, which is virtual in a simulated
 /// world.
 template <class Self, class Message>
-void tell_self_after(Self* self, std::chrono::nanoseconds delay, Message message) {
+void send_self_after(Self* self, std::chrono::nanoseconds delay, Message message) {
   self->delayed_send(self, delay, std::move(message));
 }
 

@@ -59,7 +59,7 @@ struct supervisor_state {
   std::vector<incarnation_id> incarnations;                  // ascending
   checkpointer_actor checkpointer;
   failure checkpoint_failure;  // the checkpointer's last report of one
-  audience observers;
+  observer_list observers;
   std::size_t observers_left = 0;
   job_outcome outcome;
   std::map<failure_id, std::exception_ptr> thrown;  // of the job's failures
@@ -158,7 +158,7 @@ void supervisor_state::carry_out(const supervision::abandon& a) {
 
 void supervisor_state::carry_out(const supervision::arm& a) {
   const auto delay = rare(coverage_point::early_deadline) ? a.delay / 256 : a.delay;
-  seam::tell_self_after(self, delay, deadline_passed{a.id});
+  seam::send_self_after(self, delay, deadline_passed{a.id});
 }
 
 void supervisor_state::carry_out(const supervision::commit& a) {
@@ -270,7 +270,7 @@ void supervisor_state::heard_checkpoint(const checkpoint_report& m) {
 
 void supervisor_state::announce(const seen::lifecycle& what) {
   if (setup.announced) setup.announced(what);
-  observers.tell(what);
+  observers.notify(what);
 }
 
 void supervisor_state::heard_flushed(const flushed& m) {
@@ -278,7 +278,7 @@ void supervisor_state::heard_flushed(const flushed& m) {
   if (m.lost) feed(supervision::trouble{checkpoint_failure, true});
 }
 
-seam::hears<supervisor_actor> behaviour(supervisor_pointer self) {
+seam::one_way_handlers<supervisor_actor> behaviour(supervisor_pointer self) {
   auto& s = self->state;
   return {
       // In the order in which CAF looks: what comes most often first.
@@ -322,7 +322,8 @@ supervisor_actor spawn_supervisor(caf::actor_system& system, supervisor_setup se
   auto shared = std::make_shared<supervisor_setup>(std::move(setup));
   auto trouble = shared->trouble;
   return seam::spawn<supervisor_actor, supervisor_state>(
-      system, std::move(trouble), [=](supervisor_pointer self) -> seam::hears<supervisor_actor> {
+      system, std::move(trouble),
+      [=](supervisor_pointer self) -> seam::one_way_handlers<supervisor_actor> {
         auto& s = self->state;
         s.self = self;
         s.setup = std::move(*shared);

@@ -14,24 +14,24 @@ namespace troupe {
 
 /// Brings the checkpointer of the job `id` to life.
 using spawn_checkpointer_fn = std::function<checkpointer_actor(
-    caf::actor_system& system, actor_trouble trouble, job_id id, const job& what,
+    caf::actor_system& system, actor_error_handler trouble, job_id id, const job& what,
     std::shared_ptr<storage> files, supervisor_actor supervisor)>;
 
 /// Brings one life of a rank near: the returned handle is the rank itself, or what stands for one
 /// that lives in another process or on another host. It goes down when that rank is gone.
-using spawn_rank_fn =
-    std::function<rank_actor(caf::actor_system& system, actor_trouble trouble, rank_setup setup)>;
+using spawn_rank_fn = std::function<rank_actor(caf::actor_system& system,
+                                               actor_error_handler trouble, rank_setup setup)>;
 
 /// Brings an observer to life, behind its queue.
 using spawn_observer_fn =
-    std::function<audience_member(caf::actor_system& system, actor_trouble trouble,
+    std::function<listed_observer(caf::actor_system& system, actor_error_handler trouble,
                                   const observer_factory& make, supervisor_actor supervisor)>;
 
 struct supervisor_setup {
   job_id id;
   job what;
   ports world;
-  actor_trouble trouble;
+  actor_error_handler trouble;
   spawn_checkpointer_fn spawn_checkpointer;  ///< used when the job has a run folder
   spawn_rank_fn bring_rank = spawn_rank;
   spawn_observer_fn bring_observer = spawn_observer;

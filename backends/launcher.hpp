@@ -49,7 +49,7 @@ public:
 /// What a rank's process is started with.
 struct process_start {
   rank_start who;
-  /// Open descriptors that it inherits, in this order, as `parent_side::descriptors`.
+  /// Open descriptors that it inherits, in this order, as `launcher_client::descriptors`.
   std::vector<int> descriptors;
   /// How tensors in values travel; may be null. Outlives the process.
   const tensor_bytes* tensors = nullptr;
@@ -70,12 +70,12 @@ public:
   virtual std::unique_ptr<rank_process> start(process_start what, process_sink sink) = 0;
 };
 
-/// Children of this process: the same executable with arguments of its own (`parent_of` knows
-/// them), connected by a socket, all other descriptors but the standard ones closed. A child dies
-/// with this process from its first instruction on, whatever it does.
+/// Children of this process: the same executable with arguments of its own (`launcher_client_of`
+/// knows them), connected by a socket, all other descriptors but the standard ones closed. A child
+/// dies with this process from its first instruction on, whatever it does.
 ///
-/// Unusable until this process has called `parent_of`: in a program that does not, each child would
-/// run main as its user's program does, and start children of its own.
+/// Unusable until this process has called `launcher_client_of`: in a program that does not, each
+/// child would run main as its user's program does, and start children of its own.
 std::shared_ptr<rank_launcher> child_launcher();
 
 /// Processes that something else has placed (mpirun), one per rank, which come to this one over TCP
@@ -95,13 +95,13 @@ struct placed_options {
 std::shared_ptr<rank_launcher> placed_launcher(const placed_options& options);
 
 /// In the child of a placed_launcher that is rank 0's process: where all ranks' processes have to
-/// come, to be handed on to `placed_rank_side`. Else nothing. Reads what it inherited, once.
+/// come, to be handed on to `placed_client`. Else nothing. Reads what it inherited, once.
 std::optional<std::string> placed_child(int count, const char* const* arguments);
 
 /// In a rank's process: its way back.
-class parent_side {
+class launcher_client {
 public:
-  virtual ~parent_side() = default;
+  virtual ~launcher_client() = default;
   virtual const rank_start& who() const = 0;
   virtual link& control() = 0;
   virtual const std::vector<int>& descriptors() const = 0;
@@ -121,17 +121,17 @@ public:
 ///
 /// The process remembers the call: without it `child_launcher` starts nothing. That is one flag of
 /// the whole process, which is never reset.
-std::unique_ptr<parent_side> parent_of(int count, const char* const* arguments);
+std::unique_ptr<launcher_client> launcher_client_of(int count, const char* const* arguments);
 
 /// Whether a launcher started this process to be a rank: its command line says so, as the kernel
 /// keeps it (/proc/self/cmdline, read once). Such a process starts no job, whether it has called
-/// `parent_of` or not. Thread-safe.
+/// `launcher_client_of` or not. Thread-safe.
 bool started_as_rank();
 
 /// The same in a process that something else has placed as `rank`: comes to where `summons` says,
 /// and waits there for the next rank to be, as long as that takes. Null: there will be no more.
 /// Throws user_error (membership) when nobody is there, or nobody any more. SIGINT, SIGTERM and
 /// SIGHUP are ignored from then on.
-std::unique_ptr<parent_side> placed_rank_side(std::int32_t rank, const std::string& summons);
+std::unique_ptr<launcher_client> placed_client(std::int32_t rank, const std::string& join_info);
 
 }  // namespace troupe

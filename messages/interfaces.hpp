@@ -20,7 +20,7 @@ using rank_actor = seam::interface<void(form_generation),      // from the super
                                    void(tick)>;                // to itself
 
 /// FAR RANK. Stands for a rank in another process; the supervisor takes it for the rank itself.
-using far_rank_actor =
+using remote_rank_actor =
     seam::interface<void(form_generation), void(activate_generation), void(propose_stop),
                     void(stop_at), void(close_generation), void(tear_down), void(lane_answered),
                     void(lane_closed), void(tick),  // as above

@@ -5,7 +5,7 @@
 namespace troupe {
 
 void hook_outcome::merge(hook_outcome&& later) {
-  if (later.word != run_word::proceed) word = later.word;
+  if (later.word != run_verdict::proceed) word = later.word;
   stop |= later.stop;
   if (!later.loaders.empty())
     loaders.insert(loaders.end(), later.loaders.begin(), later.loaders.end());

@@ -21,7 +21,7 @@ struct hook_run {
 };
 
 /// How a run ended.
-enum class run_word : std::uint8_t {
+enum class run_verdict : std::uint8_t {
   proceed,     ///< all hooks were handled
   skip_epoch,  ///< a hook's word, agreed by all ranks: no more batches in this epoch; the rest of
                ///< the run was not handled
@@ -57,7 +57,7 @@ struct optimizer_facts {
 
 /// What one hook, or a whole run, brought beyond being handled.
 struct hook_outcome {
-  run_word word = run_word::proceed;
+  run_verdict word = run_verdict::proceed;
   bool stop = false;                   ///< a hook asked for an end of the run, agreed by all ranks
   std::vector<loader_length> loaders;  ///< process_dataloader
   std::optional<optimizer_facts> optimizers;  ///< setup_optimizers

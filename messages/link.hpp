@@ -13,15 +13,15 @@ namespace troupe {
 
 /// How the communicator of the rank's process finds the others: the name of its kind and what that
 /// kind needs to know. `address` is text of the adapter's own.
-struct meeting_place {
+struct rendezvous_info {
   std::string communicator;
   std::string address;
-  friend bool operator==(const meeting_place&, const meeting_place&) = default;
+  friend bool operator==(const rendezvous_info&, const rendezvous_info&) = default;
 };
 
 /// Supervisor's side to the rank's process, first and once: who it is and all it needs to bring its
 /// rank to life. Late: the supervisor's forming deadline names the rank.
-struct rank_brief {
+struct rank_spec {
   job_id job;
   std::int32_t rank = 0;
   incarnation_id incarnation;
@@ -30,7 +30,7 @@ struct rank_brief {
   std::string resume;
   /// Text of the program's own, from which its process makes the recipe (`job::recipe_text`).
   std::string recipe;
-  meeting_place meets;
+  rendezvous_info meets;
   bool checkpoints = false;  ///< somebody writes snapshots: rank 0 is to send them
   bool watched = false;      ///< somebody hears observations
   bool hooks = false;        ///< somebody hears `seen::hook`
@@ -55,7 +55,7 @@ struct rank_ended {
 };
 
 using link_message =
-    std::variant<rank_brief, form_generation, activate_generation, propose_stop, stop_at,
+    std::variant<rank_spec, form_generation, activate_generation, propose_stop, stop_at,
                  close_generation, tear_down, prepared, step_done, stop_vote, rank_finished,
                  rank_failed, queue_value, closed_generation, rank_busy, torn_down,
                  write_checkpoint, observed, dropped_observations, hook_entered, rank_ended>;

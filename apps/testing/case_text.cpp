@@ -66,7 +66,7 @@ void job_fields(job_spec& job, F visit) {
   visit("checkpoint_every", job.checkpoint_every, positive);
   visit("width", job.width, bounds{1, 1 << 20});
   visit("buffers", job.buffers, yes_or_no);
-  visit("fine", job.fine, yes_or_no);
+  visit("fine", job.one_hook_per_run, yes_or_no);
   visit("seed", job.seed, bounds{});
   visit("detect", job.detect, bounds{1'000'000, an_hour.most});
   visit("hook_limit", job.hook_limit, bounds{1'000'000, an_hour.most});

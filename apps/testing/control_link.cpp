@@ -93,13 +93,13 @@ caf::strong_actor_ptr control_link::stand_in(const caf::strong_actor_ptr& near_a
 }
 
 // A queue that is emptied in the event that filled it holds back nothing and drops nothing.
-audience control_link::stand_in(const audience& near_observers) {
-  audience there;
+observer_list control_link::stand_in(const observer_list& near_observers) {
+  observer_list there;
   if (near_observers.members().empty()) return there;
   const auto queue = std::make_shared<observation_queue>(near_observers.wants_hooks());
   observers_ = add_receiver(
       [near_observers](const envelope& m) {
-        for (const auto& o : m.what.get_as<observations>(0).all) near_observers.tell(*o);
+        for (const auto& o : m.what.get_as<observations>(0).all) near_observers.notify(*o);
       },
       [this, queue](const caf::mailbox_element_ptr&) {
         auto fresh = queue->take();

@@ -58,7 +58,7 @@ public:
   caf::strong_actor_ptr stand_in(const caf::strong_actor_ptr& near_actor);
   /// The same for observers: what an event tells them is one frame, and before all that is sent
   /// behind it.
-  audience stand_in(const audience& near_observers);
+  observer_list stand_in(const observer_list& near_observers);
 
   /// Both actors are there: the link begins to beat. Ends with them.
   void open(caf::strong_actor_ptr near_actor, caf::strong_actor_ptr far_actor);

@@ -85,7 +85,7 @@ variant variant_of(const job_spec& what, const run_plan& plan, const budget& of,
   v.plan.cluster.lanes_in_spans = draw(4) != 0;
   v.job.accumulate = 1 + static_cast<std::int64_t>(draw(3));
   v.job.buffers = draw(4) == 0;
-  v.job.fine = draw(16) == 0;
+  v.job.one_hook_per_run = draw(16) == 0;
   constexpr std::array<std::int64_t, 3> every{5, 1, 7};
   v.job.checkpoint_every = every[draw(3)];
   const bool fewer = draw(4) == 0;

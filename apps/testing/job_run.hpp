@@ -29,7 +29,7 @@ struct job_spec {
   std::int64_t checkpoint_every = 5;
   std::size_t width = 8;
   bool buffers = false;
-  bool fine = false;
+  bool one_hook_per_run = false;
   std::uint64_t seed = 0;  ///< of the data and the weights, not of the world
   nanoseconds detect = std::chrono::milliseconds{500};
   nanoseconds hook_limit = std::chrono::seconds{20};

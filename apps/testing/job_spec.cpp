@@ -10,7 +10,7 @@ trainer_options job_spec::options() const {
   o.max_epochs = -1;
   o.max_steps = steps;
   o.seed = seed;
-  o.fine = fine;
+  o.one_hook_per_run = one_hook_per_run;
   o.checkpoint.every_epoch = false;
   o.checkpoint.every_n_steps = checkpoint_every;
   o.checkpoint.keep_last = 2;

@@ -98,21 +98,22 @@ void simulated_job::begin(job what, path_faults path) {
   setup.trouble = simulation_.trouble();
   if (files_.checkpoints) {
     setup.spawn_checkpointer = [this, spawn = checkpointers(files_.checkpoints)](
-                                   caf::actor_system& system, actor_trouble trouble, job_id id,
-                                   const job& of, std::shared_ptr<storage> disk,
+                                   caf::actor_system& system, actor_error_handler trouble,
+                                   job_id id, const job& of, std::shared_ptr<storage> disk,
                                    supervisor_actor supervisor) {
       auto made = spawn(system, std::move(trouble), id, of, std::move(disk), std::move(supervisor));
       simulation_.settle(caf::actor_cast<caf::strong_actor_ptr>(made), supervisor_node_);
       return made;
     };
   }
-  setup.bring_rank = [this](caf::actor_system& system, actor_trouble trouble, rank_setup given) {
+  setup.bring_rank = [this](caf::actor_system& system, actor_error_handler trouble,
+                            rank_setup given) {
     return bring(system, std::move(trouble), std::move(given));
   };
-  setup.bring_observer = [this](caf::actor_system& system, actor_trouble trouble,
+  setup.bring_observer = [this](caf::actor_system& system, actor_error_handler trouble,
                                 const observer_factory& make, supervisor_actor supervisor) {
-    auto made = spawn_observer_behind(observations, system, std::move(trouble), make,
-                                      std::move(supervisor));
+    auto made = spawn_observer_with_queue(observations, system, std::move(trouble), make,
+                                          std::move(supervisor));
     observers_.push_back(simulation_.add_node(0, "observer"));
     simulation_.settle(caf::actor_cast<caf::strong_actor_ptr>(made.actor), observers_.back());
     if (observer_came) observer_came(observers_.back());
@@ -159,7 +160,7 @@ nanoseconds simulated_job::cost_of(const rank_incarnation& life, std::span<const
   return sum + slow(nanoseconds{1000}) * (static_cast<std::int64_t>(what.size()) - computing);
 }
 
-rank_actor simulated_job::bring(caf::actor_system& system, actor_trouble trouble,
+rank_actor simulated_job::bring(caf::actor_system& system, actor_error_handler trouble,
                                 rank_setup setup) {
   const auto rank = setup.plan.rank;
   const auto host = cluster_.ranks_per_host == 0

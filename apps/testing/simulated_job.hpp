@@ -137,7 +137,7 @@ private:
   caf::strong_actor_ptr link_between(const caf::strong_actor_ptr& from,
                                      const caf::strong_actor_ptr& to);
   control_link::settings link_settings();
-  rank_actor bring(caf::actor_system& system, actor_trouble trouble, rank_setup setup);
+  rank_actor bring(caf::actor_system& system, actor_error_handler trouble, rank_setup setup);
   nanoseconds cost_of(const rank_incarnation& life, std::span<const hook> what);
 
   simulation& simulation_;

@@ -328,7 +328,7 @@ void simulation::state_is(std::uint64_t digest) { state_hash_ = mix(state_hash_ 
 
 trace_hashes simulation::hashes() const { return {draws_.digest(), delivery_hash_, state_hash_}; }
 
-actor_trouble simulation::trouble() {
+actor_error_handler simulation::trouble() {
   return [this](const caf::strong_actor_ptr& who, caught what) {
     troubles_.push_back((who ? name_of(node_of(who->id())) : std::string{"?"}) + ": " +
                         what.record.type + ": " + what.record.what);

@@ -177,7 +177,7 @@ public:
   void state_is(std::uint64_t digest);
   trace_hashes hashes() const;
   /// What actors could not say themselves: exceptions, unknown messages.
-  actor_trouble trouble();
+  actor_error_handler trouble();
   const std::vector<std::string>& troubles() const { return troubles_; }
 
 private:

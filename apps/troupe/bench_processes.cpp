@@ -62,7 +62,7 @@ private:
   std::vector<copy> living_;
 };
 
-void take_part(const meeting_kind& kind, const meeting& place, const group_description& who,
+void take_part(const rendezvous_kind& kind, const rendezvous& place, const group_description& who,
                const std::function<void(communicator&)>& body) {
   std::vector<int> own;
   for (const int one : place.descriptors()) {
@@ -104,7 +104,7 @@ bool alone() {
 
 }  // namespace
 
-void on_processes(const meeting_kind& kind, const meeting_options& how, std::int32_t ranks,
+void on_processes(const rendezvous_kind& kind, const rendezvous_options& how, std::int32_t ranks,
                   const std::function<void(communicator&)>& body) {
   if (!alone()) throw internal_error("a process with threads can not be copied for a rank");
   const auto place = kind.arrange(how);

@@ -2,7 +2,7 @@
 #pragma once
 
 #include "troupe/communicator.hpp"
-#include "troupe/meeting.hpp"
+#include "troupe/rendezvous.hpp"
 
 #include <cstdint>
 #include <functional>
@@ -13,7 +13,7 @@ namespace troupe::program {
 /// die with it. Returns when all are done; throws what rank 0 threw, or user_error if another rank
 /// failed (it has said why on standard error). This process must have no other thread
 /// (internal_error): a copy would lack them.
-void on_processes(const meeting_kind& kind, const meeting_options& how, std::int32_t ranks,
+void on_processes(const rendezvous_kind& kind, const rendezvous_options& how, std::int32_t ranks,
                   const std::function<void(communicator&)>& body);
 
 }  // namespace troupe::program

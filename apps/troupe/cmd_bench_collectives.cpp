@@ -61,7 +61,7 @@ std::size_t read_size(const std::string& text) {
 // Where the ranks of a communicator live: one of the two.
 struct habitat {
   std::shared_ptr<communicator_backend> backend;  // threads, or whatever mpirun started
-  std::shared_ptr<meeting_kind> processes;
+  std::shared_ptr<rendezvous_kind> processes;
 
   std::string_view name() const { return backend ? backend->name() : processes->name(); }
 };
@@ -79,7 +79,7 @@ habitat find_communicator(const ports& world, const std::string& wanted) {
   };
   for (const auto& one : world.communicators)
     if (fits(one)) return {one, {}};
-  for (const auto& one : world.meetings)
+  for (const auto& one : world.rendezvous_kinds)
     if (fits(one)) return {{}, one};
   throw user_error(errc::device, fmt::format("there is no communicator \"{}\"{}; there are: {}",
                                              wanted, hint(wanted, names), fmt::join(names, ", ")));

@@ -51,7 +51,8 @@ std::string communicator_of(const ports& world, const trainer_options& options) 
       if (one->unusable().empty()) return std::string{one->name()};
     return std::string{"auto"};
   };
-  return options.placement == "processes" ? first(world.meetings) : first(world.communicators);
+  return options.placement == "processes" ? first(world.rendezvous_kinds)
+                                          : first(world.communicators);
 }
 
 class fit_bench {

@@ -75,7 +75,7 @@ ordered_json communicators(const ports& world) {
     }
   };
   add(world.communicators, "threads", [](const auto&) { return std::string{}; });
-  add(world.meetings, "processes", [](const meeting_kind& one) {
+  add(world.rendezvous_kinds, "processes", [](const rendezvous_kind& one) {
     const auto about = one.about();
     return about.empty() ? about : ": " + about;
   });

@@ -101,7 +101,7 @@ trainer_options options_of(const settings& s) {
   o.communicator = s.text("communicator");
   o.tcp_streams = s.find<std::int64_t>("tcp.streams");
   o.placement = s.text("placement");
-  o.fine = s.flag("fine");
+  o.one_hook_per_run = s.flag("fine");
   read_limits(s, o);
   read_policies(s, o);
   for (const auto& spec : s.get<std::vector<std::string>>("fault"))

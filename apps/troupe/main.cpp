@@ -8,7 +8,7 @@
 #include "backends/inproc/inproc.hpp"
 #include "backends/mpi/mpi.hpp"
 #include "backends/nccl/nccl.hpp"
-#include "backends/processes/meetings.hpp"
+#include "backends/processes/rendezvous_kinds.hpp"
 
 #include <unistd.h>
 
@@ -20,8 +20,9 @@
 namespace {
 
 // One of the processes that mpirun made ranks of.
-int be_placed(troupe::mpi_backend& mpi, const std::string& summons, const troupe::rank_home& home) {
-  const auto told = mpi.share(summons);
+int be_placed(troupe::mpi_backend& mpi, const std::string& join_info,
+              const troupe::rank_process_options& home) {
+  const auto told = mpi.share(join_info);
   const auto code = troupe::run_placed_rank(mpi.placed()->rank, told, home);
   if (code == 0) mpi.close();
   return code;
@@ -49,7 +50,7 @@ int main(int count, char** arguments) {
         ports.communicators.push_back(mpi);
         if (placed_ranks) {
           ports.children = placed_ranks;
-          ports.meetings.push_back(troupe::placed_meeting(mpi));
+          ports.rendezvous_kinds.push_back(troupe::placed_rendezvous(mpi));
         }
         return ports;
       };
@@ -59,8 +60,8 @@ int main(int count, char** arguments) {
   // A rank's process, of --placement processes: nothing to be tidied up behind its rank.
   if (const auto code = troupe::run_rank_if_child(count, arguments, {recipe, world}))
     ::_exit(*code);
-  if (const auto summons = troupe::placed_child(count, arguments))
-    ::_exit(be_placed(*mpi, *summons, {recipe, world}));
+  if (const auto join_info = troupe::placed_child(count, arguments))
+    ::_exit(be_placed(*mpi, *join_info, {recipe, world}));
   console screen{standard_output(), standard_error(), terminal_of_standard_error()};
   const surroundings around{.screen = screen,
                             .learning = *learning,

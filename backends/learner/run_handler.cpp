@@ -33,7 +33,7 @@ bool run_handler::go_on(learner& who, const hook_run& run, ran& answer, std::siz
   try {
     while (answer.handled < until) {
       if (around_.word && around_.word->load(std::memory_order_acquire) != attention::none) {
-        answer.outcome.word = run_word::attention;
+        answer.outcome.word = run_verdict::attention;
         break;
       }
       if (!skip_entry_) pass(who, hooks.first(until), answer.handled);
@@ -48,7 +48,7 @@ bool run_handler::go_on(learner& who, const hook_run& run, ran& answer, std::siz
         return false;
       }
       answer.handled += static_cast<std::uint32_t>(1 + inside);
-      if (answer.outcome.word == run_word::skip_epoch) break;
+      if (answer.outcome.word == run_verdict::skip_epoch) break;
     }
   } catch (const not_yet&) {
     current_ = nullptr;
@@ -64,7 +64,7 @@ bool run_handler::go_on(learner& who, const hook_run& run, ran& answer, std::siz
 
 // Within the handler of what was thrown.
 void run_handler::failed(ran& answer, failure what) const {
-  answer.outcome.word = run_word::failed;
+  answer.outcome.word = run_verdict::failed;
   if (current_) {
     what.hook = name(*current_);
     what.epoch = where(*current_).epoch;
@@ -109,7 +109,7 @@ bool run_handler::handle_one(learner& who, const hook& h, const closure& inner,
   current_ = &h;
   if (!std::exchange(skip_entry_, false) && watched()) enter(h);
   auto outcome = who.on(h, inner);
-  if (outcome.word == run_word::waits) return false;
+  if (outcome.word == run_verdict::waits) return false;
   into.merge(std::move(outcome));
   return true;
 }

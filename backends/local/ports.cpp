@@ -10,7 +10,7 @@
 #include "backends/local/file_storage.hpp"
 
 #include "backends/local/thread_lane.hpp"
-#include "backends/processes/meetings.hpp"
+#include "backends/processes/rendezvous_kinds.hpp"
 
 namespace troupe {
 
@@ -50,7 +50,7 @@ ports local_ports() {
   world.checkpoints = safetensors_checkpoints({{"troupe", TROUPE_VERSION}});
   world.processes = std::make_shared<in_process>();
   world.children = child_launcher();
-  world.meetings = process_meetings();
+  world.rendezvous_kinds = process_meetings();
   world.random = std::make_shared<kernel_entropy>();
   world.now = monotonic_now;
   return world;

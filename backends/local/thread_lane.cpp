@@ -116,14 +116,14 @@ private:
   void handle(const hook_run& run) {
     if (!broken_ && learner_) {
       auto answer = handler_.handle(*learner_, run);
-      failed_ = failed_ || answer.outcome.word == run_word::failed;
+      failed_ = failed_ || answer.outcome.word == run_verdict::failed;
       return shared_->answer(std::move(answer));
     }
     // Making or binding the learner threw: that is the answer of the first run; later ones find
     // nothing to do.
     ran answer;
     answer.at = run.at;
-    answer.outcome.word = broken_ ? run_word::failed : run_word::proceed;
+    answer.outcome.word = broken_ ? run_verdict::failed : run_verdict::proceed;
     if (broken_) {
       answer.failed_with.emplace({recorded(broken_), broken_});
       if (!run.hooks.empty()) answer.failed_with->record.hook = name(run.hooks.front());

@@ -21,7 +21,7 @@ engine::engine(placed_rank place) : place_(place), thread_([this] { run(); }) {}
 
 engine::~engine() {
   ending_.store(true);
-  knock();
+  wake();
   thread_.join();
 }
 
@@ -30,7 +30,7 @@ void engine::add(std::shared_ptr<group> fresh) {
     const std::lock_guard hold{bell_};
     fresh_.push_back(std::move(fresh));
   }
-  knock();
+  wake();
 }
 
 std::string engine::share(const std::string& text) {
@@ -53,10 +53,10 @@ bool engine::pump() {
   return true;
 }
 
-void engine::knock() noexcept {
+void engine::wake() noexcept {
   {
     const std::lock_guard hold{bell_};
-    knocked_ = true;
+    woken_ = true;
   }
   rung_.notify_one();
 }
@@ -80,8 +80,8 @@ void engine::rest(int idle_turns) {
   std::unique_lock hold{bell_};
   const bool away = idle_turns < 0 || waiters_.load() > 0;
   rung_.wait_for(hold, away ? std::chrono::microseconds{1000} : std::chrono::microseconds{50},
-                 [&] { return knocked_; });
-  knocked_ = false;
+                 [&] { return woken_; });
+  woken_ = false;
 }
 
 void engine::run() {

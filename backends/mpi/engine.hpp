@@ -29,7 +29,7 @@ public:
   /// Moves all groups on unless another thread is at it or MPI is still starting. False then.
   bool pump();
   /// Wakes the engine's thread. Call after there is something new to do.
-  void knock() noexcept;
+  void wake() noexcept;
 
   /// A lane is pumping: the engine's thread keeps out of its way.
   class waiter {
@@ -64,7 +64,7 @@ private:
 
   std::mutex bell_;  // of the thread's sleep
   std::condition_variable rung_;
-  bool knocked_ = false;
+  bool woken_ = false;
   std::vector<std::shared_ptr<group>> fresh_;
   std::atomic<bool> ready_{false};
   std::atomic<bool> ending_{false};

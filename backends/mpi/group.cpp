@@ -13,7 +13,7 @@ namespace {
 using std::chrono::steady_clock;
 
 constexpr std::uint64_t whole_world = 0;
-constexpr int note_tag = 0;
+constexpr int control_message_tag = 0;
 constexpr std::uint64_t tag_part = 0x7fff;  // a tag is half of a channel's name, half of a number
 
 int tag_of(std::uint64_t name, std::uint64_t number) {
@@ -53,9 +53,10 @@ std::shared_ptr<task> group::submit(const std::vector<std::int32_t>& members, su
     made->channel = name;
     made->number = submitted_[name];
     if (!aborted()) {
-      if (static_cast<std::size_t>(in_flight_.load()) >= roll::limit)
-        throw internal_error(fmt::format(
-            "more than {} collectives of a group are in flight; wait for some", roll::limit));
+      if (static_cast<std::size_t>(in_flight_.load()) >= arrival_table::limit)
+        throw internal_error(
+            fmt::format("more than {} collectives of a group are in flight; wait for some",
+                        arrival_table::limit));
       in_flight_.fetch_add(1);
       inbox_.emplace_back(name, made);
     }
@@ -128,8 +129,9 @@ void group::pump(const operations& arithmetic) {
     MPI_Test(&opening_, &done, MPI_STATUS_IGNORE);
     if (done != 0) {
       open_ = true;
-      note hello{
-          .kind = note_kind::hello, .number = who_.generation.value(), .count = who_.job.value()};
+      control_message hello{.kind = control_message_kind::hello,
+                            .number = who_.generation.value(),
+                            .count = who_.job.value()};
       tell_others(hello);
     }
   }
@@ -143,7 +145,7 @@ void group::pump(const operations& arithmetic) {
   if (!open_) return;
   advance();
   if (aborted() && !told_) {
-    note end{.kind = note_kind::abort};
+    control_message end{.kind = control_message_kind::abort};
     put_text(end, why());
     tell_others(end);
     told_ = true;
@@ -164,13 +166,14 @@ void group::advance() {
   }
 }
 
-void group::tell(const note& what, std::int32_t to) {
+void group::tell(const control_message& what, std::int32_t to) {
   auto& one = outgoing_.emplace_back(outgoing{what});
-  const auto size = offsetof(note, text) + what.text_size;
-  MPI_Isend(&one.content, static_cast<int>(size), MPI_BYTE, to, note_tag, comm_, &one.request);
+  const auto size = offsetof(control_message, text) + what.text_size;
+  MPI_Isend(&one.content, static_cast<int>(size), MPI_BYTE, to, control_message_tag, comm_,
+            &one.request);
 }
 
-void group::tell_others(note what) {
+void group::tell_others(control_message what) {
   what.sender = who_.rank;
   for (std::int32_t rank = 0; rank < who_.world; ++rank)
     if (rank != who_.rank) tell(what, rank);
@@ -179,7 +182,7 @@ void group::tell_others(note what) {
 void group::receive() {
   while (departed_.size() + 1 < static_cast<std::size_t>(who_.world)) {
     if (receiving_ == MPI_REQUEST_NULL)
-      MPI_Irecv(&incoming_, sizeof incoming_, MPI_BYTE, MPI_ANY_SOURCE, note_tag, comm_,
+      MPI_Irecv(&incoming_, sizeof incoming_, MPI_BYTE, MPI_ANY_SOURCE, control_message_tag, comm_,
                 &receiving_);
     int done = 0;
     MPI_Status status;
@@ -190,21 +193,21 @@ void group::receive() {
   }
 }
 
-void group::hear(const note& what) {
+void group::hear(const control_message& what) {
   switch (what.kind) {
-    case note_kind::hello:
+    case control_message_kind::hello:
       if (what.number != who_.generation.value() || what.count != who_.job.value())
         abort(fmt::format("rank {} opened generation {} of job {} where this one opened {}",
                           what.sender, what.number, what.count, place()));
       return;
-    case note_kind::call: return hear_call(what);
-    case note_kind::mismatch:
+    case control_message_kind::call: return hear_call(what);
+    case control_message_kind::mismatch:
       advance();
       told_ = true;
       remember({what.channel, what.number, text_of(what)});
       return abort(text_of(what));
-    case note_kind::abort: told_ = true; return abort(text_of(what));
-    case note_kind::bye:
+    case control_message_kind::abort: told_ = true; return abort(text_of(what));
+    case control_message_kind::bye:
       departed_.push_back(what.sender);
       // Its word of the end may come before the word of whoever ended the group.
       if (what.text_size != 0 && !aborted()) {
@@ -217,7 +220,7 @@ void group::hear(const note& what) {
   }
 }
 
-void group::hear_call(const note& what) {
+void group::hear_call(const control_message& what) {
   const auto found = channels_.find(what.channel);
   if (found == channels_.end()) {
     early_[what.channel].push_back(what);
@@ -231,7 +234,8 @@ void group::hear_call(const note& what) {
   }
 }
 
-void group::arrive(std::uint64_t name, channel& at, std::size_t member, const note& what) {
+void group::arrive(std::uint64_t name, channel& at, std::size_t member,
+                   const control_message& what) {
   const auto number = at.arrived.arrivals(member);
   const auto differs = at.arrived.arrive(member, call_of(what), what.yes != 0);
   if (differs) disagree(name, number, *differs);
@@ -239,7 +243,7 @@ void group::arrive(std::uint64_t name, channel& at, std::size_t member, const no
 
 void group::disagree(std::uint64_t name, std::uint64_t number, std::string text) {
   if (aborted()) return;
-  note end{.kind = note_kind::mismatch, .channel = name, .number = number};
+  control_message end{.kind = control_message_kind::mismatch, .channel = name, .number = number};
   put_text(end, text);
   remember({name, number, text});
   if (open_) {
@@ -262,7 +266,7 @@ group::channel& group::channel_of(std::uint64_t name) {
     const std::lock_guard hold{mutex_};
     members = members_.at(name);
   }
-  channel made{.arrived = roll{std::move(members)}, .queue = {}};
+  channel made{.arrived = arrival_table{std::move(members)}, .queue = {}};
   made.member = made.arrived.member(who_.rank);
   return channels_.emplace(name, std::move(made)).first->second;
 }
@@ -284,7 +288,7 @@ void group::take(std::uint64_t name, const std::shared_ptr<task>& what) {
   if (early)
     for (const auto& one : early.mapped()) hear_call(one);
   at.queue.push_back(what);
-  auto call = note_of(what->what.call, what->what.yes);
+  auto call = control_message_of(what->what.call, what->what.yes);
   call.channel = name;
   call.sender = who_.rank;
   for (const auto rank : at.arrived.members())
@@ -327,10 +331,10 @@ void group::finish_started(channel& at) {
     const bool touched = one->touching.load();
     if (!one->finished()) return false;
     if (touched) touching_.fetch_sub(1);
-    if (one->hollow() && !aborted()) return false;
+    if (one->empty_participation() && !aborted()) return false;
     // Before the lane hears of it: it may close the group at once.
     in_flight_.fetch_sub(1);
-    if (one->aside() || one->hollow())
+    if (one->aside() || one->empty_participation())
       settle(*one);
     else
       one->how.end(work_status::ok);
@@ -371,7 +375,7 @@ void group::say_goodbye() {
     const std::lock_guard hold{mutex_};
     if (!inbox_.empty()) return;
   }
-  note bye{.kind = note_kind::bye};
+  control_message bye{.kind = control_message_kind::bye};
   if (aborted()) put_text(bye, why());
   tell_others(bye);
   left_ = true;

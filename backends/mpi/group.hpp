@@ -1,8 +1,8 @@
 // One generation over MPI: its communicator, the notes between its ranks, its operations in order.
 #pragma once
 
-#include "backends/mpi/note.hpp"
-#include "backends/mpi/roll.hpp"
+#include "backends/mpi/arrival_table.hpp"
+#include "backends/mpi/control_message.hpp"
 #include "backends/mpi/task.hpp"
 
 #include <atomic>
@@ -56,13 +56,13 @@ public:
 
 private:
   struct channel {
-    roll arrived;
+    arrival_table arrived;
     std::deque<std::shared_ptr<task>> queue;  // submitted, not finished, in order
     std::size_t member = 0;
     std::uint64_t begun = 0;  // operations that were started
   };
   struct outgoing {
-    note content;
+    control_message content;
     MPI_Request request = MPI_REQUEST_NULL;
   };
   struct disagreement_at {
@@ -72,15 +72,15 @@ private:
   };
   using named = std::pair<std::uint64_t, std::shared_ptr<task>>;
 
-  void tell(const note& what, std::int32_t to);
-  void tell_others(note what);
+  void tell(const control_message& what, std::int32_t to);
+  void tell_others(control_message what);
   void receive();
-  void hear(const note& what);
-  void hear_call(const note& what);
+  void hear(const control_message& what);
+  void hear_call(const control_message& what);
   void take_submissions();
   void take(std::uint64_t name, const std::shared_ptr<task>& what);
   channel& channel_of(std::uint64_t name);
-  void arrive(std::uint64_t name, channel& at, std::size_t member, const note& what);
+  void arrive(std::uint64_t name, channel& at, std::size_t member, const control_message& what);
   void advance();
   void start_ready(std::uint64_t name, channel& at);
   void finish_started(channel& at);
@@ -111,11 +111,12 @@ private:
   std::atomic<bool> open_{false};
   bool told_ = false;  // the others know of the end
   bool left_ = false;  // and that this rank says nothing more
-  note incoming_;
+  control_message incoming_;
   MPI_Request receiving_ = MPI_REQUEST_NULL;
   std::list<outgoing> outgoing_;
   std::map<std::uint64_t, channel> channels_;
-  std::map<std::uint64_t, std::vector<note>> early_;  // of channels this rank has not used yet
+  std::map<std::uint64_t, std::vector<control_message>>
+      early_;  // of channels this rank has not used yet
   std::vector<std::int32_t> departed_;
   std::chrono::steady_clock::time_point checked_;
 };

@@ -80,7 +80,7 @@ public:
   }
   ~mpi_communicator() override {
     seat_->group->close();
-    seat_->engine->knock();
+    seat_->engine->wake();
     seat_->let_go([this] { return !seat_->group->quiescent(); });
   }
 
@@ -127,7 +127,7 @@ public:
   }
   void abort(std::string_view why) noexcept override {
     seat_->group->abort(why);
-    seat_->engine->knock();
+    seat_->engine->wake();
   }
   bool aborted() const noexcept override { return seat_->group->aborted(); }
   bool quiescent() const noexcept override { return seat_->group->quiescent(); }
@@ -142,7 +142,7 @@ private:
   std::shared_ptr<mpi_work> submit(const std::vector<std::int32_t>& among, submission with) {
     if (with.deadline.count() == 0) with.deadline = who_.deadline;
     auto what = seat_->group->submit(among, std::move(with));
-    if (!seat_->engine->pump()) seat_->engine->knock();
+    if (!seat_->engine->pump()) seat_->engine->wake();
     return std::make_shared<mpi_work>(seat_, std::move(what));
   }
 

@@ -103,7 +103,7 @@ void task::start_vows() {
   }
 }
 
-bool task::hollow() const {
+bool task::empty_participation() const {
   return std::find(own_memory_.begin(), own_memory_.end(), 0) != own_memory_.end();
 }
 
@@ -246,7 +246,8 @@ bool task::finished() {
     }
     if (done == 0) return false;
   }
-  if (!aside_ && !hollow() && !requests_.empty() && how.status() == work_status::pending) {
+  if (!aside_ && !empty_participation() && !requests_.empty() &&
+      how.status() == work_status::pending) {
     if (where_.tag != 0)
       conclude_exchange();
     else

@@ -66,7 +66,7 @@ public:
   bool finished();
   /// Once finished: a member took part with scratch memory, so what arrived is nobody's result.
   /// That member's word of the abort is here or on its way.
-  bool hollow() const;
+  bool empty_participation() const;
 
   const submission what;
   const std::chrono::steady_clock::time_point submitted;

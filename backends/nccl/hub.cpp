@@ -211,7 +211,7 @@ hub::~hub() {
     ending_ = true;
     for (const auto& one : groups_) one->abort("the communicator's backend has ended");
   }
-  knock();
+  wake();
   thread_.join();
 }
 
@@ -220,13 +220,13 @@ void hub::add(std::shared_ptr<group> fresh) {
     const std::lock_guard hold{mutex_};
     groups_.push_back(std::move(fresh));
   }
-  knock();
+  wake();
 }
 
-void hub::knock() noexcept {
+void hub::wake() noexcept {
   {
     const std::lock_guard hold{mutex_};
-    knocked_ = true;
+    woken_ = true;
   }
   rung_.notify_one();
 }
@@ -259,8 +259,8 @@ void hub::run() {
     // What runs on a GPU is looked for eagerly at first; what peers say, from time to time.
     const auto rest = !busy ? 1000us : idle < eager_turns ? 0us : 50us;
     if (ending_ || rest > 0us)
-      rung_.wait_for(hold, ending_ ? 1000us : rest, [this] { return knocked_; });
-    knocked_ = false;
+      rung_.wait_for(hold, ending_ ? 1000us : rest, [this] { return woken_; });
+    woken_ = false;
   }
 }
 

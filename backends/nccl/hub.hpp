@@ -68,7 +68,7 @@ public:
 
   void add(std::shared_ptr<group> fresh);
   /// There is something new to do.
-  void knock() noexcept;
+  void wake() noexcept;
   /// Waits until the watcher has been round, or for a moment.
   void wait_turn();
 
@@ -78,7 +78,7 @@ private:
   std::mutex mutex_;
   std::condition_variable rung_;
   std::condition_variable turned_;
-  bool knocked_ = false;
+  bool woken_ = false;
   std::uint64_t turns_ = 0;
   bool ending_ = false;
   std::vector<std::shared_ptr<group>> groups_;

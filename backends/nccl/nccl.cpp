@@ -66,7 +66,7 @@ public:
   }
   ~nccl_communicator() override {
     seat_->group->close();
-    seat_->watcher->knock();
+    seat_->watcher->wake();
     seat_->let_go();
   }
 
@@ -110,7 +110,7 @@ public:
   }
   void abort(std::string_view why) noexcept override {
     seat_->group->abort(why);
-    seat_->watcher->knock();
+    seat_->watcher->wake();
   }
   bool aborted() const noexcept override { return seat_->group->aborted(); }
   bool quiescent() const noexcept override { return seat_->group->quiescent(); }
@@ -138,7 +138,7 @@ private:
     check_memory("in", in);
     check_memory("out", out);
     auto made = seat_->group->submit(among, std::move(all), std::move(call), in.data, out.data);
-    seat_->watcher->knock();
+    seat_->watcher->wake();
     return std::make_shared<nccl_work>(seat_, std::move(made));
   }
 

@@ -29,7 +29,7 @@ std::optional<rank_arguments> read_arguments(int count, const char* const* argum
 /// The one argument before the parent's process id, of rank 0's process among placed ones.
 inline constexpr const char* placed_word = "--troupe-placed-rank";
 
-/// Whether this process has called `parent_of`.
+/// Whether this process has called `launcher_client_of`.
 bool main_knows_ranks();
 
 /// In a rank's process. Nothing of it is to outlive the one that started it, however that ends.

@@ -59,7 +59,7 @@ class child;
 
 // The loop, its thread, and the processes that live. Children die with the thread that started
 // them (PR_SET_PDEATHSIG), so it is this one, which lives as long as the launcher.
-struct household {
+struct process_table {
   asio::io_context loop{1};
   asio::executor_work_guard<asio::io_context::executor_type> work = asio::make_work_guard(loop);
   std::mutex guard;
@@ -81,7 +81,7 @@ struct household {
 
 class child : public std::enable_shared_from_this<child> {
 public:
-  child(household& house, process_start what, int socket, black_box box,
+  child(process_table& house, process_start what, int socket, black_box box,
         std::vector<open_file> inherited, process_sink sink)
       : house_(house),
         what_(std::move(what)),
@@ -223,7 +223,7 @@ private:
     if (sink_.received) sink_.received(std::move(what));
   }
 
-  household& house_;
+  process_table& house_;
   process_start what_;
   black_box box_;
   std::vector<open_file> inherited_;  // until it is started
@@ -241,7 +241,7 @@ private:
 
 class held_child : public rank_process {
 public:
-  held_child(std::shared_ptr<household> house, std::shared_ptr<child> held)
+  held_child(std::shared_ptr<process_table> house, std::shared_ptr<child> held)
       : house_(std::move(house)), held_(std::move(held)) {}
   ~held_child() override {
     held_->forget_sink();
@@ -257,7 +257,7 @@ public:
   std::int64_t progress() const override { return held_->progress(); }
 
 private:
-  std::shared_ptr<household> house_;
+  std::shared_ptr<process_table> house_;
   std::shared_ptr<child> held_;
 };
 
@@ -304,7 +304,7 @@ public:
   }
 
 private:
-  std::shared_ptr<household> house_ = std::make_shared<household>();
+  std::shared_ptr<process_table> house_ = std::make_shared<process_table>();
 };
 
 }  // namespace

@@ -21,11 +21,11 @@
 
 #include "backends/launcher.hpp"
 #include "backends/processes/arguments.hpp"
-#include "backends/processes/arrivals.hpp"
-#include "backends/processes/placed_life.hpp"
+#include "backends/processes/join_info.hpp"
 #include "backends/processes/process_looks.hpp"
+#include "backends/processes/rank_acceptor.hpp"
+#include "backends/processes/remote_process.hpp"
 #include "backends/processes/spawning.hpp"
-#include "backends/processes/summons.hpp"
 
 // glibc 2.36 forgets to say that these are C's.
 extern "C" {
@@ -48,10 +48,10 @@ process_end ended_as(failure_kind kind, std::string why) {
 }
 
 // The place of one rank.
-struct berth {
-  std::optional<ip_tcp::socket> idle;  // its process has come, and waits to be told
-  std::shared_ptr<placed_life> life;   // the last one
-  bool gone = false;                   // its process
+struct rank_slot {
+  std::optional<ip_tcp::socket> idle;    // its process has come, and waits to be told
+  std::shared_ptr<remote_process> life;  // the last one
+  bool gone = false;                     // its process
 
   bool awaited() const { return life && !life->over() && !life->begun(); }
 };
@@ -60,7 +60,7 @@ struct berth {
 class house {
 public:
   explicit house(const placed_options& options)
-      : options_(options), berths_(static_cast<std::size_t>(options.world)) {}
+      : options_(options), rank_slots_(static_cast<std::size_t>(options.world)) {}
   ~house() {
     if (!thread_.joinable()) return;
     asio::post(loop_, [this] { leave(); });
@@ -89,9 +89,9 @@ public:
     });
   }
 
-  void place(const std::shared_ptr<placed_life>& life) {
-    auto& at = berth_of(*life);
-    const bool gone = at.gone || (berths_[0].gone && !at.idle);
+  void place(const std::shared_ptr<remote_process>& life) {
+    auto& at = rank_slot_of(*life);
+    const bool gone = at.gone || (rank_slots_[0].gone && !at.idle);
     if (gone || (at.life && !at.life->over())) {
       life->end(ended_as(failure_kind::start_failed,
                          gone ? "its process has ended and can not be started "
@@ -100,20 +100,20 @@ public:
       return;
     }
     at.life = life;
-    if (at.idle) appoint(at);
+    if (at.idle) assign_rank(at);
   }
 
   // The rank has ended, in order.
-  static void release(placed_life& life) {
+  static void release(remote_process& life) {
     auto end = ended_as(failure_kind::exit, "");
     end.clean = true;
     life.end(std::move(end));
   }
 
-  void give_up(placed_life& life) {
+  void give_up(remote_process& life) {
     if (life.over()) return;
     life.end({});
-    spoil(berth_of(life));
+    spoil(rank_slot_of(life));
     if (life.what().who.rank == 0) kill_child();
   }
 
@@ -124,7 +124,7 @@ public:
   }
 
   void lost(std::int32_t rank, const std::string& why) {
-    auto& at = berths_[static_cast<std::size_t>(rank)];
+    auto& at = rank_slots_[static_cast<std::size_t>(rank)];
     if (rank == 0 && watch_) return kill_child_after(at.life->what().detect);
     spoil(at);
     at.life->end(
@@ -134,10 +134,10 @@ public:
   }
 
 private:
-  berth& berth_of(const placed_life& life) {
-    return berths_[static_cast<std::size_t>(life.what().who.rank)];
+  rank_slot& rank_slot_of(const remote_process& life) {
+    return rank_slots_[static_cast<std::size_t>(life.what().who.rank)];
   }
-  void spoil(berth& at) {
+  void spoil(rank_slot& at) {
     at.gone = true;
     spoiled_ = true;
   }
@@ -175,14 +175,14 @@ private:
   void child_is_gone(process_end how) {
     watch_.reset();
     limit_.cancel();
-    if (!leaving_) spoil(berths_[0]);
-    const auto& life = berths_[0].life;
+    if (!leaving_) spoil(rank_slots_[0]);
+    const auto& life = rank_slots_[0].life;
     if (life && !life->over()) {
       life->drain();
       life->end(std::move(how));
     }
     // The others will not learn where to come.
-    for (auto& one : berths_)
+    for (auto& one : rank_slots_)
       if (one.awaited())
         one.life->end(ended_as(failure_kind::start_failed, "rank 0's process has ended"));
     const std::lock_guard lock(guard_);
@@ -210,25 +210,25 @@ private:
   // --- arrivals ---------------------------------------------------------------------------------
 
   void come(std::int32_t rank, ip_tcp::socket from) {
-    auto& at = berths_[static_cast<std::size_t>(rank)];
+    auto& at = rank_slots_[static_cast<std::size_t>(rank)];
     at.idle = std::move(from);
     ++arrived_;
     if (leaving_)
-      tell(at, {.goodbye = true, .who = {}});
+      tell(at, {.shutdown = true, .who = {}});
     else if (at.awaited())
-      appoint(at);
+      assign_rank(at);
   }
 
   // The first word on a connection: there is room for it.
-  bool tell(berth& at, const appointment& what) {
+  bool tell(rank_slot& at, const assignment& what) {
     error_code error;
-    asio::write(*at.idle, asio::buffer(encode_appointment(door_->where().secret, what)), error);
+    asio::write(*at.idle, asio::buffer(encode_assignment(door_->where().secret, what)), error);
     return !error;
   }
 
-  void appoint(berth& at) {
+  void assign_rank(rank_slot& at) {
     const auto rank = at.life->what().who.rank;
-    const bool told = tell(at, {.goodbye = false, .who = at.life->what().who});
+    const bool told = tell(at, {.shutdown = false, .who = at.life->what().who});
     auto socket = std::move(*at.idle);
     at.idle.reset();
     if (!told) return lost(rank, "before it was told what to do");
@@ -243,15 +243,15 @@ private:
   void leave() {
     leaving_ = true;
     if (spoiled_) return kill_child();
-    for (auto& one : berths_)
-      if (one.idle) tell(one, {.goodbye = true, .who = {}});
+    for (auto& one : rank_slots_)
+      if (one.idle) tell(one, {.shutdown = true, .who = {}});
   }
 
   const placed_options options_;
   asio::io_context loop_{1};
   asio::executor_work_guard<asio::io_context::executor_type> work_ = asio::make_work_guard(loop_);
-  std::optional<arrivals> door_;
-  std::vector<berth> berths_;
+  std::optional<rank_acceptor> door_;
+  std::vector<rank_slot> rank_slots_;
   bool leaving_ = false;
   bool spoiled_ = false;  // a process was lost or killed: no goodbye
   std::optional<asio::posix::stream_descriptor> watch_;
@@ -267,7 +267,7 @@ private:
 
 class held_life : public rank_process {
 public:
-  held_life(std::shared_ptr<house> home, std::shared_ptr<placed_life> held)
+  held_life(std::shared_ptr<house> home, std::shared_ptr<remote_process> held)
       : home_(std::move(home)), held_(std::move(held)) {}
   ~held_life() override {
     held_->forget_sink();
@@ -283,7 +283,7 @@ public:
 
 private:
   std::shared_ptr<house> home_;
-  std::shared_ptr<placed_life> held_;
+  std::shared_ptr<remote_process> held_;
 };
 
 class placed_ranks : public rank_launcher {
@@ -293,7 +293,7 @@ public:
   std::unique_ptr<rank_process> start(process_start what, process_sink sink) override {
     house_->open();
     const auto rank = what.who.rank;
-    auto life = std::make_shared<placed_life>(
+    auto life = std::make_shared<remote_process>(
         house_->loop(), std::move(what), std::move(sink),
         [h = house_.get(), rank](const std::string& why) { h->lost(rank, why); });
     asio::post(house_->loop(), [h = house_.get(), life] { h->place(life); });

@@ -62,7 +62,7 @@ std::shared_ptr<operation> channel::submit(std::shared_ptr<channel> keep, submis
     open_.fetch_add(1, std::memory_order_seq_cst);
     drive();
   }
-  if (!idle()) member_.call_attendant();
+  if (!idle()) member_.call_progress_thread();
   // Who ends it at once waits for nobody, and is the one that the others wait for.
   if (deadline.count() > 0 && next->pending()) next->until = shared_bell::clock::now() + deadline;
   return next;

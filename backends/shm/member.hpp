@@ -1,8 +1,8 @@
 // One rank's part in one generation: what its channels share.
 #pragma once
 
-#include "backends/shm/board.hpp"
 #include "backends/shm/channel.hpp"
+#include "backends/shm/control_segment.hpp"
 
 #include <functional>
 #include <memory>
@@ -76,7 +76,7 @@ public:
   /// Nothing is in flight.
   bool idle() const;
   /// Rings when something was submitted that its submission did not end.
-  std::function<void()> call_attendant;
+  std::function<void()> call_progress_thread;
   /// The rank's lane is inside of wait().
   std::atomic<bool> waiting{false};
 

@@ -1,4 +1,4 @@
-#include "backends/shm/board.hpp"
+#include "backends/shm/control_segment.hpp"
 
 #include <fcntl.h>
 #include <fmt/format.h>

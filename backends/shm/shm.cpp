@@ -1,7 +1,7 @@
 #include "backends/shm/shm.hpp"
 
 #include "backends/collective/bucket_memory.hpp"
-#include "backends/shm/attendant.hpp"
+#include "backends/shm/progress_thread.hpp"
 
 #include <fmt/format.h>
 
@@ -15,8 +15,8 @@ namespace troupe {
 /// What the handles of one process share. Outlives the backend while handles do.
 class shm_backend::hub {
 public:
-  hub(shm_meeting where, const shm_options& options)
-      : meeting(std::move(where)),
+  hub(shm_rendezvous where, const shm_options& options)
+      : rendezvous(std::move(where)),
         cores(options.cores > 0 ? options.cores : allowed_cores()),
         huge_pages(options.huge_pages) {}
 
@@ -28,14 +28,16 @@ public:
     auto region = known.lock();
     if (!region) {
       region =
-          std::make_shared<shm::region>(meeting.descriptor(), at.offset, at.layout, huge_pages);
+          std::make_shared<shm::region>(rendezvous.descriptor(), at.offset, at.layout, huge_pages);
       known = region;
     }
     return region;
   }
-  std::shared_ptr<shm_meeting::board> board() const { return meeting.where(); }
+  std::shared_ptr<shm_rendezvous::control_segment> control_segment() const {
+    return rendezvous.where();
+  }
 
-  const shm_meeting meeting;
+  const shm_rendezvous rendezvous;
   const int cores;
   const bool huge_pages;
 
@@ -139,17 +141,17 @@ public:
     try {
       member_ = std::make_shared<shm::member>(who, hub_->map(at_), who.world <= hub_->cores);
       world_ = member_->among(members_of({}, who.world, who.rank));
-      attendant_.emplace(member_, hub_->board(), at_);
+      progress_thread_.emplace(member_, hub_->control_segment(), at_);
     } catch (const std::exception& error) {
       give_up(error.what());
       throw;
     }
-    member_->call_attendant = [this] { attendant_->call(); };
+    member_->call_progress_thread = [this] { progress_thread_->call(); };
   }
   ~shm_communicator() override {
     member_->depart();
-    attendant_.reset();
-    hub_->board()->leave(who_, at_);
+    progress_thread_.reset();
+    hub_->control_segment()->leave(who_, at_);
   }
 
   const group_description& group() const override { return who_; }
@@ -224,7 +226,7 @@ private:
   void give_up(std::string_view why) noexcept {
     try {
       if (!member_) {
-        auto words = shm::region::words(hub_->meeting.descriptor(), at_.offset, at_.layout);
+        auto words = shm::region::words(hub_->rendezvous.descriptor(), at_.offset, at_.layout);
         member_ = std::make_shared<shm::member>(who_, std::move(words), false);
       }
       member_->abort(fmt::format("rank {} could not open its communicator: {}",
@@ -233,11 +235,11 @@ private:
     } catch (const std::exception&) {
       // Not even the words can be had: others notice its process's end, or the deadline.
     }
-    hub_->board()->leave(who_, at_);
+    hub_->control_segment()->leave(who_, at_);
   }
   bool over(std::int32_t rank) const noexcept {
     try {
-      const auto life = hub_->board()->life(at_, rank);
+      const auto life = hub_->control_segment()->life(at_, rank);
       return life && life->over();
     } catch (const std::exception&) {
       return false;
@@ -250,25 +252,26 @@ private:
   std::shared_ptr<shm::member> member_;
   std::shared_ptr<shm::channel> world_;
   std::vector<std::pair<subgroup, std::shared_ptr<shm::channel>>> subgroups_;
-  std::optional<shm::attendant> attendant_;
+  std::optional<shm::progress_thread> progress_thread_;
 };
 
 }  // namespace
 
-shm_backend::shm_backend(shm_meeting where, shm_options options)
+shm_backend::shm_backend(shm_rendezvous where, shm_options options)
     : hub_(std::make_shared<hub>(std::move(where), options)) {}
 shm_backend::~shm_backend() = default;
 
 std::string shm_backend::unusable() const { return shm_unusable(); }
 
 std::shared_ptr<communicator> shm_backend::open(const group_description& group) {
-  auto at = hub_->board()->enter(group, [&](const shm::admission& there, std::string why) {
-    std::make_shared<shm::member>(group, hub_->map(there), false)->abort(why);
-  });
+  auto at =
+      hub_->control_segment()->enter(group, [&](const shm::admission& there, std::string why) {
+        std::make_shared<shm::member>(group, hub_->map(there), false)->abort(why);
+      });
   if (!at.stale.empty())
     return std::make_shared<lone_communicator>(group, std::move(at.stale), hub_->huge_pages);
   if (group.world > 1) return std::make_shared<shm_communicator>(hub_, group, std::move(at));
-  hub_->board()->leave(group, at);
+  hub_->control_segment()->leave(group, at);
   return std::make_shared<lone_communicator>(group, std::string{}, hub_->huge_pages);
 }
 

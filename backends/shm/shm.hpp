@@ -31,29 +31,29 @@ struct shm_sizes {
 /// The launcher creates it before it starts ranks and lets them inherit `descriptor()` (or passes
 /// it over a Unix socket); a rank's process adopts it. Thread-safe; a value, copies are the same
 /// meeting.
-class shm_meeting {
+class shm_rendezvous {
 public:
   /// Throws user_error if the kernel refuses.
-  static shm_meeting create(const shm_sizes& sizes = {});
+  static shm_rendezvous create(const shm_sizes& sizes = {});
   /// From a descriptor of this process, which stays the caller's. Throws user_error if it is no
   /// meeting of this version.
-  static shm_meeting adopt(int descriptor);
+  static shm_rendezvous adopt(int descriptor);
   /// For ranks that nobody of ours launched: the processes of one host that name the same `key`
   /// (16 to 64 bytes, random) and run as the same user get the same meeting; the first one creates
   /// it and answers the others as long as a copy of it lives. Waits up to `patience` for an answer;
   /// throws user_error after that.
-  static shm_meeting by_name(std::string_view key, std::chrono::nanoseconds patience,
-                             const shm_sizes& sizes = {});
+  static shm_rendezvous by_name(std::string_view key, std::chrono::nanoseconds patience,
+                                const shm_sizes& sizes = {});
 
   /// Closed on exec: who starts a child lets it inherit a duplicate.
   int descriptor() const;
 
-  class board;
-  const std::shared_ptr<board>& where() const { return board_; }
+  class control_segment;
+  const std::shared_ptr<control_segment>& where() const { return control_segment_; }
 
 private:
-  explicit shm_meeting(std::shared_ptr<board> at) : board_(std::move(at)) {}
-  std::shared_ptr<board> board_;
+  explicit shm_rendezvous(std::shared_ptr<control_segment> at) : control_segment_(std::move(at)) {}
+  std::shared_ptr<control_segment> control_segment_;
 };
 
 struct shm_options {
@@ -91,7 +91,7 @@ struct shm_options {
 /// - `quiescent` of a group that was not aborted: nothing of this rank is in flight.
 class shm_backend final : public communicator_backend {
 public:
-  explicit shm_backend(shm_meeting where, shm_options options = {});
+  explicit shm_backend(shm_rendezvous where, shm_options options = {});
   ~shm_backend() override;
   shm_backend(const shm_backend&) = delete;
   shm_backend& operator=(const shm_backend&) = delete;

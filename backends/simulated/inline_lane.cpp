@@ -148,7 +148,7 @@ private:
     }
     const auto& answer = now_->answer;
     const bool more =
-        answer.handled < now_->run.hooks.size() && answer.outcome.word == run_word::proceed;
+        answer.handled < now_->run.hooks.size() && answer.outcome.word == run_verdict::proceed;
     more ? schedule_next(self) : finish();
   }
 
@@ -166,7 +166,7 @@ private:
 
   void answer_broken() {
     auto& answer = now_->answer;
-    answer.outcome.word = broken_ ? run_word::failed : run_word::proceed;
+    answer.outcome.word = broken_ ? run_verdict::failed : run_verdict::proceed;
     if (broken_) {
       auto& failed = answer.failed_with.emplace({describe(broken_), broken_});
       failed.record.hook = name(now_->run.hooks.front());
@@ -179,7 +179,7 @@ private:
   void finish() {
     auto& done = runs_[0] && now_ == &*runs_[0] ? runs_[0] : runs_[1];
     now_ = nullptr;
-    failed_ = failed_ || done->answer.outcome.word == run_word::failed;
+    failed_ = failed_ || done->answer.outcome.word == run_verdict::failed;
     if (sink_.answered) sink_.answered(std::move(done->answer));
     done.reset();
   }

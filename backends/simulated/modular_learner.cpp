@@ -87,7 +87,7 @@ private:
   }
   static hook_outcome waits() {
     hook_outcome out;
-    out.word = run_word::waits;
+    out.word = run_verdict::waits;
     return out;
   }
 

@@ -26,8 +26,8 @@ constexpr std::size_t turn_bytes = std::size_t{1} << 20;
 constexpr std::size_t vectors_max = 32;
 
 const std::array<std::byte, 4096> zeros{};
-constexpr auto whole = static_cast<std::byte>(seal::whole);
-constexpr auto torn = static_cast<std::byte>(seal::torn);
+constexpr auto whole = static_cast<std::byte>(trailer::whole);
+constexpr auto torn = static_cast<std::byte>(trailer::torn);
 
 bool would_wait(int error) { return error == EAGAIN || error == EWOULDBLOCK; }
 
@@ -86,7 +86,7 @@ connection::state connection::flush(const std::atomic<bool>& stop, std::vector<o
       if (count + 3 > vectors_max || bytes >= at_once) break;
       add(frame.head.data(), frame.head.size());
       add(frame.body, frame.body_bytes);
-      add(&whole, frame.seal_bytes());
+      add(&whole, frame.trailer_bytes());
     }
     msghdr message{};
     message.msg_iov = vectors.data();
@@ -144,12 +144,12 @@ connection::state connection::receive(frame_receiver& to, const std::atomic<bool
 void connection::take_body(std::size_t bytes) {
   body_ += bytes;
   body_left_ -= bytes;
-  sealing_ = body_left_ == 0;
+  trailing_ = body_left_ == 0;
 }
 
-void connection::take_seal(std::byte what, frame_receiver& to) {
-  sealing_ = false;
-  if (decode_seal(what) == seal::whole) to.landed(header_);
+void connection::take_trailer(std::byte what, frame_receiver& to) {
+  trailing_ = false;
+  if (decode_trailer(what) == trailer::whole) to.landed(header_);
 }
 
 void connection::parse(frame_receiver& to) {
@@ -175,10 +175,10 @@ bool connection::parse_one(frame_receiver& to) {
     take_body(bytes);
     return true;
   }
-  if (sealing_) {
+  if (trailing_) {
     if (here == 0) return false;
     ++begin_;
-    take_seal(unread.front(), to);
+    take_trailer(unread.front(), to);
     return true;
   }
   if (here < header_bytes) return false;
@@ -203,7 +203,7 @@ void connection::cut(outgoing last) {
     const auto of_head = std::min(gone_, begun.head.size());
     auto rest = begun.body_bytes - std::min(gone_ - of_head, begun.body_bytes);
     const auto end = rest == 0 ? whole : torn;
-    const bool sealed = begun.seal_bytes() != 0;
+    const bool sealed = begun.trailer_bytes() != 0;
     if (of_head != begun.head.size())
       kept.push_back({.head = note(begun.head.begin() + static_cast<std::ptrdiff_t>(of_head),
                                    begun.head.end())});

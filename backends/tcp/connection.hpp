@@ -54,8 +54,8 @@ struct outgoing {
   std::shared_ptr<operation> of;
   std::size_t member = 0;  ///< of the receiver in the operation's channel
 
-  std::size_t seal_bytes() const { return !head.empty() && body_bytes != 0 ? 1 : 0; }
-  std::size_t bytes() const { return head.size() + body_bytes + seal_bytes(); }
+  std::size_t trailer_bytes() const { return !head.empty() && body_bytes != 0 ? 1 : 0; }
+  std::size_t bytes() const { return head.size() + body_bytes + trailer_bytes(); }
 };
 outgoing make_outgoing(frame_header header, std::span<const std::byte> note = {});
 
@@ -99,7 +99,7 @@ private:
   void parse(frame_receiver& to);
   bool parse_one(frame_receiver& to);
   void take_body(std::size_t bytes);
-  void take_seal(std::byte what, frame_receiver& to);
+  void take_trailer(std::byte what, frame_receiver& to);
   state end(std::string why);
 
   descriptor socket_;
@@ -112,8 +112,8 @@ private:
   frame_header header_;        // of the frame whose body is on its way
   std::byte* body_ = nullptr;  // where the rest of it belongs
   std::size_t body_left_ = 0;
-  bool sealing_ = false;  // its seal is next
-  bool early_ = false;    // the first frame in staging_
+  bool trailing_ = false;  // its seal is next
+  bool early_ = false;     // the first frame in staging_
   std::string why_;
 };
 

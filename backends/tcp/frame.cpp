@@ -222,8 +222,8 @@ frame_header decode_header(std::span<const std::byte, header_bytes> block) {
   return result;
 }
 
-seal decode_seal(std::byte what) {
-  return checked(static_cast<std::uint8_t>(what), seal::whole, seal::torn, "a seal");
+trailer decode_trailer(std::byte what) {
+  return checked(static_cast<std::uint8_t>(what), trailer::whole, trailer::torn, "a seal");
 }
 
 note encode(const collective_call& what) {

@@ -116,7 +116,7 @@ struct frame_header {
 };
 /// One byte behind every body: whether all of it is what it should be. An aborting sender fills up
 /// with zeros a body that it had begun.
-enum class seal : std::uint8_t { whole, torn };
+enum class trailer : std::uint8_t { whole, torn };
 
 inline constexpr std::size_t header_bytes = 32;
 using header_block = std::array<std::byte, header_bytes>;
@@ -126,7 +126,7 @@ header_block encode(const frame_header& what);
 frame_header decode_header(std::span<const std::byte, header_bytes> block);
 
 /// Throws wire_error for anything else.
-seal decode_seal(std::byte what);
+trailer decode_trailer(std::byte what);
 
 using note = std::vector<std::byte>;
 

@@ -29,7 +29,7 @@ std::size_t channel::member(std::int32_t rank) const { return place_among(member
 
 mesh::mesh(const group_description& who, std::uint16_t streams)
     : who_(who), streams_(streams), peers_(static_cast<std::size_t>(who.world)) {
-  for (auto& p : peers_) p.strands.resize(streams);
+  for (auto& p : peers_) p.streams.resize(streams);
   auto& world = among(members_of({}, who.world, who.rank));
   world.announced = true;
   for (auto& p : peers_) p.channels.push_back(&world);
@@ -77,14 +77,14 @@ void mesh::push(std::int32_t rank, outgoing frame) {
 void mesh::push_chunk(std::int32_t rank, outgoing frame) {
   if (!frame.of->steps.wide()) return push(rank, std::move(frame));
   auto& to = peers_[static_cast<std::size_t>(rank)];
-  strand* best = nullptr;
-  for (std::size_t i = 0; i < to.strands.size(); ++i) {
-    auto& next = to.strands[(to.turn + i) % to.strands.size()];
+  stream* best = nullptr;
+  for (std::size_t i = 0; i < to.streams.size(); ++i) {
+    auto& next = to.streams[(to.turn + i) % to.streams.size()];
     if (!next.link || next.left || next.closing) continue;
     if (!best || next.link->queued() < best->link->queued()) best = &next;
   }
   if (!best) return;
-  to.turn = static_cast<std::size_t>(best - to.strands.data()) + 1;
+  to.turn = static_cast<std::size_t>(best - to.streams.data()) + 1;
   best->link->push(std::move(frame));
 }
 
@@ -131,7 +131,7 @@ std::shared_ptr<operation> mesh::submit(channel& in, seat with) {
   else
     disagree(*what);
   if (!aborted()) flush();
-  attention_.soon();
+  poller_.soon();
   return what;
 }
 

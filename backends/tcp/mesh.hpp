@@ -1,10 +1,10 @@
 // One rank's connections to the other ranks of its generation, and the operations on them.
 #pragma once
 
-#include "backends/tcp/attention.hpp"
-#include "backends/tcp/blame.hpp"
 #include "backends/tcp/connection.hpp"
 #include "backends/tcp/exchange.hpp"
+#include "backends/tcp/poller.hpp"
+#include "backends/tcp/stall_report.hpp"
 
 #include <atomic>
 #include <chrono>
@@ -113,17 +113,17 @@ public:
   /// Peers that are not connected yet need not be told any more that it is over.
   bool given_up() const noexcept { return given_up_.load(std::memory_order_seq_cst); }
   /// Readable when `attend` is due.
-  int attention_fd() const { return attention_.fd(); }
+  int poller_fd() const { return poller_.fd(); }
   /// False: departed, and nothing is left to attend to.
   bool attend();
   /// Closes what peers have not let go of in time. A departed rank gives up.
   void close_all();
 
 private:
-  class inlet;
+  class frame_handler;
   /// One connection. The first of a peer's carries all frames in order; others carry chunks of
   /// wide operations, in any order between them, and are looked at while some are expected.
-  struct strand {
+  struct stream {
     std::optional<connection> link;
     std::shared_ptr<operation> current;  // whose bytes come in
     bool left = false;                   // said goodbye
@@ -131,12 +131,12 @@ private:
     bool shut = false;                   // ... and has gone
   };
   struct peer {
-    std::vector<strand> strands;     // by stream
+    std::vector<stream> streams;     // by stream
     std::deque<outgoing> before;     // frames that wait for the first connection
     std::vector<channel*> channels;  // by the peer's id
     std::size_t turn = 0;            // where the search for a connection for a chunk begins
-    strand& main() { return strands.front(); }
-    const strand& main() const { return strands.front(); }
+    stream& main() { return streams.front(); }
+    const stream& main() const { return streams.front(); }
   };
   /// What was asked about an operation past its deadline.
   struct inquiry {
@@ -169,10 +169,10 @@ private:
   void sleep_at_sockets(std::optional<clock::time_point> until);
   void arm();
   void linger();
-  void close_link(strand& of);
+  void close_link(stream& of);
   bool chunks_expected(const peer& from) const;
   /// The connection's socket says when something is to be done.
-  bool watched(const peer& from, const strand& on) const;
+  bool watched(const peer& from, const stream& on) const;
 
   // Whom a deadline names (mesh_blame.cpp).
   /// The moment at which to look again.
@@ -190,7 +190,7 @@ private:
   void set_aborted(std::string_view why) noexcept;
   void spread(const ending& how, const channel* in, std::uint64_t number);
   void say_last(peer& to);
-  void say_last(strand& on, bool main);
+  void say_last(stream& on, bool main);
   void hear_end(std::int32_t rank, std::uint16_t stream);
   void let_go() const noexcept;
 
@@ -198,7 +198,7 @@ private:
   const std::uint16_t streams_;
   mutable std::mutex mutex_;
   chunk_pool pool_;
-  attention attention_;
+  poller poller_;
   waker waker_;
   std::vector<peer> peers_;  // by rank
   std::deque<channel> channels_;

@@ -59,7 +59,7 @@ void mesh::abort(std::string_view why) noexcept {
     }
   }
   waker_.ring();
-  attention_.now();
+  poller_.now();
 }
 
 bool mesh::quiescent() const noexcept {
@@ -110,14 +110,14 @@ void mesh::spread(const ending& how, const channel* in, std::uint64_t number) {
     say_last(to);
   }
   waker_.ring();
-  attention_.now();
+  poller_.now();
 }
 
 void mesh::say_last(peer& to) {
-  for (auto& on : to.strands) say_last(on, &on == &to.main());
+  for (auto& on : to.streams) say_last(on, &on == &to.main());
 }
 
-void mesh::say_last(strand& on, bool main) {
+void mesh::say_last(stream& on, bool main) {
   if (!on.link || on.closing) return;
   const auto bye = [] { return make_outgoing({.kind = frame_kind::bye}); };
   if (aborted())
@@ -130,7 +130,7 @@ void mesh::say_last(strand& on, bool main) {
 }
 
 void mesh::hear_end(std::int32_t rank, std::uint16_t stream) {
-  auto& from = peers_[static_cast<std::size_t>(rank)].strands[stream];
+  auto& from = peers_[static_cast<std::size_t>(rank)].streams[stream];
   if (from.left) return close_link(from);
   fail({work_status::aborted, fmt::format("rank {} is lost: {}", rank, from.link->why()), {}},
        nullptr, 0);
@@ -153,7 +153,7 @@ void mesh::depart() noexcept {
   } catch (const std::exception& error) {
     set_aborted(error.what());
   }
-  attention_.now();
+  poller_.now();
 }
 
 }  // namespace troupe::tcp

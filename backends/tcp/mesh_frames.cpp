@@ -1,5 +1,5 @@
 // What a mesh makes of the frames that come in.
-#include "backends/tcp/inlet.hpp"
+#include "backends/tcp/frame_handler.hpp"
 
 #include <fmt/format.h>
 
@@ -7,7 +7,7 @@
 
 namespace troupe::tcp {
 
-bool mesh::inlet::early(const frame_header& header) {
+bool mesh::frame_handler::early(const frame_header& header) {
   if (main_ || header.kind == frame_kind::bye) return false;
   if (header.kind != frame_kind::data || header.what == part::payload)
     throw wire_error("sent something else than a chunk over a further connection");
@@ -22,8 +22,8 @@ bool mesh::inlet::early(const frame_header& header) {
   return !in_.at(of, header.number)->steps.is_ready(member) && comes_yet();
 }
 
-std::byte* mesh::inlet::frame(const frame_header& header, std::span<const std::byte> note) {
-  if (strand_.left) throw wire_error("sent a frame after its last");
+std::byte* mesh::frame_handler::frame(const frame_header& header, std::span<const std::byte> note) {
+  if (stream_.left) throw wire_error("sent a frame after its last");
   switch (header.kind) {
     case frame_kind::channel: name_channel(header, note); return nullptr;
     case frame_kind::call: return hear_call(header, note);
@@ -39,11 +39,11 @@ std::byte* mesh::inlet::frame(const frame_header& header, std::span<const std::b
   return nullptr;
 }
 
-void mesh::inlet::landed(const frame_header& header) {
+void mesh::frame_handler::landed(const frame_header& header) {
   if (header.kind != frame_kind::call && header.kind != frame_kind::ready &&
       header.kind != frame_kind::data)
     return;
-  const auto what = std::exchange(strand_.current, nullptr);
+  const auto what = std::exchange(stream_.current, nullptr);
   auto& of = what->in_channel;
   what->heard = clock::now();
   if (header.kind == frame_kind::data || header.body_bytes != 0)
@@ -53,21 +53,22 @@ void mesh::inlet::landed(const frame_header& header) {
   in_.settle(of);
 }
 
-channel& mesh::inlet::channel_of(const frame_header& header) {
+channel& mesh::frame_handler::channel_of(const frame_header& header) {
   auto& known = from_.channels;
   if (header.channel >= known.size())
     throw wire_error(fmt::format("speaks of a subgroup {} that it has not named", header.channel));
   return *known[header.channel];
 }
 
-std::shared_ptr<operation> mesh::inlet::operation_of(const frame_header& header) {
+std::shared_ptr<operation> mesh::frame_handler::operation_of(const frame_header& header) {
   auto& of = channel_of(header);
   if (header.number >= of.called[of.member(rank_)])
     throw wire_error("speaks of a collective that it has not called");
-  return strand_.current = in_.at(of, header.number);
+  return stream_.current = in_.at(of, header.number);
 }
 
-void mesh::inlet::name_channel(const frame_header& header, std::span<const std::byte> note) {
+void mesh::frame_handler::name_channel(const frame_header& header,
+                                       std::span<const std::byte> note) {
   auto members = decode_members(note, in_.who_.world);
   const auto has = [&](std::int32_t rank) {
     return std::binary_search(members.begin(), members.end(), rank);
@@ -78,7 +79,8 @@ void mesh::inlet::name_channel(const frame_header& header, std::span<const std::
   known.push_back(&in_.channel_of(members));
 }
 
-std::byte* mesh::inlet::hear_call(const frame_header& header, std::span<const std::byte> note) {
+std::byte* mesh::frame_handler::hear_call(const frame_header& header,
+                                          std::span<const std::byte> note) {
   auto& of = channel_of(header);
   const auto member = of.member(rank_);
   if (header.number != of.called[member])
@@ -92,33 +94,33 @@ std::byte* mesh::inlet::hear_call(const frame_header& header, std::span<const st
     in_.disagree(*what);
     throw group_over{};
   }
-  strand_.current = what;
+  stream_.current = what;
   if (header.ready) what->steps.ready(member);
   if (header.body_bytes == 0) return nullptr;
   return what->steps.place(member, part::payload, 0, header.body_bytes);
 }
 
-void mesh::inlet::be_ready(const std::shared_ptr<operation>& what) {
+void mesh::frame_handler::be_ready(const std::shared_ptr<operation>& what) {
   what->steps.ready(what->in_channel.member(rank_));
 }
 
-std::byte* mesh::inlet::place(const frame_header& header) {
+std::byte* mesh::frame_handler::place(const frame_header& header) {
   const auto what = operation_of(header);
   if (header.what == part::payload) be_ready(what);
   return what->steps.place(what->in_channel.member(rank_), header.what, header.offset,
                            header.body_bytes);
 }
 
-void mesh::inlet::hear_abort(const frame_header& header, std::span<const std::byte> note) {
+void mesh::frame_handler::hear_abort(const frame_header& header, std::span<const std::byte> note) {
   const auto how = decode_ending(note, in_.who_.world);
-  strand_.left = true;
+  stream_.left = true;
   auto* of = header.channel < from_.channels.size() ? from_.channels[header.channel] : nullptr;
   in_.fail(how, of, header.number);
   throw group_over{};
 }
 
-void mesh::inlet::hear_bye() {
-  strand_.left = true;
+void mesh::frame_handler::hear_bye() {
+  stream_.left = true;
   if (!main_) return;
   from_.before.clear();
   for (auto& of : in_.channels_) {

@@ -1,6 +1,6 @@
 // Where the bytes of a mesh move: the lane's loop while it waits, the turns of the backend's
 // thread.
-#include "backends/tcp/inlet.hpp"
+#include "backends/tcp/frame_handler.hpp"
 
 #include <fmt/format.h>
 #include <poll.h>
@@ -38,10 +38,10 @@ bool mesh::sweep() {
     auto& from = peers_[static_cast<std::size_t>(rank)];
     for (std::uint16_t stream = 0; stream < streams_ && !aborted(); ++stream) {
       if (stream != 0 && !chunks_expected(from)) break;
-      auto& link = from.strands[stream].link;
+      auto& link = from.streams[stream].link;
       if (!link) continue;
       try {
-        inlet to{*this, rank, stream};
+        frame_handler to{*this, rank, stream};
         if (link->receive(to, aborted_, moved) == connection::state::ended) hear_end(rank, stream);
       } catch (const group_over&) {  // the rest of what came is of no use any more
       } catch (const wire_error& error) {
@@ -58,7 +58,7 @@ void mesh::flush() {
   for (bool more = true; more && !aborted();) {
     more = false;
     for (auto& to : peers_)
-      for (auto& on : to.strands)
+      for (auto& on : to.streams)
         // A peer that takes nothing any more is found out when its last words have been read.
         if (on.link && on.link->backlog()) on.link->flush(aborted_, sent_);
     const auto gone = std::exchange(sent_, {});
@@ -97,7 +97,7 @@ void mesh::drive(operation& what, clock::time_point begin, std::chrono::nanoseco
   }
   driven_.store(false, std::memory_order_seq_cst);
   waiting_.store(false, std::memory_order_relaxed);
-  attention_.soon();
+  poller_.soon();
 }
 
 void mesh::sleep_at_sockets(std::optional<clock::time_point> until) {
@@ -105,7 +105,7 @@ void mesh::sleep_at_sockets(std::optional<clock::time_point> until) {
   {
     const std::lock_guard hold{mutex_};
     for (const auto& p : peers_) {
-      for (const auto& on : p.strands) {
+      for (const auto& on : p.streams) {
         if (!watched(p, on)) continue;
         sockets.push_back(
             {on.link->fd(), static_cast<short>(on.link->backlog() ? POLLIN | POLLOUT : POLLIN), 0});
@@ -125,7 +125,7 @@ void mesh::sleep_at_sockets(std::optional<clock::time_point> until) {
 void mesh::adopt(std::int32_t rank, std::uint16_t stream, descriptor socket) {
   const std::lock_guard hold{mutex_};
   auto& to = peers_[static_cast<std::size_t>(rank)];
-  auto& on = to.strands[stream];
+  auto& on = to.streams[stream];
   if (on.link || on.left || given_up()) return;
   on.link.emplace(std::move(socket));
   if (unattended_) {
@@ -133,10 +133,10 @@ void mesh::adopt(std::int32_t rank, std::uint16_t stream, descriptor socket) {
     on.link.reset();
     return;
   }
-  attention_.watch(on.link->fd());
+  poller_.watch(on.link->fd());
   if (over()) {
     if (spread_ || !aborted()) say_last(to);
-    attention_.now();
+    poller_.now();
     return;
   }
   if (stream == 0)
@@ -152,7 +152,7 @@ void mesh::without(std::int32_t rank) {
   const auto& main = peers_[static_cast<std::size_t>(rank)].main();
   if (over() || main.link || main.left) return;
   try {
-    inlet{*this, rank, 0}.frame({.kind = frame_kind::bye}, {});
+    frame_handler{*this, rank, 0}.frame({.kind = frame_kind::bye}, {});
   } catch (const group_over&) {
   }
   waker_.ring();
@@ -166,17 +166,17 @@ void mesh::dials(int connections) {
 void mesh::dialed() {
   const std::lock_guard hold{mutex_};
   --dialing_;
-  attention_.now();
+  poller_.now();
 }
 
 bool mesh::has(std::int32_t rank, std::uint16_t stream) const {
   const std::lock_guard hold{mutex_};
-  const auto& on = peers_[static_cast<std::size_t>(rank)].strands[stream];
+  const auto& on = peers_[static_cast<std::size_t>(rank)].streams[stream];
   return on.link || on.left;
 }
 
 bool mesh::attend() {
-  attention_.take();
+  poller_.take();
   if (driven_.load(std::memory_order_seq_cst) && !over()) return true;
   const std::lock_guard hold{mutex_};
   if (!over() && !driven_.load(std::memory_order_seq_cst)) sweep();
@@ -186,8 +186,8 @@ bool mesh::attend() {
   }
   arm();
   const auto linked = [](const peer& p) {
-    return std::any_of(p.strands.begin(), p.strands.end(),
-                       [](const strand& on) { return on.link.has_value(); });
+    return std::any_of(p.streams.begin(), p.streams.end(),
+                       [](const stream& on) { return on.link.has_value(); });
   };
   unattended_ = departed() && dialing_ == 0 && std::none_of(peers_.begin(), peers_.end(), linked);
   return !unattended_;
@@ -198,19 +198,19 @@ bool mesh::attend() {
 bool mesh::chunks_expected(const peer& from) const { return wide_ > 0 || from.main().left; }
 
 // Of an early frame it is the first connection that brings what is missing.
-bool mesh::watched(const peer& from, const strand& on) const {
+bool mesh::watched(const peer& from, const stream& on) const {
   return on.link && !on.link->early() && (&on == &from.main() || chunks_expected(from));
 }
 
 void mesh::arm() {
   for (const auto& p : peers_)
-    for (const auto& on : p.strands)
-      if (watched(p, on) || (on.link && over())) attention_.arm(on.link->fd(), on.link->backlog());
+    for (const auto& on : p.streams)
+      if (watched(p, on) || (on.link && over())) poller_.arm(on.link->fd(), on.link->backlog());
 }
 
 void mesh::linger() {
   for (auto& to : peers_) {
-    for (auto& on : to.strands) {
+    for (auto& on : to.streams) {
       if (!on.link) continue;
       const bool ended = on.link->flush(never, sent_) == connection::state::ended;
       sent_.clear();
@@ -223,8 +223,8 @@ void mesh::linger() {
   }
 }
 
-void mesh::close_link(strand& of) {
-  attention_.forget(of.link->fd());
+void mesh::close_link(stream& of) {
+  poller_.forget(of.link->fd());
   of.link.reset();
 }
 
@@ -232,11 +232,11 @@ void mesh::close_all() {
   const std::lock_guard hold{mutex_};
   for (auto& p : peers_) {
     p.before.clear();
-    for (auto& on : p.strands)
+    for (auto& on : p.streams)
       if (on.link) close_link(on);
   }
   if (departed()) given_up_.store(true, std::memory_order_seq_cst);
-  attention_.now();
+  poller_.now();
 }
 
 }  // namespace troupe::tcp

@@ -1,8 +1,8 @@
 #include "backends/tcp/tcp.hpp"
 
 #include "backends/collective/bucket_memory.hpp"
+#include "backends/tcp/acceptor.hpp"
 #include "backends/tcp/mesh.hpp"
-#include "backends/tcp/reception.hpp"
 #include "troupe/failure.hpp"
 
 #include <fmt/format.h>
@@ -39,13 +39,13 @@ private:
 
 class mesh_communicator final : public tcp_communicator {
 public:
-  mesh_communicator(std::shared_ptr<tcp::reception> reception, const group_description& who)
-      : reception_(std::move(reception)),
-        mesh_(reception_->enter(who)),
+  mesh_communicator(std::shared_ptr<tcp::acceptor> acceptor, const group_description& who)
+      : acceptor_(std::move(acceptor)),
+        mesh_(acceptor_->enter(who)),
         world_(&mesh_->among(members_of({}, who.world, who.rank))) {}
   ~mesh_communicator() override {
     mesh_->depart();
-    reception_->leave(group());
+    acceptor_->leave(group());
   }
 
   const group_description& group() const override { return mesh_->group(); }
@@ -125,7 +125,7 @@ private:
     return ended({work_status::ok, {}, {}});
   }
 
-  const std::shared_ptr<tcp::reception> reception_;
+  const std::shared_ptr<tcp::acceptor> acceptor_;
   const std::shared_ptr<mesh> mesh_;
   channel* const world_;
   std::vector<std::pair<subgroup, channel*>> subgroups_;
@@ -148,8 +148,8 @@ bool mesh_communicator::decide(bool yes, bool all, const subgroup& among) {
 class tcp_backend::implementation {
 public:
   explicit implementation(tcp_options options)
-      : desk(std::make_shared<tcp::reception>(std::move(options))) {}
-  const std::shared_ptr<tcp::reception> desk;
+      : desk(std::make_shared<tcp::acceptor>(std::move(options))) {}
+  const std::shared_ptr<tcp::acceptor> desk;
 };
 
 std::uint16_t checked_tcp_streams(std::int64_t connections) {

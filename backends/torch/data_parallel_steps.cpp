@@ -134,7 +134,7 @@ void data_parallel::zero_gradients(std::int32_t optimizer) {
   gradients_->zero(optimizer);
 }
 
-step_word data_parallel::backward(const at::Tensor& loss, const backward_plan& plan) {
+step_status data_parallel::backward(const at::Tensor& loss, const backward_plan& plan) {
   if (!gradients_) return strategy::backward(loss, plan);
   const bool fuse = fuses(plan.optimizer);
   if (plan.synchronize) gradients_->begin({plan.optimizer, {plan.wants_stop, plan.loss}, loss});

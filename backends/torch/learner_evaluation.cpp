@@ -7,7 +7,7 @@ namespace troupe {
 
 // Accumulates anew: an evaluation stands for itself.
 void torch_learner::begin_evaluation() {
-  const auto loaders = walks_[at_.stage == stage::sanity ? stage::validate : at_.stage].size();
+  const auto loaders = cursors_[at_.stage == stage::sanity ? stage::validate : at_.stage].size();
   evaluation_books_.assign(loaders > 1 ? loaders + 1 : 1, {});
 }
 
@@ -115,7 +115,7 @@ void torch_learner::handle(const hooks::on_predict_model_train&) {
 void torch_learner::handle(const hooks::on_predict_start&) {
   begin_evaluation();
   predictions_.clear();
-  predict_loaders_ = walks_[stage::predict].size();
+  predict_loaders_ = cursors_[stage::predict].size();
   module_->on_predict_start();
 }
 void torch_learner::handle(const hooks::on_predict_epoch_start&) {

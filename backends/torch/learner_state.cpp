@@ -13,7 +13,7 @@ namespace troupe {
 namespace {
 
 using json = nlohmann::json;
-using entries = std::map<std::string, log_book::entry>;
+using entries = std::map<std::string, metric_accumulator::entry>;
 
 // JSON has no infinities and no NaN.
 json number_to(double x) {
@@ -188,8 +188,8 @@ void torch_learner::take_weights(const snapshot& from) { strategy_->load_module_
 
 fit_record torch_learner::record() const {
   fit_record all{.seed = about_.options.seed, .data = data_ ? data_->name() : std::string{}};
-  const auto train = walks_.find(stage::train);
-  if (train != walks_.end() && !train->second.empty())
+  const auto train = cursors_.find(stage::train);
+  if (train != cursors_.end() && !train->second.empty())
     all.samples = train->second.front().way->layout().size;
   return all;
 }
@@ -197,9 +197,9 @@ fit_record torch_learner::record() const {
 void torch_learner::take_everything(snapshot& from) {
   check_record(from, record(), loaded_path_);
   auto& loop = from.loop;
-  for (auto& walk : walks_[stage::train]) {
-    loop.cursor = cursor_of(from, walk.way->layout(), about_.options, loaded_path_);
-    walk.way->resume(loop.epoch, loop.batch, loop.cursor);
+  for (auto& cursor : cursors_[stage::train]) {
+    loop.cursor = cursor_of(from, cursor.way->layout(), about_.options, loaded_path_);
+    cursor.way->resume(loop.epoch, loop.batch, loop.cursor);
   }
   const auto state = parse_state(from.state);
   const auto saved = state.value("optimizers", json::array());

@@ -29,9 +29,9 @@ void torch_learner::handle(const hooks::on_train_batch_start& h) {
   // What the last step logged is of no interest once another begins.
   if (std::exchange(stepped_, false)) step_book_.clear();
   const auto word = module_->on_train_batch_start(batch_, h.at.batch);
-  if (word == batch_word::undecided) return;
-  if (strategy_->reduce_boolean_decision(word == batch_word::skip_epoch, /*all=*/false))
-    outcome_->word = run_word::skip_epoch;
+  if (word == batch_verdict::undecided) return;
+  if (strategy_->reduce_boolean_decision(word == batch_verdict::skip_epoch, /*all=*/false))
+    outcome_->word = run_verdict::skip_epoch;
 }
 
 // With several optimizers a step trains the parameters of its own: those of others alone look
@@ -53,9 +53,9 @@ void torch_learner::freeze_others(std::vector<std::pair<at::Tensor, bool>>& befo
 
 namespace {
 
-struct thaw {
+struct requires_grad_guard {
   std::vector<std::pair<at::Tensor, bool>> before;
-  ~thaw() {
+  ~requires_grad_guard() {
     for (auto& [parameter, required] : before) parameter.set_requires_grad(required);
   }
 };
@@ -68,14 +68,14 @@ void torch_learner::handle(const hooks::training_step& h) {
   hiddens_ = h.hiddens ? *h.hiddens : value{};
   if (idle()) return;
   draw_from(h.name);
-  thaw later;
+  requires_grad_guard later;
   freeze_others(later.before);
   output_ = strategy_->training_step(batch_, h.at.batch);
 }
 
 void torch_learner::handle(const hooks::training_step_end&) {
   if (idle()) return;
-  thaw later;
+  requires_grad_guard later;
   freeze_others(later.before);
   output_ = module_->training_step_end(strategy_->training_step_end(std::move(output_)));
   if (output_.has_loss() || (output_.empty() && strategy_->world() == 1)) return;
@@ -104,7 +104,7 @@ void torch_learner::handle(const hooks::on_before_backward&) {
 }
 
 void torch_learner::handle(const hooks::backward& h) {
-  const auto layout = walk_at(h.at).way->layout(h.at.epoch);
+  const auto layout = cursor_at(h.at).way->layout(h.at.epoch);
   const auto total =
       planted(bug::mean_of_means)
           ? layout.samples(h.at.batch, h.at.batch) * (h.window_last() - h.window_first() + 1)
@@ -170,7 +170,7 @@ void torch_learner::handle(const hooks::optimizer_step& h) {
   stepped_ = true;
   steps_reported_ = false;
   if (!std::exchange(finite_, true)) ++non_finite_steps_;
-  const auto layout = walk_at(h.at).way->layout(h.at.epoch);
+  const auto layout = cursor_at(h.at).way->layout(h.at.epoch);
   outcome_->samples = layout.samples(window_first_, window_last_);
 }
 
@@ -239,7 +239,7 @@ void torch_learner::log(std::string_view name, double sum, double count, const l
     books.back().add(name, sum, count, how.reduce);
 }
 
-void torch_learner::report(log_book& book) {
+void torch_learner::report(metric_accumulator& book) {
   for (const auto& [name, number] : book.reduce(exchange())) {
     logged_[name] = number;
     outcome_->logged[name] = number;

@@ -29,8 +29,8 @@ optimizers module::configure_optimizers() { not_written("configure_optimizers");
 value module::on_before_batch_transfer(value b, std::int32_t) { return b; }
 value module::on_after_batch_transfer(value b, std::int32_t) { return b; }
 
-batch_word module::on_train_batch_start(const batch&, std::int64_t) {
-  return batch_word::undecided;
+batch_verdict module::on_train_batch_start(const batch&, std::int64_t) {
+  return batch_verdict::undecided;
 }
 void module::on_train_batch_end(const step_output&, const batch&, std::int64_t) {}
 

@@ -154,7 +154,7 @@ void strategy::zero_gradients(std::int32_t optimizer) {
 
 at::Tensor strategy::pre_backward(const at::Tensor& loss) { return numbers().pre_backward(loss); }
 
-step_word strategy::backward(const at::Tensor& loss, const backward_plan& plan) {
+step_status strategy::backward(const at::Tensor& loss, const backward_plan& plan) {
   if (!plan.idle) module_->backward(plan.weight == 1 ? loss : loss * plan.weight, plan.arguments);
   return {plan.wants_stop, plan.loss};
 }

@@ -213,7 +213,7 @@ std::vector<dataset_ptr> torch_learner::datasets(stage s) {
 void torch_learner::handle(const hooks::process_dataloader& h) {
   const auto s = h.at.stage;
   if (h.at.dataloader > 0) return;
-  auto& walks = walks_[s];
+  auto& walks = cursors_[s];
   walks.clear();
   const auto sets = datasets(s);
   if (sets.empty() && s == about_.purpose)
@@ -238,9 +238,9 @@ void torch_learner::handle(const hooks::process_dataloader& h) {
   }
 }
 
-torch_learner::walk& torch_learner::walk_at(const position& at) {
-  const auto found = walks_.find(at.stage == stage::sanity ? stage::validate : at.stage);
-  if (found == walks_.end() || found->second.size() <= static_cast<std::size_t>(at.dataloader))
+torch_learner::loader_cursor& torch_learner::cursor_at(const position& at) {
+  const auto found = cursors_.find(at.stage == stage::sanity ? stage::validate : at.stage);
+  if (found == cursors_.end() || found->second.size() <= static_cast<std::size_t>(at.dataloader))
     throw internal_error("a batch of a loader that was not processed");
   return found->second[at.dataloader];
 }
@@ -266,15 +266,15 @@ std::int64_t torch_learner::limit_of(stage s, std::int64_t batches) const {
 
 void torch_learner::handle(const hooks::batch_to_device& h) {
   draw_from(h.name);
-  auto& walk = walk_at(h.at);
+  auto& cursor = cursor_at(h.at);
   const auto epoch = h.at.stage == stage::train ? h.at.epoch : 0;
-  if (walk.epoch != epoch || walk.next != h.at.batch) {
-    const auto last = std::max(limit_of(h.at.stage, walk.way->batches(epoch)), h.at.batch + 1);
-    walk.way->begin(epoch, h.at.batch, last);
+  if (cursor.epoch != epoch || cursor.next != h.at.batch) {
+    const auto last = std::max(limit_of(h.at.stage, cursor.way->batches(epoch)), h.at.batch + 1);
+    cursor.way->begin(epoch, h.at.batch, last);
   }
-  auto item = walk.way->next();
-  walk.epoch = epoch;
-  walk.next = h.at.batch + 1;
+  auto item = cursor.way->next();
+  cursor.epoch = epoch;
+  cursor.next = h.at.batch + 1;
   batch_ = {};
   output_ = {};
   predicted_ = {};
@@ -316,7 +316,7 @@ void torch_learner::handle(const hooks::on_exception& h) {
 }
 
 void torch_learner::handle(const hooks::teardown& h) {
-  walks_.clear();
+  cursors_.clear();
   building_.reset();
   strategy_->teardown(h.orderly);
   if (module_) module_->teardown(about_.purpose);

@@ -13,7 +13,7 @@
 #include "backends/torch/lane_thread.hpp"
 #include "backends/torch/rank_random.hpp"
 #include "backends/torch/resume_check.hpp"
-#include "troupe/detail/log_book.hpp"
+#include "troupe/detail/metric_accumulator.hpp"
 #include "troupe/learner.hpp"
 #include "troupe/module.hpp"
 #include "troupe/recipe.hpp"
@@ -148,16 +148,16 @@ private:
   torch::optim::Optimizer& optimizer() { return optimizer(at_); }
 
   // The way through one loader.
-  struct walk {
+  struct loader_cursor {
     std::unique_ptr<loader> way;
     std::int64_t epoch = undefined;
     std::int64_t next = undefined;
   };
-  walk& walk_at(const position& at);
+  loader_cursor& cursor_at(const position& at);
   std::int64_t limit_of(stage s, std::int64_t batches) const;
 
   void freeze_others(std::vector<std::pair<at::Tensor, bool>>& before);
-  void report(log_book& book);
+  void report(metric_accumulator& book);
   void report_steps();
   void report_non_finite();
   void agree_on_stop();
@@ -166,8 +166,8 @@ private:
   void gather_predictions();
   byte_exchange exchange();
 
-  std::string state_text(const std::map<std::string, log_book::entry>& steps,
-                         const std::map<std::string, log_book::entry>& epochs);
+  std::string state_text(const std::map<std::string, metric_accumulator::entry>& steps,
+                         const std::map<std::string, metric_accumulator::entry>& epochs);
   void take_weights(const snapshot& from);
   void take_loaded_weights();
   void take_everything(snapshot& from);
@@ -185,7 +185,7 @@ private:
   optimizers optimizers_;
   bool optimizers_there_ = false;
   std::unique_ptr<precision::context> building_;
-  std::map<stage, std::vector<walk>> walks_;
+  std::map<stage, std::vector<loader_cursor>> cursors_;
 
   // The hook in progress; closures nest.
   position at_;
@@ -203,7 +203,7 @@ private:
   std::vector<double> window_losses_;  // by optimizer
   std::int64_t window_first_ = 0;
   std::int64_t window_last_ = 0;
-  step_word word_;
+  step_status word_;
   bool stepped_ = false;               // the batch in progress ended a step
   bool steps_reported_ = true;         // nothing of the last step waits for the epoch's end
   bool finite_ = true;                 // the losses of the step in progress, so far
@@ -211,10 +211,10 @@ private:
   bool wants_stop_ = false;
   std::chrono::nanoseconds waited_{0};  // reported so far
 
-  log_book step_book_;
-  log_book epoch_book_;
+  metric_accumulator step_book_;
+  metric_accumulator epoch_book_;
   // One per loader, because a rank may have no samples of one; the last for what belongs to none.
-  std::vector<log_book> evaluation_books_{1};
+  std::vector<metric_accumulator> evaluation_books_{1};
   metrics logged_;
   metrics results_;
   struct prediction {

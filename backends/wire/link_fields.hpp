@@ -72,12 +72,12 @@ void inspect(F& f, trainer_options& x) {
          gradient_clip_algorithm, limit_train_batches, limit_val_batches, limit_test_batches,
          limit_predict_batches, val_check_interval, num_sanity_val_batches, fast_dev_run,
          log_every_n_steps, seed, precision, strategy, gradients, communicator, tcp_streams,
-         placement, fine, stop_early, checkpoint, time, faults] = x;
+         placement, one_hook_per_run, stop_early, checkpoint, time, faults] = x;
   f(ranks, max_epochs, max_steps, batch_size, accumulate_grad_batches, gradient_clip_val,
     gradient_clip_algorithm, limit_train_batches, limit_val_batches, limit_test_batches,
     limit_predict_batches, val_check_interval, num_sanity_val_batches, fast_dev_run,
     log_every_n_steps, seed, precision, strategy, gradients, communicator, tcp_streams, placement,
-    fine, stop_early, checkpoint, time, faults);
+    one_hook_per_run, stop_early, checkpoint, time, faults);
 }
 
 // --- state -----------------------------------------------------------------------------------
@@ -219,12 +219,12 @@ void inspect(F& f, seen::lifecycle& x) {
 // --- messages --------------------------------------------------------------------------------
 
 template <class F>
-void inspect(F& f, meeting_place& x) {
+void inspect(F& f, rendezvous_info& x) {
   auto& [communicator, address] = x;
   f(communicator, address);
 }
 template <class F>
-void inspect(F& f, rank_brief& x) {
+void inspect(F& f, rank_spec& x) {
   auto& [job, rank, incarnation, purpose, options, resume, recipe, meets, checkpoints, watched,
          hooks, traced, initial] = x;
   f(job, rank, incarnation, purpose, options, resume, recipe, meets, checkpoints, watched, hooks,

@@ -4,7 +4,7 @@
 // aborts at a drawn moment of the reduction; rank 0 counts, too. Usage: abort_bench [inproc | shm |
 // tcp | hier] [TIMES] [RANKS] [waiting | middle]
 #include "backends/inproc/inproc.hpp"
-#include "backends/processes/meetings.hpp"
+#include "backends/processes/rendezvous_kinds.hpp"
 
 #include <fcntl.h>
 #include <fmt/format.h>
@@ -146,7 +146,7 @@ void show(const char* what, std::vector<double> seconds) {
              1e6 * seconds.back());
 }
 
-std::shared_ptr<communicator_backend> join(const meeting_kind& kind, const meeting& place) {
+std::shared_ptr<communicator_backend> join(const rendezvous_kind& kind, const rendezvous& place) {
   std::vector<int> own;
   for (const int one : place.descriptors()) own.push_back(fcntl(one, F_DUPFD_CLOEXEC, 0));
   return kind.join(place.address(), own);

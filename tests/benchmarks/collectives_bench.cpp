@@ -91,7 +91,7 @@ struct stage {
     if (what.kind == "inproc")
       backend = std::make_unique<troupe::inproc_backend>();
     else
-      backend = std::make_unique<troupe::shm_backend>(troupe::shm_meeting::create());
+      backend = std::make_unique<troupe::shm_backend>(troupe::shm_rendezvous::create());
   }
   pthread_barrier_t* start() const { return control.as<pthread_barrier_t>(); }
 

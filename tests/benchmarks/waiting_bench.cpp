@@ -77,7 +77,7 @@ struct figures {
 
 std::unique_ptr<troupe::communicator_backend> make(const std::string& kind, int cores) {
   if (kind == "shm")
-    return std::make_unique<troupe::shm_backend>(troupe::shm_meeting::create(),
+    return std::make_unique<troupe::shm_backend>(troupe::shm_rendezvous::create(),
                                                  troupe::shm_options{.cores = cores});
   return std::make_unique<troupe::inproc_backend>(troupe::inproc_options{.cores = cores});
 }

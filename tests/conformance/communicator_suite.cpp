@@ -100,9 +100,9 @@ std::vector<std::int32_t> first_alone(std::int32_t world) {
 constexpr std::int32_t most_ranks = 7;
 
 std::shared_ptr<communicator_backend> shm_between_processes() {
-  const auto meeting = shm_meeting::create();
+  const auto rendezvous = shm_rendezvous::create();
   return make_process_backend(most_ranks, [&] {
-    return std::make_shared<shm_backend>(shm_meeting::adopt(meeting.descriptor()));
+    return std::make_shared<shm_backend>(shm_rendezvous::adopt(rendezvous.descriptor()));
   });
 }
 
@@ -115,12 +115,12 @@ const std::vector<communicator_adapter>& communicator_adapters() {
         {"inproc without spinning",
          [] { return std::make_shared<inproc_backend>(inproc_options{.cores = 1}); }},
         // 12 ms a generation: the kernel clears the memory of each anew.
-        {"shm", [] { return std::make_shared<shm_backend>(shm_meeting::create()); },
+        {"shm", [] { return std::make_shared<shm_backend>(shm_rendezvous::create()); },
          sanitized ? 200u : 300u},
         {"shm, small slots, without spinning",
          [] {
            const shm_sizes small{.slot_bytes = 4096, .registered_bytes = std::size_t{4} << 20};
-           return std::make_shared<shm_backend>(shm_meeting::create(small),
+           return std::make_shared<shm_backend>(shm_rendezvous::create(small),
                                                 shm_options{.cores = 1});
          }},
         {"tcp, one connection",
@@ -136,7 +136,7 @@ const std::vector<communicator_adapter>& communicator_adapters() {
         {"hier, two hosts, shm inside",
          [] {
            return std::make_shared<hosts>(first_half_on_one, [] {
-             return std::make_shared<shm_backend>(shm_meeting::create());
+             return std::make_shared<shm_backend>(shm_rendezvous::create());
            });
          }},
         {"hier, one rank alone on its host",

@@ -37,10 +37,10 @@ rank_failed report_of(const fence& at, int which) {
 }
 
 // A rank that fails twice with the same words, and says each failure twice.
-rank_actor fail_twice(caf::actor_system& system, actor_trouble trouble, rank_setup setup) {
+rank_actor fail_twice(caf::actor_system& system, actor_error_handler trouble, rank_setup setup) {
   const auto supervisor = setup.supervisor;
   return seam::spawn<rank_actor, failing_rank>(
-      system, std::move(trouble), [=](failing_pointer self) -> seam::hears<rank_actor> {
+      system, std::move(trouble), [=](failing_pointer self) -> seam::one_way_handlers<rank_actor> {
         return {
             [=](const form_generation& m) { self->send(supervisor, prepared{m.at}); },
             [=](const activate_generation& m) {

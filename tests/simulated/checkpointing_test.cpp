@@ -225,7 +225,7 @@ struct note_taker {
   std::vector<std::pair<std::int64_t, bool>> offered;
 
   spawn_checkpointer_fn spawner() {
-    return [this](caf::actor_system& system, actor_trouble, job_id, const job&,
+    return [this](caf::actor_system& system, actor_error_handler, job_id, const job&,
                   std::shared_ptr<storage>, const supervisor_actor& supervisor) {
       return system.spawn([this, supervisor](checkpointer_actor::pointer self) {
         return checkpointer_actor::behavior_type{

@@ -1,4 +1,5 @@
-// The hashes of campaign runs, for determinism_check.py, which calls this in processes that are unlike.
+// The hashes of campaign runs, for determinism_check.py, which calls this in processes that are
+// unlike.
 //
 //   run_hashes PAYLOAD FIRST COUNT          one line per run
 //   run_hashes PAYLOAD FIRST COUNT planted  the same, with a number of this process in each: must

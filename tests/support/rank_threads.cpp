@@ -10,10 +10,10 @@ namespace troupe::testing {
 std::vector<std::exception_ptr> on_ranks(
     std::int32_t world,
     const std::function<void(std::int32_t, const std::shared_ptr<communicator>&)>& body) {
-  inproc_backend meeting_place;
+  inproc_backend rendezvous_info;
   std::vector<std::shared_ptr<communicator>> groups;
   for (std::int32_t rank = 0; rank < world; ++rank)
-    groups.push_back(meeting_place.open({job_id{1}, generation_id{1}, rank, world}));
+    groups.push_back(rendezvous_info.open({job_id{1}, generation_id{1}, rank, world}));
   std::vector<std::exception_ptr> errors(world);
   std::vector<std::thread> threads;
   for (std::int32_t rank = 0; rank < world; ++rank)

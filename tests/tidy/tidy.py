@@ -29,7 +29,7 @@ UMBRELLA_SOURCES = 21
 EXCUSED = {
     "width messages/include/troupe/detail/hook_types.hpp": "a table, one hook per line",
     "process_wide backends/local/fault_drills.cpp": "a drill that ends the process has to end it",
-    "process_wide backends/processes/parent_side.cpp": "a rank's process leaves signals to its parent",
+    "process_wide backends/processes/child_client.cpp": "a rank's process leaves signals to its parent",
     "process_wide backends/processes/spawning.cpp": "a child resets handlers before it runs the program",
 }
 

@@ -37,9 +37,9 @@ void small_job_space::moves(const small_job_state& s, std::vector<small_job_move
 }
 
 bool small_job_space::meeting_complete(const small_job_state& s, std::int32_t r) const {
-  const auto mine = tables_.rank(s[side_of(r)]).meetings;
+  const auto mine = tables_.rank(s[side_of(r)]).rendezvous_kinds;
   for (std::int32_t q = 0; q < options_.ranks; ++q)
-    if (tables_.rank(s[side_of(q)]).meetings < mine) return false;
+    if (tables_.rank(s[side_of(q)]).rendezvous_kinds < mine) return false;
   return true;
 }
 

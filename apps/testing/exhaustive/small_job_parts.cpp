@@ -80,7 +80,7 @@ rank_effects rank_part::communicator_open() {
 }
 
 void rank_part::arrive() {
-  ++meetings;
+  ++rendezvous_kinds;
   stage = lane_stage::waits;
 }
 
@@ -105,7 +105,7 @@ rank_effects rank_part::answer(std::int64_t step_batches) {
 rank_effects rank_part::answer_attention() {
   ranks::answered out;
   out.at = run->at;
-  out.outcome.word = run_word::attention;
+  out.outcome.word = run_verdict::attention;
   run.reset();
   stage = lane_stage::idle;
   return feed(out);
@@ -114,7 +114,7 @@ rank_effects rank_part::answer_attention() {
 rank_effects rank_part::answer_thrown(failure what) {
   ranks::answered out;
   out.at = run->at;
-  out.outcome.word = run_word::failed;
+  out.outcome.word = run_verdict::failed;
   out.what = std::move(what);
   run.reset();
   stage = lane_stage::idle;
@@ -141,14 +141,14 @@ bool operator==(const rank_part& a, const rank_part& b) {
   const auto number = [](const rank_part& p) {
     return p.run ? static_cast<std::int64_t>(p.run->at.sequence.value()) : undefined;
   };
-  return a.stage == b.stage && a.meetings == b.meetings && a.opening == b.opening &&
+  return a.stage == b.stage && a.rendezvous_kinds == b.rendezvous_kinds && a.opening == b.opening &&
          a.attention == b.attention && a.lane_ends == b.lane_ends && a.gone == b.gone &&
          number(a) == number(b) && a.machine == b.machine;
 }
 
 std::uint64_t rank_part::digest() const {
   stable_hasher hash;
-  hash.add(machine.digest()).add(stage).add(meetings).add(opening).add(attention);
+  hash.add(machine.digest()).add(stage).add(rendezvous_kinds).add(opening).add(attention);
   hash.add(lane_ends).add(gone).add(run.has_value());
   return hash.digest();
 }

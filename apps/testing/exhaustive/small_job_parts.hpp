@@ -27,8 +27,8 @@ struct rank_part {
   rank_machine machine;
   lane_stage stage = lane_stage::idle;
   std::optional<hook_run> run = {};
-  std::uint32_t meetings = 0;  ///< arrived at so far
-  bool opening = false;        ///< its communicator
+  std::uint32_t rendezvous_kinds = 0;  ///< arrived at so far
+  bool opening = false;                ///< its communicator
   bool attention = false;
   bool lane_ends = false;
   bool gone = false;

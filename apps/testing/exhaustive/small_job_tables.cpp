@@ -18,7 +18,7 @@ fit_plan plan_of(const exhaustive_options& options) {
   how.max_epochs = 1;
   how.num_sanity_val_batches = 0;
   how.checkpoint.enabled = false;
-  how.fine = options.fine;
+  how.one_hook_per_run = options.one_hook_per_run;
   return make_plan(how, stage::train);
 }
 
@@ -66,7 +66,7 @@ part_number small_job_tables::number_of(rank_part part) {
   facts.lane_ends = part.lane_ends;
   facts.gone = part.gone;
   facts.active = !part.gone && part.machine.phase() == ranks::phase::active;
-  facts.meetings = part.meetings;
+  facts.rendezvous_kinds = part.rendezvous_kinds;
   facts.steps = part.steps();
   facts.generation = part.machine.mine().generation.value();
   facts.digest = digest;

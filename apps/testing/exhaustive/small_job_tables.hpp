@@ -37,7 +37,7 @@ struct rank_facts {
   rank_part::lane_stage stage = rank_part::lane_stage::idle;
   bool meets = false, opening = false, attention = false, lane_ends = false, gone = false;
   bool active = false;
-  std::uint32_t meetings = 0;
+  std::uint32_t rendezvous_kinds = 0;
   std::int64_t steps = 0;
   std::uint64_t generation = 0;
   std::uint64_t digest = 0;

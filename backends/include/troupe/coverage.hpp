@@ -1,6 +1,6 @@
-// Marks of a user's own code, in a module or an actor: what troupe/detail/coverage.hpp is to Troupe's.
-// A constant says what a mark means; a test that names it (run_plan::marks) is told whether it was
-// ever hit.
+// Marks of a user's own code, in a module or an actor: what troupe/detail/coverage.hpp is to
+// Troupe's. A constant says what a mark means; a test that names it (run_plan::marks) is told
+// whether it was ever hit.
 //
 //   constexpr troupe::user_coverage retried{troupe::coverage_kind::sometimes, "a sum is asked for again"};
 //   if (troupe::sometimes(tries > 1, retried)) ...

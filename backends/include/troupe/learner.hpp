@@ -27,7 +27,7 @@ using closure = std::function<void()>;
 /// Thrown by a learner whose lane cannot wait (backends/simulated/inline_lane.hpp) when a hook
 /// would have to: the same hook is to be called again later, the learner remembers how far it came
 /// (a closure runs once). Learners of lanes that can wait never throw it. What a lane calls
-/// directly, no closure's hook, may answer run_word::waits instead.
+/// directly, no closure's hook, may answer run_verdict::waits instead.
 class not_yet : public std::exception {
 public:
   const char* what() const noexcept override { return "not yet: the hook waits for its peers"; }

@@ -8,7 +8,7 @@
 #include "backends/process_control.hpp"
 #include "troupe/checkpoint.hpp"
 #include "troupe/communicator.hpp"
-#include "troupe/meeting.hpp"
+#include "troupe/rendezvous.hpp"
 #include "troupe/storage.hpp"
 
 #include <chrono>
@@ -28,8 +28,9 @@ struct ports {
   /// Null: those jobs write no checkpoints.
   std::shared_ptr<const checkpoint_io> checkpoints;
   std::shared_ptr<process_control> processes;
-  std::shared_ptr<rank_launcher> children;              ///< null: no ranks as processes
-  std::vector<std::shared_ptr<meeting_kind>> meetings;  ///< of such ranks, in order of preference
+  std::shared_ptr<rank_launcher> children;  ///< null: no ranks as processes
+  std::vector<std::shared_ptr<rendezvous_kind>>
+      rendezvous_kinds;  ///< of such ranks, in order of preference
   std::shared_ptr<troupe::entropy> random;
   std::function<std::chrono::nanoseconds()> now;  ///< monotonic
 };

@@ -41,7 +41,7 @@ enum class failure_kind : std::uint8_t {
   deadline,            ///< a rank, or the forming of a generation, took longer than its limit
   aborted,             ///< the caller ended the job at once
   session_closed,      ///< the session was destroyed while the job ran
-  actor_error,         ///< CAF reported an error to an actor; heard by `actor_trouble` only
+  actor_error,         ///< CAF reported an error to an actor; heard by `actor_error_handler` only
   unexpected_message,  ///< an actor received a message that it does not know; likewise
 };
 std::string_view to_string(failure_kind kind);

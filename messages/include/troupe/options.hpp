@@ -123,7 +123,7 @@ struct trainer_options {
   /// Where ranks live: `threads` of this process, or `processes` of their own on this host, each of
   /// which runs this program again (actors/rank_process.hpp).
   std::string placement = "threads";
-  bool fine = false;  ///< a run of hooks per hook, for tests and observers
+  bool one_hook_per_run = false;  ///< a run of hooks per hook, for tests and observers
   std::vector<early_stopping> stop_early;
   checkpoint_policy checkpoint;
   time_knob time;

@@ -74,7 +74,7 @@ void work_for_ever(communicator& all) {
 
 void live(const place& at, const std::string& mode, const std::string& key) {
   const auto addresses = at.addresses();
-  const auto shared = shm_meeting::by_name(key, std::chrono::seconds{20});
+  const auto shared = shm_rendezvous::by_name(key, std::chrono::seconds{20});
   hier_backend backend{{
       .local = std::make_shared<shm_backend>(shared),
       .remote = std::make_shared<tcp_backend>(

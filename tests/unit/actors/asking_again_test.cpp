@@ -126,7 +126,7 @@ TEST_CASE("a rank that is told again to begin repeats how it failed", "[rank]") 
   auto rank = active_rank();
   CHECK(rank.on(activate_generation{at_rank(0)}).empty());  // it is at work
   auto bad = answer(rank, 1, 0);
-  bad.outcome.word = run_word::failed;
+  bad.outcome.word = run_verdict::failed;
   auto& why = bad.what.emplace();
   why.type = "std::domain_error";
   why.what = "disk full";

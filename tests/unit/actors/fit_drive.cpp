@@ -63,7 +63,7 @@ bool driver::answer() {
     handled(h);
     ++answer.handled;
     answer.outcome.merge(outcome_of(h));
-    if (answer.outcome.word == run_word::skip_epoch) break;
+    if (answer.outcome.word == run_verdict::skip_epoch) break;
   }
   give(answer);
   return true;
@@ -77,7 +77,7 @@ void driver::cut(std::uint32_t n) {
     handled(now.hooks[answer.handled]);
     answer.outcome.merge(outcome_of(now.hooks[answer.handled]));
   }
-  answer.outcome.word = run_word::attention;
+  answer.outcome.word = run_verdict::attention;
   give(answer);
 }
 

@@ -55,7 +55,7 @@ loop_state stands(std::int64_t epoch, std::int64_t batch, std::int64_t steps) {
 
 TEST_CASE("the machine is a regular value", "[fit]") {
   fit_plan plan;
-  plan.fine = true;
+  plan.one_hook_per_run = true;
   plan.max_epochs = 2;
   plan.accumulate = 2;
   driver d{plan, {}};
@@ -135,13 +135,13 @@ TEST_CASE("progress can be read off the machine", "[fit]") {
 }
 
 TEST_CASE("events that can not come now are internal errors", "[fit]") {
-  const auto answer = [](driver& d, std::uint32_t handled, run_word word) {
+  const auto answer = [](driver& d, std::uint32_t handled, run_verdict word) {
     fit_events::ran ran{handled, {}};
     ran.outcome.word = word;
     d.give(ran);
   };
   driver d{{}, {}};
-  CHECK_THROWS_AS(answer(d, 0, run_word::proceed), internal_error);
+  CHECK_THROWS_AS(answer(d, 0, run_verdict::proceed), internal_error);
   const auto fresh = [](int runs) {
     driver one{{}, {}};
     one.begin();
@@ -150,11 +150,11 @@ TEST_CASE("events that can not come now are internal errors", "[fit]") {
   };
   auto begun = fresh(0);
   CHECK_THROWS_AS(begun.begin(), internal_error);
-  CHECK_THROWS_AS(answer(begun = fresh(0), 5, run_word::proceed), internal_error);
-  CHECK_THROWS_AS(answer(begun = fresh(0), 99, run_word::proceed), internal_error);
-  CHECK_THROWS_AS(answer(begun = fresh(0), 5, run_word::failed), internal_error);
-  CHECK_THROWS_AS(answer(begun = fresh(0), 5, run_word::skip_epoch), internal_error);
-  CHECK_THROWS_AS(answer(begun = fresh(4), 4, run_word::skip_epoch), internal_error);
+  CHECK_THROWS_AS(answer(begun = fresh(0), 5, run_verdict::proceed), internal_error);
+  CHECK_THROWS_AS(answer(begun = fresh(0), 99, run_verdict::proceed), internal_error);
+  CHECK_THROWS_AS(answer(begun = fresh(0), 5, run_verdict::failed), internal_error);
+  CHECK_THROWS_AS(answer(begun = fresh(0), 5, run_verdict::skip_epoch), internal_error);
+  CHECK_THROWS_AS(answer(begun = fresh(4), 4, run_verdict::skip_epoch), internal_error);
   auto stopped = fresh(4);  // inside step 0
   stopped.give(fit_events::propose_stop{});
   CHECK(stopped.votes == std::vector<std::int64_t>{1});
@@ -262,7 +262,7 @@ TEST_CASE("a decider's state is restored", "[fit]") {
 TEST_CASE("metrics are told at the steps done, their own included", "[fit]") {
   for (const bool fine : {false, true}) {
     fit_plan plan;
-    plan.fine = fine;
+    plan.one_hook_per_run = fine;
     plan.max_epochs = 1;
     plan.accumulate = 2;
     const auto d =
@@ -480,11 +480,11 @@ TEST_CASE("a plan takes the options over and refuses impossible ones", "[fit]") 
   trainer_options options;
   options.gradient_clip_val = 0.0;
   options.accumulate_grad_batches = 4;
-  options.fine = true;
+  options.one_hook_per_run = true;
   const auto plan = make_plan(options, stage::train, "a", "b");
   CHECK_FALSE(plan.clip);
   CHECK(plan.accumulate == 4);
-  CHECK(plan.fine);
+  CHECK(plan.one_hook_per_run);
   CHECK(plan.resume == "a");
   CHECK(plan.weights == "b");
   CHECK(text(plan) ==

@@ -35,7 +35,7 @@ std::string verdict(fit_plan plan, const facts& known) {
     if (coarse.steps[i] != static_cast<std::int64_t>(i) + 1) return "steps not in order";
   if (coarse.end->loop.steps != static_cast<std::int64_t>(coarse.steps.size()))
     return "steps miscounted";
-  plan.fine = true;
+  plan.one_hook_per_run = true;
   const auto fine = run_through(plan, known);
   if (auto what = difference(fine.hooks, wanted); !what.empty()) return "fine: " + what;
   if (fine.steps != coarse.steps || fine.end != coarse.end || fine.known != coarse.known)

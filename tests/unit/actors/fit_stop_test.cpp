@@ -119,7 +119,7 @@ std::string text_of(const shape& one) {
 TEST_CASE("a stop proposed at any run or hook ends well and resumes exactly", "[fit]") {
   for (auto one : shapes())
     for (const bool fine : {false, true}) {
-      one.plan.fine = fine;
+      one.plan.one_hook_per_run = fine;
       const auto full = run_through(one.plan, one.known);
       REQUIRE(full.end);
       for (std::size_t runs = 0; runs <= full.runs.size() + 1; ++runs)
@@ -210,10 +210,10 @@ TEST_CASE("skip_epoch ends the epoch at once and drops its open window", "[fit]"
   for (auto one : shapes())
     for (const bool fine : {false, true})
       for (std::int64_t skipped = 0; skipped < one.known.train; ++skipped) {
-        one.plan.fine = fine;
+        one.plan.one_hook_per_run = fine;
         const auto skip = [&](const hook& h, hook_outcome& out) {
           if (name(h) == "on_train_batch_start" && where(h).epoch == 0 && where(h).batch == skipped)
-            out.word = run_word::skip_epoch;
+            out.word = run_verdict::skip_epoch;
         };
         const auto full = run_through(one.plan, one.known);
         const auto d = run_through(one.plan, one.known, skip);
@@ -244,11 +244,12 @@ TEST_CASE("a stop is not lost when a later hook of the run skips the epoch", "[f
   facts known;
   known.train = 4;
   for (const bool fine : {false, true}) {
-    plan.fine = fine;
+    plan.one_hook_per_run = fine;
     const auto d = run_through(plan, known, [](const hook& h, hook_outcome& out) {
       if (where(h).epoch != 0 || where(h).stage != stage::train) return;
       if (name(h) == "on_train_batch_end" && where(h).batch == 0) out.stop = true;
-      if (name(h) == "on_train_batch_start" && where(h).batch == 1) out.word = run_word::skip_epoch;
+      if (name(h) == "on_train_batch_start" && where(h).batch == 1)
+        out.word = run_verdict::skip_epoch;
     });
     REQUIRE(d.end);
     CHECK(d.end->why == stop_reason::hook);

@@ -192,7 +192,7 @@ TEST_CASE("two ranks agree on a step in every interleaving", "[fit][world]") {
   auto plan = small_plan();
   for (const bool coupled : {true, false}) {
     check_world(plan, small_facts, 2, coupled, {0, 1, 2, 3});
-    plan.fine = coupled;
+    plan.one_hook_per_run = coupled;
     plan.accumulate = 2;
     plan.val_check_interval = std::int64_t{1};
     plan.checkpoint.every_n_steps = 1;

@@ -107,7 +107,7 @@ TEST_CASE("bench collectives has ranks as processes, too", "[bench]") {
 
 TEST_CASE("bench collectives takes as many connections between two ranks as it is told",
           "[bench]") {
-  const auto kinds = local_ports().meetings;
+  const auto kinds = local_ports().rendezvous_kinds;
   const auto tcp = std::find_if(kinds.begin(), kinds.end(),
                                 [](const auto& kind) { return kind->name() == "tcp"; });
   REQUIRE(tcp != kinds.end());
@@ -134,7 +134,7 @@ TEST_CASE("what goes through slots is compared with what that can not do without
 }
 
 TEST_CASE("a rank of a benchmark that dies ends it with an error", "[bench]") {
-  const auto kinds = local_ports().meetings;
+  const auto kinds = local_ports().rendezvous_kinds;
   CHECK_THROWS_WITH(program::on_processes(*kinds.at(0), {}, 2,
                                           [](communicator& group) {
                                             if (group.group().rank == 1) ::_exit(7);

@@ -73,7 +73,7 @@ TEST_CASE("limits count batches or take a share", "[messages]") {
 }
 
 TEST_CASE("a run's outcome keeps a stop whatever word comes with it or behind it", "[messages]") {
-  for (const auto word : {run_word::proceed, run_word::skip_epoch, run_word::attention}) {
+  for (const auto word : {run_verdict::proceed, run_verdict::skip_epoch, run_verdict::attention}) {
     hook_outcome whole, later;
     whole.stop = true;
     later.word = word;

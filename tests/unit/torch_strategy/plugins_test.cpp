@@ -115,7 +115,7 @@ struct own_strategy : data_parallel {
     note("pre_backward");
     return data_parallel::pre_backward(l);
   }
-  step_word backward(const at::Tensor& l, const backward_plan& p) override {
+  step_status backward(const at::Tensor& l, const backward_plan& p) override {
     note("backward");
     return data_parallel::backward(l, p);
   }
@@ -361,9 +361,9 @@ struct diary : regression {
   void on_train_end() override { note("on_train_end"); }
   void on_train_epoch_start(std::int64_t) override { note("on_train_epoch_start"); }
   void on_train_epoch_end(std::int64_t) override { note("on_train_epoch_end"); }
-  batch_word on_train_batch_start(const batch&, std::int64_t) override {
+  batch_verdict on_train_batch_start(const batch&, std::int64_t) override {
     note("on_train_batch_start");
-    return batch_word::undecided;
+    return batch_verdict::undecided;
   }
   void on_train_batch_end(const step_output&, const batch&, std::int64_t) override {
     note("on_train_batch_end");
@@ -524,7 +524,7 @@ struct own_engine : data_parallel {
       : data_parallel(std::move(parts)), seen_(std::move(seen)) {}
   std::string_view name() const override { return "engine"; }
   bool handles_gradient_accumulation() const override { return true; }
-  step_word backward(const at::Tensor& loss, const backward_plan& plan) override {
+  step_status backward(const at::Tensor& loss, const backward_plan& plan) override {
     if (plan.weight != 1) throw std::logic_error("a loss that was weighed");
     full_ = plan.synchronize;
     auto own = plan;

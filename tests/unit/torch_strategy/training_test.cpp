@@ -304,8 +304,8 @@ struct leaver : regression {
 };
 
 struct skipper : regression {
-  batch_word on_train_batch_start(const batch&, std::int64_t index) override {
-    return rank() == 1 && index == 2 ? batch_word::skip_epoch : batch_word::proceed;
+  batch_verdict on_train_batch_start(const batch&, std::int64_t index) override {
+    return rank() == 1 && index == 2 ? batch_verdict::skip_epoch : batch_verdict::proceed;
   }
 };
 

@@ -5,10 +5,10 @@
 //   rare(m)                  take the path that hardly ever comes by itself? false in production
 //
 // A mark reaches a simulated world through one pointer per thread, which is null but while that
-// world lets something happen on that thread (`coverage_scope`). It is no port: machines are regular
-// values, and one that held a port would not be. It is no global: worlds side by side on threads do
-// not see each other, and product code can do nothing with the pointer but what the three functions
-// do. In production a mark costs a load and a branch that is never taken.
+// world lets something happen on that thread (`coverage_scope`). It is no port: machines are
+// regular values, and one that held a port would not be. It is no global: worlds side by side on
+// threads do not see each other, and product code can do nothing with the pointer but what the
+// three functions do. In production a mark costs a load and a branch that is never taken.
 //
 // Machines never ask `rare`: what a machine does follows from what it hears. Shells ask, and turn
 // the answer into what could have come by itself: a message said twice, a deadline that is early.

@@ -41,7 +41,7 @@ public:
   }
 
   void zero_gradients(std::int32_t optimizer) override;
-  step_word backward(const at::Tensor& loss, const backward_plan& plan) override;
+  step_status backward(const at::Tensor& loss, const backward_plan& plan) override;
   void clip_gradients(torch::optim::Optimizer& optimizer, double limit,
                       hooks::clip_gradients::algorithm how) override;
   void optimizer_step(torch::optim::Optimizer& optimizer, const step_closure& closure) override;

@@ -11,7 +11,7 @@
 #include <string_view>
 
 #include "troupe/batch.hpp"
-#include "troupe/detail/log_book.hpp"
+#include "troupe/detail/metric_accumulator.hpp"
 #include "troupe/detail/tensor.hpp"
 #include "troupe/optimizers.hpp"
 #include "troupe/recipe.hpp"
@@ -20,7 +20,7 @@
 namespace troupe {
 
 /// What on_train_batch_start says about the batch.
-enum class batch_word : std::uint8_t {
+enum class batch_verdict : std::uint8_t {
   undecided,   ///< no opinion, no collective
   proceed,     ///< takes part in the agreement: the batch runs unless another rank skips
   skip_epoch,  ///< no more batches in this epoch, on any rank (Lightning's -1)
@@ -84,7 +84,7 @@ struct module : torch::nn::Module {
   virtual void on_train_epoch_start(std::int64_t epoch) { (void)epoch; }
   virtual void on_train_epoch_end(std::int64_t epoch) { (void)epoch; }
   /// An override answers `undecided` on every rank or on none.
-  virtual batch_word on_train_batch_start(const batch& b, std::int64_t index);
+  virtual batch_verdict on_train_batch_start(const batch& b, std::int64_t index);
   virtual void on_train_batch_end(const step_output& output, const batch& b, std::int64_t index);
   virtual void on_before_zero_grad(torch::optim::Optimizer& optimizer) { (void)optimizer; }
   /// Whatever an override does, the runtime zeroes behind it.

@@ -70,7 +70,7 @@ struct backward_plan {
 };
 
 /// What the ranks told each other along with the gradients; the same on all of them.
-struct step_word {
+struct step_status {
   bool stop = false;  ///< some rank wants the run to end
   double loss = 0;    ///< of the whole window and all ranks
 };
@@ -146,7 +146,7 @@ public:
   /// Returns the loss to go on with.
   virtual at::Tensor pre_backward(const at::Tensor& loss);
   /// `loss` is undefined when idle. Gradients are reduced behind it if the plan synchronizes.
-  virtual step_word backward(const at::Tensor& loss, const backward_plan& plan);
+  virtual step_status backward(const at::Tensor& loss, const backward_plan& plan);
   virtual at::Tensor post_backward(const at::Tensor& loss);
   virtual void clip_gradients(torch::optim::Optimizer& optimizer, double limit,
                               hooks::clip_gradients::algorithm how);

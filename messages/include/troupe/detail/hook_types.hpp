@@ -48,7 +48,8 @@ struct plain {
 
 /// The strategy takes the module; first act of every run.
 struct connect : plain { static constexpr std::string_view name = "connect"; };
-/// Device, thread, random generator, ranks; the communicator of the generation is bound from here on.
+/// Device, thread, random generator, ranks; the communicator of the generation is bound from here
+/// on.
 struct setup_environment : plain { static constexpr std::string_view name = "setup_environment"; };
 /// Once per host (local rank 0); the others wait at a barrier.
 struct prepare_data : plain { static constexpr std::string_view name = "prepare_data"; };
@@ -91,8 +92,8 @@ struct process_dataloader {
   position at;  ///< stage tells which loader; `dataloader` which of several
   friend bool operator==(const process_dataloader&, const process_dataloader&) = default;
 };
-/// On every rank, with the type and the text of the job's first cause. No collective works any more.
-/// What it throws is added to `others`.
+/// On every rank, with the type and the text of the job's first cause. No collective works any
+/// more. What it throws is added to `others`.
 struct on_exception {
   static constexpr std::string_view name = "on_exception";
   position at;
@@ -112,7 +113,8 @@ struct teardown {
 
 struct on_train_start : plain { static constexpr std::string_view name = "on_train_start"; };
 struct on_train_epoch_start : plain { static constexpr std::string_view name = "on_train_epoch_start"; };
-/// Fetch, convert, `on_before_batch_transfer`, move, `on_after_batch_transfer`. Keeps the batch's type.
+/// Fetch, convert, `on_before_batch_transfer`, move, `on_after_batch_transfer`. Keeps the batch's
+/// type.
 struct batch_to_device : plain { static constexpr std::string_view name = "batch_to_device"; };
 /// May answer `skip_epoch` (the module's -1), if all ranks agree: any rank skips all.
 struct on_train_batch_start : plain { static constexpr std::string_view name = "on_train_batch_start"; };
@@ -129,8 +131,8 @@ struct on_before_zero_grad : plain { static constexpr std::string_view name = "o
 struct optimizer_zero_grad : plain { static constexpr std::string_view name = "optimizer_zero_grad"; };
 struct pre_backward : plain { static constexpr std::string_view name = "pre_backward"; };
 struct on_before_backward : plain { static constexpr std::string_view name = "on_before_backward"; };
-/// The gradient of one micro-batch. Its weight is (samples of this rank) / (samples of all ranks in the
-/// window): the micro-batches `window_first` to `window_last` of the epoch make up one step.
+/// The gradient of one micro-batch. Its weight is (samples of this rank) / (samples of all ranks in
+/// the window): the micro-batches `window_first` to `window_last` of the epoch make up one step.
 struct backward {
   static constexpr std::string_view name = "backward";
   position at;
@@ -168,8 +170,8 @@ struct optimizer_step {
   std::uint32_t closure = 0;
   friend bool operator==(const optimizer_step&, const optimizer_step&) = default;
 };
-/// One move of all schedulers of that kind. `plateau`: those that look at a reduced metric, behind each
-/// validation of a fit.
+/// One move of all schedulers of that kind. `plateau`: those that look at a reduced metric, behind
+/// each validation of a fit.
 struct lr_scheduler_step {
   static constexpr std::string_view name = "lr_scheduler_step";
   enum class interval : std::uint8_t { step, epoch, plateau };

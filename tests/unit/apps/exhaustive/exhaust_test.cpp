@@ -43,7 +43,7 @@ TEST_CASE("a company that nothing disturbs has one end", "[exhaust]") {
                                                                               : "not like this";
     };
     for (const bool fine : {false, true}) {
-      o.fine = fine;
+      o.one_hook_per_run = fine;
       const auto report = complete(o);
       CHECK(report.ends == 1);
       CHECK(report.endings == std::map<std::string, std::uint64_t>{{"finished", 1}});
@@ -56,7 +56,7 @@ TEST_CASE("every place of every fault ends well in a company of two", "[exhaust]
   INFO(to_string(what));
   for (const bool fine : {false, true}) {
     auto o = small_company(2, {what});
-    o.fine = fine;
+    o.one_hook_per_run = fine;
     const auto report = complete(o);
     CHECK(report.endings.at("finished") == 1);
     CHECK(report.ends > 1);

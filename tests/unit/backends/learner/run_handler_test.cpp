@@ -26,8 +26,8 @@ public:
     meet(h, asked);
     for (int i = 0; inner && i < rounds; ++i) inner();
     hook_outcome out;
-    if (h.is<hooks::barrier>() && waits-- > 0) out.word = run_word::waits;
-    if (h.is<hooks::barrier>() && skips) out.word = run_word::skip_epoch;
+    if (h.is<hooks::barrier>() && waits-- > 0) out.word = run_verdict::waits;
+    if (h.is<hooks::barrier>() && skips) out.word = run_verdict::skip_epoch;
     return out;
   }
 
@@ -68,7 +68,7 @@ TEST_CASE("hooks that are passed by are handled once and in order", "[lane]") {
   passer who;
   run_handler handler{{}, {}};
   const auto answer = handler.handle(who, one_step());
-  CHECK(answer.outcome.word == run_word::proceed);
+  CHECK(answer.outcome.word == run_verdict::proceed);
   CHECK(answer.handled == in_order.size());
   CHECK(who.all == in_order);
   CHECK(who.asked == names{"optimizer_step", "barrier"});
@@ -98,7 +98,7 @@ TEST_CASE("what is thrown in passing is the failure of its hook", "[lane]") {
   who.bad = bad;
   run_handler handler{{}, {}};
   const auto answer = handler.handle(who, one_step());
-  REQUIRE(answer.outcome.word == run_word::failed);
+  REQUIRE(answer.outcome.word == run_verdict::failed);
   CHECK(answer.handled == handled);
   CHECK(answer.failed_with->record.hook == bad);
   CHECK(answer.failed_with->record.epoch == 1);
@@ -139,12 +139,12 @@ TEST_CASE("a run in pieces goes on where it waited, and stops where a word says 
 
   who.skips = true;
   const auto skipped = handler.handle(who, run);
-  CHECK(skipped.outcome.word == run_word::skip_epoch);
+  CHECK(skipped.outcome.word == run_verdict::skip_epoch);
   CHECK(skipped.handled == 3);
 
   std::atomic<attention> word{attention::stop};
   run_handler told{{}, {&word, nullptr, nullptr, nullptr}};
   const auto held = told.handle(who, run);
-  CHECK(held.outcome.word == run_word::attention);
+  CHECK(held.outcome.word == run_verdict::attention);
   CHECK(held.handled == 0);
 }

@@ -123,19 +123,19 @@ link_message any_message(std::uint64_t seed, std::size_t index) {
   const auto why = stop_reason::terminate;
   switch (index % message_kinds) {
     case 0:
-      return rank_brief{job_id{d.number()},
-                        1,
-                        incarnation_id{d.number()},
-                        stage::test,
-                        d.options(),
-                        d.text(),
-                        d.text(),
-                        {d.text(), d.text()},
-                        d.yes(),
-                        d.yes(),
-                        d.yes(),
-                        d.yes(),
-                        d.yes() ? any_snapshot(draw, 100) : nullptr};
+      return rank_spec{job_id{d.number()},
+                       1,
+                       incarnation_id{d.number()},
+                       stage::test,
+                       d.options(),
+                       d.text(),
+                       d.text(),
+                       {d.text(), d.text()},
+                       d.yes(),
+                       d.yes(),
+                       d.yes(),
+                       d.yes(),
+                       d.yes() ? any_snapshot(draw, 100) : nullptr};
     case 1: return form_generation{d.at(), 3};
     case 2: return activate_generation{d.at()};
     case 3: return propose_stop{d.at(), why};

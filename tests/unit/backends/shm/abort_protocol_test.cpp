@@ -22,7 +22,7 @@ struct word {
   friend auto operator<=>(const word&, const word&) = default;
 };
 
-enum class phase : std::uint8_t { looking, publishing, meeting, closing, judging, ok, aborted };
+enum class phase : std::uint8_t { looking, publishing, rendezvous, closing, judging, ok, aborted };
 
 // `closer`: who aborts closes the words of one operation one by one, and is gone.
 struct ending_world {
@@ -84,11 +84,11 @@ struct ending_world {
           enter(rank, phase::closing);
         } else {
           mine.steps = ++step[rank];
-          enter(rank, phase::meeting);
+          enter(rank, phase::rendezvous);
         }
         return true;
       }
-      case phase::meeting: return meet(rank);
+      case phase::rendezvous: return meet(rank);
       case phase::closing:
         if (index[rank] == words_total())
           enter(rank, phase::judging);

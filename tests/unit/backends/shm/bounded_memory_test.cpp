@@ -38,10 +38,10 @@ private:
 };
 
 TEST_CASE("a staged operation takes the same memory whatever its tensor's size") {
-  const auto meeting = small_meeting();
+  const auto rendezvous = small_meeting();
   rank_processes ranks{
       2, [&](std::int32_t rank) {
-        shm_backend backend{meeting};
+        shm_backend backend{rendezvous};
         const auto c = open(backend, rank, 2);
         std::array<std::size_t, 3> costs{};
         for (std::size_t i = 0; i < costs.size(); ++i) {
@@ -53,7 +53,7 @@ TEST_CASE("a staged operation takes the same memory whatever its tensor's size")
           c->all_reduce({tensor.data(), bytes / sizeof(float), dtype::f32}, reduction::max)->wait();
           expect(tensor.data()[bytes / sizeof(float) - 1] == 2.0f, "the maximum");
           c->barrier("done")->wait();
-          costs[i] = file_bytes(meeting);
+          costs[i] = file_bytes(rendezvous);
           c->barrier("measured")->wait();
         }
         expect(costs[0] == costs[1], "128 MiB cost what 16 MiB do");

@@ -82,7 +82,7 @@ private:
 
 // Few addresses: the cases pass where those of a process are limited, too.
 inline constexpr shm_sizes small_sizes{.registered_bytes = std::size_t{64} << 20};
-inline shm_meeting small_meeting() { return shm_meeting::create(small_sizes); }
+inline shm_rendezvous small_meeting() { return shm_rendezvous::create(small_sizes); }
 
 inline std::shared_ptr<communicator> open(shm_backend& backend, std::int32_t rank,
                                           std::int32_t world, std::uint64_t generation = 1,
@@ -95,9 +95,9 @@ inline std::shared_ptr<communicator> open(shm_backend& backend, std::int32_t ran
 }
 
 /// Memory that the meeting's file takes.
-inline std::size_t file_bytes(const shm_meeting& meeting) {
+inline std::size_t file_bytes(const shm_rendezvous& rendezvous) {
   struct stat about {};
-  expect(fstat(meeting.descriptor(), &about) == 0, "a file");
+  expect(fstat(rendezvous.descriptor(), &about) == 0, "a file");
   return static_cast<std::size_t>(about.st_blocks) * 512;
 }
 

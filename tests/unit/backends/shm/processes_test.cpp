@@ -36,9 +36,9 @@ constexpr bool maps_by_itself = false;
 
 TEST_CASE("registered memory of processes is reduced in place, with the canonical bits") {
   for (const std::int32_t world : {2, 3, 4, 7}) {
-    const auto meeting = small_meeting();
+    const auto rendezvous = small_meeting();
     rank_processes ranks{world, [&](std::int32_t rank) {
-                           shm_backend backend{meeting};
+                           shm_backend backend{rendezvous};
                            const auto c = open(backend, rank, world);
                            for (const std::size_t count : {5000, 70001, 300000})
                              for (const auto type : {dtype::f32, dtype::bf16}) {
@@ -60,9 +60,10 @@ TEST_CASE("registered memory of processes is reduced in place, with the canonica
 }
 
 TEST_CASE("one rank's memory registered, another's not: through slots") {
-  const auto meeting = shm_meeting::create({.slot_bytes = 4096, .registered_bytes = 2u << 20});
+  const auto rendezvous =
+      shm_rendezvous::create({.slot_bytes = 4096, .registered_bytes = 2u << 20});
   rank_processes ranks{2, [&](std::int32_t rank) {
-                         shm_backend backend{meeting};
+                         shm_backend backend{rendezvous};
                          const auto c = open(backend, rank, 2);
                          const std::size_t count = rank == 0 ? 100000 : 1000000;
                          const auto memory =
@@ -78,12 +79,12 @@ TEST_CASE("one rank's memory registered, another's not: through slots") {
 
 // Ranks reduce for ever; rank 1 is killed at some point of it, without any deadline.
 void kill_one(bool registered, std::size_t count, int when) {
-  const auto meeting = small_meeting();
+  const auto rendezvous = small_meeting();
   std::array<int, 2> ready{};
   REQUIRE(pipe(ready.data()) == 0);
   rank_processes ranks{
       3, [&](std::int32_t rank) {
-        shm_backend backend{meeting};
+        shm_backend backend{rendezvous};
         const auto c = open(backend, rank, 3);
         std::vector<float> own(count);
         std::shared_ptr<void> given;
@@ -122,9 +123,9 @@ TEST_CASE("kill -9 of a rank ends the others, who are told whom they lost") {
 }
 
 TEST_CASE("a rank killed between generations' operations is noticed by those who wait") {
-  const auto meeting = small_meeting();
+  const auto rendezvous = small_meeting();
   rank_processes ranks{2, [&](std::int32_t rank) {
-                         shm_backend backend{meeting};
+                         shm_backend backend{rendezvous};
                          const auto c = open(backend, rank, 2);
                          c->barrier("both")->wait();
                          if (rank == 1) raise(SIGKILL);
@@ -136,10 +137,10 @@ TEST_CASE("a rank killed between generations' operations is noticed by those who
 }
 
 TEST_CASE("a stopped rank is named by the deadline, and continues to a clean error") {
-  const auto meeting = small_meeting();
+  const auto rendezvous = small_meeting();
   rank_processes ranks{
       3, [&](std::int32_t rank) {
-        shm_backend backend{meeting};
+        shm_backend backend{rendezvous};
         const auto c = open(backend, rank, 3, 1, milliseconds{300});
         std::vector<float> data(100000, 1.0f);
         c->barrier("all", std::chrono::minutes{1})->wait();
@@ -164,12 +165,12 @@ TEST_CASE("a stopped rank is named by the deadline, and continues to a clean err
 }
 
 TEST_CASE("a rank stopped in the middle of an operation is named as well") {
-  const auto meeting = small_meeting();
+  const auto rendezvous = small_meeting();
   std::array<int, 2> ready{};
   REQUIRE(pipe(ready.data()) == 0);
   rank_processes ranks{
       2, [&](std::int32_t rank) {
-        shm_backend backend{meeting};
+        shm_backend backend{rendezvous};
         const auto c = open(backend, rank, 2, 1, milliseconds{300});
         std::vector<float> data(1 << 20, 0.0f);
         const auto reduce = [&] {
@@ -202,12 +203,12 @@ void go_on_without(bool registered) {
   auto& at = *static_cast<progress*>(
       mmap(nullptr, sizeof(progress), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0));
   constexpr std::size_t count = 1 << 20;
-  const auto meeting = small_meeting();
+  const auto rendezvous = small_meeting();
   rank_processes ranks{
       3, [&](std::int32_t rank) {
         auto& sums = at.sums[static_cast<std::size_t>(rank)];
         std::vector<float> own(count);  // the younger generation's, too
-        shm_backend backend{meeting};
+        shm_backend backend{rendezvous};
         const auto reduce = [&](communicator& c, float value, float sum) {
           std::shared_ptr<void> given;
           if (registered) given = c.allocate(count * sizeof(float));
@@ -266,10 +267,10 @@ std::size_t mappings() {
 }
 
 TEST_CASE("a thousand generations of two processes grow nothing") {
-  const auto meeting = small_meeting();
-  const auto empty = file_bytes(meeting);
+  const auto rendezvous = small_meeting();
+  const auto empty = file_bytes(rendezvous);
   rank_processes ranks{2, [&](std::int32_t rank) {
-                         shm_backend backend{meeting};
+                         shm_backend backend{rendezvous};
                          std::array<std::size_t, 4> before{};
                          for (std::uint64_t generation = 1; generation <= 1000; ++generation) {
                            {
@@ -293,7 +294,7 @@ TEST_CASE("a thousand generations of two processes grow nothing") {
                        }};
   CHECK(ranks.end(0) == 0);
   CHECK(ranks.end(1) == 0);
-  CHECK(file_bytes(meeting) == empty);
+  CHECK(file_bytes(rendezvous) == empty);
 }
 
 TEST_CASE("a limit on files is an error that names the limit, not a signal") {
@@ -301,7 +302,7 @@ TEST_CASE("a limit on files is an error that names the limit, not a signal") {
                            const rlimit small{1 << 20, 1 << 20};
                            expect(setrlimit(RLIMIT_FSIZE, &small) == 0, "a limit");
                            const auto text = text_of<user_error>([] {
-                             shm_backend backend{shm_meeting::create()};
+                             shm_backend backend{shm_rendezvous::create()};
                              open(backend, 0, 2);
                            });
                            expect(has(text, "ulimit -f unlimited"), text);
@@ -310,10 +311,10 @@ TEST_CASE("a limit on files is an error that names the limit, not a signal") {
 }
 
 TEST_CASE("when memory runs out what there is goes on, and what there is not is said") {
-  const auto meeting = small_meeting();
+  const auto rendezvous = small_meeting();
   rank_processes ranks{
       3, [&](std::int32_t rank) {
-        shm_backend backend{meeting};
+        shm_backend backend{rendezvous};
         const auto c = open(backend, rank, 3);
         c->barrier("all have what they need")->wait();
         if (rank == 1) {
@@ -384,7 +385,7 @@ TEST_CASE("too few addresses are an error that says what to change") {
   rank_processes limited{1, [&](std::int32_t) {
                            const rlimit small{rlim_t{4} << 30, rlim_t{4} << 30};
                            expect(setrlimit(RLIMIT_AS, &small) == 0, "a limit");
-                           shm_backend backend{shm_meeting::create()};
+                           shm_backend backend{shm_rendezvous::create()};
                            const auto text = text_of<user_error>([&] { open(backend, 0, 2); });
                            expect(has(text, "fewer registered_bytes"), text);
                          }};
@@ -397,7 +398,7 @@ TEST_CASE("a rank that is refused its addresses ends the others, though its proc
     return;
   }
   const auto late = GENERATE(false, true);  // rank 1 opens before the others, or after them
-  const auto meeting = shm_meeting::create({.registered_bytes = std::size_t{2} << 30});
+  const auto rendezvous = shm_rendezvous::create({.registered_bytes = std::size_t{2} << 30});
   std::array<int, 2> opened{};  // who waits reads, and only who tells can write
   std::array<int, 2> refused{};
   REQUIRE((pipe(opened.data()) == 0 && pipe(refused.data()) == 0));
@@ -408,7 +409,7 @@ TEST_CASE("a rank that is refused its addresses ends the others, though its proc
   rank_processes ranks{
       3, [&](std::int32_t rank) {
         close(rank == 1 ? opened[1] : refused[1]);
-        shm_backend backend{meeting};
+        shm_backend backend{rendezvous};
         if (rank == 1) {
           for (int i = 0; late && i < 2; ++i) hear(opened);
           const rlimit small{rlim_t{1} << 30, rlim_t{1} << 30};
@@ -441,7 +442,7 @@ TEST_CASE("processes that nobody launched meet by a name") {
   const auto key = "a test's key " + std::to_string(getpid());
   rank_processes ranks{
       3, [&](std::int32_t rank) {
-        shm_backend backend{shm_meeting::by_name(key, std::chrono::minutes{1}, small_sizes)};
+        shm_backend backend{shm_rendezvous::by_name(key, std::chrono::minutes{1}, small_sizes)};
         const auto c = open(backend, rank, 3);
         std::vector<float> data(10, 1.0f);
         c->all_reduce({data.data(), 10, dtype::f32}, reduction::sum)->wait();

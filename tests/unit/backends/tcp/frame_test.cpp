@@ -149,10 +149,10 @@ TEST_CASE("whatever bytes come, decoding ends in a value or in wire_error") {
 }
 
 TEST_CASE("a seal is whole or torn") {
-  for (const auto is : {seal::whole, seal::torn})
-    CHECK(decode_seal(static_cast<std::byte>(is)) == is);
+  for (const auto is : {trailer::whole, trailer::torn})
+    CHECK(decode_trailer(static_cast<std::byte>(is)) == is);
   for (int other = 2; other < 256; ++other)
-    CHECK_THROWS_AS(decode_seal(static_cast<std::byte>(other)), wire_error);
+    CHECK_THROWS_AS(decode_trailer(static_cast<std::byte>(other)), wire_error);
 }
 
 TEST_CASE("secrets are compared to the last byte") {

@@ -21,7 +21,7 @@ using bytes = std::vector<std::byte>;
 void append(bytes& to, const outgoing& frame) {
   to.insert(to.end(), frame.head.begin(), frame.head.end());
   to.insert(to.end(), frame.body, frame.body + frame.body_bytes);
-  to.insert(to.end(), frame.seal_bytes(), static_cast<std::byte>(seal::whole));
+  to.insert(to.end(), frame.trailer_bytes(), static_cast<std::byte>(trailer::whole));
 }
 
 // Over each connection.

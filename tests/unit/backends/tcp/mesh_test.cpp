@@ -110,7 +110,7 @@ struct hand_played {
     auto& talk = said[stream];
     talk.insert(talk.end(), frame.head.begin(), frame.head.end());
     talk.insert(talk.end(), frame.body, frame.body + frame.body_bytes);
-    talk.insert(talk.end(), frame.seal_bytes(), static_cast<byte>(seal::whole));
+    talk.insert(talk.end(), frame.trailer_bytes(), static_cast<byte>(trailer::whole));
     for (int turn = 0; turn < 50; ++turn) attend();
   }
   // What was said goes out as far as it is taken.

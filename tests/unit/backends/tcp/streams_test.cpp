@@ -1,5 +1,5 @@
 // Ranks with several connections between two of them, over real sockets.
-#include "backends/processes/meetings.hpp"
+#include "backends/processes/rendezvous_kinds.hpp"
 #include "backends/tcp/tcp.hpp"
 
 #include <fcntl.h>

@@ -37,8 +37,8 @@ TEST_CASE("every message comes back as it was") {
 
 TEST_CASE("a brief brings options, text and weights") {
   for (std::uint64_t seed = 0; seed < 20; ++seed) {
-    const auto before = std::get<rank_brief>(any_message(seed, 0));
-    const auto after = std::get<rank_brief>(again(before));
+    const auto before = std::get<rank_spec>(any_message(seed, 0));
+    const auto after = std::get<rank_spec>(again(before));
     CHECK(after.options == before.options);
     CHECK(after.recipe == before.recipe);
     CHECK(after.meets == before.meets);

@@ -56,7 +56,7 @@ std::vector<small_fault> small_faults();
 struct exhaustive_options {
   std::int32_t ranks = 3;  ///< 1 to 4
   std::int64_t steps = 2;
-  bool fine = false;  ///< each hook is a run of its own
+  bool one_hook_per_run = false;  ///< each hook is a run of its own
   std::vector<small_fault> faults = small_faults();
   std::uint32_t budget = 1;  ///< faults in one run: 0 to 2
   /// Leave out interleavings that cannot make a difference (small_job_moves.hpp says which).

@@ -1,0 +1,279 @@
+#include "actors/remote_rank.hpp"
+
+#include <fmt/format.h>
+
+#include <atomic>
+#include <utility>
+
+namespace troupe {
+
+namespace {
+
+// Several looks fit into the wait for a generation to form.
+std::chrono::nanoseconds looks_at_start(const deadlines& limits) { return limits.form / 4; }
+
+struct remote_rank_state;
+using remote_rank_pointer = remote_rank_actor::stateful_pointer<remote_rank_state>;
+
+struct remote_rank_state {
+  static constexpr const char* name = "far_rank";
+
+  remote_rank_pointer self = nullptr;
+  rank_setup setup;
+  std::shared_ptr<const rendezvous> place;
+  std::string communicator;
+  std::unique_ptr<rank_process> process;
+  fence last;  // of the newest order: how the supervisor knows this life of the rank
+  bool ended = false;
+  /// The rank has sent a first message: an order reaches it soon.
+  std::shared_ptr<std::atomic<bool>> spoke = std::make_shared<std::atomic<bool>>(false);
+  /// The generation was closed before that: its process is killed, not asked.
+  bool unasked = false;
+  std::int64_t progress_seen = 0;
+
+  void start();
+  void look();
+  rank_spec brief() const;
+  process_sink hears();
+  void gone(const process_gone& m);
+
+  template <class Order>
+  void pass(const Order& m) {
+    last = m.at;
+    if (process) process->send(m);
+  }
+  void close(const close_generation& m);
+  void tear(const tear_down& m);
+};
+
+rank_spec remote_rank_state::brief() const {
+  const auto& what = *setup.what;
+  rank_spec all;
+  all.job = setup.plan.job;
+  all.rank = setup.plan.rank;
+  all.incarnation = setup.plan.incarnation;
+  all.purpose = what.purpose;
+  all.options = what.options;
+  all.resume = what.resume.value_or("");
+  all.recipe = what.recipe_text;
+  all.meets = {communicator, place->address()};
+  all.checkpoints = setup.plan.rank == 0 && setup.checkpointer;
+  all.watched = !setup.observers.members().empty();
+  all.hooks = setup.observers.wants_hooks();
+  all.traced = static_cast<bool>(what.trace);
+  all.initial = what.initial;
+  return all;
+}
+
+// Runs on the launcher's thread: only sends, which are thread-safe. Reports go to the supervisor as
+// if the rank itself had sent them; what tells of the end comes behind all of them, through this
+// actor.
+class listener {
+public:
+  listener(const rank_setup& setup, remote_rank_actor self,
+           std::shared_ptr<std::atomic<bool>> spoke)
+      : supervisor_(setup.supervisor),
+        checkpointer_(setup.checkpointer),
+        observers_(setup.observers),
+        what_(setup.what),
+        rank_(setup.plan.rank),
+        now_(setup.world.now),
+        began_(setup.world.now()),
+        self_(std::move(self)),
+        spoke_(std::move(spoke)) {}
+
+  void operator()(link_message&& message) {
+    *spoke_ = true;
+    std::visit([this](auto& m) { hear(m); }, message);
+  }
+
+private:
+  template <class Report>
+  void hear(Report& m) {
+    caf::anon_send(supervisor_, std::move(m));
+  }
+  void hear(prepared& m) {
+    there_ = now_();
+    caf::anon_send(supervisor_, m);
+  }
+  // The rank counts from its own beginning; its process began earlier.
+  void hear(rank_finished& m) {
+    if (m.figures.seconds_to_first_step > 0)
+      m.figures.seconds_to_first_step += std::chrono::duration<double>(there_ - began_).count();
+    caf::anon_send(supervisor_, std::move(m));
+  }
+  void hear(write_checkpoint& m) {
+    if (checkpointer_) caf::anon_send(checkpointer_, std::move(m));
+  }
+  void hear(observed& m) { observers_.notify(std::move(m.what)); }
+  void hear(dropped_observations& m) { observers_.add_dropped(m); }
+  void hear(hook_entered& m) {
+    if (what_->trace) what_->trace(rank_, m.what);
+  }
+  void hear(rank_ended& m) { caf::anon_send(self_, far_ended{std::move(m.why)}); }
+  // Orders do not come from a rank: a process that says such a thing is not listened to.
+  void hear(rank_spec&) {}
+  void hear(form_generation&) {}
+  void hear(activate_generation&) {}
+  void hear(propose_stop&) {}
+  void hear(stop_at&) {}
+  void hear(close_generation&) {}
+  void hear(tear_down&) {}
+
+  supervisor_actor supervisor_;
+  checkpointer_actor checkpointer_;
+  observer_list observers_;
+  std::shared_ptr<const job> what_;
+  std::int32_t rank_;
+  std::function<std::chrono::nanoseconds()> now_;
+  std::chrono::nanoseconds began_;
+  std::chrono::nanoseconds there_{began_};
+  remote_rank_actor self_;
+  std::shared_ptr<std::atomic<bool>> spoke_;
+};
+
+process_sink remote_rank_state::hears() {
+  const auto me = caf::actor_cast<remote_rank_actor>(self);
+  process_sink sink;
+  sink.received = [hear = std::make_shared<listener>(setup, me, spoke)](link_message&& m) {
+    (*hear)(std::move(m));
+  };
+  sink.ended = [me](process_end end) {
+    // What was killed because it left too slowly has failed in nothing.
+    caf::anon_send(me, process_gone{std::move(end.what), end.clean || end.given_up});
+  };
+  return sink;
+}
+
+void remote_rank_state::start() {
+  const auto& plan = setup.plan;
+  process_start what;
+  what.who = {plan.job, plan.rank, setup.what->options.ranks, plan.incarnation};
+  what.descriptors = place->descriptors();
+  what.tensors = setup.what->recipe ? setup.what->recipe->tensors() : nullptr;
+  what.detect = plan.limits.detect;
+  try {
+    process = setup.world.children->start(std::move(what), hears());
+    process->send(brief());
+    seam::send_self_after(self, looks_at_start(plan.limits), tick{});
+  } catch (const std::exception& error) {
+    process.reset();
+    process_gone m;
+    m.what = make_failure(failure_kind::start_failed, error.what());
+    self->send(self, std::move(m));
+  }
+}
+
+// Until the rank speaks for itself, the supervisor is told that its process still makes progress.
+void remote_rank_state::look() {
+  if (!process || *spoke || unasked) return;
+  if (const auto now = process->progress(); now != std::exchange(progress_seen, now))
+    self->send(setup.supervisor, rank_busy{last, "its process is starting"});
+  seam::send_self_after(self, looks_at_start(setup.plan.limits), tick{});
+}
+
+// A process that is still starting would answer seconds later that nothing has happened in it.
+void remote_rank_state::close(const close_generation& m) {
+  // What mpirun has placed inherits nothing and is asked: the others' MPI would end with it.
+  const bool child = !place->descriptors().empty();
+  unasked = process && child && !*spoke;
+  if (!unasked) return pass(m);
+  last = m.at;
+  self->send(setup.supervisor, closed_generation{m.at});
+}
+
+void remote_rank_state::tear(const tear_down& m) {
+  if (!unasked) return pass(m);
+  last = m.at;
+  ended = true;
+  self->send(setup.supervisor, torn_down{m.at, {}, {}});
+  if (process) process->release(std::chrono::nanoseconds{0});
+}
+
+void remote_rank_state::gone(const process_gone& m) {
+  auto what = m.what;
+  what.rank = setup.plan.rank;
+  const bool in_order = ended && m.clean;
+  if (what.kind == failure_kind::start_failed) {
+    self->send(setup.supervisor, start_failed{setup.plan.rank, setup.plan.incarnation, what.what});
+  } else if (!in_order) {
+    what.generation = last.generation.value();
+    rank_failed report;
+    report.at = last;
+    report.local = std::make_shared<const caught>(caught{std::move(what), nullptr});
+    report.gone = true;
+    self->send(setup.supervisor, std::move(report));
+  }
+  self->quit();
+}
+
+seam::one_way_handlers<remote_rank_actor> behaviour(remote_rank_pointer self) {
+  auto& s = self->state;
+  return {
+      [&s](const form_generation& m) { s.pass(m); },
+      [&s](const activate_generation& m) { s.pass(m); },
+      [&s](const propose_stop& m) { s.pass(m); },
+      [&s](const stop_at& m) { s.pass(m); },
+      [&s](const close_generation& m) { s.close(m); },
+      [&s](const tear_down& m) { s.tear(m); },
+      [](const lane_answered&) {},
+      [](const lane_closed&) {},
+      [&s](tick) { s.look(); },
+      [&s](const far_ended&) {
+        s.ended = true;
+        if (s.process) s.process->release(s.setup.plan.limits.teardown / 2);
+      },
+      [&s](const process_gone& m) { s.gone(m); },
+  };
+}
+
+}  // namespace
+
+std::shared_ptr<rendezvous_kind> choose_rendezvous(const ports& world, const std::string& wanted) {
+  std::string known;
+  for (const auto& kind : world.rendezvous_kinds) {
+    const auto why_not = kind->unusable();
+    if (wanted == "auto" ? why_not.empty() : kind->name() == wanted) {
+      if (why_not.empty()) return kind;
+      throw user_error(errc::device, fmt::format("communicator \"{}\" can not be used here: {}",
+                                                 wanted, why_not));
+    }
+    known += fmt::format(", {}", kind->name());
+  }
+  throw user_error(errc::device,
+                   fmt::format("communicator \"{}\" does not reach from process to process; with "
+                               "ranks as processes there are: auto{}",
+                               wanted, known));
+}
+
+spawn_rank_fn remote_ranks(const ports& world, const job& what) {
+  if (!world.children)
+    throw user_error(errc::bad_configuration,
+                     "placement \"processes\": this program does not start processes for ranks; "
+                     "use placement \"threads\"");
+  if (const auto why_not = world.children->unusable(); !why_not.empty())
+    throw user_error(errc::bad_configuration, fmt::format("placement \"processes\": {}", why_not));
+  const auto kind = choose_rendezvous(world, what.options.communicator);
+  return
+      [kind = std::string{kind->name()}, place = kind->arrange({what.options.tcp_streams})](
+          caf::actor_system& system, actor_error_handler trouble, rank_setup setup) -> rank_actor {
+        auto shared = std::make_shared<rank_setup>(std::move(setup));
+        return seam::spawn<remote_rank_actor, remote_rank_state>(
+            system, std::move(trouble),
+            [=](remote_rank_pointer self) -> seam::one_way_handlers<remote_rank_actor> {
+              auto& s = self->state;
+              s.self = self;
+              s.setup = std::move(*shared);
+              s.place = place;
+              s.communicator = kind;
+              self->monitor(s.setup.supervisor);
+              seam::on_down(*self, [self](const caf::actor_addr&, std::string) {
+                self->quit(caf::exit_reason::user_shutdown);
+              });
+              s.start();
+              return behaviour(self);
+            });
+      };
+}
+
+}  // namespace troupe

@@ -1,0 +1,61 @@
+#include "backends/processes/address_table.hpp"
+
+#include <fmt/format.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cerrno>
+#include <cstring>
+
+namespace troupe {
+
+// Begins as zeros: nobody can be reached yet. All processes are on this host, so a port is an
+// address.
+struct address_table::sheet {
+  std::array<std::uint8_t, 32> secret;
+  std::array<std::atomic<std::uint32_t>, ranks_max> ports;
+};
+
+std::shared_ptr<address_table> address_table::create(const std::array<std::uint8_t, 32>& secret) {
+  const int file = ::memfd_create("troupe-addresses", MFD_CLOEXEC);
+  if (file < 0 || ::ftruncate(file, sizeof(sheet)) != 0) {
+    const auto why = fmt::format("tcp: the kernel gives no memory file: {}", std::strerror(errno));
+    if (file >= 0) ::close(file);
+    throw user_error(errc::device, why);
+  }
+  auto control_segment = adopt(file);
+  control_segment->sheet_->secret = secret;
+  return control_segment;
+}
+
+std::shared_ptr<address_table> address_table::adopt(int descriptor) {
+  struct stat about {};
+  void* at = MAP_FAILED;
+  if (::fstat(descriptor, &about) == 0 && about.st_size == static_cast<off_t>(sizeof(sheet)))
+    at = ::mmap(nullptr, sizeof(sheet), PROT_READ | PROT_WRITE, MAP_SHARED, descriptor, 0);
+  if (at == MAP_FAILED) throw internal_error("an inherited descriptor is no address board");
+  return std::shared_ptr<address_table>(new address_table(descriptor, static_cast<sheet*>(at)));
+}
+
+address_table::~address_table() {
+  ::munmap(sheet_, sizeof(sheet));
+  ::close(file_);
+}
+
+std::array<std::uint8_t, 32> address_table::secret() const { return sheet_->secret; }
+
+void address_table::publish(const group_description& who, const tcp_address& at) {
+  if (who.rank >= ranks_max)
+    throw user_error(errc::device, fmt::format("tcp: at most {} ranks on a host", ranks_max));
+  sheet_->ports.at(static_cast<std::size_t>(who.rank)).store(at.port);
+}
+
+std::optional<tcp_address> address_table::find(const group_description&, std::int32_t rank) {
+  const auto port = sheet_->ports.at(static_cast<std::size_t>(rank)).load();
+  if (port == 0) return std::nullopt;
+  return tcp_address{"127.0.0.1", static_cast<std::uint16_t>(port)};
+}
+
+}  // namespace troupe

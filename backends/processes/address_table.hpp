@@ -1,0 +1,39 @@
+// Addresses of a job's ranks in memory that its processes share, and the secret they know each
+// other by.
+#pragma once
+
+#include <array>
+#include <cstdint>
+
+#include "backends/tcp/tcp.hpp"
+
+namespace troupe {
+
+/// One job's. A rank's process writes its own entry and reads the others'. Thread-safe.
+class address_table : public tcp_rendezvous {
+public:
+  static constexpr std::int32_t ranks_max = 4096;
+
+  /// A new one. Throws user_error when the kernel has no memory for it.
+  static std::shared_ptr<address_table> create(const std::array<std::uint8_t, 32>& secret);
+  /// From an inherited descriptor, which it owns from here on. Throws internal_error.
+  static std::shared_ptr<address_table> adopt(int descriptor);
+  ~address_table() override;
+  address_table(const address_table&) = delete;
+  address_table& operator=(const address_table&) = delete;
+
+  int descriptor() const { return file_; }
+  std::array<std::uint8_t, 32> secret() const;
+
+  void publish(const group_description& who, const tcp_address& at) override;
+  std::optional<tcp_address> find(const group_description& who, std::int32_t rank) override;
+
+private:
+  struct sheet;
+  address_table(int file, sheet* at) : file_(file), sheet_(at) {}
+
+  const int file_;
+  sheet* const sheet_;
+};
+
+}  // namespace troupe

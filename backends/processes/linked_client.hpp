@@ -1,0 +1,44 @@
+// What the sides of every rank that lives in a process of its own have in common: a link to the
+// process that supervises it, served by the process's first thread.
+#pragma once
+
+#include <boost/asio/executor_work_guard.hpp>
+#include <boost/asio/io_context.hpp>
+
+#include <functional>
+#include <string>
+#include <utility>
+
+#include "backends/launcher.hpp"
+#include "backends/processes/link_stream.hpp"
+
+namespace troupe {
+
+class linked_client : public launcher_client {
+public:
+  /// Owns `socket`.
+  linked_client(const rank_start& who, int socket)
+      : who_(who), link_(loop_, socket, {who.job, who.incarnation}) {}
+
+  const rank_start& who() const override { return who_; }
+  troupe::link& control() override { return link_; }
+  void carry(const tensor_bytes* tensors) override { link_.carry(tensors); }
+
+  bool serve(std::function<void(link_message&&)> received) override {
+    bool closed = false;
+    const auto keep_running = boost::asio::make_work_guard(loop_);
+    link_.listen({std::move(received), [&](const std::string& why) {
+                    closed = why == link_closed_by_peer;
+                    loop_.stop();
+                  }});
+    loop_.run();
+    return closed;
+  }
+
+private:
+  rank_start who_;
+  boost::asio::io_context loop_{1};
+  link_stream link_;
+};
+
+}  // namespace troupe

@@ -1,0 +1,128 @@
+#include "backends/processes/rank_acceptor.hpp"
+
+#include <arpa/inet.h>
+#include <fmt/format.h>
+#include <ifaddrs.h>
+#include <net/if.h>
+#include <netinet/in.h>
+#include <sys/random.h>
+#include <sys/socket.h>
+
+#include <boost/asio/read.hpp>
+#include <boost/asio/steady_timer.hpp>
+#include <utility>
+
+#include "backends/processes/placed_socket.hpp"
+
+namespace troupe {
+
+namespace asio = boost::asio;
+using ip_tcp = asio::ip::tcp;
+using error_code = boost::system::error_code;
+
+namespace {
+
+// A rank's process says at once who it is.
+constexpr auto arrival_limit = std::chrono::seconds{5};
+constexpr std::size_t strangers_beyond_ranks = 64;
+// When no descriptor is left: others may be given back.
+constexpr auto accept_pause = std::chrono::milliseconds{50};
+
+// IPv4 addresses of this host that others may reach it by.
+std::vector<std::string> addresses(bool one_host) {
+  if (one_host) return {"127.0.0.1"};
+  std::vector<std::string> found;
+  ifaddrs* all = nullptr;
+  if (::getifaddrs(&all) != 0) return found;
+  for (const auto* one = all; one && found.size() < join_info::hosts_max; one = one->ifa_next) {
+    if (!one->ifa_addr || one->ifa_addr->sa_family != AF_INET) continue;
+    if ((one->ifa_flags & IFF_LOOPBACK) != 0 || (one->ifa_flags & IFF_UP) == 0) continue;
+    std::array<char, INET_ADDRSTRLEN> text{};
+    const auto& at = reinterpret_cast<const sockaddr_in*>(one->ifa_addr)->sin_addr;
+    if (::inet_ntop(AF_INET, &at, text.data(), text.size())) found.emplace_back(text.data());
+  }
+  ::freeifaddrs(all);
+  return found;
+}
+
+}  // namespace
+
+// Who has connected and not said who it is.
+struct rank_acceptor::stranger {
+  explicit stranger(asio::io_context& loop) : socket(loop), limit(loop) {}
+  ip_tcp::socket socket;
+  asio::steady_timer limit;
+  arrival_block said{};
+};
+
+rank_acceptor::rank_acceptor(asio::io_context& loop, const placed_options& options)
+    : loop_(loop), options_(options), acceptor_(loop), pause_(loop) {
+  const auto host =
+      options.one_host ? asio::ip::address_v4::loopback() : asio::ip::address_v4::any();
+  error_code error;
+  acceptor_.open(ip_tcp::v4(), error);
+  if (!error) acceptor_.bind({host, 0}, error);
+  if (!error) acceptor_.listen(asio::socket_base::max_listen_connections, error);
+  where_.hosts = addresses(options.one_host);
+  if (error || where_.hosts.empty())
+    throw user_error(errc::device,
+                     fmt::format("mpirun's processes can not come to this one: {}",
+                                 error ? error.message() : "this host has no IPv4 address"));
+  where_.port = acceptor_.local_endpoint().port();
+  if (::getrandom(where_.secret.data(), where_.secret.size(), 0) !=
+      static_cast<ssize_t>(where_.secret.size()))
+    throw internal_error("the kernel gave no random numbers");
+}
+
+void rank_acceptor::accept(std::function<void(std::int32_t, ip_tcp::socket)> come) {
+  come_ = std::move(come);
+  next();
+}
+
+void rank_acceptor::next() {
+  auto who = std::make_shared<stranger>(loop_);
+  acceptor_.async_accept(who->socket, [this, who](const error_code& error) {
+    if (error == asio::error::operation_aborted) return;
+    if (!error) {
+      make_room();
+      ask(who);
+      return next();
+    }
+    pause_.expires_after(accept_pause);
+    pause_.async_wait([this](const error_code& stopped) {
+      if (!stopped) next();
+    });
+  });
+}
+
+void rank_acceptor::make_room() {
+  const auto most = static_cast<std::size_t>(options_.world) + strangers_beyond_ranks;
+  if (strangers_.size() < most) return;
+  strangers_.begin()->second->socket.close();
+  strangers_.erase(strangers_.begin());
+}
+
+void rank_acceptor::ask(const std::shared_ptr<stranger>& who) {
+  const auto number = next_stranger_++;
+  strangers_[number] = who;
+  who->limit.expires_after(arrival_limit);
+  who->limit.async_wait([who](const error_code& error) {
+    if (!error) who->socket.close();
+  });
+  asio::async_read(who->socket, asio::buffer(who->said),
+                   [this, who, number](const error_code& error, std::size_t) {
+                     strangers_.erase(number);
+                     who->limit.cancel();
+                     if (!error && who->socket.is_open()) look_at(*who);
+                   });
+}
+
+void rank_acceptor::look_at(stranger& who) {
+  const auto rank = decode_arrival(who.said, where_.secret);
+  if (!rank || *rank < 0 || *rank >= options_.world) return;
+  set_up_placed_socket(who.socket.native_handle());
+  // The timer's handler may still come; it closes what is empty then.
+  come_(*rank, std::move(who.socket));
+}
+
+}  // namespace troupe

@@ -1,0 +1,52 @@
+// One life of a rank whose process something else has placed: what is sent to it before it has
+// come, its link, its end.
+#pragma once
+
+#include <boost/asio/io_context.hpp>
+
+#include <atomic>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "backends/launcher.hpp"
+#include "backends/processes/link_stream.hpp"
+
+namespace troupe {
+
+/// `send` and `forget_sink` from any thread; everything else on the loop's.
+class remote_process : public std::enable_shared_from_this<remote_process> {
+public:
+  /// `lost`: the link has ended without this side's doing. `loop` outlives it.
+  remote_process(boost::asio::io_context& loop, process_start what, process_sink sink,
+                 std::function<void(const std::string& why)> lost);
+
+  const process_start& what() const { return what_; }
+  bool over() const { return over_; }
+  bool begun() const { return begun_; }
+  void send(link_message what);
+  void forget_sink();
+
+  /// Its process has come, and has been told. Owns the socket.
+  void begin(int socket);
+  /// Hears what has arrived, now: the process is known to be dead.
+  void drain();
+  /// Nothing more is heard but this, once.
+  void end(process_end how);
+
+private:
+  boost::asio::io_context& loop_;
+  const process_start what_;
+  bool begun_ = false;
+  const std::function<void(const std::string&)> lost_;
+  std::mutex sending_;                 // guards the next two
+  std::vector<link_message> waiting_;  // until there is a link
+  std::optional<link_stream> link_;
+  std::mutex hearing_;  // guards the sink: held while it is called
+  process_sink sink_;
+  std::atomic<bool> over_{false};
+};
+
+}  // namespace troupe

@@ -1,0 +1,53 @@
+// The thread of one handle: carries on what nobody waits for, and notices processes that end.
+#pragma once
+
+#include "backends/shm/member.hpp"
+
+#include <atomic>
+#include <memory>
+#include <thread>
+#include <vector>
+
+namespace troupe::shm {
+
+/// Asleep while nothing is in flight; then it looks every 0.2 to 2 ms whether an operation goes on
+/// without anybody who waits for it, and carries it on. It leaves to waiters what they wait for.
+class progress_thread {
+public:
+  /// Throws user_error if the process may not have another thread or descriptor.
+  progress_thread(std::shared_ptr<member> of,
+                  std::shared_ptr<shm_rendezvous::control_segment> control_segment, admission at);
+  ~progress_thread();
+  progress_thread(const progress_thread&) = delete;
+  progress_thread& operator=(const progress_thread&) = delete;
+
+  /// Something is in flight. Cheap, but for the first time after a pause.
+  void call() noexcept;
+
+private:
+  struct watched {
+    std::int32_t rank;
+    process_life life;
+    descriptor file;
+  };
+  void run() noexcept;
+  void look_for_members();
+  void sleep();
+  void lost(const watched& who) noexcept;
+  void serve();
+
+  const std::shared_ptr<member> member_;
+  const std::shared_ptr<shm_rendezvous::control_segment> control_segment_;
+  const admission at_;
+  const descriptor alarm_;
+  std::atomic<bool> stopped_{false};
+  std::atomic<bool> watching_{false};
+  std::vector<watched> peers_;
+  std::vector<bool> known_;
+  bool all_known_ = false;
+  std::chrono::microseconds nap_{0};
+  int quiet_ = 0;
+  std::thread thread_;
+};
+
+}  // namespace troupe::shm

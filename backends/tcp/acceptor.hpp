@@ -1,0 +1,69 @@
+// Where connections come about: one listener and one thread per process, for all its ranks and
+// generations.
+#pragma once
+
+#include "backends/tcp/mesh.hpp"
+#include "backends/tcp/tcp.hpp"
+
+#include <boost/asio/awaitable.hpp>
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/ip/tcp.hpp>
+
+#include <condition_variable>
+#include <map>
+#include <thread>
+#include <tuple>
+
+namespace troupe::tcp {
+
+/// Thread-safe. Accepts, dials, shakes hands, and attends to meshes. Its destruction waits for
+/// peers to take what departed ranks said last, 2 s at most.
+class acceptor {
+public:
+  explicit acceptor(tcp_options options);
+  ~acceptor();
+
+  /// Binds and listens. Throws user_error that says what to do.
+  tcp_address listen();
+  /// Makes a mesh reachable. Throws internal_error if the rank opened this generation or a later
+  /// one before.
+  std::shared_ptr<mesh> enter(const group_description& who);
+  /// The handle is gone.
+  void leave(const group_description& who) noexcept;
+  /// Meshes, dials and answers that are attended to: what has a descriptor besides the listener's,
+  /// but for connections that have not said hello.
+  std::size_t meshes() const;
+
+private:
+  using socket = boost::asio::ip::tcp::socket;
+
+  boost::asio::awaitable<void> accept();
+  boost::asio::awaitable<void> receive(socket from);
+  boost::asio::awaitable<void> dial(std::shared_ptr<mesh> who, std::int32_t rank,
+                                    std::uint16_t stream);
+  /// False: to be tried again.
+  boost::asio::awaitable<bool> call(mesh& who, std::int32_t rank, std::uint16_t stream,
+                                    tcp_address at);
+  bool take(mesh& who, std::int32_t rank, std::uint16_t stream, const tcp_address& at,
+            const answer_block& reply, socket link);
+  boost::asio::awaitable<void> look_after(std::shared_ptr<mesh> who);
+  std::pair<answer, std::shared_ptr<mesh>> judge(const hello& from) const;
+  void tend();
+  void untend();
+
+  const tcp_options options_;
+  const std::shared_ptr<tcp_rendezvous> rendezvous_;
+  boost::asio::io_context context_{1};
+  boost::asio::ip::tcp::acceptor acceptor_{context_};
+  std::thread thread_;
+  mutable std::mutex mutex_;
+  std::map<std::tuple<job_id, generation_id, std::int32_t>, std::shared_ptr<mesh>> open_;
+  std::map<std::pair<job_id, std::int32_t>, generation_id> newest_;
+  std::condition_variable less_;  // tended_ went down
+  std::size_t tended_ = 0;        // meshes, dials, answers
+  // Connections that have not said hello yet, oldest first. The loop's thread only.
+  std::map<std::uint64_t, socket*> strangers_;
+  std::uint64_t next_stranger_ = 0;
+};
+
+}  // namespace troupe::tcp

@@ -1,0 +1,107 @@
+// Whom a deadline names. What one rank has not got may be held up by a rank that it has all of: so
+// the members are asked whom they wait for, and who is silent, or has not called, is named.
+#include "backends/tcp/frame_handler.hpp"
+
+#include <algorithm>
+
+namespace troupe::tcp {
+
+namespace {
+
+// For answers. Threads that attend to sockets give them whatever their lanes do.
+constexpr std::chrono::milliseconds patience{200};
+
+template <class Predicate>
+std::vector<std::int32_t> others(const channel& in, const Predicate& that) {
+  std::vector<std::int32_t> ranks;
+  for (std::size_t i = 0; i < in.members.size(); ++i)
+    if (i != in.me && that(i)) ranks.push_back(in.members[i]);
+  return ranks;
+}
+
+bool waits_in(const channel& in) { return !in.open.empty() && in.open.front()->submitted; }
+
+std::vector<std::int32_t> owing(const operation& what) {
+  return others(what.in_channel, [&](std::size_t i) { return what.steps.owes(i); });
+}
+
+// Without answers that tell more: who has not called, else who holds up at first hand.
+std::vector<std::int32_t> suspects(const operation& what) {
+  const auto& in = what.in_channel;
+  auto ranks = others(in, [&](std::size_t i) { return !what.steps.called(i); });
+  if (ranks.empty()) ranks = others(in, [&](std::size_t i) { return what.steps.blocks(i); });
+  return ranks.empty() ? owing(what) : ranks;
+}
+
+}  // namespace
+
+mesh::clock::time_point mesh::expire(operation& what, clock::time_point begin,
+                                     std::chrono::nanoseconds deadline) {
+  const std::lock_guard hold{mutex_};
+  const auto& in = what.in_channel;
+  const auto uncalled = [&](std::size_t i) { return !what.steps.called(i); };
+  if (others(in, uncalled).empty()) begin = what.heard;
+  const auto due = begin + deadline;
+  if (clock::now() < due || what.status.load() != work_status::pending || aborted()) return due;
+  // One inquiry serves all that are past their deadlines: who polls several is told in time too.
+  if (!inquiry_ || inquiry_->begun < due) inquire(what, deadline);
+  const auto enough = inquiry_->begun + patience;
+  if (inquiry_->open == 0 || clock::now() >= enough) conclude(what, deadline);
+  return enough;
+}
+
+void mesh::inquire(const operation& about, std::chrono::nanoseconds deadline) {
+  const auto& in = about.in_channel;
+  inquiry_.emplace(inquiry{&in, about.number, clock::now(), deadline, 0, {}});
+  for (const auto rank : in.members) {
+    const auto& to = peers_[static_cast<std::size_t>(rank)];
+    if (rank == who_.rank || !to.main().link || to.main().left || to.main().closing) continue;
+    ++inquiry_->open;
+    push(rank, make_outgoing({.kind = frame_kind::ask, .channel = in.id, .number = about.number}));
+  }
+  flush();
+  poller_.soon();
+}
+
+// By this rank, before it is done with that operation: in the one that it is in.
+std::vector<std::int32_t> mesh::awaited(const channel& in, std::uint64_t number) const {
+  if (number < in.first) return {};
+  if (waits_in(in)) return owing(*in.open.front());
+  for (const auto& other : channels_)
+    if (waits_in(other)) return owing(*other.open.front());
+  return {who_.rank};
+}
+
+void mesh::answer_ask(std::int32_t rank, const channel& in, const frame_header& ask) {
+  const auto& to = peers_[static_cast<std::size_t>(rank)];
+  if (to.main().link->queues(frame_kind::waits)) return;  // it does not take what it asks for
+  auto header = ask;
+  header.kind = frame_kind::waits;
+  push(rank, make_outgoing(header, encode_ranks(awaited(in, ask.number))));
+}
+
+void mesh::hear_answer(std::int32_t rank, const frame_header& header,
+                       std::vector<std::int32_t> ranks) {
+  if (!inquiry_ || header.channel != inquiry_->about->id || header.number != inquiry_->number ||
+      inquiry_->open == 0 || !inquiry_->answers.emplace(rank, std::move(ranks)).second)
+    return;
+  const auto& in = *inquiry_->about;
+  if (--inquiry_->open > 0 || header.number < in.first) return;
+  auto& what = *in.open[header.number - in.first];
+  if (what.heard > inquiry_->begun) return;  // it has moved since
+  conclude(what, inquiry_->deadline);
+  if (aborted()) throw group_over{};
+}
+
+void mesh::conclude(operation& what, std::chrono::nanoseconds deadline) {
+  if (aborted() || what.status.load() != work_status::pending) return;
+  auto& in = what.in_channel;
+  std::vector<std::int32_t> missing;
+  if (inquiry_->about == &in)
+    missing = holding_up(who_.rank, awaited(in, what.number), inquiry_->answers);
+  if (missing.empty()) missing = suspects(what);
+  auto text = missed(what.steps.call_of(in.me), deadline, missing);
+  fail({work_status::timed_out, std::move(text), std::move(missing)}, &in, what.number);
+}
+
+}  // namespace troupe::tcp

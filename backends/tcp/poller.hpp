@@ -1,0 +1,50 @@
+// How the thread of a backend learns that a rank's sockets want it, and is left alone while the
+// rank's own lane sits at them.
+#pragma once
+
+#include "backends/tcp/connection.hpp"
+
+#include <atomic>
+
+namespace troupe::tcp {
+
+/// A set of sockets, each of which reports once and is silent until it is armed again; and a delay
+/// after which the set reports anyway. Throws std::system_error when descriptors run out.
+class poller {
+public:
+  poller();
+
+  /// Readable when something is due. Watched by the backend's thread.
+  int fd() const { return set_.get(); }
+  /// Takes back what was reported.
+  void take();
+
+  void watch(int socket);
+  void forget(int socket);
+  void arm(int socket, bool backlog);
+
+  /// Something is due in half a millisecond at the latest. Cheap, and nobody wakes up before.
+  /// Thread-safe.
+  void soon() noexcept;
+  /// Something is due at once. Thread-safe.
+  void now() noexcept;
+
+private:
+  descriptor set_;
+  descriptor timer_;
+  std::atomic<bool> timer_set_{false};
+};
+
+/// Wakes a lane that sleeps at its sockets. Thread-safe but for `clear`.
+class waker {
+public:
+  waker();
+  int fd() const { return event_.get(); }
+  void ring() noexcept;
+  void clear() noexcept;
+
+private:
+  descriptor event_;
+};
+
+}  // namespace troupe::tcp

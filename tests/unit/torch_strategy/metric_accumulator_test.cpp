@@ -1,0 +1,130 @@
+#include "troupe/detail/metric_accumulator.hpp"
+
+#include <cmath>
+#include <condition_variable>
+#include <mutex>
+#include <thread>
+
+#include "troupe/failure.hpp"
+
+#include "tests/support/catch.hpp"
+
+using namespace troupe;
+
+namespace {
+
+byte_exchange alone() {
+  return [](std::span<const std::byte> mine) {
+    return std::vector<std::vector<std::byte>>{{mine.begin(), mine.end()}};
+  };
+}
+
+/// What each rank's reduction brings or throws, all at once: a meeting of threads.
+struct rendezvous {
+  explicit rendezvous(std::size_t ranks) : ranks(ranks), brought(ranks) {}
+
+  std::vector<std::vector<std::byte>> exchange(std::size_t rank, std::span<const std::byte> mine) {
+    std::unique_lock lock{mutex};
+    brought[rank].assign(mine.begin(), mine.end());
+    const auto round = rounds;
+    if (++arrived == ranks) {
+      given = brought;
+      arrived = 0;
+      ++rounds;
+      all_here.notify_all();
+    } else {
+      all_here.wait(lock, [&] { return rounds != round; });
+    }
+    return given;
+  }
+
+  std::vector<std::string> reduce(std::vector<metric_accumulator>& books,
+                                  std::vector<metrics>& into) {
+    std::vector<std::string> said(ranks);
+    std::vector<std::thread> threads;
+    into.resize(ranks);
+    for (std::size_t rank = 0; rank < ranks; ++rank)
+      threads.emplace_back([&, rank] {
+        try {
+          into[rank] = books[rank].reduce(
+              [&](std::span<const std::byte> mine) { return exchange(rank, mine); });
+        } catch (const user_error& error) {
+          said[rank] = error.what();
+        }
+      });
+    for (auto& one : threads) one.join();
+    return said;
+  }
+
+  std::mutex mutex;
+  std::condition_variable all_here;
+  std::size_t ranks;
+  std::size_t arrived = 0;
+  std::size_t rounds = 0;
+  std::vector<std::vector<std::byte>> brought;
+  std::vector<std::vector<std::byte>> given;
+};
+
+}  // namespace
+
+TEST_CASE("means weigh by count, sums add, extremes stay") {
+  metric_accumulator book;
+  book.add("mean", 2.0 * 3, 3, log_reduction::mean);
+  book.add("mean", 10.0 * 1, 1, log_reduction::mean);
+  book.add("sum", 2, 1, log_reduction::sum);
+  book.add("sum", 5, 1, log_reduction::sum);
+  book.add("min", 4, 1, log_reduction::min);
+  book.add("min", -4, 1, log_reduction::min);
+  book.add("max", 4, 1, log_reduction::max);
+  book.add("max", NAN, 1, log_reduction::max);
+  book.add("of nothing", 0, 0, log_reduction::mean);
+  auto reduced = book.reduce(alone());
+  CHECK(std::isnan(reduced.at("max")));
+  reduced.erase("max");
+  CHECK(reduced == metrics{{"mean", 4.0}, {"sum", 7.0}, {"min", -4.0}});
+  CHECK(book.empty());
+  CHECK(book.reduce(alone()).empty());
+}
+
+TEST_CASE("one name has one reduction, and a name is a line") {
+  metric_accumulator book;
+  book.add("a", 1, 1, log_reduction::mean);
+  CHECK_THROWS_AS(book.add("a", 1, 1, log_reduction::sum), user_error);
+  CHECK_THROWS_AS(book.add("", 1, 1, log_reduction::sum), user_error);
+  CHECK_THROWS_AS(book.add("a\nb", 1, 1, log_reduction::sum), user_error);
+}
+
+TEST_CASE("ranks reduce together, a silent rank learns of the others' names") {
+  std::vector<metric_accumulator> books(3);
+  books[0].add("loss", 1.0 * 2, 2, log_reduction::mean);
+  books[2].add("loss", 4.0 * 4, 4, log_reduction::mean);
+  books[0].add("worst", 7, 1, log_reduction::max);
+  books[2].add("worst", 9, 1, log_reduction::max);
+  std::vector<metrics> reduced;
+  for (const auto& text : rendezvous{3}.reduce(books, reduced)) CHECK(text.empty());
+  for (const auto& one : reduced) CHECK(one == metrics{{"loss", 3.0}, {"worst", 9.0}});
+}
+
+TEST_CASE("ranks that logged different names hear who logged what, all of them") {
+  std::vector<metric_accumulator> books(3);
+  books[0].add("a", 1, 1, log_reduction::mean);
+  books[0].add("b", 1, 1, log_reduction::mean);
+  books[2].add("a", 1, 1, log_reduction::mean);
+  std::vector<metrics> reduced;
+  for (const auto& text : rendezvous{3}.reduce(books, reduced))
+    CHECK_THAT(text, Catch::StartsWith("rank 0 logged \"a\", \"b\"; rank 1 logged nothing; "
+                                       "rank 2 logged \"a\""));
+}
+
+TEST_CASE("what was saved goes on: rank 0 has the numbers, all have the names") {
+  metric_accumulator saved;
+  saved.add("a", 6, 2, log_reduction::mean);
+  std::vector<metric_accumulator> books(2);
+  books[0].restore(saved.entries(), true);
+  books[1].restore(saved.entries(), false);
+  books[1].add("a", 10, 2, log_reduction::mean);
+  std::vector<metrics> reduced;
+  for (const auto& text : rendezvous{2}.reduce(books, reduced)) CHECK(text.empty());
+  CHECK(reduced[0] == metrics{{"a", 4.0}});
+  CHECK(reduced[1] == reduced[0]);
+}
