@@ -48,11 +48,11 @@ constexpr auto reaping_limit = std::chrono::seconds{10};
 }
 
 // A copy that is above all numbers which the child's own descriptors get.
-open_file copy_of(int descriptor, std::size_t others) {
+file_descriptor copy_of(int descriptor, std::size_t others) {
   const int lowest = first_other_descriptor + static_cast<int>(others);
   const int copy = ::fcntl(descriptor, F_DUPFD_CLOEXEC, lowest);
   if (copy < 0) refuse("no descriptor for a rank's process");
-  return open_file{copy};
+  return file_descriptor{copy};
 }
 
 class child;
@@ -82,7 +82,7 @@ struct process_table {
 class child : public std::enable_shared_from_this<child> {
 public:
   child(process_table& house, process_start what, int socket, black_box box,
-        std::vector<open_file> inherited, process_sink sink)
+        std::vector<file_descriptor> inherited, process_sink sink)
       : house_(house),
         what_(std::move(what)),
         box_(std::move(box)),
@@ -226,7 +226,7 @@ private:
   process_table& house_;
   process_start what_;
   black_box box_;
-  std::vector<open_file> inherited_;  // until it is started
+  std::vector<file_descriptor> inherited_;  // until it is started
   link_stream link_;
   asio::steady_timer limit_;
   stop_watch stops_;
@@ -288,11 +288,11 @@ public:
     std::array<int, 2> ends{-1, -1};
     if (::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends.data()) != 0)
       refuse("no socket for a rank's process");
-    open_file ours{ends[0]};
-    open_file theirs{ends[1]};
+    file_descriptor ours{ends[0]};
+    file_descriptor theirs{ends[1]};
     auto box = black_box::create();
     const auto others = what.descriptors.size();
-    std::vector<open_file> inherited;
+    std::vector<file_descriptor> inherited;
     inherited.push_back(copy_of(theirs.get(), others));
     inherited.push_back(copy_of(box.descriptor(), others));
     for (const auto one : what.descriptors) inherited.push_back(copy_of(one, others));

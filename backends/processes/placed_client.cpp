@@ -28,15 +28,15 @@ constexpr timeval connect_limit{5, 0};
                                                  why));
 }
 
-open_file dial(const std::string& host, std::uint16_t port) {
+file_descriptor dial(const std::string& host, std::uint16_t port) {
   sockaddr_in to{};
   to.sin_family = AF_INET;
   to.sin_port = htons(port);
-  if (::inet_pton(AF_INET, host.c_str(), &to.sin_addr) != 1) return open_file{};
-  open_file socket{::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)};
+  if (::inet_pton(AF_INET, host.c_str(), &to.sin_addr) != 1) return file_descriptor{};
+  file_descriptor socket{::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)};
   ::setsockopt(socket.get(), SOL_SOCKET, SO_SNDTIMEO, &connect_limit, sizeof connect_limit);
   if (::connect(socket.get(), reinterpret_cast<const sockaddr*>(&to), sizeof to) != 0)
-    return open_file{};
+    return file_descriptor{};
   set_up_placed_socket(socket.get());
   return socket;
 }
@@ -115,7 +115,7 @@ std::optional<std::string> placed_child(int count, const char* const* arguments)
   int parent = 0;
   std::from_chars(number.data(), number.data() + number.size(), parent);
   die_with(parent);
-  const open_file from{link_descriptor};
+  const file_descriptor from{link_descriptor};
   std::string text;
   std::array<char, 1024> part;
   for (;;) {

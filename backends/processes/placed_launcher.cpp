@@ -151,9 +151,9 @@ private:
     if (::pipe2(ends.data(), O_CLOEXEC) != 0) {
       error = errno;
     } else {
-      std::vector<open_file> inherited;
+      std::vector<file_descriptor> inherited;
       inherited.emplace_back(ends[0]);
-      const open_file to{ends[1]};
+      const file_descriptor to{ends[1]};
       const auto text = to_text(door_->where());  // less than a pipe holds
       if (::write(to.get(), text.data(), text.size()) != static_cast<ssize_t>(text.size()))
         error = EIO;

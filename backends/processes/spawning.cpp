@@ -104,7 +104,7 @@ bool take_descriptors(const child_plan& plan) {
 
 }  // namespace
 
-pid_t start_child(const std::vector<open_file>& inherited, std::vector<std::string> words,
+pid_t start_child(const std::vector<file_descriptor>& inherited, std::vector<std::string> words,
                   int& error) {
   words.insert(words.begin(), own_path());
   std::vector<char*> pointers;

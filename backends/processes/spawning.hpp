@@ -3,30 +3,14 @@
 
 #include <signal.h>
 #include <sys/types.h>
-#include <unistd.h>
 
 #include <string>
-#include <utility>
 #include <vector>
 
+#include "backends/file_descriptor.hpp"
 #include "backends/launcher.hpp"
 
 namespace troupe {
-
-class open_file {
-public:
-  explicit open_file(int number = -1) : number_(number) {}
-  open_file(open_file&& other) noexcept : number_(other.release()) {}
-  open_file& operator=(open_file&&) = delete;
-  ~open_file() {
-    if (number_ >= 0) ::close(number_);
-  }
-  int get() const { return number_; }
-  int release() { return std::exchange(number_, -1); }
-
-private:
-  int number_;
-};
 
 /// Starts this program as a child that dies with the calling thread: the kernel is told before the
 /// program begins, so that there is no moment at which the child could stay behind.
@@ -37,7 +21,7 @@ private:
 ///
 /// `words` are its arguments without the program's name. Returns the process, or 0 with `error`
 /// set. The calling thread waits until the child runs the program; other threads do not.
-pid_t start_child(const std::vector<open_file>& inherited, std::vector<std::string> words,
+pid_t start_child(const std::vector<file_descriptor>& inherited, std::vector<std::string> words,
                   int& error);
 
 /// What waitid said of it.

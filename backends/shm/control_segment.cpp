@@ -79,7 +79,7 @@ private:
   pthread_mutex_t& mutex_;
 };
 
-shm_rendezvous::control_segment::control_segment(shm::descriptor file, const shm_sizes* fresh)
+shm_rendezvous::control_segment::control_segment(file_descriptor file, const shm_sizes* fresh)
     : file_(std::move(file)) {
   using shm::control_segment_words;
   if (fresh) {

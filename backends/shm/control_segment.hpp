@@ -2,6 +2,7 @@
 // where their regions lie.
 #pragma once
 
+#include "backends/file_descriptor.hpp"
 #include "backends/shm/region.hpp"
 #include "backends/shm/shm.hpp"
 #include "troupe/communicator.hpp"
@@ -20,7 +21,7 @@ struct process_life {
 
   static process_life own();
   /// A descriptor that becomes readable when it ends; none if it has ended or can not be seen.
-  descriptor watch() const;
+  file_descriptor watch() const;
   /// True if it has ended for sure.
   bool over() const;
   friend bool operator==(const process_life&, const process_life&) = default;
@@ -71,7 +72,7 @@ struct admission {
 class shm_rendezvous::control_segment {
 public:
   /// Takes the descriptor over. `fresh`: lays it out first.
-  control_segment(shm::descriptor file, const shm_sizes* fresh);
+  control_segment(file_descriptor file, const shm_sizes* fresh);
   ~control_segment();
   control_segment(const control_segment&) = delete;
   control_segment& operator=(const control_segment&) = delete;
@@ -98,7 +99,7 @@ private:
   shm::control_segment_entry& begin(const group_description& who);
   void forget(shm::control_segment_entry& entry) const noexcept;
 
-  const shm::descriptor file_;
+  const file_descriptor file_;
   shm::control_segment_words* words_ = nullptr;
 };
 

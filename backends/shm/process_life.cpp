@@ -17,7 +17,7 @@ namespace {
 
 // Field 22 of /proc/PID/stat; 0 if there is no such process (or no /proc).
 std::uint64_t birth_of(std::int32_t pid) {
-  const descriptor file{
+  const file_descriptor file{
       open(fmt::format("/proc/{}/stat", pid).c_str(), O_RDONLY | O_CLOEXEC | O_NOCTTY)};
   if (file.get() < 0) return 0;
   std::array<char, 1024> text{};
@@ -41,11 +41,11 @@ process_life process_life::own() {
   return {pid, birth_of(pid), own_namespace()};
 }
 
-descriptor process_life::watch() const {
-  if (numbers != own_namespace()) return descriptor{};
-  descriptor file{static_cast<int>(syscall(SYS_pidfd_open, pid, 0))};
+file_descriptor process_life::watch() const {
+  if (numbers != own_namespace()) return file_descriptor{};
+  file_descriptor file{static_cast<int>(syscall(SYS_pidfd_open, pid, 0))};
   // In this order: what has the number now may be another process.
-  if (file.get() >= 0 && birth_of(pid) != birth) return descriptor{};
+  if (file.get() >= 0 && birth_of(pid) != birth) return file_descriptor{};
   return file;
 }
 

@@ -24,8 +24,8 @@ constexpr microseconds nap_most{2000};
 constexpr microseconds look_for_members_every{20000};
 constexpr int quiet_most = 64;  // naps without anything in flight, before it goes to sleep
 
-descriptor make_alarm() {
-  descriptor file{eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)};
+file_descriptor make_alarm() {
+  file_descriptor file{eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)};
   if (file.get() < 0)
     throw user_error(errc::device,
                      fmt::format("shm: no descriptor for a communicator: {}; raise the limit "

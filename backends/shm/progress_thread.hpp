@@ -28,7 +28,7 @@ private:
   struct watched {
     std::int32_t rank;
     process_life life;
-    descriptor file;
+    file_descriptor file;
   };
   void run() noexcept;
   void look_for_members();
@@ -39,7 +39,7 @@ private:
   const std::shared_ptr<member> member_;
   const std::shared_ptr<shm_rendezvous::control_segment> control_segment_;
   const admission at_;
-  const descriptor alarm_;
+  const file_descriptor alarm_;
   std::atomic<bool> stopped_{false};
   std::atomic<bool> watching_{false};
   std::vector<watched> peers_;

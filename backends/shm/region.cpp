@@ -13,10 +13,6 @@
 
 namespace troupe::shm {
 
-descriptor::~descriptor() {
-  if (fd_ >= 0) close(fd_);
-}
-
 void reserve(int file, std::size_t offset, std::size_t bytes, const char* what) {
   // Growing a file past this limit is a signal that ends the process, not an error.
   rlimit limit{};

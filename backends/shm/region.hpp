@@ -6,26 +6,9 @@
 #include <memory>
 #include <mutex>
 #include <optional>
-#include <utility>
 #include <vector>
 
 namespace troupe::shm {
-
-/// A descriptor with an owner.
-class descriptor {
-public:
-  explicit descriptor(int fd = -1) noexcept : fd_(fd) {}
-  descriptor(descriptor&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
-  descriptor& operator=(descriptor&& other) noexcept {
-    std::swap(fd_, other.fd_);
-    return *this;
-  }
-  ~descriptor();
-  int get() const noexcept { return fd_; }
-
-private:
-  int fd_;
-};
 
 /// Memory for [offset, offset + bytes) of the file, or a user_error that says what it was for. The
 /// file grows with it and never shrinks.

@@ -20,7 +20,6 @@ namespace troupe {
 
 namespace {
 
-using file_descriptor = shm::descriptor;
 using clock = std::chrono::steady_clock;
 
 [[noreturn]] void refuse(std::string_view what, int error) {

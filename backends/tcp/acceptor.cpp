@@ -45,9 +45,9 @@ void tune(tcp::socket& socket) {
   socket.set_option(integer<IPPROTO_TCP, TCP_KEEPCNT>{9}, ignored);
 }
 
-descriptor released(tcp::socket socket) {
+file_descriptor released(tcp::socket socket) {
   boost::system::error_code failed;
-  descriptor result{socket.release(failed)};
+  file_descriptor result{socket.release(failed)};
   if (failed) throw internal_error("tcp: a socket can not be released: " + failed.message());
   return result;
 }

@@ -33,16 +33,6 @@ bool would_wait(int error) { return error == EAGAIN || error == EWOULDBLOCK; }
 
 }  // namespace
 
-descriptor::~descriptor() {
-  if (fd_ >= 0) ::close(fd_);
-}
-
-descriptor& descriptor::operator=(descriptor&& other) noexcept {
-  std::swap(fd_, other.fd_);
-  if (&other != this && other.fd_ >= 0) ::close(std::exchange(other.fd_, -1));
-  return *this;
-}
-
 outgoing make_outgoing(frame_header header, std::span<const std::byte> note) {
   header.note_bytes = static_cast<std::uint32_t>(note.size());
   const auto block = encode(header);
@@ -53,7 +43,8 @@ outgoing make_outgoing(frame_header header, std::span<const std::byte> note) {
   return result;
 }
 
-connection::connection(descriptor socket) : socket_(std::move(socket)), staging_(staging_bytes) {}
+connection::connection(file_descriptor socket)
+    : socket_(std::move(socket)), staging_(staging_bytes) {}
 
 connection::state connection::end(std::string why) {
   why_ = std::move(why);

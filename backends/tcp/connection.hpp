@@ -2,6 +2,7 @@
 // go from and to the memory of operations without a copy in between.
 #pragma once
 
+#include "backends/file_descriptor.hpp"
 #include "backends/tcp/frame.hpp"
 
 #include <atomic>
@@ -16,21 +17,6 @@
 namespace troupe::tcp {
 
 struct operation;
-
-/// Owns a descriptor.
-class descriptor {
-public:
-  explicit descriptor(int fd = -1) : fd_(fd) {}
-  ~descriptor();
-  descriptor(descriptor&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
-  descriptor& operator=(descriptor&& other) noexcept;
-  int get() const { return fd_; }
-  explicit operator bool() const { return fd_ >= 0; }
-  void reset() { *this = descriptor{}; }
-
-private:
-  int fd_;
-};
 
 /// Hears what comes in. Throws wire_error to end the connection.
 class frame_receiver {
@@ -64,7 +50,7 @@ class connection {
 public:
   enum class state : std::uint8_t { open, ended };
 
-  explicit connection(descriptor socket);
+  explicit connection(file_descriptor socket);
   int fd() const { return socket_.get(); }
 
   void push(outgoing frame) {
@@ -102,7 +88,7 @@ private:
   void take_trailer(std::byte what, frame_receiver& to);
   state end(std::string why);
 
-  descriptor socket_;
+  file_descriptor socket_;
   std::deque<outgoing> queue_;
   std::size_t gone_ = 0;  // bytes of the first frame that are sent
   std::size_t queued_ = 0;

@@ -101,7 +101,7 @@ public:
 
   /// The backend's thread: a connection, one of `streams`, that has passed the handshake. A group
   /// that is over says so and closes it. Ignored if there is one already.
-  void adopt(std::int32_t rank, std::uint16_t stream, descriptor socket);
+  void adopt(std::int32_t rank, std::uint16_t stream, file_descriptor socket);
   /// The peer is gone already: as if it had said goodbye. Ignored if it can say so itself.
   void without(std::int32_t rank);
   /// `connections` are to be dialed, one is done with.

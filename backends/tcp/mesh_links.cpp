@@ -122,7 +122,7 @@ void mesh::sleep_at_sockets(std::optional<clock::time_point> until) {
   if (sockets.front().revents != 0) waker_.clear();
 }
 
-void mesh::adopt(std::int32_t rank, std::uint16_t stream, descriptor socket) {
+void mesh::adopt(std::int32_t rank, std::uint16_t stream, file_descriptor socket) {
   const std::lock_guard hold{mutex_};
   auto& to = peers_[static_cast<std::size_t>(rank)];
   auto& on = to.streams[stream];

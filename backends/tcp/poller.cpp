@@ -15,9 +15,9 @@ namespace {
 
 constexpr long delay_ns = 500'000;
 
-descriptor opened(int fd, const char* what) {
+file_descriptor opened(int fd, const char* what) {
   if (fd < 0) throw std::system_error{errno, std::system_category(), what};
-  return descriptor{fd};
+  return file_descriptor{fd};
 }
 
 void control(int set, int how, int fd, std::uint32_t events) {

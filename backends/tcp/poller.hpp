@@ -2,7 +2,7 @@
 // rank's own lane sits at them.
 #pragma once
 
-#include "backends/tcp/connection.hpp"
+#include "backends/file_descriptor.hpp"
 
 #include <atomic>
 
@@ -30,8 +30,8 @@ public:
   void now() noexcept;
 
 private:
-  descriptor set_;
-  descriptor timer_;
+  file_descriptor set_;
+  file_descriptor timer_;
   std::atomic<bool> timer_set_{false};
 };
 
@@ -44,7 +44,7 @@ public:
   void clear() noexcept;
 
 private:
-  descriptor event_;
+  file_descriptor event_;
 };
 
 }  // namespace troupe::tcp

@@ -15,7 +15,7 @@ namespace {
 class folded_memory {
 public:
   explicit folded_memory(std::size_t bytes) : bytes_(bytes) {
-    const shm::descriptor file{memfd_create("folded", MFD_CLOEXEC)};
+    const file_descriptor file{memfd_create("folded", MFD_CLOEXEC)};
     expect(ftruncate(file.get(), fold) == 0, "memory");
     void* at = mmap(nullptr, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     expect(at != MAP_FAILED, "addresses");

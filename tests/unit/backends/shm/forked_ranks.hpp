@@ -1,7 +1,7 @@
 // Ranks of shm that are processes, forked by a test.
 #pragma once
 
-#include "backends/shm/region.hpp"
+#include "backends/file_descriptor.hpp"
 #include "backends/shm/shm.hpp"
 
 #include <poll.h>
@@ -61,7 +61,7 @@ public:
   pid_t pid(std::int32_t rank) const { return pids_.at(static_cast<std::size_t>(rank)); }
   /// Waits for what the rank is about to do; fails if it ends without.
   void await(std::int32_t rank, const std::function<bool()>& done) const {
-    const shm::descriptor life{static_cast<int>(syscall(SYS_pidfd_open, pid(rank), 0))};
+    const file_descriptor life{static_cast<int>(syscall(SYS_pidfd_open, pid(rank), 0))};
     pollfd over{life.get(), POLLIN, 0};
     while (!done() && poll(&over, 1, 1) == 0) {
     }

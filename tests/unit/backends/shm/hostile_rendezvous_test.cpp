@@ -33,13 +33,13 @@ const bytes& sound_meeting() {
 }
 
 // Damage to what is looked at before the meeting is believed, or the wrong length.
-shm::descriptor damaged_meeting(std::mt19937_64& draw) {
+file_descriptor damaged_meeting(std::mt19937_64& draw) {
   auto content = sound_meeting();
   constexpr std::size_t head = offsetof(shm::control_segment_words, mutex);
   for (auto hits = draw() % 3; hits > 0; --hits)
     content[draw() % head] = static_cast<std::byte>(draw());
   if (draw() % 4 == 0) content.resize(draw() % content.size());
-  shm::descriptor file{memfd_create("damaged", MFD_CLOEXEC)};
+  file_descriptor file{memfd_create("damaged", MFD_CLOEXEC)};
   REQUIRE(pwrite(file.get(), content.data(), content.size(), 0) ==
           static_cast<ssize_t>(content.size()));
   return file;
@@ -67,17 +67,17 @@ void ask_a_liar(std::mt19937_64& draw) {
   name.sun_family = AF_UNIX;
   std::memcpy(name.sun_path + 1, text.data(), text.size());
   const auto length = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + text.size());
-  const shm::descriptor door{socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0)};
+  const file_descriptor door{socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0)};
   REQUIRE(bind(door.get(), reinterpret_cast<const sockaddr*>(&name), length) == 0);
   REQUIRE(listen(door.get(), 4) == 0);
   std::thread liar{[&door, plan = draw(), seed = draw()] {
     std::mt19937_64 own{seed};
-    const shm::descriptor guest{accept4(door.get(), nullptr, nullptr, SOCK_CLOEXEC)};
+    const file_descriptor guest{accept4(door.get(), nullptr, nullptr, SOCK_CLOEXEC)};
     const auto count = plan % 4;  // of files
-    std::vector<shm::descriptor> files;
+    std::vector<file_descriptor> files;
     for (std::uint64_t i = 0; i < count; ++i)
       files.emplace_back(i == 0 ? damaged_meeting(own)
-                                : shm::descriptor{open("/dev/null", O_RDWR | O_CLOEXEC)});
+                                : file_descriptor{open("/dev/null", O_RDWR | O_CLOEXEC)});
     char byte = 1;
     iovec data{&byte, 1};
     alignas(cmsghdr) std::array<char, CMSG_SPACE(3 * sizeof(int))> room{};

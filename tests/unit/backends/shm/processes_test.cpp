@@ -350,7 +350,7 @@ TEST_CASE("a full file system of shared memory is an error that says for what an
   rank_processes alone{
       1, [&](std::int32_t) {
         if (!mount_small_file_system("/tmp")) _exit(not_allowed);
-        const shm::descriptor file{::open("/tmp/region", O_RDWR | O_CREAT | O_CLOEXEC, 0600)};
+        const file_descriptor file{::open("/tmp/region", O_RDWR | O_CREAT | O_CLOEXEC, 0600)};
         expect(file.get() >= 0, "a file");
         constexpr std::size_t slot_bytes = std::size_t{512} << 10;
         const shm::region memory{file.get(), 0, {2, slot_bytes, std::size_t{64} << 20}, false};

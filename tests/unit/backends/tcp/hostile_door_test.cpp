@@ -44,7 +44,7 @@ job_secret secret_of_the_job() {
   return secret;
 }
 
-descriptor patient_socket(descriptor socket) {
+file_descriptor patient_socket(file_descriptor socket) {
   const timeval patience{.tv_sec = 20, .tv_usec = 0};
   setsockopt(socket.get(), SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience);
   return socket;
@@ -60,7 +60,7 @@ sockaddr_in loopback(std::uint16_t port) {
 
 // As many bytes at most, or until the other side has closed; a reset counts as that, silence does
 // not.
-block_bytes read_up_to(const descriptor& link, std::size_t most) {
+block_bytes read_up_to(const file_descriptor& link, std::size_t most) {
   block_bytes all(most);
   std::size_t size = 0;
   while (size < most) {
@@ -89,7 +89,7 @@ public:
                       .stream = static_cast<std::uint16_t>(draw() % 2),
                       .streams = 2};
     const auto said = damaged_block(encode(sound), draw);
-    const descriptor link = patient_socket(descriptor{socket(AF_INET, SOCK_STREAM, 0)});
+    const file_descriptor link = patient_socket(file_descriptor{socket(AF_INET, SOCK_STREAM, 0)});
     const auto to = loopback(backend_.address().port);
     REQUIRE(connect(link.get(), reinterpret_cast<const sockaddr*>(&to), sizeof to) == 0);
     REQUIRE(send(link.get(), said.data(), said.size(), MSG_NOSIGNAL) ==
@@ -175,7 +175,8 @@ public:
     for (; end.status == work_status::pending; end = waiting->poll()) {
       pollfd ring{door_.get(), POLLIN, 0};
       if (poll(&ring, 1, 1) == 0) continue;
-      const descriptor guest = patient_socket(descriptor{accept(door_.get(), nullptr, nullptr)});
+      const file_descriptor guest =
+          patient_socket(file_descriptor{accept(door_.get(), nullptr, nullptr)});
       hello_block block;
       REQUIRE(recv(guest.get(), block.data(), block.size(), MSG_WAITALL) ==
               static_cast<ssize_t>(block.size()));
@@ -188,7 +189,7 @@ public:
   }
 
 private:
-  descriptor door_{socket(AF_INET, SOCK_STREAM, 0)};
+  file_descriptor door_{socket(AF_INET, SOCK_STREAM, 0)};
   std::unique_ptr<tcp_backend> backend_;
   std::uint64_t generation_ = 0;
 };

@@ -91,13 +91,13 @@ void hear(const talks& all, std::mt19937_64& random) {
   constexpr std::size_t count = 400000;
   std::vector<float> memory(count + 64, 1.0f);
   const auto rank = std::make_shared<mesh>(group_description{.world = 2}, 2);
-  std::array<descriptor, 2> far;
+  std::array<file_descriptor, 2> far;
   for (const std::uint16_t stream : {0, 1}) {
     int ends[2];
     REQUIRE(socketpair(AF_UNIX, SOCK_STREAM, 0, ends) == 0);
-    far[stream] = descriptor{ends[1]};
+    far[stream] = file_descriptor{ends[1]};
     fcntl(ends[1], F_SETFL, O_NONBLOCK);
-    rank->adopt(1, stream, descriptor{ends[0]});
+    rank->adopt(1, stream, file_descriptor{ends[0]});
   }
   auto& world = rank->among({0, 1});
   std::vector<std::shared_ptr<operation>> works;
@@ -172,9 +172,9 @@ TEST_CASE("a peer that disappears or breaks the rules is named") {
     constexpr std::size_t piece = 10000;
     int ends[2];
     REQUIRE(socketpair(AF_UNIX, SOCK_STREAM, 0, ends) == 0);
-    descriptor far{ends[1]};
+    file_descriptor far{ends[1]};
     const auto rank = std::make_shared<mesh>(group_description{.world = 2}, 1);
-    rank->adopt(1, 0, descriptor{ends[0]});
+    rank->adopt(1, 0, file_descriptor{ends[0]});
     bytes talk;
     speak(talk);
     for (std::size_t sent = 0; sent < talk.size(); rank->attend()) {

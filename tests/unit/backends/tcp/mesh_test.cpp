@@ -13,12 +13,12 @@ namespace {
 using std::byte;
 
 // With `buffer`: a chunk does not go at once.
-std::pair<descriptor, descriptor> joined(int buffer = 0) {
+std::pair<file_descriptor, file_descriptor> joined(int buffer = 0) {
   int ends[2];
   REQUIRE(socketpair(AF_UNIX, SOCK_STREAM, 0, ends) == 0);
   for (const int end : ends)
     if (buffer != 0) setsockopt(end, SOL_SOCKET, SO_SNDBUF, &buffer, sizeof buffer);
-  return {descriptor{ends[0]}, descriptor{ends[1]}};
+  return {file_descriptor{ends[0]}, file_descriptor{ends[1]}};
 }
 
 struct two_ranks {
@@ -145,7 +145,7 @@ struct hand_played {
     return rank->poll(of, {}, {}).status == work_status::pending;
   }
 
-  std::vector<descriptor> ends;  // by stream
+  std::vector<file_descriptor> ends;  // by stream
   std::vector<byte> said[2];
   std::shared_ptr<mesh> rank = std::make_shared<mesh>(group_description{.world = 2}, 2);
   std::vector<float> memory = std::vector<float>(2 * wide_bytes / sizeof(float), 1.0f);

@@ -22,8 +22,8 @@ struct thin_wire {
       ranks[rank] = std::make_shared<mesh>(group_description{.rank = rank, .world = 2}, 1);
       int pair[2];
       REQUIRE(socketpair(AF_UNIX, SOCK_STREAM, 0, pair) == 0);
-      ranks[rank]->adopt(1 - rank, 0, descriptor{pair[0]});
-      ends[rank] = descriptor{pair[1]};
+      ranks[rank]->adopt(1 - rank, 0, file_descriptor{pair[0]});
+      ends[rank] = file_descriptor{pair[1]};
       fcntl(pair[1], F_SETFL, O_NONBLOCK);
     }
   }
@@ -55,7 +55,7 @@ struct thin_wire {
   }
 
   std::shared_ptr<mesh> ranks[2];
-  descriptor ends[2];
+  file_descriptor ends[2];
   std::vector<std::byte> ways[2];
 };
 

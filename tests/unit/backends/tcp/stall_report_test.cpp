@@ -29,10 +29,10 @@ TEST_CASE("who waits for another passes the blame on") {
 }
 
 // Two connected sockets that do not wait.
-std::array<descriptor, 2> pair_of_sockets() {
+std::array<file_descriptor, 2> pair_of_sockets() {
   int ends[2];
   REQUIRE(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, ends) == 0);
-  return {descriptor{ends[0]}, descriptor{ends[1]}};
+  return {file_descriptor{ends[0]}, file_descriptor{ends[1]}};
 }
 
 // Ranks of a world of three in one thread. What rank 2 sends to rank 0 is held up behind its call.
@@ -91,7 +91,7 @@ private:
   static const std::size_t call_bytes;
   std::vector<std::shared_ptr<mesh>> meshes_;
   std::array<std::vector<float>, 3> memory_;
-  descriptor to_0_, to_2_;  // the test's ends between ranks 0 and 2
+  file_descriptor to_0_, to_2_;  // the test's ends between ranks 0 and 2
   std::size_t called_ = 0;
 };
 

@@ -85,7 +85,7 @@ public:
   board& shared() { return board_; }
   /// Waits until the rank has gone on to `step`.
   void await_step(std::size_t rank, int step) {
-    const tcp::descriptor life{static_cast<int>(syscall(SYS_pidfd_open, children_[rank], 0))};
+    const file_descriptor life{static_cast<int>(syscall(SYS_pidfd_open, children_[rank], 0))};
     pollfd over{life.get(), POLLIN, 0};
     while (board_.steps[rank].load() < step && poll(&over, 1, 1) == 0) {
     }

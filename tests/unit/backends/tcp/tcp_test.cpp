@@ -21,7 +21,6 @@ namespace {
 
 using std::chrono::milliseconds;
 using tcp::answer_code;
-using tcp::descriptor;
 
 constexpr job_id job{7};
 constexpr generation_id generation{3};
@@ -41,8 +40,8 @@ tcp::hello greeting() {
 }
 
 // A stranger at the door, with blocking calls that give up after a while.
-descriptor connect_to(const tcp_address& at) {
-  descriptor link{socket(AF_INET, SOCK_STREAM, 0)};
+file_descriptor connect_to(const tcp_address& at) {
+  file_descriptor link{socket(AF_INET, SOCK_STREAM, 0)};
   const timeval patience{.tv_sec = 20, .tv_usec = 0};
   setsockopt(link.get(), SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience);
   sockaddr_in to{};
@@ -53,7 +52,7 @@ descriptor connect_to(const tcp_address& at) {
   return link;
 }
 
-tcp::answer say(const descriptor& link, const tcp::hello_block& block) {
+tcp::answer say(const file_descriptor& link, const tcp::hello_block& block) {
   REQUIRE(send(link.get(), block.data(), block.size(), MSG_NOSIGNAL) ==
           static_cast<ssize_t>(block.size()));
   tcp::answer_block reply;
@@ -62,12 +61,12 @@ tcp::answer say(const descriptor& link, const tcp::hello_block& block) {
   return tcp::decode_answer(reply);
 }
 
-bool closed_by_peer(const descriptor& link) {
+bool closed_by_peer(const file_descriptor& link) {
   std::byte one;
   return recv(link.get(), &one, 1, 0) <= 0;
 }
 
-void send_call(const descriptor& link, const collective_call& call) {
+void send_call(const file_descriptor& link, const collective_call& call) {
   const auto frame =
       tcp::make_outgoing({.kind = tcp::frame_kind::call, .ready = true}, tcp::encode(call));
   REQUIRE(send(link.get(), frame.head.data(), frame.head.size(), MSG_NOSIGNAL) ==
@@ -135,7 +134,7 @@ TEST_CASE("whoever does not belong is refused with a reason, and nothing happens
 TEST_CASE("strangers that say nothing, or something else, keep nobody out") {
   tcp_backend backend;
   const auto address = backend.address();
-  std::vector<descriptor> silent;
+  std::vector<file_descriptor> silent;
   for (int i = 0; i < 100; ++i) silent.push_back(connect_to(address));
   const auto babbler = connect_to(address);
   const std::string request =
