@@ -2,8 +2,12 @@
 
 namespace troupe::inproc {
 
-channel::channel(std::vector<std::int32_t> ranks)
-    : members(std::move(ranks)), spots(members.size()), own(members.size()), ring(ring_least) {
+channel::channel(std::uint64_t id, std::vector<std::int32_t> ranks)
+    : id(id),
+      members(std::move(ranks)),
+      spots(members.size()),
+      own(members.size()),
+      ring(ring_least) {
   for (auto& one : ring) one = std::make_shared<operation>(members.size());
 }
 

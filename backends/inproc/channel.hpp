@@ -28,7 +28,7 @@ inline void fetch_to_write(const void* line) noexcept {
 /// how far that has come, and that nothing ends well any more, is one word. Guarded by `mutex`
 /// unless said otherwise.
 struct channel {
-  explicit channel(std::vector<std::int32_t> ranks);
+  channel(std::uint64_t id, std::vector<std::int32_t> ranks);
   channel(const channel&) = delete;
   channel& operator=(const channel&) = delete;
 
@@ -87,6 +87,7 @@ struct channel {
     whereabouts core;
   };
 
+  const std::uint64_t id;  ///< within the group
   const std::vector<std::int32_t> members;
   std::vector<spot> spots;     ///< of each member; not guarded
   std::vector<own_words> own;  ///< of each member
@@ -100,9 +101,6 @@ struct channel {
   alignas(64) std::atomic<std::uint64_t> ended{0};  ///< how many ended well; or `closed`
   bell changes;                                     ///< rung when waiters may have something to do
   std::atomic<bool> help_wanted{false};             ///< the latest operation has slices left
-  // Written once, before the group is aborted for it.
-  alignas(64) work_result failure;  ///< timed_out or mismatch ...
-  std::uint64_t failed = 0;         ///< ... of this operation
 };
 
 }  // namespace troupe::inproc

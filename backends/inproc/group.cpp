@@ -1,15 +1,13 @@
 #include "backends/inproc/group.hpp"
 
-#include <fmt/format.h>
-
 #include <algorithm>
+#include <utility>
 
 namespace troupe::inproc {
 
-namespace {
+using collectives::touching;
 
-// Operations that one rank may be ahead of another. Training is ahead by the buckets of one step.
-constexpr std::size_t window_max = 4096;
+namespace {
 
 std::vector<called> calls_of(const channel& in, const operation& what) {
   std::vector<called> calls;
@@ -17,34 +15,6 @@ std::vector<called> calls_of(const channel& in, const operation& what) {
     if (what.arrived(i)) calls.push_back({in.members[i], what.seats()[i].call});
   return calls;
 }
-
-/// Says from outside that a rank is inside of wait(), as long as it lives.
-class marked_as_waiting {
-public:
-  explicit marked_as_waiting(std::atomic<bool>& flag) : flag_(flag) {
-    flag_.store(true, std::memory_order_relaxed);
-  }
-  ~marked_as_waiting() { flag_.store(false, std::memory_order_relaxed); }
-  marked_as_waiting(const marked_as_waiting&) = delete;
-  marked_as_waiting& operator=(const marked_as_waiting&) = delete;
-
-private:
-  std::atomic<bool>& flag_;
-};
-
-/// Says that a rank touches memory, as long as it lives.
-class touching {
-public:
-  explicit touching(presence& of) : count_(of.touching) {
-    count_.fetch_add(1, std::memory_order_seq_cst);
-  }
-  ~touching() { count_.fetch_sub(1, std::memory_order_seq_cst); }
-  touching(const touching&) = delete;
-  touching& operator=(const touching&) = delete;
-
-private:
-  std::atomic<std::int32_t>& count_;
-};
 
 }  // namespace
 
@@ -63,13 +33,13 @@ public:
     if (!in.over(number_)) look_at_clock();
     const auto status = in.status(number_);
     if (status != work_status::aborted) return {status, {}, {}};
-    return at_->of->verdict(in, number_, true);
+    return at_->of->verdict(*at_, number_, true);
   }
 
   void wait() override {
     auto& in = *at_->in;
     auto& of = *at_->of;
-    const marked_as_waiting mark{at_->self.waits};
+    const collectives::lane_waits mark{at_->self.waits};
     const bool spin = of.may_spin() && !in.shares_core(at_->member);
     for (;;) {
       const auto seen = in.changes.now();
@@ -83,7 +53,7 @@ public:
     // Unwinding frees what the operation was given: nobody may still be writing there.
     of.settle();
     of.raise_own(at_->self);
-    raise(of.verdict(in, number_, true));
+    raise(of.verdict(*at_, number_, true));
   }
 
 private:
@@ -105,7 +75,8 @@ place_ptr group::among(const std::vector<std::int32_t>& members, std::int32_t ra
   const std::lock_guard hold{mutex_};
   const auto known = std::find_if(channels_.begin(), channels_.end(),
                                   [&](const auto& one) { return one->members == members; });
-  auto in = known == channels_.end() ? std::make_shared<channel>(members) : *known;
+  auto in =
+      known == channels_.end() ? std::make_shared<channel>(channels_.size(), members) : *known;
   if (known == channels_.end()) {
     for (const auto gone : departed_)
       if (std::binary_search(members.begin(), members.end(), gone)) in->departed = gone;
@@ -117,27 +88,27 @@ place_ptr group::among(const std::vector<std::int32_t>& members, std::int32_t ra
   return std::make_shared<const place>(place{shared_from_this(), std::move(in), member, self});
 }
 
-work_ptr group::submit(const place_ptr& at, seat&& with, std::chrono::nanoseconds deadline) {
+work_ptr group::submit(const place_ptr& at, submission&& with, std::chrono::nanoseconds deadline) {
   auto& of = *at->of;
   const auto arrived = of.take_part(at, std::move(with));
-  if (!arrived.at) return ended(of.verdict(*at->in, arrived.number, false));
+  if (!arrived.at) return ended(of.verdict(*at, arrived.number, false));
   if (arrived.last && at->in->status(arrived.number) == work_status::ok) return at->done;
   return of.watch(at, arrived.number, deadline);
 }
 
-bool group::decide(const place_ptr& at, seat&& with, std::chrono::nanoseconds deadline) {
+bool group::decide(const place_ptr& at, submission&& with, std::chrono::nanoseconds deadline) {
   auto& of = *at->of;
   const auto arrived = of.take_part(at, std::move(with));
-  if (!arrived.at) raise(of.verdict(*at->in, arrived.number, false));
+  if (!arrived.at) raise(of.verdict(*at, arrived.number, false));
   if (at->in->status(arrived.number) != work_status::ok)
     of.watch(at, arrived.number, deadline)->wait();
   return arrived.at->verdict();  // stays until this rank has arrived at the second one after it
 }
 
-group::arrival group::take_part(const place_ptr& at, seat&& with) {
+group::arrival group::take_part(const place_ptr& at, submission&& with) {
   at->in->spots[at->member].core.here();
   auto arrived = arrive(*at->in, at->member, std::move(with));
-  if (!arrived.abort_with.empty()) abort(arrived.abort_with);
+  if (arrived.ended_group) close();
   if (arrived.last) run(*at, *arrived.at);
   return arrived;
 }
@@ -154,38 +125,34 @@ work_ptr group::watch(const place_ptr& at, std::uint64_t number,
   }
 }
 
-group::arrival group::arrive(channel& in, std::size_t member, seat&& with) {
+group::arrival group::arrive(channel& in, std::size_t member, submission&& with) {
   const std::lock_guard hold{in.mutex};
   auto& own = in.own[member];
   auto& submitted = own.submitted;
   const auto number = submitted;
-  if (aborted() || in.failure.status != work_status::pending) {
+  if (aborted()) {
     ++submitted;
-    return {nullptr, number, false, in.failure.text};
+    return {nullptr, number, false, false};
   }
-  if (number - in.first >= window_max)
-    throw internal_error(fmt::format("{}: {} operations in flight already, the most there may be",
-                                     describe(with.call), window_max));
+  collectives::check_in_flight(with.call, number - in.first);
   if (in.departed >= 0) {
     ++submitted;
-    return {nullptr, number, false,
-            fmt::format("{} can not be met: rank {} has closed its communicator",
-                        describe(with.call), in.departed)};
+    end_.abort(collectives::closed_before(with.call, in.departed));
+    return {nullptr, number, false, true};
   }
   auto& at = number == in.reached ? in.open_next() : in.at(number);
   ++submitted;
   own.see(number, at);
   const auto root = with.call.root;
   if (!at.arrive(member, std::move(with))) {
-    in.failed = number;
-    in.failure = {work_status::mismatch, disagreement(number, calls_of(in, at)), {}};
-    return {&at, number, false, in.failure.text};
+    end_.abort(collectives::disagreed(in.id, number, calls_of(in, at)));
+    return {&at, number, false, true};
   }
-  if (!at.complete()) return {&at, number, false, {}};
+  if (!at.complete()) return {&at, number, false, false};
   at.cut(root < 0 ? 0 : in.member(root));
   ++in.first;
   if (at.slices_total() > 1) in.help_wanted.store(true, std::memory_order_release);
-  return {&at, number, true, {}};
+  return {&at, number, true, false};
 }
 
 // The next operation of a channel can not start before this returns: its last member is here.
@@ -218,9 +185,9 @@ bool group::help(const place& at) {
 void group::work_off(const place& at, operation& what) {
   bool last = false;
   try {
-    const touching here{at.self};
-    last = what.slices_total() == 1 ? what.work_off_whole(aborted_)
-                                    : what.work_off(aborted_, at.member);
+    const touching here{at.self.touching};
+    last = what.slices_total() == 1 ? what.work_off_whole(end_.flag())
+                                    : what.work_off(end_.flag(), at.member);
   } catch (const std::exception& error) {  // a slice that is never done must not be waited for
     const std::string_view text{error.what()};
     return fail(at.self, text.substr(0, text.find('\n')));
@@ -235,44 +202,30 @@ void group::finish(channel& in, operation& what) {
   if (in.end(what.number())) in.changes.ring_sleepers();
 }
 
-work_result group::verdict(channel& in, std::uint64_t number, bool arrived) const {
-  {
-    const std::lock_guard hold{in.mutex};
-    const auto& failure = in.failure;
-    if (failure.status != work_status::pending && in.failed == number &&
-        (arrived || failure.status == work_status::mismatch))
-      return failure;
-  }
-  return {work_status::aborted, why(), {}};
-}
-
 bool group::expire(channel& in, std::uint64_t number, std::chrono::nanoseconds deadline) {
-  std::string text;
   {
     const std::lock_guard hold{in.mutex};
     if (number < in.first) return false;
-    if (aborted() || in.failure.status != work_status::pending) return true;
+    if (aborted()) return true;
     const auto& what = in.at(number);
     std::vector<std::int32_t> missing;
     for (std::size_t i = 0; i < in.members.size(); ++i)
       if (!what.arrived(i)) missing.push_back(in.members[i]);
-    text = missed(what.first().call, deadline, missing);
-    in.failed = number;
-    in.failure = {work_status::timed_out, text, std::move(missing)};
+    end_.abort(collectives::late(in.id, number, what.first().call, deadline, std::move(missing)));
   }
-  abort(text);
+  close();
   return true;
 }
 
 void group::abort(std::string_view why) noexcept {
+  end_.abort(why);
+  close();
+}
+
+// Each caller comes back only when the channels are closed.
+void group::close() noexcept {
   const std::lock_guard hold{mutex_};
-  if (aborted()) return;
-  try {
-    why_ = why;
-  } catch (...) {
-    why_.clear();  // no memory for the reason; the abort itself needs none
-  }
-  aborted_.store(true, std::memory_order_seq_cst);
+  if (std::exchange(closed_, true)) return;
   for (const auto& in : channels_) {
     in->close();
     in->changes.ring();
@@ -320,17 +273,11 @@ void group::depart(std::int32_t rank) noexcept {
       in->departed = rank;
       if (in->reached == in->ended_well() || !reason.empty()) continue;
       const auto open = in->reached > in->first ? in->first : in->first - 1;
-      reason = fmt::format("rank {} closed its communicator while {} was in flight", rank,
-                           describe(in->at(open).first().call));
+      reason = collectives::closed_in_flight(rank, describe(in->at(open).first().call));
     }
   }
   if (!reason.empty()) abort(reason);
   if (aborted()) settle();
-}
-
-std::string group::why() const {
-  const std::lock_guard hold{mutex_};
-  return why_;
 }
 
 bool group::touched() const noexcept {

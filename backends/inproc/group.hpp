@@ -1,6 +1,8 @@
 // One generation's ranks in this process, and their operations in order.
 #pragma once
 
+#include "backends/collective/group_end.hpp"
+#include "backends/collective/scopes.hpp"
 #include "backends/collective/waiting.hpp"
 #include "backends/inproc/channel.hpp"
 
@@ -16,8 +18,8 @@ class group;
 
 /// What a lane says of itself, a cache line each: lanes write them all the time.
 struct alignas(64) presence {
-  std::atomic<bool> waits{false};         ///< inside of wait()
-  std::atomic<std::int32_t> touching{0};  ///< threads that touch memory in a collective
+  std::atomic<bool> waits{false};            ///< inside of wait()
+  collectives::touching::count touching{0};  ///< threads that touch memory in a collective
 };
 
 /// One rank's seat in one (sub)group. Its handle and its works share it, and nobody else: what they
@@ -28,6 +30,8 @@ struct place {
   std::size_t member;
   presence& self;
   const work_ptr done = ended({work_status::ok, {}, {}});
+
+  std::int32_t rank() const { return in->members[member]; }
 };
 using place_ptr = std::shared_ptr<const place>;
 
@@ -47,11 +51,11 @@ public:
 
   /// Takes part in the next operation there. The last to arrive does what no waiter helps with.
   /// `deadline` 0: none.
-  static work_ptr submit(const place_ptr& at, seat&& with, std::chrono::nanoseconds deadline);
-  static bool decide(const place_ptr& at, seat&& with, std::chrono::nanoseconds deadline);
+  static work_ptr submit(const place_ptr& at, submission&& with, std::chrono::nanoseconds deadline);
+  static bool decide(const place_ptr& at, submission&& with, std::chrono::nanoseconds deadline);
 
   void abort(std::string_view why) noexcept;
-  bool aborted() const noexcept { return aborted_.load(std::memory_order_seq_cst); }
+  bool aborted() const noexcept { return end_.aborted(); }
   bool quiescent() const noexcept;
   /// The rank's lane is inside of wait().
   bool waits(std::int32_t rank) const noexcept {
@@ -60,7 +64,7 @@ public:
   /// A rank's handle is gone: what needs it can not end well any more.
   void depart(std::int32_t rank) noexcept;
   /// The first reason of `abort`.
-  std::string why() const;
+  std::string why() const { return end_.why(); }
 
 private:
   class waiting;
@@ -69,10 +73,10 @@ private:
     operation* at = nullptr;  ///< null: it came too late
     std::uint64_t number = 0;
     bool last = false;
-    std::string abort_with;  ///< not empty: the group has to end for this
+    bool ended_group = false;  ///< `close` has to follow
   };
-  arrival arrive(channel& in, std::size_t member, seat&& with);
-  arrival take_part(const place_ptr& at, seat&& with);
+  arrival arrive(channel& in, std::size_t member, submission&& with);
+  arrival take_part(const place_ptr& at, submission&& with);
   work_ptr watch(const place_ptr& at, std::uint64_t number, std::chrono::nanoseconds deadline);
   void run(const place& at, operation& what);
   bool help(const place& at);
@@ -83,7 +87,11 @@ private:
   /// Throws what a piece of work threw while this rank's thread was in it.
   void raise_own(const presence& of);
   /// How an operation ended that did not end well; `arrived`: before the group was aborted.
-  work_result verdict(channel& in, std::uint64_t number, bool arrived) const;
+  work_result verdict(const place& at, std::uint64_t number, bool arrived) const {
+    return end_.result_of(at.in->id, number, at.rank(), arrived);
+  }
+  /// Once aborted: ends the operations of all channels.
+  void close() noexcept;
   /// Ends an operation whose peers did not arrive in time. False if all of them did.
   bool expire(channel& in, std::uint64_t number, std::chrono::nanoseconds deadline);
   void settle() const noexcept;
@@ -98,10 +106,10 @@ private:
   mutable std::mutex mutex_;  // before a channel's
   std::vector<std::shared_ptr<channel>> channels_;
   std::vector<std::int32_t> departed_;
-  std::string why_;
+  bool closed_ = false;
   std::exception_ptr thrown_;          // by the piece of work that ended the group
   const presence* thrower_ = nullptr;  // whose thread was in it
-  alignas(64) std::atomic<bool> aborted_{false};
+  alignas(64) collectives::group_end end_;
 };
 
 }  // namespace troupe::inproc

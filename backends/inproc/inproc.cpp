@@ -1,13 +1,13 @@
 #include "backends/inproc/inproc.hpp"
 
 #include "backends/collective/bucket_memory.hpp"
+#include "backends/collective/host_communicator.hpp"
 #include "backends/collective/waiting.hpp"
 #include "backends/inproc/group.hpp"
 
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cstring>
 #include <map>
 
 namespace troupe {
@@ -44,10 +44,8 @@ private:
 };
 
 std::shared_ptr<inproc::group> inproc_backend::hub::enter(const group_description& who) {
-  const auto of = fmt::format("generation {} of job {}", who.generation.value(), who.job.value());
-  if (who.world < 1 || who.rank < 0 || who.rank >= who.world)
-    throw std::invalid_argument(
-        fmt::format("{}: there is no rank {} in a world of {}", of, who.rank, who.world));
+  collectives::check_rank(who);
+  const auto of = collectives::generation_text(who);
   const std::lock_guard hold{mutex_};
   auto& met = open_[{who.job, who.generation}];
   if (!met.group) met.group = std::make_shared<inproc::group>(who.world, ranks_, cores_);
@@ -74,120 +72,73 @@ void inproc_backend::hub::leave(const group_description& who) noexcept {
 
 namespace {
 
-using inproc::seat;
+using collectives::submission;
 
-class inproc_communicator final : public communicator {
+/// Collectives between the ranks' own memory.
+class inproc_transport {
 public:
-  inproc_communicator(std::shared_ptr<inproc_backend::hub> hub, const group_description& who)
-      : hub_(std::move(hub)), who_(who), group_(hub_->enter(who)) {
-    world_ = group_->among(members_of({}, who_.world, who_.rank), who_.rank);
-  }
-  ~inproc_communicator() override {
+  using channel = inproc::place_ptr;
+  static constexpr std::string_view name = "inproc";
+
+  inproc_transport(std::shared_ptr<inproc_backend::hub> hub, const group_description& who)
+      : hub_(std::move(hub)), who_(who), group_(hub_->enter(who)) {}
+  ~inproc_transport() {
     group_->depart(who_.rank);
     hub_->leave(who_);
   }
+  inproc_transport(const inproc_transport&) = delete;
+  inproc_transport& operator=(const inproc_transport&) = delete;
 
-  const group_description& group() const override { return who_; }
-  std::string_view name() const override { return "inproc"; }
-
-  work_ptr all_reduce(buffer data, reduction operation, const subgroup& among) override {
-    return submit(place_in(among), {.call = all_reduce_call(data, operation), .in = data.data});
+  const group_description& group() const { return who_; }
+  channel among(const std::vector<std::int32_t>& members) {
+    return group_->among(members, who_.rank);
   }
-  work_ptr broadcast(buffer data, std::int32_t root, const subgroup& among) override {
-    const auto& at = place_in(among);
-    return submit(at, {.call = broadcast_call(data, root, at->in->members), .in = data.data});
+  static const std::vector<std::int32_t>& members(const channel& in) { return in->in->members; }
+  work_ptr submit(const channel& in, submission&& what, std::chrono::nanoseconds deadline) {
+    return inproc::group::submit(in, std::move(what), deadline);
   }
-  work_ptr all_gather(buffer in, buffer out, const subgroup& among) override {
-    const auto& at = place_in(among);
-    return submit(at, {.call = all_gather_call(in, out, at->in->members.size(), at->member),
-                       .in = in.data,
-                       .out = out.data});
+  bool decide(const channel& in, submission&& what, std::chrono::nanoseconds deadline) {
+    return inproc::group::decide(in, std::move(what), deadline);
   }
-  work_ptr reduce_scatter(buffer in, buffer out, reduction operation,
-                          const subgroup& among) override {
-    const auto& at = place_in(among);
-    const auto members = at->in->members.size();
-    return submit(at, {.call = reduce_scatter_call(in, out, operation, members, at->member),
-                       .in = in.data,
-                       .out = out.data});
-  }
-  work_ptr barrier(std::string_view label, std::chrono::nanoseconds deadline,
-                   const subgroup& among) override {
-    seat with;
-    with.call.label = label;
-    return submit(place_in(among), std::move(with), deadline);
-  }
-  bool shares_memory() const override { return true; }
-  work_ptr work_together(std::string_view label, const void* mine, std::size_t pieces,
-                         shared_body body) override {
-    seat with{.call = {.what = collective::work_together, .count = pieces}, .in = mine};
-    with.call.label = label;
-    if (who_.world == 1) return work_alone(mine, pieces, body);
-    with.body = std::move(body);
-    return submit(world_, std::move(with));
-  }
-  bool decide(bool yes, bool all, const subgroup& among) override {
-    const auto& at = place_in(among);
-    if (at->in->members.size() == 1) {
-      if (aborted()) throw generation_closed(group_->why());
-      return yes;
-    }
-    seat with{.call = {.what = collective::decide, .all = all}, .yes = yes};
-    return inproc::group::decide(at, std::move(with), who_.deadline);
-  }
-
-  std::shared_ptr<void> allocate(std::size_t bytes) override {
+  std::shared_ptr<void> allocate(std::size_t bytes) {
     return allocate_bucket(bytes, hub_->huge_pages(), static_cast<std::size_t>(who_.rank));
   }
-  void abort(std::string_view why) noexcept override { group_->abort(why); }
-  bool aborted() const noexcept override { return group_->aborted(); }
-  bool quiescent() const noexcept override { return group_->quiescent(); }
-  bool waiting() const noexcept override { return group_->waits(who_.rank); }
+  void abort(std::string_view why) noexcept { group_->abort(why); }
+  bool aborted() const noexcept { return group_->aborted(); }
+  bool quiescent() const noexcept { return group_->quiescent(); }
+  bool waiting() const noexcept { return group_->waits(who_.rank); }
+  std::string why() const { return group_->why(); }
 
 private:
-  const inproc::place_ptr& place_in(const subgroup& among);
-  work_ptr submit(const inproc::place_ptr& at, seat&& with, std::chrono::nanoseconds deadline = {});
-  work_ptr submit_alone(const seat& with);
-  work_ptr work_alone(const void* mine, std::size_t pieces, const shared_body& body);
-
   const std::shared_ptr<inproc_backend::hub> hub_;
   const group_description who_;
   const std::shared_ptr<inproc::group> group_;
-  inproc::place_ptr world_;
-  std::vector<std::pair<subgroup, inproc::place_ptr>> subgroups_;
 };
 
-const inproc::place_ptr& inproc_communicator::place_in(const subgroup& among) {
-  if (among.ranks.empty()) return world_;
-  for (const auto& [known, at] : subgroups_)
-    if (known == among) return at;
-  auto at = group_->among(members_of(among, who_.world, who_.rank), who_.rank);
-  return subgroups_.emplace_back(among, std::move(at)).second;
-}
+class inproc_communicator final : public collectives::host_communicator<inproc_transport> {
+public:
+  using host_communicator::host_communicator;
 
-work_ptr inproc_communicator::submit(const inproc::place_ptr& at, seat&& with,
-                                     std::chrono::nanoseconds deadline) {
-  if (at->in->members.size() == 1) return submit_alone(with);
-  return inproc::group::submit(at, std::move(with),
-                               deadline.count() > 0 ? deadline : who_.deadline);
-}
-
-// Nobody to wait for: every reduction of one rank is what it has.
-work_ptr inproc_communicator::submit_alone(const seat& with) {
-  if (aborted()) return ended({work_status::aborted, group_->why(), {}});
-  if (with.out && with.in != with.out && with.call.count > 0)
-    std::memcpy(with.out, with.in, with.call.count * size_of(with.call.type));
-  return world_->done;
-}
-
-work_ptr inproc_communicator::work_alone(const void* mine, std::size_t pieces,
-                                         const shared_body& body) {
-  for (std::size_t piece = 0; piece < pieces; ++piece) {
-    if (aborted()) return ended({work_status::aborted, group_->why(), {}});
-    body({&mine, 1}, piece);
+  bool shares_memory() const override { return true; }
+  work_ptr work_together(std::string_view label, const void* mine, std::size_t pieces,
+                         shared_body body) override {
+    if (group().world == 1) return work_alone(mine, pieces, body);
+    submission what{.call = {.what = collective::work_together, .count = pieces},
+                    .in = mine,
+                    .body = std::move(body)};
+    what.call.label = label;
+    return submit(world(), std::move(what));
   }
-  return world_->done;
-}
+
+private:
+  work_ptr work_alone(const void* mine, std::size_t pieces, const shared_body& body) {
+    for (std::size_t piece = 0; piece < pieces; ++piece) {
+      if (aborted()) return aborted_work();
+      body({&mine, 1}, piece);
+    }
+    return done_work();
+  }
+};
 
 }  // namespace
 

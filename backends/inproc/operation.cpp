@@ -49,10 +49,14 @@ void operation::renew(std::uint64_t number) {
   }
 }
 
-bool operation::arrive(std::size_t member, seat&& with) {
+bool operation::arrive(std::size_t member, submission&& with) {
   auto& mine = seats_[member];
-  mine = std::move(with);
+  mine.call = std::move(with.call);
+  mine.in = with.in;
   mine.turn = turn_;
+  mine.out = with.out;
+  mine.yes = with.yes;
+  mine.body = std::move(with.body);
   if (arrived_++ == 0) first_ = static_cast<std::uint32_t>(member);
   return mine.call == seats_[first_].call;
 }
@@ -138,9 +142,9 @@ void operation::reduce(const slice& what, std::size_t offset) const {
   for (std::size_t i = 0; i < seats_.size(); ++i) sources[i] = at(seats_[i].in, offset);
   pointers<void*> targets{scatter ? 1 : seats_.size()};
   if (scatter)
-    targets[0] = at(seats_[what.piece].target(), what.first * size_of(call.type));
+    targets[0] = at(seats_[what.piece].out, what.first * size_of(call.type));
   else
-    for (std::size_t i = 0; i < seats_.size(); ++i) targets[i] = at(seats_[i].target(), offset);
+    for (std::size_t i = 0; i < seats_.size(); ++i) targets[i] = at(seats_[i].out, offset);
   canonical_reduce(call.type, call.operation, sources.view(), targets.view(), what.count);
 }
 
@@ -152,7 +156,7 @@ void operation::copy(const slice& what, std::size_t offset, std::size_t piece_by
   const auto* from = gather ? at(seats_[what.piece].in, offset - what.piece * piece_bytes)
                             : at(seats_[root_].in, offset);
   for (const auto& s : seats_)
-    if (auto* to = at(s.target(), offset); to != from) std::memcpy(to, from, bytes);
+    if (auto* to = at(s.out, offset); to != from) std::memcpy(to, from, bytes);
 }
 
 }  // namespace troupe::inproc

@@ -1,8 +1,8 @@
 // One collective of one (sub)group: who has arrived, with which memory, and the work it takes.
 #pragma once
 
-#include "backends/collective/collective_call.hpp"
 #include "backends/collective/slices.hpp"
+#include "backends/collective/submission.hpp"
 
 #include <atomic>
 #include <cstddef>
@@ -11,17 +11,17 @@
 
 namespace troupe::inproc {
 
+using collectives::submission;
+
 /// What one member brought. Others read its first cache line; they need the second for few
 /// operations.
 struct alignas(64) seat {
   collective_call call;
   const void* in = nullptr;
-  std::uint64_t turn = 0;           ///< of the operation: what is older was brought to another one
-  alignas(64) void* out = nullptr;  ///< null: `in` is the owner's to write to, and is written to
+  std::uint64_t turn = 0;  ///< of the operation: what is older was brought to another one
+  alignas(64) void* out = nullptr;
   bool yes = false;
   communicator::shared_body body;  ///< work_together only
-
-  void* target() const { return out ? out : const_cast<void*>(in); }
 };
 static_assert(sizeof(seat) == 128);
 
@@ -41,7 +41,7 @@ public:
 
   std::uint64_t number() const { return turn_ - 1; }
   /// Takes a seat and says if the call differs from that of the member that arrived first.
-  bool arrive(std::size_t member, seat&& with);
+  bool arrive(std::size_t member, submission&& with);
   bool complete() const { return arrived_ == seats_.size(); }
   bool arrived(std::size_t member) const { return seats_[member].turn == turn_; }
   const std::vector<seat>& seats() const { return seats_; }

@@ -1,0 +1,39 @@
+// What a thread shows of itself while it is inside a collective.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+
+namespace troupe::collectives {
+
+/// While this lives, a thread may touch the memory of operations: the group is not quiescent. The
+/// count may lie in memory that processes share.
+class touching {
+public:
+  using count = std::atomic<std::int32_t>;
+  explicit touching(count& of) noexcept : count_(of) {
+    count_.fetch_add(1, std::memory_order_seq_cst);
+  }
+  ~touching() { count_.fetch_sub(1, std::memory_order_seq_cst); }
+  touching(const touching&) = delete;
+  touching& operator=(const touching&) = delete;
+
+private:
+  count& count_;
+};
+
+/// While this lives, the owning lane waits for its peers (communicator::waiting).
+class lane_waits {
+public:
+  explicit lane_waits(std::atomic<bool>& flag) noexcept : flag_(flag) {
+    flag_.store(true, std::memory_order_relaxed);
+  }
+  ~lane_waits() { flag_.store(false, std::memory_order_relaxed); }
+  lane_waits(const lane_waits&) = delete;
+  lane_waits& operator=(const lane_waits&) = delete;
+
+private:
+  std::atomic<bool>& flag_;
+};
+
+}  // namespace troupe::collectives
