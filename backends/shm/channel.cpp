@@ -2,18 +2,9 @@
 
 #include "backends/shm/member.hpp"
 
-#include <fmt/format.h>
-
-#include <algorithm>
+#include <utility>
 
 namespace troupe::shm {
-
-namespace {
-
-// Operations that one rank may have in flight. Training has the buckets of one step.
-constexpr std::uint64_t window_max = 4096;
-
-}  // namespace
 
 /// The driver's role, if it was free.
 class channel::driving {
@@ -43,17 +34,15 @@ channel::channel(member& of, std::size_t index, std::vector<std::int32_t> member
 std::shared_ptr<operation> channel::submit(std::shared_ptr<channel> keep, submission what,
                                            std::chrono::nanoseconds deadline) {
   const auto number = submitted_;
-  if (open_.load(std::memory_order_relaxed) >= window_max && !member_.aborted())
-    throw internal_error(fmt::format("{}: {} operations in flight already, the most there may be",
-                                     describe(what.call), window_max));
+  if (!member_.aborted())
+    collectives::check_in_flight(what.call, open_.load(std::memory_order_relaxed));
   ++submitted_;
   member_.memory().rank(member_.rank()).core.here();
   auto next = std::make_shared<operation>(std::move(keep), std::move(what), number, deadline);
   seat_of(self_).submitted.store(number + 1, std::memory_order_seq_cst);
   for (std::size_t m = 0; m < members_.size(); ++m)
     if (m != self_ && member_.departed(members_[m]) && seat_of(m).submitted.load() <= number)
-      member_.abort(fmt::format("{} can not be met: rank {} has closed its communicator",
-                                describe(next->what.call), member_.name_of(members_[m])));
+      member_.abort(collectives::closed_before(next->what.call, member_.name_of(members_[m])));
   if (!begin_at_once(next)) {
     {
       const std::lock_guard hold{mutex_};
@@ -64,7 +53,8 @@ std::shared_ptr<operation> channel::submit(std::shared_ptr<channel> keep, submis
   }
   if (!idle()) member_.call_progress_thread();
   // Who ends it at once waits for nobody, and is the one that the others wait for.
-  if (deadline.count() > 0 && next->pending()) next->until = shared_bell::clock::now() + deadline;
+  if (deadline.count() > 0 && next->how.pending())
+    next->until = shared_bell::clock::now() + deadline;
   return next;
 }
 
@@ -93,32 +83,31 @@ bool channel::drive() {
 
 void channel::wait(operation& what) {
   waiters_.fetch_add(1, std::memory_order_seq_cst);
-  member_.waiting.store(true, std::memory_order_relaxed);
+  const collectives::lane_waits mark{member_.waiting};
   auto& bell = member_.bell();
   const auto spin = member_.may_spin(members_);
-  while (what.pending()) {
+  while (what.how.pending()) {
     const auto seen = bell.now();
     const driving role{*this};
     if (!role) {
       passengers_.fetch_add(1, std::memory_order_seq_cst);
       bell.wait(seen, spin, std::nullopt,
-                [&] { return !what.pending() || !driven_.load(std::memory_order_seq_cst); });
+                [&] { return !what.how.pending() || !driven_.load(std::memory_order_seq_cst); });
       passengers_.fetch_sub(1, std::memory_order_seq_cst);
       continue;
     }
     advance();
-    if (what.pending() && !look_at_clock(what))
+    if (what.how.pending() && !look_at_clock(what))
       bell.wait(seen, spin, what.until, [&] { return may_advance(); });
   }
-  member_.waiting.store(false, std::memory_order_relaxed);
   waiters_.fetch_sub(1, std::memory_order_seq_cst);
 }
 
 void channel::poll(operation& what) {
   drive();
-  if (what.deadline.count() == 0 || !what.pending()) return;
+  if (what.deadline.count() == 0 || !what.how.pending()) return;
   const driving role{*this};
-  if (role && what.pending() && look_at_clock(what)) advance();
+  if (role && what.how.pending() && look_at_clock(what)) advance();
 }
 
 // Only if there are some: a driver that sleeps on the same bell must not wake itself.
@@ -152,8 +141,8 @@ bool channel::look_at_clock(operation& what) {
     }
     if (late.empty()) return false;
   }
-  const auto text = missed(what.what.call, what.deadline, late);
-  member_.abort(abort_kind::timed_out, index_, what.number, late, text);
+  member_.abort(
+      collectives::late(index_, what.number, what.what.call, what.deadline, std::move(late)));
   return true;
 }
 
@@ -173,8 +162,7 @@ std::string channel::needed() {
       open = true;
     }
     if (!open) return {};
-    return fmt::format("rank {} closed its communicator while {} was in flight",
-                       member_.name_of(member_.rank()), call);
+    return collectives::closed_in_flight(member_.name_of(member_.rank()), call);
   }
 }
 

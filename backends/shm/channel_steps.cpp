@@ -151,10 +151,10 @@ channel::outcome channel::refuse() {
   std::vector<called> calls;
   for (std::size_t m = 0; m < members_.size(); ++m)
     if (reached(m, base_ + 1)) calls.push_back({members_[m], call_of(m)});
-  auto text = disagreement(head_->number, calls);
-  member_.abort(abort_kind::mismatch, index_, head_->number, {}, text);
+  auto reason = collectives::disagreed(index_, head_->number, calls);
+  member_.abort(reason);
   auto verdict = verdict_of_abort();
-  if (verdict.status != work_status::mismatch) verdict = {work_status::mismatch, text, {}};
+  if (verdict.status != work_status::mismatch) verdict = {reason.status, reason.text, {}};
   finish(std::move(verdict));
   return outcome::ended;
 }
@@ -172,7 +172,7 @@ void channel::plan() {
 // False if the group was aborted, or is now because the work failed.
 bool channel::do_stage(const stage& what, bool unless_aborted) noexcept {
   try {
-    const touching here{member_};
+    const collectives::touching here{member_.touched()};
     const auto may = [&](const std::optional<std::uint64_t>& chunk) {
       return chunk && !(unless_aborted && member_.aborted());
     };
@@ -224,7 +224,7 @@ bool channel::take_share(shared_work& work) noexcept {
   } while (!work.claimed.compare_exchange_weak(word, next));
   const auto first = forward ? was.front : slices_.total() - was.end - share;
   for (std::uint64_t i = 0; i < share;) {
-    const touching here{member_};
+    const collectives::touching here{member_.touched()};
     if (member_.aborted()) return false;
     const auto run = slices_.run(first + i, std::min<std::size_t>(share - i, slices_at_once));
     try {
@@ -279,21 +279,13 @@ channel::outcome channel::end_closed() {
 
 void channel::finish(work_result how) {
   auto ended = std::move(head_);
-  ended->end(std::move(how));
+  ended->how.end(std::move(how));
   open_.fetch_sub(1, std::memory_order_seq_cst);
   tell_passengers();
 }
 
 work_result channel::verdict_of_abort() const {
-  auto why = member_.why();
-  const bool this_one = why.channel == index_ && why.number == head_->number;
-  if (this_one && why.kind == abort_kind::mismatch)
-    return {work_status::mismatch, std::move(why.text), {}};
-  const bool late =
-      std::find(why.missing.begin(), why.missing.end(), member_.rank()) != why.missing.end();
-  if (this_one && why.kind == abort_kind::timed_out && !late)
-    return {work_status::timed_out, std::move(why.text), std::move(why.missing)};
-  return {work_status::aborted, std::move(why.text), {}};
+  return member_.why().result_of(index_, head_->number, member_.rank());
 }
 
 std::uint64_t channel::position() const {

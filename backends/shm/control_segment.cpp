@@ -1,5 +1,7 @@
 #include "backends/shm/control_segment.hpp"
 
+#include "backends/collective/submission.hpp"
+
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/mman.h>
@@ -24,10 +26,6 @@ constexpr int lock_seconds = 5;  // for a section of microseconds
 
 constexpr std::uint64_t round_up(std::uint64_t bytes, std::uint64_t to) {
   return (bytes + to - 1) / to * to;
-}
-
-std::string generation_of(const group_description& who) {
-  return fmt::format("generation {} of job {}", who.generation.value(), who.job.value());
 }
 
 void init(pthread_mutex_t& mutex) {
@@ -190,10 +188,8 @@ shm::control_segment_entry& shm_rendezvous::control_segment::begin(const group_d
 shm::admission shm_rendezvous::control_segment::enter(
     const group_description& who,
     const std::function<void(const shm::admission&, std::string)>& abort) {
-  const auto of = generation_of(who);
-  if (who.world < 1 || who.rank < 0 || who.rank >= who.world)
-    throw std::invalid_argument(
-        fmt::format("{}: there is no rank {} in a world of {}", of, who.rank, who.world));
+  collectives::check_rank(who);
+  const auto of = collectives::generation_text(who);
   if (static_cast<std::size_t>(who.world) > shm::world_max)
     throw user_error(errc::device, fmt::format("shm: {} ranks on one host, {} at most; use tcp",
                                                who.world, shm::world_max));

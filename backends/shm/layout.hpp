@@ -4,6 +4,7 @@
 
 #include "backends/collective/waiting.hpp"
 #include "backends/shm/schedule.hpp"
+#include "troupe/communicator.hpp"
 
 #include <array>
 #include <atomic>
@@ -13,7 +14,7 @@
 namespace troupe::shm {
 
 /// Raised with every change of what follows; processes of different versions refuse each other.
-inline constexpr std::uint32_t layout_version = 2;
+inline constexpr std::uint32_t layout_version = 3;
 
 inline constexpr std::size_t world_max = 256;
 inline constexpr std::size_t channels_max = 64;  // subgroups of one generation, with the world
@@ -81,17 +82,16 @@ struct alignas(line) channel_block {
 /// One rank of the region.
 struct alignas(line) rank_block {
   shared_bell bell;
-  alignas(line) std::atomic<std::uint32_t> touching;  ///< threads that touch memory in a collective
+  alignas(line) std::atomic<std::int32_t> touching;  ///< threads that touch memory in a collective
   alignas(line) std::atomic<std::uint32_t> departed;
   whereabouts core;
 };
 
 enum class abort_state : std::uint32_t { none, writing, written };
-enum class abort_kind : std::uint32_t { aborted, timed_out, mismatch };
-/// Why the group has ended: written once, by whoever came first.
+/// Why the group has ended (collectives::end_reason): written once, by whoever came first.
 struct alignas(line) abort_block {
   std::atomic<abort_state> state;
-  abort_kind kind;
+  work_status status;
   std::uint32_t channel;  ///< timed_out and mismatch: of which operation
   std::uint32_t length;
   std::uint64_t number;

@@ -61,15 +61,16 @@ std::size_t member::find_or_open(const rank_set& members) {
                                channels_max));
 }
 
-void member::abort(abort_kind kind, std::size_t channel, std::uint64_t number,
-                   std::span<const std::int32_t> missing, std::string_view text) noexcept {
+void member::abort(std::string_view why) noexcept { abort({}, why); }
+
+void member::abort(const collectives::end_reason& why, std::string_view text) noexcept {
   auto& block = region_->abort();
   auto state = abort_state::none;
   if (block.state.compare_exchange_strong(state, abort_state::writing)) {
-    block.kind = kind;
-    block.channel = static_cast<std::uint32_t>(channel);
-    block.number = number;
-    for (const auto rank : missing) insert(block.missing, rank);
+    block.status = why.status;
+    block.channel = static_cast<std::uint32_t>(why.channel);
+    block.number = why.number;
+    for (const auto rank : why.missing) insert(block.missing, rank);
     block.length = static_cast<std::uint32_t>(std::min(text.size(), reason_max));
     std::copy_n(text.begin(), block.length, block.text.begin());
     block.state.store(abort_state::written, std::memory_order_seq_cst);
@@ -89,14 +90,14 @@ void member::close_words(std::size_t c) const noexcept {
         post.published.fetch_or(closed, std::memory_order_seq_cst);
 }
 
-ending member::why() const {
+collectives::end_reason member::why() const {
   const auto& block = region_->abort();
   for (std::uint32_t turn = 0; block.state.load(std::memory_order_acquire) != abort_state::written;
        ++turn) {
     if (turn == patience) return {.text = "the group was aborted by a process that ended over it"};
     pause_briefly(turn);
   }
-  ending how{block.kind, block.channel, block.number, {}, {}};
+  collectives::end_reason how{block.status, {}, {}, block.channel, block.number};
   for (std::int32_t rank = 0; rank < who_.world; ++rank)
     if (contains(block.missing, rank)) how.missing.push_back(rank);
   how.text.assign(block.text.data(), std::min<std::size_t>(block.length, reason_max));

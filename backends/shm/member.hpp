@@ -1,28 +1,19 @@
 // One rank's part in one generation: what its channels share.
 #pragma once
 
+#include "backends/collective/scopes.hpp"
 #include "backends/shm/channel.hpp"
 #include "backends/shm/control_segment.hpp"
 
 #include <functional>
 #include <memory>
 #include <mutex>
-#include <span>
 #include <string>
 #include <string_view>
 #include <thread>
 #include <vector>
 
 namespace troupe::shm {
-
-/// What the group ended with.
-struct ending {
-  abort_kind kind = abort_kind::aborted;
-  std::size_t channel = 0;
-  std::uint64_t number = 0;
-  std::vector<std::int32_t> missing;
-  std::string text;
-};
 
 /// Thread-safe.
 class member : public std::enable_shared_from_this<member> {
@@ -50,21 +41,20 @@ public:
   void close_words(std::size_t channel) const noexcept;
 
   /// The first reason stays.
-  void abort(std::string_view why) noexcept { abort(abort_kind::aborted, 0, 0, {}, why); }
-  /// For what happened to the operation `number` of `channel`.
-  void abort(abort_kind kind, std::size_t channel, std::uint64_t number,
-             std::span<const std::int32_t> missing, std::string_view text) noexcept;
+  void abort(std::string_view why) noexcept;
+  void abort(const collectives::end_reason& why) noexcept { abort(why, why.text); }
   bool aborted() const noexcept {
     return region_->abort().state.load(std::memory_order_seq_cst) != abort_state::none;
   }
   /// Once aborted.
-  ending why() const;
+  collectives::end_reason why() const;
 
   /// Wakes the members of a channel that sleep.
   void wake(const std::vector<std::int32_t>& ranks) const noexcept;
 
   /// Says that this rank is gone, ends what needs it, and what it had in flight.
   void depart() noexcept;
+  collectives::touching::count& touched() const { return region_->rank(who_.rank).touching; }
   bool departed(std::int32_t rank) const noexcept {
     return region_->rank(rank).departed.load(std::memory_order_seq_cst) != 0;
   }
@@ -82,6 +72,8 @@ public:
 
 private:
   std::size_t find_or_open(const rank_set& members);
+  /// With `text` in place of the reason's own: no memory is needed to abort.
+  void abort(const collectives::end_reason& why, std::string_view text) noexcept;
 
   const group_description who_;
   const std::shared_ptr<region> region_;
@@ -90,20 +82,6 @@ private:
   mutable std::mutex mutex_;
   std::vector<std::unique_ptr<channel>> channels_;
   std::vector<channel*> all() const;
-};
-
-/// Memory of a collective is touched while this lives.
-class touching {
-public:
-  explicit touching(const member& by) : count_(by.memory().rank(by.rank()).touching) {
-    count_.fetch_add(1, std::memory_order_seq_cst);
-  }
-  ~touching() { count_.fetch_sub(1, std::memory_order_release); }
-  touching(const touching&) = delete;
-  touching& operator=(const touching&) = delete;
-
-private:
-  std::atomic<std::uint32_t>& count_;
 };
 
 }  // namespace troupe::shm

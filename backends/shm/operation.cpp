@@ -7,13 +7,13 @@ namespace troupe::shm {
 operation::~operation() = default;
 
 work_result operation::poll() {
-  if (pending()) channel_->poll(*this);
-  return pending() ? work_result{} : result_;
+  if (how.pending()) channel_->poll(*this);
+  return how.result();
 }
 
 void operation::wait() {
-  if (pending()) channel_->wait(*this);
-  if (status() != work_status::ok) raise(result_);
+  if (how.pending()) channel_->wait(*this);
+  if (how.status() != work_status::ok) raise(how.result());
 }
 
 }  // namespace troupe::shm

@@ -1,12 +1,12 @@
 #include "backends/shm/shm.hpp"
 
 #include "backends/collective/bucket_memory.hpp"
+#include "backends/collective/group_end.hpp"
+#include "backends/collective/host_communicator.hpp"
 #include "backends/shm/progress_thread.hpp"
 
 #include <fmt/format.h>
 
-#include <algorithm>
-#include <cstring>
 #include <map>
 #include <optional>
 
@@ -48,99 +48,58 @@ private:
 
 namespace {
 
-using shm::submission;
+using collectives::submission;
 
-// Nobody to wait for: every reduction of one rank is what it has.
-void copy_alone(const submission& what) {
-  if (what.in != what.out && what.call.count > 0)
-    std::memcpy(what.out, what.in, what.call.count * size_of(what.call.type));
-}
-
-submission barrier_of(std::string_view label) {
-  submission what;
-  what.call.label = label;
-  return what;
-}
-
-/// A world of one rank, or a rank that came too late for its generation.
-class lone_communicator final : public communicator {
+/// A world of one rank, or a rank that came too late for its generation: there is nothing to move.
+class lone_transport {
 public:
-  lone_communicator(const group_description& who, std::string aborted, bool huge_pages)
-      : who_(who), huge_pages_(huge_pages), why_(std::move(aborted)), aborted_(!why_.empty()) {}
+  using channel = std::shared_ptr<const std::vector<std::int32_t>>;
+  static constexpr std::string_view name = "shm";
 
-  const group_description& group() const override { return who_; }
-  std::string_view name() const override { return "shm"; }
-  work_ptr all_reduce(buffer data, reduction operation, const subgroup& among) override {
-    members(among);
-    return submit({all_reduce_call(data, operation), data.data, data.data});
+  /// `aborted`: why the rank came too late; empty if it did not.
+  lone_transport(const group_description& who, const std::string& aborted, bool huge_pages)
+      : who_(who), huge_pages_(huge_pages) {
+    if (!aborted.empty()) end_.abort(aborted);
   }
-  work_ptr broadcast(buffer data, std::int32_t root, const subgroup& among) override {
-    return submit({broadcast_call(data, root, members(among)), data.data, data.data});
+
+  const group_description& group() const { return who_; }
+  channel among(const std::vector<std::int32_t>& members) {
+    return std::make_shared<const std::vector<std::int32_t>>(members);
   }
-  work_ptr all_gather(buffer in, buffer out, const subgroup& among) override {
-    return submit({all_gather_call(in, out, members(among).size(), 0), in.data, out.data});
+  static const std::vector<std::int32_t>& members(const channel& in) { return *in; }
+  // Only a rank that came too late has peers.
+  work_ptr submit(const channel&, submission&&, std::chrono::nanoseconds) {
+    return ended({work_status::aborted, why(), {}});
   }
-  work_ptr reduce_scatter(buffer in, buffer out, reduction operation,
-                          const subgroup& among) override {
-    return submit(
-        {reduce_scatter_call(in, out, operation, members(among).size(), 0), in.data, out.data});
+  bool decide(const channel&, submission&&, std::chrono::nanoseconds) {
+    throw generation_closed(why());
   }
-  work_ptr barrier(std::string_view label, std::chrono::nanoseconds,
-                   const subgroup& among) override {
-    members(among);
-    return submit(barrier_of(label));
-  }
-  bool decide(bool yes, bool, const subgroup& among) override {
-    members(among);
-    submit({})->wait();
-    return yes;
-  }
-  bool waiting() const noexcept override { return false; }
-  std::shared_ptr<void> allocate(std::size_t bytes) override {
-    return allocate_bucket(bytes, huge_pages_);
-  }
-  void abort(std::string_view why) noexcept override {
-    const std::lock_guard hold{mutex_};
-    if (aborted_) return;
-    try {
-      why_ = why;
-    } catch (...) {
-      why_.clear();  // no memory for the reason; the abort itself needs none
-    }
-    aborted_ = true;
-  }
-  bool aborted() const noexcept override {
-    const std::lock_guard hold{mutex_};
-    return aborted_;
-  }
-  bool quiescent() const noexcept override { return true; }
+  std::shared_ptr<void> allocate(std::size_t bytes) { return allocate_bucket(bytes, huge_pages_); }
+  void abort(std::string_view why) noexcept { end_.abort(why); }
+  bool aborted() const noexcept { return end_.aborted(); }
+  bool quiescent() const noexcept { return true; }
+  bool waiting() const noexcept { return false; }
+  std::string why() const { return end_.why(); }
 
 private:
-  std::vector<std::int32_t> members(const subgroup& among) const {
-    return members_of(among, who_.world, who_.rank);
-  }
-  work_ptr submit(const submission& what) {
-    const std::lock_guard hold{mutex_};
-    if (aborted_) return ended({work_status::aborted, why_, {}});
-    copy_alone(what);
-    return ended({work_status::ok, {}, {}});
-  }
-
   const group_description who_;
   const bool huge_pages_;
-  mutable std::mutex mutex_;
-  std::string why_;
-  bool aborted_;
+  collectives::group_end end_;
 };
+using lone_communicator = collectives::host_communicator<lone_transport>;
 
-class shm_communicator final : public communicator {
+/// Collectives through the memory that the processes of a job share.
+class shm_transport {
 public:
-  shm_communicator(std::shared_ptr<shm_backend::hub> hub, const group_description& who,
-                   shm::admission at)
+  using channel = std::shared_ptr<shm::channel>;
+  static constexpr std::string_view name = "shm";
+
+  shm_transport(std::shared_ptr<shm_backend::hub> hub, const group_description& who,
+                shm::admission at)
       : hub_(std::move(hub)), who_(who), at_(std::move(at)) {
     try {
       member_ = std::make_shared<shm::member>(who, hub_->map(at_), who.world <= hub_->cores);
-      world_ = member_->among(members_of({}, who.world, who.rank));
+      member_->among(members_of({}, who.world, who.rank));
       progress_thread_.emplace(member_, hub_->control_segment(), at_);
     } catch (const std::exception& error) {
       give_up(error.what());
@@ -148,80 +107,39 @@ public:
     }
     member_->call_progress_thread = [this] { progress_thread_->call(); };
   }
-  ~shm_communicator() override {
+  ~shm_transport() {
     member_->depart();
     progress_thread_.reset();
     hub_->control_segment()->leave(who_, at_);
   }
+  shm_transport(const shm_transport&) = delete;
+  shm_transport& operator=(const shm_transport&) = delete;
 
-  const group_description& group() const override { return who_; }
-  std::string_view name() const override { return "shm"; }
-
-  work_ptr all_reduce(buffer data, reduction operation, const subgroup& among) override {
-    const auto& in = channel_of(among);
-    return submit(in, {all_reduce_call(data, operation), data.data, data.data});
+  const group_description& group() const { return who_; }
+  channel among(const std::vector<std::int32_t>& members) { return member_->among(members); }
+  static const std::vector<std::int32_t>& members(const channel& in) { return in->members(); }
+  std::shared_ptr<shm::operation> submit(const channel& in, submission&& what,
+                                         std::chrono::nanoseconds deadline) {
+    return in->submit(in, std::move(what), deadline);
   }
-  work_ptr broadcast(buffer data, std::int32_t root, const subgroup& among) override {
-    const auto& in = channel_of(among);
-    return submit(in, {broadcast_call(data, root, in->members()), data.data, data.data});
-  }
-  work_ptr all_gather(buffer in, buffer out, const subgroup& among) override {
-    const auto& at = channel_of(among);
-    return submit(at,
-                  {all_gather_call(in, out, at->members().size(), at->self()), in.data, out.data});
-  }
-  work_ptr reduce_scatter(buffer in, buffer out, reduction operation,
-                          const subgroup& among) override {
-    const auto& at = channel_of(among);
-    return submit(at, {reduce_scatter_call(in, out, operation, at->members().size(), at->self()),
-                       in.data, out.data});
-  }
-  work_ptr barrier(std::string_view label, std::chrono::nanoseconds deadline,
-                   const subgroup& among) override {
-    return submit(channel_of(among), barrier_of(label), deadline);
-  }
-  bool decide(bool yes, bool all, const subgroup& among) override {
-    submission what{.call = {.what = collective::decide, .all = all}, .yes = yes};
-    const auto& in = channel_of(among);
-    if (in->members().size() == 1) {
-      submit(in, std::move(what))->wait();
-      return yes;
-    }
-    const auto agreed = in->submit(in, std::move(what), who_.deadline);
+  bool decide(const channel& in, submission&& what, std::chrono::nanoseconds deadline) {
+    const auto agreed = submit(in, std::move(what), deadline);
     agreed->wait();
     return agreed->verdict;
   }
-
-  std::shared_ptr<void> allocate(std::size_t bytes) override {
+  std::shared_ptr<void> allocate(std::size_t bytes) {
     if (auto memory = member_->allocate(bytes)) return memory;
     return allocate_bucket(bytes, hub_->huge_pages);
   }
-  void abort(std::string_view why) noexcept override { member_->abort(why); }
-  bool aborted() const noexcept override { return member_->aborted(); }
-  bool quiescent() const noexcept override {
+  void abort(std::string_view why) noexcept { member_->abort(why); }
+  bool aborted() const noexcept { return member_->aborted(); }
+  bool quiescent() const noexcept {
     return member_->quiescent([this](std::int32_t rank) { return over(rank); });
   }
-  bool waiting() const noexcept override {
-    return member_->waiting.load(std::memory_order_relaxed);
-  }
+  bool waiting() const noexcept { return member_->waiting.load(std::memory_order_relaxed); }
+  std::string why() const { return member_->why().text; }
 
 private:
-  const std::shared_ptr<shm::channel>& channel_of(const subgroup& among) {
-    if (among.ranks.empty()) return world_;
-    for (const auto& [known, in] : subgroups_)
-      if (known == among) return in;
-    auto in = member_->among(members_of(among, who_.world, who_.rank));
-    return subgroups_.emplace_back(among, std::move(in)).second;
-  }
-  work_ptr submit(const std::shared_ptr<shm::channel>& in, submission what,
-                  std::chrono::nanoseconds deadline = {}) {
-    if (in->members().size() == 1) {
-      if (aborted()) return ended({work_status::aborted, member_->why().text, {}});
-      copy_alone(what);
-      return ended({work_status::ok, {}, {}});
-    }
-    return in->submit(in, std::move(what), deadline.count() > 0 ? deadline : who_.deadline);
-  }
   // This rank can not take part, and its process may go on: nobody has to wait for it.
   void give_up(std::string_view why) noexcept {
     try {
@@ -250,10 +168,9 @@ private:
   const group_description who_;
   const shm::admission at_;
   std::shared_ptr<shm::member> member_;
-  std::shared_ptr<shm::channel> world_;
-  std::vector<std::pair<subgroup, std::shared_ptr<shm::channel>>> subgroups_;
   std::optional<shm::progress_thread> progress_thread_;
 };
+using shm_communicator = collectives::host_communicator<shm_transport>;
 
 }  // namespace
 

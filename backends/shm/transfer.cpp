@@ -67,11 +67,11 @@ std::byte* channel::slot(std::size_t m, std::uint64_t of_chunk) const {
 
 // A member's own share is not copied in: it reads that where it is.
 void channel::fill(std::uint64_t number) {
-  const auto& [call, in, out, yes] = head_->what;
+  const auto& call = head_->what.call;
   const auto element = size_of(call.type);
   const auto [first, count] = chunk(number);
   auto* to = slot(self_, number);
-  const auto* from = at(in, first * element);
+  const auto* from = at(head_->what.in, first * element);
   switch (call.what) {
     case collective::all_reduce: {
       if (schedule_.how == form::together) return writer_.write(to, from, count * element);
@@ -129,7 +129,9 @@ void channel::reduce(std::uint64_t number) {
 }
 
 void channel::drain(std::uint64_t number) const {
-  const auto& [call, in, out, yes] = head_->what;
+  const auto& call = head_->what.call;
+  const auto* in = head_->what.in;
+  auto* const out = head_->what.out;
   const auto element = size_of(call.type);
   const auto [first, count] = chunk(number);
   switch (call.what) {
