@@ -275,8 +275,8 @@ std::vector<std::int32_t> decode_members(std::span<const std::byte> bytes, std::
   return members;
 }
 
-note encode(const ending& what) {
-  const auto reason = std::string_view{what.reason}.substr(0, reason_max);
+note encode(const collectives::end_reason& what) {
+  const auto reason = std::string_view{what.text}.substr(0, reason_max);
   note bytes(5 + 4 * what.missing.size() + reason.size());
   writer out{bytes};
   out.put(static_cast<std::uint8_t>(what.status))
@@ -286,14 +286,14 @@ note encode(const ending& what) {
   return bytes;
 }
 
-ending decode_ending(std::span<const std::byte> bytes, std::int32_t world) {
+collectives::end_reason decode_end_reason(std::span<const std::byte> bytes, std::int32_t world) {
   reader in{bytes};
-  ending result;
+  collectives::end_reason result;
   result.status =
       checked(in.get<std::uint8_t>(), work_status::aborted, work_status::mismatch, "an end");
   result.missing = get_ranks(in, in.get<std::uint32_t>(), world);
   if (in.left() > reason_max) throw wire_error("sent a reason that is too long");
-  result.reason = in.text(in.left());
+  result.text = in.text(in.left());
   return result;
 }
 

@@ -3,7 +3,7 @@
 // value or throws wire_error, and sets aside no memory that the bytes ask for.
 #pragma once
 
-#include "backends/collective/collective_call.hpp"
+#include "backends/collective/group_end.hpp"
 #include "troupe/detail/ids.hpp"
 
 #include <array>
@@ -139,14 +139,9 @@ std::vector<std::int32_t> decode_ranks(std::span<const std::byte> bytes, std::in
 /// The same, and throws unless they can be members of a (sub)group: two at least.
 std::vector<std::int32_t> decode_members(std::span<const std::byte> bytes, std::int32_t world);
 
-/// How a group ended on the rank that says so.
-struct ending {
-  work_status status = work_status::aborted;
-  std::string reason;                 ///< cut to reason_max
-  std::vector<std::int32_t> missing;  ///< timed_out only
-  friend bool operator==(const ending&, const ending&) = default;
-};
-note encode(const ending& what);
-ending decode_ending(std::span<const std::byte> bytes, std::int32_t world);
+/// Why the sender's group ended, without channel and number: the header names the operation. The
+/// text is cut to reason_max.
+note encode(const collectives::end_reason& what);
+collectives::end_reason decode_end_reason(std::span<const std::byte> bytes, std::int32_t world);
 
 }  // namespace troupe::tcp

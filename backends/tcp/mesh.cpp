@@ -8,22 +8,12 @@ namespace troupe::tcp {
 
 namespace {
 
-// Operations that one rank may be ahead of another. Training is ahead by the buckets of one step.
-constexpr std::size_t ahead_max = 4096;
 constexpr std::size_t channels_max = 4096;
 
 }  // namespace
 
 operation::operation(channel& of, std::uint64_t n, chunk_pool& pool)
     : in_channel(of), number(n), steps(of.members.size(), of.me, pool) {}
-
-bool operation::end(work_status with, std::string why, std::vector<std::int32_t> who) {
-  if (ending.exchange(true, std::memory_order_acq_rel)) return false;
-  text = std::move(why);
-  missing = std::move(who);
-  status.store(with, std::memory_order_release);
-  return true;
-}
 
 std::size_t channel::member(std::int32_t rank) const { return place_among(members, rank); }
 
@@ -57,7 +47,7 @@ channel& mesh::channel_of(const std::vector<std::int32_t>& members) {
 }
 
 std::shared_ptr<operation> mesh::at(channel& in, std::uint64_t number) {
-  if (number < in.first || number - in.first >= ahead_max)
+  if (number < in.first || number - in.first >= collectives::operations_max)
     throw wire_error(fmt::format("is at collective {}, this rank at {}", number, in.first));
   while (number - in.first >= in.open.size())
     in.open.push_back(std::make_shared<operation>(in, in.first + in.open.size(), pool_));
@@ -97,24 +87,15 @@ void mesh::announce(channel& in) {
       push(rank, make_outgoing({.kind = frame_kind::channel, .channel = in.id}, note));
 }
 
-std::shared_ptr<operation> mesh::submit(channel& in, seat with) {
+std::shared_ptr<operation> mesh::submit(channel& in, submission with) {
   const std::lock_guard hold{mutex_};
   const auto number = in.submitted;
-  if (number - in.first >= ahead_max && !aborted())
-    throw internal_error(fmt::format("{}: {} operations in flight already, the most there may be",
-                                     describe(with.call), ahead_max));
+  if (!aborted()) collectives::check_in_flight(with.call, number - in.first);
   ++in.submitted;
-  if (!aborted() && in.departed >= 0)
-    fail(
-        {work_status::aborted, fmt::format("{} can not be met: rank {} has closed its communicator",
-                                           describe(with.call), in.departed)},
-        nullptr, 0);
+  if (!aborted() && in.departed >= 0) fail(collectives::closed_before(with.call, in.departed));
   if (aborted()) {
     auto late = std::make_shared<operation>(in, number, pool_);
-    if (!in.disagreed.empty() && in.disagreed_at == number)
-      late->end(work_status::mismatch, in.disagreed);
-    else
-      late->end(work_status::aborted);
+    late->how.end(end_.result_of(in.id, number, who_.rank, false));
     return late;
   }
   announce(in);
@@ -124,7 +105,8 @@ std::shared_ptr<operation> mesh::submit(channel& in, seat with) {
   what->out = with.out;
   what->heard = clock::now();
   ++in_flight_;
-  const bool agreed = what->steps.call(in.me, with.call, with.yes);
+  const bool root = with.call.what == collective::broadcast && with.call.root == who_.rank;
+  const bool agreed = what->steps.call(in.me, with.call, with.yes || root);
   call_out(what, with.call, with.yes);
   if (agreed)
     settle(in);
@@ -140,7 +122,7 @@ void mesh::call_out(const std::shared_ptr<operation>& what, const collective_cal
   auto& in = what->in_channel;
   const bool ready = what->number == in.first;
   if (ready) {
-    what->steps.start(what->in, what->out, aborted_);
+    what->steps.start(what->in, what->out, end_.flag());
     if (what->steps.wide()) ++wide_;
   }
   const auto note = encode(call);
@@ -169,7 +151,7 @@ void mesh::call_out(const std::shared_ptr<operation>& what, const collective_cal
 // What stood before it is done: its memory may be read and written.
 void mesh::start(const std::shared_ptr<operation>& what) {
   auto& in = what->in_channel;
-  what->steps.start(what->in, what->out, aborted_);
+  what->steps.start(what->in, what->out, end_.flag());
   if (what->steps.wide()) ++wide_;
   for (std::size_t member = 0; member < in.members.size(); ++member) {
     if (member == in.me) continue;
@@ -214,7 +196,7 @@ void mesh::settle(channel& in) {
     if (!front->steps.done()) return;
     front->steps.finish();
     if (front->steps.wide()) --wide_;
-    if (front->end(work_status::ok)) --in_flight_;
+    if (front->how.end({work_status::ok, {}, {}})) --in_flight_;
     in.open.pop_front();
     ++in.first;
   }
@@ -222,28 +204,19 @@ void mesh::settle(channel& in) {
 
 work_result mesh::poll(operation& what, clock::time_point begin,
                        std::chrono::nanoseconds deadline) {
-  const auto status = [&] { return what.status.load(std::memory_order_acquire); };
-  if (status() == work_status::pending) {
-    if (aborted())
-      what.end(work_status::aborted);
-    else if (deadline.count() > 0 && clock::now() >= begin + deadline)
-      expire(what, begin, deadline);
-  }
-  // Somebody may be between beginning to end it and having done so.
-  const auto now = status();
-  if (now == work_status::ok || now == work_status::pending) return {now, {}, {}};
-  if (now == work_status::aborted) return {now, why(), {}};
-  return {now, what.text, what.missing};
+  const auto late = [&] { return deadline.count() > 0 && clock::now() >= begin + deadline; };
+  if (what.how.pending() && !aborted() && late()) expire(what, begin, deadline);
+  if (what.how.pending() && aborted()) end_aborted(what);
+  return what.how.result();
 }
 
 void mesh::wait(operation& what, clock::time_point begin, std::chrono::nanoseconds deadline) {
-  const auto pending = [&] { return what.status.load() == work_status::pending; };
-  if (pending()) drive(what, begin, deadline);
-  if (what.status.load() == work_status::ok) return;
-  while (pending()) what.end(work_status::aborted);
+  if (what.how.pending()) drive(what, begin, deadline);
+  while (what.how.pending()) end_aborted(what);  // or another thread is about to
+  if (what.how.status() == work_status::ok) return;
   // Unwinding frees what the operation was given: nobody may still be writing there.
   let_go();
-  raise(poll(what, begin, deadline));
+  raise(what.how.result());
 }
 
 }  // namespace troupe::tcp

@@ -1,6 +1,8 @@
 // One rank's connections to the other ranks of its generation, and the operations on them.
 #pragma once
 
+#include "backends/collective/scopes.hpp"
+#include "backends/collective/submission.hpp"
 #include "backends/tcp/connection.hpp"
 #include "backends/tcp/exchange.hpp"
 #include "backends/tcp/poller.hpp"
@@ -20,7 +22,7 @@ namespace troupe::tcp {
 
 struct channel;
 
-/// One collective on its way. Guarded by the mesh but for the outcome.
+/// One collective on its way. Guarded by the mesh but for `how`.
 struct operation {
   operation(channel& of, std::uint64_t n, chunk_pool& pool);
 
@@ -32,20 +34,18 @@ struct operation {
   void* out = nullptr;
   std::chrono::steady_clock::time_point heard;  ///< when bytes came or went last
 
-  /// Constant once `status` is not pending; ends once.
-  std::string text;
-  std::vector<std::int32_t> missing;
-  std::atomic<work_status> status{work_status::pending};
-  std::atomic<bool> ending{false};
-  bool end(work_status with, std::string why = {}, std::vector<std::int32_t> who = {});
+  collectives::outcome how;
 };
 
-/// For what goes on though the group is aborted: saying so.
+/// No channel: the key of an abort that no operation caused.
+inline constexpr std::uint32_t no_channel = 0xffffffff;
+
+/// Stop flag that is never set; used while the abort frame itself is sent.
 inline const std::atomic<bool> never{false};
 
 /// The operations of one (sub)group in order. Guarded by the mesh.
 struct channel {
-  std::uint32_t id = 0;  ///< what this rank calls it
+  std::uint32_t id = 0;  ///< what this rank calls it: its place among the mesh's channels
   std::vector<std::int32_t> members;
   std::size_t me = 0;
   std::size_t member(std::int32_t rank) const;
@@ -56,17 +56,9 @@ struct channel {
   std::vector<std::uint64_t> called;            ///< by each member
   std::int32_t departed = -1;                   ///< a member that is gone, or -1
   bool announced = false;                       ///< the peers know `id`
-  std::uint64_t disagreed_at = 0;
-  std::string disagreed;  ///< not empty: what ranks disagreed about at that number
 };
 
-/// What one submission brings.
-struct seat {
-  collective_call call;
-  const void* in = nullptr;
-  void* out = nullptr;
-  bool yes = false;
-};
+using collectives::submission;
 
 /// Submissions and waits by the owning lane only; the rest from any thread.
 ///
@@ -83,7 +75,7 @@ public:
   std::uint16_t streams() const { return streams_; }
   channel& among(const std::vector<std::int32_t>& members);
 
-  std::shared_ptr<operation> submit(channel& in, seat with);
+  std::shared_ptr<operation> submit(channel& in, submission with);
   /// `deadline` 0: none; counts from `begin`, and after all have arrived anew whenever something
   /// moves.
   work_result poll(operation& what, clock::time_point begin, std::chrono::nanoseconds deadline);
@@ -91,9 +83,9 @@ public:
   bool waiting() const noexcept { return waiting_.load(std::memory_order_relaxed); }
 
   void abort(std::string_view why) noexcept;
-  bool aborted() const noexcept { return aborted_.load(std::memory_order_seq_cst); }
+  bool aborted() const noexcept { return end_.aborted(); }
   bool quiescent() const noexcept;
-  std::string why() const;
+  std::string why() const { return end_.why(); }
   /// As tcp_communicator's.
   void when_aborted(std::function<void(const std::string&)> what);
   /// The handle is gone: tells the peers, or ends the group if operations are on their way.
@@ -186,9 +178,12 @@ private:
 
   // How it ends (mesh_end.cpp).
   void disagree(const operation& what);
-  void fail(const ending& how, channel* in, std::uint64_t number);
-  void set_aborted(std::string_view why) noexcept;
-  void spread(const ending& how, const channel* in, std::uint64_t number);
+  void fail(const collectives::end_reason& why);
+  void fail(std::string why) { fail(collectives::end_reason{.text = std::move(why)}); }
+  void set_aborted(collectives::end_reason why) noexcept;
+  void spread(const collectives::end_reason& why);
+  /// Once aborted: ends an operation that this rank called before.
+  void end_aborted(operation& what) const;
   void say_last(peer& to);
   void say_last(stream& on, bool main);
   void hear_end(std::int32_t rank, std::uint16_t stream);
@@ -215,10 +210,9 @@ private:
   std::atomic<bool> waiting_{false};
   std::atomic<bool> departed_{false};
   std::atomic<bool> given_up_{false};
-  std::atomic<bool> aborted_{false};
-  std::atomic<int> touched_{0};  // threads that may touch operations' memory
-  mutable std::mutex why_mutex_;
-  std::string why_;
+  collectives::group_end end_;
+  collectives::touching::count touched_{0};  // threads that may touch operations' memory
+  std::mutex when_aborted_mutex_;
   std::function<void(const std::string&)> when_aborted_;
 };
 

@@ -4,56 +4,43 @@
 #include <fmt/format.h>
 #include <sched.h>
 
-#include <algorithm>
+#include <utility>
 
 namespace troupe::tcp {
 
-namespace {
-
-constexpr std::uint32_t no_channel = 0xffffffff;
-
-}  // namespace
-
-std::string mesh::why() const {
-  const std::lock_guard hold{why_mutex_};
-  return why_;
-}
-
-void mesh::set_aborted(std::string_view why) noexcept {
-  std::function<void(const std::string&)> told;
+void mesh::set_aborted(collectives::end_reason why) noexcept {
+  if (!end_.abort(std::move(why))) return;
+  std::function<void(const std::string&)> notify;
   {
-    const std::lock_guard hold{why_mutex_};
-    if (aborted()) return;
-    try {
-      why_ = why;
-    } catch (...) {
-      why_.clear();  // no memory for the reason; the abort itself needs none
-    }
-    aborted_.store(true, std::memory_order_seq_cst);
-    told.swap(when_aborted_);
+    const std::lock_guard hold{when_aborted_mutex_};
+    notify.swap(when_aborted_);
   }
-  // why_ stays as it is from here on.
-  if (told) told(why_);
+  if (notify) notify(end_.why());
 }
 
 void mesh::when_aborted(std::function<void(const std::string&)> what) {
   {
-    const std::lock_guard hold{why_mutex_};
+    const std::lock_guard hold{when_aborted_mutex_};
     if (!aborted()) {
       when_aborted_ = std::move(what);
       return;
     }
   }
-  what(why_);
+  what(end_.why());
 }
 
 void mesh::abort(std::string_view why) noexcept {
   if (aborted()) return;
-  set_aborted(why);
+  collectives::end_reason reason;
+  try {
+    reason.text = why;
+  } catch (...) {  // no memory for the text; the abort itself needs none
+  }
+  set_aborted(std::move(reason));
   // Whoever moves bytes tells the peers. If nobody does, this thread is the first that can.
   if (const std::unique_lock hold{mutex_, std::try_to_lock}; hold) {
     try {
-      spread({work_status::aborted, std::string{why}, {}}, nullptr, 0);
+      spread({.text = std::string{why}});
     } catch (const std::exception&) {
       spread_ = false;  // no memory: the backend's thread tries again
     }
@@ -77,34 +64,28 @@ void mesh::disagree(const operation& what) {
   std::vector<called> calls;
   for (std::size_t i = 0; i < in.members.size(); ++i)
     if (what.steps.called(i)) calls.push_back({in.members[i], what.steps.call_of(i)});
-  fail({work_status::mismatch, disagreement(what.number, calls), {}}, &what.in_channel,
-       what.number);
+  fail(collectives::disagreed(in.id, what.number, calls));
 }
 
-void mesh::fail(const ending& how, channel* in, std::uint64_t number) {
+void mesh::fail(const collectives::end_reason& why) {
   if (aborted()) return;
-  if (in && how.status == work_status::mismatch) {
-    in->disagreed = how.reason;
-    in->disagreed_at = number;
-  }
-  if (in && how.status != work_status::aborted && number >= in->first &&
-      number - in->first < in->open.size()) {
-    auto& what = *in->open[number - in->first];
-    // Called while the news was on its way: the rank that was waited for did not wait itself.
-    const bool late =
-        std::find(how.missing.begin(), how.missing.end(), who_.rank) != how.missing.end();
-    if (what.submitted && !late) what.end(how.status, how.reason, how.missing);
-  }
-  set_aborted(how.reason);
-  spread(how, in, number);
+  set_aborted(why);
+  spread(why);
 }
 
-void mesh::spread(const ending& how, const channel* in, std::uint64_t number) {
+// A rank that called while the news was on its way did not wait itself: it is one of the missing.
+void mesh::end_aborted(operation& what) const {
+  what.how.end(end_.result_of(what.in_channel.id, what.number, who_.rank));
+}
+
+void mesh::spread(const collectives::end_reason& why) {
   if (std::exchange(spread_, true)) return;
-  last_words_ = encode(how);
+  const bool named = why.status != work_status::aborted && why.channel < channels_.size() &&
+                     channels_[why.channel].announced;
+  last_words_ = encode(why);
   last_header_ = {.kind = frame_kind::abort,
-                  .channel = in && in->announced ? in->id : no_channel,
-                  .number = number};
+                  .channel = named ? static_cast<std::uint32_t>(why.channel) : no_channel,
+                  .number = why.number};
   for (auto& to : peers_) {
     to.before.clear();
     say_last(to);
@@ -132,8 +113,7 @@ void mesh::say_last(stream& on, bool main) {
 void mesh::hear_end(std::int32_t rank, std::uint16_t stream) {
   auto& from = peers_[static_cast<std::size_t>(rank)].streams[stream];
   if (from.left) return close_link(from);
-  fail({work_status::aborted, fmt::format("rank {} is lost: {}", rank, from.link->why()), {}},
-       nullptr, 0);
+  fail(fmt::format("rank {} is lost: {}", rank, from.link->why()));
 }
 
 void mesh::depart() noexcept {
@@ -142,16 +122,12 @@ void mesh::depart() noexcept {
   try {
     for (auto& in : channels_)
       for (const auto& open : in.open)
-        if (open->submitted && open->status.load() == work_status::pending)
-          fail({work_status::aborted,
-                fmt::format("rank {} closed its communicator while {} was in flight", who_.rank,
-                            describe(open->steps.call_of(in.me))),
-                {}},
-               nullptr, 0);
-    if (aborted() && !spread_) spread({work_status::aborted, why(), {}}, nullptr, 0);
+        if (open->submitted && open->how.pending())
+          fail(collectives::closed_in_flight(who_.rank, describe(open->steps.call_of(in.me))));
+    if (aborted() && !spread_) spread({.text = why()});
     for (auto& to : peers_) say_last(to);
   } catch (const std::exception& error) {
-    set_aborted(error.what());
+    set_aborted({.text = error.what()});
   }
   poller_.now();
 }

@@ -47,7 +47,7 @@ void mesh::frame_handler::landed(const frame_header& header) {
   auto& of = what->in_channel;
   what->heard = clock::now();
   if (header.kind == frame_kind::data || header.body_bytes != 0)
-    what->steps.landed(of.member(rank_), header.what, header.offset, in_.aborted_);
+    what->steps.landed(of.member(rank_), header.what, header.offset, in_.end_.flag());
   if (in_.aborted()) throw group_over{};
   if (what->steps.met()) in_.pump(what);
   in_.settle(of);
@@ -112,10 +112,12 @@ std::byte* mesh::frame_handler::place(const frame_header& header) {
 }
 
 void mesh::frame_handler::hear_abort(const frame_header& header, std::span<const std::byte> note) {
-  const auto how = decode_ending(note, in_.who_.world);
+  auto why = decode_end_reason(note, in_.who_.world);
   stream_.left = true;
-  auto* of = header.channel < from_.channels.size() ? from_.channels[header.channel] : nullptr;
-  in_.fail(how, of, header.number);
+  why.number = header.number;
+  why.channel =
+      header.channel < from_.channels.size() ? from_.channels[header.channel]->id : no_channel;
+  in_.fail(why);
   throw group_over{};
 }
 
@@ -129,11 +131,7 @@ void mesh::frame_handler::hear_bye() {
     const auto member = of.member(rank_);
     for (const auto& open : of.open) {
       if (!open->submitted || open->steps.called(member)) continue;
-      in_.fail({work_status::aborted,
-                fmt::format("rank {} closed its communicator while {} was in flight", rank_,
-                            describe(open->steps.call_of(of.me))),
-                {}},
-               nullptr, 0);
+      in_.fail(collectives::closed_in_flight(rank_, describe(open->steps.call_of(of.me))));
       throw group_over{};
     }
   }

@@ -10,24 +10,13 @@
 
 namespace troupe::tcp {
 
+using collectives::touching;
+
 namespace {
 
 // Looks at the sockets before the lane goes to sleep. Each costs a system call per peer, so
 // together they take about what it costs to be woken.
 constexpr int looks = 20;
-
-class touching {
-public:
-  explicit touching(std::atomic<int>& count) : count_(count) {
-    count_.fetch_add(1, std::memory_order_seq_cst);
-  }
-  ~touching() { count_.fetch_sub(1, std::memory_order_seq_cst); }
-  touching(const touching&) = delete;
-  touching& operator=(const touching&) = delete;
-
-private:
-  std::atomic<int>& count_;
-};
 
 }  // namespace
 
@@ -42,15 +31,16 @@ bool mesh::sweep() {
       if (!link) continue;
       try {
         frame_handler to{*this, rank, stream};
-        if (link->receive(to, aborted_, moved) == connection::state::ended) hear_end(rank, stream);
+        if (link->receive(to, end_.flag(), moved) == connection::state::ended)
+          hear_end(rank, stream);
       } catch (const group_over&) {  // the rest of what came is of no use any more
       } catch (const wire_error& error) {
-        fail({work_status::aborted, fmt::format("rank {} {}", rank, error.what())}, nullptr, 0);
+        fail(fmt::format("rank {} {}", rank, error.what()));
       }
     }
   }
   if (!aborted()) flush();
-  if (aborted() && !spread_) spread({work_status::aborted, why(), {}}, nullptr, 0);
+  if (aborted() && !spread_) spread({.text = why()});
   return moved;
 }
 
@@ -60,7 +50,7 @@ void mesh::flush() {
     for (auto& to : peers_)
       for (auto& on : to.streams)
         // A peer that takes nothing any more is found out when its last words have been read.
-        if (on.link && on.link->backlog()) on.link->flush(aborted_, sent_);
+        if (on.link && on.link->backlog()) on.link->flush(end_.flag(), sent_);
     const auto gone = std::exchange(sent_, {});
     for (const auto& frame : gone) {
       if (!frame.of) continue;
@@ -75,11 +65,9 @@ void mesh::flush() {
 }
 
 void mesh::drive(operation& what, clock::time_point begin, std::chrono::nanoseconds deadline) {
-  waiting_.store(true, std::memory_order_relaxed);
+  const collectives::lane_waits mark{waiting_};
   driven_.store(true, std::memory_order_seq_cst);
-  const auto over = [&] {
-    return aborted() || what.status.load(std::memory_order_acquire) != work_status::pending;
-  };
+  const auto over = [&] { return aborted() || !what.how.pending(); };
   std::optional<clock::time_point> until;
   if (deadline.count() > 0) until = begin + deadline;
   for (int look = 0; !over(); ++look) {
@@ -96,7 +84,6 @@ void mesh::drive(operation& what, clock::time_point begin, std::chrono::nanoseco
       sleep_at_sockets(until);
   }
   driven_.store(false, std::memory_order_seq_cst);
-  waiting_.store(false, std::memory_order_relaxed);
   poller_.soon();
 }
 
@@ -181,7 +168,7 @@ bool mesh::attend() {
   const std::lock_guard hold{mutex_};
   if (!over() && !driven_.load(std::memory_order_seq_cst)) sweep();
   if (over()) {
-    if (aborted() && !spread_) spread({work_status::aborted, why(), {}}, nullptr, 0);
+    if (aborted() && !spread_) spread({.text = why()});
     linger();
   }
   arm();

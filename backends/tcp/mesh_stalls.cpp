@@ -42,7 +42,7 @@ mesh::clock::time_point mesh::expire(operation& what, clock::time_point begin,
   const auto uncalled = [&](std::size_t i) { return !what.steps.called(i); };
   if (others(in, uncalled).empty()) begin = what.heard;
   const auto due = begin + deadline;
-  if (clock::now() < due || what.status.load() != work_status::pending || aborted()) return due;
+  if (clock::now() < due || !what.how.pending() || aborted()) return due;
   // One inquiry serves all that are past their deadlines: who polls several is told in time too.
   if (!inquiry_ || inquiry_->begun < due) inquire(what, deadline);
   const auto enough = inquiry_->begun + patience;
@@ -94,14 +94,14 @@ void mesh::hear_answer(std::int32_t rank, const frame_header& header,
 }
 
 void mesh::conclude(operation& what, std::chrono::nanoseconds deadline) {
-  if (aborted() || what.status.load() != work_status::pending) return;
-  auto& in = what.in_channel;
+  if (aborted() || !what.how.pending()) return;
+  const auto& in = what.in_channel;
   std::vector<std::int32_t> missing;
   if (inquiry_->about == &in)
     missing = holding_up(who_.rank, awaited(in, what.number), inquiry_->answers);
   if (missing.empty()) missing = suspects(what);
-  auto text = missed(what.steps.call_of(in.me), deadline, missing);
-  fail({work_status::timed_out, std::move(text), std::move(missing)}, &in, what.number);
+  fail(collectives::late(in.id, what.number, what.steps.call_of(in.me), deadline,
+                         std::move(missing)));
 }
 
 }  // namespace troupe::tcp

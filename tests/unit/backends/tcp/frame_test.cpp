@@ -88,11 +88,11 @@ TEST_CASE("notes come back as they were sent") {
     const auto sent = any_ranks(2);
     RC_ASSERT(decode_members(encode_ranks(sent), 50) == sent);
   }));
-  CHECK(rc::check("ending", [] {
-    const ending sent{.status = static_cast<work_status>(*rc::gen::inRange(2, 5)),
-                      .reason = any_text(reason_max),
-                      .missing = any_ranks(0)};
-    RC_ASSERT(decode_ending(encode(sent), 50) == sent);
+  CHECK(rc::check("end reason", [] {
+    const collectives::end_reason sent{.status = static_cast<work_status>(*rc::gen::inRange(2, 5)),
+                                       .text = any_text(reason_max),
+                                       .missing = any_ranks(0)};
+    RC_ASSERT(decode_end_reason(encode(sent), 50) == sent);
   }));
 }
 
@@ -100,8 +100,8 @@ TEST_CASE("the longest notes of the largest world fit into a frame") {
   std::vector<std::int32_t> all;
   for (std::int32_t rank = 0; rank < world_max; ++rank) all.push_back(rank);
   CHECK(encode_ranks(all).size() <= note_max);
-  CHECK(encode(ending{.reason = std::string(2 * reason_max, 'x'), .missing = all}).size() <=
-        note_max);
+  CHECK(encode(collectives::end_reason{.text = std::string(2 * reason_max, 'x'), .missing = all})
+            .size() <= note_max);
 }
 
 TEST_CASE("whatever bytes come, decoding ends in a value or in wire_error") {
@@ -142,7 +142,7 @@ TEST_CASE("whatever bytes come, decoding ends in a value or in wire_error") {
       REQUIRE(encode_ranks(read) == bytes);
     });
     harmless([&] {
-      const auto read = decode_ending(bytes, 7);
+      const auto read = decode_end_reason(bytes, 7);
       REQUIRE(encode(read) == bytes);
     });
   }

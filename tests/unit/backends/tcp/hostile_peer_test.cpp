@@ -62,7 +62,7 @@ talks sound_talk(std::mt19937_64& random) {
   }
   if (random() % 3 == 0)
     append(talk, make_outgoing({.kind = frame_kind::abort, .channel = 0},
-                               encode(ending{.reason = "enough"})));
+                               encode(collectives::end_reason{.text = "enough"})));
   else if (random() % 2 == 0)
     append(talk, make_outgoing({.kind = frame_kind::bye}));
   if (random() % 2 == 0) append(further, make_outgoing({.kind = frame_kind::bye}));
