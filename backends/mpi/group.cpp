@@ -30,15 +30,12 @@ group::group(const group_description& who) : who_(who) {
   channel_of(whole_world);
 }
 
-std::string group::place() const {
-  return fmt::format("generation {} of job {}", who_.generation.value(), who_.job.value());
-}
-
-std::shared_ptr<task> group::submit(const std::vector<std::int32_t>& members, submission what) {
+std::shared_ptr<task> group::submit(const std::vector<std::int32_t>& members, submission what,
+                                    std::chrono::nanoseconds deadline) {
   const bool all = members.size() == static_cast<std::size_t>(who_.world);
   const auto name = all ? whole_world : channel_name(members);
   what.call.label = fitting(what.call.label);
-  auto made = std::make_shared<task>(std::move(what));
+  auto made = std::make_shared<task>(std::move(what), deadline);
   {
     const std::lock_guard hold{mutex_};
     const auto [known, fresh] = members_.try_emplace(name, members);
@@ -53,10 +50,7 @@ std::shared_ptr<task> group::submit(const std::vector<std::int32_t>& members, su
     made->channel = name;
     made->number = submitted_[name];
     if (!aborted()) {
-      if (static_cast<std::size_t>(in_flight_.load()) >= arrival_table::limit)
-        throw internal_error(
-            fmt::format("more than {} collectives of a group are in flight; wait for some",
-                        arrival_table::limit));
+      collectives::check_in_flight(made->what.call, static_cast<std::uint64_t>(in_flight_.load()));
       in_flight_.fetch_add(1);
       inbox_.emplace_back(name, made);
     }
@@ -67,44 +61,22 @@ std::shared_ptr<task> group::submit(const std::vector<std::int32_t>& members, su
 }
 
 void group::settle(task& what) const {
-  if (!aborted() || what.how.status() != work_status::pending) return;
-  const std::lock_guard hold{mutex_};
-  if (disagreed_ && disagreed_->channel == what.channel && disagreed_->number == what.number)
-    what.how.end(work_status::mismatch, disagreed_->text);
-  else
-    what.how.end(work_status::aborted, why_);
+  if (aborted() && what.how.pending())
+    what.how.end(end_.result_of(what.channel, what.number, who_.rank));
 }
 
 void group::settle_unopened() {
   if (open_ || aborted()) return;
   const auto now = steady_clock::now();
-  std::string text;
-  {
-    const std::lock_guard hold{mutex_};
-    for (const auto& [name, what] : inbox_) {
-      const auto limit = what->what.deadline;
-      if (limit.count() == 0 || now - what->submitted < limit) continue;
-      auto missing = members_.at(name);
-      std::erase(missing, who_.rank);
-      if (missing.empty()) continue;
-      text = missed(what->what.call, limit, missing);
-      what->how.end(work_status::timed_out, text, missing);
-      break;
-    }
+  const std::lock_guard hold{mutex_};
+  for (const auto& [name, what] : inbox_) {
+    const auto limit = what->deadline;
+    if (limit.count() == 0 || now - what->submitted < limit) continue;
+    auto missing = members_.at(name);
+    std::erase(missing, who_.rank);
+    end_.abort(collectives::late(name, what->number, what->what.call, limit, std::move(missing)));
+    return;
   }
-  if (!text.empty()) abort(text);
-}
-
-void group::abort(std::string_view why) noexcept {
-  const std::lock_guard hold{mutex_};
-  if (aborted()) return;
-  why_ = why;
-  aborted_.store(true);
-}
-
-std::string group::why() const {
-  const std::lock_guard hold{mutex_};
-  return why_;
 }
 
 bool group::quiescent() const noexcept {
@@ -198,14 +170,15 @@ void group::hear(const control_message& what) {
     case control_message_kind::hello:
       if (what.number != who_.generation.value() || what.count != who_.job.value())
         abort(fmt::format("rank {} opened generation {} of job {} where this one opened {}",
-                          what.sender, what.number, what.count, place()));
+                          what.sender, what.number, what.count,
+                          collectives::generation_text(who_)));
       return;
     case control_message_kind::call: return hear_call(what);
     case control_message_kind::mismatch:
       advance();
       told_ = true;
-      remember({what.channel, what.number, text_of(what)});
-      return abort(text_of(what));
+      end_.abort({work_status::mismatch, text_of(what), {}, what.channel, what.number});
+      return;
     case control_message_kind::abort: told_ = true; return abort(text_of(what));
     case control_message_kind::bye:
       departed_.push_back(what.sender);
@@ -245,17 +218,11 @@ void group::disagree(std::uint64_t name, std::uint64_t number, std::string text)
   if (aborted()) return;
   control_message end{.kind = control_message_kind::mismatch, .channel = name, .number = number};
   put_text(end, text);
-  remember({name, number, text});
   if (open_) {
     tell_others(end);
     told_ = true;
   }
-  abort(text);
-}
-
-void group::remember(disagreement_at what) {
-  const std::lock_guard hold{mutex_};
-  if (!disagreed_) disagreed_ = std::move(what);
+  end_.abort({work_status::mismatch, std::move(text), {}, name, number});
 }
 
 group::channel& group::channel_of(std::uint64_t name) {
@@ -337,7 +304,7 @@ void group::finish_started(channel& at) {
     if (one->aside() || one->empty_participation())
       settle(*one);
     else
-      one->how.end(work_status::ok);
+      one->how.end({work_status::ok, {}, {}});
     return true;
   });
   if (!at.queue.empty())
@@ -349,13 +316,13 @@ void group::finish_started(channel& at) {
 void group::check_deadlines(channel& at) {
   const auto now = steady_clock::now();
   for (const auto& one : at.queue) {
-    const auto limit = one->what.deadline;
+    const auto limit = one->deadline;
     if (limit.count() == 0 || one->started() || now - one->submitted < limit) continue;
-    const auto missing = at.arrived.missing(one->number);
+    auto missing = at.arrived.missing(one->number);
     if (missing.empty()) continue;
-    auto text = missed(one->what.call, limit, missing);
-    one->how.end(work_status::timed_out, text, missing);
-    return abort(text);
+    end_.abort(
+        collectives::late(one->channel, one->number, one->what.call, limit, std::move(missing)));
+    return settle(*one);
   }
 }
 

@@ -27,15 +27,16 @@ public:
   // By lanes; no lock of the engine.
 
   /// Throws internal_error when too many are in flight. Nothing is done before the next pump.
-  std::shared_ptr<task> submit(const std::vector<std::int32_t>& members, submission what);
+  std::shared_ptr<task> submit(const std::vector<std::int32_t>& members, submission what,
+                               std::chrono::nanoseconds deadline);
   /// Ends the operation if its group has ended.
   void settle(task& what) const;
   /// Keeps deadlines while the other ranks have not opened the group.
   void settle_unopened();
-  void abort(std::string_view why) noexcept;
-  bool aborted() const noexcept { return aborted_.load(); }
+  void abort(std::string_view why) noexcept { end_.abort(why); }
+  bool aborted() const noexcept { return end_.aborted(); }
   bool quiescent() const noexcept;
-  std::string why() const;
+  std::string why() const { return end_.why(); }
   void close();
 
   // By the engine.
@@ -65,11 +66,6 @@ private:
     control_message content;
     MPI_Request request = MPI_REQUEST_NULL;
   };
-  struct disagreement_at {
-    std::uint64_t channel = 0;
-    std::uint64_t number = 0;
-    std::string text;
-  };
   using named = std::pair<std::uint64_t, std::shared_ptr<task>>;
 
   void tell(const control_message& what, std::int32_t to);
@@ -87,19 +83,15 @@ private:
   void check_deadlines(channel& at);
   void check_departed(channel& at);
   void disagree(std::uint64_t name, std::uint64_t number, std::string text);
-  void remember(disagreement_at what);
   void say_goodbye();
-  std::string place() const;
 
   const group_description who_;
 
-  mutable std::mutex mutex_;  // submissions, reasons, members by name; never held while MPI runs
+  mutable std::mutex mutex_;  // submissions, members by name; never held while MPI runs
   std::vector<named> inbox_;
   std::map<std::uint64_t, std::vector<std::int32_t>> members_;
   std::map<std::uint64_t, std::uint64_t> submitted_;  // operations by channel
-  std::string why_;
-  std::optional<disagreement_at> disagreed_;
-  std::atomic<bool> aborted_{false};
+  collectives::group_end end_;
   std::atomic<bool> closed_{false};
   std::atomic<std::int32_t> in_flight_{0};
   std::atomic<std::int32_t> touching_{0};

@@ -26,22 +26,6 @@ std::unique_ptr<std::byte[]> scratch(std::size_t size) {
 
 }  // namespace
 
-bool ending::end(work_status with, std::string text, std::vector<std::int32_t> missing) {
-  const std::lock_guard hold{mutex_};
-  if (status_.load(std::memory_order_relaxed) != work_status::pending) return false;
-  text_ = std::move(text);
-  missing_ = std::move(missing);
-  status_.store(with, std::memory_order_release);
-  return true;
-}
-
-work_result ending::result() const {
-  const auto now = status();
-  if (now == work_status::pending || now == work_status::ok) return {now, {}, {}};
-  const std::lock_guard hold{mutex_};
-  return {now, text_, missing_};
-}
-
 MPI_Request& task::request() { return requests_.emplace_back(MPI_REQUEST_NULL); }
 
 void task::start(const stage_of& where, const operations& arithmetic, bool aside) {
@@ -63,7 +47,7 @@ void task::start(const stage_of& where, const operations& arithmetic, bool aside
         what.call.what == collective::all_reduce || what.call.what == collective::broadcast;
     out_ = aside_memory_.get() + (in_place ? 0 : size);
   }
-  if (members() == 1) {  // every reduction of one rank is what it has
+  if (members() == 1) {  // every reduction over one rank is what that rank brings
     if (in_ != out_) std::memcpy(out_, in_, bytes_each());
     return;
   }
@@ -241,13 +225,12 @@ bool task::finished() {
     const int error = MPI_Testall(static_cast<int>(requests_.size()), requests_.data(), &done,
                                   MPI_STATUSES_IGNORE);
     if (error != MPI_SUCCESS) {
-      how.end(work_status::aborted, "MPI reported an error in " + describe(what.call));
+      how.end({work_status::aborted, "MPI reported an error in " + describe(what.call), {}});
       return true;
     }
     if (done == 0) return false;
   }
-  if (!aside_ && !empty_participation() && !requests_.empty() &&
-      how.status() == work_status::pending) {
+  if (!aside_ && !empty_participation() && !requests_.empty() && how.pending()) {
     if (where_.tag != 0)
       conclude_exchange();
     else

@@ -1,42 +1,18 @@
 // One operation of this rank: what the lane sees of it, and the requests that MPI works on.
 #pragma once
 
-#include "backends/collective/collective_call.hpp"
+#include "backends/collective/group_end.hpp"
+#include "backends/collective/submission.hpp"
 #include "backends/mpi/types.hpp"
 
 #include <atomic>
 #include <chrono>
 #include <memory>
-#include <mutex>
-#include <optional>
-#include <string>
 #include <vector>
 
 namespace troupe::mpi {
 
-/// What a lane submitted.
-struct submission {
-  collective_call call;
-  const void* in = nullptr;  ///< all_reduce, broadcast: the same as `out`
-  void* out = nullptr;
-  bool yes = false;
-  std::chrono::nanoseconds deadline{0};
-};
-
-/// How an operation ends, once. Thread-safe.
-class ending {
-public:
-  work_status status() const { return status_.load(std::memory_order_acquire); }
-  /// False if it had ended before.
-  bool end(work_status with, std::string text = {}, std::vector<std::int32_t> missing = {});
-  work_result result() const;
-
-private:
-  mutable std::mutex mutex_;
-  std::string text_;
-  std::vector<std::int32_t> missing_;
-  std::atomic<work_status> status_{work_status::pending};
-};
+using collectives::submission;
 
 /// Where an operation takes place: the group's communicator, its members as ranks of it, and this
 /// rank's place among them. `tag` is 0 when the members are the whole world.
@@ -50,8 +26,8 @@ struct stage_of {
 /// One operation. All but `how`, `verdict` and `touching` is used under the engine's lock only.
 class task {
 public:
-  explicit task(submission what)
-      : what(std::move(what)), submitted(std::chrono::steady_clock::now()) {}
+  task(submission what, std::chrono::nanoseconds deadline)
+      : what(std::move(what)), deadline(deadline), submitted(std::chrono::steady_clock::now()) {}
 
   /// Begins the transfer; the call and everybody's agreement are known. `aside`: with scratch
   /// memory in place of the rank's own, because it has gone back to its owner.
@@ -69,10 +45,11 @@ public:
   bool empty_participation() const;
 
   const submission what;
+  const std::chrono::nanoseconds deadline;  ///< 0: none
   const std::chrono::steady_clock::time_point submitted;
   std::uint64_t channel = 0;  ///< these two name the operation within its group
   std::uint64_t number = 0;
-  ending how;
+  collectives::outcome how;
   std::atomic<bool> verdict{false};
   std::atomic<bool> touching{false};  ///< MPI may read or write the rank's own memory
 
