@@ -62,20 +62,6 @@ std::string lacks(const collective_call& call) {
   return {};
 }
 
-bool ending::end(work_result with) {
-  const std::lock_guard hold{mutex_};
-  if (status_.load(std::memory_order_relaxed) != work_status::pending) return false;
-  const auto status = with.status;
-  result_ = std::move(with);
-  status_.store(status, std::memory_order_release);
-  return true;
-}
-
-work_result ending::result() const {
-  const std::lock_guard hold{mutex_};
-  return result_;
-}
-
 channel::channel(std::shared_ptr<const library> functions, communicator& control, subgroup among,
                  std::vector<std::int32_t> members, int device, const gpu_name& own)
     : functions_(std::move(functions)),
@@ -167,18 +153,20 @@ bool channel::settled(std::string& why) {
 
 ncclResult_t channel::call(const operation& what) {
   const auto& f = *functions_;
-  const auto& c = what.call;
+  const auto& c = what.what.call;
+  const auto* in = what.what.in;
+  auto* const out = what.what.out;
   if (c.what == collective::all_reduce || c.what == collective::reduce_scatter) {
     const auto [type, per_element] = type_of(c.type);
     const auto with = operation_of(c.type, c.operation);
     const auto run = c.what == collective::all_reduce ? f.all_reduce : f.reduce_scatter;
-    return run(what.in, what.out, c.count * per_element, type, with, comm_, stream_);
+    return run(in, out, c.count * per_element, type, with, comm_, stream_);
   }
   const auto bytes = c.count * size_of(c.type);
   if (c.what == collective::all_gather)
-    return f.all_gather(what.in, what.out, bytes, ncclUint8, comm_, stream_);
+    return f.all_gather(in, out, bytes, ncclUint8, comm_, stream_);
   const auto root = place_among(members_, c.root);
-  return f.broadcast(what.in, what.out, bytes, ncclUint8, static_cast<int>(root), comm_, stream_);
+  return f.broadcast(in, out, bytes, ncclUint8, static_cast<int>(root), comm_, stream_);
 }
 
 // In two steps, because a call may go on in the background: nothing else may be asked of the
@@ -229,7 +217,7 @@ std::string channel::step() {
     }
     blocked = blocked || met.status == work_status::pending;
     if (blocked) continue;
-    if (one->call.count == 0) {
+    if (one->what.call.count == 0) {
       one->how.end({work_status::ok, {}, {}});
       continue;
     }
@@ -241,7 +229,7 @@ std::string channel::step() {
   std::string why;
   if (phase_ == phase::ready) settled(why);
   const std::lock_guard hold{mutex_};
-  std::erase_if(queue_, [](const auto& one) { return one->how.status() != work_status::pending; });
+  std::erase_if(queue_, [](const auto& one) { return !one->how.pending(); });
   return why;
 }
 

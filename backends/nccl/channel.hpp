@@ -1,7 +1,8 @@
 // One NCCL communicator: the ranks of a (sub)group, and their operations in order.
 #pragma once
 
-#include "backends/collective/collective_call.hpp"
+#include "backends/collective/group_end.hpp"
+#include "backends/collective/submission.hpp"
 #include "backends/nccl/library.hpp"
 
 #include <array>
@@ -17,30 +18,16 @@ namespace troupe::nccl {
 /// A CUDA event, destroyed with the last owner.
 using event_ptr = std::shared_ptr<CUevent_st>;
 
-/// How an operation ends, once. Thread-safe.
-class ending {
-public:
-  work_status status() const { return status_.load(std::memory_order_acquire); }
-  /// False if it had ended before.
-  bool end(work_result with);
-  work_result result() const;
-
-private:
-  mutable std::mutex mutex_;
-  work_result result_;
-  std::atomic<work_status> status_{work_status::pending};
-};
+using collectives::submission;
 
 /// One operation of this rank.
 struct operation {
-  collective_call call;
-  const void* in = nullptr;
-  void* out = nullptr;
+  submission what;
   work_ptr control;  ///< ends when all ranks have submitted it alike
   event_ptr ready;   ///< the memory may be used
   event_ptr done;    ///< null until it runs on the GPU
   bool launching = false;
-  ending how;
+  collectives::outcome how;
 };
 
 /// What a rank tells the others of its GPU.

@@ -10,7 +10,6 @@ namespace troupe::nccl {
 
 namespace {
 
-constexpr int most_in_flight = 4096;
 // A label that begins like this is a tensor operation's fingerprint.
 constexpr std::string_view mark = "nccl ";
 
@@ -63,17 +62,13 @@ channel& group::channel_of(const subgroup& among, const std::vector<std::int32_t
   return *channels_.back();
 }
 
-std::shared_ptr<operation> group::submit(const subgroup& among, std::vector<std::int32_t> members,
-                                         collective_call call, const void* in, void* out) {
-  if (in_flight_.load() >= most_in_flight)
-    throw internal_error(fmt::format(
-        "more than {} collectives of a group are in flight; wait for some", most_in_flight));
+std::shared_ptr<operation> group::submit(const std::vector<std::int32_t>& members, submission what,
+                                         std::chrono::nanoseconds deadline) {
+  collectives::check_in_flight(what.call, static_cast<std::uint64_t>(in_flight_.load()));
   const auto& f = *functions_;
   f.set_device(device_);
   auto made = std::make_shared<operation>();
-  made->call = std::move(call);
-  made->in = in;
-  made->out = out;
+  made->what = std::move(what);
   cudaEvent_t ready = nullptr;
   auto error = f.event_create(&ready, cudaEventDisableTiming);
   if (error == cudaSuccess) {
@@ -85,9 +80,10 @@ std::shared_ptr<operation> group::submit(const subgroup& among, std::vector<std:
     settle(*made);
     return made;
   }
+  const subgroup among{members};
   auto& to = channel_of(among, members);
-  made->control = std::make_shared<plain_spoken>(control_->barrier(
-      std::string{mark} + describe(made->call), control_->group().deadline, among));
+  made->control = std::make_shared<plain_spoken>(
+      control_->barrier(std::string{mark} + describe(made->what.call), deadline, among));
   {
     const std::lock_guard hold{mutex_};
     flying_.push_back(made);
@@ -98,7 +94,7 @@ std::shared_ptr<operation> group::submit(const subgroup& among, std::vector<std:
 }
 
 void group::settle(operation& what) const {
-  if (!aborted() || what.how.status() != work_status::pending) return;
+  if (!aborted() || !what.how.pending()) return;
   if (what.control) {
     const auto met = what.control->poll();
     if (met.status != work_status::ok && met.status != work_status::pending) {
@@ -110,21 +106,12 @@ void group::settle(operation& what) const {
 }
 
 void group::abort(std::string_view why) noexcept {
-  {
-    const std::lock_guard hold{mutex_};
-    if (!aborted_.load()) {
-      why_ = why;
-      aborted_.store(true);
-    }
-  }
+  end_.abort(why);
   control_->abort(why);
 }
 
 std::string group::why() const {
-  {
-    const std::lock_guard hold{mutex_};
-    if (aborted_.load()) return why_;
-  }
+  if (end_.aborted()) return end_.why();
   try {
     control_->barrier("the reason of an abort")->wait();
   } catch (const std::exception& reason) {
@@ -160,7 +147,7 @@ bool group::step_channels() {
   const std::lock_guard hold{mutex_};
   std::erase_if(flying_, [this](const std::weak_ptr<operation>& flying) {
     const auto one = flying.lock();
-    if (one && one->how.status() == work_status::pending) return false;
+    if (one && one->how.pending()) return false;
     in_flight_.fetch_sub(1);
     return true;
   });

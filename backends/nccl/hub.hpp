@@ -19,12 +19,12 @@ public:
   int device() const { return device_; }
 
   /// By the owning lane only. Throws internal_error when too many are in flight.
-  std::shared_ptr<operation> submit(const subgroup& among, std::vector<std::int32_t> members,
-                                    collective_call call, const void* in, void* out);
+  std::shared_ptr<operation> submit(const std::vector<std::int32_t>& members, submission what,
+                                    std::chrono::nanoseconds deadline);
   /// Ends the operation if its group has ended.
   void settle(operation& what) const;
   void abort(std::string_view why) noexcept;
-  bool aborted() const noexcept { return aborted_.load() || control_->aborted(); }
+  bool aborted() const noexcept { return end_.aborted() || control_->aborted(); }
   bool quiescent() const noexcept;
   std::string why() const;
   void close();
@@ -45,11 +45,10 @@ private:
   const std::shared_ptr<const library> functions_;
   const std::shared_ptr<communicator> control_;
   const int device_;
-  mutable std::mutex mutex_;  // of the reason and of the list of channels
-  std::string why_;
+  collectives::group_end end_;
+  mutable std::mutex mutex_;  // of the list of channels
   std::vector<std::shared_ptr<channel>> channels_;
   std::vector<std::weak_ptr<operation>> flying_;
-  std::atomic<bool> aborted_{false};
   std::atomic<bool> ended_{false};  // by the watcher, after an abort
   std::atomic<bool> quiet_{false};  // and nothing runs on the GPU any more
   std::atomic<bool> closed_{false};

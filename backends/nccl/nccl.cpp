@@ -1,5 +1,7 @@
 #include "backends/nccl/nccl.hpp"
 
+#include "backends/collective/host_communicator.hpp"
+#include "backends/collective/scopes.hpp"
 #include "backends/nccl/hub.hpp"
 
 #include <fmt/format.h>
@@ -12,14 +14,14 @@ namespace troupe {
 
 namespace {
 
-using nccl::group;
+using collectives::submission;
 using nccl::hub;
 using nccl::library;
 
 constexpr auto grace = std::chrono::seconds{2};
 
 // What a handle and its works share.
-struct seat {
+struct open_group {
   std::shared_ptr<nccl::hub> watcher;
   std::shared_ptr<nccl::group> group;
   std::atomic<bool> waiting{false};
@@ -32,118 +34,108 @@ struct seat {
 
 class nccl_work final : public work {
 public:
-  nccl_work(std::shared_ptr<seat> of, std::shared_ptr<nccl::operation> what)
-      : seat_(std::move(of)), what_(std::move(what)) {}
+  nccl_work(std::shared_ptr<open_group> of, std::shared_ptr<nccl::operation> what)
+      : open_(std::move(of)), what_(std::move(what)) {}
 
   work_result poll() override {
-    seat_->group->settle(*what_);
+    open_->group->settle(*what_);
     return what_->how.result();
   }
   void wait() override {
-    seat_->waiting.store(true, std::memory_order_relaxed);
-    while (poll().status == work_status::pending) seat_->watcher->wait_turn();
-    seat_->waiting.store(false, std::memory_order_relaxed);
+    {
+      const collectives::lane_waits mark{open_->waiting};
+      while (poll().status == work_status::pending) open_->watcher->wait_turn();
+    }
     const auto result = what_->how.result();
     if (result.status == work_status::ok) return;
-    seat_->group->abort(result.text);
-    seat_->let_go();
+    open_->group->abort(result.text);
+    open_->let_go();
     raise(result);
   }
 
 private:
-  const std::shared_ptr<seat> seat_;
+  const std::shared_ptr<open_group> open_;
   const std::shared_ptr<nccl::operation> what_;
 };
 
-class nccl_communicator final : public communicator {
+/// Collectives of NCCL, submitted once the ranks have agreed on them over a host communicator.
+class nccl_transport {
 public:
-  nccl_communicator(std::shared_ptr<const library> functions, std::shared_ptr<hub> watcher,
-                    std::shared_ptr<communicator> control, int device)
-      : functions_(std::move(functions)), seat_(std::make_shared<seat>()) {
-    seat_->watcher = std::move(watcher);
-    seat_->group = std::make_shared<nccl::group>(functions_, std::move(control), device);
-    seat_->watcher->add(seat_->group);
-  }
-  ~nccl_communicator() override {
-    seat_->group->close();
-    seat_->watcher->wake();
-    seat_->let_go();
-  }
+  using channel = std::vector<std::int32_t>;
+  static constexpr std::string_view name = "nccl";
+  static constexpr bool moves_alone = true;  // the memory of a lone rank is on the GPU, too
 
-  const group_description& group() const override { return control().group(); }
-  std::string_view name() const override { return "nccl"; }
+  nccl_transport(std::shared_ptr<const library> functions, std::shared_ptr<hub> watcher,
+                 std::shared_ptr<communicator> control, int device)
+      : functions_(std::move(functions)), open_(std::make_shared<open_group>()) {
+    open_->watcher = std::move(watcher);
+    open_->group = std::make_shared<nccl::group>(functions_, std::move(control), device);
+    open_->watcher->add(open_->group);
+  }
+  ~nccl_transport() {
+    open_->group->close();
+    open_->watcher->wake();
+    open_->let_go();
+  }
+  nccl_transport(const nccl_transport&) = delete;
+  nccl_transport& operator=(const nccl_transport&) = delete;
 
-  work_ptr all_reduce(buffer data, reduction operation, const subgroup& among) override {
-    return submit(among, members(among), all_reduce_call(data, operation), data, data);
+  communicator& control() const { return open_->group->control(); }
+  const group_description& group() const { return control().group(); }
+  channel among(const std::vector<std::int32_t>& members) { return members; }
+  static const std::vector<std::int32_t>& members(const channel& in) { return in; }
+  work_ptr submit(const channel& in, submission&& what, std::chrono::nanoseconds deadline) {
+    if (const auto why = nccl::lacks(what.call); !why.empty()) throw std::invalid_argument(why);
+    check_memory("in", what.call, what.in);
+    check_memory("out", what.call, what.out);
+    auto made = open_->group->submit(in, std::move(what), deadline);
+    open_->watcher->wake();
+    return std::make_shared<nccl_work>(open_, std::move(made));
   }
-  work_ptr broadcast(buffer data, std::int32_t root, const subgroup& among) override {
-    const auto all = members(among);
-    return submit(among, all, broadcast_call(data, root, all), data, data);
+  bool decide(const channel& in, submission&& what, std::chrono::nanoseconds) {
+    return control().decide(what.yes, what.call.all, {in});
   }
-  work_ptr all_gather(buffer in, buffer out, const subgroup& among) override {
-    const auto all = members(among);
-    return submit(among, all, all_gather_call(in, out, all.size(), place(all)), in, out);
-  }
-  work_ptr reduce_scatter(buffer in, buffer out, reduction operation,
-                          const subgroup& among) override {
-    const auto all = members(among);
-    return submit(among, all, reduce_scatter_call(in, out, operation, all.size(), place(all)), in,
-                  out);
-  }
-  work_ptr barrier(std::string_view label, std::chrono::nanoseconds deadline,
-                   const subgroup& among) override {
-    return control().barrier(label, deadline, among);
-  }
-  bool decide(bool yes, bool all, const subgroup& among) override {
-    return control().decide(yes, all, among);
-  }
-
-  bool waiting() const noexcept override {
-    return seat_->waiting.load(std::memory_order_relaxed) || control().waiting();
-  }
-  std::shared_ptr<void> allocate(std::size_t bytes) override {
-    functions_->set_device(seat_->group->device());
+  std::shared_ptr<void> allocate(std::size_t bytes) {
+    functions_->set_device(open_->group->device());
     void* memory = nullptr;
     if (functions_->mem_alloc(&memory, std::max<std::size_t>(bytes, 1)) != ncclSuccess)
       throw std::bad_alloc();
     return {memory, [functions = functions_](void* freed) { functions->mem_free(freed); }};
   }
-  void abort(std::string_view why) noexcept override {
-    seat_->group->abort(why);
-    seat_->watcher->wake();
+  void abort(std::string_view why) noexcept {
+    open_->group->abort(why);
+    open_->watcher->wake();
   }
-  bool aborted() const noexcept override { return seat_->group->aborted(); }
-  bool quiescent() const noexcept override { return seat_->group->quiescent(); }
+  bool aborted() const noexcept { return open_->group->aborted(); }
+  bool quiescent() const noexcept { return open_->group->quiescent(); }
+  bool waiting() const noexcept {
+    return open_->waiting.load(std::memory_order_relaxed) || control().waiting();
+  }
+  std::string why() const { return open_->group->why(); }
 
 private:
-  communicator& control() const { return seat_->group->control(); }
-  std::vector<std::int32_t> members(const subgroup& among) const {
-    return members_of(among, group().world, group().rank);
-  }
-  std::size_t place(const std::vector<std::int32_t>& all) const {
-    return place_among(all, group().rank);
-  }
-  void check_memory(std::string_view which, const buffer& memory) const {
-    if (memory.count == 0) return;
+  void check_memory(std::string_view which, const collective_call& call, const void* data) const {
+    if (call.count == 0) return;
     cudaPointerAttributes facts{};
-    const auto error = functions_->pointer_attributes(&facts, memory.data);
+    const auto error = functions_->pointer_attributes(&facts, data);
     const bool on_gpu = facts.type == cudaMemoryTypeDevice || facts.type == cudaMemoryTypeManaged;
     if (error != cudaSuccess || !on_gpu)
       throw std::invalid_argument(
           fmt::format("{} is not memory of a GPU; nccl carries nothing else", which));
   }
-  work_ptr submit(const subgroup& among, std::vector<std::int32_t> all, collective_call call,
-                  const buffer& in, const buffer& out) {
-    if (const auto why = nccl::lacks(call); !why.empty()) throw std::invalid_argument(why);
-    check_memory("in", in);
-    check_memory("out", out);
-    auto made = seat_->group->submit(among, std::move(all), std::move(call), in.data, out.data);
-    seat_->watcher->wake();
-    return std::make_shared<nccl_work>(seat_, std::move(made));
-  }
 
   const std::shared_ptr<const library> functions_;
-  const std::shared_ptr<seat> seat_;
+  const std::shared_ptr<open_group> open_;
+};
+
+class nccl_communicator final : public collectives::host_communicator<nccl_transport> {
+public:
+  using host_communicator::host_communicator;
+
+  work_ptr barrier(std::string_view label, std::chrono::nanoseconds deadline,
+                   const subgroup& among) override {
+    return transport().control().barrier(label, deadline, among);
+  }
 };
 
 }  // namespace
