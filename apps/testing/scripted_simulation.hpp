@@ -85,7 +85,7 @@ public:
   const supervisor_actor& supervisor() const { return sim_job_->supervisor(); }
   /// Steps that the rank has finished in the program that runs (a field job's).
   std::int64_t steps_of(std::int32_t rank) const;
-  /// How often product code has said so (troupe/detail/coverage.hpp), in all programs so far.
+  /// How often product code has said so (coverage.hpp), in all programs so far.
   std::uint64_t marks_hit(coverage_point which) const {
     return simulation_->marks().counts()[static_cast<std::size_t>(which)];
   }

@@ -123,7 +123,7 @@ def layers(tree):
                     yield Finding(path, line, f'"{what}" does not begin at the repository\'s root')
             elif top(what) not in LAYERS[top(path)]:
                 yield Finding(path, line, f"{top(path)}/ must not see {what}")
-            elif top(path) == "actors" and re.match(r"backends/(?!include/).*/", what):
+            elif top(path) == "actors" and re.match(r"backends/(?!include/|determinism/).*/", what):
                 yield Finding(path, line, f"actors see ports, never an adapter's folder: {what}")
 
 

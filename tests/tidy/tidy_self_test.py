@@ -39,6 +39,7 @@ PLANTED = {
         [("actors/x.hpp", HEADER + '#include "backends/lane.hpp"\n'),
          ("actors/x.hpp", HEADER + '#include "troupe/job.hpp"\n'),
          ("apps/x.hpp", HEADER + "#include <troupe/module.hpp>\n"),
+         ("actors/x.cpp", '#include "troupe/detail/coverage.hpp"\n'),
          ("tests/unit/x.hpp", HEADER + '#include "backends/inproc/group.hpp"\n')]),
     "torch_rooms": (
         [("actors/x.hpp", HEADER + "#include <torch/torch.h>\n"),

@@ -1,12 +1,13 @@
-// Marks of a user's own code, in a module or an actor: what troupe/detail/coverage.hpp is to
-// Troupe's. A constant says what a mark means; a test that names it (run_plan::marks) is told
-// whether it was ever hit.
+// Coverage points in a user's own module or actor, as troupe/detail/coverage.hpp has them
+// for Troupe's code. A constant says what the point means. A test that lists it (run_plan::marks)
+// learns how often it was hit.
 //
-//   constexpr troupe::user_coverage retried{troupe::coverage_kind::sometimes, "a sum is asked for again"};
+//   using troupe::coverage_kind;
+//   constexpr troupe::user_coverage retried{coverage_kind::sometimes, "a sum is requested again"};
 //   if (troupe::sometimes(tries > 1, retried)) ...
 //
-// In production each costs a load and a branch that is never taken, and `rare` is false. In a
-// simulated world they are heard wherever code runs for it, in a learner's hooks too.
+// In production each costs one load and one branch, and `rare` is false. In a simulated run they
+// report wherever code of that run executes, also in a learner's hooks.
 #pragma once
 
 #include <string_view>
@@ -15,13 +16,13 @@
 
 namespace troupe {
 
-/// Two that say the same are the same mark. `text` must live on: a literal.
+/// Points with equal text are the same point. `text` must outlive the run: use a literal.
 struct user_coverage {
   coverage_kind kind = coverage_kind::sometimes;
   std::string_view text;
 };
 
-/// A watcher that hears these, too.
+/// A sink that receives the user's points too.
 class user_coverage_sink : public coverage_sink {
 public:
   virtual bool rare(const user_coverage& which) = 0;
@@ -40,19 +41,19 @@ void user_hit(const user_coverage& which);
 
 }  // namespace coverage
 
-/// Take the path that hardly ever comes by itself? Where a run may (fault rare_paths), and the test
-/// names the mark. One that makes something fail is a `rare_fault`, else an oracle objects.
+/// Whether to take a rare path. True only if the run allows the fault `rare_paths` and the test
+/// lists the point. A point that makes an operation fail must be a `rare_fault`; an oracle checks.
 inline bool rare(const user_coverage& which) {
   return coverage::sink && coverage::user_rare(which);
 }
 
-/// A path that a campaign has to have taken; answers the condition.
+/// A path that some run of a campaign must take; returns the condition.
 inline bool sometimes(bool condition, const user_coverage& which) {
   if (condition && coverage::sink) coverage::user_hit(which);
   return condition;
 }
 
-/// An invariant, checked in release, too: throws internal_error.
+/// An invariant, checked in release builds too: throws internal_error.
 inline void always(bool condition, const user_coverage& which) {
   if (!condition) coverage::user_broken(which);
   if (coverage::sink) coverage::user_hit(which);

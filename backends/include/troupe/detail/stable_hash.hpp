@@ -1,5 +1,5 @@
-// A hash that is the same on every machine, build and run: for digests of machines and worlds, and
-// for remembering visited states. Not cryptographic.
+// A hash that is the same on every host, build and run, for digests of machines and simulations and
+// for sets of visited states. Not cryptographic.
 #pragma once
 
 #include <bit>
@@ -12,15 +12,15 @@
 
 namespace troupe {
 
-/// Takes numbers and texts in order; `digest()` depends on each of them and on their order. Two
-/// sequences of the same numbers are equal whatever integer types carried them.
+/// Hashes a sequence of numbers and texts; `digest()` depends on each of them and on their order.
+/// Equal numbers hash alike, whatever their integer type.
 class stable_hasher {
 public:
   template <class T>
   requires(std::is_integral_v<T> || std::is_enum_v<T>) stable_hasher& add(T x) {
     return take(static_cast<std::uint64_t>(static_cast<std::int64_t>(x)));
   }
-  /// By bits, but -0.0 as 0.0 and all NaN alike.
+  /// Hashes the bits; -0.0 counts as 0.0, and all NaN are alike.
   stable_hasher& add(double x) {
     if (x != x) return take(0x7ff8000000000000);
     return take(x == 0 ? 0 : std::bit_cast<std::uint64_t>(x));
