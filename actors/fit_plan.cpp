@@ -114,8 +114,7 @@ void shorten(fit_plan& plan, std::int64_t batches) {
 
 }  // namespace
 
-fit_plan make_plan(const trainer_options& options, stage purpose, std::string resume,
-                   std::string weights) {
+fit_plan make_plan(const trainer_options& options, stage purpose, std::string resume) {
   check(options);
   fit_plan plan;
   plan.purpose = purpose;
@@ -133,7 +132,6 @@ fit_plan make_plan(const trainer_options& options, stage purpose, std::string re
   plan.stop_early = options.stop_early;
   plan.checkpoint = options.checkpoint;
   plan.resume = std::move(resume);
-  plan.weights = std::move(weights);
   plan.one_hook_per_run = options.one_hook_per_run;
   if (options.fast_dev_run > 0) shorten(plan, options.fast_dev_run);
   return plan;
@@ -151,7 +149,7 @@ std::uint64_t fit_plan::digest() const {
     h.add(one.monitor).add(one.min_delta).add(one.patience).add(one.maximize);
   h.add(checkpoint.enabled).add(checkpoint.every_epoch).add(checkpoint.every_n_steps);
   h.add(checkpoint.keep_last).add(checkpoint.keep_best).add(checkpoint.monitor);
-  h.add(checkpoint.maximize).add(resume).add(weights).add(late_optimizers).add(one_hook_per_run);
+  h.add(checkpoint.maximize).add(resume).add(one_hook_per_run);
   return h.add(run_batches).digest();
 }
 
@@ -161,7 +159,6 @@ std::ostream& operator<<(std::ostream& out, const fit_plan& plan) {
   out << " accumulate " << plan.accumulate << " train " << text_of(plan.train_batches) << " val "
       << text_of(plan.val_batches) << " every " << text_of(plan.val_check_interval);
   if (!plan.resume.empty()) out << " resume " << plan.resume;
-  if (!plan.weights.empty()) out << " weights " << plan.weights;
   if (plan.one_hook_per_run) out << " fine";
   return out;
 }

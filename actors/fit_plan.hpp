@@ -36,9 +36,6 @@ struct fit_plan {
   checkpoint_policy checkpoint;
   /// The checkpoint a fit goes on from, or whose weights are evaluated; empty: none.
   std::string resume;
-  /// A file of weights to start from; ignored when there is `resume`. Not yet used: no job sets it.
-  std::string weights;
-  bool late_optimizers = false;   ///< send setup_optimizers in pre_dispatch; not yet used
   bool one_hook_per_run = false;  ///< a run per hook (an optimizer_step keeps its closure)
   std::int64_t run_batches =
       64;  ///< the most micro-batches of one run, so that observers hear often
@@ -52,7 +49,6 @@ std::ostream& operator<<(std::ostream& out, const fit_plan& plan);
 /// The plan of a run of `purpose`. `fast_dev_run` n: n batches of everything, one epoch, no sanity
 /// check, no early stopping, no checkpoint. Throws user_error (bad_configuration) naming the option
 /// whose value is impossible.
-fit_plan make_plan(const trainer_options& options, stage purpose, std::string resume = {},
-                   std::string weights = {});
+fit_plan make_plan(const trainer_options& options, stage purpose, std::string resume = {});
 
 }  // namespace troupe

@@ -92,8 +92,7 @@ bool steps_behind(const optimizer_facts& facts, const micro_batch& batch) {
 void closure_of(const fit_plan& plan, const optimizer_facts& facts, const micro_batch& batch,
                 const position& at, hook_list& out) {
   const bool first = at.batch == batch.window_first || planted(bug::zero_grad_each_batch);
-  out.emplace_back(training_step{at, {}});
-  append<training_step_end>(at, out);
+  append<training_step, training_step_end>(at, out);
   if (first) append<on_before_zero_grad, optimizer_zero_grad>(at, out);
   append<pre_backward, on_before_backward>(at, out);
   out.emplace_back(backward::of_window(at, batch.window_first, batch.window_last));
@@ -110,35 +109,35 @@ void prepare(const fit_plan& plan, hook_list& out) {
   append<connect, setup_environment>(at, out);
   if (plan.purpose == stage::call) return;
   append<prepare_data>(at, out);
-  out.emplace_back(barrier{at, "pre_setup", {}});
+  out.emplace_back(barrier{at, "pre_setup"});
   append<setup>(at, out);
-  out.emplace_back(barrier{at, "post_setup", {}});
+  out.emplace_back(barrier{at, "post_setup"});
   append<model_sharded_context, configure_model>(at, out);
-  const auto& path = plan.resume.empty() ? plan.weights : plan.resume;
-  if (!path.empty()) out.emplace_back(load_checkpoint{at, path, load_checkpoint::part::weights});
-  if (!plan.resume.empty()) append<on_load_checkpoint>(at, out);
+  if (!plan.resume.empty()) {
+    out.emplace_back(load_checkpoint{at, plan.resume, load_checkpoint::part::weights});
+    append<on_load_checkpoint>(at, out);
+  }
   append<model_to_device>(at, out);
-  if (is_fit(plan) && !plan.late_optimizers) out.emplace_back(setup_optimizers{at, false});
+  if (is_fit(plan)) append<setup_optimizers>(at, out);
   append<setup_precision>(at, out);
-  out.emplace_back(process_dataloader{loader_at(plan.purpose, 0)});
+  append<process_dataloader>(loader_at(plan.purpose, 0), out);
   if (is_fit(plan) && !nothing_of(plan.val_batches))
-    out.emplace_back(process_dataloader{loader_at(stage::validate, 0)});
+    append<process_dataloader>(loader_at(stage::validate, 0), out);
 }
 
 void launch(const fit_plan& plan, const std::vector<loader_length>& loaders, hook_list& out) {
   const position at;
   for (const auto& loader : loaders)
     if (loader.dataloader > 0)
-      out.emplace_back(process_dataloader{loader_at(loader.stage, loader.dataloader)});
+      append<process_dataloader>(loader_at(loader.stage, loader.dataloader), out);
   if (is_fit(plan)) append<on_fit_start>(at, out);
   append<pre_dispatch>(at, out);
-  if (is_fit(plan) && plan.late_optimizers) out.emplace_back(setup_optimizers{at, true});
   if (is_fit(plan) && !plan.resume.empty())
     out.emplace_back(load_checkpoint{at, plan.resume, load_checkpoint::part::everything});
   auto dispatched = at;
   if (plan.purpose == stage::call) dispatched.stage = stage::call;
   append<dispatch>(dispatched, out);
-  if (plan.purpose != stage::call) out.emplace_back(barrier{at, "run-stage", {}});
+  if (plan.purpose != stage::call) out.emplace_back(barrier{at, "run-stage"});
 }
 
 void train_batch(const fit_plan& plan, const optimizer_facts& facts, const micro_batch& batch,
@@ -201,7 +200,7 @@ void checkpoint(const optimizer_facts& facts, const position& at, const loop_sta
     append<optimizer_state>(one, out);
   }
   append<on_save_checkpoint>(at, out);
-  save_checkpoint save{at, loop, {}};
+  save_checkpoint save{at, loop};
   if (planted(bug::checkpoint_step_late)) --save.loop.steps;
   out.emplace_back(std::move(save));
 }

@@ -8,6 +8,7 @@
 #include "troupe/observation.hpp"
 #include "troupe/options.hpp"
 #include "troupe/snapshot.hpp"
+#include "troupe/value.hpp"
 
 #include <memory>
 #include <string>

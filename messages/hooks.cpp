@@ -61,19 +61,13 @@ struct extras {
 
   void operator()(const hooks::plain&) const {}
   void operator()(const hooks::load_checkpoint& x) const { out << " from " << x.path; }
-  void operator()(const hooks::setup_optimizers& x) const { out << (x.late ? " late" : ""); }
-  void operator()(const hooks::process_dataloader&) const {}
   void operator()(const hooks::on_exception& x) const { out << " " << x.type << ": " << x.what; }
   void operator()(const hooks::teardown& x) const {
     out << (x.orderly ? " orderly" : " after a failure");
   }
-  void operator()(const hooks::training_step& x) const {
-    if (x.hiddens) out << " hiddens " << *x.hiddens;
-  }
   void operator()(const hooks::backward& x) const {
     out << " window " << x.window_first() << ".." << x.window_last()
         << (x.synchronize() ? " synchronize" : "");
-    if (x.arguments) out << " arguments " << *x.arguments;
   }
   void operator()(const hooks::clip_gradients& x) const {
     out << (x.how == hooks::clip_gradients::algorithm::norm ? " norm " : " value ") << x.limit;
@@ -83,17 +77,10 @@ struct extras {
     constexpr const char* kinds[] = {" every step", " every epoch", " plateau"};
     out << kinds[static_cast<std::size_t>(x.every)];
   }
-  void operator()(const hooks::reduce& x) const { out << " " << x.operation << " " << x.what; }
-  void operator()(const hooks::broadcast& x) const { out << " from " << x.source << " " << x.what; }
-  void operator()(const hooks::all_gather& x) const { out << " " << x.what; }
-  void operator()(const hooks::reduce_boolean_decision& x) const {
-    out << (x.all ? " all " : " any ") << (x.decision ? "yes" : "no");
-  }
   void operator()(const hooks::barrier& x) const { out << " " << x.label; }
   void operator()(const hooks::save_checkpoint& x) const {
     out << " after " << x.loop.steps << " steps";
   }
-  void operator()(const hooks::remove_checkpoint& x) const { out << " " << x.path; }
 };
 
 constexpr auto names = hook_types::each([]<class H>() { return H::name; });

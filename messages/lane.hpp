@@ -5,6 +5,7 @@
 #include "troupe/failure.hpp"
 #include "troupe/hooks.hpp"
 #include "troupe/snapshot.hpp"
+#include "troupe/value.hpp"
 
 #include <chrono>
 #include <memory>

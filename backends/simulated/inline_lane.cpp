@@ -14,9 +14,8 @@ namespace troupe {
 namespace {
 
 bool may_wait(const hook& h) {
-  using waiting = hook_list_of<hooks::optimizer_step, hooks::barrier, hooks::reduce,
-                               hooks::broadcast, hooks::all_gather, hooks::reduce_boolean_decision,
-                               hooks::teardown, hooks::model_to_device, hooks::dispatch>;
+  using waiting = hook_list_of<hooks::optimizer_step, hooks::barrier, hooks::teardown,
+                               hooks::model_to_device, hooks::dispatch>;
   static constexpr auto is = hook_types::each([]<class H>() { return waiting::has<H>; });
   return is[h.index()];
 }

@@ -146,12 +146,8 @@ void torch_learner::handle(const hooks::save_checkpoint& h) {
       for (auto& blob : kept.tensors) taken->optimizer.push_back(std::move(blob));
   }
   optimizer_states_.clear();
-  auto saved = strategy_->save_checkpoint(std::move(taken), h.storage_options);
+  auto saved = strategy_->save_checkpoint(std::move(taken), value{});
   if (strategy_->is_global_zero()) outcome_->snapshot = std::move(saved);
-}
-
-void torch_learner::handle(const hooks::remove_checkpoint& h) {
-  strategy_->remove_checkpoint(h.path);
 }
 
 // --- loading -------------------------------------------------------------------------------------

@@ -65,7 +65,6 @@ struct requires_grad_guard {
 void torch_learner::handle(const hooks::training_step& h) {
   output_ = {};
   loss_ = at::Tensor{};
-  hiddens_ = h.hiddens ? *h.hiddens : value{};
   if (idle()) return;
   draw_from(h.name);
   requires_grad_guard later;
@@ -118,7 +117,6 @@ void torch_learner::handle(const hooks::backward& h) {
   const bool engine = strategy_->handles_gradient_accumulation();
   if (!engine) plan.weight = static_cast<double>(batch_.samples()) / static_cast<double>(total);
   plan.wants_stop = wants_stop_;
-  if (h.arguments) plan.arguments = *h.arguments;
   auto& sum = window_losses_.at(h.at.optimizer);
   if (engine || h.at.batch == h.window_first()) sum = 0;
   if (!plan.idle) sum += plan.weight * output_.loss().detach().item<double>();

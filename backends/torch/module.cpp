@@ -124,11 +124,6 @@ const position& module::at() const {
   return services_ ? services_->at() : nowhere;
 }
 
-const value& module::hiddens() const {
-  static const value none;
-  return services_ ? services_->hiddens() : none;
-}
-
 strategy* module::strategy_in_use() const { return services_ ? &services_->how() : nullptr; }
 std::int32_t module::rank() const { return services_ ? services_->how().rank() : 0; }
 std::int32_t module::world() const { return services_ ? services_->how().world() : 1; }

@@ -146,8 +146,8 @@ void torch_learner::handle(const hooks::model_to_device&) {
   if (std::exchange(weights_due_, false)) take_loaded_weights();
 }
 
-void torch_learner::handle(const hooks::setup_optimizers& h) {
-  if (h.late || !strategy_->late_optimizers()) configure_optimizers();
+void torch_learner::handle(const hooks::setup_optimizers&) {
+  if (!strategy_->late_optimizers()) configure_optimizers();
 }
 
 void torch_learner::configure_optimizers() {
@@ -289,22 +289,10 @@ void torch_learner::handle(const hooks::batch_to_device& h) {
   batch_ = batch{std::move(held), item.samples};
 }
 
-// --- collectives that a run contains -------------------------------------------------------------
+// --- barriers of a run ---------------------------------------------------------------------------
 
-void torch_learner::handle(const hooks::reduce& h) {
-  strategy_->reduce(h.what, h.operation, h.among);
-}
-void torch_learner::handle(const hooks::broadcast& h) {
-  strategy_->broadcast(h.what, h.source, h.among);
-}
-void torch_learner::handle(const hooks::all_gather& h) {
-  strategy_->all_gather(h.what, h.gradients, h.among);
-}
-void torch_learner::handle(const hooks::reduce_boolean_decision& h) {
-  strategy_->reduce_boolean_decision(h.decision, h.all, h.among);
-}
 void torch_learner::handle(const hooks::barrier& h) {
-  strategy_->barrier(h.label, std::chrono::nanoseconds{0}, h.among);
+  strategy_->barrier(h.label, std::chrono::nanoseconds{0});
 }
 
 // --- ends ----------------------------------------------------------------------------------------

@@ -43,7 +43,6 @@ private:
 
   // What users' modules reach.
   const position& at() const override { return at_; }
-  const value& hiddens() const override { return hiddens_; }
   const metrics& logged() const override { return logged_; }
   void log(std::string_view name, double sum, double count, const log_options& how) override;
   void queue(value what) override;
@@ -69,11 +68,7 @@ private:
   void handle(const hooks::on_exception& h);
   void handle(const hooks::teardown& h);
 
-  // Collectives that a run contains itself.
-  void handle(const hooks::reduce& h);
-  void handle(const hooks::broadcast& h);
-  void handle(const hooks::all_gather& h);
-  void handle(const hooks::reduce_boolean_decision& h);
+  // Barriers of a run.
   void handle(const hooks::barrier& h);
 
   // Training.
@@ -138,7 +133,6 @@ private:
   void handle(const hooks::optimizer_state& h);
   void handle(const hooks::on_save_checkpoint& h);
   void handle(const hooks::save_checkpoint& h);
-  void handle(const hooks::remove_checkpoint& h);
 
   void draw_from(std::string_view hook);
   void configure_optimizers();
@@ -196,7 +190,6 @@ private:
   batch batch_;
   step_output output_;
   value predicted_;
-  value hiddens_;
   at::Tensor loss_;  // scaled
 
   // The step in progress.

@@ -101,10 +101,6 @@ void inspect(F& f, run_figures& x) {
 // --- hooks -----------------------------------------------------------------------------------
 
 template <class F>
-void inspect(F& f, subgroup& x) {
-  f(x.ranks);
-}
-template <class F>
 void inspect(F& f, hooks::plain& x) {
   f(x.at);
 }
@@ -112,15 +108,6 @@ template <class F>
 void inspect(F& f, hooks::load_checkpoint& x) {
   auto& [at, path, what] = x;
   f(at, path, what);
-}
-template <class F>
-void inspect(F& f, hooks::setup_optimizers& x) {
-  auto& [at, late] = x;
-  f(at, late);
-}
-template <class F>
-void inspect(F& f, hooks::process_dataloader& x) {
-  f(x.at);
 }
 template <class F>
 void inspect(F& f, hooks::on_exception& x) {
@@ -133,14 +120,9 @@ void inspect(F& f, hooks::teardown& x) {
   f(at, orderly);
 }
 template <class F>
-void inspect(F& f, hooks::training_step& x) {
-  auto& [at, hiddens] = x;
-  f(at, hiddens);
-}
-template <class F>
 void inspect(F& f, hooks::backward& x) {
-  auto& [at, before, behind, arguments] = x;
-  f(at, before, behind, arguments);
+  auto& [at, before, behind] = x;
+  f(at, before, behind);
 }
 template <class F>
 void inspect(F& f, hooks::clip_gradients& x) {
@@ -158,39 +140,14 @@ void inspect(F& f, hooks::lr_scheduler_step& x) {
   f(at, every);
 }
 template <class F>
-void inspect(F& f, hooks::reduce& x) {
-  auto& [at, what, operation, among] = x;
-  f(at, what, operation, among);
-}
-template <class F>
-void inspect(F& f, hooks::broadcast& x) {
-  auto& [at, what, source, among] = x;
-  f(at, what, source, among);
-}
-template <class F>
-void inspect(F& f, hooks::all_gather& x) {
-  auto& [at, what, gradients, among] = x;
-  f(at, what, gradients, among);
-}
-template <class F>
-void inspect(F& f, hooks::reduce_boolean_decision& x) {
-  auto& [at, decision, all, among] = x;
-  f(at, decision, all, among);
-}
-template <class F>
 void inspect(F& f, hooks::barrier& x) {
-  auto& [at, label, among] = x;
-  f(at, label, among);
+  auto& [at, label] = x;
+  f(at, label);
 }
 template <class F>
 void inspect(F& f, hooks::save_checkpoint& x) {
-  auto& [at, loop, storage_options] = x;
-  f(at, loop, storage_options);
-}
-template <class F>
-void inspect(F& f, hooks::remove_checkpoint& x) {
-  auto& [at, path] = x;
-  f(at, path);
+  auto& [at, loop] = x;
+  f(at, loop);
 }
 
 // --- observations ----------------------------------------------------------------------------

@@ -4,7 +4,6 @@
 
 #include "troupe/detail/ids.hpp"
 #include "troupe/failure.hpp"
-#include "troupe/hooks.hpp"
 
 #include <chrono>
 #include <cstddef>
@@ -30,6 +29,12 @@ std::string_view to_string(dtype type);
 /// propagate NaN.
 enum class reduction : std::uint8_t { sum, mean, min, max, product };
 std::string_view to_string(reduction operation);
+
+/// The ranks that a collective concerns; empty: the whole world.
+struct subgroup {
+  std::vector<std::int32_t> ranks;
+  friend bool operator==(const subgroup&, const subgroup&) = default;
+};
 
 /// Dense memory that stays valid and is not touched by its owner until the operation is quiescent.
 struct buffer {

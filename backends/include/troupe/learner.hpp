@@ -18,8 +18,8 @@
 
 namespace troupe {
 
-/// Why a lane should look up between two hooks. Set from any thread, read by the lane.
-enum class attention : std::uint8_t { none, generation_closed, stop };
+/// Why a lane should stop between two hooks. Set from any thread, read by the lane.
+enum class attention : std::uint8_t { none, generation_closed };
 
 /// Handles the hooks of an optimizer_step's closure, once each time it is called.
 using closure = std::function<void()>;

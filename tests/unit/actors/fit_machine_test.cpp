@@ -299,11 +299,9 @@ TEST_CASE("several optimizers step one behind the other in one batch", "[fit]") 
                                           "optimizer_step 1 batch 1", "backward 1 batch 1"});
 }
 
-TEST_CASE("resuming loads weights early and everything behind late optimizers", "[fit]") {
+TEST_CASE("a resumed fit loads weights in setup and everything else after pre_dispatch", "[fit]") {
   fit_plan plan;
   plan.resume = "here";
-  plan.weights = "ignored";
-  plan.late_optimizers = true;
   plan.max_epochs = 1;
   facts known;
   known.restored = stands(0, 2, 2);
@@ -311,9 +309,9 @@ TEST_CASE("resuming loads weights early and everything behind late optimizers", 
   const auto all = names(d.hooks);
   CHECK(contains(all,
                  "configure_model load_checkpoint on_load_checkpoint model_to_device "
-                 "setup_precision process_dataloader"));
+                 "setup_optimizers setup_precision process_dataloader"));
   CHECK(contains(all,
-                 "on_fit_start pre_dispatch setup_optimizers load_checkpoint dispatch barrier "
+                 "on_fit_start pre_dispatch load_checkpoint dispatch barrier "
                  "on_train_start batch_to_device"));
   CHECK(count(d, "on_sanity_check_start") == 0);
   CHECK(count(d, "on_train_epoch_start") == 0);
@@ -481,15 +479,14 @@ TEST_CASE("a plan takes the options over and refuses impossible ones", "[fit]") 
   options.gradient_clip_val = 0.0;
   options.accumulate_grad_batches = 4;
   options.one_hook_per_run = true;
-  const auto plan = make_plan(options, stage::train, "a", "b");
+  const auto plan = make_plan(options, stage::train, "a");
   CHECK_FALSE(plan.clip);
   CHECK(plan.accumulate == 4);
   CHECK(plan.one_hook_per_run);
   CHECK(plan.resume == "a");
-  CHECK(plan.weights == "b");
   CHECK(text(plan) ==
         "train epochs 3 accumulate 4 train 1 of all val 1 of all every 1 of all "
-        "resume a weights b fine");
+        "resume a fine");
   const auto refused = [](auto change) {
     trainer_options bad;
     change(bad);

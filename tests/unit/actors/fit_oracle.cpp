@@ -38,27 +38,23 @@ struct fit_oracle {
 
   void set_up() {
     plain<h::connect, h::setup_environment, h::prepare_data>({});
-    out.push_back(h::barrier{{}, "pre_setup", {}});
+    out.push_back(h::barrier{{}, "pre_setup"});
     plain<h::setup>({});
-    out.push_back(h::barrier{{}, "post_setup", {}});
+    out.push_back(h::barrier{{}, "post_setup"});
     plain<h::model_sharded_context, h::configure_model>({});
-    if (!plan.weights.empty())
-      out.push_back(h::load_checkpoint{{}, plan.weights, h::load_checkpoint::part::weights});
-    plain<h::model_to_device>({});
-    out.push_back(h::setup_optimizers{});
-    plain<h::setup_precision>({});
-    out.push_back(h::process_dataloader{{stage::train}});
+    plain<h::model_to_device, h::setup_optimizers, h::setup_precision>({});
+    plain<h::process_dataloader>({stage::train});
     const bool validates =
         plan.val_batches != batch_limit{std::int64_t{0}} && plan.val_batches != batch_limit{0.0};
     for (std::size_t i = 0; validates && i < std::max<std::size_t>(known.val.size(), 1); ++i) {
       position p{stage::validate};
       p.dataloader = static_cast<std::int32_t>(i);
-      out.push_back(h::process_dataloader{p});
+      plain<h::process_dataloader>(p);
     }
     if (validates)
       for (const auto n : known.val) val_batches.push_back(apply_limit(plan.val_batches, n));
     plain<h::on_fit_start, h::pre_dispatch, h::dispatch>({});
-    out.push_back(h::barrier{{}, "run-stage", {}});
+    out.push_back(h::barrier{{}, "run-stage"});
   }
 
   void evaluate(stage s, std::int64_t most, bool zero_grad) {
@@ -90,14 +86,13 @@ struct fit_oracle {
       plain<h::optimizer_state>(p);
     }
     plain<h::on_save_checkpoint>(at(stage::train));
-    out.push_back(h::save_checkpoint{at(stage::train), loop, {}});
+    out.push_back(h::save_checkpoint{at(stage::train), loop});
   }
 
   std::vector<hook> closure(position p, std::int64_t first, std::int64_t last) {
     const auto keep = std::move(out);
     out.clear();
-    out.push_back(h::training_step{p, {}});
-    plain<h::training_step_end>(p);
+    plain<h::training_step, h::training_step_end>(p);
     if (p.batch == first) plain<h::on_before_zero_grad, h::optimizer_zero_grad>(p);
     plain<h::pre_backward, h::on_before_backward>(p);
     out.push_back(h::backward::of_window(p, first, last));

@@ -118,7 +118,6 @@ TEST_CASE("hooks are those of the nested loops, whatever is stepped and saved", 
         for (const bool epochs : {false, true}) {
           fit_plan plan;
           plan.accumulate = 2;
-          plan.weights = schedulers ? "start.safetensors" : "";
           if (schedulers) plan.clip = clip_plan{1.5, hooks::clip_gradients::algorithm::value};
           plan.checkpoint.every_n_steps = every;
           plan.checkpoint.every_epoch = epochs;

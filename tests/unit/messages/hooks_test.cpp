@@ -20,13 +20,12 @@ TEST_CASE("a hook prints its name, its place and what it carries", "[messages]")
 
 TEST_CASE("a hook is a value, whatever it carries and wherever that lies", "[messages]") {
   const position at{stage::train, 1, 2, 3};
-  const std::vector<hook> all{
-      hooks::on_train_batch_start{{at}},
-      hooks::training_step{at, value{"state"}},
-      hooks::backward{at, 0, 2, value{7}},
-      hooks::barrier{at, "a label that is longer than a short text", {{0, 1}}},
-      hooks::save_checkpoint{at, {.steps = 5}, value{1.5}},
-      hooks::on_exception{at, "std::domain_error", "disk full"}};
+  const std::vector<hook> all{hooks::on_train_batch_start{{at}},
+                              hooks::training_step{{at}},
+                              hooks::backward{at, 0, 2},
+                              hooks::barrier{at, "a label that is longer than a short text"},
+                              hooks::save_checkpoint{at, {.steps = 5}},
+                              hooks::on_exception{at, "std::domain_error", "disk full"}};
   for (const auto& one : all) {
     auto copy = one;
     CHECK(copy == one);
@@ -42,8 +41,7 @@ TEST_CASE("a hook is a value, whatever it carries and wherever that lies", "[mes
   CHECK(all[3].is<hooks::barrier>());
   CHECK_FALSE(all[0].is<hooks::barrier>());
   CHECK(all[0].get_if<hooks::barrier>() == nullptr);
-  CHECK(all[3].get_if<hooks::barrier>()->among.ranks == std::vector<std::int32_t>{0, 1});
-  CHECK(*all[1].get_if<hooks::training_step>()->hiddens == value{"state"});
+  CHECK(all[4].get_if<hooks::save_checkpoint>()->loop.steps == 5);
   CHECK(hook{} == hook{hooks::connect{}});
 }
 

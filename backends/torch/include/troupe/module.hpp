@@ -32,7 +32,6 @@ public:
   virtual ~module_services() = default;
   virtual strategy& how() = 0;
   virtual const position& at() const = 0;
-  virtual const value& hiddens() const = 0;
   virtual const metrics& logged() const = 0;
   virtual void log(std::string_view name, double sum, double count, const log_options& how) = 0;
   virtual void queue(value what) = 0;
@@ -165,8 +164,6 @@ struct module : torch::nn::Module {
   void stop();
   /// Where the run stands: epoch, step, batch, dataloader, optimizer.
   const position& at() const;
-  /// State of truncated back-propagation, empty otherwise.
-  const value& hiddens() const;
 
   /// The strategy of the run; null outside of one.
   strategy* strategy_in_use() const;

@@ -66,7 +66,9 @@ struct backward_plan {
   double loss = 0;
   /// A hook of this rank asked for an end of the run.
   bool wants_stop = false;
-  value arguments;  ///< for the module's backward; not yet used: empty
+  /// For the module's backward. Empty, unless a strategy of the user's fills it in its own
+  /// backward.
+  value arguments;
 };
 
 /// What the ranks told each other along with the gradients; the same on all of them.

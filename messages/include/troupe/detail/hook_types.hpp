@@ -3,8 +3,7 @@
 // Who sends it to whom: the fit machine of a rank emits runs of these (messages/lane.hpp); the rank
 // actor hands a run to its lane; the lane's learner handles them in order. Observers that ask for
 // hooks receive them afterwards as `seen::hook` (troupe/observation.hpp). Deciders act inside the
-// machine. Types and fields that say "not yet used" are part of the closed set, but no machine
-// emits the type and no job sets the field.
+// machine.
 // What the receiver may conclude: that all earlier hooks of the run were handled without an
 // exception, on this rank. Nothing about other ranks, but for what a collective between them says.
 // If it is late or lost: a run carries a fence and a sequence; a run of a closed generation is
@@ -14,10 +13,8 @@
 // (actors/fit_machine.hpp).
 #pragma once
 
-#include "troupe/detail/box.hpp"
 #include "troupe/detail/loop_state.hpp"
 #include "troupe/detail/position.hpp"
-#include "troupe/value.hpp"
 
 #include <array>
 #include <cstddef>
@@ -25,15 +22,8 @@
 #include <string>
 #include <string_view>
 #include <type_traits>
-#include <vector>
 
 namespace troupe {
-
-/// The ranks that a collective concerns; empty means the whole world.
-struct subgroup {
-  std::vector<std::int32_t> ranks;
-  friend bool operator==(const subgroup&, const subgroup&) = default;
-};
 
 namespace hooks {
 
@@ -73,12 +63,7 @@ struct on_load_checkpoint : plain { static constexpr std::string_view name = "on
 struct model_to_device : plain { static constexpr std::string_view name = "model_to_device"; };
 /// `configure_optimizers`; fit only. Where `strategy::late_optimizers()` says true, the learner
 /// calls it in pre_dispatch instead.
-struct setup_optimizers {
-  static constexpr std::string_view name = "setup_optimizers";
-  position at;
-  bool late = false;  ///< not yet used: false in every job
-  friend bool operator==(const setup_optimizers&, const setup_optimizers&) = default;
-};
+struct setup_optimizers : plain { static constexpr std::string_view name = "setup_optimizers"; };
 struct setup_precision : plain { static constexpr std::string_view name = "setup_precision"; };
 struct on_fit_start : plain { static constexpr std::string_view name = "on_fit_start"; };
 struct on_fit_end : plain { static constexpr std::string_view name = "on_fit_end"; };
@@ -87,11 +72,8 @@ struct pre_dispatch : plain { static constexpr std::string_view name = "pre_disp
 struct dispatch : plain { static constexpr std::string_view name = "dispatch"; };
 struct post_dispatch : plain { static constexpr std::string_view name = "post_dispatch"; };
 /// Once per loader and run, with distributed sampling inserted. The outcome brings `loaders`.
-struct process_dataloader {
-  static constexpr std::string_view name = "process_dataloader";
-  position at;  ///< stage tells which loader; `dataloader` which of several
-  friend bool operator==(const process_dataloader&, const process_dataloader&) = default;
-};
+/// `at.stage` says which loader, `at.dataloader` which of several.
+struct process_dataloader : plain { static constexpr std::string_view name = "process_dataloader"; };
 /// On every rank, with the type and the text of the job's first cause. No collective works any
 /// more. What it throws is added to `others`.
 struct on_exception {
@@ -119,12 +101,7 @@ struct batch_to_device : plain { static constexpr std::string_view name = "batch
 /// May answer `skip_epoch` (the module's -1), if all ranks agree: any rank skips all.
 struct on_train_batch_start : plain { static constexpr std::string_view name = "on_train_batch_start"; };
 /// A tensor, a map with `loss`, or nothing where that is allowed (a single rank).
-struct training_step {
-  static constexpr std::string_view name = "training_step";
-  position at;
-  box<value> hiddens;  ///< not yet used: nothing (for truncated back-propagation)
-  friend bool operator==(const training_step&, const training_step&) = default;
-};
+struct training_step : plain { static constexpr std::string_view name = "training_step"; };
 /// May replace the step's output.
 struct training_step_end : plain { static constexpr std::string_view name = "training_step_end"; };
 struct on_before_zero_grad : plain { static constexpr std::string_view name = "on_before_zero_grad"; };
@@ -138,11 +115,10 @@ struct backward {
   position at;
   std::uint32_t before = 0;  ///< micro-batches of the window that come before this one
   std::uint32_t behind = 0;  ///< and behind it
-  box<value> arguments;      ///< not yet used: nothing (for the module's backward)
   /// `first` and `last` are at most 2^32 micro-batches away.
   static backward of_window(const position& at, std::int64_t first, std::int64_t last) {
     return {at, static_cast<std::uint32_t>(at.batch - first),
-            static_cast<std::uint32_t>(last - at.batch), {}};
+            static_cast<std::uint32_t>(last - at.batch)};
   }
   std::int64_t window_first() const { return at.batch - before; }
   std::int64_t window_last() const { return at.batch + behind; }
@@ -218,49 +194,13 @@ struct on_predict_batch_end : plain { static constexpr std::string_view name = "
 struct on_predict_epoch_end : plain { static constexpr std::string_view name = "on_predict_epoch_end"; };
 struct on_predict_end : plain { static constexpr std::string_view name = "on_predict_end"; };
 
-// --- collectives that a strategy offers to hooks --------------------------------------------------
-// Of these, machines emit only `barrier`. The others are not yet used: user code calls the members
-// of the strategy that have their names. A learner that gets one drops its result.
+// --- meeting of all ranks -------------------------------------------------------------------------
 
-/// Mean by default; an unknown operation is an error; what is not a tensor comes back unchanged.
-struct reduce {
-  static constexpr std::string_view name = "reduce";
-  position at;
-  value what;
-  std::string operation = "mean";
-  subgroup among;
-  friend bool operator==(const reduce&, const reduce&) = default;
-};
-struct broadcast {
-  static constexpr std::string_view name = "broadcast";
-  position at;
-  value what;
-  std::int32_t source = 0;
-  subgroup among;
-  friend bool operator==(const broadcast&, const broadcast&) = default;
-};
-/// (world, ...) stacked.
-struct all_gather {
-  static constexpr std::string_view name = "all_gather";
-  position at;
-  value what;
-  bool gradients = false;
-  subgroup among;
-  friend bool operator==(const all_gather&, const all_gather&) = default;
-};
-struct reduce_boolean_decision {
-  static constexpr std::string_view name = "reduce_boolean_decision";
-  position at;
-  bool decision = false;
-  bool all = true;  ///< all ranks must say yes; false: any
-  subgroup among;
-  friend bool operator==(const reduce_boolean_decision&, const reduce_boolean_decision&) = default;
-};
+/// All ranks of the world wait for each other. `label` names the barrier in errors.
 struct barrier {
   static constexpr std::string_view name = "barrier";
   position at;
   std::string label;
-  subgroup among;
   friend bool operator==(const barrier&, const barrier&) = default;
 };
 
@@ -275,15 +215,7 @@ struct save_checkpoint {
   static constexpr std::string_view name = "save_checkpoint";
   position at;
   loop_state loop;  ///< what the fit machine needs to go on from here
-  value storage_options;  ///< not yet used: empty
   friend bool operator==(const save_checkpoint&, const save_checkpoint&) = default;
-};
-/// Not yet used: the checkpointer removes what its policy evicts through its own port.
-struct remove_checkpoint {
-  static constexpr std::string_view name = "remove_checkpoint";
-  position at;
-  std::string path;
-  friend bool operator==(const remove_checkpoint&, const remove_checkpoint&) = default;
 };
 
 }  // namespace hooks
@@ -332,9 +264,7 @@ using hook_types = hook_list_of<
     hooks::on_test_batch_end, hooks::on_test_epoch_end, hooks::on_test_end,
     hooks::on_predict_model_eval, hooks::on_predict_model_train, hooks::on_predict_start,
     hooks::on_predict_epoch_start, hooks::on_predict_batch_start, hooks::predict_step,
-    hooks::on_predict_batch_end, hooks::on_predict_epoch_end, hooks::on_predict_end, hooks::reduce,
-    hooks::broadcast, hooks::all_gather, hooks::reduce_boolean_decision, hooks::barrier,
-    hooks::optimizer_state, hooks::on_save_checkpoint, hooks::save_checkpoint,
-    hooks::remove_checkpoint>;
+    hooks::on_predict_batch_end, hooks::on_predict_epoch_end, hooks::on_predict_end, hooks::barrier,
+    hooks::optimizer_state, hooks::on_save_checkpoint, hooks::save_checkpoint>;
 
 }  // namespace troupe

@@ -52,7 +52,7 @@ hook_run one_step() {
   constexpr position at{stage::train, 1, 7, 7};
   hook_run run;
   run.hooks = {hook{hooks::on_train_batch_start{{at}}}, hook{hooks::batch_to_device{{at}}},
-               hook{hooks::optimizer_step{at, 3}},      hook{hooks::training_step{at}},
+               hook{hooks::optimizer_step{at, 3}},      hook{hooks::training_step{{at}}},
                hook{hooks::barrier{at, "within"}},      hook{hooks::on_after_backward{{at}}},
                hook{hooks::on_train_batch_end{{at}}}};
   return run;
@@ -142,7 +142,7 @@ TEST_CASE("a run in pieces goes on where it waited, and stops where a word says 
   CHECK(skipped.outcome.word == run_verdict::skip_epoch);
   CHECK(skipped.handled == 3);
 
-  std::atomic<attention> word{attention::stop};
+  std::atomic<attention> word{attention::generation_closed};
   run_handler told{{}, {&word, nullptr, nullptr, nullptr}};
   const auto held = told.handle(who, run);
   CHECK(held.outcome.word == run_verdict::attention);

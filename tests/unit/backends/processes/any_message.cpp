@@ -67,11 +67,11 @@ public:
   hook some_hook() {
     switch (draw_() % 6) {
       case 0: return hooks::connect{{where()}};
-      case 1: return hooks::backward{where(), 3, static_cast<std::uint32_t>(small()), some()};
-      case 2: return hooks::save_checkpoint{where(), loop(), some()};
-      case 3: return hooks::barrier{where(), text(), {{0, 1, 5}}};
+      case 1: return hooks::backward{where(), 3, static_cast<std::uint32_t>(small())};
+      case 2: return hooks::save_checkpoint{where(), loop()};
+      case 3: return hooks::barrier{where(), text()};
       case 4: return hooks::lr_scheduler_step{where(), hooks::lr_scheduler_step::interval::plateau};
-      default: return hooks::training_step{where(), value{}};
+      default: return hooks::training_step{{where()}};
     }
   }
   observation seen_thing() {

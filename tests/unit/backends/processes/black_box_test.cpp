@@ -16,7 +16,7 @@ TEST_CASE("the last hook is read by another mapping of the page") {
   CHECK(reader.read() == last_hook{});
   position at;
   at.epoch = 2;
-  for (at.step = 5; at.step < 8; ++at.step) writer.enter(hooks::training_step{at, {}});
+  for (at.step = 5; at.step < 8; ++at.step) writer.enter(hooks::training_step{{at}});
   CHECK(reader.read() == last_hook{"training_step", 2, 7});
   writer.enter(hooks::on_validation_model_zero_grad{{at}});
   CHECK(reader.read() == last_hook{"on_validation_model_zero_grad", 2, 8});

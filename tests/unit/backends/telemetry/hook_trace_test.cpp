@@ -38,7 +38,7 @@ TEST_CASE("ranks write whole lines, each in its own order", "[trace]") {
     for (int rank = 0; rank < ranks; ++rank)
       lanes.emplace_back([&trace, rank] {
         for (int i = 0; i < hooks_each; ++i)
-          trace(rank, hooks::training_step{{.stage = stage::train, .batch = i}, {}});
+          trace(rank, hooks::training_step{{{.stage = stage::train, .batch = i}}});
       });
     for (auto& lane : lanes) lane.join();
   }
