@@ -138,7 +138,7 @@ void rank_state::carry_out(const ranks::report& a) {
                       setup.plan.rank == 0 ? last_snapshot : nullptr, figures});
   } else if (const auto* bad = std::get_if<ranks::failed>(&a)) {
     auto full = std::make_shared<caught>();
-    full->record = *bad->what;
+    full->record = bad->what;
     if (const auto found = thrown.find(full->record.id); found != thrown.end())
       full->original = found->second;
     say(rank_failed{bad->at, std::move(full)});

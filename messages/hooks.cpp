@@ -1,6 +1,5 @@
 #include "troupe/hooks.hpp"
 
-#include <array>
 #include <ostream>
 
 namespace troupe {
@@ -16,34 +15,6 @@ std::string_view to_string(stage s) {
     case stage::call: return "call";
   }
   return "unknown";
-}
-
-// What is done with a hook whose bytes are not all there is, by its index.
-struct hook::ways {
-  void (*copy)(std::byte* to, const hook& from);
-  void (*move)(std::byte* to, hook& from);
-  void (*end)(hook& whom);
-  bool (*equal)(const hook& a, const hook& b);
-
-  template <class H>
-  static constexpr ways of() {
-    return {[](std::byte* to, const hook& from) { ::new (to) kept<H>(from.lies<H>()); },
-            [](std::byte* to, hook& from) { ::new (to) kept<H>(std::move(from.lies<H>())); },
-            [](hook& whom) { whom.lies<H>().~kept<H>(); },
-            [](const hook& a, const hook& b) { return a.lies<H>() == b.lies<H>(); }};
-  }
-};
-
-struct hook::table {
-  static constexpr auto all = hook_types::each([]<class H>() { return ways::of<H>(); });
-};
-
-void hook::copy_in(const hook& from) { table::all[from.kind_].copy(held_, from); }
-void hook::move_in(hook& from) noexcept { table::all[from.kind_].move(held_, from); }
-void hook::end() noexcept { table::all[kind_].end(*this); }
-
-bool operator==(const hook& a, const hook& b) {
-  return a.kind_ == b.kind_ && hook::table::all[a.kind_].equal(a, b);
 }
 
 std::string_view name(const hook& h) {
@@ -83,7 +54,10 @@ struct extras {
   }
 };
 
-constexpr auto names = hook_types::each([]<class H>() { return H::name; });
+template <class... H>
+std::vector<std::string_view> names_of(const std::variant<H...>*) {
+  return {H::name...};
+}
 
 }  // namespace
 
@@ -101,7 +75,7 @@ std::ostream& operator<<(std::ostream& out, const hook& h) {
 }
 
 const std::vector<std::string_view>& hook_names() {
-  static const std::vector<std::string_view> all{names.begin(), names.end()};
+  static const auto all = names_of(static_cast<const hook_types*>(nullptr));
   return all;
 }
 

@@ -62,7 +62,7 @@ struct hook_outcome {
   bool stop = false;                   ///< a hook asked for an end of the run, agreed by all ranks
   std::vector<loader_length> loaders;  ///< process_dataloader
   std::optional<optimizer_facts> optimizers;  ///< setup_optimizers
-  box<loop_state> restored;                   ///< load_checkpoint
+  std::optional<loop_state> restored;         ///< load_checkpoint
   metrics logged;                             ///< reduced values that became known
   snapshot_ptr snapshot;                      ///< save_checkpoint
   std::vector<value> queued;                  ///< add_to_queue, first in first out
@@ -78,7 +78,7 @@ struct ran {
   fence at;                   ///< the run's
   std::uint32_t handled = 0;  ///< hooks of the run that were entered and left without an exception
   hook_outcome outcome;
-  box<caught> failed_with;  ///< outcome.word == failed
+  std::optional<caught> failed_with;  ///< outcome.word == failed
 };
 
 }  // namespace troupe

@@ -70,7 +70,7 @@ void run_handler::failed(ran& answer, failure what) const {
     what.epoch = where(*current_).epoch;
     what.step = where(*current_).step;
   }
-  answer.failed_with.emplace({std::move(what), std::current_exception()});
+  answer.failed_with.emplace(caught{std::move(what), std::current_exception()});
 }
 
 // The first of `hooks`, with as many as `inside` behind it as its closure.

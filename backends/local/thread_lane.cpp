@@ -125,7 +125,7 @@ private:
     answer.at = run.at;
     answer.outcome.word = broken_ ? run_verdict::failed : run_verdict::proceed;
     if (broken_) {
-      answer.failed_with.emplace({recorded(broken_), broken_});
+      answer.failed_with.emplace(caught{recorded(broken_), broken_});
       if (!run.hooks.empty()) answer.failed_with->record.hook = name(run.hooks.front());
       broken_ = nullptr;
       learner_.reset();

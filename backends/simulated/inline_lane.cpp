@@ -14,10 +14,8 @@ namespace troupe {
 namespace {
 
 bool may_wait(const hook& h) {
-  using waiting = hook_list_of<hooks::optimizer_step, hooks::barrier, hooks::teardown,
-                               hooks::model_to_device, hooks::dispatch>;
-  static constexpr auto is = hook_types::each([]<class H>() { return waiting::has<H>; });
-  return is[h.index()];
+  return h.is<hooks::optimizer_step, hooks::barrier, hooks::teardown, hooks::model_to_device,
+              hooks::dispatch>();
 }
 
 // What is scheduled holds it, so a lane that is destroyed leaves nothing behind that could be
@@ -167,7 +165,7 @@ private:
     auto& answer = now_->answer;
     answer.outcome.word = broken_ ? run_verdict::failed : run_verdict::proceed;
     if (broken_) {
-      auto& failed = answer.failed_with.emplace({describe(broken_), broken_});
+      auto& failed = answer.failed_with.emplace(caught{describe(broken_), broken_});
       failed.record.hook = name(now_->run.hooks.front());
       broken_ = nullptr;
     }

@@ -72,15 +72,7 @@ private:
     put(x.has_value());
     if (x) put(*x);
   }
-  template <class T>
-  void put(const box<T>& x) {
-    put(x.has_value());
-    if (x) put(*x);
-  }
-  void put(const hook& x) {
-    put(static_cast<std::uint8_t>(x.index()));
-    x.visit([this](const auto& held) { put(held); });
-  }
+  void put(const hook& x) { put(static_cast<const hook_types&>(x)); }
   template <class... T>
   void put(const std::variant<T...>& x) {
     put(static_cast<std::uint8_t>(x.index()));
@@ -202,20 +194,7 @@ private:
   void get(std::optional<T>& x) {
     if (number(1) != 0) get(x.emplace());
   }
-  template <class T>
-  void get(box<T>& x) {
-    if (number(1) != 0) get(x.emplace());
-  }
-  void get(hook& x) {
-    static constexpr auto readers = hook_types::each([]<class H>() -> hook (*)(unpacker&) {
-      return [](unpacker& in) -> hook {
-        H held;
-        in.get(held);
-        return held;
-      };
-    });
-    x = readers[number(hook_types::size - 1)](*this);
-  }
+  void get(hook& x) { get(static_cast<hook_types&>(x)); }
   template <class... T>
   void get(std::variant<T...>& x) {
     choose<0>(x, number(sizeof...(T) - 1));

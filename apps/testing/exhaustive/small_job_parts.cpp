@@ -19,7 +19,7 @@ supervision::event as_event(const ranks::report& told) {
         if constexpr (std::is_same_v<type, ranks::finished>)
           return supervision::finished{x.at, x.loop, x.why};
         else if constexpr (std::is_same_v<type, ranks::failed>)
-          return supervision::failed{x.at, *x.what};
+          return supervision::failed{x.at, x.what};
         else if constexpr (std::is_same_v<type, ranks::torn>)
           return supervision::torn{x.at, x.late};
         else

@@ -136,9 +136,9 @@ TEST_CASE("a rank that is told again to begin repeats how it failed", "[rank]") 
   const auto said = rank.on(activate_generation{at_rank(0)});
   REQUIRE(said.size() == 1);
   const auto& again = std::get<ranks::failed>(std::get<ranks::report>(said.front()));
-  CHECK(again.what->what == "disk full");
-  CHECK(again.what->rank == 0);
-  CHECK(again.what->id == id);
+  CHECK(again.what.what == "disk full");
+  CHECK(again.what.rank == 0);
+  CHECK(again.what.id == id);
   CHECK(rank.next_failure() == failure_id{id.incarnation, id.sequence + 1});
 }
 

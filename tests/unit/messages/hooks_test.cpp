@@ -56,7 +56,7 @@ TEST_CASE("a backward knows its window", "[messages]") {
 TEST_CASE("hook names are distinct", "[messages]") {
   const auto& names = hook_names();
   CHECK(std::set(names.begin(), names.end()).size() == names.size());
-  CHECK(names.size() == hook_types::size);
+  CHECK(names.size() == std::variant_size_v<hook_types>);
 }
 
 TEST_CASE("limits count batches or take a share", "[messages]") {

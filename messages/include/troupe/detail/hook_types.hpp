@@ -16,12 +16,10 @@
 #include "troupe/detail/loop_state.hpp"
 #include "troupe/detail/position.hpp"
 
-#include <array>
-#include <cstddef>
 #include <cstdint>
 #include <string>
 #include <string_view>
-#include <type_traits>
+#include <variant>
 
 namespace troupe {
 
@@ -221,28 +219,9 @@ struct save_checkpoint {
 }  // namespace hooks
 // clang-format on
 
-template <class... Hooks>
-struct hook_list_of {
-  static constexpr std::size_t size = sizeof...(Hooks);
-  template <class H>
-  static constexpr bool has = (std::is_same_v<H, Hooks> || ...);
-  /// `size` when it is none of them.
-  template <class H>
-  static constexpr std::size_t index_of() {
-    constexpr bool same[] = {std::is_same_v<H, Hooks>...};
-    std::size_t i = 0;
-    while (i < size && !same[i]) ++i;
-    return i;
-  }
-  /// One answer for each, in order: `what.template operator()<H>()`.
-  template <class F>
-  static constexpr auto each(F what) {
-    return std::array{what.template operator()<Hooks>()...};
-  }
-};
-
-/// The closed set of hooks. A new one is appended here and nowhere else in the interfaces.
-using hook_types = hook_list_of<
+/// The closed set of hooks. A new hook is added here and nowhere else in the interfaces; the link's
+/// codec sends its index.
+using hook_types = std::variant<
     hooks::connect, hooks::setup_environment, hooks::prepare_data, hooks::setup,
     hooks::configure_model, hooks::model_sharded_context, hooks::load_checkpoint,
     hooks::on_load_checkpoint, hooks::model_to_device, hooks::setup_optimizers,
