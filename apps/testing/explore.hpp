@@ -14,12 +14,11 @@ namespace troupe::testing {
 struct budget {
   std::uint64_t first_seed = 0;
   std::uint64_t runs = 100;
-  double seconds = 0;            ///< 0: no limit; else whatever comes first
-  bool portfolio = true;         ///< the schedule goes with the seed; else the plan's
-  bool vary_job = true;          ///< so does the job: see variant_of
-  std::uint64_t violations = 1;  ///< stop behind so many runs that violate
-  bool determinism_checks =
-      false;  ///< repeat each run in a host that is disturbed (determinism_check.hpp)
+  double seconds = 0;               ///< 0: no limit; else whatever comes first
+  bool portfolio = true;            ///< the schedule goes with the seed; else the plan's
+  bool vary_job = true;             ///< so does the job: see variant_of
+  std::uint64_t violations = 1;     ///< stop behind so many runs that violate
+  bool determinism_checks = false;  ///< repeat each run (determinism_check.hpp)
 };
 
 /// What run number `seed` of an exploration runs: enough to do it again.

@@ -40,7 +40,7 @@ private:
 class null_payloads final : public payload {
 public:
   explicit null_payloads(null_options options) : options_(std::move(options)) {}
-  std::string_view name() const override { return "ghost"; }
+  std::string_view name() const override { return "none"; }
   std::shared_ptr<payload_job> of(const job_spec& what) override {
     auto options = options_;
     options.samples = what.samples;

@@ -30,7 +30,7 @@ struct simulate_flags {
   std::int64_t steps = 20;
   std::uint64_t seed = 0;
   std::string seeds;
-  std::string payload = "field";
+  std::string payload = "integers";
   std::string scheduler;  // empty: as the payload wants it
   std::string faults = "none";
   bool swarm = false;
@@ -69,14 +69,14 @@ variant of_payload(const simulate_flags& flags, const surroundings& around) {
   v.job.steps = flags.steps;
   // About six steps an epoch, the last of them short.
   v.job.samples = std::max<std::int64_t>(1, flags.ranks * v.job.batch_size * 6 - flags.ranks);
-  if (flags.payload == "ghost") {
+  if (flags.payload == "none") {
     v.job = null_payload_job(flags.ranks, flags.steps);
     v.plan = null_payload_plan(v.job);
   } else if (flags.payload == "tensors") {
     v.plan.payload = around.learning.tensors();
     if (!v.plan.payload) refuse("--payload tensors: this program was built without LibTorch");
-  } else if (flags.payload != "field") {
-    refuse(fmt::format("--payload {}: there are: field, tensors, ghost", flags.payload));
+  } else if (flags.payload != "integers") {
+    refuse(fmt::format("--payload {}: there are: integers, tensors, none", flags.payload));
   }
   return v;
 }
@@ -94,7 +94,7 @@ variant asked_for(const simulate_flags& flags, const surroundings& around, budge
   v.plan.faults.may = flags.swarm ? fault_set::all() : fault_set::parse(flags.faults);
   v.plan.faults.swarm = flags.swarm;
   auto scheduler = flags.scheduler;
-  if (scheduler.empty()) scheduler = flags.payload == "ghost" ? "fifo" : "portfolio";
+  if (scheduler.empty()) scheduler = flags.payload == "none" ? "fifo" : "portfolio";
   of.portfolio = scheduler == "portfolio";
   if (scheduler == "fifo")
     v.plan.simulation.schedule = scheduling::fifo;
@@ -223,7 +223,7 @@ void stand_at(const simulate_flags& flags, console& screen, const simulation& in
       text_chart(in.notes(), in.names())));
   screen.note(
       fmt::format("to stop there: gdb --args troupe simulate --replay {} --until {}, "
-                  "then `run`; `up` leads to world::step\n",
+                  "then `run`; `up` leads to simulation::step\n",
                   flags.replay, flags.until));
 }
 
@@ -291,9 +291,10 @@ void add_simulate(CLI::App& app, const surroundings& around, const choose& chose
   auto* seeds = command->add_option("--seeds", f->seeds, "a run for each of A..B")
                     ->type_name("A..B")
                     ->excludes(seed);
-  auto* payload = command->add_option("--payload", f->payload, "field, tensors or ghost (field)");
+  auto* payload =
+      command->add_option("--payload", f->payload, "integers, tensors or none (integers)");
   auto* scheduler = command->add_option("--scheduler", f->scheduler,
-                                        "fifo, random, pct or portfolio (portfolio; ghosts: fifo)");
+                                        "fifo, random, pct or portfolio (portfolio; none: fifo)");
   auto* faults =
       command
           ->add_option("--faults", f->faults, "which may strike: names with commas, or all (none)")

@@ -76,9 +76,12 @@ TEST_CASE("a case says what is trained, and trains it again", "[case]") {
   c.what.plan = null_payload_plan(c.what.job);
   c.seed = 5;
   const auto text = to_text(c);
-  CHECK(text.find("\npayload ghost\n") != std::string::npos);
+  CHECK(text.find("\npayload none\n") != std::string::npos);
   auto back = parse_case(text);
   REQUIRE(back.what.plan.payload);
+  CHECK(to_text(parse_case("troupe-case/1\npayload ghost\nseed 1\nend")) ==
+        to_text(parse_case("troupe-case/1\npayload none\nseed 1\nend")));
+  CHECK_FALSE(parse_case("troupe-case/1\npayload field\nseed 1\nend").what.plan.payload);
   auto reference = reference_of(back.what.job);
   CHECK(replay(back, reference).hashes == replay(c, reference).hashes);
   back.what.plan.payload = nullptr;

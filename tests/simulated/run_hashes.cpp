@@ -6,7 +6,7 @@
 //                                           differ
 //   run_hashes PAYLOAD SEED trail           the events of one run, a line each
 //
-// PAYLOAD: field, ghost, or tensors in the program that links them (run_hashes_tensors).
+// PAYLOAD: integers, none, or tensors in the program that links them (run_hashes_tensors).
 #include <cstdio>
 #include <cstdlib>
 #include <string>
@@ -26,7 +26,7 @@ namespace {
 variant of_payload(std::string_view name) {
   variant v;
   v.job.ranks = 4;
-  if (name == "ghost") {
+  if (name == "none") {
     v.job = null_payload_job(12, 20);
     v.job.checkpoint_every = 4;
     v.job.detect = std::chrono::milliseconds{500};
@@ -38,7 +38,7 @@ variant of_payload(std::string_view name) {
     v.job.samples = 34;
     v.plan.payload = tensors_payload();
 #endif
-  } else if (name != "field") {
+  } else if (name != "integers") {
     throw troupe::user_error(troupe::errc::bad_usage, "run_hashes: no such payload here");
   }
   v.plan.faults.may = fault_set::all();
