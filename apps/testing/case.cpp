@@ -12,7 +12,7 @@ namespace troupe::testing {
 
 namespace {
 
-// The note that the linker leaves in a program, as hexadecimal digits.
+// Returns the build id that the linker put into the program, in hexadecimal.
 std::string id_in(const unsigned char* at, std::size_t bytes) {
   constexpr auto aligned = [](std::size_t n) { return (n + 3) & ~std::size_t{3}; };
   ElfW(Nhdr) note;
@@ -45,7 +45,7 @@ bool met(const std::string& what, const run_report& by) {
 
 std::string build_id() {
   std::string id;
-  // The program itself is the first object.
+  // The first object that is reported is the program itself.
   dl_iterate_phdr(
       [](dl_phdr_info* object, std::size_t, void* into) {
         for (ElfW(Half) i = 0; i < object->dlpi_phnum; ++i) {

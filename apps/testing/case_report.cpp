@@ -10,11 +10,12 @@ namespace troupe::testing {
 namespace {
 
 std::string node_name(const run_report& report, std::int32_t p) {
-  if (p < 0 || static_cast<std::size_t>(p) >= report.nodes.size()) return "the world";
+  if (p < 0 || static_cast<std::size_t>(p) >= report.nodes.size()) return "the simulation";
   return report.nodes[static_cast<std::size_t>(p)];
 }
 
-// Faults that struck at a moment, in order; those along the way by number.
+// Lists faults that were applied at one moment, in order, then faults of a whole attempt with
+// counts.
 std::string faults_of(const run_report& report) {
   constexpr std::string_view mark = "fault: ";
   constexpr std::size_t most = 12;
@@ -47,9 +48,9 @@ std::string render(const run_report& report, std::string_view replay_line) {
       << fmt::format("{:.3f} s of virtual time\n",
                      static_cast<double>(report.virtual_time.count()) / 1e9);
   if (const auto straggler_report = report.stragglers.text(); !straggler_report.empty())
-    out << "pace      " << straggler_report << '\n';
+    out << "speed     " << straggler_report << '\n';
   chart_options shown;
-  // What came after the first violation explains nothing.
+  // Events after the first violation explain nothing.
   if (!report.violations.empty()) shown.until = report.violations.front().event;
   if (!report.notes.empty())
     out << "chart     the last moments" << (report.violations.empty() ? "" : " before it") << '\n'

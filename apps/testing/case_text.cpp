@@ -28,7 +28,7 @@ Number number(std::string_view text, std::string_view line) {
   if (error == std::errc::result_out_of_range)
     refuse(line, fmt::format("\"{}\" is too large", text));
   if (error != std::errc{} || end != text.data() + text.size())
-    refuse(line, fmt::format("\"{}\" is no number", text));
+    refuse(line, fmt::format("\"{}\" is not a number", text));
   return x;
 }
 
@@ -38,7 +38,7 @@ std::string_view trimmed(std::string_view text) {
   return text.substr(first, text.find_last_not_of(" \t\r") - first + 1);
 }
 
-// The next piece up to `by`; `rest` loses it.
+// Returns the piece before `by` and removes it from `rest`.
 std::string_view cut(std::string_view& rest, char by) {
   const auto at = rest.find(by);
   const auto piece = rest.substr(0, at);
@@ -46,7 +46,7 @@ std::string_view cut(std::string_view& rest, char by) {
   return piece;
 }
 
-// What a field may be: a text from somewhere must not ask for all memory or for ever.
+// Bounds of a field: a case from an unknown source must not take all memory or run for ever.
 struct bounds {
   std::int64_t least = 0;
   std::int64_t most = std::numeric_limits<std::int64_t>::max();
@@ -55,7 +55,7 @@ constexpr bounds positive{1};
 constexpr bounds yes_or_no{0, 1};
 constexpr bounds an_hour{0, std::chrono::nanoseconds{std::chrono::hours{1}}.count()};
 
-// Each field: `visit(name, field, bounds)`.
+// Calls `visit(name, field, bounds)` for each field.
 template <class F>
 void job_fields(job_spec& job, F visit) {
   visit("ranks", job.ranks, bounds{1, 100'000});
@@ -93,7 +93,7 @@ void plan_fields(run_plan& plan, F visit) {
   visit("watched", plan.observer, bounds{0, static_cast<std::int64_t>(test_observer::dead)});
 }
 
-// What a run had that is no text: code and costs of the test that recorded it.
+// Counts the parts of a run that have no text: code and costs of the recording test.
 struct brought {
   std::int64_t extensions = 0;
   std::int64_t marks = 0;
@@ -123,7 +123,7 @@ void brought_fields(brought& what, F visit) {
   visit("slow_nodes", what.slow_hosts, some);
 }
 
-// One sentence; empty when nothing is missing.
+// Returns one sentence, or nothing when no part is missing.
 std::string missing_text(brought had, brought here) {
   std::string list;
   const auto add = [&list](std::int64_t before, std::int64_t now, std::string_view what) {
@@ -131,10 +131,10 @@ std::string missing_text(brought had, brought here) {
     list += fmt::format("{}{} (the recorded run had {}, here are {})", list.empty() ? "" : ", ",
                         what, before, now);
   };
-  add(had.extensions, here.extensions, "its guests");
-  add(had.marks, here.marks, "its own marks");
+  add(had.extensions, here.extensions, "its extensions");
+  add(had.marks, here.marks, "its user coverage points");
   add(had.network, here.network, "its network costs");
-  add(had.slow_hosts, here.slow_hosts, "its slow nodes");
+  add(had.slow_hosts, here.slow_hosts, "its slow hosts");
   if (list.empty()) return {};
   return fmt::format(
       "the case cannot be replayed without {}: they are in the test that recorded it, which "
@@ -143,7 +143,7 @@ std::string missing_text(brought had, brought here) {
       list);
 }
 
-// A field as a number and back; seeds use all 64 bits, the rest has bounds.
+// Converts a field to text and back. Seeds use all 64 bits; other fields have bounds.
 template <class T>
 std::string text_of(const T& field) {
   if constexpr (std::is_same_v<T, nanoseconds>)
@@ -199,7 +199,7 @@ void read_fields(std::string_view rest, std::string_view line, Fields fields) {
       read_field(field, value, within, line);
       known = true;
     });
-    if (!known) refuse(line, fmt::format("there is no field \"{}\"", wanted));
+    if (!known) refuse(line, fmt::format("unknown field \"{}\"", wanted));
   }
 }
 
@@ -213,8 +213,7 @@ choice parse_choice(std::string_view text, std::string_view line) {
   choice c;
   int s = 0;
   while (s < static_cast<int>(site::count_) && to_string(static_cast<site>(s)) != where) ++s;
-  if (s == static_cast<int>(site::count_))
-    refuse(line, fmt::format("there is no site \"{}\"", where));
+  if (s == static_cast<int>(site::count_)) refuse(line, fmt::format("unknown site \"{}\"", where));
   c.where = static_cast<site>(s);
   c.who = number<std::uint32_t>(who, line);
   c.occurrence = number<std::uint32_t>(occurrence, line);
@@ -261,7 +260,7 @@ public:
     }
     if (!seen("troupe-case/1")) refuse("", "it is empty");
     if (!seen("seed")) refuse("", "it has no seed");
-    if (!seen("end")) refuse("", "it breaks off: a case is closed by the line \"end\"");
+    if (!seen("end")) refuse("", "the last line \"end\" is missing");
     if (const auto missing = missing_text(had_, here_); !missing.empty())
       throw user_error(errc::bad_usage, missing);
     return std::move(case_);
@@ -274,8 +273,9 @@ private:
     auto rest = line;
     const auto word = cut(rest, ' ');
     rest = trimmed(rest);
-    if (seen_.empty() && word != "troupe-case/1") refuse(line, "it begins with troupe-case/1");
-    if (seen("end")) refuse(line, "something stands behind its end");
+    if (seen_.empty() && word != "troupe-case/1")
+      refuse(line, "the first line must be troupe-case/1");
+    if (seen("end")) refuse(line, "there is text after the line \"end\"");
     if (seen(word)) refuse(line, fmt::format("a second line \"{}\"", word));
     take(word, rest, line);
     seen_.emplace_back(word);
@@ -283,7 +283,7 @@ private:
 
   void take(std::string_view word, std::string_view rest, std::string_view line) {
     if (word == "troupe-case/1" || word == "end") {
-      if (!rest.empty()) refuse(line, "nothing goes here");
+      if (!rest.empty()) refuse(line, "this line takes no arguments");
     } else if (word == "build") {
       case_.build = rest;
     } else if (word == "expect") {
@@ -305,7 +305,7 @@ private:
     } else if (word == "choices") {
       case_.taken = parse_choices(rest, line);
     } else {
-      refuse(line, fmt::format("there is no line \"{}\"", word));
+      refuse(line, fmt::format("unknown line \"{}\"", word));
     }
   }
 
@@ -316,10 +316,9 @@ private:
     if (payload_ && payload_->name() == name) return payload_;
     auto none = null_payload();
     if (name != none->name())
-      refuse(line,
-             fmt::format("the payload \"{}\" is not here; a test that has it replays the case "
-                         "by parse_case(text, plan) with its own plan",
-                         name));
+      refuse(line, fmt::format("unknown payload \"{}\"; the test that defines it replays the case "
+                               "by parse_case(text, plan) with its own plan",
+                               name));
     return none;
   }
 

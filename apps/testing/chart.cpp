@@ -19,18 +19,18 @@ struct row {
   const trace_note* at = nullptr;
   std::string text;
   bool message = false;
-  bool heard = false;  // else it was lost, or is still on its way
+  bool heard = false;  // false: lost, or still on its way
 };
 
 std::string without(std::string_view prefix, const std::string& text) {
   return text.substr(prefix.size());
 }
 
-// A message is sent and heard: two notes, one arrow. Links keep their order, so the n-th of a text
-// that is heard is the n-th that was sent.
+// A message is noted when it is sent and when it is received; a row joins both. Links keep order,
+// so the n-th received message of a text is the n-th that was sent.
 std::vector<row> rows_of(const std::vector<trace_note>& notes, std::uint64_t until) {
   using way = std::tuple<std::int32_t, std::int32_t, std::string>;
-  std::map<way, std::vector<std::size_t>> on_the_way;  // rows, the newest last
+  std::map<way, std::vector<std::size_t>> on_the_way;  // rows; the newest is last
   std::vector<row> all;
   for (const auto& n : notes) {
     if (n.event > until) break;
@@ -53,11 +53,11 @@ std::vector<row> rows_of(const std::vector<trace_note>& notes, std::uint64_t unt
   return all;
 }
 
-// The places of the last lines, in their own order, and the lines that are theirs.
+// The nodes of the last lines in numerical order, and the lines that belong to them.
 struct picture {
   std::vector<std::int32_t> nodes;
   std::vector<row> rows;
-  std::size_t left_out = 0;  // lines of other places, between those that are shown
+  std::size_t left_out = 0;  // lines of other nodes between the ones shown
 
   std::optional<std::size_t> column_of(std::int32_t node) const {
     const auto at = std::ranges::find(nodes, node);
@@ -66,7 +66,7 @@ struct picture {
   }
 };
 
-// Who a fault befell comes first, then who spoke last.
+// Nodes with faults come first, then the nodes that sent last.
 std::vector<std::int32_t> nodes_of_lines(std::span<const row> rows, std::size_t most) {
   std::vector<std::int32_t> chosen;
   const auto choose = [&](std::int32_t node, std::size_t until) {
@@ -105,7 +105,7 @@ picture picture_of(const std::vector<trace_note>& notes, const chart_options& op
 
 std::string name_of(const std::vector<std::string>& nodes, std::int32_t node) {
   const auto known = node >= 0 && static_cast<std::size_t>(node) < nodes.size();
-  return fmt::format("{} ({})", known ? nodes[static_cast<std::size_t>(node)] : "place", node);
+  return fmt::format("{} ({})", known ? nodes[static_cast<std::size_t>(node)] : "node", node);
 }
 
 constexpr std::size_t width = 24;
@@ -121,7 +121,7 @@ std::string line_of(const picture& p, const row& r) {
   for (std::size_t c = 0; c < p.nodes.size(); ++c) line[middle(c)] = '|';
   const auto to = p.column_of(r.at->to);
   const auto from = p.column_of(r.at->from);
-  if (!r.message || !to || !from) {  // something that happened there, or to the whole world
+  if (!r.message || !to || !from) {  // a local event, or one of the whole simulation
     write(line, to ? middle(*to) : 0, (to ? "* " : "~~ ") + r.text);
     return line;
   }
@@ -163,7 +163,7 @@ std::string text_chart(const std::vector<trace_note>& notes, const std::vector<s
   for (const auto& r : p.rows)
     out += fmt::format("{:>8} {:>13.3f}  {}\n", r.at->event, static_cast<double>(r.at->at) / 1e6,
                        without_blanks_at_end(line_of(p, r)));
-  if (p.left_out > 0) out += fmt::format("{:>8} lines of other places are left out\n", p.left_out);
+  if (p.left_out > 0) out += fmt::format("{:>8} lines of other nodes are left out\n", p.left_out);
   return out;
 }
 

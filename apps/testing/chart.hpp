@@ -1,5 +1,4 @@
-// What a run's notes look like as a message chart: one column for each process, one line for each
-// thing that happened.
+// Message charts of a recorded run: one column per node, one line per event.
 #pragma once
 
 #include <cstdint>
@@ -11,12 +10,13 @@
 namespace troupe::testing {
 
 struct chart_options {
-  std::uint64_t until = UINT64_MAX;  ///< the last event that is shown
-  std::size_t lines = 40;            ///< the last ones before it
-  std::size_t columns = 5;           ///< places that were active last
+  std::uint64_t until = UINT64_MAX;  ///< last event shown
+  std::size_t lines = 40;            ///< number of lines before it
+  std::size_t columns = 5;           ///< nodes with the latest activity
 };
 
-/// Text columns. An arrow stands where its message was heard; `--x` never was.
+/// Text columns. An arrow stands on the line where its message was received; `--x` marks a message
+/// that never arrived.
 std::string text_chart(const std::vector<trace_note>& notes, const std::vector<std::string>& nodes,
                        const chart_options& options = {});
 /// The same as a Mermaid sequence diagram.

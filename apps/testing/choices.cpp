@@ -59,14 +59,14 @@ choices choices::of_list(std::uint64_t seed, const std::vector<choice>& taken) {
   return fresh;
 }
 
-// Apart from `next`, which happens for every draw.
+// Separate from `next`, which every draw calls.
 [[gnu::noinline]] void choices::begin(site where, std::uint32_t who) {
   auto& all = streams_[static_cast<std::size_t>(where)];
   if (all.size() <= who) all.resize(who + 1);
   all[who].noise = mix(seed_ ^ key_of(where, who, 0));
 }
 
-// A stream that something was drawn from, when values are neither listed nor kept: nearly always.
+// Fast path: the stream has been used, and values are neither read from a list nor recorded.
 [[gnu::always_inline]] inline choices::stream* choices::plain(site where, std::uint32_t who) {
   auto& all = streams_[static_cast<std::size_t>(where)];
   if (all.size() <= who || all[who].occurred == 0 || from_list_ || recording_) [[unlikely]]
@@ -86,7 +86,7 @@ choices choices::of_list(std::uint64_t seed, const std::vector<choice>& taken) {
 [[gnu::always_inline]] inline void choices::count(std::uint64_t key, std::uint64_t value) {
   constexpr std::uint64_t odd = 0x9e3779b97f4a7c15;
   ++draws_;
-  // Most are 0: their order is seen by what follows.
+  // Most values are 0; later non-zero values still depend on their position.
   digest_ = value == 0 ? digest_ + key * odd : mix(digest_ ^ key) + value;
 }
 

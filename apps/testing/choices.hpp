@@ -1,4 +1,4 @@
-// Every decision of a simulated run, drawn from one place.
+// All random decisions of a simulated run are drawn here.
 #pragma once
 
 #include <array>
@@ -11,67 +11,68 @@
 
 namespace troupe::testing {
 
-/// Where a choice is made. A case names sites by name, so the order may change.
+/// The purpose of a draw. A case names sites by name, so their order may change.
 enum class site : std::uint8_t {
-  entropy,        ///< what the entropy port answers: no fault, and never shrunk
-  setup,          ///< what this run is like: schedule, host layout, which faults exist (swarm)
-  schedule,       ///< which runnable actor comes next
-  latency,        ///< of a message, an answer, a completion: 0 is the mean
-  compute,        ///< how long a hook takes: 0 is the mean
-  priority,       ///< PCT: of a place; 0 is the highest
-  change_point,   ///< PCT: at which event priorities change
-  fault,          ///< whether and when a fault strikes
-  detail,         ///< what exactly a fault does
-  link,           ///< loss and duplication of one frame
-  storage,        ///< faults of one operation
-  rare,           ///< whether a rare path of product code exists in this run, and is taken
-  stale_message,  ///< whether an old control message is heard, which one and how late
+  entropy,        ///< answers of the entropy port: no fault, never shrunk
+  setup,          ///< the run's schedule, host layout and existing faults (swarm)
+  schedule,       ///< which runnable actor runs next
+  latency,        ///< of a message, an answer or a completion; 0 is the mean
+  compute,        ///< duration of a hook; 0 is the mean
+  priority,       ///< PCT: priority of a node; 0 is the highest
+  change_point,   ///< PCT: the event at which priorities change
+  fault,          ///< whether and when a fault is applied
+  detail,         ///< parameters of a fault
+  link,           ///< loss and duplication of a frame
+  storage,        ///< faults of a storage operation
+  rare,           ///< whether a rare path of product code exists in this run and is taken
+  stale_message,  ///< whether a stale control message is delivered, which one, and how late
   count_,
 };
 std::string_view to_string(site s);
 
-/// One draw: label and value.
+/// One draw: its label and its value.
 struct choice {
   site where = site::schedule;
-  std::uint32_t who = 0;         ///< place, link or what else the site counts by
-  std::uint32_t occurrence = 0;  ///< counted per site and who, from 0
-  std::uint64_t value = 0;       ///< 0 is benign
+  std::uint32_t who = 0;         ///< node, link, or what else the site counts by
+  std::uint32_t occurrence = 0;  ///< counted per site and `who`, from 0
+  std::uint64_t value = 0;       ///< 0 is the benign value
   friend bool operator==(const choice&, const choice&) = default;
 };
 std::ostream& operator<<(std::ostream& out, const choice& c);
 
-/// One stream of labelled draws: of a seed, or of a recorded list in which what is missing is 0.
-/// A draw depends on its label only, so a new one moves no other. Value 0 is the benign one
-/// everywhere: first come first served, mean latency, no fault.
+/// A stream of labelled draws, made from a seed or read from a recorded list (missing draws are 0).
+/// A draw depends on its label only, so a new draw changes no other. Value 0 is always the benign
+/// one: first come first served, mean latency, no fault.
 class choices {
 public:
-  static constexpr std::uint32_t who_max = 1 << 24;  ///< labels have room for so many
+  static constexpr std::uint32_t who_max = 1 << 24;  ///< bound of `who` in a label
 
   static choices of_seed(std::uint64_t seed);
   static choices of_list(std::uint64_t seed, const std::vector<choice>& taken);
 
-  /// In [0, bound). A bound below 2 leaves nothing to draw: 0, but it counts as an occurrence.
+  /// Returns a value in [0, bound). With a bound below 2 the value is 0 and the occurrence is still
+  /// counted.
   std::uint64_t draw(site where, std::uint32_t who, std::uint64_t bound);
-  /// One of `keys`, as its place among them. Each has a draw of its own, and the highest wins: one
-  /// key more takes only what it wins. A listed value is a place, as of `draw`.
+  /// Returns the index of one of `keys`. Each key has its own draw and the highest one wins, so an
+  /// added key changes the result only when it wins. A listed value is an index, as for `draw`.
   std::uint64_t pick(site where, std::uint32_t who, std::span<const std::uint64_t> keys);
-  /// True with probability `per_million`; recorded as 1.
+  /// Returns true with probability `per_million`, recorded as 1.
   bool chance(site where, std::uint32_t who, std::uint32_t per_million);
-  /// 64 bits that are not a choice: the same for a seed, whatever the list says.
+  /// Returns 64 bits that are not a choice: they depend on the seed, never on the list.
   std::uint64_t bits(std::uint32_t who);
 
-  /// From now on remembers draws that are not 0.
+  /// Records non-zero draws from now on.
   void record() { recording_ = true; }
   const std::vector<choice>& taken() const { return taken_; }
   std::uint64_t seed() const { return seed_; }
   std::uint64_t draws() const { return draws_; }
-  /// Depends on every draw so far: label and value.
+  /// Digest of the labels and values of all draws so far.
   std::uint64_t digest() const { return digest_; }
 
 private:
-  // What is drawn under one site and who.
+  // The state of one (site, who) pair.
   struct stream {
-    std::uint64_t noise = 0;  // of the seed and the label; known once something was drawn
+    std::uint64_t noise = 0;  // hash of seed and label; valid after the first draw
     std::uint32_t occurred = 0;
   };
   struct next_draw {

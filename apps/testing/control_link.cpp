@@ -29,7 +29,7 @@ control_link::envelope control_link::envelope_of(caf::mailbox_element& m, std::u
   return {caf::make_message(numbered_message{number.integer_value(), std::move(what)}), to, true};
 }
 
-// A frame on its way, in no more room than an event has.
+// A frame in transit. It must fit into the storage of an event.
 struct control_link::arrival {
   arrival(control_link& on, const envelope& what, link_frame frame, std::size_t to)
       : link(&on),
@@ -50,7 +50,7 @@ struct control_link::arrival {
   control_link* link;
   caf::message::data_ptr values;
   std::uint64_t holds;
-  std::uint32_t number;  // no link of a world lives for 2^32 messages
+  std::uint32_t number;  // wraps only after 2^32 messages of a link
   std::uint32_t heard;
   bool numbered;
   std::uint8_t side;
@@ -64,7 +64,7 @@ control_link::control_link(simulation& of, simulation::node_id near, simulation:
       number_(far),
       ends_{end{.node = near, .machine = machine_at(near)},
             end{.node = far, .machine = machine_at(far)}} {
-  // The handles outlive the link at most as what goes nowhere.
+  // Handles may outlive the link; messages sent to them are then dropped.
   for (std::size_t side : {0, 1})
     ends_[side].handle = link_handle::make(
         of.system(), [this, side](caf::mailbox_element_ptr m) { send(side, envelope_of(*m, 0)); });
@@ -92,7 +92,7 @@ caf::strong_actor_ptr control_link::stand_in(const caf::strong_actor_ptr& near_a
   return also_.back().handle;
 }
 
-// A queue that is emptied in the event that filled it holds back nothing and drops nothing.
+// The queue is emptied in the event that filled it, so it neither delays nor drops anything.
 observer_list control_link::stand_in(const observer_list& near_observers) {
   observer_list there;
   if (near_observers.members().empty()) return there;
@@ -134,7 +134,7 @@ void control_link::open(caf::strong_actor_ptr near_actor, caf::strong_actor_ptr 
   }
 }
 
-// From now on an empty frame may be what the end waits for: those on their way become events.
+// From now on an empty frame may be what the end waits for, so frames in transit become events.
 void control_link::close(std::size_t at) {
   auto& mine = ends_[at];
   mine.closing = true;
@@ -182,8 +182,8 @@ void control_link::transmit(std::size_t from, const link_frame& frame, const env
   simulation_.at(ends_[to].node, after, std::move(arrives));
 }
 
-// A frame without a message. It is lost, or in time and comes once: of one that comes late or twice
-// nobody learns what he does not know from another.
+// Sends a frame without a message. The path may lose it, but never delays or repeats it: a late or
+// repeated one carries no information.
 void control_link::speak(std::size_t from) {
   if (ends_[from].cut || lost_on_path()) return;
   auto& theirs = ends_[other(from)];
@@ -196,7 +196,7 @@ void control_link::speak(std::size_t from) {
     theirs.quiet.push_back({due, frame.heard, frame.holds});
 }
 
-// What has come since the end did something last, and was not lost in a cut.
+// Processes empty frames that have arrived since the end was last active, unless a cut lost them.
 void control_link::hear_all_quiet(std::size_t at) {
   auto& mine = ends_[at];
   std::size_t count = 0;
@@ -214,7 +214,7 @@ void control_link::hear_all_quiet(std::size_t at) {
 void control_link::arrive(std::size_t at, const link_frame& frame, envelope&& what) {
   hear_quiet(at);
   auto& mine = ends_[at];
-  if (ends_[other(at)].cut) return;  // it was on its way when the path was cut
+  if (ends_[other(at)].cut) return;  // it was in transit when the path was cut
   const auto answer =
       mine.machine.arrived(frame, simulation_.clock_at(mine.node, simulation_.time()));
   if (mine.machine.over()) return;
@@ -243,7 +243,7 @@ void control_link::deliver(std::size_t at, envelope&& of) {
                    static_cast<std::int32_t>(mine.node), [&] { return "get " + text_of(what); });
   if (of.to == last_message) {
     const auto why = what.get_as<caf::down_msg>(0).reason;
-    speak(at);  // the last word is acknowledged
+    speak(at);  // acknowledges the last message
     mine.machine.close();
     mine.unacknowledged.clear();
     link_handle::of(mine.handle).go_down(why);
@@ -253,7 +253,7 @@ void control_link::deliver(std::size_t at, envelope&& of) {
   give(at, std::move(of), mine.actor);
 }
 
-// Whoever asks is answered through the same link.
+// The answer to a request returns through the same link.
 void control_link::give(std::size_t at, envelope&& of, const caf::strong_actor_ptr& to) {
   auto& what = of.what;
   if (how_.message_filter && how_.message_filter(at == 0, what, to)) return;
@@ -287,7 +287,7 @@ void control_link::beat(std::size_t at) {
   simulation_.after(mine.node, how_.limits.beat, [this, at] { beat(at); });
 }
 
-// The actor here has ended and everything it said has been heard.
+// Closes the end when its actor has ended and the peer has received all its messages.
 void control_link::close_if_done(end& mine) {
   if (!mine.closing || !mine.unacknowledged.empty()) return;
   mine.machine.close();

@@ -1,5 +1,5 @@
-// A link between two actors on different hosts, as a stream on a path with faults: the supervisor
-// and a rank, or two of a test's own. Each side talks to a handle that stands for the other.
+// A link between two actors on different hosts: the supervisor and a rank, or two actors of a test.
+// It is a stream on a path with faults. Each side sends to a handle that represents the other side.
 #pragma once
 
 #include <functional>
@@ -14,23 +14,23 @@
 
 namespace troupe::testing {
 
-/// What the path does to frames, in each direction.
+/// Faults of the path, in each direction.
 struct path_faults {
   std::uint32_t lose_per_million = 0;
   std::uint32_t repeat_per_million = 0;
-  std::uint32_t reorder_per_million = 0;  ///< a frame takes up to `reorder_by` longer
+  std::uint32_t reorder_per_million = 0;  ///< a frame arrives up to `reorder_by` later
   nanoseconds reorder_by = std::chrono::milliseconds{20};
 };
 
-/// How many of each happened.
+/// Number of times each fault happened.
 struct path_counts {
   std::uint64_t lost = 0;
   std::uint64_t repeated = 0;
   std::uint64_t reordered = 0;
-  std::uint64_t links_lost = 0;  ///< on a path that loses frames, between two that live
+  std::uint64_t links_lost = 0;  ///< links lost by frame loss while both nodes were alive
 };
 
-/// Events refer to it: it goes once its world is cleared.
+/// Events refer to the link: it is destroyed after its simulation was cleared.
 class control_link : public std::enable_shared_from_this<control_link> {
 public:
   struct settings {
@@ -38,72 +38,74 @@ public:
     nanoseconds latency = std::chrono::microseconds{50};
     path_faults faults;
     path_counts* counts = nullptr;
-    /// Asked before a message is given to whom it is for; true: it is not. Empty: never.
+    /// Called before a message is delivered; returning true drops it. May be empty.
     std::function<bool(bool to_near, const caf::message& what, const caf::strong_actor_ptr& to)>
         message_filter;
   };
-  /// `near`, `far`: where the two live. Neither actor has to be there yet.
+  /// `near` and `far` are the nodes of the two actors, which need not exist yet.
   control_link(simulation& of, simulation::node_id near, simulation::node_id far, settings how);
   ~control_link();
   control_link(const control_link&) = delete;
   control_link& operator=(const control_link&) = delete;
 
-  /// Stands for the far actor, near; and for the near one, far. Whoever sends to them sends through
-  /// the link; they go down when the other is gone or was silent for too long.
+  /// `far_handle` represents the far actor at the near end, `near_handle` the near actor at the far
+  /// end. Messages sent to a handle go through the link. A handle terminates when its actor has
+  /// ended or was silent for too long.
   const caf::strong_actor_ptr& far_handle() const { return ends_[0].handle; }
   const caf::strong_actor_ptr& near_handle() const { return ends_[1].handle; }
 
-  /// Stands, far, for somebody else who lives near: what is sent there travels through the same
-  /// link, in order with all else.
+  /// Returns a handle at the far end for another actor at the near end. Its messages share the link
+  /// and its order.
   caf::strong_actor_ptr stand_in(const caf::strong_actor_ptr& near_actor);
-  /// The same for observers: what an event tells them is one frame, and before all that is sent
-  /// behind it.
+  /// The same for observers. All observations of one event travel in one frame, before any message
+  /// that is sent later.
   observer_list stand_in(const observer_list& near_observers);
 
-  /// Both actors are there: the link begins to beat. Ends with them.
+  /// Starts heartbeats; both actors exist. They end with the actors.
   void open(caf::strong_actor_ptr near_actor, caf::strong_actor_ptr far_actor);
 
-  /// A process at one end has died and its host says so: the other end hears of it after the
+  /// A process at one end has died and its host reports it: the other end is notified after the
   /// latency.
   void reset();
-  /// Nothing gets through in this direction; near to far, and far to near.
+  /// Cuts the direction near to far, and far to near.
   void cut(bool to_far, bool to_near);
   bool reaches(simulation::node_id p) const { return ends_[0].node == p || ends_[1].node == p; }
   bool near_over() const { return ends_[0].machine.over(); }
   bool over() const { return ends_[0].machine.over() && ends_[1].machine.over(); }
 
 private:
-  /// An empty frame on its way. It tells an end only what that end looks at when it does something
-  /// itself, so it is heard then, as of the time it came, and is no event.
+  /// An empty frame in transit. Its content matters only when its receiver acts next, so it is
+  /// processed then, with its arrival time, and needs no event.
   struct quiet_frame {
     nanoseconds due;
     std::uint64_t heard;
     std::uint64_t holds;
   };
-  /// A message on its way; `to`: 0 for the actor at the other end, else one of `also_`, or
-  /// `last_message`: whoever sent it has ended.
+  /// A message in transit. `to` is 0 for the actor at the other end, or a number in `also_`, or
+  /// `last_message` when the sender has ended.
   struct envelope {
     caf::message what;
     std::uint8_t to = 0;
-    bool numbered = false;  ///< a request, or the answer to one: `what` is a numbered_message
+    bool numbered = false;  ///< `what` is a numbered_message: a request or its answer
   };
   static constexpr std::uint8_t last_message = 255;
-  /// Somebody else near.
+  /// Another receiver at the near end.
   struct other_receiver {
-    caf::strong_actor_ptr handle;  ///< far
+    caf::strong_actor_ptr handle;  ///< at the far end
     std::function<void(envelope&&)> hears;
   };
   struct end {
     simulation::node_id node = 0;
-    caf::strong_actor_ptr actor{};   ///< who lives here
-    caf::strong_actor_ptr handle{};  ///< stands for the other
+    caf::strong_actor_ptr actor{};   ///< the actor at this end
+    caf::strong_actor_ptr handle{};  ///< represents the other end
     link_machine machine;
-    std::vector<envelope> unacknowledged{};  ///< the first one is released + 1
+    std::vector<envelope> unacknowledged{};  ///< the first has number released + 1
     std::uint64_t released = 0;
-    std::map<std::uint64_t, envelope> held{};  ///< came before their turn
-    std::vector<quiet_frame> quiet{};  ///< on their way here, in order: a few beats' worth at most
-    bool cut = false;                  ///< what is sent from here is lost
-    bool closing = false;              ///< the actor here has ended: the last message said so
+    std::map<std::uint64_t, envelope> held{};  ///< arrived before their turn
+    /// in transit to this end, in order; bounded by a few heartbeats
+    std::vector<quiet_frame> quiet{};
+    bool cut = false;      ///< frames sent from here are lost
+    bool closing = false;  ///< the actor here has ended and the last message says so
   };
 
   struct arrival;
@@ -135,8 +137,8 @@ private:
   std::uint32_t number_;  // for draws
   end ends_[2];
   std::vector<other_receiver> also_;
-  std::vector<observation_ptr> seen_;  ///< far: what the event that happens has told observers
-  std::uint8_t observers_ = 0;         ///< of `also_`
+  std::vector<observation_ptr> seen_;  ///< far end: observations of the current event
+  std::uint8_t observers_ = 0;         ///< index in `also_`
 };
 
 }  // namespace troupe::testing

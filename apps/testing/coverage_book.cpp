@@ -9,8 +9,8 @@ namespace troupe::testing {
 namespace {
 
 constexpr std::uint32_t one_in_four = 250'000;
-constexpr std::uint32_t first_swarm_label = 256;  // behind the marks' own
-constexpr std::uint32_t first_own_label = 512;    // behind those: two of each
+constexpr std::uint32_t first_swarm_label = 256;  // after the labels of the points themselves
+constexpr std::uint32_t first_own_label = 512;    // after those; each point has two
 static_assert(coverage_point_count <= first_swarm_label);
 
 bool is_rare(coverage_kind kind) {

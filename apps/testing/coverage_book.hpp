@@ -1,5 +1,5 @@
-// The marks of one simulated world: counts what was hit and decides, by labelled draws, which rare
-// paths are taken.
+// Coverage points of one simulation: counts hits, and decides by labelled draws which rare paths
+// are taken.
 #pragma once
 
 #include <array>
@@ -18,32 +18,33 @@ using coverage_counts = std::array<std::uint64_t, coverage_point_count>;
 
 class coverage_book final : public user_coverage_sink {
 public:
-  /// Rare marks of a test's own, at most: labels have room for so many.
+  /// Bound of a test's own rare points: labels have room for so many.
   static constexpr std::size_t own_max = 1024;
 
   explicit coverage_book(choices& draws) : draws_(draws) {}
 
-  /// The marks of the test's own. A case names rare ones by their place here. Throws user_error
-  /// (bad_usage) when there are too many, or one comes twice.
+  /// Registers the points of the test. A case identifies rare ones by their index here. Throws
+  /// user_error (bad_usage) when there are too many, or a point is listed twice.
   void know(std::span<const user_coverage> own);
-  /// Draws which rare paths this run may take, each with one in four (swarm).
+  /// Draws which rare paths this run may take: one in four (swarm).
   void draw_rare();
-  /// Whether they may be taken now. None before `draw_rare`.
+  /// Whether rare paths may be taken now. They may not before `draw_rare`.
   void let_rare(bool may) { may_ = may; }
 
   const coverage_counts& counts() const { return counts_; }
-  /// One of the test's own and how often it was hit; those that were hit and not made known, too.
+  /// One of the test's points and its hits. Points that were hit without being registered are
+  /// listed, too.
   struct own_count {
     user_coverage what;
     std::uint64_t times = 0;
-    bool exists = false;  ///< rare ones: this run may take it
+    bool exists = false;  ///< rare points: this run may take it
   };
   const std::vector<own_count>& own() const { return own_; }
   std::uint64_t count_of(const user_coverage& which) const;
-  /// Rare paths that were taken, and of them those that may fail what they strike.
+  /// Rare paths taken, and among them those that may cause a failure.
   std::uint64_t rare_taken() const { return rare_taken_; }
   std::uint64_t rare_faults_taken() const { return rare_faults_taken_; }
-  /// The first invariant that did not hold: of the product, of the test's own.
+  /// The first violated invariant of the product, and of the test.
   const std::optional<coverage_point>& first_broken() const { return broken_; }
   const std::optional<std::string>& first_own_broken() const { return own_broken_; }
 
@@ -65,7 +66,7 @@ private:
   coverage_counts counts_{};
   std::array<bool, coverage_point_count> exists_{};
   std::vector<own_count> own_;
-  std::size_t known_ = 0;  // of them, at the front
+  std::size_t known_ = 0;  // registered points; they come first
   bool may_ = false;
   std::uint64_t rare_taken_ = 0;
   std::uint64_t rare_faults_taken_ = 0;

@@ -1,8 +1,7 @@
-// Around everything that code under test does in a simulated world: one event at a time, on one
-// thread. While it lasts, that code reaches the outside through its ports only. What watches that
-// is the library troupe::guard: it stands in front of the C library's clocks, files, environment,
-// entropy and threads in the programs that link it (tests, never the `troupe` program), and tells
-// here what was called. Where it is not linked nothing is watched.
+// Marks the time in which code under test runs in a simulation: one event at a time, on one thread.
+// During that time the code may use the outside only through its ports. The library troupe::guard
+// checks this: in programs that link it (tests, never `troupe`) it replaces the C library's clocks,
+// files, environment, entropy and threads, and records calls here. Without it nothing is checked.
 #pragma once
 
 #include <exception>
@@ -11,13 +10,13 @@
 
 namespace troupe::testing {
 
-/// Of one thread, or of several that run one at a time.
+/// State of one thread, or of several that run one at a time.
 struct delivery {
-  bool watched = false;          ///< code under test runs
-  const char* breach = nullptr;  ///< the first call to the outside, by its name in the C library
+  bool watched = false;          ///< code under test is running
+  const char* breach = nullptr;  ///< C name of the first call to the outside
 
   static delivery& here() { return lent_ ? *lent_ : own_; }
-  /// This thread runs only while another one stands still: what it calls, that one calls.
+  /// This thread runs only while another one is blocked; its calls count as calls of that thread.
   static void lend(delivery& others) { lent_ = &others; }
 
 private:
@@ -27,7 +26,7 @@ private:
 inline constinit thread_local delivery delivery::own_{};
 inline constinit thread_local delivery* delivery::lent_ = nullptr;
 
-/// The calls on this thread are code under test's, for as long as it lives.
+/// While it lives, calls on this thread are those of code under test.
 class delivering {
 public:
   delivering() : on_(delivery::here()), before_(std::exchange(on_.watched, true)) {}
@@ -40,8 +39,8 @@ private:
   const bool before_;
 };
 
-/// The calls on this thread are the world's own again: an adapter that needs a thread or a file to
-/// simulate something, inside a delivery.
+/// While it lives, calls on this thread are those of the simulator: an adapter that needs a thread
+/// or a file to simulate something.
 class not_delivering {
 public:
   not_delivering() : before_(std::exchange(delivery::here().watched, false)) {}
@@ -53,8 +52,8 @@ private:
   const bool before_;
 };
 
-/// Code under test called something of the outside that is no port. The run is over: it would not
-/// be the same a second time.
+/// Code under test called the outside without a port. The run ends, because it could not be
+/// repeated.
 class reached_outside : public std::exception {
 public:
   explicit reached_outside(std::string what) : what_(std::move(what)) {}

@@ -13,7 +13,7 @@ namespace troupe::testing {
 
 namespace {
 
-// What a function that forgets to set a variable finds in it.
+// Fills the stack with a byte that a function finds in variables it forgets to initialise.
 [[gnu::noinline]] void fill_stack(unsigned char with, unsigned pages) {
   volatile unsigned char page[4096];
   for (std::size_t i = 0; i < sizeof page; ++i) page[i] = with;
@@ -32,7 +32,7 @@ std::string said(const run_report& of, const event_hashes& at) {
   const auto name_of = [&](std::int32_t p) {
     return p >= 0 && static_cast<std::size_t>(p) < of.nodes.size()
                ? of.nodes[static_cast<std::size_t>(p)]
-               : std::string{"world"};
+               : std::string{"simulation"};
   };
   auto text =
       fmt::format("event {} at {:.6f} ms in {}: choices {:016x}, deliveries {:016x}, state {:016x}",
@@ -106,8 +106,8 @@ std::optional<run_difference> first_difference(const run_report& one, const run_
   if (here && there) found.layer = layer_of(parted.in1->hashes, parted.in2->hashes);
   if (found.layer.empty()) found.layer = "end";
   if (here || there) found.event = here ? parted.in1->event : parted.in2->event;
-  found.text = fmt::format("twins differ, first in their {}\n  one:   {}\n  other: {}", found.layer,
-                           here ? said(one, *parted.in1) : end,
+  found.text = fmt::format("the runs differ, first in their {}\n  one:   {}\n  other: {}",
+                           found.layer, here ? said(one, *parted.in1) : end,
                            there ? said(other, *parted.in2) : other_end);
   return found;
 }
@@ -119,7 +119,7 @@ std::optional<run_difference> check_determinism(const run_report& first, const r
   for (const auto& twin : run_at_once(run, false, seed, threads))
     if (!found) found = first_difference(first, twin);
   if (!found) return std::nullopt;
-  // What differed may not differ again: then the hashes are all there is to say.
+  // A difference may not occur again; then only the hashes are reported.
   constexpr std::uint64_t tries = 4;
   for (std::uint64_t i = 0; i < tries; ++i) {
     const auto again = run(true);

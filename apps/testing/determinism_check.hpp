@@ -1,8 +1,8 @@
-// Twins: the same run a second time, in a host that is unlike the first: other holes in the heap,
-// other bytes in memory that was used before, another thread, other runs beside it. What differs
-// then depends on something that is no port, and would not be replayed. What only another process
-// can vary (environment, address layout, allocator, working folder) is varied by
-// tests/simulated/determinism_check.py.
+// The determinism check repeats a run in a host that differs: another heap layout, other bytes in
+// reused memory, another thread, other runs beside it. A difference shows that the run depends on
+// something that is not a port and could not be replayed. tests/simulated/determinism_check.py
+// varies what only a new process can change: environment, address layout, allocator, working
+// folder.
 #pragma once
 
 #include <cstdint>
@@ -16,8 +16,8 @@
 
 namespace troupe::testing {
 
-/// The heap and the stack of this thread are unlike before, for as long as it lives: many blocks of
-/// any size are taken, filled with one byte, and every other one given back.
+/// Disturbs the heap and the stack of this thread while it lives: it allocates blocks of many
+/// sizes, fills them with one byte and frees every other one.
 class disturbed_host {
 public:
   explicit disturbed_host(std::uint64_t seed);
@@ -29,23 +29,23 @@ private:
   std::vector<std::unique_ptr<unsigned char[]>> held_;
 };
 
-/// Where two runs parted.
+/// Where two runs differ.
 struct run_difference {
-  std::string layer;        ///< the first hash that differs: choices, deliveries, state; or `end`
-  std::uint64_t event = 0;  ///< the first that differs; 0 when the runs were not recorded
-  std::string text;         ///< for people: the event as either side saw it
+  std::string layer;        ///< first hash that differs: choices, deliveries, state; or `end`
+  std::uint64_t event = 0;  ///< first event that differs; 0 if the runs were not recorded
+  std::string text;         ///< the event as each run saw it
 };
-/// What a run violates that differs from its twin.
+/// Oracle that a run violates when its repetition differs.
 inline constexpr const char* determinism_oracle = "a run is the same in another host";
-/// Nothing when they are the same run. Recorded ones are compared event by event.
+/// Returns nothing when the runs are equal. Recorded runs are compared event by event.
 std::optional<run_difference> first_difference(const run_report& one, const run_report& other);
 
-/// Does the run, with `recorded` so that its events are kept. Called on several threads at once:
-/// what it uses is its own, or is not changed.
+/// Does the run; `recorded` keeps its events. Called on several threads at once, so it must not
+/// share mutable state.
 using repeatable_run = std::function<run_report(bool recorded)>;
 
-/// Repeats a run that gave `first`, in hosts drawn from `seed`: on a thread of its own, or (one
-/// seed in four) on three at once. A run that differs is repeated, recorded, to name the event.
+/// Repeats a run that gave `first`, in hosts drawn from `seed`: on a new thread, or for one seed in
+/// four on three threads at once. A run that differs is repeated with recording to find the event.
 std::optional<run_difference> check_determinism(const run_report& first, const repeatable_run& run,
                                                 std::uint64_t seed);
 

@@ -10,7 +10,7 @@ namespace {
 
 constexpr std::string_view folder_word = "step-";
 
-// Of the checkpoint's folder in a path, hidden or not; -1: it names none.
+// Step of the checkpoint folder in a path, hidden or not; -1: the path names none.
 std::int64_t step_in(std::string_view path) {
   const auto at = path.find(folder_word);
   std::int64_t step = -1;
@@ -22,7 +22,7 @@ std::int64_t step_in(std::string_view path) {
 
 bool hidden(std::string_view path) { return path.find("/.step-") != std::string_view::npos; }
 
-// Whether what the operation promises does not hold: it reads nothing of what it changed.
+// Whether the fault breaks the operation's promise without an error that the program can see.
 template <class Operation>
 constexpr bool damages(storage_fault::kind what) {
   using kind = storage_fault::kind;
@@ -44,7 +44,7 @@ void durability_tracker::meets(const storage_op& op, const storage_fault& with) 
     if (step >= 0) writing_ = step, damaged_.erase(step);
   } else if (const auto* x = std::get_if<storage_ops::rename>(&op)) {
     step = step_in(x->to);
-    if (hidden(x->to)) durable_.erase(step_in(x->from));  // retired, or about to be
+    if (hidden(x->to)) durable_.erase(step_in(x->from));  // removed, or about to be
   } else if (const auto* x = std::get_if<storage_ops::write>(&op)) {
     step = step_in(x->path);
   } else if (const auto* x = std::get_if<storage_ops::sync_folder>(&op)) {
@@ -55,7 +55,7 @@ void durability_tracker::meets(const storage_op& op, const storage_fault& with) 
   if (damaged) damage(step >= 0 ? step : writing_);
 }
 
-// Before anything is written a lie is about all that is there.
+// Before the program has written anything, the fault may affect everything on the disk.
 void durability_tracker::damage(std::int64_t step) {
   if (step < 0) return durable_.clear();
   damaged_.insert(step);

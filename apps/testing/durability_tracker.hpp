@@ -1,4 +1,5 @@
-// Which checkpoints a loss of power may take: those whose way onto the disk a lie touched.
+// Tracks which checkpoints a power loss may destroy: those that a silent storage fault affected
+// while they were written.
 #pragma once
 
 #include <cstdint>
@@ -11,24 +12,24 @@ namespace troupe::testing {
 /// Follows the operations of one checkpointer after the other (actors/checkpoint_machine.hpp).
 class durability_tracker {
 public:
-  /// Another program: nothing is being written.
+  /// A new program starts: nothing is being written.
   void program_starts() { writing_ = none; }
-  /// An operation's turn, with the fault that it meets.
+  /// Called with each operation and the fault that is applied to it.
   void meets(const storage_op& op, const storage_fault& with);
-  /// The checkpoint of that step was said to be durable.
+  /// The checkpoint of that step was reported as durable.
   void announced(std::int64_t step) {
     if (!is_damaged(step)) durable_.insert(step);
   }
-  /// What was written of that step last may not be what was asked for, or not be there.
+  /// The last write of that step may be incomplete, wrong or missing.
   bool is_damaged(std::int64_t step) const { return damaged_.contains(step); }
-  /// The newest one that must be there, whatever happened to the disk; 0: none.
+  /// The newest checkpoint that must survive any fault so far; 0: none.
   std::int64_t newest_durable() const { return durable_.empty() ? 0 : *durable_.rbegin(); }
 
 private:
   static constexpr std::int64_t none = -1;
   void damage(std::int64_t step);
 
-  std::set<std::int64_t> durable_;  // announced, not retired, and not touched
+  std::set<std::int64_t> durable_;  // reported, not removed and not damaged
   std::set<std::int64_t> damaged_;
   std::int64_t writing_ = none;
 };

@@ -18,7 +18,7 @@ using key = std::tuple<std::int32_t, std::int64_t, std::int64_t, bool>;
 
 key key_of(const job_spec& job) { return {job.ranks, job.accumulate, job.samples, job.buffers}; }
 
-// References of the jobs of one exploration: computed once each.
+// The references of an exploration's jobs; each is computed once.
 class references {
 public:
   modular_reference& of(const job_spec& job) {
@@ -91,7 +91,7 @@ variant variant_of(const job_spec& what, const run_plan& plan, const budget& of,
   const bool fewer = draw(4) == 0;
   if (fewer && (!plan.payload || plan.payload->varies_samples()))
     v.job.samples = what.samples * 2 / 3 + 1;
-  // A few: who wants hooks costs a message for each.
+  // Few ranks: an observer of hooks costs one message per rank and hook.
   constexpr std::int32_t ranks_watched = 64;
   if (draw(8) == 0 && what.ranks <= ranks_watched)
     v.plan.observer = static_cast<test_observer>(1 + draw(4));

@@ -1,4 +1,4 @@
-// What a test brings into a run of its own: a learner, actors, oracles.
+// Extensions add a test's own learner, actors and oracles to simulated runs.
 #pragma once
 
 #include <functional>
@@ -13,40 +13,40 @@
 namespace troupe::testing {
 
 struct violation;
-/// Says what an oracle of the test's own has seen: `complain({"my oracle", "what is wrong"})`.
+/// Reports a violation of the test's own oracle: `complain({"my oracle", "what is wrong"})`.
 using complain_fn = std::function<void(violation)>;
 
-/// One for each run, so that nothing of a run reaches the next. Called in the world's one thread.
-/// A std::exception from any member ends the run, as a violation (`exception_oracle`); other
-/// exceptions (a test framework's) end the test.
+/// Each run makes its own object, so runs share no state. Called on the simulation's only thread. A
+/// std::exception from a member ends the run with a violation (`exception_oracle`); other
+/// exceptions, such as a test framework's, end the test.
 class extension {
 public:
   virtual ~extension() = default;
-  /// The learner of the run: its own, or one around the field's (whose oracles stay on, so it has
-  /// to hand it every hook). Called once, before the first attempt.
+  /// Returns the learner of the run: its own, or one around `inner`, the integer learner. A wrapper
+  /// must forward every hook, because the oracles stay on. Called once, before the first attempt.
   virtual recipe_ptr recipe(recipe_ptr inner) { return inner; }
-  /// An attempt is about to begin: what its job, and the stage for it, are to be besides.
+  /// Called before an attempt begins. May change its job and the simulated job's settings.
   virtual void prepares(simulation& in, simulated_job& sim_job, job& what) {
     (void)in, (void)sim_job, (void)what;
   }
-  /// An attempt begins; its supervisor is there and has not run. Actors of the test's own are
-  /// spawned in `in.system()` and given a place by `in.settle`.
+  /// Called when an attempt begins: its supervisor exists and has not run yet. The test spawns its
+  /// actors in `in.system()` and assigns each to a node with `in.settle`.
   virtual void begins(simulation& in, simulated_job& sim_job) { (void)in, (void)sim_job; }
-  /// Behind every step of every rank.
+  /// Called after every step of every rank.
   virtual void stepped(const finished_step& what, const complain_fn& complain) {
     (void)what, (void)complain;
   }
-  /// Behind each attempt that ended by itself.
+  /// Called after each attempt that ended by itself.
   virtual void ended(const job_outcome& outcome, const complain_fn& complain) {
     (void)outcome, (void)complain;
   }
 };
 using extension_fn = std::function<std::unique_ptr<extension>()>;
 
-/// An oracle in one line: what must hold behind every step of every rank. All runs share `holds`,
-/// so it keeps nothing of its own between calls: what follows a run is a guest.
+/// An oracle in one line: `holds` must be true after every step of every rank. All runs share
+/// `holds`, so it must not keep state between calls; an oracle with state is an extension.
 extension_fn always(std::string name, std::function<bool(const finished_step&)> holds);
-/// A learner around the field's: what the test wants to see survive.
+/// Wraps the integer learner in another one, whose behaviour the test checks.
 extension_fn trains(std::function<recipe_ptr(recipe_ptr inner)> around);
 
 }  // namespace troupe::testing

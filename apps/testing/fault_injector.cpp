@@ -1,4 +1,4 @@
-// How faults strike a field run.
+// The fault injector of a run: applies scheduled faults.
 #include "apps/testing/job_attempts.hpp"
 
 #include <algorithm>
@@ -12,7 +12,7 @@ namespace troupe::testing {
 
 namespace {
 
-// Hooks that a throw may strike, in the order of a run.
+// Hooks in which a throw can be injected, in the order of a run.
 const std::vector<std::string_view>& throwing_hooks() {
   static const std::vector<std::string_view> all{"training_step",
                                                  "setup",
@@ -87,7 +87,8 @@ void job_run::maybe_throw(const learner_context& context, const hook& h) {
   throw std::domain_error{what.text};
 }
 
-// What a path did to frames: who misses one is told again behind a beat or two.
+// Adds the delay that path faults may have caused: a lost frame is sent again after one or two
+// heartbeats.
 void job_run::know_delays() {
   const auto& path = sim_job_.path();
   const auto times = [](nanoseconds each, std::uint64_t count) {
@@ -111,7 +112,7 @@ void job_run::install_message_filter() {
   };
 }
 
-// No excuse for anything: who hears them does nothing.
+// Stale messages excuse no oracle, because a receiver must ignore them.
 void job_run::arm_stale_messages() {
   stale_messages_.attempt_begins(
       {now_.stale_messages_per_million, length(longest),
@@ -122,10 +123,10 @@ void job_run::arm_stale_messages() {
        }});
 }
 
-// --- striking ------------------------------------------------------------------------------------
+// --- applying ------------------------------------------------------------------------------------
 
 void job_run::apply_due_faults() {
-  const coverage_scope nobody{nullptr};  // an act of the world, and no code under test's
+  const coverage_scope nobody{nullptr};  // done by the simulator, not by code under test
   const not_delivering own;
   const auto events = simulation_.events() - began_events_;
   const auto time = static_cast<std::uint64_t>(simulation_.time().count() - began_);
@@ -141,7 +142,7 @@ void job_run::apply_due_faults() {
   }
 }
 
-// Nothing of `left_` is due before both.
+// Returns the moment before which no fault in `waiting_faults_` is due.
 simulation::moment job_run::next_fault() const {
   simulation::moment next{std::numeric_limits<std::uint64_t>::max(),
                           std::numeric_limits<std::int64_t>::max()};
@@ -158,7 +159,7 @@ void job_run::record_fault(fault what, simulation::node_id where) {
   note_fault(where, [&] { return std::string{to_string(what)}; });
 }
 
-// How long it may take to find out, close and take down.
+// Upper bound for detecting a failure, closing the generation and shutting down.
 nanoseconds job_run::shutdown_time() const {
   const auto limits = derive(job_.options().time);
   return limits.detect * 2 + limits.settle + limits.close + limits.teardown +
@@ -202,7 +203,7 @@ void job_run::apply_fault(const scheduled_fault& s) {
   auto* life = sim_job_.life_of(s.rank);
   if (!life || !simulation_.alive(life->node)) return;
   const bool cuts = s.what == fault::cut || s.what == fault::one_way_cut;
-  if (cuts && !life->link) return;  // it lives beside the supervisor
+  if (cuts && !life->link) return;  // it runs in the supervisor's process
   record_fault(s.what, life->node);
   facts_.applied.push_back(s.what);
   const bool all = whom == target::host || s.what == fault::crash_host;
@@ -214,7 +215,7 @@ void job_run::apply_fault(const scheduled_fault& s) {
     facts_.ranks.push_back(r);
     const auto delayed = facts_.delayed;
     apply_to_rank(s, *other);
-    if (r != s.rank) facts_.delayed = delayed;  // all at once
+    if (r != s.rank) facts_.delayed = delayed;  // all are delayed at the same time
   }
   if (!all) return;
   for (const auto p : sim_job_.test_nodes())
@@ -229,7 +230,7 @@ void job_run::apply_to_rank(const scheduled_fault& s, rank_incarnation& life) {
     case fault::crash_rank: sim_job_.crash(rank, false); break;
     case fault::crash_host: sim_job_.crash(rank, true); break;
     case fault::slow: {
-      const bool very = s.amount >= 12;  // each hook runs past its limit
+      const bool very = s.amount >= 12;  // each hook exceeds its limit
       life.slow_per_cent = very ? 1'000'000 : static_cast<std::int64_t>(200 + 400 * s.amount);
       facts_.delayed += very ? job_.hook_limit : span_ * job_.accumulate * life.slow_per_cent / 100;
       break;
@@ -252,7 +253,7 @@ void job_run::cut(const scheduled_fault& s, const std::shared_ptr<control_link>&
   heal_later(lasts, [link] { link->cut(false, false); });
 }
 
-// What may befall any process.
+// Faults that apply to any process.
 void job_run::disturb_node(const scheduled_fault& s, simulation::node_id where) {
   const auto amount = static_cast<std::int32_t>(s.amount);
   switch (s.what) {
@@ -263,7 +264,7 @@ void job_run::disturb_node(const scheduled_fault& s, simulation::node_id where) 
     case fault::skew: {
       const auto per_mille = (s.where % 2 == 0 ? 20 : -20) * (amount + 1);
       facts_.delayed += std::chrono::seconds{1};
-      // By a slow clock a hook is late to be past its limit.
+      // With a slow clock the hook limit is noticed late.
       if (per_mille < 0) facts_.delayed += job_.hook_limit * -per_mille / (1000 + per_mille);
       simulation_.skew(where, per_mille);
       break;
@@ -276,8 +277,8 @@ void job_run::disturb_node(const scheduled_fault& s, simulation::node_id where) 
   }
 }
 
-// All of it: the supervisor, the observers and the ranks beside them are threads of one process.
-// Links to any rank may be lost by that, and any deadline missed.
+// Applies the fault to the whole process: the supervisor, the observers and the ranks beside it. It
+// may cost links to any rank and make any deadline pass.
 void job_run::apply_to_program(const scheduled_fault& s) {
   record_fault(s.what, sim_job_.supervisor_node());
   facts_.applied.push_back(s.what);
@@ -291,7 +292,7 @@ void job_run::apply_to_program(const scheduled_fault& s) {
   facts_.delayed += each * static_cast<std::int64_t>(events_) * 2;
 }
 
-// Nothing of the product waits for a guest, so that this is an excuse for nothing.
+// The product never waits for a test's node, so this fault excuses no oracle.
 bool job_run::apply_to_test_node(const scheduled_fault& s) {
   const auto there = sim_job_.test_nodes();
   if (there.empty()) return false;

@@ -11,8 +11,8 @@ namespace troupe::testing {
 
 namespace {
 
-// What draws are labelled with: the number belongs to the name for good, wherever that stands, so
-// that a new kind (with the next number, at most 31) moves no draw of another.
+// The label of a fault's draws. The number belongs to the name and never changes, so that a new
+// fault (with the next number, at most 31) moves no draw of another.
 struct known_fault {
   std::string_view name;
   std::uint32_t number;
@@ -56,7 +56,7 @@ std::uint64_t pick(choices& from, site where, std::uint32_t who, const std::vect
   return from.pick(where, who, keys);
 }
 
-// The first fault that lasts along an attempt.
+// The first fault that lasts for a whole attempt.
 constexpr auto first_lasting = static_cast<std::size_t>(fault::lose);
 constexpr auto first_storage = static_cast<std::size_t>(fault::storage_error);
 
@@ -74,7 +74,7 @@ fault fault_named(std::string_view name) {
   std::string there;
   for (const auto& k : known) there += (there.empty() ? "" : ", ") + std::string{k.name};
   throw user_error(errc::bad_usage,
-                   "there is no fault \"" + std::string{name} + "\"; there are: " + there);
+                   "unknown fault \"" + std::string{name} + "\"; known are: " + there);
 }
 
 std::string_view to_string(target t) {
@@ -82,7 +82,7 @@ std::string_view to_string(target t) {
     case target::rank: return "rank";
     case target::host: return "host";
     case target::program: return "program";
-    case target::test_node: return "guest";
+    case target::test_node: return "test node";
   }
   return "?";
 }
@@ -154,8 +154,8 @@ fault_set draw_swarm(choices& from, const fault_options& options) {
 fault_options draw_how_often(choices& from, const fault_options& options) {
   auto all = options;
   if (!options.swarm) return all;
-  constexpr std::uint32_t faults_most = 16;  // as of a case
-  constexpr std::uint32_t first_label = 48;  // between those of faults and of attempts
+  constexpr std::uint32_t faults_most = 16;  // the same bound as in a case
+  constexpr std::uint32_t first_label = 48;  // between the labels of faults and those of attempts
   const auto one_of = [&](std::uint32_t label, std::uint32_t& given, auto... others) {
     const std::uint32_t values[]{given, static_cast<std::uint32_t>(others)...};
     given = values[from.draw(site::setup, first_label + label, std::size(values))];
@@ -208,7 +208,7 @@ attempt_faults draw_faults(choices& from, const fault_options& options, fault_se
 
 namespace {
 
-// The place of `gone` among the kinds of a range, in the order in which they are drawn.
+// Index of `gone` among the kinds of a range, in the order in which they are drawn.
 struct index_of_kind {
   bool there = false;
   std::uint64_t index = 0;
@@ -228,7 +228,7 @@ std::uint64_t value_of(const std::vector<choice>& taken, site where, std::uint32
   return 0;
 }
 
-// Strikes name their kind by its place among those that exist: detail, occurrence 0.
+// A fault names its kind by its index among those that exist: site detail, occurrence 0.
 void drop_faults(std::vector<choice>& list, std::uint64_t index) {
   const auto before = list;
   for (const auto& applied : before) {
@@ -247,7 +247,7 @@ void drop_faults(std::vector<choice>& list, std::uint64_t index) {
   std::erase_if(list, [](const choice& c) { return c.value == 0; });
 }
 
-// The n-th operation that failed drew its kind, its detail and its length as number n.
+// The n-th failed operation drew kind, detail and length as number n.
 void drop_storage(std::vector<choice>& list, std::uint64_t index) {
   std::vector<choice> applied;
   for (const auto& c : list)

@@ -1,7 +1,7 @@
-// The guard (delivery.hpp): functions of the C library that reach the outside, defined once more.
-// A program that links this calls these first, its shared libraries too (the C++ library's clocks,
-// streams, threads and random_device among them); each tells the delivery of its thread and goes on
-// to the real one.
+// The guard (delivery.hpp): replaces functions of the C library that reach the outside. A program
+// that links it calls these first, and so do its shared libraries, among them the C++ library's
+// clocks, streams, threads and random_device. Each records the call in its thread's delivery and
+// calls the real function.
 #include <dlfcn.h>
 
 #include <atomic>
@@ -18,7 +18,7 @@ void seen(const char* call) noexcept {
   if (now.watched && !now.breach) now.breach = call;
 }
 
-// Found at the first call, which may come before any constructor of this program has run.
+// Resolved at the first call, which may precede every constructor of this program.
 template <class Function>
 Function* real(std::atomic<Function*>& known, const char* name) noexcept {
   auto* found = known.load(std::memory_order_relaxed);
@@ -32,10 +32,10 @@ Function* real(std::atomic<Function*>& known, const char* name) noexcept {
 
 }  // namespace
 
-// For the linker: who links the library gets all of it (see CMakeLists.txt).
+// Makes the linker keep all of the library (see CMakeLists.txt).
 extern "C" const int troupe_guard_linked = 1;
 
-// By their names in the binary, so that no declaration of a header stands in the way.
+// Defined by their names in the binary, so that declarations in headers do not conflict.
 #define TROUPE_GUARD(result, symbol, label, parameters, arguments)      \
   extern "C" result guard_##symbol parameters noexcept __asm__(#label); \
   result guard_##symbol parameters noexcept {                           \
@@ -82,13 +82,13 @@ TROUPE_GUARD_C(long, readlink, (const char* path, char* out, std::size_t size), 
 TROUPE_GUARD_C(char*, getcwd, (char* out, std::size_t size), (out, size))
 TROUPE_GUARD_C(int, mkstemp, (char* path), (path))
 
-// The environment, and who and where the process is.
+// The environment, and the identity and location of the process.
 TROUPE_GUARD_C(char*, getenv, (const char* name), (name))
 TROUPE_GUARD_C(char*, secure_getenv, (const char* name), (name))
 TROUPE_GUARD_C(int, gethostname, (char* out, std::size_t size), (out, size))
 TROUPE_GUARD_C(int, getpid, (), ())
 
-// Entropy. The C++ library's device asks the processor, not the C library.
+// Entropy. The C++ library's random_device reads the processor, not the C library.
 TROUPE_GUARD_C(long, getrandom, (void* out, std::size_t size, unsigned flags), (out, size, flags))
 TROUPE_GUARD_C(int, getentropy, (void* out, std::size_t size), (out, size))
 TROUPE_GUARD_C(int, rand, (), ())

@@ -1,4 +1,4 @@
-// One run of a field job under faults, attempt after attempt: the inside of `run_job`.
+// One run of a job under faults, attempt after attempt: the implementation of `run_job`.
 #pragma once
 
 #include "actors/time_knob.hpp"
@@ -130,7 +130,7 @@ private:
   simulated_job sim_job_;
   std::shared_ptr<simulated_storage> disk_;
   std::shared_ptr<const checkpoint_io> io_;
-  std::shared_ptr<payload_job> trained_;  // null: the field payload
+  std::shared_ptr<payload_job> trained_;  // null: the integer payload
   job_oracles oracles_;
   recipe_ptr recipe_;
   stale_messages stale_messages_{simulation_};
@@ -144,12 +144,12 @@ private:
   attempt_faults now_;
   attempt_facts facts_;
   std::vector<armed_throw> armed_;
-  std::vector<std::int32_t> poisoned_;           // ranks whose next gradient is NaN
-  std::vector<scheduled_fault> waiting_faults_;  // not struck yet
+  std::vector<std::int32_t> poisoned_;           // ranks whose next gradient becomes NaN
+  std::vector<scheduled_fault> waiting_faults_;  // not applied yet
   std::uint64_t began_events_ = 0;
   std::int64_t began_ = 0;
-  std::uint64_t rare_faults_before_ = 0;  // this attempt
-  path_counts path_before_;               // this attempt
+  std::uint64_t rare_faults_before_ = 0;  // when this attempt began
+  path_counts path_before_;               // when this attempt began
   durability_tracker durability_;
 };
 

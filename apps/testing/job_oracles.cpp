@@ -45,7 +45,7 @@ const std::vector<std::string> oracles{
     protocol_checker::deadline,
 };
 
-// Faults that keep somebody from answering for a while.
+// Faults that can keep a rank from answering for a while.
 constexpr std::initializer_list<fault> delaying{fault::pause,       fault::slow,     fault::cut,
                                                 fault::one_way_cut, fault::data_cut, fault::skew,
                                                 fault::late_timers};
@@ -59,7 +59,7 @@ std::string at(const failure& f) {
          ", step " + std::to_string(f.step) + "]";
 }
 
-// Named as a survivor.
+// The outcome names the rank as a survivor.
 bool is_left_behind(const job_outcome& outcome, std::int32_t rank) {
   const auto name = "rank " + std::to_string(rank) + ":";
   return std::ranges::any_of(outcome.survivors,
@@ -93,7 +93,7 @@ job_oracles::job_oracles(const job_spec& job, modular_reference& reference, payl
     : job_(job), reference_(reference), foreign_(foreign), report_(report), simulation_(of) {}
 
 void job_oracles::violate(violation v) {
-  constexpr std::size_t most = 16;  // more of them say nothing more
+  constexpr std::size_t most = 16;  // more violations add no information
   v.event = simulation_.events();
   if (report_.violations.size() < most) report_.violations.push_back(std::move(v));
 }
@@ -155,7 +155,7 @@ poisons job_oracles::poisons_before(job_id job, std::int64_t step) const {
   return before;
 }
 
-// A checkpoint does not say whose it is: of the newest attempt that was in this state.
+// A checkpoint does not name its attempt: the newest attempt that was in this state is taken.
 poisons job_oracles::inherited_by(const snapshot& from) {
   const auto step = from.loop.steps;
   for (auto job = attempts_.rbegin(); foreign_ && job != attempts_.rend(); ++job)
@@ -171,9 +171,9 @@ void job_oracles::stepped(const finished_step& what) {
   same_everywhere(what);
 }
 
-// Whatever is trained, and without a reference too: NaN, ghosts.
+// Needs no reference, so it covers NaN, the null payload and every other one.
 void job_oracles::same_everywhere(const finished_step& what) {
-  if (what.step <= resumed_at_ || what.step > job_.steps) return;  // no step of this chain
+  if (what.step <= resumed_at_ || what.step > job_.steps) return;  // not a step of this chain
   const auto at = static_cast<std::size_t>(what.step - resumed_at_);
   if (digests_.size() <= at) digests_.resize(at + 1);
   auto& first = digests_[at];
@@ -220,7 +220,8 @@ void job_oracles::stepped_to_nan(const finished_step& what) {
       violate({oracles[0], "NaN, a peer's are not", what.step, what.rank, "weights", 0});
 }
 
-// Those that the first `step` steps consume. Foreign jobs may be too wide for the reference.
+// Counts the samples of the first `step` steps. Jobs of other payloads may be too wide for the
+// reference.
 std::int64_t job_oracles::samples_by(std::int64_t step) const {
   std::int64_t samples = 0;
   if (!foreign_) {
@@ -262,15 +263,15 @@ void job_oracles::first_cause(const failure& first, const attempt_facts& facts) 
   if (!check(disturbed))
     return violate({oracles[3], at(first) + " instead of " + facts.thrown.front().what, first.step,
                     first.rank});
-  // A link that loses may break by itself; a forming deadline names its ranks in its text, and so
-  // does a rank that waited in a collective for one that was held up.
+  // A lossy link may fail by itself. A forming deadline names its ranks in its text, and so does a
+  // rank that waited in a collective for a disturbed rank.
   const bool waited = first.type == "troupe::collective_timeout" && facts.any(delaying);
   if (!check(facts.lossy || facts.rare || facts.program || waited || first.rank < 0 ||
              facts.concerned(first.rank)))
     violate({oracles[3], "nothing befell this rank: " + at(first), first.step, first.rank});
 }
 
-// Throwing, dying and being aborted are no excuse for not being there in time.
+// A throw, a death or an abort does not excuse a rank that did not answer in time.
 void job_oracles::survivors(const job_outcome& outcome, const attempt_facts& facts) {
   for (const auto& s : outcome.survivors) {
     const bool rank = s.starts_with("rank ");
@@ -285,7 +286,7 @@ void job_oracles::survivors(const job_outcome& outcome, const attempt_facts& fac
   }
 }
 
-// A job that ends well has written its last checkpoint.
+// A job that finishes has written its last checkpoint.
 void job_oracles::saved(const job_outcome& outcome) {
   const auto at_end = outcome.loop.steps;
   if (!check(written_ == at_end || (written_ < 0 && resumed_at_ == at_end)))
@@ -312,7 +313,7 @@ void job_oracles::ended(const job_outcome& outcome, const attempt_facts& facts) 
   if (!check(facts.took <= most))
     violate({oracles[12], fmt::format("it took {} ms, more than {} ms",
                                       facts.took.count() / 1'000'000, most.count() / 1'000'000)});
-  // Nobody hears what a rank throws on its way down that the supervisor no longer waits for.
+  // An exception during the teardown of an abandoned rank is not reported.
   const auto unheard = [&](const auto& thrown) {
     return thrown.hook == "on_exception" ||
            (thrown.hook == "teardown" && is_left_behind(outcome, thrown.rank));
@@ -337,7 +338,7 @@ void job_oracles::ended(const job_outcome& outcome, const attempt_facts& facts) 
 }
 
 void job_oracles::resumed(const snapshot& from) {
-  // A disk that lied may bring back a checkpoint of an attempt before the last one.
+  // A storage fault may bring back a checkpoint of an attempt before the last one.
   if (!check(from.loop.steps <= std::max({resumed_at_, committed_ever_, least_held()})))
     violate({oracles[16], "a checkpoint of a step that was never committed", from.loop.steps});
   inherited_ = inherited_by(from);
@@ -355,7 +356,7 @@ void job_oracles::resumed(const snapshot& from) {
              from.loop.steps});
 }
 
-// The samples of its epoch, by counting those of its steps.
+// Counts the samples of its epoch by those of its steps.
 std::int64_t job_oracles::cursor_of(const loop_state& loop) const {
   return loop.batch == 0 ? 0 : samples_by(loop.steps) - loop.epoch * job_.samples;
 }
@@ -390,12 +391,12 @@ void job_oracles::result_is_the_weights(const job_outcome& outcome) {
     for (const auto& item : list->items)
       if (const auto* x = item.get_if<std::int64_t>()) digest.add(*x);
   digest_ = fmt::format("{:016x}", digest.digest());
-  // A survivor is left with what it has: the result comes with the last word of rank 0.
+  // A survivor keeps the weights it has: the result comes with the last message of rank 0.
   if (!check(same || is_left_behind(outcome, 0)))
     violate({oracles[11], "the result is not the weights", job_.steps, 0});
 }
 
-// Who was given up may be there.
+// Abandoned ranks may still run.
 void job_oracles::program_ended(const std::vector<std::string>& left, const job_outcome& outcome) {
   const auto named = [&](const std::string& node) {
     const auto who = node == "supervisor" ? std::string{"checkpointer"} : node;

@@ -1,4 +1,4 @@
-// What must hold in every run of a field job, whatever strikes.
+// The oracles: what must hold in every run of a job, whatever faults are applied.
 #pragma once
 
 #include <map>
@@ -10,10 +10,10 @@
 
 namespace troupe::testing {
 
-/// The oracle of invariants that a test's own code marks.
+/// Oracle of the invariants in a test's own code.
 inline constexpr const char* own_marks_oracle = "invariants of one's own hold";
 
-/// A throw that a fault raised.
+/// An exception that a fault injected.
 struct raised {
   std::int32_t rank = 0;
   std::string hook;
@@ -22,54 +22,56 @@ struct raised {
   std::string what;
 };
 
-/// What befell one attempt.
+/// What happened in one attempt.
 struct attempt_facts {
   std::vector<fault> applied;
-  std::vector<std::int32_t> ranks;  ///< whom they struck
+  std::vector<std::int32_t> ranks;  ///< the ranks that had them
   std::vector<raised> thrown;
-  bool program = false;  ///< the supervisor's process was held up
+  bool program = false;  ///< the supervisor's process was disturbed
   bool lossy = false;    ///< a link that loses frames was lost
-  fault_set storage;     ///< faults of storage that took effect
+  fault_set storage;     ///< storage faults that took effect
   test_observer observer = test_observer::none;
-  bool rare = false;  ///< a rare path was taken that may fail what it strikes
+  bool rare = false;  ///< a rare path was taken that may cause a failure
   nanoseconds took{0};
-  nanoseconds expected{0};  ///< at most, when nothing is slow: all steps, one failure, one way down
-  nanoseconds delayed{0};   ///< at most, by what struck
+  /// upper bound if nothing is slow: all steps, one failure, one shutdown
+  nanoseconds expected{0};
+  nanoseconds delayed{0};  ///< upper bound of the delay by faults
   bool any(std::initializer_list<fault> of) const;
-  bool concerned(std::int32_t rank) const;  ///< was struck or threw
+  bool concerned(std::int32_t rank) const;  ///< had a fault or threw
 };
 
-/// Hears what happens and remembers what is wrong. Never throws.
+/// Receives what happens in a run and records violations. Never throws.
 class job_oracles {
 public:
-  /// `foreign`: what is trained in place of the field payload, or null.
+  /// `foreign`: the payload, if it is not the integer one; else null.
   job_oracles(const job_spec& job, modular_reference& reference, payload_job* foreign,
               run_report& report, const simulation& of);
 
-  /// A rank finished a step: it must be where the reference is, with the same samples.
+  /// A rank finished a step: its state and its samples must equal the reference's.
   void stepped(const finished_step& what);
-  /// A rank finished a step and its weights are NaN: all of its peers' are, behind that step.
+  /// A rank finished a step and its weights are NaN: after that step the weights of all its peers
+  /// must be NaN.
   void stepped_to_nan(const finished_step& what);
-  /// A gradient of a foreign job is NaN, and with it whatever comes of it.
+  /// A gradient of a foreign job is NaN; all results that depend on it may be NaN.
   void poisoned(job_id job, const poison& what);
-  /// An attempt begins, from a checkpoint of that step (0: from nothing).
+  /// An attempt begins from a checkpoint of that step (0: without one).
   void attempt_begins(job_id job, std::int64_t resumed_at);
-  /// The program ended by itself. First causes, survivors, late failures.
+  /// The program ended by itself. Checks first cause, survivors and late failures.
   void ended(const job_outcome& outcome, const attempt_facts& facts);
   /// The whole run has finished.
   void finished(const job_outcome& outcome);
-  /// A checkpoint was chosen to go on from; before `attempt_begins`.
+  /// A checkpoint to resume from was chosen; called before `attempt_begins`.
   void resumed(const snapshot& from);
-  /// The supervisor has announced that a checkpoint of that step is written; `there` is what can be
-  /// read of it, null when nothing good can be. `lied`: the disk had said that something was
-  /// durable that may not be, or wrote something else than it was told.
+  /// The supervisor announced a written checkpoint. `there`: its readable content, or null.
+  /// `damaged`: a storage fault may have made it incomplete, wrong or not durable.
   void written(std::int64_t step, const std::string& path, const snapshot* there, bool damaged);
-  /// The program has ended by itself, and a teardown's time later these places are inhabited.
+  /// The program has ended by itself. `left`: the nodes on which actors are still alive after the
+  /// teardown time.
   void program_ended(const std::vector<std::string>& left, const job_outcome& outcome);
-  /// Everything was let run out.
+  /// The simulation has run until nothing was left to do.
   void drained(std::size_t actors, std::size_t handles);
   void violate(violation v);
-  /// Of the weights a finished run has brought home, in hexadecimal.
+  /// Digest of the final weights, in hexadecimal.
   const std::string& final_digest() const { return digest_; }
 
 private:
@@ -102,15 +104,15 @@ private:
   const simulation& simulation_;
   job_id now_;
   std::int64_t resumed_at_ = 0;
-  std::int64_t committed_ever_ = 0;  ///< the highest step that all ranks of one attempt held
+  std::int64_t committed_ever_ = 0;  ///< the highest step that all ranks of an attempt held
   std::string digest_;
   std::vector<std::int64_t> held_;                     // by rank, in this attempt
-  std::vector<std::optional<std::uint64_t>> digests_;  // behind steps, in this attempt
-  std::int64_t written_ = -1;          // the step of the last checkpoint, in this attempt
-  std::int64_t nan_at_ = -1;           // step behind which weights are NaN, in this attempt
-  std::map<job_id, poisons> poisons_;  // of foreign jobs, and of what they were resumed from
-  std::vector<job_id> attempts_;       // that have begun
-  poisons inherited_;                  // by the attempt that begins
+  std::vector<std::optional<std::uint64_t>> digests_;  // after steps, in this attempt
+  std::int64_t written_ = -1;          // step of the last checkpoint in this attempt
+  std::int64_t nan_at_ = -1;           // step after which weights are NaN, in this attempt
+  std::map<job_id, poisons> poisons_;  // of foreign jobs, inherited ones included
+  std::vector<job_id> attempts_;       // those that have begun
+  poisons inherited_;                  // taken over by the attempt that begins
 };
 
 }  // namespace troupe::testing

@@ -11,7 +11,7 @@ namespace {
 
 constexpr const char* run_folder = "run";
 
-// A job or a plan that cannot be run: the test is wrong, not the run.
+// Whether the job or the plan cannot be run: an error of the test, not of the run.
 bool is_misuse(const std::exception& e) {
   const auto* error = dynamic_cast<const user_error*>(&e);
   return error && (error->code() == errc::bad_usage || error->code() == errc::bad_configuration);
@@ -75,7 +75,7 @@ void job_run::stepped(const finished_step& s) {
   for (const auto& g : extensions_) g->stepped(s, complain());
   if (!s.state || !s.state->is_nan()) return oracles_.stepped(s);
   oracles_.stepped_to_nan(s);
-  // As a user would who looks at what was trained.
+  // Compared here as a user would compare the trained weights.
   constexpr const char* text = "the weights are not finite";
   if (s.job == sim_job_.running())
     facts_.thrown.push_back({s.rank, "optimizer_step", s.step, "std::domain_error", text});
@@ -182,7 +182,7 @@ job_run::ending job_run::judge() {
   facts_.took = simulation_.time() - nanoseconds{began_};
   facts_.expected = span_ * job_.accumulate * 2 + shutdown_time();
   facts_.observer = plan_.observer;
-  // Observers are waited for as long as for a teardown.
+  // The supervisor waits for observers as long as for a teardown.
   if (facts_.observer != test_observer::none)
     facts_.expected += derive(job_.options().time).teardown;
   oracles_.ended(outcome, facts_);
@@ -203,7 +203,7 @@ job_run::ending job_run::judge() {
   return ending::finished;
 }
 
-// Behind its outcome a program has nobody left but those whom it names as survivors.
+// After a job has completed, only actors listed as survivors may still be alive.
 void job_run::program_ends(const job_outcome& outcome) {
   now_ = {};
   simulation_.marks().let_rare(false);
@@ -215,7 +215,7 @@ void job_run::program_ends(const job_outcome& outcome) {
   oracles_.program_ended(left, outcome);
 }
 
-// The program writes its result and leaves: what it still had in hand goes with it.
+// The program writes its result and exits; its unfinished work is lost.
 void job_run::program_leaves() {
   now_ = {};
   stale_messages_.rest();
@@ -224,7 +224,7 @@ void job_run::program_leaves() {
   sim_job_.crash_program();
 }
 
-// What code under test said by itself, and what paths did.
+// Collects violated invariants of code under test and the counts of path faults.
 void job_run::hear_marks() {
   const auto& book = simulation_.marks();
   report_.product = book.counts();

@@ -1,5 +1,5 @@
-// One complete run of a field job: faults strike, an operator resumes what failed from the newest
-// good checkpoint until it is finished, and oracles look at everything.
+// One complete run of a job: faults are applied, an operator resumes a failed job from the newest
+// good checkpoint until it finishes, and oracles check every step.
 #pragma once
 
 #include <array>
@@ -19,7 +19,7 @@
 
 namespace troupe::testing {
 
-/// What is trained.
+/// The job that is trained.
 struct job_spec {
   std::int32_t ranks = 8;
   std::int64_t steps = 20;
@@ -30,7 +30,7 @@ struct job_spec {
   std::size_t width = 8;
   bool buffers = false;
   bool one_hook_per_run = false;
-  std::uint64_t seed = 0;  ///< of the data and the weights, not of the world
+  std::uint64_t seed = 0;  ///< of the data and the weights, not of the simulation
   nanoseconds detect = std::chrono::milliseconds{500};
   nanoseconds hook_limit = std::chrono::seconds{20};
 
@@ -41,15 +41,15 @@ struct run_plan {
   simulation_options simulation;
   cluster_model cluster{.compute = std::chrono::milliseconds{50}};
   fault_options faults;
-  std::uint32_t attempts = 6;  ///< runs of the program, at most; nothing strikes in the last two
+  std::uint32_t attempts = 6;  ///< most runs of the program; the last two have no faults
   std::uint64_t events_limit = 2'000'000;
   test_observer observer = test_observer::none;
-  std::vector<extension_fn> extensions;       ///< what the test brings along; not in a case's text
-  std::vector<user_coverage> marks;           ///< of the test's own code, to count; nor are these
-  std::shared_ptr<testing::payload> payload;  ///< null: the field payload
+  std::vector<extension_fn> extensions;  ///< parts that the test supplies; not in a case's text
+  std::vector<user_coverage> marks;  ///< coverage points of the test's code; not in a case's text
+  std::shared_ptr<testing::payload> payload;  ///< null: the integer payload
 };
 
-/// What an oracle saw. Undefined numbers are -1.
+/// What an oracle found. Undefined numbers are -1.
 struct violation {
   std::string oracle;
   std::string text;
@@ -71,12 +71,12 @@ struct run_report {
   nanoseconds virtual_time{0};
   trace_hashes hashes;
   std::string weights_digest;
-  straggler_report stragglers;                      ///< how fast, and who kept the others waiting
-  std::array<std::uint64_t, fault_kinds> faults{};  ///< that struck
-  std::map<std::string, std::uint64_t> marks;       ///< of the world: paths that were taken
-  coverage_counts product{};                        ///< of the product, by mark
-  std::vector<coverage_book::own_count> own;        ///< of the test's own code
-  std::uint64_t checks = 0;                         ///< of oracles
+  straggler_report stragglers;                      ///< step times and stragglers
+  std::array<std::uint64_t, fault_kinds> faults{};  ///< applied faults
+  std::map<std::string, std::uint64_t> marks;       ///< of the simulator: paths that were taken
+  coverage_counts product{};                        ///< of the product, by coverage point
+  std::vector<coverage_book::own_count> own;        ///< of the test's code
+  std::uint64_t checks = 0;                         ///< number of checks by oracles
   std::vector<violation> violations;
   std::vector<choice> taken;        ///< when recorded
   std::vector<trace_note> notes;    ///< when recorded; faults begin with "fault: "
@@ -84,22 +84,21 @@ struct run_report {
   std::vector<std::string> nodes;   ///< names, when recorded
 };
 
-/// What a violation is called when a run ended by an exception that a payload, its reference or a
-/// guest threw.
+/// Oracle that a run violates when a payload, its reference or an extension throws.
 inline constexpr const char* exception_oracle = "no run ends by an exception";
 
-/// Thread-compatible: `reference` is computed further when needed, so one thread per reference. It
-/// must be of the same job. Throws user_error (bad_usage, bad_configuration) for a job or a plan
-/// that cannot be run; any other std::exception is a violation of the run (`exception_oracle`).
+/// Thread-compatible: the call may extend `reference`, so each thread needs its own. It must belong
+/// to the same job. Throws user_error (bad_usage, bad_configuration) for a job or a plan that
+/// cannot be run; any other std::exception is a violation of the run (`exception_oracle`).
 run_report run_job(const job_spec& what, const run_plan& plan, choices from,
                    modular_reference& reference);
-/// The reference of a job.
+/// Makes the reference of a job.
 modular_reference reference_of(const job_spec& what);
-/// The marks there are, the world's and the product's, so that those never hit can be named.
+/// Names of all coverage points of simulator and product, so that those never hit can be listed.
 const std::vector<std::string>& known_marks();
-/// Adds what a run hit to counts by the names of `known_marks`.
+/// Adds a run's hits to counts by the names of `known_marks`.
 void add_marks(std::map<std::string, std::uint64_t>& to, const run_report& of);
-/// The oracles there are.
+/// Names of all oracles.
 const std::vector<std::string>& known_oracles();
 
 }  // namespace troupe::testing

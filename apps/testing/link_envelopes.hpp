@@ -1,4 +1,4 @@
-// What crosses a control link besides the messages themselves.
+// What a control link carries besides the messages themselves.
 #pragma once
 
 #include <caf/allowed_unsafe_message_type.hpp>
@@ -10,12 +10,12 @@
 
 namespace troupe::testing {
 
-/// What one event of a rank has told observers.
+/// The observations of one event of a rank.
 struct observations {
   std::vector<observation_ptr> all;
 };
 
-/// A request, or the answer to one.
+/// A request or the answer to one.
 struct numbered_message {
   std::uint64_t number = 0;
   caf::message what;

@@ -7,7 +7,7 @@ namespace troupe::testing {
 
 namespace {
 
-// How many standard deviations a normal variable stays below with probability `p` of at least 1/2.
+// Number of standard deviations below which a normal variable stays with probability `p` >= 1/2.
 double deviations(double p) {
   double low = 0;
   double high = 8;
@@ -27,7 +27,7 @@ lognormal::lognormal(std::int32_t spread) {
   const auto at = [&](double deviation) {
     return std::llround(static_cast<double>(one) * std::exp(deviation * spread / 1000));
   };
-  // Levels 2n - 1 and 2n are as far above and below; the last one stands alone, above.
+  // Levels 2n - 1 and 2n lie equally far above and below the median; the last level has no partner.
   for (std::uint64_t n = 1; 2 * n - 1 < levels; ++n) {
     const auto far =
         deviations(0.5 + static_cast<double>(2 * n - 1) / static_cast<double>(2 * levels));

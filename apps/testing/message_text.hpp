@@ -1,4 +1,4 @@
-// A control message in a word or two, for charts.
+// A short text of a control message, for charts.
 #pragma once
 
 #include <caf/message.hpp>
@@ -6,7 +6,7 @@
 
 namespace troupe::testing {
 
-/// `step_done 13`: the message's name and the step its fence speaks of; CAF's text for others.
+/// `step_done 13`: the message's name and the step of its fence; CAF's text for other messages.
 std::string short_text(const caf::message& what);
 
 }  // namespace troupe::testing

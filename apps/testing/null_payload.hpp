@@ -1,8 +1,8 @@
-// Ghosts as a payload of simulated runs: the production actors and machines of ten thousand ranks,
-// with sizes and costs in place of weights.
-//
-// Oracles that apply: those of causes, steps, samples, commits, ends and leftovers. There is no
-// state to be equal to a reference's.
+// The null payload of simulated runs: sizes and costs in place of weights, for the production
+// actors
+// and machines of ten thousand ranks.
+// The oracles of causes, steps, samples, commits, ends and leftovers apply. No oracle compares
+// states, because there are none.
 #pragma once
 
 #include <cstdint>
@@ -16,11 +16,11 @@ namespace troupe::testing {
 std::shared_ptr<payload> null_payload(std::uint64_t gradient_bytes = std::uint64_t{256} << 20,
                                       std::uint64_t bucket_bytes = std::uint64_t{256} << 20);
 
-/// A job for so many ranks: one sample per rank and step, a checkpoint each hundred steps, and a
-/// time knob as wide worlds have it (5 s), so that links beat as rarely as theirs.
+/// A job with `ranks` ranks: one sample per rank and step, a checkpoint every hundred steps, and
+/// failure detection within 5 s, so that heartbeats are as rare as in a job of that width.
 job_spec null_payload_job(std::int32_t ranks, std::int64_t steps);
-/// Its plan: ghosts whose gradients are so large, first come first served, and as many events as
-/// the job may take.
+/// A plan for the job: gradients of the given size, fifo schedule, and as many events as the job
+/// may take.
 run_plan null_payload_plan(const job_spec& what,
                            std::uint64_t gradient_bytes = std::uint64_t{256} << 20);
 

@@ -59,7 +59,7 @@ void protocol_checker::announced(const seen::lifecycle& what, std::chrono::nanos
 }
 
 void protocol_checker::reported(std::int32_t rank, const caf::message& what) {
-  if (holds<step_done>(what)) return;  // as most are
+  if (holds<step_done>(what)) return;  // the most frequent message
   auto& of = members_[static_cast<std::size_t>(rank)];
   if (holds<closed_generation>(what)) of.closed = true;
   if (holds<torn_down>(what)) of.torn = true;
@@ -75,8 +75,7 @@ void protocol_checker::stepped(std::int32_t rank, std::int64_t step) {
       [] { return "a step in a generation that the rank has closed"; }, step, rank);
 }
 
-// How long the supervisor may wait in it before it turns to the next; zero: for as long as it
-// takes.
+// How long the supervisor may stay in this phase; zero: without limit.
 std::chrono::nanoseconds protocol_checker::limit_of(phase p) const {
   switch (p) {
     case phase::forming: return limits_.form;
@@ -91,7 +90,7 @@ void protocol_checker::ended(const job_outcome& outcome, const attempt_facts& fa
                              const std::function<bool(std::int32_t rank)>& gone,
                              std::chrono::nanoseconds now) {
   turn_to(phase::over, now);
-  // A clock that is slow, timers that are late: what was held up has its deadlines later.
+  // Slow clocks and late timers make the supervisor's own deadlines late.
   const auto latest = facts.program ? facts.delayed : std::chrono::milliseconds{1};
   for (const auto& [what, took] : passed_)
     if (const auto limit = limit_of(what); limit.count() > 0)

@@ -68,7 +68,7 @@ void scripted_simulation::train_again() {
   what.run_folder = folder;
   try {
     what.resume = io_->latest(folder).path;
-  } catch (const user_error&) {  // there is none yet
+  } catch (const user_error&) {  // no checkpoint exists yet
     what.resume.reset();
   }
   const auto from = what.resume ? io_->read(*what.resume).loop.steps : 0;

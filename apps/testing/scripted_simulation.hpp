@@ -1,5 +1,5 @@
-// One job in a world of its own, driven by hand: what a test of one interleaving needs. The program
-// that runs the job can be started again, as an operator would.
+// One job in its own simulation, controlled step by step, for tests of one interleaving. The
+// program of the job can be restarted, as an operator would do.
 #pragma once
 
 #include <functional>
@@ -17,19 +17,18 @@ struct script_options {
   std::uint64_t seed = 0;
   scheduling schedule = scheduling::fifo;
   cluster_model cluster;
-  path_faults path;  ///< what links do to frames
-  /// Null: the simulated disk's own format.
+  path_faults path;  ///< faults of the links
+  /// Null: the format of the simulated disk.
   std::shared_ptr<const checkpoint_io> checkpoints;
   bool record = false;               ///< keep notes, for chart()
-  std::vector<user_coverage> marks;  ///< of the test's own code
+  std::vector<user_coverage> marks;  ///< coverage points of the test's code
 };
 
-/// A message that was stopped at the door of its receiver: it has crossed the link, and nobody has
-/// heard it.
+/// A message that was held back: it has crossed the link and was not delivered.
 class held_message {
 public:
   bool caught() const { return what_.has_value(); }
-  /// The message. Throws internal_error before it was caught.
+  /// Returns the message. Throws internal_error before it was caught.
   template <class Message>
   const Message& as() const {
     return content().get_as<Message>(0);
@@ -43,7 +42,7 @@ private:
   caf::strong_actor_ptr to_;
 };
 
-/// Thread-compatible. Every wait has a bound of `events_max` events, behind which it says so.
+/// Thread-compatible. Every wait is bounded by `events_max` events and then throws internal_error.
 class scripted_simulation {
 public:
   static constexpr std::uint64_t events_max = 1'000'000;
@@ -59,51 +58,51 @@ public:
 
   // --- begin ---
 
-  /// A field job, saved in the folder "run". Each call is a new program; one that still runs is
-  /// killed.
+  /// Starts a job with the integer payload, saved in the folder "run". Each call starts a new
+  /// program and kills one that still runs.
   void train(const job_spec& what);
-  /// The operator starts the field job again, from its newest good checkpoint, or from nothing.
+  /// The operator restarts the job from its newest good checkpoint, or from the beginning.
   void train_again();
-  /// A job with a learner of the test's own.
+  /// Starts a job with a learner of the test.
   void begin(job what);
 
   // --- go on ---
 
-  /// Until `there` holds (true), or nothing is left to do or the job has ended (false).
+  /// Runs until `there` holds (true), or until nothing is left to do or the job has ended (false).
   bool run_until(const std::function<bool()>& there);
-  /// To the job's end. Throws internal_error when there is none.
+  /// Runs to the end of the job. Throws internal_error when the job does not end.
   const job_outcome& run();
-  /// Begins the job and runs it to its end, then until nothing is left to do. `at_event` is called
-  /// before each event with the number of those so far.
+  /// Starts the job, runs it to its end, and then until nothing is left to do. `at_event` is called
+  /// before each event with the number of events so far.
   const job_outcome& run(
       job what, const std::function<void(std::uint64_t, const supervisor_actor&)>& at_event = {});
-  /// Until nothing is left to do at all.
+  /// Runs until nothing is left to do.
   void settle();
 
   // --- look ---
 
   const supervisor_actor& supervisor() const { return sim_job_->supervisor(); }
-  /// Steps that the rank has finished in the program that runs (a field job's).
+  /// Steps that the rank has finished in the running program (integer payload only).
   std::int64_t steps_of(std::int32_t rank) const;
-  /// How often product code has said so (coverage.hpp), in all programs so far.
+  /// Hits of a product's coverage point in all programs so far.
   std::uint64_t marks_hit(coverage_point which) const {
     return simulation_->marks().counts()[static_cast<std::size_t>(which)];
   }
-  /// The same of a mark of the test's own.
+  /// Hits of a coverage point of the test's code.
   std::uint64_t marks_hit(const user_coverage& which) const {
     return simulation_->marks().count_of(which);
   }
-  /// What rank 0 brought home, and what a field job must bring home.
+  /// The weights in rank 0's result, and those the integer payload must end with.
   std::vector<std::uint64_t> weights() const;
   std::vector<std::uint64_t> reference_weights();
-  /// The notes so far as a chart; needs `record`.
+  /// A chart of the notes so far; needs `record`.
   std::string chart() const;
 
   // --- act ---
 
   void crash(std::int32_t rank, bool host_too = false) { sim_job_->crash(rank, host_too); }
-  /// Stops the first message of this type between the supervisor and the rank, in either direction,
-  /// for which `which` holds. The rank must live on a host of its own.
+  /// Holds back the first message of this type between supervisor and rank, in either direction,
+  /// for which `which` is true. The rank must be on another host than the supervisor.
   template <class Message>
   std::shared_ptr<held_message> hold(std::int32_t rank,
                                      std::function<bool(const Message&)> which = {}) {
@@ -111,8 +110,8 @@ public:
       return r == rank && m.match_elements<Message>() && (!which || which(m.get_as<Message>(0)));
     });
   }
-  /// Lets it be heard, by whom it was for, or by somebody else (a supervisor of today hears a word
-  /// of yesterday).
+  /// Delivers the held message to its addressee, or (release_to) to another supervisor, such as the
+  /// one of a later program.
   void release(const std::shared_ptr<held_message>& what);
   void release_to(const std::shared_ptr<held_message>& what, const supervisor_actor& whom);
 

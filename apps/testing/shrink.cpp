@@ -53,7 +53,7 @@ private:
     constexpr std::uint64_t events_each = 250'000;
     left_ -= std::min(left_, 1 + ran.events / events_each);
   }
-  // Takes the candidate when it still violates; what it never drew is left out.
+  // Accepts the candidate if it still violates the oracle, without the choices that it never drew.
   bool still(run_case candidate) {
     if (left_ == 0) return false;
     const auto report = replay(candidate, reference_);
@@ -68,7 +68,7 @@ private:
     return still(std::move(candidate));
   }
 
-  // What a swarm drew becomes what the case says.
+  // Replaces the draws of a swarm by explicit values in the case.
   void settle_swarm() {
     auto& faults = best_.what.plan.faults;
     if (!faults.swarm) return;
@@ -81,8 +81,7 @@ private:
     still(std::move(candidate));
   }
 
-  // Few violations need somebody who watches. Tried again at the end, when less is left that goes
-  // another way without.
+  // Few violations need the observer. Tried again at the end, when fewer alternatives are left.
   void leave_observer_out() {
     if (best_.what.plan.observer == test_observer::none) return;
     auto candidate = best_;
@@ -103,7 +102,7 @@ private:
     tidy();
   }
 
-  // Several strikes are often there because an early one makes room for a late one.
+  // An early fault is often there only because it makes room for a later one.
   void one_strike() {
     const auto all = taken();
     if (std::ranges::count(all, site::fault, &choice::where) < 2) return;
@@ -112,7 +111,7 @@ private:
     remove_faults();
   }
 
-  // Choices that the run does not come to any more say nothing.
+  // Removes choices that the run no longer draws.
   void tidy() {
     if (left_ == 0) return;
     const auto report = again(best_);

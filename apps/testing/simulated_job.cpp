@@ -20,7 +20,8 @@ private:
   simulation& simulation_;
 };
 
-// It runs while the world's stands still, so the guard takes what it calls for the event's.
+// The thread runs while the simulation's thread is blocked, so the guard counts its calls as the
+// event's.
 std::shared_ptr<baton_thread> lane_thread() {
   const not_delivering own;
   auto made = std::make_shared<baton_thread>();
@@ -36,13 +37,13 @@ public:
   }
 };
 
-// The supervisor chooses it; each rank gets its own in its place.
+// The supervisor chooses this backend; each rank uses the communicator of its own node.
 class only_a_name : public communicator_backend {
 public:
   std::string_view name() const override { return "simulated"; }
   std::string unusable() const override { return {}; }
   std::shared_ptr<communicator> open(const group_description&) override {
-    throw internal_error("a simulated rank uses the communicator of its place");
+    throw internal_error("a simulated rank uses the communicator of its node");
   }
 };
 
@@ -265,7 +266,7 @@ std::vector<simulation::node_id> simulated_job::program() const {
 
 std::vector<simulation::node_id> simulated_job::test_nodes() const {
   std::vector<bool> known(simulation_.nodes());
-  known[0] = true;  // the world
+  known[0] = true;  // the simulation's own node
   for (const auto p : program()) known[p] = true;
   for (const auto& l : lives_) known[l.node] = true;
   std::vector<simulation::node_id> all;

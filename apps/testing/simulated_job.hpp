@@ -1,6 +1,6 @@
-// One job in one world: the production supervisor, ranks and checkpointer, each rank in a place of
-// its own behind a link, on simulated lanes, collectives and storage. What a rank elsewhere tells
-// observers travels through its link too, as it does between processes.
+// A job in a simulation: the production supervisor, ranks and checkpointer. Each rank has its own
+// node behind a link, with simulated lanes, collectives and storage. Observations of a rank on
+// another host travel through its link, as between processes.
 #pragma once
 
 #include <functional>
@@ -21,76 +21,76 @@
 
 namespace troupe::testing {
 
-/// What things cost, and how ranks are spread.
+/// The costs of a cluster and the distribution of its ranks.
 struct cluster_model {
-  std::uint32_t ranks_per_host = 1;  ///< 0: all beside the supervisor, without links
-  nanoseconds compute = std::chrono::milliseconds{20};  ///< a training step, mean
-  /// More than 0: a step's time is drawn from a lognormal distribution around `compute`, its
-  /// median, whose logarithm deviates by so many thousandths. 0: what the schedule adds.
+  std::uint32_t ranks_per_host = 1;  ///< 0: all ranks run beside the supervisor, without links
+  nanoseconds compute = std::chrono::milliseconds{20};  ///< mean time of a training step
+  /// Above 0: a step's time has a lognormal distribution with median `compute`; the standard
+  /// deviation of its logarithm is this many thousandths. 0: the schedule alone varies it.
   std::int32_t compute_spread = 0;
-  /// What ranks of a node (rank / ranks_per_host; without links each rank is one) need of all their
-  /// hooks' times, in per cent; others need 100.
+  /// Time of all hooks on a host's ranks, in per cent; hosts that are not listed take 100. The host
+  /// of a rank is rank / ranks_per_host; without links each rank counts as a host.
   std::map<std::int32_t, std::int64_t> slow_hosts;
   nanoseconds control_latency = std::chrono::microseconds{50};
   network_cost network;
   bool lanes_in_spans = true;
   bool lane_threads = false;  ///< inline_lane_options::thread
 };
-/// That any rank's training step takes when nothing befalls it.
+/// Upper bound of a training step's time without faults.
 nanoseconds longest_step(const cluster_model& cluster);
 
-/// One life of one rank.
+/// One incarnation of a rank.
 struct rank_incarnation {
   simulation::node_id node = 0;
   std::int32_t rank = 0;
   job_id job;
   caf::strong_actor_ptr actor;
   std::shared_ptr<control_link> link;  ///< null: beside the supervisor
-  std::int64_t slow_per_cent = 100;    ///< its hooks take so much of their cost
-  std::int64_t host_per_cent = 100;    ///< and besides, because of where it lives
+  std::int64_t slow_per_cent = 100;    ///< cost of its hooks in per cent
+  std::int64_t host_per_cent = 100;    ///< an additional factor of its host
 };
 
-/// A link of a test's own.
+/// A link between two actors of a test.
 struct own_link {
   caf::strong_actor_ptr from;
   caf::strong_actor_ptr to;
   std::shared_ptr<control_link> link;
 };
 
-/// Runs jobs one after the other, in the one world it is given.
+/// Runs jobs one after the other in one simulation.
 class simulated_job {
 public:
   simulated_job(simulation& in, cluster_model cluster);
   ~simulated_job();
 
-  /// What the supervisor gets of the outside besides what the rehearsal makes itself: files and
-  /// checkpoint IO.
+  /// The storage and the checkpoint IO of the supervisor; the class provides all other ports.
   struct files {
     std::shared_ptr<storage> disk;
     std::shared_ptr<const checkpoint_io> checkpoints;
   };
   void use(files what) { files_ = std::move(what); }
-  /// Hears what the supervisors of all jobs announce, at once.
+  /// Called at once with each announcement of any job's supervisor.
   void listen(std::function<void(const seen::lifecycle&)> announced) {
     announced_ = std::move(announced);
   }
 
-  /// Asked for each control message between the supervisor and a rank that has crossed its link;
-  /// true: nobody hears it. For tests that hold one back.
+  /// Called for each control message between the supervisor and a rank that has crossed its link.
+  /// Returning true drops the message. For tests that hold one back.
   std::function<bool(std::int32_t rank, bool to_supervisor, const caf::message& what,
                      const caf::strong_actor_ptr& to)>
       message_filter;
-  /// The most observations that wait for an observer, and who hears where it lives, before it has
-  /// run: in a place of its own, with the supervisor's program.
+  /// Limit of observations that wait for an observer; and a callback with each observer's node,
+  /// before it runs. The node is its own, in the supervisor's program.
   std::size_t observations = observation_queue::limit_default;
   std::function<void(simulation::node_id where)> observer_came;
-  /// Called with each job's set-up before its supervisor is born: another port, another part.
+  /// Called with each job's set-up before its supervisor is spawned, to replace a port or another
+  /// part.
   std::function<void(supervisor_setup& setup)> before_start;
 
-  /// Brings a supervisor to life, in a new place on host 0 (a program that is started), and lets it
-  /// begin. `path`: what its control links meet.
+  /// Starts a job's program: adds a node on host 0 and spawns the supervisor there. `path`: faults
+  /// of its control links.
   void begin(job what, path_faults path = {});
-  /// Where the supervisor of the job that runs lives.
+  /// The node of the running job's supervisor.
   simulation::node_id supervisor_node() const { return supervisor_node_; }
   job_id running() const { return job_; }
   bool ended() const { return outcome_.has_value(); }
@@ -98,38 +98,38 @@ public:
   const supervisor_actor& supervisor() const { return supervisor_; }
 
   std::vector<rank_incarnation>& lives() { return lives_; }
-  /// The life of that rank in the job that runs; null before it was brought.
+  /// The rank's incarnation in the running job; null before it was started.
   rank_incarnation* life_of(std::int32_t rank);
-  /// Its process dies (with the whole program, where it lives in it). `host_too`: nobody is left to
-  /// say so, silence has to.
+  /// Its process dies, and the whole program if the rank runs in it. `host_too`: its host dies,
+  /// too, so no host reports the death and only silence shows it.
   void crash(std::int32_t rank, bool host_too);
-  /// Places of the program that was begun last: the supervisor's, observers', and those of ranks
-  /// beside it.
+  /// Nodes of the latest program: the supervisor's, those of observers, and those of ranks beside
+  /// the supervisor.
   std::vector<simulation::node_id> program() const;
-  /// Places that a test has added and in which somebody lives.
+  /// Nodes of the test with live actors.
   std::vector<simulation::node_id> test_nodes() const;
-  /// Such a process dies; its host says so to the other ends of its links.
+  /// The node's process dies; its host reports it to the other ends of its links.
   void crash_test_node(simulation::node_id where);
-  /// Names of the places of the program that was begun last in which somebody lives.
+  /// Names of the latest program's nodes with live actors.
   std::vector<std::string> left_in_program() const;
-  /// The program that was begun last dies, with all that lives in it.
+  /// The latest program dies with all its actors.
   void crash_program();
 
-  /// `to` as `from` reaches it: itself when both live on one host, else a handle whose messages
-  /// cross a link of the world, with what the paths of the job that runs do to frames. Both have
-  /// been settled and have not run; the other direction (`linked(to, from)`) is the same link, and
-  /// so is the way of an answer to a request, which needs a timeout: a link may be lost. The handle
-  /// goes down when `to` does, or was silent for as long as a failure may be unnoticed.
+  /// Returns `to` as `from` can reach it: the actor itself on the same host, else a handle whose
+  /// messages cross a simulated link with the path faults of the running job. Both actors have been
+  /// assigned to nodes and have not run. `linked(to, from)` is the other direction of the same
+  /// link. Answers to requests use the link, too; requests need a timeout, because a link may be
+  /// lost. The handle terminates when `to` does, or was silent for the detection time.
   template <class From, class To>
   To linked(const From& from, const To& to) {
     return caf::actor_cast<To>(link_between(caf::actor_cast<caf::strong_actor_ptr>(from),
                                             caf::actor_cast<caf::strong_actor_ptr>(to)));
   }
-  /// Links that `linked` has made and that are not over.
+  /// Open links that `linked` has made.
   const std::vector<own_link>& own_links();
 
   simulated_fabric& fabric() { return fabric_; }
-  /// How fast its jobs went, and who kept the others waiting.
+  /// Step times of its jobs, and the hosts that delayed them.
   straggler_report& stragglers() { return stragglers_; }
   const path_counts& path() const { return counts_; }
 
@@ -150,8 +150,8 @@ private:
   path_counts counts_;
   std::vector<rank_incarnation> lives_;
   std::vector<own_link> own_links_;
-  std::size_t first_life_ = 0;                  // of the job that runs
-  std::vector<simulation::node_id> observers_;  // of the job that runs
+  std::size_t first_life_ = 0;                  // of the running job
+  std::vector<simulation::node_id> observers_;  // of the running job
   link_limits limits_;
   simulation::node_id supervisor_node_ = 0;
   job_id job_;

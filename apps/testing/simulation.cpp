@@ -10,7 +10,7 @@ namespace troupe::testing {
 
 namespace {
 
-constexpr std::uint32_t levels = 16;  // of lateness, and of priorities
+constexpr std::uint32_t levels = 16;  // of lateness and of priorities
 
 }  // namespace
 
@@ -26,7 +26,7 @@ std::string_view to_string(scheduling s) {
 simulation::simulation(choices from, simulation_options options)
     : options_(std::move(options)), draws_(std::move(from)), nodes_(1) {
   if (options_.record) draws_.record();
-  nodes_[0].name = "world";
+  nodes_[0].name = "simulation";
   caf_ = std::make_unique<virtual_system>(*this);
   if (options_.schedule != scheduling::pct) return;
   nodes_[0].priority = static_cast<std::uint32_t>(draws_.draw(site::priority, 0, levels));
@@ -36,7 +36,7 @@ simulation::simulation(choices from, simulation_options options)
 
 simulation::~simulation() { clear(); }
 
-// --- places --------------------------------------------------------------------------------------
+// --- nodes ---------------------------------------------------------------------------------------
 
 simulation::node_id simulation::add_node(std::uint32_t host, std::string name) {
   const auto p = static_cast<node_id>(nodes_.size());
@@ -91,7 +91,7 @@ nanoseconds simulation::lateness(node_id p, nanoseconds window) {
   return window * static_cast<std::int64_t>(level) / (levels - 1);
 }
 
-// --- acts ----------------------------------------------------------------------------------------
+// --- faults --------------------------------------------------------------------------------------
 
 void simulation::crash(node_id p) {
   auto& l = nodes_[p];
@@ -122,7 +122,7 @@ void simulation::slow(node_id p, nanoseconds each) { nodes_[p].busy = each.count
 
 // --- running -------------------------------------------------------------------------------------
 
-// Apart from `slot_at`, which happens for every event.
+// Separate from `slot_at`, which every event calls.
 [[gnu::noinline]] void simulation::add_slots() {
   const auto first = static_cast<std::uint32_t>(slots_.size()) * slots_each;
   if (first == event_heap::slots_max) throw internal_error("too much is due at a time");
@@ -130,7 +130,7 @@ void simulation::slow(node_id p, nanoseconds each) { nodes_[p].busy = each.count
   for (auto i = slots_each; i-- > 0;) free_slot(in_slot(first + i), first + i);
 }
 
-// Where what is due then is to be put: it is made where it lies until it happens.
+// Reserves the slot of an event; the call is constructed in it and stays there until it happens.
 later_call& simulation::slot_at(std::int64_t when, node_id where, turn kind) {
   if (free_ == event_heap::none) add_slots();
   const auto slot = free_;
@@ -171,7 +171,7 @@ bool simulation::run_to(moment last) {
   return more;
 }
 
-// It and its two halves are inside the above: each event passes here.
+// Inlined into the above, with its two halves: every event passes here.
 [[gnu::always_inline]] inline bool simulation::next_event() {
   const auto before = events_;
   const bool more = jobs_.empty() ? happen() : run_actor();
@@ -195,7 +195,7 @@ std::size_t simulation::pick_job() {
   const auto priority_of = [this](caf::resumable* job) {
     return nodes_[node_of(virtual_system::id_of(job))].priority;
   };
-  constexpr std::size_t looked_at = 64;  // of a crowd: the oldest ones
+  constexpr std::size_t looked_at = 64;  // the oldest ones of a large number
   std::size_t best = 0;
   for (std::size_t i = 1; i < std::min(n, looked_at); ++i)
     if (priority_of(jobs_[i]) < priority_of(jobs_[best])) best = i;
@@ -231,7 +231,7 @@ std::size_t simulation::pick_job() {
   return true;
 }
 
-// In wide worlds what comes is far away.
+// Prefetches the next events: in large simulations they are not in the cache.
 void simulation::bring_near() {
   const auto soon = heap_.coming();
   if (soon == event_heap::none) return;
@@ -255,7 +255,7 @@ void simulation::bring_near() {
   if (l.line || l.paused_until > now_) {
     next.slot = in_line(where, next.slot);
     if (next.slot == event_heap::none) return true;
-    what = &in_slot(next.slot);  // of the same place
+    what = &in_slot(next.slot);  // of the same node
   }
   count_event(where);
   delivering_at_ = where;
@@ -276,8 +276,8 @@ void simulation::drop(std::uint32_t slot) {
   free_slot(what, slot);
 }
 
-// A place that is paused, or was: what comes stands in line, and one turn at a time lets the first
-// go on. Each is moved once, however long the line is and however often the pause is renewed.
+// The node is paused, or was: events wait in line, and one turn at a time lets the first one
+// happen. Each event moves once, however long the line is and however often the pause is extended.
 std::uint32_t simulation::in_line(node_id p, std::uint32_t slot) {
   const auto next_turn = [&] { slot_at(std::max(now_, nodes_[p].paused_until), p, turn::goes_on); };
   auto& line = lines_[p];
@@ -318,7 +318,7 @@ void simulation::clear() {
   for (auto* job : std::exchange(jobs_, {})) virtual_system::drop(job);
 }
 
-// --- what is told --------------------------------------------------------------------------------
+// --- the trace ---------------------------------------------------------------------------------
 
 void simulation::delivered(std::uint64_t label, std::uint64_t payload) {
   delivery_hash_ = mix(mix(delivery_hash_ ^ static_cast<std::uint64_t>(now_)) + label) ^ payload;

@@ -1,6 +1,6 @@
-// A simulated world: one actor system in one thread, virtual time in integer nanoseconds, and one
-// heap of everything that will happen. Who lives where decides what a fault takes along: a place is
-// one life of a process, with the actors, timers and events that belong to it.
+// A simulation: one actor system on one thread, virtual time in integer nanoseconds, and one heap
+// of future events. A node is one incarnation of a simulated process. It owns actors, timers and
+// events, and a fault of the node affects all of them.
 #pragma once
 
 #include <algorithm>
@@ -26,11 +26,11 @@ namespace troupe::testing {
 
 using nanoseconds = std::chrono::nanoseconds;
 
-/// Who comes first when several could.
+/// Which of several possible events comes first.
 enum class scheduling : std::uint8_t {
   fifo,    ///< first come, first served; mean latencies
-  random,  ///< a random walk over runnable actors and latencies
-  pct,     ///< places have priorities, drawn, that change `depth` - 1 times: low ones are late
+  random,  ///< random walk over runnable actors and latencies
+  pct,     ///< nodes have drawn priorities that change `depth` - 1 times; low ones are late
 };
 std::string_view to_string(scheduling s);
 
@@ -39,37 +39,37 @@ class simulation;
 struct simulation_options {
   scheduling schedule = scheduling::random;
   std::uint32_t depth = 3;       ///< pct only
-  std::uint64_t horizon = 4096;  ///< pct: change points fall into so many first events
-  nanoseconds elastic = std::chrono::microseconds{400};  ///< how late a message may be, beyond its
-                                                         ///< latency, without any fault
-  std::uint64_t until = 0;  ///< this event calls `at_until` before it happens; 0: none
-  /// For a debugger: the world as it stands, and the place in which the event is to happen.
+  std::uint64_t horizon = 4096;  ///< pct: change points lie within so many first events
+  /// how late a message may be beyond its latency, without a fault
+  nanoseconds elastic = std::chrono::microseconds{400};
+  std::uint64_t until = 0;  ///< `at_until` is called before this event; 0: never
+  /// For a debugger: called with the simulation and the node of the next event.
   std::function<void(const simulation& in, std::uint32_t node)> at_until;
-  bool record = false;  ///< keep the list of events and the choices that were not 0
+  bool record = false;  ///< keep all events and the choices that are not 0
 };
 
-/// One thing that happened, good enough for a message chart.
+/// One entry of a message chart.
 struct trace_note {
   std::uint64_t event = 0;
   std::int64_t at = 0;     ///< nanoseconds
-  std::int32_t from = -1;  ///< place; -1: the world
+  std::int32_t from = -1;  ///< node; -1: the simulation
   std::int32_t to = -1;
   std::string what;
 };
 
-/// Three rolling hashes: where they part says which layer did.
+/// Three rolling hashes. The first one that differs between two runs names the layer.
 struct trace_hashes {
-  std::uint64_t choices = 0;     ///< did we decide alike
-  std::uint64_t deliveries = 0;  ///< did actors behave alike
-  std::uint64_t state = 0;       ///< did memory end alike
+  std::uint64_t choices = 0;     ///< equal decisions
+  std::uint64_t deliveries = 0;  ///< equal behaviour of actors
+  std::uint64_t state = 0;       ///< equal memory at the end
   friend bool operator==(const trace_hashes&, const trace_hashes&) = default;
 };
 
-/// Where a run stood behind one event.
+/// The hashes after one event.
 struct event_hashes {
   std::uint64_t event = 0;
   std::int64_t at = 0;    ///< nanoseconds
-  std::int32_t node = 0;  ///< where it happened
+  std::int32_t node = 0;  ///< node of the event
   trace_hashes hashes;
 };
 
@@ -88,131 +88,132 @@ public:
   nanoseconds time() const { return nanoseconds{now_}; }
   const simulation_options& options() const { return options_; }
 
-  // --- places ---
+  // --- nodes ---
 
-  /// A new process on `host`. Place 0 is there from the start: the world itself, which nothing
-  /// befalls.
+  /// Adds a process on `host`. Node 0 exists from the start: the simulation itself, without faults.
   node_id add_node(std::uint32_t host, std::string name);
   std::size_t nodes() const { return nodes_.size(); }
   const std::string& name_of(node_id p) const { return nodes_[p].name; }
-  std::vector<std::string> names() const;  ///< of all places
+  std::vector<std::string> names() const;  ///< of all nodes
   std::uint32_t host_of(node_id p) const { return nodes_[p].host; }
   bool alive(node_id p) const { return !nodes_[p].dead; }
-  /// An actor that lives there has not ended.
+  /// Whether an actor of the node has not ended.
   bool has_actors(node_id p) const;
-  /// The actor lives there; called before it has run.
+  /// Assigns the actor to a node; called before it has run.
   void settle(const caf::strong_actor_ptr& who, node_id at);
-  /// Where it lives; 0 when nobody has settled it.
+  /// Node of the actor; 0 when it was not assigned.
   node_id where(const caf::strong_actor_ptr& who) const { return node_of(who->id()); }
-  /// Makes something happen there, unless the place is dead by then; a paused one does it later.
+  /// Schedules an event on the node. A dead node drops it; a paused one delays it.
   template <class F>
   void at(node_id where, nanoseconds delay, F&& what) {
     if (auto* const slot = slot_behind(where, delay)) slot->put(std::forward<F>(what));
   }
   later_fn later_of(node_id p);
-  /// As `at`, but by a timer of the place's own: its skew and its lateness count.
+  /// As `at`, but with a timer of the node: its skew and its lateness apply.
   template <class F>
   void after(node_id where, nanoseconds delay, F&& what) {
     if (!nodes_[where].dead)
       slot_at(timer_due(where, std::max<std::int64_t>(0, delay.count())), where)
           .put(std::forward<F>(what));
   }
-  /// When what was due there at `due`, not long ago, has happened (or will): later if it was
-  /// paused.
+  /// When an event that was due there at `due`, not long ago, happened or will happen: later if the
+  /// node was paused.
   nanoseconds would_happen(node_id p, nanoseconds due) const;
-  /// The place's monotonic clock: fast or slow, as its fault says.
+  /// The node's monotonic clock, with its skew.
   std::function<nanoseconds()> clock_of(node_id p);
-  /// What that clock said, or will say, at `when`, not long ago or ahead.
+  /// The value of that clock at `when`, which must be close to now.
   nanoseconds clock_at(node_id p, nanoseconds when) const;
-  /// What the schedule adds to a latency of something that comes to `p`; 0 for fifo.
+  /// The delay that the schedule adds to a latency towards `p`; 0 for fifo.
   nanoseconds lateness(node_id p, nanoseconds window);
 
-  // --- acts of the world ---
+  // --- faults ---
 
-  /// The process is gone: its actors, timers and events with it, without a word to anybody.
+  /// The process dies without notice, with its actors, timers and events.
   void crash(node_id p);
-  /// Nothing of the place happens before `until`.
+  /// Delays all events of the node until `until`.
   void pause(node_id p, nanoseconds until);
-  /// Its clock runs `per_mille` / 1000 too fast (or slow, negative) from now on.
+  /// From now on its clock runs `per_mille` / 1000 too fast (negative: too slow).
   void skew(node_id p, std::int32_t per_mille);
-  /// Each of its timers is up to this late.
+  /// Each of its timers is late by up to `most`.
   void late_timers(node_id p, nanoseconds most);
-  /// Whatever happens there takes so long, and what comes meanwhile waits.
+  /// Each of its events takes so long, and later events wait.
   void slow(node_id p, nanoseconds each);
 
   // --- running ---
 
-  /// A number of events, or a time.
+  /// An event's number, or a time.
   struct moment {
     std::uint64_t event = 0;
     std::int64_t time = 0;  ///< nanoseconds
   };
-  /// One event: an actor handles a message, or the next thing due happens. False when nothing is
-  /// left. Throws reached_outside when it called what is no port; the run is over then.
+  /// Runs one event: an actor handles a message, or the next scheduled call happens. Returns false
+  /// when nothing is left. Throws reached_outside when the event called the outside without a port;
+  /// the run is over then.
   bool step() { return run_to({}); }
-  /// One event, and others until one of the two has come or somebody halts. False when nothing is
-  /// left. Throws as `step`.
+  /// Runs one event, and further ones until either limit is reached or `halt` was called. Returns
+  /// false when nothing is left. Throws as `step`.
   bool run_to(moment last);
-  /// Whoever runs events by `run_to` is to look up behind this one, as behind every crash.
+  /// Makes `run_to` return after this event. Every crash does so, too.
   void halt() { halted_ = true; }
-  /// Whether anything is left to do.
+  /// Whether nothing is left to do.
   bool idle() const { return jobs_.empty() && heap_.empty(); }
-  /// Lets go of all that is left without doing it; actors end. For the end of a run.
+  /// Drops all remaining events and ends all actors. For the end of a run.
   void clear();
   std::uint64_t events() const { return events_; }
   std::uint64_t deliveries() const { return deliveries_; }
   std::size_t actors() const { return caf_->running(); }
 
-  /// Adds to the hash of deliveries, and to the list when it is kept.
+  /// Adds to the hash of deliveries.
   void delivered(std::uint64_t label, std::uint64_t payload);
-  /// `text()` is asked for only when the list is kept.
+  /// `text()` is called only when notes are kept.
   template <class Text>
   void note(std::int32_t from, std::int32_t to, Text text) {
     if (options_.record) notes_.push_back({events_, now_, from, to, text()});
   }
   bool recording() const { return options_.record; }
   const std::vector<trace_note>& notes() const { return notes_; }
-  /// When recording: one per event.
+  /// When recording: one entry per event.
   const std::vector<event_hashes>& trail() const { return trail_; }
   void state_is(std::uint64_t digest);
   trace_hashes hashes() const;
-  /// What actors could not say themselves: exceptions, unknown messages.
+  /// A handler of exceptions and unknown messages in actors.
   actor_error_handler trouble();
   const std::vector<std::string>& troubles() const { return troubles_; }
 
 private:
-  // Code under test may run: its marks are this world's, and what it calls is watched.
+  // While code under test runs, its coverage is counted here and its calls are checked.
   struct running {
     explicit running(simulation& in) : marks(&in.marks_) {}
     const coverage_scope marks;
     const delivering watched;
   };
-  // What each event looks at comes first, in one line of memory.
+  // The members that each event reads come first, in one cache line.
   struct alignas(64) node_state {
     bool dead = false;
-    bool line = false;      // something waits in line since a pause
+    bool line = false;      // events wait in line since a pause
     std::int32_t skew = 0;  // per mille
     std::int64_t paused_since = 0;
     std::int64_t paused_until = 0;
     std::int64_t skewed_since = 0;
     std::int64_t gained = 0;
     std::int64_t late = 0;
-    std::int64_t busy = 0;  // behind each event
+    std::int64_t busy = 0;  // added after each event
     std::uint32_t priority = 0;
     std::uint32_t host = 0;
     std::string name;
     std::vector<caf::strong_actor_ptr> actors;
   };
-  // What is due. One line of memory: wide worlds have tens of thousands of them.
+  // A scheduled event. It fits a cache line, because large simulations have tens of thousands of
+  // them.
   enum class turn : std::uint8_t {
     ordinary,
-    timer,    ///< a message that an actor has set itself: no turn of its place
-    wakes,    ///< an actor of a paused place may run again: nothing has happened yet
-    goes_on,  ///< the first in line has its turn, if no pause goes on
+    timer,    ///< a message that an actor sent to itself with a delay
+    wakes,    ///< an actor of a paused node may run again; counts as no event
+    goes_on,  ///< the first one in line has its turn, unless the pause goes on
   };
   struct pending {
     later_call call;
-    node_id where = 0;  // of a free slot: the next one
+    node_id where = 0;  // of a free slot: the next free one
     turn kind = turn::ordinary;
   };
 
@@ -267,10 +268,10 @@ private:
   std::vector<node_id> node_of_actor_;
   std::deque<caf::resumable*> jobs_;
   event_heap heap_;
-  std::map<node_id, std::deque<std::uint32_t>> lines_;  // slots at places that are paused, or were
-  // In blocks that stay where they are: a call that happens lies in its slot.
+  std::map<node_id, std::deque<std::uint32_t>> lines_;  // slots of nodes that are paused or were
+  // Slots lie in blocks that never move, so a call may happen in its slot.
   static constexpr std::uint32_t slots_each = 256;
-  static constexpr std::size_t slots_near = 4;  // blocks that no event has to wait for
+  static constexpr std::size_t slots_near = 4;  // with more blocks, events are prefetched
   std::vector<std::unique_ptr<std::array<pending, slots_each>>> slots_;
   std::uint32_t free_ = event_heap::none;
   std::vector<std::uint64_t> change_points_;
@@ -279,7 +280,7 @@ private:
   std::vector<std::string> troubles_;
   bool halted_ = false;
   bool clearing_ = false;
-  std::unique_ptr<virtual_system> caf_;  // last: its end calls back
+  std::unique_ptr<virtual_system> caf_;  // last: its destructor calls back
 };
 
 }  // namespace troupe::testing

@@ -15,7 +15,7 @@ namespace {
 constexpr std::int32_t supervisor = -1;
 constexpr std::int32_t checkpointer = -2;
 
-// What is said once for all relies on its link for that.
+// Some messages rely on a link that delivers them once.
 bool may_come_twice(const caf::message& what) {
   return !holds<write_checkpoint>(what) && !holds<queue_value>(what) && !holds<torn_down>(what);
 }
@@ -28,7 +28,7 @@ stale_messages::messages& stale_messages::of(known& all, receiver who) {
   return all[at];
 }
 
-// A type's name is nearly always the same piece of memory.
+// A type's name is nearly always the same pointer.
 void stale_messages::keep(messages& in, const caf::message& what) {
   const auto type = type_name(what);
   for (auto& w : in)
@@ -50,7 +50,7 @@ void stale_messages::attempt_begins(settings how) {
 
 void stale_messages::pass(std::int32_t rank, bool to_supervisor, simulation::node_id node,
                           const caf::message& what, const caf::strong_actor_ptr& to) {
-  // Nobody can refuse it: it has no fence.
+  // An exit message has no fence, so its receiver cannot refuse it.
   if (holds<caf::exit_msg>(what)) return;
   auto who = rank;
   if (to_supervisor) who = holds<write_checkpoint>(what) ? checkpointer : supervisor;

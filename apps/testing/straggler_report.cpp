@@ -18,7 +18,7 @@ void straggler_report::met(std::span<const arrival> who) {
   auto others = nanoseconds::min();
   for (const auto& a : who)
     if (a.rank / ranks_per_host_ != host) others = std::max(others, a.at);
-  if (others == nanoseconds::min()) return;  // one node: nobody else waits
+  if (others == nanoseconds::min()) return;  // one host: no other host waits
   const auto waited = last.at - std::max(others, charged_until_);
   charged_until_ = last.at;
   if (waited <= nanoseconds{0}) return;
@@ -67,7 +67,7 @@ std::string straggler_report::text() const {
   const auto& worst = all.front();
   const auto name = ranks_per_host_ == 1
                         ? fmt::format("rank {}", worst.rank)
-                        : fmt::format("node {} (most often its rank {})", worst.host, worst.rank);
+                        : fmt::format("host {} (most often its rank {})", worst.host, worst.rank);
   return out + fmt::format("; {} kept the others waiting {} times, {:.3f} ms in all", name,
                            worst.times, ms(worst.waited));
 }

@@ -19,18 +19,18 @@ constexpr std::size_t small_queue = 48;
 constexpr auto deaf_for = std::chrono::milliseconds{1500};
 constexpr auto dies_after = std::chrono::milliseconds{100};
 
-// Of one rank: what it handled, and how far the observer has heard of it.
+// The hooks that one rank handled, and how many of them the observer has received.
 struct told_hooks {
   std::vector<std::pair<std::string_view, position>> handled;
   std::size_t next = 0;
   std::uint64_t heard = 0;
 };
 
-// What is known of one attempt; held by its observer, its trace and the guest.
+// The facts of one attempt, shared by its observer, its trace and the extension.
 struct attempt_notes {
   std::map<std::int32_t, told_hooks> ranks;
   std::vector<seen::lifecycle> announced;
-  std::size_t lifecycle = 0;  // heard
+  std::size_t lifecycle = 0;  // received
   int observations = 0;
   int flushed = 0;
   std::uint64_t dropped = 0;
@@ -132,13 +132,13 @@ private:
     const auto late =
         std::ranges::count_if(outcome.late, [](const failure& f) { return f.hook == "observer"; });
     if (how_ == test_observer::dead) return;
-    // It was given up: another oracle asks why.
+    // The observer was abandoned; another oracle checks why.
     if (std::ranges::find(outcome.survivors, "observer: still flushing") != outcome.survivors.end())
       return;
     if (late != (n.thrown ? 1 : 0)) n.object(fmt::format("{} throws are said", late));
     if (n.thrown) return;
     if (n.flushed != 1) n.object(fmt::format("it is flushed {} times", n.flushed));
-    // What is announced behind that (a stop that comes too late) may still be heard, or not.
+    // Announcements after that, such as a late stop, may or may not be received.
     const auto last =
         std::ranges::find(n.announced, lifecycle_kind::job_ended, &seen::lifecycle::event);
     const auto must = std::min<std::size_t>(last - n.announced.begin() + 1, n.announced.size());

@@ -1,5 +1,5 @@
-// Observers in field runs: the production observer actor behind its bounded queue, in every way in
-// which one may behave, with an oracle.
+// Observers in simulated runs: the production observer actor behind its bounded queue, in every
+// behaviour it may have, and an oracle for it.
 #pragma once
 
 #include "apps/testing/extension.hpp"
@@ -9,23 +9,23 @@
 
 namespace troupe::testing {
 
-/// Who watches a run.
+/// The behaviour of a run's observer.
 enum class test_observer : std::uint8_t {
   none,
-  receives,  ///< an observer that hears everything
-  slow,      ///< one that hears nothing for a while, behind a small queue
-  throws,    ///< one that throws
-  dead       ///< one whose actor is gone, and nobody said so
+  receives,  ///< receives everything
+  slow,      ///< receives nothing for a while, behind a small queue
+  throws,    ///< throws
+  dead       ///< its actor dies, and nothing reports it
 };
 std::string_view to_string(test_observer w);
 
-/// What a violation of it is called.
+/// The oracle's name.
 inline constexpr const char* observer_oracle = "observers hear what was handled";
 
-/// Each attempt has such an observer. What must hold: it hears hooks of a rank in the order in
-/// which the rank handled them, and all of the job's life, in order; what it does not hear was
-/// counted as dropped; it is flushed once, and hears nothing behind that or behind its own throw,
-/// which is said to the caller once. That it changes nothing is for the other oracles to see.
+/// Each attempt gets such an observer. It must receive the hooks of a rank in the order in which
+/// the rank handled them, and all lifecycle events in order. What it does not receive is counted as
+/// dropped. It is flushed once, and receives nothing after that or after its own exception, which
+/// is reported to the caller once. Other oracles check that it changes nothing.
 extension_fn observed_by(test_observer how);
 
 }  // namespace troupe::testing

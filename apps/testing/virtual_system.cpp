@@ -17,7 +17,7 @@ std::int64_t count_of(caf::actor_clock::time_point t) {
   return std::chrono::duration_cast<std::chrono::nanoseconds>(t.time_since_epoch()).count();
 }
 
-// Our actors use delayed messages only; what else CAF could ask for has no place here.
+// Our actors use delayed messages only; other features of the clock are errors.
 class virtual_clock final : public caf::actor_clock {
 public:
   explicit virtual_clock(virtual_host& host) : host_(host) {}
@@ -39,11 +39,11 @@ public:
   }
   void set_request_timeout(time_point t, caf::abstract_actor* self, caf::message_id id) override {
     host_.timer(count_of(t), caf::strong_actor_ptr{self->ctrl()},
-                caf::make_mailbox_element(nullptr, id, {},  // of the answer that has not come
+                caf::make_mailbox_element(nullptr, id, {},  // of the answer that has not arrived
                                           caf::make_error(caf::sec::request_timeout)));
   }
   void cancel_ordinary_timeout(caf::abstract_actor*, caf::atom_value) override {}
-  // A timeout that comes after the answer is ignored by the actor.
+  // An actor ignores a timeout that fires after the answer.
   void cancel_request_timeout(caf::abstract_actor*, caf::message_id) override {}
   void cancel_timeouts(caf::abstract_actor*) override {}
   void schedule_message(time_point t, caf::strong_actor_ptr receiver,
@@ -68,8 +68,8 @@ public:
       : execution_unit(system), host_(host) {}
   void exec_later(caf::resumable* job) override { host_.runnable(job); }
 
-  // What an actor's own `resume` does with one message, without its rounds over queues of kinds
-  // that we have none of, and its streams' clocks: a fifth of a delivery.
+  // Does the part of an actor's `resume` that handles one message. It skips queues that our actors
+  // do not use and the clocks of streams: a fifth of a delivery's cost.
   void run_one(caf::resumable* job) {
     if (job->subtype() != caf::resumable::scheduled_actor) return resume(job);
     auto* self = static_cast<caf::scheduled_actor*>(job);
@@ -91,7 +91,7 @@ public:
 private:
   using activation = caf::scheduled_actor::activation_result;
 
-  // One that has not begun does so first. One that has ended has no message.
+  // An actor that has not started starts first. One that has ended has no message.
   activation hand_over(caf::scheduled_actor& self, caf::mailbox_element& message) {
     if (!self.getf(caf::abstract_actor::is_initialized_flag)) return self.activate(this, message);
     self.context(this);
@@ -111,7 +111,7 @@ private:
     return queue.next();
   }
 
-  // One that has no message: it is to begin.
+  // An actor without a message: it has to start.
   void resume(caf::resumable* job) {
     switch (job->resume(this, 1)) {
       case caf::resumable::resume_later: exec_later(job); break;
@@ -135,7 +135,7 @@ public:
 
 protected:
   void start() override {}
-  // CAF's own actors have been told to end.
+  // CAF's own actors were asked to end.
   void stop() override {
     virtual_unit unit{&system(), host_};
     for (auto jobs = host_.take_jobs(); !jobs.empty(); jobs = host_.take_jobs())
@@ -163,8 +163,8 @@ std::uint64_t type_digest(const caf::message& what) {
   return one.digest;
 }
 
-// Systems only read it, and one is made of some forty thousand instructions: each thread has its
-// own, for all its systems one after the other.
+// Systems only read it, and making one costs forty thousand instructions: each thread makes one for
+// all its systems, one after the other.
 class virtual_system::config : public seam::system_config {
 public:
   static config& of(virtual_host& host) {
@@ -196,8 +196,8 @@ virtual_system::virtual_system(virtual_host& host)
 
 virtual_system::~virtual_system() = default;
 
-// Nobody reads CAF's log here, and naming its actor is a look-up in each delivery. Each spawn turns
-// it on again for this thread.
+// CAF's log is unused, and naming its actor costs a look-up per delivery. Each spawn turns it on
+// again for this thread.
 void virtual_system::run_one(caf::resumable* job) {
   const auto newest = system_->latest_actor_id();
   if (std::exchange(newest_, newest) != newest) caf::logger::set_current_actor_system(nullptr);

@@ -1,6 +1,5 @@
-// The seam to CAF of the simulated world: an actor system whose scheduler and clock are the
-// world's. What another version of CAF would need differently is here and nowhere else of
-// apps/testing.
+// The seam between simulation and CAF: an actor system whose scheduler and clock belong to the
+// simulation. All code in apps/testing that depends on CAF's version is here.
 #pragma once
 
 #include <caf/actor_clock.hpp>
@@ -21,8 +20,8 @@
 
 namespace troupe::testing {
 
-/// Whether the message is one value of that type: what CAF's match_elements answers, at a third of
-/// its instructions, for those who ask it of every message.
+/// Whether the message is one value of that type: like CAF's match_elements, at a third of its
+/// cost.
 template <class T>
 bool holds(const caf::message& what) {
   if constexpr (caf::type_nr<T>::value != 0)
@@ -31,50 +30,50 @@ bool holds(const caf::message& what) {
     return what.type_token() == caf::make_type_token<T>() && *what.type(0).second == typeid(T);
 }
 
-/// The name of the type of its first value: of our own types all have one type token.
+/// The type name of its first value; our own types all share one type token.
 inline std::string_view type_name(const caf::message& what) {
   if (what.empty()) return {};
-  const auto [number, type] = what.type(0);  // a number: one of CAF's own
+  const auto [number, type] = what.type(0);  // non-zero: one of CAF's types
   return number == 0 ? type->name() : caf::numbered_type_names[number - 1];
 }
 
-/// Of that name: the same on every machine. Remembered, for those who ask it of every message.
+/// Digest of that name, equal on every machine. Cached, because it is needed for every message.
 std::uint64_t type_digest(const caf::message& what);
 
-/// What an actor system asks of its world. Called by the world's one thread.
+/// Interface of the simulation to its actor system. Called on the simulation's only thread.
 class virtual_host {
 public:
   virtual ~virtual_host() = default;
-  /// An actor has something to do. The world owns the reference until `run_one` took it.
+  /// An actor has work. The host owns the reference until `run_one` takes it.
   virtual void runnable(caf::resumable* job) = 0;
-  /// A message is to reach `receiver` at `due` of virtual time.
+  /// Delivers a message to `receiver` at `due` of virtual time.
   virtual void timer(std::int64_t due, caf::strong_actor_ptr receiver,
                      caf::mailbox_element_ptr what) = 0;
   virtual std::int64_t now() const = 0;
-  /// The system ends and runs what is still runnable itself.
+  /// The system shuts down and runs the remaining jobs itself.
   virtual std::deque<caf::resumable*> take_jobs() = 0;
 };
 
-/// An actor system under virtual time and somebody else's schedule.
+/// An actor system with virtual time and an external scheduler.
 class virtual_system {
 public:
   explicit virtual_system(virtual_host& host);
   ~virtual_system();
   caf::actor_system& system() { return *system_; }
 
-  /// Lets a runnable actor handle one message; it comes back through `runnable` when there are
+  /// Lets a runnable actor handle one message. The actor is reported by `runnable` again if it has
   /// more.
   void run_one(caf::resumable* job);
-  /// Gives the reference back without running anything.
+  /// Releases the reference without running anything.
   static void drop(caf::resumable* job);
-  /// The actor a job is, as the number that `id_of` gives; 0 when it is none.
+  /// The id of the actor behind a job; 0 if it is none.
   static caf::actor_id id_of(caf::resumable* job);
   /// Actors that have not ended.
   std::size_t running() const;
-  /// Number that the next actor gets.
+  /// The number that the next actor gets.
   caf::actor_id next_id() const;
   static bool lives(const caf::strong_actor_ptr& who);
-  /// Ends an actor as a crash would: nothing of it runs again but the destructor of its state.
+  /// Ends an actor as a crash would: only the destructor of its state runs.
   static void destroy(const caf::strong_actor_ptr& who);
 
 private:
@@ -82,21 +81,21 @@ private:
   class unit;
   std::unique_ptr<caf::actor_system> system_;
   std::unique_ptr<unit> unit_;
-  caf::actor_id newest_ = 0;  // when something ran last
+  caf::actor_id newest_ = 0;  // at the last spawn that was seen
 };
 
-/// A handle that stands for an actor elsewhere. Whatever is sent to it goes to `sent`; it goes down
-/// when it is told to.
+/// A handle that represents an actor elsewhere. Messages sent to it go to `sent`; `go_down` ends
+/// it.
 class link_handle : public caf::monitorable_actor {
 public:
   using sent_fn = std::function<void(caf::mailbox_element_ptr what)>;
   link_handle(caf::actor_config& config, sent_fn sent);
   void enqueue(caf::mailbox_element_ptr what, caf::execution_unit* unit) override;
   void go_down(caf::error why);
-  /// What is sent from now on goes nowhere.
+  /// Messages are dropped from now on.
   void forget() { sent_ = nullptr; }
 
-  /// A fresh one in `system`; `of` finds it in what `make` returned.
+  /// Makes one in `system`; `of` returns the object behind it.
   static caf::strong_actor_ptr make(caf::actor_system& system, sent_fn sent);
   static link_handle& of(const caf::strong_actor_ptr& made);
 

@@ -53,7 +53,7 @@ void baton_thread::abandon() noexcept {
   while (resting_) {
     try {
       hand_over();
-    } catch (...) {  // of a call that nobody waits for any more
+    } catch (...) {  // the exception of an abandoned call
     }
   }
 }

@@ -1,5 +1,5 @@
-// A thread that runs only while its owner stands still: the two pass one baton. For code that
-// waits in the middle of a call, in a world that has one thread of its own.
+// A thread that runs only while its owner is blocked: the two pass one baton. For code that waits
+// in the middle of a call, in a simulation with one thread.
 #pragma once
 
 #include <semaphore.h>
@@ -12,8 +12,8 @@
 
 namespace troupe {
 
-/// Who waits for it sleeps at once. The C++ library's semaphore yields first, again and again: on a
-/// machine with other work each yield is a time slice of somebody else's.
+/// A semaphore that blocks at once. The C++ library's semaphore yields several times first, which
+/// costs time slices on a busy machine.
 class sleeping_semaphore {
 public:
   sleeping_semaphore() { sem_init(&held_, 0, 0); }
@@ -22,7 +22,7 @@ public:
   sleeping_semaphore& operator=(const sleeping_semaphore&) = delete;
 
   void acquire() {
-    while (sem_wait(&held_) != 0) continue;  // a signal came in between
+    while (sem_wait(&held_) != 0) continue;  // interrupted by a signal
   }
   void release() { sem_post(&held_); }
 
@@ -30,31 +30,30 @@ private:
   sem_t held_;
 };
 
-/// The owner calls everything but `rest` and `inside`; what a call does happens in the thread, in
-/// order with what the owner does before and after. Marks in it are heard by whoever hears the
-/// owner's.
+/// The owner calls everything but `rest` and `inside`. A call runs in the thread, ordered with what
+/// the owner does before and after. Its coverage points report to the owner's sink.
 class baton_thread {
 public:
   baton_thread();
-  /// What rests is thrown out first, as `abandon` does.
+  /// Abandons a resting call first.
   ~baton_thread();
   baton_thread(const baton_thread&) = delete;
   baton_thread& operator=(const baton_thread&) = delete;
 
-  /// Does `call` in the thread. True when it has ended, false when it rests; throws what it threw.
-  /// Nothing may rest.
+  /// Runs `call` in the thread. Returns true when it has ended and false when it rests. Throws its
+  /// exception. No call may be resting.
   bool run(std::function<void()> call);
-  /// Lets what rests go on; else as run.
+  /// Continues the resting call; otherwise like `run`.
   bool go_on();
   bool resting() const { return resting_; }
-  /// What rests ends now: its `rest`, and every later one, throws generation_closed. What it threw
-  /// is dropped.
+  /// Ends the resting call: its `rest`, and every later one, throws generation_closed. Its
+  /// exception is dropped.
   void abandon() noexcept;
   bool abandoned() const { return abandoned_; }
 
-  /// Inside of a call: gives the baton back until `go_on`.
+  /// Called within a call: returns the baton until `go_on`.
   void rest();
-  /// Whether it is this thread that asks.
+  /// Whether the caller is this thread.
   bool inside() const { return std::this_thread::get_id() == thread_.get_id(); }
 
 private:
@@ -69,7 +68,7 @@ private:
   bool resting_ = false;
   bool abandoned_ = false;
   bool over_ = false;
-  std::thread thread_;  // last: it uses what is above
+  std::thread thread_;  // last: it uses the members above
 };
 
 }  // namespace troupe

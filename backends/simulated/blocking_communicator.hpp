@@ -1,4 +1,4 @@
-// A communicator for a lane that is a baton thread: waiting gives the baton back.
+// A communicator for a lane that is a baton thread: waiting returns the baton.
 #pragma once
 
 #include <memory>
@@ -8,9 +8,9 @@
 
 namespace troupe {
 
-/// What is submitted goes to `inner`, a communicator of the simulated fabric; `wait` and `decide`
-/// rest in `thread` until its owner lets it go on, and look again. Once the thread is abandoned a
-/// wait throws generation_closed and the group counts as quiescent.
+/// Submits to `inner`, a communicator of the simulated fabric. `wait` and `decide` rest in `thread`
+/// until its owner continues it, then look again. After the thread was abandoned, a wait throws
+/// generation_closed and the group counts as quiescent.
 std::shared_ptr<communicator> blocking_communicator(std::shared_ptr<communicator> inner,
                                                     std::shared_ptr<baton_thread> thread);
 

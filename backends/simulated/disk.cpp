@@ -1,4 +1,4 @@
-// The disk as a value: what is durable, what a crash leaves, what is there.
+// The simulated disk as a value: what is durable, what a crash leaves, and what exists.
 #include "backends/simulated/disk.hpp"
 
 #include "troupe/detail/stable_hash.hpp"
@@ -16,7 +16,7 @@ using bytes_ptr = std::shared_ptr<const std::vector<std::byte>>;
 
 bool same_bytes(const bytes_ptr& a, const bytes_ptr& b) { return a == b || (a && b && *a == *b); }
 
-// Whether `b` holds, on this page, what `a` does.
+// Whether this page has the same content in `a` and `b`.
 bool same_page(const std::vector<std::byte>& a, const bytes_ptr& b, std::size_t page) {
   const auto begin = page * page_bytes;
   const auto end = std::min(a.size(), begin + page_bytes);
@@ -66,7 +66,7 @@ bool simulated_disk::apply(const change& what, entries_of node::*to) {
   };
   for (const auto& one : what) {
     const auto folder = nodes_.find(one.folder);
-    if (folder == nodes_.end()) {  // nobody can reach it any more
+    if (folder == nodes_.end()) {  // it is no longer reachable
       lost = true;
       continue;
     }
@@ -84,9 +84,9 @@ bool simulated_disk::apply(const change& what, entries_of node::*to) {
   return lost;
 }
 
-// A change of an entry that an earlier one had changed is on the platter only with that one.
+// A change of an entry depends on the earlier change of the same entry.
 std::vector<bool> simulated_disk::with_what_they_rest_on(std::vector<bool> kept) const {
-  std::vector<const entry_change*> touched;  // a few
+  std::vector<const entry_change*> touched;  // only a few
   for (auto i = unsynced_.size(); i-- > 0;) {
     const auto is_touched = [&](const entry_change& c) {
       return std::ranges::any_of(touched, [&](const entry_change* t) {
@@ -101,7 +101,7 @@ std::vector<bool> simulated_disk::with_what_they_rest_on(std::vector<bool> kept)
 }
 
 void simulated_disk::sync(node_id folder) {
-  if (unsynced_.empty()) return;  // nothing has changed since all was reached
+  if (unsynced_.empty()) return;  // nothing has changed since everything was reachable
   std::vector<bool> kept(unsynced_.size());
   for (std::size_t i = 0; i < kept.size(); ++i)
     kept[i] = std::ranges::any_of(unsynced_[i],

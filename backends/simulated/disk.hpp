@@ -1,12 +1,10 @@
-// A disk that is a value: copied, changed by storage operations, cut in the middle of one, cut off
-// from power, compared. It holds files (what programs see and what is on the platter), folders (the
-// same for their entries) and links, and knows which changes are not durable yet.
-//
-// An operation of the port is made of the calls that the real adapter makes: a write creates a
-// hidden file beside the path, fills it, syncs it and renames it. A crash in between leaves what
-// the calls so far have done. A loss of power leaves any of the changes of folders that were not
-// synced, in whatever order they got to the platter; only a change that undoes or moves another
-// brings that one along, and a rename is never half.
+// A disk that is a value: it can be copied, changed by storage operations, interrupted within one,
+// cut off from power, and compared. It holds files (what programs read, and what is durable),
+// folders (the same for their entries) and links, and knows which changes are not durable yet.
+// An operation of the port consists of the calls that the real adapter makes: a write creates a
+// hidden file beside the path, fills it, syncs it and renames it. A crash within it leaves the
+// calls so far. A loss of power may keep or lose each change of a folder that was not synced, in
+// any order. Only a change that undoes or moves another needs that one, and a rename is atomic.
 #pragma once
 
 #include "troupe/storage.hpp"
@@ -25,19 +23,19 @@
 
 namespace troupe {
 
-/// What goes wrong with one operation.
+/// The fault of one operation.
 struct storage_fault {
   enum class kind : std::uint8_t {
     none,
-    error,        ///< refused with an input/output error; nothing is done
-    full,         ///< what needs space (write, make_folder, link) is refused; nothing is done
-    failed_sync,  ///< fsync reports an error: a write leaves the former content, entries stay
-                  ///< as they are and are not durable
-    lost_sync,    ///< fsync reports success, and nothing is durable
-    torn,         ///< a write reports success; from some byte on the file holds zeros
-    bit_flip,     ///< one bit of what is written is wrong, or of what is read (the file is right)
-    slow,         ///< done and answered `lasts` later
-    hang,         ///< not done before the storage is told to go on
+    error,  ///< fails with an input/output error; nothing is done
+    full,   ///< an operation that needs space (write, make_folder, link) fails; nothing is done
+    /// fsync fails: a write leaves the former content; entries stay but are not durable
+    failed_sync,
+    lost_sync,  ///< fsync succeeds, but nothing is durable
+    torn,       ///< a write succeeds, but the file holds zeros from some byte on
+    bit_flip,   ///< one bit is wrong in what is written, or in what is read (the file is right)
+    slow,       ///< done and answered later by `lasts`
+    hang,       ///< not done before `go_on`
   };
   kind what = kind::none;
   std::uint64_t draw = 0;  ///< which bit flips, where it is torn: any number
@@ -46,28 +44,28 @@ struct storage_fault {
 };
 std::string_view to_string(storage_fault::kind k);
 
-/// A regular value. Not thread-safe. Paths count from its root, absolute ones too.
+/// A regular value. Not thread-safe. All paths start at its root, absolute ones too.
 class simulated_disk {
 public:
   simulated_disk();
 
-  /// Does one operation now. `slow` and `hang` are the storage's: here they are no fault.
+  /// Performs one operation now. `slow` and `hang` belong to the storage: here they are no faults.
   storage_result perform(const storage_op& op, const storage_fault& fault = {});
-  /// What perform answers to a read; nothing is counted or changed.
+  /// What perform returns for a read, without counting or changing anything.
   storage_result read(const storage_ops::read& op) const;
-  /// Does the first `calls` calls of an operation, as a program that was killed inside it. Returns
-  /// whether all were done.
+  /// Performs the first `calls` calls of an operation, as a program that is killed within it.
+  /// Returns whether all calls were made.
   bool perform_part(const storage_op& op, std::size_t calls);
 
-  /// Changes of folders, and pages of files, that are not durable.
+  /// Number of changes of folders and pages of files that are not durable.
   std::size_t pending() const;
-  /// What a loss of power leaves: of `pending()` those that `kept` names, and what they rest on. A
-  /// page that is lost holds zeros.
+  /// The disk after a power loss: keeps of `pending()` what `kept` selects, and what that depends
+  /// on. A lost page holds zeros.
   simulated_disk after_power_loss(const std::function<bool(std::size_t)>& kept) const;
-  /// As above; bit i keeps the i-th, those past 63 are lost.
+  /// As above; bit i keeps number i; those past 63 are lost.
   simulated_disk after_power_loss(std::uint64_t kept) const;
 
-  /// One thing that is there, seen from outside.
+  /// One entry, seen from outside.
   struct entry {
     enum class kind : std::uint8_t { file, folder, link };
     kind what = kind::folder;
@@ -75,14 +73,14 @@ public:
     std::shared_ptr<const std::vector<std::byte>> bytes;  ///< of a file; else null
     std::string target;                                   ///< of a link
   };
-  /// Everything that is there: folders before what they hold, names in order.
+  /// All entries: folders before their contents, names in order.
   std::vector<entry> entries() const;
-  /// The same for disks that nobody could tell apart by looking, on every computer.
+  /// Equal for disks that a program cannot tell apart, on every computer.
   std::uint64_t digest() const;
   /// Copies everything to a folder of the real disk. Throws std::filesystem::filesystem_error.
   void unload(const std::filesystem::path& to) const;
 
-  /// Equal histories make equal disks. Stricter than equal digests.
+  /// Whether both have the same history. Stricter than equal digests.
   friend bool operator==(const simulated_disk& a, const simulated_disk& b);
 
 private:
@@ -97,19 +95,19 @@ private:
     entries_of now, synced;
     bool operator==(const node& other) const;
   };
-  /// One entry of one folder as it becomes; none: it goes.
+  /// One entry of one folder after a change; empty: removed.
   struct entry_change {
     node_id folder = 0;
     std::string name;
     std::optional<node_id> becomes;
     friend bool operator==(const entry_change&, const entry_change&) = default;
   };
-  /// Atomic: what a rename changes is one.
+  /// Atomic: a rename is one change of two entries.
   using change = std::vector<entry_change>;
   struct calls;
   struct operations;
 
-  /// Whether something may have become unreachable.
+  /// Returns whether something may have become unreachable.
   bool apply(const change& what, entries_of node::*to);
   std::vector<bool> with_what_they_rest_on(std::vector<bool> kept) const;
   void sync(node_id folder);
@@ -117,7 +115,8 @@ private:
   std::vector<std::pair<node_id, std::size_t>> unsynced_pages() const;
 
   std::map<node_id, node> nodes_;  ///< 0 is the root
-  std::vector<change> unsynced_;   ///< `synced` of all folders, then these in order, makes `now`
+  /// `now` is `synced` of all folders with these changes applied in order
+  std::vector<change> unsynced_;
   node_id next_ = 1;
 };
 

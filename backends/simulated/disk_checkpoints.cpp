@@ -37,7 +37,7 @@ public:
     return *this;
   }
   writer& add(const std::string& text) { return add(std::as_bytes(std::span{text})); }
-  // Everything so far, with its checksum behind it.
+  // Everything so far, followed by its checksum.
   std::shared_ptr<const bytes> sealed() {
     add(static_cast<std::int64_t>(checksum(out_)));
     return std::make_shared<const bytes>(std::move(out_));
@@ -178,7 +178,7 @@ public:
     last_read_.folder = folder;
     return last_read_.what;
   }
-  // It may only look: what changes the disk goes through the storage port.
+  // Not supported: the disk is changed only through the storage port.
   void remove(const std::string& folder) const override {
     throw internal_error(folder + ": a simulated disk is changed by its storage port only");
   }
@@ -215,8 +215,8 @@ private:
   }
 
   std::function<const simulated_storage&()> storage_;
-  // All ranks of a run read the same one: it is looked for once while the disk does not change, and
-  // content that is the same object is decoded once.
+  // All ranks of a run read the same checkpoint: it is searched once while the disk does not
+  // change, and content in the same object is decoded once.
   struct decoded {
     std::optional<std::uint64_t> changes;
     std::string folder;

@@ -1,6 +1,6 @@
-// Checkpoint IO on a simulated disk: small binary files with checksums, by the same rules as the
-// real one (last file commits, the link first, then the newest good one), at a hundredth of its
-// cost.
+// Checkpoint IO on a simulated disk: small binary files with checksums, with the rules of the real
+// one (the last file commits; first the link, then the newest good checkpoint), at a hundredth of
+// its cost.
 #pragma once
 
 #include <functional>
@@ -11,7 +11,7 @@
 
 namespace troupe {
 
-/// `where` is asked whenever something is read. Not thread-safe: one world, one thread.
+/// `where` is called for every read. Not thread-safe: one simulation, one thread.
 std::shared_ptr<const checkpoint_io> disk_checkpoints(
     std::function<const simulated_storage&()> where);
 

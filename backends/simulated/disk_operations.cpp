@@ -1,5 +1,5 @@
-// The storage port's operations on the simulated disk, call by call as the real adapter makes them
-// (backends/local/file_operations.cpp).
+// The storage port's operations on the simulated disk, made of the same calls as in the real
+// adapter (backends/local/file_operations.cpp).
 #include "backends/simulated/disk.hpp"
 
 #include <algorithm>
@@ -16,12 +16,12 @@ namespace {
 
 using kind = storage_fault::kind;
 
-// An operation that ended in an error.
+// Thrown when an operation fails.
 struct refused {
   std::errc why;
   std::string path;
 };
-// The program is gone.
+// Thrown when the program is killed.
 struct cut {};
 
 std::string mend(std::errc why) {
@@ -35,9 +35,9 @@ storage_result answer_to(const refused& r) {
   return {error, r.path + ": " + error.message() + mend(r.why), nullptr, {}};
 }
 
-constexpr int hops_max = 8;  // links on the way of one path
+constexpr int hops_max = 8;  // links in one path
 
-// Parts of a path, seen in the path's own memory.
+// Parts of a path, as views into it.
 using names = boost::container::small_vector<std::string_view, 8>;
 
 template <class Take>
@@ -50,7 +50,7 @@ void cut_at_slashes(std::string_view path, Take take) {
   }
 }
 
-// Without `..`, which counts before links are followed.
+// Resolves `..` before links are followed.
 names parts_of(std::string_view given) {
   if (given.empty() || given.find('\0') != std::string_view::npos)
     throw refused{std::errc::invalid_argument, std::string{given}};
@@ -76,7 +76,7 @@ std::string hidden_beside(std::string_view name) { return "." + std::string{name
 
 }  // namespace
 
-// What a program asks of a file system. Each may be the last one it ever asked.
+// The calls of a program to the file system. The program may be killed after each of them.
 struct simulated_disk::calls {
   simulated_disk& disk;
   storage_fault fault = {};
@@ -120,7 +120,7 @@ struct simulated_disk::calls {
 };
 
 struct simulated_disk::operations {
-  /// What it names lies in a path that somebody else holds.
+  /// Views into a path that the caller owns.
   struct place {
     node_id folder = 0;     ///< of the entry
     std::string_view name;  ///< empty: the root itself
@@ -131,13 +131,13 @@ struct simulated_disk::operations {
 
   node& at(node_id id) { return call.disk.nodes_.at(id); }
 
-  // Links are followed on the way, not at the end.
+  // Follows links within the path, but not the last one.
   place find(std::string_view given) {
     const auto found = look_for(given);
     if (!found) missing(given);
     return *found;
   }
-  // Nothing when a folder on the way is not there.
+  // Empty when a folder of the path does not exist.
   std::optional<place> look_for(std::string_view given) {
     const auto parts = parts_of(given);
     if (parts.empty()) return place{0, {}, given};
@@ -161,12 +161,12 @@ struct simulated_disk::operations {
     }
     return here;
   }
-  // The same where a link is on the way.
+  // The same for a path with links.
   std::optional<node_id> folder_behind_links(std::span<const std::string_view> ahead,
                                              std::string_view given) {
     boost::container::small_vector<node_id, 8> way{0};
     int hops = 0;
-    names parts(ahead.rbegin(), ahead.rend());  // the next one is the last
+    names parts(ahead.rbegin(), ahead.rend());  // the next part is last
     while (!parts.empty()) {
       const auto part = parts.back();
       parts.pop_back();
@@ -213,7 +213,7 @@ struct simulated_disk::operations {
     if (!found) missing(path);
     return *found;
   }
-  // A file or link may take this place.
+  // A file or a link may be created here.
   void check_free(const place& p) {
     if (p.name.empty() || (is_there(p) && at(entry_at(p)).what == entry::kind::folder))
       throw refused{std::errc::is_a_directory, std::string{p.path}};
@@ -225,7 +225,7 @@ struct simulated_disk::operations {
     call.change_entries(
         {{p.folder, hidden_beside(p.name), {}}, {p.folder, std::string{p.name}, what}});
   }
-  // From the leaves up; no sync orders it.
+  // From the leaves up, without any sync.
   void empty(node_id id) {
     const auto inside = at(id).now;
     for (const auto& [name, child] : inside) {
@@ -255,7 +255,7 @@ struct simulated_disk::operations {
     return {};
   }
 
-  // What a torn write or a flipped bit makes of the bytes.
+  // Applies a torn write or a flipped bit to the bytes.
   void spoil(std::vector<std::byte>& bytes) const {
     if (bytes.empty()) return;
     if (call.fault.what == kind::torn) {
@@ -269,7 +269,7 @@ struct simulated_disk::operations {
 
   storage_result operator()(const storage_ops::rename& op) {
     const auto there = look_for(op.from);
-    if ((!there || !is_there(*there)) && is_there(op.to)) return {};  // was done before
+    if ((!there || !is_there(*there)) && is_there(op.to)) return {};  // already done
     if (!there) missing(op.from);
     const auto& from = *there;
     const auto to = find(op.to);
@@ -279,7 +279,7 @@ struct simulated_disk::operations {
     if (parts == target) return {};
     const auto shorter = static_cast<std::ptrdiff_t>(std::min(parts.size(), target.size()));
     if (std::equal(parts.begin(), parts.begin() + shorter, target.begin()))
-      throw refused{std::errc::invalid_argument, op.to};  // one is inside the other
+      throw refused{std::errc::invalid_argument, op.to};  // one contains the other
     if (!is_there(to)) return move(from, to, moved);
     const auto former = entry_at(to);
     if (at(moved).what != at(former).what && at(former).what == entry::kind::folder)
@@ -322,8 +322,8 @@ struct simulated_disk::operations {
         folder = at(*there).what == entry::kind::folder ? *there : folder_at(path);
       path += "/";
     }
-    // Outermost first: a folder whose own entry is lost would take the others with it. Those that
-    // were there, too: whoever made them may have been killed before they were durable.
+    // Outermost first, because a folder whose own entry is lost loses its contents. Existing
+    // folders are synced, too: the program that made them may have been killed before.
     for (const auto id : parents) call.sync_folder(id, op.path);
     return {};
   }
@@ -353,7 +353,7 @@ struct simulated_disk::operations {
 
   storage_result operator()(const storage_ops::read& op) {
     auto id = entry_at(find(op.path));
-    std::string path;  // of a link's target
+    std::string path;  // of the link's target
     for (int hops = 0; at(id).what == entry::kind::link && hops < hops_max; ++hops) {
       path = folder_of(hops == 0 ? op.path : path) + at(id).target;
       id = entry_at(find(path));
@@ -367,7 +367,8 @@ struct simulated_disk::operations {
   }
 
   storage_result operator()(const storage_ops::list& op) {
-    // A run's first program looks where nothing is yet: an answer, and no exception.
+    // A run's first program reads a folder that does not exist: that is an answer, not an
+    // exception.
     const auto folder = folder_below(parts_of(op.path), op.path);
     if (!folder) return answer_to({std::errc::no_such_file_or_directory, op.path});
     storage_result result;
@@ -378,7 +379,7 @@ struct simulated_disk::operations {
 
 namespace {
 
-// What an error of the disk itself names.
+// The path in the message of an injected error.
 std::string path_of(const storage_op& op) {
   return std::visit(
       [](const auto& x) {
@@ -403,7 +404,7 @@ storage_result simulated_disk::perform(const storage_op& op, const storage_fault
 
 storage_result simulated_disk::read(const storage_ops::read& op) const {
   try {
-    return operations{{const_cast<simulated_disk&>(*this)}}(op);  // reads only look
+    return operations{{const_cast<simulated_disk&>(*this)}}(op);  // reads do not change it
   } catch (const refused& r) {
     return answer_to(r);
   }

@@ -14,7 +14,7 @@ using simulated::member;
 
 namespace {
 
-// On one level, in nanoseconds; `bytes` of each member.
+// Cost on one level in nanoseconds; `bytes` per member.
 double cost_of(collective what, const wire_cost& wire, std::size_t members, double bytes) {
   if (members < 2) return 0;
   const auto p = static_cast<double>(members);
@@ -30,7 +30,7 @@ double cost_of(collective what, const wire_cost& wire, std::size_t members, doub
     case collective::broadcast: return hops * message;
     case collective::barrier:
     case collective::decide: return hops * alpha;
-    case collective::work_together: break;  // needs one memory: not offered here
+    case collective::work_together: break;  // needs shared memory, which is not offered here
   }
   return 0;
 }
@@ -41,7 +41,7 @@ std::chrono::nanoseconds network_cost::of(const collective_call& call, std::size
   const auto bytes = static_cast<double>(call.count * size_of(call.type));
   const auto inner = std::min(std::max<std::size_t>(1, per_host), members);
   const auto hosts = inner < 2 ? members : (members + inner - 1) / inner;
-  // What is gathered or scattered crosses between nodes with the pieces of all of a node's ranks.
+  // Gather and scatter send the pieces of all ranks of a host between hosts.
   const bool pieces =
       call.what == collective::all_gather || call.what == collective::reduce_scatter;
   const auto cost =
@@ -81,7 +81,7 @@ namespace {
 using simulated::channel;
 using simulated::endpoint_call;
 
-// Without memory a buffer stands for its size.
+// A buffer without memory has a size only.
 bool weightless(const buffer& data) { return !data.data && data.count > 0; }
 
 collective_call call_of(const buffer& data, reduction operation) {
@@ -146,7 +146,7 @@ public:
     with.call.label = label;
     return submit(channel_of(among), std::move(with), deadline);
   }
-  // The lane cannot wait: asked again, it goes on with the decision it began.
+  // The lane cannot wait: a second call continues the decision that the first one began.
   bool decide(bool yes, bool all, const subgroup& among) override {
     if (!deciding_)
       deciding_ =

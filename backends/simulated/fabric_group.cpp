@@ -15,7 +15,7 @@ namespace troupe::simulated {
 
 namespace {
 
-// Operations that one rank may be ahead of another.
+// How far one rank may be ahead of another, in operations.
 constexpr std::size_t window_max = 4096;
 
 class ended_work final : public work {
@@ -35,7 +35,7 @@ std::vector<called> calls_of(const channel& in, const operation& what) {
   return calls;
 }
 
-// What a member's memory holds before, in bytes.
+// Bytes that a member contributes.
 std::size_t bytes_in(const collective_call& call, std::size_t members) {
   const auto one = static_cast<std::size_t>(call.count) * size_of(call.type);
   return call.what == collective::reduce_scatter ? one * members : one;
@@ -72,7 +72,7 @@ void reduce(operation& what) {
 }  // namespace
 
 std::size_t channel::index_of(std::int32_t rank) const {
-  const auto usual = static_cast<std::size_t>(rank);  // of the world itself
+  const auto usual = static_cast<std::size_t>(rank);  // the index in a group of all ranks
   if (usual < members.size() && members[usual] == rank) return usual;
   return place_among(members, rank);
 }
@@ -117,7 +117,7 @@ std::shared_ptr<channel> fabric_group::among(const std::vector<std::int32_t>& ra
   return channels_.emplace_back(std::make_shared<channel>(ranks));
 }
 
-// The channel of all is the first one.
+// The first channel contains all ranks.
 std::shared_ptr<channel> fabric_group::everybody() {
   if (channels_.empty()) {
     std::vector<std::int32_t> ranks(members_.size());
@@ -191,7 +191,7 @@ bool fabric_group::any_isolated(const channel& in) const {
                              [&](std::int32_t r) { return network_.isolated.contains(r); });
 }
 
-// Everybody is here: the result is known, each member hears of it in its own time.
+// All members have arrived: the result is known, and each member completes after its own delay.
 void fabric_group::meet(const std::shared_ptr<channel>& in,
                         const std::shared_ptr<operation>& what) {
   if (any_isolated(*in)) {
@@ -256,7 +256,7 @@ void fabric_group::finish(operation& what, std::size_t index, member& who) {
 
 // --- ends ----------------------------------------------------------------------------------------
 
-// What a member waits for ends now. The first reason stays.
+// Ends the member's pending operations. The first reason is kept.
 void fabric_group::end(member& who, const std::string& why) noexcept {
   if (who.aborted || who.vanished) return;
   who.aborted = true;
@@ -284,7 +284,7 @@ void fabric_group::abort(member& from, std::string why) noexcept {
   }
 }
 
-// One event for all of a group's deadlines: an operation that ends in time costs none.
+// One event serves all deadlines of a group, so an operation that ends in time costs none.
 void fabric_group::watch(const std::shared_ptr<channel>& in,
                          const std::shared_ptr<operation>& what) {
   while (!watched_.empty() && watched_.front().what->met) watched_.pop_front();

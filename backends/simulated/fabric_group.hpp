@@ -1,4 +1,4 @@
-// One generation of simulated ranks: who is in it, and its operations in order.
+// One generation of simulated ranks: its members and its operations in order.
 #pragma once
 
 #include "backends/simulated/fabric.hpp"
@@ -12,28 +12,28 @@
 
 namespace troupe::simulated {
 
-/// What all groups of a network share.
+/// State shared by all groups of a network.
 struct network_state {
   later_fn later;
   std::function<std::chrono::nanoseconds()> now;
   network_cost cost;
-  met_fn met;                       ///< empty: nobody asks who was late
-  std::set<std::int32_t> isolated;  ///< ranks that are cut off
-  std::size_t handles = 0;          ///< open ones
+  met_fn met;                       ///< empty: arrivals are not reported
+  std::set<std::int32_t> isolated;  ///< blocked ranks
+  std::size_t handles = 0;          ///< number of open ones
 };
 
-/// One rank's side of a group.
+/// One rank's part of a group.
 struct member {
   std::int32_t rank = 0;
   std::shared_ptr<const fabric_endpoint> endpoint;
-  bool vanished = false;  ///< dead: changes nothing, hears nothing
+  bool vanished = false;  ///< dead: neither acts nor receives
   bool departed = false;  ///< its handle is closed
   bool aborted = false;
   std::string why;
-  std::size_t open = 0;  ///< its operations that have not ended
+  std::size_t open = 0;  ///< its pending operations
 };
 
-/// What one member brought to an operation.
+/// What one member contributes to an operation.
 struct endpoint_call {
   collective_call call;
   const void* in = nullptr;
@@ -41,9 +41,9 @@ struct endpoint_call {
   bool yes = false;
 };
 
-/// One operation of one (sub)group.
+/// One operation of a group or subgroup.
 struct operation {
-  /// One member's view of it: what it waits for. Lies in the operation and shares its life.
+  /// One member's view of it. It lies in the operation and shares its lifetime.
   class part final : public work {
   public:
     work_result poll() override;
@@ -63,12 +63,12 @@ struct operation {
   };
   operation(std::size_t members, const collective_call& of) : call(of), parts(members) {}
 
-  std::vector<arrival> arrivals;  ///< by part; empty where nobody asks
-  const collective_call call;     ///< everybody's: who calls another ends the group
+  std::vector<arrival> arrivals;  ///< by part; empty if arrivals are not reported
+  const collective_call call;     ///< the same on all members; a different call ends the group
   std::vector<part> parts;
-  std::vector<std::byte> brought;  ///< part by part; empty where nobody brings memory
+  std::vector<std::byte> brought;  ///< by part; empty if no member has memory
   std::size_t arrived = 0;
-  bool met = false;  ///< all arrived and the result is known
+  bool met = false;  ///< all members arrived and the result is known
   bool verdict = false;
   std::vector<std::byte> result;
   std::string text;
@@ -77,15 +77,15 @@ struct operation {
   std::chrono::nanoseconds due{0};
 };
 
-/// The operations of one set of members, n-th by n-th.
+/// The operations of one set of members, in order.
 struct channel {
   explicit channel(std::vector<std::int32_t> ranks)
       : members(std::move(ranks)), submitted(members.size(), 0) {}
   const std::vector<std::int32_t> members;
   std::vector<std::uint64_t> submitted;
-  std::deque<std::shared_ptr<operation>> window;  ///< not everybody has arrived
+  std::deque<std::shared_ptr<operation>> window;  ///< not all members have arrived
   std::uint64_t first = 0;                        ///< number of window.front()
-  std::chrono::nanoseconds busy_until{0};         ///< operations go over the wires one by one
+  std::chrono::nanoseconds busy_until{0};         ///< operations use the wires one after the other
 
   std::size_t index_of(std::int32_t rank) const;
 };
@@ -102,11 +102,11 @@ public:
   work_ptr submit(const std::shared_ptr<member>& me, const std::shared_ptr<channel>& in,
                   endpoint_call with, std::chrono::nanoseconds deadline);
   bool verdict(const work& of) const;
-  /// Ends the group for `from` at once and for everybody it reaches after their delay.
+  /// Ends the group for `from` at once, and for every member it reaches after that member's delay.
   void abort(member& from, std::string why) noexcept;
   void depart(member& who) noexcept;
   void vanish(std::int32_t rank);
-  /// Somebody is no longer cut off.
+  /// A rank is no longer blocked.
   void go_on();
 
 private:
@@ -120,15 +120,15 @@ private:
   bool any_isolated(const channel& in) const;
 
   network_state& network_;
-  std::vector<std::shared_ptr<member>> members_;  ///< by rank; null until it joined
+  std::vector<std::shared_ptr<member>> members_;  ///< by rank; null before it joined
   std::vector<std::shared_ptr<channel>> channels_;
   bool any_departed_ = false;
   struct open_operation {
     std::shared_ptr<channel> in;
     std::shared_ptr<operation> what;
   };
-  std::vector<open_operation> stalled_;  ///< all arrived, and somebody is cut off
-  std::deque<open_operation> watched_;   ///< with deadlines, in the order opened
+  std::vector<open_operation> stalled_;  ///< all arrived, and a member is blocked
+  std::deque<open_operation> watched_;   ///< operations with deadlines, in the order of submission
   bool armed_ = false;
 };
 

@@ -18,8 +18,7 @@ bool may_wait(const hook& h) {
               hooks::dispatch>();
 }
 
-// What is scheduled holds it, so a lane that is destroyed leaves nothing behind that could be
-// touched.
+// Scheduled events share ownership, so destroying a lane leaves no dangling reference.
 class body : public std::enable_shared_from_this<body> {
 public:
   body(const learner_context& context, recipe_ptr recipe, lane_sink sink,
@@ -35,7 +34,7 @@ public:
     if (options_->thread) thread_ = options_->thread();
   }
 
-  ~body() { learner_.reset(); }  // before what it refers to
+  ~body() { learner_.reset(); }  // before the members it refers to
 
   void bind(std::shared_ptr<communicator> world, generation_id generation) {
     if (thread_) world = blocking_communicator(std::move(world), thread_);
@@ -49,7 +48,7 @@ public:
     });
   }
 
-  // `self` owns this one: what is scheduled shares it.
+  // `self` owns this object and is shared by scheduled events.
   void submit(const std::shared_ptr<body>& self, hook_run run) {
     if (now_) throw internal_error("a lane was given two runs at a time");
     auto& free = runs_[0] ? runs_[1] : runs_[0];
@@ -97,7 +96,7 @@ private:
     ran answer;
   };
 
-  // What does not wait.
+  // For calls that do not wait.
   template <class F>
   void in_lane(F what) {
     if (!thread_) return what();
@@ -114,7 +113,7 @@ private:
     }
   }
 
-  // The hooks that happen at one moment, and when: an optimizer_step comes with its closure.
+  // Schedules the next hooks that happen at one moment. An optimizer_step includes its closure.
   void schedule_next(const std::shared_ptr<body>& self) {
     since_ = options_->now();
     const std::span<const hook> hooks{now_->run.hooks};
@@ -149,7 +148,7 @@ private:
     more ? schedule_next(self) : finish();
   }
 
-  // False: it waits, and is to be asked again.
+  // Returns false when the hook waits and has to be called again.
   bool went_on(bool again) {
     const auto call = [this, again] {
       went_on_ = handler_->go_on(*learner_, now_->run, now_->answer, until_, again);
@@ -181,20 +180,21 @@ private:
     done.reset();
   }
 
-  // What each event looks at comes first.
+  // The members that each event reads come first.
   std::unique_ptr<run_handler> handler_;
   std::unique_ptr<learner> learner_;
   std::shared_ptr<const inline_lane_options> options_;
   in_flight* now_ = nullptr;
-  std::array<std::optional<in_flight>, 2> runs_;  // it, and one whose answer is being taken
-  std::size_t until_ = 0;  // hooks that are to be handled at the moment scheduled
+  // the run in flight, and one whose answer is being taken
+  std::array<std::optional<in_flight>, 2> runs_;
+  std::size_t until_ = 0;  // hooks to handle at the scheduled moment
   std::chrono::nanoseconds since_{0};
   bool made_ = false;
   bool failed_ = false;
   bool gone_ = false;
   bool went_on_ = false;
   std::exception_ptr broken_;
-  std::shared_ptr<baton_thread> thread_;  // null: the learner is called by the world's
+  std::shared_ptr<baton_thread> thread_;  // null: the learner runs on the simulation's thread
   lane_sink sink_;
   recipe_ptr recipe_;
   learner_context context_;

@@ -1,5 +1,5 @@
-// Lanes of a simulated world: runs are handled later, under virtual time, by the world's thread; or
-// by a thread per lane that runs only while the world's stands still.
+// Lanes of a simulation: runs are handled later in virtual time, on the simulation's thread, or on
+// a thread per lane that runs only while the simulation's thread is blocked.
 #pragma once
 
 #include <chrono>
@@ -15,30 +15,30 @@ namespace troupe {
 
 class baton_thread;
 
-/// What hooks that happen at one moment cost in virtual time, all together.
+/// Virtual time of hooks that happen at one moment, in total.
 using hook_cost_fn =
     std::function<std::chrono::nanoseconds(std::int32_t rank, std::span<const hook> what)>;
 
-/// How an inline lane spends its time.
+/// Timing and threads of an inline lane.
 struct inline_lane_options {
   later_fn later;
   std::function<std::chrono::nanoseconds()> now;  ///< virtual
-  hook_cost_fn cost;                              ///< empty: nothing costs anything
-  /// Rung when what the learner waits for has ended; null: it is asked again each `poll`.
+  hook_cost_fn cost;                              ///< empty: hooks take no time
+  /// Rung when the operation that the learner waits for has ended. Null: the hook is called again
+  /// after each `poll`.
   std::shared_ptr<lane_bell> bell;
   std::chrono::nanoseconds poll = std::chrono::microseconds{50};
-  /// Hooks happen at one moment, behind the sum of their costs, up to the second one that may wait
-  /// for peers: fewer events. What comes behind the first wait happens when that has ended. Else
-  /// each hook (an optimizer_step with its closure) is a moment.
+  /// true: hooks up to the second one that may wait happen at one moment, after the sum of their
+  /// costs; hooks after the first wait happen when it has ended. This needs fewer events. false:
+  /// each hook (an optimizer_step with its closure) has its own moment.
   bool in_spans = false;
-  /// Makes the thread that a learner lives in: there it may wait for its peers wherever it likes,
-  /// as LibTorch's do. Its communicator must be the fabric's, and `bell` be set. Empty: it lives in
-  /// the world's.
+  /// Makes the thread of a learner that may wait anywhere, as LibTorch's do. It needs the fabric's
+  /// communicator and a `bell`. Empty: the learner runs on the simulation's thread.
   std::function<std::shared_ptr<baton_thread>()> thread;
 };
 
-/// A lane that cannot wait calls a hook again when its learner has thrown `not_yet`
-/// (troupe/learner.hpp). Drills: only `raise`. Not thread-safe: one world, one thread.
+/// Calls a hook again after its learner has thrown `not_yet` (troupe/learner.hpp). Of the fire
+/// drills only `raise` is supported. Not thread-safe: one simulation, one thread.
 class inline_lanes : public lane_backend {
 public:
   explicit inline_lanes(inline_lane_options options)

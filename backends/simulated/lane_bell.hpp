@@ -1,4 +1,4 @@
-// How a simulated communicator tells the lane of its rank that what it waits for has ended.
+// Lets a simulated communicator notify its rank's lane that an operation has ended.
 #pragma once
 
 #include <utility>
@@ -7,13 +7,12 @@
 
 namespace troupe {
 
-/// One per life of a rank; shared by its lane and its communicator. Not thread-safe: one world, one
-/// thread.
+/// One per incarnation of a rank, shared by its lane and its communicator. Not thread-safe.
 class lane_bell {
 public:
-  /// The lane hears the next ring, and only that. A former one that was not rung is dropped.
+  /// Calls `heard` at the next ring, once. Replaces an earlier call that was not made.
   void wait(later_call heard) { heard_ = std::move(heard); }
-  /// Calls whoever waits, within the call.
+  /// Makes the waiting call, if there is one.
   void ring() {
     if (auto call = std::exchange(heard_, nullptr)) call.call_last();
   }

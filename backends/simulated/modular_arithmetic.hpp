@@ -1,4 +1,4 @@
-// The arithmetic of the field payload: what learners and their reference both compute.
+// The arithmetic of the integer payload, shared by learners and their reference.
 #pragma once
 
 #include <cstdint>
@@ -13,13 +13,13 @@ namespace troupe::modular {
 inline constexpr std::uint64_t prime = (std::uint64_t{1} << 61) - 1;
 __extension__ using wide = unsigned __int128;
 
-/// Any 64 bits modulo `prime`: 2^61 is 1 there.
+/// Any 64 bits modulo `prime`: 2^61 is congruent to 1.
 constexpr std::uint64_t reduced(std::uint64_t x) {
   const auto s = (x & prime) + (x >> 61);
   return s >= prime ? s - prime : s;
 }
 
-/// All of numbers below `prime`.
+/// These functions take numbers below `prime`.
 constexpr std::uint64_t add(std::uint64_t a, std::uint64_t b) {
   const auto s = a + b;
   return s >= prime ? s - prime : s;
@@ -39,7 +39,7 @@ constexpr std::uint64_t power(std::uint64_t a, std::uint64_t e) {
 /// Any 64 bits as an element.
 constexpr std::uint64_t element(std::uint64_t x) { return reduced(x >> 3); }
 
-/// Inverses that were asked for before are remembered: a job has few divisors.
+/// Computes inverses and caches them: a job has few divisors.
 class inverses {
 public:
   std::uint64_t of(std::uint64_t n) {
@@ -52,18 +52,20 @@ private:
   std::vector<std::pair<std::uint64_t, std::uint64_t>> known_;
 };
 
-/// An element as two limbs whose sums over 2^31 ranks fit 64 signed bits, and a sum of limbs back.
+/// Splits an element into two limbs whose sums over 2^31 ranks fit into 64 signed bits, and joins a
+/// sum of limbs.
 constexpr void split(std::uint64_t x, std::int64_t* limbs) {
   limbs[0] = static_cast<std::int64_t>(x & 0xffffffff);
   limbs[1] = static_cast<std::int64_t>(x >> 32);
 }
 constexpr std::uint64_t join(const std::int64_t* limbs) {
   const auto high = reduced(static_cast<std::uint64_t>(limbs[1]));
-  const auto turned = (high << 32 & prime) | high >> 29;  // times 2^32: 61 bits go round
+  const auto turned = (high << 32 & prime) | high >> 29;  // times 2^32: rotates 61 bits
   return add(turned, reduced(static_cast<std::uint64_t>(limbs[0])));
 }
 
-/// Added to a high limb: a NaN, which stays one in a sum over up to 2^14 ranks and is none without.
+/// Added to a high limb, marks it as NaN. The mark survives a sum over up to 2^14 ranks, and never
+/// appears by itself.
 inline constexpr std::int64_t nan_limb = std::int64_t{1} << 48;
 
 modular_state initial(std::size_t width, std::uint64_t seed);

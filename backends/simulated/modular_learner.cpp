@@ -19,7 +19,7 @@ public:
   modular_learner(const learner_context& context, const modular_recipe& recipe)
       : context_(context), recipe_(recipe), options_(recipe.options()) {
     state_ = initial(options_.width, context.options.seed);
-    // Only rank 0's are meant: the others get them by broadcast.
+    // Only rank 0's weights count; the others receive them by broadcast.
     if (context.rank != 0) std::ranges::fill(state_.weights, 7);
   }
 
@@ -79,7 +79,7 @@ private:
     return out;
   }
 
-  // Done; or not: the lane is to call again. An error is thrown.
+  // Returns false when the lane has to call again. Throws errors.
   static bool done(const work_ptr& what) {
     if (what->poll().status == work_status::pending) return false;
     what->wait();
@@ -124,7 +124,7 @@ private:
     reducing_ = world_->all_reduce({limbs_.data(), limbs_.size(), dtype::i64}, reduction::sum);
   }
 
-  // The closure runs once, however often a lane that cannot wait calls this hook.
+  // The closure runs once, even if the lane calls the hook several times.
   hook_outcome step(const hooks::optimizer_step& h, const closure& inner) {
     if (stage_ == stage::idle) {
       stage_ = stage::reducing;
@@ -185,8 +185,8 @@ private:
     return out;
   }
 
-  const learner_context& context_;  // the lane holds it
-  const modular_recipe& recipe_;    // and this
+  const learner_context& context_;  // kept alive by the lane
+  const modular_recipe& recipe_;    // kept alive by the lane
   const modular_options& options_;
   std::shared_ptr<communicator> world_;
   std::uint64_t generation_ = 0;
@@ -194,7 +194,7 @@ private:
   std::vector<std::uint64_t> gradient_;
   std::vector<std::int64_t> limbs_;
   std::uint64_t statistic_ = 0;
-  bool nan_ = false;    // in this rank's gradient
+  bool nan_ = false;    // this rank's gradient is NaN
   loop_state resumed_;  // where this run began
   inverses divisors_;
   modular_recipe::order order_;

@@ -1,7 +1,7 @@
-// The field payload: training in integers modulo 2^61 - 1, where sums are associative, so that
-// every mismatch is an error of logic. It has what a real training has: a gradient that depends on
-// the weights, a mean over samples, momentum, noise keyed by (seed, epoch, batch, rank), buffers
-// that travel from rank 0. A serial reference says what any run must end with.
+// The integer payload: training with integers modulo 2^61 - 1, where sums are associative, so that
+// every difference is an error of logic. It has the parts of a real training: a gradient that
+// depends on the weights, a mean over samples, momentum, noise keyed by (seed, epoch, batch, rank),
+// and buffers that rank 0 broadcasts. A serial reference computes the expected states.
 #pragma once
 
 #include <cstdint>
@@ -17,50 +17,51 @@
 
 namespace troupe {
 
-/// What a replica holds. Regular.
+/// The state of a replica. Regular.
 struct modular_state {
   std::vector<std::uint64_t> weights;
   std::vector<std::uint64_t> momentum;
-  std::uint64_t statistic = 0;  ///< a buffer: moved by rank 0's samples only
+  std::uint64_t statistic = 0;  ///< a buffer that only rank 0's samples change
 
   friend bool operator==(const modular_state&, const modular_state&) = default;
   std::uint64_t digest() const;
 
-  /// What a NaN in any gradient makes of weights and momentum. No element of the field.
+  /// Value of weights and momentum after a NaN in any gradient. It is not an element of the field.
   static constexpr std::uint64_t not_a_number = (std::uint64_t{1} << 61) - 1;
   bool is_nan() const { return !weights.empty() && weights.front() == not_a_number; }
 };
 
-/// One finished step of one rank: what it consumed together with its peers, and where it is now.
+/// One finished step of one rank: the samples that all ranks consumed, and the state.
 struct finished_step {
   job_id job;
   std::int32_t rank = 0;
   std::uint64_t generation = 0;
-  std::int64_t step = 0;  ///< steps done, this one included
+  std::int64_t step = 0;  ///< number of finished steps
   std::int64_t epoch = 0;
-  piece consumed;            ///< of the epoch's order, by all ranks
-  std::uint64_t digest = 0;  ///< of the state behind it
+  piece consumed;            ///< part of the epoch's order that all ranks consumed
+  std::uint64_t digest = 0;  ///< of the state after the step
   const modular_state* state = nullptr;
 };
 
 struct modular_options {
   std::int64_t samples = 64;
   std::size_t width = 8;
-  bool buffers = false;  ///< broadcast the statistic behind each step
-  /// Called at every hook, on the lane's side; may throw.
+  bool buffers = false;  ///< broadcast the statistic after each step
+  /// Called at every hook, in the lane; may throw.
   std::function<void(const learner_context& context, const hook& what)> at_hook;
-  /// Whether `at_hook` has anything to do now; asked once for hooks that happen at one moment.
-  /// Empty: it always has.
+  /// Whether `at_hook` would do anything now. Asked once for hooks that happen at one moment.
+  /// Empty: always.
   std::function<bool()> faults_due;
-  /// Asked at every backward: true makes a NaN of that rank's gradient.
+  /// Called at every backward: true makes that rank's gradient NaN.
   std::function<bool(const learner_context& context, const position& at)> poisons;
-  /// Called behind every step of every rank, on the lane's side; may throw.
+  /// Called after every step of every rank, in the lane; may throw.
   std::function<void(const finished_step& what)> stepped;
-  /// Reads a checkpoint; needed by runs that resume.
+  /// Reads a checkpoint; required for runs that resume.
   std::function<snapshot(const std::string& path)> load;
 };
 
-/// Makes field learners: for lanes that cannot wait (they throw `not_yet`) and for those that can.
+/// Makes integer learners, for lanes that cannot wait (the learner throws `not_yet`) and for those
+/// that can.
 class modular_recipe : public learner_recipe {
 public:
   explicit modular_recipe(modular_options options) : options_(std::move(options)) {}
@@ -77,19 +78,20 @@ private:
   mutable std::vector<std::pair<std::pair<std::uint64_t, std::int64_t>, order>> orders_;
 };
 
-/// A snapshot's tensors as a state and back. Throws user_error (checkpoint) when they are not one.
+/// Converts a snapshot's tensors to a state and back. Throws user_error (checkpoint) if they are
+/// not one.
 modular_state modular_state_of(const snapshot& what);
 snapshot snapshot_of(const modular_state& what);
 
-/// The state behind every step of any run of that job: one thread, no runtime. Index 0 is the
-/// initial one.
+/// The state after every step of any run of that job, computed serially. Index 0 is the initial
+/// state.
 class modular_reference {
 public:
   modular_reference(const modular_options& options, const trainer_options& run);
-  /// Computes as far as it is asked for.
+  /// Computes up to the step that is asked for.
   const modular_state& behind(std::int64_t step);
   std::uint64_t digest_behind(std::int64_t step);
-  /// What step `step` (counted from 1) consumes: epoch and piece.
+  /// Epoch and samples of step `step`, counted from 1.
   std::pair<std::int64_t, piece> consumed_by(std::int64_t step);
 
 private:

@@ -7,7 +7,7 @@ namespace troupe {
 namespace modular {
 
 constexpr std::uint64_t decay = 900'000'007;
-constexpr std::uint64_t rate = prime - 1'000'003;  // descends: adding it subtracts
+constexpr std::uint64_t rate = prime - 1'000'003;  // negative: adding it descends
 
 modular_state initial(std::size_t width, std::uint64_t seed) {
   modular_state state;
@@ -24,7 +24,8 @@ std::uint64_t noise_key(std::uint64_t seed, std::int64_t epoch, std::int64_t bat
 
 void add_piece(std::vector<std::uint64_t>& gradient, const std::vector<std::uint64_t>& weights,
                const std::vector<std::int64_t>& order, piece of, std::uint64_t noise) {
-  // A sample's is slope * weight + offset + place * slope: sums of slopes and offsets do for all.
+  // A sample's gradient is slope * weight + offset + place * slope, so the sums of slopes and
+  // offsets are enough.
   std::uint64_t slope = 0;
   std::uint64_t offset = 0;
   for (auto at = of.first; at < of.first + of.count; ++at) {
@@ -60,9 +61,9 @@ void update(modular_state& state, const std::vector<std::uint64_t>& gradient, st
 
 }  // namespace modular
 
-// A sum of one product per weight and its momentum, each moved by its place, as hashes of the NH
-// family are: states differ by it but for one chance in 2^61, at a third of what mixing all
-// numbers one after the other takes. Every step of every rank is compared by it.
+// A sum of products of each weight and its momentum, both shifted by their index, as in hashes of
+// the NH family. Two states collide with probability 2^-61. It takes a third of the time of mixing
+// the numbers one by one; every step of every rank is compared by it.
 std::uint64_t modular_state::digest() const {
   if (momentum.size() != weights.size()) throw internal_error("a field state of two widths");
   std::uint64_t of_weight = 0;

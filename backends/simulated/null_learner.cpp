@@ -50,7 +50,7 @@ public:
   }
 
 private:
-  // Floats without memory.
+  // A buffer of floats without memory.
   static buffer weightless(std::uint64_t count) {
     return {nullptr, static_cast<std::size_t>(count), dtype::f32};
   }
@@ -63,19 +63,19 @@ private:
     return out;
   }
 
-  // All that a ghost has of a state.
+  // The position in the data is the whole state of a null learner.
   static std::uint64_t whereabouts(const position& at) {
     return mix(mix(static_cast<std::uint64_t>(at.epoch)) + static_cast<std::uint64_t>(at.batch));
   }
 
-  // Operations of one group end in order: the last one stands for all.
+  // Operations of one group end in order, so waiting for the last one is enough.
   void reduce() {
     each_bucket(options_, [this](std::uint64_t count) {
       reducing_ = world_->all_reduce(weightless(count), reduction::sum);
     });
   }
 
-  // False: the lane is to call again. An error is thrown.
+  // Returns false when the lane has to call again. Throws errors.
   static bool done(work_ptr& what) {
     if (!what) return true;
     if (what->poll().status == work_status::pending) return false;
@@ -124,7 +124,7 @@ private:
   }
 
   hook_outcome load(const hooks::load_checkpoint& h) {
-    if (!options_.load) throw internal_error("a ghost job that resumes needs a way to load");
+    if (!options_.load) throw internal_error("a job with the null payload needs `load` to resume");
     hook_outcome out;
     const auto from = options_.load(h.path);
     resumed_ = from.loop;
@@ -132,8 +132,8 @@ private:
     return out;
   }
 
-  const learner_context& context_;  // the lane holds it
-  const null_options& options_;     // and the recipe
+  const learner_context& context_;  // kept alive by the lane
+  const null_options& options_;     // kept alive by the recipe
   const data_layout layout_;
   std::shared_ptr<communicator> world_;
   std::uint64_t generation_ = 0;

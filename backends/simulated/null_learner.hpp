@@ -1,5 +1,6 @@
-// The ghost payload: a training without numbers. It says what a real one says and waits for what a
-// real one waits for; a gradient is its size, and costs time only. For worlds too wide for weights.
+// The null payload: training without numbers. It sends the same messages and waits for the same
+// operations as a real training; a gradient is a size and costs time. For simulations too wide for
+// weights.
 #pragma once
 
 #include <algorithm>
@@ -13,23 +14,23 @@
 namespace troupe {
 
 struct null_options {
-  std::int64_t samples = 64;  ///< of an epoch
+  std::int64_t samples = 64;  ///< per epoch
   std::uint64_t gradient_bytes = std::uint64_t{256} << 20;
-  std::uint64_t bucket_bytes = std::uint64_t{256} << 20;  ///< of one all_reduce, at most
-  /// Called at every hook, on the lane's side; may throw.
+  std::uint64_t bucket_bytes = std::uint64_t{256} << 20;  ///< bound of one all_reduce
+  /// Called at every hook, in the lane; may throw.
   std::function<void(const learner_context& context, const hook& what)> at_hook;
-  /// Whether `at_hook` has anything to do now; asked once for hooks that happen at one moment.
-  /// Empty: it always has.
+  /// Whether `at_hook` would do anything now. Asked once for hooks that happen at one moment.
+  /// Empty: always.
   std::function<bool()> faults_due;
-  /// Called behind every step of every rank with the number of steps done, and the digest of where
-  /// in the data it was: equal on all ranks.
+  /// Called after every step of every rank with the number of steps done and the digest of its
+  /// position in the data, which is equal on all ranks.
   std::function<void(const learner_context& context, std::int64_t steps, std::uint64_t digest)>
       stepped;
-  /// Reads a checkpoint; needed by runs that resume.
+  /// Reads a checkpoint; required for runs that resume.
   std::function<snapshot(const std::string& path)> load;
 };
 
-/// The elements of each all_reduce of a step, in order.
+/// Calls `use` with the number of elements of each all_reduce of a step, in order.
 template <class Use>
 void each_bucket(const null_options& of, Use&& use) {
   const auto most = std::max<std::uint64_t>(4, of.bucket_bytes);
@@ -40,8 +41,8 @@ void each_bucket(const null_options& of, Use&& use) {
   }
 }
 
-/// Makes ghosts, for lanes on the simulated fabric: what they submit has no memory behind it. A
-/// checkpoint holds the loop's state and nothing else.
+/// Makes null learners, for lanes on the simulated fabric: their buffers have no memory. A
+/// checkpoint holds only the loop's state.
 class null_recipe : public learner_recipe {
 public:
   explicit null_recipe(null_options options) : options_(std::move(options)) {}

@@ -6,8 +6,7 @@
 
 namespace troupe {
 
-// What is scheduled holds it, so a storage that is destroyed leaves nothing behind that could be
-// touched.
+// Scheduled events share ownership, so destroying a storage leaves no dangling reference.
 struct simulated_storage::body : std::enable_shared_from_this<body> {
   struct task {
     storage_op op;
@@ -18,11 +17,11 @@ struct simulated_storage::body : std::enable_shared_from_this<body> {
   storage_cost_fn cost;
   storage_fault_fn fault;
   simulated_disk disk;
-  std::uint64_t changes = 0;  // of the disk
+  std::uint64_t changes = 0;  // number of changes of the disk
   std::deque<task> waiting;
-  storage_fault current;  // of the operation whose turn it is
+  storage_fault current;  // fault of the current operation
   bool hangs = false;
-  std::uint64_t program = 0;  // what an earlier one had scheduled is void
+  std::uint64_t program = 0;  // events of an earlier program are void
   std::vector<std::uint64_t> faults =
       std::vector<std::uint64_t>(static_cast<std::size_t>(storage_fault::kind::hang) + 1);
 

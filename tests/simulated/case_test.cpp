@@ -1,5 +1,5 @@
-// Goal: the text of a case: it comes back as it went, what is damaged or hostile is refused with
-// the line and the reason, and nothing in a text can ask for all memory.
+// Goal: the text of a case. It can be read back, a damaged or hostile text is refused with line and
+// reason, and no text can ask for all memory.
 #include "apps/testing/case.hpp"
 #include "apps/testing/null_payload.hpp"
 #include "troupe/detail/data_order.hpp"
@@ -54,7 +54,7 @@ std::string why_refused(const std::string& text) {
 
 }  // namespace
 
-TEST_CASE("a case comes back from its text", "[case]") {
+TEST_CASE("a case written as text is read back unchanged", "[case]") {
   for (std::uint64_t n = 0; n < 300; ++n) {
     const auto whole = some_case(n);
     const auto text = to_text(whole);
@@ -70,7 +70,7 @@ TEST_CASE("a case comes back from its text", "[case]") {
   }
 }
 
-TEST_CASE("a case says what is trained, and trains it again", "[case]") {
+TEST_CASE("a replayed case trains the payload that it names", "[case]") {
   run_case c;
   c.what.job = null_payload_job(3, 4);
   c.what.plan = null_payload_plan(c.what.job);
@@ -87,34 +87,35 @@ TEST_CASE("a case says what is trained, and trains it again", "[case]") {
   back.what.plan.payload = nullptr;
   CHECK_FALSE(replay(back, reference).hashes == replay(c, reference).hashes);
   CHECK_THAT(why_refused("troupe-case/1\npayload tensors\nseed 1\nend\n"),
-             Catch::Contains("the payload \"tensors\" is not here"));
+             Catch::Contains("unknown payload \"tensors\""));
 }
 
-TEST_CASE("a case survives how it is pasted", "[case]") {
+TEST_CASE("indented lines, blank lines and comments in a case are ignored", "[case]") {
   const auto text = to_text(some_case(3));
   std::string pasted = "# seen on Friday\r\n\r\n";
   for (const auto c : text) pasted += c == '\n' ? std::string{" \r\n    "} : std::string{c};
   CHECK(to_text(parse_case(pasted)) == text);
-  CHECK(parse_case("troupe-case/1\nseed 3\nend").seed == 3);  // the rest is as job_spec says
+  // other fields have job_spec's defaults
+  CHECK(parse_case("troupe-case/1\nseed 3\nend").seed == 3);
 }
 
-TEST_CASE("what is no case is refused with the line and the reason", "[case]") {
+TEST_CASE("an invalid case is refused with the line and the reason", "[case]") {
   const auto with = [](const std::string& line) {
     return "troupe-case/1\nseed 1\n" + line + "\nend\n";
   };
   const std::vector<std::pair<std::string, std::string>> hostile{
       {"", "it is empty"},
-      {"troupe-case/2\nseed 1\nend\n", "it begins with troupe-case/1: \"troupe-case/2\""},
-      {"seed 1\ntroupe-case/1\nend\n", "it begins with troupe-case/1"},
+      {"troupe-case/2\nseed 1\nend\n", "the first line must be troupe-case/1: \"troupe-case/2\""},
+      {"seed 1\ntroupe-case/1\nend\n", "the first line must be troupe-case/1"},
       {"troupe-case/1\nend\n", "it has no seed"},
-      {"troupe-case/1\nseed 1\n", "it breaks off"},
+      {"troupe-case/1\nseed 1\n", "the last line \"end\" is missing"},
       {with("seed 2"), "a second line \"seed\""},
-      {with("end\njob ranks=2"), "something stands behind its end"},
-      {with("jobs ranks=2"), "there is no line \"jobs\""},
-      {with("job ranks=2 rank=3"), "there is no field \"rank\""},
+      {with("end\njob ranks=2"), "there is text after the line \"end\""},
+      {with("jobs ranks=2"), "unknown line \"jobs\""},
+      {with("job ranks=2 rank=3"), "unknown field \"rank\""},
       {with("job ranks"), "\"ranks\" is not NAME=NUMBER"},
-      {with("job ranks="), "\"\" is no number"},
-      {with("job ranks=two"), "\"two\" is no number"},
+      {with("job ranks="), "\"\" is not a number"},
+      {with("job ranks=two"), "\"two\" is not a number"},
       {with("job ranks=0"), "\"0\" is not within 1 .. 100000"},
       {with("job ranks=-4"), "\"-4\" is not within"},
       {with("job ranks=4000000000"), "\"4000000000\" is not within"},
@@ -126,17 +127,17 @@ TEST_CASE("what is no case is refused with the line and the reason", "[case]") {
       {with("plan schedule=3"), "\"3\" is not within 0 .. 2"},
       {with("plan strikes=1000000"), "is not within 0 .. 16"},
       {with("plan events_limit=0"), "is not within"},
-      {with("faults crash_rnak"), "there is no fault \"crash_rnak\""},
+      {with("faults crash_rnak"), "unknown fault \"crash_rnak\""},
       {with("choices fault.0=1"), "\"fault.0=1\" is not SITE.WHO.OCCURRENCE=VALUE"},
       {with("choices fault.0.0"), "is not SITE.WHO.OCCURRENCE=VALUE"},
-      {with("choices fualt.0.0=1"), "there is no site \"fualt\""},
-      {with("choices fault.-1.0=1"), "\"-1\" is no number"},
+      {with("choices fualt.0.0=1"), "unknown site \"fualt\""},
+      {with("choices fault.-1.0=1"), "\"-1\" is not a number"},
       {with("choices fault.16777216.0=1"), "\"16777216\" is too large"},
       {with("choices fault.0.4294967296=1"), "is too large"},
       {with("choices fault.0.0=1,fault.1.0=1"), "is not SITE.WHO.OCCURRENCE=VALUE"},
       {with("build"), "it was taken"},
       {with("end of it"), "nothing goes here"},
-      {std::string(100'000, 'x'), "it begins with troupe-case/1"},
+      {std::string(100'000, 'x'), "the first line must be troupe-case/1"},
   };
   for (const auto& [text, why] : hostile) {
     INFO(text.substr(0, 200));
@@ -146,7 +147,7 @@ TEST_CASE("what is no case is refused with the line and the reason", "[case]") {
   }
 }
 
-TEST_CASE("a damaged case is refused or is another one, never more than that", "[case]") {
+TEST_CASE("a damaged case is refused or read as another case; nothing else is thrown", "[case]") {
   const auto text = to_text(some_case(11));
   for (std::size_t length = 0; length + 1 < text.size(); ++length) {
     INFO(length);
@@ -160,7 +161,7 @@ TEST_CASE("a damaged case is refused or is another one, never more than that", "
     }
 }
 
-TEST_CASE("a replay says what is odd about it", "[case]") {
+TEST_CASE("a replay reports where it differs from its case", "[case]") {
   run_case c;
   c.build = std::string(40, '0');
   c.expect = "steps are one chain";
@@ -182,7 +183,7 @@ TEST_CASE("a replay says what is odd about it", "[case]") {
   CHECK(remarks(c, r).empty());
 }
 
-TEST_CASE("a case of a run with parts of the test's own is refused without them", "[case]") {
+TEST_CASE("a case that needs a test's own parts is refused without them", "[case]") {
   constexpr user_coverage late{coverage_kind::rare, "late"};
   run_plan plan;
   plan.extensions = {trains([](recipe_ptr inner) { return inner; })};
@@ -195,13 +196,13 @@ TEST_CASE("a case of a run with parts of the test's own is refused without them"
   CHECK_THAT(text, Catch::Contains("\nbrings guests=1 marks=2 network=1 slow_nodes=1\n"));
   CHECK(to_text(parse_case(text, plan)) == text);
   CHECK_THAT(why_refused(text),
-             Catch::Contains("cannot be replayed without its guests (the recorded run had 1") &&
+             Catch::Contains("cannot be replayed without its extensions (the recorded run had 1") &&
                  Catch::Contains("its own marks") && Catch::Contains("its network costs") &&
-                 Catch::Contains("its slow nodes") && Catch::Contains("parse_case(text, plan)"));
+                 Catch::Contains("its slow hosts") && Catch::Contains("parse_case(text, plan)"));
   auto fewer = plan;
   fewer.extensions.clear();
   CHECK_THROWS_WITH(parse_case(text, fewer),
-                    Catch::Contains("without its guests") && !Catch::Contains("marks (the"));
-  // A case that was written before this line existed says nothing.
+                    Catch::Contains("without its extensions") && !Catch::Contains("marks (the"));
+  // A case written before this line existed is accepted.
   CHECK(why_refused(to_text(run_case{})) == "it was taken");
 }

@@ -1,5 +1,5 @@
-// Goal: message charts: an arrow for each message that was heard, another end for one that was not,
-// faults in the column of whom they befell, and the places that matter when there are too many.
+// Goal: message charts. An arrow for each received message, another end for one that was not
+// received, faults in the column of their node, and a selection of nodes when there are too many.
 #include "apps/testing/chart.hpp"
 
 #include "tests/support/catch.hpp"
@@ -8,7 +8,7 @@ using namespace troupe::testing;
 
 namespace {
 
-const std::vector<std::string> nodes{"world", "supervisor", "rank 0", "rank 1"};
+const std::vector<std::string> nodes{"simulation", "supervisor", "rank 0", "rank 1"};
 
 std::vector<trace_note> story() {
   return {
@@ -27,11 +27,11 @@ std::vector<std::string> lines_of(const std::string& text) {
 
 }  // namespace
 
-TEST_CASE("a text chart has a column for each place and an arrow for each message", "[chart]") {
+TEST_CASE("a text chart has a column per node and an arrow per message", "[chart]") {
   const auto lines = lines_of(text_chart(story(), nodes));
   REQUIRE(lines.size() == 7);
   CHECK_THAT(lines[0], Catch::Contains("supervisor (1)") && Catch::Contains("rank 1 (3)"));
-  CHECK_THAT(lines[1], Catch::Contains("stop_at 4") && Catch::Contains("-x|"));  // never heard
+  CHECK_THAT(lines[1], Catch::Contains("stop_at 4") && Catch::Contains("-x|"));  // never received
   CHECK_THAT(lines[2], Catch::Contains("1.250") && Catch::Contains("->|"));
   CHECK_THAT(lines[3], Catch::Contains("* step 4"));
   CHECK_THAT(lines[4], Catch::EndsWith("* fault: crash_rank"));
@@ -39,7 +39,7 @@ TEST_CASE("a text chart has a column for each place and an arrow for each messag
   CHECK_THAT(lines[6], Catch::Contains("* link lost"));
 }
 
-TEST_CASE("a chart ends where it is told and shows whom faults befell first", "[chart]") {
+TEST_CASE("a chart ends at the given event and shows nodes with faults first", "[chart]") {
   chart_options shown;
   shown.until = 4;
   const auto early = text_chart(story(), nodes, shown);
@@ -59,7 +59,7 @@ TEST_CASE("a chart ends where it is told and shows whom faults befell first", "[
   CHECK(text_chart({}, {}).find("event") != std::string::npos);
 }
 
-TEST_CASE("a Mermaid chart says the same", "[chart]") {
+TEST_CASE("a Mermaid chart shows the same messages", "[chart]") {
   const auto text = mermaid_chart(story(), nodes);
   CHECK_THAT(text, Catch::StartsWith("sequenceDiagram\n  participant p1 as supervisor (1)\n"));
   CHECK_THAT(text,

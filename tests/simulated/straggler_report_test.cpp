@@ -1,5 +1,5 @@
-// Goal: what a run's steps took and who kept the others waiting is measured, and costs are what
-// their model says: nodes and the wires between them, times that scatter, a slow node.
+// Goal: step times and stragglers of a run are measured, and costs follow their model: hosts and
+// the wires between them, times with a spread, a slow host.
 #include "apps/testing/straggler_report.hpp"
 #include "apps/testing/case.hpp"
 #include "apps/testing/lognormal.hpp"
@@ -26,19 +26,19 @@ collective_call reducing(std::uint64_t floats) {
 
 }  // namespace
 
-TEST_CASE("a network of nodes costs its two levels", "[simulated][pace]") {
+TEST_CASE("the cost of a network of hosts has two levels", "[simulated][pace]") {
   const auto hosts = hosts_of(8, {2us, 400}, {8us, 45});
   const auto bytes = std::uint64_t{1} << 30;
   const auto both = hosts.of(reducing(bytes / 4), 64);
   const auto inside = network_cost{{2us, 1.0 / 400}}.of(reducing(bytes / 4), 8);
   const auto between = network_cost{{8us, 1.0 / 45}}.of(reducing(bytes / 4), 8);
   CHECK((both - inside - between) / 1ns == Approx(0).margin(1));
-  // By hand, as rings: 2 (p - 1) alpha + 2 (p - 1) / p bytes beta.
+  // Computed by hand as rings: 2 (p - 1) alpha + 2 (p - 1) / p bytes beta.
   CHECK(between / 1ns == Approx(14 * 8e3 + 1.75 * static_cast<double>(bytes) / 45).margin(1));
-  // Within one node nothing goes between; a node that is not full counts as one.
+  // Within one host nothing is sent between hosts; a host that is not full counts as one.
   CHECK(hosts.of(reducing(1024), 8) == network_cost{{2us, 1.0 / 400}}.of(reducing(1024), 8));
   CHECK(hosts.of(reducing(bytes / 4), 57) == both);
-  // What each node gathers for all of its ranks crosses between nodes.
+  // The pieces of all ranks of a host are sent between hosts.
   collective_call gather;
   gather.what = collective::all_gather;
   gather.type = dtype::f32;
@@ -48,8 +48,7 @@ TEST_CASE("a network of nodes costs its two levels", "[simulated][pace]") {
         Approx(7 * (2e3 + piece / 400) + 8e3 + 8 * piece / 45).margin(2));
 }
 
-TEST_CASE("times that scatter have the median and the spread that was asked for",
-          "[simulated][pace]") {
+TEST_CASE("drawn times have the given median and spread", "[simulated][pace]") {
   constexpr double spread = 0.03;
   const lognormal scattered{30};
   CHECK(scattered.of(210ms, 0) == 210ms);
@@ -69,11 +68,12 @@ TEST_CASE("times that scatter have the median and the spread that was asked for"
   CHECK(lognormal{0}.of(210ms, 4095) == 210ms);
 }
 
-TEST_CASE("a node is blamed for what the others would have gained", "[simulated][pace]") {
+TEST_CASE("the slowest host is charged with the gap to the second slowest", "[simulated][pace]") {
   straggler_report p{2};
   using list = std::vector<arrival>;
   p.met(list{{0, 10ms}, {1, 10ms}, {2, 13ms}, {3, 12ms}, {4, 11ms}, {5, 9ms}});
-  p.met(list{{0, 10ms}, {1, 10ms}, {2, 13ms}, {3, 12ms}, {4, 11ms}, {5, 9ms}});  // shares the wait
+  // rank 5 shares the wait
+  p.met(list{{0, 10ms}, {1, 10ms}, {2, 13ms}, {3, 12ms}, {4, 11ms}, {5, 9ms}});
   p.met(list{{0, 20ms}, {1, 21ms}, {2, 20ms}, {3, 20ms}, {4, 20ms}, {5, 20ms}});
   p.met(list{{0, 30ms}, {1, 30ms}, {2, 30ms}, {3, 30ms}, {4, 30ms}, {5, 30ms}});
   p.met(list{{0, 40ms}, {1, 40ms}, {2, 41ms}, {3, 47ms}, {4, 45ms}, {5, 40ms}});
@@ -91,17 +91,17 @@ TEST_CASE("a node is blamed for what the others would have gained", "[simulated]
     p.stepped(job_id{1}, 0, step, step * 10ms);
     p.stepped(job_id{1}, 1, step, step * 1000ms);
   }
-  p.stepped(job_id{2}, 0, 3, 900ms);  // another attempt: what lies between is no step
+  p.stepped(job_id{2}, 0, 3, 900ms);  // another attempt: the time in between is no step
   p.stepped(job_id{2}, 0, 4, 920ms);
   CHECK(p.steps() == 5);
   CHECK(p.step_time() == 12ms);
   CHECK(
       p.text() ==
-      "5 steps of 12.000 ms each; node 1 (most often its rank 3) kept the others waiting 3 times, "
+      "5 steps of 12.000 ms each; host 1 (most often its rank 3) kept the others waiting 3 times, "
       "6.000 ms in all");
 }
 
-TEST_CASE("a slow rank of a field job is named in its report", "[simulated][pace]") {
+TEST_CASE("the report of a job names its slow rank", "[simulated][pace]") {
   const job_spec what{.ranks = 4, .steps = 12};
   run_plan plan;
   plan.simulation.schedule = GENERATE(scheduling::fifo, scheduling::random, scheduling::pct);
@@ -113,11 +113,11 @@ TEST_CASE("a slow rank of a field job is named in its report", "[simulated][pace
   REQUIRE_FALSE(report.stragglers.blame().empty());
   CHECK(report.stragglers.blame().front().rank == 2);
   CHECK(report.stragglers.steps() == 11);
-  CHECK_THAT(render(report), Catch::Contains("pace      11 steps of ") &&
+  CHECK_THAT(render(report), Catch::Contains("speed     11 steps of ") &&
                                  Catch::Contains("; rank 2 kept the others waiting"));
 }
 
-TEST_CASE("times that scatter are choices, and a case keeps them", "[simulated][pace]") {
+TEST_CASE("drawn times are choices and are kept in a case", "[simulated][pace]") {
   const job_spec what{.ranks = 3, .steps = 8};
   run_plan plan;
   plan.simulation.schedule = scheduling::fifo;

@@ -39,7 +39,7 @@ public:
   }
 
 private:
-  const payload_ground& ground_;  // the recipe's, which the lane holds
+  const payload_ground& ground_;  // the recipe's, which the lane keeps alive
 };
 
 strategy_table strategies_on(const payload_ground& ground) {
@@ -54,8 +54,8 @@ strategy_table strategies_on(const payload_ground& ground) {
            }}};
 }
 
-// What LibTorch asks the machine and the environment once in each process, when something is done
-// for the first time (vector instructions, a seed, how MKL and oneDNN are to work), it asks here.
+// LibTorch asks machine and environment once per process, when a feature is first used: vector
+// instructions, a seed, settings of MKL and oneDNN. This call makes it ask here.
 void warm_up_process() {
   at::detail::getDefaultCPUGenerator();
   for (const auto type : {at::kFloat, at::kDouble}) {
@@ -65,7 +65,7 @@ void warm_up_process() {
   at::conv2d(at::ones({2, 1, 8, 8}), at::ones({1, 1, 3, 3}));
 }
 
-// MKL's vector functions ask the environment for their mode once in each thread.
+// MKL's vector functions read their mode from the environment once per thread.
 void warm_up_thread() {
   const not_delivering own;
   static std::once_flag once;

@@ -56,7 +56,7 @@ std::shared_ptr<torch::optim::Optimizer> only_one_of(const optimizers& all) {
   return all.all()[0].optimizer;
 }
 
-// The run of one job, as far as it is not in the executor.
+// The parts of a reference run that the serial executor does not have.
 class shards_of {
 public:
   shards_of(const tensor_job& what, const poisons& applied)

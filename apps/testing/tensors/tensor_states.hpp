@@ -1,5 +1,5 @@
-// States of a module that is trained: what a digest says of one, where two differ, and those of the
-// serial reference executor, with the NaNs that faults put into gradients.
+// States of a trained module: digests, the first difference of two states, and the states of the
+// serial reference executor with the NaNs that faults put into gradients.
 #pragma once
 
 #include <cstdint>
@@ -16,28 +16,29 @@ class step_output;
 
 namespace testing {
 
-/// What the ranks of one job train, and the reference's shards.
+/// What the ranks of a job and the reference's shards train.
 struct tensor_job {
   module_factory make_module;
-  data_ptr data;  ///< prepared and set up, of as many samples as the job trains
+  data_ptr data;  ///< prepared and set up, with as many samples as the job trains
   trainer_options options;
 };
 
 using blobs = std::vector<tensor_blob>;
 
-/// NaNs are all alike here: which pattern of bits an operation makes of two of them is not said.
+/// All NaNs count as equal, because an operation on two NaNs does not define their bits.
 std::uint64_t digest_of(blobs state);
 std::optional<difference> first_difference(blobs is, blobs should);
 
-/// With a loss that is NaN, the rest as it was.
+/// The same outcome with a NaN loss.
 step_output spoilt(const step_output& from);
 
 struct tensor_states {
-  std::vector<blobs> models;  ///< behind each step; nothing at 0
+  std::vector<blobs> models;  ///< after each step; index 0 is empty
   std::vector<blobs> optimizers;
   std::vector<std::uint64_t> digests;
 };
-/// Throws user_error (bad_configuration) when the module's optimizers are beyond the executor.
+/// Throws user_error (bad_configuration) when the executor does not support the module's
+/// optimizers.
 tensor_states reference_states(const tensor_job& what, const poisons& applied);
 
 }  // namespace testing

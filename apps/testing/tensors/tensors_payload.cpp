@@ -41,7 +41,7 @@ private:
   const std::int64_t count_;
 };
 
-// Jobs of an exploration have different numbers of samples.
+// Jobs of an exploration differ in their number of samples.
 class first_of final : public data_module {
 public:
   first_of(data_ptr all, std::int64_t count) : all_(std::move(all)), count_(count) {
@@ -117,7 +117,7 @@ private:
 
   const tensor_job job_;
   const bool compared_;
-  std::mutex mutex_;  // twins run at once
+  std::mutex mutex_;  // repetitions for the determinism check run at once
   std::map<poisons, tensor_states> states_;
 };
 
@@ -143,7 +143,7 @@ private:
   bool own() const { return options_.make_module || options_.data; }
 
   const tensors_options options_;
-  std::mutex mutex_;  // twins run at once
+  std::mutex mutex_;  // repetitions for the determinism check run at once
   std::vector<std::pair<key, std::shared_ptr<tensors_of_job>>> known_;
 };
 

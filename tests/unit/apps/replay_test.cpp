@@ -116,19 +116,19 @@ TEST_CASE("a mangled case is refused, and what is wrong is said", "[program]") {
     REQUIRE(said.err.find("mangled.case: not a case: ") != std::string::npos);
   }
   const std::vector<std::array<std::string, 3>> swaps{
-      {"troupe-case/1", "troupe-case/9", "it begins with troupe-case/1"},
-      {"ranks=3", "ranks=many", "\"many\" is no number"},
+      {"troupe-case/1", "troupe-case/9", "the first line must be troupe-case/1"},
+      {"ranks=3", "ranks=many", "\"many\" is not a number"},
       {"ranks=3", "ranks=0", "\"0\" is not within 1 .. 100000"},
       {"ranks=3", "ranks 3", "\"ranks\" is not NAME=NUMBER"},
-      {"steps=12", "stops=12", "there is no field \"stops\""},
+      {"steps=12", "stops=12", "unknown field \"stops\""},
       {"seed 7", "seed 99999999999999999999999", "is too large"},
-      {"fault.0.0=1", "fluke.0.0=1", "there is no site \"fluke\""},
+      {"fault.0.0=1", "fluke.0.0=1", "unknown site \"fluke\""},
       {"fault.0.0=1", "fault.0=1", "is not SITE.WHO.OCCURRENCE=VALUE"},
       {"\nseed", "\nseed 8\nseed", "a second line \"seed\""},
-      {"\nend\n", "\nend\nseed 8\n", "something stands behind its end"},
+      {"\nend\n", "\nend\nseed 8\n", "there is text after the line \"end\""},
       {"\nfaults crash_rank", "\nfaults crush_rank", "crush_rank"},
-      {"\njob", "\npayload steam\njob", "the payload \"steam\" is not here"},
-      {"\nmeets", std::string("\n\0\xff\x7f", 4) + "meets", "there is no line "},
+      {"\njob", "\npayload steam\njob", "unknown payload \"steam\""},
+      {"\nmeets", std::string("\n\0\xff\x7f", 4) + "meets", "unknown line "},
   };
   for (const auto& [from, to, why] : swaps) {
     auto text = whole;
@@ -166,5 +166,5 @@ TEST_CASE("a case that needs code of its test is refused, and its guests are nam
   CHECK(said.code == 2);
   CHECK(said.out.empty());
   CHECK_THAT(said.err,
-             Catch::Contains("guest.case: the case cannot be replayed without its guests"));
+             Catch::Contains("guest.case: the case cannot be replayed without its extensions"));
 }

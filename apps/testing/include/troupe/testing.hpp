@@ -1,4 +1,4 @@
-// The whole of troupe::testing but the exhaustive search, for tests: `namespace sim =
+// The public header of troupe::testing without the exhaustive search: `namespace sim =
 // troupe::testing;`. docs/testing.md is the tutorial.
 #pragma once
 
@@ -14,22 +14,23 @@
 
 namespace troupe::testing {
 
-/// A plan in which each run draws its faults from these: `crash_rank, pause, storage_torn`, or
-/// `all`. Throws user_error (bad_usage) that names those there are.
+/// Makes a plan in which each run draws its faults from a list: `crash_rank, pause, storage_torn`,
+/// or `all`. Throws user_error (bad_usage) that lists the known faults.
 run_plan swarm_of(std::string_view faults);
 
-/// One run.
+/// Does one run.
 run_report run(const job_spec& what, const run_plan& plan, std::uint64_t seed = 1);
 
-/// A network of nodes of so many ranks: what a message costs inside of one, and between two.
+/// Makes the cost of a network of hosts with so many ranks each: `inside` one host, and `between`
+/// two.
 struct wire {
   nanoseconds alpha{0};
   double gigabytes_per_second = 1;
 };
 network_cost hosts_of(std::uint32_t ranks, wire inside, wire between);
 
-/// What is wrong with the first run that violates, shrunk: its report, a chart, and the case to
-/// paste. Empty when nothing is. Costs up to a few hundred runs.
+/// Shrinks the first run with a violation and returns its report, a chart and its case. Empty if no
+/// run violates. Takes up to a few hundred runs.
 std::string report(const exploration& of);
 
 }  // namespace troupe::testing
