@@ -37,7 +37,7 @@ public:
       const at::NoGradGuard no_grad;
       seen.mul_(0.9).add_(x.detach().mean(0), 0.1);
     }
-    // Which ranks use it depends on their samples; in some steps none does.
+    // Which ranks use the layer depends on their samples; in some steps no rank does.
     if (b[1][0].item<std::int64_t>() == 0) x = x + extra->forward(x.to(at::kDouble)).to(at::kFloat);
     x = fn::dropout(x - seen, fn::DropoutFuncOptions().p(0.3).training(is_training()));
     const auto loss = fn::cross_entropy(out->forward(x), b[1]);
@@ -64,7 +64,8 @@ private:
   const branching_how how_;
 };
 
-// Made-up samples with noise: some that a sample's key draws, some of the loader's generator.
+// Generated samples with noise, drawn partly by a sample's key and partly by the loader's
+// generator.
 class noisy final : public data_module {
 public:
   explicit noisy(std::int64_t samples) : plain_(synthetic(of(samples))) {}

@@ -1,6 +1,5 @@
-// The program that campaigns run (tests/campaign.sh): `troupe` as it is, but for LibTorch, and with
-// the guard linked: whatever an actor or a machine calls of the outside in a run ends it, and is a
-// violation.
+// The program of campaigns (tests/campaign.sh): `troupe` without LibTorch, linked with the guard. A
+// call to the outside by an actor or a machine ends the run as a violation.
 #include "apps/testing/delivery.hpp"
 #include "apps/testing/simulation.hpp"
 #include "apps/troupe/process.hpp"
@@ -11,7 +10,7 @@
 
 namespace {
 
-// Whether the guard is there, and stops what it is to stop.
+// Whether the guard is linked and stops a forbidden call.
 bool guarded() {
   using namespace troupe::testing;
   simulation in{choices::of_seed(0), {}};

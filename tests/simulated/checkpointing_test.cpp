@@ -1,5 +1,5 @@
-// Goal: the checkpointer actor beside whole jobs, in one thread and on a disk that is a value: what
-// the caller is told is on the disk, whatever the schedule; a disk that fails or hangs costs
+// Goal: the checkpointer actor beside whole jobs, on a simulated disk. A checkpoint that is
+// reported to the caller is on the disk under any schedule. A disk that fails or hangs costs
 // reports and a named survivor, never the job.
 #include "apps/testing/scripted_simulation.hpp"
 #include "backends/checkpoint/run_checkpoints.hpp"
@@ -16,8 +16,7 @@ using namespace troupe::testing;
 
 namespace {
 
-// A world of this seed in which all ranks live beside the supervisor, and
-// checkpoints are what this machine writes, too.
+// A simulation in which all ranks run beside the supervisor; checkpoints have the real format.
 script_options saving(std::uint64_t seed) {
   return {.seed = seed,
           .schedule = scheduling::random,
@@ -50,7 +49,8 @@ std::vector<std::string> names_in(const simulated_storage& files, const std::str
 
 }  // namespace
 
-TEST_CASE("what the caller is told is on the disk under any schedule", "[simulated][checkpoint]") {
+TEST_CASE("a checkpoint that was reported is on the disk under any schedule",
+          "[simulated][checkpoint]") {
   for (std::uint64_t seed = 0; seed < 60; ++seed) {
     INFO("seed " << seed);
     scripted_simulation script{saving(seed)};
@@ -73,11 +73,11 @@ TEST_CASE("what the caller is told is on the disk under any schedule", "[simulat
     CHECK(bytes_as_integers(state.model.at(0)) ==
           expected_integers({}, 3, what.options, outcome.loop.steps));
     CHECK(std::filesystem::exists(folder.path() / outcome.best_checkpoint / "manifest.json"));
-    CHECK(names_in(script.files(), "run/checkpoints").size() <= 3);  // latest, last, best
+    CHECK(names_in(script.files(), "run/checkpoints").size() <= 3);  // latest, last and best
   }
 }
 
-TEST_CASE("a disk that stays full: the job runs to its end and fails with the last checkpoint",
+TEST_CASE("disk stays full: the job trains to its end and fails at the last checkpoint",
           "[simulated][checkpoint]") {
   scripted_simulation script{saving(1)};
   script.files().set_fault([](const storage_op& op) -> storage_fault {
@@ -102,7 +102,7 @@ TEST_CASE("a disk that stays full: the job runs to its end and fails with the la
   CHECK(names_in(script.files(), "run/checkpoints").empty());
 }
 
-TEST_CASE("a disk that fails for a while costs the checkpoints of that while",
+TEST_CASE("disk fails for a while: only checkpoints of that time are lost",
           "[simulated][checkpoint]") {
   for (std::uint64_t seed = 0; seed < 20; ++seed) {
     INFO("seed " << seed);
@@ -123,7 +123,7 @@ TEST_CASE("a disk that fails for a while costs the checkpoints of that while",
   }
 }
 
-TEST_CASE("a folder that cannot be made fails the job at its start", "[simulated][checkpoint]") {
+TEST_CASE("run folder cannot be made: the job fails at its start", "[simulated][checkpoint]") {
   scripted_simulation script{saving(1)};
   script.files().set_fault([](const storage_op& op) -> storage_fault {
     const bool makes = std::holds_alternative<storage_ops::make_folder>(op);
@@ -137,7 +137,7 @@ TEST_CASE("a folder that cannot be made fails the job at its start", "[simulated
   CHECK(outcome.survivors.empty());
 }
 
-TEST_CASE("a fit that fails names its newest checkpoint and its last metrics",
+TEST_CASE("a failed fit reports its newest checkpoint and its last metrics",
           "[simulated][checkpoint]") {
   scripted_simulation script{saving(2)};
   auto what = saving_job();
@@ -166,7 +166,8 @@ TEST_CASE("a fit that fails names its newest checkpoint and its last metrics",
   CHECK(second.last_checkpoint == first.last_checkpoint);
 }
 
-TEST_CASE("a disk that hangs is named, and the job ends", "[simulated][checkpoint]") {
+TEST_CASE("disk hangs: the job ends and names the checkpointer as a survivor",
+          "[simulated][checkpoint]") {
   scripted_simulation script{saving(3)};
   script.files().set_fault([](const storage_op& op) -> storage_fault {
     const bool first_file = std::holds_alternative<storage_ops::write>(op);
@@ -179,7 +180,7 @@ TEST_CASE("a disk that hangs is named, and the job ends", "[simulated][checkpoin
   CHECK(outcome.survivors == std::vector<std::string>{"checkpointer: still writing"});
   CHECK(script.in().actors() == 1);
 
-  // The disk is back: the checkpointer finishes what it was writing, and ends.
+  // The disk works again: the checkpointer finishes its write and ends.
   script.files().set_fault({});
   script.files().go_on();
   script.settle();
@@ -189,7 +190,7 @@ TEST_CASE("a disk that hangs is named, and the job ends", "[simulated][checkpoin
   CHECK(latest_checkpoint(folder.path() / "run").refused.empty());
 }
 
-TEST_CASE("a run stopped at any step and resumed ends as one that was not",
+TEST_CASE("a run stopped at any step and resumed ends like an undisturbed run",
           "[simulated][checkpoint]") {
   for (std::int64_t stop = 1; stop < 12; ++stop) {
     INFO("stopped after step " << stop);
@@ -220,7 +221,7 @@ TEST_CASE("a run stopped at any step and resumed ends as one that was not",
 
 namespace {
 
-/// Notes what rank 0 offers, and whether it must be written.
+/// Records which snapshots rank 0 offers, and whether each must be written.
 struct note_taker {
   std::vector<std::pair<std::int64_t, bool>> offered;
 
@@ -242,7 +243,7 @@ struct note_taker {
 
 }  // namespace
 
-TEST_CASE("the last snapshot of a run must be written, and no other", "[simulated][checkpoint]") {
+TEST_CASE("only the last snapshot of a run must be written", "[simulated][checkpoint]") {
   using offers = std::vector<std::pair<std::int64_t, bool>>;
   const auto offered = [](std::optional<std::int64_t> max_steps, std::uint64_t stopped_at) {
     note_taker notes;
@@ -261,10 +262,10 @@ TEST_CASE("the last snapshot of a run must be written, and no other", "[simulate
     CHECK(notes.offered.back() == std::pair{outcome.loop.steps, true});
     return notes.offered;
   };
-  // Four steps an epoch: one every two steps, the last behind an epoch's end.
+  // Four steps per epoch: a snapshot every two steps; the last is due after an epoch's end.
   CHECK(offered(std::nullopt, 0) ==
         offers{{2, false}, {4, false}, {6, false}, {8, false}, {10, false}, {12, true}});
-  CHECK(offered(3, 0) == offers{{2, false}, {3, true}});  // of its own
+  CHECK(offered(3, 0) == offers{{2, false}, {3, true}});  // requested by itself
   CHECK(offered(4, 0) == offers{{2, false}, {4, true}});  // due anyway
   const auto stopped = offered(std::nullopt, 60);
   for (std::size_t i = 0; i + 1 < stopped.size(); ++i) CHECK_FALSE(stopped[i].second);

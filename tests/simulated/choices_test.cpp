@@ -1,5 +1,5 @@
-// Goal: every draw depends on its label only: sub-streams do not move one another, occurrences are
-// counted per label, 0 is benign, and a recorded list happens again.
+// Goal: a draw depends on its label only. Streams do not influence each other, occurrences are
+// counted per label, 0 is benign, and a recorded list repeats the run.
 #include "apps/testing/choices.hpp"
 
 #include <array>
@@ -22,7 +22,7 @@ std::vector<std::uint64_t> draws_of(choices& from, site where, std::uint32_t who
 
 }  // namespace
 
-TEST_CASE("a new draw under one label moves no other", "[choices]") {
+TEST_CASE("a new draw changes no draw of another label", "[choices]") {
   const auto seed = GENERATE(std::uint64_t{0}, std::uint64_t{1}, UINT64_MAX);
   INFO("seed " << seed);
   auto plain = choices::of_seed(seed);
@@ -30,7 +30,7 @@ TEST_CASE("a new draw under one label moves no other", "[choices]") {
   const auto faults = draws_of(plain, site::fault, 3, 50);
   const auto entropy = plain.bits(3);
 
-  // The same between others of all sites and neighbours, drawn in another order.
+  // The same draws among those of all other sites and neighbours, in another order.
   auto crowded = choices::of_seed(seed);
   const auto noise = [&] {
     crowded.draw(site::latency, 2, wide);
@@ -51,7 +51,7 @@ TEST_CASE("a new draw under one label moves no other", "[choices]") {
   }
 }
 
-TEST_CASE("labels and occurrences are streams of their own", "[choices]") {
+TEST_CASE("each label has its own stream of occurrences", "[choices]") {
   auto from = choices::of_seed(11);
   const auto one = draws_of(from, site::latency, 1, 40);
   const auto other = draws_of(from, site::latency, 2, 40);
@@ -60,14 +60,14 @@ TEST_CASE("labels and occurrences are streams of their own", "[choices]") {
   CHECK(one != elsewhere);
   auto next_seed = choices::of_seed(12);
   CHECK(draws_of(next_seed, site::latency, 1, 40) != one);
-  // Each occurrence is drawn anew, and all of the range is.
+  // Each occurrence is a new draw, and every value of the range occurs.
   auto small = choices::of_seed(11);
   std::array<int, 8> seen{};
   for (int i = 0; i < 8000; ++i) ++seen.at(small.draw(site::schedule, 0, 8));
-  for (const auto n : seen) CHECK(n == Approx(1000).margin(150));  // 5 deviations
+  for (const auto n : seen) CHECK(n == Approx(1000).margin(150));  // 5 standard deviations
 }
 
-TEST_CASE("a draw that has nothing to choose counts as an occurrence", "[choices]") {
+TEST_CASE("a draw with one possible value counts as an occurrence", "[choices]") {
   auto plain = choices::of_seed(5);
   const auto all = draws_of(plain, site::schedule, 0, 4);
   auto with_gaps = choices::of_seed(5);
@@ -78,26 +78,26 @@ TEST_CASE("a draw that has nothing to choose counts as an occurrence", "[choices
   CHECK(with_gaps.draws() == 2);
 }
 
-TEST_CASE("a list is taken by labels, and what it does not name is benign", "[choices]") {
+TEST_CASE("draws missing from a list are benign", "[choices]") {
   auto from = choices::of_list(1, {{site::fault, 2, 1, 4}, {site::rare, 7, 0, 1}});
   CHECK(from.draw(site::fault, 2, 10) == 0);
   CHECK(from.draw(site::fault, 2, 10) == 4);
   CHECK(from.draw(site::fault, 2, 10) == 0);
   CHECK(from.draw(site::fault, 1, 10) == 0);
   CHECK(from.draw(site::detail, 2, 10) == 0);
-  CHECK(from.chance(site::rare, 7, 1));  // however rare
+  CHECK(from.chance(site::rare, 7, 1));  // whatever the probability
   CHECK_FALSE(from.chance(site::rare, 7, 999'999));
   CHECK(from.pick(site::schedule, 0, std::array<std::uint64_t, 3>{30, 20, 10}) == 0);
-  // What the code has no room for any more is the most it has.
+  // A listed value that exceeds the bound becomes the largest one.
   auto smaller = choices::of_list(1, {{site::fault, 0, 0, 4}, {site::fault, 0, 1, 4}});
   CHECK(smaller.draw(site::fault, 0, 3) == 2);
   CHECK(smaller.draw(site::fault, 0, 1) == 0);
-  // What is no choice is the seed's, whatever is listed.
+  // Draws that are not choices come from the seed, whatever the list says.
   auto seeded = choices::of_seed(77);
   CHECK(choices::of_list(77, {{site::entropy, 0, 0, 1}}).bits(0) == seeded.bits(0));
 }
 
-TEST_CASE("what was recorded happens again, and only what is not benign was", "[choices]") {
+TEST_CASE("a recorded list repeats the run and holds only non-benign draws", "[choices]") {
   const auto session = [](choices& from) {
     std::vector<std::uint64_t> all;
     for (std::uint32_t i = 0; i < 60; ++i) {
@@ -120,7 +120,7 @@ TEST_CASE("what was recorded happens again, and only what is not benign was", "[
     CHECK(session(again) == said);
     CHECK(again.digest() == first.digest());
     CHECK(again.taken() == first.taken());
-    // One choice taken out changes its own draw and no other.
+    // Removing one choice changes its own draw and no other.
     auto fewer = first.taken();
     const auto out = fewer[fewer.size() / 2];
     fewer.erase(fewer.begin() + static_cast<std::ptrdiff_t>(fewer.size() / 2));
@@ -138,7 +138,7 @@ TEST_CASE("what was recorded happens again, and only what is not benign was", "[
   }
 }
 
-TEST_CASE("one key more takes only what it wins", "[choices]") {
+TEST_CASE("an added key changes a pick only when it wins", "[choices]") {
   auto few = choices::of_seed(3);
   auto more = choices::of_seed(3);
   const std::array<std::uint64_t, 3> keys{10, 20, 30};
@@ -155,7 +155,7 @@ TEST_CASE("one key more takes only what it wins", "[choices]") {
   CHECK(won == Approx(100).margin(45));
 }
 
-TEST_CASE("a choice is written as it is read", "[choices]") {
+TEST_CASE("a choice is printed in the format of a case", "[choices]") {
   std::ostringstream out;
   out << choice{site::change_point, 3, 1, 77};
   CHECK(out.str() == "change_point.3.1=77");

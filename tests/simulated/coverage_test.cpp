@@ -1,5 +1,5 @@
-// Goal: marks of product code reach the world whose event runs, and nobody else; rare paths are
-// drawn, recorded and repeated; what they do is survived.
+// Goal: coverage points of product code report to the simulation whose event runs, and to no other.
+// Rare paths are drawn, recorded, repeated and survived.
 #include "troupe/detail/coverage.hpp"
 #include "apps/testing/case.hpp"
 #include "apps/testing/explore.hpp"
@@ -31,7 +31,7 @@ std::string text_of(coverage_point which) {
 
 }  // namespace
 
-TEST_CASE("without a world marks are silent, nothing is rare, invariants hold or throw",
+TEST_CASE("outside a simulation coverage points do nothing and a broken invariant throws",
           "[simulated][marks]") {
   CHECK_FALSE(rare(coverage_point::early_deadline));
   CHECK(sometimes(true, coverage_point::link_gap));
@@ -40,7 +40,7 @@ TEST_CASE("without a world marks are silent, nothing is rare, invariants hold or
   CHECK_THROWS_AS(always(false, coverage_point::commit_grows), internal_error);
 }
 
-TEST_CASE("a mark is heard by the world whose event runs", "[simulated][marks]") {
+TEST_CASE("a coverage point reports to the simulation whose event runs", "[simulated][marks]") {
   simulation one{choices::of_seed(1), {}};
   simulation other{choices::of_seed(1), {}};
   one.at(0, nanoseconds{0}, [] { sometimes(true, coverage_point::link_gap); });
@@ -50,7 +50,7 @@ TEST_CASE("a mark is heard by the world whose event runs", "[simulated][marks]")
   CHECK(count_of(other.marks(), coverage_point::link_gap) == 0);
 }
 
-TEST_CASE("an invariant that is broken is known even when the throw is caught",
+TEST_CASE("a broken invariant is reported although its exception was caught",
           "[simulated][marks]") {
   simulation in{choices::of_seed(1), {}};
   in.at(0, nanoseconds{0}, [] {
@@ -63,7 +63,7 @@ TEST_CASE("an invariant that is broken is known even when the throw is caught",
   CHECK(in.marks().first_broken() == coverage_point::newest_is_kept);
 }
 
-TEST_CASE("rare paths are off until they are drawn and let, and happen again from the record",
+TEST_CASE("rare paths are off until drawn and allowed, and a record repeats them",
           "[simulated][marks]") {
   std::vector<choice> taken;
   std::vector<bool> answers;
@@ -93,7 +93,7 @@ TEST_CASE("rare paths are off until they are drawn and let, and happen again fro
     CHECK(rare(coverage_point::told_twice) == answers[i]);
 }
 
-TEST_CASE("rare paths are survived", "[simulated][marks][campaign]") {
+TEST_CASE("jobs survive rare paths", "[simulated][marks][campaign]") {
   job_spec what;
   what.ranks = 4;
   budget of;
@@ -118,7 +118,7 @@ constexpr user_coverage passed{coverage_kind::sometimes, "a place of a test's wa
 constexpr user_coverage small_steps{coverage_kind::always, "steps of a test's are small"};
 constexpr user_coverage absent{coverage_kind::sometimes, "nobody comes here"};
 
-// Code of a user's, behind each step.
+// A user's code, run after each step.
 struct marking final : extension {
   void stepped(const finished_step& what, const complain_fn&) override {
     sometimes(what.step > 2, passed);
@@ -140,7 +140,7 @@ run_plan marked(std::int64_t bound) {
 
 }  // namespace
 
-TEST_CASE("own marks are silent without a world, and their invariants throw",
+TEST_CASE("user coverage outside a simulation does nothing, and a broken invariant throws",
           "[simulated][marks]") {
   CHECK_FALSE(rare(detour));
   CHECK(sometimes(true, passed));
@@ -149,7 +149,7 @@ TEST_CASE("own marks are silent without a world, and their invariants throw",
   CHECK_THROWS_WITH(always(false, small_steps), Catch::Contains("steps of a test's are small"));
 }
 
-TEST_CASE("own marks are counted, those never hit as 0", "[simulated][marks]") {
+TEST_CASE("user coverage is counted; points never hit are listed with 0", "[simulated][marks]") {
   const auto all = explore({.ranks = 3, .steps = 6}, marked(1000), {.runs = 6});
   CHECK(all.clean());
   CHECK(all.met(passed));
@@ -165,7 +165,7 @@ TEST_CASE("own marks are counted, those never hit as 0", "[simulated][marks]") {
                     Catch::Contains("a place of a test's was passed"));
 }
 
-TEST_CASE("a broken invariant of one's own on a rare path is found, and its case repeats it",
+TEST_CASE("a user's invariant broken on a rare path is found, and its case repeats it",
           "[simulated][marks]") {
   const auto plan = marked(5);
   const auto all = explore({.ranks = 3, .steps = 8}, plan, {.runs = 400});
@@ -176,20 +176,20 @@ TEST_CASE("a broken invariant of one's own on a rare path is found, and its case
       std::ranges::find(first.violations, std::string{own_marks_oracle}, &violation::oracle);
   REQUIRE(at != first.violations.end());
   CHECK(at->text == "steps of a test's are small");
-  // From its text, as choices.
+  // Read from its text, with recorded choices.
   auto kept = case_of(first, all.variants.front());
   kept.taken = first.taken;
   kept.expect = own_marks_oracle;
   const auto again = parse_case(to_text(kept), plan);
   auto reference = reference_of(again.what.job);
   CHECK(remarks(again, replay(again, reference)).empty());
-  // What made it take the detour is in there: without it nothing is broken.
+  // The record holds the draw of the rare path: without it no invariant is violated.
   auto without = again;
   std::erase_if(*without.taken, [](const choice& c) { return c.where == site::rare; });
   CHECK(remarks(without, replay(without, reference)).size() == 1);
 }
 
-TEST_CASE("a run without rare paths takes none", "[simulated][marks]") {
+TEST_CASE("a run without the fault rare_paths takes none", "[simulated][marks]") {
   job_spec what;
   what.ranks = 3;
   budget of;

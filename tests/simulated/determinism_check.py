@@ -1,8 +1,8 @@
-"""The same runs in processes that are unlike: environment, memory, addresses, folder.
+"""Repeats runs in processes that differ in environment, memory, addresses and folder, and compares their hashes.
 
 Run as: determinism_check.py RUN_HASHES PAYLOAD RUNS
 
-Prints the first event that differs, from both sides. What a process can vary by itself is in apps/testing/determinism_check.hpp.
+Prints the first event that differs, from both sides. apps/testing/determinism_check.hpp varies what one process can.
 """
 
 import ctypes
@@ -20,7 +20,7 @@ def fixed_addresses():
 
 
 class Host:
-    """How one process is started: what it finds in its environment, and where."""
+    """The environment and the folder of one process."""
 
     def __init__(self, name, variables=None, fixed=False, files=0):
         self.name, self.variables, self.fixed, self.files = name, variables or {}, fixed, files
@@ -63,7 +63,7 @@ def explain(command, seed, host):
     """The first event of a run that differs, in words."""
     parted = first_difference(PLAIN.lines(*command, seed, "trail"), host.lines(*command, seed, "trail"))
     if not parted:
-        return "its events are the same: what differs came from a run before it"
+        return "its events are equal: the difference came from an earlier run"
     return f"first event\n  plain: {parted[0]}\n  other: {parted[1]}"
 
 
@@ -79,11 +79,11 @@ def main():
         if parted:
             failed = True
             print(f"  plain: {parted[0]}\n  other: {parted[1]}\n{explain(command, parted[0].split()[0], host)}")
-    # This comparison can fail: a number of the process in the hashes is found.
+    # Shows that the comparison can fail: it must find a number of the process in the hashes.
     planted = [h.lines(*command, FIRST, "2", "planted") for h in (PLAIN, HOSTS[0])]
     if not first_difference(*planted):
         failed = True
-        print("what depends on the environment is not found")
+        print("a dependence on the environment is not found")
     sys.exit(failed)
 
 

@@ -1,5 +1,5 @@
-// Goal: what depends on the host, not on ports, is found by running twice in hosts that differ, and
-// the first event that differs is named from both sides; the product's runs are the same.
+// Goal: behaviour that depends on the host is found by running twice in different hosts, and the
+// first event that differs is shown from both sides. The product's runs are equal.
 #include "apps/testing/determinism_check.hpp"
 
 #include <atomic>
@@ -17,7 +17,7 @@ namespace {
 
 using planted_fn = std::function<void(simulation&, simulation::node_id)>;
 
-// Ten quiet events, one in which `planted` does its thing, ten more.
+// Ten plain events, one in which `planted` runs, ten more.
 repeatable_run run_with(planted_fn planted) {
   return [planted = std::move(planted)](bool recorded) {
     simulation_options options;
@@ -43,7 +43,7 @@ repeatable_run run_with(planted_fn planted) {
   };
 }
 
-// In the order of addresses, as a container of pointers would have it.
+// Order of addresses, as in a container of pointers.
 void by_address(simulation& in, simulation::node_id) {
   std::vector<std::unique_ptr<std::uint64_t>> all;
   std::set<std::uint64_t*> ordered;
@@ -83,14 +83,15 @@ std::optional<run_difference> found_in(const planted_fn& planted, std::uint64_t 
 
 }  // namespace
 
-// AddressSanitizer gives and fills memory its own way, whatever the host does.
+// AddressSanitizer allocates and fills memory in its own way.
 #if defined(__SANITIZE_ADDRESS__)
 constexpr bool memory_is_arranged = true;
 #else
 constexpr bool memory_is_arranged = false;
 #endif
 
-TEST_CASE("what depends on the host is found, with the event and the layer", "[simulated][twins]") {
+TEST_CASE("a dependence on the host is found and reported with event and layer",
+          "[simulated][twins]") {
   struct expected {
     const char* name;
     planted_fn planted;
@@ -116,12 +117,12 @@ TEST_CASE("what depends on the host is found, with the event and the layer", "[s
     }
 }
 
-TEST_CASE("what depends on ports only is the same", "[simulated][twins]") {
+TEST_CASE("a run that uses only ports is equal in every host", "[simulated][twins]") {
   for (std::uint64_t seed = 0; seed < 8; ++seed)
     CHECK_FALSE(found_in([](simulation& in, simulation::node_id) { in.delivered(5, 6); }, seed));
 }
 
-TEST_CASE("runs that end differently are told apart", "[simulated][twins]") {
+TEST_CASE("runs with different ends are reported as different", "[simulated][twins]") {
   run_report one;
   run_report other;
   CHECK_FALSE(first_difference(one, other));
@@ -131,7 +132,8 @@ TEST_CASE("runs that end differently are told apart", "[simulated][twins]") {
   CHECK(found->layer == "end");
 }
 
-TEST_CASE("jobs under swarms of faults have equal twins", "[simulated][twins][campaign]") {
+TEST_CASE("jobs under swarms of faults are equal in disturbed hosts",
+          "[simulated][twins][campaign]") {
   job_spec what;
   what.ranks = 4;
   run_plan plan;

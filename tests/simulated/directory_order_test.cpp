@@ -1,6 +1,6 @@
-// Goal: a run with real files does the same whatever the order in which the file system names the
-// entries of a folder. Method: this program's own readdir, which turns or shuffles what the real
-// one says; the storage port of a simulated run on real files, each operation in the run's hashes.
+// Goal: a run with real files does not depend on the order in which the file system lists a folder.
+// Method: this program replaces readdir and reverses or shuffles its results; the storage port of a
+// simulated run uses real files, and each operation is part of the run's hashes.
 #include <dirent.h>
 #include <dlfcn.h>
 
@@ -54,7 +54,7 @@ void read_all(DIR* folder, listing& into) {
 
 }  // namespace
 
-// In place of the C library's, for all of this program.
+// Replaces the C library's function in this whole program.
 extern "C" dirent* readdir(DIR* folder) {
   if (order_now == order::as_it_is) return real<dirent*(DIR*)>("readdir")(folder);
   auto& all = listings()[folder];
@@ -69,8 +69,8 @@ extern "C" int closedir(DIR* folder) {
 
 namespace {
 
-// The storage port on real files, at moments of virtual time. Each operation, and what a list says,
-// is in the state hash.
+// The storage port on real files, in virtual time. Operations and listings are part of the state
+// hash.
 class files_in_a_simulation final : public storage {
 public:
   files_in_a_simulation(simulation& in, std::filesystem::path root)
@@ -122,8 +122,8 @@ struct facts {
   friend bool operator==(const facts&, const facts&) = default;
 };
 
-// A run whose program is killed, and that leaves many folders, half of them hidden; and one that
-// goes on from an earlier step than the newest.
+// A run whose program is killed with many folders, half of them hidden; then one that resumes from
+// an earlier step than the newest.
 facts run_with(order how) {
   const temporary_folder folder;
   const auto here = std::filesystem::current_path();
@@ -166,7 +166,7 @@ facts run_with(order how) {
 
 }  // namespace
 
-TEST_CASE("a run with real files is the same in whatever order a folder is read",
+TEST_CASE("a run with real files does not depend on the order of folder listings",
           "[simulated][checkpoint]") {
   const auto once = run_with(order::as_it_is);
   CHECK(once.resumed == 8);
@@ -174,7 +174,7 @@ TEST_CASE("a run with real files is the same in whatever order a folder is read"
   for (const auto how : {order::turned, order::shuffled}) {
     listings_changed = 0;
     const auto other = run_with(how);
-    CHECK(listings_changed > 1);  // else nothing of this would prove anything
+    CHECK(listings_changed > 1);  // else the test proves nothing
     CHECK(other.hashes == once.hashes);
     CHECK(other == once);
   }

@@ -1,4 +1,4 @@
-// Goal: the world's heap gives what is due in order of time, and of equals the first added first.
+// Goal: the heap returns events in order of time, and equal times in order of insertion.
 #include "apps/testing/event_heap.hpp"
 
 #include <map>
@@ -10,16 +10,16 @@
 
 using namespace troupe::testing;
 
-TEST_CASE("what is due comes in order, equals as they were added", "[simulated][heap]") {
+TEST_CASE("events are returned by time, equal times in order of insertion", "[simulated][heap]") {
   for (std::uint64_t seed = 0; seed < 200; ++seed) {
     std::mt19937_64 draw{seed};
     event_heap heap;
-    std::multimap<std::int64_t, std::uint32_t> plain;  // equals stay in order of insertion
+    std::multimap<std::int64_t, std::uint32_t> plain;  // equal keys stay in order of insertion
     CAPTURE(seed);
-    const auto pushes = 1 + draw() % 6;  // of seven: some stay few, some get many
+    const auto pushes = 1 + draw() % 6;  // of seven: some heaps stay small, some grow
     const auto times = seed % 2 == 0 ? 20 : 20'000;
     std::int64_t now = 0;
-    std::vector<std::uint32_t> free;  // slots are used again, as the world does
+    std::vector<std::uint32_t> free;  // slots are reused, as by the simulation
     std::uint32_t slots = 0;
     for (int i = 0; i < 1500; ++i) {
       if (plain.empty() || draw() % 7 < pushes) {

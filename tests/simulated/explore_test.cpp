@@ -1,5 +1,5 @@
-// Goal: campaigns of field jobs under schedules and faults: no oracle is violated, the same seed is
-// the same campaign, and a run is replayed by its recorded choices.
+// Goal: campaigns of jobs under schedules and faults. No oracle is violated, equal seeds give equal
+// campaigns, and recorded choices replay a run.
 #include "troupe/testing.hpp"
 
 #include "tests/support/catch.hpp"
@@ -23,7 +23,8 @@ exploration campaign(fault_set may, std::uint64_t first, std::uint64_t runs,
 
 }  // namespace
 
-TEST_CASE("without faults every schedule ends in one attempt", "[simulated][campaign]") {
+TEST_CASE("without faults a job finishes in one attempt under every schedule",
+          "[simulated][campaign]") {
   const auto all = campaign(fault_set::none(), 1, 100);
   INFO(report(all));
   CHECK(all.clean());
@@ -31,7 +32,7 @@ TEST_CASE("without faults every schedule ends in one attempt", "[simulated][camp
   CHECK(all.attempts == 100);
 }
 
-TEST_CASE("every fault by itself is survived", "[simulated][campaign]") {
+TEST_CASE("jobs survive each kind of fault", "[simulated][campaign]") {
   for (std::size_t f = 0; f < fault_kinds; ++f) {
     fault_set only;
     only.add(static_cast<fault>(f));
@@ -42,13 +43,13 @@ TEST_CASE("every fault by itself is survived", "[simulated][campaign]") {
   }
 }
 
-TEST_CASE("swarms of faults are survived", "[simulated][campaign]") {
+TEST_CASE("jobs survive swarms of faults", "[simulated][campaign]") {
   const auto all = campaign(fault_set::all(), 1, 300);
   INFO(report(all));
   CHECK(all.clean());
 }
 
-TEST_CASE("the same seeds are the same campaign", "[simulated][campaign]") {
+TEST_CASE("equal seeds give equal campaigns", "[simulated][campaign]") {
   const auto once = campaign(fault_set::all(), 50, 40);
   CHECK(campaign(fault_set::all(), 50, 40).trace_digest == once.trace_digest);
   CHECK(campaign(fault_set::all(), 51, 40).trace_digest != once.trace_digest);

@@ -1,5 +1,5 @@
-// Goal: faults befall hosts, the supervisor's process and a test's own processes as well as ranks,
-// and who is struck is struck.
+// Goal: faults are applied to hosts, to the supervisor's process and to a test's own processes as
+// well as to ranks, and each one affects its target.
 #include <caf/all.hpp>
 
 #include "apps/testing/explore.hpp"
@@ -13,7 +13,7 @@ namespace {
 
 using ms = std::chrono::milliseconds;
 
-// Says once per step of rank 0 to an actor elsewhere what that was, and asks for a stop when told.
+// Sends each step of rank 0 to an actor on another host, and requests a stop when it answers.
 class stop_asker final : public extension {
 public:
   explicit stop_asker(std::int64_t behind) : behind_(behind) {}
@@ -49,8 +49,8 @@ private:
   caf::actor actor_;
 };
 
-constexpr std::uint64_t at_time = 400'000'000;  // of the only strike
-constexpr std::uint64_t whom_of[]{0, 4, 5, 7};  // draws: rank, host, program, guest
+constexpr std::uint64_t at_time = 400'000'000;  // of the only fault
+constexpr std::uint64_t whom_of[]{0, 4, 5, 7};  // draws of: rank, host, program, test node
 
 run_report run_with(fault what, target whom, std::uint64_t amount, bool with_extension) {
   const job_spec job{.ranks = 4, .steps = 30};
@@ -71,7 +71,7 @@ run_report run_with(fault what, target whom, std::uint64_t amount, bool with_ext
   return run_job(job, plan, choices::of_list(1, list), reference);
 }
 
-// How many events befell places of that name in a span behind the strike.
+// Number of events on the named node in a time span after the fault.
 std::size_t events_in(const run_report& r, const std::string& node, ms from, ms to) {
   const auto applied = std::ranges::find_if(
       r.notes, [](const trace_note& n) { return n.what.starts_with("fault: "); });
@@ -86,7 +86,7 @@ std::size_t events_in(const run_report& r, const std::string& node, ms from, ms 
 
 }  // namespace
 
-TEST_CASE("a pause strikes a rank, its host, the program or a guest", "[simulated][strikes]") {
+TEST_CASE("a pause stops a rank, its host, the program or a test's node", "[simulated][targets]") {
   constexpr std::uint64_t amount = 3;  // 500 ms * 10 / 24
   const std::map<target, std::vector<std::string>> silent{{target::rank, {"rank 2"}},
                                                           {target::host, {"rank 2", "rank 3"}},
@@ -108,8 +108,7 @@ TEST_CASE("a pause strikes a rank, its host, the program or a guest", "[simulate
   }
 }
 
-TEST_CASE("a fault that has no such target befalls the rank, and a guest only where there is one",
-          "[simulated][strikes]") {
+TEST_CASE("a fault whose target does not exist is applied to the rank", "[simulated][targets]") {
   const auto applied_to = [](const run_report& r) {
     const auto applied = std::ranges::find_if(
         r.notes, [](const trace_note& n) { return n.what.starts_with("fault: "); });
@@ -126,8 +125,8 @@ TEST_CASE("a fault that has no such target befalls the rank, and a guest only wh
     CHECK(applied_to(run_with(what, target::program, 1, true)) == "supervisor");
 }
 
-TEST_CASE("a program that stands still for too long loses its ranks, and the job goes on",
-          "[simulated][strikes]") {
+TEST_CASE("program paused beyond the detection time: ranks are lost and the job is resumed",
+          "[simulated][targets]") {
   const auto r = run_with(fault::pause, target::program, 8, false);
   CHECK(r.violations.empty());
   CHECK(r.finished);
@@ -136,8 +135,8 @@ TEST_CASE("a program that stands still for too long loses its ranks, and the job
   CHECK(r.product[static_cast<std::size_t>(coverage_point::rank_orphaned)] == 4);
 }
 
-TEST_CASE("a crash of a guest is nobody's failure, and what it does not ask is not done",
-          "[simulated][strikes]") {
+TEST_CASE("crash of a test's node: no rank fails, and its request never arrives",
+          "[simulated][targets]") {
   const auto r = run_with(fault::crash_rank, target::test_node, 1, true);
   CHECK(r.violations.empty());
   CHECK(r.finished);
@@ -145,7 +144,8 @@ TEST_CASE("a crash of a guest is nobody's failure, and what it does not ask is n
   CHECK(events_in(r, "asker", ms{0}, ms{10'000}) == 0);
 }
 
-TEST_CASE("swarms strike hosts, programs and guests, and nothing breaks", "[simulated][strikes]") {
+TEST_CASE("swarms of faults on hosts, programs and test nodes violate no oracle",
+          "[simulated][targets]") {
   run_plan plan;
   plan.faults.may = fault_set::parse(
       "pause, slow, cut, one_way_cut, skew, late_timers, crash_rank, lose, repeat, reorder");

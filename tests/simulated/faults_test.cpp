@@ -1,5 +1,5 @@
-// Goal: each kind of fault there is does strike, so that a campaign without a violation means
-// something; and what a NaN does: it reaches all ranks in one step, and who looks for it can stop.
+// Goal: each kind of fault occurs, so that a campaign without a violation means something. A NaN
+// reaches all ranks in one step, and a module that checks for it can stop the run.
 #include "apps/testing/explore.hpp"
 #include "apps/testing/simulated_job.hpp"
 #include "backends/simulated/modular_learner.hpp"
@@ -35,7 +35,7 @@ struct nan_run {
   std::vector<seen_step> steps;
 };
 
-// Rank 1 has a NaN in its gradient of step 2 (counted from 0).
+// Rank 1 has a NaN in its gradient of step 2, counted from 0.
 nan_run train_with_nan(std::uint64_t seed, bool look) {
   nan_run all;
   modular_options payload;
@@ -65,7 +65,7 @@ nan_run train_with_nan(std::uint64_t seed, bool look) {
 
 }  // namespace
 
-TEST_CASE("every kind of fault strikes", "[simulated][faults][campaign]") {
+TEST_CASE("campaigns apply every kind of fault", "[simulated][faults][campaign]") {
   for (std::size_t f = 0; f < fault_kinds; ++f) {
     const auto kind = static_cast<fault>(f);
     INFO(to_string(kind));
@@ -79,7 +79,7 @@ TEST_CASE("every kind of fault strikes", "[simulated][faults][campaign]") {
   }
 }
 
-TEST_CASE("a NaN of one rank is everybody's behind that step, and training goes on",
+TEST_CASE("NaN in one rank's gradient: all ranks have it after the step, and training goes on",
           "[simulated][faults]") {
   for (std::uint64_t seed = 0; seed < 10; ++seed) {
     INFO("seed " << seed);
@@ -97,7 +97,7 @@ TEST_CASE("a NaN of one rank is everybody's behind that step, and training goes 
   }
 }
 
-TEST_CASE("who looks for a NaN stops the run in that step", "[simulated][faults]") {
+TEST_CASE("a module that checks for NaN stops the run in that step", "[simulated][faults]") {
   for (std::uint64_t seed = 0; seed < 10; ++seed) {
     INFO("seed " << seed);
     const auto all = train_with_nan(seed, true);
@@ -110,7 +110,7 @@ TEST_CASE("who looks for a NaN stops the run in that step", "[simulated][faults]
   }
 }
 
-TEST_CASE("a kind of fault more moves no draw of the others", "[simulated][faults]") {
+TEST_CASE("an added kind of fault changes no draw of the others", "[simulated][faults]") {
   fault_options options;
   options.may = fault_set::all();
   options.per_attempt = 5;

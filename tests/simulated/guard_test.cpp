@@ -1,5 +1,5 @@
-// Goal: code under test that reaches outside in a simulated world ends the run, and the call is
-// named; the same calls between events, and by the world itself, are nobody's business.
+// Goal: code under test that calls the outside in a simulation ends the run, and the call is named.
+// The same calls between events, and by the simulator, are allowed.
 #include <fcntl.h>
 #include <pthread.h>
 #include <sys/random.h>
@@ -79,7 +79,7 @@ std::string ended_by(const std::function<void()>& call) {
 
 }  // namespace
 
-TEST_CASE("each kind of reaching outside ends the run and is named", "[simulated][guard]") {
+TEST_CASE("a call to the outside ends the run and is named", "[simulated][guard]") {
   for (const auto& kind : all_kinds()) {
     INFO(kind.name);
     CHECK(ended_by(kind.call) ==
@@ -87,8 +87,7 @@ TEST_CASE("each kind of reaching outside ends the run and is named", "[simulated
   }
 }
 
-TEST_CASE("between events, and by the world itself, everything may be called",
-          "[simulated][guard]") {
+TEST_CASE("calls between events and by the simulator are allowed", "[simulated][guard]") {
   for (const auto& kind : all_kinds()) {
     INFO(kind.name);
     kind.call();
@@ -100,7 +99,7 @@ TEST_CASE("between events, and by the world itself, everything may be called",
   CHECK(ended_by([] {}) == "nothing");
 }
 
-TEST_CASE("what another thread does is not code under test", "[simulated][guard]") {
+TEST_CASE("calls of another thread are allowed", "[simulated][guard]") {
   std::atomic<bool> go{false};
   std::atomic<bool> done{false};
   std::thread other{[&] {
@@ -117,7 +116,7 @@ TEST_CASE("what another thread does is not code under test", "[simulated][guard]
   other.join();
 }
 
-TEST_CASE("a learner that asks the environment is found in a job", "[simulated][guard]") {
+TEST_CASE("a learner that reads the environment is found", "[simulated][guard]") {
   modular_options payload;
   payload.at_hook = [](const learner_context& c, const hook& h) {
     if (c.rank == 1 && name(h) == "training_step") use(std::getenv("SEED") != nullptr);

@@ -1,6 +1,5 @@
-// Goal: whatever two actors on different hosts say to each other crosses a link of the world, and
-// meets what befalls that: what ranks tell observers, and what actors of a test's own tell each
-// other.
+// Goal: messages between actors on different hosts cross a simulated link and its faults:
+// observations of ranks, and messages between a test's own actors.
 #include <caf/all.hpp>
 #include <map>
 
@@ -15,7 +14,7 @@ namespace {
 
 using milliseconds = std::chrono::milliseconds;
 
-// Which training steps an observer has heard of, by rank.
+// Training steps that an observer has received, by rank.
 using heard_steps = std::map<std::int32_t, std::vector<std::int64_t>>;
 
 class step_listener final : public observer {
@@ -37,8 +36,8 @@ std::vector<std::int64_t> first_steps(std::int64_t count) {
   return all;
 }
 
-// Two actors, one on host 7 and one on host 8: `writer` sends on what it is told, `reader` keeps it
-// and answers requests with what it has got so far.
+// Two actors on hosts 7 and 8: `writer` forwards what it receives; `reader` keeps it, and answers
+// requests with what it has received so far.
 struct correspondence {
   std::vector<std::int64_t> read;
   std::vector<std::int64_t> answers;
@@ -89,7 +88,7 @@ void run_for(simulation& in, std::chrono::nanoseconds span) {
 
 }  // namespace
 
-TEST_CASE("an observer hears nothing of a rank that is cut off, until that is healed",
+TEST_CASE("link cut: an observer receives nothing of the rank until the link heals",
           "[simulated][links]") {
   for (const auto schedule : {scheduling::fifo, scheduling::random, scheduling::pct}) {
     INFO(to_string(schedule));
@@ -101,7 +100,7 @@ TEST_CASE("an observer hears nothing of a rank that is cut off, until that is he
     s.train({.ranks = 3, .steps = 40});
     REQUIRE(s.run_until([&] { return heard[1].size() == 5; }));
     const auto link = s.sim_job().life_of(1)->link;
-    link->cut(false, true);  // it hears, and is not heard
+    link->cut(false, true);  // it receives but is not received
     const auto at_cut = heard[1];
     const auto others_at_cut = heard[2].size();
     run_for(s.in(), milliseconds{300});
@@ -116,7 +115,8 @@ TEST_CASE("an observer hears nothing of a rank that is cut off, until that is he
   }
 }
 
-TEST_CASE("paths that lose, repeat and reorder cost an observer nothing", "[simulated][links]") {
+TEST_CASE("path loses, repeats and reorders frames: an observer misses nothing",
+          "[simulated][links]") {
   heard_steps heard;
   scripted_simulation s{
       {.seed = 5, .schedule = scheduling::random, .path = {50'000, 50'000, 50'000}}};
@@ -130,7 +130,7 @@ TEST_CASE("paths that lose, repeat and reorder cost an observer nothing", "[simu
   for (const auto& [rank, steps] : heard) CHECK(steps == first_steps(40));
 }
 
-TEST_CASE("a link between two actors of a test's own meets what befalls the world's",
+TEST_CASE("a link between a test's actors has the faults of the simulation's links",
           "[simulated][links]") {
   for (std::uint64_t seed = 0; seed < 20; ++seed) {
     INFO("seed " << seed);
@@ -153,7 +153,7 @@ TEST_CASE("a link between two actors of a test's own meets what befalls the worl
   }
 }
 
-TEST_CASE("each direction of a link of a test's own is cut by itself", "[simulated][links]") {
+TEST_CASE("each direction of a test's link can be cut", "[simulated][links]") {
   scripted_simulation s{{.seed = 1}};
   correspondence c{s.in()};
   correspondence back{s.in(), 9};
@@ -173,7 +173,7 @@ TEST_CASE("each direction of a link of a test's own is cut by itself", "[simulat
   link->cut(true, false);  // from the writer to the reader
   say(1);
   CHECK(c.read == first_steps(1));
-  link->cut(false, true);  // what is said is heard, and not answered
+  link->cut(false, true);  // messages arrive, answers do not
   run_for(s.in(), milliseconds{200});
   CHECK(c.read == first_steps(2));
   caf::anon_send(c.writer, true);
@@ -184,13 +184,14 @@ TEST_CASE("each direction of a link of a test's own is cut by itself", "[simulat
   CHECK(c.answers == std::vector<std::int64_t>{2});
   link->cut(true, true);
   run_for(s.in(), std::chrono::seconds{1});
-  CHECK(c.downs.size() == 1);  // silent for too long
+  CHECK(c.downs.size() == 1);  // it was silent for too long
   CHECK(s.sim_job().own_links().empty());
   c.end(), back.end();
   s.settle();
 }
 
-TEST_CASE("on one host there is no link, and who dies elsewhere is missed", "[simulated][links]") {
+TEST_CASE("actors on one host have no link; an actor that dies elsewhere is noticed",
+          "[simulated][links]") {
   scripted_simulation s{{.seed = 1}};
   correspondence near{s.in(), 7};
   CHECK(s.sim_job().linked(near.writer, near.reader) == near.reader);
@@ -201,10 +202,10 @@ TEST_CASE("on one host there is no link, and who dies elsewhere is missed", "[si
   s.in().crash(far.reads_at);
   caf::anon_send(far.writer, true);
   run_for(s.in(), milliseconds{300});
-  CHECK(far.downs.empty());  // nobody says so: silence has to
+  CHECK(far.downs.empty());  // no report: only silence shows it
   run_for(s.in(), std::chrono::seconds{2});
   CHECK(far.downs.size() == 1);
-  CHECK(far.answers == std::vector<std::int64_t>{-1});  // a request has its timeout
+  CHECK(far.answers == std::vector<std::int64_t>{-1});  // the request timed out
   near.end(), far.end();
   s.settle();
 }

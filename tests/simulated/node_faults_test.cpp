@@ -1,5 +1,5 @@
-// Goal: each act of the world has the effect that its name says, seen at what it befalls: crashes,
-// pauses, clocks, timers, cuts, and ranks that are slow.
+// Goal: each fault of a node has the effect that its name says: crashes, pauses, clocks, timers,
+// cuts, and slow ranks.
 #include <caf/all.hpp>
 
 #include "apps/testing/scripted_simulation.hpp"
@@ -14,7 +14,7 @@ namespace {
 
 using ms = std::chrono::milliseconds;
 
-// An actor that writes down what it hears, and when.
+// An actor that records messages with their times.
 struct witness {
   std::vector<std::int64_t> heard;
   std::vector<std::chrono::nanoseconds> when;
@@ -36,7 +36,7 @@ struct witness {
   witness& operator=(const witness&) = delete;
 
   void say(std::int64_t n) { caf::anon_send(actor, n); }
-  // A timer that it has set itself.
+  // Sends itself a delayed message.
   void say_after(std::chrono::nanoseconds delay, std::int64_t n) {
     in.system().clock().schedule_message(
         in.system().clock().now() + delay, caf::actor_cast<caf::strong_actor_ptr>(actor),
@@ -55,7 +55,7 @@ void go_on(simulation& in) {
   REQUIRE(in.idle());
 }
 
-// How many messages have come over a rank's link since it began.
+// Number of messages over a rank's link since it began.
 struct words {
   std::size_t to_rank = 0;
   std::size_t to_supervisor = 0;
@@ -79,7 +79,7 @@ std::size_t said(scripted_simulation& s, std::string_view what) {
 
 }  // namespace
 
-TEST_CASE("a crash takes inbox, timers and events of its place, and of no other",
+TEST_CASE("a crash drops inbox, timers and events of its node and of no other",
           "[simulated][acts]") {
   simulation in{choices::of_seed(1), {}};
   witness gone{in, 1};
@@ -88,11 +88,11 @@ TEST_CASE("a crash takes inbox, timers and events of its place, and of no other"
   for (auto* w : {&gone, &stays}) {
     w->say(1);
     go_on(in);
-    w->say(2);               // in its inbox
+    w->say(2);               // waits in its inbox
     w->say_after(ms{5}, 3);  // a timer
     in.at(w->where, ms{5}, [&] { ++happened; });
     if (w == &gone) in.crash(w->where);
-    w->say(4);  // to one that is dead
+    w->say(4);  // to a dead actor
   }
   go_on(in);
   CHECK(gone.heard == std::vector<std::int64_t>{1});
@@ -103,7 +103,7 @@ TEST_CASE("a crash takes inbox, timers and events of its place, and of no other"
   CHECK(in.actors() == 1);
 }
 
-TEST_CASE("a place that is paused does nothing until it goes on, and then all of it in order",
+TEST_CASE("a paused node handles nothing, and after the pause everything in order",
           "[simulated][acts]") {
   for (const auto schedule : {scheduling::fifo, scheduling::random, scheduling::pct}) {
     INFO(to_string(schedule));
@@ -131,8 +131,7 @@ TEST_CASE("a place that is paused does nothing until it goes on, and then all of
   }
 }
 
-TEST_CASE("a skewed clock is fast or slow, its timers with it, and it never jumps",
-          "[simulated][acts]") {
+TEST_CASE("a skewed clock runs fast or slow with its timers and never jumps", "[simulated][acts]") {
   simulation in{choices::of_seed(1), {.schedule = scheduling::fifo}};
   witness fast{in, 1};
   witness slow{in, 1};
@@ -156,7 +155,7 @@ TEST_CASE("a skewed clock is fast or slow, its timers with it, and it never jump
   CHECK(in.clock_of(fast.where)() - before == ms{50});
 }
 
-TEST_CASE("late timers are late by up to what was said, and messages are not",
+TEST_CASE("late timers are late by at most the given time; messages are not late",
           "[simulated][acts]") {
   simulation in{choices::of_seed(2), {.schedule = scheduling::random}};
   witness late{in, 1};
@@ -178,7 +177,7 @@ TEST_CASE("late timers are late by up to what was said, and messages are not",
   for (const auto at : right.when) CHECK(at - began == ms{100});
 }
 
-TEST_CASE("in a slow place one thing happens behind the other, in order", "[simulated][acts]") {
+TEST_CASE("a slow node handles its events one after the other, in order", "[simulated][acts]") {
   for (const auto schedule : {scheduling::fifo, scheduling::random, scheduling::pct}) {
     INFO(to_string(schedule));
     simulation in{choices::of_seed(3), {.schedule = schedule}};
@@ -195,7 +194,7 @@ TEST_CASE("in a slow place one thing happens behind the other, in order", "[simu
   }
 }
 
-TEST_CASE("what waits for a slow place is moved once, however much it is", "[simulated][acts]") {
+TEST_CASE("each event that waits for a slow node is moved once", "[simulated][acts]") {
   constexpr std::uint64_t many = 1000;
   simulation in{choices::of_seed(4), {.schedule = scheduling::fifo}};
   const auto node = in.add_node(1, "slow");
@@ -206,13 +205,13 @@ TEST_CASE("what waits for a slow place is moved once, however much it is", "[sim
   const auto began = in.time();
   std::uint64_t turns = 0;
   while (in.step()) ++turns;
-  CHECK(turns <= 4 * many);  // putting all of them off at each turn were half a million
+  CHECK(turns <= 4 * many);  // postponing all of them at each turn would take half a million
   REQUIRE(happened.size() == many);
   CHECK(std::ranges::is_sorted(happened));
   CHECK(in.time() - began == ms{many - 1});
 }
 
-TEST_CASE("what waits for a place that is paused ends with the place", "[simulated][acts]") {
+TEST_CASE("crash of a paused node: its waiting events are dropped", "[simulated][acts]") {
   simulation in{choices::of_seed(4), {.schedule = scheduling::fifo}};
   const auto node = in.add_node(1, "paused");
   const auto held = std::make_shared<int>(0);
@@ -227,7 +226,8 @@ TEST_CASE("what waits for a place that is paused ends with the place", "[simulat
   CHECK(held.use_count() == 1);
 }
 
-TEST_CASE("a link beats and waits by the clocks and timers of its ends", "[simulated][acts]") {
+TEST_CASE("heartbeats and limits of a link follow the clocks and timers of its ends",
+          "[simulated][acts]") {
   const auto lives_for = [](auto apply) {
     scripted_simulation s{{.seed = 1}};
     witness a{s.in(), 7};
@@ -245,14 +245,14 @@ TEST_CASE("a link beats and waits by the clocks and timers of its ends", "[simul
       lives_for([&](simulation&, witness&, witness&, control_link& link) { cut(link); });
   CHECK(plain > ms{400});
   CHECK(plain <= ms{600});
-  // Both clocks run at twice the speed: silence is too long in half of the time.
+  // Both clocks run at double speed, so silence is too long after half the time.
   const auto fast = lives_for([&](simulation& in, witness& a, witness& b, control_link& link) {
     in.skew(a.where, 1000), in.skew(b.where, 1000);
     cut(link);
   });
   CHECK(fast > ms{150});
   CHECK(fast <= ms{350});
-  // Nothing is cut, but one end hardly ever speaks.
+  // Nothing is cut, but one end hardly ever sends.
   CHECK(lives_for([](simulation&, witness&, witness&, control_link&) {}) >= ms{3000});
   const auto late = lives_for([](simulation& in, witness& a, witness&, control_link&) {
     in.late_timers(a.where, ms{1500});
@@ -260,7 +260,7 @@ TEST_CASE("a link beats and waits by the clocks and timers of its ends", "[simul
   CHECK(late < ms{3000});
 }
 
-TEST_CASE("a process that dies is reported by its host, a host by silence only",
+TEST_CASE("a dead process is reported by its host; a dead host is noticed by silence",
           "[simulated][acts]") {
   for (const bool host : {false, true}) {
     INFO("host " << host);
@@ -273,7 +273,7 @@ TEST_CASE("a process that dies is reported by its host, a host by silence only",
     CHECK(said(s, "send close_generation") == (host ? 0U : 2U));
     go_on_for(s.in(), ms{290});
     const auto stand = s.steps_of(0);
-    CHECK(stand <= 6);  // whose collective is never complete
+    CHECK(stand <= 6);  // its collective never completes
     CHECK(said(s, "send closed_generation") == (host ? 0U : 2U));
     const auto& end = s.run();
     REQUIRE(end.failed_with);
@@ -283,8 +283,7 @@ TEST_CASE("a process that dies is reported by its host, a host by silence only",
   }
 }
 
-TEST_CASE("what a crash takes along of a collective is missed by its peers until they are told",
-          "[simulated][acts]") {
+TEST_CASE("crash during a collective: peers wait until they are notified", "[simulated][acts]") {
   scripted_simulation s{{.seed = 1, .record = true}};
   s.train({.ranks = 3, .steps = 40});
   REQUIRE(s.run_until([&] { return s.steps_of(1) == 5; }));
@@ -298,7 +297,7 @@ TEST_CASE("what a crash takes along of a collective is missed by its peers until
   CHECK(s.run().failed_with->record.rank == 2);
 }
 
-TEST_CASE("each direction of a rank's link is cut by itself", "[simulated][acts]") {
+TEST_CASE("each direction of a rank's link can be cut", "[simulated][acts]") {
   for (const auto& [to_rank, to_supervisor] :
        {std::pair{true, true}, {true, false}, {false, true}}) {
     INFO("to rank " << to_rank << ", to supervisor " << to_supervisor);
@@ -308,14 +307,14 @@ TEST_CASE("each direction of a rank's link is cut by itself", "[simulated][acts]
     s.sim_job().life_of(1)->link->cut(to_rank, to_supervisor);
     const auto before = words_of(s, 1);
     const auto others = words_of(s, 2);
-    caf::anon_send(s.supervisor(), request_stop{stop_reason::caller});  // told, and answered
+    caf::anon_send(s.supervisor(), request_stop{stop_reason::caller});  // received and acknowledged
     go_on_for(s.in(), ms{200});
     CHECK((words_of(s, 1).to_rank > before.to_rank) == !to_rank);
     CHECK((words_of(s, 1).to_supervisor > before.to_supervisor) == !to_supervisor);
     CHECK(words_of(s, 2).to_rank > others.to_rank);
     CHECK(words_of(s, 2).to_supervisor > others.to_supervisor);
     s.sim_job().life_of(1)->link->cut(false, false);
-    const auto& end = s.run();  // and what was lost is sent again
+    const auto& end = s.run();  // lost frames are sent again
     CHECK(end.status == job_outcome::ending::stopped);
     CHECK(end.loop.steps < 60);
     CHECK(words_of(s, 1).to_rank > before.to_rank);
@@ -323,7 +322,7 @@ TEST_CASE("each direction of a rank's link is cut by itself", "[simulated][acts]
   }
 }
 
-TEST_CASE("a cut that lasts ends the link, whichever direction it is of", "[simulated][acts]") {
+TEST_CASE("a lasting cut of either direction ends the link", "[simulated][acts]") {
   for (const auto& [to_rank, to_supervisor] :
        {std::pair{true, true}, {true, false}, {false, true}}) {
     INFO("to rank " << to_rank << ", to supervisor " << to_supervisor);
@@ -337,7 +336,7 @@ TEST_CASE("a cut that lasts ends the link, whichever direction it is of", "[simu
   }
 }
 
-TEST_CASE("a rank whose collectives are cut off holds up its peers, and nothing is lost",
+TEST_CASE("a rank with blocked collectives delays its peers, and nothing is lost",
           "[simulated][acts]") {
   scripted_simulation s{{.seed = 1}};
   s.train({.ranks = 3, .steps = 20});
@@ -345,7 +344,7 @@ TEST_CASE("a rank whose collectives are cut off holds up its peers, and nothing 
   s.sim_job().fabric().cut(1, true);
   go_on_for(s.in(), ms{200});
   const auto stand = s.steps_of(0);
-  go_on_for(s.in(), std::chrono::seconds{1});  // control links live: nobody is given up
+  go_on_for(s.in(), std::chrono::seconds{1});  // control links work, so no rank is abandoned
   CHECK(s.steps_of(0) == stand);
   CHECK(s.steps_of(1) <= stand + 1);
   s.sim_job().fabric().cut(1, false);
@@ -353,7 +352,7 @@ TEST_CASE("a rank whose collectives are cut off holds up its peers, and nothing 
   CHECK(s.weights() == s.reference_weights());
 }
 
-TEST_CASE("a slow rank makes each step as slow as it is", "[simulated][acts]") {
+TEST_CASE("a slow rank slows every step", "[simulated][acts]") {
   scripted_simulation s{{.seed = 1, .cluster = {.compute = ms{20}}}};
   s.train({.ranks = 3, .steps = 40});
   const auto time_of = [&](std::int64_t step) {
@@ -372,9 +371,7 @@ TEST_CASE("a slow rank makes each step as slow as it is", "[simulated][acts]") {
   CHECK(s.run().ok());
 }
 
-TEST_CASE(
-    "a rank that was paused for too long comes back to a run that has ended, and is not heard",
-    "[simulated][acts]") {
+TEST_CASE("rank paused until its run has ended: its messages are ignored", "[simulated][acts]") {
   scripted_simulation s{{.seed = 7, .record = true}};
   s.train({.ranks = 3, .steps = 20, .checkpoint_every = 2});
   REQUIRE(s.run_until([&] { return s.steps_of(2) == 7; }));
@@ -387,10 +384,10 @@ TEST_CASE(
   s.train_again();
   const auto& end = s.run();
   CHECK(end.ok());
-  CHECK(s.in().has_actors(node));  // it still stands still, or has just come back
+  CHECK(s.in().has_actors(node));  // still paused, or just continued
   CHECK(s.weights() == s.reference_weights());
   s.settle();
-  CHECK_FALSE(s.in().has_actors(node));  // it found that its supervisor is gone
+  CHECK_FALSE(s.in().has_actors(node));  // it has noticed that its supervisor is gone
   const auto from_zombie = [&](const trace_note& n) {
     return n.from == static_cast<std::int32_t>(node) && n.at >= wakes.count() &&
            n.what.starts_with("get ");

@@ -1,5 +1,5 @@
-// Goal: ghosts: the production actors without numbers. A wide world ends in time and in virtual
-// time as its costs say; faults are survived as by the field payload.
+// Goal: the null payload: production actors without numbers. A wide job ends within the virtual
+// time of its costs, and faults are survived as with integers.
 #include "apps/testing/null_payload.hpp"
 #include "apps/testing/explore.hpp"
 #include "backends/simulated/null_learner.hpp"
@@ -12,11 +12,11 @@ using namespace troupe::testing;
 
 namespace {
 
-const std::vector<violation> nothing;  // printed when it is something
+const std::vector<violation> nothing;  // printed when not empty
 
 }  // namespace
 
-TEST_CASE("a thousand ghosts train to their end under every schedule", "[simulated][ghost]") {
+TEST_CASE("a thousand null learners finish under every schedule", "[simulated][ghost]") {
   const auto what = null_payload_job(1000, 5);
   auto plan = null_payload_plan(what);
   plan.simulation.schedule = GENERATE(scheduling::fifo, scheduling::random, scheduling::pct);
@@ -24,13 +24,13 @@ TEST_CASE("a thousand ghosts train to their end under every schedule", "[simulat
   CHECK(report.violations == nothing);
   CHECK(report.finished);
   CHECK(report.attempts == 1);
-  // An answer of the lane and a finished step, of every rank and step.
+  // One answer of the lane and one finished step per rank and step.
   CHECK(report.deliveries > 2 * 1000 * 5);
 }
 
 namespace {
 
-// Until the job has ended, in virtual time, undisturbed.
+// Virtual time of an undisturbed job.
 nanoseconds time_of(std::int64_t steps, nanoseconds compute, std::uint64_t gradient_bytes,
                     std::uint64_t buckets) {
   simulation in{choices::of_seed(1), {.schedule = scheduling::fifo}};
@@ -67,17 +67,17 @@ nanoseconds cost_of(std::uint64_t gradient_bytes) {
 
 }  // namespace
 
-TEST_CASE("a step of ghosts takes what its parts cost", "[simulated][ghost]") {
+TEST_CASE("the time of a step is the cost of its parts", "[simulated][ghost]") {
   using namespace std::chrono_literals;
   const auto base = step_of(50ms, 1 << 20);
   CHECK(base > 50ms + cost_of(1 << 20));
   CHECK(step_of(80ms, 1 << 20) - base == 30ms);
   CHECK(step_of(50ms, 8 << 20) - base == cost_of(8 << 20) - cost_of(1 << 20));
-  // Buckets go over the wire one after the other.
+  // Buckets use the wire one after the other.
   CHECK(step_of(50ms, 4 << 20, 4) - base == 3 * cost_of(1 << 20));
 }
 
-TEST_CASE("an attempt of ghosts may take what its reductions take", "[simulated][ghost]") {
+TEST_CASE("the time limit of an attempt includes its reductions", "[simulated][ghost]") {
   const auto what = null_payload_job(16, 150);
   auto plan = null_payload_plan(what);
   plan.payload = null_payload(std::uint64_t{8} << 30, std::uint64_t{8} << 30);
@@ -88,7 +88,7 @@ TEST_CASE("an attempt of ghosts may take what its reductions take", "[simulated]
   CHECK(report.virtual_time > 150 * cost_of(std::uint64_t{8} << 30));
 }
 
-TEST_CASE("ghosts survive faults and are resumed", "[simulated][ghost]") {
+TEST_CASE("a job with the null payload survives faults and is resumed", "[simulated][ghost]") {
   auto what = null_payload_job(12, 20);
   what.checkpoint_every = 4;
   what.detect = std::chrono::milliseconds{500};
@@ -104,7 +104,7 @@ TEST_CASE("ghosts survive faults and are resumed", "[simulated][ghost]") {
   CHECK(all.marks.at("resumed from a checkpoint") > 0);
 }
 
-TEST_CASE("ghosts under swarms of faults have equal twins", "[simulated][ghost][twins]") {
+TEST_CASE("jobs with the null payload are equal in disturbed hosts", "[simulated][ghost][twins]") {
   const auto what = null_payload_job(6, 12);
   auto plan = null_payload_plan(what);
   plan.faults.may = fault_set::all();

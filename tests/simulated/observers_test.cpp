@@ -1,5 +1,5 @@
-// Goal: observer actors in the simulated world: they hear a job's life in order and are flushed
-// once; a full queue or one that throws changes nothing of the job.
+// Goal: observer actors in a simulation receive a job's lifecycle in order and are flushed once; a
+// full queue or an exception in an observer does not change the job.
 #include <algorithm>
 #include <map>
 
@@ -108,7 +108,7 @@ void check_life(const run_facts& facts) {
 
 }  // namespace
 
-TEST_CASE("an observer hears each rank's steps in order and is flushed once",
+TEST_CASE("an observer receives each rank's steps in order and is flushed once",
           "[simulated][observers]") {
   for (std::uint64_t seed = 0; seed < 20; ++seed) {
     const auto facts = run(without_rare_paths(seed), false);
@@ -121,7 +121,7 @@ TEST_CASE("an observer hears each rank's steps in order and is flushed once",
   }
 }
 
-TEST_CASE("a queue that is full drops progress and hooks, never the job's life",
+TEST_CASE("a full queue drops progress and hooks, never lifecycle events",
           "[simulated][observers]") {
   for (const auto& [from, to] : {std::pair{0U, 40U}, {20U, 60U}, {0U, 1000U}}) {
     const auto facts = run(with_full_queues(1, from, to), false);
@@ -132,7 +132,7 @@ TEST_CASE("a queue that is full drops progress and hooks, never the job's life",
   CHECK(run(with_full_queues(1, 0, 1000), false).all.dropped > 0);
 }
 
-TEST_CASE("an observer that throws is reported, and another hears everything",
+TEST_CASE("observer throws: it is reported, and another observer receives everything",
           "[simulated][observers]") {
   const auto facts = run(without_rare_paths(2), true);
   check_life(facts);
@@ -141,8 +141,7 @@ TEST_CASE("an observer that throws is reported, and another hears everything",
   CHECK(facts.outcome.result == run(without_rare_paths(2), false).outcome.result);
 }
 
-TEST_CASE("whoever watches a run hears what was handled, and changes nothing",
-          "[simulated][observers]") {
+TEST_CASE("an observer receives the handled hooks and changes nothing", "[simulated][observers]") {
   const job_spec job{.ranks = 4};
   for (const auto how :
        {test_observer::receives, test_observer::slow, test_observer::throws, test_observer::dead}) {
@@ -163,7 +162,8 @@ TEST_CASE("whoever watches a run hears what was handled, and changes nothing",
   }
 }
 
-TEST_CASE("observers of any kind hold under swarms of faults", "[simulated][observers]") {
+TEST_CASE("observers of every behaviour keep their oracle under swarms of faults",
+          "[simulated][observers]") {
   for (const auto how :
        {test_observer::receives, test_observer::slow, test_observer::throws, test_observer::dead}) {
     INFO(to_string(how));

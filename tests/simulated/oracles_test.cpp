@@ -1,6 +1,6 @@
-// Goal: what excuses an oracle is what happened, not what might have: a lie excuses the checkpoints
-// it touched, a path its lost links, a cut struck a link that is there; ranks are compared with
-// each other whatever they train; old words come, and everybody refuses them.
+// Goal: an oracle is excused only by what happened: a storage fault excuses the checkpoints it
+// affected, a path its lost links, a cut only an existing link. Ranks are compared with each other
+// whatever they train. Stale messages arrive and are refused.
 #include <set>
 
 #include "apps/testing/durability_tracker.hpp"
@@ -25,7 +25,8 @@ std::string hidden_path(int step) { return folder + "/.step-" + std::to_string(s
 struct followed {
   durability_tracker tracker;
   void on(const storage_op& op, kind what = kind::none) { tracker.meets(op, {what, 0, {}}); }
-  // As actors/checkpoint_machine.hpp says; the lie is told at the operation with that number.
+  // The operations of actors/checkpoint_machine.hpp; the fault is at the operation with that
+  // number.
   void save(int step, int fails_at = -1, kind lie = kind::lost_sync) {
     const std::vector<storage_op> script{
         storage_ops::remove{hidden_path(step)},
@@ -53,7 +54,7 @@ run_report report_of(const job_spec& what, const run_plan& plan, std::uint64_t s
 
 }  // namespace
 
-TEST_CASE("a lie excuses the checkpoint whose way it touched, and no other",
+TEST_CASE("a storage fault excuses the checkpoint it affected and no other",
           "[simulated][oracle]") {
   for (const int at : {1, 2, 3, 4, 5, 7}) {
     INFO("a lie in operation " << at);
@@ -69,12 +70,12 @@ TEST_CASE("a lie excuses the checkpoint whose way it touched, and no other",
     f.retire(5);
     f.retire(15);
     CHECK(f.tracker.newest_durable() == 0);
-    f.save(10);  // again, and this time all of it is true
+    f.save(10);  // again, this time without a fault
     CHECK(f.tracker.newest_durable() == 10);
   }
 }
 
-TEST_CASE("what is no lie excuses nothing", "[simulated][oracle]") {
+TEST_CASE("a storage fault that the program can see excuses nothing", "[simulated][oracle]") {
   followed f;
   f.save(5, 6, kind::lost_sync);  // a link is not synced by itself
   f.save(10, 3, kind::torn);      // nothing is written
@@ -83,7 +84,7 @@ TEST_CASE("what is no lie excuses nothing", "[simulated][oracle]") {
   CHECK(f.tracker.newest_durable() == 15);
 }
 
-TEST_CASE("a lie to a program that has written nothing is about all there is",
+TEST_CASE("fault before the program has written anything: no checkpoint is sure",
           "[simulated][oracle]") {
   followed f;
   f.save(5);
@@ -92,7 +93,7 @@ TEST_CASE("a lie to a program that has written nothing is about all there is",
   CHECK(f.tracker.newest_durable() == 0);
 }
 
-TEST_CASE("a path that loses frames is no link that is lost", "[simulated][oracle]") {
+TEST_CASE("a lossy path does not count as a lost link", "[simulated][oracle]") {
   const auto counts_of = [](std::uint32_t lose) {
     modular_options payload;
     payload.samples = 30;
@@ -112,7 +113,7 @@ TEST_CASE("a path that loses frames is no link that is lost", "[simulated][oracl
   CHECK(counts_of(900'000).links_lost > 0);
 }
 
-TEST_CASE("nobody cuts a link that is not there", "[simulated][oracle]") {
+TEST_CASE("a cut of a rank without a link is not applied", "[simulated][oracle]") {
   for (const auto& [ranks_per_host, there] : {std::pair{0U, false}, {1U, true}}) {
     run_plan plan;
     plan.cluster.ranks_per_host = ranks_per_host;
@@ -131,7 +132,7 @@ TEST_CASE("nobody cuts a link that is not there", "[simulated][oracle]") {
 
 namespace {
 
-// Ghosts, of which rank 1 says something else behind step 3.
+// A null payload whose rank 1 reports another digest after step 3.
 class odd_null_payload final : public payload {
 public:
   std::string_view name() const override { return "odd"; }
@@ -159,7 +160,7 @@ private:
 
 }  // namespace
 
-TEST_CASE("ranks that differ behind a step are found without a reference", "[simulated][oracle]") {
+TEST_CASE("ranks that differ after a step are found without a reference", "[simulated][oracle]") {
   const job_spec what{.ranks = 3, .steps = 6};
   run_plan plan;
   plan.payload = std::make_shared<odd_null_payload>();
@@ -171,7 +172,7 @@ TEST_CASE("ranks that differ behind a step are found without a reference", "[sim
   }
 }
 
-TEST_CASE("old words of every kind are refused", "[simulated][oracle][campaign]") {
+TEST_CASE("stale messages of every kind are refused", "[simulated][oracle][campaign]") {
   auto plan = swarm_of("old_word,crash_rank,crash_supervisor,stop");
   plan.faults.swarm = false;
   budget of;
@@ -187,7 +188,7 @@ TEST_CASE("old words of every kind are refused", "[simulated][oracle][campaign]"
   CHECK(all.met("a snapshot of another job is dropped"));
 }
 
-TEST_CASE("a swarm draws how often faults strike, and what is not drawn is as it was",
+TEST_CASE("a swarm draws how often faults occur; without a draw it is as given",
           "[simulated][faults]") {
   fault_options given;
   given.may = fault_set::all();

@@ -1,6 +1,5 @@
-// Goal: the oracles of how a company conducts itself object to what they are for, and to nothing
-// else: two generations at a time, steps outside of one, deadlines that pass, ranks that are
-// forgotten.
+// Goal: the protocol checker reports what it is for and nothing else: two generations at a time,
+// steps outside of a generation, missed deadlines, forgotten ranks.
 #include <map>
 
 #include "apps/testing/protocol_checker.hpp"
@@ -16,7 +15,8 @@ namespace {
 using ms = std::chrono::milliseconds;
 constexpr std::int32_t world_of = 2;
 
-// One attempt: what happens, when, in milliseconds. A deadline of a phase is 4 x 500 ms and more.
+// One attempt: what happens, and when, in milliseconds. A phase has a deadline of 4 x 500 ms and
+// more.
 struct attempt {
   std::map<std::string, int> objections;
   std::uint64_t looked = 0;
@@ -53,12 +53,12 @@ using objected = std::map<std::string, int>;
 
 }  // namespace
 
-TEST_CASE("nobody objects to a run that goes well, or to one that fails", "[simulated][conduct]") {
+TEST_CASE("a successful run and a failed run violate nothing", "[simulated][protocol]") {
   attempt well;
   well.begins();
   for (std::int64_t step = 1; step < 4; ++step)
     for (std::int32_t r = 0; r < world_of; ++r) well.judge.stepped(r, step);
-  well.announced(lifecycle_kind::teardown, 60'000);  // a run may take as long as it takes
+  well.announced(lifecycle_kind::teardown, 60'000);  // a run has no time limit
   for (std::int32_t r = 0; r < world_of; ++r) well.torn(r);
   well.announced(lifecycle_kind::job_ended, 60'100);
   well.ends(60'200);
@@ -86,13 +86,14 @@ TEST_CASE("nobody objects to a run that goes well, or to one that fails", "[simu
   survived.announced(lifecycle_kind::job_ended, 400);
   survived.outcome.survivors = {"rank 1: it was paused"};
   survived.ends(500);
-  survived.judge.stepped(1, 1);  // it went on
+  survived.judge.stepped(1, 1);  // the survivor continued
   CHECK(survived.objections.empty());
-  survived.judge.stepped(0, 1);  // that one had said that it would not
+  survived.judge.stepped(0, 1);  // that rank had reported that it would not
   CHECK(survived.objections == objected{{protocol_checker::one_generation, 1}});
 }
 
-TEST_CASE("there is one generation, and steps are its", "[simulated][conduct]") {
+TEST_CASE("a second generation, or a step outside of the generation, is a violation",
+          "[simulated][protocol]") {
   const objected once{{protocol_checker::one_generation, 1}};
   attempt two;
   two.begins();
@@ -119,7 +120,7 @@ TEST_CASE("there is one generation, and steps are its", "[simulated][conduct]") 
   CHECK(late.objections == once);
 }
 
-TEST_CASE("whoever neither answers nor is gone is named", "[simulated][conduct]") {
+TEST_CASE("a rank that neither answers nor ends must be named", "[simulated][protocol]") {
   const auto forgets = [](bool named, bool gone) {
     attempt a;
     a.begins();
@@ -136,8 +137,8 @@ TEST_CASE("whoever neither answers nor is gone is named", "[simulated][conduct]"
   CHECK(forgets(false, true).empty());
 }
 
-TEST_CASE("each phase has its deadline, and only a program that was held up has more time",
-          "[simulated][conduct]") {
+TEST_CASE("each phase has a deadline; only a disturbed program has more time",
+          "[simulated][protocol]") {
   const auto closing_for = [](int took, bool held_up) {
     attempt a;
     a.begins();

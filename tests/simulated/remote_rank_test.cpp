@@ -1,5 +1,5 @@
-// Goal: ranks behind links run whole jobs to the same ends as near ones, whatever the schedule; a
-// process that dies anywhere ends the run with its death as the first cause, and nothing is left.
+// Goal: jobs whose ranks run behind links end like jobs with local ranks under any schedule. A
+// process that dies at any moment is the first cause, and nothing is left over.
 #include "actors/remote_rank.hpp"
 
 #include <set>
@@ -17,13 +17,13 @@ using namespace troupe::testing;
 
 namespace {
 
-// Everything that crosses goes through its bytes.
+// Encodes and decodes every message that crosses the link.
 link_message across(const link_message& m) {
   const auto packed = pack(m, nullptr);
   return unpack(packed.head, packed.attachments, nullptr);
 }
 
-// A process without a process: a rank of the same world behind a link that can be cut.
+// Simulates a process: a rank in the same simulation, behind a link that can be cut.
 class made_up_process : public launcher_client {
 public:
   made_up_process(rank_start who, process_sink sink, const rank_process_options& home,
@@ -62,7 +62,7 @@ public:
     resident_.reset();
   }
 
-  std::function<bool()> full;  // whether the link has no room for what may be dropped
+  std::function<bool()> full;  // whether the link refuses messages that may be dropped
 
 private:
   struct to_parent : troupe::link {
@@ -73,7 +73,7 @@ private:
       if (owner.resident_ && owner.sink_.received) owner.sink_.received(across(what));
       return true;
     }
-    bool withdraw(std::uint64_t) override { return false; }  // nothing waits in this link
+    bool withdraw(std::uint64_t) override { return false; }  // this link has no queue
     void close() override {}
     made_up_process& owner;
   };
@@ -208,14 +208,14 @@ private:
   const bool hooks_;
 };
 
-// Two who watch three far ranks: one wants hooks, one does not. `prepare` may make room scarce.
+// Two observers of three remote ranks: one wants hooks, one does not. `prepare` may fill the link.
 std::pair<heard, heard> watch(std::uint64_t seed,
                               const std::function<void(remote_ranks_script&)>& prepare) {
   remote_ranks_script far(seed);
   prepare(far);
   std::pair<heard, heard> all;
   auto what = remote_ranks_script::integers(3);
-  what.run_folder.clear();  // on a rare path a checkpoint is refused, which fails the job
+  what.run_folder.clear();  // on a rare path a checkpoint is refused, which would fail the job
   what.observers = {[&] { return std::make_unique<listener>(all.first, true); },
                     [&] { return std::make_unique<listener>(all.second, false); }};
   const auto outcome = far.script.run(what);
@@ -226,7 +226,7 @@ std::pair<heard, heard> watch(std::uint64_t seed,
 
 }  // namespace
 
-TEST_CASE("three far ranks train to the formula's weights and save them", "[simulated]") {
+TEST_CASE("three remote ranks train to the expected weights and save them", "[simulated]") {
   for (std::uint64_t seed = 0; seed < 100; ++seed) {
     INFO("seed " << seed);
     remote_ranks_script far(seed);
@@ -242,7 +242,7 @@ TEST_CASE("three far ranks train to the formula's weights and save them", "[simu
   }
 }
 
-TEST_CASE("a process that dies at any moment is the first cause", "[simulated]") {
+TEST_CASE("process dies at any moment: its death is the first cause", "[simulated]") {
   std::int64_t died = 0;
   for (std::uint64_t seed = 0; seed < 150; ++seed) {
     INFO("seed " << seed);
@@ -271,7 +271,7 @@ TEST_CASE("a process that dies at any moment is the first cause", "[simulated]")
   CHECK(died > 100);
 }
 
-TEST_CASE("a process that can not be started is named with the reason", "[simulated]") {
+TEST_CASE("process cannot be started: the failure names rank and reason", "[simulated]") {
   remote_ranks_script far(1);
   far.launcher->refused = {2};
   const auto outcome = far.script.run(remote_ranks_script::integers(3));
@@ -282,14 +282,14 @@ TEST_CASE("a process that can not be started is named with the reason", "[simula
   CHECK(far.script.in().actors() == 0);
 }
 
-TEST_CASE("observers are told how many observations of far ranks had no room", "[simulated]") {
+TEST_CASE("observers receive the number of dropped observations of remote ranks", "[simulated]") {
   const auto whole = watch(0, [](remote_ranks_script&) {});
   CHECK(whole.first.dropped == 0);
   CHECK(whole.second.dropped == 0);
   REQUIRE(whole.first.hooks > 50);
   REQUIRE(whole.second.progress > 5);
 
-  std::uint64_t lacking = 0;  // of all runs
+  std::uint64_t lacking = 0;  // sum over all runs
   const auto check = [&](const std::pair<heard, heard>& some) {
     const auto& [both, progress] = some;
     CHECK(both.progress + both.hooks + both.dropped == whole.first.progress + whole.first.hooks);

@@ -1,11 +1,8 @@
-// The hashes of campaign runs, for determinism_check.py, which calls this in processes that are
-// unlike.
-//
+// Prints the hashes of campaign runs. determinism_check.py calls it in processes that differ.
 //   run_hashes PAYLOAD FIRST COUNT          one line per run
 //   run_hashes PAYLOAD FIRST COUNT planted  the same, with a number of this process in each: must
 //                                           differ
-//   run_hashes PAYLOAD SEED trail           the events of one run, a line each
-//
+//   run_hashes PAYLOAD SEED trail           the events of one run, one per line
 // PAYLOAD: integers, none, or tensors in the program that links them (run_hashes_tensors).
 #include <cstdio>
 #include <cstdlib>
@@ -79,7 +76,7 @@ int main(int count, char** arguments) {
   const auto what = of_payload(arguments[1]);
   const auto first = std::strtoull(arguments[2], nullptr, 10);
   if (std::string_view{arguments[3]} == "trail") return print_trail(what, first), 0;
-  // The number of bytes above this frame: arguments and environment.
+  // The size of arguments and environment: it differs between processes.
   std::uint64_t planted = 0;
   if (count > 4)
     for (char** e = arguments + count + 1; *e; ++e) planted += std::string_view{*e}.size();

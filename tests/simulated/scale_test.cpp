@@ -1,4 +1,4 @@
-// Goal: ten thousand ranks in nodes of eight, with costs: a slow node costs what the model says and
+// Goal: ten thousand ranks on hosts of eight, with costs: a slow host costs what the model says and
 // is named. Not under sanitizers: it takes seconds without them.
 #include "troupe/testing.hpp"
 
@@ -10,7 +10,7 @@ using namespace troupe;
 using namespace troupe::testing;
 using namespace std::chrono_literals;
 
-TEST_CASE("a slow node among ten thousand ranks costs what the model says", "[simulated][scale]") {
+TEST_CASE("a slow host among ten thousand ranks costs what the model says", "[simulated][scale]") {
   const auto job = null_payload_job(10'000, 30);
   auto plan = null_payload_plan(job, 1'400'000'000);
   plan.cluster.ranks_per_host = 8;
@@ -26,8 +26,8 @@ TEST_CASE("a slow node among ten thousand ranks costs what the model says", "[si
     CHECK(r->violations.empty());
     CHECK(r->stragglers.steps() == 29);
   }
-  // The latest of 10,000 draws lies about 3.6 deviations (of 3 %) above the median, the latest of
-  // eight about 1.4, and of them 1.3 times as much; hooks besides are microseconds.
+  // The largest of 10,000 draws lies about 3.6 standard deviations (of 3 %) above the median, the
+  // largest of eight about 1.4, times 1.3 for the slow host. Other hooks take microseconds.
   const auto reduced = plan.payload->of(job)->exchange_of_step(plan.cluster.network);
   const auto most = [](double times, double deviations) {
     return times * 210 * std::exp(0.03 * deviations);

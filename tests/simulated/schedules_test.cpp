@@ -1,6 +1,6 @@
-// Goal: schedules find what they are for, in the same number of runs of one small world: PCT finds
-// orders that need few decisions held for long, which a random walk does not; the walk finds a
-// tight window, which PCT does not. Seeds are fixed and both are counted.
+// Goal: each schedule finds its kind of bug in the same number of runs of a small simulation. PCT
+// finds orders that need few decisions held for long, which a random walk does not find. The walk
+// finds a tight window, which PCT does not. Seeds are fixed and both are counted.
 #include <caf/all.hpp>
 
 #include "apps/testing/simulation.hpp"
@@ -21,12 +21,12 @@ constexpr std::uint64_t runs = 1000;
 
 struct happened {
   int who = 0;
-  int event = 0;  // its own, from 1
+  int event = 0;  // its own number, from 1
   friend bool operator==(const happened&, const happened&) = default;
 };
 
-// Each actor, in a place of its own, sends itself one message after the other; the schedule decides
-// who goes on. What came out: all events in order.
+// Each actor, on its own node, sends itself one message after the other; the schedule decides which
+// actor runs. Returns all events in order.
 std::vector<happened> order_of(std::uint64_t seed, scheduling how, std::uint32_t depth) {
   simulation_options options;
   options.schedule = how;
@@ -53,19 +53,20 @@ auto place(const std::vector<happened>& order, int who, int event) {
   return std::ranges::find(order, happened{who, event}) - order.begin();
 }
 
-// The planted bugs, as orders that break something.
+// The planted bugs: orders that break something.
 using bug_fn = bool (*)(const std::vector<happened>&);
-// Depth 1: one actor never gets its turn before another one has ended.
+// Depth 1: one actor does not run before another one has ended.
 bool starves(const std::vector<happened>& o) { return place(o, 0, 1) > place(o, 1, events_each); }
-// Depth 2: besides, it is taken from it once: all of another's life lies between two of its events.
+// Depth 2: in addition, it is interrupted once: all events of another actor lie between two of its
+// own.
 bool overtaken(const std::vector<happened>& o) {
   for (int event = 1; event < events_each; ++event)
     if (place(o, 0, event) < place(o, 1, 1) && place(o, 1, events_each) < place(o, 0, event + 1))
       return true;
   return false;
 }
-// A tight window: two by two events of one and the other, in the midst of their lives. PCT would
-// need more changes than depth 3 has; places of one priority take turns, but event by event.
+// A tight window: two alternating pairs of events of two actors, in the middle of their lives. PCT
+// would need more changes than depth 3 has; nodes of one priority alternate after every event.
 bool squeezed(const std::vector<happened>& o) {
   return place(o, 0, 9) < place(o, 1, 10) && place(o, 1, 11) < place(o, 0, 10) &&
          place(o, 0, 11) < place(o, 1, 12);
@@ -80,7 +81,7 @@ std::uint64_t found(bug_fn is_there, scheduling how, std::uint32_t depth = 0) {
 
 }  // namespace
 
-TEST_CASE("in the small world everybody's events happen, once and in order", "[schedules]") {
+TEST_CASE("in the small simulation every event happens once and in order", "[schedules]") {
   for (const auto how : {scheduling::fifo, scheduling::random, scheduling::pct}) {
     const auto order = order_of(9, how, 3);
     REQUIRE(order.size() == actors * events_each);
@@ -93,7 +94,7 @@ TEST_CASE("in the small world everybody's events happen, once and in order", "[s
     CHECK_FALSE(bug(order_of(1, scheduling::fifo, 0)));
 }
 
-TEST_CASE("pct finds a starved actor, a random walk does not", "[schedules]") {
+TEST_CASE("pct finds a starved actor; a random walk does not", "[schedules]") {
   const auto by_pct = found(starves, scheduling::pct, 1);
   const auto by_walk = found(starves, scheduling::random);
   INFO("of " << runs << " runs pct(1) " << by_pct << ", random " << by_walk);
@@ -101,7 +102,7 @@ TEST_CASE("pct finds a starved actor, a random walk does not", "[schedules]") {
   CHECK(by_walk == 0);
 }
 
-TEST_CASE("pct of depth 2 finds an order that needs one change, a walk and pct of depth 1 do not",
+TEST_CASE("pct of depth 2 finds an order that needs one change; a walk and depth 1 do not",
           "[schedules]") {
   const auto by_pct = found(overtaken, scheduling::pct, 2);
   const auto by_less = found(overtaken, scheduling::pct, 1);
@@ -113,7 +114,7 @@ TEST_CASE("pct of depth 2 finds an order that needs one change, a walk and pct o
   CHECK(by_walk == 0);
 }
 
-TEST_CASE("a random walk finds a tight window, pct does not", "[schedules]") {
+TEST_CASE("a random walk finds a tight window; pct does not", "[schedules]") {
   const auto by_walk = found(squeezed, scheduling::random);
   const auto by_pct = found(squeezed, scheduling::pct, 3);
   INFO("of " << runs << " runs random " << by_walk << ", pct(3) " << by_pct);

@@ -1,5 +1,5 @@
-// Goal: a run that violates gets small: a learner of a user's with a bug that one fault brings to
-// light ends as a case of that one fault and a handful of choices, which replays from its text.
+// Goal: shrinking. A user's learner with a bug that one fault reveals becomes a case with that one
+// fault and a handful of choices, which replays from its text.
 #include <algorithm>
 #include <map>
 #include <numeric>
@@ -17,7 +17,7 @@ namespace {
 
 constexpr const char* schedule_oracle = "the learning rate's schedule knows its step";
 
-// The bug: a learning-rate schedule counts steps, and no checkpoint holds the count.
+// The bug: a learning-rate schedule counts steps, and the count is missing in checkpoints.
 struct schedules {
   std::map<std::int32_t, std::int64_t> counts;  // by rank
 };
@@ -83,7 +83,7 @@ bool violates(const run_report& r, const std::string& oracle) {
 
 }  // namespace
 
-TEST_CASE("a user's bug shrinks to one fault and few choices, and replays from its text",
+TEST_CASE("a user's bug shrinks to one fault and few choices and replays from its text",
           "[case][shrink]") {
   const job_spec job{.ranks = 4, .steps = 12, .checkpoint_every = 3};
   const auto plan = users_plan();
@@ -114,7 +114,7 @@ TEST_CASE("a user's bug shrinks to one fault and few choices, and replays from i
   }
 }
 
-TEST_CASE("an observer that a violation does not need is left out", "[case][shrink]") {
+TEST_CASE("an observer that the violation does not need is removed", "[case][shrink]") {
   const job_spec job{.ranks = 3, .steps = 8, .checkpoint_every = 2};
   auto plan = users_plan();
   plan.observer = test_observer::receives;
@@ -133,7 +133,7 @@ TEST_CASE("an observer that a violation does not need is left out", "[case][shri
   CHECK(violates(replay(small, reference), schedule_oracle));
 }
 
-TEST_CASE("a case that does not violate is not shrunk", "[case][shrink]") {
+TEST_CASE("a case without a violation is returned unchanged", "[case][shrink]") {
   run_case c;
   c.what.job.ranks = 2;
   c.what.job.steps = 3;
@@ -145,8 +145,7 @@ TEST_CASE("a case that does not violate is not shrunk", "[case][shrink]") {
   CHECK(remarks(c, replay(c, reference)).size() == 1);
 }
 
-TEST_CASE("shrinking keeps to its budget of runs, and a long run counts as several",
-          "[case][shrink]") {
+TEST_CASE("shrinking keeps its budget of runs; a long run counts as several", "[case][shrink]") {
   const auto [ranks, steps, allowed] = GENERATE(std::tuple{3, 8, 5}, std::tuple{40, 600, 3});
   job_spec job{.ranks = ranks, .steps = steps, .checkpoint_every = steps / 4};
   std::uint64_t runs = 0;
@@ -165,7 +164,7 @@ TEST_CASE("shrinking keeps to its budget of runs, and a long run counts as sever
   CHECK(runs <= static_cast<std::uint64_t>(allowed) + 1);  // the first look
 }
 
-TEST_CASE("without one kind of fault the others strike as they did", "[case][shrink]") {
+TEST_CASE("removing one kind of fault leaves the others unchanged", "[case][shrink]") {
   fault_options options;
   options.may = fault_set::all();
   options.per_attempt = 6;

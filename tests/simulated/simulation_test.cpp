@@ -1,6 +1,6 @@
-// Goal: the production actors in a simulated world: virtual time, links, one choice stream; whole
-// field jobs end with the reference's weights, under every schedule, and the same seed is the same
-// run.
+// Goal: the production actors in a simulation, with virtual time, links and one stream of choices.
+// Whole jobs end with the reference's weights under every schedule, and equal seeds give equal
+// runs.
 #include "apps/testing/simulated_job.hpp"
 #include "backends/simulated/modular_learner.hpp"
 
@@ -56,7 +56,7 @@ std::vector<std::uint64_t> weights_of(const job_outcome& outcome) {
 
 }  // namespace
 
-TEST_CASE("a field job ends with the reference's weights under every schedule", "[simulated]") {
+TEST_CASE("a job ends with the reference's weights under every schedule", "[simulated]") {
   for (const auto how : {scheduling::fifo, scheduling::random, scheduling::pct})
     for (std::uint64_t seed = 0; seed < 60; ++seed) {
       INFO(to_string(how) << " seed " << seed);
@@ -79,7 +79,7 @@ TEST_CASE("a field job ends with the reference's weights under every schedule", 
     }
 }
 
-TEST_CASE("the same seed is the same run, another one is another", "[simulated]") {
+TEST_CASE("equal seeds give equal runs, other seeds other runs", "[simulated]") {
   const auto recipe = std::make_shared<modular_recipe>(modular_options{});
   const auto what = small_job(recipe, 4, 10);
   const auto first = run(7, scheduling::random, what);

@@ -1,6 +1,6 @@
-// Goal: LibTorch in a simulated world: every schedule and every fault ends in the bits of the
-// serial reference executor, the same seed is the same run, in another host too, a NaN goes where
-// it goes, and a module of one's own is looked at alike.
+// Goal: LibTorch in a simulation. Every schedule and every fault ends in the bits of the serial
+// reference executor; equal seeds give equal runs, in another host, too; NaNs spread as in the
+// reference; a module of the user is checked in the same way.
 #include "troupe/testing/tensors.hpp"
 #include "tests/simulated/branching.hpp"
 #include "troupe/testing.hpp"
@@ -34,7 +34,7 @@ exploration campaign(fault_set may, std::uint64_t first, std::uint64_t runs,
 
 }  // namespace
 
-TEST_CASE("tensors end in the reference's bits under every schedule", "[simulated][tensors]") {
+TEST_CASE("tensors end with the reference's bits under every schedule", "[simulated][tensors]") {
   tensors_options options;
   options.optimizer = GENERATE("sgd", "adamw");
   const auto all = campaign(fault_set::none(), 1, 16, options);
@@ -55,7 +55,7 @@ TEST_CASE("tensors survive faults to the bit", "[simulated][tensors]") {
 
 namespace {
 
-// Trains one job and expects another one's bits.
+// Trains one job and expects the bits of another.
 class crossed final : public payload {
 public:
   std::string_view name() const override { return "crossed"; }
@@ -88,9 +88,9 @@ private:
 
 }  // namespace
 
-TEST_CASE("other bits are told apart, with step, parameter and element", "[simulated][tensors]") {
+TEST_CASE("a difference is reported with step, parameter and element", "[simulated][tensors]") {
   auto what = small_job();
-  what.steps = 3;  // few: a report keeps the first sixteen
+  what.steps = 3;  // few, because a report keeps the first sixteen violations
   auto reference = reference_of(what);
   run_plan plan;
   plan.payload = std::make_shared<crossed>();
@@ -105,7 +105,7 @@ TEST_CASE("other bits are told apart, with step, parameter and element", "[simul
   CHECK(end.element == 0);
 }
 
-TEST_CASE("the same seeds are the same tensors", "[simulated][tensors]") {
+TEST_CASE("equal seeds give equal tensors", "[simulated][tensors]") {
   const auto once = campaign(fault_set::all(), 7, 8);
   CHECK(campaign(fault_set::all(), 7, 8).trace_digest == once.trace_digest);
 }
@@ -126,7 +126,7 @@ constexpr auto nans = static_cast<std::size_t>(fault::not_a_number);
 
 }  // namespace
 
-TEST_CASE("a NaN in one rank's gradient is in all ranks' weights, and stops nobody",
+TEST_CASE("NaN in one rank's gradient: all ranks' weights have it, and training goes on",
           "[simulated][tensors]") {
   const auto healthy = run_with(fault_set::none(), 1, small_job());
   for (std::uint64_t seed = 1; seed < 6; ++seed) {
@@ -140,7 +140,7 @@ TEST_CASE("a NaN in one rank's gradient is in all ranks' weights, and stops nobo
   }
 }
 
-TEST_CASE("what is resumed behind a NaN is as it was, before it all is well again",
+TEST_CASE("a run resumed after a NaN keeps it; a run resumed before it is healthy",
           "[simulated][tensors]") {
   run_plan plan;
   plan.payload = tensors_payload();
@@ -152,13 +152,13 @@ TEST_CASE("what is resumed behind a NaN is as it was, before it all is well agai
   CHECK(all.marks.at("resumed from a checkpoint") > 10);
 }
 
-TEST_CASE("a module of one's own is held to the reference, with whatever it may use",
+TEST_CASE("a user's module with every supported feature equals the reference",
           "[simulated][tensors]") {
   run_plan plan;
   plan.payload = tensors_payload(branching_module({.adam = GENERATE(false, true)}));
   plan.faults.may = fault_set::all();
   auto what = small_job();
-  what.ranks = 4;  // so that some are idle in the last batch
+  what.ranks = 4;  // so that some ranks are idle in the last batch
   const auto all = explore(what, plan, {.first_seed = 1, .runs = 16});
   INFO(report(all));
   CHECK(all.clean());
@@ -180,7 +180,7 @@ run_report run_module(const tensors_options& options) {
 
 }  // namespace
 
-TEST_CASE("a module that goes other ways than the reference is told so", "[simulated][tensors]") {
+TEST_CASE("a module that differs from the reference is reported", "[simulated][tensors]") {
   auto options = branching_module({.by_rank = true});
   CHECK(run_module(options).violations == std::vector<violation>{});
   options.reference = true;
@@ -189,7 +189,7 @@ TEST_CASE("a module that goes other ways than the reference is told so", "[simul
   CHECK(compared.violations.front().oracle == "state equals the reference");
 }
 
-TEST_CASE("what a module asks the environment in its lane's thread is found",
+TEST_CASE("a module that reads the environment in its lane's thread is found",
           "[simulated][tensors][guard]") {
   const auto caught = run_module(branching_module({.asks_environment = true}));
   REQUIRE_FALSE(caught.violations.empty());
@@ -197,7 +197,7 @@ TEST_CASE("what a module asks the environment in its lane's thread is found",
   CHECK(caught.violations.front().text.find("rank 1 called getenv") == 0);
 }
 
-TEST_CASE("tensors under swarms of faults have equal twins", "[simulated][tensors][twins]") {
+TEST_CASE("jobs with tensors are equal in disturbed hosts", "[simulated][tensors][twins]") {
   run_plan plan;
   plan.payload = tensors_payload();
   plan.faults.may = fault_set::all();

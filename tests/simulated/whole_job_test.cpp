@@ -1,6 +1,6 @@
-// Goal: the production supervisor and rank actors run whole jobs of a learner of the test's
-// own in a simulated world, whatever the schedule; the weights are those of the formula, a throw
-// reaches the caller as the first cause.
+// Goal: the production supervisor and rank actors run whole jobs with a learner of the test in a
+// simulation, under any schedule. The weights are those of the formula, and an exception reaches
+// the caller as the first cause.
 #include <map>
 #include <stdexcept>
 
@@ -14,7 +14,7 @@ using namespace troupe::testing;
 
 namespace {
 
-// A world of this seed in which all ranks live beside the supervisor.
+// A simulation with this seed in which all ranks run beside the supervisor.
 script_options beside(std::uint64_t seed) {
   return {.seed = seed, .schedule = scheduling::random, .cluster = {.ranks_per_host = 0}};
 }
@@ -30,7 +30,7 @@ job integer_job(integer_options options, std::int32_t ranks) {
 
 }  // namespace
 
-TEST_CASE("three ranks train integers to the formula's weights under any schedule", "[simulated]") {
+TEST_CASE("three ranks train integers to the expected weights under any schedule", "[simulated]") {
   for (std::uint64_t seed = 0; seed < 200; ++seed) {
     INFO("seed " << seed);
     integer_options options;
@@ -49,7 +49,7 @@ TEST_CASE("three ranks train integers to the formula's weights under any schedul
   }
 }
 
-TEST_CASE("what is queued for a caller by another run does not come home", "[simulated]") {
+TEST_CASE("a message queued for an earlier caller is not returned", "[simulated]") {
   scripted_simulation script{beside(1)};
   const auto& outcome =
       script.run(integer_job({}, 2), [](std::uint64_t event, const supervisor_actor& supervisor) {
@@ -61,7 +61,7 @@ TEST_CASE("what is queued for a caller by another run does not come home", "[sim
   CHECK(outcome.queue.empty());
 }
 
-TEST_CASE("the same seed is the same schedule", "[simulated]") {
+TEST_CASE("equal seeds give equal schedules", "[simulated]") {
   const auto events_of = [](std::uint64_t seed) {
     scripted_simulation script{beside(seed)};
     script.run(integer_job({}, 3));
@@ -71,7 +71,7 @@ TEST_CASE("the same seed is the same schedule", "[simulated]") {
   CHECK(events_of(7) != events_of(8));
 }
 
-TEST_CASE("a throw in any hook of any rank is the first cause the caller gets", "[simulated]") {
+TEST_CASE("throw in any hook of any rank: it is the caller's first cause", "[simulated]") {
   for (const std::string_view where : {"setup", "on_train_batch_start", "training_step", "backward",
                                        "optimizer_step", "on_train_epoch_end", "on_fit_end"}) {
     for (std::int32_t rank = 0; rank < 3; ++rank) {
@@ -94,8 +94,7 @@ TEST_CASE("a throw in any hook of any rank is the first cause the caller gets", 
   }
 }
 
-TEST_CASE("on_exception runs on every rank, after the throw, and teardown has no barrier",
-          "[simulated]") {
+TEST_CASE("throw: on_exception runs on every rank, and teardown has no barrier", "[simulated]") {
   std::map<std::int32_t, std::vector<std::string>> heard;
   integer_options options;
   options.at_hook = [&](const learner_context& context, const hook& h) {
@@ -112,7 +111,7 @@ TEST_CASE("on_exception runs on every rank, after the throw, and teardown has no
   }
 }
 
-TEST_CASE("a stop asked for at any event ends all ranks at one step boundary", "[simulated]") {
+TEST_CASE("stop requested at any event: all ranks end at one step boundary", "[simulated]") {
   std::uint64_t events = 0;
   {
     scripted_simulation script{beside(5)};
@@ -137,7 +136,7 @@ TEST_CASE("a stop asked for at any event ends all ranks at one step boundary", "
   }
 }
 
-TEST_CASE("an abort at any event ends the job as failed, with nobody left", "[simulated]") {
+TEST_CASE("abort at any event: the job fails and no actor is left", "[simulated]") {
   for (std::uint64_t at = 0; at < 400; at += 7) {
     INFO("event " << at);
     scripted_simulation script{beside(6)};
@@ -147,12 +146,13 @@ TEST_CASE("an abort at any event ends the job as failed, with nobody left", "[si
                                         caf::anon_send(supervisor, request_abort{"enough"});
                                     });
     if (at < 200) REQUIRE(outcome.status == job_outcome::ending::failed);
-    if (!outcome.ok()) CHECK(outcome.failed_with->record.what == "enough");  // else it was over
+    // or the job was over before
+    if (!outcome.ok()) CHECK(outcome.failed_with->record.what == "enough");
     REQUIRE(script.in().actors() == 0);
   }
 }
 
-TEST_CASE("a world that does not form is an error of membership with its own type", "[simulated]") {
+TEST_CASE("generation does not form: a membership error with its own type", "[simulated]") {
   struct nobody_comes : process_control {
     void start(const rank_start& what, std::function<void()> body,
                std::function<void(std::string)> failed) override {

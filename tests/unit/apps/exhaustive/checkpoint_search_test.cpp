@@ -29,19 +29,19 @@ checkpoint_search two_steps(std::uint32_t failures, std::uint32_t generations) {
 
 }  // namespace
 
-TEST_CASE("checkpoints hold with one operation that fails", "[exhaust][checkpoint]") {
+TEST_CASE("one failing operation: all properties of checkpoints hold", "[exhaust][checkpoint]") {
   const auto report = all_of(two_steps(1, 1));
   CHECK(report.states > 1000);
   CHECK(report.crashes > 30'000);
   CHECK(report.ends > 100);
 }
 
-TEST_CASE("checkpoints hold when a generation takes again what another had not committed",
+TEST_CASE("a new generation repeats uncommitted steps: all properties hold",
           "[exhaust][checkpoint]") {
   CHECK(all_of(two_steps(0, 2)).states > 500);
 }
 
-TEST_CASE("checkpoints of a branch that is given up are there until the new one has its first",
+TEST_CASE("checkpoints of an abandoned branch stay until the new one has its first",
           "[exhaust][checkpoint]") {
   auto what = two_steps(0, 1);
   what.past = 2;
@@ -49,7 +49,7 @@ TEST_CASE("checkpoints of a branch that is given up are there until the new one 
   CHECK(all_of(what).resumes > 50);
 }
 
-TEST_CASE("without failures and crashes few orders are left", "[exhaust][checkpoint]") {
+TEST_CASE("without failures and crashes the search has few states", "[exhaust][checkpoint]") {
   auto what = two_steps(0, 1);
   what.steps = 1;
   what.crashes = false;
@@ -58,7 +58,7 @@ TEST_CASE("without failures and crashes few orders are left", "[exhaust][checkpo
   CHECK(report.ends >= 2);  // committed in time or not
 }
 
-TEST_CASE("a search of checkpoints has bounds", "[exhaust][checkpoint]") {
+TEST_CASE("a search beyond its bounds is refused", "[exhaust][checkpoint]") {
   checkpoint_search what;
   what.states_max = 10;
   CHECK_FALSE(search_checkpoints(what).complete);

@@ -35,7 +35,7 @@ exhaustive_report complete(const exhaustive_options& o) {
 
 }  // namespace
 
-TEST_CASE("a company that nothing disturbs has one end", "[exhaust]") {
+TEST_CASE("a job without faults has one end", "[exhaust]") {
   for (const std::int32_t ranks : {1, 2, 3}) {
     auto o = small_company(ranks, {});
     o.end_must = [](const supervision::complete& end) {
@@ -51,7 +51,7 @@ TEST_CASE("a company that nothing disturbs has one end", "[exhaust]") {
   }
 }
 
-TEST_CASE("every place of every fault ends well in a company of two", "[exhaust]") {
+TEST_CASE("two ranks with any fault at any moment end correctly", "[exhaust]") {
   const auto what = GENERATE(from_range(small_faults()));
   INFO(to_string(what));
   for (const bool fine : {false, true}) {
@@ -63,18 +63,18 @@ TEST_CASE("every place of every fault ends well in a company of two", "[exhaust]
   }
 }
 
-TEST_CASE("a stop ends behind a step, or comes too late", "[exhaust]") {
+TEST_CASE("a stop ends the job after a step, or comes too late", "[exhaust]") {
   const auto report = complete(small_company(2, {small_fault::stops}));
   CHECK(report.endings.at("stopped after stops") > 0);
   CHECK(report.endings.at("finished after stops") > 0);
   CHECK(report.endings.size() == 3);
 }
 
-TEST_CASE("a company of one has its faults too", "[exhaust]") {
+TEST_CASE("a job of one rank ends correctly with any fault", "[exhaust]") {
   complete(small_company(1, small_faults(), 2));
 }
 
-TEST_CASE("what the reduction leaves out makes no difference", "[exhaust]") {
+TEST_CASE("the search with reduction finds the same ends as without", "[exhaust]") {
   const auto compare = [](exhaustive_options o) {
     o.reduce = false;
     const auto all = complete(o);
@@ -95,7 +95,7 @@ TEST_CASE("what the reduction leaves out makes no difference", "[exhaust]") {
   compare(small_company(3, {small_fault::stops}));
 }
 
-TEST_CASE("a violation comes with a shortest way to it", "[exhaust]") {
+TEST_CASE("a violation is reported with a shortest path to it", "[exhaust]") {
   auto o = small_company(2, {small_fault::stops, small_fault::throws});
   o.end_must = [](const supervision::complete& end) {
     return end.status == job_outcome::ending::stopped ? "a stop that nobody wants" : "";
@@ -115,7 +115,7 @@ TEST_CASE("a violation comes with a shortest way to it", "[exhaust]") {
                              std::to_string(report.depth) + "  "));
 }
 
-TEST_CASE("a bound that was hit is named, and nothing is complete", "[exhaust]") {
+TEST_CASE("a bound that was reached is named, and the search is not complete", "[exhaust]") {
   auto o = small_company(3, {small_fault::throws});
   o.states_max = 20'000;
   const auto report = exhaust(o);
@@ -127,7 +127,7 @@ TEST_CASE("a bound that was hit is named, and nothing is complete", "[exhaust]")
   CHECK(exhaust(o).bound == "1 MiB");
 }
 
-TEST_CASE("what cannot be searched is refused", "[exhaust]") {
+TEST_CASE("options outside of their ranges are refused", "[exhaust]") {
   auto o = small_company(5, {});
   CHECK_THROWS_WITH(exhaust(o), Contains("1 to 4"));
   o = small_company(0, {});

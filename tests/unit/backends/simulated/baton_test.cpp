@@ -1,5 +1,5 @@
-// Goal: threads that pass one baton: calls go on where they rested, throw what they threw, and are
-// thrown out when nobody waits for them; collectives wait by resting.
+// Goal: threads that pass one baton. Calls continue where they rested, throw to the caller, and are
+// ended when they are abandoned; collectives wait by resting.
 #include "backends/simulated/baton.hpp"
 
 #include "backends/simulated/blocking_communicator.hpp"
@@ -14,8 +14,8 @@
 
 using namespace troupe;
 
-TEST_CASE("a call goes on where it rested, in its own thread", "[baton]") {
-  std::vector<int> order;  // touched by both: one at a time runs
+TEST_CASE("a call continues where it rested, in its own thread", "[baton]") {
+  std::vector<int> order;  // used by both, one at a time
   baton_thread lane;
   const auto owner = std::this_thread::get_id();
   CHECK_FALSE(lane.run([&] {
@@ -39,7 +39,7 @@ TEST_CASE("a call goes on where it rested, in its own thread", "[baton]") {
   CHECK(order.empty());
 }
 
-TEST_CASE("what a call throws reaches whoever let it run", "[baton]") {
+TEST_CASE("an exception of a call is thrown to the owner", "[baton]") {
   baton_thread lane;
   CHECK_THROWS_AS(lane.run([] { throw std::out_of_range("far"); }), std::out_of_range);
   CHECK_FALSE(lane.run([&] {
@@ -48,11 +48,11 @@ TEST_CASE("what a call throws reaches whoever let it run", "[baton]") {
   }));
   CHECK_THROWS_AS(lane.go_on(), std::domain_error);
   CHECK(lane.run([] {}));
-  CHECK_THROWS_AS(lane.go_on(), internal_error);  // nothing rests
-  CHECK_THROWS_AS(lane.rest(), internal_error);   // not from outside
+  CHECK_THROWS_AS(lane.go_on(), internal_error);  // no call rests
+  CHECK_THROWS_AS(lane.rest(), internal_error);   // not from outside the thread
 }
 
-TEST_CASE("marks in a call are heard by whoever hears its owner's", "[baton][marks]") {
+TEST_CASE("coverage points in a call report to the owner's sink", "[baton][marks]") {
   class counting final : public coverage_sink {
   public:
     bool rare(coverage_point) override { return true; }
@@ -74,7 +74,7 @@ TEST_CASE("marks in a call are heard by whoever hears its owner's", "[baton][mar
     CHECK(lane.go_on());
     CHECK(watcher.hits == 2);
   }
-  CHECK_FALSE(lane.run(call));  // nobody hears the owner
+  CHECK_FALSE(lane.run(call));  // the owner has no sink
   CHECK(lane.go_on());
   CHECK(watcher.hits == 2);
 }
@@ -86,7 +86,7 @@ TEST_CASE("one call at a time rests", "[baton]") {
   CHECK(lane.go_on());
 }
 
-TEST_CASE("an abandoned call is thrown out, however often it rests", "[baton]") {
+TEST_CASE("an abandoned call ends, however often it rests", "[baton]") {
   int thrown = 0;
   bool unwound = false;
   {
@@ -105,7 +105,7 @@ TEST_CASE("an abandoned call is thrown out, however often it rests", "[baton]") 
     lane.abandon();
     CHECK(unwound);
     CHECK(thrown == 3);
-    CHECK(lane.run([&] { thrown = 0; }));  // what does not rest still runs
+    CHECK(lane.run([&] { thrown = 0; }));  // a call that does not rest still runs
   }
   CHECK(thrown == 0);
   { baton_thread resting_to_its_end; }
@@ -115,7 +115,7 @@ TEST_CASE("an abandoned call is thrown out, however often it rests", "[baton]") 
 
 namespace {
 
-// Two lanes on one fabric without delays: what is due happens when nobody can run.
+// Two lanes on one fabric without delays: events happen when no lane can run.
 struct two_lanes {
   std::deque<later_call> due;
   simulated_fabric fabric{later(), [] { return std::chrono::nanoseconds{0}; }};
@@ -179,7 +179,7 @@ TEST_CASE("an abort ends a wait", "[baton]") {
   CHECK(why == "enough");
 }
 
-TEST_CASE("an abandoned lane waits for nothing", "[baton]") {
+TEST_CASE("an abandoned lane does not wait", "[baton]") {
   two_lanes all;
   CHECK_FALSE(all.threads[1]->run([&] { all.ends[1]->barrier("alone")->wait(); }));
   CHECK_FALSE(all.ends[1]->quiescent());

@@ -1,6 +1,6 @@
-// Goal: the disk that is a value does what a real one does, and loses no more and no less in a
-// crash than a real one may. Method: the same operations on both, drawn from a seed; crashes by
-// hand, with every choice of what is kept.
+// Goal: the simulated disk behaves like a real one, and a crash loses neither more nor less than it
+// may. Method: the same operations on both, drawn from a seed; crashes by hand, with every choice
+// of what is kept.
 #include "backends/simulated/disk.hpp"
 
 #include "backends/local/file_operations.hpp"
@@ -38,7 +38,7 @@ std::string text_of(const simulated_disk::entry& e) {
   return {reinterpret_cast<const char*>(e.bytes->data()), e.bytes->size()};
 }
 
-// "a=1 b/ b/l->a": everything that is there.
+// All entries as text, such as "a=1 b/ b/l->a".
 std::string seen(const simulated_disk& disk) {
   std::string all;
   for (const auto& e : disk.entries()) {
@@ -67,7 +67,7 @@ std::string seen(const std::filesystem::path& root) {
   return all;
 }
 
-// What is there after every loss of power that may happen here.
+// The entries after every possible loss of power.
 std::set<std::string> seen_after_losses(const simulated_disk& disk) {
   REQUIRE(disk.pending() < 12);
   std::set<std::string> all;
@@ -100,7 +100,7 @@ storage_op any_op(std::mt19937_64& draw) {
 
 }  // namespace
 
-TEST_CASE("the simulated disk answers and holds what a real one does", "[disk]") {
+TEST_CASE("the simulated disk answers and stores like a real one", "[disk]") {
   for (std::uint64_t seed = 0; seed < 60; ++seed) {
     std::mt19937_64 draw{seed};
     simulated_disk disk;
@@ -117,7 +117,7 @@ TEST_CASE("the simulated disk answers and holds what a real one does", "[disk]")
       if (actual.bytes) REQUIRE(*simulated.bytes == *actual.bytes);
       REQUIRE(seen(disk) == seen(real.path()));
     }
-    // Nothing is lost that was synced, and a synced disk has nothing to lose.
+    // Nothing synced is lost, and a synced disk has nothing to lose.
     for (const auto& e : disk.entries())
       if (e.what == simulated_disk::entry::kind::folder)
         must(disk, ops::sync_folder{e.path.empty() ? "." : e.path});
@@ -126,7 +126,7 @@ TEST_CASE("the simulated disk answers and holds what a real one does", "[disk]")
   }
 }
 
-TEST_CASE("a disk is a value", "[disk]") {
+TEST_CASE("a copied disk is independent and compares equal", "[disk]") {
   auto one = disk_with("1");
   const auto former = one;
   auto other = former;
@@ -139,21 +139,21 @@ TEST_CASE("a disk is a value", "[disk]") {
   CHECK(one == other);
   CHECK(one.digest() == other.digest());
   must(one, ops::sync_folder{"."});
-  CHECK(one.digest() == other.digest());  // nobody can tell, before a crash
+  CHECK(one.digest() == other.digest());  // equal before a crash
   CHECK_FALSE(one == other);
 }
 
-TEST_CASE("entries are lost until their folder is synced", "[disk]") {
+TEST_CASE("entries can be lost until their folder is synced", "[disk]") {
   auto disk = disk_with("1");
   must(disk, writing("a", "2"));
   CHECK(seen_after_losses(disk) == std::set<std::string>{"a=1", ".a.part=2 a=1", "a=2"});
   must(disk, writing("b", "3"));
-  CHECK(seen_after_losses(disk).contains("a=1 b=3"));  // the later one first
+  CHECK(seen_after_losses(disk).contains("a=1 b=3"));  // the later change first
   must(disk, ops::sync_folder{"."});
   CHECK(seen_after_losses(disk) == std::set<std::string>{"a=2 b=3"});
 }
 
-TEST_CASE("folders that an earlier program left are durable when they are made again", "[disk]") {
+TEST_CASE("existing folders of an earlier program become durable when made again", "[disk]") {
   for (std::size_t calls = 0; calls < 5; ++calls) {
     INFO("killed behind " << calls << " calls");
     simulated_disk disk;
@@ -167,7 +167,7 @@ TEST_CASE("folders that an earlier program left are durable when they are made a
   CHECK(seen_after_losses(disk) == std::set<std::string>{"d/ d/e/"});
 }
 
-TEST_CASE("a rename is lost or done, never half", "[disk]") {
+TEST_CASE("a rename is lost or done completely", "[disk]") {
   simulated_disk disk;
   must(disk, ops::make_folder{"d"});
   must(disk, writing("a", "1"));
@@ -181,7 +181,7 @@ TEST_CASE("a rename is lost or done, never half", "[disk]") {
   CHECK(seen_after_losses(synced) == std::set<std::string>{"c=1 d/"});
 }
 
-TEST_CASE("what a removed folder held is lost in any order", "[disk]") {
+TEST_CASE("entries of a removed folder are lost in any order", "[disk]") {
   simulated_disk disk;
   must(disk, ops::make_folder{"d"});
   must(disk, writing("d/a", "1"));
@@ -192,7 +192,7 @@ TEST_CASE("what a removed folder held is lost in any order", "[disk]") {
         std::set<std::string>{"d/ d/a=1 d/b=2", "d/ d/a=1", "d/ d/b=2", "d/", ""});
 }
 
-TEST_CASE("a program that dies inside a write leaves the former content", "[disk]") {
+TEST_CASE("program killed within a write: the former content stays", "[disk]") {
   const auto before = disk_with("1");
   const auto op = writing("a", "22");
   const std::vector<std::string> expected{"a=1", ".a.part= a=1", ".a.part=22 a=1", ".a.part=22 a=1",
@@ -203,12 +203,12 @@ TEST_CASE("a program that dies inside a write leaves the former content", "[disk
     CHECK(seen(disk) == expected[calls]);
     for (const auto& one : seen_after_losses(disk))
       CHECK_THAT(one, Contains("a=1") || Contains("a=22"));
-    must(disk, op);  // what is left does not disturb the next one
+    must(disk, op);  // leftovers do not disturb the next operation
     CHECK(seen(disk) == "a=22");
   }
 }
 
-TEST_CASE("pages that were not synced are lost one by one", "[disk]") {
+TEST_CASE("each page that was not synced can be lost", "[disk]") {
   const std::string first(4096, 'x');
   simulated_disk disk;
   REQUIRE_FALSE(disk.perform(writing("a", first + "yy"), {kind::lost_sync}).error);
@@ -220,7 +220,7 @@ TEST_CASE("pages that were not synced are lost one by one", "[disk]") {
                                                          "a=" + std::string(4096, '\0') + "yy"});
 }
 
-TEST_CASE("each fault does what it says, and no more", "[disk]") {
+TEST_CASE("each fault has its documented effect only", "[disk]") {
   const auto before = disk_with("1");
   const auto after = [&](const storage_op& op, kind what, bool refused) {
     auto disk = before;

@@ -1,5 +1,5 @@
-// Goal: simulated collectives: right numbers, one cost each, every ending of the port, and members
-// that are cut off or vanish.
+// Goal: simulated collectives: correct results, one cost each, every ending that the port defines,
+// and members that are blocked or vanish.
 #include "backends/simulated/fabric.hpp"
 
 #include "troupe/learner.hpp"
@@ -14,7 +14,7 @@ using namespace std::chrono_literals;
 
 namespace {
 
-// A heap of events, in one thread.
+// A heap of events on one thread.
 struct clockwork {
   std::multimap<std::chrono::nanoseconds, later_call> events;
   std::chrono::nanoseconds now{0};
@@ -54,7 +54,7 @@ buffer view(std::vector<std::int64_t>& v) { return {v.data(), v.size(), dtype::i
 
 }  // namespace
 
-TEST_CASE("collectives of a simulated world give what the port promises", "[fabric]") {
+TEST_CASE("simulated collectives return what the port promises", "[fabric]") {
   ranks all(3);
   std::vector<std::vector<std::int64_t>> sum{{1, 2, 3}, {10, 20, 30}, {100, 200, 300}};
   std::vector<std::vector<std::int64_t>> root{{7}, {8}, {9}};
@@ -84,7 +84,7 @@ TEST_CASE("collectives of a simulated world give what the port promises", "[fabr
   CHECK(all.time.now > 0ns);
 }
 
-TEST_CASE("a decision is begun once and asked for again", "[fabric]") {
+TEST_CASE("a repeated decide continues the first one", "[fabric]") {
   ranks all(2);
   CHECK_THROWS_AS(all[0].decide(true, true), not_yet);
   CHECK_THROWS_AS(all[1].decide(false, true), not_yet);
@@ -94,7 +94,7 @@ TEST_CASE("a decision is begun once and asked for again", "[fabric]") {
   CHECK_FALSE(all[1].decide(false, true));
 }
 
-TEST_CASE("a bell rings when an operation has ended, or was aborted", "[fabric]") {
+TEST_CASE("a bell rings when an operation has ended or was aborted", "[fabric]") {
   ranks all(2);
   int rung = 0;
   all[0].barrier("a");
@@ -115,7 +115,7 @@ TEST_CASE("a bell rings when an operation has ended, or was aborted", "[fabric]"
   CHECK(all[0].aborted());
 }
 
-TEST_CASE("a deadline names who is missing, a disagreement who called what", "[fabric]") {
+TEST_CASE("a deadline names missing ranks; a disagreement names the calls", "[fabric]") {
   ranks late(3, 2s);
   const auto first = late[0].barrier("x");
   const auto second = late[2].barrier("x");
@@ -132,7 +132,7 @@ TEST_CASE("a deadline names who is missing, a disagreement who called what", "[f
   CHECK_THROWS_AS(other->wait(), collective_mismatch);
 }
 
-TEST_CASE("who is cut off stalls an operation until healed", "[fabric]") {
+TEST_CASE("a blocked rank stalls an operation until it is unblocked", "[fabric]") {
   ranks all(2);
   all.fabric.cut(1, true);
   const auto a = all[0].barrier("x");
@@ -145,7 +145,7 @@ TEST_CASE("who is cut off stalls an operation until healed", "[fabric]") {
   CHECK(b->poll().status == work_status::ok);
 }
 
-TEST_CASE("who vanishes changes nothing any more", "[fabric]") {
+TEST_CASE("handles of a vanished rank have no effect", "[fabric]") {
   ranks all(2);
   const auto a = all[0].barrier("x");
   all.fabric.vanish(job_id{1}, 1);
@@ -157,7 +157,7 @@ TEST_CASE("who vanishes changes nothing any more", "[fabric]") {
   CHECK(all.fabric.handles() == 1);
 }
 
-TEST_CASE("a handle that is closed ends what waits for it", "[fabric]") {
+TEST_CASE("a closed handle ends operations that wait for it", "[fabric]") {
   ranks all(2);
   const auto a = all[0].barrier("x");
   all.handles[1].reset();
@@ -166,7 +166,7 @@ TEST_CASE("a handle that is closed ends what waits for it", "[fabric]") {
   CHECK(a->poll().text.find("rank 1 closed its communicator") != std::string::npos);
 }
 
-TEST_CASE("a buffer without memory costs the time of its size, and moves nothing", "[fabric]") {
+TEST_CASE("a buffer without memory costs the time of its size and moves nothing", "[fabric]") {
   const auto took = [](std::size_t floats) {
     ranks all(4);
     std::vector<work_ptr> works;

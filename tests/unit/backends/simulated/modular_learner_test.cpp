@@ -1,4 +1,5 @@
-// Goal: the field is a field, and its reference consumes each sample once per epoch.
+// Goal: arithmetic modulo 2^61 - 1 is correct, and the reference consumes each sample once per
+// epoch.
 #include "backends/simulated/modular_arithmetic.hpp"
 
 #include <algorithm>
@@ -19,7 +20,7 @@ TEST_CASE("arithmetic modulo 2^61 - 1 holds at its edges", "[field]") {
   }
 }
 
-TEST_CASE("limbs of many ranks add up to the sum", "[field]") {
+TEST_CASE("the sum of many ranks' limbs is the sum of their elements", "[field]") {
   using namespace troupe::modular;
   std::int64_t sum[2] = {0, 0};
   std::uint64_t expected = 0;
@@ -35,7 +36,7 @@ TEST_CASE("limbs of many ranks add up to the sum", "[field]") {
   CHECK(join(sum) == expected);
 }
 
-TEST_CASE("the reference consumes each epoch once, in pieces that follow each other", "[field]") {
+TEST_CASE("the reference consumes each epoch once, in consecutive pieces", "[field]") {
   modular_options payload;
   payload.samples = 23;
   trainer_options run;
@@ -60,7 +61,7 @@ TEST_CASE("the reference consumes each epoch once, in pieces that follow each ot
   CHECK(epoch >= 2);
 }
 
-TEST_CASE("a state survives being a snapshot", "[field]") {
+TEST_CASE("a state converted to a snapshot and back is equal", "[field]") {
   const modular_state state{{1, 2, 3}, {4, 5, 6}, 7};
   CHECK(modular_state_of(snapshot_of(state)) == state);
   CHECK_THROWS(modular_state_of(snapshot{}));

@@ -1,5 +1,5 @@
-// Goal: the storage in virtual time answers when its costs and faults say, and a killed program's
-// operations are never answered.
+// Goal: the storage in virtual time answers as its costs and faults say; operations of a killed
+// program are never answered.
 #include "backends/simulated/simulated_storage.hpp"
 
 #include "troupe/failure.hpp"
@@ -40,7 +40,7 @@ storage_cost_fn ten_each() {
 
 }  // namespace
 
-TEST_CASE("operations take their cost, one behind the other", "[simulated_storage]") {
+TEST_CASE("operations take their cost, one after the other", "[simulated_storage]") {
   virtual_time time;
   simulated_storage files{time.later(), ten_each()};
   std::vector<std::int64_t> answered;
@@ -55,7 +55,7 @@ TEST_CASE("operations take their cost, one behind the other", "[simulated_storag
   CHECK(files.disk().entries().size() == 2);
 }
 
-TEST_CASE("a slow disk delays, a hanging one waits for its cue", "[simulated_storage]") {
+TEST_CASE("a slow disk answers late; a hanging one waits for go_on", "[simulated_storage]") {
   virtual_time time;
   int asked = 0;
   simulated_storage files{time.later(), ten_each(), [&](const storage_op&) -> storage_fault {
@@ -79,7 +79,7 @@ TEST_CASE("a slow disk delays, a hanging one waits for its cue", "[simulated_sto
   CHECK(files.faults().at(static_cast<std::size_t>(kind::torn)) == 0);
 }
 
-TEST_CASE("a killed program hears nothing, and the next one is served", "[simulated_storage]") {
+TEST_CASE("a killed program gets no answers; the next one does", "[simulated_storage]") {
   virtual_time time;
   simulated_storage files{time.later(), ten_each()};
   const auto never = [](storage_result) { FAIL("answered"); };
@@ -97,7 +97,7 @@ TEST_CASE("a killed program hears nothing, and the next one is served", "[simula
   CHECK(answered);
 }
 
-TEST_CASE("a crash takes what was not durable", "[simulated_storage]") {
+TEST_CASE("a crash loses changes that were not durable", "[simulated_storage]") {
   virtual_time time;
   simulated_storage files{time.later()};
   files.submit(ops::write{"a", {}}, [](storage_result) {});
@@ -108,7 +108,7 @@ TEST_CASE("a crash takes what was not durable", "[simulated_storage]") {
   CHECK(files.disk().entries().size() == 1);
 }
 
-TEST_CASE("what is scheduled outlives the storage without harm", "[simulated_storage]") {
+TEST_CASE("events scheduled by a destroyed storage do no harm", "[simulated_storage]") {
   virtual_time time;
   {
     simulated_storage files{time.later(), ten_each()};
@@ -118,7 +118,7 @@ TEST_CASE("what is scheduled outlives the storage without harm", "[simulated_sto
   CHECK(time.events.empty());
 }
 
-TEST_CASE("too many waiting operations are a broken invariant", "[simulated_storage]") {
+TEST_CASE("too many waiting operations are an internal_error", "[simulated_storage]") {
   virtual_time time;
   simulated_storage files{time.later()};
   for (std::size_t i = 0; i < simulated_storage::waiting_limit; ++i)
