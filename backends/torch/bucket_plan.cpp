@@ -11,7 +11,7 @@ std::vector<std::vector<std::size_t>> cut_into_buckets(std::span<const std::size
   struct filling {
     std::vector<std::size_t> list;
     std::size_t bytes = 0;
-    std::size_t last = 0;  // where in the order its last item stands
+    std::size_t last = 0;  // position of its last item in the order
     bool open = true;
   };
   std::vector<filling> buckets;
@@ -48,7 +48,7 @@ bucket_caps tuned_caps(double latency_seconds, double bytes_per_second) {
   constexpr std::size_t mebibyte = std::size_t{1} << 20;
   constexpr std::size_t most = 25 * mebibyte;
   const double bytes = 16 * latency_seconds * bytes_per_second;
-  // Written so that NaN counts as little.
+  // Written so that NaN gives the smallest cap.
   const auto wanted = bytes > mebibyte ? std::min(bytes, double{most}) : double{mebibyte};
   bucket_caps caps;
   caps.others = wanted >= most ? most : std::bit_floor(static_cast<std::size_t>(wanted));

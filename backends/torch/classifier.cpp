@@ -33,7 +33,7 @@ classifier::classifier(classifier_options options) : options_(std::move(options)
   net_ = register_module("net", find_model(options_.model).make(options_.layers));
 }
 
-// Wider than the step's type where that is bfloat16: a loss has few digits to spare.
+// Computed in a wider type than bfloat16, whose few digits are not enough for a loss.
 at::Tensor classifier::logits(const batch& b) {
   const auto raw = net_->forward(b[0]);
   return raw.scalar_type() == at::kBFloat16 ? raw.to(at::kFloat) : raw;

@@ -1,4 +1,4 @@
-// The program's module: a built-in model that learns to tell classes apart.
+// The module of the `troupe` program: classification with one of the built-in models.
 #pragma once
 
 #include <torch/nn/modules/container/sequential.h>

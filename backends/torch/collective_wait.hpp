@@ -1,4 +1,4 @@
-// Waiting for a collective whose memory the waiter owns.
+// Waits for a collective whose memory belongs to the waiting code.
 #pragma once
 
 #include <thread>
@@ -7,13 +7,13 @@
 
 namespace troupe {
 
-/// Returns when nobody touches the memory of an aborted group any more. Ends by the port's promise:
-/// whoever is at work looks at the abort word every 256 KiB.
+/// Returns when no thread touches the memory of an aborted group any more. The communicator port
+/// promises that this ends: a working thread checks the abort flag every 256 KiB.
 inline void await_quiescence(const communicator& world) {
   while (!world.quiescent()) std::this_thread::yield();
 }
 
-/// Like work::wait; when it throws, the operation's memory may be freed.
+/// Like work::wait. After it has thrown, the operation's memory may be freed.
 inline void wait_for(const communicator& world, const work_ptr& operation) {
   try {
     operation->wait();

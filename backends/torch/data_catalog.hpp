@@ -9,7 +9,7 @@
 
 namespace troupe {
 
-/// Keys `data.*`. What a data set does not know of, it ignores.
+/// Keys `data.*`. A data set ignores options that it does not have.
 struct data_options {
   std::string folder;  ///< `--data-dir`; empty: where the Debian package puts it
   synthetic_options made_up;
@@ -21,7 +21,7 @@ struct data_entry {
   data_ptr (*make)(const data_options& options);
 };
 std::span<const data_entry> data_catalog();
-/// Throws user_error that lists the names there are.
+/// Throws user_error that lists the known names.
 const data_entry& find_data(std::string_view name);
 
 }  // namespace troupe

@@ -25,7 +25,7 @@ struct wrapping : torch::nn::Module {
   }
 };
 
-// Dense and on the CPU, in memory that nobody else writes to.
+// A dense copy on the CPU, in memory that no other code writes to.
 at::Tensor own_copy(const at::Tensor& t) {
   return t.detach()
       .to(t.options().device(c10::kCPU), /*non_blocking=*/false, /*copy=*/true)
@@ -82,7 +82,7 @@ void data_parallel::model_to_device() {
   broadcast_in_place(state);
 }
 
-// Modules that differ would only be seen as a mismatch of some later collective.
+// Checked here because different modules would otherwise show as a mismatch of a later collective.
 void data_parallel::agree_on_module() {
   std::string text;
   const auto add = [&](const std::string& name, const at::Tensor& tensor) {
@@ -92,7 +92,7 @@ void data_parallel::agree_on_module() {
   };
   for (const auto& item : bare_module()->named_parameters()) {
     add(item.key(), item.value());
-    // Gradients are summed as they lie. The stride of a dimension of one element says nothing.
+    // Gradients are summed in memory order. The stride of a dimension of one element is arbitrary.
     for (std::int64_t i = 0; item.value().defined() && i < item.value().dim(); ++i)
       if (item.value().size(i) > 1) text += fmt::format(" {}", item.value().stride(i));
   }
@@ -159,7 +159,7 @@ value data_parallel::reduce(const value& what, std::string_view operation, const
   const auto& given = unboxed(what);
   agree_on_shape(given, "reduce", among);
   auto mine = own_copy(given);
-  // Means of integers are cut, as they were in the systems users come from.
+  // Means of integers are truncated, as in PyTorch Lightning.
   const bool cut = how == reduction::mean && at::isIntegralType(mine.scalar_type(), false);
   wait_for(collectives(),
            collectives().all_reduce(buffer_of(mine), cut ? reduction::sum : how, among));

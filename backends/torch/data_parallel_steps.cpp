@@ -22,7 +22,7 @@ struct data_parallel::fused {
 
   const torch::optim::Optimizer* of;
   fused_step step;
-  bool due = false;  // gradients lie there and are not summed
+  bool due = false;  // it has gradients that are not summed yet
 };
 
 data_parallel_options data_parallel_options_of(const gradient_options& from) {

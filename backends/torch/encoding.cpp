@@ -1,4 +1,4 @@
-// The byte form of a tensor inside a value: the code of its element type, its shape, its bytes.
+// Encodes a tensor inside a value: the code of its element type, its shape, its bytes.
 #include <cstring>
 #include <stdexcept>
 

@@ -18,15 +18,15 @@ namespace {
 constexpr std::int64_t side = 28;
 constexpr std::int64_t classes = 10;
 
-/// Bytes, a quarter of the memory that floats take; each batch divides its own.
+/// Kept as bytes, a quarter of the memory of floats; each batch converts its own samples.
 struct images_and_labels {
   at::Tensor images;
   at::Tensor labels;
 };
 using content_ptr = std::shared_ptr<const images_and_labels>;
 
-/// One half of the data set. Its size is known from the header; inflating the pixels (0.2 s) goes
-/// on beside what a run does before its first batch.
+/// The training or the test half. The header gives its size; a thread inflates the pixels (0.2 s)
+/// while the run prepares its first batch.
 class image_set : public dataset {
 public:
   image_set(std::int64_t size, std::shared_future<content_ptr> content)
@@ -36,7 +36,7 @@ public:
 
   value get(std::span<const std::int64_t> indices) const override {
     const auto& content = *content_.get();
-    // ATen only reads what it is shown here.
+    // ATen only reads this memory.
     auto* first = const_cast<std::int64_t*>(indices.data());
     const auto which = at::from_blob(first, {static_cast<std::int64_t>(indices.size())}, at::kLong);
     return value_tuple{{boxed(content.images.index_select(0, which).to(at::kFloat).div_(255)),

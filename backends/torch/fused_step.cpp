@@ -22,7 +22,7 @@ namespace troupe {
 
 namespace {
 
-/// What a rank lays open to the others: where a parameter and its gradient begin.
+/// The addresses that a rank shares with the others: of a parameter and of its gradient.
 struct entry {
   float* parameter;
   float* gradient;
@@ -42,8 +42,8 @@ struct fused_step::state {
   double limit = 0;
   hooks::clip_gradients::algorithm how{};
 
-  // The step in progress. Everybody's pointers are read by all ranks, the rest of rank 0's by
-  // whoever does a piece.
+  // The step in progress. All ranks read the pointers of all ranks. The thread that computes a
+  // slice also reads the other members of rank 0.
   std::vector<entry> entries;
   std::vector<piece> pieces;
   std::vector<at::Tensor> gradients;
@@ -78,7 +78,7 @@ void fused_step::clip(double limit, hooks::clip_gradients::algorithm how) {
   state_->how = how;
 }
 
-// The same parameters in the same order on all ranks.
+// Checks that all ranks have the same parameters in the same order.
 void fused_step::state::collect() {
   entries.clear();
   pieces.clear();
@@ -100,7 +100,7 @@ void fused_step::state::together(std::string_view label, std::size_t count,
   wait_for(*world, world->work_together(label, &entries, count, std::move(body)));
 }
 
-// Into rank 0's gradient.
+// Sums a slice into rank 0's gradient.
 void fused_step::state::sum(std::span<const void* const> everybodys, const piece& what) const {
   const auto part = sliced->part_of(what.entry, what.slice);
   std::vector<const void*> sources;
@@ -113,7 +113,7 @@ void fused_step::state::sum(std::span<const void* const> everybodys, const piece
                    static_cast<std::size_t>(part.count));
 }
 
-// As torch::nn::utils::clip_grad_norm_ does, but each norm where a rank is free.
+// Does the same as torch::nn::utils::clip_grad_norm_, with the norms spread over the ranks.
 void fused_step::state::take_norms() {
   if (gradients.empty()) return;
   norms.assign(gradients.size(), at::Tensor{});
@@ -135,7 +135,7 @@ void fused_step::state::update(std::span<const void* const> everybodys, const pi
   else if (limit > 0)
     part.gradient.clamp_(-limit, limit);
   sliced->update(what.entry, what.slice);
-  if (part.count == 0) return;  // a parameter without elements may lie nowhere
+  if (part.count == 0) return;  // a parameter without elements may have no memory
   const auto* from = entries[what.entry].parameter + part.offset;
   for (const auto* one : everybodys.subspan(1)) {
     const auto& theirs = *static_cast<const std::vector<entry>*>(one);
@@ -157,7 +157,7 @@ void fused_step::run() {
   if (s.leads()) return s.sliced->finish();
   sliced_optimizer::forget_state(*s.optimizer);
   for (const auto& one : sliced_optimizer::all_due(*s.optimizer))
-    one.parameter.unsafeGetTensorImpl()->bump_version();  // others have written to them
+    one.parameter.unsafeGetTensorImpl()->bump_version();  // other threads have written to them
 }
 
 }  // namespace troupe

@@ -1,5 +1,5 @@
-// Reduce, clip and update in one pass over memory: each rank of a process does its slices of the
-// parameters for all ranks of the process.
+// Reduces, clips and updates in one pass over memory: each rank of a process computes its slices of
+// the parameters for all ranks of the process.
 #pragma once
 
 #include <memory>
@@ -17,18 +17,19 @@ namespace troupe {
 /// The step of one optimizer. Takes each parameter's gradient from all ranks' `.grad`, sums them
 /// slice by slice in canonical order, clips, lets LibTorch's own optimizer update rank 0's slice
 /// and copies the result to the others, while the slice is in the cache of the core that does it.
-/// Ends in the same bits as summing, clipping and stepping apart, because all of it is done element
-/// by element with the same operators (the norm of clipping is taken from whole gradients, in a
-/// pass of its own).
+/// The result has the same bits as separate reduce, clip and step, because every element goes
+/// through the same operators. (The norm for clipping is computed from whole gradients, in a
+/// separate pass.)
 ///
 /// Possible with a communicator whose ranks share memory, for torch::optim::SGD, Adam and AdamW
 /// themselves (no class derived from them) over dense float parameters on the CPU, with a precision
-/// that leaves gradients as they are, without a communication hook. The optimizer's state lies on
-/// rank 0 alone, where it is what it always is (checkpoints, resuming and export see no
-/// difference); on other ranks it is empty. Behind the step, `.grad` is the clipped sum on rank 0
-/// and this rank's own part on others.
+/// that does not change gradients, without a communication hook. Only rank 0 holds the optimizer's
+/// state, in its usual form (checkpoints, resuming and export see no difference); on other ranks it
+/// is empty. After the step, `.grad` is the clipped sum on rank 0. On other ranks it is the rank's
+/// own part.
 ///
-/// Used by one lane. All ranks make it with the same optimizer and call the same in the same order.
+/// Used by one lane. All ranks create it with the same optimizer and make the same calls in the
+/// same order.
 class fused_step {
 public:
   /// Why this is not possible; empty when it is.
@@ -40,10 +41,11 @@ public:
   fused_step(const fused_step&) = delete;
   fused_step& operator=(const fused_step&) = delete;
 
-  /// For the next run, instead of clipping gradients that are not summed yet. 0 or less: nothing.
+  /// Clips the sums of the next run. It replaces clip_gradients, which would see unsummed
+  /// gradients. 0 or less: no clipping.
   void clip(double limit, hooks::clip_gradients::algorithm how);
-  /// Behind a backward whose gradients were not summed (reducer::last_backward::sum): every
-  /// parameter with a `.grad` has one on all ranks. Waits for all.
+  /// Called after a backward whose gradients were not summed (reducer_options::summed_elsewhere):
+  /// a parameter has a `.grad` on all ranks or on none. Waits for all ranks.
   void run();
 
 private:

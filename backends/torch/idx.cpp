@@ -15,13 +15,13 @@ namespace troupe {
 
 namespace {
 
-/// What a data set of one machine may hold; far above any IDX file in use.
+/// The largest accepted data set; far above any IDX file in use.
 constexpr std::int64_t largest = std::int64_t{1} << 36;
 constexpr std::size_t portion = std::size_t{4} << 20;
 
 class idx_file {
 public:
-  /// `ahead`: how much is read and inflated at once; little for a header alone.
+  /// `ahead`: bytes that are read and inflated at once; few if only the header is wanted.
   idx_file(const std::string& path, const std::string& mend, unsigned ahead)
       : path_(path), mend_(mend), file_(gzopen(path.c_str(), "rb"), &gzclose) {
     if (!file_) fail(std::strerror(errno));
@@ -49,7 +49,7 @@ public:
     std::vector<std::uint8_t> bytes;
     while (bytes.size() < count) {
       const auto begin = bytes.size();
-      // Doubling keeps copies few; the first portion is all that a lying header can cost.
+      // Doubling keeps copies few. A wrong header costs only the first portion of memory.
       bytes.resize(std::min(count, std::max(portion, 2 * begin)));
       const auto got = some(bytes.data() + begin, bytes.size() - begin);
       if (begin + got < bytes.size())

@@ -1,5 +1,5 @@
-// IDX files: the format of MNIST and its kin. Big-endian header (two zeros, the element type, the
-// number of dimensions, then each extent), then the elements; here bytes only. Plain or gzip.
+// IDX files, the format of MNIST. A big-endian header (two zeros, the element type, the number of
+// dimensions, each extent) is followed by the elements. Only bytes are read. Plain or gzip.
 #pragma once
 
 #include <cstdint>
@@ -8,12 +8,12 @@
 
 namespace troupe {
 
-/// Reads the header alone: the extents. `mend` ends every error: what the user can do about it.
+/// Reads only the header: the extents. Every error text ends in `mend`, which says how to fix it.
 std::vector<std::int64_t> read_idx_shape(const std::string& path, const std::string& mend);
 
 /// Reads a file of unsigned bytes whose extents are `shape`. Throws user_error
-/// (bad_configuration) that names the file when it cannot be read, says something else, is cut
-/// short or goes on too long. Memory grows with what is really there, not with what a header says.
+/// (bad_configuration) that names the file if it cannot be read, has another shape, is too short or
+/// too long. Memory grows with the bytes that were read, not with the extents of the header.
 std::vector<std::uint8_t> read_idx(const std::string& path, const std::vector<std::int64_t>& shape,
                                    const std::string& mend);
 

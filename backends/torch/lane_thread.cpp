@@ -9,7 +9,7 @@ namespace troupe {
 
 namespace {
 
-/// A function of LibTorch, or of a library that LibTorch brought along; null where there is none.
+/// A function of LibTorch, or of a library that it loaded; null if there is none.
 void* function_of_torch(const char* name) {
   void* torch = dlopen("libtorch_cpu.so", RTLD_LAZY | RTLD_NOLOAD);
   void* function = dlsym(torch ? torch : RTLD_DEFAULT, name);
@@ -17,8 +17,8 @@ void* function_of_torch(const char* name) {
   return function;
 }
 
-/// oneMKL 2024.2, which LibTorch 2.13 contains, finds out the kind of processor in the process's
-/// first call of a vector function. It stores an unfinished value for a moment. A thread that reads
+/// oneMKL 2024.2, which LibTorch 2.13 contains, detects the processor in the process's first call
+/// of a vector function. It stores an unfinished value for a moment. A thread that reads
 /// this value computes one call with a kernel of lower accuracy (pytorch/pytorch#188792). With Adam
 /// that call is its square root, which all ranks of a process reach at the same time. So the first
 /// call is made here, once, while the program loads: before any lane, and before threads of the
@@ -34,8 +34,8 @@ struct vector_functions_ready {
   }
 } const made_ready_while_loading;
 
-/// The OpenMP runtime that LibTorch itself uses: a program may hold several, and setting another's
-/// number changes nothing. A LibTorch built without OpenMP has no threads to set here.
+/// The OpenMP runtime that LibTorch itself uses. A program may contain several, and setting the
+/// number of threads of another one has no effect. A LibTorch without OpenMP has none to set.
 struct openmp {
   int (*threads)() = nullptr;
   void (*set_threads)(int) = nullptr;
@@ -50,7 +50,7 @@ struct openmp {
 }  // namespace
 
 lane_thread::lane_thread() {
-  // The first question in a thread makes LibTorch set the thread's number, so ours comes after it.
+  // LibTorch sets a thread's number of threads in the first query, so ours must be set after it.
   at::get_num_threads();
   const openmp runtime;
   if (!runtime) return;

@@ -1,13 +1,13 @@
-// A thread of a rank, as LibTorch sees it.
+// LibTorch's settings of a rank's thread.
 #pragma once
 
 namespace troupe {
 
-/// Made at the top of a lane's (or a loader's) thread: LibTorch's operators started by this thread
-/// run in it alone, so that ranks side by side do not fight over cores and sums have one order.
-/// Only this thread changes: the host's threads, and threads started later, keep their number of
-/// LibTorch threads; rounding and denormals stay as they are. Ends what it began when destroyed, in
-/// the same thread.
+/// Created at the start of a lane's (or a loader's) thread. LibTorch's operators called by this
+/// thread then run in it alone, so that ranks do not compete for cores and sums have one order.
+/// No other thread changes: the program's threads, and threads started later, keep their number of
+/// LibTorch threads. Rounding and denormals do not change. The destructor, in the same thread,
+/// restores the settings.
 class lane_thread {
 public:
   lane_thread();

@@ -5,13 +5,13 @@
 
 namespace troupe {
 
-// Accumulates anew: an evaluation stands for itself.
+// Clears the accumulators: metrics of an evaluation do not include earlier ones.
 void torch_learner::begin_evaluation() {
   const auto loaders = cursors_[at_.stage == stage::sanity ? stage::validate : at_.stage].size();
   evaluation_books_.assign(loaders > 1 ? loaders + 1 : 1, {});
 }
 
-// A sanity check reduces as well, so that what is wrong shows at once, but nobody hears of it.
+// A sanity check reduces too, so that errors show at once, but its metrics are not reported.
 void torch_learner::end_evaluation_epoch() {
   metrics reduced;
   for (auto& book : evaluation_books_) reduced.merge(book.reduce(exchange()));
@@ -143,7 +143,7 @@ void torch_learner::handle(const hooks::on_predict_epoch_end&) {
 }
 void torch_learner::handle(const hooks::on_predict_end&) { module_->on_predict_end(); }
 
-// One rank after the other, so that rank 0 never holds more than one rank's twice.
+// One rank after the other, so that rank 0 holds a second copy of one rank's predictions at most.
 void torch_learner::gather_predictions() {
   for (std::int32_t source = 1; source < strategy_->world(); ++source) {
     value_list mine;

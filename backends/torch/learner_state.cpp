@@ -76,7 +76,7 @@ json parse_state(const std::string& text) {
   return json::parse(text);
 }
 
-// What the JSON library throws about a state names neither the file nor the mend.
+// Errors of the JSON library name neither the file nor the fix.
 template <class F>
 auto reading(const std::string& path, F read) {
   try {
@@ -174,7 +174,7 @@ void torch_learner::handle(const hooks::on_load_checkpoint&) {
       loaded_path_, [&] { return parse_state(loaded_->state).value("module", std::string{}); }));
 }
 
-// They are not needed a second time.
+// Releases the loaded weights, which are used once.
 void torch_learner::take_loaded_weights() {
   take_weights(*loaded_);
   loaded_->model = {};
@@ -206,7 +206,7 @@ void torch_learner::take_everything(snapshot& from) {
                                  "module that was saved",
                                  loaded_path_, saved.size(), all.size()));
   for (std::size_t i = 0; i < all.size(); ++i) {
-    // Schedulers first: replaying them moves learning rates, which the groups then set right.
+    // Schedulers first: replaying them changes learning rates, which the groups then restore.
     schedulers_from(all[i].schedulers, saved[i].at("schedulers"));
     if (strategy_->restores_optimizers() || planted(bug::optimizer_not_restored)) continue;
     troupe::optimizer_state kept;

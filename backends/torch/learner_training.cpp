@@ -26,7 +26,7 @@ void torch_learner::handle(const hooks::on_train_epoch_start& h) {
 }
 
 void torch_learner::handle(const hooks::on_train_batch_start& h) {
-  // What the last step logged is of no interest once another begins.
+  // Discards the last step's values when the next step begins.
   if (std::exchange(stepped_, false)) step_book_.clear();
   const auto word = module_->on_train_batch_start(batch_, h.at.batch);
   if (word == batch_verdict::undecided) return;
@@ -34,8 +34,8 @@ void torch_learner::handle(const hooks::on_train_batch_start& h) {
     outcome_->word = run_verdict::skip_epoch;
 }
 
-// With several optimizers a step trains the parameters of its own: those of others alone look
-// frozen while it computes.
+// With several optimizers a step trains the parameters of its own optimizer only. During the step,
+// parameters that belong to other optimizers only do not require a gradient.
 void torch_learner::freeze_others(std::vector<std::pair<at::Tensor, bool>>& before) {
   const auto& all = optimizers_.all();
   if (all.size() < 2) return;
@@ -160,7 +160,7 @@ void torch_learner::handle(const hooks::optimizer_step& h) {
   if (calls == 0)
     throw user_error(errc::job_failed,
                      "optimizer_step did not call its closure: call it, or the base's");
-  if (h.at.batch != window_last_) return;  // a step of the strategy's engine alone
+  if (h.at.batch != window_last_) return;  // a step of the strategy's own engine
   strategy_->synchronize_buffers();
   if (stop) outcome_->stop = true;
   finite_ = finite_ && std::isfinite(word_.loss);
@@ -191,7 +191,7 @@ void torch_learner::handle(const hooks::on_train_batch_end& h) {
   const bool due = stepped_ && h.at.step % every == 0;
   if (due) report_steps();
   if (due || !logged_.contains(non_finite_name)) report_non_finite();
-  // Nobody else has to agree.
+  // A single rank needs no agreement.
   if (wants_stop_ && strategy_->world() == 1) outcome_->stop = true;
   batch_ = {};
   output_ = {};
@@ -249,7 +249,8 @@ void torch_learner::report_steps() {
   report(step_book_);
 }
 
-// All ranks count the same steps: the loss is that of all of them. Nothing while there are none.
+// All ranks count the same steps, because the loss is summed over ranks. Reports nothing if there
+// are none.
 void torch_learner::report_non_finite() {
   const auto number = static_cast<double>(non_finite_steps_);
   if (number == 0) return;

@@ -16,7 +16,7 @@ namespace troupe {
 
 namespace {
 
-/// One way through the data: micro-batches next .. last - 1 of an epoch.
+/// One pass through the data: micro-batches next .. last - 1 of an epoch.
 struct pass {
   std::uint64_t number = 0;
   std::int64_t epoch = 0;
@@ -25,7 +25,7 @@ struct pass {
   data_layout layout;
 };
 
-/// Makes batches; used by one thread at a time.
+/// Assembles batches. Used by one thread at a time.
 class assembler {
 public:
   assembler(dataset_ptr data, const loader::options& how)
@@ -36,7 +36,7 @@ public:
     loader::item made{{}, mine.count, batch};
     if (mine.count == 0) return made;
     see_to_order(epoch);
-    // Augmentation draws by where the batch is, not by what was loaded before it.
+    // Augmentation depends on the batch's position, not on the batches loaded before it.
     if (!planted(bug::augmentation_goes_on))
       random_.reset({.epoch = epoch, .batch = batch, .shard = how_.rank, .purpose = "data"});
     const random_scope scope{random_};
@@ -155,7 +155,7 @@ private:
         error = std::current_exception();
       }
       lock.lock();
-      if (number != pass_.number) continue;  // made for a pass that nobody walks any more
+      if (number != pass_.number) continue;  // of an earlier pass
       if (error)
         failed_ = error;
       else
@@ -165,7 +165,7 @@ private:
   }
 
   assembler assembler_;
-  std::int64_t taken_ = 0;  ///< the owner's; everything below is shared with the loader thread
+  std::int64_t taken_ = 0;  ///< owner only; the loader thread shares all members below
   std::mutex mutex_;
   std::condition_variable work_, arrived_;
   pass pass_;

@@ -18,7 +18,7 @@ namespace {
 
 using table = std::map<std::string, log_reduction>;
 
-// One line per name: the reduction's number, the name. Names may hold anything but a line's end.
+// One line per name: the reduction's number, the name. A name may contain anything but a newline.
 std::string text_of(const table& names) {
   std::string text;
   for (const auto& [name, how] : names) text += fmt::format("{}{}\n", static_cast<int>(how), name);

@@ -20,8 +20,8 @@ namespace nn = torch::nn;
 
 constexpr std::int64_t widest = 1 << 20;
 
-/// A ReLU whose dropout takes no number of its own in a Sequential, so that a model's keys do not
-/// depend on it. In place: what a linear layer or a convolution put out is needed by nobody else.
+/// ReLU and dropout as one layer, so that a model's keys do not depend on dropout. Works in place,
+/// because no other layer reads the output of the linear layer or convolution before it.
 class relu_layer : public nn::Cloneable<relu_layer> {
 public:
   explicit relu_layer(double dropout = 0) : dropout_(dropout) {}

@@ -1,6 +1,6 @@
-// The built-in models, as layers without training logic. Keys as torch.nn.Sequential numbers them;
-// weights start as PyTorch starts them, drawn from the generator of the scope they are made in
-// (backends/torch/rank_random.hpp).
+// The built-in models: layers without training logic. Keys are numbered as torch.nn.Sequential does
+// it. Weights are initialised as in PyTorch, with the generator of the random_scope in which the
+// model is made (backends/torch/rank_random.hpp).
 #pragma once
 
 #include <torch/nn/modules/container/sequential.h>
@@ -14,9 +14,9 @@
 
 namespace troupe {
 
-/// Keys `model.hidden` and `model.dropout`, and what the data asks for.
+/// Keys `model.hidden` and `model.dropout`, and the sizes that depend on the data.
 struct model_options {
-  std::vector<std::int64_t> hidden{256, 128};  ///< mlp: widths of the hidden layers, none allowed
+  std::vector<std::int64_t> hidden{256, 128};  ///< mlp: widths of the hidden layers; may be empty
   double dropout = 0;                          ///< after each ReLU of a linear layer; [0, 1)
   std::int64_t features = 784;                 ///< mlp: numbers per sample
   std::int64_t classes = 10;
@@ -36,9 +36,9 @@ struct model_entry {
   torch::nn::Sequential (*make)(const model_options& options);
 };
 std::span<const model_entry> model_catalog();
-/// Throws user_error that lists the names there are.
+/// Throws user_error that lists the known names.
 const model_entry& find_model(std::string_view name);
-/// Numbers a module learns.
+/// The number of trainable values.
 std::int64_t parameter_count(const torch::nn::Module& module);
 
 }  // namespace troupe

@@ -55,7 +55,7 @@ void module::lr_scheduler_step(scheduler& which, std::optional<double> metric) {
 
 // --- evaluation ----------------------------------------------------------------------------------
 
-// Remembers what users froze into eval mode for good, a batch norm for instance.
+// Remembers submodules that the user put into eval mode for the whole run, e.g. a batch norm.
 void module::enter_evaluation() {
   modes_.clear();
   for (const auto& one : modules(/*include_self=*/false))
@@ -89,7 +89,7 @@ void module::on_test_batch_end(const step_output&, const batch&, std::int64_t, s
 void module::on_predict_batch_start(const batch&, std::int64_t, std::int32_t) {}
 void module::on_predict_batch_end(const value&, const batch&, std::int64_t, std::int32_t) {}
 
-// --- what the run offers -------------------------------------------------------------------------
+// --- services of the run -------------------------------------------------------------------------
 
 void module::log(std::string_view name, double number, const log_options& how) {
   if (!services_) return;

@@ -1,4 +1,4 @@
-// A module's state as blobs, and back.
+// Converts a module's state to blobs and back.
 #pragma once
 
 #include <string>
@@ -13,11 +13,11 @@ class Module;
 namespace troupe {
 
 /// Copies of parameters and buffers under dotted names, in the order of a PyTorch state_dict: each
-/// module's own parameters, its buffers, then its children. A tensor that has two names comes under
+/// module's own parameters, its buffers, then its children. A tensor with two names appears under
 /// both.
 std::vector<tensor_blob> state_of(const torch::nn::Module& module);
 
-/// Whether blobs must name everything the module has, and nothing else.
+/// Whether the blobs must match the module's keys exactly.
 enum class matching : std::uint8_t { exact, partial };
 
 /// Keys that `partial` matching left alone.
@@ -26,9 +26,9 @@ struct unmatched {
   std::vector<std::string> unexpected;  ///< among the blobs, not the module's
 };
 
-/// Writes the blobs into the module's parameters and buffers, whose dtypes and devices stay. Throws
-/// user_error (checkpoint) that names the keys which are missing or unexpected (unless partial), or
-/// of another shape; then nothing is written.
+/// Writes the blobs into the module's parameters and buffers, and keeps their dtypes and devices.
+/// Throws user_error (checkpoint) that names the keys that are missing or unexpected (unless
+/// partial) or have another shape; then nothing is written.
 unmatched load_state(torch::nn::Module& module, const std::vector<tensor_blob>& state,
                      matching how = matching::exact);
 

@@ -36,8 +36,8 @@ struct kind {
   const char* name;
 };
 
-/// Calls f with the kind of an optimizer we know from inside; false for others, a user's class
-/// derived from a known one included.
+/// Calls f with the optimizer's class if its state is known here. Returns false for all others, and
+/// for a user's class that derives from a known one.
 template <class F>
 bool with_kind(const optim::Optimizer& optimizer, F&& f) {
   const auto& type = typeid(optimizer);
@@ -137,7 +137,7 @@ void each_slot(optim::AdagradParamState& s, F&& f) {
   f("step", s.step()), f("sum", s.sum());
 }
 
-/// One state for all parameters, kept under the first. What is missing here, `al`, is scratch.
+/// One state for all parameters, stored with the first. The field `al` is scratch and not stored.
 template <class F>
 void each_slot(optim::LBFGSParamState& s, F&& f) {
   f("func_evals", s.func_evals()), f("n_iter", s.n_iter()), f("t", s.t());
@@ -168,7 +168,7 @@ void slot_from_tensor(double& slot, const at::Tensor& from) {
                                index, why));
 }
 
-/// What each parameter of an optimizer is called.
+/// The name of each parameter of an optimizer.
 class parameter_names {
 public:
   explicit parameter_names(const torch::nn::Module& module) {
@@ -192,7 +192,7 @@ void each_parameter(const optim::OptimizerParamGroup& group, std::size_t g,
     f(group.params()[i], names(group.params()[i], g, i));
 }
 
-/// A slot that holds a row of tensors, written as `<slot>.<i>`.
+/// A slot that holds a list of tensors, stored as `<slot>.<i>`.
 template <class T>
 inline constexpr bool is_row = std::is_same_v<std::decay_t<T>, std::deque<at::Tensor>>;
 
@@ -229,7 +229,7 @@ optimizer_state save_as(Kind what, const optim::Optimizer& optimizer, const para
   return saved;
 }
 
-/// Everything is read and checked first, then put in place.
+/// Reads and checks everything before it changes the optimizer.
 template <class Kind>
 class restoration {
 public:

@@ -29,7 +29,7 @@ private:
   c10::ScalarType type_;
 };
 
-/// Autocast is a state of the thread: steps of other ranks and the host program do not see it.
+/// Autocast is a thread-local state: it does not affect other ranks or the rest of the program.
 class autocast_context : public precision::context {
 public:
   explicit autocast_context(c10::ScalarType type)
@@ -40,7 +40,7 @@ public:
     at::autocast::increment_nesting();
   }
   ~autocast_context() override {
-    // Cast copies of weights are wrong as soon as the weights have moved.
+    // Cached casts of weights are outdated after an optimizer step.
     if (at::autocast::decrement_nesting() == 0) at::autocast::clear_cache();
     at::autocast::set_autocast_enabled(at::kCPU, was_on_);
     at::autocast::set_autocast_dtype(at::kCPU, was_type_);

@@ -17,7 +17,8 @@
 
 namespace troupe {
 
-/// Where in a run draws happen: equal keys draw equal numbers, whatever came before.
+/// The position in a run that random numbers depend on: equal keys give equal numbers, whatever was
+/// drawn before.
 struct random_key {
   std::int64_t epoch = 0;
   std::int64_t batch = 0;
@@ -44,9 +45,9 @@ private:
   at::Generator generator_;
 };
 
-/// While it lives, random operators of this thread draw from `whose`. Scopes nest; the innermost
-/// counts. Destroyed in the thread that made it, in reverse order. A generator that the caller
-/// passes to an operator is left alone, and so are tensors that are not on the CPU.
+/// While it exists, random operators of this thread draw from `whose`. Scopes nest; the innermost
+/// one applies. Must be destroyed in the thread that created it, in reverse order. It does not
+/// affect a generator that the caller passes to an operator, nor tensors that are not on the CPU.
 class random_scope {
 public:
   explicit random_scope(rank_random& whose);
@@ -59,9 +60,9 @@ private:
   c10::impl::IncludeDispatchKeyGuard on_;
 };
 
-/// Random operators of the loaded LibTorch for which it is unknown that a scope reaches them:
-/// neither intercepted nor known to end in one that is, or never to run on the CPU. Empty with the
-/// version this was written for; `doctor` and a test ask, because LibTorch adds operators.
+/// Random operators of the loaded LibTorch that a scope may not reach: they are not intercepted, do
+/// not end in an intercepted operator as far as is known, and may run on the CPU. Empty with
+/// LibTorch 2.13. `doctor` and a test check it, because new versions add operators.
 std::vector<std::string> random_operators_out_of_reach();
 
 }  // namespace troupe

@@ -24,8 +24,8 @@ bool same_elements(const at::Tensor& a, const at::Tensor& b) {
 
 }  // namespace
 
-// Its gradient can be summed where it lies: nobody else knows the memory. (Autograd lets gradients
-// share some: two leaves that are added as views get one between them.)
+// Whether its gradient can be summed in place: no other tensor shares the memory. (Autograd shares
+// memory between gradients, e.g. of two leaves that are added as views.)
 bool reducer::state::can_stay(const member& one) {
   const auto& grad = one.what.tensor.grad();
   return one.stays && grad.storage().use_count() == 1 && !grad.requires_grad() &&
@@ -40,7 +40,7 @@ const at::Tensor& reducer::state::place_of(member& one) {
   return one.place;
 }
 
-// Brings the member's gradient to where it is summed. False: there is none.
+// Puts the member's gradient into the memory that is summed. False: it has none.
 bool reducer::state::settle(member& one) {
   auto& grad = one.what.tensor.mutable_grad();
   if (!grad.defined()) return false;
@@ -59,7 +59,7 @@ bool reducer::state::settle(member& one) {
   const auto& place = place_of(one);
   if (!same_elements(grad, place)) {
     const at::NoGradGuard no_grad;
-    // Another view of the place would be written to while it is read.
+    // Another view of the same memory would be written to while it is read.
     place.copy_(grad.is_alias_of(place) ? grad.clone() : grad);
     if (one.placed) ++seen.replaced;
   }
@@ -68,7 +68,7 @@ bool reducer::state::settle(member& one) {
   return true;
 }
 
-// How often each gradient will arrive in the backward that begins.
+// Computes how often each gradient will arrive in the backward that begins.
 void reducer::state::expect() {
   const auto which = static_cast<std::size_t>(now.optimizer);
   if (usage.size() <= which) usage.resize(which + 1);
@@ -114,7 +114,7 @@ void reducer::state::arrived(std::size_t index) noexcept {
     if (one.arrivals == 1 && !traced) trace.push_back(index);
     if (one.arrivals == one.expected) --home.missing;
     if (!options.overlap || held_back || learning || !sums()) return;
-    // Of what has just arrived autograd holds more than `.grad`.
+    // Autograd still holds other references to a gradient that has just arrived.
     const auto fresh = one.stays ? one.in_bucket : none;
     while (next < leaving.size() && buckets[leaving[next]].missing == 0 && leaving[next] != fresh) {
       leave(leaving[next++]);
@@ -125,7 +125,7 @@ void reducer::state::arrived(std::size_t index) noexcept {
   }
 }
 
-// static_graph: remembers what the first backward did, or holds a later one to it.
+// static_graph: records the first backward, and checks that later ones are the same.
 void reducer::state::check_usage() {
   if (!options.static_graph || !now.loss.defined()) return;
   auto& known = usage[static_cast<std::size_t>(now.optimizer)];
@@ -204,7 +204,7 @@ reducer::word reducer::state::read_word(const bucket& one) {
   return take_word(one.word.to(c10::kDouble).const_data_ptr<double>());
 }
 
-// No bucket carries it.
+// Sends the status as an operation of its own, because no bucket carries it.
 void reducer::state::send_word() {
   lone_word = numbers_of_word();
   timed([&] {

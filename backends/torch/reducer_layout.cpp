@@ -23,7 +23,7 @@ std::size_t aligned(std::size_t elements, std::size_t element_bytes) {
   return (elements + step - 1) / step * step;
 }
 
-// The layout that autograd keeps for gradients: that of the parameter when it is dense.
+// The strides that autograd uses for a gradient: the parameter's, if that is dense.
 std::vector<std::int64_t> gradient_strides(const at::Tensor& parameter) {
   if (parameter.is_non_overlapping_and_dense()) return parameter.strides().vec();
   return at::empty_like(parameter, at::MemoryFormat::Contiguous).strides().vec();
@@ -39,7 +39,7 @@ std::chrono::nanoseconds median_of(F&& time_one) {
 
 }  // namespace
 
-// Installs the hook that autograd calls behind each accumulation. It holds on to nothing.
+// Installs the hook that autograd calls after each accumulation. The hook owns nothing.
 void reducer::state::listen(std::size_t index) {
   auto& one = members[index];
   if (one.accumulator || !one.what.tensor.requires_grad()) return;
@@ -91,7 +91,7 @@ void reducer::state::allocate(bucket& one, bool with_word) {
   }
 }
 
-// Gradients that are there move along: they are what earlier micro-batches of a window left.
+// Existing gradients, of earlier micro-batches of the window, are copied to the new layout.
 void reducer::state::lay_out() {
   const at::NoGradGuard no_grad;
   ++seen.rebuilt;
@@ -137,8 +137,7 @@ void reducer::state::lay_out() {
   }
 }
 
-// Rank 0's first steps say in which order gradients arrive, and its clock how large buckets should
-// be.
+// Rank 0's first steps give the order of buckets, and its measured times give their size.
 void reducer::state::learn_from_first_steps() {
   traced = true;
   if (buckets.empty()) return;
@@ -156,7 +155,7 @@ void reducer::state::learn_from_first_steps() {
   order.assign(sent.begin(), sent.end());
 }
 
-// A few all_reduces of registered memory, while nobody computes.
+// Times a few all_reduces of registered memory while no rank computes.
 void reducer::state::measure() {
   constexpr std::size_t large = std::size_t{1} << 20;
   const auto memory = world->allocate(large);

@@ -1,4 +1,4 @@
-// Inside of the reducer. Split by time: reducer_layout.cpp (between steps), reducer.cpp (in one).
+// The reducer's state. reducer_layout.cpp works between steps, reducer.cpp during a step.
 #pragma once
 
 #include <torch/csrc/autograd/variable.h>
@@ -17,22 +17,22 @@ struct reducer::state : std::enable_shared_from_this<reducer::state> {
   struct member {
     parameter what;
     std::vector<std::int64_t> strides;  // of its gradient
-    at::Tensor place;                   // in bucket memory; made when needed for one that stays
-    at::Tensor held;                    // the gradient of this window, where it is summed
+    at::Tensor place;                   // in bucket memory; for a gradient in place: on demand
+    at::Tensor held;                    // the gradient of this window, in the memory that is summed
     std::size_t in_bucket = none;
-    bool stays = false;        // its gradient is summed where autograd put it
+    bool stays = false;        // its gradient is summed in place, in autograd's tensor
     bool taking_part = false;  // required a gradient when the buckets were laid out
     bool placed = false;       // it had a gradient in this window
-    int arrivals = 0;          // in the backward in progress
-    int expected = 1;          // of them, before its bucket may leave
+    int arrivals = 0;          // of its gradient, in the backward in progress
+    int expected = 1;          // arrivals before its bucket may be sent
     decltype(torch::autograd::impl::grad_accumulator(at::Tensor{})) accumulator;
   };
   struct bucket {
     std::vector<std::size_t> members;
     std::uint64_t optimizers = 1;
-    at::Tensor all;                            // gradients and word; undefined: its only one stays
-    at::Tensor gradients;                      // without the word
-    at::Tensor word;                           // undefined: carries none
+    at::Tensor all;                            // gradients and status; undefined: summed in place
+    at::Tensor gradients;                      // without the status
+    at::Tensor word;                           // the status; undefined: it carries none
     std::vector<gradient_bucket::part> parts;  // for hooks
     gradient_bucket::memory kept;
     std::size_t missing = 0;  // members whose gradients have not all arrived
@@ -54,11 +54,11 @@ struct reducer::state : std::enable_shared_from_this<reducer::state> {
   bool armed = false;
   bool held_back = false;
   last_backward now;
-  bool learning = false;             // static_graph: this backward shows what the others will do
+  bool learning = false;             // static_graph: later backwards must arrive as this one does
   std::vector<std::size_t> leaving;  // buckets, in order
   std::size_t next = 0;
   std::exception_ptr error;
-  std::vector<double> lone_word;  // travels alone
+  std::vector<double> lone_word;  // the status as an operation of its own
   work_ptr lone_word_sum;
   std::vector<std::optional<std::vector<int>>> usage;  // by optimizer, then member: arrivals
 
@@ -73,7 +73,7 @@ struct reducer::state : std::enable_shared_from_this<reducer::state> {
   void learn_from_first_steps();
   void measure();
 
-  // In one.
+  // During a step.
   void expect();
   static bool can_stay(const member& one);
   static const at::Tensor& place_of(member& one);
@@ -102,7 +102,7 @@ struct reducer::state : std::enable_shared_from_this<reducer::state> {
   }
 };
 
-/// The nodes that a backward from `loss` runs.
+/// The graph nodes that a backward from `loss` runs.
 std::unordered_set<const torch::autograd::Node*> nodes_behind(const at::Tensor& loss);
 
 }  // namespace troupe

@@ -17,7 +17,8 @@ namespace troupe {
 
 namespace {
 
-/// The canonical tree, written down once more: split at the largest power of two below the count.
+/// A second, independent implementation of the canonical tree: split at the largest power of two
+/// below the count.
 at::Tensor tree_sum(std::span<const at::Tensor> leaves) {
   if (leaves.size() == 1) return leaves[0];
   const auto left = std::bit_floor(leaves.size() - 1);

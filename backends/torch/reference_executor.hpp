@@ -1,5 +1,5 @@
-// What any run must end with, computed the plain way: one thread, one shard after the other, no
-// actors, no communicator. The oracle of tests.
+// Computes the result that every run must have in the simplest way: one thread, one shard after the
+// other, no actors, no communicator. Tests use it as their oracle.
 #pragma once
 
 #include <torch/nn/module.h>
@@ -16,7 +16,7 @@
 
 namespace troupe {
 
-/// A run, as far as its numbers go.
+/// The settings of a run that its numbers depend on.
 struct reference_run {
   std::function<std::shared_ptr<torch::nn::Module>()> make_module;
   /// A step: the mean loss over the samples of one shard's micro-batch.
@@ -33,28 +33,29 @@ struct reference_run {
   std::optional<std::int64_t> batches_per_epoch;  ///< limit_train_batches, as a count
   std::optional<double> clip_norm;
   std::vector<tensor_blob> initial;  ///< weights to start from; empty: the module's own
-  /// Behind each optimizer step, with the steps done: schedulers. May be empty.
+  /// Called after each optimizer step with the number of finished steps, for schedulers. May be
+  /// empty.
   std::function<void(torch::optim::Optimizer& optimizer, std::int64_t steps)> after_step;
-  /// Behind each epoch that was walked to its end.
+  /// Called after each complete epoch. May be empty.
   std::function<void()> after_epoch;
 };
 
 struct reference_outcome {
   std::int64_t steps = 0;
   std::int64_t samples = 0;
-  std::int64_t epochs = 0;     ///< walked to their end
+  std::int64_t epochs = 0;     ///< complete ones
   std::vector<double> losses;  ///< of each step: the mean over its samples
   std::vector<tensor_blob> model;
   std::vector<tensor_blob> optimizer;
   std::string optimizer_groups;
 };
 
-/// Runs on the calling thread, which it sets up like a lane's while it lasts. The host's generator
-/// is left alone. Gradients of a window of micro-batches: each shard's sum of (n / N) times the
-/// gradient of its mean loss, then the canonical tree over shards; a shard that has not used a
-/// parameter adds zeros, and what no shard has used is not stepped. Shards have buffers of their
-/// own until the step, then shard 0's. Draws are keyed by (seed, epoch, batch, shard,
-/// "training_step"), initialisation by (seed).
+/// Runs on the calling thread, which it sets up like a lane's during the call. The program's
+/// default generator is not used. Gradients of a window of micro-batches: each shard's sum of
+/// (n / N) times the gradient of its mean loss, then the canonical tree over shards. A shard that
+/// did not use a parameter adds zeros; a parameter that no shard used is not stepped. Each shard
+/// has its own buffers until the step; after it, all have shard 0's. Random draws are keyed by
+/// (seed, epoch, batch, shard, "training_step"), initialisation by (seed).
 reference_outcome execute(const reference_run& run);
 
 }  // namespace troupe

@@ -39,7 +39,7 @@ void with_state(const snapshot& from, const std::string& path, F read) {
 }
 
 void check_recorded(const json& state, const fit_record& now, const std::string& path) {
-  // Earlier versions recorded the seed alone.
+  // Earlier versions recorded only the seed.
   const auto then = state.value(made_with, state);
   if (then.contains("seed"))
     check_same(path, "seed", then.at("seed").get<std::uint64_t>(), now.seed, "--seed");

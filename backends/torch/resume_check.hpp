@@ -1,5 +1,6 @@
-// What a fit must not change when it resumes a checkpoint: recorded in the checkpoint's state,
-// compared on every rank when it loads the checkpoint, and by learner_recipe::check_fit before.
+// Checks that a resumed fit does not change settings that must stay the same. They are recorded in
+// the checkpoint's state. learner_recipe::check_fit compares them before the start, and every rank
+// compares them when it loads the checkpoint.
 #pragma once
 
 #include <cstdint>
@@ -15,28 +16,28 @@ namespace troupe {
 struct module;
 
 /// Ranks, batch size and limits may change on a resume; they are recorded for checkpoints without a
-/// cursor. A member that a checkpoint does not have is not compared.
+/// cursor. A field that the checkpoint lacks is not compared.
 struct fit_record {
   std::uint64_t seed = 0;
   std::string data;           ///< data_module::name(); empty: not known
   std::int64_t samples = -1;  ///< of training; -1: not known
 };
 
-/// JSON text: `{"seed": 0, "data": "synthetic", "samples": 960}`, without what is not known.
+/// JSON text: `{"seed": 0, "data": "synthetic", "samples": 960}`, without unknown fields.
 std::string record_text(const fit_record& what);
-/// Throws user_error (bad_configuration) that names the first difference between `now` and what the
-/// state of `from` records, and the value to give.
+/// Throws user_error (bad_configuration) that names the first difference between `now` and the
+/// record in the state of `from`, and the value to set.
 void check_record(const snapshot& from, const fit_record& now, const std::string& path);
 
-/// The cursor at which a fit with `layout` resumes `from`: the recorded one. A checkpoint without
-/// one (an earlier version, behind its first epoch) has it where its samples fit the ranks that
-/// are recorded and the batch size and limit of this run. Throws user_error (checkpoint) where they
-/// do not, and where the cursor lies behind the data's end.
+/// The cursor at which a fit with `layout` resumes `from`: the recorded one. For a checkpoint
+/// without one (of an earlier version), it is computed from the recorded ranks and this run's batch
+/// size and limit. Throws user_error (checkpoint) if the checkpoint's samples do not match these,
+/// or if the cursor lies past the end of the data.
 std::int64_t cursor_of(const snapshot& from, const data_layout& layout,
                        const trainer_options& options, const std::string& path);
 
-/// The optimizers that `made` configures take what `from` holds of theirs. Throws user_error
-/// (checkpoint) that says what does not fit.
+/// Checks that the optimizers that `made` configures can load their state from `from`. Throws
+/// user_error (checkpoint) that names the difference.
 void check_optimizers(module& made, const snapshot& from, const std::string& path);
 
 }  // namespace troupe

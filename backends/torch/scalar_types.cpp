@@ -56,7 +56,7 @@ const scalar_type* find_scalar_type_by_code(std::uint8_t code) {
 std::optional<std::size_t> dense_bytes(const scalar_type& type,
                                        std::span<const std::int64_t> shape) {
   const auto element = static_cast<std::int64_t>(c10::elementSize(type.torch));
-  std::int64_t strides = element;  // bounded even where an extent of 0 makes the size 0
+  std::int64_t strides = element;  // bounded also if an extent of 0 makes the size 0
   std::int64_t bytes = element;
   for (const auto extent : shape) {
     if (extent < 0 || __builtin_mul_overflow(strides, std::max<std::int64_t>(extent, 1), &strides))

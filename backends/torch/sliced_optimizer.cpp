@@ -23,11 +23,11 @@ namespace {
 
 namespace optim = torch::optim;
 
-// 64 KiB of each tensor that takes part: together they fit into a core's second-level cache.
+// 64 KiB of each tensor of the step: together they fit into a core's second-level cache.
 constexpr std::int64_t slice_elements = std::int64_t{16} << 10;
 
-/// What is to be known of a class of optimizers: which tensors it keeps, and whether it makes the
-/// first of them from the first gradient (else from zeros).
+/// Traits of an optimizer class: the tensors in its state, and whether the first of them starts as
+/// the first gradient (else as zeros).
 struct sgd {
   using optimizer = optim::SGD;
   using options = optim::SGDOptions;
@@ -81,7 +81,7 @@ public:
     if (Kind::keeps_state(now)) share_state(mine, parameter, now, moved);
   }
 
-  // Gradients may lie elsewhere in each step; whoever does a slice points it there.
+  // The address of a gradient may change in each step; `part_of` sets the slice's.
   slice part_of(std::size_t entry, std::size_t at) override {
     auto& one = in_step_[entry]->slices[at];
     auto* const begin = in_step_[entry]->gradient.template mutable_data_ptr<float>() + one.offset;
@@ -97,7 +97,7 @@ public:
     auto& one = mine.slices[at];
     one.optimizer->step();
     if (!Kind::keeps_state(*mine.options)) return;
-    // What it made anew moves into the whole.
+    // State that the slice's optimizer created is moved into the whole tensor.
     std::size_t slot = 0;
     Kind::each_slot(*mine.options, state_of(one), [&](at::Tensor& kept) {
       const auto home = row(mine.kept[slot++], one.offset, one.parameter.numel());
@@ -135,7 +135,7 @@ private:
         *one.optimizer->state().at(one.parameter.unsafeGetTensorImpl()));
   }
 
-  // True if there was something to cut.
+  // True if the parameter has state to slice.
   static bool cut(part& mine, const at::Tensor& parameter, const typename Kind::options& options) {
     if (mine.parameter_at == parameter.const_data_ptr() && !mine.slices.empty()) return false;
     mine.parameter_at = parameter.const_data_ptr();

@@ -16,16 +16,17 @@ class OptimizerOptions;
 
 namespace troupe {
 
-/// Each slice of a parameter is stepped by an optimizer of the same class and options, whose state
-/// is that slice of the real optimizer's: the arithmetic is LibTorch's own. Slices begin at
-/// multiples of 64 elements, so that vectorized loops treat each element as they do in the whole.
+/// Each slice of a parameter is stepped by an optimizer of the same class and options. Its state is
+/// the matching slice of the real optimizer's state, so the arithmetic is LibTorch's own. Slices
+/// begin at multiples of 64 elements, so that vectorized loops treat each element as they do in the
+/// whole tensor.
 ///
 /// A step: `prepare` for each parameter, then `update` once for each slice (thread-safe for
-/// different slices), then `finish`. State lives in the real optimizer, as if that had stepped.
+/// different slices), then `finish`. The real optimizer holds the state, as if it had stepped.
 class sliced_optimizer {
 public:
   struct slice {
-    std::int64_t offset;  ///< elements, in the order in which they lie in memory
+    std::int64_t offset;  ///< in elements, in memory order
     std::int64_t count;
     at::Tensor gradient;
   };
@@ -47,13 +48,13 @@ public:
   static std::string obstacle(const torch::optim::Optimizer& optimizer);
   /// `optimizer` outlives it. Throws internal_error for one of another class.
   static std::unique_ptr<sliced_optimizer> of(torch::optim::Optimizer& optimizer);
-  /// At least one, even where there are no elements.
+  /// At least one, also for a parameter without elements.
   static std::size_t slices_of(std::int64_t elements);
 
-  /// The parameter that is number `entry` of this step; has a gradient of the same layout.
+  /// `parameter` is number `entry` of this step. Its gradient has the same layout.
   virtual void prepare(std::size_t entry, const at::Tensor& parameter,
                        const torch::optim::OptimizerOptions& options) = 0;
-  /// Thread-safe for different slices, and to be called before `update` of its slice.
+  /// Thread-safe for different slices. To be called before `update` of the slice.
   virtual slice part_of(std::size_t entry, std::size_t slice) = 0;
   virtual void update(std::size_t entry, std::size_t slice) = 0;
   virtual void finish() = 0;

@@ -21,7 +21,7 @@ namespace troupe {
 
 namespace {
 
-// LBFGS keeps undefined tensors in what it overwrites at its next step, and cannot serialize them.
+// LBFGS keeps undefined tensors in fields that its next step overwrites; it cannot serialize them.
 void forget_scratch(torch::optim::Optimizer& optimizer) {
   if (!dynamic_cast<torch::optim::LBFGS*>(&optimizer)) return;
   for (auto& [parameter, state] : optimizer.state())

@@ -14,8 +14,8 @@ namespace {
 
 constexpr std::int64_t most_features_in_all = std::int64_t{1} << 31;
 
-/// Mean 0, variance 1: four uniform numbers out of one draw. No mathematical functions, whose last
-/// bits differ between machines.
+/// Mean 0, variance 1: the sum of four uniform numbers from one draw. It uses no mathematical
+/// functions, because their last bits differ between machines.
 float bell(std::uint64_t bits) {
   std::int64_t sum = 0;
   for (int i = 0; i < 4; ++i) sum += static_cast<std::int64_t>((bits >> (16 * i)) & 0xffff);

@@ -25,10 +25,10 @@ using json = nlohmann::json;
 using c10::AnyType;
 using c10::IValue;
 
-/// Lightning asks of which version a file is before it reads anything; this layout is 2.0's.
+/// Lightning checks a file's version before it reads anything else. This is the layout of 2.0.
 constexpr const char* lightning_version = "2.0.0";
 
-/// Untyped containers: typed ones are pickled with names that weights_only refuses.
+/// Untyped containers, because typed ones are pickled with names that weights_only refuses.
 c10::impl::GenericDict text_keys() {
   return c10::impl::GenericDict{c10::StringType::get(), AnyType::get()};
 }
@@ -50,7 +50,7 @@ IValue option_of(const json& x) {
   return {};
 }
 
-/// `optimizer_states` numbers parameters through all groups, where Troupe names them.
+/// `optimizer_states` refers to parameters by a number over all groups; Troupe uses names.
 class optimizer_exporter {
 public:
   explicit optimizer_exporter(const std::vector<tensor_blob>& blobs) {
@@ -103,7 +103,7 @@ bool both_know(const json& saved) {
          std::find(known.begin(), known.end(), saved.value("type", "")) != known.end();
 }
 
-/// None when an optimizer is of a kind that only LibTorch reads.
+/// None if an optimizer is of a class that PyTorch does not have.
 std::optional<c10::impl::GenericList> optimizers_of(const snapshot& what) {
   const auto state = what.state.empty() ? json::object() : json::parse(what.state);
   const auto saved = state.value("optimizers", json::array());

@@ -14,7 +14,7 @@ namespace troupe {
 
 namespace {
 
-// Downloads take as long as they take; the hook limit of the rank that does it is what ends it.
+// A download may take long. The hook limit of the downloading rank ends it.
 constexpr std::chrono::hours preparing{24};
 
 bool evaluates(stage s) {
@@ -23,8 +23,8 @@ bool evaluates(stage s) {
 
 }  // namespace
 
-// Everything a hook runs in: where it happens, its outcome, the rank's generator, no gradients
-// where nothing is trained. Closures of an optimizer_step open one inside another.
+// The context of one hook: its position, its outcome, the rank's generator, and no gradients
+// outside training. The closure of an optimizer_step opens scopes inside its own.
 class torch_learner::scope {
 public:
   scope(torch_learner& whose, const hook& h, const closure& inner, hook_outcome& outcome)
@@ -81,7 +81,7 @@ hook_outcome torch_learner::on(const hook& h, const closure& inner) {
   const scope inside(*this, h, inner, outcome);
   if (at_.batch == undefined && at_.stage != stage::start) draw_from(name(h));
   h.visit([this](const auto& one) { handle(one); });
-  // What the hooks of a closure waited is in their own outcomes.
+  // The waiting time of a closure's hooks is in their own outcomes.
   outcome.waited = strategy_->waited() - std::exchange(waited_, strategy_->waited());
   return outcome;
 }
@@ -209,7 +209,7 @@ std::vector<dataset_ptr> torch_learner::datasets(stage s) {
   return {};
 }
 
-// Number 0 of a stage makes all its loaders, so that their lengths are known at once.
+// Number 0 of a stage creates all its loaders, so that their lengths are known at once.
 void torch_learner::handle(const hooks::process_dataloader& h) {
   const auto s = h.at.stage;
   if (h.at.dataloader > 0) return;
@@ -245,7 +245,7 @@ torch_learner::loader_cursor& torch_learner::cursor_at(const position& at) {
   return found->second[at.dataloader];
 }
 
-// Only bounds what is read ahead; how many batches there are is the fit machine's.
+// Only bounds prefetching; the fit machine decides the number of batches.
 std::int64_t torch_learner::limit_of(stage s, std::int64_t batches) const {
   const auto& o = about_.options;
   if (o.fast_dev_run > 0) return std::min(o.fast_dev_run, batches);
@@ -297,7 +297,7 @@ void torch_learner::handle(const hooks::barrier& h) {
 
 // --- ends ----------------------------------------------------------------------------------------
 
-// May come before anything was set up.
+// May be called before set-up.
 void torch_learner::handle(const hooks::on_exception& h) {
   strategy_->on_exception(h.type, h.what);
   if (module_) module_->on_exception(h.type, h.what);
@@ -314,7 +314,7 @@ void torch_learner::handle(const hooks::teardown& h) {
 
 namespace {
 
-// The what() of LibTorch's exceptions ends in 25 lines of stack frames.
+// Cut off, because what() of LibTorch's exceptions ends in 25 lines of stack frames.
 std::string text_without_frames(const std::exception& error) {
   const auto* of_torch = dynamic_cast<const c10::Error*>(&error);
   return of_torch ? of_torch->what_without_backtrace() : error.what();
@@ -331,7 +331,7 @@ public:
   exception_text text_of_exceptions() const override { return text_without_frames; }
   std::shared_ptr<const checkpoint_io> checkpoints() const override { return plugins_.checkpoints; }
 
-  // Makes what a rank would make, and drops it. Its draws are its own.
+  // Creates and drops the same objects as a rank, with a random generator of its own.
   void check_fit(const trainer_options& options, const snapshot* from,
                  const std::string& path) const override {
     if (data_) data_->prepare_data();
@@ -340,7 +340,7 @@ public:
     rank_random draws{options.seed};
     const random_scope scope{draws};
     fit_record record{.seed = options.seed, .data = data_ ? data_->name() : std::string{}};
-    // What costs least is looked at first.
+    // Cheapest checks first.
     check_record(*from, record, path);
     const auto made = model_ ? model_() : nullptr;
     if (!made) return;

@@ -1,6 +1,6 @@
 // One rank's replica of a user's module: handles every hook with a strategy, a precision and data.
-// Split by what the hooks belong to: torch_learner.cpp (set-up), learner_training.cpp,
-// learner_evaluation.cpp, learner_state.cpp.
+// The handlers are in torch_learner.cpp (set-up), learner_training.cpp, learner_evaluation.cpp and
+// learner_state.cpp.
 #pragma once
 
 #include <map>
@@ -21,9 +21,9 @@
 
 namespace troupe {
 
-/// Hooks may come in any order that actors/fit_machine.hpp can emit. Draws are reset before each
-/// hook: those of a batch by (seed, epoch, batch, rank, hook) where data arrives and where a step
-/// runs, all others by (seed, epoch, rank, hook). Members are used by the lane's thread only.
+/// Accepts hooks in any order that actors/fit_machine.hpp can emit. The random generator is reset
+/// before each hook: by (seed, epoch, batch, rank, hook) for a batch's data and steps, by (seed,
+/// epoch, rank, hook) for all other hooks. Only the lane's thread calls members.
 class torch_learner final : public learner, private module_services {
 public:
   torch_learner(const learner_context& about, module_factory model, data_ptr data,
@@ -32,8 +32,8 @@ public:
 
   void bind(std::shared_ptr<communicator> world, generation_id generation) override;
   hook_outcome on(const hook& h, const closure& inner) override;
-  /// Metrics by name behind validate and test; predictions in the order of samples behind predict
-  /// (a list of batches, or a list of such lists with several loaders), on rank 0.
+  /// After validate and test: metrics by name. After predict, on rank 0: predictions in the order
+  /// of samples, as a list of batches, or with several loaders as a list of such lists.
   value result() override;
 
   strategy& how() override { return *strategy_; }
@@ -41,7 +41,7 @@ public:
 private:
   class scope;
 
-  // What users' modules reach.
+  // The services that users' modules call.
   const position& at() const override { return at_; }
   const metrics& logged() const override { return logged_; }
   void log(std::string_view name, double sum, double count, const log_options& how) override;
@@ -141,7 +141,7 @@ private:
   torch::optim::Optimizer& optimizer(const position& at);
   torch::optim::Optimizer& optimizer() { return optimizer(at_); }
 
-  // The way through one loader.
+  // The position in one loader.
   struct loader_cursor {
     std::unique_ptr<loader> way;
     std::int64_t epoch = undefined;
@@ -198,7 +198,7 @@ private:
   std::int64_t window_last_ = 0;
   step_status word_;
   bool stepped_ = false;               // the batch in progress ended a step
-  bool steps_reported_ = true;         // nothing of the last step waits for the epoch's end
+  bool steps_reported_ = true;         // the last step's metrics were reported
   bool finite_ = true;                 // the losses of the step in progress, so far
   std::int64_t non_finite_steps_ = 0;  // with a loss that was infinite or no number
   bool wants_stop_ = false;
@@ -206,7 +206,8 @@ private:
 
   metric_accumulator step_book_;
   metric_accumulator epoch_book_;
-  // One per loader, because a rank may have no samples of one; the last for what belongs to none.
+  // One per loader, because a rank may have no samples of one; the last one is for metrics that
+  // belong to no loader.
   std::vector<metric_accumulator> evaluation_books_{1};
   metrics logged_;
   metrics results_;
@@ -221,7 +222,7 @@ private:
 
   std::string loaded_path_;
   std::optional<snapshot> loaded_;
-  bool weights_due_ = false;  // taken behind model_to_device
+  bool weights_due_ = false;  // to be loaded after model_to_device
   std::map<std::int32_t, troupe::optimizer_state> optimizer_states_;
   std::string module_json_;
 };

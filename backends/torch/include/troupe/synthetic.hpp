@@ -1,4 +1,4 @@
-// Made-up data for tests, benchmarks and first steps: nothing to install, any shape.
+// Synthetic data for tests, benchmarks and first steps: of any shape, without files.
 #pragma once
 
 #include "troupe/data.hpp"

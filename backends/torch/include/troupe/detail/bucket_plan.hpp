@@ -1,4 +1,4 @@
-// How gradients are cut into buckets, and how large buckets should be. Pure functions, no LibTorch.
+// Assigns gradients to buckets and computes the size of buckets. Pure functions, no LibTorch.
 #pragma once
 
 #include <cstddef>
@@ -19,20 +19,21 @@ struct bucket_caps {
 struct bucket_item {
   std::size_t bytes = 0;
   int kind = 0;                  ///< gradients of different kinds (dtypes) share no bucket
-  std::uint64_t optimizers = 1;  ///< nor do those of different sets of optimizers
-  bool alone = false;            ///< shares none with any
+  std::uint64_t optimizers = 1;  ///< nor do gradients of different sets of optimizers
+  bool alone = false;            ///< has a bucket of its own
   friend bool operator==(const bucket_item&, const bucket_item&) = default;
 };
 
-/// Buckets, each the indices of its items, in the order in which they leave: that of their last
-/// items, before which they cannot. `order` lists indices of `items`; a bucket of each kind is
-/// filled at a time.
+/// Buckets, each with the indices of its items, in the order of sending: the order of their last
+/// items, because a bucket cannot be sent before its last item. `order` lists indices of `items`.
+/// One bucket per kind is filled at a time.
 std::vector<std::vector<std::size_t>> cut_into_buckets(std::span<const std::size_t> order,
                                                        std::span<const bucket_item> items,
                                                        const bucket_caps& caps);
 
-/// Caps at which the fixed cost of an operation is a sixteenth of what it takes, to powers of two:
-/// 1 to 25 MiB, the first an eighth of it (at least 256 KiB). Any other input gives caps as well.
+/// Caps at which the fixed cost of an operation is a sixteenth of its duration, rounded to powers
+/// of two: 1 to 25 MiB, and an eighth of that for the first (at least 256 KiB). Impossible input
+/// gives valid caps as well.
 bucket_caps tuned_caps(double latency_seconds, double bytes_per_second);
 
 }  // namespace troupe

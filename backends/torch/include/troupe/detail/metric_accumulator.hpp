@@ -1,5 +1,5 @@
-// What a rank's module has logged and not reduced yet. No LibTorch, no communicator: the exchange
-// between ranks is passed in.
+// Accumulates the metrics that a rank's module logs until they are reduced over ranks. It knows
+// neither LibTorch nor a communicator: the caller passes the exchange between ranks.
 #pragma once
 
 #include <cstddef>
@@ -23,14 +23,14 @@ struct log_options {
   std::optional<bool> on_step;   ///< default: in training steps
   std::optional<bool> on_epoch;  ///< default: elsewhere
   log_reduction reduce = log_reduction::mean;
-  /// The weight of a mean; default: the batch's samples of this rank.
+  /// The weight of a mean; default: the number of this rank's samples in the batch.
   std::optional<std::int64_t> batch_size;
-  /// With several evaluation loaders: the loader's number behind the name,
-  /// `val/loss/dataloader_idx_1`. False: one number over all loaders.
+  /// With several evaluation loaders each has a value of its own, whose name ends in the loader's
+  /// number: `val/loss/dataloader_idx_1`. False: one value over all loaders.
   bool add_dataloader_idx = true;
 };
 
-/// Every rank's bytes, by rank. All ranks give the same number of bytes, at the same time.
+/// Returns every rank's bytes, by rank. Collective; all ranks pass the same number of bytes.
 using byte_exchange =
     std::function<std::vector<std::vector<std::byte>>(std::span<const std::byte> mine)>;
 
@@ -47,23 +47,23 @@ public:
     friend bool operator==(const entry&, const entry&) = default;
   };
 
-  /// `sum` stands for `count` numbers. Throws user_error when the name was logged with another
-  /// reduction.
+  /// `sum` is the sum of `count` numbers. Throws user_error if the name was logged with another
+  /// reduction before.
   void add(std::string_view name, double sum, double count, log_reduction how);
   bool empty() const { return entries_.empty(); }
   void clear() { entries_.clear(); }
 
-  /// What all ranks logged, the same on each; starts anew. Collective: every rank calls it at the
-  /// same place. A rank that logged nothing since the last time says nothing; ranks that did must
-  /// have logged the same names in the same way, else user_error naming who logged what, on all.
-  /// Two exchanges, three when a silent rank lacks names.
+  /// Reduces the values of all ranks and clears them. Collective: every rank calls it at the same
+  /// place and gets the same metrics. A rank may have logged nothing since the last call. All other
+  /// ranks must have logged the same names in the same way; else every rank throws a user_error
+  /// that says which rank logged which names. Costs two exchanges, three if a rank lacks names.
   metrics reduce(const byte_exchange& exchange);
 
-  /// All ranks' numbers together, as reduce sees them, without starting anew; collective.
+  /// The accumulated values of all ranks, as `reduce` sees them, without clearing. Collective.
   metric_accumulator total(const byte_exchange& exchange) const;
 
   const std::map<std::string, entry>& entries() const { return entries_; }
-  /// From a checkpoint: rank 0 takes the numbers, the others the names alone.
+  /// Restores from a checkpoint: rank 0 passes `numbers` true, other ranks restore the names only.
   void restore(const std::map<std::string, entry>& saved, bool numbers);
 
   friend bool operator==(const metric_accumulator&, const metric_accumulator&) = default;

@@ -1,4 +1,4 @@
-// An optimizer's state as blobs and JSON, and back, to the bit.
+// Converts an optimizer's state to blobs and JSON and back, without changing a bit.
 #pragma once
 
 #include <cstdint>
@@ -19,8 +19,8 @@ namespace troupe {
 /// `tensors` are named `<index>.<parameter>.<slot>` (`0.net.1.weight.exp_avg`; step counts are I64
 /// scalars), `groups` is JSON text: `{"type": "adam", "groups": [{"lr": 0.1, ..., "parameters":
 /// ["net.1.weight", ...]}]}`. A parameter that is not the module's is called `group<g>.<i>`.
-/// SGD, Adam, AdamW, RMSprop, Adagrad and LBFGS are written out like this; any other optimizer is
-/// asked to serialize itself, into one blob `<index>.archive` with the type `archive`.
+/// SGD, Adam, AdamW, RMSprop, Adagrad and LBFGS are stored like this. Any other optimizer
+/// serializes itself into one blob `<index>.archive` with the type `archive`.
 struct optimizer_state {
   std::vector<tensor_blob> tensors;
   std::string groups;
@@ -29,9 +29,9 @@ struct optimizer_state {
 optimizer_state state_of(const torch::optim::Optimizer& optimizer, const torch::nn::Module& module,
                          std::int32_t index);
 
-/// The optimizer goes on where the other stood: slots, step counts, learning rates. Its parameters
-/// must be those of the saved one, group by group. Throws user_error (checkpoint) that says what
-/// does not fit; then the optimizer is as it was.
+/// Restores slots, step counts and learning rates. The optimizer's parameters must be those of the
+/// saved one, group by group; else throws user_error (checkpoint) that names the difference and
+/// leaves the optimizer unchanged.
 void load_state(torch::optim::Optimizer& optimizer, const torch::nn::Module& module,
                 std::int32_t index, const optimizer_state& state);
 

@@ -1,4 +1,4 @@
-// The LibTorch room's side of `value`: puts tensors into boxes and takes them out.
+// Tensors in a `value`: boxing, unboxing and encoding.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -16,30 +16,29 @@
 
 namespace troupe {
 
-/// See troupe/value.hpp. The tensor is frozen.
+/// See troupe/value.hpp. The tensor must not be changed.
 struct tensor_box {
   at::Tensor tensor;
 };
 
 /// A value that shares `tensor`'s memory.
 value boxed(at::Tensor tensor);
-/// The tensor in `v`. Throws std::invalid_argument that says what `v` is instead.
+/// The tensor in `v`. Throws std::invalid_argument that names the actual kind of `v`.
 const at::Tensor& unboxed(const value& v);
 
-/// `v` with every tensor replaced by f(tensor); tuples stay tuples, lists lists, maps maps, user
-/// types and everything else as they are. This is how batch_to_device keeps a batch's type.
+/// `v` with every tensor replaced by f(tensor). Tuples, lists and maps keep their kind; user types
+/// and everything else are unchanged. batch_to_device keeps a batch's type by this.
 value map_tensors(const value& v, const std::function<at::Tensor(const at::Tensor&)>& f);
 /// All tensors of `v`, in order (maps by key).
 std::vector<at::Tensor> tensors_of(const value& v);
-/// Tensors cloned (detached, on the CPU), everything else copied: what add_to_queue and results
-/// need.
+/// A copy whose tensors are cloned (detached, on the CPU), for add_to_queue and results.
 value deep_copy(const value& v);
 
-/// A value as bytes and back: what broadcast(object) sends. Kinds, dtypes and shapes are kept; user
-/// types are refused with std::invalid_argument (troupe/detail/value_bytes.hpp).
+/// A value as bytes and back, for broadcast(object). Kinds, dtypes and shapes are kept; user types
+/// are refused with std::invalid_argument (troupe/detail/value_bytes.hpp).
 std::vector<std::byte> encode(const value& v);
 value decode(std::span<const std::byte> bytes);
-/// How tensors travel in them.
+/// The encoding of tensors in these bytes.
 const tensor_bytes& torch_tensor_bytes();
 
 /// The communicator's name of a tensor's dtype. Throws std::invalid_argument for types without one.
