@@ -14,7 +14,7 @@ namespace {
 
 using nlohmann::json;
 
-// Walks the text before anything is built from it. (The library's own callback parser takes time
+// Checks the text before any object is built from it. (The library's own callback parser takes time
 // quadratic in the length of an array of objects.)
 class bounds_check : public nlohmann::json_sax<json> {
 public:
@@ -66,7 +66,7 @@ private:
 
   json_limits limits_;
   std::size_t values_ = 0;
-  std::vector<std::set<std::string>> members_;  // of what is open, outermost first
+  std::vector<std::set<std::string>> members_;  // keys of the open objects, outermost first
 };
 
 }  // namespace

@@ -77,7 +77,7 @@ std::vector<tensor_blob> read_tensors(const regular_file& file, const manifest_f
   try {
     held = read_safetensors(file);
   } catch (const user_error& e) {
-    // A damaged header fails in many ways; that the bytes are not those written comes first.
+    // A damaged header fails in many ways, so the hash of the bytes is checked first.
     check_hash(file, expected, file.hash(), fmt::format(" ({})", e.what()));
     throw;
   }
@@ -87,7 +87,7 @@ std::vector<tensor_blob> read_tensors(const regular_file& file, const manifest_f
   return std::move(held.tensors);
 }
 
-// A checkpoint without one of its two tensor files would come back as an empty model.
+// Both tensor files are required: a checkpoint without one would load as an empty model.
 void check_named(const fs::path& folder, const manifest& what, std::string_view file) {
   if (std::none_of(what.files.begin(), what.files.end(),
                    [&](const auto& named) { return named.name == file; }))

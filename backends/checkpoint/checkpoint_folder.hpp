@@ -1,6 +1,6 @@
 // One checkpoint on disk: a folder with a manifest and the files it names. Only those entries are
 // opened, and no link among them is followed. Every function waits for the disk, is thread-safe,
-// and throws user_error(errc::checkpoint) whose text begins with the path of what is wrong.
+// and throws user_error(errc::checkpoint) whose text begins with the path of the bad file.
 #pragma once
 
 #include "backends/checkpoint/manifest.hpp"
@@ -23,7 +23,7 @@ inline constexpr std::string_view optimizer_file = "optimizer.safetensors";
 std::vector<checkpoint_file> encode_checkpoint(const snapshot& what,
                                                const std::map<std::string, std::string>& versions);
 
-/// The manifest, and that the files it names are there with their sizes. Reads no tensors.
+/// Reads the manifest and checks that the files it names exist with their sizes. Reads no tensors.
 manifest inspect_checkpoint(const std::filesystem::path& folder);
 
 struct checkpoint_contents {
@@ -32,7 +32,7 @@ struct checkpoint_contents {
   std::vector<tensor_blob> optimizer;
 };
 /// Reads and verifies everything: sizes, hashes, tensors against the manifest, weights_digest
-/// (unless the manifest has none). What was verified are the very bytes returned.
+/// (unless the manifest has none). The returned bytes are the ones that were verified.
 checkpoint_contents load_checkpoint(const std::filesystem::path& folder);
 
 }  // namespace troupe

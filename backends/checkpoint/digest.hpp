@@ -24,7 +24,7 @@
 
 namespace troupe {
 
-/// XXH3-128 of bytes handed over piece by piece; where pieces end makes no difference. One thread.
+/// XXH3-128 of bytes that are added piece by piece; the size of pieces does not matter. One thread.
 class content_hash {
 public:
   content_hash();

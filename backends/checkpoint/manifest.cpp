@@ -36,7 +36,7 @@ std::string hash_of(std::string_view text) {
 ordered_json exact(double number) {
   if (std::isnan(number)) return "nan";
   if (std::isinf(number)) return number > 0 ? "inf" : "-inf";
-  return number;  // printed with as many digits as bring the same double back
+  return number;  // printed with enough digits to read back the same double
 }
 
 ordered_json render(const loop_state& loop) {
@@ -118,8 +118,8 @@ double real(const json& held, const char* name) {
   refuse(fmt::format("\"{}\" holds something that is not a number", name));
 }
 
-// Earlier versions wrote none. An epoch that has not begun is at 0, and all samples of a run's
-// first epoch belong to it; for others it is not known here.
+// Earlier versions wrote no cursor. It is 0 for an epoch that has not begun, and the number of
+// samples in a run's first epoch. In later epochs it is unknown here.
 std::int64_t read_cursor(const json& held, const loop_state& loop) {
   if (held.contains("cursor")) return number<std::int64_t>(held, "cursor");
   return loop.batch == 0 ? 0 : loop.epoch == 0 ? loop.samples : undefined;

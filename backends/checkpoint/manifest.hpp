@@ -1,9 +1,9 @@
-// manifest.json: what a checkpoint is and which bytes belong to it. Written last, it is the commit
-// point: a folder without a good manifest is no checkpoint.
+// manifest.json describes a checkpoint and lists its files. It is written last and is the commit
+// point: a folder without a good manifest is not a checkpoint.
 //
 // The file is a JSON object. Its last member, `hash`, is the XXH3-128 of every byte of the file in
-// front of the comma that precedes it, so a single wrong bit anywhere in the manifest is seen, and
-// through the hashes in `files` a single wrong bit anywhere in the checkpoint.
+// front of the comma that precedes it, so a single wrong bit in the manifest is
+// detected. The hashes in `files` detect a single wrong bit anywhere in the checkpoint.
 #pragma once
 
 #include "troupe/checkpoint.hpp"
@@ -56,9 +56,9 @@ struct manifest {
 /// Throws user_error(errc::checkpoint) for text that is not UTF-8 or a manifest beyond the limit.
 std::string render_manifest(const manifest& what);
 
-/// Throws user_error(errc::checkpoint), `origin` in front: not a manifest, another schema, a wrong
-/// hash, members missing, of wrong type or out of range. Memory stays within a small multiple of
-/// the text. Thread-safe.
+/// Throws user_error(errc::checkpoint) that begins with `origin`: not a manifest, another schema, a
+/// wrong hash, members missing, of wrong type or out of range. Memory stays within a small multiple
+/// of the text. Thread-safe.
 manifest parse_manifest(std::span<const std::byte> text, const std::string& origin);
 
 /// Whether `name` may be an entry of a checkpoint's folder.

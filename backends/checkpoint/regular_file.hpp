@@ -1,4 +1,4 @@
-// A file opened for reading whose size is known and whose path is in every error.
+// A regular file opened for reading. Its path is in every error.
 #pragma once
 
 #include <cstddef>
@@ -18,19 +18,19 @@ class regular_file {
 public:
   enum class links { follow, refuse };
 
-  /// Refuses what is not a regular file (a pipe would block, a folder has no bytes) and, when asked
-  /// to, a symbolic link at the path's end.
+  /// Refuses anything but a regular file (a pipe would block, a folder has no bytes) and, if asked,
+  /// a symbolic link at the end of the path.
   explicit regular_file(std::filesystem::path path, links policy = links::follow);
   ~regular_file();
   regular_file(const regular_file&) = delete;
   regular_file& operator=(const regular_file&) = delete;
 
   const std::filesystem::path& path() const { return path_; }
-  /// At opening.
+  /// The size at opening, in bytes.
   std::uint64_t size() const { return size_; }
-  /// Fills `out`; a file that has become shorter is an error.
+  /// Fills `out`. Throws if the file has become shorter.
   void read_at(std::uint64_t offset, std::span<std::byte> out) const;
-  /// The whole file; one of more than `limit` bytes is an error.
+  /// The whole file. Throws if it has more than `limit` bytes.
   std::vector<std::byte> read_all(std::uint64_t limit) const;
   /// XXH3-128 of the whole file, read in pieces.
   std::string hash() const;

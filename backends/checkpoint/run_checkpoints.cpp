@@ -58,17 +58,17 @@ std::optional<std::string> why_bad(const fs::path& folder) {
   }
 }
 
-// Text to put behind the error of `bad`.
+// Text to append to the error of `bad`.
 std::string newest_good_beside(const fs::path& bad) {
   try {
-    // Given as a link, or with a slash at its end, it would not be told from the others by name.
+    // Resolved first: a link or a trailing slash would make its name differ from the listed one.
     const auto place = fs::weakly_canonical(bad / ".");
     for (const auto& other : folders_in(place.parent_path()))
       if (other.path.filename() != place.filename() && !why_bad(other.path))
         return fmt::format("; newest good one: {}", other.path.string());
     return "; there is no good one beside it";
   } catch (const std::exception&) {
-    return {};  // the folder itself cannot be read: the first error says enough
+    return {};  // the folder cannot be read; the first error is sufficient
   }
 }
 

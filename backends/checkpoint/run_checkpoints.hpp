@@ -1,6 +1,6 @@
 // The checkpoints of a run: `checkpoints/step-00000937/`, ..., and the link `latest` beside them.
 // Every function waits for the disk, is thread-safe, and throws user_error(errc::checkpoint) whose
-// text begins with the path of what is wrong.
+// text begins with the path of the bad file.
 #pragma once
 
 #include "backends/checkpoint/checkpoint_folder.hpp"
@@ -11,18 +11,18 @@
 
 namespace troupe {
 
-/// Reads and verifies one checkpoint. The error of a bad one names the newest good one beside it
-/// (for which those are read, too).
+/// Reads and verifies one checkpoint. The error of a bad one names the newest good one in the same
+/// run, for which the others are read too.
 snapshot read_checkpoint(const std::filesystem::path& folder);
-/// The same, for who wants to know only whether it is good.
+/// The same check without returning the tensors.
 manifest verify_checkpoint(const std::filesystem::path& folder);
 
-/// See checkpoint_io::remove: renamed to the hidden name that a run's start sweeps away, then
-/// removed.
+/// See checkpoint_io::remove. Renames the folder to a hidden name, which the start of a run
+/// removes, then removes it.
 void remove_checkpoint(const std::filesystem::path& folder);
 
-/// One entry of a run's list. `what` is meaningful when `damage` is empty; what only reading all
-/// its bytes would show is not looked for.
+/// One entry of a run's list. `what` is meaningful if `damage` is empty. Damage that only a read of
+/// all bytes would show is not detected.
 struct listed_checkpoint {
   std::string path;
   std::int64_t step = 0;  ///< by its name
@@ -30,7 +30,7 @@ struct listed_checkpoint {
   std::string damage;
   bool latest = false;  ///< the link names it
 };
-/// By step. Empty when the run has none; throws when `run` is not a folder that can be read.
+/// Sorted by step. Empty if the run has none; throws if `run` is not a readable folder.
 std::vector<listed_checkpoint> list_checkpoints(const std::filesystem::path& run);
 
 /// See checkpoint_io::latest.

@@ -22,7 +22,7 @@ namespace {
 using chunk = std::shared_ptr<const std::vector<std::byte>>;
 using read_function = std::function<void(std::uint64_t offset, std::span<std::byte> out)>;
 
-// Indices in the order in which data lies in the file.
+// Indices in the order of the data in the file.
 template <class T, class Before>
 std::vector<std::size_t> ordered(const std::vector<T>& items, Before before) {
   std::vector<std::size_t> order(items.size());
@@ -32,7 +32,7 @@ std::vector<std::size_t> ordered(const std::vector<T>& items, Before before) {
   return order;
 }
 
-// One pass in the order of the file, so that the hash is of the bytes that were used.
+// Reads the file once, in order, so that the hash is of the bytes that are used.
 tensor_file read_from(std::uint64_t size, const read_function& read) {
   content_hash hash;
   const auto take = [&](std::uint64_t offset, std::span<std::byte> out) {

@@ -1,5 +1,5 @@
-// Tensors as safetensors files, which Python's `safetensors` opens: the format of our checkpoints
-// and of `--init-weights`. Files are treated as hostile: see safetensors_header.hpp.
+// Tensors as safetensors files, which Python's `safetensors` opens: the format of checkpoints and
+// of `--init-weights`. Files are untrusted: see safetensors_header.hpp.
 #pragma once
 
 #include "backends/checkpoint/regular_file.hpp"
@@ -14,27 +14,27 @@
 
 namespace troupe {
 
-/// What a file holds. `tensors` in the order of the header's text, which is the order they were
-/// given in when Troupe wrote it.
+/// The content of a file. `tensors` are in the order of the header's text, which for a file of
+/// Troupe is the order in which they were passed.
 struct tensor_file {
   std::vector<tensor_blob> tensors;
   std::map<std::string, std::string> metadata;
   std::uint64_t bytes = 0;  ///< of the file
-  std::string hash;         ///< XXH3-128 of the very bytes the tensors were made of
+  std::string hash;         ///< XXH3-128 of the bytes that the tensors were read from
 };
 
-/// The pieces of a file, to be written one behind the other. Tensor bytes are shared, not copied.
+/// The pieces of a file, to be written one after the other. Tensor bytes are shared, not copied.
 /// Their data lies in order of decreasing element size, so that every tensor is aligned for its
 /// dtype (readers that map the file need that), whatever the order of the header. Throws
-/// user_error(errc::checkpoint) naming the tensor: a name twice or not UTF-8, an unknown dtype,
-/// bytes that do not fit the shape. Thread-safe.
+/// user_error(errc::checkpoint) that names the tensor: a repeated name, a name that is not UTF-8,
+/// an unknown dtype, bytes that do not fit the shape. Thread-safe.
 std::vector<std::shared_ptr<const std::vector<std::byte>>> encode_safetensors(
     std::span<const tensor_blob> tensors, const std::map<std::string, std::string>& metadata = {});
 
-/// Reads a file. Memory is taken only for ranges that were checked against the file's size. Throws
-/// user_error(errc::checkpoint) with the file's path and what is wrong. Thread-safe.
+/// Reads a file. Allocates memory only for ranges that were checked against the file's size. Throws
+/// user_error(errc::checkpoint) with the file's path and the reason. Thread-safe.
 tensor_file read_safetensors(const regular_file& file);
-/// The same from memory; `origin` stands for the path in errors.
+/// The same from memory. Errors name `origin` instead of a path.
 tensor_file decode_safetensors(std::span<const std::byte> file, const std::string& origin);
 
 }  // namespace troupe

@@ -20,11 +20,11 @@ using nlohmann::json;
 
 constexpr std::string_view metadata_key = "__metadata__";
 
-// Names come from the file: cut, so that an error stays a line.
+// Shortens a name from the file, so that an error stays one line.
 std::string shown(std::string_view name) { return fmt::format("\"{:.120}\"", name); }
 
-// Takes the one shape a header can have, event by event, and stops at the first thing that is not
-// it: neither depth nor unexpected content is ever stored.
+// Parses a header event by event and stops at the first unexpected element, so that neither deep
+// nesting nor unexpected content is stored.
 class header_events : public nlohmann::json_sax<json> {
 public:
   safetensors_header header;
@@ -203,7 +203,7 @@ void check_ranges(const safetensors_header& header, std::uint64_t data_bytes) {
     refuse(fmt::format("{} bytes behind the last tensor", data_bytes - filled));
 }
 
-// JSON for one text; refuses what is not UTF-8.
+// JSON for one text. Throws if it is not UTF-8.
 std::string json_text(const std::string& text) {
   try {
     return json(text).dump();

@@ -21,7 +21,7 @@ void carry_out_drill(const fault_drill& what) {
       return;
     case fault_drill::kind::exit: _exit(1);
     case fault_drill::kind::kill: kill(getpid(), SIGKILL); return;
-    // To this thread, so that it goes no further itself.
+    // Sent to this thread, so that it does not continue.
     case fault_drill::kind::stop: std::raise(SIGSTOP); return;
   }
 }

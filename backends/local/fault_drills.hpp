@@ -1,4 +1,4 @@
-// Fire drills for real: what `--fault` does to this process.
+// Injects the faults of `--fault` into this process.
 #pragma once
 
 #include "troupe/options.hpp"

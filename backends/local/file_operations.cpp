@@ -42,7 +42,7 @@ std::string mend(const std::error_code& error) {
 }
 [[noreturn]] void fail_errno(const fs::path& path) { fail({errno, std::generic_category()}, path); }
 
-// A descriptor with its path. Closing is checked where it can tell of lost data.
+// A descriptor with its path. After writing, `close` is checked, because it can report lost data.
 class descriptor {
 public:
   descriptor(fs::path path, int flags) : path_(std::move(path)) {
@@ -137,7 +137,7 @@ public:
       fail(std::make_error_code(std::errc::invalid_argument), to,
            fmt::format("holds {}: it cannot be replaced by a part of itself", from.string()));
     if (::renameat2(AT_FDCWD, from.c_str(), AT_FDCWD, to.c_str(), RENAME_EXCHANGE) == 0) {
-      // What was there must not begin to go while a crash could still bring it back.
+      // Sync first: the replaced folder must not be removed while a crash could still restore it.
       sync_folder(to.parent_path());
       if (from.parent_path() != to.parent_path()) sync_folder(from.parent_path());
       remove_whole(from);
@@ -166,9 +166,9 @@ public:
     std::error_code error;
     fs::create_directories(path, error);
     if (error) fail(error, path);
-    // Outermost first: a folder whose own entry is lost would take the others with it. Those that
-    // were there, too: whoever made them may have been killed before they were durable. What may
-    // not be opened has not been made by us.
+    // Outermost first, because a folder whose own entry is lost takes the others with it. Folders
+    // that existed before are synced too: the process that created them may have been killed before
+    // they were durable. A folder that cannot be opened was not created by Troupe.
     for (auto p = parents.rbegin(); p != parents.rend(); ++p)
       if (p->second || ::access(p->first.c_str(), R_OK) == 0) sync_folder(p->first);
     return {};

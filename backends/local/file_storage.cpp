@@ -20,7 +20,7 @@ struct task {
   std::function<void(storage_result)> done;
 };
 
-// A signal for the host's process must not run its handler on our thread.
+// A signal's handler must not run on the storage thread.
 class signals_blocked {
 public:
   signals_blocked() {
@@ -56,7 +56,7 @@ struct file_storage::state {
       waiting.pop_front();
       lock.unlock();
       auto result = perform(root, next.op);
-      // What was written is let go before anyone hears of it.
+      // Releases the written memory before the answer is sent.
       next.op = storage_ops::list{};
       next.done(std::move(result));
       next.done = nullptr;

@@ -9,8 +9,8 @@
 
 namespace troupe {
 
-/// Does operations one after the other on a thread of its own (file_operations.hpp says how);
-/// answers come from that thread, which takes no signals. Thread-safe.
+/// Runs operations one after the other on a thread of its own, as file_operations.hpp describes.
+/// Answers are called on that thread, which receives no signals. Thread-safe.
 class file_storage final : public storage {
 public:
   /// Operations that may wait at a time, of all callers together. One more is an internal_error:
@@ -19,8 +19,8 @@ public:
 
   /// `root` is made absolute now; it need not exist yet.
   explicit file_storage(const std::string& root);
-  /// Finishes what waits, then ends the thread. Waits for the disk, except on that very thread
-  /// (inside an answer), which then ends by itself.
+  /// Finishes all operations that wait, then ends the thread. Waits for the disk, unless it is
+  /// called on that thread (inside an answer); the thread then ends by itself.
   ~file_storage() override;
 
   void submit(storage_op op, std::function<void(storage_result)> done) override;

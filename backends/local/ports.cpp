@@ -26,7 +26,7 @@ public:
   }
 };
 
-// Threads of this process: nothing to start, nothing that could fail.
+// Ranks are threads of this process: no process has to be started, and nothing can fail.
 class in_process : public process_control {
 public:
   void start(const rank_start&, std::function<void()> body,

@@ -24,8 +24,8 @@ struct closing {
 };
 using order = std::variant<hook_run, binding, closing>;
 
-// Everything the thread touches. Shared with the lane's handle, and outliving it when user code is
-// stuck.
+// All state that the thread uses. It is shared with the lane's handle and outlives the handle if
+// user code is stuck.
 struct block {
   learner_context context;
   recipe_ptr recipe;
@@ -69,7 +69,7 @@ struct block {
   }
 };
 
-// The thread's own side: the learner lives and dies here.
+// The thread's function. It creates and destroys the learner.
 class lane_body {
 public:
   explicit lane_body(std::shared_ptr<block> shared)
@@ -119,8 +119,8 @@ private:
       failed_ = failed_ || answer.outcome.word == run_verdict::failed;
       return shared_->answer(std::move(answer));
     }
-    // Making or binding the learner threw: that is the answer of the first run; later ones find
-    // nothing to do.
+    // Creating or binding the learner threw. The first run is answered with this exception; later
+    // runs do nothing.
     ran answer;
     answer.at = run.at;
     answer.outcome.word = broken_ ? run_verdict::failed : run_verdict::proceed;

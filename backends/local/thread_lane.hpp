@@ -9,9 +9,9 @@
 
 namespace troupe {
 
-/// Opens one thread per lane. A lane that is destroyed while user code runs in it is left to
-/// itself: what it still touches lives in a block of its own that goes when the code returns, and
-/// nothing it answers is heard.
+/// Opens one thread per lane. If a lane is destroyed while user code runs in it, the thread goes on
+/// alone: its state is in a block of its own that is freed when the code returns, and its answers
+/// are dropped.
 class thread_lanes : public lane_backend {
 public:
   explicit thread_lanes(std::function<std::chrono::nanoseconds()> now) : now_(std::move(now)) {}

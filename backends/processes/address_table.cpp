@@ -11,7 +11,7 @@
 
 namespace troupe {
 
-// Begins as zeros: nobody can be reached yet. All processes are on this host, so a port is an
+// Starts as zeros: no address is published yet. All processes are on this host, so a port is an
 // address.
 struct address_table::sheet {
   std::array<std::uint8_t, 32> secret;

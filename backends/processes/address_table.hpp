@@ -1,5 +1,4 @@
-// Addresses of a job's ranks in memory that its processes share, and the secret they know each
-// other by.
+// The addresses of a job's ranks and their shared secret, in memory that its processes share.
 #pragma once
 
 #include <array>
@@ -9,12 +8,12 @@
 
 namespace troupe {
 
-/// One job's. A rank's process writes its own entry and reads the others'. Thread-safe.
+/// The table of one job. A rank's process writes its own entry and reads the others. Thread-safe.
 class address_table : public tcp_rendezvous {
 public:
   static constexpr std::int32_t ranks_max = 4096;
 
-  /// A new one. Throws user_error when the kernel has no memory for it.
+  /// Creates a table. Throws user_error if the kernel has no memory for it.
   static std::shared_ptr<address_table> create(const std::array<std::uint8_t, 32>& secret);
   /// From an inherited descriptor, which it owns from here on. Throws internal_error.
   static std::shared_ptr<address_table> adopt(int descriptor);

@@ -1,4 +1,4 @@
-// What a rank's process is called with, and where it finds what it inherits.
+// The command line of a rank's process and the descriptors that it inherits.
 #pragma once
 
 #include <optional>
@@ -22,8 +22,8 @@ struct rank_arguments {
 
 /// Without the program's name.
 std::vector<std::string> arguments_of(const rank_arguments& what);
-/// None when they are another program's or a user's. Throws internal_error when they begin like
-/// ours and do not go on so.
+/// None if they are not the arguments of a rank's process. Throws internal_error if only their
+/// beginning is.
 std::optional<rank_arguments> read_arguments(int count, const char* const* arguments);
 
 /// The one argument before the parent's process id, of rank 0's process among placed ones.
@@ -32,10 +32,10 @@ inline constexpr const char* placed_word = "--troupe-placed-rank";
 /// Whether this process has called `launcher_client_of`.
 bool main_knows_ranks();
 
-/// In a rank's process. Nothing of it is to outlive the one that started it, however that ends.
+/// Called in a rank's process: makes the kernel end it when its parent ends for any reason.
 void die_with(int parent);
-/// A terminal sends its signals to all processes of the job; the launcher alone acts on them. Where
-/// they are blocked until here, one that came earlier is forgotten now.
+/// Ignores the terminal's signals, which reach all processes of the job: only the launcher acts on
+/// them. A signal that arrived earlier, while it was blocked, is discarded.
 void leave_signals_to_parent();
 
 }  // namespace troupe

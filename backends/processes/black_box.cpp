@@ -15,8 +15,8 @@
 
 namespace troupe {
 
-// Two entries in turn: a writer that dies half-way leaves the other one whole. The page begins as
-// zeros, which is its empty state.
+// Two entries are written in turn, so that a writer that dies in one leaves the other whole. The
+// page starts as zeros, which is its empty state.
 struct black_box::page {
   struct entry {
     std::int64_t epoch;

@@ -1,4 +1,4 @@
-// What a rank was doing when its process died: a page of memory that outlives it.
+// Records the hook that a rank is in, in a page of memory that outlives the rank's process.
 #pragma once
 
 #include "troupe/hooks.hpp"

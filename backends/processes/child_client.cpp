@@ -37,7 +37,7 @@ public:
   explicit child_client(const rank_arguments& what)
       : linked_client(what.who, link_descriptor), box_(black_box::adopt(black_box_descriptor)) {
     for (int i = 0; i < what.descriptors; ++i) others_.push_back(first_other_descriptor + i);
-    // What this process starts itself is not to hold them open.
+    // Processes that this one starts must not hold them open.
     for (int one = link_descriptor; one < first_other_descriptor + what.descriptors; ++one)
       ::fcntl(one, F_SETFD, FD_CLOEXEC);
   }
@@ -54,7 +54,7 @@ private:
 
 void die_with(int parent) {
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);
-  if (::getppid() != parent) ::_exit(1);  // it was too late: the parent had died before
+  if (::getppid() != parent) ::_exit(1);  // the parent died before prctl
 }
 
 void leave_signals_to_parent() {

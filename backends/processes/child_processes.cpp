@@ -27,7 +27,7 @@
 #include "backends/processes/process_looks.hpp"
 #include "backends/processes/spawning.hpp"
 
-// glibc 2.36 forgets to say that these are C's.
+// glibc 2.36 lacks extern "C" around these.
 extern "C" {
 #include <sys/pidfd.h>
 }
@@ -47,7 +47,7 @@ constexpr auto reaping_limit = std::chrono::seconds{10};
                    fmt::format("{}: {}; fewer ranks may help", what, std::strerror(errno)));
 }
 
-// A copy that is above all numbers which the child's own descriptors get.
+// A copy whose number is larger than those of the child's descriptors.
 file_descriptor copy_of(int descriptor, std::size_t others) {
   const int lowest = first_other_descriptor + static_cast<int>(others);
   const int copy = ::fcntl(descriptor, F_DUPFD_CLOEXEC, lowest);
@@ -129,7 +129,7 @@ public:
     keep_looking();
   }
 
-  // The rank has ended. As long as the process makes progress it is given more time.
+  // The rank has ended. Its process gets more time as long as it makes progress.
   void let_go(std::chrono::nanoseconds grace, int graces = rank_process::graces_max) {
     const auto before = progress();
     limit_.expires_after(grace);
@@ -177,7 +177,7 @@ private:
     return arguments_of({what_.who, ::getpid(), static_cast<int>(all.size())});
   }
 
-  // A kernel without pidfds: nothing that could be supervised.
+  // A kernel without pidfds: processes cannot be supervised.
   void wait_without_watch() {
     process_end end;
     end.what =

@@ -11,11 +11,11 @@ namespace troupe {
 
 namespace {
 
-// With the number of this form: a program of another one is a stranger.
+// Contains the format's version, so that a program with another version is refused.
 constexpr std::array<char, 8> arriving{'t', 'r', 'o', 'u', 'p', 'e', 'A', '1'};
 constexpr std::array<char, 8> telling{'t', 'r', 'o', 'u', 'p', 'e', 'T', '1'};
 
-// Bytes of one machine's order, as everything between processes of one program.
+// In the machine's byte order, as all data between processes of one program.
 struct arrival_fields {
   std::array<char, 8> magic = arriving;
   tcp::job_secret secret{};

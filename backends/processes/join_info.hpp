@@ -1,5 +1,6 @@
-// How the process of a rank that something else has placed (mpirun) finds whoever starts ranks:
-// where to come, how it says who it is, what it is told. Fixed blocks over TCP, before the link.
+// How a rank's process that another launcher (mpirun) has placed joins a job: the address of
+// Troupe's launcher, the identification that the process sends, and the assignment that it
+// receives. Fixed blocks over TCP, before the link.
 #pragma once
 
 #include <array>
@@ -14,7 +15,7 @@
 
 namespace troupe {
 
-/// Where to come.
+/// The launcher's addresses and the secret.
 struct join_info {
   static constexpr std::size_t hosts_max = 16;
 
@@ -25,19 +26,19 @@ struct join_info {
 };
 /// One line.
 std::string to_text(const join_info& what);
-/// Throws internal_error for what to_text does not say.
+/// Throws internal_error for a text that to_text does not produce.
 join_info read_join_info(const std::string& text);
 
-/// What such a process says first.
+/// The identification: the first bytes that such a process sends.
 inline constexpr std::size_t arrival_bytes = 48;
 using arrival_block = std::array<std::byte, arrival_bytes>;
 arrival_block encode_arrival(const tcp::job_secret& secret, std::int32_t rank);
-/// Its rank; nothing when it does not know the secret or says something else.
+/// Its rank; none if the secret or the format is wrong.
 std::optional<std::int32_t> decode_arrival(const arrival_block& block,
                                            const tcp::job_secret& secret);
 
-/// What it is told then, perhaps much later: a rank's life, whose link begins behind this; or that
-/// there will be no more.
+/// The answer, perhaps much later: an incarnation of the rank, whose link begins after this block,
+/// or a shutdown message: the process gets no further assignment.
 struct assignment {
   bool shutdown = false;
   rank_start who;
@@ -45,7 +46,7 @@ struct assignment {
 inline constexpr std::size_t assignment_bytes = 72;
 using assignment_block = std::array<std::byte, assignment_bytes>;
 assignment_block encode_assignment(const tcp::job_secret& secret, const assignment& what);
-/// Nothing when it is not from who knows the secret.
+/// None if the sender does not know the secret.
 std::optional<assignment> decode_assignment(const assignment_block& block,
                                             const tcp::job_secret& secret);
 

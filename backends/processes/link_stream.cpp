@@ -20,7 +20,7 @@ namespace asio = boost::asio;
 
 namespace {
 
-// One message on its way: what precedes it, its head, its attachments; `sent` bytes are gone.
+// One message to send: its prefix, head and attachments; `sent` bytes have been sent.
 struct outgoing {
   std::vector<std::byte> prefix;
   packed_message what;
@@ -33,7 +33,7 @@ struct outgoing {
 constexpr std::size_t pieces_max = 64;
 using pieces = std::array<iovec, pieces_max>;
 
-// Adds what is left of `bytes` when `skip` bytes of the message are gone.
+// Adds the unsent part of `bytes` when `skip` bytes of the message have been sent.
 void add_piece(pieces& into, std::size_t& count, const std::vector<std::byte>& bytes,
                std::size_t& skip) {
   const auto gone = std::min(skip, bytes.size());
@@ -53,7 +53,7 @@ std::size_t pieces_of(const outgoing& one, pieces& into) {
 
 }  // namespace
 
-// Lives until the loop has let go of it.
+// Exists until the loop has released it.
 struct link_stream::block : std::enable_shared_from_this<block> {
   block(asio::io_context& loop, int fd, link_identity who)
       : socket(loop, asio::local::stream_protocol{}, fd), incoming(who) {
@@ -67,12 +67,12 @@ struct link_stream::block : std::enable_shared_from_this<block> {
   std::mutex sending;  // guards the next five
   std::deque<outgoing> queue;
   bool armed = false;    // the loop waits until the socket takes more
-  bool deaf = false;     // the other side does not take anything any more
+  bool deaf = false;     // the peer does not read any more
   bool closing = false;  // an end is to follow the last message
   bool shut = false;
 
   message_assembler incoming;  // the loop's thread only
-  bool over = false;           // the loop's thread only: lost was called, or is not to be
+  bool over = false;           // the loop's thread only: `lost` was called or must not be
 
   std::mutex hearing;  // guards the sink: held while it is called
   link_sink sink;
@@ -111,7 +111,7 @@ struct link_stream::block : std::enable_shared_from_this<block> {
     if (!armed) write_some();
   }
 
-  // With `sending` held. What the socket does not take now is left to the loop.
+  // Called with `sending` held. The loop sends the bytes that the socket does not take now.
   void write_some() {
     while (!queue.empty()) {
       pieces parts{};
@@ -128,7 +128,7 @@ struct link_stream::block : std::enable_shared_from_this<block> {
       } else if (errno == EAGAIN || errno == EWOULDBLOCK) {
         return arm();
       } else if (errno != EINTR) {
-        // The other side is gone. Its last words may still be here: whoever hears says so.
+        // The peer is gone. Its last messages may still be unread; the reader reports the loss.
         deaf = true;
         queue.clear();
       }
@@ -148,19 +148,19 @@ struct link_stream::block : std::enable_shared_from_this<block> {
     });
   }
 
-  // --- hearing, on the loop's thread -----------------------------------------------------------
+  // --- receiving, on the loop's thread -----------------------------------------------------------
 
   void hear() {
     socket.async_wait(asio::socket_base::wait_read,
                       [self = shared_from_this()](const boost::system::error_code& error) {
                         if (error || self->over) return;
-                        // Others on this loop get their turn between two rounds.
+                        // Gives other handlers of this loop their turn.
                         constexpr int reads_at_once = 16;
                         if (self->read(reads_at_once)) self->hear();
                       });
   }
 
-  // False when there will be nothing more.
+  // False after the last message.
   bool read(int times) {
     for (int i = 0; i < times && !over; ++i) {
       const auto room = incoming.room();
@@ -192,7 +192,7 @@ struct link_stream::block : std::enable_shared_from_this<block> {
     if (std::exchange(over, true)) return;
     {
       const std::lock_guard lock(sending);
-      // Who has said its last word may still listen.
+      // A peer that has ended its own side may still read.
       if (why != link_closed_by_peer) {
         deaf = true;
         queue.clear();
@@ -217,7 +217,7 @@ link_stream::~link_stream() {
     block_->deaf = true;
     block_->queue.clear();
   }
-  // Whatever the loop still waits for ends with this.
+  // Ends all operations that the loop still waits for.
   ::shutdown(block_->socket.native_handle(), SHUT_RDWR);
 }
 

@@ -11,16 +11,16 @@
 
 namespace troupe {
 
-/// Messages that may wait to be taken by the other side; past it the link is lost. Snapshots and
-/// values are not counted by size: they are the sender's memory, and no sender holds many.
+/// The number of messages that may wait for the peer to read them; one more and the link is lost.
+/// The size of snapshots and values does not count: the sender owns their memory and holds few.
 inline constexpr std::size_t link_queue_limit = 8192;
 
-/// What `lost` says when the other side has ended the link in order.
+/// The reason that `lost` gets when the peer has ended the link in order.
 inline constexpr const char* link_closed_by_peer = "the other side has closed the link";
 
-/// Sends in the calling thread while the socket takes it, so that a process which is killed a
-/// moment later has said what it said; the rest is sent by the thread that runs `loop`, which also
-/// hears.
+/// Sends in the calling thread as long as the socket takes bytes, so that a message is out even if
+/// the process is killed immediately afterwards. The thread that runs `loop` sends the rest and
+/// receives.
 class link_stream : public link {
 public:
   /// Owns `socket` from here on. `loop` outlives it.
@@ -32,9 +32,10 @@ public:
   bool withdraw(std::uint64_t tag) override;
   void close() override;
 
-  /// How tensors in values travel; null (at first): they do not. Before the first of them.
+  /// Sets the encoding of tensors in values; before the first of them is sent. Null (the default):
+  /// tensors cannot be sent.
   void carry(const tensor_bytes* tensors);
-  /// Hears all that has arrived, now: the other side is known to be dead. On the loop's thread.
+  /// Receives all that has arrived, because the peer is known to be dead. On the loop's thread.
   void drain();
 
 private:

@@ -1,5 +1,5 @@
-// What the sides of every rank that lives in a process of its own have in common: a link to the
-// process that supervises it, served by the process's first thread.
+// The common part of all clients of a launcher: a link to the supervising process, served by the
+// first thread of the rank's process.
 #pragma once
 
 #include <boost/asio/executor_work_guard.hpp>

@@ -13,7 +13,7 @@
 
 namespace troupe {
 
-/// Who is at the ends of a link: both say so first, and a link between others is lost.
+/// The job and the incarnation of a link. Both ends send it first; the link is lost if they differ.
 struct link_identity {
   job_id job;
   incarnation_id incarnation;
@@ -27,19 +27,20 @@ struct message_bounds {
   std::uint64_t attachment = std::uint64_t{1} << 40;
 };
 
-/// What a stream begins with.
+/// The first bytes of a stream.
 std::vector<std::byte> link_greeting(const link_identity& who);
-/// What precedes a message's head and attachments.
+/// The prefix of a message, before its head and attachments.
 std::vector<std::byte> message_prefix(const packed_message& what);
 
-/// Puts messages together. Large attachments are read to where they stay.
+/// Assembles messages. Large attachments are read directly into their final memory.
 class message_assembler {
 public:
   explicit message_assembler(link_identity expected, message_bounds bounds = {});
 
-  /// Where the next bytes are to be put; never empty.
+  /// The memory for the next bytes; never empty.
   std::span<std::byte> room();
-  /// The first `size` bytes of room() have been. Throws damaged_message; then it is of no more use.
+  /// The caller has filled the first `size` bytes of room(). After it has thrown damaged_message,
+  /// the assembler must not be used any more.
   void filled(std::size_t size);
   /// The next whole message.
   std::optional<packed_message> next();

@@ -19,7 +19,7 @@ namespace troupe {
 
 namespace {
 
-// For a host that does not answer at all: the next address may.
+// Time-out of one address; the next address may answer.
 constexpr timeval connect_limit{5, 0};
 
 [[noreturn]] void gone(const std::string& why) {
@@ -73,7 +73,7 @@ private:
 
 void set_up_placed_socket(int socket) {
   const int yes = 1;
-  // A host that is gone without a word is found out within half a minute.
+  // Keepalive detects a host that has vanished within half a minute.
   const int idle_seconds = 15;
   const int between_seconds = 5;
   const int times = 3;

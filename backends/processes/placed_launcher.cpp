@@ -27,7 +27,7 @@
 #include "backends/processes/remote_process.hpp"
 #include "backends/processes/spawning.hpp"
 
-// glibc 2.36 forgets to say that these are C's.
+// glibc 2.36 lacks extern "C" around these.
 extern "C" {
 #include <sys/pidfd.h>
 }
@@ -47,16 +47,16 @@ process_end ended_as(failure_kind kind, std::string why) {
   return {.what = make_failure(kind, std::move(why))};
 }
 
-// The place of one rank.
+// The slot of one rank.
 struct rank_slot {
-  std::optional<ip_tcp::socket> idle;    // its process has come, and waits to be told
+  std::optional<ip_tcp::socket> idle;    // its process has connected and waits for its assignment
   std::shared_ptr<remote_process> life;  // the last one
   bool gone = false;                     // its process
 
   bool awaited() const { return life && !life->over() && !life->begun(); }
 };
 
-// Everything but what says otherwise is for the loop's thread.
+// Members are for the loop's thread unless their comment says otherwise.
 class house {
 public:
   explicit house(const placed_options& options)
@@ -75,7 +75,7 @@ public:
 
   asio::io_context& loop() { return loop_; }
 
-  // Any thread; what can be refused at once is refused here.
+  // Any thread. Refuses impossible requests at once.
   void open() {
     const std::lock_guard lock(guard_);
     if (thread_.joinable()) return;
@@ -117,7 +117,7 @@ public:
     if (life.what().who.rank == 0) kill_child();
   }
 
-  // Any thread. All ranks' processes start together: one that comes is progress of all.
+  // Any thread. All ranks' processes start together, so a new connection is progress of all.
   std::int64_t progress() const {
     const pid_t child = child_;
     return arrived_ + (child == 0 ? 0 : processor_time(child));
@@ -181,7 +181,7 @@ private:
       life->drain();
       life->end(std::move(how));
     }
-    // The others will not learn where to come.
+    // The other processes cannot learn the address any more.
     for (auto& one : rank_slots_)
       if (one.awaited())
         one.life->end(ended_as(failure_kind::start_failed, "rank 0's process has ended"));
@@ -219,7 +219,7 @@ private:
       assign_rank(at);
   }
 
-  // The first word on a connection: there is room for it.
+  // The first bytes of a connection always fit into its buffer.
   bool tell(rank_slot& at, const assignment& what) {
     error_code error;
     asio::write(*at.idle, asio::buffer(encode_assignment(door_->where().secret, what)), error);

@@ -1,9 +1,9 @@
-// The connection between a placed rank's process and whoever starts ranks there.
+// Options of the connection between a placed rank's process and the launcher.
 #pragma once
 
 namespace troupe {
 
-/// Nothing waits to be sent, and a host that has vanished is noticed.
+/// Sends without delay, and detects a host that has vanished.
 void set_up_placed_socket(int socket);
 
 }  // namespace troupe

@@ -1,4 +1,4 @@
-// What a parent sees of a child without its help: whether it is stopped, whether it makes progress.
+// Observes a child process from outside: whether it is stopped, and whether it makes progress.
 #pragma once
 
 #include <sys/types.h>
@@ -16,20 +16,20 @@ bool is_stopped(pid_t child);
 /// is not known.
 std::int64_t processor_time(pid_t process);
 
-/// Counts looks at a process: it has been stopped for too long when so many looks in a row found it
-/// stopped. Looks are counted and not the clock, so that a parent which was itself stopped, with
-/// all of its job (Ctrl-Z), blames nobody when it goes on.
+/// Decides whether a process has been stopped for too long: a number of consecutive checks must
+/// have found it stopped. Checks are counted instead of time, so that a parent that was itself
+/// stopped with its whole job (Ctrl-Z) does not kill its children when it continues.
 class stop_watch {
 public:
   static constexpr int looks = 8;
 
   explicit stop_watch(std::chrono::nanoseconds detect);
 
-  /// max(4 D, 2 s): a process that is stopped is found within this time.
+  /// max(4 D, 2 s): a stopped process is detected within this time.
   std::chrono::nanoseconds limit() const { return limit_; }
-  /// The time from one look to the next.
+  /// The time between two checks.
   std::chrono::nanoseconds between() const { return limit_ / looks; }
-  /// One look. True when the process has been stopped for too long.
+  /// Records one check. True if the process has been stopped for too long.
   bool look(bool stopped);
 
 private:

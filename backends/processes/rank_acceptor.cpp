@@ -22,10 +22,10 @@ using error_code = boost::system::error_code;
 
 namespace {
 
-// A rank's process says at once who it is.
+// A rank's process identifies itself at once.
 constexpr auto arrival_limit = std::chrono::seconds{5};
 constexpr std::size_t strangers_beyond_ranks = 64;
-// When no descriptor is left: others may be given back.
+// The pause after accept failed for lack of descriptors.
 constexpr auto accept_pause = std::chrono::milliseconds{50};
 
 // IPv4 addresses of this host that others may reach it by.
@@ -47,7 +47,7 @@ std::vector<std::string> addresses(bool one_host) {
 
 }  // namespace
 
-// Who has connected and not said who it is.
+// A connection that has not identified itself yet.
 struct rank_acceptor::stranger {
   explicit stranger(asio::io_context& loop) : socket(loop), limit(loop) {}
   ip_tcp::socket socket;
@@ -121,7 +121,7 @@ void rank_acceptor::look_at(stranger& who) {
   const auto rank = decode_arrival(who.said, where_.secret);
   if (!rank || *rank < 0 || *rank >= options_.world) return;
   set_up_placed_socket(who.socket.native_handle());
-  // The timer's handler may still come; it closes what is empty then.
+  // The timer's handler may still run; it then closes an empty socket.
   come_(*rank, std::move(who.socket));
 }
 

@@ -1,4 +1,4 @@
-// Where processes of placed ranks come to: a listening socket, and a look at who connects.
+// Accepts the connections of ranks' processes that another launcher (mpirun) has placed.
 #pragma once
 
 #include <boost/asio/io_context.hpp>
@@ -16,18 +16,19 @@
 
 namespace troupe {
 
-/// Strangers are turned away: who does not know the secret, is no rank of this world, or has not
-/// said who it is within five seconds. As many are looked at at once as there are ranks, and 64
-/// more; when a further one connects, the one that has been silent for longest is turned away,
-/// since a rank says at once who it is. So silent strangers keep no rank out and delay none. On the
-/// thread of `loop`, which is stopped before this is destroyed.
+/// Closes a connection that does not know the secret, is not a rank of this world, or has not
+/// identified itself within five seconds. Keeps at most (number of ranks + 64) such connections;
+/// one more closes the one that has been silent longest, because a rank identifies itself at once.
+/// So silent connections neither block nor delay a rank. Runs on the thread of `loop`, which is
+/// stopped before this is destroyed.
 class rank_acceptor {
 public:
-  /// Begins to listen; nobody is heard before `accept`. Throws user_error (device).
+  /// Begins to listen; connections are read after `accept`. Throws user_error (device).
   rank_acceptor(boost::asio::io_context& loop, const placed_options& options);
 
   const join_info& where() const { return where_; }
-  /// From now on: a rank's process has come. It may do so again, in another life.
+  /// Calls `come` for each rank's process that connects, from now on. A rank may connect again, as
+  /// another incarnation.
   void accept(std::function<void(std::int32_t rank, boost::asio::ip::tcp::socket)> come);
 
 private:

@@ -1,5 +1,5 @@
-// One life of a rank whose process something else has placed: what is sent to it before it has
-// come, its link, its end.
+// One incarnation of a rank in a process that another launcher (mpirun) has placed: the messages
+// that wait for its connection, its link and its end.
 #pragma once
 
 #include <boost/asio/io_context.hpp>
@@ -16,10 +16,10 @@
 
 namespace troupe {
 
-/// `send` and `forget_sink` from any thread; everything else on the loop's.
+/// Call `send` and `forget_sink` from any thread, all other members on the loop's.
 class remote_process : public std::enable_shared_from_this<remote_process> {
 public:
-  /// `lost`: the link has ended without this side's doing. `loop` outlives it.
+  /// `lost` is called when the peer ended the link or it broke. `loop` outlives it.
   remote_process(boost::asio::io_context& loop, process_start what, process_sink sink,
                  std::function<void(const std::string& why)> lost);
 
@@ -29,11 +29,11 @@ public:
   void send(link_message what);
   void forget_sink();
 
-  /// Its process has come, and has been told. Owns the socket.
+  /// Its process has connected and has its assignment. Owns the socket.
   void begin(int socket);
-  /// Hears what has arrived, now: the process is known to be dead.
+  /// Receives all that has arrived, because the process is known to be dead.
   void drain();
-  /// Nothing more is heard but this, once.
+  /// Reports the end, once. The sink gets nothing after it.
   void end(process_end how);
 
 private:

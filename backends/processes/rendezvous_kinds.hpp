@@ -1,4 +1,4 @@
-// Where ranks that are processes of one host meet: shared memory, TCP on loopback, both.
+// The rendezvous of ranks that are processes of one host: shared memory, TCP on loopback, or both.
 #pragma once
 
 #include "troupe/rendezvous.hpp"
@@ -8,12 +8,12 @@
 
 namespace troupe {
 
-/// `shm`, `tcp`, `hier`: what `auto` takes first. What they need is inherited, nothing of it has a
-/// name.
+/// `shm`, `tcp`, `hier`, in the order of `auto`. Processes inherit all descriptors; nothing has a
+/// name in the file system.
 std::vector<std::shared_ptr<rendezvous_kind>> process_meetings();
 
-/// Of ranks that something else has placed: `backend` (`mpi`) is in each of their processes
-/// already, the same for all jobs.
+/// The rendezvous of placed ranks (mpirun): each process has `backend` (`mpi`) already, for all
+/// jobs.
 std::shared_ptr<rendezvous_kind> placed_rendezvous(std::shared_ptr<communicator_backend> backend);
 
 }  // namespace troupe

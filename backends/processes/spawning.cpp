@@ -26,7 +26,7 @@ std::string own_path() {
   return size > 0 ? std::string(path.data(), static_cast<std::size_t>(size)) : "troupe";
 }
 
-// What a child reads between fork and exec. It shares the memory of its parent there.
+// The data that a child reads between vfork and exec, while it shares its parent's memory.
 struct child_plan {
   const int* inherited;
   int count;
@@ -36,7 +36,7 @@ struct child_plan {
   volatile int error = 0;
 };
 
-// Of kernels without close_range. Above so many nothing is looked for.
+// For kernels without close_range: larger descriptor numbers are not closed.
 int descriptor_limit() {
   constexpr rlim_t most = 1 << 20;
   rlimit limit{};
@@ -80,13 +80,13 @@ bool take_descriptors(const child_plan& plan) {
   return true;
 }
 
-// System calls only.
+// Makes system calls only.
 [[noreturn]] void become(child_plan& plan) {
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);
-  if (::getppid() != plan.parent) ::_exit(1);  // it was too late: the parent had died before
+  if (::getppid() != plan.parent) ::_exit(1);  // the parent died before prctl
   if (take_descriptors(plan)) {
     reset_signals();
-    // Works after the file was replaced or removed, too.
+    // Also works after the file was replaced or removed.
     ::execve("/proc/self/exe", plan.words, environ);
   }
   plan.error = errno;

@@ -1,4 +1,4 @@
-// This program again, as a child: what it begins with, and how it ended.
+// Starts this program as a child process, and tells how it ended.
 #pragma once
 
 #include <signal.h>
@@ -12,8 +12,8 @@
 
 namespace troupe {
 
-/// Starts this program as a child that dies with the calling thread: the kernel is told before the
-/// program begins, so that there is no moment at which the child could stay behind.
+/// Starts this program as a child that dies with the calling thread. This is set in the kernel
+/// before the program begins, so that the child never outlives the thread.
 ///
 /// The child has `inherited` as its descriptors from link_descriptor on, in this order, and nothing
 /// else but the standard ones. SIGINT, SIGTERM and SIGHUP are blocked until it is ready
@@ -24,9 +24,9 @@ namespace troupe {
 pid_t start_child(const std::vector<file_descriptor>& inherited, std::vector<std::string> words,
                   int& error);
 
-/// What waitid said of it.
+/// Converts the result of waitid.
 process_end end_of(const siginfo_t& info);
-/// Waits for a process that has ended, and says how.
+/// Reaps a process that has ended, and returns how it ended.
 process_end reap(int pidfd);
 
 }  // namespace troupe

@@ -16,7 +16,7 @@ namespace {
 
 constexpr std::size_t columns_max = 512;
 
-// RFC 4180: what holds a comma, a quote or a line end is quoted, quotes are doubled.
+// RFC 4180: a field with a comma, a quote or a line end is quoted; quotes are doubled.
 std::string cell(const std::string& text) {
   if (text.find_first_of(",\"\r\n") == std::string::npos) return text;
   std::string quoted = "\"";
@@ -66,7 +66,7 @@ std::int64_t step_of(std::string_view row) {
   return step;
 }
 
-// True if a row says how a test ended, and nothing else.
+// True if a row has values of a test and no others.
 bool is_of_test(const std::vector<std::string>& columns, std::string_view row) {
   const auto filled = cells(row);
   bool any = false;

@@ -11,13 +11,14 @@
 namespace troupe {
 
 /// Writes reduced values as they become known: columns `step`, `epoch`, then one per metric in the
-/// order in which they first came; a row per observation, empty where it has no value. A metric
-/// that is new rewrites the file with one more column, by rename: readers see whole files only. A
-/// file that is there is gone on with. At most 512 columns: a further name ends the logger (the
-/// job goes on), because a name per step is a mistake that would cost the square of it.
+/// order in which they first appeared; one row per observation, with empty fields for missing
+/// values. A new metric rewrites the file with one more column, by rename, so that readers see
+/// whole files only. Appends to an existing file. At most 512 columns: one more name ends the
+/// logger, but not the job, because a new name per step is a mistake whose cost grows with the
+/// square.
 class csv_logger : public observer {
 public:
-  /// Throws user_error (bad_configuration) when `path` can not be written or is no such file.
+  /// Throws user_error (bad_configuration) if `path` cannot be written or is not such a file.
   explicit csv_logger(std::string path);
   ~csv_logger() override;
   void on(const observation& what) override;
@@ -30,9 +31,9 @@ private:
   std::unique_ptr<line_file> file_;
 };
 
-/// Drops the rows of steps beyond `step` from a metrics.csv, and those of a test behind it (a run
-/// tests at its end, and it has not ended), by rename; one that is not there is fine. What a
-/// resumed run does before it goes on. Throws user_error (bad_configuration).
+/// Removes the rows of steps after `step` from a metrics.csv, and the rows of a test after it (a
+/// run tests at its end, and this one has not ended), by rename. A missing file is no error. A
+/// resumed run calls this before it starts. Throws user_error (bad_configuration).
 void cut_metrics(const std::string& path, std::int64_t step);
 
 }  // namespace troupe

@@ -47,7 +47,7 @@ std::string event_log::line_of(const seen::lifecycle& what) const {
       {"step", defined(what.step, what.step != undefined)},
       {"details", what.details},
   };
-  // What a user's exception says need not be UTF-8.
+  // The text of a user's exception may not be UTF-8.
   return line.dump(-1, ' ', false, ordered_json::error_handler_t::replace) + "\n";
 }
 

@@ -11,7 +11,7 @@
 
 namespace troupe {
 
-/// The wall clock, for people: it dates what is written and orders nothing.
+/// The wall clock, for display only: no order is derived from it.
 using wall_clock = std::function<std::chrono::system_clock::time_point()>;
 
 /// `2026-11-21T07:46:01.123Z`
@@ -19,16 +19,16 @@ std::string utc(std::chrono::system_clock::time_point when);
 
 /// Adds one JSON line per lifecycle event: `{"time":"2026-11-21T07:46:01.123Z","event":
 /// "checkpoint_written","rank":null,"generation":1,"step":937,"details":{"path":"..."}}`. Undefined
-/// numbers are null. A file that is there is gone on with: a resumed run has one history. An event
-/// that cannot be written (a full disk) is lost as a whole; once there is room again, `events_lost`
-/// says how many were, before the next event.
+/// numbers are null. Appends to an existing file, so that a resumed run has one history. An event
+/// that cannot be written (a full disk) is lost as a whole. When there is space again, the event
+/// `events_lost` with their number precedes the next one.
 class event_log : public observer {
 public:
-  /// Throws user_error (bad_configuration) when `path` can not be written.
+  /// Throws user_error (bad_configuration) if `path` cannot be written.
   event_log(std::string path, wall_clock now);
-  /// Throws std::system_error for an event that is lost; the next one may be written all the same.
+  /// Throws std::system_error if the event is lost; later events may still be written.
   void on(const observation& what) override;
-  /// Notes observations that were dropped, as event `observations_dropped`.
+  /// Writes an event `observations_dropped`.
   void finish(std::uint64_t dropped) override;
 
 private:

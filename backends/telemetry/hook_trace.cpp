@@ -9,7 +9,7 @@ std::string trace_line(std::int32_t rank, const hook& what) {
   const auto number = [](std::int64_t x) {
     return x == undefined ? std::string{"null"} : fmt::format("{}", x);
   };
-  // Stages and hooks are words of ours: nothing to escape.
+  // Names of stages and hooks need no escaping.
   return fmt::format(
       "{{\"rank\":{},\"stage\":\"{}\",\"hook\":\"{}\",\"epoch\":{},\"step\":{},\"batch\":{}}}\n",
       rank, to_string(at.stage), name(what), number(at.epoch), number(at.step), number(at.batch));

@@ -1,4 +1,4 @@
-// What each rank did, hook by hook: `--trace-hooks`.
+// Records the hooks of each rank: `--trace-hooks`.
 #pragma once
 
 #include "backends/telemetry/line_file.hpp"
@@ -13,11 +13,11 @@ namespace troupe {
 /// line end; undefined numbers are null.
 std::string trace_line(std::int32_t rank, const hook& what);
 
-/// Writes one such line per call, at once. Thread-safe: lanes call it at entry of every hook, so a
-/// rank's lines stand in the order in which it handled them.
+/// Writes one such line per call, at once. Thread-safe. Lanes call it at entry of every hook, so a
+/// rank's lines are in the order in which it handled the hooks.
 class hook_trace {
 public:
-  /// Starts the file anew. Throws user_error (bad_configuration) when it can not be written.
+  /// Replaces the file. Throws user_error (bad_configuration) if it cannot be written.
   explicit hook_trace(std::string path);
   void operator()(std::int32_t rank, const hook& what);
 

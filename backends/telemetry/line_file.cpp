@@ -26,8 +26,7 @@ namespace {
                                path, std::strerror(errno)));
 }
 
-// Where the last whole line of a file ends; what follows it was cut off by the end of a program or
-// of a machine.
+// The end of the last whole line. A crash may have left a partial line after it.
 off_t end_of_lines(int file) {
   std::array<char, 4096> part{};
   off_t end = ::lseek(file, 0, SEEK_END);
@@ -42,7 +41,7 @@ off_t end_of_lines(int file) {
   return end;
 }
 
-// What is no file of a disk (a pipe, a terminal) has no end to go back to.
+// Only a regular file can be truncated after a failed write; a pipe or a terminal cannot.
 void cut(int file, off_t size) {
   if (size >= 0) std::ignore = ::ftruncate(file, size);
 }

@@ -1,5 +1,4 @@
-// A text file that grows line by line and keeps every line that was added, whatever ends the
-// program.
+// A text file that is appended to line by line. No added line is lost if the program crashes.
 #pragma once
 
 #include <string>
@@ -13,8 +12,8 @@ class line_file {
 public:
   enum class start { fresh, append };
 
-  /// To append removes a last line without its end, which a crash had cut. Throws user_error
-  /// (bad_configuration) naming `path` and the fix when it cannot be opened.
+  /// Appending first removes a partial last line, which a crash left. Throws user_error
+  /// (bad_configuration) that names `path` and the fix if the file cannot be opened.
   line_file(std::string path, start how);
   ~line_file();
   line_file(const line_file&) = delete;
@@ -30,8 +29,8 @@ private:
   int file_ = -1;
 };
 
-/// The whole of a text file. Throws user_error (bad_configuration) naming it when it can not be
-/// read.
+/// The content of a text file. Throws user_error (bad_configuration) that names the file if it
+/// cannot be read.
 std::string read_text_file(const std::string& path);
 /// Replaces `path` by `text`, by a temporary file beside it and a rename: a reader sees the old or
 /// the new, never a part. Throws user_error (bad_configuration) naming the path and the fix.

@@ -66,7 +66,7 @@ void progress_line::progress(const seen::progress& what) {
   show(text(what));
 }
 
-// The time of a validation is no time of training: rates are measured anew behind it.
+// Restarts the measurement of rates after a validation, whose time must not count.
 void progress_line::track(const seen::progress& what, std::chrono::nanoseconds now) {
   if (what.at.stage != stage::train) mark_.reset();
   if (what.at.stage == stage::train && !mark_) mark_ = mark_of(what, now);

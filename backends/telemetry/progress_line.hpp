@@ -1,4 +1,4 @@
-// How far a run is, for somebody who watches.
+// Shows a run's progress in a terminal.
 #pragma once
 
 #include "troupe/observer.hpp"
@@ -11,16 +11,16 @@
 
 namespace troupe {
 
-/// Shows epoch, batch, loss, samples per second and the time left. Live: one line of a terminal,
-/// written over at most ten times a second (each time from its first column, by a carriage return).
-/// Else a line of its own every ten seconds. Time and output are passed in.
+/// Shows epoch, batch, loss, samples per second and the time left. Live: one terminal line that is
+/// overwritten at most ten times a second, by a carriage return. Otherwise one new line every ten
+/// seconds. The caller passes time and output.
 class progress_line : public observer {
 public:
   struct style {
     bool live = false;
     /// How wide the terminal is now; the live line is cut to it.
     std::function<std::size_t()> columns = [] { return std::size_t{80}; };
-    std::int64_t epochs = 1;  ///< how many there will be
+    std::int64_t epochs = 1;  ///< in total
     std::chrono::nanoseconds live_interval = std::chrono::milliseconds{100};
     std::chrono::nanoseconds line_interval = std::chrono::seconds{10};
   };
