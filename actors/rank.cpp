@@ -2,6 +2,7 @@
 
 #include <map>
 
+#include "backends/lane.hpp"
 #include "messages/planted.hpp"
 #include "troupe/detail/coverage.hpp"
 

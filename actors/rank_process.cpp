@@ -9,6 +9,7 @@
 #include "actors/observer.hpp"
 #include "actors/rank.hpp"
 #include "actors/snapshot_sender.hpp"
+#include "backends/launcher.hpp"
 
 namespace troupe {
 

@@ -5,6 +5,8 @@
 #include <atomic>
 #include <utility>
 
+#include "backends/launcher.hpp"
+
 namespace troupe {
 
 namespace {

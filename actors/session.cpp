@@ -16,6 +16,8 @@
 #include "actors/job_check.hpp"
 #include "actors/remote_rank.hpp"
 #include "actors/supervisor.hpp"
+#include "backends/entropy.hpp"
+#include "backends/launcher.hpp"
 #include "troupe/event_stream.hpp"
 
 namespace troupe {

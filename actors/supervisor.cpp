@@ -11,6 +11,8 @@
 #include "actors/job_check.hpp"
 #include "actors/observer.hpp"
 #include "actors/supervisor_machine.hpp"
+#include "backends/entropy.hpp"
+#include "backends/process_control.hpp"
 #include "messages/planted.hpp"
 #include "troupe/detail/coverage.hpp"
 

@@ -1,6 +1,7 @@
 // The compute port: where a rank's user code and tensors run, beside an actor that never waits.
 #pragma once
 
+#include "messages/lane.hpp"
 #include "troupe/learner.hpp"
 
 #include <chrono>

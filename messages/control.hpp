@@ -7,6 +7,7 @@
 #include "troupe/failure.hpp"
 #include "troupe/observation.hpp"
 #include "troupe/options.hpp"
+#include "troupe/outcome.hpp"
 #include "troupe/snapshot.hpp"
 #include "troupe/value.hpp"
 
@@ -19,10 +20,6 @@ namespace troupe {
 /// What the storage port answered; defined with the port (troupe/storage.hpp).
 struct storage_result;
 using storage_answer = storage_result;
-
-/// Why a run is to end early.
-enum class stop_reason : std::uint8_t { none, hook, early_stopping, caller, interrupt, terminate };
-std::string_view to_string(stop_reason r);
 
 // --- supervisor to rank --------------------------------------------------------------------------
 
@@ -80,17 +77,6 @@ struct step_done {
 /// Answer to propose_stop: this rank will not pass `at.step` finished steps without a further word.
 struct stop_vote {
   fence at;
-};
-/// How fast a rank trained, by the monotonic clock of its ports.
-struct run_figures {
-  double seconds_to_first_step = 0;   ///< since the rank's actor began
-  double seconds_training = 0;        ///< training only, after the first two steps
-  std::int64_t samples_training = 0;  ///< of all ranks, in those seconds
-  double seconds_waiting = 0;         ///< of those, the lane's in collectives
-  /// The share of a step spent waiting for communication; 0 when nothing was measured.
-  double waiting_share() const {
-    return seconds_training > 0 ? seconds_waiting / seconds_training : 0;
-  }
 };
 /// The rank's fit machine has ended orderly. Rank 0 brings its last snapshot.
 struct rank_finished {
@@ -172,10 +158,6 @@ struct flushed {
   std::vector<failure> late;
   bool lost = false;
 };
-/// What travels through an observer's bounded queue (actors/observation_queue.hpp); the message is
-/// only the knock.
-using observation_ptr = std::shared_ptr<const observation>;
-
 // --- from ports, and to oneself ------------------------------------------------------------------
 
 /// Lane to its rank actor: one run is answered.
@@ -232,35 +214,6 @@ struct request_stop {
 struct request_abort {
   std::string why;
   failure_kind kind = failure_kind::aborted;
-};
-
-/// What the caller gets. `status`: finished, stopped (at a boundary, resumable), failed.
-struct job_outcome {
-  enum class ending : std::uint8_t { finished, stopped, failed };
-  ending status = ending::failed;
-  stop_reason why = stop_reason::none;
-  loop_state loop;
-  metrics last;  ///< last reduced values; after a failure those that rank 0 knew, if it answered
-  std::uint64_t generation = 0;
-  snapshot_ptr weights;  ///< rank 0's state at the end of a fit; null otherwise
-  value result;          ///< rank 0's: evaluation results, predictions, a spawned function's value
-  std::vector<value> queue;  ///< in the order added
-  std::string best_checkpoint;
-  /// The newest durable checkpoint, also of a fit that failed: one that this job has written, or
-  /// else the one that it was resumed from. Empty: there is none.
-  std::string last_checkpoint;
-  std::vector<std::string> survivors;  ///< who did not end within the teardown deadline: `rank 1:
-                                       ///< on_train_batch_end for 12.0 s`
-  std::vector<failure> late;  ///< failures after the run's end: teardown, checkpoint, observers
-  std::shared_ptr<const caught> failed_with;  ///< null unless failed
-  run_figures figures;                        ///< rank 0's
-  std::vector<double> waiting_shares;         ///< of those ranks that finished, by rank
-
-  bool ok() const { return status != ending::failed; }
-  /// Throws the first cause. Does nothing when ok(). A rank that is a thread of this process: the
-  /// original exception, with its own type. A rank in another process, or a failure that nobody
-  /// threw: user_error or internal_error by the record's code, else std::runtime_error.
-  void rethrow() const;
 };
 
 // --- what may cross a process border -------------------------------------------------------------

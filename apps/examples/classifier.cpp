@@ -1,7 +1,6 @@
 // A program: trains the module on two ranks, then tests it.
 #include <iostream>
-#include <troupe/synthetic.hpp>
-#include <troupe/trainer.hpp>
+#include <troupe/troupe.hpp>
 
 #include "apps/examples/classifier.hpp"
 

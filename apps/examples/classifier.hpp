@@ -2,7 +2,7 @@
 #pragma once
 
 #include <torch/torch.h>
-#include <troupe/module.hpp>
+#include <troupe/troupe.hpp>
 
 struct classifier : troupe::module {
   explicit classifier(int64_t hidden = 64) {

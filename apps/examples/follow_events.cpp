@@ -4,8 +4,7 @@
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/use_awaitable.hpp>
 #include <iostream>
-#include <troupe/event_stream.hpp>
-#include <troupe/session.hpp>
+#include <troupe/troupe.hpp>
 
 namespace asio = boost::asio;
 

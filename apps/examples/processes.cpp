@@ -1,8 +1,8 @@
 // The classifier with each rank in a process of its own: a crash stays in its process.
 #include <iostream>
+#include <troupe/processes.hpp>
 #include <troupe/trainer.hpp>
 
-#include "actors/rank_process.hpp"
 #include "apps/examples/classifier_recipe.hpp"
 
 int main(int count, char** arguments) {

@@ -5,6 +5,8 @@
 #include "actors/checkpointer.hpp"
 #include "actors/time_knob.hpp"
 #include "apps/testing/delivery.hpp"
+#include "backends/entropy.hpp"
+#include "backends/process_control.hpp"
 #include "backends/simulated/baton.hpp"
 
 namespace troupe::testing {

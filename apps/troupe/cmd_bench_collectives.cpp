@@ -2,6 +2,7 @@
 #include "apps/troupe/bench_processes.hpp"
 #include "apps/troupe/cmd_bench.hpp"
 #include "apps/troupe/nearest.hpp"
+#include "backends/process_control.hpp"
 #include "backends/tcp/tcp.hpp"
 #include "troupe/failure.hpp"
 

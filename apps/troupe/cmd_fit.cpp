@@ -12,6 +12,7 @@
 #include "apps/troupe/run_plan.hpp"
 #include "apps/troupe/trouble_report.hpp"
 #include "backends/checkpoint/run_checkpoints.hpp"
+#include "backends/entropy.hpp"
 #include "backends/telemetry/csv_logger.hpp"
 
 #include <fmt/format.h>

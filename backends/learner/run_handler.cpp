@@ -1,5 +1,7 @@
 #include "backends/learner/run_handler.hpp"
 
+#include "messages/lane.hpp"
+
 #include <algorithm>
 #include <functional>
 #include <utility>

@@ -8,6 +8,7 @@
 #include <string_view>
 #include <vector>
 
+#include "messages/lane.hpp"
 #include "troupe/learner.hpp"
 
 namespace troupe {

@@ -9,6 +9,8 @@
 #include "backends/inproc/inproc.hpp"
 #include "backends/local/file_storage.hpp"
 
+#include "backends/entropy.hpp"
+#include "backends/launcher.hpp"
 #include "backends/local/thread_lane.hpp"
 #include "backends/processes/rendezvous_kinds.hpp"
 

@@ -1,28 +1,25 @@
 # `cmake --install BUILD --prefix DIR`: libraries, headers as <troupe/session.hpp>, and the package that
-# find_package(Troupe) finds. Below troupe/detail lies what they need and nobody includes by name.
+# find_package(Troupe) finds.
 include(GNUInstallDirs)
 include(CMakePackageConfigHelpers)
 set(TROUPE_PACKAGE_DIR ${CMAKE_INSTALL_LIBDIR}/cmake/Troupe)
-set(public messages backends actors)
-set(internal messages backends actors)
-set(without PATTERN include EXCLUDE)
+set(_public messages backends actors)
 if(TROUPE_WITH_TORCH)
-  list(APPEND public backends/torch)
-else()
-  list(APPEND without PATTERN torch EXCLUDE)
+  list(APPEND _public backends/torch)
 endif()
 if(TROUPE_BUILD_APPS)
-  list(APPEND public apps/testing)
-  list(APPEND internal apps/testing)
+  list(APPEND _public apps/testing)
 endif()
-foreach(folder IN LISTS public)
-  install(DIRECTORY ${PROJECT_SOURCE_DIR}/${folder}/include/ DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}
+foreach(_folder IN LISTS _public)
+  install(DIRECTORY ${PROJECT_SOURCE_DIR}/${_folder}/include/ DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}
     COMPONENT development FILES_MATCHING PATTERN *.hpp)
 endforeach()
-foreach(folder IN LISTS internal)
-  install(DIRECTORY ${PROJECT_SOURCE_DIR}/${folder}/ DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/troupe/detail/${folder}
-    COMPONENT development FILES_MATCHING PATTERN *.hpp PATTERN cmake EXCLUDE ${without})
-endforeach()
+# Of the internal headers, below troupe/detail, those that the simulator's public headers reach.
+if(TROUPE_BUILD_APPS)
+  install(CODE "set(source ${PROJECT_SOURCE_DIR})
+    set(destination \"\$ENV{DESTDIR}\${CMAKE_INSTALL_PREFIX}/${CMAKE_INSTALL_INCLUDEDIR}/troupe/detail\")
+    include(${PROJECT_SOURCE_DIR}/messages/cmake/install_reached.cmake)" COMPONENT development)
+endif()
 install(EXPORT troupe_targets NAMESPACE troupe:: FILE TroupeTargets.cmake
   DESTINATION ${TROUPE_PACKAGE_DIR} COMPONENT development)
 configure_package_config_file(${PROJECT_SOURCE_DIR}/messages/cmake/TroupeConfig.cmake.in

@@ -18,13 +18,30 @@ def run(*command):
     return done.stdout
 
 
+def check_headers(installed, source):
+    """Public headers of all layers are there; of others those that a public header reaches, below troupe/detail."""
+    there = {os.path.relpath(os.path.join(folder, f), installed)
+             for folder, _, files in os.walk(installed) for f in files}
+    layers = [os.path.join(source, layer, "include") for layer in ("messages", "backends", "actors")]
+    public = {os.path.relpath(os.path.join(folder, f), layer)
+              for layer in layers for folder, _, files in os.walk(layer) for f in files}
+    assert public <= there, public - there
+    reached, waiting = set(), [p for p in there if "/detail/" not in p]
+    while waiting:
+        path = waiting.pop()
+        reached.add(path)
+        with open(os.path.join(installed, path), encoding="utf-8") as f:
+            named = re.findall(r'^#include ["<]([^">]+)[">]', f.read(), re.M)
+        waiting += {p for n in named for p in (n, f"troupe/detail/{n}") if p in there} - reached
+    assert reached == there, f"installed, and no public header needs it: {sorted(there - reached)}"
+
+
 def main():
     build, source, *torch = sys.argv[1:]
     with tempfile.TemporaryDirectory() as folder:
         prefix, tree, user = (os.path.join(folder, name) for name in ("prefix", "tree", "user"))
         run("cmake", "--install", build, "--prefix", prefix, "--component", "development")
-        for header in ("session.hpp", "trainer.hpp", "ports.hpp", "hooks.hpp", "detail/box.hpp"):
-            assert os.path.exists(os.path.join(prefix, "include/troupe", header)), header
+        check_headers(os.path.join(prefix, "include"), source)
         package = os.path.join(prefix, "lib", "cmake", "Troupe")
         if not os.path.exists(package):  # a distribution's lib folder
             package = next(p for p, _, files in os.walk(prefix) if "TroupeConfig.cmake" in files)

@@ -5,6 +5,7 @@
 #include <stdexcept>
 
 #include "apps/testing/scripted_simulation.hpp"
+#include "backends/process_control.hpp"
 #include "tests/support/integer_learner.hpp"
 
 #include "tests/support/catch.hpp"

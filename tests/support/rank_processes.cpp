@@ -1,5 +1,6 @@
 #include "tests/support/rank_processes.hpp"
 
+#include "backends/launcher.hpp"
 #include "tests/support/shared_heap.hpp"
 
 #include <sys/prctl.h>

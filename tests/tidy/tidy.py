@@ -27,6 +27,7 @@ UMBRELLA_SOURCES = 21
 
 # "rule path": "reason". What a rule finds in that file is excused; an excuse without need is a finding.
 EXCUSED = {
+    "layers actors/include/troupe/troupe.hpp": "everything in one header: LibTorch's part where it is there",
     "width messages/include/troupe/detail/hook_types.hpp": "a table, one hook per line",
     "process_wide backends/local/fault_drills.cpp": "a drill that ends the process has to end it",
     "process_wide backends/processes/child_client.cpp": "a rank's process leaves signals to its parent",
@@ -123,6 +124,8 @@ def layers(tree):
                     yield Finding(path, line, f'"{what}" does not begin at the repository\'s root')
             elif top(what) not in LAYERS[top(path)]:
                 yield Finding(path, line, f"{top(path)}/ must not see {what}")
+            elif top(path) in LIBRARY and "/include/troupe/" in path and what not in tree.public.values():
+                yield Finding(path, line, f"a public header, or what it needs, must not need {what}")
             elif top(path) == "actors" and re.match(r"backends/(?!include/|determinism/).*/", what):
                 yield Finding(path, line, f"actors see ports, never an adapter's folder: {what}")
 

@@ -2,7 +2,6 @@
 // time.
 #pragma once
 
-#include "messages/control.hpp"
 #include "troupe/observer.hpp"
 
 #include <boost/asio/any_completion_handler.hpp>

@@ -2,9 +2,9 @@
 // simulator make the same thing.
 #pragma once
 
-#include "messages/control.hpp"
 #include "troupe/learner.hpp"
 #include "troupe/observer.hpp"
+#include "troupe/outcome.hpp"
 
 #include <functional>
 #include <memory>

@@ -1,10 +1,11 @@
 // The learner port: what a rank trains, seen without LibTorch. A lane hands it hooks, in order.
 #pragma once
 
-#include "messages/lane.hpp"
 #include "troupe/checkpoint.hpp"
 #include "troupe/communicator.hpp"
 #include "troupe/detail/value_bytes.hpp"
+#include "troupe/hook_outcome.hpp"
+#include "troupe/hooks.hpp"
 #include "troupe/options.hpp"
 #include "troupe/snapshot.hpp"
 

@@ -2,10 +2,6 @@
 // tests build others from simulated adapters.
 #pragma once
 
-#include "backends/entropy.hpp"
-#include "backends/lane.hpp"
-#include "backends/launcher.hpp"
-#include "backends/process_control.hpp"
 #include "troupe/checkpoint.hpp"
 #include "troupe/communicator.hpp"
 #include "troupe/rendezvous.hpp"
@@ -17,6 +13,11 @@
 #include <vector>
 
 namespace troupe {
+
+class entropy;
+class lane_backend;
+class process_control;
+class rank_launcher;
 
 /// Everything a session's actors may reach outside. All shared and thread-safe. CAF's clock is the
 /// clock of the actors; `now` is for what runs outside of them (lanes, figures in results).

@@ -6,6 +6,7 @@
 #include "troupe/hooks.hpp"
 
 #include <map>
+#include <memory>
 #include <string>
 #include <string_view>
 #include <variant>
@@ -68,6 +69,7 @@ struct lifecycle {
 }  // namespace seen
 
 using observation = std::variant<seen::hook, seen::metrics, seen::progress, seen::lifecycle>;
+using observation_ptr = std::shared_ptr<const observation>;
 
 /// How many observations there was no room for. No others are ever dropped.
 struct dropped_observations {

@@ -1,8 +1,8 @@
 // What a function spawned on ranks comes back as: a job's outcome, and the function's own result.
 #pragma once
 
-#include "messages/control.hpp"
 #include "troupe/call.hpp"
+#include "troupe/outcome.hpp"
 
 #include <boost/asio/associator.hpp>
 

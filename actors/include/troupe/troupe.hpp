@@ -1,0 +1,30 @@
+// Everything that a program needs: jobs, trainers, sessions, their options and outcomes; and where
+// LibTorch is on the include path, modules, data and strategies. Programs that are to compile
+// faster include single headers. Tests include <troupe/testing.hpp> besides.
+#pragma once
+
+#include "troupe/call.hpp"
+#include "troupe/checkpoint.hpp"
+#include "troupe/communicator.hpp"
+#include "troupe/event_stream.hpp"
+#include "troupe/failure.hpp"
+#include "troupe/job.hpp"
+#include "troupe/learner.hpp"
+#include "troupe/observer.hpp"
+#include "troupe/options.hpp"
+#include "troupe/outcome.hpp"
+#include "troupe/ports.hpp"
+#include "troupe/processes.hpp"
+#include "troupe/session.hpp"
+#include "troupe/trainer.hpp"
+#include "troupe/value.hpp"
+
+#if __has_include(<torch/nn/module.h>) && __has_include("troupe/module.hpp")
+#include "troupe/data.hpp"
+#include "troupe/data_parallel.hpp"
+#include "troupe/module.hpp"
+#include "troupe/precision.hpp"
+#include "troupe/recipe.hpp"
+#include "troupe/strategy.hpp"
+#include "troupe/synthetic.hpp"
+#endif

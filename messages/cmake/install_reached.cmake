@@ -1,0 +1,18 @@
+# Installs into `destination`, by their paths below `source`, the internal headers that public headers of apps/testing
+# include, directly or through one another.
+file(GLOB_RECURSE waiting ${source}/apps/testing/include/*.hpp)
+set(reached)
+while(waiting)
+  list(POP_FRONT waiting header)
+  file(STRINGS ${header} lines REGEX "^#include \"(messages|backends|actors|apps)/")
+  foreach(line IN LISTS lines)
+    string(REGEX REPLACE "^#include \"([^\"]*)\".*" "\\1" path ${line})
+    list(FIND reached ${path} known)
+    if(known EQUAL -1)
+      list(APPEND reached ${path})
+      list(APPEND waiting ${source}/${path})
+      get_filename_component(folder ${path} DIRECTORY)
+      file(INSTALL ${source}/${path} DESTINATION ${destination}/${folder} MESSAGE_NEVER)
+    endif()
+  endforeach()
+endwhile()

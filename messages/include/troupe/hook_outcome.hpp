@@ -1,0 +1,68 @@
+// What a learner brings back from a hook, besides having handled it.
+#pragma once
+
+#include "troupe/detail/loop_state.hpp"
+#include "troupe/detail/position.hpp"
+#include "troupe/snapshot.hpp"
+#include "troupe/value.hpp"
+
+#include <chrono>
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+namespace troupe {
+
+/// How a run ended.
+enum class run_verdict : std::uint8_t {
+  proceed,     ///< all hooks were handled
+  skip_epoch,  ///< a hook's word, agreed by all ranks: no more batches in this epoch; the rest of
+               ///< the run was not handled
+  attention,   ///< the attention word was set: the rest was not handled
+  failed,      ///< a hook threw; see `failed_with`
+  waits,       ///< of one hook, in a lane that cannot wait: to be called again, as if not_yet had
+               ///< been thrown (troupe/learner.hpp), at a fraction of its cost. Never of a run
+};
+
+/// The length of one loader, in batches before any limit; known once the data is.
+struct loader_length {
+  troupe::stage stage = stage::train;
+  std::int32_t dataloader = 0;
+  std::int64_t batches = 0;  ///< micro-batches of an epoch or pass, the same on every rank
+  std::int64_t samples = 0;  ///< of all ranks
+  /// Samples of all ranks in a full micro-batch. A resumed epoch has its micro-batches done and
+  /// ceil((samples - cursor) / each) more. 0: not told, such an epoch has `batches`.
+  std::int64_t each = 0;
+  friend bool operator==(const loader_length&, const loader_length&) = default;
+};
+
+/// What the learner says about its optimizers; known after setup_optimizers.
+struct optimizer_facts {
+  std::int32_t optimizers = 1;
+  bool step_schedulers = false;     ///< some scheduler moves every step
+  bool epoch_schedulers = false;    ///< some scheduler moves every epoch
+  bool plateau_schedulers = false;  ///< some scheduler looks at a metric, after validation
+  /// The strategy's engine counts micro-batches itself: every one is an optimizer_step, with its
+  /// own clipping. Zeroing, schedulers and the count of steps keep to the windows of the plan.
+  bool accumulates_itself = false;
+  friend bool operator==(const optimizer_facts&, const optimizer_facts&) = default;
+};
+
+/// What one hook, or a whole run, brought beyond being handled.
+struct hook_outcome {
+  run_verdict word = run_verdict::proceed;
+  bool stop = false;                   ///< a hook asked for an end of the run, agreed by all ranks
+  std::vector<loader_length> loaders;  ///< process_dataloader
+  std::optional<optimizer_facts> optimizers;  ///< setup_optimizers
+  std::optional<loop_state> restored;         ///< load_checkpoint
+  metrics logged;                             ///< reduced values that became known
+  snapshot_ptr snapshot;                      ///< save_checkpoint
+  std::vector<value> queued;                  ///< add_to_queue, first in first out
+  std::int64_t samples = 0;                   ///< consumed by finished steps of this run, all ranks
+  std::chrono::nanoseconds waited{0};         ///< the lane, in collectives of training
+
+  /// Adds what a later hook brought: later values win, lists grow, a stop stays.
+  void merge(hook_outcome&& later);
+};
+
+}  // namespace troupe
