@@ -111,9 +111,6 @@ fit_plan checked_plan(const job& what) {
   if (what.options.ranks < 1)
     throw user_error(errc::bad_configuration,
                      fmt::format("ranks is {}: a world has at least one", what.options.ranks));
-  if (const auto& p = what.options.placement; p != "threads" && p != "processes")
-    throw user_error(errc::bad_configuration,
-                     fmt::format("placement is \"{}\": ranks are threads or processes", p));
   return make_plan(what.options, what.purpose, what.resume.value_or(""));
 }
 
@@ -121,10 +118,10 @@ void check_job(const job& what, const ports& world) {
   const auto found = with_checkpoint_found(what, world);
   checked_plan(found);
   check(found.options.time);
-  if (found.options.placement == "threads")
-    choose_communicator(world, found.options.communicator);
+  if (found.options.placement == placement_kind::threads)
+    choose_communicator(world, found.options.communicator.name);
   else
-    choose_rendezvous(world, found.options.communicator);
+    choose_rendezvous(world, found.options.communicator.name);
   if (found.purpose != stage::train) return;
   const auto path = found.resume.value_or("");
   const auto io = checkpoint_format(found, world);

@@ -255,7 +255,7 @@ spawn_rank_fn remote_ranks(const ports& world, const job& what) {
                      "use placement \"threads\"");
   if (const auto why_not = world.children->unusable(); !why_not.empty())
     throw user_error(errc::bad_configuration, fmt::format("placement \"processes\": {}", why_not));
-  const auto kind = choose_rendezvous(world, what.options.communicator);
+  const auto kind = choose_rendezvous(world, what.options.communicator.name);
   return
       [kind = std::string{kind->name()}, place = kind->arrange({what.options.tcp_streams})](
           caf::actor_system& system, actor_error_handler trouble, rank_setup setup) -> rank_actor {

@@ -157,7 +157,7 @@ supervisor_actor session::engine::launch(job what, std::function<void(job_outcom
   }
   if (events) setup.what.observers.push_back(events->attach());
   setup.world = world;
-  if (setup.what.options.placement == "processes")
+  if (setup.what.options.placement == placement_kind::processes)
     setup.bring_rank = remote_ranks(world, setup.what);
   if (auto format = checkpoint_format(setup.what, world); format && world.files)
     setup.spawn_checkpointer = checkpointers(std::move(format));

@@ -318,8 +318,8 @@ supervisor_actor spawn_supervisor(caf::actor_system& system, supervisor_setup se
   check(setup.what.options.time);
   auto limits = derive(setup.what.options.time);
   // Ranks that are processes open theirs over there.
-  auto communicators = setup.what.options.placement == "threads"
-                           ? choose_communicator(setup.world, setup.what.options.communicator)
+  auto communicators = setup.what.options.placement == placement_kind::threads
+                           ? choose_communicator(setup.world, setup.what.options.communicator.name)
                            : nullptr;
   auto shared = std::make_shared<supervisor_setup>(std::move(setup));
   auto trouble = shared->trouble;

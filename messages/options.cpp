@@ -1,8 +1,9 @@
 #include "troupe/options.hpp"
 
-#include "messages/control.hpp"
-
 #include <algorithm>
+
+#include "troupe/failure.hpp"
+#include "troupe/outcome.hpp"
 
 namespace troupe {
 
@@ -13,6 +14,53 @@ std::int64_t apply_limit(const batch_limit& limit, std::int64_t batches) {
   if (batches <= 0 || !(share > 0)) return 0;
   if (share >= 1.0) return batches;
   return std::max<std::int64_t>(1, static_cast<std::int64_t>(static_cast<double>(batches) * share));
+}
+
+std::string_view to_string(placement_kind kind) {
+  switch (kind) {
+    case placement_kind::threads: return "threads";
+    case placement_kind::processes: return "processes";
+  }
+  return "unknown";
+}
+
+placement_kind placement_named(std::string_view text) {
+  for (const auto kind : {placement_kind::threads, placement_kind::processes})
+    if (to_string(kind) == text) return kind;
+  throw user_error(errc::bad_configuration,
+                   "placement is \"" + std::string{text} + "\": ranks are threads or processes");
+}
+
+std::string_view to_string(communicator_kind kind) {
+  switch (kind) {
+    case communicator_kind::automatic: return "auto";
+    case communicator_kind::inproc: return "inproc";
+    case communicator_kind::shm: return "shm";
+    case communicator_kind::tcp: return "tcp";
+    case communicator_kind::hier: return "hier";
+    case communicator_kind::mpi: return "mpi";
+    case communicator_kind::nccl: return "nccl";
+  }
+  return "unknown";
+}
+
+std::string_view to_string(strategy_kind kind) {
+  switch (kind) {
+    case strategy_kind::automatic: return "auto";
+    case strategy_kind::single_device: return "single_device";
+    case strategy_kind::data_parallel: return "data_parallel";
+  }
+  return "unknown";
+}
+
+std::string_view to_string(precision_kind kind) {
+  switch (kind) {
+    case precision_kind::f32_true: return "32-true";
+    case precision_kind::f64_true: return "64-true";
+    case precision_kind::bf16_true: return "bf16-true";
+    case precision_kind::bf16_mixed: return "bf16-mixed";
+  }
+  return "unknown";
 }
 
 std::string_view to_string(stop_reason r) {

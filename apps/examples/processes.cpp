@@ -11,7 +11,8 @@ int main(int count, char** arguments) {
   const auto same = [&](const std::string&) { return recipe; };
   if (const auto code = troupe::run_rank_if_child(count, arguments, {same})) return *code;
 
-  troupe::trainer trainer{{.ranks = 2, .max_epochs = 2, .placement = "processes"}};
+  troupe::trainer trainer{
+      {.ranks = 2, .max_epochs = 2, .placement = troupe::placement_kind::processes}};
   auto fitted = trainer.run(troupe::stage::train, recipe);
   fitted.rethrow();
   auto tested = trainer.run(troupe::stage::test, recipe);

@@ -45,14 +45,14 @@ schema bench_schema(const schema& all) {
 // What `auto` takes: the first usable one of the placement. What can not be used is refused by the
 // job.
 std::string communicator_of(const ports& world, const trainer_options& options) {
-  if (options.communicator != "auto") return options.communicator;
+  if (options.communicator != communicator_kind::automatic) return options.communicator.name;
   const auto first = [](const auto& kinds) {
     for (const auto& one : kinds)
       if (one->unusable().empty()) return std::string{one->name()};
     return std::string{"auto"};
   };
-  return options.placement == "processes" ? first(world.rendezvous_kinds)
-                                          : first(world.communicators);
+  return options.placement == placement_kind::processes ? first(world.rendezvous_kinds)
+                                                        : first(world.communicators);
 }
 
 class fit_bench {

@@ -95,12 +95,12 @@ trainer_options options_of(const settings& s) {
   o.gradient_clip_algorithm =
       s.text("gradient_clip_algorithm") == "norm" ? algorithm::norm : algorithm::value;
   o.seed = static_cast<std::uint64_t>(s.integer("seed"));
-  o.precision = s.text("precision");
-  o.strategy = s.text("strategy.name");
+  o.precision = own_name{s.text("precision")};
+  o.strategy = own_name{s.text("strategy.name")};
   o.gradients = gradients_of(s);
-  o.communicator = s.text("communicator");
+  o.communicator = own_name{s.text("communicator")};
   o.tcp_streams = s.find<std::int64_t>("tcp.streams");
-  o.placement = s.text("placement");
+  o.placement = placement_named(s.text("placement"));
   o.one_hook_per_run = s.flag("fine");
   read_limits(s, o);
   read_policies(s, o);

@@ -44,8 +44,8 @@ void take_place(settings& s, const std::optional<placed_rank>& place) {
 
 void take_place(job& what, const std::optional<placed_rank>& place) {
   if (!place) return;
-  what.options.placement = "processes";
-  what.options.communicator = "mpi";
+  what.options.placement = placement_kind::processes;
+  what.options.communicator = communicator_kind::mpi;
 }
 
 std::string place_note(const placed_rank& place) {

@@ -44,7 +44,7 @@ void add_job(schema& s, const trainer_options& d, const schema_names& names) {
   add(s, "placement", kind::choice, "threads", "--placement",
       "where ranks live: threads need nothing to be started", {"threads", "processes"})
       .refused = {"simulated"};
-  auto& by = add(s, "communicator", kind::choice, d.communicator, "--communicator",
+  auto& by = add(s, "communicator", kind::choice, d.communicator.name, "--communicator",
                  "engine of the collectives; auto: by placement",
                  {"auto", "inproc", "shm", "tcp", "hier"});
   by.refused = {"nccl"};
@@ -54,7 +54,7 @@ void add_job(schema& s, const trainer_options& d, const schema_names& names) {
       .refused = {"cuda", "lazy"};
   add(s, "devices", kind::devices, "auto", "--devices",
       "a count or a list of device indices; auto: all that the ranks can use");
-  add(s, "precision", kind::choice, d.precision, "--precision",
+  add(s, "precision", kind::choice, d.precision.name, "--precision",
       "of weights and of the forward pass", {"32-true", "64-true", "bf16-true", "bf16-mixed"})
       .refused = {"16-mixed"};
   add(s, "seed", kind::integer, static_cast<std::int64_t>(d.seed), "--seed",
@@ -173,7 +173,7 @@ void add_learning(schema& s, const schema_names& names) {
 
 void add_strategy(schema& s, const trainer_options& d) {
   const auto& g = d.gradients;
-  add(s, "strategy.name", kind::choice, d.strategy, "--strategy",
+  add(s, "strategy.name", kind::choice, d.strategy.name, "--strategy",
       "what a rank does at each hook; auto: by ranks", {"auto", "single_device", "data_parallel"});
   auto& cap =
       add(s, "strategy.bucket_cap_mb", kind::number, unset, "",

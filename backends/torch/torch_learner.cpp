@@ -57,14 +57,14 @@ torch_learner::torch_learner(const learner_context& about, module_factory model,
       model_(std::move(model)),
       data_(std::move(data)),
       random_(about.options.seed),
-      precision_(make_precision(plugins.precisions, about.options.precision)) {
+      precision_(make_precision(plugins.precisions, about.options.precision.name)) {
   strategy_parts parts;
   parts.about = about_;
   if (plugins.environment) parts.environment = plugins.environment(about_);
   parts.numbers = precision_;
   parts.files = plugins.checkpoints ? plugins.checkpoints : about_.checkpoints;
   parts.moves = plugins.moves;
-  strategy_ = make_strategy(plugins.strategies, about_.options.strategy, std::move(parts));
+  strategy_ = make_strategy(plugins.strategies, about_.options.strategy.name, std::move(parts));
 }
 
 torch_learner::~torch_learner() {

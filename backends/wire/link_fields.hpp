@@ -24,6 +24,9 @@ template <>
 struct last_of<lifecycle_kind>
     : std::integral_constant<lifecycle_kind, lifecycle_kind::events_lost> {};
 template <>
+struct last_of<placement_kind> : std::integral_constant<placement_kind, placement_kind::processes> {
+};
+template <>
 struct last_of<fault_drill::kind>
     : std::integral_constant<fault_drill::kind, fault_drill::kind::stop> {};
 template <>
@@ -65,6 +68,10 @@ template <class F>
 void inspect(F& f, gradient_options& x) {
   auto& [cap, overlap, find_unused, static_graph, hook, fused, buffers] = x;
   f(cap, overlap, find_unused, static_graph, hook, fused, buffers);
+}
+template <class F, class Kind>
+void inspect(F& f, kind_or_name<Kind>& x) {
+  f(x.name);
 }
 template <class F>
 void inspect(F& f, trainer_options& x) {

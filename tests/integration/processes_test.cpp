@@ -93,8 +93,8 @@ job processes(const std::string& recipe, std::int32_t ranks, const std::string& 
   what.options.ranks = ranks;
   what.options.batch_size = 2;
   what.options.max_epochs = 2;
-  what.options.placement = "processes";
-  what.options.communicator = by;
+  what.options.placement = placement_kind::processes;
+  what.options.communicator = own_name{by};
   what.recipe_text = recipe;
   what.recipe = recipe_named(recipe == "no such recipe" ? "" : recipe);
   return what;
@@ -368,7 +368,7 @@ int main(int count, char** arguments) {
   is_child = count > 1 && std::string_view{arguments[1]} == "--troupe-rank";
   if (count > 2 && std::string_view{arguments[2]} == "and-starts-a-job") {
     auto what = processes("integers", 2);
-    what.options.placement = "threads";
+    what.options.placement = placement_kind::threads;
     const auto outcome = run(what);
     return outcome.failed_with && outcome.failed_with->record.code == errc::bad_configuration ? 0
                                                                                               : 1;

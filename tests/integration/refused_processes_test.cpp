@@ -15,7 +15,7 @@ TEST_CASE("a program without run_rank_if_child is refused before a process is st
   session s{loop.get_executor()};
   job what;
   what.options.ranks = 2;
-  what.options.placement = "processes";
+  what.options.placement = placement_kind::processes;
   what.recipe = std::make_shared<integer_recipe>(integer_options{});
   const auto outcome = s.run(what);
   REQUIRE(outcome.failed_with);

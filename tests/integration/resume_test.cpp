@@ -132,7 +132,7 @@ TEST_CASE("check_job says what a session would, and changes nothing", "[resume]"
   resume_place at;
   CHECK_NOTHROW(check_job(at.fit(1), at.world()));
   auto what = at.fit(1);
-  what.options.communicator = "pigeons";
+  what.options.communicator = own_name{"pigeons"};
   CHECK_THROWS_WITH(check_job(what, at.world()), Catch::Contains("pigeons"));
   what = at.fit(1, "latest");
   CHECK_THROWS_AS(check_job(what, at.world()), user_error);

@@ -137,7 +137,7 @@ TEST_CASE("what a user can mend comes back as the failure of the outcome", "[ses
   auto what = integer_job({}, 0);
   CHECK_THROWS_AS(s.run(what).rethrow(), user_error);
   what = integer_job({}, 2);
-  what.options.communicator = "pigeons";
+  what.options.communicator = own_name{"pigeons"};
   const auto outcome = s.run(what);
   CHECK(outcome.failed_with->record.what ==
         "there is no communicator \"pigeons\"; there are: auto, inproc");

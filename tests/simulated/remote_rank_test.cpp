@@ -176,7 +176,7 @@ struct remote_ranks_script {
     what.options.ranks = ranks;
     what.options.batch_size = 2;
     what.options.max_epochs = 2;
-    what.options.placement = "processes";
+    what.options.placement = placement_kind::processes;
     what.recipe = std::make_shared<integer_recipe>(integer_options{});
     what.run_folder = "run";
     return what;

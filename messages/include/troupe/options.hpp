@@ -8,6 +8,8 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <string_view>
+#include <utility>
 #include <variant>
 #include <vector>
 
@@ -56,6 +58,53 @@ struct time_knob {
   /// evaluation hook, short enough that a job is not lost over a night.
   std::chrono::nanoseconds hook_limit{0};
   friend bool operator==(const time_knob&, const time_knob&) = default;
+};
+
+/// Where ranks live.
+enum class placement_kind : std::uint8_t {
+  threads,    ///< of this process
+  processes,  ///< of their own on this host, each of which runs this program (troupe/processes.hpp)
+};
+/// What carries the ranks' collectives.
+enum class communicator_kind : std::uint8_t {
+  automatic,  ///< the first usable one of the ports; its text is `auto`
+  inproc,     ///< threads of one process
+  shm,        ///< processes of one host, over shared memory
+  tcp,
+  hier,  ///< shm within a host, tcp between hosts
+  mpi,   ///< processes that mpirun placed
+  nccl,  ///< GPUs
+};
+enum class strategy_kind : std::uint8_t {
+  automatic,  ///< single_device for one rank, else data_parallel; its text is `auto`
+  single_device,
+  data_parallel,
+};
+/// In which numbers a module lives (`true`), or in which its steps compute (`mixed`).
+enum class precision_kind : std::uint8_t { f32_true, f64_true, bf16_true, bf16_mixed };
+
+/// The texts are those of flags, TOML keys and results: `threads`, `auto`, `32-true`, ...
+std::string_view to_string(placement_kind kind);
+std::string_view to_string(communicator_kind kind);
+std::string_view to_string(strategy_kind kind);
+std::string_view to_string(precision_kind kind);
+/// Throws user_error (bad_configuration) that lists the texts there are.
+placement_kind placement_named(std::string_view text);
+
+/// The name of a plug-in of the program's own, or the text of a kind.
+struct own_name {
+  std::string text;
+};
+/// One of the kinds that Troupe has, or a plug-in of the program's own by its name:
+/// `options.strategy = strategy_kind::single_device`, `options.strategy = own_name{"my_strategy"}`.
+/// Ports, or the recipe's plug-ins, say which names there are; others are refused with a list.
+template <class Kind>
+struct kind_or_name {
+  kind_or_name(Kind kind) : name(to_string(kind)) {}
+  kind_or_name(own_name own) : name(std::move(own.text)) {}
+  friend bool operator==(const kind_or_name&, const kind_or_name&) = default;
+
+  std::string name;
 };
 
 /// One fire drill (`--fault KIND@rank=R,hook=NAME[,step=S][,what=TEXT][,ms=N]`).
@@ -114,15 +163,13 @@ struct trainer_options {
   std::int64_t fast_dev_run = 0;            ///< n batches of everything, one epoch, no files
   std::int64_t log_every_n_steps = 50;
   std::uint64_t seed = 0;
-  std::string precision = "32-true";
-  std::string strategy = "auto";  ///< single_device, data_parallel; auto: by ranks
+  kind_or_name<precision_kind> precision = precision_kind::f32_true;
+  kind_or_name<strategy_kind> strategy = strategy_kind::automatic;
   gradient_options gradients;
-  std::string communicator = "auto";
+  kind_or_name<communicator_kind> communicator = communicator_kind::automatic;
   /// Connections between two ranks of tcp and hier (key `tcp.streams`). Unset: the adapter's.
   std::optional<std::int64_t> tcp_streams;
-  /// Where ranks live: `threads` of this process, or `processes` of their own on this host, each of
-  /// which runs this program again (actors/rank_process.hpp).
-  std::string placement = "threads";
+  placement_kind placement = placement_kind::threads;
   bool one_hook_per_run = false;  ///< a run of hooks per hook, for tests and observers
   std::vector<early_stopping> stop_early;
   checkpoint_policy checkpoint;

@@ -39,8 +39,8 @@ TEST_CASE("ranks are mpirun's, over mpi") {
   CHECK(all.integer("ranks") == 4);
   job what;
   take_place(what, first_of_four);
-  CHECK(what.options.placement == "processes");
-  CHECK(what.options.communicator == "mpi");
+  CHECK(what.options.placement == placement_kind::processes);
+  CHECK(what.options.communicator == communicator_kind::mpi);
 
   CHECK(place_refusal({{"ranks", "--ranks", {"4"}},
                        {"communicator", "--communicator", {"mpi"}},
@@ -66,5 +66,5 @@ TEST_CASE("without mpirun nothing changes") {
   CHECK(all.integer("ranks") == 3);
   job what;
   take_place(what, std::nullopt);
-  CHECK(what.options.placement == "threads");
+  CHECK(what.options.placement == placement_kind::threads);
 }

@@ -212,7 +212,7 @@ TEST_CASE("what cannot be fused is refused where it was asked for, and left apar
   hooked.gradients.comm_hook = "bf16_compress";
   CHECK_THAT(refusal(hooked, steps[0].make), Catch::Contains("a communication hook is set"));
   auto precise = options;
-  precise.precision = "64-true";
+  precise.precision = precision_kind::f64_true;
   CHECK_THAT(refusal(precise, steps[0].make), Catch::Contains("the precision is 64-true"));
   wide::quiet = true;
   fitted(options, std::make_shared<table_data>(24), other, std::nullopt);

@@ -223,7 +223,7 @@ TEST_CASE("a user's strategy overrides every member and is asked at every hook")
   options.gradient_clip_val = 1;
   own_strategy::kept =
       run_good_job({.recipe = recipe_for<regression>(data), .options = quick(2, 4, 1)})[0].snapshot;
-  options.strategy = "own";
+  options.strategy = own_name{"own"};
   struct curious : regression {
     void on_train_end() override {
       reduce(torch::ones({1}));
@@ -290,7 +290,7 @@ TEST_CASE("a user's precision converts, scales, unscales and leaves steps out") 
   torch_plugins plugins;
   plugins.precisions["doubling"] = [] { return std::make_unique<doubling>(); };
   auto options = quick(2, 4, 2);
-  options.precision = "doubling";
+  options.precision = own_name{"doubling"};
   const auto make = [] { return std::make_shared<regression>(); };
   const auto two =
       run_good_job({.recipe = make_recipe(make, data, plugins), .options = options})[0].snapshot;
@@ -552,7 +552,7 @@ TEST_CASE("a strategy that accumulates itself is asked for a step behind every m
     return std::make_unique<own_engine>(std::move(parts), seen);
   };
   auto options = quick(1, 4, 2);
-  options.strategy = "engine";
+  options.strategy = own_name{"engine"};
   options.accumulate_grad_batches = 2;
   const auto make = [] { return std::make_shared<regression>(); };
   const auto data = std::make_shared<table_data>(12);  // windows of two batches and of one

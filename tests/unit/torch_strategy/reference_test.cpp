@@ -87,7 +87,7 @@ TEST_CASE("the program's classifier learns, and says how well") {
   classifier_options how;
   how.layers.hidden = {32};
   auto options = quick(3, 16, 60);
-  options.precision = GENERATE("32-true", "bf16-mixed");
+  options.precision = GENERATE(precision_kind::f32_true, precision_kind::bf16_mixed);
   const auto ends = run_good_job({.recipe = recipe_for<classifier>(data, how), .options = options});
   const auto& last = ends[0].loop.last;
   CHECK(last.at("val/accuracy") > 0.95);

@@ -77,17 +77,17 @@ TEST_CASE("bf16-mixed computes in bfloat16 and keeps float32 weights") {
   };
   const auto data = std::make_shared<table_data>(32);
   auto options = quick(2, 8, 6);
-  options.precision = "bf16-mixed";
+  options.precision = precision_kind::bf16_mixed;
   const auto mixed = trained<half_inside>(options, data);
   for (const auto& [name, tensor] : mixed) CHECK(tensor.scalar_type() == at::kFloat);
-  options.precision = "32-true";
+  options.precision = precision_kind::f32_true;
   const auto apart = distance(mixed, trained<regression>(options, data));
   CHECK(apart > 1e-5);
   CHECK(apart < 0.05);
-  options.precision = "64-true";
+  options.precision = precision_kind::f64_true;
   const auto wide = trained<regression>(options, data);
   CHECK(wide.at("net.0.weight").scalar_type() == at::kDouble);
-  options.precision = "bf16-true";
+  options.precision = precision_kind::bf16_true;
   CHECK(trained<regression>(options, data).at("net.0.weight").scalar_type() == at::kBFloat16);
 }
 

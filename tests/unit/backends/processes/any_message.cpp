@@ -55,8 +55,8 @@ public:
     o.gradient_clip_algorithm = hooks::clip_gradients::algorithm::value;
     o.limit_train_batches = small();
     o.seed = number();
-    o.precision = text();
-    o.placement = "processes";
+    o.precision = own_name{text()};
+    o.placement = placement_kind::processes;
     o.stop_early = {{text(), real(), 2, yes()}};
     o.checkpoint.every_n_steps = small();
     o.time.detect = std::chrono::milliseconds{small()};
