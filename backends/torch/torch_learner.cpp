@@ -322,10 +322,17 @@ std::string text_without_frames(const std::exception& error) {
 
 class torch_recipe final : public learner_recipe {
 public:
-  torch_recipe(module_factory model, data_ptr data, torch_plugins plugins)
-      : model_(std::move(model)), data_(std::move(data)), plugins_(std::move(plugins)) {}
+  torch_recipe(module_factory model, data_ptr data, torch_plugins plugins, std::string identity)
+      : model_(std::move(model)),
+        data_(std::move(data)),
+        plugins_(std::move(plugins)),
+        identity_(std::move(identity)) {}
   std::unique_ptr<learner> make(const learner_context& context) const override {
     return std::make_unique<torch_learner>(context, model_, data_, plugins_);
+  }
+  std::string identity() const override {
+    if (identity_.empty() || !data_) return identity_;
+    return identity_ + " on " + data_->name();
   }
   const tensor_bytes* tensors() const override { return &torch_tensor_bytes(); }
   exception_text text_of_exceptions() const override { return text_without_frames; }
@@ -361,12 +368,15 @@ private:
   module_factory model_;
   data_ptr data_;
   torch_plugins plugins_;
+  std::string identity_;
 };
 
 }  // namespace
 
-recipe_ptr make_recipe(module_factory model, data_ptr data, torch_plugins plugins) {
-  return std::make_shared<torch_recipe>(std::move(model), std::move(data), std::move(plugins));
+recipe_ptr make_recipe(module_factory model, data_ptr data, torch_plugins plugins,
+                       std::string identity) {
+  return std::make_shared<torch_recipe>(std::move(model), std::move(data), std::move(plugins),
+                                        std::move(identity));
 }
 
 }  // namespace troupe

@@ -47,6 +47,17 @@ def complaints(compiler, source, header, layers, system):
     return [f"{header} reaches {wrong[0]}" + (f" and {len(wrong) - 1} more" if wrong[1:] else "")] if wrong else []
 
 
+def trainer_complaints(compiler, source):
+    """trainer.fit<Module> without the header of modules: the compiler names that header."""
+    text = '#include <troupe/trainer.hpp>\nstruct m {};\nvoid f(troupe::trainer& t) { t.fit<m>(1); }\n'
+    done = subprocess.run(
+        [compiler, "-std=c++20", "-fsyntax-only", "-x", "c++", "-",
+         *(f"-I{os.path.join(source, layer, 'include')}" for layer in LAYERS)],
+        input=text, capture_output=True, text=True, check=False)
+    named = done.returncode != 0 and "include <troupe/module.hpp>" in done.stderr
+    return [] if named else [f"fit<Module> without <troupe/module.hpp> does not name it:\n{done.stderr[:2000]}"]
+
+
 def main():
     compiler, source, *torch = sys.argv[1:]
     source = os.path.realpath(source)
@@ -58,6 +69,8 @@ def main():
     with concurrent.futures.ThreadPoolExecutor(os.cpu_count() if not torch else 2) as at_once:
         found = at_once.map(lambda one: complaints(compiler, source, *one), asked)
     found = [text for texts in found for text in texts]
+    if not torch:
+        found += trainer_complaints(compiler, source)
     print(f"{len(asked)} public headers, {len(found)} complaints", *found, sep="\n")
     sys.exit(bool(found))
 

@@ -16,30 +16,39 @@ namespace troupe {
 
 class event_stream;
 
-struct job {
+/// What is around a job: its files, its first weights, and the observers that follow it. A session
+/// gets it with each job, a trainer once for all of its jobs.
+struct job_context {
+  /// Checkpoints go to `<run_folder>/checkpoints`, relative to the root of `ports::files`. Empty:
+  /// no files. A fit that does not resume is refused where there is a good checkpoint already.
+  std::string run_folder;
+  /// The checkpoint to resume (fit), or to take the weights from (validate, test, predict):
+  /// - a checkpoint's folder;
+  /// - a run's folder: the newest good checkpoint of that run;
+  /// - `latest`: the newest good checkpoint of `run_folder`.
+  /// The last two are looked up in the initiating call, which reads the checkpoint. Unset: none. An
+  /// empty path is refused: it is what an outcome without a checkpoint has.
+  std::optional<std::string> resume;
+  /// Weights to start with, before the first broadcast; null: the module's own.
+  snapshot_ptr initial;
+  /// Each makes one observer when the job starts (troupe/observer.hpp).
+  std::vector<observer_factory> observers;
+  /// The same events as a stream (troupe/event_stream.hpp); null: none. A stream follows one job.
+  std::shared_ptr<event_stream> events;
+  /// Called at entry of every hook, in the order in which each rank handles them; on the lanes'
+  /// threads, so it must be thread-safe and cheap. Empty: no trace.
+  std::function<void(std::int32_t rank, const hook& what)> trace;
+};
+
+struct job : job_context {
   /// train (fit), validate, test, predict or call.
   stage purpose = stage::train;
   trainer_options options;
   recipe_ptr recipe;
-  /// With ranks as processes: what each of them is told to make its recipe from
-  /// (actors/rank_process.hpp). Text of the program's own.
+  /// For placement_kind::processes, in programs with several recipes: what
+  /// `rank_process_options::recipe` makes this job's recipe from, in each rank's process. Empty:
+  /// the recipe's identity.
   std::string recipe_text;
-  /// Checkpoints go to `<run_folder>/checkpoints`, relative to the storage port's root. Empty: no
-  /// files. A fit that does not resume is refused where there is a good checkpoint already.
-  std::string run_folder;
-  /// The checkpoint to resume (fit), or to take the weights from (validate, test, predict): its
-  /// folder, a run's folder for the newest good one of that run, or `latest` for that of
-  /// `run_folder`. The last two are looked up in the initiating call, which reads the checkpoint.
-  /// Unset: none. An empty path is refused: it is what an outcome without a checkpoint has.
-  std::optional<std::string> resume;
-  /// Weights to start with, before the first broadcast; null: the module's own.
-  snapshot_ptr initial;
-  std::vector<observer_factory> observers;
-  /// What observers hear, as a stream for a coroutine or any other completion token; null: none.
-  std::shared_ptr<event_stream> events;
-  /// Called at entry of every hook, in the order in which each rank handles them; on the lanes'
-  /// threads, so thread-safe and cheap. Empty: no trace.
-  std::function<void(std::int32_t rank, const hook& what)> trace;
 };
 
 }  // namespace troupe

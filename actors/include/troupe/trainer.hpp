@@ -1,58 +1,67 @@
-// The front door for programs: runs a job and waits for it. A thin face of `session`.
+// The front door for programs: runs a job and waits for it. `session` is the same without waiting.
 #pragma once
 
 #include "troupe/job.hpp"
+#include "troupe/ports.hpp"
 
-#include <functional>
-#include <optional>
-#include <string>
+#include <type_traits>
 #include <utility>
-#include <vector>
 
 namespace troupe {
 
-/// What a trainer's jobs have in common besides their options.
-struct trainer_surroundings {
-  std::string run_folder;
-  std::optional<std::string> resume;  ///< see job::resume
-  snapshot_ptr initial;
-  std::vector<observer_factory> observers;
-  std::function<void(std::int32_t rank, const hook& what)> trace;
-};
-
 /// `troupe::trainer t{{.ranks = 2, .max_epochs = 3}}; auto outcome = t.fit<classifier>(data);`
-/// Each call is a job of its own in a session of its own, on the calling thread's time; value or
-/// the first failure, never a hang. `fit<M>(data, arguments...)` makes each rank's module as
-/// `M(arguments...)`; `recipe_for<M>` is found where modules are defined
-/// (troupe/module.hpp). Not thread-safe; several trainers may run at once.
+///
+/// - `fit<M>(data, arguments...)` makes each rank's module as `M(arguments...)`. Plug-ins come
+/// first:
+///   `fit<M>(torch_plugins{...}, data, arguments...)` (troupe/recipe.hpp).
+/// - Each call runs a job of its own in a session of its own and waits for it in the calling
+/// thread.
+///   It returns the outcome or the first failure; it does not throw what a rank throws.
+/// - Evaluation starts from the weights of the last fit, from `resume`, or from the module's own.
+/// - With placement_kind::processes main begins with one line (troupe/processes.hpp).
+///
+/// Not thread-safe; several trainers may run at once.
 class trainer {
 public:
-  explicit trainer(trainer_options options = {}, trainer_surroundings around = {})
-      : options_(std::move(options)), around_(std::move(around)) {}
+  explicit trainer(trainer_options options = {}, job_context context = {},
+                   ports world = local_ports())
+      : options_(std::move(options)), context_(std::move(context)), world_(std::move(world)) {}
 
-  template <class Module, class Data, class... Arguments>
-  job_outcome fit(Data data, Arguments... arguments) {
-    return run(stage::train, recipe_for<Module>(std::move(data), std::move(arguments)...));
+  template <class Module, class... From>
+  job_outcome fit(From... from) {
+    return run(stage::train, recipe_of<Module>(std::move(from)...));
   }
-  /// Evaluation starts from the weights of the last fit, from `resume`, or from the module's own.
-  template <class Module, class Data, class... Arguments>
-  job_outcome validate(Data data, Arguments... arguments) {
-    return run(stage::validate, recipe_for<Module>(std::move(data), std::move(arguments)...));
+  template <class Module, class... From>
+  job_outcome validate(From... from) {
+    return run(stage::validate, recipe_of<Module>(std::move(from)...));
   }
-  template <class Module, class Data, class... Arguments>
-  job_outcome test(Data data, Arguments... arguments) {
-    return run(stage::test, recipe_for<Module>(std::move(data), std::move(arguments)...));
+  template <class Module, class... From>
+  job_outcome test(From... from) {
+    return run(stage::test, recipe_of<Module>(std::move(from)...));
   }
-  template <class Module, class Data, class... Arguments>
-  job_outcome predict(Data data, Arguments... arguments) {
-    return run(stage::predict, recipe_for<Module>(std::move(data), std::move(arguments)...));
+  template <class Module, class... From>
+  job_outcome predict(From... from) {
+    return run(stage::predict, recipe_of<Module>(std::move(from)...));
   }
-
+  /// The same of a recipe, for learners without LibTorch and for modules made elsewhere.
   job_outcome run(stage purpose, recipe_ptr recipe);
 
+  /// What the next calls get. Each call takes `events` away, because a stream follows one job.
+  job_context& context() { return context_; }
+
 private:
+  template <class Module, class... From>
+  static recipe_ptr recipe_of(From... from) {
+    constexpr bool known = requires { recipe_from(std::type_identity<Module>{}, from...); };
+    static_assert(known,
+                  "Module must be a troupe::module that can be made from these arguments, the data "
+                  "first: include <troupe/module.hpp> (or <troupe/troupe.hpp>)");
+    if constexpr (known) return recipe_from(std::type_identity<Module>{}, std::move(from)...);
+  }
+
   trainer_options options_;
-  trainer_surroundings around_;
+  job_context context_;
+  ports world_;
   snapshot_ptr trained_;
 };
 

@@ -82,6 +82,9 @@ public:
   virtual ~learner_recipe() = default;
   /// `context` and the recipe stay for as long as the learner does.
   virtual std::unique_ptr<learner> make(const learner_context& context) const = 0;
+  /// What the recipe makes, as text; empty: unknown. Where ranks are processes each of them makes
+  /// the recipe anew, and one with another identity than the job's is refused.
+  virtual std::string identity() const { return {}; }
   /// How tensors in results and queued values cross a process border; null: they can not.
   virtual const tensor_bytes* tensors() const { return nullptr; }
   /// How lanes read the text of what its learners throw.

@@ -1,8 +1,15 @@
 // From a user's module and data to the learners of a job.
 #pragma once
 
+#include <concepts>
 #include <functional>
+#include <iomanip>
 #include <memory>
+#include <sstream>
+#include <string>
+#include <string_view>
+#include <type_traits>
+#include <typeinfo>
 #include <utility>
 
 #include "troupe/checkpoint.hpp"
@@ -19,6 +26,32 @@ struct module;
 /// Makes a rank's module; called in its lane, with the generator seeded by the job's seed, so that
 /// all ranks are born equal. Shared by all ranks: thread-safe.
 using module_factory = std::function<std::shared_ptr<module>()>;
+
+namespace detail {
+
+template <class Argument>
+void describe(std::ostream& out, const Argument& x) {
+  if constexpr (std::is_enum_v<Argument>)
+    out << +static_cast<std::underlying_type_t<Argument>>(x);
+  else if constexpr (std::is_arithmetic_v<Argument>)
+    out << +x;
+  else if constexpr (std::is_convertible_v<const Argument&, std::string_view>)
+    out << std::string_view{x};
+  else
+    out << '?';
+}
+
+/// `10classifier(32, ?)`: the type as the compiler writes it, and the arguments that have a text.
+template <class Module, class... Arguments>
+std::string identity_of(const Arguments&... arguments) {
+  std::ostringstream out;
+  out << std::setprecision(17) << typeid(Module).name() << '(';
+  ((describe(out, arguments), out << ','), ...);
+  out << ')';
+  return out.str();
+}
+
+}  // namespace detail
 
 /// What may be replaced from outside the library. Factories are called once per rank, in its
 /// lane.
@@ -37,13 +70,28 @@ struct torch_plugins {
 };
 
 /// What each rank of a job trains or evaluates. `data` may be null for a run that reads none.
-recipe_ptr make_recipe(module_factory model, data_ptr data, torch_plugins plugins = {});
+/// `identity` names the module that `model` makes (learner_recipe::identity, which adds the data's
+/// name); empty: unknown.
+recipe_ptr make_recipe(module_factory model, data_ptr data, torch_plugins plugins = {},
+                       std::string identity = {});
 
 /// `recipe_for<classifier>(data, arguments...)`: modules made as `classifier(arguments...)`, each
-/// from copies of its own.
+/// from copies of its own. Its identity is the module's type with those arguments that are numbers,
+/// enumerators or text.
+template <class Module, class Data, class... Arguments>
+recipe_ptr recipe_for(torch_plugins plugins, Data data, Arguments... arguments) {
+  return make_recipe([=] { return std::make_shared<Module>(arguments...); }, std::move(data),
+                     std::move(plugins), detail::identity_of<Module>(arguments...));
+}
 template <class Module, class Data, class... Arguments>
 recipe_ptr recipe_for(Data data, Arguments... arguments) {
-  return make_recipe([=] { return std::make_shared<Module>(arguments...); }, std::move(data));
+  return recipe_for<Module>(torch_plugins{}, std::move(data), std::move(arguments)...);
+}
+/// How a trainer finds recipe_for: by the module's type.
+template <class Module, class... From>
+requires std::derived_from<Module, module> recipe_ptr recipe_from(std::type_identity<Module>,
+                                                                  From... from) {
+  return recipe_for<Module>(std::move(from)...);
 }
 
 }  // namespace troupe
