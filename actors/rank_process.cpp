@@ -350,6 +350,21 @@ int run_placed_rank(std::int32_t rank, const std::string& join_info,
   }
 }
 
+std::function<recipe_ptr(const std::string&)> rank_process_options::the_only_recipe(
+    std::function<recipe_ptr()> make) {
+  return [make = std::move(make)](const std::string& wanted) {
+    auto made = make();
+    if (const auto is = made ? made->identity() : std::string{}; is != wanted)
+      throw user_error(errc::bad_configuration,
+                       fmt::format("the job's recipe is {}, but troupe::run_rank_if_child at the "
+                                   "beginning of main makes {}: give both the same module, data "
+                                   "and arguments",
+                                   wanted.empty() ? "of no known identity" : wanted,
+                                   is.empty() ? "one of no known identity" : is));
+    return made;
+  };
+}
+
 std::optional<int> run_rank_if_child(int count, const char* const* arguments,
                                      const rank_process_options& home) {
   const auto parent = launcher_client_of(count, arguments);

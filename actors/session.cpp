@@ -157,8 +157,11 @@ supervisor_actor session::engine::launch(job what, std::function<void(job_outcom
   }
   if (events) setup.what.observers.push_back(events->attach());
   setup.world = world;
-  if (setup.what.options.placement == placement_kind::processes)
+  if (setup.what.options.placement == placement_kind::processes) {
+    if (setup.what.recipe && setup.what.recipe_text.empty())
+      setup.what.recipe_text = setup.what.recipe->identity();
     setup.bring_rank = remote_ranks(world, setup.what);
+  }
   if (auto format = checkpoint_format(setup.what, world); format && world.files)
     setup.spawn_checkpointer = checkpointers(std::move(format));
   const auto number = [&] {

@@ -6,16 +6,15 @@
 #include "apps/examples/classifier_recipe.hpp"
 
 int main(int count, char** arguments) {
-  const auto recipe = classifier_recipe();
   // Started as a rank's process, this program trains that rank in here and leaves.
-  const auto same = [&](const std::string&) { return recipe; };
-  if (const auto code = troupe::run_rank_if_child(count, arguments, {same})) return *code;
+  if (const auto code = troupe::run_rank_if_child(count, arguments, classifier_recipe))
+    return *code;
 
   troupe::trainer trainer{
       {.ranks = 2, .max_epochs = 2, .placement = troupe::placement_kind::processes}};
-  auto fitted = trainer.run(troupe::stage::train, recipe);
+  auto fitted = trainer.run(troupe::stage::train, classifier_recipe());
   fitted.rethrow();
-  auto tested = trainer.run(troupe::stage::test, recipe);
+  auto tested = trainer.run(troupe::stage::test, classifier_recipe());
   tested.rethrow();
   std::cout << "steps " << fitted.loop.steps << ", test accuracy "
             << tested.last.at("test/accuracy") << '\n';

@@ -278,8 +278,9 @@ public:
 
   std::string unusable() const override {
     if (main_knows_ranks()) return {};
-    return "this program has not called troupe::run_rank_if_child (actors/rank_process.hpp): make "
-           "it the first line of main, or use placement \"threads\"";
+    return "main of this program does not begin with `if (const auto code = "
+           "troupe::run_rank_if_child(argc, argv, make_recipe)) return *code;` "
+           "(<troupe/processes.hpp>): add that line, or use placement \"threads\"";
   }
 
   std::unique_ptr<rank_process> start(process_start what, process_sink sink) override {

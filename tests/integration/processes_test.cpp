@@ -354,6 +354,19 @@ TEST_CASE("a process that is killed while all of them start ends the job without
   CHECK(children().empty());
 }
 
+TEST_CASE("a rank's process that makes another recipe than the job's is refused") {
+  struct known : integer_recipe {
+    known() : integer_recipe(integer_options{}) {}
+    std::string identity() const override { return "integers(4)"; }
+  };
+  const rank_process_options home{[] { return std::make_shared<known>(); }};
+  CHECK(home.recipe("integers(4)")->identity() == "integers(4)");
+  CHECK_THROWS_WITH(home.recipe("integers(8)"),
+                    Catch::Contains("the job's recipe is integers(8)") &&
+                        Catch::Contains("troupe::run_rank_if_child") &&
+                        Catch::Contains("makes integers(4)"));
+}
+
 TEST_CASE("arguments that only look like a rank's are refused") {
   const std::vector<const char*> none{"program", "fit", "--ranks"};
   CHECK_FALSE(run_rank_if_child(3, none.data(), {}));

@@ -21,8 +21,8 @@ TEST_CASE("a program without run_rank_if_child is refused before a process is st
   REQUIRE(outcome.failed_with);
   const auto& f = outcome.failed_with->record;
   CHECK(f.code == errc::bad_configuration);
-  CHECK_THAT(f.what, Catch::Contains("run_rank_if_child"));
-  CHECK_THAT(f.what, Catch::Contains("first line of main"));
+  CHECK_THAT(f.what, Catch::Contains("main of this program does not begin with"));
+  CHECK_THAT(f.what, Catch::Contains("troupe::run_rank_if_child(argc, argv, make_recipe)"));
   CHECK_THAT(f.what, Catch::Contains("placement \"threads\""));
   CHECK_THROWS_AS(outcome.rethrow(), user_error);
 }
