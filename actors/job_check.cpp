@@ -94,11 +94,13 @@ std::shared_ptr<communicator_backend> choose_communicator(const ports& world,
                                                           const std::string& wanted) {
   std::string known;
   for (const auto& c : world.communicators) {
-    const auto why_not = c->unusable();
-    if (wanted == "auto" ? why_not.empty() : c->name() == wanted) {
+    const bool automatic = wanted == to_string(communicator_kind::automatic);
+    if (automatic || c->name() == wanted) {
+      const auto why_not = c->unusable();
       if (why_not.empty()) return c;
-      throw user_error(errc::device, fmt::format("communicator \"{}\" can not be used here: {}",
-                                                 wanted, why_not));
+      if (!automatic)
+        throw user_error(errc::device, fmt::format("communicator \"{}\" can not be used here: {}",
+                                                   wanted, why_not));
     }
     known += fmt::format("{}{}", known.empty() ? "" : ", ", c->name());
   }

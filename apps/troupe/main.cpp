@@ -5,9 +5,7 @@
 #include "apps/troupe/recipe_text.hpp"
 #include "apps/troupe/torch_catalog.hpp"
 #include "backends/checkpoint/safetensors_io.hpp"
-#include "backends/inproc/inproc.hpp"
 #include "backends/mpi/mpi.hpp"
-#include "backends/nccl/nccl.hpp"
 #include "backends/processes/rendezvous_kinds.hpp"
 
 #include <unistd.h>
@@ -41,19 +39,17 @@ int main(int count, char** arguments) {
       place ? troupe::placed_launcher({.world = place->world, .one_host = mpirun_on_one_host()})
             : nullptr;
   // Manifests say which LibTorch wrote them.
-  const auto world =
-      [checkpoints = troupe::safetensors_checkpoints(learning->versions()), mpi, placed_ranks,
-       nccl = std::make_shared<troupe::nccl_backend>(std::make_shared<troupe::inproc_backend>())] {
-        auto ports = troupe::local_ports();
-        ports.checkpoints = checkpoints;
-        ports.communicators.push_back(nccl);
-        ports.communicators.push_back(mpi);
-        if (placed_ranks) {
-          ports.children = placed_ranks;
-          ports.rendezvous_kinds.push_back(troupe::placed_rendezvous(mpi));
-        }
-        return ports;
-      };
+  const auto world = [checkpoints = troupe::safetensors_checkpoints(learning->versions()), mpi,
+                      placed_ranks] {
+    auto ports = troupe::local_ports();
+    ports.checkpoints = checkpoints;
+    ports.use(mpi);
+    if (placed_ranks) {
+      ports.children = placed_ranks;
+      ports.use(troupe::placed_rendezvous(mpi));
+    }
+    return ports;
+  };
   const auto recipe = [&learning](const std::string& text) {
     return learning->recipe(read_recipe_text(text));
   };

@@ -8,6 +8,8 @@
 #include "backends/checkpoint/safetensors_io.hpp"
 #include "backends/inproc/inproc.hpp"
 #include "backends/local/file_storage.hpp"
+#include "backends/mpi/mpi.hpp"
+#include "backends/nccl/nccl.hpp"
 
 #include "backends/entropy.hpp"
 #include "backends/launcher.hpp"
@@ -43,9 +45,29 @@ std::chrono::nanoseconds monotonic_now() {
 
 }  // namespace
 
+void ports::use(std::shared_ptr<communicator_backend> one) {
+  for (auto& there : communicators)
+    if (there->name() == one->name()) {
+      there = std::move(one);
+      return;
+    }
+  communicators.push_back(std::move(one));
+}
+
+void ports::use(std::shared_ptr<rendezvous_kind> one) {
+  for (auto& there : rendezvous_kinds)
+    if (there->name() == one->name()) {
+      there = std::move(one);
+      return;
+    }
+  rendezvous_kinds.push_back(std::move(one));
+}
+
 ports local_ports() {
   ports world;
-  world.communicators.push_back(std::make_shared<inproc_backend>());
+  const auto inproc = std::make_shared<inproc_backend>();
+  world.communicators = {inproc, std::make_shared<nccl_backend>(inproc),
+                         std::make_shared<mpi_backend>(std::nullopt)};
   world.lanes = std::make_shared<thread_lanes>(monotonic_now);
 
   world.files = std::make_shared<file_storage>(std::filesystem::current_path().string());

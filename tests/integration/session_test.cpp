@@ -140,7 +140,7 @@ TEST_CASE("what a user can mend comes back as the failure of the outcome", "[ses
   what.options.communicator = own_name{"pigeons"};
   const auto outcome = s.run(what);
   CHECK(outcome.failed_with->record.what ==
-        "there is no communicator \"pigeons\"; there are: auto, inproc");
+        "there is no communicator \"pigeons\"; there are: auto, inproc, nccl, mpi");
   what = integer_job({}, 2);
   what.options.time.detect = 0ns;
   CHECK_THROWS_AS(s.run(what).rethrow(), user_error);
