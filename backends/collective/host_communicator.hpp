@@ -87,9 +87,9 @@ public:
     what.call.label = label;
     return submit(channel_of(among), std::move(what), deadline);
   }
-  bool decide(bool yes, bool all, const subgroup& among) override {
+  bool decide(bool yes, decision by, const subgroup& among) override {
     const auto& in = channel_of(among);
-    submission what{.call = {.what = collective::decide, .all = all}, .yes = yes};
+    submission what{.call = {.what = collective::decide, .all = by == decision::all}, .yes = yes};
     if (!alone(in)) return transport_.decide(in, std::move(what), group().deadline);
     if (aborted()) throw generation_closed(transport_.why());
     return yes;

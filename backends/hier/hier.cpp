@@ -101,9 +101,9 @@ public:
         [=, this, label = std::string{label}] { return remote_->barrier(label, deadline, among); },
         [&] { return fmt::format("barrier \"{}\"", label); });
   }
-  bool decide(bool yes, bool all, const subgroup& among) override {
+  bool decide(bool yes, decision by, const subgroup& among) override {
     steps_->await_idle();
-    return remote_->decide(yes, all, among);
+    return remote_->decide(yes, by, among);
   }
 
   bool waiting() const noexcept override { return remote_->waiting() || steps_->waiting(); }

@@ -93,7 +93,7 @@ public:
     return std::make_shared<nccl_work>(open_, std::move(made));
   }
   bool decide(const channel& in, submission&& what, std::chrono::nanoseconds) {
-    return control().decide(what.yes, what.call.all, {in});
+    return control().decide(what.yes, what.call.all ? decision::all : decision::any, {in});
   }
   std::shared_ptr<void> allocate(std::size_t bytes) {
     functions_->set_device(open_->group->device());

@@ -51,10 +51,10 @@ public:
                    const subgroup& among) override {
     return wrapped(inner_->barrier(label, deadline, among));
   }
-  bool decide(bool yes, bool all, const subgroup& among) override {
+  bool decide(bool yes, decision by, const subgroup& among) override {
     while (true) {
       try {
-        return inner_->decide(yes, all, among);
+        return inner_->decide(yes, by, among);
       } catch (const not_yet&) {
         thread_->rest();
       }

@@ -147,10 +147,11 @@ public:
     return submit(channel_of(among), std::move(with), deadline);
   }
   // The lane cannot wait: a second call continues the decision that the first one began.
-  bool decide(bool yes, bool all, const subgroup& among) override {
+  bool decide(bool yes, decision by, const subgroup& among) override {
     if (!deciding_)
       deciding_ =
-          submit(channel_of(among), {.call = {.what = collective::decide, .all = all}, .yes = yes});
+          submit(channel_of(among),
+                 {.call = {.what = collective::decide, .all = by == decision::all}, .yes = yes});
     deciding_->wait();
     const auto ended = std::exchange(deciding_, nullptr);
     return group_->verdict(*ended);

@@ -205,8 +205,8 @@ value data_parallel::all_gather(const value& what, bool gradients, const subgrou
   });
 }
 
-bool data_parallel::reduce_boolean_decision(bool decision, bool all, const subgroup& among) {
-  return alone() ? decision : collectives().decide(decision, all, among);
+bool data_parallel::reduce_boolean_decision(bool yes, decision by, const subgroup& among) {
+  return alone() ? yes : collectives().decide(yes, by, among);
 }
 
 void data_parallel::barrier(std::string_view label, std::chrono::nanoseconds deadline,

@@ -30,7 +30,7 @@ void torch_learner::handle(const hooks::on_train_batch_start& h) {
   if (std::exchange(stepped_, false)) step_book_.clear();
   const auto word = module_->on_train_batch_start(batch_, h.at.batch);
   if (word == batch_verdict::undecided) return;
-  if (strategy_->reduce_boolean_decision(word == batch_verdict::skip_epoch, /*all=*/false))
+  if (strategy_->reduce_boolean_decision(word == batch_verdict::skip_epoch, decision::any))
     outcome_->word = run_verdict::skip_epoch;
 }
 
@@ -260,7 +260,7 @@ void torch_learner::report_non_finite() {
 }
 
 void torch_learner::agree_on_stop() {
-  if (strategy_->reduce_boolean_decision(wants_stop_, /*all=*/false)) outcome_->stop = true;
+  if (strategy_->reduce_boolean_decision(wants_stop_, decision::any)) outcome_->stop = true;
 }
 
 }  // namespace troupe

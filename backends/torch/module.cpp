@@ -152,8 +152,8 @@ at::Tensor module::all_gather(const at::Tensor& what, bool gradients, const subg
   return unboxed(all_gather(boxed(what), gradients, among));
 }
 
-bool module::reduce_boolean_decision(bool decision, bool all, const subgroup& among) {
-  return services_ ? services_->how().reduce_boolean_decision(decision, all, among) : decision;
+bool module::reduce_boolean_decision(bool yes, decision by, const subgroup& among) {
+  return services_ ? services_->how().reduce_boolean_decision(yes, by, among) : yes;
 }
 
 void module::barrier(std::string_view label, std::chrono::nanoseconds deadline) {

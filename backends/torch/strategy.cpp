@@ -195,7 +195,7 @@ value strategy::all_gather(const value& what, bool, const subgroup&) {
   return stack_each(what, [](const at::Tensor& t) { return t.unsqueeze(0); });
 }
 
-bool strategy::reduce_boolean_decision(bool decision, bool, const subgroup&) { return decision; }
+bool strategy::reduce_boolean_decision(bool yes, decision, const subgroup&) { return yes; }
 
 void strategy::barrier(std::string_view, std::chrono::nanoseconds, const subgroup&) {}
 

@@ -52,8 +52,8 @@ TEST_CASE("an abort ends what waits, with its reason, and what comes later") {
       CHECK(work->poll().text == "rank 0 failed");
       CHECK_THROWS_AS(work->wait(), generation_closed);
     }
-    CHECK_THROWS_AS(c.decide(true, true), generation_closed);
-    CHECK_THROWS_AS(c.decide(true, true, {{world - 1}}), generation_closed);
+    CHECK_THROWS_AS(c.decide(true, decision::all), generation_closed);
+    CHECK_THROWS_AS(c.decide(true, decision::all, {{world - 1}}), generation_closed);
   });
 }
 

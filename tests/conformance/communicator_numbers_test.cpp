@@ -139,8 +139,8 @@ TEST_CASE("decide agrees by all and by any") {
     ranks.run([&](communicator& c) {
       for (int mask = 0; mask < masks; ++mask) {
         const bool yes = (mask >> c.group().rank & 1) != 0;
-        all[c.group().rank].push_back(c.decide(yes, true));
-        any[c.group().rank].push_back(c.decide(yes, false));
+        all[c.group().rank].push_back(c.decide(yes, decision::all));
+        any[c.group().rank].push_back(c.decide(yes, decision::any));
       }
     });
     for (std::int32_t rank = 0; rank < world; ++rank)

@@ -119,10 +119,10 @@ TEST_CASE("a rank that waits for its peers says so, from outside, and only then"
         c.barrier("they wait")->wait();
         for (std::int32_t other = 1; other < world; ++other)
           while (!ranks[other].waiting()) std::this_thread::yield();
-        expect(c.decide(true, true), "all agree");
+        expect(c.decide(true, decision::all), "all agree");
       } else {
         c.barrier("they wait")->wait();
-        expect(c.decide(true, true), "all agree");
+        expect(c.decide(true, decision::all), "all agree");
       }
     });
     for (std::int32_t rank = 0; rank < world; ++rank) CHECK_FALSE(ranks[rank].waiting());
@@ -148,7 +148,7 @@ TEST_CASE("subgroups have an order of their own and work side by side") {
       second->wait();
       first->wait();
       c.barrier("among", nanoseconds{0}, mine)->wait();
-      expect(c.decide(rank < 2, false, mine), "one of every subgroup said yes");
+      expect(c.decide(rank < 2, decision::any, mine), "one of every subgroup said yes");
       sums[rank] = small[0];
       totals[rank] = large[0];
     });

@@ -42,7 +42,7 @@ std::vector<disagreement_case> disagreements() {
        "barrier \"teardown\""},
       {"kind", [](communicator& c, memory&) { return c.barrier("epoch"); },
        [](communicator& c, memory&) -> work_ptr {
-         c.decide(true, true);
+         c.decide(true, decision::all);
          return nullptr;
        },
        "barrier \"epoch\"", "decide(all)"},

@@ -177,7 +177,9 @@ private:
       case verb::abort: return c.abort(asked.text.data());
       case verb::aborted: said.flag = c.aborted(); return;
       case verb::quiescent: said.flag = c.quiescent(); return;
-      case verb::decide: said.flag = c.decide(asked.yes, asked.all, among); return;
+      case verb::decide:
+        said.flag = c.decide(asked.yes, asked.all ? decision::all : decision::any, among);
+        return;
       case verb::all_reduce:
         said.id = keep(works_, c.all_reduce(asked.in, asked.operation, among));
         return;
@@ -343,8 +345,8 @@ public:
     put(asked.text, label);
     return submit(asked, among);
   }
-  bool decide(bool yes, bool all, const subgroup& among) override {
-    return ask({.what = verb::decide, .yes = yes, .all = all}, among).flag;
+  bool decide(bool yes, decision by, const subgroup& among) override {
+    return ask({.what = verb::decide, .yes = yes, .all = by == decision::all}, among).flag;
   }
   bool waiting() const noexcept override { return flag(verb::waiting); }
   std::shared_ptr<void> allocate(std::size_t bytes) override {

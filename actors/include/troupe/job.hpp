@@ -45,9 +45,9 @@ struct job : job_context {
   stage purpose = stage::train;
   trainer_options options;
   recipe_ptr recipe;
-  /// For placement_kind::processes, in programs with several recipes: what
-  /// `rank_process_options::recipe` makes this job's recipe from, in each rank's process. Empty:
-  /// the recipe's identity.
+  /// For placement_kind::processes, in programs with several recipes: the text from which
+  /// `rank_process_options::recipe` makes this job's recipe, in each rank's process. Empty: the
+  /// recipe's identity.
   std::string recipe_text;
 };
 

@@ -53,8 +53,8 @@ private:
 ///   with the exit code for main. A process whose starter is gone, or has given it up, ends without
 ///   returning. It ignores SIGINT, SIGTERM and SIGHUP: the process that started it ends it.
 /// - Without the line every job with placement_kind::processes is refused (bad_configuration), with
-///   a text that shows it. A process that was started as a rank starts no job, of whatever placement
-///   (bad_configuration as well).
+///   a text that shows it. A process that was started as a rank starts no job, of whatever
+///   placement (bad_configuration as well).
 /// - The job fails (bad_configuration) when `make_recipe()` has another identity than the job's
 ///   recipe (learner_recipe::identity).
 std::optional<int> run_rank_if_child(int count, const char* const* arguments,

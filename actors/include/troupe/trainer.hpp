@@ -12,11 +12,9 @@ namespace troupe {
 /// `troupe::trainer t{{.ranks = 2, .max_epochs = 3}}; auto outcome = t.fit<classifier>(data);`
 ///
 /// - `fit<M>(data, arguments...)` makes each rank's module as `M(arguments...)`. Plug-ins come
-/// first:
-///   `fit<M>(torch_plugins{...}, data, arguments...)` (troupe/recipe.hpp).
+///   first: `fit<M>(torch_plugins{...}, data, arguments...)` (troupe/recipe.hpp).
 /// - Each call runs a job of its own in a session of its own and waits for it in the calling
-/// thread.
-///   It returns the outcome or the first failure; it does not throw what a rank throws.
+///   thread. It returns the outcome or the first failure; it does not throw what a rank throws.
 /// - Evaluation starts from the weights of the last fit, from `resume`, or from the module's own.
 /// - With placement_kind::processes main begins with one line (troupe/processes.hpp).
 ///

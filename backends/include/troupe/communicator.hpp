@@ -36,6 +36,9 @@ struct subgroup {
   friend bool operator==(const subgroup&, const subgroup&) = default;
 };
 
+/// Of which members a decision needs a yes.
+enum class decision : std::uint8_t { all, any };
+
 /// Dense memory that stays valid and is not touched by its owner until the operation is quiescent.
 struct buffer {
   void* data = nullptr;
@@ -125,8 +128,8 @@ public:
   virtual work_ptr barrier(std::string_view label,
                            std::chrono::nanoseconds deadline = std::chrono::nanoseconds{0},
                            const subgroup& among = {}) = 0;
-  /// Waits for the agreement: true if all (or any) members said yes.
-  virtual bool decide(bool yes, bool all, const subgroup& among = {}) = 0;
+  /// Waits for the agreement: true if all members (or any of them) said yes. The same on all.
+  virtual bool decide(bool yes, decision by, const subgroup& among = {}) = 0;
 
   /// True if the ranks share an address space, so that one may work in another's memory.
   virtual bool shares_memory() const { return false; }

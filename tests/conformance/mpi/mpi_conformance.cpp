@@ -194,8 +194,8 @@ TEST_CASE("decide agrees by all and by any; barriers pass") {
   const auto c = next_generation();
   for (int mask = 0; mask < 1 << world; ++mask) {
     const bool yes = (mask >> rank & 1) != 0;
-    CHECK(c->decide(yes, true) == (mask == (1 << world) - 1));
-    CHECK(c->decide(yes, false) == (mask != 0));
+    CHECK(c->decide(yes, decision::all) == (mask == (1 << world) - 1));
+    CHECK(c->decide(yes, decision::any) == (mask != 0));
     c->barrier("mask " + std::to_string(mask))->wait();
   }
 }
@@ -231,7 +231,7 @@ TEST_CASE("subgroups have an order of their own and the canonical bits") {
   CHECK(values == std::vector<float>{0, 1});
   c->reduce_scatter(floats(values), floats(one), reduction::sum, pair)->wait();
   CHECK(one[0] == static_cast<float>(2 * rank));
-  CHECK(c->decide(rank == 0, false, pair));
+  CHECK(c->decide(rank == 0, decision::any, pair));
   c->barrier("pairs")->wait();
 }
 

@@ -240,8 +240,8 @@ TEST_CASE("decisions: all, any, and every combination of votes") {
     std::vector<int> all(3), any(3);
     require_nothing(with_strategies(3, [&](auto rank, auto& how) {
       const bool mine = votes >> rank & 1;
-      all[rank] = how.reduce_boolean_decision(mine, true, {});
-      any[rank] = how.reduce_boolean_decision(mine, false, {});
+      all[rank] = how.reduce_boolean_decision(mine, decision::all, {});
+      any[rank] = how.reduce_boolean_decision(mine, decision::any, {});
     }));
     for (int rank = 0; rank < 3; ++rank) {
       CHECK(all[rank] == (votes == 7));
@@ -262,7 +262,7 @@ TEST_CASE("alone, nothing is asked of a communicator") {
   CHECK(how.reduce(value{3}, "mean", {}) == value{3});
   CHECK(equal(how.all_gather(ramp(0), true, {}), unboxed(ramp(0)).unsqueeze(0)));
   CHECK(how.broadcast("x", 0, {}) == value{"x"});
-  CHECK(how.reduce_boolean_decision(true, true, {}));
+  CHECK(how.reduce_boolean_decision(true, decision::all, {}));
   how.barrier("here", {}, {});
   data_parallel unbound{parts_of(0, 2)};
   CHECK_THROWS_AS(unbound.barrier("there", {}, {}), user_error);

@@ -148,9 +148,9 @@ struct own_strategy : data_parallel {
     note("all_gather");
     return data_parallel::all_gather(v, gr, g);
   }
-  bool reduce_boolean_decision(bool d, bool all, const subgroup& g) override {
+  bool reduce_boolean_decision(bool d, decision by, const subgroup& g) override {
     note("reduce_boolean_decision");
-    return data_parallel::reduce_boolean_decision(d, all, g);
+    return data_parallel::reduce_boolean_decision(d, by, g);
   }
   void barrier(std::string_view l, std::chrono::nanoseconds d, const subgroup& g) override {
     note("barrier");

@@ -43,8 +43,8 @@ public:
                    const subgroup& among) override {
     return inner_->barrier(label, deadline, among);
   }
-  bool decide(bool yes, bool all, const subgroup& among) override {
-    return inner_->decide(yes, all, among);
+  bool decide(bool yes, decision by, const subgroup& among) override {
+    return inner_->decide(yes, by, among);
   }
   bool shares_memory() const override { return inner_->shares_memory(); }
   work_ptr work_together(std::string_view label, const void* mine, std::size_t pieces,

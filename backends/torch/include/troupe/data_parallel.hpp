@@ -51,7 +51,7 @@ public:
   value reduce(const value& what, std::string_view operation, const subgroup& among) override;
   value broadcast(const value& what, std::int32_t source, const subgroup& among) override;
   value all_gather(const value& what, bool gradients, const subgroup& among) override;
-  bool reduce_boolean_decision(bool decision, bool all, const subgroup& among) override;
+  bool reduce_boolean_decision(bool yes, decision by, const subgroup& among) override;
   void barrier(std::string_view label, std::chrono::nanoseconds deadline,
                const subgroup& among) override;
   std::vector<std::vector<std::byte>> gather_bytes(std::span<const std::byte> mine) override;

@@ -176,7 +176,7 @@ struct module : torch::nn::Module {
   value broadcast(const value& what, std::int32_t source = 0, const subgroup& among = {});
   value all_gather(const value& what, bool gradients = false, const subgroup& among = {});
   at::Tensor all_gather(const at::Tensor& what, bool gradients = false, const subgroup& among = {});
-  bool reduce_boolean_decision(bool decision, bool all = true, const subgroup& among = {});
+  bool reduce_boolean_decision(bool yes, decision by = decision::all, const subgroup& among = {});
   void barrier(std::string_view label,
                std::chrono::nanoseconds deadline = std::chrono::nanoseconds{0});
 

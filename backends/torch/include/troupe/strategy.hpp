@@ -169,7 +169,8 @@ public:
   /// kept, texts and users' types are refused. With `gradients`, backward gives rank r the sum over
   /// ranks of the gradients of slice r.
   virtual value all_gather(const value& what, bool gradients = false, const subgroup& among = {});
-  virtual bool reduce_boolean_decision(bool decision, bool all = true, const subgroup& among = {});
+  virtual bool reduce_boolean_decision(bool yes, decision by = decision::all,
+                                       const subgroup& among = {});
   /// `deadline` 0: the generation's.
   virtual void barrier(std::string_view label,
                        std::chrono::nanoseconds deadline = std::chrono::nanoseconds{0},

@@ -77,8 +77,8 @@ TEST_CASE("each call becomes one submission with its fingerprint, memory and dea
   c.all_gather(own, all, {});
   c.reduce_scatter(all, own, reduction::sum, {});
   c.barrier("x", nanoseconds{9}, pair);
-  CHECK(c.decide(true, true, {}));
-  CHECK_FALSE(c.decide(true, false, {}));
+  CHECK(c.decide(true, decision::all, {}));
+  CHECK_FALSE(c.decide(true, decision::any, {}));
   REQUIRE(seen.submissions.size() == 7);
   const auto text = [&](std::size_t i) { return describe(seen.submissions[i].what.call); };
   CHECK(text(0) == "all_reduce(max, float32, 6)");
@@ -119,12 +119,12 @@ TEST_CASE("a rank alone in its group has its own result at once", "[collective]"
       c.all_gather({const_cast<float*>(&in), 1, dtype::f32}, {&out, 1, dtype::f32}, alone);
   CHECK(done->poll().status == work_status::ok);
   CHECK(out == 3);
-  CHECK(c.decide(false, true, alone) == false);
-  CHECK(c.decide(true, false, alone));
+  CHECK(c.decide(false, decision::all, alone) == false);
+  CHECK(c.decide(true, decision::any, alone));
   CHECK(seen.submissions.empty());
   c.abort("enough");
   CHECK(c.barrier("x", {}, alone)->poll().text == "enough");
-  CHECK_THROWS_AS(c.decide(true, true, alone), generation_closed);
+  CHECK_THROWS_AS(c.decide(true, decision::all, alone), generation_closed);
 }
 
 struct device_transport : noting_transport {

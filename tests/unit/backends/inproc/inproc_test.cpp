@@ -125,7 +125,7 @@ TEST_CASE("a work keeps its verdict, whatever follows and whoever let go of it")
   }
   const auto late = first->barrier("never met");
   CHECK(kept->poll().status == work_status::ok);
-  CHECK_THROWS_AS(second->decide(true, true), collective_mismatch);
+  CHECK_THROWS_AS(second->decide(true, decision::all), collective_mismatch);
   CHECK(late->poll().status == work_status::mismatch);
   CHECK(kept->poll().status == work_status::ok);
   CHECK_NOTHROW(kept->wait());

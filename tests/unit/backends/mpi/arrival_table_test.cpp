@@ -13,7 +13,7 @@ using namespace troupe::mpi;
 namespace {
 
 collective_call barrier(std::string label) { return {.label = std::move(label)}; }
-collective_call decision(bool all) { return {.what = collective::decide, .all = all}; }
+collective_call decide_call(bool all) { return {.what = collective::decide, .all = all}; }
 
 // A note of which any bytes may be others, as a call: refused, or one that goes back as it came.
 void hear_damaged_control_message(std::mt19937_64& draw) {
@@ -88,8 +88,8 @@ TEST_CASE("a verdict joins what members said") {
   for (const bool all : {true, false})
     for (int mask = 0; mask < 4; ++mask) {
       arrival_table r{{0, 1}};
-      r.arrive(0, decision(all), (mask & 1) != 0);
-      r.arrive(1, decision(all), (mask & 2) != 0);
+      r.arrive(0, decide_call(all), (mask & 1) != 0);
+      r.arrive(1, decide_call(all), (mask & 2) != 0);
       CHECK(r.verdict(0) == (all ? mask == 3 : mask != 0));
     }
   CHECK_THROWS_AS((arrival_table{{0, 1}}.verdict(0)), internal_error);

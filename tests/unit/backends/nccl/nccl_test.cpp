@@ -121,7 +121,9 @@ TEST_CASE("tensors meet on the GPUs, everything else on the host") {
         expect(whole.values()[i] == static_cast<float>(i / 4), "pieces in order");
       c.reduce_scatter(whole.view(), piece.view(), reduction::sum)->wait();
       expect(piece.values() == std::vector<float>(4, static_cast<float>(rank * world)), "a piece");
-      expect(c.decide(rank == 0, false) && c.decide(rank == 0, true) == (world == 1), "a decision");
+      expect(
+          c.decide(rank == 0, decision::any) && c.decide(rank == 0, decision::all) == (world == 1),
+          "a decision");
       c.barrier("over")->wait();
       c.all_reduce({nullptr, 0, dtype::f32}, reduction::sum)->wait();
       expect(c.quiescent() || !c.aborted(), "no abort");
@@ -337,7 +339,7 @@ void every_operation(communicator& c, const nccl::library& loaded) {
   c.reduce_scatter(a.view(), b.view(), reduction::max)->wait();
   expect(b.values() == given, "a piece of one");
   c.barrier("all here")->wait();
-  expect(c.decide(true, true), "a decision");
+  expect(c.decide(true, decision::all), "a decision");
   std::vector<float> on_host(4);
   try {
     c.all_reduce({on_host.data(), 4, dtype::f32}, reduction::sum)->wait();

@@ -228,7 +228,7 @@ void go_on_without(bool registered) {
         if (rank == 1) return;
         const auto young = open(backend, rank / 2, 2, 2);
         sums = 1000;
-        for (float i = 0; !young->decide(at.enough, false); ++i)
+        for (float i = 0; !young->decide(at.enough, decision::any); ++i)
           reduce(*young, -1000 * (i + static_cast<float>(rank)), -1000 * (2 * i + 2));
       }};
   const auto await = [&](std::size_t rank, int sums) {

@@ -155,7 +155,7 @@ TEST_CASE("lanes wait for each other in the middle of a call", "[baton]") {
     CHECK_FALSE(all.threads[r]->run([&all, &sums, &agreed, r] {
       auto& world = *all.ends[r];
       world.all_reduce({&sums[r], 1, dtype::i64}, reduction::sum)->wait();
-      agreed[r] = world.decide(r == 0, false) ? 1 : 0;
+      agreed[r] = world.decide(r == 0, decision::any) ? 1 : 0;
       world.barrier("end")->wait();
     }));
   for (int i = 0; i < 3; ++i) all.run_all();

@@ -86,12 +86,12 @@ TEST_CASE("simulated collectives return what the port promises", "[fabric]") {
 
 TEST_CASE("a repeated decide continues the first one", "[fabric]") {
   ranks all(2);
-  CHECK_THROWS_AS(all[0].decide(true, true), not_yet);
-  CHECK_THROWS_AS(all[1].decide(false, true), not_yet);
-  CHECK_THROWS_AS(all[0].decide(true, true), not_yet);
+  CHECK_THROWS_AS(all[0].decide(true, decision::all), not_yet);
+  CHECK_THROWS_AS(all[1].decide(false, decision::all), not_yet);
+  CHECK_THROWS_AS(all[0].decide(true, decision::all), not_yet);
   all.time.run();
-  CHECK_FALSE(all[0].decide(true, true));
-  CHECK_FALSE(all[1].decide(false, true));
+  CHECK_FALSE(all[0].decide(true, decision::all));
+  CHECK_FALSE(all[1].decide(false, decision::all));
 }
 
 TEST_CASE("a bell rings when an operation has ended or was aborted", "[fabric]") {

@@ -150,7 +150,8 @@ TEST_CASE("processes reduce to the bits of the canonical tree") {
                     auto memory = leaves[static_cast<std::size_t>(c.group().rank)];
                     c.all_reduce({memory.data(), count, dtype::bf16}, reduction::sum)->wait();
                     if (memory != expected) throw std::logic_error("other bits");
-                    if (c.decide(c.group().rank == 1, true)) throw std::logic_error("not all");
+                    if (c.decide(c.group().rank == 1, decision::all))
+                      throw std::logic_error("not all");
                     c.barrier("end")->wait();
                   }};
   for (std::int32_t rank = 0; rank < world; ++rank)
@@ -209,7 +210,7 @@ TEST_CASE("a rank that wakes up late writes nothing into a younger generation's 
     std::fill(memory.begin(), memory.end(), 7.0f);
     std::vector<float> summed(count);
     steps = 1000;
-    for (float i = 0; !young->decide(on.enough, false); ++i, ++steps) {
+    for (float i = 0; !young->decide(on.enough, decision::any); ++i, ++steps) {
       std::fill(summed.begin(), summed.end(), i + static_cast<float>(rank));
       young->all_reduce({summed.data(), count, dtype::f32}, reduction::sum)->wait();
       all_are(summed, 2 * i + 2);
