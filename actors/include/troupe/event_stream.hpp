@@ -1,5 +1,5 @@
-// A job's events for a program with an event loop: what observers hear, one asynchronous wait at a
-// time.
+// A job's events for a program with an event loop: what observers receive, one asynchronous wait at
+// a time.
 #pragma once
 
 #include "troupe/observer.hpp"
@@ -15,13 +15,13 @@
 namespace troupe {
 
 struct event_stream_options {
-  bool hooks = false;        ///< every hook of every rank, too: many
-  std::size_t limit = 4096;  ///< events kept for a reader that lags: see observation_queue
+  bool hooks = false;        ///< every hook of every rank, too
+  std::size_t limit = 4096;  ///< events kept for a slow reader
 };
 
-/// The events of one job, which names it in `job::events`. They are kept, in order, from the job's
-/// start, whether somebody waits or not; a reader that lags never holds the job up: at the limit
-/// the oldest progress goes first, then the oldest hook. Thread-safe.
+/// The events of one job, which has the stream in `job_context::events`. Events are kept, in order,
+/// from the job's start on. A slow reader never delays the job: at the limit the oldest progress is
+/// dropped first, then the oldest hook. Thread-safe.
 ///
 ///   while (const auto event = co_await events->async_next(use_awaitable)) ...
 class event_stream {
@@ -35,11 +35,11 @@ public:
 
   /// The next event.
   /// 1. Completion signature: `void(troupe::observation_ptr)`, on the handler's associated executor
-  ///    (the stream's by default), never inside the initiating call. Null behind the last event,
-  ///    which is told before the job completes, and when the wait was cancelled (`ended` tells
-  ///    which).
+  ///    (the stream's by default), never inside the initiating call. Null after the last event,
+  ///    and when the wait was cancelled; `ended` tells which. The last event arrives before the job
+  ///    completes.
   /// 2. Several waits are served in the order in which they began.
-  /// 3. Cancellation: the associated slot, any type; an event is either delivered or still there.
+  /// 3. Cancellation: the associated slot, any type. No event is lost by it.
   template <boost::asio::completion_token_for<signature> Token>
   auto async_next(Token&& token) {
     return boost::asio::async_initiate<Token, signature>(
@@ -48,14 +48,14 @@ public:
 
   /// The job is over and every event was read.
   bool ended() const;
-  /// Events that went because nobody read them; once the job is over, those too that were dropped
-  /// on their way here.
+  /// Events that were dropped because the reader was slow. Once the job is over, those too that
+  /// were dropped before they reached the stream.
   std::uint64_t dropped() const;
 
-  /// The session's: an observer that fills the stream. Once: throws user_error when another job has
-  /// the stream.
+  /// For the session: an observer that fills the stream. Throws user_error when another job has the
+  /// stream.
   observer_factory attach();
-  /// The session's: no event comes any more. Repeating it changes nothing.
+  /// For the session: no event follows. Idempotent.
   void end();
 
 private:

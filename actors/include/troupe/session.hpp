@@ -1,6 +1,5 @@
-// The front door for programs that own an event loop. A session runs jobs; several at a time do not
-// touch each other. It takes no signal handler, never exits, prints nothing and blocks no thread of
-// yours.
+// Runs jobs for programs that own an event loop, several at a time. A session installs no signal
+// handler, never exits the process, prints nothing and blocks no thread of the program.
 #pragma once
 
 #include "troupe/detail/call_outcome.hpp"
@@ -16,13 +15,13 @@
 namespace troupe {
 
 struct session_options {
-  /// Threads of the control plane. Two: one for the supervisor while another answers a lane; they
-  /// sleep when idle.
+  /// Threads of the actors; they sleep when idle. Two, so that the supervisor can run while another
+  /// actor runs.
   std::size_t threads = 2;
 };
 
-/// Thread-safe. Movable. Destruction with jobs running asks them to end, returns at once, and their
-/// completions (with status `failed`, type `session_closed`) still arrive through their executors.
+/// Thread-safe. Movable. Destruction while jobs run asks them to end and returns at once. Their
+/// completions still arrive through their executors, as failures of the kind session_closed.
 class session {
 public:
   using executor_type = boost::asio::any_io_executor;
@@ -76,15 +75,17 @@ public:
     return async_run(std::move(what), std::forward<Token>(token));
   }
 
-  /// Runs a job and waits for it in the calling thread, whatever the session's executor does. Not
-  /// to be called from a thread that the job needs (an observer, a hook).
+  /// Runs a job and waits for it in the calling thread, whatever the session's executor does. Never
+  /// call it on a thread that the job needs: in an observer or a hook it waits for ever.
   job_outcome run(job what);
 
-  /// Calls `what(who, arguments...)` on each of `ranks` ranks, in its lane, and waits like `run`.
-  /// The function gets its rank first: as `rank_context&` (rank, world, collectives) or as a
-  /// number. Rank 0's result comes back with its own type (`returned`, `get()`), what it queued as
-  /// `queue`. Every rank gets copies of the arguments. What a rank throws is the outcome's failure,
-  /// and get() throws it again with its own type.
+  /// Calls `what(who, arguments...)` on each of `ranks` ranks, in its lane, and waits as `run`
+  /// does.
+  /// - `who` is the rank: as `rank_context&` (rank, world, collectives) or as a number. Every rank
+  ///   gets copies of the arguments.
+  /// - Rank 0's result is returned with its own type (`returned`, `get()`), and what it queued as
+  ///   `queue`.
+  /// - What a rank throws is the outcome's failure; get() throws it again with its own type.
   template <class Function, class... Arguments>
   auto spawn(std::int32_t ranks, Function what, Arguments... arguments) {
     auto kept = std::make_shared<call_slot<spawned_result<Function, Arguments...>>>();
@@ -105,7 +106,7 @@ public:
         token, std::move(called), std::move(kept));
   }
 
-  /// Actors of this session that are alive: 0 when no job runs and none has left a survivor. For
+  /// Actors of this session that are alive: 0 when no job runs and no job left a survivor. For
   /// tests.
   std::size_t actors_running() const;
 

@@ -1,4 +1,4 @@
-// Any function as a job: what session.spawn runs on every rank.
+// Any function as a job: session.spawn runs it on every rank.
 #pragma once
 
 #include <functional>
@@ -13,7 +13,8 @@
 
 namespace troupe {
 
-/// What a spawned function gets first: who it is, and the collectives of its generation.
+/// The first argument of a spawned function: its rank, and the collectives of its generation. Used
+/// by the rank's lane only.
 class rank_context {
 public:
   rank_context(const learner_context& about, std::shared_ptr<communicator> world)
@@ -22,11 +23,11 @@ public:
   std::int32_t rank() const { return about_.rank; }
   std::int32_t world() const { return about_.world; }
   const trainer_options& options() const { return about_.options; }
-  /// Waits in the lane; see communicator. Throws internal_error when the job has none.
+  /// Collectives wait in the lane; see communicator. Throws internal_error when the job has none.
   communicator& collectives() const;
-  /// True once somebody wants the lane to look up: a long loop should end.
+  /// True once the run is stopped or its generation is closed: a long loop should return.
   bool interrupted() const;
-  /// For the caller, first in first out; rank 0's reach it.
+  /// For job_outcome::queue, first in first out. Only the values of rank 0 reach the caller.
   void add_to_queue(value what) { queued_.push_back(std::move(what)); }
 
   std::vector<value> take_queued() { return std::exchange(queued_, {}); }
@@ -43,8 +44,8 @@ using spawned_function = std::function<value(rank_context& context)>;
 /// result. `what` is shared by all ranks: thread-safe. For jobs whose purpose is `call`.
 recipe_ptr make_call_recipe(spawned_function what);
 
-/// What `what(who, arguments...)` returns; `who` is the rank's context, or for functions that want
-/// no more its number.
+/// Calls `what(who, arguments...)`, where `who` is the rank's context, or the rank's number if the
+/// function does not take a context.
 template <class Function, class... Arguments>
 decltype(auto) call_spawned(const Function& what, rank_context& who,
                             const Arguments&... arguments) {
@@ -58,8 +59,8 @@ using spawned_result = std::decay_t<decltype(call_spawned(std::declval<const Fun
                                                           std::declval<rank_context&>(),
                                                           std::declval<const Arguments&>()...))>;
 
-/// Brings rank 0's result from its lane to the caller with its own type: inside of one process, by
-/// moving. Thread-safe.
+/// Moves rank 0's result from its lane to the caller, with its own type, within one process.
+/// Thread-safe.
 template <class Result>
 class call_slot {
 public:
@@ -76,13 +77,13 @@ private:
   std::mutex guard_;
   std::optional<Result> held_;
 };
-/// A function that returns nothing.
+/// For a function that returns nothing.
 template <>
 class call_slot<void> {};
 
 /// The same with arguments, of which every rank gets copies: `call_recipe(f, a, b)` calls
-/// `f(context, a, b)`. The job's result is what f returns where that converts to a value, else
-/// empty. `kept`, when given, gets it as it is.
+/// `f(context, a, b)`. The job's result is what f returns if that converts to a value, else empty.
+/// `kept`, when given, gets rank 0's result with its own type.
 template <class Function, class... Arguments>
 recipe_ptr call_recipe_into(std::shared_ptr<call_slot<spawned_result<Function, Arguments...>>> kept,
                             Function what, Arguments... arguments) {

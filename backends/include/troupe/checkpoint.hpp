@@ -1,6 +1,5 @@
-// The checkpoint-IO port: how a snapshot becomes files and comes back. The checkpointer writes the
-// files through the storage port; reading is done where the state is needed, and waits for the
-// disk.
+// The checkpoint-IO port: turns a snapshot into files, and files into a snapshot. The checkpointer
+// writes the files through the storage port. Ranks read, and wait for the disk.
 #pragma once
 
 #include "troupe/detail/loop_state.hpp"
@@ -15,7 +14,7 @@
 
 namespace troupe {
 
-/// One file of a checkpoint's folder: chunks to be written one behind the other.
+/// One file of a checkpoint's folder: chunks that are written one after the other.
 struct checkpoint_file {
   std::string name;  ///< an entry of the folder, without separators
   std::vector<std::shared_ptr<const std::vector<std::byte>>> chunks;
@@ -29,55 +28,54 @@ struct checkpoint_facts {
   std::string weights_digest;
 };
 
-/// A checkpoint that was passed over, and why: text for people that names the file.
+/// A checkpoint that cannot be used, and why: text for people that names the file.
 struct refused_checkpoint {
   std::string path;
   std::string why;
   friend bool operator==(const refused_checkpoint&, const refused_checkpoint&) = default;
 };
 
-/// The checkpoint to go on from, whole and verified, and those that were passed over for it.
+/// The checkpoint to resume from, complete and verified, and newer ones that cannot be used.
 struct found_checkpoint {
   std::string path;
   std::vector<refused_checkpoint> refused;
   friend bool operator==(const found_checkpoint&, const found_checkpoint&) = default;
 };
 
-/// Injected by main; const and thread-safe. Errors are user_error(errc::checkpoint) that name the
-/// file and the mend. Nothing here ends early: a slow disk is waited for.
+/// Const and thread-safe. Errors are user_error(errc::checkpoint) that name the file and how to fix
+/// it. No call can be cancelled: a slow disk is waited for.
 class checkpoint_io {
 public:
   virtual ~checkpoint_io() = default;
 
-  /// The files of a checkpoint. The last one is its commit point: it is written behind all others,
+  /// The files of a checkpoint. The last one is its commit point: it is written after all others,
   /// and a folder without it is no checkpoint. Reads every byte once (for hashes), copies none.
   virtual std::vector<checkpoint_file> encode(const snapshot& what) const = 0;
-  /// Name of that last file. It has at most `commit_file_limit` bytes.
+  /// Name of that last file, which has at most `commit_file_limit` bytes.
   virtual std::string commit_file() const = 0;
-  /// What that file says, given its bytes; `origin` is its path, for errors.
+  /// The contents of that file, from its bytes; `origin` is its path, for errors.
   virtual checkpoint_facts facts(std::span<const std::byte> commit,
                                  const std::string& origin) const = 0;
 
   /// Reads and verifies one checkpoint. The error of a bad one names the newest good one beside it.
   virtual snapshot read(const std::string& folder) const = 0;
-  /// Removes one checkpoint so that no reader ever finds a part of it; one that is not there is
-  /// fine. Only for folders of that name (`step-...`): anything else is refused. The checkpointer
-  /// goes by its policy and through the storage port.
+  /// Removes one checkpoint, so that no reader ever finds a part of it. No error if it does not
+  /// exist. Refuses folders that are not called `step-...`. The checkpointer does not call it: it
+  /// removes old checkpoints through the storage port.
   virtual void remove(const std::string& folder) const = 0;
   /// What `--resume latest` means in the run's folder `run`: the checkpoint that the link `latest`
-  /// names, or, when that one is damaged or missing, the newest good one. Throws when there is
-  /// none.
+  /// names, or if that one is damaged or missing, the newest good one. Throws when there is none.
   virtual found_checkpoint latest(const std::string& run) const = 0;
 };
 
 inline constexpr std::size_t commit_file_limit = std::size_t{64} << 20;
 
-/// The folder of a run that holds its checkpoints, and in it the link to the last one.
+/// The folder of a run that holds its checkpoints, and the link in it to the last one.
 inline constexpr const char* checkpoints_folder = "checkpoints";
 inline constexpr const char* latest_link = "latest";
 /// `step-00000937`
 std::string checkpoint_folder_name(std::int64_t step);
-/// The step of a folder called so; -1 for any other name.
+/// The step of a folder with such a name; -1 for any other name.
 std::int64_t step_of_checkpoint_folder(const std::string& name);
 
 }  // namespace troupe

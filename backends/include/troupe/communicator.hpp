@@ -1,5 +1,6 @@
-// The communicator port: a rank's handle to the collectives of one generation. No LibTorch here:
-// memory is described by pointer, count and dtype.
+// The communicator port: a rank's handle to the collectives of one generation, and the backend that
+// opens such handles. No LibTorch: memory is described by pointer, count and dtype. A backend of a
+// program's own passes the conformance suite (tests/conformance) and goes into `ports`.
 #pragma once
 
 #include "troupe/detail/ids.hpp"
@@ -39,23 +40,26 @@ struct subgroup {
 /// Of which members a decision needs a yes.
 enum class decision : std::uint8_t { all, any };
 
-/// Dense memory that stays valid and is not touched by its owner until the operation is quiescent.
+/// Dense memory. It stays valid, and its owner neither reads nor writes it, until the operation is
+/// quiescent.
 struct buffer {
   void* data = nullptr;
   std::size_t count = 0;  ///< elements; 0 is allowed
   dtype type = dtype::f32;
 };
 
-/// Who is in the group. Immutable; a new membership is a new group with fresh resources.
+/// The members of a group, seen by one of them. Immutable: a new membership is a new group with
+/// resources of its own.
 struct group_description {
   job_id job;
   generation_id generation;
   std::int32_t rank = 0;
   std::int32_t world = 1;
-  /// How long an operation may wait for its peers before it ends with the missing ranks named. 0:
-  /// no limit.
+  /// How long an operation waits for its peers before it ends as `timed_out`, with the missing
+  /// ranks named. 0: no limit.
   std::chrono::nanoseconds deadline{0};
-  /// What texts call rank 0: a group inside a larger one names its ranks as that one does.
+  /// The number that texts use for rank 0: a group inside a larger one names its ranks by the
+  /// larger group's numbers.
   std::int32_t named_from = 0;
 };
 
@@ -64,10 +68,10 @@ enum class work_status : std::uint8_t {
   pending,
   ok,
   aborted,    ///< the group was aborted; contents undefined
-  timed_out,  ///< deadline passed: `missing` names the ranks that did not arrive; the group is
+  timed_out,  ///< the deadline passed: `missing` has the ranks that did not arrive; the group is
               ///< aborted
-  mismatch,   ///< ranks disagree: `text` says who called what; nothing was written; the group is
-              ///< aborted
+  mismatch,   ///< ranks called different operations: `text` says which; nothing was written; the
+              ///< group is aborted
 };
 
 struct work_result {
@@ -81,8 +85,8 @@ class work {
 public:
   virtual ~work() = default;
   virtual work_result poll() = 0;
-  /// Waits in the calling thread, helping with the work at hand. Returns on `ok`; throws
-  /// `generation_closed` when aborted, `collective_timeout` or `collective_mismatch` else.
+  /// Waits in the calling thread, which may do a part of the work meanwhile. Returns on `ok`.
+  /// Throws generation_closed when aborted, else collective_timeout or collective_mismatch.
   virtual void wait() = 0;
 };
 using work_ptr = std::shared_ptr<work>;
@@ -98,13 +102,16 @@ class collective_mismatch : public std::runtime_error {
 
 /// A rank's handle to one generation's collectives.
 ///
-/// Order: every rank of a (sub)group submits the same operations in the same order; the n-th of one
-/// rank meets the n-th of the others, and a fingerprint (operation, dtype, count, reduction, root,
-/// label) is compared before anything is written. Thread-safety: submissions by the owning lane
-/// only; `abort`, `aborted`, `quiescent` from any thread. Progress: an operation completes without
-/// any rank waiting for it; waiters help. Bits: reductions follow the canonical tree over ranks
-/// (split at the largest power of two below the count), partial results in the accumulation type,
-/// so they depend neither on arrival nor on timing.
+/// - Order: every rank of a (sub)group submits the same operations in the same order. The n-th
+///   operation of one rank belongs to the n-th of the others; a fingerprint (operation, dtype,
+///   count, reduction, root, label) is compared before anything is written.
+/// - Threads: only the owning lane submits; `abort`, `aborted` and `quiescent` may be called by any
+///   thread.
+/// - Progress: an operation completes without a rank that waits for it; a waiting rank helps.
+/// - Cancellation: `abort` ends all operations of the group, on all ranks.
+/// - Bits: reductions follow the canonical tree over ranks (split at the largest power of two below
+///   the count), with partial results in the accumulation type. They depend neither on arrival nor
+///   on timing. `mpi` and `nccl` reduce in an order of their own.
 class communicator {
 public:
   virtual ~communicator() = default;
@@ -112,8 +119,8 @@ public:
   virtual const group_description& group() const = 0;
   virtual std::string_view name() const = 0;
 
-  /// In place, every rank ends with the same bytes. Cost: one pass, (ranks reads + ranks writes)
-  /// per element.
+  /// In place; every rank ends with the same bytes. Cost: one pass over memory, with (ranks reads +
+  /// ranks writes) per element.
   virtual work_ptr all_reduce(buffer data, reduction operation, const subgroup& among = {}) = 0;
   /// `root` is a world rank and a member of `among`.
   virtual work_ptr broadcast(buffer data, std::int32_t root, const subgroup& among = {}) = 0;
@@ -123,8 +130,8 @@ public:
   /// unless `out` lies in it.
   virtual work_ptr reduce_scatter(buffer in, buffer out, reduction operation,
                                   const subgroup& among = {}) = 0;
-  /// All members arrived. `label` is part of the fingerprint and of the error that names the
-  /// missing. `deadline` 0: the group's.
+  /// Completes when all members have arrived. `label` is part of the fingerprint and of the error
+  /// that names missing ranks. `deadline` 0: the group's.
   virtual work_ptr barrier(std::string_view label,
                            std::chrono::nanoseconds deadline = std::chrono::nanoseconds{0},
                            const subgroup& among = {}) = 0;
@@ -133,32 +140,34 @@ public:
 
   /// True if the ranks share an address space, so that one may work in another's memory.
   virtual bool shares_memory() const { return false; }
-  /// Where memory is shared: a piece of work on all ranks' memory at once. `mine` points to
-  /// whatever the ranks agreed on. When all have arrived, member 0's `body` is called once for each
-  /// of `pieces` pieces, by any of the ranks' threads, several at once and in no order, with
-  /// everybody's pointers. Memory is released as by the other operations: quiescent means that
-  /// no thread is inside a body. What a body throws aborts the group: the rank
-  /// whose thread was inside throws it from wait(), the others generation_closed. All bring the
-  /// same `pieces` and `label`. Throws internal_error where memory is not shared.
+  /// Where memory is shared: work on the memory of all ranks at once. `mine` points to whatever the
+  /// ranks have agreed on; all pass the same `pieces` and `label`.
+  /// - When all ranks have arrived, member 0's `body` is called once for each of `pieces` pieces,
+  ///   by any of the ranks' threads, several at once and in no order, with the pointers of all
+  ///   ranks.
+  /// - Quiescent means that no thread is inside a body.
+  /// - An exception in a body aborts the group. The rank whose thread threw it throws it from
+  ///   wait(); the others throw generation_closed.
+  /// Throws internal_error where memory is not shared.
   using shared_body =
       std::function<void(std::span<const void* const> everybodys, std::size_t piece)>;
   virtual work_ptr work_together(std::string_view label, const void* mine, std::size_t pieces,
                                  shared_body body);
 
-  /// True while the owning lane waits for its peers in here: a hook that waits is not a hook that
-  /// hangs.
+  /// True while the owning lane waits for its peers in this communicator. The rank uses it to tell
+  /// a hook that waits from a hook that hangs.
   virtual bool waiting() const noexcept = 0;
 
-  /// Memory that this communicator reduces fastest (aligned; huge pages where allowed). Freed with
-  /// the last owner.
+  /// Memory that this communicator reduces fastest (aligned, in huge pages where allowed). Freed by
+  /// its last owner.
   virtual std::shared_ptr<void> allocate(std::size_t bytes) = 0;
 
-  /// Ends every operation of the group, on all ranks that share its memory, as *aborted*: at once,
-  /// from any thread, in any state, idempotent. The first reason stays.
+  /// Ends every operation of the group, on all ranks, as `aborted`: at once, by any thread, in any
+  /// state. Idempotent; the first reason stays.
   virtual void abort(std::string_view why) noexcept = 0;
   virtual bool aborted() const noexcept = 0;
-  /// True once nobody can touch the memory of an aborted operation any more. Only then may it be
-  /// reused.
+  /// True once no rank and no device can read or write the memory of an aborted operation. Only
+  /// then may the memory be reused.
   virtual bool quiescent() const noexcept = 0;
 };
 
@@ -169,18 +178,18 @@ struct placed_rank {
   friend bool operator==(const placed_rank&, const placed_rank&) = default;
 };
 
-/// One kind of communicator, opened per generation. Injected by main.
+/// One kind of communicator, opened once per generation and rank. In `ports::communicators`.
+/// Thread-safe.
 class communicator_backend {
 public:
   virtual ~communicator_backend() = default;
   virtual std::string_view name() const = 0;
-  /// Empty when it can be used here, else the reason why not (for `doctor` and for errors).
+  /// Empty when it can be used here, else the reason why not, for `doctor` and for errors.
   virtual std::string unusable() const = 0;
-  /// The one rank that this process can open, where something else has placed the ranks (mpirun).
-  /// Nothing: whoever uses the backend places them.
+  /// The one rank that this process can open, where a launcher placed the ranks (mpirun). Empty:
+  /// Troupe places them.
   virtual std::optional<placed_rank> placed() const { return std::nullopt; }
-  /// A rank's handle to its group; every rank calls it once per generation, in any order. Never
-  /// waits.
+  /// A rank's handle to its group. Called once per rank and generation, in any order. Never waits.
   virtual std::shared_ptr<communicator> open(const group_description& group) = 0;
 };
 

@@ -1,4 +1,4 @@
-// The learner port: what a rank trains, seen without LibTorch. A lane hands it hooks, in order.
+// The learner port: what a rank trains, without LibTorch. A lane passes it hooks, in order.
 #pragma once
 
 #include "troupe/checkpoint.hpp"
@@ -22,19 +22,19 @@ namespace troupe {
 /// Why a lane should stop between two hooks. Set from any thread, read by the lane.
 enum class attention : std::uint8_t { none, generation_closed };
 
-/// Handles the hooks of an optimizer_step's closure, once each time it is called.
+/// Handles the hooks of an optimizer_step's closure, once each time that it is called.
 using closure = std::function<void()>;
 
-/// Thrown by a learner whose lane cannot wait (backends/simulated/inline_lane.hpp) when a hook
-/// would have to: the same hook is to be called again later, the learner remembers how far it came
-/// (a closure runs once). Learners of lanes that can wait never throw it. What a lane calls
-/// directly, no closure's hook, may answer run_verdict::waits instead.
+/// Thrown by a learner whose lane cannot wait (a simulated one) when a hook would have to wait. The
+/// lane calls the same hook again later; the learner remembers how far it came, and a closure runs
+/// once. Learners of lanes that can wait never throw it. A hook that the lane calls directly, not
+/// within a closure, may return run_verdict::waits instead.
 class not_yet : public std::exception {
 public:
   const char* what() const noexcept override { return "not yet: the hook waits for its peers"; }
 };
 
-/// What a learner is given when its rank starts.
+/// What a learner gets when its rank starts.
 struct learner_context {
   std::int32_t rank = 0;
   std::int32_t world = 1;
@@ -44,18 +44,18 @@ struct learner_context {
   troupe::stage purpose = stage::train;
   /// Weights to start with, before the first broadcast; null: the module's own.
   snapshot_ptr initial;
-  /// The monotonic clock of the world; null: the machine's. For measurements, never for decisions
-  /// that change a result.
+  /// The monotonic clock of the session's ports; null: the machine's. For measurements, never for
+  /// decisions that change a result.
   std::function<std::chrono::nanoseconds()> now;
-  /// The lane's attention word; long loops of a learner's own may look at it.
+  /// The lane's attention; long loops of a learner may read it.
   const std::atomic<attention>* attention_word = nullptr;
   /// How checkpoints are read, unless the recipe has a format of its own; null: the learner's own.
   std::shared_ptr<const checkpoint_io> checkpoints = nullptr;
 };
 
-/// One rank's replica. Lives in its lane: created, called and destroyed there, by one thread.
-/// Exceptions from any member are the rank's failure. Collectives inside may wait; their wait ends
-/// by completion or throws.
+/// One rank's replica: created, called and destroyed by one thread, in the rank's lane. What a
+/// member throws is the rank's failure. Collectives may wait in any member; the wait ends with the
+/// operation, or throws generation_closed, collective_timeout or collective_mismatch.
 class learner {
 public:
   virtual ~learner() = default;
@@ -64,38 +64,37 @@ public:
   virtual void bind(std::shared_ptr<communicator> world, generation_id generation) = 0;
   /// Handles one hook. `inner` is set for optimizer_step only.
   virtual hook_outcome on(const hook& h, const closure& inner) = 0;
-  /// Called before `on` where nobody watches single hooks. May handle hooks from hooks[handled] on,
-  /// as long as they bring nothing and need not wait, and counts each that it has handled; `on`
-  /// handles the next one. For learners that leave most hooks empty, as simulated ones do: an
-  /// outcome takes longer than such a hook. The attention word is looked at before and behind.
+  /// Called before `on` when no observer follows single hooks. May handle hooks from
+  /// hooks[handled] on that have no result and need not wait, and adds their number to `handled`;
+  /// `on` handles the next one. For learners that leave most hooks empty, as simulated ones do: an
+  /// outcome costs more than such a hook. The lane reads its attention before and after the call.
   virtual void pass(std::span<const hook> hooks, std::uint32_t& handled) {
     (void)hooks, (void)handled;
   }
-  /// After an orderly teardown, on every rank: what this rank brings home (rank 0's reaches the
-  /// caller).
+  /// After an orderly teardown, on every rank: the rank's result. Rank 0's is job_outcome::result.
   virtual value result() { return {}; }
 };
 
-/// Makes the learners of a job. Shared by all ranks: const, thread-safe.
+/// Makes the learners of a job. Shared by all ranks: const and thread-safe.
 class learner_recipe {
 public:
   virtual ~learner_recipe() = default;
-  /// `context` and the recipe stay for as long as the learner does.
+  /// Called in the rank's lane. `context` and the recipe outlive the learner.
   virtual std::unique_ptr<learner> make(const learner_context& context) const = 0;
   /// What the recipe makes, as text; empty: unknown. Where ranks are processes each of them makes
   /// the recipe anew, and one with another identity than the job's is refused.
   virtual std::string identity() const { return {}; }
-  /// How tensors in results and queued values cross a process border; null: they can not.
+  /// How tensors in results and queued values are sent to another process; null: they cannot be.
   virtual const tensor_bytes* tensors() const { return nullptr; }
-  /// How lanes read the text of what its learners throw.
+  /// How lanes take the text of the exceptions that learners throw.
   virtual exception_text text_of_exceptions() const { return what_of; }
   /// The format of this job's checkpoints, for the learners that read them and for the checkpointer
   /// that writes them. Null: the one of the session's ports (`ports::checkpoints`).
   virtual std::shared_ptr<const checkpoint_io> checkpoints() const { return nullptr; }
-  /// Whether a fit with `options` can start: with `from`, which was read from `path`, whether it
-  /// may resume that checkpoint. Throws the user_error that its ranks would throw, naming what
-  /// differs and the value to give. For callers that want to know it before ranks start or anything
-  /// is written; may read data, and takes as long. The default accepts everything.
+  /// Checks that a fit with `options` can start, and that it can resume `from`, which was read from
+  /// `path`. Throws the user_error that a rank would throw, with what differs and the value to
+  /// give. Called before ranks start and before anything is written. May read data, and take as
+  /// long. The default accepts everything.
   virtual void check_fit(const trainer_options& options, const snapshot* from,
                          const std::string& path) const {
     (void)options, (void)from, (void)path;

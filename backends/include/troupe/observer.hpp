@@ -1,4 +1,5 @@
-// The observer port: progress lines, loggers, a user's own.
+// The observer port: progress displays, loggers, a program's own. An observer only watches; it
+// cannot change or delay a run.
 #pragma once
 
 #include "troupe/observation.hpp"
@@ -8,16 +9,18 @@
 
 namespace troupe {
 
-/// Called by one observer actor, one observation at a time, in order per sender. What it throws is
-/// reported once as a lifecycle event and ends the observer, never the job.
+/// Called by one thread at a time, not always the same one, one observation at a time. Observations
+/// of one sender arrive in order. They wait in a bounded queue: a slow observer loses progress
+/// first, then hooks. What it throws is reported once as a lifecycle event (`trouble`) and ends the
+/// observer, never the job.
 class observer {
 public:
   virtual ~observer() = default;
-  /// Whether it wants `seen::hook`s: they cost a message per hook and rank.
+  /// Whether it wants `seen::hook`: that costs one message per hook and rank.
   virtual bool wants_hooks() const { return false; }
   virtual void on(const observation& what) = 0;
-  /// The job has ended and no observation will follow: flush. `dropped` observations did not fit
-  /// its queue.
+  /// The job has ended and no observation follows: flush. The queue had no room for `dropped`
+  /// observations.
   virtual void finish(std::uint64_t dropped) { (void)dropped; }
 };
 

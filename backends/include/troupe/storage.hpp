@@ -1,5 +1,5 @@
-// The storage port: files as checkpoints need them. Asynchronous, so that no actor waits for a
-// disk.
+// The storage port: the file operations that checkpoints need. Asynchronous, so that no actor waits
+// for a disk.
 #pragma once
 
 #include <cstddef>
@@ -12,18 +12,18 @@
 
 namespace troupe {
 
-/// Operations on files. Paths are absolute, or relative to the adapter's root and then inside it
-/// (`..` that leaves it is an error). Every one is idempotent.
+/// Operations on files. Paths are absolute, or relative to the adapter's root; a relative path that
+/// leaves the root (`..`) is an error. Every operation is idempotent.
 namespace storage_ops {
-/// Writes the chunks one behind the other, flushes and fsyncs: `path` has its former content or
-/// this, never a part. Its folder must exist; the entry is durable once that is synced.
+/// Writes the chunks one after the other, flushes and fsyncs: `path` has its former content or the
+/// new one, never a part. Its folder must exist; the entry is durable after a sync_folder of it.
 struct write {
   std::string path;
   std::vector<std::shared_ptr<const std::vector<std::byte>>> chunks;
   friend bool operator==(const write&, const write&) = default;
 };
-/// Renames, replacing `to`, be it a file or a folder with all it holds. Atomic. Done again (`from`
-/// is gone, `to` is there) it changes nothing.
+/// Renames, replacing `to`, which may be a file or a folder with its contents. Atomic. Done again
+/// (`from` is missing, `to` exists) it changes nothing.
 struct rename {
   std::string from, to;
   friend bool operator==(const rename&, const rename&) = default;
@@ -33,17 +33,17 @@ struct sync_folder {
   std::string path;
   friend bool operator==(const sync_folder&, const sync_folder&) = default;
 };
-/// Creates a folder and its parents; when it is done they are durable, even those that were there.
+/// Creates a folder and its parents. All of them are durable when it is done.
 struct make_folder {
   std::string path;
   friend bool operator==(const make_folder&, const make_folder&) = default;
 };
-/// Removes a file, a link (not what it names) or a whole folder; one that is not there is fine.
+/// Removes a file, a link (not its target) or a whole folder. No error if it does not exist.
 struct remove {
   std::string path;
   friend bool operator==(const remove&, const remove&) = default;
 };
-/// A relative symbolic link, replaced atomically. `target` counts from the link's folder.
+/// A relative symbolic link, replaced atomically. `target` is relative to the link's folder.
 struct link {
   std::string target, path;
   friend bool operator==(const link&, const link&) = default;
@@ -67,14 +67,14 @@ using storage_op = std::variant<storage_ops::write, storage_ops::rename, storage
 
 struct storage_result {
   std::error_code error;
-  std::string text;  ///< names the path and the mend when `error`
+  std::string text;  ///< when `error`: names the path and how to fix it
   std::shared_ptr<const std::vector<std::byte>> bytes;  ///< read
   std::vector<std::string> names;                       ///< list
 };
 
-/// Operations of one caller are done in the order submitted; `done` is called once, on any thread,
-/// never inside `submit`, and must not throw. What goes wrong is in the result, never an exception.
-/// Bound: the caller keeps at most a few in flight (the checkpointer one).
+/// Operations of one caller are done in the order of submission. `done` is called once, on any
+/// thread, never inside `submit`, and must not throw. Errors are in the result; nothing is thrown.
+/// No cancellation. Bound: a caller keeps a few operations in flight, the checkpointer one.
 class storage {
 public:
   virtual ~storage() = default;

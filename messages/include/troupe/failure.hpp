@@ -1,4 +1,5 @@
-// What went wrong, in words that travel: recorded once, where it happened.
+// Failures: the record of what went wrong, and the exceptions that Troupe throws. Plain values:
+// every function here is thread-safe.
 #pragma once
 
 #include "troupe/detail/ids.hpp"
@@ -11,7 +12,7 @@
 
 namespace troupe {
 
-/// What a user can mend, by exit code (contract, section 2).
+/// What a user can fix. The numbers are the exit codes of the `troupe` program.
 enum class errc : std::uint8_t {
   job_failed = 1,
   bad_usage = 2,
@@ -46,8 +47,8 @@ enum class failure_kind : std::uint8_t {
 };
 std::string_view to_string(failure_kind kind);
 
-/// Names one failure of a job. The place where the failure happened draws the id, and the id stays
-/// with the record on its way to the caller.
+/// Names one failure of a job. The rank or the supervisor that records the failure draws the id,
+/// and the id stays with the record on its way to the caller.
 struct failure_id {
   incarnation_id incarnation;  ///< the life of the rank; 0: the supervisor
   std::uint64_t sequence = 0;  ///< counts the failures of that life from 1; 0: no id yet
@@ -56,10 +57,11 @@ struct failure_id {
   friend auto operator<=>(const failure_id&, const failure_id&) = default;
 };
 
-/// The record of one failure. `type` is the C++ exception's name, or the name of its kind.
-/// Undefined numbers are -1, undefined names empty. First cause: the failure with the least
-/// (generation, step, sequence); what follows from it goes to its `others`. Wall clocks never order
-/// failures.
+/// The record of one failure, made once, where the failure happened. `type` is the C++ exception's
+/// name, or the name of its kind. Undefined numbers are -1, undefined names are empty.
+///
+/// The first cause of a job is the failure with the least (generation, step, sequence). Failures
+/// that followed from it are in its `others`. Wall clocks never order failures.
 struct failure {
   failure_kind kind = failure_kind::exception;
   failure_id id = {};
@@ -71,27 +73,27 @@ struct failure {
   std::int64_t step = -1;
   std::uint64_t generation = 0;
   std::uint64_t sequence = 0;  ///< hook run of the rank in which it happened
-  errc code =
-      errc::job_failed;  ///< a user_error's, wherever it was thrown; internal_error: internal
+  /// A user_error's code, wherever it was thrown; `internal` for an internal_error.
+  errc code = errc::job_failed;
   std::string signal;
   std::vector<failure_cause> causes;  ///< nested exceptions, outermost first
   std::vector<failure> others;        ///< failures that followed
-  /// True when this rank only felt another's failure (its generation was closed under it). Never a
+  /// True when this rank failed only because another rank did (its generation was closed). Never a
   /// first cause while any other failure is known.
   bool follows = false;
 
   friend bool operator==(const failure&, const failure&) = default;
 };
 
-/// A failure and, inside the process where it happened, the exception itself. `original` never
-/// crosses a process border.
+/// A failure with the exception itself. `original` is null in any process but the one where the
+/// failure happened.
 struct caught {
   failure record;
   std::exception_ptr original;
 };
 
-/// Returns the text of an exception for its record. A library whose what() holds more than the
-/// message (c10::Error: frames of the stack) has one of its own.
+/// Returns the text of an exception for its record. Needed for libraries whose what() holds more
+/// than the message (c10::Error adds the frames of the stack).
 using exception_text = std::string (*)(const std::exception& error);
 /// what().
 std::string what_of(const std::exception& error);
@@ -99,18 +101,19 @@ std::string what_of(const std::exception& error);
 /// Records `error`: demangled type, text, code, nested causes. Position fields and id stay
 /// undefined.
 failure describe(const std::exception_ptr& error, exception_text text = what_of);
-/// The same for one that has just been caught: it need not be thrown again.
+/// The same for an exception that the caller has just caught and that is not thrown again.
 failure describe(const std::exception& error, exception_text text = what_of);
 /// A failure that is no exception: `kind`, with the kind's name as type.
 failure make_failure(failure_kind kind, std::string what);
-/// An exception that says what `f` does, for failures whose own one is not at hand (nobody threw
-/// it, or another process did): user_error or internal_error by its code, else std::runtime_error.
+/// An exception with the text of `f`, for failures without an exception in this process (none was
+/// thrown, or another process threw it): user_error or internal_error by its code, else
+/// std::runtime_error.
 std::exception_ptr exception_of(const failure& f);
 /// One line for people: `rank 1 failed in training_step at step 12: std::runtime_error: disk full`.
 std::string render(const failure& f);
 
-/// Thrown in a lane that waits for something of a generation that has ended. Strategies and users
-/// let it pass; the runtime records it as a failure that follows from another.
+/// Thrown in a lane that waits for a collective of a generation that has ended. Strategies and
+/// modules do not catch it; the runtime records it as a failure that follows from another.
 class generation_closed : public std::exception {
 public:
   explicit generation_closed(std::string why) : why_(std::move(why)) {}
@@ -120,7 +123,7 @@ private:
   std::string why_;
 };
 
-/// Raised by a fire drill (`--fault throw@...`).
+/// Thrown by an injected fault (`--fault throw@...`).
 class injected_fault : public std::exception {
 public:
   explicit injected_fault(std::string what) : what_(std::move(what)) {}
@@ -140,8 +143,8 @@ private:
   std::string what_;
 };
 
-/// An error that a user can mend: says what, and names the mend. `code` is the exit code it ends
-/// in.
+/// An error that a user can fix: the text says what is wrong and how to fix it. `code` is the exit
+/// code of the program that it ends.
 class user_error : public std::exception {
 public:
   user_error(errc code, std::string what) : code_(code), what_(std::move(what)) {}

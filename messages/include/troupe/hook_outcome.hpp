@@ -13,42 +13,44 @@
 
 namespace troupe {
 
-/// How a run ended.
+/// How a run of hooks ended.
 enum class run_verdict : std::uint8_t {
   proceed,     ///< all hooks were handled
-  skip_epoch,  ///< a hook's word, agreed by all ranks: no more batches in this epoch; the rest of
-               ///< the run was not handled
-  attention,   ///< the attention word was set: the rest was not handled
+  skip_epoch,  ///< all ranks agreed to skip the rest of this epoch; the rest of the run was not
+               ///< handled
+  attention,   ///< the lane's attention was set: the rest of the run was not handled
   failed,      ///< a hook threw; see `failed_with`
-  waits,       ///< of one hook, in a lane that cannot wait: to be called again, as if not_yet had
-               ///< been thrown (troupe/learner.hpp), at a fraction of its cost. Never of a run
+  waits,       ///< only of a single hook, in a lane that cannot wait: the hook is to be called
+               ///< again. The same as throwing not_yet (troupe/learner.hpp), at a fraction of the
+               ///< cost
 };
 
-/// The length of one loader, in batches before any limit; known once the data is.
+/// The length of one loader, in batches, before any limit; known once the data is set up.
 struct loader_length {
   troupe::stage stage = stage::train;
   std::int32_t dataloader = 0;
   std::int64_t batches = 0;  ///< micro-batches of an epoch or pass, the same on every rank
   std::int64_t samples = 0;  ///< of all ranks
-  /// Samples of all ranks in a full micro-batch. A resumed epoch has its micro-batches done and
-  /// ceil((samples - cursor) / each) more. 0: not told, such an epoch has `batches`.
+  /// Samples of all ranks in a full micro-batch. A resumed epoch has the micro-batches that are
+  /// done and ceil((samples - cursor) / each) more. 0: unknown, such an epoch has `batches`.
   std::int64_t each = 0;
   friend bool operator==(const loader_length&, const loader_length&) = default;
 };
 
-/// What the learner says about its optimizers; known after setup_optimizers.
+/// The learner's optimizers; known after setup_optimizers.
 struct optimizer_facts {
   std::int32_t optimizers = 1;
-  bool step_schedulers = false;     ///< some scheduler moves every step
-  bool epoch_schedulers = false;    ///< some scheduler moves every epoch
-  bool plateau_schedulers = false;  ///< some scheduler looks at a metric, after validation
-  /// The strategy's engine counts micro-batches itself: every one is an optimizer_step, with its
-  /// own clipping. Zeroing, schedulers and the count of steps keep to the windows of the plan.
+  bool step_schedulers = false;     ///< some scheduler steps after every optimizer step
+  bool epoch_schedulers = false;    ///< some scheduler steps after every epoch
+  bool plateau_schedulers = false;  ///< some scheduler reads a metric, after validation
+  /// The strategy's engine counts micro-batches itself: every micro-batch is an optimizer_step,
+  /// with its own clipping. Zeroing, schedulers and the count of steps follow
+  /// accumulate_grad_batches.
   bool accumulates_itself = false;
   friend bool operator==(const optimizer_facts&, const optimizer_facts&) = default;
 };
 
-/// What one hook, or a whole run, brought beyond being handled.
+/// The result of one hook, or of a whole run. Comments name the hook that fills a field.
 struct hook_outcome {
   run_verdict word = run_verdict::proceed;
   bool stop = false;                   ///< a hook asked for an end of the run, agreed by all ranks
@@ -61,7 +63,7 @@ struct hook_outcome {
   std::int64_t samples = 0;                   ///< consumed by finished steps of this run, all ranks
   std::chrono::nanoseconds waited{0};         ///< the lane, in collectives of training
 
-  /// Adds what a later hook brought: later values win, lists grow, a stop stays.
+  /// Adds the result of a later hook: later values win, lists grow, a stop stays.
   void merge(hook_outcome&& later);
 };
 

@@ -1,4 +1,4 @@
-// What observers hear. They cannot stall a rank and cannot change a result.
+// What observers receive. Observers cannot delay a rank and cannot change a result.
 #pragma once
 
 #include "troupe/detail/loop_state.hpp"
@@ -49,14 +49,14 @@ struct metrics {
   position at;
   troupe::metrics logged;
 };
-/// Rank 0 finished a step or an evaluation batch. Progress displays live on it; the first to be
-/// dropped when a queue is full.
+/// Rank 0 finished a step or an evaluation batch: for progress displays. The first to be dropped
+/// when a queue is full.
 struct progress {
   position at;
   std::int64_t batches = undefined;  ///< of the loader, after limits
   std::int64_t samples = 0;          ///< consumed so far, all ranks
 };
-/// Something in the life of the job. Details are text and numbers, ready for events.jsonl. Never
+/// An event in the life of the job. Details are text and numbers, as events.jsonl has them. Never
 /// dropped.
 struct lifecycle {
   lifecycle_kind event = lifecycle_kind::generation_forming;
@@ -71,7 +71,7 @@ struct lifecycle {
 using observation = std::variant<seen::hook, seen::metrics, seen::progress, seen::lifecycle>;
 using observation_ptr = std::shared_ptr<const observation>;
 
-/// How many observations there was no room for. No others are ever dropped.
+/// How many observations a queue had no room for. Metrics and lifecycle events are never dropped.
 struct dropped_observations {
   std::uint64_t progress = 0;
   std::uint64_t hooks = 0;

@@ -1,5 +1,5 @@
-// What a user may set about a run, with every default and its reason. Plain data; the command line,
-// the TOML file and the C++ faces fill the same struct.
+// The options of a job, with every default and its reason. Plain data: the command line, the TOML
+// file, trainer and session fill the same struct.
 #pragma once
 
 #include "troupe/hooks.hpp"
@@ -15,12 +15,12 @@
 
 namespace troupe {
 
-/// A limit on batches as Lightning has it: an integer counts batches, a number with a point is a
-/// share of the loader. The share of 1.0 is everything.
+/// A limit on batches, as in Lightning: an integer counts batches, a floating-point number is a
+/// share of the loader. A share of 1.0 is all batches.
 using batch_limit = std::variant<std::int64_t, double>;
 
-/// Stops the run when `monitor` has not improved by `min_delta` for `patience` checks. A check
-/// happens whenever validation ends. A missing monitor is an error that lists what was logged.
+/// Stops the run when `monitor` has not improved by `min_delta` for `patience` checks. Each end of
+/// a validation is a check. A monitor that was not logged is an error that lists the logged names.
 struct early_stopping {
   std::string monitor = "val/loss";
   double min_delta = 0;
@@ -29,33 +29,34 @@ struct early_stopping {
   friend bool operator==(const early_stopping&, const early_stopping&) = default;
 };
 
-/// When snapshots are taken and which are kept. Training does not wait for the disk: snapshots that
-/// a slow disk cannot take are skipped, but never one that `keep_best` would keep for a worse one
-/// (as long as at most four of those wait). So the newest durable checkpoint may be older than
-/// `every_n_steps`: by the steps that are done while two checkpoints are written, and one more for
-/// each that waits for `keep_best`. Every `checkpoint_written` event says how many steps that was
-/// (`behind`) and how many snapshots were skipped (`skipped`).
+/// When snapshots are taken and which checkpoints are kept.
+///
+/// Training does not wait for the disk. While one checkpoint is written, a newer snapshot replaces
+/// the one that waits, but never one that `keep_best` would keep (at most four of those wait). So
+/// the newest durable checkpoint may be older than `every_n_steps`: by the steps of two writes, and
+/// of one more write for each snapshot that waits for `keep_best`. Every `checkpoint_written` event
+/// says how many steps that was (`behind`) and how many snapshots were replaced (`skipped`).
 struct checkpoint_policy {
   bool enabled = true;  ///< false: no files (fast_dev_run)
   bool every_epoch = true;
   std::optional<std::int64_t> every_n_steps;  ///< none beyond one per epoch and one at the end
   std::int32_t keep_last = 1;                 ///< at least 1
   std::int32_t keep_best = 1;                 ///< at least 0
-  /// What keep_best compares. A checkpoint before the first value of that name is not among the
-  /// best. A monitor other than the default that was not logged by the end of the first epoch is an
-  /// error that lists what was logged.
+  /// The logged value that keep_best compares. A checkpoint before the first value of that name is
+  /// not among the best. A monitor other than the default that was not logged by the end of the
+  /// first epoch is an error that lists the logged names.
   std::string monitor = "val/loss";
   bool maximize = false;
   friend bool operator==(const checkpoint_policy&, const checkpoint_policy&) = default;
 };
 
-/// The one time knob and what follows from it. The user sets how fast a failure must be noticed;
-/// `hook_limit` may be raised for hooks that are slow by nature. `check()` in actors/time_knob.hpp
-/// refuses settings whose inner deadlines outlast outer ones.
+/// The one time that a user sets: how fast a failure must be noticed. All other deadlines follow
+/// from it, but for `hook_limit`, which may be raised for slow hooks. A job whose inner deadlines
+/// outlast outer ones is refused.
 struct time_knob {
   std::chrono::nanoseconds detect = std::chrono::milliseconds{500};
-  /// The longest a single hook may run; 0 means 600 x detect (five minutes): long enough for a slow
-  /// evaluation hook, short enough that a job is not lost over a night.
+  /// How long a single hook may run; 0 means 600 x detect (five minutes). That is long enough for a
+  /// slow evaluation hook, and a stuck job ends within minutes.
   std::chrono::nanoseconds hook_limit{0};
   friend bool operator==(const time_knob&, const time_knob&) = default;
 };
@@ -107,7 +108,7 @@ struct kind_or_name {
   std::string name;
 };
 
-/// One fire drill (`--fault KIND@rank=R,hook=NAME[,step=S][,what=TEXT][,ms=N]`).
+/// One injected fault (`--fault KIND@rank=R,hook=NAME[,step=S][,what=TEXT][,ms=N]`).
 struct fault_drill {
   enum class kind : std::uint8_t { raise, stall, abort, segv, exit, kill, stop };
   kind what = kind::raise;
@@ -119,27 +120,28 @@ struct fault_drill {
   friend bool operator==(const fault_drill&, const fault_drill&) = default;
 };
 
-/// How data-parallel ranks exchange gradients, in words that users of DDP know (keys `strategy.*`).
-/// None of it changes a bit of the result but `comm_hook`. Gradients are always views of buckets.
+/// How data-parallel ranks exchange gradients, with the names that DDP uses (keys `strategy.*`).
+/// Only `comm_hook` changes bits of the result. Gradients are always views of buckets.
 struct gradient_options {
-  /// MiB of a bucket. Unset: from the latency and bandwidth measured behind the first step.
+  /// MiB of a bucket. Unset: chosen from the latency and bandwidth measured after the first step.
   std::optional<double> bucket_cap_mb;
-  /// Buckets leave while backward runs. False: behind it, for modules that run several in one hook.
+  /// Buckets are sent while backward runs. False: after it, for modules that run several backwards
+  /// in one hook.
   bool overlap = true;
-  /// Walks the graph before each backward, so that parameters without a gradient hold up no bucket.
-  /// They may be unused without it, too: then their buckets leave behind backward.
+  /// Searches the graph before each backward for parameters without a gradient, so that their
+  /// buckets need not wait. Without it unused parameters are allowed, too, but their buckets are
+  /// sent after backward.
   bool find_unused_parameters = false;
-  /// Each backward uses the same parameters equally often: what the first one shows is known of all
-  /// others, without a walk. A step that differs is an error.
+  /// Promises that each backward uses the same parameters equally often, so that the graph is
+  /// searched once. A step that differs is an error.
   bool static_graph = false;
-  /// What sums a bucket: allreduce, f16_compress, bf16_compress, or noop (nothing travels: ranks
-  /// drift apart; only to measure what the exchange costs).
+  /// What sums a bucket: allreduce, f16_compress, bf16_compress, or noop. With noop nothing is sent
+  /// and ranks diverge; it measures what the exchange costs.
   std::string comm_hook = "allreduce";
-  /// Sum, clip and update in one pass over memory, optimizer state held once per process. Unset:
-  /// where that is possible and the module does not look at gradients (see
-  /// backends/torch/fused_step.hpp).
+  /// Sums, clips and updates in one pass over memory, with one optimizer state per process. Unset:
+  /// where that is possible and the module does not read gradients (module::reads_gradients).
   std::optional<bool> fused_step;
-  /// Buffers become rank 0's behind each step.
+  /// After each step the module's buffers are overwritten with rank 0's.
   bool broadcast_buffers = true;
   friend bool operator==(const gradient_options&, const gradient_options&) = default;
 };
@@ -148,8 +150,8 @@ struct gradient_options {
 struct trainer_options {
   std::int32_t ranks = 2;
   std::int64_t max_epochs = 3;
-  std::optional<std::int64_t>
-      max_steps;                 ///< total; 0 sets up, writes the initial checkpoint and ends
+  /// Total; 0 sets up, writes the initial checkpoint and ends.
+  std::optional<std::int64_t> max_steps;
   std::int64_t batch_size = 64;  ///< samples per rank and micro-batch
   std::int64_t accumulate_grad_batches = 1;
   std::optional<double> gradient_clip_val;
@@ -159,7 +161,7 @@ struct trainer_options {
   batch_limit limit_test_batches = 1.0;
   batch_limit limit_predict_batches = 1.0;
   batch_limit val_check_interval = 1.0;
-  std::int64_t num_sanity_val_batches = 2;  ///< as Lightning; skipped when resuming
+  std::int64_t num_sanity_val_batches = 2;  ///< as in Lightning; skipped when resuming
   std::int64_t fast_dev_run = 0;            ///< n batches of everything, one epoch, no files
   std::int64_t log_every_n_steps = 50;
   std::uint64_t seed = 0;
@@ -170,7 +172,7 @@ struct trainer_options {
   /// Connections between two ranks of tcp and hier (key `tcp.streams`). Unset: the adapter's.
   std::optional<std::int64_t> tcp_streams;
   placement_kind placement = placement_kind::threads;
-  bool one_hook_per_run = false;  ///< a run of hooks per hook, for tests and observers
+  bool one_hook_per_run = false;  ///< the lane answers after every hook, for tests and observers
   std::vector<early_stopping> stop_early;
   checkpoint_policy checkpoint;
   time_knob time;
@@ -179,8 +181,8 @@ struct trainer_options {
   friend bool operator==(const trainer_options&, const trainer_options&) = default;
 };
 
-/// The number of batches that `limit` leaves of `batches`: an integer is a count (cut to what is
-/// there), a share is rounded down but to at least one while both are positive, as Lightning does.
+/// The number of batches that `limit` leaves of `batches`, as in Lightning: an integer is a count,
+/// at most `batches`; a share is rounded down, but to at least 1 while both are positive.
 std::int64_t apply_limit(const batch_limit& limit, std::int64_t batches);
 
 }  // namespace troupe

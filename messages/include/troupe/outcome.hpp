@@ -1,4 +1,4 @@
-// How a job ended: what every face of Troupe gives its caller. Plain values.
+// How a job ended: what trainer, session and the simulator return. Plain values.
 #pragma once
 
 #include "troupe/detail/loop_state.hpp"
@@ -14,7 +14,7 @@
 
 namespace troupe {
 
-/// Why a run is to end early.
+/// Why a run ended early; `none`: it did not.
 enum class stop_reason : std::uint8_t { none, hook, early_stopping, caller, interrupt, terminate };
 std::string_view to_string(stop_reason r);
 
@@ -23,14 +23,17 @@ struct run_figures {
   double seconds_to_first_step = 0;   ///< since the rank's actor began
   double seconds_training = 0;        ///< training only, after the first two steps
   std::int64_t samples_training = 0;  ///< of all ranks, in those seconds
-  double seconds_waiting = 0;         ///< of those, the lane's in collectives
+  double seconds_waiting = 0;         ///< of these, the time that the lane waited in collectives
   /// The share of a step spent waiting for communication; 0 when nothing was measured.
   double waiting_share() const {
     return seconds_training > 0 ? seconds_waiting / seconds_training : 0;
   }
 };
 
-/// What the caller gets. `status`: finished, stopped (at a boundary, resumable), failed.
+/// The outcome of one job. `status`:
+/// - finished: the job ran to its limits;
+/// - stopped: it ended early at a step boundary, with a checkpoint, and can be resumed;
+/// - failed: `failed_with` is the first cause.
 struct job_outcome {
   enum class ending : std::uint8_t { finished, stopped, failed };
   ending status = ending::failed;
@@ -45,17 +48,19 @@ struct job_outcome {
   /// The newest durable checkpoint, also of a fit that failed: one that this job has written, or
   /// else the one that it was resumed from. Empty: there is none.
   std::string last_checkpoint;
-  std::vector<std::string> survivors;  ///< who did not end within the teardown deadline: `rank 1:
-                                       ///< on_train_batch_end for 12.0 s`
+  /// Ranks and observers that did not end within the teardown deadline, and may still run:
+  /// `rank 1: on_train_batch_end for 12.0 s`.
+  std::vector<std::string> survivors;
   std::vector<failure> late;  ///< failures after the run's end: teardown, checkpoint, observers
   std::shared_ptr<const caught> failed_with;  ///< null unless failed
   run_figures figures;                        ///< rank 0's
   std::vector<double> waiting_shares;         ///< of those ranks that finished, by rank
 
   bool ok() const { return status != ending::failed; }
-  /// Throws the first cause. Does nothing when ok(). A rank that is a thread of this process: the
-  /// original exception, with its own type. A rank in another process, or a failure that nobody
-  /// threw: user_error or internal_error by the record's code, else std::runtime_error.
+  /// Throws the first cause. Does nothing when ok().
+  /// - Of a rank that is a thread of this process: the original exception, with its own type.
+  /// - Of a rank in another process, or of a failure that is no exception: user_error or
+  ///   internal_error by the record's code, else std::runtime_error.
   void rethrow() const;
 };
 

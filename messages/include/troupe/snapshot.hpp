@@ -1,4 +1,4 @@
-// A copy of a rank's state in host memory, readable without LibTorch: what the checkpointer writes.
+// A copy of a rank's state in host memory, readable without LibTorch. The checkpointer writes it.
 #pragma once
 
 #include "troupe/detail/loop_state.hpp"
@@ -21,13 +21,15 @@ struct tensor_blob {
   std::shared_ptr<const std::vector<std::byte>> bytes;
 };
 
-/// State at one step boundary. `model` is in the module's order; `state` is JSON text (optimizer
-/// groups, schedulers, precision, data and random state, the user's on_save_checkpoint additions).
+/// The state of a rank at one step boundary. Immutable once shared.
+/// - `model`: parameters and buffers, in the module's order.
+/// - `state`: JSON text with optimizer groups, schedulers, precision, data, random state, and what
+///   the module's on_save_checkpoint returned.
 struct snapshot {
   loop_state loop;
   std::int32_t ranks = 1;
   std::uint64_t generation = 1;
-  std::string weights_digest;  ///< of `model`: contract, section 3
+  std::string weights_digest;  ///< of `model`; equal digests mean equal bytes
   std::vector<tensor_blob> model;
   std::vector<tensor_blob> optimizer;  ///< `<optimizer>.<parameter>.<slot>`
   std::string state;

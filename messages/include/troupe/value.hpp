@@ -1,5 +1,5 @@
-// A recursive value: what a batch is, what a step returns, what ranks broadcast and queue. It holds
-// tensors without knowing LibTorch: a tensor is a shared box that only the LibTorch room can open.
+// A recursive value: a batch, the result of a step, what ranks broadcast and queue. It holds
+// tensors without LibTorch's headers: a tensor is a shared box, which <troupe/module.hpp> opens.
 #pragma once
 
 #include <any>
@@ -13,13 +13,13 @@
 
 namespace troupe {
 
-/// Holds one tensor; defined in backends/torch. Const: a tensor put into a value is frozen, whoever
-/// wants to write to it clones it first.
+/// Holds one tensor; defined where LibTorch is. Const: a tensor in a value is not written to; clone
+/// it first.
 struct tensor_box;
 using tensor_ptr = std::shared_ptr<const tensor_box>;
 
 class value;
-/// Fixed length, mixed types. Keeps being a tuple when it is moved to a device or gathered.
+/// Fixed length, mixed types. Stays a tuple when it is moved to a device or gathered.
 struct value_tuple {
   std::vector<value> items;
   friend bool operator==(const value_tuple&, const value_tuple&) = default;
@@ -34,16 +34,16 @@ struct value_map {
   std::map<std::string, value> items;
   friend bool operator==(const value_map&, const value_map&) = default;
 };
-/// A type of the user's own. Shared and const; compared by identity. `move_to` functions for user
-/// types are registered with the strategy, not here.
+/// A type of the user's own. Shared and const; compared by identity. How such a type is moved to a
+/// device is in torch_plugins::moves.
 struct value_user {
   std::shared_ptr<const std::any> held;
   friend bool operator==(const value_user&, const value_user&) = default;
 };
 
-/// Nothing, a truth value, an integer, a number, a text, a tensor, a tuple, a list, a map, or a
-/// user's type. A regular value: copies are deep except for tensors and user types, which are
-/// shared and const. Equality of tensors is identity of their boxes.
+/// Nothing, a bool, an integer, a floating-point number, a text, a tensor, a tuple, a list, a map,
+/// or a user's type. A regular value: copies are deep except for tensors and user types, which are
+/// shared and const. Tensors are equal when they are the same box.
 class value {
 public:
   using alternatives = std::variant<std::monostate, bool, std::int64_t, double, std::string,

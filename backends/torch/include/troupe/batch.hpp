@@ -1,4 +1,4 @@
-// What a step is given and what it returns.
+// The argument and the result of a module's steps.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -16,7 +16,7 @@ namespace troupe {
 /// One rank's part of one micro-batch, on the rank's device. Copies share the tensors.
 class batch {
 public:
-  /// No samples: what a rank without data sees in a batch's start and end hooks.
+  /// No samples: the batch that a rank without data gets in a batch's start and end hooks.
   batch() = default;
   batch(value held, std::int64_t samples) : held_(std::move(held)), samples_(samples) {}
 
@@ -25,7 +25,7 @@ public:
   const at::Tensor& operator[](std::size_t index) const;
   /// The item of a map. Throws likewise; the text lists the keys.
   const at::Tensor& operator[](std::string_view key) const;
-  /// The batch as the dataset made it, types kept.
+  /// The batch as the dataset made it, with its types.
   const value& get() const { return held_; }
   /// Samples of this rank in this micro-batch.
   std::int64_t samples() const { return samples_; }

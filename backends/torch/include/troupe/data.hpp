@@ -1,5 +1,5 @@
-// Data as ranks read it: datasets are shared and const, what each micro-batch consumes is the
-// ledger's.
+// Data as ranks read it. Datasets are shared and const; the ledger of a job says which samples a
+// micro-batch consumes.
 #pragma once
 
 #include <cstdint>
@@ -17,12 +17,12 @@
 
 namespace troupe {
 
-/// Where the draws of an augmentation come from: they depend on (seed, epoch, sample) alone, so a
-/// sample is augmented alike whatever rank, batch or thread it lands in.
+/// Seeds of an augmentation. They depend on (seed, epoch, sample) only, so a sample is augmented
+/// alike in any rank, batch and thread.
 struct sample_keys {
   std::uint64_t seed = 0;
   std::int64_t epoch = 0;  ///< 0 in evaluation
-  /// A seed for any generator of the sample's own. Different purposes draw independently.
+  /// The seed of a generator for one sample. Different purposes draw independently.
   std::uint64_t of(std::int64_t sample, std::string_view purpose = {}) const {
     return stable_hasher{}.add(seed).add(epoch).add(sample).add(purpose).digest();
   }
@@ -33,8 +33,8 @@ class dataset {
 public:
   virtual ~dataset() = default;
   virtual std::int64_t size() const = 0;
-  /// One batch of these samples, tensors stacked on dimension 0; any recursive value. Never called
-  /// with none.
+  /// One batch of these samples: any recursive value, its tensors stacked on dimension 0. Never
+  /// called without indices.
   virtual value get(std::span<const std::int64_t> indices) const = 0;
   /// The same for training and for datasets that augment: what loaders call. Draw for the sample
   /// `indices[i]` from a generator seeded with `keys.of(indices[i])`. LibTorch's default generator
@@ -71,15 +71,15 @@ public:
     (void)dataloader;
     return batch;
   }
-  /// JSON text to be saved with a checkpoint, and back.
+  /// JSON text that is saved with a checkpoint and passed back on load.
   virtual std::string state() const { return {}; }
   virtual void load_state(const std::string& json) { (void)json; }
 };
 using data_ptr = std::shared_ptr<data_module>;
 
-/// One rank's way through one dataset: micro-batches in the ledger's order (train: the epoch's
-/// permutation; evaluation: 0 .. size-1), assembled ahead by at most `prefetch` batches in one
-/// thread of its own (0: inline). What the loader thread throws arrives at `next`. Not thread-safe;
+/// One rank's iteration over one dataset: micro-batches in the ledger's order (train: the epoch's
+/// permutation; evaluation: 0 .. size-1). A thread of the loader assembles at most `prefetch`
+/// batches ahead (0: no thread). `next` throws what that thread throws. Not thread-safe;
 /// destruction ends the thread.
 class loader {
 public:
@@ -99,10 +99,10 @@ public:
   /// epochs begin at their first entry. Before the first pass; 0 <= sample <= the dataset's size.
   void resume(std::int64_t epoch, std::int64_t batch, std::int64_t sample);
   std::int64_t batches(std::int64_t epoch = 0) const { return layout(epoch).batches(); }
-  /// How epoch `epoch` is cut.
+  /// How epoch `epoch` is divided into micro-batches.
   data_layout layout(std::int64_t epoch = 0) const;
-  /// Starts a pass at micro-batch `first` of epoch `epoch`, up to but not including `last`; drops
-  /// what was prefetched for another pass (batches are fenced by the pass).
+  /// Starts a pass at micro-batch `first` of epoch `epoch`, up to but not including `last`. Drops
+  /// batches that were prefetched for another pass.
   void begin(std::int64_t epoch, std::int64_t first, std::int64_t last);
   /// The pass's next batch; empty value when this rank has no samples in it. Waits for the loader
   /// thread.
@@ -120,7 +120,7 @@ private:
 
 /// The Debian package's data set: images float (N, 1, 28, 28) of pixel/255, labels int64 (N). Reads
 /// IDX files, gzip or not, from `folder`; a missing or damaged file is a user_error that names the
-/// file and the mend. validation() and test() are both the 10,000 test images.
+/// file and how to fix it. validation() and test() are both the 10,000 test images.
 data_ptr fashion_mnist(std::string folder = "/usr/share/datasets/fashion-mnist");
 
 }  // namespace troupe

@@ -1,5 +1,5 @@
-// Ranks that each hold the whole model and a part of every batch. Gradients are weighted by true
-// sample counts and summed bucket by bucket while backward runs; see reducer.hpp.
+// The strategy of ranks that each hold the whole model and a part of every batch. Gradients are
+// weighted by true sample counts and summed bucket by bucket while backward runs.
 #pragma once
 
 #include <optional>
@@ -11,15 +11,16 @@ namespace troupe {
 
 struct data_parallel_options {
   reducer_options gradients;
-  /// Buffers become rank 0's behind each step.
+  /// After each step all ranks get the buffers of rank 0.
   bool broadcast_buffers = true;
-  /// See fused_step.hpp. Unset: where it is possible and the module's reads_gradients says false.
+  /// Sums, clips and updates in one pass. Unset: where that is possible and the module's
+  /// reads_gradients returns false.
   std::optional<bool> fused_step = false;
 };
-/// What a trainer's options say. Throws user_error (bad_configuration) for unknown hooks.
+/// From a trainer's options. Throws user_error (bad_configuration) for unknown hooks.
 data_parallel_options data_parallel_options_of(const gradient_options& from);
 
-/// With one rank it is single_device: nothing travels, nothing is laid out in buckets.
+/// With one rank it works as single_device: no communication, no buckets.
 class data_parallel : public strategy {
 public:
   explicit data_parallel(strategy_parts parts, data_parallel_options options = {});
@@ -31,8 +32,8 @@ public:
   void model_to_device() override;
   void setup_optimizers(optimizers& which) override;
 
-  /// `hook(state, bucket)` sums the buckets from now on; `state` is kept. Once, on all ranks,
-  /// before the first step, and not together with comm_hook or fused_step of the options: else a
+  /// `hook(state, bucket)` sums the buckets from now on; `state` is kept. Called once, on all
+  /// ranks, before the first step, without comm_hook or fused_step in the options: else a
   /// user_error.
   template <class State, class Hook>
   void register_comm_hook(State state, Hook hook) {
@@ -59,9 +60,9 @@ public:
   /// The module as a submodule called `module`: keys of its parameters begin so.
   std::shared_ptr<torch::nn::Module> wrapped_module() const override;
 
-  /// How gradients travelled so far.
+  /// Figures of the exchange so far.
   reducer::figures gradient_figures() const;
-  /// The optimizer's steps sum, clip and update in one pass.
+  /// Whether steps of this optimizer sum, clip and update in one pass.
   bool fuses(std::int32_t optimizer) const;
 
 private:

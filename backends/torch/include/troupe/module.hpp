@@ -1,4 +1,4 @@
-// What users write: a module with its steps, its optimizers and the hooks it cares about.
+// A module with its steps, its optimizers and its hooks: what a user writes.
 #pragma once
 
 #include <torch/nn/module.h>
@@ -19,14 +19,14 @@
 
 namespace troupe {
 
-/// What on_train_batch_start says about the batch.
+/// The result of on_train_batch_start.
 enum class batch_verdict : std::uint8_t {
-  undecided,   ///< no opinion, no collective
-  proceed,     ///< takes part in the agreement: the batch runs unless another rank skips
+  undecided,   ///< the batch runs; no collective
+  proceed,     ///< the ranks agree: the batch runs unless another rank skips
   skip_epoch,  ///< no more batches in this epoch, on any rank (Lightning's -1)
 };
 
-/// What a running learner offers to its module (the module's own members pass through to it).
+/// What a running learner offers to its module, which passes calls of its own members on to it.
 class module_services {
 public:
   virtual ~module_services() = default;
@@ -39,17 +39,19 @@ public:
   virtual std::int64_t samples() const = 0;
 };
 
-/// A torch module that knows how to be trained. One per rank, made, called and destroyed in the
-/// rank's lane. Steps and hooks are called in the order that actors/fit_machine.hpp fixes; numbers
-/// count from 0. What a member throws is the rank's failure. Draws of LibTorch's default generator
-/// are the rank's own and reset before each step: equal runs draw equal numbers.
+/// A torch module with training steps.
+/// - One per rank: made, called and destroyed by one thread, in the rank's lane.
+/// - Steps and hooks are called in Lightning's order (actors/fit_machine.hpp has the list); all
+///   numbers count from 0.
+/// - What a member throws is the rank's failure.
+/// - LibTorch's default generator is the rank's own and is seeded before each step: equal runs draw
+///   equal numbers.
 struct module : torch::nn::Module {
   using clipping = hooks::clip_gradients::algorithm;
 
-  // Steps. A rank without samples in a batch runs its start and end hooks but no step: a collective
-  // in a step is a mismatch where a batch is too short for all ranks; the hooks are the place for
-  // it.
-  /// A loss, a map with `loss`, or nothing (on one rank only: then the step is left out).
+  // Steps. A rank without samples in a batch runs the batch's start and end hooks but no step. So a
+  // collective in a step is a mismatch where a batch is too short for all ranks; call it in a hook.
+  /// Returns a loss, a map with `loss`, or nothing (with one rank only: the step is left out).
   virtual step_output training_step(const batch& b, std::int64_t index);
   virtual step_output validation_step(const batch& b, std::int64_t index);
   virtual step_output test_step(const batch& b, std::int64_t index);
@@ -59,9 +61,9 @@ struct module : torch::nn::Module {
   virtual step_output validation_step_end(step_output output) { return output; }
   virtual step_output test_step_end(step_output output) { return output; }
 
-  // Setting up and taking down.
+  // Set-up and teardown.
   virtual optimizers configure_optimizers();
-  /// Layers that are built late, inside the strategy's model_sharded_context.
+  /// Registers layers that are built late, inside the strategy's model_sharded_context.
   virtual void configure_model() {}
   /// On one rank of each host.
   virtual void prepare_data() {}
@@ -73,7 +75,7 @@ struct module : torch::nn::Module {
     (void)type, (void)what;
   }
 
-  // Batches, all stages. Keep the batch's type.
+  // Batches, in all stages. Overrides keep the batch's type.
   virtual value on_before_batch_transfer(value b, std::int32_t dataloader);
   virtual value on_after_batch_transfer(value b, std::int32_t dataloader);
 
@@ -82,18 +84,18 @@ struct module : torch::nn::Module {
   virtual void on_train_end() {}
   virtual void on_train_epoch_start(std::int64_t epoch) { (void)epoch; }
   virtual void on_train_epoch_end(std::int64_t epoch) { (void)epoch; }
-  /// An override answers `undecided` on every rank or on none.
+  /// An override returns `undecided` on every rank or on none.
   virtual batch_verdict on_train_batch_start(const batch& b, std::int64_t index);
   virtual void on_train_batch_end(const step_output& output, const batch& b, std::int64_t index);
   virtual void on_before_zero_grad(torch::optim::Optimizer& optimizer) { (void)optimizer; }
-  /// Whatever an override does, the runtime zeroes behind it.
+  /// Whatever an override does, the runtime zeroes gradients after it.
   virtual void optimizer_zero_grad(std::int64_t epoch, std::int64_t index,
                                    torch::optim::Optimizer& optimizer);
   virtual void on_before_backward(const at::Tensor& loss) { (void)loss; }
   /// `loss` is weighted by this rank's share of the step's samples. Runs the graph once: gradients
-  /// travel while it runs (data_parallel_options::overlap switches that off).
+  /// are sent while it runs (gradient_options::overlap switches that off).
   virtual void backward(const at::Tensor& loss, const value& arguments);
-  /// Gradients are reduced.
+  /// Gradients are summed over ranks.
   virtual void on_after_backward() {}
   virtual void on_before_optimizer_step(torch::optim::Optimizer& optimizer) { (void)optimizer; }
   virtual void configure_gradient_clipping(torch::optim::Optimizer& optimizer, double limit,
@@ -102,16 +104,16 @@ struct module : torch::nn::Module {
   virtual void optimizer_step(std::int64_t epoch, std::int64_t index,
                               torch::optim::Optimizer& optimizer, const step_closure& closure);
   virtual void lr_scheduler_step(scheduler& which, std::optional<double> metric);
-  /// False: nothing of the module's reads or writes `.grad` between backward and the end of its
-  /// optimizer_step, nor replaces what clips or steps. Then several ranks of a process may sum,
-  /// clip and update in one pass (gradient_options::fused_step), and `.grad` is never the sum.
+  /// False: no member of the module reads or writes `.grad` between backward and the end of its
+  /// optimizer_step, and none replaces clipping or the step. Then several ranks of a process may
+  /// sum, clip and update in one pass (gradient_options::fused_step), and `.grad` is never the sum.
   virtual bool reads_gradients() const { return true; }
 
   // Evaluation. `on_validation_*` run in the sanity check too.
   virtual void on_sanity_check_start() {}
   virtual void on_sanity_check_end() {}
   virtual void on_validation_model_zero_grad();
-  /// By default eval() and, behind the evaluation, each submodule's mode as it was.
+  /// By default eval(); after the evaluation each submodule's mode is restored.
   virtual void on_validation_model_eval();
   virtual void on_validation_model_train();
   virtual void on_validation_start() {}
@@ -141,26 +143,26 @@ struct module : torch::nn::Module {
   virtual void on_predict_batch_end(const value& output, const batch& b, std::int64_t index,
                                     std::int32_t dataloader);
 
-  // State: JSON text of the module's own, saved with a checkpoint (rank 0's) and given back.
+  // State: JSON text of the module. Rank 0's is saved with a checkpoint and passed back on load.
   virtual std::string on_save_checkpoint() { return {}; }
   virtual void on_load_checkpoint(const std::string& json) { (void)json; }
 
-  // For use inside steps and hooks. Outside of a run a module is rank 0 of 1, and what it logs,
-  // queues or stops goes nowhere.
-  /// Reduced over ranks by true counts, without a collective of its own: per-step values when
-  /// log_every_n_steps come round and at an epoch's end, per-epoch values at its end. With both,
-  /// the step's is called `name_step`, the epoch's `name` and `name_epoch`. Ranks that log at all
+  // For use inside steps and hooks. Outside of a run a module is rank 0 of 1; what it logs and
+  // queues is dropped, and stop() has no effect.
+  /// Reduced over ranks by true counts, without a collective per call: per-step values every
+  /// log_every_n_steps and at an epoch's end, per-epoch values at the epoch's end. With both, the
+  /// step's value is called `name_step`, the epoch's `name` and `name_epoch`. Ranks that log at all
   /// log the same names.
   void log(std::string_view name, double number, const log_options& how = {});
   void log(std::string_view name, const at::Tensor& number, const log_options& how = {});
-  /// The mean of `count` numbers that sum up to `sum`: exact where counts differ.
+  /// The mean of `count` numbers whose sum is `sum`: exact where ranks have different counts.
   void log_ratio(std::string_view name, double sum, double count, const log_options& how = {});
   /// Last reduced values.
   const metrics& logged() const;
-  /// For the caller, first in first out; rank 0's reach it. Copies deeply.
+  /// For job_outcome::queue, first in first out; only the values of rank 0. Makes a deep copy.
   void add_to_queue(const value& what);
-  /// Asks for an end of the run at a step boundary. One rank is enough; all learn of it with the
-  /// gradients of the step in flight, or at the end of the epoch or validation.
+  /// Asks for an end of the run at a step boundary. One rank is enough; the others learn of it with
+  /// the gradients of the step in flight, or at the end of the epoch or validation.
   void stop();
   /// Where the run stands: epoch, step, batch, dataloader, optimizer.
   const position& at() const;
@@ -180,7 +182,7 @@ struct module : torch::nn::Module {
   void barrier(std::string_view label,
                std::chrono::nanoseconds deadline = std::chrono::nanoseconds{0});
 
-  /// The learner's; null takes them away.
+  /// For the learner; null detaches it.
   void attach(module_services* services) { services_ = services; }
 
 private:

@@ -1,4 +1,4 @@
-// What configure_optimizers returns: optimizers, each with its schedulers.
+// The result of configure_optimizers: optimizers, each with its schedulers.
 #pragma once
 
 #include <concepts>
@@ -19,20 +19,20 @@ class ReduceLROnPlateauScheduler;
 
 namespace troupe {
 
-/// When a scheduler moves.
+/// When a scheduler steps.
 struct schedule {
   using interval = hooks::lr_scheduler_step::interval;
-  /// Every optimizer step, or every epoch. A plateau scheduler moves when validation has brought
+  /// Every optimizer step, or every epoch. A plateau scheduler steps when validation has produced
   /// its metric.
   interval every = interval::epoch;
   std::int64_t frequency = 1;        ///< only every n-th time
   std::string monitor = "val/loss";  ///< plateau schedulers
 };
 
-/// One scheduler of LibTorch's, counting as PyTorch's do: it is asked for its first rates at once,
-/// so that its first move ends its first interval (LibTorch's own first move would change nothing).
-/// Its state is what it was fed: a scheduler made anew and fed the same again stands where this one
-/// does, a user's own included. Not thread-safe.
+/// One scheduler of LibTorch that counts as PyTorch's schedulers do: it computes its first rates at
+/// once, so that its first step ends its first interval (LibTorch's own first step changes
+/// nothing). Its state is the list of its inputs: a new scheduler with the same inputs is in the
+/// same state, a user's own scheduler included. Not thread-safe.
 class scheduler {
 public:
   scheduler(std::shared_ptr<torch::optim::LRScheduler> plain, schedule how);
@@ -40,14 +40,14 @@ public:
 
   const schedule& how() const { return how_; }
   bool plateau() const { return plateau_ != nullptr; }
-  /// One move; counts for `frequency`. Throws user_error when a plateau scheduler gets no metric.
+  /// One step; counts for `frequency`. Throws user_error when a plateau scheduler gets no metric.
   void step(std::optional<double> metric);
 
-  /// What it was offered so far, `frequency` not yet applied.
+  /// Steps so far, before `frequency` is applied.
   std::int64_t offered() const { return offered_; }
-  /// What a plateau scheduler was fed.
+  /// The metrics that a plateau scheduler got.
   const std::vector<double>& metrics_fed() const { return fed_; }
-  /// Feeds a fresh scheduler what another was fed.
+  /// Repeats the inputs of another scheduler, on a new one.
   void replay(std::int64_t offered, const std::vector<double>& fed);
 
 private:

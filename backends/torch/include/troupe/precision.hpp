@@ -1,4 +1,4 @@
-// The precision port: in which numbers a module lives, its inputs arrive and its steps compute.
+// The precision port: the number formats of a module's weights, of its inputs and of its steps.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -60,7 +60,7 @@ public:
 };
 
 using precision_factory = std::function<std::unique_ptr<precision>()>;
-/// By name, as `--precision` takes it. A user adds or replaces entries.
+/// By name, as `--precision` takes it. A program adds or replaces entries.
 using precision_table = std::map<std::string, precision_factory, std::less<>>;
 
 /// 32-true, 64-true, bf16-true, bf16-mixed.

@@ -23,8 +23,8 @@ namespace troupe {
 
 struct module;
 
-/// Makes a rank's module; called in its lane, with the generator seeded by the job's seed, so that
-/// all ranks are born equal. Shared by all ranks: thread-safe.
+/// Makes a rank's module. Called in its lane, with the generator seeded by the job's seed, so that
+/// all ranks start with the same weights. Shared by all ranks: thread-safe.
 using module_factory = std::function<std::shared_ptr<module>()>;
 
 namespace detail {
@@ -53,8 +53,7 @@ std::string identity_of(const Arguments&... arguments) {
 
 }  // namespace detail
 
-/// What may be replaced from outside the library. Factories are called once per rank, in its
-/// lane.
+/// What a program may replace. Factories are called once per rank, in its lane.
 struct torch_plugins {
   strategy_table strategies = default_strategies();
   precision_table precisions = default_precisions();
@@ -65,13 +64,13 @@ struct torch_plugins {
   /// both sides must set the same one. Null: what the session's ports have; without that, ranks
   /// read folders of safetensors with a manifest and none are written.
   std::shared_ptr<const checkpoint_io> checkpoints;
-  /// batch_to_device of users' types; others stay as they are.
+  /// How batch_to_device moves users' types; a type without an entry is not moved.
   move_table moves;
 };
 
-/// What each rank of a job trains or evaluates. `data` may be null for a run that reads none.
-/// `identity` names the module that `model` makes (learner_recipe::identity, which adds the data's
-/// name); empty: unknown.
+/// The recipe of a job: each rank gets a module and reads the data. `data` may be null for a run
+/// that reads none. `identity` names the module that `model` makes (learner_recipe::identity, which
+/// adds the data's name); empty: unknown.
 recipe_ptr make_recipe(module_factory model, data_ptr data, torch_plugins plugins = {},
                        std::string identity = {});
 

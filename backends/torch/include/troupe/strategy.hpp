@@ -1,5 +1,9 @@
-// The strategy: what a rank does at each hook. The base trains on one device alone; data_parallel
-// and a user's own override what they do otherwise.
+// The strategy: what a rank does at each hook. The base class trains on one device without peers;
+// data_parallel and strategies of a program's own override members of it.
+//
+// The author of a strategy reads three headers: this one; communicator.hpp, for the collectives
+// that `bind` gives it; and recipe.hpp, for torch_plugins::strategies, which gives it a name. A job
+// chooses it by that name: `options.strategy = own_name{"my_strategy"}`.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -44,7 +48,7 @@ using step_closure = std::function<at::Tensor()>;
 using move_function = std::function<std::any(const std::any&, c10::Device)>;
 using move_table = std::map<std::type_index, move_function>;
 
-/// What a strategy is made from. `environment` is never null behind setup_environment.
+/// What a strategy is made from. `environment` is never null after setup_environment.
 struct strategy_parts {
   learner_context about;
   std::shared_ptr<cluster_environment> environment;
@@ -56,9 +60,10 @@ struct strategy_parts {
 /// One backward of a step.
 struct backward_plan {
   std::int32_t optimizer = 0;
-  /// Completes the window: gradients are summed over ranks.
+  /// This micro-batch completes the window of the step: gradients are summed over ranks.
   bool synchronize = true;
-  /// This rank has no samples in the micro-batch: no loss, it contributes what the window holds.
+  /// This rank has no samples in the micro-batch: it has no loss, and contributes the gradients
+  /// that it has in the window so far.
   bool idle = false;
   /// This rank's samples in the micro-batch over those of all ranks in the window.
   double weight = 1;
@@ -71,16 +76,16 @@ struct backward_plan {
   value arguments;
 };
 
-/// What the ranks told each other along with the gradients; the same on all of them.
+/// What the ranks sent to each other along with the gradients; the same on all of them.
 struct step_status {
   bool stop = false;  ///< some rank wants the run to end
   double loss = 0;    ///< of the whole window and all ranks
 };
 
-/// Created, called and destroyed in one lane. Members are called in the order of the hooks of their
-/// names. Collectives wait in the lane until they complete, or throw generation_closed,
-/// collective_timeout or collective_mismatch. Every member may be overridden; overrides usually
-/// call the base.
+/// Created, called and destroyed by one thread, in the rank's lane. Members are called in the order
+/// of the hooks with their names. Collectives wait in the lane until they complete, or throw
+/// generation_closed, collective_timeout or collective_mismatch. What a member throws is the rank's
+/// failure. Every member may be overridden; overrides usually call the base.
 class strategy {
 public:
   explicit strategy(strategy_parts parts);
@@ -96,14 +101,14 @@ public:
   virtual std::int32_t local_rank() const;
   virtual bool is_global_zero() const { return rank() == 0; }
   virtual c10::Device root_device() const;
-  /// True: every micro-batch is a step of the engine behind the strategy, which counts and weighs
-  /// itself: optimizer_step is called for each, losses are handed over as the module returned them
-  /// (`backward_plan::weight` is 1), and `backward_plan::synchronize` tells where Troupe's own step
-  /// ends. Gradients are zeroed where a window begins.
+  /// True: an engine under the strategy counts and weights micro-batches itself. Then
+  /// optimizer_step is called for each micro-batch, losses are passed as the module returned them
+  /// (`backward_plan::weight` is 1), and `backward_plan::synchronize` marks the end of Troupe's own
+  /// step. Gradients are zeroed where a window begins.
   virtual bool handles_gradient_accumulation() const { return false; }
   /// True: load_optimizer_state is not called, the strategy restores its optimizers itself.
   virtual bool restores_optimizers() const { return false; }
-  /// True: a checkpoint's weights are taken only behind model_to_device.
+  /// True: a checkpoint's weights are loaded after model_to_device.
   virtual bool restore_checkpoint_after_setup() const { return false; }
   /// True: configure_optimizers runs in pre_dispatch.
   virtual bool late_optimizers() const { return false; }
@@ -111,10 +116,11 @@ public:
   // Setting up.
   virtual void connect(std::shared_ptr<troupe::module> which);
   virtual void setup_environment();
-  /// The collectives of a generation; before its first use of them. The old one is quiescent.
+  /// The collectives of a generation, before its first use of them. The former communicator is
+  /// quiescent.
   virtual void bind(std::shared_ptr<communicator> world, generation_id generation);
   virtual void setup(stage purpose) { (void)purpose; }
-  /// Held while configure_model runs. Null: modules are born as they are.
+  /// Held while configure_model runs. Null: modules are created as usual.
   virtual std::unique_ptr<precision::context> model_sharded_context() { return nullptr; }
   /// Converts to the precision, moves to root_device, makes all ranks' state rank 0's.
   virtual void model_to_device();
@@ -126,13 +132,13 @@ public:
   virtual void post_dispatch() {}
 
   // Data.
-  /// How this rank walks through a loader of `purpose`. Given with this rank's place and the whole
-  /// world in it: an override may change order, share or prefetch.
+  /// How this rank iterates over a loader of `purpose`. `how` has this rank's place in the whole
+  /// world: an override may change order, share or prefetch.
   virtual loader::options process_dataloader(loader::options how, stage purpose);
   /// Keeps the batch's type.
   virtual value batch_to_device(const value& batch, std::int32_t dataloader);
 
-  // Steps: in the precision's context.
+  // Steps, in the precision's context.
   virtual step_output training_step(const batch& b, std::int64_t index);
   virtual step_output validation_step(const batch& b, std::int64_t index);
   virtual step_output test_step(const batch& b, std::int64_t index);
@@ -142,28 +148,28 @@ public:
   virtual step_output test_step_end(step_output output) { return output; }
 
   // One optimizer step.
-  /// Forgets the gradients of this optimizer's parameters. The runtime owns zeroing: it calls this
-  /// behind the module's optimizer_zero_grad, whatever that does.
+  /// Drops the gradients of this optimizer's parameters. The runtime calls it after the module's
+  /// optimizer_zero_grad, whatever that does.
   virtual void zero_gradients(std::int32_t optimizer);
-  /// Returns the loss to go on with.
+  /// Returns the loss that backward gets.
   virtual at::Tensor pre_backward(const at::Tensor& loss);
-  /// `loss` is undefined when idle. Gradients are reduced behind it if the plan synchronizes.
+  /// `loss` is undefined when idle. Gradients are summed over ranks if the plan synchronizes.
   virtual step_status backward(const at::Tensor& loss, const backward_plan& plan);
   virtual at::Tensor post_backward(const at::Tensor& loss);
   virtual void clip_gradients(torch::optim::Optimizer& optimizer, double limit,
                               hooks::clip_gradients::algorithm how);
-  /// Runs the closure (inside the optimizer's step) and moves the weights.
+  /// Runs the closure (inside the optimizer's step) and updates the weights.
   virtual void optimizer_step(torch::optim::Optimizer& optimizer, const step_closure& closure);
-  /// Behind each optimizer step that ends a window, before it counts as done: buffers become rank
-  /// 0's.
+  /// After each optimizer step that ends a window, before the step counts as done: all ranks get
+  /// the buffers of rank 0.
   virtual void synchronize_buffers() {}
 
   // Collectives, for the runtime and for users' hooks.
-  /// A tensor: reduced over `among`, out of place. Anything else comes back unchanged. `operation`:
-  /// mean (avg), sum, min, max, product (prod); others are a user_error.
+  /// A tensor is reduced over `among`, out of place. Anything else is returned unchanged.
+  /// `operation`: mean (avg), sum, min, max, product (prod); others are a user_error.
   virtual value reduce(const value& what, std::string_view operation = "mean",
                        const subgroup& among = {});
-  /// Rank `source`'s value on all ranks; what the others pass is ignored.
+  /// Rank `source`'s value, on all ranks; the values of the others are ignored.
   virtual value broadcast(const value& what, std::int32_t source = 0, const subgroup& among = {});
   /// Every tensor and number of `what` becomes (members, ...), stacked by rank; containers are
   /// kept, texts and users' types are refused. With `gradients`, backward gives rank r the sum over
@@ -192,14 +198,14 @@ public:
   virtual snapshot load_checkpoint(const std::string& path);
   /// On all ranks; rank 0 removes, through the port that wrote.
   virtual void remove_checkpoint(const std::string& path);
-  /// What goes to the caller's queue at the end of a run; empty: nothing. By default the reduced
-  /// metrics.
+  /// The value that is added to the caller's queue at the end of a run; empty: none. By default the
+  /// reduced metrics.
   virtual value add_to_queue(const metrics& callback_metrics);
 
   // Ends.
-  /// No collective works any more.
+  /// The generation is closed: collectives throw.
   virtual void on_exception(std::string_view type, std::string_view what);
-  /// Meets the others at the barrier "teardown" when `orderly`.
+  /// When `orderly`, waits for the other ranks at the barrier "teardown".
   virtual void teardown(bool orderly);
 
   /// Time that training's steps spent in collectives so far.
@@ -207,8 +213,9 @@ public:
 
   /// The module as the user wrote it; null before connect.
   const std::shared_ptr<troupe::module>& bare_module() const { return module_; }
-  /// The module under the names that a wrapping gives its parameters (data_parallel with several
-  /// ranks: `module.` before each), or the module itself. Only to look at: steps run bare_module().
+  /// The module with the parameter names that the strategy gives it (data_parallel with several
+  /// ranks: `module.` before each name), or the module itself. For reading: steps run
+  /// bare_module().
   virtual std::shared_ptr<torch::nn::Module> wrapped_module() const;
   precision& numbers() const { return *parts_.numbers; }
   const learner_context& about() const { return parts_.about; }
@@ -230,7 +237,7 @@ reduction named_reduction(std::string_view name);
 value stack_each(const value& what, const std::function<at::Tensor(const at::Tensor&)>& stack);
 
 using strategy_factory = std::function<std::unique_ptr<strategy>(strategy_parts parts)>;
-/// By name, as `--strategy` takes it. A user adds or replaces entries.
+/// By name, as `--strategy` takes it. A program adds or replaces entries.
 using strategy_table = std::map<std::string, strategy_factory, std::less<>>;
 
 /// single_device, data_parallel.
