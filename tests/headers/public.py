@@ -1,5 +1,7 @@
 """Each public header compiles alone, and needs nothing but public headers: no CAF, no internal header, and LibTorch
-only where it is a header for modules. Run as: public.py COMPILER SOURCE_FOLDER [LIBTORCH_FOLDER]
+only where it is a header for modules. docs/README.md names them all.
+
+Run as: public.py COMPILER SOURCE_FOLDER [LIBTORCH_FOLDER]
 
 A header below LAYER/include/troupe is compiled twice in one source without anything before it. What it reached is read
 from the compiler's list of dependencies: CAF may lie in the system's folder, so no include path keeps it out.
@@ -47,6 +49,16 @@ def complaints(compiler, source, header, layers, system):
     return [f"{header} reaches {wrong[0]}" + (f" and {len(wrong) - 1} more" if wrong[1:] else "")] if wrong else []
 
 
+def page_complaints(source):
+    """docs/README.md lists the public headers by task: all of them, and no others."""
+    with open(os.path.join(source, "docs/README.md"), encoding="utf-8") as f:
+        table = f.read().split("## Public headers")[1]
+    named = set(re.findall(r"`([a-z_/]+)`", re.sub(r"^\| [^|]*", "", table, flags=re.M)))
+    there = {header.removeprefix("troupe/").removesuffix(".hpp")
+             for layer in (*LAYERS, TORCH, "apps/testing") for header in public_headers(source, layer)} - {"troupe"}
+    return [f"docs/README.md and the public headers differ: {sorted(named ^ there)}"] if named != there else []
+
+
 def trainer_complaints(compiler, source):
     """trainer.fit<Module> without the header of modules: the compiler names that header."""
     text = '#include <troupe/trainer.hpp>\nstruct m {};\nvoid f(troupe::trainer& t) { t.fit<m>(1); }\n'
@@ -70,7 +82,7 @@ def main():
         found = at_once.map(lambda one: complaints(compiler, source, *one), asked)
     found = [text for texts in found for text in texts]
     if not torch:
-        found += trainer_complaints(compiler, source)
+        found += trainer_complaints(compiler, source) + page_complaints(source)
     print(f"{len(asked)} public headers, {len(found)} complaints", *found, sep="\n")
     sys.exit(bool(found))
 
