@@ -1,6 +1,5 @@
 #include "actors/checkpoint_machine.hpp"
 
-#include "messages/planted.hpp"
 #include "troupe/checkpoint.hpp"
 #include "troupe/detail/coverage.hpp"
 #include "troupe/failure.hpp"
@@ -42,7 +41,7 @@ void checkpoint_machine::handle(const offered& e, actions& out) {
   if (sometimes(e.generation < generation_, coverage_point::snapshot_of_old_generation))
     return out.push_back(drop{e.ticket});
   hear_of(e.generation, out);
-  if (e.step <= committed_ || planted(bug::uncommitted_is_written)) {
+  if (e.step <= committed_) {
     wait_for_disk(e, out);
     if (phase_ == phase::idle) next_offer(out);
     return;
@@ -67,7 +66,6 @@ void checkpoint_machine::handle(const committed& e, actions& out) {
 void checkpoint_machine::hear_of(generation_id newest, actions& out) {
   if (newest == generation_) return;
   generation_ = newest;
-  if (planted(bug::old_generation_written)) return;
   for (const auto& one : std::exchange(early_, {})) out.emplace_back(drop{one.ticket});
 }
 
@@ -78,8 +76,6 @@ void checkpoint_machine::wait_for_commit(const offered& e, actions& out) {
 }
 
 void checkpoint_machine::wait_for_disk(const offered& e, actions& out) {
-  if (planted(bug::newer_snapshot_dropped) && !waiting_.empty() && !waiting_.back().must)
-    return out.push_back(drop{e.ticket});
   waiting_.push_back(e);
   replace(waiting_, false, out);
   bound(waiting_, "the disk", out);
@@ -144,7 +140,7 @@ void checkpoint_machine::handle(const opened& e, actions& out) {
   std::vector<operation> script{storage_ops::remove{hidden}, storage_ops::make_folder{hidden}};
   for (std::size_t i = 0; i < e.files.size(); ++i)
     script.emplace_back(write_file{i, hidden + "/" + e.files[i]});
-  if (!planted(bug::rename_before_sync)) script.emplace_back(storage_ops::sync_folder{hidden});
+  script.emplace_back(storage_ops::sync_folder{hidden});
   script.emplace_back(storage_ops::rename{hidden, path_of(current_.step)});
   go(phase::writing, std::move(script), out);
 }
@@ -205,8 +201,7 @@ void checkpoint_machine::script_done(actions& out) {
         out.emplace_back(found{best->path});
       // First what is there becomes durable: a loss of power must not bring back by halves what one
       // of them was before it was renamed.
-      if (sometimes(!leftovers_.empty(), coverage_point::leftovers_swept) &&
-          !planted(bug::swept_before_sync))
+      if (sometimes(!leftovers_.empty(), coverage_point::leftovers_swept))
         script.emplace_back(storage_ops::sync_folder{given_.folder});
       for (const auto& path : std::exchange(leftovers_, {}))
         script.emplace_back(storage_ops::remove{path});
@@ -214,12 +209,10 @@ void checkpoint_machine::script_done(actions& out) {
     case phase::sweeping: phase_ = phase::idle; return next_offer(out);
     case phase::writing:
       enter_kept();
-      if (planted(bug::parent_not_synced)) return retire(out);
       script = {storage_ops::sync_folder{given_.folder},
                 storage_ops::link{checkpoint_folder_name(current_.step),
                                   given_.folder + "/" + latest_link}};
-      if (!planted(bug::latest_not_synced))
-        script.emplace_back(storage_ops::sync_folder{given_.folder});
+      script.emplace_back(storage_ops::sync_folder{given_.folder});
       return go(phase::publishing, std::move(script), out);
     case phase::publishing: return retire(out);
     case phase::retiring:
@@ -269,8 +262,7 @@ void checkpoint_machine::went_wrong(const std::string& text, actions& out) {
 void checkpoint_machine::undo(actions& out) {
   const auto hidden = hidden_path_of(current_.step);
   std::vector<operation> script;
-  if (std::holds_alternative<storage_ops::rename>(script_[at_]) &&
-      !planted(bug::undone_before_sync))
+  if (std::holds_alternative<storage_ops::rename>(script_[at_]))
     script.emplace_back(storage_ops::sync_folder{given_.folder});
   script.emplace_back(storage_ops::remove{hidden});
   go(phase::undoing, std::move(script), out);
@@ -329,7 +321,7 @@ void checkpoint_machine::retire(actions& out) {
 }
 
 void checkpoint_machine::finish(actions& out) {
-  if (why_.empty() || planted(bug::failed_write_is_written)) {
+  if (why_.empty()) {
     const auto* best = best_checkpoint(kept_, given_.policy);
     out.emplace_back(written{current_.step, path_of(current_.step), best ? best->path : "",
                              committed_ - current_.step,

@@ -1,6 +1,5 @@
 #include "actors/deciders.hpp"
 
-#include "messages/planted.hpp"
 #include "troupe/failure.hpp"
 
 #include <fmt/format.h>
@@ -66,7 +65,7 @@ bool check_early_stopping(const early_stopping& options, early_stopping_state& s
 bool checkpoint_due(const checkpoint_policy& policy, const checkpoint_moment& now,
                     std::int64_t last_saved) {
   if (!policy.enabled || last_saved == now.steps) return false;
-  if (now.run_ends) return !planted(bug::last_not_saved);
+  if (now.run_ends) return true;
   if (now.epoch_ended && policy.every_epoch) return true;
   return policy.every_n_steps && *policy.every_n_steps > 0 && now.steps > 0 &&
          now.steps % *policy.every_n_steps == 0;
@@ -82,7 +81,7 @@ const kept_checkpoint* best_checkpoint(std::span<const kept_checkpoint> kept,
 
 bool waits_as_best(const kept_checkpoint& one, std::span<const kept_checkpoint> waiting,
                    std::span<const kept_checkpoint> others, const checkpoint_policy& policy) {
-  if (!one.has_monitor || planted(bug::best_snapshot_replaced)) return false;
+  if (!one.has_monitor) return false;
   const auto better = [&](const kept_checkpoint& other) {
     return other.has_monitor && is_better(other, one, policy.maximize);
   };
@@ -106,9 +105,8 @@ void check_monitor(const checkpoint_policy& policy, const metrics& logged) {
 std::vector<std::int64_t> to_remove(std::span<const kept_checkpoint> kept,
                                     const checkpoint_policy& policy) {
   std::vector<kept_checkpoint> newest{kept.begin(), kept.end()};
-  std::sort(newest.begin(), newest.end(), [](const auto& a, const auto& b) {
-    return planted(bug::newest_removed_first) ? a.step < b.step : a.step > b.step;
-  });
+  std::sort(newest.begin(), newest.end(),
+            [](const auto& a, const auto& b) { return a.step > b.step; });
   std::vector<kept_checkpoint> best;
   std::copy_if(kept.begin(), kept.end(), std::back_inserter(best),
                [](const auto& one) { return one.has_monitor; });

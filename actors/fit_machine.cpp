@@ -2,7 +2,6 @@
 
 #include "actors/deciders.hpp"
 #include "actors/hook_sequences.hpp"
-#include "messages/planted.hpp"
 
 #include <fmt/format.h>
 
@@ -149,7 +148,6 @@ void fit_machine::learn(const hook_outcome& outcome, actions& out) {
   if (outcome.restored && !plan_->resume.empty() &&
       phase_ == (fit ? phase::launch : phase::prepare)) {
     loop_ = *outcome.restored;
-    if (planted(bug::resume_in_first_epoch)) loop_.epoch = 0;
     loop_.early_stopping.resize(plan_->stop_early.size());
     resumed_epoch_ = loop_.epoch;
     resumed_batch_ = loop_.batch;
@@ -204,7 +202,7 @@ void fit_machine::launched() {
   if (plan_->purpose == stage::call) return end(stop_reason::none);
   if (plan_->purpose != stage::train) return enter_evaluation(phase::evaluation);
   check_against_facts();
-  batch_ = planted(bug::resume_at_epoch_start) ? 0 : loop_.batch;
+  batch_ = loop_.batch;
   if (train_batches() == 0 || limits_reached()) return end(stop_reason::none);
   if (plan_->resume.empty() && batches_of(stage::sanity) > 0)
     enter_evaluation(phase::sanity);
@@ -215,8 +213,7 @@ void fit_machine::launched() {
 void fit_machine::boundary() {
   if (validation_due_behind(loop_.batch) && !loop_.validated)
     return enter_evaluation(phase::validation);
-  const auto tail = planted(bug::tail_window_dropped) ? plan_->accumulate - 1 : 0;
-  if (loop_.batch + tail >= train_batches()) return enter(phase::epoch_end);
+  if (loop_.batch >= train_batches()) return enter(phase::epoch_end);
   if (checkpoint_due(plan_->checkpoint, {loop_.steps, false, false}, last_saved_))
     return enter(phase::checkpoint);
   hold_or_go();
@@ -239,7 +236,6 @@ void fit_machine::hold_or_go() {
   if (ending_ != stop_reason::none) return end(ending_);
   if (stop_ && loop_.steps >= stop_->step) return end(stop_->why);
   enter_span();
-  if (planted(bug::hold_ignored)) return;
   if (hold_ && !stop_ && loop_.steps >= *hold_) until_ = batch_;
 }
 

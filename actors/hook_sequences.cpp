@@ -1,6 +1,5 @@
 #include "actors/hook_sequences.hpp"
 
-#include "messages/planted.hpp"
 #include "troupe/failure.hpp"
 
 #include <algorithm>
@@ -91,7 +90,7 @@ bool steps_behind(const optimizer_facts& facts, const micro_batch& batch) {
 
 void closure_of(const fit_plan& plan, const optimizer_facts& facts, const micro_batch& batch,
                 const position& at, hook_list& out) {
-  const bool first = at.batch == batch.window_first || planted(bug::zero_grad_each_batch);
+  const bool first = at.batch == batch.window_first;
   append<training_step, training_step_end>(at, out);
   if (first) append<on_before_zero_grad, optimizer_zero_grad>(at, out);
   append<pre_backward, on_before_backward>(at, out);
@@ -200,9 +199,7 @@ void checkpoint(const optimizer_facts& facts, const position& at, const loop_sta
     append<optimizer_state>(one, out);
   }
   append<on_save_checkpoint>(at, out);
-  save_checkpoint save{at, loop};
-  if (planted(bug::checkpoint_step_late)) --save.loop.steps;
-  out.emplace_back(std::move(save));
+  out.emplace_back(save_checkpoint{at, loop});
 }
 
 void close(const fit_plan& plan, bool trained, const position& at, hook_list& out) {

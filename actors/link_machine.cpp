@@ -2,7 +2,6 @@
 
 #include <algorithm>
 
-#include "messages/planted.hpp"
 #include "troupe/detail/coverage.hpp"
 #include "troupe/detail/stable_hash.hpp"
 
@@ -32,7 +31,6 @@ link_machine::receipt link_machine::arrived(const link_frame& what, std::chrono:
   learn(what);
   answer.release_to = acknowledged_;
   always(acknowledged_ <= submitted_, coverage_point::heard_is_sent);
-  if (planted(bug::gap_skipped) && what.number > heard_) heard_ = what.number - 1;
   if (what.number <= heard_ || what.number > heard_ + limits_.window) {
     sometimes(what.number != 0 && what.number <= heard_, coverage_point::link_repeat);
     return answer;
@@ -71,12 +69,11 @@ bool link_machine::hold(std::uint64_t number) {
 link_machine::beat_result link_machine::beat(std::chrono::nanoseconds now) {
   beat_result result;
   if (over_) return result;
-  if (now - last_heard_ >= limits_.limit && !planted(bug::silence_endures)) {
+  if (now - last_heard_ >= limits_.limit) {
     over_ = result.lost = sometimes(true, coverage_point::link_silent);
     return result;
   }
-  if (submitted_at_beat_ > acknowledged_ && !planted(bug::never_sent_again))
-    result.again = missing();
+  if (submitted_at_beat_ > acknowledged_) result.again = missing();
   result.speak = submitted_ == submitted_at_beat_;
   submitted_at_beat_ = submitted_;
   return result;

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <iterator>
 
-#include "messages/planted.hpp"
 #include "troupe/detail/coverage.hpp"
 
 namespace troupe {
@@ -20,11 +19,10 @@ void observation_queue::make_room() {
   const auto drop_oldest = [&](auto is) {
     const auto found = std::ranges::find_if(waiting_, is);
     if (found == waiting_.end()) return false;
-    if (!planted(bug::loss_not_counted)) dropped_.add(**found);
+    dropped_.add(**found);
     waiting_.erase(found);
     return true;
   };
-  if (planted(bug::life_is_dropped) && drop_oldest([](const auto&) { return true; })) return;
   if (drop_oldest([](const auto& o) { return std::holds_alternative<seen::progress>(*o); })) return;
   drop_oldest([](const auto& o) { return std::holds_alternative<seen::hook>(*o); });
 }

@@ -2,7 +2,6 @@
 
 #include <fmt/format.h>
 
-#include "messages/planted.hpp"
 #include "troupe/detail/coverage.hpp"
 
 namespace troupe {
@@ -28,8 +27,7 @@ void rank_machine::answered(const ran& what, std::vector<ranks::action>& out) {
 }
 
 bool rank_machine::current(const fence& at) const {
-  const bool other =
-      check(at, mine_) != fence_verdict::current && !planted(bug::rank_fence_ignored);
+  const bool other = check(at, mine_) != fence_verdict::current;
   return !sometimes(other, coverage_point::rank_fence_refused);
 }
 
@@ -142,8 +140,7 @@ void rank_machine::handle_answer(const fence& at, std::uint32_t handled,
       // The run that was in flight when the generation closed, or on_exception itself.
       // What on_exception throws follows from the first cause; a run of its own may have failed by
       // itself.
-      if (sometimes(threw && !(failed && failed->follows), coverage_point::rank_fails_in_closing) &&
-          !planted(bug::late_failure_forgotten)) {
+      if (sometimes(threw && !(failed && failed->follows), coverage_point::rank_fails_in_closing)) {
         auto what = failed_with();
         what.follows = first_.type.empty();
         fail(std::move(what), out);
@@ -204,8 +201,7 @@ void rank_machine::handle(const close_generation& e, actions& out) {
   phase_ = phase::closing;
   orderly_ = false;
   first_ = e.first;
-  if (!planted(bug::closing_keeps_waiting))
-    out.emplace_back(ranks::abort_communicator{render(e.first)});
+  out.emplace_back(ranks::abort_communicator{render(e.first)});
   out.emplace_back(ranks::attend{true});
   if (sometimes(!lane_free(), coverage_point::rank_closed_in_hook)) return;
   go_on_closing(out);
@@ -234,13 +230,12 @@ void rank_machine::go_on_closing(actions& out) {
 // --- taking down ---------------------------------------------------------------------------------
 
 void rank_machine::handle(const tear_down& e, actions& out) {
-  const bool other = (e.at.job != mine_.job || e.at.incarnation != mine_.incarnation) &&
-                     !planted(bug::rank_fence_ignored);
+  const bool other = e.at.job != mine_.job || e.at.incarnation != mine_.incarnation;
   if (sometimes(other, coverage_point::rank_fence_refused)) return;
   if (phase_ == phase::tearing || phase_ == phase::ending) return;
   orderly_ = orderly_ && e.orderly;
   if (sometimes(!lane_free(), coverage_point::rank_torn_in_hook)) {
-    tear_down_asked_ = !planted(bug::teardown_forgotten);
+    tear_down_asked_ = true;
     return;
   }
   if (phase_ == phase::waiting) {  // nothing was opened: nothing to let go
@@ -269,9 +264,7 @@ void rank_machine::handle(const ranks::lane_ended& e, actions& out) {
 void rank_machine::handle(const ranks::looked& e, actions& out) {
   if (!e.busy || lane_free()) return;
   if (phase_ == phase::active) {
-    if ((e.waits && !planted(bug::waiting_is_stuck)) || overdue_ ||
-        e.since < plan_.limits.hook_limit)
-      return;
+    if (e.waits || overdue_ || e.since < plan_.limits.hook_limit) return;
     overdue_ = sometimes(true, coverage_point::rank_overdue);
     auto what = make_failure(
         failure_kind::deadline,

@@ -13,7 +13,6 @@
 #include "actors/supervisor_machine.hpp"
 #include "backends/entropy.hpp"
 #include "backends/process_control.hpp"
-#include "messages/planted.hpp"
 #include "troupe/detail/coverage.hpp"
 
 namespace troupe {
@@ -198,7 +197,7 @@ void supervisor_state::carry_out(const supervision::complete& a) {
     outcome.failed_with = std::make_shared<const caught>(std::move(why));
   }
   (*complete)(std::move(outcome));
-  if (!planted(bug::supervisor_never_quits)) self->quit();
+  self->quit();
 }
 
 void supervisor_state::down(const caf::actor_addr& who, const std::string& why) {
@@ -228,7 +227,7 @@ std::optional<std::size_t> supervisor_state::rank_of(const fence& at) const {
 
 void supervisor_state::finished(const rank_finished& m) {
   const auto r = rank_of(m.at);
-  if (r == 0 || planted(bug::result_of_any_rank)) {
+  if (r == 0) {
     outcome.weights = m.state;
     outcome.figures = m.figures;
   }

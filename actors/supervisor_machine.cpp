@@ -7,7 +7,6 @@
 #include <tuple>
 #include <utility>
 
-#include "messages/planted.hpp"
 #include "troupe/detail/coverage.hpp"
 
 namespace troupe {
@@ -19,8 +18,7 @@ namespace {
 // First causes are ordered by generation, step and sequence; what follows from another comes last.
 bool earlier(const failure& a, const failure& b) {
   const auto key = [](const failure& f) {
-    const bool follows = f.follows && !planted(bug::follower_as_cause);
-    return std::tuple{follows, f.generation, f.step, f.sequence, f.rank};
+    return std::tuple{f.follows, f.generation, f.step, f.sequence, f.rank};
   };
   return key(a) < key(b);
 }
@@ -124,7 +122,7 @@ bool supervisor_machine::ask_again(actions& out) {
     };
     if (!std::exchange(m.heard, false)) tell(activate_generation{fence_for(m)});
     if (proposed_ && !m.vote) tell(propose_stop{fence_for(m), stop_});
-    if (named_ && !planted(bug::stop_told_once)) tell(stop_order(m));
+    if (named_) tell(stop_order(m));
   }
   return sometimes(any, coverage_point::asked_again);
 }
@@ -143,13 +141,10 @@ void supervisor_machine::handle(const step_done& e, actions& out) {
   if (phase_ == phase::active) hear(*m, out);
   const bool was_behind = m->held <= committed_;
   m->held = std::max(m->held, e.at.step.value());
-  if (planted(bug::commit_by_one)) behind_ = 1;
   // All members are looked at once per commit, not once per message.
   if (!was_behind || m->held <= committed_ || --behind_ > 0) return;
   const auto before = committed_;
-  committed_ = planted(bug::commit_by_one)
-                   ? m->held
-                   : std::ranges::min_element(members_, {}, &member::held)->held;
+  committed_ = std::ranges::min_element(members_, {}, &member::held)->held;
   always(committed_ >= before, coverage_point::commit_grows);
   behind_ = static_cast<std::size_t>(std::ranges::count(members_, committed_, &member::held));
   out.emplace_back(supervision::commit{committed_});
@@ -184,9 +179,8 @@ void supervisor_machine::handle(const stop_vote& e, actions& out) {
 
 void supervisor_machine::name_stop_if_all_voted(actions& out) {
   const auto voted = [](const member& m) { return m.vote.has_value(); };
-  if (!std::ranges::all_of(members_, voted) && !planted(bug::stop_by_first_vote)) return;
-  const auto votes = std::ranges::minmax_element(members_, {}, &member::vote);
-  named_ = *(planted(bug::stop_at_least_vote) ? votes.min : votes.max)->vote;
+  if (!std::ranges::all_of(members_, voted)) return;
+  named_ = *std::ranges::max_element(members_, {}, &member::vote)->vote;
   make_room(out);
   const auto furthest = std::ranges::max_element(members_, {}, &member::held);
   always(*named_ >= furthest->held, coverage_point::stop_not_passed);
@@ -221,7 +215,7 @@ void supervisor_machine::handle(const supervision::finished& e, actions& out) {
     loop_ = e.loop;
     ended_by_ = e.why;
   }
-  if (unfinished_ > 0 && !planted(bug::first_finisher_ends)) return;
+  if (unfinished_ > 0) return;
   if (loop_.steps > committed_) {
     committed_ = loop_.steps;
     out.emplace_back(supervision::commit{committed_});
@@ -283,9 +277,7 @@ void supervisor_machine::fail(failure what, actions& out) {
   if (!first_) {
     first_ = std::move(what);
   } else {
-    if (sometimes(earlier(what, *first_), coverage_point::earlier_cause) ||
-        planted(bug::last_cause_wins))
-      std::swap(what, *first_);
+    if (sometimes(earlier(what, *first_), coverage_point::earlier_cause)) std::swap(what, *first_);
     others_.push_back(std::move(what));
   }
   sometimes(phase_ == phase::active && proposed_, coverage_point::vote_then_failure);
@@ -307,8 +299,7 @@ failure_id supervisor_machine::next_failure() const {
 // --- deadlines -----------------------------------------------------------------------------------
 
 void supervisor_machine::handle(const deadline_passed& e, actions& out) {
-  if (sometimes(e.id != deadline_, coverage_point::old_deadline) && !planted(bug::stale_deadline))
-    return;
+  if (sometimes(e.id != deadline_, coverage_point::old_deadline)) return;
   switch (phase_) {
     case phase::forming: {
       if (std::exchange(progressed_, false) && still_forming()) {
@@ -398,13 +389,12 @@ void supervisor_machine::know(std::uint32_t rank) {
 
 supervisor_machine::member* supervisor_machine::of(const fence& at) {
   member* found = nullptr;
-  const bool any = planted(bug::supervisor_fence_ignored);
   const bool here = at.job == job_ && at.generation == generation_;
-  if ((here || any) && phase_ != phase::idle) {
+  if (here && phase_ != phase::idle) {
     const auto mask = by_incarnation_.size() - 1;
     for (auto i = at.incarnation.value() & mask; by_incarnation_[i] != 0; i = (i + 1) & mask) {
       auto& m = members_[by_incarnation_[i] - 1];
-      if (m.incarnation != at.incarnation && !any) continue;
+      if (m.incarnation != at.incarnation) continue;
       found = &m;
       break;
     }

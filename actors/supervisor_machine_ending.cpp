@@ -5,7 +5,6 @@
 
 #include <utility>
 
-#include "messages/planted.hpp"
 #include "troupe/detail/coverage.hpp"
 
 namespace troupe {
@@ -28,7 +27,7 @@ void supervisor_machine::send_close(actions& out) {
   close_sent_ = true;
   make_room(out);
   for (auto& m : members_) {
-    if (m.gone || (planted(bug::close_skips_a_rank) && &m == &members_.back())) continue;
+    if (m.gone) continue;
     close_generation order{fence_for(m), *first_};
     out.emplace_back(supervision::tell{rank_of(m), order});
   }
@@ -66,7 +65,7 @@ void supervisor_machine::handle(const supervision::rank_down& e, actions& out) {
   sometimes(phase_ == phase::tearing && !expected, coverage_point::down_before_torn);
   came_out(m);
   leave(m);
-  if (expected || planted(bug::vanished_rank_ignored)) {
+  if (expected) {
     if (e.what) keep_late(*e.what);
   } else if (e.what) {
     auto what = *e.what;
@@ -92,7 +91,7 @@ void supervisor_machine::start_teardown(actions& out) {
   announce(lifecycle_kind::teardown, out, -1, {{"orderly", orderly_ ? "true" : "false"}});
   make_room(out);
   for (auto& m : members_) {
-    if (m.gone || (planted(bug::teardown_skips_a_rank) && &m == &members_.back())) continue;
+    if (m.gone) continue;
     tear_down order{fence_for(m), orderly_};
     out.emplace_back(supervision::tell{rank_of(m), order});
   }
@@ -113,7 +112,6 @@ void supervisor_machine::flush_if_all_gone(actions& out) {
   if (phase_ != phase::tearing) return;
   if (there_ > 0) return;
   phase_ = phase::flushing_checkpointer;
-  if (planted(bug::checkpointer_not_flushed)) return handle(supervision::checkpointer_done{}, out);
   out.emplace_back(supervision::flush_checkpointer{});
   arm_deadline(limits_.flush, out);
 }
@@ -123,7 +121,6 @@ void supervisor_machine::handle(const supervision::checkpointer_done& e, actions
   if (phase_ != phase::flushing_checkpointer) return;
   phase_ = phase::flushing_observers;
   announce(lifecycle_kind::job_ended, out, -1, {{"status", first_ ? "failed" : "ended"}});
-  if (planted(bug::observers_not_flushed)) return finish(out);
   out.emplace_back(supervision::flush_observers{});
   arm_deadline(limits_.teardown, out);
 }

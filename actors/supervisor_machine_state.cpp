@@ -3,7 +3,6 @@
 
 #include <utility>
 
-#include "messages/planted.hpp"
 #include "troupe/detail/stable_hash.hpp"
 
 #include <fmt/format.h>
@@ -45,7 +44,7 @@ void supervisor_machine::survive(member& m, std::string_view during) {
 
 // Late to close, but in time to be taken down: no survivor.
 void supervisor_machine::came_out(member& m) {
-  if (!m.abandoned && !planted(bug::survivor_for_good)) m.survives.clear();
+  if (!m.abandoned) m.survives.clear();
 }
 
 void supervisor_machine::close(member& m) {

@@ -1,7 +1,6 @@
 #include "backends/collective/canonical_reduction.hpp"
 
 #include "backends/collective/canonical_kernels.hpp"
-#include "messages/planted.hpp"
 
 #include <fmt/format.h>
 
@@ -62,8 +61,7 @@ void evaluate(const canonical_kernels& k, std::span<const void* const> leaves, s
               std::size_t n, std::byte* partial) {
   const auto offset = first * k.element;
   if (leaves.size() == 2) return k.leaves(at(leaves[0], offset), at(leaves[1], offset), partial, n);
-  const auto split =
-      planted(bug::sum_in_a_row) ? leaves.size() - 1 : canonical_split(leaves.size());
+  const auto split = canonical_split(leaves.size());
   const auto right = leaves.subspan(split);
   evaluate(k, leaves.first(split), first, n, partial);
   if (right.size() == 1) return k.leaf(partial, at(right[0], offset), n);

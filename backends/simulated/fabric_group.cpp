@@ -8,7 +8,6 @@
 #include <span>
 
 #include "backends/collective/canonical_reduction.hpp"
-#include "messages/planted.hpp"
 #include "troupe/learner.hpp"
 
 namespace troupe::simulated {
@@ -53,8 +52,6 @@ void bring(operation& what, std::size_t index, const void* memory) {
     throw internal_error(describe(what.call) + ": some ranks bring memory and some do not");
   if (!memory) return;
   what.brought.resize(bytes * what.parts.size());
-  if (planted(bug::sum_by_arrival) && what.call.what == collective::all_reduce)
-    index = what.arrived;
   std::memcpy(what.brought.data() + index * bytes, memory, bytes);
 }
 

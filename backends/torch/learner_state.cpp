@@ -6,7 +6,6 @@
 
 #include "backends/checkpoint/digest.hpp"
 #include "backends/torch/torch_learner.hpp"
-#include "messages/planted.hpp"
 
 namespace troupe {
 
@@ -208,7 +207,7 @@ void torch_learner::take_everything(snapshot& from) {
   for (std::size_t i = 0; i < all.size(); ++i) {
     // Schedulers first: replaying them changes learning rates, which the groups then restore.
     schedulers_from(all[i].schedulers, saved[i].at("schedulers"));
-    if (strategy_->restores_optimizers() || planted(bug::optimizer_not_restored)) continue;
+    if (strategy_->restores_optimizers()) continue;
     troupe::optimizer_state kept;
     kept.groups = saved[i].at("groups").dump();
     const auto prefix = fmt::format("{}.", i);

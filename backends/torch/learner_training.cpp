@@ -6,7 +6,6 @@
 #include <unordered_set>
 
 #include "backends/torch/torch_learner.hpp"
-#include "messages/planted.hpp"
 
 namespace troupe {
 
@@ -104,10 +103,7 @@ void torch_learner::handle(const hooks::on_before_backward&) {
 
 void torch_learner::handle(const hooks::backward& h) {
   const auto layout = cursor_at(h.at).way->layout(h.at.epoch);
-  const auto total =
-      planted(bug::mean_of_means)
-          ? layout.samples(h.at.batch, h.at.batch) * (h.window_last() - h.window_first() + 1)
-          : layout.samples(h.window_first(), h.window_last());
+  const auto total = layout.samples(h.window_first(), h.window_last());
   window_first_ = h.window_first();
   window_last_ = h.window_last();
   backward_plan plan;

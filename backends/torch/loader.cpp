@@ -8,7 +8,6 @@
 
 #include "backends/torch/lane_thread.hpp"
 #include "backends/torch/rank_random.hpp"
-#include "messages/planted.hpp"
 #include "troupe/data.hpp"
 #include "troupe/failure.hpp"
 
@@ -37,11 +36,9 @@ public:
     if (mine.count == 0) return made;
     see_to_order(epoch);
     // Augmentation depends on the batch's position, not on the batches loaded before it.
-    if (!planted(bug::augmentation_goes_on))
-      random_.reset({.epoch = epoch, .batch = batch, .shard = how_.rank, .purpose = "data"});
+    random_.reset({.epoch = epoch, .batch = batch, .shard = how_.rank, .purpose = "data"});
     const random_scope scope{random_};
-    sample_keys keys{how_.seed, epoch};
-    if (planted(bug::augmented_by_rank)) keys.seed += static_cast<std::uint64_t>(how_.rank);
+    const sample_keys keys{how_.seed, epoch};
     made.batch = data_->get_keyed(std::span{order_}.subspan(static_cast<std::size_t>(mine.first),
                                                             static_cast<std::size_t>(mine.count)),
                                   keys);
@@ -52,8 +49,7 @@ private:
   void see_to_order(std::int64_t epoch) {
     if (ordered_ && (!how_.shuffle || *ordered_ == epoch)) return;
     if (how_.shuffle) {
-      const bool first = planted(bug::order_starts_again) && !ordered_;
-      order_ = permutation(how_.seed, first ? 0 : epoch, how_.layout.size);
+      order_ = permutation(how_.seed, epoch, how_.layout.size);
     } else {
       order_.resize(static_cast<std::size_t>(how_.layout.size));
       std::iota(order_.begin(), order_.end(), std::int64_t{0});

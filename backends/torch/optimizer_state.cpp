@@ -18,7 +18,6 @@
 #include <sstream>
 #include <typeinfo>
 
-#include "messages/planted.hpp"
 #include "troupe/detail/tensor.hpp"
 #include "troupe/failure.hpp"
 
@@ -153,7 +152,7 @@ void slot_from_tensor(at::Tensor& slot, const at::Tensor& from) { slot = from; }
 void slot_from_tensor(std::int64_t& slot, const at::Tensor& from) {
   if (from.dim() != 0 || from.scalar_type() != at::kLong)
     throw std::invalid_argument("it is no step count");
-  slot = planted(bug::adam_starts_again) ? 0 : from.item<std::int64_t>();
+  slot = from.item<std::int64_t>();
 }
 void slot_from_tensor(double& slot, const at::Tensor& from) {
   if (from.dim() != 0 || from.scalar_type() != at::kDouble)

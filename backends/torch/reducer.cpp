@@ -9,7 +9,6 @@
 
 #include "backends/torch/collective_wait.hpp"
 #include "backends/torch/reducer_state.hpp"
-#include "messages/planted.hpp"
 #include "troupe/detail/tensor.hpp"
 #include "troupe/failure.hpp"
 
@@ -145,17 +144,13 @@ void reducer::state::check_usage() {
 void reducer::state::leave(std::size_t index) {
   const at::NoGradGuard no_grad;
   auto& one = buckets[index];
-  bool any = false;
   for (const auto i : one.members) {
     auto& each = members[i];
-    const bool there = settle(each);
-    any |= there;
-    if (there) continue;
+    if (settle(each)) continue;
     each.held = place_of(each);
-    if (!planted(bug::unused_keeps_gradient)) each.held.zero_();
+    each.held.zero_();
   }
   one.left = true;
-  if (planted(bug::bucket_left_out) && !any) return;
   if (options.hook) {
     const auto at = static_cast<std::size_t>(std::find(leaving.begin(), leaving.end(), index) -
                                              leaving.begin());
@@ -190,7 +185,7 @@ reducer::word reducer::state::take_word(const double* numbers) {
   for (std::size_t i = 0; i < members.size(); ++i) {
     auto& each = members[i];
     if (!of_optimizer(each)) continue;
-    each.placed = flags[i] > 0 || planted(bug::unused_is_stepped);
+    each.placed = flags[i] > 0;
     if (!each.placed)
       each.held = at::Tensor{};
     else if (!each.held.defined())
@@ -261,7 +256,7 @@ void reducer::zero(std::int32_t optimizer) {
   auto& s = *state_;
   if (s.armed) throw internal_error("reducer: zero inside a backward");
   for (auto& one : s.members) {
-    if (!(one.what.optimizers >> optimizer & 1) || planted(bug::gradients_kept)) continue;
+    if (!(one.what.optimizers >> optimizer & 1)) continue;
     one.what.tensor.mutable_grad() = one.held = at::Tensor{};
     one.placed = false;
   }

@@ -7,7 +7,6 @@
 #include <chrono>
 
 #include "backends/torch/module_state.hpp"
-#include "messages/planted.hpp"
 #include "troupe/detail/optimizer_state.hpp"
 
 namespace troupe {
@@ -87,9 +86,7 @@ hook_outcome torch_learner::on(const hook& h, const closure& inner) {
 }
 
 void torch_learner::draw_from(std::string_view hook) {
-  if (planted(bug::draws_go_on)) return;
-  const int shift = planted(bug::draws_by_run) && !loaded_path_.empty() ? 1 : 0;
-  random_.reset({at_.epoch, at_.batch, about_.rank + shift, hook});
+  random_.reset({at_.epoch, at_.batch, about_.rank, hook});
 }
 
 void torch_learner::queue(value what) {

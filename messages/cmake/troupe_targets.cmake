@@ -105,9 +105,11 @@ function(troupe_library name)
   endif()
 endfunction()
 
-# troupe_test(NAME SOURCES ... LIBRARIES ... [LABELS ...] [TIMEOUT seconds]): one Catch2 program, compiled as one unit,
-# each case a ctest, but for programs with LibTorch in a sanitized tree. A case that can not show here what it is for
-# says WARN("SKIPPED: ...") and returns; ctest counts it as skipped if nothing has failed.
+# troupe_test(NAME SOURCES ... LIBRARIES ... [LABELS ...] [TIMEOUT seconds] [MUTATED source]): one Catch2 program,
+# compiled as one unit. Each case is a ctest, except where MUTATED names a product source: tests/mutants/mutants.py
+# links that program with the mutants of the source, then runs it; and except with LibTorch in a sanitized tree. A case
+# that can not show here what it is for says WARN("SKIPPED: ...") and returns; ctest counts it as skipped if nothing has
+# failed.
 #
 # Labels choose what the build trees of .ci/run take (the target tests_LABEL builds what bears it):
 #   torch       links LibTorch: set here, from the libraries
@@ -115,7 +117,7 @@ endfunction()
 #   end_to_end  starts the real program
 #   long        over 20 s: not under any sanitizer
 function(troupe_test name)
-  cmake_parse_arguments(PARSE_ARGV 1 arg "" "TIMEOUT" "SOURCES;LIBRARIES;LABELS")
+  cmake_parse_arguments(PARSE_ARGV 1 arg "" "TIMEOUT;MUTATED" "SOURCES;LIBRARIES;LABELS")
   if(NOT arg_TIMEOUT)
     set(arg_TIMEOUT 120)
   endif()
@@ -136,6 +138,12 @@ function(troupe_test name)
     endif()
     add_dependencies(tests_${label} ${name})
   endforeach()
+  if(arg_MUTATED)
+    add_test(NAME ${name} COMMAND ${TROUPE_PLAIN_PYTHON} -B ${PROJECT_SOURCE_DIR}/tests/mutants/mutants.py
+      run ${PROJECT_BINARY_DIR} ${name} ${arg_MUTATED})
+    set_tests_properties(${name} PROPERTIES TIMEOUT 300 COST 50)
+    return()
+  endif()
   if(TROUPE_SANITIZE AND "torch" IN_LIST arg_LABELS)  # to start it takes 0.8 s there, a case a tenth of that
     add_test(NAME ${name} COMMAND ${name})
     set_tests_properties(${name} PROPERTIES TIMEOUT 600 COST 50 LABELS "${arg_LABELS}")

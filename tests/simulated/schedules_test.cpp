@@ -53,7 +53,7 @@ auto place(const std::vector<happened>& order, int who, int event) {
   return std::ranges::find(order, happened{who, event}) - order.begin();
 }
 
-// The planted bugs: orders that break something.
+// Bugs, as orders that break something.
 using bug_fn = bool (*)(const std::vector<happened>&);
 // Depth 1: one actor does not run before another one has ended.
 bool starves(const std::vector<happened>& o) { return place(o, 0, 1) > place(o, 1, events_each); }

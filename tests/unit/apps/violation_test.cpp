@@ -1,8 +1,8 @@
-// Goal: `troupe simulate` on a world with a violation: it ends with 1, prints the report and a
-// case; the case is found again by --replay, with 1. The product has no violation to show, so this
-// program is linked with the machines that have bugs planted (messages/planted.hpp), one switched
-// on.
-#include "messages/planted.hpp"
+// Goal: `troupe simulate` with a violation returns 1, and prints a report and a case; --replay
+// finds the violation of the case again, and returns 1. Method: the product has no violation to
+// show. So tests/mutants/mutants.py links this program with the mutants of the fit machine, then
+// runs it.
+#include "tests/mutants/mutant.hpp"
 #include "tests/support/temporary_folder.hpp"
 #include "tests/unit/apps/integer_program.hpp"
 
@@ -14,25 +14,19 @@
 
 #include "tests/support/catch.hpp"
 
-#ifndef TROUPE_PLANT_BUGS
-#error "this test is compiled with the planted bugs in"
-#endif
-
 using namespace troupe;
 using namespace troupe::testing;
 
 namespace {
 
-class with_bug {
+// A run that was killed in a later epoch goes on with the order of the first one.
+class with_mutant {
 public:
-  explicit with_bug(bug which) { planted_now = which; }
-  ~with_bug() { planted_now = bug::none; }
-  with_bug(const with_bug&) = delete;
-  with_bug& operator=(const with_bug&) = delete;
+  with_mutant() { mutant_on = "resume_in_first_epoch"; }
+  ~with_mutant() { mutant_on = {}; }
+  with_mutant(const with_mutant&) = delete;
+  with_mutant& operator=(const with_mutant&) = delete;
 };
-
-// Whoever was killed in a later epoch goes on with the order of the first one.
-constexpr auto broken = bug::resume_in_first_epoch;
 
 said campaign(std::vector<std::string> more = {}) {
   std::vector<std::string> all{"simulate", "--ranks",    "3",       "--steps", "12",
@@ -66,7 +60,7 @@ std::string event_of(const std::string& report) {
 
 TEST_CASE("a campaign that finds a violation ends with 1 and prints its case",
           "[program][mutant]") {
-  const with_bug now{broken};
+  const with_mutant now;
   const temporary_folder folder;
   const auto chart = (folder.path() / "last.mmd").string();
   const auto said = campaign({"--chart", chart});
@@ -101,7 +95,7 @@ TEST_CASE("a campaign that finds a violation ends with 1 and prints its case",
 }
 
 TEST_CASE("the same for machines: cases are in the object, a replay's too", "[program][mutant]") {
-  const with_bug now{broken};
+  const with_mutant now;
   const auto said = campaign({"--json"});
   CHECK(said.code == 1);
   const auto all = nlohmann::json::parse(said.out);
@@ -120,7 +114,7 @@ TEST_CASE("the same for machines: cases are in the object, a replay's too", "[pr
 }
 
 TEST_CASE("a case that is not shrunk is a seed, and is found again", "[program][mutant]") {
-  const with_bug now{broken};
+  const with_mutant now;
   const auto said = campaign({"--no-shrink", "--json"});
   CHECK(said.code == 1);
   const auto text = nlohmann::json::parse(said.out)["violation_cases"][0].get<std::string>();
@@ -129,17 +123,16 @@ TEST_CASE("a case that is not shrunk is a seed, and is found again", "[program][
   CHECK(troupe_says({"simulate", "--replay", written(folder, text)}).code == 1);
 }
 
-TEST_CASE("where the bug is mended the case ends with 0 and says that it holds",
-          "[program][mutant]") {
+TEST_CASE("the case of a fixed bug returns 0 and says that the oracle holds", "[program][mutant]") {
   const temporary_folder folder;
   std::string path;
   {
-    const with_bug now{broken};
+    const with_mutant now;
     path = written(folder, first_case_in(campaign().err));
   }
-  const auto mended = troupe_says({"simulate", "--replay", path});
-  INFO(mended.err);
-  CHECK(mended.code == 0);
-  CHECK_THAT(mended.err, Catch::Contains("which the case expects to be violated, holds"));
+  const auto fixed = troupe_says({"simulate", "--replay", path});
+  INFO(fixed.err);
+  CHECK(fixed.code == 0);
+  CHECK_THAT(fixed.err, Catch::Contains("which the case expects to be violated, holds"));
   CHECK(campaign().code == 0);
 }
