@@ -6,7 +6,7 @@
 
 namespace troupe::program {
 
-void add_bench(CLI::App& app, const schema& all, const surroundings& around, const choose& chosen) {
+void add_bench(CLI::App& app, const schema& all, const context& around, const choose& chosen) {
   auto* bench =
       app.add_subcommand("bench", "how fast this machine is at it")->require_subcommand(1);
   add_bench_collectives(*bench, around, chosen);

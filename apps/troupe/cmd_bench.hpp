@@ -5,9 +5,8 @@
 
 namespace troupe::program {
 
-void add_bench_collectives(CLI::App& bench, const surroundings& around, const choose& chosen);
-void add_bench_control(CLI::App& bench, const surroundings& around, const choose& chosen);
-void add_bench_fit(CLI::App& bench, const schema& all, const surroundings& around,
-                   const choose& chosen);
+void add_bench_collectives(CLI::App& bench, const context& around, const choose& chosen);
+void add_bench_control(CLI::App& bench, const context& around, const choose& chosen);
+void add_bench_fit(CLI::App& bench, const schema& all, const context& around, const choose& chosen);
 
 }  // namespace troupe::program

@@ -1,7 +1,7 @@
 #include "apps/troupe/bench_collectives.hpp"
 #include "apps/troupe/bench_processes.hpp"
 #include "apps/troupe/cmd_bench.hpp"
-#include "apps/troupe/nearest.hpp"
+#include "apps/troupe/suggestion.hpp"
 #include "backends/process_control.hpp"
 #include "backends/tcp/tcp.hpp"
 #include "troupe/failure.hpp"
@@ -183,7 +183,7 @@ void on_this_process(communicator_backend& backend, placed_rank place,
   group->barrier("the end")->wait();
 }
 
-program_end bench(const collectives_flags& flags, const surroundings& around) {
+program_end bench(const collectives_flags& flags, const context& around) {
   const auto what = question_of(flags);
   if (flags.communicator == "nccl")
     throw user_error(
@@ -218,7 +218,7 @@ program_end bench(const collectives_flags& flags, const surroundings& around) {
 
 }  // namespace
 
-void add_bench_collectives(CLI::App& bench_app, const surroundings& around, const choose& chosen) {
+void add_bench_collectives(CLI::App& bench_app, const context& around, const choose& chosen) {
   auto* command = bench_app.add_subcommand(
       "collectives", "a communicator beside the bare loop over the same memory");
   auto flags = std::make_shared<collectives_flags>();

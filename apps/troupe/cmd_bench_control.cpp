@@ -17,7 +17,7 @@ struct control_flags {
 };
 
 void add(CLI::App& bench_app, const char* name, const char* summary, bool whole,
-         const surroundings& around, const choose& chosen) {
+         const context& around, const choose& chosen) {
   auto* command = bench_app.add_subcommand(name, summary);
   auto flags = std::make_shared<control_flags>();
   command->add_option("--steps", flags->what.steps, "measured in each round (5000)");
@@ -44,7 +44,7 @@ void add(CLI::App& bench_app, const char* name, const char* summary, bool whole,
 
 }  // namespace
 
-void add_bench_control(CLI::App& bench_app, const surroundings& around, const choose& chosen) {
+void add_bench_control(CLI::App& bench_app, const context& around, const choose& chosen) {
   add(bench_app, "hooks", "what a hook costs before it does anything", false, around, chosen);
   add(bench_app, "control", "what a step of ranks that do nothing costs; how fast a throw is told",
       true, around, chosen);

@@ -1,7 +1,7 @@
 #include "apps/troupe/bench_fit.hpp"
 #include "apps/troupe/cmd_bench.hpp"
 #include "apps/troupe/command_line.hpp"
-#include "apps/troupe/ending.hpp"
+#include "apps/troupe/exit_status.hpp"
 #include "apps/troupe/job_parts.hpp"
 #include "apps/troupe/job_runner.hpp"
 #include "troupe/failure.hpp"
@@ -57,7 +57,7 @@ std::string communicator_of(const ports& world, const trainer_options& options) 
 
 class fit_bench {
 public:
-  fit_bench(const settings& s, const surroundings& around) : settings_(s), around_(around) {}
+  fit_bench(const settings& s, const context& around) : settings_(s), around_(around) {}
 
   // Nothing when the job did not come to its end: `end` says how then.
   std::optional<fit_figures> run(std::int32_t ranks, bool exchange = true) {
@@ -76,7 +76,7 @@ public:
     const auto outcome = runner.run(std::move(work));
     if (outcome.status != job_outcome::ending::finished) {
       tell_troubles(around_.screen, outcome);
-      end = {ending_code(outcome, runner.signal()), !outcome.survivors.empty()};
+      end = {exit_status_of(outcome, runner.signal()), !outcome.survivors.empty()};
       return std::nullopt;
     }
     const auto& seen = outcome.figures;
@@ -94,7 +94,7 @@ public:
 
 private:
   const settings& settings_;
-  const surroundings& around_;
+  const context& around_;
 };
 
 std::string row_json(const settings& s, const fit_row& row, int rounds) {
@@ -129,7 +129,7 @@ std::string as_text(const settings& s, const fit_row& row, int rounds) {
       row.apart_speed_up, 100 * row.apart_waiting.median);
 }
 
-program_end bench(const settings& s, int rounds, const surroundings& around) {
+program_end bench(const settings& s, int rounds, const context& around) {
   if (rounds < 1 || rounds > 1000)
     throw user_error(errc::bad_usage, fmt::format("--rounds {}: from 1 to 1000", rounds));
   if (s.flag("quiet")) around.screen.be_quiet();
@@ -158,7 +158,7 @@ program_end bench(const settings& s, int rounds, const surroundings& around) {
 
 }  // namespace
 
-void add_bench_fit(CLI::App& bench_app, const schema& all, const surroundings& around,
+void add_bench_fit(CLI::App& bench_app, const schema& all, const context& around,
                    const choose& chosen) {
   auto* command =
       bench_app.add_subcommand("fit",

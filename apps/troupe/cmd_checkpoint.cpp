@@ -125,7 +125,7 @@ struct export_question {
   bool force = false;
 };
 
-program_end export_to(const export_question& what, const surroundings& around) {
+program_end export_to(const export_question& what, const context& around) {
   check_output(what.output, what.force);  // before minutes of reading
   const auto taken = read_checkpoint(checkpoint_at(what.path, around.screen));
   const auto pieces = what.format == "torch" ? around.learning.torch_checkpoint(taken)
@@ -140,7 +140,7 @@ program_end export_to(const export_question& what, const surroundings& around) {
 
 }  // namespace
 
-void add_checkpoint(CLI::App& app, const surroundings& around, const choose& chosen) {
+void add_checkpoint(CLI::App& app, const context& around, const choose& chosen) {
   auto* checkpoint =
       app.add_subcommand("checkpoint", "looks into checkpoints")->require_subcommand(1);
   const auto reading = [&](const char* name, const char* about, const char* of, auto act) {

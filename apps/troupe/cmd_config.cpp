@@ -13,7 +13,7 @@ namespace troupe::program {
 
 namespace {
 
-program_end print(const schema& all, const given& what, const surroundings& around) {
+program_end print(const schema& all, const given& what, const context& around) {
   const auto s = settled(join(all, what));
   if (s.flag("json")) {
     around.screen.result(printed_json(s));
@@ -48,8 +48,7 @@ program_end validate(const schema& all, const std::string& file, bool json, cons
 
 }  // namespace
 
-void add_config(CLI::App& app, const schema& all, const surroundings& around,
-                const choose& chosen) {
+void add_config(CLI::App& app, const schema& all, const context& around, const choose& chosen) {
   auto* config = app.add_subcommand("config", "settings: what they are, where they come from")
                      ->require_subcommand(1);
   auto* print_command = config->add_subcommand(

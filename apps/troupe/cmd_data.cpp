@@ -72,7 +72,7 @@ program_end order(const order_question& what, bool json, console& screen) {
 
 }  // namespace
 
-void add_data(CLI::App& app, const surroundings& around, const choose& chosen) {
+void add_data(CLI::App& app, const context& around, const choose& chosen) {
   auto* data = app.add_subcommand("data", "which samples a step consumes")->require_subcommand(1);
   auto* command = data->add_subcommand("order", "the order of an epoch, per batch and rank");
   auto what = std::make_shared<order_question>();

@@ -99,7 +99,7 @@ ordered_json devices(const catalog& learning) {
   return all;
 }
 
-std::vector<std::string> problems(const surroundings& around, int cores) {
+std::vector<std::string> problems(const context& around, int cores) {
   std::vector<std::string> found;
   for (const auto& data : around.learning.data_sets())
     if (!data.folder.empty() && !std::filesystem::exists(data.folder))
@@ -132,7 +132,7 @@ void print(const ordered_json& all, console& screen) {
   for (const auto& problem : all["problems"]) screen.result("  " + problem.get<std::string>());
 }
 
-program_end doctor(bool json, const surroundings& around) {
+program_end doctor(bool json, const context& around) {
   const auto cores = usable_cores();
   const ordered_json all{{"schema", "troupe.doctor/1"},
                          {"versions", versions(around.learning)},
@@ -150,7 +150,7 @@ program_end doctor(bool json, const surroundings& around) {
 
 }  // namespace
 
-void add_doctor(CLI::App& app, const surroundings& around, const choose& chosen) {
+void add_doctor(CLI::App& app, const context& around, const choose& chosen) {
   auto* command = app.add_subcommand("doctor", "what is here, what can be used, what is wrong");
   auto json = std::make_shared<bool>(false);
   command->add_flag("--json", *json, "one object");

@@ -1,6 +1,6 @@
 #include "apps/troupe/cmd_fit.hpp"
-#include "apps/troupe/ending.hpp"
 #include "apps/troupe/exit_code.hpp"
+#include "apps/troupe/exit_status.hpp"
 #include "apps/troupe/job_parts.hpp"
 #include "apps/troupe/job_runner.hpp"
 #include "apps/troupe/mpirun.hpp"
@@ -30,8 +30,7 @@ std::string evaluation_json(stage purpose, const run_plan& plan, const job_outco
   return object.dump(-1, ' ', false, ordered_json::error_handler_t::replace);
 }
 
-void print(stage purpose, const run_plan& plan, const job_outcome& outcome,
-           const surroundings& around) {
+void print(stage purpose, const run_plan& plan, const job_outcome& outcome, const context& around) {
   auto& screen = around.screen;
   const bool json = plan.settings.flag("json");
   if (purpose == stage::predict && outcome.status == job_outcome::ending::finished) {
@@ -50,7 +49,7 @@ void print(stage purpose, const run_plan& plan, const job_outcome& outcome,
 
 }  // namespace
 
-program_end evaluate(stage purpose, const schema& all, given what, const surroundings& around) {
+program_end evaluate(stage purpose, const schema& all, given what, const context& around) {
   auto plan = plan_evaluation(all, std::move(what), std::string{to_string(purpose)});
   if (plan.settings.flag("quiet")) around.screen.be_quiet();
   take_place(plan.settings, around.place);
@@ -67,7 +66,7 @@ program_end evaluate(stage purpose, const schema& all, given what, const surroun
   const auto outcome = runner.run(std::move(work));
   tell_troubles(around.screen, outcome);
   print(purpose, plan, outcome, around);
-  return {ending_code(outcome, runner.signal()), !outcome.survivors.empty()};
+  return {exit_status_of(outcome, runner.signal()), !outcome.survivors.empty()};
 }
 
 }  // namespace troupe::program

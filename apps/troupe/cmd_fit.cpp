@@ -2,8 +2,8 @@
 
 #include "actors/job_check.hpp"
 #include "apps/troupe/config_text.hpp"
-#include "apps/troupe/ending.hpp"
 #include "apps/troupe/exit_code.hpp"
+#include "apps/troupe/exit_status.hpp"
 #include "apps/troupe/job_parts.hpp"
 #include "apps/troupe/job_runner.hpp"
 #include "apps/troupe/mpirun.hpp"
@@ -51,7 +51,7 @@ class fit_call {
 public:
   // What can be wrong with the settings or the checkpoint is said before a folder is made or
   // anything is written into one.
-  fit_call(run_plan plan, const surroundings& around)
+  fit_call(run_plan plan, const context& around)
       : plan_(std::move(plan)),
         around_(around),
         shared_(shared_job(plan_.settings, around)),
@@ -150,7 +150,7 @@ private:
 
   program_end close(run_result& result, const job_outcome& last, job_runner& runner) const {
     result.seconds_total = around_.age();
-    auto code = ending_code(last, runner.signal());
+    auto code = exit_status_of(last, runner.signal());
     const auto text = result_text(result);
     try {
       folder_.write(result_file, text + "\n");
@@ -211,7 +211,7 @@ private:
   }
 
   run_plan plan_;
-  const surroundings& around_;
+  const context& around_;
   job shared_;
   run_folder folder_;
   trouble_report report_{around_.screen};
@@ -219,7 +219,7 @@ private:
 
 }  // namespace
 
-program_end fit(const schema& all, given what, const surroundings& around) {
+program_end fit(const schema& all, given what, const context& around) {
   auto plan = plan_fit(all, std::move(what), [&](const std::string& model) {
     return fresh_run_folder(model, around.wall(), around.world().random->draw());
   });

@@ -8,7 +8,7 @@
 
 namespace troupe::program {
 
-void add_models(CLI::App& app, const surroundings& around, const choose& chosen) {
+void add_models(CLI::App& app, const context& around, const choose& chosen) {
   auto* command = app.add_subcommand("models", "what can be trained");
   auto json = std::make_shared<bool>(false);
   command->add_flag("--json", *json, "one object per line");

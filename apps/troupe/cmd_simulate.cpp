@@ -63,7 +63,7 @@ seed_range seeds_of(const simulate_flags& flags) {
 }
 
 // What a run trains, and where it differs from the field payload's runs.
-variant of_payload(const simulate_flags& flags, const surroundings& around) {
+variant of_payload(const simulate_flags& flags, const context& around) {
   variant v;
   v.job.ranks = flags.ranks;
   v.job.steps = flags.steps;
@@ -81,7 +81,7 @@ variant of_payload(const simulate_flags& flags, const surroundings& around) {
   return v;
 }
 
-variant asked_for(const simulate_flags& flags, const surroundings& around, budget& of) {
+variant asked_for(const simulate_flags& flags, const context& around, budget& of) {
   const auto within = [](const char* flag, std::int64_t value, std::int64_t most) {
     if (value < 1 || value > most)
       refuse(fmt::format("{} {}: must be within 1 .. {}", flag, value, most));
@@ -165,7 +165,7 @@ void write_chart(const std::string& path, const run_report& report) {
   if (!file.flush()) refuse(fmt::format("--chart {}: cannot be written", path));
 }
 
-program_end campaign(const simulate_flags& flags, const surroundings& around) {
+program_end campaign(const simulate_flags& flags, const context& around) {
   auto& screen = around.screen;
   budget of;
   const auto v = asked_for(flags, around, of);
@@ -239,7 +239,7 @@ std::string text_of_case(const std::string& path) {
   return text.str();
 }
 
-run_case case_in(const simulate_flags& flags, const std::string& text, const surroundings& around) {
+run_case case_in(const simulate_flags& flags, const std::string& text, const context& around) {
   testing::run_plan brought;
   brought.payload = around.learning.tensors();
   try {
@@ -249,7 +249,7 @@ run_case case_in(const simulate_flags& flags, const std::string& text, const sur
   }
 }
 
-program_end again(const simulate_flags& flags, const surroundings& around) {
+program_end again(const simulate_flags& flags, const context& around) {
   auto& screen = around.screen;
   const auto text = text_of_case(flags.replay);
   auto what = case_in(flags, text, around);
@@ -281,7 +281,7 @@ program_end again(const simulate_flags& flags, const surroundings& around) {
 
 }  // namespace
 
-void add_simulate(CLI::App& app, const surroundings& around, const choose& chosen) {
+void add_simulate(CLI::App& app, const context& around, const choose& chosen) {
   auto* command =
       app.add_subcommand("simulate", "run jobs in a simulated world, with schedules and faults");
   auto f = std::make_shared<simulate_flags>();

@@ -78,7 +78,7 @@ program_end status(const std::string& run, bool json, console& screen) {
 
 }  // namespace
 
-void add_status(CLI::App& app, const surroundings& around, const choose& chosen) {
+void add_status(CLI::App& app, const context& around, const choose& chosen) {
   auto* command = app.add_subcommand("status", "how a run stands");
   auto run = std::make_shared<std::string>();
   auto json = std::make_shared<bool>(false);

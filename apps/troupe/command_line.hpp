@@ -1,7 +1,7 @@
 // The seam to CLI11: flags of settings, and errors in our words and with our exit codes.
 #pragma once
 
-#include "apps/troupe/sources.hpp"
+#include "apps/troupe/settings_sources.hpp"
 
 #include <deque>
 #include <string>

@@ -2,8 +2,8 @@
 // to be done when it was called.
 #pragma once
 
+#include "apps/troupe/context.hpp"
 #include "apps/troupe/schema.hpp"
-#include "apps/troupe/surroundings.hpp"
 
 #include <cstdint>
 #include <functional>
@@ -23,14 +23,14 @@ using action = std::function<program_end()>;
 /// Called by a command that was chosen.
 using choose = std::function<void(action)>;
 
-void add_checkpoint(CLI::App& app, const surroundings& around, const choose& chosen);
-void add_data(CLI::App& app, const surroundings& around, const choose& chosen);
-void add_config(CLI::App& app, const schema& all, const surroundings& around, const choose& chosen);
-void add_models(CLI::App& app, const surroundings& around, const choose& chosen);
-void add_doctor(CLI::App& app, const surroundings& around, const choose& chosen);
-void add_bench(CLI::App& app, const schema& all, const surroundings& around, const choose& chosen);
-void add_status(CLI::App& app, const surroundings& around, const choose& chosen);
-void add_simulate(CLI::App& app, const surroundings& around, const choose& chosen);
+void add_checkpoint(CLI::App& app, const context& around, const choose& chosen);
+void add_data(CLI::App& app, const context& around, const choose& chosen);
+void add_config(CLI::App& app, const schema& all, const context& around, const choose& chosen);
+void add_models(CLI::App& app, const context& around, const choose& chosen);
+void add_doctor(CLI::App& app, const context& around, const choose& chosen);
+void add_bench(CLI::App& app, const schema& all, const context& around, const choose& chosen);
+void add_status(CLI::App& app, const context& around, const choose& chosen);
+void add_simulate(CLI::App& app, const context& around, const choose& chosen);
 
 /// The samples of one rank and micro-batch, for `data order`.
 struct ordered_batch {

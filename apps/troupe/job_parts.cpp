@@ -147,7 +147,7 @@ void check_place(const settings& s) {
   check_cpu_devices(s);
 }
 
-job shared_job(const settings& s, const surroundings& around) {
+job shared_job(const settings& s, const context& around) {
   check_place(s);
   job shared;
   shared.options = options_of(s);
@@ -164,7 +164,7 @@ void add_trace(const settings& s, job& to) {
   to.trace = [trace](std::int32_t rank, const hook& what) { (*trace)(rank, what); };
 }
 
-std::vector<observer_factory> progress_of(const settings& s, const surroundings& around) {
+std::vector<observer_factory> progress_of(const settings& s, const context& around) {
   const auto wanted = s.text("progress");
   if (wanted == "never" || around.screen.quiet()) return {};
   const auto& terminal = around.screen.facts();

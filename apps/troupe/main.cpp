@@ -59,18 +59,18 @@ int main(int count, char** arguments) {
   if (const auto join_info = troupe::placed_child(count, arguments))
     ::_exit(be_placed(*mpi, *join_info, {recipe, world}));
   console screen{standard_output(), standard_error(), terminal_of_standard_error()};
-  const surroundings around{.screen = screen,
-                            .learning = *learning,
-                            .world = world,
-                            .variables = troupe_variables(),
-                            .wall = [] { return std::chrono::system_clock::now(); },
-                            .age = process_age,
-                            .place = place,
-                            .be_rank = [&]() -> program_end {
-                              // Of an MPI that is not there the first process speaks.
-                              if (!mpi->unusable().empty()) return {};
-                              return {be_placed(*mpi, {}, {recipe, world}), true};
-                            }};
+  const context around{.screen = screen,
+                       .learning = *learning,
+                       .world = world,
+                       .variables = troupe_variables(),
+                       .wall = [] { return std::chrono::system_clock::now(); },
+                       .age = process_age,
+                       .place = place,
+                       .be_rank = [&]() -> program_end {
+                         // Of an MPI that is not there the first process speaks.
+                         if (!mpi->unusable().empty()) return {};
+                         return {be_placed(*mpi, {}, {recipe, world}), true};
+                       }};
   const auto end = run_program({arguments + 1, arguments + count}, around);
   // A lane that is stuck in user code would be waited for by what is destroyed after main. All
   // output is written by now: none of it is buffered.

@@ -45,7 +45,7 @@ schema schema_of(const catalog& learning) {
 // One call: the flags, and what they chose.
 class call {
 public:
-  explicit call(const surroundings& around) : around_(around), schema_(schema_of(around.learning)) {
+  explicit call(const context& around) : around_(around), schema_(schema_of(around.learning)) {
     app_.footer(examples);
     app_.set_version_flag("--version", fmt::format("troupe {}", build_facts::version));
     app_.require_subcommand(1);
@@ -126,7 +126,7 @@ private:
     return text;
   }
 
-  const surroundings& around_;
+  const context& around_;
   schema schema_;
   CLI::App app_{"Trains LibTorch models as a company of actors.", "troupe"};
   action action_;
@@ -134,7 +134,7 @@ private:
 
 }  // namespace
 
-program_end run_program(std::vector<std::string> arguments, const surroundings& around) {
+program_end run_program(std::vector<std::string> arguments, const context& around) {
   try {
     return call{around}.run(normalised(std::move(arguments)));
   } catch (const user_error& error) {

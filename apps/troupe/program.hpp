@@ -1,7 +1,7 @@
 // The whole program, but for what belongs to a process.
 #pragma once
 
-#include "apps/troupe/surroundings.hpp"
+#include "apps/troupe/context.hpp"
 
 #include <string>
 #include <vector>
@@ -10,6 +10,6 @@ namespace troupe::program {
 
 /// Runs one command line (without the program's name). What goes wrong is said on the screen; the
 /// exit code follows contract.md, section 2.
-program_end run_program(std::vector<std::string> arguments, const surroundings& around);
+program_end run_program(std::vector<std::string> arguments, const context& around);
 
 }  // namespace troupe::program

@@ -2,7 +2,7 @@
 // settings that follow from them.
 #pragma once
 
-#include "apps/troupe/sources.hpp"
+#include "apps/troupe/settings_sources.hpp"
 
 #include <cstdint>
 #include <functional>

@@ -33,11 +33,11 @@ int main(int count, char** arguments) {
   }
   console screen{standard_output(), standard_error(), terminal_of_standard_error()};
   const troupe::testing::integer_catalog learning{{}};
-  const surroundings around{.screen = screen,
-                            .learning = learning,
-                            .world = [] { return troupe::local_ports(); },
-                            .variables = {},
-                            .wall = [] { return std::chrono::system_clock::now(); },
-                            .age = process_age};
+  const context around{.screen = screen,
+                       .learning = learning,
+                       .world = [] { return troupe::local_ports(); },
+                       .variables = {},
+                       .wall = [] { return std::chrono::system_clock::now(); },
+                       .age = process_age};
   return run_program({arguments + 1, arguments + count}, around).code;
 }

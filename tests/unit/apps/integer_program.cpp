@@ -38,12 +38,12 @@ said troupe_says(std::vector<std::string> arguments, std::map<std::string, std::
   };
   program::console screen{into(all.out), into(all.err), {}};
   const integer_catalog learning{std::move(options)};
-  const program::surroundings around{.screen = screen,
-                                     .learning = learning,
-                                     .world = [] { return local_ports(); },
-                                     .variables = std::move(variables),
-                                     .wall = [] { return std::chrono::system_clock::now(); },
-                                     .age = [] { return 1.0; }};
+  const program::context around{.screen = screen,
+                                .learning = learning,
+                                .world = [] { return local_ports(); },
+                                .variables = std::move(variables),
+                                .wall = [] { return std::chrono::system_clock::now(); },
+                                .age = [] { return 1.0; }};
   const auto end = program::run_program(std::move(arguments), around);
   all.code = end.code;
   all.survivors = end.survivors;

@@ -1,7 +1,7 @@
 // Goal: under mpirun a job takes its place from there, and what contradicts that is refused with
 // the mend.
 #include "apps/troupe/mpirun.hpp"
-#include "apps/troupe/sources.hpp"
+#include "apps/troupe/settings_sources.hpp"
 #include "tests/unit/apps/small_schema.hpp"
 #include "troupe/failure.hpp"
 

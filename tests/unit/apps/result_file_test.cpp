@@ -1,8 +1,8 @@
 // result.json: the contract's fields, undefined ones null, in one line.
 #include "apps/troupe/result_file.hpp"
 
-#include "apps/troupe/ending.hpp"
 #include "apps/troupe/exit_code.hpp"
+#include "apps/troupe/exit_status.hpp"
 
 #include <nlohmann/json.hpp>
 
@@ -136,28 +136,28 @@ TEST_CASE("a generation that did not form is 4, an endless hook is 1", "[result]
 TEST_CASE("a signal's exit code stands for a stop, not for a job that finished", "[result]") {
   job_outcome outcome;
   outcome.status = job_outcome::ending::stopped;
-  CHECK(ending_code(outcome, SIGINT) == 130);
-  CHECK(ending_code(outcome, SIGTERM) == 143);
-  CHECK(ending_code(outcome, 0) == 75);
+  CHECK(exit_status_of(outcome, SIGINT) == 130);
+  CHECK(exit_status_of(outcome, SIGTERM) == 143);
+  CHECK(exit_status_of(outcome, 0) == 75);
   outcome.status = job_outcome::ending::failed;
-  CHECK(ending_code(outcome, SIGINT) == 130);
-  CHECK(ending_code(outcome, 0) == 1);
+  CHECK(exit_status_of(outcome, SIGINT) == 130);
+  CHECK(exit_status_of(outcome, 0) == 1);
   outcome.status = job_outcome::ending::finished;
-  CHECK(ending_code(outcome, SIGINT) == 0);
+  CHECK(exit_status_of(outcome, SIGINT) == 0);
 }
 
 TEST_CASE("a fit whose last checkpoint failed is no fit with its work saved", "[result]") {
   job_outcome outcome;
   outcome.status = job_outcome::ending::stopped;
-  CHECK(ending_code(outcome, SIGTERM) == 143);
+  CHECK(exit_status_of(outcome, SIGTERM) == 143);
   caught full;
   full.record.hook = "save_checkpoint";
   full.record.code = errc::checkpoint;
   outcome.status = job_outcome::ending::failed;
   outcome.failed_with = std::make_shared<const caught>(full);
-  CHECK(ending_code(outcome, SIGTERM) == 5);
-  CHECK(ending_code(outcome, SIGHUP) == 5);
+  CHECK(exit_status_of(outcome, SIGTERM) == 5);
+  CHECK(exit_status_of(outcome, SIGHUP) == 5);
   full.record.hook = "load_checkpoint";  // that is no work lost
   outcome.failed_with = std::make_shared<const caught>(full);
-  CHECK(ending_code(outcome, SIGTERM) == 143);
+  CHECK(exit_status_of(outcome, SIGTERM) == 143);
 }

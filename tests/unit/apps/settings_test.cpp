@@ -1,8 +1,8 @@
 // Settings: precedence, types, ranges, hints; the table and what is made of it agree.
 #include "apps/troupe/config_text.hpp"
 #include "apps/troupe/job_parts.hpp"
-#include "apps/troupe/nearest.hpp"
-#include "apps/troupe/sources.hpp"
+#include "apps/troupe/settings_sources.hpp"
+#include "apps/troupe/suggestion.hpp"
 #include "backends/telemetry/line_file.hpp"
 #include "tests/support/temporary_folder.hpp"
 #include "tests/unit/apps/small_schema.hpp"
@@ -330,8 +330,8 @@ TEST_CASE("edit distance counts single changes", "[settings]") {
   CHECK(edit_distance("ranks", "ranks") == 0);
   CHECK(edit_distance("rnaks", "ranks") == 1);
   CHECK(edit_distance("kitten", "sitting") == 3);
-  CHECK(nearest("zzzzzz", {"ranks", "seed"}) == std::nullopt);
-  CHECK(nearest(std::string(10000, 'a'), {"a"}) == std::nullopt);
+  CHECK(suggestion("zzzzzz", {"ranks", "seed"}) == std::nullopt);
+  CHECK(suggestion(std::string(10000, 'a'), {"a"}) == std::nullopt);
 }
 
 TEST_CASE("a number of any size is written as TOML that reads back the same", "[settings]") {

@@ -1,4 +1,4 @@
-#include "apps/troupe/nearest.hpp"
+#include "apps/troupe/suggestion.hpp"
 
 #include <fmt/format.h>
 
@@ -23,8 +23,8 @@ std::size_t edit_distance(std::string_view a, std::string_view b) {
   return at(a.size(), b.size());
 }
 
-std::optional<std::string> nearest(std::string_view word,
-                                   const std::vector<std::string>& candidates) {
+std::optional<std::string> suggestion(std::string_view word,
+                                      const std::vector<std::string>& candidates) {
   // Longer words than any name of ours are no typing mistake; this also bounds the table above.
   constexpr std::size_t word_max = 80;
   if (word.size() > word_max) return std::nullopt;
@@ -43,7 +43,7 @@ std::optional<std::string> nearest(std::string_view word,
 }
 
 std::string hint(std::string_view word, const std::vector<std::string>& candidates) {
-  const auto found = nearest(word, candidates);
+  const auto found = suggestion(word, candidates);
   return found ? fmt::format("; did you mean \"{}\"?", *found) : std::string{};
 }
 

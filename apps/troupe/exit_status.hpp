@@ -30,6 +30,6 @@ std::string saved_note(std::int64_t steps, std::optional<std::int64_t> saved,
                        const std::string& folder);
 
 /// The exit code of a call whose last job ended like this; `signal` 0: none came.
-int ending_code(const job_outcome& outcome, int signal);
+int exit_status_of(const job_outcome& outcome, int signal);
 
 }  // namespace troupe::program

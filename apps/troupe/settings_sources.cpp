@@ -1,6 +1,6 @@
-#include "apps/troupe/sources.hpp"
+#include "apps/troupe/settings_sources.hpp"
 
-#include "apps/troupe/nearest.hpp"
+#include "apps/troupe/suggestion.hpp"
 #include "troupe/failure.hpp"
 
 #include <fmt/format.h>

@@ -20,7 +20,7 @@ struct program_end {
   bool survivors = false;
 };
 
-struct surroundings {
+struct context {
   console& screen;
   const catalog& learning;
   std::function<ports()> world;

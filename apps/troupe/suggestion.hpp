@@ -16,8 +16,8 @@ std::size_t edit_distance(std::string_view a, std::string_view b);
 /// of equals. A dotted candidate is also met by its last part (`learning_rate` finds
 /// `optimizer.learning_rate`). Nothing when all candidates are further away than half of the longer
 /// word.
-std::optional<std::string> nearest(std::string_view word,
-                                   const std::vector<std::string>& candidates);
+std::optional<std::string> suggestion(std::string_view word,
+                                      const std::vector<std::string>& candidates);
 
 /// `; did you mean "mlp"?`, or nothing.
 std::string hint(std::string_view word, const std::vector<std::string>& candidates);

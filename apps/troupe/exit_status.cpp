@@ -1,4 +1,4 @@
-#include "apps/troupe/ending.hpp"
+#include "apps/troupe/exit_status.hpp"
 
 #include "apps/troupe/exit_code.hpp"
 
@@ -59,7 +59,7 @@ std::string saved_note(std::int64_t steps, std::optional<std::int64_t> saved,
       *saved, lost > 0 ? fmt::format(" of {}", steps) : "", folder);
 }
 
-int ending_code(const job_outcome& outcome, int signal) {
+int exit_status_of(const job_outcome& outcome, int signal) {
   const auto& first = outcome.failed_with;
   if (first && first->record.code == errc::checkpoint &&
       first->record.hook == hooks::save_checkpoint::name)
