@@ -2,9 +2,38 @@
 // type. Messages are told: who requests an answer waits for his timeout.
 #pragma once
 
+#include <caf/config.hpp>
+#include <caf/replies_to.hpp>
+#include <caf/typed_actor.hpp>
+
 #include "messages/control.hpp"
-#include "messages/seam.hpp"
 #include "messages/type_ids.hpp"
+
+// The two files that name what differs between CAF 0.17, which distributions ship and CI compiles,
+// and CAF 1.x: this one and actors/spawn.hpp.
+namespace troupe::seam {
+
+#if CAF_MAJOR_VERSION == 0 && CAF_MINOR_VERSION == 17
+template <class Signature>
+struct signature;
+template <class R, class... A>
+struct signature<R(A...)> {
+  using type = typename caf::replies_to<A...>::template with<R>;
+};
+template <class... A>
+struct signature<void(A...)> {
+  using type = caf::reacts_to<A...>;
+};
+#else
+#error \
+    "Troupe supports CAF 0.17 (libcaf-dev): messages/interfaces.hpp needs a branch for this version"
+#endif
+
+/// A typed actor handle: one function type per message that the actor handles, at most about 15.
+template <class... Signatures>
+using interface = caf::typed_actor<typename signature<Signatures>::type...>;
+
+}  // namespace troupe::seam
 
 namespace troupe {
 

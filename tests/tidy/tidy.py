@@ -260,12 +260,12 @@ def caf_rooms(tree):
     yield from calls(tree, LAYERS, r"\busing\s+namespace\s+caf\b", "name what you use")
     yield from calls(tree, LAYERS, r"\b(?:replies_to|reacts_to|delayed_send|delayed_anon_send|scheduled_send|"
                      r"scheduled_anon_send|CAF_(?:BEGIN|END)_TYPE_ID_BLOCK|CAF_ADD_TYPE_ID|CAF_ADD_ATOM)\b",
-                     "differs between CAF 0.17 and 1.x: it goes through messages/seam.hpp or actors/spawn.hpp",
-                     ("messages/seam.hpp", "messages/type_ids.hpp", "actors/spawn."))
+                     "differs between CAF 0.17 and 1.x: it goes through messages/interfaces.hpp or actors/spawn.hpp",
+                     ("messages/interfaces.hpp", "messages/type_ids.hpp", "actors/spawn."))
     for path, code in tree.sources(*LAYERS):
         for line, what, _ in includes(code):
-            if what == "caf/replies_to.hpp" and path != "messages/seam.hpp":
-                yield Finding(path, line, f"{what}: through messages/seam.hpp")
+            if what == "caf/replies_to.hpp" and path != "messages/interfaces.hpp":
+                yield Finding(path, line, f"{what}: through messages/interfaces.hpp")
 
 
 def names(tree):

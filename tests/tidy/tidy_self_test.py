@@ -94,7 +94,7 @@ PLANTED = {
          ("actors/x.hpp", HEADER + "void f() { delayed_send(a, b); }\n"),
          ("actors/x.hpp", HEADER + "using r = caf::reacts_to<int>;\n"),
          ("messages/x.hpp", HEADER + "#include <caf/replies_to.hpp>\n")],
-        [("messages/seam.hpp", HEADER + "#include <caf/replies_to.hpp>\nusing r = caf::reacts_to<int>;\n")]),
+        [("messages/interfaces.hpp", HEADER + "#include <caf/replies_to.hpp>\nusing r = caf::reacts_to<int>;\n")]),
     "names": ([("actors/utils.hpp", HEADER), ("backends/common/x.hpp", HEADER), ("actors/rank_impl.hpp", HEADER)],
               [("actors/implement.hpp", HEADER)]),
     "words": (

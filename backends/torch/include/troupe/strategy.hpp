@@ -71,8 +71,7 @@ struct backward_plan {
   double loss = 0;
   /// A hook of this rank asked for an end of the run.
   bool wants_stop = false;
-  /// For the module's backward. Empty, unless a strategy of the user's fills it in its own
-  /// backward.
+  /// For the module's backward. Empty, unless a user's strategy fills it in its own `backward`.
   value arguments;
 };
 

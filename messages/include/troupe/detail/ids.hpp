@@ -26,7 +26,7 @@ public:
   friend std::ostream& operator<<(std::ostream& out, const strong_id& id) {
     return out << +id.value_;
   }
-  /// Found by CAF 0.17's inspectors (see messages/seam.hpp).
+  /// CAF 0.17 finds it when it serialises a message.
   template <class Inspector>
   friend typename Inspector::result_type inspect(Inspector& f, strong_id& id) {
     return f(id.value_);
