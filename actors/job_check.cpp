@@ -4,7 +4,6 @@
 
 #include <filesystem>
 
-#include "actors/remote_rank.hpp"
 #include "actors/time_knob.hpp"
 #include "troupe/failure.hpp"
 
@@ -55,6 +54,25 @@ bool writes_checkpoints(const job& what) {
          what.options.checkpoint.enabled && what.options.fast_dev_run == 0;
 }
 
+// The adapter called `wanted`, or for `auto` the first usable one. `between` completes the error.
+template <class Adapter>
+std::shared_ptr<Adapter> choose(const std::vector<std::shared_ptr<Adapter>>& all,
+                                const std::string& wanted, std::string_view between) {
+  std::string known = {to_string(communicator_kind::automatic)};
+  for (const auto& one : all) {
+    const auto why_not = one->unusable();
+    if (wanted == to_string(communicator_kind::automatic) ? why_not.empty()
+                                                          : one->name() == wanted) {
+      if (why_not.empty()) return one;
+      throw user_error(errc::device,
+                       fmt::format("communicator \"{}\" cannot be used here: {}", wanted, why_not));
+    }
+    known += fmt::format(", {}", one->name());
+  }
+  throw user_error(errc::device, fmt::format("there is no communicator \"{}\"{}; there are: {}",
+                                             wanted, between, known));
+}
+
 // A run of its own would move the other one's `latest`.
 void refuse_other_run(const job& what, const checkpoint_io& io) {
   std::string other;
@@ -92,20 +110,11 @@ job with_checkpoint_found(job what, const ports& world) {
 
 std::shared_ptr<communicator_backend> choose_communicator(const ports& world,
                                                           const std::string& wanted) {
-  std::string known;
-  for (const auto& c : world.communicators) {
-    const bool automatic = wanted == to_string(communicator_kind::automatic);
-    if (automatic || c->name() == wanted) {
-      const auto why_not = c->unusable();
-      if (why_not.empty()) return c;
-      if (!automatic)
-        throw user_error(errc::device, fmt::format("communicator \"{}\" can not be used here: {}",
-                                                   wanted, why_not));
-    }
-    known += fmt::format("{}{}", known.empty() ? "" : ", ", c->name());
-  }
-  throw user_error(errc::device, fmt::format("there is no communicator \"{}\"; there are: auto, {}",
-                                             wanted, known));
+  return choose(world.communicators, wanted, "");
+}
+
+std::shared_ptr<rendezvous_kind> choose_rendezvous(const ports& world, const std::string& wanted) {
+  return choose(world.rendezvous_kinds, wanted, " between processes");
 }
 
 fit_plan checked_plan(const job& what) {

@@ -31,9 +31,11 @@ void check_job(const job& what, const ports& world);
 
 /// The plan of a job whose options are possible; else throws user_error naming the option.
 fit_plan checked_plan(const job& what);
-/// The communicator called `wanted`, or for `auto` the first that can be used here; else throws
-/// user_error (device) that says why or which there are.
+/// The communicator called `wanted`, or for `auto` the first one that can be used here. Throws
+/// user_error (device) that says why it cannot be used, or which ones exist.
 std::shared_ptr<communicator_backend> choose_communicator(const ports& world,
                                                           const std::string& wanted);
+/// The same for ranks in processes of their own.
+std::shared_ptr<rendezvous_kind> choose_rendezvous(const ports& world, const std::string& wanted);
 
 }  // namespace troupe

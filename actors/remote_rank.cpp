@@ -5,6 +5,7 @@
 #include <atomic>
 #include <utility>
 
+#include "actors/job_check.hpp"
 #include "backends/launcher.hpp"
 
 namespace troupe {
@@ -230,23 +231,6 @@ seam::one_way_handlers<remote_rank_actor> behaviour(remote_rank_pointer self) {
 }
 
 }  // namespace
-
-std::shared_ptr<rendezvous_kind> choose_rendezvous(const ports& world, const std::string& wanted) {
-  std::string known;
-  for (const auto& kind : world.rendezvous_kinds) {
-    const auto why_not = kind->unusable();
-    if (wanted == "auto" ? why_not.empty() : kind->name() == wanted) {
-      if (why_not.empty()) return kind;
-      throw user_error(errc::device, fmt::format("communicator \"{}\" can not be used here: {}",
-                                                 wanted, why_not));
-    }
-    known += fmt::format(", {}", kind->name());
-  }
-  throw user_error(errc::device,
-                   fmt::format("communicator \"{}\" does not reach from process to process; with "
-                               "ranks as processes there are: auto{}",
-                               wanted, known));
-}
 
 spawn_rank_fn remote_ranks(const ports& world, const job& what) {
   if (!world.children)

@@ -19,8 +19,4 @@ namespace troupe {
 /// process to process or not the one wanted (device).
 spawn_rank_fn remote_ranks(const ports& world, const job& what);
 
-/// The kind of meeting that `wanted` (`auto`: the first usable) means. Throws user_error (device)
-/// that lists what there is.
-std::shared_ptr<rendezvous_kind> choose_rendezvous(const ports& world, const std::string& wanted);
-
 }  // namespace troupe
