@@ -1,5 +1,12 @@
-// What supervisor, ranks, checkpointer and observers say to each other. Each message says who sends
-// it to whom, what the receiver may conclude, and what happens if it is late or lost.
+// The messages between supervisor, ranks, checkpointer and observers. Each comment says who sends
+// the message to whom, what the receiver may conclude, and what happens when it is late or lost.
+//
+// Inside a process CAF delivers every message once and in order per sender; a message is lost only
+// with its receiver. Between processes the link does the same until it is lost, and then the rank
+// is reported as failed (messages/link.hpp). The simulator also loses, delays and repeats them.
+//
+// A message with a fence that names another job, an older generation or another incarnation is
+// dropped by its receiver (messages/fence.hpp).
 #pragma once
 
 #include "messages/fence.hpp"
@@ -23,41 +30,46 @@ using storage_answer = storage_result;
 
 // --- supervisor to rank --------------------------------------------------------------------------
 
-/// Supervisor to each rank: generation `at.generation` is forming, `world` ranks. The rank opens
-/// its communicator and answers `prepared`. Late or lost: the supervisor's forming deadline names
-/// the rank.
+/// Supervisor to each rank: generation `at.generation` of `world` ranks is forming. The rank opens
+/// its communicator and answers `prepared`. Late or lost: the rank does not answer, and the forming
+/// deadline ends the job with that rank named.
 struct form_generation {
   fence at;
   std::int32_t world = 1;
 };
-/// Supervisor to each rank: every member is prepared; train. Late: harmless, peers wait in their
-/// first collective. Lost: told again to ranks that are silent; a rank that trains ignores that,
-/// one that has finished or failed repeats its report.
+/// Supervisor to each rank: every member is prepared, so training may begin. Late: harmless, the
+/// other ranks wait in their first collective. Lost: the supervisor sends it again to ranks that
+/// are silent. A rank that already trains ignores the repetition; one that has finished or failed
+/// repeats its report.
 struct activate_generation {
   fence at;
 };
-/// Supervisor to each rank: do not begin a step beyond the next one until `stop_at`; answer
-/// `stop_vote`. It, or the answer, lost: told again to who has not voted.
+/// Supervisor to each rank: a stop is wanted. The rank answers `stop_vote` and begins no step after
+/// the one that it votes for until `stop_at` arrives. Late: the rank votes for a later step. The
+/// message or the vote lost: the supervisor sends it again to ranks that have not voted.
 struct propose_stop {
   fence at;
   stop_reason why = stop_reason::caller;
 };
-/// Supervisor to each rank: all voted; end behind `at.step` finished optimizer steps, which no rank
-/// has passed. Lost: told again to who has not finished.
+/// Supervisor to each rank: all ranks have voted; end after `at.step` finished optimizer steps. No
+/// rank has passed that step. Late: the rank waits at the step that it voted for. Lost: the
+/// supervisor sends it again to ranks that have not finished.
 struct stop_at {
   fence at;
   stop_reason why = stop_reason::caller;
 };
-/// Supervisor to each rank: the generation is over. The communicator is aborted, the lane looks up,
-/// whatever waits there throws. `first` is the first cause, for on_exception. Answered by
-/// `closed_generation` when the lane is idle.
+/// Supervisor to each rank: the generation is over. The rank aborts its communicator, so that every
+/// wait in its lane throws, runs on_exception with the first cause `first`, and answers
+/// `closed_generation` once its lane is idle. Late or lost: the closing deadline passes, and the
+/// supervisor takes the rank down without that answer.
 struct close_generation {
   fence at;
   failure first;
 };
-/// Supervisor to each rank: take down. `orderly`: the run ended well, meet at the barrier
-/// "teardown"; else there is none. Answered by `torn_down`. The teardown deadline names who did not
-/// answer.
+/// Supervisor to each rank: run the teardown hooks and end. `orderly`: the run ended well, so all
+/// ranks meet at the barrier "teardown"; after a failure there is no barrier. Answered by
+/// `torn_down`. Late or lost: the teardown deadline passes, and the outcome names the rank as a
+/// survivor.
 struct tear_down {
   fence at;
   bool orderly = true;
@@ -65,20 +77,26 @@ struct tear_down {
 
 // --- rank to supervisor --------------------------------------------------------------------------
 
-/// The rank holds its communicator and its lane is open.
+/// Rank to supervisor, the answer to form_generation: the rank holds its communicator and its lane
+/// is open. Late or lost: the forming deadline ends the job with that rank named.
 struct prepared {
   fence at;
 };
-/// Sent after each finished optimizer step: this rank holds step `at.step`. When all do, it is
-/// committed.
+/// Rank to supervisor, after each finished optimizer step: this rank holds step `at.step`. A step
+/// that all ranks hold is committed. Late: the step is committed later, and checkpoints of it
+/// become durable later. Lost: the next step_done includes this one.
 struct step_done {
   fence at;
 };
-/// Answer to propose_stop: this rank will not pass `at.step` finished steps without a further word.
+/// Rank to supervisor, the answer to propose_stop: this rank does not pass `at.step` finished steps
+/// before stop_at. Late: the other ranks wait at the steps that they voted for. Lost: the
+/// supervisor sends propose_stop again, and the rank repeats its vote.
 struct stop_vote {
   fence at;
 };
-/// The rank's fit machine has ended orderly. Rank 0 brings its last snapshot.
+/// Rank to supervisor: the rank's fit machine has ended orderly. Rank 0 brings its last snapshot.
+/// Once all ranks have finished, the supervisor takes them down. Lost: the supervisor sends
+/// activate_generation or stop_at again, and the rank repeats this report.
 struct rank_finished {
   fence at;
   loop_state loop;
@@ -86,30 +104,37 @@ struct rank_finished {
   snapshot_ptr state;
   run_figures figures;
 };
-/// The rank's lane threw, or its actor did, or its hook ran past the limit. Recorded where it
-/// happened. `local` holds the exception itself; the id of its record names both.
+/// Rank to supervisor: its lane or its actor threw, or a hook ran past the limit. The supervisor
+/// closes the generation; the earliest failure is the first cause. `local` holds the record and, in
+/// the process where it was thrown, the exception; the record's id names both. Lost: as
+/// rank_finished.
 struct rank_failed {
   fence at;
   std::shared_ptr<const caught> local;
-  bool gone = false;  ///< the rank died of it: nothing of it is left to answer
+  bool gone = false;  ///< the rank's process has ended too: the rank answers nothing any more
 };
-/// Rank 0: one more value for the caller (add_to_queue).
+/// Rank 0 to supervisor: one more value for the caller (add_to_queue). It is in job_outcome::queue,
+/// in the order sent. Late: values that arrive before the rank's torn_down count. Lost: only with
+/// the rank, whose failure is then the outcome.
 struct queue_value {
   fence at;
   value what;
 };
-/// Answer to close_generation: on_exception has run, the lane is idle.
+/// Rank to supervisor, the answer to close_generation: on_exception has run and the lane is idle,
+/// so the rank can be taken down. Late or lost: the closing deadline passes.
 struct closed_generation {
   fence at;
 };
-/// While the supervisor waits for this rank to close or to end and its lane is still in user code:
-/// what it is doing, once a tick. Ends in the list of survivors.
+/// Rank to supervisor, once a tick while the supervisor waits for the rank to close or to end and
+/// its lane is still in user code: what the lane does. The newest text stands in the list of
+/// survivors. Late or lost: an older text stands there.
 struct rank_busy {
   fence at;
   std::string what;
 };
-/// Answer to tear_down: the lane has ended, nothing of the rank is left. `late` holds what failed
-/// on the way. `last` holds the last reduced metrics that this rank knew.
+/// Rank to supervisor, the answer to tear_down and the rank's last message: the lane has ended and
+/// everything of the rank is released. `late` holds failures of the teardown itself, `last` the
+/// last reduced metrics that the rank knew. Late or lost: the rank is listed as a survivor.
 struct torn_down {
   fence at;
   value result;
@@ -119,24 +144,27 @@ struct torn_down {
 
 // --- checkpoints and observers -------------------------------------------------------------------
 
-/// Rank 0 to the checkpointer: write this, once its step is committed. While one is written, few
-/// wait: the newest, those that `keep_best` would keep, and those that are `must` (the last of a
-/// run, or one a user asked for). A newer snapshot replaces the others. With ranks as processes the
-/// same holds in front of the link to the supervisor's process.
+/// Rank 0 to the checkpointer: write this snapshot once its step is committed. While one is
+/// written, these wait: the newest one, those that `keep_best` would keep, and those with `must`
+/// (the last of a run, or one that a user asked for). A newer snapshot replaces all others. With
+/// ranks as processes the same rule holds before the link to the supervisor's process. Lost: only
+/// with rank 0, and then the newest durable checkpoint is an older one.
 struct write_checkpoint {
   fence at;
   snapshot_ptr what;
   bool must = false;
-  std::int64_t skipped = 0;  ///< snapshots before this one that were replaced in front of the link
+  std::int64_t skipped = 0;  ///< snapshots before this one that were replaced before the link
 };
-/// Supervisor to checkpointer: every member of the generation holds `at.step`; snapshots of it and
-/// of earlier steps may become durable. Never late: it is sent before `flush`, and what is not
-/// committed then never happened.
+/// Supervisor to checkpointer: every member of the generation holds `at.step`, so snapshots of it
+/// and of earlier steps may be written. Late: they are written later. It is always sent before
+/// `flush`; a snapshot whose step is not committed by then is dropped.
 struct step_committed {
   fence at;
 };
-/// Checkpointer to supervisor: how one write ended. `path` is durable, or `why` says what went
-/// wrong and earlier checkpoints are untouched. `best` is the best one's path so far.
+/// Checkpointer to supervisor: how one write ended. Either `path` is durable, or `why` holds the
+/// failure and earlier checkpoints are untouched. `best` is the path of the best checkpoint so far.
+/// Late: still in time, because `flushed` is sent after it. Lost: only with the checkpointer, whose
+/// end is then a late failure of the job.
 struct checkpoint_report {
   std::int64_t step = undefined;
   std::string path;
@@ -146,58 +174,66 @@ struct checkpoint_report {
   std::int64_t skipped = 0;           ///< snapshots since the last report that newer ones replaced
   bool fatal = false;  ///< no checkpoint can be written at all: the supervisor ends the job
 };
-/// Supervisor to checkpointer and observers: finish what is there, answer `flushed`, end.
+/// Supervisor to checkpointer and observers: finish what is pending, answer `flushed` and end. Late
+/// or lost: the supervisor's deadline passes, and the outcome names the actor.
 struct flush {
   bool unused = false;
 };
-/// Checkpointer or observer to supervisor: nothing is pending any more. `late` holds what failed on
-/// the way. `lost` is the checkpointer's: the last checkpoint of the run was not written. The
-/// newest `checkpoint_report` with a failure said why; now this failure ends the job.
+/// Checkpointer or observer to supervisor, its last message: nothing is pending any more. `late`
+/// holds failures since the run's end. `lost` is set by the checkpointer only: the last checkpoint
+/// of the run was not written, for the reason in the newest checkpoint_report, and the job fails
+/// with it. Late or lost: as flush.
 struct flushed {
   std::string who;
   std::vector<failure> late;
   bool lost = false;
 };
-// --- from ports, and to oneself ------------------------------------------------------------------
+// --- from ports, and to the actor itself ---------------------------------------------------------
+// These stay inside a process and are lost only with their receiver.
 
-/// Lane to its rank actor: one run is answered.
+/// Lane to its rank actor: the answer to one run. The answer to an older run is dropped.
 struct lane_answered {
   ran what;
 };
-/// Lane to its rank actor: the lane has ended; `last` is what its learner left behind.
+/// Lane to its rank actor, its last message: the lane has ended. `last` is a failure of the
+/// learner's destruction, if any.
 struct lane_closed {
   value result;
   caught last;
 };
-/// Rank actor to itself, every `detect`: look at the lane.
+/// Rank actor to itself, once per `detect`: check the lane. Late: an overdue hook is found later.
 struct tick {
   std::uint64_t round = 0;
 };
-/// Session to supervisor: start.
+/// Session to supervisor, its first message: start the job.
 struct begin_job {
   bool unused = false;
 };
-/// Process control to supervisor: the rank could not be started.
+/// Process control to supervisor: the rank could not be started. The job ends with this failure.
 struct start_failed {
   std::int32_t rank = 0;
   incarnation_id incarnation;
   std::string why;
 };
-/// Port to what stands for a rank in another process: the process has ended and is reaped. `what`
-/// says how, `clean` that it was in order.
+/// Launcher to the proxy of a rank in another process, last: the process has ended and is reaped.
+/// `what` says how; `clean`: it ended in order. The proxy reports a failure unless the rank had
+/// ended.
 struct process_gone {
   failure what;
   bool clean = false;
 };
-/// Port to what stands for a rank in another process: the rank's actor has ended in there.
+/// Link to the proxy of a rank in another process: the rank's actor has ended there, and all its
+/// reports have arrived. The proxy then lets the process end.
 struct far_ended {
   std::string why;
 };
-/// Supervisor to itself: the deadline number `id` has passed. Of an older phase: ignored.
+/// Supervisor to itself: the deadline with number `id` has passed. The deadline of an earlier phase
+/// is ignored. Late: the supervisor waits longer.
 struct deadline_passed {
   std::uint64_t id = 0;
 };
-/// Storage port to checkpointer.
+/// Storage port to checkpointer: the result of operation `id`. Late: the checkpointer waits; it has
+/// one operation at a time in flight.
 struct storage_answered {
   std::uint64_t id = 0;
   std::shared_ptr<const storage_answer> what;
@@ -205,12 +241,14 @@ struct storage_answered {
 
 // --- the caller ----------------------------------------------------------------------------------
 
-/// Caller to supervisor: end at a step boundary, with a checkpoint. Repeating it changes nothing.
+/// Caller to supervisor: end at a step boundary, with a checkpoint. Sending it again changes
+/// nothing. Late: the job trains longer, or has ended already and ignores it.
 struct request_stop {
   stop_reason why = stop_reason::caller;
 };
-/// Caller to supervisor: end now; what is not saved is lost. `kind` is the kind of the failure that
-/// the job ends with: aborted, or session_closed when the session is destroyed.
+/// Caller to supervisor: end at once; steps since the last checkpoint are lost. `kind` is the kind
+/// of the failure that the job ends with: aborted, or session_closed when the session is destroyed.
+/// Late: the job may have ended already and ignores it.
 struct request_abort {
   std::string why;
   failure_kind kind = failure_kind::aborted;

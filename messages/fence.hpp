@@ -1,13 +1,13 @@
-// The fence: what a message that can arrive late carries, so that its receiver can tell.
+// The fence: the part of a message that lets its receiver recognise a message that arrived late.
 #pragma once
 
 #include "troupe/detail/ids.hpp"
 
 namespace troupe {
 
-/// Carried by every message that can arrive late. A receiver drops what belongs to another job, to
-/// an older term or generation, or to another incarnation than the one it knows, and adopts nothing
-/// from it. `step` and `sequence` order messages of one sender; wall clocks never do.
+/// Part of every message that can arrive late. A receiver drops a message of another job, of an
+/// older term or generation, or of another incarnation than the one that it knows, and takes no
+/// value from it. `step` and `sequence` order the messages of one sender; wall clocks never do.
 struct fence {
   job_id job;
   term_id term{1};
@@ -29,8 +29,8 @@ enum class fence_verdict : std::uint8_t {
   other_incarnation,
 };
 
-/// Compares a message's fence with what the receiver knows. Job first, then term, generation and
-/// incarnation; step and sequence are for the receiver's own rules. Thread-safe (pure).
+/// Compares a message's fence with the receiver's own: job first, then term, generation and
+/// incarnation. Receivers have their own rules for step and sequence. Thread-safe (pure).
 constexpr fence_verdict check(const fence& message, const fence& mine) {
   if (message.job != mine.job) return fence_verdict::other_job;
   if (message.term < mine.term) return fence_verdict::stale_term;

@@ -1,5 +1,5 @@
-// The map of all actors: who there is, and what each one hears. No other file declares a handle
-// type. Messages are told: who requests an answer waits for his timeout.
+// The map of all actors: which exist, and which messages each one receives. No other file declares
+// a handle type. All messages are one-way: no actor replies, so a request() would only time out.
 #pragma once
 
 #include <caf/config.hpp>
@@ -37,7 +37,7 @@ using interface = caf::typed_actor<typename signature<Signatures>::type...>;
 
 namespace troupe {
 
-/// RANK. One member of the world: owns a fit machine and a lane, and never waits.
+/// RANK. One member of the job: owns a fit machine and a lane, and never blocks.
 using rank_actor = seam::interface<void(form_generation),      // from the supervisor
                                    void(activate_generation),  // from the supervisor
                                    void(propose_stop),         // from the supervisor
@@ -48,7 +48,8 @@ using rank_actor = seam::interface<void(form_generation),      // from the super
                                    void(lane_closed),          // from its own lane
                                    void(tick)>;                // to itself
 
-/// FAR RANK. Stands for a rank in another process; the supervisor takes it for the rank itself.
+/// REMOTE RANK. The proxy of a rank in another process; the supervisor uses it like the rank
+/// itself.
 using remote_rank_actor =
     seam::interface<void(form_generation), void(activate_generation), void(propose_stop),
                     void(stop_at), void(close_generation), void(tear_down), void(lane_answered),
@@ -56,8 +57,8 @@ using remote_rank_actor =
                     void(far_ended),                // from the link
                     void(process_gone)>;            // from the launcher
 
-/// SUPERVISOR. Starts ranks, forms the generation, keeps the first cause, ends the run. One per
-/// job.
+/// SUPERVISOR. Starts ranks, forms the generation, records the first cause and ends the run. One
+/// per job.
 using supervisor_actor = seam::interface<void(begin_job),          // from the session
                                          void(start_failed),       // from process control
                                          void(prepared),           // from a rank
@@ -81,9 +82,9 @@ using checkpointer_actor = seam::interface<void(write_checkpoint),  // from rank
                                            void(storage_answered),  // from the storage port
                                            void(flush)>;            // from the supervisor
 
-/// OBSERVER. Holds one observer behind a bounded queue. One per observer and job.
+/// OBSERVER. Calls one observer with what its bounded queue holds. One per observer and job.
 using observer_actor =
-    seam::interface<void(tick),    // from ranks and supervisor: look into the queue
+    seam::interface<void(tick),    // from ranks and supervisor: the queue has items
                     void(flush)>;  // from the supervisor
 
 }  // namespace troupe

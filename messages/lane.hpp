@@ -1,4 +1,4 @@
-// What a rank actor and its lane say to each other.
+// The messages between a rank actor and its lane.
 #pragma once
 
 #include "messages/fence.hpp"
@@ -15,14 +15,17 @@
 
 namespace troupe {
 
-/// Rank actor to lane, through the compute port: hooks to handle in order. The lane answers each
-/// run with exactly one `ran`, in order. Lost only with the lane itself.
+/// Rank actor to lane, through the lane port: hooks to handle in order. The lane answers each run
+/// with exactly one `ran`, in order. Late: a run of a closed generation ends at the first hook.
+/// Lost: only with the lane, and then the rank's failure is reported.
 struct hook_run {
   fence at;  ///< `sequence` numbers the runs of this rank in this generation, from 1
   std::vector<hook> hooks;
 };
 
-/// Lane to rank actor: the answer to one run.
+/// Lane to rank actor: the answer to one run. The first `handled` hooks were handled without an
+/// exception on this rank; nothing follows about other ranks. Late: the rank actor drops the answer
+/// to any run but its newest.
 struct ran {
   fence at;                   ///< the run's
   std::uint32_t handled = 0;  ///< hooks of the run that were entered and left without an exception

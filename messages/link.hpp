@@ -1,6 +1,6 @@
-// What crosses a process border between a supervisor and a rank that lives in a process of its own.
-// Orders go to the rank, reports to the supervisor, in the order in which they were sent; nothing
-// is repeated. A link that is lost ends the rank: each side learns it and drops what comes later.
+// The messages between a supervisor and a rank in another process. Orders go to the rank and
+// reports to the supervisor, in the order sent and without repetition. A lost link ends the rank:
+// both sides learn of the loss and drop later messages.
 #pragma once
 
 #include "messages/control.hpp"
@@ -11,16 +11,17 @@
 
 namespace troupe {
 
-/// How the communicator of the rank's process finds the others: the name of its kind and what that
-/// kind needs to know. `address` is text of the adapter's own.
+/// How the communicator of the rank's process finds the other ranks: the name of its kind, and an
+/// address whose text only the adapter understands.
 struct rendezvous_info {
   std::string communicator;
   std::string address;
   friend bool operator==(const rendezvous_info&, const rendezvous_info&) = default;
 };
 
-/// Supervisor's side to the rank's process, first and once: who it is and all it needs to bring its
-/// rank to life. Late: the supervisor's forming deadline names the rank.
+/// Remote rank to the rank's process, first and once: which rank it is, and all that it needs to
+/// start that rank. A second one is ignored. Late or lost: the supervisor's forming deadline
+/// passes, and the job ends with the rank named.
 struct rank_spec {
   job_id job;
   std::int32_t rank = 0;
@@ -28,28 +29,29 @@ struct rank_spec {
   stage purpose = stage::train;
   trainer_options options;
   std::string resume;
-  /// Text of the program's own, from which its process makes the recipe (`job::recipe_text`).
+  /// The program's own text, from which the process makes its recipe (`job::recipe_text`).
   std::string recipe;
   rendezvous_info meets;
-  bool checkpoints = false;  ///< somebody writes snapshots: rank 0 is to send them
-  bool watched = false;      ///< somebody hears observations
-  bool hooks = false;        ///< somebody hears `seen::hook`
+  bool checkpoints = false;  ///< the job has a checkpointer, so rank 0 sends snapshots
+  bool watched = false;      ///< the job has observers
+  bool hooks = false;        ///< some observer receives `seen::hook`
   bool traced = false;       ///< send `hook_entered`
   snapshot_ptr initial;
 };
-/// Rank's process to the observers on the supervisor's side. Progress and hooks may be dropped, in
-/// front of the link or at a half-full one: how many is said by one `dropped_observations` behind
-/// the last of them.
+/// Rank's process to the observers in the supervisor's process. Progress and hooks are dropped
+/// before the link when the observers' queue is full or the link is half full. One
+/// `dropped_observations` after the last observation says how many were dropped.
 struct observed {
   observation what;
 };
-/// Rank's process to the trace: the lane enters a hook.
+/// Rank's process to the job's trace: the lane enters a hook.
 struct hook_entered {
   std::int32_t rank = 0;
   hook what;
 };
-/// Rank's process to the supervisor's side, last: the rank's actor has ended, everything it said is
-/// sent. `why` is empty when it ended by itself. Answered by closing the link.
+/// Rank's process to the remote rank, last: the rank's actor has ended, and all its reports were
+/// sent before. `why` is empty when it ended by itself. Answered by closing the link. Lost: the end
+/// of the process is then reported as a failure.
 struct rank_ended {
   std::string why;
 };

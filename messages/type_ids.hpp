@@ -1,4 +1,5 @@
-// The one list of types that actors may send. A type that is missing here is a compile error.
+// The list of all types that actors may send. To send a type that is missing here is a compile
+// error.
 #pragma once
 
 #include <caf/allowed_unsafe_message_type.hpp>

@@ -1,5 +1,5 @@
-// Strong identifiers. Two numbers of different meaning never convert into each other, so a rank can
-// not be passed where a step is meant.
+// Strong identifiers: numbers of different meaning do not convert into each other, so a rank cannot
+// be passed as a step.
 #pragma once
 
 #include <compare>
@@ -10,7 +10,7 @@
 
 namespace troupe {
 
-/// A number that means one thing. Regular, ordered, hashable; `value()` is the only way back.
+/// A number with a meaning. Regular, ordered and hashable; only `value()` returns the number.
 template <class Tag, class Rep>
 class strong_id {
 public:
@@ -36,18 +36,15 @@ private:
   Rep value_{};
 };
 
-/// One member of a training world, 0 .. world size - 1. Stamped with a generation: never cached
-/// across it.
-using rank_id = strong_id<struct rank_tag, std::int32_t>;
-/// One agreed membership of the world; only the supervisor raises it. The first is 1, 0 means none.
+/// One agreed membership of the job; only the supervisor raises it. The first is 1, 0 means none.
 using generation_id = strong_id<struct generation_tag, std::uint64_t>;
-/// One life of a rank: drawn from the entropy port at each start.
+/// One life of a rank: a random number from the entropy port at each start.
 using incarnation_id = strong_id<struct incarnation_tag, std::uint64_t>;
-/// Optimizer steps done so far; the step in flight has the number of those before it (from 0).
+/// Optimizer steps done so far. The step in flight has the number of steps before it, from 0.
 using step_id = strong_id<struct step_tag, std::int64_t>;
-/// One job of a session; unique within a process and, being random, across hosts.
+/// One job of a session; a random number, so unique across hosts too.
 using job_id = strong_id<struct job_tag, std::uint64_t>;
-/// One reign of a supervisor. 1 until supervisors can be replaced.
+/// One life of the job's supervisor. Always 1 until supervisors can be replaced.
 using term_id = strong_id<struct term_tag, std::uint64_t>;
 /// Counts messages (or hook runs) of one sender within one generation.
 using sequence_id = strong_id<struct sequence_tag, std::uint64_t>;

@@ -1,4 +1,4 @@
-// Where a fit stands: what the fit machine saves with a checkpoint and goes on from.
+// The position of a fit: what the fit machine saves with a checkpoint and resumes from.
 #pragma once
 
 #include <cstdint>
@@ -19,10 +19,9 @@ struct early_stopping_state {
   friend bool operator==(const early_stopping_state&, const early_stopping_state&) = default;
 };
 
-/// A position between two hooks of a fit, always a step boundary. Committed: every member of the
-/// generation holds `steps`.
+/// A step boundary of a fit. It is committed when every member of the generation holds `steps`.
 struct loop_state {
-  std::int64_t epoch = 0;    ///< the epoch to go on with
+  std::int64_t epoch = 0;    ///< the epoch to continue with
   std::int64_t batch = 0;    ///< the first micro-batch of that epoch not consumed yet
   std::int64_t steps = 0;    ///< optimizer steps done
   std::int64_t samples = 0;  ///< consumed in committed steps, all ranks, all epochs

@@ -7,9 +7,9 @@
 
 namespace troupe {
 
-/// What part of a run a hook belongs to.
+/// The part of a run that a hook belongs to.
 enum class stage : std::uint8_t {
-  start,   ///< setting up and taking down, whatever the run does between
+  start,   ///< setup and teardown, whatever the purpose of the run
   sanity,  ///< the sanity check: a little validation before training
   train,
   validate,
@@ -20,7 +20,7 @@ enum class stage : std::uint8_t {
 std::string_view to_string(stage s);
 inline std::ostream& operator<<(std::ostream& out, stage s) { return out << to_string(s); }
 
-/// A number that has no meaning here. Written as null.
+/// A number without a meaning here. Written as null.
 inline constexpr std::int64_t undefined = -1;
 
 /// Steps count optimizer steps, batches count micro-batches within an epoch (or within a pass over
