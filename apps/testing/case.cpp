@@ -80,14 +80,14 @@ std::vector<std::string> remarks(const run_case& what, const run_report& replaye
   const auto here = build_id();
   if (!what.build.empty() && what.build != here)
     all.push_back(fmt::format(
-        "the case was recorded by build {:.12}, this is build {:.12}: it may take another way",
+        "the case was recorded by build {:.12}, this is build {:.12}: it may behave differently",
         what.build, here.empty() ? "unknown" : here));
   const auto violated = [&](const violation& v) { return v.oracle == what.expect; };
   if (!what.expect.empty() && std::ranges::none_of(replayed.violations, violated))
-    all.push_back(fmt::format("\"{}\", which the case expects to be violated, holds", what.expect));
+    all.push_back(fmt::format("\"{}\", which the case expects to be violated, was not violated",
+                              what.expect));
   for (const auto& m : what.meets)
-    if (!met(m, replayed))
-      all.push_back(fmt::format("the case is to meet \"{}\", and does not", m));
+    if (!met(m, replayed)) all.push_back(fmt::format("the case should meet \"{}\" but did not", m));
   return all;
 }
 

@@ -41,7 +41,7 @@ std::string render(const run_report& report, std::string_view replay_line) {
   std::ostringstream out;
   for (const auto& v : report.violations) out << "violated  " << v << '\n';
   if (report.violations.empty())
-    out << "violated  nothing; " << (report.finished ? "the job finished" : "the job did not end")
+    out << "violated  none; " << (report.finished ? "the job finished" : "the job did not end")
         << '\n';
   out << faults_of(report) << "run       seed " << report.seed << ", " << report.attempts
       << " attempts, " << report.events << " events, " << report.taken.size() << " choices, "

@@ -149,7 +149,7 @@ void control_link::send(std::size_t from, envelope what) {
   auto& mine = ends_[from];
   if (mine.machine.over() || mine.closing || !simulation_.alive(mine.node)) return;
   const auto number = mine.machine.submit();
-  if (number == 0) return lost(from, "too much is waiting for an answer");
+  if (number == 0) return lost(from, "too many frames are not acknowledged");
   simulation_.note(static_cast<std::int32_t>(mine.node),
                    static_cast<std::int32_t>(ends_[other(from)].node),
                    [&] { return "send " + text_of(what.what); });
@@ -279,8 +279,7 @@ void control_link::beat(std::size_t at) {
   if (mine.machine.over()) return;
   const auto result = mine.machine.beat(simulation_.clock_at(mine.node, simulation_.time()));
   if (result.lost)
-    return lost(at,
-                "not heard for " + std::to_string(how_.limits.limit.count() / 1'000'000) + " ms");
+    return lost(at, "silent for " + std::to_string(how_.limits.limit.count() / 1'000'000) + " ms");
   for (const auto n : result.again)
     transmit(at, mine.machine.frame(n), mine.unacknowledged[n - mine.released - 1]);
   if (result.speak) speak(at);
@@ -308,7 +307,8 @@ void control_link::lost(std::size_t at, const std::string& why) {
 void control_link::reset() {
   const std::size_t at = simulation_.alive(ends_[1].node) ? 1 : 0;
   simulation_.at(ends_[at].node, how_.latency, [this, at] {
-    if (!ends_[other(at)].cut && !ends_[at].machine.over()) lost(at, "closed by its process's end");
+    if (!ends_[other(at)].cut && !ends_[at].machine.over())
+      lost(at, "closed because the process ended");
   });
 }
 

@@ -22,9 +22,10 @@ bool is_rare(coverage_kind kind) {
 void coverage_book::know(std::span<const user_coverage> own) {
   for (const auto& m : own) {
     if (find(m))
-      throw user_error(errc::bad_usage, "two marks of a test say \"" + std::string{m.text} + '"');
+      throw user_error(errc::bad_usage,
+                       "a test lists two coverage points \"" + std::string{m.text} + '"');
     if (own_.size() == own_max)
-      throw user_error(errc::bad_usage, "a test has more than 1024 marks of its own");
+      throw user_error(errc::bad_usage, "a test lists more than 1024 coverage points");
     own_.push_back({.what = m});
   }
   known_ = own_.size();

@@ -112,7 +112,7 @@ void exploration::add(const run_report& report) {
 
 bool exploration::held(std::string_view oracle) const {
   if (std::ranges::find(known_oracles(), oracle) == known_oracles().end())
-    throw user_error(errc::bad_usage, "there is no oracle \"" + std::string{oracle} + '"');
+    throw user_error(errc::bad_usage, "unknown oracle \"" + std::string{oracle} + '"');
   return std::ranges::none_of(violating, [&](const run_report& r) {
     return std::ranges::any_of(r.violations,
                                [&](const violation& v) { return v.oracle == oracle; });

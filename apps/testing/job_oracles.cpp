@@ -212,12 +212,12 @@ void job_oracles::stepped_to_nan(const finished_step& what) {
   if (what.job != now_) return;
   same_everywhere(what);
   if (!check(nan_at_ < 0 || nan_at_ == what.step))
-    violate({oracles[0], "NaN, a peer's were behind step " + std::to_string(nan_at_), what.step,
-             what.rank, "weights", 0});
+    violate({oracles[0], "NaN, but a peer's were NaN after step " + std::to_string(nan_at_),
+             what.step, what.rank, "weights", 0});
   nan_at_ = what.step;
   for (const auto held : held_)
     if (!check(held < what.step))
-      violate({oracles[0], "NaN, a peer's are not", what.step, what.rank, "weights", 0});
+      violate({oracles[0], "NaN, but a peer's are not", what.step, what.rank, "weights", 0});
 }
 
 // Counts the samples of the first `step` steps. Jobs of other payloads may be too wide for the
@@ -250,7 +250,7 @@ void job_oracles::first_cause(const failure& first, const attempt_facts& facts) 
   }
   if (first.kind == failure_kind::aborted) {
     if (!check(facts.any({fault::abort})))
-      violate({oracles[3], "aborted by nobody: " + at(first), first.step, first.rank});
+      violate({oracles[3], "no abort was requested: " + at(first), first.step, first.rank});
     return;
   }
   if (first.hook == hooks::save_checkpoint::name && first.code == errc::checkpoint) {
@@ -268,7 +268,7 @@ void job_oracles::first_cause(const failure& first, const attempt_facts& facts) 
   const bool waited = first.type == "troupe::collective_timeout" && facts.any(delaying);
   if (!check(facts.lossy || facts.rare || facts.program || waited || first.rank < 0 ||
              facts.concerned(first.rank)))
-    violate({oracles[3], "nothing befell this rank: " + at(first), first.step, first.rank});
+    violate({oracles[3], "this rank had no fault: " + at(first), first.step, first.rank});
 }
 
 // A throw, a death or an abort does not excuse a rank that did not answer in time.
@@ -298,7 +298,7 @@ void job_oracles::written(std::int64_t step, const std::string& path, const snap
   written_ = step;
   if (!check(step <= least_held()))
     violate({oracles[16], path + ", but a rank holds only " + std::to_string(least_held()), step});
-  if (!check(there || damaged)) violate({oracles[17], path + " can not be read", step});
+  if (!check(there || damaged)) violate({oracles[17], path + " cannot be read", step});
   if (!there) return;
   if (!check(there->loop.steps == step))
     violate({oracles[17], path + " is of step " + std::to_string(there->loop.steps), step});
@@ -321,7 +321,7 @@ void job_oracles::ended(const job_outcome& outcome, const attempt_facts& facts) 
   if (!failed)
     for (const auto& r : facts.thrown)
       if (!check(unheard(r)))
-        violate({oracles[5], "the job ended well: " + r.what, r.step, r.rank});
+        violate({oracles[5], "the job finished although a hook threw: " + r.what, r.step, r.rank});
   const bool disturbed = facts.lossy || facts.rare || !facts.thrown.empty() ||
                          facts.any(delaying) ||
                          facts.any({fault::crash_rank, fault::crash_host, fault::abort});
@@ -363,7 +363,7 @@ std::int64_t job_oracles::cursor_of(const loop_state& loop) const {
 
 void job_oracles::finished(const job_outcome& outcome) {
   if (!check(outcome.loop.steps == job_.steps))
-    violate({oracles[11], "finished behind another step", outcome.loop.steps});
+    violate({oracles[11], "finished at another step", outcome.loop.steps});
   const auto samples = samples_by(job_.steps);
   if (!check(outcome.loop.samples == samples))
     violate({oracles[2],
@@ -405,7 +405,7 @@ void job_oracles::program_ended(const std::vector<std::string>& left, const job_
   };
   for (const auto& node : left)
     if (!check(named(node)))
-      violate({oracles[14], "the program has ended, but not what lives in " + node});
+      violate({oracles[14], "the program has ended, but actors are alive on " + node});
   if (left.empty()) check(true);
 }
 

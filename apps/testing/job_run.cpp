@@ -169,7 +169,7 @@ job_run::ending job_run::judge() {
   if (!sim_job_.ended() && simulation_.alive(sim_job_.supervisor_node())) {
     oracles_.violate({"an attempt ends in time",
                       simulation_.idle() ? "nothing is left to do, and the job has not ended"
-                                         : "it goes on and on"});
+                                         : "the job did not end within its limit"});
     return ending::stuck;
   }
   if (!sim_job_.ended() || !simulation_.alive(sim_job_.supervisor_node())) {

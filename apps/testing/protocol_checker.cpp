@@ -97,7 +97,7 @@ void protocol_checker::ended(const job_outcome& outcome, const attempt_facts& fa
       judge(
           took <= limit + latest, deadline,
           [&, what = what, took = took] {
-            return fmt::format("{} took {} ms, and {} ms at most",
+            return fmt::format("{} took {} ms, more than {} ms",
                                names[static_cast<std::size_t>(what)], took.count() / 1'000'000,
                                limit.count() / 1'000'000);
           },
@@ -110,7 +110,7 @@ void protocol_checker::ended(const job_outcome& outcome, const attempt_facts& fa
     };
     judge(
         members_[static_cast<std::size_t>(r)].torn || gone(r) || named(), answered,
-        [] { return "it was not taken down, is not gone, and nobody says so"; }, undefined, r);
+        [] { return "it neither ended nor answered, and is not named"; }, undefined, r);
   }
 }
 

@@ -19,7 +19,7 @@ namespace troupe::testing {
 class protocol_checker {
 public:
   static constexpr const char* one_generation = "one generation is active";
-  static constexpr const char* answered = "who is asked answers or is named";
+  static constexpr const char* answered = "every rank answers or is named";
   static constexpr const char* deadline = "a phase ends in its deadline";
 
   /// `checks` counts the checks; `violate` receives the violations.

@@ -15,7 +15,7 @@ constexpr const char* folder = "run";
 }  // namespace
 
 const caf::message& held_message::content() const {
-  if (!what_) throw internal_error("the message that a test holds has not come yet");
+  if (!what_) throw internal_error("the held message was not caught yet");
   return *what_;
 }
 
@@ -90,7 +90,7 @@ bool scripted_simulation::run_until(const std::function<bool()>& there) {
     if (there()) return true;
     if (sim_job_->ended() || !simulation_->step()) return there();
   }
-  throw internal_error("what a test waits for has not happened in 1,000,000 events");
+  throw internal_error("the condition did not hold within 1,000,000 events");
 }
 
 const job_outcome& scripted_simulation::run() {
@@ -115,7 +115,7 @@ const job_outcome& scripted_simulation::run(
 void scripted_simulation::settle() {
   for (std::uint64_t n = 0; n < events_max; ++n)
     if (!simulation_->step()) return;
-  throw internal_error("it goes on and on: 1,000,000 events");
+  throw internal_error("the simulation did not end within 1,000,000 events");
 }
 
 std::int64_t scripted_simulation::steps_of(std::int32_t rank) const {

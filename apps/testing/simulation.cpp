@@ -125,7 +125,7 @@ void simulation::slow(node_id p, nanoseconds each) { nodes_[p].busy = each.count
 // Separate from `slot_at`, which every event calls.
 [[gnu::noinline]] void simulation::add_slots() {
   const auto first = static_cast<std::uint32_t>(slots_.size()) * slots_each;
-  if (first == event_heap::slots_max) throw internal_error("too much is due at a time");
+  if (first == event_heap::slots_max) throw internal_error("too many scheduled events");
   slots_.push_back(std::make_unique_for_overwrite<std::array<pending, slots_each>>());
   for (auto i = slots_each; i-- > 0;) free_slot(in_slot(first + i), first + i);
 }
@@ -185,7 +185,7 @@ bool simulation::run_to(moment last) {
 void simulation::stop_outside() {
   const std::string call = std::exchange(delivery::here().breach, nullptr);
   throw reached_outside(name_of(delivering_at_) + " called " + call + " in event " +
-                        std::to_string(events_) + ", and that is no port");
+                        std::to_string(events_) + " without a port");
 }
 
 std::size_t simulation::pick_job() {

@@ -68,7 +68,7 @@ std::string straggler_report::text() const {
   const auto name = ranks_per_host_ == 1
                         ? fmt::format("rank {}", worst.rank)
                         : fmt::format("host {} (most often its rank {})", worst.host, worst.rank);
-  return out + fmt::format("; {} kept the others waiting {} times, {:.3f} ms in all", name,
+  return out + fmt::format("; {} kept the others waiting {} times, {:.3f} ms in total", name,
                            worst.times, ms(worst.waited));
 }
 

@@ -55,8 +55,8 @@ public:
   bool wants_hooks() const override { return true; }
   void on(const observation& what) override {
     auto& n = *notes_;
-    if (n.flushed > 0) n.object("something is heard behind the end");
-    if (n.thrown) n.object("something is heard behind a throw");
+    if (n.flushed > 0) n.object("it received something after its flush");
+    if (n.thrown) n.object("it received something after its exception");
     if (const auto* x = std::get_if<seen::hook>(&what)) hear(*x);
     if (const auto* x = std::get_if<seen::lifecycle>(&what)) hear(*x);
     if (how_ != test_observer::throws || ++n.observations < heard_before_throw) return;
@@ -83,7 +83,7 @@ private:
   void hear(const seen::lifecycle& what) {
     auto& n = *notes_;
     if (n.lifecycle >= n.announced.size() || !same(what, n.announced[n.lifecycle]))
-      n.object(fmt::format("of the job's life {} is heard out of order", to_string(what.event)));
+      n.object(fmt::format("lifecycle event {} is out of order", to_string(what.event)));
     ++n.lifecycle;
   }
 
@@ -135,15 +135,15 @@ private:
     // The observer was abandoned; another oracle checks why.
     if (std::ranges::find(outcome.survivors, "observer: still flushing") != outcome.survivors.end())
       return;
-    if (late != (n.thrown ? 1 : 0)) n.object(fmt::format("{} throws are said", late));
+    if (late != (n.thrown ? 1 : 0)) n.object(fmt::format("{} exceptions were reported", late));
     if (n.thrown) return;
-    if (n.flushed != 1) n.object(fmt::format("it is flushed {} times", n.flushed));
+    if (n.flushed != 1) n.object(fmt::format("it was flushed {} times", n.flushed));
     // Announcements after that, such as a late stop, may or may not be received.
     const auto last =
         std::ranges::find(n.announced, lifecycle_kind::job_ended, &seen::lifecycle::event);
     const auto must = std::min<std::size_t>(last - n.announced.begin() + 1, n.announced.size());
     if (n.lifecycle < must)
-      n.object(fmt::format("of {} events of the job's life it did not hear {}", must,
+      n.object(fmt::format("of {} lifecycle events it did not receive {}", must,
                            to_string(n.announced[n.lifecycle].event)));
     if (outcome.status == job_outcome::ending::finished && outcome.survivors.empty() &&
         outcome.late.empty())
@@ -155,7 +155,7 @@ private:
     for (const auto& [rank, of] : notes_->ranks) missing += of.handled.size() - of.heard;
     if (missing > notes_->dropped)
       notes_->object(
-          fmt::format("{} hooks were lost, and {} are counted", missing, notes_->dropped));
+          fmt::format("{} hooks were dropped, but {} are counted", missing, notes_->dropped));
   }
 
   const test_observer how_;
@@ -166,8 +166,8 @@ private:
 
 std::string_view to_string(test_observer w) {
   switch (w) {
-    case test_observer::none: return "nobody";
-    case test_observer::receives: return "hears";
+    case test_observer::none: return "none";
+    case test_observer::receives: return "receives";
     case test_observer::slow: return "slow";
     case test_observer::throws: return "throws";
     case test_observer::dead: return "dead";

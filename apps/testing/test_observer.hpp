@@ -20,7 +20,7 @@ enum class test_observer : std::uint8_t {
 std::string_view to_string(test_observer w);
 
 /// The oracle's name.
-inline constexpr const char* observer_oracle = "observers hear what was handled";
+inline constexpr const char* observer_oracle = "observers receive what was handled";
 
 /// Each attempt gets such an observer. It must receive the hooks of a rank in the order in which
 /// the rank handled them, and all lifecycle events in order. What it does not receive is counted as

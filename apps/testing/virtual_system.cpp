@@ -57,7 +57,7 @@ public:
 
 private:
   [[noreturn]] static void refuse(const std::string& what) {
-    throw internal_error("the simulated world has no " + what);
+    throw internal_error("the simulation does not support " + what);
   }
   virtual_host& host_;
 };

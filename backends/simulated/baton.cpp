@@ -37,14 +37,14 @@ bool baton_thread::hand_over() {
 }
 
 bool baton_thread::run(std::function<void()> call) {
-  if (resting_) throw internal_error("a baton thread was given a call while another one rests");
+  if (resting_) throw internal_error("a baton thread got a call while another one rests");
   call_ = std::move(call);
   heard_by_ = coverage::sink;
   return hand_over();
 }
 
 bool baton_thread::go_on() {
-  if (!resting_) throw internal_error("a baton thread has nothing that rests");
+  if (!resting_) throw internal_error("no call of the baton thread rests");
   return hand_over();
 }
 
@@ -59,7 +59,7 @@ void baton_thread::abandon() noexcept {
 }
 
 void baton_thread::rest() {
-  if (!inside()) throw internal_error("only what runs in a baton thread can rest");
+  if (!inside()) throw internal_error("only a call in the baton thread can rest");
   if (abandoned_) throw generation_closed("its rank is gone");
   resting_ = true;
   back_.release();

@@ -54,7 +54,7 @@ public:
     std::uint64_t sum = 0;
     std::memcpy(&sum, from.data() + from.size() - sizeof sum, sizeof sum);
     from_ = from.first(from.size() - sizeof sum);
-    if (sum != checksum(from_)) refuse("damaged: its checksum does not fit");
+    if (sum != checksum(from_)) refuse("damaged: its checksum does not match");
   }
   std::int64_t number() {
     std::int64_t x = 0;
@@ -194,7 +194,7 @@ private:
     reader in{state, state_path};
     if (size != static_cast<std::int64_t>(state.size()) ||
         sum != static_cast<std::int64_t>(checksum(state)))
-      in.refuse("is not the one that its commit file names");
+      in.refuse("is not the file that the commit file names");
     snapshot out;
     out.loop = std::move(about.loop);
     out.ranks = about.ranks;

@@ -49,7 +49,7 @@ void bring(operation& what, std::size_t index, const void* memory) {
   const auto bytes = bytes_in(what.call, what.parts.size());
   if (bytes == 0) return;
   if (what.arrived > 0 && what.brought.empty() != (memory == nullptr))
-    throw internal_error(describe(what.call) + ": some ranks bring memory and some do not");
+    throw internal_error(describe(what.call) + ": some ranks have memory and some do not");
   if (!memory) return;
   what.brought.resize(bytes * what.parts.size());
   std::memcpy(what.brought.data() + index * bytes, memory, bytes);

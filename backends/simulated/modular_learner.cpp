@@ -176,7 +176,8 @@ private:
   }
 
   hook_outcome load(const hooks::load_checkpoint& h) {
-    if (!options_.load) throw internal_error("a field job that resumes needs a way to load");
+    if (!options_.load)
+      throw internal_error("a job with the integer payload needs `load` to resume");
     const auto from = options_.load(h.path);
     state_ = modular_state_of(from);
     resumed_ = from.loop;
@@ -234,7 +235,7 @@ modular_recipe::order modular_recipe::order_of(std::uint64_t seed, std::int64_t 
 
 modular_state modular_state_of(const snapshot& what) {
   if (what.model.size() != 2 || what.optimizer.size() != 1)
-    throw user_error(errc::checkpoint, "a snapshot that is not one of a field learner");
+    throw user_error(errc::checkpoint, "the snapshot is not one of the integer payload");
   const auto statistic = numbers_of(what.model[1]);
   return {numbers_of(what.model[0]), numbers_of(what.optimizer[0]),
           statistic.empty() ? 0 : statistic.front()};

@@ -65,7 +65,8 @@ void update(modular_state& state, const std::vector<std::uint64_t>& gradient, st
 // the NH family. Two states collide with probability 2^-61. It takes a third of the time of mixing
 // the numbers one by one; every step of every rank is compared by it.
 std::uint64_t modular_state::digest() const {
-  if (momentum.size() != weights.size()) throw internal_error("a field state of two widths");
+  if (momentum.size() != weights.size())
+    throw internal_error("weights and momentum differ in width");
   std::uint64_t of_weight = 0;
   std::uint64_t of_momentum = 0;
   wide sum = 0;

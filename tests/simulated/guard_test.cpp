@@ -83,7 +83,7 @@ TEST_CASE("a call to the outside ends the run and is named", "[simulated][guard]
   for (const auto& kind : all_kinds()) {
     INFO(kind.name);
     CHECK(ended_by(kind.call) ==
-          "somebody called " + std::string{kind.seen_as} + " in event 1, and that is no port");
+          "somebody called " + std::string{kind.seen_as} + " in event 1 without a port");
   }
 }
 

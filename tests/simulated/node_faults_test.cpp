@@ -269,7 +269,7 @@ TEST_CASE("a dead process is reported by its host; a dead host is noticed by sil
     REQUIRE(s.run_until([&] { return s.steps_of(1) == 5; }));
     s.crash(1, host);
     go_on_for(s.in(), ms{5});
-    CHECK(said(s, "link lost: closed by its process's end") == (host ? 0U : 1U));
+    CHECK(said(s, "link lost: closed because the process ended") == (host ? 0U : 1U));
     CHECK(said(s, "send close_generation") == (host ? 0U : 2U));
     go_on_for(s.in(), ms{290});
     const auto stand = s.steps_of(0);
@@ -278,7 +278,7 @@ TEST_CASE("a dead process is reported by its host; a dead host is noticed by sil
     const auto& end = s.run();
     REQUIRE(end.failed_with);
     CHECK(end.failed_with->record.rank == 1);
-    CHECK(said(s, "link lost: not heard for 500 ms") == (host ? 1U : 0U));
+    CHECK(said(s, "link lost: silent for 500 ms") == (host ? 1U : 0U));
     CHECK(s.steps_of(0) == stand);
   }
 }

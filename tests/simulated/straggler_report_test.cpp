@@ -98,7 +98,7 @@ TEST_CASE("the slowest host is charged with the gap to the second slowest", "[si
   CHECK(
       p.text() ==
       "5 steps of 12.000 ms each; host 1 (most often its rank 3) kept the others waiting 3 times, "
-      "6.000 ms in all");
+      "6.000 ms in total");
 }
 
 TEST_CASE("the report of a job names its slow rank", "[simulated][pace]") {

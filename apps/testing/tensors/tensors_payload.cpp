@@ -52,7 +52,7 @@ public:
       throw user_error(errc::bad_configuration,
                        "tensors_options::data has " + std::to_string(there) +
                            " samples of training, the job trains " + std::to_string(count) +
-                           ": bring as many, or lower field_job::samples");
+                           ": supply as many, or lower job_spec::samples");
   }
   void prepare_data() override { all_->prepare_data(); }
   void setup(stage purpose) override { all_->setup(purpose); }
