@@ -19,7 +19,7 @@ struct row {
   const trace_note* at = nullptr;
   std::string text;
   bool message = false;
-  bool heard = false;  // false: lost, or still on its way
+  bool received = false;  // false: lost, or still on its way
 };
 
 std::string without(std::string_view prefix, const std::string& text) {
@@ -133,7 +133,7 @@ std::string line_of(const picture& p, const row& r) {
   const auto shown = r.text.substr(0, right - left - 2);
   write(line, left + (right - left - shown.size()) / 2, shown);
   const auto head = rightwards ? right - 1 : left;
-  line[head] = !r.heard ? 'x' : rightwards ? '>' : '<';
+  line[head] = !r.received ? 'x' : rightwards ? '>' : '<';
   return line;
 }
 
@@ -176,7 +176,7 @@ std::string mermaid_chart(const std::vector<trace_note>& notes,
   for (const auto& r : p.rows) {
     const auto text = quoted(r.text);
     if (r.message)
-      out += fmt::format("  p{}{}p{}: {}\n", r.at->from, r.heard ? "->>" : "-x", r.at->to, text);
+      out += fmt::format("  p{}{}p{}: {}\n", r.at->from, r.received ? "->>" : "-x", r.at->to, text);
     else if (p.column_of(r.at->to))
       out += fmt::format("  Note over p{}: {}\n", r.at->to, text);
     else if (!p.nodes.empty())

@@ -79,9 +79,9 @@ control_link::~control_link() {
   for (auto& r : also_) link_handle::of(r.handle).forget();
 }
 
-std::uint8_t control_link::add_receiver(std::function<void(envelope&&)> hears,
+std::uint8_t control_link::add_receiver(std::function<void(envelope&&)> receive,
                                         link_handle::sent_fn sent) {
-  also_.push_back({link_handle::make(simulation_.system(), std::move(sent)), std::move(hears)});
+  also_.push_back({link_handle::make(simulation_.system(), std::move(sent)), std::move(receive)});
   return static_cast<std::uint8_t>(also_.size());
 }
 
@@ -249,7 +249,7 @@ void control_link::deliver(std::size_t at, envelope&& of) {
     link_handle::of(mine.handle).go_down(why);
     return;
   }
-  if (of.to > 0) return also_[of.to - 1U].hears(std::move(of));
+  if (of.to > 0) return also_[of.to - 1U].receive(std::move(of));
   give(at, std::move(of), mine.actor);
 }
 

@@ -92,7 +92,7 @@ private:
   /// Another receiver at the near end.
   struct other_receiver {
     caf::strong_actor_ptr handle;  ///< at the far end
-    std::function<void(envelope&&)> hears;
+    std::function<void(envelope&&)> receive;
   };
   struct end {
     simulation::node_id node = 0;
@@ -112,7 +112,7 @@ private:
 
   link_machine machine_at(simulation::node_id p) const;
   static envelope envelope_of(caf::mailbox_element& m, std::uint8_t to);
-  std::uint8_t add_receiver(std::function<void(envelope&&)> hears, link_handle::sent_fn sent);
+  std::uint8_t add_receiver(std::function<void(envelope&&)> receive, link_handle::sent_fn sent);
   void send(std::size_t from, envelope what);
   void say_seen();
   bool lost_on_path();

@@ -116,15 +116,15 @@ std::optional<run_difference> check_determinism(const run_report& first, const r
                                                 std::uint64_t seed) {
   const unsigned threads = seed % 4 == 3 ? 3 : 1;
   std::optional<run_difference> found;
-  for (const auto& twin : run_at_once(run, false, seed, threads))
-    if (!found) found = first_difference(first, twin);
+  for (const auto& repetition : run_at_once(run, false, seed, threads))
+    if (!found) found = first_difference(first, repetition);
   if (!found) return std::nullopt;
   // A difference may not occur again; then only the hashes are reported.
   constexpr std::uint64_t tries = 4;
   for (std::uint64_t i = 0; i < tries; ++i) {
     const auto again = run(true);
-    for (const auto& twin : run_at_once(run, true, seed + i, threads))
-      if (auto where = first_difference(again, twin)) return where;
+    for (const auto& repetition : run_at_once(run, true, seed + i, threads))
+      if (auto where = first_difference(again, repetition)) return where;
   }
   return found;
 }

@@ -126,7 +126,7 @@ void job_run::arm_stale_messages() {
 // --- applying ------------------------------------------------------------------------------------
 
 void job_run::apply_due_faults() {
-  const coverage_scope nobody{nullptr};  // done by the simulator, not by code under test
+  const coverage_scope no_sink{nullptr};  // done by the simulator, not by code under test
   const not_delivering own;
   const auto events = simulation_.events() - began_events_;
   const auto time = static_cast<std::uint64_t>(simulation_.time().count() - began_);

@@ -116,7 +116,7 @@ std::int64_t job_oracles::least_held() const {
 
 void job_oracles::compare(const modular_state& is, std::int64_t step, std::int32_t rank,
                           const std::string& oracle) {
-  const auto& should = reference_.behind(step);
+  const auto& should = reference_.after(step);
   const auto differ = [&](const std::vector<std::uint64_t>& a, const std::vector<std::uint64_t>& b,
                           const char* name) {
     if (check(a == b)) return false;
@@ -184,12 +184,12 @@ void job_oracles::same_everywhere(const finished_step& what) {
 
 void job_oracles::state_of_step(const finished_step& what) {
   if (foreign_) {
-    const auto should = foreign_->digest_behind(what.step, poisons_before(what.job, what.step));
+    const auto should = foreign_->digest_after(what.step, poisons_before(what.job, what.step));
     if (should && !check(*should == what.digest))
       violate({oracles[0], "differs from the serial reference", what.step, what.rank});
     return;
   }
-  if (!check(what.digest == reference_.digest_behind(what.step)))
+  if (!check(what.digest == reference_.digest_after(what.step)))
     compare(*what.state, what.step, what.rank, oracles[0]);
   const auto [epoch, consumed] = reference_.consumed_by(what.step);
   if (!check(epoch == what.epoch && consumed == what.consumed))
@@ -380,7 +380,7 @@ void job_oracles::finished(const job_outcome& outcome) {
 
 void job_oracles::result_is_the_weights(const job_outcome& outcome) {
   const auto* list = outcome.result.get_if<value_list>();
-  const auto& should = reference_.behind(job_.steps).weights;
+  const auto& should = reference_.after(job_.steps).weights;
   bool same = list && list->items.size() == should.size();
   for (std::size_t i = 0; same && i < should.size(); ++i) {
     const auto* x = list->items[i].get_if<std::int64_t>();

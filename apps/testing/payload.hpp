@@ -64,7 +64,7 @@ public:
   }
   /// Expected digest after `steps` steps with the poisoned gradients `applied` and no others.
   /// Empty: oracles do not compare states.
-  virtual std::optional<std::uint64_t> digest_behind(std::int64_t steps, const poisons& applied) {
+  virtual std::optional<std::uint64_t> digest_after(std::int64_t steps, const poisons& applied) {
     (void)steps, (void)applied;
     return std::nullopt;
   }

@@ -133,7 +133,7 @@ std::vector<std::uint64_t> scripted_simulation::weights() const {
 }
 
 std::vector<std::uint64_t> scripted_simulation::reference_weights() {
-  return reference_->behind(job_.steps).weights;
+  return reference_->after(job_.steps).weights;
 }
 
 std::string scripted_simulation::chart() const {

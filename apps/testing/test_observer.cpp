@@ -14,21 +14,21 @@ namespace troupe::testing {
 namespace {
 
 constexpr const char* thrown_text = "an observer's own";
-constexpr int heard_before_throw = 5;
+constexpr int received_before_throw = 5;
 constexpr std::size_t small_queue = 48;
-constexpr auto deaf_for = std::chrono::milliseconds{1500};
+constexpr auto paused_for = std::chrono::milliseconds{1500};
 constexpr auto dies_after = std::chrono::milliseconds{100};
 
 // The hooks that one rank handled, and how many of them the observer has received.
-struct told_hooks {
+struct handled_hooks {
   std::vector<std::pair<std::string_view, position>> handled;
   std::size_t next = 0;
-  std::uint64_t heard = 0;
+  std::uint64_t received = 0;
 };
 
 // The facts of one attempt, shared by its observer, its trace and the extension.
 struct attempt_notes {
-  std::map<std::int32_t, told_hooks> ranks;
+  std::map<std::int32_t, handled_hooks> ranks;
   std::vector<seen::lifecycle> announced;
   std::size_t lifecycle = 0;  // received
   int observations = 0;
@@ -57,9 +57,9 @@ public:
     auto& n = *notes_;
     if (n.flushed > 0) n.object("it received something after its flush");
     if (n.thrown) n.object("it received something after its exception");
-    if (const auto* x = std::get_if<seen::hook>(&what)) hear(*x);
-    if (const auto* x = std::get_if<seen::lifecycle>(&what)) hear(*x);
-    if (how_ != test_observer::throws || ++n.observations < heard_before_throw) return;
+    if (const auto* x = std::get_if<seen::hook>(&what)) receive(*x);
+    if (const auto* x = std::get_if<seen::lifecycle>(&what)) receive(*x);
+    if (how_ != test_observer::throws || ++n.observations < received_before_throw) return;
     n.thrown = true;
     throw std::runtime_error(thrown_text);
   }
@@ -69,7 +69,7 @@ public:
   }
 
 private:
-  void hear(const seen::hook& what) {
+  void receive(const seen::hook& what) {
     auto& rank = notes_->ranks[what.rank];
     const std::pair one{name(what.what), where(what.what)};
     const auto from = rank.handled.begin() + static_cast<std::ptrdiff_t>(rank.next);
@@ -78,9 +78,9 @@ private:
       return notes_->object(fmt::format("{} of rank {} at step {} was not handled then", one.first,
                                         what.rank, one.second.step));
     rank.next = static_cast<std::size_t>(found - rank.handled.begin()) + 1;
-    ++rank.heard;
+    ++rank.received;
   }
-  void hear(const seen::lifecycle& what) {
+  void receive(const seen::lifecycle& what) {
     auto& n = *notes_;
     if (n.lifecycle >= n.announced.size() || !same(what, n.announced[n.lifecycle]))
       n.object(fmt::format("lifecycle event {} is out of order", to_string(what.event)));
@@ -112,7 +112,7 @@ public:
       };
     };
     sim_job.observer_came = [this, &in](simulation::node_id where) {
-      if (how_ == test_observer::slow) in.pause(where, in.time() + deaf_for);
+      if (how_ == test_observer::slow) in.pause(where, in.time() + paused_for);
       if (how_ == test_observer::dead) in.at(0, dies_after, [&in, where] { in.crash(where); });
     };
   }
@@ -152,7 +152,7 @@ private:
 
   void look_at_losses() {
     std::uint64_t missing = 0;
-    for (const auto& [rank, of] : notes_->ranks) missing += of.handled.size() - of.heard;
+    for (const auto& [rank, of] : notes_->ranks) missing += of.handled.size() - of.received;
     if (missing > notes_->dropped)
       notes_->object(
           fmt::format("{} hooks were dropped, but {} are counted", missing, notes_->dropped));

@@ -89,8 +89,8 @@ class modular_reference {
 public:
   modular_reference(const modular_options& options, const trainer_options& run);
   /// Computes up to the step that is asked for.
-  const modular_state& behind(std::int64_t step);
-  std::uint64_t digest_behind(std::int64_t step);
+  const modular_state& after(std::int64_t step);
+  std::uint64_t digest_after(std::int64_t step);
   /// Epoch and samples of step `step`, counted from 1.
   std::pair<std::int64_t, piece> consumed_by(std::int64_t step);
 

@@ -87,18 +87,18 @@ modular_reference::modular_reference(const modular_options& options, const train
   consumed_.emplace_back(0, piece{});
 }
 
-const modular_state& modular_reference::behind(std::int64_t step) {
+const modular_state& modular_reference::after(std::int64_t step) {
   while (static_cast<std::int64_t>(states_.size()) <= step) advance();
   return states_[static_cast<std::size_t>(step)];
 }
 
-std::uint64_t modular_reference::digest_behind(std::int64_t step) {
-  behind(step);
+std::uint64_t modular_reference::digest_after(std::int64_t step) {
+  after(step);
   return digests_[static_cast<std::size_t>(step)];
 }
 
 std::pair<std::int64_t, piece> modular_reference::consumed_by(std::int64_t step) {
-  behind(step);
+  after(step);
   return consumed_[static_cast<std::size_t>(step)];
 }
 

@@ -91,7 +91,7 @@ constexpr bool memory_is_arranged = false;
 #endif
 
 TEST_CASE("a dependence on the host is found and reported with event and layer",
-          "[simulated][twins]") {
+          "[simulated][determinism]") {
   struct expected {
     const char* name;
     planted_fn planted;
@@ -117,12 +117,12 @@ TEST_CASE("a dependence on the host is found and reported with event and layer",
     }
 }
 
-TEST_CASE("a run that uses only ports is equal in every host", "[simulated][twins]") {
+TEST_CASE("a run that uses only ports is equal in every host", "[simulated][determinism]") {
   for (std::uint64_t seed = 0; seed < 8; ++seed)
     CHECK_FALSE(found_in([](simulation& in, simulation::node_id) { in.delivered(5, 6); }, seed));
 }
 
-TEST_CASE("runs with different ends are reported as different", "[simulated][twins]") {
+TEST_CASE("runs with different ends are reported as different", "[simulated][determinism]") {
   run_report one;
   run_report other;
   CHECK_FALSE(first_difference(one, other));
@@ -133,7 +133,7 @@ TEST_CASE("runs with different ends are reported as different", "[simulated][twi
 }
 
 TEST_CASE("jobs under swarms of faults are equal in disturbed hosts",
-          "[simulated][twins][campaign]") {
+          "[simulated][determinism][campaign]") {
   job_spec what;
   what.ranks = 4;
   run_plan plan;

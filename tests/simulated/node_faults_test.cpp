@@ -80,7 +80,7 @@ std::size_t said(scripted_simulation& s, std::string_view what) {
 }  // namespace
 
 TEST_CASE("a crash drops inbox, timers and events of its node and of no other",
-          "[simulated][acts]") {
+          "[simulated][node]") {
   simulation in{choices::of_seed(1), {}};
   witness gone{in, 1};
   witness stays{in, 1};
@@ -104,7 +104,7 @@ TEST_CASE("a crash drops inbox, timers and events of its node and of no other",
 }
 
 TEST_CASE("a paused node handles nothing, and after the pause everything in order",
-          "[simulated][acts]") {
+          "[simulated][node]") {
   for (const auto schedule : {scheduling::fifo, scheduling::random, scheduling::pct}) {
     INFO(to_string(schedule));
     simulation in{choices::of_seed(1), {.schedule = schedule}};
@@ -131,7 +131,7 @@ TEST_CASE("a paused node handles nothing, and after the pause everything in orde
   }
 }
 
-TEST_CASE("a skewed clock runs fast or slow with its timers and never jumps", "[simulated][acts]") {
+TEST_CASE("a skewed clock runs fast or slow with its timers and never jumps", "[simulated][node]") {
   simulation in{choices::of_seed(1), {.schedule = scheduling::fifo}};
   witness fast{in, 1};
   witness slow{in, 1};
@@ -156,7 +156,7 @@ TEST_CASE("a skewed clock runs fast or slow with its timers and never jumps", "[
 }
 
 TEST_CASE("late timers are late by at most the given time; messages are not late",
-          "[simulated][acts]") {
+          "[simulated][node]") {
   simulation in{choices::of_seed(2), {.schedule = scheduling::random}};
   witness late{in, 1};
   witness right{in, 1};
@@ -177,7 +177,7 @@ TEST_CASE("late timers are late by at most the given time; messages are not late
   for (const auto at : right.when) CHECK(at - began == ms{100});
 }
 
-TEST_CASE("a slow node handles its events one after the other, in order", "[simulated][acts]") {
+TEST_CASE("a slow node handles its events one after the other, in order", "[simulated][node]") {
   for (const auto schedule : {scheduling::fifo, scheduling::random, scheduling::pct}) {
     INFO(to_string(schedule));
     simulation in{choices::of_seed(3), {.schedule = schedule}};
@@ -194,7 +194,7 @@ TEST_CASE("a slow node handles its events one after the other, in order", "[simu
   }
 }
 
-TEST_CASE("each event that waits for a slow node is moved once", "[simulated][acts]") {
+TEST_CASE("each event that waits for a slow node is moved once", "[simulated][node]") {
   constexpr std::uint64_t many = 1000;
   simulation in{choices::of_seed(4), {.schedule = scheduling::fifo}};
   const auto node = in.add_node(1, "slow");
@@ -211,7 +211,7 @@ TEST_CASE("each event that waits for a slow node is moved once", "[simulated][ac
   CHECK(in.time() - began == ms{many - 1});
 }
 
-TEST_CASE("crash of a paused node: its waiting events are dropped", "[simulated][acts]") {
+TEST_CASE("crash of a paused node: its waiting events are dropped", "[simulated][node]") {
   simulation in{choices::of_seed(4), {.schedule = scheduling::fifo}};
   const auto node = in.add_node(1, "paused");
   const auto held = std::make_shared<int>(0);
@@ -227,7 +227,7 @@ TEST_CASE("crash of a paused node: its waiting events are dropped", "[simulated]
 }
 
 TEST_CASE("heartbeats and limits of a link follow the clocks and timers of its ends",
-          "[simulated][acts]") {
+          "[simulated][node]") {
   const auto lives_for = [](auto apply) {
     scripted_simulation s{{.seed = 1}};
     witness a{s.in(), 7};
@@ -261,7 +261,7 @@ TEST_CASE("heartbeats and limits of a link follow the clocks and timers of its e
 }
 
 TEST_CASE("a dead process is reported by its host; a dead host is noticed by silence",
-          "[simulated][acts]") {
+          "[simulated][node]") {
   for (const bool host : {false, true}) {
     INFO("host " << host);
     scripted_simulation s{{.seed = 1, .record = true}};
@@ -283,7 +283,7 @@ TEST_CASE("a dead process is reported by its host; a dead host is noticed by sil
   }
 }
 
-TEST_CASE("crash during a collective: peers wait until they are notified", "[simulated][acts]") {
+TEST_CASE("crash during a collective: peers wait until they are notified", "[simulated][node]") {
   scripted_simulation s{{.seed = 1, .record = true}};
   s.train({.ranks = 3, .steps = 40});
   REQUIRE(s.run_until([&] { return s.steps_of(1) == 5; }));
@@ -297,7 +297,7 @@ TEST_CASE("crash during a collective: peers wait until they are notified", "[sim
   CHECK(s.run().failed_with->record.rank == 2);
 }
 
-TEST_CASE("each direction of a rank's link can be cut", "[simulated][acts]") {
+TEST_CASE("each direction of a rank's link can be cut", "[simulated][node]") {
   for (const auto& [to_rank, to_supervisor] :
        {std::pair{true, true}, {true, false}, {false, true}}) {
     INFO("to rank " << to_rank << ", to supervisor " << to_supervisor);
@@ -322,7 +322,7 @@ TEST_CASE("each direction of a rank's link can be cut", "[simulated][acts]") {
   }
 }
 
-TEST_CASE("a lasting cut of either direction ends the link", "[simulated][acts]") {
+TEST_CASE("a lasting cut of either direction ends the link", "[simulated][node]") {
   for (const auto& [to_rank, to_supervisor] :
        {std::pair{true, true}, {true, false}, {false, true}}) {
     INFO("to rank " << to_rank << ", to supervisor " << to_supervisor);
@@ -337,7 +337,7 @@ TEST_CASE("a lasting cut of either direction ends the link", "[simulated][acts]"
 }
 
 TEST_CASE("a rank with blocked collectives delays its peers, and nothing is lost",
-          "[simulated][acts]") {
+          "[simulated][node]") {
   scripted_simulation s{{.seed = 1}};
   s.train({.ranks = 3, .steps = 20});
   REQUIRE(s.run_until([&] { return s.steps_of(1) == 5; }));
@@ -352,7 +352,7 @@ TEST_CASE("a rank with blocked collectives delays its peers, and nothing is lost
   CHECK(s.weights() == s.reference_weights());
 }
 
-TEST_CASE("a slow rank slows every step", "[simulated][acts]") {
+TEST_CASE("a slow rank slows every step", "[simulated][node]") {
   scripted_simulation s{{.seed = 1, .cluster = {.compute = ms{20}}}};
   s.train({.ranks = 3, .steps = 40});
   const auto time_of = [&](std::int64_t step) {
@@ -371,7 +371,7 @@ TEST_CASE("a slow rank slows every step", "[simulated][acts]") {
   CHECK(s.run().ok());
 }
 
-TEST_CASE("rank paused until its run has ended: its messages are ignored", "[simulated][acts]") {
+TEST_CASE("rank paused until its run has ended: its messages are ignored", "[simulated][node]") {
   scripted_simulation s{{.seed = 7, .record = true}};
   s.train({.ranks = 3, .steps = 20, .checkpoint_every = 2});
   REQUIRE(s.run_until([&] { return s.steps_of(2) == 7; }));

@@ -16,7 +16,7 @@ const std::vector<violation> nothing;  // printed when not empty
 
 }  // namespace
 
-TEST_CASE("a thousand null learners finish under every schedule", "[simulated][ghost]") {
+TEST_CASE("a thousand null learners finish under every schedule", "[simulated][null]") {
   const auto what = null_payload_job(1000, 5);
   auto plan = null_payload_plan(what);
   plan.simulation.schedule = GENERATE(scheduling::fifo, scheduling::random, scheduling::pct);
@@ -67,7 +67,7 @@ nanoseconds cost_of(std::uint64_t gradient_bytes) {
 
 }  // namespace
 
-TEST_CASE("the time of a step is the cost of its parts", "[simulated][ghost]") {
+TEST_CASE("the time of a step is the cost of its parts", "[simulated][null]") {
   using namespace std::chrono_literals;
   const auto base = step_of(50ms, 1 << 20);
   CHECK(base > 50ms + cost_of(1 << 20));
@@ -77,7 +77,7 @@ TEST_CASE("the time of a step is the cost of its parts", "[simulated][ghost]") {
   CHECK(step_of(50ms, 4 << 20, 4) - base == 3 * cost_of(1 << 20));
 }
 
-TEST_CASE("the time limit of an attempt includes its reductions", "[simulated][ghost]") {
+TEST_CASE("the time limit of an attempt includes its reductions", "[simulated][null]") {
   const auto what = null_payload_job(16, 150);
   auto plan = null_payload_plan(what);
   plan.payload = null_payload(std::uint64_t{8} << 30, std::uint64_t{8} << 30);
@@ -88,7 +88,7 @@ TEST_CASE("the time limit of an attempt includes its reductions", "[simulated][g
   CHECK(report.virtual_time > 150 * cost_of(std::uint64_t{8} << 30));
 }
 
-TEST_CASE("a job with the null payload survives faults and is resumed", "[simulated][ghost]") {
+TEST_CASE("a job with the null payload survives faults and is resumed", "[simulated][null]") {
   auto what = null_payload_job(12, 20);
   what.checkpoint_every = 4;
   what.detect = std::chrono::milliseconds{500};
@@ -104,7 +104,8 @@ TEST_CASE("a job with the null payload survives faults and is resumed", "[simula
   CHECK(all.marks.at("resumed from a checkpoint") > 0);
 }
 
-TEST_CASE("jobs with the null payload are equal in disturbed hosts", "[simulated][ghost][twins]") {
+TEST_CASE("jobs with the null payload are equal in disturbed hosts",
+          "[simulated][null][determinism]") {
   const auto what = null_payload_job(6, 12);
   auto plan = null_payload_plan(what);
   plan.faults.may = fault_set::all();

@@ -72,7 +72,7 @@ TEST_CASE("a job ends with the reference's weights under every schedule", "[simu
       const auto facts = run(seed, how, what, cluster);
       if (!facts.outcome.ok()) FAIL(render(facts.outcome.failed_with->record));
       modular_reference reference{payload, what.options};
-      CHECK(weights_of(facts.outcome) == reference.behind(20).weights);
+      CHECK(weights_of(facts.outcome) == reference.after(20).weights);
       CHECK(facts.outcome.survivors.empty());
       CHECK(facts.troubles.empty());
       REQUIRE(facts.actors == 0);

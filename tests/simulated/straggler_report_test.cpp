@@ -26,7 +26,7 @@ collective_call reducing(std::uint64_t floats) {
 
 }  // namespace
 
-TEST_CASE("the cost of a network of hosts has two levels", "[simulated][pace]") {
+TEST_CASE("the cost of a network of hosts has two levels", "[simulated][stragglers]") {
   const auto hosts = hosts_of(8, {2us, 400}, {8us, 45});
   const auto bytes = std::uint64_t{1} << 30;
   const auto both = hosts.of(reducing(bytes / 4), 64);
@@ -48,7 +48,7 @@ TEST_CASE("the cost of a network of hosts has two levels", "[simulated][pace]") 
         Approx(7 * (2e3 + piece / 400) + 8e3 + 8 * piece / 45).margin(2));
 }
 
-TEST_CASE("drawn times have the given median and spread", "[simulated][pace]") {
+TEST_CASE("drawn times have the given median and spread", "[simulated][stragglers]") {
   constexpr double spread = 0.03;
   const lognormal scattered{30};
   CHECK(scattered.of(210ms, 0) == 210ms);
@@ -68,7 +68,8 @@ TEST_CASE("drawn times have the given median and spread", "[simulated][pace]") {
   CHECK(lognormal{0}.of(210ms, 4095) == 210ms);
 }
 
-TEST_CASE("the slowest host is charged with the gap to the second slowest", "[simulated][pace]") {
+TEST_CASE("the slowest host is charged with the gap to the second slowest",
+          "[simulated][stragglers]") {
   straggler_report p{2};
   using list = std::vector<arrival>;
   p.met(list{{0, 10ms}, {1, 10ms}, {2, 13ms}, {3, 12ms}, {4, 11ms}, {5, 9ms}});
@@ -101,7 +102,7 @@ TEST_CASE("the slowest host is charged with the gap to the second slowest", "[si
       "6.000 ms in total");
 }
 
-TEST_CASE("the report of a job names its slow rank", "[simulated][pace]") {
+TEST_CASE("the report of a job names its slow rank", "[simulated][stragglers]") {
   const job_spec what{.ranks = 4, .steps = 12};
   run_plan plan;
   plan.simulation.schedule = GENERATE(scheduling::fifo, scheduling::random, scheduling::pct);
@@ -117,7 +118,7 @@ TEST_CASE("the report of a job names its slow rank", "[simulated][pace]") {
                                  Catch::Contains("; rank 2 kept the others waiting"));
 }
 
-TEST_CASE("drawn times are choices and are kept in a case", "[simulated][pace]") {
+TEST_CASE("drawn times are choices and are kept in a case", "[simulated][stragglers]") {
   const job_spec what{.ranks = 3, .steps = 8};
   run_plan plan;
   plan.simulation.schedule = scheduling::fifo;

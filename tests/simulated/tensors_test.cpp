@@ -73,9 +73,8 @@ private:
     recipe_ptr recipe(payload_ground ground) const override {
       return trained->recipe(std::move(ground));
     }
-    std::optional<std::uint64_t> digest_behind(std::int64_t steps,
-                                               const poisons& applied) override {
-      return expected->digest_behind(steps, applied);
+    std::optional<std::uint64_t> digest_after(std::int64_t steps, const poisons& applied) override {
+      return expected->digest_after(steps, applied);
     }
     std::optional<difference> compare(const snapshot& is, std::int64_t steps,
                                       const poisons& applied) override {
@@ -197,7 +196,7 @@ TEST_CASE("a module that reads the environment in its lane's thread is found",
   CHECK(caught.violations.front().text.find("rank 1 called getenv") == 0);
 }
 
-TEST_CASE("jobs with tensors are equal in disturbed hosts", "[simulated][tensors][twins]") {
+TEST_CASE("jobs with tensors are equal in disturbed hosts", "[simulated][tensors][determinism]") {
   run_plan plan;
   plan.payload = tensors_payload();
   plan.faults.may = fault_set::all();

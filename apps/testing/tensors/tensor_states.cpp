@@ -101,9 +101,9 @@ public:
     move_schedulers(schedule::interval::step);
   }
 
-  void move_schedulers(schedule::interval behind) {
+  void move_schedulers(schedule::interval after) {
     for (auto& one : optimizers_.all()[0].schedulers)
-      if (one.how().every == behind) one.step(std::nullopt);
+      if (one.how().every == after) one.step(std::nullopt);
   }
 
   tensor_states states() && { return std::move(all_); }

@@ -94,7 +94,7 @@ public:
   recipe_ptr recipe(payload_ground ground) const override {
     return simulated_recipe(job_, std::move(ground));
   }
-  std::optional<std::uint64_t> digest_behind(std::int64_t steps, const poisons& applied) override {
+  std::optional<std::uint64_t> digest_after(std::int64_t steps, const poisons& applied) override {
     if (!compared_) return std::nullopt;
     return states_with(applied).digests.at(static_cast<std::size_t>(steps));
   }

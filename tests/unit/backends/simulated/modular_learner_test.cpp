@@ -56,7 +56,7 @@ TEST_CASE("the reference consumes each epoch once, in consecutive pieces", "[fie
     CHECK(consumed.first == next);
     next += consumed.count;
     CHECK(next <= payload.samples);
-    CHECK(reference.digest_behind(step) != reference.digest_behind(step - 1));
+    CHECK(reference.digest_after(step) != reference.digest_after(step - 1));
   }
   CHECK(epoch >= 2);
 }
