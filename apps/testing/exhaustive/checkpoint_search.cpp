@@ -99,9 +99,9 @@ private:
     }
   }
 
-  // The program is killed behind each call of the operation in flight, or power is lost there: each
+  // Kills the program after each call of the operation in flight, or removes power there with each
   // subset of the changes that are not durable, or `subsets` drawn ones. `seen(disk, alike, killed,
-  // how)`: `alike` is the same for disks that no run can tell apart.
+  // how)`: `alike` is equal for disks that no run can tell apart.
   template <class Seen>
   void crash(const checkpoint_state& now, std::uint64_t subsets, Seen seen) {
     const auto operation = now.next_operation();
@@ -121,7 +121,7 @@ private:
         lost.add(alike);
         seen(left, alike, false, "power is lost" + where);
       }
-      // Not durable in unlike ways: alike only where all that may be lost was looked at.
+      // Disks with different pending changes are alike only if every possible loss was looked at.
       if (drawn) lost.add(now.crash_digest()).add(calls);
       seen(disk, lost.add(disk.digest()).digest(), true, "the program is killed" + where);
     }
@@ -133,8 +133,8 @@ private:
     holds(seen);
   }
 
-  // A new run sweeps what the crash left, and writes its first checkpoint. Where the program was
-  // killed, some of what it goes on from is not durable, and power may still be lost.
+  // A new run removes what the crash left and writes its first checkpoint. After a killed program,
+  // part of the checkpoint that it resumes from is not durable, and power may still be lost.
   void resume(const checkpoint_state& before, const simulated_disk& left, bool killed,
               const std::string& how) {
     ++report_.resumes;

@@ -108,7 +108,7 @@ bool checkpoint_state::is_committed(const checkpoint_origin& of) const {
   return of.run == run_ && of.generation == committed_by(of.step);
 }
 
-// What the policy leaves of the checkpoints of this run's branch, ascending.
+// The checkpoints of this run's branch that the policy keeps, ascending.
 std::vector<std::int64_t> checkpoint_state::keep() const {
   auto by_monitor = kept_;
   std::ranges::sort(by_monitor, {}, monitor_of);
@@ -140,7 +140,7 @@ void checkpoint_state::written(const checkpointing::written& what) {
   std::erase(there, latest_link);
   std::vector<std::string> should;
   for (const auto step : kept_) should.push_back(checkpoint_folder_name(step));
-  if (resumed_ == 0 && found_) return;  // a new run leaves checkpoints alone that it finds
+  if (resumed_ == 0 && found_) return;  // a new run keeps checkpoints that it finds
   if (there != should)
     object(fmt::format("behind step {} there are {} checkpoints, and {} are to be kept", what.step,
                        there.size(), should.size()));
@@ -168,7 +168,7 @@ void checkpoint_state::moves(std::vector<checkpoint_move>& to) const {
   if (!flushing_) {
     if (offered_ < last_) to.push_back(checkpoint_move::offer);
     if (late_) to.push_back(checkpoint_move::offer_late);
-    // Rank 0's snapshot may be heard of later than the commit of its step, by one at most here.
+    // Here the commit of a step may arrive before its snapshot, by one step at most.
     if (committed_ < std::min(offered_ + 1, last_)) to.push_back(checkpoint_move::commit);
     if (generation_ < options_->generations) to.push_back(checkpoint_move::new_generation);
     to.push_back(checkpoint_move::flush);
@@ -264,7 +264,7 @@ void checkpoint_state::hear_late_words() {
   ignored(answered{number + 1000, "", {}}, "an answer to no operation");
   if (committed_ > resumed_)
     ignored(committed{generation_id{committed_by(committed_)}, committed_}, "a commit heard twice");
-  if (tickets_ == 0 && committed_ == resumed_) return;  // no generation has been heard of
+  if (tickets_ == 0 && committed_ == resumed_) return;  // no generation has begun
   constexpr std::uint64_t ticket = 1'000'000;
   ignored(offered{ticket, last_, generation_id{0}, true, true, 0},
           "a snapshot of an older generation", {drop{ticket}});

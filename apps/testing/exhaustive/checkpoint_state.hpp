@@ -1,5 +1,5 @@
-// One run's checkpointer in the search of checkpoints (checkpoint_search.hpp): the machine, its
-// disk, what is in flight, and what was said, as one value; and what may happen to it next.
+// The state of one run's checkpointer in the search (checkpoint_search.hpp) as one value: the
+// machine, its disk, what is in flight and what was reported; and the moves that may follow.
 #pragma once
 
 #include "actors/checkpoint_machine.hpp"
@@ -14,8 +14,8 @@ namespace troupe::testing {
 
 enum class checkpoint_move : std::uint8_t {
   offer,           ///< rank 0's next snapshot
-  offer_late,      ///< one of an older generation that was on its way when that ended
-  commit,          ///< the next step, heard at once
+  offer_late,      ///< a late one of an older generation
+  commit,          ///< of the next step, received at once
   new_generation,  ///< goes on from the last committed step
   flush,           ///< the run ends; no snapshot and no commit follows
   answer,          ///< the operation in flight is done
@@ -23,27 +23,27 @@ enum class checkpoint_move : std::uint8_t {
   fail_to_sync     ///< it fails in its fsync
 };
 
-/// A value. `wrong` is empty as long as all holds.
+/// A value. `wrong` is empty while all properties hold.
 class checkpoint_state {
 public:
-  /// A run begins, on what is on the disk, from `resumed` (0: from nothing).
+  /// A run begins with what is on the disk, from `resumed` (0: from the beginning).
   checkpoint_state(const checkpoint_search& options, std::int64_t run, simulated_disk disk,
                    std::int64_t resumed, std::string how);
 
   void moves(std::vector<checkpoint_move>& to) const;
   void make(checkpoint_move what);
-  /// Words that come late change nothing.
+  /// Checks that late messages change nothing.
   void hear_late_words();
-  /// Nothing can happen any more.
+  /// Checks a state without further moves.
   void check_end();
-  /// A crash left this. Anything is wrong with it: `wrong` says so.
+  /// Checks the disk that a crash left; sets `wrong`.
   void look_at(const simulated_disk& left, const std::string& how);
-  /// The next step is committed and offered; and once all is answered and nothing has failed.
+  /// Commits and offers the next step; checks it after all answers, when nothing failed.
   void take_next_step();
   void check_next_step();
 
   std::uint64_t digest() const;
-  /// Of what a crash may leave, and what it is held against.
+  /// Digest of what a crash may leave, and of what it is compared with.
   std::uint64_t crash_digest() const;
   std::optional<storage_op> next_operation() const;
   const simulated_disk& disk() const { return disk_; }
@@ -92,12 +92,12 @@ private:
   std::uint64_t generation_ = 1;
   std::int64_t offered_;
   std::int64_t committed_;
-  std::vector<std::uint64_t> by_;  ///< the generation that committed each step behind `resumed_`
-  std::optional<checkpoint_origin> late_;  ///< still on its way
+  std::vector<std::uint64_t> by_;          ///< generation that committed each step after `resumed_`
+  std::optional<checkpoint_origin> late_;  ///< in transit
   std::int64_t written_ = 0;               ///< the newest that was reported; 0: none
-  std::vector<std::int64_t> kept_;         ///< what the policy has been told to keep
-  bool exact_ = true;  ///< what is there follows from the policy: all could be read and removed
-  std::uint64_t last_by_ = 0;  ///< the generation that offered the last step; 0: none has
+  std::vector<std::int64_t> kept_;         ///< what the policy has to keep
+  bool exact_ = true;          ///< the disk follows from the policy: all could be read and removed
+  std::uint64_t last_by_ = 0;  ///< generation that offered the last step; 0: none
   std::uint64_t tickets_ = 0;
   std::uint32_t failures_ = 0;
   bool flushing_ = false;

@@ -1,4 +1,4 @@
-// What must hold in a small company, and how it is told.
+// Properties of the search of a small job, and texts of its states.
 #include "apps/testing/exhaustive/small_job_moves.hpp"
 
 #include "troupe/detail/stable_hash.hpp"
@@ -64,7 +64,7 @@ std::string small_job_space::check_end(const small_job_state& s) const {
   if (stopped && !had(small_fault::stops)) return "the job was stopped, and nobody asked for it";
   if (!stopped && end.loop.steps != options_.steps)
     return fmt::format("the job finished after {} of {} steps", end.loop.steps, options_.steps);
-  // A failure that nobody needed for the result is still told.
+  // A failure that the result does not need is still reported.
   const bool heard = end.survivors.empty() && !had(small_fault::loses);
   if (had(small_fault::throws) && heard && end.late.empty())
     return "a hook threw, and nobody was told";
@@ -102,7 +102,7 @@ std::string small_job_space::check_first_cause(const small_job_state& s) const {
     case small_fault::aborts: return expect("aborted", false);
     case small_fault::stops: return "the job failed after a stop: " + render(first);
     case small_fault::repeats: return "the job failed after a repeated message: " + render(first);
-    case small_fault::loses:  // its last word: it seems to have died without one
+    case small_fault::loses:  // its last message: it seems to have died without one
       return first.type == "down" ? expect("down", true) : expect("deadline", false);
     case small_fault::early_deadline: return expect("deadline", false);
     case small_fault::none: break;
@@ -170,7 +170,7 @@ std::string small_job_space::describe_move(const small_job_state& before,
       break;
     }
   }
-  // What it sent is behind what was there.
+  // The new messages follow the old ones.
   auto after = before;
   if (!make(after, move).empty()) return text;
   for (std::int32_t q = 0; q < options_.ranks; ++q)

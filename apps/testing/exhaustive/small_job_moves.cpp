@@ -65,7 +65,7 @@ void small_job_space::rank_moves_of(const small_job_state& s, std::int32_t r,
       may(aborted(s) ? rank_move::follows : rank_move::arrives);
       if (facts.attention) may(rank_move::attends);
       break;
-    case lane_stage::waits:  // what is complete stays so: an abort comes too late for it
+    case lane_stage::waits:  // a complete collective stays complete: an abort is too late for it
       if (meeting_complete(s, r))
         may(rank_move::passes);
       else if (aborted(s))
@@ -229,13 +229,13 @@ std::string small_job_space::supervise(small_job_state& s, message_number event)
   return {};
 }
 
-// Only what a message was lost for is waited for in vain.
+// A deadline may pass only when a message was lost.
 bool small_job_space::may_be_late(const small_job_state& s) const {
   return std::ranges::any_of(faults_of(s),
                              [](const auto& f) { return f.first == small_fault::loses; });
 }
 
-// A deadline of the way down came early; of an early one before, nothing but haste is left.
+// A deadline of the shutdown passed early. An early one before that only shortens the rest.
 bool small_job_space::gave_up_early(const small_job_state& s) const {
   return std::ranges::any_of(faults_of(s), [](const auto& f) {
     return f.first == small_fault::early_deadline && f.second != 0;
@@ -263,7 +263,7 @@ std::vector<std::pair<small_fault, std::int32_t>> small_job_space::faults_of(
 std::string small_job_space::do_fault(small_job_state& s, const small_job_move& move) {
   const std::int32_t r = move.rank;
   const auto what = static_cast<small_fault>(move.what);
-  // Where there is no rank to note: whether ranks are being taken down.
+  // Instead of a rank: whether ranks are being torn down.
   const bool tearing =
       tables_.supervisor_value(s[0]).machine.phase() == supervision::phase::tearing;
   note_fault(s, what, what == small_fault::early_deadline ? tearing : r);

@@ -1,11 +1,11 @@
-// What may happen next in a small company, and what it leads to.
+// The moves of a small job, and their effects.
 //
 // Reduction. When no fault is left to happen, some moves can be taken first without losing an end
 // or a violation (a persistent set): what is left out only comes later in another order.
 //   All moves of one rank, when
-//   - a message waits for it: the supervisor can only add behind that, which commutes;
+//   - a message waits for it: the supervisor can only append to its queue, which commutes;
 //   - nothing that others do changes what its lane can do: the lane is idle, or works where it does
-//     not meet, or is at a meeting that is complete, or the communicator is aborted (for good);
+//     not meet, or is in a complete collective, or the communicator is aborted (for good);
 //   - none of them aborts a communicator that is whole, and none changes the steps it holds (what
 //     commits are compared with).
 //   All messages to the supervisor, when
@@ -38,7 +38,7 @@ struct small_job_move {
   bool to_supervisor = false;  ///< a lost or repeated message's way
 };
 
-/// Numbers of the parts and queues of all ranks, and what faults there were.
+/// Numbers of the parts and queues of all ranks, and the faults so far.
 using small_job_state = std::array<std::uint32_t, 14>;
 
 class small_job_space {
@@ -49,19 +49,19 @@ public:
   small_job_state start();
   bool ended(const small_job_state& s) const { return tables_.supervisor(s[0]).ended; }
 
-  /// What may happen next, reduced if asked for. None: the job has ended, or nobody can move.
+  /// The possible moves, reduced if requested. None: the job has ended, or no move is possible.
   void moves(const small_job_state& s, std::vector<small_job_move>& out);
   /// Makes a move. Returns what is wrong with it or with the state it leads to; empty: nothing.
   std::string make(small_job_state& s, const small_job_move& move);
 
   /// What is wrong with an end; empty: nothing.
   std::string check_end(const small_job_state& s) const;
-  /// `failed after throws`.
+  /// For example `failed after throws`.
   std::string ending(const small_job_state& s) const;
-  /// The same for equal ends, whatever the search.
+  /// Equal for equal ends in every search.
   std::uint64_t digest(const small_job_state& s) const;
 
-  /// One line about a move, and what it brought about.
+  /// Describes a move and its effect in one line.
   std::string describe_move(const small_job_state& before, const small_job_move& move);
   std::string describe_state(const small_job_state& s) const;
   const small_job_tables& tables() const { return tables_; }

@@ -137,7 +137,7 @@ rank_effects rank_part::vanish(const std::string& why) {
 }
 
 bool operator==(const rank_part& a, const rank_part& b) {
-  // A run is what the machine made of its state: its number tells it.
+  // A run follows from the machine's state, so its number identifies it.
   const auto number = [](const rank_part& p) {
     return p.run ? static_cast<std::int64_t>(p.run->at.sequence.value()) : undefined;
   };

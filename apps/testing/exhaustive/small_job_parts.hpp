@@ -1,5 +1,5 @@
-// The parts of a small company as values: a rank with its lane, a supervisor with its deadline. A
-// part hears something, changes, and says what goes out.
+// The parts of a small job as values: a rank with its lane, a supervisor with its deadline. A part
+// receives an event, changes, and returns its effects.
 #pragma once
 
 #include "actors/rank_machine.hpp"
@@ -12,28 +12,28 @@
 
 namespace troupe::testing {
 
-/// What a rank part does to the outside.
+/// The effects of an event on the outside of a rank.
 struct rank_effects {
   std::vector<supervision::event> told;  ///< to the supervisor, in order
   bool aborts = false;                   ///< the generation's communicator
   std::string broken;                    ///< what its machine threw
 };
 
-/// A rank's machine and its lane. The lane handles a run in up to three stages: what lies before
-/// its meeting with the other ranks (a barrier, a reduction), the wait there, what lies behind.
+/// A rank's machine and its lane. The lane handles a run in up to three stages: before its
+/// collective with the other ranks (a barrier, a reduction), waiting in it, and after it.
 struct rank_part {
   enum class lane_stage : std::uint8_t { idle, before, waits, behind };
 
   rank_machine machine;
   lane_stage stage = lane_stage::idle;
   std::optional<hook_run> run = {};
-  std::uint32_t rendezvous_kinds = 0;  ///< arrived at so far
+  std::uint32_t rendezvous_kinds = 0;  ///< number of collectives it has arrived at
   bool opening = false;                ///< its communicator
   bool attention = false;
   bool lane_ends = false;
   bool gone = false;
 
-  bool meets() const;  ///< the run in flight has a meeting
+  bool meets() const;  ///< the run in flight has a collective
   std::int64_t steps() const { return machine.fit().loop().steps; }
 
   rank_effects hear(const supervision::order& what);
@@ -58,7 +58,7 @@ failure injected_throw(const hook_run& run, bool behind_meeting);
 failure closed_under_it();
 failure peers_missing();
 
-/// What the supervisor part does to the outside.
+/// The effects of an event on the outside of the supervisor.
 struct supervisor_effects {
   std::vector<std::pair<std::int32_t, supervision::order>> told;
   std::vector<std::int32_t> abandoned;
@@ -73,7 +73,7 @@ struct supervisor_part {
   std::optional<supervision::complete> end = {};
 
   supervisor_effects hear(const supervision::event& what);
-  /// A deadline would change something if it passed.
+  /// Whether a deadline would change something if it passed.
   bool waits() const;
 
   friend bool operator==(const supervisor_part& a, const supervisor_part& b);
@@ -83,7 +83,7 @@ private:
   void hear(const supervision::event& what, supervisor_effects& out);
 };
 
-/// All that a message says, on one line: equal texts are equal messages.
+/// The whole content of a message on one line: equal texts are equal messages.
 std::string text_of(const supervision::order& what);
 std::string text_of(const supervision::event& what);
 

@@ -224,7 +224,7 @@ const supervisor_outcome& small_job_tables::after_hearing(part_number n, message
 }
 
 std::uint64_t small_job_tables::bytes() const {
-  // Machines hold strings and vectors; what they take beyond themselves is of that order.
+  // Estimated size of the strings and vectors of a machine.
   constexpr std::uint64_t per_part = 1024;
   return (ranks_.size() + supervisors_.size()) * per_part +
          rank_outcomes_.size() * sizeof(rank_outcome) +

@@ -1,5 +1,5 @@
-// Every part, message and queue of a small company by number, and what each does when something
-// happens to it, worked out once: the machines run a few thousand times, the search many millions.
+// Numbers every part, message and queue of a small job and caches the outcome of each event: the
+// machines run a few thousand times, the search many millions.
 #pragma once
 
 #include "apps/testing/exhaustive/flat_tables.hpp"
@@ -18,7 +18,7 @@ using part_number = std::uint32_t;
 using message_number = std::uint32_t;
 using queue_number = std::uint32_t;  ///< 0 is the empty one
 
-/// What a rank part can do by itself.
+/// Moves of a rank part.
 enum class rank_move : std::uint8_t {
   opens,
   arrives,
@@ -41,7 +41,7 @@ struct rank_facts {
   std::int64_t steps = 0;
   std::uint64_t generation = 0;
   std::uint64_t digest = 0;
-  std::array<std::uint32_t, rank_moves> after = {};  ///< outcomes; 0: not worked out yet
+  std::array<std::uint32_t, rank_moves> after = {};  ///< outcomes; 0: not computed yet
 };
 struct rank_outcome {
   part_number next = 0;
@@ -65,12 +65,12 @@ struct supervisor_outcome {
   std::string broken;
 };
 
-/// References stay good until the next call that may add to what they are of.
+/// References stay valid until the next call that may add entries.
 class small_job_tables {
 public:
   explicit small_job_tables(const exhaustive_options& options);
 
-  /// A rank as it is started, and a supervisor that has begun, with what it told them.
+  /// A started rank, and a supervisor that has begun with its first messages.
   part_number fresh_rank(std::int32_t rank);
   supervisor_outcome begun_supervisor();
 
@@ -79,9 +79,9 @@ public:
   const supervisor_facts& supervisor(part_number n) const { return supervisor_facts_[n]; }
   const supervisor_part& supervisor_value(part_number n) const { return supervisors_[n]; }
   const std::string& text(message_number n) const { return texts_[n]; }
-  /// A step is done, or all of them: the supervisor may commit when it hears it.
+  /// A step, or all steps, are done: the supervisor may commit when it receives the message.
   bool may_commit(message_number n) const { return commits_[n]; }
-  /// Not sent through a link: it can be neither lost nor repeated.
+  /// Not sent through a link, so it is neither lost nor repeated.
   bool is_down(message_number n) const { return downs_[n]; }
 
   const rank_outcome& after(std::int32_t rank, part_number n, rank_move what);
@@ -122,7 +122,7 @@ private:
   std::vector<std::string> texts_;
   std::vector<bool> commits_, downs_;
   std::map<std::string, message_number> known_orders_, known_events_;
-  std::vector<std::optional<supervision::order>> orders_;  ///< by message, where it is one
+  std::vector<std::optional<supervision::order>> orders_;  ///< by message, if it is an order
   std::vector<std::optional<supervision::event>> events_;
   message_number stop_ = 0, abort_ = 0;
 

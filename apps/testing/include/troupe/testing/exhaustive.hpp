@@ -1,5 +1,5 @@
-// The exhaustive mode: every interleaving of a small company of machines, with every place of every
-// fault. A supervisor, its ranks, their lanes and the messages between them are one value; the
+// Exhaustive search: every interleaving of the machines of a small job, with every fault at every
+// moment. A supervisor, its ranks, their lanes and the messages between them are one value; the
 // search visits each such value once, breadth first, so a violation is reached by a shortest path.
 //
 // What may happen next is any of:
@@ -37,53 +37,54 @@
 
 namespace troupe::testing {
 
-/// One kind of fault; with `exhaustive_options::budget` of them in a run at any moment each.
+/// One kind of fault. A run has up to `exhaustive_options::budget` of them, at any moments.
 enum class small_fault : std::uint8_t {
   none,
-  throws,         ///< a hook throws
-  vanishes,       ///< a rank's actor is gone; its communicator tells nobody (a killed process)
-  leaves,         ///< a rank's actor is gone; its communicator is aborted (an ended actor)
-  stops,          ///< the caller asks for a stop
-  aborts,         ///< the caller asks for an end now
-  loses,          ///< a message is lost
-  repeats,        ///< a message is heard twice
-  early_deadline  ///< the supervisor's deadline passes although something else could happen
+  throws,    ///< a hook throws
+  vanishes,  ///< a rank's actor is gone without an abort of its communicator (a killed process)
+  leaves,    ///< a rank's actor is gone; its communicator is aborted (an ended actor)
+  stops,     ///< the caller asks for a stop
+  aborts,    ///< the caller asks for an end now
+  loses,     ///< a message is lost
+  repeats,   ///< a message is received twice
+  early_deadline  ///< the supervisor's deadline passes although another move is possible
 };
 std::string_view to_string(small_fault f);
-/// All of them but `none`.
+/// All kinds.
 std::vector<small_fault> small_faults();
 
 struct exhaustive_options {
   std::int32_t ranks = 3;  ///< 1 to 4
   std::int64_t steps = 2;
-  bool one_hook_per_run = false;  ///< each hook is a run of its own
+  bool one_hook_per_run = false;  ///< each hook is its own run
   std::vector<small_fault> faults = small_faults();
   std::uint32_t budget = 1;  ///< faults in one run: 0 to 2
-  /// Leave out interleavings that cannot make a difference (small_job_moves.hpp says which).
+  /// Leaves out interleavings that cannot make a difference (small_job_moves.hpp explains which).
   bool reduce = true;
   std::uint64_t states_max = 150'000'000;
   std::uint64_t bytes_max = std::uint64_t{4} << 30;
   double seconds_max = 600;
-  /// One more property: what is wrong with this end of the job, or nothing.
+  /// A further property: returns what is wrong with this end of the job, or nothing.
   std::function<std::string(const supervision::complete&)> end_must;
 };
 
 struct exhaustive_violation {
   std::string what;   ///< the property that does not hold, in words
-  std::string chart;  ///< a shortest way there, line by line, and who stands where
+  std::string chart;  ///< a shortest path to it, one line per move, and the final states
 };
 
 struct exhaustive_report {
-  bool complete = false;  ///< everything was visited, and nothing is wrong
-  std::string bound;      ///< what ended the search, when it is neither complete nor a violation
+  bool complete = false;  ///< all states were visited without a violation
+  /// the bound that ended the search, when it is neither complete nor a violation
+  std::string bound;
   std::uint64_t states = 0;
   std::uint64_t transitions = 0;
-  std::uint64_t depth = 0;        ///< events on the longest way from the start
-  std::uint64_t ends = 0;         ///< states in which the job is complete
-  std::uint64_t ends_digest = 0;  ///< of the set of those, whatever order they were found in
-  std::map<std::string, std::uint64_t> endings;  ///< status and faults to count
+  std::uint64_t depth = 0;                       ///< moves on the longest path from the start
+  std::uint64_t ends = 0;                        ///< states in which the job is complete
+  std::uint64_t ends_digest = 0;                 ///< of the set of ends, in any order
+  std::map<std::string, std::uint64_t> endings;  ///< number of ends by status and faults
   double seconds = 0;
-  std::uint64_t bytes = 0;  ///< the search's tables at their largest
+  std::uint64_t bytes = 0;  ///< the largest size of the search's tables
   std::optional<exhaustive_violation> violation;
 
   /// `complete: 48211 states, ...`, one line.
