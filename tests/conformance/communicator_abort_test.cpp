@@ -1,4 +1,5 @@
-// The communicator port: abort, deadlines, ranks that go, generations that follow each other.
+// Goal: every communicator adapter handles abort, deadlines, ranks that close early, and successive
+// generations.
 #include "tests/conformance/communicator_suite.hpp"
 #include "tests/support/rank_processes.hpp"
 #include "tests/support/reference_reduction.hpp"
@@ -19,19 +20,19 @@ namespace {
 using std::chrono::milliseconds;
 using std::chrono::nanoseconds;
 
-// Quiescence comes by itself; how soon is not what is asked here.
+// An adapter reaches quiescence by itself. These tests do not measure how soon.
 void await_quiescence(const communicator& c) {
   while (!c.quiescent()) std::this_thread::yield();
 }
 
-TEST_CASE("an abort ends what waits, with its reason, and what comes later") {
+TEST_CASE("abort ends pending and later operations with its first reason") {
   for_each_world_from(2, [](communicator_backend& backend, std::int32_t world) {
     company ranks{backend, world};
     std::atomic<int> waiting{0};
     auto memory = ones(world, 100);
     const auto thrown = ranks.attempt([&](communicator& c) {
       const auto rank = c.group().rank;
-      if (rank == 0) {  // never takes part; knows that the others are in it
+      if (rank == 0) {  // takes no part; aborts once the others wait
         while (waiting.load() != world - 1) std::this_thread::yield();
         c.abort("rank 0 failed");
         c.abort("another reason");
@@ -57,7 +58,7 @@ TEST_CASE("an abort ends what waits, with its reason, and what comes later") {
   });
 }
 
-TEST_CASE("an abort with a hundred operations queued ends each of them once") {
+TEST_CASE("abort with a hundred queued operations ends each of them exactly once") {
   for_each_world_from(2, [](communicator_backend& backend, std::int32_t world) {
     company ranks{backend, world};
     auto memory = ones(world, 5000);
@@ -65,7 +66,7 @@ TEST_CASE("an abort with a hundred operations queued ends each of them once") {
     for (std::int32_t rank = 1; rank < world; ++rank)
       for (int i = 0; i < 100; ++i)
         works[rank].push_back(ranks[rank].all_reduce(floats(memory[rank]), reduction::sum));
-    // Rank 0 meets the first forty.
+    // Rank 0 takes part in the first forty operations.
     for (int i = 0; i < 40; ++i)
       works[0].push_back(ranks[0].all_reduce(floats(memory[0]), reduction::sum));
     works[0].back()->wait();
@@ -81,15 +82,16 @@ TEST_CASE("an abort with a hundred operations queued ends each of them once") {
           CHECK(works[rank][i]->poll().status == work_status::aborted);
         else if (ends_at_once(backend))
           CHECK(works[rank][i]->poll().status == work_status::ok);
-        else  // rank 0 had all that it needed, which says nothing about the others
+        else  // rank 0 completed these; the other ranks may not have
           CHECK(works[rank][i]->poll().status != work_status::pending);
     }
     await_quiescence(ranks[0]);
   });
 }
 
-TEST_CASE("an abort that races with completion: one end for all, memory free when quiescent",
-          "[many]") {
+TEST_CASE(
+    "abort races with completion: each rank has one result and memory is free after quiescence",
+    "[many]") {
   std::mt19937_64 random{20240607};
   for_each_world_from(2, [&](communicator_backend& backend, std::int32_t world) {
     const auto before = ones(world, 30000);
@@ -129,12 +131,12 @@ TEST_CASE("an abort that races with completion: one end for all, memory free whe
           CHECK(text_of<generation_closed>(thrown[rank]) == "race");
         }
       }
-      memory.reset();  // under AddressSanitizer: nobody may write there any more
+      memory.reset();  // under AddressSanitizer a late write to this memory is an error
     }
   });
 }
 
-TEST_CASE("a deadline names who is missing, on every rank that waits", "[many]") {
+TEST_CASE("deadline: every waiting rank reports which ranks are missing", "[many]") {
   for_each_world_from(2, [](communicator_backend& backend, std::int32_t world) {
     company ranks{backend, world, 1, milliseconds{200}};
     std::vector<work_ptr> works(world);
@@ -142,12 +144,12 @@ TEST_CASE("a deadline names who is missing, on every rank that waits", "[many]")
     const auto thrown = ranks.attempt([&](communicator& c) {
       const auto rank = c.group().rank;
       c.barrier("connected", std::chrono::minutes{1})->wait();
-      if (rank % 2 != 0) {  // odd ranks come when they have heard that it is too late
+      if (rank % 2 != 0) {  // odd ranks arrive only after the timeout has reached them
         while (ended.load() != (world + 1) / 2) std::this_thread::yield();
         while (!c.aborted()) std::this_thread::yield();
       }
       works[rank] = c.barrier("x");
-      if (rank % 2 == 0 && rank != 0)  // one that polls instead of waiting
+      if (rank % 2 == 0 && rank != 0)  // this rank polls instead of waiting
         while (works[rank]->poll().status == work_status::pending) std::this_thread::yield();
       ended.fetch_add(rank % 2 == 0 && rank != 0);
       try {
@@ -168,7 +170,7 @@ TEST_CASE("a deadline names who is missing, on every rank that waits", "[many]")
         CHECK(text_of<collective_timeout>(thrown[rank]) == expected);
         CHECK(result.status == work_status::timed_out);
         CHECK(result.missing == missing);
-      } else {  // a clean error, and nothing that it could have written to
+      } else {  // a late rank gets a clean error and its memory is not written
         CHECK(text_of<generation_closed>(thrown[rank]) == expected);
         CHECK(result.status == work_status::aborted);
       }
@@ -177,7 +179,7 @@ TEST_CASE("a deadline names who is missing, on every rank that waits", "[many]")
   });
 }
 
-TEST_CASE("a barrier's own deadline goes before the group's, and a met one is over") {
+TEST_CASE("a barrier's own deadline overrides the group's and ends with the barrier") {
   for_each_world_from(2, [](communicator_backend& backend, std::int32_t world) {
     company ranks{backend, world, 1, std::chrono::hours{1}};
     ranks.run([](communicator& c) {
@@ -191,7 +193,7 @@ TEST_CASE("a barrier's own deadline goes before the group's, and a met one is ov
   });
 }
 
-TEST_CASE("an operation more on one rank ends in a deadline that names the others", "[many]") {
+TEST_CASE("one rank calls one operation more: its deadline names the other ranks", "[many]") {
   for_each_world_from(2, [](communicator_backend& backend, std::int32_t world) {
     company ranks{backend, world, 1, milliseconds{200}};
     auto memory = ones(world, 8);
@@ -208,7 +210,7 @@ TEST_CASE("an operation more on one rank ends in a deadline that names the other
   });
 }
 
-TEST_CASE("a rank that goes while others need it ends the group, and says who went") {
+TEST_CASE("a rank closes while others need it: the group aborts and names that rank") {
   for_each_world_from(2, [](communicator_backend& backend, std::int32_t world) {
     company ranks{backend, world};
     auto memory = ones(world, 8);
@@ -222,7 +224,7 @@ TEST_CASE("a rank that goes while others need it ends the group, and says who we
   });
 }
 
-TEST_CASE("a rank that goes with work in flight of its own ends the group") {
+TEST_CASE("a rank closes with its own operation in flight: the group aborts") {
   for_each_world_from(2, [](communicator_backend& backend, std::int32_t world) {
     company ranks{backend, world};
     auto memory = std::make_unique<std::vector<float>>(8);
@@ -236,7 +238,7 @@ TEST_CASE("a rank that goes with work in flight of its own ends the group") {
   });
 }
 
-TEST_CASE("a rank that aborts and goes at once has aborted") {
+TEST_CASE("a rank aborts and closes at once: the others still get the abort reason") {
   for_each_world_from(2, [](communicator_backend& backend, std::int32_t world) {
     company ranks{backend, world};
     ranks.run([](communicator& c) { c.barrier("connected")->wait(); });
@@ -247,7 +249,7 @@ TEST_CASE("a rank that aborts and goes at once has aborted") {
   });
 }
 
-TEST_CASE("a rank that has gone is found out by the next operation that needs it") {
+TEST_CASE("a closed rank is reported by the next operation that needs it") {
   for_each_world_from(3, [](communicator_backend& backend, std::int32_t world) {
     company ranks{backend, world};
     ranks.run([](communicator& c) { c.barrier("all")->wait(); });
@@ -263,7 +265,7 @@ TEST_CASE("a rank that has gone is found out by the next operation that needs it
   });
 }
 
-TEST_CASE("an exception on one rank releases the others when its handle goes") {
+TEST_CASE("an exception on one rank releases the others when its handle is destroyed") {
   for_each_world_from(2, [](communicator_backend& backend, std::int32_t world) {
     company ranks{backend, world};
     auto memory = ones(world, 8);
@@ -286,7 +288,7 @@ TEST_CASE("an exception on one rank releases the others when its handle goes") {
   });
 }
 
-TEST_CASE("works outlive the handles that made them") {
+TEST_CASE("work handles stay valid after their communicators are destroyed") {
   for_each_world([](communicator_backend& backend, std::int32_t world) {
     work_ptr done;
     {
@@ -301,7 +303,7 @@ TEST_CASE("works outlive the handles that made them") {
   });
 }
 
-TEST_CASE("generations and jobs do not meet") {
+TEST_CASE("operations of different generations never match each other") {
   for_each_world_from(2, [](communicator_backend& backend, std::int32_t world) {
     company old{backend, world, 1};
     company young{backend, world, 2};
@@ -316,7 +318,7 @@ TEST_CASE("generations and jobs do not meet") {
   });
 }
 
-TEST_CASE("a description that makes no sense is refused") {
+TEST_CASE("opening a group with an impossible rank or world is refused") {
   const auto backend = communicator_adapters()[0].make();
   CHECK_THROWS_AS(backend->open({.rank = 0, .world = 0}), std::invalid_argument);
   CHECK_THROWS_AS(backend->open({.rank = 2, .world = 2}), std::invalid_argument);
@@ -326,10 +328,10 @@ TEST_CASE("a description that makes no sense is refused") {
   const auto waiting = first->barrier("x");
   CHECK_THROWS_WITH(backend->open({.rank = 1, .world = 3}),
                     Catch::Contains("rank 1 says its world is 3, others said 2"));
-  CHECK_THROWS_AS(waiting->wait(), generation_closed);  // not left hanging
+  CHECK_THROWS_AS(waiting->wait(), generation_closed);  // the refusal also ends the waiting rank
 }
 
-TEST_CASE("memory of the communicator is aligned and reduces like any other") {
+TEST_CASE("memory from allocate is aligned and can be reduced") {
   for_each_world([](communicator_backend& backend, std::int32_t world) {
     company ranks{backend, world};
     std::vector<std::shared_ptr<void>> memory(world);
@@ -352,7 +354,8 @@ TEST_CASE("memory of the communicator is aligned and reduces like any other") {
   });
 }
 
-// This process's, what its children share with it included, and those of ranks elsewhere.
+// The footprint of this process, with the heap that its children share, and those of ranks in other
+// processes.
 std::vector<footprint> footprints_of(const communicator_backend& backend) {
   auto all = rank_footprints(backend);
   all.push_back(footprint_now());
@@ -360,7 +363,8 @@ std::vector<footprint> footprints_of(const communicator_backend& backend) {
   return all;
 }
 
-// Generations `from` to `from + count - 1`: three of four end by abort, half with work pending.
+// Runs generations `from` to `from + count - 1`. Three of four end by abort, half of them with work
+// pending.
 void live_through(communicator_backend& backend, std::uint64_t from, std::uint64_t count) {
   auto memory = ones(3, 64);
   for (auto generation = from; generation < from + count; ++generation) {
@@ -379,7 +383,7 @@ void live_through(communicator_backend& backend, std::uint64_t from, std::uint64
   }
 }
 
-// The least of twenty moments, a generation apart.
+// The least footprint of twenty samples, taken one generation apart.
 std::vector<footprint> least_footprints(communicator_backend& backend, std::uint64_t from) {
   auto least = footprints_of(backend);
   for (std::uint64_t i = 0; i < 20; ++i) {
@@ -390,7 +394,7 @@ std::vector<footprint> least_footprints(communicator_backend& backend, std::uint
   return least;
 }
 
-TEST_CASE("a thousand generations leave no memory, descriptor or thread behind", "[generations]") {
+TEST_CASE("a thousand generations leak no memory or descriptor or thread", "[generations]") {
   for (const auto& adapter : communicator_adapters()) {
     INFO(adapter.name);
     const auto backend = adapter.make();
@@ -400,7 +404,7 @@ TEST_CASE("a thousand generations leave no memory, descriptor or thread behind",
     const auto after = least_footprints(*backend, 200 + adapter.generations);
     for (std::size_t at = 0; at < after.size(); ++at) {
       INFO((at + 1 == after.size() ? "here" : "rank " + std::to_string(at)));
-      // Half of 64 bytes a generation, the least block of the shared heap.
+      // Allows half of 64 bytes per generation: 64 bytes is the smallest block of the shared heap.
       CHECK(after[at].bytes <= before[at].bytes + 32 * adapter.generations);
       CHECK(after[at].descriptors == before[at].descriptors);
       CHECK(after[at].threads == before[at].threads);

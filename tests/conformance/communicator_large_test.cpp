@@ -1,4 +1,4 @@
-// The communicator port: one operation of more than 2^31 and 2^32 bytes.
+// Goal: one operation may carry more than 2^31 and more than 2^32 bytes.
 #include "tests/conformance/communicator_suite.hpp"
 #include "tests/support/wide_memory.hpp"
 
@@ -20,7 +20,7 @@ bool ends_with(wide_memory& memory, std::uint8_t value) {
          std::count(end - page, end, value) == static_cast<std::ptrdiff_t>(page);
 }
 
-// The last rank's last page becomes everybody's, and nobody's first byte.
+// Checks that the last page of the last rank reaches all ranks and that no first byte changes.
 void reduce_and_send(communicator_backend& backend, std::int32_t world, std::size_t bytes) {
   company ranks{backend, world};
   std::deque<wide_memory> memory;
@@ -48,17 +48,18 @@ void more_than(std::size_t bytes, const std::string& name, std::int32_t world) {
   reduce_and_send(*adapter->make(), world, bytes + 8 * page);
 }
 
-TEST_CASE("more than 2^32 bytes in one operation", "[large]") {
+TEST_CASE("host adapters carry more than 2^32 bytes in one operation", "[large]") {
   const auto name = GENERATE(as<std::string>{}, "inproc", "shm");
   INFO(name);
   more_than(std::size_t{1} << 32, name, 2);
 }
 
-TEST_CASE("more than 2^31 bytes over connections in one operation", "[large]") {
+TEST_CASE("tcp carries more than 2^31 bytes in one operation", "[large]") {
   more_than(std::size_t{1} << 31, "tcp, one connection", 2);
 }
 
-TEST_CASE("more than 2^31 bytes within hosts and between them in one operation", "[large]") {
+TEST_CASE("hier carries more than 2^31 bytes within and between hosts in one operation",
+          "[large]") {
   more_than(std::size_t{1} << 31, "hier, two hosts", 3);
 }
 

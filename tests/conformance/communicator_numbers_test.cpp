@@ -1,4 +1,4 @@
-// The communicator port: what operations compute, for every dtype, reduction and size.
+// Goal: each operation computes the documented result for every dtype, reduction and size.
 #include "backends/collective/canonical_reduction.hpp"
 #include "tests/conformance/communicator_suite.hpp"
 #include "tests/support/reference_reduction.hpp"
@@ -22,7 +22,7 @@ std::span<const std::byte> piece(const bytes& of, std::size_t index, std::size_t
   return std::span{of}.subspan(index * length, length);
 }
 
-TEST_CASE("all_reduce has the bits of the canonical tree on every rank") {
+TEST_CASE("all_reduce gives every rank the bits of the canonical tree") {
   for_each_world([](communicator_backend& backend, std::int32_t world) {
     company ranks{backend, world};
     for (const auto type : all_dtypes)
@@ -41,7 +41,7 @@ TEST_CASE("all_reduce has the bits of the canonical tree on every rank") {
   });
 }
 
-TEST_CASE("all_reduce of sizes around lines, slices and nothing") {
+TEST_CASE("all_reduce is correct at sizes zero and one and around cache lines and slices") {
   for_each_world([](communicator_backend& backend, std::int32_t world) {
     company ranks{backend, world};
     for (const std::size_t count :
@@ -59,7 +59,7 @@ TEST_CASE("all_reduce of sizes around lines, slices and nothing") {
   });
 }
 
-TEST_CASE("broadcast brings the root's bytes to everybody") {
+TEST_CASE("broadcast copies the root's bytes to every rank") {
   for_each_world([](communicator_backend& backend, std::int32_t world) {
     company ranks{backend, world};
     for (std::int32_t root = 0; root < world; ++root)
@@ -75,7 +75,7 @@ TEST_CASE("broadcast brings the root's bytes to everybody") {
   });
 }
 
-TEST_CASE("all_gather stacks the pieces in the order of ranks") {
+TEST_CASE("all_gather concatenates the pieces in rank order") {
   for_each_world([](communicator_backend& backend, std::int32_t world) {
     company ranks{backend, world};
     for (const bool in_place : {false, true})
@@ -100,7 +100,7 @@ TEST_CASE("all_gather stacks the pieces in the order of ranks") {
   });
 }
 
-TEST_CASE("reduce_scatter gives each rank its piece and leaves the rest alone") {
+TEST_CASE("reduce_scatter gives each rank its piece and writes nothing else") {
   for_each_world([](communicator_backend& backend, std::int32_t world) {
     company ranks{backend, world};
     for (const bool in_place : {false, true})
@@ -130,7 +130,7 @@ TEST_CASE("reduce_scatter gives each rank its piece and leaves the rest alone") 
   });
 }
 
-TEST_CASE("decide agrees by all and by any") {
+TEST_CASE("decide computes the logical and or the logical or of all votes") {
   for_each_world([](communicator_backend& backend, std::int32_t world) {
     company ranks{backend, world};
     const int masks = 1 << world;

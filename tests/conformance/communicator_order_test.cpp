@@ -1,4 +1,5 @@
-// The communicator port: who meets whom, in which order, and what happens when ranks disagree.
+// Goal: operations match by group and by order of submission, and ranks that disagree on an
+// operation get an error.
 #include "tests/conformance/communicator_suite.hpp"
 #include "tests/support/reference_reduction.hpp"
 
@@ -16,7 +17,7 @@ namespace {
 
 using std::chrono::nanoseconds;
 
-TEST_CASE("bits do not depend on the order of arrival") {
+TEST_CASE("the bits of all_reduce do not depend on the order in which ranks arrive") {
   for_each_world_from(2, [](communicator_backend& backend, std::int32_t world) {
     company ranks{backend, world};
     std::vector<bytes> leaves;
@@ -41,7 +42,7 @@ TEST_CASE("bits do not depend on the order of arrival") {
   });
 }
 
-TEST_CASE("an operation completes though nobody waits, and not before the last arrived") {
+TEST_CASE("an operation completes without a waiter once the last rank has arrived") {
   for_each_world_from(2, [](communicator_backend& backend, std::int32_t world) {
     company ranks{backend, world};
     auto memory = ones(world, 100000);
@@ -51,7 +52,7 @@ TEST_CASE("an operation completes though nobody waits, and not before the last a
       CHECK(ranks[0].quiescent() == works.empty());
       works.push_back(ranks[rank].all_reduce(floats(memory[rank]), reduction::sum));
     }
-    // Adapters that move data by threads of their own need a moment: waiting is how to give it.
+    // Adapters with threads of their own need time to move data. wait() gives them that time.
     for (const auto& work : works) work->wait();
     for (const auto& work : works) CHECK(work->poll().status == work_status::ok);
     for (const auto& result : memory)
@@ -60,7 +61,7 @@ TEST_CASE("an operation completes though nobody waits, and not before the last a
   });
 }
 
-TEST_CASE("the same memory in operations that follow each other unwaited") {
+TEST_CASE("operations submitted without waiting may reuse the same memory in order") {
   for_each_world([](communicator_backend& backend, std::int32_t world) {
     company ranks{backend, world};
     auto memory = ones(world, 50000);
@@ -77,7 +78,7 @@ TEST_CASE("the same memory in operations that follow each other unwaited") {
   });
 }
 
-TEST_CASE("a hundred operations in flight, waited for backwards") {
+TEST_CASE("a hundred operations in flight may be awaited in reverse order") {
   for_each_world([](communicator_backend& backend, std::int32_t world) {
     company ranks{backend, world};
     std::vector<std::vector<std::vector<float>>> memory(100, ones(world, 333));
@@ -93,7 +94,7 @@ TEST_CASE("a hundred operations in flight, waited for backwards") {
   });
 }
 
-TEST_CASE("nobody leaves a barrier before the last has come") {
+TEST_CASE("no rank leaves a barrier before the last rank has entered it") {
   for_each_world([](communicator_backend& backend, std::int32_t world) {
     company ranks{backend, world};
     std::atomic<int> arrived{0};
@@ -101,18 +102,18 @@ TEST_CASE("nobody leaves a barrier before the last has come") {
       for (int round = 1; round <= 50; ++round) {
         arrived.fetch_add(1);
         c.barrier("round")->wait();
-        expect(arrived.load() >= round * world, "everybody has come");
+        expect(arrived.load() >= round * world, "all ranks have entered the barrier");
         c.barrier("next")->wait();
       }
     });
   });
 }
 
-TEST_CASE("a rank that waits for its peers says so, from outside, and only then") {
+TEST_CASE("waiting() is true from another thread exactly while a rank waits for its peers") {
   for_each_world_from(2, [](communicator_backend& backend, std::int32_t world) {
     company ranks{backend, world};
     ranks.run([&](communicator& c) {
-      expect(!c.waiting(), "nobody waits before it called");
+      expect(!c.waiting(), "no rank waits before it has called");
       if (c.group().rank == 0) {
         for (std::int32_t other = 1; other < world; ++other)
           while (!ranks[other].waiting()) std::this_thread::yield();
@@ -129,7 +130,7 @@ TEST_CASE("a rank that waits for its peers says so, from outside, and only then"
   });
 }
 
-TEST_CASE("subgroups have an order of their own and work side by side") {
+TEST_CASE("subgroups keep their own order and run side by side with the world") {
   for_each_world_from(3, [](communicator_backend& backend, std::int32_t world) {
     company ranks{backend, world};
     std::vector<float> sums(world);
@@ -140,7 +141,7 @@ TEST_CASE("subgroups have an order of their own and work side by side") {
       for (std::int32_t r = rank % 2; r < world; r += 2) mine.ranks.push_back(r);
       std::vector<float> small{static_cast<float>(rank)};
       std::vector<float> large{static_cast<float>(rank)};
-      // Even ranks go to their subgroup first, odd ones to the world.
+      // Even ranks submit to their subgroup first, odd ranks to the world.
       work_ptr first;
       if (rank % 2 == 0) first = c.all_reduce(floats(small), reduction::sum, mine);
       const auto second = c.all_reduce(floats(large), reduction::sum);
@@ -148,7 +149,7 @@ TEST_CASE("subgroups have an order of their own and work side by side") {
       second->wait();
       first->wait();
       c.barrier("among", nanoseconds{0}, mine)->wait();
-      expect(c.decide(rank < 2, decision::any, mine), "one of every subgroup said yes");
+      expect(c.decide(rank < 2, decision::any, mine), "one member of every subgroup votes yes");
       sums[rank] = small[0];
       totals[rank] = large[0];
     });
@@ -161,7 +162,7 @@ TEST_CASE("subgroups have an order of their own and work side by side") {
   });
 }
 
-TEST_CASE("pieces, roots and subgroups of one count by members, not by ranks") {
+TEST_CASE("pieces and roots and subgroups of size one follow member order") {
   for_each_world_from(3, [](communicator_backend& backend, std::int32_t world) {
     company ranks{backend, world};
     const std::int32_t last = world - 1;
@@ -178,7 +179,7 @@ TEST_CASE("pieces, roots and subgroups of one count by members, not by ranks") {
         sent[rank] = from_last[0];
       }
       c.all_reduce(floats(mine), reduction::max, {{rank}})->wait();
-      expect(mine[0] == static_cast<float>(rank), "alone, a reduction is what one has");
+      expect(mine[0] == static_cast<float>(rank), "a reduction over one rank keeps its value");
     });
     const auto top = static_cast<float>(last);
     CHECK(gathered[1] == std::vector<float>{1, top});
@@ -187,7 +188,7 @@ TEST_CASE("pieces, roots and subgroups of one count by members, not by ranks") {
   });
 }
 
-TEST_CASE("naming the whole world is the same as naming nobody") {
+TEST_CASE("naming all ranks as the subgroup equals naming none") {
   for_each_world_from(2, [](communicator_backend& backend, std::int32_t world) {
     company ranks{backend, world};
     auto memory = ones(world, 10);
@@ -202,16 +203,16 @@ TEST_CASE("naming the whole world is the same as naming nobody") {
   });
 }
 
-TEST_CASE("what can not be done is refused before it is submitted, and said clearly") {
+TEST_CASE("an impossible call is refused with a clear text and nothing is submitted") {
   for_each_world_from(3, [](communicator_backend& backend, std::int32_t world) {
     company ranks{backend, world};
     check_refusals(ranks[1]);
-    // None of it was submitted: everybody still meets.
+    // Nothing was submitted, so all ranks can still complete a barrier.
     ranks.run([](communicator& each) { each.barrier("after all that")->wait(); });
   });
 }
 
-TEST_CASE("ranks that disagree are told who called what, and nothing is written", "[many]") {
+TEST_CASE("ranks that disagree get the calls of all ranks and no memory is written", "[many]") {
   for_each_world_from(2, [](communicator_backend& backend, std::int32_t world) {
     std::uint64_t generation = 1;
     for (const auto& which : disagreements())
@@ -223,7 +224,7 @@ TEST_CASE("ranks that disagree are told who called what, and nothing is written"
           turnstile gate;
           const auto thrown = ranks.attempt([&](communicator& c) {
             const auto rank = c.group().rank;
-            // The odd rank comes first or last; the others in between in any order.
+            // The odd rank arrives first or last; the others arrive in any order.
             if (rank == odd && odd_last) gate.await(world - 1);
             if (rank != odd && !odd_last && which.name != "kind") gate.await(1);
             work_ptr work;
@@ -249,7 +250,7 @@ TEST_CASE("ranks that disagree are told who called what, and nothing is written"
   });
 }
 
-TEST_CASE("a disagreement of two is put as in the manual") {
+TEST_CASE("a mismatch of two ranks reads as in the documentation") {
   const auto backend = communicator_adapters()[0].make();
   company ranks{*backend, 2};
   std::vector<float> a(10);
@@ -265,7 +266,7 @@ TEST_CASE("a disagreement of two is put as in the manual") {
   }
 }
 
-TEST_CASE("a rank that skips an operation disagrees at the next") {
+TEST_CASE("a rank that skips an operation gets a mismatch at its next one") {
   for_each_world_from(2, [](communicator_backend& backend, std::int32_t world) {
     company ranks{backend, world};
     std::vector<std::vector<float>> large = ones(world, 20);
@@ -279,7 +280,7 @@ TEST_CASE("a rank that skips an operation disagrees at the next") {
     CHECK_THAT(text_of<collective_mismatch>(thrown[1]),
                Catch::Contains("collective 1: ") && Catch::Contains("float32, 20") &&
                    Catch::Contains("rank 1: all_reduce(sum, float32, 10)"));
-    // The others wait for a later operation, which ends with the group.
+    // The other ranks wait for a later operation, which the abort of the group ends.
     for (std::int32_t rank = 0; rank < world; ++rank)
       if (rank != 1)
         CHECK_THAT(text_of<generation_closed>(thrown[rank]), Catch::Contains("ranks disagree"));

@@ -16,13 +16,13 @@ namespace troupe::testing {
 
 namespace {
 
-// What has work in the background that outlives its handles.
+// A backend whose background work can outlive its handles.
 class with_background : public communicator_backend {
 public:
   virtual std::size_t groups() const = 0;
 };
 
-// As processes have it: each rank listens for itself and has a thread of its own.
+// Arranged as separate processes would be: each rank has its own listener and its own thread.
 class tcp_apart final : public with_background {
 public:
   std::string_view name() const override { return "tcp"; }
@@ -43,8 +43,8 @@ private:
   std::map<std::int32_t, std::unique_ptr<tcp_backend>> ranks_;
 };
 
-// Hosts of one process each, whose ranks are its threads. Every all_reduce takes the way inside the
-// hosts first.
+// Simulated hosts of one process each, whose ranks are threads. Every all_reduce first reduces
+// within a host.
 class hosts final : public with_background {
 public:
   using layout = std::function<std::vector<std::int32_t>(std::int32_t world)>;
@@ -85,13 +85,13 @@ private:
   std::map<std::size_t, host> hosts_;
 };
 
-// {2, 2} of 4 ranks, {4, 3} of 7: the first hosts hold whole subtrees of the canonical tree.
+// {2, 2} for 4 ranks and {4, 3} for 7: the first host holds whole subtrees of the canonical tree.
 std::vector<std::int32_t> first_half_on_one(std::int32_t world) {
   const auto first = (world + 1) / 2;
   if (first == world) return {world};
   return {first, world - first};
 }
-// {1, 3} of 4: no two ranks of a subtree are together.
+// {1, 3} for 4 ranks: no two ranks of a subtree share a host.
 std::vector<std::int32_t> first_alone(std::int32_t world) {
   if (world == 1) return {1};
   return {1, world - 1};
@@ -114,7 +114,7 @@ const std::vector<communicator_adapter>& communicator_adapters() {
         {"inproc", [] { return std::make_shared<inproc_backend>(); }},
         {"inproc without spinning",
          [] { return std::make_shared<inproc_backend>(inproc_options{.cores = 1}); }},
-        // 12 ms a generation: the kernel clears the memory of each anew.
+        // A generation takes 12 ms, because the kernel clears its memory anew.
         {"shm", [] { return std::make_shared<shm_backend>(shm_rendezvous::create()); },
          sanitized ? 200u : 300u},
         {"shm, small slots, without spinning",

@@ -1,6 +1,5 @@
-// What the conformance suite of the communicator port is made of: adapters, ranks on threads,
-// gates. The cases are written once, against the port; a new adapter is one line in
-// communicator_suite.cpp.
+// Helpers of the communicator conformance suite: adapters, ranks on threads, turnstiles. Each case
+// is written once against the port. A new adapter is one line in communicator_suite.cpp.
 #pragma once
 
 #include "tests/conformance/port_cases.hpp"
@@ -22,22 +21,24 @@ constexpr bool sanitized = true;
 constexpr bool sanitized = false;
 #endif
 
-/// One adapter under test. `make` gives a fresh backend that all ranks of a case share.
+/// One adapter under test. `make` returns a fresh backend that all ranks of a case share.
 struct communicator_adapter {
   std::string name;
   std::function<std::shared_ptr<communicator_backend>()> make;
-  std::uint64_t generations = sanitized ? 200 : 1000;  ///< in a loop; fewer where one takes long
+  /// generations of the leak test; fewer for slow adapters
+  std::uint64_t generations = sanitized ? 200 : 1000;
 };
 const std::vector<communicator_adapter>& communicator_adapters();
 
-/// An abort ends the group on all its ranks at once; else as fast as a network carries it.
+/// True if an abort ends the group on all ranks at once; false if it travels over a network first.
 bool ends_at_once(const communicator_backend& backend);
-/// Returns when nothing is left in the background of groups whose handles are closed.
+/// Returns when groups whose handles are closed have no background work left.
 void settle(communicator_backend& backend);
 void await_abort(const communicator& c);
 
-/// Opens the handles of one generation and lets a thread per rank use them. The handles stay open
-/// until `close` or the end, so that a rank that is done early does not end the others' group.
+/// Opens the handles of one generation and runs one thread per rank on them. Handles stay open
+/// until `close` or destruction, so that a rank that is done early does not end the group of the
+/// others.
 class company {
 public:
   company(communicator_backend& backend, std::int32_t world, std::uint64_t generation = 1,
@@ -48,9 +49,9 @@ public:
   void close(std::int32_t rank) { handles_.at(rank).reset(); }
 
   using body = std::function<void(communicator&)>;
-  /// Runs `what` on every rank's own thread; rethrows the lowest rank's exception.
+  /// Runs `what` on one thread per rank and rethrows the exception of the lowest rank.
   void run(const body& what);
-  /// The same; what each rank threw, null for those that did not.
+  /// The same, but returns what each rank threw; null for ranks that did not throw.
   std::vector<std::exception_ptr> attempt(const body& what);
 
 private:
@@ -69,16 +70,17 @@ private:
   int turn_ = 0;
 };
 
-/// Catch2 2 is not made for assertions on other threads: these throw, `company` brings it home.
+/// Catch2 2 does not support assertions on other threads. This throws, and `company` rethrows it on
+/// the main thread.
 void expect(bool condition, const std::string& what);
 
 /// Runs `what(backend, world)` for every adapter and world size of the suite.
 void for_each_world(const std::function<void(communicator_backend&, std::int32_t)>& what);
-/// The same for worlds of `least` ranks and more.
+/// The same for worlds of `least` or more ranks.
 void for_each_world_from(std::int32_t least,
                          const std::function<void(communicator_backend&, std::int32_t)>& what);
 
-/// One vector per rank.
+/// One vector per rank, filled with ones.
 inline std::vector<std::vector<float>> ones(std::int32_t world, std::size_t count) {
   return std::vector<std::vector<float>>(world, std::vector<float>(count, 1.0f));
 }

@@ -1,6 +1,7 @@
-// Goal: the lane port's contract, for each adapter: runs are handled in order by one thread and
-// answered once each, a throw comes with its place, attention stops between two hooks, the end
-// brings the learner's result, and a handle that goes leaves user code that is stuck to itself.
+// Goal: every adapter keeps the contract of the lane port. One thread handles runs in order and
+// answers each once. An exception is reported with its hook and step. Attention stops a run between
+// two hooks. Closing returns the learner's result. Destroying a handle never waits for user code
+// that hangs.
 #include <condition_variable>
 #include <deque>
 #include <map>
@@ -21,8 +22,7 @@ using namespace std::chrono_literals;
 
 namespace {
 
-/// What comes out of a lane, one thing at a time; a thread that waits for it, or a loop that runs
-/// what is due until it is there.
+/// Queue of a lane's outputs. `get` waits for the next output, or runs `step` until it is there.
 template <class T>
 class inbox {
 public:
@@ -54,7 +54,7 @@ private:
   std::deque<T> all_;
 };
 
-/// What a test's learner does and what it noted.
+/// What the scripted learner does at each hook, and what it recorded.
 struct script {
   std::function<hook_outcome(const hook&, const learner_context&)> at_hook;
   std::function<value()> at_end;
@@ -101,7 +101,7 @@ struct scripted_recipe final : learner_recipe {
   std::unique_ptr<learner> make(const learner_context& about) const override {
     return std::make_unique<scripted>(by, about);
   }
-  /// The first line.
+  /// Keeps only the first line of the text.
   exception_text text_of_exceptions() const override {
     return [](const std::exception& error) {
       const std::string text = error.what();
@@ -111,10 +111,10 @@ struct scripted_recipe final : learner_recipe {
   std::shared_ptr<script> by;
 };
 
-/// One adapter, and what makes it go on.
+/// One adapter, and the function that makes it progress.
 struct adapter {
   std::shared_ptr<lane_backend> lanes;
-  std::function<bool()> step;  ///< empty: it goes on by itself
+  std::function<bool()> step;  ///< empty: the adapter progresses by itself
 };
 
 adapter threads() {
@@ -185,7 +185,7 @@ using adapter_maker = adapter (*)();
 
 }  // namespace
 
-TEST_CASE("runs are handled in order, in one thread, and answered once each", "[lane]") {
+TEST_CASE("one thread handles runs in order and answers each of them once", "[lane]") {
   const auto make = GENERATE(adapter_maker{threads}, adapter_maker{in_line});
   stage_of_lane on(make());
   on.work->bind(nullptr, generation_id{3});
@@ -210,12 +210,12 @@ TEST_CASE("runs are handled in order, in one thread, and answered once each", "[
   CHECK(on.entered->get({}) == "connect");
 }
 
-TEST_CASE("a second run at a time is refused, and the first goes on", "[lane]") {
+TEST_CASE("submitting a second run is refused while the first continues", "[lane]") {
   const auto make = GENERATE(adapter_maker{threads}, adapter_maker{in_line});
   stage_of_lane on(make());
   inbox<bool> gate;
   on.what->at_hook = [&](const hook&, const learner_context&) {
-    if (!on.by.step) gate.get({});  // what is called in line happens later anyway
+    if (!on.by.step) gate.get({});  // the inline adapter runs this later anyway
     return hook_outcome{};
   };
   on.submit(hooks_at<hooks::connect>(0));
@@ -224,15 +224,14 @@ TEST_CASE("a second run at a time is refused, and the first goes on", "[lane]") 
   const auto first = on.answer();
   CHECK(first.at.sequence == sequence_id{1});
   CHECK(first.handled == 1);
-  on.submit(hooks_at<hooks::on_train_start>(0));  // answered means that there is room
+  on.submit(hooks_at<hooks::on_train_start>(0));  // an answered run leaves room for the next
   CHECK(on.answer().at.sequence == sequence_id{3});
   on.close();
   CHECK(on.answers->empty());
   CHECK(on.what->hooks == std::vector<std::string>{"made", "connect", "on_train_start", "gone"});
 }
 
-TEST_CASE("a recipe reads the text of an exception in its own way: a record holds that text",
-          "[lane]") {
+TEST_CASE("a failure record holds the exception text as the recipe extracts it", "[lane]") {
   const auto make = GENERATE(adapter_maker{threads}, adapter_maker{in_line});
   stage_of_lane on(make());
   on.what->at_hook = [](const hook& h, const learner_context&) -> hook_outcome {
@@ -245,7 +244,7 @@ TEST_CASE("a recipe reads the text of an exception in its own way: a record hold
   CHECK(bad.failed_with->record.what == "disk full");
 }
 
-TEST_CASE("a throw is answered with its type and its place", "[lane]") {
+TEST_CASE("an exception in a hook is reported with its type and hook and step", "[lane]") {
   const auto make = GENERATE(adapter_maker{threads}, adapter_maker{in_line});
   stage_of_lane on(make());
   on.what->at_hook = [](const hook& h, const learner_context&) -> hook_outcome {
@@ -260,19 +259,20 @@ TEST_CASE("a throw is answered with its type and its place", "[lane]") {
   CHECK(bad.failed_with->record.hook == "pre_backward");
   CHECK(bad.failed_with->record.step == 7);
   CHECK_THROWS_AS(std::rethrow_exception(bad.failed_with->original), std::domain_error);
-  // on_exception and teardown still run; there is no result.
+  // on_exception and teardown still run, but there is no result.
   on.submit({hooks::on_exception{{}, "std::domain_error", "disk full"}});
   CHECK(on.answer().outcome.word == run_verdict::proceed);
   CHECK(on.close().first.empty());
 }
 
-TEST_CASE("attention stops a run between two hooks", "[lane]") {
+TEST_CASE("attention stops a run between two hooks and the rest can be resubmitted", "[lane]") {
   const auto make = GENERATE(adapter_maker{threads}, adapter_maker{in_line});
   stage_of_lane on(make());
   on.what->at_hook = [&](const hook& h, const learner_context& about) -> hook_outcome {
     hook_outcome outcome;
     if (name(h) == "pre_backward") on.work->set_attention(attention::generation_closed);
-    outcome.stop = about.attention_word->load() != attention::none;  // a learner sees it, too
+    // the learner sees the attention word too
+    outcome.stop = about.attention_word->load() != attention::none;
     return outcome;
   };
   on.submit(hooks_at<hooks::on_train_start, hooks::pre_backward, hooks::post_backward>(0));
@@ -288,7 +288,7 @@ TEST_CASE("attention stops a run between two hooks", "[lane]") {
   on.close();
 }
 
-TEST_CASE("what the learner throws at its end comes with the close", "[lane]") {
+TEST_CASE("an exception while the learner makes its result is returned by close", "[lane]") {
   const auto make = GENERATE(adapter_maker{threads}, adapter_maker{in_line});
   stage_of_lane on(make());
   on.what->at_end = []() -> value { throw std::domain_error("no result"); };
@@ -299,7 +299,7 @@ TEST_CASE("what the learner throws at its end comes with the close", "[lane]") {
   CHECK(last.record.what == "no result");
 }
 
-TEST_CASE("a lane's status names the hook in flight; a stuck one is left to itself", "[lane]") {
+TEST_CASE("a lane reports the hook in flight and is destroyed without waiting for it", "[lane]") {
   inbox<bool> reached, gate, done;
   {
     stage_of_lane on(threads());
@@ -320,7 +320,7 @@ TEST_CASE("a lane's status names the hook in flight; a stuck one is left to itse
     on.work.reset();  // returns at once
     CHECK(what->alive == 1);
     CHECK(answers->empty());
-    // The learner goes when the code returns, and says nothing any more.
+    // The learner is destroyed when its code returns. It reports nothing after that.
     std::thread watch([&] {
       for (bool gone = false; !gone;) {
         const std::lock_guard lock{what->guard};

@@ -1,4 +1,4 @@
-// Cases of the communicator port that are lists: for the adapters of this process, and for mpi.
+// Lists of communicator cases that the adapters of this process and the mpi adapter share.
 #pragma once
 
 #include "troupe/communicator.hpp"
@@ -15,18 +15,19 @@ buffer view(std::vector<T>& values, dtype type) {
 }
 inline buffer floats(std::vector<float>& values) { return view(values, dtype::f32); }
 
-/// A way for one rank to call something else than the others do, and what the error says of both.
-/// The memory is ten numbers, which stay as they are.
+/// One rank calls something else than the others: both calls, and the text of each in the error.
+/// The memory holds ten numbers that must stay unchanged.
 struct disagreement_case {
   std::string name;
   std::function<work_ptr(communicator&, std::vector<float>&)> usual;
-  std::function<work_ptr(communicator&, std::vector<float>&)> odd;  ///< of "kind": waits itself
+  std::function<work_ptr(communicator&, std::vector<float>&)> odd;  ///< for "kind" it waits itself
   std::string usual_text;
   std::string odd_text;
 };
 std::vector<disagreement_case> disagreements();
 
-/// Calls of all kinds that can not be done. `c` is rank 1 of three or more; nothing is submitted.
+/// Checks that impossible calls of every kind are refused. `c` is rank 1 of three or more ranks.
+/// Nothing is submitted.
 void check_refusals(communicator& c);
 
 }  // namespace troupe::testing

@@ -1,5 +1,5 @@
-// Goal: every adapter of the storage port does what troupe/storage.hpp promises. Each case runs
-// on a fresh storage of each adapter, happy paths first.
+// Goal: every adapter of the storage port keeps the contract of troupe/storage.hpp. Each case
+// runs on a fresh storage of each adapter, success first and failures after it.
 #include "tests/conformance/storage_suite.hpp"
 
 #include "backends/local/file_storage.hpp"
@@ -80,7 +80,7 @@ storage_world any_world() {
   return storage_adapters()[index].make();
 }
 
-// An error names the path it is about.
+// An error text names the path that it is about.
 void check_refused(const storage_world& world, storage_op op, const std::string& path) {
   const auto result = world.call(std::move(op));
   INFO(path);
@@ -92,7 +92,7 @@ using names = std::vector<std::string>;
 
 }  // namespace
 
-TEST_CASE("a file holds the chunks written to it", "[storage]") {
+TEST_CASE("write stores all chunks in order and replaces an existing file", "[storage]") {
   const auto world = any_world();
   world.must(writing("a", {"one ", "", "two"}));
   CHECK(world.text("a") == "one two");
@@ -102,7 +102,7 @@ TEST_CASE("a file holds the chunks written to it", "[storage]") {
   CHECK(world.text("empty").empty());
 }
 
-TEST_CASE("a folder is made with its parents, again and again", "[storage]") {
+TEST_CASE("make_folder creates missing parents and accepts an existing folder", "[storage]") {
   const auto world = any_world();
   for (int i = 0; i < 2; ++i) {
     world.must(ops::make_folder{"a/b/c"});
@@ -115,7 +115,7 @@ TEST_CASE("a folder is made with its parents, again and again", "[storage]") {
   check_refused(world, ops::make_folder{"a/b/c/file/d"}, "a/b/c/file");
 }
 
-TEST_CASE("a list is sorted and complete", "[storage]") {
+TEST_CASE("list returns all entries sorted", "[storage]") {
   const auto world = any_world();
   CHECK(world.must(ops::list{"."}).names.empty());
   for (const auto* path : {"b", "a", "B", ".hidden"}) world.must(writing(path, {"x"}));
@@ -128,7 +128,7 @@ TEST_CASE("a list is sorted and complete", "[storage]") {
   check_refused(world, ops::list{"a"}, "a");
 }
 
-TEST_CASE("a file is renamed, replacing another", "[storage]") {
+TEST_CASE("renaming a file replaces the target file", "[storage]") {
   const auto world = any_world();
   world.must(writing("a", {"a"}));
   world.must(writing("b", {"b"}));
@@ -142,7 +142,7 @@ TEST_CASE("a file is renamed, replacing another", "[storage]") {
   CHECK(world.text("b") == "a");
 }
 
-TEST_CASE("a folder is renamed, replacing another with all it holds", "[storage]") {
+TEST_CASE("renaming a folder replaces the target folder and its content", "[storage]") {
   const auto world = any_world();
   world.must(ops::make_folder{"old/deep"});
   world.must(writing("old/deep/file", {"old"}));
@@ -158,7 +158,7 @@ TEST_CASE("a folder is renamed, replacing another with all it holds", "[storage]
   CHECK(world.text("free/file") == "new");
 }
 
-TEST_CASE("a folder does not replace what holds it, nor what it holds", "[storage]") {
+TEST_CASE("a folder cannot be renamed to its parent or into itself", "[storage]") {
   const auto world = any_world();
   world.must(ops::make_folder{"a/b"});
   world.must(writing("a/b/file", {"x"}));
@@ -170,7 +170,7 @@ TEST_CASE("a folder does not replace what holds it, nor what it holds", "[storag
   CHECK(world.text("a/b/file") == "x");
 }
 
-TEST_CASE("a file and a folder do not replace each other", "[storage]") {
+TEST_CASE("a file cannot replace a folder or a folder a file", "[storage]") {
   const auto world = any_world();
   world.must(ops::make_folder{"folder"});
   world.must(writing("folder/file", {"inside"}));
@@ -184,7 +184,7 @@ TEST_CASE("a file and a folder do not replace each other", "[storage]") {
   CHECK(world.must(ops::list{"."}).names == names{"file", "folder"});
 }
 
-TEST_CASE("files and whole folders are removed, there or not", "[storage]") {
+TEST_CASE("remove deletes files and whole folders and accepts missing paths", "[storage]") {
   const auto world = any_world();
   world.must(ops::make_folder{"a/b"});
   world.must(writing("a/b/file", {"x"}));
@@ -201,7 +201,7 @@ TEST_CASE("files and whole folders are removed, there or not", "[storage]") {
   CHECK(world.call(ops::remove{"."}).error);
 }
 
-TEST_CASE("a link is made and replaced", "[storage]") {
+TEST_CASE("link creates a link or replaces an existing one", "[storage]") {
   const auto world = any_world();
   world.must(ops::make_folder{"steps"});
   for (const auto* name : {"one", "two"}) world.must(writing(std::string{"steps/"} + name, {name}));
@@ -220,7 +220,7 @@ TEST_CASE("a link is made and replaced", "[storage]") {
   check_refused(world, ops::link{"one", "missing/latest"}, "missing/latest");
 }
 
-TEST_CASE("a write replaces a link and does not follow it", "[storage]") {
+TEST_CASE("writing to a link replaces it and leaves its target unchanged", "[storage]") {
   const auto world = any_world();
   world.must(writing("file", {"file"}));
   world.must(ops::link{"file", "l"});
@@ -229,7 +229,7 @@ TEST_CASE("a write replaces a link and does not follow it", "[storage]") {
   CHECK(world.text("file") == "file");
 }
 
-TEST_CASE("reading has a limit", "[storage]") {
+TEST_CASE("reading a file above the size limit is refused", "[storage]") {
   const auto world = any_world();
   world.must(writing("a", {"12345"}));
   CHECK(world.must(ops::read{"a", 5}).bytes->size() == 5);
@@ -239,14 +239,14 @@ TEST_CASE("reading has a limit", "[storage]") {
   check_refused(world, ops::read{"folder", 4}, "folder");
 }
 
-TEST_CASE("what is missing is named", "[storage]") {
+TEST_CASE("an error names the missing path", "[storage]") {
   const auto world = any_world();
   check_refused(world, writing("missing/file", {"x"}), "missing/file");
   check_refused(world, ops::sync_folder{"missing"}, "missing");
   CHECK(world.must(ops::list{"."}).names.empty());
 }
 
-TEST_CASE("a relative path does not leave the root", "[storage]") {
+TEST_CASE("relative paths that leave the root are refused by every operation", "[storage]") {
   const auto world = any_world();
   for (const std::string path : {"../escaped", "a/../../escaped", "..", ""}) {
     check_refused(world, writing(path, {"x"}), path);
@@ -262,7 +262,7 @@ TEST_CASE("a relative path does not leave the root", "[storage]") {
   }
 }
 
-TEST_CASE("operations are done and answered in the order submitted", "[storage]") {
+TEST_CASE("operations run and are answered in the order of submission", "[storage]") {
   const auto world = any_world();
   constexpr int count = 40;
   std::vector<int> answered;
@@ -279,7 +279,7 @@ TEST_CASE("operations are done and answered in the order submitted", "[storage]"
   CHECK(world.text("a") == std::to_string(count - 1));
 }
 
-TEST_CASE("an answer never comes inside submit, and may submit", "[storage]") {
+TEST_CASE("an answer never arrives inside submit and may itself submit", "[storage]") {
   const auto world = any_world();
   static thread_local bool inside = false;
   std::promise<bool> answered;

@@ -1,5 +1,5 @@
-// What the conformance suite of the storage port is made of. The cases are written once, against
-// the port; a new adapter is one line in storage_suite.cpp.
+// Helpers of the storage conformance suite. Each case is written once against the port. A new
+// adapter is one line in storage_suite.cpp.
 #pragma once
 
 #include "troupe/storage.hpp"
@@ -11,8 +11,8 @@
 
 namespace troupe::testing {
 
-/// A fresh, empty storage. `settle` returns when everything submitted may be waited for (simulated
-/// adapters do their work there); `held` is what must outlive the storage.
+/// A fresh, empty storage. `settle` returns when every submitted operation can be awaited:
+/// simulated adapters do their work there. `held` must outlive the storage.
 struct storage_world {
   std::shared_ptr<void> held;
   std::shared_ptr<storage> files;
@@ -20,7 +20,7 @@ struct storage_world {
 
   /// Submits one operation and waits for its answer.
   storage_result call(storage_op op) const;
-  /// As call; fails the case on an error.
+  /// The same, but fails the case on an error.
   storage_result must(storage_op op) const;
   /// The content of a file.
   std::string text(const std::string& path) const;

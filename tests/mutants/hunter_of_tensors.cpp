@@ -32,9 +32,9 @@ private:
     recipe_ptr recipe(payload_ground ground) const override {
       return of->recipe(std::move(ground));
     }
-    std::optional<std::uint64_t> digest_behind(std::int64_t steps, const poisons& struck) override {
+    std::optional<std::uint64_t> digest_after(std::int64_t steps, const poisons& struck) override {
       const unchanged now;
-      return of->digest_behind(steps, struck);
+      return of->digest_after(steps, struck);
     }
     std::optional<difference> compare(const snapshot& is, std::int64_t steps,
                                       const poisons& struck) override {

@@ -1,5 +1,6 @@
-// The communicator port over MPI. Every process of mpirun runs these cases in the same order, as
-// the rank that mpirun made it; each case is a generation of its own.
+// Goal: the mpi adapter keeps the contract of the communicator port. Every process of mpirun runs
+// these cases in the same order, as the rank that mpirun assigned to it. Each case opens a
+// generation of its own.
 #include "tests/conformance/mpi/mpi_suite.hpp"
 
 #include "backends/collective/canonical_reduction.hpp"
@@ -17,7 +18,7 @@
 namespace troupe::testing {
 namespace {
 
-// Small whole numbers: their sums and products are exact in any order and any type.
+// Small integers: their sums and products are exact in any order and any type.
 template <class T>
 bytes stored(const std::vector<int>& numbers) {
   bytes memory(numbers.size() * sizeof(T));
@@ -28,7 +29,7 @@ bytes stored(const std::vector<int>& numbers) {
   return memory;
 }
 
-// 0 to 3 as f16 and bf16.
+// The numbers 0 to 3 as f16 and bf16.
 bytes stored_halves(const std::vector<int>& numbers, dtype type) {
   constexpr std::uint16_t f16[] = {0x0000, 0x3c00, 0x4000, 0x4200};
   constexpr std::uint16_t bf16[] = {0x0000, 0x3f80, 0x4000, 0x4040};
@@ -73,7 +74,7 @@ bytes piece(const bytes& of, std::size_t index) {
   return {from, from + static_cast<std::ptrdiff_t>(length)};
 }
 
-// Every rank ended with these bytes.
+// True if every rank has these bytes.
 bool same_everywhere(communicator& c, bytes mine) {
   bytes all(mine.size() * static_cast<std::size_t>(world));
   c.all_gather(whole(mine, dtype::u8), whole(all, dtype::u8))->wait();
@@ -82,7 +83,7 @@ bool same_everywhere(communicator& c, bytes mine) {
   return true;
 }
 
-TEST_CASE("mpi is usable under mpirun only, and knows its place") {
+TEST_CASE("mpi is usable only under mpirun and knows its rank and world") {
   REQUIRE(world >= 1);
   CHECK(backend().unusable().empty());
   CHECK(backend().placed() == place());
@@ -108,7 +109,7 @@ TEST_CASE("all_reduce computes every dtype and reduction") {
     }
 }
 
-TEST_CASE("odd numbers come out the same on all ranks") {
+TEST_CASE("NaN and infinities and extreme values reduce to equal bytes on all ranks") {
   const auto c = next_generation();
   for (const auto type : all_dtypes)
     for (const auto operation : all_reductions) {
@@ -119,15 +120,15 @@ TEST_CASE("odd numbers come out the same on all ranks") {
       auto memory = leaves[static_cast<std::size_t>(rank)];
       c->all_reduce(whole(memory, type), operation)->wait();
       CHECK(same_everywhere(*c, memory));
-      // In these no order matters: NaN propagates and -0 is below +0 whoever holds them.
+      // The order does not matter for min and max: NaN propagates from any rank and -0 is below +0.
       if (operation == reduction::min || operation == reduction::max)
         CHECK(memory == reference_reduction(type, operation, leaves));
     }
 }
 
-TEST_CASE("a mean overflows only where the mean itself does") {
+TEST_CASE("a mean overflows only if the mean itself is out of range") {
   const auto c = next_generation();
-  // Sums are rounded on the way: exact if they stay powers of two times the value.
+  // Partial sums are rounded. They are exact if they stay powers of two times the value.
   const bool exact = (world & (world - 1)) == 0;
   const auto near = [&](const std::vector<float>& all, float value) {
     return std::all_of(all.begin(), all.end(), [&](float one) {
@@ -147,7 +148,7 @@ TEST_CASE("a mean overflows only where the mean itself does") {
   }
 }
 
-TEST_CASE("broadcast, all_gather and reduce_scatter, in place and not") {
+TEST_CASE("broadcast and all_gather and reduce_scatter are correct in and out of place") {
   const auto c = next_generation();
   const auto self = static_cast<std::size_t>(rank);
   for (const bool in_place : {false, true})
@@ -190,7 +191,7 @@ TEST_CASE("broadcast, all_gather and reduce_scatter, in place and not") {
     }
 }
 
-TEST_CASE("decide agrees by all and by any; barriers pass") {
+TEST_CASE("decide computes and or or of all votes and barriers complete") {
   const auto c = next_generation();
   for (int mask = 0; mask < 1 << world; ++mask) {
     const bool yes = (mask >> rank & 1) != 0;
@@ -200,12 +201,12 @@ TEST_CASE("decide agrees by all and by any; barriers pass") {
   }
 }
 
-TEST_CASE("subgroups have an order of their own and the canonical bits") {
+TEST_CASE("subgroups keep their own order and give the canonical bits") {
   const auto c = next_generation();
   if (world < 3) return;
   std::vector<subgroup> groups{{{0, 1}}, {{1, 2}}, {{0, 2}}};
   if (world > 3) groups.push_back({{0, 1, 2}});  // of the whole world MPI chooses the order
-  // Each member walks through its groups in another order.
+  // Each member goes through its groups in a different order.
   std::vector<work_ptr> works;
   std::vector<std::pair<bytes, bytes>> results(groups.size());
   for (std::size_t i = 0; i < groups.size(); ++i) {
@@ -235,7 +236,7 @@ TEST_CASE("subgroups have an order of their own and the canonical bits") {
   c->barrier("pairs")->wait();
 }
 
-TEST_CASE("many operations in flight, waited for from the last to the first") {
+TEST_CASE("five hundred operations in flight may be awaited in reverse order") {
   const auto c = next_generation();
   std::vector<std::vector<float>> memory(500, std::vector<float>(64, 1));
   std::vector<work_ptr> works;
@@ -245,7 +246,7 @@ TEST_CASE("many operations in flight, waited for from the last to the first") {
   CHECK(c->quiescent());
 }
 
-TEST_CASE("the same memory in operations that follow each other unwaited") {
+TEST_CASE("operations submitted without waiting may reuse the same memory in order") {
   const auto c = next_generation();
   for (const auto type : {dtype::i64, dtype::f16, dtype::f32}) {
     CAPTURE(to_string(type));
@@ -259,7 +260,7 @@ TEST_CASE("the same memory in operations that follow each other unwaited") {
     for (const auto& work : works) work->wait();
     CHECK((memory == leaves[0]));
   }
-  // Of what all have, the mean is the same.
+  // All ranks hold the same values after the first mean, so the mean stays the same.
   std::vector<float> values(50000, static_cast<float>(rank * world));
   std::vector<work_ptr> works;
   for (int i = 0; i < 3; ++i) works.push_back(c->all_reduce(floats(values), reduction::mean));
@@ -268,7 +269,7 @@ TEST_CASE("the same memory in operations that follow each other unwaited") {
   CHECK((values == std::vector<float>(50000, mean)));
 }
 
-TEST_CASE("operations complete without anybody waiting") {
+TEST_CASE("operations complete without a waiter") {
   const auto c = next_generation();
   std::vector<float> values(1 << 20, 1);
   const auto work = c->all_reduce(floats(values), reduction::sum);

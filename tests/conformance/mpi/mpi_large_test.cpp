@@ -1,4 +1,4 @@
-// The communicator port over MPI, whose counts are ints: more than 2^31 bytes in one operation.
+// Goal: one operation over MPI, whose counts are ints, may carry more than 2^31 bytes.
 #include "tests/conformance/mpi/mpi_suite.hpp"
 #include "tests/support/wide_memory.hpp"
 
@@ -17,7 +17,7 @@ constexpr std::size_t half = (std::size_t{1} << 30) + 8 * page;
 void mark_end(wide_memory& memory, int value) {
   std::memset(memory.data() + memory.size() - page, value, page);
 }
-// The first bytes are zero: nothing was counted modulo 2^32.
+// The first bytes are zero unless an offset was counted modulo 2^32.
 bool ends_with(wide_memory& memory, std::uint8_t value) {
   const auto* end = memory.data() + memory.size();
   return memory.data()[0] == 0 &&
@@ -25,7 +25,7 @@ bool ends_with(wide_memory& memory, std::uint8_t value) {
 }
 buffer all_of(wide_memory& memory) { return {memory.data(), memory.size(), dtype::u8}; }
 
-TEST_CASE("all_reduce of more than 2^31 bytes", "[large]") {
+TEST_CASE("all_reduce carries more than 2^31 bytes", "[large]") {
   if (world != 2) return;
   const auto c = next_generation();
   wide_memory both{2 * half, 16 * page};
@@ -34,7 +34,7 @@ TEST_CASE("all_reduce of more than 2^31 bytes", "[large]") {
   CHECK(ends_with(both, 4));
 }
 
-TEST_CASE("all_gather of more than 2^31 bytes", "[large]") {
+TEST_CASE("all_gather carries more than 2^31 bytes", "[large]") {
   if (world != 2) return;
   const auto c = next_generation();
   wide_memory both{2 * half, 16 * page};
@@ -44,7 +44,7 @@ TEST_CASE("all_gather of more than 2^31 bytes", "[large]") {
   CHECK(ends_with(both, 8));
 }
 
-TEST_CASE("reduce_scatter of more than 2^31 bytes", "[large]") {
+TEST_CASE("reduce_scatter carries more than 2^31 bytes", "[large]") {
   if (world != 2) return;
   const auto c = next_generation();
   wide_memory both{2 * half, 16 * page};

@@ -1,5 +1,5 @@
-// What the cases of the communicator port over MPI are made of. Every process of mpirun runs all
-// of them in the same order, as the rank that mpirun made it; each opens generations of its own.
+// Helpers of the communicator conformance suite over MPI. Every process of mpirun runs all cases in
+// the same order, as the rank that mpirun assigned to it. Each case opens its own generations.
 #pragma once
 
 #include "backends/mpi/mpi.hpp"
@@ -19,7 +19,7 @@ extern const std::int32_t rank;
 extern const std::int32_t world;
 mpi_backend& backend();
 
-/// All processes call it as often as each other.
+/// All processes must call this equally often.
 std::shared_ptr<communicator> next_generation(
     std::chrono::nanoseconds deadline = std::chrono::seconds{60});
 

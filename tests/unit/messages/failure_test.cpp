@@ -1,5 +1,5 @@
-// Goal: a failure's record holds type, text and the nested causes; the original exception keeps its
-// type.
+// Goal: a failure record holds the exception's type, its text and its nested causes. The original
+// exception keeps its type.
 #include "troupe/failure.hpp"
 #include "messages/control.hpp"
 
@@ -27,7 +27,7 @@ std::exception_ptr caught_from(F f) {
 
 }  // namespace
 
-TEST_CASE("nested exceptions are recorded outermost first", "[messages]") {
+TEST_CASE("nested exceptions are recorded from the outermost to the innermost", "[messages]") {
   const auto error = caught_from([] {
     try {
       throw std::invalid_argument("inner");
@@ -43,22 +43,22 @@ TEST_CASE("nested exceptions are recorded outermost first", "[messages]") {
   CHECK_FALSE(record.follows);
 }
 
-TEST_CASE("what is not a std::exception is recorded by its type", "[messages]") {
+TEST_CASE("an exception that is no std::exception is recorded by its type name", "[messages]") {
   CHECK(describe(caught_from([] { throw 42; })).type == "int");
 }
 
-TEST_CASE("a closed generation is a failure that follows", "[messages]") {
+TEST_CASE("generation_closed is recorded as a consequence of another failure", "[messages]") {
   CHECK(describe(caught_from([] { throw generation_closed("rank 1 failed"); })).follows);
 }
 
-TEST_CASE("the caller can have the original exception with its own type", "[messages]") {
+TEST_CASE("rethrowing a failed outcome throws the original exception type", "[messages]") {
   job_outcome outcome;
   outcome.failed_with =
       std::make_shared<const caught>(caught{{}, caught_from([] { throw disk_full("disk full"); })});
   CHECK_THROWS_AS(outcome.rethrow(), disk_full);
 }
 
-TEST_CASE("a record keeps the code, so that another process can raise the same error",
+TEST_CASE("an exception made from a record has the same error code in another process",
           "[messages]") {
   const auto full = describe(std::make_exception_ptr(user_error(errc::checkpoint, "disk full")));
   CHECK(full.code == errc::checkpoint);

@@ -1,5 +1,5 @@
-// Goal: a fence lets through what is of the receiver's own life, and says of everything else why it
-// is not; what is compared first names the reason.
+// Goal: a fence accepts a message for the receiver's own incarnation. For every other message the
+// verdict names the first part that differs, in a fixed order of comparison.
 #include "messages/fence.hpp"
 
 #include "tests/support/catch.hpp"
@@ -19,16 +19,16 @@ fence mine() {
 
 }  // namespace
 
-TEST_CASE("a fence is current for its own life, whatever its step and sequence", "[fence]") {
+TEST_CASE("a fence of the receiver's incarnation is current at any step and sequence", "[fence]") {
   auto at = mine();
   at.step = step_id{12};
   at.sequence = sequence_id{99};
   CHECK(check(at, mine()) == fence_verdict::current);
-  at.term = term_id{4};  // a newer one: adopted where a receiver has a rule for it
+  at.term = term_id{4};  // a newer term: the receivers that allow it adopt it
   CHECK(check(at, mine()) == fence_verdict::current);
 }
 
-TEST_CASE("each part of a fence refuses by itself, below and above", "[fence]") {
+TEST_CASE("each part of a fence alone refuses a value that is too low or too high", "[fence]") {
   const auto verdict = [](auto change) {
     auto at = mine();
     change(at);
@@ -48,8 +48,9 @@ TEST_CASE("each part of a fence refuses by itself, below and above", "[fence]") 
           fence_verdict::other_incarnation);
 }
 
-TEST_CASE("a fence that is wrong in everything is of another job first, then of an older term",
-          "[fence]") {
+TEST_CASE(
+    "fence with several wrong parts: job is reported first and then term generation incarnation",
+    "[fence]") {
   auto at = mine();
   at.incarnation = incarnation_id{1};
   CHECK(check(at, mine()) == fence_verdict::other_incarnation);

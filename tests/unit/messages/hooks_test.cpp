@@ -1,5 +1,5 @@
-// Goal: a hook message says its name and place in words, and the set of names is closed and
-// distinct.
+// Goal: a hook message prints its name and its position. The set of hook names is fixed, and names
+// are distinct.
 #include "troupe/hooks.hpp"
 
 #include "messages/lane.hpp"
@@ -12,13 +12,13 @@
 
 using namespace troupe;
 
-TEST_CASE("a hook prints its name, its place and what it carries", "[messages]") {
+TEST_CASE("printing a hook shows its name and position and payload", "[messages]") {
   std::ostringstream out;
   out << hook{hooks::backward::of_window({stage::train, 0, 3, 7}, 6, 7)};
   CHECK(out.str() == "backward(train epoch 0 step 3 batch 7) window 6..7 synchronize");
 }
 
-TEST_CASE("a hook is a value, whatever it carries and wherever that lies", "[messages]") {
+TEST_CASE("hooks are regular values for payloads stored inline and on the heap", "[messages]") {
   const position at{stage::train, 1, 2, 3};
   const std::vector<hook> all{hooks::on_train_batch_start{{at}},
                               hooks::training_step{{at}},
@@ -33,7 +33,7 @@ TEST_CASE("a hook is a value, whatever it carries and wherever that lies", "[mes
     const auto moved = std::move(copy);
     CHECK(moved == one);
     for (const auto& other : all) {
-      copy = other;  // over what was moved from
+      copy = other;  // assigns to a moved-from hook
       CHECK(copy == other);
       CHECK((copy == one) == (&other == &one));
     }
@@ -45,7 +45,8 @@ TEST_CASE("a hook is a value, whatever it carries and wherever that lies", "[mes
   CHECK(hook{} == hook{hooks::connect{}});
 }
 
-TEST_CASE("a backward knows its window", "[messages]") {
+TEST_CASE("backward reports its accumulation window and synchronizes at the last batch",
+          "[messages]") {
   const auto inside = hooks::backward::of_window({stage::train, 0, 3, 7}, 6, 9);
   CHECK(inside.window_first() == 6);
   CHECK(inside.window_last() == 9);
@@ -53,13 +54,13 @@ TEST_CASE("a backward knows its window", "[messages]") {
   CHECK(hooks::backward::of_window({stage::train, 0, 3, 9}, 6, 9).synchronize());
 }
 
-TEST_CASE("hook names are distinct", "[messages]") {
+TEST_CASE("all hook names are distinct", "[messages]") {
   const auto& names = hook_names();
   CHECK(std::set(names.begin(), names.end()).size() == names.size());
   CHECK(names.size() == std::variant_size_v<hook_types>);
 }
 
-TEST_CASE("limits count batches or take a share", "[messages]") {
+TEST_CASE("a batch limit is a count or a share of the batches", "[messages]") {
   CHECK(apply_limit(std::int64_t{5}, 100) == 5);
   CHECK(apply_limit(std::int64_t{500}, 100) == 100);
   CHECK(apply_limit(std::int64_t{0}, 100) == 0);
@@ -70,7 +71,8 @@ TEST_CASE("limits count batches or take a share", "[messages]") {
   CHECK(apply_limit(0.5, 0) == 0);
 }
 
-TEST_CASE("a run's outcome keeps a stop whatever word comes with it or behind it", "[messages]") {
+TEST_CASE("merging outcomes keeps a stop request whatever run_word is merged with it",
+          "[messages]") {
   for (const auto word : {run_verdict::proceed, run_verdict::skip_epoch, run_verdict::attention}) {
     hook_outcome whole, later;
     whole.stop = true;

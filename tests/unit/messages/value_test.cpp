@@ -1,4 +1,4 @@
-// Goal: a value is regular and keeps its kind: a tuple stays a tuple, a list a list.
+// Goal: a value is a regular type and keeps its kind: a tuple stays a tuple, a list stays a list.
 #include "troupe/value.hpp"
 
 #include <sstream>
@@ -7,7 +7,7 @@
 
 using namespace troupe;
 
-TEST_CASE("values of every kind compare and print", "[messages]") {
+TEST_CASE("nested values of every kind can be copied and compared and printed", "[messages]") {
   const value v{value_map{{{"a", value_list{{1, 2.5, "x"}}}, {"b", value_tuple{{true, value{}}}}}}};
   const auto copy = v;
   CHECK(copy == v);
@@ -16,6 +16,6 @@ TEST_CASE("values of every kind compare and print", "[messages]") {
   CHECK(out.str() == R"({"a": [1, 2.5, "x"], "b": (true, nothing)})");
 }
 
-TEST_CASE("a tuple is not a list of the same items", "[messages]") {
+TEST_CASE("a tuple and a list of the same items are not equal", "[messages]") {
   CHECK(!(value{value_tuple{{1}}} == value{value_list{{1}}}));
 }
