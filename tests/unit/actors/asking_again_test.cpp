@@ -1,5 +1,5 @@
-// Goal: a lost message costs time and not the job: the supervisor tells silent ranks again, a
-// bounded number of times, and ranks repeat what they have said.
+// Goal: a lost control message delays a job and never ends it. The supervisor sends its order again
+// to silent ranks, a bounded number of times. Ranks repeat their last report.
 #include "actors/rank_machine.hpp"
 #include "actors/supervisor_machine.hpp"
 
@@ -18,11 +18,11 @@ fence at_rank(std::uint64_t rank, std::int64_t step = 0) {
   return at;
 }
 
-// Two ranks that are active, and the deadline armed last.
+// A supervisor with two active ranks. `deadline` is the deadline that it armed last.
 struct active_supervisor {
   supervisor_machine machine{job_id{9}, 2, derive({})};
   std::uint64_t deadline = 0;
-  std::vector<std::string> told;  ///< "0 activate" of the last event
+  std::vector<std::string> told;  ///< orders caused by the last event, as "0 activate"
 
   active_supervisor() {
     hear(supervision::begin{{incarnation_id{100}, incarnation_id{101}}});
@@ -68,20 +68,20 @@ ranks::answered answer(const rank_machine& rank, std::uint64_t run, std::uint32_
 
 }  // namespace
 
-TEST_CASE("silent ranks are told again, and only those", "[supervisor]") {
+TEST_CASE("the supervisor repeats its order only to ranks that stay silent", "[supervisor]") {
   active_supervisor s;
   s.hear(step_done{at_rank(1, 1)});
   s.wait();
   CHECK(s.told == texts{"0 activate"});
   s.wait();
-  CHECK(s.told == texts{"0 activate", "1 activate"});  // rank 1 has been silent since
+  CHECK(s.told == texts{"0 activate", "1 activate"});  // rank 1 has sent nothing since
   s.hear(step_done{at_rank(0, 1)});
   s.hear(step_done{at_rank(1, 2)});
   s.wait();
   CHECK(s.told.empty());
 }
 
-TEST_CASE("asking ends, and begins again when something is heard", "[supervisor]") {
+TEST_CASE("repetitions are bounded and start again after a message arrives", "[supervisor]") {
   active_supervisor s;
   for (std::uint32_t i = 0; i < supervisor_machine::asks_max; ++i) {
     s.wait();
@@ -94,7 +94,8 @@ TEST_CASE("asking ends, and begins again when something is heard", "[supervisor]
   CHECK(s.told == texts{"1 activate"});
 }
 
-TEST_CASE("a vote or an end that is owed is asked for", "[supervisor]") {
+TEST_CASE("the supervisor repeats its request for a missing vote or a missing end",
+          "[supervisor]") {
   active_supervisor s;
   s.hear(step_done{at_rank(0, 1)});
   s.hear(step_done{at_rank(1, 1)});
@@ -109,7 +110,7 @@ TEST_CASE("a vote or an end that is owed is asked for", "[supervisor]") {
   CHECK(s.told == texts{"1 stop_at"});
 }
 
-TEST_CASE("a failure that is heard twice is one failure", "[supervisor]") {
+TEST_CASE("a failure report received twice counts as one failure", "[supervisor]") {
   active_supervisor s;
   failure what;
   what.id = {at_rank(1).incarnation, 1};
@@ -122,9 +123,9 @@ TEST_CASE("a failure that is heard twice is one failure", "[supervisor]") {
   CHECK(s.machine == once);
 }
 
-TEST_CASE("a rank that is told again to begin repeats how it failed", "[rank]") {
+TEST_CASE("a failed rank that gets its order again repeats the same failure", "[rank]") {
   auto rank = active_rank();
-  CHECK(rank.on(activate_generation{at_rank(0)}).empty());  // it is at work
+  CHECK(rank.on(activate_generation{at_rank(0)}).empty());  // the rank is still working
   auto bad = answer(rank, 1, 0);
   bad.outcome.word = run_verdict::failed;
   auto& why = bad.what.emplace();
@@ -142,7 +143,7 @@ TEST_CASE("a rank that is told again to begin repeats how it failed", "[rank]") 
   CHECK(rank.next_failure() == failure_id{id.incarnation, id.sequence + 1});
 }
 
-TEST_CASE("two failures with the same words are two failures", "[supervisor]") {
+TEST_CASE("two failures with equal texts but different ids are two failures", "[supervisor]") {
   active_supervisor s;
   failure what;
   what.type = "std::domain_error";
@@ -151,22 +152,22 @@ TEST_CASE("two failures with the same words are two failures", "[supervisor]") {
     what.id = {at_rank(1).incarnation, sequence};
     s.hear(supervision::failed{at_rank(1), what});
   }
-  what.id = {};  // as of a process that has ended: the supervisor numbers it
+  what.id = {};  // as from a process that has ended: the supervisor assigns the number
   CHECK(s.machine.next_failure() == failure_id{incarnation_id{}, 3});
   s.hear(supervision::failed{at_rank(1), what});
   CHECK(s.machine.next_failure() == failure_id{incarnation_id{}, 4});
 }
 
-TEST_CASE("a rank that is told again to begin repeats how it finished", "[rank]") {
+TEST_CASE("a finished rank that gets its order again repeats its end", "[rank]") {
   auto rank = active_rank();
   std::vector<ranks::action> said;
-  // A call is a few runs; each is answered whole.
+  // A call consists of a few runs. The test answers each run whole.
   for (std::uint64_t run = 1; rank.phase() == ranks::phase::active; ++run) {
     REQUIRE(run < 10);
     for (std::uint32_t hooks = 1; hooks < 20; ++hooks) {
       auto copy = rank;
       said = copy.on(answer(rank, run, hooks));
-      if (copy.phase() == ranks::phase::failed) continue;  // not the number that was sent
+      if (copy.phase() == ranks::phase::failed) continue;  // this run has another number of hooks
       rank = copy;
       break;
     }

@@ -1,7 +1,8 @@
-// Goal: after a crash or a loss of power behind any single storage operation the run's folder
-// resolves to a whole checkpoint, never older than the last one reported as written, and a resumed
-// run goes on from there and leaves nothing of the crash. Method: exhaustive over operations and,
-// for a loss of power, over which folders had got to the disk.
+// Goal: a crash or a power loss after any storage operation leaves a whole checkpoint, never older
+// than the last one reported as written. A resumed run continues from it and removes all remains of
+// the crash.
+// Method: exhaustive over operations and, for a power loss, over the sets of folders that had
+// reached the disk.
 #include "backends/checkpoint/run_checkpoints.hpp"
 #include "tests/support/temporary_folder.hpp"
 #include "tests/unit/actors/checkpoint_drive.hpp"
@@ -18,7 +19,7 @@ using namespace troupe::checkpointing;
 
 namespace {
 
-// Checks one disk as a crash left it. `reported` is the last step said to be written, or none.
+// Checks a disk as a crash left it. `reported` is the last step reported as written, if any.
 void check_disk(const simulated_disk& disk, std::optional<std::int64_t> reported,
                 const checkpoint_policy& policy) {
   static std::set<std::tuple<std::int32_t, std::int32_t, std::int64_t, std::uint64_t>> seen;
@@ -43,8 +44,9 @@ void check_disk(const simulated_disk& disk, std::optional<std::int64_t> reported
   CHECK(std::set<std::string>(there.begin(), there.end()) == expected);
 }
 
-// The program dies here (the disk keeps all), or power does. Few changes that are not durable are
-// lost in every combination, many in some. Returns the number of disks checked.
+// The program dies here, and the disk keeps everything; or the machine loses power. With few
+// changes that are not durable, every combination of losses is tried; with many, a sample. Returns
+// the number of disks checked.
 int lose_power(const simulated_disk& disk, std::optional<std::int64_t> reported,
                const checkpoint_policy& policy) {
   check_disk(disk, reported, policy);
@@ -61,7 +63,7 @@ int lose_power(const simulated_disk& disk, std::optional<std::int64_t> reported,
   return static_cast<int>(count);
 }
 
-// Cuts the drive behind every operation and inside it, behind every call to the file system.
+// Cuts the drive after every operation and, inside each operation, after every file system call.
 // Returns the number of disks checked.
 int cut_everywhere(checkpoint_drive drive, const checkpoint_policy& policy) {
   int checked = 0;
@@ -71,7 +73,7 @@ int cut_everywhere(checkpoint_drive drive, const checkpoint_policy& policy) {
     if (drive.disk.perform(storage_ops::list{"run"}).error) continue;
     bool whole = false;
     for (std::size_t calls = 0; !whole; ++calls) {
-      INFO("behind operation " << drive.done << " and " << calls << " calls: " << drive.machine);
+      INFO("after operation " << drive.done << " and " << calls << " calls: " << drive.machine);
       auto disk = drive.disk;
       whole = !drive.next() || disk.perform_part(*drive.next(), calls);
       checked += lose_power(disk, reported, policy);
@@ -82,7 +84,7 @@ int cut_everywhere(checkpoint_drive drive, const checkpoint_policy& policy) {
 
 }  // namespace
 
-TEST_CASE("a crash behind any operation leaves a whole checkpoint", "[checkpoint]") {
+TEST_CASE("a crash after any storage operation leaves a whole checkpoint", "[checkpoint]") {
   const auto policy = GENERATE(keep(1, 0), keep(1, 1), keep(2, 1));
   checkpoint_drive drive{policy};
   drive.run();
@@ -96,7 +98,8 @@ TEST_CASE("a crash behind any operation leaves a whole checkpoint", "[checkpoint
   CHECK(checked > 40);
 }
 
-TEST_CASE("a crash while a checkpoint replaces the only one of its step", "[checkpoint]") {
+TEST_CASE("a crash while a checkpoint of the same step is replaced leaves a whole one",
+          "[checkpoint]") {
   const auto policy = keep(1, 0);
   checkpoint_drive drive{policy};
   drive.offer(10, 0.2);
@@ -105,7 +108,8 @@ TEST_CASE("a crash while a checkpoint replaces the only one of its step", "[chec
   CHECK(cut_everywhere(drive, policy) > 8);
 }
 
-TEST_CASE("a crash while a given-up branch is removed", "[checkpoint]") {
+TEST_CASE("a crash while an abandoned branch is removed leaves a whole checkpoint",
+          "[checkpoint]") {
   const auto policy = keep(-1, 0);
   checkpoint_drive first{policy};
   for (const std::int64_t step : {10, 20, 30}) {

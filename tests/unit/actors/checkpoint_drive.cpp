@@ -13,7 +13,7 @@ using namespace checkpointing;
 
 namespace {
 
-// The storage port's operation for the machine's.
+// Translates an operation of the machine into one of the storage port.
 struct port_operation {
   const std::vector<checkpoint_file>& files;
 

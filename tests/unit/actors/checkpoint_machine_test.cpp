@@ -1,6 +1,7 @@
-// Goal: the checkpoint machine commits in the right order, keeps what the policy says, holds no
-// more than its bounds, and survives failing operations. Method: it drives a disk that is a value;
-// stories from the plain one to the odd ones.
+// Goal: the checkpoint machine writes in the right order, keeps what the policy says, stays within
+// its memory bounds and survives failing operations.
+// Method: the machine works on a simulated disk that is a value. The cases go from the plain one to
+// the odd ones.
 #include "tests/unit/actors/checkpoint_drive.hpp"
 
 #include "troupe/failure.hpp"
@@ -34,7 +35,7 @@ std::string shown(const T& x) {
 
 }  // namespace
 
-TEST_CASE("one commit, operation by operation", "[checkpoint]") {
+TEST_CASE("one commit performs its storage operations in the documented order", "[checkpoint]") {
   checkpoint_machine machine{{keep(1, 0), "c", "manifest.json", {}}};
   CHECK(words(machine.on(begin{})) == "1: list c\n");
   CHECK(words(machine.on(answered{1, "", {}, false, 0})).empty());
@@ -66,7 +67,7 @@ TEST_CASE("one commit, operation by operation", "[checkpoint]") {
         "written step 20 c/step-00000020 best \ndrop 8\n");
 }
 
-TEST_CASE("what is kept follows the policy", "[checkpoint]") {
+TEST_CASE("the policy decides which checkpoints are kept", "[checkpoint]") {
   checkpoint_drive drive{keep(2, 1)};
   const std::vector<std::pair<std::int64_t, double>> run{
       {10, 0.9}, {20, 0.5}, {30, 0.7}, {40, 0.8}, {50, 0.6}};
@@ -82,10 +83,12 @@ TEST_CASE("what is kept follows the policy", "[checkpoint]") {
   CHECK(last.best == "run/checkpoints/step-00000020");
 }
 
-TEST_CASE("one is in flight, one waits, a newer one takes its place", "[checkpoint]") {
+TEST_CASE("a newer waiting snapshot replaces the one that waits for a write in flight",
+          "[checkpoint]") {
   checkpoint_drive drive{keep(-1, 0)};
   for (const std::int64_t step : {10, 20, 30, 40}) drive.offer(step, 0.1);
-  CHECK(drive.held.size() == 1);  // the machine was still looking around: the first waited, too
+  // the machine still lists the folder, so the first snapshot waited too
+  CHECK(drive.held.size() == 1);
   drive.run();
   CHECK(drive.written() == steps{40});
 
@@ -96,7 +99,8 @@ TEST_CASE("one is in flight, one waits, a newer one takes its place", "[checkpoi
   CHECK(drive.held.empty());
 }
 
-TEST_CASE("one that must be written is not replaced", "[checkpoint]") {
+TEST_CASE("a waiting snapshot that must be written is not replaced by a newer one",
+          "[checkpoint]") {
   checkpoint_drive drive{keep(-1, 0)};
   drive.run();
   drive.offer(10, 0.1);
@@ -107,7 +111,7 @@ TEST_CASE("one that must be written is not replaced", "[checkpoint]") {
   CHECK(drive.written() == steps{10, 20, 40});
 }
 
-TEST_CASE("too many that must be written: the oldest is given up and said so", "[checkpoint]") {
+TEST_CASE("too many required snapshots: the oldest is abandoned and reported", "[checkpoint]") {
   checkpoint_drive drive{keep(-1, 0)};
   drive.run();
   drive.offer(0, 0.1);
@@ -123,7 +127,7 @@ TEST_CASE("too many that must be written: the oldest is given up and said so", "
   CHECK(drive.held.empty());
 }
 
-TEST_CASE("nothing is written before its step is committed", "[checkpoint]") {
+TEST_CASE("a snapshot is not written before its step is committed", "[checkpoint]") {
   checkpoint_drive drive{keep(-1, 0)};
   drive.run();
   drive.offer_early(10, 0.1);
@@ -136,19 +140,19 @@ TEST_CASE("nothing is written before its step is committed", "[checkpoint]") {
   CHECK(drive.in_flight);
   drive.run();
   CHECK(drive.written() == steps{10});
-  drive.offer_early(11, 0.1);  // it is known already
-  drive.commit(10);            // late: changes nothing
+  drive.offer_early(11, 0.1);  // its step is committed already
+  drive.commit(10);            // a late commit changes nothing
   drive.run();
   CHECK(drive.written() == steps{10, 11});
   drive.offer_early(12, 0.1, true, 2);
-  drive.commit(12, 1);  // of a generation that is over
+  drive.commit(12, 1);  // this commit belongs to a past generation
   CHECK_FALSE(drive.in_flight);
   drive.commit(12, 2);
   drive.run();
   CHECK(drive.written() == steps{10, 11, 12});
 }
 
-TEST_CASE("what an older generation took and did not commit never happened", "[checkpoint]") {
+TEST_CASE("uncommitted snapshots of an older generation are discarded", "[checkpoint]") {
   checkpoint_drive drive{keep(-1, 0)};
   drive.run();
   drive.offer_early(10, 0.1, true, 1);
@@ -166,7 +170,7 @@ TEST_CASE("what an older generation took and did not commit never happened", "[c
   CHECK(drive.machine.kept().front().monitor == 0.3);
 }
 
-TEST_CASE("of those that wait for their commit the oldest, the newest and those that must stay",
+TEST_CASE("of snapshots that wait for a commit the oldest and newest and required ones stay",
           "[checkpoint]") {
   checkpoint_drive drive{keep(-1, 0)};
   drive.run();
@@ -186,7 +190,7 @@ TEST_CASE("of those that wait for their commit the oldest, the newest and those 
   CHECK(drive.held.empty());
 }
 
-TEST_CASE("what is not committed when all is flushed never happened", "[checkpoint]") {
+TEST_CASE("flush discards snapshots whose step was never committed", "[checkpoint]") {
   checkpoint_drive drive{keep(-1, 0)};
   drive.offer(10, 0.1);
   drive.offer_early(11, 0.1);
@@ -199,14 +203,14 @@ TEST_CASE("what is not committed when all is flushed never happened", "[checkpoi
   CHECK(std::holds_alternative<checkpointing::flushed>(drive.said.back()));
 }
 
-TEST_CASE("the checkpoint that a run went on from is not written again", "[checkpoint]") {
+TEST_CASE("the checkpoint that a run resumed from is not written again", "[checkpoint]") {
   checkpoint_drive first{keep(-1, 0)};
   for (const std::int64_t step : {10, 20}) {
     first.offer(step, 0.1);
     first.run();
   }
   checkpoint_drive second{keep(-1, 0), first.disk, 10};
-  second.offer_early(10, 0.1, true);  // while the machine still looks around
+  second.offer_early(10, 0.1, true);  // while the machine still lists the folder
   second.run();
   const auto looked = second.done;
   second.offer_early(10, 0.1, true);
@@ -215,9 +219,10 @@ TEST_CASE("the checkpoint that a run went on from is not written again", "[check
   CHECK(second.done == looked);
   CHECK(second.written().empty());
   CHECK(second.held.empty());
-  CHECK(second.entries() == first.entries());  // the branch that was given up is still there
+  CHECK(second.entries() == first.entries());  // the abandoned branch is still there
 
-  checkpoint_drive elsewhere{keep(-1, 0), {}, 10};  // it is not: nothing is known of it
+  // the checkpoint is not on this disk, so it is written
+  checkpoint_drive elsewhere{keep(-1, 0), {}, 10};
   elsewhere.offer_early(10, 0.1, true);
   elsewhere.run();
   CHECK(elsewhere.written() == steps{10});
@@ -233,7 +238,7 @@ TEST_CASE("a snapshot of an older generation is dropped", "[checkpoint]") {
   CHECK(drive.held.empty());
 }
 
-TEST_CASE("flushed is said when nothing is pending", "[checkpoint]") {
+TEST_CASE("flushed is reported once no snapshot is pending", "[checkpoint]") {
   checkpoint_drive drive{keep(1, 0)};
   drive.tell(flush{});
   CHECK(drive.said.empty());
@@ -251,7 +256,7 @@ TEST_CASE("flushed is said when nothing is pending", "[checkpoint]") {
   CHECK(std::holds_alternative<checkpointing::flushed>(drive.said.back()));
 }
 
-TEST_CASE("one of a step that is there takes its place", "[checkpoint]") {
+TEST_CASE("a new checkpoint of an existing step replaces it", "[checkpoint]") {
   checkpoint_drive drive{keep(1, 0)};
   drive.offer(10, 0.5);
   drive.run();
@@ -263,7 +268,8 @@ TEST_CASE("one of a step that is there takes its place", "[checkpoint]") {
   CHECK(drive.machine.kept()[0].monitor == 0.25);
 }
 
-TEST_CASE("a resumed run learns what is there", "[checkpoint]") {
+TEST_CASE("a resumed run finds the existing checkpoints and applies its policy to them",
+          "[checkpoint]") {
   checkpoint_drive first{keep(2, 1)};
   for (const auto& [step, loss] :
        std::vector<std::pair<std::int64_t, double>>{{10, 0.1}, {20, 0.5}, {30, 0.4}, {40, 0.3}}) {
@@ -283,7 +289,7 @@ TEST_CASE("a resumed run learns what is there", "[checkpoint]") {
   CHECK(second.entries() == names{"latest", "step-00000010", "step-00000040", "step-00000050"});
 }
 
-TEST_CASE("checkpoints of a branch that was given up go with the first commit", "[checkpoint]") {
+TEST_CASE("the first commit of a resumed run removes the abandoned branch", "[checkpoint]") {
   checkpoint_drive first{keep(-1, 0)};
   for (const std::int64_t step : {10, 20, 30}) {
     first.offer(step, 0.1);
@@ -295,12 +301,12 @@ TEST_CASE("checkpoints of a branch that was given up go with the first commit", 
   second.offer(25, 0.1);
   second.run();
   CHECK(second.entries() == names{"latest", "step-00000010", "step-00000025"});
-  second.offer(20, 0.1);  // the run went back
+  second.offer(20, 0.1);  // the run goes back to an earlier step
   second.run();
   CHECK(second.entries() == names{"latest", "step-00000010", "step-00000020"});
 }
 
-TEST_CASE("a new run leaves alone what it finds", "[checkpoint]") {
+TEST_CASE("a new run does not touch the checkpoints that it finds", "[checkpoint]") {
   checkpoint_drive first{keep(-1, 0)};
   first.offer(10, 0.1);
   first.run();
@@ -310,7 +316,8 @@ TEST_CASE("a new run leaves alone what it finds", "[checkpoint]") {
   CHECK(second.entries() == names{"latest", "step-00000005", "step-00000010"});
 }
 
-TEST_CASE("a damaged manifest of an earlier checkpoint is no obstacle", "[checkpoint]") {
+TEST_CASE("an earlier checkpoint with a damaged manifest is kept without its metric",
+          "[checkpoint]") {
   checkpoint_drive first{keep(-1, 0)};
   first.offer(10, 0.1);
   first.run();
@@ -325,7 +332,8 @@ TEST_CASE("a damaged manifest of an earlier checkpoint is no obstacle", "[checkp
   CHECK(second.entries() == names{"latest", "step-00000020"});
 }
 
-TEST_CASE("a snapshot that cannot be encoded is a failure of its own", "[checkpoint]") {
+TEST_CASE("a snapshot that cannot be encoded fails alone and the next one is written",
+          "[checkpoint]") {
   checkpoint_machine machine{{keep(1, 0), "c", "manifest.json", {}}};
   machine.on(begin{});
   machine.on(answered{1, "", {}, false, 0});
@@ -335,7 +343,8 @@ TEST_CASE("a snapshot that cannot be encoded is a failure of its own", "[checkpo
   CHECK(words(machine.on(offered{2, 20, generation_id{1}, false, false, 0})) == "open 2\n");
 }
 
-TEST_CASE("any single failing operation is reported and overcome", "[checkpoint]") {
+TEST_CASE("any single failed operation is reported and the next checkpoint succeeds",
+          "[checkpoint]") {
   for (const bool replace : {false, true}) {
     checkpoint_drive before{keep(1, 0)};
     before.offer(10, 0.1);
@@ -354,7 +363,7 @@ TEST_CASE("any single failing operation is reported and overcome", "[checkpoint]
       drive.offer(next, 0.1);
       drive.run();
       const bool fine = drive.written() == steps{next};
-      CHECK(fine == (n >= 10));  // a removal that fails is no failure of the write
+      CHECK(fine == (n >= 10));  // a failed removal is not a failure of the write
       CHECK(drive.failures().size() == 1);
       CHECK(drive.held.empty());
       drive.said.clear();
@@ -363,7 +372,7 @@ TEST_CASE("any single failing operation is reported and overcome", "[checkpoint]
       CHECK(drive.written() == steps{30});
       CHECK(drive.failures().empty());
       for (const auto& name : drive.entries())
-        if (name.starts_with(".")) CHECK(fine);  // a removal that failed waits for the next start
+        if (name.starts_with(".")) CHECK(fine);  // the next start repeats a removal that failed
       checkpoint_drive restarted{keep(1, 0), drive.disk, 30};
       restarted.offer(40, 0.1);
       restarted.run();
@@ -372,7 +381,8 @@ TEST_CASE("any single failing operation is reported and overcome", "[checkpoint]
   }
 }
 
-TEST_CASE("a disk that stays full costs reports, not checkpoints", "[checkpoint]") {
+TEST_CASE("a disk that stays full: failures are reported and the old checkpoint survives",
+          "[checkpoint]") {
   checkpoint_drive drive{keep(1, 0)};
   drive.offer(10, 0.1);
   drive.run();
@@ -392,7 +402,7 @@ TEST_CASE("a disk that stays full costs reports, not checkpoints", "[checkpoint]
   CHECK(drive.written() == steps{10, 40});
 }
 
-TEST_CASE("late and double answers change nothing", "[checkpoint]") {
+TEST_CASE("late and repeated answers change nothing", "[checkpoint]") {
   checkpoint_drive drive{keep(1, 0)};
   drive.offer(10, 0.1);
   while (drive.machine.phase() != phase::publishing) REQUIRE(drive.step());
@@ -408,7 +418,7 @@ TEST_CASE("late and double answers change nothing", "[checkpoint]") {
   CHECK_THROWS_AS(drive.machine.on(opened{}), internal_error);
 }
 
-TEST_CASE("the machine is a value that can be told apart and read", "[checkpoint]") {
+TEST_CASE("machine states compare and hash and print distinctly", "[checkpoint]") {
   checkpoint_drive drive{keep(1, 1)};
   drive.offer(10, 0.5);
   std::vector<checkpoint_machine> seen;
@@ -428,9 +438,10 @@ TEST_CASE("the machine is a value that can be told apart and read", "[checkpoint
   CHECK(shown(drive.machine) == "checkpoints idle; kept: step 10 (0.5)");
 }
 
-// Whatever comes, in whatever order: each snapshot is let go exactly once (the drive throws
-// otherwise), the machine comes to rest, and what it says it keeps is on the disk.
-TEST_CASE("random runs come to rest with what they say on the disk", "[checkpoint]") {
+// For random event sequences: each snapshot is released exactly once (the drive throws otherwise),
+// the machine becomes idle, and the disk holds what the machine reports as kept.
+TEST_CASE("random event sequences end idle with exactly the reported checkpoints on disk",
+          "[checkpoint]") {
   for (std::uint32_t seed = 0; seed < 300; ++seed) {
     INFO("seed " << seed);
     std::mt19937 draw{seed};

@@ -1,6 +1,7 @@
-// Goal: which snapshots wait for a slow disk: never is one that keep_best would keep replaced by a
-// worse one, what is skipped is counted, memory is bounded; and a folder that cannot be made, or a
-// last checkpoint that was not written, is said. Method: the machine on a disk that is a value.
+// Goal: while the disk is slow, snapshots wait. A waiting snapshot that keep_best would keep is
+// never replaced by a worse one, skipped snapshots are counted, and memory is bounded. A folder
+// that cannot be made and a last checkpoint that was not written are reported.
+// Method: the machine works on a simulated disk that is a value.
 #include "tests/unit/actors/checkpoint_drive.hpp"
 
 #include <algorithm>
@@ -57,13 +58,13 @@ TEST_CASE("a better snapshot that waits for its commit is not replaced by a wors
   const std::vector<double> losses{3, 2, 1, 4, 5};
   for (std::size_t i = 0; i < losses.size(); ++i)
     drive.offer_early(static_cast<std::int64_t>(i) + 1, losses[i]);
-  CHECK(drive.held.size() == 3);  // the oldest, the best, the newest
+  CHECK(drive.held.size() == 3);  // the oldest, the best and the newest
   drive.commit(5);
   drive.run();
   CHECK(drive.written() == steps{3, 5});
 }
 
-TEST_CASE("a snapshot that a better one replaced would not have been kept", "[checkpoint]") {
+TEST_CASE("a waiting snapshot is replaced by a better one", "[checkpoint]") {
   checkpoint_drive drive{keep(1, 1)};
   drive.run();
   for (std::int64_t step = 1; step <= 50; ++step) {
@@ -74,7 +75,7 @@ TEST_CASE("a snapshot that a better one replaced would not have been kept", "[ch
   CHECK(drive.written() == steps{1, 50});
 }
 
-TEST_CASE("snapshots that wait are bounded whatever keep_best is", "[checkpoint]") {
+TEST_CASE("the number of waiting snapshots is bounded for any keep_best", "[checkpoint]") {
   const auto best = GENERATE(1, 3, 1000);
   checkpoint_drive drive{keep(1, best)};
   drive.run();
@@ -84,10 +85,10 @@ TEST_CASE("snapshots that wait are bounded whatever keep_best is", "[checkpoint]
   }
   drive.run();
   const auto written = drive.written();
-  CHECK(std::ranges::find(written, 50) != written.end());  // whose loss is 0
+  CHECK(std::ranges::find(written, 50) != written.end());  // the loss at step 50 is 0
 }
 
-TEST_CASE("a report says how far it is behind and how many snapshots were skipped",
+TEST_CASE("a report states how many steps it lags and how many snapshots were skipped",
           "[checkpoint]") {
   checkpoint_drive drive{keep(1, 0)};
   drive.run();
@@ -103,7 +104,8 @@ TEST_CASE("a report says how far it is behind and how many snapshots were skippe
   CHECK(all[0].skipped + all[1].skipped == 8);
 }
 
-TEST_CASE("a folder of checkpoints that cannot be made is said at once", "[checkpoint]") {
+TEST_CASE("a checkpoint folder that cannot be made is reported as a fatal failure at once",
+          "[checkpoint]") {
   checkpoint_machine machine{{keep(1, 0), "c", "manifest.json", {}}};
   machine.on(begin{});
   const auto made = machine.on(answered{1, "there is no c", {}, false, 0});
@@ -120,7 +122,7 @@ TEST_CASE("a folder of checkpoints that cannot be made is said at once", "[check
   CHECK(machine.on(flush{}) == std::vector<action>{flushed{false}});
 }
 
-TEST_CASE("the end says whether the last checkpoint was written", "[checkpoint]") {
+TEST_CASE("flushed states whether the last checkpoint was written", "[checkpoint]") {
   const bool last_fails = GENERATE(false, true);
   checkpoint_drive drive{keep(1, 0)};
   drive.run();

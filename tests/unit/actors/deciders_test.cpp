@@ -1,5 +1,5 @@
-// Goal: what may change a run is decided from shared values alone: when to stop, when to save, what
-// to keep.
+// Goal: decisions that change a run follow from shared values alone: when to stop, when to save,
+// and which checkpoints to keep.
 #include "actors/deciders.hpp"
 
 #include "troupe/failure.hpp"
@@ -19,7 +19,7 @@ namespace {
 
 constexpr auto not_a_number = std::numeric_limits<double>::quiet_NaN();
 
-// After how many checks of `values` the run stops; 0: never.
+// The number of checks of `values` after which the run stops; 0: it does not stop.
 std::size_t stops_after(const early_stopping& options, const std::vector<double>& values) {
   early_stopping_state state;
   for (std::size_t i = 0; i < values.size(); ++i)
@@ -46,7 +46,7 @@ using steps = std::vector<std::int64_t>;
 
 }  // namespace
 
-TEST_CASE("early stopping waits for `patience` checks without improvement", "[deciders]") {
+TEST_CASE("early stopping ends the run after `patience` checks without improvement", "[deciders]") {
   CHECK(stops_after(patient(2), {3, 2, 1}) == 0);
   CHECK(stops_after(patient(2), {3, 3, 3}) == 3);
   CHECK(stops_after(patient(2), {3, 4, 2, 3, 3}) == 5);
@@ -57,20 +57,20 @@ TEST_CASE("early stopping waits for `patience` checks without improvement", "[de
   CHECK(stops_after(patient(1, 0, true), {1, 2, 2}) == 3);
 }
 
-TEST_CASE("an improvement is more than min_delta", "[deciders]") {
+TEST_CASE("only a change larger than min_delta is an improvement", "[deciders]") {
   CHECK(stops_after(patient(1, 0.5), {3, 2.5}) == 2);
   CHECK(stops_after(patient(1, 0.5), {3, 2.25}) == 0);
   CHECK(stops_after(patient(1, 0.5, true), {1, 1.5}) == 2);
   CHECK(stops_after(patient(1, 0.5, true), {1, 1.75}) == 0);
 }
 
-TEST_CASE("NaN never improves, the first number always does", "[deciders]") {
+TEST_CASE("NaN is never an improvement and the first number always is", "[deciders]") {
   CHECK(stops_after(patient(2), {not_a_number, not_a_number}) == 2);
   CHECK(stops_after(patient(2), {not_a_number, 1e30, not_a_number, not_a_number}) == 4);
   CHECK(stops_after(patient(2), {not_a_number, std::numeric_limits<double>::infinity(), 1}) == 0);
 }
 
-TEST_CASE("a missing monitor is named with what was logged", "[deciders]") {
+TEST_CASE("a missing monitor is an error that lists the logged metrics", "[deciders]") {
   early_stopping_state state;
   const auto text = [&](const metrics& logged) -> std::string {
     try {
@@ -88,7 +88,7 @@ TEST_CASE("a missing monitor is named with what was logged", "[deciders]") {
   CHECK(state == early_stopping_state{});
 }
 
-TEST_CASE("checkpoints are due per epoch, every n steps and at the end, once a step",
+TEST_CASE("a checkpoint is due per epoch and every n steps and at the end but once per step",
           "[deciders]") {
   checkpoint_policy policy;
   CHECK_FALSE(checkpoint_due(policy, {4, false, false}, undefined));
@@ -108,7 +108,7 @@ TEST_CASE("checkpoints are due per epoch, every n steps and at the end, once a s
   CHECK_FALSE(checkpoint_due(policy, {6, true, true}, undefined));
 }
 
-TEST_CASE("the newest and the best stay", "[deciders]") {
+TEST_CASE("to_remove keeps the newest and the best checkpoints", "[deciders]") {
   const std::vector<kept_checkpoint> kept = {scored(1, 3.0), scored(2, 1.0), scored(3, 2.0),
                                              scored(4, not_a_number)};
   CHECK(to_remove(kept, keeping(1, 1)) == steps{1, 3});
@@ -124,7 +124,8 @@ TEST_CASE("the newest and the best stay", "[deciders]") {
   CHECK(best_checkpoint(kept, keeping(1, 1, true))->step == 1);
 }
 
-TEST_CASE("without a monitor only the newest stay; of equals the older is best", "[deciders]") {
+TEST_CASE("checkpoints without a monitor are kept by age and ties go to the older one",
+          "[deciders]") {
   const std::vector<kept_checkpoint> bare = {plain(1), plain(2), plain(3)};
   CHECK(to_remove(bare, keeping(1, 1)) == steps{1, 2});
   CHECK(best_checkpoint(bare, keeping(1, 1)) == nullptr);
@@ -136,7 +137,8 @@ TEST_CASE("without a monitor only the newest stay; of equals the older is best",
   CHECK(to_remove(worst, keeping(1, 2)) == steps{2});
 }
 
-TEST_CASE("removing is bounded by the policy and done at once", "[deciders]") {
+TEST_CASE("one removal reaches the policy's bound and keeps the newest and the best",
+          "[deciders]") {
   CHECK(rc::check("to_remove", [] {
     std::vector<kept_checkpoint> kept;
     const auto count = *rc::gen::inRange(0, 12);
@@ -161,9 +163,11 @@ TEST_CASE("removing is bounded by the policy and done at once", "[deciders]") {
   }));
 }
 
-TEST_CASE("a keep_best monitor that an epoch did not log is an error with the list", "[deciders]") {
+TEST_CASE("a keep_best monitor that the first epoch did not log is an error listing the metrics",
+          "[deciders]") {
   checkpoint_policy policy;
-  CHECK_NOTHROW(check_monitor(policy, {}));  // the default: a module need not validate
+  // the default policy is accepted, because a module need not validate
+  CHECK_NOTHROW(check_monitor(policy, {}));
   policy.monitor = "val/scroe";
   CHECK_THROWS_WITH(check_monitor(policy, {{"val/loss", 1}, {"val/score", 0}}),
                     "checkpoint.monitor is \"val/scroe\", which no hook logged in the first epoch "

@@ -1,4 +1,4 @@
-// Plays the lane for one fit machine: answers runs, and says what each hook would.
+// Plays the lane for one fit machine: it answers runs with the outcome that each hook would have.
 #pragma once
 
 #include "actors/fit_machine.hpp"
@@ -11,47 +11,47 @@
 
 namespace fit_drive {
 
-/// What the learner of a test knows about its data and optimizers.
+/// What the learner of a test reports about its data and optimizers.
 struct facts {
   std::int64_t train = 3;                ///< batches of an epoch
   std::vector<std::int64_t> val = {2};   ///< batches of each validation loader
-  std::vector<std::int64_t> test = {2};  ///< of each test or predict loader
+  std::vector<std::int64_t> test = {2};  ///< batches of each test or predict loader
   troupe::optimizer_facts optimizers;
   std::optional<troupe::loop_state> restored;
-  /// Metrics that every validation (sanity included) logs.
+  /// Metrics that every validation logs, the sanity check included.
   troupe::metrics validation = {{"val/loss", 1.0}};
 };
 
-/// Answers for each hook of a run, beyond the facts: may change the word (skip_epoch at
-/// on_train_batch_start, stop anywhere).
+/// Changes the outcome of a hook: for example its word (skip_epoch at on_train_batch_start), or a
+/// stop at any hook.
 using interfere = std::function<void(const troupe::hook&, troupe::hook_outcome&)>;
 
-/// One machine and what came out of it so far.
+/// One machine with the actions that it has returned so far.
 class driver {
 public:
   driver(troupe::fit_plan plan, facts known, interfere more = {});
 
-  /// Hands an event to the machine and files its actions.
+  /// Passes an event to the machine and records its actions.
   void give(const troupe::fit_event& event);
   void begin() { give(troupe::fit_events::begin{}); }
-  /// Answers the run in flight. False when there is none.
+  /// Answers the run in flight. Returns false when there is none.
   bool answer();
-  /// Answers the first `n` hooks of it with the attention word.
+  /// Answers the first `n` hooks of the run with the attention word.
   void cut(std::uint32_t n);
-  /// Answers runs until the machine ends or holds.
+  /// Answers runs until the machine has finished or holds.
   void drain() {
     while (answer()) {
     }
   }
 
   troupe::fit_machine machine;
-  std::vector<troupe::hook> hooks;              ///< all that were handled
-  std::vector<std::size_t> runs;                ///< how many hooks each run brought
+  std::vector<troupe::hook> hooks;              ///< all handled hooks
+  std::vector<std::size_t> runs;                ///< the number of hooks of each run
   std::optional<troupe::fit_actions::run> run;  ///< in flight
   std::vector<std::int64_t> votes;
   std::vector<std::int64_t> steps;
   std::vector<troupe::fit_actions::metrics_known> known;
-  std::vector<troupe::loop_state> snapshots;  ///< what save_checkpoint carried
+  std::vector<troupe::loop_state> snapshots;  ///< the loop states of save_checkpoint
   std::optional<troupe::fit_actions::finished> end;
 
 private:
@@ -62,11 +62,11 @@ private:
   interfere more_;
 };
 
-/// `name` of each hook, one behind the other, separated by blanks.
+/// The `name` of each hook, separated by blanks.
 std::string names(const std::vector<troupe::hook>& hooks);
 /// Each hook as it prints, one per line.
 std::vector<std::string> lines(const std::vector<troupe::hook>& hooks);
-/// The whole uninterrupted run.
+/// Runs the plan to its end without interruption.
 driver run_through(const troupe::fit_plan& plan, const facts& known, const interfere& more = {});
 
 }  // namespace fit_drive

@@ -1,4 +1,4 @@
-// Goal: the complete order of hooks of tiny runs, written out for readers.
+// Goal: show readers the complete hook order of small runs.
 #include "tests/unit/actors/fit_drive.hpp"
 
 #include "tests/support/catch.hpp"
@@ -36,7 +36,8 @@ const std::vector<std::string> set_up = {
 
 }  // namespace
 
-TEST_CASE("a fit of one epoch, two batches and one validation batch", "[fit]") {
+TEST_CASE("a fit of one epoch with two batches and one validation batch runs these hooks",
+          "[fit]") {
   fit_plan plan;
   plan.max_epochs = 1;
   plan.clip = clip_plan{0.5, hooks::clip_gradients::algorithm::norm};
@@ -121,11 +122,12 @@ TEST_CASE("a fit of one epoch, two batches and one validation batch", "[fit]") {
   CHECK(d.end->loop.steps == 2);
   CHECK(d.end->loop.samples == 14);
   CHECK(d.end->loop.last == metrics{{"val/loss", 1.0}});
-  REQUIRE(d.known.size() == 1);  // the sanity check's are dropped
+  REQUIRE(d.known.size() == 1);  // those of the sanity check are dropped
   CHECK(d.known[0].at == position{stage::validate, 0, 2});
 }
 
-TEST_CASE("a strategy that accumulates itself steps behind every micro-batch", "[fit]") {
+TEST_CASE("with a strategy that accumulates itself every micro-batch has an optimizer step",
+          "[fit]") {
   fit_plan plan;
   plan.max_epochs = 1;
   plan.accumulate = 2;

@@ -1,4 +1,4 @@
-// Goal: the machine is a regular value, refuses what can not be, and knows every kind of run.
+// Goal: the fit machine is a regular value, refuses impossible events, and runs every kind of job.
 #include "actors/fit_machine.hpp"
 
 #include "tests/unit/actors/fit_drive.hpp"
@@ -22,7 +22,7 @@ std::string text(const T& x) {
   return out.str();
 }
 
-// What user_error says, and that it is a matter of configuration.
+// The text of the user_error, which must have the code bad_configuration.
 template <class F>
 std::string complaint(F&& f) {
   try {
@@ -53,7 +53,8 @@ loop_state stands(std::int64_t epoch, std::int64_t batch, std::int64_t steps) {
 
 }  // namespace
 
-TEST_CASE("the machine is a regular value", "[fit]") {
+TEST_CASE("the fit machine can be copied and compared and hashed and printed in every state",
+          "[fit]") {
   fit_plan plan;
   plan.one_hook_per_run = true;
   plan.max_epochs = 2;
@@ -74,7 +75,7 @@ TEST_CASE("the machine is a regular value", "[fit]") {
     copy.on(fit_events::propose_stop{});
     CHECK_FALSE(copy == d.machine);
     CHECK(copy.digest() != before);
-    CHECK(d.machine.digest() == before);  // a copy shares nothing that changes
+    CHECK(d.machine.digest() == before);  // a copy shares no mutable state
     past.push_back(d.machine);
   } while (d.answer());
   CHECK(texts.size() > 20);
@@ -82,10 +83,10 @@ TEST_CASE("the machine is a regular value", "[fit]") {
   CHECK(past.front() == d.machine);
   CHECK_FALSE(fit_machine{plan} == fit_machine{fit_plan{}});
   CHECK(fit_machine{plan}.digest() != fit_machine{fit_plan{}}.digest());
-  CHECK(fit_machine{plan}.digest() == 0x42190556688aed5d);  // on every computer
+  CHECK(fit_machine{plan}.digest() == 0x42190556688aed5d);  // the same digest on every machine
 }
 
-TEST_CASE("machine and actions print what they are", "[fit]") {
+TEST_CASE("machine states and actions print readable text", "[fit]") {
   driver d{{}, {}};
   CHECK(text(d.machine) == "idle epoch 0 batch 0 steps 0 next 0");
   d.begin();
@@ -111,7 +112,7 @@ TEST_CASE("machine and actions print what they are", "[fit]") {
         "finished caller after 4 steps");
 }
 
-TEST_CASE("progress can be read off the machine", "[fit]") {
+TEST_CASE("the machine reports its position and its number of batches", "[fit]") {
   fit_plan plan;
   plan.accumulate = 2;
   driver d{plan, {.train = 3, .val = {2, 3}}};
@@ -134,7 +135,7 @@ TEST_CASE("progress can be read off the machine", "[fit]") {
   CHECK(d.machine.batches() == 3);
 }
 
-TEST_CASE("events that can not come now are internal errors", "[fit]") {
+TEST_CASE("events that are impossible in the current state are internal errors", "[fit]") {
   const auto answer = [](driver& d, std::uint32_t handled, run_verdict word) {
     fit_events::ran ran{handled, {}};
     ran.outcome.word = word;
@@ -161,16 +162,16 @@ TEST_CASE("events that can not come now are internal errors", "[fit]") {
   auto other = stopped;
   CHECK_THROWS_AS(other.give(fit_events::stop_at{0}), internal_error);  // below the vote
   stopped.give(fit_events::stop_at{2});
-  CHECK_THROWS_AS(stopped.give(fit_events::stop_at{3}), internal_error);  // another one
+  CHECK_THROWS_AS(stopped.give(fit_events::stop_at{3}), internal_error);  // a different step
   auto told = fresh(4);
   CHECK_THROWS_AS(told.give(fit_events::stop_at{0}), internal_error);  // inside step 0
   told = fresh(4);
-  told.give(fit_events::stop_at{1, stop_reason::caller});  // without a proposal: fine
+  told.give(fit_events::stop_at{1, stop_reason::caller});  // without a proposal this is allowed
   told.drain();
   CHECK(told.end->loop.steps == 1);
 }
 
-TEST_CASE("a finished machine still votes", "[fit]") {
+TEST_CASE("a finished machine still votes for its last step", "[fit]") {
   auto d = run_through({}, {});
   d.give(fit_events::propose_stop{});
   CHECK(d.votes == std::vector<std::int64_t>{9});
@@ -179,7 +180,7 @@ TEST_CASE("a finished machine still votes", "[fit]") {
   CHECK(d.end->why == stop_reason::none);
 }
 
-TEST_CASE("a vote stays what it was, also when the agreed step is beyond it", "[fit]") {
+TEST_CASE("a repeated vote names the same step even if the agreed step is later", "[fit]") {
   driver d{{}, {}};
   d.begin();
   for (int i = 0; i < 4; ++i) d.answer();  // inside step 0
@@ -193,22 +194,23 @@ TEST_CASE("a vote stays what it was, also when the agreed step is beyond it", "[
   CHECK(d.end->loop.steps == 3);
 }
 
-TEST_CASE("loader and learner facts that can not be are errors", "[fit]") {
+TEST_CASE("contradicting facts from the loader or learner are internal errors", "[fit]") {
   const auto late = [](const hook& h, hook_outcome& out) {
     if (name(h) == "on_fit_start") out.loaders.push_back({stage::validate, 5, 1, 1});
   };
   CHECK_THROWS_AS(run_through({}, {}, late), internal_error);
   fit_plan plan;
   plan.resume = "here";
-  CHECK_THROWS_AS(run_through(plan, {}), internal_error);  // nothing restored
+  CHECK_THROWS_AS(run_through(plan, {}), internal_error);  // the learner restored nothing
 }
 
-TEST_CASE("impossible settings are named", "[fit]") {
+TEST_CASE("settings that contradict the data or the checkpoint are user errors", "[fit]") {
   fit_plan plan;
   plan.val_check_interval = std::int64_t{4};
   auto said = complaint([&] { run_through(plan, {.train = 3}); });
   CHECK(contains(said, "val_check_interval is 4 batches, but an epoch has 3"));
-  CHECK(run_through(plan, {.train = 3, .val = {}}).end);  // nothing to validate: never looked at
+  // without validation data the interval is not checked
+  CHECK(run_through(plan, {.train = 3, .val = {}}).end);
   plan = {};
   plan.resume = "runs/a/latest";
   plan.max_epochs = 2;
@@ -220,7 +222,7 @@ TEST_CASE("impossible settings are named", "[fit]") {
   CHECK(contains(said, "runs/a/latest has finished 3 epochs, but max_epochs is 2"));
 }
 
-TEST_CASE("early stopping ends the run behind the step of its check", "[fit]") {
+TEST_CASE("early stopping ends the run after the step of its check", "[fit]") {
   fit_plan plan;
   plan.max_epochs = 9;
   plan.stop_early = {{"val/accuracy", 0, 2, true}, {"val/loss", 0, 1, false}};
@@ -228,14 +230,15 @@ TEST_CASE("early stopping ends the run behind the step of its check", "[fit]") {
   known.validation = {{"val/accuracy", 0.5}, {"val/loss", 1.0}};
   auto d = run_through(plan, known);
   CHECK(d.end->why == stop_reason::early_stopping);
-  CHECK(d.end->loop.epoch == 2);  // best in the first, one wait in the second
+  // best in the first epoch, one check without improvement in the second
+  CHECK(d.end->loop.epoch == 2);
   CHECK(d.end->loop.early_stopping[0] == early_stopping_state{0.5, true, 1});
   CHECK(d.end->loop.early_stopping[1] == early_stopping_state{1.0, true, 1});
   CHECK(count(d, "on_train_end") == 1);
   CHECK(d.snapshots.size() == 2);
 
   plan.accumulate = 3;
-  plan.val_check_interval = std::int64_t{1};  // the second check falls into the window
+  plan.val_check_interval = std::int64_t{1};  // the second check falls into the accumulation window
   d = run_through(plan, known);
   CHECK(d.end->loop.steps == 1);
   CHECK(d.end->loop.epoch == 1);
@@ -245,7 +248,7 @@ TEST_CASE("early stopping ends the run behind the step of its check", "[fit]") {
   CHECK(contains(complaint([&] { run_through(plan, known); }), "val/accuracy, val/loss"));
 }
 
-TEST_CASE("a decider's state is restored", "[fit]") {
+TEST_CASE("a resumed run restores the state of early stopping", "[fit]") {
   fit_plan plan;
   plan.max_epochs = 9;
   plan.resume = "here";
@@ -259,7 +262,7 @@ TEST_CASE("a decider's state is restored", "[fit]") {
   CHECK(d.end->why == stop_reason::early_stopping);
 }
 
-TEST_CASE("metrics are told at the steps done, their own included", "[fit]") {
+TEST_CASE("metrics are reported with the number of completed steps", "[fit]") {
   for (const bool fine : {false, true}) {
     fit_plan plan;
     plan.one_hook_per_run = fine;
@@ -279,7 +282,7 @@ TEST_CASE("metrics are told at the steps done, their own included", "[fit]") {
   }
 }
 
-TEST_CASE("several optimizers step one behind the other in one batch", "[fit]") {
+TEST_CASE("with several optimizers each batch runs their steps one after another", "[fit]") {
   fit_plan plan;
   plan.max_epochs = 1;
   plan.accumulate = 2;
@@ -319,7 +322,7 @@ TEST_CASE("a resumed fit loads weights in setup and everything else after pre_di
   CHECK(d.end->loop.steps == 3);
 }
 
-TEST_CASE("resuming what is finished only sets up and brings the weights", "[fit]") {
+TEST_CASE("resuming a finished fit only sets up and restores the weights", "[fit]") {
   fit_plan plan;
   plan.resume = "here";
   facts known;
@@ -327,14 +330,15 @@ TEST_CASE("resuming what is finished only sets up and brings the weights", "[fit
   const auto d = run_through(plan, known);
   CHECK(d.end->loop == *known.restored);
   CHECK(count(d, "on_train_start") == 0);
-  REQUIRE(d.snapshots.size() == 1);  // for the caller: the checkpoint is there
+  // the snapshot is for the caller; the checkpoint exists already
+  REQUIRE(d.snapshots.size() == 1);
   CHECK(d.snapshots[0] == *known.restored);
   CHECK(count(d, "on_save_checkpoint") == 1);
   plan.checkpoint.enabled = false;
   CHECK(run_through(plan, known).snapshots.empty());
 }
 
-TEST_CASE("resuming beyond a shortened epoch ends that epoch", "[fit]") {
+TEST_CASE("resuming past the end of a shortened epoch ends that epoch", "[fit]") {
   fit_plan plan;
   plan.resume = "here";
   plan.max_epochs = 2;
@@ -347,7 +351,7 @@ TEST_CASE("resuming beyond a shortened epoch ends that epoch", "[fit]") {
   CHECK(count(d, "on_train_epoch_start") == 1);
 }
 
-TEST_CASE("max_steps 0 sets up, writes the initial checkpoint and ends", "[fit]") {
+TEST_CASE("max_steps 0 sets up and writes the initial checkpoint and ends", "[fit]") {
   fit_plan plan;
   plan.max_steps = 0;
   const auto d = run_through(plan, {});
@@ -358,7 +362,7 @@ TEST_CASE("max_steps 0 sets up, writes the initial checkpoint and ends", "[fit]"
   CHECK(d.snapshots == std::vector<loop_state>{loop_state{}});
 }
 
-TEST_CASE("fast_dev_run does a little of everything and leaves no file", "[fit]") {
+TEST_CASE("fast_dev_run does a little of each stage and writes no checkpoint", "[fit]") {
   trainer_options options;
   options.fast_dev_run = 2;
   options.max_epochs = 7;
@@ -372,14 +376,14 @@ TEST_CASE("fast_dev_run does a little of everything and leaves no file", "[fit]"
   CHECK(count(d, "on_sanity_check_start") == 0);
 }
 
-TEST_CASE("an endless fit ends by its steps", "[fit]") {
+TEST_CASE("a fit without an epoch limit ends at max_steps", "[fit]") {
   fit_plan plan;
   plan.max_epochs = -1;
   plan.max_steps = 50;
   CHECK(run_through(plan, {.train = 3}).end->loop.epoch == 16);
 }
 
-TEST_CASE("validate, test and predict walk their loaders", "[fit]") {
+TEST_CASE("validate and test and predict run their hooks over their loaders", "[fit]") {
   const auto run = [](stage purpose) {
     fit_plan plan;
     plan.purpose = purpose;
@@ -420,7 +424,7 @@ TEST_CASE("validate, test and predict walk their loaders", "[fit]") {
   CHECK(where(predicted.hooks.at(20)) == position{stage::predict, 2, 6, 0});
 }
 
-TEST_CASE("an evaluation of nothing is none", "[fit]") {
+TEST_CASE("an evaluation without batches runs no evaluation hooks", "[fit]") {
   fit_plan plan;
   plan.purpose = stage::test;
   CHECK(contains(names(run_through(plan, {.test = {}}).hooks), "barrier post_dispatch"));
@@ -428,7 +432,7 @@ TEST_CASE("an evaluation of nothing is none", "[fit]") {
   CHECK(contains(names(run_through(plan, {.test = {4}}).hooks), "barrier post_dispatch"));
 }
 
-TEST_CASE("a stop closes an evaluation behind the agreed batch", "[fit]") {
+TEST_CASE("a stop ends an evaluation after the agreed batch", "[fit]") {
   fit_plan plan;
   plan.purpose = stage::test;
   plan.run_batches = 2;
@@ -461,7 +465,7 @@ TEST_CASE("a stop closes an evaluation behind the agreed batch", "[fit]") {
   CHECK(stopped.end->why == stop_reason::hook);
 }
 
-TEST_CASE("a call is set up, dispatched and closed", "[fit]") {
+TEST_CASE("a call runs only set-up and dispatch and post_dispatch", "[fit]") {
   fit_plan plan;
   plan.purpose = stage::call;
   driver d{plan, {}};
@@ -474,7 +478,7 @@ TEST_CASE("a call is set up, dispatched and closed", "[fit]") {
   CHECK(d.end->why == stop_reason::none);
 }
 
-TEST_CASE("a plan takes the options over and refuses impossible ones", "[fit]") {
+TEST_CASE("make_plan copies the options and refuses impossible ones", "[fit]") {
   trainer_options options;
   options.gradient_clip_val = 0.0;
   options.accumulate_grad_batches = 4;

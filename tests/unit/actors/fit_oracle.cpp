@@ -147,7 +147,7 @@ struct fit_oracle {
     if (boundary) loop.validated = true;
   }
 
-  // False when the run ends inside of it.
+  // Returns false when the run ends inside the epoch.
   bool epoch() {
     plain<h::on_train_epoch_start>(at(stage::train));
     const auto n = plan.checkpoint.every_n_steps;
@@ -195,7 +195,7 @@ std::vector<hook> expected_fit(const fit_plan& plan, const facts& known) {
 
 namespace {
 
-// Follows the hooks of a run, remembering what is open.
+// Follows the hooks of a run and tracks which scopes are open.
 struct order_check {
   bool broken_off;
   std::vector<std::string> open = {};

@@ -1,4 +1,4 @@
-// What an uninterrupted fit must do, written as the plain nested loops it is: independent of the
+// The hooks of an uninterrupted fit, written as plain nested loops. It is independent of the
 // machine and of its hook sequences.
 #pragma once
 
@@ -6,13 +6,13 @@
 
 namespace fit_drive {
 
-/// All hooks of a fit from scratch, in order. Knows everything but resuming, early stopping, late
-/// optimizers and words from hooks.
+/// All hooks of a fit from scratch, in order. It covers everything but resuming, early stopping,
+/// late optimizers and outcomes of hooks that change the run.
 std::vector<troupe::hook> expected_fit(const troupe::fit_plan& plan, const facts& known);
 
-/// Says what is wrong with the order of `hooks` as such, empty when nothing is: every batch at most
-/// once per epoch and in order, starts and ends nested, closures as long as they say, windows
-/// whole. `broken_off`: an epoch (or a window within it) may lack its end.
+/// Returns what is wrong with the order of `hooks`, or an empty text. Every batch comes at most
+/// once per epoch and in order, starts and ends are nested, closures have the stated length, and
+/// windows are whole. `broken_off`: an epoch, or a window in it, may lack its end.
 std::string disorder(const std::vector<troupe::hook>& hooks, bool broken_off = false);
 
 }  // namespace fit_drive

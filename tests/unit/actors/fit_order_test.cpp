@@ -1,5 +1,5 @@
-// Goal: over the whole space of small fits the machine's hooks are those of the plain nested loops,
-// in coarse and fine runs alike.
+// Goal: over the whole space of small fits, the machine emits exactly the hooks of the plain nested
+// loops, in coarse and in fine runs.
 #include "tests/unit/actors/fit_oracle.hpp"
 
 #include <algorithm>
@@ -14,7 +14,7 @@ namespace {
 
 constexpr auto none = std::optional<std::int64_t>{};
 
-// Compares without a CHECK per hook: there are millions.
+// Compares without a CHECK per hook, because there are millions of hooks.
 std::string difference(const std::vector<hook>& got, const std::vector<hook>& wanted) {
   const auto [g, w] = std::mismatch(got.begin(), got.end(), wanted.begin(), wanted.end());
   if (g == got.end() && w == wanted.end()) return {};
@@ -56,7 +56,7 @@ bool impossible_interval(const fit_plan& plan, const facts& known) {
   return count && *count > apply_limit(plan.train_batches, known.train);
 }
 
-// All of `plan`'s neighbours in length: batches, limits, epochs, steps.
+// Runs all variations of `plan` in length: batches, limits, epochs, steps.
 std::size_t over_lengths(fit_plan plan, facts known) {
   std::size_t runs = 0;
   for (std::int64_t batches = 0; batches <= 5; ++batches)
@@ -80,7 +80,7 @@ std::size_t over_lengths(fit_plan plan, facts known) {
 
 }  // namespace
 
-TEST_CASE("hooks are those of the nested loops, whatever the lengths", "[fit]") {
+TEST_CASE("for all lengths and limits the hooks equal those of the nested loops", "[fit]") {
   std::size_t runs = 0;
   for (std::int64_t accumulate = 1; accumulate <= 4; ++accumulate)
     for (const auto& every : {batch_limit{1.0}, batch_limit{0.5}, batch_limit{std::int64_t{1}},
@@ -93,7 +93,7 @@ TEST_CASE("hooks are those of the nested loops, whatever the lengths", "[fit]") 
   CHECK(runs > 2000);
 }
 
-TEST_CASE("hooks are those of the nested loops, whatever is validated", "[fit]") {
+TEST_CASE("for all validation settings the hooks equal those of the nested loops", "[fit]") {
   using loaders = std::vector<std::int64_t>;
   for (const auto& val : {loaders{}, loaders{0}, loaders{1}, loaders{2, 0, 3}})
     for (const auto& limit : {batch_limit{1.0}, batch_limit{std::int64_t{0}},
@@ -110,7 +110,8 @@ TEST_CASE("hooks are those of the nested loops, whatever is validated", "[fit]")
       }
 }
 
-TEST_CASE("hooks are those of the nested loops, whatever is stepped and saved", "[fit]") {
+TEST_CASE("for all optimizer and checkpoint settings the hooks equal those of the nested loops",
+          "[fit]") {
   for (const std::int32_t optimizers : {1, 2, 3})
     for (const bool schedulers : {false, true})
       for (const auto& every :
@@ -130,7 +131,7 @@ TEST_CASE("hooks are those of the nested loops, whatever is stepped and saved", 
         }
 }
 
-TEST_CASE("runs are cut at the most batches of one run", "[fit]") {
+TEST_CASE("a run holds at most run_batches batches", "[fit]") {
   fit_plan plan;
   plan.accumulate = 5;
   plan.max_epochs = 1;
@@ -140,7 +141,7 @@ TEST_CASE("runs are cut at the most batches of one run", "[fit]") {
   known.val = {3, 2};
   CHECK(verdict(plan, known) == "");
   const auto d = run_through(plan, known);
-  // Set-up twice, sanity 2 of (2 + 2), train start, windows 2 2 1 and 2, validation 2 2 1, epoch
-  // end, checkpoint, end.
+  // Two set-up runs, two sanity runs of (2 + 2), train start, windows of 2 2 1 and 2, validation
+  // runs of 2 2 1, epoch end, checkpoint, end.
   CHECK(d.runs.size() == 2 + 2 + 1 + 3 + 1 + 3 + 1 + 1 + 1);
 }

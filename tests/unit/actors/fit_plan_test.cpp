@@ -1,4 +1,5 @@
-// Goal: options that cannot work are refused before anything starts, by name, value and range.
+// Goal: options that cannot work are refused before anything starts. The error names the option,
+// its value and its range.
 #include "actors/fit_plan.hpp"
 
 #include "troupe/failure.hpp"
@@ -26,7 +27,7 @@ std::string refusal(const std::function<void(trainer_options&)>& change) {
 
 }  // namespace
 
-TEST_CASE("impossible counts are refused with option, value and range", "[options]") {
+TEST_CASE("impossible counts are refused with the option and its value and range", "[options]") {
   using options = trainer_options;
   CHECK(refusal([](options&) {}) == "accepted");
   CHECK(refusal([](options& o) { o.ranks = 0; }) == "ranks is 0, but must be at least 1");
@@ -65,7 +66,7 @@ TEST_CASE("negative and non-finite numbers are refused", "[options]") {
         "strategy.bucket_cap_mb is nan, but must be a number above 0");
 }
 
-TEST_CASE("impossible policies are refused", "[options]") {
+TEST_CASE("impossible checkpoint and early stopping policies are refused", "[options]") {
   using options = trainer_options;
   CHECK(refusal([](options& o) { o.checkpoint.keep_last = -1; }) ==
         "checkpoint.keep_last is -1, but must be at least 1");

@@ -1,5 +1,5 @@
-// A fit that resumes an epoch with other ranks or another batch size: the machine counts the
-// epoch's micro-batches on from a cursor in samples.
+// Goal: a fit may resume an epoch with another number of ranks or another batch size. The machine
+// continues to count micro-batches from a cursor in samples.
 #include "tests/unit/actors/fit_drive.hpp"
 
 #include "tests/support/catch.hpp"
@@ -9,7 +9,7 @@ using namespace fit_drive;
 
 namespace {
 
-// 960 samples; 10 micro-batches of 32 are done.
+// The state after 10 micro-batches of 32 of an epoch of 960 samples.
 loop_state ten_of_32() {
   loop_state loop;
   loop.batch = loop.steps = 10;
@@ -24,7 +24,7 @@ fit_plan resuming() {
   return plan;
 }
 
-// Micro-batches of the epoch that were handled, after `begin`.
+// Runs a fit whose micro-batches hold `each` samples, resumed at `from`.
 driver cut_by(std::int64_t each, const fit_plan& plan, const loop_state& from) {
   facts known;
   known.train = (960 + each - 1) / each;
@@ -49,17 +49,17 @@ std::int64_t batches_of(const driver& d, std::int64_t epoch) {
 
 }  // namespace
 
-TEST_CASE("an epoch resumed with a larger micro-batch ends with its last sample", "[fit]") {
+TEST_CASE("an epoch resumed with larger micro-batches ends exactly at its last sample", "[fit]") {
   const auto d = cut_by(48, resuming(), ten_of_32());
   REQUIRE(d.end);
-  CHECK(batches_of(d, 0) == 14);  // 640 samples are left: 13 of 48 and one of 16
+  CHECK(batches_of(d, 0) == 14);  // 640 samples left: 13 times 48, then 16
   CHECK(batches_of(d, 1) == 20);
   CHECK(d.end->loop.samples == 2 * 960);
   CHECK(d.end->loop.cursor == 0);
   CHECK(d.end->loop.steps == 10 + 14 + 20);
 }
 
-TEST_CASE("an epoch resumed with a smaller micro-batch ends with its last sample", "[fit]") {
+TEST_CASE("an epoch resumed with smaller micro-batches ends exactly at its last sample", "[fit]") {
   const auto d = cut_by(10, resuming(), ten_of_32());
   REQUIRE(d.end);
   CHECK(batches_of(d, 0) == 64);
@@ -67,7 +67,7 @@ TEST_CASE("an epoch resumed with a smaller micro-batch ends with its last sample
   CHECK(d.end->loop.samples == 2 * 960);
 }
 
-TEST_CASE("a checkpoint holds the samples of its epoch as a cursor", "[fit]") {
+TEST_CASE("a checkpoint stores the samples consumed in its epoch as a cursor", "[fit]") {
   auto plan = resuming();
   plan.checkpoint.every_n_steps = 4;
   const auto d = cut_by(48, plan, ten_of_32());
@@ -77,16 +77,16 @@ TEST_CASE("a checkpoint holds the samples of its epoch as a cursor", "[fit]") {
   CHECK(d.snapshots[0].cursor == 320 + 2 * 48);
 }
 
-TEST_CASE("limits, windows and validation count a resumed epoch's micro-batches on", "[fit]") {
+TEST_CASE("limits and windows and validation count micro-batches from before the resume", "[fit]") {
   auto plan = resuming();
   plan.max_epochs = 1;
   plan.train_batches = std::int64_t{13};
-  CHECK(batches_of(cut_by(48, plan, ten_of_32()), 0) == 3);  // after 10 that were done before
+  CHECK(batches_of(cut_by(48, plan, ten_of_32()), 0) == 3);  // 10 of the 13 were done before
   plan.train_batches = 0.5;
-  CHECK(batches_of(cut_by(48, plan, ten_of_32()), 0) == 2);  // 12 of 24
+  CHECK(batches_of(cut_by(48, plan, ten_of_32()), 0) == 2);  // the limit is 12 of 24
   plan.train_batches = 1.0;
   plan.accumulate = 5;
-  CHECK(cut_by(48, plan, ten_of_32()).end->loop.steps == 10 + 3);  // 10..14, 15..19, 20..23
+  CHECK(cut_by(48, plan, ten_of_32()).end->loop.steps == 10 + 3);  // windows 10..14, 15..19, 20..23
   plan.accumulate = 1;
   plan.val_check_interval = std::int64_t{12};
   const auto d = cut_by(48, plan, ten_of_32());
@@ -95,7 +95,7 @@ TEST_CASE("limits, windows and validation count a resumed epoch's micro-batches 
         }) == 2);  // after micro-batches 12 and 24
 }
 
-TEST_CASE("an epoch whose samples were all consumed before the resume ends", "[fit]") {
+TEST_CASE("a resume after the last sample of an epoch ends that epoch", "[fit]") {
   auto from = ten_of_32();
   from.batch = from.steps = 30;
   from.samples = from.cursor = 960;

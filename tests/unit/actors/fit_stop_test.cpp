@@ -1,5 +1,5 @@
-// Goal: a run asked to stop, anywhere, ends at a step boundary with everything saved, and a run
-// resumed from there does exactly what the uninterrupted one would have done.
+// Goal: a run that is asked to stop, at any point, ends at a step boundary with its state saved. A
+// run resumed from there does exactly what the uninterrupted run would have done.
 #include "tests/unit/actors/fit_oracle.hpp"
 
 #include <algorithm>
@@ -17,7 +17,7 @@ struct shape {
   facts known;
 };
 
-// Fits that differ in everything a stop may fall into.
+// Fits that differ in everything that a stop may interrupt.
 std::vector<shape> shapes() {
   std::vector<shape> all;
   for (const std::int64_t accumulate : {1, 2, 3})
@@ -51,19 +51,20 @@ std::size_t position_of(std::string_view what, const hook_list& all) {
   return static_cast<std::size_t>(found - all.begin());
 }
 
-// How many hooks of `stopped` are those of the uninterrupted run before its ending begins.
+// The number of hooks that `stopped` shares with the uninterrupted run before it ends.
 std::size_t common(const hook_list& stopped, const hook_list& full) {
   const auto [a, b] = std::mismatch(stopped.begin(), stopped.end(), full.begin(), full.end());
   return static_cast<std::size_t>(a - stopped.begin());
 }
 
-// The ending that a stop adds to what the uninterrupted run did.
+// True if `tail` is the ending that a stop adds to a run.
 bool is_ending(const hook_list& tail, bool saves) {
   const std::string save = saves ? "optimizer_state on_save_checkpoint save_checkpoint " : "";
   return names(tail) == save + "on_train_end post_dispatch on_fit_end";
 }
 
-// Goes on from `from` and says how it differs from `rest`, what the uninterrupted run did then.
+// Resumes at `from` and describes how the hooks differ from `rest`, the rest of the uninterrupted
+// run.
 std::string resumed_differs(shape one, const loop_state& from, const hook_list& rest) {
   one.plan.resume = "here";
   one.known.restored = from;
@@ -77,7 +78,7 @@ std::string resumed_differs(shape one, const loop_state& from, const hook_list& 
   return "resumed: " + names(got) + "\nwanted: " + names(wanted);
 }
 
-// Stops `one` when `runs` runs were answered, the agreed step being the vote plus `more`, and says
+// Stops `one` after `runs` answered runs, with the vote plus `more` as the agreed step. Describes
 // what is wrong.
 std::string stopped_differs(const shape& one, const driver& full, std::size_t runs,
                             std::int64_t more) {
@@ -116,7 +117,7 @@ std::string text_of(const shape& one) {
 
 }  // namespace
 
-TEST_CASE("a stop proposed at any run or hook ends well and resumes exactly", "[fit]") {
+TEST_CASE("a stop at any run or hook ends at the agreed step and resumes exactly", "[fit]") {
   for (auto one : shapes())
     for (const bool fine : {false, true}) {
       one.plan.one_hook_per_run = fine;
@@ -132,7 +133,7 @@ TEST_CASE("a stop proposed at any run or hook ends well and resumes exactly", "[
     }
 }
 
-TEST_CASE("a run resumed from any of its checkpoints goes on the same", "[fit]") {
+TEST_CASE("a run resumed from any of its checkpoints repeats the uninterrupted run", "[fit]") {
   for (const auto& one : shapes()) {
     const auto full = run_through(one.plan, one.known);
     for (std::size_t i = 0; i < full.hooks.size(); ++i) {
@@ -144,7 +145,7 @@ TEST_CASE("a run resumed from any of its checkpoints goes on the same", "[fit]")
   }
 }
 
-TEST_CASE("a hook's stop ends the run behind the step it falls into", "[fit]") {
+TEST_CASE("a stop requested by a hook ends the run after the current step", "[fit]") {
   for (const auto& one : shapes()) {
     const auto full = run_through(one.plan, one.known);
     for (std::size_t n = 0; n < full.hooks.size(); ++n) {
@@ -165,8 +166,8 @@ TEST_CASE("a hook's stop ends the run behind the step it falls into", "[fit]") {
       const auto shared = common(d.hooks, full.hooks);
       const auto tail = behind(d.hooks, shared);
       CHECK((is_ending(tail, true) || is_ending(tail, false)));
-      // Behind the boundary that was next when the hook spoke, and none further: a step begun is
-      // finished, another is not begun.
+      // The run ends at the next step boundary after the hook: a started step is finished, and no
+      // further step starts.
       const auto& at = where(full.hooks[n]);
       const auto before = at.step == undefined ? 0 : at.step;
       CHECK(d.end->loop.steps >= before);
@@ -177,7 +178,7 @@ TEST_CASE("a hook's stop ends the run behind the step it falls into", "[fit]") {
   }
 }
 
-TEST_CASE("a run cut by attention goes on with the rest", "[fit]") {
+TEST_CASE("a run cut by attention continues with its remaining hooks", "[fit]") {
   for (const auto& one : shapes()) {
     const auto full = run_through(one.plan, one.known);
     for (std::size_t cut_run = 0; cut_run < full.runs.size(); ++cut_run)
@@ -185,7 +186,8 @@ TEST_CASE("a run cut by attention goes on with the rest", "[fit]") {
         driver d{one.plan, one.known};
         d.begin();
         for (std::size_t i = 0; i < cut_run; ++i) d.answer();
-        // A closure is never cut: the lane looks up between the hooks it walks itself.
+        // A closure is never cut: the lane checks attention only between the hooks that it walks
+        // itself.
         const auto& run = d.run->hooks;
         bool inside = false;
         for (std::size_t i = 0; i < n; ++i)
@@ -228,7 +230,7 @@ TEST_CASE("skip_epoch ends the epoch at once and drops its open window", "[fit]"
         const auto whole = skipped / one.plan.accumulate;
         const auto per_epoch = (one.known.train - 1) / one.plan.accumulate + 1;
         CHECK(d.end->loop.steps == whole + per_epoch);
-        // The next epoch begins with a clean window.
+        // The next epoch begins with an empty window.
         const auto rest = behind(d.hooks, shared);
         const auto back = position_of("backward", rest);
         REQUIRE(back < rest.size());
@@ -237,7 +239,7 @@ TEST_CASE("skip_epoch ends the epoch at once and drops its open window", "[fit]"
       }
 }
 
-TEST_CASE("a stop is not lost when a later hook of the run skips the epoch", "[fit]") {
+TEST_CASE("a stop survives when a later hook of the same run skips the epoch", "[fit]") {
   fit_plan plan;
   plan.accumulate = 2;
   plan.max_epochs = 5;

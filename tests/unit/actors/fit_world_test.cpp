@@ -1,5 +1,6 @@
-// Goal: ranks that are asked to stop agree on one step, however proposals, votes, words and runs
-// interleave: every reachable state of small worlds is visited.
+// Goal: ranks that are asked to stop agree on one step in every interleaving of proposals, votes,
+// decisions and runs.
+// Method: visit every reachable state of small worlds.
 #include "tests/unit/actors/fit_drive.hpp"
 
 #include "troupe/detail/stable_hash.hpp"
@@ -14,15 +15,15 @@ using namespace fit_drive;
 
 namespace {
 
-/// One rank of a world: a value, so that worlds can be copied and remembered.
+/// One rank of a world. It is a value, so that worlds can be copied and stored.
 struct member {
   fit_machine machine;
   std::vector<hook> run = {};  // in flight
-  std::int64_t answered = 0;   // runs
-  std::uint64_t did = 0;       // digest of the hooks handled
+  std::int64_t answered = 0;   // completed runs
+  std::uint64_t did = 0;       // digest of the handled hooks
   bool begun = false;
-  bool asked = false;  // propose_stop is on its way
-  bool told = false;   // stop_at is on its way
+  bool asked = false;  // a propose_stop message is in transit
+  bool told = false;   // a stop_at message is in transit
   std::optional<std::int64_t> vote = {};
   std::optional<fit_actions::finished> end = {};
 };
@@ -44,7 +45,8 @@ struct world {
 
 class explorer {
 public:
-  /// `coupled`: every run holds a collective, so no rank ends its n-th before all are in theirs.
+  /// `coupled`: every run contains a collective, so no rank ends its n-th run before all ranks have
+  /// started theirs.
   explorer(fit_plan plan, interfere answers, bool coupled)
       : plan_(std::move(plan)), answers_(std::move(answers)), coupled_(coupled) {}
 
@@ -188,7 +190,7 @@ void check_world(const fit_plan& plan, const interfere& answers, std::size_t ran
 
 }  // namespace
 
-TEST_CASE("two ranks agree on a step in every interleaving", "[fit][world]") {
+TEST_CASE("two ranks agree on one step in every interleaving", "[fit][world]") {
   auto plan = small_plan();
   for (const bool coupled : {true, false}) {
     check_world(plan, small_facts, 2, coupled, {0, 1, 2, 3});
@@ -205,7 +207,7 @@ TEST_CASE("two ranks agree on a step in every interleaving", "[fit][world]") {
   }
 }
 
-TEST_CASE("three ranks agree on a step in every interleaving", "[fit][world]") {
+TEST_CASE("three ranks agree on one step in every interleaving", "[fit][world]") {
   check_world(small_plan(), small_facts, 3, true, {0, 1, 2, 3});
   auto plan = small_plan();
   plan.train_batches = std::int64_t{1};
@@ -214,7 +216,7 @@ TEST_CASE("three ranks agree on a step in every interleaving", "[fit][world]") {
   check_world(plan, small_facts, 3, false, {0, 1});
 }
 
-TEST_CASE("an agreed stop meets a hook's stop", "[fit][world]") {
+TEST_CASE("an agreed stop and a stop requested by a hook end in the same step", "[fit][world]") {
   const auto answers = [](const hook& h, hook_outcome& out) {
     small_facts(h, out);
     if (name(h) == "on_train_batch_end" && where(h).batch == 1) out.stop = true;
@@ -222,14 +224,14 @@ TEST_CASE("an agreed stop meets a hook's stop", "[fit][world]") {
   check_world(small_plan(), answers, 2, true, {0, 1, 2});
 }
 
-TEST_CASE("an agreed stop meets early stopping", "[fit][world]") {
+TEST_CASE("an agreed stop and early stopping end in the same step", "[fit][world]") {
   auto plan = small_plan();
   plan.stop_early = {{"val/loss", 0, 1, false}};
   plan.val_check_interval = std::int64_t{1};
   check_world(plan, small_facts, 2, true, {0, 1, 2});
 }
 
-TEST_CASE("ranks of an evaluation agree on a batch", "[fit][world]") {
+TEST_CASE("ranks of an evaluation agree on the batch at which they stop", "[fit][world]") {
   for (const auto purpose : {stage::validate, stage::test, stage::predict})
     for (const bool coupled : {true, false}) {
       fit_plan plan;
@@ -239,7 +241,7 @@ TEST_CASE("ranks of an evaluation agree on a batch", "[fit][world]") {
     }
 }
 
-TEST_CASE("a stop while ranks resume waits for what they restore", "[fit][world]") {
+TEST_CASE("a stop during a resume takes effect at the restored step or later", "[fit][world]") {
   auto plan = small_plan();
   plan.resume = "here";
   const auto answers = [](const hook& h, hook_outcome& out) {
@@ -252,5 +254,5 @@ TEST_CASE("a stop while ranks resume waits for what they restore", "[fit][world]
   explorer all{plan, answers, true};
   all.explore(2);
   CHECK(all.stopped_at == std::unordered_set<std::int64_t>{41, 42, 43});
-  for (const auto& what : all.wrong) CHECK(what == "not the agreed step");  // all voted 0
+  for (const auto& what : all.wrong) CHECK(what == "not the agreed step");  // all ranks voted 0
 }

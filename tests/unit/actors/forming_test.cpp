@@ -1,5 +1,5 @@
-// Goal: a generation may take as long to form as its ranks make progress, and no longer than a
-// hook.
+// Goal: forming a generation may take as long as its ranks make progress, but not longer than the
+// limit of a hook.
 #include "actors/supervisor_machine.hpp"
 
 #include "tests/support/catch.hpp"
@@ -20,7 +20,7 @@ struct forming {
     return at;
   }
   void starts(std::uint64_t incarnation) { machine.on(rank_busy{of(incarnation), "starting"}); }
-  // The deadline that was armed last passes; the new one's length, or nothing.
+  // Lets the deadline that was armed last pass. Returns the delay of the new one, or zero.
   std::chrono::nanoseconds pass() {
     for (auto a = last.rbegin(); a != last.rend(); ++a)
       if (const auto* x = std::get_if<supervision::arm>(&*a)) {
@@ -45,7 +45,7 @@ struct forming {
 
 }  // namespace
 
-TEST_CASE("without progress the first deadline of forming ends the job", "[supervisor]") {
+TEST_CASE("no rank makes progress: the first forming deadline ends the job", "[supervisor]") {
   forming f;
   f.pass();
   CHECK(f.machine.phase() == supervision::phase::closing);
@@ -53,8 +53,7 @@ TEST_CASE("without progress the first deadline of forming ends the job", "[super
              Catch::Contains("did not form in 10000 ms: no answer from rank 0, 1"));
 }
 
-TEST_CASE("a rank that makes progress prolongs the wait by one deadline each time",
-          "[supervisor]") {
+TEST_CASE("each sign of progress extends the wait by one deadline", "[supervisor]") {
   forming f;
   for (int i = 0; i < 3; ++i) {
     f.starts(1);
@@ -66,7 +65,7 @@ TEST_CASE("a rank that makes progress prolongs the wait by one deadline each tim
   CHECK_THAT(f.failure_text(), Catch::Contains("did not form in 40000 ms"));
 }
 
-TEST_CASE("a rank that is prepared prolongs nothing", "[supervisor]") {
+TEST_CASE("progress of a rank that is already prepared does not extend the wait", "[supervisor]") {
   forming f;
   f.machine.on(prepared{f.of(1)});
   f.starts(1);
@@ -75,7 +74,7 @@ TEST_CASE("a rank that is prepared prolongs nothing", "[supervisor]") {
   CHECK_THAT(f.failure_text(), Catch::Contains("no answer from rank 1"));
 }
 
-TEST_CASE("endless progress ends at the limit of a hook", "[supervisor]") {
+TEST_CASE("a rank that reports progress forever is stopped at the hook limit", "[supervisor]") {
   forming f;
   std::chrono::nanoseconds waited = f.limits.form;
   while (f.machine.phase() == supervision::phase::forming && waited < 2 * f.limits.hook_limit) {

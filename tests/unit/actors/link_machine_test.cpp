@@ -1,5 +1,5 @@
-// Goal: over a path that loses, repeats and reorders, a link delivers every message once and in
-// order, or ends; silence ends it within its limit, and only silence or a full window does.
+// Goal: over a path that loses, repeats and reorders frames, a link delivers every message once and
+// in order, or it ends. Only silence beyond the limit or a full window ends it.
 #include "actors/link_machine.hpp"
 
 #include <rapidcheck.h>
@@ -21,7 +21,7 @@ struct in_flight {
   link_frame frame;
 };
 
-// Two ends and a path that does what the script says.
+// Two ends, and a path between them that follows the script.
 struct path {
   link_machine ends[2]{link_machine{{}, 0ns}, link_machine{{}, 0ns}};
   std::vector<std::uint64_t> got[2];
@@ -71,52 +71,54 @@ std::vector<std::uint64_t> numbers(std::uint64_t first, std::uint64_t last) {
 
 }  // namespace
 
-TEST_CASE("whatever a path does, messages come once and in order", "[link]") {
-  const bool holds = rc::check("once, in order, and all once the path is good", [] {
-    path p;
-    const auto script = *rc::gen::container<std::vector<std::uint32_t>>(
-        rc::gen::inRange<std::uint32_t>(0, 1u << 16));
-    int beats_without_news = 0;
-    for (const auto word : script) {
-      const auto pick = p.wire.empty() ? 0 : (word >> 4) % p.wire.size();
-      const auto at = p.wire.begin() + static_cast<std::ptrdiff_t>(pick);
-      switch (word % 8) {
-        case 0:
-        case 1: p.submit(word >> 4 & 1); break;
-        case 2:
-          if (!p.wire.empty()) p.wire.erase(at);  // lost
-          break;
-        case 3:
-          if (!p.wire.empty()) p.arrive(*at);  // arrives, and will once more
-          break;
-        case 4:
-          if (++beats_without_news < 4) p.beat();
-          break;
-        default:
-          if (p.wire.empty()) break;
-          const auto what = *at;  // overtakes what is before it
-          p.wire.erase(at);
-          p.arrive(what);
-          beats_without_news = 0;
-      }
-      RC_ASSERT(counts_up(p.got[0]) && counts_up(p.got[1]));
-    }
-    for (int i = 0; i < 16; ++i) {
-      p.deliver_all();
-      p.beat();
-    }
-    p.deliver_all();
-    for (std::size_t side : {0, 1}) {
-      RC_ASSERT(counts_up(p.got[side]));
-      if (p.ends[0].over() || p.ends[1].over()) continue;
-      RC_ASSERT(p.got[side].size() == p.ends[1 - side].submitted());
-      RC_ASSERT(p.ends[side].acknowledged() == p.ends[side].submitted());
-    }
-  });
+TEST_CASE("messages arrive once and in order over a path that loses and repeats and reorders",
+          "[link]") {
+  const bool holds =
+      rc::check("messages arrive once and in order, and all of them on a good path", [] {
+        path p;
+        const auto script = *rc::gen::container<std::vector<std::uint32_t>>(
+            rc::gen::inRange<std::uint32_t>(0, 1u << 16));
+        int beats_without_news = 0;
+        for (const auto word : script) {
+          const auto pick = p.wire.empty() ? 0 : (word >> 4) % p.wire.size();
+          const auto at = p.wire.begin() + static_cast<std::ptrdiff_t>(pick);
+          switch (word % 8) {
+            case 0:
+            case 1: p.submit(word >> 4 & 1); break;
+            case 2:
+              if (!p.wire.empty()) p.wire.erase(at);  // lost
+              break;
+            case 3:
+              if (!p.wire.empty()) p.arrive(*at);  // arrives now and once more later
+              break;
+            case 4:
+              if (++beats_without_news < 4) p.beat();
+              break;
+            default:
+              if (p.wire.empty()) break;
+              const auto what = *at;  // overtakes the frames before it
+              p.wire.erase(at);
+              p.arrive(what);
+              beats_without_news = 0;
+          }
+          RC_ASSERT(counts_up(p.got[0]) && counts_up(p.got[1]));
+        }
+        for (int i = 0; i < 16; ++i) {
+          p.deliver_all();
+          p.beat();
+        }
+        p.deliver_all();
+        for (std::size_t side : {0, 1}) {
+          RC_ASSERT(counts_up(p.got[side]));
+          if (p.ends[0].over() || p.ends[1].over()) continue;
+          RC_ASSERT(p.got[side].size() == p.ends[1 - side].submitted());
+          RC_ASSERT(p.ends[side].acknowledged() == p.ends[side].submitted());
+        }
+      });
   CHECK(holds);
 }
 
-TEST_CASE("what overtakes is held, and nothing goes twice for it", "[link]") {
+TEST_CASE("reordered frames are held back and cause no retransmission", "[link]") {
   path p;
   for (int i = 0; i < 40; ++i) p.submit(0);
   std::ranges::reverse(p.wire);
@@ -130,7 +132,7 @@ TEST_CASE("what overtakes is held, and nothing goes twice for it", "[link]") {
   CHECK(p.wire.size() == 2);  // two empty frames
 }
 
-TEST_CASE("who is slow is sent a burst per beat, not all there is", "[link]") {
+TEST_CASE("retransmission to a slow peer is limited to one burst per beat", "[link]") {
   link_machine end{{100ms, 500ms, 1024, 16}, 0ns};
   for (int i = 0; i < 300; ++i) end.submit();
   CHECK(end.beat(100ms).again.empty());
@@ -140,7 +142,7 @@ TEST_CASE("who is slow is sent a burst per beat, not all there is", "[link]") {
   CHECK(end.beat(400ms).again == numbers(291, 300));
 }
 
-TEST_CASE("only what is missing goes again", "[link]") {
+TEST_CASE("only missing frames are sent again", "[link]") {
   link_machine from{{}, 0ns};
   link_machine to{{}, 0ns};
   for (int i = 0; i < 100; ++i) from.submit();
@@ -148,24 +150,24 @@ TEST_CASE("only what is missing goes again", "[link]") {
     if (n % 10 != 0) to.arrived(from.frame(n), 1ms);
   from.beat(100ms);
   from.arrived(to.frame(), 101ms);
-  // 10 is the next one; bits reach to 74.
+  // Frame 10 is the next expected one; the bit map reaches to 74.
   CHECK(from.beat(200ms).again == std::vector<std::uint64_t>{10, 20, 30, 40, 50, 60, 70});
   for (const auto n : {10, 20, 30, 40, 50, 60}) to.arrived(from.frame(n), 201ms);
-  from.arrived({0, 9}, 202ms);  // overtaken on its way: says nothing new
+  from.arrived({0, 9}, 202ms);  // overtaken on its way, so it acknowledges nothing new
   from.arrived(to.frame(), 202ms);
   CHECK(from.beat(300ms).again == std::vector<std::uint64_t>{70, 80, 90, 100});
 }
 
-TEST_CASE("more than a window ahead is held by nobody", "[link]") {
+TEST_CASE("a frame more than one window ahead is not held", "[link]") {
   link_machine end{{100ms, 500ms, 4}, 0ns};
   CHECK(end.arrived({4, 0}, 1ms).hold);
-  CHECK_FALSE(end.arrived({4, 0}, 1ms).hold);  // it is there
+  CHECK_FALSE(end.arrived({4, 0}, 1ms).hold);  // it is held already
   CHECK_FALSE(end.arrived({5, 0}, 1ms).hold);
   CHECK(end.arrived({1, 0}, 1ms).deliver);
   CHECK(end.heard() == 1);
 }
 
-TEST_CASE("silence for the limit ends a link, less does not", "[link]") {
+TEST_CASE("a link ends after silence of the limit and not before", "[link]") {
   link_machine end{{}, 0ns};
   CHECK_FALSE(end.beat(499ms).lost);
   end.arrived({0, 0}, 499ms);
@@ -176,7 +178,7 @@ TEST_CASE("silence for the limit ends a link, less does not", "[link]") {
   CHECK_FALSE(end.arrived({1, 0}, 1000ms).deliver);
 }
 
-TEST_CASE("a full window ends a link", "[link]") {
+TEST_CASE("a full send window ends the link", "[link]") {
   link_machine end{{100ms, 500ms, 3}, 0ns};
   for (std::uint64_t n = 1; n <= 3; ++n) CHECK(end.submit() == n);
   end.arrived({0, 1}, 1ms);
@@ -185,14 +187,14 @@ TEST_CASE("a full window ends a link", "[link]") {
   CHECK(end.over());
 }
 
-TEST_CASE("what never was sent cannot be acknowledged", "[link]") {
+TEST_CASE("an acknowledgement of a frame that was never sent is ignored", "[link]") {
   link_machine end{{}, 0ns};
   end.submit();
   CHECK(end.arrived({0, 7}, 1ms).release_to == 0);
   CHECK(end.acknowledged() == 0);
 }
 
-TEST_CASE("a link is a value", "[link]") {
+TEST_CASE("a link machine can be copied and compared and hashed and printed", "[link]") {
   link_machine a{{}, 0ns};
   auto b = a;
   CHECK(a == b);

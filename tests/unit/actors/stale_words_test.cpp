@@ -1,5 +1,5 @@
-// Goal: in every phase, whatever is said to a rank or to a supervisor by another run, another
-// generation or another life changes nothing, and is marked as refused.
+// Goal: a message of another job, another generation or another incarnation changes nothing at a
+// rank or at the supervisor, in any phase. The refusal is counted as a coverage point.
 #include "actors/rank_machine.hpp"
 #include "actors/supervisor_machine.hpp"
 #include "troupe/detail/coverage.hpp"
@@ -30,7 +30,7 @@ fence fence_of(job_id of, std::uint64_t generation, incarnation_id who) {
   return at;
 }
 
-// Of the generation 1 of `job` and the life `life`.
+// Fences that differ from generation 1 of `job` and incarnation `life`.
 std::vector<fence> stale_fences(bool newer_generation) {
   std::vector<fence> all{fence_of(job_id{6}, 1, life), fence_of(job, 0, life),
                          fence_of(job, 1, incarnation_id{49}),
@@ -58,7 +58,7 @@ rank_machine fresh_rank() {
   return rank_machine{plan};
 }
 
-// Ranks as they are behind each of these words, beginning with none.
+// A rank after each of these messages, beginning with none.
 std::vector<rank_machine> ranks_of_all_phases() {
   const auto at = fence_of(job, 1, life);
   std::vector<rank_machine> all{fresh_rank()};
@@ -140,14 +140,15 @@ void hears_nothing(const std::vector<Machine>& phases, const std::vector<fence>&
 
 }  // namespace
 
-TEST_CASE("a rank hears nothing of another run, generation or life", "[rank][fence]") {
+TEST_CASE("a rank ignores messages of another job or generation or incarnation in every phase",
+          "[rank][fence]") {
   hears_nothing(ranks_of_all_phases(),
                 {fence_of(job_id{6}, 1, life), fence_of(job, 1, incarnation_id{49}),
                  fence_of(job_id{6}, 2, incarnation_id{49})},
                 words_to_rank, coverage_point::rank_fence_refused);
 }
 
-TEST_CASE("a rank that is waiting is formed by its own run only, and once", "[rank][fence]") {
+TEST_CASE("a waiting rank joins a generation of its own job only and only once", "[rank][fence]") {
   for (const auto& at : {fence_of(job_id{6}, 1, life), fence_of(job, 0, life)}) {
     auto machine = fresh_rank();
     CHECK(machine.on(form_generation{at, 2}).empty());
@@ -161,7 +162,8 @@ TEST_CASE("a rank that is waiting is formed by its own run only, and once", "[ra
   CHECK(machine == formed);
 }
 
-TEST_CASE("a supervisor hears nothing of another run, generation or life", "[supervisor][fence]") {
+TEST_CASE("the supervisor ignores messages of another job or generation or incarnation",
+          "[supervisor][fence]") {
   hears_nothing(supervisors_of_all_phases(), stale_fences(true), words_to_supervisor,
                 coverage_point::fence_refused);
 }

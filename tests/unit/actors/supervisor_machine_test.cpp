@@ -1,5 +1,5 @@
-// Goal: what is said to be committed is what all ranks hold, whatever is heard in which order; only
-// whoever did not come out is named as a survivor.
+// Goal: a step is reported as committed only if all ranks hold it, in any order of messages. Only
+// ranks that did not end are listed as survivors.
 #include "actors/supervisor_machine.hpp"
 
 #include "tests/support/catch.hpp"
@@ -65,7 +65,7 @@ struct supervised {
     bad.step = step;
     on(supervision::failed{of(rank, step), bad});
   }
-  // Behind the last rank's word.
+  // The events after the last rank's report.
   void flush() {
     on(supervision::checkpointer_done{});
     on(supervision::observers_done{});
@@ -74,7 +74,8 @@ struct supervised {
 
 }  // namespace
 
-TEST_CASE("a step is committed when every rank holds it, in whatever order", "[supervisor]") {
+TEST_CASE("a step is committed when every rank has done it in any order of reports",
+          "[supervisor]") {
   supervised s;
   s.form();
   s.on(step_done{s.of(0, 1)});
@@ -91,8 +92,8 @@ TEST_CASE("a step is committed when every rank holds it, in whatever order", "[s
   CHECK(s.machine.committed() == 3);
 }
 
-// With ten thousand it took 1.1 s when each order looked at all votes.
-TEST_CASE("all stop behind the furthest vote, once all have voted", "[supervisor]") {
+// Guards against quadratic work: with 10,000 ranks it took 1.1 s when each order read all votes.
+TEST_CASE("all ranks stop at the highest vote once every rank has voted", "[supervisor]") {
   const auto ranks = GENERATE(2, 10'000);
   supervised s{ranks};
   s.form();
@@ -107,7 +108,8 @@ TEST_CASE("all stop behind the furthest vote, once all have voted", "[supervisor
   CHECK(s.stops().empty());
 }
 
-TEST_CASE("a failed job does not count a step that only a finished rank holds", "[supervisor]") {
+TEST_CASE("a failed job does not count a step that only one finished rank has done",
+          "[supervisor]") {
   supervised s;
   s.form();
   for (std::int64_t step = 1; step <= 4; ++step)
@@ -132,19 +134,18 @@ TEST_CASE("a failed job does not count a step that only a finished rank holds", 
   CHECK(s.completed()->loop.samples == 0);
 }
 
-TEST_CASE("what is done while the generation closes is committed, too", "[supervisor]") {
+TEST_CASE("a step completed while the generation closes is committed", "[supervisor]") {
   supervised s;
   s.form();
   s.on(step_done{s.of(0, 1)});
   s.fail(0, 1);
   REQUIRE(s.machine.phase() == supervision::phase::closing);
-  s.on(step_done{s.of(1, 1)});  // sent before it was told to close
+  s.on(step_done{s.of(1, 1)});  // sent before the rank received the order to close
   CHECK(s.commits() == std::vector<std::int64_t>{1});
   CHECK(s.machine.committed() == 1);
 }
 
-TEST_CASE("ranks that have finished hold the last step, whatever became of their words",
-          "[supervisor]") {
+TEST_CASE("finished ranks commit their last step even if its step_done was lost", "[supervisor]") {
   supervised s;
   s.form();
   loop_state loop;
@@ -156,7 +157,7 @@ TEST_CASE("ranks that have finished hold the last step, whatever became of their
   CHECK(s.machine.phase() == supervision::phase::tearing);
 }
 
-TEST_CASE("a rank that is late to close and then comes out is no survivor", "[supervisor]") {
+TEST_CASE("a rank that closes late but ends in time is not listed as a survivor", "[supervisor]") {
   for (const bool comes_out : {true, false}) {
     supervised s;
     s.form();
@@ -174,7 +175,7 @@ TEST_CASE("a rank that is late to close and then comes out is no survivor", "[su
       s.on(supervision::rank_down{1, ""});
     } else {
       s.on(deadline_passed{teardown});
-      s.on(supervision::torn{s.of(1, 0), {}});  // too late: it was given up
+      s.on(supervision::torn{s.of(1, 0), {}});  // too late: the rank was abandoned
     }
     s.flush();
     REQUIRE(s.completed());

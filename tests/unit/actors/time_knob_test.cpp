@@ -1,4 +1,4 @@
-// Goal: one knob sets every deadline, and no inner deadline outlasts its outer one.
+// Goal: one setting determines every deadline, and no inner deadline outlasts its outer one.
 #include "actors/time_knob.hpp"
 
 #include "troupe/failure.hpp"
@@ -22,7 +22,7 @@ std::string refusal(const time_knob& knob) {
 
 }  // namespace
 
-TEST_CASE("deadlines follow from the knob", "[time_knob]") {
+TEST_CASE("every deadline is derived from time.detect and time.hook_limit", "[time_knob]") {
   const auto usual = derive({});
   CHECK(usual.detect == 500ms);
   CHECK(usual.tick == 500ms);
@@ -38,7 +38,7 @@ TEST_CASE("deadlines follow from the knob", "[time_knob]") {
   CHECK(derive({10s, 15s}).collective == 35s);
 }
 
-TEST_CASE("settings whose inner deadlines outlast outer ones are refused", "[time_knob]") {
+TEST_CASE("settings whose inner deadline would outlast the outer one are refused", "[time_knob]") {
   for (const auto detect : {1ms, 20ms, 500ms, 3600000ms}) {
     CHECK(refusal({detect, 0s}).empty());
     CHECK(refusal({detect, detect + 1ns}).empty());
