@@ -1,5 +1,5 @@
-// Goal: a snapshot comes back whole from its folder; `latest` is resolved to a good checkpoint or
-// to an error that says what is wrong with each; nothing outside of a checkpoint's folder is
+// Goal: a snapshot can be read back whole from its folder. `latest` resolves to a good checkpoint,
+// or to an error that says what is wrong with each one. No file outside a checkpoint's folder is
 // opened.
 #include "backends/checkpoint/regular_file.hpp"
 #include "backends/checkpoint/run_checkpoints.hpp"
@@ -17,7 +17,7 @@ namespace fs = std::filesystem;
 
 namespace {
 
-// A run's folder with checkpoints of the given steps.
+// A run folder with checkpoints of the given steps.
 struct run_folder {
   temporary_folder folder;
 
@@ -51,7 +51,7 @@ std::string refusal(F f) {
 
 }  // namespace
 
-TEST_CASE("a snapshot comes back from its folder", "[checkpoint]") {
+TEST_CASE("a snapshot is read back unchanged from its folder", "[checkpoint]") {
   const run_folder run{{10}};
   CHECK(same_snapshot(read_checkpoint(run.path(10)), sample_snapshot(10)));
   const auto what = verify_checkpoint(run.path(10));
@@ -66,7 +66,7 @@ TEST_CASE("a snapshot comes back from its folder", "[checkpoint]") {
   CHECK(same_snapshot(read_checkpoint(run.path(10).string() + "/"), sample_snapshot(10)));
 }
 
-TEST_CASE("the port does the same", "[checkpoint]") {
+TEST_CASE("the checkpoint port writes and reads the same format", "[checkpoint]") {
   const auto io = safetensors_checkpoints({{"troupe", "0.1.0"}});
   temporary_folder folder;
   const auto files = io->encode(sample_snapshot(7));
@@ -80,7 +80,8 @@ TEST_CASE("the port does the same", "[checkpoint]") {
   CHECK(facts.weights_digest == sample_snapshot(7).weights_digest);
 }
 
-TEST_CASE("a damaged checkpoint is refused with the newest good one named", "[checkpoint]") {
+TEST_CASE("a damaged checkpoint is refused and the error names the newest good one",
+          "[checkpoint]") {
   const run_folder run{{5, 10, 15}};
   run.damage(15);
   const auto text = refusal([&] { verify_checkpoint(run.path(15)); });
@@ -94,13 +95,13 @@ TEST_CASE("a damaged checkpoint is refused with the newest good one named", "[ch
   CHECK_THAT(refusal([&] { read_checkpoint(run.path(15)); }), Contains("no good one beside it"));
 }
 
-TEST_CASE("latest is what the link names", "[checkpoint]") {
+TEST_CASE("latest resolves to the target of the link", "[checkpoint]") {
   const run_folder run{{5, 10}};
   run.link("step-00000005");
   CHECK(latest_checkpoint(run.folder.path()) == found_checkpoint{run.path(5), {}});
 }
 
-TEST_CASE("latest without its link is the newest good one", "[checkpoint]") {
+TEST_CASE("without a link latest is the newest good checkpoint", "[checkpoint]") {
   const run_folder run{{5, 10, 15}};
   CHECK(latest_checkpoint(run.folder.path()).path == run.path(15));
   run.damage(15);
@@ -111,7 +112,8 @@ TEST_CASE("latest without its link is the newest good one", "[checkpoint]") {
   CHECK_THAT(found.refused[0].why, Contains("hash differs"));
 }
 
-TEST_CASE("a link to what is damaged, missing or elsewhere is passed over", "[checkpoint]") {
+TEST_CASE("a link to a damaged or missing or foreign checkpoint is skipped with a reason",
+          "[checkpoint]") {
   const run_folder run{{5, 10}};
   run.link("step-00000010");
   run.damage(10);
@@ -135,7 +137,7 @@ TEST_CASE("a link to what is damaged, missing or elsewhere is passed over", "[ch
   }
 }
 
-TEST_CASE("a run without a good checkpoint is an error that says why", "[checkpoint]") {
+TEST_CASE("without any good checkpoint the error says what is wrong with each", "[checkpoint]") {
   const run_folder none{{}};
   const auto latest = [](const run_folder& run) {
     return refusal([&] { latest_checkpoint(run.folder.path()); });
@@ -154,7 +156,7 @@ TEST_CASE("a run without a good checkpoint is an error that says why", "[checkpo
   CHECK_THAT(text, Contains((bad.path(10) / "manifest.json").string() + ": No such file"));
 }
 
-TEST_CASE("the list shows what is there, good and bad", "[checkpoint]") {
+TEST_CASE("the list shows good and damaged checkpoints and ignores other entries", "[checkpoint]") {
   const run_folder run{{5, 10, 123456789}};
   run.link("step-00000010");
   fs::remove(run.path(5) / "optimizer.safetensors");
@@ -174,7 +176,7 @@ TEST_CASE("the list shows what is there, good and bad", "[checkpoint]") {
   CHECK(list[2].step == 123456789);
 }
 
-TEST_CASE("nothing outside of a checkpoint's folder is opened", "[checkpoint]") {
+TEST_CASE("symbolic links inside a checkpoint's folder are refused", "[checkpoint]") {
   const run_folder run{{5}};
   const run_folder other{{5}};
   fs::remove(run.path(5) / "model.safetensors");
@@ -206,7 +208,7 @@ TEST_CASE("files that contradict their manifest are refused", "[checkpoint]") {
   CHECK(sealed([](manifest& m) { m.weights_digest.clear(); }) == "accepted");
 }
 
-TEST_CASE("a file of the user's own beside the two is verified too", "[checkpoint]") {
+TEST_CASE("an additional file of the user is verified by its hash", "[checkpoint]") {
   const run_folder run{{5}};
   write_text(run.path(5) / "tokens.bin", "abc");
   auto what = inspect_checkpoint(run.path(5));
@@ -217,7 +219,7 @@ TEST_CASE("a file of the user's own beside the two is verified too", "[checkpoin
   CHECK_THAT(refusal([&] { read_checkpoint(run.path(5)); }), Contains("tokens.bin: hash differs"));
 }
 
-TEST_CASE("a checkpoint's folder name holds its step", "[checkpoint]") {
+TEST_CASE("the name of a checkpoint folder encodes its step", "[checkpoint]") {
   CHECK(checkpoint_folder_name(937) == "step-00000937");
   for (const std::int64_t step : {std::int64_t{0}, std::int64_t{99999999}, std::int64_t{100000000},
                                   std::numeric_limits<std::int64_t>::max()})
@@ -227,10 +229,10 @@ TEST_CASE("a checkpoint's folder name holds its step", "[checkpoint]") {
     CHECK(step_of_checkpoint_folder(bad) == -1);
 }
 
-TEST_CASE("a checkpoint is removed whole, and nothing else is", "[checkpoint]") {
+TEST_CASE("removing a checkpoint removes its whole folder and nothing else", "[checkpoint]") {
   run_folder run{{3, 7}};
   const auto port = safetensors_checkpoints({});
-  // What a crash in the middle of a removal left is no obstacle.
+  // The remains of a crashed removal do not disturb it.
   fs::create_directory(run.checkpoints() / ".step-00000003.tmp");
   port->remove(run.path(3).string() + "/");
   CHECK_FALSE(fs::exists(run.path(3)));

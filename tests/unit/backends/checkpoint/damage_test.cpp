@@ -1,5 +1,5 @@
-// Goal: no damage of a checkpoint's bytes goes unseen and none costs more than an error: every
-// truncation, every single bit, and random changes of the header itself.
+// Goal: every damage to a checkpoint's bytes is found, and costs an error only: every truncation,
+// every single bit, and random changes of the header.
 #include "backends/checkpoint/run_checkpoints.hpp"
 #include "backends/checkpoint/safetensors.hpp"
 #include "tests/support/sample_snapshot.hpp"
@@ -25,7 +25,7 @@ bool refused(const std::filesystem::path& folder) {
   }
 }
 
-// One small checkpoint, and what its files held.
+// One small checkpoint and the content of its files.
 struct small_checkpoint {
   temporary_folder folder;
   std::vector<std::pair<std::filesystem::path, std::string>> files;
@@ -39,13 +39,13 @@ struct small_checkpoint {
 
 }  // namespace
 
-TEST_CASE("a file cut at any length is refused", "[checkpoint]") {
+TEST_CASE("a file truncated at any length is refused", "[checkpoint]") {
   const small_checkpoint good;
   REQUIRE_FALSE(refused(good.folder.path()));
   for (const auto& [path, text] : good.files) {
     for (std::size_t length = text.size(); length-- > 0;) {
       std::filesystem::resize_file(path, length);
-      if (!refused(good.folder.path())) FAIL(path << " cut at " << length << " is not seen");
+      if (!refused(good.folder.path())) FAIL(path << " cut at " << length << " was accepted");
     }
     write_text(path, text + '\0');
     CHECK(refused(good.folder.path()));
@@ -56,7 +56,7 @@ TEST_CASE("a file cut at any length is refused", "[checkpoint]") {
   CHECK_FALSE(refused(good.folder.path()));
 }
 
-TEST_CASE("every single wrong bit is refused", "[checkpoint]") {
+TEST_CASE("any single flipped bit is refused", "[checkpoint]") {
   const small_checkpoint good;
   for (const auto& [path, text] : good.files) {
     std::fstream file{path, std::ios::in | std::ios::out | std::ios::binary};
@@ -64,16 +64,17 @@ TEST_CASE("every single wrong bit is refused", "[checkpoint]") {
       const auto at = static_cast<std::streamoff>(bit / 8);
       const auto changed = static_cast<char>(text[bit / 8] ^ (1 << bit % 8));
       file.seekp(at).put(changed).flush();
-      if (!refused(good.folder.path())) FAIL(path << " with bit " << bit << " is not seen");
+      if (!refused(good.folder.path())) FAIL(path << " with bit " << bit << " was accepted");
       file.seekp(at).put(text[bit / 8]).flush();
     }
   }
   CHECK_FALSE(refused(good.folder.path()));
 }
 
-// Without a manifest's hash in front of it, as --init-weights reads a file: what is accepted must
-// be consistent, everything else a user_error. Sanitizers see the rest.
-TEST_CASE("random changes of a safetensors file end in an error or in tensors", "[checkpoint]") {
+// Reads without a manifest's hash, as --init-weights does. An accepted file must be consistent;
+// everything else must be a user_error. Sanitizers check the rest.
+TEST_CASE("random changes of a safetensors file give an error or consistent tensors",
+          "[checkpoint]") {
   const auto seed = std::random_device{}();
   INFO("seed " << seed);
   std::mt19937 draw{seed};
@@ -102,7 +103,7 @@ TEST_CASE("random changes of a safetensors file end in an error or in tensors", 
     } catch (const user_error&) {
     }
   }
-  // Changes of the data alone are no business of this reader.
+  // This reader does not detect changes of the data alone.
   CHECK(accepted > 0);
   CHECK(accepted < 30000);
 }

@@ -1,5 +1,5 @@
-// Goal: the digests are those that other programs compute: known values of XXH3-128, and the
-// documented byte string of weights_digest assembled by hand.
+// Goal: the digests are those that other programs compute. Compared with known values of XXH3-128
+// and with the documented byte string of weights_digest, assembled by hand.
 #include "backends/checkpoint/digest.hpp"
 
 #include "tests/support/sample_snapshot.hpp"
@@ -35,7 +35,7 @@ TEST_CASE("content_hash prints XXH3-128 as xxhsum does", "[checkpoint]") {
   CHECK(hex_of(text) == digits);
 }
 
-TEST_CASE("where the pieces of a hash end makes no difference", "[checkpoint]") {
+TEST_CASE("a hash does not depend on how its input is split", "[checkpoint]") {
   const std::string text(3000, 'x');
   for (const std::size_t cut : {0, 1, 239, 240, 1024, 3000}) {
     content_hash hash;
@@ -56,7 +56,7 @@ TEST_CASE("weights_digest is the hash of the documented bytes", "[checkpoint]") 
   CHECK(weights_digest(tensors) == hex_of(expected));
 }
 
-TEST_CASE("weights_digest depends on everything but the order", "[checkpoint]") {
+TEST_CASE("weights_digest depends on all content but not on the order of tensors", "[checkpoint]") {
   auto tensors = sample_snapshot().model;
   const auto digest = weights_digest(tensors);
   std::reverse(tensors.begin(), tensors.end());
@@ -77,7 +77,7 @@ TEST_CASE("weights_digest depends on everything but the order", "[checkpoint]") 
   CHECK(weights_digest(tensors) != digest);
 }
 
-TEST_CASE("a tensor without bytes is a broken invariant", "[checkpoint]") {
+TEST_CASE("weights_digest of a tensor without bytes is an internal error", "[checkpoint]") {
   CHECK_THROWS_AS(weights_digest(std::vector<tensor_blob>{{"a", "F32", {0}, nullptr}}),
                   internal_error);
 }

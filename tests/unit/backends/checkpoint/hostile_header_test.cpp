@@ -1,5 +1,5 @@
-// Goal: whatever a header claims costs an error that says what is wrong, never memory. Headers are
-// given as text; a table pairs each with the words its error must have.
+// Goal: any false claim in a header costs an error that says what is wrong, and no memory.
+// Method: headers are given as text; a table pairs each with words of its error.
 #include "backends/checkpoint/bounded_json.hpp"
 #include "backends/checkpoint/safetensors.hpp"
 #include "backends/checkpoint/safetensors_header.hpp"
@@ -58,14 +58,14 @@ struct hostile {
 
 }  // namespace
 
-TEST_CASE("the header that the refused ones differ from is accepted", "[checkpoint]") {
+TEST_CASE("the valid header that the hostile ones are derived from is accepted", "[checkpoint]") {
   CHECK(header_refusal("{" + entry("a", "F32", "[2]", "[0,8]") + "}") == "accepted");
   CHECK(header_refusal("{" + entry("a", "F32", "[1]", "[4,8]") + "," +
                        entry("b", "F32", "[1]", "[0,4]") + "," + entry("c", "F64", "[0]", "[4,4]") +
                        "}   ") == "accepted");
 }
 
-TEST_CASE("a header of another shape is refused", "[checkpoint]") {
+TEST_CASE("a header of another shape is refused with a reason", "[checkpoint]") {
   const auto fine = entry("a", "F32", "[2]", "[0,8]");
   const auto fine_b = entry("b", "U8", "[0]", "[8,8]");
   const std::vector<hostile> all{
@@ -119,7 +119,7 @@ TEST_CASE("a header of another shape is refused", "[checkpoint]") {
   }
 }
 
-TEST_CASE("ranges that lie are refused", "[checkpoint]") {
+TEST_CASE("tensor ranges that overlap or leave gaps or overflow are refused", "[checkpoint]") {
   const auto one = [](const std::string& dtype, const std::string& shape,
                       const std::string& offsets) {
     return "{" + entry("a", dtype, shape, offsets) + "}";
@@ -156,7 +156,7 @@ TEST_CASE("ranges that lie are refused", "[checkpoint]") {
   CHECK_THAT(header_refusal("{" + entry("a", "U8", "[1]", "[2,1]") + "}", 2), Contains("hole"));
 }
 
-TEST_CASE("a header's length is checked before anything is read", "[checkpoint]") {
+TEST_CASE("the claimed header length is checked before the header is read", "[checkpoint]") {
   CHECK_THAT(file_refusal(0, ""), Contains("does not begin with {"));
   CHECK_THAT(file_refusal(3, "{}"), Contains("claims 3 bytes, the file has 10"));
   CHECK_THAT(file_refusal(std::uint64_t{1} << 62, "{}"), Contains("more than the 104857600"));
@@ -165,7 +165,7 @@ TEST_CASE("a header's length is checked before anything is read", "[checkpoint]"
   CHECK_THAT(file_refusal(2, "{}"), Contains("accepted"));
 }
 
-TEST_CASE("depth, length and number of entries cost no memory", "[checkpoint]") {
+TEST_CASE("deep nesting and long texts and many entries cost no memory", "[checkpoint]") {
   const auto before = peak_kib();
   constexpr std::size_t big = std::size_t{16} << 20;
   CHECK_THAT(header_refusal("{\"a\":" + std::string(big, '[')), Contains("an array where"));
@@ -178,12 +178,13 @@ TEST_CASE("depth, length and number of entries cost no memory", "[checkpoint]") 
   CHECK_THAT(header_refusal(shape), Contains("more than 64 dimensions"));
   const auto message = header_refusal("{\"" + std::string(big, 'n') + "\":{\"x\":1}}");
   CHECK(message.size() < 500);
-  // The texts themselves and what the tokenizer holds of them (twice under AddressSanitizer), not a
-  // tree of their values.
+  // Allows for the texts and the tokenizer's copies (twice under AddressSanitizer), not for a tree
+  // of values.
   CHECK(peak_kib() - before < 600 << 10);
 }
 
-TEST_CASE("bounded JSON stops at depth, number of values and doubled members", "[checkpoint]") {
+TEST_CASE("bounded JSON refuses deep nesting and too many values and repeated members",
+          "[checkpoint]") {
   CHECK(parse_bounded_json(R"({"a":[1,{"a":2}]})")["a"][1]["a"] == 2);
   CHECK_THROWS_WITH(parse_bounded_json(std::string(1000000, '[')), Contains("nested deeper"));
   CHECK_THROWS_WITH(parse_bounded_json("[1,2,3]", {16, 3}), Contains("more than 3 values"));

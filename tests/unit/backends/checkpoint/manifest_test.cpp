@@ -1,5 +1,5 @@
-// Goal: a manifest brings back every field to the bit; another program can recompute its hash; what
-// is no manifest is refused with the reason.
+// Goal: a manifest restores every field to the bit. Another program can recompute its hash. A text
+// that is no manifest is refused with the reason.
 #include "backends/checkpoint/manifest.hpp"
 
 #include "backends/checkpoint/digest.hpp"
@@ -33,7 +33,7 @@ manifest parsed(const std::string& text) {
   return parse_manifest(std::as_bytes(std::span{text}), "here/manifest.json");
 }
 
-// A text with other content and the right hash, as a hostile writer would make it.
+// A text with changed content and the right hash, as a hostile writer would make it.
 std::string sealed(const std::string& body) {
   content_hash hash;
   hash.add(std::as_bytes(std::span{body}));
@@ -53,7 +53,7 @@ std::string manifest_refusal(const std::string& text) {
   return "accepted";
 }
 
-// The refusal of the sample with one text replaced.
+// The refusal of the sample manifest with one text replaced.
 std::string refusal_of(const std::string& from, const std::string& to) {
   auto body = without_trailer(render_manifest(sample()));
   const auto at = body.find(from);
@@ -63,12 +63,12 @@ std::string refusal_of(const std::string& from, const std::string& to) {
 
 }  // namespace
 
-TEST_CASE("a manifest comes back", "[checkpoint]") {
+TEST_CASE("a manifest is read back unchanged", "[checkpoint]") {
   CHECK(parsed(render_manifest(sample())) == sample());
   CHECK(parsed(render_manifest(manifest{})) == manifest{});
 }
 
-TEST_CASE("a manifest is JSON with the contract's members", "[checkpoint]") {
+TEST_CASE("a manifest is JSON with the members of the contract", "[checkpoint]") {
   const auto json = nlohmann::json::parse(render_manifest(sample()));
   CHECK(json["schema"] == "troupe.checkpoint/1");
   CHECK(json["step"] == 10);
@@ -84,7 +84,7 @@ TEST_CASE("a manifest is JSON with the contract's members", "[checkpoint]") {
   CHECK(json["hash"].get<std::string>().size() == 32);
 }
 
-TEST_CASE("doubles come back to the bit", "[checkpoint]") {
+TEST_CASE("doubles are read back to the bit", "[checkpoint]") {
   const auto seed = GENERATE(take(3, random(0u, ~0u)));
   INFO("seed " << seed);
   std::mt19937_64 draw{seed};
@@ -116,7 +116,7 @@ TEST_CASE("doubles come back to the bit", "[checkpoint]") {
   CHECK(std::isnan(parsed(render_manifest(m)).loop.last.at("bad")));
 }
 
-TEST_CASE("state text comes back to the byte", "[checkpoint]") {
+TEST_CASE("state text is read back to the byte", "[checkpoint]") {
   auto m = sample();
   m.state = "{\"a\" :\t[1.50, \"\\u00fc\"]}\n\"\\ not even JSON \x01";
   CHECK(parsed(render_manifest(m)).state == m.state);
@@ -124,20 +124,20 @@ TEST_CASE("state text comes back to the byte", "[checkpoint]") {
   CHECK_THROWS_WITH(render_manifest(m), Contains("not UTF-8"));
 }
 
-TEST_CASE("every wrong bit of a manifest is refused", "[checkpoint]") {
+TEST_CASE("a manifest with any flipped bit or truncation is refused", "[checkpoint]") {
   const auto text = render_manifest(sample());
   for (std::size_t bit = 0; bit < text.size() * 8; ++bit) {
     auto changed = text;
     changed[bit / 8] = static_cast<char>(changed[bit / 8] ^ (1 << bit % 8));
-    if (manifest_refusal(changed) == "accepted") FAIL("bit " << bit << " is not seen");
+    if (manifest_refusal(changed) == "accepted") FAIL("bit " << bit << " was accepted");
   }
   for (std::size_t length = 0; length < text.size(); ++length)
     if (manifest_refusal(text.substr(0, length)) == "accepted")
-      FAIL("cut at " << length << " is not seen");
+      FAIL("cut at " << length << " was accepted");
   CHECK(manifest_refusal(text + "\n") != "accepted");
 }
 
-TEST_CASE("a manifest with a right hash and wrong content is refused", "[checkpoint]") {
+TEST_CASE("a manifest with a valid hash and invalid content is refused", "[checkpoint]") {
   CHECK_THAT(refusal_of("checkpoint/1", "checkpoint/2"), Contains("troupe.checkpoint/1"));
   CHECK_THAT(refusal_of("\"step\": 10", "\"step\": 11"), Contains("contradicts itself"));
   CHECK_THAT(refusal_of("\"step\": 10", "\"step\": -1"), Contains("\"step\" is not a whole"));
@@ -160,7 +160,7 @@ TEST_CASE("a manifest with a right hash and wrong content is refused", "[checkpo
   CHECK_THAT(manifest_refusal(sealed("{\"schema\": 1")), Contains("\"schema\" is not a text"));
 }
 
-TEST_CASE("a plain name cannot leave its folder", "[checkpoint]") {
+TEST_CASE("is_plain_name refuses names that could leave the folder", "[checkpoint]") {
   for (const auto* good : {"a", "model.safetensors", "a..b", "ü"}) CHECK(is_plain_name(good));
   for (const auto& bad :
        {std::string{}, std::string{"."}, std::string{".."}, std::string{"a/b"}, std::string{"/a"},

@@ -1,5 +1,5 @@
-// Goal: what is written comes back, from memory and from a file, laid out so that other readers can
-// map it; what could not be read back is not written.
+// Goal: written tensors are read back from memory and from a file. The layout lets other readers
+// map the file. Tensors that could not be read back are not written.
 #include "backends/checkpoint/safetensors.hpp"
 
 #include "backends/checkpoint/safetensors_header.hpp"
@@ -30,7 +30,7 @@ tensor_file decoded(const std::string& text) {
 
 }  // namespace
 
-TEST_CASE("tensors and metadata come back in order", "[checkpoint]") {
+TEST_CASE("tensors and metadata are read back in order", "[checkpoint]") {
   const auto tensors = sample_snapshot().model;
   const auto text = joined(encode_safetensors(tensors, {{"format", "pt"}, {"", "ü\"\n"}}));
   const auto back = decoded(text);
@@ -47,13 +47,13 @@ TEST_CASE("tensors and metadata come back in order", "[checkpoint]") {
   CHECK(read.hash == file.hash());
 }
 
-TEST_CASE("a file without tensors is a file", "[checkpoint]") {
+TEST_CASE("a file without tensors is valid", "[checkpoint]") {
   const auto text = joined(encode_safetensors({}));
   CHECK(text == std::string("\10\0\0\0\0\0\0\0{}      ", 16));
   CHECK(decoded(text).tensors.empty());
 }
 
-TEST_CASE("tensor bytes are shared, not copied", "[checkpoint]") {
+TEST_CASE("encoding shares the tensors' bytes instead of copying them", "[checkpoint]") {
   const auto tensors = sample_snapshot().model;
   const auto chunks = encode_safetensors(tensors);
   for (const auto& tensor : tensors)
@@ -61,7 +61,7 @@ TEST_CASE("tensor bytes are shared, not copied", "[checkpoint]") {
            std::find(chunks.begin(), chunks.end(), tensor.bytes) != chunks.end()));
 }
 
-TEST_CASE("every tensor is aligned for its dtype, and so is the data", "[checkpoint]") {
+TEST_CASE("every tensor is aligned for its dtype", "[checkpoint]") {
   const auto tensors = sample_snapshot().model;
   const auto text = joined(encode_safetensors(tensors));
   const auto bytes = std::as_bytes(std::span{text});
@@ -72,7 +72,7 @@ TEST_CASE("every tensor is aligned for its dtype, and so is the data", "[checkpo
     CHECK(tensor.begin % safetensors_element_size(tensor.dtype) == 0);
 }
 
-TEST_CASE("what could not be read back is not written", "[checkpoint]") {
+TEST_CASE("tensors that could not be read back are refused when written", "[checkpoint]") {
   const auto fine = blob<float>("a", "F32", {2}, {1, 2});
   const auto writing = [](std::vector<tensor_blob> tensors) {
     return [tensors] { encode_safetensors(tensors); };
@@ -123,7 +123,7 @@ TEST_CASE("only regular files are opened", "[checkpoint]") {
   CHECK_THROWS_AS((regular_file{folder.path() / "link", regular_file::links::refuse}), user_error);
 }
 
-TEST_CASE("a file that became shorter after opening is an error", "[checkpoint]") {
+TEST_CASE("a file that was truncated after opening is an error", "[checkpoint]") {
   temporary_folder folder;
   const auto path = folder.path() / "x";
   write_text(path, joined(encode_safetensors(sample_snapshot().model)));

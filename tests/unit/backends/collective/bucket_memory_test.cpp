@@ -8,8 +8,8 @@
 namespace troupe {
 namespace {
 
-// The model that explains what was measured: the lines that a first-level cache can not hold at
-// once have the same place in their page and the same hash of the bits above.
+// Model of the measured slowdown: lines that a first-level cache cannot hold at once have the same
+// place in their page and the same hash of the address bits above.
 bool pushed_out(std::uintptr_t a, std::uintptr_t b) {
   const auto hash = [](std::uintptr_t x) {
     std::uintptr_t mixed = 0;
@@ -20,10 +20,10 @@ bool pushed_out(std::uintptr_t a, std::uintptr_t b) {
   return (a >> 6 & 63) == (b >> 6 & 63) && hash(a) == hash(b);
 }
 
-TEST_CASE("wherever ranks' memory lies, first-level caches tell it apart") {
+TEST_CASE("buckets of different ranks never collide in a first-level cache") {
   constexpr std::uintptr_t huge_page = std::uintptr_t{2} << 20;
   constexpr std::uintptr_t base = std::uintptr_t{0x7f12} << 32;
-  CHECK(pushed_out(base, base + 128 * huge_page));  // as it is without offsets
+  CHECK(pushed_out(base, base + 128 * huge_page));  // without offsets they collide
   for (std::size_t a = 0; a < 16; ++a)
     for (std::size_t b = 0; b < a; ++b)
       for (std::uintptr_t apart = 1; apart < 1024; ++apart) {
@@ -33,7 +33,7 @@ TEST_CASE("wherever ranks' memory lies, first-level caches tell it apart") {
       }
 }
 
-TEST_CASE("a bucket is whole, aligned, and goes as it came") {
+TEST_CASE("a bucket has the requested size and is aligned and can be written") {
   const std::size_t bytes =
       GENERATE(std::size_t{0}, std::size_t{1}, std::size_t{65535}, std::size_t{65536},
                std::size_t{1000000}, std::size_t{4} << 20, (std::size_t{6} << 20) + 12345);
@@ -41,7 +41,7 @@ TEST_CASE("a bucket is whole, aligned, and goes as it came") {
     const auto memory = allocate_bucket(bytes, rank % 2 == 0, rank);
     REQUIRE(memory);
     CHECK(reinterpret_cast<std::uintptr_t>(memory.get()) % 64 == 0);
-    std::memset(memory.get(), 1, bytes);  // AddressSanitizer looks at the bounds
+    std::memset(memory.get(), 1, bytes);  // AddressSanitizer checks the bounds
   }
 }
 

@@ -16,7 +16,7 @@ namespace {
 
 const std::vector<instruction_set> sets = {instruction_set::baseline, best_instruction_set()};
 
-// In place, every leaf a target.
+// Reduces in place: every leaf is a target.
 std::vector<bytes> reduced(dtype type, reduction operation, std::vector<bytes> leaves,
                            instruction_set use = best_instruction_set()) {
   std::vector<const void*> sources;
@@ -46,7 +46,7 @@ TEST_CASE("the tree splits at the largest power of two below the count") {
   CHECK(canonical_split(9) == 8);
 }
 
-TEST_CASE("every dtype, reduction and instruction set has the bits of plain recursion") {
+TEST_CASE("every dtype and reduction and instruction set gives the bits of plain recursion") {
   for (const std::size_t leaves : {1, 2, 3, 4, 5, 6, 7, 8, 9, 16, 21})
     for (const std::size_t count : {1, 2, 31, 1500})
       for (const auto type : all_dtypes)
@@ -64,7 +64,7 @@ TEST_CASE("every dtype, reduction and instruction set has the bits of plain recu
         }
 }
 
-TEST_CASE("every half and brain float comes through unchanged, NaN as one") {
+TEST_CASE("every float16 and bfloat16 value survives a sum with -0 and NaN becomes canonical") {
   for (const auto type : {dtype::f16, dtype::bf16}) {
     bytes all(65536 * 2);
     bytes negative_zeros(all.size());
@@ -85,20 +85,20 @@ TEST_CASE("every half and brain float comes through unchanged, NaN as one") {
   }
 }
 
-TEST_CASE("halves accumulate in float and round once") {
+TEST_CASE("float16 values accumulate in float32 and are rounded once") {
   const std::uint16_t sixty_thousand = 0x7b53;
   const std::uint16_t infinity = 0x7c00;
   const std::vector<bytes> two{of({sixty_thousand}), of({sixty_thousand})};
   CHECK(reduced(dtype::f16, reduction::sum, two)[0] == of({infinity}));
   CHECK(reduced(dtype::f16, reduction::mean, two)[0] == of({sixty_thousand}));
-  // 2048 + 1 + 1: a half can not hold 2049, the partial result can.
+  // 2048 + 1 + 1: float16 cannot hold 2049, the partial result can.
   const std::uint16_t x2048 = 0x6800;
   const std::uint16_t x2050 = 0x6801;
   const std::uint16_t one = 0x3c00;
   CHECK(reduced(dtype::f16, reduction::sum, {of({x2048}), of({one}), of({one})})[0] == of({x2050}));
 }
 
-TEST_CASE("a mean overflows only where it does itself") {
+TEST_CASE("a mean overflows only if the mean itself is out of range") {
   constexpr float top = std::numeric_limits<float>::max();
   constexpr double wide_top = std::numeric_limits<double>::max();
   const auto small = of({top, -top, top, top});
@@ -112,7 +112,7 @@ TEST_CASE("a mean overflows only where it does itself") {
         of({1.0f}));
 }
 
-TEST_CASE("integers wrap, bytes are no integers of another size, truths are 0 or 1") {
+TEST_CASE("integer sums wrap at their own size and bool results are 0 or 1") {
   const auto sum = [](auto a, auto b, dtype type) {
     return reduced(type, reduction::sum, {of({a}), of({b})})[0];
   };
@@ -127,7 +127,7 @@ TEST_CASE("integers wrap, bytes are no integers of another size, truths are 0 or
   CHECK(reduced(dtype::boolean, reduction::min, {a, b})[0] == of<std::uint8_t>({0, 0, 0, 1}));
 }
 
-TEST_CASE("NaN and the sign of zero do not depend on who holds them") {
+TEST_CASE("NaN and the sign of zero do not depend on which rank holds them") {
   const float nan = std::bit_cast<float>(0xffc12345u);
   const float canonical = std::bit_cast<float>(0x7fc00000u);
   for (const auto operation : all_reductions) {
@@ -144,7 +144,7 @@ TEST_CASE("NaN and the sign of zero do not depend on who holds them") {
         of({canonical}));
 }
 
-TEST_CASE("one leaf is a copy, bit by bit") {
+TEST_CASE("a reduction of one leaf copies its bits") {
   const auto leaf = odd_values(dtype::f16, 999, 0, 3);
   bytes target(leaf.size());
   const std::vector<const void*> sources{leaf.data()};
@@ -153,7 +153,7 @@ TEST_CASE("one leaf is a copy, bit by bit") {
   CHECK(target == leaf);
 }
 
-TEST_CASE("targets may be some sources, none of them, or fewer") {
+TEST_CASE("targets may be sources or separate memory and may be fewer than the sources") {
   for (const std::size_t leaves : {2, 3, 6}) {
     std::vector<bytes> in;
     std::vector<const void*> sources;
@@ -175,7 +175,7 @@ TEST_CASE("targets may be some sources, none of them, or fewer") {
   }
 }
 
-TEST_CASE("the thread's rounding and flushing modes do not matter, and stay as they are") {
+TEST_CASE("rounding and flush-to-zero modes of the thread change nothing and are kept") {
   const auto a = odd_values(dtype::f32, 5000, 0, 1);
   const auto b = odd_values(dtype::f32, 5000, 1, 1);
   const auto expected = reduced(dtype::f32, reduction::sum, {a, b});
@@ -189,7 +189,7 @@ TEST_CASE("the thread's rounding and flushing modes do not matter, and stay as t
   CHECK((after & 0xffc0u) == (odd & 0xffc0u));
 }
 
-TEST_CASE("what is not defined is refused with the mend, and is a bug below") {
+TEST_CASE("an undefined reduction is refused with a hint and is an internal error below") {
   CHECK(refusal(dtype::i32, reduction::mean) ==
         "int32 has no mean; use sum or convert it to a floating type");
   CHECK(refusal(dtype::boolean, reduction::mean) ==

@@ -12,7 +12,7 @@ const collective_call send{
     .what = collective::broadcast, .type = dtype::f32, .root = 0, .count = 10};
 const collective_call meet{.what = collective::barrier, .label = "x"};
 
-TEST_CASE("calls are put as users wrote them") {
+TEST_CASE("a collective call prints as the user wrote it") {
   CHECK(describe(sum) == "all_reduce(sum, float32, 10)");
   CHECK(describe(send) == "broadcast(float32, 10 from 0)");
   CHECK(describe(meet) == "barrier \"x\"");
@@ -27,21 +27,21 @@ TEST_CASE("calls are put as users wrote them") {
         "work_together \"x\" (3 pieces)");
 }
 
-TEST_CASE("a disagreement joins ranks that called the same") {
+TEST_CASE("a mismatch text groups the ranks that made the same call") {
   const std::vector<called> calls{{0, sum}, {1, send}, {2, sum}, {3, meet}};
   CHECK(disagreement(12, calls) ==
         "ranks disagree on collective 12: ranks 0, 2: all_reduce(sum, float32, 10), "
         "rank 1: broadcast(float32, 10 from 0), rank 3: barrier \"x\"");
 }
 
-TEST_CASE("a missed deadline names the missing and how long it waited") {
+TEST_CASE("a missed deadline names the missing ranks and the time waited") {
   CHECK(missed(meet, milliseconds{500}, std::vector<std::int32_t>{1, 3}) ==
         "barrier \"x\": waited 0.5 s for ranks 1, 3");
   CHECK(missed(sum, milliseconds{90000}, std::vector<std::int32_t>{2}) ==
         "all_reduce(sum, float32, 10): waited 90 s for rank 2");
 }
 
-TEST_CASE("members of a subgroup") {
+TEST_CASE("members_of returns the ranks of a subgroup and refuses an invalid one") {
   CHECK(members_of({}, 3, 1) == std::vector<std::int32_t>{0, 1, 2});
   CHECK(members_of({{0, 2}}, 3, 2) == std::vector<std::int32_t>{0, 2});
   CHECK_THROWS_WITH(members_of({{0, 2}}, 3, 1),
@@ -52,7 +52,7 @@ TEST_CASE("members of a subgroup") {
   CHECK_THROWS_AS(members_of({{-1, 0}}, 3, 0), std::invalid_argument);
 }
 
-TEST_CASE("pieces may touch without overlapping, and lie at the own place") {
+TEST_CASE("pieces may touch without overlapping or lie at the rank's own place") {
   std::vector<float> memory(12);
   const auto part = [&](std::size_t at, std::size_t count) {
     return buffer{memory.data() + at, count, dtype::f32};

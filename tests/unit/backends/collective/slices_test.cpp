@@ -6,7 +6,7 @@
 
 namespace troupe {
 
-TEST_CASE("slices partition every piece, in whole lines, in bounded bites") {
+TEST_CASE("slices partition every piece into whole cache lines of bounded size") {
   CHECK(rc::check("slices", [] {
     const auto pieces = *rc::gen::inRange<std::size_t>(1, 9);
     const auto elements = *rc::gen::inRange<std::size_t>(0, 200000);
@@ -44,7 +44,7 @@ TEST_CASE("slices count beyond 32 bits") {
   CHECK(cut.run(per_piece, 1) == slice{1, 0, 8192});
 }
 
-TEST_CASE("what is done in one go is one slice, and nothing is none") {
+TEST_CASE("slices::one gives one slice of everything and no slice of nothing") {
   const auto all = slices::one(300);
   CHECK(all.total() == 1);
   CHECK(all.run(0, 4) == slice{0, 0, 300});

@@ -1,4 +1,4 @@
-// What ranks that wait for each other stand on.
+// Goal: the primitives of waiting ranks are right: the mutex and the detection of a shared core.
 #include "backends/collective/waiting.hpp"
 
 #include <sched.h>
@@ -23,7 +23,7 @@ std::vector<std::size_t> allowed() {
   return cores;
 }
 
-// Where a thread that may only be on this core says it is; nothing where it may not be put there.
+// Pins a thread to `core` and records where it ran. Returns false if the thread cannot be pinned.
 bool stand_on(std::size_t core, whereabouts& who) {
   bool there = false;
   std::thread{[&] {
@@ -36,7 +36,7 @@ bool stand_on(std::size_t core, whereabouts& who) {
   return there;
 }
 
-TEST_CASE("a brief mutex keeps others out, however long it is held", "[waiting]") {
+TEST_CASE("a brief_mutex excludes other threads however long it is held", "[waiting]") {
   brief_mutex mutex;
   int inside = 0;
   int most_inside = 0;
@@ -46,7 +46,7 @@ TEST_CASE("a brief mutex keeps others out, however long it is held", "[waiting]"
       const std::lock_guard hold{mutex};
       most_inside = std::max(most_inside, ++inside);
       ++entered;
-      for (int y = 0; y < yields; ++y) sched_yield();  // others stop looking and go to sleep
+      for (int y = 0; y < yields; ++y) sched_yield();  // waiting threads stop spinning and sleep
       --inside;
     }
   };
@@ -58,12 +58,12 @@ TEST_CASE("a brief mutex keeps others out, however long it is held", "[waiting]"
   CHECK(entered == 3 * 20000 + 2 * 20);
 }
 
-TEST_CASE("ranks that were seen on one core know it, others do not", "[waiting]") {
+TEST_CASE("two ranks that last ran on the same core detect it", "[waiting]") {
   whereabouts first, second;
-  CHECK_FALSE(first.same_core(second));  // not seen yet
+  CHECK_FALSE(first.same_core(second));  // no rank has reported its core yet
   const auto cores = allowed();
   if (!stand_on(cores.front(), first)) {
-    WARN("SKIPPED: threads may not be put on a core here");
+    WARN("SKIPPED: threads cannot be pinned to a core here");
     return;
   }
   CHECK_FALSE(first.same_core(second));

@@ -47,7 +47,7 @@ order counted(std::int64_t size) {
 
 }  // namespace
 
-TEST_CASE("the order of samples is the documented one", "[data_order]") {
+TEST_CASE("the order of samples equals the documented permutation", "[data_order]") {
   CHECK(mix(0) == 0xe220a8397b1dcdaf);
   CHECK(mix(1) == 0x910a2dec89025cc1);
   CHECK(mix(top) == 0xe4d971771b652c20);
@@ -63,7 +63,7 @@ TEST_CASE("the order of samples is the documented one", "[data_order]") {
   CHECK(sum == 54041130892920);
 }
 
-TEST_CASE("an order visits every sample once", "[data_order]") {
+TEST_CASE("a permutation visits every sample exactly once", "[data_order]") {
   CHECK(permutation(1, 0, 0).empty());
   CHECK(permutation(1, 0, 1) == order{0});
   CHECK(rc::check("permutation", [](std::uint64_t seed) {
@@ -76,7 +76,8 @@ TEST_CASE("an order visits every sample once", "[data_order]") {
   }));
 }
 
-TEST_CASE("micro-batches cut an epoch into contiguous pieces, each sample in one", "[data_order]") {
+TEST_CASE("micro-batches partition an epoch into contiguous pieces over the ranks",
+          "[data_order]") {
   CHECK(rc::check("layout", [] {
     const data_layout layout{*rc::gen::inRange<std::int64_t>(0, 400),
                              *rc::gen::inRange<std::int64_t>(1, 9),
@@ -93,8 +94,8 @@ TEST_CASE("micro-batches cut an epoch into contiguous pieces, each sample in one
       for (std::int64_t r = 0; r < layout.ranks; ++r) {
         const auto mine = layout.of_rank(b, r);
         RC_ASSERT(mine.first == next);
-        RC_ASSERT(mine.count <= longest);                     // earlier ranks have more,
-        RC_ASSERT(mine.count >= whole.count / layout.ranks);  // by one at most,
+        RC_ASSERT(mine.count <= longest);                     // earlier ranks have more samples,
+        RC_ASSERT(mine.count >= whole.count / layout.ranks);  // by one at most
         RC_ASSERT(mine.count <= (whole.count - 1) / layout.ranks + 1);
         longest = mine.count;
         next += mine.count;
@@ -107,7 +108,7 @@ TEST_CASE("micro-batches cut an epoch into contiguous pieces, each sample in one
   }));
 }
 
-TEST_CASE("the samples of a window are those of its micro-batches", "[data_order]") {
+TEST_CASE("the samples of a window are the sum of its micro-batches", "[data_order]") {
   const data_layout layout{25, 2, 4};  // 8, 8, 8, 1
   CHECK(layout.batches() == 4);
   CHECK(layout.samples(0, 1) == 16);
@@ -118,7 +119,7 @@ TEST_CASE("the samples of a window are those of its micro-batches", "[data_order
   CHECK(layout.of_rank(3, 1) == piece{25, 0});
 }
 
-TEST_CASE("an epoch resumed with other ranks and batch size: each sample left in one micro-batch",
+TEST_CASE("resume with other ranks and batch size: each remaining sample is in one micro-batch",
           "[data_order]") {
   CHECK(rc::check("resumed layout", [] {
     const data_layout before{*rc::gen::inRange<std::int64_t>(0, 400),
@@ -146,7 +147,8 @@ TEST_CASE("an epoch resumed with other ranks and batch size: each sample left in
   }));
 }
 
-TEST_CASE("an epoch resumed with the same ranks and batch size is cut as before", "[data_order]") {
+TEST_CASE("resume with the same ranks and batch size gives the same micro-batches",
+          "[data_order]") {
   const data_layout plain{25, 2, 4};
   const auto resumed = plain.resumed(2, 16);
   CHECK(resumed.batches() == plain.batches());
@@ -155,7 +157,7 @@ TEST_CASE("an epoch resumed with the same ranks and batch size is cut as before"
       CHECK(resumed.of_rank(b, r) == plain.of_rank(b, r));
 }
 
-TEST_CASE("a layout that can not be is an internal error", "[data_order]") {
+TEST_CASE("an impossible layout is an internal error", "[data_order]") {
   CHECK_THROWS_AS((data_layout{8, 1, 1, 0, 9}.batches()), internal_error);
   CHECK_THROWS_AS((data_layout{1, 0, 1}.batches()), internal_error);
   CHECK_THROWS_AS((data_layout{1, 1, 0}.batches()), internal_error);

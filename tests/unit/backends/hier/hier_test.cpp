@@ -1,5 +1,5 @@
-// Ranks on hosts of any shape: which blocks a host may reduce alone, and that nobody sees it in the
-// bits.
+// Goal: with ranks on hosts of any shape, a host reduces only whole subtrees by itself, and the
+// result has the same bits for every layout.
 #include "backends/hier/hier.hpp"
 
 #include "backends/collective/canonical_reduction.hpp"
@@ -16,7 +16,7 @@ namespace {
 
 using hosts = std::vector<std::int32_t>;
 
-TEST_CASE("a block is the largest power of two that no two hosts share") {
+TEST_CASE("a block is the largest power of two of ranks that never spans two hosts") {
   CHECK(block_of({1}, 1) == 1);
   CHECK(block_of({2}, 2) == 2);
   CHECK(block_of({1, 1}, 2) == 1);
@@ -31,7 +31,7 @@ TEST_CASE("a block is the largest power of two that no two hosts share") {
   CHECK_THROWS_AS(block_of({2, 2}, 5), std::invalid_argument);
 }
 
-TEST_CASE("the bits do not show which hosts there are") {
+TEST_CASE("the bits of all_reduce do not depend on the layout of hosts") {
   using testing::bytes;
   const auto layout =
       GENERATE(hosts{2, 2}, hosts{4, 3}, hosts{1, 3}, hosts{3, 1}, hosts{2, 2, 3}, hosts{2, 1});

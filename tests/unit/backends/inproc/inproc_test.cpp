@@ -1,4 +1,4 @@
-// What the inproc communicator promises beyond the port.
+// Goal: what the inproc communicator promises beyond the port.
 #include "backends/inproc/inproc.hpp"
 
 #include <algorithm>
@@ -18,7 +18,7 @@ std::shared_ptr<communicator> open(inproc_backend& backend, std::int32_t rank, s
   return backend.open({.generation = generation_id{generation}, .rank = rank, .world = world});
 }
 
-TEST_CASE("a group is forgotten with its last handle") {
+TEST_CASE("a group is removed when its last handle is destroyed") {
   inproc_backend backend;
   auto first = open(backend, 0, 2);
   auto second = open(backend, 1, 2);
@@ -30,10 +30,10 @@ TEST_CASE("a group is forgotten with its last handle") {
   CHECK(backend.groups() == 1);
   young.reset();
   CHECK(backend.groups() == 0);
-  CHECK_NOTHROW(open(backend, 0, 2));  // a new group of the same name
+  CHECK_NOTHROW(open(backend, 0, 2));  // a new group with the same key
 }
 
-TEST_CASE("handles outlive their backend, and backends do not know each other") {
+TEST_CASE("handles outlive their backend and backends are independent of each other") {
   auto backend = std::make_unique<inproc_backend>();
   inproc_backend other;
   auto first = open(*backend, 0, 2);
@@ -47,7 +47,7 @@ TEST_CASE("handles outlive their backend, and backends do not know each other") 
   CHECK(work->poll().status == work_status::ok);
 }
 
-TEST_CASE("operations in flight have a bound, and the rank that met it goes on") {
+TEST_CASE("too many operations in flight are refused and the rank can continue later") {
   inproc_backend backend;
   const auto ahead = open(backend, 0, 2);
   const auto behind = open(backend, 1, 2);
@@ -59,7 +59,7 @@ TEST_CASE("operations in flight have a bound, and the rank that met it goes on")
   CHECK(work->poll().status == work_status::ok);
 }
 
-TEST_CASE("ranks may be ahead of each other by any number of operations, in any pattern") {
+TEST_CASE("ranks may be ahead of each other by any number of operations in any pattern") {
   std::mt19937_64 random{GENERATE(range(0u, 20u))};
   inproc_backend backend;
   struct side {
@@ -101,8 +101,8 @@ TEST_CASE("ranks may be ahead of each other by any number of operations, in any 
       REQUIRE(std::all_of(memory.begin(), memory.end(), [](float x) { return x == 3.0f; }));
 }
 
-// The memory of an operation that everybody let go of serves the next ones.
-TEST_CASE("a work keeps its verdict, whatever follows and whoever let go of it") {
+// The memory of an operation is reused once all its work handles are gone.
+TEST_CASE("a work handle keeps its result while later operations reuse memory") {
   inproc_backend backend;
   const auto first = open(backend, 0, 2);
   const auto second = open(backend, 1, 2);
@@ -131,7 +131,7 @@ TEST_CASE("a work keeps its verdict, whatever follows and whoever let go of it")
   CHECK_NOTHROW(kept->wait());
 }
 
-TEST_CASE("the last to submit does the work: it is done when the submission returns") {
+TEST_CASE("the last rank to submit completes the operation before its submission returns") {
   inproc_backend backend;
   const auto first = open(backend, 0, 2);
   const auto second = open(backend, 1, 2);
@@ -144,7 +144,7 @@ TEST_CASE("the last to submit does the work: it is done when the submission retu
   CHECK(std::count(a.begin(), a.end(), 3.0f) == 1 << 20);
 }
 
-TEST_CASE("a world of one copies where it has to and nothing else") {
+TEST_CASE("in a world of one rank operations copy at most and complete at once") {
   inproc_backend backend;
   const auto alone = open(backend, 0, 1);
   std::vector<float> in{1, 2};
@@ -161,7 +161,7 @@ TEST_CASE("a world of one copies where it has to and nothing else") {
   CHECK(alone->quiescent());
 }
 
-TEST_CASE("work on everybody's memory: rank 0's body does each piece once") {
+TEST_CASE("work_together runs rank 0's body once per piece on the memory of all ranks") {
   const auto world = GENERATE(1, 2, 3, 7);
   const auto pieces = GENERATE(std::size_t{0}, std::size_t{1}, std::size_t{1000});
   inproc_backend backend{{.cores = 2}};
@@ -183,7 +183,7 @@ TEST_CASE("work on everybody's memory: rank 0's body does each piece once") {
   for (const auto& own : mine) CHECK(own == std::vector<int>(pieces, 1));
 }
 
-TEST_CASE("work together is fingerprinted, and what a body throws aborts the group") {
+TEST_CASE("work_together detects mismatches and an exception in a body aborts the group") {
   inproc_backend backend;
   const auto first = open(backend, 0, 2), second = open(backend, 1, 2);
   CHECK(first->shares_memory());
@@ -191,7 +191,7 @@ TEST_CASE("work together is fingerprinted, and what a body throws aborts the gro
     throw std::runtime_error("no piece of mine");
   };
   const auto early = first->work_together("x", nullptr, 2, throws);
-  const auto late = second->work_together("x", nullptr, 2, throws);  // does the pieces at once
+  const auto late = second->work_together("x", nullptr, 2, throws);  // runs the pieces at once
   CHECK_THROWS_AS(early->wait(), generation_closed);
   CHECK_THROWS_WITH(early->wait(), Catch::Contains("no piece of mine"));
   CHECK_THROWS_AS(late->wait(), std::runtime_error);

@@ -1,5 +1,6 @@
-// Goal: a learner may pass by hooks that bring nothing, many in one call, and nobody can tell: each
-// is handled once and in order, a failure names its hook, and who watches sees every one.
+// Goal: a learner may handle many hooks in one call of `pass`. This is not observable: each hook is
+// handled once and in order, a failure names its hook, and a watcher of single hooks sees every
+// one.
 #include "backends/learner/run_handler.hpp"
 
 #include <stdexcept>
@@ -14,7 +15,7 @@ namespace {
 
 using names = std::vector<std::string>;
 
-// Passes by all but optimizer_step and barriers. Throws in one hook, if it is told to.
+// Passes all hooks but optimizer_step and barriers. Throws in the hook `bad`.
 class passer final : public learner {
 public:
   void bind(std::shared_ptr<communicator>, generation_id) override {}
@@ -64,7 +65,7 @@ const names in_order{"on_train_batch_start", "batch_to_device", "optimizer_step"
 
 }  // namespace
 
-TEST_CASE("hooks that are passed by are handled once and in order", "[lane]") {
+TEST_CASE("passed hooks are handled once and in order", "[lane]") {
   passer who;
   run_handler handler{{}, {}};
   const auto answer = handler.handle(who, one_step());
@@ -74,7 +75,7 @@ TEST_CASE("hooks that are passed by are handled once and in order", "[lane]") {
   CHECK(who.asked == names{"optimizer_step", "barrier"});
 }
 
-TEST_CASE("a closure that runs twice passes its hooks by twice", "[lane]") {
+TEST_CASE("a closure that runs twice passes its hooks twice", "[lane]") {
   passer who;
   who.rounds = 2;
   run_handler handler{{}, {}};
@@ -84,7 +85,7 @@ TEST_CASE("a closure that runs twice passes its hooks by twice", "[lane]") {
                                 "on_train_batch_end"});
 }
 
-TEST_CASE("what is thrown in passing is the failure of its hook", "[lane]") {
+TEST_CASE("an exception in a passed hook is the failure of that hook", "[lane]") {
   struct failing {
     const char* hook;
     std::uint32_t handled;
@@ -105,7 +106,7 @@ TEST_CASE("what is thrown in passing is the failure of its hook", "[lane]") {
   CHECK(answer.failed_with->record.step == 7);
 }
 
-TEST_CASE("who watches single hooks sees each, and none is passed by", "[lane]") {
+TEST_CASE("with a watcher of single hooks each hook is handled alone and reported", "[lane]") {
   passer who;
   names entered, current;
   run_handler::surroundings around;
@@ -116,18 +117,19 @@ TEST_CASE("who watches single hooks sees each, and none is passed by", "[lane]")
   CHECK(who.in_passing.empty());
   CHECK(who.asked == in_order);
   CHECK(entered == in_order);
-  // Behind each hook of the closure its step goes on; behind the step nothing is current again.
+  // After each hook of the closure its optimizer_step is current again; after the step no hook is.
   CHECK(current == names{"on_train_batch_start", "batch_to_device", "optimizer_step",
                          "training_step", "optimizer_step", "barrier", "optimizer_step",
                          "on_after_backward", "optimizer_step", "on_train_batch_end"});
 }
 
-TEST_CASE("a run in pieces goes on where it waited, and stops where a word says so", "[lane]") {
+TEST_CASE("a run continues at the hook that waits and ends at skip_epoch or attention", "[lane]") {
   passer who;
   who.waits = 1;
   run_handler handler{{}, {}};
   hook_run run = one_step();
-  run.hooks.erase(run.hooks.begin() + 2, run.hooks.begin() + 4);  // the barrier is no closure's
+  // so that the barrier is not part of a closure
+  run.hooks.erase(run.hooks.begin() + 2, run.hooks.begin() + 4);
   ran answer;
   CHECK_FALSE(handler.go_on(who, run, answer, run.hooks.size(), false));
   CHECK(answer.handled == 2);

@@ -1,7 +1,7 @@
-// Goal: what the storage port on a file system promises beyond the port: its thread and its end,
-// the bound, failed writes that leave everything as it was, errors that name the mend. Method: a
-// storage on a temporary folder; answers held back by a gate; a limit on file size stands for a
-// full disk.
+// Goal: what file_storage promises beyond the storage port: its thread and its shutdown, the bound
+// of its queue, failed writes that leave the old file, and errors that name a fix.
+// Method: a storage on a temporary folder, whose answers a gate holds back. A limit on file size
+// stands for a full disk.
 #include "backends/local/file_storage.hpp"
 
 #include "backends/local/file_operations.hpp"
@@ -32,7 +32,7 @@ ops::write small(const std::string& path) {
   return {path, {std::make_shared<const std::vector<std::byte>>(3, std::byte{'x'})}};
 }
 
-// Files may not grow beyond `bytes` while it lives.
+// While it lives, files cannot grow beyond `bytes`.
 class file_size_limit {
 public:
   explicit file_size_limit(rlim_t bytes) {
@@ -63,7 +63,7 @@ std::vector<std::string> entries(const fs::path& folder) {
 
 }  // namespace
 
-TEST_CASE("the end finishes what waits", "[storage]") {
+TEST_CASE("destroying a storage first finishes all submitted operations", "[storage]") {
   temporary_folder folder;
   std::atomic<int> answered{0};
   {
@@ -77,7 +77,7 @@ TEST_CASE("the end finishes what waits", "[storage]") {
   CHECK(entries(folder.path()).size() == 50);
 }
 
-TEST_CASE("a storage may end inside one of its answers", "[storage]") {
+TEST_CASE("a storage may be destroyed inside one of its own answers", "[storage]") {
   temporary_folder folder;
   auto files = std::make_shared<file_storage>(folder.path().string());
   std::promise<void> ended;
@@ -86,17 +86,17 @@ TEST_CASE("a storage may end inside one of its answers", "[storage]") {
   files->submit(small("first"), [files, gate](storage_result) { gate.wait(); });
   files->submit(small("second"), [&](storage_result) { ended.set_value(); });
   files.reset();     // now only the first answer holds it
-  held.set_value();  // and lets it go, on the storage's own thread
+  held.set_value();  // the answer releases it, on the storage's own thread
   ended.get_future().get();
   CHECK(entries(folder.path()) == std::vector<std::string>{"first", "second"});
 }
 
-TEST_CASE("more than the bound is a broken invariant", "[storage]") {
+TEST_CASE("submitting beyond the queue limit is an internal error", "[storage]") {
   temporary_folder folder;
   std::promise<void> entered;
   std::promise<void> held;
   std::atomic<int> answered{0};
-  file_storage files{folder.path().string()};  // last: its end waits for the answers
+  file_storage files{folder.path().string()};  // last: its destructor waits for the answers
   files.submit(small("first"), [&](storage_result) {
     entered.set_value();
     held.get_future().get();
@@ -108,7 +108,7 @@ TEST_CASE("more than the bound is a broken invariant", "[storage]") {
   held.set_value();
 }
 
-TEST_CASE("no signal is handled on the storage's thread", "[storage]") {
+TEST_CASE("the storage thread handles no signals", "[storage]") {
   temporary_folder folder;
   file_storage files{folder.path().string()};
   std::promise<bool> blocked;
@@ -120,7 +120,7 @@ TEST_CASE("no signal is handled on the storage's thread", "[storage]") {
   CHECK(blocked.get_future().get());
 }
 
-TEST_CASE("bytes are let go before their write is answered", "[storage]") {
+TEST_CASE("the bytes of a write are released before it is answered", "[storage]") {
   temporary_folder folder;
   file_storage files{folder.path().string()};
   auto op = small("file");
@@ -130,7 +130,7 @@ TEST_CASE("bytes are let go before their write is answered", "[storage]") {
   CHECK(gone.get_future().get());
 }
 
-TEST_CASE("a write that fails half way leaves what was there", "[storage]") {
+TEST_CASE("a write that fails half way leaves the old content", "[storage]") {
   temporary_folder folder;
   write_text(folder.path() / "file", "former");
   const ops::write large{"file",
@@ -147,7 +147,7 @@ TEST_CASE("a write that fails half way leaves what was there", "[storage]") {
   CHECK(fs::file_size(folder.path() / "file") == 1 << 16);
 }
 
-TEST_CASE("a hidden name that leads elsewhere is not written through", "[storage]") {
+TEST_CASE("a temporary name that is a symbolic link is not written through", "[storage]") {
   temporary_folder folder;
   write_text(folder.path() / "elsewhere", "kept");
   fs::create_symlink("elsewhere", folder.path() / ".file.part");
@@ -157,7 +157,7 @@ TEST_CASE("a hidden name that leads elsewhere is not written through", "[storage
   CHECK(read_text(folder.path() / "elsewhere") == "kept");
 }
 
-TEST_CASE("what a crash left beside a path is no obstacle", "[storage]") {
+TEST_CASE("temporary files that a crash left do not disturb later operations", "[storage]") {
   temporary_folder folder;
   write_text(folder.path() / ".file.part", "half of");
   CHECK_FALSE(perform(folder.path(), small("file")).error);
@@ -166,7 +166,7 @@ TEST_CASE("what a crash left beside a path is no obstacle", "[storage]") {
   CHECK(entries(folder.path()) == std::vector<std::string>{"file", "latest"});
 }
 
-TEST_CASE("errors name the path and the mend", "[storage]") {
+TEST_CASE("an error text names the path and a fix", "[storage]") {
   temporary_folder folder;
   write_text(folder.path() / "file", "x");
   const auto text = [&](const storage_op& op) { return perform(folder.path(), op).text; };
@@ -183,7 +183,7 @@ TEST_CASE("errors name the path and the mend", "[storage]") {
   }
 }
 
-TEST_CASE("an absolute path is taken as it is", "[storage]") {
+TEST_CASE("an absolute path is used unchanged", "[storage]") {
   temporary_folder root;
   temporary_folder elsewhere;
   const auto path = (elsewhere.path() / "file").string();
@@ -192,7 +192,7 @@ TEST_CASE("an absolute path is taken as it is", "[storage]") {
   CHECK_FALSE(perform("/", small(path.substr(1))).error);
 }
 
-TEST_CASE("a pipe is not waited for", "[storage]") {
+TEST_CASE("reading a pipe fails at once instead of waiting", "[storage]") {
   temporary_folder folder;
   REQUIRE(::mkfifo((folder.path() / "pipe").c_str(), 0600) == 0);
   CHECK_THAT(perform(folder.path(), ops::read{"pipe", 10}).text, Contains("is not a file"));

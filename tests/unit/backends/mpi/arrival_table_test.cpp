@@ -1,4 +1,4 @@
-// Who has arrived, and what ranks say of their calls: no MPI in here.
+// Goal: the table of arrived operations and the control messages about them are right, without MPI.
 #include "backends/mpi/arrival_table.hpp"
 #include "backends/mpi/control_message.hpp"
 #include "tests/support/minutes.hpp"
@@ -15,7 +15,8 @@ namespace {
 collective_call barrier(std::string label) { return {.label = std::move(label)}; }
 collective_call decide_call(bool all) { return {.what = collective::decide, .all = all}; }
 
-// A note of which any bytes may be others, as a call: refused, or one that goes back as it came.
+// Decodes a control message with random damage: either it is refused, or the result encodes to
+// itself.
 void hear_damaged_control_message(std::mt19937_64& draw) {
   constexpr std::size_t fields = offsetof(control_message, text);
   const collective_call sound{.what = collective::all_reduce,
@@ -49,7 +50,7 @@ void hear_damaged_control_message(std::mt19937_64& draw) {
 
 }  // namespace
 
-TEST_CASE("an operation is complete when all members arrived alike") {
+TEST_CASE("an operation is complete once all members arrived with the same call") {
   arrival_table r{{0, 2, 5}};
   CHECK(r.missing(0) == std::vector<std::int32_t>{0, 2, 5});
   CHECK(r.member(5) == 2);
@@ -72,7 +73,7 @@ TEST_CASE("an operation is complete when all members arrived alike") {
   CHECK(r.arrivals(2) == 2);
 }
 
-TEST_CASE("whoever arrives with something else is named") {
+TEST_CASE("a member that arrives with a different call is named with both calls") {
   arrival_table r{{0, 1}};
   CHECK_FALSE(r.arrive(0, barrier("epoch"), false));
   const auto text = r.arrive(1, barrier("teardown"), false);
@@ -84,7 +85,7 @@ TEST_CASE("whoever arrives with something else is named") {
   CHECK(r.first() == 0);
 }
 
-TEST_CASE("a verdict joins what members said") {
+TEST_CASE("a decision combines the votes of all members") {
   for (const bool all : {true, false})
     for (int mask = 0; mask < 4; ++mask) {
       arrival_table r{{0, 1}};
@@ -95,7 +96,7 @@ TEST_CASE("a verdict joins what members said") {
   CHECK_THROWS_AS((arrival_table{{0, 1}}.verdict(0)), internal_error);
 }
 
-TEST_CASE("a roll is bounded") {
+TEST_CASE("the arrival table is bounded") {
   arrival_table r{{0, 1}};
   for (std::size_t i = 0; i < arrival_table::limit; ++i) r.arrive(0, barrier(""), false);
   CHECK_THROWS_AS(r.arrive(0, barrier(""), false), internal_error);
@@ -104,7 +105,7 @@ TEST_CASE("a roll is bounded") {
   CHECK_FALSE(r.arrive(0, barrier(""), false));
 }
 
-TEST_CASE("a note carries a call there and back") {
+TEST_CASE("a control message encodes and decodes a call unchanged") {
   const collective_call calls[] = {{.what = collective::all_reduce,
                                     .type = dtype::bf16,
                                     .operation = reduction::max,
@@ -123,7 +124,7 @@ TEST_CASE("a note carries a call there and back") {
   }
 }
 
-TEST_CASE("texts that do not fit are cut, and stay different") {
+TEST_CASE("a text that does not fit is cut and stays distinguishable") {
   const std::string long_text(5000, 'a');
   const auto cut = fitting(long_text);
   CHECK(cut.size() == control_message{}.text.size());
@@ -135,7 +136,7 @@ TEST_CASE("texts that do not fit are cut, and stay different") {
   CHECK(text_of(n) == cut);
 }
 
-TEST_CASE("what no rank sends is refused") {
+TEST_CASE("a control message with impossible values is refused") {
   auto n = control_message_of(barrier("x"), false);
   const auto refused = [](control_message what) {
     CHECK_THROWS_AS(call_of(what), std::invalid_argument);
@@ -156,7 +157,7 @@ TEST_CASE("what no rank sends is refused") {
   refused(n);
 }
 
-TEST_CASE("channels are named by their members, the whole world is 0") {
+TEST_CASE("channel names follow from the members and are never 0") {
   const std::vector<std::int32_t> a{0, 1}, b{0, 2}, c{1, 2};
   CHECK(channel_name(a) == channel_name(a));
   CHECK(channel_name(a) != channel_name(b));
@@ -164,7 +165,7 @@ TEST_CASE("channels are named by their members, the whole world is 0") {
   CHECK(channel_name(std::vector<std::int32_t>{}) != 0);
 }
 
-TEST_CASE("a damaged note is refused or a call") {
+TEST_CASE("a damaged control message is refused or decodes to a valid call") {
   std::mt19937_64 draw{20261122};
   for (int round = 0; round < 2000; ++round) {
     CAPTURE(round);
@@ -172,6 +173,7 @@ TEST_CASE("a damaged note is refused or a call") {
   }
 }
 
-TEST_CASE("damaged notes for a minute", "[.minutes]") {
+TEST_CASE("damaged control messages for a minute are refused or decode to a valid call",
+          "[.minutes]") {
   troupe::testing::for_a_minute(hear_damaged_control_message);
 }

@@ -31,7 +31,7 @@ struct clique {
   std::map<int, std::vector<kernel_ptr>> asked;  // by rank
   std::set<int> joined;
   std::size_t run = 0;
-  bool dead = false;  // a rank has aborted: nothing runs any more
+  bool dead = false;  // a rank has aborted: no further kernel runs
 };
 
 struct fake_stream {
@@ -76,7 +76,7 @@ void reduce(const std::vector<kernel_ptr>& by_rank, std::size_t rank) {
   std::memcpy(mine.out, sums.data(), sums.size() * sizeof(T));
 }
 
-// Results first, because outputs may be inputs.
+// Copies all inputs first, because outputs may be inputs.
 void execute(const std::vector<kernel_ptr>& by_rank) {
   std::vector<std::vector<std::byte>> inputs;
   std::vector<kernel_ptr> copies;

@@ -1,5 +1,6 @@
-// GPUs and NCCL on the host: a function table whose kernels are loops over memory, run when all
-// ranks of a communicator have asked for them. For tests of what stands around the real one.
+// Simulated GPUs and NCCL on the host, for tests of the code around the real ones. A function table
+// whose kernels are loops over memory; a kernel runs once all ranks of its communicator have
+// started it.
 #pragma once
 
 #include "backends/nccl/library.hpp"
@@ -15,20 +16,20 @@ struct fake_counts {
   int events = 0;
   int allocations = 0;
   int kernels = 0;  ///< started since the reset
-  int aborts = 0;   ///< asked for since the reset
+  int aborts = 0;   ///< requested since the reset
 };
 
-/// One machine for all cases of the program, because C functions have no owner: reset it first.
-/// Thread-safe.
+/// One machine for all cases of the program, because the C functions carry no state of their own.
+/// Call reset first. Thread-safe.
 namespace fake_gpus {
 void reset(int devices = 8);
 std::shared_ptr<const nccl::library> functions();
 fake_counts counts();
-/// Kernels start and do not end.
+/// While `on`, kernels start and do not finish.
 void stall(bool on);
-/// The next question for asynchronous errors of every communicator is answered with this.
+/// The next query of asynchronous errors, by any communicator, returns this error.
 void fail_next(ncclResult_t error);
-/// The first ranks answer `in progress` this often before a communicator is there.
+/// Each rank reports `in progress` this often before its communicator is ready.
 void slow_start(int answers);
 }  // namespace fake_gpus
 

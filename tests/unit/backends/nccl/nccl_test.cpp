@@ -1,5 +1,5 @@
-// What stands around NCCL: meeting, order, errors, abort. The GPUs are made up, but for the last
-// case, which needs one.
+// Goal: the code around NCCL is right: rendezvous, order, errors, abort. The GPUs are simulated;
+// only the last case needs a real one.
 #include "backends/nccl/nccl.hpp"
 #include "backends/inproc/inproc.hpp"
 #include "backends/nccl/library.hpp"
@@ -24,7 +24,7 @@ nccl_options made_up(int devices = 8) {
   return options;
 }
 
-// Memory of a made-up GPU is the host's: a test looks into it.
+// The memory of a simulated GPU is host memory, so that a test can read it.
 struct tensor {
   std::shared_ptr<void> memory;
   std::size_t count = 0;
@@ -71,7 +71,7 @@ private:
   std::vector<std::shared_ptr<communicator>> handles_;
 };
 
-// The watcher lets go of what is closed on its own.
+// A thread of the backend releases closed groups later.
 fake_counts counts_when_closed() {
   while (fake_gpus::counts().streams > 0) std::this_thread::yield();
   return fake_gpus::counts();
@@ -95,7 +95,7 @@ TEST_CASE("without a GPU the backend says what is missing") {
   CHECK(none.unusable() == "there is no GPU in this machine");
 }
 
-TEST_CASE("tensors meet on the GPUs, everything else on the host") {
+TEST_CASE("tensors are reduced on the GPUs and barriers and votes run on the host") {
   const auto world = GENERATE(1, 2, 3);
   CAPTURE(world);
   nccl_backend backend{std::make_shared<inproc_backend>(), made_up()};
@@ -108,17 +108,18 @@ TEST_CASE("tensors meet on the GPUs, everything else on the host") {
       const auto sum = static_cast<float>(world * (world + 1)) / 2;
       const tensor a{c, 100, static_cast<float>(rank + 1)};
       c.all_reduce(a.view(), reduction::sum)->wait();
-      expect(a.values() == std::vector<float>(100, sum), "a sum");
+      expect(a.values() == std::vector<float>(100, sum), "the sum of all ranks");
       c.all_reduce(a.view(), reduction::mean)->wait();
-      expect(a.values() == std::vector<float>(100, sum), "a mean of equals");
+      expect(a.values() == std::vector<float>(100, sum), "the mean of equal values");
       const tensor b{c, 10, static_cast<float>(rank)};
       c.broadcast(b.view(), world - 1)->wait();
-      expect(b.values() == std::vector<float>(10, static_cast<float>(world - 1)), "the root's");
+      expect(b.values() == std::vector<float>(10, static_cast<float>(world - 1)),
+             "the root's values");
       const tensor piece{c, 4, static_cast<float>(rank)};
       const tensor whole{c, 4 * n, 0};
       c.all_gather(piece.view(), whole.view())->wait();
       for (std::size_t i = 0; i < 4 * n; ++i)
-        expect(whole.values()[i] == static_cast<float>(i / 4), "pieces in order");
+        expect(whole.values()[i] == static_cast<float>(i / 4), "pieces in rank order");
       c.reduce_scatter(whole.view(), piece.view(), reduction::sum)->wait();
       expect(piece.values() == std::vector<float>(4, static_cast<float>(rank * world)), "a piece");
       expect(
@@ -126,7 +127,7 @@ TEST_CASE("tensors meet on the GPUs, everything else on the host") {
           "a decision");
       c.barrier("over")->wait();
       c.all_reduce({nullptr, 0, dtype::f32}, reduction::sum)->wait();
-      expect(c.quiescent() || !c.aborted(), "no abort");
+      expect(c.quiescent() || !c.aborted(), "no abort of the group");
     });
   }
   const auto left = counts_when_closed();
@@ -135,7 +136,7 @@ TEST_CASE("tensors meet on the GPUs, everything else on the host") {
   CHECK(left.allocations == 0);
 }
 
-TEST_CASE("subgroups have communicators of their own") {
+TEST_CASE("each subgroup has its own NCCL communicator") {
   nccl_backend backend{std::make_shared<inproc_backend>(), made_up()};
   company ranks{backend, 3};
   ranks.run([](communicator& c) {
@@ -144,13 +145,13 @@ TEST_CASE("subgroups have communicators of their own") {
     const subgroup outer{{0, 2}};
     if (rank != 1) c.all_reduce(a.view(), reduction::sum, outer)->wait();
     if (rank != 1) c.broadcast(a.view(), 2, outer)->wait();
-    expect(a.values() == std::vector<float>(5, rank == 1 ? 1 : 2), "the outer sum");
+    expect(a.values() == std::vector<float>(5, rank == 1 ? 1 : 2), "the sum of ranks 0 and 2");
     c.all_reduce(a.view(), reduction::sum)->wait();
-    expect(a.values() == std::vector<float>(5, 5), "the sum of all");
+    expect(a.values() == std::vector<float>(5, 5), "the sum of all ranks");
   });
 }
 
-TEST_CASE("many operations in flight end in order, without anybody waiting") {
+TEST_CASE("many operations in flight complete in order without a waiter") {
   nccl_backend backend{std::make_shared<inproc_backend>(), made_up()};
   company ranks{backend, 2};
   ranks.run([](communicator& c) {
@@ -162,13 +163,13 @@ TEST_CASE("many operations in flight end in order, without anybody waiting") {
     }
     while (works.back()->poll().status == work_status::pending) std::this_thread::yield();
     for (std::size_t i = 0; i < works.size(); ++i) {
-      expect(works[i]->poll().status == work_status::ok, "an earlier one has ended");
-      expect(memory[i].values() == std::vector<float>(8, 2), "its sum");
+      expect(works[i]->poll().status == work_status::ok, "earlier operations have completed");
+      expect(memory[i].values() == std::vector<float>(8, 2), "the sum of both ranks");
     }
   });
 }
 
-TEST_CASE("what is refused was not submitted") {
+TEST_CASE("a refused call is not submitted and the group stays usable") {
   nccl_backend backend{std::make_shared<inproc_backend>(), made_up()};
   const auto c = backend.open({.rank = 0, .world = 1});
   std::vector<float> host(4);
@@ -184,7 +185,7 @@ TEST_CASE("what is refused was not submitted") {
   CHECK_FALSE(c->aborted());
 }
 
-TEST_CASE("ranks that disagree are told who called what, and no kernel starts") {
+TEST_CASE("ranks that disagree get the calls of both ranks and no kernel starts") {
   nccl_backend backend{std::make_shared<inproc_backend>(), made_up()};
   company ranks{backend, 2};
   const auto thrown = ranks.attempt([](communicator& c) {
@@ -203,7 +204,7 @@ TEST_CASE("ranks that disagree are told who called what, and no kernel starts") 
   CHECK(fake_gpus::counts().kernels == 0);
 }
 
-TEST_CASE("two ranks on one GPU are named") {
+TEST_CASE("two ranks that share one GPU are named") {
   auto options = made_up();
   options.device_of = [](const group_description& who) { return who.rank == 2 ? 0 : who.rank; };
   nccl_backend backend{std::make_shared<inproc_backend>(), options};
@@ -220,7 +221,7 @@ TEST_CASE("two ranks on one GPU are named") {
   CHECK_THROWS_AS(beyond.open({}), user_error);
 }
 
-TEST_CASE("a deadline names who is missing") {
+TEST_CASE("a deadline names the missing rank") {
   nccl_backend backend{std::make_shared<inproc_backend>(), made_up()};
   company ranks{backend, 3, 1, std::chrono::milliseconds{20}};
   const auto thrown = ranks.attempt([](communicator& c) {
@@ -233,7 +234,7 @@ TEST_CASE("a deadline names who is missing") {
     CHECK_THAT(text_of<collective_timeout>(thrown[rank]), Catch::Contains("rank 2"));
 }
 
-TEST_CASE("abort ends kernels that would never end") {
+TEST_CASE("abort ends kernels that would never finish") {
   nccl_backend backend{std::make_shared<inproc_backend>(), made_up()};
   {
     company ranks{backend, 2};
@@ -258,7 +259,7 @@ TEST_CASE("abort ends kernels that would never end") {
   CHECK(counts_when_closed().communicators == 0);
 }
 
-TEST_CASE("an asynchronous error aborts the group with NCCL's words") {
+TEST_CASE("an asynchronous error aborts the group with the text of NCCL") {
   nccl_backend backend{std::make_shared<inproc_backend>(), made_up()};
   company ranks{backend, 2};
   const auto thrown = ranks.attempt([](communicator& c) {
@@ -276,7 +277,7 @@ TEST_CASE("an asynchronous error aborts the group with NCCL's words") {
   fake_gpus::stall(false);
 }
 
-TEST_CASE("generations come and go without growth") {
+TEST_CASE("a thousand generations leak no communicator or event or memory") {
   nccl_backend backend{std::make_shared<inproc_backend>(), made_up()};
   for (std::uint64_t generation = 1; generation <= 1000; ++generation) {
     company ranks{backend, 2, generation};
@@ -296,7 +297,7 @@ TEST_CASE("generations come and go without growth") {
 
 namespace {
 
-// Memory of a GPU and of the host, by the runtime that the backend has loaded.
+// Copies between GPU and host memory through the runtime that the backend has loaded.
 class gpu_memory {
 public:
   gpu_memory(communicator& of, const std::vector<float>& values, const nccl::library& loaded)
@@ -330,27 +331,27 @@ void every_operation(communicator& c, const nccl::library& loaded) {
   const gpu_memory a{c, given, loaded};
   const gpu_memory b{c, {9, 9, 9, 9}, loaded};
   c.all_reduce(a.view(), reduction::sum)->wait();
-  expect(a.values() == given, "a sum of one");
+  expect(a.values() == given, "the sum of one rank");
   c.all_reduce(a.view(), reduction::mean)->wait();
   c.broadcast(a.view(), 0)->wait();
-  expect(a.values() == given, "the root's");
+  expect(a.values() == given, "the root's values");
   c.all_gather(a.view(), b.view())->wait();
   expect(b.values() == given, "the only piece");
   c.reduce_scatter(a.view(), b.view(), reduction::max)->wait();
-  expect(b.values() == given, "a piece of one");
+  expect(b.values() == given, "the piece of one rank");
   c.barrier("all here")->wait();
   expect(c.decide(true, decision::all), "a decision");
   std::vector<float> on_host(4);
   try {
     c.all_reduce({on_host.data(), 4, dtype::f32}, reduction::sum)->wait();
-    expect(false, "memory of the host to be refused");
+    expect(false, "host memory is refused");
   } catch (const std::invalid_argument&) {
   }
 }
 
 }  // namespace
 
-TEST_CASE("on a GPU one rank does every operation, is aborted and comes again") {
+TEST_CASE("on a real GPU one rank runs every operation and survives twenty aborts") {
   nccl_backend backend{std::make_shared<inproc_backend>()};
   if (const auto why = backend.unusable(); !why.empty()) {
     WARN("SKIPPED: needs a GPU (" << why << ")");

@@ -1,4 +1,4 @@
-// Goal: what a lane entered last is readable from the other mapping.
+// Goal: the hook that a lane entered last can be read through another mapping of the page.
 #include "backends/processes/black_box.hpp"
 
 #include <fcntl.h>
@@ -10,7 +10,7 @@
 
 using namespace troupe;
 
-TEST_CASE("the last hook is read by another mapping of the page") {
+TEST_CASE("the last entered hook is read through another mapping of the page") {
   const auto reader = black_box::create();
   auto writer = black_box::adopt(::fcntl(reader.descriptor(), F_DUPFD_CLOEXEC, 0));
   CHECK(reader.read() == last_hook{});
@@ -22,7 +22,7 @@ TEST_CASE("the last hook is read by another mapping of the page") {
   CHECK(reader.read() == last_hook{"on_validation_model_zero_grad", 2, 8});
 }
 
-TEST_CASE("what is no page is refused") {
+TEST_CASE("a descriptor that is no such page is refused") {
   std::array<int, 2> ends{};
   REQUIRE(::pipe2(ends.data(), O_CLOEXEC) == 0);
   CHECK_THROWS_AS(black_box::adopt(ends[0]), internal_error);

@@ -1,5 +1,5 @@
-// Goal: a link over a socket brings messages in order, keeps its bounds, and says once when it is
-// lost.
+// Goal: a link over a socket delivers messages in order, keeps its bounds, and reports once that it
+// is lost.
 #include "backends/processes/link_stream.hpp"
 
 #include <sys/socket.h>
@@ -18,7 +18,7 @@ using namespace troupe::testing;
 
 namespace {
 
-// Two ends on one loop, run by hand.
+// Two ends on one event loop, which the test runs by hand.
 struct two_ends {
   explicit two_ends(link_identity left = us, link_identity right = us) {
     REQUIRE(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, numbers.data()) == 0);
@@ -51,7 +51,7 @@ std::int64_t step_of(const link_message& m) { return std::get<step_done>(m).at.s
 
 }  // namespace
 
-TEST_CASE("messages arrive in order, large ones too, and then the end") {
+TEST_CASE("messages of any size arrive in order and then the end is reported") {
   two_ends ends;
   ends.listen();
   std::mt19937_64 draw{1};
@@ -68,12 +68,12 @@ TEST_CASE("messages arrive in order, large ones too, and then the end") {
   CHECK(ends.a_lost.empty());
 }
 
-TEST_CASE("what was sent outlives its sender") {
+TEST_CASE("sent messages arrive although the sender is destroyed") {
   two_ends ends;
   ends.a->listen({});
   ends.a->send(step(1));
   ends.a->send(step(2));
-  ends.a.reset();  // its process was killed, say: the loop has not run yet
+  ends.a.reset();  // as if its process were killed; the loop has not run yet
   ends.b->listen({[&](link_message&& m) { ends.got.push_back(std::move(m)); },
                   [&](const std::string& why) { ends.b_lost.push_back(why); }});
   ends.run_until([&] { return !ends.b_lost.empty(); });
@@ -81,7 +81,7 @@ TEST_CASE("what was sent outlives its sender") {
   CHECK(step_of(ends.got[1]) == 2);
 }
 
-TEST_CASE("all that has arrived is heard at once when the other side is known to be dead") {
+TEST_CASE("drain delivers at once all that arrived from a dead peer") {
   two_ends ends;
   ends.a->listen({});
   for (int i = 0; i < 100; ++i) ends.a->send(step(i));
@@ -90,10 +90,9 @@ TEST_CASE("all that has arrived is heard at once when the other side is known to
   CHECK(ends.got.size() == 100);
 }
 
-TEST_CASE(
-    "snapshots that wait: the best and the newest are sent; progress goes while there is room") {
+TEST_CASE("of waiting snapshots the best and newest are sent and progress while there is room") {
   two_ends ends;
-  // Nobody listens: the socket fills up.
+  // No end reads, so the socket buffer fills up.
   std::mt19937_64 draw{1};
   const auto large = any_snapshot(draw, 1'000'000);
   snapshot_sender sender{*ends.a, {}};
@@ -132,7 +131,7 @@ TEST_CASE(
   CHECK(progress + dropped == link_queue_limit);
 }
 
-TEST_CASE("a side that takes nothing loses the link at its bound") {
+TEST_CASE("a peer that does not read loses the link at the queue limit") {
   two_ends ends;
   ends.a->listen({{}, [&](const std::string& why) { ends.a_lost.push_back(why); }});
   std::mt19937_64 draw{1};
@@ -143,7 +142,7 @@ TEST_CASE("a side that takes nothing loses the link at its bound") {
   CHECK(ends.a_lost.front().find("does not take") != std::string::npos);
 }
 
-TEST_CASE("who belongs to another job is not heard") {
+TEST_CASE("messages of a peer of another job are not delivered") {
   two_ends ends{us, {job_id{8}, us.incarnation}};
   ends.listen();
   ends.a->send(step(1));
@@ -152,7 +151,7 @@ TEST_CASE("who belongs to another job is not heard") {
   CHECK(ends.b_lost.front().find("another job") != std::string::npos);
 }
 
-TEST_CASE("bytes that are no message lose the link") {
+TEST_CASE("bytes that are no message end the link") {
   std::array<int, 2> numbers{};
   REQUIRE(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, numbers.data()) == 0);
   boost::asio::io_context loop{1};
@@ -168,7 +167,7 @@ TEST_CASE("bytes that are no message lose the link") {
   ::close(numbers[1]);
 }
 
-TEST_CASE("both sides send from several threads") {
+TEST_CASE("several threads may send at once and keep their own order") {
   two_ends ends;
   ends.listen();
   constexpr int each = 2000;
@@ -182,7 +181,7 @@ TEST_CASE("both sides send from several threads") {
     two.join();
     ends.a->close();
   }
-  // The loop has nothing left to do once b has heard the end and a hears b's.
+  // The loop ends once b has received a's end and a has received b's.
   ends.b->close();
   loop.join();
   CHECK(ends.got.size() == 2 * each);

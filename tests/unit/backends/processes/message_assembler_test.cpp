@@ -1,5 +1,5 @@
-// Goal: a byte stream becomes the messages that were sent, however it is cut; hostile bytes cost an
-// error and no memory.
+// Goal: a byte stream becomes the messages that were sent, however it is split. Hostile bytes cost
+// an error and no memory.
 #include "backends/processes/message_assembler.hpp"
 
 #include <rapidcheck.h>
@@ -30,7 +30,7 @@ std::vector<std::byte> stream_of(const std::vector<packed_message>& messages) {
   return bytes;
 }
 
-// Feeds in pieces of up to `most` bytes.
+// Feeds the bytes in pieces of up to `most` bytes.
 std::vector<packed_message> fed(message_assembler& to, std::span<const std::byte> bytes,
                                 std::size_t most) {
   std::vector<packed_message> out;
@@ -47,7 +47,7 @@ std::vector<packed_message> fed(message_assembler& to, std::span<const std::byte
 
 }  // namespace
 
-TEST_CASE("messages come out whole, however the stream is cut") {
+TEST_CASE("messages are assembled whole however the stream is split") {
   CHECK(rc::check([](std::uint64_t seed) {
     std::mt19937_64 draw{seed};
     std::vector<packed_message> sent;
@@ -68,7 +68,7 @@ TEST_CASE("messages come out whole, however the stream is cut") {
   }));
 }
 
-TEST_CASE("another job, another life and another protocol are refused at once") {
+TEST_CASE("a greeting of another job or incarnation or protocol is refused at once") {
   const auto greet = [](const std::vector<std::byte>& bytes) {
     message_assembler to{us};
     fed(to, bytes, 1000);
@@ -79,7 +79,7 @@ TEST_CASE("another job, another life and another protocol are refused at once") 
   CHECK_THROWS_AS(greet(std::vector<std::byte>(24, std::byte{'G'})), damaged_message);
 }
 
-TEST_CASE("announced sizes cost nothing") {
+TEST_CASE("announced sizes allocate no memory and impossible ones are refused") {
   const auto huge = [](std::uint64_t head, std::uint32_t attachments, std::uint64_t attachment) {
     auto bytes = link_greeting(us);
     std::vector<std::byte> prefix(16);
@@ -98,7 +98,7 @@ TEST_CASE("announced sizes cost nothing") {
   CHECK_THROWS_AS(huge(std::uint64_t{1} << 40, 0, 0), damaged_message);
   CHECK_THROWS_AS(huge(10, 1 << 20, 0), damaged_message);
   CHECK_THROWS_AS(huge(10, 1, std::uint64_t{1} << 50), damaged_message);
-  CHECK(huge(10, 1, std::uint64_t{1} << 40) == 0);  // waits, and holds a megabyte at most
+  CHECK(huge(10, 1, std::uint64_t{1} << 40) == 0);  // waits, and holds one megabyte at most
 }
 
 namespace {
@@ -116,11 +116,13 @@ void hear_damaged(std::mt19937_64& draw) {
 
 }  // namespace
 
-TEST_CASE("damaged streams are refused or go on waiting") {
+TEST_CASE("a damaged stream is refused or waits for more bytes") {
   CHECK(rc::check([](std::uint64_t seed) {
     std::mt19937_64 draw{seed};
     hear_damaged(draw);
   }));
 }
 
-TEST_CASE("damaged streams for a minute", "[.minutes]") { for_a_minute(hear_damaged); }
+TEST_CASE("damaged streams for a minute are refused or wait for more bytes", "[.minutes]") {
+  for_a_minute(hear_damaged);
+}

@@ -1,5 +1,5 @@
-// Goal: a stopped process is found after so many looks in a row, and one that goes on is left
-// alone.
+// Goal: a process counts as stopped after enough consecutive looks that found it stopped. A process
+// that continues in between is left alone.
 #include "backends/processes/process_looks.hpp"
 
 #include <unistd.h>
@@ -9,14 +9,14 @@
 using namespace troupe;
 using namespace std::chrono_literals;
 
-TEST_CASE("a process that is stopped is found within max(4 D, 2 s)") {
+TEST_CASE("a stopped process is found within max(4 D and 2 s)") {
   CHECK(stop_watch{1ms}.limit() == 2s);
   CHECK(stop_watch{500ms}.limit() == 2s);
   CHECK(stop_watch{1s}.limit() == 4s);
   CHECK(stop_watch{1s}.between() * stop_watch::looks == 4s);
 }
 
-TEST_CASE("only looks in a row that find the process stopped count") {
+TEST_CASE("only consecutive looks that find the process stopped count") {
   stop_watch watch{1s};
   for (int round = 0; round < 3; ++round) {
     for (int i = 1; i < stop_watch::looks; ++i) CHECK_FALSE(watch.look(true));
@@ -34,4 +34,4 @@ TEST_CASE("the processor time of a process grows while it computes") {
   CHECK(processor_time(::getpid()) > before);
 }
 
-TEST_CASE("a process that is no child is not stopped") { CHECK_FALSE(is_stopped(::getpid())); }
+TEST_CASE("a running process is not reported as stopped") { CHECK_FALSE(is_stopped(::getpid())); }

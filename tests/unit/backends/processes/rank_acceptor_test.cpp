@@ -1,5 +1,5 @@
-// Goal: what placed ranks say and are told comes through whole, and nobody comes in who does not
-// know the secret or is no rank of this world.
+// Goal: ranks in other processes connect to their job and receive their assignment. A connection
+// without the secret, or of a rank outside the world, is refused.
 #include "backends/processes/rank_acceptor.hpp"
 
 #include <boost/asio/write.hpp>
@@ -19,7 +19,7 @@ tcp::job_secret some_secret(std::uint8_t first = 7) {
   return secret;
 }
 
-// A door, and somebody who says `said` there and waits for what happens.
+// The acceptor, and a client that sends one block and waits for the result.
 struct visit {
   explicit visit(std::int32_t world = 2) : door(loop, {.world = world, .one_host = true}) {
     door.accept([this](std::int32_t rank, asio::ip::tcp::socket from) {
@@ -27,7 +27,7 @@ struct visit {
       inside.push_back(std::move(from));
     });
   }
-  // True when the door was shut in the face.
+  // Sends `said`. Returns true if the acceptor closed the connection.
   bool turned_away(const arrival_block& said) {
     asio::ip::tcp::socket out{loop};
     const auto before = come.size();
@@ -40,7 +40,7 @@ struct visit {
                         shut = static_cast<bool>(error);
                       });
     while (!shut && come.size() == before)
-      if (loop.run_one_for(std::chrono::seconds{30}) == 0) FAIL("neither in nor out");
+      if (loop.run_one_for(std::chrono::seconds{30}) == 0) FAIL("neither accepted nor closed");
     const bool away = shut;
     out.close();
     loop.poll();
@@ -55,7 +55,7 @@ struct visit {
 
 }  // namespace
 
-TEST_CASE("a summons is read as it was written") {
+TEST_CASE("join info survives writing and reading as text and damaged text is refused") {
   const join_info what{{"10.0.0.1", "192.168.7.9"}, 4711, some_secret()};
   CHECK(read_join_info(to_text(what)) == what);
   const auto text = to_text(what);
@@ -70,7 +70,7 @@ TEST_CASE("a summons is read as it was written") {
   CHECK_THROWS_AS(read_join_info(capital), internal_error);
 }
 
-TEST_CASE("what a rank's process is told comes through, from nobody else") {
+TEST_CASE("an assignment is decoded unchanged and only with the right secret") {
   const assignment told{.shutdown = false,
                         .who = {job_id{9}, 3, 7, incarnation_id{0xffff'ffff'ffff'fff1}}};
   auto block = encode_assignment(some_secret(), told);
@@ -89,14 +89,14 @@ TEST_CASE("what a rank's process is told comes through, from nobody else") {
   CHECK_FALSE(decode_assignment(block, some_secret()));
 }
 
-TEST_CASE("ranks that know the secret come in, again and again") {
+TEST_CASE("a rank that knows the secret is accepted every time it connects") {
   visit to{2};
   for (const std::int32_t rank : {1, 0, 1})
     CHECK_FALSE(to.turned_away(encode_arrival(to.door.where().secret, rank)));
   CHECK(to.come == std::vector<std::int32_t>{1, 0, 1});
 }
 
-TEST_CASE("a rank comes in although silent strangers hold every place") {
+TEST_CASE("a rank is accepted although silent connections occupy every slot") {
   visit to{2};
   const asio::ip::tcp::endpoint at{asio::ip::make_address(to.door.where().hosts.at(0)),
                                    to.door.where().port};
@@ -108,7 +108,7 @@ TEST_CASE("a rank comes in although silent strangers hold every place") {
   CHECK(to.come == std::vector<std::int32_t>{1, 0});
 }
 
-TEST_CASE("strangers are turned away") {
+TEST_CASE("connections with a wrong secret or rank or protocol are refused") {
   visit to{2};
   auto secret = to.door.where().secret;
   CHECK(to.turned_away(encode_arrival(secret, 2)));

@@ -1,6 +1,7 @@
-// An abort that races with the end of an operation, in every interleaving of two and three ranks:
-// all of them find the same end. A model of meet, publish and end_closed (channel_steps.cpp), word
-// by word.
+// Goal: an abort that races with the end of an operation gives all ranks the same result, in every
+// interleaving of two and three ranks.
+// Method: exhaustive search over a model of meet, publish and end_closed (channel_steps.cpp), with
+// one state per atomic access.
 #include <array>
 #include <cstdint>
 #include <string>
@@ -24,17 +25,18 @@ struct word {
 
 enum class phase : std::uint8_t { looking, publishing, rendezvous, closing, judging, ok, aborted };
 
-// `closer`: who aborts closes the words of one operation one by one, and is gone.
+// `closer`: the aborting rank closes the words of an operation one by one and then leaves.
 struct ending_world {
   static inline std::size_t ranks = 2;
   static inline std::uint8_t steps = 1;
-  // What would be simpler and is wrong: who waits and sees the abort word gives up.
+  // A simpler protocol that is wrong: a waiting rank that sees the abort word gives up at once.
   static inline bool simple = false;
 
   std::array<std::array<word, slot_sets>, most_ranks> words{};
   std::array<phase, most_ranks> at{};
-  std::array<std::uint8_t, most_ranks> step{};   // published so far
-  std::array<std::uint8_t, most_ranks> index{};  // of the member or word that is looked at
+  std::array<std::uint8_t, most_ranks> step{};  // steps published so far
+  // index of the member or word that the rank looks at
+  std::array<std::uint8_t, most_ranks> index{};
   bool aborted = false;
   std::uint8_t closer = 0;
 
@@ -72,7 +74,7 @@ struct ending_world {
     index[rank] = 0;
   }
 
-  // False if the rank is done or has to wait.
+  // Returns false if the rank has finished or has to wait.
   bool go(std::size_t rank) {
     switch (at[rank]) {
       case phase::looking:  // before it works; the abort may come right after
@@ -142,7 +144,7 @@ testing::search_result check(std::size_t ranks, std::uint8_t steps, bool simple 
   return testing::search(ending_world{});
 }
 
-TEST_CASE("an abort that races with the end has one outcome, in every interleaving") {
+TEST_CASE("abort races with completion: all ranks get the same result in every interleaving") {
   for (const std::uint8_t steps : {1, 2, 4}) {
     const auto two = check(2, steps);
     CHECK(two.violation.empty());
@@ -153,7 +155,7 @@ TEST_CASE("an abort that races with the end has one outcome, in every interleavi
   CHECK(three.states > 1000);
 }
 
-TEST_CASE("giving up at the sight of the abort word is found out") {
+TEST_CASE("the search detects a rank that gives up as soon as it sees the abort word") {
   CHECK(check(2, 2, true).violation == "ranks disagree on the end");
 }
 

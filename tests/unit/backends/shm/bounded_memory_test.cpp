@@ -1,4 +1,4 @@
-// What the shared memory of ranks that are processes costs: the same for tensors of any size.
+// Goal: the shared memory of ranks in processes does not depend on the size of their tensors.
 #include "tests/unit/backends/shm/forked_ranks.hpp"
 
 #include <sys/mman.h>
@@ -11,7 +11,8 @@
 namespace troupe::testing {
 namespace {
 
-/// Addresses as for `bytes`, all of them over the same 2 MiB: a tensor that costs nothing.
+/// An address range of `bytes` bytes that maps the same 2 MiB again and again: a large tensor
+/// without memory.
 class folded_memory {
 public:
   explicit folded_memory(std::size_t bytes) : bytes_(bytes) {
@@ -37,7 +38,7 @@ private:
   std::byte* data_ = nullptr;
 };
 
-TEST_CASE("a staged operation takes the same memory whatever its tensor's size") {
+TEST_CASE("a staged operation takes the same memory for tensors of any size") {
   const auto rendezvous = small_meeting();
   rank_processes ranks{
       2, [&](std::int32_t rank) {
@@ -49,7 +50,7 @@ TEST_CASE("a staged operation takes the same memory whatever its tensor's size")
           const folded_memory tensor{bytes};
           std::fill_n(tensor.data(), folded_memory::fold / sizeof(float),
                       static_cast<float>(rank + 1));
-          // Of the sum nothing could be said: a fold is reduced many times.
+          // A sum would be undefined, because each 2 MiB is reduced many times.
           c->all_reduce({tensor.data(), bytes / sizeof(float), dtype::f32}, reduction::max)->wait();
           expect(tensor.data()[bytes / sizeof(float) - 1] == 2.0f, "the maximum");
           c->barrier("done")->wait();

@@ -1,4 +1,4 @@
-// Ranks of shm that are processes, forked by a test.
+// Ranks of the shm communicator in processes that a test forks.
 #pragma once
 
 #include "backends/file_descriptor.hpp"
@@ -28,7 +28,7 @@ inline void expect(bool condition, const std::string& what) {
   if (!condition) throw std::logic_error("expected: " + what);
 }
 
-/// A process for every rank, forked from one without other threads.
+/// One process for every rank, forked from a process without other threads.
 class rank_processes {
 public:
   using body = std::function<void(std::int32_t rank)>;
@@ -40,7 +40,7 @@ public:
       REQUIRE(pids_.back() >= 0);
       if (pids_.back() != 0) continue;
       prctl(PR_SET_PDEATHSIG, SIGKILL);
-      alarm(300);  // who waits in vain is a failure, not a hang
+      alarm(300);  // a rank that waits forever fails instead of hanging
       if (getppid() != parent) _exit(3);
       try {
         what(rank);
@@ -59,7 +59,7 @@ public:
   rank_processes& operator=(const rank_processes&) = delete;
 
   pid_t pid(std::int32_t rank) const { return pids_.at(static_cast<std::size_t>(rank)); }
-  /// Waits for what the rank is about to do; fails if it ends without.
+  /// Waits until `done` holds. Fails if the rank ends before.
   void await(std::int32_t rank, const std::function<bool()>& done) const {
     const file_descriptor life{static_cast<int>(syscall(SYS_pidfd_open, pid(rank), 0))};
     pollfd over{life.get(), POLLIN, 0};
@@ -67,7 +67,7 @@ public:
     }
     REQUIRE(done());
   }
-  /// 0 if all was well; -9 if it was killed.
+  /// Waits for the rank's exit status: 0 on success, -9 if it was killed.
   int end(std::int32_t rank) {
     int status = 0;
     auto& pid = pids_.at(static_cast<std::size_t>(rank));
@@ -80,7 +80,7 @@ private:
   std::vector<pid_t> pids_;
 };
 
-// Few addresses: the cases pass where those of a process are limited, too.
+// Small sizes, so that the cases pass where the address space of a process is limited.
 inline constexpr shm_sizes small_sizes{.registered_bytes = std::size_t{64} << 20};
 inline shm_rendezvous small_meeting() { return shm_rendezvous::create(small_sizes); }
 
@@ -94,7 +94,7 @@ inline std::shared_ptr<communicator> open(shm_backend& backend, std::int32_t ran
                        .deadline = deadline});
 }
 
-/// Memory that the meeting's file takes.
+/// The memory that the control segment's file takes.
 inline std::size_t file_bytes(const shm_rendezvous& rendezvous) {
   struct stat about {};
   expect(fstat(rendezvous.descriptor(), &about) == 0, "a file");

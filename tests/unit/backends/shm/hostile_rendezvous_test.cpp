@@ -1,4 +1,5 @@
-// What pretends to be a meeting: it is refused, or it is one.
+// Goal: a file or a peer that only looks like a rendezvous is refused, or works as one. Nothing is
+// left open.
 #include "backends/shm/control_segment.hpp"
 #include "backends/shm/shm.hpp"
 #include "tests/support/minutes.hpp"
@@ -59,7 +60,8 @@ void adopt_damaged(std::mt19937_64& draw) {
   }
 }
 
-// Whoever holds the name answers with anything: nothing, bytes, files that are no meeting, two.
+// A peer owns the rendezvous name and answers with arbitrary content: nothing, bytes, wrong files,
+// two files.
 void ask_a_liar(std::mt19937_64& draw) {
   const auto key = "hostile-meeting-" + std::to_string(draw());
   const auto text = "troupe-shm-" + key;
@@ -118,7 +120,7 @@ void meet_hostility(std::mt19937_64& draw) {
   ask_a_liar(draw);
 }
 
-TEST_CASE("what pretends to be a meeting is refused, or is one, and leaves nothing open") {
+TEST_CASE("a damaged rendezvous is refused or works and leaves no descriptor open") {
   sound_meeting();
   const auto files = open_files();
   std::mt19937_64 draw{20261121};
@@ -129,7 +131,7 @@ TEST_CASE("what pretends to be a meeting is refused, or is one, and leaves nothi
   CHECK(open_files() == files);
 }
 
-TEST_CASE("pretended meetings for a minute", "[.minutes]") {
+TEST_CASE("damaged rendezvous for a minute leave no descriptor open", "[.minutes]") {
   sound_meeting();
   const auto files = open_files();
   for_a_minute(meet_hostility);

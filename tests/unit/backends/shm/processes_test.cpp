@@ -1,4 +1,5 @@
-// Ranks that are processes: in place between them, killed, stopped, many generations.
+// Goal: the shm communicator works between processes: reduction in place, killed and stopped ranks,
+// many generations, exhausted memory.
 #include "backends/shm/region.hpp"
 #include "tests/support/reference_reduction.hpp"
 #include "tests/unit/backends/shm/forked_ranks.hpp"
@@ -27,14 +28,14 @@ namespace {
 
 using std::chrono::milliseconds;
 
-// AddressSanitizer's allocator maps memory as it likes.
+// AddressSanitizer's allocator creates mappings of its own.
 #if defined(__SANITIZE_ADDRESS__)
 constexpr bool maps_by_itself = true;
 #else
 constexpr bool maps_by_itself = false;
 #endif
 
-TEST_CASE("registered memory of processes is reduced in place, with the canonical bits") {
+TEST_CASE("registered memory of processes is reduced in place with the canonical bits") {
   for (const std::int32_t world : {2, 3, 4, 7}) {
     const auto rendezvous = small_meeting();
     rank_processes ranks{world, [&](std::int32_t rank) {
@@ -52,14 +53,14 @@ TEST_CASE("registered memory of processes is reduced in place, with the canonica
                                const auto wanted =
                                    reference_reduction(type, reduction::mean, leaves);
                                expect(std::memcmp(memory.get(), wanted.data(), wanted.size()) == 0,
-                                      "the bits of the tree");
+                                      "the bits of the canonical tree");
                              }
                          }};
     for (std::int32_t rank = 0; rank < world; ++rank) CHECK(ranks.end(rank) == 0);
   }
 }
 
-TEST_CASE("one rank's memory registered, another's not: through slots") {
+TEST_CASE("one rank's memory is registered and another's is not: the data goes through slots") {
   const auto rendezvous =
       shm_rendezvous::create({.slot_bytes = 4096, .registered_bytes = 2u << 20});
   rank_processes ranks{2, [&](std::int32_t rank) {
@@ -67,7 +68,8 @@ TEST_CASE("one rank's memory registered, another's not: through slots") {
                          const auto c = open(backend, rank, 2);
                          const std::size_t count = rank == 0 ? 100000 : 1000000;
                          const auto memory =
-                             c->allocate(count * sizeof(float));  // rank 1: ordinary
+                             // for rank 1 this is ordinary memory
+                             c->allocate(count * sizeof(float));
                          auto* values = static_cast<float*>(memory.get());
                          std::fill(values, values + 100000, static_cast<float>(rank + 1));
                          c->all_reduce({values, 100000, dtype::f32}, reduction::sum)->wait();
@@ -77,7 +79,7 @@ TEST_CASE("one rank's memory registered, another's not: through slots") {
   CHECK(ranks.end(1) == 0);
 }
 
-// Ranks reduce for ever; rank 1 is killed at some point of it, without any deadline.
+// Ranks reduce forever without a deadline; rank 1 is killed at some point.
 void kill_one(bool registered, std::size_t count, int when) {
   const auto rendezvous = small_meeting();
   std::array<int, 2> ready{};
@@ -93,7 +95,8 @@ void kill_one(bool registered, std::size_t count, int when) {
         std::fill(data, data + count, 0.0f);
         const auto reduce = [&] {
           for (int i = 0;; ++i) {
-            if (i == 20 && rank == 1) expect(write(ready[1], "x", 1) == 1, "told");
+            if (i == 20 && rank == 1)
+              expect(write(ready[1], "x", 1) == 1, "the test process is notified");
             c->all_reduce({data, count, dtype::f32}, reduction::sum)->wait();
           }
         };
@@ -101,9 +104,9 @@ void kill_one(bool registered, std::size_t count, int when) {
         expect(has(text, "rank 1 is lost: its process "), text);
         while (!c->quiescent()) std::this_thread::yield();
         expect(has(text_of<generation_closed>([&] { c->barrier("x")->wait(); }), "rank 1 is lost"),
-               "the first reason stays");
+               "later operations report the first reason");
       }};
-  close(ready[1]);  // if ranks end early that is the end of the file
+  close(ready[1]);  // so that ranks that end early cause an end of file
   char byte = 0;
   REQUIRE(read(ready[0], &byte, 1) == 1);
   for (int i = 0; i < when; ++i) std::this_thread::yield();
@@ -114,7 +117,7 @@ void kill_one(bool registered, std::size_t count, int when) {
   close(ready[0]);
 }
 
-TEST_CASE("kill -9 of a rank ends the others, who are told whom they lost") {
+TEST_CASE("kill -9 of a rank ends the other ranks and the error names the lost rank") {
   for (int when = 0; when < 4; ++when) {
     kill_one(false, 100, when);
     kill_one(false, 400000, 3 * when);
@@ -122,7 +125,7 @@ TEST_CASE("kill -9 of a rank ends the others, who are told whom they lost") {
   }
 }
 
-TEST_CASE("a rank killed between generations' operations is noticed by those who wait") {
+TEST_CASE("a rank killed between operations is noticed by a rank that polls aborted()") {
   const auto rendezvous = small_meeting();
   rank_processes ranks{2, [&](std::int32_t rank) {
                          shm_backend backend{rendezvous};
@@ -130,13 +133,13 @@ TEST_CASE("a rank killed between generations' operations is noticed by those who
                          c->barrier("both")->wait();
                          if (rank == 1) raise(SIGKILL);
                          while (!c->aborted()) std::this_thread::yield();  // in no operation
-                         expect(c->quiescent(), "nothing is left that could touch memory");
+                         expect(c->quiescent(), "the aborted group is quiescent");
                        }};
   CHECK(ranks.end(1) == -SIGKILL);
   CHECK(ranks.end(0) == 0);
 }
 
-TEST_CASE("a stopped rank is named by the deadline, and continues to a clean error") {
+TEST_CASE("a stopped rank is named by the deadline and gets a clean error when continued") {
   const auto rendezvous = small_meeting();
   rank_processes ranks{
       3, [&](std::int32_t rank) {
@@ -150,7 +153,7 @@ TEST_CASE("a stopped rank is named by the deadline, and continues to a clean err
           const auto late = c->all_reduce({data.data(), data.size(), dtype::f32}, reduction::sum);
           const auto text = text_of<generation_closed>([&] { late->wait(); });
           expect(has(text, "waited 0.3 s for rank 1"), text);
-          expect(data == before, "its memory is as it was");
+          expect(data == before, "its memory is unchanged");
           return;
         }
         const auto text = text_of<collective_timeout>([&] {
@@ -164,7 +167,7 @@ TEST_CASE("a stopped rank is named by the deadline, and continues to a clean err
   CHECK(ranks.end(1) == 0);
 }
 
-TEST_CASE("a rank stopped in the middle of an operation is named as well") {
+TEST_CASE("a rank stopped in the middle of an operation is named by the deadline") {
   const auto rendezvous = small_meeting();
   std::array<int, 2> ready{};
   REQUIRE(pipe(ready.data()) == 0);
@@ -175,16 +178,18 @@ TEST_CASE("a rank stopped in the middle of an operation is named as well") {
         std::vector<float> data(1 << 20, 0.0f);
         const auto reduce = [&] {
           for (int i = 0;; ++i) {
-            if (i == 5 && rank == 1) expect(write(ready[1], "x", 1) == 1, "told");
+            if (i == 5 && rank == 1)
+              expect(write(ready[1], "x", 1) == 1, "the test process is notified");
             c->all_reduce({data.data(), data.size(), dtype::f32}, reduction::sum)->wait();
           }
         };
         if (rank == 0)
-          expect(has(text_of<collective_timeout>(reduce), "for rank 1"), "named");
+          expect(has(text_of<collective_timeout>(reduce), "for rank 1"),
+                 "the timeout names rank 1");
         else
           text_of<generation_closed>(reduce);
       }};
-  close(ready[1]);  // if ranks end early that is the end of the file
+  close(ready[1]);  // so that ranks that end early cause an end of file
   char byte = 0;
   REQUIRE(read(ready[0], &byte, 1) == 1);
   kill(ranks.pid(1), SIGSTOP);
@@ -194,10 +199,11 @@ TEST_CASE("a rank stopped in the middle of an operation is named as well") {
   close(ready[0]);
 }
 
-// Ranks 0 and 2 go on without rank 1, which sleeps in the middle of an operation on generation 1.
+// Ranks 0 and 2 continue without rank 1, which sleeps in the middle of an operation of generation
+// 1.
 void go_on_without(bool registered) {
   struct progress {
-    std::array<std::atomic<int>, 3> sums;  // all generations'
+    std::array<std::atomic<int>, 3> sums;  // counted over all generations
     std::atomic<bool> enough;
   };
   auto& at = *static_cast<progress*>(
@@ -207,7 +213,7 @@ void go_on_without(bool registered) {
   rank_processes ranks{
       3, [&](std::int32_t rank) {
         auto& sums = at.sums[static_cast<std::size_t>(rank)];
-        std::vector<float> own(count);  // the younger generation's, too
+        std::vector<float> own(count);  // also used by the younger generation
         shm_backend backend{rendezvous};
         const auto reduce = [&](communicator& c, float value, float sum) {
           std::shared_ptr<void> given;
@@ -247,7 +253,7 @@ void go_on_without(bool registered) {
   munmap(&at, sizeof(progress));
 }
 
-TEST_CASE("a rank that wakes up late writes nothing into a younger generation's memory") {
+TEST_CASE("a rank that wakes up late writes nothing into the memory of a later generation") {
   go_on_without(false);
   go_on_without(true);
 }
@@ -266,7 +272,7 @@ std::size_t mappings() {
       std::count(std::istreambuf_iterator<char>{file}, std::istreambuf_iterator<char>{}, '\n'));
 }
 
-TEST_CASE("a thousand generations of two processes grow nothing") {
+TEST_CASE("a thousand generations of two processes leak nothing") {
   const auto rendezvous = small_meeting();
   const auto empty = file_bytes(rendezvous);
   rank_processes ranks{2, [&](std::int32_t rank) {
@@ -286,10 +292,10 @@ TEST_CASE("a thousand generations of two processes grow nothing") {
                                                                 entries("/proc/self/task"),
                                                                 mappings(), mallinfo2().uordblks};
                            if (generation == 50) before = now;
-                           expect(now[0] == before[0], "no descriptor more");
-                           expect(now[1] == before[1], "no thread more");
-                           expect(now[2] <= before[2] + 2 || maps_by_itself, "no mapping more");
-                           expect(now[3] <= before[3] + 4096, "no memory more");
+                           expect(now[0] == before[0], "no leaked descriptor");
+                           expect(now[1] == before[1], "no leaked thread");
+                           expect(now[2] <= before[2] + 2 || maps_by_itself, "no leaked mapping");
+                           expect(now[3] <= before[3] + 4096, "no leaked memory");
                          }
                        }};
   CHECK(ranks.end(0) == 0);
@@ -297,7 +303,7 @@ TEST_CASE("a thousand generations of two processes grow nothing") {
   CHECK(file_bytes(rendezvous) == empty);
 }
 
-TEST_CASE("a limit on files is an error that names the limit, not a signal") {
+TEST_CASE("a file size limit gives an error that names the limit instead of a signal") {
   rank_processes limited{1, [&](std::int32_t) {
                            const rlimit small{1 << 20, 1 << 20};
                            expect(setrlimit(RLIMIT_FSIZE, &small) == 0, "a limit");
@@ -310,7 +316,7 @@ TEST_CASE("a limit on files is an error that names the limit, not a signal") {
   CHECK(limited.end(0) == 0);
 }
 
-TEST_CASE("when memory runs out what there is goes on, and what there is not is said") {
+TEST_CASE("when memory runs out ranks continue with what they have and errors say what failed") {
   const auto rendezvous = small_meeting();
   rank_processes ranks{
       3, [&](std::int32_t rank) {
@@ -321,7 +327,7 @@ TEST_CASE("when memory runs out what there is goes on, and what there is not is 
           const rlimit full{1 << 20, 1 << 20};
           expect(setrlimit(RLIMIT_FSIZE, &full) == 0, "a full file system");
         }
-        const auto memory = c->allocate(std::size_t{5} << 20);  // on rank 1 ordinary memory
+        const auto memory = c->allocate(std::size_t{5} << 20);  // on rank 1 this is ordinary memory
         auto* data = static_cast<float*>(memory.get());
         constexpr std::size_t count = (std::size_t{5} << 20) / sizeof(float);
         for (int round = 0; round < 3; ++round) {
@@ -338,14 +344,14 @@ TEST_CASE("when memory runs out what there is goes on, and what there is not is 
   for (std::int32_t rank = 0; rank < 3; ++rank) CHECK(ranks.end(rank) == 0);
 }
 
-// A file system of 2 MiB that this process alone sees; false where that is not allowed.
+// Mounts a file system of 2 MiB that only this process sees. Returns false if that is not allowed.
 bool mount_small_file_system(const char* where) {
   if (unshare(CLONE_NEWNS) != 0 && unshare(CLONE_NEWUSER | CLONE_NEWNS) != 0) return false;
   return mount("none", "/", nullptr, MS_REC | MS_PRIVATE, nullptr) == 0 &&
          mount("none", where, "tmpfs", 0, "size=2m") == 0;
 }
 
-TEST_CASE("a full file system of shared memory is an error that says for what and what to do") {
+TEST_CASE("a full shared memory file system gives an error with the cause and a remedy") {
   constexpr int not_allowed = 77;
   rank_processes alone{
       1, [&](std::int32_t) {
@@ -365,21 +371,21 @@ TEST_CASE("a full file system of shared memory is an error that says for what an
         expect(has(text, std::strerror(ENOSPC)), text);
         expect(has(text, "give the job more memory or use fewer ranks"), text);
         expect(!memory.reserve_registered(memory.layout().registered(0), std::size_t{4} << 20),
-               "no memory is no error where ordinary memory will do");
+               "no error where ordinary memory can be used");
         fill(2);
-        expect(*memory.slot(0, 0, 2) == std::byte{2}, "what there was is still there");
+        expect(*memory.slot(0, 0, 2) == std::byte{2}, "existing slots still work");
       }};
   const auto end = alone.end(0);
   if (end == not_allowed) {
-    WARN("SKIPPED: this process may not mount a file system of its own");
+    WARN("SKIPPED: this process is not allowed to mount a file system");
     return;
   }
   CHECK(end == 0);
 }
 
-TEST_CASE("too few addresses are an error that says what to change") {
+TEST_CASE("too little address space gives an error that says what to change") {
   if (maps_by_itself) {
-    WARN("SKIPPED: AddressSanitizer takes more addresses than these");
+    WARN("SKIPPED: AddressSanitizer needs more address space");
     return;
   }
   rank_processes limited{1, [&](std::int32_t) {
@@ -392,19 +398,19 @@ TEST_CASE("too few addresses are an error that says what to change") {
   CHECK(limited.end(0) == 0);
 }
 
-TEST_CASE("a rank that is refused its addresses ends the others, though its process goes on") {
+TEST_CASE("a rank that cannot map its memory ends the other ranks although its process lives") {
   if (maps_by_itself) {
-    WARN("SKIPPED: AddressSanitizer takes more addresses than these");
+    WARN("SKIPPED: AddressSanitizer needs more address space");
     return;
   }
   const auto late = GENERATE(false, true);  // rank 1 opens before the others, or after them
   const auto rendezvous = shm_rendezvous::create({.registered_bytes = std::size_t{2} << 30});
-  std::array<int, 2> opened{};  // who waits reads, and only who tells can write
+  std::array<int, 2> opened{};  // each pipe is written by one side and read by the other
   std::array<int, 2> refused{};
   REQUIRE((pipe(opened.data()) == 0 && pipe(refused.data()) == 0));
   const auto hear = [](const std::array<int, 2>& from) {
     char byte = 0;
-    expect(read(from[0], &byte, 1) == 1, "a word");
+    expect(read(from[0], &byte, 1) == 1, "a byte from the other side");
   };
   rank_processes ranks{
       3, [&](std::int32_t rank) {
@@ -416,12 +422,12 @@ TEST_CASE("a rank that is refused its addresses ends the others, though its proc
           expect(setrlimit(RLIMIT_AS, &small) == 0, "a limit");
           const auto text = text_of<user_error>([&] { open(backend, 1, 3); });
           expect(has(text, "fewer registered_bytes"), text);
-          expect(write(refused[1], "xx", 2) == 2, "told");
+          expect(write(refused[1], "xx", 2) == 2, "the other ranks are notified");
           for (;;) pause();
         }
         if (!late) hear(refused);
         const auto c = open(backend, rank, 3);  // without any deadline
-        if (late) expect(write(opened[1], "x", 1) == 1, "told");
+        if (late) expect(write(opened[1], "x", 1) == 1, "rank 1 is notified");
         const auto text = text_of<generation_closed>([&] { c->barrier("all")->wait(); });
         expect(has(text, late ? "rank 1 could not open its communicator: shm: no "
                               : "generation 1 is over: the ranks that opened it have left"),
@@ -438,7 +444,7 @@ TEST_CASE("a rank that is refused its addresses ends the others, though its proc
   close(refused[0]);
 }
 
-TEST_CASE("processes that nobody launched meet by a name") {
+TEST_CASE("processes without a launcher find each other by a name") {
   const auto key = "a test's key " + std::to_string(getpid());
   rank_processes ranks{
       3, [&](std::int32_t rank) {

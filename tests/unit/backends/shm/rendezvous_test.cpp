@@ -1,4 +1,4 @@
-// What the shm communicator promises beyond the port, within one process.
+// Goal: what the shm communicator promises beyond the port, tested within one process.
 #include "backends/shm/shm.hpp"
 
 #include <fcntl.h>
@@ -22,7 +22,7 @@ std::shared_ptr<communicator> open(shm_backend& backend, std::int32_t rank, std:
       {.job = job_id{job}, .generation = generation_id{generation}, .rank = rank, .world = world});
 }
 
-TEST_CASE("backends of one meeting meet, those of another do not") {
+TEST_CASE("backends of one rendezvous form a group and those of another do not") {
   const auto rendezvous = shm_rendezvous::create();
   shm_backend one{rendezvous};
   shm_backend two{shm_rendezvous::adopt(rendezvous.descriptor())};
@@ -37,7 +37,7 @@ TEST_CASE("backends of one meeting meet, those of another do not") {
   work->wait();
 }
 
-TEST_CASE("what is no meeting of this version is refused") {
+TEST_CASE("a descriptor that is no rendezvous of this version is refused") {
   CHECK_THROWS_WITH(shm_rendezvous::adopt(-1), Catch::Contains("not open"));
   const int null = ::open("/dev/null", O_RDWR | O_CLOEXEC);
   CHECK_THROWS_WITH(shm_rendezvous::adopt(null), Catch::Contains("something else"));
@@ -55,15 +55,15 @@ TEST_CASE("what is no meeting of this version is refused") {
   CHECK_THROWS_AS(shm_rendezvous::by_name("short", std::chrono::seconds{1}), std::invalid_argument);
 }
 
-TEST_CASE("the file of a meeting can not be cut off") {
+TEST_CASE("the file of a rendezvous cannot be truncated") {
   const auto rendezvous = shm_rendezvous::create();
   CHECK(ftruncate(rendezvous.descriptor(), 0) != 0);
 }
 
-TEST_CASE("a rank that is late for its generation is told, and others are not disturbed") {
+TEST_CASE("a rank that opens a past generation gets an error and disturbs no other rank") {
   shm_backend backend{shm_rendezvous::create()};
   {
-    const auto early = open(backend, 0, 2, 4);  // rank 1 never came
+    const auto early = open(backend, 0, 2, 4);  // rank 1 never opened it
   }
   const auto given_up = open(backend, 1, 2, 4);
   CHECK(given_up->aborted());
@@ -78,7 +78,7 @@ TEST_CASE("a rank that is late for its generation is told, and others are not di
   CHECK_FALSE(open(backend, 0, 2, 3, 2)->aborted());  // another job
 }
 
-TEST_CASE("a rank that comes when the others have aborted hears why") {
+TEST_CASE("a rank that opens an aborted generation gets the abort reason") {
   shm_backend backend{shm_rendezvous::create()};
   const auto first = open(backend, 0, 2);
   first->abort("disk full");
@@ -87,7 +87,7 @@ TEST_CASE("a rank that comes when the others have aborted hears why") {
   CHECK_THROWS_WITH(second->barrier("x")->wait(), "disk full");
 }
 
-TEST_CASE("descriptions that make no sense, and ranks that disagree on the world") {
+TEST_CASE("impossible groups are refused and a disagreement on the world ends the group") {
   shm_backend backend{shm_rendezvous::create()};
   CHECK_THROWS_AS(open(backend, 0, 0), std::invalid_argument);
   CHECK_THROWS_AS(open(backend, 2, 2), std::invalid_argument);
@@ -99,7 +99,7 @@ TEST_CASE("descriptions that make no sense, and ranks that disagree on the world
   CHECK_THROWS_AS(waiting->wait(), generation_closed);
 }
 
-TEST_CASE("a long reason is cut, a long label compared whole") {
+TEST_CASE("a long abort reason is cut and long labels are compared whole") {
   shm_backend backend{shm_rendezvous::create()};
   const auto first = open(backend, 0, 2);
   const auto second = open(backend, 1, 2);
@@ -116,7 +116,7 @@ TEST_CASE("a long reason is cut, a long label compared whole") {
   CHECK(alone->barrier("x")->poll().text == std::string(3072, 'z'));
 }
 
-TEST_CASE("operations in flight have a bound, and the rank that met it goes on") {
+TEST_CASE("too many operations in flight are refused and the rank can continue later") {
   shm_backend backend{shm_rendezvous::create()};
   const auto ahead = open(backend, 0, 2);
   const auto behind = open(backend, 1, 2);
@@ -130,7 +130,7 @@ TEST_CASE("operations in flight have a bound, and the rank that met it goes on")
   work->wait();
 }
 
-TEST_CASE("subgroups have a bound") {
+TEST_CASE("too many subgroups are refused") {
   shm_backend backend{shm_rendezvous::create()};
   const auto c = open(backend, 0, 12);
   int opened = 0;
@@ -154,7 +154,7 @@ std::size_t file_blocks(const shm_rendezvous& rendezvous) {
   return static_cast<std::size_t>(about.st_blocks);
 }
 
-TEST_CASE("memory of allocate is aligned and comes back to the kernel") {
+TEST_CASE("memory from allocate is aligned and returned to the kernel when freed") {
   const auto rendezvous = shm_rendezvous::create();
   shm_backend backend{rendezvous};
   const auto c = open(backend, 0, 2);
@@ -171,7 +171,7 @@ TEST_CASE("memory of allocate is aligned and comes back to the kernel") {
   CHECK(file_blocks(rendezvous) == before);
 }
 
-// What the kernel says of the mapping in which an address lies, or nothing.
+// The kernel's entry `what` for the mapping that contains the address; empty if there is none.
 std::string said_of(const void* address, const std::string& what) {
   std::ifstream maps{"/proc/self/smaps"};
   const auto at = reinterpret_cast<std::uintptr_t>(address);
@@ -185,7 +185,7 @@ std::string said_of(const void* address, const std::string& what) {
   return {};
 }
 
-TEST_CASE("huge pages are asked for, or not, as the options say") {
+TEST_CASE("huge pages are requested as the options say") {
   const auto rendezvous = shm_rendezvous::create();
   shm_backend wishes{rendezvous};
   shm_backend plain{rendezvous, {.huge_pages = false}};
@@ -200,7 +200,7 @@ TEST_CASE("huge pages are asked for, or not, as the options say") {
   const bool shown = said_of(probe, "VmFlags").find(" hg ") != std::string::npos;
   munmap(probe, bytes);
   if (!can || !shown) {
-    WARN("SKIPPED: this kernel has no huge pages to ask for, or does not show who asked");
+    WARN("SKIPPED: this kernel has no huge pages, or does not show requests for them");
     return;
   }
   CHECK_THAT(said_of(wished.get(), "VmFlags"), Catch::Contains(" hg "));

@@ -1,4 +1,4 @@
-// Every state that a small machine can reach, breadth first, each visited once.
+// Visits every state that a small model can reach, breadth first, each state once.
 #pragma once
 
 #include <cstddef>
@@ -11,12 +11,12 @@ namespace troupe::testing {
 
 struct search_result {
   std::size_t states = 0;
-  std::size_t endings = 0;  ///< states without a next one
-  std::string violation;    ///< empty: none was found
+  std::size_t endings = 0;  ///< states without a successor
+  std::string violation;    ///< empty: no state violates the model
 };
 
-/// `State` is ordered and has `successors()` (a range of states), and `violation()`, which is empty
-/// if all is well; it is told if the state has no successor.
+/// `State` is ordered. `successors()` returns a range of states. `violation(last)` returns an empty
+/// text if the state is allowed; `last` is true if the state has no successor.
 template <class State>
 search_result search(const State& first, std::size_t states_max = 5'000'000) {
   search_result result;

@@ -1,6 +1,6 @@
-// The slot protocol of shared memory, in every interleaving of two and three ranks: nobody reads
-// what is being written, or anything but what is meant. The plan is the one that channel.cpp
-// executes.
+// Goal: with the slot protocol of shared memory no rank reads a slot that is being written or holds
+// other data than expected, in every interleaving of two and three ranks.
+// Method: exhaustive search over the schedule that channel.cpp executes.
 #include "backends/shm/schedule.hpp"
 #include "tests/unit/backends/shm/search.hpp"
 
@@ -17,12 +17,12 @@ namespace {
 constexpr std::size_t ranks_max = 3;
 constexpr std::size_t sets_max = 3;
 
-// A part of a slot: slice `region` of what member `owner` has in slot set `set`.
+// A part of a slot: slice `region` of the data of member `owner` in slot set `set`.
 struct access {
   std::size_t set;
   std::size_t owner;
   std::size_t region;
-  std::uint8_t mark;  // what is written there, or expected to be read: chunk and if it is reduced
+  std::uint8_t mark;  // the content written or expected: which chunk, and whether it is reduced
 };
 
 struct job {
@@ -30,7 +30,7 @@ struct job {
   std::vector<access> writes;
 };
 
-// What a rank does, in order.
+// The actions of a rank, in order.
 struct move {
   enum kind : std::uint8_t { meet, begin, end, publish } what = meet;
   std::uint64_t step = 0;
@@ -42,14 +42,15 @@ struct setting {
   std::size_t ranks = 2;
   std::size_t sets = slot_sets;
   std::vector<schedule> operations;
-  bool copies_own = false;  // the simpler way: a rank copies its own slice into its slot as well
+  bool copies_own = false;  // the simpler way: a rank also copies its own slice into its slot
 };
 
 std::uint8_t mark_of(std::uint64_t filled_at, bool reduced) {
   return static_cast<std::uint8_t>(1 + 2 * filled_at + (reduced ? 1 : 0));
 }
 
-// How channel.cpp carries out a stage: the own slice is not copied in with `slices`.
+// How channel.cpp carries out a stage. With `slices` a rank does not copy its own slice into its
+// slot.
 void add_stage(program& to, const setting& in, std::size_t self, const schedule& how,
                std::uint64_t base, const stage& what) {
   const bool sliced = how.how == form::slices;
@@ -135,7 +136,7 @@ struct world {
     return result;
   }
 
-  // Another rank is in the middle of a job that uses this part.
+  // True if another rank is in the middle of a job that uses this part.
   bool used(const access& part, std::size_t by, bool also_reads) const {
     for (std::size_t rank = 0; rank < programs.size(); ++rank) {
       const auto* next = next_of(rank);
@@ -159,7 +160,7 @@ struct world {
     }
     for (const auto& part : what.work.writes) {
       if (used(part, rank, true)) wrong = "a chunk is overwritten while it is used";
-      // From the beginning on it is not the old chunk any more; at the end it is the new one.
+      // From the start of the write the old chunk is gone; at its end the new chunk is there.
       memory[part.set][part.owner][part.region] = what.what == move::end ? part.mark : 0;
     }
   }
@@ -188,7 +189,7 @@ const std::vector<std::vector<schedule>> operation_lists = {
     {{form::slices, 2}, {form::slices, 2}, {form::together}, {form::together}},
 };
 
-TEST_CASE("three slot sets are enough, in every interleaving of two and three ranks") {
+TEST_CASE("three slot sets are enough in every interleaving of two and three ranks") {
   for (const std::size_t ranks : {2, 3})
     for (const auto& operations : operation_lists) {
       const auto found = check({ranks, slot_sets, operations});
@@ -199,17 +200,17 @@ TEST_CASE("three slot sets are enough, in every interleaving of two and three ra
     }
 }
 
-TEST_CASE("two slot sets are too few, and the search says so") {
+TEST_CASE("two slot sets are too few and the search detects it") {
   for (const std::size_t ranks : {2, 3}) {
-    // The classic one: a fast rank copies chunk k + 2 in while a slow one copies chunk k out.
+    // A fast rank copies chunk k + 2 in while a slow rank copies chunk k out.
     CHECK(check({ranks, 2, {{form::slices, 3}}, true}).violation ==
           "a chunk is overwritten while it is used");
     CHECK(check({ranks, 3, {{form::slices, 3}}, true}).violation.empty());
-    // Not copying the own slice saves it, but only until the next operation.
+    // Without copying its own slice two sets suffice, but only until the next operation.
     CHECK(check({ranks, 2, {{form::slices, 3}}}).violation.empty());
     CHECK_THAT(check({ranks, 2, {{form::slices, 1}, {form::together}}}).violation,
                Catch::Contains("while it is"));
-    // The small form alone could do with two.
+    // The small form alone needs only two sets.
     CHECK(check({ranks, 2, {{form::together}, {form::together}, {form::together}}})
               .violation.empty());
     CHECK_FALSE(check({ranks, 1, {{form::together}, {form::together}}}).violation.empty());

@@ -15,7 +15,7 @@ using namespace std::chrono_literals;
 constexpr std::size_t page = 4096;
 constexpr std::size_t much = std::size_t{1} << 20;
 
-// Writes `bytes` from and to places that are `skew` off a line, and looks at what lies around.
+// Writes `bytes` bytes, `skew` bytes off a cache line, and checks that nothing around them changed.
 bool writes_exactly(slot_writer& with, std::size_t bytes, std::size_t skew) {
   std::vector<std::uint8_t> from(bytes + 2 * 64 + skew);
   std::mt19937 draw{static_cast<std::uint32_t>(bytes + skew)};
@@ -35,7 +35,7 @@ const std::array<std::size_t, 12> lengths{
 
 }  // namespace
 
-TEST_CASE("slot_writer copies exactly what it is given, in every way", "[shm]") {
+TEST_CASE("slot_writer copies exactly the given bytes with every kind of store", "[shm]") {
   for (const bool tries : {false, true})
     for (const auto took : {1ns, 1'000'000ns})
       for (const auto bytes : lengths)
@@ -48,7 +48,7 @@ TEST_CASE("slot_writer copies exactly what it is given, in every way", "[shm]") 
         }
 }
 
-TEST_CASE("slot_writer goes past the caches where a try was slow, and tries again", "[shm]") {
+TEST_CASE("slot_writer bypasses the caches after a slow trial and tries again later", "[shm]") {
   slot_writer with;
   std::vector<std::byte> from(page), to(page);
   const auto pages_until_due = [&] {
@@ -58,18 +58,18 @@ TEST_CASE("slot_writer goes past the caches where a try was slow, and tries agai
   };
   with.begin(much);
   CHECK(with.due());
-  with.learn(100ns, page);  // 1.6 ns a line
+  with.learn(100ns, page);  // 1.6 ns per line
   CHECK(with.plain());
   CHECK(pages_until_due() == 8);
-  with.learn(1900ns, page);  // 30 ns a line
+  with.learn(1900ns, page);  // 30 ns per line
   CHECK_FALSE(with.plain());
   CHECK(pages_until_due() == 256);
-  SECTION("across operations") {
+  SECTION("the choice stays across operations") {
     with.learn(1900ns, page);
     with.begin(much);
     CHECK_FALSE(with.due());
   }
-  SECTION("little is never tried") {
+  SECTION("a small operation is never timed") {
     with.begin(page);
     CHECK_FALSE(with.due());
     with.learn(1ns, page);

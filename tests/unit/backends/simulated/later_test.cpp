@@ -1,4 +1,5 @@
-// Goal: a later_call is called, moved and ended like what it holds, whether that lies in it or not.
+// Goal: a later_call calls, moves and destroys its function, whether the function is stored inline
+// or on the heap.
 #include "backends/simulated/later.hpp"
 
 #include <array>
@@ -11,7 +12,7 @@ using troupe::later_call;
 
 namespace {
 
-// Sees how many of it there are.
+// Counts its live instances.
 struct counted {
   explicit counted(int& of) : alive(&of) { ++*alive; }
   counted(counted&& other) noexcept : alive(other.alive) { ++*alive; }
@@ -35,7 +36,7 @@ void check_life() {
     CHECK(called == 1);
     later_call other{[c = counted{alive}, &called] { called += 10; }};
     CHECK(alive == 2);
-    other = std::move(moved);  // what it held ends
+    other = std::move(moved);  // destroys what `other` held
     CHECK(alive == 1);
     other();
     CHECK(called == 2);
@@ -50,12 +51,12 @@ void check_life() {
 
 }  // namespace
 
-TEST_CASE("a small call lies inside, a large one outside", "[later]") {
+TEST_CASE("small functions stored inline and large ones on the heap live equally long", "[later]") {
   check_life<1>();
   check_life<later_call::room>();
 }
 
-TEST_CASE("a call may hold what cannot be copied, and keep what it has changed", "[later]") {
+TEST_CASE("a later_call may hold a move-only function and keeps its changed state", "[later]") {
   int sum = 0;
   later_call call{[n = std::make_unique<int>(1), &sum]() mutable { sum += (*n)++; }};
   call();

@@ -1,4 +1,5 @@
-// One operation among machines without sockets: a network that delivers in any order there can be.
+// Goal: the state machine of one operation is right without sockets, over a simulated network that
+// delivers in any order that several connections allow.
 #include "backends/tcp/exchange.hpp"
 #include "tests/support/reference_reduction.hpp"
 
@@ -16,7 +17,7 @@ using testing::bytes;
 
 const std::atomic<bool> never{false};
 
-// A parcel or an announcement on its way from one member to another.
+// A data chunk or a control message in transit between two members.
 struct message {
   bool call = false;
   bool ready = false;
@@ -24,7 +25,7 @@ struct message {
   bytes body;
 };
 
-// All members of one operation, and what is between them.
+// All members of one operation and the network between them.
 class company {
 public:
   company(std::size_t members, collective_call what, std::uint64_t seed)
@@ -79,7 +80,7 @@ private:
   void deliver(std::size_t from, std::size_t to) {
     auto& queue = wire(from, to);
     if (queue.empty()) return;
-    // Data may overtake data: it comes over several connections.
+    // Data may overtake data, because it travels over several connections.
     const bool data = !queue.front().call && !queue.front().ready;
     const auto next =
         queue.begin() + static_cast<std::ptrdiff_t>(data ? random_() % queue.size() : 0);
@@ -113,15 +114,15 @@ std::vector<void*> writing(std::vector<bytes>& memory) {
   return result;
 }
 
-// Around the sizes where something changes: none, one, a line, the largest payload, a chunk, a
-// window of chunks.
+// Sizes around the values where the protocol changes: none, one, a cache line, the largest payload,
+// a chunk, a window of chunks.
 std::size_t some_count(std::mt19937_64& random, std::size_t element) {
   constexpr std::size_t edges[] = {0, 1, 64, payload_max, chunk_bytes, (window + 1) * chunk_bytes};
   const auto edge = edges[random() % std::size(edges)] / element;
   return edge + random() % 40 - std::min<std::size_t>(edge, random() % 20);
 }
 
-TEST_CASE("all_reduce and reduce_scatter have the canonical bits in every order of delivery") {
+TEST_CASE("all_reduce and reduce_scatter give the canonical bits in every order of delivery") {
   const auto seed = GENERATE(range(1, 61));
   std::mt19937_64 random{static_cast<std::uint64_t>(seed)};
   const auto members = 2 + random() % 4;
@@ -155,7 +156,7 @@ TEST_CASE("all_reduce and reduce_scatter have the canonical bits in every order 
   }
 }
 
-TEST_CASE("broadcast and all_gather bring every byte to its place in every order of delivery") {
+TEST_CASE("broadcast and all_gather put every byte in its place in every order of delivery") {
   const auto seed = GENERATE(range(1, 41));
   std::mt19937_64 random{static_cast<std::uint64_t>(seed)};
   const auto members = 2 + random() % 4;
@@ -183,7 +184,7 @@ TEST_CASE("broadcast and all_gather bring every byte to its place in every order
   for (const auto& result : into) REQUIRE(result == expected);
 }
 
-TEST_CASE("what can not come is refused before it has a place") {
+TEST_CASE("a chunk that is not expected is refused before it gets memory") {
   chunk_pool pool;
   std::vector<float> memory(1 << 20);
   const collective_call large{.what = collective::all_reduce,
@@ -205,18 +206,18 @@ TEST_CASE("what can not come is refused before it has a place") {
   CHECK_THROWS_AS(e.place(1, part::contribution, window * chunk_bytes, chunk_bytes), wire_error);
   CHECK_THROWS_AS(e.place(1, part::contribution, 1, chunk_bytes), wire_error);
   CHECK_THROWS_AS(e.place(1, part::contribution, 0, chunk_bytes - 1), wire_error);
-  CHECK_THROWS_AS(e.place(1, part::result, 0, chunk_bytes), wire_error);  // of no contribution
+  CHECK_THROWS_AS(e.place(1, part::result, 0, chunk_bytes), wire_error);  // without a contribution
   REQUIRE(e.place(1, part::contribution, 0, chunk_bytes) != nullptr);
-  CHECK_THROWS_AS(e.place(1, part::contribution, 0, chunk_bytes), wire_error);  // on its way
+  CHECK_THROWS_AS(e.place(1, part::contribution, 0, chunk_bytes), wire_error);  // in transit
   e.landed(1, part::contribution, 0, never);
   CHECK_THROWS_AS(e.place(1, part::contribution, 0, chunk_bytes), wire_error);  // reduced
   REQUIRE(e.next(1)->what == part::result);
   REQUIRE(e.next(1)->what == part::contribution);
   REQUIRE(e.place(1, part::result, 0, chunk_bytes) != nullptr);
-  CHECK_THROWS_AS(e.place(1, part::result, 0, chunk_bytes), wire_error);  // once more
+  CHECK_THROWS_AS(e.place(1, part::result, 0, chunk_bytes), wire_error);  // a second time
 }
 
-TEST_CASE("a call that differs is noticed whoever comes first") {
+TEST_CASE("a call that differs is detected in any order of arrival") {
   chunk_pool pool;
   const collective_call sum{.what = collective::all_reduce, .type = dtype::f32, .count = 3};
   auto max = sum;

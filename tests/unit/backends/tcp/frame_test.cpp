@@ -1,4 +1,4 @@
-// What travels between ranks: what is encoded comes back, and no bytes do harm.
+// Goal: every encoded message is decoded unchanged, and no bytes cause harm.
 #include "backends/tcp/frame.hpp"
 
 #include <rapidcheck.h>
@@ -28,7 +28,7 @@ std::string any_text(std::size_t most) {
   return text;
 }
 
-// Ascending, each once, within a world of 50.
+// Ascending and without repetition, in a world of 50 ranks.
 std::vector<std::int32_t> any_ranks(std::size_t least) {
   std::vector<std::int32_t> ranks;
   for (std::int32_t rank = 0; rank < 50; ++rank)
@@ -48,7 +48,7 @@ collective_call any_call() {
   return call;
 }
 
-TEST_CASE("a handshake comes back as it was sent") {
+TEST_CASE("a handshake is decoded unchanged") {
   CHECK(rc::check("hello", [] {
     const hello sent{.secret = any_secret(),
                      .job = job_id{any<std::uint64_t>()},
@@ -69,13 +69,13 @@ TEST_CASE("a handshake comes back as it was sent") {
   }));
 }
 
-TEST_CASE("of another version nothing behind the version is looked at") {
+TEST_CASE("of a hello of another version only the version is read") {
   hello sent{.job = job_id{7}, .world = 3};
   sent.version = wire_version + 1;
   CHECK(decode_hello(encode(sent)) == hello{.version = wire_version + 1});
 }
 
-TEST_CASE("notes come back as they were sent") {
+TEST_CASE("calls and rank lists and endings are decoded unchanged") {
   CHECK(rc::check("call", [] {
     const auto sent = any_call();
     RC_ASSERT(decode_call(encode(sent)) == sent);
@@ -96,7 +96,7 @@ TEST_CASE("notes come back as they were sent") {
   }));
 }
 
-TEST_CASE("the longest notes of the largest world fit into a frame") {
+TEST_CASE("the longest control messages of the largest world fit into a frame") {
   std::vector<std::int32_t> all;
   for (std::int32_t rank = 0; rank < world_max; ++rank) all.push_back(rank);
   CHECK(encode_ranks(all).size() <= note_max);
@@ -104,7 +104,7 @@ TEST_CASE("the longest notes of the largest world fit into a frame") {
             .size() <= note_max);
 }
 
-TEST_CASE("whatever bytes come, decoding ends in a value or in wire_error") {
+TEST_CASE("decoding random bytes gives a value that encodes to them or a wire_error") {
   const auto harmless = [](const auto& decode) {
     try {
       decode();
@@ -129,7 +129,7 @@ TEST_CASE("whatever bytes come, decoding ends in a value or in wire_error") {
     harmless([&] { decode_answer(reply); });
     harmless([&] {
       const auto read = decode_header(header);
-      REQUIRE(encode(read) == header);  // nothing is overlooked
+      REQUIRE(encode(read) == header);  // no bit is ignored
       REQUIRE(read.note_bytes <= note_max);
       REQUIRE(read.body_bytes <= body_max);
     });
@@ -148,7 +148,7 @@ TEST_CASE("whatever bytes come, decoding ends in a value or in wire_error") {
   }
 }
 
-TEST_CASE("a seal is whole or torn") {
+TEST_CASE("a trailer byte is whole or torn and any other value is an error") {
   for (const auto is : {trailer::whole, trailer::torn})
     CHECK(decode_trailer(static_cast<std::byte>(is)) == is);
   for (int other = 2; other < 256; ++other)

@@ -1,5 +1,5 @@
-// Hellos and answers over real sockets, damaged: whoever knocks at a rank's door or opens another's
-// to it is let in with sound words only, and no group is left to wait.
+// Goal: damaged hellos and answers over real sockets do no harm. A rank accepts only connections
+// with an undamaged hello, and no group waits forever.
 #include "backends/tcp/connection.hpp"
 #include "backends/tcp/frame.hpp"
 #include "backends/tcp/tcp.hpp"
@@ -73,13 +73,13 @@ block_bytes read_up_to(const file_descriptor& link, std::size_t most) {
   return all;
 }
 
-/// Rank 0, at whose door anybody knocks.
+/// Rank 0, to whose acceptor damaged hellos are sent.
 class visited_rank {
 public:
   visited_rank() { open(); }
 
   void knock(std::mt19937_64& draw) {
-    if (rank_->aborted()) open();  // a visitor was let in, and left
+    if (rank_->aborted()) open();  // a hello was accepted and its connection then closed
     const hello sound{.secret = secret_of_the_job(),
                       .job = job_id{1},
                       .generation = generation_id{generation_},
@@ -113,10 +113,10 @@ public:
     std::copy_n(said.begin(), first.size(), first.begin());
     auto near = decode_hello(first);
     REQUIRE(near.stream < 2);
-    near.stream = sound.stream;  // the other one is as welcome
+    near.stream = sound.stream;  // the other connection would be accepted as well
     REQUIRE(near == sound);
   }
-  /// Whoever belongs is let in still.
+  /// Checks that an undamaged rank is still accepted.
   void meet() {
     open();
     const auto other = backend_.open(member(1));
@@ -143,7 +143,7 @@ private:
   std::shared_ptr<communicator> rank_;
 };
 
-/// Rank 0's door, which is none: rank 1 calls there.
+/// A listener at rank 0's address that is not rank 0. Rank 1 dials it and gets damaged answers.
 class false_door {
 public:
   false_door() {
@@ -182,7 +182,8 @@ public:
               static_cast<ssize_t>(block.size()));
       REQUIRE(decode_hello(block).generation == generation_id{generation_});
       send(guest.get(), words.data(), words.size(), MSG_NOSIGNAL);
-      words.assign(sound.begin(), sound.end());  // who comes again is told that it is over
+      // a further attempt gets the answer that the generation is over
+      words.assign(sound.begin(), sound.end());
     }
     REQUIRE(end.status == work_status::aborted);
     REQUIRE_FALSE(end.text.empty());
@@ -194,7 +195,7 @@ private:
   std::uint64_t generation_ = 0;
 };
 
-TEST_CASE("damaged hellos and answers let nobody in and leave nobody waiting") {
+TEST_CASE("damaged hellos and answers: none is accepted and no group waits forever") {
   visited_rank visited;
   false_door door;
   std::mt19937_64 draw{20261122};
@@ -206,7 +207,8 @@ TEST_CASE("damaged hellos and answers let nobody in and leave nobody waiting") {
   visited.meet();
 }
 
-TEST_CASE("damaged hellos and answers for a minute", "[.minutes][handshake]") {
+TEST_CASE("damaged hellos and answers for a minute: none is accepted and no group waits forever",
+          "[.minutes][handshake]") {
   visited_rank visited;
   false_door door;
   testing::for_a_minute([&](std::mt19937_64& draw) {

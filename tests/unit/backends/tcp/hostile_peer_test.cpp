@@ -1,5 +1,5 @@
-// A rank whose peer sends anything but what it should: the bytes of a sound peer, damaged. It costs
-// the group, never memory.
+// Goal: a peer that sends damaged frames ends its group and costs no memory. The frames of a
+// correct peer are damaged at random.
 #include "backends/tcp/mesh.hpp"
 #include "tests/support/minutes.hpp"
 
@@ -24,10 +24,10 @@ void append(bytes& to, const outgoing& frame) {
   to.insert(to.end(), frame.trailer_bytes(), static_cast<std::byte>(trailer::whole));
 }
 
-// Over each connection.
+// The bytes for each connection.
 using talks = std::array<bytes, 2>;
 
-// What rank 1 may say: calls of small and large operations, and what follows them.
+// Frames that rank 1 may send: calls of small and large operations, and the data that follows them.
 talks sound_talk(std::mt19937_64& random) {
   static const bytes body(body_max, std::byte{0x3f});
   talks all;
@@ -77,7 +77,7 @@ void damage(bytes& talk, std::mt19937_64& random) {
       case 0: talk[at] = static_cast<std::byte>(random()); break;
       case 1: talk[random() % std::min<std::size_t>(talk.size(), 64)] ^= std::byte{1}; break;
       case 2: talk.resize(std::max<std::size_t>(at, 1)); break;
-      case 3: {  // a piece once more
+      case 3: {  // repeats a piece
         const bytes piece(talk.begin() + static_cast<std::ptrdiff_t>(at), talk.end());
         talk.insert(talk.end(), piece.begin(), piece.end());
         break;
@@ -86,7 +86,7 @@ void damage(bytes& talk, std::mt19937_64& random) {
   }
 }
 
-// Rank 0 of two, with operations of its own on their way, hears `talk`.
+// Rank 0 of two, with operations of its own in flight, receives `all`.
 void hear(const talks& all, std::mt19937_64& random) {
   constexpr std::size_t count = 400000;
   std::vector<float> memory(count + 64, 1.0f);
@@ -109,7 +109,7 @@ void hear(const talks& all, std::mt19937_64& random) {
                                          .out = memory.data()}));
   bytes heard(1 << 16);
   std::array<std::size_t, 2> sent{};
-  // A frame that is early for ever is not read on.
+  // A frame that never becomes due is not read, so sending may block.
   for (int idle = 0; sent[0] + sent[1] < all[0].size() + all[1].size() && idle < 20; ++idle) {
     if (rank->over()) break;
     const auto stream = random() % 2;
@@ -146,7 +146,7 @@ void hear_damaged(std::mt19937_64& random) {
   hear(all, random);
 }
 
-TEST_CASE("a peer that sends damaged frames costs its group, not memory") {
+TEST_CASE("a peer that sends damaged frames ends its group and costs no memory") {
   std::mt19937_64 random{20240612};
   long before = 0;
   for (int round = 0; round < 600; ++round) {
@@ -154,10 +154,10 @@ TEST_CASE("a peer that sends damaged frames costs its group, not memory") {
     CAPTURE(round);
     hear_damaged(random);
   }
-  CHECK(most_memory() < before + (64 << 10));  // a talk is a few hundred
+  CHECK(most_memory() < before + (64 << 10));  // the frames of one round are a few hundred KiB
 }
 
-TEST_CASE("damaged frames for a minute", "[.minutes][frames]") {
+TEST_CASE("damaged frames for a minute end the group and cost no memory", "[.minutes][frames]") {
   long before = 0;
   int round = 0;
   testing::for_a_minute([&](std::mt19937_64& random) {
@@ -167,7 +167,7 @@ TEST_CASE("damaged frames for a minute", "[.minutes][frames]") {
   if (before != 0) CHECK(most_memory() < before + (64 << 10));
 }
 
-TEST_CASE("a peer that disappears or breaks the rules is named") {
+TEST_CASE("a peer that disconnects or breaks the protocol is named") {
   const auto says = [](const auto& speak) {
     constexpr std::size_t piece = 10000;
     int ends[2];

@@ -1,5 +1,5 @@
-// Ranks' meshes joined by socket pairs and moved by hand: what happens between two turns, and in
-// what order several connections bring what was said.
+// Goal: meshes of ranks work when frames arrive over several connections in any order.
+// Method: meshes joined by socket pairs, advanced by hand, one turn at a time.
 #include "backends/tcp/mesh.hpp"
 
 #include <fcntl.h>
@@ -54,10 +54,10 @@ struct two_ranks {
   std::shared_ptr<mesh> ranks[2];
 };
 
-// The least that uses several connections.
+// The smallest size that uses several connections.
 constexpr std::size_t wide_bytes = window * chunk_bytes;
 
-TEST_CASE("what a rank had begun to send when it aborted is no result elsewhere") {
+TEST_CASE("a broadcast aborted while its data is sent is aborted at the receiver too") {
   const std::uint16_t streams = GENERATE(1, 2);
   two_ranks both{streams};
   for (std::uint16_t stream = 0; stream < streams; ++stream) both.connect(stream, 4096);
@@ -75,7 +75,7 @@ TEST_CASE("what a rank had begun to send when it aborted is no result elsewhere"
   CHECK(both.ranks[1]->why() == "enough");
 }
 
-TEST_CASE("a group goes on over the connections that there are") {
+TEST_CASE("a group uses the connections that it has while further ones are made") {
   two_ranks both{4};
   both.connect(0);
   std::vector<byte> sent(wide_bytes + 1, byte{7});
@@ -92,7 +92,7 @@ TEST_CASE("a group goes on over the connections that there are") {
   }
 }
 
-// Rank 0 with two connections, and rank 1 played by hand.
+// Rank 0 with two connections. The test plays rank 1.
 struct hand_played {
   hand_played() {
     for (const std::uint16_t stream : {0, 1}) {
@@ -113,7 +113,7 @@ struct hand_played {
     talk.insert(talk.end(), frame.trailer_bytes(), static_cast<byte>(trailer::whole));
     for (int turn = 0; turn < 50; ++turn) attend();
   }
-  // What was said goes out as far as it is taken.
+  // Sends what was said as far as the socket accepts it.
   void attend() {
     for (const std::size_t stream : {0, 1}) {
       auto& talk = said[stream];
@@ -154,11 +154,11 @@ struct hand_played {
       .what = collective::all_reduce, .type = dtype::f32, .count = memory.size()};
 };
 
-TEST_CASE("a chunk that overtakes its call waits where it is") {
+TEST_CASE("a chunk that arrives before its call waits in its connection") {
   hand_played with;
   const auto work = with.submit(with.reduce);
   with.say(1, with.chunk(part::contribution, 1));
-  CHECK_FALSE(with.said[1].empty());  // it is not read on
+  CHECK_FALSE(with.said[1].empty());  // the connection is not read further
   CHECK_FALSE(with.rank->aborted());
   with.say(0, with.call_frame(with.reduce));
   CHECK(with.said[1].empty());
@@ -169,7 +169,7 @@ TEST_CASE("a chunk that overtakes its call waits where it is") {
   CHECK(at(2) == 1.0f);
 }
 
-TEST_CASE("what a rank sent before it left arrives, though its goodbye is heard first") {
+TEST_CASE("data that a rank sent before it left arrives although its goodbye is read first") {
   hand_played with;
   const collective_call call{.what = collective::broadcast,
                              .type = dtype::f32,
@@ -193,7 +193,7 @@ TEST_CASE("what a rank sent before it left arrives, though its goodbye is heard 
   CHECK_FALSE(with.rank->aborted());
 }
 
-TEST_CASE("a further connection that breaks the rules or is lost costs the group") {
+TEST_CASE("a lost further connection or a protocol violation on it ends the group") {
   const auto why = [](const auto& misbehave) {
     hand_played with;
     const auto work = with.submit(with.reduce);
@@ -225,7 +225,7 @@ TEST_CASE("a further connection that breaks the rules or is lost costs the group
              Catch::Contains("a chunk twice"));
 }
 
-TEST_CASE("a connection is not looked at while nothing wide is on its way") {
+TEST_CASE("further connections are not read while no large operation is in flight") {
   hand_played with;
   const auto work = with.submit({.what = collective::all_reduce, .type = dtype::f32, .count = 9});
   with.ends[1].reset();

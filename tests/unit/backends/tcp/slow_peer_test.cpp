@@ -1,5 +1,6 @@
-// A peer that takes what it is sent slowly, a few KiB with every turn of the event loop: real ranks
-// with a thin wire between them. No clock but that of deadlines, which is asked about long ago.
+// Goal: a peer that reads slowly, a few KiB per turn of the event loop, gets everything.
+// Method: real ranks with a slow simulated wire. Deadlines are checked against a submission time
+// far in the past.
 #include "backends/tcp/mesh.hpp"
 
 #include <fcntl.h>
@@ -13,7 +14,7 @@
 namespace troupe::tcp {
 namespace {
 
-constexpr std::size_t wire_bytes = 4096;  // each way and turn
+constexpr std::size_t wire_bytes = 4096;  // per direction and turn
 constexpr std::size_t floats = std::size_t{4} << 20;
 
 struct thin_wire {
@@ -67,7 +68,7 @@ std::size_t allocated() {
 constexpr std::chrono::minutes deadline{1};
 mesh::clock::time_point long_ago() { return mesh::clock::now() - 60 * deadline; }
 
-TEST_CASE("a peer that reads slowly gets all of it, within deadlines and without copies") {
+TEST_CASE("a slow peer gets all data within the deadline and without extra copies") {
   const bool reduces = GENERATE(false, true);
   const auto what = reduces ? collective::all_reduce : collective::broadcast;
   thin_wire wire;
@@ -80,7 +81,8 @@ TEST_CASE("a peer that reads slowly gets all of it, within deadlines and without
   while (!works[0]->steps.called(1) || !works[1]->steps.called(0)) wire.turn();
   std::size_t most = 0;
   int turns = 0;
-  // Submitted an hour ago, says each look: what moves renews a deadline of a minute.
+  // Each poll claims that the operation was submitted an hour ago: progress must renew the deadline
+  // of a minute.
   for (bool pending = true; pending; ++turns) {
     wire.turn();
     most = std::max(most, allocated());
@@ -99,13 +101,13 @@ TEST_CASE("a peer that reads slowly gets all of it, within deadlines and without
           static_cast<std::ptrdiff_t>(floats - 1));
     CHECK(got.back() == (reduces ? 7.0f : 5.0f));
   }
-  // Both ranks': a chunk that was copied would show.
+  // For both ranks together: an extra copy of a chunk would show.
   const std::size_t pool = reduces ? std::size_t{2} << 20 : 0;
   CAPTURE(most - before);
   CHECK(most < before + pool + (std::size_t{128} << 10));
 }
 
-TEST_CASE("what a rank has not called is due from the moment of its submission") {
+TEST_CASE("the deadline of a call that the peer has not made starts at submission") {
   thin_wire wire;
   std::vector<float> memory(floats, 1.0f);
   const auto work = wire.submit(0, collective::broadcast, memory);

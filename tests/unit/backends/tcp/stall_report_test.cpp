@@ -1,4 +1,5 @@
-// Who is named when nothing moves any more: the rank that holds the others up, not one that waits.
+// Goal: when a group makes no progress, the error names the rank that holds the others up, not a
+// rank that waits for it.
 #include "backends/tcp/stall_report.hpp"
 #include "backends/tcp/mesh.hpp"
 
@@ -15,16 +16,16 @@ namespace {
 using ranks = std::vector<std::int32_t>;
 using namespace std::chrono_literals;
 
-TEST_CASE("who waits for another passes the blame on") {
+TEST_CASE("blame moves to the rank that the stalled rank itself waits for") {
   const auto named = [](const ranks& first, const waits_of& answers) {
     return holding_up(0, first, answers);
   };
   CHECK(named({1}, {}) == ranks{1});
   CHECK(named({1, 2}, {{1, {2}}}) == ranks{2});
   CHECK(named({1}, {{1, {2}}, {2, {3}}}) == ranks{3});
-  CHECK(named({1, 2}, {{1, {1}}, {2, {1}}}) == ranks{1});  // has not called
+  CHECK(named({1, 2}, {{1, {1}}, {2, {1}}}) == ranks{1});  // rank 1 has not called
   CHECK(named({1, 2}, {{1, {0, 2, 3}}, {2, {2}}}) == ranks{2, 3});
-  CHECK(named({1, 2}, {{1, {0, 2}}, {2, {0, 1}}}) == ranks{});  // bytes on their way
+  CHECK(named({1, 2}, {{1, {0, 2}}, {2, {0, 1}}}) == ranks{});  // bytes in transit
   CHECK(named({1}, {{1, {}}}) == ranks{});
 }
 
@@ -35,7 +36,8 @@ std::array<file_descriptor, 2> pair_of_sockets() {
   return {file_descriptor{ends[0]}, file_descriptor{ends[1]}};
 }
 
-// Ranks of a world of three in one thread. What rank 2 sends to rank 0 is held up behind its call.
+// Three ranks of one world in one thread. The data that rank 2 sends to rank 0 is held up after its
+// call.
 class three_ranks {
 public:
   three_ranks() {
@@ -97,8 +99,8 @@ private:
 
 const std::size_t three_ranks::call_bytes = header_bytes + encode(collective_call{}).size();
 
-TEST_CASE("a rank that stops when one peer has all of it and another has not is named by both") {
-  const std::size_t first = GENERATE(0, 1);  // to find that its deadline has passed
+TEST_CASE("a stalled rank that has served one peer and not the other is named by both") {
+  const std::size_t first = GENERATE(0, 1);  // the rank that notices the deadline first
   three_ranks world;
   std::vector<std::shared_ptr<operation>> works;
   for (std::size_t rank = 0; rank < 3; ++rank) works.push_back(world.reduce(rank));
@@ -120,7 +122,7 @@ TEST_CASE("a rank that stops when one peer has all of it and another has not is 
   }
 }
 
-TEST_CASE("a rank that has not called is named, not one that waits for it") {
+TEST_CASE("a rank that has not called is named instead of a rank that waits for it") {
   three_ranks world;
   const std::vector<std::shared_ptr<operation>> works{world.reduce(0), world.reduce(1)};
   for (int turn = 0; turn < 20; ++turn) world.attend(3);
@@ -130,7 +132,7 @@ TEST_CASE("a rank that has not called is named, not one that waits for it") {
   CHECK(poll().text == "all_reduce(sum, float32, 180000): waited 1e-09 s for rank 2");
 }
 
-TEST_CASE("operations that are polled in turn end at their deadlines though a rank is silent") {
+TEST_CASE("two operations polled in turn both end at their deadlines when a rank is silent") {
   three_ranks world;
   std::vector<std::shared_ptr<operation>> works;
   for (int operations = 0; operations < 2; ++operations) {

@@ -1,4 +1,4 @@
-// Ranks with several connections between two of them, over real sockets.
+// Goal: two ranks may have several connections, over real sockets.
 #include "backends/processes/rendezvous_kinds.hpp"
 #include "backends/tcp/tcp.hpp"
 
@@ -21,7 +21,7 @@ std::string last_word(work& waited) {
   return testing::thrown_by<generation_closed>([&] { waited.wait(); });
 }
 
-TEST_CASE("two ranks with another number of connections do not meet") {
+TEST_CASE("two ranks with different numbers of connections refuse each other") {
   const auto book = std::make_shared<tcp_address_book>();
   tcp_backend one{tcp_options{.rendezvous = book, .streams = 4}};
   tcp_backend two{tcp_options{.rendezvous = book, .streams = 1}};
@@ -32,7 +32,7 @@ TEST_CASE("two ranks with another number of connections do not meet") {
       Catch::EndsWith(" refuses rank 1: rank 1 has 1 connections to each rank, rank 0 has 4"));
 }
 
-TEST_CASE("connections are counted within bounds") {
+TEST_CASE("the number of connections must be from 1 to 16") {
   for (const std::uint16_t streams : {0, 17})
     CHECK_THROWS_WITH(
         tcp_backend(tcp_options{.streams = streams}),
@@ -40,7 +40,7 @@ TEST_CASE("connections are counted within bounds") {
   CHECK_NOTHROW(tcp_backend(tcp_options{.streams = 16}));
 }
 
-TEST_CASE("a meeting hands the number of connections to all ranks") {
+TEST_CASE("a rendezvous gives all ranks the same number of connections") {
   for (const auto& kind : process_meetings()) {
     if (kind->name() != "tcp") continue;
     CHECK_THROWS_AS(kind->arrange({.tcp_streams = 0}), user_error);
@@ -57,7 +57,7 @@ TEST_CASE("a meeting hands the number of connections to all ranks") {
   }
 }
 
-TEST_CASE("a rank leaves as soon as its part is done, however many connections it has") {
+TEST_CASE("a rank can leave once its part is done with any number of connections") {
   const std::uint16_t streams = GENERATE(1, 2, 16);
   tcp_backend backend{tcp_options{.streams = streams}};
   for (std::uint64_t generation = 1; generation <= 20; ++generation) {
@@ -73,13 +73,13 @@ TEST_CASE("a rank leaves as soon as its part is done, however many connections i
   }
 }
 
-TEST_CASE("a rank that left before it was dialed is missed once") {
+TEST_CASE("a rank that left before it was dialed is reported once") {
   const std::uint16_t streams = GENERATE(1, 16);
   tcp_backend backend{tcp_options{.streams = streams}};
   backend.open(one_of_two(0)).reset();
   while (backend.groups() != 0) std::this_thread::yield();
   const auto late = backend.open(one_of_two(1));
-  while (backend.groups() != 1) std::this_thread::yield();  // all connections were refused
+  while (backend.groups() != 1) std::this_thread::yield();  // until all connections were refused
   const auto met = late->barrier("x");
   CHECK_THAT(last_word(*met), Catch::Contains("closed its communicator"));
 }

@@ -1,4 +1,4 @@
-// Ranks that are processes: killed, stopped, continued.
+// Goal: the tcp communicator works between processes that are killed, stopped and continued.
 #include "backends/tcp/connection.hpp"
 #include "backends/tcp/tcp.hpp"
 #include "tests/support/reference_reduction.hpp"
@@ -27,7 +27,7 @@ constexpr std::size_t ranks_max = 4;
 
 constexpr std::size_t generations_max = 2;
 
-// What the processes of a case share: where they listen, how far they are, how they ended.
+// Shared by the processes of a case: their ports, their progress, and their errors.
 struct board {
   using ports = std::array<std::atomic<std::uint16_t>, ranks_max>;
   std::array<ports, generations_max> places;
@@ -57,7 +57,7 @@ private:
 
 using body = std::function<void(communicator&, board&, tcp_backend&)>;
 
-// A child per rank; those that are left at the end of a case are killed.
+// One child process per rank. Children that still live at the end of a case are killed.
 class processes {
 public:
   processes(std::int32_t world, milliseconds deadline, const body& what, std::uint16_t streams = 4)
@@ -83,7 +83,7 @@ public:
     if (children_[rank] > 0) kill(children_[rank], number);
   }
   board& shared() { return board_; }
-  /// Waits until the rank has gone on to `step`.
+  /// Waits until the rank has reached `step`.
   void await_step(std::size_t rank, int step) {
     const file_descriptor life{static_cast<int>(syscall(SYS_pidfd_open, children_[rank], 0))};
     pollfd over{life.get(), POLLIN, 0};
@@ -92,7 +92,7 @@ public:
     INFO("rank " << rank << ": " << board_.last_words[rank].data());
     REQUIRE(board_.steps[rank].load() >= step);
   }
-  /// "" for a rank that ended well, else what it said or the signal that ended it.
+  /// An empty text for a rank that succeeded; otherwise its error or the signal that ended it.
   std::string end(std::size_t rank) {
     if (children_[rank] <= 0) return {};
     int status = 0;
@@ -158,7 +158,7 @@ TEST_CASE("processes reduce to the bits of the canonical tree") {
     CHECK(ranks.end(static_cast<std::size_t>(rank)).empty());
 }
 
-TEST_CASE("a rank that is killed in the middle of a reduction is named by all others") {
+TEST_CASE("a rank killed in the middle of a reduction is named by all others") {
   const std::uint16_t streams = GENERATE(1, 4);
   processes ranks{3, milliseconds{0}, reduce_for_ever, streams};
   for (std::size_t rank = 0; rank < 3; ++rank) ranks.await_step(rank, 3);
@@ -168,7 +168,7 @@ TEST_CASE("a rank that is killed in the middle of a reduction is named by all ot
     CHECK_THAT(ranks.end(rank), Catch::StartsWith("closed: rank 1 is lost: "));
 }
 
-TEST_CASE("a rank that is stopped is named by the deadline, and continued finds a clean end") {
+TEST_CASE("a stopped rank is named by the deadline and gets a clean error when continued") {
   const std::uint16_t streams = GENERATE(1, 4);
   processes ranks{3, milliseconds{300}, reduce_for_ever, streams};
   for (std::size_t rank = 0; rank < 3; ++rank) ranks.await_step(rank, 3);
@@ -180,14 +180,16 @@ TEST_CASE("a rank that is stopped is named by the deadline, and continued finds 
                Catch::EndsWith("all_reduce(mean, float32, 3145728): waited 0.3 s for rank 2"));
     ends.push_back(text.substr(0, text.find(':')));
   }
-  // The first to notice says so; a rank that was in another operation is closed with its reason.
+  // The first rank to notice gets the timeout; a rank in another operation gets its text as the
+  // reason.
   CHECK(std::count(ends.begin(), ends.end(), "timeout") >= 1);
   ranks.signal(2, SIGCONT);
   CHECK_THAT(ranks.end(2), Catch::Contains("waited 0.3 s for rank"));
 }
 
-// Ranks 0 and 2 go on without rank 1, which sleeps in the middle of a broadcast into their memory.
-TEST_CASE("a rank that wakes up late writes nothing into a younger generation's memory") {
+// Ranks 0 and 2 continue without rank 1, which sleeps in the middle of a broadcast into their
+// memory.
+TEST_CASE("a rank that wakes up late writes nothing into the memory of a later generation") {
   const std::uint16_t streams = GENERATE(1, 4);
   const auto go_on = [](communicator& old, board& on, tcp_backend& backend) {
     const auto rank = old.group().rank;
@@ -202,7 +204,7 @@ TEST_CASE("a rank that wakes up late writes nothing into a younger generation's 
       for (;; ++steps) old.broadcast({memory.data(), count, dtype::f32}, 1)->wait();
     } catch (const collective_timeout&) {
       if (rank == 1) throw;
-    } catch (const generation_closed&) {  // the deadline of another
+    } catch (const generation_closed&) {  // the deadline of another rank
       if (rank == 1) throw;
     }
     const auto young = backend.open(
@@ -229,7 +231,7 @@ TEST_CASE("a rank that wakes up late writes nothing into a younger generation's 
   for (const std::size_t rank : {0, 2}) CHECK(ranks.end(rank).empty());
 }
 
-TEST_CASE("a rank that ends while others reduce without it disturbs nobody") {
+TEST_CASE("a rank that ends while others reduce without it does not disturb them") {
   processes ranks{3, milliseconds{0}, [](communicator& c, board&, tcp_backend&) {
                     c.barrier("all")->wait();
                     if (c.group().rank == 2) return;

@@ -1,5 +1,5 @@
-// The tcp adapter beyond the port's contract: who is let in, who is not, and peers that misbehave
-// after they were.
+// Goal: the tcp adapter's promises beyond the port: which connections it accepts and refuses, and
+// how it ends a group whose peer misbehaves after the handshake.
 #include "backends/tcp/tcp.hpp"
 
 #include "backends/tcp/connection.hpp"
@@ -78,7 +78,7 @@ std::string thrown_by(work& waited) {
   return testing::thrown_by<E>([&] { waited.wait(); });
 }
 
-TEST_CASE("whoever does not belong is refused with a reason, and nothing happens to the group") {
+TEST_CASE("a hello with a wrong field is refused with a reason and the group is not disturbed") {
   tcp_options options;
   options.secret[5] = 42;
   tcp_backend backend{options};
@@ -121,7 +121,7 @@ TEST_CASE("whoever does not belong is refused with a reason, and nothing happens
   auto hello = greeting();
   hello.secret = options.secret;
   CHECK(say(link, tcp::encode(hello)) == tcp::answer{.secret = options.secret});
-  // A second one; the first may need a moment to be taken up.
+  // A second connection as rank 1. The first may need a moment to be registered.
   for (;;) {
     const auto answer = say(connect_to(backend.address()), tcp::encode(hello));
     if (answer.code == answer_code::welcome) continue;
@@ -131,7 +131,7 @@ TEST_CASE("whoever does not belong is refused with a reason, and nothing happens
   CHECK_FALSE(rank->aborted());
 }
 
-TEST_CASE("strangers that say nothing, or something else, keep nobody out") {
+TEST_CASE("silent and foreign connections do not keep ranks from connecting") {
   tcp_backend backend;
   const auto address = backend.address();
   std::vector<file_descriptor> silent;
@@ -141,7 +141,7 @@ TEST_CASE("strangers that say nothing, or something else, keep nobody out") {
       "GET / HTTP/1.1\r\nHost: somebody else's server\r\n" + std::string(tcp::hello_bytes, 'x');
   send(babbler.get(), request.data(), request.size(), MSG_NOSIGNAL);
   CHECK(closed_by_peer(babbler));
-  // Those that have been silent for longest made room.
+  // The connections that were silent for longest were closed to make room.
   CHECK(closed_by_peer(silent.front()));
   const auto first = backend.open(member(0));
   const auto second = backend.open(member(1));
@@ -150,7 +150,7 @@ TEST_CASE("strangers that say nothing, or something else, keep nobody out") {
   met->wait();
 }
 
-TEST_CASE("a group whose ranks do not agree on the secret or the world says so") {
+TEST_CASE("ranks that differ in secret or world get an error that says so") {
   const auto book = std::make_shared<tcp_address_book>();
   tcp_options other{.rendezvous = book};
   const bool secret = GENERATE(true, false);
@@ -166,7 +166,7 @@ TEST_CASE("a group whose ranks do not agree on the secret or the world says so")
                                                 "others said 2"));
 }
 
-TEST_CASE("a rank that was welcomed and vanishes is named") {
+TEST_CASE("a rank that vanishes after its handshake is named") {
   tcp_backend backend;
   const auto rank = backend.open(member(0));
   const auto waiting = rank->barrier("x");
@@ -181,7 +181,7 @@ TEST_CASE("a rank that was welcomed and vanishes is named") {
   CHECK_THAT(thrown_by<generation_closed>(*waiting), Catch::StartsWith("rank 1 is lost: "));
 }
 
-TEST_CASE("a peer that calls and then neither reads nor writes is named by the deadline") {
+TEST_CASE("a peer that neither reads nor writes after its call is named by the deadline") {
   tcp_backend backend;
   const auto rank = backend.open(member(0, 2, milliseconds{100}));
   const auto link = connect_to(backend.address());
@@ -195,7 +195,7 @@ TEST_CASE("a peer that calls and then neither reads nor writes is named by the d
   CHECK(rank->quiescent());
 }
 
-TEST_CASE("connections ask whether a silent peer's host is there, and leave a stopped peer alone") {
+TEST_CASE("keepalive probes a silent host and leaves a stopped peer connected") {
   tcp_backend backend{tcp_options{.streams = 1}};
   const auto first = backend.open(member(0));
   const auto second = backend.open(member(1));
@@ -225,7 +225,7 @@ TEST_CASE("connections ask whether a silent peer's host is there, and leave a st
   CHECK(connections == 2);  // both ends
 }
 
-TEST_CASE("an address that can not be used is said clearly") {
+TEST_CASE("a listen address in use gives an error with a remedy") {
   tcp_backend first;
   const auto taken = first.address();
   tcp_backend second{tcp_options{.listen = taken}};
@@ -237,7 +237,7 @@ TEST_CASE("an address that can not be used is said clearly") {
   CHECK(first.unusable().empty());
 }
 
-TEST_CASE("a table without a rank ends the group of whoever looks for it") {
+TEST_CASE("a rank without an entry in the address table ends the group that needs it") {
   tcp_backend backend{
       tcp_options{.rendezvous = std::make_shared<tcp_fixed_addresses>(std::vector<tcp_address>{})}};
   const auto rank = backend.open(member(1));
@@ -245,14 +245,14 @@ TEST_CASE("a table without a rank ends the group of whoever looks for it") {
         "no address of rank 0: the table of addresses has 0 ranks, not rank 0");
 }
 
-TEST_CASE("a label is as long as it may be, not longer") {
+TEST_CASE("a label may have 1024 bytes and not more") {
   tcp_backend backend;
   const auto rank = backend.open(member(0, 1));
   rank->barrier(std::string(1024, 'x'))->wait();
   CHECK_THROWS_AS(rank->barrier(std::string(1025, 'x')), std::invalid_argument);
 }
 
-TEST_CASE("an address book forgets jobs, a table is fixed") {
+TEST_CASE("an address book finds published ranks and forgets a job") {
   tcp_address_book book;
   book.set(job, 1, {"::1", 99});
   CHECK(to_string(book.find(member(0), 1).value()) == "[::1]:99");
@@ -261,7 +261,7 @@ TEST_CASE("an address book forgets jobs, a table is fixed") {
   CHECK_FALSE(book.find(member(0), 1));
 }
 
-TEST_CASE("a backend that goes while its groups are open lives on in them") {
+TEST_CASE("open groups keep working after their backend is destroyed") {
   auto backend = std::make_unique<tcp_backend>();
   const auto first = backend->open(member(0));
   const auto second = backend->open(member(1));

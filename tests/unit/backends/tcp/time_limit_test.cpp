@@ -1,4 +1,4 @@
-// Goal: a time limit never calls what was destroyed, whatever waits in the loop's queue.
+// Goal: a time limit never calls into a destroyed object, in any order of the event loop's queue.
 #include "backends/tcp/time_limit.hpp"
 
 #include <optional>
@@ -8,7 +8,7 @@
 using std::chrono::nanoseconds;
 using troupe::tcp::time_limit;
 
-TEST_CASE("a limit that passes calls once") {
+TEST_CASE("a time limit that passes calls its function once") {
   boost::asio::io_context loop;
   int calls = 0;
   const time_limit limit{loop, nanoseconds{0}, [&] { ++calls; }};
@@ -16,12 +16,12 @@ TEST_CASE("a limit that passes calls once") {
   CHECK(calls == 1);
 }
 
-TEST_CASE("a limit that has passed is stopped or destroyed before its call: it does not call") {
+TEST_CASE("a time limit stopped or destroyed after it passed but before its call does not call") {
   const bool destroyed = GENERATE(false, true);
   boost::asio::io_context loop;
   int calls = 0;
   std::optional<time_limit> limit;
-  // Both times have passed when the loop begins, so that both calls are in its queue at once.
+  // Both times have passed when the loop starts, so that both handlers are in its queue at once.
   boost::asio::steady_timer earlier{loop, nanoseconds{-1'000'000}};
   earlier.async_wait([&](const boost::system::error_code&) {
     if (destroyed)

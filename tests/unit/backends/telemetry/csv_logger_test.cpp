@@ -1,4 +1,5 @@
-// metrics.csv: columns grow, rows stay, a resumed run cuts back.
+// Goal: metrics.csv has a row per observation and a column per metric. New columns keep old rows,
+// and a resumed run removes the rows after its checkpoint.
 #include "backends/telemetry/csv_logger.hpp"
 #include "tests/support/temporary_folder.hpp"
 #include "troupe/failure.hpp"
@@ -18,7 +19,7 @@ observation at(std::int64_t step, metrics logged, std::int64_t epoch = 0) {
 
 }  // namespace
 
-TEST_CASE("a row per observation, a column per metric", "[csv]") {
+TEST_CASE("one row per observation and one column per metric", "[csv]") {
   const temporary_folder folder;
   const auto path = (folder.path() / "metrics.csv").string();
   csv_logger log{path};
@@ -28,7 +29,7 @@ TEST_CASE("a row per observation, a column per metric", "[csv]") {
   CHECK(read_text_file(path) == "step,epoch,train/loss\n0,0,2.5\n50,0,1.25\n");
 }
 
-TEST_CASE("a new metric widens every row and keeps what is there", "[csv]") {
+TEST_CASE("a new metric adds a column to every row and keeps existing values", "[csv]") {
   const temporary_folder folder;
   const auto path = (folder.path() / "metrics.csv").string();
   csv_logger log{path};
@@ -40,7 +41,7 @@ TEST_CASE("a new metric widens every row and keeps what is there", "[csv]") {
   CHECK_FALSE(std::filesystem::exists(path + ".new"));
 }
 
-TEST_CASE("odd names and numbers survive", "[csv]") {
+TEST_CASE("odd names and numbers are quoted and survive a second logger", "[csv]") {
   const temporary_folder folder;
   const auto path = (folder.path() / "metrics.csv").string();
   {
@@ -62,7 +63,7 @@ TEST_CASE("other observations and empty metrics write nothing", "[csv]") {
   CHECK(read_text_file(path) == "step,epoch\n");
 }
 
-TEST_CASE("cut back: rows of later steps go, and the file goes on", "[csv]") {
+TEST_CASE("cut_metrics removes rows of later steps and the file continues", "[csv]") {
   const temporary_folder folder;
   const auto path = (folder.path() / "metrics.csv").string();
   {
@@ -76,7 +77,7 @@ TEST_CASE("cut back: rows of later steps go, and the file goes on", "[csv]") {
   CHECK(read_text_file(path) == "step,epoch,x,y\n0,0,0,\n10,0,5,\n20,0,10,\n21,1,0.5,1\n");
 }
 
-TEST_CASE("cut back: how the test behind that step ended goes, too", "[csv]") {
+TEST_CASE("cut_metrics also removes test results that follow the step", "[csv]") {
   const temporary_folder folder;
   const auto path = (folder.path() / "metrics.csv").string();
   const std::string rows = "step,epoch,x,test/x\n4,0,,9\n8,0,1,9\n8,0,2,\n";
@@ -85,7 +86,7 @@ TEST_CASE("cut back: how the test behind that step ended goes, too", "[csv]") {
   CHECK(read_text_file(path) == rows);
 }
 
-TEST_CASE("a line that a crash cut off is dropped", "[csv]") {
+TEST_CASE("a line truncated by a crash is dropped", "[csv]") {
   const temporary_folder folder;
   const auto path = (folder.path() / "metrics.csv").string();
   replace_text_file(path, "step,epoch,x\n0,0,1\n1,0,0.");
@@ -95,7 +96,7 @@ TEST_CASE("a line that a crash cut off is dropped", "[csv]") {
   CHECK_FALSE(std::filesystem::exists((folder.path() / "absent.csv").string()));
 }
 
-TEST_CASE("a name per step ends the logger before it eats the disk", "[csv]") {
+TEST_CASE("too many columns end the logger before the file grows without bound", "[csv]") {
   const temporary_folder folder;
   csv_logger log{(folder.path() / "metrics.csv").string()};
   metrics many;
@@ -104,7 +105,7 @@ TEST_CASE("a name per step ends the logger before it eats the disk", "[csv]") {
   CHECK_THROWS_AS(log.on(at(1, {{"one_more", 1}})), std::length_error);
 }
 
-TEST_CASE("what is no metrics file is left alone", "[csv]") {
+TEST_CASE("a file that is no metrics file is refused and left unchanged", "[csv]") {
   const temporary_folder folder;
   const auto path = (folder.path() / "metrics.csv").string();
   replace_text_file(path, "my,own,table\n");
@@ -112,7 +113,7 @@ TEST_CASE("what is no metrics file is left alone", "[csv]") {
   CHECK(read_text_file(path) == "my,own,table\n");
 }
 
-TEST_CASE("a file that can not be written names itself and the mend", "[csv]") {
+TEST_CASE("a file that cannot be written is an error with its path and a remedy", "[csv]") {
   const temporary_folder folder;
   const auto path = (folder.path() / "absent/metrics.csv").string();
   try {

@@ -1,4 +1,4 @@
-// events.jsonl: one line of JSON per lifecycle event.
+// Goal: events.jsonl has one line of JSON per lifecycle event.
 #include "backends/telemetry/event_log.hpp"
 #include "tests/support/temporary_folder.hpp"
 
@@ -34,7 +34,7 @@ TEST_CASE("times are UTC with milliseconds", "[events]") {
   CHECK(utc(system_clock::time_point{}) == "1970-01-01T00:00:00.000Z");
 }
 
-TEST_CASE("an event has a time, a name, a place and details", "[events]") {
+TEST_CASE("an event has a time and a name and a place and details", "[events]") {
   const temporary_folder folder;
   const auto path = (folder.path() / "events.jsonl").string();
   event_log log{path, noon};
@@ -52,7 +52,7 @@ TEST_CASE("an event has a time, a name, a place and details", "[events]") {
   CHECK(lines[1]["details"] == nlohmann::json::object());
 }
 
-TEST_CASE("a resumed run goes on in the same file", "[events]") {
+TEST_CASE("a resumed run appends to the same file", "[events]") {
   const temporary_folder folder;
   const auto path = (folder.path() / "events.jsonl").string();
   event_log{path, noon}.on(seen::lifecycle{.event = lifecycle_kind::rank_started});
@@ -60,7 +60,7 @@ TEST_CASE("a resumed run goes on in the same file", "[events]") {
   CHECK(lines_of(path).size() == 2);
 }
 
-TEST_CASE("text that is no UTF-8 does not end the log", "[events]") {
+TEST_CASE("text that is not UTF-8 does not end the log", "[events]") {
   const temporary_folder folder;
   const auto path = (folder.path() / "events.jsonl").string();
   event_log log{path, noon};
@@ -68,7 +68,7 @@ TEST_CASE("text that is no UTF-8 does not end the log", "[events]") {
   CHECK(lines_of(path).size() == 1);
 }
 
-TEST_CASE("what was dropped is said at the end", "[events]") {
+TEST_CASE("the number of dropped observations is logged at the end", "[events]") {
   const temporary_folder folder;
   const auto path = (folder.path() / "events.jsonl").string();
   event_log log{path, noon};

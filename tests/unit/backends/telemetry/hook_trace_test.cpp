@@ -1,4 +1,4 @@
-// --trace-hooks: the exact form of a line, and lines of several ranks at once.
+// Goal: --trace-hooks writes lines of the documented form, also from several ranks at once.
 #include "backends/telemetry/hook_trace.hpp"
 #include "tests/support/temporary_folder.hpp"
 #include "troupe/failure.hpp"
@@ -14,7 +14,7 @@
 using namespace troupe;
 using troupe::testing::temporary_folder;
 
-TEST_CASE("a line says rank, stage, hook, epoch, step and batch", "[trace]") {
+TEST_CASE("a line has rank and stage and hook and epoch and step and batch", "[trace]") {
   const hook start =
       hooks::on_train_batch_start{{{.stage = stage::train, .epoch = 0, .step = 0, .batch = 0}}};
   CHECK(trace_line(0, start) ==
@@ -22,13 +22,13 @@ TEST_CASE("a line says rank, stage, hook, epoch, step and batch", "[trace]") {
         "\"batch\":0}\n");
 }
 
-TEST_CASE("what is undefined is null", "[trace]") {
+TEST_CASE("undefined positions are written as null", "[trace]") {
   CHECK(trace_line(3, hooks::connect{}) ==
         "{\"rank\":3,\"stage\":\"start\",\"hook\":\"connect\",\"epoch\":null,\"step\":null,"
         "\"batch\":null}\n");
 }
 
-TEST_CASE("ranks write whole lines, each in its own order", "[trace]") {
+TEST_CASE("ranks write whole lines and each rank's lines are in order", "[trace]") {
   const temporary_folder folder;
   const auto path = (folder.path() / "trace.jsonl").string();
   constexpr int ranks = 4, hooks_each = 200;
@@ -60,6 +60,6 @@ TEST_CASE("every line is in the file as soon as the call returns", "[trace]") {
   CHECK(read_text_file(path) == trace_line(0, hooks::connect{}));
 }
 
-TEST_CASE("a trace that can not be written is refused at the start", "[trace]") {
+TEST_CASE("a trace file that cannot be written is refused at the start", "[trace]") {
   CHECK_THROWS_AS(hook_trace{"/proc/absent/trace.jsonl"}, user_error);
 }

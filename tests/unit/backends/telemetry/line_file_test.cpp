@@ -1,4 +1,4 @@
-// Files of lines on a disk that is full, and after a program that was cut off.
+// Goal: files of lines stay whole on a full disk and after a program that was killed.
 #include "backends/telemetry/line_file.hpp"
 #include "backends/telemetry/csv_logger.hpp"
 #include "backends/telemetry/event_log.hpp"
@@ -16,7 +16,7 @@ using namespace troupe::testing;
 
 namespace {
 
-// Files of this process end at so many bytes, as on a disk that is full there.
+// Limits the size of this process's files, as a full disk would.
 class small_disk {
 public:
   explicit small_disk(rlim_t bytes) : before_(std::signal(SIGXFSZ, SIG_IGN)) {
@@ -40,7 +40,7 @@ std::chrono::system_clock::time_point zero() { return {}; }
 
 }  // namespace
 
-TEST_CASE("text that does not fit leaves nothing of itself in the file", "[line_file]") {
+TEST_CASE("a line that does not fit leaves no partial line in the file", "[line_file]") {
   const temporary_folder folder;
   const auto path = (folder.path() / "lines").string();
   line_file file{path, line_file::start::fresh};
@@ -55,7 +55,7 @@ TEST_CASE("text that does not fit leaves nothing of itself in the file", "[line_
   CHECK(read_text(path) == "one\n2\nthree and more\n");
 }
 
-TEST_CASE("a last line that was cut off is removed before lines are appended", "[line_file]") {
+TEST_CASE("a truncated last line is removed before lines are appended", "[line_file]") {
   const temporary_folder folder;
   const auto path = (folder.path() / "lines").string();
   const std::string wide(9000, 'x');
@@ -67,7 +67,8 @@ TEST_CASE("a last line that was cut off is removed before lines are appended", "
   }
 }
 
-TEST_CASE("events that do not fit are lost whole, and counted once there is room", "[line_file]") {
+TEST_CASE("events that do not fit are dropped whole and counted once there is room",
+          "[line_file]") {
   const temporary_folder folder;
   const auto path = (folder.path() / "events.jsonl").string();
   event_log log{path, zero};
@@ -88,7 +89,7 @@ TEST_CASE("events that do not fit are lost whole, and counted once there is room
              !Catch::Contains("rank_finished") && Catch::Contains("job_ended"));
 }
 
-TEST_CASE("a row that does not fit is lost, and its new column with it", "[line_file]") {
+TEST_CASE("a row that does not fit is dropped together with its new column", "[line_file]") {
   const temporary_folder folder;
   const auto path = (folder.path() / "metrics.csv").string();
   csv_logger csv{path};
@@ -104,7 +105,7 @@ TEST_CASE("a row that does not fit is lost, and its new column with it", "[line_
   CHECK(read_text(path) == "step,epoch,a,b\n1,0,1,\n4,0,4,5\n");
 }
 
-TEST_CASE("a metrics file that a full disk kept empty is begun anew", "[line_file]") {
+TEST_CASE("a metrics file with a truncated header is started anew", "[line_file]") {
   const temporary_folder folder;
   const auto path = (folder.path() / "metrics.csv").string();
   write_text(path, "step,ep");

@@ -1,4 +1,4 @@
-// The progress line under a clock that is moved by hand.
+// Goal: the progress line is right. Its clock is moved by hand.
 #include "backends/telemetry/progress_line.hpp"
 
 #include "tests/support/catch.hpp"
@@ -32,7 +32,7 @@ std::function<std::size_t()> wide(std::size_t columns) {
 
 }  // namespace
 
-TEST_CASE("a live line is written over at most ten times a second", "[progress]") {
+TEST_CASE("a live line is rewritten at most ten times a second", "[progress]") {
   screen s{{.live = true, .columns = wide(200), .epochs = 2}};
   s.know({{"train/loss", 0.5}});
   for (int batch = 0; batch < 100; ++batch) {
@@ -46,7 +46,7 @@ TEST_CASE("a live line is written over at most ten times a second", "[progress]"
   CHECK(s.writes.back() == "\r\x1b[K");
 }
 
-TEST_CASE("without a terminal there is a line every ten seconds", "[progress]") {
+TEST_CASE("without a terminal one line is written every ten seconds", "[progress]") {
   screen s{{.live = false, .epochs = 3}};
   for (int batch = 0; batch < 100; ++batch) {
     s.train(batch);
@@ -58,7 +58,7 @@ TEST_CASE("without a terminal there is a line every ten seconds", "[progress]") 
   CHECK(s.writes.size() == 2);
 }
 
-TEST_CASE("a run shorter than an interval shows nothing", "[progress]") {
+TEST_CASE("a run shorter than one interval writes nothing", "[progress]") {
   screen s{{.live = true}};
   s.train(0);
   s.train(1);
@@ -66,7 +66,7 @@ TEST_CASE("a run shorter than an interval shows nothing", "[progress]") {
   CHECK(s.writes.empty());
 }
 
-TEST_CASE("the time of a validation is no time of training", "[progress]") {
+TEST_CASE("the time of a validation does not count as training time", "[progress]") {
   screen s{{.live = true, .columns = wide(200), .epochs = 1}};
   for (int batch = 0; batch < 21; ++batch, s.now += 10ms) s.train(batch);
   s.know({{"val/accuracy", 0.75}});
@@ -80,7 +80,7 @@ TEST_CASE("the time of a validation is no time of training", "[progress]") {
         "0:01\x1b[K");
 }
 
-TEST_CASE("a live line is cut to the terminal", "[progress]") {
+TEST_CASE("a live line is cut to the width of the terminal", "[progress]") {
   screen s{{.live = true, .columns = wide(20)}};
   s.train(0);
   s.now += 1s;
@@ -88,8 +88,7 @@ TEST_CASE("a live line is cut to the terminal", "[progress]") {
   CHECK(s.writes.at(0) == "\repoch 1/1  batch 2/\x1b[K");
 }
 
-TEST_CASE("a loader of unknown length and a resumed run do without what is not known",
-          "[progress]") {
+TEST_CASE("unknown values of a loader or a resumed run are left out of the line", "[progress]") {
   screen s{{.live = false, .epochs = 5}};
   s.line.on(seen::progress{
       {.stage = stage::train, .epoch = 4, .step = 900, .batch = 7}, undefined, 90000});
@@ -99,7 +98,7 @@ TEST_CASE("a loader of unknown length and a resumed run do without what is not k
   CHECK(s.writes.at(0) == "epoch 5/5  batch 9  6 samples/s\n");
 }
 
-TEST_CASE("a live line is cut to what the terminal's width has become", "[progress]") {
+TEST_CASE("a live line follows changes of the terminal's width", "[progress]") {
   std::size_t columns = 30;
   screen s{{.live = true, .columns = [&columns] { return columns; }}};
   s.know({{"train/loss", 0.5}});

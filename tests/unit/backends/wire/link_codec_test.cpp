@@ -1,4 +1,4 @@
-// Goal: every control message comes back as it was, and bytes that are none cost an error.
+// Goal: every control message is decoded unchanged. Bytes that are no message cost an error.
 #include "backends/wire/link_codec.hpp"
 
 #include <rapidcheck.h>
@@ -26,7 +26,7 @@ link_message again(const link_message& m) {
 
 }  // namespace
 
-TEST_CASE("every message comes back as it was") {
+TEST_CASE("every control message is decoded unchanged") {
   CHECK(rc::check([](std::uint64_t seed, std::uint8_t kind) {
     const auto before = any_message(seed, kind);
     const auto after = again(before);
@@ -35,7 +35,7 @@ TEST_CASE("every message comes back as it was") {
   }));
 }
 
-TEST_CASE("a brief brings options, text and weights") {
+TEST_CASE("a rank_brief carries options and texts and initial weights") {
   for (std::uint64_t seed = 0; seed < 20; ++seed) {
     const auto before = std::get<rank_spec>(any_message(seed, 0));
     const auto after = std::get<rank_spec>(again(before));
@@ -47,7 +47,7 @@ TEST_CASE("a brief brings options, text and weights") {
   }
 }
 
-TEST_CASE("errors that end in an exit code are made anew, others leave their record") {
+TEST_CASE("user and internal errors are thrown as themselves and others keep their record") {
   const auto back = [](std::exception_ptr error) {
     auto local = std::make_shared<caught>(caught{describe(error), error});
     return std::get<rank_failed>(again(rank_failed{{}, local, true}));
@@ -64,15 +64,15 @@ TEST_CASE("errors that end in an exit code are made anew, others leave their rec
   const auto other = back(std::make_exception_ptr(std::runtime_error("disk full")));
   CHECK(other.local->original == nullptr);
   CHECK(other.local->record.type == "std::runtime_error");
-  CHECK_FALSE(other.gone);  // a rank does not say of itself that it is dead
+  CHECK_FALSE(other.gone);  // a rank does not report its own death
 }
 
-TEST_CASE("a value of a user's type does not travel, and says so") {
+TEST_CASE("sending a value of a user's type is a user error") {
   const value mine = value_user{std::make_shared<const std::any>(1)};
   CHECK_THROWS_AS(pack(queue_value{{}, mine}, nullptr), user_error);
 }
 
-TEST_CASE("mutated messages are refused or are messages again") {
+TEST_CASE("a mutated message is refused or decodes to a message that encodes to itself") {
   CHECK(rc::check([](std::uint64_t seed, std::uint8_t kind) {
     std::mt19937_64 draw{seed};
     auto bytes = pack(any_message(seed, kind), nullptr);
@@ -96,7 +96,7 @@ TEST_CASE("mutated messages are refused or are messages again") {
   }));
 }
 
-TEST_CASE("nesting is bounded") {
+TEST_CASE("deeply nested failures are refused") {
   failure deep;
   for (int i = 0; i < 200; ++i) {
     failure outer;
