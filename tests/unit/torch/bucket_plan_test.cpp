@@ -1,3 +1,5 @@
+// Goal: gradients are divided into buckets in the right order, within the size limits, and apart by
+// dtype and optimizer.
 #include "troupe/detail/bucket_plan.hpp"
 
 #include <cmath>
@@ -17,26 +19,26 @@ buckets cut(const std::vector<bucket_item>& items, const bucket_caps& caps) {
   return cut_into_buckets(order, items, caps);
 }
 
-TEST_CASE("a bucket takes what comes next while there is room, the first one less") {
+TEST_CASE("a bucket takes the next gradients that fit and the first bucket is smaller") {
   const std::vector<bucket_item> items{{10}, {10}, {10}, {30}, {10}, {100}, {10}};
   CHECK(cut(items, {.first = 20, .others = 40}) == buckets{{0, 1}, {2, 3}, {4}, {5}, {6}});
   CHECK(cut(items, {.first = 100, .others = 10}) == buckets{{0}, {1}, {2}, {3}, {4}, {5}, {6}});
   CHECK(cut({}, {}).empty());
 }
 
-TEST_CASE("buckets follow the order that is asked for") {
+TEST_CASE("buckets follow the given order of parameters") {
   const std::vector<bucket_item> items{{10}, {10}, {10}};
   const std::vector<std::size_t> order{2, 0, 1};
   CHECK(cut_into_buckets(order, items, {.first = 10, .others = 20}) == buckets{{2}, {0, 1}});
   CHECK(cut_into_buckets(std::vector<std::size_t>{1}, items, {}) == buckets{{1}});
 }
 
-TEST_CASE("kinds and optimizers keep to themselves, each filling a bucket of its own") {
+TEST_CASE("gradients of different dtypes or optimizers go into separate buckets") {
   const std::vector<bucket_item> items{{10, 0, 1}, {10, 1, 1}, {10, 0, 2}, {10, 0, 1}, {10, 1, 1}};
   CHECK(cut(items, {.first = 100, .others = 100}) == buckets{{2}, {0, 3}, {1, 4}});
 }
 
-TEST_CASE("what stays alone leaves when it is there and holds up nobody's bucket") {
+TEST_CASE("a gradient that travels alone leaves when it is ready and delays no other bucket") {
   const bucket_item alone{50, 0, 1, true};
   const std::vector<bucket_item> items{{10}, alone, {10}, alone, {10}};
   CHECK(cut(items, {.first = 100, .others = 100}) == buckets{{1}, {3}, {0, 2, 4}});
@@ -44,7 +46,7 @@ TEST_CASE("what stays alone leaves when it is there and holds up nobody's bucket
   CHECK(cut({alone}, {}) == buckets{{0}});
 }
 
-TEST_CASE("caps grow with latency and bandwidth, within bounds") {
+TEST_CASE("bucket sizes grow with latency and bandwidth within bounds") {
   constexpr std::size_t mebibyte = std::size_t{1} << 20;
   const auto threads = tuned_caps(0.5e-6, 30e9);
   CHECK(threads == bucket_caps{.first = mebibyte / 4, .others = mebibyte});

@@ -1,3 +1,5 @@
+// Goal: data sets are read exactly as documented. Missing or damaged data are errors that name the
+// file and a remedy.
 #include <ATen/Functions.h>
 #include <unistd.h>
 #include <zlib.h>
@@ -18,7 +20,7 @@ namespace {
 namespace fs = std::filesystem;
 using Catch::Matchers::Contains;
 
-/// A folder with four IDX files, which a test may then spoil.
+/// A folder with four IDX files, which a test may then damage.
 class folder {
 public:
   folder() {
@@ -67,7 +69,7 @@ value first_batch(data_module& data, std::vector<std::int64_t> indices = {0, 2})
   return data.train()->get(indices);
 }
 
-/// What a user reads when the data are not right.
+/// The error text that a user gets for the data at `path`.
 std::string complaint(const std::string& path) {
   const auto data = fashion_mnist(path);
   try {
@@ -79,7 +81,7 @@ std::string complaint(const std::string& path) {
   return "no complaint";
 }
 
-TEST_CASE("pixels become shares of 255, labels integers") {
+TEST_CASE("pixels are scaled to the range 0 to 1 and labels are integers") {
   const folder files;
   const auto data = fashion_mnist(files.path());
   const auto batch = first_batch(*data);
@@ -96,7 +98,7 @@ TEST_CASE("pixels become shares of 255, labels integers") {
   CHECK(data->test().at(0) == data->validation().at(0));
 }
 
-TEST_CASE("missing data name the folder and the mend") {
+TEST_CASE("missing data are an error that names the folder and a remedy") {
   const folder files;
   files.remove("t10k-labels-idx1-ubyte");
   CHECK_THAT(complaint(files.path()),
@@ -105,36 +107,38 @@ TEST_CASE("missing data name the folder and the mend") {
   CHECK_THAT(complaint("/no/such/folder"), Contains("/no/such/folder"));
 }
 
-TEST_CASE("damaged data name the file and what is wrong") {
+TEST_CASE("damaged data are an error that names the file and the damage") {
   const folder files;
   const std::string images = "train-images-idx3-ubyte", labels = "train-labels-idx1-ubyte";
   const auto good = folder::header({3, 28, 28}) + folder::pixels(3);
   std::string why;
-  SECTION("cut short") {
+  SECTION("truncated") {
     files.write(images, good.substr(0, 2000)), why = "ends after 1984 of 2352";
   }
-  SECTION("cut in the header") {
+  SECTION("truncated in the header") {
     files.write(images, good.substr(0, 9)), why = "ends within its header";
   }
   SECTION("empty") { files.write(images, ""), why = "ends within its header"; }
   SECTION("too long") { files.write(images, good + "x"), why = "goes on behind its 2352"; }
-  SECTION("not IDX") { files.write(images, "PK\3\4 something else"), why = "no IDX file"; }
-  SECTION("of floats") {
+  SECTION("not an IDX file") { files.write(images, "PK\3\4 something else"), why = "no IDX file"; }
+  SECTION("float pixels") {
     files.write(images, folder::header({3, 28, 28}, 13)), why = "no IDX file";
   }
-  SECTION("of another size") { files.write(images, folder::header({3, 32, 32})), why = "28 x 28"; }
-  SECTION("a lying header") {
+  SECTION("images of another size") {
+    files.write(images, folder::header({3, 32, 32})), why = "28 x 28";
+  }
+  SECTION("header claims more images than the file holds") {
     files.write(images, folder::header({80'000'000, 28, 28})), why = "";
     files.write(labels, folder::header({80'000'000}));
   }
-  SECTION("an absurd header") {
+  SECTION("header claims impossible extents") {
     files.write(images, folder::header({0xffffffff, 0xffffffff, 0xffffffff})), why = "64 GiB";
   }
-  SECTION("a half-written archive") { files.pack(images, good, 200), why = images; }
-  SECTION("other labels than images") {
+  SECTION("truncated archive") { files.pack(images, good, 200), why = images; }
+  SECTION("fewer labels than images") {
     files.write(labels, folder::header({2}) + "ab"), why = "extents are not those expected";
   }
-  SECTION("an eleventh class") {
+  SECTION("label above the last class") {
     files.write(labels, folder::header({3}) + "\1\2\12"), why = "above 9";
   }
   const auto what = complaint(files.path());
@@ -142,7 +146,7 @@ TEST_CASE("damaged data name the file and what is wrong") {
              Contains(files.path()) && Contains("train-") && Contains("apt-get") && Contains(why));
 }
 
-TEST_CASE("a flipped bit in an archive is noticed") {
+TEST_CASE("a flipped bit in an archive is detected") {
   const folder files;
   const std::string images = "train-images-idx3-ubyte";
   files.pack(images, folder::header({3, 28, 28}) + folder::pixels(3), 1 << 20);
@@ -157,7 +161,7 @@ TEST_CASE("a flipped bit in an archive is noticed") {
   CHECK_THAT(complaint(files.path()), Contains("damaged") || Contains("ends after"));
 }
 
-TEST_CASE("ranks may set up the same data at the same time") {
+TEST_CASE("ranks can set up the same data at the same time") {
   const folder files;
   const auto data = fashion_mnist(files.path());
   std::vector<dataset_ptr> seen(4);
@@ -172,7 +176,7 @@ TEST_CASE("ranks may set up the same data at the same time") {
   for (const auto& mine : seen) CHECK(mine == seen[0]);
 }
 
-TEST_CASE("the Debian package holds what it should") {
+TEST_CASE("the Debian package of fashion_mnist has the expected content") {
   const auto data = find_data("fashion_mnist").make({});
   const auto batch = first_batch(*data, {0, 1, 59999});
   const auto& items = batch.get_if<value_tuple>()->items;
@@ -182,7 +186,7 @@ TEST_CASE("the Debian package holds what it should") {
   CHECK(unboxed(items[0]).max().item<float>() == 1.0f);
 }
 
-TEST_CASE("made-up data are the same wherever they are made") {
+TEST_CASE("synthetic data depend on their options only") {
   const synthetic_options options{
       .samples = 40, .evaluation = 20, .shape = {3, 2}, .classes = 4, .seed = 5};
   const auto once = first_batch(*synthetic(options), {0, 5, 39});
@@ -198,7 +202,7 @@ TEST_CASE("made-up data are the same wherever they are made") {
       unboxed(first_batch(*synthetic(other), {0, 5, 39}).get_if<value_tuple>()->items[0])));
 }
 
-TEST_CASE("made-up blobs are bell-shaped around their centres") {
+TEST_CASE("synthetic samples are normally distributed around the centre of their class") {
   const auto data = synthetic({.samples = 4000, .shape = {8}, .classes = 2, .spread = 0.5});
   std::vector<std::int64_t> of_one_class;
   for (std::int64_t i = 0; i < 4000; i += 2) of_one_class.push_back(i);
@@ -207,7 +211,7 @@ TEST_CASE("made-up blobs are bell-shaped around their centres") {
   CHECK(at::allclose(deviation, at::full({8}, 0.5), 0, 0.03));
 }
 
-TEST_CASE("impossible made-up data are refused") {
+TEST_CASE("impossible options of synthetic data are refused") {
   CHECK_THROWS_AS(synthetic({.samples = -1}), user_error);
   CHECK_THROWS_AS(synthetic({.classes = 0}), user_error);
   CHECK_THROWS_AS(synthetic({.shape = {3, 0}}), user_error);

@@ -1,3 +1,5 @@
+// Goal: a loader returns the batches of its rank in the ledger's order, reads ahead within its
+// bound, and reports errors of the data at their batch.
 #include <ATen/Functions.h>
 
 #include <atomic>
@@ -17,7 +19,7 @@
 namespace troupe {
 namespace {
 
-/// Gives back the indices it was asked for.
+/// Returns the requested indices.
 class echo : public dataset {
 public:
   explicit echo(std::int64_t size) : size_(size) {}
@@ -32,7 +34,7 @@ private:
   std::int64_t size_;
 };
 
-/// Lets a get through only when the test says so, and tells how many began.
+/// Blocks each get until the test allows it, and counts how many have begun.
 class gated : public echo {
 public:
   using echo::echo;
@@ -74,7 +76,7 @@ public:
   }
 };
 
-/// Adds what an augmentation would draw.
+/// Adds random numbers, as an augmentation would draw them.
 class drawing : public echo {
 public:
   using echo::echo;
@@ -94,7 +96,7 @@ loader::options plain(std::int64_t size, std::int64_t batch_size, std::int32_t p
   return {.layout = {.size = size, .ranks = 1, .batch_size = batch_size}, .prefetch = prefetch};
 }
 
-TEST_CASE("a loader walks the ledger's order, rank by rank") {
+TEST_CASE("the loaders of all ranks together return the ledger's order") {
   const auto prefetch = GENERATE(0, 1, 3);
   const auto ranks = GENERATE(1, 2, 3, 7);
   constexpr std::int64_t size = 50, batch_size = 4;
@@ -122,7 +124,7 @@ TEST_CASE("a loader walks the ledger's order, rank by rank") {
   }
 }
 
-TEST_CASE("evaluation walks from the first sample to the last") {
+TEST_CASE("evaluation goes from the first sample to the last") {
   loader each{std::make_shared<echo>(10), plain(10, 4, 2)};
   each.begin(3, 0, 3);
   CHECK(samples_of(each.next().batch) == std::vector<std::int64_t>{0, 1, 2, 3});
@@ -131,7 +133,7 @@ TEST_CASE("evaluation walks from the first sample to the last") {
   CHECK_THROWS_AS(each.next(), internal_error);
 }
 
-TEST_CASE("a pass may begin in the middle and end early") {
+TEST_CASE("a pass may begin at any batch and end early") {
   const auto prefetch = GENERATE(0, 2);
   loader each{std::make_shared<echo>(40), plain(40, 4, prefetch)};
   CHECK_THROWS_AS(each.next(), internal_error);
@@ -143,12 +145,12 @@ TEST_CASE("a pass may begin in the middle and end early") {
   CHECK_THROWS_AS(each.next(), internal_error);
 }
 
-TEST_CASE("what was prefetched for another pass is dropped, a batch in the making too") {
+TEST_CASE("a new pass drops prefetched batches and a batch that is being loaded") {
   const auto data = std::make_shared<gated>(100);
   loader each{data, plain(100, 10, 2)};
   each.begin(0, 0, 10);
   data->allow(1);
-  data->wait_for(2);  // batch 0 lies ready, batch 1 is being made
+  data->wait_for(2);  // batch 0 is ready, batch 1 is being loaded
   each.begin(0, 7, 10);
   data->allow(4);
   CHECK(each.next().index == 7);
@@ -156,7 +158,7 @@ TEST_CASE("what was prefetched for another pass is dropped, a batch in the makin
   CHECK(each.next().index == 9);
 }
 
-TEST_CASE("no more than the bound is loaded ahead") {
+TEST_CASE("at most `prefetch` batches are loaded ahead") {
   constexpr int prefetch = 3;
   const auto data = std::make_shared<gated>(1000);
   data->allow(1000);
@@ -169,7 +171,7 @@ TEST_CASE("no more than the bound is loaded ahead") {
   CHECK(data->began() == 100);
 }
 
-TEST_CASE("what the data throws arrives in its place") {
+TEST_CASE("an exception of the data is thrown when its batch is due") {
   const auto prefetch = GENERATE(0, 2);
   loader each{std::make_shared<broken>(10), plain(10, 2, prefetch)};
   each.begin(0, 0, 5);
@@ -180,7 +182,7 @@ TEST_CASE("what the data throws arrives in its place") {
   CHECK(each.next().index == 4);
 }
 
-TEST_CASE("a loader ends while a batch is being made") {
+TEST_CASE("a loader can be destroyed while a batch is being loaded") {
   const auto data = std::make_shared<gated>(100);
   auto each = std::make_unique<loader>(data, plain(100, 10, 2));
   each->begin(0, 0, 10);
@@ -189,7 +191,7 @@ TEST_CASE("a loader ends while a batch is being made") {
   each.reset();
 }
 
-TEST_CASE("an augmentation draws by its place, not by what was loaded before") {
+TEST_CASE("the random numbers of an augmentation depend only on the sample's place") {
   const auto draws = [](std::int32_t prefetch, std::int64_t first, std::int64_t rank) {
     loader each{
         std::make_shared<drawing>(80),
@@ -216,7 +218,7 @@ TEST_CASE("sixteen loaders on few cores keep their order") {
     for (auto& mine : seen)
       lanes.emplace_back([&] {
         loader each{data, {.seed = 1, .shuffle = true, .layout = {size, 1, 2}, .prefetch = 2}};
-        each.begin(0, 0, 100);  // given up at once
+        each.begin(0, 0, 100);  // abandoned at once
         each.begin(0, 0, each.batches());
         for (std::int64_t i = 0; i < each.batches(); ++i)
           for (const auto sample : samples_of(each.next().batch)) mine.push_back(sample);

@@ -1,3 +1,5 @@
+// Goal: the models of the catalog have PyTorch's parameter names, take the images of the data sets,
+// and refuse impossible options.
 #include "backends/torch/models.hpp"
 
 #include <ATen/Functions.h>
@@ -18,7 +20,7 @@ std::vector<std::string> keys_of(const torch::nn::Module& module) {
   return keys;
 }
 
-TEST_CASE("keys are numbered as torch.nn.Sequential numbers them") {
+TEST_CASE("parameters are numbered as torch.nn.Sequential numbers them") {
   CHECK(keys_of(*make_mlp()) ==
         std::vector<std::string>{"1.weight", "1.bias", "3.weight", "3.bias", "5.weight", "5.bias"});
   CHECK(keys_of(*make_mlp({.hidden = {}})) == std::vector<std::string>{"1.weight", "1.bias"});
@@ -27,12 +29,12 @@ TEST_CASE("keys are numbered as torch.nn.Sequential numbers them") {
                                                          "9.bias"});
 }
 
-TEST_CASE("dropout takes no number") {
+TEST_CASE("dropout layers take no number in a Sequential") {
   CHECK(keys_of(*make_mlp({.dropout = 0.5})) == keys_of(*make_mlp()));
   CHECK(keys_of(*make_cnn({.dropout = 0.5})) == keys_of(*make_cnn()));
 }
 
-TEST_CASE("every model of the catalog counts what it learns and takes its images") {
+TEST_CASE("every model of the catalog has its documented size and accepts its images") {
   CHECK(parameter_count(*find_model("mlp").make({})) == 784 * 256 + 256 + 256 * 128 + 128 + 1290);
   CHECK(parameter_count(*find_model("cnn").make({})) == 320 + 18496 + 3136 * 128 + 128 + 1290);
   for (const auto& entry : model_catalog()) {
@@ -43,7 +45,7 @@ TEST_CASE("every model of the catalog counts what it learns and takes its images
   CHECK_THROWS_WITH(find_model("mlpp"), Contains("mlp, cnn"));
 }
 
-TEST_CASE("weights are drawn from the scope they are made in") {
+TEST_CASE("initial weights come from the current random scope") {
   const auto made = [](std::uint64_t seed) {
     rank_random random{seed};
     const random_scope scope{random};
@@ -54,7 +56,7 @@ TEST_CASE("weights are drawn from the scope they are made in") {
   CHECK_FALSE(at::equal(a->parameters()[0], c->parameters()[0]));
 }
 
-TEST_CASE("dropout acts in training only, and what it kept is scaled") {
+TEST_CASE("dropout is active in training only and reproducible after a reset") {
   auto net = make_mlp({.hidden = {64}, .dropout = 0.5});
   rank_random random{1};
   const random_scope scope{random};
@@ -69,14 +71,14 @@ TEST_CASE("dropout acts in training only, and what it kept is scaled") {
   CHECK(at::equal(once, net->forward(images)));
 }
 
-TEST_CASE("a model's input is left as it was") {
+TEST_CASE("forward does not change a model's input") {
   const auto images = at::randn({4, 1, 28, 28});
   const auto before = images.clone();
   for (const auto& entry : model_catalog()) entry.make({})->forward(images);
   CHECK(at::equal(images, before));
 }
 
-TEST_CASE("impossible options name their key") {
+TEST_CASE("an impossible option is refused with its key") {
   CHECK_THROWS_WITH(make_mlp({.dropout = 1.0}), Contains("model.dropout is 1"));
   CHECK_THROWS_WITH(make_mlp({.dropout = -0.1}), Contains("model.dropout"));
   CHECK_THROWS_WITH(make_mlp({.hidden = {256, 0}}), Contains("model.hidden holds 0"));

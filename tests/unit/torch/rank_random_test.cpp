@@ -1,3 +1,5 @@
+// Goal: inside a random scope every random operator of LibTorch draws from the rank's generator,
+// which follows from seed and key only. The host's generator is not touched.
 #include "backends/torch/rank_random.hpp"
 
 #include <ATen/CPUGeneratorImpl.h>
@@ -28,7 +30,7 @@ bool same(const tensors& a, const tensors& b) {
 
 at::Tensor default_state() { return at::detail::getDefaultCPUGenerator().get_state(); }
 
-/// A few of everything that draws.
+/// A few draws of every random operator.
 tensors draw_a_round() {
   const auto half = at::full({64}, 0.5);
   tensors drawn{at::dropout(at::ones({100}), 0.5, true),
@@ -66,7 +68,7 @@ tensors draw(rank_random& random, int rounds) {
   return all;
 }
 
-TEST_CASE("threads that draw at the same time draw the same") {
+TEST_CASE("ranks with equal seeds draw equal numbers at the same time in several threads") {
   const auto host = default_state();
   std::vector<tensors> drawn(3);
   std::barrier together{3};
@@ -86,7 +88,7 @@ TEST_CASE("threads that draw at the same time draw the same") {
   CHECK_FALSE(same(drawn[0], draw(other, 100)));
 }
 
-TEST_CASE("every random operator draws from the rank") {
+TEST_CASE("every random operator draws from the rank's generator") {
   const auto host = default_state();
   rank_random random{1};
   const auto size = draw(random, 1).size();
@@ -101,11 +103,11 @@ TEST_CASE("every random operator draws from the rank") {
   CHECK(at::equal(host, default_state()));
 }
 
-TEST_CASE("no random operator of this LibTorch is out of reach") {
+TEST_CASE("every random operator of this LibTorch can be redirected to the rank's generator") {
   for (const auto& name : random_operators_out_of_reach()) FAIL_CHECK(name);
 }
 
-TEST_CASE("outside a scope the host's generator is drawn from as before") {
+TEST_CASE("outside a scope operators draw from the host's generator") {
   rank_random random{3};
   draw(random, 1);
   const auto host = default_state();
@@ -113,7 +115,7 @@ TEST_CASE("outside a scope the host's generator is drawn from as before") {
   CHECK_FALSE(at::equal(host, default_state()));
 }
 
-TEST_CASE("a scope reaches its own thread only") {
+TEST_CASE("a scope affects its own thread only") {
   rank_random random{3};
   const random_scope scope{random};
   const auto host = default_state();
@@ -123,7 +125,7 @@ TEST_CASE("a scope reaches its own thread only") {
   CHECK(at::equal(mine, random.generator().get_state()));
 }
 
-TEST_CASE("scopes nest, and an explicit generator is left alone") {
+TEST_CASE("scopes nest and an explicitly passed generator is used unchanged") {
   rank_random outer{1}, inner{2}, own{3};
   const random_scope first{outer};
   {
@@ -141,7 +143,7 @@ TEST_CASE("scopes nest, and an explicit generator is left alone") {
   CHECK_FALSE(at::equal(before, outer.generator().get_state()));
 }
 
-TEST_CASE("equal keys draw equally, whatever came before") {
+TEST_CASE("equal keys give equal draws independent of earlier draws") {
   const random_key here{.epoch = 1, .batch = 2, .shard = 3, .purpose = "training_step"};
   rank_random random{5};
   random.reset(here);
@@ -161,7 +163,7 @@ TEST_CASE("equal keys draw equally, whatever came before") {
   CHECK(same(draw(random, 1), draw(fresh, 1)));
 }
 
-TEST_CASE("a reset forgets a half-drawn pair of normal numbers") {
+TEST_CASE("a reset discards a half-used pair of normal numbers") {
   rank_random random{5};
   const random_scope scope{random};
   const auto three = [&] {
@@ -172,7 +174,7 @@ TEST_CASE("a reset forgets a half-drawn pair of normal numbers") {
   CHECK(at::equal(first, three()));
 }
 
-TEST_CASE("a rank begins as torch.manual_seed begins") {
+TEST_CASE("a rank starts with the numbers of torch.manual_seed") {
   rank_random random{0};
   const random_scope scope{random};
   // python: torch.manual_seed(0); torch.rand(3).double().tolist()
@@ -180,7 +182,7 @@ TEST_CASE("a rank begins as torch.manual_seed begins") {
                      at::tensor({0.4962565899, 0.7682217956, 0.0884774327}, at::kFloat), 1e-7));
 }
 
-TEST_CASE("a lane's thread computes alone, its host's threads as before") {
+TEST_CASE("a lane thread computes with one thread and leaves the host's setting unchanged") {
   const auto before = at::get_num_threads();
   int inside = 0, after = 0, started_later = 0;
   float denormal = 1;

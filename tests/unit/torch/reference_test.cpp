@@ -1,3 +1,5 @@
+// Goal: the serial reference executor computes what a plain training loop computes. Other tests
+// compare with it.
 #include "backends/torch/reference_executor.hpp"
 
 #include <ATen/Functions.h>
@@ -59,7 +61,7 @@ double distance(const std::vector<tensor_blob>& a, const std::vector<tensor_blob
   return most;
 }
 
-/// Another way to the same numbers: each window as one big batch of a plain loop.
+/// A second way to the same numbers: each window as one large batch of a plain loop.
 std::vector<tensor_blob> by_whole_batches(const reference_run& run) {
   auto start = run;
   start.max_epochs = 0;
@@ -86,7 +88,7 @@ std::vector<tensor_blob> by_whole_batches(const reference_run& run) {
   return model;
 }
 
-TEST_CASE("shards and windows add up to whole batches") {
+TEST_CASE("shards and accumulation windows add up to whole batches") {
   for (const std::int64_t shards : {1, 2, 3, 7})
     for (const std::int64_t accumulate : {1, 2, 5}) {
       auto run = plain(shards);
@@ -96,11 +98,11 @@ TEST_CASE("shards and windows add up to whole batches") {
     }
 }
 
-TEST_CASE("the reference counts what it consumed") {
+TEST_CASE("the reference counts steps and samples and epochs") {
   auto run = plain(2);
   run.accumulate_grad_batches = 3;
   auto done = execute(run);
-  CHECK(done.steps == 2 * 3);  // seven batches of 8 and 2: windows of 3, 3 and 1
+  CHECK(done.steps == 2 * 3);  // seven batches: six of 8 samples, one of 2; windows of 3, 3 and 1
   CHECK(done.samples == 100);
   CHECK(done.epochs == 2);
   CHECK(done.losses.size() == 6);
@@ -115,11 +117,11 @@ TEST_CASE("the reference counts what it consumed") {
   CHECK(done.samples == 32);
 }
 
-TEST_CASE("equal runs end in equal bytes, with dropout too") {
+TEST_CASE("equal runs end in equal bytes with and without dropout") {
   for (const double dropout : {0.0, 0.5}) {
     auto run = plain(3, dropout);
     const auto once = digest_of(run);
-    at::rand({5});  // the host draws too
+    at::rand({5});  // the host draws in between
     CHECK(digest_of(run) == once);
     run.seed = 1;
     CHECK(digest_of(run) != once);
@@ -127,18 +129,18 @@ TEST_CASE("equal runs end in equal bytes, with dropout too") {
   CHECK(digest_of(plain(3, 0.5)) != digest_of(plain(3, 0.0)));
 }
 
-TEST_CASE("a shard without samples adds nothing") {
+TEST_CASE("a shard without samples contributes nothing") {
   auto run = plain(7);
-  run.batch_size = 8;  // 50 samples: one batch, pieces of 8 and 7
+  run.batch_size = 8;  // 50 samples: one batch in pieces of 8 and 7
   run.max_epochs = 1;
   CHECK(execute(run).samples == 50);
   run.shards = 64;
-  run.batch_size = 1;  // 14 shards have none
+  run.batch_size = 1;  // 14 shards have no sample
   CHECK(execute(run).samples == 50);
   CHECK(distance(execute(run).model, by_whole_batches(run)) < 1e-6);
 }
 
-TEST_CASE("buffers are shard 0's behind each step") {
+TEST_CASE("after each step the buffers are those of shard 0") {
   auto run = plain(2, 0, true);
   run.batch_size = 5;
   const auto end = execute(run);
@@ -149,7 +151,7 @@ TEST_CASE("buffers are shard 0's behind each step") {
   CHECK(tensor_of(*found).item<std::int64_t>() == end.steps);
 }
 
-TEST_CASE("given weights are where a run begins") {
+TEST_CASE("a run starts from the given initial weights") {
   auto run = plain(2);
   run.max_epochs = 1;
   const auto first = execute(run);
@@ -158,7 +160,7 @@ TEST_CASE("given weights are where a run begins") {
   CHECK(weights_digest(execute(run).model) == weights_digest(first.model));
 }
 
-TEST_CASE("clipping bounds a step") {
+TEST_CASE("gradient clipping bounds the size of a step") {
   auto run = plain(2);
   run.max_steps = 1;
   run.make_optimizer = [](torch::nn::Module& m) {
@@ -170,7 +172,7 @@ TEST_CASE("clipping bounds a step") {
   CHECK(distance(after, execute(run).model) < 1.1e-3);
 }
 
-TEST_CASE("a schedule moves the learning rate behind each step") {
+TEST_CASE("a schedule changes the learning rate after each step") {
   auto run = plain(1);
   run.max_steps = 3;
   run.after_step = [](torch::optim::Optimizer& optimizer, std::int64_t steps) {

@@ -1,3 +1,5 @@
+// Goal: the state of modules and optimizers can be saved and restored to the bit. State that does
+// not fit is refused and changes nothing.
 #include <ATen/Functions.h>
 #include <torch/nn/functional/loss.h>
 #include <torch/nn/modules/batchnorm.h>
@@ -27,7 +29,7 @@ namespace {
 namespace optim = torch::optim;
 using Catch::Matchers::Contains;
 
-/// A module with a child, a buffer of each, a frozen parameter and one without bias.
+/// A module with a child, buffers in both, a frozen parameter, and a layer without bias.
 struct sample : torch::nn::Module {
   explicit sample(std::uint64_t seed) {
     rank_random random{seed};
@@ -80,7 +82,7 @@ std::vector<std::string> names_of(const std::vector<tensor_blob>& blobs) {
   return names;
 }
 
-TEST_CASE("a module's state comes in the order of a state_dict, and goes back") {
+TEST_CASE("a module's state has the order of state_dict and can be loaded back") {
   const sample from{1};
   const auto state = state_of(from);
   CHECK(names_of(state) ==
@@ -94,7 +96,7 @@ TEST_CASE("a module's state comes in the order of a state_dict, and goes back") 
   CHECK(to.scale.requires_grad());
 }
 
-TEST_CASE("weights that do not fit are refused by name, and nothing is written") {
+TEST_CASE("weights that do not fit are refused by name and nothing is written") {
   sample to{2};
   const auto before = state_of(to);
   auto state = state_of(sample{1});
@@ -112,7 +114,7 @@ TEST_CASE("weights that do not fit are refused by name, and nothing is written")
   CHECK_THROWS_WITH(load_state(to, {}), Contains("(and 5 more)"));
 }
 
-TEST_CASE("weights are taken into the module's own dtype") {
+TEST_CASE("weights are converted to the module's dtype") {
   sample to{2};
   to.to(at::kDouble);
   load_state(to, state_of(sample{1}));
@@ -121,7 +123,7 @@ TEST_CASE("weights are taken into the module's own dtype") {
                   sample{1}.net[2]->as<torch::nn::Linear>()->bias));
 }
 
-/// What a user might write: known from outside only.
+/// A user's optimizer, of which the library knows only the base class.
 struct own_optimizer : optim::Adam {
   explicit own_optimizer(std::vector<at::Tensor> learned) : Adam(std::move(learned), 0.01) {}
 };
@@ -156,7 +158,7 @@ std::vector<named_factory> optimizers() {
   };
 }
 
-TEST_CASE("an optimizer goes on to the bit where another stood") {
+TEST_CASE("an optimizer restored from saved state continues to the bit") {
   for (const auto& [name, make] : optimizers()) {
     INFO(name);
     sample whole{1};
@@ -173,18 +175,19 @@ TEST_CASE("an optimizer goes on to the bit where another stood") {
 
     sample second{2};
     const auto resumed = make(second);
-    train(second, *resumed, 0, 1);  // state of its own, to be replaced
+    train(second, *resumed, 0, 1);  // state that is then replaced
     load_state(second, weights);
     load_state(*resumed, second, 3, state);
     train(second, *resumed, 4, 10);
     CHECK(same(state_of(whole), state_of(second)));
-    if (name != std::string_view{"archive"})  // whose bytes follow the order of addresses
+    // the bytes of an archive follow the order of addresses
+    if (name != std::string_view{"archive"})
       CHECK(
           same(state_of(*never_stopped, whole, 0).tensors, state_of(*resumed, second, 0).tensors));
   }
 }
 
-TEST_CASE("slots are named by parameter, options by what they are") {
+TEST_CASE("optimizer state is named by parameter and group options by their names") {
   sample module{1};
   optim::Adam optimizer{module.learned(), optim::AdamOptions(0.1 / 3)};
   train(module, optimizer, 0, 1);
@@ -198,7 +201,7 @@ TEST_CASE("slots are named by parameter, options by what they are") {
   CHECK(group.at("parameters").at(0) == "scale");
 }
 
-TEST_CASE("groups keep their own options, learning rates that moved included") {
+TEST_CASE("parameter groups keep their own options including changed learning rates") {
   const auto make = [](sample& module) {
     auto learned = module.learned();
     std::vector<optim::OptimizerParamGroup> groups;
@@ -218,7 +221,7 @@ TEST_CASE("groups keep their own options, learning rates that moved included") {
   CHECK(resumed.param_groups()[1].options().get_lr() == 0.125);
 }
 
-TEST_CASE("an optimizer's state that does not fit is refused, and nothing changes") {
+TEST_CASE("optimizer state that does not fit is refused and changes nothing") {
   sample module{1};
   optim::SGD sgd{module.learned(), optim::SGDOptions(0.1).momentum(0.9)};
   train(module, sgd, 0, 2);
@@ -252,7 +255,7 @@ TEST_CASE("an optimizer's state that does not fit is refused, and nothing change
   CHECK(good.groups == state_of(sgd, module, 0).groups);
 }
 
-TEST_CASE("a torn archive is refused") {
+TEST_CASE("a truncated optimizer archive is refused") {
   sample module{1};
   own_optimizer optimizer{module.learned()};
   train(module, optimizer, 0, 1);
@@ -272,7 +275,7 @@ std::string exported(const snapshot& what) {
   return bytes;
 }
 
-TEST_CASE("an export leaves out optimizers that PyTorch does not know") {
+TEST_CASE("an export omits optimizers that PyTorch does not know") {
   sample module{1};
   optim::Adam adam{module.learned()};
   own_optimizer own{module.learned()};
@@ -291,7 +294,7 @@ TEST_CASE("an export leaves out optimizers that PyTorch does not know") {
   CHECK_THAT(exported(with_own), !Contains("optimizer_states") && Contains("state_dict"));
 }
 
-TEST_CASE("an export names what does not fit") {
+TEST_CASE("an export that cannot be made names the tensor") {
   snapshot what;
   what.model = {blob_of("net.1.weight", at::zeros({2}))};
   what.model[0].shape = {3};

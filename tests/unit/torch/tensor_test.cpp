@@ -1,3 +1,4 @@
+// Goal: tensors and values survive encoding unchanged. Hostile bytes cost an error and no memory.
 #include "troupe/detail/tensor.hpp"
 
 #include <ATen/ops/arange.h>
@@ -21,14 +22,14 @@ value nested(at::Tensor a, at::Tensor b) {
       {boxed(a), value_map{{{"z", boxed(b)}, {"a", 0.5}}}, value_list{{1, true, "text", value{}}}}};
 }
 
-TEST_CASE("a tensor comes out of its box as it went in") {
+TEST_CASE("a tensor is unboxed as the same tensor") {
   const auto tensor = at::arange(3);
   CHECK(unboxed(boxed(tensor)).is_same(tensor));
   CHECK_THROWS_WITH(unboxed(value_list{}), "expected a tensor, got a list");
   CHECK_THROWS_WITH(unboxed(tensor_ptr{}), "expected a tensor, got no tensor");
 }
 
-TEST_CASE("mapping tensors keeps the kinds around them") {
+TEST_CASE("map_tensors changes tensors and keeps the containers around them") {
   const auto user = std::make_shared<const std::any>(7);
   const value batch = value_tuple{{boxed(at::arange(2)), value_user{user}, value_list{{1, "x"}},
                                    value_map{{{"k", boxed(at::arange(3))}}}}};
@@ -41,7 +42,7 @@ TEST_CASE("mapping tensors keeps the kinds around them") {
   CHECK(tensors_of(batch).size() == 2);
 }
 
-TEST_CASE("a deep copy shares nothing") {
+TEST_CASE("a deep copy shares no memory and needs no gradient") {
   auto tensor = at::zeros({2});
   tensor.requires_grad_();
   const auto copy = deep_copy(nested(tensor, tensor));
@@ -52,7 +53,7 @@ TEST_CASE("a deep copy shares nothing") {
   }
 }
 
-TEST_CASE("every kind of value survives bytes") {
+TEST_CASE("nested values of every kind are decoded unchanged") {
   const auto bytes = encode(nested(at::arange(6).view({2, 3}).t(), at::zeros({0, 4})));
   const auto back = decode(bytes);
   const auto tensors = tensors_of(back);
@@ -64,7 +65,7 @@ TEST_CASE("every kind of value survives bytes") {
   CHECK((encode(back) == bytes));
 }
 
-TEST_CASE("every dtype survives bytes and blobs") {
+TEST_CASE("every dtype survives encoding and conversion to a blob") {
   for (std::uint8_t code = 0; const auto* type = find_scalar_type_by_code(code); ++code) {
     INFO(type->name);
     const auto tensor = at::full({3}, 1, at::kFloat).to(type->torch);
@@ -80,7 +81,7 @@ TEST_CASE("every dtype survives bytes and blobs") {
   }
 }
 
-TEST_CASE("what does not travel is refused") {
+TEST_CASE("values that cannot be sent are refused") {
   CHECK_THROWS_AS(encode(value_user{std::make_shared<const std::any>(1)}), std::invalid_argument);
   CHECK_THROWS_AS(encode(boxed(at::Tensor{})), std::invalid_argument);
   value deep;
@@ -88,7 +89,7 @@ TEST_CASE("what does not travel is refused") {
   CHECK_THROWS_AS(encode(deep), std::invalid_argument);
 }
 
-TEST_CASE("hostile bytes cost an error, never memory") {
+TEST_CASE("hostile bytes are refused without allocating memory") {
   const auto bytes_of = [](std::initializer_list<int> head, std::initializer_list<std::int64_t> n) {
     std::vector<std::byte> bytes;
     for (const auto x : head) bytes.push_back(static_cast<std::byte>(x));
@@ -116,7 +117,7 @@ TEST_CASE("hostile bytes cost an error, never memory") {
   CHECK_THROWS_AS(decode(deep), std::invalid_argument);
 }
 
-TEST_CASE("mutated bytes decode to a value or to an error") {
+TEST_CASE("mutated bytes are refused or decode to a value that encodes to them") {
   const auto good = encode(nested(at::arange(4), at::zeros({2, 2})));
   std::mt19937_64 draw{1};
   for (int i = 0; i < 5000; ++i) {
@@ -134,7 +135,7 @@ TEST_CASE("mutated bytes decode to a value or to an error") {
   }
 }
 
-TEST_CASE("a buffer describes dense memory only") {
+TEST_CASE("a buffer describes contiguous memory only") {
   auto tensor = at::zeros({2, 3});
   const auto dense = buffer_of(tensor);
   CHECK(dense.data == tensor.data_ptr());
@@ -146,7 +147,7 @@ TEST_CASE("a buffer describes dense memory only") {
   CHECK_THROWS_AS(buffer_of(none), std::invalid_argument);
 }
 
-TEST_CASE("a blob that lies about its size is refused by name") {
+TEST_CASE("a blob whose shape contradicts its bytes is refused by name") {
   auto blob = blob_of("net.1.weight", at::zeros({2, 3}));
   CHECK(blob.dtype == "F32");
   CHECK(blob.shape == std::vector<std::int64_t>{2, 3});

@@ -1,4 +1,4 @@
-// The strategy's collectives, called directly.
+// Goal: the collectives of a strategy, called directly, work on values, views and subgroups.
 #include "backends/torch/single_device.hpp"
 #include "tests/unit/torch_strategy/small_models.hpp"
 #include "troupe/data_parallel.hpp"
@@ -17,7 +17,8 @@ strategy_parts parts_of(std::int32_t rank, std::int32_t world) {
   return parts;
 }
 
-/// A data-parallel strategy per rank, and what went wrong.
+/// Runs `body` with a data-parallel strategy on each rank. Returns the error of each rank, or
+/// "nothing".
 std::vector<std::string> with_strategies(
     std::int32_t world, const std::function<void(std::int32_t rank, data_parallel& how)>& body) {
   std::vector<std::string> said;
@@ -45,7 +46,7 @@ bool equal(const value& v, const at::Tensor& t) {
 
 }  // namespace
 
-TEST_CASE("reduce knows its operations") {
+TEST_CASE("reduce supports all its operation names") {
   struct row {
     const char* operation;
     std::vector<double> becomes;
@@ -62,13 +63,13 @@ TEST_CASE("reduce knows its operations") {
   for (const auto& r : reduced) CHECK(equal(r, torch::tensor(one.becomes).to(at::kFloat)));
 }
 
-TEST_CASE("reduce: means of integers are cut, what is no tensor stays, unknown words are errors") {
+TEST_CASE("reduce truncates integer means and keeps other values and refuses unknown operations") {
   std::vector<value> whole(2);
   require_nothing(with_strategies(2, [&](auto rank, auto& how) {
     whole[rank] = how.reduce(ramp(rank, at::kLong), "mean", {});
     if (!(how.reduce(value{"text"}, "mean", {}) == value{"text"}) ||
         !(how.reduce(value{2.5}, "sum", {}) == value{2.5}))
-      throw std::runtime_error("something that is no tensor changed");
+      throw std::runtime_error("a value that is no tensor changed");
   }));
   CHECK(equal(whole[0], torch::tensor({1, 3, 4}).to(at::kLong)));
   const auto said =
@@ -77,7 +78,7 @@ TEST_CASE("reduce: means of integers are cut, what is no tensor stays, unknown w
   CHECK_THROWS_AS((single_device{parts_of(0, 1)}.reduce(ramp(0), "median")), user_error);
 }
 
-TEST_CASE("collectives of a subgroup leave the others alone") {
+TEST_CASE("collectives of a subgroup do not involve other ranks") {
   std::vector<value> summed(3), sent(3), gathered(3);
   const subgroup ends{{0, 2}};
   require_nothing(with_strategies(3, [&](auto rank, auto& how) {
@@ -93,7 +94,7 @@ TEST_CASE("collectives of a subgroup leave the others alone") {
   }
 }
 
-TEST_CASE("broadcast brings any value from any rank") {
+TEST_CASE("broadcast sends any value from any rank") {
   const auto source = GENERATE(0, 1, 2);
   const auto world = 3;
   std::vector<value> got(world);
@@ -114,7 +115,7 @@ TEST_CASE("broadcast brings any value from any rank") {
   }
 }
 
-TEST_CASE("all_gather stacks tensors and numbers, and keeps containers") {
+TEST_CASE("all_gather stacks tensors and numbers and keeps containers") {
   for (const auto world : {1, 3}) {
     std::vector<value> got(world);
     require_nothing(with_strategies(world, [&](auto rank, auto& how) {
@@ -140,7 +141,7 @@ struct odd_view {
   at::Tensor tensor;
 };
 
-/// Tensors whose elements do not lie in memory in their order, other ones on each rank.
+/// Tensors whose elements are not contiguous in memory, with different values on each rank.
 std::vector<odd_view> odd_views(std::int32_t rank) {
   const auto row = torch::arange(24, at::kFloat).mul(rank + 1);
   const auto grid = row.view({4, 6});
@@ -158,7 +159,7 @@ std::vector<odd_view> odd_views(std::int32_t rank) {
 
 }  // namespace
 
-TEST_CASE("views keep their order in reduce, broadcast and all_gather, and are not written to") {
+TEST_CASE("collectives keep the element order of views and do not write to their inputs") {
   constexpr auto world = 3;
   std::vector<std::vector<value>> summed(world), sent(world), gathered(world);
   require_nothing(with_strategies(world, [&](auto rank, auto& how) {
@@ -184,7 +185,7 @@ TEST_CASE("views keep their order in reduce, broadcast and all_gather, and are n
     }
 }
 
-TEST_CASE("unequal shapes are an error that says who has which") {
+TEST_CASE("unequal shapes are an error that names each rank's shape") {
   const auto said = with_strategies(3, [](auto rank, auto& how) {
     how.all_gather(boxed(torch::zeros(rank == 2 ? std::vector<std::int64_t>{3, 2}
                                                 : std::vector<std::int64_t>{2, 3})),
@@ -195,7 +196,7 @@ TEST_CASE("unequal shapes are an error that says who has which") {
           std::string::npos);
 }
 
-TEST_CASE("the gradient of all_gather is the sum over ranks of that of the rank's slice") {
+TEST_CASE("the gradient of all_gather is the sum over ranks of the rank's slice") {
   constexpr auto world = 3;
   std::vector<at::Tensor> gradients(world);
   std::vector<at::Tensor> gathered(world);
@@ -203,7 +204,7 @@ TEST_CASE("the gradient of all_gather is the sum over ranks of that of the rank'
     const auto x = torch::tensor({1.0, 2.0}).mul(rank + 1).requires_grad_();
     const auto all = unboxed(how.all_gather(boxed(x * 2), true, {}));
     gathered[rank] = all.detach();
-    // Rank r weighs slice s with (r + 1) * 10^s.
+    // Rank r weights slice s with (r + 1) * 10^s.
     const auto weight = torch::tensor({1.0, 10.0, 100.0}).mul(rank + 1).unsqueeze(1);
     (all * weight).sum().backward();
     gradients[rank] = x.grad();
@@ -213,20 +214,21 @@ TEST_CASE("the gradient of all_gather is the sum over ranks of that of the rank'
     const double total = (1 + 2 + 3) * std::pow(10, rank) * 2;
     CHECK(gradients[rank].equal(torch::tensor({total, total})));
   }
-  // Without gradients there is none.
+  // Without `gradients` the result needs no gradient.
   require_nothing(with_strategies(2, [&](auto, auto& how) {
     const auto x = torch::ones({2}).requires_grad_();
     if (unboxed(how.all_gather(boxed(x), false, {})).requires_grad())
-      throw std::runtime_error("a gradient where none was asked for");
+      throw std::runtime_error("the result requires a gradient");
   }));
 }
 
-TEST_CASE("all_gather's gradient reaches a transposed input, and may come expanded") {
+TEST_CASE("the gradient of all_gather reaches a transposed input and may arrive expanded") {
   std::vector<at::Tensor> gradients(2);
   require_nothing(with_strategies(2, [&](auto rank, auto& how) {
     const auto x = torch::ones({2, 3}).requires_grad_();
     const auto all = unboxed(how.all_gather(boxed(x.t()), true, {}));
-    // Rank 0 weighs each element alike, with an expanded gradient; rank 1 by its place.
+    // On rank 0 all elements have equal weight, so the gradient arrives expanded; on rank 1 each
+    // has its own.
     const auto weight = torch::arange(12, at::kFloat).view({2, 3, 2});
     (rank == 0 ? all.sum() : (all * weight).sum()).backward();
     gradients[rank] = x.grad();
@@ -235,7 +237,7 @@ TEST_CASE("all_gather's gradient reaches a transposed input, and may come expand
   CHECK(gradients[1].equal(torch::tensor({{7.F, 9.F, 11.F}, {8.F, 10.F, 12.F}})));
 }
 
-TEST_CASE("decisions: all, any, and every combination of votes") {
+TEST_CASE("reduce_boolean_decision computes and or or for every combination of votes") {
   for (int votes = 0; votes < 8; ++votes) {
     std::vector<int> all(3), any(3);
     require_nothing(with_strategies(3, [&](auto rank, auto& how) {
@@ -250,15 +252,15 @@ TEST_CASE("decisions: all, any, and every combination of votes") {
   }
 }
 
-TEST_CASE("a barrier names itself; another one does not match it") {
+TEST_CASE("barriers with different labels are a mismatch that names both") {
   const auto said = with_strategies(
       2, [](auto rank, auto& how) { how.barrier(rank == 0 ? "one" : "two", {}, {}); });
   CHECK(said[0].find("one") != std::string::npos);
   CHECK(said[0].find("two") != std::string::npos);
 }
 
-TEST_CASE("alone, nothing is asked of a communicator") {
-  data_parallel how{parts_of(0, 1)};  // none is bound
+TEST_CASE("with one rank no communicator is needed") {
+  data_parallel how{parts_of(0, 1)};  // no communicator is bound
   CHECK(how.reduce(value{3}, "mean", {}) == value{3});
   CHECK(equal(how.all_gather(ramp(0), true, {}), unboxed(ramp(0)).unsqueeze(0)));
   CHECK(how.broadcast("x", 0, {}) == value{"x"});
@@ -268,7 +270,7 @@ TEST_CASE("alone, nothing is asked of a communicator") {
   CHECK_THROWS_AS(unbound.barrier("there", {}, {}), user_error);
 }
 
-TEST_CASE("a batch keeps its type on its way to the device; users' types have their movers") {
+TEST_CASE("batch_to_device keeps the batch's type and uses the movers of user types") {
   struct own {
     int moved = 0;
   };
@@ -291,7 +293,7 @@ TEST_CASE("a batch keeps its type on its way to the device; users' types have th
   CHECK(items[3] == strange);
 }
 
-TEST_CASE("strategies and precisions are found by name") {
+TEST_CASE("strategies and precisions are found by name and unknown names list the known ones") {
   const auto known = default_strategies();
   CHECK(make_strategy(known, "auto", parts_of(0, 1))->name() == "single_device");
   CHECK(make_strategy(known, "auto", parts_of(0, 2))->name() == "data_parallel");
@@ -304,7 +306,7 @@ TEST_CASE("strategies and precisions are found by name") {
                     Catch::Contains("32-true, 64-true, bf16-mixed, bf16-true"));
 }
 
-TEST_CASE("the bare and the wrapped module are both there") {
+TEST_CASE("the strategy gives access to the bare and to the wrapped module") {
   const auto said = with_strategies(2, [](auto, auto& how) {
     auto module = std::make_shared<regression>();
     how.connect(module);

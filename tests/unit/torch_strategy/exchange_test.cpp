@@ -1,4 +1,4 @@
-// Options and hooks of the gradient exchange, as users of DDP know them.
+// Goal: the options and hooks of the gradient exchange behave as users of DDP expect.
 #include "tests/unit/torch_strategy/small_models.hpp"
 #include "troupe/data_parallel.hpp"
 
@@ -25,7 +25,7 @@ std::string digest_of(const trainer_options& options, const data_ptr& data,
   return ends[0].snapshot->weights_digest;
 }
 
-/// Layers of which each step uses one of two branches, or always the first; tells what it saw.
+/// A module that uses one of two branches in each step. Records the exchange's figures.
 struct branches : regression {
   enum class way { first, by_step, by_rank };
   explicit branches(way how) : regression({.optimize = {}}), how_(how) {
@@ -80,25 +80,24 @@ reducer_options one_each() { return {.first_bucket_bytes = 1, .bucket_bytes = 1}
 
 }  // namespace
 
-TEST_CASE("bits depend neither on buckets nor on overlap nor on tuning") {
+TEST_CASE("the bits of the weights depend neither on buckets nor on overlap nor on tuning") {
   const auto data = std::make_shared<table_data>(24);
   const auto options = quick(3, 4, 6);
   const auto make = [] { return std::make_shared<regression>(); };
   const auto plain = digest_of(options, data, make);
   CHECK(digest_of(options, data, make, with({.gradients = one_each()})) == plain);
   CHECK(digest_of(options, data, make, with({.gradients = {.overlap = false}})) == plain);
-  // A clock that makes the communicator look as slow as can be.
+  // A clock that makes the communicator look extremely slow.
   auto ticks = std::make_shared<std::atomic<std::int64_t>>(0);
   const auto slow = [ticks] { return std::chrono::nanoseconds{++*ticks * 1'000'000}; };
   CHECK(digest_of(options, data, make, with({.gradients = {.now = slow}})) == plain);
 }
 
-TEST_CASE("all ranks take rank 0's measurement of the communicator") {
+TEST_CASE("all ranks use rank 0's measurement of the communicator") {
   const auto data = std::make_shared<table_data>(24);
   torch_plugins plugins;
   plugins.strategies["data_parallel"] = [](strategy_parts parts) {
-    // Rank 0's clock ticks a millisecond at each look, so every operation takes as long; the
-    // other's a nanosecond.
+    // Rank 0's clock advances by a millisecond per look, the other rank's by a nanosecond.
     const auto tick = parts.about.rank == 0 ? 1'000'000 : 1;
     reducer_options how;
     how.now = [tick, now = std::int64_t{0}]() mutable {
@@ -114,7 +113,7 @@ TEST_CASE("all ranks take rank 0's measurement of the communicator") {
   CHECK(tells_caps::caps[1] == tells_caps::caps[0]);
 }
 
-TEST_CASE("unused parameters hold up no bucket when they are searched for") {
+TEST_CASE("with find_unused_parameters unused parameters delay no bucket") {
   const auto data = std::make_shared<table_data>(24);
   const auto options = quick(2, 4, 5);
   const auto make = branching(branches::way::first);
@@ -124,12 +123,12 @@ TEST_CASE("unused parameters hold up no bucket when they are searched for") {
   how.find_unused_parameters = true;
   CHECK(digest_of(options, data, make, with({.gradients = how})) == plain);
   CHECK(waited.buckets.size() == 8);
-  // Two buckets of the unused branch come first until the first step has told the order.
+  // Two buckets of the unused branch come first until the first step has shown the order.
   CHECK(waited.early == 0 + 4 * 6);
   CHECK(branches::seen.early >= 5 * 6);
 }
 
-TEST_CASE("what is used may differ from step to step and from rank to rank") {
+TEST_CASE("the used parameters may differ between steps and between ranks") {
   const auto data = std::make_shared<table_data>(24);
   const auto options = quick(2, 4, 6);
   const auto how = GENERATE(branches::way::by_step, branches::way::by_rank);
@@ -139,7 +138,7 @@ TEST_CASE("what is used may differ from step to step and from rank to rank") {
         digest_of(options, data, branching(how)));
 }
 
-TEST_CASE("a static graph is learned once") {
+TEST_CASE("static_graph learns the order once and refuses a graph that changes") {
   const auto data = std::make_shared<table_data>(24);
   const auto options = quick(2, 4, 5);
   const auto make = branching(branches::way::first);
@@ -154,7 +153,7 @@ TEST_CASE("a static graph is learned once") {
   CHECK(text_of(refused[0].error).find("set strategy.static_graph to false") != std::string::npos);
 }
 
-TEST_CASE("the trainer's options reach the exchange") {
+TEST_CASE("the trainer's gradient options reach the exchange") {
   const auto data = std::make_shared<table_data>(24);
   auto options = quick(2, 4, 5);
   const auto first = branching(branches::way::first);
@@ -176,7 +175,7 @@ TEST_CASE("the trainer's options reach the exchange") {
 
 namespace {
 
-/// Gradients arrive twice in one hook.
+/// Gradients arrive twice in one backward hook.
 struct two_backwards : regression {
   void backward(const at::Tensor& loss, const value&) override {
     (loss * 0.25).backward({}, /*keep_graph=*/true);
@@ -186,7 +185,7 @@ struct two_backwards : regression {
 
 }  // namespace
 
-TEST_CASE("a static graph knows how often a gradient arrives") {
+TEST_CASE("static_graph learns how often each gradient arrives") {
   const auto data = std::make_shared<table_data>(24);
   const auto options = quick(2, 4, 4);
   const auto make = [] { return std::make_shared<two_backwards>(); };
@@ -204,7 +203,7 @@ trainer_options with_hook(const std::string& name) {
   return options;
 }
 
-/// A user's own: counts, and sums in float64.
+/// A user's own hook: counts its calls, and sums in float64.
 struct counted {
   std::atomic<int> calls{0};
   std::atomic<int> last{0};
@@ -218,7 +217,7 @@ bucket_future sum_in_double(std::shared_ptr<counted>& state, const gradient_buck
   std::int64_t elements = 0;
   for (const auto& one : bucket.gradients()) elements += one.numel();
   if (elements > bucket.buffer().numel() || bucket.parameters().size() != bucket.gradients().size())
-    throw std::logic_error("a bucket's parts are not its own");
+    throw std::logic_error("a bucket's gradients do not belong to it");
   return {bucket.world().all_reduce(buffer_of(wide), reduction::sum), [wide] { return wide; }};
 }
 
@@ -238,11 +237,11 @@ struct registers : regression {
 
 }  // namespace
 
-TEST_CASE("a user's hook sums the buckets") {
+TEST_CASE("a user's communication hook sums the buckets") {
   const auto data = std::make_shared<table_data>(24);
   const auto state = std::make_shared<counted>();
   auto options = quick(3, 4, 6);
-  options.accumulate_grad_batches = GENERATE(1, 2);  // a bucket leaves once per step all the same
+  options.accumulate_grad_batches = GENERATE(1, 2);  // a bucket travels once per step in both cases
   CHECK(distance(trained<registers>(options, data, state, false),
                  by_hand<regression>(options, *data)) < close_enough);
   CHECK(state->calls == 3 * 6);
@@ -252,7 +251,7 @@ TEST_CASE("a user's hook sums the buckets") {
   CHECK(text_of(refused[0].error).find("there is a hook already") != std::string::npos);
 }
 
-TEST_CASE("compression rounds gradients and no more") {
+TEST_CASE("a compression hook rounds gradients and is reproducible") {
   const auto data = std::make_shared<table_data>(24);
   const auto name = GENERATE(std::string{"f16_compress"}, std::string{"bf16_compress"});
   CAPTURE(name);
@@ -265,7 +264,7 @@ TEST_CASE("compression rounds gradients and no more") {
   CHECK(weights_of(again[0].snapshot).begin()->second.equal(rounded.begin()->second));
 }
 
-TEST_CASE("compression wraps any hook, compression included") {
+TEST_CASE("compression can wrap any hook including another compression") {
   const auto data = std::make_shared<table_data>(24);
   std::atomic<int> inner{0};
   reducer_options how;
@@ -281,13 +280,13 @@ TEST_CASE("compression wraps any hook, compression included") {
   CHECK(distance(weights_of(ends[0].snapshot), by_hand<regression>(quick(2, 4, 4), *data)) < 1e-2);
 }
 
-TEST_CASE("with noop every rank goes its own way") {
+TEST_CASE("with the noop hook the ranks' weights diverge") {
   const auto data = std::make_shared<table_data>(24);
   run_good_job({.recipe = recipe_for<tells_difference>(data), .options = with_hook("noop")});
   CHECK(tells_difference::differ);
 }
 
-TEST_CASE("a hook that throws or returns something else is the rank's failure") {
+TEST_CASE("a communication hook that throws or returns the wrong size fails its rank") {
   const auto data = std::make_shared<table_data>(24);
   const auto run = [&](comm_hook hook) {
     reducer_options how;
@@ -308,7 +307,7 @@ TEST_CASE("a hook that throws or returns something else is the rank's failure") 
         std::string::npos);
 }
 
-TEST_CASE("time in collectives is reported with the hooks that waited") {
+TEST_CASE("the time spent in collectives is reported with the waiting hooks") {
   const auto data = std::make_shared<table_data>(24);
   std::atomic<std::int64_t> ticks{0};
   reducer_options how;
@@ -317,5 +316,5 @@ TEST_CASE("time in collectives is reported with the hooks that waited") {
                                       with({.gradients = how})),
                 .options = quick(2, 4, 4)});
   CHECK(tells_waiting::waited > 0);
-  CHECK(tells_waiting::waited < 2 * ticks);  // of two ranks
+  CHECK(tells_waiting::waited < 2 * ticks);  // of both ranks
 }

@@ -1,4 +1,4 @@
-// The fused step ends in the bits of the separate one, and leaves the same state behind.
+// Goal: the fused optimizer step ends in the bits of the separate one and leaves the same state.
 #include <torch/optim.h>
 
 #include "tests/unit/torch_strategy/small_models.hpp"
@@ -53,7 +53,7 @@ const std::vector<named_step> steps{
      }},
 };
 
-/// Wide enough for slices of more than one length, with parameters in odd places.
+/// Wide enough for slices of several lengths, with unused, sometimes used and empty parameters.
 struct wide : regression {
   explicit wide(step optimize) : regression({.optimize = std::move(optimize)}) {
     net->push_back(torch::nn::Linear(1, 150));
@@ -88,7 +88,7 @@ struct wide : regression {
   std::shared_ptr<optim::Optimizer> mine_;
 };
 
-/// Goes on from a snapshot in memory.
+/// Resumes from a snapshot in memory.
 struct reloading : data_parallel {
   reloading(strategy_parts parts, snapshot_ptr from)
       : data_parallel(parts, data_parallel_options_of(parts.about.options.gradients)),
@@ -120,12 +120,12 @@ bool same_optimizer_state(const snapshot_ptr& a, const snapshot_ptr& b) {
     const auto& y = b->optimizer[i];
     if (x.name != y.name || x.shape != y.shape || *x.bytes != *y.bytes) return false;
   }
-  return a->state == b->state;  // groups, step counts
+  return a->state == b->state;  // groups and step counts
 }
 
 }  // namespace
 
-TEST_CASE("fused or apart: the same weights and the same optimizer state, to the bit") {
+TEST_CASE("the fused step gives the bits of the separate one in weights and optimizer state") {
   const auto world = GENERATE(1, 2, 3);
   const auto how = GENERATE(range(0, 7));
   const auto accumulate = GENERATE(1, 2);
@@ -140,7 +140,7 @@ TEST_CASE("fused or apart: the same weights and the same optimizer state, to the
   CHECK(same_optimizer_state(fused, apart));
 }
 
-TEST_CASE("clipping, by norm and by value, is part of the pass") {
+TEST_CASE("the fused step clips by norm and by value") {
   const auto data = std::make_shared<table_data>(24);
   auto options = quick(GENERATE(2, 3), 4, 5);
   const auto how = GENERATE(1, 3);
@@ -155,7 +155,7 @@ TEST_CASE("clipping, by norm and by value, is part of the pass") {
   CHECK(same_optimizer_state(fused, apart));
 }
 
-TEST_CASE("a fit goes on fused where it was apart, and apart where it was fused") {
+TEST_CASE("a run may change between fused and separate steps when it resumes") {
   const auto data = std::make_shared<table_data>(24);
   auto options = quick(2, 4, 6);
   const auto how = GENERATE(1, 3);
@@ -164,14 +164,14 @@ TEST_CASE("a fit goes on fused where it was apart, and apart where it was fused"
   options.max_steps = 3;
   const bool first = GENERATE(true, false);
   const auto half = fitted(options, data, steps[how].make, first);
-  CHECK(wide::holders == (first ? 1 : 2));  // fused, the state is held once
+  CHECK(wide::holders == (first ? 1 : 2));  // with the fused step only one rank holds the state
   options.max_steps = 6;
   const auto rest = fitted(options, data, steps[how].make, !first, half);
   CHECK(rest->weights_digest == whole->weights_digest);
   CHECK(same_optimizer_state(rest, whole));
 }
 
-TEST_CASE("left to itself, a step is fused where nobody looks at gradients") {
+TEST_CASE("by default the step is fused if no module reads gradients") {
   const auto data = std::make_shared<table_data>(24);
   const auto options = quick(2, 4, 2);
   wide::quiet = GENERATE(true, false);
@@ -202,7 +202,7 @@ std::string refusal(trainer_options options, const step& make) {
 
 }  // namespace
 
-TEST_CASE("what cannot be fused is refused where it was asked for, and left apart elsewhere") {
+TEST_CASE("a step that cannot be fused is an error if requested and separate by default") {
   auto options = quick(2, 4, 2);
   const step other = [](regression& m) { return optim::RMSprop(m.parameters(), 0.01); };
   const step derived = [](regression& m) { return of_its_own(m.parameters(), 0.01); };
@@ -220,7 +220,7 @@ TEST_CASE("what cannot be fused is refused where it was asked for, and left apar
   CHECK(wide::fused == 0);
 }
 
-TEST_CASE("a module that steps by itself is told that gradients were not summed") {
+TEST_CASE("a module with its own optimizer_step gets an error that names fused_step") {
   auto options = quick(2, 4, 2);
   options.gradients.fused_step = true;
   const auto data = std::make_shared<table_data>(24);
@@ -229,7 +229,7 @@ TEST_CASE("a module that steps by itself is told that gradients were not summed"
   CHECK_THAT(text_of(ends[0].error), Catch::Contains("set strategy.fused_step to false"));
 }
 
-TEST_CASE("a rank that fails before the pass releases the others") {
+TEST_CASE("a rank that fails before the fused step releases the others") {
   struct fails : wide {
     using wide::wide;
     void on_before_optimizer_step(optim::Optimizer&) override {
@@ -245,8 +245,8 @@ TEST_CASE("a rank that fails before the pass releases the others") {
     CHECK(text_of(ends[rank].error).starts_with("troupe::generation_closed"));
 }
 
-// 1e308 is no float: the update of the parameters throws, in whichever rank's thread does it.
-TEST_CASE("the pass throws: one rank fails with the exception's own type, the others follow") {
+// 1e308 is no float: the update of the parameters throws, in the thread of any rank.
+TEST_CASE("the fused step throws: one rank fails with that exception and the others follow") {
   const auto ranks = GENERATE(1, 2, 4);
   auto options = quick(ranks, 4, 5);
   options.gradients.fused_step = true;

@@ -1,4 +1,4 @@
-// Data-parallel gradients against one process that sees every sample.
+// Goal: data-parallel gradients equal those of one process that sees every sample.
 #include "tests/unit/torch_strategy/small_models.hpp"
 #include "troupe/data_parallel.hpp"
 
@@ -18,7 +18,7 @@ optimizers sgd_with_decay(regression& m) {
 
 }  // namespace
 
-TEST_CASE("ranks end where one process with the whole batch ends") {
+TEST_CASE("data-parallel training equals one process with the whole batch") {
   const auto world = GENERATE(1, 2, 3, 4, 7);
   const auto data = std::make_shared<table_data>(84);
   auto options = quick(world, 84 / 7 / 1, 12);
@@ -28,8 +28,8 @@ TEST_CASE("ranks end where one process with the whole batch ends") {
         gradient_tolerance);
 }
 
-TEST_CASE("short batches and ranks without samples count by their samples") {
-  // 4 ranks of 2: batches of 8 and, at the end, of 5, 3, 2 or 1 samples.
+TEST_CASE("short batches and ranks without samples are weighted by their samples") {
+  // 4 ranks with batches of 2: global batches of 8 and a last one of 5, 3, 2 or 1 samples.
   const auto size = GENERATE(13, 11, 10, 9);
   const auto accumulate = GENERATE(1, 2, 3);
   const auto data = std::make_shared<table_data>(size);
@@ -40,7 +40,7 @@ TEST_CASE("short batches and ranks without samples count by their samples") {
         gradient_tolerance);
 }
 
-TEST_CASE("clipping sees the reduced gradients") {
+TEST_CASE("gradients are clipped after they are reduced") {
   const auto data = std::make_shared<table_data>(24);
   auto options = quick(2, 6, 4);
   options.gradient_clip_val = 0.01;
@@ -57,8 +57,8 @@ TEST_CASE("clipping sees the reduced gradients") {
 
 namespace {
 
-/// Parameters in odd places: one that no step uses, one used by some ranks only, one used twice,
-/// one frozen, one frozen and thawed on the way.
+/// Special parameters: one unused, one used by some ranks only, one used twice, one frozen, and one
+/// that is unfrozen later.
 struct odd_parameters : regression {
   explicit odd_parameters(bool by_rank) : regression({.optimize = {}}), by_rank_(by_rank) {
     unused = register_parameter("unused", torch::ones({3}));
@@ -83,7 +83,7 @@ struct odd_parameters : regression {
   bool by_rank_;
 };
 
-/// The same in one process: thawing by the epoch that its data order says.
+/// The same in one process; the epoch follows from the count of steps.
 struct odd_by_hand : odd_parameters {
   explicit odd_by_hand(std::int64_t steps_per_epoch)
       : odd_parameters(false), steps_per_epoch_(steps_per_epoch) {}
@@ -97,7 +97,7 @@ struct odd_by_hand : odd_parameters {
 
 }  // namespace
 
-TEST_CASE("unused, shared, frozen and thawed parameters go as in one process") {
+TEST_CASE("unused and shared and frozen parameters behave as in one process") {
   const auto data = std::make_shared<table_data>(16);
   const auto options = quick(2, 4, 8);
   const auto two = trained<odd_parameters>(options, data, false);
@@ -107,7 +107,7 @@ TEST_CASE("unused, shared, frozen and thawed parameters go as in one process") {
   CHECK_FALSE(two.at("thawed").equal(torch::ones({1})));
 }
 
-TEST_CASE("a parameter that one rank uses moves on all") {
+TEST_CASE("a parameter that only one rank uses is updated on all ranks") {
   const auto data = std::make_shared<table_data>(16);
   const auto ends =
       run_good_job({.recipe = recipe_for<odd_parameters>(data, true), .options = quick(3, 4, 5)});
@@ -116,7 +116,7 @@ TEST_CASE("a parameter that one rank uses moves on all") {
 
 namespace {
 
-/// Does to .grad what users do.
+/// Changes .grad as users do.
 struct grad_meddler : regression {
   enum class way { replace, drop_in_zero_grad, keep_in_zero_grad };
   explicit grad_meddler(way how) : how_(how) {}
@@ -139,7 +139,7 @@ struct grad_meddler : regression {
 
 }  // namespace
 
-TEST_CASE("a .grad that users replace, drop or zero is put right") {
+TEST_CASE("gradients that a user replaces or drops or zeroes are handled correctly") {
   const auto how = GENERATE(grad_meddler::way::replace, grad_meddler::way::drop_in_zero_grad,
                             grad_meddler::way::keep_in_zero_grad);
   const auto data = std::make_shared<table_data>(24);
@@ -182,14 +182,14 @@ struct breaks_on_rank_1 : regression {
 
 }  // namespace
 
-TEST_CASE("a sparse gradient is refused by name, after backward") {
+TEST_CASE("a sparse gradient is refused by name after backward") {
   const auto data = std::make_shared<table_data>(16);
   const auto ends = run_job({.recipe = recipe_for<sparse_layer>(data), .options = quick(2, 4, 3)});
   for (const auto& end : ends)
     CHECK(text_of(end.error).find("table.weight has a sparse gradient") != std::string::npos);
 }
 
-TEST_CASE("an exception in mid-backward releases the others") {
+TEST_CASE("an exception in the middle of backward releases the other ranks") {
   const auto data = std::make_shared<table_data>(24);
   const auto ends =
       run_job({.recipe = recipe_for<breaks_on_rank_1>(data), .options = quick(3, 2, 9)});
@@ -237,7 +237,7 @@ TEST_CASE("a gradient of a gradient trains data-parallel") {
         gradient_tolerance);
 }
 
-TEST_CASE("two backwards in one hook need overlap off, and say so") {
+TEST_CASE("two backward passes in one hook are refused unless overlap is off") {
   const auto data = std::make_shared<table_data>(24);
   const auto options = quick(2, 4, 4);
   const auto make = [](bool together) {
@@ -251,7 +251,7 @@ TEST_CASE("two backwards in one hook need overlap off, and say so") {
         gradient_tolerance);
 }
 
-TEST_CASE("an optimizer that calls its closure often sees the same on all ranks") {
+TEST_CASE("an optimizer that calls its closure repeatedly sees equal losses on all ranks") {
   const auto data = std::make_shared<table_data>(20);
   const auto lbfgs = [](regression& m) {
     return optimizers{torch::optim::LBFGS(
@@ -287,7 +287,7 @@ struct two_optimizers : regression {
 
 }  // namespace
 
-TEST_CASE("several optimizers train their own parameters, alone and together") {
+TEST_CASE("several optimizers train their own parameters as in one process") {
   const auto data = std::make_shared<table_data>(25);
   auto options = quick(2, 4, 6);
   options.accumulate_grad_batches = GENERATE(1, 2);
@@ -300,7 +300,7 @@ TEST_CASE("several optimizers train their own parameters, alone and together") {
 
 namespace {
 
-/// Says which buckets its gradients travelled in.
+/// Records the buckets in which its gradients travelled.
 struct many_layers : regression {
   many_layers() {
     for (int i = 0; i < 6; ++i) net->push_back(torch::nn::Linear(1, 1));
@@ -313,7 +313,7 @@ struct many_layers : regression {
 
 }  // namespace
 
-TEST_CASE("buckets leave while backward runs, and are laid out anew once") {
+TEST_CASE("buckets travel while backward runs and are rebuilt once") {
   const auto data = std::make_shared<table_data>(24);
   torch_plugins plugins;
   plugins.strategies["data_parallel"] = [](strategy_parts parts) {

@@ -1,3 +1,5 @@
+// Goal: logged values are reduced over ranks with the right weights, and ranks that disagree on
+// names get an error.
 #include "troupe/detail/metric_accumulator.hpp"
 
 #include <cmath>
@@ -19,7 +21,7 @@ byte_exchange alone() {
   };
 }
 
-/// What each rank's reduction brings or throws, all at once: a meeting of threads.
+/// Exchanges bytes between threads: each rank returns with the bytes of all ranks.
 struct rendezvous {
   explicit rendezvous(std::size_t ranks) : ranks(ranks), brought(ranks) {}
 
@@ -67,7 +69,7 @@ struct rendezvous {
 
 }  // namespace
 
-TEST_CASE("means weigh by count, sums add, extremes stay") {
+TEST_CASE("means are weighted by count and sums and extremes are reduced as named") {
   metric_accumulator book;
   book.add("mean", 2.0 * 3, 3, log_reduction::mean);
   book.add("mean", 10.0 * 1, 1, log_reduction::mean);
@@ -86,7 +88,7 @@ TEST_CASE("means weigh by count, sums add, extremes stay") {
   CHECK(book.reduce(alone()).empty());
 }
 
-TEST_CASE("one name has one reduction, and a name is a line") {
+TEST_CASE("a name has one reduction and must be a single line") {
   metric_accumulator book;
   book.add("a", 1, 1, log_reduction::mean);
   CHECK_THROWS_AS(book.add("a", 1, 1, log_reduction::sum), user_error);
@@ -94,7 +96,7 @@ TEST_CASE("one name has one reduction, and a name is a line") {
   CHECK_THROWS_AS(book.add("a\nb", 1, 1, log_reduction::sum), user_error);
 }
 
-TEST_CASE("ranks reduce together, a silent rank learns of the others' names") {
+TEST_CASE("a rank that logged nothing takes part in the reduction of the others' names") {
   std::vector<metric_accumulator> books(3);
   books[0].add("loss", 1.0 * 2, 2, log_reduction::mean);
   books[2].add("loss", 4.0 * 4, 4, log_reduction::mean);
@@ -105,7 +107,7 @@ TEST_CASE("ranks reduce together, a silent rank learns of the others' names") {
   for (const auto& one : reduced) CHECK(one == metrics{{"loss", 3.0}, {"worst", 9.0}});
 }
 
-TEST_CASE("ranks that logged different names hear who logged what, all of them") {
+TEST_CASE("ranks that logged different names all get an error that lists who logged what") {
   std::vector<metric_accumulator> books(3);
   books[0].add("a", 1, 1, log_reduction::mean);
   books[0].add("b", 1, 1, log_reduction::mean);
@@ -116,7 +118,7 @@ TEST_CASE("ranks that logged different names hear who logged what, all of them")
                                        "rank 2 logged \"a\""));
 }
 
-TEST_CASE("what was saved goes on: rank 0 has the numbers, all have the names") {
+TEST_CASE("restored entries continue: rank 0 has the values and all ranks have the names") {
   metric_accumulator saved;
   saved.add("a", 6, 2, log_reduction::mean);
   std::vector<metric_accumulator> books(2);

@@ -1,4 +1,5 @@
-// A user's own strategy, precision, cluster environment and hooks, written outside of the library.
+// Goal: a user's own strategy, precision, cluster environment and hooks work when they are written
+// outside of the library.
 #include <mutex>
 
 #include "tests/unit/torch_strategy/small_models.hpp"
@@ -12,7 +13,7 @@ using namespace troupe::testing;
 
 namespace {
 
-/// Which members were called, on rank 0.
+/// Counts the calls of members on rank 0.
 struct ledger_of_calls {
   void note(const std::string& what) {
     const std::lock_guard lock{mutex};
@@ -23,7 +24,7 @@ struct ledger_of_calls {
 };
 using calls_ptr = std::shared_ptr<ledger_of_calls>;
 
-/// Overrides every member; each passes through.
+/// Overrides every member, counts the call and forwards it.
 struct own_strategy : data_parallel {
   own_strategy(strategy_parts parts, calls_ptr seen)
       : data_parallel(std::move(parts)), seen_(std::move(seen)) {}
@@ -212,7 +213,7 @@ struct doubling : precision {
 
 }  // namespace
 
-TEST_CASE("a user's strategy overrides every member and is asked at every hook") {
+TEST_CASE("a user's strategy can override every member and each is called") {
   const auto seen = std::make_shared<ledger_of_calls>();
   torch_plugins plugins;
   plugins.strategies["own"] = [=](strategy_parts parts) {
@@ -285,7 +286,7 @@ TEST_CASE("a user's strategy overrides every member and is asked at every hook")
   CHECK(seen->calls["training_step"] == 3);
 }
 
-TEST_CASE("a user's precision converts, scales, unscales and leaves steps out") {
+TEST_CASE("a user's precision can convert and scale and unscale and skip steps") {
   const auto data = std::make_shared<table_data>(16);
   torch_plugins plugins;
   plugins.precisions["doubling"] = [] { return std::make_unique<doubling>(); };
@@ -297,7 +298,7 @@ TEST_CASE("a user's precision converts, scales, unscales and leaves steps out") 
   options.max_steps = 1;
   const auto one =
       run_good_job({.recipe = make_recipe(make, data, plugins), .options = options})[0].snapshot;
-  CHECK(one->weights_digest == two->weights_digest);  // the second step was not allowed
+  CHECK(one->weights_digest == two->weights_digest);  // the second step was skipped
   struct doubled : regression {
     step_output training_step(const batch& b, std::int64_t) override {
       return fn::mse_loss(net->forward(b[0] * 2), b[1] * 2);
@@ -306,7 +307,7 @@ TEST_CASE("a user's precision converts, scales, unscales and leaves steps out") 
   CHECK(distance(weights_of(one), by_hand<doubled>(options, *data)) < 1e-6);
 }
 
-TEST_CASE("a user's cluster environment says who a rank is") {
+TEST_CASE("a user's cluster environment defines ranks and hosts") {
   struct elsewhere : local_environment {
     using local_environment::local_environment;
     std::string_view name() const override { return "elsewhere"; }
@@ -439,7 +440,7 @@ struct diary : regression {
 
 }  // namespace
 
-TEST_CASE("a module hears every hook in Lightning's order") {
+TEST_CASE("a module receives every hook in Lightning's order") {
   const auto said = std::make_shared<std::vector<std::string>>();
   const auto data = std::make_shared<table_data>(4, 4, 2);
   auto options = quick(2, 2, 1);
@@ -469,7 +470,7 @@ TEST_CASE("a module hears every hook in Lightning's order") {
   CHECK(*said == expected);
 }
 
-TEST_CASE("submodules come out of an evaluation in the modes they went in with") {
+TEST_CASE("an evaluation restores the training mode of each submodule") {
   struct half_frozen : regression {
     half_frozen() : regression({.dropout = 0.5, .optimize = {}}) { net[2]->eval(); }
     void on_train_epoch_end(std::int64_t) override {
@@ -494,7 +495,7 @@ TEST_CASE("outside of a run a module is rank 0 of 1") {
 
 // --- any function as a job -----------------------------------------------------------------------
 
-TEST_CASE("a spawned function gets its rank first, its arguments, and collectives") {
+TEST_CASE("a spawned function gets its rank and its arguments and can use collectives") {
   const auto sum = [](rank_context& who, int base, const std::string& word) -> value {
     float mine = static_cast<float>(base + who.rank());
     who.collectives().all_reduce({&mine, 1, dtype::f32}, reduction::sum)->wait();
@@ -518,7 +519,7 @@ TEST_CASE("a spawned function gets its rank first, its arguments, and collective
 
 namespace {
 
-/// Counts micro-batches and moves the weights when its own window is full, like DeepSpeed.
+/// Counts micro-batches and updates the weights when its own window is full, as DeepSpeed does.
 struct own_engine : data_parallel {
   own_engine(strategy_parts parts, calls_ptr seen)
       : data_parallel(std::move(parts)), seen_(std::move(seen)) {}
@@ -545,7 +546,7 @@ struct own_engine : data_parallel {
 
 }  // namespace
 
-TEST_CASE("a strategy that accumulates itself is asked for a step behind every micro-batch") {
+TEST_CASE("a strategy that accumulates itself gets a step for every micro-batch") {
   const auto seen = std::make_shared<ledger_of_calls>();
   torch_plugins plugins;
   plugins.strategies["engine"] = [=](strategy_parts parts) {

@@ -1,5 +1,5 @@
-// The reducer without a strategy around it: gradients that users moved, gradients that stay where
-// autograd put them, and a second generation.
+// Goal: the reducer sums gradients correctly without a strategy around it: gradients that users
+// replaced by views, gradients that stay where autograd put them, and a second generation.
 #include "troupe/detail/reducer.hpp"
 #include "tests/unit/torch_strategy/small_models.hpp"
 
@@ -20,7 +20,7 @@ at::Tensor square(std::int32_t rank, double scale) {
   return torch::arange(1, 5, at::kFloat).view({2, 2}).mul(scale * (1 + 10 * rank));
 }
 
-/// Every gradient is summed where autograd put it, or none.
+/// Every gradient stays where autograd put it, or none does.
 reducer_options with_staying(bool stays) {
   reducer_options options;
   options.stays_from_bytes = stays ? 0 : 1 << 30;
@@ -34,7 +34,7 @@ struct grad_view {
 
 }  // namespace
 
-TEST_CASE("a .grad that became a view of its bucket counts as the user sees it") {
+TEST_CASE("a .grad replaced by a view of its bucket is summed as the user sees it") {
   const auto view = GENERATE(grad_view{"transposed", [](const at::Tensor& g) { return g.t(); }},
                              grad_view{"its first row twice",
                                        [](const at::Tensor& g) {
@@ -63,7 +63,7 @@ TEST_CASE("a .grad that became a view of its bucket counts as the user sees it")
   for (const auto& sum : sums) CHECK(sum.equal(view.of(square(0, 1)) + view.of(square(1, 1))));
 }
 
-TEST_CASE("a gradient is added to a .grad that was transposed before") {
+TEST_CASE("a new gradient is added to a .grad that the user transposed") {
   const bool stays = GENERATE(false, true);
   std::vector<at::Tensor> sums(2);
   const auto errors = on_ranks(2, [&](auto rank, const auto& world) {
@@ -85,7 +85,7 @@ TEST_CASE("a gradient is added to a .grad that was transposed before") {
 
 namespace {
 
-/// Whose gradients autograd lets share memory.
+/// Losses for which autograd lets gradients share memory.
 struct sharing_loss {
   const char* name;
   at::Tensor (*of)(const at::Tensor& p, const at::Tensor& q);
@@ -93,8 +93,8 @@ struct sharing_loss {
 
 }  // namespace
 
-TEST_CASE("a gradient that stays is summed where autograd put it") {
-  constexpr std::int64_t side = 400;  // 640,000 bytes: large without any option
+TEST_CASE("a large gradient is summed in place where autograd put it") {
+  constexpr std::int64_t side = 400;  // 640,000 bytes: large enough by default
   std::vector<at::Tensor> sums(2);
   std::vector<void*> before(2), behind(2);
   std::vector<reducer::figures> seen(2);
@@ -111,7 +111,8 @@ TEST_CASE("a gradient that stays is summed where autograd put it") {
       before[rank] = p.grad().data_ptr();
       const auto word = gradients.finish();
       behind[rank] = p.grad().data_ptr();
-      if (word.stop != (step == 1) || word.loss != 5) throw std::runtime_error("a wrong word");
+      if (word.stop != (step == 1) || word.loss != 5)
+        throw std::runtime_error("a wrong step result");
     }
     sums[rank] = p.grad().clone();
     seen[rank] = gradients.seen();
@@ -126,7 +127,7 @@ TEST_CASE("a gradient that stays is summed where autograd put it") {
   }
 }
 
-TEST_CASE("gradients that share memory are summed apart") {
+TEST_CASE("gradients that share memory are summed separately") {
   const auto loss_of = GENERATE(
       sharing_loss{
           "two views, added",
@@ -138,7 +139,7 @@ TEST_CASE("gradients that share memory are summed apart") {
       sharing_loss{"what backward began at", [](const at::Tensor& p, const at::Tensor& q) {
                      return torch::cat({p.view({4}), q.view({4})});
                    }});
-  const bool elsewhere = GENERATE(false, true);  // the pass that sums is somebody else's
+  const bool elsewhere = GENERATE(false, true);  // another pass sums the gradients
   CAPTURE(loss_of.name, elsewhere);
   std::vector<at::Tensor> grads(4);
   std::vector<bool> shared(2);
@@ -165,7 +166,7 @@ TEST_CASE("gradients that share memory are summed apart") {
     CHECK(grads[i].equal(torch::full({2, 2}, elsewhere ? 1.0 + static_cast<double>(i / 2) : 3.0)));
 }
 
-TEST_CASE("who sums elsewhere finds zeros where another rank has a gradient") {
+TEST_CASE("a rank without a gradient for a parameter contributes zeros") {
   std::vector<at::Tensor> grads(4);
   const auto errors = on_ranks(2, [&](auto rank, const auto& world) {
     const auto p = torch::ones({2, 2}).requires_grad_();
@@ -181,8 +182,8 @@ TEST_CASE("who sums elsewhere finds zeros where another rank has a gradient") {
       loss.backward();
       gradients.finish();
     }
-    if (nobodys.grad().defined()) throw std::runtime_error("a gradient of nobody's");
-    if (!gradients.seen().buckets.empty()) throw std::runtime_error("a bucket for nothing");
+    if (nobodys.grad().defined()) throw std::runtime_error("a gradient that no rank computed");
+    if (!gradients.seen().buckets.empty()) throw std::runtime_error("an unneeded bucket");
     grads[2 * rank] = p.grad();
     grads[2 * rank + 1] = q.grad();
   });
@@ -193,14 +194,14 @@ TEST_CASE("who sums elsewhere finds zeros where another rank has a gradient") {
 
 namespace {
 
-/// Four parameters, a bucket each; a backward reaches them from the last to the first.
+/// Four parameters with a bucket each. Backward reaches them from the last to the first.
 struct chain {
   std::vector<at::Tensor> parameters;
   chain() {
     for (int i = 0; i < 4; ++i) parameters.push_back(torch::full({5}, 1.0).requires_grad_());
   }
-  /// The gradient of parameter i is (i + 1) * weight. `middle` is called between 2 and 1, with 0
-  /// and 1 still to come.
+  /// The gradient of parameter i is (i + 1) * weight. `middle` is called after the gradients of 3
+  /// and 2 and before those of 1 and 0.
   at::Tensor loss(double weight, std::size_t used, const std::function<void()>& middle = {}) const {
     auto y = torch::zeros({5});
     for (std::size_t i = 0; i < used; ++i) {
@@ -220,9 +221,9 @@ void one_step(reducer& gradients, const at::Tensor& loss) {
 
 }  // namespace
 
-TEST_CASE("a smaller generation takes nothing from one that was cut off in mid-backward") {
+TEST_CASE("a smaller generation uses nothing of one that failed in the middle of backward") {
   const auto lost = GENERATE(0, 2);
-  const auto steps_before = GENERATE(0, 2);  // 0: in the first, before buckets are laid out anew
+  const auto steps_before = GENERATE(0, 2);  // 0: in the first step, before the buckets are rebuilt
   const bool stays = GENERATE(false, true);
   CAPTURE(lost, steps_before, stays);
   auto bucket_each = with_staying(stays);
@@ -269,9 +270,10 @@ TEST_CASE("a smaller generation takes nothing from one that was cut off in mid-b
       for (std::size_t i = 0; i < 3; ++i)
         if (!mine.parameters[i].grad().equal(torch::full({5}, (2.0 * step + 30) * (i + 1.0))))
           throw std::runtime_error("a wrong sum");
-      if (mine.parameters[3].grad().defined()) throw std::runtime_error("one of generation 1");
+      if (mine.parameters[3].grad().defined())
+        throw std::runtime_error("a gradient of generation 1");
     }
-    if (gradients.seen().replaced != 0) throw std::runtime_error("a gradient out of its bucket");
+    if (gradients.seen().replaced != 0) throw std::runtime_error("a gradient outside its bucket");
   });
   for (const auto& error : later) CHECK(text_of(error) == "nothing");
   for (std::size_t i = 0; i < 2; ++i)

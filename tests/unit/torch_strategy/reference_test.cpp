@@ -1,4 +1,4 @@
-// The learner against the serial reference executor: the same bits, whatever the schedule.
+// Goal: training ends in the same bits as the serial reference executor, for every schedule.
 #include "backends/torch/reference_executor.hpp"
 
 #include "backends/checkpoint/digest.hpp"
@@ -21,7 +21,7 @@ reference_run plain(const trainer_options& options, const data_ptr& data,
     auto& ours = dynamic_cast<module&>(m);
     return ours.training_step(batch{held, 1}, index).loss();
   };
-  // The optimizer is moved out of what configure_optimizers returned.
+  // Moves the optimizer out of the result of configure_optimizers.
   run.make_optimizer = [](torch::nn::Module& m) -> std::unique_ptr<torch::optim::Optimizer> {
     auto made = dynamic_cast<module&>(m).configure_optimizers();
     auto& optimizer = *made.all().at(0).optimizer;
@@ -52,12 +52,12 @@ void require_equal(const trainer_options& options, const data_ptr& data,
 
 }  // namespace
 
-TEST_CASE("every schedule of a fit ends in the reference's bits") {
+TEST_CASE("training with every schedule ends in the bits of the reference") {
   const auto ranks = GENERATE(1, 2, 3, 5);
   const auto accumulate = GENERATE(1, 3);
   const auto dropout = GENERATE(0.0, 0.4);
   const bool norm = accumulate == 3 && dropout == 0;
-  // With batch norm no piece may be of one sample: 60 is all of 4.
+  // Batch norm needs more than one sample per piece: 60 divides into pieces of 4.
   const auto data = std::make_shared<table_data>(norm ? 60 : 37);
   auto options = quick(ranks, 4, 9);
   options.accumulate_grad_batches = accumulate;
@@ -69,7 +69,7 @@ TEST_CASE("every schedule of a fit ends in the reference's bits") {
   });
 }
 
-TEST_CASE("the program's models end in the reference's bits") {
+TEST_CASE("training the program's models ends in the bits of the reference") {
   const auto data = synthetic({.samples = 150, .evaluation = 40});
   data->setup(stage::train);
   auto options = quick(2, 16, 6);
@@ -82,7 +82,7 @@ TEST_CASE("the program's models end in the reference's bits") {
   require_equal(options, data, [=] { return std::make_shared<classifier>(how); });
 }
 
-TEST_CASE("the program's classifier learns, and says how well") {
+TEST_CASE("the program's classifier learns and reports loss and accuracy") {
   const auto data = synthetic({.samples = 600, .evaluation = 203});
   classifier_options how;
   how.layers.hidden = {32};
@@ -98,6 +98,6 @@ TEST_CASE("the program's classifier learns, and says how well") {
                                     .purpose = stage::test,
                                     .initial = ends[0].snapshot});
   CHECK(tested[0].loop.last.at("test/accuracy") == last.at("val/accuracy"));
-  CHECK(std::fmod(last.at("val/accuracy") * 203 + 1e-9, 1.0) < 1e-6);  // every sample once
+  CHECK(std::fmod(last.at("val/accuracy") * 203 + 1e-9, 1.0) < 1e-6);  // counts every sample once
   CHECK_THROWS_WITH((classifier{{.optimizer = "lion"}}), Catch::Contains("sgd, adam, adamw"));
 }

@@ -1,5 +1,5 @@
-// Real learners that resume in mid-epoch with other ranks or another batch size, and what a
-// checkpoint refuses to be resumed with.
+// Goal: learners can resume in the middle of an epoch with other ranks or another batch size. A
+// checkpoint of another job is refused.
 #include <algorithm>
 #include <mutex>
 
@@ -14,7 +14,7 @@ using namespace troupe::testing;
 
 namespace {
 
-/// One checkpoint, in memory.
+/// Holds one checkpoint in memory.
 struct one_checkpoint : checkpoint_io {
   explicit one_checkpoint(snapshot_ptr what) : kept(std::move(what)) {}
   std::vector<checkpoint_file> encode(const snapshot&) const override { return {}; }
@@ -28,7 +28,7 @@ struct one_checkpoint : checkpoint_io {
   snapshot_ptr kept;
 };
 
-/// Writes down which samples were read.
+/// Records which samples were read.
 struct watched_data : table_data {
   using table_data::table_data;
   struct watched_rows : dataset {
@@ -90,7 +90,7 @@ std::string refusal(const trainer_options& options, const snapshot_ptr& from,
 
 }  // namespace
 
-TEST_CASE("a resume in mid-epoch with other ranks or batch size consumes what remains") {
+TEST_CASE("resume in mid-epoch with other ranks or batch size consumes the remaining samples") {
   struct row {
     std::int32_t ranks;
     std::int64_t batch_size;
@@ -112,7 +112,7 @@ TEST_CASE("a resume in mid-epoch with other ranks or batch size consumes what re
   CHECK(data->taken() == left);
 }
 
-TEST_CASE("a resume after another resume in the same epoch goes on at its cursor") {
+TEST_CASE("a second resume in the same epoch continues at the cursor") {
   const auto data = std::make_shared<watched_data>(960);
   const auto first = stopped_after(10, one_epoch(2, 16), data);
   auto options = one_epoch(3, 16);
@@ -125,13 +125,12 @@ TEST_CASE("a resume after another resume in the same epoch goes on at its cursor
                                   .resume = "here"});
   CHECK(ends[0].loop.samples == 960);
   auto all = data->taken();
-  // Loaders of runs that stopped had read ahead; nothing is missing.
+  // Loaders of stopped runs had read ahead, so samples may repeat; none is missing.
   all.erase(std::unique(all.begin(), all.end()), all.end());
   CHECK(all.size() == 960);
 }
 
-TEST_CASE(
-    "a checkpoint without a cursor is resumed with the ranks and batch size it was made with") {
+TEST_CASE("a checkpoint without a cursor can be resumed only with its own ranks and batch size") {
   const auto data = std::make_shared<watched_data>(96);
   auto options = one_epoch(2, 8);
   options.max_epochs = 3;
@@ -151,7 +150,7 @@ TEST_CASE(
   CHECK_THAT(refusal(other, old, data), Catch::Contains("of an earlier version"));
 }
 
-TEST_CASE("a resume with another seed, data set, model or optimizer is refused by its name") {
+TEST_CASE("resume with another seed or data set or model or optimizer is refused by name") {
   struct named_data : table_data {
     named_data(std::int64_t samples, std::string called)
         : table_data(samples), called_(std::move(called)) {}

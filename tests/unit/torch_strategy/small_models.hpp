@@ -1,4 +1,4 @@
-// Data and modules small enough to be recomputed by hand.
+// Data and modules small enough to be recomputed independently.
 #pragma once
 
 #include <torch/csrc/autograd/autograd.h>
@@ -19,7 +19,7 @@ namespace troupe::testing {
 
 namespace fn = torch::nn::functional;
 
-/// (inputs, targets) by row.
+/// Pairs (inputs, targets) by row.
 class table_data : public data_module {
 public:
   struct rows : dataset {
@@ -69,7 +69,7 @@ struct regression_choices {
   std::function<optimizers(regression&)> optimize;
 };
 
-/// A little regression; what differs from test to test is passed in.
+/// A small regression; tests pass what they vary.
 struct regression : module {
   using choices = regression_choices;
   explicit regression(choices how = {}) : how_(std::move(how)) {
@@ -135,7 +135,7 @@ inline trainer_options quick(std::int32_t ranks, std::int64_t batch_size, std::i
   return options;
 }
 
-/// The weights that a fit of `Module(arguments...)` ends with.
+/// The weights after a fit of `Module(arguments...)`.
 template <class Module, class... Arguments>
 std::map<std::string, at::Tensor> trained(const trainer_options& options, data_ptr data,
                                           Arguments... arguments) {
@@ -144,8 +144,8 @@ std::map<std::string, at::Tensor> trained(const trainer_options& options, data_p
   return weights_of(ends[0].snapshot);
 }
 
-/// What one process computes with plain LibTorch on the same order: each step's gradient is that of
-/// the mean loss over all samples of its window.
+/// The weights that one process computes with plain LibTorch on the same order of samples. The
+/// gradient of each step is that of the mean loss over all samples of its window.
 template <class Module, class... Arguments>
 std::map<std::string, at::Tensor> by_hand(const trainer_options& options, const table_data& data,
                                           Arguments... arguments) {

@@ -1,4 +1,4 @@
-// Whole runs of the learner: logging, ends, evaluation, state, randomness.
+// Goal: whole runs of the learner are right: logging, stops, evaluation, state, randomness.
 #include <ATen/autocast_mode.h>
 
 #include <atomic>
@@ -23,7 +23,7 @@ regression::choices with_dropout() {
 
 }  // namespace
 
-TEST_CASE("equal runs end in equal bits, with dropout, whatever runs beside them") {
+TEST_CASE("equal runs with dropout end in equal bits whatever runs at the same time") {
   const auto data = std::make_shared<table_data>(50);
   auto options = quick(3, 4, 12);
   const auto first = trained<regression>(options, data, with_dropout());
@@ -39,7 +39,7 @@ TEST_CASE("equal runs end in equal bits, with dropout, whatever runs beside them
   for (auto& one : jobs) one.join();
   CHECK(distance(first, beside[0]) == 0);
   CHECK(distance(first, beside[1]) > 1e-4);
-  options.num_sanity_val_batches = 2;  // isolated: changes nothing
+  options.num_sanity_val_batches = 2;  // the sanity check is isolated and changes nothing
   CHECK(distance(first, trained<regression>(options, std::make_shared<table_data>(50, 4, 20),
                                             with_dropout())) == 0);
 }
@@ -58,7 +58,7 @@ struct watched_buffers : regression {
 
 }  // namespace
 
-TEST_CASE("batch statistics are rank 0's behind each step") {
+TEST_CASE("after each step all ranks have the batch statistics of rank 0") {
   const auto data = std::make_shared<table_data>(60);
   const auto weights = trained<watched_buffers>(quick(3, 4, 6), data);
   CHECK(weights.at("net.1.num_batches_tracked").item<std::int64_t>() == 6);
@@ -93,7 +93,7 @@ TEST_CASE("bf16-mixed computes in bfloat16 and keeps float32 weights") {
 
 // --- logging, evaluation -------------------------------------------------------------------------
 
-TEST_CASE("evaluation weighs by true counts: every sample once") {
+TEST_CASE("evaluation counts every sample once on any number of ranks") {
   const auto data = std::make_shared<table_data>(16, 4, 23);
   auto options = quick(3, 4, 0);
   const auto purpose = GENERATE(stage::validate, stage::test);
@@ -110,12 +110,12 @@ TEST_CASE("evaluation weighs by true counts: every sample once") {
   const auto& got = ends[0].result.get_if<value_map>()->items;
   CHECK(*got.at(name).get_if<double>() == Approx(loss).epsilon(1e-6));
   CHECK(ends[0].loop.last.at(name) == *got.at(name).get_if<double>());
-  // By default the caller's queue gets the metrics.
+  // By default the caller's queue receives the metrics.
   REQUIRE(ends[0].queued.size() == 1);
   CHECK(ends[0].queued[0] == ends[0].result);
 }
 
-TEST_CASE("predictions come home in the order of samples") {
+TEST_CASE("predictions are returned in the order of samples") {
   const auto data = std::make_shared<table_data>(16, 4, 23);
   const auto ends = run_good_job({.recipe = recipe_for<regression>(data),
                                   .options = quick(3, 4, 0),
@@ -149,7 +149,7 @@ struct several_loaders : table_data {
   std::vector<std::shared_ptr<rows>> parts;
 };
 
-/// Logs in steps (per loader, or over all) and behind them.
+/// Logs in steps (per loader, and over all loaders) and after them.
 struct counting : regression {
   step_output validation_step(const batch& b, std::int64_t) override {
     log("val/loss", fn::mse_loss(net->forward(b[0]), b[1]));
@@ -193,7 +193,7 @@ TEST_CASE("with several loaders a metric's name ends with its loader's number") 
   }
   CHECK(got.at("together") == 18);
   CHECK(got.at("behind") == 1);
-  // One loader: no number.
+  // With one loader there is no suffix.
   const auto one = run_good_job({.recipe = recipe_for<counting>(std::make_shared<several_loaders>(
                                      std::vector<std::int64_t>{5})),
                                  .options = options,
@@ -201,7 +201,7 @@ TEST_CASE("with several loaders a metric's name ends with its loader's number") 
   CHECK(one[0].result.get_if<value_map>()->items.contains("val/loss"));
 }
 
-TEST_CASE("a decider watches one of several loaders by its full name") {
+TEST_CASE("early stopping monitors one of several loaders by its full name") {
   const auto data = std::make_shared<several_loaders>(std::vector<std::int64_t>{4, 4});
   auto options = quick(2, 4, 99);
   options.stop_early.push_back({.monitor = "behind", .patience = 1});
@@ -212,7 +212,7 @@ TEST_CASE("a decider watches one of several loaders by its full name") {
              Catch::Contains("val/loss/dataloader_idx_0"));
 }
 
-TEST_CASE("predictions of several loaders come home by loader") {
+TEST_CASE("predictions of several loaders are returned per loader") {
   const auto data = std::make_shared<several_loaders>(std::vector<std::int64_t>{7, 0, 16});
   const auto ends = run_good_job({.recipe = recipe_for<regression>(data),
                                   .options = quick(3, 2, 0),
@@ -232,7 +232,7 @@ namespace {
 
 struct talkative : regression {
   step_output training_step(const batch& b, std::int64_t index) override {
-    // A number that says which rank and step logged it, and its weight in samples.
+    // The value encodes the rank and the step that logged it; its weight is the number of samples.
     log("who", rank() + 10.0 * static_cast<double>(at().step), {.on_step = true, .on_epoch = true});
     log("most", static_cast<double>(b.samples()), {.reduce = log_reduction::max});
     log("samples", static_cast<double>(b.samples()),
@@ -243,8 +243,8 @@ struct talkative : regression {
 
 }  // namespace
 
-TEST_CASE("logged values are reduced by true counts when their time has come") {
-  // 2 ranks of 2 samples, 7 in all: batches of (2, 2) and (2, 1).
+TEST_CASE("logged values are weighted by samples and reported at their interval") {
+  // 2 ranks with batches of 2, 7 samples in all: batches of (2, 2) and (2, 1).
   const auto data = std::make_shared<table_data>(7);
   auto options = quick(2, 2, 4);
   options.max_epochs = 2;
@@ -255,14 +255,15 @@ TEST_CASE("logged values are reduced by true counts when their time has come") {
     CHECK(last.at("samples") == 7);
     CHECK(last.at("who_epoch") == Approx((20 * 2 + 21 * 2 + 30 * 2 + 31 * 1) / 7.0));
     CHECK(last.at("who") == last.at("who_epoch"));
-    CHECK(last.at("who_step") == Approx((30 * 2 + 31 * 1) / 3.0));  // told at the epoch's end
+    // reported at the end of the epoch
+    CHECK(last.at("who_step") == Approx((30 * 2 + 31 * 1) / 3.0));
     CHECK(last.at("most") == 2);
     CHECK(last.contains("train/loss"));
     CHECK_FALSE(last.contains("samples_step"));
   }
 }
 
-TEST_CASE("ranks that log different names hear of it") {
+TEST_CASE("ranks that log different names get an error that lists them") {
   struct different : regression {
     step_output training_step(const batch& b, std::int64_t index) override {
       if (rank() == 1) log("mine alone", 1);
@@ -311,12 +312,12 @@ struct skipper : regression {
 
 }  // namespace
 
-TEST_CASE("one rank's stop ends all at the same step") {
+TEST_CASE("a stop by one rank ends all ranks at the same step") {
   struct row {
     const char* where;
     std::int64_t steps;
   };
-  // Epochs of 4 steps, validation behind each.
+  // Epochs of 4 steps, each followed by a validation.
   const auto one = GENERATE(row{"training_step", 3}, row{"on_train_batch_end", 3},
                             row{"validation_step", 4}, row{"on_train_epoch_end", 4});
   const auto data = std::make_shared<table_data>(24, 4, 6);
@@ -329,7 +330,7 @@ TEST_CASE("one rank's stop ends all at the same step") {
   }
 }
 
-TEST_CASE("one rank's word skips the rest of the epoch on all") {
+TEST_CASE("skip_epoch on one rank skips the rest of the epoch on all ranks") {
   const auto data = std::make_shared<table_data>(24);
   auto options = quick(2, 3, 99);
   options.max_epochs = 3;
@@ -340,7 +341,7 @@ TEST_CASE("one rank's word skips the rest of the epoch on all") {
   }
 }
 
-TEST_CASE("a step without a loss is left out alone, and refused in company") {
+TEST_CASE("a step without a loss is skipped with one rank and refused with several") {
   struct picky : regression {
     step_output training_step(const batch& b, std::int64_t index) override {
       return index % 2 ? step_output{} : regression::training_step(b, index);
@@ -357,7 +358,7 @@ TEST_CASE("a step without a loss is left out alone, and refused in company") {
   CHECK_THAT(text_of(text[0].error), Catch::Contains("return a loss"));
 }
 
-TEST_CASE("a map's loss trains like a loss, and training_step_end may replace it") {
+TEST_CASE("a loss in a map is trained and training_step_end may replace it") {
   struct mapped : regression {
     step_output training_step(const batch& b, std::int64_t index) override {
       return std::map<std::string, at::Tensor>{
@@ -425,7 +426,7 @@ struct remembering : regression {
 
 }  // namespace
 
-TEST_CASE("a run that goes on from a checkpoint ends like one that never stopped") {
+TEST_CASE("a resumed run ends in the bits of the uninterrupted run") {
   const auto data = std::make_shared<table_data>(30, 4, 8);
   auto options = quick(2, 3, 13);  // 5 steps per epoch
   options.accumulate_grad_batches = 1;
@@ -451,7 +452,7 @@ TEST_CASE("a run that goes on from a checkpoint ends like one that never stopped
   CHECK(whole[0].snapshot->optimizer.size() == 4);
 }
 
-TEST_CASE("a run may begin with given weights; weights that do not fit are named") {
+TEST_CASE("a run can start from given weights and refuses weights that do not fit") {
   const auto data = std::make_shared<table_data>(16, 4, 8);
   auto options = quick(2, 4, 4);
   const auto ends = run_good_job({.recipe = recipe_for<regression>(data), .options = options});
@@ -467,7 +468,7 @@ TEST_CASE("a run may begin with given weights; weights that do not fit are named
   CHECK_THAT(text_of(other[0].error), Catch::Contains("net.0.weight"));
 }
 
-TEST_CASE("a module that differs from rank to rank is refused at the start") {
+TEST_CASE("modules that differ between ranks are refused at the start") {
   struct uneven : regression {
     static regression::choices next() {
       static std::atomic<int> made{0};
@@ -480,7 +481,7 @@ TEST_CASE("a module that differs from rank to rank is refused at the start") {
   CHECK_THAT(text_of(ends[0].error), Catch::Contains("rank 1's module"));
 }
 
-TEST_CASE("schedulers move by step, by epoch and by what validation says") {
+TEST_CASE("schedulers step per step and per epoch and by the validation metric") {
   struct scheduled : regression {
     scheduled()
         : regression({.optimize = [](regression& m) {
@@ -512,13 +513,13 @@ TEST_CASE("schedulers move by step, by epoch and by what validation says") {
   const auto ends = run_good_job({.recipe = recipe_for<scheduled>(data), .options = options});
   CHECK(ends[0].queued[0] == value{6.0 + 3 + 3});
   const auto state = ends[0].snapshot->state;
-  // 0.5^6 by steps, 0.1^3 by epochs, 0.1^2 by the plateau (its first look is the best so far).
+  // 0.5^6 by steps, 0.1^3 by epochs, 0.1^2 by the plateau scheduler, whose first value is its best.
   const auto at = state.find("\"lr\":");
   REQUIRE(at != std::string::npos);
   CHECK(std::stod(state.substr(at + 5)) == Approx(1e-3 * std::pow(0.5, 6) * 1e-3 * 1e-2));
 }
 
-TEST_CASE("the queue copies deeply, keeps dtypes and order") {
+TEST_CASE("the queue copies values deeply and keeps their dtypes and order") {
   struct sender : regression {
     void on_train_batch_end(const step_output&, const batch&, std::int64_t) override {
       const auto weight = net->named_parameters()["0.weight"];
@@ -540,7 +541,7 @@ TEST_CASE("the queue copies deeply, keeps dtypes and order") {
   CHECK_FALSE(weight(0).equal(weight(1)));
 }
 
-TEST_CASE("a checkpoint is removed through the port that wrote it, by rank 0") {
+TEST_CASE("rank 0 removes a checkpoint through the port that wrote it") {
   struct tidy : regression {
     void on_train_end() override { strategy_in_use()->remove_checkpoint("run/step-00000001"); }
   };
@@ -553,7 +554,7 @@ TEST_CASE("a checkpoint is removed through the port that wrote it, by rank 0") {
   CHECK(files->removed == std::vector<std::string>{"run/step-00000001"});
 }
 
-TEST_CASE("a hook throws LibTorch's error: the record holds the message without stack frames") {
+TEST_CASE("the record of a LibTorch error holds its message without stack frames") {
   struct failing : regression {
     using regression::regression;
     void on_before_optimizer_step(torch::optim::Optimizer&) override {
@@ -565,7 +566,7 @@ TEST_CASE("a hook throws LibTorch's error: the record holds the message without 
   CHECK(end.record.type == "c10::Error");
   CHECK(end.record.what == "no such weight");
   CHECK_THROWS_AS(std::rethrow_exception(end.error), c10::Error);
-  // The same where it is a user's cause.
+  // The same when the error is nested in a user's exception.
   const auto nested = [&] {
     try {
       std::rethrow_exception(end.error);

@@ -1,5 +1,5 @@
-// Steps of several micro-batches: what travels when, and a throw in the middle of one. Modules with
-// nothing to train, and with parameters whose elements lie in odd orders.
+// Goal: a step of several micro-batches exchanges gradients once, and an exception in the middle of
+// one ends all ranks. Modules with nothing to train and parameters with unusual layouts work.
 #include "tests/unit/torch_strategy/small_models.hpp"
 #include "troupe/data_parallel.hpp"
 
@@ -14,10 +14,10 @@ constexpr double window_tolerance = 2e-6;
 
 struct traffic {
   std::atomic<int> gradients{0};  // sums of float32
-  std::atomic<int> passes{0};     // pieces of work in shared memory
+  std::atomic<int> passes{0};     // calls of work_together
 };
 
-/// Passes everything on, and counts.
+/// Forwards everything and counts.
 class counting_communicator final : public communicator {
 public:
   counting_communicator(std::shared_ptr<communicator> inner, std::shared_ptr<traffic> seen)
@@ -75,7 +75,7 @@ struct counted_ranks : data_parallel {
 
 }  // namespace
 
-TEST_CASE("gradients travel once per step, however many micro-batches it has") {
+TEST_CASE("gradients are exchanged once per step for any number of micro-batches") {
   const auto accumulate = GENERATE(1, 2, 3);
   const bool fused = GENERATE(false, true);
   const auto seen = std::make_shared<traffic>();
@@ -115,10 +115,9 @@ struct breaks_in_a_window : regression {
 
 }  // namespace
 
-TEST_CASE(
-    "a throw in the second of three micro-batches ends all ranks, and the next fit is whole") {
+TEST_CASE("an exception between micro-batches ends all ranks and the next fit is correct") {
   const auto data = std::make_shared<table_data>(36);
-  auto options = quick(3, 2, 5);  // six micro-batches an epoch
+  auto options = quick(3, 2, 5);  // six micro-batches per epoch
   options.accumulate_grad_batches = 3;
   const bool in_forward = GENERATE(true, false);
   options.gradients.fused_step = GENERATE(false, true);
@@ -134,7 +133,8 @@ TEST_CASE(
 
 namespace {
 
-/// No parameter needs a gradient, or there is none; the loss needs one by its input, or not.
+/// A module without parameters or with frozen ones. The loss needs a gradient through its input, or
+/// not.
 struct nothing_to_train : module {
   nothing_to_train(bool parameters, bool loss_needs_gradient)
       : loss_needs_gradient_(loss_needs_gradient) {
@@ -155,10 +155,11 @@ struct nothing_to_train : module {
 
 }  // namespace
 
-TEST_CASE("a module with nothing to train steps through, on every rank") {
+TEST_CASE("a module with nothing to train runs its steps on every rank") {
   const auto world = GENERATE(1, 3);
   const bool parameters = GENERATE(true, false);
-  const auto data = std::make_shared<table_data>(19);  // the last batch leaves ranks without any
+  // in the last batch some ranks have no samples
+  const auto data = std::make_shared<table_data>(19);
   auto options = quick(world, 2, 9);
   options.accumulate_grad_batches = GENERATE(1, 2);
   CAPTURE(world, parameters, options.accumulate_grad_batches);
@@ -171,7 +172,7 @@ TEST_CASE("a module with nothing to train steps through, on every rank") {
                  trained<nothing_to_train>(untouched, data, parameters, true)) == 0);
 }
 
-TEST_CASE("a loss that needs no gradient is refused on every rank, as in one process") {
+TEST_CASE("a loss that needs no gradient is refused on every rank as in one process") {
   const auto world = GENERATE(1, 3);
   const auto ends = run_job(
       {.recipe = recipe_for<nothing_to_train>(std::make_shared<table_data>(12), true, false),
@@ -182,7 +183,7 @@ TEST_CASE("a loss that needs no gradient is refused on every rank, as in one pro
 
 namespace {
 
-/// Parameters whose elements do not lie in order, and gradients that arrive so.
+/// Parameters, and gradients, whose elements are not contiguous in memory.
 struct odd_layouts : regression {
   explicit odd_layouts(bool quiet = false) : regression({.optimize = {}}), quiet_(quiet) {
     turned = register_parameter("turned", torch::linspace(-1, 1, 12).view({3, 4}).t());
@@ -219,7 +220,7 @@ struct odd_layouts : regression {
   bool quiet_;
 };
 
-/// The same without the parameter that no fused step takes.
+/// The same without the parameter that the fused step does not support.
 struct dense_layouts : odd_layouts {
   dense_layouts() : odd_layouts(true) {}
   optimizers configure_optimizers() override {
@@ -232,7 +233,7 @@ struct dense_layouts : odd_layouts {
 
 }  // namespace
 
-TEST_CASE("parameters and gradients in odd layouts train as in one process") {
+TEST_CASE("parameters and gradients in unusual layouts train as in one process") {
   const auto data = std::make_shared<table_data>(24);
   auto options = quick(3, 2, 6);
   options.accumulate_grad_batches = GENERATE(1, 2);
@@ -256,7 +257,7 @@ TEST_CASE("a parameter whose elements share memory is refused on all ranks") {
     CHECK_THAT(text_of(end.error), Catch::Contains("a single memory location"));
 }
 
-TEST_CASE("a parameter that lies in another order on one rank is refused at the start") {
+TEST_CASE("a parameter with another layout on one rank is refused at the start") {
   struct turned_on_one : regression {
     turned_on_one() {
       static std::atomic<int> made{0};

@@ -1,3 +1,5 @@
+// Goal: buckets of gradients are placed so that the buckets of different ranks do not collide in a
+// first-level cache.
 #include "backends/collective/bucket_memory.hpp"
 
 #include <cstdint>

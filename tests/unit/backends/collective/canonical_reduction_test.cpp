@@ -1,3 +1,5 @@
+// Goal: the canonical reduction gives the documented bits for every dtype, reduction and number of
+// ranks, on every instruction set.
 #include "backends/collective/canonical_reduction.hpp"
 
 #include "tests/support/reference_reduction.hpp"

@@ -1,3 +1,5 @@
+// Goal: texts about collective calls read as the user wrote the calls, and impossible calls are
+// found before they are submitted.
 #include "backends/collective/collective_call.hpp"
 
 #include "tests/support/catch.hpp"

@@ -1,3 +1,4 @@
+// Goal: the slices of an operation partition its data exactly.
 #include "backends/collective/slices.hpp"
 
 #include <rapidcheck.h>

@@ -1,3 +1,4 @@
+// Goal: slot_writer copies exactly, and measures which kind of store is faster.
 #include "backends/shm/slot_writer.hpp"
 
 #include <array>
