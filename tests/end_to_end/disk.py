@@ -1,6 +1,6 @@
-"""A disk that is full: the terminal says so at once, files stay whole, and the end is no success.
+"""Goal: with a full disk the terminal reports the failure at once, files stay whole, and the run does not succeed.
 
-Files that may not grow beyond a limit (RLIMIT_FSIZE) stand for the disk: no rights are needed to have one.
+A limit on file size (RLIMIT_FSIZE) stands for the full disk, because it needs no privileges.
 """
 
 import json
@@ -11,7 +11,7 @@ from troupe_program import (Traced, check, check_code, check_equal, check_in, ch
                             result_of)
 
 BYTES = 3000  # more than config.toml and result.json, less than a checkpoint or many events
-# Python ignores the signal of a write beyond the limit, and so does what it becomes.
+# Python ignores SIGXFSZ, the signal of a write beyond the limit, and so does the program that it executes.
 LIMITED = {"before": [sys.executable, "-c", "import os, resource, sys\n"
                       f"resource.setrlimit(resource.RLIMIT_FSIZE, ({BYTES}, {BYTES}))\n"
                       "os.execv(sys.argv[1], sys.argv[1:])"]}
@@ -25,7 +25,7 @@ def events_of(run):
     return [json.loads(line)["event"] for line in text.splitlines()]
 
 
-def story_a_fit_whose_last_checkpoint_is_not_written_has_not_finished(folder):
+def story_a_fit_whose_last_checkpoint_cannot_be_written_fails(folder):
     run = os.path.join(folder, "run")
     ended = check_code(fit(run, *EVERY, **LIMITED), 5)
     said = ended.err.splitlines()
@@ -41,12 +41,12 @@ def story_a_fit_whose_last_checkpoint_is_not_written_has_not_finished(folder):
     check_equal(checkpoints_of(run), [])
     events = events_of(run)
     check_in("checkpoint_failed", events)
-    # How many checkpoints were tried, and so how many events there are, depends on the disk's pace.
+    # The number of attempted checkpoints, and so of events, depends on the speed of the disk.
     check("job_ended" in events or "events.jsonl lacks" in ended.err, ended)
     check(metrics_of(run), "metrics.csv is whole")
 
 
-def story_the_terminal_says_so_while_the_fit_goes_on(folder):
+def story_the_terminal_reports_a_failed_checkpoint_while_the_fit_continues(folder):
     run = os.path.join(folder, "run")
     place = {"rank": 0, "step": 20}
     traced = Traced(run, *EVERY, hold=("on_train_batch_start", place), **LIMITED)

@@ -1,8 +1,8 @@
-// Preloaded into the program: makes every run meet the race of pytorch/pytorch#188792, which a
-// plain run meets once in hundreds. oneMKL's vector functions ask here for the kind of processor.
-// As there, the first caller stores an unfinished value and then the final one, and every other
-// caller takes what is stored. The first caller goes on when another thread has read the unfinished
-// value, or after a second.
+// Preloaded into the program. It causes the race of pytorch/pytorch#188792 in every run; without it
+// one run in hundreds is affected. oneMKL's vector functions call this function to get the kind of
+// processor. As in oneMKL, the first caller stores an unfinished value and later the final one, and
+// every other caller uses the stored value. The first caller continues when another thread has read
+// the unfinished value, or after a second.
 #include <dlfcn.h>
 
 #include <atomic>
@@ -12,7 +12,8 @@
 namespace {
 
 constexpr int unknown = -1;
-constexpr int unfinished = 9;  // selects a kernel of low accuracy, though a high one is asked for
+constexpr int unfinished =
+    9;  // selects a kernel of low accuracy although high accuracy is requested
 
 std::atomic<int> stored{unknown};
 std::atomic<bool> read_too_early{false};

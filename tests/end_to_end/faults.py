@@ -1,4 +1,4 @@
-"""A throw in every hook that runs: exit code 1, the first cause in result.json, nothing hangs."""
+"""Goal: an exception in any hook ends the run with exit code 1, reports the first cause in result.json, never hangs."""
 
 import json
 import os
@@ -6,7 +6,7 @@ import signal
 
 from troupe_program import (Traced, check, check_code, check_equal, check_in, fit, main, result_of)
 
-# Every hook of a fit: sanity check, accumulation, clipping, validation, a checkpoint, a test.
+# Settings that run every hook of a fit: sanity check, accumulation, clipping, validation, a checkpoint, a test.
 SHORT = ["--max-epochs", 1, "--limit-train-batches", 2, "--limit-val-batches", 1, "--limit-test-batches", 1,
          "--num-sanity-val-batches", 1, "--gradient-clip-val", 1]
 
@@ -19,7 +19,7 @@ def hooks_that_run(folder):
     return [list(dict.fromkeys(e["hook"] for e in entries if e["rank"] == rank)) for rank in (0, 1)]
 
 
-def story_a_throw_in_each_hook_of_each_rank(folder):
+def story_an_exception_in_any_hook_of_any_rank_is_the_first_cause(folder):
     ranks = hooks_that_run(folder)
     check(len(ranks[0]) > 45, ranks[0])
     for rank, names in enumerate(ranks):
@@ -34,7 +34,7 @@ def story_a_throw_in_each_hook_of_each_rank(folder):
             check(all(o["type"] != "troupe::injected_fault" for o in failure["others"]), failure)
 
 
-def story_a_second_throw_in_on_exception_follows_the_first(folder):
+def story_a_second_exception_in_on_exception_is_listed_after_the_first(folder):
     run = os.path.join(folder, "run")
     check_code(fit(run, *SHORT, "--fault", "throw@rank=0,hook=backward,what=first", "--fault",
                    "throw@rank=1,hook=on_exception,what=second"), 1)
@@ -43,7 +43,7 @@ def story_a_second_throw_in_on_exception_follows_the_first(folder):
     check_in("second", [o["what"] for o in failure["others"]])
 
 
-def story_a_throw_at_a_step_names_the_step(folder):
+def story_an_exception_at_a_step_is_reported_with_the_step_and_epoch(folder):
     run = os.path.join(folder, "run")
     check_code(fit(run, "--fault", "throw@rank=1,hook=optimizer_step,step=20,what=at twenty, sharp"), 1)
     failure = result_of(run)["failure"]
@@ -51,7 +51,7 @@ def story_a_throw_at_a_step_names_the_step(folder):
     check_equal(failure["generation"], 1)
 
 
-def story_a_throw_inside_the_fused_step_keeps_its_type(folder):
+def story_an_exception_inside_the_fused_step_keeps_its_type(folder):
     for ranks in (1, 2, 3):
         run = os.path.join(folder, str(ranks))
         ended = check_code(fit(run, "--ranks", ranks, "--learning-rate", "1e308"), 1)
@@ -61,7 +61,7 @@ def story_a_throw_inside_the_fused_step_keeps_its_type(folder):
         check(all(o["type"] == "troupe::generation_closed" for o in failure["others"]), failure)
 
 
-def story_other_kinds_end_the_whole_program(folder):
+def story_abort_segv_kill_and_exit_of_a_rank_thread_end_the_whole_program(folder):
     for kind, code in (("abort", -signal.SIGABRT), ("segv", -signal.SIGSEGV), ("kill", -signal.SIGKILL)):
         run = os.path.join(folder, kind)
         ended = fit(run, "--fault", f"{kind}@rank=1,hook=backward,step=3")
@@ -72,7 +72,7 @@ def story_other_kinds_end_the_whole_program(folder):
     check(ended.code != 0 and not os.path.exists(os.path.join(run, "result.json")), ended)
 
 
-def story_a_crash_keeps_the_trace_up_to_it(folder):
+def story_after_a_crash_the_trace_holds_every_hook_up_to_it(folder):
     run, trace = os.path.join(folder, "run"), os.path.join(folder, "trace.jsonl")
     fit(run, "--fault", "kill@rank=1,hook=optimizer_step,step=3", "--trace-hooks", trace)
     with open(trace, encoding="utf-8") as f:
@@ -80,14 +80,14 @@ def story_a_crash_keeps_the_trace_up_to_it(folder):
     check_equal((last["hook"], last["step"]), ("optimizer_step", 3))
 
 
-def story_a_short_stall_changes_nothing(folder):
+def story_a_short_stall_does_not_change_the_weights(folder):
     plain, stalled = os.path.join(folder, "plain"), os.path.join(folder, "stalled")
     check_code(fit(plain), 0)
     check_code(fit(stalled, "--fault", "stall@rank=1,hook=backward,step=3,ms=200"), 0)
     check_equal(result_of(stalled)["weights_digest"], result_of(plain)["weights_digest"])
 
 
-def story_an_endless_hook_is_named_and_left_behind(folder):
+def story_a_hook_beyond_its_limit_is_named_and_abandoned(folder):
     run = os.path.join(folder, "run")
     ended = check_code(fit(run, "--detect-seconds", "0.1", "--hook-limit-seconds", "0.5", "--fault",
                            "stall@rank=1,hook=training_step,step=3,ms=3600000"), 1)
@@ -98,7 +98,7 @@ def story_an_endless_hook_is_named_and_left_behind(folder):
     check_in("rank 1", ended.err)
 
 
-def story_the_second_signal_ends_at_once(folder):
+def story_a_second_signal_ends_the_run_at_once(folder):
     run = os.path.join(folder, "run")
     traced = Traced(run, "--detect-seconds", "0.1", "--fault", "stall@rank=0,hook=training_step,step=3,ms=3600000")
     traced.wait_for("training_step", rank=0, step=3)
@@ -110,7 +110,7 @@ def story_the_second_signal_ends_at_once(folder):
     check_in("left behind", ended.err)
 
 
-def story_the_third_signal_does_not_even_wait_for_a_teardown(folder):
+def story_a_third_signal_ends_the_program_without_teardown(folder):
     run = os.path.join(folder, "run")
     traced = Traced(run, "--fault", "stall@rank=0,hook=training_step,step=3,ms=3600000")
     traced.wait_for("training_step", rank=0, step=3)

@@ -1,4 +1,4 @@
-"""fit, test, validate and predict on two ranks: the run's folder, figures, files, determinism."""
+"""Goal: fit, test, validate and predict on two ranks give the documented folder, metrics and files, reproducibly."""
 
 import json
 import os
@@ -11,7 +11,7 @@ RESULT = {"schema": str, "status": str, "epochs": int, "steps": int, "samples": 
           "non_finite_steps": int, "failure": type(None)}
 
 
-def story_a_fit_leaves_a_folder_and_ends_with_its_accuracy(folder):
+def story_a_fit_writes_its_run_folder_and_prints_its_accuracy_last(folder):
     run = os.path.join(folder, "run")
     ended = check_code(fit(run), 0)
     result = result_of(run)
@@ -33,7 +33,7 @@ def story_a_fit_leaves_a_folder_and_ends_with_its_accuracy(folder):
         check_in(event, events)
 
 
-def story_metrics_are_a_table_by_step(folder):
+def story_metrics_csv_has_a_row_per_logged_step(folder):
     run = os.path.join(folder, "run")
     check_code(fit(run, "--log-every-n-steps", 4), 0)
     rows = metrics_of(run)
@@ -43,7 +43,7 @@ def story_metrics_are_a_table_by_step(folder):
     check_equal([(r["step"], r["epoch"]) for r in rows if "test/accuracy" in r], [(32, 1)])
 
 
-def story_the_same_seed_gives_the_same_weights_another_does_not(folder):
+def story_equal_seeds_give_equal_weights_and_another_seed_does_not(folder):
     digests = []
     for i, seed in enumerate((5, 5, 5, 6)):
         run = os.path.join(folder, str(i))
@@ -53,14 +53,14 @@ def story_the_same_seed_gives_the_same_weights_another_does_not(folder):
     check(digests[3] != digests[0], digests)
 
 
-def story_a_saved_configuration_runs_again_to_the_same_weights(folder):
+def story_a_fit_from_a_saved_configuration_gives_the_same_weights(folder):
     first, again = os.path.join(folder, "first"), os.path.join(folder, "again")
     check_code(fit(first, "--optimizer", "adam", "--learning-rate", "0.01", "--accumulate-grad-batches", 3), 0)
     check_code(troupe("fit", "--config", os.path.join(first, "config.toml"), "--run-dir", again), 0)
     check_equal(result_of(again)["weights_digest"], result_of(first)["weights_digest"])
 
 
-def story_json_is_the_result_and_quiet_is_the_last_line(folder):
+def story_json_prints_the_result_and_quiet_prints_only_the_last_line(folder):
     run, other = os.path.join(folder, "run"), os.path.join(folder, "other")
     ended = check_code(fit(run, "--json"), 0)
     check_equal(ended.json(), result_of(run))
@@ -69,7 +69,7 @@ def story_json_is_the_result_and_quiet_is_the_last_line(folder):
     check_equal(quiet.err, "")
 
 
-def story_variables_and_files_set_what_flags_do_not(folder):
+def story_variables_override_the_configuration_file_and_flags_add_to_both(folder):
     run = os.path.join(folder, "run")
     config = os.path.join(folder, "job.toml")
     with open(config, "w", encoding="utf-8") as f:
@@ -82,7 +82,7 @@ def story_variables_and_files_set_what_flags_do_not(folder):
         check_in('name = "cnn"', f.read())
 
 
-def story_limits_and_a_fast_dev_run(folder):
+def story_limits_shorten_a_fit_and_fast_dev_run_writes_no_checkpoint(folder):
     run = os.path.join(folder, "run")
     result = check_code(fit(run, "--limit-train-batches", 3, "--limit-val-batches", "0.5", "--limit-test-batches", 0,
                             "--json"), 0).json()
@@ -94,7 +94,7 @@ def story_limits_and_a_fast_dev_run(folder):
     check_equal(checkpoints_of(fast), [])
 
 
-def story_no_steps_set_up_write_the_initial_checkpoint_and_end(folder):
+def story_with_max_steps_0_a_fit_writes_only_the_initial_checkpoint(folder):
     run = os.path.join(folder, "run")
     ended = check_code(fit(run, "--max-steps", 0), 0)
     check_equal(ended.out.splitlines()[-1], f"run folder {run}")
@@ -102,7 +102,7 @@ def story_no_steps_set_up_write_the_initial_checkpoint_and_end(folder):
     check_equal(result_of(run)["steps"], 0)
 
 
-def story_weights_of_a_run_are_tested_validated_and_predicted_with(folder):
+def story_test_validate_and_predict_use_the_weights_of_a_run(folder):
     run = os.path.join(folder, "run")
     check_code(fit(run), 0)
     figures = result_of(run)["metrics"]
@@ -116,12 +116,12 @@ def story_weights_of_a_run_are_tested_validated_and_predicted_with(folder):
     check_in(f"test/accuracy {figures['test/accuracy']:.4f}", troupe("test", "--run-dir", run).out)
     predicted = check_code(troupe("predict", "--run-dir", run), 0).lines()
     check_equal([p["sample"] for p in predicted], list(range(40)))
-    # Sample i of the made-up data is of class i mod 10.
+    # Sample i of the synthetic data belongs to class i mod 10.
     right = sum(p["class"] == p["sample"] % 10 for p in predicted)
     check_equal(right / 40, figures["test/accuracy"])
 
 
-def story_weights_start_from_a_file(folder):
+def story_a_fit_starts_from_exported_weights(folder):
     trained, started = os.path.join(folder, "trained"), os.path.join(folder, "started")
     check_code(fit(trained), 0)
     weights = os.path.join(folder, "weights.safetensors")
@@ -132,7 +132,7 @@ def story_weights_start_from_a_file(folder):
     check_equal(ended.json()["metrics"]["test/accuracy"], result_of(trained)["metrics"]["test/accuracy"])
 
 
-def story_a_loss_that_is_not_finite_is_warned_of_and_counted(folder):
+def story_a_loss_that_is_not_finite_causes_one_warning_and_is_counted(folder):
     run, stopped = os.path.join(folder, "run"), os.path.join(folder, "stopped")
     ended = check_code(fit(run, "--learning-rate", "1e30"), 0)
     result = result_of(run)
@@ -142,13 +142,13 @@ def story_a_loss_that_is_not_finite_is_warned_of_and_counted(folder):
     check_in(f"warning: the loss of {count} of 32 steps was not finite", ended.err)
     check("train/non_finite_steps" not in result["metrics"], result)
     check_equal(check_code(fit(os.path.join(folder, "good")), 0).err, "")
-    # A run that is stopped and resumed counts the same.
+    # A stopped and resumed run has the same count.
     check_code(fit(stopped, "--learning-rate", "1e30", "--max-steps", 21), 0)
     check_code(fit(stopped, "--learning-rate", "1e30", "--max-steps", 32, "--resume", "latest"), 0)
     check_equal(result_of(stopped)["non_finite_steps"], count)
 
 
-def story_hooks_are_traced_in_order_on_every_rank(folder):
+def story_trace_hooks_writes_the_hooks_of_every_rank_in_order(folder):
     run, trace = os.path.join(folder, "run"), os.path.join(folder, "trace.jsonl")
     check_code(fit(run, "--limit-train-batches", 2, "--limit-test-batches", 0, "--max-epochs", 1, "--trace-hooks",
                    trace), 0)

@@ -1,4 +1,5 @@
-"""Under mpirun its processes are the ranks of one job: the weights of threads, one story of every end, none left."""
+"""Goal: the processes of mpirun are the ranks of one job. Weights equal those of threads, every outcome is reported
+once, and no process is left."""
 
 import os
 import shutil
@@ -25,14 +26,14 @@ def failure_of(run, *keys):
 
 
 def processes_of(run):
-    """Those that have this run folder in their command line, and what rank 0's process is started as."""
+    """The processes with this run folder in their command line, and the rank process that rank 0 started."""
     return [(pid, parent) for pid, parent, words in process_table()
             if run in words or (len(words) > 1 and words[1] == "--troupe-placed-rank"
                                 and os.path.samefile(words[0], PROGRAM))]
 
 
 def check_none_left(run):
-    """A killed process takes a moment to go."""
+    """Waits, because a killed process takes a moment to disappear."""
     for _ in range(200_000):
         left = processes_of(run)
         if not left:
@@ -42,47 +43,47 @@ def check_none_left(run):
 
 
 def head_of(run):
-    """The first of mpirun's processes."""
+    """The first process of mpirun."""
     for pid, _ in processes_of(run):
         with open(f"/proc/{pid}/environ", encoding="utf-8", errors="replace") as f:
             if "OMPI_COMM_WORLD_RANK=0" in f.read().split("\0"):
                 with open(f"/proc/{pid}/cmdline", encoding="utf-8") as words:
                     if "--troupe-placed-rank" not in words.read():
                         return pid
-    raise AssertionError("no process is mpirun's first")
+    raise AssertionError("mpirun's first process was not found")
 
 
-def story_two_ranks_have_the_weights_of_threads_and_say_so_once(folder):
+def story_two_ranks_end_with_the_weights_of_threads_and_print_once(folder):
     threads, run = os.path.join(folder, "threads"), os.path.join(folder, "run")
     check_code(fit(threads), 0)
     ended = check_code(fit(run, **under(2)), 0)
     check_equal(digest(run), digest(threads))
     check_equal(metrics_of(run), metrics_of(threads))
-    # mpirun's own libraries may complain beside it (hwloc does where there is no /sys).
+    # Libraries of mpirun may print warnings of their own (hwloc does where /sys is missing).
     check_equal(ended.err.count("mpirun started 2 processes: they are the ranks, over mpi\n"), 1, ended)
     check(not any(line.startswith(("error: ", "warning: ")) for line in ended.err.splitlines()), ended)
     check_equal(ended.out.count("run folder"), 1, ended)
     check_none_left(run)
 
 
-def story_four_ranks_train(folder):
+def story_four_ranks_train_like_threads(folder):
     threads, run = os.path.join(folder, "threads"), os.path.join(folder, "run")
     check_code(fit(threads, "--ranks", 4), 0)
     check_code(fit(run, "--ranks", 4, "--communicator", "mpi", "--placement", "processes", **under(4)), 0)
     for key in ("epochs", "steps", "samples", "status", "ranks"):
         check_equal(result_of(run)[key], result_of(threads)[key], key)
-    # Another order of sums: other bits, the same training.
+    # MPI adds in another order, so the bits differ slightly.
     for name, number in result_of(threads)["metrics"].items():
         check(abs(result_of(run)["metrics"][name] - number) < 1e-4, name)
 
 
-def story_a_throw_is_the_first_cause_and_gives_the_code(folder):
+def story_an_exception_is_the_first_cause_and_determines_the_exit_code(folder):
     run = os.path.join(folder, "run")
     ended = check_code(fit(run, "--fault", "throw@rank=1,hook=backward,step=9,what=drill", **under(2)), 1)
     check_equal(failure_of(run, "type", "what", "rank", "hook", "step"),
                 ["troupe::injected_fault", "drill", 1, "backward", 9], ended)
     check_in("mpirun started 2 processes", ended.err)
-    # All others ended in order: mpirun names the first process, which said 1, and no signal.
+    # The other processes ended in order: mpirun reports the exit code 1 of the first process, and no signal.
     check("signal" not in ended.err, ended)
     check_none_left(run)
 
@@ -90,7 +91,7 @@ def story_a_throw_is_the_first_cause_and_gives_the_code(folder):
 def story_a_killed_rank_ends_the_run_and_is_named(folder):
     for rank, kind, name in ((0, "signal", "SIGKILL"), (1, "lost", None)):
         run = os.path.join(folder, f"run-{rank}")
-        # mpirun ends all when one of its own is killed; a loaded machine may need more than its second.
+        # mpirun kills all processes a second after one was killed. A loaded machine may need more time than that.
         patient = ["--mca", "odls_base_sigkill_timeout", "4"] if rank else []
         ended = fit(run, "--fault", f"kill@rank={rank},hook=backward,step=3", **under(2, *patient))
         check(ended.code != 0, ended)
@@ -99,7 +100,7 @@ def story_a_killed_rank_ends_the_run_and_is_named(folder):
         check_none_left(run)
 
 
-def story_a_stop_of_the_first_process_is_at_a_boundary_and_resumes(folder):
+def story_sigterm_to_the_first_process_stops_at_a_step_boundary_and_resumes(folder):
     whole, run = os.path.join(folder, "whole"), os.path.join(folder, "run")
     check_code(fit(whole), 0)
     place = {"rank": 1, "step": 5}
@@ -116,7 +117,7 @@ def story_a_stop_of_the_first_process_is_at_a_boundary_and_resumes(folder):
     check_equal(digest(run), digest(whole), "stopped under mpirun, resumed as threads")
 
 
-def story_another_count_is_refused_once(folder):
+def story_a_number_of_ranks_other_than_that_of_mpirun_is_refused_once(folder):
     run = os.path.join(folder, "run")
     ended = check_code(fit(run, "--ranks", "3", **under(2)), 3)
     check_equal(ended.err.count("error: "), 1, ended)

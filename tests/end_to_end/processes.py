@@ -1,4 +1,4 @@
-"""Ranks as processes: the same weights as threads, a death costs one process and is named, none is left."""
+"""Goal: ranks in processes end with the weights of threads. A dead process is named. No process and no file is left."""
 
 import concurrent.futures
 import json
@@ -14,7 +14,7 @@ COMMUNICATORS = ("shm", "tcp", "hier")
 
 
 def process_table():
-    """pid, parent and command line of every process there is."""
+    """The pid, parent and command line of every process."""
     for name in os.listdir("/proc"):
         if not name.isdigit():
             continue
@@ -35,7 +35,7 @@ def rank_processes(of_parent=None):
 
 
 def check_none_left(about=""):
-    """A killed process takes a moment to go."""
+    """Waits, because a killed process takes a moment to disappear."""
     for _ in range(200_000):
         left = rank_processes()
         if not left:
@@ -45,7 +45,7 @@ def check_none_left(about=""):
 
 
 def family(of):
-    """The process and all that came from it."""
+    """The process and all its descendants."""
     found, size = {of}, 0
     while len(found) > size:
         size = len(found)
@@ -82,7 +82,7 @@ def shared_memory_of_ours():
 
 
 def check_gone(sockets):
-    """A process is not seen any more a moment before its sockets go."""
+    """Waits, because the sockets of a process disappear a moment after the process."""
     for _ in range(200_000):
         if not sockets & sockets_of_the_machine():
             return
@@ -94,7 +94,7 @@ def digest(run):
     return result_of(run)["weights_digest"]
 
 
-def story_the_same_weights_as_threads(folder):
+def story_processes_end_with_the_weights_of_threads_over_every_communicator(folder):
     for ranks in (1, 2, 3):
         threads = os.path.join(folder, f"threads-{ranks}")
         check_code(fit(threads, "--ranks", ranks), 0)
@@ -109,7 +109,7 @@ def story_the_same_weights_as_threads(folder):
     check_none_left()
 
 
-def story_the_trace_is_that_of_threads(folder):
+def story_the_hook_trace_of_processes_equals_that_of_threads(folder):
     heard = {}
     for placement in ("threads", "processes"):
         trace = os.path.join(folder, placement + ".jsonl")
@@ -120,7 +120,7 @@ def story_the_trace_is_that_of_threads(folder):
     check_equal(heard["processes"], heard["threads"])
 
 
-def story_a_throw_is_reported_with_type_text_and_place(folder):
+def story_an_exception_is_reported_with_its_type_text_and_hook(folder):
     run = os.path.join(folder, "run")
     ended = check_code(fit(run, *PLACED, "--fault", "throw@rank=1,hook=backward,step=9,what=drill"), 1)
     failure = result_of(run)["failure"]
@@ -129,7 +129,7 @@ def story_a_throw_is_reported_with_type_text_and_place(folder):
     check_none_left()
 
 
-def story_a_death_ends_the_run_and_is_named(folder):
+def story_a_dead_process_ends_the_run_and_is_named_with_its_signal(folder):
     for kind, name in (("kill", "SIGKILL"), ("abort", "SIGABRT"), ("segv", "SIGSEGV"), ("exit", None)):
         run = os.path.join(folder, kind)
         ended = check_code(fit(run, *PLACED, "--fault", f"{kind}@rank=1,hook=backward,step=3"), 1)
@@ -140,7 +140,7 @@ def story_a_death_ends_the_run_and_is_named(folder):
     check_none_left()
 
 
-def story_kill_9_from_outside_then_resume(folder):
+def story_a_run_ended_by_kill_9_resumes_to_the_same_weights(folder):
     whole, run = os.path.join(folder, "whole"), os.path.join(folder, "run")
     check_code(fit(whole), 0)
     traced = Traced(run, *PLACED, "--checkpoint-every-n-steps", "5",
@@ -157,13 +157,13 @@ def story_kill_9_from_outside_then_resume(folder):
     check_none_left()
 
 
-def story_an_interrupt_of_all_processes_stops_at_a_boundary_and_resumes(folder):
+def story_sigint_to_all_processes_stops_at_a_step_boundary_and_resumes(folder):
     whole, run = os.path.join(folder, "whole"), os.path.join(folder, "run")
     check_code(fit(whole), 0)
     place = {"rank": 1, "step": 5}
     traced = Traced(run, *PLACED, hold=("on_train_batch_start", place))
     traced.wait_for("on_train_batch_start", **place)
-    # As a terminal does it: to everyone.
+    # To all processes, as a terminal sends it.
     for pid in rank_processes(traced.pid()).values():
         os.kill(pid, signal.SIGINT)
     traced.signal(signal.SIGINT)
@@ -177,7 +177,7 @@ def story_an_interrupt_of_all_processes_stops_at_a_boundary_and_resumes(folder):
     check_none_left()
 
 
-def story_nothing_outlives_a_killed_program(folder):
+def story_no_rank_process_outlives_a_killed_program(folder):
     traced = Traced(os.path.join(folder, "run"), *PLACED, "--max-epochs", "1000")
     traced.wait_for("on_train_batch_start", rank=1, step=5)
     traced.signal(signal.SIGKILL)
@@ -185,7 +185,7 @@ def story_nothing_outlives_a_killed_program(folder):
     check_none_left()
 
 
-def story_nothing_named_is_left_when_all_are_killed_at_once(folder):
+def story_no_socket_or_file_is_left_when_all_processes_are_killed_at_once(folder):
     own = os.path.join(folder, "tmp")
     os.mkdir(own)
     before = shared_memory_of_ours()
@@ -203,12 +203,12 @@ def story_nothing_named_is_left_when_all_are_killed_at_once(folder):
         check_gone(sockets)
         check_equal(os.listdir(own), [], by)
         check_equal(shared_memory_of_ours() - before, set(), by)
-        # Whatever its name is, it does not lie where only memory and what is temporary lies.
+        # Under any name: no file is left where shared memory and temporary files are kept.
         left = [p for p in paths if p.startswith(("/dev/shm/", own)) and os.path.exists(p)]
         check_equal(left, [], by)
 
 
-def story_a_stopped_rank_ends_the_run_and_is_killed(folder):
+def story_a_rank_stopped_by_sigstop_is_named_and_killed(folder):
     def stopped(by):
         return fit(os.path.join(folder, by), *PLACED, "--communicator", by, "--fault",
                    "stop@rank=1,hook=backward,step=3")
@@ -223,7 +223,7 @@ def story_a_stopped_rank_ends_the_run_and_is_killed(folder):
     check_none_left()
 
 
-def story_what_can_not_reach_is_refused(folder):
+def story_a_communicator_that_cannot_connect_processes_is_refused(folder):
     ended = fit(os.path.join(folder, "run"), *PLACED, "--communicator", "inproc")
     check_equal(ended.code, 6, ended)
     check_in("auto, shm, tcp, hier", ended.err)
@@ -232,7 +232,7 @@ def story_what_can_not_reach_is_refused(folder):
         check(names[by]["available"] and "--placement" in names[by]["why"], names)
 
 
-def story_a_hang_up_of_the_whole_group_is_left_to_the_parent(folder):
+def story_sighup_to_the_process_group_is_handled_by_the_parent_only(folder):
     run = os.path.join(folder, "run")
     traced = Traced(run, *PLACED, "--max-epochs", 100_000, "--limit-val-batches", 0, before=["setsid"])
     traced.wait_for("training_step", rank=1, step=5)

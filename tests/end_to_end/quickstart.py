@@ -1,4 +1,4 @@
-"""Flags of apps/quickstart.sh add to what it trains without any. Its set-up and its build are left out here."""
+"""Goal: flags of apps/quickstart.sh add to its defaults. Its set-up and its build are replaced by empty scripts."""
 
 import os
 import shutil
@@ -16,7 +16,7 @@ def executable(path, text):
 
 
 def checkout(folder):
-    """A checkout with nothing but the script, whose program is already built."""
+    """A checkout that holds only the script and the program, which is already built."""
     here = os.path.join(folder, "checkout")
     for name in ("apps", os.path.join("build", "bin"), "tools"):
         os.makedirs(os.path.join(here, name), exist_ok=True)
@@ -31,7 +31,7 @@ def checkout(folder):
 
 
 def quickstart(folder, run, *flags, **variables):
-    """The model of a quickstart with these flags, and of one more step."""
+    """Runs quickstart.sh with these flags. Returns the config.toml of the run."""
     here = checkout(folder)
     path = os.path.join(here, "tools") + os.pathsep + os.environ["PATH"]
     ended = subprocess.run(["bash", os.path.join(here, "apps", "quickstart.sh"), "--run-dir", run, *flags],
@@ -44,11 +44,11 @@ def quickstart(folder, run, *flags, **variables):
 ONE_STEP = [*SMALL, "--max-steps", "1", "--limit-test-batches", "0", "--limit-val-batches", "0"]
 
 
-def story_a_flag_adds_to_the_defaults(folder):
+def story_a_flag_adds_to_the_defaults_of_quickstart(folder):
     check_in('name = "cnn"', quickstart(folder, os.path.join(folder, "run"), *ONE_STEP))
 
 
-def story_a_flag_a_variable_or_a_file_for_the_model_wins(folder):
+def story_a_flag_or_variable_or_file_for_the_model_overrides_the_default(folder):
     check_in('name = "mlp"', quickstart(folder, os.path.join(folder, "flag"), *ONE_STEP, "--model", "mlp"))
     check_in('name = "mlp"', quickstart(folder, os.path.join(folder, "variable"), *ONE_STEP, TROUPE_MODEL="mlp"))
     config = os.path.join(folder, "job.toml")

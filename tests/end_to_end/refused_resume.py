@@ -1,4 +1,4 @@
-"""What a fit may change when it resumes, what is refused, and that a refused call leaves every file as it was."""
+"""Goal: a resume with settings that must not change is refused, with the reason, and a refused call changes no file."""
 
 import os
 
@@ -9,7 +9,7 @@ WHOLE = ["--max-steps", 1000]
 
 
 def everything(folder):
-    """Every file below a folder, with its bytes, and every link with its target."""
+    """The bytes of every file below a folder, and the target of every link."""
     found = {}
     for place, folders, files in os.walk(folder):
         for name in folders + files:
@@ -34,7 +34,7 @@ def refused(folder, run, code, parts, *arguments):
     check(not changed, f"changed by a refused call: {changed}\n{ended}")
 
 
-def story_other_ranks_or_batch_size_consume_the_rest_of_the_epoch(folder):
+def story_a_resume_with_other_ranks_or_batch_size_consumes_the_rest_of_the_epoch(folder):
     data = ["--set", "data.samples=960", "--max-epochs", 1]
     first = [*data, "--ranks", 2, "--batch-size", 16]
     for name, now in {"ranks": ["--ranks", 3], "batches": ["--batch-size", 7],
@@ -47,7 +47,7 @@ def story_other_ranks_or_batch_size_consume_the_rest_of_the_epoch(folder):
         check_equal((result["status"], result["samples"], result["epochs"]), ("finished", 960, 1), name)
 
 
-def story_what_must_not_change_is_named_and_nothing_is_written(folder):
+def story_a_resume_with_a_forbidden_change_names_it_and_writes_nothing(folder):
     run = os.path.join(folder, "run")
     whole = os.path.join(folder, "whole")
     check_code(fit(whole), 0)
@@ -63,12 +63,12 @@ def story_what_must_not_change_is_named_and_nothing_is_written(folder):
     ):
         refused(folder, run, code, parts, *HALF, "--resume", "latest", *arguments)
         refused(folder, run, code, parts, "--resume", os.path.join(run, "checkpoints", "latest"), *arguments)
-    # Without the word that was wrong the same call goes on.
+    # Without the wrong argument the same call continues the run.
     check_code(fit(run, *WHOLE, "--resume", "latest"), 0)
     check_equal(result_of(run)["weights_digest"], result_of(whole)["weights_digest"])
 
 
-def story_another_data_set_is_refused(folder):
+def story_a_resume_with_another_data_set_is_refused(folder):
     run = os.path.join(folder, "run")
     data = "/usr/share/datasets/fashion-mnist"
     if not os.path.isdir(data):
@@ -79,7 +79,7 @@ def story_another_data_set_is_refused(folder):
             "--data", "fashion_mnist", "--set", "model.hidden=[4]", "--resume", "latest")
 
 
-def story_wrong_settings_leave_no_folder(folder):
+def story_a_fit_with_wrong_settings_leaves_no_folder(folder):
     run = os.path.join(folder, "new", "run")
     for code, arguments in ((3, ["--data", "fashion_mnist", "--data-dir", os.path.join(folder, "absent")]),
                             (3, ["--val-check-interval", 0]),
@@ -90,7 +90,7 @@ def story_wrong_settings_leave_no_folder(folder):
         check(not os.path.exists(os.path.join(folder, "new")), f"a folder was left\n{ended}")
 
 
-def story_a_resume_with_nothing_left_evaluates_these_weights(folder):
+def story_a_resume_of_a_finished_run_evaluates_its_weights(folder):
     run = os.path.join(folder, "run")
     check_code(fit(run), 0)
     before = result_of(run)

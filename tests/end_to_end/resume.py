@@ -1,4 +1,4 @@
-"""A fit that is stopped, killed or damaged in mid-epoch and resumed ends with the same bytes."""
+"""Goal: a fit that is stopped or killed in mid-epoch, or whose checkpoint is damaged, resumes to the same bytes."""
 
 import os
 import shutil
@@ -7,7 +7,7 @@ import signal
 from troupe_program import (Traced, check, check_code, check_equal, check_in, checkpoints_of, fit, main, metrics_of,
                             result_of, troupe)
 
-# Momentum, dropout, accumulation over three batches: everything that a checkpoint has to hold.
+# Momentum, dropout, accumulation over three batches: all state that a checkpoint must hold.
 RICH = ["--set", "model.dropout=0.3", "--accumulate-grad-batches", 3, "--log-every-n-steps", 1]
 
 
@@ -42,33 +42,33 @@ def stopped_in_mid_epoch(folder, number, *arguments):
     return run
 
 
-def story_sigint_in_mid_epoch(folder):
+def story_a_fit_stopped_by_sigint_in_mid_epoch_resumes_to_the_same_weights(folder):
     whole = uninterrupted(folder)
     run = stopped_in_mid_epoch(folder, signal.SIGINT)
     check_code(fit(run, *RICH, "--resume", "latest"), 0)
     check_same_end(run, whole)
 
 
-def story_sigterm_and_a_checkpoints_path_without_flags(folder):
+def story_a_fit_stopped_by_sigterm_resumes_from_a_checkpoint_path_without_flags(folder):
     whole = uninterrupted(folder, "--optimizer", "adam", "--learning-rate", "0.01")
     run = stopped_in_mid_epoch(folder, signal.SIGTERM, "--optimizer", "adam", "--learning-rate", "0.01")
     latest = os.path.join(run, "checkpoints", "latest")
-    # The run's own configuration is read again: no flag needs repeating.
+    # The configuration of the run is read again, so no flag is repeated.
     check_code(troupe("fit", "--resume", latest, "--progress", "never"), 0)
     check_same_end(run, whole)
 
 
-def story_resumed_at_its_end(folder):
+def story_resuming_a_finished_fit_changes_nothing(folder):
     whole = uninterrupted(folder)
     run = os.path.join(folder, "whole")
     before = checkpoints_of(run)
     check_code(fit(run, *RICH, "--resume", "latest"), 0)
     check_same_end(run, whole)
-    check(result_of(run)["weights_digest"], "no weights came home")
+    check(result_of(run)["weights_digest"], "the weights are missing")
     check_equal(checkpoints_of(run), before)
 
 
-def story_killed_in_mid_epoch(folder):
+def story_a_fit_killed_in_mid_epoch_resumes_to_the_same_weights(folder):
     whole = uninterrupted(folder)
     run = os.path.join(folder, "run")
     ended = fit(run, *RICH, "--checkpoint-every-n-steps", 2, "--fault", "kill@rank=1,hook=backward,step=9")
@@ -79,7 +79,7 @@ def story_killed_in_mid_epoch(folder):
     check_same_end(run, whole)
 
 
-def story_killed_before_the_first_checkpoint(folder):
+def story_a_fit_killed_before_its_first_checkpoint_starts_again(folder):
     whole = uninterrupted(folder)
     run = os.path.join(folder, "run")
     check_equal(fit(run, *RICH, "--fault", "kill@rank=0,hook=backward,step=1").code, -signal.SIGKILL)
@@ -88,7 +88,7 @@ def story_killed_before_the_first_checkpoint(folder):
     check_same_end(run, whole)
 
 
-def story_a_damaged_checkpoint_is_passed_over(folder):
+def story_latest_skips_a_damaged_checkpoint(folder):
     whole = uninterrupted(folder)
     run = os.path.join(folder, "run")
     check_code(fit(run, *RICH, "--keep-last", 9, "--checkpoint-every-n-steps", 2, "--max-steps", 9), 0)
@@ -108,7 +108,7 @@ def story_a_damaged_checkpoint_is_passed_over(folder):
     check_equal(result_of(run)["weights_digest"], whole[0]["weights_digest"])
 
 
-def story_nothing_good_is_an_error_that_touches_nothing(folder):
+def story_a_resume_without_a_good_checkpoint_is_an_error_and_changes_nothing(folder):
     run = os.path.join(folder, "run")
     check_code(fit(run, *RICH), 0)
     before = result_of(run)
@@ -120,7 +120,7 @@ def story_nothing_good_is_an_error_that_touches_nothing(folder):
     check_equal(result_of(run), before)
 
 
-def story_a_finished_run_is_extended(folder):
+def story_a_finished_fit_resumes_with_more_epochs(folder):
     whole = uninterrupted(folder)
     run = os.path.join(folder, "run")
     check_code(fit(run, *RICH, "--max-epochs", 1), 0)
@@ -128,7 +128,7 @@ def story_a_finished_run_is_extended(folder):
     check_equal(result_of(run)["weights_digest"], whole[0]["weights_digest"])
 
 
-def story_a_checkpoint_begins_a_run_elsewhere(folder):
+def story_a_checkpoint_starts_a_run_in_another_folder(folder):
     whole = uninterrupted(folder)
     run, elsewhere = os.path.join(folder, "run"), os.path.join(folder, "elsewhere")
     check_code(fit(run, *RICH, "--max-steps", 8), 0)

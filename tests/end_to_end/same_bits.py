@@ -1,4 +1,4 @@
-"""The same fit ends with the same weights, also when ranks as threads meet in LibTorch's first vector function."""
+"""Goal: equal fits end with equal weights, also when two rank threads call LibTorch's first vector function at once."""
 
 import os
 import sys
@@ -13,7 +13,7 @@ def weights_of(run, *arguments, **variables):
     return result_of(run)["weights_digest"]
 
 
-def story_a_first_vector_function_on_two_ranks_at_once_changes_no_bit(folder):
+def story_a_race_for_the_first_vector_function_does_not_change_the_weights(folder):
     adam = ["--optimizer", "adam", "--set", "model.dropout=0.2"]
     early_reader = os.environ["TROUPE_EARLY_READER"]
     expected = weights_of(os.path.join(folder, "plain"), *adam)

@@ -1,4 +1,5 @@
-"""SIGHUP saves the work as SIGTERM does; a second signal ends at once and says what is saved."""
+"""Goal: SIGHUP stops a fit and saves its work, as SIGTERM does. A second signal ends it at once and reports what is
+saved."""
 
 import fcntl
 import json
@@ -22,7 +23,7 @@ def check_stopped(run):
     check_equal(checkpoints_of(run)[-1], f"step-{result['steps']:08}")
 
 
-def story_a_terminal_that_is_closed_stops_the_fit_with_its_work_saved(folder):
+def story_closing_the_terminal_stops_the_fit_and_saves_its_work(folder):
     run, fifo = os.path.join(folder, "run"), os.path.join(folder, "trace")
     os.mkfifo(fifo)
     ours, terminal = pty.openpty()
@@ -42,7 +43,7 @@ def story_a_terminal_that_is_closed_stops_the_fit_with_its_work_saved(folder):
     check_stopped(run)
 
 
-def story_nohup_keeps_a_fit_from_being_hung_up(folder):
+def story_under_nohup_sighup_does_not_stop_a_fit(folder):
     run = os.path.join(folder, "run")
     traced = Traced(run, before=["nohup"])
     traced.wait_for("training_step", rank=1, step=5)
@@ -51,7 +52,7 @@ def story_nohup_keeps_a_fit_from_being_hung_up(folder):
     check_equal(result_of(run)["status"], "finished")
 
 
-def story_a_second_signal_says_what_is_saved(folder):
+def story_a_second_signal_reports_what_is_saved(folder):
     run = os.path.join(folder, "run")
     traced = Traced(run, "--detect-seconds", "0.1", "--fault", "stall@rank=0,hook=training_step,step=21,ms=3600000")
     traced.wait_for("training_step", rank=0, step=21)
@@ -60,13 +61,13 @@ def story_a_second_signal_says_what_is_saved(folder):
     traced.signal(signal.SIGINT)
     ended = check_code(traced.end(), 130)
     check_equal(result_of(run)["status"], "failed", ended)
-    # An epoch has 16 steps and ends with a checkpoint. The word that step 21 is done may come too late to count.
+    # An epoch has 16 steps and ends with a checkpoint. The message that step 21 is done may arrive too late to count.
     check(re.search("saved up to step 16 of 2[01]; go on from there with", ended.err), ended)
     check_in(f"troupe fit --run-dir {run} --resume latest", ended.err)
     check("ended at once after" in ended.out, ended)
 
 
-def story_a_second_signal_before_any_checkpoint_says_that_nothing_is_saved(folder):
+def story_a_second_signal_before_the_first_checkpoint_reports_that_nothing_is_saved(folder):
     run = os.path.join(folder, "run")
     traced = Traced(run, "--detect-seconds", "0.1", "--fault", "stall@rank=0,hook=training_step,step=3,ms=3600000")
     traced.wait_for("training_step", rank=0, step=3)
@@ -77,7 +78,7 @@ def story_a_second_signal_before_any_checkpoint_says_that_nothing_is_saved(folde
     check(re.search(f"nothing is saved of [23] steps: {run} has no checkpoint", ended.err), ended)
 
 
-def story_a_second_hang_up_does_not_end_at_once(folder):
+def story_a_second_sighup_still_stops_the_fit_in_order(folder):
     run = os.path.join(folder, "run")
     place = {"rank": 1, "step": 5}
     traced = Traced(run, *ENDLESS, hold=("training_step", place))

@@ -1,4 +1,4 @@
-"""seconds.to_first_step and seconds.total of result.json count from the start of the program itself."""
+"""Goal: seconds.to_first_step and seconds.total in result.json count from the start of the program itself."""
 
 import os
 import subprocess
@@ -7,12 +7,12 @@ import time
 from troupe_program import PROGRAM, SMALL, check, check_code, check_equal, environment, fit, main, result_of
 
 
-def story_a_shell_that_becomes_the_program_lends_it_none_of_its_age(folder):
+def story_times_count_from_exec_if_a_shell_executes_the_program(folder):
     run = os.path.join(folder, "run")
     words = ["fit", "--run-dir", run, *SMALL]
     with subprocess.Popen(["sh", "-c", 'read -r go; exec "$0" "$@"', PROGRAM, *words], stdin=subprocess.PIPE,
                           stdout=subprocess.DEVNULL, text=True, env=environment({})) as shell:
-        # The shell grows as old as two whole fits before it calls exec.
+        # The shell waits for two whole fits before it calls exec.
         for i in range(2):
             check_code(fit(os.path.join(folder, f"before-{i}")), 0)
         released = time.monotonic()

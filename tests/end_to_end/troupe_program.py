@@ -1,4 +1,4 @@
-"""The built program, as the scripts of this folder call it. Its path is in TROUPE_PROGRAM."""
+"""Runs the built program for the scripts of this folder. Its path is in TROUPE_PROGRAM."""
 
 import fcntl
 import json
@@ -10,7 +10,7 @@ import tempfile
 import threading
 
 PROGRAM = os.environ.get("TROUPE_PROGRAM")
-# Made-up data, seconds at most: 2 ranks, 8 samples each per batch, 16 batches an epoch.
+# A fit of synthetic data that takes seconds: 2 ranks, 8 samples each per batch, 16 batches per epoch.
 SMALL = ["--data", "synthetic", "--set", "data.samples=256", "--set", "data.evaluation_samples=40",
          "--set", "model.hidden=[16]", "--batch-size", "8", "--max-epochs", "2", "--progress", "never"]
 
@@ -38,7 +38,7 @@ def environment(variables):
 
 
 def troupe(*arguments, before=(), **variables):
-    """Runs the program to its end; `before` is what starts it, if not this script."""
+    """Runs the program to its end. `before` is a command that starts it, if any."""
     arguments = [str(a) for a in arguments]
     done = subprocess.run([*before, PROGRAM, *arguments], capture_output=True, text=True, check=False,
                           env=environment(variables))
@@ -55,10 +55,10 @@ def is_at(entry, hook, where):
 
 
 class Traced:
-    """A fit that is listened to: `wait_for` returns when a rank enters a hook.
+    """A running fit whose hook trace is read: `wait_for` returns when a rank enters a hook.
 
-    With `hold`, a hook and where it is, nothing behind that entry is read before `release`: the pipe is full soon, and
-    ranks wait for it a few batches on, however slow this side is.
+    With `hold`, a hook and its position, no entry after that one is read before `release`. The pipe is full soon, so
+    that the ranks wait a few batches later, however slow this script is.
     """
 
     def __init__(self, run, *arguments, hold=None, before=(), **variables):
@@ -91,7 +91,7 @@ class Traced:
             self._more.notify_all()
 
     def wait_for(self, hook, **where):
-        """The first entry of `hook` at this place; fails when the program ends before."""
+        """Waits for the first entry of `hook` at this position. Fails when the program ends before."""
         at = 0
         with self._more:
             while True:
@@ -113,12 +113,12 @@ class Traced:
         self._process.send_signal(number)
 
     def wait_for_note(self, part):
-        """A line of standard error that has `part` in it; what stood before is kept for `end`."""
+        """Waits for a line of standard error that contains `part`. Earlier lines are kept for `end`."""
         self._notes = getattr(self, "_notes", "")
         while part not in self._notes:
             line = self._process.stderr.readline()
             if not line:
-                fail(f"no note with {part!r}: {self._notes}")
+                fail(f"no line on standard error with {part!r}: {self._notes}")
             self._notes += line
 
     def end(self):
@@ -137,7 +137,7 @@ def checkpoints_of(run):
 
 
 def metrics_of(run):
-    """metrics.csv as a list of dictionaries, empty cells left out."""
+    """metrics.csv as a list of dictionaries without empty cells."""
     with open(os.path.join(run, "metrics.csv"), encoding="utf-8") as f:
         header, *rows = [line.rstrip("\n").split(",") for line in f]
     return [{k: float(v) for k, v in zip(header, row) if v} for row in rows]

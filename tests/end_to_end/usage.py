@@ -1,4 +1,4 @@
-"""What a user can get wrong: exit codes, and messages that name the thing and the mend."""
+"""Goal: every mistake of a user gives the documented exit code and an error that names the cause and a fix."""
 
 import gzip
 import json
@@ -19,7 +19,7 @@ def refused(code, parts, *arguments, **variables):
         check_in(part, ended.err, ended)
 
 
-def story_wrong_flags_are_bad_usage(folder):
+def story_wrong_flags_are_usage_errors_with_suggestions(folder):
     run = os.path.join(folder, "run")
     refused(2, ['"--rnks"', '"--ranks"'], "fit", "--rnks", 3)
     refused(2, ['"fitt"', '"fit"'], "fitt")
@@ -29,7 +29,7 @@ def story_wrong_flags_are_bad_usage(folder):
     check(not os.path.exists(run), "a refused call leaves no folder")
 
 
-def story_wrong_keys_and_values_are_bad_configuration(folder):
+def story_wrong_keys_and_values_are_configuration_errors_with_suggestions(folder):
     run, config = os.path.join(folder, "run"), os.path.join(folder, "job.toml")
     refused(3, ['"model.hiden"', '"model.hidden"'], "fit", "--run-dir", run, "--set", "model.hiden=[1]")
     refused(3, ["model.name", '"mpl"', '"mlp"'], "fit", "--run-dir", run, "--model", "mpl")
@@ -43,7 +43,7 @@ def story_wrong_keys_and_values_are_bad_configuration(folder):
     check(not os.path.exists(run), "a refused call leaves no folder")
 
 
-def story_a_batch_size_that_would_overflow_is_refused_by_its_bound(folder):
+def story_a_batch_size_that_would_overflow_is_refused_with_its_limit(folder):
     run = os.path.join(folder, "run")
     for size in (2**31, 2**63 - 1):
         refused(3, ["batch_size", str(size), "2147483647"], "fit", *SMALL, "--run-dir", run, "--batch-size", size)
@@ -54,14 +54,14 @@ def story_a_batch_size_that_would_overflow_is_refused_by_its_bound(folder):
     check_equal((result["steps"], result["samples"]), (2, 512))
 
 
-def story_a_folder_for_a_configuration_is_refused(folder):
+def story_a_folder_given_as_configuration_file_is_refused(folder):
     run = os.path.join(folder, "run")
     refused(3, [folder, "folder", "config.toml"], "fit", *SMALL, "--run-dir", run, "--config", folder)
     check_equal(check_code(troupe("config", "validate", folder), 3).out, "")
     check(not os.path.exists(run), "a refused call leaves no folder")
 
 
-def story_help_lists_only_what_this_build_can_do(folder):
+def story_help_lists_only_what_this_build_supports(folder):
     run = os.path.join(folder, "run")
     told = check_code(troupe("fit", "--help"), 0).out + check_code(troupe("config", "schema"), 0).out
     for word, code, reason, *flags in (("simulated", 3, "threads or processes", "--placement"),
@@ -75,7 +75,7 @@ def story_help_lists_only_what_this_build_can_do(folder):
     check(not os.path.exists(run), "a refused call leaves no folder")
 
 
-def story_a_folder_that_can_not_be_written_or_holds_a_run(folder):
+def story_a_run_folder_that_is_not_writable_or_holds_a_run_is_refused(folder):
     refused(3, ["/proc/nowhere", "--run-dir"], "fit", *SMALL, "--run-dir", "/proc/nowhere")
     taken = os.path.join(folder, "file")
     with open(taken, "w", encoding="utf-8"):
@@ -86,14 +86,14 @@ def story_a_folder_that_can_not_be_written_or_holds_a_run(folder):
     refused(3, [run, "--resume latest"], "fit", *SMALL, "--run-dir", run)
 
 
-def story_missing_data_names_the_file_and_the_mend(folder):
+def story_missing_data_are_an_error_with_the_path_and_a_fix(folder):
     ended = troupe("fit", "--run-dir", os.path.join(folder, "run"), "--data-dir", os.path.join(folder, "absent"))
     check_code(ended, 3)
     check_in(os.path.join(folder, "absent"), ended.err)
     check_in("dataset-fashion-mnist", ended.err)
 
 
-def story_damaged_data_names_the_file(folder):
+def story_damaged_data_are_an_error_with_the_file(folder):
     if not os.path.isdir(FASHION):
         return
     data = os.path.join(folder, "data")
@@ -111,7 +111,7 @@ def story_damaged_data_names_the_file(folder):
     check_in("train-images", ended.err)
 
 
-def story_no_checkpoint_is_5_no_device_is_6(folder):
+def story_a_missing_checkpoint_exits_with_5_and_a_missing_device_with_6(folder):
     run = os.path.join(folder, "run")
     refused(5, [run], "fit", *SMALL, "--run-dir", run, "--resume", "latest")
     refused(5, [run], "test", "--run-dir", run)
@@ -121,7 +121,7 @@ def story_no_checkpoint_is_5_no_device_is_6(folder):
     check_in("--communicator auto", ended.err)
 
 
-def story_an_export_replaces_only_a_file_and_only_when_told(folder):
+def story_an_export_replaces_only_a_file_and_only_with_force(folder):
     run, pipe, file = (os.path.join(folder, name) for name in ("run", "pipe", "model.pt"))
     check_code(fit(run, "--max-steps", 1), 0)
     os.mkfifo(pipe)
@@ -163,7 +163,7 @@ def story_reading_commands_print_json_with_a_schema(folder):
     check_equal(sorted(inspected["files"][0]), ["bytes", "hash", "name"])
 
 
-def story_the_order_of_data_is_what_a_fit_consumes(folder):
+def story_data_order_prints_the_samples_of_each_batch_and_rank(folder):
     lines = check_code(troupe("data", "order", "--size", 20, "--ranks", 2, "--batch-size", 4, "--json"), 0).lines()
     check_equal(sorted(s for line in lines for s in line["samples"]), list(range(20)))
     check_equal([(line["batch"], line["rank"], len(line["samples"])) for line in lines],
@@ -172,7 +172,7 @@ def story_the_order_of_data_is_what_a_fit_consumes(folder):
                                                      "--json").lines()))
 
 
-def story_nothing_is_coloured_or_drawn_without_a_terminal(folder):
+def story_without_a_terminal_nothing_is_coloured_or_redrawn(folder):
     ended = check_code(fit(os.path.join(folder, "run"), "--progress", "auto"), 0)
     check("\x1b" not in ended.out + ended.err and "\r" not in ended.out + ended.err, ended)
 

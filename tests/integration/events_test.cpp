@@ -1,5 +1,6 @@
-// Goal: a job's events reach a program with an event loop as a stream: in order, whole, one wait at
-// a time, bounded when nobody reads, ended when the job is, cancelled without a loss.
+// Goal: a program with an event loop receives a job's events as a stream: in order and complete,
+// one wait at a time, with a bound when nothing reads, ended when the job ends, and cancellable
+// without loss.
 #include <boost/asio/bind_cancellation_slot.hpp>
 #include <boost/asio/cancellation_signal.hpp>
 #include <boost/asio/co_spawn.hpp>
@@ -39,7 +40,7 @@ std::string event_of(const observation& what) {
 
 }  // namespace
 
-TEST_CASE("a coroutine follows a job's events to their end", "[events]") {
+TEST_CASE("a coroutine receives all events of a job in order until the end", "[events]") {
   asio::io_context loop;
   session s{loop.get_executor()};
   const auto events =
@@ -74,7 +75,7 @@ TEST_CASE("a coroutine follows a job's events to their end", "[events]") {
   }
 }
 
-TEST_CASE("events wait for their reader, also behind the job's end", "[events]") {
+TEST_CASE("events are kept for a reader that starts after the end of the job", "[events]") {
   asio::io_context loop;
   session s{loop.get_executor()};
   const auto events =
@@ -82,7 +83,7 @@ TEST_CASE("events wait for their reader, also behind the job's end", "[events]")
   auto what = integer_job(events);
   CHECK(s.run(what).ok());
   CHECK_FALSE(events->ended());
-  CHECK(events->dropped() > 0);  // progress, first of all
+  CHECK(events->dropped() > 0);  // progress events are dropped first
   std::vector<std::string> life;
   std::function<void(observation_ptr)> next = [&](observation_ptr event) {
     if (!event) return;
@@ -95,18 +96,18 @@ TEST_CASE("events wait for their reader, also behind the job's end", "[events]")
   CHECK(life.front() == "generation_forming");
   CHECK(life.back() == "job_ended");
   CHECK(events->ended());
-  // One stream, one job.
+  // A stream serves one job only.
   CHECK(s.run(what).failed_with->record.code == errc::bad_usage);
 }
 
-TEST_CASE("a stream counts what was dropped on its way", "[events]") {
+TEST_CASE("a stream counts events that were dropped before it", "[events]") {
   asio::io_context loop;
   event_stream events{loop.get_executor()};
   events.attach()()->finish(3);
   CHECK(events.dropped() == 3);
 }
 
-TEST_CASE("a wait that is cancelled ends empty and loses no event", "[events]") {
+TEST_CASE("a cancelled wait returns no event and loses none", "[events]") {
   asio::io_context loop;
   session s{loop.get_executor()};
   const auto events = std::make_shared<event_stream>(loop.get_executor());
@@ -131,7 +132,7 @@ TEST_CASE("a wait that is cancelled ends empty and loses no event", "[events]") 
   CHECK(first == "generation_forming");
 }
 
-TEST_CASE("the stream of a job that is refused, or that nobody runs, ends", "[events]") {
+TEST_CASE("the stream of a refused job or of a job that never runs ends", "[events]") {
   asio::io_context loop;
   session s{loop.get_executor()};
   auto events = std::make_shared<event_stream>(loop.get_executor());

@@ -1,5 +1,5 @@
-// Goal: the exception that the caller gets is the one of the failure that its record describes,
-// also when another failure of the same rank reads the same.
+// Goal: the caller gets the exception of the failure that the record describes, also when another
+// failure of the same rank has the same text.
 #include <boost/asio/io_context.hpp>
 #include <future>
 
@@ -36,7 +36,7 @@ rank_failed report_of(const fence& at, int which) {
   return {at, std::make_shared<const caught>(caught{std::move(record), error})};
 }
 
-// A rank that fails twice with the same words, and says each failure twice.
+// A rank that fails twice with the same text and reports each failure twice.
 rank_actor fail_twice(caf::actor_system& system, actor_error_handler trouble, rank_setup setup) {
   const auto supervisor = setup.supervisor;
   return seam::spawn<rank_actor, failing_rank>(
@@ -62,7 +62,7 @@ rank_actor fail_twice(caf::actor_system& system, actor_error_handler trouble, ra
 
 }  // namespace
 
-TEST_CASE("two failures of a rank read the same: the caller gets the exception of the first",
+TEST_CASE("two failures with equal texts: the caller gets the exception of the first one",
           "[failures]") {
   std::promise<job_outcome> done;
   supervisor_setup setup;
@@ -88,7 +88,7 @@ TEST_CASE("two failures of a rank read the same: the caller gets the exception o
   }
 }
 
-TEST_CASE("on_exception throws the text of the first cause again: the first cause keeps its own",
+TEST_CASE("on_exception throws the same text: the first cause keeps its own exception",
           "[failures]") {
   asio::io_context loop;
   session s{loop.get_executor()};

@@ -1,5 +1,5 @@
-// Goal: a recipe's own checkpoint format, set in that one place, is what a fit writes and what a
-// later fit goes on from; and a folder that cannot be made ends a fit at its start.
+// Goal: a recipe can set its own checkpoint format in one place. A fit writes that format and a
+// later fit resumes from it. A checkpoint folder that cannot be made ends a fit at its start.
 #include "backends/checkpoint/safetensors_io.hpp"
 #include "tests/support/integer_learner.hpp"
 #include "tests/support/temporary_folder.hpp"
@@ -17,7 +17,7 @@ using namespace troupe::testing;
 
 namespace {
 
-// The library's files and one more, which is the commit point.
+// The library's files and an additional one, which is the commit point.
 class own_format : public checkpoint_io {
 public:
   std::vector<checkpoint_file> encode(const snapshot& what) const override {
@@ -73,7 +73,8 @@ integer_options on_threads() {
 
 }  // namespace
 
-TEST_CASE("a recipe's own checkpoint format is written and gone on from", "[session]") {
+TEST_CASE("a fit writes a recipe's own checkpoint format and a later fit resumes from it",
+          "[session]") {
   const temporary_folder folder;
   session s{boost::asio::system_executor{}};
   const auto format = std::make_shared<own_format>();
@@ -90,13 +91,13 @@ TEST_CASE("a recipe's own checkpoint format is written and gone on from", "[sess
   what.resume = first.last_checkpoint;
   const auto second = s.run(what);
   REQUIRE(second.ok());
-  CHECK(format->reads >= 2);  // each rank
+  CHECK(format->reads >= 2);  // once per rank
   CHECK(format->encoded == 2);
   CHECK(second.loop.steps == 2 * first.loop.steps);
   CHECK(std::filesystem::exists(std::filesystem::path{second.last_checkpoint} / "own.commit"));
 }
 
-TEST_CASE("a fit whose folder of checkpoints cannot be made fails at its start", "[session]") {
+TEST_CASE("a fit fails at its start if its checkpoint folder cannot be made", "[session]") {
   const temporary_folder folder;
   std::ofstream{folder.path() / "run"} << "a file";
   session s{boost::asio::system_executor{}};

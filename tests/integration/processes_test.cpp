@@ -1,5 +1,5 @@
-// Goal: ranks that are processes of their own run the same jobs to the same ends as threads; a
-// process that dies is the first cause, with its signal and its hook; no process is left.
+// Goal: ranks in processes of their own run the same jobs to the same ends as threads. A process
+// that dies is the first cause, with its signal and its hook. No process is left.
 #include <fcntl.h>
 #include <sys/prctl.h>
 #include <unistd.h>
@@ -34,11 +34,11 @@ namespace fs = std::filesystem;
 
 namespace {
 
-bool is_child = false;            // this process was started by another one of this program
-int death_signal_at_start = -1;   // before anything of ours ran
+bool is_child = false;            // this process was started as a rank by this program
+int death_signal_at_start = -1;   // before any code of ours ran
 bool leaves_when_killed = false;  // main does not return by itself
 
-// What ranks do, by name: the text of their recipe.
+// The behaviour of ranks by name; the name is the text of their recipe.
 recipe_ptr recipe_named(const std::string& name) {
   integer_options options;
   options.can_wait = true;
@@ -106,7 +106,7 @@ job_outcome run(job what) {
   return s.run(std::move(what));
 }
 
-// Children of this process, zombies included; or those in one state, as /proc names it.
+// Children of this process, zombies included. With `in_state`: those in this state of /proc.
 std::vector<int> children(char in_state = 0) {
   std::vector<int> found;
   for (const auto& one : fs::directory_iterator("/proc")) {
@@ -136,7 +136,7 @@ fault_drill drill(fault_drill::kind kind, const std::string& hook) {
 
 }  // namespace
 
-TEST_CASE("ranks as processes train integers to the formula's weights") {
+TEST_CASE("ranks in processes train to the weights of the formula") {
   const auto [ranks, by] = GENERATE(table<std::int32_t, std::string>(
       {{1, "shm"}, {2, "shm"}, {3, "shm"}, {1, "tcp"}, {2, "tcp"}, {3, "tcp"}}));
   INFO(ranks << " ranks by " << by);
@@ -153,7 +153,7 @@ TEST_CASE("ranks as processes train integers to the formula's weights") {
   CHECK(children().empty());
 }
 
-TEST_CASE("what a rank throws reaches the caller as a record") {
+TEST_CASE("an exception in a rank's process reaches the caller as a record") {
   const auto outcome = run(processes("throws", 3));
   REQUIRE(outcome.failed_with);
   const auto& f = outcome.failed_with->record;
@@ -168,7 +168,7 @@ TEST_CASE("what a rank throws reaches the caller as a record") {
   CHECK(children().empty());
 }
 
-TEST_CASE("a process that dies is the first cause, with signal, hook and step") {
+TEST_CASE("a process that dies is the first cause with its signal and hook and step") {
   using kind = fault_drill::kind;
   const auto [how, type, signal] =
       GENERATE(table<kind, std::string, std::string>({{kind::kill, "signal", "SIGKILL"},
@@ -191,7 +191,7 @@ TEST_CASE("a process that dies is the first cause, with signal, hook and step") 
   CHECK(children().empty());
 }
 
-TEST_CASE("a process that is killed while it sets up is named too") {
+TEST_CASE("a process that is killed during set-up is named") {
   auto what = processes("integers", 2);
   what.options.faults = {drill(fault_drill::kind::kill, "setup_environment")};
   what.options.faults.front().step = undefined;
@@ -202,14 +202,14 @@ TEST_CASE("a process that is killed while it sets up is named too") {
   CHECK(children().empty());
 }
 
-TEST_CASE("a recipe that is not to be had fails its rank with the user's error") {
+TEST_CASE("a recipe that cannot be made fails its rank with the user's error") {
   const auto outcome = run(processes("no such recipe", 2));
   REQUIRE(outcome.failed_with);
   CHECK(outcome.failed_with->record.type == "troupe::user_error");
   CHECK_THROWS_AS(outcome.rethrow(), user_error);
 }
 
-TEST_CASE("a value of a user's type fails its rank and says why") {
+TEST_CASE("sending a value of a user's type fails the rank with the reason") {
   auto what = processes("own type", 2);
   what.purpose = stage::call;
   const auto outcome = run(what);
@@ -218,15 +218,15 @@ TEST_CASE("a value of a user's type fails its rank and says why") {
         std::string::npos);
 }
 
-TEST_CASE("a communicator that does not reach so far is refused") {
+TEST_CASE("a communicator that cannot connect processes is refused") {
   const auto outcome = run(processes("integers", 2, "inproc"));
   REQUIRE(outcome.failed_with);
   CHECK(outcome.failed_with->record.what.find("auto, shm, tcp") != std::string::npos);
 }
 
-TEST_CASE("a rank's process inherits no descriptor of the program's") {
+TEST_CASE("a rank's process inherits no descriptor of the program") {
   temporary_folder folder;
-  // Not closed on exec, like those of other libraries.
+  // Not closed on exec, as descriptors of other libraries may be.
   const int open = ::open((folder.path() / "of-the-parent").c_str(), O_CREAT | O_RDWR, 0600);
   REQUIRE(open >= 0);
   auto what = processes("descriptors", 1);
@@ -237,7 +237,7 @@ TEST_CASE("a rank's process inherits no descriptor of the program's") {
   CHECK(*outcome.result.get_if<std::int64_t>() == 0);
 }
 
-TEST_CASE("a stop ends processes at a step boundary all agree on") {
+TEST_CASE("a stop ends processes at a step boundary that all ranks agree on") {
   asio::io_context loop;
   session s{loop.get_executor()};
   asio::cancellation_signal stop;
@@ -260,7 +260,7 @@ TEST_CASE("a stop ends processes at a step boundary all agree on") {
   CHECK(children().empty());
 }
 
-TEST_CASE("a session that goes takes its processes along, even those that hear nothing") {
+TEST_CASE("destroying a session ends its processes even if they do not respond") {
   const auto recipe = GENERATE(as<std::string>{}, "endless", "deaf");
   INFO(recipe);
   asio::io_context loop;
@@ -282,7 +282,7 @@ TEST_CASE("a session that goes takes its processes along, even those that hear n
   while (!children().empty()) std::this_thread::yield();
 }
 
-TEST_CASE("a rank dies with its parent from its first instruction on") {
+TEST_CASE("a rank's process dies with its parent from its first instruction on") {
   auto what = processes("death signal", 1);
   what.purpose = stage::call;
   const auto outcome = run(what);
@@ -290,12 +290,12 @@ TEST_CASE("a rank dies with its parent from its first instruction on") {
   CHECK(*outcome.result.get_if<std::int64_t>() == SIGKILL);
 }
 
-TEST_CASE("a process that was started as a rank starts no job") {
+TEST_CASE("a process that was started as a rank refuses to start a job") {
   const auto own = fs::read_symlink("/proc/self/exe").string();
   CHECK(std::system(("'" + own + "' --troupe-rank and-starts-a-job").c_str()) == 0);
 }
 
-TEST_CASE("a rank that is stopped is named, and its process is killed") {
+TEST_CASE("a rank that is stopped by SIGSTOP is named and its process is killed") {
   auto what = processes("integers", 2);
   what.options.faults = {drill(fault_drill::kind::stop, "backward")};
   const auto outcome = run(what);
@@ -311,7 +311,7 @@ TEST_CASE("a rank that is stopped is named, and its process is killed") {
   CHECK(children().empty());
 }
 
-TEST_CASE("a rank that is stopped for a moment goes on") {
+TEST_CASE("a rank that is stopped briefly continues") {
   auto what = processes("stops once", 2);
   what.purpose = stage::call;
   asio::io_context loop;
@@ -327,7 +327,7 @@ TEST_CASE("a rank that is stopped for a moment goes on") {
   CHECK(outcome->survivors.empty());
 }
 
-TEST_CASE("a rank that has finished and leaves slowly has not failed") {
+TEST_CASE("a process that exits slowly after its rank finished is not a failure") {
   const auto outcome = run(processes("slow to leave", 2));
   if (!outcome.ok()) FAIL(render(outcome.failed_with->record));
   for (const auto& late : outcome.late) UNSCOPED_INFO(render(late));
@@ -336,7 +336,7 @@ TEST_CASE("a rank that has finished and leaves slowly has not failed") {
   CHECK(children().empty());
 }
 
-TEST_CASE("a process that is killed while all of them start ends the job without waiting") {
+TEST_CASE("a process killed while all are starting ends the job without a timeout") {
   auto what = processes("never starts", 3);
   asio::io_context loop;
   session s{loop.get_executor()};

@@ -1,5 +1,5 @@
-// Goal: a program that does not call run_rank_if_child starts no process. This program's main does
-// not call it.
+// Goal: a program that does not call run_rank_if_child starts no processes. The main of this
+// program does not call it.
 #include <boost/asio/io_context.hpp>
 
 #include "tests/support/integer_learner.hpp"
@@ -10,7 +10,7 @@
 using namespace troupe;
 using namespace troupe::testing;
 
-TEST_CASE("a program without run_rank_if_child is refused before a process is started") {
+TEST_CASE("placement processes is refused in a program without run_rank_if_child") {
   boost::asio::io_context loop;
   session s{loop.get_executor()};
   job what;

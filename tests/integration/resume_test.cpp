@@ -1,5 +1,5 @@
-// What `resume` means at the front doors, which folders a fit takes, and which checkpoints an
-// outcome names: real files, integers for tensors.
+// Goal: `resume` accepts the documented values, a fit refuses the folder of another run, and an
+// outcome names the right checkpoints. Real files, with integers as tensors.
 #include <boost/asio/io_context.hpp>
 
 #include "actors/job_check.hpp"
@@ -18,7 +18,7 @@ namespace {
 
 class resume_place {
 public:
-  // Two epochs of 6 steps, a checkpoint each.
+  // Two epochs of 6 steps, with a checkpoint each.
   job fit(std::int64_t epochs, std::optional<std::string> resume = {}) const {
     integer_options options;
     options.can_wait = true;
@@ -59,8 +59,7 @@ std::string why(const job_outcome& outcome) {
 
 }  // namespace
 
-TEST_CASE("resume takes a checkpoint, a run's folder, latest, and the link of that name",
-          "[resume]") {
+TEST_CASE("resume accepts a checkpoint or a run folder or latest or the latest link", "[resume]") {
   resume_place at;
   const auto first = at(at.fit(1));
   REQUIRE(first.ok());
@@ -75,7 +74,7 @@ TEST_CASE("resume takes a checkpoint, a run's folder, latest, and the link of th
   CHECK(second.last_checkpoint == at.checkpoint(2 * steps));
 }
 
-TEST_CASE("a resume value that cannot be meant is refused, and says what to give", "[resume]") {
+TEST_CASE("an impossible resume value is refused with a remedy", "[resume]") {
   resume_place at;
   auto what = at.fit(1, "latest");
   what.run_folder.clear();
@@ -89,8 +88,7 @@ TEST_CASE("a resume value that cannot be meant is refused, and says what to give
   CHECK_FALSE(fs::exists(at.run()));
 }
 
-TEST_CASE("after a resume with nothing left to do the outcome names the checkpoints there are",
-          "[resume]") {
+TEST_CASE("a resume with nothing left to do names the existing checkpoints", "[resume]") {
   resume_place at;
   const auto first = at(at.fit(2));
   REQUIRE(first.ok());
@@ -103,7 +101,7 @@ TEST_CASE("after a resume with nothing left to do the outcome names the checkpoi
   CHECK(second.weights->loop.steps == first.loop.steps);
 }
 
-TEST_CASE("a fit that fails names the last checkpoint that is durable", "[resume]") {
+TEST_CASE("a failed fit names its last durable checkpoint", "[resume]") {
   resume_place at;
   REQUIRE(at(at.fit(1)).ok());
   auto what = at.fit(2, "latest");
@@ -113,8 +111,7 @@ TEST_CASE("a fit that fails names the last checkpoint that is durable", "[resume
   CHECK(failed.last_checkpoint == at.checkpoint(6));
 }
 
-TEST_CASE("a fresh fit where another run has checkpoints is refused and changes nothing",
-          "[resume]") {
+TEST_CASE("a new fit in a folder with checkpoints of another run is refused", "[resume]") {
   resume_place at;
   REQUIRE(at(at.fit(2)).ok());
   const auto latest = at.latest();
@@ -123,12 +120,12 @@ TEST_CASE("a fresh fit where another run has checkpoints is refused and changes 
   CHECK_THAT(why(refused),
              Catch::Contains("holds checkpoints of another run") && Catch::Contains(at.run()));
   CHECK(at.latest() == latest);
-  auto silent = at.fit(1);  // writes none
+  auto silent = at.fit(1);  // it writes no checkpoint
   silent.options.checkpoint.enabled = false;
   CHECK(at(silent).ok());
 }
 
-TEST_CASE("check_job says what a session would, and changes nothing", "[resume]") {
+TEST_CASE("check_job reports the errors of a session and changes nothing", "[resume]") {
   resume_place at;
   CHECK_NOTHROW(check_job(at.fit(1), at.world()));
   auto what = at.fit(1);

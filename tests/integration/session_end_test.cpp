@@ -1,5 +1,5 @@
-// Goal: what a session leaves when it is destroyed while a job runs: one failure of a type of its
-// own, and no thread and no descriptor.
+// Goal: destroying a session while a job runs gives one failure of a type of its own, and leaks no
+// thread and no descriptor.
 #include <boost/asio/io_context.hpp>
 #include <filesystem>
 #include <future>
@@ -19,7 +19,7 @@ namespace asio = boost::asio;
 
 namespace {
 
-/// What a process holds, by /proc. The descriptor of the folder that is read counts each time.
+/// What this process holds, by /proc. The descriptor of the folder being read is counted each time.
 struct held {
   std::ptrdiff_t threads = entries_of("/proc/self/task");
   std::ptrdiff_t descriptors = entries_of("/proc/self/fd");
@@ -33,7 +33,7 @@ struct held {
   }
 };
 
-/// A job whose ranks wait in on_fit_start until the session is destroyed.
+/// A job whose ranks wait in on_fit_start until the test opens the gate.
 struct waiting_job {
   explicit waiting_job(session& in, std::optional<job_outcome>& outcome) {
     integer_options options;
@@ -75,7 +75,7 @@ job_outcome end_of_a_session_with_a_job() {
 
 }  // namespace
 
-TEST_CASE("a session is destroyed while a job runs: the job fails as session_closed", "[session]") {
+TEST_CASE("destroying a session while a job runs fails the job as session_closed", "[session]") {
   const auto outcome = end_of_a_session_with_a_job();
   REQUIRE_FALSE(outcome.ok());
   CHECK(outcome.failed_with->record.kind == failure_kind::session_closed);
@@ -83,19 +83,17 @@ TEST_CASE("a session is destroyed while a job runs: the job fails as session_clo
   CHECK(outcome.failed_with->record.what == "the session was destroyed");
 }
 
-TEST_CASE("a session is destroyed while a job runs: no thread and no descriptor stays",
-          "[session]") {
+TEST_CASE("destroying a session while a job runs leaks no thread and no descriptor", "[session]") {
   const held before;
   for (int round = 0; round < 10; ++round) {
     end_of_a_session_with_a_job();
-    // The actor system ends on a thread of its own. A thread that stays fails by the test's limit.
+    // The actor system ends on a thread of its own. A leaked thread fails by the test's time limit.
     while (!held{}.within(before)) std::this_thread::yield();
   }
   CHECK(held{}.within(before));
 }
 
-TEST_CASE("a session that another thread used is destroyed without waiting for that thread",
-          "[session]") {
+TEST_CASE("a session is destroyed without waiting for another thread that used it", "[session]") {
   asio::io_context loop;
   std::promise<void> ran, destroyed;
   std::optional<session> s{std::in_place, loop.get_executor()};

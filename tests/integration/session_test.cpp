@@ -1,5 +1,6 @@
-// Goal: jobs on real threads through the asynchronous front door: every ending reaches the caller,
-// nothing is left, two jobs do not touch each other, a stuck hook is named and not waited for.
+// Goal: jobs on real threads through the asynchronous interface. Every outcome reaches the caller,
+// nothing is leaked, two jobs are independent, and a hook that hangs is named without waiting for
+// it.
 #include <atomic>
 #include <boost/asio/bind_cancellation_slot.hpp>
 #include <boost/asio/cancellation_signal.hpp>
@@ -35,7 +36,7 @@ job integer_job(integer_options options, std::int32_t ranks) {
   return what;
 }
 
-// A gate that user code waits at; opened by the test, so that no thread is left when it ends.
+// A gate at which user code waits. The test opens it, so that no thread is left at the end.
 class gate {
 public:
   void wait() {
@@ -63,7 +64,7 @@ private:
 
 }  // namespace
 
-TEST_CASE("a coroutine awaits a fit on its own thread", "[session]") {
+TEST_CASE("a coroutine awaits a fit and resumes on its own thread", "[session]") {
   asio::io_context loop;
   session s{loop.get_executor()};
   std::optional<job_outcome> outcome;
@@ -83,7 +84,7 @@ TEST_CASE("a coroutine awaits a fit on its own thread", "[session]") {
   CHECK(outcome->weights->model.front().name == "weights");
 }
 
-TEST_CASE("two jobs in one session do not touch each other", "[session]") {
+TEST_CASE("two jobs in one session are independent", "[session]") {
   asio::io_context loop;
   session s{loop.get_executor()};
   integer_options bad;
@@ -100,7 +101,7 @@ TEST_CASE("two jobs in one session do not touch each other", "[session]") {
   CHECK(bad_outcome->failed_with->record.rank == 1);
 }
 
-TEST_CASE("a cancellation slot ends the run at a step boundary", "[session]") {
+TEST_CASE("a cancellation slot stops the run at a step boundary", "[session]") {
   asio::io_context loop;
   session s{loop.get_executor()};
   asio::cancellation_signal cancel;
@@ -123,7 +124,7 @@ TEST_CASE("a cancellation slot ends the run at a step boundary", "[session]") {
   CHECK(outcome->weights->loop.steps == outcome->loop.steps);
 }
 
-TEST_CASE("a future is a completion token too", "[session]") {
+TEST_CASE("a future can be used as completion token", "[session]") {
   asio::io_context loop;
   session s{loop.get_executor()};
   auto future = s.async_fit(integer_job({}, 1), asio::use_future);
@@ -131,7 +132,7 @@ TEST_CASE("a future is a completion token too", "[session]") {
   CHECK(future.get().ok());
 }
 
-TEST_CASE("what a user can mend comes back as the failure of the outcome", "[session]") {
+TEST_CASE("user errors are returned as the failure of the outcome", "[session]") {
   asio::io_context loop;
   session s{loop.get_executor()};
   auto what = integer_job({}, 0);
@@ -146,7 +147,7 @@ TEST_CASE("what a user can mend comes back as the failure of the outcome", "[ses
   CHECK_THROWS_AS(s.run(what).rethrow(), user_error);
 }
 
-TEST_CASE("a hook that does not end is named, and not waited for", "[session]") {
+TEST_CASE("a hook that hangs is named and the job ends without waiting for it", "[session]") {
   auto stuck = std::make_shared<gate>();
   integer_options options;
   options.at_hook = [stuck](const learner_context& c, const hook& h) {
@@ -168,7 +169,7 @@ TEST_CASE("a hook that does not end is named, and not waited for", "[session]") 
   stuck->open();
 }
 
-TEST_CASE("a session that is destroyed with a job ends the job, at once", "[session]") {
+TEST_CASE("destroying a session with a running job ends the job at once", "[session]") {
   asio::io_context loop;
   auto reached = std::make_shared<gate>();
   std::optional<job_outcome> outcome;
@@ -188,7 +189,7 @@ TEST_CASE("a session that is destroyed with a job ends the job, at once", "[sess
   CHECK(outcome->failed_with->record.type == "session_closed");
 }
 
-TEST_CASE("no actor is left after any ending", "[session]") {
+TEST_CASE("no actor is left after any kind of end", "[session]") {
   asio::io_context loop;
   session s{loop.get_executor()};
   for (int round = 0; round < 20; ++round) {
@@ -198,6 +199,6 @@ TEST_CASE("no actor is left after any ending", "[session]") {
     };
     const auto outcome = s.run(integer_job(options, 3));
     CHECK(outcome.ok() == (round % 2 == 0));
-    CHECK(s.actors_running() <= 1);  // the supervisor itself is on its way out
+    CHECK(s.actors_running() <= 1);  // the supervisor itself may still be terminating
   }
 }

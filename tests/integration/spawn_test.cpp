@@ -1,5 +1,5 @@
-// Goal: any function runs on every rank, its rank first, and comes back with its own type: a value,
-// what converts to one, or whatever can be moved; so does what it throws.
+// Goal: spawn runs any function on every rank, with the rank as first argument. Its result keeps
+// its type, whether it converts to a value or can only be moved. So do its exceptions.
 #include <boost/asio/bind_cancellation_slot.hpp>
 #include <boost/asio/cancellation_signal.hpp>
 #include <boost/asio/co_spawn.hpp>
@@ -32,7 +32,7 @@ struct measured {
 
 }  // namespace
 
-TEST_CASE("spawn calls any function on every rank, its rank first", "[spawn]") {
+TEST_CASE("spawn calls a function on every rank with the rank as first argument", "[spawn]") {
   asio::io_context loop;
   session s{loop.get_executor()};
   const auto sum_of_ranks = [](rank_context& context, std::int64_t factor) -> value {
@@ -50,7 +50,7 @@ TEST_CASE("spawn calls any function on every rank, its rank first", "[spawn]") {
   CHECK(outcome.queue.front().get_if<std::string>()->size() == 100'000);
 }
 
-TEST_CASE("a spawned function's result keeps its type", "[spawn]") {
+TEST_CASE("the result of a spawned function keeps its type", "[spawn]") {
   asio::io_context loop;
   session s{loop.get_executor()};
   auto length = s.spawn(
@@ -62,7 +62,7 @@ TEST_CASE("a spawned function's result keeps its type", "[spawn]") {
   CHECK(length.result == value_tuple{{1.5, "m"}});
   CHECK(length.get().unit == "m");
 
-  // Only movable, no value at all: from the lane to here without a copy.
+  // A move-only type is returned from the lane without a copy.
   auto owned = s.spawn(2, [](rank_context& who) { return std::make_unique<int>(7 + who.rank()); });
   CHECK(owned.result.empty());
   REQUIRE(owned.returned);
@@ -78,7 +78,7 @@ TEST_CASE("a spawned function's result keeps its type", "[spawn]") {
   CHECK(came == std::set<std::int32_t>{0, 1, 2});
 }
 
-TEST_CASE("what a spawned function throws keeps its type, and its result is not there", "[spawn]") {
+TEST_CASE("an exception of a spawned function keeps its type and there is no result", "[spawn]") {
   asio::io_context loop;
   session s{loop.get_executor()};
   auto failed = s.spawn(3, [](rank_context& context) -> int {
@@ -95,7 +95,7 @@ TEST_CASE("what a spawned function throws keeps its type, and its result is not 
   } catch (const ruin& error) {
     CHECK(error.floor == 4);
   }
-  // Rank 0 is through when another throws.
+  // Rank 0 has returned when another rank throws.
   auto late = s.spawn(2, [](rank_context& context) -> int {
     context.collectives().barrier("both")->wait();
     if (context.rank() == 1) throw ruin(1);
@@ -105,7 +105,8 @@ TEST_CASE("what a spawned function throws keeps its type, and its result is not 
   CHECK_THROWS_AS(late.get(), ruin);
 }
 
-TEST_CASE("a coroutine awaits a spawned function; its slot ends the run", "[spawn]") {
+TEST_CASE("a coroutine awaits a spawned function and a second cancellation interrupts it",
+          "[spawn]") {
   asio::io_context loop;
   session s{loop.get_executor()};
   std::optional<std::string> said;
@@ -129,7 +130,7 @@ TEST_CASE("a coroutine awaits a spawned function; its slot ends the run", "[spaw
                                    [&](call_outcome<int> o) { ended = std::move(o); }),
       [&](rank_context& who) {
         asio::post(loop, [&] {
-          cancel.emit(asio::cancellation_type::total);  // a call is not interrupted by a stop
+          cancel.emit(asio::cancellation_type::total);  // a stop does not interrupt a call
           cancel.emit(asio::cancellation_type::total);
         });
         while (!who.interrupted()) std::this_thread::yield();

@@ -1,5 +1,5 @@
-// The only way to reach Catch2; the last include of every test. LibTorch may bring macros of the
-// same names, which would turn a failing check into an abort.
+// The only header through which tests include Catch2. It must be the last include of every test:
+// LibTorch may define macros of the same names, which would turn a failing check into an abort.
 #pragma once
 
 #if __has_include(<c10/util/Logging.h>)

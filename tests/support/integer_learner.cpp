@@ -56,7 +56,7 @@ void integer_learner::backward(const hooks::backward& h) {
         world_->all_reduce({gradient_.data(), gradient_.size(), dtype::i64}, reduction::sum);
 }
 
-// The closure runs once, whatever often a lane that cannot wait calls this hook.
+// The closure runs once, however often a lane that cannot wait calls this hook again.
 hook_outcome integer_learner::step(const hooks::optimizer_step& h, const closure& inner) {
   if (!std::exchange(closure_ran_, true)) inner();
   wait_for(reducing_);

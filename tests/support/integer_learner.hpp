@@ -1,5 +1,5 @@
-// A learner whose weights are integers: every mismatch is a logic error. It runs in lanes that
-// cannot wait (it throws `not_yet`) and in lanes that can.
+// A learner whose weights are integers, so that every mismatch is a logic error. It runs in lanes
+// that can wait, and in lanes that cannot (where it throws `not_yet`).
 #pragma once
 
 #include <cstdint>
@@ -17,14 +17,14 @@ struct integer_options {
   std::int64_t validation_samples = 0;
   std::size_t width = 4;
   bool can_wait = false;
-  /// Called at every hook, on the lane's side; may throw.
+  /// Called at every hook, in the lane; may throw.
   std::function<void(const learner_context& context, const hook& what)> at_hook;
   /// Reads a checkpoint; needed by runs that resume.
   std::function<snapshot(const std::string& path)> load;
 };
 
-/// Weight i moves each step by the sum over consumed samples s of (s + 1) * (i + 1), all in
-/// wrapping 64 bits.
+/// In each step weight i grows by the sum over the consumed samples s of (s + 1) * (i + 1), in
+/// wrapping 64-bit arithmetic.
 class integer_learner : public learner {
 public:
   integer_learner(const learner_context& context, integer_options options)
@@ -72,10 +72,10 @@ private:
   integer_options options_;
 };
 
-/// The weights any run of `steps` steps must end with: one thread, no runtime.
+/// The weights after `steps` steps, computed in one thread without the runtime.
 std::vector<std::int64_t> expected_integers(const integer_options& options, std::int64_t ranks,
                                             const trainer_options& run, std::int64_t steps);
-/// The weights in what a run brought home.
+/// The weights in the result of a run.
 std::vector<std::int64_t> integers_of(const value& result);
 
 }  // namespace troupe::testing

@@ -1,4 +1,4 @@
-// Fuzz targets go on for a minute when asked: `tcp_test "[minutes]"`, as .ci/run does.
+// Fuzz targets that run for a minute when requested: `tcp_test "[minutes]"`, as .ci/run does.
 #pragma once
 
 #include <chrono>
@@ -13,8 +13,9 @@
 
 namespace troupe::testing {
 
-/// Calls `round` with generators of a fresh seed, the next one and so on, for a minute. Prints the
-/// first seed; a failure names its own. TROUPE_FUZZ_SEED=N in the environment: that round alone.
+/// Calls `round` for a minute with generators of consecutive seeds, starting from a random one.
+/// Prints the range of seeds; a failure prints its own. With TROUPE_FUZZ_SEED=N in the environment
+/// it runs that round alone.
 inline void for_a_minute(const std::function<void(std::mt19937_64&)>& round) {
   const auto* given = std::getenv("TROUPE_FUZZ_SEED");
   const std::uint64_t first = given ? std::stoull(given) : std::random_device{}();

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Runs a command, and all that it starts, on the first of the cores that it may use.
+# Runs a command, with all processes that it starts, on the first of the cores that it may use.
 #
 #   bash one_core.sh COMMAND [ARGUMENTS]
 set -euo pipefail

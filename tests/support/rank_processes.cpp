@@ -23,7 +23,7 @@ namespace troupe::testing {
 
 namespace {
 
-constexpr std::size_t lines = 4;  // calls to one rank at a time
+constexpr std::size_t lines = 4;  // concurrent calls to one rank
 constexpr std::size_t text_max = 4000;
 
 enum class verb : std::uint8_t {
@@ -55,7 +55,7 @@ enum class thrown : std::uint8_t {
   other
 };
 
-// Both are sent as they are: the processes are one program.
+// Both structs are sent as raw bytes, because all processes run the same program.
 struct request {
   verb what{};
   std::uint64_t id = 0;  // of the handle or the work
@@ -92,7 +92,7 @@ void put(std::array<char, N>& to, std::string_view text) {
   to[length] = 0;
 }
 
-/// In the rank's process: does what is asked.
+/// In the rank's process: performs the requests.
 class server {
 public:
   explicit server(std::shared_ptr<communicator_backend> backend) : backend_(std::move(backend)) {}
@@ -140,7 +140,7 @@ private:
   }
   template <class T>
   void drop(std::map<std::uint64_t, T>& from, std::uint64_t id) {
-    T gone;  // ends outside of the mutex
+    T gone;  // destroyed outside of the mutex
     const std::lock_guard hold{mutex_};
     gone = std::move(from.at(id));
     from.erase(id);
@@ -206,7 +206,7 @@ private:
   std::map<std::uint64_t, work_ptr> works_;
 };
 
-/// Here: a rank's process.
+/// In the test's process: a rank's process.
 class rank_process {
 public:
   explicit rank_process(const std::function<std::shared_ptr<communicator_backend>()>& make) {
@@ -225,7 +225,7 @@ public:
       _exit(0);
     }
     for (const auto& pair : pairs) close(pair[1]);
-    // Until it is ready it may need what `make` refers to.
+    // Until the child is ready it may need what `make` refers to.
     reply ready;
     if (recv(pairs[0][0], &ready, sizeof ready, 0) != sizeof ready)
       throw std::runtime_error("a rank's process does not start");
@@ -233,7 +233,7 @@ public:
   }
   ~rank_process() {
     for (const auto socket : free_) {
-      shutdown(socket, SHUT_RDWR);  // later children have it, too
+      shutdown(socket, SHUT_RDWR);  // later children hold this socket too
       close(socket);
     }
     waitpid(pid_, nullptr, 0);
@@ -350,7 +350,7 @@ public:
   }
   bool waiting() const noexcept override { return flag(verb::waiting); }
   std::shared_ptr<void> allocate(std::size_t bytes) override {
-    // Of the shared heap, whose blocks are a line behind the beginning of a power of two.
+    // From the shared heap, whose blocks start one cache line after a power of two.
     return {operator new(bytes), [](void* at) { operator delete(at); }};
   }
   void abort(std::string_view why) noexcept override {

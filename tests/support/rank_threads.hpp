@@ -15,8 +15,8 @@
 
 namespace troupe::testing {
 
-/// Runs `body` once per rank, each on a thread of its own, and waits for all. What a rank throws
-/// aborts the group, as the runtime would, and is returned by rank (null: nothing).
+/// Runs `body` once per rank, each on a thread of its own, and waits for all. An exception of a
+/// rank aborts the group, as in the runtime. Returns the exceptions by rank (null: no exception).
 std::vector<std::exception_ptr> on_ranks(
     std::int32_t world,
     const std::function<void(std::int32_t rank, const std::shared_ptr<communicator>&)>& body);
@@ -30,7 +30,7 @@ struct rank_end {
   value result;
   std::vector<hook> hooks;  ///< as handled
   std::exception_ptr error;
-  failure record;  ///< of `error`, as the lane has described it
+  failure record;  ///< of `error`, as described by the lane
 };
 
 struct test_job {
@@ -41,13 +41,13 @@ struct test_job {
   snapshot_ptr initial;
 };
 
-/// All hooks of the job on `options.ranks` ranks, teardown included.
+/// Runs all hooks of the job on `options.ranks` ranks, teardown included.
 std::vector<rank_end> run_job(const test_job& job);
-/// The same for a job that must not fail: rethrows the first error that did not follow from
-/// another's.
+/// The same for a job that must not fail: rethrows the first error that is not a consequence of
+/// another one.
 std::vector<rank_end> run_good_job(const test_job& job);
 
-/// The text of what was thrown, with the type where it is one of ours: `generation_closed: ...`.
+/// The type and text of an exception, as in `generation_closed: ...`; "nothing" if there is none.
 std::string text_of(const std::exception_ptr& error);
 
 }  // namespace troupe::testing

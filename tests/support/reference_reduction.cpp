@@ -11,7 +11,7 @@ namespace troupe::testing {
 
 namespace {
 
-// Brain floats as the standard library would have them, rounded by comparing the neighbours.
+// bfloat16 as the standard library would have it, rounded by comparing the neighbours.
 struct brain {
   std::uint16_t bits;
   brain() = default;
@@ -117,7 +117,8 @@ template <class T>
 bytes reduce(reduction operation, const std::vector<bytes>& leaves) {
   using A = accumulator<T>;
   bytes result(leaves[0].size());
-  std::vector<A> values;  // of one element: memory asked for once, which sanitizers make dear
+  // of one element: allocated once, because allocation is slow under sanitizers
+  std::vector<A> values;
   for (std::size_t at = 0; at < result.size(); at += sizeof(T)) {
     values.clear();
     for (const auto& leaf : leaves) {
@@ -143,7 +144,7 @@ std::uint64_t mixed(std::uint64_t x) {  // splitmix64's finaliser
   return x ^ (x >> 31);
 }
 
-// A number of the format with these mantissa and exponent bits, out of all corners of it.
+// A floating-point number with these mantissa and exponent widths, from all ranges of the format.
 std::uint64_t odd_float(std::uint64_t random, int mantissa, int exponent) {
   const std::uint64_t sign = (random & 1) << (mantissa + exponent);
   const std::uint64_t all = ((std::uint64_t{1} << exponent) - 1) << mantissa;

@@ -1,5 +1,5 @@
-// What a reduction must yield, computed one element at a time by plain recursion: written apart
-// from backends/canonical_reduction so that each checks the other.
+// The result of a reduction, computed one element at a time by plain recursion. It is written
+// independently of backends/canonical_reduction, so that each checks the other.
 #pragma once
 
 #include "troupe/communicator.hpp"
@@ -14,7 +14,7 @@ namespace troupe::testing {
 
 using bytes = std::vector<std::byte>;
 
-/// The bytes every rank ends with, given what each one brought.
+/// The bytes that every rank ends with, given the bytes that each rank contributed.
 bytes reference_reduction(dtype type, reduction operation, const std::vector<bytes>& leaves);
 
 /// `count` elements of one rank: ordinary numbers, and in floating types NaNs with payload,
@@ -28,7 +28,7 @@ inline const std::vector<dtype> all_dtypes = {dtype::u8,  dtype::i8,      dtype:
 inline const std::vector<reduction> all_reductions = {
     reduction::sum, reduction::mean, reduction::min, reduction::max, reduction::product};
 
-/// Of large memory: comparing vectors of bytes goes one by one.
+/// For large memory: comparing vectors of bytes goes byte by byte.
 inline bool same(std::span<const std::byte> a, std::span<const std::byte> b) {
   return a.size() == b.size() && (a.empty() || std::memcmp(a.data(), b.data(), a.size()) == 0);
 }

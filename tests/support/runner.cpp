@@ -1,4 +1,5 @@
-// Catch2 itself. Main is in a source of its own, so that a test program may bring another.
+// Catch2 itself. The main function is in a source of its own, so that a test program can have
+// another one.
 #define CATCH_CONFIG_RUNNER
 #include "tests/support/runner.hpp"
 

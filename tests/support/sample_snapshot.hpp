@@ -1,4 +1,4 @@
-// Small snapshots with every corner a checkpoint has to bring back.
+// Small snapshots with every corner case that a checkpoint must restore.
 #pragma once
 
 #include "backends/checkpoint/digest.hpp"
@@ -23,8 +23,8 @@ tensor_blob blob(std::string name, std::string dtype, std::vector<std::int64_t> 
   return {std::move(name), std::move(dtype), std::move(shape), std::move(bytes)};
 }
 
-/// After `steps` steps. Element sizes 1, 2, 4 and 8 in an order that alignment has to mend, a
-/// scalar, an empty tensor, a name beyond ASCII.
+/// A snapshot after `steps` steps. Element sizes 1, 2, 4 and 8 in an order that needs padding for
+/// alignment, a scalar, an empty tensor, and a name beyond ASCII.
 inline snapshot sample_snapshot(std::int64_t steps = 10, double loss = 0.25) {
   snapshot s;
   s.loop = {1, 2, steps, steps * 64, true, {{"val/loss", loss}, {"train/löss", 0.1}}, {}};

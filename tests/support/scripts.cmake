@@ -1,7 +1,7 @@
 find_program(TROUPE_PLAIN_PYTHON python3 REQUIRED)
 
-# The Python that plays the oracle: one with torch, numpy and safetensors. What apps/setup.sh made, or the one that
-# LibTorch belongs to.
+# The Python of the oracle: one with torch, numpy and safetensors. Either the environment that apps/setup.sh made, or
+# the Python that LibTorch belongs to.
 if(NOT TROUPE_ORACLE)
   set(_python_places ${PROJECT_SOURCE_DIR}/build/venv/bin/python3)
   if(LibTorch_ROOT_DIR)
@@ -27,7 +27,7 @@ endif()
 # troupe_script_test(NAME SCRIPT file.py [ORACLE] [ARGUMENTS ...] [LABELS ...] [TIMEOUT seconds]): a Python script that
 # ends with 0 when it passes and 77 when it skips. Plain Python 3 without packages runs it, or with ORACLE the one with
 # PyTorch. The built `troupe` program is in its environment as TROUPE_PROGRAM (label end_to_end). Scripts are the
-# longest tests, so they start first, also where no run has told ctest what tests cost.
+# longest tests. A fixed cost makes ctest start them first, also before it has measured any test.
 function(troupe_script_test name)
   cmake_parse_arguments(PARSE_ARGV 1 arg "ORACLE" "SCRIPT;TIMEOUT" "ARGUMENTS;LABELS")
   set(python ${TROUPE_PLAIN_PYTHON})

@@ -11,12 +11,12 @@
 #include <mutex>
 #include <new>
 
-// Sanitizers have a heap of their own to watch.
+// Sanitizers have their own heap.
 #if !defined(__SANITIZE_THREAD__) && !defined(__SANITIZE_ADDRESS__)
 
 namespace {
 
-// Blocks of powers of two from one mapping, on lists when they are free.
+// Blocks with sizes of powers of two from one mapping. Free blocks are kept in lists.
 class heap {
 public:
   void* allocate(std::size_t bytes) {

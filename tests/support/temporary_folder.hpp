@@ -1,4 +1,4 @@
-// A folder of a test's own, gone with it.
+// A temporary folder that is removed when the object is destroyed.
 #pragma once
 
 #include <stdlib.h>

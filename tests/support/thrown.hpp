@@ -1,4 +1,4 @@
-// What an exception says.
+// Texts of exceptions.
 #pragma once
 
 #include <exception>
@@ -7,8 +7,8 @@
 
 namespace troupe::testing {
 
-/// The text of an exception of type E. In parentheses, so that no comparison takes it for one: that
-/// nothing was thrown, or another exception.
+/// The text of an exception of type E. If nothing or another exception was thrown, a text in
+/// parentheses, which no expected text equals.
 template <class E>
 std::string thrown_by(const std::function<void()>& what) {
   try {

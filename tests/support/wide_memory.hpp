@@ -10,8 +10,8 @@
 
 namespace troupe::testing {
 
-/// Zeroes. All but the last bytes, `tail` of them or more, is one file of 32 MiB, mapped many
-/// times: what is written there is seen at each distance of 32 MiB. Not for sanitizers, which have
+/// Memory of zeroes. All but the last bytes (at least `tail`) is one file of 32 MiB that is mapped
+/// many times: a write there is visible at every distance of 32 MiB. Not for sanitizers, which keep
 /// memory of their own for each address.
 class wide_memory {
 public:

@@ -1,5 +1,5 @@
-"""Ranks of `hier` on two hosts: network namespaces with a cable between them, gone with their last process. Needs root;
-where namespaces can not be made it skips and says why."""
+"""Goal: the hier communicator works between two hosts. The hosts are network namespaces that are connected by a virtual
+cable and end with their last process. Needs root. Skips, with the reason, where namespaces cannot be made."""
 
 import os
 import signal
@@ -11,7 +11,7 @@ RANK = sys.argv[1]
 
 
 class Refused(Exception):
-    """This machine does not let us make hosts."""
+    """This machine does not allow network namespaces."""
 
 
 def run(*command):
@@ -21,7 +21,7 @@ def run(*command):
 
 
 class Host:
-    """A network of its own, held by a process that ends with this script."""
+    """A network namespace, kept alive by a process that ends with this script."""
 
     def __init__(self):
         self._holder = subprocess.Popen(["unshare", "--net", "sh", "-c", "echo ready; exec cat"], text=True,
@@ -57,7 +57,7 @@ def make_hosts():
 
 
 class Company:
-    """Ranks at work on the hosts."""
+    """One process per rank, distributed over the hosts."""
 
     def __init__(self, hosts, layout, mode):
         key = "hosts-test-" + uuid.uuid4().hex
@@ -77,19 +77,19 @@ class Company:
         return said, [rank.returncode for rank in self.ranks]
 
 
-def story_the_canonical_bits(hosts):
+def story_every_reduction_has_the_canonical_bits_for_every_layout_of_hosts(hosts):
     for layout in ((2, 2), (4, 3), (1, 3)):
         said, codes = Company(hosts, layout, "reduce").endings()
         assert codes == [0] * sum(layout), (layout, said, codes)
         assert all(text.endswith("have the canonical bits\ndone") for text in said), (layout, said)
 
 
-def story_an_abort_reaches_the_other_host(hosts):
+def story_an_abort_on_one_host_ends_the_ranks_of_the_other_host(hosts):
     said, codes = Company(hosts, (2, 2), "abort").endings()
     assert said == ["closed: enough"] * 4 and codes == [0] * 4, (said, codes)
 
 
-def story_a_killed_rank_ends_both_hosts(hosts):
+def story_a_killed_rank_is_named_by_the_ranks_of_both_hosts(hosts):
     company = Company(hosts, (2, 2), "work")
     company.await_work()
     company.ranks[3].send_signal(signal.SIGKILL)
@@ -98,7 +98,7 @@ def story_a_killed_rank_ends_both_hosts(hosts):
     assert all(text.startswith("closed: ") and "rank 3" in text for text in said[:3]), said
 
 
-def story_a_cut_cable_is_a_timeout_that_names_the_other_host(hosts):
+def story_a_cut_cable_gives_a_timeout_that_names_ranks_of_the_other_host(hosts):
     company = Company(hosts, (2, 2), "work")
     company.await_work()
     run(*hosts[0].inside("ip", "link", "set", "cable", "down"))
@@ -116,7 +116,7 @@ def main():
     try:
         hosts = make_hosts()
     except Refused as why:
-        print(f"SKIPPED: no hosts to be had here: {why}")
+        print(f"SKIPPED: cannot make network namespaces here: {why}")
         return 77
     failed = 0
     for name, story in sorted(globals().items()):

@@ -1,5 +1,5 @@
-// One rank of `hier` on a host that hosts.py made: reduces, aborts, or works until something ends
-// it. Says on standard output how far it is.
+// One rank of the hier communicator on a host that hosts.py made. It reduces, aborts, or works
+// until it is ended. Prints its progress to standard output.
 #include "backends/collective/canonical_reduction.hpp"
 #include "backends/hier/hier.hpp"
 #include "backends/shm/shm.hpp"
@@ -97,7 +97,7 @@ void live(const place& at, const std::string& mode, const std::string& key) {
 
 }  // namespace
 
-// rank_on_host RANK HOSTS MODE KEY; HOSTS as 2,2.
+// Usage: rank_on_host RANK HOSTS MODE KEY, with HOSTS like 2,2.
 int main(int count, char** arguments) {
   if (count != 5) return 2;
   place at{std::stoi(arguments[1]), {}};
