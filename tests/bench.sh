@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
-# Measures Troupe beside its peers on this machine: the bare loop over memory, Gloo (through Python's
-# torch.distributed), Open MPI, Python's DDP and Lightning. Installs what is missing, builds, prints tables of ratios.
+# Measures Troupe and its peers on this machine: the bare loop over memory, Gloo (through Python's torch.distributed),
+# Open MPI, Python's DDP and Lightning. Installs missing dependencies, builds, and prints tables of ratios.
 #
 #   bash tests/bench.sh [--quick] [--only PART] [--page] [RESULTS.jsonl]
 #
-# Five rounds in turn (--quick: two, fewer sizes); every measurement becomes a line of the results' file, which is
-# build/bench.jsonl if none is named. --only measures collectives, training or start alone; --page puts the
-# tables of all into docs/performance.md as well.
+# Runs five rounds, each with every subject in turn (--quick: two rounds, fewer sizes). Every measurement becomes a line
+# of the results file, by default build/bench.jsonl. --only measures one of collectives, training, start. --page also
+# writes the tables into docs/performance.md.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
@@ -30,7 +30,7 @@ done
 bash apps/setup.sh
 ninja -C build troupe training_floor >&2
 
-# Lightning in an environment of its own that sees the build's PyTorch.
+# Lightning gets an environment of its own that uses the PyTorch of the build.
 lightning=lightning==2.6.6
 peers=build/peers
 oracle=build/venv/bin/python3

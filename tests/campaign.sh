@@ -1,14 +1,14 @@
 #!/usr/bin/env bash
-# Campaigns in the simulated world: swarms of faults under a portfolio of schedules, two side by side on two cores.
-# One has 8 ranks and begins with seed 1, so it is the same every time; the other begins with a fresh seed, which
-# decides its ranks and steps too. Fails when an oracle objects; then the report ends with a case to replay.
+# Runs two campaigns of simulated jobs at the same time: random sets of faults under several kinds of schedules.
+# One has 8 ranks and starts with seed 1, so it is the same every time. The other starts with a fresh seed, which also
+# determines its ranks and steps. Fails if an oracle finds a violation; the report then ends with a case to replay.
 #
-#   bash tests/campaign.sh [SECONDS [SEED]]    (60, a fresh one)
+#   bash tests/campaign.sh [SECONDS [SEED]]    (default: 60 s, a fresh seed)
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 seconds=${1:-60}
 fresh=${2:-$(od -An -N5 -tu8 /dev/urandom | tr -d ' ')}
-program=${TROUPE_PROGRAM:-build/tests/campaign}  # the program, under the guard
+program=${TROUPE_PROGRAM:-build/tests/campaign}  # the program, built with the guard
 [[ -n ${TROUPE_PROGRAM:-} ]] || ninja -C build --quiet campaign
 
 ranks=$((1 + fresh % 9)) steps=$((10 + fresh / 9 % 51))
@@ -23,5 +23,5 @@ status=0
   --seeds "$fresh..$((fresh + 1000000000))" || status=1
 wait "$fixed" || status=1
 cat "$said/fixed"
-[[ $status -eq 0 ]] || echo "the campaign found a violation; fresh seeds were from $fresh" >&2
+[[ $status -eq 0 ]] || echo "the campaign found a violation; the fresh seeds started at $fresh" >&2
 exit "$status"

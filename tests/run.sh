@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Installs what is missing, builds everything, runs every test. Flags go to ctest, whose summary ends the output and
-# whose exit code is this script's.
+# Installs missing dependencies, builds everything and runs every test. Flags are passed to ctest. The output ends with
+# its summary, and its exit code is the exit code of this script.
 #
 #   bash tests/run.sh [CTEST FLAGS]            e.g. -R fit_machine, -LE long
 set -euo pipefail

@@ -1,7 +1,7 @@
-"""Repeats fits under load and compares the digests of their weights.
+"""Goal: fits with equal settings end in equal bits under any load.
 
-Fits with equal settings must end in equal bits, whatever the load, the placement of the ranks, the communicator, a
-fused or separate step, and a resume on the way. Called by tests/same_bits.sh.
+Repeats fits and compares the digests of their weights. The placement of the ranks, the communicator, a fused or
+separate step and a resume in between must not change the digest. Called by tests/same_bits.sh.
 """
 
 import itertools
@@ -20,9 +20,9 @@ AT_ONCE = 5 * (os.cpu_count() or 1) // 2
 STEPS = 60
 SETTINGS = ["--model", "mlp", "--data", "synthetic", "--set", "model.hidden=[16]", "--max-epochs", "100", "--quiet",
             "--limit-val-batches", "0", "--limit-test-batches", "0", "--num-sanity-val-batches", "0"]
-# One expected digest for each of these.
+# Each of these shapes has one expected digest.
 SHAPES = list(itertools.product(("sgd", "adam", "adamw"), ("0.0", "0.2"), (1, 2, 3, 4)))
-# What must not change it. Processes are rarer here because each of them loads LibTorch.
+# Ways of running that must not change the digest. Processes are rarer because each of them loads LibTorch.
 WAYS = [["--placement", "threads"], ["--placement", "threads", "--set", "strategy.fused_step=false"]] * 3 + [
     ["--placement", "processes"], ["--placement", "processes", "--communicator", "tcp"]]
 
@@ -41,7 +41,7 @@ def run(arguments, folder):
 
 
 class Repeats:
-    """What all threads share: the digests seen so far, by shape."""
+    """State shared by all threads: the first digest of each shape, and the problems found."""
 
     def __init__(self, seconds, seed):
         self._lock = threading.Lock()

@@ -1,8 +1,9 @@
-// How long an abort takes to reach a rank in an all_reduce of 16 MiB, in another thread or process:
-// until it is told, and until its memory is its own again. `waiting`: rank 0 does not take part and
-// aborts when all others wait. `middle`: all take part, and another thread of rank 0's process
-// aborts at a drawn moment of the reduction; rank 0 counts, too. Usage: abort_bench [inproc | shm |
-// tcp | hier] [TIMES] [RANKS] [waiting | middle]
+// Measures how long an abort takes to reach a rank in an all_reduce of 16 MiB, in another thread or
+// process: until the rank's wait ends, and until its memory may be reused (quiescence).
+// `waiting`: rank 0 takes no part and aborts when all others wait.
+// `middle`: all ranks take part, and another thread of rank 0's process aborts at a random moment
+// of the reduction; rank 0 is measured too.
+// Usage: abort_bench [inproc | shm | tcp | hier] [TIMES] [RANKS] [waiting | middle]
 #include "backends/inproc/inproc.hpp"
 #include "backends/processes/rendezvous_kinds.hpp"
 
@@ -37,13 +38,14 @@ double now() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
-// Shared by the processes. Whoever waits for the others sleeps: a rank that watched them would take
-// a core from those whose wake-up is measured.
+// Shared by the processes. A rank that waits for the others sleeps: if it polled, it would take a
+// core from the ranks whose wake-up is measured.
 struct board {
   sem_t waiting;
   sem_t over;
   sem_t next;
-  std::atomic<std::uint64_t> completed;  // middle: before the abort reached the rank
+  // middle: operations that completed before the abort arrived
+  std::atomic<std::uint64_t> completed;
   std::array<double, times_max> aborted;
   std::array<std::array<double, times_max>, ranks_max> told;
   std::array<std::array<double, times_max>, ranks_max> free;
@@ -62,11 +64,11 @@ void be_rank(communicator_backend& backend, board& on, std::int32_t rank, std::i
     const auto c = backend.open({.generation = generation_id{i + 1}, .rank = rank, .world = ranks});
     const auto memory = c->allocate(count * sizeof(float));
     c->barrier("all here")->wait();
-    if (rank == 0) {  // does not take part
+    if (rank == 0) {  // takes no part
       take(on.waiting, ranks - 1);
       on.aborted[i] = now();
       c->abort("enough");
-      take(on.over, ranks - 1);  // what closing costs is not asked here
+      take(on.over, ranks - 1);  // the time of closing is not measured
       for (std::int32_t other = 1; other < ranks; ++other) sem_post(&on.next);
       continue;
     }
@@ -84,7 +86,8 @@ void be_rank(communicator_backend& backend, board& on, std::int32_t rank, std::i
   }
 }
 
-// While the others reduce: `usual` seconds of it, from the moment that `begun` is told.
+// While the others reduce: aborts at a random moment within `usual` seconds after `begun` is
+// signalled.
 void abort_in_the_middle(communicator& c, const std::atomic<double>& begun, double usual,
                          double share, double& at) {
   begun.wait(0);

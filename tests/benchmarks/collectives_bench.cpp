@@ -1,9 +1,9 @@
-// all_reduce(sum, float32); for two ranks beside the bare loop that reads two arrays, adds and
-// writes both, run by two ranks without any synchronisation inside. Interleaved rounds, medians.
-// Usage: collectives_bench [ROUNDS] [RANKS] [inproc | shm | shm-staged]. With inproc ranks are
-// threads and memory is the communicator's; with shm they are processes, reducing the
-// communicator's memory in place or memory of their own through slots. A busy machine spoils the
-// small sizes.
+// Measures all_reduce(sum, float32). For two ranks it also measures the bare loop: two ranks that
+// read two arrays, add and write both, without synchronisation inside. Interleaved rounds, medians.
+// Usage: collectives_bench [ROUNDS] [RANKS] [inproc | shm | shm-staged]
+// With inproc, ranks are threads and memory is the communicator's. With shm, ranks are processes
+// that reduce the communicator's memory in place, or their own memory through slots (shm-staged).
+// On a busy machine the figures of small sizes are useless.
 #include "backends/inproc/inproc.hpp"
 #include "backends/shm/shm.hpp"
 
@@ -37,7 +37,7 @@ summary of(std::vector<double> values) {
   return {values[values.size() / 2], values.front()};
 }
 
-// What an in-place sum of two ranks has to do at least.
+// The least work of an in-place sum of two ranks.
 [[gnu::target_clones("avx2", "default")]] void bare_loop(float* a, float* b, std::size_t from,
                                                          std::size_t to) {
 #pragma GCC ivdep
@@ -78,7 +78,8 @@ struct setting {
   bool processes() const { return kind != "inproc"; }
 };
 
-// Ranks meet at `start` before each batch; the time of a batch is the slower rank's.
+// Ranks wait for each other at `start` before each batch. The time of a batch is that of the slower
+// rank.
 struct stage {
   stage(const setting& what)
       : control(sizeof(pthread_barrier_t)),
@@ -98,7 +99,7 @@ struct stage {
   common_memory control;
   common_memory times;
   common_memory arrays;
-  std::vector<void*> memory;  // inproc: the communicator's
+  std::vector<void*> memory;  // inproc: memory of the communicator
   std::unique_ptr<troupe::communicator_backend> backend;
 };
 

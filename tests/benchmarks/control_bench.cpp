@@ -1,5 +1,6 @@
-// The control plane's cost with allocations counted, for 1, 2 and 4 ranks. Usage: control_bench
-// [STEPS] [ROUNDS]. One JSON object per line, as `troupe bench control --json` prints it.
+// Measures the cost of the control plane, with allocations counted, for 1, 2 and 4 ranks. Usage:
+// control_bench [STEPS] [ROUNDS]. Prints one JSON object per line, as `troupe bench control --json`
+// does.
 #include "apps/troupe/bench_control_text.hpp"
 
 #include <atomic>

@@ -1,6 +1,6 @@
-"""Runs Troupe and its peers in turn, round by round, and prints tables of ratios, as docs/performance.md has them.
+"""Runs Troupe and its peers in turn, round by round, and prints the tables of ratios for docs/performance.md.
 
-Called by tests/bench.sh, which installs what this needs. Each measurement is a line of JSON in the results' file."""
+Called by tests/bench.sh, which installs the dependencies. Each measurement becomes a JSON line of the results file."""
 import argparse
 import json
 import os
@@ -15,11 +15,11 @@ PEERS = os.path.join(HERE, "peers")
 KIB, MIB = 1 << 10, 1 << 20
 SIZES = {"1K": KIB, "64K": 64 * KIB, "1M": MIB, "16M": 16 * MIB, "100M": 100 * MIB}
 MODELS = {"mlp": (128, ["--model", "mlp", "--set", "model.hidden=[1024,1024]"]), "cnn": (64, ["--model", "cnn"])}
-CROWD_SIZES = ["1K", "1M", "16M"]  # of four ranks
+CROWD_SIZES = ["1K", "1M", "16M"]  # for four ranks
 PARTS = ["collectives", "training", "start"]
 BEGIN, END = "<!-- tests/bench.sh writes from here -->", "<!-- to here -->"
 FLOOR = "staging's floor"
-TIME_LIMIT = 300  # seconds of one call: what hangs is a finding, not a wait
+TIME_LIMIT = 300  # seconds of one call; a call that hangs is reported as a failure
 
 
 def mpirun(ranks):
@@ -27,11 +27,11 @@ def mpirun(ranks):
 
 
 class failed(Exception):
-    """A call that gave no figures; its text says why."""
+    """A call that gave no figures. The text is the reason."""
 
 
 def call(command, environment=None):
-    """The objects that a call prints."""
+    """Runs a command and returns the JSON objects that it prints."""
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=TIME_LIMIT,
                               env={**os.environ, "OMP_NUM_THREADS": "1", **(environment or {})})
@@ -44,7 +44,7 @@ def call(command, environment=None):
 
 
 def in_turn(round_number, calls):
-    """Each round begins with another one, so that nobody is always behind the same neighbour."""
+    """Runs the calls in turn. Each round begins with another call, so that no call always follows the same one."""
     first = round_number % len(calls)
     for one in [*calls[first:], *calls[:first]]:
         one()
@@ -54,8 +54,8 @@ class bench:
     def __init__(self, given):
         self.given = given
         self.results = open(given.results, "w", encoding="utf-8")
-        self.seen = {}    # (subject, what) to figures by round
-        self.broken = {}  # (subject, kind) to why
+        self.seen = {}    # by (subject, what): figures by round
+        self.broken = {}  # by (subject, kind): the reason
         self.load = os.getloadavg()[0]
 
     def python(self, ranks, script, *arguments):
@@ -73,7 +73,7 @@ class bench:
         print(json.dumps(line), file=self.results, flush=True)
 
     def attempt(self, subject, kind, measure):
-        """A subject that fails once is left out from then on, with the reason below the table."""
+        """Measures a subject. If it fails once it is left out from then on, with the reason below the table."""
         if (subject, kind) in self.broken:
             return
         print(f"  {subject}, {kind}", file=sys.stderr, flush=True)
@@ -152,7 +152,7 @@ class bench:
 
         self.attempt(subject, model, measure)
 
-    # From the start of the program to the end of the first step.
+    # Start: seconds from the start of the program to the end of the first step.
 
     def start(self, round_number):
         for name, flags in self.given.placements:
@@ -188,7 +188,7 @@ class bench:
         return statistics.median(figures) if figures else None
 
     def ratios(self, subject, base, what, field, more_is_better):
-        """Round by round, so that a slow minute of the machine hits both."""
+        """Ratios within each round, so that a slow minute of the machine affects both subjects."""
         mine, theirs = self.seen.get((subject, what), {}), self.seen.get((base, what), {})
         values = [mine[r][field] / theirs[r][field] for r in mine if r in theirs and theirs[r][field] > 0]
         return values if more_is_better else [1 / value for value in values]
@@ -204,7 +204,7 @@ class bench:
         return f"{shown(middle)}  x{statistics.median(ratios):.3g} ({low:.3g}..{high:.3g})"
 
     def table(self, title, subjects, columns, base, field, more_is_better, shown):
-        """Columns are pairs: what is shown above, and what was measured."""
+        """Each column is a pair: its title, and what was measured."""
         rows = [[title, *(name for name, _ in columns)]]
         for subject in subjects:
             cells = [self.cell(subject, base, what, field, more_is_better, shown) for _, what in columns]
@@ -218,7 +218,7 @@ class bench:
         return [*lines, ""]
 
     def of_floor(self, sizes):
-        """What the communicator itself adds to copying through slots."""
+        """The cost of the communicator relative to bare copying through slots."""
         shares = []
         for size in sizes:
             ratios = self.ratios("troupe shm, staged", FLOOR, (2, size), "seconds", False)
@@ -275,7 +275,7 @@ def processor():
 
 
 def write_into(page, text):
-    """Replaces what stands between the two marks of a page."""
+    """Replaces the text between the two marks of a page."""
     with open(page, encoding="utf-8") as file:
         before, found, rest = file.read().partition(BEGIN)
     _, ended, after = rest.partition(END)
@@ -304,7 +304,7 @@ def arguments():
 
 
 def usable(given):
-    """Which communicators this program has, and where fit's ranks can live with them."""
+    """Finds which communicators this program has, and which placements fit supports with them."""
     said = subprocess.run([given.troupe, "doctor", "--json"], capture_output=True, text=True, check=True)
     names = [one["name"] for one in json.loads(said.stdout)["communicators"] if one["available"]]
     given.communicators = [(name, ["--communicator", name]) for name in names if name in ("inproc", "shm", "tcp")]
@@ -324,7 +324,7 @@ def main():
     usable(given)
     rounds = bench(given)
     if rounds.load > 0.3:
-        print(f"other work is running here (load {rounds.load:.1f}): figures will be worse than they are",
+        print(f"other work is running here (load {rounds.load:.1f}): the figures will be worse than on an idle machine",
               file=sys.stderr)
     began = time.time()
     rounds.run()
@@ -332,7 +332,7 @@ def main():
     print(text)
     if given.page:
         write_into(given.page, text)
-    print(f"Every measurement: {given.results}", file=sys.stderr)
+    print(f"All measurements: {given.results}", file=sys.stderr)
 
 
 if __name__ == "__main__":

@@ -1,8 +1,8 @@
-// How fast the simulated world runs, on one core: complete small runs with faults on, and
-// deliveries of a wide world of ghosts, and beside them as many between plain actors on the same
-// scheduler and nothing else, which is the limit. Prints figures per second of processor time, so
-// that what else the machine does counts little, and asserts nothing. Arguments: small runs (0:
-// none), wide world's ranks (0: none) and steps.
+// Measures the speed of the simulator on one core: complete small jobs with faults, and deliveries
+// in a job of many ranks without a payload. The limit for the latter is measured too: as many
+// messages between plain actors on the same scheduler. Figures are per second of processor time, so
+// that other work on the machine matters little. Asserts nothing.
+// Arguments: number of small jobs (0: none), ranks of the large job (0: none), and its steps.
 #include <sys/resource.h>
 
 #include <cstdio>
@@ -49,7 +49,7 @@ figures report(const char* what, const job_spec& job, const run_plan& plan, cons
   return {all.deliveries, rate(all.deliveries)};
 }
 
-// Runs what is runnable, in order: no time, no places, no hashes, no faults.
+// Runs what is runnable, in order: without time, nodes, hashes or faults.
 class bare_host final : public virtual_host {
 public:
   void runnable(caf::resumable* job) override { jobs.push_back(job); }
@@ -61,8 +61,8 @@ public:
   std::deque<caf::resumable*> jobs;
 };
 
-// So many messages between so many actors, as many on their way as actors: each tells one other,
-// and no two neighbours in memory follow each other.
+// Messages between actors on a ring, as many in transit as there are actors. Each actor sends to
+// one other, and neighbours in memory do not follow each other on the ring.
 double report_bare(int actors, std::uint64_t deliveries) {
   bare_host host;
   virtual_system plain{host};

@@ -1,8 +1,7 @@
-// What training on this machine can not do without: forward and backward passes of a built-in model
-// over batches of Fashion-MNIST, in one thread per rank that knows nothing of the others; the same
-// with an optimizer's step in each thread. No exchange, no actors: the limit of what any runtime
-// reaches on LibTorch here and now. Usage: training_floor [mlp | cnn] [BATCH] [STEPS] [RANKS];
-// prints one line of JSON.
+// Measures the least time of training on this machine: forward and backward passes of a built-in
+// model over batches of Fashion-MNIST, in one thread per rank without any communication, and the
+// same with an optimizer step in each thread. This is the limit for any runtime on LibTorch.
+// Usage: training_floor [mlp | cnn] [BATCH] [STEPS] [RANKS]. Prints one line of JSON.
 #include <torch/nn/functional/loss.h>
 #include <torch/optim/sgd.h>
 
@@ -49,7 +48,7 @@ void be_rank(const task& what, const dataset_ptr& data, std::int32_t rank, std::
       left = all;
     }
     const auto item = tensors_of(batches.next().batch);
-    // Gradients that autograd may keep as they come are the cheapest there are.
+    // Gradients that autograd may keep as they arrive are the cheapest.
     optimizer.zero_grad(/*set_to_none=*/true);
     torch::nn::functional::cross_entropy(net->forward(item[0]), item[1]).backward();
     if (what.optimize) optimizer.step();
@@ -57,7 +56,7 @@ void be_rank(const task& what, const dataset_ptr& data, std::int32_t rank, std::
   meet.arrive_and_wait();
 }
 
-// Of all ranks together.
+// For all ranks together.
 double samples_per_second(const task& what, const dataset_ptr& data) {
   std::barrier<> meet{what.ranks + 1};
   std::vector<std::thread> ranks;

@@ -1,5 +1,6 @@
-// How ranks wait for each other: thread ranks, with and without foreign processes on every core,
-// under the policy in use and under both of its extremes. Prints a table for docs/performance.md.
+// Measures how ranks wait for each other: ranks in threads, with and without foreign processes on
+// every core, under the policy in use and under both of its extremes. Prints a table for
+// docs/performance.md.
 // Usage: waiting_bench [inproc | shm] [ROUNDS]
 #include "backends/collective/waiting.hpp"
 #include "backends/inproc/inproc.hpp"
@@ -36,8 +37,8 @@ double median(std::vector<double> values) {
   return values[values.size() / 2];
 }
 
-// Processes that compute without end, in a session of their own: the kernel shares cores fairly
-// between sessions first.
+// Processes that compute without end, in a session of their own, because the kernel first shares
+// cores fairly between sessions.
 class foreign_load {
 public:
   explicit foreign_load(int processes) {
@@ -66,13 +67,13 @@ private:
 
 struct policy {
   std::string name;
-  int cores;  // what the communicator is told; 0: it looks itself
+  int cores;  // the number of cores given to the communicator; 0: it detects them
 };
 
 struct figures {
   double seconds;      // of a sum of 1 KiB
-  double processor;    // of one rank, for it
-  double share_burnt;  // of the time that a rank waits for one that computes 2 ms
+  double processor;    // processor time of one rank for it
+  double share_burnt;  // share of processor time used while waiting for a rank that computes 2 ms
 };
 
 std::unique_ptr<troupe::communicator_backend> make(const std::string& kind, int cores) {

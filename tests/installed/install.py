@@ -1,4 +1,4 @@
-"""Installs the build tree and builds a program of ten lines against it, as another project would.
+"""Goal: another project can use the installed package. Installs the build tree and builds a small program against it.
 
 Run as: install.py BUILD_FOLDER SOURCE_FOLDER [TORCH_FOLDER]
 """
@@ -43,12 +43,12 @@ def main():
         run("cmake", "--install", build, "--prefix", prefix, "--component", "development")
         check_headers(os.path.join(prefix, "include"), source)
         package = os.path.join(prefix, "lib", "cmake", "Troupe")
-        if not os.path.exists(package):  # a distribution's lib folder
+        if not os.path.exists(package):  # some distributions use another lib folder
             package = next(p for p, _, files in os.walk(prefix) if "TroupeConfig.cmake" in files)
-        for name in os.listdir(package):  # nothing of the build tree is named
+        for name in os.listdir(package):  # no file may name the build tree
             with open(os.path.join(package, name), encoding="utf-8") as f:
                 text = f.read()
-            # A tree in the root folder may be called as our include folder is: only a whole path counts.
+            # A tree in the root folder may have the name of our include folder, so only whole paths count.
             named = re.search(rf"(?<![\w}}])({re.escape(build)}|{re.escape(source)})(?=[/\";\s]|$)", text)
             assert not named, f"{name} names the tree it was built in"
         shutil.copytree(os.path.join(source, "tests/installed/consumer"), user)

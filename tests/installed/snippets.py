@@ -1,4 +1,7 @@
-"""Every snippet of docs/testing.md stands, line by line, in a test that is built. Run as: snippets.py SOURCE_FOLDER"""
+"""Goal: every snippet of docs/testing.md is, line by line, part of a test that is built.
+
+Run as: snippets.py SOURCE_FOLDER
+"""
 
 import glob
 import os

@@ -1,4 +1,4 @@
-"""Installs the build tree and runs tests that a user wrote with troupe::testing against it.
+"""Goal: a user's tests with troupe::testing build and pass against the installed package.
 
 Run as: testing.py BUILD_FOLDER SOURCE_FOLDER [TORCH_FOLDER]
 """

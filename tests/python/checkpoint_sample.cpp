@@ -1,4 +1,5 @@
-// For safetensors_check.py: writes the sample checkpoint, prints what a safetensors file holds.
+// For safetensors_check.py: writes the sample checkpoint, or prints the tensors of a safetensors
+// file.
 #include "backends/checkpoint/checkpoint_folder.hpp"
 #include "backends/checkpoint/safetensors.hpp"
 #include "tests/support/sample_snapshot.hpp"

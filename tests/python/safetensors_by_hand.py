@@ -1,4 +1,4 @@
-"""Reads a safetensors file by the format's description alone: length, JSON header, bytes."""
+"""Reads a safetensors file by the description of its format alone: length, JSON header, bytes."""
 import json
 import struct
 
@@ -9,7 +9,7 @@ DTYPES = {"BOOL": "?", "U8": "u1", "I8": "i1", "I16": "<i2", "I32": "<i4", "I64"
 
 
 def read(path):
-    """name -> numpy array, in the order of the header."""
+    """Returns numpy arrays by name, in the order of the header."""
     with open(path, "rb") as file:
         (length,) = struct.unpack("<Q", file.read(8))
         header = json.loads(file.read(length))

@@ -1,10 +1,10 @@
-"""Opens a checkpoint that Troupe wrote the way its users would, and compares what it holds.
+"""Goal: a checkpoint that Troupe wrote can be opened with the tools of its users and has the right content.
 
 safetensors_check.py WRITER          WRITER is checkpoint_sample: `WRITER write FOLDER` writes a sample
                                      checkpoint, `WRITER read FILE` prints a safetensors file's tensors.
 
-Uses the `safetensors` package and numpy where they are installed and says so where they are not. What
-needs neither is always checked. Ends with 77 (skipped) when nothing but the latter could be.
+Uses the `safetensors` package and numpy where they are installed and reports where they are not. Checks
+that need neither always run. Exits with 77 (skipped) if only those could run.
 """
 import json
 import math
@@ -15,7 +15,7 @@ import sys
 import tempfile
 
 SIZES = {"BOOL": 1, "U8": 1, "BF16": 2, "F32": 4, "I64": 8}
-MODEL = {  # name: dtype, shape, bytes; as tests/support/sample_snapshot.hpp has them, in its order
+MODEL = {  # name: dtype, shape, bytes; as in tests/support/sample_snapshot.hpp and in its order
     "net.mask": ("BOOL", [3], bytes([1, 0, 1])),
     "net.1.weight": ("F32", [1, 3], struct.pack("<3f", 10, -0.0, 1e-30)),
     "net.batches": ("I64", [], struct.pack("<q", 10)),
@@ -25,7 +25,7 @@ MODEL = {  # name: dtype, shape, bytes; as tests/support/sample_snapshot.hpp has
 
 
 def parse(path):
-    """By the format's description: length, JSON header, bytes without holes."""
+    """Parses by the description of the format: length, JSON header, bytes without gaps."""
     raw = open(path, "rb").read()
     (length,) = struct.unpack("<Q", raw[:8])
     assert length % 8 == 0 and raw[8:9] == b"{", "header is padded to eight bytes"
@@ -84,7 +84,7 @@ def check_package(path, np):
         for name, (_, shape, raw) in MODEL.items():
             assert list(loaded[name].shape) == shape
             assert loaded[name].reshape(-1).view(torch.uint8).numpy().tobytes() == raw, name
-    # And the way back: a file the package wrote.
+    # The other direction: a file that the package wrote.
     theirs = {"w": np.arange(6, dtype=np.float32).reshape(2, 3), "n": np.array(7, dtype=np.int64),
               "b": np.array([True, False, True])}
     back = path + ".theirs"

@@ -1,11 +1,11 @@
-"""Opens what `troupe checkpoint export --format torch` wrote, as its users do, and compares what it says.
+"""Goal: PyTorch opens the file of `troupe checkpoint export --format torch` and computes the same logits.
 
     same_logits.py --export E.pt --weights MODEL.safetensors --model mlp [--logits L.safetensors]
                    [--optimizer sgd --optimizer-tensors OPTIMIZER.safetensors]
 
-The export has to open with weights_only=True, to hold the very weights of the safetensors file, and to give the same
-logits: those in L (a tensor `logits`, of the first test images), or else those of a module with the safetensors
-weights. An optimizer of the named kind has to take its `optimizer_states`.
+The export must open with weights_only=True and hold exactly the weights of the safetensors file. Its logits must equal
+those in L (a tensor `logits`, of the first test images), or else those of a module with the safetensors weights. An
+optimizer of the named kind must accept its `optimizer_states`.
 """
 import argparse
 import json
@@ -26,7 +26,7 @@ def arguments(words):
     parser.add_argument("--logits")
     parser.add_argument("--optimizer")
     parser.add_argument("--optimizer-tensors")
-    parser.add_argument("--steps", type=int, help="what global_step has to be")
+    parser.add_argument("--steps", type=int, help="the required value of global_step")
     parser.add_argument("--data-dir", default=torch_models.FOLDER)
     parser.add_argument("--tolerance", type=float, default=1e-5)
     return parser.parse_args(words)
@@ -38,10 +38,10 @@ def require(condition, text):
 
 
 def check_weights(state, weights):
-    require(list(state) == list(weights), f"other keys: {list(state)} for {list(weights)}")
+    require(list(state) == list(weights), f"the keys differ: {list(state)} instead of {list(weights)}")
     for name, x in weights.items():
-        require(state[name].numpy().tobytes() == x.tobytes(), f"{name} has other bytes")
-        require(tuple(state[name].shape) == x.shape, f"{name} has another shape")
+        require(state[name].numpy().tobytes() == x.tobytes(), f"the bytes of {name} differ")
+        require(tuple(state[name].shape) == x.shape, f"the shape of {name} differs")
 
 
 def check_logits(wish, state):
@@ -67,13 +67,13 @@ def check_logits(wish, state):
 def check_optimizer(wish, saved, module):
     optimizer = torch_models.optimizer(wish.optimizer, module.parameters(), 1.0, momentum=0.5)
     optimizer.load_state_dict(saved)
-    require(optimizer.param_groups[0]["lr"] != 1.0, "the learning rate was not taken")
+    require(optimizer.param_groups[0]["lr"] != 1.0, "the learning rate was not restored")
     names = [name for name, _ in module.named_parameters()]
     if wish.optimizer_tensors:
         for key, x in safetensors_by_hand.read(wish.optimizer_tensors).items():
             name, slot = key.split(".", 1)[1].rsplit(".", 1)
             taken = saved["state"][names.index(name)][slot]
-            require((taken.numpy() == x).all(), f"{key} has other numbers")
+            require((taken.numpy() == x).all(), f"the numbers of {key} differ")
     module.net(torch.zeros(2, 1, 28, 28)).sum().backward()
     optimizer.step()
 

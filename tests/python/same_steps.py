@@ -1,10 +1,10 @@
-"""Trains in PyTorch from the same weights on the same order as Troupe did, and compares what comes out.
+"""Goal: PyTorch, trained from the same weights on the same order of samples, reaches the weights of Troupe.
 
     same_steps.py --initial A.safetensors --final B.safetensors --order ORDER.jsonl [--order NEXT_EPOCH.jsonl ...]
                   --model mlp --optimizer sgd --learning-rate 0.05 --momentum 0.9
 
-ORDER holds what `troupe data order` prints, one file per epoch. With --seed the initial weights have to be the very
-ones that torch.manual_seed(SEED) gives. Ends with 0 when no weight differs by more than --tolerance.
+ORDER holds the output of `troupe data order`, one file per epoch. With --seed the initial weights must be exactly those
+that torch.manual_seed(SEED) gives. Exits with 0 if no weight differs by more than --tolerance.
 """
 import argparse
 import itertools
@@ -41,7 +41,7 @@ def tensors(path):
 
 
 def steps_of(paths):
-    """For each step and rank the samples of its micro-batches that have any."""
+    """For each step and rank: the samples of its micro-batches, without empty ones."""
     for path in paths:
         with open(path, encoding="utf-8") as file:
             lines = [json.loads(line) for line in file]
@@ -53,8 +53,9 @@ def steps_of(paths):
 
 
 def tree_sum(leaves):
-    """As the contract orders sums over ranks. Adam divides a gradient by its own size: where one is all rounding,
-    another order of summation moves a weight by a whole learning rate, in PyTorch as anywhere."""
+    """Adds in the order that the contract prescribes for sums over ranks. The order matters because Adam divides a
+    gradient by its own size: where a gradient is only a rounding error, another order of summation moves a weight by a
+    whole learning rate, in PyTorch too."""
     if len(leaves) == 1:
         return leaves[0]
     left = 1 << ((len(leaves) - 1).bit_length() - 1)
@@ -79,7 +80,7 @@ def train(module, optimizer, steps, images, labels):
 
 
 def compare(words):
-    """The largest difference of any weight."""
+    """Returns the largest difference of any weight."""
     wish = arguments(words)
     torch.set_num_threads(1)
     initial, final = tensors(wish.initial), tensors(wish.final)
@@ -97,7 +98,7 @@ def compare(words):
     train(module, optimizer, steps, images, labels)
     state = module.state_dict()
     if set(state) != set(final):
-        sys.exit(f"other keys: {sorted(set(state) ^ set(final))}")
+        sys.exit(f"the keys differ: {sorted(set(state) ^ set(final))}")
     moved = max((final[name] - initial[name]).abs().max().item() for name in final)
     if steps and not moved > 100 * wish.tolerance:
         sys.exit(f"the weights moved by {moved:.1e} at most: nothing was compared")

@@ -1,4 +1,4 @@
-"""The built-in models and data as a PyTorch user would write them; what Troupe's are held against."""
+"""The built-in models and data as a PyTorch user would write them. Troupe's are compared with these."""
 import gzip
 import os
 

@@ -1,4 +1,5 @@
-"""The reference executor against PyTorch: torch_oracle.py SAMPLE, where SAMPLE is torch_sample."""
+"""Goal: the reference executor computes what PyTorch computes. Usage: torch_oracle.py SAMPLE, where SAMPLE is the
+program torch_sample."""
 import subprocess
 import sys
 import tempfile
@@ -9,10 +10,10 @@ import same_steps
 OPTIMIZERS = {"sgd": ["--learning-rate", "0.05", "--momentum", "0.9"],
               "adam": ["--learning-rate", "0.001"],
               "adamw": ["--learning-rate", "0.001", "--weight-decay", "0.01"]}
-# Adam divides a gradient by its own size. Where a ReLU's input is zero but for rounding, one program takes it for
-# active and the other does not, and a weight whose input is rarely there then moves by a whole learning rate in one of
-# them. PyTorch's own implementations of Adam part from each other like that: by 5e-3 in 100 steps of the cnn. Few units
-# or few steps make it rare; SGD does not care.
+# Adam divides a gradient by its own size. If the input of a ReLU is zero except for rounding, one program may treat the
+# unit as active and the other not. A weight whose input is rarely active then moves by a whole learning rate in one of
+# them only. PyTorch's own implementations of Adam differ from each other in this way: by 5e-3 in 100 steps of the cnn.
+# With few units or few steps this is rare. SGD is not affected.
 # model, optimizer, seed, shards, batch size, accumulated batches, steps
 CASES = [("mlp", "sgd", 7, 2, 64, 1, 100),
          ("mlp:32", "adam", 7, 2, 32, 1, 100),
@@ -20,7 +21,7 @@ CASES = [("mlp", "sgd", 7, 2, 64, 1, 100),
          ("cnn", "sgd", 7, 2, 32, 1, 100),
          ("cnn", "adam", 7, 2, 16, 1, 10),
          ("cnn", "adamw", 7, 2, 16, 1, 10),
-         ("mlp", "sgd", 1, 2, 1024, 4, 17)]  # over an epoch's short last window
+         ("mlp", "sgd", 1, 2, 1024, 4, 17)]  # includes the short last window of an epoch
 
 
 def main(sample):

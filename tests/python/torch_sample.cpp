@@ -1,10 +1,10 @@
-// Trains by the reference executor and writes what an oracle needs to do the same again:
+// Trains with the reference executor and writes the files that an oracle needs to repeat it. Usage:
 // torch_sample FOLDER MODEL OPTIMIZER SEED SHARDS BATCH_SIZE ACCUMULATE STEPS
 // MODEL is mlp, cnn, or mlp:WIDTH for one hidden layer of that width.
-//   initial.safetensors, final.safetensors   weights before and behind the steps
+//   initial.safetensors, final.safetensors   weights before and after the steps
 //   order.jsonl       the samples of each step, batch and rank, as `troupe data order` prints them
-//   losses.json       of each step
-//   logits.safetensors   of the first 64 test images, from the final weights
+//   losses.json       the loss of each step
+//   logits.safetensors   the logits of the first 64 test images, from the final weights
 //   export.pt         the final state, for torch.load
 #include <ATen/core/grad_mode.h>
 #include <torch/nn/functional/loss.h>

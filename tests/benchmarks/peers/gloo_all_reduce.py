@@ -1,5 +1,5 @@
-"""torch.distributed's all_reduce(sum, float32) over Gloo. Under torch.distributed.run; arguments: sizes in bytes.
-Prints one object per size: the slowest rank's seconds per call."""
+"""Measures torch.distributed's all_reduce(sum, float32) over Gloo. Runs under torch.distributed.run. Arguments: sizes
+in bytes. Prints one JSON object per size: the seconds per call of the slowest rank."""
 import json
 import sys
 import time

@@ -1,9 +1,9 @@
-"""The built-in models on Fashion-MNIST as PyTorch users train them. Under torch.distributed.run.
+"""Trains the built-in models on Fashion-MNIST as PyTorch users do. Runs under torch.distributed.run.
 
     train.py ddp|lightning mlp|cnn BATCH STEPS
 
-Batches are rows of a tensor in memory, taken by a random permutation: no cheaper input is to be had in Python. Prints
-samples per second of all ranks, after a warm-up of ten steps."""
+Batches are rows of a tensor in memory, selected by a random permutation, which is the cheapest input in Python. Prints
+the samples per second of all ranks, after a warm-up of ten steps."""
 import json
 import os
 import sys
@@ -43,7 +43,7 @@ def sgd(parameters):
 
 
 def end_first_step():
-    """Called behind every step; knows when the first of them ended."""
+    """Called after every step. Records when the first step ended."""
     global to_first_step
     if to_first_step is None:
         to_first_step = time.time() - float(os.environ["TROUPE_BENCH_BEGAN"])
