@@ -1,4 +1,4 @@
-// Goal: a user's own oracle, learner and actor in a simulated world.
+// Goal: a user's own oracle, learner and actor run in the simulator.
 #include <troupe/testing.hpp>
 
 #include <caf/all.hpp>
@@ -26,7 +26,7 @@ TEST_CASE("no step takes more samples than a batch of all ranks", "[sim][guest]"
   CHECK_THAT(text, Catch::Contains("nobody gets to step 7") && Catch::Contains("troupe-case/1"));
 }
 
-// A learner of one's own: its weight is what all ranks add to it in each step.
+// A user's learner. In each step all ranks add a number to its weight.
 class adding final : public troupe::learner {
 public:
   explicit adding(const troupe::learner_context& who) : who_(who) {}
@@ -67,7 +67,7 @@ struct adding_recipe final : troupe::learner_recipe {
   }
 };
 
-TEST_CASE("a learner of one's own comes to the same end under any schedule", "[sim][guest]") {
+TEST_CASE("a user's learner ends with the same weight under any schedule", "[sim][guest]") {
   for (std::uint64_t seed = 0; seed < 50; ++seed) {
     sim::scripted_simulation s{{.seed = seed, .schedule = sim::scheduling::random}};
     troupe::job what;
@@ -107,7 +107,7 @@ private:
   caf::actor actor_;
 };
 
-TEST_CASE("an actor of one's own stops a job, and nothing is lost", "[sim][guest]") {
+TEST_CASE("a user's actor stops a job at a step boundary", "[sim][guest]") {
   auto plan = sim::swarm_of("crash_rank, pause, lose");
   plan.extensions = {[] { return std::make_unique<stopper>(); }};
   const auto r = sim::explore({.ranks = 3, .steps = 10}, plan, {.runs = 60});

@@ -1,4 +1,5 @@
-// Goal: a user's own module and data in a simulated world, held to the serial reference.
+// Goal: a user's own module and data run in the simulator, and are compared with the serial
+// reference.
 #include <troupe/module.hpp>
 #include <troupe/synthetic.hpp>
 #include <troupe/testing.hpp>
@@ -28,7 +29,7 @@ struct classifier : troupe::module {
   }
 };
 
-TEST_CASE("my module survives any schedule of faults to the bit", "[sim][module]") {
+TEST_CASE("a module ends in the same bits under any schedule of faults", "[sim][module]") {
   auto plan = sim::swarm_of("crash_rank, crash_host, power_loss, pause, lose, not_a_number");
   plan.payload = sim::tensors_payload(
       {.make_module = [] { return std::make_shared<classifier>(); },
@@ -41,7 +42,7 @@ TEST_CASE("my module survives any schedule of faults to the bit", "[sim][module]
   REQUIRE(r.clean());
 }
 
-// What it counts is no parameter and no buffer, so a checkpoint does not hold it.
+// The counter is neither parameter nor buffer, so a checkpoint does not contain it.
 struct forgetful : classifier {
   troupe::step_output training_step(const troupe::batch& b, std::int64_t index) override {
     return classifier::training_step(b, index).loss() * std::min(1.0, ++steps_ * 0.1);
@@ -49,7 +50,7 @@ struct forgetful : classifier {
   int steps_ = 0;
 };
 
-TEST_CASE("what a module forgets when it is resumed is found", "[sim][module]") {
+TEST_CASE("module state that a checkpoint lacks is detected after a resume", "[sim][module]") {
   auto plan = sim::swarm_of("crash_rank, power_loss");
   plan.payload = sim::tensors_payload(
       {.make_module = [] { return std::make_shared<forgetful>(); },

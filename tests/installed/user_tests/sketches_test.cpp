@@ -1,5 +1,4 @@
-// Goal: what docs/testing.md teaches, as a project of a user's would write it, against the
-// installed package.
+// Goal: the examples of docs/testing.md work in a user's project, against the installed package.
 #include <utility>
 #include <vector>
 
@@ -11,7 +10,7 @@
 namespace sim = troupe::testing;
 using namespace std::chrono_literals;
 
-// (a) A whole job, swarms of faults, the same end to the bit.
+// (a) A whole job under random sets of faults ends in the same bits.
 TEST_CASE("training survives any crash schedule", "[sim]") {
   const sim::job_spec job{.ranks = 8, .steps = 60, .checkpoint_every = 10};
   const auto faults = sim::swarm_of(
@@ -27,7 +26,7 @@ TEST_CASE("training survives any crash schedule", "[sim]") {
   REQUIRE(r.clean());
 }
 
-// (b) One interleaving, by hand: a word of a dead rank is refused.
+// (b) One interleaving, scripted by hand: a message of a dead rank is refused.
 TEST_CASE("a word of a dead incarnation is ignored", "[sim][scripted]") {
   sim::scripted_simulation s{{.seed = 7}};
   s.train({.ranks = 3, .steps = 20, .checkpoint_every = 2});
@@ -49,7 +48,7 @@ TEST_CASE("a word of a dead incarnation is ignored", "[sim][scripted]") {
   CHECK(s.weights() == s.reference_weights());
 }
 
-// (c) Every interleaving of three ranks, with a throw at every place.
+// (c) Every interleaving of three ranks, with an exception at every point.
 TEST_CASE("an exception reaches the caller exactly once", "[sim][exhaustive]") {
   sim::exhaustive_options small{.ranks = 3, .steps = 2, .faults = {sim::small_fault::throws}};
   std::uint64_t failed = 0;
@@ -65,7 +64,7 @@ TEST_CASE("an exception reaches the caller exactly once", "[sim][exhaustive]") {
   REQUIRE(r.complete);
 }
 
-// (d) What a slow node costs, and who is to blame.
+// (d) The cost of a slow node, and which node caused it.
 TEST_CASE("one slow node costs what the model says", "[sim][scale]") {
   const auto job = sim::null_payload_job(512, 40);
   auto plan = sim::null_payload_plan(job, 1'400'000'000);  // bytes of gradients
@@ -85,7 +84,7 @@ TEST_CASE("one slow node costs what the model says", "[sim][scale]") {
   CHECK(slow.violations.empty());
 }
 
-// (e) Marks in one's own code: a rare path, a path that some run has to take, an invariant.
+// (e) Coverage points in a user's code: a rare path, a path that some run must take, an invariant.
 constexpr troupe::user_coverage late{troupe::coverage_kind::rare, "a loss is late"};
 constexpr troupe::user_coverage kept{troupe::coverage_kind::sometimes,
                                      "losses wait for the next one"};
