@@ -130,7 +130,7 @@ TEST_CASE("reduce_scatter gives each rank its piece and writes nothing else") {
   });
 }
 
-TEST_CASE("decide computes the logical and or the logical or of all votes") {
+TEST_CASE("decide computes AND or OR over the votes of all ranks") {
   for_each_world([](communicator_backend& backend, std::int32_t world) {
     company ranks{backend, world};
     const int masks = 1 << world;

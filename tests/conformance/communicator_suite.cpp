@@ -114,7 +114,7 @@ const std::vector<communicator_adapter>& communicator_adapters() {
         {"inproc", [] { return std::make_shared<inproc_backend>(); }},
         {"inproc without spinning",
          [] { return std::make_shared<inproc_backend>(inproc_options{.cores = 1}); }},
-        // A generation takes 12 ms, because the kernel clears its memory anew.
+        // A generation takes 12 ms, because the kernel clears new memory.
         {"shm", [] { return std::make_shared<shm_backend>(shm_rendezvous::create()); },
          sanitized ? 200u : 300u},
         {"shm, small slots, without spinning",

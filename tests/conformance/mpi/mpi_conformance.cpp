@@ -191,7 +191,7 @@ TEST_CASE("broadcast and all_gather and reduce_scatter are correct in and out of
     }
 }
 
-TEST_CASE("decide computes and or or of all votes and barriers complete") {
+TEST_CASE("decide computes AND or OR over the votes of all ranks and barriers complete") {
   const auto c = next_generation();
   for (int mask = 0; mask < 1 << world; ++mask) {
     const bool yes = (mask >> rank & 1) != 0;

@@ -418,7 +418,7 @@ TEST_CASE("late and repeated answers change nothing", "[checkpoint]") {
   CHECK_THROWS_AS(drive.machine.on(opened{}), internal_error);
 }
 
-TEST_CASE("machine states compare and hash and print distinctly", "[checkpoint]") {
+TEST_CASE("different states of the machine differ in value and digest and text", "[checkpoint]") {
   checkpoint_drive drive{keep(1, 1)};
   drive.offer(10, 0.5);
   std::vector<checkpoint_machine> seen;

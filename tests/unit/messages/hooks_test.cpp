@@ -71,8 +71,7 @@ TEST_CASE("a batch limit is a count or a share of the batches", "[messages]") {
   CHECK(apply_limit(0.5, 0) == 0);
 }
 
-TEST_CASE("merging outcomes keeps a stop request whatever run_word is merged with it",
-          "[messages]") {
+TEST_CASE("merging hook outcomes keeps a stop request for every run_word", "[messages]") {
   for (const auto word : {run_verdict::proceed, run_verdict::skip_epoch, run_verdict::attention}) {
     hook_outcome whole, later;
     whole.stop = true;

@@ -7,7 +7,7 @@
 
 using namespace troupe;
 
-TEST_CASE("nested values of every kind can be copied and compared and printed", "[messages]") {
+TEST_CASE("nested values of every kind are regular values and print readable text", "[messages]") {
   const value v{value_map{{{"a", value_list{{1, 2.5, "x"}}}, {"b", value_tuple{{true, value{}}}}}}};
   const auto copy = v;
   CHECK(copy == v);

@@ -237,7 +237,7 @@ TEST_CASE("the gradient of all_gather reaches a transposed input and may arrive 
   CHECK(gradients[1].equal(torch::tensor({{7.F, 9.F, 11.F}, {8.F, 10.F, 12.F}})));
 }
 
-TEST_CASE("reduce_boolean_decision computes and or or for every combination of votes") {
+TEST_CASE("reduce_boolean_decision computes AND or OR for every combination of votes") {
   for (int votes = 0; votes < 8; ++votes) {
     std::vector<int> all(3), any(3);
     require_nothing(with_strategies(3, [&](auto rank, auto& how) {

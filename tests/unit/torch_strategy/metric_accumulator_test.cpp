@@ -107,7 +107,7 @@ TEST_CASE("a rank that logged nothing takes part in the reduction of the others'
   for (const auto& one : reduced) CHECK(one == metrics{{"loss", 3.0}, {"worst", 9.0}});
 }
 
-TEST_CASE("ranks that logged different names all get an error that lists who logged what") {
+TEST_CASE("ranks that logged different names all get an error listing the names of each rank") {
   std::vector<metric_accumulator> books(3);
   books[0].add("a", 1, 1, log_reduction::mean);
   books[0].add("b", 1, 1, log_reduction::mean);

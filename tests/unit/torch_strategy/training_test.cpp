@@ -23,7 +23,7 @@ regression::choices with_dropout() {
 
 }  // namespace
 
-TEST_CASE("equal runs with dropout end in equal bits whatever runs at the same time") {
+TEST_CASE("equal runs with dropout end in equal bits beside other running jobs") {
   const auto data = std::make_shared<table_data>(50);
   auto options = quick(3, 4, 12);
   const auto first = trained<regression>(options, data, with_dropout());

@@ -191,7 +191,8 @@ TEST_CASE("rounding and flush-to-zero modes of the thread change nothing and are
   CHECK((after & 0xffc0u) == (odd & 0xffc0u));
 }
 
-TEST_CASE("an undefined reduction is refused with a hint and is an internal error below") {
+TEST_CASE(
+    "an undefined reduction is refused with a hint and canonical_reduce rejects it as internal") {
   CHECK(refusal(dtype::i32, reduction::mean) ==
         "int32 has no mean; use sum or convert it to a floating type");
   CHECK(refusal(dtype::boolean, reduction::mean) ==

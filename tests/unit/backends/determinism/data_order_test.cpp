@@ -1,5 +1,5 @@
 // Goal: the order of samples is the documented function, and every sample of an epoch is consumed
-// exactly once, whatever the ranks and the batch size.
+// exactly once, for any number of ranks and any batch size.
 //
 // The golden values are what this independent program prints (Python):
 //

@@ -144,7 +144,7 @@ TEST_CASE("the last rank to submit completes the operation before its submission
   CHECK(std::count(a.begin(), a.end(), 3.0f) == 1 << 20);
 }
 
-TEST_CASE("in a world of one rank operations copy at most and complete at once") {
+TEST_CASE("in a world of one rank operations only copy and complete at once") {
   inproc_backend backend;
   const auto alone = open(backend, 0, 1);
   std::vector<float> in{1, 2};

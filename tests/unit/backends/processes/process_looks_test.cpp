@@ -9,7 +9,7 @@
 using namespace troupe;
 using namespace std::chrono_literals;
 
-TEST_CASE("a stopped process is found within max(4 D and 2 s)") {
+TEST_CASE("a stopped process is found after four detection times and at least 2 s") {
   CHECK(stop_watch{1ms}.limit() == 2s);
   CHECK(stop_watch{500ms}.limit() == 2s);
   CHECK(stop_watch{1s}.limit() == 4s);

@@ -126,7 +126,7 @@ TEST_CASE("the simulated disk answers and stores like a real one", "[disk]") {
   }
 }
 
-TEST_CASE("a copied disk is independent and compares equal", "[disk]") {
+TEST_CASE("simulated_disk is a regular value with a digest", "[disk]") {
   auto one = disk_with("1");
   const auto former = one;
   auto other = former;

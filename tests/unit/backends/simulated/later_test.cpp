@@ -51,7 +51,7 @@ void check_life() {
 
 }  // namespace
 
-TEST_CASE("small functions stored inline and large ones on the heap live equally long", "[later]") {
+TEST_CASE("functions stored inline or on the heap are destroyed exactly once", "[later]") {
   check_life<1>();
   check_life<later_call::room>();
 }

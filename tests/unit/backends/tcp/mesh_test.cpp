@@ -75,7 +75,7 @@ TEST_CASE("a broadcast aborted while its data is sent is aborted at the receiver
   CHECK(both.ranks[1]->why() == "enough");
 }
 
-TEST_CASE("a group uses the connections that it has while further ones are made") {
+TEST_CASE("a group uses its existing connections while additional ones are made") {
   two_ranks both{4};
   both.connect(0);
   std::vector<byte> sent(wide_bytes + 1, byte{7});
@@ -113,7 +113,7 @@ struct hand_played {
     talk.insert(talk.end(), frame.trailer_bytes(), static_cast<byte>(trailer::whole));
     for (int turn = 0; turn < 50; ++turn) attend();
   }
-  // Sends what was said as far as the socket accepts it.
+  // Sends the queued bytes as far as the sockets accept them.
   void attend() {
     for (const std::size_t stream : {0, 1}) {
       auto& talk = said[stream];
@@ -193,7 +193,7 @@ TEST_CASE("data that a rank sent before it left arrives although its goodbye is 
   CHECK_FALSE(with.rank->aborted());
 }
 
-TEST_CASE("a lost further connection or a protocol violation on it ends the group") {
+TEST_CASE("loss of an additional connection or a protocol violation on it ends the group") {
   const auto why = [](const auto& misbehave) {
     hand_played with;
     const auto work = with.submit(with.reduce);
@@ -225,7 +225,7 @@ TEST_CASE("a lost further connection or a protocol violation on it ends the grou
              Catch::Contains("a chunk twice"));
 }
 
-TEST_CASE("further connections are not read while no large operation is in flight") {
+TEST_CASE("additional connections are not read while no large operation is in flight") {
   hand_played with;
   const auto work = with.submit({.what = collective::all_reduce, .type = dtype::f32, .count = 9});
   with.ends[1].reset();

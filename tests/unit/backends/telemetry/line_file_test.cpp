@@ -105,7 +105,7 @@ TEST_CASE("a row that does not fit is dropped together with its new column", "[l
   CHECK(read_text(path) == "step,epoch,a,b\n1,0,1,\n4,0,4,5\n");
 }
 
-TEST_CASE("a metrics file with a truncated header is started anew", "[line_file]") {
+TEST_CASE("a metrics file with a truncated header is replaced by a new file", "[line_file]") {
   const temporary_folder folder;
   const auto path = (folder.path() / "metrics.csv").string();
   write_text(path, "step,ep");
