@@ -60,7 +60,7 @@ TEST_CASE("all hook names are distinct", "[messages]") {
   CHECK(names.size() == std::variant_size_v<hook_types>);
 }
 
-TEST_CASE("a batch limit is a count or a share of the batches", "[messages]") {
+TEST_CASE("limits are a number of batches or a share of them", "[messages]") {
   CHECK(apply_limit(std::int64_t{5}, 100) == 5);
   CHECK(apply_limit(std::int64_t{500}, 100) == 100);
   CHECK(apply_limit(std::int64_t{0}, 100) == 0);
