@@ -36,7 +36,7 @@ TEST_CASE("abort ends pending and later operations with its first reason") {
         while (waiting.load() != world - 1) std::this_thread::yield();
         c.abort("rank 0 failed");
         c.abort("another reason");
-        expect(c.aborted(), "aborted at once");
+        expect(c.aborted(), "the group is aborted at once");
       }
       const auto work = c.all_reduce(floats(memory[rank]), reduction::sum);
       waiting.fetch_add(1);

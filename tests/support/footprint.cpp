@@ -12,7 +12,7 @@ namespace {
 
 std::ptrdiff_t entries(const char* folder) {
   auto* open = opendir(folder);
-  if (!open) throw std::runtime_error("no list of what is open");
+  if (!open) throw std::runtime_error("cannot list open descriptors or threads");
   std::ptrdiff_t count = 0;
   while (readdir(open) != nullptr) ++count;
   closedir(open);

@@ -213,10 +213,10 @@ public:
     std::array<std::array<int, 2>, lines> pairs{};
     for (auto& pair : pairs)
       if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair.data()) != 0)
-        throw std::runtime_error("no socket");
+        throw std::runtime_error("socketpair failed");
     const auto parent = getpid();
     pid_ = fork();
-    if (pid_ < 0) throw std::runtime_error("no process");
+    if (pid_ < 0) throw std::runtime_error("fork failed");
     if (pid_ == 0) {
       prctl(PR_SET_PDEATHSIG, SIGKILL);
       leave_shared_heap();
@@ -228,7 +228,7 @@ public:
     // Until the child is ready it may need what `make` refers to.
     reply ready;
     if (recv(pairs[0][0], &ready, sizeof ready, 0) != sizeof ready)
-      throw std::runtime_error("a rank's process does not start");
+      throw std::runtime_error("a rank's process did not start");
     for (const auto& pair : pairs) free_.push_back(pair[0]);
   }
   ~rank_process() {

@@ -310,7 +310,7 @@ TEST_CASE("the strategy gives access to the bare and to the wrapped module") {
   const auto said = with_strategies(2, [](auto, auto& how) {
     auto module = std::make_shared<regression>();
     how.connect(module);
-    if (how.bare_module() != module) throw std::runtime_error("another module");
+    if (how.bare_module() != module) throw std::runtime_error("bare_module is another module");
     const auto keys = how.wrapped_module()->named_parameters().keys();
     if (keys.front() != "module.net.0.weight") throw std::runtime_error(keys.front());
   });

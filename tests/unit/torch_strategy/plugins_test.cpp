@@ -475,7 +475,7 @@ TEST_CASE("an evaluation restores the training mode of each submodule") {
     half_frozen() : regression({.dropout = 0.5, .optimize = {}}) { net[2]->eval(); }
     void on_train_epoch_end(std::int64_t) override {
       if (!is_training() || net[2]->is_training() || !net[1]->is_training())
-        throw std::runtime_error("modes are lost");
+        throw std::runtime_error("a submodule's mode changed");
     }
   };
   const auto data = std::make_shared<table_data>(8, 4, 4);
@@ -526,7 +526,7 @@ struct own_engine : data_parallel {
   std::string_view name() const override { return "engine"; }
   bool handles_gradient_accumulation() const override { return true; }
   step_status backward(const at::Tensor& loss, const backward_plan& plan) override {
-    if (plan.weight != 1) throw std::logic_error("a loss that was weighed");
+    if (plan.weight != 1) throw std::logic_error("the loss was already weighted");
     full_ = plan.synchronize;
     auto own = plan;
     own.weight = full_ ? 0.25 : 0.5;

@@ -68,11 +68,12 @@ TEST_CASE("bf16-mixed computes in bfloat16 and keeps float32 weights") {
   struct half_inside : regression {
     step_output training_step(const batch& b, std::int64_t) override {
       const auto y = net->forward(b[0]);
-      if (y.scalar_type() != at::kBFloat16) throw std::runtime_error("not in bfloat16");
+      if (y.scalar_type() != at::kBFloat16) throw std::runtime_error("the output is not bfloat16");
       return fn::mse_loss(y.to(at::kFloat), b[1]);
     }
     void on_train_batch_end(const step_output&, const batch&, std::int64_t) override {
-      if (at::autocast::is_autocast_enabled(at::kCPU)) throw std::runtime_error("still on");
+      if (at::autocast::is_autocast_enabled(at::kCPU))
+        throw std::runtime_error("autocast is still enabled");
     }
   };
   const auto data = std::make_shared<table_data>(32);
@@ -160,7 +161,7 @@ struct counting : regression {
   }
   void on_validation_epoch_end() override { log("behind", 1); }
   void on_validation_batch_start(const batch&, std::int64_t, std::int32_t loader) override {
-    if (at().dataloader != loader) throw std::logic_error("another loader");
+    if (at().dataloader != loader) throw std::logic_error("at() names another loader");
   }
 };
 
@@ -366,7 +367,8 @@ TEST_CASE("a loss in a map is trained and training_step_end may replace it") {
     }
     step_output training_step_end(step_output output) override { return output.loss() / 3; }
     void on_train_batch_end(const step_output& output, const batch&, std::int64_t) override {
-      if (!output.get().is<tensor_ptr>()) throw std::runtime_error("not replaced");
+      if (!output.get().is<tensor_ptr>())
+        throw std::runtime_error("training_step_end did not replace the output");
     }
   };
   const auto data = std::make_shared<table_data>(24);
@@ -500,7 +502,8 @@ TEST_CASE("schedulers step per step and per epoch and by the validation metric")
     }
     void lr_scheduler_step(scheduler& which, std::optional<double> metric) override {
       module::lr_scheduler_step(which, metric);
-      if (which.plateau() != metric.has_value()) throw std::runtime_error("metric");
+      if (which.plateau() != metric.has_value())
+        throw std::runtime_error("a metric without a plateau scheduler, or the reverse");
       ++moves;
       rate = static_cast<double>(moves);
     }

@@ -211,10 +211,10 @@ struct odd_layouts : regression {
   }
   void expect_strides() const {
     if (turned.stride(0) != 1 || last.stride(1) != 1 || thinned.stride(1) != 2)
-      throw std::logic_error("the parameters are not laid out oddly");
+      throw std::logic_error("the parameters do not have the intended layout");
     for (const auto& one : {turned, last})
       if (one.grad().defined() && one.grad().strides() != one.strides())
-        throw std::runtime_error("a gradient is not laid out as its parameter");
+        throw std::runtime_error("a gradient has another layout than its parameter");
   }
   at::Tensor turned, thinned, crossed, spread, last;
   bool quiet_;
