@@ -202,6 +202,6 @@ int main(int count, char** arguments) {
   fmt::print("{}, {} ranks, {} aborts {} an all_reduce of 16 MiB\n", by, ranks, times,
              middle ? "in the middle of" : "of");
   if (on.completed != 0) fmt::print("{:>10}: {}\n", "complete", on.completed.load());
-  show("told", told);
+  show("notified", told);
   show("quiescent", free);
 }

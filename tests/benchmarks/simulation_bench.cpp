@@ -85,7 +85,7 @@ double report_bare(int actors, std::uint64_t deliveries) {
   for (auto* job : host.take_jobs()) virtual_system::drop(job);
   for (const auto& a : all) virtual_system::destroy(caf::actor_cast<caf::strong_actor_ptr>(a));
   const auto rate = static_cast<double>(deliveries) / seconds;
-  std::printf("%-34s %6d actors %25.0f deliveries/s %32.1f s processor\n", "bare CAF, no world",
+  std::printf("%-34s %6d actors %25.0f deliveries/s %32.1f s processor\n", "bare CAF, no simulator",
               actors, rate, seconds);
   std::fflush(stdout);
   return rate;
@@ -112,9 +112,9 @@ int main(int count, char** arguments) {
   plan.simulation.schedule = scheduling::fifo;
   of.portfolio = false;
   of.runs = 1;
-  const auto null_payloads = report("one wide world of ghosts", large, plan, of);
+  const auto null_payloads = report("one large job without payload", large, plan, of);
   const auto bare = report_bare(wide, null_payloads.deliveries);
-  std::printf("%-34s %.2f of bare CAF's deliveries/s\n", "the wide world reaches",
+  std::printf("%-34s %.2f of bare CAF's deliveries/s\n", "the large job reaches",
               null_payloads.per_second / bare);
   return 0;
 }

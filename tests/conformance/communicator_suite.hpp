@@ -70,8 +70,8 @@ private:
   int turn_ = 0;
 };
 
-/// Catch2 2 does not support assertions on other threads. This throws, and `company` rethrows it on
-/// the main thread.
+/// Catch2 2 does not support assertions on other threads. This throws an exception, which `attempt`
+/// and `run` hand to the main thread.
 void expect(bool condition, const std::string& what);
 
 /// Runs `what(backend, world)` for every adapter and world size of the suite.

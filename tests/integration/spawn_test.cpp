@@ -83,7 +83,7 @@ TEST_CASE("an exception of a spawned function keeps its type and there is no res
   session s{loop.get_executor()};
   auto failed = s.spawn(3, [](rank_context& context) -> int {
     if (context.rank() == 2) throw ruin(4);
-    context.collectives().barrier("nobody comes")->wait();
+    context.collectives().barrier("never complete")->wait();
     return 1;
   });
   CHECK_FALSE(failed.returned);

@@ -536,7 +536,7 @@ struct own_engine : data_parallel {
   void optimizer_step(torch::optim::Optimizer& optimizer, const step_closure& closure) override {
     seen_->note("asked");
     const auto loss = closure();
-    if (loss.defined()) seen_->note("told a loss");
+    if (loss.defined()) seen_->note("got a loss");
     if (full_) optimizer.step();
   }
   void synchronize_buffers() override { seen_->note("buffers"); }
@@ -562,5 +562,5 @@ TEST_CASE("a strategy that accumulates itself gets a step for every micro-batch"
   CHECK(ends[0].loop.samples == 12);
   CHECK(seen->calls ==
         std::map<std::string, int>{
-            {"asked", 3}, {"part", 1}, {"full", 2}, {"told a loss", 3}, {"buffers", 2}});
+            {"asked", 3}, {"part", 1}, {"full", 2}, {"got a loss", 3}, {"buffers", 2}});
 }

@@ -63,7 +63,7 @@ void adopt_damaged(std::mt19937_64& draw) {
 // A peer owns the rendezvous name and answers with arbitrary content: nothing, bytes, wrong files,
 // two files.
 void ask_a_liar(std::mt19937_64& draw) {
-  const auto key = "hostile-meeting-" + std::to_string(draw());
+  const auto key = "hostile-rendezvous-" + std::to_string(draw());
   const auto text = "troupe-shm-" + key;
   sockaddr_un name{};
   name.sun_family = AF_UNIX;

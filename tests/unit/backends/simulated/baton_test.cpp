@@ -100,7 +100,7 @@ TEST_CASE("an abandoned call ends, however often it rests", "[baton]") {
           ++thrown;
         }
       }
-      throw std::runtime_error("nobody hears it");
+      throw std::runtime_error("never caught");
     }));
     lane.abandon();
     CHECK(unwound);

@@ -169,7 +169,7 @@ TEST_CASE("a chunk that arrives before its call waits in its connection") {
   CHECK(at(2) == 1.0f);
 }
 
-TEST_CASE("data that a rank sent before it left arrives although its goodbye is read first") {
+TEST_CASE("data that a rank sent before it left arrives although its bye frame is read first") {
   hand_played with;
   const collective_call call{.what = collective::broadcast,
                              .type = dtype::f32,
