@@ -91,7 +91,7 @@ std::vector<std::int32_t> first_half_on_one(std::int32_t world) {
   if (first == world) return {world};
   return {first, world - first};
 }
-// {1, 3} for 4 ranks: no two ranks of a subtree share a host.
+// {1, 3} for 4 ranks: a host reduces blocks of one rank only, because rank 1 is apart from rank 0.
 std::vector<std::int32_t> first_alone(std::int32_t world) {
   if (world == 1) return {1};
   return {1, world - 1};
