@@ -1,6 +1,6 @@
-"""Says which sources clang-format would change. Run as: format.py ROOT
+"""Prints the sources that clang-format would change. Run as: format.py ROOT
 
-Exit code 77 (ctest: skipped) where no clang-format 14 is, because others format differently.
+Exit code 77 (ctest: skipped) without clang-format 14, because other versions format differently.
 """
 
 import os
@@ -31,7 +31,7 @@ def main():
         sys.exit(77)
     sources = [os.path.join(root, p) for p in Tree(root).code if p.endswith((".hpp", ".cpp"))]
     done = subprocess.run([program, "--dry-run", "-Werror", *sources], check=False)
-    print(f"{len(sources)} sources; to mend: {os.path.basename(program)} -i FILE")
+    print(f"{len(sources)} sources; to fix: {os.path.basename(program)} -i FILE")
     sys.exit(done.returncode)
 
 

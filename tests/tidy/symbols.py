@@ -36,8 +36,8 @@ OF_MACHINES = {
 
 # "library object kind": why. What is excused but not there is a finding, too.
 EXCUSED = {
-    "actors session a thread": "the front door: ends a job's actor system where nobody waits for it",
-    "actors trainer a thread": "the front door that waits: Boost.Asio's loop, inside the caller's thread",
+    "actors session a thread": "ends a job's actor system on a thread that no caller waits for",
+    "actors trainer a thread": "waits for a session: Boost.Asio's loop, inside the caller's thread",
     "actors trainer a wait": "the same",
     "actors trainer the environment": "the same: the loop asks for the size of a page",
 }

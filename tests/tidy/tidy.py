@@ -1,15 +1,15 @@
-"""The rules of the house that a compiler does not check. Run as: tidy.py ROOT
+"""The rules of this repository that a compiler does not check. Run as: tidy.py ROOT
 
 Each rule takes a Tree and yields Findings; RULES at the end lists them with what they are for.
 """
 
-import collections
 import os
 import re
 import subprocess
 import sys
 
-Finding = collections.namedtuple("Finding", "path line text")
+import prose
+from prose import Finding
 
 TOP_LEVEL = {"CMakeLists.txt", "CMakePresets.json", "README.md", "LICENSE",
              "messages", "actors", "backends", "apps", "tests", "docs"}
@@ -25,7 +25,7 @@ CODE_WIDTH, SCRIPT_WIDTH = 100, 120
 UMBRELLA = re.compile(r"torch/(torch|nn|optim|data|serialize|all)\b")
 UMBRELLA_SOURCES = 21
 
-# "rule path": "reason". What a rule finds in that file is excused; an excuse without need is a finding.
+# "rule path": "reason". Findings of the rule in that file are excused; an excuse without a finding is a finding.
 EXCUSED = {
     "layers actors/include/troupe/troupe.hpp": "everything in one header: LibTorch's part where it is there",
     "width messages/include/troupe/detail/hook_types.hpp": "a table, one hook per line",
@@ -40,6 +40,7 @@ class Tree:
 
     def __init__(self, root):
         self.root = root
+        self.notes = []  # what could not be checked here
         self.text = {}
         for path in sorted(self._paths()):
             try:
@@ -108,11 +109,11 @@ def includes(code):
         yield line_of(code, m.start()), m[2], m[1] == '"'
 
 
-def calls(tree, folders, pattern, mend, but=()):
+def calls(tree, folders, pattern, instead, but=()):
     for path, code in tree.sources(*folders):
         if not path.startswith(tuple(but)):
             for m in re.finditer(pattern, without_strings(code)):
-                yield Finding(path, line_of(code, m.start()), f"`{m[0].strip()}`: {mend}")
+                yield Finding(path, line_of(code, m.start()), f"`{m[0].strip()}`: {instead}")
 
 
 def layers(tree):
@@ -234,7 +235,7 @@ def sleeps(tree):
 
 def prints(tree):
     yield from calls(tree, LIBRARY, r"\bstd::(?:cout|cerr|clog)\b|\b(?:printf|puts|putchar|perror)\s*\(",
-                     "the library prints nothing: tell an observer, or write to a stream that was passed in")
+                     "the library prints nothing: notify an observer, or write to a stream that was passed in")
 
 
 def environment(tree):
@@ -253,7 +254,7 @@ def pure_machines(tree):
     for path, code in tree.sources("actors"):
         if machines.match(path):
             for m in re.finditer(r"\brare\s*\(", without_strings(code)):
-                yield Finding(path, line_of(code, m.start()), "a machine follows what it hears: let its shell ask")
+                yield Finding(path, line_of(code, m.start()), "a machine follows its events: let its shell ask")
 
 
 def caf_rooms(tree):
@@ -332,12 +333,15 @@ def dead_files(tree):
 
 RULES = [layers, torch_rooms, torch_umbrella, file_length, function_length, width, blanks, sleeps, prints,
          environment, process_wide, pure_machines, caf_rooms, names, words, places, headers, catch_last, top_level,
-         dead_files]
+         dead_files, *prose.RULES]
 
 
 def check(root, excused=None):
     """All findings of all rules, as (rule name, finding)."""
-    tree = Tree(root)
+    return check_tree(Tree(root), excused)
+
+
+def check_tree(tree, excused=None):
     excused = EXCUSED if excused is None else excused
     found = [(rule.__name__, f) for rule in RULES for f in rule(tree)]
     used = {f"{rule} {f.path}" for rule, f in found}
@@ -349,7 +353,10 @@ def check(root, excused=None):
 def main():
     if len(sys.argv) != 2 or not os.path.isdir(sys.argv[1]):
         sys.exit(__doc__.strip())
-    found = check(sys.argv[1])
+    tree = Tree(sys.argv[1])
+    found = check_tree(tree)
+    for note in tree.notes:
+        print(note)
     for rule, f in found:
         print(f"{f.path}:{f.line}: {f.text} [{rule}]")
     print(f"{len(RULES)} rules, {len(found)} findings")

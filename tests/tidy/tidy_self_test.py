@@ -5,8 +5,11 @@ import subprocess
 import sys
 import tempfile
 import unittest
+import unittest.mock
 
+import prose
 import tidy
+import words
 
 HEADER = "#pragma once\n"
 CLEAN = {
@@ -24,8 +27,8 @@ LONG_BODY = "int f(int a, const g& b) noexcept {\n" + "  ++a;\n" * 70 + "}\n"
 TABLE = "const std::vector<int> table = {\n" + "  1,\n" * 70 + "};\n"
 CLASS = "class c : public d<int(int)> {\n" + "  int f() { return 1; }\n" * 70 + "};\n"
 
-# Per rule: what it must find, and what it must let pass.
-PLANTED = {
+# Per rule: files with a violation each, and files that are allowed.
+CASES = {
     "layers": (
         [("messages/x.hpp", HEADER + '#include "backends/lane.hpp"\n'),
          ("backends/x.hpp", HEADER + '#include "actors/rank.hpp"\n'),
@@ -62,7 +65,7 @@ PLANTED = {
          ("actors/x.hpp", HEADER + LONG_BODY.replace("  ++a;\n", "", 20))]),
     "width": (
         [("actors/x.hpp", HEADER + "// " + "a" * 98 + "\n"), ("apps/x.sh", "# " + "a" * 119 + "\n")],
-        [("actors/x.hpp", HEADER + "// " + "a" * 97 + "\n"), ("docs/x.md", "a" * 300 + "\n")]),
+        [("actors/x.hpp", HEADER + "// " + "a" * 97 + "\n"), ("docs/x.md", "a" * 140 + "\n")]),
     "blanks": ([("docs/x.md", "a \n"), ("docs/x.md", "a"), ("docs/x.md", "\ta\n"), ("docs/x.md", "a\r\n")],
                [("docs/x.md", "")]),
     "sleeps": (
@@ -114,11 +117,36 @@ PLANTED = {
         [("actors/x.cpp", "int a;\n"), ("tests/a.cpp", "int a;\n"), ("messages/a.cpp.cpp", "int a;\n")],
         [("tests/CMakeLists.txt", "troupe_test(a SOURCES unit/a_test.cpp\n ../messages/a.cpp)\n"),
          ("tests/CMakeLists.txt", "t(unit/a_test.cpp ${PROJECT_SOURCE_DIR}/messages/a.cpp)\n")]),
+    "replaced_words": (
+        [("docs/x.md", "The company of actors.\n"), ("docs/x.md", "It can not be\nsent.\n"),
+         ("docs/x.md", "Weights come back behind every step.\n"), ("README.md", "`f()` tells the rank.\n"),
+         ("docs/x.md", "One\nmeeting.\n"), ("docs/x.md", "The type `remote_rank`.\n"),
+         (".ci/run", "# nobody waits\n"), (".ci/x.hpp", HEADER + "class remote_rank_2;\n")],
+        [("docs/x.md", "```\ncompany\n```\n"), ("docs/x.md", "The flag `--mend` and \"the company\".\n"),
+         ("docs/x.md", "An observer stands behind a queue.\n"), ("docs/x.md", "What accompanies it.\n"),
+         ("docs/x.hpp", HEADER + "int mend = company;\n")]),
+    "sentences": (
+        [("docs/x.md", "a " * 41 + "\n"), ("docs/x.md", "- " + "a\n  " * 41 + "\n"),
+         ("docs/x.md", "| a | " + "b " * 41 + "|\n"), ("docs/x.md", "## " + "a " * 41 + "\n"),
+         ("docs/x.md", "One. " + "A " * 41 + "\n")],
+        [("docs/x.md", "a " * 40 + "\n"), ("docs/x.md", "a " * 30 + "end. " + "A " * 30 + "\n"),
+         ("docs/x.md", ("- " + "a " * 30 + "\n") * 2),
+         ("docs/x.md", "| " + "a " * 30 + "| " + "b " * 30 + "|\n"),
+         ("docs/x.md", "```\n" + "a\n" * 50 + "```\n"),
+         ("docs/x.md", "<!-- x.sh writes from here -->\n" + "a " * 50 + "\n<!-- to here -->\n"),
+         ("docs/x.md", "a `" + "b " * 50 + "c`\n"),
+         ("docs/x.md", "[a](" + "b" * 9 + ")" + " a" * 39 + "\n")]),
+    "markdown_width": (
+        [("docs/x.md", "a" * 161 + "\n"), ("README.md", "| " + "a" * 160 + " |\n")],
+        [("docs/x.md", "a" * 160 + "\n"),
+         ("docs/x.md", "<!-- x.sh writes from here -->\n" + "a" * 200 + "\n<!-- to here -->\n")]),
+    "subjects": ([], []),  # takes a repository: below
 }
 
 
-def rules_fired(files):
-    with tempfile.TemporaryDirectory() as root:
+def rules_fired(files, left=None):
+    """`left`: what words.LEFT holds."""
+    with tempfile.TemporaryDirectory() as root, unittest.mock.patch.object(words, "LEFT", left or {}):
         for path, text in files.items():
             os.makedirs(os.path.dirname(os.path.join(root, path)), exist_ok=True)
             with open(os.path.join(root, path), "w", encoding="utf-8", newline="") as f:
@@ -131,16 +159,16 @@ class Rules(unittest.TestCase):
         self.assertEqual(rules_fired(CLEAN), [])
 
     def test_every_rule_is_tried(self):
-        self.assertEqual(set(PLANTED), {rule.__name__ for rule in tidy.RULES})
+        self.assertEqual(set(CASES), {rule.__name__ for rule in tidy.RULES})
 
     def test_each_rule_finds_what_it_forbids(self):
-        for rule, (forbidden, _) in PLANTED.items():
+        for rule, (forbidden, _) in CASES.items():
             for path, text in forbidden:
                 with self.subTest(rule=rule, path=path, text=text[:80]):
                     self.assertIn(rule, rules_fired(CLEAN | {path: text}))
 
     def test_each_rule_lets_pass_what_it_allows(self):
-        for rule, (_, allowed) in PLANTED.items():
+        for rule, (_, allowed) in CASES.items():
             with self.subTest(rule=rule):
                 for path, text in allowed:
                     self.assertNotIn(rule, rules_fired(CLEAN | {path: text}))
@@ -152,6 +180,49 @@ class Rules(unittest.TestCase):
         self.assertNotIn("torch_umbrella", rules_fired(files))
         files["backends/torch/one_more.cpp"] = "#include <torch/torch.h>\n"
         self.assertIn("torch_umbrella", rules_fired(files))
+
+    def test_replaced_words_are_bounded_per_folder(self):
+        files = {"actors/x.hpp": HEADER + "// nobody, nobody\nint remote_rank;\n"}
+        for left, fired in (((2, 1), False), ((3, 2), False), ((1, 1), True), ((2, 0), True), ((0, 1), True)):
+            with self.subTest(left=left):
+                self.assertEqual("replaced_words" in rules_fired(CLEAN | files, {"actors": left}), fired)
+
+    def test_each_replaced_word_is_shown_where_none_is_left(self):
+        with tempfile.TemporaryDirectory() as root:
+            with open(os.path.join(root, "README.md"), "w", encoding="utf-8") as f:
+                f.write("a\n\nIt can not\nknock.\n")
+            self.assertEqual([(f.path, f.line) for _, f in tidy.check(root, {})], [("README.md", 3), ("README.md", 4)])
+
+    def test_a_replacement_is_not_itself_replaced(self):
+        for _, instead in words.WORDS:
+            self.assertIsNone(prose.WORD.search(instead), instead)
+        for old, new in words.IDENTIFIERS.items():
+            self.assertIsNone(prose.IDENTIFIER.search(new), f"{old} -> {new}")
+
+    def test_commit_subjects_have_a_component_and_a_width(self):
+        for good in ("tcp: refuse frames over 64 MiB", "data order, simulate: name a seed", ".ci: x", "a: " + "b" * 57):
+            self.assertEqual(prose.bad_subject(good), "", good)
+        for bad in ("Refuse it", "tcp:refuse", "tcp: ", "Tcp: refuse", "a: " + "b" * 58, "so it is that now tcp: x"):
+            self.assertNotEqual(prose.bad_subject(bad), "", bad)
+
+    def test_commits_after_the_base_are_checked_and_no_others(self):
+        with tempfile.TemporaryDirectory() as root:
+            def git(*words_of_it):
+                command = ["git", "-C", root, "-c", "user.name=a", "-c", "user.email=a@example", *words_of_it]
+                return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+            git("init", "-q")
+            made = []
+            for subject in ("Excused", "tcp: fine", "Not fine"):
+                git("commit", "-q", "--allow-empty", "-m", subject)
+                made.append(git("rev-parse", "--short", "HEAD"))
+            git("checkout", "-q", "-b", "room", made[1])
+            git("commit", "-q", "--allow-empty", "-m", "inproc: fine")
+            git("merge", "-q", "--no-ff", "-m", "Merge what is not fine", made[2])  # merges are excused
+            tree = tidy.Tree(root)
+            self.assertEqual([f.path for f in prose.subjects(tree, made[0])], [made[2]])
+            self.assertEqual(tree.notes, [])
+            self.assertEqual(list(prose.subjects(tree, "f" * 40)), [])
+            self.assertIn("not checked", tree.notes[0])
 
     def test_an_excuse_holds_for_its_file_and_needs_a_reason_to_be(self):
         with tempfile.TemporaryDirectory() as root:
