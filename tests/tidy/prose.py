@@ -22,7 +22,8 @@ QUOTED = re.compile(r'"[^"\n]*"')
 
 ITS_OWN = {"tests/tidy/words.py", "tests/tidy/tidy_self_test.py"}  # they list replaced words
 WORD = re.compile(r"\b(?:%s)\b" % "|".join(pattern for pattern, _ in table.WORDS), re.I)
-IDENTIFIER = re.compile(r"(?<![A-Za-z0-9])(?:%s)(?![A-Za-z0-9])" % "|".join(map(re.escape, table.IDENTIFIERS)))
+NAMES = {old.replace(" ", "_"): new for old, new in table.NAMES.items()}
+NAME = re.compile(r"(?<![A-Za-z0-9])(?:%s)(?![A-Za-z0-9])" % "|".join(NAMES))
 
 
 def blanked(text):
@@ -68,9 +69,8 @@ def replaced(tree):
         for m in WORD.finditer(prose_of(path, text)):
             instead = next(new for pattern, new in table.WORDS if re.fullmatch(pattern, m[0], re.I))
             yield folder_of(path), 0, path, text.count("\n", 0, m.start()) + 1, f"`{m[0]}`: write {instead}"
-        for m in IDENTIFIER.finditer(text):
-            instead = table.IDENTIFIERS[m[0]]
-            yield folder_of(path), 1, path, text.count("\n", 0, m.start()) + 1, f"`{m[0]}` is now `{instead}`"
+        for m in NAME.finditer(text):
+            yield folder_of(path), 1, path, text.count("\n", 0, m.start()) + 1, f"`{m[0]}` is now {NAMES[m[0]]}"
 
 
 def replaced_words(tree):
