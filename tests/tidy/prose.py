@@ -18,6 +18,7 @@ SUBJECT = re.compile(r"[a-z.][\w./+-]*(?:,? [\w./+-]+){0,3}: \S")
 GENERATED = re.compile(r"<!-- \S+ writes from here -->.*?<!-- to here -->", re.S)
 FENCE = re.compile(r"^[ ]{0,3}```.*?^[ ]{0,3}```[ ]*$", re.M | re.S)
 CODE_SPAN = re.compile(r"(`+)(?!`).+?(?<!`)\1(?!`)", re.S)
+TEST_NAME = re.compile(r"TEST_CASE\(\s*\"(what|who|whoever|nobody)\b")
 QUOTED = re.compile(r'"[^"\n]*"')
 
 ITS_OWN = {"tests/tidy/words.py", "tests/tidy/tidy_self_test.py"}  # they list replaced words
@@ -62,13 +63,15 @@ def folder_of(path):
 
 
 def replaced(tree):
-    """(folder, kind, path, line, text) of each replaced word (kind 0) and name (kind 1)."""
+    """(folder, kind, path, line, text) of each replaced word or test's subject (kind 0) and name (kind 1)."""
     for path, text in tree.text.items():
         if path in ITS_OWN:
             continue
         for m in WORD.finditer(prose_of(path, text)):
             instead = next(new for pattern, new in table.WORDS if re.fullmatch(pattern, m[0], re.I))
             yield folder_of(path), 0, path, text.count("\n", 0, m.start()) + 1, f"`{m[0]}`: write {instead}"
+        for m in TEST_NAME.finditer(text):
+            yield folder_of(path), 0, path, text.count("\n", 0, m.end()) + 1, f"`{m[1]} ...`: name the subject"
         for m in NAME.finditer(text):
             yield folder_of(path), 1, path, text.count("\n", 0, m.start()) + 1, f"`{m[0]}` is now {NAMES[m[0]]}"
 
