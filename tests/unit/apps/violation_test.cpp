@@ -133,7 +133,6 @@ TEST_CASE("the case of a fixed bug returns 0 and says that the oracle holds", "[
   const auto fixed = troupe_says({"simulate", "--replay", path});
   INFO(fixed.err);
   CHECK(fixed.code == 0);
-  CHECK_THAT(fixed.err,
-             Catch::Contains("which the case expects to be violated, was not violated"));
+  CHECK_THAT(fixed.err, Catch::Contains("which the case expects to be violated, was not violated"));
   CHECK(campaign().code == 0);
 }
