@@ -58,7 +58,7 @@ bool writes_checkpoints(const job& what) {
 template <class Adapter>
 std::shared_ptr<Adapter> choose(const std::vector<std::shared_ptr<Adapter>>& all,
                                 const std::string& wanted, std::string_view between) {
-  std::string known = {to_string(communicator_kind::automatic)};
+  std::string known{to_string(communicator_kind::automatic)};
   for (const auto& one : all) {
     const auto why_not = one->unusable();
     if (wanted == to_string(communicator_kind::automatic) ? why_not.empty()

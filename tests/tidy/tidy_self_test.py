@@ -46,7 +46,7 @@ CASES = {
          ("actors/x.hpp", HEADER + '#include "troupe/job.hpp"\n'),
          ("actors/include/troupe/x.hpp", HEADER + '#include "troupe/job.hpp"\n'),
          ("apps/x.hpp", HEADER + "#include <troupe/module.hpp>\n"),
-         ("actors/x.cpp", '#include "troupe/detail/coverage.hpp"\n'),
+         ("actors/x.cpp", '#include "backends/determinism/stable_hash.hpp"\n'),
          ("tests/unit/x.hpp", HEADER + '#include "backends/inproc/group.hpp"\n')]),
     "torch_rooms": (
         [("actors/x.hpp", HEADER + "#include <torch/torch.h>\n"),
