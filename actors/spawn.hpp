@@ -5,7 +5,10 @@
 
 #include <caf/actor_system.hpp>
 #include <caf/actor_system_config.hpp>
-#include <caf/all.hpp>
+#include <caf/delegated.hpp>
+#include <caf/scheduled_actor.hpp>
+#include <caf/stateful_actor.hpp>
+#include <caf/typed_event_based_actor.hpp>
 #include <chrono>
 #include <functional>
 #include <string>

@@ -1,7 +1,12 @@
 #include "apps/testing/control_link.hpp"
 
 #include <algorithm>
-#include <caf/all.hpp>
+#include <caf/actor_cast.hpp>
+#include <caf/exit_reason.hpp>
+#include <caf/mailbox_element.hpp>
+#include <caf/make_message.hpp>
+#include <caf/sec.hpp>
+#include <caf/system_messages.hpp>
 
 #include "apps/testing/link_envelopes.hpp"
 #include "apps/testing/message_text.hpp"

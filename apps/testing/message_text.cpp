@@ -1,6 +1,6 @@
 #include "apps/testing/message_text.hpp"
 
-#include <caf/all.hpp>
+#include <caf/system_messages.hpp>
 
 #include "messages/interfaces.hpp"
 

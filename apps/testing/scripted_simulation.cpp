@@ -1,6 +1,7 @@
 #include "apps/testing/scripted_simulation.hpp"
 
-#include <caf/all.hpp>
+#include <caf/actor_cast.hpp>
+#include <caf/message_id.hpp>
 
 #include "apps/testing/chart.hpp"
 #include "backends/simulated/disk_checkpoints.hpp"

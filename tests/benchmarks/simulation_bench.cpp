@@ -12,7 +12,8 @@
 #include <utility>
 #include <vector>
 
-#include <caf/all.hpp>
+#include <caf/event_based_actor.hpp>
+#include <caf/send.hpp>
 
 #include "apps/testing/explore.hpp"
 #include "apps/testing/null_payload.hpp"

@@ -1,7 +1,8 @@
 // Goal: a user's own oracle, learner and actor run in the simulator.
 #include <troupe/testing.hpp>
 
-#include <caf/all.hpp>
+#include <caf/event_based_actor.hpp>
+#include <caf/send.hpp>
 
 #include <catch2/catch.hpp>
 
