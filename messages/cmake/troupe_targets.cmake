@@ -115,11 +115,18 @@ endfunction()
 #   torch       links LibTorch: set here, from the libraries
 #   tsan        runs threads under ThreadSanitizer: nothing of packaged CAF, which is not instrumented, runs in it
 #   end_to_end  starts the real program
-#   long        over 20 s: not under any sanitizer
+#   long        over 20 s: starts early, and is left out of sanitized trees
 function(troupe_test name)
   cmake_parse_arguments(PARSE_ARGV 1 arg "" "TIMEOUT;MUTATED" "SOURCES;LIBRARIES;LABELS")
   if(NOT arg_TIMEOUT)
     set(arg_TIMEOUT 120)
+  endif()
+  set(cost 0)
+  if("long" IN_LIST arg_LABELS)
+    if(TROUPE_SANITIZE)
+      return()
+    endif()
+    set(cost 80)  # no run has told ctest of a fresh tree what a test costs
   endif()
   add_executable(${name} ${arg_SOURCES})
   target_link_libraries(${name} PRIVATE ${arg_LIBRARIES} troupe_catch_main troupe_settings)
@@ -150,7 +157,7 @@ function(troupe_test name)
     return()
   endif()
   catch_discover_tests(${name} TEST_PREFIX "${name}/" TEST_LIST ${name}_cases PROPERTIES
-    TIMEOUT ${arg_TIMEOUT} SKIP_REGULAR_EXPRESSION "SKIPPED:.*(All tests passed|- none -)")
+    TIMEOUT ${arg_TIMEOUT} COST ${cost} SKIP_REGULAR_EXPRESSION "SKIPPED:.*(All tests passed|- none -)")
   # Catch's module flattens lists, so several labels need a file of their own, read after its.
   if(arg_LABELS)
     set(labels ${CMAKE_CURRENT_BINARY_DIR}/${name}_labels.cmake)
