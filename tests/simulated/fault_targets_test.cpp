@@ -1,6 +1,7 @@
 // Goal: faults are applied to hosts, to the supervisor's process and to a test's own processes as
 // well as to ranks, and each one affects its target.
-#include <caf/all.hpp>
+#include <caf/event_based_actor.hpp>
+#include <caf/send.hpp>
 
 #include "apps/testing/explore.hpp"
 

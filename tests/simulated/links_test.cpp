@@ -1,6 +1,7 @@
 // Goal: messages between actors on different hosts cross a simulated link and its faults:
 // observations of ranks, and messages between a test's own actors.
-#include <caf/all.hpp>
+#include <caf/event_based_actor.hpp>
+#include <caf/send.hpp>
 #include <map>
 
 #include "apps/testing/scripted_simulation.hpp"

@@ -1,6 +1,7 @@
 // Goal: each fault of a node has the effect that its name says: crashes, pauses, clocks, timers,
 // cuts, and slow ranks.
-#include <caf/all.hpp>
+#include <caf/event_based_actor.hpp>
+#include <caf/send.hpp>
 
 #include "apps/testing/scripted_simulation.hpp"
 #include "troupe/failure.hpp"

@@ -1,7 +1,8 @@
 // Goal: each schedule finds its kind of bug in the same number of runs of a small simulation. PCT
 // finds orders that need few decisions held for long, which a random walk does not find. The walk
 // finds a tight window, which PCT does not. Seeds are fixed and both are counted.
-#include <caf/all.hpp>
+#include <caf/event_based_actor.hpp>
+#include <caf/send.hpp>
 
 #include "apps/testing/simulation.hpp"
 

@@ -267,6 +267,8 @@ def caf_rooms(tree):
         for line, what, _ in includes(code):
             if what == "caf/replies_to.hpp" and path != "messages/interfaces.hpp":
                 yield Finding(path, line, f"{what}: through messages/interfaces.hpp")
+            if what == "caf/all.hpp":
+                yield Finding(path, line, f"{what}: include the headers of what is used")
 
 
 def names(tree):
