@@ -1,5 +1,5 @@
-#include "apps/troupe/bench_collectives.hpp"
-#include "apps/troupe/bench_processes.hpp"
+#include "apps/bench/collectives.hpp"
+#include "apps/bench/processes.hpp"
 #include "apps/troupe/cmd_bench.hpp"
 #include "apps/troupe/suggestion.hpp"
 #include "backends/process_control.hpp"

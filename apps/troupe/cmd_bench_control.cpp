@@ -1,4 +1,4 @@
-#include "apps/troupe/bench_control_text.hpp"
+#include "apps/bench/control_text.hpp"
 #include "apps/troupe/cmd_bench.hpp"
 
 #include <CLI/App.hpp>

@@ -1,4 +1,4 @@
-#include "apps/troupe/bench_fit.hpp"
+#include "apps/bench/fit.hpp"
 #include "apps/troupe/cmd_bench.hpp"
 #include "apps/troupe/command_line.hpp"
 #include "apps/troupe/exit_status.hpp"

@@ -1,7 +1,7 @@
 // Measures the cost of the control plane, with allocations counted, for 1, 2 and 4 ranks. Usage:
 // control_bench [STEPS] [ROUNDS]. Prints one JSON object per line, as `troupe bench control --json`
 // does.
-#include "apps/troupe/bench_control_text.hpp"
+#include "apps/bench/control_text.hpp"
 
 #include <atomic>
 #include <cstdlib>

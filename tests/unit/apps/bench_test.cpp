@@ -1,8 +1,8 @@
 // `troupe bench`: what it prints and what it refuses. Never how fast anything is.
-#include "apps/troupe/bare_loops.hpp"
-#include "apps/troupe/bench_collectives.hpp"
-#include "apps/troupe/bench_processes.hpp"
-#include "apps/troupe/bench_timing.hpp"
+#include "apps/bench/bare_loops.hpp"
+#include "apps/bench/collectives.hpp"
+#include "apps/bench/processes.hpp"
+#include "apps/bench/timing.hpp"
 #include "backends/inproc/inproc.hpp"
 #include "tests/unit/apps/integer_program.hpp"
 #include "troupe/ports.hpp"

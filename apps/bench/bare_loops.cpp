@@ -1,4 +1,4 @@
-#include "apps/troupe/bare_loops.hpp"
+#include "apps/bench/bare_loops.hpp"
 
 #include <algorithm>
 #include <array>

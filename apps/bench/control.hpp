@@ -2,7 +2,7 @@
 // lanes and messages.
 #pragma once
 
-#include "apps/troupe/bench_timing.hpp"
+#include "apps/bench/timing.hpp"
 
 #include <cstdint>
 #include <functional>

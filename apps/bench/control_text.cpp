@@ -1,4 +1,4 @@
-#include "apps/troupe/bench_control_text.hpp"
+#include "apps/bench/control_text.hpp"
 
 #include <fmt/format.h>
 

@@ -2,7 +2,7 @@
 // turn.
 #pragma once
 
-#include "apps/troupe/bench_timing.hpp"
+#include "apps/bench/timing.hpp"
 
 #include <string>
 #include <vector>

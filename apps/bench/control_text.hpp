@@ -1,7 +1,7 @@
 // How the figures of `troupe bench control` and `hooks` are said.
 #pragma once
 
-#include "apps/troupe/bench_control.hpp"
+#include "apps/bench/control.hpp"
 
 #include <string>
 

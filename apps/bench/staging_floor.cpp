@@ -1,7 +1,7 @@
-#include "apps/troupe/staging_floor.hpp"
+#include "apps/bench/staging_floor.hpp"
 
-#include "apps/troupe/bare_loops.hpp"
-#include "apps/troupe/bench_timing.hpp"
+#include "apps/bench/bare_loops.hpp"
+#include "apps/bench/timing.hpp"
 #include "backends/collective/bucket_memory.hpp"
 #include "backends/collective/waiting.hpp"
 #include "backends/shm/schedule.hpp"

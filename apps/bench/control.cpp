@@ -1,4 +1,4 @@
-#include "apps/troupe/bench_control.hpp"
+#include "apps/bench/control.hpp"
 
 #include "actors/fit_machine.hpp"
 #include "backends/learner/run_handler.hpp"

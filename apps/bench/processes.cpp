@@ -1,4 +1,4 @@
-#include "apps/troupe/bench_processes.hpp"
+#include "apps/bench/processes.hpp"
 
 #include "troupe/failure.hpp"
 

@@ -2,7 +2,7 @@
 // in one run, interleaved.
 #pragma once
 
-#include "apps/troupe/bench_timing.hpp"
+#include "apps/bench/timing.hpp"
 #include "troupe/communicator.hpp"
 
 #include <cstddef>

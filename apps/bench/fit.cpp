@@ -1,4 +1,4 @@
-#include "apps/troupe/bench_fit.hpp"
+#include "apps/bench/fit.hpp"
 
 #include <utility>
 

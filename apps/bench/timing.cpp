@@ -1,4 +1,4 @@
-#include "apps/troupe/bench_timing.hpp"
+#include "apps/bench/timing.hpp"
 
 #include <algorithm>
 #include <chrono>

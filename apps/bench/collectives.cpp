@@ -1,7 +1,7 @@
-#include "apps/troupe/bench_collectives.hpp"
+#include "apps/bench/collectives.hpp"
 
-#include "apps/troupe/bare_loops.hpp"
-#include "apps/troupe/staging_floor.hpp"
+#include "apps/bench/bare_loops.hpp"
+#include "apps/bench/staging_floor.hpp"
 #include "backends/collective/bucket_memory.hpp"
 
 #include <fmt/format.h>
