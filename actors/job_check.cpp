@@ -22,7 +22,7 @@ std::string found_in(const checkpoint_io& io, const std::string& run) {
   return io.latest(run).path;
 }
 
-// The run whose newest checkpoint `resume` means; empty when it can only be a checkpoint itself.
+// The run whose newest checkpoint `resume` means; empty if `resume` can only be a checkpoint.
 std::string run_meant(const job& what, const std::string& resume) {
   if (resume == latest_link) {
     if (what.run_folder.empty())
@@ -41,7 +41,7 @@ std::string checkpoint_meant(const job& what, const checkpoint_io& io) {
   const auto& resume = *what.resume;
   if (const auto run = run_meant(what, resume); !run.empty()) return found_in(io, run);
   if (step_of_checkpoint_folder(without_slash(resume).filename().string()) >= 0) return resume;
-  // A checkpoint may have any name: what holds no checkpoints is taken for one.
+  // A checkpoint's folder may have any name: a folder without checkpoints is taken for one.
   try {
     return found_in(io, resume);
   } catch (const user_error&) {
@@ -73,7 +73,7 @@ std::shared_ptr<Adapter> choose(const std::vector<std::shared_ptr<Adapter>>& all
                                              wanted, between, known));
 }
 
-// A run of its own would move the other one's `latest`.
+// A new run in the folder of another one would move that one's `latest`.
 void refuse_other_run(const job& what, const checkpoint_io& io) {
   std::string other;
   try {
@@ -83,7 +83,7 @@ void refuse_other_run(const job& what, const checkpoint_io& io) {
   }
   throw user_error(errc::bad_configuration,
                    fmt::format("run_folder {} holds checkpoints of another run ({}): set resume to "
-                               "\"latest\" to go on with it, or choose another run_folder",
+                               "\"latest\" to continue it, or choose another run_folder",
                                what.run_folder, other));
 }
 

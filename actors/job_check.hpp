@@ -1,6 +1,5 @@
-// What can be wrong with a job before its ranks start. A session looks at all of it but what takes
-// reading the model and the data; a program that wants to know before it writes anything asks
-// check_job.
+// Checks of a job before its ranks start. A session makes all of them but those that read the model
+// and the data. A program that wants to know before it writes any file calls check_job.
 #pragma once
 
 #include <memory>
@@ -16,20 +15,20 @@ namespace troupe {
 /// ports'. Null where neither has one.
 std::shared_ptr<const checkpoint_io> checkpoint_format(const job& what, const ports& world);
 
-/// The job with the checkpoint that its `resume` means (see job::resume) and nothing else changed.
+/// The same job, with `resume` replaced by the path of the checkpoint that it means (job::resume).
 /// Throws user_error: `resume` is empty, or `latest` without a run folder (bad_usage); there is no
 /// good checkpoint (checkpoint); a fit without `resume` would write into a folder that holds a good
-/// checkpoint of another run (bad_configuration). Waits for the disk: finding the checkpoint of a
-/// run reads it.
+/// checkpoint of another run (bad_configuration). Blocks: to find a run's checkpoint it reads the
+/// disk.
 job with_checkpoint_found(job what, const ports& world);
 
-/// Whether the job would be refused before its first step: its options, its communicator, `resume`,
-/// and for a fit its data and whether it may resume that checkpoint (learner_recipe::check_fit).
-/// Throws the user_error that would be the outcome's failure. Changes nothing; reads checkpoint,
-/// model and data, so it takes as long as a rank's start.
+/// Throws the user_error with which the job would fail before its first step: because of its
+/// options, its communicator, `resume`, or for a fit its data or that checkpoint
+/// (learner_recipe::check_fit). Changes nothing. Reads checkpoint, model and data, so it takes as
+/// long as the start of a rank.
 void check_job(const job& what, const ports& world);
 
-/// The plan of a job whose options are possible; else throws user_error naming the option.
+/// The plan of the job. Throws user_error that names an option with an impossible value.
 fit_plan checked_plan(const job& what);
 /// The communicator called `wanted`, or for `auto` the first one that can be used here. Throws
 /// user_error (device) that says why it cannot be used, or which ones exist.

@@ -15,7 +15,7 @@ namespace troupe {
 
 namespace {
 
-// A recipe that could not be had fails the rank where every other failure of its learner does.
+// In place of a recipe that could not be made: the rank fails where its learner is made.
 class no_recipe : public learner_recipe {
 public:
   explicit no_recipe(std::exception_ptr why) : why_(std::move(why)) {}
@@ -27,12 +27,12 @@ private:
   std::exception_ptr why_;
 };
 
-// And communicators fail it when they are opened.
+// In place of a communicator that could not be joined: the rank fails when it opens it.
 class no_communicator : public communicator_backend {
 public:
   explicit no_communicator(std::exception_ptr why) : why_(std::move(why)) {}
   std::string_view name() const override { return "none"; }
-  std::string unusable() const override { return "the ranks could not meet"; }
+  std::string unusable() const override { return "the ranks' processes could not connect"; }
   std::shared_ptr<communicator> open(const group_description&) override {
     std::rethrow_exception(why_);
   }
@@ -66,7 +66,8 @@ std::shared_ptr<communicator_backend> communicators_of(const ports& world,
   }
 }
 
-// What the observers on the supervisor's side get. Progress and hooks may be dropped on the way.
+// Sends observations to the observers in the supervisor's process. Progress and hooks may be
+// dropped.
 class far_observer : public observer {
 public:
   far_observer(link& to, bool hooks, std::shared_ptr<dropped_observations> dropped)
@@ -84,18 +85,20 @@ private:
   std::shared_ptr<dropped_observations> dropped_;
 };
 
-// What the stand-in for the supervisor watches; complete before it is told to begin.
+// What the supervisor's proxy monitors; complete before the proxy receives begin_job.
 struct watched {
   rank_actor rank;
   std::optional<listed_observer> observer;
-  /// Before a half-full link, by the observer's actor: complete when that is down.
+  /// Observations that the observer's actor dropped before a half-full link; complete when it
+  /// ended.
   std::shared_ptr<dropped_observations> dropped = std::make_shared<dropped_observations>();
   checkpointer_actor checkpointer;  ///< may be invalid
-  std::atomic<bool> ended{false};   ///< the last word is on its way
+  std::atomic<bool> ended{false};   ///< rank_ended is sent
 };
 
-// Stands for the supervisor: what the rank reports goes to the link. The last report waits until
-// all snapshots and observations are out: nothing is heard behind it.
+// The supervisor's proxy in a rank's process: sends the rank's reports over the link. The last
+// report waits until all snapshots and observations are sent, because the supervisor ignores what
+// follows.
 struct supervisor_proxy;
 using proxy_pointer = supervisor_actor::stateful_pointer<supervisor_proxy>;
 
@@ -107,7 +110,7 @@ struct supervisor_proxy {
   std::shared_ptr<watched> all;
   caf::actor_addr rank;
   bool rank_lives = true;
-  int others = 0;  // that live: observer and checkpointer
+  int others = 0;  // observer and checkpointer, as long as they run
   std::string rank_why;
   std::optional<torn_down> last_report;
 
@@ -135,7 +138,7 @@ void supervisor_proxy::watch() {
   }
 }
 
-// A value that can not travel is the rank's failure.
+// A value that cannot be encoded is the rank's failure.
 void supervisor_proxy::queue(const queue_value& m) {
   try {
     report(m);
@@ -257,7 +260,7 @@ struct rank_host::inside {
   const rank_process_options& home;
   caf::actor_system& system;
   std::shared_ptr<watched> all = std::make_shared<watched>();
-  supervisor_actor stand_in;  // outlives its rank: who is referred to by nobody just ends
+  supervisor_actor stand_in;  // keeps the proxy alive: CAF ends actors without strong references
 
   std::shared_ptr<const job> job_of(const rank_spec& brief) const;
   void settle(const rank_spec& brief);
@@ -286,7 +289,7 @@ std::shared_ptr<const job> rank_host::inside::job_of(const rank_spec& brief) con
 }
 
 void rank_host::inside::settle(const rank_spec& brief) {
-  if (all->rank) return;  // once
+  if (all->rank) return;  // only the first brief counts
   rank_setup setup;
   setup.plan = {brief.job, brief.rank, brief.incarnation,
                 make_plan(brief.options, brief.purpose, brief.resume), derive(brief.options.time)};
@@ -334,7 +337,8 @@ void live(launcher_client& parent, const rank_process_options& home) {
   caf::actor_system system(config);
   rank_host here(parent, home, system);
   const bool closed = parent.serve([&here](link_message&& m) { here.hear(std::move(m)); });
-  // Nobody wants this rank any more, and its lane may be anywhere: nothing is left to be tidied up.
+  // The supervisor has given this rank up, and its lane may still run user code: end without
+  // cleanup.
   if (!closed || !here.ended()) std::_Exit(1);
 }
 
@@ -346,7 +350,7 @@ int run_placed_rank(std::int32_t rank, const std::string& join_info,
     while (const auto parent = placed_client(rank, join_info)) live(*parent, home);
     return 0;
   } catch (const user_error&) {
-    return 1;  // whoever is gone has said why, or mpirun has
+    return 1;  // the launcher or mpirun has reported why
   }
 }
 

@@ -12,7 +12,7 @@ namespace troupe {
 
 namespace {
 
-// Several looks fit into the wait for a generation to form.
+// The proxy checks several times within the forming deadline.
 std::chrono::nanoseconds looks_at_start(const deadlines& limits) { return limits.form / 4; }
 
 struct remote_rank_state;
@@ -26,11 +26,11 @@ struct remote_rank_state {
   std::shared_ptr<const rendezvous> place;
   std::string communicator;
   std::unique_ptr<rank_process> process;
-  fence last;  // of the newest order: how the supervisor knows this life of the rank
+  fence last;  // of the newest order; identifies this life of the rank in the proxy's own reports
   bool ended = false;
-  /// The rank has sent a first message: an order reaches it soon.
+  /// The rank has sent its first message, so orders reach it without delay.
   std::shared_ptr<std::atomic<bool>> spoke = std::make_shared<std::atomic<bool>>(false);
-  /// The generation was closed before that: its process is killed, not asked.
+  /// The generation was closed before that message: the process is killed without an order.
   bool unasked = false;
   std::int64_t progress_seen = 0;
 
@@ -68,9 +68,9 @@ rank_spec remote_rank_state::brief() const {
   return all;
 }
 
-// Runs on the launcher's thread: only sends, which are thread-safe. Reports go to the supervisor as
-// if the rank itself had sent them; what tells of the end comes behind all of them, through this
-// actor.
+// Runs on the launcher's thread, so it only sends, which is thread-safe. Reports go to the
+// supervisor as if the rank had sent them itself. The end of the rank goes through this actor,
+// after them.
 class listener {
 public:
   listener(const rank_setup& setup, remote_rank_actor self,
@@ -99,7 +99,7 @@ private:
     there_ = now_();
     caf::anon_send(supervisor_, m);
   }
-  // The rank counts from its own beginning; its process began earlier.
+  // The rank measures from its own start; its process started earlier.
   void hear(rank_finished& m) {
     if (m.figures.seconds_to_first_step > 0)
       m.figures.seconds_to_first_step += std::chrono::duration<double>(there_ - began_).count();
@@ -114,7 +114,7 @@ private:
     if (what_->trace) what_->trace(rank_, m.what);
   }
   void hear(rank_ended& m) { caf::anon_send(self_, far_ended{std::move(m.why)}); }
-  // Orders do not come from a rank: a process that says such a thing is not listened to.
+  // A rank sends no orders: they are ignored.
   void hear(rank_spec&) {}
   void hear(form_generation&) {}
   void hear(activate_generation&) {}
@@ -142,7 +142,7 @@ process_sink remote_rank_state::hears() {
     (*hear)(std::move(m));
   };
   sink.ended = [me](process_end end) {
-    // What was killed because it left too slowly has failed in nothing.
+    // A process that was killed because it ended too slowly counts as clean.
     caf::anon_send(me, process_gone{std::move(end.what), end.clean || end.given_up});
   };
   return sink;
@@ -167,7 +167,7 @@ void remote_rank_state::start() {
   }
 }
 
-// Until the rank speaks for itself, the supervisor is told that its process still makes progress.
+// Until the rank's first message, reports to the supervisor that its process makes progress.
 void remote_rank_state::look() {
   if (!process || *spoke || unasked) return;
   if (const auto now = process->progress(); now != std::exchange(progress_seen, now))
@@ -175,9 +175,10 @@ void remote_rank_state::look() {
   seam::send_self_after(self, looks_at_start(setup.plan.limits), tick{});
 }
 
-// A process that is still starting would answer seconds later that nothing has happened in it.
+// A process that is still starting would answer only seconds later, and has nothing to close.
 void remote_rank_state::close(const close_generation& m) {
-  // What mpirun has placed inherits nothing and is asked: the others' MPI would end with it.
+  // A process that mpirun placed (it inherits no descriptors) gets the order: killing it would end
+  // the MPI of all other processes.
   const bool child = !place->descriptors().empty();
   unasked = process && child && !*spoke;
   if (!unasked) return pass(m);

@@ -1,4 +1,4 @@
-// The entropy port: the only source of numbers that are not keyed by the seed.
+// The entropy port: the only source of random numbers that do not follow from the seed.
 #pragma once
 
 #include <cstdint>

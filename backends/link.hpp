@@ -8,38 +8,38 @@
 
 namespace troupe {
 
-/// What becomes of a message when the link is slower than its sender.
+/// What happens to a message when the link is slower than its sender.
 enum class keep : std::uint8_t {
-  always,           ///< queued; past the link's bound the link is lost
+  always,           ///< queued; a queue over the link's bound loses the link
   until_withdrawn,  ///< queued; its sender may take it back with `withdraw` while it waits
   if_room,          ///< dropped while the queue is half full
 };
 
-/// Called on a thread of the link's, one call at a time: never waits, never throws.
+/// Called on a thread of the link, one call at a time. Must not block and not throw.
 struct link_sink {
   /// In the order sent.
   std::function<void(link_message&&)> received;
-  /// Once, behind the last message: the other side is gone, said something that is no message, or
-  /// does not take what is sent. Not called once `close` was.
+  /// Once, after the last message: the other side has ended, sent bytes that are no message, or
+  /// does not read. Not called after `close`.
   std::function<void(std::string why)> lost;
 };
 
-/// One end. Thread-safe. Messages arrive once, in order, or not at all: then the link is lost.
+/// One end of a link. Thread-safe. Messages arrive once and in order, until the link is lost.
 class link {
 public:
-  /// Ends at once; what still waits is not sent. No call of the sink is running or follows.
+  /// Ends at once; queued messages are not sent. No call of the sink is running or follows.
   virtual ~link() = default;
 
-  /// Begins to hear, once. What was sent before waits.
+  /// Begins to receive; call it once. Messages that arrived before wait until then.
   virtual void listen(link_sink sink) = 0;
-  /// Never waits. False when it was `if_room` and there was none. Throws user_error when the
-  /// message can not travel (a user's type in a value); after a loss it does nothing.
-  /// `tag` is the sender's name for a message that it may withdraw.
+  /// Does not block. False when an `if_room` message was dropped. Throws user_error when the
+  /// message cannot be encoded (a user's type in a value). After a loss it does nothing. `tag` is
+  /// the sender's name for a message that it may withdraw.
   virtual bool send(link_message what, keep how = keep::always, std::uint64_t tag = 0) = 0;
-  /// Takes back the message that was sent as `until_withdrawn` with this tag. False when no such
-  /// message waits: it is on its way, in part or whole, or the link is lost.
+  /// Removes the queued message that was sent as `until_withdrawn` with this tag. False when no
+  /// such message waits: it was sent, at least in part, or the link is lost.
   virtual bool withdraw(std::uint64_t tag) = 0;
-  /// What waits is still sent; then the other side hears an end. Idempotent.
+  /// Sends what is queued and then ends the link in order. Idempotent.
   virtual void close() = 0;
 };
 

@@ -1,5 +1,4 @@
-// The process-control port: where a rank comes to life. Threads of this process now; children and
-// host agents start something that runs the same rank actor and speaks through a link.
+// The process-control port: decides when and where a rank's actor is started.
 #pragma once
 
 #include "messages/fence.hpp"
@@ -18,9 +17,8 @@ struct rank_start {
   incarnation_id incarnation;
 };
 
-/// Starts ranks. `start` never waits; `body` is what an adapter that runs ranks inside this process
-/// calls (on the caller's thread or later) to bring the rank's actor to life; `failed` is called
-/// instead, once, with the reason.
+/// Starts ranks. `start` does not block. The adapter calls `body`, on the caller's thread or later,
+/// to start the rank's actor, or calls `failed` once with the reason why it cannot.
 class process_control {
 public:
   virtual ~process_control() = default;

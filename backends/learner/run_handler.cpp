@@ -64,7 +64,7 @@ bool run_handler::go_on(learner& who, const hook_run& run, ran& answer, std::siz
   return true;
 }
 
-// Within the handler of what was thrown.
+// Called inside the catch block.
 void run_handler::failed(ran& answer, failure what) const {
   answer.outcome.word = run_verdict::failed;
   if (current_) {
@@ -75,7 +75,7 @@ void run_handler::failed(ran& answer, failure what) const {
   answer.failed_with.emplace(caught{std::move(what), std::current_exception()});
 }
 
-// The first of `hooks`, with as many as `inside` behind it as its closure.
+// Handles the first of `hooks`, with the next `inside` hooks as its closure.
 bool run_handler::handle_step(learner& who, std::span<const hook> hooks, std::size_t inside,
                               hook_outcome& into) {
   if (inside > hooks.size() - 1)
@@ -88,10 +88,10 @@ bool run_handler::handle_step(learner& who, std::span<const hook> hooks, std::si
       if (around_.current) around_.current(*current_);
     }
   };
-  return handle_one(who, hooks.front(), std::cref(inner), into);  // no memory is asked for
+  return handle_one(who, hooks.front(), std::cref(inner), into);  // allocates no memory
 }
 
-// Lets the learner pass by what it may. What is thrown there is of the hook that it came to.
+// Lets the learner skip hooks that do nothing in it. What it throws belongs to the hook it reached.
 void run_handler::pass(learner& who, std::span<const hook> hooks, std::uint32_t& handled) {
   if (watched()) return;
   struct came_to {
@@ -105,7 +105,7 @@ void run_handler::pass(learner& who, std::span<const hook> hooks, std::uint32_t&
   who.pass(hooks, handled);
 }
 
-// False: it waits.
+// False: the hook waits.
 bool run_handler::handle_one(learner& who, const hook& h, const closure& inner,
                              hook_outcome& into) {
   current_ = &h;

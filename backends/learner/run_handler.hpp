@@ -1,5 +1,6 @@
-// How every lane handles a run of hooks: in order, closures inside optimizer_step, the attention
-// word between hooks, fire drills at entry, an exception turned into its record where it happened.
+// Handles a run of hooks, for every lane: in order, with closures inside optimizer_step. Checks the
+// attention word between hooks, injects faults at the entry of a hook, and turns an exception into
+// its record.
 #pragma once
 
 #include <atomic>
@@ -13,29 +14,29 @@
 
 namespace troupe {
 
-/// One lane's way of handling runs. Used by one thread, the lane's.
+/// Handles the runs of one lane. Used by the lane's thread only.
 class run_handler {
 public:
   struct surroundings {
     const std::atomic<attention>* word = nullptr;
-    /// At entry of every hook, and again when a closure's hook has ended and optimizer_step goes
-    /// on.
+    /// At entry of every hook, and again when a closure's hook has ended and optimizer_step
+    /// continues.
     std::function<void(const hook&)> current;
-    /// At entry of every hook, once; before its drill.
+    /// At entry of every hook, once, before an injected fault.
     std::function<void(const hook&)> entered;
-    /// Carries a drill out; `raise` is done here. Empty: drills other than `raise` are internal
-    /// errors.
+    /// Injects a fault other than `raise`, which run_handler throws itself. Empty: any other fault
+    /// is an internal error.
     std::function<void(const fault_drill&)> drill;
-    /// How the text of an exception is read.
+    /// Reads the text of an exception.
     exception_text text = what_of;
   };
   run_handler(const learner_context& context, surroundings around);
 
-  /// Never throws: what a hook throws is in the answer, with its hook, epoch and step.
+  /// Never throws: the answer has what a hook threw, with hook, epoch and step.
   ran handle(learner& who, const hook_run& run);
-  /// For lanes that handle a run in pieces: goes on behind the hooks that `answer` says are
-  /// handled and adds to it, until as many as `until` are. False: the next hook cannot go on yet.
-  /// `again`: that was so before; it is not entered anew.
+  /// For lanes that handle a run in pieces: continues after the `answer.handled` hooks and adds to
+  /// `answer`, until `until` hooks are handled. False: the next hook has to wait. `again`: the next
+  /// hook has waited before, so its entry is not reported again.
   bool go_on(learner& who, const hook_run& run, ran& answer, std::size_t until, bool again);
 
 private:
@@ -48,7 +49,7 @@ private:
   void failed(ran& answer, failure what) const;
   void drill(const hook& h);
 
-  std::vector<fault_drill> drills_;  ///< those still to fire on this rank
+  std::vector<fault_drill> drills_;  ///< the faults still to inject on this rank
   surroundings around_;
   const hook* current_ = nullptr;
   bool skip_entry_ = false;

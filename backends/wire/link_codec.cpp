@@ -15,11 +15,11 @@ namespace troupe {
 
 namespace {
 
-static_assert(std::endian::native == std::endian::little, "numbers travel as they lie in memory");
+static_assert(std::endian::native == std::endian::little, "numbers are sent as they are in memory");
 
 constexpr int deepest_cause = 64;  // failures that hold failures
 
-// How an exception can be made anew on the other side.
+// How the receiver constructs an exception again.
 enum class remade : std::uint8_t { no, as_user_error, as_internal_error };
 
 template <class T>
@@ -46,7 +46,7 @@ private:
     } else if constexpr (std::is_enum_v<T> || std::is_same_v<T, bool>) {
       put(static_cast<std::uint8_t>(x));
     } else {
-      inspect(*this, const_cast<T&>(x));  // one list of fields for both ways
+      inspect(*this, const_cast<T&>(x));  // the same list of fields encodes and decodes
     }
   }
   template <class Rep, class Period>
@@ -98,8 +98,9 @@ private:
     try {
       put(std::make_shared<const std::vector<std::byte>>(bytes_of_value(x, tensors_)));
     } catch (const std::invalid_argument& error) {
-      throw user_error(errc::job_failed,
-                       fmt::format("a value can not leave its rank's process: {}", error.what()));
+      throw user_error(
+          errc::job_failed,
+          fmt::format("a value cannot be sent from its rank's process: {}", error.what()));
     }
   }
 
@@ -247,7 +248,7 @@ private:
     if (x > last) fail("an unknown number");
     return x;
   }
-  // Each counted thing takes at least one byte or attachment, so what is left bounds the count.
+  // Each item takes at least one byte or attachment, so the rest of the input bounds the count.
   std::size_t count() {
     std::uint64_t n = 0;
     get(n);

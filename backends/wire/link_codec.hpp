@@ -1,5 +1,5 @@
-// Control messages as bytes. Large memory (tensors of a snapshot, values) is not copied: it follows
-// the head as attachments.
+// Control messages as bytes. Large memory (tensors of a snapshot, values) is not copied; it is sent
+// as attachments after the head.
 #pragma once
 
 #include "messages/link.hpp"
@@ -16,23 +16,24 @@ namespace troupe {
 
 using shared_bytes = std::shared_ptr<const std::vector<std::byte>>;
 
-/// One message ready to travel.
+/// One encoded message.
 struct packed_message {
   std::vector<std::byte> head;
   std::vector<shared_bytes> attachments;
 };
 
-/// What no message of ours looks like. The link that brought it is lost.
+/// The bytes are no message of this protocol. The link that received them is lost.
 class damaged_message : public std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
-/// `tensors` may be null where values hold none. Throws user_error (job_failed) when a value can
-/// not travel. Exceptions stay behind: only their records cross, and for a user_error and an
-/// internal_error what is needed to make them anew.
+/// Encodes a message. `tensors` may be null if values hold no tensors. Throws user_error
+/// (job_failed) when a value cannot be encoded. Of an exception only the record is sent, and of a
+/// user_error and an internal_error what is needed to construct it again.
 packed_message pack(const link_message& what, const tensor_bytes* tensors);
-/// The message again. Every byte is checked: enumerations, counts, nesting, left-overs, unused
-/// attachments. Throws damaged_message; costs no more memory than a small multiple of its input.
+/// Decodes a message and checks every byte: enumerations, counts, nesting, bytes and attachments
+/// that are left over. Throws damaged_message. Needs at most a small multiple of its input as
+/// memory.
 link_message unpack(std::span<const std::byte> head, std::span<const shared_bytes> attachments,
                     const tensor_bytes* tensors);
 

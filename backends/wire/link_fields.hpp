@@ -1,5 +1,5 @@
-// The fields of what crosses a process border, for the link's codec only. Structured bindings make
-// a forgotten new field a compile error.
+// The fields of the messages between processes, for the link's codec only. With structured bindings
+// a new field that is missing here is a compile error.
 #pragma once
 
 #include "messages/link.hpp"
@@ -8,7 +8,7 @@
 
 namespace troupe {
 
-/// The last value of an enumeration that may travel.
+/// The last value of an enumeration that a message may contain.
 template <class E>
 struct last_of;
 template <>
@@ -203,7 +203,7 @@ template <class F>
 void inspect(F& f, rank_failed& x) {
   auto& [at, local, gone] = x;
   f(at, local);
-  gone = false;  // who has died of it does not say so
+  gone = false;  // only the proxy sets it, after the process has ended
 }
 template <class F>
 void inspect(F& f, queue_value& x) {

@@ -214,7 +214,7 @@ TEST_CASE("sending a value of a user's type fails the rank with the reason") {
   what.purpose = stage::call;
   const auto outcome = run(what);
   REQUIRE(outcome.failed_with);
-  CHECK(outcome.failed_with->record.what.find("can not leave its rank's process") !=
+  CHECK(outcome.failed_with->record.what.find("cannot be sent from its rank's process") !=
         std::string::npos);
 }
 

@@ -1,16 +1,15 @@
 // Every hook of a strategy, of an accelerator and of the fit loop, as a plain typed message.
 //
-// Who sends it to whom: the fit machine of a rank emits runs of these (messages/lane.hpp); the rank
-// actor hands a run to its lane; the lane's learner handles them in order. Observers that ask for
-// hooks receive them afterwards as `seen::hook` (troupe/observation.hpp). Deciders act inside the
-// machine.
-// What the receiver may conclude: that all earlier hooks of the run were handled without an
-// exception, on this rank. Nothing about other ranks, but for what a collective between them says.
-// If it is late or lost: a run carries a fence and a sequence; a run of a closed generation is
-// dropped by the lane, unanswered work throws `generation_closed` there.
+// Who sends it to whom: a rank's fit machine emits runs of hooks (messages/lane.hpp), the rank
+// actor gives each run to its lane, and the lane's learner handles the hooks in order. Observers
+// that ask for hooks receive them afterwards as `seen::hook` (troupe/observation.hpp). Deciders
+// act inside the machine. What the receiver may conclude: all earlier hooks of the run were handled
+// on this rank without an exception. Only a collective says anything about other ranks. Late or
+// lost: a hook is part of a run, which has a fence and a sequence. The lane drops the rest of a run
+// of a closed generation, and waits in the lane throw `generation_closed`.
 //
-// Names are those Lightning's users know; section 7 of its fit loop fixes the order
-// (actors/fit_machine.hpp).
+// The names are those of Lightning. actors/fit_machine.hpp has the order; "section 7" is that of
+// the page on Lightning in the project's reference.
 #pragma once
 
 #include "troupe/detail/loop_state.hpp"
@@ -26,28 +25,31 @@ namespace troupe {
 namespace hooks {
 
 // clang-format off
-/// A hook that carries nothing but where it happens.
+/// A hook with nothing but its position.
 struct plain {
   position at;
   friend bool operator==(const plain&, const plain&) = default;
 };
 
-// --- setting up, taking down (stage `start`; section 7: 1..14, 42..45) ---------------------------
+// --- setup and teardown (stage `start`; section 7: 1..14, 42..45) ---------------------------
 
-/// The strategy takes the module; first act of every run.
+/// The strategy receives the module. The first hook of every run.
 struct connect : plain { static constexpr std::string_view name = "connect"; };
-/// Device, thread, random generator, ranks; the communicator of the generation is bound from here
-/// on.
+/// Device, thread, random generator, ranks. From here on the communicator of the generation is
+/// bound.
 struct setup_environment : plain { static constexpr std::string_view name = "setup_environment"; };
 /// Once per host (local rank 0); the others wait at a barrier.
 struct prepare_data : plain { static constexpr std::string_view name = "prepare_data"; };
-/// Data module, module, strategy; between the barriers "pre_setup" and "post_setup".
+/// Of the data module, the module and the strategy, between the barriers "pre_setup" and
+/// "post_setup".
 struct setup : plain { static constexpr std::string_view name = "setup"; };
-/// Layers built late, inside `model_sharded_context`.
+/// The module builds layers that it did not build in its constructor, inside
+/// `model_sharded_context`.
 struct configure_model : plain { static constexpr std::string_view name = "configure_model"; };
-/// Opened around configure_model; what is built inside is born on its device (or shard).
+/// The strategy opens a context around configure_model, so that layers are created on their device
+/// or shard.
 struct model_sharded_context : plain { static constexpr std::string_view name = "model_sharded_context"; };
-/// Reads a checkpoint. The outcome brings `restored`; `part` says what is taken from the file now.
+/// Reads a checkpoint. `what` says which part of the file to use. The outcome brings `restored`.
 struct load_checkpoint {
   enum class part : std::uint8_t { weights, everything };
   static constexpr std::string_view name = "load_checkpoint";
@@ -57,23 +59,23 @@ struct load_checkpoint {
   friend bool operator==(const load_checkpoint&, const load_checkpoint&) = default;
 };
 struct on_load_checkpoint : plain { static constexpr std::string_view name = "on_load_checkpoint"; };
-/// Moves the module to `root_device` and broadcasts rank 0's state.
+/// Moves the module to `root_device` and broadcasts the state of rank 0.
 struct model_to_device : plain { static constexpr std::string_view name = "model_to_device"; };
-/// `configure_optimizers`; fit only. Where `strategy::late_optimizers()` says true, the learner
+/// Calls `configure_optimizers`; fit only. If `strategy::late_optimizers()` is true, the learner
 /// calls it in pre_dispatch instead.
 struct setup_optimizers : plain { static constexpr std::string_view name = "setup_optimizers"; };
 struct setup_precision : plain { static constexpr std::string_view name = "setup_precision"; };
 struct on_fit_start : plain { static constexpr std::string_view name = "on_fit_start"; };
 struct on_fit_end : plain { static constexpr std::string_view name = "on_fit_end"; };
-/// The dispatch triad around the loops.
+/// Before, at and after the start of the loops.
 struct pre_dispatch : plain { static constexpr std::string_view name = "pre_dispatch"; };
 struct dispatch : plain { static constexpr std::string_view name = "dispatch"; };
 struct post_dispatch : plain { static constexpr std::string_view name = "post_dispatch"; };
-/// Once per loader and run, with distributed sampling inserted. The outcome brings `loaders`.
+/// Once per loader and run; the loader then yields this rank's share. The outcome brings `loaders`.
 /// `at.stage` says which loader, `at.dataloader` which of several.
 struct process_dataloader : plain { static constexpr std::string_view name = "process_dataloader"; };
-/// On every rank, with the type and the text of the job's first cause. No collective works any
-/// more. What it throws is added to `others`.
+/// On every rank, with type and text of the job's first cause. Collectives throw from here on. What
+/// this hook throws is added to the first cause's `others`.
 struct on_exception {
   static constexpr std::string_view name = "on_exception";
   position at;
@@ -81,7 +83,8 @@ struct on_exception {
   std::string what;
   friend bool operator==(const on_exception&, const on_exception&) = default;
 };
-/// The strategy lets go: barrier "teardown" first when `orderly`, none after a failure.
+/// The strategy releases what it holds: after the barrier "teardown" if `orderly`, without a
+/// barrier after a failure.
 struct teardown {
   static constexpr std::string_view name = "teardown";
   position at;
@@ -93,12 +96,13 @@ struct teardown {
 
 struct on_train_start : plain { static constexpr std::string_view name = "on_train_start"; };
 struct on_train_epoch_start : plain { static constexpr std::string_view name = "on_train_epoch_start"; };
-/// Fetch, convert, `on_before_batch_transfer`, move, `on_after_batch_transfer`. Keeps the batch's
-/// type.
+/// Fetches and converts the batch, calls `on_before_batch_transfer`, moves it to the device and
+/// calls `on_after_batch_transfer`. The batch keeps its type.
 struct batch_to_device : plain { static constexpr std::string_view name = "batch_to_device"; };
-/// May answer `skip_epoch` (the module's -1), if all ranks agree: any rank skips all.
+/// The module may ask to skip the rest of the epoch (-1 in Lightning). One rank is enough, and then
+/// all ranks skip.
 struct on_train_batch_start : plain { static constexpr std::string_view name = "on_train_batch_start"; };
-/// A tensor, a map with `loss`, or nothing where that is allowed (a single rank).
+/// Returns a tensor, a map with `loss`, or nothing where that is allowed (a single rank).
 struct training_step : plain { static constexpr std::string_view name = "training_step"; };
 /// May replace the step's output.
 struct training_step_end : plain { static constexpr std::string_view name = "training_step_end"; };
@@ -106,13 +110,13 @@ struct on_before_zero_grad : plain { static constexpr std::string_view name = "o
 struct optimizer_zero_grad : plain { static constexpr std::string_view name = "optimizer_zero_grad"; };
 struct pre_backward : plain { static constexpr std::string_view name = "pre_backward"; };
 struct on_before_backward : plain { static constexpr std::string_view name = "on_before_backward"; };
-/// The gradient of one micro-batch. Its weight is (samples of this rank) / (samples of all ranks in
-/// the window): the micro-batches `window_first` to `window_last` of the epoch make up one step.
+/// The gradient of one micro-batch. The micro-batches `window_first` to `window_last` of the epoch
+/// form one step. The weight is (samples of this rank) / (samples of all ranks in the window).
 struct backward {
   static constexpr std::string_view name = "backward";
   position at;
-  std::uint32_t before = 0;  ///< micro-batches of the window that come before this one
-  std::uint32_t behind = 0;  ///< and behind it
+  std::uint32_t before = 0;  ///< micro-batches of the window before this one
+  std::uint32_t behind = 0;  ///< micro-batches of the window after this one
   /// `first` and `last` are at most 2^32 micro-batches away.
   static backward of_window(const position& at, std::int64_t first, std::int64_t last) {
     return {at, static_cast<std::uint32_t>(at.batch - first),
@@ -120,7 +124,7 @@ struct backward {
   }
   std::int64_t window_first() const { return at.batch - before; }
   std::int64_t window_last() const { return at.batch + behind; }
-  /// This one completes the window: hand buckets to the communicator.
+  /// Whether this micro-batch completes the window, so that the gradients are exchanged.
   bool synchronize() const { return behind == 0; }
   friend bool operator==(const backward&, const backward&) = default;
 };
@@ -136,16 +140,17 @@ struct clip_gradients {
   algorithm how = algorithm::norm;
   friend bool operator==(const clip_gradients&, const clip_gradients&) = default;
 };
-/// One step of one optimizer. The next `closure` hooks of the run are its closure: the learner runs
-/// them inside (an LBFGS more than once, others once), and the lane goes on behind them.
+/// One step of one optimizer. The next `closure` hooks of the run are its closure: the learner
+/// handles them inside this hook (LBFGS several times, others once), and the lane continues after
+/// them.
 struct optimizer_step {
   static constexpr std::string_view name = "optimizer_step";
   position at;
   std::uint32_t closure = 0;
   friend bool operator==(const optimizer_step&, const optimizer_step&) = default;
 };
-/// One move of all schedulers of that kind. `plateau`: those that look at a reduced metric, behind
-/// each validation of a fit.
+/// Moves all schedulers of one kind. `plateau`: those that read a reduced metric, after each
+/// validation of a fit.
 struct lr_scheduler_step {
   static constexpr std::string_view name = "lr_scheduler_step";
   enum class interval : std::uint8_t { step, epoch, plateau };
@@ -204,15 +209,15 @@ struct barrier {
 
 // --- state -------------------------------------------------------------------------------------
 
-/// All ranks consolidate; rank 0 gets the state, the others an empty one.
+/// All ranks consolidate the state of one optimizer; rank 0 receives it, the others an empty one.
 struct optimizer_state : plain { static constexpr std::string_view name = "optimizer_state"; };
 struct on_save_checkpoint : plain { static constexpr std::string_view name = "on_save_checkpoint"; };
-/// Takes a snapshot on every rank (collectives allowed); the outcome of rank 0 brings it, the
-/// checkpointer writes it while training goes on.
+/// Takes a snapshot on every rank; collectives are allowed. The outcome of rank 0 brings it, and
+/// the checkpointer writes it while training continues.
 struct save_checkpoint {
   static constexpr std::string_view name = "save_checkpoint";
   position at;
-  loop_state loop;  ///< what the fit machine needs to go on from here
+  loop_state loop;  ///< what the fit machine needs to resume here
   friend bool operator==(const save_checkpoint&, const save_checkpoint&) = default;
 };
 
