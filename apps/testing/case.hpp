@@ -1,5 +1,6 @@
 // A case is a short text from which one simulated run can be repeated. It can be pasted into an
 // issue, or kept as a regression test.
+//
 //   troupe-case/1
 //   build 6f0c9b...                         (build that recorded it; optional)
 //   expect state equals the reference       (oracle that was violated; optional)
@@ -12,6 +13,7 @@
 //   seed 123
 //   choices fault.0.0=1 detail.256.0=3 ...  (without this line, the seed makes all draws)
 //   end
+//
 // Blanks around a line and lines that begin with # are ignored.
 #pragma once
 

@@ -1,6 +1,6 @@
 // The null payload of simulated runs: sizes and costs in place of weights, for the production
-// actors
-// and machines of ten thousand ranks.
+// actors and machines of ten thousand ranks.
+//
 // The oracles of causes, steps, samples, commits, ends and leftovers apply. No oracle compares
 // states, because there are none.
 #pragma once

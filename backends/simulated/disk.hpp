@@ -1,6 +1,7 @@
 // A disk that is a value: it can be copied, changed by storage operations, interrupted within one,
 // cut off from power, and compared. It holds files (what programs read, and what is durable),
 // folders (the same for their entries) and links, and knows which changes are not durable yet.
+//
 // An operation of the port consists of the calls that the real adapter makes: a write creates a
 // hidden file beside the path, fills it, syncs it and renames it. A crash within it leaves the
 // calls so far. A loss of power may keep or lose each change of a folder that was not synced, in

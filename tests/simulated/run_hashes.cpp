@@ -1,8 +1,10 @@
 // Prints the hashes of campaign runs. determinism_check.py calls it in processes that differ.
+//
 //   run_hashes PAYLOAD FIRST COUNT          one line per run
 //   run_hashes PAYLOAD FIRST COUNT planted  the same, with a number of this process in each: must
 //                                           differ
 //   run_hashes PAYLOAD SEED trail           the events of one run, one per line
+//
 // PAYLOAD: integers, none, or tensors in the program that links them (run_hashes_tensors).
 #include <cstdio>
 #include <cstdlib>

@@ -1,8 +1,8 @@
 // Exhaustive search of the checkpoint machine with a simulated disk. It visits every order in which
 // snapshots are offered, steps are committed, generations begin, storage operations are answered
-// and
-// the run is flushed, with a failure at every operation. In every state it kills the program, or
-// removes power, after every call of the operation in flight.
+// and the run is flushed, with a failure at every operation. In every state it kills the program,
+// or removes power, after every call of the operation in flight.
+//
 // What must always hold:
 // - The machine never throws.
 // - A checkpoint that is reported as written exists. Its step was committed, by the generation that
@@ -13,10 +13,10 @@
 //   older generation.
 // - Once flushed the machine holds nothing. It has written the last snapshot if that was committed
 //   and nothing failed.
+//
 // After every crash:
 // - The disk resolves (`latest`, else the newest whole one) to a whole checkpoint of a committed
-//   step
-//   that is not older than the last one reported as written.
+//   step that is not older than the last one reported as written.
 // - Where the policy keeps the best, one at least as good as the best reported is left.
 // - A run that resumes removes what the crash left and writes its next checkpoint. All this holds,
 //   too, when that run is killed or loses power after any call.

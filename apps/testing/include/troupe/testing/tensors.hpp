@@ -45,9 +45,10 @@ struct tensors_options {
 
 /// Each job has one seed for LibTorch's draws and one intra-op thread; data is in memory and loaded
 /// inline. References are computed once per job. Only for ranks that are threads of this process.
+///
 /// A case names the payload `tensors`, or `own_tensors` with a module or data of the user: then
-/// only
-/// the test that supplies them can replay the case.
+/// only the test that supplies them can replay the case.
+///
 /// A run throws user_error (bad_configuration) when `data` has fewer samples than its job, or when
 /// `reference` is true and the executor does not support the module's optimizers. An exception of
 /// the module in the reference executor is a violation of the run, with its seed and case.
