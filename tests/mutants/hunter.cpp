@@ -31,7 +31,7 @@ std::optional<finding> search_swarm(const job_spec& job, const run_plan& plan,
   const auto all = explore(job, swarm, of);
   if (all.clean()) return {};
   const auto& first = all.violating.front();
-  const auto how = variant_of(job, swarm, of, first.seed).plan.world;
+  const auto how = variant_of(job, swarm, of, first.seed).plan.simulation;
   auto by = std::string{to_string(how.schedule)};
   if (how.schedule == scheduling::pct) by += "(" + std::to_string(how.depth) + ")";
   by += " " + std::to_string(all.runs) + " runs, seed " + std::to_string(first.seed);
