@@ -55,8 +55,8 @@ void fit_machine::on(const fit_event& event, std::vector<fit_action>& out) {
 
     void operator()(const fit_events::begin&) { self.begin(out); }
     void operator()(const fit_events::ran& e) { self.ran(e.handled, e.outcome, out); }
-    void operator()(const fit_events::propose_stop&) { self.propose_stop(out); }
-    void operator()(const fit_events::stop_at& e) { self.stop_at(e, out); }
+    void operator()(const propose_stop&) { self.vote_on_stop(out); }
+    void operator()(const stop_at& e) { self.agree_on_stop(e, out); }
   };
   std::visit(dispatcher{*this, out}, event);
 }
@@ -82,20 +82,21 @@ void fit_machine::ran(std::uint32_t handled, const hook_outcome& outcome, action
   emit(out);
 }
 
-void fit_machine::propose_stop(actions& out) {
+void fit_machine::vote_on_stop(actions& out) {
   if (!hold_) hold_ = vote();
   out.emplace_back(fit_actions::vote{*hold_});
 }
 
-void fit_machine::stop_at(const fit_events::stop_at& event, actions& out) {
-  if (stop_ && stop_->step == event.step) return;
+void fit_machine::agree_on_stop(const stop_at& event, actions& out) {
+  const auto step = event.at.step.value();
+  if (stop_ && stop_->step == step) return;
   const auto passed = hold_ ? *hold_ : vote();
-  if (stop_ || event.step < passed)
-    throw internal_error(fmt::format("fit machine: stop at {}, but {}", event.step,
+  if (stop_ || step < passed)
+    throw internal_error(fmt::format("fit machine: stop at {}, but {}", step,
                                      stop_ ? fmt::format("{} was agreed", stop_->step)
                                            : fmt::format("this rank voted {}", passed)));
   const bool held = holding();
-  stop_ = event;
+  stop_ = agreed_stop{step, event.why};
   if (!held) return;
   if (phase_ == phase::window)
     hold_or_go();
@@ -259,8 +260,8 @@ void fit_machine::span_done(actions& out) {
   enter_span();
 }
 
-// The weights come home with the last snapshot, so a run that was resumed at its end takes one
-// although its checkpoint is there.
+// The last snapshot returns the weights. So a run that was resumed at its end takes one, although
+// its checkpoint exists.
 void fit_machine::end(stop_reason why) {
   why_ = why;
   const bool saves = plan_->purpose == stage::train &&

@@ -1,4 +1,4 @@
-// The fit machine's other half: what it derives from its state, and the state as a value.
+// The rest of the fit machine: values derived from its state, and the machine as a value.
 #include "actors/fit_machine.hpp"
 #include "actors/hook_sequences.hpp"
 

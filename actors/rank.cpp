@@ -15,7 +15,7 @@ using rank_pointer = rank_actor::stateful_pointer<rank_state>;
 struct rank_state {
   static constexpr const char* name = "rank";
 
-  // CAF destroys the state when the actor ends, by whatever way.
+  // CAF destroys the state when the actor ends, for whatever reason.
   ~rank_state() {
     if (world) world->abort("the rank's actor has ended");
   }
@@ -26,11 +26,11 @@ struct rank_state {
   std::shared_ptr<communicator> world;
   std::unique_ptr<lane> work;
   snapshot_ptr last_snapshot;
-  std::map<failure_id, std::exception_ptr> thrown;  // of this life's failures
+  std::map<failure_id, std::exception_ptr> thrown;  // of this incarnation's failures
   value result;
   bool hooks_wanted = false;
-  std::vector<hook> in_flight;           // only when hooks are wanted
-  std::vector<ranks::action> after_run;  // what an answer led to: its memory is kept
+  std::vector<hook> in_flight;           // only when an observer wants hooks
+  std::vector<ranks::action> after_run;  // empty between answers; kept for its memory
 
   // Figures of the run (contract: training only, after warm-up).
   run_figures figures;
@@ -56,10 +56,12 @@ struct rank_state {
   void carry_out(const ranks::abort_communicator& a);
   void carry_out(const ranks::attend& a);
   void carry_out(const ranks::close_lane& a);
-  void carry_out(const ranks::report& a);
+  void carry_out(ranks::report a) {
+    std::visit([this](auto& m) { report(std::move(m)); }, a);
+  }
   void carry_out(const ranks::show& a) { setup.observers.notify(a.what); }
   void carry_out(const ranks::end&) {
-    world.reset();  // closed, not aborted: an abort would overtake what the last barrier said
+    world.reset();  // not aborted: an abort would overtake the result of the last barrier
     self->quit();
   }
 
@@ -67,7 +69,16 @@ struct rank_state {
   void tell(Message message) {
     self->send(setup.supervisor, std::move(message));
   }
-  // What the supervisor may hear twice, as it may when a rank is asked again.
+  // Sends a report of the machine, and adds what only the actor has.
+  template <class Message>
+  void report(Message m) {
+    say(m);
+  }
+  void report(rank_finished m);
+  void report(rank_failed m);
+  void report(rank_busy m) { tell(std::move(m)); }
+  void report(torn_down m);
+  // The supervisor must accept these twice, because a rank repeats them when it is asked again.
   template <class Message>
   void say(const Message& message) {
     tell(message);
@@ -132,29 +143,22 @@ void rank_state::carry_out(const ranks::close_lane&) {
   });
 }
 
-void rank_state::carry_out(const ranks::report& a) {
-  if (const auto* done = std::get_if<ranks::finished>(&a)) {
-    say(rank_finished{done->at, done->loop, done->why,
-                      setup.plan.rank == 0 ? last_snapshot : nullptr, figures});
-  } else if (const auto* bad = std::get_if<ranks::failed>(&a)) {
-    auto full = std::make_shared<caught>();
-    full->record = bad->what;
-    if (const auto found = thrown.find(full->record.id); found != thrown.end())
-      full->original = found->second;
-    say(rank_failed{bad->at, std::move(full)});
-  } else if (const auto* torn = std::get_if<ranks::torn>(&a)) {
-    tell(torn_down{torn->at, std::move(result), torn->late, machine->fit().loop().last});
-  } else if (const auto* x = std::get_if<prepared>(&a)) {
-    say(*x);
-  } else if (const auto* x = std::get_if<step_done>(&a)) {
-    say(*x);
-  } else if (const auto* x = std::get_if<stop_vote>(&a)) {
-    say(*x);
-  } else if (const auto* x = std::get_if<closed_generation>(&a)) {
-    say(*x);
-  } else if (const auto* x = std::get_if<rank_busy>(&a)) {
-    tell(*x);
-  }
+void rank_state::report(rank_finished m) {
+  if (setup.plan.rank == 0) m.state = last_snapshot;
+  m.figures = figures;
+  say(m);
+}
+
+void rank_state::report(rank_failed m) {
+  if (const auto found = thrown.find(m.local->record.id); found != thrown.end())
+    m.local = std::make_shared<const caught>(caught{m.local->record, found->second});
+  say(m);
+}
+
+void rank_state::report(torn_down m) {
+  m.result = std::move(result);
+  m.last = machine->fit().loop().last;
+  tell(std::move(m));
 }
 
 void rank_state::answered(ran& what) {
@@ -170,22 +174,22 @@ void rank_state::answered(ran& what) {
   if (setup.plan.rank == 0 && what.outcome.snapshot) keep(what.at, what.outcome.snapshot);
 }
 
-// The exception of the failure that the machine hears of next.
+// Keeps the exception of the failure that the machine is given next.
 failure_id rank_state::keep(std::exception_ptr error) {
   const auto id = machine->next_failure();
   thrown[id] = std::move(error);
   return id;
 }
 
-// Whether it is the last of the run is known once the machine has heard of it.
+// Called after the machine has handled the answer: only then it is known to be the last of the run.
 void rank_state::keep(const fence& at, snapshot_ptr taken) {
   last_snapshot = std::move(taken);
   if (!setup.checkpointer) return;
   self->send(setup.checkpointer, write_checkpoint{at, last_snapshot, machine->fit().closing()});
 }
 
-// The time from one train run's end to the next one's, control included; what lies between two of
-// them (validation, epoch ends) does not count.
+// Measures the time from the end of one training run of hooks to the end of the next, with control.
+// Anything between two of them (validation, epoch ends) does not count.
 void rank_state::measure(const ran& what) {
   const auto now = setup.world.now();
   const bool train = what.outcome.samples > 0;
@@ -225,7 +229,7 @@ void keep_looking(rank_pointer self) {
 seam::one_way_handlers<rank_actor> behaviour(rank_pointer self) {
   auto& s = self->state;
   return {
-      // In the order in which CAF looks: what comes most often first.
+      // CAF looks in this order: frequent messages first.
       [&s](lane_answered& m) { s.answered(m.what); },
       [self](tick) { keep_looking(self); },
       [&s](const activate_generation& m) { s.feed(m); },

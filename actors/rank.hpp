@@ -11,7 +11,7 @@
 
 namespace troupe {
 
-/// What a rank's actor is given.
+/// Everything that the actor of a rank needs.
 struct rank_setup {
   rank_plan plan;
   std::shared_ptr<const job> what;
@@ -22,8 +22,8 @@ struct rank_setup {
   observer_list observers;
 };
 
-/// Brings a rank to life. It ends when it is torn down, when it is told to exit, or when its
-/// supervisor is gone; in the latter cases its communicator is aborted and its lane left to itself.
+/// Spawns a rank. The rank ends when it is torn down, when it receives an exit message, or when its
+/// supervisor is gone. In the last two cases it aborts its communicator and abandons its lane.
 rank_actor spawn_rank(caf::actor_system& system, actor_error_handler trouble, rank_setup setup);
 
 }  // namespace troupe

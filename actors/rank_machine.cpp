@@ -59,32 +59,31 @@ void rank_machine::handle(const activate_generation& e, actions& out) {
   feed(fit_events::begin{}, out);
 }
 
-// Told again to begin: the supervisor has not heard how it ended.
+// A repeated activate_generation means that the supervisor has not received the report.
 void rank_machine::repeat_report(actions& out) {
   if (phase_ == phase::failed)
-    out.emplace_back(ranks::report{ranks::failed{stamped(failed_with_.step), failed_with_}});
+    out.emplace_back(
+        ranks::report{rank_failed{stamped(failed_with_.step), without_exception(failed_with_)}});
   else
     out.emplace_back(
-        ranks::report{ranks::finished{stamped(fit_.loop().steps), fit_.loop(), ended_by_}});
+        ranks::report{rank_finished{stamped(fit_.loop().steps), fit_.loop(), ended_by_, {}, {}}});
 }
 
 void rank_machine::handle(const propose_stop& e, actions& out) {
   if (!current(e.at)) return;
-  if (phase_ == phase::active || phase_ == phase::finished)
-    feed(fit_events::propose_stop{e.why}, out);
+  if (phase_ == phase::active || phase_ == phase::finished) feed(e, out);
 }
 
 void rank_machine::handle(const stop_at& e, actions& out) {
   if (!current(e.at)) return;
-  if (phase_ == phase::active || phase_ == phase::finished)
-    feed(fit_events::stop_at{e.at.step.value(), e.why}, out);
+  if (phase_ == phase::active || phase_ == phase::finished) feed(e, out);
 }
 
 void rank_machine::feed(const fit_event& what, actions& out) {
   feed_by([&] { fit_.on(what, todo_); }, out);
 }
 
-// What the fit machine can not accept is this rank's failure, like an exception of a hook.
+// An event that the fit machine refuses is a failure of this rank, like an exception of a hook.
 template <class Tell>
 void rank_machine::feed_by(Tell tell, actions& out) {
   try {
@@ -110,7 +109,7 @@ void rank_machine::carry_out(fit_action what, actions& out) {
     phase_ = phase::finished;
     ended_by_ = ended->why;
     out.emplace_back(
-        ranks::report{ranks::finished{stamped(ended->loop.steps), ended->loop, ended->why}});
+        ranks::report{rank_finished{stamped(ended->loop.steps), ended->loop, ended->why, {}, {}}});
   }
 }
 
@@ -138,8 +137,8 @@ void rank_machine::handle_answer(const fence& at, std::uint32_t handled,
       return;
     case phase::closing:
       // The run that was in flight when the generation closed, or on_exception itself.
-      // What on_exception throws follows from the first cause; a run of its own may have failed by
-      // itself.
+      // A failure of on_exception follows from the first cause. A failure of the run in flight may
+      // have its own cause.
       if (sometimes(threw && !(failed && failed->follows), coverage_point::rank_fails_in_closing)) {
         auto what = failed_with();
         what.follows = first_.type.empty();
@@ -151,7 +150,7 @@ void rank_machine::handle_answer(const fence& at, std::uint32_t handled,
       phase_ = phase::ending;
       out.emplace_back(ranks::close_lane{});
       return;
-    case phase::failed:  // overdue, and done after all: wait for the generation to close
+    case phase::failed:  // the overdue hook has ended: wait for the generation to close
       sometimes(!threw, coverage_point::rank_done_after_all);
       return;
     default: return;
@@ -160,8 +159,8 @@ void rank_machine::handle_answer(const fence& at, std::uint32_t handled,
 
 // --- failure -------------------------------------------------------------------------------------
 
-// Recorded with this rank's place in the run and reported; whoever waits for this rank is released
-// now.
+// Records the failure with this rank's position in the run, and reports it. Aborting the
+// communicator releases the peers that wait for this rank.
 void rank_machine::fail(failure what, actions& out) {
   number(what);
   what.rank = plan_.rank;
@@ -169,7 +168,7 @@ void rank_machine::fail(failure what, actions& out) {
   what.sequence = mine_.sequence.value();
   if (what.step == undefined) what.step = fit_.loop().steps;
   out.emplace_back(ranks::abort_communicator{render(what)});
-  out.emplace_back(ranks::report{ranks::failed{stamped(what.step), what}});
+  out.emplace_back(ranks::report{rank_failed{stamped(what.step), without_exception(what)}});
   if (phase_ == phase::opening || phase_ == phase::prepared || phase_ == phase::active ||
       phase_ == phase::finished) {
     phase_ = phase::failed;
@@ -207,7 +206,7 @@ void rank_machine::handle(const close_generation& e, actions& out) {
   go_on_closing(out);
 }
 
-// The lane is free: run on_exception once, then say that the generation is closed here.
+// The lane is free: run on_exception once, then report that the generation is closed.
 void rank_machine::go_on_closing(actions& out) {
   if (orderly_ || first_.type.empty()) {
     phase_ = phase::closed;
@@ -238,7 +237,7 @@ void rank_machine::handle(const tear_down& e, actions& out) {
     tear_down_asked_ = true;
     return;
   }
-  if (phase_ == phase::waiting) {  // nothing was opened: nothing to let go
+  if (phase_ == phase::waiting) {  // no communicator was opened: there is none to close
     phase_ = phase::ending;
     out.emplace_back(ranks::close_lane{});
     return;
@@ -255,7 +254,7 @@ void rank_machine::handle(const ranks::lane_ended& e, actions& out) {
   if (phase_ != phase::ending) return;
   if (e.last) number(late_.emplace_back(*e.last));
   phase_ = phase::gone;
-  out.emplace_back(ranks::report{ranks::torn{stamped(fit_.loop().steps), late_}});
+  out.emplace_back(ranks::report{torn_down{stamped(fit_.loop().steps), {}, late_, {}}});
   out.emplace_back(ranks::end{});
 }
 

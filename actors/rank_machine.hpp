@@ -1,109 +1,33 @@
-// What a rank does with what it hears: events in, actions out. A regular value around the fit
-// machine, without CAF, threads or clocks; actors/rank.cpp carries out what it says.
+// The rank as a pure state machine around the fit machine: events in, actions out
+// (rank_events.hpp). It knows neither CAF nor threads nor clocks; actors/rank.cpp executes its
+// actions.
 //
-// A rank opens its communicator when a generation forms, begins its fit when it is active, and
-// hands runs of hooks to its lane one at a time. A run that fails is reported at once and the
-// communicator aborted, so that peers that wait are released before the supervisor has decided.
-// When the generation closes, on_exception runs as soon as the lane is free; when the rank is taken
+// A rank opens its communicator when a generation forms, begins its fit when the generation is
+// active, and gives its lane one run of hooks at a time. When a run fails, the rank reports it and
+// aborts the communicator at once, so that waiting peers return before the supervisor has decided.
+// When the generation closes, on_exception runs as soon as the lane is free. When the rank is taken
 // down, teardown runs and the lane ends.
 #pragma once
 
-#include <chrono>
 #include <cstdint>
 #include <optional>
 #include <ostream>
-#include <string>
-#include <string_view>
-#include <variant>
 #include <vector>
 
 #include "actors/fit_machine.hpp"
+#include "actors/rank_events.hpp"
 #include "actors/time_knob.hpp"
-#include "messages/control.hpp"
 
 namespace troupe {
 
 namespace ranks {
-
-// --- events (besides the supervisor's messages) --------------------------------------------------
-
-/// The communicator of the forming generation is open, or could not be opened.
-struct opened {
-  std::optional<failure> why_not;
-};
-/// The lane answered a run.
-struct answered {
-  fence at;
-  std::uint32_t handled = 0;
-  hook_outcome outcome;
-  std::optional<failure> what;  ///< when outcome.word == failed
-};
-/// The lane has ended; `last` when its learner threw on the way out.
-struct lane_ended {
-  std::optional<failure> last;
-};
-/// A look at the lane: `waits` while it is inside a collective.
-struct looked {
-  bool busy = false;
-  bool waits = false;
-  std::string_view hook;  ///< its name, which stays
-  std::int64_t step = undefined;
-  std::chrono::nanoseconds since{0};
-};
-
-using event = std::variant<form_generation, activate_generation, propose_stop, stop_at,
-                           close_generation, tear_down, opened, answered, lane_ended, looked>;
-
-// --- actions -------------------------------------------------------------------------------------
-
-/// Open a communicator and bind it to the lane; then `opened`.
-struct open {
-  generation_id generation;
-  std::int32_t world = 1;
-};
-struct submit {
-  hook_run run;
-};
-struct abort_communicator {
-  std::string why;
-};
-/// Set (or clear) the lane's attention word.
-struct attend {
-  bool generation_closed = false;
-};
-struct close_lane {};
-/// Tell the supervisor.
-struct finished {
-  fence at;
-  loop_state loop;
-  stop_reason why = stop_reason::none;
-};
-struct failed {
-  fence at;
-  failure what;
-};
-struct torn {
-  fence at;
-  std::vector<failure> late;
-};
-using report = std::variant<prepared, step_done, stop_vote, finished, failed, closed_generation,
-                            rank_busy, torn>;
-/// Tell the observers.
-struct show {
-  observation what;
-};
-/// The rank is over: its actor ends.
-struct end {};
-
-using action =
-    std::variant<open, submit, abort_communicator, attend, close_lane, report, show, end>;
 
 enum class phase : std::uint8_t {
   waiting,   ///< for a generation
   opening,   ///< its communicator
   prepared,  ///< for the other ranks
   active,    ///< fitting
-  finished,  ///< fitted; the others may not be
+  finished,  ///< fitted; other ranks may still train
   failed,    ///< reported, waiting for the generation to close
   closing,   ///< on_exception is to run or runs
   closed,    ///< waiting to be taken down
@@ -115,7 +39,7 @@ std::string_view to_string(phase p);
 
 }  // namespace ranks
 
-/// Who a rank is and what it is to do.
+/// The identity of a rank and its work.
 struct rank_plan {
   job_id job;
   std::int32_t rank = 0;
@@ -125,8 +49,7 @@ struct rank_plan {
   friend bool operator==(const rank_plan&, const rank_plan&) = default;
 };
 
-/// See the top of the file. Every event in every phase is defined; what carries another fence
-/// changes nothing.
+/// Every event is defined in every phase. An event with another fence changes nothing.
 class rank_machine {
 public:
   explicit rank_machine(rank_plan plan);
@@ -138,9 +61,8 @@ public:
   ranks::phase phase() const { return phase_; }
   const fit_machine& fit() const { return fit_; }
   const fence& mine() const { return mine_; }
-  /// The id of the next failure of this life. The actor gives it to a failure before it feeds the
-  /// failure to the machine, so that it can keep the exception by the id. The machine numbers a
-  /// failure without an id itself.
+  /// The id of the next failure of this incarnation. The actor gives it to a failure, so that it
+  /// can keep the exception by the id. The machine numbers a failure without an id itself.
   failure_id next_failure() const { return {plan_.incarnation, failures_ + 1}; }
 
   friend bool operator==(const rank_machine&, const rank_machine&) = default;

@@ -199,7 +199,6 @@ seam::one_way_handlers<supervisor_actor> behaviour(proxy_pointer self) {
   auto& s = self->state;
   return {
       [&s](begin_job) { s.watch(); },
-      [](const start_failed&) {},
       [&s](const prepared& m) { s.report(m); },
       [&s](const step_done& m) { s.report(m); },
       [&s](const stop_vote& m) { s.report(m); },

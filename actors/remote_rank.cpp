@@ -198,15 +198,12 @@ void remote_rank_state::gone(const process_gone& m) {
   auto what = m.what;
   what.rank = setup.plan.rank;
   const bool in_order = ended && m.clean;
-  if (what.kind == failure_kind::start_failed) {
-    self->send(setup.supervisor, start_failed{setup.plan.rank, setup.plan.incarnation, what.what});
-  } else if (!in_order) {
+  if (what.kind == failure_kind::start_failed || !in_order) {
     what.generation = last.generation.value();
-    rank_failed report;
-    report.at = last;
-    report.local = std::make_shared<const caught>(caught{std::move(what), nullptr});
-    report.gone = true;
-    self->send(setup.supervisor, std::move(report));
+    auto at = last;  // has no life in it before the first order
+    at.job = setup.plan.job;
+    at.incarnation = setup.plan.incarnation;
+    self->send(setup.supervisor, rank_failed{at, without_exception(std::move(what)), true});
   }
   self->quit();
 }

@@ -59,7 +59,7 @@ struct supervisor_state {
   std::unordered_map<caf::actor_addr, std::size_t> rank_at;  // looked up only: no order matters
   std::vector<incarnation_id> incarnations;                  // ascending
   checkpointer_actor checkpointer;
-  failure checkpoint_failure;  // the checkpointer's last report of one
+  failure checkpoint_failure;  // the newest one that the checkpointer reported
   observer_list observers;
   std::size_t observers_left = 0;
   job_outcome outcome;
@@ -70,7 +70,7 @@ struct supervisor_state {
   void down(const caf::actor_addr& who, const std::string& why);
   void finished(const rank_finished& m);
   void failed(const rank_failed& m);
-  /// The rank of that life; nothing for another's.
+  /// The rank with this incarnation, if this job has it.
   std::optional<std::size_t> rank_of(const fence& at) const;
   bool of_rank_0(const fence& at) const { return rank_of(at) == 0; }
   void heard_flushed(const flushed& m);
@@ -139,15 +139,19 @@ void supervisor_state::carry_out(const supervision::start_rank& a) {
     rank_at[handle.address()] = static_cast<std::size_t>(a.rank);
   };
   const auto me = caf::actor_cast<supervisor_actor>(self);
-  setup.world.processes->start(start, body, [me, a](std::string why) {
-    caf::anon_send(me, start_failed{a.rank, a.incarnation, std::move(why)});
+  fence at;
+  at.job = setup.id;
+  at.incarnation = a.incarnation;
+  setup.world.processes->start(start, body, [me, at](std::string why) {
+    auto what = make_failure(failure_kind::start_failed, std::move(why));
+    caf::anon_send(me, rank_failed{at, without_exception(std::move(what)), true});
   });
 }
 
 void supervisor_state::carry_out(const supervision::tell& a) {
   const auto& to = ranks.at(static_cast<std::size_t>(a.rank));
   if (!to) return;
-  // Ranks may hear each order twice, as they may when they are asked again.
+  // Ranks must accept each order twice, because the supervisor may send it again.
   for (int i = rare(coverage_point::told_twice) ? 2 : 1; i > 0; --i)
     std::visit([&](const auto& message) { self->send(to, message); }, a.what);
 }
@@ -233,17 +237,16 @@ void supervisor_state::finished(const rank_finished& m) {
   }
   outcome.waiting_shares.resize(incarnations.size());
   if (r) outcome.waiting_shares[*r] = m.figures.waiting_share();
-  feed(supervision::finished{m.at, m.loop, m.why});
+  feed(m);
 }
 
 void supervisor_state::failed(const rank_failed& m) {
-  const auto r = rank_of(m.at);
-  auto what = m.local->record;
-  // A failure that no rank has numbered: its process has ended, or a value could not leave it.
-  if (!what.id) what.id = machine->next_failure();
-  if (r && m.local->original) thrown.emplace(what.id, m.local->original);
-  if (!m.gone) return feed(supervision::failed{m.at, std::move(what)});
-  if (r) feed(supervision::rank_down{static_cast<std::int32_t>(*r), {}, std::move(what)});
+  if (rank_of(m.at) && m.local->original) {
+    // The machine gives the next id to a failure without one.
+    const auto& id = m.local->record.id;
+    thrown.emplace(id ? id : machine->next_failure(), m.local->original);
+  }
+  feed(m);
 }
 
 void supervisor_state::heard_checkpoint(const checkpoint_report& m) {
@@ -282,7 +285,7 @@ void supervisor_state::heard_flushed(const flushed& m) {
 seam::one_way_handlers<supervisor_actor> behaviour(supervisor_pointer self) {
   auto& s = self->state;
   return {
-      // In the order in which CAF looks: what comes most often first.
+      // CAF looks in this order: frequent messages first.
       [&s](const step_done& m) { s.feed(m); },
       [&s](const rank_busy& m) { s.feed(m); },
       [&s](const prepared& m) { s.feed(m); },
@@ -292,7 +295,7 @@ seam::one_way_handlers<supervisor_actor> behaviour(supervisor_pointer self) {
           s.outcome.result = m.result;
           s.outcome.last = m.last;
         }
-        s.feed(supervision::torn{m.at, m.late});
+        s.feed(m);
       },
       [&s](const rank_finished& m) { s.finished(m); },
       [&s](const closed_generation& m) { s.feed(m); },
@@ -302,7 +305,6 @@ seam::one_way_handlers<supervisor_actor> behaviour(supervisor_pointer self) {
       [&s](const queue_value& m) {
         if (s.of_rank_0(m.at)) s.outcome.queue.push_back(m.what);
       },
-      [&s](const start_failed& m) { s.feed(m); },
       [&s](const flushed& m) { s.heard_flushed(m); },
       [&s](const request_stop& m) { s.feed(m); },
       [&s](const request_abort& m) { s.feed(m); },

@@ -1,5 +1,5 @@
-// The supervisor actor: carries out what supervisor_machine decides, and gathers what the caller
-// gets.
+// The supervisor actor: carries out the actions of supervisor_machine, and collects the outcome for
+// the caller.
 #pragma once
 
 #include <functional>
@@ -12,17 +12,17 @@
 
 namespace troupe {
 
-/// Brings the checkpointer of the job `id` to life.
+/// Starts the checkpointer of the job `id`.
 using spawn_checkpointer_fn = std::function<checkpointer_actor(
     caf::actor_system& system, actor_error_handler trouble, job_id id, const job& what,
     std::shared_ptr<storage> files, supervisor_actor supervisor)>;
 
-/// Brings one life of a rank near: the returned handle is the rank itself, or what stands for one
-/// that lives in another process or on another host. It goes down when that rank is gone.
+/// Starts one incarnation of a rank. Returns the rank itself, or a proxy for a rank in another
+/// process or on another host. The proxy ends when that rank is gone.
 using spawn_rank_fn = std::function<rank_actor(caf::actor_system& system,
                                                actor_error_handler trouble, rank_setup setup)>;
 
-/// Brings an observer to life, behind its queue.
+/// Starts an observer with its queue.
 using spawn_observer_fn =
     std::function<listed_observer(caf::actor_system& system, actor_error_handler trouble,
                                   const observer_factory& make, supervisor_actor supervisor)>;
@@ -35,17 +35,17 @@ struct supervisor_setup {
   spawn_checkpointer_fn spawn_checkpointer;  ///< used when the job has a run folder
   spawn_rank_fn bring_rank = spawn_rank;
   spawn_observer_fn bring_observer = spawn_observer;
-  /// Hears every lifecycle event on the supervisor's turn, as its observers do later: never waits.
-  /// Empty: nobody.
+  /// Called with every lifecycle event while the supervisor handles a message. Must not wait. May
+  /// be empty.
   std::function<void(const seen::lifecycle&)> announced;
-  /// Called exactly once, on a thread of the actor system or on the one that destroys it: never
-  /// waits.
+  /// Called exactly once, on a thread of the actor system or on the one that destroys it. Must not
+  /// wait.
   std::function<void(job_outcome)> complete;
 };
 
-/// Checks the job (a `user_error` in its options completes it at once) and brings its supervisor to
-/// life; it starts on `begin_job`. If the supervisor itself dies the job completes as failed with
-/// `internal_error`, and the ranks end.
+/// Checks the job (a `user_error` in its options completes it at once) and spawns its supervisor.
+/// The job starts on `begin_job`. If the supervisor itself ends early, the job completes as failed
+/// with `internal_error`, and the ranks end.
 supervisor_actor spawn_supervisor(caf::actor_system& system, supervisor_setup setup);
 
 }  // namespace troupe

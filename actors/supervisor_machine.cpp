@@ -15,7 +15,8 @@ using supervision::phase;
 
 namespace {
 
-// First causes are ordered by generation, step and sequence; what follows from another comes last.
+// Orders first causes by generation, step and sequence. Failures that follow from another come
+// last.
 bool earlier(const failure& a, const failure& b) {
   const auto key = [](const failure& f) {
     return std::tuple{f.follows, f.generation, f.step, f.sequence, f.rank};
@@ -66,18 +67,6 @@ void supervisor_machine::handle(const supervision::begin& e, actions& out) {
   arm_deadline(limits_.form, out);
 }
 
-void supervisor_machine::handle(const start_failed& e, actions& out) {
-  auto& m = members_.at(static_cast<std::size_t>(e.rank));
-  if (m.incarnation != e.incarnation) return;
-  leave(m);
-  auto what = make_failure(failure_kind::start_failed,
-                           fmt::format("rank {} could not be started: {}", e.rank, e.why));
-  what.code = errc::membership;
-  what.rank = e.rank;
-  what.generation = generation_.value();
-  fail(std::move(what), out);
-}
-
 void supervisor_machine::handle(const prepared& e, actions& out) {
   auto* m = of(e.at);
   if (!m || phase_ != phase::forming) return;
@@ -86,7 +75,7 @@ void supervisor_machine::handle(const prepared& e, actions& out) {
   if (unprepared_ == 0) activate(out);
 }
 
-// Whether the wait for ranks may be prolonged once more.
+// Whether the wait for the ranks may be extended once more.
 bool supervisor_machine::still_forming() const {
   return (waits_ + 1) * limits_.form < limits_.hook_limit;
 }
@@ -104,14 +93,14 @@ void supervisor_machine::activate(actions& out) {
   if (stop_ != stop_reason::none) propose(out);
 }
 
-// Later than the deadline before, whose number is void from now on.
+// Replaces the deadline before, whose id is void from now on.
 void supervisor_machine::ask_soon(actions& out) {
   asked_ = 0;
   arm_deadline(limits_.close, out);
 }
 
-// Tells those again who were silent since the last time, or owe an answer; false when there are
-// none. Ranks repeat what they have said, so it does not matter which of the two was lost.
+// Sends orders again to the ranks that were silent since the last time or owe an answer. Returns
+// false when there are none. Ranks repeat their answers, so the order or the answer may be lost.
 bool supervisor_machine::ask_again(actions& out) {
   bool any = false;
   for (auto& m : members_) {
@@ -136,12 +125,12 @@ void supervisor_machine::hear(member& m, actions& out) {
 
 void supervisor_machine::handle(const step_done& e, actions& out) {
   auto* m = of(e.at);
-  // While the generation closes, what was done before is still heard of.
+  // Steps that were done before the generation began to close still count.
   if (!m || (phase_ != phase::active && phase_ != phase::closing)) return;
   if (phase_ == phase::active) hear(*m, out);
   const bool was_behind = m->held <= committed_;
   m->held = std::max(m->held, e.at.step.value());
-  // All members are looked at once per commit, not once per message.
+  // This looks at all members once per commit, not once per message.
   if (!was_behind || m->held <= committed_ || --behind_ > 0) return;
   const auto before = committed_;
   committed_ = std::ranges::min_element(members_, {}, &member::held)->held;
@@ -189,14 +178,14 @@ void supervisor_machine::name_stop_if_all_voted(actions& out) {
   ask_soon(out);
 }
 
-// The step is named.
+// Needs the agreed step.
 stop_at supervisor_machine::stop_order(const member& m) const {
   stop_at order{fence_for(m), stop_};
   order.at.step = step_id{*named_};
   return order;
 }
 
-void supervisor_machine::handle(const supervision::finished& e, actions& out) {
+void supervisor_machine::handle(const rank_finished& e, actions& out) {
   auto* m = of(e.at);
   if (!m || phase_ != phase::active || m->finished) return;
   hear(*m, out);
@@ -225,9 +214,24 @@ void supervisor_machine::handle(const supervision::finished& e, actions& out) {
 
 // --- failure -------------------------------------------------------------------------------------
 
-void supervisor_machine::handle(const supervision::failed& e, actions& out) {
-  if (!of(e.at)) return;
-  fail(e.what, out);
+void supervisor_machine::handle(const rank_failed& e, actions& out) {
+  if (!e.gone) {
+    if (of(e.at)) fail(e.local->record, out);
+    return;
+  }
+  // A process can end before its rank has received a generation.
+  auto* m = e.at.job == job_ ? find(e.at.incarnation) : nullptr;
+  if (!m) return;
+  auto what = e.local->record;
+  if (what.kind == failure_kind::start_failed) {
+    what.what = fmt::format("rank {} could not be started: {}", rank_of(*m), what.what);
+    what.code = errc::membership;
+    what.rank = rank_of(*m);
+    what.generation = generation_.value();
+  } else if (what.step == undefined) {
+    what.step = m->held;
+  }
+  lose(*m, std::move(what), true, out);
 }
 
 void supervisor_machine::handle(const request_abort& e, actions& out) {
@@ -248,7 +252,7 @@ void supervisor_machine::handle(const supervision::trouble& e, actions& out) {
   if (!e.ends_job) return late_.push_back(std::move(what));
   if (phase_ == phase::forming || phase_ == phase::active || phase_ == phase::closing)
     return fail(std::move(what), out);
-  // The ranks have ended or are ending: nothing is left to be closed.
+  // The ranks have ended or are ending: there is no generation to close.
   if (first_ && same(*first_)) return;
   std::erase_if(late_, same);
   if (first_)
@@ -262,8 +266,8 @@ void supervisor_machine::keep_late(failure what) {
   late_.push_back(std::move(what));
 }
 
-// Records a failure; the earliest one that follows from no other is the first cause. Forming and
-// active generations close; in later phases the failure is recorded and the way down goes on.
+// Records a failure. The earliest one that follows from no other is the first cause. A forming or
+// active generation closes. In later phases the shutdown goes on.
 void supervisor_machine::fail(failure what, actions& out) {
   const auto same = [&](const failure& f) { return f.id == what.id; };
   const bool known = what.id && ((first_ && same(*first_)) || std::ranges::any_of(others_, same));
@@ -321,19 +325,19 @@ void supervisor_machine::handle(const deadline_passed& e, actions& out) {
       break;
     }
     case phase::closing:
-      if (sometimes(!close_sent_, coverage_point::only_followers))
-        return send_close(out);  // the earliest
+      if (sometimes(!close_sent_, coverage_point::only_followers)) return send_close(out);
       for (auto& m : members_)
-        if (sometimes(!m.closed, coverage_point::closing_survivor)) survive(m, "on_exception");
+        if (sometimes(!m.closed, coverage_point::closing_survivor))
+          mark_unresponsive(m, "on_exception");
       start_teardown(out);
       break;
     case phase::tearing:
       for (auto& m : members_) {
         if (m.gone || m.abandoned) continue;
-        survive(m, "teardown");
+        mark_unresponsive(m, "teardown");
         sometimes(true, coverage_point::teardown_escalates);
-        give_up(m);
-        announce(lifecycle_kind::survivor, out, rank_of(m), {{"what", m.survives}});
+        abandon(m);
+        announce(lifecycle_kind::survivor, out, rank_of(m), {{"what", m.unresponsive}});
         out.emplace_back(supervision::abandon{rank_of(m)});
       }
       flush_if_all_gone(out);
@@ -373,13 +377,13 @@ failure supervisor_machine::checkpoints_late() const {
 
 // --- small things --------------------------------------------------------------------------------
 
-// For so many actions for each rank, and a few others: they are large.
+// Reserves memory for so many actions per rank, and a few others, because actions are large.
 void supervisor_machine::make_room(actions& out, std::size_t each) const {
   constexpr std::size_t others = 3;
   out.reserve(out.size() + each * members_.size() + others);
 }
 
-// Incarnations are random numbers: their low bits are their address.
+// Incarnations are random numbers, so their low bits serve as the hash.
 void supervisor_machine::know(std::uint32_t rank) {
   const auto mask = by_incarnation_.size() - 1;
   auto i = members_[rank].incarnation.value() & mask;
@@ -387,18 +391,19 @@ void supervisor_machine::know(std::uint32_t rank) {
   by_incarnation_[i] = rank + 1;
 }
 
-supervisor_machine::member* supervisor_machine::of(const fence& at) {
-  member* found = nullptr;
-  const bool here = at.job == job_ && at.generation == generation_;
-  if (here && phase_ != phase::idle) {
-    const auto mask = by_incarnation_.size() - 1;
-    for (auto i = at.incarnation.value() & mask; by_incarnation_[i] != 0; i = (i + 1) & mask) {
-      auto& m = members_[by_incarnation_[i] - 1];
-      if (m.incarnation != at.incarnation) continue;
-      found = &m;
-      break;
-    }
+supervisor_machine::member* supervisor_machine::find(incarnation_id incarnation) {
+  if (phase_ == phase::idle) return nullptr;
+  const auto mask = by_incarnation_.size() - 1;
+  for (auto i = incarnation.value() & mask; by_incarnation_[i] != 0; i = (i + 1) & mask) {
+    auto& m = members_[by_incarnation_[i] - 1];
+    if (m.incarnation == incarnation) return &m;
   }
+  return nullptr;
+}
+
+supervisor_machine::member* supervisor_machine::of(const fence& at) {
+  const bool here = at.job == job_ && at.generation == generation_;
+  auto* found = here ? find(at.incarnation) : nullptr;
   return sometimes(!found || found->gone, coverage_point::fence_refused) ? nullptr : found;
 }
 

@@ -1,4 +1,4 @@
-// The supervisor machine's way down: closing, teardown, flushing, the outcome.
+// The supervisor machine's shutdown: closing, teardown, flushing, the outcome.
 #include "actors/supervisor_machine.hpp"
 
 #include <fmt/format.h>
@@ -11,7 +11,7 @@ namespace troupe {
 
 using supervision::phase;
 
-// A rank failed in an orderly teardown: whoever waits for it at the barrier is released.
+// A rank failed in an orderly teardown: this releases the ranks that wait for it at the barrier.
 void supervisor_machine::release_teardown(actions& out) {
   orderly_ = false;
   make_room(out);
@@ -59,27 +59,27 @@ void supervisor_machine::handle(const rank_busy& e, actions&) {
 
 void supervisor_machine::handle(const supervision::rank_down& e, actions& out) {
   auto& m = members_.at(static_cast<std::size_t>(e.rank));
+  auto what =
+      make_failure(failure_kind::down, fmt::format("the actor of rank {} ended: {}", e.rank,
+                                                   e.why.empty() ? "without a reason" : e.why));
+  what.rank = e.rank;
+  what.step = m.held;
+  what.generation = generation_.value();
+  lose(m, std::move(what), false, out);
+}
+
+// Nothing of the rank is left. If the rank was about to end, only a reported failure counts.
+void supervisor_machine::lose(member& m, failure what, bool reported, actions& out) {
   if (m.gone) return;
-  const bool expected = m.torn || m.abandoned;
+  const bool expected = m.torn_down || m.abandoned;
   sometimes(phase_ == phase::forming, coverage_point::down_in_forming);
   sometimes(phase_ == phase::tearing && !expected, coverage_point::down_before_torn);
-  came_out(m);
+  recovered(m);
   leave(m);
-  if (expected) {
-    if (e.what) keep_late(*e.what);
-  } else if (e.what) {
-    auto what = *e.what;
-    if (what.step == undefined) what.step = m.held;
+  if (!expected)
     fail(std::move(what), out);
-  } else {
-    auto what =
-        make_failure(failure_kind::down, fmt::format("the actor of rank {} ended: {}", e.rank,
-                                                     e.why.empty() ? "without a reason" : e.why));
-    what.rank = e.rank;
-    what.step = m.held;
-    what.generation = generation_.value();
-    fail(std::move(what), out);
-  }
+  else if (reported)
+    keep_late(std::move(what));
   close_if_all_closed(out);
   flush_if_all_gone(out);
 }
@@ -99,11 +99,11 @@ void supervisor_machine::start_teardown(actions& out) {
   flush_if_all_gone(out);
 }
 
-void supervisor_machine::handle(const supervision::torn& e, actions& out) {
+void supervisor_machine::handle(const torn_down& e, actions& out) {
   auto* m = of(e.at);
   if (!m || phase_ != phase::tearing) return;
-  m->torn = true;
-  came_out(*m);
+  m->torn_down = true;
+  recovered(*m);
   for (const auto& f : e.late) keep_late(f);
   flush_if_all_gone(out);
 }
@@ -134,12 +134,12 @@ void supervisor_machine::finish(actions& out) {
   phase_ = phase::done;
   ++deadline_;
   supervision::complete end;
-  // A rank that had finished may have been beyond what all of them hold.
+  // A rank that had finished may have been beyond the committed step.
   if (!first_ || loop_.steps <= committed_) end.loop = loop_;
   if (first_) end.loop.steps = committed_;
   end.generation = generation_;
   for (const auto& m : members_)
-    if (!m.survives.empty()) end.survivors.push_back(m.survives);
+    if (!m.unresponsive.empty()) end.survivors.push_back(m.unresponsive);
   end.survivors.insert(end.survivors.end(), survivors_.begin(), survivors_.end());
   end.late = late_;
   end.why = ended_by_;
@@ -148,8 +148,8 @@ void supervisor_machine::finish(actions& out) {
     end.first = first_;
     end.first->others = others_;
   } else {
-    // A hook or a decider that ends the run early has finished it; the caller or a signal has
-    // stopped it.
+    // A run that a hook or a decider ends early is finished. A run that the caller or a signal ends
+    // is stopped.
     const bool stopped = ended_by_ == stop_reason::caller || ended_by_ == stop_reason::interrupt ||
                          ended_by_ == stop_reason::terminate;
     end.status = stopped ? job_outcome::ending::stopped : job_outcome::ending::finished;

@@ -1,4 +1,4 @@
-// The supervisor machine's other half: who survives, its counts, and the machine as a value.
+// The rest of the supervisor machine: unresponsive ranks, counts, and the machine as a value.
 #include "actors/supervisor_machine.hpp"
 
 #include <utility>
@@ -37,14 +37,14 @@ void add(stable_hasher& hash, const failure& f) {
 
 }  // namespace
 
-void supervisor_machine::survive(member& m, std::string_view during) {
-  m.survives = fmt::format("rank {}: {}", rank_of(m),
-                           m.busy.empty() ? fmt::format("no answer to {}", during) : m.busy);
+void supervisor_machine::mark_unresponsive(member& m, std::string_view during) {
+  m.unresponsive = fmt::format("rank {}: {}", rank_of(m),
+                               m.busy.empty() ? fmt::format("no answer to {}", during) : m.busy);
 }
 
-// Late to close, but in time to be taken down: no survivor.
-void supervisor_machine::came_out(member& m) {
-  if (!m.abandoned) m.survives.clear();
+// The rank was late to close, but answers the teardown in time.
+void supervisor_machine::recovered(member& m) {
+  if (!m.abandoned) m.unresponsive.clear();
 }
 
 void supervisor_machine::close(member& m) {
@@ -53,11 +53,11 @@ void supervisor_machine::close(member& m) {
 
 void supervisor_machine::leave(member& m) {
   if (!m.gone && !m.abandoned) --there_;
-  m.gone = m.torn = true;
+  m.gone = m.torn_down = true;
   close(m);
 }
 
-void supervisor_machine::give_up(member& m) {
+void supervisor_machine::abandon(member& m) {
   if (!m.gone && !m.abandoned) --there_;
   m.abandoned = true;
 }
@@ -81,8 +81,8 @@ std::uint64_t supervisor_machine::digest() const {
         .add(m.held)
         .add(m.vote)
         .add(m.finished);
-    hash.add(m.closed).add(m.torn).add(m.gone).add(m.abandoned).add(std::string_view{m.busy});
-    hash.add(std::string_view{m.survives});
+    hash.add(m.closed).add(m.torn_down).add(m.gone).add(m.abandoned).add(std::string_view{m.busy});
+    hash.add(std::string_view{m.unresponsive});
   }
   hash.add(first_.has_value());
   if (first_) add(hash, *first_);
@@ -101,8 +101,9 @@ std::ostream& operator<<(std::ostream& out, const supervisor_machine& machine) {
     const auto& m = machine.members_[r];
     out << "; rank " << r << (m.prepared ? " prepared" : "") << " holds " << m.held;
     if (m.vote) out << " votes " << *m.vote;
-    out << (m.finished ? " finished" : "") << (m.closed ? " closed" : "") << (m.torn ? " torn" : "")
-        << (m.gone ? " gone" : "") << (m.abandoned ? " abandoned" : "");
+    out << (m.finished ? " finished" : "") << (m.closed ? " closed" : "")
+        << (m.torn_down ? " torn" : "") << (m.gone ? " gone" : "")
+        << (m.abandoned ? " abandoned" : "");
   }
   if (machine.first_) out << "; first cause: " << render(*machine.first_);
   return out;

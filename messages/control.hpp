@@ -104,10 +104,11 @@ struct rank_finished {
   snapshot_ptr state;
   run_figures figures;
 };
-/// Rank to supervisor: its lane or its actor threw, or a hook ran past the limit. The supervisor
-/// closes the generation; the earliest failure is the first cause. `local` holds the record and, in
-/// the process where it was thrown, the exception; the record's id names both. Lost: as
-/// rank_finished.
+/// Rank to supervisor: its lane or its actor threw, or a hook ran past the limit. Process control
+/// to supervisor: the rank could not be started (`kind` start_failed), or its process has ended.
+/// The supervisor closes the generation; the earliest failure is the first cause. `local` is never
+/// null; it holds the record and, in the process where it was thrown, the exception; the record's
+/// id names both. Lost: as rank_finished.
 struct rank_failed {
   fence at;
   std::shared_ptr<const caught> local;
@@ -208,12 +209,6 @@ struct tick {
 /// Session to supervisor, its first message: start the job.
 struct begin_job {
   bool unused = false;
-};
-/// Process control to supervisor: the rank could not be started. The job ends with this failure.
-struct start_failed {
-  std::int32_t rank = 0;
-  incarnation_id incarnation;
-  std::string why;
 };
 /// Launcher to the proxy of a rank in another process, last: the process has ended and is reaped.
 /// `what` says how; `clean`: it ended in order. The proxy reports a failure unless the rank had

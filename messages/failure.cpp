@@ -143,4 +143,8 @@ void job_outcome::rethrow() const {
   throw std::runtime_error("the job failed");
 }
 
+std::shared_ptr<const caught> without_exception(failure what) {
+  return std::make_shared<const caught>(caught{std::move(what), nullptr});
+}
+
 }  // namespace troupe

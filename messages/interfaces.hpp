@@ -60,12 +60,11 @@ using remote_rank_actor =
 /// SUPERVISOR. Starts ranks, forms the generation, records the first cause and ends the run. One
 /// per job.
 using supervisor_actor = seam::interface<void(begin_job),          // from the session
-                                         void(start_failed),       // from process control
                                          void(prepared),           // from a rank
                                          void(step_done),          // from a rank
                                          void(stop_vote),          // from a rank
                                          void(rank_finished),      // from a rank
-                                         void(rank_failed),        // from a rank
+                                         void(rank_failed),        // from a rank or process control
                                          void(queue_value),        // from rank 0
                                          void(closed_generation),  // from a rank
                                          void(rank_busy),          // from a rank

@@ -13,19 +13,7 @@ namespace troupe::testing {
 namespace {
 
 supervision::event as_event(const ranks::report& told) {
-  return std::visit(
-      [](const auto& x) -> supervision::event {
-        using type = std::decay_t<decltype(x)>;
-        if constexpr (std::is_same_v<type, ranks::finished>)
-          return supervision::finished{x.at, x.loop, x.why};
-        else if constexpr (std::is_same_v<type, ranks::failed>)
-          return supervision::failed{x.at, x.what};
-        else if constexpr (std::is_same_v<type, ranks::torn>)
-          return supervision::torn{x.at, x.late};
-        else
-          return x;
-      },
-      told);
+  return std::visit([](const auto& x) -> supervision::event { return x; }, told);
 }
 
 bool is_meeting(const hook& h) {
@@ -268,20 +256,18 @@ struct message_text {
   std::string operator()(const prepared& m) const { return "prepared" + words(m.at); }
   std::string operator()(const step_done& m) const { return "step_done" + words(m.at); }
   std::string operator()(const stop_vote& m) const { return "stop_vote" + words(m.at); }
-  std::string operator()(const supervision::finished& m) const {
+  std::string operator()(const rank_finished& m) const {
     return fmt::format("finished{} steps {} epoch {} batch {} {}", words(m.at), m.loop.steps,
                        m.loop.epoch, m.loop.batch, to_string(m.why));
   }
-  std::string operator()(const supervision::failed& m) const {
-    return "failed" + words(m.at) + words(m.what);
+  std::string operator()(const rank_failed& m) const {
+    return fmt::format("failed{}{}{}", words(m.at), words(m.local->record), m.gone ? " gone" : "");
   }
   std::string operator()(const closed_generation& m) const {
     return "closed_generation" + words(m.at);
   }
   std::string operator()(const rank_busy& m) const { return "rank_busy" + words(m.at) + m.what; }
-  std::string operator()(const supervision::torn& m) const {
-    return "torn" + words(m.at) + words(m.late);
-  }
+  std::string operator()(const torn_down& m) const { return "torn" + words(m.at) + words(m.late); }
   std::string operator()(const supervision::rank_down& m) const {
     return fmt::format("rank_down {} {}", m.rank, m.why);
   }
@@ -291,9 +277,6 @@ struct message_text {
   std::string operator()(const request_abort& m) const { return "request_abort " + m.why; }
   std::string operator()(const deadline_passed& m) const {
     return fmt::format("deadline_passed {}", m.id);
-  }
-  std::string operator()(const start_failed& m) const {
-    return fmt::format("start_failed {} {}", m.rank, m.why);
   }
   std::string operator()(const supervision::begin&) const { return "begin"; }
   std::string operator()(const supervision::checkpointer_done& m) const {

@@ -124,8 +124,8 @@ message_number small_job_tables::number_of(const supervision::event& what) {
     return found->second;
   const auto number = new_message(std::move(text), known_events_);
   events_[number] = what;
-  commits_[number] = std::holds_alternative<step_done>(what) ||
-                     std::holds_alternative<supervision::finished>(what);
+  commits_[number] =
+      std::holds_alternative<step_done>(what) || std::holds_alternative<rank_finished>(what);
   downs_[number] = std::holds_alternative<supervision::rank_down>(what);
   return number;
 }

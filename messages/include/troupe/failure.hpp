@@ -6,6 +6,7 @@
 
 #include <compare>
 #include <exception>
+#include <memory>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -91,6 +92,8 @@ struct caught {
   failure record;
   std::exception_ptr original;
 };
+/// A failure of which there is no exception in this process.
+std::shared_ptr<const caught> without_exception(failure what);
 
 /// Returns the text of an exception for its record. Needed for libraries whose what() holds more
 /// than the message (c10::Error adds the frames of the stack).

@@ -105,7 +105,7 @@ TEST_CASE("the supervisor repeats its request for a missing vote or a missing en
   CHECK(s.told == texts{"1 propose"});
   s.hear(stop_vote{at_rank(1, 1)});
   CHECK(s.told == texts{"0 stop_at", "1 stop_at"});
-  s.hear(supervision::finished{at_rank(0, 2), {}, stop_reason::caller});
+  s.hear(rank_finished{at_rank(0, 2), {}, stop_reason::caller, {}, {}});
   s.wait();
   CHECK(s.told == texts{"1 stop_at"});
 }
@@ -116,10 +116,10 @@ TEST_CASE("a failure report received twice counts as one failure", "[supervisor]
   what.id = {at_rank(1).incarnation, 1};
   what.type = "std::domain_error";
   what.rank = 1;
-  s.hear(supervision::failed{at_rank(1), what});
+  s.hear(rank_failed{at_rank(1), without_exception(what)});
   CHECK(s.machine.phase() == supervision::phase::closing);
   const auto once = s.machine;
-  s.hear(supervision::failed{at_rank(1), what});
+  s.hear(rank_failed{at_rank(1), without_exception(what)});
   CHECK(s.machine == once);
 }
 
@@ -136,10 +136,10 @@ TEST_CASE("a failed rank that gets its order again repeats the same failure", "[
   REQUIRE(rank.phase() == ranks::phase::failed);
   const auto said = rank.on(activate_generation{at_rank(0)});
   REQUIRE(said.size() == 1);
-  const auto& again = std::get<ranks::failed>(std::get<ranks::report>(said.front()));
-  CHECK(again.what.what == "disk full");
-  CHECK(again.what.rank == 0);
-  CHECK(again.what.id == id);
+  const auto& again = std::get<rank_failed>(std::get<ranks::report>(said.front()));
+  CHECK(again.local->record.what == "disk full");
+  CHECK(again.local->record.rank == 0);
+  CHECK(again.local->record.id == id);
   CHECK(rank.next_failure() == failure_id{id.incarnation, id.sequence + 1});
 }
 
@@ -150,11 +150,11 @@ TEST_CASE("two failures with equal texts but different ids are two failures", "[
   what.rank = 1;
   for (const std::uint64_t sequence : {1, 2}) {
     what.id = {at_rank(1).incarnation, sequence};
-    s.hear(supervision::failed{at_rank(1), what});
+    s.hear(rank_failed{at_rank(1), without_exception(what)});
   }
   what.id = {};  // as from a process that has ended: the supervisor assigns the number
   CHECK(s.machine.next_failure() == failure_id{incarnation_id{}, 3});
-  s.hear(supervision::failed{at_rank(1), what});
+  s.hear(rank_failed{at_rank(1), without_exception(what)});
   CHECK(s.machine.next_failure() == failure_id{incarnation_id{}, 4});
 }
 
@@ -175,5 +175,5 @@ TEST_CASE("a finished rank that gets its order again repeats its end", "[rank]")
   REQUIRE(rank.phase() == ranks::phase::finished);
   const auto again = rank.on(activate_generation{at_rank(0)});
   REQUIRE(again.size() == 1);
-  CHECK(std::holds_alternative<ranks::finished>(std::get<ranks::report>(again.front())));
+  CHECK(std::holds_alternative<rank_finished>(std::get<ranks::report>(again.front())));
 }

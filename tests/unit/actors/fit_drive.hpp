@@ -26,7 +26,15 @@ struct facts {
 /// stop at any hook.
 using interfere = std::function<void(const troupe::hook&, troupe::hook_outcome&)>;
 
-/// One machine with the actions that it has returned so far.
+/// The order to stop after so many steps.
+inline troupe::stop_at stop_after(std::int64_t step,
+                                  troupe::stop_reason why = troupe::stop_reason::caller) {
+  troupe::stop_at order{{}, why};
+  order.at.step = troupe::step_id{step};
+  return order;
+}
+
+/// One machine and what came out of it so far.
 class driver {
 public:
   driver(troupe::fit_plan plan, facts known, interfere more = {});

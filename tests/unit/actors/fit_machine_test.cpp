@@ -71,7 +71,7 @@ TEST_CASE("fit_machine is a regular value with a digest and a text in every stat
     CHECK(digests.insert(copy.digest()).second);
     texts.insert(text(copy));
     const auto before = d.machine.digest();
-    copy.on(fit_events::propose_stop{});
+    copy.on(propose_stop{});
     CHECK_FALSE(copy == d.machine);
     CHECK(copy.digest() != before);
     CHECK(d.machine.digest() == before);  // a copy shares no mutable state
@@ -91,10 +91,10 @@ TEST_CASE("machine states and actions print readable text", "[fit]") {
   d.begin();
   for (int i = 0; i < 5; ++i) d.answer();
   CHECK(text(d.machine) == "window epoch 0 batch 1 steps 1 next 1 in flight 14 of 14");
-  d.give(fit_events::propose_stop{});
+  d.give(propose_stop{});
   d.drain();
   CHECK(text(d.machine) == "window epoch 0 batch 2 steps 2 next 2 holding voted 2");
-  d.give(fit_events::stop_at{3, stop_reason::terminate});
+  d.give(stop_after(3, stop_reason::terminate));
   CHECK(text(d.machine) ==
         "window epoch 0 batch 2 steps 2 next 2 in flight 14 of 14 voted 2 stop at 3 (terminate)");
   const auto print = [](const fit_action& a) {
@@ -156,25 +156,25 @@ TEST_CASE("events that are impossible in the current state are internal errors",
   CHECK_THROWS_AS(answer(begun = fresh(0), 5, run_verdict::skip_epoch), internal_error);
   CHECK_THROWS_AS(answer(begun = fresh(4), 4, run_verdict::skip_epoch), internal_error);
   auto stopped = fresh(4);  // inside step 0
-  stopped.give(fit_events::propose_stop{});
+  stopped.give(propose_stop{});
   CHECK(stopped.votes == std::vector<std::int64_t>{1});
   auto other = stopped;
-  CHECK_THROWS_AS(other.give(fit_events::stop_at{0}), internal_error);  // below the vote
-  stopped.give(fit_events::stop_at{2});
-  CHECK_THROWS_AS(stopped.give(fit_events::stop_at{3}), internal_error);  // a different step
+  CHECK_THROWS_AS(other.give(stop_after(0)), internal_error);  // below the vote
+  stopped.give(stop_after(2));
+  CHECK_THROWS_AS(stopped.give(stop_after(3)), internal_error);  // a different step
   auto told = fresh(4);
-  CHECK_THROWS_AS(told.give(fit_events::stop_at{0}), internal_error);  // inside step 0
+  CHECK_THROWS_AS(told.give(stop_after(0)), internal_error);  // inside step 0
   told = fresh(4);
-  told.give(fit_events::stop_at{1, stop_reason::caller});  // without a proposal this is allowed
+  told.give(stop_after(1, stop_reason::caller));  // without a proposal this is allowed
   told.drain();
   CHECK(told.end->loop.steps == 1);
 }
 
 TEST_CASE("a finished machine still votes for its last step", "[fit]") {
   auto d = run_through({}, {});
-  d.give(fit_events::propose_stop{});
+  d.give(propose_stop{});
   CHECK(d.votes == std::vector<std::int64_t>{9});
-  d.give(fit_events::stop_at{9});
+  d.give(stop_after(9));
   CHECK_FALSE(d.run);
   CHECK(d.end->why == stop_reason::none);
 }
@@ -183,11 +183,11 @@ TEST_CASE("a repeated vote names the same step even if the agreed step is later"
   driver d{{}, {}};
   d.begin();
   for (int i = 0; i < 4; ++i) d.answer();  // inside step 0
-  d.give(fit_events::propose_stop{});
-  d.give(fit_events::stop_at{3, stop_reason::caller});
+  d.give(propose_stop{});
+  d.give(stop_after(3, stop_reason::caller));
   d.answer();
   d.answer();
-  d.give(fit_events::propose_stop{});
+  d.give(propose_stop{});
   CHECK(d.votes == std::vector<std::int64_t>{1, 1});
   d.drain();
   CHECK(d.end->loop.steps == 3);
@@ -439,11 +439,11 @@ TEST_CASE("a stop ends an evaluation after the agreed batch", "[fit]") {
   d.begin();
   d.answer();
   d.answer();
-  d.give(fit_events::propose_stop{stop_reason::interrupt});
+  d.give(propose_stop{{}, stop_reason::interrupt});
   CHECK(d.votes == std::vector<std::int64_t>{2});
   d.drain();
   CHECK(d.machine.holding());
-  d.give(fit_events::stop_at{4, stop_reason::interrupt});
+  d.give(stop_after(4, stop_reason::interrupt));
   d.drain();
   CHECK(count(d, "test_step") == 4);
   CHECK(count(d, "on_test_end") == 1);
@@ -451,8 +451,8 @@ TEST_CASE("a stop ends an evaluation after the agreed batch", "[fit]") {
 
   driver early{plan, {.test = {3}}};
   early.begin();
-  early.give(fit_events::propose_stop{});
-  early.give(fit_events::stop_at{0, stop_reason::caller});
+  early.give(propose_stop{});
+  early.give(stop_after(0, stop_reason::caller));
   early.drain();
   CHECK(count(early, "on_test_start") == 0);
   CHECK(early.end->why == stop_reason::caller);
@@ -469,7 +469,7 @@ TEST_CASE("a call runs only set-up and dispatch and post_dispatch", "[fit]") {
   plan.purpose = stage::call;
   driver d{plan, {}};
   d.begin();
-  d.give(fit_events::propose_stop{});
+  d.give(propose_stop{});
   CHECK(d.votes == std::vector<std::int64_t>{0});
   d.drain();
   CHECK(names(d.hooks) == "connect setup_environment pre_dispatch dispatch post_dispatch");

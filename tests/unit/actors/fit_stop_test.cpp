@@ -85,15 +85,15 @@ std::string stopped_differs(const shape& one, const driver& full, std::size_t ru
   driver d{one.plan, one.known};
   if (runs > 0) d.begin();
   for (std::size_t i = 1; i < runs; ++i) d.answer();
-  d.give(fit_events::propose_stop{stop_reason::interrupt});
+  d.give(propose_stop{{}, stop_reason::interrupt});
   if (runs == 0) d.begin();
   d.drain();
   const auto vote = d.votes.at(0);
   if (!d.end && (!d.machine.holding() || d.machine.loop().steps != vote)) return "does not hold";
-  d.give(fit_events::propose_stop{stop_reason::terminate});  // changes nothing
+  d.give(propose_stop{{}, stop_reason::terminate});  // changes nothing
   if (d.votes.back() != vote) return "votes differ";
-  d.give(fit_events::stop_at{vote + more, stop_reason::interrupt});
-  d.give(fit_events::stop_at{vote + more, stop_reason::interrupt});  // changes nothing
+  d.give(stop_after(vote + more, stop_reason::interrupt));
+  d.give(stop_after(vote + more, stop_reason::interrupt));  // changes nothing
   d.drain();
   if (!d.end) return "does not end";
   const auto total = full.end->loop.steps;

@@ -90,12 +90,12 @@ private:
       if (rank.asked)
         with([&](world& w) {
           w.ranks[i].asked = false;
-          give(w, i, fit_events::propose_stop{stop_reason::terminate});
+          give(w, i, propose_stop{{}, stop_reason::terminate});
         });
       if (rank.told)
         with([&](world& w) {
           w.ranks[i].told = false;
-          give(w, i, fit_events::stop_at{*w.agreed, stop_reason::terminate});
+          give(w, i, stop_after(*w.agreed, stop_reason::terminate));
         });
       if (!rank.run.empty() && may_answer(now, i)) with([&](world& w) { answer(w, i); });
     }

@@ -100,10 +100,10 @@ std::vector<supervisor_machine> supervisors_of_all_phases() {
   then(prepared{a});
   then(prepared{b});
   then(request_stop{stop_reason::caller});
-  then(supervision::failed{b, some_failure()});
+  then(rank_failed{b, without_exception(some_failure())});
   then(closed_generation{b});
   then(closed_generation{a});
-  then(supervision::torn{b, {}});
+  then(torn_down{b, {}, {}, {}});
   return all;
 }
 
@@ -111,11 +111,11 @@ std::vector<supervision::event> words_to_supervisor(const fence& at) {
   return {prepared{at},
           step_done{at},
           stop_vote{at},
-          supervision::finished{at, {}, stop_reason::none},
-          supervision::failed{at, some_failure()},
+          rank_finished{at, {}, stop_reason::none, {}, {}},
+          rank_failed{at, without_exception(some_failure())},
           closed_generation{at},
           rank_busy{at, "on_exception for 1.0 s"},
-          supervision::torn{at, {some_failure()}}};
+          torn_down{at, {}, {some_failure()}, {}}};
 }
 
 template <class Machine, class Words>

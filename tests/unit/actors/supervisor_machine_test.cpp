@@ -63,7 +63,7 @@ struct supervised {
     bad.type = "std::bad_alloc";
     bad.rank = rank;
     bad.step = step;
-    on(supervision::failed{of(rank, step), bad});
+    on(rank_failed{of(rank, step), without_exception(bad)});
   }
   // The events after the last rank's report.
   void flush() {
@@ -118,13 +118,13 @@ TEST_CASE("a failed job does not count a step that only one finished rank has do
   loop.steps = 5;
   loop.samples = 50;
   s.on(step_done{s.of(0, 5)});
-  s.on(supervision::finished{s.of(0, 5), loop});
+  s.on(rank_finished{s.of(0, 5), loop});
   failure bad;
   bad.type = "std::bad_alloc";
   bad.rank = 1;
-  s.on(supervision::failed{s.of(1, 4), bad});
+  s.on(rank_failed{s.of(1, 4), without_exception(bad)});
   for (std::int32_t r : {0, 1}) s.on(closed_generation{s.of(r, 4)});
-  for (std::int32_t r : {0, 1}) s.on(supervision::torn{s.of(r, 4), {}});
+  for (std::int32_t r : {0, 1}) s.on(torn_down{s.of(r, 4), {}, {}, {}});
   for (std::int32_t r : {0, 1}) s.on(supervision::rank_down{r, ""});
   s.on(supervision::checkpointer_done{});
   s.on(supervision::observers_done{});
@@ -150,9 +150,9 @@ TEST_CASE("finished ranks commit their last step even if its step_done was lost"
   s.form();
   loop_state loop;
   loop.steps = 3;
-  s.on(supervision::finished{s.of(0, 3), loop});
+  s.on(rank_finished{s.of(0, 3), loop});
   CHECK(s.commits().empty());
-  s.on(supervision::finished{s.of(1, 3), loop});
+  s.on(rank_finished{s.of(1, 3), loop});
   CHECK(s.commits() == std::vector<std::int64_t>{3});
   CHECK(s.machine.phase() == supervision::phase::tearing);
 }
@@ -168,14 +168,14 @@ TEST_CASE("a rank that closes late but ends in time is not listed as a survivor"
     s.on(deadline_passed{close});
     REQUIRE(s.machine.phase() == supervision::phase::tearing);
     const auto teardown = s.deadline();
-    s.on(supervision::torn{s.of(0, 0), {}});
+    s.on(torn_down{s.of(0, 0), {}, {}, {}});
     s.on(supervision::rank_down{0, ""});
     if (comes_out) {
-      s.on(supervision::torn{s.of(1, 0), {}});
+      s.on(torn_down{s.of(1, 0), {}, {}, {}});
       s.on(supervision::rank_down{1, ""});
     } else {
       s.on(deadline_passed{teardown});
-      s.on(supervision::torn{s.of(1, 0), {}});  // too late: the rank was abandoned
+      s.on(torn_down{s.of(1, 0), {}, {}, {}});  // too late: the rank was abandoned
     }
     s.flush();
     REQUIRE(s.completed());

@@ -1,0 +1,93 @@
+// Events, actions and phases of the fit machine (actors/fit_machine.hpp).
+#pragma once
+
+#include <cstdint>
+#include <iosfwd>
+#include <variant>
+#include <vector>
+
+#include "actors/fit_plan.hpp"
+#include "messages/control.hpp"
+#include "messages/lane.hpp"
+
+namespace troupe {
+
+namespace fit_events {
+
+/// The generation is active: begin. Once.
+struct begin {};
+/// The lane's answer to the run in flight. `handled` counts leading hooks of the run, those of
+/// closures included. Words: proceed (all handled), skip_epoch (the last handled is
+/// on_train_batch_start), attention (the machine emits the rest again). `failed` is the rank
+/// actor's, never the machine's. A stop may come with any of them.
+struct ran {
+  std::uint32_t handled = 0;
+  hook_outcome outcome;
+};
+
+}  // namespace fit_events
+
+/// Of the messages only the step and the reason count, not the fence. Repeating propose_stop
+/// repeats the vote; repeating stop_at changes nothing.
+using fit_event = std::variant<fit_events::begin, fit_events::ran, propose_stop, stop_at>;
+
+namespace fit_actions {
+
+/// Hand these to the lane. Never more than one run in flight; never empty.
+struct run {
+  std::vector<hook> hooks;
+  friend bool operator==(const run&, const run&) = default;
+};
+/// Answer the proposal: this rank will not pass `step` without a further word.
+struct vote {
+  std::int64_t step = 0;
+  friend bool operator==(const vote&, const vote&) = default;
+};
+/// An optimizer step is finished (all of its window's hooks): `step` are done.
+struct step_finished {
+  std::int64_t step = 0;
+  friend bool operator==(const step_finished&, const step_finished&) = default;
+};
+/// Reduced values became known, the same on all ranks. `at.step` counts the steps done, the one
+/// they were logged in included. Those of a sanity check are dropped.
+struct metrics_known {
+  position at;
+  metrics logged;
+  friend bool operator==(const metrics_known&, const metrics_known&) = default;
+};
+/// The end: nothing follows but votes. `why` is none when the run reached its limits.
+struct finished {
+  stop_reason why = stop_reason::none;
+  loop_state loop;
+  friend bool operator==(const finished&, const finished&) = default;
+};
+
+}  // namespace fit_actions
+
+using fit_action = std::variant<fit_actions::run, fit_actions::vote, fit_actions::step_finished,
+                                fit_actions::metrics_known, fit_actions::finished>;
+std::ostream& operator<<(std::ostream& out, const fit_action& action);
+
+/// Where a fit machine stands; the numbers are the phases of docs/fit_order.md.
+enum class fit_phase : std::uint8_t {
+  idle,
+  prepare,      // 1
+  launch,       // 2
+  sanity,       // 3
+  train_start,  // 4
+  window,       // 5
+  validation,   // 6
+  epoch_end,    // 7
+  checkpoint,   // 8
+  last_checkpoint,
+  evaluation,  // validate, test, predict
+  close,       // 9
+  done,
+};
+struct agreed_stop {
+  std::int64_t step = 0;
+  stop_reason why = stop_reason::none;
+  friend bool operator==(const agreed_stop&, const agreed_stop&) = default;
+};
+
+}  // namespace troupe

@@ -1,0 +1,82 @@
+// What the rank machine takes and what it returns (actors/rank_machine.hpp).
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <variant>
+#include <vector>
+
+#include "messages/control.hpp"
+#include "messages/lane.hpp"
+
+namespace troupe {
+
+namespace ranks {
+
+// --- events (besides the supervisor's messages) --------------------------------------------------
+
+/// The communicator of the forming generation is open, or could not be opened.
+struct opened {
+  std::optional<failure> why_not;
+};
+/// The lane answered a run.
+struct answered {
+  fence at;
+  std::uint32_t handled = 0;
+  hook_outcome outcome;
+  box<failure> what;  ///< when outcome.word == failed
+};
+/// The lane has ended; `last` when its learner threw on the way out.
+struct lane_ended {
+  std::optional<failure> last;
+};
+/// The state of the lane, once per tick. `waits`: it is inside a collective.
+struct looked {
+  bool busy = false;
+  bool waits = false;
+  std::string_view hook;  ///< its name, which stays
+  std::int64_t step = undefined;
+  std::chrono::nanoseconds since{0};
+};
+
+using event = std::variant<form_generation, activate_generation, propose_stop, stop_at,
+                           close_generation, tear_down, opened, answered, lane_ended, looked>;
+
+// --- actions -------------------------------------------------------------------------------------
+
+/// Open a communicator and bind it to the lane; then `opened`.
+struct open {
+  generation_id generation;
+  std::int32_t world = 1;
+};
+struct submit {
+  hook_run run;
+};
+struct abort_communicator {
+  std::string why;
+};
+/// Set (or clear) the lane's attention word.
+struct attend {
+  bool generation_closed = false;
+};
+struct close_lane {};
+/// Send this to the supervisor. The actor adds what the machine does not know: exceptions,
+/// snapshots, figures, results.
+using report = std::variant<prepared, step_done, stop_vote, rank_finished, rank_failed,
+                            closed_generation, rank_busy, torn_down>;
+/// Send this to the observers.
+struct show {
+  observation what;
+};
+/// The rank is over: its actor ends.
+struct end {};
+
+using action =
+    std::variant<open, submit, abort_communicator, attend, close_lane, report, show, end>;
+
+}  // namespace ranks
+
+}  // namespace troupe

@@ -1,0 +1,111 @@
+// Events, actions and phases of the supervisor machine (actors/supervisor_machine.hpp).
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <variant>
+#include <vector>
+
+#include "messages/control.hpp"
+
+namespace troupe {
+
+namespace supervision {
+
+// --- events: these and the messages in `event` ---------------------------------------------------
+
+/// The session wants the job to run. One incarnation per rank, distinct, from the entropy port.
+struct begin {
+  std::vector<incarnation_id> incarnations;
+};
+/// The rank's actor is gone, whatever the reason.
+struct rank_down {
+  std::int32_t rank = 0;
+  std::string why;
+};
+/// The checkpointer, or the last observer, has finished (or is gone).
+struct checkpointer_done {
+  std::vector<failure> late;
+};
+struct observers_done {
+  std::vector<failure> late;
+};
+/// Something other than a rank failed: a checkpoint was not written, an observer threw. With
+/// `ends_job` (no checkpoint can be written, or the last one was not) the job fails.
+struct trouble {
+  failure what;
+  bool ends_job = false;
+};
+
+/// Of a rank's messages the machine ignores what only the caller needs: exceptions, snapshots,
+/// figures, results.
+using event = std::variant<begin, prepared, step_done, stop_vote, rank_finished, rank_failed,
+                           closed_generation, rank_busy, torn_down, rank_down, checkpointer_done,
+                           observers_done, trouble, request_stop, request_abort, deadline_passed>;
+
+// --- actions -------------------------------------------------------------------------------------
+
+/// Start this rank.
+struct start_rank {
+  std::int32_t rank = 0;
+  incarnation_id incarnation;
+  friend bool operator==(const start_rank&, const start_rank&) = default;
+};
+using order = std::variant<form_generation, activate_generation, propose_stop, stop_at,
+                           close_generation, tear_down>;
+/// Send this to the rank.
+struct tell {
+  std::int32_t rank = 0;
+  order what;
+};
+/// End the actor of this rank and abandon its lane.
+struct abandon {
+  std::int32_t rank = 0;
+};
+/// Wake the machine with deadline_passed{id} after `delay`. Older ids are void.
+struct arm {
+  std::uint64_t id = 0;
+  std::chrono::nanoseconds delay{0};
+};
+struct flush_checkpointer {};
+struct flush_observers {};
+/// Send this to the observers.
+struct announce {
+  seen::lifecycle what;
+};
+/// Every member of the generation holds this many steps.
+struct commit {
+  std::int64_t steps = 0;
+};
+/// The last action: the job is over.
+struct complete {
+  job_outcome::ending status = job_outcome::ending::failed;
+  stop_reason why = stop_reason::none;
+  loop_state loop;
+  generation_id generation;
+  std::optional<failure> first;  ///< with `others`
+  std::vector<std::string> survivors;
+  std::vector<failure> late;
+};
+
+using action = std::variant<start_rank, tell, abandon, arm, flush_checkpointer, flush_observers,
+                            announce, commit, complete>;
+
+enum class phase : std::uint8_t {
+  idle,
+  forming,
+  active,
+  closing,
+  tearing,
+  flushing_checkpointer,
+  flushing_observers,
+  done
+};
+std::string_view to_string(phase p);
+
+}  // namespace supervision
+
+}  // namespace troupe
