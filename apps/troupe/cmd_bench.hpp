@@ -5,8 +5,9 @@
 
 namespace troupe::program {
 
-void add_bench_collectives(CLI::App& bench, const context& around, const choose& chosen);
-void add_bench_control(CLI::App& bench, const context& around, const choose& chosen);
-void add_bench_fit(CLI::App& bench, const schema& all, const context& around, const choose& chosen);
+void add_bench_collectives(const command& bench, const context& around, const choose& chosen);
+void add_bench_control(const command& bench, const context& around, const choose& chosen);
+void add_bench_fit(const command& bench, const schema& all, const context& around,
+                   const choose& chosen);
 
 }  // namespace troupe::program

@@ -1,6 +1,7 @@
 #include "apps/bench/collectives.hpp"
 #include "apps/bench/processes.hpp"
 #include "apps/troupe/cmd_bench.hpp"
+#include "apps/troupe/command_line.hpp"
 #include "apps/troupe/suggestion.hpp"
 #include "backends/process_control.hpp"
 #include "backends/tcp/tcp.hpp"
@@ -8,9 +9,6 @@
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
-#include <CLI/App.hpp>
-#include <CLI/Config.hpp>
-#include <CLI/Formatter.hpp>
 #include <nlohmann/json.hpp>
 
 #include <algorithm>
@@ -218,23 +216,22 @@ program_end bench(const collectives_flags& flags, const context& around) {
 
 }  // namespace
 
-void add_bench_collectives(CLI::App& bench_app, const context& around, const choose& chosen) {
-  auto* command = bench_app.add_subcommand(
+void add_bench_collectives(const command& bench_app, const context& around, const choose& chosen) {
+  const auto command = bench_app.add_command(
       "collectives", "a communicator beside the bare loop over the same memory");
   auto flags = std::make_shared<collectives_flags>();
-  command->add_option("--communicator", flags->communicator, "(auto)");
-  command->add_option("--ranks", flags->ranks, "(2)");
-  command->add_option("--operation", flags->operation,
-                      fmt::format("{} (all_reduce)", fmt::join(benched_operations(), ", ")));
-  command->add_option("--memory", flags->memory,
-                      "registered: the communicator's own; ordinary: any other (registered)");
-  command->add_option("--bytes", flags->sizes, "sizes of the tensor (1K,64K,1M,16M,100M)")
-      ->delimiter(',');
-  command->add_option("--rounds", flags->rounds, "of each size; 5 times as many to 1M (7)");
-  command->add_option("--tcp-streams", flags->tcp_streams,
-                      "connections between two ranks of tcp and hier (as doctor says)");
-  command->add_flag("--json", flags->json, "one object per size");
-  command->callback([=, &around] { chosen([=, &around] { return bench(*flags, around); }); });
+  command.add("--communicator", flags->communicator, "(auto)");
+  command.add("--ranks", flags->ranks, "(2)");
+  command.add("--operation", flags->operation,
+              fmt::format("{} (all_reduce)", fmt::join(benched_operations(), ", ")));
+  command.add("--memory", flags->memory,
+              "registered: the communicator's own; ordinary: any other (registered)");
+  command.add("--bytes", flags->sizes, "sizes of the tensor (1K,64K,1M,16M,100M)").delimiter(',');
+  command.add("--rounds", flags->rounds, "of each size; 5 times as many to 1M (7)");
+  command.add("--tcp-streams", flags->tcp_streams,
+              "connections between two ranks of tcp and hier (as doctor says)");
+  command.add_flag("--json", flags->json, "one object per size");
+  command.on_chosen([=, &around] { chosen([=, &around] { return bench(*flags, around); }); });
 }
 
 }  // namespace troupe::program

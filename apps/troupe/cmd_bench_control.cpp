@@ -1,9 +1,6 @@
 #include "apps/bench/control_text.hpp"
 #include "apps/troupe/cmd_bench.hpp"
-
-#include <CLI/App.hpp>
-#include <CLI/Config.hpp>
-#include <CLI/Formatter.hpp>
+#include "apps/troupe/command_line.hpp"
 
 #include <memory>
 
@@ -16,18 +13,18 @@ struct control_flags {
   bool json = false;
 };
 
-void add(CLI::App& bench_app, const char* name, const char* summary, bool whole,
+void add(const command& bench_app, const char* name, const char* summary, bool whole,
          const context& around, const choose& chosen) {
-  auto* command = bench_app.add_subcommand(name, summary);
+  const auto command = bench_app.add_command(name, summary);
   auto flags = std::make_shared<control_flags>();
-  command->add_option("--steps", flags->what.steps, "measured in each round (5000)");
-  command->add_option("--rounds", flags->what.rounds, "(5)");
+  command.add("--steps", flags->what.steps, "measured in each round (5000)");
+  command.add("--rounds", flags->what.rounds, "(5)");
   if (whole) {
-    command->add_option("--ranks", flags->what.ranks, "(2)");
-    command->add_option("--throws", flags->what.throws, "how often a rank throws (20)");
+    command.add("--ranks", flags->what.ranks, "(2)");
+    command.add("--throws", flags->what.throws, "how often a rank throws (20)");
   }
-  command->add_flag("--json", flags->json, "one object");
-  command->callback([=, &around] {
+  command.add_flag("--json", flags->json, "one object");
+  command.on_chosen([=, &around] {
     chosen([=, &around] {
       const auto& what = flags->what;
       if (whole) {
@@ -44,7 +41,7 @@ void add(CLI::App& bench_app, const char* name, const char* summary, bool whole,
 
 }  // namespace
 
-void add_bench_control(CLI::App& bench_app, const context& around, const choose& chosen) {
+void add_bench_control(const command& bench_app, const context& around, const choose& chosen) {
   add(bench_app, "hooks", "what a hook costs before it does anything", false, around, chosen);
   add(bench_app, "control", "what a step of ranks that do nothing costs; how fast a throw is told",
       true, around, chosen);

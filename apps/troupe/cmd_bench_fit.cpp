@@ -7,9 +7,6 @@
 #include "troupe/failure.hpp"
 
 #include <fmt/format.h>
-#include <CLI/App.hpp>
-#include <CLI/Config.hpp>
-#include <CLI/Formatter.hpp>
 #include <nlohmann/json.hpp>
 
 #include <algorithm>
@@ -158,18 +155,18 @@ program_end bench(const settings& s, int rounds, const context& around) {
 
 }  // namespace
 
-void add_bench_fit(CLI::App& bench_app, const schema& all, const context& around,
+void add_bench_fit(const command& bench_app, const schema& all, const context& around,
                    const choose& chosen) {
-  auto* command =
-      bench_app.add_subcommand("fit",
-                               "training on one rank and on several, in turn: samples per second, "
-                               "speed-up, waiting; and without sums of gradients, for their cost");
+  const auto command =
+      bench_app.add_command("fit",
+                            "training on one rank and on several, in turn: samples per second, "
+                            "speed-up, waiting; and without sums of gradients, for their cost");
   auto changed = std::make_shared<const schema>(bench_schema(all));
   auto flags = std::make_shared<setting_flags>();
   auto rounds = std::make_shared<int>(3);
-  flags->add(*command, *changed);
-  command->add_option("--rounds", *rounds, "each of one rank and of all (3)");
-  command->callback([=, &around] {
+  flags->add(command, *changed);
+  command.add("--rounds", *rounds, "each of one rank and of all (3)");
+  command.on_chosen([=, &around] {
     chosen([=, &around] {
       auto result = join(*changed, flags->taken(around.variables));
       for (const auto& note : result.notes) around.screen.note(note);

@@ -1,3 +1,4 @@
+#include "apps/troupe/command_line.hpp"
 #include "apps/troupe/commands.hpp"
 #include "apps/troupe/output_file.hpp"
 #include "backends/checkpoint/run_checkpoints.hpp"
@@ -6,9 +7,6 @@
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
-#include <CLI/App.hpp>
-#include <CLI/Config.hpp>
-#include <CLI/Formatter.hpp>
 #include <nlohmann/json.hpp>
 
 namespace troupe::program {
@@ -140,16 +138,15 @@ program_end export_to(const export_question& what, const context& around) {
 
 }  // namespace
 
-void add_checkpoint(CLI::App& app, const context& around, const choose& chosen) {
-  auto* checkpoint =
-      app.add_subcommand("checkpoint", "looks into checkpoints")->require_subcommand(1);
+void add_checkpoint(const command& app, const context& around, const choose& chosen) {
+  const auto checkpoint = app.add_command("checkpoint", "looks into checkpoints").require_command();
   const auto reading = [&](const char* name, const char* about, const char* of, auto act) {
     auto path = std::make_shared<std::string>();
     auto json = std::make_shared<bool>(false);
-    auto* command = checkpoint->add_subcommand(name, about);
-    command->add_option(of, *path, "a checkpoint's folder, or a run's for its latest")->required();
-    command->add_flag("--json", *json, "objects instead of text");
-    command->callback(
+    const auto command = checkpoint.add_command(name, about);
+    command.add(of, *path, "a checkpoint's folder, or a run's for its latest").required();
+    command.add_flag("--json", *json, "objects instead of text");
+    command.on_chosen(
         [=, &around] { chosen([=, &around] { return act(*path, *json, around.screen); }); });
   };
   reading("inspect", "what a checkpoint's manifest says", "PATH", inspect);
@@ -157,18 +154,16 @@ void add_checkpoint(CLI::App& app, const context& around, const choose& chosen) 
   reading("list", "the checkpoints of a run", "RUN_DIR", list);
 
   auto what = std::make_shared<export_question>();
-  auto* command = checkpoint->add_subcommand("export", "writes a checkpoint for Python");
-  command->add_option("PATH", what->path, "a checkpoint's folder, or a run's for its latest")
-      ->required();
-  command->add_option("--format", what->format, "torch: torch.load(FILE, weights_only=True)")
-      ->check([](const std::string& x) {
+  const auto command = checkpoint.add_command("export", "writes a checkpoint for Python");
+  command.add("PATH", what->path, "a checkpoint's folder, or a run's for its latest").required();
+  command.add("--format", what->format, "torch: torch.load(FILE, weights_only=True)")
+      .check([](const std::string& x) {
         return x == "torch" || x == "safetensors" ? "" : "one of torch, safetensors";
       })
-      ->type_name("torch|safetensors");
-  command->add_option("--output", what->output, "the file to write; it must not be there yet")
-      ->required();
-  command->add_flag("--force", what->force, "replace the file of --output if it is there");
-  command->callback([=, &around] { chosen([=, &around] { return export_to(*what, around); }); });
+      .type_name("torch|safetensors");
+  command.add("--output", what->output, "the file to write; it must not be there yet").required();
+  command.add_flag("--force", what->force, "replace the file of --output if it is there");
+  command.on_chosen([=, &around] { chosen([=, &around] { return export_to(*what, around); }); });
 }
 
 }  // namespace troupe::program

@@ -4,9 +4,6 @@
 #include "apps/troupe/exit_code.hpp"
 #include "troupe/failure.hpp"
 
-#include <CLI/App.hpp>
-#include <CLI/Config.hpp>
-#include <CLI/Formatter.hpp>
 #include <nlohmann/json.hpp>
 
 namespace troupe::program {
@@ -48,29 +45,30 @@ program_end validate(const schema& all, const std::string& file, bool json, cons
 
 }  // namespace
 
-void add_config(CLI::App& app, const schema& all, const context& around, const choose& chosen) {
-  auto* config = app.add_subcommand("config", "settings: what they are, where they come from")
-                     ->require_subcommand(1);
-  auto* print_command = config->add_subcommand(
-      "print", "the resolved settings as TOML, and where each value came from");
+void add_config(const command& app, const schema& all, const context& around,
+                const choose& chosen) {
+  const auto config =
+      app.add_command("config", "settings: what they are, where they come from").require_command();
+  const auto print_command =
+      config.add_command("print", "the resolved settings as TOML, and where each value came from");
   auto flags = std::make_shared<setting_flags>();
-  flags->add(*print_command, all);
-  print_command->callback([=, &all, &around] {
+  flags->add(print_command, all);
+  print_command.on_chosen([=, &all, &around] {
     chosen([=, &all, &around] { return print(all, flags->taken(around.variables), around); });
   });
 
-  auto* validate_command = config->add_subcommand("validate", "checks a TOML file");
+  const auto validate_command = config.add_command("validate", "checks a TOML file");
   auto file = std::make_shared<std::string>();
   auto json = std::make_shared<bool>(false);
-  validate_command->add_option("FILE", *file, "the file")->required();
-  validate_command->add_flag("--json", *json, "one object");
-  validate_command->callback([=, &all, &around] {
+  validate_command.add("FILE", *file, "the file").required();
+  validate_command.add_flag("--json", *json, "one object");
+  validate_command.on_chosen([=, &all, &around] {
     chosen([=, &all, &around] { return validate(all, *file, *json, around.screen); });
   });
 
-  auto* schema_command = config->add_subcommand("schema", "a JSON Schema of the TOML file");
-  schema_command->add_flag("--json", *json, "it is JSON with and without");
-  schema_command->callback([=, &all, &around] {
+  const auto schema_command = config.add_command("schema", "a JSON Schema of the TOML file");
+  schema_command.add_flag("--json", *json, "it is JSON with and without");
+  schema_command.on_chosen([=, &all, &around] {
     chosen([&all, &around] {
       around.screen.result(json_schema(all));
       return program_end{};

@@ -1,3 +1,4 @@
+#include "apps/troupe/command_line.hpp"
 #include "apps/troupe/commands.hpp"
 
 #include "troupe/detail/data_order.hpp"
@@ -5,9 +6,6 @@
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
-#include <CLI/App.hpp>
-#include <CLI/Config.hpp>
-#include <CLI/Formatter.hpp>
 
 #include <charconv>
 
@@ -72,19 +70,19 @@ program_end order(const order_question& what, bool json, console& screen) {
 
 }  // namespace
 
-void add_data(CLI::App& app, const context& around, const choose& chosen) {
-  auto* data = app.add_subcommand("data", "which samples a step consumes")->require_subcommand(1);
-  auto* command = data->add_subcommand("order", "the order of an epoch, per batch and rank");
+void add_data(const command& app, const context& around, const choose& chosen) {
+  const auto data = app.add_command("data", "which samples a step consumes").require_command();
+  const auto command = data.add_command("order", "the order of an epoch, per batch and rank");
   auto what = std::make_shared<order_question>();
   auto json = std::make_shared<bool>(false);
-  command->add_option("--size", what->size, "samples of the training set")->required();
-  command->add_option("--ranks", what->ranks, "(2)");
-  command->add_option("--batch-size", what->batch_size, "per rank and micro-batch (64)");
-  command->add_option("--seed", what->seed, "(0)")->check(wrong_with_seed);
-  command->add_option("--epoch", what->epoch, "(0)");
-  command->add_option("--accumulate-grad-batches", what->accumulate, "micro-batches of a step (1)");
-  command->add_flag("--json", *json, "one object per line");
-  command->callback(
+  command.add("--size", what->size, "samples of the training set").required();
+  command.add("--ranks", what->ranks, "(2)");
+  command.add("--batch-size", what->batch_size, "per rank and micro-batch (64)");
+  command.add("--seed", what->seed, "(0)").check(wrong_with_seed);
+  command.add("--epoch", what->epoch, "(0)");
+  command.add("--accumulate-grad-batches", what->accumulate, "micro-batches of a step (1)");
+  command.add_flag("--json", *json, "one object per line");
+  command.on_chosen(
       [=, &around] { chosen([=, &around] { return order(*what, *json, around.screen); }); });
 }
 

@@ -1,12 +1,10 @@
+#include "apps/troupe/command_line.hpp"
 #include "apps/troupe/commands.hpp"
 
 #include "apps/troupe/build_facts.hpp"
 
 #include <fmt/format.h>
 #include <sched.h>
-#include <CLI/App.hpp>
-#include <CLI/Config.hpp>
-#include <CLI/Formatter.hpp>
 #include <boost/version.hpp>
 #include <caf/config.hpp>
 #include <nlohmann/json.hpp>
@@ -150,11 +148,11 @@ program_end doctor(bool json, const context& around) {
 
 }  // namespace
 
-void add_doctor(CLI::App& app, const context& around, const choose& chosen) {
-  auto* command = app.add_subcommand("doctor", "what is here, what can be used, what is wrong");
+void add_doctor(const command& app, const context& around, const choose& chosen) {
+  const auto command = app.add_command("doctor", "what is here, what can be used, what is wrong");
   auto json = std::make_shared<bool>(false);
-  command->add_flag("--json", *json, "one object");
-  command->callback([=, &around] { chosen([=, &around] { return doctor(*json, around); }); });
+  command.add_flag("--json", *json, "one object");
+  command.on_chosen([=, &around] { chosen([=, &around] { return doctor(*json, around); }); });
 }
 
 }  // namespace troupe::program

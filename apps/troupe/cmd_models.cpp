@@ -1,18 +1,16 @@
+#include "apps/troupe/command_line.hpp"
 #include "apps/troupe/commands.hpp"
 
 #include <fmt/format.h>
-#include <CLI/App.hpp>
-#include <CLI/Config.hpp>
-#include <CLI/Formatter.hpp>
 #include <nlohmann/json.hpp>
 
 namespace troupe::program {
 
-void add_models(CLI::App& app, const context& around, const choose& chosen) {
-  auto* command = app.add_subcommand("models", "what can be trained");
+void add_models(const command& app, const context& around, const choose& chosen) {
+  const auto command = app.add_command("models", "what can be trained");
   auto json = std::make_shared<bool>(false);
-  command->add_flag("--json", *json, "one object per line");
-  command->callback([=, &around] {
+  command.add_flag("--json", *json, "one object per line");
+  command.on_chosen([=, &around] {
     chosen([=, &around] {
       for (const auto& model : around.learning.models()) {
         const auto parameters = around.learning.parameters(model.name);

@@ -2,14 +2,12 @@
 #include "apps/testing/chart.hpp"
 #include "apps/testing/delivery.hpp"
 #include "apps/testing/null_payload.hpp"
+#include "apps/troupe/command_line.hpp"
 #include "apps/troupe/commands.hpp"
 #include "apps/troupe/exit_code.hpp"
 #include "troupe/failure.hpp"
 
 #include <fmt/format.h>
-#include <CLI/App.hpp>
-#include <CLI/Config.hpp>
-#include <CLI/Formatter.hpp>
 #include <nlohmann/json.hpp>
 
 #include <csignal>
@@ -281,45 +279,39 @@ program_end again(const simulate_flags& flags, const context& around) {
 
 }  // namespace
 
-void add_simulate(CLI::App& app, const context& around, const choose& chosen) {
-  auto* command =
-      app.add_subcommand("simulate", "run jobs in a simulated world, with schedules and faults");
+void add_simulate(const command& app, const context& around, const choose& chosen) {
+  const auto command =
+      app.add_command("simulate", "run jobs in the simulator, with schedules and faults");
   auto f = std::make_shared<simulate_flags>();
-  auto* ranks = command->add_option("--ranks", f->ranks, "(8)");
-  auto* steps = command->add_option("--steps", f->steps, "(20)");
-  auto* seed = command->add_option("--seed", f->seed, "of the world (0)")->check(wrong_with_seed);
-  auto* seeds = command->add_option("--seeds", f->seeds, "a run for each of A..B")
-                    ->type_name("A..B")
-                    ->excludes(seed);
-  auto* payload =
-      command->add_option("--payload", f->payload, "integers, tensors or none (integers)");
-  auto* scheduler = command->add_option("--scheduler", f->scheduler,
-                                        "fifo, random, pct or portfolio (portfolio; none: fifo)");
-  auto* faults =
-      command
-          ->add_option("--faults", f->faults, "which may strike: names with commas, or all (none)")
-          ->type_name("SPEC");
-  auto* swarm = command
-                    ->add_flag("--swarm", f->swarm,
-                               "each run draws which of all faults there are, and its job")
-                    ->excludes(faults);
-  auto* twins = command->add_flag("--twins", f->determinism_checks,
-                                  "each run again, in a host that is disturbed");
-  auto* seconds =
-      command->add_option("--seconds", f->seconds, "end behind so much time of this machine");
-  auto* replay = command->add_option("--replay", f->replay, "run a case again")->type_name("CASE");
-  command->add_option("--until", f->until, "stop before this event of it, under a debugger")
-      ->type_name("EVENT")
-      ->needs(replay);
-  command->add_option("--chart", f->chart, "write the last moments as a Mermaid diagram")
-      ->type_name("FILE");
-  auto* shrink = command->add_flag("!--no-shrink", f->shrink, "leave violations as they are");
+  const auto ranks = command.add("--ranks", f->ranks, "(8)");
+  const auto steps = command.add("--steps", f->steps, "(20)");
+  const auto seed = command.add("--seed", f->seed, "of the simulation (0)").check(wrong_with_seed);
+  const auto seeds =
+      command.add("--seeds", f->seeds, "a run for each of A..B").type_name("A..B").excludes(seed);
+  const auto payload = command.add("--payload", f->payload, "integers, tensors or none (integers)");
+  const auto scheduler = command.add("--scheduler", f->scheduler,
+                                     "fifo, random, pct or portfolio (portfolio; none: fifo)");
+  const auto faults =
+      command.add("--faults", f->faults, "which may occur: names with commas, or all (none)")
+          .type_name("SPEC");
+  const auto swarm = command.add_flag("--swarm", f->swarm, "each run draws its job and its faults")
+                         .excludes(faults);
+  const auto twins = command.add_flag("--twins", f->determinism_checks,
+                                      "repeat each run in a disturbed host and compare");
+  const auto seconds =
+      command.add("--seconds", f->seconds, "end after this many seconds of this machine");
+  const auto replay = command.add("--replay", f->replay, "run a case again").type_name("CASE");
+  command.add("--until", f->until, "stop before this event of it, under a debugger")
+      .type_name("EVENT")
+      .needs(replay);
+  command.add("--chart", f->chart, "write the last moments as a Mermaid diagram").type_name("FILE");
+  const auto shrink = command.add_flag("!--no-shrink", f->shrink, "leave violations as they are");
   // A case says all of these.
-  for (auto* said :
+  for (const auto& said :
        {ranks, steps, seed, seeds, payload, scheduler, faults, swarm, twins, seconds, shrink})
-    replay->excludes(said);
-  command->add_flag("--json", f->json, "one object");
-  command->callback([=, &around] {
+    replay.excludes(said);
+  command.add_flag("--json", f->json, "one object");
+  command.on_chosen([=, &around] {
     chosen([=, &around] { return f->replay.empty() ? campaign(*f, around) : again(*f, around); });
   });
 }

@@ -1,3 +1,4 @@
+#include "apps/troupe/command_line.hpp"
 #include "apps/troupe/commands.hpp"
 #include "apps/troupe/run_folder.hpp"
 #include "backends/checkpoint/run_checkpoints.hpp"
@@ -5,9 +6,6 @@
 #include "troupe/failure.hpp"
 
 #include <fmt/format.h>
-#include <CLI/App.hpp>
-#include <CLI/Config.hpp>
-#include <CLI/Formatter.hpp>
 #include <nlohmann/json.hpp>
 
 namespace troupe::program {
@@ -78,13 +76,13 @@ program_end status(const std::string& run, bool json, console& screen) {
 
 }  // namespace
 
-void add_status(CLI::App& app, const context& around, const choose& chosen) {
-  auto* command = app.add_subcommand("status", "how a run stands");
+void add_status(const command& app, const context& around, const choose& chosen) {
+  const auto command = app.add_command("status", "how a run stands");
   auto run = std::make_shared<std::string>();
   auto json = std::make_shared<bool>(false);
-  command->add_option("RUN_DIR", *run, "the run's folder")->required();
-  command->add_flag("--json", *json, "one object");
-  command->callback(
+  command.add("RUN_DIR", *run, "the run's folder").required();
+  command.add_flag("--json", *json, "one object");
+  command.on_chosen(
       [=, &around] { chosen([=, &around] { return status(*run, *json, around.screen); }); });
 }
 

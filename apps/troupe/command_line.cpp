@@ -33,7 +33,128 @@ std::string typed_name(const CLI::App& app) {
   return parent ? typed_name(*parent) + " " + app.get_name() : app.get_name();
 }
 
+// The last of the commands that were named.
+const CLI::App& innermost(const CLI::App& app) {
+  const auto* at = &app;
+  while (!at->get_subcommands().empty()) at = at->get_subcommands().front();
+  return *at;
+}
+
+// CLI11 keeps unknown arguments, so that refuse_extras names them.
+void allow_extras(CLI::App& app) {
+  app.allow_extras();
+  for (auto* below : app.get_subcommands([](CLI::App*) { return true; })) allow_extras(*below);
+}
+
+void refuse_extras(const CLI::App& app) {
+  for (const auto& extra : app.remaining()) {
+    const bool flag = extra.starts_with("-");
+    const auto name = extra.substr(0, extra.find('='));
+    throw user_error(errc::bad_usage,
+                     fmt::format("unknown {} \"{}\"{}\n`{} --help` lists what there is",
+                                 flag ? "flag" : "argument", name,
+                                 hint(name, candidates(app, flag)), typed_name(app)));
+  }
+  for (const auto* below : app.get_subcommands()) refuse_extras(*below);
+}
+
 }  // namespace
+
+option option::required() const {
+  option_->required();
+  return *this;
+}
+
+option option::type_name(const std::string& text) const {
+  option_->type_name(text);
+  return *this;
+}
+
+option option::check(std::function<std::string(const std::string&)> problem) const {
+  option_->check(std::move(problem));
+  return *this;
+}
+
+option option::delimiter(char mark) const {
+  option_->delimiter(mark);
+  return *this;
+}
+
+option option::excludes(option other) const {
+  option_->excludes(other.option_);
+  return *this;
+}
+
+option option::needs(option other) const {
+  option_->needs(other.option_);
+  return *this;
+}
+
+command command::add_command(const std::string& name, const std::string& about) const {
+  return command{app_->add_subcommand(name, about)};
+}
+
+command command::require_command() const {
+  app_->require_subcommand(1);
+  return *this;
+}
+
+template <class T>
+option command::add(const std::string& name, T& value, const std::string& about) const {
+  return option{app_->add_option(name, value, about)};
+}
+template option command::add(const std::string&, int&, const std::string&) const;
+template option command::add(const std::string&, std::int64_t&, const std::string&) const;
+template option command::add(const std::string&, std::uint64_t&, const std::string&) const;
+template option command::add(const std::string&, double&, const std::string&) const;
+template option command::add(const std::string&, std::string&, const std::string&) const;
+template option command::add(const std::string&, std::vector<std::string>&,
+                             const std::string&) const;
+template option command::add(const std::string&, std::optional<std::int64_t>&,
+                             const std::string&) const;
+
+option command::add_flag(const std::string& name, bool& value, const std::string& about) const {
+  return option{app_->add_flag(name, value, about)};
+}
+
+void command::on_chosen(std::function<void()> act) const { app_->callback(std::move(act)); }
+
+command_line::command_line(const texts& about)
+    : app_(std::make_unique<CLI::App>(about.about, about.name)) {
+  app_->footer(about.footer);
+  app_->set_version_flag("--version", about.version);
+  app_->require_subcommand(1);
+}
+
+command_line::~command_line() = default;
+
+command command_line::top() const { return command{app_.get()}; }
+
+std::optional<std::string> command_line::read(std::vector<std::string> arguments) {
+  allow_extras(*app_);
+  arguments = normalised(std::move(arguments));
+  std::reverse(arguments.begin(), arguments.end());
+  try {
+    app_->parse(std::move(arguments));
+  } catch (const CLI::CallForVersion& version) {
+    return std::string{version.what()} + "\n";
+  } catch (const CLI::CallForHelp&) {
+    return help();
+  } catch (const CLI::ParseError& error) {
+    refuse_extras(*app_);
+    throw user_error(errc::bad_usage, fmt::format("{}\n`{} --help` lists what there is",
+                                                  error.what(), typed_name(innermost(*app_))));
+  }
+  refuse_extras(*app_);
+  return std::nullopt;
+}
+
+// CLI11 appends a command's own name to the text that it is given.
+std::string command_line::help() const {
+  const auto& of = innermost(*app_);
+  const auto* parent = of.get_parent();
+  return of.help(parent ? typed_name(*parent) : std::string{});
+}
 
 std::vector<std::string> normalised(std::vector<std::string> arguments) {
   for (auto& argument : arguments) {
@@ -46,10 +167,11 @@ std::vector<std::string> normalised(std::vector<std::string> arguments) {
   return arguments;
 }
 
-void setting_flags::add(CLI::App& to, const schema& all) {
-  to.add_option("--config", files_, "read settings from this TOML file; may repeat")
+void setting_flags::add(const command& to, const schema& all) {
+  auto& app = *to.app_;
+  app.add_option("--config", files_, "read settings from this TOML file; may repeat")
       ->type_name("FILE.toml");
-  to.add_option("--set", assignments_, "any setting, VALUE in TOML's syntax; may repeat")
+  app.add_option("--set", assignments_, "any setting, VALUE in TOML's syntax; may repeat")
       ->type_name("KEY=VALUE");
   for (const auto& setting : all) {
     if (setting.flag.empty()) continue;
@@ -61,14 +183,14 @@ void setting_flags::add(CLI::App& to, const schema& all) {
                                           ? ""
                                           : fmt::format(" ({})", fallback));
     if (setting.kind == kind::boolean) {
-      to.add_flag(setting.flag + ",!--no-" + kept.flag.substr(2), kept.texts, help);
+      app.add_flag(setting.flag + ",!--no-" + kept.flag.substr(2), kept.texts, help);
       continue;
     }
-    auto* option = to.add_option(setting.flag, kept.texts, help)->allow_extra_args(false);
-    if (setting.kind != kind::texts) option->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
-    if (!setting.bare.empty()) option->expected(0, 1)->default_str(setting.bare);
-    option->type_name(setting.choices.empty() ? "VALUE"
-                                              : fmt::format("{}", fmt::join(setting.choices, "|")));
+    auto* added = app.add_option(setting.flag, kept.texts, help)->allow_extra_args(false);
+    if (setting.kind != kind::texts) added->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
+    if (!setting.bare.empty()) added->expected(0, 1)->default_str(setting.bare);
+    added->type_name(setting.choices.empty() ? "VALUE"
+                                             : fmt::format("{}", fmt::join(setting.choices, "|")));
   }
 }
 
@@ -77,18 +199,6 @@ given setting_flags::taken(const std::map<std::string, std::string>& variables) 
   for (const auto& one : flags_)
     if (!one.texts.empty()) what.flags.push_back({one.key, one.flag, one.texts});
   return what;
-}
-
-void refuse_extras(const CLI::App& app) {
-  for (const auto& extra : app.remaining()) {
-    const bool flag = extra.starts_with("-");
-    const auto name = extra.substr(0, extra.find('='));
-    throw user_error(errc::bad_usage,
-                     fmt::format("unknown {} \"{}\"{}\n`{} --help` lists what there is",
-                                 flag ? "flag" : "argument", name,
-                                 hint(name, candidates(app, flag)), typed_name(app)));
-  }
-  for (const auto* command : app.get_subcommands()) refuse_extras(*command);
 }
 
 }  // namespace troupe::program

@@ -12,25 +12,23 @@
 #include <string_view>
 #include <vector>
 
-namespace CLI {
-class App;
-}
-
 namespace troupe::program {
+
+class command;
 
 /// What a command does once all flags are read.
 using action = std::function<program_end()>;
 /// Called by a command that was chosen.
 using choose = std::function<void(action)>;
 
-void add_checkpoint(CLI::App& app, const context& around, const choose& chosen);
-void add_data(CLI::App& app, const context& around, const choose& chosen);
-void add_config(CLI::App& app, const schema& all, const context& around, const choose& chosen);
-void add_models(CLI::App& app, const context& around, const choose& chosen);
-void add_doctor(CLI::App& app, const context& around, const choose& chosen);
-void add_bench(CLI::App& app, const schema& all, const context& around, const choose& chosen);
-void add_status(CLI::App& app, const context& around, const choose& chosen);
-void add_simulate(CLI::App& app, const context& around, const choose& chosen);
+void add_checkpoint(const command& app, const context& around, const choose& chosen);
+void add_data(const command& app, const context& around, const choose& chosen);
+void add_config(const command& app, const schema& all, const context& around, const choose& chosen);
+void add_models(const command& app, const context& around, const choose& chosen);
+void add_doctor(const command& app, const context& around, const choose& chosen);
+void add_bench(const command& app, const schema& all, const context& around, const choose& chosen);
+void add_status(const command& app, const context& around, const choose& chosen);
+void add_simulate(const command& app, const context& around, const choose& chosen);
 
 /// The samples of one rank and micro-batch, for `data order`.
 struct ordered_batch {

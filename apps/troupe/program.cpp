@@ -8,11 +8,6 @@
 #include "troupe/failure.hpp"
 
 #include <fmt/format.h>
-#include <CLI/App.hpp>
-#include <CLI/Config.hpp>
-#include <CLI/Formatter.hpp>
-
-#include <algorithm>
 
 namespace troupe::program {
 
@@ -46,50 +41,38 @@ schema schema_of(const catalog& learning) {
 class call {
 public:
   explicit call(const context& around) : around_(around), schema_(schema_of(around.learning)) {
-    app_.footer(examples);
-    app_.set_version_flag("--version", fmt::format("troupe {}", build_facts::version));
-    app_.require_subcommand(1);
+    const auto top = line_.top();
     const choose chosen = [this](action what) { action_ = std::move(what); };
-    add_fit(stage::train, "fit", "trains a model, then tests it", chosen);
-    add_fit(stage::validate, "validate", "validates a run's or a checkpoint's weights", chosen);
-    add_fit(stage::test, "test", "tests a run's or a checkpoint's weights", chosen);
-    add_fit(stage::predict, "predict", "predicts with them, one line of JSON each", chosen);
-    add_checkpoint(app_, around, chosen);
-    add_data(app_, around, chosen);
-    add_config(app_, schema_, around, chosen);
-    add_models(app_, around, chosen);
-    add_doctor(app_, around, chosen);
-    add_bench(app_, schema_, around, chosen);
-    add_status(app_, around, chosen);
-    add_simulate(app_, around, chosen);
-    allow_extras(app_);
+    add_fit(top, stage::train, "fit", "trains a model, then tests it", chosen);
+    add_fit(top, stage::validate, "validate", "validates a run's or a checkpoint's weights",
+            chosen);
+    add_fit(top, stage::test, "test", "tests a run's or a checkpoint's weights", chosen);
+    add_fit(top, stage::predict, "predict", "predicts with them, one line of JSON each", chosen);
+    add_checkpoint(top, around, chosen);
+    add_data(top, around, chosen);
+    add_config(top, schema_, around, chosen);
+    add_models(top, around, chosen);
+    add_doctor(top, around, chosen);
+    add_bench(top, schema_, around, chosen);
+    add_status(top, around, chosen);
+    add_simulate(top, around, chosen);
   }
 
   program_end run(std::vector<std::string> arguments) {
-    std::reverse(arguments.begin(), arguments.end());
-    try {
-      app_.parse(std::move(arguments));
-    } catch (const CLI::CallForVersion& version) {
-      around_.screen.result(version.what());
+    if (const auto asked_for = line_.read(std::move(arguments))) {
+      around_.screen.results(*asked_for);
       return {};
-    } catch (const CLI::CallForHelp&) {
-      around_.screen.results(help());
-      return {};
-    } catch (const CLI::ParseError& error) {
-      refuse_extras(app_);
-      throw user_error(errc::bad_usage, fmt::format("{}\n`{} --help` lists what there is",
-                                                    error.what(), last_command()));
     }
-    refuse_extras(app_);
     return action_();
   }
 
 private:
-  void add_fit(stage purpose, const char* name, const char* about, const choose& chosen) {
-    auto* command = app_.add_subcommand(name, about);
+  void add_fit(const command& top, stage purpose, const char* name, const char* about,
+               const choose& chosen) {
+    const auto added = top.add_command(name, about);
     auto flags = std::make_shared<setting_flags>();
-    flags->add(*command, schema_);
-    command->callback([=, this] {
+    flags->add(added, schema_);
+    added.on_chosen([=, this] {
       chosen([=, this] {
         if (around_.place && around_.place->rank > 0) return around_.be_rank();
         auto what = flags->taken(around_.variables);
@@ -99,36 +82,12 @@ private:
     });
   }
 
-  // What nobody understands is refused in our own words, with the nearest right one.
-  static void allow_extras(CLI::App& app) {
-    app.allow_extras();
-    for (auto* command : app.get_subcommands([](CLI::App*) { return true; }))
-      allow_extras(*command);
-  }
-
-  const CLI::App& innermost() const {
-    const CLI::App* at = &app_;
-    while (!at->get_subcommands().empty()) at = at->get_subcommands().front();
-    return *at;
-  }
-  // CLI11 puts a command's own name behind what it is given.
-  std::string help() const {
-    const auto whole = last_command();
-    const auto name = whole.rfind(' ');
-    return innermost().help(name == std::string::npos ? std::string{} : whole.substr(0, name));
-  }
-  std::string last_command() const {
-    std::string text = app_.get_name();
-    for (const CLI::App* at = &app_; !at->get_subcommands().empty();) {
-      at = at->get_subcommands().front();
-      text += " " + at->get_name();
-    }
-    return text;
-  }
-
   const context& around_;
   schema schema_;
-  CLI::App app_{"Trains LibTorch models as a company of actors.", "troupe"};
+  command_line line_{{.name = "troupe",
+                      .about = "Trains LibTorch models as a company of actors.",
+                      .footer = examples,
+                      .version = fmt::format("troupe {}", build_facts::version)}};
   action action_;
 };
 
@@ -136,7 +95,7 @@ private:
 
 program_end run_program(std::vector<std::string> arguments, const context& around) {
   try {
-    return call{around}.run(normalised(std::move(arguments)));
+    return call{around}.run(std::move(arguments));
   } catch (const user_error& error) {
     around.screen.error(error.what());
     return {static_cast<int>(error.code()), false};

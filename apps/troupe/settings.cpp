@@ -4,11 +4,9 @@
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
-#include <toml++/toml.h>
 
 #include <charconv>
 #include <cmath>
-#include <sstream>
 
 namespace troupe::program {
 
@@ -191,32 +189,6 @@ checked read_text(const setting& what, const std::string& text) {
     }
   }
   return wrong_type(what);
-}
-
-std::string toml_text(const setting_value& value) {
-  struct writer {
-    std::string operator()(std::monostate) const { return {}; }
-    std::string operator()(bool x) const { return x ? "true" : "false"; }
-    std::string operator()(std::int64_t x) const { return fmt::format("{}", x); }
-    // A float of TOML has a fraction or an exponent, and a digit after the point: not 1.e+30.
-    std::string operator()(double x) const {
-      auto text = fmt::format("{}", x);
-      if (text.find_first_of(".e") == std::string::npos) text += ".0";
-      return text;
-    }
-    std::string operator()(const std::string& x) const {
-      std::ostringstream out;
-      out << toml::toml_formatter{toml::value<std::string>{x}, {}};
-      return out.str();
-    }
-    std::string operator()(const ints& x) const { return fmt::format("[{}]", fmt::join(x, ", ")); }
-    std::string operator()(const words& x) const {
-      words quoted;
-      for (const auto& word : x) quoted.push_back((*this)(word));
-      return fmt::format("[{}]", fmt::join(quoted, ", "));
-    }
-  };
-  return std::visit(writer{}, value);
 }
 
 settings::settings(schema all) : schema_(std::move(all)) {

@@ -4,10 +4,12 @@
 #include "troupe/failure.hpp"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <toml++/toml.h>
 
 #include <algorithm>
 #include <filesystem>
+#include <sstream>
 
 namespace troupe::program {
 
@@ -155,6 +157,35 @@ void read_flag(reader& into, settings& values, const given::flag_value& one) {
 }
 
 }  // namespace
+
+// Declared in settings.hpp. It is here because no other source includes toml++.
+std::string toml_text(const setting_value& value) {
+  struct writer {
+    std::string operator()(std::monostate) const { return {}; }
+    std::string operator()(bool x) const { return x ? "true" : "false"; }
+    std::string operator()(std::int64_t x) const { return fmt::format("{}", x); }
+    // A float of TOML has a fraction or an exponent, and a digit after the point: not 1.e+30.
+    std::string operator()(double x) const {
+      auto text = fmt::format("{}", x);
+      if (text.find_first_of(".e") == std::string::npos) text += ".0";
+      return text;
+    }
+    std::string operator()(const std::string& x) const {
+      std::ostringstream out;
+      out << toml::toml_formatter{toml::value<std::string>{x}, {}};
+      return out.str();
+    }
+    std::string operator()(const std::vector<std::int64_t>& x) const {
+      return fmt::format("[{}]", fmt::join(x, ", "));
+    }
+    std::string operator()(const std::vector<std::string>& x) const {
+      std::vector<std::string> quoted;
+      for (const auto& word : x) quoted.push_back((*this)(word));
+      return fmt::format("[{}]", fmt::join(quoted, ", "));
+    }
+  };
+  return std::visit(writer{}, value);
+}
 
 bool belongs_to_setup(const std::string& variable) { return variable == "TROUPE_TORCH"; }
 

@@ -3,10 +3,6 @@
 #include "tests/unit/apps/small_schema.hpp"
 #include "troupe/failure.hpp"
 
-#include <CLI/App.hpp>
-#include <CLI/Config.hpp>
-#include <CLI/Formatter.hpp>
-
 #include "tests/support/catch.hpp"
 
 using namespace troupe;
@@ -17,17 +13,11 @@ namespace {
 
 // What `troupe fit ARGUMENTS` makes of its arguments.
 resolution fit(std::vector<std::string> arguments) {
-  CLI::App app{"troupe", "troupe"};
-  auto* command = app.add_subcommand("fit", "train");
-  command->allow_extras();
-  app.allow_extras();
+  command_line line{{.name = "troupe", .about = "", .footer = "", .version = ""}};
   setting_flags flags;
-  flags.add(*command, table());
+  flags.add(line.top().add_command("fit", "train"), table());
   arguments.insert(arguments.begin(), "fit");
-  arguments = normalised(std::move(arguments));
-  std::reverse(arguments.begin(), arguments.end());
-  app.parse(arguments);
-  refuse_extras(app);
+  CHECK_FALSE(line.read(std::move(arguments)));
   return join(table(), flags.taken({}));
 }
 
