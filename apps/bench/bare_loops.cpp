@@ -55,7 +55,7 @@ void bare_reduce(std::span<float* const> arrays, float* out, std::size_t count) 
 void bare_add(float* data, const float* more, std::size_t count) { add_to(data, more, count); }
 
 void bare_copy(const float* from, std::span<float* const> to, std::size_t count) {
-  if (count == 0) return;  // nothing may lie nowhere, which memcpy must not hear of
+  if (count == 0) return;  // an empty array may be null, which memcpy does not allow
   for (auto* one : to) std::memcpy(one, from, count * sizeof(float));
 }
 

@@ -88,7 +88,7 @@ private:
   std::shared_ptr<void> part_;
 };
 
-// This rank's share of the traffic, on memory that nobody else touches.
+// This rank's share of the traffic, on memory that no other rank touches.
 class bare_share {
 public:
   bare_share(const std::string& operation, std::size_t bytes, std::int32_t ranks)

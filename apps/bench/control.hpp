@@ -11,7 +11,7 @@ namespace troupe::program {
 
 struct control_question {
   std::int32_t ranks = 2;
-  std::int64_t steps = 5000;  ///< measured, behind a tenth of them as warm-up; at least 10
+  std::int64_t steps = 5000;  ///< measured, after a tenth of them as warm-up; at least 10
   int rounds = 5;
   int throws = 20;
   /// Allocations of the process so far; empty: they are not counted.

@@ -76,7 +76,7 @@ void take_part(const rendezvous_kind& kind, const rendezvous& place, const group
   group->barrier("the end")->wait();
 }
 
-// Never returns: what is behind this call belongs to rank 0.
+// Never returns: the code after this call belongs to rank 0.
 [[noreturn]] void be_copy(pid_t of, const std::function<void()>& rank) {
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);
   if (::getppid() != of) ::_exit(1);
@@ -106,7 +106,7 @@ bool alone() {
 
 void on_processes(const rendezvous_kind& kind, const rendezvous_options& how, std::int32_t ranks,
                   const std::function<void(communicator&)>& body) {
-  if (!alone()) throw internal_error("a process with threads can not be copied for a rank");
+  if (!alone()) throw internal_error("a process with threads cannot be copied for a rank");
   const auto place = kind.arrange(how);
   const auto run = [&](std::int32_t rank) {
     take_part(kind, *place,

@@ -1,4 +1,4 @@
-// What a sum of two ranks through slots can not do without, as plain loops: two threads that copy
+// What a sum of two ranks through slots cannot do without, as plain loops: two threads that copy
 // in, meet, reduce, copy out. No fingerprints, no deadlines, no abort, no sleep: the yardstick for
 // memory that a communicator did not allocate.
 #pragma once

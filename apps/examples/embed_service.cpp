@@ -23,5 +23,5 @@ int main() {
   asio::io_context loop;
   troupe::session session{loop.get_executor()};
   asio::co_spawn(loop, train(session), asio::detached);
-  loop.run();  // the service's other work goes on in here
+  loop.run();  // the service's other work runs in here
 }

@@ -50,10 +50,10 @@ struct learning {
   double weight_decay = 0;
 };
 
-/// What a file is made of, one piece behind the other.
+/// What a file is made of, one piece after the other.
 using file_pieces = std::vector<std::shared_ptr<const std::vector<std::byte>>>;
 
-/// Const and thread-safe. Throws user_error naming the mend.
+/// Const and thread-safe. Throws user_error naming the fix.
 class catalog {
 public:
   virtual ~catalog() = default;

@@ -72,8 +72,8 @@ habitat find_communicator(const ports& world, const std::string& wanted) {
     names.emplace_back(one->name());
     if (wanted == "auto") return why_not.empty();
     if (wanted == one->name() && !why_not.empty())
-      throw user_error(errc::device, fmt::format("communicator \"{}\" can not be used here: {}",
-                                                 wanted, why_not));
+      throw user_error(errc::device,
+                       fmt::format("communicator \"{}\" cannot be used here: {}", wanted, why_not));
     return wanted == one->name();
   };
   for (const auto& one : world.communicators)

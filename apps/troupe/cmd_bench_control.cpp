@@ -43,8 +43,9 @@ void add(const command& bench_app, const char* name, const char* summary, bool w
 
 void add_bench_control(const command& bench_app, const context& around, const choose& chosen) {
   add(bench_app, "hooks", "what a hook costs before it does anything", false, around, chosen);
-  add(bench_app, "control", "what a step of ranks that do nothing costs; how fast a throw is told",
-      true, around, chosen);
+  add(bench_app, "control",
+      "what a step of ranks that do nothing costs; how fast a throw reaches the caller", true,
+      around, chosen);
 }
 
 }  // namespace troupe::program

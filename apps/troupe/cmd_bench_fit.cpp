@@ -39,8 +39,8 @@ schema bench_schema(const schema& all) {
   return changed;
 }
 
-// What `auto` takes: the first usable one of the placement. What can not be used is refused by the
-// job.
+// What `auto` takes: the first usable one of the placement. The job refuses a communicator that it
+// cannot use.
 std::string communicator_of(const ports& world, const trainer_options& options) {
   if (options.communicator != communicator_kind::automatic) return options.communicator.name;
   const auto first = [](const auto& kinds) {

@@ -20,7 +20,7 @@ program_end print(const schema& all, const given& what, const context& around) {
   return {};
 }
 
-// Every complaint, and what else hinders a file from being run is told by `fit` itself.
+// Prints every complaint. `fit` reports what else keeps a file from being run.
 program_end validate(const schema& all, const std::string& file, bool json, console& screen) {
   std::vector<std::string> errors;
   try {

@@ -47,7 +47,7 @@ ordered_json communicator_facts(std::string_view name, const std::string& why_no
   return {{"name", name}, {"available", available}, {"why", available ? why : why_not}};
 }
 
-// Its ranks are placed by somebody else, whatever --placement says.
+// mpirun places the ranks of mpi, whatever --placement says.
 bool of_mpirun(std::string_view name) { return name == "mpi"; }
 
 // `auto` takes the first usable one of the placement; under mpirun, mpi.

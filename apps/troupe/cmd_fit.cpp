@@ -35,7 +35,7 @@ public:
     auto seen = what;
     if (auto* metrics = std::get_if<seen::metrics>(&seen)) {
       metrics->at.step = where_.steps;
-      // At an epoch's end the next one is the one to go on with.
+      // At the end of an epoch, training continues with the next one.
       metrics->at.epoch = where_.epoch - (where_.batch == 0 && where_.epoch > 0 ? 1 : 0);
     }
     inner_->on(seen);

@@ -30,13 +30,13 @@ public:
   void be_quiet() { quiet_ = true; }
   bool quiet() const { return quiet_; }
 
-  /// One result, a line end behind it.
+  /// One result, followed by a line end.
   void result(std::string_view text);
   /// Results that bring their own line ends.
   void results(std::string_view text) { out_(text); }
   void note(std::string_view text);
   void error(std::string_view text);
-  /// Said also when notes are dropped, like an error, though the job goes on.
+  /// Said also when notes are dropped, like an error, though the job continues.
   void warning(std::string_view text);
   /// For progress: a line with its end, or a live line, which begins with a carriage return and
   /// takes the place of the one before it. On a terminal that has become narrower since, the old

@@ -21,10 +21,10 @@ metrics figures_of(const job_outcome& outcome);
 /// `train/loss 0.3127  val/accuracy 0.8724`; names without a slash come last.
 std::string metrics_text(const metrics& values);
 
-/// What is heard when a signal comes for the first, the second and the third time.
+/// The note that is printed at the first, the second and the third signal.
 std::string signal_note(int signal, int count);
 
-/// What of a fit is saved, and how to go on with it, after a second signal or a failed last
+/// What of a fit is saved, and how to continue it, after a second signal or a failed last
 /// checkpoint: `saved` is the step of the newest good checkpoint in `folder`, or nothing.
 std::string saved_note(std::int64_t steps, std::optional<std::int64_t> saved,
                        const std::string& folder);

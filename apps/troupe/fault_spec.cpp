@@ -49,7 +49,7 @@ public:
                        fmt::join(names, ", ")));
   }
 
-  // The parts behind the @. A comma parts only where a known name and = follow, so TEXT may have
+  // The parts after the @. A comma parts only where a known name and = follow, so TEXT may have
   // commas.
   std::map<std::string, std::string> parts() const {
     std::map<std::string, std::string> found;

@@ -9,7 +9,7 @@
 
 namespace troupe::program {
 
-/// The options of a job. Throws user_error for faults that can not be.
+/// The options of a job. Throws user_error for faults that cannot be.
 trainer_options options_of(const settings& s);
 learning learning_of(const settings& s);
 

@@ -53,7 +53,7 @@ int main(int count, char** arguments) {
   const auto recipe = [&learning](const std::string& text) {
     return learning->recipe(read_recipe_text(text));
   };
-  // A rank's process, of --placement processes: nothing to be tidied up behind its rank.
+  // A rank's process, of --placement processes: nothing to be tidied up after its rank.
   if (const auto code = troupe::run_rank_if_child(count, arguments, {recipe, world}))
     ::_exit(*code);
   if (const auto join_info = troupe::placed_child(count, arguments))
@@ -67,7 +67,7 @@ int main(int count, char** arguments) {
                        .age = process_age,
                        .place = place,
                        .be_rank = [&]() -> program_end {
-                         // Of an MPI that is not there the first process speaks.
+                         // If MPI is unusable, only process 0 reports it.
                          if (!mpi->unusable().empty()) return {};
                          return {be_placed(*mpi, {}, {recipe, world}), true};
                        }};

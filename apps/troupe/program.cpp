@@ -16,7 +16,7 @@ namespace {
 constexpr const char* examples = R"(Examples:
   troupe fit                                         Fashion-MNIST, two ranks, three epochs
   troupe fit --model cnn --max-epochs 5 --run-dir runs/cnn
-  troupe fit --run-dir runs/cnn --resume latest      goes on where it was stopped
+  troupe fit --run-dir runs/cnn --resume latest      continues where it was stopped
   troupe fit --set model.hidden=[1024,1024] --batch-size 128
   troupe fit --fault throw@rank=1,hook=backward,step=9
   troupe test --run-dir runs/cnn --json
@@ -85,7 +85,7 @@ private:
   const context& around_;
   schema schema_;
   command_line line_{{.name = "troupe",
-                      .about = "Trains LibTorch models as a company of actors.",
+                      .about = "Trains LibTorch models on actors, one per rank.",
                       .footer = examples,
                       .version = fmt::format("troupe {}", build_facts::version)}};
   action action_;

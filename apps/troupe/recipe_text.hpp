@@ -1,4 +1,4 @@
-// What a rank's process is told to train, as text.
+// The recipe of a rank's process, as text.
 #pragma once
 
 #include "apps/troupe/catalog.hpp"

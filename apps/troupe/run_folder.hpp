@@ -9,7 +9,7 @@
 
 namespace troupe::program {
 
-/// Where runs go when nobody says where.
+/// The folder of runs when --run-dir is not given.
 inline constexpr const char* runs_folder = "runs";
 
 /// `runs/mlp-20261121T074601Z-0c4f`: sorted by name, one model's runs are sorted by time.
@@ -26,7 +26,7 @@ std::optional<std::string> run_of_checkpoint(const std::filesystem::path& checkp
 /// with the process, whatever ends it.
 class run_folder {
 public:
-  /// Creates what is missing. Throws user_error (bad_configuration): the folder can not be made or
+  /// Creates what is missing. Throws user_error (bad_configuration): the folder cannot be made or
   /// written to, or another program runs in it.
   explicit run_folder(std::string path);
   ~run_folder();
@@ -35,8 +35,8 @@ public:
 
   const std::string& path() const { return path_; }
   std::string file(const char* name) const;
-  /// What a run that goes on from step `step` does first: result.json goes, metrics.csv loses what
-  /// came behind.
+  /// What a run that continues from step `step` does first: result.json goes, metrics.csv loses
+  /// what came after it.
   void resume_at(std::int64_t step) const;
   /// Replaces config.toml or result.json, by rename.
   void write(const char* name, const std::string& text) const;

@@ -15,7 +15,7 @@ namespace troupe::program {
 struct run_plan {
   program::settings settings;
   std::string folder;      ///< the run's; empty for an evaluation without one
-  std::string checkpoint;  ///< to go on from, or to take weights from; verified; empty: none
+  std::string checkpoint;  ///< to continue from, or to take weights from; verified; empty: none
   std::int64_t step = 0;   ///< the checkpoint's
   bool resumes = false;    ///< the folder holds a run that is gone on with
   std::vector<std::string> notes;
@@ -24,7 +24,7 @@ struct run_plan {
 /// Where a fit works. A folder that holds a run is gone on with by `resume` only. `resume` without
 /// a folder means the checkpoint's own run, or the run started last; its config.toml is read first
 /// unless another configuration is named. A run that was ended before its first checkpoint begins
-/// anew. `fresh` names a new folder. Throws user_error naming the mend; changes nothing.
+/// anew. `fresh` names a new folder. Throws user_error naming the fix; changes nothing.
 run_plan plan_fit(const schema& all, given what,
                   const std::function<std::string(const std::string& model)>& fresh);
 

@@ -182,7 +182,7 @@ void add_strategy(schema& s, const trainer_options& d) {
   cap.low_excluded = true;
   cap.high = 1 << 16;
   add(s, "strategy.overlap", kind::boolean, g.overlap, "",
-      "gradients travel while backward runs, not behind it");
+      "gradients are sent while backward runs, not after it");
   add(s, "strategy.find_unused_parameters", kind::boolean, g.find_unused_parameters, "",
       "look for parameters without a gradient before each backward, so that none waits for them");
   add(s, "strategy.static_graph", kind::boolean, g.static_graph, "",
@@ -193,7 +193,7 @@ void add_strategy(schema& s, const trainer_options& d) {
   add(s, "strategy.fused_step", kind::boolean, unset, "",
       "sum, clip and update in one pass (ranks as threads); by default where it is possible");
   add(s, "strategy.broadcast_buffers", kind::boolean, g.broadcast_buffers, "",
-      "buffers become rank 0's behind each step");
+      "buffers become rank 0's after each step");
   auto& streams = add(s, "tcp.streams", kind::integer, unset, "",
                       "connections between two ranks of tcp and hier; by default as doctor says");
   streams.low = 1;

@@ -29,9 +29,9 @@ struct resolved {
   program::origin origin;
 };
 
-/// What is wrong with one given value. `malformed`: it can not even be read as the setting's type.
+/// What is wrong with one given value. `malformed`: it cannot even be read as the setting's type.
 struct complaint {
-  std::string text;  ///< names key, value, origin and the mend
+  std::string text;  ///< names key, value, origin and the fix
   bool malformed = false;
   source from = source::fallback;
 };

@@ -33,10 +33,10 @@ struct resolution {
 };
 
 /// Joins all sources and keeps every complaint. Throws user_error (bad_configuration) when a file
-/// can not be read or is no TOML.
+/// cannot be read or is no TOML.
 resolution join(const schema& all, const given& what);
 
-/// The settings, or a user_error that lists every complaint: bad_usage when a flag's value can not
+/// The settings, or a user_error that lists every complaint: bad_usage when a flag's value cannot
 /// be read as its type, else bad_configuration.
 settings settled(resolution result);
 

@@ -1,4 +1,4 @@
-// What the terminal is told while a job runs, at the moment when it happens.
+// What the terminal shows while a job runs, at the moment when it happens.
 #pragma once
 
 #include "apps/troupe/console.hpp"

@@ -108,7 +108,7 @@ endfunction()
 # troupe_test(NAME SOURCES ... LIBRARIES ... [LABELS ...] [TIMEOUT seconds] [MUTATED source]): one Catch2 program,
 # compiled as one unit. Each case is a ctest, except where MUTATED names a product source: tests/mutants/mutants.py
 # links that program with the mutants of the source, then runs it; and except with LibTorch in a sanitized tree. A case
-# that can not show here what it is for says WARN("SKIPPED: ...") and returns; ctest counts it as skipped if nothing has
+# that cannot show here what it is for says WARN("SKIPPED: ...") and returns; ctest counts it as skipped if nothing has
 # failed.
 #
 # Labels choose what the build trees of .ci/run take (the target tests_LABEL builds what bears it):
