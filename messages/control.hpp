@@ -177,9 +177,7 @@ struct checkpoint_report {
 };
 /// Supervisor to checkpointer and observers: finish what is pending, answer `flushed` and end. Late
 /// or lost: the supervisor's deadline passes, and the outcome names the actor.
-struct flush {
-  bool unused = false;
-};
+struct flush {};
 /// Checkpointer or observer to supervisor, its last message: nothing is pending any more. `late`
 /// holds failures since the run's end. `lost` is set by the checkpointer only: the last checkpoint
 /// of the run was not written, for the reason in the newest checkpoint_report, and the job fails
@@ -203,13 +201,9 @@ struct lane_closed {
   caught last;
 };
 /// Rank actor to itself, once per `detect`: check the lane. Late: an overdue hook is found later.
-struct tick {
-  std::uint64_t round = 0;
-};
+struct tick {};
 /// Session to supervisor, its first message: start the job.
-struct begin_job {
-  bool unused = false;
-};
+struct begin_job {};
 /// Launcher to the proxy of a rank in another process, last: the process has ended and is reaped.
 /// `what` says how; `clean`: it ended in order. The proxy reports a failure unless the rank had
 /// ended.
