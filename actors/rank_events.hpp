@@ -27,7 +27,7 @@ struct answered {
   fence at;
   std::uint32_t handled = 0;
   hook_outcome outcome;
-  box<failure> what;  ///< when outcome.word == failed
+  std::optional<failure> what;  ///< when outcome.word == failed
 };
 /// The lane has ended; `last` when its learner threw on the way out.
 struct lane_ended {
