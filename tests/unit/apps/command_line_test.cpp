@@ -17,7 +17,8 @@ resolution fit(std::vector<std::string> arguments) {
   setting_flags flags;
   flags.add(line.top().add_command("fit", "train"), table());
   arguments.insert(arguments.begin(), "fit");
-  CHECK_FALSE(line.read(std::move(arguments)));
+  const auto asked_for = line.read(std::move(arguments));  // throws: CHECK would catch that
+  CHECK_FALSE(asked_for);
   return join(table(), flags.taken({}));
 }
 
