@@ -136,7 +136,7 @@ TEST_CASE("an invalid case is refused with the line and the reason", "[case]") {
       {with("choices fault.0.4294967296=1"), "is too large"},
       {with("choices fault.0.0=1,fault.1.0=1"), "is not SITE.WHO.OCCURRENCE=VALUE"},
       {with("build"), "it was taken"},
-      {with("end of it"), "nothing goes here"},
+      {with("end of it"), "this line takes no arguments"},
       {std::string(100'000, 'x'), "the first line must be troupe-case/1"},
   };
   for (const auto& [text, why] : hostile) {
@@ -197,7 +197,7 @@ TEST_CASE("a case that needs a test's own parts is refused without them", "[case
   CHECK(to_text(parse_case(text, plan)) == text);
   CHECK_THAT(why_refused(text),
              Catch::Contains("cannot be replayed without its extensions (the recorded run had 1") &&
-                 Catch::Contains("its own marks") && Catch::Contains("its network costs") &&
+                 Catch::Contains("its user coverage points") && Catch::Contains("its network costs") &&
                  Catch::Contains("its slow hosts") && Catch::Contains("parse_case(text, plan)"));
   auto fewer = plan;
   fewer.extensions.clear();
