@@ -132,7 +132,7 @@ std::unique_ptr<launcher_client> launcher_client_of(int count, const char* const
 bool started_as_rank();
 
 /// The same in a process that something else has placed as `rank`: connects to the address in
-/// `summons` and waits there for its next assignment, without a limit. Null: no assignment will
+/// `join_info` and waits there for its next assignment, without a limit. Null: no assignment will
 /// follow. Throws user_error (membership) when no launcher answers, or it has ended. SIGINT,
 /// SIGTERM and SIGHUP are ignored from then on.
 std::unique_ptr<launcher_client> placed_client(std::int32_t rank, const std::string& join_info);
