@@ -197,8 +197,9 @@ TEST_CASE("a case that needs a test's own parts is refused without them", "[case
   CHECK(to_text(parse_case(text, plan)) == text);
   CHECK_THAT(why_refused(text),
              Catch::Contains("cannot be replayed without its extensions (the recorded run had 1") &&
-                 Catch::Contains("its user coverage points") && Catch::Contains("its network costs") &&
-                 Catch::Contains("its slow hosts") && Catch::Contains("parse_case(text, plan)"));
+                 Catch::Contains("its user coverage points") &&
+                 Catch::Contains("its network costs") && Catch::Contains("its slow hosts") &&
+                 Catch::Contains("parse_case(text, plan)"));
   auto fewer = plan;
   fewer.extensions.clear();
   CHECK_THROWS_WITH(parse_case(text, fewer),
