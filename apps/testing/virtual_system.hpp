@@ -66,7 +66,7 @@ public:
   void run_one(caf::resumable* job);
   /// Releases the reference without running anything.
   static void drop(caf::resumable* job);
-  /// The id of the actor behind a job; 0 if it is none.
+  /// The id of the actor that this resumable is; 0 if it is not an actor.
   static caf::actor_id id_of(caf::resumable* job);
   /// Actors that have not ended.
   std::size_t running() const;

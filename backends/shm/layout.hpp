@@ -88,7 +88,7 @@ struct alignas(line) rank_block {
 };
 
 enum class abort_state : std::uint32_t { none, writing, written };
-/// Why the group has ended (collectives::end_reason): written once, by whoever came first.
+/// Why the group has ended (collectives::end_reason): written once, by the first caller.
 struct alignas(line) abort_block {
   std::atomic<abort_state> state;
   work_status status;
