@@ -133,6 +133,7 @@ fit_plan make_plan(const trainer_options& options, stage purpose, std::string re
   plan.checkpoint = options.checkpoint;
   plan.resume = std::move(resume);
   plan.one_hook_per_run = options.one_hook_per_run;
+  plan.keeps_points = options.elastic.enabled();
   if (options.fast_dev_run > 0) shorten(plan, options.fast_dev_run);
   return plan;
 }
@@ -150,6 +151,7 @@ std::uint64_t fit_plan::digest() const {
   h.add(checkpoint.enabled).add(checkpoint.every_epoch).add(checkpoint.every_n_steps);
   h.add(checkpoint.keep_last).add(checkpoint.keep_best).add(checkpoint.monitor);
   h.add(checkpoint.maximize).add(resume).add(one_hook_per_run);
+  if (keeps_points) h.add(keeps_points);
   return h.add(run_batches).digest();
 }
 

@@ -31,11 +31,17 @@ using storage_answer = storage_result;
 // --- supervisor to rank --------------------------------------------------------------------------
 
 /// Supervisor to each rank: generation `at.generation` of `world` ranks is forming. The rank opens
-/// its communicator and answers `prepared`. Late or lost: the rank does not answer, and the forming
-/// deadline ends the job with that rank named.
+/// its communicator, brings its state to `base`, and answers `prepared`. Late or lost: the rank
+/// does not answer, and the forming deadline closes the generation with that rank named.
 struct form_generation {
   fence at;
   std::int32_t world = 1;
+  /// Where all ranks go on. Number 0: at the beginning, or at the checkpoint `resume`.
+  resume_point base;
+  /// The ranks that hold the state of `base`, ascending. Every other rank receives it from them.
+  std::vector<std::int32_t> holders;
+  /// The checkpoint to begin with in place of the job's own, when no rank holds any state.
+  std::string resume;
 };
 /// Supervisor to each rank: every member is prepared, so training may begin. Late: harmless, the
 /// other ranks wait in their first collective. Lost: the supervisor sends it again to ranks that
@@ -59,12 +65,14 @@ struct stop_at {
   stop_reason why = stop_reason::caller;
 };
 /// Supervisor to each rank: the generation is over. The rank aborts its communicator, so that every
-/// wait in its lane throws, runs on_exception with the first cause `first`, and answers
-/// `closed_generation` once its lane is idle. Late or lost: the closing deadline passes, and the
-/// supervisor takes the rank down without that answer.
+/// wait in its lane throws, and answers `closed_generation` once its lane is idle. Before that it
+/// runs on_exception with the first cause `first` if the job is over, and else it returns to its
+/// last point. Late or lost: the closing deadline passes, and the supervisor goes on without the
+/// rank.
 struct close_generation {
   fence at;
   failure first;
+  bool last = true;  ///< the job ends with this generation
 };
 /// Supervisor to each rank: run the teardown hooks and end. `orderly`: the run ended well, so all
 /// ranks meet at the barrier "teardown"; after a failure there is no barrier. Answered by
@@ -77,10 +85,13 @@ struct tear_down {
 
 // --- rank to supervisor --------------------------------------------------------------------------
 
-/// Rank to supervisor, the answer to form_generation: the rank holds its communicator and its lane
-/// is open. Late or lost: the forming deadline ends the job with that rank named.
+/// Rank to supervisor, the answer to form_generation: the rank holds its communicator, its lane is
+/// open, and its state is that of the base. Late or lost: the forming deadline closes the
+/// generation with that rank named.
 struct prepared {
   fence at;
+  std::string digest;          ///< of that state; empty at the beginning
+  double healing_seconds = 0;  ///< how long the transfer of the state took
 };
 /// Rank to supervisor, after each finished optimizer step: this rank holds step `at.step`. A step
 /// that all ranks hold is committed. Late: the step is committed later, and checkpoints of it
@@ -121,10 +132,12 @@ struct queue_value {
   fence at;
   value what;
 };
-/// Rank to supervisor, the answer to close_generation: on_exception has run and the lane is idle,
-/// so the rank can be taken down. Late or lost: the closing deadline passes.
+/// Rank to supervisor, the answer to close_generation: the lane is idle, so the rank can be taken
+/// down, or take part in the next generation. Late or lost: the closing deadline passes.
 struct closed_generation {
   fence at;
+  resume_point held;   ///< the point whose state the rank holds; number 0: none
+  std::string digest;  ///< of that state
 };
 /// Rank to supervisor, once a tick while the supervisor waits for the rank to close or to end and
 /// its lane is still in user code: what the lane does. The newest text stands in the list of
@@ -246,10 +259,6 @@ struct request_abort {
 // --- what may cross a process border -------------------------------------------------------------
 
 template <class Inspector>
-typename Inspector::result_type inspect(Inspector& f, form_generation& x) {
-  return f(x.at, x.world);
-}
-template <class Inspector>
 typename Inspector::result_type inspect(Inspector& f, activate_generation& x) {
   return f(x.at);
 }
@@ -262,16 +271,8 @@ typename Inspector::result_type inspect(Inspector& f, stop_at& x) {
   return f(x.at, x.why);
 }
 template <class Inspector>
-typename Inspector::result_type inspect(Inspector& f, close_generation& x) {
-  return f(x.at, x.first);
-}
-template <class Inspector>
 typename Inspector::result_type inspect(Inspector& f, tear_down& x) {
   return f(x.at, x.orderly);
-}
-template <class Inspector>
-typename Inspector::result_type inspect(Inspector& f, prepared& x) {
-  return f(x.at);
 }
 template <class Inspector>
 typename Inspector::result_type inspect(Inspector& f, step_done& x) {
@@ -279,10 +280,6 @@ typename Inspector::result_type inspect(Inspector& f, step_done& x) {
 }
 template <class Inspector>
 typename Inspector::result_type inspect(Inspector& f, stop_vote& x) {
-  return f(x.at);
-}
-template <class Inspector>
-typename Inspector::result_type inspect(Inspector& f, closed_generation& x) {
   return f(x.at);
 }
 template <class Inspector>

@@ -52,6 +52,10 @@ struct extras {
   void operator()(const hooks::save_checkpoint& x) const {
     out << " after " << x.loop.steps << " steps";
   }
+  void operator()(const hooks::restore_state& x) const {
+    out << " from rank";
+    for (const auto donor : x.donors) out << ' ' << donor;
+  }
 };
 
 template <class... H>

@@ -21,6 +21,9 @@ namespace troupe {
 struct hook_run {
   fence at;  ///< `sequence` numbers the runs of this rank in this generation, from 1
   std::vector<hook> hooks;
+  /// The run ends at a point to which the rank may have to return: after its last hook the lane
+  /// calls `learner::keep_point`.
+  bool keep_point = false;
 };
 
 /// Lane to rank actor: the answer to one run. The first `handled` hooks were handled without an

@@ -10,18 +10,18 @@
 // clang-format off
 CAF_BEGIN_TYPE_ID_BLOCK(troupe, caf::first_custom_type_id)
   // wire: plain data, inspected
-  CAF_ADD_TYPE_ID(troupe, (troupe::form_generation))
   CAF_ADD_TYPE_ID(troupe, (troupe::activate_generation))
   CAF_ADD_TYPE_ID(troupe, (troupe::propose_stop))
   CAF_ADD_TYPE_ID(troupe, (troupe::stop_at))
-  CAF_ADD_TYPE_ID(troupe, (troupe::close_generation))
   CAF_ADD_TYPE_ID(troupe, (troupe::tear_down))
-  CAF_ADD_TYPE_ID(troupe, (troupe::prepared))
   CAF_ADD_TYPE_ID(troupe, (troupe::step_done))
   CAF_ADD_TYPE_ID(troupe, (troupe::stop_vote))
-  CAF_ADD_TYPE_ID(troupe, (troupe::closed_generation))
   CAF_ADD_TYPE_ID(troupe, (troupe::rank_busy))
   // local: may hold tensors, exceptions, shared state
+  CAF_ADD_TYPE_ID(troupe, (troupe::form_generation))
+  CAF_ADD_TYPE_ID(troupe, (troupe::close_generation))
+  CAF_ADD_TYPE_ID(troupe, (troupe::prepared))
+  CAF_ADD_TYPE_ID(troupe, (troupe::closed_generation))
   CAF_ADD_TYPE_ID(troupe, (troupe::rank_finished))
   CAF_ADD_TYPE_ID(troupe, (troupe::rank_failed))
   CAF_ADD_TYPE_ID(troupe, (troupe::queue_value))
@@ -44,6 +44,10 @@ CAF_BEGIN_TYPE_ID_BLOCK(troupe, caf::first_custom_type_id)
 CAF_END_TYPE_ID_BLOCK(troupe)
 // clang-format on
 
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::form_generation)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::close_generation)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::prepared)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::closed_generation)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::rank_finished)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::rank_failed)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::queue_value)

@@ -32,6 +32,7 @@ public:
 
   void bind(std::shared_ptr<communicator> world, generation_id generation) override;
   hook_outcome on(const hook& h, const closure& inner) override;
+  void keep_point() override;
   /// After validate and test: metrics by name. After predict, on rank 0: predictions in the order
   /// of samples, as a list of batches, or with several loaders as a list of such lists.
   value result() override;
@@ -133,6 +134,8 @@ private:
   void handle(const hooks::optimizer_state& h);
   void handle(const hooks::on_save_checkpoint& h);
   void handle(const hooks::save_checkpoint& h);
+  void handle(const hooks::rewind& h);
+  void handle(const hooks::restore_state& h);
 
   void draw_from(std::string_view hook);
   void configure_optimizers();

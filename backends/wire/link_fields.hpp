@@ -27,6 +27,12 @@ template <>
 struct last_of<placement_kind> : std::integral_constant<placement_kind, placement_kind::processes> {
 };
 template <>
+struct last_of<resume_point::next>
+    : std::integral_constant<resume_point::next, resume_point::next::go> {};
+template <>
+struct last_of<elastic_options::on_exception>
+    : std::integral_constant<elastic_options::on_exception, elastic_options::on_exception::fail> {};
+template <>
 struct last_of<fault_drill::kind>
     : std::integral_constant<fault_drill::kind, fault_drill::kind::stop> {};
 template <>
@@ -60,6 +66,11 @@ void inspect(F& f, time_knob& x) {
   f(detect, hook_limit);
 }
 template <class F>
+void inspect(F& f, elastic_options& x) {
+  auto& [max_restarts, exceptions] = x;
+  f(max_restarts, exceptions);
+}
+template <class F>
 void inspect(F& f, fault_drill& x) {
   auto& [what, rank, hook, step, text, lasts] = x;
   f(what, rank, hook, step, text, lasts);
@@ -79,16 +90,21 @@ void inspect(F& f, trainer_options& x) {
          gradient_clip_algorithm, limit_train_batches, limit_val_batches, limit_test_batches,
          limit_predict_batches, val_check_interval, num_sanity_val_batches, fast_dev_run,
          log_every_n_steps, seed, precision, strategy, gradients, communicator, tcp_streams,
-         placement, one_hook_per_run, stop_early, checkpoint, time, faults] = x;
+         placement, one_hook_per_run, stop_early, checkpoint, time, elastic, faults] = x;
   f(ranks, max_epochs, max_steps, batch_size, accumulate_grad_batches, gradient_clip_val,
     gradient_clip_algorithm, limit_train_batches, limit_val_batches, limit_test_batches,
     limit_predict_batches, val_check_interval, num_sanity_val_batches, fast_dev_run,
     log_every_n_steps, seed, precision, strategy, gradients, communicator, tcp_streams, placement,
-    one_hook_per_run, stop_early, checkpoint, time, faults);
+    one_hook_per_run, stop_early, checkpoint, time, elastic, faults);
 }
 
 // --- state -----------------------------------------------------------------------------------
 
+template <class F>
+void inspect(F& f, resume_point& x) {
+  auto& [number, then, trained, loop, last_saved, ending] = x;
+  f(number, then, trained, loop, last_saved, ending);
+}
 template <class F>
 void inspect(F& f, tensor_blob& x) {
   auto& [name, dtype, shape, bytes] = x;
@@ -157,6 +173,12 @@ void inspect(F& f, hooks::save_checkpoint& x) {
   f(at, loop);
 }
 
+template <class F>
+void inspect(F& f, hooks::restore_state& x) {
+  auto& [at, cursor, donors] = x;
+  f(at, cursor, donors);
+}
+
 // --- observations ----------------------------------------------------------------------------
 
 template <class F>
@@ -193,6 +215,26 @@ void inspect(F& f, rank_spec& x) {
          hooks, traced, initial] = x;
   f(job, rank, incarnation, purpose, options, resume, recipe, meets, checkpoints, watched, hooks,
     traced, initial);
+}
+template <class F>
+void inspect(F& f, form_generation& x) {
+  auto& [at, world, base, holders, resume] = x;
+  f(at, world, base, holders, resume);
+}
+template <class F>
+void inspect(F& f, close_generation& x) {
+  auto& [at, first, last] = x;
+  f(at, first, last);
+}
+template <class F>
+void inspect(F& f, prepared& x) {
+  auto& [at, digest, healing_seconds] = x;
+  f(at, digest, healing_seconds);
+}
+template <class F>
+void inspect(F& f, closed_generation& x) {
+  auto& [at, held, digest] = x;
+  f(at, held, digest);
 }
 template <class F>
 void inspect(F& f, rank_finished& x) {

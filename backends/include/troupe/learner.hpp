@@ -71,6 +71,10 @@ public:
   virtual void pass(std::span<const hook> hooks, std::uint32_t& handled) {
     (void)hooks, (void)handled;
   }
+  /// In jobs that can restart (`elastic_options`), after a run of hooks that ends at a point to
+  /// which the rank may return: keep what `hooks::rewind` needs to return here. What it keeps of
+  /// the point before is not needed any more.
+  virtual void keep_point() {}
   /// After an orderly teardown, on every rank: the rank's result. Rank 0's is job_outcome::result.
   virtual value result() { return {}; }
 };

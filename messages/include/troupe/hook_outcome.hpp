@@ -9,6 +9,7 @@
 #include <chrono>
 #include <cstdint>
 #include <optional>
+#include <string>
 #include <vector>
 
 namespace troupe {
@@ -60,8 +61,11 @@ struct hook_outcome {
   metrics logged;                             ///< reduced values that became known
   snapshot_ptr snapshot;                      ///< save_checkpoint
   std::vector<value> queued;                  ///< add_to_queue, first in first out
-  std::int64_t samples = 0;                   ///< consumed by finished steps of this run, all ranks
-  std::chrono::nanoseconds waited{0};         ///< the lane, in collectives of training
+  /// Consumed by finished steps of this run, all ranks. Not 0: the weights of a step are updated,
+  /// also when a later hook of the run failed.
+  std::int64_t samples = 0;
+  std::string state_digest;            ///< rewind, restore_state: of the whole state
+  std::chrono::nanoseconds waited{0};  ///< the lane, in collectives of training
 
   /// Adds the result of a later hook: later values win, lists grow, a stop stays.
   void merge(hook_outcome&& later);

@@ -108,6 +108,20 @@ struct kind_or_name {
   std::string name;
 };
 
+/// What becomes of a job when it loses a rank, or when a rank fails (keys `elastic.*`;
+/// docs/elastic.md).
+struct elastic_options {
+  /// How often the job forms a new generation after a failure. 0: the first failure ends the job.
+  std::int32_t max_restarts = 0;
+  /// What an exception in a hook does. A broken invariant, a wrong configuration and an error of
+  /// the storage end the job in any case.
+  enum class on_exception : std::uint8_t { restart, fail };
+  on_exception exceptions = on_exception::restart;
+
+  bool enabled() const { return max_restarts > 0; }
+  friend bool operator==(const elastic_options&, const elastic_options&) = default;
+};
+
 /// One injected fault (`--fault KIND@rank=R,hook=NAME[,step=S][,what=TEXT][,ms=N]`).
 struct fault_drill {
   enum class kind : std::uint8_t { raise, stall, abort, segv, exit, kill, stop };
@@ -176,6 +190,7 @@ struct trainer_options {
   std::vector<early_stopping> stop_early;
   checkpoint_policy checkpoint;
   time_knob time;
+  elastic_options elastic;
   std::vector<fault_drill> faults;
 
   friend bool operator==(const trainer_options&, const trainer_options&) = default;

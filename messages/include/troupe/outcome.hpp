@@ -30,6 +30,27 @@ struct run_figures {
   }
 };
 
+/// One generation of a job: who took part, and why it ended.
+struct generation_record {
+  std::uint64_t generation = 0;
+  std::int32_t ranks = 0;
+  std::int64_t base_step = 0;  ///< the step that it began with
+  /// Null: the job ended with it, finished or stopped.
+  std::shared_ptr<const failure> ended_by;
+  /// Steps that were finished by some rank in an earlier generation and done again in this one.
+  std::int64_t steps_redone = 0;
+  /// Of the recovery that led to this generation, in milliseconds, by the clock of the ports; 0 in
+  /// the first one.
+  struct times {
+    double detect = 0;  ///< from the first report of the failure to the order to close
+    double abort = 0;   ///< until every rank that is left has left its hooks
+    double form = 0;    ///< until every rank holds its communicator and the state, healing included
+    double heal = 0;    ///< of that: the transfer of the state, on the slowest rank
+    double first_step = 0;  ///< until the first committed step
+  };
+  times milliseconds;
+};
+
 /// The outcome of one job. `status`:
 /// - finished: the job ran to its limits;
 /// - stopped: it ended early at a step boundary, with a checkpoint, and can be resumed;
@@ -40,7 +61,9 @@ struct job_outcome {
   stop_reason why = stop_reason::none;
   loop_state loop;
   metrics last;  ///< last reduced values; after a failure those that rank 0 knew, if it answered
-  std::uint64_t generation = 0;
+  std::uint64_t generation = 0;  ///< the last one
+  std::int32_t restarts = 0;     ///< how often a new generation replaced a failed one
+  std::vector<generation_record> generations;
   snapshot_ptr weights;  ///< rank 0's state at the end of a fit; null otherwise
   value result;          ///< rank 0's: evaluation results, predictions, a spawned function's value
   std::vector<value> queue;  ///< in the order added

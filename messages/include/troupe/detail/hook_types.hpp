@@ -19,6 +19,7 @@
 #include <string>
 #include <string_view>
 #include <variant>
+#include <vector>
 
 namespace troupe {
 
@@ -221,6 +222,21 @@ struct save_checkpoint {
   friend bool operator==(const save_checkpoint&, const save_checkpoint&) = default;
 };
 
+/// After a failure, on a rank that goes on: the learner returns to the last point that it kept
+/// (`learner::keep_point`) and forgets what it did since. The outcome brings `state_digest`. Throws
+/// when the state cannot be restored, and the rank then receives it from others.
+struct rewind : plain { static constexpr std::string_view name = "rewind"; };
+/// In a new generation where some ranks lack the state of a point: the ranks of `donors` send it,
+/// all others receive it. Collective. `at` has epoch and steps of the point and the next
+/// micro-batch. The outcome brings `state_digest`.
+struct restore_state {
+  static constexpr std::string_view name = "restore_state";
+  position at;
+  std::int64_t cursor = 0;           ///< loop_state::cursor of the point
+  std::vector<std::int32_t> donors;  ///< ascending, at least one
+  friend bool operator==(const restore_state&, const restore_state&) = default;
+};
+
 }  // namespace hooks
 // clang-format on
 
@@ -249,6 +265,7 @@ using hook_types = std::variant<
     hooks::on_predict_model_eval, hooks::on_predict_model_train, hooks::on_predict_start,
     hooks::on_predict_epoch_start, hooks::on_predict_batch_start, hooks::predict_step,
     hooks::on_predict_batch_end, hooks::on_predict_epoch_end, hooks::on_predict_end, hooks::barrier,
-    hooks::optimizer_state, hooks::on_save_checkpoint, hooks::save_checkpoint>;
+    hooks::optimizer_state, hooks::on_save_checkpoint, hooks::save_checkpoint, hooks::rewind,
+    hooks::restore_state>;
 
 }  // namespace troupe

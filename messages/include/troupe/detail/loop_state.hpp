@@ -35,6 +35,25 @@ struct loop_state {
   friend bool operator==(const loop_state&, const loop_state&) = default;
 };
 
+/// A place in a run to which its ranks can return. Ranks count the points that they pass: the same
+/// number is the same place in the run, on every rank and in every generation of a job.
+struct resume_point {
+  /// What follows the point.
+  enum class next : std::uint8_t {
+    start,       ///< the fit, or the evaluation: everything is set up, nothing has been done
+    boundary,    ///< what is due after a step: validation, end of the epoch, checkpoint
+    epoch_done,  ///< the checkpoint of an epoch, if one is due
+    go,          ///< the next step, or the end of the run
+  };
+  std::uint64_t number = 0;  ///< 0: no point, nothing is set up
+  next then = next::start;
+  bool trained = false;  ///< on_train_start has run
+  loop_state loop;
+  std::int64_t last_saved = -1;  ///< step of the newest checkpoint of the run, -1: none
+  std::uint8_t ending = 0;       ///< the stop_reason of a hook or decider that ends the run
+  friend bool operator==(const resume_point&, const resume_point&) = default;
+};
+
 template <class Inspector>
 typename Inspector::result_type inspect(Inspector& f, early_stopping_state& x) {
   return f(x.best, x.has_best, x.waited);
