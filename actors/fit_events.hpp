@@ -16,6 +16,13 @@ namespace fit_events {
 
 /// The generation is active: begin. Once.
 struct begin {};
+/// The rank joins others that have a point already: run the set-up hooks, without them. Once.
+struct set_up {};
+/// The generation is active: go on from this point, whose state the learner has. After `rewind` or
+/// `set_up`.
+struct resume {
+  resume_point from;
+};
 /// The lane's answer to the run in flight. `handled` counts leading hooks of the run, those of
 /// closures included. Words: proceed (all handled), skip_epoch (the last handled is
 /// on_train_batch_start), attention (the machine emits the rest again). `failed` is the rank
@@ -29,14 +36,20 @@ struct ran {
 
 /// Of the messages only the step and the reason count, not the fence. Repeating propose_stop
 /// repeats the vote; repeating stop_at changes nothing.
-using fit_event = std::variant<fit_events::begin, fit_events::ran, propose_stop, stop_at>;
+using fit_event = std::variant<fit_events::begin, fit_events::set_up, fit_events::resume,
+                               fit_events::ran, propose_stop, stop_at>;
 
 namespace fit_actions {
 
 /// Hand these to the lane. Never more than one run in flight; never empty.
 struct run {
   std::vector<hook> hooks;
+  bool keep_point = false;  ///< at its end the rank passes a point
   friend bool operator==(const run&, const run&) = default;
+};
+/// The answer to `set_up`: the hooks have run, and the machine waits for `resume`.
+struct is_set_up {
+  friend bool operator==(const is_set_up&, const is_set_up&) = default;
 };
 /// Answer the proposal: this rank will not pass `step` without a further word.
 struct vote {
@@ -64,8 +77,9 @@ struct finished {
 
 }  // namespace fit_actions
 
-using fit_action = std::variant<fit_actions::run, fit_actions::vote, fit_actions::step_finished,
-                                fit_actions::metrics_known, fit_actions::finished>;
+using fit_action =
+    std::variant<fit_actions::run, fit_actions::is_set_up, fit_actions::vote,
+                 fit_actions::step_finished, fit_actions::metrics_known, fit_actions::finished>;
 std::ostream& operator<<(std::ostream& out, const fit_action& action);
 
 /// Where a fit machine stands; the numbers are the phases of docs/fit_order.md.
@@ -83,6 +97,7 @@ enum class fit_phase : std::uint8_t {
   evaluation,  // validate, test, predict
   close,       // 9
   done,
+  at_point,  // waits for `resume`
 };
 struct agreed_stop {
   std::int64_t step = 0;

@@ -54,6 +54,8 @@ void fit_machine::on(const fit_event& event, std::vector<fit_action>& out) {
     actions& out;
 
     void operator()(const fit_events::begin&) { self.begin(out); }
+    void operator()(const fit_events::set_up&) { self.set_up(out); }
+    void operator()(const fit_events::resume& e) { self.resume(e.from, out); }
     void operator()(const fit_events::ran& e) { self.ran(e.handled, e.outcome, out); }
     void operator()(const propose_stop&) { self.vote_on_stop(out); }
     void operator()(const stop_at& e) { self.agree_on_stop(e, out); }
@@ -69,6 +71,35 @@ void fit_machine::begin(actions& out) {
   emit(out);
 }
 
+void fit_machine::set_up(actions& out) {
+  joins_ = true;
+  begin(out);
+}
+
+void fit_machine::resume(const resume_point& from, actions& out) {
+  if (phase_ != phase::at_point) throw internal_error("fit machine: resumed without a point");
+  wait_at(from);
+  if (std::exchange(joins_, false)) {
+    resumed_epoch_ = loop_.epoch;
+    resumed_batch_ = loop_.batch;
+    resumed_cursor_ = loop_.cursor;
+  }
+  if (!from.logged.empty())
+    out.emplace_back(fit_actions::metrics_known{from.logged_at, from.logged});
+  switch (from.then) {
+    case resume_point::next::start: started(); break;
+    case resume_point::next::boundary: boundary(); break;
+    case resume_point::next::epoch_done: epoch_done(); break;
+    case resume_point::next::go: hold_or_go(); break;
+  }
+  emit(out);
+}
+
+void fit_machine::rewind() {
+  if (point_.number == 0) throw internal_error("fit machine: no point to return to");
+  wait_at(point_);
+}
+
 void fit_machine::ran(std::uint32_t handled, const hook_outcome& outcome, actions& out) {
   check(handled, outcome.word);
   handled_ += handled;
@@ -80,6 +111,19 @@ void fit_machine::ran(std::uint32_t handled, const hook_outcome& outcome, action
   else if (handled_ == length_)
     leave_phase(out);
   emit(out);
+}
+
+void fit_machine::settle(std::uint32_t handled, const hook_outcome& outcome, actions& out) {
+  const bool whole = outcome.word == run_verdict::proceed && handled == in_flight_;
+  const bool applied = phase_ == phase::window && outcome.samples > 0;
+  handled_ += handled;
+  in_flight_ = 0;
+  if (!whole && !applied) return;
+  learn(outcome, out);
+  if (applied)
+    span_done(out);
+  else if (handled_ == length_)
+    leave_phase(out);
 }
 
 void fit_machine::vote_on_stop(actions& out) {
@@ -161,20 +205,35 @@ void fit_machine::learn(const hook_outcome& outcome, actions& out) {
   for (const auto& [key, number] : outcome.logged) loop_.last[key] = number;
   auto where = at();
   if (phase_ == phase::window) ++where.step;
+  if (plan_->keeps_points) {
+    for (const auto& [key, number] : outcome.logged) logged_[key] = number;
+    logged_at_ = where;
+  }
   out.emplace_back(fit_actions::metrics_known{where, outcome.logged});
 }
 
 void fit_machine::leave_phase(actions& out) {
   switch (phase_) {
     case phase::prepare: return enter(phase::launch);
-    case phase::launch: return launched();
-    case phase::train_start: trained_ = true; return boundary();
+    case phase::launch: return launched(out);
+    case phase::train_start:
+      trained_ = true;
+      if (joins_) {
+        phase_ = phase::at_point;
+        out.emplace_back(fit_actions::is_set_up{});
+        return;
+      }
+      pass_point(resume_point::next::boundary);
+      return boundary();
     case phase::window: return span_done(out);
     case phase::sanity:
     case phase::validation:
     case phase::evaluation: return evaluation_span_done();
     case phase::epoch_end: return epoch_ended();
-    case phase::checkpoint: last_saved_ = last_snapshot_ = loop_.steps; return hold_or_go();
+    case phase::checkpoint:
+      last_saved_ = last_snapshot_ = loop_.steps;
+      pass_point(resume_point::next::go);
+      return hold_or_go();
     case phase::last_checkpoint:
       last_saved_ = last_snapshot_ = loop_.steps;
       return enter(phase::close);
@@ -183,26 +242,39 @@ void fit_machine::leave_phase(actions& out) {
       out.emplace_back(fit_actions::finished{why_, loop_});
       return;
     case phase::idle:
+    case phase::at_point:
     case phase::done: break;
   }
   throw internal_error("fit machine: nothing to leave");
 }
 
 void fit_machine::emit(actions& out) {
-  if (phase_ == phase::done || holding()) return;
+  if (phase_ == phase::done || phase_ == phase::at_point || holding()) return;
   auto hooks = segment();
   length_ = static_cast<std::uint32_t>(hooks.size());
   auto part = part_of(std::move(hooks), handled_, plan_->one_hook_per_run);
   in_flight_ = static_cast<std::uint32_t>(part.size());
-  out.emplace_back(fit_actions::run{std::move(part)});
+  const bool last = handled_ + in_flight_ == length_;
+  out.emplace_back(fit_actions::run{std::move(part), last && ends_at_point()});
 }
 
 // --- training ------------------------------------------------------------------------------------
 
-void fit_machine::launched() {
+void fit_machine::launched(actions& out) {
   if (plan_->purpose == stage::call) return end(stop_reason::none);
+  if (plan_->purpose == stage::train) check_against_facts();
+  if (joins_) {
+    if (plan_->purpose == stage::train) return enter(phase::train_start);
+    phase_ = phase::at_point;
+    out.emplace_back(fit_actions::is_set_up{});
+    return;
+  }
+  pass_point(resume_point::next::start);
+  started();
+}
+
+void fit_machine::started() {
   if (plan_->purpose != stage::train) return enter_evaluation(phase::evaluation);
-  check_against_facts();
   batch_ = loop_.batch;
   if (train_batches() == 0 || limits_reached()) return end(stop_reason::none);
   if (plan_->resume.empty() && batches_of(stage::sanity) > 0)
@@ -227,6 +299,11 @@ void fit_machine::epoch_ended() {
   loop_.cursor = 0;
   loop_.validated = false;
   batch_ = 0;
+  pass_point(resume_point::next::epoch_done);
+  epoch_done();
+}
+
+void fit_machine::epoch_done() {
   if (checkpoint_due(plan_->checkpoint, {loop_.steps, true, false}, last_saved_))
     return enter(phase::checkpoint);
   hold_or_go();
@@ -254,6 +331,7 @@ void fit_machine::span_done(actions& out) {
     loop_.validated = false;
     ++loop_.steps;
     out.emplace_back(fit_actions::step_finished{loop_.steps});
+    pass_point(resume_point::next::boundary);
     return boundary();
   }
   if (validation_due_behind(batch_)) return enter_evaluation(phase::validation);
@@ -308,6 +386,7 @@ void fit_machine::evaluation_span_done() {
       ending_ = stop_reason::early_stopping;
   if (batch_ != loop_.batch) return enter_span();
   loop_.validated = true;
+  pass_point(resume_point::next::boundary);
   boundary();
 }
 

@@ -25,6 +25,13 @@ public:
   void on(const fit_event& event, std::vector<fit_action>& out);
   /// The same for fit_events::ran, of which it wants no copy.
   void ran(std::uint32_t handled, const hook_outcome& outcome, std::vector<fit_action>& out);
+  /// The last answer of a generation that is over, failed or not: counts the step if its weights
+  /// are updated. Adds no run.
+  void settle(std::uint32_t handled, const hook_outcome& outcome, std::vector<fit_action>& out);
+  /// Returns to the last point, and waits there for `resume`. Needs a point.
+  void rewind();
+  /// The last point passed; number 0: none, or the plan keeps none.
+  const resume_point& point() const { return point_; }
 
   bool finished() const { return phase_ == phase::done; }
   /// Waits at a step boundary for stop_at.
@@ -51,6 +58,8 @@ private:
   using actions = std::vector<fit_action>;
 
   void begin(actions& out);
+  void set_up(actions& out);
+  void resume(const resume_point& from, actions& out);
   void vote_on_stop(actions& out);
   void agree_on_stop(const stop_at& event, actions& out);
   void check(std::uint32_t handled, run_verdict word) const;
@@ -60,9 +69,14 @@ private:
   // Where to go on. Each ends in a phase with hooks to run, or in holding.
   void enter(phase next);
   void leave_phase(actions& out);
-  void launched();
+  void launched(actions& out);
+  void started();
   void boundary();
   void epoch_ended();
+  void epoch_done();
+  void pass_point(resume_point::next then);
+  bool ends_at_point() const;
+  void wait_at(const resume_point& where);
   void hold_or_go();
   void enter_span();
   void span_done(actions& out);
@@ -110,6 +124,10 @@ private:
   stop_reason why_ = stop_reason::none;     // why the run ended
   std::optional<std::int64_t> hold_;        // voted: do not pass
   std::optional<agreed_stop> stop_;
+  resume_point point_;
+  metrics logged_;  // since point_
+  position logged_at_;
+  bool joins_ = false;  // runs the set-up hooks without the other ranks
 };
 
 }  // namespace troupe

@@ -33,6 +33,54 @@ void fit_machine::enter(phase next) {
   length_ = 0;
 }
 
+void fit_machine::pass_point(resume_point::next then) {
+  if (!plan_->keeps_points) return;
+  auto& p = point_;
+  ++p.number;
+  p.then = then;
+  p.trained = trained_;
+  p.loop = loop_;
+  p.last_saved = last_saved_;
+  p.ending = static_cast<std::uint8_t>(ending_);
+  p.logged = std::exchange(logged_, {});
+  p.logged_at = logged_at_;
+}
+
+// Whether the segment in progress ends where pass_point is called.
+bool fit_machine::ends_at_point() const {
+  if (!plan_->keeps_points) return false;
+  switch (phase_) {
+    case phase::launch: return plan_->purpose != stage::call;
+    case phase::window: return until_ == window_end();
+    case phase::validation: return closing_ && batch_ == loop_.batch;
+    case phase::train_start:
+    case phase::epoch_end:
+    case phase::checkpoint: return true;
+    default: return false;
+  }
+}
+
+// What a later part of the run has changed since the point begins anew. The last snapshot does not
+// count, because the rank that took it may be gone.
+void fit_machine::wait_at(const resume_point& where) {
+  enter(phase::at_point);
+  in_flight_ = 0;
+  loop_ = where.loop;
+  loop_.early_stopping.resize(plan_->stop_early.size());
+  batch_ = loop_.batch;
+  evaluated_ = until_ = 0;
+  closing_ = false;
+  trained_ = where.trained;
+  last_saved_ = where.last_saved;
+  last_snapshot_ = undefined;
+  ending_ = static_cast<stop_reason>(where.ending);
+  why_ = stop_reason::none;
+  hold_.reset();
+  stop_.reset();
+  logged_.clear();
+  point_ = where;
+}
+
 bool fit_machine::holding() const {
   const bool may = phase_ == phase::window || phase_ == phase::evaluation;
   const auto from = phase_ == phase::window ? batch_ : evaluated_;
@@ -60,6 +108,7 @@ stage fit_machine::stage_now() const {
     case phase::prepare:
     case phase::launch:
     case phase::close:
+    case phase::at_point:
     case phase::done: break;
   }
   return stage::start;
@@ -168,6 +217,7 @@ std::vector<hook> fit_machine::segment() const {
       hook_sequences::close(*plan_, trained_, where, out);
       break;
     case phase::idle:
+    case phase::at_point:
     case phase::done: break;
   }
   return out;
@@ -214,7 +264,7 @@ bool operator==(const fit_machine& a, const fit_machine& b) {
     return std::tie(m.phase_, m.loop_, m.loaders_, m.optimizers_, m.batch_, m.evaluated_, m.until_,
                     m.closing_, m.handled_, m.length_, m.in_flight_, m.trained_, m.resumed_epoch_,
                     m.resumed_batch_, m.resumed_cursor_, m.last_saved_, m.last_snapshot_, m.ending_,
-                    m.why_, m.hold_, m.stop_);
+                    m.why_, m.hold_, m.stop_, m.point_, m.logged_, m.joins_);
   };
   return a.plan_ == b.plan_ && state(a) == state(b);
 }
@@ -236,6 +286,11 @@ std::uint64_t fit_machine::digest() const {
   h.add(resumed_epoch_).add(resumed_batch_).add(resumed_cursor_);
   h.add(ending_).add(why_).add(hold_).add(stop_.has_value());
   if (stop_) h.add(stop_->step).add(stop_->why);
+  if (point_.number > 0) {
+    h.add(point_.number).add(point_.then).add(point_.trained).add(point_.loop.steps);
+    h.add(point_.loop.epoch).add(point_.loop.batch).add(point_.last_saved).add(point_.ending);
+  }
+  if (joins_) h.add(joins_);
   return h.digest();
 }
 
@@ -254,6 +309,7 @@ std::string_view fit_machine::name_of(phase p) {
     case phase::evaluation: return "evaluation";
     case phase::close: return "close";
     case phase::done: return "done";
+    case phase::at_point: return "at_point";
   }
   return "unknown";
 }
@@ -278,6 +334,7 @@ std::ostream& operator<<(std::ostream& out, const fit_action& action) {
       out << "run";
       for (const auto& one : a.hooks) out << ' ' << one;
     }
+    void operator()(const fit_actions::is_set_up&) const { out << "is_set_up"; }
     void operator()(const fit_actions::vote& a) const { out << "vote " << a.step; }
     void operator()(const fit_actions::step_finished& a) const {
       out << "step_finished " << a.step;

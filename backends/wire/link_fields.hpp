@@ -102,8 +102,8 @@ void inspect(F& f, trainer_options& x) {
 
 template <class F>
 void inspect(F& f, resume_point& x) {
-  auto& [number, then, trained, loop, last_saved, ending] = x;
-  f(number, then, trained, loop, last_saved, ending);
+  auto& [number, then, trained, loop, last_saved, ending, logged, logged_at] = x;
+  f(number, then, trained, loop, last_saved, ending, logged, logged_at);
 }
 template <class F>
 void inspect(F& f, tensor_blob& x) {
