@@ -18,11 +18,9 @@ namespace fit_events {
 struct begin {};
 /// The rank joins others that have a point already: run the set-up hooks, without them. Once.
 struct set_up {};
-/// The generation is active: go on from this point, whose state the learner has. After `rewind` or
-/// `set_up`.
-struct resume {
-  resume_point from;
-};
+/// The generation is active: go on from the point, whose state the learner has. After
+/// fit_machine::rewind or adopt.
+struct resume {};
 /// The lane's answer to the run in flight. `handled` counts leading hooks of the run, those of
 /// closures included. Words: proceed (all handled), skip_epoch (the last handled is
 /// on_train_batch_start), attention (the machine emits the rest again). `failed` is the rank

@@ -55,7 +55,7 @@ void fit_machine::on(const fit_event& event, std::vector<fit_action>& out) {
 
     void operator()(const fit_events::begin&) { self.begin(out); }
     void operator()(const fit_events::set_up&) { self.set_up(out); }
-    void operator()(const fit_events::resume& e) { self.resume(e.from, out); }
+    void operator()(const fit_events::resume&) { self.resume(out); }
     void operator()(const fit_events::ran& e) { self.ran(e.handled, e.outcome, out); }
     void operator()(const propose_stop&) { self.vote_on_stop(out); }
     void operator()(const stop_at& e) { self.agree_on_stop(e, out); }
@@ -76,17 +76,12 @@ void fit_machine::set_up(actions& out) {
   begin(out);
 }
 
-void fit_machine::resume(const resume_point& from, actions& out) {
-  if (phase_ != phase::at_point) throw internal_error("fit machine: resumed without a point");
-  wait_at(from);
-  if (std::exchange(joins_, false)) {
-    resumed_epoch_ = loop_.epoch;
-    resumed_batch_ = loop_.batch;
-    resumed_cursor_ = loop_.cursor;
-  }
-  if (!from.logged.empty())
-    out.emplace_back(fit_actions::metrics_known{from.logged_at, from.logged});
-  switch (from.then) {
+void fit_machine::resume(actions& out) {
+  if (phase_ != phase::at_point || point_.number == 0)
+    throw internal_error("fit machine: resumed without a point");
+  if (!point_.logged.empty())
+    out.emplace_back(fit_actions::metrics_known{point_.logged_at, point_.logged});
+  switch (point_.then) {
     case resume_point::next::start: started(); break;
     case resume_point::next::boundary: boundary(); break;
     case resume_point::next::epoch_done: epoch_done(); break;
@@ -95,9 +90,14 @@ void fit_machine::resume(const resume_point& from, actions& out) {
   emit(out);
 }
 
-void fit_machine::rewind() {
-  if (point_.number == 0) throw internal_error("fit machine: no point to return to");
-  wait_at(point_);
+void fit_machine::adopt(const resume_point& where) {
+  if (phase_ != phase::at_point || where.number == 0)
+    throw internal_error("fit machine: a state without its set-up");
+  wait_at(where);
+  joins_ = false;
+  resumed_epoch_ = loop_.epoch;
+  resumed_batch_ = loop_.batch;
+  resumed_cursor_ = loop_.cursor;
 }
 
 void fit_machine::ran(std::uint32_t handled, const hook_outcome& outcome, actions& out) {

@@ -29,7 +29,9 @@ public:
   /// are updated. Adds no run.
   void settle(std::uint32_t handled, const hook_outcome& outcome, std::vector<fit_action>& out);
   /// Returns to the last point, and waits there for `resume`. Needs a point.
-  void rewind();
+  void rewind() { wait_at(resume_point{point_}); }
+  /// After `set_up`: the learner has received the state of `where`. Waits there for `resume`.
+  void adopt(const resume_point& where);
   /// The last point passed; number 0: none, or the plan keeps none.
   const resume_point& point() const { return point_; }
 
@@ -59,7 +61,7 @@ private:
 
   void begin(actions& out);
   void set_up(actions& out);
-  void resume(const resume_point& from, actions& out);
+  void resume(actions& out);
   void vote_on_stop(actions& out);
   void agree_on_stop(const stop_at& event, actions& out);
   void check(std::uint32_t handled, run_verdict word) const;

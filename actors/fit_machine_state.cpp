@@ -63,6 +63,7 @@ bool fit_machine::ends_at_point() const {
 // What a later part of the run has changed since the point begins anew. The last snapshot does not
 // count, because the rank that took it may be gone.
 void fit_machine::wait_at(const resume_point& where) {
+  if (where.number == 0) throw internal_error("fit machine: no point to return to");
   enter(phase::at_point);
   in_flight_ = 0;
   loop_ = where.loop;

@@ -1,8 +1,10 @@
 #include "actors/rank.hpp"
 
 #include <map>
+#include <optional>
 
 #include "backends/lane.hpp"
+#include "backends/solo_communicator.hpp"
 #include "troupe/detail/coverage.hpp"
 
 namespace troupe {
@@ -29,6 +31,7 @@ struct rank_state {
   std::map<failure_id, std::exception_ptr> thrown;  // of this incarnation's failures
   value result;
   bool hooks_wanted = false;
+  std::vector<queue_value> queued;
   std::vector<hook> in_flight;           // only when an observer wants hooks
   std::vector<ranks::action> after_run;  // empty between answers; kept for its memory
 
@@ -37,14 +40,17 @@ struct rank_state {
   std::chrono::nanoseconds began{0};
   std::chrono::nanoseconds last_train_end{0};
   bool last_was_train = false;
+  std::optional<std::chrono::nanoseconds> restoring_since;
 
   void start();
+  void open_lane();
   void feed(const ranks::event& what) {
     auto todo = machine->on(what);
     carry_out(todo);
   }
   void carry_out(std::vector<ranks::action>& all);
   void answered(ran& what);
+  void tell_queued(bool passed_point);
   failure_id keep(std::exception_ptr error);
   void look();
   void measure(const ran& what);
@@ -52,6 +58,8 @@ struct rank_state {
   void keep(const fence& at, snapshot_ptr taken);
 
   void carry_out(ranks::open a);
+  void carry_out(const ranks::bind&) { work->bind(world, machine->mine().generation); }
+  void carry_out(const ranks::open_lane&) { open_lane(); }
   void carry_out(ranks::submit a);
   void carry_out(const ranks::abort_communicator& a);
   void carry_out(const ranks::attend& a);
@@ -74,6 +82,7 @@ struct rank_state {
   void report(Message m) {
     say(m);
   }
+  void report(prepared m);
   void report(rank_finished m);
   void report(rank_failed m);
   void report(rank_busy m) { tell(std::move(m)); }
@@ -90,6 +99,10 @@ void rank_state::start() {
   began = setup.world.now();
   hooks_wanted = setup.observers.wants_hooks();
   machine = std::make_unique<rank_machine>(setup.plan);
+  open_lane();
+}
+
+void rank_state::open_lane() {
   const learner_context context{.rank = setup.plan.rank,
                                 .world = setup.what->options.ranks,
                                 .job = setup.plan.job,
@@ -112,10 +125,11 @@ void rank_state::carry_out(std::vector<ranks::action>& all) {
 
 void rank_state::carry_out(ranks::open a) {
   ranks::opened answer;
+  queued.clear();
   try {
     world = setup.communicators->open(
         {setup.plan.job, a.generation, setup.plan.rank, a.world, setup.plan.limits.collective});
-    work->bind(world, a.generation);
+    work->bind(a.alone ? solo_communicator(world->group()) : world, a.generation);
   } catch (...) {
     answer.why_not = describe(std::current_exception());
     answer.why_not->id = keep(std::current_exception());
@@ -125,6 +139,7 @@ void rank_state::carry_out(ranks::open a) {
 
 void rank_state::carry_out(ranks::submit a) {
   if (hooks_wanted) in_flight = a.run.hooks;
+  if (machine->phase() == ranks::phase::restoring) restoring_since = setup.world.now();
   work->submit(std::move(a.run));
 }
 
@@ -141,6 +156,12 @@ void rank_state::carry_out(const ranks::close_lane&) {
   work->close([me](value result, caught last) {
     caf::anon_send(me, lane_closed{std::move(result), std::move(last)});
   });
+}
+
+void rank_state::report(prepared m) {
+  if (const auto since = std::exchange(restoring_since, std::nullopt))
+    m.healing_seconds = std::chrono::duration<double>(setup.world.now() - *since).count();
+  say(m);
 }
 
 void rank_state::report(rank_finished m) {
@@ -164,14 +185,24 @@ void rank_state::report(torn_down m) {
 void rank_state::answered(ran& what) {
   measure(what);
   if (hooks_wanted) show_handled(what);
-  if (setup.plan.rank == 0) {
-    for (auto& v : what.outcome.queued) tell(queue_value{what.at, std::move(v)});
-  }
+  if (setup.plan.rank == 0)
+    for (auto& v : what.outcome.queued) queued.push_back({what.at, std::move(v)});
   if (what.failed_with) what.failed_with->record.id = keep(what.failed_with->original);
   after_run.clear();
+  const auto before = machine->fit().point().number;
   machine->answered(what, after_run);
+  tell_queued(machine->fit().point().number != before);
   carry_out(after_run);
   if (setup.plan.rank == 0 && what.outcome.snapshot) keep(what.at, what.outcome.snapshot);
+}
+
+// In a job that can restart, values of hooks that may run again wait for the next point.
+void rank_state::tell_queued(bool passed_point) {
+  const bool settled = passed_point || !setup.plan.fit->keeps_points || machine->fit().closing() ||
+                       machine->fit().point().number == 0;
+  if (!settled) return;
+  for (auto& m : queued) tell(std::move(m));
+  queued.clear();
 }
 
 // Keeps the exception of the failure that the machine is given next.

@@ -47,11 +47,16 @@ using event = std::variant<form_generation, activate_generation, propose_stop, s
 
 // --- actions -------------------------------------------------------------------------------------
 
-/// Open a communicator and bind it to the lane; then `opened`.
+/// Open a communicator, then `opened`. Bind it to the lane, or with `alone` one without peers.
 struct open {
   generation_id generation;
   std::int32_t world = 1;
+  bool alone = false;
 };
+/// Bind the open communicator to the lane, after `open` with `alone`.
+struct bind {};
+/// After `close_lane` and `lane_ended`: open a lane with a new learner.
+struct open_lane {};
 struct submit {
   hook_run run;
 };
@@ -74,8 +79,8 @@ struct show {
 /// The rank is over: its actor ends.
 struct end {};
 
-using action =
-    std::variant<open, submit, abort_communicator, attend, close_lane, report, show, end>;
+using action = std::variant<open, bind, open_lane, submit, abort_communicator, attend, close_lane,
+                            report, show, end>;
 
 }  // namespace ranks
 

@@ -2,6 +2,10 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <array>
+#include <utility>
+
 #include "troupe/detail/coverage.hpp"
 
 namespace troupe {
@@ -34,19 +38,67 @@ bool rank_machine::current(const fence& at) const {
 // --- forming and fitting -------------------------------------------------------------------------
 
 void rank_machine::handle(const form_generation& e, actions& out) {
-  if (check(e.at, mine_) != fence_verdict::future_generation || phase_ != phase::waiting) return;
+  const bool mine = e.at.incarnation == mine_.incarnation;
+  if (!mine || check(e.at, mine_) != fence_verdict::future_generation) return;
+  if (phase_ != phase::waiting && phase_ != phase::closed) return;
   mine_.term = e.at.term;
   mine_.generation = e.at.generation;
   world_ = e.world;
+  base_ = e.base;
+  holders_ = e.holders;
+  resume_ = e.resume;
+  first_ = failed_with_ = {};
+  orderly_ = true;
+  over_ = overdue_ = tear_down_asked_ = false;
+  ended_by_ = stop_reason::none;
+  if (holds_base() || !used_) return open_communicator(out);
+  phase_ = phase::reopening;
+  reopening_ = true;
+  out.emplace_back(ranks::close_lane{});
+}
+
+bool rank_machine::holds_base() const {
+  return base_.number > 0 && !torn_ && fit_.point().number == base_.number &&
+         std::ranges::binary_search(holders_, plan_.rank);
+}
+
+void rank_machine::open_communicator(actions& out) {
   phase_ = phase::opening;
-  out.emplace_back(ranks::open{mine_.generation, world_});
+  if (used_) out.emplace_back(ranks::attend{false});
+  const bool alone = base_.number > 0 && !holds_base();
+  out.emplace_back(ranks::open{mine_.generation, world_, alone});
 }
 
 void rank_machine::handle(const ranks::opened& e, actions& out) {
   if (phase_ != phase::opening) return;
   if (e.why_not) return fail(*e.why_not, out);
+  if (base_.number == 0) return is_prepared(out);
+  if (!holds_base()) {
+    phase_ = phase::setting_up;
+    used_ = true;
+    return feed(fit_events::set_up{}, out);
+  }
+  if (holders_.size() == static_cast<std::size_t>(world_)) return is_prepared(out);
+  restore(out);
+}
+
+// All ranks take part: those that hold the state send it.
+void rank_machine::restore(actions& out) {
+  phase_ = phase::restoring;
+  const auto& loop = base_.loop;
+  hooks::restore_state hook;
+  hook.at.epoch = loop.epoch;
+  hook.at.step = loop.steps;
+  hook.at.batch = loop.batch;
+  hook.cursor = loop.cursor;
+  hook.donors = holders_;
+  submit({hook}, true, out);
+}
+
+void rank_machine::is_prepared(actions& out) {
   phase_ = phase::prepared;
-  out.emplace_back(ranks::report{prepared{stamped(0)}});
+  out.emplace_back(ranks::report{
+      prepared{stamped(base_.loop.steps), base_.number > 0 ? digest_ : std::string{}}});
 }
 
 void rank_machine::handle(const activate_generation& e, actions& out) {
@@ -56,6 +108,8 @@ void rank_machine::handle(const activate_generation& e, actions& out) {
     return repeat_report(out);
   if (phase_ != phase::prepared) return;
   phase_ = phase::active;
+  used_ = true;
+  if (base_.number > 0) return feed(fit_events::resume{}, out);
   feed(fit_events::begin{}, out);
 }
 
@@ -98,7 +152,10 @@ void rank_machine::feed_by(Tell tell, actions& out) {
 
 void rank_machine::carry_out(fit_action what, actions& out) {
   if (auto* run = std::get_if<fit_actions::run>(&what)) {
-    submit(std::move(run->hooks), out);
+    submit(std::move(run->hooks), run->keep_point, out);
+  } else if (std::holds_alternative<fit_actions::is_set_up>(what)) {
+    out.emplace_back(ranks::bind{});
+    restore(out);
   } else if (const auto* vote = std::get_if<fit_actions::vote>(&what)) {
     out.emplace_back(ranks::report{stop_vote{stamped(vote->step)}});
   } else if (const auto* step = std::get_if<fit_actions::step_finished>(&what)) {
@@ -113,11 +170,11 @@ void rank_machine::carry_out(fit_action what, actions& out) {
   }
 }
 
-void rank_machine::submit(std::vector<hook> hooks, actions& out) {
+void rank_machine::submit(std::vector<hook> hooks, bool keep_point, actions& out) {
   mine_.sequence = mine_.sequence.next();
   in_flight_ = mine_.sequence;
   overdue_ = false;
-  out.emplace_back(ranks::submit{{stamped(fit_.loop().steps), std::move(hooks)}});
+  out.emplace_back(ranks::submit{{stamped(fit_.loop().steps), std::move(hooks), keep_point}});
 }
 
 void rank_machine::handle_answer(const fence& at, std::uint32_t handled,
@@ -129,32 +186,68 @@ void rank_machine::handle_answer(const fence& at, std::uint32_t handled,
   const auto failed_with = [failed] { return failed ? *failed : failure{}; };
   switch (phase_) {
     case phase::active:
+      if (threw) settle(handled, outcome, out);
       if (threw) return fail(failed_with(), out);
       feed_by([&] { fit_.ran(handled, outcome, todo_); }, out);
       if (phase_ == phase::active && plan_.rank == 0)
         out.emplace_back(
             ranks::show{seen::progress{fit_.at(), fit_.batches(), fit_.loop().samples}});
       return;
+    case phase::setting_up:
+      if (threw) return fail(failed_with(), out);
+      return feed_by([&] { fit_.ran(handled, outcome, todo_); }, out);
+    case phase::restoring:
+      if (threw) return fail(failed_with(), out);
+      if (!holds_base()) fit_.adopt(base_);
+      digest_ = outcome.state_digest;
+      return is_prepared(out);
     case phase::closing:
-      // The run that was in flight when the generation closed, or on_exception itself.
-      // A failure of on_exception follows from the first cause. A failure of the run in flight may
-      // have its own cause.
-      if (sometimes(threw && !(failed && failed->follows), coverage_point::rank_fails_in_closing)) {
-        auto what = failed_with();
-        what.follows = first_.type.empty();
-        fail(std::move(what), out);
-      }
-      return go_on_closing(out);
+      if (!rewinding_ && used_ && fit_.point().number > 0) settle(handled, outcome, out);
+      return answered_in_closing(outcome, failed, out);
     case phase::tearing:
       if (sometimes(threw, coverage_point::rank_fails_in_teardown)) fail(failed_with(), out);
       phase_ = phase::ending;
       out.emplace_back(ranks::close_lane{});
       return;
     case phase::failed:  // the overdue hook has ended: wait for the generation to close
+      settle(handled, outcome, out);
       sometimes(!threw, coverage_point::rank_done_after_all);
       return;
     default: return;
   }
+}
+
+// The last answer to a run of the fit in this generation. A step whose weights are updated counts,
+// though a later hook of the run failed.
+void rank_machine::settle(std::uint32_t handled, const hook_outcome& outcome, actions& out) {
+  if (!plan_.fit->keeps_points || fit_.point().number == 0) return;
+  try {
+    fit_.settle(handled, outcome, todo_);
+  } catch (...) {
+    todo_.clear();  // what threw comes again when the rank goes on from the point
+  }
+  for (auto& a : todo_)
+    if (!std::holds_alternative<fit_actions::finished>(a)) carry_out(std::move(a), out);
+  todo_.clear();
+}
+
+// `rewind`, on_exception, or the run that was in flight when the generation closed. A failure of
+// on_exception follows from the first cause. A failure of the run in flight may have its own cause.
+void rank_machine::answered_in_closing(const hook_outcome& outcome, const failure* failed,
+                                       actions& out) {
+  const bool threw = outcome.word == run_verdict::failed;
+  if (std::exchange(rewinding_, false)) {
+    torn_ = threw;
+    digest_ = outcome.state_digest;
+    if (!threw) fit_.rewind();
+    return is_closed(out);
+  }
+  if (sometimes(threw && !(failed && failed->follows), coverage_point::rank_fails_in_closing)) {
+    auto what = failed ? *failed : failure{};
+    what.follows = over_ && first_.type.empty();
+    fail(std::move(what), out);
+  }
+  go_on_closing(out);
 }
 
 // --- failure -------------------------------------------------------------------------------------
@@ -169,8 +262,7 @@ void rank_machine::fail(failure what, actions& out) {
   if (what.step == undefined) what.step = fit_.loop().steps;
   out.emplace_back(ranks::abort_communicator{render(what)});
   out.emplace_back(ranks::report{rank_failed{stamped(what.step), without_exception(what)}});
-  if (phase_ == phase::opening || phase_ == phase::prepared || phase_ == phase::active ||
-      phase_ == phase::finished) {
+  if (phase_ >= phase::opening && phase_ <= phase::finished) {
     phase_ = phase::failed;
     failed_with_ = std::move(what);
   }
@@ -185,12 +277,17 @@ void rank_machine::handle(const close_generation& e, actions& out) {
   if (!current(e.at)) return;
   switch (phase_) {
     case phase::waiting:
-    case phase::closing:
-    case phase::closed:
     case phase::ending:
     case phase::gone: return;
     case phase::tearing: out.emplace_back(ranks::abort_communicator{render(e.first)}); return;
+    case phase::closing:
+    case phase::closed:
+      if (over_ || !e.last) return;
+      break;
+    case phase::reopening:
     case phase::opening:
+    case phase::setting_up:
+    case phase::restoring:
     case phase::prepared:
     case phase::active:
     case phase::finished:
@@ -199,6 +296,7 @@ void rank_machine::handle(const close_generation& e, actions& out) {
   sometimes(phase_ == phase::finished, coverage_point::rank_closed_when_finished);
   phase_ = phase::closing;
   orderly_ = false;
+  over_ = e.last;
   first_ = e.first;
   out.emplace_back(ranks::abort_communicator{render(e.first)});
   out.emplace_back(ranks::attend{true});
@@ -206,24 +304,37 @@ void rank_machine::handle(const close_generation& e, actions& out) {
   go_on_closing(out);
 }
 
-// The lane is free: run on_exception once, then report that the generation is closed.
+// The lane is free: return to the last point, or run on_exception once if the job is over. Then
+// report that the generation is closed.
 void rank_machine::go_on_closing(actions& out) {
-  if (orderly_ || first_.type.empty()) {
-    phase_ = phase::closed;
-    out.emplace_back(ranks::report{closed_generation{stamped(fit_.loop().steps)}});
-    if (tear_down_asked_) {
-      tear_down order{mine_, false};
-      handle(order, out);
-    }
-    return;
+  if (reopening_) return;  // until there is a lane
+  if (!over_) {
+    if (fit_.point().number == 0 || torn_) return is_closed(out);
+    rewinding_ = true;
+    out.emplace_back(ranks::attend{false});
+    hooks::rewind hook;
+    hook.at.step = fit_.point().loop.steps;
+    return submit({hook}, false, out);
   }
+  if (orderly_ || first_.type.empty()) return is_closed(out);
   hooks::on_exception hook;
   hook.at = fit_.at();
   hook.type = first_.type;
   hook.what = first_.what;
   first_.type.clear();
   out.emplace_back(ranks::attend{false});
-  submit({hook}, out);
+  submit({hook}, false, out);
+}
+
+void rank_machine::is_closed(actions& out) {
+  phase_ = phase::closed;
+  closed_generation answer{stamped(fit_.loop().steps)};
+  if (!over_ && !torn_) answer.held = fit_.point();
+  if (answer.held.number > 0) answer.digest = digest_;
+  out.emplace_back(ranks::report{std::move(answer)});
+  if (!tear_down_asked_) return;
+  tear_down order{mine_, false};
+  handle(order, out);
 }
 
 // --- taking down ---------------------------------------------------------------------------------
@@ -233,7 +344,7 @@ void rank_machine::handle(const tear_down& e, actions& out) {
   if (sometimes(other, coverage_point::rank_fence_refused)) return;
   if (phase_ == phase::tearing || phase_ == phase::ending) return;
   orderly_ = orderly_ && e.orderly;
-  if (sometimes(!lane_free(), coverage_point::rank_torn_in_hook)) {
+  if (sometimes(!lane_free(), coverage_point::rank_torn_in_hook) || reopening_) {
     tear_down_asked_ = true;
     return;
   }
@@ -247,10 +358,26 @@ void rank_machine::handle(const tear_down& e, actions& out) {
   hook.at.step = fit_.loop().steps;
   hook.orderly = orderly_;
   out.emplace_back(ranks::attend{false});
-  submit({hook}, out);
+  submit({hook}, false, out);
+}
+
+// A failure of the old learner's destruction is reported with the rank's own end.
+void rank_machine::reopen_lane(actions& out) {
+  reopening_ = used_ = torn_ = false;
+  digest_.clear();
+  auto plan = *plan_.fit;
+  if (!resume_.empty()) plan.resume = resume_;
+  fit_ = fit_machine(shared_value<fit_plan>(std::move(plan)));
+  out.emplace_back(ranks::open_lane{});
+  if (phase_ == phase::reopening) return open_communicator(out);
+  if (phase_ == phase::closing) return go_on_closing(out);
 }
 
 void rank_machine::handle(const ranks::lane_ended& e, actions& out) {
+  if (reopening_) {
+    if (e.last) number(late_.emplace_back(*e.last));
+    return reopen_lane(out);
+  }
   if (phase_ != phase::ending) return;
   if (e.last) number(late_.emplace_back(*e.last));
   phase_ = phase::gone;
@@ -274,7 +401,9 @@ void rank_machine::handle(const ranks::looked& e, actions& out) {
     what.step = e.step;
     return fail(std::move(what), out);
   }
-  if (phase_ != phase::closing && phase_ != phase::tearing && phase_ != phase::failed) return;
+  constexpr std::array reported{phase::setting_up, phase::restoring, phase::closing, phase::tearing,
+                                phase::failed};
+  if (std::ranges::find(reported, phase_) == reported.end()) return;
   std::string what{e.hook};
   what.append(" for ").append(
       fmt::format("{:.1f} s", std::chrono::duration<double>(e.since).count()));

@@ -5,8 +5,10 @@
 // A rank opens its communicator when a generation forms, begins its fit when the generation is
 // active, and gives its lane one run of hooks at a time. When a run fails, the rank reports it and
 // aborts the communicator at once, so that waiting peers return before the supervisor has decided.
-// When the generation closes, on_exception runs as soon as the lane is free. When the rank is taken
-// down, teardown runs and the lane ends.
+// When the generation closes, the rank returns to its last point as soon as the lane is free, or
+// runs on_exception if the job is over. In the next generation a rank that lacks the state of the
+// base makes a new learner and receives the state. When the rank is taken down, teardown runs and
+// the lane ends.
 #pragma once
 
 #include <cstdint>
@@ -23,16 +25,19 @@ namespace troupe {
 namespace ranks {
 
 enum class phase : std::uint8_t {
-  waiting,   ///< for a generation
-  opening,   ///< its communicator
-  prepared,  ///< for the other ranks
-  active,    ///< fitting
-  finished,  ///< fitted; other ranks may still train
-  failed,    ///< reported, waiting for the generation to close
-  closing,   ///< on_exception is to run or runs
-  closed,    ///< waiting to be taken down
-  tearing,   ///< teardown is to run or runs
-  ending,    ///< the lane is to end
+  waiting,     ///< for a generation
+  reopening,   ///< its lane, for a new learner
+  opening,     ///< its communicator
+  setting_up,  ///< a new learner, without peers
+  restoring,   ///< the state of the base, with all ranks
+  prepared,    ///< for the other ranks
+  active,      ///< fitting
+  finished,    ///< fitted; other ranks may still train
+  failed,      ///< reported, waiting for the generation to close
+  closing,     ///< rewind or on_exception is to run or runs
+  closed,      ///< waiting for the next generation, or to be taken down
+  tearing,     ///< teardown is to run or runs
+  ending,      ///< the lane is to end
   gone,
 };
 std::string_view to_string(phase p);
@@ -93,8 +98,16 @@ private:
   template <class Tell>
   void feed_by(Tell tell, actions& out);
   void carry_out(fit_action what, actions& out);
-  void submit(std::vector<hook> hooks, actions& out);
+  void submit(std::vector<hook> hooks, bool keep_point, actions& out);
+  bool holds_base() const;
+  void open_communicator(actions& out);
+  void restore(actions& out);
+  void is_prepared(actions& out);
+  void settle(std::uint32_t handled, const hook_outcome& outcome, actions& out);
+  void answered_in_closing(const hook_outcome& outcome, const failure* what, actions& out);
   void go_on_closing(actions& out);
+  void reopen_lane(actions& out);
+  void is_closed(actions& out);
   void fail(failure what, actions& out);
   void number(failure& what);
   void repeat_report(actions& out);
@@ -107,6 +120,15 @@ private:
   fit_machine fit_;
   std::vector<fit_action> todo_;  ///< empty between events: only its memory is kept
   std::optional<sequence_id> in_flight_;
+  resume_point base_;  ///< of this generation
+  std::vector<std::int32_t> holders_;
+  std::string resume_;
+  bool reopening_ = false;                    ///< the lane is closed and will be opened again
+  bool used_ = false;                         ///< the learner has handled hooks
+  bool torn_ = false;                         ///< the learner cannot return to the last point
+  bool rewinding_ = false;                    ///< the run in flight is `rewind`
+  bool over_ = false;                         ///< once closing: the job ends with this generation
+  std::string digest_;                        ///< of the state at the last point
   failure first_;                             ///< the first cause, once the generation closes
   stop_reason ended_by_ = stop_reason::none;  ///< of the fit, once finished
   failure failed_with_;                       ///< once failed

@@ -9,7 +9,10 @@ namespace ranks {
 std::string_view to_string(phase p) {
   switch (p) {
     case phase::waiting: return "waiting";
+    case phase::reopening: return "reopening";
     case phase::opening: return "opening";
+    case phase::setting_up: return "setting_up";
+    case phase::restoring: return "restoring";
     case phase::prepared: return "prepared";
     case phase::active: return "active";
     case phase::finished: return "finished";
@@ -35,6 +38,10 @@ std::uint64_t rank_machine::digest() const {
   hash.add(ended_by_).add(std::string_view{failed_with_.type}).add(failed_with_.step);
   hash.add(orderly_).add(tear_down_asked_).add(overdue_).add(late_.size());
   hash.add(failures_);
+  if (plan_.fit->keeps_points) {
+    hash.add(base_.number).add(holders_.size()).add(reopening_).add(used_);
+    hash.add(torn_).add(rewinding_).add(over_).add(std::string_view{digest_});
+  }
   return hash.digest();
 }
 

@@ -175,13 +175,16 @@ void remote_rank_state::look() {
   seam::send_self_after(self, looks_at_start(setup.plan.limits), tick{});
 }
 
-// A process that is still starting would answer only seconds later, and has nothing to close.
+// A process that is still starting would answer only seconds later, and has nothing to close. It
+// gets the order nevertheless if the job goes on with it.
 void remote_rank_state::close(const close_generation& m) {
   // A process that mpirun placed (it inherits no descriptors) gets the order: killing it would end
   // the MPI of all other processes.
   const bool child = !place->descriptors().empty();
-  unasked = process && child && !*spoke;
-  if (!unasked) return pass(m);
+  const bool starting = process && child && !*spoke;
+  unasked = starting && m.last;
+  if (!unasked) pass(m);
+  if (!starting) return;
   last = m.at;
   self->send(setup.supervisor, closed_generation{m.at});
 }

@@ -10,6 +10,7 @@
 
 #include "actors/job_check.hpp"
 #include "actors/observer.hpp"
+#include "actors/recovery_times.hpp"
 #include "actors/supervisor_machine.hpp"
 #include "backends/entropy.hpp"
 #include "backends/process_control.hpp"
@@ -56,8 +57,10 @@ struct supervisor_state {
   shared_value<fit_plan> plan;
   deadlines limits;
   std::vector<rank_actor> ranks;
-  std::unordered_map<caf::actor_addr, std::size_t> rank_at;  // looked up only: no order matters
-  std::vector<incarnation_id> incarnations;                  // ascending
+  // Of the ranks that run, or that were replaced and have not ended.
+  std::unordered_map<caf::actor_addr, rank_start> rank_at;  // looked up only: no order matters
+  std::map<incarnation_id, std::size_t> rank_with;          // of every rank that ever was
+  recovery_times times;
   checkpointer_actor checkpointer;
   failure checkpoint_failure;  // the newest one that the checkpointer reported
   observer_list observers;
@@ -76,6 +79,13 @@ struct supervisor_state {
   void heard_flushed(const flushed& m);
   void heard_checkpoint(const checkpoint_report& m);
   void announce(const seen::lifecycle& what);
+
+  std::shared_ptr<const job> job_of_next() const;
+  form_generation completed(form_generation order) const;
+  template <class Order>
+  const Order& completed(const Order& order) const {
+    return order;
+  }
 
   void carry_out(const supervision::start_rank& a);
   void carry_out(const supervision::tell& a);
@@ -110,11 +120,11 @@ void supervisor_state::start() {
   }
   const auto world = static_cast<std::size_t>(what->options.ranks);
   ranks.resize(world);
+  outcome.waiting_shares.resize(world);
   std::set<std::uint64_t> drawn;
   while (drawn.size() < world) drawn.insert(setup.world.random->draw());
   supervision::begin e;
   for (const auto id : drawn) e.incarnations.push_back(incarnation_id{id});
-  incarnations = e.incarnations;
   feed(e);
 }
 
@@ -122,12 +132,22 @@ void supervisor_state::feed(const supervision::event& e) {
   for (const auto& a : machine->on(e)) std::visit([&](const auto& x) { carry_out(x); }, a);
 }
 
+// A rank that replaces another one injects no faults: each of them happens once in a job.
+std::shared_ptr<const job> supervisor_state::job_of_next() const {
+  if (machine->generation() == generation_id{1} || what->options.faults.empty()) return what;
+  auto later = std::make_shared<job>(*what);
+  later->options.faults.clear();
+  return later;
+}
+
 void supervisor_state::carry_out(const supervision::start_rank& a) {
   const rank_start start{setup.id, a.rank, what->options.ranks, a.incarnation};
+  rank_with[a.incarnation] = static_cast<std::size_t>(a.rank);
+  ranks.at(static_cast<std::size_t>(a.rank)) = nullptr;
   const auto body = [&] {
     rank_setup given;
     given.plan = {setup.id, a.rank, a.incarnation, plan, limits};
-    given.what = what;
+    given.what = job_of_next();
     given.world = setup.world;
     given.communicators = communicators;
     given.supervisor = self;
@@ -136,7 +156,7 @@ void supervisor_state::carry_out(const supervision::start_rank& a) {
     auto& handle = ranks.at(static_cast<std::size_t>(a.rank));
     handle = setup.bring_rank(self->system(), setup.trouble, std::move(given));
     self->monitor(handle);
-    rank_at[handle.address()] = static_cast<std::size_t>(a.rank);
+    rank_at[handle.address()] = start;
   };
   const auto me = caf::actor_cast<supervisor_actor>(self);
   fence at;
@@ -148,12 +168,19 @@ void supervisor_state::carry_out(const supervision::start_rank& a) {
   });
 }
 
+// When no rank holds any state, the ranks begin at the newest checkpoint.
+form_generation supervisor_state::completed(form_generation order) const {
+  const bool again = order.at.generation > generation_id{1} && order.base.number == 0;
+  if (again && what->purpose == stage::train) order.resume = outcome.last_checkpoint;
+  return order;
+}
+
 void supervisor_state::carry_out(const supervision::tell& a) {
   const auto& to = ranks.at(static_cast<std::size_t>(a.rank));
   if (!to) return;
   // Ranks must accept each order twice, because the supervisor may send it again.
   for (int i = rare(coverage_point::told_twice) ? 2 : 1; i > 0; --i)
-    std::visit([&](const auto& message) { self->send(to, message); }, a.what);
+    std::visit([&](const auto& message) { self->send(to, completed(message)); }, a.what);
 }
 
 void supervisor_state::carry_out(const supervision::abandon& a) {
@@ -167,6 +194,7 @@ void supervisor_state::carry_out(const supervision::arm& a) {
 }
 
 void supervisor_state::carry_out(const supervision::commit& a) {
+  times.committed(setup.world.now());
   if (!checkpointer) return;
   fence at;
   at.job = setup.id;
@@ -191,6 +219,7 @@ void supervisor_state::carry_out(const supervision::complete& a) {
   outcome.loop = a.loop;
   if (!a.first) outcome.last = a.loop.last;
   outcome.generation = a.generation.value();
+  times.put_into(outcome, a.generations, what->options.ranks);
   outcome.survivors = a.survivors;
   outcome.late.insert(outcome.late.end(), a.late.begin(), a.late.end());
   if (a.first) {
@@ -206,10 +235,11 @@ void supervisor_state::carry_out(const supervision::complete& a) {
 
 void supervisor_state::down(const caf::actor_addr& who, const std::string& why) {
   if (const auto found = rank_at.find(who); found != rank_at.end()) {
-    const auto r = found->second;
+    const auto who_it_was = found->second;
     rank_at.erase(found);
-    ranks[r] = nullptr;
-    return feed(supervision::rank_down{static_cast<std::int32_t>(r), why});
+    auto& handle = ranks.at(static_cast<std::size_t>(who_it_was.rank));
+    if (handle && handle.address() == who) handle = nullptr;
+    return feed(supervision::rank_down{who_it_was.rank, why, who_it_was.incarnation});
   }
   if (checkpointer && checkpointer.address() == who) {
     checkpointer = nullptr;
@@ -223,10 +253,9 @@ void supervisor_state::down(const caf::actor_addr& who, const std::string& why) 
 }
 
 std::optional<std::size_t> supervisor_state::rank_of(const fence& at) const {
-  const auto found = std::ranges::lower_bound(incarnations, at.incarnation);
-  const bool known = found != incarnations.end() && *found == at.incarnation;
-  if (at.job != setup.id || !known) return std::nullopt;
-  return static_cast<std::size_t>(found - incarnations.begin());
+  const auto found = rank_with.find(at.incarnation);
+  if (at.job != setup.id || found == rank_with.end()) return std::nullopt;
+  return found->second;
 }
 
 void supervisor_state::finished(const rank_finished& m) {
@@ -235,7 +264,6 @@ void supervisor_state::finished(const rank_finished& m) {
     outcome.weights = m.state;
     outcome.figures = m.figures;
   }
-  outcome.waiting_shares.resize(incarnations.size());
   if (r) outcome.waiting_shares[*r] = m.figures.waiting_share();
   feed(m);
 }
@@ -273,6 +301,7 @@ void supervisor_state::heard_checkpoint(const checkpoint_report& m) {
 }
 
 void supervisor_state::announce(const seen::lifecycle& what) {
+  times.see(what, setup.world.now());
   if (setup.announced) setup.announced(what);
   observers.notify(what);
 }
@@ -288,7 +317,10 @@ seam::one_way_handlers<supervisor_actor> behaviour(supervisor_pointer self) {
       // CAF looks in this order: frequent messages first.
       [&s](const step_done& m) { s.feed(m); },
       [&s](const rank_busy& m) { s.feed(m); },
-      [&s](const prepared& m) { s.feed(m); },
+      [&s](const prepared& m) {
+        s.times.healed(m.healing_seconds);
+        s.feed(m);
+      },
       [&s](const deadline_passed& m) { s.feed(m); },
       [&s](const torn_down& m) {
         if (s.of_rank_0(m.at)) {
@@ -335,7 +367,8 @@ supervisor_actor spawn_supervisor(caf::actor_system& system, supervisor_setup se
         s.plan = plan;
         s.limits = limits;
         s.complete = std::make_unique<completion>(std::move(s.setup.complete));
-        s.machine = std::make_unique<supervisor_machine>(s.setup.id, s.what->options.ranks, limits);
+        s.machine = std::make_unique<supervisor_machine>(s.setup.id, s.what->options.ranks, limits,
+                                                         s.what->options.elastic);
         seam::on_down(*self,
                       [&s](const caf::actor_addr& who, std::string why) { s.down(who, why); });
         return behaviour(self);

@@ -25,6 +25,7 @@ struct begin {
 struct rank_down {
   std::int32_t rank = 0;
   std::string why;
+  incarnation_id incarnation;  ///< 0: the one that the rank has now
 };
 /// The checkpointer, or the last observer, has finished (or is gone).
 struct checkpointer_done {
@@ -80,6 +81,14 @@ struct announce {
 struct commit {
   std::int64_t steps = 0;
 };
+/// A generation that is over.
+struct generation_end {
+  generation_id generation;
+  std::int64_t base_step = 0;
+  std::int64_t steps_redone = 0;    ///< finished in an earlier generation, and done again here
+  std::optional<failure> ended_by;  ///< with `others`; none: the job ended with it
+  friend bool operator==(const generation_end&, const generation_end&) = default;
+};
 /// The last action: the job is over.
 struct complete {
   job_outcome::ending status = job_outcome::ending::failed;
@@ -87,6 +96,7 @@ struct complete {
   loop_state loop;
   generation_id generation;
   std::optional<failure> first;  ///< with `others`
+  std::vector<generation_end> generations;
   std::vector<std::string> survivors;
   std::vector<failure> late;
 };

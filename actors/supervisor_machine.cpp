@@ -30,8 +30,9 @@ bool over(phase p) {
 
 }  // namespace
 
-supervisor_machine::supervisor_machine(job_id job, std::int32_t world, deadlines limits)
-    : job_(job), limits_(limits), members_(static_cast<std::size_t>(world)) {
+supervisor_machine::supervisor_machine(job_id job, std::int32_t world, deadlines limits,
+                                       elastic_options elastic)
+    : job_(job), limits_(limits), elastic_(elastic), members_(static_cast<std::size_t>(world)) {
   if (world < 1) throw internal_error(fmt::format("a world of {} ranks", world));
 }
 
@@ -49,19 +50,22 @@ void supervisor_machine::handle(const supervision::begin& e, actions& out) {
   if (e.incarnations.size() != members_.size())
     throw internal_error(
         fmt::format("{} incarnations for {} ranks", e.incarnations.size(), members_.size()));
-  generation_ = generation_id{1};
-  phase_ = phase::forming;
+  members_.begin_with(e.incarnations);
   make_room(out, 2);
-  by_incarnation_.assign(std::bit_ceil(2 * members_.size()), 0);
-  for (std::size_t r = 0; r < members_.size(); ++r) {
-    members_[r].incarnation = e.incarnations[r];
-    know(static_cast<std::uint32_t>(r));
-    out.emplace_back(supervision::start_rank{static_cast<std::int32_t>(r), e.incarnations[r]});
-  }
-  behind_ = unprepared_ = unfinished_ = unclosed_ = there_ = members_.size();
+  for (const auto& m : members_)
+    out.emplace_back(supervision::start_rank{members_.rank_of(m), m.incarnation});
+  form({}, out);
+}
+
+// Needs the members of the new generation, and its base.
+void supervisor_machine::form(const std::vector<std::int32_t>& holders, actions& out) {
+  generation_ = generation_.next();
+  phase_ = phase::forming;
+  make_room(out);
   for (auto& m : members_) {
-    form_generation order{fence_for(m), static_cast<std::int32_t>(members_.size())};
-    out.emplace_back(supervision::tell{rank_of(m), order});
+    form_generation order{
+        fence_for(m), static_cast<std::int32_t>(members_.size()), base_, holders, {}};
+    out.emplace_back(supervision::tell{members_.rank_of(m), std::move(order)});
   }
   announce(lifecycle_kind::generation_forming, out);
   arm_deadline(limits_.form, out);
@@ -70,9 +74,11 @@ void supervisor_machine::handle(const supervision::begin& e, actions& out) {
 void supervisor_machine::handle(const prepared& e, actions& out) {
   auto* m = of(e.at);
   if (!m || phase_ != phase::forming) return;
-  if (!std::exchange(m->prepared, true)) --unprepared_;
-  announce(lifecycle_kind::rank_started, out, rank_of(*m));
-  if (unprepared_ == 0) activate(out);
+  if (sometimes(base_.number > 0 && e.digest != base_digest_, coverage_point::state_differs))
+    return fail(other_state(*m, e.digest), out);
+  members_.prepare(*m);
+  announce(lifecycle_kind::rank_started, out, members_.rank_of(*m));
+  if (members_.unprepared() == 0) activate(out);
 }
 
 // Whether the wait for the ranks may be extended once more.
@@ -83,11 +89,12 @@ bool supervisor_machine::still_forming() const {
 void supervisor_machine::activate(actions& out) {
   phase_ = phase::active;
   make_room(out);
+  commit(base_.loop.steps, out);
   announce(lifecycle_kind::generation_active, out, -1,
            {{"ranks", std::to_string(members_.size())}});
   for (auto& m : members_) {
     activate_generation order{fence_for(m)};
-    out.emplace_back(supervision::tell{rank_of(m), order});
+    out.emplace_back(supervision::tell{members_.rank_of(m), order});
   }
   ask_soon(out);
   if (stop_ != stop_reason::none) propose(out);
@@ -106,7 +113,7 @@ bool supervisor_machine::ask_again(actions& out) {
   for (auto& m : members_) {
     if (m.gone || m.finished) continue;
     const auto tell = [&](supervision::order what) {
-      out.emplace_back(supervision::tell{rank_of(m), std::move(what)});
+      out.emplace_back(supervision::tell{members_.rank_of(m), std::move(what)});
       any = true;
     };
     if (!std::exchange(m.heard, false)) tell(activate_generation{fence_for(m)});
@@ -128,14 +135,15 @@ void supervisor_machine::handle(const step_done& e, actions& out) {
   // Steps that were done before the generation began to close still count.
   if (!m || (phase_ != phase::active && phase_ != phase::closing)) return;
   if (phase_ == phase::active) hear(*m, out);
-  const bool was_behind = m->held <= committed_;
-  m->held = std::max(m->held, e.at.step.value());
-  // This looks at all members once per commit, not once per message.
-  if (!was_behind || m->held <= committed_ || --behind_ > 0) return;
-  const auto before = committed_;
-  committed_ = std::ranges::min_element(members_, {}, &member::held)->held;
-  always(committed_ >= before, coverage_point::commit_grows);
-  behind_ = static_cast<std::size_t>(std::ranges::count(members_, committed_, &member::held));
+  if (members_.hold(*m, e.at.step.value(), committed_)) commit(members_.least_held(), out);
+}
+
+// Every member holds so many steps.
+void supervisor_machine::commit(std::int64_t steps, actions& out) {
+  always(steps >= committed_ || base_.loop.steps < committed_, coverage_point::commit_grows);
+  if (steps <= committed_) return;
+  committed_ = steps;
+  members_.recount(committed_);
   out.emplace_back(supervision::commit{committed_});
 }
 
@@ -153,7 +161,7 @@ void supervisor_machine::propose(actions& out) {
   make_room(out);
   for (auto& m : members_) {
     propose_stop order{fence_for(m), stop_};
-    out.emplace_back(supervision::tell{rank_of(m), order});
+    out.emplace_back(supervision::tell{members_.rank_of(m), order});
   }
   ask_soon(out);
 }
@@ -174,7 +182,8 @@ void supervisor_machine::name_stop_if_all_voted(actions& out) {
   const auto furthest = std::ranges::max_element(members_, {}, &member::held);
   always(*named_ >= furthest->held, coverage_point::stop_not_passed);
   announce(lifecycle_kind::stop_agreed, out, -1, {{"steps", std::to_string(*named_)}});
-  for (const auto& m : members_) out.emplace_back(supervision::tell{rank_of(m), stop_order(m)});
+  for (const auto& m : members_)
+    out.emplace_back(supervision::tell{members_.rank_of(m), stop_order(m)});
   ask_soon(out);
 }
 
@@ -189,26 +198,24 @@ void supervisor_machine::handle(const rank_finished& e, actions& out) {
   auto* m = of(e.at);
   if (!m || phase_ != phase::active || m->finished) return;
   hear(*m, out);
-  m->finished = true;
-  announce(lifecycle_kind::rank_finished, out, rank_of(*m),
+  members_.finish(*m);
+  announce(lifecycle_kind::rank_finished, out, members_.rank_of(*m),
            {{"steps", std::to_string(e.loop.steps)}});
-  const bool first = unfinished_-- == members_.size();
+  const bool first = members_.unfinished() + 1 == members_.size();
   if (!first && e.loop.steps != loop_.steps) {
-    auto what = describe(internal_error(fmt::format("rank {} ended after {} steps, others after {}",
-                                                    rank_of(*m), e.loop.steps, loop_.steps)));
-    what.rank = rank_of(*m);
+    auto what =
+        describe(internal_error(fmt::format("rank {} ended after {} steps, others after {}",
+                                            members_.rank_of(*m), e.loop.steps, loop_.steps)));
+    what.rank = members_.rank_of(*m);
     what.generation = generation_.value();
     return fail(std::move(what), out);
   }
-  if (first || rank_of(*m) == 0) {
+  if (first || members_.rank_of(*m) == 0) {
     loop_ = e.loop;
     ended_by_ = e.why;
   }
-  if (unfinished_ > 0) return;
-  if (loop_.steps > committed_) {
-    committed_ = loop_.steps;
-    out.emplace_back(supervision::commit{committed_});
-  }
+  if (members_.unfinished() > 0) return;
+  if (loop_.steps > committed_) commit(loop_.steps, out);
   start_teardown(out);
 }
 
@@ -220,13 +227,13 @@ void supervisor_machine::handle(const rank_failed& e, actions& out) {
     return;
   }
   // A process can end before its rank has received a generation.
-  auto* m = e.at.job == job_ ? find(e.at.incarnation) : nullptr;
+  auto* m = e.at.job == job_ ? members_.find(e.at.incarnation) : nullptr;
   if (!m) return;
   auto what = e.local->record;
   if (what.kind == failure_kind::start_failed) {
-    what.what = fmt::format("rank {} could not be started: {}", rank_of(*m), what.what);
+    what.what = fmt::format("rank {} could not be started: {}", members_.rank_of(*m), what.what);
     what.code = errc::membership;
-    what.rank = rank_of(*m);
+    what.rank = members_.rank_of(*m);
     what.generation = generation_.value();
   } else if (what.step == undefined) {
     what.step = m->held;
@@ -235,7 +242,9 @@ void supervisor_machine::handle(const rank_failed& e, actions& out) {
 }
 
 void supervisor_machine::handle(const request_abort& e, actions& out) {
-  if (phase_ == phase::idle || phase_ == phase::closing || over(phase_)) return;
+  if (phase_ == phase::idle || over(phase_)) return;
+  if (phase_ == phase::closing && (over_ || must_end_)) return;
+  must_end_ = true;
   auto what = make_failure(e.kind, e.why);
   what.generation = generation_.value();
   what.step = committed_;
@@ -250,8 +259,10 @@ void supervisor_machine::handle(const supervision::trouble& e, actions& out) {
   if (!e.ends_job || !known)
     announce(lifecycle_kind::trouble, out, what.rank, {{"what", render(what)}});
   if (!e.ends_job) return late_.push_back(std::move(what));
-  if (phase_ == phase::forming || phase_ == phase::active || phase_ == phase::closing)
+  if (phase_ == phase::forming || phase_ == phase::active || phase_ == phase::closing) {
+    must_end_ = true;
     return fail(std::move(what), out);
+  }
   // The ranks have ended or are ending: there is no generation to close.
   if (first_ && same(*first_)) return;
   std::erase_if(late_, same);
@@ -285,19 +296,29 @@ void supervisor_machine::fail(failure what, actions& out) {
     others_.push_back(std::move(what));
   }
   sometimes(phase_ == phase::active && proposed_, coverage_point::vote_then_failure);
+  begin_closing(out);
+  if (sometimes(phase_ == phase::tearing && orderly_, coverage_point::teardown_released))
+    release_teardown(*first_, out);
+}
+
+// Closes the generation, or ends the job after all when a later failure says so.
+void supervisor_machine::begin_closing(actions& out) {
   if (phase_ == phase::forming || phase_ == phase::active) {
     phase_ = phase::closing;
     orderly_ = false;
+    over_ = !elastic_.enabled();
     announce(lifecycle_kind::generation_closing, out);
     arm_deadline(first_->follows ? limits_.settle : limits_.close, out);
   }
-  if (phase_ == phase::closing && !close_sent_ && !first_->follows) send_close(out);
-  if (sometimes(phase_ == phase::tearing && orderly_, coverage_point::teardown_released))
-    release_teardown(out);
+  if (phase_ != phase::closing) return;
+  const bool ends = close_sent_ && !over_ && !may_restart();
+  if (sometimes(ends, coverage_point::closed_for_good)) members_.reopen();
+  if (ends || (!close_sent_ && !first_->follows)) send_close(out);
 }
 
 failure_id supervisor_machine::next_failure() const {
-  return {incarnation_id{}, (first_ ? 1 : 0) + others_.size() + late_.size() + 1};
+  return {incarnation_id{},
+          failures_before_ + (first_ ? 1 : 0) + others_.size() + late_.size() + 1};
 }
 
 // --- deadlines -----------------------------------------------------------------------------------
@@ -313,7 +334,8 @@ void supervisor_machine::handle(const deadline_passed& e, actions& out) {
       sometimes(true, coverage_point::forming_deadline);
       std::string missing;
       for (const auto& m : members_)
-        if (!m.prepared) missing += fmt::format("{}{}", missing.empty() ? "" : ", ", rank_of(m));
+        if (!m.prepared)
+          missing += fmt::format("{}{}", missing.empty() ? "" : ", ", members_.rank_of(m));
       auto what =
           make_failure(failure_kind::deadline,
                        fmt::format("generation {} did not form in {} ms: no answer from rank {}",
@@ -326,19 +348,16 @@ void supervisor_machine::handle(const deadline_passed& e, actions& out) {
     }
     case phase::closing:
       if (sometimes(!close_sent_, coverage_point::only_followers)) return send_close(out);
-      for (auto& m : members_)
-        if (sometimes(!m.closed, coverage_point::closing_survivor))
-          mark_unresponsive(m, "on_exception");
-      start_teardown(out);
+      give_up_unclosed(out);
       break;
     case phase::tearing:
       for (auto& m : members_) {
         if (m.gone || m.abandoned) continue;
         mark_unresponsive(m, "teardown");
         sometimes(true, coverage_point::teardown_escalates);
-        abandon(m);
-        announce(lifecycle_kind::survivor, out, rank_of(m), {{"what", m.unresponsive}});
-        out.emplace_back(supervision::abandon{rank_of(m)});
+        members_.abandon(m);
+        announce(lifecycle_kind::survivor, out, members_.rank_of(m), {{"what", m.unresponsive}});
+        out.emplace_back(supervision::abandon{members_.rank_of(m)});
       }
       flush_if_all_gone(out);
       break;
@@ -383,27 +402,9 @@ void supervisor_machine::make_room(actions& out, std::size_t each) const {
   out.reserve(out.size() + each * members_.size() + others);
 }
 
-// Incarnations are random numbers, so their low bits serve as the hash.
-void supervisor_machine::know(std::uint32_t rank) {
-  const auto mask = by_incarnation_.size() - 1;
-  auto i = members_[rank].incarnation.value() & mask;
-  while (by_incarnation_[i] != 0) i = (i + 1) & mask;
-  by_incarnation_[i] = rank + 1;
-}
-
-supervisor_machine::member* supervisor_machine::find(incarnation_id incarnation) {
-  if (phase_ == phase::idle) return nullptr;
-  const auto mask = by_incarnation_.size() - 1;
-  for (auto i = incarnation.value() & mask; by_incarnation_[i] != 0; i = (i + 1) & mask) {
-    auto& m = members_[by_incarnation_[i] - 1];
-    if (m.incarnation == incarnation) return &m;
-  }
-  return nullptr;
-}
-
-supervisor_machine::member* supervisor_machine::of(const fence& at) {
+member* supervisor_machine::of(const fence& at) {
   const bool here = at.job == job_ && at.generation == generation_;
-  auto* found = here ? find(at.incarnation) : nullptr;
+  auto* found = here && phase_ != phase::idle ? members_.find(at.incarnation) : nullptr;
   return sometimes(!found || found->gone, coverage_point::fence_refused) ? nullptr : found;
 }
 
@@ -413,10 +414,6 @@ fence supervisor_machine::fence_for(const member& m) const {
   at.generation = generation_;
   at.incarnation = m.incarnation;
   return at;
-}
-
-std::int32_t supervisor_machine::rank_of(const member& m) const {
-  return static_cast<std::int32_t>(&m - members_.data());
 }
 
 void supervisor_machine::arm_deadline(std::chrono::nanoseconds delay, actions& out) {

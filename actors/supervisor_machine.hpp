@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "actors/membership.hpp"
 #include "actors/supervisor_events.hpp"
 #include "actors/time_knob.hpp"
 
@@ -21,7 +22,8 @@ class supervisor_machine {
 public:
   static constexpr std::uint32_t asks_max = 8;
 
-  supervisor_machine(job_id job, std::int32_t world, deadlines limits);
+  supervisor_machine(job_id job, std::int32_t world, deadlines limits,
+                     elastic_options elastic = {});
 
   std::vector<supervision::action> on(const supervision::event& what);
 
@@ -36,23 +38,6 @@ public:
   friend std::ostream& operator<<(std::ostream& out, const supervisor_machine& machine);
 
 private:
-  // The fields that every message needs come first.
-  struct member {
-    incarnation_id incarnation;
-    std::int64_t held = 0;  ///< finished steps
-    bool prepared = false;
-    bool heard = false;  ///< from it, since the supervisor asked last
-    bool finished = false;
-    bool closed = false;
-    bool torn_down = false;
-    bool gone = false;
-    bool abandoned = false;
-    std::optional<std::int64_t> vote;
-    std::string busy;
-    std::string
-        unresponsive;  ///< what it was doing when it did not answer in time; empty: it answered
-    friend bool operator==(const member&, const member&) = default;
-  };
   using actions = std::vector<supervision::action>;
 
   void handle(const supervision::begin& e, actions& out);
@@ -72,52 +57,58 @@ private:
   void handle(const request_abort& e, actions& out);
   void handle(const deadline_passed& e, actions& out);
 
-  void know(std::uint32_t rank);
-  member* find(incarnation_id incarnation);
   member* of(const fence& at);
-  void lose(member& m, failure what, bool reported, actions& out);
   fence fence_for(const member& m) const;
-  std::int32_t rank_of(const member& m) const;
   void make_room(actions& out, std::size_t each = 1) const;
   void arm_deadline(std::chrono::nanoseconds delay, actions& out);
+  void announce(lifecycle_kind event, actions& out, std::int32_t rank = -1,
+                std::map<std::string, std::string> details = {});
+  void form(const std::vector<std::int32_t>& holders, actions& out);
   bool still_forming() const;
   void activate(actions& out);
   void ask_soon(actions& out);
   bool ask_again(actions& out);
   void hear(member& m, actions& out);
-  void close(member& m);
-  void leave(member& m);
-  void abandon(member& m);
+  void commit(std::int64_t steps, actions& out);
   void propose(actions& out);
   void name_stop_if_all_voted(actions& out);
   stop_at stop_order(const member& m) const;
+
   void fail(failure what, actions& out);
+  void begin_closing(actions& out);
+  void lose(member& m, failure what, bool reported, actions& out);
   void keep_late(failure what);
+  bool may_restart() const;
+  bool comes_back(const failure& what) const;
   void send_close(actions& out);
-  void release_teardown(actions& out);
+  void release_teardown(const failure& why, actions& out);
   void close_if_all_closed(actions& out);
+  void give_up_unclosed(actions& out);
+  void restart(actions& out);
+  std::optional<std::string> agree_on_base();
+  std::vector<std::int32_t> holders() const;
+  failure other_state(const member& m, const std::string& digest) const;
+  supervision::generation_end record() const;
+
   void start_teardown(actions& out);
   void flush_if_all_gone(actions& out);
   void finish(actions& out);
   failure checkpoints_late() const;
   void mark_unresponsive(member& m, std::string_view during);
-  void recovered(member& m);
-  void announce(lifecycle_kind event, actions& out, std::int32_t rank = -1,
-                std::map<std::string, std::string> details = {});
 
   job_id job_;
   deadlines limits_;
   supervision::phase phase_ = supervision::phase::idle;
   generation_id generation_;
-  std::vector<member> members_;
-  // A hash table with open addressing, at most half full: index in members_ + 1, or 0.
-  std::vector<std::uint32_t> by_incarnation_;
-  // Counts of members, so that a message of one rank does not look at all of them.
-  std::size_t behind_ = 0;      // hold no more than the committed step
-  std::size_t unprepared_ = 0;  // of those that are to form
-  std::size_t unfinished_ = 0;
-  std::size_t unclosed_ = 0;
-  std::size_t there_ = 0;  // neither gone nor abandoned
+  elastic_options elastic_;
+  membership members_;
+  // The base of the generation: where it began, and the digest of that state.
+  resume_point base_;
+  std::string base_digest_;
+  std::int64_t redone_ = 0;
+  std::vector<supervision::generation_end> ended_;
+  std::int64_t committed_at_end_ = -1;  // when the last generation ended
+  std::uint64_t failures_before_ = 0;   // of the generations that ended
   std::int64_t committed_ = 0;
   std::uint64_t deadline_ = 0;
   std::uint32_t waits_ = 0;  ///< times that the wait for ranks to prepare was extended
@@ -127,6 +118,8 @@ private:
   bool proposed_ = false;
   std::optional<std::int64_t> named_;  // the step to stop at
   bool close_sent_ = false;
+  bool over_ = true;       // once close is sent: the job ends with this generation
+  bool must_end_ = false;  // after a failure that no restart cures
   bool orderly_ = true;
   stop_reason ended_by_ = stop_reason::none;
   loop_state loop_;

@@ -3,6 +3,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <utility>
 
 #include "troupe/detail/coverage.hpp"
@@ -12,24 +13,25 @@ namespace troupe {
 using supervision::phase;
 
 // A rank failed in an orderly teardown: this releases the ranks that wait for it at the barrier.
-void supervisor_machine::release_teardown(actions& out) {
+void supervisor_machine::release_teardown(const failure& why, actions& out) {
   orderly_ = false;
   make_room(out);
   for (auto& m : members_) {
     if (m.gone) continue;
-    close_generation order{fence_for(m), *first_};
-    out.emplace_back(supervision::tell{rank_of(m), order});
+    close_generation order{fence_for(m), why};
+    out.emplace_back(supervision::tell{members_.rank_of(m), std::move(order)});
   }
   arm_deadline(limits_.teardown, out);
 }
 
 void supervisor_machine::send_close(actions& out) {
   close_sent_ = true;
+  over_ = !may_restart();
   make_room(out);
   for (auto& m : members_) {
     if (m.gone) continue;
-    close_generation order{fence_for(m), *first_};
-    out.emplace_back(supervision::tell{rank_of(m), order});
+    close_generation order{fence_for(m), *first_, over_};
+    out.emplace_back(supervision::tell{members_.rank_of(m), std::move(order)});
   }
   arm_deadline(limits_.close, out);
   close_if_all_closed(out);
@@ -38,14 +40,20 @@ void supervisor_machine::send_close(actions& out) {
 void supervisor_machine::handle(const closed_generation& e, actions& out) {
   auto* m = of(e.at);
   if (!m || phase_ != phase::closing) return;
-  close(*m);
+  if (m->closed) return;
+  m->point = e.held;
+  m->digest = e.digest;
+  m->held = std::max(m->held, e.held.loop.steps);
+  members_.close(*m);
   close_if_all_closed(out);
 }
 
 void supervisor_machine::close_if_all_closed(actions& out) {
-  if (phase_ != phase::closing || unclosed_ > 0) return;
+  if (phase_ != phase::closing || members_.unclosed() > 0) return;
+  if (!close_sent_ && !over_) return;
   announce(lifecycle_kind::generation_closed, out);
-  start_teardown(out);
+  if (over_) return start_teardown(out);
+  restart(out);
 }
 
 void supervisor_machine::handle(const rank_busy& e, actions&) {
@@ -58,7 +66,8 @@ void supervisor_machine::handle(const rank_busy& e, actions&) {
 }
 
 void supervisor_machine::handle(const supervision::rank_down& e, actions& out) {
-  auto& m = members_.at(static_cast<std::size_t>(e.rank));
+  auto& m = members_.at(e.rank);
+  if (e.incarnation != incarnation_id{} && e.incarnation != m.incarnation) return;
   auto what =
       make_failure(failure_kind::down, fmt::format("the actor of rank {} ended: {}", e.rank,
                                                    e.why.empty() ? "without a reason" : e.why));
@@ -74,12 +83,19 @@ void supervisor_machine::lose(member& m, failure what, bool reported, actions& o
   const bool expected = m.torn_down || m.abandoned;
   sometimes(phase_ == phase::forming, coverage_point::down_in_forming);
   sometimes(phase_ == phase::tearing && !expected, coverage_point::down_before_torn);
-  recovered(m);
-  leave(m);
-  if (!expected)
+  if (!m.abandoned) m.unresponsive.clear();
+  members_.leave(m);
+  // All steps are done. Only rank 0 has more for the caller.
+  const bool done =
+      elastic_.enabled() && phase_ == phase::tearing && orderly_ && members_.rank_of(m) != 0;
+  if (done && !expected) {
+    keep_late(what);
+    release_teardown(what, out);
+  } else if (!expected) {
     fail(std::move(what), out);
-  else if (reported)
+  } else if (reported) {
     keep_late(std::move(what));
+  }
   close_if_all_closed(out);
   flush_if_all_gone(out);
 }
@@ -93,7 +109,7 @@ void supervisor_machine::start_teardown(actions& out) {
   for (auto& m : members_) {
     if (m.gone) continue;
     tear_down order{fence_for(m), orderly_};
-    out.emplace_back(supervision::tell{rank_of(m), order});
+    out.emplace_back(supervision::tell{members_.rank_of(m), order});
   }
   arm_deadline(orderly_ ? limits_.orderly_teardown : limits_.teardown, out);
   flush_if_all_gone(out);
@@ -103,14 +119,14 @@ void supervisor_machine::handle(const torn_down& e, actions& out) {
   auto* m = of(e.at);
   if (!m || phase_ != phase::tearing) return;
   m->torn_down = true;
-  recovered(*m);
+  if (!m->abandoned) m->unresponsive.clear();
   for (const auto& f : e.late) keep_late(f);
   flush_if_all_gone(out);
 }
 
 void supervisor_machine::flush_if_all_gone(actions& out) {
   if (phase_ != phase::tearing) return;
-  if (there_ > 0) return;
+  if (members_.there() > 0) return;
   phase_ = phase::flushing_checkpointer;
   out.emplace_back(supervision::flush_checkpointer{});
   arm_deadline(limits_.flush, out);
@@ -142,6 +158,10 @@ void supervisor_machine::finish(actions& out) {
     if (!m.unresponsive.empty()) end.survivors.push_back(m.unresponsive);
   end.survivors.insert(end.survivors.end(), survivors_.begin(), survivors_.end());
   end.late = late_;
+  if (elastic_.enabled()) {
+    end.generations = ended_;
+    end.generations.push_back(record());
+  }
   end.why = ended_by_;
   if (first_) {
     end.status = job_outcome::ending::failed;

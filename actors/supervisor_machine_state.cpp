@@ -38,28 +38,8 @@ void add(stable_hasher& hash, const failure& f) {
 }  // namespace
 
 void supervisor_machine::mark_unresponsive(member& m, std::string_view during) {
-  m.unresponsive = fmt::format("rank {}: {}", rank_of(m),
+  m.unresponsive = fmt::format("rank {}: {}", members_.rank_of(m),
                                m.busy.empty() ? fmt::format("no answer to {}", during) : m.busy);
-}
-
-// The rank was late to close, but answers the teardown in time.
-void supervisor_machine::recovered(member& m) {
-  if (!m.abandoned) m.unresponsive.clear();
-}
-
-void supervisor_machine::close(member& m) {
-  if (!std::exchange(m.closed, true)) --unclosed_;
-}
-
-void supervisor_machine::leave(member& m) {
-  if (!m.gone && !m.abandoned) --there_;
-  m.gone = m.torn_down = true;
-  close(m);
-}
-
-void supervisor_machine::abandon(member& m) {
-  if (!m.gone && !m.abandoned) --there_;
-  m.abandoned = true;
 }
 
 std::uint64_t supervisor_machine::digest() const {
@@ -91,15 +71,20 @@ std::uint64_t supervisor_machine::digest() const {
   hash.add(late_.size());
   for (const auto& f : late_) add(hash, f);
   for (const auto& s : survivors_) hash.add(std::string_view{s});
+  if (elastic_.enabled()) {
+    hash.add(over_).add(must_end_).add(base_.number).add(std::string_view{base_digest_});
+    hash.add(redone_).add(ended_.size()).add(committed_at_end_).add(failures_before_);
+    for (const auto& m : members_) hash.add(m.point.number).add(std::string_view{m.digest});
+  }
   return hash.digest();
 }
 
 std::ostream& operator<<(std::ostream& out, const supervisor_machine& machine) {
   out << "supervisor " << to_string(machine.phase_) << " generation " << machine.generation_
       << " committed " << machine.committed_;
-  for (std::size_t r = 0; r < machine.members_.size(); ++r) {
-    const auto& m = machine.members_[r];
-    out << "; rank " << r << (m.prepared ? " prepared" : "") << " holds " << m.held;
+  for (const auto& m : machine.members_) {
+    out << "; rank " << machine.members_.rank_of(m) << (m.prepared ? " prepared" : "") << " holds "
+        << m.held;
     if (m.vote) out << " votes " << *m.vote;
     out << (m.finished ? " finished" : "") << (m.closed ? " closed" : "")
         << (m.torn_down ? " torn" : "") << (m.gone ? " gone" : "")

@@ -18,6 +18,7 @@ void driver::give(const fit_event& event) {
       self.runs.push_back(a.hooks.size());
       self.run.emplace(std::move(a));
     }
+    void operator()(fit_actions::is_set_up&) const { self.set_up = true; }
     void operator()(fit_actions::vote& a) const { self.votes.push_back(a.step); }
     void operator()(fit_actions::step_finished& a) const { self.steps.push_back(a.step); }
     void operator()(fit_actions::metrics_known& a) const { self.known.push_back(std::move(a)); }

@@ -61,6 +61,7 @@ public:
   std::vector<troupe::fit_actions::metrics_known> known;
   std::vector<troupe::loop_state> snapshots;  ///< the loop states of save_checkpoint
   std::optional<troupe::fit_actions::finished> end;
+  bool set_up = false;  ///< the machine waits for the state of a point
 
 private:
   troupe::hook_outcome outcome_of(const troupe::hook& h) const;

@@ -83,6 +83,11 @@ enum class coverage_kind : std::uint8_t {
   point(sometimes, leftovers_swept, "what a crash left half-written is swept") \
   point(sometimes, branch_abandoned, "checkpoints of a branch that was given up are removed") \
   point(sometimes, flush_waits, "an end waits for a checkpoint") \
+  point(sometimes, crash_loop, "a failure comes back before a step is committed") \
+  point(sometimes, closed_for_good, "a later failure ends a job that was to restart") \
+  point(sometimes, no_holder, "no rank holds the state of a committed step") \
+  point(sometimes, state_restored, "a rank receives its state from others") \
+  point(sometimes, state_differs, "a rank has another state than the others") \
   point(sometimes, link_gap, "a link holds what came before its turn") \
   point(sometimes, link_repeat, "a link drops what it has heard before") \
   point(sometimes, link_sends_again, "a link sends again what was not acknowledged") \

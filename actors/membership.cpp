@@ -1,0 +1,105 @@
+#include "actors/membership.hpp"
+
+#include <algorithm>
+#include <bit>
+#include <utility>
+
+#include "troupe/detail/stable_hash.hpp"
+
+namespace troupe {
+
+void membership::begin_with(const std::vector<incarnation_id>& incarnations) {
+  for (std::size_t r = 0; r < members_.size(); ++r) members_[r].incarnation = incarnations[r];
+  behind_ = unprepared_ = unfinished_ = unclosed_ = there_ = members_.size();
+  index();
+}
+
+std::vector<std::int32_t> membership::begin_generation(std::int64_t held, std::int64_t committed) {
+  std::vector<std::int32_t> replaced;
+  for (auto& m : members_) {
+    member fresh;
+    fresh.incarnation = m.incarnation;
+    fresh.held = held;
+    if (m.gone || m.abandoned) {
+      // Incarnations are random numbers, so a hash of one is another.
+      do
+        fresh.incarnation = incarnation_id{stable_hasher{}.add(fresh.incarnation.value()).digest()};
+      while (find(fresh.incarnation) || fresh.incarnation == incarnation_id{});
+      replaced.push_back(rank_of(m));
+    }
+    m = std::move(fresh);
+  }
+  unprepared_ = unfinished_ = unclosed_ = there_ = members_.size();
+  recount(committed);
+  index();
+  return replaced;
+}
+
+// Incarnations are random numbers, so their low bits serve as the hash.
+void membership::index() {
+  by_incarnation_.assign(std::bit_ceil(2 * members_.size()), 0);
+  const auto mask = by_incarnation_.size() - 1;
+  for (std::size_t r = 0; r < members_.size(); ++r) {
+    auto i = members_[r].incarnation.value() & mask;
+    while (by_incarnation_[i] != 0) i = (i + 1) & mask;
+    by_incarnation_[i] = static_cast<std::uint32_t>(r + 1);
+  }
+}
+
+member* membership::find(incarnation_id incarnation) {
+  if (by_incarnation_.empty()) return nullptr;
+  const auto mask = by_incarnation_.size() - 1;
+  for (auto i = incarnation.value() & mask; by_incarnation_[i] != 0; i = (i + 1) & mask) {
+    auto& m = members_[by_incarnation_[i] - 1];
+    if (m.incarnation == incarnation) return &m;
+  }
+  return nullptr;
+}
+
+bool membership::hold(member& m, std::int64_t steps, std::int64_t committed) {
+  const bool was_behind = m.held <= committed;
+  m.held = std::max(m.held, steps);
+  return was_behind && m.held > committed && --behind_ == 0;
+}
+
+std::int64_t membership::least_held() const {
+  return std::ranges::min_element(members_, {}, &member::held)->held;
+}
+
+void membership::recount(std::int64_t committed) {
+  behind_ = static_cast<std::size_t>(
+      std::ranges::count_if(members_, [&](const member& m) { return m.held <= committed; }));
+}
+
+void membership::prepare(member& m) {
+  if (!std::exchange(m.prepared, true)) --unprepared_;
+}
+
+void membership::finish(member& m) {
+  if (!std::exchange(m.finished, true)) --unfinished_;
+}
+
+void membership::close(member& m) {
+  if (!std::exchange(m.closed, true)) --unclosed_;
+}
+
+void membership::reopen() {
+  unclosed_ = 0;
+  for (auto& m : members_) {
+    m.closed = m.gone;
+    if (!m.closed) ++unclosed_;
+  }
+}
+
+void membership::leave(member& m) {
+  if (!m.gone && !m.abandoned) --there_;
+  m.gone = m.torn_down = true;
+  close(m);
+}
+
+void membership::abandon(member& m) {
+  if (!m.gone && !m.abandoned) --there_;
+  m.abandoned = true;
+}
+
+}  // namespace troupe

@@ -1,0 +1,92 @@
+// The ranks of a job as its supervisor knows them: who they are, and what they have reported in
+// this generation. A part of the supervisor machine.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "messages/control.hpp"
+
+namespace troupe {
+
+/// One rank. What every message needs comes first.
+struct member {
+  incarnation_id incarnation;
+  std::int64_t held = 0;  ///< finished steps
+  bool prepared = false;
+  bool heard = false;  ///< from it, since the supervisor asked last
+  bool finished = false;
+  bool closed = false;
+  bool torn_down = false;
+  bool gone = false;
+  bool abandoned = false;
+  std::optional<std::int64_t> vote;
+  std::string busy;
+  std::string
+      unresponsive;    ///< what it was doing when it did not answer in time; empty: it answered
+  resume_point point;  ///< once closed: the point whose state it holds
+  std::string digest;  ///< of that state
+
+  friend bool operator==(const member&, const member&) = default;
+};
+
+/// A regular value. The counts are kept up to date, so that a message of one rank does not look at
+/// all of them.
+class membership {
+public:
+  explicit membership(std::size_t world) : members_(world) {}
+
+  /// The ranks of the first generation. Identities are distinct.
+  void begin_with(const std::vector<incarnation_id>& incarnations);
+  /// Forgets what belongs to one generation; the members hold `held` steps, `committed` are
+  /// committed. Ranks that are gone or abandoned get a new incarnation. Returns their numbers.
+  std::vector<std::int32_t> begin_generation(std::int64_t held, std::int64_t committed);
+
+  auto begin() { return members_.begin(); }
+  auto end() { return members_.end(); }
+  auto begin() const { return members_.begin(); }
+  auto end() const { return members_.end(); }
+  std::size_t size() const { return members_.size(); }
+  member& at(std::int32_t rank) { return members_.at(static_cast<std::size_t>(rank)); }
+  std::int32_t rank_of(const member& m) const {
+    return static_cast<std::int32_t>(&m - members_.data());
+  }
+  /// The member with this identity, or null.
+  member* find(incarnation_id incarnation);
+
+  /// Notes that a rank holds `steps`. True: every member holds more than `committed` now.
+  bool hold(member& m, std::int64_t steps, std::int64_t committed);
+  std::int64_t least_held() const;
+  void recount(std::int64_t committed);
+  void prepare(member& m);
+  void finish(member& m);
+  void close(member& m);
+  /// Every member that is there owes another answer to close_generation.
+  void reopen();
+  void leave(member& m);
+  void abandon(member& m);
+
+  std::size_t unprepared() const { return unprepared_; }
+  std::size_t unfinished() const { return unfinished_; }
+  std::size_t unclosed() const { return unclosed_; }
+  /// Members that are neither gone nor abandoned.
+  std::size_t there() const { return there_; }
+
+  friend bool operator==(const membership&, const membership&) = default;
+
+private:
+  void index();
+
+  std::vector<member> members_;
+  // A hash table with open addressing, at most half full: index in members_ + 1, or 0.
+  std::vector<std::uint32_t> by_incarnation_;
+  std::size_t behind_ = 0;  // hold no more than the committed step
+  std::size_t unprepared_ = 0;
+  std::size_t unfinished_ = 0;
+  std::size_t unclosed_ = 0;
+  std::size_t there_ = 0;
+};
+
+}  // namespace troupe
