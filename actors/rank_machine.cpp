@@ -64,7 +64,7 @@ bool rank_machine::holds_base() const {
 
 void rank_machine::open_communicator(actions& out) {
   phase_ = phase::opening;
-  if (used_) out.emplace_back(ranks::attend{false});
+  if (mine_.generation > generation_id{1}) out.emplace_back(ranks::attend{false});
   const bool alone = base_.number > 0 && !holds_base();
   out.emplace_back(ranks::open{mine_.generation, world_, alone});
 }

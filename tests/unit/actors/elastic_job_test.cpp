@@ -1,0 +1,49 @@
+// Goal: whatever fails, in any order of messages, a job that restarts ends with the numbers of the
+// job without failures.
+#include "tests/unit/actors/elastic_job.hpp"
+
+#include <algorithm>
+
+#include "tests/support/catch.hpp"
+
+using namespace troupe;
+using elastic::job;
+
+namespace {
+
+void check_finished(const job& one, std::int64_t steps) {
+  INFO((one.end().first ? render(*one.end().first) : std::string{}));
+  REQUIRE(one.end().status == job_outcome::ending::finished);
+  CHECK_FALSE(one.end().first);
+  for (const auto number : one.numbers()) CHECK(number == job::expected(steps));
+  CHECK(std::ranges::is_sorted(one.commits, std::less_equal{}));
+  REQUIRE_FALSE(one.commits.empty());
+  CHECK(one.commits.back() == steps);
+}
+
+}  // namespace
+
+TEST_CASE("a job without failures has one generation", "[elastic]") {
+  job one{{.max_restarts = 3}, 1};
+  one.run();
+  check_finished(one, 4);
+  CHECK(one.end().generation == generation_id{1});
+  CHECK(one.end().generations.size() == 1);
+}
+
+// Replay: the seed is printed; run this test with `-c SEED`.
+TEST_CASE("jobs with random failures end with the numbers of the job without failures",
+          "[elastic]") {
+  const auto seed = GENERATE(range(std::uint64_t{1}, std::uint64_t{3000}));
+  elastic::job_options options;
+  options.ranks = 1 + static_cast<std::int32_t>(seed % 4);
+  options.kills = static_cast<int>(seed / 4 % 4);
+  options.throws = static_cast<int>(seed / 16 % 3);
+  options.stuck = static_cast<int>(seed / 48 % 2);
+  options.max_restarts = 2 * (options.kills + options.throws + options.stuck) + 1;
+  options.steps = 5;
+  CAPTURE(seed, options.ranks, options.kills, options.throws, options.stuck);
+  job one{options, seed};
+  REQUIRE_NOTHROW(one.run());
+  check_finished(one, options.steps);
+}

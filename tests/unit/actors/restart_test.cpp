@@ -1,0 +1,266 @@
+// Goal: after a failure the supervisor forms a generation from what the ranks hold, within its
+// budget, and ends the job where another generation would not help.
+#include "actors/supervisor_machine.hpp"
+
+#include <algorithm>
+
+#include "tests/support/catch.hpp"
+
+using namespace troupe;
+
+namespace {
+
+struct supervised {
+  explicit supervised(std::int32_t world = 3, std::int32_t max_restarts = 3)
+      : machine(job_id{1}, world, derive({}), elastic_options{max_restarts, {}}) {
+    supervision::begin all;
+    for (std::int32_t r = 0; r < world; ++r) {
+      lives.push_back(incarnation_id{static_cast<std::uint64_t>(20 + r)});
+      all.incarnations.push_back(lives.back());
+    }
+    on(all);
+    for (std::int32_t r = 0; r < world; ++r) on(prepared{of(r)});
+  }
+
+  template <class Event>
+  void on(Event e) {
+    last = machine.on(e);
+    for (const auto& a : last)
+      if (const auto* start = std::get_if<supervision::start_rank>(&a))
+        lives.at(static_cast<std::size_t>(start->rank)) = start->incarnation;
+  }
+  fence of(std::int32_t rank, std::int64_t step = 0) const {
+    fence at;
+    at.job = job_id{1};
+    at.generation = machine.generation();
+    at.incarnation = lives.at(static_cast<std::size_t>(rank));
+    at.step = step_id{step};
+    return at;
+  }
+  void step(std::int64_t step) {
+    for (std::int32_t r = 0; r < static_cast<std::int32_t>(lives.size()); ++r)
+      on(step_done{of(r, step)});
+  }
+  void kill(std::int32_t rank) {
+    auto at = of(rank);
+    at.generation = generation_id{};
+    auto what = make_failure(failure_kind::signal, "killed");
+    what.rank = rank;
+    on(rank_failed{at, without_exception(what), true});
+  }
+  void raise(std::int32_t rank, errc code = errc::job_failed) {
+    auto what = make_failure(failure_kind::exception, "bad");
+    what.rank = rank;
+    what.code = code;
+    on(rank_failed{of(rank), without_exception(what)});
+  }
+  void close(std::int32_t rank, std::uint64_t point, std::int64_t steps,
+             const std::string& digest = "same") {
+    closed_generation m{of(rank, steps), {}, digest};
+    m.held.number = point;
+    m.held.loop.steps = steps;
+    on(m);
+  }
+  template <class Order>
+  std::vector<Order> orders() const {
+    std::vector<Order> all;
+    for (const auto& a : last)
+      if (const auto* tell = std::get_if<supervision::tell>(&a))
+        if (const auto* order = std::get_if<Order>(&tell->what)) all.push_back(*order);
+    return all;
+  }
+  std::vector<std::int32_t> started() const {
+    std::vector<std::int32_t> all;
+    for (const auto& a : last)
+      if (const auto* start = std::get_if<supervision::start_rank>(&a)) all.push_back(start->rank);
+    return all;
+  }
+  std::uint64_t deadline() const {
+    for (auto a = last.rbegin(); a != last.rend(); ++a)
+      if (const auto* x = std::get_if<supervision::arm>(&*a)) return x->id;
+    return 0;
+  }
+
+  std::vector<incarnation_id> lives;
+  supervisor_machine machine;
+  std::vector<supervision::action> last;
+};
+
+using ranks_of = std::vector<std::int32_t>;
+
+}  // namespace
+
+TEST_CASE("a rank that dies is replaced and the others go on from their point", "[supervisor]") {
+  supervised s;
+  s.step(1);
+  s.kill(1);
+  REQUIRE(s.orders<close_generation>().size() == 2);
+  CHECK_FALSE(s.orders<close_generation>().front().last);
+  s.close(0, 3, 1);
+  const auto before = s.lives[1];
+  s.close(2, 3, 1);
+  CHECK(s.machine.phase() == supervision::phase::forming);
+  CHECK(s.machine.generation() == generation_id{2});
+  CHECK(s.started() == ranks_of{1});
+  CHECK(s.lives[1] != before);
+  const auto forms = s.orders<form_generation>();
+  REQUIRE(forms.size() == 3);
+  for (const auto& form : forms) {
+    CHECK(form.base.number == 3);
+    CHECK(form.base.loop.steps == 1);
+    CHECK(form.holders == ranks_of{0, 2});
+    CHECK(form.at.generation == generation_id{2});
+  }
+  for (const auto r : {0, 1, 2}) s.on(prepared{s.of(r, 1), "same"});
+  CHECK(s.machine.phase() == supervision::phase::active);
+  s.step(2);
+  CHECK(s.machine.committed() == 2);
+}
+
+TEST_CASE("the base is the highest point of a rank that is left, and makes its step committed",
+          "[supervisor]") {
+  supervised s;
+  s.step(1);
+  s.kill(1);
+  s.close(0, 3, 1);
+  s.close(2, 4, 2, "later");
+  const auto forms = s.orders<form_generation>();
+  REQUIRE(forms.size() == 3);
+  CHECK(forms.front().base.loop.steps == 2);
+  CHECK(forms.front().holders == ranks_of{2});
+  CHECK(s.machine.committed() == 1);
+  for (const auto r : {0, 1, 2}) s.on(prepared{s.of(r, 2), "later"});
+  CHECK(s.machine.committed() == 2);
+}
+
+TEST_CASE("a rank whose state differs from that of the majority receives theirs", "[supervisor]") {
+  supervised s;
+  s.raise(2);
+  s.close(0, 3, 1, "a");
+  s.close(1, 3, 1, "b");
+  s.close(2, 3, 1, "a");
+  CHECK(s.orders<form_generation>().front().holders == ranks_of{0, 2});
+}
+
+TEST_CASE("ranks that hold different states without a majority end the job", "[supervisor]") {
+  supervised s{2};
+  s.raise(1);
+  s.close(0, 3, 1, "a");
+  s.close(1, 3, 1, "b");
+  const auto closes = s.orders<close_generation>();
+  REQUIRE(closes.size() == 2);
+  CHECK(closes.front().last);
+  s.close(0, 0, 1);
+  s.close(1, 0, 1);
+  CHECK(s.machine.phase() == supervision::phase::tearing);
+}
+
+TEST_CASE("a rank that is prepared with another state closes the generation", "[supervisor]") {
+  supervised s;
+  s.kill(1);
+  s.close(0, 3, 1);
+  s.close(2, 3, 1);
+  s.on(prepared{s.of(1, 1), "other"});
+  REQUIRE(s.orders<close_generation>().size() == 3);
+  CHECK(s.orders<close_generation>().front().first.what.find("other") != std::string::npos);
+}
+
+TEST_CASE("without a rank that holds a point the ranks begin again", "[supervisor]") {
+  supervised s;
+  for (const auto r : {0, 1, 2}) s.kill(r);
+  CHECK(s.started() == ranks_of{0, 1, 2});
+  const auto forms = s.orders<form_generation>();
+  REQUIRE(forms.size() == 3);
+  CHECK(forms.front().base.number == 0);
+  CHECK(forms.front().holders.empty());
+}
+
+TEST_CASE("the failure after the last restart ends the job", "[supervisor]") {
+  supervised s{2, 1};
+  s.raise(0);
+  s.close(0, 3, 0);
+  s.close(1, 3, 0);
+  for (const auto r : {0, 1}) s.on(prepared{s.of(r), "same"});
+  s.step(1);
+  s.raise(1);
+  REQUIRE(s.orders<close_generation>().size() == 2);
+  CHECK(s.orders<close_generation>().front().last);
+}
+
+TEST_CASE("a failure that comes back before a step is committed ends the job", "[supervisor]") {
+  const bool committed = GENERATE(false, true);
+  supervised s{2, 9};
+  s.raise(0);
+  s.close(0, 3, 0);
+  s.close(1, 3, 0);
+  for (const auto r : {0, 1}) s.on(prepared{s.of(r), "same"});
+  if (committed) s.step(1);
+  s.raise(0);
+  REQUIRE(s.orders<close_generation>().size() == 2);
+  CHECK(s.orders<close_generation>().front().last == !committed);
+}
+
+TEST_CASE("a wrong configuration never restarts a job", "[supervisor]") {
+  const auto code = GENERATE(errc::bad_configuration, errc::internal, errc::checkpoint);
+  supervised s;
+  s.raise(0, code);
+  REQUIRE(s.orders<close_generation>().size() == 3);
+  CHECK(s.orders<close_generation>().front().last);
+}
+
+TEST_CASE("an abort while a generation closes ends the job", "[supervisor]") {
+  supervised s;
+  s.kill(1);
+  s.close(0, 3, 1);
+  s.on(request_abort{"enough"});
+  const auto closes = s.orders<close_generation>();
+  REQUIRE(closes.size() == 2);
+  CHECK(closes.front().last);
+  s.close(0, 0, 1);
+  CHECK(s.machine.phase() == supervision::phase::closing);
+  s.close(2, 0, 1);
+  CHECK(s.machine.phase() == supervision::phase::tearing);
+}
+
+TEST_CASE("a rank that does not close in time is abandoned and replaced", "[supervisor]") {
+  supervised s;
+  s.raise(0);
+  const auto deadline = s.deadline();
+  s.close(0, 3, 1);
+  s.close(2, 3, 1);
+  s.on(deadline_passed{deadline});
+  CHECK(s.started() == ranks_of{1});
+  const bool abandoned = std::ranges::any_of(s.last, [](const auto& a) {
+    const auto* x = std::get_if<supervision::abandon>(&a);
+    return x && x->rank == 1;
+  });
+  CHECK(abandoned);
+  CHECK(s.orders<form_generation>().front().holders == ranks_of{0, 2});
+}
+
+TEST_CASE("the end of a rank that was replaced changes nothing", "[supervisor]") {
+  supervised s;
+  const auto before = s.lives[1];
+  s.kill(1);
+  s.close(0, 3, 1);
+  s.close(2, 3, 1);
+  const auto value = s.machine;
+  s.on(supervision::rank_down{1, "late", before});
+  CHECK(s.machine == value);
+}
+
+TEST_CASE("a rank that dies while a generation forms closes it again", "[supervisor]") {
+  supervised s;
+  s.step(1);
+  s.kill(1);
+  s.close(0, 3, 1);
+  s.close(2, 3, 1);
+  s.on(prepared{s.of(0, 1), "same"});
+  s.kill(2);
+  REQUIRE(s.orders<close_generation>().size() == 2);
+  s.close(0, 3, 1);
+  s.close(1, 0, 0);
+  CHECK(s.machine.generation() == generation_id{3});
+  CHECK(s.started() == ranks_of{2});
+  CHECK(s.orders<form_generation>().front().holders == ranks_of{0});
+}
