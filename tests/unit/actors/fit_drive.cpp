@@ -9,24 +9,25 @@ using namespace troupe;
 driver::driver(fit_plan plan, facts known, interfere more)
     : machine(std::move(plan)), facts_(std::move(known)), more_(std::move(more)) {}
 
+struct driver::filer {
+  driver& self;
+  void operator()(fit_actions::run& a) const {
+    if (self.run) throw internal_error("two runs in flight");
+    if (a.hooks.empty()) throw internal_error("an empty run");
+    self.runs.push_back(a.hooks.size());
+    self.run.emplace(std::move(a));
+  }
+  void operator()(fit_actions::is_set_up&) const { self.set_up = true; }
+  void operator()(fit_actions::vote& a) const { self.votes.push_back(a.step); }
+  void operator()(fit_actions::step_finished& a) const { self.steps.push_back(a.step); }
+  void operator()(fit_actions::metrics_known& a) const { self.known.push_back(std::move(a)); }
+  void operator()(fit_actions::finished& a) const {
+    if (self.end) throw internal_error("finished twice");
+    self.end.emplace(std::move(a));
+  }
+};
+
 void driver::give(const fit_event& event) {
-  struct filer {
-    driver& self;
-    void operator()(fit_actions::run& a) const {
-      if (self.run) throw internal_error("two runs in flight");
-      if (a.hooks.empty()) throw internal_error("an empty run");
-      self.runs.push_back(a.hooks.size());
-      self.run.emplace(std::move(a));
-    }
-    void operator()(fit_actions::is_set_up&) const { self.set_up = true; }
-    void operator()(fit_actions::vote& a) const { self.votes.push_back(a.step); }
-    void operator()(fit_actions::step_finished& a) const { self.steps.push_back(a.step); }
-    void operator()(fit_actions::metrics_known& a) const { self.known.push_back(std::move(a)); }
-    void operator()(fit_actions::finished& a) const {
-      if (self.end) throw internal_error("finished twice");
-      self.end.emplace(std::move(a));
-    }
-  };
   for (auto& action : machine.on(event)) std::visit(filer{*this}, action);
 }
 
@@ -80,6 +81,26 @@ void driver::cut(std::uint32_t n) {
   }
   answer.outcome.word = run_verdict::attention;
   give(answer);
+}
+
+void driver::interrupt(std::uint32_t n) {
+  std::vector<fit_action> out;
+  if (run) {
+    const auto now = std::move(*run);
+    run.reset();
+    hook_outcome outcome;
+    std::uint32_t handled = 0;
+    for (; handled < std::min<std::size_t>(n, now.hooks.size()); ++handled) {
+      this->handled(now.hooks[handled]);
+      outcome.merge(outcome_of(now.hooks[handled]));
+    }
+    if (handled < now.hooks.size()) outcome.word = run_verdict::failed;
+    machine.settle(handled, outcome, out);
+  }
+  for (auto& action : out)
+    if (!std::holds_alternative<fit_actions::finished>(action)) std::visit(filer{*this}, action);
+  end.reset();
+  machine.rewind();
 }
 
 std::string names(const std::vector<hook>& hooks) {
