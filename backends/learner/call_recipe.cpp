@@ -28,6 +28,9 @@ public:
       if (down->orderly && about_.world > 1) world_->barrier("teardown")->wait();
       return outcome;
     }
+    if (h.is<hooks::rewind, hooks::restore_state>())
+      throw user_error(errc::job_failed,
+                       "a spawned function keeps no point to return to: it begins anew");
     if (!h.is<hooks::dispatch>()) return outcome;
     rank_context context{about_, world_};
     result_ = what_(context);

@@ -34,7 +34,7 @@ bool run_handler::go_on(learner& who, const hook_run& run, ran& answer, std::siz
   const std::span<const hook> hooks{run.hooks};
   try {
     while (answer.handled < until) {
-      if (around_.word && around_.word->load(std::memory_order_acquire) != attention::none) {
+      if (stops_before(hooks[answer.handled], answer.outcome)) {
         answer.outcome.word = run_verdict::attention;
         break;
       }
@@ -52,6 +52,11 @@ bool run_handler::go_on(learner& who, const hook_run& run, ran& answer, std::siz
       answer.handled += static_cast<std::uint32_t>(1 + inside);
       if (answer.outcome.word == run_verdict::skip_epoch) break;
     }
+    if (run.keep_point && answer.handled == hooks.size() &&
+        answer.outcome.word == run_verdict::proceed) {
+      current_ = &hooks.back();
+      who.keep_point();
+    }
   } catch (const not_yet&) {
     current_ = nullptr;
     return false;
@@ -62,6 +67,14 @@ bool run_handler::go_on(learner& who, const hook_run& run, ran& answer, std::siz
   }
   current_ = nullptr;
   return true;
+}
+
+// Whether the lane's attention ends the run before `next`. Once the weights of a step are updated,
+// the rest of the run belongs to the state of that step.
+bool run_handler::stops_before(const hook& next, const hook_outcome& so_far) const {
+  if (!around_.word || around_.word->load(std::memory_order_acquire) == attention::none)
+    return false;
+  return so_far.samples == 0 && !next.is<hooks::lr_scheduler_step>();
 }
 
 // Called inside the catch block.
@@ -133,6 +146,24 @@ void run_handler::drill(const hook& h) {
   if (what.what == fault_drill::kind::raise) throw injected_fault(what.text);
   if (!around_.drill) throw internal_error("this lane has no fire drills but throw");
   around_.drill(what);
+}
+
+namespace {
+
+bool rewinds(const hook_run& run) {
+  return !run.hooks.empty() && run.hooks.front().is<hooks::rewind>();
+}
+
+}  // namespace
+
+bool has_failed(bool before, const hook_run& run, run_verdict how) {
+  return how == run_verdict::failed || (before && !rewinds(run));
+}
+
+std::exception_ptr refusal_without_learner(const hook_run& run) {
+  if (!rewinds(run)) return nullptr;
+  return std::make_exception_ptr(
+      user_error(errc::job_failed, "this rank has no learner that could return to a point"));
 }
 
 }  // namespace troupe

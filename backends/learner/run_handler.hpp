@@ -1,9 +1,15 @@
 // Handles a run of hooks, for every lane: in order, with closures inside optimizer_step. Checks the
-// attention word between hooks, injects faults at the entry of a hook, and turns an exception into
-// its record.
+// attention word between hooks, injects faults at the entry of a hook, keeps the point that ends a
+// run, and turns an exception into its record.
+//
+// Attention does not end a run
+// - after a hook that updated the weights of a step (hook_outcome::samples > 0),
+// - directly before an lr_scheduler_step.
+// Hooks that `learner::pass` handles cannot report samples, so the same rule holds for them.
 #pragma once
 
 #include <atomic>
+#include <exception>
 #include <functional>
 #include <span>
 #include <string_view>
@@ -44,6 +50,7 @@ private:
                    hook_outcome& into);
   bool handle_one(learner& who, const hook& h, const closure& inner, hook_outcome& into);
   void pass(learner& who, std::span<const hook> hooks, std::uint32_t& handled);
+  bool stops_before(const hook& next, const hook_outcome& so_far) const;
   void enter(const hook& h);
   bool watched() const { return around_.current || around_.entered || !drills_.empty(); }
   void failed(ran& answer, failure what) const;
@@ -54,5 +61,11 @@ private:
   const hook* current_ = nullptr;
   bool skip_entry_ = false;
 };
+
+/// Whether the learner of a lane has failed since its last successful `rewind`, after this run.
+bool has_failed(bool before, const hook_run& run, run_verdict how);
+/// What a lane without a learner answers to `rewind` with; null for all other runs, which then do
+/// nothing.
+std::exception_ptr refusal_without_learner(const hook_run& run);
 
 }  // namespace troupe

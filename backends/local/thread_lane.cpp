@@ -116,11 +116,12 @@ private:
   void handle(const hook_run& run) {
     if (!broken_ && learner_) {
       auto answer = handler_.handle(*learner_, run);
-      failed_ = failed_ || answer.outcome.word == run_verdict::failed;
+      failed_ = has_failed(failed_, run, answer.outcome.word);
       return shared_->answer(std::move(answer));
     }
     // Creating or binding the learner threw. The first run is answered with this exception; later
-    // runs do nothing.
+    // runs do nothing, except that a rewind is refused.
+    if (!broken_) broken_ = refusal_without_learner(run);
     ran answer;
     answer.at = run.at;
     answer.outcome.word = broken_ ? run_verdict::failed : run_verdict::proceed;

@@ -15,7 +15,7 @@ namespace {
 
 bool may_wait(const hook& h) {
   return h.is<hooks::optimizer_step, hooks::barrier, hooks::teardown, hooks::model_to_device,
-              hooks::dispatch>();
+              hooks::dispatch, hooks::restore_state>();
 }
 
 // Scheduled events share ownership, so destroying a lane leaves no dangling reference.
@@ -161,6 +161,7 @@ private:
   }
 
   void answer_broken() {
+    if (!broken_) broken_ = refusal_without_learner(now_->run);
     auto& answer = now_->answer;
     answer.outcome.word = broken_ ? run_verdict::failed : run_verdict::proceed;
     if (broken_) {
@@ -175,7 +176,7 @@ private:
   void finish() {
     auto& done = runs_[0] && now_ == &*runs_[0] ? runs_[0] : runs_[1];
     now_ = nullptr;
-    failed_ = failed_ || done->answer.outcome.word == run_verdict::failed;
+    failed_ = has_failed(failed_, done->run, done->answer.outcome.word);
     if (sink_.answered) sink_.answered(std::move(done->answer));
     done.reset();
   }

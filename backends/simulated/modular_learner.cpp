@@ -2,8 +2,11 @@
 
 #include <algorithm>
 #include <cstring>
+#include <optional>
+#include <string>
 #include <utility>
 
+#include "backends/learner/state_transfer.hpp"
 #include "backends/simulated/answered_hooks.hpp"
 #include "backends/simulated/modular_arithmetic.hpp"
 #include "troupe/failure.hpp"
@@ -27,8 +30,11 @@ public:
     world_ = std::move(world);
     generation_ = generation.value();
     reducing_ = meeting_ = nullptr;
+    transfer_.reset();
     stage_ = stage::idle;
   }
+
+  void keep_point() override { kept_ = state_; }
 
   void pass(std::span<const hook> hooks, std::uint32_t& handled) override {
     const bool applied = options_.at_hook && (!options_.faults_due || options_.faults_due());
@@ -51,6 +57,8 @@ public:
     if (const auto* x = h.get_if<hooks::load_checkpoint>()) return load(*x);
     if (const auto* x = h.get_if<hooks::barrier>()) return meet(x->label);
     if (h.is<hooks::model_to_device>()) return broadcast_weights();
+    if (h.is<hooks::rewind>()) return rewind();
+    if (const auto* x = h.get_if<hooks::restore_state>()) return restore(*x);
     if (const auto* x = h.get_if<hooks::teardown>(); x && x->orderly) return meet("teardown");
     return {};
   }
@@ -154,6 +162,7 @@ private:
     }
     stage_ = stage::idle;
     if (options_.stepped) tell(h, consumed);
+    if (context_.options.elastic.enabled()) keep_point();
     hook_outcome out;
     out.samples = consumed.count;
     return out;
@@ -162,6 +171,62 @@ private:
   void tell(const hooks::optimizer_step& h, piece consumed) const {
     options_.stepped({context_.job, context_.rank, generation_, h.at.step + 1, h.at.epoch, consumed,
                       state_.digest(), &state_});
+  }
+
+  std::string digest() const { return std::to_string(state_.digest()); }
+
+  // The whole state is kept, so a rank can return from any place in a step.
+  hook_outcome rewind() {
+    if (!kept_) throw user_error(errc::job_failed, "the integer payload has kept no point");
+    state_ = *kept_;
+    std::ranges::fill(gradient_, 0);
+    statistic_ = 0;
+    nan_ = false;
+    reducing_ = meeting_ = nullptr;
+    transfer_.reset();
+    stage_ = stage::idle;
+    hook_outcome out;
+    out.state_digest = digest();
+    return out;
+  }
+
+  hook_outcome restore(const hooks::restore_state& h) {
+    const bool gives = std::ranges::find(h.donors, context_.rank) != h.donors.end();
+    if (!transfer_) {
+      std::optional<replica_state> mine;
+      if (gives) mine = sent();
+      transfer_ = std::make_unique<state_transfer>(world_, h.donors, std::move(mine), received_);
+    }
+    if (!transfer_->go_on(false)) return waits();
+    if (!gives) load(transfer_->take(), h);
+    transfer_.reset();
+    keep_point();
+    hook_outcome out;
+    out.state_digest = digest();
+    return out;
+  }
+
+  replica_state sent() const {
+    auto all = snapshot_of(state_);
+    replica_state out;
+    out.digest = digest();
+    out.tensors = std::move(all.model);
+    out.tensors.push_back(std::move(all.optimizer.front()));
+    return out;
+  }
+
+  void load(replica_state from, const hooks::restore_state& h) {
+    snapshot all;
+    all.optimizer.push_back(std::move(from.tensors.back()));
+    from.tensors.pop_back();
+    all.model = std::move(from.tensors);
+    state_ = modular_state_of(all);
+    if (digest() != from.digest)
+      throw internal_error("the restored state of the integer payload is not the donor's");
+    gradient_.assign(options_.width, 0);
+    resumed_.epoch = h.at.epoch;
+    resumed_.batch = h.at.batch;
+    resumed_.cursor = h.cursor;
   }
 
   hook_outcome save(const hooks::save_checkpoint& h) const {
@@ -202,6 +267,9 @@ private:
   std::int64_t order_epoch_ = -1;
   work_ptr reducing_;
   work_ptr meeting_;
+  std::optional<modular_state> kept_;  // of the last point
+  std::unique_ptr<state_transfer> transfer_;
+  std::shared_ptr<partial_state> received_ = std::make_shared<partial_state>();
   stage stage_ = stage::idle;
 };
 

@@ -1,6 +1,7 @@
 #include "backends/simulated/null_learner.hpp"
 
 #include <algorithm>
+#include <optional>
 #include <string>
 
 #include "backends/simulated/answered_hooks.hpp"
@@ -25,6 +26,8 @@ public:
     stepping_ = false;
   }
 
+  void keep_point() override { kept_ = steps_; }
+
   void pass(std::span<const hook> hooks, std::uint32_t& handled) override {
     const bool applied = options_.at_hook && (!options_.faults_due || options_.faults_due());
     for (; handled < hooks.size() && !is_answered(hooks[handled]); ++handled) {
@@ -44,7 +47,9 @@ public:
     if (const auto* x = h.get_if<hooks::save_checkpoint>()) return save(*x);
     if (const auto* x = h.get_if<hooks::load_checkpoint>()) return load(*x);
     if (const auto* x = h.get_if<hooks::barrier>()) return meet(x->label);
-    if (h.is<hooks::model_to_device>()) return share_weights();
+    if (h.is<hooks::model_to_device>()) return share_weights(0);
+    if (h.is<hooks::rewind>()) return rewind();
+    if (const auto* x = h.get_if<hooks::restore_state>()) return restore(*x);
     if (const auto* x = h.get_if<hooks::teardown>(); x && x->orderly) return meet("teardown");
     return {};
   }
@@ -98,6 +103,8 @@ private:
         h.at.epoch == resumed_.epoch ? layout_.resumed(resumed_.batch, resumed_.cursor) : layout_;
     out.samples = layout.samples(h.at.batch / k * k, h.at.batch);
     if (options_.stepped) options_.stepped(context_, h.at.step + 1, whereabouts(h.at));
+    steps_ = h.at.step + 1;
+    if (context_.options.elastic.enabled()) keep_point();
     return out;
   }
 
@@ -106,10 +113,38 @@ private:
     return done(meeting_) ? hook_outcome{} : waits();
   }
 
-  hook_outcome share_weights() {
+  hook_outcome share_weights(std::int32_t root) {
     if (!meeting_)
-      meeting_ = world_->broadcast(weightless(options_.gradient_bytes / sizeof(float)), 0);
+      meeting_ = world_->broadcast(weightless(options_.gradient_bytes / sizeof(float)), root);
     return done(meeting_) ? hook_outcome{} : waits();
+  }
+
+  hook_outcome rewind() {
+    if (!kept_) throw user_error(errc::job_failed, "the null payload has kept no point");
+    steps_ = *kept_;
+    reducing_ = meeting_ = nullptr;
+    stepping_ = false;
+    return at_point();
+  }
+
+  // The state of a null learner is known to all ranks; its transfer costs the time of its size.
+  hook_outcome restore(const hooks::restore_state& h) {
+    auto out = share_weights(h.donors.front());
+    if (out.word == run_verdict::waits) return out;
+    if (std::ranges::find(h.donors, context_.rank) == h.donors.end()) {
+      resumed_.epoch = h.at.epoch;
+      resumed_.batch = h.at.batch;
+      resumed_.cursor = h.cursor;
+    }
+    steps_ = h.at.step;
+    keep_point();
+    return at_point();
+  }
+
+  hook_outcome at_point() const {
+    hook_outcome out;
+    out.state_digest = std::to_string(steps_);
+    return out;
   }
 
   hook_outcome save(const hooks::save_checkpoint& h) const {
@@ -128,6 +163,7 @@ private:
     hook_outcome out;
     const auto from = options_.load(h.path);
     resumed_ = from.loop;
+    steps_ = from.loop.steps;
     if (h.what == hooks::load_checkpoint::part::everything) out.restored = from.loop;
     return out;
   }
@@ -140,6 +176,8 @@ private:
   work_ptr reducing_;
   work_ptr meeting_;
   loop_state resumed_;  // where this run began
+  std::int64_t steps_ = 0;
+  std::optional<std::int64_t> kept_;  // the steps of the last point
   bool stepping_ = false;
 };
 

@@ -37,6 +37,14 @@ data_parallel_options data_parallel_options_of(const gradient_options& from) {
   return options;
 }
 
+void refuse_fusing(const trainer_options& options) {
+  if (!options.elastic.enabled() || !options.gradients.fused_step.value_or(false)) return;
+  throw user_error(errc::bad_configuration,
+                   "strategy.fused_step = true keeps the optimizer's state on rank 0 only, so a "
+                   "job that loses rank 0 could not go on: leave it out or set it to false, or set "
+                   "elastic.max_restarts to 0");
+}
+
 data_parallel::data_parallel(strategy_parts parts, data_parallel_options options)
     : strategy(std::move(parts)), options_(std::move(options)) {
   if (!options_.gradients.now) options_.gradients.now = about().now;
@@ -103,9 +111,11 @@ std::string data_parallel::obstacle_to_fusing(const torch::optim::Optimizer& opt
 
 void data_parallel::fuse_steps() {
   fused_.clear();
+  refuse_fusing(about().options);
   const bool demanded = options_.fused_step.value_or(false);
   for (const auto& one : optimizers_in_use()->all()) {
     fused_.emplace_back();
+    if (about().options.elastic.enabled()) continue;
     if (!options_.fused_step.value_or(!bare_module()->reads_gradients())) continue;
     const auto obstacle = obstacle_to_fusing(*one.optimizer);
     if (obstacle.empty())
@@ -136,7 +146,8 @@ void data_parallel::zero_gradients(std::int32_t optimizer) {
 step_status data_parallel::backward(const at::Tensor& loss, const backward_plan& plan) {
   if (!gradients_) return strategy::backward(loss, plan);
   const bool fuse = fuses(plan.optimizer);
-  if (plan.synchronize) gradients_->begin({plan.optimizer, {plan.wants_stop, plan.loss}, loss});
+  if (plan.synchronize)
+    gradients_->begin({plan.optimizer, {plan.wants_stop, plan.loss, plan.logged}, loss});
   try {
     strategy::backward(loss, plan);
   } catch (...) {
@@ -146,7 +157,7 @@ step_status data_parallel::backward(const at::Tensor& loss, const backward_plan&
   if (!plan.synchronize) return {};
   const auto word = gradients_->finish();
   if (fuse) fused_[plan.optimizer]->due = true;
-  return {word.stop, word.loss};
+  return {word.stop, word.loss, word.logged};
 }
 
 void data_parallel::clip_gradients(torch::optim::Optimizer& optimizer, double limit,

@@ -1,16 +1,374 @@
 // How a learner returns to a point of its run, and how it receives the state of one from its peers.
+#include <ATen/core/grad_mode.h>
+#include <fmt/format.h>
+#include <torch/optim/optimizer.h>
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+#include "backends/checkpoint/digest.hpp"
+#include "backends/torch/learner_json.hpp"
 #include "backends/torch/torch_learner.hpp"
 
 namespace troupe {
 
-void torch_learner::keep_point() {}
+namespace {
 
-void torch_learner::handle(const hooks::rewind&) {
-  throw user_error(errc::job_failed, "this learner cannot return to a point");
+constexpr std::string_view of_model = "model/";
+constexpr std::string_view of_optimizers = "optimizers/";
+constexpr std::string_view of_books = "books/";
+
+[[noreturn]] void refuse_to_rewind(std::string_view why) {
+  throw user_error(errc::job_failed,
+                   fmt::format("this rank cannot return to the last point of its run: {}", why));
 }
 
-void torch_learner::handle(const hooks::restore_state&) {
-  throw user_error(errc::job_failed, "this learner cannot receive a state");
+// Empty for an optimizer whose options have no rate that LibTorch knows.
+std::optional<double> rate_of(const torch::optim::OptimizerParamGroup& group) {
+  try {
+    return group.options().get_lr();
+  } catch (const c10::Error&) {
+    return std::nullopt;
+  }
+}
+
+template <class F>
+void each_group(optimizers& all, F&& use) {
+  for (auto& one : all.all())
+    for (auto& group : one.optimizer->param_groups()) use(group);
+}
+
+std::vector<std::pair<std::int64_t, std::size_t>> positions_of(const optimizers& all) {
+  std::vector<std::pair<std::int64_t, std::size_t>> found;
+  for (const auto& one : all.all())
+    for (const auto& schedule : one.schedulers)
+      found.emplace_back(schedule.offered(), schedule.metrics_fed().size());
+  return found;
+}
+
+tensor_blob bytes_blob(std::string name, std::string_view bytes) {
+  const auto* from = reinterpret_cast<const std::byte*>(bytes.data());
+  return {std::move(name),
+          "U8",
+          {static_cast<std::int64_t>(bytes.size())},
+          std::make_shared<const std::vector<std::byte>>(from, from + bytes.size())};
+}
+
+std::string_view text_in(const std::vector<std::byte>& bytes) {
+  return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
+}
+
+bool is_archive(const tensor_blob& blob) { return blob.name.ends_with(".archive"); }
+
+}  // namespace
+
+// --- points --------------------------------------------------------------------------------------
+
+void torch_learner::keep_buffers() {
+  const at::NoGradGuard no_grad;
+  auto& kept = kept_->buffers;
+  std::size_t i = 0;
+  for (const auto& buffer : module_->buffers()) {
+    if (!buffer.defined()) continue;
+    if (i == kept.size()) kept.emplace_back();
+    auto& one = kept[i++];
+    if (one.buffer.is_same(buffer) && one.copy.sizes() == buffer.sizes())
+      one.copy.copy_(buffer);
+    else
+      one = {buffer, buffer.detach().clone()};
+  }
+  kept.resize(i);
+}
+
+void torch_learner::keep_point() {
+  if (!module_) return;
+  if (!kept_) kept_ = std::make_unique<learner_point>();
+  auto& k = *kept_;
+  keep_buffers();
+  k.training.clear();
+  for (const auto& one : module_->modules()) k.training.push_back(one->is_training());
+  k.rates.clear();
+  each_group(optimizers_, [&](const auto& group) { k.rates.push_back(rate_of(group)); });
+  k.schedulers = positions_of(optimizers_);
+  k.precision = precision_->state();
+  k.steps = step_book_;
+  k.epochs = epoch_book_;
+  k.books = books_;
+  k.books_of_step = books_of_step_;
+  k.epoch_logs = epoch_logs_;
+  k.logged = logged_;
+  k.results = results_;
+  k.non_finite_steps = non_finite_steps_;
+  k.stepped = stepped_;
+  k.steps_reported = steps_reported_;
+  k.wants_stop = wants_stop_;
+}
+
+void torch_learner::check_schedulers() const {
+  if (positions_of(optimizers_) != kept_->schedulers)
+    refuse_to_rewind("a scheduler moved since then");
+}
+
+void torch_learner::return_to_point() {
+  const at::NoGradGuard no_grad;
+  const auto& k = *kept_;
+  for (const auto& one : k.buffers) one.buffer.detach().copy_(one.copy);
+  const auto modules = module_->modules();
+  for (std::size_t i = 0; i < modules.size() && i < k.training.size(); ++i)
+    if (modules[i]->is_training() != k.training[i]) modules[i]->train(k.training[i]);
+  auto rate = k.rates.begin();
+  each_group(optimizers_, [&](auto& group) {
+    if (rate != k.rates.end() && *rate) group.options().set_lr(**rate);
+    if (rate != k.rates.end()) ++rate;
+  });
+  if (!k.precision.empty()) precision_->load_state(k.precision);
+  step_book_ = k.steps;
+  epoch_book_ = k.epochs;
+  books_ = k.books;
+  books_of_step_ = k.books_of_step;
+  epoch_logs_ = k.epoch_logs;
+  logged_ = k.logged;
+  results_ = k.results;
+  non_finite_steps_ = k.non_finite_steps;
+  stepped_ = k.stepped;
+  steps_reported_ = k.steps_reported;
+  wants_stop_ = k.wants_stop;
+}
+
+// Drops everything of an unfinished step, evaluation or checkpoint.
+void torch_learner::forget_step() {
+  batch_ = {};
+  output_ = {};
+  predicted_ = {};
+  loss_ = at::Tensor{};
+  std::ranges::fill(window_losses_, 0);
+  word_ = {};
+  finite_ = true;
+  evaluation_books_.assign(1, {});
+  predictions_.clear();
+  optimizer_states_.clear();
+  module_json_.clear();
+  for (auto& [purpose, cursors] : cursors_)
+    for (auto& cursor : cursors) cursor.epoch = cursor.next = undefined;
+  for (const auto& parameter : module_->parameters())
+    if (parameter.defined()) parameter.mutable_grad() = at::Tensor{};
+  each_group(optimizers_, [](auto& group) {
+    for (auto& parameter : group.params()) parameter.mutable_grad() = at::Tensor{};
+  });
+}
+
+void torch_learner::handle(const hooks::rewind&) {
+  if (!kept_) refuse_to_rewind("it has not passed one");
+  if (torn_) refuse_to_rewind("its weights were being updated");
+  check_schedulers();
+  forget_step();
+  return_to_point();
+  outcome_->state_digest = own_state().digest;
+}
+
+// --- a step --------------------------------------------------------------------------------------
+
+bool torch_learner::reports_step(const position& before) const {
+  return (before.step + 1) % std::max<std::int64_t>(about_.options.log_every_n_steps, 1) == 0;
+}
+
+// Whether the step may be the last one whose values the end of an epoch or of the run reports.
+bool torch_learner::ends_reporting(const position& before) {
+  const auto batches = cursor_at(before).way->batches(before.epoch);
+  return before.batch + 1 >= limit_of(stage::train, batches) ||
+         (about_.options.max_steps && before.step + 1 >= *about_.options.max_steps);
+}
+
+// At the end of an optimizer's closure.
+void torch_learner::before_update(const position& at) {
+  const bool last = static_cast<std::size_t>(at.optimizer) + 1 == optimizers_.all().size();
+  if (last && at.batch == window_last_) {
+    strategy_->synchronize_buffers();
+    books_of_step_ = epoch_logs_ || word_.logged || reports_step(at) || ends_reporting(at);
+    if (books_of_step_) exchange_books();
+  }
+  torn_ = true;
+}
+
+void torch_learner::exchange_books() {
+  auto mine = step_book_.bytes() + epoch_book_.bytes();
+  const std::uint64_t size = mine.size();
+  std::uint64_t widest = 0;
+  for (const auto& bytes : strategy_->gather_bytes(std::as_bytes(std::span{&size, 1}))) {
+    std::uint64_t theirs = 0;
+    std::memcpy(&theirs, bytes.data(), sizeof theirs);
+    widest = std::max(widest, theirs);
+  }
+  mine.resize(widest);
+  books_ = std::make_shared<const std::vector<std::vector<std::byte>>>(
+      strategy_->gather_bytes(std::as_bytes(std::span{mine})));
+  const auto epochs = exchanged_books(true);
+  epoch_logs_ = std::ranges::any_of(epochs, [](const auto& book) { return !book.empty(); });
+}
+
+std::vector<metric_accumulator> torch_learner::exchanged_books(bool of_epochs) const {
+  std::vector<metric_accumulator> found;
+  if (!books_) return found;
+  for (const auto& bytes : *books_) {
+    auto rest = text_in(bytes);
+    found.push_back(metric_accumulator::parse(rest));
+    if (of_epochs) found.back() = metric_accumulator::parse(rest);
+  }
+  return found;
+}
+
+// The weights are updated.
+void torch_learner::step_updated(const position& at) {
+  const bool due = reports_step(at);
+  if (due) {
+    for (const auto& [name, number] : metric_accumulator::reduced(exchanged_books(false)))
+      logged_[name] = outcome_->logged[name] = number;
+    steps_reported_ = true;
+  }
+  if (due || !logged_.contains(non_finite_name)) report_non_finite();
+  if (!step_schedulers_) complete_step();
+}
+
+// The step's state is complete.
+void torch_learner::complete_step() {
+  torn_ = false;
+  keep_point();
+}
+
+// --- the state of other ranks --------------------------------------------------------------------
+
+// Of this rank alone; text and accumulators only where the transfer needs them.
+replica_state torch_learner::own_state() {
+  replica_state all;
+  auto positions = learner_json::json::array();
+  for (auto& blob : strategy_->local_module_state()) {
+    blob.name.insert(0, of_model);
+    all.tensors.push_back(std::move(blob));
+  }
+  for (std::size_t i = 0; i < optimizers_.all().size(); ++i) {
+    const auto index = static_cast<std::int32_t>(i);
+    auto kept = strategy_->local_optimizer_state(index);
+    positions.push_back(
+        {kept.groups, learner_json::schedulers_to(optimizers_.all()[i].schedulers)});
+    for (auto& blob : kept.tensors) {
+      blob.name.insert(0, of_optimizers);
+      all.one_donor |= is_archive(blob);
+      all.tensors.push_back(std::move(blob));
+    }
+    optimizer_states_[index].groups = std::move(kept.groups);
+  }
+  // An archive has its parameters in an order of its own on each rank.
+  std::vector<tensor_blob> compared;
+  std::ranges::copy_if(all.tensors, std::back_inserter(compared), std::not_fn(is_archive));
+  compared.push_back(bytes_blob("positions", positions.dump()));
+  all.digest = weights_digest(compared);
+  return all;
+}
+
+// The state of a checkpoint, and what a checkpoint does not need. After own_state.
+std::string torch_learner::transferred_text() {
+  using learner_json::json;
+  auto state = json::parse(state_text({}, {}));
+  auto frozen = json::array();
+  for (const auto& item : module_->named_parameters())
+    if (item.value().defined() && !item.value().requires_grad()) frozen.push_back(item.key());
+  auto training = json::array();
+  for (const auto& one : module_->modules()) training.push_back(one->is_training());
+  state["replica"] = {{"frozen", frozen},
+                      {"training", training},
+                      {"logged", learner_json::metrics_to(logged_)},
+                      {"results", learner_json::metrics_to(results_)},
+                      {"stepped", stepped_},
+                      {"steps_reported", steps_reported_},
+                      {"books_of_step", books_of_step_},
+                      {"epoch_logs", epoch_logs_}};
+  return state.dump();
+}
+
+void torch_learner::handle(const hooks::restore_state& h) {
+  const bool gives = std::ranges::binary_search(h.donors, about_.rank);
+  std::optional<replica_state> mine;
+  if (gives) {
+    mine = own_state();
+    const auto& books = books_ ? *books_ : std::vector<std::vector<std::byte>>{};
+    for (std::size_t r = 0; r < books.size(); ++r)
+      mine->tensors.push_back(bytes_blob(fmt::format("{}{}", of_books, r), text_in(books[r])));
+    if (about_.rank == h.donors.front()) {
+      module_json_ = module_->on_save_checkpoint();
+      mine->text = transferred_text();
+    }
+    outcome_->state_digest = mine->digest;
+    optimizer_states_.clear();
+    module_json_.clear();
+  }
+  state_transfer transfer{world_, h.donors, std::move(mine), received_};
+  transfer.go_on(true);
+  if (gives) return;
+  torn_ = true;
+  take_transferred(transfer.take(), h);
+  torn_ = false;
+  keep_point();
+}
+
+void torch_learner::take_transferred(replica_state from, const hooks::restore_state& h) {
+  snapshot all;
+  auto books = std::make_shared<std::vector<std::vector<std::byte>>>();
+  for (auto& blob : from.tensors) {
+    if (blob.name.starts_with(of_books)) {
+      books->push_back(*blob.bytes);
+      continue;
+    }
+    const bool model = blob.name.starts_with(of_model);
+    blob.name.erase(0, model ? of_model.size() : of_optimizers.size());
+    (model ? all.model : all.optimizer).push_back(std::move(blob));
+  }
+  loaded_path_ = "the state of the other ranks";
+  all.ranks = strategy_->world();
+  all.state = std::move(from.text);
+  all.loop.epoch = h.at.epoch;
+  all.loop.batch = h.at.batch;
+  all.loop.steps = h.at.step;
+  all.loop.cursor = h.cursor;
+  take_weights(all);
+  const auto state = learner_json::parse_state(all.state);
+  module_->on_load_checkpoint(state.value("module", std::string{}));
+  take_everything(all);
+  forget_step();
+  books_ = books->empty() ? nullptr : std::move(books);
+  take_numbers(all.state);
+  const auto digest = own_state().digest;
+  optimizer_states_.clear();
+  if (digest != from.digest)
+    throw user_error(errc::job_failed,
+                     "the state that this rank received is not the one that it now has: its "
+                     "module or its optimizers change what they load");
+  outcome_->state_digest = digest;
+}
+
+// The learner's own numbers. This rank's accumulators are those of the rank that it replaces.
+void torch_learner::take_numbers(const std::string& text) {
+  const auto more = learner_json::parse_state(text).at("replica");
+  logged_ = learner_json::metrics_from(more.at("logged"));
+  results_ = learner_json::metrics_from(more.at("results"));
+  stepped_ = more.at("stepped").get<bool>();
+  steps_reported_ = more.at("steps_reported").get<bool>();
+  books_of_step_ = more.at("books_of_step").get<bool>();
+  epoch_logs_ = more.at("epoch_logs").get<bool>();
+  step_book_.clear();
+  epoch_book_.clear();
+  const auto rank = static_cast<std::size_t>(about_.rank);
+  if (books_ && rank < books_->size()) {
+    if (books_of_step_) step_book_ = exchanged_books(false)[rank];
+    epoch_book_ = exchanged_books(true)[rank];
+  }
+  const auto frozen = more.at("frozen").get<std::vector<std::string>>();
+  for (auto& item : module_->named_parameters())
+    if (item.value().defined() && item.value().is_leaf())
+      item.value().set_requires_grad(std::ranges::find(frozen, item.key()) == frozen.end());
+  const auto training = more.at("training").get<std::vector<bool>>();
+  const auto modules = module_->modules();
+  for (std::size_t i = 0; i < modules.size() && i < training.size(); ++i)
+    if (modules[i]->is_training() != training[i]) modules[i]->train(training[i]);
 }
 
 }  // namespace troupe

@@ -9,12 +9,6 @@
 
 namespace troupe {
 
-namespace {
-
-constexpr const char* non_finite_name = "train/non_finite_steps";
-
-}  // namespace
-
 void torch_learner::handle(const hooks::on_train_start&) { module_->on_train_start(); }
 
 void torch_learner::handle(const hooks::on_train_epoch_start& h) {
@@ -113,6 +107,7 @@ void torch_learner::handle(const hooks::backward& h) {
   const bool engine = strategy_->handles_gradient_accumulation();
   if (!engine) plan.weight = static_cast<double>(batch_.samples()) / static_cast<double>(total);
   plan.wants_stop = wants_stop_;
+  plan.logged = elastic() && !epoch_book_.empty();
   auto& sum = window_losses_.at(h.at.optimizer);
   if (engine || h.at.batch == h.window_first()) sum = 0;
   if (!plan.idle) sum += plan.weight * output_.loss().detach().item<double>();
@@ -148,6 +143,7 @@ void torch_learner::handle(const hooks::optimizer_step& h) {
                        "accumulate_grad_batches to 1");
     inner();
     stop |= word_.stop;
+    if (elastic()) before_update(h.at);
     if (!loss_.defined() && strategy_->world() == 1) return at::Tensor{};
     return at::scalar_tensor(
         word_.loss, loss_.defined() ? loss_.options().requires_grad(false) : at::TensorOptions{});
@@ -157,7 +153,7 @@ void torch_learner::handle(const hooks::optimizer_step& h) {
     throw user_error(errc::job_failed,
                      "optimizer_step did not call its closure: call it, or the base's");
   if (h.at.batch != window_last_) return;  // a step of the strategy's own engine
-  strategy_->synchronize_buffers();
+  if (!elastic()) strategy_->synchronize_buffers();
   if (stop) outcome_->stop = true;
   finite_ = finite_ && std::isfinite(word_.loss);
   if (static_cast<std::size_t>(h.at.optimizer) + 1 < optimizers_.all().size()) return;
@@ -166,6 +162,7 @@ void torch_learner::handle(const hooks::optimizer_step& h) {
   if (!std::exchange(finite_, true)) ++non_finite_steps_;
   const auto layout = cursor_at(h.at).way->layout(h.at.epoch);
   outcome_->samples = layout.samples(window_first_, window_last_);
+  if (elastic()) step_updated(h.at);
 }
 
 void torch_learner::handle(const hooks::lr_scheduler_step& h) {
@@ -179,6 +176,7 @@ void torch_learner::handle(const hooks::lr_scheduler_step& h) {
         metric = found->second;
       module_->lr_scheduler_step(schedule, metric);
     }
+  if (elastic() && stepped_ && h.every == schedule::interval::step) complete_step();
 }
 
 void torch_learner::handle(const hooks::on_train_batch_end& h) {
@@ -199,6 +197,7 @@ void torch_learner::handle(const hooks::on_train_epoch_end& h) {
   if (!steps_reported_) report_steps();
   report_non_finite();
   report(epoch_book_);
+  books_ = nullptr;
   agree_on_stop();
 }
 

@@ -181,6 +181,49 @@ metrics metric_accumulator::reduce(const byte_exchange& exchange) {
   return known;
 }
 
+std::string metric_accumulator::bytes() const {
+  std::string out;
+  const auto put = [&out](const auto& x) {
+    out.append(reinterpret_cast<const char*>(&x), sizeof x);
+  };
+  put(static_cast<std::uint64_t>(entries_.size()));
+  for (const auto& [name, e] : entries_) {
+    put(static_cast<std::uint64_t>(name.size()));
+    out += name;
+    put(e.how), put(e.touched), put(e.sum), put(e.count), put(e.least), put(e.most);
+  }
+  return out;
+}
+
+metric_accumulator metric_accumulator::parse(std::string_view& bytes) {
+  const auto piece = [&bytes](std::size_t size) {
+    if (size > bytes.size()) throw internal_error("metric_accumulator: its bytes are cut off");
+    const auto first = bytes.substr(0, size);
+    bytes.remove_prefix(size);
+    return first;
+  };
+  const auto get = [&piece](auto& x) { std::memcpy(&x, piece(sizeof x).data(), sizeof x); };
+  metric_accumulator read;
+  std::uint64_t count = 0, length = 0;
+  for (get(count); count > 0; --count) {
+    get(length);
+    auto& e = read.entries_[std::string{piece(length)}];
+    get(e.how), get(e.touched), get(e.sum), get(e.count), get(e.least), get(e.most);
+  }
+  return read;
+}
+
+metrics metric_accumulator::reduced(const std::vector<metric_accumulator>& ranks) {
+  std::map<std::string, entry> together;
+  for (const auto& one : ranks)
+    for (const auto& [name, e] : one.entries_)
+      join(together.try_emplace(name, entry{.how = e.how}).first->second, e);
+  metrics known;
+  for (const auto& [name, e] : together)
+    if (const auto number = result_of(e)) known.emplace(name, *number);
+  return known;
+}
+
 void metric_accumulator::restore(const std::map<std::string, entry>& saved, bool numbers) {
   entries_.clear();
   for (const auto& [name, e] : saved) {

@@ -37,9 +37,10 @@ void scheduler::move(double metric) {
 
 void scheduler::replay(std::int64_t offered, const std::vector<double>& fed) {
   if (plateau_) {
-    for (const double metric : fed) move(metric);
+    for (auto i = fed_.size(); i < fed.size(); ++i) move(fed[i]);
   } else {
-    for (auto n = offered / std::max<std::int64_t>(how_.frequency, 1); n > 0; --n) plain_->step();
+    const auto every = std::max<std::int64_t>(how_.frequency, 1);
+    for (auto n = offered / every - offered_ / every; n > 0; --n) plain_->step();
   }
   offered_ = offered;
 }

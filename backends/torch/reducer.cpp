@@ -174,14 +174,15 @@ void reducer::state::leave(std::size_t index) {
 }
 
 std::vector<double> reducer::state::numbers_of_word() const {
-  std::vector<double> numbers{now.mine.stop ? 1.0 : 0.0, now.mine.loss};
+  std::vector<double> numbers{now.mine.stop ? 1.0 : 0.0, now.mine.loss,
+                              now.mine.logged ? 1.0 : 0.0};
   for (const auto& each : members)
     numbers.push_back(each.taking_part && each.what.tensor.grad().defined() ? 1 : 0);
   return numbers;
 }
 
 reducer::word reducer::state::take_word(const double* numbers) {
-  const auto* flags = numbers + 2;
+  const auto* flags = numbers + word_numbers;
   for (std::size_t i = 0; i < members.size(); ++i) {
     auto& each = members[i];
     if (!of_optimizer(each)) continue;
@@ -192,7 +193,7 @@ reducer::word reducer::state::take_word(const double* numbers) {
       each.held = place_of(each).zero_();
     each.what.tensor.mutable_grad() = each.held;
   }
-  return {numbers[0] > 0, numbers[1]};
+  return {numbers[0] > 0, numbers[1], numbers[2] > 0};
 }
 
 reducer::word reducer::state::read_word(const bucket& one) {

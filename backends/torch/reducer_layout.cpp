@@ -16,7 +16,6 @@ namespace troupe {
 namespace {
 
 constexpr std::size_t alignment = 64;  // bytes; keeps every gradient on cache lines of its own
-constexpr std::size_t word_numbers = 2;
 
 std::size_t aligned(std::size_t elements, std::size_t element_bytes) {
   const auto step = std::max<std::size_t>(alignment / element_bytes, 1);

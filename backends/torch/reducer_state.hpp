@@ -13,6 +13,7 @@ namespace troupe {
 
 struct reducer::state : std::enable_shared_from_this<reducer::state> {
   static constexpr std::size_t none = -1;
+  static constexpr std::size_t word_numbers = 3;  // of the status, before the parameters' flags
 
   struct member {
     parameter what;

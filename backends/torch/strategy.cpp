@@ -156,7 +156,7 @@ at::Tensor strategy::pre_backward(const at::Tensor& loss) { return numbers().pre
 
 step_status strategy::backward(const at::Tensor& loss, const backward_plan& plan) {
   if (!plan.idle) module_->backward(plan.weight == 1 ? loss : loss * plan.weight, plan.arguments);
-  return {plan.wants_stop, plan.loss};
+  return {plan.wants_stop, plan.loss, plan.logged};
 }
 
 at::Tensor strategy::post_backward(const at::Tensor& loss) {
@@ -204,15 +204,20 @@ std::vector<std::vector<std::byte>> strategy::gather_bytes(std::span<const std::
 }
 
 std::vector<tensor_blob> strategy::module_state() {
-  return is_global_zero() ? state_of(*module_) : std::vector<tensor_blob>{};
+  return is_global_zero() ? local_module_state() : std::vector<tensor_blob>{};
 }
+
+std::vector<tensor_blob> strategy::local_module_state() { return state_of(*module_); }
 
 void strategy::load_module_state(const std::vector<tensor_blob>& state) {
   load_state(*module_, state);
 }
 
 troupe::optimizer_state strategy::optimizer_state(std::int32_t index) {
-  if (!is_global_zero()) return {};
+  return is_global_zero() ? local_optimizer_state(index) : troupe::optimizer_state{};
+}
+
+troupe::optimizer_state strategy::local_optimizer_state(std::int32_t index) {
   auto& optimizer = *optimizers_->all().at(index).optimizer;
   forget_scratch(optimizer);
   return state_of(optimizer, *module_, index);

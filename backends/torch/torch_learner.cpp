@@ -5,8 +5,10 @@
 #include <fmt/format.h>
 
 #include <chrono>
+#include <mutex>
 
 #include "backends/torch/module_state.hpp"
+#include "troupe/data_parallel.hpp"
 #include "troupe/detail/optimizer_state.hpp"
 
 namespace troupe {
@@ -51,12 +53,14 @@ private:
 };
 
 torch_learner::torch_learner(const learner_context& about, module_factory model, data_ptr data,
-                             const torch_plugins& plugins)
+                             const torch_plugins& plugins,
+                             std::shared_ptr<partial_state> received)
     : about_(about),
       model_(std::move(model)),
       data_(std::move(data)),
       random_(about.options.seed),
-      precision_(make_precision(plugins.precisions, about.options.precision.name)) {
+      precision_(make_precision(plugins.precisions, about.options.precision.name)),
+      received_(std::move(received)) {
   strategy_parts parts;
   parts.about = about_;
   if (plugins.environment) parts.environment = plugins.environment(about_);
@@ -72,6 +76,7 @@ torch_learner::~torch_learner() {
 
 void torch_learner::bind(std::shared_ptr<communicator> world, generation_id generation) {
   generation_ = generation;
+  world_ = world;
   strategy_->bind(std::move(world), generation);
 }
 
@@ -166,6 +171,7 @@ void torch_learner::configure_optimizers() {
   window_losses_.assign(all.size(), 0);
   strategy_->setup_optimizers(optimizers_);
   optimizers_there_ = true;
+  step_schedulers_ = facts.step_schedulers;
   outcome_->optimizers = facts;
 }
 
@@ -325,7 +331,8 @@ public:
         plugins_(std::move(plugins)),
         identity_(std::move(identity)) {}
   std::unique_ptr<learner> make(const learner_context& context) const override {
-    return std::make_unique<torch_learner>(context, model_, data_, plugins_);
+    return std::make_unique<torch_learner>(context, model_, data_, plugins_,
+                                           received_by(context));
   }
   std::string identity() const override {
     if (identity_.empty() || !data_) return identity_;
@@ -338,6 +345,7 @@ public:
   // Creates and drops the same objects as a rank, with a random generator of its own.
   void check_fit(const trainer_options& options, const snapshot* from,
                  const std::string& path) const override {
+    refuse_fusing(options);
     if (data_) data_->prepare_data();
     if (!from) return;
     const lane_thread as_in_a_lane;
@@ -362,10 +370,21 @@ public:
   }
 
 private:
+  // A rank that failed while it received a state gets a new learner, which goes on receiving.
+  std::shared_ptr<partial_state> received_by(const learner_context& context) const {
+    if (!context.options.elastic.enabled()) return nullptr;
+    const std::lock_guard lock{guard_};
+    auto& kept = received_[{context.job, context.rank}];
+    if (!kept) kept = std::make_shared<partial_state>();
+    return kept;
+  }
+
   module_factory model_;
   data_ptr data_;
   torch_plugins plugins_;
   std::string identity_;
+  mutable std::mutex guard_;
+  mutable std::map<std::pair<job_id, std::int32_t>, std::shared_ptr<partial_state>> received_;
 };
 
 }  // namespace

@@ -1,6 +1,6 @@
 // One rank's replica of a user's module: handles every hook with a strategy, a precision and data.
-// The handlers are in torch_learner.cpp (set-up), learner_training.cpp, learner_evaluation.cpp and
-// learner_state.cpp.
+// The handlers are in torch_learner.cpp (set-up), learner_training.cpp, learner_evaluation.cpp,
+// learner_state.cpp and learner_recovery.cpp.
 #pragma once
 
 #include <map>
@@ -10,7 +10,9 @@
 #include <utility>
 #include <vector>
 
+#include "backends/learner/state_transfer.hpp"
 #include "backends/torch/lane_thread.hpp"
+#include "backends/torch/learner_point.hpp"
 #include "backends/torch/rank_random.hpp"
 #include "backends/torch/resume_check.hpp"
 #include "troupe/detail/metric_accumulator.hpp"
@@ -24,10 +26,27 @@ namespace troupe {
 /// Accepts hooks in any order that actors/fit_machine.hpp can emit. The random generator is reset
 /// before each hook: by (seed, epoch, batch, rank, hook) for a batch's data and steps, by (seed,
 /// epoch, rank, hook) for all other hooks. Only the lane's thread calls members.
+///
+/// Recovery, in jobs that can restart:
+/// - A point holds what is small (learner_point.hpp), not the weights. So `rewind` throws where the
+///   weights may have changed since the point: from the end of an optimizer's closure until the step
+///   and its schedulers are done. The rank then receives the state of others.
+/// - That span contains no collective for one optimizer that runs its closure once. With several
+///   optimizers, with LBFGS, and with an engine that steps for each micro-batch it contains those of
+///   the later closures: a rank that is lost there leaves all others without a state of theirs, and
+///   the job goes on from a checkpoint.
+/// - The learner keeps a point itself as soon as a step is done, because on_train_batch_end may fail
+///   after that.
+/// - Before the update, ranks exchange buffers, and logged values if there are any to lose: when the
+///   epoch has values, when the step's are reported, and in the last step of an epoch or a run. The
+///   step's row is therefore known when the step is applied; on_train_batch_end then reports it
+///   again, with what that hook itself logged.
+/// - A value logged by a rank that is lost before the next exchange is lost: those are values logged
+///   in on_train_batch_end, or after the backward in the first window that logs for the epoch.
 class torch_learner final : public learner, private module_services {
 public:
   torch_learner(const learner_context& about, module_factory model, data_ptr data,
-                const torch_plugins& plugins);
+                const torch_plugins& plugins, std::shared_ptr<partial_state> received = nullptr);
   ~torch_learner() override;
 
   void bind(std::shared_ptr<communicator> world, generation_id generation) override;
@@ -41,6 +60,7 @@ public:
 
 private:
   class scope;
+  static constexpr const char* non_finite_name = "train/non_finite_steps";
 
   // The services that users' modules call.
   const position& at() const override { return at_; }
@@ -170,6 +190,24 @@ private:
   void take_everything(snapshot& from);
   fit_record record() const;
 
+  // Recovery.
+  bool elastic() const { return about_.options.elastic.enabled(); }
+  bool reports_step(const position& before) const;
+  bool ends_reporting(const position& before);
+  void before_update(const position& at);
+  void exchange_books();
+  void step_updated(const position& at);
+  void complete_step();
+  void keep_buffers();
+  void check_schedulers() const;
+  void return_to_point();
+  void forget_step();
+  std::vector<metric_accumulator> exchanged_books(bool of_epochs) const;
+  replica_state own_state();
+  std::string transferred_text();
+  void take_transferred(replica_state from, const hooks::restore_state& h);
+  void take_numbers(const std::string& text);
+
   lane_thread thread_;
   learner_context about_;
   module_factory model_;
@@ -222,6 +260,17 @@ private:
   };
   std::vector<prediction> predictions_;
   std::size_t predict_loaders_ = 1;
+
+  // Recovery.
+  std::shared_ptr<communicator> world_;
+  std::unique_ptr<learner_point> kept_;
+  bool torn_ = false;             // the weights may be neither of the last point nor of a step
+  bool step_schedulers_ = false;  // a step ends with its schedulers
+  // All ranks' step_book_ and epoch_book_, as of the last exchange; null: none in this epoch.
+  std::shared_ptr<const std::vector<std::vector<std::byte>>> books_;
+  bool books_of_step_ = false;  // that exchange was in the last step
+  bool epoch_logs_ = true;      // some rank had values for the epoch then
+  std::shared_ptr<partial_state> received_;
 
   std::string loaded_path_;
   std::optional<snapshot> loaded_;

@@ -14,11 +14,14 @@ struct data_parallel_options {
   /// After each step all ranks get the buffers of rank 0.
   bool broadcast_buffers = true;
   /// Sums, clips and updates in one pass. Unset: where that is possible and the module's
-  /// reads_gradients returns false.
+  /// reads_gradients returns false. Never in jobs that can restart.
   std::optional<bool> fused_step = false;
 };
 /// From a trainer's options. Throws user_error (bad_configuration) for unknown hooks.
 data_parallel_options data_parallel_options_of(const gradient_options& from);
+/// Throws user_error (bad_configuration) if the options demand a fused step in a job that can
+/// restart.
+void refuse_fusing(const trainer_options& options);
 
 /// With one rank it works as single_device: no communication, no buckets.
 class data_parallel : public strategy {

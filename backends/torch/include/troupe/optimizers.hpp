@@ -47,7 +47,8 @@ public:
   std::int64_t offered() const { return offered_; }
   /// The metrics that a plateau scheduler got.
   const std::vector<double>& metrics_fed() const { return fed_; }
-  /// Repeats the inputs of another scheduler, on a new one.
+  /// Repeats the inputs of another scheduler, on a new one or on one that has had the first of
+  /// these inputs.
   void replay(std::int64_t offered, const std::vector<double>& fed);
 
 private:

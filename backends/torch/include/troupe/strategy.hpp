@@ -71,6 +71,8 @@ struct backward_plan {
   double loss = 0;
   /// A hook of this rank asked for an end of the run.
   bool wants_stop = false;
+  /// This rank has values for the end of the epoch (jobs that can restart only).
+  bool logged = false;
   /// For the module's backward. Empty, unless a user's strategy fills it in its own `backward`.
   value arguments;
 };
@@ -79,6 +81,7 @@ struct backward_plan {
 struct step_status {
   bool stop = false;  ///< some rank wants the run to end
   double loss = 0;    ///< of the whole window and all ranks
+  bool logged = false;  ///< some rank's plan said so
 };
 
 /// Created, called and destroyed by one thread, in the rank's lane. Members are called in the order
@@ -159,8 +162,10 @@ public:
                               hooks::clip_gradients::algorithm how);
   /// Runs the closure (inside the optimizer's step) and updates the weights.
   virtual void optimizer_step(torch::optim::Optimizer& optimizer, const step_closure& closure);
-  /// After each optimizer step that ends a window, before the step counts as done: all ranks get
-  /// the buffers of rank 0.
+  /// In each optimizer step that ends a window: all ranks get the buffers of rank 0. It is called
+  /// after the update, before the step counts as done. In jobs that can restart it is called before
+  /// the update, after each run of the last optimizer's closure: a rank that is lost in here then
+  /// leaves the weights of all others as they were.
   virtual void synchronize_buffers() {}
 
   // Collectives, for the runtime and for users' hooks.
@@ -187,10 +192,16 @@ public:
   /// Parameters and buffers by name, in the module's order. Called on all ranks; empty but on rank
   /// 0.
   virtual std::vector<tensor_blob> module_state();
+  /// The same of this rank, on any rank. In jobs that can restart, ranks compare these states and
+  /// send them to a rank that joins. No collective.
+  virtual std::vector<tensor_blob> local_module_state();
   virtual void load_module_state(const std::vector<tensor_blob>& state);
   /// Optimizer `index`'s state. Called on all ranks; where a strategy shards it is consolidated on
   /// rank 0 and empty elsewhere.
   virtual troupe::optimizer_state optimizer_state(std::int32_t index);
+  /// The same of this rank, on any rank. A strategy that shards optimizers over ranks returns what
+  /// a rank that joins has to load. No collective.
+  virtual troupe::optimizer_state local_optimizer_state(std::int32_t index);
   virtual void load_optimizer_state(std::int32_t index, const troupe::optimizer_state& state);
   /// On all ranks; what rank 0 returns is written.
   virtual snapshot_ptr save_checkpoint(snapshot_ptr taken, const value& storage_options);

@@ -29,13 +29,23 @@ public:
     hook_outcome out;
     if (h.is<hooks::barrier>() && waits-- > 0) out.word = run_verdict::waits;
     if (h.is<hooks::barrier>() && skips) out.word = run_verdict::skip_epoch;
+    if (h.is<hooks::optimizer_step>()) out.samples = samples;
+    if (name(h) == closes_at) word = attention::generation_closed;
     return out;
+  }
+  void keep_point() override {
+    if (bad == "keep_point") throw std::runtime_error("bad");
+    ++points;
   }
 
   std::string bad;
   int rounds = 1;
   int waits = 0;
   bool skips = false;
+  std::int64_t samples = 0;
+  std::string closes_at;  // the hook in which the generation is closed
+  std::atomic<attention> word{attention::none};
+  int points = 0;
   names in_passing, asked, all;
 
 private:
@@ -149,4 +159,64 @@ TEST_CASE("a run continues at the hook that waits and ends at skip_epoch or atte
   const auto held = told.handle(who, run);
   CHECK(held.outcome.word == run_verdict::attention);
   CHECK(held.handled == 0);
+}
+
+TEST_CASE("the point that ends a run is kept after its last hook", "[lane]") {
+  passer who;
+  run_handler handler{{}, {}};
+  auto run = one_step();
+  CHECK(handler.handle(who, run).outcome.word == run_verdict::proceed);
+  CHECK(who.points == 0);
+
+  run.keep_point = true;
+  ran answer;
+  CHECK(handler.go_on(who, run, answer, run.hooks.size() - 1, false));
+  CHECK(who.points == 0);
+  CHECK(handler.go_on(who, run, answer, run.hooks.size(), false));
+  CHECK(who.points == 1);
+
+  who.bad = "on_train_batch_end";
+  CHECK(handler.handle(who, run).outcome.word == run_verdict::failed);
+  CHECK(who.points == 1);
+
+  who.bad = "keep_point";
+  const auto failed = handler.handle(who, run);
+  CHECK(failed.outcome.word == run_verdict::failed);
+  CHECK(failed.handled == run.hooks.size());
+  CHECK(failed.failed_with->record.hook == "on_train_batch_end");
+}
+
+TEST_CASE("attention does not stop a run after its step is applied", "[lane]") {
+  passer who;
+  run_handler handler{{}, {.word = &who.word}};
+  auto run = one_step();
+  run.keep_point = true;
+  who.closes_at = "optimizer_step";
+  const auto before = handler.handle(who, run);
+  CHECK(before.outcome.word == run_verdict::attention);
+  CHECK(before.handled == 6);
+  CHECK(who.points == 0);
+
+  who.word = attention::none;
+  who.samples = 8;
+  const auto after = handler.handle(who, run);
+  CHECK(after.outcome.word == run_verdict::proceed);
+  CHECK(after.handled == run.hooks.size());
+  CHECK(who.points == 1);
+
+  const hook scheduler{hooks::lr_scheduler_step{{}, hooks::lr_scheduler_step::interval::epoch}};
+  hook_run later;
+  later.hooks = {scheduler, hook{hooks::barrier{{}, "after"}}};
+  who.word = attention::generation_closed;
+  CHECK(handler.handle(who, later).handled == 1);
+}
+
+TEST_CASE("a lane without a learner refuses to rewind", "[lane]") {
+  hook_run run = one_step();
+  CHECK_FALSE(refusal_without_learner(run));
+  CHECK(has_failed(true, run, run_verdict::proceed));
+  run.hooks = {hook{hooks::rewind{}}};
+  CHECK(refusal_without_learner(run));
+  CHECK_FALSE(has_failed(true, run, run_verdict::proceed));
+  CHECK(has_failed(false, run, run_verdict::failed));
 }

@@ -63,6 +63,12 @@ public:
   metric_accumulator total(const byte_exchange& exchange) const;
 
   const std::map<std::string, entry>& entries() const { return entries_; }
+  /// Everything in it, for ranks of the same build, and back. `parse` removes what it reads from
+  /// the front of `bytes`.
+  std::string bytes() const;
+  static metric_accumulator parse(std::string_view& bytes);
+  /// The values of several ranks, in their order, as `reduce` of all of them would give.
+  static metrics reduced(const std::vector<metric_accumulator>& ranks);
   /// Restores from a checkpoint: rank 0 passes `numbers` true, other ranks restore the names only.
   void restore(const std::map<std::string, entry>& saved, bool numbers);
 

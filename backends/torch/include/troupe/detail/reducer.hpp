@@ -80,6 +80,7 @@ public:
   struct word {
     bool stop = false;
     double loss = 0;
+    bool logged = false;  ///< see step_status
   };
   /// The backward that completes a window.
   struct last_backward {

@@ -1,0 +1,46 @@
+// What a learner keeps of a point of its run, to return to it: all that changes within a step except
+// the weights and the optimizers' state.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "troupe/detail/loop_state.hpp"
+#include "troupe/detail/metric_accumulator.hpp"
+
+namespace troupe {
+
+struct learner_point {
+  /// A buffer of the module and a copy of it. Every buffer is copied at every point, because
+  /// LibTorch's batch_norm changes running statistics without a new tensor version.
+  struct kept_buffer {
+    at::Tensor buffer;
+    at::Tensor copy;
+  };
+  std::vector<kept_buffer> buffers;
+  std::vector<bool> training;                       ///< of the module and its submodules
+  std::vector<std::optional<double>> rates;         ///< learning rates, by optimizer and group
+  std::vector<std::pair<std::int64_t, std::size_t>> schedulers;  ///< offered, number fed
+  std::string precision;
+
+  metric_accumulator steps;
+  metric_accumulator epochs;
+  std::shared_ptr<const std::vector<std::vector<std::byte>>> books;
+  bool books_of_step = false;
+  bool epoch_logs = true;
+  metrics logged;
+  metrics results;
+
+  std::int64_t non_finite_steps = 0;
+  bool stepped = false;
+  bool steps_reported = true;
+  bool wants_stop = false;
+};
+
+}  // namespace troupe
