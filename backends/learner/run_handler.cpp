@@ -34,13 +34,11 @@ bool run_handler::go_on(learner& who, const hook_run& run, ran& answer, std::siz
   const std::span<const hook> hooks{run.hooks};
   try {
     while (answer.handled < until) {
-      if (stops_before(hooks[answer.handled], answer.outcome)) {
-        answer.outcome.word = run_verdict::attention;
-        break;
-      }
+      if (stops_before(hooks[answer.handled], answer.outcome)) break;
+      const auto before = answer.handled;
       if (!skip_entry_) pass(who, hooks.first(until), answer.handled);
       const std::size_t i = answer.handled;
-      if (i == until) break;
+      if (i == until || (i > before && stops_before(hooks[i], answer.outcome))) break;
       std::size_t inside = 0;
       if (const auto* step = hooks[i].get_if<hooks::optimizer_step>()) inside = step->closure;
       const bool done = inside > 0 ? handle_step(who, hooks.subspan(i), inside, answer.outcome)
@@ -69,12 +67,14 @@ bool run_handler::go_on(learner& who, const hook_run& run, ran& answer, std::siz
   return true;
 }
 
-// Whether the lane's attention ends the run before `next`. Once the weights of a step are updated,
+// Whether the lane's attention ends the run before `next`; then the outcome says so. Once the weights of a step are updated,
 // the rest of the run belongs to the state of that step.
-bool run_handler::stops_before(const hook& next, const hook_outcome& so_far) const {
+bool run_handler::stops_before(const hook& next, hook_outcome& so_far) const {
   if (!around_.word || around_.word->load(std::memory_order_acquire) == attention::none)
     return false;
-  return so_far.samples == 0 && !next.is<hooks::lr_scheduler_step>();
+  if (so_far.samples > 0 || next.is<hooks::lr_scheduler_step>()) return false;
+  so_far.word = run_verdict::attention;
+  return true;
 }
 
 // Called inside the catch block.

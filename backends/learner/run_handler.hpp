@@ -50,7 +50,7 @@ private:
                    hook_outcome& into);
   bool handle_one(learner& who, const hook& h, const closure& inner, hook_outcome& into);
   void pass(learner& who, std::span<const hook> hooks, std::uint32_t& handled);
-  bool stops_before(const hook& next, const hook_outcome& so_far) const;
+  bool stops_before(const hook& next, hook_outcome& so_far) const;
   void enter(const hook& h);
   bool watched() const { return around_.current || around_.entered || !drills_.empty(); }
   void failed(ran& answer, failure what) const;

@@ -1,0 +1,191 @@
+// Goal: a job that loses a rank at any hook or collective goes on from the last point, and ends with
+// the same bits and the same metrics as one that loses none.
+#include "tests/unit/torch_recovery/recovering_job.hpp"
+#include "tests/unit/torch_strategy/small_models.hpp"
+#include "troupe/recipe.hpp"
+
+#include "tests/support/catch.hpp"
+
+using namespace troupe;
+using namespace troupe::testing;
+
+namespace {
+
+/// Batch norm, dropout, Adam with a scheduler by steps and a plateau scheduler; logs for steps and
+/// epochs.
+struct restless : regression {
+  explicit restless(bool batch_norm)
+      : regression({.dropout = 0.2, .batch_norm = batch_norm, .optimize = [](regression& self) {
+                      return optimizers{torch::optim::Adam(self.parameters(), 0.01)}
+                          .scheduled<torch::optim::StepLR>(
+                              {.every = schedule::interval::step}, 3, 0.5)
+                          .scheduled<torch::optim::ReduceLROnPlateauScheduler>(
+                              {.every = schedule::interval::plateau, .monitor = "val/loss"},
+                              torch::optim::ReduceLROnPlateauScheduler::min, 0.5F, 0);
+                    }}) {}
+  step_output training_step(const batch& b, std::int64_t index) override {
+    const auto output = regression::training_step(b, index);
+    log("train/epoch_loss", output.loss(), {.on_step = false, .on_epoch = true});
+    return output;
+  }
+  void on_after_backward() override {
+    const auto gradient = net->parameters().front().grad();
+    if (gradient.defined()) log("train/gradient", gradient.norm(), {.on_epoch = true});
+  }
+};
+
+// An epoch has four batches. In the last one each rank has two samples, or, without batch norm, only
+// rank 0 has one.
+recipe_ptr recipe_of_restless(bool batch_norm = true) {
+  const auto data = std::make_shared<table_data>(batch_norm ? 42 : 37, 4, 6);
+  return make_recipe([=] { return std::make_shared<restless>(batch_norm); }, data);
+}
+
+trainer_options options_of(std::int64_t accumulate, std::int64_t steps = 9) {
+  auto options = quick(3, 4, steps);
+  options.accumulate_grad_batches = accumulate;
+  options.log_every_n_steps = 2;
+  return options;
+}
+
+void check_same(const recovered_job& now, const recovered_job& undisturbed) {
+  CHECK(now.digest == undisturbed.digest);
+  CHECK(now.rows == undisturbed.rows);
+  CHECK(now.last == undisturbed.last);
+  CHECK(now.steps == undisturbed.steps);
+}
+
+}  // namespace
+
+TEST_CASE("a failure in any hook of a step: the job ends with the same bits", "[recovery]") {
+  const auto accumulate = GENERATE(1, 2);
+  const auto recipe = recipe_of_restless();
+  const auto options = options_of(accumulate);
+  const auto undisturbed = run_recovering(recipe, options);
+  REQUIRE(undisturbed.generations == 1);
+  for (const auto* hook :
+       {"batch_to_device", "on_train_batch_start", "optimizer_step", "training_step",
+        "training_step_end", "on_before_zero_grad", "optimizer_zero_grad", "pre_backward",
+        "on_before_backward", "backward", "on_after_backward", "post_backward",
+        "on_before_optimizer_step", "lr_scheduler_step", "on_train_batch_end"})
+    for (const bool lost : {true, false}) {
+      CAPTURE(accumulate, hook, lost);
+      const injected failure{.rank = 1, .hook = hook, .step = 3, .lost = lost};
+      const auto now = run_recovering(recipe, options, &failure);
+      check_same(now, undisturbed);
+      CHECK(now.generations == 2);
+      // The scheduler's own failure leaves the failing rank between two states.
+      const bool torn = std::string_view{hook} == "lr_scheduler_step";
+      CHECK(now.survivors_with_state == (lost || torn ? 2 : 3));
+    }
+}
+
+TEST_CASE("rank 0 is lost in the hooks around an epoch: metrics stay exact", "[recovery]") {
+  const auto batch_norm = GENERATE(true, false);
+  const auto recipe = recipe_of_restless(batch_norm);
+  const auto options = options_of(1);
+  const auto undisturbed = run_recovering(recipe, options);
+  struct row {
+    const char* hook;
+    std::int64_t step;
+  };
+  for (const auto& [hook, step] :
+       {row{"training_step", 3}, row{"on_train_batch_end", 4}, row{"on_train_epoch_end", 4},
+        row{"on_validation_start", 4}, row{"validation_step", 4}, row{"on_validation_epoch_end", 4},
+        row{"on_train_epoch_start", 4}, row{"training_step", 4}, row{"on_save_checkpoint", 9},
+        row{"on_train_end", 9}}) {
+    CAPTURE(batch_norm, hook, step);
+    const injected failure{.rank = 0, .hook = hook, .step = step};
+    const auto now = run_recovering(recipe, options, &failure);
+    check_same(now, undisturbed);
+    CHECK(now.survivors_with_state == 2);
+  }
+}
+
+TEST_CASE("a rank is lost in any collective: every survivor holds a point", "[recovery]") {
+  const auto recipe = recipe_of_restless();
+  const auto options = options_of(2, 3);
+  const auto undisturbed = run_recovering(recipe, options);
+  int too_early = 0;
+  for (std::int64_t n = 0; n < undisturbed.collectives[1]; ++n) {
+    CAPTURE(n, undisturbed.collectives[1]);
+    const injected failure{.rank = 1, .collective = n};
+    try {
+      const auto now = run_recovering(recipe, options, &failure);
+      check_same(now, undisturbed);
+      CHECK(now.refusals == std::vector<std::string>{});
+      CHECK(now.survivors_with_state == 2);
+    } catch (const std::logic_error& e) {
+      CHECK(std::string{e.what()} == "no rank holds a point");
+      ++too_early;
+    }
+  }
+  CHECK(too_early < 30);
+  CHECK(too_early + 20 < undisturbed.collectives[1]);
+}
+
+TEST_CASE("a restore that is aborted is repeated in the next generation", "[recovery]") {
+  const auto recipe = recipe_of_restless();
+  const auto options = options_of(1, 5);
+  const auto undisturbed = run_recovering(recipe, options);
+  for (const std::int64_t n : {0, 1, 2, 3}) {
+    CAPTURE(n);
+    const injected failure{
+        .rank = 1, .hook = "backward", .step = 2, .collective_of_next = n};
+    const auto now = run_recovering(recipe, options, &failure);
+    check_same(now, undisturbed);
+    CHECK(now.generations == 3);
+  }
+}
+
+namespace {
+
+/// With two optimizers, rank 1 fails once, after the first of them has updated its weights.
+struct two_optimizers : regression {
+  explicit two_optimizers(std::shared_ptr<std::atomic<bool>> fails) : fails_(std::move(fails)) {}
+  optimizers configure_optimizers() override {
+    const auto all = parameters();
+    return optimizers{torch::optim::SGD({all[0], all[1]}, 0.1)}.add(
+        torch::optim::SGD({all[2], all[3]}, 0.1));
+  }
+  step_output training_step(const batch& b, std::int64_t index) override {
+    if (rank() == 1 && at().optimizer == 1 && at().step == 2 && fails_->exchange(false))
+      throw std::runtime_error("injected");
+    return regression::training_step(b, index);
+  }
+  std::shared_ptr<std::atomic<bool>> fails_;
+};
+
+}  // namespace
+
+TEST_CASE("an abort between two optimizers' updates leaves no rank with a state", "[recovery]") {
+  const auto fails = std::make_shared<std::atomic<bool>>(true);
+  const auto recipe = make_recipe([=] { return std::make_shared<two_optimizers>(fails); },
+                                  std::make_shared<table_data>(40));
+  const injected failure{.rank = 1};
+  CHECK_THROWS_WITH(run_recovering(recipe, options_of(1), &failure), "no rank holds a point");
+  CHECK(run_recovering(recipe, options_of(1)).generations == 1);
+}
+
+TEST_CASE("a job that logs nothing for the epoch exchanges nothing more in a step",
+          "[recovery]") {
+  const auto recipe =
+      make_recipe([] { return std::make_shared<regression>(); }, std::make_shared<table_data>(480));
+  auto options = options_of(1, 5);
+  options.log_every_n_steps = 1000;
+  const auto five = run_recovering(recipe, options);
+  options.max_steps = 15;
+  CHECK(run_recovering(recipe, options).collectives[0] - five.collectives[0] == 10);
+}
+
+TEST_CASE("strategy.fused_step = true is refused in jobs that can restart", "[recovery]") {
+  const auto recipe = recipe_of_restless();
+  auto options = options_of(1);
+  options.gradients.fused_step = true;
+  options.elastic.max_restarts = 1;
+  const auto text = Catch::Contains("strategy.fused_step = true") &&
+                    Catch::Contains("elastic.max_restarts");
+  CHECK_THROWS_WITH(recipe->check_fit(options, nullptr, ""), text);
+  const auto ends = run_job({.recipe = recipe, .options = options});
+  for (const auto& end : ends) CHECK_THAT(text_of(end.error), text);
+}
