@@ -67,8 +67,8 @@ bool run_handler::go_on(learner& who, const hook_run& run, ran& answer, std::siz
   return true;
 }
 
-// Whether the lane's attention ends the run before `next`; then the outcome says so. Once the weights of a step are updated,
-// the rest of the run belongs to the state of that step.
+// Whether the lane's attention ends the run before `next`; then the outcome says so. Once the
+// weights of a step are updated, the rest of the run belongs to the state of that step.
 bool run_handler::stops_before(const hook& next, hook_outcome& so_far) const {
   if (!around_.word || around_.word->load(std::memory_order_acquire) == attention::none)
     return false;

@@ -158,8 +158,8 @@ void state_transfer::submit() {
           world_->broadcast({header_.data(), header_.size(), dtype::u8}, donors_.front()));
       return;
     case stage::lacking:
-      flying_.push_back(world_->all_reduce({lacking_.data(), lacking_.size(), dtype::u8},
-                                           reduction::max));
+      flying_.push_back(
+          world_->all_reduce({lacking_.data(), lacking_.size(), dtype::u8}, reduction::max));
       return;
     case stage::chunks: return submit_chunks();
     case stage::done: return;
@@ -221,9 +221,10 @@ void state_transfer::read_header() {
 
 void state_transfer::prepare_to_receive() {
   auto& k = *kept_;
-  const bool same = k.digest == state_.digest && k.chunk_bytes == chunk_bytes_ &&
-                    k.lacks.size() == lacking_.size() && k.tensors.size() == sizes_.size() &&
-                    std::ranges::equal(k.tensors, sizes_, {}, [](const auto& t) { return t->size(); });
+  const bool same =
+      k.digest == state_.digest && k.chunk_bytes == chunk_bytes_ &&
+      k.lacks.size() == lacking_.size() && k.tensors.size() == sizes_.size() &&
+      std::ranges::equal(k.tensors, sizes_, {}, [](const auto& t) { return t->size(); });
   if (!same) {
     k.clear();
     k.digest = state_.digest;
@@ -262,7 +263,8 @@ template <class F>
 void state_transfer::each_part(std::size_t chunk, F&& use) const {
   const std::uint64_t first = chunk * chunk_bytes_;
   const auto last = first + size_of_chunk(chunk);
-  auto t = static_cast<std::size_t>(std::ranges::upper_bound(offsets_, first) - offsets_.begin()) - 1;
+  auto t =
+      static_cast<std::size_t>(std::ranges::upper_bound(offsets_, first) - offsets_.begin()) - 1;
   for (; t < sizes_.size() && offsets_[t] < last; ++t) {
     const auto from = std::max(first, offsets_[t]);
     const auto to = std::min(last, offsets_[t + 1]);
@@ -305,9 +307,10 @@ void state_transfer::take_chunks() {
   for (const auto& one : round_) {
     if (gives()) continue;
     if (!is_sealed(one.bytes, one.chunk))
-      throw user_error(errc::job_failed,
-                       fmt::format("chunk {} of the state that rank {} sent is damaged; it holds {}",
-                                   one.chunk, donor_of(one.chunk), names_in(one.chunk)));
+      throw user_error(
+          errc::job_failed,
+          fmt::format("chunk {} of the state that rank {} sent is damaged; it holds {}", one.chunk,
+                      donor_of(one.chunk), names_in(one.chunk)));
     each_part(one.chunk, [&](std::size_t tensor, auto to, auto from, auto size) {
       std::memcpy(kept_->tensors[tensor]->data() + to, one.bytes.data() + from, size);
     });

@@ -1,5 +1,5 @@
-// What a learner keeps of a point of its run, to return to it: all that changes within a step except
-// the weights and the optimizers' state.
+// What a learner keeps of a point of its run, to return to it: all that changes within a step
+// except the weights and the optimizers' state.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -24,8 +24,8 @@ struct learner_point {
     at::Tensor copy;
   };
   std::vector<kept_buffer> buffers;
-  std::vector<bool> training;                       ///< of the module and its submodules
-  std::vector<std::optional<double>> rates;         ///< learning rates, by optimizer and group
+  std::vector<bool> training;                ///< of the module and its submodules
+  std::vector<std::optional<double>> rates;  ///< learning rates, by optimizer and group
   std::vector<std::pair<std::int64_t, std::size_t>> schedulers;  ///< offered, number fed
   std::string precision;
 

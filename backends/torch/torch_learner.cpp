@@ -53,8 +53,7 @@ private:
 };
 
 torch_learner::torch_learner(const learner_context& about, module_factory model, data_ptr data,
-                             const torch_plugins& plugins,
-                             std::shared_ptr<partial_state> received)
+                             const torch_plugins& plugins, std::shared_ptr<partial_state> received)
     : about_(about),
       model_(std::move(model)),
       data_(std::move(data)),
@@ -331,8 +330,7 @@ public:
         plugins_(std::move(plugins)),
         identity_(std::move(identity)) {}
   std::unique_ptr<learner> make(const learner_context& context) const override {
-    return std::make_unique<torch_learner>(context, model_, data_, plugins_,
-                                           received_by(context));
+    return std::make_unique<torch_learner>(context, model_, data_, plugins_, received_by(context));
   }
   std::string identity() const override {
     if (identity_.empty() || !data_) return identity_;

@@ -29,20 +29,20 @@ namespace troupe {
 ///
 /// Recovery, in jobs that can restart:
 /// - A point holds what is small (learner_point.hpp), not the weights. So `rewind` throws where the
-///   weights may have changed since the point: from the end of an optimizer's closure until the step
-///   and its schedulers are done. The rank then receives the state of others.
-/// - That span contains no collective for one optimizer that runs its closure once. With several
-///   optimizers, with LBFGS, and with an engine that steps for each micro-batch it contains those of
-///   the later closures: a rank that is lost there leaves all others without a state of theirs, and
-///   the job goes on from a checkpoint.
-/// - The learner keeps a point itself as soon as a step is done, because on_train_batch_end may fail
-///   after that.
-/// - Before the update, ranks exchange buffers, and logged values if there are any to lose: when the
-///   epoch has values, when the step's are reported, and in the last step of an epoch or a run. The
-///   step's row is therefore known when the step is applied; on_train_batch_end then reports it
-///   again, with what that hook itself logged.
-/// - A value logged by a rank that is lost before the next exchange is lost: those are values logged
-///   in on_train_batch_end, or after the backward in the first window that logs for the epoch.
+///   weights may have changed since the point: from the end of an optimizer's closure until the
+///   step and its schedulers are done. The rank then receives the state of others.
+/// - With one optimizer that runs its closure once, that span contains no collective. With several
+///   optimizers, with LBFGS, and with an engine that steps for each micro-batch, it contains those
+///   of the later closures. A rank that is lost there leaves no rank with a state, and the job goes
+///   on from a checkpoint.
+/// - The learner keeps a point itself as soon as a step is done, because on_train_batch_end may
+///   fail after that.
+/// - Ranks exchange buffers before the update, and logged values if there are any to lose: when the
+///   epoch has values, when the step's are reported, and in the last step of an epoch or a run. So
+///   the step's row is known when the step is applied. on_train_batch_end reports it again, with
+///   what that hook itself logged.
+/// - A value that a lost rank logged after its last exchange is lost. That concerns values logged
+///   in on_train_batch_end, and the last step's values where a stop or skip_epoch ends an epoch.
 class torch_learner final : public learner, private module_services {
 public:
   torch_learner(const learner_context& about, module_factory model, data_ptr data,

@@ -69,7 +69,8 @@ public:
   void begin_anew() {
     who_ = recipe_->make(context_);
     machine_.emplace(plan_);
-    next_ = {};
+    next_.reset();
+    word_ = attention::none;
     failed = false;
   }
 

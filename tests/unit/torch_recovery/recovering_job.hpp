@@ -28,15 +28,15 @@ struct injected {
 };
 
 struct recovered_job {
-  std::string digest;                         ///< of the state at the end, the same on all ranks
-  std::map<std::int64_t, metrics> rows;       ///< last known values by step
+  std::string digest;                    ///< of the state at the end, the same on all ranks
+  std::map<std::int64_t, metrics> rows;  ///< last known values by step
   metrics last;
   std::int64_t steps = 0;
   std::int32_t generations = 1;
-  std::int32_t survivors_with_state = 0;      ///< that could rewind, in the first failure
-  std::int64_t base_step = -1;                ///< of the second generation
-  std::vector<std::int64_t> collectives;      ///< that each rank submitted in generation 1
-  std::vector<std::string> refusals;          ///< of ranks that could not rewind
+  std::int32_t survivors_with_state = 0;  ///< that could rewind, in the first failure
+  std::int64_t base_step = -1;            ///< of the second generation
+  std::vector<std::int64_t> collectives;  ///< that each rank submitted in generation 1
+  std::vector<std::string> refusals;      ///< of ranks that could not rewind
 };
 
 /// Runs a fit to its end. Checks on the way that all ranks that hold the same point have the same

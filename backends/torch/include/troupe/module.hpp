@@ -144,6 +144,8 @@ struct module : torch::nn::Module {
                                     std::int32_t dataloader);
 
   // State: JSON text of the module. Rank 0's is saved with a checkpoint and passed back on load.
+  // In jobs that can restart, the text of one rank is also passed to ranks that join:
+  // on_save_checkpoint then runs on that rank alone, and must not call a collective.
   virtual std::string on_save_checkpoint() { return {}; }
   virtual void on_load_checkpoint(const std::string& json) { (void)json; }
 

@@ -79,8 +79,8 @@ struct backward_plan {
 
 /// What the ranks sent to each other along with the gradients; the same on all of them.
 struct step_status {
-  bool stop = false;  ///< some rank wants the run to end
-  double loss = 0;    ///< of the whole window and all ranks
+  bool stop = false;    ///< some rank wants the run to end
+  double loss = 0;      ///< of the whole window and all ranks
   bool logged = false;  ///< some rank's plan said so
 };
 

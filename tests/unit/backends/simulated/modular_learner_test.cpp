@@ -160,9 +160,7 @@ TEST_CASE("integer learner: a rank that joins goes on with the donor's exact sta
   // Rank 0 is stopped within its fourth step, and rank 1 is replaced.
   const position at{stage::train, 0, 3, 3};
   ranks.who[0]->on(hook{hooks::optimizer_zero_grad{{at}}}, {});
-  const closure inner = [&] {
-    ranks.who[0]->on(hook{hooks::backward::of_window(at, 3, 3)}, {});
-  };
+  const closure inner = [&] { ranks.who[0]->on(hook{hooks::backward::of_window(at, 3, 3)}, {}); };
   CHECK(ranks.who[0]->on(hook{hooks::optimizer_step{at, 1}}, inner).word == run_verdict::waits);
   ranks.groups[0]->abort("rank 1 is lost");
   CHECK(ranks.rewind(0) == at_three);
