@@ -49,6 +49,10 @@ void read_policies(const settings& s, trainer_options& o) {
                             s.text("early_stopping.mode") == "max"});
   o.time.detect = duration_of(s, "time.detect_seconds");
   o.time.hook_limit = duration_of(s, "time.hook_limit_seconds");
+  o.elastic.max_restarts = static_cast<std::int32_t>(s.integer("elastic.max_restarts"));
+  using on_exception = elastic_options::on_exception;
+  o.elastic.exceptions =
+      s.text("elastic.exceptions") == "fail" ? on_exception::fail : on_exception::restart;
 }
 
 gradient_options gradients_of(const settings& s) {

@@ -243,6 +243,16 @@ void add_time(schema& s, const trainer_options& d) {
   hook.high = 1e9;
 }
 
+void add_elastic(schema& s, const trainer_options& d) {
+  auto& restarts =
+      add(s, "elastic.max_restarts", kind::integer, std::int64_t{d.elastic.max_restarts},
+          "--max-restarts", "failures that the job outlives; 0: the first failure ends the job");
+  restarts.low = 0;
+  restarts.high = count_limit;
+  add(s, "elastic.exceptions", kind::choice, "restart", "",
+      "what an exception in a hook does to a job that may restart", {"restart", "fail"});
+}
+
 }  // namespace
 
 std::string_view describe(kind k) {
@@ -281,6 +291,7 @@ schema make_schema(const schema_names& names) {
   add_strategy(all, defaults);
   add_policies(all, defaults);
   add_time(all, defaults);
+  add_elastic(all, defaults);
   return all;
 }
 

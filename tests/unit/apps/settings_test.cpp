@@ -96,6 +96,38 @@ TEST_CASE("connections between two ranks are counted within bounds", "[settings]
   CHECK(mentions(refusal(assignments({"tcp.streams=17"})).first, "16"));
 }
 
+TEST_CASE("elastic settings of any source: the job's options have them", "[settings]") {
+  const auto options = [](const given& what) {
+    return options_of(settled(join(table(), what))).elastic;
+  };
+  constexpr auto fail = elastic_options::on_exception::fail;
+  CHECK(options({}) == elastic_options{});
+  CHECK(options(flags({{"elastic.max_restarts", "--max-restarts", {"10"}}})).max_restarts == 10);
+  CHECK(options({{}, {{"TROUPE_MAX_RESTARTS", "4"}}, {}, {}}).max_restarts == 4);
+  CHECK(options({{}, {{"TROUPE_ELASTIC_EXCEPTIONS", "fail"}}, {}, {}}).exceptions == fail);
+  CHECK(options(assignments({"elastic.max_restarts=2147483647"})).max_restarts == 2147483647);
+  const temporary_folder folder;
+  given file;
+  file.files = {written(folder, "[elastic]\nmax_restarts = 3\nexceptions = \"fail\"\n")};
+  CHECK(options(file) == elastic_options{.max_restarts = 3, .exceptions = fail});
+  const auto saved = saved_configuration(settled(join(table(), file)));
+  CHECK(mentions(saved, "[elastic]\nmax_restarts = 3\nexceptions = \"fail\"\n"));
+}
+
+TEST_CASE("impossible elastic settings: the error names the possible ones", "[settings]") {
+  const auto negative = refusal(flags({{"elastic.max_restarts", "--max-restarts", {"-1"}}}));
+  CHECK(negative.second == errc::bad_configuration);
+  CHECK(mentions(negative.first, "elastic.max_restarts = \"-1\" (flag --max-restarts)"));
+  CHECK(mentions(negative.first, "the nearest possible value is 0"));
+  CHECK(mentions(refusal(assignments({"elastic.max_restarts=2147483648"})).first, "2147483647"));
+  CHECK(refusal(flags({{"elastic.max_restarts", "--max-restarts", {"some"}}})).second ==
+        errc::bad_usage);
+  CHECK(mentions(refusal(assignments({"elastic.exceptions=restrat"})).first,
+                 "did you mean \"restart\"? (one of restart, fail)"));
+  CHECK(mentions(refusal(assignments({"elastic.max_restart=1"})).first,
+                 "did you mean \"elastic.max_restarts\"?"));
+}
+
 TEST_CASE("a flag beats --set, that a variable, that a file, that the default", "[settings]") {
   const temporary_folder folder;
   given what;
