@@ -67,7 +67,7 @@ public:
                       }};
     const auto started = around_.age();
     auto outcome = runner.run(fit_job());
-    auto result = result_of(outcome, shared_.options.ranks);
+    auto result = result_of(outcome, shared_.options);
     if (outcome.figures.seconds_to_first_step > 0)
       result.seconds_to_first_step = started + outcome.figures.seconds_to_first_step;
     tell(outcome);
@@ -204,6 +204,9 @@ private:
     auto line =
         fmt::format("{} after {} epochs, {} steps, {} samples in {:.1f} s", how, result.loop.epoch,
                     result.loop.steps, result.loop.samples, result.seconds_total);
+    if (result.history && result.history->restarts > 0)
+      line += fmt::format(", {} restart{}", result.history->restarts,
+                          result.history->restarts == 1 ? "" : "s");
     if (result.samples_per_second > 0)
       line += fmt::format(", {:.0f} samples/s", result.samples_per_second);
     around_.screen.result(line);

@@ -8,6 +8,8 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
+#include <utility>
+
 namespace troupe::program {
 
 namespace {
@@ -41,6 +43,41 @@ ordered_json last_result(const fs::path& run, console& screen) {
   return nullptr;
 }
 
+// Numbers and words of a file that may come from any program.
+std::string plain(const ordered_json& object, const char* name) {
+  if (!object.is_object() || !object.contains(name)) return "?";
+  const auto& what = object[name];
+  return what.is_string() ? what.get<std::string>() : what.dump();
+}
+
+// As `render` prints a failure.
+std::string failure_text(const ordered_json& what) {
+  std::string text;
+  const auto known = [&](const char* name) { return what.contains(name) && !what[name].is_null(); };
+  if (known("rank")) text += fmt::format("rank {} ", plain(what, "rank"));
+  text += "failed";
+  if (known("hook")) text += fmt::format(" in {}", plain(what, "hook"));
+  if (known("step")) text += fmt::format(" at step {}", plain(what, "step"));
+  return text + fmt::format(": {}: {}", plain(what, "type"), plain(what, "what"));
+}
+
+// `generation 2: 3 ranks from step 20 on, 1 steps done again; finished`.
+std::string generation_text(const ordered_json& one, bool first) {
+  auto text = fmt::format("generation {}: {} ranks from step {} on", plain(one, "generation"),
+                          plain(one, "ranks"), plain(one, "base_step"));
+  if (!first) text += fmt::format(", {} steps done again", plain(one, "steps_redone"));
+  const bool failed = one.contains("ended_by") && one["ended_by"].is_object();
+  return text + "; " + (failed ? failure_text(one["ended_by"]) : plain(one, "ended_by"));
+}
+
+void show_generations(const ordered_json& result, console& screen) {
+  if (!result.contains("generations") || !result["generations"].is_array()) return;
+  screen.result(fmt::format("restarts {}", plain(result, "restarts")));
+  bool first = true;
+  for (const auto& one : result["generations"])
+    if (one.is_object()) screen.result(generation_text(one, std::exchange(first, false)));
+}
+
 std::string state_of(bool running, const ordered_json& result) {
   if (running) return "running";
   // Neither running nor with a result: it was killed, and can be resumed.
@@ -71,6 +108,7 @@ program_end status(const std::string& run, bool json, console& screen) {
   if (result.is_object() && result.contains("metrics"))
     for (const auto& [name, number] : result["metrics"].items())
       screen.result(fmt::format("{} {}", name, number.dump()));
+  if (result.is_object()) show_generations(result, screen);
   return {};
 }
 

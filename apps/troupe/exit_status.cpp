@@ -10,6 +10,10 @@ namespace troupe::program {
 
 void tell_troubles(console& screen, const job_outcome& outcome,
                    const std::function<bool(const failure&)>& told) {
+  // The last one ended as the job did.
+  for (const auto& one : outcome.generations)
+    if (one.ended_by && &one != &outcome.generations.back())
+      screen.note(fmt::format("generation {}: {}", one.generation, render(*one.ended_by)));
   if (outcome.failed_with) {
     const auto& first = outcome.failed_with->record;
     for (const auto& other : first.others) screen.note("followed by: " + render(other));

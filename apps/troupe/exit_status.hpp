@@ -10,8 +10,9 @@
 
 namespace troupe::program {
 
-/// Names the failure with what followed, the survivors, and what went wrong after the end. Leaves
-/// out late failures for which `told` is true: the terminal knows of them.
+/// Names the failures that the job outlived, the failure that ended it with what followed, the
+/// survivors, and what went wrong after the end. Leaves out late failures for which `told` is true:
+/// the terminal knows of them.
 void tell_troubles(console& screen, const job_outcome& outcome,
                    const std::function<bool(const failure&)>& told = {});
 

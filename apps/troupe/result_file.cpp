@@ -20,13 +20,43 @@ ordered_json positive(double number) {
   return number > 0 ? ordered_json(number) : ordered_json(nullptr);
 }
 
+ordered_json times_json(const generation_record::times& t) {
+  return {{"detect", t.detect},
+          {"abort", t.abort},
+          {"form", t.form},
+          {"heal", t.heal},
+          {"first_step", t.first_step}};
+}
+
+ordered_json generations_json(const restart_history& history) {
+  auto all = ordered_json::array();
+  for (const auto& one : history.generations)
+    all.push_back({{"generation", one.generation},
+                   {"ranks", one.ranks},
+                   {"base_step", one.base_step},
+                   {"ended_by", one.ended_by ? as_json(*one.ended_by)
+                                             : ordered_json(to_string(history.status))},
+                   {"steps_redone", one.steps_redone},
+                   {"milliseconds", times_json(one.milliseconds)}});
+  return all;
+}
+
+// A failed job's last generation was ended by the job's failure.
+restart_history history_of(const job_outcome& outcome) {
+  restart_history history{outcome.restarts, outcome.generations, outcome.status};
+  if (outcome.status != job_outcome::ending::failed || !outcome.failed_with) return history;
+  if (history.generations.empty() || history.generations.back().ended_by) return history;
+  history.generations.back().ended_by = std::make_shared<failure>(outcome.failed_with->record);
+  return history;
+}
+
 }  // namespace
 
-run_result result_of(const job_outcome& outcome, std::int32_t ranks) {
+run_result result_of(const job_outcome& outcome, const trainer_options& options) {
   run_result result;
   result.status = outcome.status;
   result.loop = outcome.loop;
-  result.ranks = ranks;
+  result.ranks = options.ranks;
   result.generation = outcome.generation;
   result.metrics = outcome.last;
   if (const auto counted = result.metrics.extract(non_finite_steps); !counted.empty())
@@ -38,6 +68,7 @@ run_result result_of(const job_outcome& outcome, std::int32_t ranks) {
   if (result.samples_per_second > 0) result.waiting_shares = outcome.waiting_shares;
   if (outcome.status == job_outcome::ending::failed && outcome.failed_with)
     result.failed_with = outcome.failed_with->record;
+  if (options.elastic.enabled()) result.history = history_of(outcome);
   return result;
 }
 
@@ -60,7 +91,7 @@ ordered_json as_json(const failure& what) {
 }
 
 std::string result_text(const run_result& what) {
-  const ordered_json object{
+  ordered_json object{
       {"schema", "troupe.result/1"},
       {"status", to_string(what.status)},
       {"epochs", what.loop.epoch},
@@ -78,6 +109,11 @@ std::string result_text(const run_result& what) {
       {"non_finite_steps", what.non_finite_steps},
       {"failure", what.failed_with ? as_json(*what.failed_with) : ordered_json(nullptr)},
   };
+  if (what.history) {
+    object["restarts"] = what.history->restarts;
+    object["shards"] = what.ranks;
+    object["generations"] = generations_json(*what.history);
+  }
   return object.dump(-1, ' ', false, ordered_json::error_handler_t::replace);
 }
 

@@ -12,6 +12,14 @@
 
 namespace troupe::program {
 
+/// The generations of a job that may restart, first to last.
+struct restart_history {
+  std::int32_t restarts = 0;
+  std::vector<generation_record> generations;
+  /// How the job ended: what result.json says of a generation that no failure ended.
+  job_outcome::ending status = job_outcome::ending::failed;
+};
+
 /// What result.json says, in its order.
 struct run_result {
   job_outcome::ending status = job_outcome::ending::failed;
@@ -26,10 +34,11 @@ struct run_result {
   std::vector<double> waiting_shares;  ///< of these seconds, in collectives; by rank
   std::int64_t non_finite_steps = 0;   ///< steps whose loss was infinite or no number
   std::optional<failure> failed_with;
+  std::optional<restart_history> history;  ///< of jobs that may restart only
 };
 
 /// The result of a fit; times are the caller's to fill in.
-run_result result_of(const job_outcome& outcome, std::int32_t ranks);
+run_result result_of(const job_outcome& outcome, const trainer_options& options);
 
 /// A failure with the contract's fields; undefined ones are null. Text that is not UTF-8 is mended.
 nlohmann::ordered_json as_json(const failure& what);

@@ -25,6 +25,22 @@ TEST_CASE("status of a run with a damaged result.json names the file", "[program
   }
 }
 
+TEST_CASE("status of a run with restarts: it lists the generations", "[program]") {
+  const temporary_folder folder;
+  const auto run = (folder.path() / "run").string();
+  REQUIRE(troupe_says({"fit", "--max-steps", "2", "--run-dir", run}).code == 0);
+  CHECK_THAT(troupe_says({"status", run}).out, !Catch::Contains("restarts"));
+  std::ofstream{run + "/result.json"} << R"({"status": "finished", "restarts": 1, "generations": [
+    {"generation": 1, "ranks": 2, "base_step": 0, "steps_redone": 0, "ended_by":
+      {"type": "signal", "what": "killed", "rank": 1, "hook": "backward", "step": 1}},
+    {"generation": 2, "ranks": 2, "base_step": 1, "steps_redone": 1, "ended_by": "finished"}, 3]})";
+  CHECK_THAT(troupe_says({"status", run}).out, Catch::Contains(R"(restarts 1
+generation 1: 2 ranks from step 0 on; rank 1 failed in backward at step 1: signal: killed
+generation 2: 2 ranks from step 1 on, 1 steps done again; finished
+)"));
+  CHECK_THAT(troupe_says({"status", run, "--json"}).out, Catch::Contains("\"restarts\":1"));
+}
+
 TEST_CASE("the list of a folder without checkpoints says that there are none", "[program]") {
   const temporary_folder folder;
   const auto said = troupe_says({"checkpoint", "list", folder.path().string()});

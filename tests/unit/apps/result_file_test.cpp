@@ -47,7 +47,7 @@ TEST_CASE("a finished run has the contract's fields in their order", "[result]")
   auto weights = std::make_shared<snapshot>();
   weights->weights_digest = "00ff";
   outcome.weights = weights;
-  auto result = result_of(outcome, 2);
+  auto result = result_of(outcome, {.ranks = 2});
   result.seconds_to_first_step = 0.75;
   result.seconds_total = 12;
   const auto text = result_text(result);
@@ -63,6 +63,63 @@ TEST_CASE("a finished run has the contract's fields in their order", "[result]")
     "metrics":{"train/loss":0.25,"val/accuracy":0.875},"weights_digest":"00ff",
     "seconds":{"to_first_step":0.75,"total":12.0},"samples_per_second":100.0,
     "waiting_share":[0.25,0.125],"non_finite_steps":0,"failure":null})"));
+}
+
+TEST_CASE("a job that may restart: its result lists the generations", "[result]") {
+  failure killed;
+  killed.type = "signal";
+  killed.signal = "SIGKILL";
+  killed.rank = 2;
+  job_outcome outcome;
+  outcome.status = job_outcome::ending::finished;
+  outcome.generation = 2;
+  outcome.restarts = 1;
+  outcome.generations = {
+      {.generation = 1, .ranks = 3, .ended_by = std::make_shared<const failure>(killed)},
+      {.generation = 2,
+       .ranks = 3,
+       .base_step = 20,
+       .steps_redone = 1,
+       .milliseconds = {0.5, 12, 800, 3, 830}}};
+  const auto object = [&] {
+    return json::parse(
+        result_text(result_of(outcome, {.ranks = 3, .elastic = {.max_restarts = 5}})));
+  };
+  const auto finished = object();
+  CHECK(finished["failure"].is_null());
+  CHECK(finished["generation"] == 2);
+  CHECK(finished["restarts"] == 1);
+  CHECK(finished["shards"] == 3);
+  CHECK(finished["generations"].size() == 2);
+  CHECK(finished["generations"][0]["ended_by"] == json(as_json(killed)));
+  CHECK(finished["generations"][1] == json::parse(R"({"generation":2,"ranks":3,"base_step":20,
+    "ended_by":"finished","steps_redone":1,
+    "milliseconds":{"detect":0.5,"abort":12.0,"form":800.0,"heal":3.0,"first_step":830.0}})"));
+  outcome.status = job_outcome::ending::stopped;
+  CHECK(object()["generations"][1]["ended_by"] == "stopped");
+  outcome.status = job_outcome::ending::failed;
+  failure last;
+  last.type = "deadline";
+  outcome.failed_with = without_exception(last);
+  CHECK(object()["failure"]["type"] == "deadline");
+  CHECK(object()["generations"][1]["ended_by"] == object()["failure"]);
+  CHECK_FALSE(json::parse(result_text(result_of(outcome, {.ranks = 3}))).contains("restarts"));
+}
+
+TEST_CASE("a job that outlived a failure: the terminal shows it as a note", "[result]") {
+  failure killed;
+  killed.type = "signal";
+  killed.what = "killed by SIGKILL";
+  killed.rank = 2;
+  job_outcome outcome;
+  outcome.status = job_outcome::ending::finished;
+  outcome.generations = {
+      {.generation = 1, .ranks = 3, .ended_by = std::make_shared<const failure>(killed)},
+      {.generation = 2, .ranks = 3}};
+  std::string shown;
+  console screen{[](std::string_view) {}, [&](std::string_view text) { shown += text; }, {}};
+  tell_troubles(screen, outcome);
+  CHECK(shown == "generation 1: rank 2 failed: signal: killed by SIGKILL\n");
 }
 
 TEST_CASE("what is not known is null", "[result]") {
