@@ -61,11 +61,11 @@ std::string failure_text(const ordered_json& what) {
   return text + fmt::format(": {}: {}", plain(what, "type"), plain(what, "what"));
 }
 
-// `generation 2: 3 ranks from step 20 on, 1 steps done again; finished`.
+// `generation 2: 3 ranks from step 20 on, steps done again: 1; finished`.
 std::string generation_text(const ordered_json& one, bool first) {
   auto text = fmt::format("generation {}: {} ranks from step {} on", plain(one, "generation"),
                           plain(one, "ranks"), plain(one, "base_step"));
-  if (!first) text += fmt::format(", {} steps done again", plain(one, "steps_redone"));
+  if (!first) text += fmt::format(", steps done again: {}", plain(one, "steps_redone"));
   const bool failed = one.contains("ended_by") && one["ended_by"].is_object();
   return text + "; " + (failed ? failure_text(one["ended_by"]) : plain(one, "ended_by"));
 }

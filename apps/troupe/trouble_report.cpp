@@ -24,6 +24,7 @@ struct trouble_report::state {
 
   void checkpoint_failed(const seen::lifecycle& what);
   void checkpoint_written(const seen::lifecycle& what);
+  void generation_forming(const seen::lifecycle& what);
   void look_at(const seen::metrics& what);
   void remember(const std::string& text) {
     const std::lock_guard hold{guard};
@@ -43,6 +44,11 @@ void trouble_report::state::checkpoint_written(const seen::lifecycle& what) {
   const std::lock_guard hold{guard};
   if (std::exchange(checkpoints_fail, false))
     screen.note(fmt::format("checkpoints are written again: step {}", what.step));
+}
+
+void trouble_report::state::generation_forming(const seen::lifecycle& what) {
+  if (what.generation > 1)
+    screen.note(fmt::format("generation {}: the job goes on after a failure", what.generation));
 }
 
 void trouble_report::state::look_at(const seen::metrics& what) {
@@ -132,6 +138,7 @@ observer_factory trouble_report::watch() const {
       if (!event) return;
       if (event->event == lifecycle_kind::checkpoint_failed) s->checkpoint_failed(*event);
       if (event->event == lifecycle_kind::checkpoint_written) s->checkpoint_written(*event);
+      if (event->event == lifecycle_kind::generation_forming) s->generation_forming(*event);
     });
   };
 }

@@ -21,7 +21,7 @@ public:
   explicit trouble_report(console& screen);
 
   /// Tells of the first checkpoint of a row that was not written, of the one that ends the row, and
-  /// warns once when a metric is not finite.
+  /// of a new generation after a failure. Warns once when a metric is not finite.
   observer_factory watch() const;
   /// The observer that `make` makes, which writes `file`. It goes on after an error of the file
   /// system (it has to leave its file whole), which is told once, and the lost lines are counted at

@@ -36,7 +36,7 @@ TEST_CASE("status of a run with restarts: it lists the generations", "[program]"
     {"generation": 2, "ranks": 2, "base_step": 1, "steps_redone": 1, "ended_by": "finished"}, 3]})";
   CHECK_THAT(troupe_says({"status", run}).out, Catch::Contains(R"(restarts 1
 generation 1: 2 ranks from step 0 on; rank 1 failed in backward at step 1: signal: killed
-generation 2: 2 ranks from step 1 on, 1 steps done again; finished
+generation 2: 2 ranks from step 1 on, steps done again: 1; finished
 )"));
   CHECK_THAT(troupe_says({"status", run, "--json"}).out, Catch::Contains("\"restarts\":1"));
 }

@@ -51,6 +51,15 @@ TEST_CASE("the first checkpoint of a row that is not written is told at once", "
   CHECK_THAT(t.next(), Catch::Contains("step 5"));
 }
 
+TEST_CASE("a job forms its second generation: the terminal shows it at once", "[trouble]") {
+  told_screen t;
+  const auto watch = t.report.watch()();
+  watch->on(seen::lifecycle{.event = lifecycle_kind::generation_forming, .generation = 1});
+  CHECK(t.next().empty());
+  watch->on(seen::lifecycle{.event = lifecycle_kind::generation_forming, .generation = 2});
+  CHECK(t.next() == "generation 2: the job goes on after a failure\n");
+}
+
 TEST_CASE("a metric that is not finite is warned of once", "[trouble]") {
   told_screen t;
   const auto watch = t.report.watch()();
