@@ -72,7 +72,7 @@ bool run_handler::go_on(learner& who, const hook_run& run, ran& answer, std::siz
 bool run_handler::stops_before(const hook& next, hook_outcome& so_far) const {
   if (!around_.word || around_.word->load(std::memory_order_acquire) == attention::none)
     return false;
-  if (so_far.samples > 0 || next.is<hooks::lr_scheduler_step>()) return false;
+  if (so_far.samples > 0 || next.is<hooks::lr_scheduler_step, hooks::rewind>()) return false;
   so_far.word = run_verdict::attention;
   return true;
 }

@@ -4,7 +4,8 @@
 //
 // Attention does not end a run
 // - after a hook that updated the weights of a step (hook_outcome::samples > 0),
-// - directly before an lr_scheduler_step.
+// - directly before an lr_scheduler_step,
+// - before a rewind, which follows the end of a generation.
 // Hooks that `learner::pass` handles cannot report samples, so the same rule holds for them.
 #pragma once
 

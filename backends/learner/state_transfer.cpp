@@ -206,7 +206,10 @@ void state_transfer::read_header() {
   }
   header_ = {};
   if (gives() && (state_.digest != said.digest || state_.tensors.size() != said.tensors.size()))
-    throw internal_error("state transfer: ranks that hold one point have different states");
+    throw internal_error(
+        fmt::format("state transfer: ranks that hold one point have different states: {} with {} "
+                    "tensors and {} with {}",
+                    said.digest, said.tensors.size(), state_.digest, state_.tensors.size()));
   offsets_.assign(1, 0);
   for (const auto size : sizes_) offsets_.push_back(offsets_.back() + size);
   lacking_.assign((offsets_.back() + chunk_bytes_ - 1) / chunk_bytes_, 0);

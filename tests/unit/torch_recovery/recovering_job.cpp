@@ -1,6 +1,9 @@
 #include "tests/unit/torch_recovery/recovering_job.hpp"
 
 #include <algorithm>
+#include <condition_variable>
+#include <deque>
+#include <mutex>
 #include <optional>
 #include <stdexcept>
 #include <thread>
@@ -53,6 +56,59 @@ private:
 };
 
 [[noreturn]] void wrong(const std::string& what) { throw std::logic_error(what); }
+
+/// The thread of a rank: a learner is made, called and destroyed in it.
+class rank_thread {
+public:
+  rank_thread() : thread_([this] { serve(); }) {}
+  ~rank_thread() {
+    post(nullptr);
+    thread_.join();
+  }
+  void post(std::function<void()> what) {
+    {
+      const std::lock_guard lock{guard_};
+      tasks_.push_back(std::move(what));
+    }
+    changed_.notify_all();
+  }
+  void wait() {
+    std::unique_lock lock{guard_};
+    changed_.wait(lock, [this] { return tasks_.empty(); });
+    if (error_) std::rethrow_exception(std::exchange(error_, nullptr));
+  }
+  void run(std::function<void()> what) {
+    post(std::move(what));
+    wait();
+  }
+
+private:
+  void serve() {
+    std::unique_lock lock{guard_};
+    while (true) {
+      changed_.wait(lock, [this] { return !tasks_.empty(); });
+      const auto task = tasks_.front();
+      if (!task) return;
+      lock.unlock();
+      std::exception_ptr error;
+      try {
+        task();
+      } catch (...) {
+        error = std::current_exception();
+      }
+      lock.lock();
+      if (error) error_ = error;
+      tasks_.pop_front();
+      changed_.notify_all();
+    }
+  }
+
+  std::mutex guard_;
+  std::condition_variable changed_;
+  std::deque<std::function<void()>> tasks_;
+  std::exception_ptr error_;
+  std::thread thread_;
+};
 
 class one_rank {
 public:
@@ -119,7 +175,7 @@ public:
     failure_ = nullptr;
     if (machine_->point().number == 0) return std::nullopt;
     const auto answer = handle({{hook{hooks::rewind{}}}, false});
-    if (answer.outcome.word == run_verdict::failed) {
+    if (answer.outcome.state_digest.empty()) {
       text = answer.failed_with->record.what;
       return std::nullopt;
     }
@@ -200,8 +256,14 @@ class whole_job {
 public:
   whole_job(const recipe_ptr& recipe, const trainer_options& options, const injected* failure)
       : options_(options), failure_(failure) {
-    for (std::int32_t r = 0; r < options.ranks; ++r)
-      ranks_.push_back(std::make_unique<one_rank>(recipe, options, r, out_));
+    for (std::int32_t r = 0; r < options.ranks; ++r) {
+      threads_.push_back(std::make_unique<rank_thread>());
+      ranks_.emplace_back();
+      in_lane(r, [&] { ranks_[r] = std::make_unique<one_rank>(recipe, options, r, out_); });
+    }
+  }
+  ~whole_job() {
+    for (std::size_t r = 0; r < ranks_.size(); ++r) in_lane(r, [&] { ranks_[r].reset(); });
   }
 
   recovered_job run() {
@@ -216,9 +278,9 @@ public:
       recover();
     }
     out_.generations = generation_;
-    for (const auto& one : ranks_) {
-      const auto digest = one->rewind();
-      if (!digest) wrong("a rank has no state at the end: " + one->text);
+    for (std::size_t r = 0; r < ranks_.size(); ++r) {
+      const auto digest = rewind(r);
+      if (!digest) wrong("a rank has no state at the end: " + ranks_[r]->text);
       if (out_.digest.empty()) out_.digest = *digest;
       if (out_.digest != *digest) wrong("ranks end with different states");
     }
@@ -226,6 +288,16 @@ public:
   }
 
 private:
+  template <class F>
+  void in_lane(std::size_t rank, F what) {
+    threads_[rank]->run(what);
+  }
+  std::optional<std::string> rewind(std::size_t rank) {
+    std::optional<std::string> digest;
+    in_lane(rank, [&] { digest = ranks_[rank]->rewind(); });
+    return digest;
+  }
+
   // Opens communicators, and binds them where `binds` says so.
   void form(const std::function<bool(std::int32_t)>& binds) {
     backend_ = std::make_unique<inproc_backend>();
@@ -246,15 +318,15 @@ private:
     if (failure_ && rank == failure_->rank && generation_ == 1) breaks_at = failure_->collective;
     if (failure_ && rank == failure_->rank && generation_ == 2)
       breaks_at = failure_->collective_of_next;
-    ranks_[rank]->bind(groups_[rank], described(rank).generation, breaks_at);
+    in_lane(rank,
+            [&] { ranks_[rank]->bind(groups_[rank], described(rank).generation, breaks_at); });
   }
 
   // On a thread per rank; then every rank goes on as far as it can.
   template <class F>
   void on_all(F first) {
-    std::vector<std::thread> threads;
     for (std::int32_t r = 0; r < options_.ranks; ++r)
-      threads.emplace_back([&, r] {
+      threads_[r]->post([&, r] {
         auto& one = *ranks_[r];
         first(one);
         const bool fails = failure_ && r == failure_->rank && generation_ == 1;
@@ -263,14 +335,14 @@ private:
         for (auto& other : ranks_) other->stop();
         groups_[r]->abort("a rank failed");
       });
-    for (auto& one : threads) one.join();
+    for (auto& one : threads_) one->wait();
   }
 
   void recover() {
     std::vector<std::optional<std::string>> held(ranks_.size());
     for (std::size_t r = 0; r < ranks_.size(); ++r) {
       const bool lost = failure_->lost && static_cast<std::int32_t>(r) == failure_->rank;
-      if (!lost) held[r] = ranks_[r]->rewind();
+      if (!lost) held[r] = rewind(r);
       if (!lost && !held[r]) out_.refusals.push_back(ranks_[r]->text);
       if (!lost && held[r] && generation_ == 2) ++out_.survivors_with_state;
     }
@@ -295,8 +367,10 @@ private:
     form(holds);
     for (std::int32_t r = 0; r < options_.ranks; ++r) {
       if (holds(r)) continue;
-      ranks_[r]->begin_anew();
-      ranks_[r]->join(described(r));
+      in_lane(r, [&] {
+        ranks_[r]->begin_anew();
+        ranks_[r]->join(described(r));
+      });
       bind(r);
     }
     std::vector<std::string> digests(ranks_.size());
@@ -328,6 +402,7 @@ private:
   std::int32_t generation_ = 1;
   std::unique_ptr<inproc_backend> backend_;
   std::vector<std::shared_ptr<communicator>> groups_;
+  std::vector<std::unique_ptr<rank_thread>> threads_;
   std::vector<std::unique_ptr<one_rank>> ranks_;
 };
 

@@ -209,6 +209,8 @@ TEST_CASE("attention does not stop a run after its step is applied", "[lane]") {
   later.hooks = {scheduler, hook{hooks::barrier{{}, "after"}}};
   who.word = attention::generation_closed;
   CHECK(handler.handle(who, later).handled == 1);
+  later.hooks = {hook{hooks::rewind{}}};
+  CHECK(handler.handle(who, later).handled == 1);
 }
 
 TEST_CASE("a lane without a learner refuses to rewind", "[lane]") {
