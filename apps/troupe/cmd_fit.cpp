@@ -6,6 +6,7 @@
 #include "apps/troupe/exit_status.hpp"
 #include "apps/troupe/job_parts.hpp"
 #include "apps/troupe/job_runner.hpp"
+#include "apps/troupe/metrics_once.hpp"
 #include "apps/troupe/mpirun.hpp"
 #include "apps/troupe/result_file.hpp"
 #include "apps/troupe/run_folder.hpp"
@@ -98,8 +99,13 @@ private:
     fit.observers = progress_of(plan_.settings, around_);
     fit.observers.push_back(report_.watch());
     const auto path = folder_.file(metrics_file);
-    fit.observers.push_back(
-        report_.around([path] { return std::make_unique<csv_logger>(path); }, path));
+    fit.observers.push_back(report_.around(
+        [path, restarts = fit.options.elastic.enabled()]() -> std::unique_ptr<observer> {
+          auto logger = std::make_unique<csv_logger>(path);
+          if (!restarts) return logger;
+          return std::make_unique<metrics_once>(std::move(logger));
+        },
+        path));
     fit.observers.push_back(events());
     return fit;
   }

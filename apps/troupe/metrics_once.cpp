@@ -1,0 +1,19 @@
+#include "apps/troupe/metrics_once.hpp"
+
+namespace troupe::program {
+
+void metrics_once::on(const observation& what) {
+  const auto* metrics = std::get_if<seen::metrics>(&what);
+  if (!metrics) return inner_->on(what);
+  auto fresh = *metrics;
+  const std::tuple here{fresh.at.epoch, fresh.at.step, fresh.at.batch};
+  std::erase_if(fresh.logged, [&](const auto& one) {
+    const auto [found, first] = last_.try_emplace(one.first, here);
+    if (!first && here <= found->second) return true;
+    found->second = here;
+    return false;
+  });
+  if (!fresh.logged.empty()) inner_->on(fresh);
+}
+
+}  // namespace troupe::program
