@@ -125,6 +125,20 @@ std::vector<std::int32_t> channel::behind(const operation& what) const {
   return late;
 }
 
+// In work on registered buffers all members have published the same step, and any of them may have
+// claimed what is not done.
+void channel::insert_late(rank_set& into) const noexcept {
+  const auto here = last_published(self_);
+  bool none = true;
+  for (std::size_t m = 0; m < members_.size(); ++m) {
+    if (last_published(m) >= here) continue;
+    insert(into, members_[m]);
+    none = false;
+  }
+  if (!none) return;
+  for (const auto rank : members_) insert(into, rank);
+}
+
 bool channel::look_at_clock(operation& what) {
   if (!what.until || shared_bell::clock::now() < *what.until) return false;
   auto late = behind(what);

@@ -40,6 +40,9 @@ public:
   bool idle() const { return open_.load(std::memory_order_seq_cst) == 0; }
   /// Somebody waits in here, and drives.
   bool waited() const { return waiters_.load(std::memory_order_seq_cst) != 0; }
+  /// Inserts the members that an operation may wait for: those a step behind this rank, or all if
+  /// there are none. Without the driver's role, so as good as what is published.
+  void insert_late(rank_set& into) const noexcept;
   /// What this rank, which leaves, has to end the group for; empty if nothing.
   std::string needed();
 
@@ -75,6 +78,7 @@ private:
   seat_block& seat_of(std::size_t m) const;
   post& post_of(std::size_t m, std::uint64_t step) const;
   bool reached(std::size_t m, std::uint64_t step) const;
+  std::uint64_t last_published(std::size_t m) const noexcept;
   bool all_reached(std::uint64_t step) const;
   collective_call call_of(std::size_t m) const;
   shared_work& shared() const;

@@ -321,6 +321,12 @@ bool channel::reached(std::size_t m, std::uint64_t step) const {
   return steps_of(post_of(m, step - 1).published) >= step;
 }
 
+std::uint64_t channel::last_published(std::size_t m) const noexcept {
+  std::uint64_t last = 0;
+  for (const auto& one : seat_of(m).posts) last = std::max(last, steps_of(one.published));
+  return last;
+}
+
 bool channel::all_reached(std::uint64_t step) const {
   for (std::size_t m = 0; m < members_.size(); ++m)
     if (!reached(m, step)) return false;

@@ -22,7 +22,10 @@ struct process_life {
   static process_life own();
   /// A descriptor that becomes readable when it ends; none if it has ended or can not be seen.
   file_descriptor watch() const;
-  /// True if it has ended for sure.
+  /// True if all its threads are ending, so that none of its code runs again. The kernel says so
+  /// long before `watch` does when it has gigabytes of memory to give back.
+  bool exiting() const;
+  /// True if it has ended, or is exiting, for sure.
   bool over() const;
   friend bool operator==(const process_life&, const process_life&) = default;
 };

@@ -135,6 +135,13 @@ bool member::idle() const {
   return std::all_of(channels.begin(), channels.end(), [](auto* c) { return c->idle(); });
 }
 
+rank_set member::late() const {
+  rank_set ranks{};
+  for (const auto* c : all())
+    if (!c->idle()) c->insert_late(ranks);
+  return ranks;
+}
+
 bool member::quiescent(const std::function<bool(std::int32_t)>& over) noexcept {
   const bool ended = aborted();
   for (auto* c : all()) {

@@ -65,6 +65,8 @@ public:
   bool attend() noexcept;
   /// Nothing is in flight.
   bool idle() const;
+  /// The ranks that operations in flight may wait for; may include this one.
+  rank_set late() const;
   /// Rings when something was submitted that its submission did not end.
   std::function<void()> call_progress_thread;
   /// The rank's lane is inside of wait().

@@ -1,5 +1,6 @@
 #include "backends/shm/control_segment.hpp"
 
+#include <dirent.h>
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <poll.h>
@@ -10,23 +11,55 @@
 #include <cerrno>
 #include <cstdlib>
 #include <cstring>
+#include <memory>
+#include <optional>
+#include <string>
 
 namespace troupe::shm {
 
 namespace {
 
-// Field 22 of /proc/PID/stat; 0 if there is no such process (or no /proc).
-std::uint64_t birth_of(std::int32_t pid) {
-  const file_descriptor file{
-      open(fmt::format("/proc/{}/stat", pid).c_str(), O_RDONLY | O_CLOEXEC | O_NOCTTY)};
-  if (file.get() < 0) return 0;
+// PF_EXITING in the kernel's sources: the thread runs no more of the program's code.
+constexpr std::uint64_t exiting_flag = 0x4;
+
+struct thread_state {
+  std::uint64_t flags = 0;  // field 9 of a stat file
+  std::uint64_t birth = 0;  // field 22
+};
+
+// None if there is no such process or thread (or no /proc).
+std::optional<thread_state> read_stat(const std::string& path) {
+  const file_descriptor file{open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOCTTY)};
+  if (file.get() < 0) return std::nullopt;
   std::array<char, 1024> text{};
-  if (read(file.get(), text.data(), text.size() - 1) <= 0) return 0;
+  if (read(file.get(), text.data(), text.size() - 1) <= 0) return std::nullopt;
   const char* at = std::strrchr(text.data(), ')');  // the name before it may contain anything
+  thread_state state;
   for (int field = 2; at && field < 22; ++field) {
+    if (field == 9) state.flags = std::strtoull(at, nullptr, 10);
     at = std::strchr(at + 1, ' ');
   }
-  return at ? std::strtoull(at, nullptr, 10) : 0;
+  if (!at) return std::nullopt;
+  state.birth = std::strtoull(at, nullptr, 10);
+  return state;
+}
+
+std::uint64_t birth_of(std::int32_t pid) {
+  const auto state = read_stat(fmt::format("/proc/{}/stat", pid));
+  return state ? state->birth : 0;
+}
+
+// False if the threads cannot be listed.
+bool all_threads_exit(std::int32_t pid) {
+  const auto folder = fmt::format("/proc/{}/task", pid);
+  const std::unique_ptr<DIR, int (*)(DIR*)> threads{opendir(folder.c_str()), closedir};
+  if (!threads) return false;
+  while (const auto* thread = readdir(threads.get())) {
+    if (thread->d_name[0] == '.') continue;
+    const auto state = read_stat(fmt::format("{}/{}/stat", folder, thread->d_name));
+    if (state && (state->flags & exiting_flag) == 0) return false;
+  }
+  return true;
 }
 
 std::uint64_t own_namespace() {
@@ -49,12 +82,20 @@ file_descriptor process_life::watch() const {
   return file;
 }
 
+// The first thread alone proves nothing: it may end before the others do.
+bool process_life::exiting() const {
+  if (pid == getpid() || numbers != own_namespace()) return false;
+  const auto state = read_stat(fmt::format("/proc/{}/stat", pid));
+  return state && state->birth == birth && (state->flags & exiting_flag) != 0 &&
+         all_threads_exit(pid);
+}
+
 bool process_life::over() const {
   if (pid == getpid() || numbers != own_namespace()) return false;
   const auto file = watch();
   if (file.get() < 0) return birth_of(pid) != birth;
   pollfd ended{file.get(), POLLIN, 0};
-  return poll(&ended, 1, 0) == 1;
+  return poll(&ended, 1, 0) == 1 || exiting();
 }
 
 }  // namespace troupe::shm

@@ -22,6 +22,9 @@ using std::chrono::microseconds;
 constexpr microseconds nap_least{200};
 constexpr microseconds nap_most{2000};
 constexpr microseconds look_for_members_every{20000};
+constexpr std::chrono::milliseconds look_at_late_every{10};
+constexpr int late_from = 3;    // looks: the first and the third are 20 ms apart
+constexpr int late_most = 16;   // processes at one look, some 50 us each
 constexpr int quiet_most = 64;  // naps without anything in flight, before it goes to sleep
 
 file_descriptor make_alarm() {
@@ -144,7 +147,29 @@ void progress_thread::lost(const watched& who) noexcept {
                   member_->name_of(who.rank), who.life.pid));
 }
 
+// Several looks may find a member late in different operations: then it is looked at in vain, which
+// costs little.
+void progress_thread::look_at_late_members() {
+  const auto now = std::chrono::steady_clock::now();
+  if (now < next_look_) return;
+  next_look_ = now + look_at_late_every;
+  const auto late = member_->late();
+  int most = late_most;
+  for (std::size_t i = 0, count = peers_.size(); i < count && most > 0; ++i) {
+    next_peer_ = (next_peer_ + 1) % count;
+    auto& who = peers_[next_peer_];
+    who.late = contains(late, who.rank) ? who.late + 1 : 0;
+    if (who.late < late_from) continue;
+    --most;
+    if (!who.life.exiting()) continue;
+    lost(who);
+    peers_.erase(peers_.begin() + static_cast<std::ptrdiff_t>(next_peer_));
+    return;
+  }
+}
+
 void progress_thread::serve() {
+  look_at_late_members();
   if (member_->attend()) {
     nap_ = nap_least;
     quiet_ = 0;
