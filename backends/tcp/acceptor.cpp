@@ -110,12 +110,13 @@ std::shared_ptr<mesh> acceptor::enter(const group_description& who) {
   fresh->dials(who.rank * options_.streams);
   {
     const std::lock_guard hold{mutex_};
-    const auto [known, first] = newest_.try_emplace({who.job, who.rank}, who.generation);
-    if (!first && who.generation <= known->second)
+    const auto [known, first] = histories_.try_emplace({who.job, who.rank});
+    auto& newest = known->second.newest;
+    if (!first && who.generation <= newest)
       throw internal_error(
           fmt::format("generation {} of job {}: rank {} opened generation {} before",
-                      who.generation.value(), who.job.value(), who.rank, known->second.value()));
-    known->second = who.generation;
+                      who.generation.value(), who.job.value(), who.rank, newest.value()));
+    newest = who.generation;
     open_[{who.job, who.generation, who.rank}] = fresh;
     tended_ += 1 + static_cast<std::size_t>(who.rank) * options_.streams;
   }
@@ -129,7 +130,17 @@ std::shared_ptr<mesh> acceptor::enter(const group_description& who) {
 
 void acceptor::leave(const group_description& who) noexcept {
   const std::lock_guard hold{mutex_};
-  open_.erase({who.job, who.generation, who.rank});
+  const auto found = open_.find({who.job, who.generation, who.rank});
+  if (found == open_.end()) return;
+  auto& past = histories_[{who.job, who.rank}];
+  try {
+    if (found->second->aborted() && past.aborted < who.generation) {
+      past.why = found->second->why();
+      past.aborted = who.generation;
+    }
+  } catch (const std::bad_alloc&) {  // peers that dial late learn only that the rank has left
+  }
+  open_.erase(found);
 }
 
 std::size_t acceptor::meshes() const {
@@ -234,9 +245,10 @@ std::pair<answer, std::shared_ptr<mesh>> acceptor::judge(const hello& from) cons
   const std::lock_guard hold{mutex_};
   const auto found = open_.find({from.job, from.generation, from.to});
   if (found == open_.end()) {
-    const auto newest = newest_.find({from.job, from.to});
-    if (newest == newest_.end() || newest->second < from.generation)
+    const auto past = histories_.find({from.job, from.to});
+    if (past == histories_.end() || past->second.newest < from.generation)
       return no(answer_code::not_open, named(from) + " is not open there yet");
+    if (past->second.aborted == from.generation) return no(answer_code::aborted, past->second.why);
     return no(answer_code::left, named(from) + " is over there");
   }
   auto& to = *found->second;
@@ -327,6 +339,10 @@ bool acceptor::take(mesh& who, std::int32_t rank, std::uint16_t stream, const tc
     if (said.code == answer_code::not_open) return false;
     if (said.code == answer_code::left) {
       who.without(rank);
+      return true;
+    }
+    if (said.code == answer_code::aborted) {
+      who.abort(said.text);
       return true;
     }
     if (said.code != answer_code::welcome) return refused(said.text);

@@ -11,6 +11,8 @@
 
 #include <condition_variable>
 #include <map>
+#include <optional>
+#include <string>
 #include <thread>
 #include <tuple>
 
@@ -58,7 +60,12 @@ private:
   std::thread thread_;
   mutable std::mutex mutex_;
   std::map<std::tuple<job_id, generation_id, std::int32_t>, std::shared_ptr<mesh>> open_;
-  std::map<std::pair<job_id, std::int32_t>, generation_id> newest_;
+  struct history {
+    generation_id newest;                  ///< that the rank opened
+    std::optional<generation_id> aborted;  ///< the newest that was aborted before its handle went
+    std::string why;                       ///< the reason of that abort, for peers that dial late
+  };
+  std::map<std::pair<job_id, std::int32_t>, history> histories_;
   std::condition_variable less_;  // tended_ went down
   std::size_t tended_ = 0;        // meshes, dials, answers
   // Connections that have not said hello yet, oldest first. The loop's thread only.

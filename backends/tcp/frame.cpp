@@ -165,7 +165,7 @@ answer decode_answer(const answer_block& block) {
   answer result;
   result.version = in.get<std::uint32_t>();
   result.code =
-      checked(in.get<std::uint8_t>(), answer_code::welcome, answer_code::duplicate, "an answer");
+      checked(in.get<std::uint8_t>(), answer_code::welcome, answer_code::aborted, "an answer");
   const auto length = in.get<std::uint8_t>();
   if (length > answer_text_max) throw wire_error("sent an answer that is too long");
   result.secret = in.secret();

@@ -18,7 +18,7 @@
 namespace troupe::tcp {
 
 /// Raised by every change of what is said or of when it is said.
-inline constexpr std::uint32_t wire_version = 3;
+inline constexpr std::uint32_t wire_version = 4;
 /// Largest world: lists of ranks fit into a note.
 inline constexpr std::int32_t world_max = 4096;
 inline constexpr std::size_t label_max = 1024;
@@ -69,6 +69,7 @@ enum class answer_code : std::uint8_t {
   other_streams,  ///< another number of connections between two ranks
   wrong_stream,   ///< none of that number
   duplicate,      ///< the rank is connected already
+  aborted,        ///< as `left`, after an abort: the text is its reason
 };
 /// The second block: the answer.
 struct answer {

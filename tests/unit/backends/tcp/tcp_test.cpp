@@ -94,7 +94,7 @@ TEST_CASE("a hello with a wrong field is refused with a reason and the group is 
     CHECK(answer.secret == tcp::job_secret{});
     CHECK(closed_by_peer(link));
   };
-  refused([](auto& h) { h.version = 9; }, answer_code::other_version, "it speaks version 3, not 9");
+  refused([](auto& h) { h.version = 9; }, answer_code::other_version, "it speaks version 4, not 9");
   refused([](auto& h) { h.secret[5] = 43; }, answer_code::wrong_secret, "the secret is another");
   refused([](auto& h) { h.job = job_id{8}; }, answer_code::not_open,
           "generation 3 of job 8 is not open there yet");
@@ -235,6 +235,19 @@ TEST_CASE("a listen address in use gives an error with a remedy") {
   CHECK_THROWS_AS(second.open(member(0)), user_error);
   CHECK_FALSE(second.unusable().empty());
   CHECK(first.unusable().empty());
+}
+
+TEST_CASE("a rank connects to one that aborted and left: it gets the reason of the abort") {
+  const auto newer = GENERATE(false, true);  // the peer has opened the next generation
+  const auto book = std::make_shared<tcp_address_book>();
+  tcp_backend first{{.rendezvous = book}};
+  tcp_backend second{{.rendezvous = book}};
+  first.open(member(0))->abort("enough");
+  auto next = member(0);
+  next.generation = next.generation.next();
+  const auto successor = newer ? first.open(next) : nullptr;
+  const auto late = second.open(member(1));
+  CHECK(thrown_by<generation_closed>(*late->barrier("x")) == "enough");
 }
 
 TEST_CASE("a rank without an entry in the address table ends the group that needs it") {
