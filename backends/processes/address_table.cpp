@@ -12,11 +12,17 @@
 namespace troupe {
 
 // Starts as zeros: no address is published yet. All processes are on this host, so a port is an
-// address.
+// address. An entry is a generation in the upper 48 bits and the port.
 struct address_table::sheet {
   std::array<std::uint8_t, 32> secret;
-  std::array<std::atomic<std::uint32_t>, ranks_max> ports;
+  std::array<std::atomic<std::uint64_t>, ranks_max> entries;
 };
+
+namespace {
+
+constexpr unsigned port_bits = 16;
+
+}  // namespace
 
 std::shared_ptr<address_table> address_table::create(const std::array<std::uint8_t, 32>& secret) {
   const int file = ::memfd_create("troupe-addresses", MFD_CLOEXEC);
@@ -49,13 +55,19 @@ std::array<std::uint8_t, 32> address_table::secret() const { return sheet_->secr
 void address_table::publish(const group_description& who, const tcp_address& at) {
   if (who.rank >= ranks_max)
     throw user_error(errc::device, fmt::format("tcp: at most {} ranks on a host", ranks_max));
-  sheet_->ports.at(static_cast<std::size_t>(who.rank)).store(at.port);
+  auto& entry = sheet_->entries.at(static_cast<std::size_t>(who.rank));
+  const auto fresh = who.generation.value() << port_bits | at.port;
+  auto known = entry.load();
+  while (known >> port_bits <= who.generation.value() &&
+         !entry.compare_exchange_weak(known, fresh)) {
+  }
 }
 
-std::optional<tcp_address> address_table::find(const group_description&, std::int32_t rank) {
-  const auto port = sheet_->ports.at(static_cast<std::size_t>(rank)).load();
-  if (port == 0) return std::nullopt;
-  return tcp_address{"127.0.0.1", static_cast<std::uint16_t>(port)};
+std::optional<tcp_address> address_table::find(const group_description& who, std::int32_t rank) {
+  const auto entry = sheet_->entries.at(static_cast<std::size_t>(rank)).load();
+  const auto port = static_cast<std::uint16_t>(entry);
+  if (port == 0 || entry >> port_bits < who.generation.value()) return std::nullopt;
+  return tcp_address{"127.0.0.1", port};
 }
 
 }  // namespace troupe

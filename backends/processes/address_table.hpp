@@ -9,6 +9,11 @@
 namespace troupe {
 
 /// The table of one job. A rank's process writes its own entry and reads the others. Thread-safe.
+///
+/// An entry counts from the generation for which it was published. So no rank dials the port of a
+/// process that was replaced: another program may listen there. A process that opens an older
+/// generation does not overwrite it. A rank that looks for an older generation gets the newer
+/// entry, and learns at that address that its generation is over.
 class address_table : public tcp_rendezvous {
 public:
   static constexpr std::int32_t ranks_max = 4096;
