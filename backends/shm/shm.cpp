@@ -88,6 +88,23 @@ private:
 };
 using lone_communicator = collectives::host_communicator<lone_transport>;
 
+/// A rank's place in a generation, until its handle and all memory from `allocate` are gone: the
+/// control segment gives a generation's memory back when all ranks have left it.
+class stay {
+public:
+  stay(std::shared_ptr<shm_rendezvous::control_segment> in, const group_description& who,
+       shm::admission at)
+      : in_(std::move(in)), who_(who), at_(std::move(at)) {}
+  ~stay() { in_->leave(who_, at_); }
+  stay(const stay&) = delete;
+  stay& operator=(const stay&) = delete;
+
+private:
+  const std::shared_ptr<shm_rendezvous::control_segment> in_;
+  const group_description who_;
+  const shm::admission at_;
+};
+
 /// Collectives through the memory that the processes of a job share.
 class shm_transport {
 public:
@@ -96,7 +113,10 @@ public:
 
   shm_transport(std::shared_ptr<shm_backend::hub> hub, const group_description& who,
                 shm::admission at)
-      : hub_(std::move(hub)), who_(who), at_(std::move(at)) {
+      : hub_(std::move(hub)),
+        who_(who),
+        at_(std::move(at)),
+        stay_(std::make_shared<stay>(hub_->control_segment(), who_, at_)) {
     try {
       member_ = std::make_shared<shm::member>(who, hub_->map(at_), who.world <= hub_->cores);
       member_->among(members_of({}, who.world, who.rank));
@@ -110,7 +130,6 @@ public:
   ~shm_transport() {
     member_->depart();
     progress_thread_.reset();
-    hub_->control_segment()->leave(who_, at_);
   }
   shm_transport(const shm_transport&) = delete;
   shm_transport& operator=(const shm_transport&) = delete;
@@ -128,7 +147,13 @@ public:
     return agreed->verdict;
   }
   std::shared_ptr<void> allocate(std::size_t bytes) {
-    if (auto memory = member_->allocate(bytes)) return memory;
+    if (auto memory = member_->allocate(bytes)) {
+      auto* const data = memory.get();
+      return {data, [memory = std::move(memory), here = stay_](void*) mutable {
+                memory.reset();
+                here.reset();
+              }};
+    }
     return allocate_bucket(bytes, hub_->huge_pages);
   }
   void abort(std::string_view why) noexcept { member_->abort(why); }
@@ -153,7 +178,6 @@ private:
     } catch (const std::exception&) {
       // Not even the words can be had: others notice its process's end, or the deadline.
     }
-    hub_->control_segment()->leave(who_, at_);
   }
   bool over(std::int32_t rank) const noexcept {
     try {
@@ -167,6 +191,7 @@ private:
   const std::shared_ptr<shm_backend::hub> hub_;
   const group_description who_;
   const shm::admission at_;
+  const std::shared_ptr<stay> stay_;
   std::shared_ptr<shm::member> member_;
   std::optional<shm::progress_thread> progress_thread_;
 };

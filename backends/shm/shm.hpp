@@ -76,7 +76,8 @@ struct shm_options {
 ///   generation after a later one of the job has begun, or when all members of its own have left,
 ///   gets a handle that is aborted.
 /// - Memory of `allocate` (up to shm_sizes::registered_bytes) is reduced in place if all ranks give
-///   such memory of the same generation; all other memory goes through slots of bounded size.
+///   such memory of the same generation; all other memory goes through slots of bounded size. It
+///   keeps its contents after its handle is gone; a generation whose memory is held counts as open.
 /// - Operations of a (sub)group run one after the other, in order. Waiters do the work; work that
 ///   nobody waits for is found by the handle's own thread within a few milliseconds.
 /// - Deadlines are kept by `wait` and `poll`: until all ranks arrived they count from submission;
@@ -85,6 +86,8 @@ struct shm_options {
 ///   fraction of a second. One that is stopped is named by the deadline.
 /// - `wait` throws after this process has let go of the memory. Others may still be at work in
 ///   registered memory until `quiescent`; such memory is never given out again in its generation.
+/// - The memory of a generation goes back to the kernel when all its ranks have left or ended. The
+///   file gets longer with each generation, but not larger: the rest of it is a hole.
 /// - At most 4096 operations of a (sub)group may be in flight (internal_error beyond).
 /// - Destroying a handle while one of its operations has not ended, or while others wait for its
 ///   rank, aborts the group; afterwards an operation that needs the rank aborts the group.

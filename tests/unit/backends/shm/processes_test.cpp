@@ -1,5 +1,6 @@
 // Goal: the shm communicator works between processes: reduction in place, killed and stopped ranks,
 // many generations, exhausted memory.
+#include "backends/shm/control_segment.hpp"
 #include "backends/shm/region.hpp"
 #include "tests/support/reference_reduction.hpp"
 #include "tests/unit/backends/shm/forked_ranks.hpp"
@@ -17,6 +18,7 @@
 #include <array>
 #include <atomic>
 #include <cerrno>
+#include <cstdlib>
 #include <cstring>
 #include <fstream>
 #include <thread>
@@ -301,6 +303,64 @@ TEST_CASE("a thousand generations of two processes leak nothing") {
   CHECK(ranks.end(0) == 0);
   CHECK(ranks.end(1) == 0);
   CHECK(file_bytes(rendezvous) == empty);
+}
+
+TEST_CASE(
+    "a process is killed with memory of a generation that it has left: the file gets it back") {
+  const auto rendezvous = small_meeting();
+  const auto empty = file_bytes(rendezvous);
+  rank_processes holder{2, [&](std::int32_t rank) {
+                          shm_backend backend{rendezvous};
+                          auto c = open(backend, rank, 2);
+                          const auto memory = c->allocate(1 << 20);
+                          c->barrier("both have memory")->wait();
+                          c.reset();
+                          std::memset(memory.get(), 7, 1 << 20);
+                          if (rank == 0) raise(SIGKILL);
+                        }};
+  CHECK(holder.end(0) == -SIGKILL);
+  CHECK(holder.end(1) == 0);
+  rank_processes next{2, [&](std::int32_t rank) {
+                        shm_backend backend{rendezvous};
+                        open(backend, rank, 2, 2)->barrier("both")->wait();
+                      }};
+  for (const std::int32_t rank : {0, 1}) CHECK(next.end(rank) == 0);
+  CHECK(file_bytes(rendezvous) == empty);
+}
+
+// Its first thread ends; another one reports its life and waits for the signal.
+[[noreturn]] void live_without_first_thread(int tell) {
+  std::thread{[tell] {
+    const auto self = shm::process_life::own();
+    expect(write(tell, &self, sizeof self) == sizeof self, "the test process is notified");
+    for (;;) pause();
+  }}.detach();
+  syscall(SYS_exit, 0);
+  std::abort();
+}
+
+char state_of(pid_t pid) {
+  std::ifstream file{"/proc/" + std::to_string(pid) + "/stat"};
+  std::string text;
+  std::getline(file, text);
+  return text.at(text.rfind(')') + 2);
+}
+
+TEST_CASE("a process whose first thread has ended is neither exiting nor over until it is killed") {
+  std::array<int, 2> told{};
+  REQUIRE(pipe(told.data()) == 0);
+  rank_processes alone{1, [&](std::int32_t) { live_without_first_thread(told[1]); }};
+  shm::process_life life;
+  REQUIRE(read(told[0], &life, sizeof life) == sizeof life);
+  alone.await(0, [&] { return state_of(alone.pid(0)) == 'Z'; });
+  CHECK_FALSE(life.exiting());
+  CHECK_FALSE(life.over());
+  kill(alone.pid(0), SIGKILL);
+  while (!life.over()) std::this_thread::yield();
+  CHECK(alone.end(0) == -SIGKILL);
+  CHECK(life.over());
+  CHECK_FALSE(life.exiting());  // there is no such process any more
+  for (const int end : told) close(end);
 }
 
 TEST_CASE("a file size limit gives an error that names the limit instead of a signal") {

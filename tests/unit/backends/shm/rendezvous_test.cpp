@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <cstring>
 #include <fstream>
 #include <thread>
 
@@ -169,6 +170,24 @@ TEST_CASE("memory from allocate is aligned and returned to the kernel when freed
   CHECK(file_blocks(rendezvous) == before + (8u << 20) / 512);
   large.reset();
   CHECK(file_blocks(rendezvous) == before);
+}
+
+TEST_CASE("all ranks have left a generation: memory from allocate keeps its contents until freed") {
+  const auto rendezvous = shm_rendezvous::create();
+  const auto empty = file_blocks(rendezvous);
+  shm_backend backend{rendezvous};
+  constexpr std::size_t bytes = std::size_t{1} << 20;
+  std::shared_ptr<void> kept;
+  {
+    const auto one = open(backend, 0, 2);
+    const auto other = open(backend, 1, 2);
+    kept = one->allocate(bytes);
+    std::memset(kept.get(), 7, bytes);
+  }
+  const auto* at = static_cast<const std::uint8_t*>(kept.get());
+  CHECK(std::count(at, at + bytes, 7) == static_cast<std::ptrdiff_t>(bytes));
+  kept.reset();
+  CHECK(file_blocks(rendezvous) == empty);
 }
 
 // The kernel's entry `what` for the mapping that contains the address; empty if there is none.
