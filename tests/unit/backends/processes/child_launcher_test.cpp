@@ -1,0 +1,156 @@
+// Goal: a launcher starts a process for the same rank again, while the one before is dead or dying,
+// and the new process shares nothing with it.
+// Method: this program is the rank's process, too. It reports itself over an inherited pipe.
+#include "backends/launcher.hpp"
+
+#include <dirent.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <unistd.h>
+
+#include <array>
+#include <condition_variable>
+#include <mutex>
+#include <optional>
+#include <thread>
+#include <utility>
+
+#include "backends/file_descriptor.hpp"
+#include "tests/support/runner.hpp"
+
+#include "tests/support/catch.hpp"
+
+namespace troupe {
+namespace {
+
+constexpr std::chrono::seconds patience{60};
+
+/// What a rank's process says of itself.
+struct self_report {
+  pid_t pid = 0;
+  std::int32_t rank = -1;
+  std::uint64_t incarnation = 0;
+  int descriptors = 0;  ///< open when main began, without the three standard ones
+};
+
+int open_descriptors() {
+  auto* const all = opendir("/proc/self/fd");
+  int count = -3;  // the folder itself and its two entries "." and ".."
+  while (readdir(all) != nullptr) ++count;
+  closedir(all);
+  return count;
+}
+
+bool enters_a_hook(std::uint64_t incarnation) { return incarnation % 2 != 0; }
+
+int live_as_rank(launcher_client& client, int inherited) {
+  const auto& who = client.who();
+  if (enters_a_hook(who.incarnation.value())) client.enter(hook{hooks::on_fit_start{}});
+  const self_report self{getpid(), who.rank, who.incarnation.value(), inherited};
+  if (write(client.descriptors().at(0), &self, sizeof self) != sizeof self) return 1;
+  return client.serve([](link_message&&) {}) ? 0 : 2;
+}
+
+/// One life of rank 1.
+class life {
+public:
+  life(rank_launcher& by, std::uint64_t incarnation) {
+    std::array<int, 2> ends{};
+    REQUIRE(pipe2(ends.data(), O_CLOEXEC) == 0);
+    report_.reset(ends[0]);
+    const file_descriptor theirs{ends[1]};
+    process_start what;
+    what.who = {
+        .job = job_id{4}, .rank = 1, .world = 2, .incarnation = incarnation_id{incarnation}};
+    what.descriptors = {theirs.get()};
+    process_ = by.start(std::move(what), {[](link_message&&) {},
+                                          [this](process_end how) {
+                                            const std::lock_guard hold{mutex_};
+                                            end_ = std::move(how);
+                                            news_.notify_all();
+                                          }});
+  }
+  life(const life&) = delete;
+  life& operator=(const life&) = delete;
+
+  self_report report() const {
+    self_report self;
+    pollfd from{report_.get(), POLLIN, 0};
+    REQUIRE(poll(&from, 1, std::chrono::milliseconds{patience}.count()) == 1);
+    REQUIRE(read(report_.get(), &self, sizeof self) == sizeof self);
+    return self;
+  }
+  process_end end() {
+    std::unique_lock hold{mutex_};
+    REQUIRE(news_.wait_for(hold, patience, [&] { return end_.has_value(); }));
+    return *end_;
+  }
+
+private:
+  std::mutex mutex_;
+  std::condition_variable news_;
+  std::optional<process_end> end_;
+  file_descriptor report_;
+  std::unique_ptr<rank_process> process_;  // first to go: it ends the calls of the sink
+};
+
+void check_fresh(const self_report& self, std::uint64_t incarnation) {
+  CHECK(self.rank == 1);
+  CHECK(self.incarnation == incarnation);
+  CHECK(self.descriptors == 3);  // the link, the black box, the pipe
+}
+
+TEST_CASE("a rank's process is killed and started again: it has a page of its own", "[launcher]") {
+  const auto launcher = child_launcher();
+  for (const std::uint64_t incarnation : {1, 2, 3}) {
+    life one{*launcher, incarnation};
+    const auto self = one.report();
+    check_fresh(self, incarnation);
+    REQUIRE(kill(self.pid, SIGKILL) == 0);
+    const auto how = one.end();
+    CHECK(how.what.signal == "SIGKILL");
+    CHECK(how.what.rank == 1);
+    CHECK(how.what.hook == (enters_a_hook(incarnation) ? "on_fit_start" : ""));
+  }
+}
+
+TEST_CASE("a rank's process is started two hundred times while the last one dies", "[launcher]") {
+  const auto launcher = child_launcher();
+  int with_one = 0;
+  for (std::uint64_t incarnation = 1; incarnation <= 200; ++incarnation) {
+    life one{*launcher, incarnation};
+    check_fresh(one.report(), incarnation);
+    if (incarnation == 1) with_one = open_descriptors();
+    if (incarnation < 200) continue;
+    const auto until = std::chrono::steady_clock::now() + patience;
+    while (open_descriptors() != with_one && std::chrono::steady_clock::now() < until)
+      std::this_thread::yield();
+    CHECK(open_descriptors() == with_one);
+  }
+}
+
+TEST_CASE("a process replaces one of its rank that still lives, and both are there", "[launcher]") {
+  const auto launcher = child_launcher();
+  auto old = std::make_unique<life>(*launcher, 2);
+  const auto first = old->report();
+  REQUIRE(kill(first.pid, SIGSTOP) == 0);
+  life young{*launcher, 3};
+  const auto second = young.report();
+  check_fresh(second, 3);
+  CHECK(second.pid != first.pid);
+  CHECK(kill(first.pid, 0) == 0);
+  old.reset();
+  REQUIRE(kill(second.pid, SIGKILL) == 0);
+  CHECK(young.end().what.hook == "on_fit_start");
+}
+
+}  // namespace
+}  // namespace troupe
+
+int main(int count, char** arguments) {
+  const int inherited = troupe::open_descriptors() - 3;
+  if (const auto client = troupe::launcher_client_of(count, arguments))
+    return troupe::live_as_rank(*client, inherited);
+  return troupe::testing::run_tests(count, arguments);
+}
