@@ -309,17 +309,23 @@ TEST_CASE(
     "a process is killed with memory of a generation that it has left: the file gets it back") {
   const auto rendezvous = small_meeting();
   const auto empty = file_bytes(rendezvous);
+  std::array<int, 2> left{};
+  REQUIRE(pipe(left.data()) == 0);
   rank_processes holder{2, [&](std::int32_t rank) {
                           shm_backend backend{rendezvous};
                           auto c = open(backend, rank, 2);
-                          const auto memory = c->allocate(1 << 20);
-                          c->barrier("both have memory")->wait();
+                          const auto memory = rank == 0 ? c->allocate(1 << 20) : nullptr;
+                          c->barrier("both are there")->wait();
                           c.reset();
+                          char byte = 0;
+                          if (rank == 1) return expect(write(left[1], "x", 1) == 1, "a byte");
+                          expect(read(left[0], &byte, 1) == 1, "rank 1 has left, too");
                           std::memset(memory.get(), 7, 1 << 20);
-                          if (rank == 0) raise(SIGKILL);
+                          raise(SIGKILL);
                         }};
   CHECK(holder.end(0) == -SIGKILL);
   CHECK(holder.end(1) == 0);
+  for (const int end : left) close(end);
   rank_processes next{2, [&](std::int32_t rank) {
                         shm_backend backend{rendezvous};
                         open(backend, rank, 2, 2)->barrier("both")->wait();
