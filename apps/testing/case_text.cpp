@@ -70,6 +70,7 @@ void job_fields(job_spec& job, F visit) {
   visit("seed", job.seed, bounds{});
   visit("detect", job.detect, bounds{1'000'000, an_hour.most});
   visit("hook_limit", job.hook_limit, bounds{1'000'000, an_hour.most});
+  visit("max_restarts", job.max_restarts, bounds{0, 1000});
 }
 
 template <class F>
@@ -83,6 +84,7 @@ void plan_fields(run_plan& plan, F visit) {
   visit("compute", plan.cluster.compute, an_hour);
   visit("compute_spread", plan.cluster.compute_spread, bounds{0, 2000});
   visit("control_latency", plan.cluster.control_latency, an_hour);
+  visit("start", plan.cluster.start, an_hour);
   visit("spans", plan.cluster.lanes_in_spans, yes_or_no);
   visit("swarm", plan.faults.swarm, yes_or_no);
   visit("strikes", plan.faults.per_attempt, bounds{0, 16});

@@ -77,10 +77,11 @@ void job_run::maybe_throw(const learner_context& context, const hook& h) {
   const auto kind = what.memory ? fault::out_of_memory : fault::throw_in_hook;
   ++report_.faults[static_cast<std::size_t>(kind)];
   facts_.applied.push_back(kind);
+  const auto* life = sim_job_.life_at(simulation_.here());
   facts_.thrown.push_back({what.rank, std::string{what.hook}, where(h).step,
                            what.memory ? "std::bad_alloc" : "std::domain_error",
-                           what.memory ? "std::bad_alloc" : what.text});
-  const auto* life = sim_job_.life_of(what.rank);
+                           what.memory ? "std::bad_alloc" : what.text,
+                           life ? life->generation : 0});
   note_fault(life ? life->node : sim_job_.supervisor_node(),
              [&] { return std::string{to_string(kind)} + " in " + std::string{what.hook}; });
   if (what.memory) throw std::bad_alloc{};
@@ -103,7 +104,7 @@ void job_run::know_delays() {
 void job_run::install_message_filter() {
   sim_job_.message_filter = [this](std::int32_t rank, bool to_supervisor, const caf::message& what,
                                    const caf::strong_actor_ptr& to) {
-    if (to_supervisor) checker_.reported(rank, what);
+    if (to_supervisor) checker_.reported(what);
     if (!exist_.has(fault::stale_message)) return false;
     const auto* life = to_supervisor ? nullptr : sim_job_.life_of(rank);
     stale_messages_.pass(rank, to_supervisor, life ? life->node : sim_job_.supervisor_node(), what,

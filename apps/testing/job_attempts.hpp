@@ -42,6 +42,8 @@ public:
     sim_job_.use({disk_, io_});
     sim_job_.listen([this](const seen::lifecycle& what) {
       checker_.announced(what, simulation_.time());
+      if (what.event == lifecycle_kind::generation_forming) generation_forms(what);
+      if (what.event == lifecycle_kind::generation_active) generation_begins(what);
       if (what.event == lifecycle_kind::checkpoint_written)
         written(what.step, what.details.at("path"));
     });
@@ -90,7 +92,9 @@ private:
   void record_fault(fault what, simulation::node_id where);
   nanoseconds shutdown_time() const;
   void heal_later(nanoseconds after, later_call how) { simulation_.at(0, after, std::move(how)); }
-  void stepped(const finished_step& s);
+  void stepped(finished_step s);
+  void generation_forms(const seen::lifecycle& what);
+  void generation_begins(const seen::lifecycle& what);
   void written(std::int64_t step, const std::string& path);
   complain_fn complain() {
     ++report_.checks;
@@ -111,11 +115,9 @@ private:
   void note_fault(simulation::node_id where, Text text) {
     simulation_.note(-1, static_cast<std::int32_t>(where), [&] { return "fault: " + text(); });
   }
-  void note_step(const finished_step& s) {
-    for (const auto& life : sim_job_.lives())
-      if (life.job == s.job && life.rank == s.rank)
-        simulation_.note(static_cast<std::int32_t>(life.node), static_cast<std::int32_t>(life.node),
-                         [&] { return "step " + std::to_string(s.step); });
+  void note_step(const rank_incarnation& life, const finished_step& s) {
+    simulation_.note(static_cast<std::int32_t>(life.node), static_cast<std::int32_t>(life.node),
+                     [&] { return "step " + std::to_string(s.step); });
   }
   void mark(const std::string& what) { ++report_.marks[what]; }
   static constexpr std::uint64_t longest = 15;

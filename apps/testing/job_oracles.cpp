@@ -43,6 +43,9 @@ const std::vector<std::string> oracles{
     protocol_checker::one_generation,
     protocol_checker::answered,
     protocol_checker::deadline,
+    protocol_checker::budget,
+    "a survivor's step is kept",
+    "a generation has a cause",
 };
 
 // Faults that can keep a rank from answering for a while.
@@ -102,16 +105,57 @@ void job_oracles::attempt_begins(job_id job, std::int64_t resumed_at) {
   now_ = job;
   attempts_.push_back(job);
   poisons_[job] = std::exchange(inherited_, {});
-  committed_ever_ = std::max(committed_ever_, least_held());
-  resumed_at_ = resumed_at;
-  held_.assign(static_cast<std::size_t>(job_.ranks), resumed_at);
+  committed_ever_ = std::max(committed_ever_, committed_);
+  resumed_at_ = base_ = committed_ = newest_ = resumed_at;
+  generation_ = 0;
+  held_.assign(static_cast<std::size_t>(job_.ranks), {{}, 0, resumed_at});
+  old_.clear();
   digests_.clear();
+  poisoned_now_ = false;
+  recount();
   written_ = -1;
   nan_at_ = -1;
 }
 
 std::int64_t job_oracles::least_held() const {
-  return held_.empty() ? 0 : *std::ranges::min_element(held_);
+  return held_.empty() ? 0 : std::ranges::min_element(held_, {}, &replica::held)->held;
+}
+
+// A survivor's step stays. Only when no rank is left that held anything, the job falls back to a
+// checkpoint or to its beginning.
+void job_oracles::generation_begins(std::uint64_t generation, std::int64_t base,
+                                    const std::vector<incarnation_id>& members,
+                                    std::int64_t durable, bool lost) {
+  const auto wrong = [&](const std::string& text, std::int64_t rank = -1) {
+    violate({oracles[30], "generation " + std::to_string(generation) + " begins with step " +
+                              std::to_string(base) + ": " + text,
+             base, static_cast<std::int32_t>(rank)});
+  };
+  const bool first = std::exchange(generation_, generation) == 0;
+  if (first) base = std::max(base, resumed_at_);
+  std::int64_t kept = -1;  // by a survivor
+  for (std::size_t r = 0; r < held_.size(); ++r) {
+    auto& of = held_[r];
+    if (first || of.who == members[r]) {
+      kept = std::max(kept, of.held);
+      if (!check(first || of.held <= base || lost))
+        wrong("a survivor held step " + std::to_string(of.held), static_cast<std::int64_t>(r));
+    } else {
+      old_[of.who] = of;
+    }
+    of = {members[r], generation, base};
+  }
+  if (kept >= 0 && !check(base <= kept || lost))
+    wrong("the survivors held no more than step " + std::to_string(kept));
+  if (!check(base <= newest_)) wrong("no rank held more than step " + std::to_string(newest_));
+  if (!check(base >= durable))
+    wrong("a checkpoint of step " + std::to_string(durable) + " is durable");
+  base_ = base;
+  nan_at_ = -1;
+  // What was poisoned after the base did not happen.
+  if (const auto found = poisons_.find(now_); found != poisons_.end())
+    std::erase_if(found->second, [base](const poison& p) { return p.step >= base; });
+  recount();
 }
 
 void job_oracles::compare(const modular_state& is, std::int64_t step, std::int32_t rank,
@@ -145,7 +189,11 @@ void job_oracles::compare(const snapshot& is, std::int64_t step, const poisons& 
         {oracle, "differs from the serial reference", step, 0, wrong->parameter, wrong->element});
 }
 
-void job_oracles::poisoned(job_id job, const poison& what) { poisons_[job].insert(what); }
+void job_oracles::poisoned(job_id job, std::uint64_t generation, const poison& what) {
+  if (job == now_ && generation < generation_) return;  // a rank that was replaced
+  poisons_[job].insert(what);
+  poisoned_now_ = poisoned_now_ || job == now_;
+}
 
 poisons job_oracles::poisons_before(job_id job, std::int64_t step) const {
   poisons before;
@@ -164,22 +212,36 @@ poisons job_oracles::inherited_by(const snapshot& from) {
   return poisons_before(now_, step);
 }
 
-void job_oracles::stepped(const finished_step& what) {
+void job_oracles::stepped(const finished_step& what, incarnation_id who) {
   state_of_step(what);
   if (what.job != now_) return;
-  chain(what);
+  chain(what, who);
   same_everywhere(what);
+  if (in_this_generation(what, who) && what.step == committed_ + 1 && --behind_ == 0) recount();
+}
+
+void job_oracles::recount() {
+  committed_ = std::max(committed_, least_held());
+  behind_ = std::ranges::count_if(held_, [&](const replica& r) { return r.held <= committed_; });
+}
+
+bool job_oracles::in_this_generation(const finished_step& what, incarnation_id who) const {
+  return what.generation == generation_ && held_[static_cast<std::size_t>(what.rank)].who == who;
 }
 
 // Needs no reference, so it covers NaN, the null payload and every other one.
 void job_oracles::same_everywhere(const finished_step& what) {
-  if (what.step <= resumed_at_ || what.step > job_.steps) return;  // not a step of this chain
-  const auto at = static_cast<std::size_t>(what.step - resumed_at_);
+  if (what.step <= 0 || what.step > job_.steps) return;  // not a step of this chain
+  const auto at = static_cast<std::size_t>(what.step);
   if (digests_.size() <= at) digests_.resize(at + 1);
-  auto& first = digests_[at];
-  if (!check(!first || *first == what.digest))
-    violate({oracles[22], "differs from a peer's", what.step, what.rank});
-  first = what.digest;
+  auto& known = digests_[at];
+  const bool again = known && known->generation != what.generation;
+  if (!check(!known || known->digest == what.digest || (again && poisoned_now_)))
+    violate({oracles[22],
+             again ? "differs from that of generation " + std::to_string(known->generation)
+                   : "differs from a peer's",
+             what.step, what.rank});
+  if (!known || known->generation <= what.generation) known = {what.digest, what.generation};
 }
 
 void job_oracles::state_of_step(const finished_step& what) {
@@ -199,24 +261,34 @@ void job_oracles::state_of_step(const finished_step& what) {
              what.step, what.rank});
 }
 
-void job_oracles::chain(const finished_step& what) {
-  if (!check(what.step != nan_at_))
+// A rank that was replaced may still end the step that it was in.
+void job_oracles::chain(const finished_step& what, incarnation_id who) {
+  auto& now = held_[static_cast<std::size_t>(what.rank)];
+  const bool current = now.who == who;
+  if (current && what.generation == generation_ && !check(what.step != nan_at_))
     violate({oracles[0], "a peer's weights are NaN", what.step, what.rank, "weights", 0});
-  auto& held = held_[static_cast<std::size_t>(what.rank)];
-  if (!check(what.step == held + 1))
-    violate({oracles[1], "follows step " + std::to_string(held), what.step, what.rank});
-  held = what.step;
+  auto& of = current ? now : old_[who];
+  if (!check(what.step == of.held + 1))
+    violate({oracles[1], "follows step " + std::to_string(of.held), what.step, what.rank});
+  if (!check(what.generation == of.generation))
+    violate({oracles[1],
+             "of generation " + std::to_string(what.generation) + ", but the rank is in " +
+                 std::to_string(of.generation),
+             what.step, what.rank});
+  of.held = what.step;
+  newest_ = std::max(newest_, what.step);
 }
 
-void job_oracles::stepped_to_nan(const finished_step& what) {
-  if (what.job != now_) return;
+void job_oracles::stepped_to_nan(const finished_step& what, incarnation_id who) {
+  if (what.job != now_ || !in_this_generation(what, who)) return;
+  poisoned_now_ = true;
   same_everywhere(what);
   if (!check(nan_at_ < 0 || nan_at_ == what.step))
     violate({oracles[0], "NaN, but a peer's were NaN after step " + std::to_string(nan_at_),
              what.step, what.rank, "weights", 0});
   nan_at_ = what.step;
-  for (const auto held : held_)
-    if (!check(held < what.step))
+  for (const auto& of : held_)
+    if (!check(of.held < what.step))
       violate({oracles[0], "NaN, but a peer's are not", what.step, what.rank, "weights", 0});
 }
 
@@ -296,8 +368,8 @@ void job_oracles::saved(const job_outcome& outcome) {
 void job_oracles::written(std::int64_t step, const std::string& path, const snapshot* there,
                           bool damaged) {
   written_ = step;
-  if (!check(step <= least_held()))
-    violate({oracles[16], path + ", but a rank holds only " + std::to_string(least_held()), step});
+  if (!check(step <= committed_))
+    violate({oracles[16], path + ", but all ranks held only " + std::to_string(committed_), step});
   if (!check(there || damaged)) violate({oracles[17], path + " cannot be read", step});
   if (!there) return;
   if (!check(there->loop.steps == step))
@@ -308,14 +380,20 @@ void job_oracles::written(std::int64_t step, const std::string& path, const snap
 void job_oracles::ended(const job_outcome& outcome, const attempt_facts& facts) {
   const bool failed = outcome.status == job_outcome::ending::failed;
   if (failed) first_cause(outcome.failed_with->record, facts);
+  ends_of_generations(outcome, facts);
   if (!failed) saved(outcome);
   const auto most = facts.expected + facts.delayed;
   if (!check(facts.took <= most))
     violate({oracles[12], fmt::format("it took {} ms, more than {} ms",
                                       facts.took.count() / 1'000'000, most.count() / 1'000'000)});
   // An exception during the teardown of an abandoned rank is not reported.
+  const auto ended_generation = [&](std::uint64_t generation) {
+    return std::ranges::any_of(outcome.generations, [&](const generation_record& g) {
+      return g.generation == generation && g.ended_by;
+    });
+  };
   const auto unheard = [&](const auto& thrown) {
-    return thrown.hook == "on_exception" ||
+    return thrown.hook == "on_exception" || ended_generation(thrown.generation) ||
            (thrown.hook == "teardown" && is_left_behind(outcome, thrown.rank));
   };
   if (!failed)
@@ -337,9 +415,27 @@ void job_oracles::ended(const job_outcome& outcome, const attempt_facts& facts) 
              outcome.loop.steps});
 }
 
+// Every generation but the last one was ended by a failure, and each failure has an injected cause.
+void job_oracles::ends_of_generations(const job_outcome& outcome, const attempt_facts& facts) {
+  const auto& all = outcome.generations;
+  const auto formed = static_cast<std::size_t>(outcome.restarts) + 1;
+  if (!check(outcome.restarts == 0 || all.size() == formed))
+    violate({oracles[31], std::to_string(all.size()) + " generations after " +
+                              std::to_string(outcome.restarts) + " restarts"});
+  for (std::size_t i = 0; i < all.size(); ++i) {
+    if (i + 1 < all.size() && !check(all[i].ended_by != nullptr))
+      violate({oracles[31],
+               "generation " + std::to_string(all[i].generation) + " ended without a failure"});
+    if (i > 0 && !check(all[i].generation > all[i - 1].generation))
+      violate({oracles[31], "generation " + std::to_string(all[i].generation) + " comes after " +
+                                std::to_string(all[i - 1].generation)});
+    if (all[i].ended_by) first_cause(*all[i].ended_by, facts);
+  }
+}
+
 void job_oracles::resumed(const snapshot& from) {
   // A storage fault may bring back a checkpoint of an attempt before the last one.
-  if (!check(from.loop.steps <= std::max({resumed_at_, committed_ever_, least_held()})))
+  if (!check(from.loop.steps <= std::max({resumed_at_, committed_ever_, committed_})))
     violate({oracles[16], "a checkpoint of a step that was never committed", from.loop.steps});
   inherited_ = inherited_by(from);
   compare(from, from.loop.steps, inherited_, oracles[9]);

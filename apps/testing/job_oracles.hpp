@@ -20,6 +20,7 @@ struct raised {
   std::int64_t step = -1;
   std::string type;
   std::string what;
+  std::uint64_t generation = 0;
 };
 
 /// What happened in one attempt.
@@ -47,15 +48,22 @@ public:
   job_oracles(const job_spec& job, modular_reference& reference, payload_job* foreign,
               run_report& report, const simulation& of);
 
-  /// A rank finished a step: its state and its samples must equal the reference's.
-  void stepped(const finished_step& what);
+  /// A rank finished a step: its state and its samples must equal the reference's. A step that is
+  /// done again in a later generation must end in the same state.
+  void stepped(const finished_step& what, incarnation_id who);
   /// A rank finished a step and its weights are NaN: after that step the weights of all its peers
   /// must be NaN.
-  void stepped_to_nan(const finished_step& what);
+  void stepped_to_nan(const finished_step& what, incarnation_id who);
   /// A gradient of a foreign job is NaN; all results that depend on it may be NaN.
-  void poisoned(job_id job, const poison& what);
+  void poisoned(job_id job, std::uint64_t generation, const poison& what);
   /// An attempt begins from a checkpoint of that step (0: without one).
   void attempt_begins(job_id job, std::int64_t resumed_at);
+  /// All ranks of the attempt hold step `base` and begin a generation there. `members`: the ranks'
+  /// incarnations. `durable`: the newest checkpoint that must exist. `lost`: a survivor may have
+  /// lost its state by a fault.
+  void generation_begins(std::uint64_t generation, std::int64_t base,
+                         const std::vector<incarnation_id>& members, std::int64_t durable,
+                         bool lost);
   /// The program ended by itself. Checks first cause, survivors and late failures.
   void ended(const job_outcome& outcome, const attempt_facts& facts);
   /// The whole run has finished.
@@ -75,6 +83,12 @@ public:
   const std::string& final_digest() const { return digest_; }
 
 private:
+  /// What a rank holds.
+  struct replica {
+    incarnation_id who;
+    std::uint64_t generation = 0;
+    std::int64_t held = 0;  ///< steps
+  };
   bool check(bool holds) {
     ++report_.checks;
     return holds;
@@ -87,8 +101,10 @@ private:
   poisons poisons_before(job_id job, std::int64_t step) const;
   poisons inherited_by(const snapshot& from);
   void state_of_step(const finished_step& what);
-  void chain(const finished_step& what);
+  void chain(const finished_step& what, incarnation_id who);
+  bool in_this_generation(const finished_step& what, incarnation_id who) const;
   void same_everywhere(const finished_step& what);
+  void ends_of_generations(const job_outcome& outcome, const attempt_facts& facts);
   void result_is_the_weights(const job_outcome& outcome);
   std::int64_t samples_by(std::int64_t step) const;
   std::int64_t cursor_of(const loop_state& loop) const;
@@ -96,6 +112,7 @@ private:
   void survivors(const job_outcome& outcome, const attempt_facts& facts);
   void saved(const job_outcome& outcome);
   std::int64_t least_held() const;
+  void recount();
 
   const job_spec& job_;
   modular_reference& reference_;
@@ -106,11 +123,22 @@ private:
   std::int64_t resumed_at_ = 0;
   std::int64_t committed_ever_ = 0;  ///< the highest step that all ranks of an attempt held
   std::string digest_;
-  std::vector<std::int64_t> held_;                     // by rank, in this attempt
-  std::vector<std::optional<std::uint64_t>> digests_;  // after steps, in this attempt
+  std::int64_t committed_ = 0;            // the highest step that all ranks of this attempt held
+  std::ptrdiff_t behind_ = 0;             // ranks that hold no more than that
+  std::uint64_t generation_ = 0;          // that is active or was active last, in this attempt
+  std::int64_t base_ = 0;                 // the step that it began with
+  std::int64_t newest_ = 0;               // the highest step of any rank, in this attempt
+  std::vector<replica> held_;             // by rank, in this attempt
+  std::map<incarnation_id, replica> old_;  // that were replaced, in this attempt
+  struct known_digest {
+    std::uint64_t digest = 0;
+    std::uint64_t generation = 0;
+  };
+  std::vector<std::optional<known_digest>> digests_;  // after steps, in this attempt
   std::int64_t written_ = -1;          // step of the last checkpoint in this attempt
   std::int64_t nan_at_ = -1;           // step after which weights are NaN, in this attempt
   std::map<job_id, poisons> poisons_;  // of foreign jobs, inherited ones included
+  bool poisoned_now_ = false;          // a gradient of this attempt was NaN
   std::vector<job_id> attempts_;       // those that have begun
   poisons inherited_;                  // taken over by the attempt that begins
 };

@@ -58,28 +58,55 @@ recipe_ptr job_run::foreign_recipe() {
   ground.faults_due = [this] { return !armed_.empty(); };
   ground.poisons = [this](const learner_context& c, const position& at) {
     if (poisoned_.empty() || !poison_gradient(c)) return false;
-    oracles_.poisoned(c.job, {c.rank, at.step, at.batch});
+    const auto* life = sim_job_.life_at(simulation_.here());
+    oracles_.poisoned(c.job, life ? life->generation : 0, {c.rank, at.step, at.batch});
     return true;
   };
   return trained_->recipe(std::move(ground));
 }
 
-void job_run::stepped(const finished_step& s) {
+void job_run::stepped(finished_step s) {
   simulation_.state_is(s.digest + static_cast<std::uint64_t>(s.rank));
-  if (simulation_.recording()) note_step(s);
+  const auto* life = sim_job_.life_at(simulation_.here());
+  if (!life) throw internal_error("a step on a node without a rank");
+  if (s.generation == 0) s.generation = life->generation;  // another payload does not say it
+  if (simulation_.recording()) note_step(*life, s);
   if (s.job != sim_job_.running())
     mark("a rank of an ended run stepped");
   else
-    checker_.stepped(s.rank, s.step);
+    checker_.stepped(s.rank, life->incarnation, s.generation, s.step);
+  if (s.job == sim_job_.running() && sim_job_.life_of(s.rank) != life)
+    mark("a rank that was replaced stepped");
   sim_job_.stragglers().stepped(s.job, s.rank, s.step, simulation_.time());
   for (const auto& g : extensions_) g->stepped(s, complain());
-  if (!s.state || !s.state->is_nan()) return oracles_.stepped(s);
-  oracles_.stepped_to_nan(s);
+  if (!s.state || !s.state->is_nan()) return oracles_.stepped(s, life->incarnation);
+  oracles_.stepped_to_nan(s, life->incarnation);
   // Compared here as a user would compare the trained weights.
   constexpr const char* text = "the weights are not finite";
   if (s.job == sim_job_.running())
-    facts_.thrown.push_back({s.rank, "optimizer_step", s.step, "std::domain_error", text});
+    facts_.thrown.push_back(
+        {s.rank, "optimizer_step", s.step, "std::domain_error", text, s.generation});
   throw std::domain_error{text};
+}
+
+void job_run::generation_forms(const seen::lifecycle& what) {
+  ++report_.generations;
+  if (what.generation < 2) return;
+  mark("a generation followed another");
+  stale_messages_.generation_begins();
+}
+
+void job_run::generation_begins(const seen::lifecycle& what) {
+  std::vector<incarnation_id> members;
+  for (std::int32_t r = 0; r < job_.ranks; ++r) {
+    const auto* life = sim_job_.life_of(r);
+    members.push_back(life ? life->incarnation : incarnation_id{});
+  }
+  const bool first = what.generation < 2;
+  const auto lost = [](const raised& r) { return r.hook == hooks::rewind::name; };
+  oracles_.generation_begins(what.generation, what.step, members,
+                             first ? 0 : durability_.newest_durable(),
+                             std::ranges::any_of(facts_.thrown, lost));
 }
 
 void job_run::written(std::int64_t step, const std::string& path) {
@@ -154,7 +181,7 @@ job_run::ending job_run::attempt(std::uint32_t number) {
   what.run_folder = run_folder;
   if (!resume.empty()) what.resume = resume;
   for (const auto& g : extensions_) g->prepares(simulation_, sim_job_, what);
-  checker_.attempt_begins(job_.ranks, derive(job_.options().time));
+  checker_.attempt_begins(job_.ranks, derive(job_.options().time), job_.max_restarts);
   if (exist_.has(fault::stale_message)) arm_stale_messages();
   sim_job_.begin(std::move(what), now_.path);
   oracles_.attempt_begins(sim_job_.running(), from);
@@ -180,17 +207,20 @@ job_run::ending job_run::judge() {
   const auto outcome = *sim_job_.outcome();
   know_delays();
   facts_.took = simulation_.time() - nanoseconds{began_};
-  facts_.expected = span_ * job_.accumulate * 2 + shutdown_time();
+  // Each generation does all steps at most, and ends like the whole job.
+  facts_.expected =
+      (span_ * job_.accumulate * 2 + shutdown_time()) * std::max(1, checker_.generations());
   facts_.observer = plan_.observer;
   // The supervisor waits for observers as long as for a teardown.
   if (facts_.observer != test_observer::none)
     facts_.expected += derive(job_.options().time).teardown;
   oracles_.ended(outcome, facts_);
-  const auto gone = [this](std::int32_t rank) {
+  const auto last = [this](std::int32_t rank) {
     const auto* life = sim_job_.life_of(rank);
-    return !life || !life->link || life->link->near_over();
+    return last_life{life ? life->incarnation : incarnation_id{},
+                     !life || !life->link || life->link->near_over()};
   };
-  checker_.ended(outcome, facts_, gone, simulation_.time());
+  checker_.ended(outcome, facts_, last, simulation_.time());
   for (const auto& g : extensions_) g->ended(outcome, complain());
   if (!outcome.survivors.empty()) mark("an ending with survivors");
   if (outcome.status == job_outcome::ending::stopped) mark("stopped at a step");

@@ -33,6 +33,7 @@ struct job_spec {
   std::uint64_t seed = 0;  ///< of the data and the weights, not of the simulation
   nanoseconds detect = std::chrono::milliseconds{500};
   nanoseconds hook_limit = std::chrono::seconds{20};
+  std::int32_t max_restarts = 0;  ///< elastic_options::max_restarts
 
   trainer_options options() const;
 };
@@ -41,7 +42,9 @@ struct run_plan {
   simulation_options simulation;
   cluster_model cluster{.compute = std::chrono::milliseconds{50}};
   fault_options faults;
-  std::uint32_t attempts = 6;  ///< most runs of the program; the last two have no faults
+  /// Most runs of the program; the last two have no faults. An operator starts it again when its
+  /// job has failed (`job_spec::max_restarts`), was stopped or was killed.
+  std::uint32_t attempts = 6;
   std::uint64_t events_limit = 2'000'000;
   test_observer observer = test_observer::none;
   std::vector<extension_fn> extensions;  ///< parts that the test supplies; not in a case's text
@@ -66,6 +69,7 @@ struct run_report {
   std::uint64_t seed = 0;
   bool finished = false;
   std::uint32_t attempts = 0;
+  std::uint32_t generations = 0;  ///< formed in all attempts
   std::uint64_t events = 0;
   std::uint64_t deliveries = 0;
   nanoseconds virtual_time{0};

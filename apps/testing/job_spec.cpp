@@ -17,6 +17,7 @@ trainer_options job_spec::options() const {
   o.checkpoint.keep_best = 0;
   o.time.detect = detect;
   o.time.hook_limit = hook_limit;
+  o.elastic.max_restarts = max_restarts;
   return o;
 }
 

@@ -10,7 +10,9 @@ const std::vector<std::string>& known_marks() {
                                    "the program was killed",
                                    "stopped at a step",
                                    "an ending with survivors",
-                                   "a rank of an ended run stepped"};
+                                   "a rank of an ended run stepped",
+                                   "a rank that was replaced stepped",
+                                   "a generation followed another"};
     for (const auto& m : coverage_points) names.emplace_back(m.text);
     return names;
   }();

@@ -16,11 +16,15 @@ constexpr const char* names[]{"idle", "forming", "active", "closing", "tearing",
 
 }  // namespace
 
-void protocol_checker::attempt_begins(std::int32_t ranks, deadlines limits) {
+void protocol_checker::attempt_begins(std::int32_t ranks, deadlines limits,
+                                      std::int32_t max_restarts) {
   limits_ = limits;
-  members_.assign(static_cast<std::size_t>(ranks), {});
+  ranks_ = ranks;
+  max_restarts_ = max_restarts;
+  formed_ = 0;
+  members_.clear();
   now_ = phase::idle;
-  forming_ = 0;
+  forming_ = active_ = 0;
   passed_.clear();
 }
 
@@ -41,11 +45,19 @@ void protocol_checker::announced(const seen::lifecycle& what, std::chrono::nanos
         what.step, what.rank);
   };
   if (what.event == lifecycle_kind::generation_forming) {
-    say(now_ == phase::idle && what.generation > forming_, "is formed");
+    say((now_ == phase::idle || now_ == phase::closing) && what.generation > forming_, "is formed");
     forming_ = what.generation;
+    judge(
+        ++formed_ <= 1 + max_restarts_, budget,
+        [&] {
+          return fmt::format("generation {} is formed, and {} restarts are allowed",
+                             what.generation, max_restarts_);
+        },
+        what.step, what.rank);
     turn_to(phase::forming, now);
   } else if (what.event == lifecycle_kind::generation_active) {
     say(now_ == phase::forming && what.generation == forming_, "becomes active");
+    active_ = what.generation;
     turn_to(phase::active, now);
   } else if (what.event == lifecycle_kind::generation_closing) {
     say((now_ == phase::forming || now_ == phase::active) && what.generation == forming_,
@@ -58,20 +70,32 @@ void protocol_checker::announced(const seen::lifecycle& what, std::chrono::nanos
   }
 }
 
-void protocol_checker::reported(std::int32_t rank, const caf::message& what) {
+void protocol_checker::reported(const caf::message& what) {
   if (holds<step_done>(what)) return;  // the most frequent message
-  auto& of = members_[static_cast<std::size_t>(rank)];
-  if (holds<closed_generation>(what)) of.closed = true;
-  if (holds<torn_down>(what)) of.torn = true;
+  const auto leaves = [&](const fence& at, std::uint64_t generation) {
+    auto& left = members_[at.incarnation].left;
+    left = std::max(left, generation);
+  };
+  if (holds<closed_generation>(what)) {
+    const auto& at = what.get_as<closed_generation>(0).at;
+    leaves(at, at.generation.value());
+  } else if (holds<prepared>(what)) {
+    const auto& at = what.get_as<prepared>(0).at;
+    if (at.generation.value() > 1) leaves(at, at.generation.value() - 1);
+  } else if (holds<torn_down>(what)) {
+    members_[what.get_as<torn_down>(0).at.incarnation].torn = true;
+  }
 }
 
-void protocol_checker::stepped(std::int32_t rank, std::int64_t step) {
+void protocol_checker::stepped(std::int32_t rank, incarnation_id incarnation,
+                               std::uint64_t generation, std::int64_t step) {
   judge(
-      now_ != phase::idle && now_ != phase::forming, one_generation,
-      [] { return "a step before the generation is active"; }, step, rank);
-  const auto& of = members_[static_cast<std::size_t>(rank)];
+      0 < generation && generation <= active_, one_generation,
+      [&] { return fmt::format("a step before generation {} is active", generation); }, step, rank);
+  const auto found = members_.find(incarnation);
+  if (found == members_.end()) return;
   judge(
-      !of.closed && !of.torn, one_generation,
+      generation > found->second.left && !found->second.torn, one_generation,
       [] { return "a step in a generation that the rank has closed"; }, step, rank);
 }
 
@@ -87,7 +111,7 @@ std::chrono::nanoseconds protocol_checker::limit_of(phase p) const {
 }
 
 void protocol_checker::ended(const job_outcome& outcome, const attempt_facts& facts,
-                             const std::function<bool(std::int32_t rank)>& gone,
+                             const std::function<last_life(std::int32_t rank)>& last,
                              std::chrono::nanoseconds now) {
   turn_to(phase::over, now);
   // Slow clocks and late timers make the supervisor's own deadlines late.
@@ -102,14 +126,16 @@ void protocol_checker::ended(const job_outcome& outcome, const attempt_facts& fa
                                limit.count() / 1'000'000);
           },
           undefined, -1);
-  for (std::int32_t r = 0; r < static_cast<std::int32_t>(members_.size()); ++r) {
+  for (std::int32_t r = 0; r < ranks_; ++r) {
     const auto named = [&] {
       const auto called = fmt::format("rank {}:", r);
       return std::ranges::any_of(outcome.survivors,
                                  [&](const std::string& s) { return s.starts_with(called); });
     };
+    const auto life = last(r);
+    const auto found = members_.find(life.incarnation);
     judge(
-        members_[static_cast<std::size_t>(r)].torn || gone(r) || named(), answered,
+        (found != members_.end() && found->second.torn) || life.gone || named(), answered,
         [] { return "it neither ended nor answered, and is not named"; }, undefined, r);
   }
 }

@@ -1,9 +1,10 @@
 // The protocol checker verifies the supervision of one attempt, whatever is trained: one generation
-// at a time, every phase has a deadline, and every rank answers or is named. For supervisors of one
-// generation.
+// at a time, no more generations than the job may form, every phase has a deadline, and every rank
+// answers or is named.
 #pragma once
 
 #include <functional>
+#include <map>
 #include <optional>
 #include <utility>
 #include <vector>
@@ -14,6 +15,14 @@
 
 namespace troupe::testing {
 
+/// The newest incarnation of a rank at the end of its job.
+struct last_life {
+  incarnation_id incarnation;
+  /// The supervisor was notified that the rank ended, or the rank runs beside the supervisor, where
+  /// no link is observed.
+  bool gone = false;
+};
+
 /// Receives the supervisor's announcements and the messages that have crossed a rank's link. Never
 /// throws.
 class protocol_checker {
@@ -21,25 +30,29 @@ public:
   static constexpr const char* one_generation = "one generation is active";
   static constexpr const char* answered = "every rank answers or is named";
   static constexpr const char* deadline = "a phase ends in its deadline";
+  static constexpr const char* budget = "restarts stay within their budget";
 
   /// `checks` counts the checks; `violate` receives the violations.
   protocol_checker(std::uint64_t& checks, std::function<void(violation)> violate)
       : checks_(checks), violate_(std::move(violate)) {}
 
-  void attempt_begins(std::int32_t ranks, deadlines limits);
+  void attempt_begins(std::int32_t ranks, deadlines limits, std::int32_t max_restarts = 0);
   void announced(const seen::lifecycle& what, std::chrono::nanoseconds now);
-  /// A report has reached the supervisor.
-  void reported(std::int32_t rank, const caf::message& what);
-  /// A rank of the attempt's job has finished a step. Survivors of the job may still do so.
-  void stepped(std::int32_t rank, std::int64_t step);
-  /// The job's outcome is known. `gone`: whether the supervisor was notified that the rank ended,
-  /// or the rank runs beside the supervisor, where no link is observed.
+  /// A rank's report has reached the supervisor.
+  void reported(const caf::message& what);
+  /// A rank of the attempt's job has finished a step in a generation. Survivors of the job and
+  /// incarnations that were replaced may still do so.
+  void stepped(std::int32_t rank, incarnation_id incarnation, std::uint64_t generation,
+               std::int64_t step);
+  /// The job's outcome is known. `last`: the newest incarnation of each rank.
   void ended(const job_outcome& outcome, const attempt_facts& facts,
-             const std::function<bool(std::int32_t rank)>& gone, std::chrono::nanoseconds now);
+             const std::function<last_life(std::int32_t rank)>& last, std::chrono::nanoseconds now);
+  /// How many generations the attempt has formed.
+  std::int32_t generations() const { return formed_; }
 
 private:
   struct member {
-    bool closed = false;  ///< it has reported that its generation is closed
+    std::uint64_t left = 0;  ///< generations up to this one are closed for it
     bool torn = false;
   };
   enum class phase : std::uint8_t { idle, forming, active, closing, tearing, ending, over };
@@ -59,10 +72,14 @@ private:
   std::uint64_t& checks_;
   std::function<void(violation)> violate_;
   deadlines limits_;
-  std::vector<member> members_;
+  std::int32_t ranks_ = 0;
+  std::int32_t max_restarts_ = 0;
+  std::int32_t formed_ = 0;
+  std::map<incarnation_id, member> members_;
   phase now_ = phase::idle;
   std::chrono::nanoseconds since_{0};
-  std::uint64_t forming_ = 0;  // the generation
+  std::uint64_t forming_ = 0;  // the newest generation
+  std::uint64_t active_ = 0;   // the newest one that was active
   std::vector<passed> passed_;
 };
 

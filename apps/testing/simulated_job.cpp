@@ -86,6 +86,7 @@ void simulated_job::begin(job what, path_faults path) {
   path_ = path;
   supervisor_node_ = simulation_.add_node(0, "supervisor");
   first_life_ = lives_.size();
+  newest_.assign(static_cast<std::size_t>(what.options.ranks), 0);
   observers_.clear();
   limits_.limit = what.options.time.detect;
   limits_.beat = limits_.limit / 5;
@@ -135,9 +136,14 @@ void simulated_job::begin(job what, path_faults path) {
 }
 
 rank_incarnation* simulated_job::life_of(std::int32_t rank) {
-  for (auto i = first_life_; i < lives_.size(); ++i)
-    if (lives_[i].rank == rank) return &lives_[i];
-  return nullptr;
+  const auto at = static_cast<std::size_t>(rank);
+  const auto number = at < newest_.size() ? newest_[at] : 0;
+  return number == 0 ? nullptr : &lives_[number - 1];
+}
+
+rank_incarnation* simulated_job::life_at(simulation::node_id node) {
+  const auto number = node < life_on_.size() ? life_on_[node] : 0;
+  return number == 0 ? nullptr : &lives_[number - 1];
 }
 
 nanoseconds simulated_job::cost_of(const rank_incarnation& life, std::span<const hook> what) {
@@ -169,12 +175,18 @@ rank_actor simulated_job::bring(caf::actor_system& system, actor_error_handler t
   const auto host = cluster_.ranks_per_host == 0
                         ? 0
                         : 1 + static_cast<std::uint32_t>(rank) / cluster_.ranks_per_host;
+  auto& newest = newest_.at(static_cast<std::size_t>(rank));
+  const bool again = newest > 0;
   const auto node = simulation_.add_node(host, "rank " + std::to_string(rank));
   const auto index = lives_.size();
+  life_on_.resize(node + 1, 0);
+  newest = life_on_[node] = index + 1;
   auto& life = lives_.emplace_back();
   life.node = node;
   life.rank = rank;
   life.job = setup.plan.job;
+  life.incarnation = setup.plan.incarnation;
+  if (again) simulation_.pause(node, simulation_.time() + cluster_.start);
   const auto slow = cluster_.slow_hosts.find(host_of_rank(rank, cluster_.ranks_per_host));
   if (slow != cluster_.slow_hosts.end()) life.host_per_cent = slow->second;
 
@@ -182,7 +194,10 @@ rank_actor simulated_job::bring(caf::actor_system& system, actor_error_handler t
   const auto late = [this, node] {
     return simulation_.lateness(node, simulation_.options().elastic);
   };
-  setup.communicators = fabric_.at({simulation_.later_of(node), bell, late});
+  const auto opened = [this, index](const group_description& who) {
+    lives_[index].generation = who.generation.value();
+  };
+  setup.communicators = fabric_.at({simulation_.later_of(node), bell, late, node, opened});
   inline_lane_options lanes;
   lanes.later = simulation_.later_of(node);
   lanes.now = simulation_.clock_of(node);
@@ -253,7 +268,7 @@ void simulated_job::crash(std::int32_t rank, bool host_too) {
   auto* life = life_of(rank);
   if (!life || !simulation_.alive(life->node)) return;
   if (simulation_.host_of(life->node) == 0) return crash_program();
-  fabric_.vanish(life->job, rank);
+  fabric_.vanish(life->node);
   simulation_.crash(life->node);
   if (life->link && !host_too) life->link->reset();
 }
@@ -292,7 +307,7 @@ std::vector<std::string> simulated_job::left_in_program() const {
 
 void simulated_job::crash_program() {
   for (auto i = first_life_; i < lives_.size(); ++i)
-    if (simulation_.host_of(lives_[i].node) == 0) fabric_.vanish(lives_[i].job, lives_[i].rank);
+    if (simulation_.host_of(lives_[i].node) == 0) fabric_.vanish(lives_[i].node);
   for (const auto p : program()) simulation_.crash(p);
 }
 

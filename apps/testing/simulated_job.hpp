@@ -32,6 +32,9 @@ struct cluster_model {
   /// of a rank is rank / ranks_per_host; without links each rank counts as a host.
   std::map<std::int32_t, std::int64_t> slow_hosts;
   nanoseconds control_latency = std::chrono::microseconds{50};
+  /// How long the process of a rank takes to start that replaces one that is gone. The ranks of the
+  /// first generation begin at once.
+  nanoseconds start = std::chrono::milliseconds{20};
   network_cost network;
   bool lanes_in_spans = true;
   bool lane_threads = false;  ///< inline_lane_options::thread
@@ -44,6 +47,8 @@ struct rank_incarnation {
   simulation::node_id node = 0;
   std::int32_t rank = 0;
   job_id job;
+  incarnation_id incarnation;
+  std::uint64_t generation = 0;  ///< the newest one whose communicator it has opened
   caf::strong_actor_ptr actor;
   std::shared_ptr<control_link> link;  ///< null: beside the supervisor
   std::int64_t slow_per_cent = 100;    ///< cost of its hooks in per cent
@@ -98,8 +103,10 @@ public:
   const supervisor_actor& supervisor() const { return supervisor_; }
 
   std::vector<rank_incarnation>& lives() { return lives_; }
-  /// The rank's incarnation in the running job; null before it was started.
+  /// The rank's newest incarnation in the running job; null before it was started.
   rank_incarnation* life_of(std::int32_t rank);
+  /// The incarnation on this node; null when there is none.
+  rank_incarnation* life_at(simulation::node_id node);
   /// Its process dies, and the whole program if the rank runs in it. `host_too`: its host dies,
   /// too, so no host reports the death and only silence shows it.
   void crash(std::int32_t rank, bool host_too);
@@ -151,6 +158,8 @@ private:
   std::vector<rank_incarnation> lives_;
   std::vector<own_link> own_links_;
   std::size_t first_life_ = 0;                  // of the running job
+  std::vector<std::size_t> life_on_;            // by node: number in `lives_` + 1, or 0
+  std::vector<std::size_t> newest_;             // by rank, in the running job: the same
   std::vector<simulation::node_id> observers_;  // of the running job
   link_limits limits_;
   simulation::node_id supervisor_node_ = 0;

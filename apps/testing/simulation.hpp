@@ -97,6 +97,8 @@ public:
   std::vector<std::string> names() const;  ///< of all nodes
   std::uint32_t host_of(node_id p) const { return nodes_[p].host; }
   bool alive(node_id p) const { return !nodes_[p].dead; }
+  /// The node of the event that happens now, or happened last.
+  node_id here() const { return delivering_at_; }
   /// Whether an actor of the node has not ended.
   bool has_actors(node_id p) const;
   /// Assigns the actor to a node; called before it has run.

@@ -42,10 +42,16 @@ void stale_messages::keep(messages& in, const caf::message& what) {
 
 void stale_messages::attempt_begins(settings how) {
   how_ = std::move(how);
-  for (std::size_t i = 0; i < now_.size(); ++i)
-    for (const auto& w : now_[i])
-      keep(of(earlier_, checkpointer + static_cast<receiver>(i)), w.what);
-  now_.clear();
+  move_all(old_, earlier_);
+  move_all(now_, earlier_);
+}
+
+void stale_messages::generation_begins() { move_all(now_, old_); }
+
+void stale_messages::move_all(known& from, known& to) {
+  for (std::size_t i = 0; i < from.size(); ++i)
+    for (const auto& w : from[i]) keep(of(to, checkpointer + static_cast<receiver>(i)), w.what);
+  from.clear();
 }
 
 void stale_messages::pass(std::int32_t rank, bool to_supervisor, simulation::node_id node,
@@ -63,8 +69,9 @@ void stale_messages::bring_back(receiver who, simulation::node_id node,
                                 const caf::strong_actor_ptr& to) {
   std::vector<const caf::message*> all;
   for (const auto& w : of(earlier_, who)) all.push_back(&w.what);
-  for (const auto& w : of(now_, who))
-    if (may_come_twice(w.what)) all.push_back(&w.what);
+  for (auto* const known : {&old_, &now_})
+    for (const auto& w : of(*known, who))
+      if (may_come_twice(w.what)) all.push_back(&w.what);
   if (all.empty()) return;
   auto& draws = simulation_.draws();
   const auto& what = *all[draws.draw(site::stale_message, 1, all.size())];

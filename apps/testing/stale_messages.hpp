@@ -1,6 +1,6 @@
-// Stale control messages: messages of an earlier attempt, or duplicates of this one. Links deliver
-// each message once and in order, and every attempt has its own links. Receivers must also tolerate
-// transports that do not guarantee this.
+// Stale control messages: messages of an earlier attempt, of an earlier generation of this one, or
+// duplicates. Links deliver each message once and in order, and every incarnation has its own link.
+// Receivers must also tolerate transports that do not guarantee this.
 #pragma once
 
 #include <cstdint>
@@ -26,6 +26,8 @@ public:
   };
   /// From now on the messages so far belong to an earlier attempt.
   void attempt_begins(settings how);
+  /// From now on the messages so far belong to an earlier generation of this attempt.
+  void generation_begins();
   /// Nothing is delivered again from now on.
   void rest() { how_.per_million = 0; }
   /// A message is about to reach the actor `to` on `node`.
@@ -43,12 +45,14 @@ private:
 
   static messages& of(known& all, receiver who);
   static void keep(messages& in, const caf::message& what);
+  static void move_all(known& from, known& to);
 
   void bring_back(receiver who, simulation::node_id node, const caf::strong_actor_ptr& to);
 
   simulation& simulation_;
   settings how_;
   known earlier_;
+  known old_;  // of earlier generations of this attempt
   known now_;
 };
 

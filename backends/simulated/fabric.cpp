@@ -57,22 +57,26 @@ public:
       : simulated::network_state{std::move(later), std::move(now), cost, std::move(met)} {}
 
   std::shared_ptr<fabric_group> enter(const group_description& who) {
-    auto& met = groups_[{who.job, who.generation}];
-    auto found = met.lock();
-    if (!found) {
-      found = std::make_shared<fabric_group>(*this, who);
-      met = found;
-    }
-    return found;
+    const std::pair key{who.job, who.generation};
+    if (const auto known = groups_.find(key); known != groups_.end())
+      if (auto alive = known->second.lock()) return alive;
+    drop_old();
+    auto fresh = std::make_shared<fabric_group>(*this, who);
+    groups_[key] = fresh;
+    return fresh;
   }
   template <class F>
   void for_each(F visit) {
-    std::erase_if(groups_, [](const auto& g) { return g.second.expired(); });
+    drop_old();
     for (auto& [key, group] : groups_)
-      if (const auto alive = group.lock()) visit(key.first, *alive);
+      if (const auto alive = group.lock()) visit(*alive);
   }
 
 private:
+  void drop_old() {
+    std::erase_if(groups_, [](const auto& g) { return g.second.expired(); });
+  }
+
   std::map<std::pair<job_id, generation_id>, std::weak_ptr<fabric_group>> groups_;
 };
 
@@ -200,8 +204,10 @@ std::shared_ptr<communicator_backend> simulated_fabric::at(fabric_endpoint endpo
     std::string_view name() const override { return "simulated"; }
     std::string unusable() const override { return {}; }
     std::shared_ptr<communicator> open(const group_description& who) override {
-      return std::make_shared<simulated_communicator>(network_, network_->enter(who), who,
-                                                      endpoint_);
+      auto made = std::make_shared<simulated_communicator>(network_, network_->enter(who), who,
+                                                           endpoint_);
+      if (endpoint_->opened) endpoint_->opened(who);
+      return made;
     }
 
   private:
@@ -211,10 +217,8 @@ std::shared_ptr<communicator_backend> simulated_fabric::at(fabric_endpoint endpo
   return std::make_shared<backend>(network_, std::move(endpoint));
 }
 
-void simulated_fabric::vanish(const job_id& job, std::int32_t rank) {
-  network_->for_each([&](const job_id& of, fabric_group& group) {
-    if (of == job) group.vanish(rank);
-  });
+void simulated_fabric::vanish(std::uint32_t process) {
+  network_->for_each([process](fabric_group& group) { group.vanish(process); });
 }
 
 void simulated_fabric::cut(std::int32_t rank, bool off) {
@@ -222,7 +226,7 @@ void simulated_fabric::cut(std::int32_t rank, bool off) {
     network_->isolated.insert(rank);
   else
     network_->isolated.erase(rank);
-  if (!off) network_->for_each([](const job_id&, fabric_group& group) { group.go_on(); });
+  if (!off) network_->for_each([](fabric_group& group) { group.go_on(); });
 }
 
 std::size_t simulated_fabric::handles() const { return network_->handles; }

@@ -43,17 +43,21 @@ using met_fn = std::function<void(const collective_call& call, std::span<const a
 /// Attaches one incarnation of a rank. `later` belongs to its node: events after the node's death
 /// do not happen. `bell` is rung, within an event of `later`, when an operation has ended for the
 /// rank. `delay` is added to each of its completions and is the time after which an abort reaches
-/// it; empty: none.
+/// it; empty: none. `process` names the node for `simulated_fabric::vanish`. `opened` is called
+/// with each generation that the incarnation enters; it may be empty.
 struct fabric_endpoint {
   later_fn later;
   std::shared_ptr<lane_bell> bell;
   std::function<std::chrono::nanoseconds()> delay;
+  std::uint32_t process = 0;
+  std::function<void(const group_description& who)> opened = {};
 };
 
 /// The network of one simulation. Bits follow the canonical reduction; memory is read at submission
 /// and written at completion. A buffer of all_reduce or broadcast may have no memory on all ranks:
 /// it costs the time of its size and moves nothing. `wait` throws `not_yet` while an operation is
-/// pending. Not thread-safe: one simulation, one thread.
+/// pending. Each generation of a job is a group of its own: what is in flight in an older one
+/// reaches only its own members. Not thread-safe: one simulation, one thread.
 class simulated_fabric {
 public:
   /// `later` and `now` belong to the simulation; they serve the deadlines of operations.
@@ -64,9 +68,9 @@ public:
   /// The backend of one incarnation of a rank.
   std::shared_ptr<communicator_backend> at(fabric_endpoint endpoint);
 
-  /// The rank's node is dead: its handles have no effect any more, and no peer is notified.
-  /// Operations at which all members have arrived still complete for the others.
-  void vanish(const job_id& job, std::int32_t rank);
+  /// The process is dead: its handles in all generations have no effect any more, and no peer is
+  /// notified. Operations at which all members have arrived still complete for the others.
+  void vanish(std::uint32_t process);
   /// Blocks a rank's operations and aborts (`off`), or unblocks them: then complete operations end.
   void cut(std::int32_t rank, bool off);
   /// Number of open handles.

@@ -344,8 +344,9 @@ void fabric_group::depart(member& who) noexcept {
   who.departed = any_departed_ = true;
 }
 
-void fabric_group::vanish(std::int32_t rank) {
-  if (const auto& who = members_[static_cast<std::size_t>(rank)]) who->vanished = true;
+void fabric_group::vanish(std::uint32_t process) {
+  for (const auto& who : members_)
+    if (who && who->endpoint->process == process) who->vanished = true;
 }
 
 void fabric_group::go_on() {

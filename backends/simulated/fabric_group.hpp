@@ -105,7 +105,7 @@ public:
   /// Ends the group for `from` at once, and for every member it reaches after that member's delay.
   void abort(member& from, std::string why) noexcept;
   void depart(member& who) noexcept;
-  void vanish(std::int32_t rank);
+  void vanish(std::uint32_t process);
   /// A rank is no longer blocked.
   void go_on();
 

@@ -25,11 +25,17 @@ struct attempt {
   job_outcome outcome;
   std::int32_t gone = -1;
 
-  attempt() {
+  explicit attempt(std::int32_t restarts = 0) {
     time_knob knob;
     knob.detect = ms{500};
     knob.hook_limit = std::chrono::seconds{20};
-    judge.attempt_begins(world_of, derive(knob));
+    judge.attempt_begins(world_of, derive(knob), restarts);
+  }
+  static fence of(std::int32_t rank, std::uint64_t generation) {
+    fence at;
+    at.incarnation = incarnation_id{static_cast<std::uint64_t>(rank) + 1};
+    at.generation = generation_id{generation};
+    return at;
   }
   void announced(lifecycle_kind event, int at, std::uint64_t generation = 1) {
     seen::lifecycle what;
@@ -37,15 +43,30 @@ struct attempt {
     what.generation = generation;
     judge.announced(what, ms{at});
   }
-  void torn(std::int32_t rank) { judge.reported(rank, caf::make_message(torn_down{})); }
-  void closed(std::int32_t rank) { judge.reported(rank, caf::make_message(closed_generation{})); }
+  void torn(std::int32_t rank) {
+    judge.reported(caf::make_message(torn_down{.at = of(rank, 1), .result = {}, .late = {}, .last = {}}));
+  }
+  void closed(std::int32_t rank, std::uint64_t generation = 1) {
+    judge.reported(
+        caf::make_message(closed_generation{.at = of(rank, generation), .held = {}, .digest = {}}));
+  }
+  void is_prepared(std::int32_t rank, std::uint64_t generation) {
+    judge.reported(caf::make_message(prepared{.at = of(rank, generation), .digest = {}}));
+  }
+  void stepped(std::int32_t rank, std::int64_t step, std::uint64_t generation = 1) {
+    judge.stepped(rank, of(rank, generation).incarnation, generation, step);
+  }
   void begins() {
     announced(lifecycle_kind::generation_forming, 0),
         announced(lifecycle_kind::generation_active, 100);
   }
   void ends(int at) {
     judge.ended(
-        outcome, facts, [this](std::int32_t r) { return r == gone; }, ms{at});
+        outcome, facts,
+        [this](std::int32_t r) {
+          return last_life{of(r, 1).incarnation, r == gone};
+        },
+        ms{at});
   }
 };
 
@@ -57,7 +78,7 @@ TEST_CASE("a successful run and a failed run violate nothing", "[simulated][prot
   attempt well;
   well.begins();
   for (std::int64_t step = 1; step < 4; ++step)
-    for (std::int32_t r = 0; r < world_of; ++r) well.judge.stepped(r, step);
+    for (std::int32_t r = 0; r < world_of; ++r) well.stepped(r, step);
   well.announced(lifecycle_kind::teardown, 60'000);  // a run has no time limit
   for (std::int32_t r = 0; r < world_of; ++r) well.torn(r);
   well.announced(lifecycle_kind::job_ended, 60'100);
@@ -67,9 +88,9 @@ TEST_CASE("a successful run and a failed run violate nothing", "[simulated][prot
 
   attempt fails;
   fails.begins();
-  fails.judge.stepped(0, 1);
+  fails.stepped(0, 1);
   fails.announced(lifecycle_kind::generation_closing, 200);
-  fails.judge.stepped(1, 1);  // its lane was in that step
+  fails.stepped(1, 1);  // its lane was in that step
   fails.closed(0), fails.closed(1);
   fails.announced(lifecycle_kind::teardown, 300);
   fails.torn(0), fails.torn(1);
@@ -86,9 +107,9 @@ TEST_CASE("a successful run and a failed run violate nothing", "[simulated][prot
   survived.announced(lifecycle_kind::job_ended, 400);
   survived.outcome.survivors = {"rank 1: it was paused"};
   survived.ends(500);
-  survived.judge.stepped(1, 1);  // the survivor continued
+  survived.stepped(1, 1);  // the survivor continued
   CHECK(survived.objections.empty());
-  survived.judge.stepped(0, 1);  // that rank had reported that it would not
+  survived.stepped(0, 1);  // that rank had reported that it would not
   CHECK(survived.objections == objected{{protocol_checker::one_generation, 1}});
 }
 
@@ -107,16 +128,16 @@ TEST_CASE("a second generation, or a step outside of the generation, is a violat
 
   attempt early;
   early.announced(lifecycle_kind::generation_forming, 0);
-  early.judge.stepped(0, 1);
+  early.stepped(0, 1);
   CHECK(early.objections == once);
 
   attempt late;
   late.begins();
   late.announced(lifecycle_kind::generation_closing, 200);
   late.closed(1);
-  late.judge.stepped(0, 1);
+  late.stepped(0, 1);
   CHECK(late.objections.empty());
-  late.judge.stepped(1, 1);
+  late.stepped(1, 1);
   CHECK(late.objections == once);
 }
 
@@ -155,4 +176,52 @@ TEST_CASE("each phase has a deadline; only a disturbed program has more time",
   CHECK(closing_for(2600, false) == objected{{protocol_checker::deadline, 1}});
   CHECK(closing_for(2600, true).empty());
   CHECK(closing_for(4600, true) == objected{{protocol_checker::deadline, 1}});
+}
+
+TEST_CASE("a job that restarts: generations follow each other within the budget",
+          "[simulated][protocol]") {
+  attempt a{2};
+  a.begins();
+  a.stepped(0, 1), a.stepped(1, 1);
+  a.announced(lifecycle_kind::generation_closing, 200);
+  a.closed(0), a.closed(1);
+  a.announced(lifecycle_kind::generation_forming, 300, 2);
+  a.is_prepared(0, 2), a.is_prepared(1, 2);
+  a.announced(lifecycle_kind::generation_active, 400, 2);
+  a.stepped(0, 2, 2), a.stepped(1, 2, 2);
+  CHECK(a.objections.empty());
+  a.stepped(1, 2);  // in the generation that it has left
+  const objected once{{protocol_checker::one_generation, 1}};
+  CHECK(a.objections == once);
+  a.stepped(1, 3, 3);  // in one that does not exist yet
+  CHECK(a.objections == objected{{protocol_checker::one_generation, 2}});
+
+  attempt late{2};
+  late.begins();
+  late.announced(lifecycle_kind::generation_closing, 200);
+  late.announced(lifecycle_kind::generation_forming, 300, 2);
+  late.is_prepared(0, 2);
+  late.stepped(1, 1);  // it was replaced and does not know it
+  CHECK(late.objections.empty());
+  late.stepped(0, 1);
+  CHECK(late.objections == once);
+
+  attempt reused{1};
+  reused.begins();
+  reused.announced(lifecycle_kind::generation_closing, 200);
+  reused.announced(lifecycle_kind::generation_forming, 300, 1);
+  CHECK(reused.objections == once);
+
+  attempt open{1};
+  open.begins();
+  open.announced(lifecycle_kind::generation_forming, 300, 2);  // the first one is still active
+  CHECK(open.objections == once);
+
+  attempt spent{1};
+  spent.begins();
+  for (std::uint64_t g = 2; g < 4; ++g) {
+    spent.announced(lifecycle_kind::generation_closing, 200);
+    spent.announced(lifecycle_kind::generation_forming, 300, g);
+  }
+  CHECK(spent.objections == objected{{protocol_checker::budget, 1}});
 }

@@ -94,6 +94,7 @@ public:
       ground_.stepped(who_, step->at.step + 1, digest_of(state_of(**trains_)));
     return outcome;
   }
+  void keep_point() override { inner_->keep_point(); }
   value result() override { return inner_->result(); }
 
 private:

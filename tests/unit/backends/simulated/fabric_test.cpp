@@ -37,7 +37,8 @@ struct ranks {
       : fabric(time.later(), [this] { return time.now; }) {
     for (std::int32_t r = 0; r < world; ++r) {
       bells.push_back(std::make_shared<lane_bell>());
-      backends.push_back(fabric.at({time.later(), bells.back(), {}}));
+      backends.push_back(
+          fabric.at({time.later(), bells.back(), {}, static_cast<std::uint32_t>(r), {}}));
       handles.push_back(backends.back()->open({job_id{1}, generation_id{1}, r, world, deadline}));
     }
   }
@@ -148,7 +149,7 @@ TEST_CASE("a blocked rank stalls an operation until it is unblocked", "[fabric]"
 TEST_CASE("handles of a vanished rank have no effect", "[fabric]") {
   ranks all(2);
   const auto a = all[0].barrier("x");
-  all.fabric.vanish(job_id{1}, 1);
+  all.fabric.vanish(1);
   all[1].abort("a dead rank has no say");
   all.handles[1].reset();
   all.time.run();
@@ -183,4 +184,54 @@ TEST_CASE("a buffer without memory costs the time of its size and moves nothing"
   std::vector<std::int64_t> some{1, 2};
   mixed[0].all_reduce(view(some), reduction::sum);
   CHECK_THROWS_AS(mixed[1].all_reduce({nullptr, 2, dtype::i64}, reduction::sum), internal_error);
+}
+
+TEST_CASE("a second generation of a job: the first one reaches only its own members", "[fabric]") {
+  ranks all(2);
+  std::vector<std::int64_t> old_memory{1};
+  const auto old_sum = all[0].all_reduce(view(old_memory), reduction::sum);
+  // Rank 0 closes the generation; rank 1 does not hear of it and goes on later.
+  all[0].abort("the generation is over");
+  const auto open = [&](std::size_t r) {
+    return all.backends[r]->open(
+        {job_id{1}, generation_id{2}, static_cast<std::int32_t>(r), 2, 0ns});
+  };
+  const auto again = open(0);
+  std::vector<std::int64_t> late{10};
+  const auto late_sum = all[1].all_reduce(view(late), reduction::sum);
+  const auto other = open(1);
+  std::vector<std::vector<std::int64_t>> sum{{5}, {7}};
+  const auto a = again->all_reduce(view(sum[0]), reduction::sum);
+  const auto b = other->all_reduce(view(sum[1]), reduction::sum);
+  all.time.run();
+  CHECK(old_sum->poll().status == work_status::aborted);
+  CHECK(late_sum->poll().status == work_status::aborted);
+  CHECK(old_memory == std::vector<std::int64_t>{1});
+  CHECK(late == std::vector<std::int64_t>{10});
+  CHECK(a->poll().status == work_status::ok);
+  CHECK(b->poll().status == work_status::ok);
+  CHECK(sum == std::vector<std::vector<std::int64_t>>{{12}, {12}});
+  CHECK_FALSE(again->aborted());
+}
+
+TEST_CASE("a process that vanishes takes only its own incarnation of a rank along", "[fabric]") {
+  ranks all(2);
+  constexpr std::uint32_t replacement = 7;
+  std::vector<std::uint64_t> opened;
+  const auto bell = std::make_shared<lane_bell>();
+  const auto backend = all.fabric.at({all.time.later(), bell, {}, replacement,
+                                      [&](const group_description& who) {
+                                        opened.push_back(who.generation.value());
+                                      }});
+  const group_description second{job_id{1}, generation_id{2}, 1, 2, 0ns};
+  const auto fresh = backend->open(second);
+  const auto survivor = all.backends[0]->open({job_id{1}, generation_id{2}, 0, 2, 0ns});
+  all.fabric.vanish(1);  // the first incarnation
+  const auto a = fresh->barrier("x");
+  const auto b = survivor->barrier("x");
+  all.time.run();
+  CHECK(a->poll().status == work_status::ok);
+  CHECK(b->poll().status == work_status::ok);
+  CHECK(opened == std::vector<std::uint64_t>{2});
+  CHECK_THROWS_AS(backend->open(second), internal_error);  // a rank joins a generation once
 }
