@@ -103,6 +103,10 @@ void exploration::add(const run_report& report) {
   events += report.events;
   deliveries += report.deliveries;
   attempts += report.attempts;
+  if (report.generations > 0) {
+    if (generations.size() < report.generations) generations.resize(report.generations);
+    ++generations[report.generations - 1];
+  }
   checks += report.checks;
   for (std::size_t f = 0; f < fault_kinds; ++f) faults[f] += report.faults[f];
   add_marks(marks, report);

@@ -32,6 +32,7 @@ struct exploration {
   std::uint64_t events = 0;
   std::uint64_t deliveries = 0;
   std::uint64_t attempts = 0;
+  std::vector<std::uint64_t> generations;  ///< how many runs formed 1, 2, 3, ... of them
   std::uint64_t checks = 0;
   std::uint64_t determinism_checks = 0;  ///< runs that were repeated and compared
   double seconds = 0;                    ///< of the host's clock

@@ -127,8 +127,9 @@ void job_oracles::generation_begins(std::uint64_t generation, std::int64_t base,
                                     const std::vector<incarnation_id>& members,
                                     std::int64_t durable, bool lost) {
   const auto wrong = [&](const std::string& text, std::int64_t rank = -1) {
-    violate({oracles[30], "generation " + std::to_string(generation) + " begins with step " +
-                              std::to_string(base) + ": " + text,
+    violate({oracles[30],
+             "generation " + std::to_string(generation) + " begins with step " +
+                 std::to_string(base) + ": " + text,
              base, static_cast<std::int32_t>(rank)});
   };
   const bool first = std::exchange(generation_, generation) == 0;

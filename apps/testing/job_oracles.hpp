@@ -123,19 +123,19 @@ private:
   std::int64_t resumed_at_ = 0;
   std::int64_t committed_ever_ = 0;  ///< the highest step that all ranks of an attempt held
   std::string digest_;
-  std::int64_t committed_ = 0;            // the highest step that all ranks of this attempt held
-  std::ptrdiff_t behind_ = 0;             // ranks that hold no more than that
-  std::uint64_t generation_ = 0;          // that is active or was active last, in this attempt
-  std::int64_t base_ = 0;                 // the step that it began with
-  std::int64_t newest_ = 0;               // the highest step of any rank, in this attempt
-  std::vector<replica> held_;             // by rank, in this attempt
+  std::int64_t committed_ = 0;             // the highest step that all ranks of this attempt held
+  std::ptrdiff_t behind_ = 0;              // ranks that hold no more than that
+  std::uint64_t generation_ = 0;           // that is active or was active last, in this attempt
+  std::int64_t base_ = 0;                  // the step that it began with
+  std::int64_t newest_ = 0;                // the highest step of any rank, in this attempt
+  std::vector<replica> held_;              // by rank, in this attempt
   std::map<incarnation_id, replica> old_;  // that were replaced, in this attempt
   struct known_digest {
     std::uint64_t digest = 0;
     std::uint64_t generation = 0;
   };
   std::vector<std::optional<known_digest>> digests_;  // after steps, in this attempt
-  std::int64_t written_ = -1;          // step of the last checkpoint in this attempt
+  std::int64_t written_ = -1;                         // step of the last checkpoint in this attempt
   std::int64_t nan_at_ = -1;           // step after which weights are NaN, in this attempt
   std::map<job_id, poisons> poisons_;  // of foreign jobs, inherited ones included
   bool poisoned_now_ = false;          // a gradient of this attempt was NaN

@@ -93,9 +93,9 @@ void protocol_checker::stepped(std::int32_t rank, incarnation_id incarnation,
       0 < generation && generation <= active_, one_generation,
       [&] { return fmt::format("a step before generation {} is active", generation); }, step, rank);
   const auto found = members_.find(incarnation);
-  if (found == members_.end()) return;
+  const bool known = found != members_.end();
   judge(
-      generation > found->second.left && !found->second.torn, one_generation,
+      !known || (generation > found->second.left && !found->second.torn), one_generation,
       [] { return "a step in a generation that the rank has closed"; }, step, rank);
 }
 
@@ -134,9 +134,8 @@ void protocol_checker::ended(const job_outcome& outcome, const attempt_facts& fa
     };
     const auto life = last(r);
     const auto found = members_.find(life.incarnation);
-    judge(
-        (found != members_.end() && found->second.torn) || life.gone || named(), answered,
-        [] { return "it neither ended nor answered, and is not named"; }, undefined, r);
+    judge((found != members_.end() && found->second.torn) || life.gone || named(), answered,
+          [] { return "it neither ended nor answered, and is not named"; }, undefined, r);
   }
 }
 

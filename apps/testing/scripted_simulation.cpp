@@ -79,8 +79,10 @@ void scripted_simulation::train_again() {
   payload.width = job_.width;
   payload.buffers = job_.buffers;
   payload.load = [this](const std::string& path) { return io_->read(path); };
+  payload.at_hook = how_.at_hook;
   payload.stepped = [this](const finished_step& s) {
     if (s.job == sim_job_->running()) steps_[static_cast<std::size_t>(s.rank)] = s.step;
+    if (how_.stepped) how_.stepped(s);
   };
   what.recipe = std::make_shared<modular_recipe>(std::move(payload));
   begin(std::move(what));

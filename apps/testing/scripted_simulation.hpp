@@ -22,6 +22,11 @@ struct script_options {
   std::shared_ptr<const checkpoint_io> checkpoints;
   bool record = false;               ///< keep notes, for chart()
   std::vector<user_coverage> marks;  ///< coverage points of the test's code
+  /// With the integer payload: called at every hook, in the lane; may throw. It must not crash the
+  /// node that it runs on: note the moment, and crash it when `run_until` has returned.
+  std::function<void(const learner_context& who, const hook& what)> at_hook;
+  /// With the integer payload: called after every step of every rank; may throw.
+  std::function<void(const finished_step& what)> stepped;
 };
 
 /// A message that was held back: it has crossed the link and was not delivered.

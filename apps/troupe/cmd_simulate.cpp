@@ -32,6 +32,7 @@ struct simulate_flags {
   std::string scheduler;  // empty: as the payload wants it
   std::string faults = "none";
   bool swarm = false;
+  std::int32_t max_restarts = 0;
   std::string replay;
   std::string chart;
   std::uint64_t until = 0;
@@ -87,8 +88,11 @@ variant asked_for(const simulate_flags& flags, const context& around, budget& of
   // As in the text of a case: what the world holds fits into memory.
   within("--ranks", flags.ranks, 100'000);
   within("--steps", flags.steps, 1'000'000);
+  if (flags.max_restarts < 0 || flags.max_restarts > 1000)
+    refuse(fmt::format("--max-restarts {}: must be within 0 .. 1000", flags.max_restarts));
   if (!(flags.seconds >= 0)) refuse(fmt::format("--seconds {}: must be at least 0", flags.seconds));
   auto v = of_payload(flags, around);
+  v.job.max_restarts = flags.max_restarts;
   v.plan.faults.may = flags.swarm ? fault_set::all() : fault_set::parse(flags.faults);
   v.plan.faults.swarm = flags.swarm;
   auto scheduler = flags.scheduler;
@@ -121,6 +125,7 @@ nlohmann::json summary_of(const exploration& all, const std::vector<std::string>
           {"deliveries_per_second", rate(all.deliveries)},
           {"events", all.events},
           {"attempts", all.attempts},
+          {"generations", all.generations},
           {"oracle_checks", all.checks},
           {"twins", all.determinism_checks},
           {"trace_digest", fmt::format("{:016x}", all.trace_digest)},
@@ -134,7 +139,14 @@ void say(const nlohmann::json& s, console& screen) {
                             s["runs"].get<std::uint64_t>(), s["attempts"].get<std::uint64_t>(),
                             s["events"].get<std::uint64_t>(), s["runs_per_second"].get<double>(),
                             s["deliveries_per_second"].get<double>()));
-  std::string line = "faults:";
+  std::string line = "generations:";
+  std::uint64_t formed = 0;
+  for (const auto& runs : s["generations"]) {
+    ++formed;
+    if (const auto n = runs.get<std::uint64_t>()) line += fmt::format(" {} in {} runs", formed, n);
+  }
+  screen.result(line);
+  line = "faults:";
   for (const auto& [name, count] : s["faults"].items())
     line += fmt::format(" {} {}", name, count.get<std::uint64_t>());
   screen.result(line);
@@ -296,6 +308,8 @@ void add_simulate(const command& app, const context& around, const choose& chose
           .type_name("SPEC");
   const auto swarm = command.add_flag("--swarm", f->swarm, "each run draws its job and its faults")
                          .excludes(faults);
+  const auto restarts = command.add("--max-restarts", f->max_restarts,
+                                    "how often each job may form a new generation (0)");
   const auto twins = command.add_flag("--twins", f->determinism_checks,
                                       "repeat each run in a disturbed host and compare");
   const auto seconds =
@@ -307,8 +321,8 @@ void add_simulate(const command& app, const context& around, const choose& chose
   command.add("--chart", f->chart, "write the last moments as a Mermaid diagram").type_name("FILE");
   const auto shrink = command.add_flag("!--no-shrink", f->shrink, "leave violations as they are");
   // A case says all of these.
-  for (const auto& said :
-       {ranks, steps, seed, seeds, payload, scheduler, faults, swarm, twins, seconds, shrink})
+  for (const auto& said : {ranks, steps, seed, seeds, payload, scheduler, faults, swarm, restarts,
+                           twins, seconds, shrink})
     replay.excludes(said);
   command.add_flag("--json", f->json, "one object");
   command.on_chosen([=, &around] {

@@ -204,8 +204,8 @@ std::shared_ptr<communicator_backend> simulated_fabric::at(fabric_endpoint endpo
     std::string_view name() const override { return "simulated"; }
     std::string unusable() const override { return {}; }
     std::shared_ptr<communicator> open(const group_description& who) override {
-      auto made = std::make_shared<simulated_communicator>(network_, network_->enter(who), who,
-                                                           endpoint_);
+      auto made =
+          std::make_shared<simulated_communicator>(network_, network_->enter(who), who, endpoint_);
       if (endpoint_->opened) endpoint_->opened(who);
       return made;
     }

@@ -44,7 +44,8 @@ struct attempt {
     judge.announced(what, ms{at});
   }
   void torn(std::int32_t rank) {
-    judge.reported(caf::make_message(torn_down{.at = of(rank, 1), .result = {}, .late = {}, .last = {}}));
+    judge.reported(
+        caf::make_message(torn_down{.at = of(rank, 1), .result = {}, .late = {}, .last = {}}));
   }
   void closed(std::int32_t rank, std::uint64_t generation = 1) {
     judge.reported(
@@ -220,7 +221,7 @@ TEST_CASE("a job that restarts: generations follow each other within the budget"
   attempt spent{1};
   spent.begins();
   for (std::uint64_t g = 2; g < 4; ++g) {
-    spent.announced(lifecycle_kind::generation_closing, 200);
+    spent.announced(lifecycle_kind::generation_closing, 200, g - 1);
     spent.announced(lifecycle_kind::generation_forming, 300, g);
   }
   CHECK(spent.objections == objected{{protocol_checker::budget, 1}});

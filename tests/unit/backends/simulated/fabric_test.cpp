@@ -219,10 +219,10 @@ TEST_CASE("a process that vanishes takes only its own incarnation of a rank alon
   constexpr std::uint32_t replacement = 7;
   std::vector<std::uint64_t> opened;
   const auto bell = std::make_shared<lane_bell>();
-  const auto backend = all.fabric.at({all.time.later(), bell, {}, replacement,
-                                      [&](const group_description& who) {
-                                        opened.push_back(who.generation.value());
-                                      }});
+  const auto backend =
+      all.fabric.at({all.time.later(), bell, {}, replacement, [&](const group_description& who) {
+                       opened.push_back(who.generation.value());
+                     }});
   const group_description second{job_id{1}, generation_id{2}, 1, 2, 0ns};
   const auto fresh = backend->open(second);
   const auto survivor = all.backends[0]->open({job_id{1}, generation_id{2}, 0, 2, 0ns});

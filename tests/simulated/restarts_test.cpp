@@ -1,0 +1,391 @@
+// Goal: a job loses ranks at any moment and restarts inside itself. It ends in the weights of the
+// undisturbed run, each sample is used once, and nothing is left. Each case prints its seed.
+#include <array>
+#include <stdexcept>
+
+#include "tests/simulated/restarts.hpp"
+
+using namespace troupe;
+using namespace troupe::testing;
+
+namespace {
+
+constexpr std::uint64_t seeds = 20;
+using kind = lifecycle_kind;
+
+}  // namespace
+
+TEST_CASE("a rank is killed in its forward pass: the step is done again", "[simulated][restart]") {
+  for (std::uint64_t seed = 0; seed < seeds; ++seed) {
+    INFO("seed " << seed);
+    restarting_job job{{.seed = seed}};
+    REQUIRE(job.until(1, "on_train_batch_start", 5));
+    job.script.crash(1, seed % 2 == 1);
+    const auto& end = job.ends_well(2);
+    CHECK(end.generations[0].ended_by->rank == 1);
+    CHECK(end.generations[1].base_step == 5);
+    CHECK(end.generations[1].steps_redone == 0);
+  }
+}
+
+TEST_CASE("rank 0 is killed: the job ends like any other", "[simulated][restart]") {
+  for (std::uint64_t seed = 0; seed < seeds; ++seed) {
+    INFO("seed " << seed);
+    restarting_job job{{.seed = seed, .buffers = seed % 2 == 0}};
+    REQUIRE(job.until(0, "backward", 4));
+    job.script.crash(0);
+    const auto& end = job.ends_well(2);
+    CHECK(end.generations[0].ended_by->rank == 0);
+    REQUIRE(end.weights);
+    CHECK(end.weights->loop.steps == restarting_job::steps);
+  }
+}
+
+TEST_CASE("a rank is killed in an all-reduce before any peer has finished it",
+          "[simulated][restart]") {
+  for (std::uint64_t seed = 0; seed < seeds; ++seed) {
+    INFO("seed " << seed);
+    restarting_job job{{.seed = seed}};
+    REQUIRE(job.until(static_cast<std::int32_t>(seed % 3), "backward", 5));
+    REQUIRE(job.finished(6) == 0);
+    job.script.crash(static_cast<std::int32_t>(seed % 3));
+    const auto& end = job.ends_well(2);
+    CHECK(end.generations[1].steps_redone <= 1);
+  }
+}
+
+TEST_CASE("a rank is killed when some ranks have finished an all-reduce", "[simulated][restart]") {
+  std::map<std::int64_t, int> bases;
+  std::map<std::int64_t, int> redone;
+  for (std::uint64_t seed = 0; seed < 3 * seeds; ++seed) {
+    INFO("seed " << seed);
+    restarting_job job{{.seed = seed, .buffers = seed % 3 == 0}};
+    // One rank has applied step 6, or two have.
+    const auto some = 1 + seed % 2;
+    REQUIRE(job.script.run_until([&] { return job.finished(6) == some; }));
+    std::int32_t has = -1;
+    std::int32_t has_not = -1;
+    for (std::int32_t r = 0; r < restarting_job::ranks; ++r)
+      (job.script.steps_of(r) == 6 ? has : has_not) = r;
+    REQUIRE(has_not >= 0);
+    job.script.crash(seed % 4 < 2 ? has : has_not);
+    const auto& end = job.ends_well(2);
+    ++bases[end.generations[1].base_step];
+    ++redone[end.generations[1].steps_redone];
+  }
+  // The step survives with a rank that holds it; it never happened if all of them died.
+  CHECK(bases[5] + bases[6] == static_cast<int>(3 * seeds));
+  CHECK(bases[6] > 0);
+  CHECK(redone[0] > 0);
+}
+
+TEST_CASE("the only rank that has applied a step dies: the step is done again",
+          "[simulated][restart]") {
+  int redone = 0;
+  for (std::uint64_t seed = 0; seed < 10 * seeds && redone < 3; ++seed) {
+    INFO("seed " << seed);
+    restarting_job job{{.seed = seed}};
+    REQUIRE(job.script.run_until([&] { return job.finished(6) == 1; }));
+    std::int32_t has = 0;
+    while (job.script.steps_of(has) != 6) ++has;
+    job.script.crash(has);  // in some runs its peers hear of the end before they hear of the sum
+    const auto& end = job.script.run();
+    REQUIRE(end.ok());
+    CHECK(job.script.weights() == job.script.reference_weights());
+    redone += static_cast<int>(job.times(6, has) > 1);
+  }
+  CHECK(redone > 0);
+}
+
+TEST_CASE("ranks die while the first generation forms: it forms again from the beginning",
+          "[simulated][restart]") {
+  for (std::uint64_t seed = 0; seed < 3 * seeds; ++seed) {
+    INFO("seed " << seed);
+    const auto rank = static_cast<std::int32_t>(seed / 3 % 3);
+    restarting_job job{{.seed = seed}};
+    const std::array moments{kind::generation_forming, kind::rank_started};
+    REQUIRE((seed % 3 < 2 ? job.until(moments[seed % 3], 1) : job.until(rank, "setup")));
+    job.script.crash(rank);
+    job.ends_well(2);
+  }
+}
+
+TEST_CASE("a rank dies after some ranks were activated", "[simulated][restart]") {
+  for (std::uint64_t seed = 0; seed < seeds; ++seed) {
+    INFO("seed " << seed);
+    restarting_job job{{.seed = seed}};
+    const auto held = job.script.hold<activate_generation>(2);
+    REQUIRE(job.script.run_until([&] { return held->caught(); }));
+    REQUIRE(job.until(0, "setup"));
+    job.script.crash(seed % 2 == 0 ? 2 : 1);
+    job.script.release(held);
+    job.ends_well(2);
+  }
+}
+
+TEST_CASE("two ranks die at the same time, and one more during the recovery",
+          "[simulated][restart]") {
+  for (std::uint64_t seed = 0; seed < seeds; ++seed) {
+    INFO("seed " << seed);
+    restarting_job job{{.seed = seed, .ranks = 5}};
+    REQUIRE(job.until(1, "backward", 5));
+    job.script.crash(1);
+    job.script.crash(3);
+    if (seed % 4 == 0) {
+      job.ends_well(2);
+      continue;
+    }
+    REQUIRE(job.recovers(seed % 4 - 1));
+    job.script.crash(seed % 8 < 4 ? 0 : 4);
+    job.ends_well(seed % 4 == 1 ? 2 : 3);
+  }
+}
+
+TEST_CASE("all ranks but one die: the last one gives its state to the others",
+          "[simulated][restart]") {
+  for (std::uint64_t seed = 0; seed < seeds; ++seed) {
+    INFO("seed " << seed);
+    restarting_job job{{.seed = seed, .buffers = seed % 2 == 1}};
+    const auto last = static_cast<std::int32_t>(seed % 3);
+    REQUIRE(job.until(last, "on_train_batch_start", 7));
+    for (std::int32_t r = 0; r < restarting_job::ranks; ++r)
+      if (r != last) job.script.crash(r);
+    const auto& end = job.ends_well(2);
+    CHECK(end.generations[1].base_step == 7);
+  }
+}
+
+TEST_CASE("all ranks die: the job goes on from its checkpoint, or from the beginning",
+          "[simulated][restart]") {
+  for (std::uint64_t seed = 0; seed < seeds; ++seed) {
+    INFO("seed " << seed);
+    const bool saves = seed % 2 == 0;
+    restarting_job job{{.seed = seed, .checkpoint_every = saves ? 3 : 100}};
+    REQUIRE(job.until(0, "backward", 8));
+    if (saves) REQUIRE(job.announced(kind::checkpoint_written, 1));
+    for (std::int32_t r = 0; r < restarting_job::ranks; ++r) job.script.crash(r);
+    const auto& end = job.ends_well(2);
+    CHECK(end.generations[1].base_step == (saves ? 6 : 0));
+    CHECK(end.generations[1].steps_redone == (saves ? 2 : 8));
+  }
+}
+
+TEST_CASE("a receiver or a donor dies while the state is transferred", "[simulated][restart]") {
+  for (std::uint64_t seed = 0; seed < 2 * seeds; ++seed) {
+    INFO("seed " << seed);
+    restarting_job job{{.seed = seed}};
+    REQUIRE(job.until(2, "backward", 5));
+    job.script.crash(2);
+    const auto whom = static_cast<std::int32_t>(seed % 3);  // 2 receives, 0 and 1 give
+    REQUIRE(job.until(whom, "restore_state"));
+    job.script.crash(whom);
+    if (seed % 6 == 5) job.script.crash(0);
+    job.ends_well(3);
+  }
+}
+
+TEST_CASE("an exception in any hook: the job goes on, and its text is in the record",
+          "[simulated][restart]") {
+  constexpr std::string_view hooks[]{
+      "setup",           "on_train_start", "on_train_epoch_start", "on_train_batch_start",
+      "training_step",   "backward",       "optimizer_step",       "optimizer_zero_grad",
+      "save_checkpoint", "barrier",        "on_train_epoch_end",   "on_train_batch_end",
+      "model_to_device", "on_fit_start"};
+  for (const auto hook : hooks) {
+    for (std::int32_t rank = 0; rank < restarting_job::ranks; ++rank) {
+      INFO(hook << " on rank " << rank);
+      restarting_job job{
+          {.seed = static_cast<std::uint64_t>(rank), .checkpoint_every = 4, .accumulate = 2}};
+      bool thrown = false;
+      job.at_hook = [&](const learner_context& who, const troupe::hook& h) {
+        if (who.rank != rank || name(h) != hook || thrown) return;
+        if (where(h).step != undefined && where(h).step > 0 && where(h).step < 5) return;
+        thrown = true;
+        throw std::domain_error("disk full");
+      };
+      const auto& end = job.ends_well(2);
+      CHECK(thrown);
+      const auto& why = *end.generations[0].ended_by;
+      CHECK(why.what == "disk full");
+      CHECK(why.type == "std::domain_error");
+      CHECK(why.rank == rank);
+      CHECK(why.hook == hook);
+      CHECK(std::ranges::none_of(job.entered, [](const hook_seen& h) {
+        return h.hook == "on_exception";  // for the end of a job only
+      }));
+    }
+  }
+}
+
+TEST_CASE("a rank that cannot rewind receives the state from the others", "[simulated][restart]") {
+  for (std::uint64_t seed = 0; seed < seeds; ++seed) {
+    INFO("seed " << seed);
+    restarting_job job{{.seed = seed}};
+    bool thrown = false;
+    job.at_hook = [&](const learner_context& who, const hook& h) {
+      if (who.rank != 1 || !h.is<hooks::rewind>() || std::exchange(thrown, true)) return;
+      throw std::runtime_error("no copy");
+    };
+    REQUIRE(job.until(2, "on_train_batch_start", 5));
+    job.script.crash(2);
+    const auto& end = job.ends_well(2);
+    CHECK(thrown);
+    CHECK(end.generations[1].base_step == 5);
+  }
+}
+
+TEST_CASE("exceptions on two ranks: the job goes on, and one is the cause",
+          "[simulated][restart]") {
+  for (std::uint64_t seed = 0; seed < seeds; ++seed) {
+    INFO("seed " << seed);
+    restarting_job job{{.seed = seed}};
+    std::set<std::int32_t> thrown;
+    job.at_hook = [&](const learner_context& who, const hook& h) {
+      if (who.rank == 0 || !h.is<hooks::backward>() || where(h).step != 5) return;
+      if (thrown.insert(who.rank).second)
+        throw std::domain_error("rank " + std::to_string(who.rank));
+    };
+    const auto& end = job.ends_well(2);
+    const auto& why = *end.generations[0].ended_by;
+    CHECK(why.what == "rank " + std::to_string(why.rank));
+  }
+}
+
+TEST_CASE("the same failure at the same step ends the job with the first cause",
+          "[simulated][restart]") {
+  for (std::uint64_t seed = 0; seed < seeds; ++seed) {
+    INFO("seed " << seed);
+    restarting_job job{{.seed = seed, .max_restarts = 50}};
+    int thrown = 0;
+    job.at_hook = [&](const learner_context& who, const hook& h) {
+      if (who.rank != 1 || !h.is<hooks::training_step>() || where(h).step != 5) return;
+      throw std::domain_error("attempt " + std::to_string(++thrown));
+    };
+    const auto& end = job.script.run();
+    REQUIRE(end.status == job_outcome::ending::failed);
+    const auto& first = end.failed_with->record;
+    CHECK(first.what == "attempt 1");
+    CHECK(first.rank == 1);
+    CHECK(thrown < 10);
+    job.nothing_is_left();
+  }
+}
+
+TEST_CASE("the budget is spent: the job fails with its first cause", "[simulated][restart]") {
+  for (std::uint64_t seed = 0; seed < seeds; ++seed) {
+    INFO("seed " << seed);
+    const auto most = static_cast<std::int32_t>(1 + seed % 3);
+    restarting_job job{{.seed = seed, .max_restarts = most}};
+    for (std::int64_t step = 2; step <= 2 * (most + 1); step += 2) {
+      REQUIRE(job.until(1, "on_train_batch_start", step));
+      job.script.crash(1);
+    }
+    CHECK(job.fails(most).rank == 1);
+    CHECK(job.script.sim_job().outcome()->generations.size() == static_cast<std::size_t>(most) + 1);
+  }
+}
+
+TEST_CASE("a stop during the recovery: the job stops at a step, with a checkpoint",
+          "[simulated][restart]") {
+  for (std::uint64_t seed = 0; seed < seeds; ++seed) {
+    INFO("seed " << seed);
+    restarting_job job{{.seed = seed}};
+    REQUIRE(job.until(1, "backward", 5));
+    job.script.crash(1);
+    REQUIRE(job.recovers(seed % 3));
+    caf::anon_send(job.script.supervisor(), request_stop{stop_reason::caller});
+    const auto& end = job.script.run();
+    REQUIRE(end.ok());
+    CHECK(end.status == job_outcome::ending::stopped);
+    CHECK(end.restarts == 1);
+    CHECK(end.loop.steps >= 5);
+    CHECK(end.loop.steps < restarting_job::steps);
+    CHECK(end.last_checkpoint.find("step-" + std::to_string(end.loop.steps)) != std::string::npos);
+    job.nothing_is_left();
+  }
+}
+
+TEST_CASE("an abort during the recovery ends the job at once", "[simulated][restart]") {
+  for (std::uint64_t seed = 0; seed < seeds; ++seed) {
+    INFO("seed " << seed);
+    restarting_job job{{.seed = seed}};
+    REQUIRE(job.until(1, "backward", 5));
+    job.script.crash(1);
+    REQUIRE(job.recovers(seed % 3));
+    caf::anon_send(job.script.supervisor(), request_abort{"enough"});
+    const auto& end = job.script.run();
+    CHECK(end.status == job_outcome::ending::failed);
+    CHECK(end.restarts <= 1);
+    job.nothing_is_left();
+  }
+}
+
+TEST_CASE("messages of old generations and incarnations change nothing", "[simulated][restart]") {
+  const auto late = [](auto message, std::int32_t rank, std::uint64_t seed) {
+    using word = decltype(message);
+    INFO("seed " << seed << ", rank " << rank);
+    restarting_job job{{.seed = seed}};
+    REQUIRE(job.script.run_until([&] { return job.script.steps_of(rank) == 4; }));
+    const auto held = job.script.template hold<word>(rank);
+    REQUIRE(job.until(1, "on_train_batch_start", 6));
+    job.script.crash(1);
+    REQUIRE(job.script.run_until(
+        [&] { return held->caught() && job.announced(kind::generation_active, 2); }));
+    REQUIRE(job.script.run_until([&] { return job.script.steps_of(0) == 8; }));
+    job.script.release(held);
+    job.script.release(held);
+    job.ends_well(2);
+  };
+  for (std::uint64_t seed = 0; seed < seeds; ++seed) {
+    late(step_done{}, 1, seed);  // of the incarnation that died
+    late(step_done{}, 2, seed);  // of a survivor's old generation
+  }
+}
+
+TEST_CASE("a rank that wakes after it was replaced changes nothing", "[simulated][restart]") {
+  for (std::uint64_t seed = 0; seed < seeds; ++seed) {
+    INFO("seed " << seed);
+    restarting_job job{{.seed = seed}};
+    REQUIRE(job.script.run_until([&] { return job.script.steps_of(2) == 5; }));
+    const auto node = job.script.sim_job().life_of(2)->node;
+    const auto wakes =
+        job.script.in().time() + std::chrono::milliseconds{seed % 2 == 0 ? 2500 : 700};
+    job.script.in().pause(node, wakes);
+    const auto& end = job.ends_well(2);
+    CHECK(end.generations[0].ended_by->rank == 2);
+    CHECK(job.script.sim_job().life_of(2)->node != node);
+  }
+}
+
+TEST_CASE("a pause that is shorter than the detection time is no failure", "[simulated][restart]") {
+  for (std::uint64_t seed = 0; seed < seeds; ++seed) {
+    INFO("seed " << seed);
+    restarting_job job{{.seed = seed}};
+    REQUIRE(job.script.run_until([&] { return job.script.steps_of(2) == 5; }));
+    const auto node = job.script.sim_job().life_of(2)->node;
+    job.script.in().pause(node, job.script.in().time() + std::chrono::milliseconds{200});
+    job.ends_well(1);
+  }
+}
+
+TEST_CASE("the supervisor's orders come twice in every phase", "[simulated][restart]") {
+  const auto twice = [](auto order, std::uint64_t seed) {
+    using word = decltype(order);
+    INFO("seed " << seed);
+    restarting_job job{{.seed = seed}};
+    REQUIRE(job.until(1, "on_train_batch_start", 5));
+    const auto held = job.script.template hold<word>(0);
+    job.script.crash(1);
+    REQUIRE(job.script.run_until([&] { return held->caught(); }));
+    job.script.release(held);
+    job.script.release(held);
+    REQUIRE(job.script.run_until([&] { return job.script.steps_of(0) == 8; }));
+    job.script.release(held);  // and much later
+    job.ends_well(2);
+  };
+  for (std::uint64_t seed = 0; seed < seeds; ++seed) {
+    twice(close_generation{}, seed);
+    twice(form_generation{}, seed);
+    twice(activate_generation{}, seed);
+  }
+}
