@@ -153,6 +153,7 @@ private:
   std::uint64_t rare_faults_before_ = 0;  // when this attempt began
   path_counts path_before_;               // when this attempt began
   durability_tracker durability_;
+  std::int64_t last_saved_ = 0;  // step of the job's last checkpoint
 };
 
 }  // namespace troupe::testing

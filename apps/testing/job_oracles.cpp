@@ -106,7 +106,7 @@ void job_oracles::attempt_begins(job_id job, std::int64_t resumed_at) {
   attempts_.push_back(job);
   poisons_[job] = std::exchange(inherited_, {});
   committed_ever_ = std::max(committed_ever_, committed_);
-  resumed_at_ = base_ = committed_ = newest_ = resumed_at;
+  resumed_at_ = base_ = committed_ = resumed_at;
   generation_ = 0;
   held_.assign(static_cast<std::size_t>(job_.ranks), {{}, 0, resumed_at});
   old_.clear();
@@ -121,40 +121,36 @@ std::int64_t job_oracles::least_held() const {
   return held_.empty() ? 0 : std::ranges::min_element(held_, {}, &replica::held)->held;
 }
 
-// A survivor's step stays. Only when no rank is left that held anything, the job falls back to a
-// checkpoint or to its beginning.
-void job_oracles::generation_begins(std::uint64_t generation, std::int64_t base,
-                                    const std::vector<incarnation_id>& members,
-                                    std::int64_t durable, bool lost) {
-  const auto wrong = [&](const std::string& text, std::int64_t rank = -1) {
-    violate({oracles[30],
-             "generation " + std::to_string(generation) + " begins with step " +
-                 std::to_string(base) + ": " + text,
-             base, static_cast<std::int32_t>(rank)});
-  };
-  const bool first = std::exchange(generation_, generation) == 0;
-  if (first) base = std::max(base, resumed_at_);
+// A survivor's step stays, and nothing beyond it. Only when no rank is left that held anything, the
+// job goes back to a checkpoint or to its beginning.
+void job_oracles::generation_begins(const generation_start& what) {
+  const bool first = std::exchange(generation_, what.generation) == 0;
   std::int64_t kept = -1;  // by a survivor
   for (std::size_t r = 0; r < held_.size(); ++r) {
     auto& of = held_[r];
-    if (first || of.who == members[r]) {
+    if (first || of.who == what.members[r])
       kept = std::max(kept, of.held);
-      if (!check(first || of.held <= base || lost))
-        wrong("a survivor held step " + std::to_string(of.held), static_cast<std::int64_t>(r));
-    } else {
+    else
       old_[of.who] = of;
-    }
-    of = {members[r], generation, base};
   }
-  if (kept >= 0 && !check(base <= kept || lost))
-    wrong("the survivors held no more than step " + std::to_string(kept));
-  if (!check(base <= newest_)) wrong("no rank held more than step " + std::to_string(newest_));
-  if (!check(base >= durable))
-    wrong("a checkpoint of step " + std::to_string(durable) + " is durable");
+  const auto base = kept >= 0 ? kept : what.fallback;
+  if (!check(base >= what.durable))
+    violate({oracles[30],
+             "generation " + std::to_string(what.generation) + " begins with step " +
+                 std::to_string(base) + ", and the checkpoint of step " +
+                 std::to_string(what.durable) + " is durable",
+             base});
+  if (!first && kept < 0 && base < committed_) ++report_.marks["committed steps were done again"];
+  set_base(what.lost ? unknown : base);
+  for (std::size_t r = 0; r < held_.size(); ++r) held_[r].who = what.members[r];
+}
+
+void job_oracles::set_base(std::int64_t base) {
   base_ = base;
   nan_at_ = -1;
+  for (auto& of : held_) of = {of.who, generation_, base};
   // What was poisoned after the base did not happen.
-  if (const auto found = poisons_.find(now_); found != poisons_.end())
+  if (const auto found = poisons_.find(now_); found != poisons_.end() && base != unknown)
     std::erase_if(found->second, [base](const poison& p) { return p.step >= base; });
   recount();
 }
@@ -266,6 +262,7 @@ void job_oracles::state_of_step(const finished_step& what) {
 void job_oracles::chain(const finished_step& what, incarnation_id who) {
   auto& now = held_[static_cast<std::size_t>(what.rank)];
   const bool current = now.who == who;
+  if (current && what.generation == generation_ && base_ == unknown) set_base(what.step - 1);
   if (current && what.generation == generation_ && !check(what.step != nan_at_))
     violate({oracles[0], "a peer's weights are NaN", what.step, what.rank, "weights", 0});
   auto& of = current ? now : old_[who];
@@ -277,7 +274,6 @@ void job_oracles::chain(const finished_step& what, incarnation_id who) {
                  std::to_string(of.generation),
              what.step, what.rank});
   of.held = what.step;
-  newest_ = std::max(newest_, what.step);
 }
 
 void job_oracles::stepped_to_nan(const finished_step& what, incarnation_id who) {

@@ -58,12 +58,16 @@ public:
   void poisoned(job_id job, std::uint64_t generation, const poison& what);
   /// An attempt begins from a checkpoint of that step (0: without one).
   void attempt_begins(job_id job, std::int64_t resumed_at);
-  /// All ranks of the attempt hold step `base` and begin a generation there. `members`: the ranks'
-  /// incarnations. `durable`: the newest checkpoint that must exist. `lost`: a survivor may have
-  /// lost its state by a fault.
-  void generation_begins(std::uint64_t generation, std::int64_t base,
-                         const std::vector<incarnation_id>& members, std::int64_t durable,
-                         bool lost);
+  /// All ranks of the attempt begin a generation at one step, which follows from what the survivors
+  /// of the last one held.
+  struct generation_start {
+    std::uint64_t generation = 0;
+    std::vector<incarnation_id> members;  ///< by rank
+    std::int64_t fallback = 0;            ///< the step to go on from when no rank survived
+    std::int64_t durable = 0;             ///< the newest checkpoint that must exist
+    bool lost = false;                    ///< a survivor may have lost its state by a fault
+  };
+  void generation_begins(const generation_start& what);
   /// The program ended by itself. Checks first cause, survivors and late failures.
   void ended(const job_outcome& outcome, const attempt_facts& facts);
   /// The whole run has finished.
@@ -112,6 +116,8 @@ private:
   void survivors(const job_outcome& outcome, const attempt_facts& facts);
   void saved(const job_outcome& outcome);
   std::int64_t least_held() const;
+  static constexpr std::int64_t unknown = -1;  ///< until the first step of the generation
+  void set_base(std::int64_t base);
   void recount();
 
   const job_spec& job_;
@@ -127,7 +133,6 @@ private:
   std::ptrdiff_t behind_ = 0;              // ranks that hold no more than that
   std::uint64_t generation_ = 0;           // that is active or was active last, in this attempt
   std::int64_t base_ = 0;                  // the step that it began with
-  std::int64_t newest_ = 0;                // the highest step of any rank, in this attempt
   std::vector<replica> held_;              // by rank, in this attempt
   std::map<incarnation_id, replica> old_;  // that were replaced, in this attempt
   struct known_digest {

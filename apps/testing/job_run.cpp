@@ -102,14 +102,16 @@ void job_run::generation_begins(const seen::lifecycle& what) {
     const auto* life = sim_job_.life_of(r);
     members.push_back(life ? life->incarnation : incarnation_id{});
   }
-  const bool first = what.generation < 2;
   const auto lost = [](const raised& r) { return r.hook == hooks::rewind::name; };
-  oracles_.generation_begins(what.generation, what.step, members,
-                             first ? 0 : durability_.newest_durable(),
-                             std::ranges::any_of(facts_.thrown, lost));
+  oracles_.generation_begins({.generation = what.generation,
+                              .members = std::move(members),
+                              .fallback = last_saved_,
+                              .durable = what.generation < 2 ? 0 : durability_.newest_durable(),
+                              .lost = std::ranges::any_of(facts_.thrown, lost)});
 }
 
 void job_run::written(std::int64_t step, const std::string& path) {
+  last_saved_ = step;
   durability_.announced(step);
   const bool damaged = durability_.is_damaged(step);
   try {
@@ -170,6 +172,7 @@ job_run::ending job_run::attempt(std::uint32_t number) {
   } else if (number > 0) {
     mark("began again from nothing");
   }
+  last_saved_ = from;
   if (from < durability_.newest_durable())
     oracles_.violate(
         {"what is durable stays",

@@ -12,7 +12,8 @@ const std::vector<std::string>& known_marks() {
                                    "an ending with survivors",
                                    "a rank of an ended run stepped",
                                    "a rank that was replaced stepped",
-                                   "a generation followed another"};
+                                   "a generation followed another",
+                                   "committed steps were done again"};
     for (const auto& m : coverage_points) names.emplace_back(m.text);
     return names;
   }();

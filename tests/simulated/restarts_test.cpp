@@ -173,13 +173,15 @@ TEST_CASE("all ranks die: the job goes on from its checkpoint, or from the begin
 TEST_CASE("a receiver or a donor dies while the state is transferred", "[simulated][restart]") {
   for (std::uint64_t seed = 0; seed < 2 * seeds; ++seed) {
     INFO("seed " << seed);
-    restarting_job job{{.seed = seed}};
+    restarting_job job{{.seed = seed, .ranks = 4}};
     REQUIRE(job.until(2, "backward", 5));
     job.script.crash(2);
-    const auto whom = static_cast<std::int32_t>(seed % 3);  // 2 receives, 0 and 1 give
+    REQUIRE(job.until(kind::generation_closing, 1));
+    job.script.crash(3);
+    const auto whom = static_cast<std::int32_t>(std::array{0, 1, 3}[seed % 3]);  // 3 receives
     REQUIRE(job.until(whom, "restore_state"));
     job.script.crash(whom);
-    if (seed % 6 == 5) job.script.crash(0);
+    if (seed % 6 == 4) job.script.crash(3);
     job.ends_well(3);
   }
 }
@@ -230,7 +232,7 @@ TEST_CASE("a rank that cannot rewind receives the state from the others", "[simu
     job.script.crash(2);
     const auto& end = job.ends_well(2);
     CHECK(thrown);
-    CHECK(end.generations[1].base_step == 5);
+    CHECK(end.generations[1].base_step >= 4);  // rank 0 may not have applied step 5
   }
 }
 
@@ -242,6 +244,7 @@ TEST_CASE("exceptions on two ranks: the job goes on, and one is the cause",
     std::set<std::int32_t> thrown;
     job.at_hook = [&](const learner_context& who, const hook& h) {
       if (who.rank == 0 || !h.is<hooks::backward>() || where(h).step != 5) return;
+      if (job.entered.back().generation > 1) return;  // it was told before its hook
       if (thrown.insert(who.rank).second)
         throw std::domain_error("rank " + std::to_string(who.rank));
     };
@@ -264,9 +267,10 @@ TEST_CASE("the same failure at the same step ends the job with the first cause",
     const auto& end = job.script.run();
     REQUIRE(end.status == job_outcome::ending::failed);
     const auto& first = end.failed_with->record;
-    CHECK(first.what == "attempt 1");
+    CHECK(first.what == "attempt " + std::to_string(thrown));
     CHECK(first.rank == 1);
-    CHECK(thrown < 10);
+    CHECK(thrown == 2);
+    CHECK(end.generations.front().ended_by->what == "attempt 1");
     job.nothing_is_left();
   }
 }
@@ -300,7 +304,7 @@ TEST_CASE("a stop during the recovery: the job stops at a step, with a checkpoin
     CHECK(end.restarts == 1);
     CHECK(end.loop.steps >= 5);
     CHECK(end.loop.steps < restarting_job::steps);
-    CHECK(end.last_checkpoint.find("step-" + std::to_string(end.loop.steps)) != std::string::npos);
+    CHECK_THAT(end.last_checkpoint, Catch::Matchers::EndsWith(std::to_string(end.loop.steps)));
     job.nothing_is_left();
   }
 }
