@@ -110,14 +110,14 @@ def story_processes_end_with_the_weights_of_threads_over_every_communicator(fold
 
 
 def story_the_hook_trace_of_processes_equals_that_of_threads(folder):
-    heard = {}
+    entries_of = {}
     for placement in ("threads", "processes"):
         trace = os.path.join(folder, placement + ".jsonl")
         check_code(fit(os.path.join(folder, placement), "--placement", placement, "--trace-hooks", trace), 0)
         with open(trace, encoding="utf-8") as f:
             entries = [json.loads(line) for line in f]
-        heard[placement] = [[e for e in entries if e["rank"] == rank] for rank in (0, 1)]
-    check_equal(heard["processes"], heard["threads"])
+        entries_of[placement] = [[e for e in entries if e["rank"] == rank] for rank in (0, 1)]
+    check_equal(entries_of["processes"], entries_of["threads"])
 
 
 def story_an_exception_is_reported_with_its_type_text_and_hook(folder):

@@ -63,13 +63,13 @@ def story_a_folder_given_as_configuration_file_is_refused(folder):
 
 def story_help_lists_only_what_this_build_supports(folder):
     run = os.path.join(folder, "run")
-    told = check_code(troupe("fit", "--help"), 0).out + check_code(troupe("config", "schema"), 0).out
+    texts = check_code(troupe("fit", "--help"), 0).out + check_code(troupe("config", "schema"), 0).out
     for word, code, reason, *flags in (("simulated", 3, "threads or processes", "--placement"),
                                        ("cuda", 6, "on the cpu only", "--accelerator"),
                                        ("lazy", 6, "on the cpu only", "--accelerator"),
                                        ("16-mixed", 3, "on the cpu only", "--precision"),
                                        ("nccl", 6, "on the cpu only", "--communicator")):
-        listed = [w for w in re.split(r"[^a-z0-9_-]+", told) if w == word]
+        listed = [w for w in re.split(r"[^a-z0-9_-]+", texts) if w == word]
         check_equal(listed, [], word)
         refused(code, [word, reason], "fit", *SMALL, "--run-dir", run, *flags, word)
     check(not os.path.exists(run), "a refused call leaves no folder")

@@ -18,7 +18,7 @@ SUBJECT = re.compile(r"[a-z.][\w./+-]*(?:,? [\w./+-]+){0,3}: \S")
 GENERATED = re.compile(r"<!-- \S+ writes from here -->.*?<!-- to here -->", re.S)
 FENCE = re.compile(r"^[ ]{0,3}```.*?^[ ]{0,3}```[ ]*$", re.M | re.S)
 CODE_SPAN = re.compile(r"(`+)(?!`).+?(?<!`)\1(?!`)", re.S)
-TEST_NAME = re.compile(r"TEST_CASE\(\s*\"(what|who|whoever|nobody)\b")
+TEST_NAME = re.compile(r"TEST_CASE\(\s*\"(%s)\b" % "|".join(table.UNNAMED_SUBJECTS))
 QUOTED = re.compile(r'"[^"\n]*"')
 
 ITS_OWN = {"tests/tidy/words.py", "tests/tidy/tidy_self_test.py"}  # they list replaced words

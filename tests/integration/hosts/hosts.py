@@ -56,7 +56,7 @@ def make_hosts():
     return hosts
 
 
-class Company:
+class Job:
     """One process per rank, distributed over the hosts."""
 
     def __init__(self, hosts, layout, mode):
@@ -79,32 +79,32 @@ class Company:
 
 def story_every_reduction_has_the_canonical_bits_for_every_layout_of_hosts(hosts):
     for layout in ((2, 2), (4, 3), (1, 3)):
-        said, codes = Company(hosts, layout, "reduce").endings()
+        said, codes = Job(hosts, layout, "reduce").endings()
         assert codes == [0] * sum(layout), (layout, said, codes)
         assert all(text.endswith("have the canonical bits\ndone") for text in said), (layout, said)
 
 
 def story_an_abort_on_one_host_ends_the_ranks_of_the_other_host(hosts):
-    said, codes = Company(hosts, (2, 2), "abort").endings()
+    said, codes = Job(hosts, (2, 2), "abort").endings()
     assert codes == [0] * 4 and all(text.startswith("closed: ") for text in said), (said, codes)
     # Under load a rank may learn of a peer that has left because of the abort before it learns of the abort.
     assert "closed: enough" in said[:2] and "closed: enough" in said[2:], (said, codes)
 
 
 def story_a_killed_rank_is_named_by_the_ranks_of_both_hosts(hosts):
-    company = Company(hosts, (2, 2), "work")
-    company.await_work()
-    company.ranks[3].send_signal(signal.SIGKILL)
-    said, codes = company.endings()
+    job = Job(hosts, (2, 2), "work")
+    job.await_work()
+    job.ranks[3].send_signal(signal.SIGKILL)
+    said, codes = job.endings()
     assert codes == [0, 0, 0, -signal.SIGKILL], (said, codes)
     assert all(text.startswith("closed: ") and "rank 3" in text for text in said[:3]), said
 
 
 def story_a_cut_cable_gives_a_timeout_that_names_ranks_of_the_other_host(hosts):
-    company = Company(hosts, (2, 2), "work")
-    company.await_work()
+    job = Job(hosts, (2, 2), "work")
+    job.await_work()
     run(*hosts[0].inside("ip", "link", "set", "cable", "down"))
-    said, codes = company.endings()
+    said, codes = job.endings()
     run(*hosts[0].inside("ip", "link", "set", "cable", "up"))
     assert codes == [0] * 4, (said, codes)
     assert any(text.startswith("timeout: ") and "rank" in text for text in said[:2]), said

@@ -105,7 +105,7 @@ TEST_CASE("bench collectives has ranks as processes, too", "[bench]") {
   }
 }
 
-TEST_CASE("bench collectives takes as many connections between two ranks as it is told",
+TEST_CASE("bench collectives over tcp accepts a number of connections per pair of ranks",
           "[bench]") {
   const auto kinds = local_ports().rendezvous_kinds;
   const auto tcp = std::find_if(kinds.begin(), kinds.end(),
@@ -118,7 +118,7 @@ TEST_CASE("bench collectives takes as many connections between two ranks as it i
   REQUIRE(said.code == 0);
 }
 
-TEST_CASE("what goes through slots is compared with what that can not do without", "[bench]") {
+TEST_CASE("bench collectives: two ranks with ordinary memory have a staging floor", "[bench]") {
   const auto rows_of = [](const char* memory, const char* ranks) {
     const auto said =
         troupe_says({"bench", "collectives", "--communicator", "shm", "--memory", memory, "--bytes",
@@ -143,7 +143,7 @@ TEST_CASE("a rank of a benchmark that dies ends it with an error", "[bench]") {
                     Catch::Contains("rank 1 of the benchmark failed"));
 }
 
-TEST_CASE("what moves nothing has no bare loop", "[bench]") {
+TEST_CASE("bench collectives: a barrier and a single rank have no bare loop", "[bench]") {
   const auto barrier =
       troupe_says({"bench", "collectives", "--operation", "barrier", "--rounds", "1", "--json"});
   REQUIRE(barrier.code == 0);
@@ -157,7 +157,7 @@ TEST_CASE("what moves nothing has no bare loop", "[bench]") {
   CHECK(lines_of(alone.out)[0]["bare_loop_seconds"].is_null());
 }
 
-TEST_CASE("bench collectives refuses what can not be, with the mend", "[bench]") {
+TEST_CASE("bench collectives: an impossible option is refused with its fix", "[bench]") {
   const auto refused = [](const char* flag, const char* value, int code, const char* text) {
     const auto said = troupe_says({"bench", "collectives", flag, value});
     CAPTURE(flag, value, said.err);

@@ -30,7 +30,7 @@ TEST_CASE("a drill is read part by part, in any order", "[fault]") {
   CHECK(drill.text == "disk full");
 }
 
-TEST_CASE("what is left out has its default", "[fault]") {
+TEST_CASE("a fault without a step and a text has their defaults", "[fault]") {
   const auto drill = parse_fault("kill@rank=0,hook=setup", 1);
   CHECK(drill.what == fault_drill::kind::kill);
   CHECK(drill.step == undefined);

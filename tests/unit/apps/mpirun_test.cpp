@@ -1,5 +1,5 @@
-// Goal: under mpirun a job takes its place from there, and what contradicts that is refused with
-// the mend.
+// Goal: under mpirun a job takes its rank and its number of ranks from mpirun. Settings that
+// contradict mpirun are refused with the fix.
 #include "apps/troupe/mpirun.hpp"
 #include "apps/troupe/settings_sources.hpp"
 #include "tests/unit/apps/small_schema.hpp"

@@ -91,7 +91,7 @@ TEST_CASE("a communicator of threads is refused for processes", "[program]") {
   CHECK_THAT(refused.ended.err, Catch::Contains("auto, shm, tcp, hier"));
 }
 
-TEST_CASE("what is to be learned travels as text", "[program]") {
+TEST_CASE("the description of a learner survives the conversion to text and back", "[program]") {
   program::learning what;
   what.model = "mlp";
   what.hidden = {256, 128};

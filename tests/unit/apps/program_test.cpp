@@ -76,7 +76,7 @@ TEST_CASE("bad configuration is 3", "[program]") {
   }
 }
 
-TEST_CASE("what is no checkpoint is 5, what this program has not is 6", "[program]") {
+TEST_CASE("a missing checkpoint is exit 5, an unsupported device is exit 6", "[program]") {
   const temporary_folder folder;
   const auto run = (folder.path() / "run").string();
   CHECK(troupe_says({"checkpoint", "inspect", run}).code == 5);
@@ -174,7 +174,8 @@ TEST_CASE("models, doctor and config schema are JSON with a schema", "[program]"
   CHECK(json::parse(troupe_says({"config", "schema"}).out)["type"] == "object");
 }
 
-TEST_CASE("an unknown variable is told once the command runs", "[program]") {
+TEST_CASE("an unknown variable TROUPE_RANK: the command warns and names a similar one",
+          "[program]") {
   const temporary_folder folder;
   const auto run = (folder.path() / "run").string();
   const auto said =

@@ -1,5 +1,6 @@
-// Goal: `troupe simulate --replay`: a case from a file runs again, stands still where it is told,
-// is drawn, and says what is odd about it; a file that is no case is bad usage.
+// Goal: `troupe simulate --replay` runs a case from a file again, stops before the event of
+// `--until`, draws a chart and reports a case that is out of date. A file without a case is bad
+// usage.
 #include "tests/support/temporary_folder.hpp"
 #include "tests/unit/apps/integer_program.hpp"
 
@@ -42,7 +43,7 @@ std::string text_in(const std::string& path) {
 
 }  // namespace
 
-TEST_CASE("a case is replayed from a file, stands where it is told, and is drawn", "[program]") {
+TEST_CASE("a replay of a case file stops at --until and draws a chart", "[program]") {
   const temporary_folder folder;
   const auto path = write_to(folder, "crash.case", crash);
   const auto chart = (folder.path() / "last.mmd").string();
@@ -139,12 +140,12 @@ TEST_CASE("a mangled case is refused, and what is wrong is said", "[program]") {
     CHECK(said.err.find(why) != std::string::npos);
   }
   CHECK_THAT(troupe_says({"simulate", "--replay", folder.path().string()}).err,
-             Catch::Contains("it can not be read"));
+             Catch::Contains("it cannot be read"));
   CHECK_THAT(troupe_says({"simulate", "--replay", (folder.path() / "none").string()}).err,
              Catch::Contains("no such file"));
 }
 
-TEST_CASE("what is no case is bad usage", "[program]") {
+TEST_CASE("a replay of a missing or damaged case file is bad usage", "[program]") {
   const temporary_folder folder;
   CHECK(troupe_says({"simulate", "--replay", (folder.path() / "none").string()}).code == 2);
   const auto half = std::string{crash}.substr(0, 60);
@@ -156,15 +157,15 @@ TEST_CASE("what is no case is bad usage", "[program]") {
   CHECK(troupe_says({"simulate", "--replay", path, "--chart", "/proc/absent/x.mmd"}).code == 2);
 }
 
-TEST_CASE("a case that needs code of its test is refused, and its guests are named", "[program]") {
+TEST_CASE("a replay of a case that needs its test's extensions is refused", "[program]") {
   const temporary_folder folder;
   std::string text{crash};
   text.insert(text.find("faults"), "brings guests=1\n");
-  const auto path = write_to(folder, "guest.case", text);
+  const auto path = write_to(folder, "extended.case", text);
   const auto said = troupe_says({"simulate", "--replay", path});
   INFO(said.err);
   CHECK(said.code == 2);
   CHECK(said.out.empty());
   CHECK_THAT(said.err,
-             Catch::Contains("guest.case: the case cannot be replayed without its extensions"));
+             Catch::Contains("extended.case: the case cannot be replayed without its extensions"));
 }

@@ -131,7 +131,7 @@ TEST_CASE("a job that outlived a failure: the terminal shows it as a note", "[re
         "error: rank 2 failed: signal: killed by SIGKILL\n");
 }
 
-TEST_CASE("what is not known is null", "[result]") {
+TEST_CASE("unknown fields of a result are null", "[result]") {
   const auto object = json::parse(result_text({}));
   CHECK(object["weights_digest"].is_null());
   CHECK(object["seconds"]["to_first_step"].is_null());

@@ -81,7 +81,7 @@ TEST_CASE("only one process holds a folder", "[run_folder]") {
   run_folder again{path};
 }
 
-TEST_CASE("a folder that can not be made or is a file names itself and the mend", "[run_folder]") {
+TEST_CASE("an impossible run folder: the error names the folder and the fix", "[run_folder]") {
   const temporary_folder place;
   write_text(place.path() / "file", "");
   for (const auto& path : {(place.path() / "file").string(), (place.path() / "file/x").string(),

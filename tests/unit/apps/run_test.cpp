@@ -100,7 +100,7 @@ TEST_CASE("a throw in a hook is exit 1, with its first cause in result.json", "[
   CHECK(result["failure"]["step"] == 3);
 }
 
-TEST_CASE("what a lane throws for the user has its own exit code", "[run]") {
+TEST_CASE("a user_error thrown in a hook decides the exit code", "[run]") {
   const temporary_folder place;
   integer_options options;
   options.at_hook = [](const learner_context&, const hook& what) {
@@ -113,7 +113,7 @@ TEST_CASE("what a lane throws for the user has its own exit code", "[run]") {
   CHECK_THAT(said.err, Catch::Contains("install it"));
 }
 
-TEST_CASE("a communicator that can not be used is exit 6, with one that can be", "[run]") {
+TEST_CASE("an unusable communicator is exit 6, and the error names a usable one", "[run]") {
   const temporary_folder place;
   const auto said = troupe_says(
       small + words{"--run-dir", (place.path() / "run").string(), "--communicator", "nccl"});

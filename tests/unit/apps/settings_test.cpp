@@ -41,7 +41,7 @@ std::string written(const temporary_folder& folder, const std::string& text) {
 
 }  // namespace
 
-TEST_CASE("what is not given has its default", "[settings]") {
+TEST_CASE("a setting that no source gives has its default", "[settings]") {
   const auto s = settled(join(table(), {}));
   CHECK(s.integer("ranks") == 2);
   CHECK(s.integer("max_epochs") == 3);
@@ -65,11 +65,11 @@ TEST_CASE("the strategy is named alone or with its settings", "[settings]") {
   CHECK(mentions(refusal(assignments({"strategy.comm_hook=f16"})).first, "f16_compress"));
 }
 
-TEST_CASE("what is said of the exchange of gradients is what the trainer is told", "[settings]") {
-  const auto told = [](const given& what) {
+TEST_CASE("each setting of the gradient exchange reaches the trainer's options", "[settings]") {
+  const auto gradients_of = [](const given& what) {
     return options_of(settled(join(table(), what))).gradients;
   };
-  CHECK(told({}) == gradient_options{});
+  CHECK(gradients_of({}) == gradient_options{});
   const temporary_folder folder;
   // Each alone, so that none stands in for another.
   const std::pair<const char*, gradient_options> each[] = {
@@ -82,10 +82,10 @@ TEST_CASE("what is said of the exchange of gradients is what the trainer is told
       {"broadcast_buffers=false", {.broadcast_buffers = false}}};
   for (const auto& [text, expected] : each) {
     CAPTURE(text);
-    CHECK(told(assignments({"strategy." + std::string{text}})) == expected);
+    CHECK(gradients_of(assignments({"strategy." + std::string{text}})) == expected);
     given file;
     file.files = {written(folder, "[strategy]\n" + std::string{text} + "\n")};
-    CHECK(told(file) == expected);
+    CHECK(gradients_of(file) == expected);
   }
 }
 
@@ -214,9 +214,9 @@ TEST_CASE("an unknown key names the nearest right one", "[settings]") {
                  "did you mean \"optimizer.learning_rate\"?"));
 }
 
-TEST_CASE("an impossible value names key, value, where it stands and the mend", "[settings]") {
+TEST_CASE("an impossible value: the error names key, value, source and fix", "[settings]") {
   struct story {
-    std::string key, flag, value, mend;
+    std::string key, flag, value, fix;
     errc code;
   };
   const auto one = GENERATE(values<story>(
@@ -237,7 +237,7 @@ TEST_CASE("an impossible value names key, value, where it stands and the mend", 
   CHECK(mentions(text, one.key));
   CHECK(mentions(text, "\"" + one.value + "\""));
   CHECK(mentions(text, "flag " + one.flag));
-  CHECK(mentions(text, one.mend));
+  CHECK(mentions(text, one.fix));
 }
 
 TEST_CASE("the same wrong type in a file or a variable is a bad configuration", "[settings]") {
@@ -288,7 +288,7 @@ TEST_CASE("an unknown variable is noted, one of the set-up is not", "[settings]"
   CHECK(mentions(result.notes[0], "did you mean \"TROUPE_RANKS\"?"));
 }
 
-TEST_CASE("what is printed reads back as the same settings", "[settings]") {
+TEST_CASE("printed settings read back as the same settings", "[settings]") {
   const temporary_folder folder;
   auto given_first = assignments({"model.hidden=[7]", "model.dropout=0.5", "max_steps=9",
                                   "data.dir='with \"quotes\" and \\'", "early_stopping.min_delta=1",

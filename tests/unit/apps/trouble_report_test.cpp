@@ -1,4 +1,5 @@
-// What the terminal is told while a job runs.
+// Goal: while a job runs, the terminal shows failed checkpoints, values that are not finite and
+// failed observers, each of them once.
 #include "apps/troupe/trouble_report.hpp"
 
 #include <limits>
@@ -16,7 +17,7 @@ struct told_screen {
   console screen{[](std::string_view) {}, [this](std::string_view text) { err += text; }, {}};
   trouble_report report{screen};
 
-  // What is told since the last call.
+  // The text that was printed since the last call.
   std::string next() { return std::exchange(err, {}); }
 };
 
@@ -24,7 +25,7 @@ seen::lifecycle checkpoint(lifecycle_kind event, std::int64_t step) {
   return {.event = event, .step = step, .details = {{"what", "the disk is full"}}};
 }
 
-// Throws what it is told to.
+// An observer that calls `act`, which may throw.
 class thrower : public observer {
 public:
   explicit thrower(std::function<void()> act) : act_(std::move(act)) {}
@@ -36,7 +37,7 @@ private:
 
 }  // namespace
 
-TEST_CASE("the first checkpoint of a row that is not written is told at once", "[trouble]") {
+TEST_CASE("several checkpoints in a row fail: the first failure is reported at once", "[trouble]") {
   told_screen t;
   const auto watch = t.report.watch()();
   watch->on(checkpoint(lifecycle_kind::checkpoint_written, 1));
@@ -72,7 +73,7 @@ TEST_CASE("a metric that is not finite is warned of once", "[trouble]") {
   CHECK(t.next().empty());
 }
 
-TEST_CASE("an observer whose file cannot be written hears what follows", "[trouble]") {
+TEST_CASE("an observer cannot write its file: it still receives later entries", "[trouble]") {
   told_screen t;
   int calls = 0;
   const auto full = [&calls] {
@@ -91,7 +92,7 @@ TEST_CASE("an observer whose file cannot be written hears what follows", "[troub
   CHECK(t.next() == "error: run/events.jsonl lacks 2 entries\n");
 }
 
-TEST_CASE("what ends an observer is told when it happens, and not again", "[trouble]") {
+TEST_CASE("an exception ends an observer: it is reported at once and marked as told", "[trouble]") {
   told_screen t;
   const auto wrong = [] { throw std::length_error("too many columns"); };
   const auto around = t.report.around([&] { return std::make_unique<thrower>(wrong); }, "f")();

@@ -1,5 +1,5 @@
-// Goal: every interleaving of a small company ends well, with every fault at every place; and the
-// search that says so leaves nothing out and can say no. Method: the search itself, with and
+// Goal: every interleaving of a small job ends well, with every fault at every place. The search
+// visits all states and reports a violation where there is one. Method: the search itself, with and
 // without its reduction.
 #include "troupe/testing/exhaustive.hpp"
 
@@ -98,13 +98,13 @@ TEST_CASE("the search with reduction finds the same ends as without", "[exhaust]
 TEST_CASE("a violation is reported with a shortest path to it", "[exhaust]") {
   auto o = small_company(2, {small_fault::stops, small_fault::throws});
   o.end_must = [](const supervision::complete& end) {
-    return end.status == job_outcome::ending::stopped ? "a stop that nobody wants" : "";
+    return end.status == job_outcome::ending::stopped ? "an unwanted stop" : "";
   };
   const auto report = exhaust(o);
   CHECK_FALSE(report.complete);
   REQUIRE(report.violation);
-  CHECK(report.violation->what == "a stop that nobody wants");
-  CHECK_THAT(report.summary(), StartsWith("violation: a stop that nobody wants: "));
+  CHECK(report.violation->what == "an unwanted stop");
+  CHECK_THAT(report.summary(), StartsWith("violation: an unwanted stop: "));
   const auto& chart = report.violation->chart;
   CHECK_THAT(chart, StartsWith("   1  "));
   CHECK_THAT(chart, Contains("FAULT       stops"));
