@@ -12,7 +12,8 @@ namespace troupe::program {
 
 namespace {
 
-constexpr double batch_seconds = 0.02;  // long beside the clock and beside meeting at its start
+// Long compared with the clock's resolution and with the barrier at the batch's start.
+constexpr double batch_seconds = 0.02;
 constexpr std::size_t small_size = 1u << 20;
 
 // One size of one operation on one rank.

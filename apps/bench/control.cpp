@@ -22,7 +22,7 @@ double processor_now() {
   return static_cast<double>(t.tv_sec) + 1e-9 * static_cast<double>(t.tv_nsec);
 }
 
-/// What the ranks of a run tell the bench. `throw_at` is the step in which the last one throws.
+/// What the ranks of a run report to the bench. The last rank throws in step `throw_at`.
 struct notes {
   std::int64_t warm = 0;
   std::int64_t last = 0;
@@ -169,7 +169,7 @@ void throws(const control_question& what, session& front, control_figures& figur
     const auto outcome = front.run(idle_job(what.ranks, 1'000'000, seen));
     took.push_back(micro * (bench_now() - seen->thrown));
     if (outcome.ok() || outcome.failed_with->record.what != "the bench's own")
-      throw internal_error("bench control: the throw did not come home");
+      throw internal_error("bench control: the job did not fail with the bench's exception");
   }
   figures.throw_to_caller = summary(took);
   if (!took.empty()) figures.throw_to_caller_worst = *std::ranges::max_element(took);

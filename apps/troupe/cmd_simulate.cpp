@@ -61,7 +61,7 @@ seed_range seeds_of(const simulate_flags& flags) {
   return {*first, *last - *first + 1};
 }
 
-// What a run trains, and where it differs from the field payload's runs.
+// The job and the payload of a run. The integer payload is the default.
 variant of_payload(const simulate_flags& flags, const context& around) {
   variant v;
   v.job.ranks = flags.ranks;
@@ -161,7 +161,7 @@ void say(const nlohmann::json& s, console& screen) {
   }
   if (!never.empty()) screen.result(never);
   if (const auto n = s["twins"].get<std::uint64_t>())
-    screen.result(fmt::format("twins: {} runs were repeated in another host", n));
+    screen.result(fmt::format("determinism check: {} runs were repeated in a disturbed host", n));
   screen.result(fmt::format("trace {}  violations {}", s["trace_digest"].get<std::string>(),
                             s["violations"].get<std::uint64_t>()));
 }
@@ -243,7 +243,7 @@ std::string text_of_case(const std::string& path) {
     refuse(fmt::format("--replay {}: no such file", path));
   std::ifstream file{path};
   if (!file || std::filesystem::is_directory(path, ignored))
-    refuse(fmt::format("--replay {}: it can not be read", path));
+    refuse(fmt::format("--replay {}: it cannot be read", path));
   std::ostringstream text;
   text << file.rdbuf();
   return text.str();
@@ -310,7 +310,7 @@ void add_simulate(const command& app, const context& around, const choose& chose
                          .excludes(faults);
   const auto restarts = command.add("--max-restarts", f->max_restarts,
                                     "how often each job may form a new generation (0)");
-  const auto twins = command.add_flag("--twins", f->determinism_checks,
+  const auto repeat = command.add_flag("--twins", f->determinism_checks,
                                       "repeat each run in a disturbed host and compare");
   const auto seconds =
       command.add("--seconds", f->seconds, "end after this many seconds of this machine");
@@ -322,7 +322,7 @@ void add_simulate(const command& app, const context& around, const choose& chose
   const auto shrink = command.add_flag("!--no-shrink", f->shrink, "leave violations as they are");
   // A case says all of these.
   for (const auto& said : {ranks, steps, seed, seeds, payload, scheduler, faults, swarm, restarts,
-                           twins, seconds, shrink})
+                           repeat, seconds, shrink})
     replay.excludes(said);
   command.add_flag("--json", f->json, "one object");
   command.on_chosen([=, &around] {

@@ -16,7 +16,7 @@ namespace troupe::program {
 void tell_troubles(console& screen, const job_outcome& outcome,
                    const std::function<bool(const failure&)>& told = {});
 
-/// The figures of an evaluation: what it brought home, without what a checkpoint remembered.
+/// The metrics that an evaluation returned, without the metrics that a checkpoint restored.
 metrics figures_of(const job_outcome& outcome);
 
 /// `train/loss 0.3127  val/accuracy 0.8724`; names without a slash come last.

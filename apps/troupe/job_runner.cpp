@@ -17,8 +17,8 @@ namespace troupe::program {
 namespace asio = boost::asio;
 
 struct job_runner::state {
-  state(ports world, std::function<void(int, int)> hear)
-      : heard(std::move(hear)), front(loop.get_executor(), std::move(world)) {
+  state(ports world, std::function<void(int, int)> when_signalled)
+      : notify(std::move(when_signalled)), front(loop.get_executor(), std::move(world)) {
     // nohup has SIGHUP ignored: it stays so.
     struct sigaction before {};
     if (::sigaction(SIGHUP, nullptr, &before) == 0 && before.sa_handler != SIG_IGN)
@@ -28,7 +28,7 @@ struct job_runner::state {
   asio::io_context loop{1};
   asio::signal_set signals{loop, SIGINT, SIGTERM};
   asio::cancellation_signal stop;
-  std::function<void(int, int)> heard;
+  std::function<void(int, int)> notify;
   session front;
   int first = 0;
   int count = 0;
@@ -39,8 +39,8 @@ struct job_runner::state {
       // A terminal that is closed sends SIGHUP twice or more: only the first one counts.
       if (number == SIGHUP && first != 0) return listen();
       if (first == 0) first = number;
-      heard(number, ++count);
-      // Whoever asks three times does not want to wait for a teardown either.
+      notify(number, ++count);
+      // The third signal ends the program without a teardown.
       if (count > 2) std::_Exit(exit_code_of_signal(number));
       stop.emit(asio::cancellation_type::partial);
       listen();
@@ -48,8 +48,8 @@ struct job_runner::state {
   }
 };
 
-job_runner::job_runner(ports world, std::function<void(int signal, int count)> heard)
-    : state_(std::make_unique<state>(std::move(world), std::move(heard))) {
+job_runner::job_runner(ports world, std::function<void(int signal, int count)> notify)
+    : state_(std::make_unique<state>(std::move(world), std::move(notify))) {
   state_->listen();
 }
 

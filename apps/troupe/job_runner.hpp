@@ -12,20 +12,20 @@ namespace troupe::program {
 /// The first signal ends the job at a step boundary, the second at once, the third the program.
 /// SIGHUP counts as the first one only, because a terminal that is closed sends it several times; a
 /// SIGHUP that is ignored when this is made (nohup) stays ignored.
-/// Signals are heard from construction to destruction, between jobs too. For one thread.
+/// It handles signals from construction to destruction, between jobs too. For one thread.
 class job_runner {
 public:
-  /// `heard(signal, how often)` tells the user; called from `run` and `interrupted`.
-  job_runner(ports world, std::function<void(int signal, int count)> heard);
+  /// `run`, `signal` and `signals` call `notify` for each signal, with the number of signals so far.
+  job_runner(ports world, std::function<void(int signal, int count)> notify);
   ~job_runner();
   job_runner(const job_runner&) = delete;
   job_runner& operator=(const job_runner&) = delete;
 
   /// Waits for the job. It is stopped from its start on when a signal came before.
   job_outcome run(job what);
-  /// The first signal heard so far; 0: none.
+  /// The first signal so far; 0: none.
   int signal();
-  /// How many signals were heard so far.
+  /// The number of signals so far.
   int signals();
 
 private:

@@ -18,7 +18,7 @@ void take_place(settings& s, const std::optional<placed_rank>& place);
 /// The same for a job of these settings: ranks are processes, over mpi.
 void take_place(job& what, const std::optional<placed_rank>& place);
 
-/// What to tell the user of it.
+/// The note that informs the user about the place.
 std::string place_note(const placed_rank& place);
 
 }  // namespace troupe::program

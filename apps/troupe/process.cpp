@@ -19,8 +19,8 @@ namespace troupe::program {
 
 namespace {
 
-// When this program began. The kernel's start time (/proc/self/stat) does not tell: it stays as it
-// is when a shell that compiled for minutes becomes this program by exec.
+// When this program began. The kernel's start time (/proc/self/stat) is unusable: exec keeps it, so
+// it includes the minutes in which a shell compiled before it became this program.
 timespec first_moment{};
 
 // The linker's table of functions that run before the constructors of LibTorch and of all other
