@@ -121,7 +121,7 @@ void remove_checkpoint(const fs::path& folder) {
   fs::remove_all(hidden, error);
   if (!error) fs::rename(path, hidden, error);
   if (!error) fs::remove_all(hidden, error);
-  if (error) refuse(path, fmt::format("can not be removed: {}", error.message()));
+  if (error) refuse(path, fmt::format("cannot be removed: {}", error.message()));
 }
 
 found_checkpoint latest_checkpoint(const fs::path& run) {
