@@ -110,7 +110,7 @@ public:
   std::shared_ptr<void> allocate(std::size_t bytes) override {
     return local_ ? local_->allocate(bytes) : remote_->allocate(bytes);
   }
-  // It carries the abort to the host's ranks, here as on all others that hear of it.
+  // On each host that the abort reaches, `remote_` passes it on to that host's ranks.
   void abort(std::string_view why) noexcept override { remote_->abort(why); }
   bool aborted() const noexcept override { return remote_->aborted(); }
   bool quiescent() const noexcept override {
@@ -118,7 +118,7 @@ public:
   }
 
 private:
-  // Naming the whole world is the same as naming nobody.
+  // A subgroup that lists the whole world is the same as an empty one.
   bool everybody(const subgroup& among) const {
     return members_of(among, group().world, group().rank).size() ==
            static_cast<std::size_t>(group().world);

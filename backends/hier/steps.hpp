@@ -18,11 +18,11 @@ namespace troupe::hier {
 class steps : public std::enable_shared_from_this<steps> {
 public:
   using body = std::function<work_result()>;
-  /// `failed` is told of an operation that did not end well before anybody sees that it has ended.
+  /// When an operation fails, `failed` is called before any thread can see that it has ended.
   explicit steps(std::function<void(const work_result&)> failed) : failed_(std::move(failed)) {}
 
-  /// Starts the thread, before the first `add`: a thread that is started when it is needed begins
-  /// behind all that runs.
+  /// Starts the thread. Call it before the first `add`: starting the thread at that `add` would
+  /// queue it after all runnable threads and delay the first operation.
   void begin();
   /// Throws internal_error when 4096 operations wait. `text` says what the operation is.
   work_ptr add(body what, std::string text);

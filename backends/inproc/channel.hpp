@@ -24,9 +24,9 @@ inline void fetch_to_write(const void* line) noexcept {
 /// arrival writes lies together, what waiters look at lies together, and nothing that is counted is
 /// counted by all ranks.
 ///
-/// Operations are numbered from 0. Those below `first` have everybody's arrival and end in order:
-/// how far that has come, and that nothing ends well any more, is one word. Guarded by `mutex`
-/// unless said otherwise.
+/// Operations are numbered from 0. At those below `first` all members have arrived; they end in
+/// order. One atomic, `ended`, holds how many have ended well and whether the channel is closed.
+/// Members are guarded by `mutex` unless said otherwise.
 struct channel {
   channel(std::uint64_t id, std::vector<std::int32_t> ranks);
   channel(const channel&) = delete;
@@ -36,7 +36,7 @@ struct channel {
   /// The operation `number`, one of those from first - 1 to reached - 1.
   operation& at(std::uint64_t number) const { return *ring[number & (ring.size() - 1)]; }
   /// Makes room for the operation `reached`, from memory that served before if that is forgotten.
-  /// What an operation was given stays until everybody has arrived at the second one after it.
+  /// An operation keeps its arguments until all members have arrived at the second one after it.
   operation& open_next();
 
   /// Thread-safe, as what follows. No operation from now on ends well.
@@ -73,8 +73,8 @@ struct channel {
     void see(std::uint64_t number, const operation& at) {
       seen[number % ring_least] = {&at, at.seats().data()};
     }
-    /// Who completes an operation comes first to the next one: what it writes there comes while it
-    /// is at work.
+    /// The member that completes an operation arrives first at the next one. This prefetches the
+    /// lines that it will write there, while it still works on the current one.
     void fetch_next(std::size_t member) const {
       const auto& next = seen[submitted % ring_least];
       if (!next.at) return;
@@ -94,8 +94,8 @@ struct channel {
   // What arrivals write.
   alignas(64) brief_mutex mutex;
   std::int32_t departed = -1;                    ///< a member that has gone, or -1
-  std::uint64_t first = 0;                       ///< the oldest that somebody has not arrived at
-  std::uint64_t reached = 0;                     ///< the first that nobody has arrived at
+  std::uint64_t first = 0;                       ///< the oldest that lacks a member's arrival
+  std::uint64_t reached = 0;                     ///< the first without any arrival
   std::vector<std::shared_ptr<operation>> ring;  ///< a power of two of them
   // What waiters look at.
   alignas(64) std::atomic<std::uint64_t> ended{0};  ///< how many ended well; or `closed`

@@ -50,7 +50,7 @@ public:
                       [&] { return in.over(number_); });
     }
     if (in.status(number_) == work_status::ok) return;
-    // Unwinding frees what the operation was given: nobody may still be writing there.
+    // Unwinding frees the operation's memory, so wait until no thread writes there any more.
     of.settle();
     of.raise_own(at_->self);
     raise(of.verdict(*at_, number_, true));
@@ -68,7 +68,7 @@ private:
   const std::uint64_t number_;
   const std::chrono::nanoseconds deadline_;
   std::optional<bell::clock::time_point> until_;
-  std::atomic<bool> met_{false};  // everybody arrived: the deadline is over
+  std::atomic<bool> met_{false};  // all members arrived: the deadline is over
 };
 
 place_ptr group::among(const std::vector<std::int32_t>& members, std::int32_t rank) {
@@ -155,7 +155,8 @@ group::arrival group::arrive(channel& in, std::size_t member, submission&& with)
   return {&at, number, true, false};
 }
 
-// The next operation of a channel can not start before this returns: its last member is here.
+// The channel's next operation cannot start before this returns, because this member has not
+// arrived there yet.
 void group::run(const place& at, operation& what) {
   auto& in = *at.in;
   const auto slices = what.slices_total();

@@ -22,8 +22,8 @@ struct alignas(64) presence {
   collectives::touching::count touching{0};  ///< threads that touch memory in a collective
 };
 
-/// One rank's seat in one (sub)group. Its handle and its works share it, and nobody else: what they
-/// count does not go from core to core.
+/// One rank's seat in one (sub)group. Only its handle and its works share it, so the cache lines of
+/// their reference counts do not move between cores.
 struct place {
   std::shared_ptr<group> of;
   std::shared_ptr<channel> in;
@@ -61,7 +61,7 @@ public:
   bool waits(std::int32_t rank) const noexcept {
     return presence_[static_cast<std::size_t>(rank)].waits.load(std::memory_order_relaxed);
   }
-  /// A rank's handle is gone: what needs it can not end well any more.
+  /// A rank's handle is destroyed: operations that need the rank cannot end well any more.
   void depart(std::int32_t rank) noexcept;
   /// The first reason of `abort`.
   std::string why() const { return end_.why(); }

@@ -15,7 +15,7 @@ struct inproc_options {
   bool huge_pages = true;
 };
 
-/// The meeting place of thread ranks. Two backend objects know nothing of each other. Thread-safe.
+/// The rendezvous of thread ranks. Two backend objects know nothing of each other. Thread-safe.
 ///
 /// Beyond the port's contract:
 /// - `open` throws std::invalid_argument if the description makes no sense or its world differs
@@ -24,12 +24,12 @@ struct inproc_options {
 /// - Operations of a (sub)group run one after the other, in order; the last rank to submit does the
 ///   work that no waiter takes from it, before its submission returns. At most 4096 operations of a
 ///   (sub)group may be in flight (internal_error beyond).
-/// - A (sub)group's ranks are ascending, each once. Naming the whole world is the same as naming
-///   nobody.
+/// - A (sub)group's ranks are ascending, each once. A list of the whole world is the same as an
+///   empty list.
 /// - A submission that is refused (std::invalid_argument) is none: the rank may submit another.
 /// - Deadlines are kept by `wait` and `poll`, from the submission on, until all have arrived.
-/// - `wait` throws after everybody has let go of the group's memory (at most 256 KiB of work per
-///   thread away), so that unwinding may free it.
+/// - `wait` throws after all threads have released the group's memory (each has at most 256 KiB of
+///   work left), so that unwinding may free it.
 /// - Destroying a handle while one of its operations has not ended, or while others wait for its
 ///   rank, aborts the group and waits likewise; afterwards an operation that needs the rank aborts
 ///   the group. Memory of different ranks must not overlap.

@@ -148,7 +148,7 @@ void operation::reduce(const slice& what, std::size_t offset) const {
   canonical_reduce(call.type, call.operation, sources.view(), targets.view(), what.count);
 }
 
-// From the root (broadcast) or from the member whose piece it is (all_gather) to everybody.
+// From the root (broadcast) or from the member whose piece it is (all_gather) to all members.
 void operation::copy(const slice& what, std::size_t offset, std::size_t piece_bytes) const {
   const auto& call = seats_[0].call;
   const auto bytes = what.count * size_of(call.type);

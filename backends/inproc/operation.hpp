@@ -33,8 +33,8 @@ public:
 
   /// As new, with the memory it has, for the operation `number`. Only when `forgotten`.
   void renew(std::uint64_t number);
-  /// Who helps without being sure that it is still the operation at hand comes and goes.
-  /// Thread-safe.
+  /// A helper calls `enter` before it helps and `leave` after, because the operation may have ended
+  /// meanwhile; no memory is reused in between. Thread-safe.
   void leave() { helpers_.fetch_sub(1, std::memory_order_acq_rel); }
   void enter() { helpers_.fetch_add(1, std::memory_order_acq_rel); }
   bool forgotten() const { return helpers_.load(std::memory_order_acquire) == 0; }
@@ -50,8 +50,7 @@ public:
   void cut(std::size_t root_member);
 
   std::size_t slices_total() const { return slices_.total(); }
-  /// There is more than one slice, and some that nobody has claimed. Thread-safe, also before
-  /// `cut`.
+  /// There is more than one slice, and not all are claimed. Thread-safe, also before `cut`.
   bool wants_help() const {
     return open_.load(std::memory_order_acquire) && unclaimed(claimed_.load()) != 0;
   }
@@ -62,7 +61,7 @@ public:
   /// The same where there is one slice: all of it. False if `stop` is set.
   bool work_off_whole(const std::atomic<bool>& stop) const;
   bool verdict() const { return verdict_; }
-  /// Nobody calls the body any more: lets go of what it holds.
+  /// No thread calls the body any more: releases it.
   void drop_body() { seats_[0].body = nullptr; }
 
 private:

@@ -52,7 +52,7 @@ std::shared_ptr<operation> channel::submit(std::shared_ptr<channel> keep, submis
     drive();
   }
   if (!idle()) member_.call_progress_thread();
-  // Who ends it at once waits for nobody, and is the one that the others wait for.
+  // Fast path: the last rank to arrive completes the operation here, and needs no deadline.
   if (deadline.count() > 0 && next->how.pending())
     next->until = shared_bell::clock::now() + deadline;
   return next;
@@ -76,7 +76,7 @@ bool channel::drive() {
       if (!role) return true;
       left = advance();
     }
-    // Who submitted while the role was taken counts on this look.
+    // Look again: a thread that submitted while the role was taken relies on this thread.
     if (left || idle()) return left;
   }
 }
@@ -115,8 +115,8 @@ void channel::tell_passengers() {
   if (passengers_.load(std::memory_order_seq_cst) != 0) member_.bell().ring();
 }
 
-// Who keeps `what` from ending: those who have not called it; else those behind in what goes
-// before it, as far as that can be told.
+// The ranks that keep `what` from ending, as far as this rank can see: those that have not
+// submitted it.
 std::vector<std::int32_t> channel::behind(const operation& what) const {
   std::vector<std::int32_t> late;
   for (std::size_t m = 0; m < members_.size(); ++m)

@@ -15,8 +15,8 @@ namespace troupe::shm {
 
 class member;
 
-/// Operations are submitted by the lane and carried out by whoever drives: a submitter, a waiter,
-/// somebody who polls, or the handle's own thread; one at a time, without waiting but in `wait`.
+/// The lane submits operations. One thread at a time drives (carries them out): the one that
+/// submits, waits or polls, or the handle's own thread. Only `wait` blocks.
 class channel {
 public:
   channel(member& of, std::size_t index, std::vector<std::int32_t> members);
@@ -34,11 +34,11 @@ public:
   void wait(operation& what);
   void poll(operation& what);
 
-  /// Drives as far as it goes without waiting, unless somebody else does. True if something is
+  /// Drives as far as possible without waiting, unless another thread drives. True if something is
   /// left.
   bool drive();
   bool idle() const { return open_.load(std::memory_order_seq_cst) == 0; }
-  /// Somebody waits in here, and drives.
+  /// A thread is inside of `wait`, and drives.
   bool waited() const { return waiters_.load(std::memory_order_seq_cst) != 0; }
   /// Inserts the members that an operation may wait for: those a step behind this rank, or all if
   /// there are none. Without the driver's role, so as good as what is published.
@@ -111,7 +111,7 @@ private:
   std::atomic<std::uint64_t> open_{0};            // queued or begun
   std::atomic<bool> driven_{false};
   std::atomic<std::uint32_t> waiters_{0};
-  std::atomic<std::uint32_t> passengers_{0};  // waiters while somebody else drives
+  std::atomic<std::uint32_t> passengers_{0};  // waiters while another thread drives
 
   // The driver's: the operation at hand.
   std::shared_ptr<operation> head_;

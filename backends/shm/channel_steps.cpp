@@ -10,13 +10,14 @@ namespace troupe::shm {
 
 namespace {
 
-// Up to here everybody reads everything: two meetings cost more than the reading saves.
+// Up to this size each member reads the whole input of all others: a second rendezvous would cost
+// more than it saves in reading.
 constexpr std::size_t together_max = std::size_t{8} << 10;
 // An abort is seen after as many slices of work on registered buffers: 256 KiB.
 constexpr std::size_t slices_at_once = 4;
 
-// Words of work on registered buffers. The number tells a word of this operation from one that the
-// operation three before left there.
+// Layout of the atomics for work on registered buffers. The number distinguishes a value of this
+// operation from one that the operation three before left there.
 constexpr std::uint64_t number_mask = 0xffff;
 constexpr unsigned count_bits = 24;
 constexpr std::uint64_t count_mask = (std::uint64_t{1} << count_bits) - 1;
@@ -86,7 +87,7 @@ bool channel::advance() {
   }
 }
 
-// Arrives: what this rank calls, and the data if it is little, are there for everybody to read.
+// Arrives: publishes this rank's call for all members to read, with the data if it is small.
 void channel::begin(std::shared_ptr<operation> next) {
   head_ = std::move(next);
   at_ = met_ = 0;
@@ -113,7 +114,7 @@ channel::outcome channel::step() {
   if (const auto met = meet(); met != outcome::moved) return met;
   if (!planned_) plan();
   if (schedule_.how == form::in_place) return reduce_in_place();
-  // After the last meeting nothing can keep the operation from ending well, here and elsewhere.
+  // After the last rendezvous nothing can keep the operation from ending well, on any rank.
   if (at_ == schedule_.steps()) return complete();
   if (!do_stage(schedule_.at(at_), true) || !publish()) return end_closed();
   ++at_;
@@ -121,7 +122,7 @@ channel::outcome channel::step() {
   return outcome::moved;
 }
 
-// Everybody has published the step before this one, and called the same.
+// Moves on once all members have published the step before this one and submitted the same call.
 channel::outcome channel::meet() {
   const auto need = base_ + at_;
   const auto& mine = post_of(self_, base_).call;
@@ -194,7 +195,7 @@ bool channel::publish() {
   return true;
 }
 
-// Slices go to whoever takes them: a rank that is not there is not waited for.
+// The ranks that are here share all slices, so no rank waits for one that is late.
 channel::outcome channel::reduce_in_place() {
   auto& work = shared();
   while (take_share(work)) {
@@ -261,8 +262,8 @@ channel::outcome channel::complete() {
   return outcome::ended;
 }
 
-// What everybody published before the words were closed decides how the operation ended, alike for
-// all.
+// How the operation ended depends only on the steps that all members published before the closing,
+// so each member finds the same.
 channel::outcome channel::end_closed() {
   member_.close_words(index_);
   if (at_ == 1 && !planned_ && all_reached(base_ + 1) && agree()) plan();

@@ -51,8 +51,8 @@ bool possible(std::uint64_t slot_bytes, std::uint64_t registered_bytes) {
 
 }  // namespace
 
-/// The board's mutex, as long as it lives. Who died with it left entries that are whole: `used` is
-/// the last word written.
+/// Holds the control segment's mutex. A process that died while it held the mutex left valid
+/// entries, because `used` is written last.
 class shm_rendezvous::control_segment::hold {
 public:
   explicit hold(pthread_mutex_t& mutex) : mutex_(mutex) {
@@ -225,7 +225,7 @@ void shm_rendezvous::control_segment::leave(const group_description& who,
     insert(entry.left, who.rank);
     forget(entry);
   } catch (const std::exception&) {
-    // A board that can not be had keeps the entry until this process has ended.
+    // Without the mutex the entry stays until this process has ended.
   }
 }
 

@@ -13,14 +13,14 @@ namespace troupe {
 
 namespace shm {
 
-/// One life of a process, told from a later one with the same number.
+/// Identifies a process, also against a later one that gets the same number.
 struct process_life {
   std::int32_t pid = 0;
   std::uint64_t birth = 0;    ///< the kernel's start time
   std::uint64_t numbers = 0;  ///< the namespace in which `pid` counts
 
   static process_life own();
-  /// A descriptor that becomes readable when it ends; none if it has ended or can not be seen.
+  /// A descriptor that becomes readable when it ends; none if it has ended or is not visible here.
   file_descriptor watch() const;
   /// True if all its threads are ending, so that none of its code runs again. The kernel says so
   /// long before `watch` does when it has gigabytes of memory to give back.

@@ -52,7 +52,7 @@ struct wire_call {
 /// Set in a word that must not be changed any more: the group was aborted.
 inline constexpr std::uint64_t closed = std::uint64_t{1} << 63;
 
-/// One member's steps in one slot set. Written by the member; anybody may set `closed`.
+/// One member's steps in one slot set. Written by the member; any member may set `closed`.
 struct alignas(line) post {
   std::atomic<std::uint64_t> published;  ///< number of the next step, or `closed`
   wire_call call;                        ///< of the operation that began at this step
@@ -126,7 +126,7 @@ public:
     return huge_pages(slots(channels_max, 0)) + r * (registered_bytes_ + huge_page);
   }
   std::size_t bytes() const { return registered(world_); }
-  /// Words that everybody needs: memory they must have from the start.
+  /// The part that all ranks need from the start, so its memory is reserved at once.
   std::size_t control_bytes() const { return pages(seat(1, 0)); }
 
   static constexpr std::size_t huge_page = std::size_t{2} << 20;

@@ -37,7 +37,7 @@ public:
 
   /// Throws user_error if memory is refused or there are too many.
   std::shared_ptr<channel> among(const std::vector<std::int32_t>& members);
-  /// Once the group is aborted: forbids, for everybody, what is not published yet.
+  /// Once the group is aborted: closes the posts, so that no member can publish another step.
   void close_words(std::size_t channel) const noexcept;
 
   /// The first reason stays.
@@ -61,7 +61,7 @@ public:
   /// See communicator::quiescent. `over(rank)`: the rank's process has ended.
   bool quiescent(const std::function<bool(std::int32_t)>& over) noexcept;
 
-  /// Does what nobody waits for. True if something of it is left.
+  /// Drives operations for which no thread waits. True if some of them are left.
   bool attend() noexcept;
   /// Nothing is in flight.
   bool idle() const;

@@ -31,7 +31,8 @@ public:
   collectives::outcome how;
   bool verdict = false;  ///< decide: valid when it ended well
 
-  // The clock, for whoever drives the channel: when to look, and how far the channel had come then.
+  // The deadline, for the thread that drives: when it passes, and the channel's position at its
+  // start.
   std::optional<shared_bell::clock::time_point> until;
   std::uint64_t come_to = 0;
 

@@ -185,7 +185,7 @@ void progress_thread::serve() {
   if (quiet_ < quiet_most) return;
   quiet_ = 0;
   watching_.store(false);
-  if (!member_->idle()) watching_.store(true);  // submitted just now, and not heard
+  if (!member_->idle()) watching_.store(true);  // submitted while `watching_` was still true
 }
 
 }  // namespace troupe::shm

@@ -1,4 +1,4 @@
-// The thread of one handle: carries on what nobody waits for, and notices processes that end.
+// The thread of one handle: drives operations without a waiter, and notices processes that end.
 #pragma once
 
 #include "backends/shm/member.hpp"
@@ -10,10 +10,10 @@
 
 namespace troupe::shm {
 
-/// Asleep while nothing is in flight; then it looks every 0.2 to 2 ms whether an operation goes on
-/// without anybody who waits for it, and carries it on. It leaves to waiters what they wait for. A
-/// member that keeps an operation waiting for 20 ms is looked at every 10 ms: a process that is
-/// ending is named before the kernel has taken its memory apart, which takes 0.2 s per GiB.
+/// Sleeps while nothing is in flight. Otherwise it looks every 0.2 to 2 ms for an operation for
+/// which no thread waits, and drives it. Operations with a waiter are left to the waiter. While a
+/// member keeps an operation waiting for 20 ms, it looks at the member's process every 10 ms: it
+/// names a process that is ending before the kernel has released its memory (0.2 s per GiB).
 class progress_thread {
 public:
   /// Throws user_error if the process may not have another thread or descriptor.

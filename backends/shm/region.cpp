@@ -103,7 +103,7 @@ std::shared_ptr<void> registered_memory::allocate(std::size_t bytes) {
   if (!region_->reserve_registered(begin_ + from, rounded)) return nullptr;
   used_ = from + rounded;
   auto* at = region_->place(begin_ + from);
-  // The kernel gets the pages back from MADV_REMOVE, whoever else has them mapped.
+  // MADV_REMOVE returns the pages to the kernel even if other processes have them mapped.
   return {at, [region = region_, rounded](void* block) { madvise(block, rounded, MADV_REMOVE); }};
 }
 

@@ -19,7 +19,7 @@ class region {
 public:
   /// Throws user_error if the addresses are not to be had.
   region(int file, std::size_t offset, const region_layout& layout, bool huge_pages);
-  /// Only the words: for who can not take part and has to say so. Throws likewise.
+  /// Only the control part: for a rank that cannot take part and has to report it. Throws likewise.
   static std::shared_ptr<region> words(int file, std::size_t offset, const region_layout& layout);
   ~region();
   region(const region&) = delete;

@@ -29,7 +29,7 @@ using clock = std::chrono::steady_clock;
 file_descriptor make_file() {
   file_descriptor file{memfd_create("troupe", MFD_CLOEXEC | MFD_ALLOW_SEALING)};
   if (file.get() < 0) refuse("the kernel gives no memory file", errno);
-  // Nobody can cut off what others have mapped.
+  // The seal: no process can shrink the file while others have it mapped.
   if (fcntl(file.get(), F_ADD_SEALS, F_SEAL_SHRINK) != 0) refuse("no seal", errno);
   return file;
 }
@@ -93,7 +93,7 @@ file_descriptor receive_descriptor(int socket) {
   return file_descriptor{file};
 }
 
-/// Answers processes that ask for a meeting by name.
+/// Answers processes that ask for a rendezvous by name: sends them its file.
 class usher {
 public:
   usher(file_descriptor socket, int file)
@@ -132,7 +132,7 @@ file_descriptor stream() {
   return socket;
 }
 
-// The meeting of whoever has bound the name; none if nobody answers until then.
+// The file of the process that has bound the name; none if it does not answer before `until`.
 file_descriptor ask(const address& at, clock::time_point until) {
   const auto socket = stream();
   const auto* name = reinterpret_cast<const sockaddr*>(&at.name);

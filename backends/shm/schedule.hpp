@@ -2,8 +2,8 @@
 // which step. Executed by channel.cpp, searched exhaustively by a test.
 //
 // The members of a channel go in steps. A member publishes "step s is done" when its work of step s
-// is done, and begins the work of step s + 1 when everybody has published step s: one meeting per
-// step, and nobody is ever more than one step ahead. The chunk that is copied in at step s lies in
+// is done, and begins the work of step s + 1 when all have published step s: one barrier per step,
+// and no member is ever more than one step ahead. The chunk that is copied in at step s lies in
 // slot set s % slot_sets; it is reduced at step s + 1 and copied out at step s + 2, while the next
 // two chunks follow in the other sets. Two sets are too few: a fast member would copy chunk k + 2
 // in while a slow one still copies chunk k out.
@@ -18,8 +18,8 @@ inline constexpr std::uint64_t slot_sets = 3;
 
 /// How an operation is carried out. Decided by all members alike, from what all of them published.
 enum class form : std::uint8_t {
-  together,  ///< small: everybody copies in on arrival, then everybody reads everything
-  direct,    ///< in chunks: copied in, then everybody reads what it wants of everything
+  together,  ///< small: each member copies in on arrival, then reads the input of all
+  direct,    ///< in chunks: copied in, then each member reads what it needs from all slots
   slices,    ///< in chunks: copied in, each member reduces its slice, copied out
   in_place,  ///< between registered buffers: nothing is copied; who is there does the work
 };
@@ -37,7 +37,7 @@ struct schedule {
   form how = form::together;
   std::uint64_t chunks = 1;
 
-  /// Steps that a member publishes. The work at step `steps()`, after the last meeting, ends the
+  /// Steps that a member publishes. The work at step `steps()`, after the last barrier, ends the
   /// operation; it is not published but goes before the first step of the next operation.
   constexpr std::uint64_t steps() const {
     switch (how) {

@@ -165,7 +165,7 @@ public:
   std::string why() const { return member_->why().text; }
 
 private:
-  // This rank can not take part, and its process may go on: nobody has to wait for it.
+  // This rank cannot take part, but its process may go on: aborts, so that no rank waits for it.
   void give_up(std::string_view why) noexcept {
     try {
       if (!member_) {

@@ -9,7 +9,7 @@
 
 namespace troupe {
 
-/// How the shared memory of a job is laid out. Chosen once, by whoever creates the meeting.
+/// How the shared memory of a job is laid out. Chosen once, by the process that creates the file.
 struct shm_sizes {
   /// Staging memory of one rank and (sub)group is three times this, whatever the tensors' sizes.
   /// A multiple of 4096, up to 16 MiB.
@@ -20,27 +20,27 @@ struct shm_sizes {
   std::size_t registered_bytes = std::size_t{16} << 30;
 };
 
-/// Where the processes of one job find each other: one anonymous file in memory. It goes with the
-/// last process that has it. A process without it can not take part, and what has another version
-/// is refused before anything else in it is believed.
+/// The rendezvous of one job's processes: one anonymous file in memory. The kernel frees it when
+/// the last process closes it. A process without it cannot take part. A file of another version is
+/// refused before anything else in it is read.
 ///
-/// Who has it is trusted from there on: processes of one user and one job write to each other's
-/// memory through it, so one that scribbles over it can make the others fail in any way. What is
-/// provided for is that one of them ends or stops, at any point of what it writes.
+/// Processes that have the file are trusted: they belong to one user and one job and write to each
+/// other's memory through it, so a faulty one can make the others fail in any way. A process may
+/// end or stop at any point of what it writes; the others handle that.
 ///
 /// The launcher creates it before it starts ranks and lets them inherit `descriptor()` (or passes
 /// it over a Unix socket); a rank's process adopts it. Thread-safe; a value, copies are the same
-/// meeting.
+/// rendezvous.
 class shm_rendezvous {
 public:
   /// Throws user_error if the kernel refuses.
   static shm_rendezvous create(const shm_sizes& sizes = {});
   /// From a descriptor of this process, which stays the caller's. Throws user_error if it is no
-  /// meeting of this version.
+  /// rendezvous of this version.
   static shm_rendezvous adopt(int descriptor);
-  /// For ranks that nobody of ours launched: the processes of one host that name the same `key`
-  /// (16 to 64 bytes, random) and run as the same user get the same meeting; the first one creates
-  /// it and answers the others as long as a copy of it lives. Waits up to `patience` for an answer;
+  /// For ranks that Troupe did not launch. The processes of one host that give the same `key` (16
+  /// to 64 bytes, random) and run as the same user get the same rendezvous. The first one creates
+  /// it and answers the others as long as it holds a copy. Waits up to `patience` for an answer;
   /// throws user_error after that.
   static shm_rendezvous by_name(std::string_view key, std::chrono::nanoseconds patience,
                                 const shm_sizes& sizes = {});
@@ -78,8 +78,8 @@ struct shm_options {
 /// - Memory of `allocate` (up to shm_sizes::registered_bytes) is reduced in place if all ranks give
 ///   such memory of the same generation; all other memory goes through slots of bounded size. It
 ///   keeps its contents after its handle is gone; a generation whose memory is held counts as open.
-/// - Operations of a (sub)group run one after the other, in order. Waiters do the work; work that
-///   nobody waits for is found by the handle's own thread within a few milliseconds.
+/// - Operations of a (sub)group run one after the other, in order. Waiters do the work; the
+///   handle's own thread finds work without a waiter within a few milliseconds.
 /// - Deadlines are kept by `wait` and `poll`: until all ranks arrived they count from submission;
 ///   then an operation in which nothing moves for so long names the ranks that lag.
 /// - A process that ends without closing its handle aborts the group and is named, within a
@@ -109,7 +109,7 @@ private:
   std::shared_ptr<hub> hub_;
 };
 
-/// Empty if this machine can do it, else why not. For `doctor`, without a meeting.
+/// Empty if this machine can use shm, else why not. For `doctor`, without a rendezvous.
 std::string shm_unusable();
 
 }  // namespace troupe

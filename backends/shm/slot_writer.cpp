@@ -78,7 +78,7 @@ void slot_writer::write(void* to, const void* from, std::size_t bytes) noexcept 
 }
 
 void slot_writer::learn(std::chrono::nanoseconds took, std::size_t bytes) noexcept {
-  // Between what a line costs that nobody holds, and one that is taken from another core.
+  // In ns per line: between the cost of a line that no core holds and one held by another core.
   constexpr std::size_t slow_line = 14;
   constexpr std::size_t tries_apart = 8 * page;
   constexpr std::size_t tries_apart_when_slow = 256 * page;

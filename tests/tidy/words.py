@@ -83,7 +83,7 @@ NAMES = {
 LEFT = {
     "actors": (24, 3),
     "apps": (29, 0),
-    "backends": (197, 2),
+    "backends": (117, 2),
     "messages": (7, 0),
     "tests": (79, 2),
 }
