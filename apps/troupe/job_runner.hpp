@@ -15,7 +15,7 @@ namespace troupe::program {
 /// It handles signals from construction to destruction, between jobs too. For one thread.
 class job_runner {
 public:
-  /// `run`, `signal` and `signals` call `notify` for each signal, with the number of signals so far.
+  /// `run`, `signal` and `signals` call `notify` for each signal, with the signals counted so far.
   job_runner(ports world, std::function<void(int signal, int count)> notify);
   ~job_runner();
   job_runner(const job_runner&) = delete;

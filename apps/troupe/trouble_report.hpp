@@ -19,7 +19,7 @@ class trouble_report {
 public:
   explicit trouble_report(console& screen);
 
-  /// Reports the first of several failed checkpoints in a row and the next checkpoint that succeeds.
+  /// Reports the first of several failed checkpoints in a row and the next one that succeeds.
   /// Reports a new generation after a failure. Warns once when a metric is not finite.
   observer_factory watch() const;
   /// Wraps the observer that `make` makes, which writes `file`. After an error of the file system
