@@ -1,4 +1,4 @@
-// Who has arrived at which operation of a (sub)group. A value without MPI in it.
+// Which members have arrived at which operation of a (sub)group. A value; it does not use MPI.
 #pragma once
 
 #include "backends/collective/collective_call.hpp"
@@ -33,7 +33,7 @@ public:
   std::uint64_t first() const { return first_; }
   /// All have arrived and agree.
   bool complete(std::uint64_t number) const;
-  /// World ranks that have not arrived; nobody of an operation that was dropped.
+  /// World ranks that have not arrived; none for an operation that was dropped.
   std::vector<std::int32_t> missing(std::uint64_t number) const;
   /// Of a complete `decide`: all or any.
   bool verdict(std::uint64_t number) const;

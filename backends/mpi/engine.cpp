@@ -70,7 +70,7 @@ void engine::relax(int turns) {
     ::sched_yield();
 }
 
-// Nothing to wait for: until somebody knocks, but for a look at what other ranks say.
+// Nothing to do: sleeps until `wake`, for at most 1 ms, because other ranks' messages do not wake.
 void engine::rest(int idle_turns) {
   constexpr int eager_turns = 100;
   if (idle_turns < eager_turns && waiters_.load() == 0) {
@@ -121,7 +121,7 @@ bool engine::start() {
     MPI_Init_thread(nullptr, nullptr, wanted, &provided);
     mine_ = true;
   } else {
-    // Somebody else calls MPI too, when he likes.
+    // The program initialised MPI, and its own threads may call MPI at any time.
     wanted = MPI_THREAD_MULTIPLE;
     MPI_Query_thread(&provided);
   }

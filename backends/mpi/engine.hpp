@@ -1,4 +1,4 @@
-// MPI in this process: started once, driven by whoever waits and by one thread of its own.
+// MPI in this process: started once, driven by the waiting lane or by the engine's own thread.
 #pragma once
 
 #include "backends/mpi/group.hpp"
@@ -13,8 +13,8 @@
 
 namespace troupe::mpi {
 
-/// Thread-safe. MPI is called by one thread at a time (MPI_THREAD_SERIALIZED): whoever holds the
-/// lock moves all groups on.
+/// Thread-safe. One thread at a time calls MPI (MPI_THREAD_SERIALIZED): the one that holds the lock
+/// moves all groups on.
 class engine {
 public:
   explicit engine(placed_rank place);

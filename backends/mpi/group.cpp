@@ -130,7 +130,8 @@ void group::pump(const operations& arithmetic) {
   });
 }
 
-// What all have arrived at begins, and is done if it is small, before an end that came behind it.
+// Called before an end of the group is processed. Operations at which all members have arrived
+// begin now, and small ones complete.
 void group::advance() {
   for (auto& [name, at] : channels_) {
     start_ready(name, at);
@@ -182,7 +183,7 @@ void group::hear(const control_message& what) {
     case control_message_kind::abort: told_ = true; return abort(text_of(what));
     case control_message_kind::bye:
       departed_.push_back(what.sender);
-      // Its word of the end may come before the word of whoever ended the group.
+      // This `bye` with a reason may arrive before the abort of the rank that ended the group.
       if (what.text_size != 0 && !aborted()) {
         advance();
         told_ = true;
@@ -276,7 +277,7 @@ void group::start_ready(std::uint64_t name, channel& at) {
     if (std::any_of(at.queue.begin(), found, bars)) return;
     bool aside = aborted();
     if (!aside) {
-      // In this order: whoever aborts later sees that the memory is in use.
+      // In this order: a thread that aborts later sees that the memory is in use.
       touching_.fetch_add(1);
       what.touching.store(true);
       aside = aborted();
@@ -299,7 +300,7 @@ void group::finish_started(channel& at) {
     if (!one->finished()) return false;
     if (touched) touching_.fetch_sub(1);
     if (one->empty_participation() && !aborted()) return false;
-    // Before the lane hears of it: it may close the group at once.
+    // Before the lane can see the end: it may close the group at once.
     in_flight_.fetch_sub(1);
     if (one->aside() || one->empty_participation())
       settle(*one);

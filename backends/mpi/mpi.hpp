@@ -22,7 +22,7 @@ class engine;
 ///   rules of canonical_reduce.
 /// - Fingerprints travel in a small message to every member before an operation begins; barrier and
 ///   decide are nothing but these. They cost members - 1 messages per operation and rank.
-/// - Abort is local, and the backend tells the other ranks by message. MPI cannot end a collective
+/// - Abort is local, and the backend sends it to the other ranks. MPI cannot end a collective
 ///   that it has begun. The backend releases that collective's memory when MPI is done with it,
 ///   which needs all members to be alive and in this program; `wait` gives MPI two seconds, then
 ///   throws all the same. `quiescent` is true only once MPI has released the memory, or nothing had

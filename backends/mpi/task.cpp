@@ -68,8 +68,8 @@ void task::start_transfer() {
   }
 }
 
-// Who begins before the word of an abort reaches him and who begins after it meet in MPI all the
-// same.
+// Each member says whether it takes part with its own memory. A member that learned of an abort
+// first takes part with scratch memory, because MPI needs all members to end the collective.
 void task::start_vows() {
   const std::uint8_t mine = aside_ ? 0 : 1;
   if (where_.tag == 0) {
@@ -186,7 +186,7 @@ void task::start_reduce_scatter() {
     });
 }
 
-// Among some of the ranks: everybody sends what each other member needs, whole.
+// In a subgroup: each member sends to each other member, in one message, what that one needs.
 void task::start_exchange() {
   const auto size = bytes_each();
   const auto call = what.call.what;

@@ -29,7 +29,7 @@ public:
   task(submission what, std::chrono::nanoseconds deadline)
       : what(std::move(what)), deadline(deadline), submitted(std::chrono::steady_clock::now()) {}
 
-  /// Begins the transfer; the call and everybody's agreement are known. `aside`: with scratch
+  /// Begins the transfer, once all members have submitted the same call. `aside`: with scratch
   /// memory in place of the rank's own, because it has gone back to its owner.
   void start(const stage_of& where, const operations& arithmetic, bool aside);
   bool started() const { return started_; }
@@ -40,8 +40,8 @@ public:
   /// Asks MPI. True once it is done; results are in place then, unless the operation has ended
   /// otherwise. To end it well is left to the caller.
   bool finished();
-  /// Once finished: a member took part with scratch memory, so what arrived is nobody's result.
-  /// That member's word of the abort is here or on its way.
+  /// Once finished: a member took part with scratch memory, so the received data is no result.
+  /// That member's abort has arrived or is on its way.
   bool empty_participation() const;
 
   const submission what;

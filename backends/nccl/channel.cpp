@@ -121,7 +121,8 @@ std::string channel::begin_connecting() {
   return {};
 }
 
-// What control says of an end is said by the operation behind it too.
+// Does not report failed control operations: the control operation of the submitted call fails too,
+// and reports them.
 std::string channel::connect() {
   if (phase_ == phase::facts) {
     if (gathered_->poll().status != work_status::ok) return {};

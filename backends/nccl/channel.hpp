@@ -30,7 +30,7 @@ struct operation {
   collectives::outcome how;
 };
 
-/// What a rank tells the others of its GPU.
+/// What a rank sends to the others about its GPU.
 struct gpu_name {
   std::array<char, 64> host{};
   std::array<char, 32> bus{};

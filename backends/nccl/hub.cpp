@@ -31,7 +31,7 @@ std::string without_marks(std::string text) {
   return text;
 }
 
-// The control operation behind a tensor's, telling its ends in the tensor operation's words.
+// The control operation of a tensor operation. Its errors name the tensor operation.
 class plain_spoken final : public work {
 public:
   explicit plain_spoken(work_ptr inner) : inner_(std::move(inner)) {}

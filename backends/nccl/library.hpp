@@ -45,7 +45,7 @@ struct library {
   std::vector<std::shared_ptr<void>> open;
 };
 
-/// The libraries, or why they can not be used here.
+/// The libraries, or why they cannot be used here.
 struct loaded {
   std::shared_ptr<const library> functions;
   std::string why;

@@ -38,8 +38,8 @@ struct nccl_options {
 /// - One GPU per rank: ranks that share one get an abort that names them, where NCCL would hang.
 /// - Numbers in texts of disagreements count the control group's operations, two more than the
 ///   tensors' for each (sub)group.
-/// - Abort: works end at once. One thread watches all groups and tells NCCL's kernels to end; the
-///   group is quiescent when they have ended. NCCL's asynchronous errors abort the group likewise.
+/// - Abort: works end at once. One thread watches all groups and aborts NCCL's kernels; the group
+///   is quiescent when they have ended. NCCL's asynchronous errors abort the group likewise.
 /// - At most 4096 operations of a group may be in flight (internal_error beyond).
 class nccl_backend final : public communicator_backend {
 public:

@@ -203,7 +203,7 @@ asio::awaitable<void> acceptor::accept() {
 }
 
 asio::awaitable<void> acceptor::receive(socket from) {
-  // A rank says hello at once: whoever has said nothing for longest goes first.
+  // A rank sends its hello at once, so the connection that has been silent for longest is closed.
   if (strangers_.size() == strangers_max) {
     close_quietly(*strangers_.begin()->second);
     strangers_.erase(strangers_.begin());
@@ -219,7 +219,7 @@ asio::awaitable<void> acceptor::receive(socket from) {
   try {
     said = decode_hello(block);
   } catch (const wire_error&) {
-    co_return;  // somebody else's protocol: nothing to say in it
+    co_return;  // another protocol: no answer is possible
   }
   tend();
   const auto [verdict, to] = judge(said);

@@ -18,12 +18,12 @@ namespace troupe::tcp {
 
 struct operation;
 
-/// Hears what comes in. Throws wire_error to end the connection.
+/// Receives the frames of a connection. Throws wire_error to end the connection.
 class frame_receiver {
 public:
   virtual ~frame_receiver() = default;
-  /// What it speaks of has not come yet, over another connection: it is asked again, and nothing
-  /// behind it is read until then.
+  /// True while the frame depends on one that another connection has not delivered yet. `receive`
+  /// asks again before it reads anything after this header.
   virtual bool early(const frame_header& header) = 0;
   /// A frame's header and note. Returns where its body belongs, if it has one.
   virtual std::byte* frame(const frame_header& header, std::span<const std::byte> note) = 0;
@@ -66,7 +66,7 @@ public:
   /// A frame of that kind waits to be sent.
   bool queues(frame_kind kind) const;
 
-  /// The next frame to be heard is early.
+  /// The next frame to be handled is early.
   bool early() const { return early_; }
   /// Reads what is there without waiting, a few chunks at most. `moved` is set if anything came.
   state receive(frame_receiver& to, const std::atomic<bool>& stop, bool& moved);

@@ -47,8 +47,8 @@ struct parcel {
   std::size_t bytes = 0;
 };
 
-/// Not thread-safe. Members are places in the (sub)group. Calls that come from the wire throw
-/// wire_error if they can not be; everything else that can not be is an internal_error or ignored.
+/// Not thread-safe. Members are places in the (sub)group. An impossible call from the wire throws
+/// wire_error; any other impossible call throws internal_error or is ignored.
 class exchange {
 public:
   exchange(std::size_t members, std::size_t me, chunk_pool& pool);
@@ -68,7 +68,7 @@ public:
   bool small() const { return small_; }
   /// After `start`: some slice fills a window, so that it pays to spread chunks over connections.
   bool wide() const { return wide_; }
-  /// Everybody called alike and is ready.
+  /// All members have submitted the same call and are ready.
   bool met() const { return missing_ == 0; }
 
   /// What may go to `member` now, if anything. Every parcel is followed by `sent` once.

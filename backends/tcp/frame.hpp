@@ -26,8 +26,8 @@ inline constexpr std::size_t reason_max = 4096;
 inline constexpr std::uint32_t note_max = 24u << 10;
 inline constexpr std::uint32_t body_max = 256u << 10;
 
-/// Known to the ranks of a job and to nobody else. It keeps strangers out, not listeners: it is not
-/// encrypted on its way.
+/// Known to the ranks of a job only. It keeps strangers out, not eavesdroppers: it is sent without
+/// encryption.
 using job_secret = std::array<std::uint8_t, 32>;
 /// Takes equally long for any two secrets.
 bool same_secret(const job_secret& a, const job_secret& b);
@@ -37,8 +37,8 @@ class wire_error : public std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
-/// The first block: sent by the rank that connects. A peer of another version is told so before
-/// anything behind the version is looked at.
+/// The first block: sent by the rank that connects. A peer of another version is refused before
+/// any field after the version is read.
 struct hello {
   std::uint32_t version = wire_version;
   job_secret secret{};
@@ -106,7 +106,7 @@ enum class part : std::uint8_t {
 struct frame_header {
   frame_kind kind = frame_kind::bye;
   part what = part::payload;  ///< data only
-  bool ready = false;         ///< call only: as a `ready` right behind it
+  bool ready = false;         ///< call only: as if a `ready` followed it
   bool yes = false;           ///< call of decide only
   std::uint32_t channel = 0;
   std::uint64_t number = 0;  ///< of the operation in its channel
@@ -115,8 +115,8 @@ struct frame_header {
   std::uint32_t body_bytes = 0;
   friend bool operator==(const frame_header&, const frame_header&) = default;
 };
-/// One byte behind every body: whether all of it is what it should be. An aborting sender fills up
-/// with zeros a body that it had begun.
+/// The byte that follows each body: whether the body is valid. An aborting sender fills a body that
+/// it had begun with zeros, and marks it torn.
 enum class trailer : std::uint8_t { whole, torn };
 
 inline constexpr std::size_t header_bytes = 32;

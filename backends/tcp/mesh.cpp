@@ -117,7 +117,8 @@ std::shared_ptr<operation> mesh::submit(channel& in, submission with) {
   return what;
 }
 
-// Tells the others; with the payload, if there is one and nothing stands before it.
+// Sends the call to the other members; with the payload, if it is small and no operation is open
+// before this one.
 void mesh::call_out(const std::shared_ptr<operation>& what, const collective_call& call, bool yes) {
   auto& in = what->in_channel;
   const bool ready = what->number == in.first;
@@ -214,7 +215,7 @@ void mesh::wait(operation& what, clock::time_point begin, std::chrono::nanosecon
   if (what.how.pending()) drive(what, begin, deadline);
   while (what.how.pending()) end_aborted(what);  // or another thread is about to
   if (what.how.status() == work_status::ok) return;
-  // Unwinding frees what the operation was given: nobody may still be writing there.
+  // Unwinding frees the operation's memory, so wait until no thread writes there any more.
   let_go();
   raise(what.how.result());
 }

@@ -62,8 +62,8 @@ using collectives::submission;
 
 /// Submissions and waits by the owning lane only; the rest from any thread.
 ///
-/// Bytes move in `sweep`, under the mutex, by whoever is there: the lane while it waits (nobody has
-/// to wake up then), else the backend's thread.
+/// `sweep` moves bytes, under the mutex. The lane calls it while it waits, so that no thread has to
+/// wake up; otherwise the backend's thread calls it.
 class mesh : public std::enable_shared_from_this<mesh> {
 public:
   using clock = std::chrono::steady_clock;
@@ -88,13 +88,14 @@ public:
   std::string why() const { return end_.why(); }
   /// As tcp_communicator's.
   void when_aborted(std::function<void(const std::string&)> what);
-  /// The handle is gone: tells the peers, or ends the group if operations are on their way.
+  /// The handle is destroyed: sends `bye` to the peers, or ends the group if operations are in
+  /// flight.
   void depart() noexcept;
 
   /// The backend's thread: a connection, one of `streams`, that has passed the handshake. A group
   /// that is over says so and closes it. Ignored if there is one already.
   void adopt(std::int32_t rank, std::uint16_t stream, file_descriptor socket);
-  /// The peer is gone already: as if it had said goodbye. Ignored if it can say so itself.
+  /// The peer left before it was connected: as if it had sent `bye`. Ignored if it is connected.
   void without(std::int32_t rank);
   /// `connections` are to be dialed, one is done with.
   void dials(int connections);
@@ -102,7 +103,7 @@ public:
   bool has(std::int32_t rank, std::uint16_t stream) const;
   bool departed() const noexcept { return departed_.load(std::memory_order_seq_cst); }
   bool over() const noexcept { return aborted() || departed(); }
-  /// Peers that are not connected yet need not be told any more that it is over.
+  /// The end of the group need not be sent any more to peers that are not connected yet.
   bool given_up() const noexcept { return given_up_.load(std::memory_order_seq_cst); }
   /// Readable when `attend` is due.
   int poller_fd() const { return poller_.fd(); }
@@ -118,7 +119,7 @@ private:
   struct stream {
     std::optional<connection> link;
     std::shared_ptr<operation> current;  // whose bytes come in
-    bool left = false;                   // said goodbye
+    bool left = false;                   // its last frame was received
     bool closing = false;                // its last frame is queued ...
     bool shut = false;                   // ... and has gone
   };
@@ -201,9 +202,9 @@ private:
   std::optional<inquiry> inquiry_;
   std::size_t in_flight_ = 0;  // operations submitted here and not ended
   std::size_t wide_ = 0;       // operations started and not ended that use all connections
-  bool spread_ = false;        // the peers were told that the group is over ...
-  note last_words_;            // ... in these words,
-  frame_header last_header_;   // about this operation
+  bool spread_ = false;        // the end of the group was sent to the peers ...
+  note last_words_;            // ... with this note
+  frame_header last_header_;   // ... and this header, which names the operation
   int dialing_ = 0;            // connections that this rank has to dial yet
   bool unattended_ = false;    // `attend` is not called any more
   std::atomic<bool> driven_{false};

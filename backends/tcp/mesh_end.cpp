@@ -37,7 +37,7 @@ void mesh::abort(std::string_view why) noexcept {
   } catch (...) {  // no memory for the text; the abort itself needs none
   }
   set_aborted(std::move(reason));
-  // Whoever moves bytes tells the peers. If nobody does, this thread is the first that can.
+  // The thread that moves bytes sends the abort to the peers. If no thread does, this one sends it.
   if (const std::unique_lock hold{mutex_, std::try_to_lock}; hold) {
     try {
       spread({.text = std::string{why}});

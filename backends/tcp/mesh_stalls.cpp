@@ -25,7 +25,8 @@ std::vector<std::int32_t> owing(const operation& what) {
   return others(what.in_channel, [&](std::size_t i) { return what.steps.owes(i); });
 }
 
-// Without answers that tell more: who has not called, else who holds up at first hand.
+// The ranks to name without an inquiry: those that have not called; else those that hold the
+// operation up directly; else those that may only wait for others.
 std::vector<std::int32_t> suspects(const operation& what) {
   const auto& in = what.in_channel;
   auto ranks = others(in, [&](std::size_t i) { return !what.steps.called(i); });
@@ -43,7 +44,8 @@ mesh::clock::time_point mesh::expire(operation& what, clock::time_point begin,
   if (others(in, uncalled).empty()) begin = what.heard;
   const auto due = begin + deadline;
   if (clock::now() < due || !what.how.pending() || aborted()) return due;
-  // One inquiry serves all that are past their deadlines: who polls several is told in time too.
+  // All operations past their deadline share one inquiry, so a caller that polls several gets each
+  // answer in time.
   if (!inquiry_ || inquiry_->begun < due) inquire(what, deadline);
   const auto enough = inquiry_->begun + patience;
   if (inquiry_->open == 0 || clock::now() >= enough) conclude(what, deadline);

@@ -23,7 +23,7 @@ public:
   void forget(int socket);
   void arm(int socket, bool backlog);
 
-  /// Something is due in half a millisecond at the latest. Cheap, and nobody wakes up before.
+  /// Something is due in half a millisecond at the latest. Cheap: no thread wakes up before.
   /// Thread-safe.
   void soon() noexcept;
   /// Something is due at once. Thread-safe.

@@ -1,4 +1,4 @@
-// Who holds an operation up, told from those who wait as well.
+// Finds the ranks that hold an operation up, as opposed to ranks that wait for others themselves.
 #pragma once
 
 #include <cstdint>

@@ -32,8 +32,8 @@ public:
   virtual ~tcp_rendezvous() = default;
   /// `who.rank` can be reached at `at`. Called by `open`; must not wait.
   virtual void publish(const group_description& who, const tcp_address& at) = 0;
-  /// The address of `rank` in the generation of `who`, if it is known yet: asked again and again
-  /// until it is, and anew when nobody takes the connection. Must not wait. What it throws ends the
+  /// The address of `rank` in the generation of `who`, if it is known yet. Called repeatedly until
+  /// it is, and again when no process accepts the connection. Must not wait. An exception ends the
   /// group.
   virtual std::optional<tcp_address> find(const group_description& who, std::int32_t rank) = 0;
 };
@@ -71,11 +71,10 @@ struct tcp_options {
   /// Where this process listens, for all its ranks and generations. Port 0: any that is free. To be
   /// reached from other hosts it has to be an address of this one, or `0.0.0.0` or `::`.
   tcp_address listen{"127.0.0.1", 0};
-  /// What to publish as the host, if not `listen.host` (which others can not dial if it is
-  /// 0.0.0.0).
+  /// What to publish as the host, if not `listen.host` (which others cannot dial if it is 0.0.0.0).
   std::string advertise;
-  /// Shared by the processes of a job; whoever does not know it is not listened to. Not encrypted
-  /// on its way: a network where others can listen needs a tunnel.
+  /// Shared by the processes of a job; peers without it are refused. It is sent without encryption:
+  /// a network where others can listen needs a tunnel.
   std::array<std::uint8_t, 32> secret{};
   /// Null: an address book of this backend's own, for ranks of this process.
   std::shared_ptr<tcp_rendezvous> rendezvous;
@@ -89,8 +88,8 @@ std::uint16_t checked_tcp_streams(std::int64_t connections);
 /// What a rank's handle can beyond the port.
 class tcp_communicator : public communicator {
 public:
-  /// As the operation itself to everybody who compares or waits, but no data moves: for those who
-  /// move it another way afterwards. Over the world.
+  /// Compares calls and waits as the operation itself does, but moves no data. For callers that
+  /// move the data another way afterwards. Over the world.
   virtual work_ptr agree(const collective_call& what) = 0;
   /// `what` is called with the reason, once, as soon as this rank knows that the group is aborted:
   /// on any thread, at once if it is already. It must neither wait nor throw nor call this
@@ -102,18 +101,18 @@ public:
 /// per backend, asleep while lanes wait in here themselves. Thread-safe.
 ///
 /// Beyond the port's contract:
-/// - `open` listens (at the first call; user_error if it can not) and returns at once; connections
+/// - `open` listens (at the first call; user_error if it cannot) and returns at once; connections
 ///   come about in the background and are tried until the handle goes. It throws
 ///   std::invalid_argument if the description makes no sense, and internal_error if the rank has
 ///   opened that generation, or a later one, before.
 /// - A peer of another job, generation, version or world, with another number of connections, or
 ///   that does not know the secret, is refused before anything else it says is looked at; who is
 ///   refused aborts with the reason.
-/// - A peer one of whose connections ends without a word is named, and the group aborted. One that
-///   is silent is found out by the deadline: until all have called, and after that whenever
+/// - A peer one of whose connections ends without a last frame is named, and the group aborted. One
+///   that is silent is found out by the deadline: until all have called, and after that whenever
 ///   nothing has moved for as long. The others are then asked whom they wait for (0.2 s at most),
 ///   so that a rank that waits itself is not named for one that does not answer.
-/// - A host that vanishes without a word is found out without a deadline, too: by the kernel, which
+/// - A host that fails silently is found out without a deadline, too: by the kernel, which
 ///   asks an idle connection after 15 s and then each 5 s, and gives it up after 9 questions, a
 ///   minute in all; after about a quarter of an hour (net.ipv4.tcp_retries2) if something was on
 ///   its way there. A rank that is only stopped has no limit but the deadline.
@@ -123,13 +122,13 @@ public:
 ///   connection 64 KiB.
 /// - An abort reaches the peers as fast as the network; one that races with completion may find an
 ///   operation complete on some ranks and not on others.
-/// - Deadlines are kept by `wait` and `poll`. `wait` throws when nobody touches the memory any
+/// - Deadlines are kept by `wait` and `poll`. `wait` throws when no thread uses the memory any
 ///   more.
-/// - Destroying a handle is as with inproc_backend; it does not wait for peers, which are told in
-///   the background (2 s at most).
+/// - Destroying a handle is as with inproc_backend; it does not wait for peers, which are informed
+///   in the background (2 s at most).
 class tcp_backend final : public communicator_backend {
 public:
-  /// Throws user_error for a number of connections that can not be.
+  /// Throws user_error for an impossible number of connections.
   explicit tcp_backend(tcp_options options = {});
   ~tcp_backend() override;
   tcp_backend(const tcp_backend&) = delete;
@@ -140,7 +139,7 @@ public:
   std::shared_ptr<communicator> open(const group_description& group) override;
   std::shared_ptr<tcp_communicator> open_tcp(const group_description& group);
 
-  /// Where this process listens; starts to, if it does not. Throws user_error if it can not.
+  /// Where this process listens; starts to, if it does not. Throws user_error if it cannot.
   tcp_address address();
   /// Groups that are not over yet, those without a handle included.
   std::size_t groups() const;

@@ -83,7 +83,7 @@ NAMES = {
 LEFT = {
     "actors": (24, 3),
     "apps": (29, 0),
-    "backends": (117, 2),
+    "backends": (56, 1),
     "messages": (7, 0),
     "tests": (79, 2),
 }
