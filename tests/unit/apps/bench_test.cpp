@@ -30,7 +30,7 @@ std::vector<float> counted(std::size_t count, float from) {
 
 }  // namespace
 
-TEST_CASE("a summary is the median, the quartiles' distance over it, and the best", "[bench]") {
+TEST_CASE("a summary has the median, the relative interquartile range and the minimum", "[bench]") {
   const auto odd = program::summary({5, 1, 3, 2, 4});
   CHECK(odd.median == 3);
   CHECK(odd.best == 1);
@@ -41,7 +41,8 @@ TEST_CASE("a summary is the median, the quartiles' distance over it, and the bes
   CHECK(program::summary({0, 0}).spread == 0);
 }
 
-TEST_CASE("bare loops do what their names say, across blocks", "[bench]") {
+TEST_CASE("bare_reduce, bare_all_reduce and bare_copy are correct across block boundaries",
+          "[bench]") {
   const auto count = GENERATE(std::size_t{0}, 1, 1023, 1024, 1025, 5000);
   const auto ranks = GENERATE(std::size_t{2}, 3, 5);
   CAPTURE(count, ranks);
@@ -86,7 +87,7 @@ TEST_CASE("bench collectives prints one object per size", "[bench]") {
   CHECK(rows[1]["bytes"] == 12288);
 }
 
-TEST_CASE("bench collectives has ranks as processes, too", "[bench]") {
+TEST_CASE("bench collectives runs ranks as processes over shm, tcp and hier", "[bench]") {
   const auto by = GENERATE("shm", "tcp", "hier");
   const auto memory = GENERATE("registered", "ordinary");
   CAPTURE(by, memory);
@@ -133,7 +134,7 @@ TEST_CASE("bench collectives: two ranks with ordinary memory have a staging floo
   for (const auto& row : rows_of("registered", "2")) CHECK(row["staging_floor_seconds"].is_null());
 }
 
-TEST_CASE("a rank of a benchmark that dies ends it with an error", "[bench]") {
+TEST_CASE("a rank's process exits: the benchmark fails and names the rank", "[bench]") {
   const auto kinds = local_ports().rendezvous_kinds;
   CHECK_THROWS_WITH(program::on_processes(*kinds.at(0), {}, 2,
                                           [](communicator& group) {
@@ -177,7 +178,8 @@ TEST_CASE("bench collectives: an impossible option is refused with its fix", "[b
   refused("--tcp-streams", "17", 2, "1 to 16");
 }
 
-TEST_CASE("a benchmark does not believe a communicator that adds wrongly", "[bench]") {
+TEST_CASE("a communicator returns a wrong sum: the benchmark fails and names the element",
+          "[bench]") {
   inproc_backend backend;
   const auto honest = backend.open({.rank = 0, .world = 2});
   const auto other = backend.open({.rank = 1, .world = 2});
@@ -209,7 +211,7 @@ TEST_CASE("bench fit compares one rank with several", "[bench]") {
   CHECK(rows[0]["apart_waiting_share"].get<double>() >= 0);
 }
 
-TEST_CASE("bench fit has ranks as processes, too", "[bench]") {
+TEST_CASE("bench fit runs ranks as processes", "[bench]") {
   const auto said = troupe_says({"bench", "fit", "--batch-size", "2", "--max-steps", "8",
                                  "--rounds", "1", "--placement", "processes", "--json"});
   CAPTURE(said.err);
@@ -219,7 +221,7 @@ TEST_CASE("bench fit has ranks as processes, too", "[bench]") {
   CHECK(row["samples_per_second"].get<double>() > 0);
 }
 
-TEST_CASE("bench fit says when there was nothing to measure", "[bench]") {
+TEST_CASE("bench fit with too few steps to measure is refused and names --max-steps", "[bench]") {
   const auto said = troupe_says({"bench", "fit", "--batch-size", "2", "--max-steps", "1"});
   CHECK(said.code == 3);
   CHECK_THAT(said.err, Catch::Contains("--max-steps"));

@@ -34,7 +34,7 @@ std::string refusal(const std::vector<std::string>& arguments) {
 
 }  // namespace
 
-TEST_CASE("flags set their settings, the last one wins", "[command_line]") {
+TEST_CASE("flags set their settings, and a repeated flag keeps its last value", "[command_line]") {
   const auto s = settled(fit({"--ranks", "3", "--max-epochs=2", "--model", "cnn", "--ranks", "4",
                               "--set", "model.hidden=[5]", "--set", "seed=9"}));
   CHECK(s.integer("ranks") == 4);
@@ -44,7 +44,7 @@ TEST_CASE("flags set their settings, the last one wins", "[command_line]") {
   CHECK(s.at("ranks").origin.text() == "flag --ranks");
 }
 
-TEST_CASE("both spellings of a flag are welcome", "[command_line]") {
+TEST_CASE("a flag can be written with hyphens or underscores", "[command_line]") {
   const auto s = settled(fit({"--max_epochs", "7", "--batch_size=8", "--run-dir", "a_b"}));
   CHECK(s.integer("max_epochs") == 7);
   CHECK(s.integer("batch_size") == 8);
@@ -53,7 +53,7 @@ TEST_CASE("both spellings of a flag are welcome", "[command_line]") {
         std::vector<std::string>{"--a-b=c_d", "--", "--e_f"});
 }
 
-TEST_CASE("switches stand alone, or negated", "[command_line]") {
+TEST_CASE("a switch is a flag without a value, and --no-NAME negates it", "[command_line]") {
   CHECK(settled(fit({"--json"})).flag("json"));
   CHECK_FALSE(settled(fit({"--json", "--no-json"})).flag("json"));
   CHECK_FALSE(settled(fit({})).flag("json"));
@@ -63,7 +63,7 @@ TEST_CASE("switches stand alone, or negated", "[command_line]") {
   CHECK(settled(fit({"--fast-dev-run=3"})).integer("fast_dev_run") == 3);
 }
 
-TEST_CASE("a fault repeats and keeps its commas", "[command_line]") {
+TEST_CASE("--fault can be repeated, and its value keeps its commas", "[command_line]") {
   const auto s = settled(
       fit({"--fault", "throw@rank=0,hook=setup", "--fault", "stall@rank=1,hook=setup,ms=5"}));
   CHECK(s.get<std::vector<std::string>>("fault") ==
@@ -74,7 +74,8 @@ TEST_CASE("the flag --checkpoint is another name of --resume", "[command_line]")
   CHECK(settled(fit({"--checkpoint", "somewhere"})).text("resume") == "somewhere");
 }
 
-TEST_CASE("a wrong flag or argument names the nearest right one", "[command_line]") {
+TEST_CASE("the error for an unknown flag or argument suggests the most similar one",
+          "[command_line]") {
   CHECK(mentions(refusal({"--rnks", "3"}), "unknown flag \"--rnks\"; did you mean \"--ranks\"?"));
   CHECK(mentions(refusal({"--learning-rte=1"}), "did you mean \"--learning-rate\"?"));
   CHECK(mentions(refusal({"surplus"}), "unknown argument \"surplus\""));

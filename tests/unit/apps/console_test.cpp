@@ -21,7 +21,7 @@ std::string live(std::size_t length) { return "\r" + std::string(length, 'x') + 
 
 }  // namespace
 
-TEST_CASE("a live line on a terminal of the same width is written over", "[console]") {
+TEST_CASE("a terminal keeps its width: new text overwrites the progress line", "[console]") {
   terminal_screen t;
   t.screen.progress(live(79));
   t.screen.progress(live(60));
@@ -30,7 +30,7 @@ TEST_CASE("a live line on a terminal of the same width is written over", "[conso
   CHECK(t.writes.back() == "\r\x1b[Ka note\n");
 }
 
-TEST_CASE("a live line that a narrower terminal has wrapped is cleared in all its rows",
+TEST_CASE("a terminal becomes narrower: all rows of the wrapped progress line are cleared",
           "[console]") {
   terminal_screen t;
   t.screen.progress(live(79));
@@ -46,7 +46,7 @@ TEST_CASE("a live line that a narrower terminal has wrapped is cleared in all it
   CHECK(t.writes.back() == "\r\x1b[Knothing live stands there now\n");
 }
 
-TEST_CASE("a warning is said when notes are dropped", "[console]") {
+TEST_CASE("a quiet console drops notes and prints warnings", "[console]") {
   terminal_screen t;
   t.screen.be_quiet();
   t.screen.note("dropped");

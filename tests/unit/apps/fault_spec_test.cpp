@@ -21,7 +21,7 @@ std::string refusal(const std::string& spec) {
 
 }  // namespace
 
-TEST_CASE("a drill is read part by part, in any order", "[fault]") {
+TEST_CASE("the parts of a fault may come in any order", "[fault]") {
   const auto drill = parse_fault("throw@hook=training_step,step=12,rank=1,what=disk full", 2);
   CHECK(drill.what == fault_drill::kind::raise);
   CHECK(drill.rank == 1);
@@ -30,21 +30,21 @@ TEST_CASE("a drill is read part by part, in any order", "[fault]") {
   CHECK(drill.text == "disk full");
 }
 
-TEST_CASE("a fault without a step and a text has their defaults", "[fault]") {
+TEST_CASE("a fault without step and text gets the default step and text", "[fault]") {
   const auto drill = parse_fault("kill@rank=0,hook=setup", 1);
   CHECK(drill.what == fault_drill::kind::kill);
   CHECK(drill.step == undefined);
   CHECK(drill.text == "injected fault");
 }
 
-TEST_CASE("a stall says how long", "[fault]") {
+TEST_CASE("a stall needs a duration, and other faults refuse one", "[fault]") {
   CHECK(parse_fault("stall@rank=0,hook=backward,ms=250", 1).lasts ==
         std::chrono::milliseconds{250});
   CHECK(refusal("stall@rank=0,hook=backward").find("needs ms") != std::string::npos);
   CHECK(refusal("throw@rank=0,hook=backward,ms=1").find("stall only") != std::string::npos);
 }
 
-TEST_CASE("a text may have commas and equals signs", "[fault]") {
+TEST_CASE("the text of a fault may contain commas and equals signs", "[fault]") {
   CHECK(parse_fault("throw@rank=0,hook=setup,what=a, b=c, d", 1).text == "a, b=c, d");
   const auto drill = parse_fault("throw@rank=0,what=a, b,hook=setup,step=3", 1);
   CHECK(drill.text == "a, b");
@@ -53,7 +53,7 @@ TEST_CASE("a text may have commas and equals signs", "[fault]") {
   CHECK(parse_fault("throw@rank=0,hook=setup,what=", 1).text.empty());
 }
 
-TEST_CASE("a wrong part is named with the nearest right one", "[fault]") {
+TEST_CASE("the error for a wrong part of a fault names it and suggests a correct one", "[fault]") {
   const std::vector<std::pair<std::string, std::string>> stories{
       {"trow@rank=0,hook=setup", "unknown kind \"trow\"; did you mean \"throw\"?"},
       {"throw@rank=0,hook=trainin_step", "did you mean \"training_step\"?"},

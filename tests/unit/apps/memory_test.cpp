@@ -40,7 +40,7 @@ long on_a_thread() {
 }  // namespace
 
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
-TEST_CASE("freed memory is kept, by the main thread and by those of ranks", "[memory]") {
+TEST_CASE("the main thread and rank threads keep freed memory for reuse", "[memory]") {
   // glibc by itself has 160 here, where a fault brings 2 MiB, or 82,000 of 4 KiB.
   CHECK(faults_of_rounds() < rounds);
   CHECK(on_a_thread() < rounds);

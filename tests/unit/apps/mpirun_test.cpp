@@ -32,7 +32,7 @@ std::string place_refusal(std::vector<given::flag_value> flags) {
 
 }  // namespace
 
-TEST_CASE("ranks are mpirun's, over mpi") {
+TEST_CASE("under mpirun a job has mpirun's number of ranks and the mpi communicator") {
   using Catch::Matchers::Contains;
   auto all = settings_with({});
   take_place(all, first_of_four);
@@ -53,14 +53,14 @@ TEST_CASE("ranks are mpirun's, over mpi") {
              Contains("--placement processes for tcp"));
 }
 
-TEST_CASE("a run folder that says threads goes on under mpirun") {
+TEST_CASE("under mpirun a run folder with placement threads is accepted") {
   settings all = settings_with({});
   REQUIRE_FALSE(all.set("placement", std::string{"threads"}, {source::file, "config.toml"}));
   REQUIRE_FALSE(all.set("ranks", std::int64_t{4}, {source::file, "config.toml"}));
   CHECK_NOTHROW(take_place(all, first_of_four));
 }
 
-TEST_CASE("without mpirun nothing changes") {
+TEST_CASE("without mpirun the settings are unchanged") {
   auto all = settings_with({{"ranks", "--ranks", {"3"}}});
   take_place(all, std::nullopt);
   CHECK(all.integer("ranks") == 3);

@@ -28,7 +28,7 @@ void check_refused(const std::vector<odd>& all, int code) {
 
 }  // namespace
 
-TEST_CASE("simulate refuses a range of seeds that is no range", "[program]") {
+TEST_CASE("simulate refuses malformed values of --seeds", "[program]") {
   std::vector<odd> all;
   for (const std::string range : {"1..3abc", "0x1..0x3", "1..", "..3", "5", "9..1", "-1..3",
                                   "0..18446744073709551615", "0..99999999999999999999"})
@@ -36,8 +36,7 @@ TEST_CASE("simulate refuses a range of seeds that is no range", "[program]") {
   check_refused(all, bad_usage);
 }
 
-TEST_CASE("flags that would be ignored, overflow or be taken for another are refused",
-          "[program]") {
+TEST_CASE("flags that exclude each other or overflow are refused", "[program]") {
   check_refused({{{"simulate", "--seed", "3", "--seeds", "0..2"}, "--seed"},
                  {{"simulate", "--swarm", "--faults", "pause"}, "--swarm"},
                  {{"simulate", "--until", "5"}, "--replay"},
@@ -53,7 +52,7 @@ TEST_CASE("flags that would be ignored, overflow or be taken for another are ref
                 bad_usage);
 }
 
-TEST_CASE("a chart that no violation asks for is said to be missing", "[program]") {
+TEST_CASE("without a violation simulate reports that it wrote no chart", "[program]") {
   const auto said = troupe_says({"simulate", "--ranks", "2", "--steps", "2", "--chart", "x.mmd"});
   CHECK(said.code == 0);
   CHECK_THAT(said.err, Catch::Contains("--chart x.mmd: not written"));
@@ -73,7 +72,7 @@ TEST_CASE("data order refuses numbers that overflow", "[program]") {
       bad_configuration);
 }
 
-TEST_CASE("an unknown flag names the help of its whole command", "[program]") {
+TEST_CASE("the error for an unknown flag names the full command's --help", "[program]") {
   const auto said = troupe_says({"data", "order", "--samples", "10"});
   CHECK(said.code == bad_usage);
   CHECK_THAT(said.err, Catch::Contains("`troupe data order --help`"));

@@ -41,7 +41,8 @@ generation 2: 2 ranks from step 1 on, steps done again: 1; finished
   CHECK_THAT(troupe_says({"status", run, "--json"}).out, Catch::Contains("\"restarts\":1"));
 }
 
-TEST_CASE("the list of a folder without checkpoints says that there are none", "[program]") {
+TEST_CASE("checkpoint list of a folder without checkpoints reports that there are none",
+          "[program]") {
   const temporary_folder folder;
   const auto said = troupe_says({"checkpoint", "list", folder.path().string()});
   CHECK(said.code == 0);

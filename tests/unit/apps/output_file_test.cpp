@@ -24,7 +24,7 @@ std::size_t count_in(const fs::path& folder) {
 
 }  // namespace
 
-TEST_CASE("an output file is written whole, with nothing left beside it", "[output]") {
+TEST_CASE("an output file is written completely and leaves no temporary file", "[output]") {
   const temporary_folder folder;
   const auto path = (folder.path() / "model.pt").string();
   write_output(path, {"one ", "", "two"}, false);
@@ -32,7 +32,7 @@ TEST_CASE("an output file is written whole, with nothing left beside it", "[outp
   CHECK(count_in(folder.path()) == 1);
 }
 
-TEST_CASE("an output that is there stays unless it is to be replaced", "[output]") {
+TEST_CASE("an existing output file is replaced only with force", "[output]") {
   const temporary_folder folder;
   const auto path = (folder.path() / "model.pt").string();
   write_text(path, "precious");
@@ -44,7 +44,7 @@ TEST_CASE("an output that is there stays unless it is to be replaced", "[output]
   CHECK(count_in(folder.path()) == 1);
 }
 
-TEST_CASE("an output that is no regular file is refused even with force", "[output]") {
+TEST_CASE("an output path that is not a regular file is refused even with force", "[output]") {
   const temporary_folder folder;
   const auto pipe = (folder.path() / "pipe").string();
   REQUIRE(::mkfifo(pipe.c_str(), 0600) == 0);
@@ -66,7 +66,7 @@ TEST_CASE("an output that is no regular file is refused even with force", "[outp
   CHECK(count_in(folder.path()) == 3);
 }
 
-TEST_CASE("an output in a folder that is missing is refused by its name", "[output]") {
+TEST_CASE("an output path in a missing folder is refused, and the error names it", "[output]") {
   const temporary_folder folder;
   const auto path = (folder.path() / "absent" / "model.pt").string();
   CHECK_THROWS_AS(write_output(path, {"new"}, false), user_error);

@@ -51,7 +51,7 @@ struct placed_fit {
 
 }  // namespace
 
-TEST_CASE("processes end as threads do, hook by hook", "[program]") {
+TEST_CASE("ranks as processes give the result and the hook traces of threads", "[program]") {
   const placed_fit threads("threads");
   REQUIRE(threads.ended.code == 0);
   for (const std::string by : {"auto", "shm", "tcp", "hier"}) {
@@ -70,7 +70,7 @@ TEST_CASE("processes end as threads do, hook by hook", "[program]") {
   }
 }
 
-TEST_CASE("a rank's death is exit code 1 and named in result.json", "[program]") {
+TEST_CASE("a killed rank gives exit code 1 and is named in result.json", "[program]") {
   const placed_fit killed("processes", {"--fault", "kill@rank=1,hook=backward,step=2"});
   CHECK(killed.ended.code == 1);
   CHECK_THAT(killed.ended.err, Catch::Contains("rank 1 failed in backward at step 2"));
@@ -85,7 +85,7 @@ TEST_CASE("a rank's death is exit code 1 and named in result.json", "[program]")
   CHECK(last["step"] == 2);
 }
 
-TEST_CASE("a communicator of threads is refused for processes", "[program]") {
+TEST_CASE("ranks as processes with the inproc communicator are refused", "[program]") {
   const placed_fit refused("processes", {"--communicator", "inproc"});
   CHECK(refused.ended.code == 6);
   CHECK_THAT(refused.ended.err, Catch::Contains("auto, shm, tcp, hier"));

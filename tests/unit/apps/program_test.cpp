@@ -15,7 +15,7 @@ using namespace troupe;
 using namespace troupe::testing;
 using nlohmann::json;
 
-TEST_CASE("help has examples, the version a number, both on standard output", "[program]") {
+TEST_CASE("--help prints examples and --version a number, both on standard output", "[program]") {
   const auto help = troupe_says({"--help"});
   CHECK(help.code == 0);
   CHECK_THAT(help.out, Catch::Contains("Examples:") && Catch::Contains("troupe fit"));
@@ -26,7 +26,7 @@ TEST_CASE("help has examples, the version a number, both on standard output", "[
   CHECK_THAT(troupe_says({"--version"}).out, Catch::Contains("troupe 0."));
 }
 
-TEST_CASE("bad usage is 2, names the nearest and says it on standard error", "[program]") {
+TEST_CASE("bad usage is exit 2 with a suggestion on standard error", "[program]") {
   const std::vector<std::pair<std::vector<std::string>, std::string>> stories{
       {{}, "troupe --help"},
       {{"fitt"}, "did you mean \"fit\"?"},
@@ -52,7 +52,7 @@ TEST_CASE("bad usage is 2, names the nearest and says it on standard error", "[p
   }
 }
 
-TEST_CASE("bad configuration is 3", "[program]") {
+TEST_CASE("bad configuration is exit 3 and names the cause", "[program]") {
   const temporary_folder folder;
   const auto run = (folder.path() / "run").string();
   const std::vector<std::pair<std::vector<std::string>, std::string>> stories{
@@ -90,7 +90,7 @@ TEST_CASE("a missing checkpoint is exit 5, an unsupported device is exit 6", "[p
   CHECK_FALSE(std::filesystem::exists(run));
 }
 
-TEST_CASE("data order hands out every sample once, rank by rank, step by step", "[program]") {
+TEST_CASE("data order lists each sample once, by step and rank", "[program]") {
   const auto said =
       troupe_says({"data", "order", "--size", "23", "--ranks", "3", "--batch-size", "4", "--seed",
                    "7", "--epoch", "2", "--accumulate-grad-batches", "2", "--json"});
@@ -109,7 +109,8 @@ TEST_CASE("data order hands out every sample once, rank by rank, step by step", 
   CHECK(lines[5]["samples"].size() == 3);
 }
 
-TEST_CASE("a rank without samples has a line, an empty set none", "[program]") {
+TEST_CASE("data order prints an empty line for an idle rank, and none for no samples",
+          "[program]") {
   const auto lines =
       lines_of(troupe_says({"data", "order", "--size", "1", "--ranks", "2", "--json"}).out);
   REQUIRE(lines.size() == 2);
@@ -118,14 +119,14 @@ TEST_CASE("a rank without samples has a line, an empty set none", "[program]") {
   CHECK(troupe_says({"data", "order", "--size", "0", "--json"}).out.empty());
 }
 
-TEST_CASE("steps of data order join micro-batches of one epoch only", "[program]") {
+TEST_CASE("steps in data order do not accumulate batches of two epochs", "[program]") {
   std::map<std::int64_t, std::int64_t> batches;
   program::data_order({.size = 50, .ranks = 1, .batch_size = 10, .epoch = 1, .accumulate = 2},
                       [&](const program::ordered_batch& b) { ++batches[b.step]; });
   CHECK(batches == std::map<std::int64_t, std::int64_t>{{3, 2}, {4, 2}, {5, 1}});
 }
 
-TEST_CASE("config print says values and origins, and reads back", "[program]") {
+TEST_CASE("config print shows values and sources, and its output is a valid file", "[program]") {
   const temporary_folder folder;
   const auto said = troupe_says({"config", "print", "--ranks", "3"}, {{"TROUPE_BATCH_SIZE", "7"}});
   CHECK(said.code == 0);
@@ -139,7 +140,7 @@ TEST_CASE("config print says values and origins, and reads back", "[program]") {
   CHECK(again["settings"]["batch_size"]["value"] == 7);
 }
 
-TEST_CASE("config validate lists everything that is wrong", "[program]") {
+TEST_CASE("config validate lists all errors", "[program]") {
   const temporary_folder folder;
   const auto file = (folder.path() / "job.toml").string();
   write_text(file, "ranks = 0\nmodle = 'mlp'\nseed = 'x'\n");
@@ -151,7 +152,7 @@ TEST_CASE("config validate lists everything that is wrong", "[program]") {
   CHECK(object["errors"].size() == 3);
 }
 
-TEST_CASE("models, doctor and config schema are JSON with a schema", "[program]") {
+TEST_CASE("models, doctor and config schema print JSON with a schema name", "[program]") {
   const auto models = lines_of(troupe_says({"models", "--json"}).out);
   REQUIRE(models.size() == 2);
   CHECK(models[0]["schema"] == "troupe.model/1");
@@ -183,7 +184,7 @@ TEST_CASE("an unknown variable TROUPE_RANK: the command warns and names a simila
   CHECK_THAT(said.err, Catch::Contains("TROUPE_RANK") && Catch::Contains("TROUPE_RANKS"));
 }
 
-TEST_CASE("simulate runs worlds of a seed, the same ones each time", "[program]") {
+TEST_CASE("simulate with the same seeds runs the same simulations", "[program]") {
   const std::vector<std::string> arguments{"simulate", "--ranks", "3",       "--steps", "4",
                                            "--seeds",  "5..9",    "--swarm", "--json"};
   const auto first = troupe_says(arguments);

@@ -63,7 +63,7 @@ TEST_CASE("a replay of a case file stops at --until and draws a chart", "[progra
         troupe_says({"simulate", "--replay", path, "--json"}).out);
 }
 
-TEST_CASE("a replay stops before its event under a debugger, and goes on", "[program]") {
+TEST_CASE("a replay under a debugger traps before its event and can be continued", "[program]") {
   const temporary_folder folder;
   const auto path = write_to(folder, "crash.case", crash);
   const auto child = fork();
@@ -86,7 +86,7 @@ TEST_CASE("a replay stops before its event under a debugger, and goes on", "[pro
   CHECK(WEXITSTATUS(status) == 0);
 }
 
-TEST_CASE("a replay that goes another way than its case says so", "[program]") {
+TEST_CASE("a replay that differs from its case reports the differences", "[program]") {
   const temporary_folder folder;
   std::string odd{crash};
   odd.insert(odd.find("meets"),
@@ -103,7 +103,7 @@ TEST_CASE("a replay that goes another way than its case says so", "[program]") {
   CHECK_THAT(said.err, Catch::Contains("the run has only"));
 }
 
-TEST_CASE("a mangled case is refused, and what is wrong is said", "[program]") {
+TEST_CASE("a malformed case is refused with the reason", "[program]") {
   const temporary_folder folder;
   const std::string whole{crash};
   const auto answer = [&](const std::string& text) {

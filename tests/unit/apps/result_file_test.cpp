@@ -35,7 +35,7 @@ std::vector<std::string> names_of(const nlohmann::ordered_json& object) {
 
 }  // namespace
 
-TEST_CASE("a finished run has the contract's fields in their order", "[result]") {
+TEST_CASE("the result of a finished run has the documented fields in order", "[result]") {
   job_outcome outcome;
   outcome.status = job_outcome::ending::finished;
   outcome.loop = {.epoch = 3, .batch = 0, .steps = 1407, .samples = 180000};
@@ -140,7 +140,7 @@ TEST_CASE("unknown fields of a result are null", "[result]") {
   CHECK(object["metrics"] == json::object());
 }
 
-TEST_CASE("a failure brings its nested causes and what followed", "[result]") {
+TEST_CASE("a failure in a result has its nested causes and the later failures", "[result]") {
   failure first;
   first.type = "std::runtime_error";
   first.what = "disk full";
@@ -165,7 +165,7 @@ TEST_CASE("a failure brings its nested causes and what followed", "[result]") {
   CHECK(object["others"][0]["hook"].is_null());
 }
 
-TEST_CASE("numbers that are not finite and text that is no UTF-8 stay JSON", "[result]") {
+TEST_CASE("a result with non-finite numbers and invalid UTF-8 is valid JSON", "[result]") {
   run_result result;
   result.metrics = {{"train/loss", std::nan("")}, {"val/loss", INFINITY}};
   failure odd;
@@ -177,7 +177,7 @@ TEST_CASE("numbers that are not finite and text that is no UTF-8 stay JSON", "[r
   CHECK(object["failure"]["what"].is_string());
 }
 
-TEST_CASE("exit codes follow the first cause's own type", "[result]") {
+TEST_CASE("the exit code follows from the type of the first cause", "[result]") {
   CHECK(exit_code(failed_with(thrown(std::runtime_error{"x"}))) == 1);
   CHECK(exit_code(failed_with(thrown(injected_fault{"x"}))) == 1);
   CHECK(exit_code(failed_with(thrown(internal_error{"x"}))) == 70);
@@ -188,7 +188,7 @@ TEST_CASE("exit codes follow the first cause's own type", "[result]") {
     CHECK(exit_code(failed_with(thrown(user_error{code, "x"}))) == static_cast<int>(code));
 }
 
-TEST_CASE("a generation that did not form is 4, an endless hook is 1", "[result]") {
+TEST_CASE("a generation that did not form is exit 4, a hook past its deadline exit 1", "[result]") {
   auto outcome = failed_with(nullptr);
   caught late;
   late.record.type = "deadline";
@@ -199,7 +199,7 @@ TEST_CASE("a generation that did not form is 4, an endless hook is 1", "[result]
   CHECK(exit_code(outcome) == 4);
 }
 
-TEST_CASE("a signal's exit code stands for a stop, not for a job that finished", "[result]") {
+TEST_CASE("a signal decides the exit code of a stopped job, not of a finished one", "[result]") {
   job_outcome outcome;
   outcome.status = job_outcome::ending::stopped;
   CHECK(exit_status_of(outcome, SIGINT) == 130);
@@ -212,7 +212,8 @@ TEST_CASE("a signal's exit code stands for a stop, not for a job that finished",
   CHECK(exit_status_of(outcome, SIGINT) == 0);
 }
 
-TEST_CASE("a fit whose last checkpoint failed is no fit with its work saved", "[result]") {
+TEST_CASE("a stopped fit whose last checkpoint failed is exit 5, not the signal's code",
+          "[result]") {
   job_outcome outcome;
   outcome.status = job_outcome::ending::stopped;
   CHECK(exit_status_of(outcome, SIGTERM) == 143);

@@ -15,14 +15,14 @@ using namespace troupe::testing;
 
 namespace fs = std::filesystem;
 
-TEST_CASE("a fresh folder's name says model, time and four digits", "[run_folder]") {
+TEST_CASE("the name of a new run folder has the model, the time and four digits", "[run_folder]") {
   using namespace std::chrono;
   const auto noon = sys_days{year{2026} / November / 21} + hours{12} + minutes{3};
   CHECK(fresh_run_folder("mlp", noon, 0xabcdef) == "runs/mlp-20261121T120300Z-cdef");
   CHECK(fresh_run_folder("cnn", noon, 1) == "runs/cnn-20261121T120300Z-0001");
 }
 
-TEST_CASE("the run started last is found by the time in its name", "[run_folder]") {
+TEST_CASE("the latest run is found by the time in its folder's name", "[run_folder]") {
   const temporary_folder runs;
   CHECK(latest_run(runs.path()) == std::nullopt);
   CHECK(latest_run(runs.path() / "absent") == std::nullopt);
@@ -35,7 +35,7 @@ TEST_CASE("the run started last is found by the time in its name", "[run_folder]
   CHECK(latest_run(runs.path()) == (runs.path() / "cnn-20270101T000000Z-0000").string());
 }
 
-TEST_CASE("a folder holds a run when a run has left anything in it", "[run_folder]") {
+TEST_CASE("a folder with a part of a run counts as a run folder", "[run_folder]") {
   const temporary_folder folder;
   CHECK_FALSE(holds_run(folder.path()));
   CHECK_FALSE(holds_run(folder.path() / "absent"));
@@ -45,7 +45,7 @@ TEST_CASE("a folder holds a run when a run has left anything in it", "[run_folde
   CHECK(holds_run(folder.path()));
 }
 
-TEST_CASE("a checkpoint's run is known, through links and slashes too", "[run_folder]") {
+TEST_CASE("the run of a checkpoint is found through links and trailing slashes", "[run_folder]") {
   const temporary_folder place;
   const auto run = place.path() / "run";
   const auto checkpoint = run / "checkpoints" / "step-00000003";
@@ -61,7 +61,7 @@ TEST_CASE("a checkpoint's run is known, through links and slashes too", "[run_fo
   CHECK(run_of_checkpoint(place.path() / "elsewhere") == std::nullopt);
 }
 
-TEST_CASE("only one process holds a folder", "[run_folder]") {
+TEST_CASE("only one process at a time can open a run folder", "[run_folder]") {
   const temporary_folder place;
   const auto path = (place.path() / "a" / "b").string();
   {
@@ -96,7 +96,7 @@ TEST_CASE("an impossible run folder: the error names the folder and the fix", "[
   }
 }
 
-TEST_CASE("a resumed run drops its result and what came behind its step", "[run_folder]") {
+TEST_CASE("a resumed run removes its result and the metrics after its step", "[run_folder]") {
   const temporary_folder place;
   const run_folder folder{place.path().string()};
   folder.write(result_file, "{}");

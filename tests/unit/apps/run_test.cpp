@@ -33,7 +33,7 @@ const words small{"fit", "--batch-size", "3", "--max-epochs", "2", "--num-sanity
 
 }  // namespace
 
-TEST_CASE("a fit leaves a run's folder and ends with a line that names it", "[run]") {
+TEST_CASE("a fit writes a run folder and prints its name last", "[run]") {
   const temporary_folder place;
   const auto run = (place.path() / "run").string();
   const auto said = troupe_says(small + words{"--run-dir", run});
@@ -52,7 +52,7 @@ TEST_CASE("a fit leaves a run's folder and ends with a line that names it", "[ru
   CHECK_THAT(read_text(fs::path{run} / "events.jsonl"), Catch::Contains("rank_started"));
 }
 
-TEST_CASE("a result is one line with --json, the last line only with --quiet", "[run]") {
+TEST_CASE("--json prints the result as one line, --quiet only the run folder", "[run]") {
   const temporary_folder place;
   const auto run = (place.path() / "run").string();
   const auto as_json = troupe_says(small + words{"--run-dir", run, "--json"});
@@ -72,7 +72,7 @@ TEST_CASE("a saved configuration can be run again", "[run]") {
   CHECK(result_of(first)["steps"] == result_of(again)["steps"]);
 }
 
-TEST_CASE("a folder that holds a run is not written over", "[run]") {
+TEST_CASE("a fit refuses a folder that holds a run", "[run]") {
   const temporary_folder place;
   const auto run = (place.path() / "run").string();
   CHECK(troupe_says(small + words{"--run-dir", run}).code == 0);
@@ -83,7 +83,7 @@ TEST_CASE("a folder that holds a run is not written over", "[run]") {
   CHECK(read_text(fs::path{run} / "result.json") == before);
 }
 
-TEST_CASE("a throw in a hook is exit 1, with its first cause in result.json", "[run]") {
+TEST_CASE("an exception in a hook is exit 1 and the first cause in result.json", "[run]") {
   const temporary_folder place;
   const auto run = (place.path() / "run").string();
   const auto said = troupe_says(small + words{"--run-dir", run, "--fault",
@@ -121,7 +121,7 @@ TEST_CASE("an unusable communicator is exit 6, and the error names a usable one"
   CHECK_THAT(said.err, Catch::Contains("--communicator auto"));
 }
 
-TEST_CASE("SIGTERM in a step stops at its end, exit 143, and says how to go on", "[run]") {
+TEST_CASE("SIGTERM in a step: the fit stops after the step, exit 143, names --resume", "[run]") {
   const temporary_folder place;
   const auto run = (place.path() / "run").string();
   integer_options options;
@@ -138,7 +138,7 @@ TEST_CASE("SIGTERM in a step stops at its end, exit 143, and says how to go on",
   CHECK(result_of(run)["steps"] >= 3);
 }
 
-TEST_CASE("status says how a run stands", "[run]") {
+TEST_CASE("status reports a finished and an interrupted run", "[run]") {
   const temporary_folder place;
   const auto run = (place.path() / "run").string();
   CHECK(troupe_says(small + words{"--run-dir", run}).code == 0);
@@ -152,7 +152,7 @@ TEST_CASE("status says how a run stands", "[run]") {
   CHECK(status["state"] == "interrupted");
 }
 
-TEST_CASE("a trace holds what each rank did", "[run]") {
+TEST_CASE("a hook trace has entries of each rank", "[run]") {
   const temporary_folder place;
   const auto run = (place.path() / "run").string(), trace = run + "/trace.jsonl";
   CHECK(troupe_says(small + words{"--run-dir", run, "--trace-hooks", trace}).code == 0);

@@ -53,7 +53,7 @@ TEST_CASE("a setting that no source gives has its default", "[settings]") {
   CHECK_FALSE(s.is_given("ranks"));
 }
 
-TEST_CASE("the strategy is named alone or with its settings", "[settings]") {
+TEST_CASE("a strategy can be given as a name or as a table", "[settings]") {
   CHECK(settled(join(table(), assignments({"strategy=data_parallel"}))).text("strategy.name") ==
         "data_parallel");
   const auto s = settled(
@@ -89,7 +89,7 @@ TEST_CASE("each setting of the gradient exchange reaches the trainer's options",
   }
 }
 
-TEST_CASE("connections between two ranks are counted within bounds", "[settings]") {
+TEST_CASE("tcp.streams outside of its bounds is refused", "[settings]") {
   CHECK(options_of(settled(join(table(), {}))).tcp_streams == std::nullopt);
   CHECK(options_of(settled(join(table(), assignments({"tcp.streams=4"})))).tcp_streams == 4);
   CHECK(mentions(refusal(assignments({"tcp.streams=0"})).first, "tcp.streams"));
@@ -128,7 +128,7 @@ TEST_CASE("impossible elastic settings: the error names the possible ones", "[se
                  "did you mean \"elastic.max_restarts\"?"));
 }
 
-TEST_CASE("a flag beats --set, that a variable, that a file, that the default", "[settings]") {
+TEST_CASE("precedence of sources: flag, --set, variable, file, default", "[settings]") {
   const temporary_folder folder;
   given what;
   what.files = {written(folder, "ranks = 3\nbatch_size = 3\nseed = 3\nmax_epochs = 33\n")};
@@ -147,7 +147,7 @@ TEST_CASE("a flag beats --set, that a variable, that a file, that the default", 
   CHECK(s.at("placement").origin.text() == "default");
 }
 
-TEST_CASE("tables, dotted keys and a table's name as a text mean the same", "[settings]") {
+TEST_CASE("a table, dotted keys and an inline table give the same settings", "[settings]") {
   const temporary_folder folder;
   for (const auto* text :
        {"[model]\nname = \"cnn\"\ndropout = 0.25\n", "model.name = \"cnn\"\nmodel.dropout = 0.25\n",
@@ -161,7 +161,7 @@ TEST_CASE("tables, dotted keys and a table's name as a text mean the same", "[se
   CHECK(settled(join(table(), assignments({"model=cnn"}))).text("model.name") == "cnn");
 }
 
-TEST_CASE("an assignment is TOML, and a bare word as a text", "[settings]") {
+TEST_CASE("an assignment is parsed as TOML, and an unquoted name as a text", "[settings]") {
   const auto s = settled(
       join(table(), assignments({"model.hidden=[1024,1024]", "model.dropout=0.2",
                                  "optimizer.name=adam", "checkpoint.monitor=\"val/accuracy\"",
@@ -174,7 +174,7 @@ TEST_CASE("an assignment is TOML, and a bare word as a text", "[settings]") {
   CHECK(s.number("optimizer.momentum") == 1.0);
 }
 
-TEST_CASE("a limit is a count or, with a point, a share", "[settings]") {
+TEST_CASE("a limit is a count if it is an integer and a share if it is a fraction", "[settings]") {
   const auto limit = [](const std::string& text) {
     return settled(join(table(), flags({{"limit_val_batches", "--limit-val-batches", {text}}})))
         .at("limit_val_batches")
@@ -190,7 +190,7 @@ TEST_CASE("a limit is a count or, with a point, a share", "[settings]") {
   CHECK(mentions(text, "a count of batches has no point: 12"));
 }
 
-TEST_CASE("devices are auto, a count or a list", "[settings]") {
+TEST_CASE("devices can be auto, a count or a list", "[settings]") {
   const auto devices = [](const std::string& text) {
     return settled(join(table(), flags({{"devices", "--devices", {text}}}))).at("devices").value;
   };
@@ -201,7 +201,7 @@ TEST_CASE("devices are auto, a count or a list", "[settings]") {
   CHECK(refusal(flags({{"devices", "--devices", {"cpu"}}})).second == errc::bad_usage);
 }
 
-TEST_CASE("an unknown key names the nearest right one", "[settings]") {
+TEST_CASE("the error for an unknown key suggests the most similar one", "[settings]") {
   const temporary_folder folder;
   given what;
   what.files = {written(folder, "\n[optimiser]\nlearning_rate = 0.1\n")};
@@ -249,7 +249,7 @@ TEST_CASE("the same wrong type in a file or a variable is a bad configuration", 
   CHECK(refusal(assignments({"ranks=two"})).second == errc::bad_configuration);
 }
 
-TEST_CASE("values that no setting can have are refused, not misread", "[settings]") {
+TEST_CASE("values of types that no setting has are refused", "[settings]") {
   const temporary_folder folder;
   const auto text =
       GENERATE(as<std::string>{}, "ranks = 2026-11-21\n", "model.hidden = [1, \"two\"]\n",
@@ -260,13 +260,13 @@ TEST_CASE("values that no setting can have are refused, not misread", "[settings
   CHECK(refusal(what).second == errc::bad_configuration);
 }
 
-TEST_CASE("every complaint is listed, not only the first", "[settings]") {
+TEST_CASE("all errors of the settings are listed, not only the first", "[settings]") {
   const auto [text, code] = refusal(assignments({"ranks=0", "rnks=1", "model.dropout=2"}));
   CHECK(code == errc::bad_configuration);
   CHECK(std::count(text.begin(), text.end(), '\n') == 2);
 }
 
-TEST_CASE("a file that is no TOML or not there says where and what", "[settings]") {
+TEST_CASE("a missing or malformed file: the error names the file, line and reason", "[settings]") {
   const temporary_folder folder;
   given broken;
   broken.files = {written(folder, "ranks = 2\nseed = = 3\n")};
@@ -279,7 +279,8 @@ TEST_CASE("a file that is no TOML or not there says where and what", "[settings]
   CHECK(mentions(text, "troupe config print"));
 }
 
-TEST_CASE("an unknown variable is noted, one of the set-up is not", "[settings]") {
+TEST_CASE("an unknown variable causes a note, a variable of the installation does not",
+          "[settings]") {
   const auto result =
       join(table(), {{}, {{"TROUPE_RANK", "2"}, {"TROUPE_TORCH", "/somewhere"}}, {}, {}});
   CHECK(result.complaints.empty());
@@ -303,7 +304,7 @@ TEST_CASE("printed settings read back as the same settings", "[settings]") {
   }
 }
 
-TEST_CASE("a saved configuration leaves out what belongs to one call", "[settings]") {
+TEST_CASE("a saved configuration omits the settings of a single call", "[settings]") {
   const auto s = settled(join(table(), flags({{"run_dir", "--run-dir", {"there"}},
                                               {"ranks", "--ranks", {"3"}},
                                               {"fault", "--fault", {"throw@rank=0,hook=setup"}},
@@ -314,7 +315,7 @@ TEST_CASE("a saved configuration leaves out what belongs to one call", "[setting
     CHECK_FALSE(mentions(text, left_out));
 }
 
-TEST_CASE("config print --json says where each value came from", "[settings]") {
+TEST_CASE("config print --json has the source of each value", "[settings]") {
   const auto s = settled(join(table(), flags({{"ranks", "--ranks", {"3"}}})));
   const auto json = nlohmann::json::parse(printed_json(s));
   CHECK(json["schema"] == "troupe.config/1");
@@ -323,7 +324,8 @@ TEST_CASE("config print --json says where each value came from", "[settings]") {
   CHECK(json["settings"]["max_steps"]["value"].is_null());
 }
 
-TEST_CASE("the table is sound: defaults pass their own checks, names are distinct", "[settings]") {
+TEST_CASE("in the table of settings defaults pass their checks and names are distinct",
+          "[settings]") {
   std::set<std::string> keys, variables, flag_names;
   std::string last_table;
   std::set<std::string> closed;
@@ -342,7 +344,7 @@ TEST_CASE("the table is sound: defaults pass their own checks, names are distinc
   }
 }
 
-TEST_CASE("the JSON schema knows every key, with its type and bounds", "[settings]") {
+TEST_CASE("the JSON schema has each setting with its type and bounds", "[settings]") {
   const auto document = nlohmann::json::parse(json_schema(table()));
   for (const auto& one : table()) {
     auto pointer = "/properties/" + one.key;
@@ -357,7 +359,7 @@ TEST_CASE("the JSON schema knows every key, with its type and bounds", "[setting
   CHECK(document["additionalProperties"] == false);
 }
 
-TEST_CASE("edit distance counts single changes", "[settings]") {
+TEST_CASE("edit distance is the number of single-character changes", "[settings]") {
   CHECK(edit_distance("", "abc") == 3);
   CHECK(edit_distance("ranks", "ranks") == 0);
   CHECK(edit_distance("rnaks", "ranks") == 1);

@@ -34,7 +34,7 @@ std::vector<std::string> fit_of(const std::string& run, const char* epochs) {
 
 }  // namespace
 
-TEST_CASE("SIGHUP in a step stops at its end with exit code 129", "[signal]") {
+TEST_CASE("SIGHUP in a step: the fit stops after the step with exit code 129", "[signal]") {
   const temporary_folder place;
   const auto run = (place.path() / "run").string();
   const auto said = troupe_says(fit_of(run, "100000"), {}, with_hang_up());
@@ -44,7 +44,7 @@ TEST_CASE("SIGHUP in a step stops at its end with exit code 129", "[signal]") {
   CHECK(result_in(run)["status"] == "stopped");
 }
 
-TEST_CASE("SIGHUP that is ignored at the start changes nothing", "[signal]") {
+TEST_CASE("SIGHUP is ignored at the start: a later SIGHUP changes nothing", "[signal]") {
   const temporary_folder place;
   const auto run = (place.path() / "run").string();
   const auto before = std::signal(SIGHUP, SIG_IGN);

@@ -61,7 +61,7 @@ TEST_CASE("a job forms its second generation: the terminal shows it at once", "[
   CHECK(t.next() == "generation 2: the job goes on after a failure\n");
 }
 
-TEST_CASE("a metric that is not finite is warned of once", "[trouble]") {
+TEST_CASE("a metric that is not finite causes one warning", "[trouble]") {
   told_screen t;
   const auto watch = t.report.watch()();
   watch->on(seen::metrics{{.step = 7}, {{"train/loss", 0.5}}});

@@ -58,7 +58,7 @@ std::string event_of(const std::string& report) {
 
 }  // namespace
 
-TEST_CASE("a campaign that finds a violation ends with 1 and prints its case",
+TEST_CASE("a campaign that finds a violation exits with 1 and prints its case",
           "[program][mutant]") {
   const with_mutant now;
   const temporary_folder folder;
@@ -94,7 +94,8 @@ TEST_CASE("a campaign that finds a violation ends with 1 and prints its case",
                             Catch::Contains("gdb --args troupe simulate --replay " + path));
 }
 
-TEST_CASE("the same for machines: cases are in the object, a replay's too", "[program][mutant]") {
+TEST_CASE("--json: a campaign's and a replay's output contain the violating cases",
+          "[program][mutant]") {
   const with_mutant now;
   const auto said = campaign({"--json"});
   CHECK(said.code == 1);
@@ -113,7 +114,8 @@ TEST_CASE("the same for machines: cases are in the object, a replay's too", "[pr
   CHECK(one["violation_cases"] == nlohmann::json::array({text}));
 }
 
-TEST_CASE("a case that is not shrunk is a seed, and is found again", "[program][mutant]") {
+TEST_CASE("--no-shrink: the case has only a seed, and its replay finds the violation",
+          "[program][mutant]") {
   const with_mutant now;
   const auto said = campaign({"--no-shrink", "--json"});
   CHECK(said.code == 1);
@@ -123,7 +125,8 @@ TEST_CASE("a case that is not shrunk is a seed, and is found again", "[program][
   CHECK(troupe_says({"simulate", "--replay", written(folder, text)}).code == 1);
 }
 
-TEST_CASE("the case of a fixed bug returns 0 and says that the oracle holds", "[program][mutant]") {
+TEST_CASE("the replay of a fixed bug's case exits with 0 and reports that the oracle holds",
+          "[program][mutant]") {
   const temporary_folder folder;
   std::string path;
   {

@@ -41,7 +41,7 @@ TEST_CASE("a new generation repeats uncommitted steps: all properties hold",
   CHECK(all_of(two_steps(0, 2)).states > 500);
 }
 
-TEST_CASE("checkpoints of an abandoned branch stay until the new one has its first",
+TEST_CASE("checkpoints of an abandoned branch are kept until the new branch has one",
           "[exhaust][checkpoint]") {
   auto what = two_steps(0, 1);
   what.past = 2;
@@ -58,7 +58,7 @@ TEST_CASE("without failures and crashes the search has few states", "[exhaust][c
   CHECK(report.ends >= 2);  // committed in time or not
 }
 
-TEST_CASE("a search beyond its bounds is refused", "[exhaust][checkpoint]") {
+TEST_CASE("options beyond the search's limits are refused", "[exhaust][checkpoint]") {
   checkpoint_search what;
   what.states_max = 10;
   CHECK_FALSE(search_checkpoints(what).complete);

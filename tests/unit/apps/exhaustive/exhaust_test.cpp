@@ -16,7 +16,7 @@ using Catch::Matchers::StartsWith;
 
 namespace {
 
-exhaustive_options small_company(std::int32_t ranks, std::vector<small_fault> faults,
+exhaustive_options small_options(std::int32_t ranks, std::vector<small_fault> faults,
                                  std::uint32_t budget = 1) {
   exhaustive_options o;
   o.ranks = ranks;
@@ -35,9 +35,9 @@ exhaustive_report complete(const exhaustive_options& o) {
 
 }  // namespace
 
-TEST_CASE("a job without faults has one end", "[exhaust]") {
+TEST_CASE("without faults a job has one final state", "[exhaust]") {
   for (const std::int32_t ranks : {1, 2, 3}) {
-    auto o = small_company(ranks, {});
+    auto o = small_options(ranks, {});
     o.end_must = [](const supervision::complete& end) {
       return end.loop.steps == 2 && end.survivors.empty() && end.late.empty() ? ""
                                                                               : "not like this";
@@ -51,11 +51,11 @@ TEST_CASE("a job without faults has one end", "[exhaust]") {
   }
 }
 
-TEST_CASE("two ranks with any fault at any moment end correctly", "[exhaust]") {
+TEST_CASE("a job of two ranks ends correctly with any fault at any moment", "[exhaust]") {
   const auto what = GENERATE(from_range(small_faults()));
   INFO(to_string(what));
   for (const bool fine : {false, true}) {
-    auto o = small_company(2, {what});
+    auto o = small_options(2, {what});
     o.one_hook_per_run = fine;
     const auto report = complete(o);
     CHECK(report.endings.at("finished") == 1);
@@ -63,18 +63,18 @@ TEST_CASE("two ranks with any fault at any moment end correctly", "[exhaust]") {
   }
 }
 
-TEST_CASE("a stop ends the job after a step, or comes too late", "[exhaust]") {
-  const auto report = complete(small_company(2, {small_fault::stops}));
+TEST_CASE("a stop ends the job after a step, unless the job has finished before", "[exhaust]") {
+  const auto report = complete(small_options(2, {small_fault::stops}));
   CHECK(report.endings.at("stopped after stops") > 0);
   CHECK(report.endings.at("finished after stops") > 0);
   CHECK(report.endings.size() == 3);
 }
 
 TEST_CASE("a job of one rank ends correctly with any fault", "[exhaust]") {
-  complete(small_company(1, small_faults(), 2));
+  complete(small_options(1, small_faults(), 2));
 }
 
-TEST_CASE("the search with reduction finds the same ends as without", "[exhaust]") {
+TEST_CASE("the search finds the same final states with and without reduction", "[exhaust]") {
   const auto compare = [](exhaustive_options o) {
     o.reduce = false;
     const auto all = complete(o);
@@ -85,18 +85,18 @@ TEST_CASE("the search with reduction finds the same ends as without", "[exhaust]
     CHECK(all.endings == reduced.endings);
     CHECK(reduced.states < all.states);
   };
-  compare(small_company(2, {}));
-  compare(small_company(3, {}));
+  compare(small_options(2, {}));
+  compare(small_options(3, {}));
   for (const auto what : small_faults()) {
     INFO(to_string(what));
-    compare(small_company(2, {what}));
+    compare(small_options(2, {what}));
   }
-  compare(small_company(2, {small_fault::throws, small_fault::stops}, 2));
-  compare(small_company(3, {small_fault::stops}));
+  compare(small_options(2, {small_fault::throws, small_fault::stops}, 2));
+  compare(small_options(3, {small_fault::stops}));
 }
 
 TEST_CASE("a violation is reported with a shortest path to it", "[exhaust]") {
-  auto o = small_company(2, {small_fault::stops, small_fault::throws});
+  auto o = small_options(2, {small_fault::stops, small_fault::throws});
   o.end_must = [](const supervision::complete& end) {
     return end.status == job_outcome::ending::stopped ? "an unwanted stop" : "";
   };
@@ -115,26 +115,26 @@ TEST_CASE("a violation is reported with a shortest path to it", "[exhaust]") {
                              std::to_string(report.depth) + "  "));
 }
 
-TEST_CASE("a bound that was reached is named, and the search is not complete", "[exhaust]") {
-  auto o = small_company(3, {small_fault::throws});
+TEST_CASE("a search that reaches a bound names it and is not complete", "[exhaust]") {
+  auto o = small_options(3, {small_fault::throws});
   o.states_max = 20'000;
   const auto report = exhaust(o);
   CHECK_FALSE(report.complete);
   CHECK(report.bound == "20000 states");
   CHECK_THAT(report.summary(), StartsWith("not complete, stopped at 20000 states: "));
-  o = small_company(3, {small_fault::throws});
+  o = small_options(3, {small_fault::throws});
   o.bytes_max = 1 << 20;
   CHECK(exhaust(o).bound == "1 MiB");
 }
 
 TEST_CASE("options outside of their ranges are refused", "[exhaust]") {
-  auto o = small_company(5, {});
+  auto o = small_options(5, {});
   CHECK_THROWS_WITH(exhaust(o), Contains("1 to 4"));
-  o = small_company(0, {});
+  o = small_options(0, {});
   CHECK_THROWS_AS(exhaust(o), user_error);
-  o = small_company(2, {}, 3);
+  o = small_options(2, {}, 3);
   CHECK_THROWS_WITH(exhaust(o), Contains("0 to 2"));
-  o = small_company(2, {});
+  o = small_options(2, {});
   o.steps = 9;
   CHECK_THROWS_WITH(exhaust(o), Contains("0 to 8"));
 }

@@ -7,7 +7,7 @@
 
 using namespace troupe::testing;
 
-TEST_CASE("a set of digests says once that one is new", "[exhaust]") {
+TEST_CASE("digest_set::insert returns true only for a new digest", "[exhaust]") {
   digest_set set;
   CHECK(set.insert({}));
   CHECK_FALSE(set.insert({}));
@@ -20,7 +20,7 @@ TEST_CASE("a set of digests says once that one is new", "[exhaust]") {
   CHECK(set.size() == count + 1);
 }
 
-TEST_CASE("digests of small states differ, in both halves", "[exhaust]") {
+TEST_CASE("digests of small states differ in their low and in their high half", "[exhaust]") {
   std::set<std::uint64_t> low;
   std::set<std::uint64_t> high;
   std::size_t count = 0;
@@ -35,7 +35,7 @@ TEST_CASE("digests of small states differ, in both halves", "[exhaust]") {
   CHECK(high.size() == count);
 }
 
-TEST_CASE("a map of numbers finds what was added and nothing else", "[exhaust]") {
+TEST_CASE("number_map finds all added keys and no others", "[exhaust]") {
   number_map map;
   CHECK_FALSE(map.find(0));
   for (std::uint32_t i = 0; i < 50'000; ++i) map.add(std::uint64_t{i} << 32 | i % 3, i);

@@ -17,14 +17,14 @@ void holds_everywhere(const checkpoint_search& what) {
 
 }  // namespace
 
-TEST_CASE("checkpoints of three steps hold with a failure and two generations: complete",
+TEST_CASE("all checkpoint properties hold for three steps, a failure and two generations",
           "[exhaust][checkpoint]") {
   checkpoint_search what;
   what.generations = 2;
   holds_everywhere(what);
 }
 
-TEST_CASE("a run that gives up a branch holds with a failure and two generations: complete",
+TEST_CASE("all checkpoint properties hold for an abandoned branch and two generations",
           "[exhaust][checkpoint]") {
   checkpoint_search what;
   what.steps = 2;

@@ -5,7 +5,7 @@
 
 using namespace troupe::testing;
 
-TEST_CASE("three ranks, two steps, one fault: complete", "[exhaust]") {
+TEST_CASE("three ranks, two steps, one fault: the exhaustive search is complete", "[exhaust]") {
   const auto report = exhaust({});
   if (report.violation) FAIL(report.violation->what << "\n" << report.violation->chart);
   WARN(report.summary());
@@ -13,7 +13,7 @@ TEST_CASE("three ranks, two steps, one fault: complete", "[exhaust]") {
   CHECK(report.endings.at("finished") == 1);
 }
 
-TEST_CASE("two ranks, two steps, two faults: complete", "[exhaust]") {
+TEST_CASE("two ranks, two steps, two faults: the exhaustive search is complete", "[exhaust]") {
   exhaustive_options two;
   two.ranks = 2;
   two.budget = 2;
