@@ -1,4 +1,4 @@
-// The memory traffic that a collective cannot do without, as plain loops: the yardstick of `bench
+// The memory traffic that a collective cannot avoid, as plain loops: the reference of `bench
 // collectives`. No synchronisation, no peers: each rank runs its share over memory of its own.
 #pragma once
 

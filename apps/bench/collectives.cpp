@@ -35,7 +35,7 @@ public:
 
   void call() { submit()->wait(); }
 
-  // Ranks bring their number, counted from one.
+  // Each rank contributes its number, counted from one.
   void check() {
     const auto mine = static_cast<float>(group_.group().rank + 1);
     std::fill(whole(), whole() + count_, mine);
@@ -177,7 +177,7 @@ collectives_row measure(communicator& group, const collectives_question& what, s
     seconds.push_back(time_of(group, calls, collective));
     bare_seconds.push_back(time_of(group, bare_calls, bare));
     if (!staged) continue;
-    // Both of its threads are rank 0's; the other sleeps meanwhile.
+    // Rank 0 runs both threads of the floor; the other rank sleeps meanwhile.
     floor_seconds.push_back(floor ? floor->time_of(calls) : 0);
     group.barrier("the floor")->wait();
   }

@@ -1,5 +1,5 @@
-// `troupe bench collectives`: any communicator beside the bare loop over the same memory traffic,
-// in one run, interleaved.
+// `troupe bench collectives`: measures a communicator and the bare loop over the same memory
+// traffic, alternating in one run.
 #pragma once
 
 #include "apps/bench/timing.hpp"
@@ -19,8 +19,8 @@ struct collectives_question {
   std::string operation = "all_reduce";
   std::vector<std::size_t> sizes;  ///< bytes
   int rounds = 7;                  ///< of each size; five times as many up to 1 MiB
-  /// Tensors lie in what the communicator's `allocate` gives; else in memory that it does not know,
-  /// as those of other libraries do.
+  /// Tensors are in memory of the communicator's `allocate`; else in ordinary memory, as those of
+  /// other libraries are.
   bool registered = true;
 };
 
@@ -31,17 +31,17 @@ struct collectives_row {
   std::size_t bytes = 0;
   timing collective;
   std::optional<timing> bare;  ///< none where there is no traffic: a barrier, one rank
-  /// Of staging_floor, in turn with the others: for sums of two `shm` ranks over ordinary memory.
+  /// The time of staging_floor, for sums of two `shm` ranks over ordinary memory.
   std::optional<timing> floor;
 };
 
-/// `all_reduce`, `broadcast`, `all_gather`, `reduce_scatter`, `barrier`. Sums of float32. Bytes are
-/// those of the whole tensor: what all_gather ends with, what reduce_scatter begins with.
+/// `all_reduce`, `broadcast`, `all_gather`, `reduce_scatter`, `barrier`. Sums of float32. Sizes are
+/// those of the whole tensor: the output of all_gather, the input of reduce_scatter.
 const std::vector<std::string>& benched_operations();
 
-/// One rank's part; every rank of the group calls it alike. Hands over each size's row, equal on
-/// all ranks, as it is done. A time is that of the slowest rank. Checks one result of each size
-/// before it measures (internal_error).
+/// One rank's part; all ranks of the group call it with the same arguments. Passes on the row of
+/// each size, equal on all ranks, when it is measured. A time is that of the slowest rank. Checks
+/// one result of each size before it measures (internal_error).
 void bench_collectives(communicator& group, const collectives_question& what,
                        const std::function<void(const collectives_row&)>& take);
 

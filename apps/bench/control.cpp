@@ -34,7 +34,7 @@ struct notes {
   std::int64_t allocated[2] = {};
 };
 
-/// Data without end, one optimizer; the hooks do nothing but what the protocol needs.
+/// Endless data, one optimizer; the hooks do only what the protocol needs.
 class idle_learner final : public learner {
 public:
   idle_learner(const learner_context& about, std::shared_ptr<notes> into)
@@ -129,7 +129,8 @@ void whole_steps(const control_question& what, session& front, control_figures& 
   if (what.allocations) figures.allocations = summary(allocated).median;
 }
 
-// One rank's machine, and its lane's walk over the hooks, without threads: processor time apart.
+// Measures the processor time of one rank's fit machine and of its lane's loop over the hooks, each
+// alone and without threads.
 void parts(const control_question& what, control_figures& figures) {
   const auto seen = std::make_shared<notes>();
   seen->warm = seen->last = undefined;

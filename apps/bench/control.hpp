@@ -1,5 +1,5 @@
-// What the control plane costs: ranks whose hooks do nothing, so that all that is left is machines,
-// lanes and messages.
+// Measures the cost of the control plane: the ranks' hooks do nothing, so only machines, lanes and
+// messages remain.
 #pragma once
 
 #include "apps/bench/timing.hpp"
@@ -19,12 +19,12 @@ struct control_question {
 };
 
 /// Times in microseconds. `machine` and `hooks` are parts of one rank's step, measured alone in one
-/// thread; what a step takes beyond them is messages between threads, and waking them.
+/// thread. The rest of a step is spent on messages between threads and on waking threads.
 struct control_figures {
   timing step;          ///< wall time of a step, all ranks side by side
   timing processor;     ///< processor time of a step, per rank
   timing machine;       ///< of the fit machine
-  timing hooks;         ///< of the lane's walk over the hooks
+  timing hooks;         ///< of the lane's loop over the hooks
   double messages = 0;  ///< processor time that is neither
   std::int64_t hook_count = 0;
   double allocations = -1;  ///< per step and rank; negative: not counted

@@ -1,4 +1,4 @@
-// How the figures of `troupe bench control` and `hooks` are said.
+// The output of `troupe bench control` and `troupe bench hooks`.
 #pragma once
 
 #include "apps/bench/control.hpp"
@@ -10,7 +10,7 @@ namespace troupe::program {
 /// One line: schema `troupe.bench_control/1`, times in microseconds.
 std::string as_json(const control_question& what, const control_figures& figures);
 std::string as_text(const control_question& what, const control_figures& figures);
-/// Of bench_hooks: schema `troupe.bench_hooks/1`, nanoseconds per hook.
+/// The result of bench_hooks: schema `troupe.bench_hooks/1`, nanoseconds per hook.
 std::string hooks_json(const control_question& what, const control_figures& figures);
 std::string hooks_text(const control_figures& figures);
 

@@ -22,8 +22,8 @@ struct fit_row {
   std::string communicator;
   double speed_up = 0;  ///< median of the rounds' ratios
   double speed_up_spread = 0;
-  /// All ranks without sums of gradients: they only meet once a step. What they wait for then is
-  /// that cores are not equally fast, and no exchange can do with less.
+  /// All ranks without sums of gradients, with one barrier per step. The waiting that remains is
+  /// due to cores of unequal speed, and no exchange can avoid it.
   timing apart;
   timing apart_waiting;
   double apart_speed_up = 0;

@@ -42,7 +42,7 @@ public:
 
   void add(pid_t pid, std::int32_t rank) { living_.push_back({pid, rank}); }
 
-  // Waits for all; the lowest rank that did not end well, or -1.
+  // Waits for all processes; returns the lowest rank that failed, or -1.
   std::int32_t reap() {
     std::int32_t failed = -1;
     for (const auto& one : std::exchange(living_, {})) {
@@ -84,7 +84,7 @@ void take_part(const rendezvous_kind& kind, const rendezvous& place, const group
   try {
     rank();
   } catch (const generation_closed&) {
-    ::_exit(1);  // another rank's end: that rank says why
+    ::_exit(1);  // follows from another rank's failure; that rank reports the cause
   } catch (const std::exception& error) {
     why = fmt::format("troupe: a rank of the benchmark: {}\n", error.what());
   }
@@ -92,7 +92,7 @@ void take_part(const rendezvous_kind& kind, const rendezvous& place, const group
   ::_exit(why.empty() ? 0 : 1);
 }
 
-// A thread that has been joined is in the kernel's table for a moment more.
+// A thread that was joined stays in the kernel's table for a moment.
 bool alone() {
   for (int look = 0; look < 100'000; ++look) {
     const std::filesystem::directory_iterator threads{"/proc/self/task"};

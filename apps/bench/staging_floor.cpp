@@ -25,7 +25,7 @@ namespace {
 constexpr std::size_t chunk = (std::size_t{512} << 10) / sizeof(float);
 constexpr std::size_t block = (std::size_t{8} << 10) / sizeof(float);
 
-// Shared pages, as those that processes meet in.
+// Shared pages, as those of the shm communicator.
 class slot_memory {
 public:
   slot_memory()
@@ -68,7 +68,7 @@ struct staging_floor::state {
       pause_briefly(turn);
   }
 
-  // Of a chunk, the first half is side 0's to reduce.
+  // Side 0 reduces the first half of a chunk, side 1 the second half.
   struct part {
     std::size_t first;
     std::size_t count;

@@ -1,6 +1,6 @@
-// What a sum of two ranks through slots cannot do without, as plain loops: two threads that copy
-// in, meet, reduce, copy out. No fingerprints, no deadlines, no abort, no sleep: the yardstick for
-// memory that a communicator did not allocate.
+// The work that a sum of two ranks through slots cannot avoid, as plain loops: two threads copy in,
+// synchronise, reduce, copy out. No fingerprints, no deadlines, no abort, no sleep. This is the
+// reference for memory that a communicator did not allocate.
 #pragma once
 
 #include <cstddef>

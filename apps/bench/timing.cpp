@@ -8,7 +8,7 @@ namespace troupe::program {
 
 namespace {
 
-// Between the two nearest of sorted values.
+// Interpolates between the two nearest sorted values.
 double quantile(const std::vector<double>& sorted, double share) {
   const double at = share * static_cast<double>(sorted.size() - 1);
   const auto low = static_cast<std::size_t>(std::floor(at));

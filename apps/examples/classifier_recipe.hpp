@@ -1,5 +1,5 @@
-// What the rest of a program sees of its model: a recipe. Only classifier_recipe.cpp reads
-// LibTorch's headers.
+// The model as a recipe, for the rest of the program. Only classifier_recipe.cpp includes headers
+// of LibTorch.
 #pragma once
 
 #include <troupe/learner.hpp>

@@ -1,4 +1,4 @@
-// A service with an event loop of its own: training is one more awaitable in it.
+// A service with its own event loop, in which training is one more awaitable.
 #include <boost/asio/co_spawn.hpp>
 #include <boost/asio/detached.hpp>
 #include <boost/asio/io_context.hpp>

@@ -6,7 +6,8 @@
 #include "apps/examples/classifier_recipe.hpp"
 
 int main(int count, char** arguments) {
-  // Started as a rank's process, this program trains that rank in here and leaves.
+  // When the trainer has started this program as a rank's process, it trains that rank here and
+  // ends.
   if (const auto code = troupe::run_rank_if_child(count, arguments, classifier_recipe))
     return *code;
 

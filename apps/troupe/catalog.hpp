@@ -1,5 +1,5 @@
-// What the program can train and on what, seen without LibTorch. main passes the real one
-// (torch_catalog.cpp); tests of the program bring one of integers.
+// The models, data sets and devices of the program, as an interface without LibTorch. main passes
+// the real catalog (torch_catalog.cpp); tests of the program pass one of integers.
 #pragma once
 
 #include "troupe/learner.hpp"
@@ -59,7 +59,7 @@ public:
   virtual ~catalog() = default;
 
   virtual std::vector<model_facts> models() const = 0;
-  /// Numbers that a model learns, with default settings. Makes one, which takes a while.
+  /// The number of parameters of a model with default settings. Slow: it creates the model.
   virtual std::int64_t parameters(const std::string& model) const = 0;
   virtual std::vector<data_facts> data_sets() const = 0;
   /// What each rank trains or evaluates. Reads no data: what is wrong with that fails the job.

@@ -57,7 +57,7 @@ std::size_t read_size(const std::string& text) {
   return number << shift;
 }
 
-// Where the ranks of a communicator live: one of the two.
+// The placement of a communicator's ranks: one of the two is set.
 struct habitat {
   std::shared_ptr<communicator_backend> backend;  // threads, or whatever mpirun started
   std::shared_ptr<rendezvous_kind> processes;
@@ -161,7 +161,7 @@ void on_threads(communicator_backend& backend, const collectives_flags& flags,
       try {
         body(*handles[rank]);
       } catch (const generation_closed&) {
-        // Another rank's end: that rank says why.
+        // This failure follows from another rank's, which reports the cause.
       } catch (...) {
         thrown[rank] = std::current_exception();
         handles[rank]->abort(fmt::format("rank {} failed", rank));
@@ -172,7 +172,7 @@ void on_threads(communicator_backend& backend, const collectives_flags& flags,
     if (error) std::rethrow_exception(error);
 }
 
-// The rank that something else made this process.
+// The rank of this process, which a launcher such as mpirun started.
 void on_this_process(communicator_backend& backend, placed_rank place,
                      const std::function<void(communicator&)>& body) {
   const auto group =
@@ -187,7 +187,7 @@ program_end bench(const collectives_flags& flags, const context& around) {
     throw user_error(
         errc::device,
         "communicator \"nccl\": it carries tensors of GPUs, this bench has the host's");
-  // The ports go again before ranks are made: their threads could not be copied.
+  // The ports are destroyed before the fork, because a copy of this process lacks their threads.
   const auto at = find_communicator(around.world(), flags.communicator);
   auto& screen = around.screen;
   const auto place = at.backend ? at.backend->placed() : std::nullopt;

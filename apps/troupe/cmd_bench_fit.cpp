@@ -39,8 +39,8 @@ schema bench_schema(const schema& all) {
   return changed;
 }
 
-// What `auto` takes: the first usable one of the placement. The job refuses a communicator that it
-// cannot use.
+// For `auto`: the first usable communicator of the placement. The job refuses a communicator that
+// it cannot use.
 std::string communicator_of(const ports& world, const trainer_options& options) {
   if (options.communicator != communicator_kind::automatic) return options.communicator.name;
   const auto first = [](const auto& kinds) {
@@ -56,7 +56,7 @@ class fit_bench {
 public:
   fit_bench(const settings& s, const context& around) : settings_(s), around_(around) {}
 
-  // Nothing when the job did not come to its end: `end` says how then.
+  // Empty when the job did not finish; `end` has its outcome.
   std::optional<fit_figures> run(std::int32_t ranks, bool exchange = true) {
     auto work = shared_job(settings_, around_);
     work.options.ranks = ranks;

@@ -52,7 +52,7 @@ void print_facts(const manifest& what, console& screen) {
                               fmt::join(tensor.shape, ", "), tensor.name));
 }
 
-// A run's folder, where a checkpoint's is wanted, means its latest.
+// The folder of a checkpoint; for the folder of a run, that of its latest checkpoint.
 std::string checkpoint_at(const std::string& path, console& screen) {
   if (std::filesystem::exists(std::filesystem::path{path} / manifest_name) ||
       !std::filesystem::is_directory(std::filesystem::path{path} / checkpoints_folder))

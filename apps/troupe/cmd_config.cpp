@@ -20,7 +20,7 @@ program_end print(const schema& all, const given& what, const context& around) {
   return {};
 }
 
-// Prints every complaint. `fit` reports what else keeps a file from being run.
+// Prints all errors in the settings. Only `fit` finds errors that show when the job starts.
 program_end validate(const schema& all, const std::string& file, bool json, console& screen) {
   std::vector<std::string> errors;
   try {

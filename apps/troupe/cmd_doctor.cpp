@@ -20,7 +20,7 @@ namespace {
 
 using nlohmann::ordered_json;
 
-// Slower than any processor of the last ten years with a BLAS that fits it.
+// Any processor of the last ten years is faster with a BLAS library that is built for it.
 constexpr double slow_matrix_speed = 5.0;
 
 int usable_cores() {

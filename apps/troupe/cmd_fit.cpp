@@ -27,7 +27,8 @@ namespace troupe::program {
 
 namespace {
 
-// Metrics of a test, put where the fit ended: they are figures of its weights.
+// Gives the metrics of a test the position at which the fit ended, because they belong to its
+// final weights.
 class at_position : public observer {
 public:
   at_position(std::unique_ptr<observer> inner, loop_state where)
@@ -50,8 +51,7 @@ private:
 
 class fit_call {
 public:
-  // What can be wrong with the settings or the checkpoint is said before a folder is made or
-  // anything is written into one.
+  // Reports errors in the settings or the checkpoint before it creates a folder or writes a file.
   fit_call(run_plan plan, const context& around)
       : plan_(std::move(plan)),
         around_(around),
@@ -84,7 +84,7 @@ private:
     return plan_.folder;
   }
 
-  // Without those who watch it.
+  // Without observers.
   job plain_job() const {
     auto fit = shared_;
     fit.purpose = stage::train;
@@ -132,7 +132,7 @@ private:
     return !none && shared_.options.max_steps != 0 && data != all.end() && data->has_test;
   }
 
-  // Tests the trained weights; the figures join the fit's.
+  // Tests the trained weights and adds the metrics to those of the fit.
   job_outcome test(job_runner& runner, const job_outcome& fitted, run_result& result) const {
     auto test = shared_;
     test.purpose = stage::test;
@@ -170,7 +170,7 @@ private:
     try {
       print(result, text, aborted);
     } catch (const user_error&) {
-      if (runner.signal() != SIGHUP) throw;  // the terminal is closed
+      if (runner.signal() != SIGHUP) throw;  // after SIGHUP the terminal is closed: no output
     }
     return {code, !last.survivors.empty()};
   }

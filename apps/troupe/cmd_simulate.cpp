@@ -85,7 +85,7 @@ variant asked_for(const simulate_flags& flags, const context& around, budget& of
     if (value < 1 || value > most)
       refuse(fmt::format("{} {}: must be within 1 .. {}", flag, value, most));
   };
-  // As in the text of a case: what the world holds fits into memory.
+  // The same limits as in the text of a case, so that a simulation fits into memory.
   within("--ranks", flags.ranks, 100'000);
   within("--steps", flags.steps, 1'000'000);
   if (flags.max_restarts < 0 || flags.max_restarts > 1000)
@@ -166,7 +166,7 @@ void say(const nlohmann::json& s, console& screen) {
                             s["violations"].get<std::uint64_t>()));
 }
 
-// As a Mermaid diagram: what a report shows as text.
+// Writes the report's chart as a Mermaid diagram.
 void write_chart(const std::string& path, const run_report& report) {
   chart_options shown;
   if (!report.violations.empty()) shown.until = report.violations.front().event;
@@ -219,7 +219,7 @@ bool traced() {
   return false;
 }
 
-// Stops under a debugger; without one, says where the run stands.
+// Stops under a debugger; without one, prints the position of the run.
 void stand_at(const simulate_flags& flags, console& screen, const simulation& in,
               simulation::node_id where) {
   const not_delivering ours;
@@ -320,7 +320,7 @@ void add_simulate(const command& app, const context& around, const choose& chose
       .needs(replay);
   command.add("--chart", f->chart, "write the last moments as a Mermaid diagram").type_name("FILE");
   const auto shrink = command.add_flag("!--no-shrink", f->shrink, "leave violations as they are");
-  // A case says all of these.
+  // A case contains all of these.
   for (const auto& said : {ranks, steps, seed, seeds, payload, scheduler, faults, swarm, restarts,
                            repeat, seconds, shrink})
     replay.excludes(said);

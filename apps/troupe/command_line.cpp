@@ -27,13 +27,13 @@ std::vector<std::string> candidates(const CLI::App& app, bool flags) {
   return names;
 }
 
-// As it is typed: `troupe data order`.
+// The full name of a command: `troupe data order`.
 std::string typed_name(const CLI::App& app) {
   const auto* parent = app.get_parent();
   return parent ? typed_name(*parent) + " " + app.get_name() : app.get_name();
 }
 
-// The last of the commands that were named.
+// The last command on the command line.
 const CLI::App& innermost(const CLI::App& app) {
   const auto* at = &app;
   while (!at->get_subcommands().empty()) at = at->get_subcommands().front();

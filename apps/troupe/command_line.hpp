@@ -1,5 +1,5 @@
-// The program's commands and flags. CLI11 is known to command_line.cpp only; errors come in our
-// words and with our exit codes.
+// The program's commands and flags. Only command_line.cpp includes CLI11, and it replaces CLI11's
+// error texts and exit codes with the program's.
 #pragma once
 
 #include "apps/troupe/settings_sources.hpp"
@@ -38,7 +38,7 @@ private:
   CLI::Option* option_;
 };
 
-/// A command whose flags are being declared. What it is given to fill must outlive the reading.
+/// A command whose flags are being declared. The variables that flags fill must outlive `read`.
 class command {
 public:
   command add_command(const std::string& name, const std::string& about) const;
@@ -49,7 +49,7 @@ public:
   template <class T>
   option add(const std::string& name, T& value, const std::string& about) const;
   option add_flag(const std::string& name, bool& value, const std::string& about) const;
-  /// `act` is called when the command was named, after all flags were read.
+  /// Calls `act` if the command is on the command line, after all flags were read.
   void on_chosen(std::function<void()> act) const;
 
 private:
@@ -59,7 +59,7 @@ private:
   CLI::App* app_;
 };
 
-/// `--max_epochs=3` as `--max-epochs=3`: both spellings are accepted. What follows `--` stays.
+/// `--max_epochs=3` as `--max-epochs=3`: both spellings are accepted. Arguments after `--` stay.
 std::vector<std::string> normalised(std::vector<std::string> arguments);
 
 /// All commands of the program.
@@ -74,8 +74,8 @@ public:
   command_line& operator=(const command_line&) = delete;
 
   command top() const;
-  /// Reads the arguments (without the program's name) and calls what the named commands' on_chosen
-  /// was given. Returns the text that --help or --version asks for; nothing otherwise. Throws
+  /// Reads the arguments (without the program's name) and calls the functions that the named
+  /// commands' on_chosen got. Returns the text for --help or --version; nothing otherwise. Throws
   /// user_error (bad_usage) that names the first unknown argument and the most similar known one.
   std::optional<std::string> read(std::vector<std::string> arguments);
 

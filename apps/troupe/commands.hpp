@@ -1,5 +1,5 @@
-// The commands beside fit and its kin. Each adds itself to the program's flags and answers what is
-// to be done when it was called.
+// The commands other than fit, validate, test and predict. Each adds its flags and passes its
+// action to `choose` when the user calls it.
 #pragma once
 
 #include "apps/troupe/context.hpp"
@@ -45,12 +45,12 @@ struct order_question {
   std::int64_t epoch = 0;
   std::int64_t accumulate = 1;
 };
-/// Hands over every batch and rank of the epoch, batch by batch. Steps count from the first epoch's
-/// first.
+/// Calls back for each batch and rank of the epoch, in order of batches. Steps count from the first
+/// step of the first epoch.
 void data_order(const order_question& what, const std::function<void(const ordered_batch&)>& take);
-/// The number that the whole text is, in decimal digits; nothing when it is none, or too large.
+/// The number if the whole text is decimal digits; nothing otherwise, or if it is too large.
 std::optional<std::uint64_t> whole_number(std::string_view text);
-/// For `check` of a flag: what is wrong with this text as a seed; empty: nothing.
+/// For `check` of a flag: the error in this text as a seed; empty if it is valid.
 std::string wrong_with_seed(const std::string& text);
 
 }  // namespace troupe::program

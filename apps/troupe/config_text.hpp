@@ -7,10 +7,10 @@
 
 namespace troupe::program {
 
-/// All settings as TOML. With `origins` every line says where its value came from, and settings
-/// that are not set stand in comments.
+/// All settings as TOML. With `origins` each line has the source of its value, and settings that
+/// are not set are comments.
 std::string printed(const settings& values, bool origins);
-/// What goes into a run's config.toml: only what belongs to the job, so that it can be run again.
+/// The content of a run's config.toml: the job's settings only, so that it can be run again.
 std::string saved_configuration(const settings& values);
 /// `{"schema":"troupe.config/1","settings":{"ranks":{"value":2,"from":"flag --ranks"},...}}`
 std::string printed_json(const settings& values);

@@ -54,7 +54,7 @@ void console::progress(std::string_view text) {
   err_(line += text);
 }
 
-// Terminals wrap a line anew when they become narrower, and the cursor stays at its end.
+// A terminal that becomes narrower wraps the line again; the cursor stays at the line's end.
 std::string console::clear_live_line() {
   const auto columns = std::max<std::size_t>(facts_.columns(), 1);
   const auto rows_above = live_length_ == 0 ? 0 : (live_length_ - 1) / columns;
@@ -63,7 +63,7 @@ std::string console::clear_live_line() {
   return fmt::format("\r\x1b[{}A\x1b[J", rows_above);
 }
 
-// A live line may stand there: it is cleared, and comes back with the next progress.
+// Clears a live line first; the next `progress` writes it again.
 void console::say(std::string_view before, std::string_view text) {
   const std::lock_guard hold{guard_};
   std::string line{facts_.live ? clear_live_line() : ""};

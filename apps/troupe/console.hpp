@@ -1,4 +1,4 @@
-// Where the program's words go: results to standard output, everything else to standard error.
+// The program's output: results go to standard output, everything else to standard error.
 #pragma once
 
 #include <atomic>
@@ -9,15 +9,14 @@
 
 namespace troupe::program {
 
-/// Thread-safe: each line is one call of an output, and calls for standard error come one at a
-/// time.
+/// Thread-safe: each line is one call of a writer, and calls for standard error are serialised.
 class console {
 public:
   using writer = std::function<void(std::string_view)>;
   /// What standard error is.
   struct terminal {
     bool live = false;    ///< can write over a line
-    bool colour = false;  ///< and NO_COLOR does not forbid it
+    bool colour = false;  ///< supports colours, and NO_COLOR is not set
     /// How wide it is now: a window may change its size at any time.
     std::function<std::size_t()> columns = [] { return std::size_t{80}; };
   };
@@ -32,11 +31,11 @@ public:
 
   /// One result, followed by a line end.
   void result(std::string_view text);
-  /// Results that bring their own line ends.
+  /// Results that have their own line ends.
   void results(std::string_view text) { out_(text); }
   void note(std::string_view text);
   void error(std::string_view text);
-  /// Said also when notes are dropped, like an error, though the job continues.
+  /// Printed also when notes are dropped, like an error, although the job continues.
   void warning(std::string_view text);
   /// For progress: a line with its end, or a live line, which begins with a carriage return and
   /// takes the place of the one before it. On a terminal that has become narrower since, the old

@@ -1,4 +1,4 @@
-// Everything outside that a command touches, chosen by main.
+// The environment of a command, which main sets up: ports, console, variables, clock.
 #pragma once
 
 #include "apps/troupe/catalog.hpp"
@@ -27,9 +27,9 @@ struct context {
   std::map<std::string, std::string> variables;  ///< those that start with TROUPE_
   wall_clock wall;
   std::function<double()> age;  ///< seconds since this process began
-  /// Which of mpirun's processes this is, when there are several.
+  /// The rank that mpirun gave this process, when it started several.
   std::optional<placed_rank> place{};
-  /// What all of those but the first do instead of a job: be a rank of the first one's.
+  /// What mpirun's other processes do instead of running a job: each is a rank of the first one's.
   std::function<program_end()> be_rank{};
 };
 

@@ -1,4 +1,4 @@
-// How the program's end is said in a number (contract, section 2).
+// The program's exit codes (contract, section 2).
 #pragma once
 
 #include "messages/control.hpp"

@@ -26,7 +26,7 @@ constexpr std::array<std::pair<std::string_view, fault_drill::kind>, 7> kinds{{
 }};
 const std::vector<std::string> part_names{"rank", "hook", "step", "ms", "what"};
 
-// One drill being read; every complaint names the whole of it.
+// Reads one fault; each error quotes the whole text of the fault.
 class drill_reader {
 public:
   explicit drill_reader(const std::string& spec) : spec_(spec) {}
@@ -49,8 +49,8 @@ public:
                        fmt::join(names, ", ")));
   }
 
-  // The parts after the @. A comma parts only where a known name and = follow, so TEXT may have
-  // commas.
+  // The parts after the @. A comma separates parts only if a known name and = follow, so TEXT may
+  // have commas.
   std::map<std::string, std::string> parts() const {
     std::map<std::string, std::string> found;
     const auto at = spec_.find('@');

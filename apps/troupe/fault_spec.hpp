@@ -1,4 +1,4 @@
-// Fire drills as a user writes them.
+// Injected faults as a user writes them for `--fault`.
 #pragma once
 
 #include "troupe/options.hpp"
@@ -10,7 +10,7 @@ namespace troupe::program {
 /// Reads `KIND@rank=R,hook=NAME[,step=S][,ms=N][,what=TEXT]`. KIND: throw, stall (needs ms), abort,
 /// segv, exit, kill, stop. TEXT runs to the end, or to the next `,key=` of these keys. `ranks` is
 /// the size of the world. Throws user_error (bad_configuration) that names the wrong part and the
-/// nearest right one.
+/// most similar correct one.
 fault_drill parse_fault(const std::string& spec, std::int32_t ranks);
 
 }  // namespace troupe::program

@@ -73,7 +73,7 @@ snapshot_ptr read_weights(const std::string& path) {
   return weights;
 }
 
-// A CPU is one device: what is asked for beyond it is not there.
+// A CPU counts as one device, so a request for more is refused.
 void check_cpu_devices(const settings& s) {
   const auto& devices = s.at("devices").value;
   const auto* count = std::get_if<std::int64_t>(&devices);

@@ -1,4 +1,4 @@
-// From settings to what a session runs.
+// Makes the jobs of a session from settings.
 #pragma once
 
 #include "apps/troupe/context.hpp"
@@ -9,21 +9,21 @@
 
 namespace troupe::program {
 
-/// The options of a job. Throws user_error for faults that cannot be.
+/// The options of a job. Throws user_error for impossible faults.
 trainer_options options_of(const settings& s);
 learning learning_of(const settings& s);
 
-/// Throws user_error for what this program does not have: bad_configuration for a placement or a
-/// precision; device for an accelerator, a communicator or devices.
+/// Throws user_error for settings that this program does not support: bad_configuration for a
+/// placement or a precision; device for an accelerator, a communicator or devices.
 void check_place(const settings& s);
 
 /// The parts that all jobs of a call share: options, recipe, weights to start with. Writes nothing;
 /// trace, observers and folders are added by the command.
 job shared_job(const settings& s, const context& around);
-/// Opens the file of trace_hooks, if there is to be one.
+/// Opens the file of the setting trace_hooks, if it is set.
 void add_trace(const settings& s, job& to);
 
-/// A progress line, as the settings and the terminal want it; nothing when there is to be none.
+/// The observer that prints progress as settings and terminal require; empty without progress.
 std::vector<observer_factory> progress_of(const settings& s, const context& around);
 
 }  // namespace troupe::program

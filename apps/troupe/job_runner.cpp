@@ -19,7 +19,7 @@ namespace asio = boost::asio;
 struct job_runner::state {
   state(ports world, std::function<void(int, int)> when_signalled)
       : notify(std::move(when_signalled)), front(loop.get_executor(), std::move(world)) {
-    // nohup has SIGHUP ignored: it stays so.
+    // nohup starts the program with SIGHUP ignored, and it stays ignored.
     struct sigaction before {};
     if (::sigaction(SIGHUP, nullptr, &before) == 0 && before.sa_handler != SIG_IGN)
       signals.add(SIGHUP);

@@ -9,9 +9,9 @@
 
 namespace troupe::program {
 
-/// The first signal ends the job at a step boundary, the second at once, the third the program.
-/// SIGHUP counts as the first one only, because a terminal that is closed sends it several times; a
-/// SIGHUP that is ignored when this is made (nohup) stays ignored.
+/// The first signal ends the job at a step boundary, the second at once, the third the program. A
+/// SIGHUP counts only as the first signal, because a terminal that closes sends it several times.
+/// A SIGHUP that is ignored at construction (nohup) stays ignored.
 /// It handles signals from construction to destruction, between jobs too. For one thread.
 class job_runner {
 public:

@@ -1,4 +1,4 @@
-// The `troupe` program: what belongs to the process is decided here, and here only.
+// The `troupe` program. Only this file decides what affects the whole process.
 #include "actors/rank_process.hpp"
 #include "apps/troupe/process.hpp"
 #include "apps/troupe/program.hpp"
@@ -17,7 +17,7 @@
 
 namespace {
 
-// One of the processes that mpirun made ranks of.
+// Runs this process as a rank of a job under mpirun.
 int be_placed(troupe::mpi_backend& mpi, const std::string& join_info,
               const troupe::rank_process_options& home) {
   const auto told = mpi.share(join_info);
@@ -53,7 +53,7 @@ int main(int count, char** arguments) {
   const auto recipe = [&learning](const std::string& text) {
     return learning->recipe(read_recipe_text(text));
   };
-  // A rank's process, of --placement processes: nothing to be tidied up after its rank.
+  // A rank's process, of --placement processes: it ends with its rank, without destructors.
   if (const auto code = troupe::run_rank_if_child(count, arguments, {recipe, world}))
     ::_exit(*code);
   if (const auto join_info = troupe::placed_child(count, arguments))
@@ -72,8 +72,8 @@ int main(int count, char** arguments) {
                          return {be_placed(*mpi, {}, {recipe, world}), true};
                        }};
   const auto end = run_program({arguments + 1, arguments + count}, around);
-  // A lane that is stuck in user code would be waited for by what is destroyed after main. All
-  // output is written by now: none of it is buffered.
+  // Destructors after main would wait for a lane that is stuck in user code. All output is already
+  // written: none of it is buffered.
   if (end.survivors) ::_exit(end.code);
   return end.code;
 }

@@ -8,8 +8,8 @@ namespace troupe::program {
 
 namespace {
 
-// Run folders and files of settings say "threads" because that is the default: only who is asked
-// now is contradicted.
+// Run folders and configuration files contain "threads" because it is the default. So only a value
+// that this call gives can contradict mpirun.
 bool asked_now(const settings& s, std::string_view key) {
   const auto from = s.at(key).origin.from;
   return from != source::fallback && from != source::file;

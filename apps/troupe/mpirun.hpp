@@ -10,15 +10,14 @@
 
 namespace troupe::program {
 
-/// Fits the settings to the place that mpirun gave this process: `ranks` becomes mpirun's count.
-/// Throws user_error (bad_configuration) for another count that was given, and for a placement or
-/// communicator that was asked for and is not mpirun's. Without a place nothing happens.
+/// Sets `ranks` to mpirun's number of processes. Throws user_error (bad_configuration) if the
+/// settings ask for another number, placement or communicator. Without a place nothing happens.
 void take_place(settings& s, const std::optional<placed_rank>& place);
 
 /// The same for a job of these settings: ranks are processes, over mpi.
 void take_place(job& what, const std::optional<placed_rank>& place);
 
-/// The note that informs the user about the place.
+/// The note to the user that mpirun's processes are the ranks.
 std::string place_note(const placed_rank& place);
 
 }  // namespace troupe::program

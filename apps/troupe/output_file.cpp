@@ -41,8 +41,8 @@ std::string_view kind_of(mode_t mode) {
   }
 }
 
-// A new file beside the one that is wanted, so that a rename can put it there; removed unless it
-// was.
+// A new file in the folder of the output, so that a rename can replace the output. Removed unless
+// it was renamed.
 class new_file {
 public:
   explicit new_file(const std::string& wanted) : wanted_(wanted) {
@@ -80,7 +80,7 @@ public:
       if (errno == EEXIST) refuse_existing(wanted_);
       if (errno != EINVAL && errno != ENOSYS) output_failed(wanted_);
     }
-    // With `replace`, or on a file system that knows no other way.
+    // With `replace`, or on a file system that cannot rename without replacing.
     check_output(wanted_, replace);
     if (::rename(name_.c_str(), wanted_.c_str()) != 0) output_failed(wanted_);
     placed_ = true;

@@ -7,14 +7,14 @@
 
 namespace troupe::program {
 
-/// Whether `write_output` may write to `path` as it is now. Throws user_error (bad_configuration)
-/// naming the path and the fix: what is there is no regular file (a folder, a device, a pipe, a
-/// link), or it is a file and `replace` is false.
+/// Checks that `write_output` may write to `path` as it is now. Throws user_error
+/// (bad_configuration) with the path and the fix if `path` is not a regular file (a folder, a
+/// device, a pipe, a link), or if it is a file and `replace` is false.
 void check_output(const std::string& path, bool replace);
 
-/// Writes `pieces`, one after the other, to the file `path`, as a whole: into a new file beside it,
-/// which takes its name when every byte is on the disk. What `check_output` refuses is refused here
-/// again, and nothing at `path` changes when it throws. Throws user_error (bad_configuration).
+/// Writes `pieces`, one after the other, to the file `path`, atomically: into a new file in the
+/// same folder, which is renamed when every byte is on the disk. Repeats the checks of
+/// `check_output`. Nothing at `path` changes when it throws. Throws user_error (bad_configuration).
 void write_output(const std::string& path, const std::vector<std::string_view>& pieces,
                   bool replace);
 

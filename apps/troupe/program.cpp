@@ -100,7 +100,7 @@ program_end run_program(std::vector<std::string> arguments, const context& aroun
     around.screen.error(error.what());
     return {static_cast<int>(error.code()), false};
   } catch (const std::exception& error) {
-    // Nothing but a bug comes this far: a job's failure is a value.
+    // Only a bug causes an exception here: a job's failure is a value.
     around.screen.error(fmt::format("internal error: {}", error.what()));
     return {exits::internal, false};
   }

@@ -1,4 +1,4 @@
-// The whole program, but for what belongs to a process.
+// The whole program, without the parts that depend on the process.
 #pragma once
 
 #include "apps/troupe/context.hpp"
@@ -8,8 +8,8 @@
 
 namespace troupe::program {
 
-/// Runs one command line (without the program's name). What goes wrong is said on the screen; the
-/// exit code follows contract.md, section 2.
+/// Runs one command line (without the program's name). Errors are printed on the screen; the exit
+/// code follows contract.md, section 2.
 program_end run_program(std::vector<std::string> arguments, const context& around);
 
 }  // namespace troupe::program

@@ -30,7 +30,7 @@ int open_folder(const fs::path& folder) {
   return ::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
 }
 
-// The part of a run's name that says when it began, or nothing: `NAME-20261121T074601Z-0c4f`.
+// The start time in a run's name, or nothing: `NAME-20261121T074601Z-0c4f`.
 std::string time_in_name(const std::string& name) {
   constexpr std::size_t time_size = 16, hex_size = 4, tail = time_size + hex_size + 2;
   if (name.size() <= tail) return {};

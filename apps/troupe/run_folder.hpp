@@ -1,4 +1,4 @@
-// A run's folder: who may write to it, what is in it, how it is resumed.
+// A run's folder: its lock, its files, and how it is resumed.
 #pragma once
 
 #include <chrono>
@@ -12,18 +12,18 @@ namespace troupe::program {
 /// The folder of runs when --run-dir is not given.
 inline constexpr const char* runs_folder = "runs";
 
-/// `runs/mlp-20261121T074601Z-0c4f`: sorted by name, one model's runs are sorted by time.
+/// `runs/mlp-20261121T074601Z-0c4f`. The names of one model's runs sort by time.
 std::string fresh_run_folder(const std::string& model, std::chrono::system_clock::time_point now,
                              std::uint64_t drawn);
-/// Whether a run has left anything in `folder`.
+/// Whether `folder` has any file of a run.
 bool holds_run(const std::filesystem::path& folder);
 /// The run under `runs` that was started last, by the time in its name.
 std::optional<std::string> latest_run(const std::filesystem::path& runs);
 /// The run whose checkpoint this is: `RUN` of `RUN/checkpoints/step-...`, if it holds a run.
 std::optional<std::string> run_of_checkpoint(const std::filesystem::path& checkpoint);
 
-/// A run's folder that this process, and no other, writes to. The lock is the kernel's: it goes
-/// with the process, whatever ends it.
+/// A run's folder that only this process writes to. The lock is a file lock, which the kernel
+/// releases when the process ends for any reason.
 class run_folder {
 public:
   /// Creates what is missing. Throws user_error (bad_configuration): the folder cannot be made or
@@ -35,8 +35,8 @@ public:
 
   const std::string& path() const { return path_; }
   std::string file(const char* name) const;
-  /// What a run that continues from step `step` does first: result.json goes, metrics.csv loses
-  /// what came after it.
+  /// Prepares the folder for a run that continues from step `step`: removes result.json and the
+  /// rows of metrics.csv after that step.
   void resume_at(std::int64_t step) const;
   /// Replaces config.toml or result.json, by rename.
   void write(const char* name, const std::string& text) const;

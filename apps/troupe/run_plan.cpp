@@ -16,8 +16,8 @@ namespace fs = std::filesystem;
 
 constexpr const char* latest_word = "latest";
 
-// Settings read with the run's own configuration below everything that was given, unless a file
-// was.
+// Reads the settings. Without a configuration file, the run's own config.toml is read first, and
+// all other sources override it.
 void read_settings(run_plan& plan, const schema& all, given what) {
   const auto saved = fs::path{plan.folder} / config_file;
   if (!plan.folder.empty() && what.files.empty() && fs::exists(saved))
@@ -51,7 +51,7 @@ void take_path(run_plan& plan, const std::string& path) {
   plan.checkpoint = path;
 }
 
-// Where `resume` points. Empty when it is not set.
+// The folder that `resume` names. Empty when it is not set.
 std::string folder_of(const settings& first) {
   if (first.is_set("run_dir")) return first.text("run_dir");
   if (!first.is_set("resume")) return {};

@@ -25,7 +25,7 @@ std::size_t edit_distance(std::string_view a, std::string_view b) {
 
 std::optional<std::string> suggestion(std::string_view word,
                                       const std::vector<std::string>& candidates) {
-  // Longer words than any name of ours are no typing mistake; this also bounds the table above.
+  // A longer word than this is no typing mistake in any name here. Also bounds the table above.
   constexpr std::size_t word_max = 80;
   if (word.size() > word_max) return std::nullopt;
   const std::string* best = nullptr;

@@ -1,4 +1,4 @@
-// The nearest right word, for messages about wrong ones. Pure.
+// Finds the name most similar to a misspelt one, for error messages. Pure functions.
 #pragma once
 
 #include <optional>
@@ -13,9 +13,9 @@ namespace troupe::program {
 std::size_t edit_distance(std::string_view a, std::string_view b);
 
 /// The candidate that a user most likely meant by `word`: the closest by edit distance, the first
-/// of equals. A dotted candidate is also met by its last part (`learning_rate` finds
-/// `optimizer.learning_rate`). Nothing when all candidates are further away than half of the longer
-/// word.
+/// of equals. A dotted candidate also matches by its last part (`learning_rate` finds
+/// `optimizer.learning_rate`). Nothing when the distance of each candidate exceeds half of the
+/// longer word.
 std::optional<std::string> suggestion(std::string_view word,
                                       const std::vector<std::string>& candidates);
 

@@ -1,4 +1,4 @@
-// The catalog of what LibTorch lets the program train.
+// The catalog of models and data sets that use LibTorch.
 #pragma once
 
 #include "apps/troupe/catalog.hpp"

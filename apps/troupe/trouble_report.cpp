@@ -18,8 +18,8 @@ struct trouble_report::state {
 
   console& screen;
   std::mutex guard;
-  std::set<std::string> told;     // texts of what ended observers
-  bool checkpoints_fail = false;  // the last one that was tried was not written
+  std::set<std::string> told;     // texts of the exceptions that ended observers
+  bool checkpoints_fail = false;  // the last checkpoint could not be written
   bool warned = false;
 
   void checkpoint_failed(const seen::lifecycle& what);
