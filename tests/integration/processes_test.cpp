@@ -1,5 +1,5 @@
-// Goal: ranks in processes of their own run the same jobs to the same ends as threads. A process
-// that dies is the first cause, with its signal and its hook. No process is left.
+// Goal: ranks in processes of their own have the same outcomes as threads. A process that dies is
+// the first cause, with its signal and its hook. No process is left.
 #include <fcntl.h>
 #include <sys/prctl.h>
 #include <unistd.h>

@@ -1,4 +1,4 @@
-// `troupe bench`: what it prints and what it refuses. Never how fast anything is.
+// Goal: `troupe bench` prints the right fields and refuses wrong options. Speed is not tested.
 #include "apps/bench/bare_loops.hpp"
 #include "apps/bench/collectives.hpp"
 #include "apps/bench/processes.hpp"

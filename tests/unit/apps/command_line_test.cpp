@@ -1,4 +1,5 @@
-// Flags: every setting's is there, both spellings work, wrong ones name the nearest.
+// Goal: each setting has its flag, both spellings of a flag work, and the error for an unknown flag
+// suggests the most similar one.
 #include "apps/troupe/command_line.hpp"
 #include "tests/unit/apps/small_schema.hpp"
 #include "troupe/failure.hpp"
@@ -11,7 +12,7 @@ using namespace troupe::testing;
 
 namespace {
 
-// What `troupe fit ARGUMENTS` makes of its arguments.
+// The settings that `troupe fit ARGUMENTS` reads.
 resolution fit(std::vector<std::string> arguments) {
   command_line line{{.name = "troupe", .about = "", .footer = "", .version = ""}};
   setting_flags flags;

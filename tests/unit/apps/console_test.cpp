@@ -1,4 +1,4 @@
-// The console on a terminal whose width changes.
+// Goal: the console clears its progress line on a terminal whose width changes.
 #include "apps/troupe/console.hpp"
 
 #include <vector>

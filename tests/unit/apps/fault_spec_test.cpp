@@ -1,4 +1,4 @@
-// Fire drills as users write them.
+// Goal: injected faults are read as a user writes them for `--fault`.
 #include "apps/troupe/fault_spec.hpp"
 #include "troupe/failure.hpp"
 

@@ -1,4 +1,4 @@
-// The program with a catalog of integers: every command but what needs tensors, without LibTorch.
+// The program with a catalog of integers, without LibTorch: all commands that need no tensors.
 #pragma once
 
 #include "apps/troupe/program.hpp"
@@ -30,7 +30,7 @@ private:
   integer_options options_;
 };
 
-/// One call of the program and what it said.
+/// One call of the program: its exit code and its output.
 struct said {
   int code = 0;
   std::string out;
@@ -42,7 +42,7 @@ struct said {
 said troupe_says(std::vector<std::string> arguments,
                  std::map<std::string, std::string> variables = {}, integer_options options = {});
 
-/// What it printed for machines: one JSON value per line.
+/// Its output for programs: one JSON value per line.
 std::vector<nlohmann::json> lines_of(const std::string& text);
 
 }  // namespace troupe::testing

@@ -1,4 +1,4 @@
-// The program's tests start ranks as processes: then this program is one of them.
+// The program's tests start ranks as processes, and each of these processes runs this program.
 #include "actors/rank_process.hpp"
 #include "apps/troupe/recipe_text.hpp"
 #include "tests/support/runner.hpp"

@@ -1,4 +1,4 @@
-// Goal: our programs' allocator keeps what is freed, for every thread.
+// Goal: the programs' allocator keeps freed memory, for every thread.
 #include <sys/resource.h>
 
 #include <cstdlib>
@@ -17,8 +17,8 @@ long faults() {
   return now.ru_minflt;
 }
 
-// Page faults of this thread while it takes 80 MiB, writes them and lets go of them again: more
-// than glibc by itself ever keeps, and more than one heap of a thread's own arena has room for.
+// Page faults of this thread while it allocates 80 MiB, writes to it and frees it, several times.
+// glibc's own allocator never keeps that much, and one heap of a thread's arena is smaller.
 long faults_of_rounds() {
   constexpr std::size_t bytes = std::size_t{80} << 20;
   long before = 0;
@@ -41,7 +41,7 @@ long on_a_thread() {
 
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
 TEST_CASE("the main thread and rank threads keep freed memory for reuse", "[memory]") {
-  // glibc by itself has 160 here, where a fault brings 2 MiB, or 82,000 of 4 KiB.
+  // glibc's own allocator causes 160 faults here with pages of 2 MiB, or 82,000 with 4 KiB.
   CHECK(faults_of_rounds() < rounds);
   CHECK(on_a_thread() < rounds);
 }

@@ -1,5 +1,5 @@
-// Goal: flags that contradict each other, or values that overflow: bad usage or bad configuration
-// with the flag's name, never a run of nothing that ends with 0.
+// Goal: flags that contradict each other and values that overflow are bad usage or bad
+// configuration, and the error names the flag. The program never does nothing and exits with 0.
 #include "tests/unit/apps/integer_program.hpp"
 
 #include "tests/support/catch.hpp"

@@ -1,4 +1,4 @@
-// Goal: folders in which something is missing or damaged: the command says what.
+// Goal: a file is missing from a folder or damaged: the command's error names it.
 #include "tests/support/temporary_folder.hpp"
 #include "tests/unit/apps/integer_program.hpp"
 

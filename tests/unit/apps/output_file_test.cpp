@@ -1,4 +1,4 @@
-// Files that the user names for a command to write.
+// Goal: a command writes the file that the user names completely or not at all.
 #include "apps/troupe/output_file.hpp"
 
 #include "tests/support/temporary_folder.hpp"

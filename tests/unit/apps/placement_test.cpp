@@ -36,7 +36,7 @@ struct placed_fit {
   std::string run() const { return (folder.path() / "run").string(); }
   std::string trace() const { return (folder.path() / "trace.jsonl").string(); }
   json result() const { return json::parse(text_of(folder.path() / "run" / "result.json")); }
-  // Each rank's own order; ranks come as they come.
+  // The trace keeps the order of one rank's hooks; the order between ranks varies.
   std::vector<std::string> trace_of(int rank) const {
     std::vector<std::string> lines;
     std::istringstream in{text_of(trace())};

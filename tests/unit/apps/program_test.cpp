@@ -1,4 +1,4 @@
-// Commands that run no job: what they print where, and their exit codes.
+// Goal: commands that run no job print to the right stream and have the right exit codes.
 #include "apps/troupe/commands.hpp"
 #include "tests/support/temporary_folder.hpp"
 #include "tests/unit/apps/integer_program.hpp"

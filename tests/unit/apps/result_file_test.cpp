@@ -1,4 +1,4 @@
-// result.json: the contract's fields, undefined ones null, in one line.
+// Goal: result.json has the documented fields in one line, and undefined fields are null.
 #include "apps/troupe/result_file.hpp"
 
 #include "apps/troupe/exit_code.hpp"
@@ -194,7 +194,7 @@ TEST_CASE("a generation that did not form is exit 4, a hook past its deadline ex
   late.record.type = "deadline";
   outcome.failed_with = std::make_shared<const caught>(late);
   CHECK(exit_code(outcome) == 1);
-  late.record.code = errc::membership;  // as the supervisor says
+  late.record.code = errc::membership;  // as the supervisor sets it
   outcome.failed_with = std::make_shared<const caught>(late);
   CHECK(exit_code(outcome) == 4);
 }

@@ -1,4 +1,5 @@
-// A run's folder: names, who holds it, what a resumed run does first.
+// Goal: a run's folder has the right name, one process at a time can open it, and a resumed run
+// prepares it.
 #include "apps/troupe/run_folder.hpp"
 
 #include "tests/support/temporary_folder.hpp"

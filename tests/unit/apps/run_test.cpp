@@ -1,5 +1,5 @@
-// fit from end to end in this process, with integers for tensors: the run's folder, resuming,
-// failures, stops.
+// Goal: a whole `troupe fit` in this process, with integers for tensors: the run's folder, failures
+// and stops.
 #include "apps/troupe/run_folder.hpp"
 #include "tests/support/temporary_folder.hpp"
 #include "tests/unit/apps/integer_program.hpp"

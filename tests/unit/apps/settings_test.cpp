@@ -1,4 +1,5 @@
-// Settings: precedence, types, ranges, hints; the table and what is made of it agree.
+// Goal: settings have the right precedence, types, ranges and suggestions. The JSON schema and the
+// printed configuration agree with the table of settings.
 #include "apps/troupe/config_text.hpp"
 #include "apps/troupe/job_parts.hpp"
 #include "apps/troupe/settings_sources.hpp"
@@ -71,7 +72,7 @@ TEST_CASE("each setting of the gradient exchange reaches the trainer's options",
   };
   CHECK(gradients_of({}) == gradient_options{});
   const temporary_folder folder;
-  // Each alone, so that none stands in for another.
+  // One at a time, so that no setting hides the effect of another.
   const std::pair<const char*, gradient_options> each[] = {
       {"bucket_cap_mb=0.5", {.bucket_cap_mb = 0.5}},
       {"overlap=false", {.overlap = false}},

@@ -1,4 +1,4 @@
-// What SIGHUP does to a fit.
+// Goal: SIGHUP stops a fit, unless it is ignored.
 #include "apps/troupe/run_folder.hpp"
 #include "tests/support/temporary_folder.hpp"
 #include "tests/unit/apps/integer_program.hpp"
@@ -18,7 +18,7 @@ nlohmann::json result_in(const std::string& run) {
   return nlohmann::json::parse(read_text(std::filesystem::path{run} / program::result_file));
 }
 
-// Sends SIGHUP to this process when rank 0 comes to step 2.
+// Sends SIGHUP to this process when rank 0 reaches step 2.
 integer_options with_hang_up() {
   integer_options options;
   options.at_hook = [](const learner_context& context, const hook& what) {

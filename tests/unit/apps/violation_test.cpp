@@ -19,7 +19,8 @@ using namespace troupe::testing;
 
 namespace {
 
-// A run that was killed in a later epoch goes on with the order of the first one.
+// While it exists, the mutant is on: a run killed in a later epoch continues with the first epoch's
+// order of samples.
 class with_mutant {
 public:
   with_mutant() { mutant_on = "resume_in_first_epoch"; }
@@ -35,7 +36,7 @@ said campaign(std::vector<std::string> more = {}) {
   return troupe_says(all);
 }
 
-// Of what was printed for people, as one would cut it out.
+// The first case in the printed report, as a user would copy it.
 std::string first_case_in(const std::string& text) {
   const auto begin = text.find("troupe-case/1");
   const auto end = text.find("\nend\n", begin);
@@ -78,7 +79,7 @@ TEST_CASE("a campaign that finds a violation exits with 1 and prints its case",
   CHECK(std::getline(drawn, first));
   CHECK(first == "sequenceDiagram");
 
-  // The case, cut out and pasted: the same violation, at the same event, and nothing is odd.
+  // A replay of the copied case: the same violation, at the same event, without a note.
   const auto path = written(folder, first_case_in(said.err));
   const auto again = troupe_says({"simulate", "--replay", path});
   INFO(again.err);
@@ -87,7 +88,7 @@ TEST_CASE("a campaign that finds a violation exits with 1 and prints its case",
   CHECK(event_of(again.err) == event_of(said.err));
   CHECK_THAT(again.out, Catch::Contains("violations 1\n"));
 
-  // Before the event at which it is seen it can be looked at.
+  // The replay can stop before the event of the violation, for a debugger.
   const auto stood = troupe_says({"simulate", "--replay", path, "--until", event_of(said.err)});
   CHECK(stood.code == 1);
   CHECK_THAT(stood.err, Catch::Contains("before event " + event_of(said.err) + ", at ") &&

@@ -1,4 +1,4 @@
-// Goal: the search's tables remember what they were given, through every growth.
+// Goal: the search's hash tables keep all entries when they grow.
 #include "apps/testing/exhaustive/flat_tables.hpp"
 
 #include <set>

@@ -1,4 +1,4 @@
-// Goal: as checkpoint_search_test, with three steps, and with a fault and two generations at once.
+// Goal: that of checkpoint_search_test, with three steps, or a failure and two generations at once.
 #include "apps/testing/exhaustive/checkpoint_search.hpp"
 
 #include "tests/support/catch.hpp"

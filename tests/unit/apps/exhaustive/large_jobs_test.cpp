@@ -1,4 +1,4 @@
-// Goal: three ranks with one fault of any kind, and two with two: every interleaving ends well.
+// Goal: every interleaving of three ranks with one fault, and of two ranks with two, ends well.
 #include "troupe/testing/exhaustive.hpp"
 
 #include "tests/support/catch.hpp"
