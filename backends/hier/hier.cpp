@@ -73,7 +73,7 @@ public:
     if (aborted()) return remote_->agree(call);
     if (at_.block > 1 && everybody(among) && operation != reduction::mean &&
         its_own_accumulator(data.type) && data.count >= local_from_ / size_of(data.type)) {
-      // Others wait for this rank's word: it goes at once where nothing goes before it.
+      // Other ranks wait for this rank's agreement, so it is sent at once if no step precedes it.
       const auto told = steps_->oldest().empty() ? remote_->agree(call) : nullptr;
       return steps_->add(
           [=, this] { return reduce(data, operation, call, told ? told : remote_->agree(call)); },
@@ -124,8 +124,8 @@ private:
            static_cast<std::size_t>(group().world);
   }
 
-  // While nothing takes steps, operations go straight on: their order over the network is that of
-  // submission either way.
+  // While no operation with steps is open, others go directly to `remote_`: their order over the
+  // network is that of submission either way.
   template <class Submit, class Text>
   work_ptr straight(Submit submit, Text text) {
     if (steps_->oldest().empty()) return submit();

@@ -1,5 +1,5 @@
-// Collectives of ranks on several hosts: what a host can reduce among its own ranks it reduces
-// there, and only what comes of it crosses the network.
+// Collectives of ranks on several hosts. Each host reduces among its own ranks first, and only the
+// partial results cross the network.
 #pragma once
 
 #include "troupe/communicator.hpp"
@@ -22,7 +22,7 @@ struct hier_options {
   /// How many ranks each host has, in the order of ranks: {4, 3} are ranks 0 to 3 and 4 to 6. The
   /// same on all ranks of a generation.
   std::function<std::vector<std::int32_t>(const group_description&)> hosts;
-  /// An all_reduce of fewer bytes goes over the network only: there, latency is all that counts.
+  /// An all_reduce of fewer bytes uses the network only, because its time is mostly latency.
   std::size_t local_from = std::size_t{64} << 10;
 };
 
@@ -32,14 +32,14 @@ struct hier_options {
 std::int32_t block_of(const std::vector<std::int32_t>& hosts, std::int32_t world);
 
 /// Same bits as in process. An all_reduce over the world (sum, product, min, max) of types that are
-/// their own accumulation type goes in three steps: a block of ranks reduces on its host, the first
-/// ranks of the blocks among each other, the blocks get what came of it. Everything else goes
-/// straight over `remote`: a mean has to see all leaves where its sum overflows, and half types
+/// their own accumulation type has three steps: the ranks of a block reduce on their host, the
+/// first ranks of the blocks reduce among each other, each block gets the result. Everything else
+/// goes directly over `remote`: a mean needs all leaves if its sum overflows, and half types must
 /// round only once.
 ///
 /// Operations are checked, compared and waited for over `remote`, whose contract holds for errors,
-/// deadlines and ends. A thread per handle, made by the first operation that needs it, does the
-/// steps, so that they go on while no rank waits. Thread-safe.
+/// deadlines and ends. One thread per handle carries the steps out, also while no rank waits. The
+/// first operation with steps starts it. Thread-safe.
 class hier_backend final : public communicator_backend {
 public:
   explicit hier_backend(hier_options options);

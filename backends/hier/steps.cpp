@@ -15,7 +15,7 @@ constexpr std::size_t tasks_max = 4096;
 work_result end_of(const work_ptr& what) {
   try {
     what->wait();
-  } catch (const std::exception&) {  // poll says the same, and who is missing
+  } catch (const std::exception&) {  // poll returns the same error, with the missing ranks
   }
   return what->poll();
 }

@@ -14,7 +14,7 @@
 
 namespace troupe::hier {
 
-/// Runs what it is given in order. Thread-safe but for `close`.
+/// Runs the added operations in order. Thread-safe except `close`.
 class steps : public std::enable_shared_from_this<steps> {
 public:
   using body = std::function<work_result()>;
@@ -26,12 +26,12 @@ public:
   void begin();
   /// Throws internal_error when 4096 operations wait. `text` says what the operation is.
   work_ptr add(body what, std::string text);
-  /// What the oldest operation is that has not ended; empty if there is none.
+  /// The text of the oldest operation that has not ended; empty if there is none.
   std::string oldest() const;
   void await_idle() const;
   bool waiting() const { return waiting_.load(std::memory_order_relaxed); }
-  /// Ends the thread once it has nothing under way: see to that first. Nothing may be added any
-  /// more; works stay good.
+  /// Ends the thread when no operation is open; the caller ensures that first. Nothing may be added
+  /// any more; works stay valid.
   void close();
 
 private:

@@ -21,7 +21,7 @@ operation& channel::open_next() {
   if (reached - first + 1 >= ring.size()) {
     std::vector<std::shared_ptr<operation>> larger(2 * ring.size());
     for (std::size_t i = 0; i < ring.size(); ++i) {
-      const auto number = reached - ring.size() + i;  // wraps where there were fewer: no matter
+      const auto number = reached - ring.size() + i;  // may wrap if there were fewer; harmless
       larger[number & (larger.size() - 1)] = ring[number & (ring.size() - 1)];
     }
     for (auto& one : larger)

@@ -10,8 +10,8 @@
 
 namespace troupe::inproc {
 
-// Has a cache line come, to be written to, while something else is done; it need not be there any
-// more. `volatile`, or the compiler takes what does nothing else for nothing.
+// Prefetches a cache line for writing; the memory may already be freed. Without `volatile` the
+// compiler would remove the instruction.
 inline void fetch_to_write(const void* line) noexcept {
 #if defined(__x86_64__)
   asm volatile("prefetchw (%0)" : : "r"(line));
@@ -20,9 +20,9 @@ inline void fetch_to_write(const void* line) noexcept {
 #endif
 }
 
-/// Of all that a small operation costs, most is cache lines that go from core to core. So what each
-/// arrival writes lies together, what waiters look at lies together, and nothing that is counted is
-/// counted by all ranks.
+/// Most of the cost of a small operation is cache lines that move between cores. So the fields that
+/// each arrival writes share lines, the fields that waiters read share others, and no counter is
+/// incremented by all ranks.
 ///
 /// Operations are numbered from 0. At those below `first` all members have arrived; they end in
 /// order. One atomic, `ended`, holds how many have ended well and whether the channel is closed.
@@ -35,13 +35,13 @@ struct channel {
   std::size_t member(std::int32_t rank) const { return place_among(members, rank); }
   /// The operation `number`, one of those from first - 1 to reached - 1.
   operation& at(std::uint64_t number) const { return *ring[number & (ring.size() - 1)]; }
-  /// Makes room for the operation `reached`, from memory that served before if that is forgotten.
+  /// Makes room for the operation `reached`; reuses the memory of an old one that no helper uses.
   /// An operation keeps its arguments until all members have arrived at the second one after it.
   operation& open_next();
 
-  /// Thread-safe, as what follows. No operation from now on ends well.
+  /// Thread-safe, like the functions below. No operation ends well after this.
   void close() noexcept { ended.fetch_or(closed, std::memory_order_seq_cst); }
-  /// Says that the operation ended well; false if the channel was closed before.
+  /// Records that the operation ended well; false if the channel was closed before.
   bool end(std::uint64_t number) noexcept {
     return ended.compare_exchange_strong(number, number + 1, std::memory_order_seq_cst);
   }
@@ -55,7 +55,7 @@ struct channel {
     return ended.load(std::memory_order_seq_cst) & ~closed;
   }
 
-  /// The member is on the core of another one, for all that is known.
+  /// As far as is known, the member runs on the core of another member.
   bool shares_core(std::size_t member) const noexcept;
 
   static constexpr std::size_t ring_least = 4;  ///< the latest, the one at hand, the next, a power
@@ -63,7 +63,7 @@ struct channel {
   /// What one member keeps for itself.
   struct alignas(64) own_words {
     std::uint64_t submitted = 0;
-    /// Where operations lay one ring ago: good enough to have their lines come early.
+    /// The addresses of the operations one ring ago. Prefetching may use an outdated address.
     struct memory {
       const operation* at = nullptr;
       const seat* seats = nullptr;

@@ -118,7 +118,7 @@ work_ptr group::watch(const place_ptr& at, std::uint64_t number,
   try {
     return std::make_shared<waiting>(at, number, deadline);
   } catch (...) {
-    // The caller unwinds, and others know its memory.
+    // The caller unwinds and frees its memory, which other ranks may use.
     abort("no memory to wait for an operation");
     settle();
     throw;
@@ -223,7 +223,7 @@ void group::abort(std::string_view why) noexcept {
   close();
 }
 
-// Each caller comes back only when the channels are closed.
+// Each caller returns only when the channels are closed.
 void group::close() noexcept {
   const std::lock_guard hold{mutex_};
   if (std::exchange(closed_, true)) return;
@@ -233,7 +233,8 @@ void group::close() noexcept {
   }
 }
 
-// The rank that did the piece throws the exception itself: it is the cause, and the others follow.
+// The rank whose thread threw rethrows the exception, as the cause. The other ranks' failures
+// follow from it.
 void group::fail(const presence& of, std::string_view why) noexcept {
   {
     const std::lock_guard hold{mutex_};

@@ -16,7 +16,7 @@ namespace troupe::inproc {
 
 class group;
 
-/// What a lane says of itself, a cache line each: lanes write them all the time.
+/// The state of one lane, in a cache line of its own, because lanes write it often.
 struct alignas(64) presence {
   std::atomic<bool> waits{false};            ///< inside of wait()
   collectives::touching::count touching{0};  ///< threads that touch memory in a collective
@@ -49,8 +49,8 @@ public:
   std::int32_t world() const { return world_; }
   place_ptr among(const std::vector<std::int32_t>& members, std::int32_t rank);
 
-  /// Takes part in the next operation there. The last to arrive does what no waiter helps with.
-  /// `deadline` 0: none.
+  /// Arrives at the next operation of `at`. The last member to arrive does the work that no waiter
+  /// takes. `deadline` 0: none.
   static work_ptr submit(const place_ptr& at, submission&& with, std::chrono::nanoseconds deadline);
   static bool decide(const place_ptr& at, submission&& with, std::chrono::nanoseconds deadline);
 
@@ -82,7 +82,8 @@ private:
   bool help(const place& at);
   void work_off(const place& at, operation& what);
   void finish(channel& in, operation& what);
-  /// In the handler of what a piece of work threw: keeps it for the rank `of`, and aborts.
+  /// Called in the exception handler of a piece of work: keeps the exception for the rank `of`, and
+  /// aborts.
   void fail(const presence& of, std::string_view why) noexcept;
   /// Throws what a piece of work threw while this rank's thread was in it.
   void raise_own(const presence& of);

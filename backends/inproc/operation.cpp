@@ -10,8 +10,8 @@ namespace troupe::inproc {
 
 namespace {
 
-// Bytes of memory that a slice touches, little enough for two ranks to end together, and slices
-// that are done in one go: an abort is seen after 256 KiB.
+// Bytes of memory that a slice touches, few enough that two ranks finish together; and the slices
+// between two checks for an abort, 256 KiB.
 constexpr std::size_t slice_work = std::size_t{64} << 10;
 constexpr std::size_t slices_at_once = 4;
 
@@ -86,8 +86,8 @@ void operation::cut(std::size_t root_member) {
   if (slices_.total() > 1) open_.store(true, std::memory_order_release);
 }
 
-// A claim takes an equal share of what is left, halved twice for those that are slow or late: few
-// claims, each of which costs as much as several kilobytes, and small ones at the end.
+// A claim takes a quarter of an equal share of the slices that are left. So there are few claims,
+// each of which costs as much as several kilobytes of work, and the last ones are small.
 bool operation::work_off(const std::atomic<bool>& stop, std::size_t member) {
   const bool forward = member % 2 == 0;
   std::size_t done = 0;

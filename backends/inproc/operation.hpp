@@ -1,4 +1,4 @@
-// One collective of one (sub)group: who has arrived, with which memory, and the work it takes.
+// One collective of one (sub)group: the members that have arrived, their memory, and the work.
 #pragma once
 
 #include "backends/collective/slices.hpp"
@@ -13,8 +13,8 @@ namespace troupe::inproc {
 
 using collectives::submission;
 
-/// What one member brought. Others read its first cache line; they need the second for few
-/// operations.
+/// The call and the memory of one member. Others read its first cache line; they need the second
+/// for few operations.
 struct alignas(64) seat {
   collective_call call;
   const void* in = nullptr;
@@ -40,7 +40,7 @@ public:
   bool forgotten() const { return helpers_.load(std::memory_order_acquire) == 0; }
 
   std::uint64_t number() const { return turn_ - 1; }
-  /// Takes a seat and says if the call differs from that of the member that arrived first.
+  /// Takes a seat. True if the call differs from that of the member that arrived first.
   bool arrive(std::size_t member, submission&& with);
   bool complete() const { return arrived_ == seats_.size(); }
   bool arrived(std::size_t member) const { return seats_[member].turn == turn_; }
@@ -55,8 +55,8 @@ public:
     return open_.load(std::memory_order_acquire) && unclaimed(claimed_.load()) != 0;
   }
   /// Claims and does slices until none is left or `stop` is set. True for the caller that did the
-  /// last ones. Those with an even `member` begin at the front, the others at the end: two ranks
-  /// meet in the middle and find the next time what is still in their own cache.
+  /// last ones. Those with an even `member` begin at the front, the others at the end, so that two
+  /// ranks find their slices of the previous operation in their own caches.
   bool work_off(const std::atomic<bool>& stop, std::size_t member);
   /// The same where there is one slice: all of it. False if `stop` is set.
   bool work_off_whole(const std::atomic<bool>& stop) const;

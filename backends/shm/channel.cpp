@@ -58,7 +58,7 @@ std::shared_ptr<operation> channel::submit(std::shared_ptr<channel> keep, submis
   return next;
 }
 
-// Past the queue, into which only the lane puts anything.
+// Bypasses the queue; only the lane adds to it, so the order is kept.
 bool channel::begin_at_once(const std::shared_ptr<operation>& next) {
   const driving role{*this};
   if (!role || head_ || !queue_.empty()) return false;
@@ -110,7 +110,7 @@ void channel::poll(operation& what) {
   if (role && what.how.pending() && look_at_clock(what)) advance();
 }
 
-// Only if there are some: a driver that sleeps on the same bell must not wake itself.
+// Rings only if there are such waiters: a driver that sleeps on the same bell must not wake itself.
 void channel::tell_passengers() {
   if (passengers_.load(std::memory_order_seq_cst) != 0) member_.bell().ring();
 }
@@ -142,7 +142,7 @@ void channel::insert_late(rank_set& into) const noexcept {
 bool channel::look_at_clock(operation& what) {
   if (!what.until || shared_bell::clock::now() < *what.until) return false;
   auto late = behind(what);
-  if (late.empty()) {  // all have called it: then it must not stand still for so long
+  if (late.empty()) {  // all have submitted it: now the deadline limits the time without progress
     if (const auto here = position(); here != what.come_to) {
       what.come_to = here;
       what.until = shared_bell::clock::now() + what.deadline;

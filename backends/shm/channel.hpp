@@ -1,4 +1,4 @@
-// One (sub)group's operations, one after the other, as one of its ranks carries them out.
+// One rank's side of a (sub)group: carries its operations out, one after the other.
 #pragma once
 
 #include "backends/collective/slices.hpp"
@@ -41,9 +41,9 @@ public:
   /// A thread is inside of `wait`, and drives.
   bool waited() const { return waiters_.load(std::memory_order_seq_cst) != 0; }
   /// Inserts the members that an operation may wait for: those a step behind this rank, or all if
-  /// there are none. Without the driver's role, so as good as what is published.
+  /// there are none. Without the driver's role, so it sees what is published only.
   void insert_late(rank_set& into) const noexcept;
-  /// What this rank, which leaves, has to end the group for; empty if nothing.
+  /// Why this rank must end the group when it leaves; empty if it need not.
   std::string needed();
 
 private:

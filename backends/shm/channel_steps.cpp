@@ -1,4 +1,4 @@
-// What the driver of a channel does: from an operation's arrival to its end.
+// The work of a channel's driver, from an operation's arrival to its end.
 #include "backends/shm/channel.hpp"
 #include "backends/shm/member.hpp"
 
@@ -136,7 +136,7 @@ channel::outcome channel::meet() {
     if (at_ == 1 && !same(mine, theirs.call)) return refuse();
   }
   if (met_ == members_.size()) return outcome::moved;
-  // Those behind the first that is missing may disagree already.
+  // Members after the first missing one may have published a call that differs.
   for (auto m = met_ + 1; at_ == 1 && m < members_.size(); ++m)
     if (reached(m, need) && !same(mine, post_of(m, base_).call)) return refuse();
   return outcome::blocked;
@@ -205,9 +205,9 @@ channel::outcome channel::reduce_in_place() {
   return (done & closed) || member_.aborted() ? end_closed() : outcome::blocked;
 }
 
-// Claims an equal share of what is left, halved twice for those that are slow or late, and does it.
-// Members with an even place begin at the front, the others at the end: two of them meet in the
-// middle and find the next time what is still in their own cache.
+// Claims a quarter of an equal share of the slices that are left, and does it: small shares balance
+// slow and late members. Members with an even place begin at the front, the others at the end, so
+// that two members find their slices of the previous operation in their own caches.
 bool channel::take_share(shared_work& work) noexcept {
   auto word = work.claimed.load(std::memory_order_relaxed);
   claim was;
@@ -295,7 +295,7 @@ std::uint64_t channel::position() const {
   return base_ + at_;
 }
 
-// What a driver that is blocked looks at again and again.
+// The condition that a blocked driver polls.
 bool channel::may_advance() const noexcept {
   if (!head_) return true;
   if (met_ < members_.size()) {

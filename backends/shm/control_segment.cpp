@@ -37,8 +37,7 @@ void init(pthread_mutex_t& mutex) {
   pthread_mutexattr_destroy(&how);
 }
 
-// Slots are memory that is taken when a generation opens: a size that came from nowhere must not
-// take all there is.
+// Slots take memory when a generation opens: a damaged or hostile size must not take all memory.
 bool possible(std::uint64_t slot_bytes, std::uint64_t registered_bytes) {
   return slot_bytes != 0 && slot_bytes % page == 0 && slot_bytes <= std::uint64_t{16} << 20 &&
          registered_bytes % shm::region_layout::huge_page == 0 &&
@@ -124,8 +123,8 @@ shm::control_segment_entry* shm_rendezvous::control_segment::find(
   return nullptr;
 }
 
-// Whose members have all left or ended. Others may still have it mapped: the memory goes, the
-// addresses stay theirs.
+// Frees the entry if all its members have left or ended. Other processes may still have the region
+// mapped: they keep the addresses, without the memory.
 void shm_rendezvous::control_segment::forget(shm::control_segment_entry& entry) const noexcept {
   bool whole = true;
   for (std::uint32_t rank = 0; rank < entry.world; ++rank) {
@@ -143,7 +142,8 @@ void shm_rendezvous::control_segment::forget(shm::control_segment_entry& entry) 
   entry.used = 0;
 }
 
-// Remembers the job's latest generation, of the last 64 jobs; says so if it is later than this one.
+// Remembers the latest generation of each of the last 64 jobs. Returns why this generation is over,
+// or nothing.
 std::string shm_rendezvous::control_segment::overtaken(const group_description& who) {
   const auto generation = who.generation.value();
   for (auto& last : words_->latest) {

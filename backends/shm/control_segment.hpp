@@ -1,5 +1,5 @@
-// The file that the processes of a job share: which generations there are, who is in them, and
-// where their regions lie.
+// The file that the processes of a job share: its generations, their ranks, and the offsets of
+// their regions.
 #pragma once
 
 #include "backends/file_descriptor.hpp"
@@ -22,10 +22,10 @@ struct process_life {
   static process_life own();
   /// A descriptor that becomes readable when it ends; none if it has ended or is not visible here.
   file_descriptor watch() const;
-  /// True if all its threads are ending, so that none of its code runs again. The kernel says so
-  /// long before `watch` does when it has gigabytes of memory to give back.
+  /// True if all its threads are ending, so that none of its code runs again. The kernel shows this
+  /// long before `watch` does when it has gigabytes of memory to release.
   bool exiting() const;
-  /// True if it has ended, or is exiting, for sure.
+  /// True if it has certainly ended, or is exiting.
   bool over() const;
   friend bool operator==(const process_life&, const process_life&) = default;
 };
@@ -51,7 +51,7 @@ inline constexpr std::size_t generations_max = 64;
 struct control_segment_words {
   std::uint64_t magic;
   std::uint32_t version;
-  std::uint32_t bytes;  ///< of this struct: the same compiler's view of it
+  std::uint32_t bytes;  ///< size of this struct: differs between incompatible compilers
   std::uint64_t slot_bytes;
   std::uint64_t registered_bytes;
   pthread_mutex_t mutex;  ///< robust, of processes; only for opening and closing
@@ -92,7 +92,7 @@ public:
   /// All ranks have opened it.
   bool complete(const shm::admission& at) const;
 
-  /// What answers processes that ask by name, if this one does.
+  /// Answers processes that ask by name; null if another process answers.
   std::shared_ptr<void> usher;
 
 private:

@@ -1,5 +1,5 @@
-// What lies in shared memory: plain words of fixed size, the same for every process of the job.
-// Fresh memory is zero, which is a valid beginning for each of them.
+// The types in shared memory: integers of fixed size, the same for all processes of the job. New
+// memory is zero, which is a valid initial state of each type.
 #pragma once
 
 #include "backends/collective/waiting.hpp"
@@ -13,7 +13,7 @@
 
 namespace troupe::shm {
 
-/// Raised with every change of what follows; processes of different versions refuse each other.
+/// Raised with each change of the types below; processes of different versions refuse each other.
 inline constexpr std::uint32_t layout_version = 3;
 
 inline constexpr std::size_t world_max = 256;
@@ -33,7 +33,7 @@ inline bool contains(const rank_set& set, std::int32_t rank) {
   return (set[static_cast<std::size_t>(rank) / 64] >> (rank % 64) & 1) != 0;
 }
 
-/// An operation's fingerprint, and what it brings.
+/// An operation's fingerprint, and this member's vote or registered memory.
 struct wire_call {
   std::uint8_t what = 0;
   std::uint8_t type = 0;
@@ -49,7 +49,7 @@ struct wire_call {
   std::uint64_t place = 0;
 };
 
-/// Set in a word that must not be changed any more: the group was aborted.
+/// Bit that freezes a value: the group was aborted, and no process may change the value any more.
 inline constexpr std::uint64_t closed = std::uint64_t{1} << 63;
 
 /// One member's steps in one slot set. Written by the member; any member may set `closed`.
@@ -120,8 +120,8 @@ public:
   std::size_t slots(std::size_t c, std::size_t r) const {
     return pages(seat(channels_max, 0)) + (c * world_ + r) * slot_sets * slot_bytes_;
   }
-  /// Ranks' areas are not a power of two apart: caches that guess by low bits of addresses would
-  /// take one rank's bucket for another's (ten times slower where it was measured).
+  /// Ranks' areas are not a power of two apart. Otherwise buckets of different ranks would share
+  /// the low bits of their addresses and conflict in caches (measured: ten times slower).
   std::size_t registered(std::size_t r) const {
     return huge_pages(slots(channels_max, 0)) + r * (registered_bytes_ + huge_page);
   }

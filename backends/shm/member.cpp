@@ -11,7 +11,8 @@ namespace troupe::shm {
 
 namespace {
 
-// A writer writes a few hundred bytes; it is waited for unless it was stopped or killed meanwhile.
+// Readers wait for a writer, which writes a few hundred bytes. The bound is for a writer that was
+// stopped or killed.
 constexpr std::uint32_t patience = 20000;
 
 }  // namespace
@@ -29,7 +30,7 @@ std::shared_ptr<channel> member::among(const std::vector<std::int32_t>& members)
     for (const auto rank : members) insert(set, rank);
     const auto index = find_or_open(set);
     region_->reserve_seat(index, who_.rank);
-    // Opened after an abort closed the others: of the two, one sees the other.
+    // A concurrent abort may not have seen this new channel; then this rank sees the abort here.
     if (aborted()) close_words(index);
     found = channels_.emplace_back(std::make_unique<channel>(*this, index, members)).get();
   }
@@ -154,7 +155,7 @@ bool member::quiescent(const std::function<bool(std::int32_t)>& over) noexcept {
   return true;
 }
 
-// Channels that only others have opened are opened here: they wait for this rank, too.
+// Also opens the channels that only other ranks have opened, because they wait for this rank there.
 void member::depart() noexcept {
   region_->rank(who_.rank).departed.store(1, std::memory_order_seq_cst);
   std::string reason;

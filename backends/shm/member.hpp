@@ -1,4 +1,4 @@
-// One rank's part in one generation: what its channels share.
+// One rank's part in one generation: the state that its channels share.
 #pragma once
 
 #include "backends/collective/scopes.hpp"
@@ -24,9 +24,9 @@ public:
   const group_description& who() const { return who_; }
   const region& memory() const { return *region_; }
   std::int32_t rank() const { return who_.rank; }
-  /// As texts call a rank of this group.
+  /// The number of a rank of this group in texts.
   std::int32_t name_of(std::int32_t rank) const { return who_.named_from + rank; }
-  /// A member of these that waits for the others has a core of its own, for all that is known.
+  /// As far as is known, each of `members` has a core of its own while it waits.
   bool may_spin(const std::vector<std::int32_t>& members) const noexcept;
   shared_bell& bell() const { return region_->rank(who_.rank).bell; }
   /// Where registered memory of this rank lies in the region.
@@ -52,7 +52,7 @@ public:
   /// Wakes the members of a channel that sleep.
   void wake(const std::vector<std::int32_t>& ranks) const noexcept;
 
-  /// Says that this rank is gone, ends what needs it, and what it had in flight.
+  /// Marks this rank as departed. Aborts the group if an operation is in flight or needs this rank.
   void depart() noexcept;
   collectives::touching::count& touched() const { return region_->rank(who_.rank).touching; }
   bool departed(std::int32_t rank) const noexcept {

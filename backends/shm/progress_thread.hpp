@@ -23,7 +23,7 @@ public:
   progress_thread(const progress_thread&) = delete;
   progress_thread& operator=(const progress_thread&) = delete;
 
-  /// Something is in flight. Cheap, but for the first time after a pause.
+  /// Called when an operation is in flight. Only the first call after a pause wakes the thread.
   void call() noexcept;
 
 private:

@@ -33,7 +33,7 @@ void reserve(int file, std::size_t offset, std::size_t bytes, const char* what) 
 
 region::region(int file, std::size_t offset, const region_layout& layout, bool huge_pages)
     : region(file, offset, layout, layout.bytes()) {
-  // A wish: where it is not granted, memory is slower and otherwise the same.
+  // Only a hint: without huge pages memory is slower but works the same.
   if (huge_pages)
     madvise(base_ + layout.slots(0, 0), layout.bytes() - layout.slots(0, 0), MADV_HUGEPAGE);
 }

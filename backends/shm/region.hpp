@@ -14,7 +14,7 @@ namespace troupe::shm {
 /// file grows with it and never shrinks.
 void reserve(int file, std::size_t offset, std::size_t bytes, const char* what);
 
-/// A mapping of a generation's region. Thread-safe but for what the words in it say.
+/// A mapping of a generation's region. Thread-safe, except for the content of the memory.
 class region {
 public:
   /// Throws user_error if the addresses are not to be had.
@@ -58,8 +58,9 @@ private:
   std::size_t mapped_bytes_ = 0;
 };
 
-/// What `allocate` gives one rank. Blocks are given out once: memory that peers may still write to
-/// after an abort never gets another owner. What is given back goes back to the kernel.
+/// The memory that `allocate` gives one rank. Each block is given out once, so memory to which
+/// peers may still write after an abort never gets another owner. Freed blocks return to the
+/// kernel.
 class registered_memory : public std::enable_shared_from_this<registered_memory> {
 public:
   registered_memory(std::shared_ptr<region> in, std::int32_t rank);

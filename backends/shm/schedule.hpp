@@ -21,7 +21,7 @@ enum class form : std::uint8_t {
   together,  ///< small: each member copies in on arrival, then reads the input of all
   direct,    ///< in chunks: copied in, then each member reads what it needs from all slots
   slices,    ///< in chunks: copied in, each member reduces its slice, copied out
-  in_place,  ///< between registered buffers: nothing is copied; who is there does the work
+  in_place,  ///< between registered buffers: nothing is copied; the ranks that are here do the work
 };
 
 /// What a member does at one step. Chunks count from 0.

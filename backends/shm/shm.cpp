@@ -176,7 +176,7 @@ private:
                                  member_->name_of(who_.rank), why));
       member_->depart();
     } catch (const std::exception&) {
-      // Not even the words can be had: others notice its process's end, or the deadline.
+      // Not even the control part can be mapped: other ranks notice that this process ends or lags.
     }
   }
   bool over(std::int32_t rank) const noexcept {

@@ -45,7 +45,7 @@ public:
   static shm_rendezvous by_name(std::string_view key, std::chrono::nanoseconds patience,
                                 const shm_sizes& sizes = {});
 
-  /// Closed on exec: who starts a child lets it inherit a duplicate.
+  /// Closed on exec: the launcher passes a duplicate to a child.
   int descriptor() const;
 
   class control_segment;

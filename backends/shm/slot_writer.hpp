@@ -6,8 +6,8 @@
 
 namespace troupe::shm {
 
-/// memcpy into slots of one rank, in the way that is cheaper at present. Not thread-safe: a
-/// channel's driver has it. What was copied is ordered before what is written afterwards.
+/// memcpy into slots of one rank, by the method that is faster at present. Not thread-safe: only a
+/// channel's driver uses it. Copied bytes are ordered before later writes.
 ///
 /// Plain stores leave the bytes in the caches, where the reader finds them; but a line that the
 /// reader's core still holds must be taken from it first, one after the other. Stores past the

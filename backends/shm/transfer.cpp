@@ -1,5 +1,5 @@
-// What a channel does to memory: chunks into the slots and out of them, and between registered
-// buffers.
+// The memory operations of a channel: copies chunks into the slots and out of them, and reduces
+// between registered buffers.
 #include "backends/collective/canonical_reduction.hpp"
 #include "backends/shm/channel.hpp"
 #include "backends/shm/member.hpp"
@@ -25,7 +25,7 @@ constexpr std::size_t slice_work = std::size_t{64} << 10;
 
 }  // namespace
 
-// What this operation brings into the slots of one member.
+// The bytes that this operation copies into the slots of one member.
 std::size_t channel::bytes_to_fill() const {
   const auto& call = head_->what.call;
   const auto bytes = call.count * size_of(call.type);
@@ -51,7 +51,7 @@ channel::range channel::chunk(std::uint64_t number) const {
   return {first, std::min<std::size_t>(chunk_elements_, head_->what.call.count - first)};
 }
 
-// A member's share of a chunk: whole lines, as equal as it goes.
+// A member's share of a chunk: whole cache lines, as equal as possible.
 channel::range channel::slice_of(std::size_t elements, std::size_t m) const {
   const auto per_line = line / size_of(head_->what.call.type);
   const auto lines = (elements + per_line - 1) / per_line;
@@ -65,7 +65,7 @@ std::byte* channel::slot(std::size_t m, std::uint64_t of_chunk) const {
   return member_.memory().slot(index_, members_[m], set);
 }
 
-// A member's own share is not copied in: it reads that where it is.
+// A member does not copy its own share in: it reads that share from its own memory.
 void channel::fill(std::uint64_t number) {
   const auto& call = head_->what.call;
   const auto element = size_of(call.type);
