@@ -1,5 +1,5 @@
-// The small messages between ranks beside MPI's collectives: what a rank calls, that it aborts,
-// that it leaves.
+// The small messages between ranks, besides MPI's collectives: a rank's calls, its abort, its
+// departure.
 #pragma once
 
 #include "backends/collective/collective_call.hpp"
@@ -21,8 +21,8 @@ enum class control_message_kind : std::uint8_t {
   bye,       ///< the sender's handle is gone, nothing follows: text says why its group had ended
 };
 
-/// One size for all, so that a receiver is posted before the sender is known. As bytes between
-/// processes of one program on one kind of machine.
+/// All messages have one size, so that a receive can be posted before the sender is known. Sent as
+/// raw bytes between processes of one program on one kind of machine.
 struct control_message {
   control_message_kind kind = control_message_kind::hello;
   collective what = collective::barrier;
@@ -40,14 +40,14 @@ struct control_message {
 };
 static_assert(std::is_trivially_copyable_v<control_message> && sizeof(control_message) == 512);
 
-/// What of a text fits into a note; a longer one is cut, with a hash of all of it at its end, so
-/// that different texts stay different.
+/// A text that fits into a control message. A longer text is cut and ends with a hash of the whole,
+/// so that different texts stay different.
 std::string fitting(std::string_view text);
 
 void put_text(control_message& into, std::string_view text);
 std::string text_of(const control_message& from);
 
-/// The fingerprint in a note. A call's label must fit.
+/// A call's fingerprint as a control message. The call's label must fit.
 control_message control_message_of(const collective_call& call, bool yes);
 /// Throws std::invalid_argument for what no rank of this program sends.
 collective_call call_of(const control_message& from);

@@ -147,7 +147,7 @@ void engine::refuse(const std::string& why) {
   for (const auto& one : groups_) one->abort(why);
 }
 
-// True while something is under way that comes to an end soon.
+// Moves all groups on. True while one of them has an operation or a message in flight.
 bool engine::pump_all() {
   {
     const std::lock_guard hold{bell_};
@@ -175,8 +175,8 @@ bool engine::pump_all() {
   return busy;
 }
 
-// MPI_Finalize waits for all processes: only if all of them have closed their groups, which a
-// process that is in trouble does not.
+// MPI_Finalize waits for all processes. So it is called only if all of them have closed their
+// groups; a failed process has not.
 void engine::finish() {
   if (!trouble_.empty() || !groups_.empty()) return;
   arithmetic_.reset();

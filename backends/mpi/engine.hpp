@@ -31,7 +31,7 @@ public:
   /// Wakes the engine's thread. Call after there is something new to do.
   void wake() noexcept;
 
-  /// A lane is pumping: the engine's thread keeps out of its way.
+  /// Exists while a lane pumps: the engine's thread then sleeps longer.
   class waiter {
   public:
     explicit waiter(engine& of) : of_(of) { of_.waiters_.fetch_add(1); }
@@ -42,7 +42,7 @@ public:
   private:
     engine& of_;
   };
-  /// Gives the core away for a moment, longer the more `turns` were in vain.
+  /// Yields the core, for longer the more `turns` were idle.
   static void relax(int turns);
 
 private:

@@ -337,7 +337,7 @@ void group::check_departed(channel& at) {
   }
 }
 
-// Behind everything else that this rank has to say.
+// Sends `bye`, after all other messages of this rank.
 void group::say_goodbye() {
   {
     const std::lock_guard hold{mutex_};

@@ -1,4 +1,4 @@
-// One generation over MPI: its communicator, the notes between its ranks, its operations in order.
+// One generation over MPI: its communicator, its control messages, its operations in order.
 #pragma once
 
 #include "backends/mpi/arrival_table.hpp"
@@ -41,12 +41,12 @@ public:
 
   // By the engine.
 
-  /// Begins to. Until then, and while it is not `opened`, a pump does little.
+  /// Begins to open the group. Until it is `opened`, a pump does little.
   void open(MPI_Comm world);
   bool opened() const { return open_; }
   /// Does what can be done without waiting.
   void pump(const operations& arithmetic);
-  /// There is something to wait for soon.
+  /// True while an operation or a message is in flight.
   bool busy() const {
     return !outgoing_.empty() || (aborted() ? touching_.load() > 0 : in_flight_.load() > 0);
   }

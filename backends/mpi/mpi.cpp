@@ -25,7 +25,7 @@ struct open_group {
   std::shared_ptr<mpi::group> group;
   std::atomic<bool> waiting{false};
 
-  // One look at the operation, and a push where one helps.
+  // Checks the operation once, and moves it on if possible.
   bool pending(task& what) const {
     if (!what.how.pending()) return false;
     engine->pump();
@@ -74,8 +74,8 @@ class mpi_transport {
 public:
   using channel = std::vector<std::int32_t>;
   static constexpr std::string_view name = "mpi";
-  // So that a rank alone waits for MPI as others do: groups that open faster than MPI frees them
-  // take up memory.
+  // A world of one rank also waits for MPI. Otherwise groups could open faster than MPI frees them,
+  // and use up memory.
   static constexpr bool moves_alone = true;
 
   mpi_transport(std::shared_ptr<mpi::engine> engine, const group_description& who)

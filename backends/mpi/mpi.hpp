@@ -1,5 +1,5 @@
-// Collectives over MPI, for clusters that live on it: `mpirun -n 8 troupe ...` places the
-// processes, MPI's own algorithms move and reduce the tensors.
+// Collectives over MPI, for clusters that provide it: `mpirun -n 8 troupe ...` places the
+// processes, and MPI's own algorithms move and reduce the tensors.
 #pragma once
 
 #include "troupe/communicator.hpp"
@@ -49,10 +49,10 @@ public:
   std::optional<placed_rank> placed() const override { return place_; }
   /// Throws std::invalid_argument if the description is not this process's place.
   std::shared_ptr<communicator> open(const group_description& group) override;
-  /// What rank 0's process says, on all of mpirun's processes: each calls this once, before it
-  /// opens its first group; what the others say does not matter. Waits until all have, without a
-  /// limit. Throws user_error (device) when MPI does not start as mpirun said, internal_error for
-  /// more than 4 KiB.
+  /// Returns the text of rank 0's process on all of mpirun's processes. Each calls this once,
+  /// before it opens its first group; the others' texts are ignored. Waits until all have called,
+  /// without a limit. Throws user_error (device) when MPI does not start as mpirun's variables
+  /// promise, internal_error for more than 4 KiB.
   std::string share(const std::string& text);
   /// Finalises MPI as the last owner's end does, which is the one here when no handle is left.
   void close();

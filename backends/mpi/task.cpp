@@ -10,7 +10,7 @@ namespace troupe::mpi {
 
 namespace {
 
-// MPI counts in int: larger transfers are several.
+// MPI counts elements in int, so a larger transfer is split.
 constexpr std::size_t chunk_bytes = std::size_t{1} << 30;
 
 template <class Transfer>
@@ -171,7 +171,7 @@ void task::start_reduce_scatter() {
     }
     shrink_for_mean(type, staged_.get(), members() * each, members());
   }
-  // MPI lets no result lie where it reads.
+  // MPI does not allow the result to overlap the input.
   result_ = scratch(each * element);
   const auto with = arithmetic_->of(type, what.call.operation);
   if (members() * each * element <= chunk_bytes) {

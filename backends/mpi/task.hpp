@@ -34,11 +34,11 @@ public:
   void start(const stage_of& where, const operations& arithmetic, bool aside);
   bool started() const { return started_; }
   bool aside() const { return aside_; }
-  /// This one has to be over before `later`, of the same members, begins: one writes what the other
-  /// uses.
+  /// This operation must end before `later`, of the same members, begins, because one writes memory
+  /// that the other uses.
   bool bars(const task& later, std::size_t members) const;
-  /// Asks MPI. True once it is done; results are in place then, unless the operation has ended
-  /// otherwise. To end it well is left to the caller.
+  /// Tests MPI's requests. True once they are done; then results are in place, unless the operation
+  /// has already failed. The caller marks a successful end.
   bool finished();
   /// Once finished: a member took part with scratch memory, so the received data is no result.
   /// That member's abort has arrived or is on its way.

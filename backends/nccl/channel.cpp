@@ -9,7 +9,7 @@ namespace troupe::nccl {
 
 namespace {
 
-// How our elements and reductions are called there; complex ones travel as pairs of reals.
+// NCCL's names for element types and reductions; complex numbers are sent as pairs of reals.
 struct spelling {
   ncclDataType_t type = ncclUint8;
   std::size_t per_element = 1;
@@ -170,8 +170,8 @@ ncclResult_t channel::call(const operation& what) {
   return f.broadcast(in, out, bytes, ncclUint8, static_cast<int>(root), comm_, stream_);
 }
 
-// In two steps, because a call may go on in the background: nothing else may be asked of the
-// communicator before it is through.
+// In two steps, because a call may continue in the background: the communicator accepts no other
+// call before it has finished.
 std::string channel::launch(operation& what) {
   const auto& f = *functions_;
   f.set_device(device_);

@@ -53,11 +53,11 @@ public:
   std::string step();
   /// True while something is under way.
   bool busy() const;
-  /// Ends what runs on the GPU. Once.
+  /// Ends the kernels that run on the GPU. Call once.
   void abort();
   /// After `abort`: nothing runs any more.
   bool idle();
-  /// Lets go of NCCL's communicator in an orderly way. True when done.
+  /// Destroys NCCL's communicator after a successful end. True when done.
   bool close();
 
 private:
@@ -68,7 +68,7 @@ private:
   std::string shared_gpu() const;
   std::string launch(operation& what);
   ncclResult_t call(const operation& what);
-  /// True when NCCL has taken the last call; `why` if it refused.
+  /// True when NCCL has accepted the last call. Sets `why` if NCCL refused it.
   bool settled(std::string& why);
   std::string nccl_says(ncclResult_t error) const;
 

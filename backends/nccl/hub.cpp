@@ -243,7 +243,7 @@ void hub::run() {
     std::erase_if(groups_, [](const auto& one) { return one->over(); });
     ++turns_;
     turned_.notify_all();
-    // What runs on a GPU is looked for eagerly at first; what peers say, from time to time.
+    // Polls operations on a GPU without pause at first; polls messages of peers from time to time.
     const auto rest = !busy ? 1000us : idle < eager_turns ? 0us : 50us;
     if (ending_ || rest > 0us)
       rung_.wait_for(hold, ending_ ? 1000us : rest, [this] { return woken_; });

@@ -60,7 +60,7 @@ private:
 class hub {
 public:
   hub();
-  /// Ends the watcher, whatever it watches.
+  /// Ends the watcher's thread, also while groups are open.
   ~hub();
   hub(const hub&) = delete;
   hub& operator=(const hub&) = delete;
@@ -68,7 +68,7 @@ public:
   void add(std::shared_ptr<group> fresh);
   /// There is something new to do.
   void wake() noexcept;
-  /// Waits until the watcher has been round, or for a moment.
+  /// Waits until the watcher has stepped all groups, or for a moment.
   void wait_turn();
 
 private:

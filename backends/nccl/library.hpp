@@ -1,5 +1,5 @@
-// What is used of NCCL and of the CUDA runtime, as a table: filled from the libraries at run time,
-// or by a test.
+// The functions of NCCL and of the CUDA runtime that are used, as a table. It is filled from the
+// libraries at run time, or by a test.
 #pragma once
 
 #include <cuda_runtime_api.h>

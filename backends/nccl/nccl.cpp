@@ -20,7 +20,7 @@ using nccl::library;
 
 constexpr auto grace = std::chrono::seconds{2};
 
-// What a handle and its works share.
+// The state that a handle and its works share.
 struct open_group {
   std::shared_ptr<nccl::hub> watcher;
   std::shared_ptr<nccl::group> group;

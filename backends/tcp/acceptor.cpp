@@ -25,16 +25,16 @@ using std::chrono::milliseconds;
 namespace {
 
 constexpr auto tupled = asio::as_tuple(asio::use_awaitable);
-// For a peer to say hello or to answer: a machine that swaps needs no longer.
+// The time for a peer to send a hello or an answer. Even a machine that swaps needs less.
 constexpr std::chrono::seconds handshake_limit{5};
-// For peers to take what a rank said last.
+// The time for peers to receive a rank's last frame.
 constexpr std::chrono::seconds linger_limit{2};
 constexpr milliseconds retry_first{1};
 constexpr milliseconds retry_last{50};
 constexpr std::size_t strangers_max = 64;
 
-// So that a host that is gone does not go unnoticed for ever. TCP_USER_TIMEOUT, which would say it
-// sooner where something is on its way, ends connections to ranks that are merely stopped, too.
+// Keepalive detects a host that has failed. TCP_USER_TIMEOUT would detect it sooner while data is
+// in flight, but it also ends connections to ranks that are only stopped.
 void tune(tcp::socket& socket) {
   using asio::detail::socket_option::integer;
   boost::system::error_code ignored;  // a slower connection is one
@@ -52,7 +52,7 @@ file_descriptor released(tcp::socket socket) {
   return result;
 }
 
-// Ends what a socket waits for, and all that would wait for it later.
+// Ends the pending operations of a socket, and makes later ones fail.
 void close_quietly(tcp::socket& socket) {
   boost::system::error_code ignored;
   socket.close(ignored);

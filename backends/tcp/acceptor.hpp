@@ -1,5 +1,5 @@
-// Where connections come about: one listener and one thread per process, for all its ranks and
-// generations.
+// Creates connections, by accepting and dialing: one listener and one thread per process, for all
+// its ranks and generations.
 #pragma once
 
 #include "backends/tcp/mesh.hpp"
@@ -18,22 +18,22 @@
 
 namespace troupe::tcp {
 
-/// Thread-safe. Accepts, dials, shakes hands, and attends to meshes. Its destruction waits for
-/// peers to take what departed ranks said last, 2 s at most.
+/// Thread-safe. Accepts, dials, does the handshake, and drives meshes. Its destructor waits until
+/// peers have received the last frames of departed ranks, 2 s at most.
 class acceptor {
 public:
   explicit acceptor(tcp_options options);
   ~acceptor();
 
-  /// Binds and listens. Throws user_error that says what to do.
+  /// Binds and listens. Throws user_error with the fix.
   tcp_address listen();
   /// Makes a mesh reachable. Throws internal_error if the rank opened this generation or a later
   /// one before.
   std::shared_ptr<mesh> enter(const group_description& who);
-  /// The handle is gone.
+  /// The rank's handle is destroyed.
   void leave(const group_description& who) noexcept;
-  /// Meshes, dials and answers that are attended to: what has a descriptor besides the listener's,
-  /// but for connections that have not said hello.
+  /// The number of meshes, dials and answers in progress. They hold all descriptors except the
+  /// listener's and those of connections without a hello.
   std::size_t meshes() const;
 
 private:
@@ -43,7 +43,7 @@ private:
   boost::asio::awaitable<void> receive(socket from);
   boost::asio::awaitable<void> dial(std::shared_ptr<mesh> who, std::int32_t rank,
                                     std::uint16_t stream);
-  /// False: to be tried again.
+  /// False: the caller has to try again.
   boost::asio::awaitable<bool> call(mesh& who, std::int32_t rank, std::uint16_t stream,
                                     tcp_address at);
   bool take(mesh& who, std::int32_t rank, std::uint16_t stream, const tcp_address& at,
@@ -66,9 +66,9 @@ private:
     std::string why;                       ///< the reason of that abort, for peers that dial late
   };
   std::map<std::pair<job_id, std::int32_t>, history> histories_;
-  std::condition_variable less_;  // tended_ went down
+  std::condition_variable less_;  // `tended_` has decreased
   std::size_t tended_ = 0;        // meshes, dials, answers
-  // Connections that have not said hello yet, oldest first. The loop's thread only.
+  // Connections that have not sent a hello yet, oldest first. The loop's thread only.
   std::map<std::uint64_t, socket*> strangers_;
   std::uint64_t next_stranger_ = 0;
 };

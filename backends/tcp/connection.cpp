@@ -19,9 +19,9 @@ namespace {
 // Room for the largest header with note, and for many small frames at once.
 constexpr std::size_t staging_bytes = 64u << 10;
 static_assert(staging_bytes >= header_bytes + note_max);
-// An abort is seen after this much.
+// Bytes between two checks for an abort.
 constexpr std::size_t at_once = body_max;
-// Of one turn: other connections have theirs.
+// Bytes in one turn, so that other connections get their turn.
 constexpr std::size_t turn_bytes = std::size_t{1} << 20;
 constexpr std::size_t vectors_max = 32;
 

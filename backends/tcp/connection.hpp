@@ -57,11 +57,11 @@ public:
     queued_ += frame.bytes();
     queue_.push_back(std::move(frame));
   }
-  /// Hands to the kernel what it takes without waiting and appends what has gone entirely to
-  /// `sent`. `ended`: the peer does not take anything any more.
+  /// Passes to the kernel as many bytes as it accepts without waiting, and appends completely sent
+  /// frames to `sent`. `ended`: the peer does not receive any more.
   state flush(const std::atomic<bool>& stop, std::vector<outgoing>& sent);
   bool backlog() const { return !queue_.empty(); }
-  /// Bytes of frames that have not gone entirely.
+  /// Bytes of frames that are not completely sent.
   std::size_t queued() const { return queued_; }
   /// A frame of that kind waits to be sent.
   bool queues(frame_kind kind) const;
@@ -73,10 +73,10 @@ public:
   /// The reason of an `ended`: what the kernel said, or that the peer closed the connection.
   const std::string& why() const { return why_; }
 
-  /// Forgets all frames that have not begun. What is left of one that has is sent as zeros: its
-  /// memory is free from here on. Then `last` goes out, and nothing after it.
+  /// Drops all frames that have not begun. The rest of a frame that has begun is sent as zeros, so
+  /// that its memory is free from now on. Then sends `last`, and nothing after it.
   void cut(outgoing last);
-  /// Says to the peer that nothing more comes; reads on and throws away what does.
+  /// Shuts the sending side down; reads on and discards incoming bytes.
   void finish_sending();
   /// True when the peer has closed too.
   bool drained();

@@ -1,5 +1,6 @@
-// One collective of one (sub)group as one member sees it: who called what, which bytes may go to
-// whom now, where those that come belong. Knows no socket, thread or clock.
+// One collective of one (sub)group as one member sees it: the calls of all members, the bytes that
+// may be sent to each member now, and the memory for incoming bytes. Uses no socket, thread or
+// clock.
 //
 // Small operations: every member sends all that another needs in one payload. Others: every member
 // sends slice j to member j in chunks (contributions), j reduces them in canonical order and sends
@@ -53,15 +54,15 @@ class exchange {
 public:
   exchange(std::size_t members, std::size_t me, chunk_pool& pool);
 
-  /// What `member` called (`me`: this rank). `yes`: what it says in decide; in broadcast, that it
-  /// is the root. False if the call is not what another called before.
+  /// Records the call of `member` (`me`: this rank). `yes`: its vote in decide; in broadcast,
+  /// whether it is the root. False if the call differs from that of another member.
   bool call(std::size_t member, collective_call what, bool yes);
   bool called(std::size_t member) const { return sides_[member].called; }
   bool is_ready(std::size_t member) const { return sides_[member].ready; }
   const collective_call& call_of(std::size_t member) const { return sides_[member].call; }
-  /// `member` has nothing to do any more with operations before this one.
+  /// `member` has finished all operations before this one.
   void ready(std::size_t member);
-  /// This rank has not either, and this is its memory. After call(me).
+  /// This rank has finished them too, and passes its memory. After call(me).
   void start(const void* in, void* out, const std::atomic<bool>& stop);
   bool started() const { return started_; }
   /// After `start`: all that one member needs of another goes in one payload.
@@ -71,7 +72,7 @@ public:
   /// All members have submitted the same call and are ready.
   bool met() const { return missing_ == 0; }
 
-  /// What may go to `member` now, if anything. Every parcel is followed by `sent` once.
+  /// The bytes that may be sent to `member` now, if any. The caller calls `sent` once per parcel.
   std::optional<parcel> next(std::size_t member);
   void sent(std::size_t member) { --sides_[member].queued; }
 
@@ -80,13 +81,13 @@ public:
   /// The bytes are in place. Reduces what is complete; looks at `stop` before each chunk.
   void landed(std::size_t member, part what, std::uint64_t offset, const std::atomic<bool>& stop);
 
-  /// Everything has come and gone: call `finish`, and the operation is over.
+  /// All bytes are received and sent: call `finish`, and the operation is over.
   bool done() const;
   void finish();
   /// The agreement of decide, after `finish`.
   bool verdict() const { return verdict_; }
-  /// Members whom this rank waits for, for `expire`: at first hand (what they themselves have not
-  /// sent or taken), else those that may only wait for others.
+  /// Members for which this rank waits, for `expire`. `blocks`: the member itself has not sent or
+  /// received bytes. `owes`: the member may only be waiting for others.
   bool blocks(std::size_t member) const;
   bool owes(std::size_t member) const;
 

@@ -1,6 +1,6 @@
-// What travels between two ranks over a stream: a handshake of two fixed blocks, then frames.
-// Little-endian. Encoding and decoding are pure; whatever bytes come in, decoding yields a valid
-// value or throws wire_error, and sets aside no memory that the bytes ask for.
+// The bytes between two ranks over a stream: a handshake of two fixed blocks, then frames.
+// Little-endian. Encoding and decoding are pure. For any input, decoding yields a valid value or
+// throws wire_error, and never allocates a size that the input gives.
 #pragma once
 
 #include "backends/collective/group_end.hpp"
@@ -17,7 +17,7 @@
 
 namespace troupe::tcp {
 
-/// Raised by every change of what is said or of when it is said.
+/// Raised by each change of the frames or of their order.
 inline constexpr std::uint32_t wire_version = 4;
 /// Largest world: lists of ranks fit into a note.
 inline constexpr std::int32_t world_max = 4096;
@@ -88,15 +88,15 @@ answer decode_answer(const answer_block& block);
 enum class frame_kind : std::uint8_t {
   channel = 1,  ///< note: members of the (sub)group that the sender calls `channel` from now on
   call,         ///< note: what was called; body: the payload of a small operation, if it may go
-  ready,        ///< the sender's memory for the operation is its own again
+  ready,        ///< the sender has finished all operations before this one
   data,         ///< body: a part of an operation's memory
-  ask,          ///< whom does the receiver wait for, in this operation or before it?
-  waits,        ///< note: those ranks. Channel and number are those of the `ask`
+  ask,          ///< asks for which ranks the receiver waits, in this operation or before it
+  waits,        ///< the answer; note: those ranks. Channel and number are those of the `ask`
   abort,        ///< note: how and why the sender's group ended. The last frame
-  bye,          ///< the sender is gone and owes nothing. The last frame
+  bye,          ///< the sender has left and owes nothing. The last frame
 };
 
-/// What of an operation a body is.
+/// The role of a body in its operation.
 enum class part : std::uint8_t {
   payload,       ///< all that a small operation sends to a member
   contribution,  ///< a chunk of the receiver's slice, to be reduced there

@@ -73,7 +73,7 @@ void mesh::fail(const collectives::end_reason& why) {
   spread(why);
 }
 
-// A rank that called while the news was on its way did not wait itself: it is one of the missing.
+// A rank that submitted while the abort was on its way is itself one of the missing ranks.
 void mesh::end_aborted(operation& what) const {
   what.how.end(end_.result_of(what.in_channel.id, what.number, who_.rank));
 }

@@ -1,4 +1,4 @@
-// What a mesh makes of the frames that come in.
+// Handles the incoming frames of a mesh.
 #include "backends/tcp/frame_handler.hpp"
 
 #include <fmt/format.h>

@@ -1,4 +1,4 @@
-// Where the bytes of a mesh move: the lane's loop while it waits, the turns of the backend's
+// Moves the bytes of a mesh: in the lane's loop while it waits, and in turns of the backend's
 // thread.
 #include "backends/tcp/frame_handler.hpp"
 
@@ -49,7 +49,7 @@ void mesh::flush() {
     more = false;
     for (auto& to : peers_)
       for (auto& on : to.streams)
-        // A peer that takes nothing any more is found out when its last words have been read.
+        // A peer that does not receive any more is detected when its last frame has been read.
         if (on.link && on.link->backlog()) on.link->flush(end_.flag(), sent_);
     const auto gone = std::exchange(sent_, {});
     for (const auto& frame : gone) {
@@ -180,11 +180,11 @@ bool mesh::attend() {
   return !unattended_;
 }
 
-// A chunk comes only while its operation is on its way here; the end of a peer that has left is
-// looked for too.
+// Chunks arrive only while a wide operation is open here. The end of a peer that has left is also
+// expected.
 bool mesh::chunks_expected(const peer& from) const { return wide_ > 0 || from.main().left; }
 
-// Of an early frame it is the first connection that brings what is missing.
+// After an early frame only the first connection is watched, because it brings the missing frame.
 bool mesh::watched(const peer& from, const stream& on) const {
   return on.link && !on.link->early() && (&on == &from.main() || chunks_expected(from));
 }

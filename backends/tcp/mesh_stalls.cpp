@@ -1,5 +1,6 @@
-// Whom a deadline names. What one rank has not got may be held up by a rank that it has all of: so
-// the members are asked whom they wait for, and who is silent, or has not called, is named.
+// Finds the ranks that a timeout names. A rank may wait for bytes that depend on a third rank. So
+// the members are asked for which ranks they wait; silent ranks and ranks that have not called are
+// named.
 #include "backends/tcp/frame_handler.hpp"
 
 #include <algorithm>
@@ -8,7 +9,7 @@ namespace troupe::tcp {
 
 namespace {
 
-// For answers. Threads that attend to sockets give them whatever their lanes do.
+// The time for answers. The backends' threads give them, also while lanes are busy.
 constexpr std::chrono::milliseconds patience{200};
 
 template <class Predicate>
@@ -65,7 +66,8 @@ void mesh::inquire(const operation& about, std::chrono::nanoseconds deadline) {
   poller_.soon();
 }
 
-// By this rank, before it is done with that operation: in the one that it is in.
+// The ranks for which this rank waits, in this channel or another. Itself if its lane has not
+// called. None if operation `number` is over here.
 std::vector<std::int32_t> mesh::awaited(const channel& in, std::uint64_t number) const {
   if (number < in.first) return {};
   if (waits_in(in)) return owing(*in.open.front());
@@ -76,7 +78,7 @@ std::vector<std::int32_t> mesh::awaited(const channel& in, std::uint64_t number)
 
 void mesh::answer_ask(std::int32_t rank, const channel& in, const frame_header& ask) {
   const auto& to = peers_[static_cast<std::size_t>(rank)];
-  if (to.main().link->queues(frame_kind::waits)) return;  // it does not take what it asks for
+  if (to.main().link->queues(frame_kind::waits)) return;  // it has not received the last answer
   auto header = ask;
   header.kind = frame_kind::waits;
   push(rank, make_outgoing(header, encode_ranks(awaited(in, ask.number))));

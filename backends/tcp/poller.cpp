@@ -77,7 +77,7 @@ waker::waker() : event_(opened(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK), "an event
 
 void waker::ring() noexcept {
   const std::uint64_t one = 1;
-  // Fails only when it rings already.
+  // Fails only when the counter is at its maximum, and then the event is already pending.
   [[maybe_unused]] const auto written = write(event_.get(), &one, sizeof one);
 }
 

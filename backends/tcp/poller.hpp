@@ -1,5 +1,5 @@
-// How the thread of a backend learns that a rank's sockets want it, and is left alone while the
-// rank's own lane sits at them.
+// Wakes the backend's thread when a rank's sockets are ready, but not while the rank's own lane
+// serves them.
 #pragma once
 
 #include "backends/file_descriptor.hpp"
@@ -8,15 +8,15 @@
 
 namespace troupe::tcp {
 
-/// A set of sockets, each of which reports once and is silent until it is armed again; and a delay
-/// after which the set reports anyway. Throws std::system_error when descriptors run out.
+/// A set of sockets, and a timer. A socket reports once, then not until it is armed again. The set
+/// also reports when the timer expires. Throws std::system_error when descriptors run out.
 class poller {
 public:
   poller();
 
   /// Readable when something is due. Watched by the backend's thread.
   int fd() const { return set_.get(); }
-  /// Takes back what was reported.
+  /// Clears the reports.
   void take();
 
   void watch(int socket);

@@ -8,8 +8,8 @@
 
 namespace troupe::tcp {
 
-/// By rank: whom it says that it waits for. Itself, if its lane has not called. No entry: it is
-/// silent.
+/// By rank: the ranks for which it waits, by its own answer. A rank whose lane has not called names
+/// itself. No entry: the rank has not answered.
 using waits_of = std::map<std::int32_t, std::vector<std::int32_t>>;
 
 /// The ranks at the ends of all chains of waiting that begin at `me` with `first`: silent, or

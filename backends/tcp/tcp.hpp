@@ -43,7 +43,7 @@ class tcp_address_book : public tcp_rendezvous {
 public:
   void publish(const group_description& who, const tcp_address& at) override;
   std::optional<tcp_address> find(const group_description& who, std::int32_t rank) override;
-  /// A process keeps its address over generations; of several the last one said counts.
+  /// A process keeps its address over generations. A later call replaces the address.
   void set(job_id job, std::int32_t rank, tcp_address at);
   void forget(job_id job);
 
@@ -85,7 +85,7 @@ struct tcp_options {
 /// The same number, if it can be one of `streams`. Throws user_error.
 std::uint16_t checked_tcp_streams(std::int64_t connections);
 
-/// What a rank's handle can beyond the port.
+/// A rank's handle, with operations beyond the port's.
 class tcp_communicator : public communicator {
 public:
   /// Compares calls and waits as the operation itself does, but moves no data. For callers that

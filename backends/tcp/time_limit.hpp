@@ -1,4 +1,4 @@
-// A time limit for what goes on in a loop.
+// A time limit for an operation on an event loop.
 #pragma once
 
 #include <boost/asio/io_context.hpp>
