@@ -89,7 +89,7 @@ private:
   std::shared_ptr<void> part_;
 };
 
-// This rank's share of the traffic, on memory that no other rank touches.
+// This rank's share of the memory traffic, on memory that no other rank uses.
 class bare_share {
 public:
   bare_share(const std::string& operation, std::size_t bytes, std::int32_t ranks)

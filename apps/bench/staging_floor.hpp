@@ -8,7 +8,7 @@
 
 namespace troupe::program {
 
-/// Two float32 arrays of `bytes`, and slots as `shm` has them. Not thread-safe.
+/// Two float32 arrays of `bytes`, and slots like those of `shm`. Not thread-safe.
 class staging_floor {
 public:
   explicit staging_floor(std::size_t bytes);

@@ -42,8 +42,8 @@ struct learning {
   double dropout = 0;
   std::string data;
   std::string data_folder;              ///< empty: the data set's own
-  std::int64_t samples = 0;             ///< synthetic data: of training
-  std::int64_t evaluation_samples = 0;  ///< and of validation, test and prediction
+  std::int64_t samples = 0;             ///< synthetic data: samples for training
+  std::int64_t evaluation_samples = 0;  ///< the same for each of validation, test, prediction
   std::string optimizer;
   double learning_rate = 0;
   double momentum = 0;

@@ -58,14 +58,14 @@ std::size_t read_size(const std::string& text) {
 }
 
 // The placement of a communicator's ranks: one of the two is set.
-struct habitat {
-  std::shared_ptr<communicator_backend> backend;  // threads, or whatever mpirun started
+struct communicator_choice {
+  std::shared_ptr<communicator_backend> backend;  // ranks are threads, or mpirun's processes
   std::shared_ptr<rendezvous_kind> processes;
 
   std::string_view name() const { return backend ? backend->name() : processes->name(); }
 };
 
-habitat find_communicator(const ports& world, const std::string& wanted) {
+communicator_choice find_communicator(const ports& world, const std::string& wanted) {
   std::vector<std::string> names{"auto"};
   const auto fits = [&](const auto& one) {
     const auto why_not = one->unusable();

@@ -20,8 +20,8 @@ namespace {
 // Runs this process as a rank of a job under mpirun.
 int be_placed(troupe::mpi_backend& mpi, const std::string& join_info,
               const troupe::rank_process_options& home) {
-  const auto told = mpi.share(join_info);
-  const auto code = troupe::run_placed_rank(mpi.placed()->rank, told, home);
+  const auto join_text = mpi.share(join_info);
+  const auto code = troupe::run_placed_rank(mpi.placed()->rank, join_text, home);
   if (code == 0) mpi.close();
   return code;
 }

@@ -58,9 +58,9 @@ struct channel {
   /// As far as is known, the member runs on the core of another member.
   bool shares_core(std::size_t member) const noexcept;
 
-  static constexpr std::size_t ring_least = 4;  ///< the latest, the one at hand, the next, a power
+  static constexpr std::size_t ring_least = 4;  ///< previous, current and next; a power of two
   static constexpr std::uint64_t closed = std::uint64_t{1} << 63;
-  /// What one member keeps for itself.
+  /// The state that only one member uses.
   struct alignas(64) own_words {
     std::uint64_t submitted = 0;
     /// The addresses of the operations one ring ago. Prefetching may use an outdated address.
@@ -90,7 +90,7 @@ struct channel {
   const std::uint64_t id;  ///< within the group
   const std::vector<std::int32_t> members;
   std::vector<spot> spots;     ///< of each member; not guarded
-  std::vector<own_words> own;  ///< of each member
+  std::vector<own_words> own;  ///< by member; each member uses only its own
   // What arrivals write.
   alignas(64) brief_mutex mutex;
   std::int32_t departed = -1;                    ///< a member that has gone, or -1

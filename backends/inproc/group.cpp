@@ -189,7 +189,7 @@ void group::work_off(const place& at, operation& what) {
     const touching here{at.self.touching};
     last = what.slices_total() == 1 ? what.work_off_whole(end_.flag())
                                     : what.work_off(end_.flag(), at.member);
-  } catch (const std::exception& error) {  // a slice that is never done must not be waited for
+  } catch (const std::exception& error) {  // ranks must not wait for its slice
     const std::string_view text{error.what()};
     return fail(at.self, text.substr(0, text.find('\n')));
   } catch (...) {

@@ -74,7 +74,7 @@ void operation::cut(std::size_t root_member) {
                         : std::any_of(seats_.begin(), seats_.end(), says_yes);
   }
   if (call.what == collective::work_together) {
-    slices_ = slices{call.count, 1, 1, 1, slice_work};  // a slice is a piece
+    slices_ = slices{call.count, 1, 1, 1, slice_work};  // one slice per piece of work
   } else if (whole && call.count * size_of(call.type) <= slices::least_bytes) {
     slices_ = slices::one(call.count);
   } else if (whole || pieces) {

@@ -160,7 +160,7 @@ public:
 
   storage_result operator()(const storage_ops::make_folder& op) {
     const auto path = place(op.path);
-    std::vector<std::pair<fs::path, bool>> parents;  // and whether an entry of it is new
+    std::vector<std::pair<fs::path, bool>> parents;  // second: the folder gets a new entry
     for (auto p = path; p.has_relative_path(); p = p.parent_path())
       parents.emplace_back(p.has_parent_path() ? p.parent_path() : ".", !is_there(p));
     std::error_code error;

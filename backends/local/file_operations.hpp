@@ -1,4 +1,4 @@
-// What the storage port's operations do on a file system.
+// The storage port's operations on a file system.
 #pragma once
 
 #include "troupe/storage.hpp"

@@ -52,7 +52,7 @@ public:
   }
   /// Closed on all ranks; nothing will follow.
   bool over() const;
-  /// Gives the communicator back. Only when over.
+  /// Frees the MPI communicator. Call only when `over`.
   void free();
 
 private:

@@ -231,7 +231,7 @@ bool channel::take_share(shared_work& work) noexcept {
     try {
       reduce_between(run);
     } catch (const std::exception& error) {
-      member_.abort(error.what());  // a slice that is never done must not be waited for
+      member_.abort(error.what());  // ranks must not wait for a slice that is never done
       return false;
     }
     i += slices_.length(run);

@@ -82,8 +82,8 @@ public:
 
   int file() const { return file_.get(); }
 
-  /// Throws as shm_backend::open does. `abort` is called, with the offset of the region, if the
-  /// group has to end for what this rank said.
+  /// Throws as shm_backend::open does. Calls `abort`, with the offset of the region, if this rank's
+  /// description contradicts that of the others, which ends the group.
   shm::admission enter(const group_description& who,
                        const std::function<void(const shm::admission&, std::string)>& abort);
   void leave(const group_description& who, const shm::admission& at) noexcept;

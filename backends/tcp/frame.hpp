@@ -65,7 +65,7 @@ enum class answer_code : std::uint8_t {
   not_open,      ///< may be tried again: the generation is not open here yet
   left,          ///< the generation was open here and is not any more, or a later one was: bye
   other_world,
-  wrong_rank,     ///< ranks that do not connect in this direction
+  wrong_rank,     ///< impossible ranks, or the lower rank dialed the higher one
   other_streams,  ///< another number of connections between two ranks
   wrong_stream,   ///< none of that number
   duplicate,      ///< the rank is connected already

@@ -164,7 +164,7 @@ private:
   void linger();
   void close_link(stream& of);
   bool chunks_expected(const peer& from) const;
-  /// The connection's socket says when something is to be done.
+  /// Whether the poller watches the connection's socket.
   bool watched(const peer& from, const stream& on) const;
 
   // Whom a deadline names (mesh_blame.cpp).

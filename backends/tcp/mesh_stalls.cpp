@@ -9,7 +9,7 @@ namespace troupe::tcp {
 
 namespace {
 
-// The time for answers. The backends' threads give them, also while lanes are busy.
+// The time for answers to an inquiry. A backend's thread answers even while its lanes are busy.
 constexpr std::chrono::milliseconds patience{200};
 
 template <class Predicate>

@@ -48,7 +48,7 @@ std::string header(const std::vector<std::string>& columns) {
   return text + "\n";
 }
 
-// Calls `each` with every whole line; a last one without its end was cut off by a crash.
+// Calls `each` with every complete line. Skips a last line without its end, which a crash cut off.
 void for_each_line(std::string_view text, const std::function<void(std::string_view)>& each) {
   for (std::size_t begin = 0; begin < text.size();) {
     const auto end = text.find('\n', begin);
