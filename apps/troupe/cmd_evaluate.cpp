@@ -64,7 +64,7 @@ program_end evaluate(stage purpose, const schema& all, given what, const context
   job_runner runner{around.world(),
                     [&](int signal, int count) { around.screen.note(signal_note(signal, count)); }};
   const auto outcome = runner.run(std::move(work));
-  report_troubles(around.screen, outcome);
+  tell_troubles(around.screen, outcome);
   print(purpose, plan, outcome, around);
   return {exit_status_of(outcome, runner.signal()), !outcome.survivors.empty()};
 }

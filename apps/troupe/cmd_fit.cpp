@@ -117,8 +117,8 @@ private:
   }
 
   void tell(const job_outcome& outcome) const {
-    report_troubles(around_.screen, outcome,
-                    [this](const failure& late) { return report_.reported(late); });
+    tell_troubles(around_.screen, outcome,
+                  [this](const failure& late) { return report_.told(late); });
   }
 
   bool wants_test(const job_outcome& outcome) const {
