@@ -175,7 +175,7 @@ bool fit_machine::limits_reached() const {
 }
 
 void fit_machine::check_against_facts() const {
-  if (!plan_->resume.empty() && last_saved_ == undefined)
+  if (!joins_ && !plan_->resume.empty() && last_saved_ == undefined)
     throw internal_error("fit machine: load_checkpoint brought no loop state");
   if (plan_->max_epochs >= 0 && loop_.epoch > plan_->max_epochs)
     throw user_error(errc::bad_configuration,
@@ -221,6 +221,8 @@ std::vector<hook> fit_machine::segment() const {
     case phase::at_point:
     case phase::done: break;
   }
+  // A rank that joins receives its state from the others; the checkpoint may be gone.
+  if (joins_) std::erase_if(out, [](const hook& h) { return h.is<hooks::load_checkpoint>(); });
   return out;
 }
 

@@ -51,6 +51,7 @@ void rank_machine::handle(const form_generation& e, actions& out) {
   orderly_ = true;
   over_ = overdue_ = tear_down_asked_ = false;
   ended_by_ = stop_reason::none;
+  if (!used_) begin_anew();
   if (holds_base() || !used_) return open_communicator(out);
   phase_ = phase::reopening;
   reopening_ = true;
@@ -361,13 +362,19 @@ void rank_machine::handle(const tear_down& e, actions& out) {
   submit({hook}, false, out);
 }
 
-// A failure of the old learner's destruction is reported with the rank's own end.
-void rank_machine::reopen_lane(actions& out) {
-  reopening_ = used_ = torn_ = false;
+// For a learner that has handled nothing yet.
+void rank_machine::begin_anew() {
   digest_.clear();
+  if (mine_.generation <= generation_id{1}) return;
   auto plan = *plan_.fit;
   if (!resume_.empty()) plan.resume = resume_;
   fit_ = fit_machine(shared_value<fit_plan>(std::move(plan)));
+}
+
+// A failure of the old learner's destruction is reported with the rank's own end.
+void rank_machine::reopen_lane(actions& out) {
+  reopening_ = used_ = torn_ = false;
+  begin_anew();
   out.emplace_back(ranks::open_lane{});
   if (phase_ == phase::reopening) return open_communicator(out);
   if (phase_ == phase::closing) return go_on_closing(out);

@@ -107,6 +107,7 @@ private:
   void answered_in_closing(const hook_outcome& outcome, const failure* what, actions& out);
   void go_on_closing(actions& out);
   void reopen_lane(actions& out);
+  void begin_anew();
   void is_closed(actions& out);
   void fail(failure what, actions& out);
   void number(failure& what);

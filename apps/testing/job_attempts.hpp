@@ -154,6 +154,8 @@ private:
   path_counts path_before_;               // when this attempt began
   durability_tracker durability_;
   std::int64_t last_saved_ = 0;  // step of the job's last checkpoint
+  std::int64_t fallback_ = 0;    // the same, and the newest that must exist, when the newest
+  std::int64_t durable_ = 0;     // generation was formed
 };
 
 }  // namespace troupe::testing

@@ -91,6 +91,8 @@ void job_run::stepped(finished_step s) {
 
 void job_run::generation_forms(const seen::lifecycle& what) {
   ++report_.generations;
+  fallback_ = last_saved_;
+  durable_ = what.generation < 2 ? 0 : durability_.newest_durable();
   if (what.generation < 2) return;
   mark("a generation followed another");
   stale_messages_.generation_begins();
@@ -105,8 +107,8 @@ void job_run::generation_begins(const seen::lifecycle& what) {
   const auto lost = [](const raised& r) { return r.hook == hooks::rewind::name; };
   oracles_.generation_begins({.generation = what.generation,
                               .members = std::move(members),
-                              .fallback = last_saved_,
-                              .durable = what.generation < 2 ? 0 : durability_.newest_durable(),
+                              .fallback = fallback_,
+                              .durable = durable_,
                               .lost = std::ranges::any_of(facts_.thrown, lost)});
 }
 
