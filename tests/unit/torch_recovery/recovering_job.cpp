@@ -123,6 +123,7 @@ public:
   }
 
   void begin_anew() {
+    who_.reset();  // first: it restores the thread's settings
     who_ = recipe_->make(context_);
     machine_.emplace(plan_);
     next_.reset();

@@ -24,14 +24,17 @@ struct restless : regression {
                               torch::optim::ReduceLROnPlateauScheduler::min, 0.5F, 0);
                     }}) {}
   step_output training_step(const batch& b, std::int64_t index) override {
+    has_samples_ = true;
     const auto output = regression::training_step(b, index);
     log("train/epoch_loss", output.loss(), {.on_step = false, .on_epoch = true});
     return output;
   }
   void on_after_backward() override {
     const auto gradient = net->parameters().front().grad();
-    if (gradient.defined()) log("train/gradient", gradient.norm(), {.on_epoch = true});
+    if (std::exchange(has_samples_, false))
+      log("train/gradient", gradient.norm(), {.on_epoch = true});
   }
+  bool has_samples_ = false;
 };
 
 // An epoch has four batches. In the last one each rank has two samples, or, without batch norm,
