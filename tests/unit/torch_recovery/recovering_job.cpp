@@ -177,7 +177,7 @@ public:
     if (machine_->point().number == 0) return std::nullopt;
     const auto answer = handle({{hook{hooks::rewind{}}}, false});
     if (answer.outcome.state_digest.empty()) {
-      text = answer.failed_with->record.what;
+      if (answer.failed_with) text = answer.failed_with->record.what;
       return std::nullopt;
     }
     machine_->rewind();
@@ -194,7 +194,7 @@ public:
     const auto answer = handle({{hook{h}}, false});
     if (answer.outcome.word != run_verdict::proceed) {
       failed = true;
-      text = answer.failed_with->record.what;
+      if (answer.failed_with) text = answer.failed_with->record.what;
       return {};
     }
     return answer.outcome.state_digest;
