@@ -50,7 +50,11 @@ public:
 
 private:
   void count() {
-    if (number++ == breaks_at_) throw std::runtime_error("injected");
+    if (number++ != breaks_at_) return;
+    // A submission that throws frees the memory of earlier ones, which peers may still read.
+    abort("injected");
+    while (!quiescent()) std::this_thread::yield();
+    throw std::runtime_error("injected");
   }
   std::int64_t breaks_at_;
 };
