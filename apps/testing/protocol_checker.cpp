@@ -25,6 +25,7 @@ void protocol_checker::attempt_begins(std::int32_t ranks, deadlines limits,
   members_.clear();
   now_ = phase::idle;
   forming_ = active_ = 0;
+  progress_ = false;
   passed_.clear();
 }
 
@@ -72,6 +73,7 @@ void protocol_checker::announced(const seen::lifecycle& what, std::chrono::nanos
 
 void protocol_checker::reported(const caf::message& what) {
   if (holds<step_done>(what)) return;  // the most frequent message
+  progress_ = progress_ || (now_ == phase::forming && holds<rank_busy>(what));
   const auto leaves = [&](const fence& at, std::uint64_t generation) {
     auto& left = members_[at.incarnation].left;
     left = std::max(left, generation);
@@ -102,7 +104,7 @@ void protocol_checker::stepped(std::int32_t rank, incarnation_id incarnation,
 // How long the supervisor may stay in this phase; zero: without limit.
 std::chrono::nanoseconds protocol_checker::limit_of(phase p) const {
   switch (p) {
-    case phase::forming: return limits_.form;
+    case phase::forming: return progress_ ? limits_.form + limits_.hook_limit : limits_.form;
     case phase::closing: return limits_.settle + limits_.close;
     case phase::tearing: return limits_.orderly_teardown + limits_.teardown + limits_.flush;
     case phase::ending: return limits_.teardown;

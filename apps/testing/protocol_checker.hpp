@@ -80,6 +80,7 @@ private:
   std::chrono::nanoseconds since_{0};
   std::uint64_t forming_ = 0;  // the newest generation
   std::uint64_t active_ = 0;   // the newest one that was active
+  bool progress_ = false;      // of a rank that was not prepared: it has more time then
   std::vector<passed> passed_;
 };
 

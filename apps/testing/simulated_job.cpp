@@ -169,27 +169,33 @@ nanoseconds simulated_job::cost_of(const rank_incarnation& life, std::span<const
   return sum + slow(nanoseconds{1000}) * (static_cast<std::int64_t>(what.size()) - computing);
 }
 
-rank_actor simulated_job::bring(caf::actor_system& system, actor_error_handler trouble,
-                                rank_setup setup) {
-  const auto rank = setup.plan.rank;
+// Adds the node of a rank. A rank that replaces another one needs time to start.
+rank_incarnation& simulated_job::begin_life(const rank_plan& plan) {
+  const auto rank = plan.rank;
   const auto host = cluster_.ranks_per_host == 0
                         ? 0
                         : 1 + static_cast<std::uint32_t>(rank) / cluster_.ranks_per_host;
   auto& newest = newest_.at(static_cast<std::size_t>(rank));
   const bool again = newest > 0;
   const auto node = simulation_.add_node(host, "rank " + std::to_string(rank));
-  const auto index = lives_.size();
   life_on_.resize(node + 1, 0);
-  newest = life_on_[node] = index + 1;
+  newest = life_on_[node] = lives_.size() + 1;
   auto& life = lives_.emplace_back();
   life.node = node;
   life.rank = rank;
-  life.job = setup.plan.job;
-  life.incarnation = setup.plan.incarnation;
+  life.job = plan.job;
+  life.incarnation = plan.incarnation;
   if (again) simulation_.pause(node, simulation_.time() + cluster_.start);
   const auto slow = cluster_.slow_hosts.find(host_of_rank(rank, cluster_.ranks_per_host));
   if (slow != cluster_.slow_hosts.end()) life.host_per_cent = slow->second;
+  return life;
+}
 
+rank_actor simulated_job::bring(caf::actor_system& system, actor_error_handler trouble,
+                                rank_setup setup) {
+  auto& life = begin_life(setup.plan);
+  const auto node = life.node;
+  const auto index = lives_.size() - 1;
   const auto bell = std::make_shared<lane_bell>();
   const auto late = [this, node] {
     return simulation_.lateness(node, simulation_.options().elastic);
@@ -210,15 +216,20 @@ rank_actor simulated_job::bring(caf::actor_system& system, actor_error_handler t
   setup.world.lanes = std::make_shared<inline_lanes>(std::move(lanes));
   setup.world.now = simulation_.clock_of(node);
 
-  if (host == 0) {
-    auto made = spawn_rank(system, std::move(trouble), std::move(setup));
-    life.actor = caf::actor_cast<caf::strong_actor_ptr>(made);
-    simulation_.settle(life.actor, node);
-    return made;
-  }
+  if (simulation_.host_of(node) != 0)
+    return bring_behind_link(system, std::move(trouble), std::move(setup), life);
+  auto made = spawn_rank(system, std::move(trouble), std::move(setup));
+  life.actor = caf::actor_cast<caf::strong_actor_ptr>(made);
+  simulation_.settle(life.actor, node);
+  return made;
+}
+
+rank_actor simulated_job::bring_behind_link(caf::actor_system& system, actor_error_handler trouble,
+                                            rank_setup setup, rank_incarnation& life) {
+  const auto node = life.node;
   auto how = link_settings();
-  how.message_filter = [this, rank](bool to_supervisor, const caf::message& m,
-                                    const caf::strong_actor_ptr& to) {
+  how.message_filter = [this, rank = life.rank](bool to_supervisor, const caf::message& m,
+                                                const caf::strong_actor_ptr& to) {
     return message_filter && message_filter(rank, to_supervisor, m, to);
   };
   life.link = std::make_shared<control_link>(simulation_, supervisor_node_, node, how);

@@ -145,6 +145,9 @@ private:
                                      const caf::strong_actor_ptr& to);
   control_link::settings link_settings();
   rank_actor bring(caf::actor_system& system, actor_error_handler trouble, rank_setup setup);
+  rank_incarnation& begin_life(const rank_plan& plan);
+  rank_actor bring_behind_link(caf::actor_system& system, actor_error_handler trouble,
+                               rank_setup setup, rank_incarnation& life);
   nanoseconds cost_of(const rank_incarnation& life, std::span<const hook> what);
 
   simulation& simulation_;

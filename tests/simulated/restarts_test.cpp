@@ -3,6 +3,8 @@
 #include <array>
 #include <stdexcept>
 
+#include "apps/testing/case.hpp"
+#include "apps/testing/null_payload.hpp"
 #include "tests/simulated/restarts.hpp"
 
 using namespace troupe;
@@ -392,4 +394,43 @@ TEST_CASE("the supervisor's orders come twice in every phase", "[simulated][rest
     twice(form_generation{}, seed);
     twice(activate_generation{}, seed);
   }
+}
+
+TEST_CASE("jobs that restart end in the reference's bytes under each kind of fault",
+          "[simulated][restart][campaign]") {
+  for (const auto faults : {"crash_rank", "crash_host", "pause", "throw_in_hook", "not_a_number",
+                            "old_word, crash_rank", "lose, crash_rank"}) {
+    run_plan plan;
+    plan.faults.may = fault_set::parse(faults);
+    plan.faults.swarm = false;
+    const auto r = explore({.ranks = 3, .steps = 12, .max_restarts = 3}, plan, {.runs = 60});
+    INFO(faults);
+    for (const auto& v : r.violating) UNSCOPED_INFO(to_text(case_of(v, r.variants.front())));
+    CHECK(r.held("the end equals the fault-free one"));
+    CHECK(r.held("state equals the reference"));
+    CHECK(r.held("each sample once"));
+    CHECK(r.held("steps are one chain"));
+    CHECK(r.held("a step is the same on all ranks"));
+    CHECK(r.held("restarts stay within their budget"));
+    CHECK(r.held("one generation is active"));
+    CHECK(r.met("a generation followed another"));
+  }
+}
+
+TEST_CASE("a job with the null payload restarts: each sample of a committed step once",
+          "[simulated][restart][campaign]") {
+  const auto job = [] {
+    auto made = null_payload_job(6, 20);
+    made.max_restarts = 3;
+    return made;
+  }();
+  auto plan = null_payload_plan(job);
+  plan.faults.may = fault_set::parse("crash_rank");
+  plan.faults.swarm = false;
+  const auto r = explore(job, plan, {.runs = 60, .portfolio = false, .vary_job = false});
+  CHECK(r.held("each sample once"));
+  CHECK(r.held("steps are one chain"));
+  CHECK(r.held("a step is the same on all ranks"));
+  CHECK(r.met("a generation followed another"));
+  REQUIRE(r.generations.size() > 1);
 }

@@ -1,0 +1,182 @@
+// The oracles of a job's end: its cause, who is left, how long it took.
+#include "apps/testing/job_oracles.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "troupe/detail/stable_hash.hpp"
+
+namespace troupe::testing {
+
+namespace {
+
+const std::string& oracle(std::size_t number) { return known_oracles()[number]; }
+
+// Faults that can keep a rank from answering for a while.
+constexpr std::initializer_list<fault> delaying{fault::pause,       fault::slow,     fault::cut,
+                                                fault::one_way_cut, fault::data_cut, fault::skew,
+                                                fault::late_timers};
+
+bool slow_disk(const attempt_facts& facts) {
+  return facts.storage.has(fault::storage_hang) || facts.storage.has(fault::storage_slow);
+}
+
+std::string at(const failure& f) {
+  return render(f) + " [" + f.type + ", rank " + std::to_string(f.rank) + ", hook " + f.hook +
+         ", step " + std::to_string(f.step) + "]";
+}
+
+// The outcome names the rank as a survivor.
+bool is_left_behind(const job_outcome& outcome, std::int32_t rank) {
+  const auto name = "rank " + std::to_string(rank) + ":";
+  return std::ranges::any_of(outcome.survivors,
+                             [&](const std::string& s) { return s.starts_with(name); });
+}
+
+}  // namespace
+
+void job_oracles::first_cause(const failure& first, const attempt_facts& facts) {
+  const bool disturbed = facts.lossy || facts.rare ||
+                         facts.any({fault::crash_rank, fault::crash_host}) || facts.any(delaying);
+  const auto is_throw = [&](const raised& r) {
+    return r.rank == first.rank && r.hook == first.hook && r.type == first.type &&
+           r.what == first.what;
+  };
+  if (std::ranges::any_of(facts.thrown, is_throw)) {
+    check(true);
+    return;
+  }
+  if (first.kind == failure_kind::aborted) {
+    if (!check(facts.any({fault::abort})))
+      violate({oracle(3), "no abort was requested: " + at(first), first.step, first.rank});
+    return;
+  }
+  if (first.hook == hooks::save_checkpoint::name && first.code == errc::checkpoint) {
+    if (!check(disturbed || !facts.storage.empty()))
+      violate({oracle(4), at(first), first.step, first.rank});
+    return;
+  }
+  if (!check(!facts.thrown.empty() || disturbed))
+    return violate({oracle(4), at(first), first.step, first.rank});
+  if (!check(disturbed))
+    return violate({oracle(3), at(first) + " instead of " + facts.thrown.front().what, first.step,
+                    first.rank});
+  // A lossy link may fail by itself. A forming deadline names its ranks in its text, and so does a
+  // rank that waited in a collective for a disturbed rank.
+  const bool waited = first.type == "troupe::collective_timeout" && facts.any(delaying);
+  if (!check(facts.lossy || facts.rare || facts.program || waited || first.rank < 0 ||
+             facts.concerned(first.rank)))
+    violate({oracle(3), "this rank had no fault: " + at(first), first.step, first.rank});
+}
+
+// A throw, a death or an abort does not excuse a rank that did not answer in time.
+void job_oracles::survivors(const job_outcome& outcome, const attempt_facts& facts) {
+  for (const auto& s : outcome.survivors) {
+    const bool rank = s.starts_with("rank ");
+    const bool deaf =
+        facts.observer == test_observer::slow || facts.observer == test_observer::dead;
+    const bool excused = facts.program ? facts.any(delaying)
+                         : rank ? facts.any(delaying) && facts.concerned(std::stoi(s.substr(5)))
+                                : (slow_disk(facts) && s.starts_with("checkpointer")) ||
+                                      (deaf && s.starts_with("observer"));
+    // On a rare path a deadline passes early.
+    if (!check(excused || facts.lossy || facts.rare)) violate({oracle(6), s});
+  }
+}
+
+// A job that finishes has written its last checkpoint.
+void job_oracles::saved(const job_outcome& outcome) {
+  const auto at_end = outcome.loop.steps;
+  if (!check(written_ == at_end || (written_ < 0 && resumed_at_ == at_end)))
+    violate({oracle(18), "the last checkpoint is of step " + std::to_string(written_), at_end});
+}
+
+void job_oracles::ended(const job_outcome& outcome, const attempt_facts& facts) {
+  const bool failed = outcome.status == job_outcome::ending::failed;
+  if (failed) first_cause(outcome.failed_with->record, facts);
+  ends_of_generations(outcome, facts);
+  if (!failed) saved(outcome);
+  const auto most = facts.expected + facts.delayed;
+  if (!check(facts.took <= most))
+    violate({oracle(12), fmt::format("it took {} ms, more than {} ms",
+                                     facts.took.count() / 1'000'000, most.count() / 1'000'000)});
+  // An exception during the teardown of an abandoned rank is not reported.
+  const auto ended_generation = [&](std::uint64_t generation) {
+    return std::ranges::any_of(outcome.generations, [&](const generation_record& g) {
+      return g.generation == generation && g.ended_by;
+    });
+  };
+  const auto unheard = [&](const auto& thrown) {
+    return thrown.hook == "on_exception" || ended_generation(thrown.generation) ||
+           (thrown.hook == "teardown" && is_left_behind(outcome, thrown.rank));
+  };
+  if (!failed)
+    for (const auto& r : facts.thrown)
+      if (!check(unheard(r)))
+        violate({oracle(5), "the job finished although a hook threw: " + r.what, r.step, r.rank});
+  const bool disturbed = facts.lossy || facts.rare || !facts.thrown.empty() ||
+                         facts.any(delaying) ||
+                         facts.any({fault::crash_rank, fault::crash_host, fault::abort});
+  survivors(outcome, facts);
+  const auto by_observer = [&](const failure& f) {
+    return facts.observer == test_observer::throws && f.hook == "observer";
+  };
+  for (const auto& f : outcome.late)
+    if (!check(by_observer(f) || disturbed || !facts.storage.empty()))
+      violate({oracle(7), at(f), f.step, f.rank});
+  if (!check(outcome.loop.steps <= least_held()))
+    violate({oracle(8), "committed, but a rank holds only " + std::to_string(least_held()),
+             outcome.loop.steps});
+}
+
+// Every generation but the last one was ended by a failure, and each failure has an injected cause.
+void job_oracles::ends_of_generations(const job_outcome& outcome, const attempt_facts& facts) {
+  const auto& all = outcome.generations;
+  const auto formed = static_cast<std::size_t>(outcome.restarts) + 1;
+  if (!check(outcome.restarts == 0 || all.size() == formed))
+    violate({oracle(31), std::to_string(all.size()) + " generations after " +
+                             std::to_string(outcome.restarts) + " restarts"});
+  for (std::size_t i = 0; i < all.size(); ++i) {
+    if (i + 1 < all.size() && !check(all[i].ended_by != nullptr))
+      violate({oracle(31),
+               "generation " + std::to_string(all[i].generation) + " ended without a failure"});
+    if (i > 0 && !check(all[i].generation > all[i - 1].generation))
+      violate({oracle(31), "generation " + std::to_string(all[i].generation) + " comes after " +
+                               std::to_string(all[i - 1].generation)});
+    if (all[i].ended_by) first_cause(*all[i].ended_by, facts);
+  }
+}
+
+// Abandoned ranks may still run.
+void job_oracles::program_ended(const std::vector<std::string>& left, const job_outcome& outcome) {
+  const auto named = [&](const std::string& node) {
+    const auto who = node == "supervisor" ? std::string{"checkpointer"} : node;
+    return std::ranges::any_of(outcome.survivors,
+                               [&](const std::string& s) { return s.starts_with(who + ":"); });
+  };
+  for (const auto& node : left)
+    if (!check(named(node)))
+      violate({oracle(14), "the program has ended, but actors are alive on " + node});
+  if (left.empty()) check(true);
+}
+
+void job_oracles::result_is_the_weights(const job_outcome& outcome) {
+  const auto* list = outcome.result.get_if<value_list>();
+  const auto& should = reference_.after(job_.steps).weights;
+  bool same = list && list->items.size() == should.size();
+  for (std::size_t i = 0; same && i < should.size(); ++i) {
+    const auto* x = list->items[i].get_if<std::int64_t>();
+    same = x && static_cast<std::uint64_t>(*x) == should[i];
+  }
+  stable_hasher digest;
+  if (list)
+    for (const auto& item : list->items)
+      if (const auto* x = item.get_if<std::int64_t>()) digest.add(*x);
+  digest_ = fmt::format("{:016x}", digest.digest());
+  // A survivor keeps the weights it has: the result comes with the last message of rank 0.
+  if (!check(same || is_left_behind(outcome, 0)))
+    violate({oracle(11), "the result is not the weights", job_.steps, 0});
+}
+
+}  // namespace troupe::testing
