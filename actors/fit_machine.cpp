@@ -115,7 +115,7 @@ void fit_machine::ran(std::uint32_t handled, const hook_outcome& outcome, action
 
 void fit_machine::settle(std::uint32_t handled, const hook_outcome& outcome, actions& out) {
   const bool whole = outcome.word == run_verdict::proceed && handled == in_flight_;
-  const bool applied = phase_ == phase::window && outcome.samples > 0;
+  const bool applied = phase_ == phase::window && (applied_ || outcome.samples > 0);
   handled_ += handled;
   in_flight_ = 0;
   if (!whole && !applied) return;
@@ -201,6 +201,7 @@ void fit_machine::learn(const hook_outcome& outcome, actions& out) {
   }
   loop_.samples += outcome.samples;
   loop_.cursor += outcome.samples;
+  applied_ = plan_->keeps_points && phase_ == phase::window && (applied_ || outcome.samples > 0);
   if (outcome.logged.empty() || phase_ == phase::sanity) return;
   for (const auto& [key, number] : outcome.logged) loop_.last[key] = number;
   auto where = at();

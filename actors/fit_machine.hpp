@@ -129,7 +129,8 @@ private:
   resume_point point_;
   metrics logged_;  // since point_
   position logged_at_;
-  bool joins_ = false;  // runs the set-up hooks without the other ranks
+  bool applied_ = false;  // the weights of the window's step are updated
+  bool joins_ = false;    // runs the set-up hooks without the other ranks
 };
 
 }  // namespace troupe

@@ -29,6 +29,7 @@ const batch_limit& limit_of(const fit_plan& plan, stage s) {
 
 void fit_machine::enter(phase next) {
   phase_ = next;
+  applied_ = false;
   handled_ = 0;
   length_ = 0;
 }
@@ -267,7 +268,7 @@ bool operator==(const fit_machine& a, const fit_machine& b) {
     return std::tie(m.phase_, m.loop_, m.loaders_, m.optimizers_, m.batch_, m.evaluated_, m.until_,
                     m.closing_, m.handled_, m.length_, m.in_flight_, m.trained_, m.resumed_epoch_,
                     m.resumed_batch_, m.resumed_cursor_, m.last_saved_, m.last_snapshot_, m.ending_,
-                    m.why_, m.hold_, m.stop_, m.point_, m.logged_, m.joins_);
+                    m.why_, m.hold_, m.stop_, m.point_, m.logged_, m.applied_, m.joins_);
   };
   return a.plan_ == b.plan_ && state(a) == state(b);
 }
@@ -293,7 +294,7 @@ std::uint64_t fit_machine::digest() const {
     h.add(point_.number).add(point_.then).add(point_.trained).add(point_.loop.steps);
     h.add(point_.loop.epoch).add(point_.loop.batch).add(point_.last_saved).add(point_.ending);
   }
-  if (joins_) h.add(joins_);
+  if (joins_ || applied_) h.add(joins_).add(applied_);
   return h.digest();
 }
 

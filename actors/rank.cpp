@@ -103,14 +103,16 @@ void rank_state::start() {
 }
 
 void rank_state::open_lane() {
-  const learner_context context{.rank = setup.plan.rank,
-                                .world = setup.what->options.ranks,
-                                .job = setup.plan.job,
-                                .options = setup.what->options,
-                                .purpose = setup.what->purpose,
-                                .initial = setup.what->initial,
-                                .now = setup.world.now,
-                                .checkpoints = setup.world.checkpoints};
+  learner_context context{.rank = setup.plan.rank,
+                          .world = setup.what->options.ranks,
+                          .job = setup.plan.job,
+                          .options = setup.what->options,
+                          .purpose = setup.what->purpose,
+                          .initial = setup.what->initial,
+                          .now = setup.world.now,
+                          .checkpoints = setup.world.checkpoints};
+  // Each injected fault happens once, in the first learner of a rank.
+  if (machine->mine().generation > generation_id{1}) context.options.faults.clear();
   lane_sink sink;
   const auto me = caf::actor_cast<rank_actor>(self);
   sink.answered = [me](ran&& what) { caf::anon_send(me, lane_answered{std::move(what)}); };

@@ -367,8 +367,9 @@ supervisor_actor spawn_supervisor(caf::actor_system& system, supervisor_setup se
         s.plan = plan;
         s.limits = limits;
         s.complete = std::make_unique<completion>(std::move(s.setup.complete));
-        s.machine = std::make_unique<supervisor_machine>(s.setup.id, s.what->options.ranks, limits,
-                                                         s.what->options.elastic);
+        s.machine = std::make_unique<supervisor_machine>(
+            s.setup.id, s.what->options.ranks, limits, s.what->options.elastic,
+            s.what->options.placement == placement_kind::processes);
         seam::on_down(*self,
                       [&s](const caf::actor_addr& who, std::string why) { s.down(who, why); });
         return behaviour(self);

@@ -31,8 +31,12 @@ bool over(phase p) {
 }  // namespace
 
 supervisor_machine::supervisor_machine(job_id job, std::int32_t world, deadlines limits,
-                                       elastic_options elastic)
-    : job_(job), limits_(limits), elastic_(elastic), members_(static_cast<std::size_t>(world)) {
+                                       elastic_options elastic, bool kills)
+    : job_(job),
+      limits_(limits),
+      elastic_(elastic),
+      kills_(kills),
+      members_(static_cast<std::size_t>(world)) {
   if (world < 1) throw internal_error(fmt::format("a world of {} ranks", world));
 }
 

@@ -22,8 +22,9 @@ class supervisor_machine {
 public:
   static constexpr std::uint32_t asks_max = 8;
 
-  supervisor_machine(job_id job, std::int32_t world, deadlines limits,
-                     elastic_options elastic = {});
+  /// `kills`: a rank that is abandoned does not go on, because it is a process.
+  supervisor_machine(job_id job, std::int32_t world, deadlines limits, elastic_options elastic = {},
+                     bool kills = false);
 
   std::vector<supervision::action> on(const supervision::event& what);
 
@@ -101,6 +102,7 @@ private:
   supervision::phase phase_ = supervision::phase::idle;
   generation_id generation_;
   elastic_options elastic_;
+  bool kills_ = false;
   membership members_;
   // The base of the generation: where it began, and the digest of that state.
   resume_point base_;

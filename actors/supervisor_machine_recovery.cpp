@@ -51,8 +51,10 @@ bool supervisor_machine::may_restart() const {
 bool supervisor_machine::comes_back(const failure& what) const {
   if (ended_.empty() || committed_ > committed_at_end_) return false;
   const auto& before = *ended_.back().ended_by;
-  return what.kind == before.kind && what.type == before.type && what.rank == before.rank &&
-         what.hook == before.hook;
+  // An exception may be thrown on every rank, and each time another one is the first.
+  const bool anywhere = what.kind == failure_kind::exception;
+  return what.kind == before.kind && what.type == before.type && what.hook == before.hook &&
+         (anywhere || what.rank == before.rank);
 }
 
 failure supervisor_machine::other_state(const member& m, const std::string& digest) const {
@@ -149,7 +151,7 @@ void supervisor_machine::restart(actions& out) {
   first_.reset();
   others_.clear();
   for (const auto& m : members_)
-    if (m.abandoned && !m.gone) survivors_.push_back(m.unresponsive);
+    if (m.abandoned && !m.gone && !kills_) survivors_.push_back(m.unresponsive);
   waits_ = asked_ = 0;
   progressed_ = proposed_ = close_sent_ = false;
   over_ = orderly_ = true;

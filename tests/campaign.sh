@@ -13,7 +13,8 @@ program=${TROUPE_PROGRAM:-build/tests/campaign}  # the program, built with the g
 [[ -n ${TROUPE_PROGRAM:-} ]] || ninja -C build --quiet campaign
 
 ranks=$((1 + fresh % 9)) steps=$((10 + fresh / 9 % 51)) restarts=$((1 + fresh / 459 % 5)) half=$(((seconds + 1) / 2))
-echo "$seconds s of swarms: fixed seeds from 1; $ranks ranks, $steps steps, $restarts restarts, fresh seeds from $fresh" \
+echo "$seconds s of swarms: fixed seeds from 1;" \
+  "$ranks ranks, $steps steps, $restarts restarts, fresh seeds from $fresh" \
   "(bash tests/campaign.sh $seconds $fresh)"
 said=$(mktemp -d)
 trap 'rm -rf "$said"' EXIT

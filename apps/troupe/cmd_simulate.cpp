@@ -311,7 +311,7 @@ void add_simulate(const command& app, const context& around, const choose& chose
   const auto restarts = command.add("--max-restarts", f->max_restarts,
                                     "how often each job may form a new generation (0)");
   const auto repeat = command.add_flag("--twins", f->determinism_checks,
-                                      "repeat each run in a disturbed host and compare");
+                                       "repeat each run in a disturbed host and compare");
   const auto seconds =
       command.add("--seconds", f->seconds, "end after this many seconds of this machine");
   const auto replay = command.add("--replay", f->replay, "run a case again").type_name("CASE");

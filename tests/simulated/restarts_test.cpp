@@ -90,7 +90,7 @@ TEST_CASE("the only rank that has applied a step dies: the step is done again",
     REQUIRE(job.script.run_until([&] { return job.finished(6) == 1; }));
     std::int32_t has = 0;
     while (job.script.steps_of(has) != 6) ++has;
-    job.script.crash(has);  // in some runs its peers hear of the end before they hear of the sum
+    job.script.crash(has);  // in some runs its peers receive the end before the sum
     const auto& end = job.script.run();
     REQUIRE(end.ok());
     CHECK(job.script.weights() == job.script.reference_weights());
@@ -246,7 +246,7 @@ TEST_CASE("exceptions on two ranks: the job goes on, and one is the cause",
     std::set<std::int32_t> thrown;
     job.at_hook = [&](const learner_context& who, const hook& h) {
       if (who.rank == 0 || !h.is<hooks::backward>() || where(h).step != 5) return;
-      if (job.entered.back().generation > 1) return;  // it was told before its hook
+      if (job.entered.back().generation > 1) return;  // the order came before its hook
       if (thrown.insert(who.rank).second)
         throw std::domain_error("rank " + std::to_string(who.rank));
     };

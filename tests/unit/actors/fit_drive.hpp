@@ -46,8 +46,8 @@ public:
   bool answer();
   /// Answers the first `n` hooks of the run with the attention word.
   void cut(std::uint32_t n);
-  /// The generation closes while the run is in flight: its first `n` hooks are handled, and the next
-  /// one throws if there is one. The machine returns to its last point.
+  /// The generation closes while the run is in flight: its first `n` hooks are handled, and the
+  /// next one throws if there is one. The machine returns to its last point.
   void interrupt(std::uint32_t n);
   /// Answers runs until the machine has finished or holds.
   void drain() {

@@ -4,8 +4,9 @@
 #include <random>
 #include <sstream>
 
-#include "tests/support/catch.hpp"
 #include "tests/unit/actors/fit_drive.hpp"
+
+#include "tests/support/catch.hpp"
 
 using namespace troupe;
 using namespace fit_drive;

@@ -190,7 +190,7 @@ TEST_CASE("a second generation of a job: the first one reaches only its own memb
   ranks all(2);
   std::vector<std::int64_t> old_memory{1};
   const auto old_sum = all[0].all_reduce(view(old_memory), reduction::sum);
-  // Rank 0 closes the generation; rank 1 does not hear of it and goes on later.
+  // Rank 0 closes the generation; rank 1 does not receive the order and goes on later.
   all[0].abort("the generation is over");
   const auto open = [&](std::size_t r) {
     return all.backends[r]->open(
