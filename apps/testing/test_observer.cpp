@@ -145,8 +145,9 @@ private:
     if (n.lifecycle < must)
       n.object(fmt::format("of {} lifecycle events it did not receive {}", must,
                            to_string(n.announced[n.lifecycle].event)));
+    // A rank that died before a restart took what it had not sent along.
     if (outcome.status == job_outcome::ending::finished && outcome.survivors.empty() &&
-        outcome.late.empty())
+        outcome.late.empty() && outcome.restarts == 0)
       look_at_losses();
   }
 
