@@ -100,7 +100,11 @@ std::int64_t job_oracles::least_held() const {
 // A survivor's step stays, and nothing beyond it. Only when no rank is left that held anything, the
 // job goes back to a checkpoint or to its beginning.
 void job_oracles::generation_begins(const generation_start& what) {
-  const bool first = std::exchange(generation_, what.generation) == 0;
+  const auto before = std::exchange(generation_, what.generation);
+  const bool first = before == 0;
+  // In a generation that did not become active, a rank may have given up its state for a newer one
+  // that it did not receive.
+  const bool given_up = !first && what.generation > before + 1;
   std::int64_t kept = -1;  // by a survivor
   for (std::size_t r = 0; r < held_.size(); ++r) {
     auto& of = held_[r];
@@ -117,7 +121,7 @@ void job_oracles::generation_begins(const generation_start& what) {
                  std::to_string(what.durable) + " is durable",
              base});
   if (!first && kept < 0 && base < committed_) ++report_.marks["committed steps were done again"];
-  set_base(what.lost ? unknown : base);
+  set_base(what.lost || given_up ? unknown : base);
   for (std::size_t r = 0; r < held_.size(); ++r) held_[r].who = what.members[r];
 }
 

@@ -105,7 +105,8 @@ void protocol_checker::stepped(std::int32_t rank, incarnation_id incarnation,
 std::chrono::nanoseconds protocol_checker::limit_of(phase p) const {
   switch (p) {
     case phase::forming: return progress_ ? limits_.form + limits_.hook_limit : limits_.form;
-    case phase::closing: return limits_.settle + limits_.close;
+    // A later failure may end the job: then all ranks are asked once more.
+    case phase::closing: return limits_.settle + (max_restarts_ > 0 ? 2 : 1) * limits_.close;
     case phase::tearing: return limits_.orderly_teardown + limits_.teardown + limits_.flush;
     case phase::ending: return limits_.teardown;
     default: return {};

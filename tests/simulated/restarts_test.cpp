@@ -184,7 +184,7 @@ TEST_CASE("all ranks die: the record names the step of the checkpoint",
   CHECK(end.generations[1].steps_redone == 2);
 }
 
-// To do (supervisor): the death of a rank whose steps are all done fails the teardown of the others.
+// To do (supervisor): the death of a rank whose steps are all done ends the teardown of the others.
 TEST_CASE("a rank dies in the orderly teardown: the job has finished",
           "[simulated][restart][!mayfail]") {
   restarting_job job{{.seed = 0}};
