@@ -104,7 +104,7 @@ void job_oracles::generation_begins(const generation_start& what) {
   const bool first = before == 0;
   // In a generation that did not become active, a rank may have given up its state for a newer one
   // that it did not receive.
-  const bool given_up = !first && what.generation > before + 1;
+  const bool given_up = !first && (what.generation > before + 1 || base_ == unknown);
   std::int64_t kept = -1;  // by a survivor
   for (std::size_t r = 0; r < held_.size(); ++r) {
     auto& of = held_[r];
