@@ -94,6 +94,7 @@ void job_oracles::attempt_begins(job_id job, std::int64_t resumed_at) {
 }
 
 std::int64_t job_oracles::least_held() const {
+  if (base_ == unknown) return possible_;
   return held_.empty() ? 0 : std::ranges::min_element(held_, {}, &replica::held)->held;
 }
 
@@ -121,6 +122,7 @@ void job_oracles::generation_begins(const generation_start& what) {
                  std::to_string(what.durable) + " is durable",
              base});
   if (!first && kept < 0 && base < committed_) ++report_.marks["committed steps were done again"];
+  possible_ = std::max({kept, what.fallback, base_ == unknown ? possible_ : 0});
   set_base(what.lost || given_up ? unknown : base);
   for (std::size_t r = 0; r < held_.size(); ++r) held_[r].who = what.members[r];
 }

@@ -117,6 +117,7 @@ private:
   void saved(const job_outcome& outcome);
   std::int64_t least_held() const;
   static constexpr std::int64_t unknown = -1;  ///< until the first step of the generation
+  std::int64_t possible_ = 0;                  ///< the most that ranks may hold until then
   void set_base(std::int64_t base);
   void recount();
 
