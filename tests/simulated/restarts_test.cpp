@@ -457,3 +457,16 @@ TEST_CASE("a job with the null payload restarts: each sample of a committed step
   CHECK(r.met("a generation followed another"));
   REQUIRE(r.generations.size() > 1);
 }
+
+TEST_CASE("a rank is killed at every moment of a step", "[simulated][restart]") {
+  for (std::uint64_t moment = 0; moment < 90; ++moment) {
+    for (std::int32_t rank = 0; rank < restarting_job::ranks; ++rank) {
+      INFO("rank " << rank << ", " << moment << " events after the step began");
+      restarting_job job{{.seed = moment, .buffers = true}};
+      REQUIRE(job.until(1, "on_train_batch_start", 5));
+      for (std::uint64_t i = 0; i < moment; ++i) job.script.in().step();
+      job.script.crash(rank);
+      job.ends_well(2);
+    }
+  }
+}
