@@ -361,9 +361,11 @@ TEST_CASE("messages of old generations and incarnations change nothing", "[simul
     REQUIRE(job.script.run_until(
         [&] { return held->caught() && job.announced(kind::generation_active, 2); }));
     REQUIRE(job.script.run_until([&] { return job.script.steps_of(0) == 8; }));
+    const auto refused = job.script.marks_hit(coverage_point::fence_refused);
     job.script.release(held);
     job.script.release(held);
     job.ends_well(2);
+    CHECK(job.script.marks_hit(coverage_point::fence_refused) >= refused + 2);
   };
   for (std::uint64_t seed = 0; seed < seeds; ++seed) {
     late(step_done{}, 1, seed);  // of the incarnation that died
