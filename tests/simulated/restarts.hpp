@@ -38,6 +38,7 @@ public:
     std::int32_t ranks = restarting_job::ranks;
     std::int64_t accumulate = 1;
     bool record = false;
+    bool one_hook_per_run = false;
   };
 
   explicit restarting_job(settings how) : how_(how), script(options()) {
@@ -48,6 +49,7 @@ public:
     what_.buffers = how.buffers;
     what_.accumulate = how.accumulate;
     what_.max_restarts = how.max_restarts;
+    what_.one_hook_per_run = how.one_hook_per_run;
     script.sim_job().listen([this](const seen::lifecycle& l) { life.push_back(l); });
     script.train(what_);
   }

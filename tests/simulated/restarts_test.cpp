@@ -472,3 +472,17 @@ TEST_CASE("a rank is killed at every moment of a step", "[simulated][restart]") 
     }
   }
 }
+
+// To do (fit machine): `settle` looks for the applied step in the last run only, and here it was in
+// an earlier one. The learner then holds step 6 and the rank says 5: the weights are wrong.
+TEST_CASE("one hook per run: an exception after the update keeps the step",
+          "[simulated][restart][!mayfail]") {
+  restarting_job job{{.seed = 0, .one_hook_per_run = true}};
+  bool thrown = false;
+  job.at_hook = [&](const learner_context& who, const hook& h) {
+    if (who.rank != 0 || !h.is<hooks::on_train_batch_end>() || job.script.steps_of(0) != 6) return;
+    if (!std::exchange(thrown, true)) throw std::domain_error("after the update");
+  };
+  job.ends_well(2);
+  CHECK(thrown);
+}
