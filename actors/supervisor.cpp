@@ -296,6 +296,7 @@ void supervisor_state::heard_checkpoint(const checkpoint_report& m) {
     event.details["behind"] = std::to_string(m.behind);
     if (m.skipped > 0) event.details["skipped"] = std::to_string(m.skipped);
     outcome.last_checkpoint = m.path;
+    feed(supervision::durable{m.step});
   }
   announce(event);
 }
@@ -368,8 +369,10 @@ supervisor_actor spawn_supervisor(caf::actor_system& system, supervisor_setup se
         s.limits = limits;
         s.complete = std::make_unique<completion>(std::move(s.setup.complete));
         s.machine = std::make_unique<supervisor_machine>(
-            s.setup.id, s.what->options.ranks, limits, s.what->options.elastic,
-            s.what->options.placement == placement_kind::processes);
+            s.setup.id, s.what->options.ranks, limits,
+            supervision::rules{.elastic = s.what->options.elastic,
+                               .kills = s.what->options.placement == placement_kind::processes,
+                               .has_result = s.what->purpose != stage::train});
         seam::on_down(*self,
                       [&s](const caf::actor_addr& who, std::string why) { s.down(who, why); });
         return behaviour(self);

@@ -15,6 +15,14 @@ namespace troupe {
 
 namespace supervision {
 
+/// What the machine knows about the job.
+struct rules {
+  elastic_options elastic;
+  bool kills = false;       ///< a rank that is abandoned does not go on, because it is a process
+  bool has_result = false;  ///< rank 0 brings the caller's result with torn_down
+  friend bool operator==(const rules&, const rules&) = default;
+};
+
 // --- events: these and the messages in `event` ---------------------------------------------------
 
 /// The session wants the job to run. One incarnation per rank, distinct, from the entropy port.
@@ -34,6 +42,10 @@ struct checkpointer_done {
 struct observers_done {
   std::vector<failure> late;
 };
+/// A checkpoint of this step is durable.
+struct durable {
+  std::int64_t step = 0;
+};
 /// Something other than a rank failed: a checkpoint was not written, an observer threw. With
 /// `ends_job` (no checkpoint can be written, or the last one was not) the job fails.
 struct trouble {
@@ -43,9 +55,10 @@ struct trouble {
 
 /// Of a rank's messages the machine ignores what only the caller needs: exceptions, snapshots,
 /// figures, results.
-using event = std::variant<begin, prepared, step_done, stop_vote, rank_finished, rank_failed,
-                           closed_generation, rank_busy, torn_down, rank_down, checkpointer_done,
-                           observers_done, trouble, request_stop, request_abort, deadline_passed>;
+using event =
+    std::variant<begin, prepared, step_done, stop_vote, rank_finished, rank_failed,
+                 closed_generation, rank_busy, torn_down, rank_down, checkpointer_done,
+                 observers_done, durable, trouble, request_stop, request_abort, deadline_passed>;
 
 // --- actions -------------------------------------------------------------------------------------
 

@@ -31,12 +31,8 @@ bool over(phase p) {
 }  // namespace
 
 supervisor_machine::supervisor_machine(job_id job, std::int32_t world, deadlines limits,
-                                       elastic_options elastic, bool kills)
-    : job_(job),
-      limits_(limits),
-      elastic_(elastic),
-      kills_(kills),
-      members_(static_cast<std::size_t>(world)) {
+                                       supervision::rules rules)
+    : job_(job), limits_(limits), rules_(rules), members_(static_cast<std::size_t>(world)) {
   if (world < 1) throw internal_error(fmt::format("a world of {} ranks", world));
 }
 
@@ -220,6 +216,7 @@ void supervisor_machine::handle(const rank_finished& e, actions& out) {
   }
   if (members_.unfinished() > 0) return;
   if (loop_.steps > committed_) commit(loop_.steps, out);
+  done_ = true;
   start_teardown(out);
 }
 
@@ -289,6 +286,11 @@ void supervisor_machine::fail(failure what, actions& out) {
   if (sometimes(known, coverage_point::failure_said_twice)) return;
   if (!what.id) what.id = next_failure();
   announce(lifecycle_kind::rank_failed, out, what.rank, {{"what", render(what)}});
+  if (comes_too_late(what)) {
+    if (orderly_) release_teardown(what, out);
+    late_.push_back(std::move(what));
+    return;
+  }
   if (sometimes(over(phase_), coverage_point::failure_after_ranks)) {
     late_.push_back(std::move(what));
     return;
@@ -310,7 +312,7 @@ void supervisor_machine::begin_closing(actions& out) {
   if (phase_ == phase::forming || phase_ == phase::active) {
     phase_ = phase::closing;
     orderly_ = false;
-    over_ = !elastic_.enabled();
+    over_ = !rules_.elastic.enabled();
     announce(lifecycle_kind::generation_closing, out);
     arm_deadline(first_->follows ? limits_.settle : limits_.close, out);
   }

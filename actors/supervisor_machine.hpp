@@ -22,9 +22,8 @@ class supervisor_machine {
 public:
   static constexpr std::uint32_t asks_max = 8;
 
-  /// `kills`: a rank that is abandoned does not go on, because it is a process.
-  supervisor_machine(job_id job, std::int32_t world, deadlines limits, elastic_options elastic = {},
-                     bool kills = false);
+  supervisor_machine(job_id job, std::int32_t world, deadlines limits,
+                     supervision::rules rules = {});
 
   std::vector<supervision::action> on(const supervision::event& what);
 
@@ -53,6 +52,7 @@ private:
   void handle(const supervision::rank_down& e, actions& out);
   void handle(const supervision::checkpointer_done& e, actions& out);
   void handle(const supervision::observers_done& e, actions& out);
+  void handle(const supervision::durable& e, actions& out);
   void handle(const supervision::trouble& e, actions& out);
   void handle(const request_stop& e, actions& out);
   void handle(const request_abort& e, actions& out);
@@ -79,6 +79,7 @@ private:
   void begin_closing(actions& out);
   void lose(member& m, failure what, bool reported, actions& out);
   void keep_late(failure what);
+  bool comes_too_late(const failure& what) const;
   bool may_restart() const;
   bool comes_back(const failure& what) const;
   void send_close(actions& out);
@@ -101,13 +102,13 @@ private:
   deadlines limits_;
   supervision::phase phase_ = supervision::phase::idle;
   generation_id generation_;
-  elastic_options elastic_;
-  bool kills_ = false;
+  supervision::rules rules_;
   membership members_;
   // The base of the generation: where it began, and the digest of that state.
   resume_point base_;
   std::string base_digest_;
   std::int64_t redone_ = 0;
+  std::int64_t durable_ = 0;  // step of the newest checkpoint that this job wrote
   std::vector<supervision::generation_end> ended_;
   std::int64_t committed_at_end_ = -1;  // when the last generation ended
   std::uint64_t failures_before_ = 0;   // of the generations that ended
@@ -121,6 +122,7 @@ private:
   std::optional<std::int64_t> named_;  // the step to stop at
   bool close_sent_ = false;
   bool over_ = true;       // once close is sent: the job ends with this generation
+  bool done_ = false;      // every rank has finished: what fails now takes nothing away
   bool must_end_ = false;  // after a failure that no restart cures
   bool orderly_ = true;
   stop_reason ended_by_ = stop_reason::none;

@@ -85,13 +85,9 @@ void supervisor_machine::lose(member& m, failure what, bool reported, actions& o
   sometimes(phase_ == phase::tearing && !expected, coverage_point::down_before_torn);
   if (!m.abandoned) m.unresponsive.clear();
   members_.leave(m);
-  // All steps are done. Only rank 0 has more for the caller.
-  const bool done =
-      elastic_.enabled() && phase_ == phase::tearing && orderly_ && members_.rank_of(m) != 0;
-  if (done && !expected) {
-    keep_late(what);
-    release_teardown(what, out);
-  } else if (!expected) {
+  if (!expected) {
+    const bool missed = rules_.has_result && members_.rank_of(m) == 0;
+    if (rules_.elastic.enabled() && done_ && !missed) what.follows = true;
     fail(std::move(what), out);
   } else if (reported) {
     keep_late(std::move(what));
@@ -158,7 +154,7 @@ void supervisor_machine::finish(actions& out) {
     if (!m.unresponsive.empty()) end.survivors.push_back(m.unresponsive);
   end.survivors.insert(end.survivors.end(), survivors_.begin(), survivors_.end());
   end.late = late_;
-  if (elastic_.enabled()) {
+  if (rules_.elastic.enabled()) {
     end.generations = ended_;
     end.generations.push_back(record());
   }

@@ -41,8 +41,9 @@ bool is_left(const member& m) { return !m.gone && !m.abandoned; }
 }  // namespace
 
 bool supervisor_machine::may_restart() const {
-  if (must_end_ || ended_.size() >= static_cast<std::size_t>(elastic_.max_restarts)) return false;
-  const auto fine = [&](const failure& f) { return curable(f, elastic_); };
+  if (must_end_ || ended_.size() >= static_cast<std::size_t>(rules_.elastic.max_restarts))
+    return false;
+  const auto fine = [&](const failure& f) { return curable(f, rules_.elastic); };
   return fine(*first_) && std::ranges::all_of(others_, fine) &&
          !sometimes(comes_back(*first_), coverage_point::crash_loop);
 }
@@ -55,6 +56,15 @@ bool supervisor_machine::comes_back(const failure& what) const {
   const bool anywhere = what.kind == failure_kind::exception;
   return what.kind == before.kind && what.type == before.type && what.hook == before.hook &&
          (anywhere || what.rank == before.rank);
+}
+
+void supervisor_machine::handle(const supervision::durable& e, actions&) {
+  durable_ = std::max(durable_, e.step);
+}
+
+// A job that can restart does not fail because a rank is lost when all steps are done.
+bool supervisor_machine::comes_too_late(const failure& what) const {
+  return rules_.elastic.enabled() && done_ && !first_ && phase_ == phase::tearing && what.follows;
 }
 
 failure supervisor_machine::other_state(const member& m, const std::string& digest) const {
@@ -141,8 +151,12 @@ void supervisor_machine::restart(actions& out) {
     what.generation = generation_.value();
     return fail(std::move(what), out);
   }
+  if (base_.number == 0) {  // the ranks begin at the newest checkpoint
+    base_.loop.steps = durable_;
+    committed_ = std::min(committed_, durable_);
+  }
   const auto holding = holders();
-  sometimes(base_.number == 0 && committed_ > 0, coverage_point::no_holder);
+  sometimes(base_.number == 0 && furthest > 0, coverage_point::no_holder);
   sometimes(base_.number > 0 && holding.size() < members_.size(), coverage_point::state_restored);
   ended_.push_back(std::move(over));
   committed_at_end_ = committed_;
@@ -151,7 +165,7 @@ void supervisor_machine::restart(actions& out) {
   first_.reset();
   others_.clear();
   for (const auto& m : members_)
-    if (m.abandoned && !m.gone && !kills_) survivors_.push_back(m.unresponsive);
+    if (m.abandoned && !m.gone && !rules_.kills) survivors_.push_back(m.unresponsive);
   waits_ = asked_ = 0;
   progressed_ = proposed_ = close_sent_ = false;
   over_ = orderly_ = true;

@@ -71,9 +71,14 @@ std::uint64_t supervisor_machine::digest() const {
   hash.add(late_.size());
   for (const auto& f : late_) add(hash, f);
   for (const auto& s : survivors_) hash.add(std::string_view{s});
-  if (elastic_.enabled()) {
+  if (rules_.elastic.enabled()) {
     hash.add(over_).add(must_end_).add(base_.number).add(std::string_view{base_digest_});
-    hash.add(redone_).add(ended_.size()).add(committed_at_end_).add(failures_before_);
+    hash.add(redone_)
+        .add(durable_)
+        .add(done_)
+        .add(ended_.size())
+        .add(committed_at_end_)
+        .add(failures_before_);
     for (const auto& m : members_) hash.add(m.point.number).add(std::string_view{m.digest});
   }
   return hash.digest();

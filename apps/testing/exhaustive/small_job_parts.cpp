@@ -285,6 +285,9 @@ struct message_text {
   std::string operator()(const supervision::observers_done& m) const {
     return "observers_done" + words(m.late);
   }
+  std::string operator()(const supervision::durable& m) const {
+    return "durable " + std::to_string(m.step);
+  }
   std::string operator()(const supervision::trouble& m) const { return "trouble" + words(m.what); }
 };
 

@@ -52,7 +52,9 @@ bool is_collective(const hook& h) {
 // A run that holds a collective waits for the same run of all ranks of its generation.
 bool meets(const hook_run& run) { return std::ranges::any_of(run.hooks, is_collective); }
 
-elastic_options elastic_of(const job_options& options) { return {options.max_restarts, {}}; }
+supervision::rules elastic_of(const job_options& options) {
+  return {.elastic = {options.max_restarts, {}}};
+}
 
 }  // namespace
 

@@ -12,7 +12,7 @@ namespace {
 
 struct supervised {
   explicit supervised(std::int32_t world = 3, std::int32_t max_restarts = 3)
-      : machine(job_id{1}, world, derive({}), elastic_options{max_restarts, {}}) {
+      : machine(job_id{1}, world, derive({}), supervision::rules{.elastic = {max_restarts, {}}}) {
     supervision::begin all;
     for (std::int32_t r = 0; r < world; ++r) {
       lives.push_back(incarnation_id{static_cast<std::uint64_t>(20 + r)});
