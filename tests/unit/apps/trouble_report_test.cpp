@@ -62,7 +62,7 @@ TEST_CASE("a job forms its second generation: the terminal shows it at once", "[
 }
 
 TEST_CASE("a metric that is not finite causes one warning", "[trouble]") {
-  report_screen t;
+  told_screen t;
   const auto watch = t.report.watch()();
   watch->on(seen::metrics{{.step = 7}, {{"train/loss", 0.5}}});
   CHECK(t.next().empty());

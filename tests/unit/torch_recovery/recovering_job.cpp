@@ -151,7 +151,11 @@ public:
   }
 
   void start() { take(machine_->on(fit_events::begin{})); }
-  void resume(const resume_point& from) { take(machine_->on(fit_events::resume{from})); }
+  void resume(const resume_point& from) {
+    if (machine_->point().number > 0) machine_->rewind();
+    if (machine_->point().number != from.number) machine_->adopt(from);
+    take(machine_->on(fit_events::resume{}));
+  }
 
   /// Runs until the machine waits or has finished, or a hook fails.
   void go_on(const injected* failure) {
