@@ -171,7 +171,8 @@ void supervisor_machine::restart(actions& out) {
   over_ = orderly_ = true;
   named_.reset();
   ended_by_ = stop_reason::none;
-  for (const auto rank : members_.begin_generation(base_.loop.steps, committed_))
+  const auto held = base_.number > 0 ? base_.loop.steps : 0;
+  for (const auto rank : members_.begin_generation(held, committed_))
     out.emplace_back(supervision::start_rank{rank, members_.at(rank).incarnation});
   form(holding, out);
 }

@@ -92,7 +92,8 @@ void job_run::stepped(finished_step s) {
 void job_run::generation_forms(const seen::lifecycle& what) {
   ++report_.generations;
   fallback_ = last_saved_;
-  durable_ = what.generation < 2 ? 0 : durability_.newest_durable();
+  // A report of the checkpointer may still be on its way to the supervisor.
+  durable_ = what.generation < 2 ? 0 : std::min(durability_.newest_durable(), last_saved_);
   if (what.generation < 2) return;
   mark("a generation followed another");
   stale_messages_.generation_begins();

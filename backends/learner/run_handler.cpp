@@ -156,8 +156,11 @@ bool rewinds(const hook_run& run) {
 
 }  // namespace
 
-bool has_failed(bool before, const hook_run& run, run_verdict how) {
-  return how == run_verdict::failed || (before && !rewinds(run));
+bool has_failed(bool before, const hook_run& run, const ran& answer) {
+  if (answer.outcome.word != run_verdict::failed) return before && !rewinds(run);
+  const bool left = !run.hooks.empty() && run.hooks.front().is<hooks::teardown>() &&
+                    answer.failed_with && answer.failed_with->record.follows;
+  return before || !left;
 }
 
 std::exception_ptr refusal_without_learner(const hook_run& run) {

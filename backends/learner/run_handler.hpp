@@ -63,8 +63,9 @@ private:
   bool skip_entry_ = false;
 };
 
-/// Whether the learner of a lane has failed since its last successful `rewind`, after this run.
-bool has_failed(bool before, const hook_run& run, run_verdict how);
+/// Whether the learner of a lane has failed since its last successful `rewind`, after this run. A
+/// teardown whose peers are gone is no failure of the learner.
+bool has_failed(bool before, const hook_run& run, const ran& answer);
 /// What a lane without a learner answers to `rewind` with; null for all other runs, which then do
 /// nothing.
 std::exception_ptr refusal_without_learner(const hook_run& run);

@@ -116,7 +116,7 @@ private:
   void handle(const hook_run& run) {
     if (!broken_ && learner_) {
       auto answer = handler_.handle(*learner_, run);
-      failed_ = has_failed(failed_, run, answer.outcome.word);
+      failed_ = has_failed(failed_, run, answer);
       return shared_->answer(std::move(answer));
     }
     // Creating or binding the learner threw. The first run is answered with this exception; later

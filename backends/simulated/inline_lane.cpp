@@ -176,7 +176,7 @@ private:
   void finish() {
     auto& done = runs_[0] && now_ == &*runs_[0] ? runs_[0] : runs_[1];
     now_ = nullptr;
-    failed_ = has_failed(failed_, done->run, done->answer.outcome.word);
+    failed_ = has_failed(failed_, done->run, done->answer);
     if (sink_.answered) sink_.answered(std::move(done->answer));
     done.reset();
   }

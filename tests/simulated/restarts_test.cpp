@@ -469,8 +469,7 @@ TEST_CASE("a rank is killed at every moment of a step", "[simulated][restart]") 
   }
 }
 
-// To do (fit machine): `settle` looks for the applied step in the last run only, and here it was in
-// an earlier one. The learner then holds step 6 and the rank says 5: the weights are wrong.
+// The step is applied in an earlier run of the lane than the one that fails.
 TEST_CASE("one hook per run: an exception after the update keeps the step",
           "[simulated][restart]") {
   restarting_job job{{.seed = 0, .schedule = scheduling::fifo, .one_hook_per_run = true}};

@@ -16,7 +16,10 @@ void check_finished(const job& one, std::int64_t steps) {
   REQUIRE(one.end().status == job_outcome::ending::finished);
   CHECK_FALSE(one.end().first);
   for (const auto number : one.numbers()) CHECK(number == job::expected(steps));
-  CHECK(std::ranges::is_sorted(one.commits, std::less_equal{}));
+  // Steps are committed twice only after all ranks have lost them.
+  const bool lost =
+      std::ranges::any_of(one.end().generations, [](const auto& g) { return g.steps_redone > 0; });
+  CHECK((lost || std::ranges::is_sorted(one.commits, std::less_equal{})));
   REQUIRE_FALSE(one.commits.empty());
   CHECK(one.commits.back() == steps);
 }

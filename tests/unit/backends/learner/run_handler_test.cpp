@@ -216,9 +216,17 @@ TEST_CASE("attention does not stop a run after its step is applied", "[lane]") {
 TEST_CASE("a lane without a learner refuses to rewind", "[lane]") {
   hook_run run = one_step();
   CHECK_FALSE(refusal_without_learner(run));
-  CHECK(has_failed(true, run, run_verdict::proceed));
+  CHECK(has_failed(true, run, ran{}));
   run.hooks = {hook{hooks::rewind{}}};
   CHECK(refusal_without_learner(run));
-  CHECK_FALSE(has_failed(true, run, run_verdict::proceed));
-  CHECK(has_failed(false, run, run_verdict::failed));
+  CHECK_FALSE(has_failed(true, run, ran{}));
+  ran failed;
+  failed.outcome.word = run_verdict::failed;
+  failed.failed_with.emplace(caught{});
+  CHECK(has_failed(false, run, failed));
+  run.hooks = {hooks::teardown{}};
+  CHECK(has_failed(false, run, failed));
+  failed.failed_with->record.follows = true;
+  CHECK_FALSE(has_failed(false, run, failed));
+  CHECK(has_failed(true, run, failed));
 }
