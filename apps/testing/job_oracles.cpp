@@ -115,7 +115,8 @@ void job_oracles::generation_begins(const generation_start& what) {
       old_[of.who] = of;
   }
   const auto base = kept >= 0 ? kept : what.fallback;
-  if (!check(base >= what.durable))
+  // A checkpoint of a step that all ranks have lost may become durable later.
+  if (!check(kept >= 0 || base >= what.durable))
     violate({oracles[30],
              "generation " + std::to_string(what.generation) + " begins with step " +
                  std::to_string(base) + ", and the checkpoint of step " +
