@@ -64,7 +64,7 @@ TEST_CASE("a switch is a flag without a value, and --no-NAME negates it", "[comm
   CHECK(settled(fit({"--fast-dev-run=3"})).integer("fast_dev_run") == 3);
 }
 
-TEST_CASE("--fault can be repeated, and its value keeps its commas", "[command_line]") {
+TEST_CASE("the flag --fault can be repeated, and its value keeps its commas", "[command_line]") {
   const auto s = settled(
       fit({"--fault", "throw@rank=0,hook=setup", "--fault", "stall@rank=1,hook=setup,ms=5"}));
   CHECK(s.get<std::vector<std::string>>("fault") ==

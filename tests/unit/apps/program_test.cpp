@@ -15,7 +15,8 @@ using namespace troupe;
 using namespace troupe::testing;
 using nlohmann::json;
 
-TEST_CASE("--help prints examples and --version a number, both on standard output", "[program]") {
+TEST_CASE("the flag --help prints examples and --version a number, both on standard output",
+          "[program]") {
   const auto help = troupe_says({"--help"});
   CHECK(help.code == 0);
   CHECK_THAT(help.out, Catch::Contains("Examples:") && Catch::Contains("troupe fit"));

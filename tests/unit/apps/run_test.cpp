@@ -52,7 +52,7 @@ TEST_CASE("a fit writes a run folder and prints its name last", "[run]") {
   CHECK_THAT(read_text(fs::path{run} / "events.jsonl"), Catch::Contains("rank_started"));
 }
 
-TEST_CASE("--json prints the result as one line, --quiet only the run folder", "[run]") {
+TEST_CASE("the flag --json prints the result as one line, --quiet only the run folder", "[run]") {
   const temporary_folder place;
   const auto run = (place.path() / "run").string();
   const auto as_json = troupe_says(small + words{"--run-dir", run, "--json"});

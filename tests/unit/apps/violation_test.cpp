@@ -95,7 +95,7 @@ TEST_CASE("a campaign that finds a violation exits with 1 and prints its case",
                             Catch::Contains("gdb --args troupe simulate --replay " + path));
 }
 
-TEST_CASE("--json: a campaign's and a replay's output contain the violating cases",
+TEST_CASE("the flag --json: a campaign's and a replay's output contain the violating cases",
           "[program][mutant]") {
   const with_mutant now;
   const auto said = campaign({"--json"});
@@ -115,7 +115,7 @@ TEST_CASE("--json: a campaign's and a replay's output contain the violating case
   CHECK(one["violation_cases"] == nlohmann::json::array({text}));
 }
 
-TEST_CASE("--no-shrink: the case has only a seed, and its replay finds the violation",
+TEST_CASE("the flag --no-shrink: the case has only a seed, and its replay finds the violation",
           "[program][mutant]") {
   const with_mutant now;
   const auto said = campaign({"--no-shrink", "--json"});

@@ -115,14 +115,14 @@ TEST_CASE("a rank's process is killed and started again: it has a page of its ow
   }
 }
 
-TEST_CASE("a rank's process is started two hundred times while the last one dies", "[launcher]") {
+TEST_CASE("a rank's process is started fifty times while the last one dies", "[launcher]") {
   const auto launcher = child_launcher();
   int with_one = 0;
-  for (std::uint64_t incarnation = 1; incarnation <= 200; ++incarnation) {
+  for (std::uint64_t incarnation = 1; incarnation <= 50; ++incarnation) {
     life one{*launcher, incarnation};
     check_fresh(one.report(), incarnation);
     if (incarnation == 1) with_one = open_descriptors();
-    if (incarnation < 200) continue;
+    if (incarnation < 50) continue;
     const auto until = std::chrono::steady_clock::now() + patience;
     while (open_descriptors() != with_one && std::chrono::steady_clock::now() < until)
       std::this_thread::yield();
