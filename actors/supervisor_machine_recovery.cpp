@@ -48,9 +48,10 @@ bool supervisor_machine::may_restart() const {
          !sometimes(comes_back(*first_), coverage_point::crash_loop);
 }
 
-// The generation before ended in the same way, and no step was committed since.
+// The generation before ended in the same way, and no step was committed since. SIGKILL comes from
+// outside of the process: the budget bounds it.
 bool supervisor_machine::comes_back(const failure& what) const {
-  if (ended_.empty() || committed_ > committed_at_end_) return false;
+  if (ended_.empty() || committed_ > committed_at_end_ || what.signal == "SIGKILL") return false;
   const auto& before = *ended_.back().ended_by;
   // An exception may be thrown on every rank, and each time another one is the first.
   const bool anywhere = what.kind == failure_kind::exception;

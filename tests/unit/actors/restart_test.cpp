@@ -41,11 +41,12 @@ struct supervised {
     for (std::int32_t r = 0; r < static_cast<std::int32_t>(lives.size()); ++r)
       on(step_done{of(r, step)});
   }
-  void kill(std::int32_t rank) {
+  void kill(std::int32_t rank, const std::string& signal = "SIGSEGV") {
     auto at = of(rank);
     at.generation = generation_id{};
     auto what = make_failure(failure_kind::signal, "killed");
     what.rank = rank;
+    what.signal = signal;
     on(rank_failed{at, without_exception(what), true});
   }
   void raise(std::int32_t rank, errc code = errc::job_failed) {
@@ -198,6 +199,18 @@ TEST_CASE("a failure that comes back before a step is committed ends the job", "
   s.raise(0);
   REQUIRE(s.orders<close_generation>().size() == 2);
   CHECK(s.orders<close_generation>().front().last == !committed);
+}
+
+TEST_CASE("a rank that is killed again and again ends the job with the budget", "[supervisor]") {
+  const std::string signal = GENERATE("SIGKILL", "SIGSEGV");
+  supervised s{2, 3};
+  int restarts = 0;
+  for (bool over = false; !over; restarts += over ? 0 : 1) {
+    s.kill(1, signal);
+    over = s.orders<close_generation>().front().last;
+    if (!over) s.close(0, 3, 1);
+  }
+  CHECK(restarts == (signal == "SIGKILL" ? 3 : 1));
 }
 
 TEST_CASE("a wrong configuration never restarts a job", "[supervisor]") {
