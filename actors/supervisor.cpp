@@ -120,7 +120,6 @@ void supervisor_state::start() {
   }
   const auto world = static_cast<std::size_t>(what->options.ranks);
   ranks.resize(world);
-  outcome.waiting_shares.resize(world);
   std::set<std::uint64_t> drawn;
   while (drawn.size() < world) drawn.insert(setup.world.random->draw());
   supervision::begin e;
@@ -264,6 +263,7 @@ void supervisor_state::finished(const rank_finished& m) {
     outcome.weights = m.state;
     outcome.figures = m.figures;
   }
+  outcome.waiting_shares.resize(ranks.size());
   if (r) outcome.waiting_shares[*r] = m.figures.waiting_share();
   feed(m);
 }
