@@ -19,6 +19,7 @@ std::vector<std::int32_t> membership::begin_generation(std::int64_t held, std::i
   for (auto& m : members_) {
     member fresh;
     fresh.incarnation = m.incarnation;
+    fresh.process = m.process;
     fresh.held = held;
     if (m.gone || m.abandoned) {
       // Incarnations are random numbers, so a hash of one is another.

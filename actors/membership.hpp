@@ -14,7 +14,8 @@ namespace troupe {
 /// One rank. What every message needs comes first.
 struct member {
   incarnation_id incarnation;
-  std::int64_t held = 0;  ///< finished steps
+  std::int32_t process = 0;  ///< number of the process that it lives in
+  std::int64_t held = 0;     ///< finished steps
   bool prepared = false;
   bool heard = false;  ///< from it, since the supervisor asked last
   bool finished = false;

@@ -20,6 +20,7 @@ struct rank_setup {
   supervisor_actor supervisor;
   checkpointer_actor checkpointer;  ///< may be invalid: no files
   observer_list observers;
+  std::int32_t process = 0;  ///< number of the process that the rank is to live in
 };
 
 /// Spawns a rank. The rank ends when it is torn down, when it receives an exit message, or when its

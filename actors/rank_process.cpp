@@ -2,8 +2,10 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cstdlib>
+#include <map>
 #include <utility>
 
 #include "actors/observer.hpp"
@@ -93,7 +95,8 @@ struct watched {
   /// ended.
   std::shared_ptr<dropped_observations> dropped = std::make_shared<dropped_observations>();
   checkpointer_actor checkpointer;  ///< may be invalid
-  std::atomic<bool> ended{false};   ///< rank_ended is sent
+  incarnation_id incarnation;
+  std::atomic<bool> ended{false};  ///< rank_ended is sent
 };
 
 // The supervisor's proxy in a rank's process: sends the rank's reports over the link. The last
@@ -191,7 +194,7 @@ void supervisor_proxy::go_on_ending() {
   }
   if (rank_lives) return;
   all->ended = true;
-  report(rank_ended{rank_why});
+  report(rank_ended{all->incarnation, rank_why});
   self->quit();
 }
 
@@ -210,8 +213,8 @@ seam::one_way_handlers<supervisor_actor> behaviour(proxy_pointer self) {
       [&s](const torn_down& m) { s.torn(m); },
       [](const checkpoint_report&) {},
       [](const flushed&) {},
-      [](const request_stop&) {},
-      [](const request_abort&) {},
+      [](const process_changed&) {},
+      [](const caller_request&) {},
       [](const deadline_passed&) {},
   };
 }
@@ -255,29 +258,39 @@ checkpointer_actor far_checkpointer(caf::actor_system& system, link& control,
 }  // namespace
 
 struct rank_host::inside {
+  // A rank that lives here, or has lived here.
+  struct resident {
+    std::shared_ptr<watched> all;
+    supervisor_actor stand_in;  // keeps the proxy alive: CAF ends actors without strong references
+  };
+
   launcher_client& parent;
   const rank_process_options& home;
   caf::actor_system& system;
-  std::shared_ptr<watched> all = std::make_shared<watched>();
-  supervisor_actor stand_in;  // keeps the proxy alive: CAF ends actors without strong references
+  recipe_ptr recipe;
+  std::map<incarnation_id, resident> residents;
 
-  std::shared_ptr<const job> job_of(const rank_spec& brief) const;
+  std::shared_ptr<const job> job_of(const rank_spec& brief);
   void settle(const rank_spec& brief);
 
   template <class T>
   void pass(T& m) {
     if constexpr (std::is_same_v<T, form_generation> || std::is_same_v<T, activate_generation> ||
                   std::is_same_v<T, propose_stop> || std::is_same_v<T, stop_at> ||
-                  std::is_same_v<T, close_generation> || std::is_same_v<T, tear_down>)
-      caf::anon_send(all->rank, std::move(m));
+                  std::is_same_v<T, close_generation> || std::is_same_v<T, tear_down>) {
+      const auto to = residents.find(m.at.incarnation);
+      if (to != residents.end()) caf::anon_send(to->second.all->rank, std::move(m));
+    }
   }
 };
 
-std::shared_ptr<const job> rank_host::inside::job_of(const rank_spec& brief) const {
+// All ranks of a process share the recipe, because they belong to one job.
+std::shared_ptr<const job> rank_host::inside::job_of(const rank_spec& brief) {
+  if (!recipe) recipe = recipe_of(home, brief.recipe);
   auto what = std::make_shared<job>();
   what->purpose = brief.purpose;
   what->options = brief.options;
-  what->recipe = recipe_of(home, brief.recipe);
+  what->recipe = recipe;
   if (!brief.resume.empty()) what->resume = brief.resume;
   what->initial = brief.initial;
   what->trace = [parent = &parent, traced = brief.traced](std::int32_t rank, const hook& h) {
@@ -288,7 +301,11 @@ std::shared_ptr<const job> rank_host::inside::job_of(const rank_spec& brief) con
 }
 
 void rank_host::inside::settle(const rank_spec& brief) {
-  if (all->rank) return;  // only the first brief counts
+  const auto [place, added] = residents.try_emplace(brief.incarnation);
+  if (!added) return;
+  auto& [all, stand_in] = place->second;
+  all = std::make_shared<watched>();
+  all->incarnation = brief.incarnation;
   rank_setup setup;
   setup.plan = {brief.job, brief.rank, brief.incarnation,
                 make_plan(brief.options, brief.purpose, brief.resume), derive(brief.options.time)};
@@ -315,19 +332,24 @@ void rank_host::inside::settle(const rank_spec& brief) {
 
 rank_host::rank_host(launcher_client& parent, const rank_process_options& home,
                      caf::actor_system& system)
-    : inside_(new inside{parent, home, system}) {}
+    : inside_(new inside{parent, home, system, {}, {}}) {
+  parent.control().send(process_ready{});
+}
 
 rank_host::~rank_host() {
-  if (!ended() && inside_->stand_in)
-    caf::anon_send_exit(inside_->stand_in, caf::exit_reason::user_shutdown);
+  for (const auto& [id, one] : inside_->residents)
+    if (!one.all->ended) caf::anon_send_exit(one.stand_in, caf::exit_reason::user_shutdown);
 }
 
 void rank_host::hear(link_message&& what) {
   if (const auto* brief = std::get_if<rank_spec>(&what)) return inside_->settle(*brief);
-  if (inside_->all->rank) std::visit([this](auto& order) { inside_->pass(order); }, what);
+  std::visit([this](auto& order) { inside_->pass(order); }, what);
 }
 
-bool rank_host::ended() const { return inside_->all->ended; }
+bool rank_host::ended() const {
+  const auto over = [](const auto& one) { return one.second.all->ended.load(); };
+  return std::ranges::all_of(inside_->residents, over);
+}
 
 namespace {
 

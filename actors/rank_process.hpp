@@ -20,8 +20,8 @@ namespace troupe {
 int run_placed_rank(std::int32_t rank, const std::string& join_info,
                     const rank_process_options& home);
 
-/// The rank that a connection briefs, among the actors of `system`. Used by one thread at a time;
-/// destroyed before the system and before the connection. Destruction ends a rank that still lives.
+/// The ranks that a connection briefs, among the actors of `system`. Used by one thread at a time;
+/// destroyed before the system and before the connection. Destruction ends ranks that still live.
 class rank_host {
 public:
   rank_host(launcher_client& parent, const rank_process_options& home, caf::actor_system& system);
@@ -31,7 +31,7 @@ public:
 
   /// A message from the supervisor's side; others than a brief and orders are not listened to.
   void hear(link_message&& what);
-  /// The rank has ended, and its last word is on its way.
+  /// All ranks have ended, and their last messages are sent.
   bool ended() const;
 
 private:

@@ -5,8 +5,7 @@
 #include <atomic>
 #include <utility>
 
-#include "actors/job_check.hpp"
-#include "backends/launcher.hpp"
+#include "actors/job_processes.hpp"
 
 namespace troupe {
 
@@ -23,9 +22,8 @@ struct remote_rank_state {
 
   remote_rank_pointer self = nullptr;
   rank_setup setup;
-  std::shared_ptr<const rendezvous> place;
-  std::string communicator;
-  std::unique_ptr<rank_process> process;
+  std::shared_ptr<job_processes> processes;
+  std::shared_ptr<job_process> process;  // null once the rank does not need it any more
   fence last;  // of the newest order; identifies this life of the rank in the proxy's own reports
   bool ended = false;
   /// The rank has sent its first message, so orders reach it without delay.
@@ -33,6 +31,11 @@ struct remote_rank_state {
   /// The generation was closed before that message: the process is killed without an order.
   bool unasked = false;
   std::int64_t progress_seen = 0;
+
+  // A rank that does not end in order takes its process with it.
+  ~remote_rank_state() {
+    if (process) process->kill();
+  }
 
   void start();
   void look();
@@ -47,6 +50,7 @@ struct remote_rank_state {
   }
   void close(const close_generation& m);
   void tear(const tear_down& m);
+  void left();
 };
 
 rank_spec remote_rank_state::brief() const {
@@ -59,7 +63,7 @@ rank_spec remote_rank_state::brief() const {
   all.options = what.options;
   all.resume = what.resume.value_or("");
   all.recipe = what.recipe_text;
-  all.meets = {communicator, place->address()};
+  all.meets = processes->meets();
   all.checkpoints = setup.plan.rank == 0 && setup.checkpointer;
   all.watched = !setup.observers.members().empty();
   all.hooks = setup.observers.wants_hooks();
@@ -79,7 +83,6 @@ public:
         checkpointer_(setup.checkpointer),
         observers_(setup.observers),
         what_(setup.what),
-        rank_(setup.plan.rank),
         now_(setup.world.now),
         began_(setup.world.now()),
         self_(std::move(self)),
@@ -111,11 +114,13 @@ private:
   void hear(observed& m) { observers_.notify(std::move(m.what)); }
   void hear(dropped_observations& m) { observers_.add_dropped(m); }
   void hear(hook_entered& m) {
-    if (what_->trace) what_->trace(rank_, m.what);
+    if (what_->trace) what_->trace(m.rank, m.what);
   }
   void hear(rank_ended& m) { caf::anon_send(self_, far_ended{std::move(m.why)}); }
-  // A rank sends no orders: they are ignored.
+  // A rank sends no orders, and what its process sends for itself does not arrive here.
   void hear(rank_spec&) {}
+  void hear(process_ready&) {}
+  void hear(process_leaves&) {}
   void hear(form_generation&) {}
   void hear(activate_generation&) {}
   void hear(propose_stop&) {}
@@ -127,7 +132,6 @@ private:
   checkpointer_actor checkpointer_;
   observer_list observers_;
   std::shared_ptr<const job> what_;
-  std::int32_t rank_;
   std::function<std::chrono::nanoseconds()> now_;
   std::chrono::nanoseconds began_;
   std::chrono::nanoseconds there_{began_};
@@ -149,22 +153,10 @@ process_sink remote_rank_state::hears() {
 }
 
 void remote_rank_state::start() {
-  const auto& plan = setup.plan;
-  process_start what;
-  what.who = {plan.job, plan.rank, setup.what->options.ranks, plan.incarnation};
-  what.descriptors = place->descriptors();
-  what.tensors = setup.what->recipe ? setup.what->recipe->tensors() : nullptr;
-  what.detect = plan.limits.detect;
-  try {
-    process = setup.world.children->start(std::move(what), hears());
-    process->send(brief());
-    seam::send_self_after(self, looks_at_start(plan.limits), tick{});
-  } catch (const std::exception& error) {
-    process.reset();
-    process_gone m;
-    m.what = make_failure(failure_kind::start_failed, error.what());
-    self->send(self, std::move(m));
-  }
+  process = processes->at(setup.process);
+  process->send(brief());
+  process->add(setup.plan.incarnation, hears());
+  seam::send_self_after(self, looks_at_start(setup.plan.limits), tick{});
 }
 
 // Until the rank's first message, reports to the supervisor that its process makes progress.
@@ -178,10 +170,8 @@ void remote_rank_state::look() {
 // A process that is still starting would answer only seconds later, and has nothing to close. It
 // gets the order nevertheless if the job goes on with it.
 void remote_rank_state::close(const close_generation& m) {
-  // A process that mpirun placed (it inherits no descriptors) gets the order: killing it would end
-  // the MPI of all other processes.
-  const bool child = !place->descriptors().empty();
-  const bool starting = process && child && !*spoke;
+  // A process that mpirun placed gets the order: killing it would end the MPI of all others.
+  const bool starting = process && processes->children() && !process->ready();
   unasked = starting && m.last;
   if (!unasked) pass(m);
   if (!starting) return;
@@ -194,12 +184,21 @@ void remote_rank_state::tear(const tear_down& m) {
   last = m.at;
   ended = true;
   self->send(setup.supervisor, torn_down{m.at, {}, {}});
-  if (process) process->release(std::chrono::nanoseconds{0});
+  if (process) process->kill();
+}
+
+// The process may go on, with other ranks.
+void remote_rank_state::left() {
+  ended = true;
+  if (!process || process->remove(setup.plan.incarnation)) return;
+  process.reset();
+  self->quit();
 }
 
 void remote_rank_state::gone(const process_gone& m) {
   auto what = m.what;
   what.rank = setup.plan.rank;
+  process.reset();
   const bool in_order = ended && m.clean;
   if (what.kind == failure_kind::start_failed || !in_order) {
     what.generation = last.generation.value();
@@ -223,44 +222,32 @@ seam::one_way_handlers<remote_rank_actor> behaviour(remote_rank_pointer self) {
       [](const lane_answered&) {},
       [](const lane_closed&) {},
       [&s](tick) { s.look(); },
-      [&s](const far_ended&) {
-        s.ended = true;
-        if (s.process) s.process->release(s.setup.plan.limits.teardown / 2);
-      },
+      [&s](const far_ended&) { s.left(); },
       [&s](const process_gone& m) { s.gone(m); },
   };
 }
 
 }  // namespace
 
-spawn_rank_fn remote_ranks(const ports& world, const job& what) {
-  if (!world.children)
-    throw user_error(errc::bad_configuration,
-                     "placement \"processes\": this program does not start processes for ranks; "
-                     "use placement \"threads\"");
-  if (const auto why_not = world.children->unusable(); !why_not.empty())
-    throw user_error(errc::bad_configuration, fmt::format("placement \"processes\": {}", why_not));
-  const auto kind = choose_rendezvous(world, what.options.communicator.name);
-  return
-      [kind = std::string{kind->name()}, place = kind->arrange({what.options.tcp_streams})](
-          caf::actor_system& system, actor_error_handler trouble, rank_setup setup) -> rank_actor {
-        auto shared = std::make_shared<rank_setup>(std::move(setup));
-        return seam::spawn<remote_rank_actor, remote_rank_state>(
-            system, std::move(trouble),
-            [=](remote_rank_pointer self) -> seam::one_way_handlers<remote_rank_actor> {
-              auto& s = self->state;
-              s.self = self;
-              s.setup = std::move(*shared);
-              s.place = place;
-              s.communicator = kind;
-              self->monitor(s.setup.supervisor);
-              seam::on_down(*self, [self](const caf::actor_addr&, std::string) {
-                self->quit(caf::exit_reason::user_shutdown);
-              });
-              s.start();
-              return behaviour(self);
-            });
-      };
+spawn_rank_fn remote_ranks(std::shared_ptr<job_processes> processes) {
+  return [processes = std::move(processes)](caf::actor_system& system, actor_error_handler trouble,
+                                            rank_setup setup) -> rank_actor {
+    auto shared = std::make_shared<rank_setup>(std::move(setup));
+    return seam::spawn<remote_rank_actor, remote_rank_state>(
+        system, std::move(trouble),
+        [=](remote_rank_pointer self) -> seam::one_way_handlers<remote_rank_actor> {
+          auto& s = self->state;
+          s.self = self;
+          s.setup = std::move(*shared);
+          s.processes = processes;
+          self->monitor(s.setup.supervisor);
+          seam::on_down(*self, [self](const caf::actor_addr&, std::string) {
+            self->quit(caf::exit_reason::user_shutdown);
+          });
+          s.start();
+          return behaviour(self);
+        });
+  };
 }
 
 }  // namespace troupe

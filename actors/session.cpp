@@ -123,9 +123,9 @@ private:
   void cancel() {
     if (!supervisor_) return;
     if (std::exchange(cancelled_, true)) {
-      caf::anon_send(supervisor_, request_abort{"cancelled twice"});
+      caf::anon_send(supervisor_, caller_request{request_abort{"cancelled twice"}});
     } else {
-      caf::anon_send(supervisor_, request_stop{stop_reason::caller});
+      caf::anon_send(supervisor_, caller_request{request_stop{stop_reason::caller}});
     }
   }
 
@@ -160,7 +160,8 @@ supervisor_actor session::engine::launch(job what, std::function<void(job_outcom
   if (setup.what.options.placement == placement_kind::processes) {
     if (setup.what.recipe && setup.what.recipe_text.empty())
       setup.what.recipe_text = setup.what.recipe->identity();
-    setup.bring_rank = remote_ranks(world, setup.what);
+    setup.processes = std::make_shared<job_processes>(world, setup.id, setup.what);
+    setup.bring_rank = remote_ranks(setup.processes);
   }
   if (auto format = checkpoint_format(setup.what, world); format && world.files)
     setup.spawn_checkpointer = checkpointers(std::move(format));
@@ -231,8 +232,8 @@ session::~session() {
   {
     const std::lock_guard lock(engine_->running->guard);
     for (const auto& [number, supervisor] : engine_->running->supervisors) {
-      caf::anon_send(supervisor,
-                     request_abort{"the session was destroyed", failure_kind::session_closed});
+      caf::anon_send(supervisor, caller_request{request_abort{"the session was destroyed",
+                                                              failure_kind::session_closed}});
       busy = true;
     }
   }

@@ -13,7 +13,6 @@
 #include "actors/recovery_times.hpp"
 #include "actors/supervisor_machine.hpp"
 #include "backends/entropy.hpp"
-#include "backends/process_control.hpp"
 #include "troupe/detail/coverage.hpp"
 
 namespace troupe {
@@ -58,8 +57,9 @@ struct supervisor_state {
   deadlines limits;
   std::vector<rank_actor> ranks;
   // Of the ranks that run, or that were replaced and have not ended.
-  std::unordered_map<caf::actor_addr, rank_start> rank_at;  // looked up only: no order matters
-  std::map<incarnation_id, std::size_t> rank_with;          // of every rank that ever was
+  std::unordered_map<caf::actor_addr, supervision::start_rank>
+      rank_at;                                      // looked up only: no order matters
+  std::map<incarnation_id, std::size_t> rank_with;  // of every rank that ever was
   recovery_times times;
   checkpointer_actor checkpointer;
   failure checkpoint_failure;  // the newest one that the checkpointer reported
@@ -87,6 +87,8 @@ struct supervisor_state {
     return order;
   }
 
+  void carry_out(const supervision::start_process& a);
+  void carry_out(const supervision::end_process& a);
   void carry_out(const supervision::start_rank& a);
   void carry_out(const supervision::tell& a);
   void carry_out(const supervision::abandon& a);
@@ -140,31 +142,29 @@ std::shared_ptr<const job> supervisor_state::job_of_next() const {
 }
 
 void supervisor_state::carry_out(const supervision::start_rank& a) {
-  const rank_start start{setup.id, a.rank, what->options.ranks, a.incarnation};
   rank_with[a.incarnation] = static_cast<std::size_t>(a.rank);
-  ranks.at(static_cast<std::size_t>(a.rank)) = nullptr;
-  const auto body = [&] {
-    rank_setup given;
-    given.plan = {setup.id, a.rank, a.incarnation, plan, limits};
-    given.what = job_of_next();
-    given.world = setup.world;
-    given.communicators = communicators;
-    given.supervisor = self;
-    given.checkpointer = checkpointer;
-    given.observers = observers;
-    auto& handle = ranks.at(static_cast<std::size_t>(a.rank));
-    handle = setup.bring_rank(self->system(), setup.trouble, std::move(given));
-    self->monitor(handle);
-    rank_at[handle.address()] = start;
-  };
-  const auto me = caf::actor_cast<supervisor_actor>(self);
-  fence at;
-  at.job = setup.id;
-  at.incarnation = a.incarnation;
-  setup.world.processes->start(start, body, [me, at](std::string why) {
-    auto what = make_failure(failure_kind::start_failed, std::move(why));
-    caf::anon_send(me, rank_failed{at, without_exception(std::move(what)), true});
-  });
+  rank_setup given;
+  given.plan = {setup.id, a.rank, a.incarnation, plan, limits};
+  given.what = job_of_next();
+  given.world = setup.world;
+  given.communicators = communicators;
+  given.supervisor = self;
+  given.checkpointer = checkpointer;
+  given.observers = observers;
+  given.process = a.process;
+  auto& handle = ranks.at(static_cast<std::size_t>(a.rank));
+  handle = setup.bring_rank(self->system(), setup.trouble, std::move(given));
+  if (!handle) return;
+  self->monitor(handle);
+  rank_at[handle.address()] = a;
+}
+
+void supervisor_state::carry_out(const supervision::start_process& a) {
+  if (setup.processes) setup.processes->start(a.number, self);
+}
+
+void supervisor_state::carry_out(const supervision::end_process& a) {
+  if (setup.processes) setup.processes->end(a.number);
 }
 
 // When no rank holds any state, the ranks begin at the newest checkpoint.
@@ -339,8 +339,8 @@ seam::one_way_handlers<supervisor_actor> behaviour(supervisor_pointer self) {
         if (s.of_rank_0(m.at)) s.outcome.queue.push_back(m.what);
       },
       [&s](const flushed& m) { s.heard_flushed(m); },
-      [&s](const request_stop& m) { s.feed(m); },
-      [&s](const request_abort& m) { s.feed(m); },
+      [&s](const process_changed& m) { s.feed(m); },
+      [&s](const caller_request& m) { std::visit([&s](const auto& x) { s.feed(x); }, m.what); },
       [&s](begin_job) { s.start(); },
   };
 }

@@ -5,6 +5,7 @@
 #include <functional>
 #include <memory>
 
+#include "actors/job_processes.hpp"
 #include "actors/rank.hpp"
 #include "actors/spawn.hpp"
 #include "troupe/job.hpp"
@@ -18,7 +19,8 @@ using spawn_checkpointer_fn = std::function<checkpointer_actor(
     std::shared_ptr<storage> files, supervisor_actor supervisor)>;
 
 /// Starts one incarnation of a rank. Returns the rank itself, or a proxy for a rank in another
-/// process or on another host. The proxy ends when that rank is gone.
+/// process or on another host, which ends when that rank is gone. Null: the rank could not be
+/// started, and the supervisor was sent a rank_failed that says so.
 using spawn_rank_fn = std::function<rank_actor(caf::actor_system& system,
                                                actor_error_handler trouble, rank_setup setup)>;
 
@@ -34,6 +36,8 @@ struct supervisor_setup {
   actor_error_handler trouble;
   spawn_checkpointer_fn spawn_checkpointer;  ///< used when the job has a run folder
   spawn_rank_fn bring_rank = spawn_rank;
+  /// Of a job whose ranks live in processes of their own; else null.
+  std::shared_ptr<job_processes> processes;
   spawn_observer_fn bring_observer = spawn_observer;
   /// Called with every lifecycle event while the supervisor handles a message. Must not wait. May
   /// be empty.

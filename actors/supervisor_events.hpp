@@ -55,17 +55,28 @@ struct trouble {
 
 /// Of a rank's messages the machine ignores what only the caller needs: exceptions, snapshots,
 /// figures, results.
-using event =
-    std::variant<begin, prepared, step_done, stop_vote, rank_finished, rank_failed,
-                 closed_generation, rank_busy, torn_down, rank_down, checkpointer_done,
-                 observers_done, durable, trouble, request_stop, request_abort, deadline_passed>;
+using event = std::variant<begin, prepared, step_done, stop_vote, rank_finished, rank_failed,
+                           closed_generation, rank_busy, torn_down, rank_down, checkpointer_done,
+                           observers_done, durable, trouble, process_changed, request_stop,
+                           request_abort, request_scale, deadline_passed>;
 
 // --- actions -------------------------------------------------------------------------------------
 
-/// Start this rank.
+/// Start a process for ranks. Emitted only where ranks live in processes of their own.
+struct start_process {
+  std::int32_t number = 0;
+  friend bool operator==(const start_process&, const start_process&) = default;
+};
+/// No further rank is started there: the process ends with the last of its ranks.
+struct end_process {
+  std::int32_t number = 0;
+  friend bool operator==(const end_process&, const end_process&) = default;
+};
+/// Start this rank in that process.
 struct start_rank {
   std::int32_t rank = 0;
   incarnation_id incarnation;
+  std::int32_t process = 0;
   friend bool operator==(const start_rank&, const start_rank&) = default;
 };
 using order = std::variant<form_generation, activate_generation, propose_stop, stop_at,
@@ -114,8 +125,8 @@ struct complete {
   std::vector<failure> late;
 };
 
-using action = std::variant<start_rank, tell, abandon, arm, flush_checkpointer, flush_observers,
-                            announce, commit, complete>;
+using action = std::variant<start_process, end_process, start_rank, tell, abandon, arm,
+                            flush_checkpointer, flush_observers, announce, commit, complete>;
 
 enum class phase : std::uint8_t {
   idle,

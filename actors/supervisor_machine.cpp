@@ -51,11 +51,21 @@ void supervisor_machine::handle(const supervision::begin& e, actions& out) {
     throw internal_error(
         fmt::format("{} incarnations for {} ranks", e.incarnations.size(), members_.size()));
   members_.begin_with(e.incarnations);
-  make_room(out, 2);
-  for (const auto& m : members_)
-    out.emplace_back(supervision::start_rank{members_.rank_of(m), m.incarnation});
+  make_room(out, 3);
+  for (auto& m : members_) start(m, out);
   form({}, out);
 }
+
+// Each rank has a process of its own.
+void supervisor_machine::start(member& m, actions& out) {
+  m.process = processes_++;
+  if (rules_.kills) out.emplace_back(supervision::start_process{m.process});
+  out.emplace_back(supervision::start_rank{members_.rank_of(m), m.incarnation, m.process});
+}
+
+void supervisor_machine::handle(const process_changed&, actions&) {}
+
+void supervisor_machine::handle(const request_scale&, actions&) {}
 
 // Needs the members of the new generation, and its base.
 void supervisor_machine::form(const std::vector<std::int32_t>& holders, actions& out) {

@@ -54,8 +54,10 @@ private:
   void handle(const supervision::observers_done& e, actions& out);
   void handle(const supervision::durable& e, actions& out);
   void handle(const supervision::trouble& e, actions& out);
+  void handle(const process_changed& e, actions& out);
   void handle(const request_stop& e, actions& out);
   void handle(const request_abort& e, actions& out);
+  void handle(const request_scale& e, actions& out);
   void handle(const deadline_passed& e, actions& out);
 
   member* of(const fence& at);
@@ -64,6 +66,7 @@ private:
   void arm_deadline(std::chrono::nanoseconds delay, actions& out);
   void announce(lifecycle_kind event, actions& out, std::int32_t rank = -1,
                 std::map<std::string, std::string> details = {});
+  void start(member& m, actions& out);
   void form(const std::vector<std::int32_t>& holders, actions& out);
   bool still_forming() const;
   void activate(actions& out);
@@ -104,6 +107,7 @@ private:
   generation_id generation_;
   supervision::rules rules_;
   membership members_;
+  std::int32_t processes_ = 0;  ///< started so far
   // The base of the generation: where it began, and the digest of that state.
   resume_point base_;
   std::string base_digest_;

@@ -101,11 +101,12 @@ void supervisor_machine::lose(member& m, failure what, bool reported, actions& o
 void supervisor_machine::start_teardown(actions& out) {
   phase_ = phase::tearing;
   announce(lifecycle_kind::teardown, out, -1, {{"orderly", orderly_ ? "true" : "false"}});
-  make_room(out);
+  make_room(out, 2);
   for (auto& m : members_) {
     if (m.gone) continue;
     tear_down order{fence_for(m), orderly_};
     out.emplace_back(supervision::tell{members_.rank_of(m), order});
+    if (rules_.kills) out.emplace_back(supervision::end_process{m.process});
   }
   arm_deadline(orderly_ ? limits_.orderly_teardown : limits_.teardown, out);
   flush_if_all_gone(out);

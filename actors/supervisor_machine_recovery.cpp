@@ -173,8 +173,7 @@ void supervisor_machine::restart(actions& out) {
   named_.reset();
   ended_by_ = stop_reason::none;
   const auto held = base_.number > 0 ? base_.loop.steps : 0;
-  for (const auto rank : members_.begin_generation(held, committed_))
-    out.emplace_back(supervision::start_rank{rank, members_.at(rank).incarnation});
+  for (const auto rank : members_.begin_generation(held, committed_)) start(members_.at(rank), out);
   form(holding, out);
 }
 

@@ -2,7 +2,7 @@
 #pragma once
 
 #include "backends/link.hpp"
-#include "backends/process_control.hpp"
+#include "backends/process_identity.hpp"
 #include "troupe/detail/value_bytes.hpp"
 
 #include <chrono>
@@ -48,7 +48,7 @@ public:
 
 /// What a rank's process is started with.
 struct process_start {
-  rank_start who;
+  process_identity who;
   /// Open descriptors that it inherits, in the order of `launcher_client::descriptors`.
   std::vector<int> descriptors;
   /// Encodes tensors in values; may be null. Outlives the process.
@@ -104,7 +104,7 @@ std::optional<std::string> placed_child(int count, const char* const* arguments)
 class launcher_client {
 public:
   virtual ~launcher_client() = default;
-  virtual const rank_start& who() const = 0;
+  virtual const process_identity& who() const = 0;
   virtual link& control() = 0;
   virtual const std::vector<int>& descriptors() const = 0;
   /// Sets the encoder of tensors in values, before the first of them is sent.

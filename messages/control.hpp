@@ -20,6 +20,7 @@
 
 #include <memory>
 #include <string>
+#include <variant>
 #include <vector>
 
 namespace troupe {
@@ -58,11 +59,13 @@ struct propose_stop {
   stop_reason why = stop_reason::caller;
 };
 /// Supervisor to each rank: all ranks have voted; end after `at.step` finished optimizer steps. No
-/// rank has passed that step. Late: the rank waits at the step that it voted for. Lost: the
-/// supervisor sends it again to ranks that have not finished.
+/// rank has passed that step. With `pause` the rank does not end: it waits after that step for
+/// close_generation, because the membership changes. Late: the rank waits at the step that it voted
+/// for. Lost: the supervisor sends it again to ranks that have not finished.
 struct stop_at {
   fence at;
   stop_reason why = stop_reason::caller;
+  bool pause = false;
 };
 /// Supervisor to each rank: the generation is over. The rank aborts its communicator, so that every
 /// wait in its lane throws, and answers `closed_generation` once its lane is idle. Before that it
@@ -115,7 +118,7 @@ struct rank_finished {
   snapshot_ptr state;
   run_figures figures;
 };
-/// Rank to supervisor: its lane or its actor threw, or a hook ran past the limit. Process control
+/// Rank to supervisor: its lane or its actor threw, or a hook ran past the limit. Proxy of a rank
 /// to supervisor: the rank could not be started (`kind` start_failed), or its process has ended.
 /// The supervisor closes the generation; the earliest failure is the first cause. `local` is never
 /// null; it holds the record and, in the process where it was thrown, the exception; the record's
@@ -224,6 +227,17 @@ struct process_gone {
   failure what;
   bool clean = false;
 };
+/// Launcher to supervisor: a process of the job can run ranks from now on, wants to leave, or has
+/// ended and is reaped (`what` says how, `clean` whether in order). The proxies of the ranks in it
+/// report its end too. Late or lost: the ranks in it do not prepare in time.
+struct process_changed {
+  enum class change : std::uint8_t { ready, leaves, gone };
+  job_id job;
+  std::int32_t number = 0;
+  change how = change::ready;
+  failure what;
+  bool clean = false;
+};
 /// Link to the proxy of a rank in another process: the rank's actor has ended there, and all its
 /// reports have arrived. The proxy then lets the process end.
 struct far_ended {
@@ -255,6 +269,15 @@ struct request_abort {
   std::string why;
   failure_kind kind = failure_kind::aborted;
 };
+/// Caller to supervisor: the job's shards go on in so many processes from the next agreed step on.
+/// Late: the job may have ended already and ignores it.
+struct request_scale {
+  std::int32_t ranks = 1;
+};
+/// One of these.
+struct caller_request {
+  std::variant<request_stop, request_abort, request_scale> what;
+};
 
 // --- what may cross a process border -------------------------------------------------------------
 
@@ -268,7 +291,7 @@ typename Inspector::result_type inspect(Inspector& f, propose_stop& x) {
 }
 template <class Inspector>
 typename Inspector::result_type inspect(Inspector& f, stop_at& x) {
-  return f(x.at, x.why);
+  return f(x.at, x.why, x.pause);
 }
 template <class Inspector>
 typename Inspector::result_type inspect(Inspector& f, tear_down& x) {

@@ -64,15 +64,15 @@ using supervisor_actor = seam::interface<void(begin_job),          // from the s
                                          void(step_done),          // from a rank
                                          void(stop_vote),          // from a rank
                                          void(rank_finished),      // from a rank
-                                         void(rank_failed),        // from a rank or process control
+                                         void(rank_failed),        // from a rank or its proxy
                                          void(queue_value),        // from rank 0
                                          void(closed_generation),  // from a rank
                                          void(rank_busy),          // from a rank
                                          void(torn_down),          // from a rank
                                          void(checkpoint_report),  // from the checkpointer
                                          void(flushed),           // from checkpointer and observers
-                                         void(request_stop),      // from the caller
-                                         void(request_abort),     // from the caller
+                                         void(process_changed),   // from the launcher
+                                         void(caller_request),    // from the caller
                                          void(deadline_passed)>;  // to itself
 
 /// CHECKPOINTER. Writes snapshots through the storage port, one at a time. One per job.

@@ -19,9 +19,9 @@ struct rendezvous_info {
   friend bool operator==(const rendezvous_info&, const rendezvous_info&) = default;
 };
 
-/// Remote rank to the rank's process, first and once: which rank it is, and all that it needs to
-/// start that rank. A second one is ignored. Late or lost: the supervisor's forming deadline
-/// passes, and the job ends with the rank named.
+/// Remote rank to the rank's process, once per rank that lives there: which rank it is, and all
+/// that the process needs to start it. Another one for the same incarnation is ignored. Late or
+/// lost: the supervisor's forming deadline passes, and the generation closes with the rank named.
 struct rank_spec {
   job_id job;
   std::int32_t rank = 0;
@@ -49,10 +49,18 @@ struct hook_entered {
   std::int32_t rank = 0;
   hook what;
 };
-/// Rank's process to the remote rank, last: the rank's actor has ended, and all its reports were
-/// sent before. `why` is empty when it ended by itself. Answered by closing the link. Lost: the end
-/// of the process is then reported as a failure.
+/// Rank's process to the remote rank, last: the actor of that rank has ended, and all its reports
+/// were sent before. `why` is empty when it ended by itself. When no other rank is to live there,
+/// the link is closed. Lost: the end of the process is then reported as a failure.
 struct rank_ended {
+  incarnation_id rank;
+  std::string why;
+};
+/// Rank's process to the supervisor, first: it can run ranks now. Late or lost: as rank_spec.
+struct process_ready {};
+/// Rank's process to the supervisor: it was asked to end (SIGTERM), and its ranks should go on
+/// elsewhere. Lost: only with the process.
+struct process_leaves {
   std::string why;
 };
 
@@ -60,6 +68,7 @@ using link_message =
     std::variant<rank_spec, form_generation, activate_generation, propose_stop, stop_at,
                  close_generation, tear_down, prepared, step_done, stop_vote, rank_finished,
                  rank_failed, queue_value, closed_generation, rank_busy, torn_down,
-                 write_checkpoint, observed, dropped_observations, hook_entered, rank_ended>;
+                 write_checkpoint, observed, dropped_observations, hook_entered, rank_ended,
+                 process_ready, process_leaves>;
 
 }  // namespace troupe

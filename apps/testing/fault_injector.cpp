@@ -183,10 +183,12 @@ void job_run::apply_fault(const scheduled_fault& s) {
       return sim_job_.crash_program();
     case fault::stop:
       applied();
-      return caf::anon_send(sim_job_.supervisor(), request_stop{stop_reason::caller});
+      return caf::anon_send(sim_job_.supervisor(),
+                            caller_request{request_stop{stop_reason::caller}});
     case fault::abort:
       applied();
-      return caf::anon_send(sim_job_.supervisor(), request_abort{"the operator aborted"});
+      return caf::anon_send(sim_job_.supervisor(),
+                            caller_request{request_abort{"the operator aborted"}});
     case fault::not_a_number: poisoned_.push_back(s.rank); return;
     case fault::throw_in_hook:
     case fault::out_of_memory: {

@@ -6,7 +6,6 @@
 #include "actors/time_knob.hpp"
 #include "apps/testing/delivery.hpp"
 #include "backends/entropy.hpp"
-#include "backends/process_control.hpp"
 #include "backends/simulated/baton.hpp"
 
 namespace troupe::testing {
@@ -30,14 +29,6 @@ std::shared_ptr<baton_thread> lane_thread() {
   made->run([&of = delivery::here()] { delivery::lend(of); });
   return made;
 }
-
-class at_once : public process_control {
-public:
-  void start(const rank_start&, std::function<void()> body,
-             std::function<void(std::string)>) override {
-    body();
-  }
-};
 
 // The supervisor chooses this backend; each rank uses the communicator of its own node.
 class only_a_name : public communicator_backend {
@@ -96,7 +87,6 @@ void simulated_job::begin(job what, path_faults path) {
   setup.world.communicators.push_back(std::make_shared<only_a_name>());
   setup.world.files = files_.disk;
   setup.world.checkpoints = files_.checkpoints;
-  setup.world.processes = std::make_shared<at_once>();
   setup.world.random = std::make_shared<simulation_entropy>(simulation_);
   setup.world.now = simulation_.clock_of(supervisor_node_);
   setup.trouble = simulation_.trouble();

@@ -3,7 +3,6 @@
 #include "apps/troupe/cmd_bench.hpp"
 #include "apps/troupe/command_line.hpp"
 #include "apps/troupe/suggestion.hpp"
-#include "backends/process_control.hpp"
 #include "backends/tcp/tcp.hpp"
 #include "troupe/failure.hpp"
 

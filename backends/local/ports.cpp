@@ -30,15 +30,6 @@ public:
   }
 };
 
-// Ranks are threads of this process: no process has to be started, and nothing can fail.
-class in_process : public process_control {
-public:
-  void start(const rank_start&, std::function<void()> body,
-             std::function<void(std::string)>) override {
-    body();
-  }
-};
-
 std::chrono::nanoseconds monotonic_now() {
   return std::chrono::steady_clock::now().time_since_epoch();
 }
@@ -72,7 +63,6 @@ ports local_ports() {
 
   world.files = std::make_shared<file_storage>(std::filesystem::current_path().string());
   world.checkpoints = safetensors_checkpoints({{"troupe", TROUPE_VERSION}});
-  world.processes = std::make_shared<in_process>();
   world.children = child_launcher();
   world.rendezvous_kinds = process_meetings();
   world.random = std::make_shared<kernel_entropy>();

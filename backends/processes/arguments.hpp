@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "backends/process_control.hpp"
+#include "backends/process_identity.hpp"
 
 namespace troupe {
 
@@ -15,7 +15,7 @@ inline constexpr int black_box_descriptor = 4;
 inline constexpr int first_other_descriptor = 5;
 
 struct rank_arguments {
-  rank_start who;
+  process_identity who;
   int parent = 0;       ///< process id of the launcher
   int descriptors = 0;  ///< those of process_start
 };

@@ -71,7 +71,7 @@ void leave_signals_to_parent() {
 
 std::vector<std::string> arguments_of(const rank_arguments& what) {
   return {std::string{rank_word},
-          fmt::format("{}", what.who.rank),
+          fmt::format("{}", what.who.number),
           fmt::format("{}", what.who.world),
           fmt::format("{}", what.who.job.value()),
           fmt::format("{}", what.who.incarnation.value()),
@@ -84,7 +84,7 @@ std::optional<rank_arguments> read_arguments(int count, const char* const* argum
   if (count < 2 || arguments[1] != rank_word) return std::nullopt;
   if (count != all) throw internal_error(fmt::format("{} is for the program's own use", rank_word));
   rank_arguments what;
-  what.who.rank = number<std::int32_t>(arguments[2], 0);
+  what.who.number = number<std::int32_t>(arguments[2], 0);
   what.who.world = number<std::int32_t>(arguments[3], 1);
   what.who.job = job_id{number<std::uint64_t>(arguments[4], 0)};
   what.who.incarnation = incarnation_id{number<std::uint64_t>(arguments[5], 0)};

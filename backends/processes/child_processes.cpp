@@ -212,7 +212,6 @@ private:
     watch_.reset();
     {
       const std::lock_guard lock(hearing_);
-      end.what.rank = what_.who.rank;
       if (sink_.ended) sink_.ended(std::move(end));
     }
     house_.bury(shared_from_this());

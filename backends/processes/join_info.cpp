@@ -88,7 +88,7 @@ assignment_block encode_assignment(const tcp::job_secret& secret, const assignme
   return bytes_of<assignment_block>(assignment_fields{.secret = secret,
                                                       .job = what.who.job.value(),
                                                       .incarnation = what.who.incarnation.value(),
-                                                      .rank = what.who.rank,
+                                                      .rank = what.who.number,
                                                       .world = what.who.world,
                                                       .shutdown = what.shutdown ? 1U : 0U});
 }

@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "backends/process_control.hpp"
+#include "backends/process_identity.hpp"
 #include "backends/tcp/frame.hpp"
 
 namespace troupe {
@@ -41,7 +41,7 @@ std::optional<std::int32_t> decode_arrival(const arrival_block& block,
 /// or a shutdown message: the process gets no further assignment.
 struct assignment {
   bool shutdown = false;
-  rank_start who;
+  process_identity who;
 };
 inline constexpr std::size_t assignment_bytes = 72;
 using assignment_block = std::array<std::byte, assignment_bytes>;

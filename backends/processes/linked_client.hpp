@@ -17,10 +17,10 @@ namespace troupe {
 class linked_client : public launcher_client {
 public:
   /// Owns `socket`.
-  linked_client(const rank_start& who, int socket)
+  linked_client(const process_identity& who, int socket)
       : who_(who), link_(loop_, socket, {who.job, who.incarnation}) {}
 
-  const rank_start& who() const override { return who_; }
+  const process_identity& who() const override { return who_; }
   troupe::link& control() override { return link_; }
   void carry(const tensor_bytes* tensors) override { link_.carry(tensors); }
 
@@ -36,7 +36,7 @@ public:
   }
 
 private:
-  rank_start who_;
+  process_identity who_;
   boost::asio::io_context loop_{1};
   link_stream link_;
 };

@@ -102,7 +102,7 @@ std::unique_ptr<launcher_client> placed_client(std::int32_t rank, const std::str
     const auto told = decode_assignment(block, where.secret);
     if (!told) gone(fmt::format("{}:{} is somebody else", host, where.port));
     if (told->shutdown) return nullptr;
-    if (told->who.rank != rank) throw internal_error("a placed process was told another rank");
+    if (told->who.number != rank) throw internal_error("a placed process was told another rank");
     return std::make_unique<side_of_placed>(told->who, socket.release());
   }
   gone(tried);

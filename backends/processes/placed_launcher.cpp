@@ -90,6 +90,10 @@ public:
   }
 
   void place(const std::shared_ptr<remote_process>& life) {
+    // A further process would replace one of mpirun's.
+    if (life->what().who.number >= options_.world)
+      return life->end(ended_as(failure_kind::start_failed,
+                                "mpirun's processes are not started again; call mpirun again"));
     auto& at = rank_slot_of(*life);
     const bool gone = at.gone || (rank_slots_[0].gone && !at.idle);
     if (gone || (at.life && !at.life->over())) {
@@ -114,7 +118,7 @@ public:
     if (life.over()) return;
     life.end({});
     spoil(rank_slot_of(life));
-    if (life.what().who.rank == 0) kill_child();
+    if (life.what().who.number == 0) kill_child();
   }
 
   // Any thread. All ranks' processes start together, so a new connection is progress of all.
@@ -135,7 +139,7 @@ public:
 
 private:
   rank_slot& rank_slot_of(const remote_process& life) {
-    return rank_slots_[static_cast<std::size_t>(life.what().who.rank)];
+    return rank_slots_[static_cast<std::size_t>(life.what().who.number)];
   }
   void spoil(rank_slot& at) {
     at.gone = true;
@@ -227,7 +231,7 @@ private:
   }
 
   void assign_rank(rank_slot& at) {
-    const auto rank = at.life->what().who.rank;
+    const auto rank = at.life->what().who.number;
     const bool told = tell(at, {.shutdown = false, .who = at.life->what().who});
     auto socket = std::move(*at.idle);
     at.idle.reset();
@@ -292,7 +296,7 @@ public:
 
   std::unique_ptr<rank_process> start(process_start what, process_sink sink) override {
     house_->open();
-    const auto rank = what.who.rank;
+    const auto rank = what.who.number;
     auto life = std::make_shared<remote_process>(
         house_->loop(), std::move(what), std::move(sink),
         [h = house_.get(), rank](const std::string& why) { h->lost(rank, why); });

@@ -53,7 +53,6 @@ void remote_process::end(process_end how) {
     if (link_) link_->close();
   }
   const std::lock_guard lock(hearing_);
-  how.what.rank = what_.who.rank;
   if (sink_.ended) sink_.ended(std::move(how));
 }
 

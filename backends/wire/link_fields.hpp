@@ -278,6 +278,12 @@ void inspect(F& f, hook_entered& x) {
 }
 template <class F>
 void inspect(F& f, rank_ended& x) {
+  f(x.rank, x.why);
+}
+template <class F>
+void inspect(F&, process_ready&) {}
+template <class F>
+void inspect(F& f, process_leaves& x) {
   f(x.why);
 }
 

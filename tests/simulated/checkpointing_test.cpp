@@ -256,7 +256,7 @@ TEST_CASE("only the last snapshot of a run must be written", "[simulated][checkp
     const auto outcome =
         script.run(what, [&](std::uint64_t event, const supervisor_actor& supervisor) {
           if (event == stopped_at && event > 0)
-            caf::anon_send(supervisor, request_stop{stop_reason::caller});
+            caf::anon_send(supervisor, caller_request{request_stop{stop_reason::caller}});
         });
     if (!outcome.ok()) FAIL(render(outcome.failed_with->record));
     CHECK(notes.offered.back() == std::pair{outcome.loop.steps, true});

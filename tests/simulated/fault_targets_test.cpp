@@ -27,7 +27,7 @@ public:
                              self->monitor(to);
                              self->become([=](std::int64_t step) {
                                if (step == behind)
-                                 self->send(to, request_stop{stop_reason::caller});
+                                 self->send(to, caller_request{request_stop{stop_reason::caller}});
                              });
                            },
                            [](std::int64_t) {}};

@@ -308,7 +308,8 @@ TEST_CASE("each direction of a rank's link can be cut", "[simulated][node]") {
     s.sim_job().life_of(1)->link->cut(to_rank, to_supervisor);
     const auto before = words_of(s, 1);
     const auto others = words_of(s, 2);
-    caf::anon_send(s.supervisor(), request_stop{stop_reason::caller});  // received and acknowledged
+    caf::anon_send(s.supervisor(),
+                   caller_request{request_stop{stop_reason::caller}});  // received and acknowledged
     go_on_for(s.in(), ms{200});
     CHECK((words_of(s, 1).to_rank > before.to_rank) == !to_rank);
     CHECK((words_of(s, 1).to_supervisor > before.to_supervisor) == !to_supervisor);

@@ -26,13 +26,13 @@ link_message across(const link_message& m) {
 // Simulates a process: a rank in the same simulation, behind a link that can be cut.
 class made_up_process : public launcher_client {
 public:
-  made_up_process(rank_start who, process_sink sink, const rank_process_options& home,
+  made_up_process(process_identity who, process_sink sink, const rank_process_options& home,
                   caf::actor_system& system)
       : who_(who), sink_(std::move(sink)), link_(*this), home_(home), system_(system) {
     resident_ = std::make_unique<rank_host>(*this, home_, system_);
   }
 
-  const rank_start& who() const override { return who_; }
+  const process_identity& who() const override { return who_; }
   troupe::link& control() override { return link_; }
   const std::vector<int>& descriptors() const override { return none_; }
   void carry(const tensor_bytes*) override {}
@@ -84,7 +84,7 @@ private:
     if (sink_.ended) sink_.ended(std::move(end));
   }
 
-  rank_start who_;
+  process_identity who_;
   process_sink sink_;
   to_parent link_;
   rank_process_options home_;
@@ -100,7 +100,7 @@ public:
       : home_(std::move(home)), system_(system) {}
 
   std::unique_ptr<rank_process> start(process_start what, process_sink sink) override {
-    if (refused.contains(what.who.rank)) throw user_error(errc::job_failed, "no descriptor left");
+    if (refused.contains(what.who.number)) throw user_error(errc::job_failed, "no descriptor left");
     started.push_back(std::make_shared<made_up_process>(what.who, std::move(sink), home_, system_));
     started.back()->full = full;
     return std::make_unique<handle>(started.back());
@@ -167,7 +167,8 @@ struct remote_ranks_script {
       here.rendezvous_kinds = {std::make_shared<shared_inproc>(together)};
       setup.world = here;
       setup.world.children = launcher;
-      setup.bring_rank = remote_ranks(setup.world, setup.what);
+      setup.processes = std::make_shared<job_processes>(setup.world, setup.id, setup.what);
+      setup.bring_rank = remote_ranks(setup.processes);
     };
   }
 
@@ -255,7 +256,7 @@ TEST_CASE("process dies at any moment: its death is the first cause", "[simulate
           if (event < at || dead || far.launcher->started.size() < 3) return;
           dead = true;
           if (!far.launcher->started[1]->lives()) return;
-          victim = far.launcher->started[1]->who().rank;
+          victim = far.launcher->started[1]->who().number;
           far.launcher->started[1]->die();
           ++died;
         });

@@ -318,7 +318,7 @@ TEST_CASE("a stop during the recovery: the job stops at a step, with a checkpoin
     REQUIRE(job.until(1, "backward", 5));
     job.script.crash(1);
     REQUIRE(job.recovers(seed % 3));
-    caf::anon_send(job.script.supervisor(), request_stop{stop_reason::caller});
+    caf::anon_send(job.script.supervisor(), caller_request{request_stop{stop_reason::caller}});
     const auto& end = job.script.run();
     REQUIRE(end.ok());
     CHECK(end.status == job_outcome::ending::stopped);
@@ -337,7 +337,7 @@ TEST_CASE("an abort during the recovery ends the job at once", "[simulated][rest
     REQUIRE(job.until(1, "backward", 5));
     job.script.crash(1);
     REQUIRE(job.recovers(seed % 3));
-    caf::anon_send(job.script.supervisor(), request_abort{"enough"});
+    caf::anon_send(job.script.supervisor(), caller_request{request_abort{"enough"}});
     const auto& end = job.script.run();
     CHECK(end.status == job_outcome::ending::failed);
     CHECK(end.restarts <= 1);

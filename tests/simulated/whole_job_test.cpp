@@ -5,7 +5,6 @@
 #include <stdexcept>
 
 #include "apps/testing/scripted_simulation.hpp"
-#include "backends/process_control.hpp"
 #include "tests/support/integer_learner.hpp"
 
 #include "tests/support/catch.hpp"
@@ -126,7 +125,8 @@ TEST_CASE("stop requested at any event: all ranks end at one step boundary", "[s
     const auto what = integer_job(options, 3);
     const auto outcome =
         script.run(what, [&](std::uint64_t event, const supervisor_actor& supervisor) {
-          if (event == at) caf::anon_send(supervisor, request_stop{stop_reason::interrupt});
+          if (event == at)
+            caf::anon_send(supervisor, caller_request{request_stop{stop_reason::interrupt}});
         });
     if (!outcome.ok()) FAIL(render(outcome.failed_with->record));
     CHECK(integers_of(outcome.result) ==
@@ -141,11 +141,10 @@ TEST_CASE("abort at any event: the job fails and no actor is left", "[simulated]
   for (std::uint64_t at = 0; at < 400; at += 7) {
     INFO("event " << at);
     scripted_simulation script{beside(6)};
-    const auto outcome = script.run(integer_job({}, 3),
-                                    [&](std::uint64_t event, const supervisor_actor& supervisor) {
-                                      if (event == at)
-                                        caf::anon_send(supervisor, request_abort{"enough"});
-                                    });
+    const auto outcome = script.run(
+        integer_job({}, 3), [&](std::uint64_t event, const supervisor_actor& supervisor) {
+          if (event == at) caf::anon_send(supervisor, caller_request{request_abort{"enough"}});
+        });
     if (at < 200) REQUIRE(outcome.status == job_outcome::ending::failed);
     // or the job was over before
     if (!outcome.ok()) CHECK(outcome.failed_with->record.what == "enough");
@@ -154,19 +153,23 @@ TEST_CASE("abort at any event: the job fails and no actor is left", "[simulated]
 }
 
 TEST_CASE("generation does not form: a membership error with its own type", "[simulated]") {
-  struct nobody_comes : process_control {
-    void start(const rank_start& what, std::function<void()> body,
-               std::function<void(std::string)> failed) override {
-      if (what.rank != 1) return body();
-      if (says_so) failed("no such host");
-    }
-    bool says_so = false;
-  };
   for (const bool says_so : {false, true}) {
-    const auto hosts = std::make_shared<nobody_comes>();
-    hosts->says_so = says_so;
     scripted_simulation script{beside(2)};
-    script.sim_job().before_start = [&](supervisor_setup& setup) { setup.world.processes = hosts; };
+    script.sim_job().before_start = [&](supervisor_setup& setup) {
+      setup.bring_rank = [says_so, others = setup.bring_rank](caf::actor_system& system,
+                                                              actor_error_handler trouble,
+                                                              rank_setup given) -> rank_actor {
+        if (given.plan.rank != 1) return others(system, std::move(trouble), std::move(given));
+        fence at;
+        at.job = given.plan.job;
+        at.incarnation = given.plan.incarnation;
+        auto why = make_failure(failure_kind::start_failed, "no such host");
+        if (says_so)
+          caf::anon_send(given.supervisor,
+                         rank_failed{at, without_exception(std::move(why)), true});
+        return {};
+      };
+    };
     const auto outcome = script.run(integer_job({}, 3));
     REQUIRE(outcome.status == job_outcome::ending::failed);
     CHECK(outcome.failed_with->record.code == errc::membership);

@@ -16,7 +16,6 @@ namespace troupe {
 
 class entropy;
 class lane_backend;
-class process_control;
 class rank_launcher;
 
 /// Everything that the actors of a session may reach outside. All shared and thread-safe.
@@ -37,7 +36,6 @@ struct ports {
   /// Null: those jobs write no checkpoints.
   std::shared_ptr<const checkpoint_io> checkpoints;
   std::shared_ptr<lane_backend> lanes;
-  std::shared_ptr<process_control> processes;
   std::shared_ptr<rank_launcher> children;  ///< null: no ranks as processes
   std::shared_ptr<troupe::entropy> random;
   /// Monotonic: for what runs outside of the actors, whose clock is CAF's (lanes, figures in

@@ -89,7 +89,9 @@ public:
     leave();
     const auto behind_five = [supervisor = sim_job.supervisor()](caf::event_based_actor* self) {
       return caf::behavior{[=](std::int64_t step) {
-        if (step == 5) self->send(supervisor, troupe::request_stop{troupe::stop_reason::caller});
+        if (step == 5)
+          self->send(supervisor,
+                     troupe::caller_request{troupe::request_stop{troupe::stop_reason::caller}});
       }};
     };
     actor_ = in.system().spawn(behind_five);

@@ -157,7 +157,9 @@ link_message any_message(std::uint64_t seed, std::size_t index) {
     case 17: return observed{d.seen_thing()};
     case 18: return dropped_observations{d.number(), d.number()};
     case 19: return hook_entered{1, d.some_hook()};
-    default: return rank_ended{d.text()};
+    case 20: return process_ready{};
+    case 21: return process_leaves{d.text()};
+    default: return rank_ended{incarnation_id{d.number()}, d.text()};
   }
 }
 

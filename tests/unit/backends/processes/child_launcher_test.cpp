@@ -47,7 +47,7 @@ bool enters_a_hook(std::uint64_t incarnation) { return incarnation % 2 != 0; }
 int live_as_rank(launcher_client& client, int inherited) {
   const auto& who = client.who();
   if (enters_a_hook(who.incarnation.value())) client.enter(hook{hooks::on_fit_start{}});
-  const self_report self{getpid(), who.rank, who.incarnation.value(), inherited};
+  const self_report self{getpid(), who.number, who.incarnation.value(), inherited};
   if (write(client.descriptors().at(0), &self, sizeof self) != sizeof self) return 1;
   return client.serve([](link_message&&) {}) ? 0 : 2;
 }

@@ -78,7 +78,7 @@ TEST_CASE("an assignment is decoded unchanged and only with the right secret") {
   REQUIRE(read);
   CHECK_FALSE(read->shutdown);
   CHECK(read->who.job == told.who.job);
-  CHECK(read->who.rank == 3);
+  CHECK(read->who.number == 3);
   CHECK(read->who.world == 7);
   CHECK(read->who.incarnation == told.who.incarnation);
   CHECK(decode_assignment(encode_assignment(some_secret(), {.shutdown = true, .who = {}}),

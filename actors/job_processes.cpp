@@ -1,0 +1,225 @@
+#include "actors/job_processes.hpp"
+
+#include <fmt/format.h>
+#include <caf/send.hpp>
+
+#include <optional>
+#include <utility>
+
+#include "actors/job_check.hpp"
+#include "backends/entropy.hpp"
+
+namespace troupe {
+
+namespace {
+
+// What arrives from a process. The launcher's thread holds no reference to the process itself: the
+// destruction of a process waits for that thread.
+class inbox {
+public:
+  inbox(job_id job, std::int32_t number, supervisor_actor supervisor)
+      : job_(job), number_(number), supervisor_(std::move(supervisor)) {}
+
+  void add(incarnation_id rank, process_sink sink) {
+    std::unique_lock lock(guard_);
+    if (const auto end = end_) {
+      lock.unlock();
+      if (sink.ended) sink.ended(*end);
+      return;
+    }
+    ranks_.emplace(rank, std::make_shared<const process_sink>(std::move(sink)));
+  }
+  void remove(incarnation_id rank) {
+    const std::lock_guard lock(guard_);
+    ranks_.erase(rank);
+  }
+  bool ready() const {
+    const std::lock_guard lock(guard_);
+    return ready_;
+  }
+  bool ended() const {
+    const std::lock_guard lock(guard_);
+    return end_.has_value();
+  }
+
+  void receive(link_message&& m) {
+    {
+      const std::lock_guard lock(guard_);
+      ready_ = true;
+    }
+    if (std::holds_alternative<process_ready>(m)) return change(process_changed::change::ready);
+    if (auto* leaves = std::get_if<process_leaves>(&m)) {
+      failure why;
+      why.what = std::move(leaves->why);
+      return change(process_changed::change::leaves, std::move(why));
+    }
+    if (const auto sink = sink_of(m)) sink->received(std::move(m));
+  }
+
+  void end(process_end how) {
+    std::map<incarnation_id, std::shared_ptr<const process_sink>> ranks;
+    {
+      const std::lock_guard lock(guard_);
+      if (end_) return;
+      how.given_up = how.given_up || killed_;
+      end_ = how;
+      ranks.swap(ranks_);
+    }
+    for (const auto& [id, sink] : ranks) sink->ended(how);
+    change(process_changed::change::gone, std::move(how.what), how.clean || how.given_up);
+  }
+  void will_kill() {
+    const std::lock_guard lock(guard_);
+    killed_ = true;
+  }
+
+private:
+  // The rank that a message is from. Messages without one are the same for all ranks of a process.
+  struct sender {
+    template <class M>
+    std::optional<incarnation_id> operator()(const M& m) const {
+      if constexpr (requires { m.at.incarnation; })
+        return m.at.incarnation;
+      else
+        return std::nullopt;
+    }
+    std::optional<incarnation_id> operator()(const rank_ended& m) const { return m.rank; }
+  };
+
+  std::shared_ptr<const process_sink> sink_of(const link_message& m) const {
+    const auto from = std::visit(sender{}, m);
+    const std::lock_guard lock(guard_);
+    const auto found = from ? ranks_.find(*from) : ranks_.begin();
+    return found == ranks_.end() ? nullptr : found->second;
+  }
+
+  void change(process_changed::change how, failure what = {}, bool clean = false) {
+    caf::anon_send(supervisor_, process_changed{job_, number_, how, std::move(what), clean});
+  }
+
+  const job_id job_;
+  const std::int32_t number_;
+  const supervisor_actor supervisor_;
+  mutable std::mutex guard_;
+  std::map<incarnation_id, std::shared_ptr<const process_sink>> ranks_;
+  bool ready_ = false;
+  bool killed_ = false;
+  std::optional<process_end> end_;
+};
+
+}  // namespace
+
+class job_processes::one : public job_process {
+public:
+  one(job_id job, std::int32_t number, const supervisor_actor& supervisor,
+      std::chrono::nanoseconds grace)
+      : inbox_(std::make_shared<inbox>(job, number, supervisor)), grace_(grace) {}
+
+  void start(rank_launcher& launcher, process_start what) {
+    try {
+      process_ = launcher.start(std::move(what),
+                                {[in = inbox_](link_message&& m) { in->receive(std::move(m)); },
+                                 [in = inbox_](process_end how) { in->end(std::move(how)); }});
+    } catch (const std::exception& error) {
+      process_end how;
+      how.what = make_failure(failure_kind::start_failed, error.what());
+      inbox_->end(std::move(how));
+    }
+  }
+
+  void add(incarnation_id rank, process_sink sink) override {
+    {
+      const std::lock_guard lock(guard_);
+      ++ranks_;
+    }
+    inbox_->add(rank, std::move(sink));
+  }
+  bool remove(incarnation_id rank) override {
+    const std::lock_guard lock(guard_);
+    --ranks_;
+    if (!ending_) inbox_->remove(rank);
+    release_if_empty();
+    return ending_;
+  }
+  void send(link_message what) override {
+    if (process_) process_->send(std::move(what));
+  }
+  void kill() override {
+    inbox_->will_kill();
+    if (process_) process_->release(std::chrono::nanoseconds{0});
+  }
+  std::int64_t progress() const override { return process_ ? process_->progress() : 0; }
+  bool ready() const override { return inbox_->ready(); }
+
+  void end() {
+    const std::lock_guard lock(guard_);
+    ending_ = true;
+    release_if_empty();
+  }
+
+private:
+  void release_if_empty() {
+    if (ending_ && ranks_ == 0 && process_) process_->release(grace_);
+  }
+
+  std::shared_ptr<inbox> inbox_;
+  const std::chrono::nanoseconds grace_;
+  std::unique_ptr<rank_process> process_;  // set before any other thread knows this object
+  std::mutex guard_;                       // guards the next two
+  int ranks_ = 0;
+  bool ending_ = false;
+};
+
+job_processes::job_processes(const ports& world, job_id id, const job& what)
+    : id_(id),
+      world_(what.options.ranks),
+      limits_(derive(what.options.time)),
+      random_(world.random),
+      launcher_(world.children),
+      recipe_(what.recipe) {
+  if (!launcher_)
+    throw user_error(errc::bad_configuration,
+                     "placement \"processes\": this program does not start processes for ranks; "
+                     "use placement \"threads\"");
+  if (const auto why_not = launcher_->unusable(); !why_not.empty())
+    throw user_error(errc::bad_configuration, fmt::format("placement \"processes\": {}", why_not));
+  const auto kind = choose_rendezvous(world, what.options.communicator.name);
+  communicator_ = kind->name();
+  place_ = kind->arrange({what.options.tcp_streams});
+}
+
+job_processes::~job_processes() = default;
+
+void job_processes::start(std::int32_t number, const supervisor_actor& supervisor) {
+  process_start what;
+  what.who = {id_, number, world_, incarnation_id{random_->draw()}};
+  what.descriptors = place_->descriptors();
+  what.tensors = recipe_ ? recipe_->tensors() : nullptr;
+  what.detect = limits_.detect;
+  const auto born = std::make_shared<one>(id_, number, supervisor, limits_.teardown / 2);
+  {
+    const std::lock_guard lock(guard_);
+    all_[number] = born;
+  }
+  born->start(*launcher_, std::move(what));
+}
+
+void job_processes::end(std::int32_t number) {
+  std::shared_ptr<one> ending;
+  {
+    const std::lock_guard lock(guard_);
+    if (const auto found = all_.find(number); found != all_.end()) ending = found->second;
+  }
+  if (ending) ending->end();
+}
+
+std::shared_ptr<job_process> job_processes::at(std::int32_t number) const {
+  const std::lock_guard lock(guard_);
+  return all_.at(number);
+}
+
+rendezvous_info job_processes::meets() const { return {communicator_, place_->address()}; }
+
+bool job_processes::children() const { return !place_->descriptors().empty(); }
+
+}  // namespace troupe

@@ -1,0 +1,77 @@
+// The processes in which the ranks of a job live, for the supervisor that starts them and for the
+// proxies of the ranks.
+#pragma once
+
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+
+#include "actors/time_knob.hpp"
+#include "backends/launcher.hpp"
+#include "messages/interfaces.hpp"
+#include "troupe/job.hpp"
+#include "troupe/ports.hpp"
+
+namespace troupe {
+
+/// One process, and the link to it. Thread-safe.
+class job_process {
+public:
+  virtual ~job_process() = default;
+
+  /// A rank lives there from now on: `sink.received` gets its messages, and `sink.ended` is called
+  /// once when the process has ended, at once if it has. Both run on a thread of the launcher and
+  /// must not wait.
+  virtual void add(incarnation_id rank, process_sink sink) = 0;
+  /// The rank has ended there, and its sink is not called any more unless the process is ending.
+  /// True: the process ends, because no other rank is to live there.
+  virtual bool remove(incarnation_id rank) = 0;
+  virtual void send(link_message what) = 0;
+  /// Kills it. Its end counts as clean.
+  virtual void kill() = 0;
+  /// As rank_process::progress.
+  virtual std::int64_t progress() const = 0;
+  /// It has sent a message, so orders reach it without delay.
+  virtual bool ready() const = 0;
+};
+
+/// Thread-safe. Destruction kills the processes that are left.
+class job_processes {
+public:
+  /// Throws user_error: there is no usable launcher (bad_configuration), or no usable communicator
+  /// between processes with the wanted name (device).
+  job_processes(const ports& world, job_id id, const job& what);
+  ~job_processes();
+
+  /// Starts process `number`, a new one. `supervisor` is sent process_changed when it is ready,
+  /// wants to leave, or has ended, the reason why it could not be started included.
+  void start(std::int32_t number, const supervisor_actor& supervisor);
+  /// No further rank is started there: the process ends with the last of its ranks, and is killed
+  /// when that takes long.
+  void end(std::int32_t number);
+  /// Of a process that was started.
+  std::shared_ptr<job_process> at(std::int32_t number) const;
+
+  /// Where the ranks of the job find each other.
+  rendezvous_info meets() const;
+  /// The processes are children of this one: nothing else depends on them.
+  bool children() const;
+
+private:
+  class one;
+
+  job_id id_;
+  std::int32_t world_;
+  deadlines limits_;
+  std::shared_ptr<entropy> random_;
+  std::shared_ptr<rank_launcher> launcher_;
+  std::shared_ptr<const rendezvous> place_;
+  std::string communicator_;
+  recipe_ptr recipe_;
+  mutable std::mutex guard_;
+  std::map<std::int32_t, std::shared_ptr<one>> all_;  // that have not been ended by the supervisor
+};
+
+}  // namespace troupe
