@@ -245,7 +245,7 @@ struct message_text {
     return fmt::format("propose_stop{} {}", words(m.at), to_string(m.why));
   }
   std::string operator()(const stop_at& m) const {
-    return fmt::format("stop_at{} {}", words(m.at), to_string(m.why));
+    return fmt::format("stop_at{} {}{}", words(m.at), to_string(m.why), m.pause ? " pause" : "");
   }
   std::string operator()(const close_generation& m) const {
     return "close_generation" + words(m.at) + words(m.first);
@@ -275,6 +275,13 @@ struct message_text {
     return fmt::format("request_stop {}", to_string(m.why));
   }
   std::string operator()(const request_abort& m) const { return "request_abort " + m.why; }
+  std::string operator()(const request_scale& m) const {
+    return fmt::format("request_scale {}", m.ranks);
+  }
+  std::string operator()(const process_changed& m) const {
+    return fmt::format("process_changed {} {} {}", m.number, static_cast<int>(m.how), m.clean) +
+           words(m.what);
+  }
   std::string operator()(const deadline_passed& m) const {
     return fmt::format("deadline_passed {}", m.id);
   }
