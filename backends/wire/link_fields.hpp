@@ -33,6 +33,9 @@ template <>
 struct last_of<elastic_options::on_exception>
     : std::integral_constant<elastic_options::on_exception, elastic_options::on_exception::fail> {};
 template <>
+struct last_of<elastic_options::loss>
+    : std::integral_constant<elastic_options::loss, elastic_options::loss::shrink> {};
+template <>
 struct last_of<fault_drill::kind>
     : std::integral_constant<fault_drill::kind, fault_drill::kind::stop> {};
 template <>
@@ -67,8 +70,8 @@ void inspect(F& f, time_knob& x) {
 }
 template <class F>
 void inspect(F& f, elastic_options& x) {
-  auto& [max_restarts, exceptions] = x;
-  f(max_restarts, exceptions);
+  auto& [max_restarts, exceptions, window, shards, on_loss, min_ranks, wait, spares] = x;
+  f(max_restarts, exceptions, window, shards, on_loss, min_ranks, wait, spares);
 }
 template <class F>
 void inspect(F& f, fault_drill& x) {

@@ -117,6 +117,21 @@ struct elastic_options {
   /// the storage end the job in any case.
   enum class on_exception : std::uint8_t { restart, fail };
   on_exception exceptions = on_exception::restart;
+  /// A restart counts for so long, and until a step is committed after it. 0: for the whole job.
+  std::chrono::nanoseconds window{0};
+  /// Shards of the job: each has its own lane, module, samples and random draws, so the weights
+  /// depend on their number only. Unset: as many as ranks. With more shards than ranks, and
+  /// placement_kind::processes, a process computes several of them.
+  std::optional<std::int32_t> shards;
+  /// Where the shards of a process that is lost go on: in a new process, or in those that are left.
+  enum class loss : std::uint8_t { replace, shrink };
+  loss on_loss = loss::replace;
+  /// With fewer processes the job starts others, and waits for them at most so long; then it fails
+  /// (membership).
+  std::int32_t min_ranks = 1;
+  std::chrono::nanoseconds wait = std::chrono::seconds{60};
+  /// Processes that are started and wait for the shards of one that is lost.
+  std::int32_t spares = 0;
 
   bool enabled() const { return max_restarts > 0; }
   friend bool operator==(const elastic_options&, const elastic_options&) = default;
