@@ -2,7 +2,11 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <span>
 
 #include "actors/time_knob.hpp"
 #include "troupe/failure.hpp"
@@ -117,6 +121,53 @@ std::shared_ptr<rendezvous_kind> choose_rendezvous(const ports& world, const std
   return choose(world.rendezvous_kinds, wanted, " between processes");
 }
 
+namespace {
+
+// The shards of the run that the checkpoint is of; 0 when that cannot be read.
+std::int32_t shards_at(const std::string& checkpoint, const checkpoint_io& io) {
+  std::ifstream file{fs::path{checkpoint} / io.commit_file(), std::ios::binary};
+  const std::string text{std::istreambuf_iterator<char>{file}, {}};
+  if (text.empty()) return 0;
+  try {
+    return io.facts(std::as_bytes(std::span{text}), checkpoint).ranks;
+  } catch (const user_error&) {
+    return 0;  // it is reported where the checkpoint is read
+  }
+}
+
+}  // namespace
+
+std::int32_t shards_of(const job& what, const ports& world) {
+  const auto& options = what.options;
+  const auto& e = options.elastic;
+  const auto refuse = [](std::string what) {
+    throw user_error(errc::bad_configuration, std::move(what));
+  };
+  auto shards = e.shards.value_or(options.ranks);
+  if (const auto io = checkpoint_format(what, world); !e.shards && what.resume && io)
+    shards = std::max(shards, shards_at(*what.resume, *io));
+  const auto& by = options.communicator.name;
+  const bool one_each =
+      by == to_string(communicator_kind::mpi) || by == to_string(communicator_kind::nccl);
+  if (shards < options.ranks)
+    refuse(
+        fmt::format("elastic.shards is {} and ranks is {}: a rank computes at least one shard; "
+                    "raise elastic.shards, or use {} ranks",
+                    shards, options.ranks, shards));
+  if (shards > options.ranks && one_each)
+    refuse(
+        fmt::format("elastic.shards is {} and ranks is {}: with communicator \"{}\" a rank "
+                    "computes one shard",
+                    shards, options.ranks, by));
+  if (e.min_ranks < 1 || e.min_ranks > options.ranks)
+    refuse(fmt::format("elastic.min_ranks is {}: it lies between 1 and ranks ({})", e.min_ranks,
+                       options.ranks));
+  if (e.spares < 0) refuse(fmt::format("elastic.spares is {}: it is at least 0", e.spares));
+  if (e.window.count() < 0 || e.wait.count() < 0)
+    refuse("elastic.window_seconds and elastic.wait_seconds are at least 0");
+  return shards;
+}
+
 fit_plan checked_plan(const job& what) {
   if (!what.recipe) throw internal_error("a job without a recipe");
   if (what.options.ranks < 1)
@@ -126,7 +177,8 @@ fit_plan checked_plan(const job& what) {
 }
 
 void check_job(const job& what, const ports& world) {
-  const auto found = with_checkpoint_found(what, world);
+  auto found = with_checkpoint_found(what, world);
+  found.options.ranks = shards_of(found, world);
   checked_plan(found);
   check(found.options.time);
   if (found.options.placement == placement_kind::threads)

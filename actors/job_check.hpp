@@ -35,6 +35,11 @@ fit_plan checked_plan(const job& what);
 std::shared_ptr<communicator_backend> choose_communicator(const ports& world,
                                                           const std::string& wanted);
 /// The same for ranks in processes of their own.
+/// The shards of the job: those of its options, else those of the checkpoint that it resumes from
+/// (with its path found), at least one per rank. Throws user_error (bad_configuration): elastic
+/// options that cannot be met.
+std::int32_t shards_of(const job& what, const ports& world);
+
 std::shared_ptr<rendezvous_kind> choose_rendezvous(const ports& world, const std::string& wanted);
 
 }  // namespace troupe

@@ -50,12 +50,11 @@ void recovery_times::committed(time now) {
 }
 
 void recovery_times::put_into(job_outcome& outcome,
-                              const std::vector<supervision::generation_end>& all,
-                              std::int32_t ranks) const {
+                              const std::vector<supervision::generation_end>& all) const {
   for (const auto& one : all) {
     generation_record record;
     record.generation = one.generation.value();
-    record.ranks = ranks;
+    record.ranks = one.ranks;
     record.base_step = one.base_step;
     record.steps_redone = one.steps_redone;
     if (one.ended_by) record.ended_by = std::make_shared<const failure>(*one.ended_by);

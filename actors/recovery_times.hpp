@@ -23,8 +23,7 @@ public:
   /// A step is committed.
   void committed(time now);
   /// Adds the records of `all` to the outcome, with their times.
-  void put_into(job_outcome& outcome, const std::vector<supervision::generation_end>& all,
-                std::int32_t ranks) const;
+  void put_into(job_outcome& outcome, const std::vector<supervision::generation_end>& all) const;
 
 private:
   std::map<std::uint64_t, generation_record::times> of_;  // by generation

@@ -157,9 +157,13 @@ supervisor_actor session::engine::launch(job what, std::function<void(job_outcom
   }
   if (events) setup.what.observers.push_back(events->attach());
   setup.world = world;
+  // From here on the options count shards.
+  const auto ranks = setup.what.options.ranks;
+  setup.what.options.ranks = shards_of(setup.what, world);
   if (setup.what.options.placement == placement_kind::processes) {
     if (setup.what.recipe && setup.what.recipe_text.empty())
       setup.what.recipe_text = setup.what.recipe->identity();
+    setup.process_count = ranks;
     setup.processes = std::make_shared<job_processes>(world, setup.id, setup.what);
     setup.bring_rank = remote_ranks(setup.processes);
   }

@@ -130,6 +130,7 @@ void supervisor_state::start() {
 }
 
 void supervisor_state::feed(const supervision::event& e) {
+  machine->at(setup.world.now());
   for (const auto& a : machine->on(e)) std::visit([&](const auto& x) { carry_out(x); }, a);
 }
 
@@ -218,7 +219,8 @@ void supervisor_state::carry_out(const supervision::complete& a) {
   outcome.loop = a.loop;
   if (!a.first) outcome.last = a.loop.last;
   outcome.generation = a.generation.value();
-  times.put_into(outcome, a.generations, what->options.ranks);
+  outcome.shards = what->options.ranks;
+  times.put_into(outcome, a.generations);
   outcome.survivors = a.survivors;
   outcome.late.insert(outcome.late.end(), a.late.begin(), a.late.end());
   if (a.first) {
@@ -371,7 +373,7 @@ supervisor_actor spawn_supervisor(caf::actor_system& system, supervisor_setup se
         s.machine = std::make_unique<supervisor_machine>(
             s.setup.id, s.what->options.ranks, limits,
             supervision::rules{.elastic = s.what->options.elastic,
-                               .kills = s.what->options.placement == placement_kind::processes,
+                               .processes = s.setup.processes ? s.setup.process_count : 0,
                                .has_result = s.what->purpose != stage::train});
         seam::on_down(*self,
                       [&s](const caf::actor_addr& who, std::string why) { s.down(who, why); });

@@ -38,6 +38,7 @@ struct supervisor_setup {
   spawn_rank_fn bring_rank = spawn_rank;
   /// Of a job whose ranks live in processes of their own; else null.
   std::shared_ptr<job_processes> processes;
+  std::int32_t process_count = 0;  ///< that the job begins with
   spawn_observer_fn bring_observer = spawn_observer;
   /// Called with every lifecycle event while the supervisor handles a message. Must not wait. May
   /// be empty.

@@ -18,7 +18,9 @@ namespace supervision {
 /// What the machine knows about the job.
 struct rules {
   elastic_options elastic;
-  bool kills = false;       ///< a rank that is abandoned does not go on, because it is a process
+  /// Processes that the job begins with; 0: ranks are threads. A rank in a process of its own that
+  /// is abandoned does not go on.
+  std::int32_t processes = 0;
   bool has_result = false;  ///< rank 0 brings the caller's result with torn_down
   friend bool operator==(const rules&, const rules&) = default;
 };
@@ -110,6 +112,7 @@ struct generation_end {
   generation_id generation;
   std::int64_t base_step = 0;
   std::int64_t steps_redone = 0;    ///< finished in an earlier generation, and done again here
+  std::int32_t ranks = 0;           ///< processes with ranks; ranks where they are threads
   std::optional<failure> ended_by;  ///< with `others`; none: the job ended with it
   friend bool operator==(const generation_end&, const generation_end&) = default;
 };

@@ -32,7 +32,12 @@ bool over(phase p) {
 
 supervisor_machine::supervisor_machine(job_id job, std::int32_t world, deadlines limits,
                                        supervision::rules rules)
-    : job_(job), limits_(limits), rules_(rules), members_(static_cast<std::size_t>(world)) {
+    : job_(job),
+      limits_(limits),
+      rules_(rules),
+      members_(static_cast<std::size_t>(world)),
+      placements_(
+          {rules.processes, rules.elastic.on_loss, rules.elastic.min_ranks, rules.elastic.spares}) {
   if (world < 1) throw internal_error(fmt::format("a world of {} ranks", world));
 }
 
@@ -52,18 +57,36 @@ void supervisor_machine::handle(const supervision::begin& e, actions& out) {
         fmt::format("{} incarnations for {} ranks", e.incarnations.size(), members_.size()));
   members_.begin_with(e.incarnations);
   make_room(out, 3);
-  for (auto& m : members_) start(m, out);
+  const auto homes = placements_.begin(static_cast<std::int32_t>(members_.size()));
+  for (const auto& p : placements_.all()) start(p.number, out);
+  for (auto& m : members_) start(m, homes[static_cast<std::size_t>(members_.rank_of(m))], out);
+  for (const auto spare : placements_.refill()) start(spare, out);
   form({}, out);
 }
 
-// Each rank has a process of its own.
-void supervisor_machine::start(member& m, actions& out) {
-  m.process = processes_++;
-  if (rules_.kills) out.emplace_back(supervision::start_process{m.process});
-  out.emplace_back(supervision::start_rank{members_.rank_of(m), m.incarnation, m.process});
+void supervisor_machine::start(std::int32_t process, actions& out) const {
+  out.emplace_back(supervision::start_process{process});
 }
 
-void supervisor_machine::handle(const process_changed&, actions&) {}
+void supervisor_machine::start(member& m, std::int32_t process, actions& out) {
+  m.process = process;
+  out.emplace_back(supervision::start_rank{members_.rank_of(m), m.incarnation, process});
+}
+
+void supervisor_machine::handle(const process_changed& e, actions& out) {
+  if (e.job != job_ || !placements_.any()) return;
+  switch (e.how) {
+    case process_changed::change::ready: return placements_.ready(e.number);
+    case process_changed::change::leaves: return;
+    case process_changed::change::gone: break;
+  }
+  const auto* found = placements_.find(e.number);
+  const bool spare = found && found->spare && found->ready;
+  placements_.lost(e.number);
+  if (spare && phase_ == phase::active)
+    for (const auto one : placements_.refill()) start(one, out);
+  flush_if_all_gone(out);
+}
 
 void supervisor_machine::handle(const request_scale&, actions&) {}
 
@@ -106,6 +129,7 @@ void supervisor_machine::activate(actions& out) {
     activate_generation order{fence_for(m)};
     out.emplace_back(supervision::tell{members_.rank_of(m), order});
   }
+  for (const auto spare : placements_.refill()) start(spare, out);
   ask_soon(out);
   if (stop_ != stop_reason::none) propose(out);
 }
@@ -153,6 +177,7 @@ void supervisor_machine::commit(std::int64_t steps, actions& out) {
   always(steps >= committed_ || base_.loop.steps < committed_, coverage_point::commit_grows);
   if (steps <= committed_) return;
   committed_ = steps;
+  short_since_.reset();
   members_.recount(committed_);
   out.emplace_back(supervision::commit{committed_});
 }
@@ -249,6 +274,7 @@ void supervisor_machine::handle(const rank_failed& e, actions& out) {
   } else if (what.step == undefined) {
     what.step = m->held;
   }
+  placements_.lost(m->process);
   lose(*m, std::move(what), true, out);
 }
 
@@ -364,6 +390,7 @@ void supervisor_machine::handle(const deadline_passed& e, actions& out) {
     }
     case phase::closing:
       if (sometimes(!close_sent_, coverage_point::only_followers)) return send_close(out);
+      if (resting_) return restart(out);
       give_up_unclosed(out);
       break;
     case phase::tearing:
@@ -375,6 +402,7 @@ void supervisor_machine::handle(const deadline_passed& e, actions& out) {
         announce(lifecycle_kind::survivor, out, members_.rank_of(m), {{"what", m.unresponsive}});
         out.emplace_back(supervision::abandon{members_.rank_of(m)});
       }
+      placements_ = placements{};  // every process has its order to end, and is killed
       flush_if_all_gone(out);
       break;
     case phase::flushing_checkpointer:

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "actors/membership.hpp"
+#include "actors/placements.hpp"
 #include "actors/supervisor_events.hpp"
 #include "actors/time_knob.hpp"
 
@@ -26,6 +27,8 @@ public:
                      supervision::rules rules = {});
 
   std::vector<supervision::action> on(const supervision::event& what);
+  /// The time of the next events, by a monotonic clock.
+  void at(std::chrono::nanoseconds now) { now_ = now; }
 
   supervision::phase phase() const { return phase_; }
   generation_id generation() const { return generation_; }
@@ -66,7 +69,8 @@ private:
   void arm_deadline(std::chrono::nanoseconds delay, actions& out);
   void announce(lifecycle_kind event, actions& out, std::int32_t rank = -1,
                 std::map<std::string, std::string> details = {});
-  void start(member& m, actions& out);
+  void start(std::int32_t process, actions& out) const;
+  void start(member& m, std::int32_t process, actions& out);
   void form(const std::vector<std::int32_t>& holders, actions& out);
   bool still_forming() const;
   void activate(actions& out);
@@ -90,6 +94,11 @@ private:
   void close_if_all_closed(actions& out);
   void give_up_unclosed(actions& out);
   void restart(actions& out);
+  void replace(const std::vector<std::int32_t>& ranks, actions& out);
+  void abandon_process(const member& of);
+  std::int32_t restarts_used() const;
+  bool waits_for_processes() const;
+  std::chrono::nanoseconds rest() const;
   std::optional<std::string> agree_on_base();
   std::vector<std::int32_t> holders() const;
   failure other_state(const member& m, const std::string& digest) const;
@@ -107,7 +116,8 @@ private:
   generation_id generation_;
   supervision::rules rules_;
   membership members_;
-  std::int32_t processes_ = 0;  ///< started so far
+  placements placements_;
+  std::chrono::nanoseconds now_{0};
   // The base of the generation: where it began, and the digest of that state.
   resume_point base_;
   std::string base_digest_;
@@ -116,6 +126,11 @@ private:
   std::vector<supervision::generation_end> ended_;
   std::int64_t committed_at_end_ = -1;  // when the last generation ended
   std::uint64_t failures_before_ = 0;   // of the generations that ended
+  // Restarts that count, the committed steps at each, and the time.
+  std::vector<std::pair<std::chrono::nanoseconds, std::int64_t>> restarts_;
+  std::uint32_t fruitless_ = 0;  // generations without a committed step, to the newest one
+  bool resting_ = false;         // before the next one
+  std::optional<std::chrono::nanoseconds> short_since_;  // processes cannot be started
   std::int64_t committed_ = 0;
   std::uint64_t deadline_ = 0;
   std::uint32_t waits_ = 0;  ///< times that the wait for ranks to prepare was extended

@@ -26,6 +26,7 @@ void supervisor_machine::release_teardown(const failure& why, actions& out) {
 
 void supervisor_machine::send_close(actions& out) {
   close_sent_ = true;
+  resting_ = false;
   over_ = !may_restart();
   make_room(out);
   for (auto& m : members_) {
@@ -49,7 +50,7 @@ void supervisor_machine::handle(const closed_generation& e, actions& out) {
 }
 
 void supervisor_machine::close_if_all_closed(actions& out) {
-  if (phase_ != phase::closing || members_.unclosed() > 0) return;
+  if (phase_ != phase::closing || members_.unclosed() > 0 || resting_) return;
   if (!close_sent_ && !over_) return;
   announce(lifecycle_kind::generation_closed, out);
   if (over_) return start_teardown(out);
@@ -101,13 +102,13 @@ void supervisor_machine::lose(member& m, failure what, bool reported, actions& o
 void supervisor_machine::start_teardown(actions& out) {
   phase_ = phase::tearing;
   announce(lifecycle_kind::teardown, out, -1, {{"orderly", orderly_ ? "true" : "false"}});
-  make_room(out, 2);
+  make_room(out);
   for (auto& m : members_) {
     if (m.gone) continue;
     tear_down order{fence_for(m), orderly_};
     out.emplace_back(supervision::tell{members_.rank_of(m), order});
-    if (rules_.kills) out.emplace_back(supervision::end_process{m.process});
   }
+  for (const auto& p : placements_.all()) out.emplace_back(supervision::end_process{p.number});
   arm_deadline(orderly_ ? limits_.orderly_teardown : limits_.teardown, out);
   flush_if_all_gone(out);
 }
@@ -123,7 +124,7 @@ void supervisor_machine::handle(const torn_down& e, actions& out) {
 
 void supervisor_machine::flush_if_all_gone(actions& out) {
   if (phase_ != phase::tearing) return;
-  if (members_.there() > 0) return;
+  if (members_.there() > 0 || !placements_.all().empty()) return;
   phase_ = phase::flushing_checkpointer;
   out.emplace_back(supervision::flush_checkpointer{});
   arm_deadline(limits_.flush, out);

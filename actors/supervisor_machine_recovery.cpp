@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <map>
+#include <set>
 #include <utility>
 
 #include "troupe/detail/coverage.hpp"
@@ -41,11 +42,37 @@ bool is_left(const member& m) { return !m.gone && !m.abandoned; }
 }  // namespace
 
 bool supervisor_machine::may_restart() const {
-  if (must_end_ || ended_.size() >= static_cast<std::size_t>(rules_.elastic.max_restarts))
-    return false;
+  if (must_end_ || !rules_.elastic.enabled()) return false;
   const auto fine = [&](const failure& f) { return curable(f, rules_.elastic); };
-  return fine(*first_) && std::ranges::all_of(others_, fine) &&
+  if (!fine(*first_) || !std::ranges::all_of(others_, fine)) return false;
+  if (waits_for_processes()) return true;
+  return restarts_used() < rules_.elastic.max_restarts &&
          !sometimes(comes_back(*first_), coverage_point::crash_loop);
+}
+
+// A restart counts until `window` has passed and a step was committed after it.
+std::int32_t supervisor_machine::restarts_used() const {
+  const auto window = rules_.elastic.window;
+  const auto counts = [&](const auto& restart) {
+    const auto& [when, committed] = restart;
+    return window.count() == 0 || now_ - when < window || committed_ <= committed;
+  };
+  return static_cast<std::int32_t>(std::ranges::count_if(restarts_, counts));
+}
+
+// A process for the ranks of a lost one could not be started, and the time to wait has not passed.
+bool supervisor_machine::waits_for_processes() const {
+  return placements_.any() && generation_ > generation_id{1} &&
+         first_->kind == failure_kind::start_failed &&
+         (!short_since_ || now_ - *short_since_ < rules_.elastic.wait);
+}
+
+// The pause before the next generation: none after one that committed a step.
+std::chrono::nanoseconds supervisor_machine::rest() const {
+  constexpr std::chrono::nanoseconds first = std::chrono::milliseconds{50};
+  constexpr std::uint32_t doublings = 6;
+  if (committed_ > committed_at_end_ || fruitless_ == 0) return std::chrono::nanoseconds{0};
+  return first * (1 << std::min(fruitless_ - 1, doublings));
 }
 
 // The generation before ended in the same way, and no step was committed since. SIGKILL comes from
@@ -98,9 +125,21 @@ void supervisor_machine::give_up_unclosed(actions& out) {
     members_.close(m);
     announce(lifecycle_kind::survivor, out, members_.rank_of(m), {{"what", m.unresponsive}});
     out.emplace_back(supervision::abandon{members_.rank_of(m)});
+    abandon_process(m);
   }
   if (over_) return start_teardown(out);
   close_if_all_closed(out);
+}
+
+// The process of an abandoned rank is killed, and the other ranks in it end, too.
+void supervisor_machine::abandon_process(const member& of) {
+  if (!placements_.any()) return;
+  placements_.lost(of.process);
+  for (auto& m : members_) {
+    if (m.process != of.process || m.gone || m.abandoned) continue;
+    members_.abandon(m);
+    members_.close(m);
+  }
 }
 
 // The members that are left have reported the points that they hold. The base is the highest one,
@@ -137,13 +176,31 @@ std::vector<std::int32_t> supervisor_machine::holders() const {
 }
 
 supervision::generation_end supervisor_machine::record() const {
-  supervision::generation_end one{generation_, base_.loop.steps, redone_, first_};
+  std::set<std::int32_t> processes;
+  for (const auto& m : members_) processes.insert(m.process);
+  supervision::generation_end one{generation_, base_.loop.steps, redone_, 0, first_};
+  one.ranks = static_cast<std::int32_t>(placements_.any() ? processes.size() : members_.size());
   if (one.ended_by) one.ended_by->others = others_;
   return one;
 }
 
 // Every member has closed, or is gone or abandoned.
 void supervisor_machine::restart(actions& out) {
+  if (const auto pause = rest(); pause.count() > 0 && !resting_) {
+    resting_ = true;
+    return arm_deadline(pause, out);
+  }
+  resting_ = false;
+  if (!waits_for_processes()) {
+    restarts_.emplace_back(now_, committed_);
+  } else if (!short_since_) {
+    short_since_ = now_;
+    const auto limit = std::chrono::duration_cast<std::chrono::seconds>(rules_.elastic.wait);
+    announce(lifecycle_kind::trouble, out, -1,
+             {{"what",
+               fmt::format("waits at most {} s for a process: {}", limit.count(), first_->what)}});
+  }
+  fruitless_ = committed_ > committed_at_end_ ? 0 : fruitless_ + 1;
   auto over = record();
   const auto furthest = std::ranges::max_element(members_, {}, &member::held)->held;
   if (auto differs = agree_on_base()) {
@@ -166,15 +223,36 @@ void supervisor_machine::restart(actions& out) {
   first_.reset();
   others_.clear();
   for (const auto& m : members_)
-    if (m.abandoned && !m.gone && !rules_.kills) survivors_.push_back(m.unresponsive);
+    if (m.abandoned && !m.gone && !placements_.any()) survivors_.push_back(m.unresponsive);
   waits_ = asked_ = 0;
   progressed_ = proposed_ = close_sent_ = false;
   over_ = orderly_ = true;
   named_.reset();
   ended_by_ = stop_reason::none;
   const auto held = base_.number > 0 ? base_.loop.steps : 0;
-  for (const auto rank : members_.begin_generation(held, committed_)) start(members_.at(rank), out);
+  replace(members_.begin_generation(held, committed_), out);
   form(holding, out);
+}
+
+// Starts new incarnations of these ranks. Those of one process stay together where that is
+// possible.
+void supervisor_machine::replace(const std::vector<std::int32_t>& ranks, actions& out) {
+  const bool none_starts = short_since_.has_value();
+  std::map<std::int32_t, std::vector<std::int32_t>> lost;  // by process
+  for (const auto rank : ranks) lost[members_.at(rank).process].push_back(rank);
+  std::vector<std::int32_t> homes;
+  for (const auto& m : members_)
+    if (std::ranges::find(ranks, members_.rank_of(m)) == ranks.end()) homes.push_back(m.process);
+  for (const auto& [process, together] : lost) {
+    std::vector<std::int32_t> started;
+    std::vector<std::int32_t> chosen(together.size(), process);
+    if (placements_.any())
+      chosen = placements_.homes_for(together.size(), homes, none_starts, started);
+    for (const auto number : started) start(number, out);
+    for (std::size_t i = 0; i < together.size(); ++i)
+      start(members_.at(together[i]), chosen[i], out);
+    homes.insert(homes.end(), chosen.begin(), chosen.end());
+  }
 }
 
 }  // namespace troupe

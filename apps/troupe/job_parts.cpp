@@ -53,6 +53,14 @@ void read_policies(const settings& s, trainer_options& o) {
   using on_exception = elastic_options::on_exception;
   o.elastic.exceptions =
       s.text("elastic.exceptions") == "fail" ? on_exception::fail : on_exception::restart;
+  o.elastic.window = duration_of(s, "elastic.window_seconds");
+  if (const auto shards = s.find<std::int64_t>("elastic.shards"))
+    o.elastic.shards = static_cast<std::int32_t>(*shards);
+  using loss = elastic_options::loss;
+  o.elastic.on_loss = s.text("elastic.on_loss") == "shrink" ? loss::shrink : loss::replace;
+  o.elastic.min_ranks = static_cast<std::int32_t>(s.integer("elastic.min_ranks"));
+  o.elastic.wait = duration_of(s, "elastic.wait_seconds");
+  o.elastic.spares = static_cast<std::int32_t>(s.integer("elastic.spares"));
 }
 
 gradient_options gradients_of(const settings& s) {
@@ -109,7 +117,7 @@ trainer_options options_of(const settings& s) {
   read_limits(s, o);
   read_policies(s, o);
   for (const auto& spec : s.get<std::vector<std::string>>("fault"))
-    o.faults.push_back(parse_fault(spec, o.ranks));
+    o.faults.push_back(parse_fault(spec, o.elastic.shards.value_or(o.ranks)));
   return o;
 }
 

@@ -57,6 +57,7 @@ run_result result_of(const job_outcome& outcome, const trainer_options& options)
   result.status = outcome.status;
   result.loop = outcome.loop;
   result.ranks = options.ranks;
+  result.shards = outcome.shards > 0 ? outcome.shards : options.ranks;
   result.generation = outcome.generation;
   result.metrics = outcome.last;
   if (const auto counted = result.metrics.extract(non_finite_steps); !counted.empty())
@@ -111,7 +112,7 @@ std::string result_text(const run_result& what) {
   };
   if (what.history) {
     object["restarts"] = what.history->restarts;
-    object["shards"] = what.ranks;
+    object["shards"] = what.shards;
     object["generations"] = generations_json(*what.history);
   }
   return object.dump(-1, ' ', false, ordered_json::error_handler_t::replace);

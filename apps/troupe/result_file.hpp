@@ -25,6 +25,7 @@ struct run_result {
   job_outcome::ending status = job_outcome::ending::failed;
   loop_state loop;
   std::int32_t ranks = 1;
+  std::int32_t shards = 1;
   std::uint64_t generation = 0;
   troupe::metrics metrics;  ///< name to last value
   std::string weights_digest;

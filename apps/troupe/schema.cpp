@@ -249,6 +249,32 @@ void add_elastic(schema& s, const trainer_options& d) {
           "--max-restarts", "failures that the job outlives; 0: the first failure ends the job");
   restarts.low = 0;
   restarts.high = count_limit;
+  auto& window = add(s, "elastic.window_seconds", kind::number, 0.0, "",
+                     "a restart counts for so long, and until a step is committed; 0: for the "
+                     "whole job");
+  window.low = 0;
+  window.high = 1e9;
+  auto& shards =
+      add(s, "elastic.shards", kind::integer, {}, "--shards",
+          "pieces of each batch, which the ranks share; unset: one per rank, or those of "
+          "the checkpoint");
+  shards.low = 1;
+  shards.high = 4096;
+  add(s, "elastic.on_loss", kind::choice, "replace", "--on-loss",
+      "where the shards of a lost process go on: in a new one, or in those that are left",
+      {"replace", "shrink"});
+  auto& least = add(s, "elastic.min_ranks", kind::integer, std::int64_t{d.elastic.min_ranks},
+                    "--min-ranks", "with fewer processes the job waits for others");
+  least.low = 1;
+  least.high = 4096;
+  auto& wait = add(s, "elastic.wait_seconds", kind::number, 60.0, "",
+                   "the longest wait for a process that cannot be started");
+  wait.low = 0;
+  wait.high = 1e9;
+  auto& spares = add(s, "elastic.spares", kind::integer, std::int64_t{d.elastic.spares}, "--spares",
+                     "processes that wait for the shards of a lost one");
+  spares.low = 0;
+  spares.high = 4096;
   add(s, "elastic.exceptions", kind::choice, "restart", "",
       "what an exception in a hook does to a job that may restart", {"restart", "fail"});
 }

@@ -33,7 +33,7 @@ struct run_figures {
 /// One generation of a job: who took part, and why it ended.
 struct generation_record {
   std::uint64_t generation = 0;
-  std::int32_t ranks = 0;
+  std::int32_t ranks = 0;      ///< processes with shards; threads where ranks are threads
   std::int64_t base_step = 0;  ///< the step that it began with
   /// Null: the job ended with it, finished or stopped.
   std::shared_ptr<const failure> ended_by;
@@ -62,6 +62,7 @@ struct job_outcome {
   loop_state loop;
   metrics last;  ///< last reduced values; after a failure those that rank 0 knew, if it answered
   std::uint64_t generation = 0;  ///< the last one
+  std::int32_t shards = 0;       ///< of the job; 0: it was refused
   std::int32_t restarts = 0;     ///< how often a new generation replaced a failed one
   std::vector<generation_record> generations;
   snapshot_ptr weights;  ///< rank 0's state at the end of a fit; null otherwise

@@ -53,7 +53,7 @@ bool is_collective(const hook& h) {
 bool meets(const hook_run& run) { return std::ranges::any_of(run.hooks, is_collective); }
 
 supervision::rules elastic_of(const job_options& options) {
-  return {.elastic = {options.max_restarts, {}}};
+  return {.elastic = {.max_restarts = options.max_restarts}};
 }
 
 }  // namespace

@@ -12,7 +12,8 @@ namespace {
 
 struct supervised {
   explicit supervised(std::int32_t world = 3, std::int32_t max_restarts = 3)
-      : machine(job_id{1}, world, derive({}), supervision::rules{.elastic = {max_restarts, {}}}) {
+      : machine(job_id{1}, world, derive({}),
+                supervision::rules{.elastic = {.max_restarts = max_restarts}}) {
     supervision::begin all;
     for (std::int32_t r = 0; r < world; ++r) {
       lives.push_back(incarnation_id{static_cast<std::uint64_t>(20 + r)});
@@ -75,6 +76,11 @@ struct supervised {
     for (const auto& a : last)
       if (const auto* start = std::get_if<supervision::start_rank>(&a)) all.push_back(start->rank);
     return all;
+  }
+  std::chrono::nanoseconds armed() const {
+    for (auto a = last.rbegin(); a != last.rend(); ++a)
+      if (const auto* x = std::get_if<supervision::arm>(&*a)) return x->delay;
+    return {};
   }
   std::uint64_t deadline() const {
     for (auto a = last.rbegin(); a != last.rend(); ++a)
@@ -208,7 +214,16 @@ TEST_CASE("a rank that is killed again and again ends the job with the budget", 
   for (bool over = false; !over; restarts += over ? 0 : 1) {
     s.kill(1, signal);
     over = s.orders<close_generation>().front().last;
-    if (!over) s.close(0, 3, 1);
+    if (over) break;
+    s.close(0, 3, 1);
+    // Without a committed step in between, later generations wait, longer each time.
+    const auto rest = s.armed();
+    if (restarts > 1) {
+      CHECK(s.machine.phase() == supervision::phase::closing);
+      CHECK(rest == std::chrono::milliseconds{50} * (1 << (restarts - 2)));
+      s.on(deadline_passed{s.deadline()});
+    }
+    REQUIRE(s.machine.phase() == supervision::phase::forming);
   }
   CHECK(restarts == (signal == "SIGKILL" ? 3 : 1));
 }

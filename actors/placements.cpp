@@ -1,0 +1,102 @@
+#include "actors/placements.hpp"
+
+#include <algorithm>
+
+namespace troupe {
+
+std::int32_t placements::add(bool spare) {
+  place one;
+  one.number = next_++;
+  one.spare = spare;
+  all_.push_back(one);
+  return one.number;
+}
+
+std::vector<std::int32_t> placements::begin(std::int32_t world) {
+  std::vector<std::int32_t> homes(static_cast<std::size_t>(world), 0);
+  if (!any()) return homes;
+  const auto processes = std::min(rules_.processes, world);
+  for (std::int32_t i = 0; i < processes; ++i) add(false);
+  std::int32_t rank = 0;
+  for (std::int32_t i = 0; i < processes; ++i)
+    for (auto n = world / processes + (i < world % processes ? 1 : 0); n > 0; --n)
+      homes[static_cast<std::size_t>(rank++)] = i;
+  return homes;
+}
+
+const place* placements::find(std::int32_t number) const {
+  const auto found = std::ranges::find(all_, number, &place::number);
+  return found == all_.end() ? nullptr : &*found;
+}
+
+void placements::ready(std::int32_t number) {
+  const auto found = std::ranges::find(all_, number, &place::number);
+  if (found != all_.end()) found->ready = true;
+}
+
+bool placements::lost(std::int32_t number) {
+  return std::erase_if(all_, [&](const place& p) { return p.number == number; }) > 0;
+}
+
+void placements::leave(std::int32_t number) {
+  const auto found = std::ranges::find(all_, number, &place::number);
+  if (found == all_.end()) return;
+  found->leaving = true;
+  found->spare = false;
+}
+
+std::int32_t placements::working() const {
+  return static_cast<std::int32_t>(
+      std::ranges::count_if(all_, [](const place& p) { return !p.spare && !p.leaving; }));
+}
+
+std::int32_t placements::wanted(bool none_starts) const {
+  const bool fewer = none_starts || rules_.on_loss == elastic_options::loss::shrink;
+  return fewer ? std::min(rules_.least, target_) : target_;
+}
+
+// One that is ready, or else the one that was started first.
+std::optional<std::int32_t> placements::take_spare() {
+  const auto is_spare = [](const place& p) { return p.spare; };
+  auto found = std::ranges::find_if(all_, [](const place& p) { return p.spare && p.ready; });
+  if (found == all_.end()) found = std::ranges::find_if(all_, is_spare);
+  if (found == all_.end()) return std::nullopt;
+  found->spare = false;
+  return found->number;
+}
+
+std::vector<std::int32_t> placements::homes_for(std::size_t ranks, std::vector<std::int32_t> homes,
+                                                bool none_starts,
+                                                std::vector<std::int32_t>& started) {
+  std::optional<std::int32_t> home = working() < target_ ? take_spare() : std::nullopt;
+  if (!home && (working() == 0 || working() < wanted(none_starts))) {
+    home = add(false);
+    started.push_back(*home);
+  }
+  if (home) return std::vector<std::int32_t>(ranks, *home);
+  // Each rank goes to the process with the fewest of them.
+  std::vector<std::int32_t> chosen;
+  while (chosen.size() < ranks) {
+    const place* best = nullptr;
+    std::ptrdiff_t fewest = 0;
+    for (const auto& p : all_) {
+      if (p.spare || p.leaving) continue;
+      const auto here = std::ranges::count(homes, p.number);
+      if (best && here >= fewest) continue;
+      best = &p;
+      fewest = here;
+    }
+    chosen.push_back(best->number);
+    homes.push_back(best->number);
+  }
+  return chosen;
+}
+
+std::vector<std::int32_t> placements::refill() {
+  std::vector<std::int32_t> started;
+  auto spares = std::ranges::count_if(all_, [](const place& p) { return p.spare; });
+  for (; spares < rules_.spares; ++spares) started.push_back(add(true));
+  return started;
+}
+
+}  // namespace troupe

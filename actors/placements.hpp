@@ -1,0 +1,76 @@
+// The processes of a job as its supervisor knows them, and which of them a rank goes to. A part of
+// the supervisor machine.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "messages/control.hpp"
+
+namespace troupe {
+
+/// One process of ranks that has not ended.
+struct place {
+  std::int32_t number = 0;
+  bool ready = false;    ///< it has said that it can run ranks
+  bool spare = false;    ///< it waits for the ranks of another one
+  bool leaving = false;  ///< it gets no rank any more
+  friend bool operator==(const place&, const place&) = default;
+};
+
+/// How many processes a job wants.
+struct placement_rules {
+  std::int32_t processes = 0;  ///< 0: ranks are threads, and there is nothing to place
+  elastic_options::loss on_loss = elastic_options::loss::replace;
+  std::int32_t least = 1;
+  std::int32_t spares = 0;
+  friend bool operator==(const placement_rules&, const placement_rules&) = default;
+};
+
+/// A regular value. Processes are counted from 0 and never get a number again.
+class placements {
+public:
+  explicit placements(placement_rules rules = {}) : rules_(rules), target_(rules.processes) {}
+
+  bool any() const { return rules_.processes > 0; }
+  /// The processes of the first generation, those of the ranks first. Returns the process of each
+  /// of `world` ranks: contiguous runs of equal length, or one less.
+  std::vector<std::int32_t> begin(std::int32_t world);
+  void ready(std::int32_t number);
+  /// It has ended. False: it is not known, or has ended before.
+  bool lost(std::int32_t number);
+  /// It gets no further rank.
+  void leave(std::int32_t number);
+  /// How many processes the job wants from now on.
+  void scale(std::int32_t processes) { target_ = processes; }
+
+  /// The processes for the ranks of a lost process: one for all of them, or several that are there.
+  /// `homes` holds the process of each rank that stays. A new process is appended to `started`.
+  /// With `none_starts` a new one is only the last resort.
+  std::vector<std::int32_t> homes_for(std::size_t ranks, std::vector<std::int32_t> homes,
+                                      bool none_starts, std::vector<std::int32_t>& started);
+  /// As many spares as the job wants: returns those that are to be started now.
+  std::vector<std::int32_t> refill();
+
+  const place* find(std::int32_t number) const;
+  std::span<const place> all() const { return all_; }
+  /// Processes that may have ranks: neither spare nor leaving.
+  std::int32_t working() const;
+  std::int32_t target() const { return target_; }
+
+  friend bool operator==(const placements&, const placements&) = default;
+
+private:
+  std::int32_t add(bool spare);
+  std::int32_t wanted(bool none_starts) const;
+  std::optional<std::int32_t> take_spare();
+
+  placement_rules rules_;
+  std::int32_t target_ = 0;
+  std::int32_t next_ = 0;
+  std::vector<place> all_;
+};
+
+}  // namespace troupe
