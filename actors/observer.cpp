@@ -57,10 +57,25 @@ void observer_list::notify(observation what) const {
   if (members_.empty()) return;
   const bool is_hook = std::holds_alternative<seen::hook>(what);
   const auto shared = std::make_shared<const observation>(std::move(what));
+  std::unique_lock<std::mutex> lock;
+  if (gate_) lock = std::unique_lock{gate_->guard};
+  if (gate_ && gate_->closed) return;
   for (const auto& m : members_) {
     if (is_hook && !m.queue->wants_hooks()) continue;
     if (m.queue->push(shared)) caf::anon_send(m.actor, tick{});
   }
+}
+
+observer_list observer_list::for_sender() const {
+  auto of_sender = *this;
+  of_sender.gate_ = std::make_shared<gate>();
+  return of_sender;
+}
+
+void observer_list::close() const {
+  if (!gate_) return;
+  const std::lock_guard lock(gate_->guard);
+  gate_->closed = true;
 }
 
 void observer_list::add_dropped(const dropped_observations& elsewhere) const {

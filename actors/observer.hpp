@@ -2,6 +2,7 @@
 #pragma once
 
 #include <memory>
+#include <mutex>
 #include <vector>
 
 #include "actors/observation_queue.hpp"
@@ -16,19 +17,29 @@ struct listed_observer {
   observer_actor actor;
 };
 
-/// All observers of a job. A value; copies speak to the same observers. Thread-safe.
+/// All observers of a job. A value; copies notify the same observers. Thread-safe.
 class observer_list {
 public:
   void add(listed_observer member) { members_.push_back(std::move(member)); }
   const std::vector<listed_observer>& members() const { return members_; }
   bool wants_hooks() const;
-  /// Puts `what` into each queue and knocks where nobody was waiting. Never waits.
+  /// Puts `what` into each queue, and wakes observers whose queue was empty.
   void notify(observation what) const;
+  /// The same observers, for one sender.
+  observer_list for_sender() const;
+  /// When it returns, nothing that this sender's list or a copy of it notifies reaches an observer.
+  void close() const;
   /// Counts what was dropped on its way here, as if each queue had dropped it.
   void add_dropped(const dropped_observations& elsewhere) const;
 
 private:
+  struct gate {
+    std::mutex guard;
+    bool closed = false;
+  };
+
   std::vector<listed_observer> members_;
+  std::shared_ptr<gate> gate_;  ///< of one sender; null: never closed
 };
 
 /// Brings an observer to life. What it throws is said once to `supervisor` (as `late` of `flushed`)

@@ -56,6 +56,7 @@ struct supervisor_state {
   shared_value<fit_plan> plan;
   deadlines limits;
   std::vector<rank_actor> ranks;
+  std::vector<observer_list> observers_of;  // by rank: of its newest incarnation
   // Of the ranks that run, or that were replaced and have not ended.
   std::unordered_map<caf::actor_addr, supervision::start_rank>
       rank_at;                                      // looked up only: no order matters
@@ -122,6 +123,7 @@ void supervisor_state::start() {
   }
   const auto world = static_cast<std::size_t>(what->options.ranks);
   ranks.resize(world);
+  observers_of.resize(world);
   std::set<std::uint64_t> drawn;
   while (drawn.size() < world) drawn.insert(setup.world.random->draw());
   supervision::begin e;
@@ -151,7 +153,7 @@ void supervisor_state::carry_out(const supervision::start_rank& a) {
   given.communicators = communicators;
   given.supervisor = self;
   given.checkpointer = checkpointer;
-  given.observers = observers;
+  given.observers = observers_of.at(static_cast<std::size_t>(a.rank)) = observers.for_sender();
   given.process = a.process;
   auto& handle = ranks.at(static_cast<std::size_t>(a.rank));
   handle = setup.bring_rank(self->system(), setup.trouble, std::move(given));
@@ -183,7 +185,9 @@ void supervisor_state::carry_out(const supervision::tell& a) {
     std::visit([&](const auto& message) { self->send(to, completed(message)); }, a.what);
 }
 
+// The rank may run on for a while, at the same time as the one that replaces it.
 void supervisor_state::carry_out(const supervision::abandon& a) {
+  observers_of.at(static_cast<std::size_t>(a.rank)).close();
   const auto& to = ranks.at(static_cast<std::size_t>(a.rank));
   if (to) self->send_exit(to, caf::exit_reason::kill);
 }

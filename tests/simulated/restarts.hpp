@@ -39,6 +39,7 @@ public:
     std::int64_t accumulate = 1;
     bool record = false;
     bool one_hook_per_run = false;
+    observer_factory observer = {};
   };
 
   explicit restarting_job(settings how) : how_(how), script(options()) {
@@ -50,6 +51,10 @@ public:
     what_.accumulate = how.accumulate;
     what_.max_restarts = how.max_restarts;
     what_.one_hook_per_run = how.one_hook_per_run;
+    if (how.observer)
+      script.sim_job().before_start = [make = how.observer](supervisor_setup& setup) {
+        setup.what.observers.push_back(make);
+      };
     script.sim_job().listen([this](const seen::lifecycle& l) { life.push_back(l); });
     script.train(what_);
   }

@@ -15,6 +15,21 @@ namespace {
 constexpr std::uint64_t seeds = 20;
 using kind = lifecycle_kind;
 
+// Keeps the names of the hooks of one rank.
+class hook_listener final : public observer {
+public:
+  hook_listener(std::int32_t rank, std::vector<std::string_view>& to) : rank_(rank), to_(to) {}
+  bool wants_hooks() const override { return true; }
+  void on(const observation& what) override {
+    const auto* x = std::get_if<seen::hook>(&what);
+    if (x && x->rank == rank_) to_.push_back(name(x->what));
+  }
+
+private:
+  std::int32_t rank_;
+  std::vector<std::string_view>& to_;
+};
+
 }  // namespace
 
 TEST_CASE("a rank is killed in its forward pass: the step is done again", "[simulated][restart]") {
@@ -381,6 +396,32 @@ TEST_CASE("a rank that wakes after it was replaced changes nothing", "[simulated
     const auto& end = job.ends_well(2);
     CHECK(end.generations[0].ended_by->rank == 2);
     CHECK(job.script.sim_job().life_of(2)->node != node);
+  }
+}
+
+// The orders to the abandoned rank are late: it rewinds when its replacement trains.
+TEST_CASE("an abandoned rank goes on: observers receive nothing more of it",
+          "[simulated][restart]") {
+  for (std::uint64_t seed = 0; seed < seeds; ++seed) {
+    INFO("seed " << seed);
+    std::vector<std::string_view> heard;
+    const auto make = [&] { return std::make_unique<hook_listener>(2, heard); };
+    restarting_job job{{.seed = seed, .observer = make}};
+    REQUIRE(job.until(1, "on_train_batch_start", 5));
+    std::vector<std::shared_ptr<held_message>> orders;
+    for (int i = 0; i < 8; ++i) orders.push_back(job.script.hold<close_generation>(2));
+    const auto killed = job.script.hold<caf::exit_msg>(2);
+    job.script.crash(1);
+    REQUIRE(job.until(2, "on_train_batch_start", 8));
+    REQUIRE(killed->caught());
+    const auto before = heard.size();
+    job.script.release(orders.front());
+    REQUIRE(job.until(2, "rewind"));
+    REQUIRE(job.until(2, "on_train_batch_start", 9));
+    job.script.release(killed);
+    job.ends_well(2);
+    CHECK(heard.size() > before);
+    CHECK(std::ranges::count(heard, "rewind") == 0);
   }
 }
 
