@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <filesystem>
 #include <map>
 #include <optional>
 #include <set>
@@ -13,6 +14,7 @@
 #include "actors/recovery_times.hpp"
 #include "actors/supervisor_machine.hpp"
 #include "backends/entropy.hpp"
+#include "troupe/checkpoint.hpp"
 #include "troupe/detail/coverage.hpp"
 
 namespace troupe {
@@ -40,6 +42,13 @@ public:
 private:
   std::function<void(job_outcome)> complete_;
 };
+
+// A checkpoint's folder names its step. One with another name counts as the beginning.
+std::int64_t step_resumed_at(const std::string& checkpoint) {
+  auto path = std::filesystem::path{checkpoint};
+  if (!path.has_filename()) path = path.parent_path();
+  return std::max<std::int64_t>(0, step_of_checkpoint_folder(path.filename().string()));
+}
 
 struct supervisor_state;
 using supervisor_pointer = supervisor_actor::stateful_pointer<supervisor_state>;
@@ -126,6 +135,7 @@ void supervisor_state::start() {
   observers_of.resize(world);
   std::set<std::uint64_t> drawn;
   while (drawn.size() < world) drawn.insert(setup.world.random->draw());
+  if (what->resume) feed(supervision::durable{step_resumed_at(*what->resume)});
   supervision::begin e;
   for (const auto id : drawn) e.incarnations.push_back(incarnation_id{id});
   feed(e);

@@ -44,7 +44,7 @@ struct checkpointer_done {
 struct observers_done {
   std::vector<failure> late;
 };
-/// A checkpoint of this step is durable.
+/// A checkpoint of this step is durable: one that was written, or the one that the job resumes.
 struct durable {
   std::int64_t step = 0;
 };

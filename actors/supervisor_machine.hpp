@@ -122,7 +122,7 @@ private:
   resume_point base_;
   std::string base_digest_;
   std::int64_t redone_ = 0;
-  std::int64_t durable_ = 0;  // step of the newest checkpoint that this job wrote
+  std::int64_t durable_ = 0;  // step of the checkpoint reported last
   std::vector<supervision::generation_end> ended_;
   std::int64_t committed_at_end_ = -1;  // when the last generation ended
   std::uint64_t failures_before_ = 0;   // of the generations that ended

@@ -87,7 +87,7 @@ bool supervisor_machine::comes_back(const failure& what) const {
 }
 
 void supervisor_machine::handle(const supervision::durable& e, actions&) {
-  durable_ = std::max(durable_, e.step);
+  durable_ = e.step;  // a late checkpoint of a branch that was given up may have had a higher one
 }
 
 // A job that can restart does not fail because a rank is lost when all steps are done.

@@ -197,6 +197,18 @@ TEST_CASE("all ranks die: the record names the step of the checkpoint", "[simula
   CHECK(end.generations[1].steps_redone == 2);
 }
 
+TEST_CASE("all ranks of a resumed job die: the record names the step of its checkpoint",
+          "[simulated][restart]") {
+  restarting_job job{{.seed = 0, .checkpoint_every = 3}};
+  REQUIRE(job.until(0, "backward", 8));
+  job.script.train_again();
+  REQUIRE(job.until(0, "backward", 8));
+  for (std::int32_t r = 0; r < restarting_job::ranks; ++r) job.script.crash(r);
+  const auto& end = job.ends_well(2);
+  CHECK(end.generations[1].base_step == 6);
+  CHECK(end.generations[1].steps_redone == 2);
+}
+
 TEST_CASE("a rank dies in the orderly teardown: the job has finished", "[simulated][restart]") {
   restarting_job job{{.seed = 0}};
   REQUIRE(job.until(kind::teardown, 1));

@@ -182,6 +182,19 @@ TEST_CASE("without a rank that holds a point the ranks begin again", "[superviso
   CHECK(forms.front().holders.empty());
 }
 
+// A write that was in progress when all ranks died ends late; then the checkpointer removes it.
+TEST_CASE("without a rank that holds a point the base is the checkpoint reported last",
+          "[supervisor]") {
+  supervised s;
+  s.step(3);
+  for (const auto r : {0, 1, 2}) s.kill(r, "SIGKILL");
+  for (const auto step : {3, 2}) s.on(supervision::durable{step});
+  for (const auto r : {0, 1, 2}) s.on(prepared{s.of(r)});
+  for (const auto r : {0, 1, 2}) s.kill(r, "SIGKILL");
+  REQUIRE(s.orders<form_generation>().size() == 3);
+  CHECK(s.orders<form_generation>().front().base.loop.steps == 2);
+}
+
 TEST_CASE("the failure after the last restart ends the job", "[supervisor]") {
   supervised s{2, 1};
   s.raise(0);
