@@ -41,10 +41,15 @@ void durability_tracker::meets(const storage_op& op, const storage_fault& with) 
   std::int64_t step = none;
   if (const auto* x = std::get_if<storage_ops::make_folder>(&op)) {
     step = step_in(x->path);
-    if (step >= 0) writing_ = step, damaged_.erase(step);
+    if (step >= 0) writing_ = step, broken_ = false;
   } else if (const auto* x = std::get_if<storage_ops::rename>(&op)) {
     step = step_in(x->to);
-    if (hidden(x->to)) durable_.erase(step_in(x->from));  // removed, or about to be
+    if (hidden(x->to)) {
+      durable_.erase(step_in(x->from));  // removed, or about to be
+    } else {
+      durable_.erase(durable_.upper_bound(step), durable_.end());  // of a branch that was given up
+      if (!broken_) damaged_.erase(step);
+    }
   } else if (const auto* x = std::get_if<storage_ops::write>(&op)) {
     step = step_in(x->path);
   } else if (const auto* x = std::get_if<storage_ops::sync_folder>(&op)) {
@@ -58,6 +63,7 @@ void durability_tracker::meets(const storage_op& op, const storage_fault& with) 
 // Before the program has written anything, the fault may affect everything on the disk.
 void durability_tracker::damage(std::int64_t step) {
   if (step < 0) return durable_.clear();
+  broken_ = broken_ || step == writing_;
   damaged_.insert(step);
   durable_.erase(step);
 }

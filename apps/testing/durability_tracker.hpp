@@ -20,7 +20,7 @@ public:
   void announced(std::int64_t step) {
     if (!is_damaged(step)) durable_.insert(step);
   }
-  /// The last write of that step may be incomplete, wrong or missing.
+  /// The checkpoint of that step may be incomplete, wrong or missing.
   bool is_damaged(std::int64_t step) const { return damaged_.contains(step); }
   /// The newest checkpoint that must survive any fault so far; 0: none.
   std::int64_t newest_durable() const { return durable_.empty() ? 0 : *durable_.rbegin(); }
@@ -32,6 +32,7 @@ private:
   std::set<std::int64_t> durable_;  // reported, not removed and not damaged
   std::set<std::int64_t> damaged_;
   std::int64_t writing_ = none;
+  bool broken_ = false;  // what is being written
 };
 
 }  // namespace troupe::testing

@@ -34,6 +34,13 @@ bool is_left_behind(const job_outcome& outcome, std::int32_t rank) {
                              [&](const std::string& s) { return s.starts_with(name); });
 }
 
+// The rank ended without its last report when all was done.
+bool was_lost_late(const job_outcome& outcome, std::int32_t rank) {
+  return std::ranges::any_of(outcome.late, [&](const failure& f) {
+    return f.rank == rank && f.kind != failure_kind::exception;
+  });
+}
+
 }  // namespace
 
 void job_oracles::first_cause(const failure& first, const attempt_facts& facts) {
@@ -101,7 +108,7 @@ void job_oracles::ended(const job_outcome& outcome, const attempt_facts& facts) 
   if (!check(facts.took <= most))
     violate({oracle(12), fmt::format("it took {} ms, more than {} ms",
                                      facts.took.count() / 1'000'000, most.count() / 1'000'000)});
-  // An exception during the teardown of an abandoned rank is not reported.
+  // An exception during the teardown of a rank that is abandoned or lost then is not reported.
   const auto ended_generation = [&](std::uint64_t generation) {
     return std::ranges::any_of(outcome.generations, [&](const generation_record& g) {
       return g.generation == generation && g.ended_by;
@@ -109,7 +116,8 @@ void job_oracles::ended(const job_outcome& outcome, const attempt_facts& facts) 
   };
   const auto unheard = [&](const auto& thrown) {
     return thrown.hook == "on_exception" || ended_generation(thrown.generation) ||
-           (thrown.hook == "teardown" && is_left_behind(outcome, thrown.rank));
+           (thrown.hook == "teardown" &&
+            (is_left_behind(outcome, thrown.rank) || was_lost_late(outcome, thrown.rank)));
   };
   if (!failed)
     for (const auto& r : facts.thrown)

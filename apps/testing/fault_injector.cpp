@@ -97,6 +97,10 @@ void job_run::know_delays() {
   };
   const auto beat = job_.detect / 5;
   facts_.lossy = path.links_lost > path_before_.links_lost;
+  // A rank that is very slow may outlive its generation, and be overdue in the next one again.
+  if (facts_.any({fault::slow}))
+    facts_.delayed +=
+        times(job_.hook_limit, static_cast<std::uint64_t>(std::max(1, checker_.generations())) - 1);
   facts_.delayed += times(2 * beat, path.lost - path_before_.lost);
   facts_.delayed += times(now_.path.reorder_by, path.reordered - path_before_.reordered);
 }

@@ -83,6 +83,7 @@ void job_oracles::attempt_begins(job_id job, std::int64_t resumed_at) {
   poisons_[job] = std::exchange(inherited_, {});
   committed_ever_ = std::max(committed_ever_, committed_);
   resumed_at_ = base_ = committed_ = resumed_at;
+  fell_back_ = false;
   generation_ = 0;
   held_.assign(static_cast<std::size_t>(job_.ranks), {{}, 0, resumed_at});
   old_.clear();
@@ -105,16 +106,23 @@ void job_oracles::generation_begins(const generation_start& what) {
   const bool first = before == 0;
   // In a generation that did not become active, a rank may have given up its state for a newer one
   // that it did not receive.
-  const bool given_up = !first && (what.generation > before + 1 || base_ == unknown);
+  bool given_up = !first && (what.generation > before + 1 || base_ == unknown);
   std::int64_t kept = -1;  // by a survivor
+  auto possible = what.fallback;
   for (std::size_t r = 0; r < held_.size(); ++r) {
     auto& of = held_[r];
+    possible = std::max(possible, of.held);
     if (first || of.who == what.members[r])
       kept = std::max(kept, of.held);
     else
       old_[of.who] = of;
   }
+  // A rank that began at a checkpoint holds nothing until its set-up hooks have ended. If they
+  // fail, it begins at the newest checkpoint.
+  const bool began_only = fell_back_ && kept == base_;
+  given_up = given_up || (began_only && what.fallback != base_);
   const auto base = kept >= 0 ? kept : what.fallback;
+  fell_back_ = first || kept < 0 || given_up || began_only;
   // A checkpoint of a step that all ranks have lost may become durable later.
   if (!check(kept >= 0 || base >= what.durable))
     violate({oracles[30],
@@ -123,7 +131,7 @@ void job_oracles::generation_begins(const generation_start& what) {
                  std::to_string(what.durable) + " is durable",
              base});
   if (!first && kept < 0 && base < committed_) ++report_.marks["committed steps were done again"];
-  possible_ = std::max({kept, what.fallback, base_ == unknown ? possible_ : 0});
+  possible_ = std::max(possible, base_ == unknown ? possible_ : 0);
   set_base(what.lost || given_up ? unknown : base);
   for (std::size_t r = 0; r < held_.size(); ++r) held_[r].who = what.members[r];
 }
@@ -245,7 +253,13 @@ void job_oracles::state_of_step(const finished_step& what) {
 void job_oracles::chain(const finished_step& what, incarnation_id who) {
   auto& now = held_[static_cast<std::size_t>(what.rank)];
   const bool current = now.who == who;
-  if (current && what.generation == generation_ && base_ == unknown) set_base(what.step - 1);
+  if (current && what.generation == generation_ && base_ == unknown) {
+    if (!check(what.step <= possible_ + 1))
+      violate({oracles[1],
+               "no rank can hold more than step " + std::to_string(possible_) + " before it",
+               what.step, what.rank});
+    set_base(what.step - 1);
+  }
   if (current && what.generation == generation_ && !check(what.step != nan_at_))
     violate({oracles[0], "a peer's weights are NaN", what.step, what.rank, "weights", 0});
   auto& of = current ? now : old_[who];

@@ -134,6 +134,7 @@ private:
   std::ptrdiff_t behind_ = 0;              // ranks that hold no more than that
   std::uint64_t generation_ = 0;           // that is active or was active last, in this attempt
   std::int64_t base_ = 0;                  // the step that it began with
+  bool fell_back_ = false;                 // it may have begun at a checkpoint
   std::vector<replica> held_;              // by rank, in this attempt
   std::map<incarnation_id, replica> old_;  // that were replaced, in this attempt
   struct known_digest {

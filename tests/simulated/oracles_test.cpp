@@ -93,6 +93,24 @@ TEST_CASE("fault before the program has written anything: no checkpoint is sure"
   CHECK(f.tracker.newest_durable() == 0);
 }
 
+TEST_CASE("a damaged checkpoint is excused until another one of its step is in its place",
+          "[simulated][oracle]") {
+  followed f;
+  f.save(10, 2, kind::bit_flip);
+  f.on(storage_ops::make_folder{hidden_path(10)});
+  CHECK(f.tracker.is_damaged(10));
+  f.on(storage_ops::rename{hidden_path(10), final_path(10)});
+  CHECK_FALSE(f.tracker.is_damaged(10));
+}
+
+TEST_CASE("an earlier step is saved again: later checkpoints need not stay",
+          "[simulated][oracle]") {
+  followed f;
+  for (const int step : {5, 10}) f.save(step);
+  f.on(storage_ops::rename{hidden_path(7), final_path(7)});
+  CHECK(f.tracker.newest_durable() == 5);
+}
+
 TEST_CASE("a lossy path does not count as a lost link", "[simulated][oracle]") {
   const auto counts_of = [](std::uint32_t lose) {
     modular_options payload;
