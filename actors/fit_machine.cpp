@@ -206,6 +206,11 @@ void fit_machine::learn(const hook_outcome& outcome, actions& out) {
   for (const auto& [key, number] : outcome.logged) loop_.last[key] = number;
   auto where = at();
   if (phase_ == phase::window) ++where.step;
+  if (phase_ == phase::validation) where.batch = batch_;  // a step may have several
+  if (phase_ == phase::close && fit) {                    // on_train_end belongs to the last step
+    where.epoch = loop_.epoch - (loop_.batch == 0 && loop_.epoch > 0 ? 1 : 0);
+    where.step = loop_.steps;
+  }
   if (plan_->keeps_points) {
     for (const auto& [key, number] : outcome.logged) logged_[key] = number;
     logged_at_ = where;

@@ -123,7 +123,7 @@ TEST_CASE("a fit of one epoch with two batches and one validation batch runs the
   CHECK(d.end->loop.samples == 14);
   CHECK(d.end->loop.last == metrics{{"val/loss", 1.0}});
   REQUIRE(d.known.size() == 1);  // those of the sanity check are dropped
-  CHECK(d.known[0].at == position{stage::validate, 0, 2});
+  CHECK(d.known[0].at == position{stage::validate, 0, 2, 2});
 }
 
 TEST_CASE("with a strategy that accumulates itself every micro-batch has an optimizer step",

@@ -221,6 +221,29 @@ TEST_CASE("settings that contradict the data or the checkpoint are user errors",
   CHECK(contains(said, "runs/a/latest has finished 3 epochs, but max_epochs is 2"));
 }
 
+TEST_CASE("metrics of on_train_end have the position of the last step", "[fit]") {
+  const auto logs = [](const hook& h, hook_outcome& out) {
+    if (h.is<hooks::on_train_end>()) out.logged["train/loss"] = 1;
+  };
+  fit_plan plan;
+  plan.max_steps = 4;
+  const auto in_epoch = run_through(plan, {.train = 3}, logs).known.back().at;
+  CHECK(std::pair{in_epoch.epoch, in_epoch.step} == std::pair<std::int64_t, std::int64_t>{1, 4});
+  plan.max_steps = 6;  // the last step ends an epoch
+  const auto at_end = run_through(plan, {.train = 3}, logs).known.back().at;
+  CHECK(std::pair{at_end.epoch, at_end.step} == std::pair<std::int64_t, std::int64_t>{1, 6});
+}
+
+TEST_CASE("validations within a step have different positions", "[fit]") {
+  fit_plan plan;
+  plan.max_epochs = 1;
+  plan.accumulate = 3;
+  plan.val_check_interval = std::int64_t{1};
+  std::vector<std::int64_t> batches;
+  for (const auto& one : run_through(plan, {.train = 3}).known) batches.push_back(one.at.batch);
+  CHECK(batches == std::vector<std::int64_t>{1, 2, 3});
+}
+
 TEST_CASE("early stopping ends the run after the step of its check", "[fit]") {
   fit_plan plan;
   plan.max_epochs = 9;
@@ -276,7 +299,7 @@ TEST_CASE("metrics are reported with the number of completed steps", "[fit]") {
       if (one.at.stage == stage::train) train.push_back({one.at.step, one.logged.at("train/loss")});
     CHECK(train.back() == std::pair<std::int64_t, double>{2, 2.0});
     CHECK(train[train.size() - 2] == std::pair<std::int64_t, double>{1, 1.0});
-    CHECK(d.known.back().at == position{stage::validate, 0, 2});
+    CHECK(d.known.back().at == position{stage::validate, 0, 2, 3});
     CHECK(d.end->loop.last == metrics{{"train/loss", 2.0}, {"val/loss", 1.0}});
   }
 }
