@@ -180,8 +180,15 @@ public:
   }
 
   void bind(std::shared_ptr<communicator> world, generation_id generation) override {
+    order what = binding{std::move(world), generation};
     const std::lock_guard lock(shared_->guard);
-    push(binding{std::move(world), generation});
+    auto& waiting = shared_->orders;
+    // Generations may end before the lane is free: of several bindings without a run between them
+    // the last one counts.
+    if (!waiting.empty() && std::holds_alternative<binding>(waiting.back()))
+      std::swap(waiting.back(), what);
+    else
+      push(std::move(what));
   }
 
   void submit(hook_run run) override {

@@ -231,6 +231,25 @@ TEST_CASE("submitting a second run is refused while the first continues", "[lane
   CHECK(on.what->hooks == std::vector<std::string>{"made", "connect", "on_train_start", "gone"});
 }
 
+TEST_CASE("many generations end before the lane is free: the last one is bound", "[lane]") {
+  stage_of_lane on(threads());
+  inbox<bool> gate;
+  on.what->at_hook = [&](const hook& h, const learner_context&) {
+    if (h.is<hooks::connect>()) gate.get({});
+    return hook_outcome{};
+  };
+  on.submit(hooks_at<hooks::connect>(0));
+  CHECK(on.entered->get({}) == "connect");
+  for (std::uint64_t g = 2; g <= 20; ++g) on.work->bind(nullptr, generation_id{g});
+  gate.put(true);
+  on.answer();
+  on.submit(hooks_at<hooks::on_train_start>(0));
+  on.answer();
+  on.close();
+  CHECK(on.what->hooks ==
+        std::vector<std::string>{"made", "connect", "bound 20", "on_train_start", "gone"});
+}
+
 TEST_CASE("a failure record holds the exception text as the recipe extracts it", "[lane]") {
   const auto make = GENERATE(adapter_maker{threads}, adapter_maker{in_line});
   stage_of_lane on(make());
