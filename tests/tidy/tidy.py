@@ -250,7 +250,8 @@ def process_wide(tree):
 
 
 def pure_machines(tree):
-    machines = re.compile(r"actors/(\w+_machine\w*|deciders|fit_plan|hook_sequences|time_knob)\.")
+    machines = re.compile(
+        r"actors/(\w+_machine\w*|deciders|fit_plan|hook_sequences|time_knob)\.|backends/wire/\w+_machine\.")
     for path, code in tree.sources("actors"):
         if machines.match(path):
             for m in re.finditer(r"\brare\s*\(", without_strings(code)):
