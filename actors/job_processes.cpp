@@ -176,7 +176,8 @@ job_processes::job_processes(const ports& world, job_id id, const job& what)
       limits_(derive(what.options.time)),
       random_(world.random),
       launcher_(world.children),
-      recipe_(what.recipe) {
+      recipe_(what.recipe),
+      needs_{what.options, what.recipe_text} {
   if (!launcher_)
     throw user_error(errc::bad_configuration,
                      "placement \"processes\": this program does not start processes for ranks; "
@@ -190,7 +191,7 @@ job_processes::job_processes(const ports& world, job_id id, const job& what)
 
 job_processes::~job_processes() = default;
 
-void job_processes::start(std::int32_t number, const supervisor_actor& supervisor) {
+void job_processes::start(std::int32_t number, bool spare, const supervisor_actor& supervisor) {
   process_start what;
   what.who = {id_, number, world_, incarnation_id{random_->draw()}};
   what.descriptors = place_->descriptors();
@@ -202,6 +203,7 @@ void job_processes::start(std::int32_t number, const supervisor_actor& superviso
     all_[number] = born;
   }
   born->start(*launcher_, std::move(what));
+  if (spare) born->send(needs_);
 }
 
 void job_processes::end(std::int32_t number) {

@@ -45,9 +45,9 @@ public:
   job_processes(const ports& world, job_id id, const job& what);
   ~job_processes();
 
-  /// Starts process `number`, a new one. `supervisor` is sent process_changed when it is ready,
+  /// Starts process `number`, a new one; a `spare` loads what ranks of the job will need. `supervisor` is sent process_changed when it is ready,
   /// wants to leave, or has ended, the reason why it could not be started included.
-  void start(std::int32_t number, const supervisor_actor& supervisor);
+  void start(std::int32_t number, bool spare, const supervisor_actor& supervisor);
   /// No further rank is started there: the process ends with the last of its ranks, and is killed
   /// when that takes long.
   void end(std::int32_t number);
@@ -70,6 +70,7 @@ private:
   std::shared_ptr<const rendezvous> place_;
   std::string communicator_;
   recipe_ptr recipe_;
+  warm_up needs_;
   mutable std::mutex guard_;
   std::map<std::int32_t, std::shared_ptr<one>> all_;  // that have not been ended by the supervisor
 };

@@ -6,6 +6,7 @@
 #include <atomic>
 #include <cstdlib>
 #include <map>
+#include <thread>
 #include <utility>
 
 #include "actors/observer.hpp"
@@ -269,9 +270,14 @@ struct rank_host::inside {
   caf::actor_system& system;
   recipe_ptr recipe;
   std::map<incarnation_id, resident> residents;
+  std::thread warming;  // may set `recipe`, until it is joined
 
   std::shared_ptr<const job> job_of(const rank_spec& brief);
   void settle(const rank_spec& brief);
+  void warm(warm_up needs);
+  void be_warm() {
+    if (warming.joinable()) warming.join();
+  }
 
   template <class T>
   void pass(T& m) {
@@ -284,8 +290,22 @@ struct rank_host::inside {
   }
 };
 
+// Beside the link, so that orders and beats go on.
+void rank_host::inside::warm(warm_up needs) {
+  if (recipe || warming.joinable()) return;
+  warming = std::thread([this, needs = std::move(needs)] {
+    recipe = recipe_of(home, needs.recipe);
+    try {
+      recipe->warm_up(needs.options);
+    } catch (...) {
+      return;  // the first rank fails in the same way, and reports it
+    }
+  });
+}
+
 // All ranks of a process share the recipe, because they belong to one job.
 std::shared_ptr<const job> rank_host::inside::job_of(const rank_spec& brief) {
+  be_warm();
   if (!recipe) recipe = recipe_of(home, brief.recipe);
   auto what = std::make_shared<job>();
   what->purpose = brief.purpose;
@@ -332,17 +352,19 @@ void rank_host::inside::settle(const rank_spec& brief) {
 
 rank_host::rank_host(launcher_client& parent, const rank_process_options& home,
                      caf::actor_system& system)
-    : inside_(new inside{parent, home, system, {}, {}}) {
+    : inside_(new inside{parent, home, system, {}, {}, {}}) {
   parent.control().send(process_ready{});
 }
 
 rank_host::~rank_host() {
+  inside_->be_warm();
   for (const auto& [id, one] : inside_->residents)
     if (!one.all->ended) caf::anon_send_exit(one.stand_in, caf::exit_reason::user_shutdown);
 }
 
 void rank_host::hear(link_message&& what) {
   if (const auto* brief = std::get_if<rank_spec>(&what)) return inside_->settle(*brief);
+  if (auto* needs = std::get_if<warm_up>(&what)) return inside_->warm(std::move(*needs));
   std::visit([this](auto& order) { inside_->pass(order); }, what);
 }
 

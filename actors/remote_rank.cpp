@@ -121,6 +121,7 @@ private:
   void hear(rank_spec&) {}
   void hear(process_ready&) {}
   void hear(process_leaves&) {}
+  void hear(warm_up&) {}
   void hear(form_generation&) {}
   void hear(activate_generation&) {}
   void hear(propose_stop&) {}

@@ -173,7 +173,7 @@ void supervisor_state::carry_out(const supervision::start_rank& a) {
 }
 
 void supervisor_state::carry_out(const supervision::start_process& a) {
-  if (setup.processes) setup.processes->start(a.number, self);
+  if (setup.processes) setup.processes->start(a.number, a.spare, self);
 }
 
 void supervisor_state::carry_out(const supervision::end_process& a) {
@@ -388,6 +388,7 @@ supervisor_actor spawn_supervisor(caf::actor_system& system, supervisor_setup se
             s.setup.id, s.what->options.ranks, limits,
             supervision::rules{.elastic = s.what->options.elastic,
                                .processes = s.setup.processes ? s.setup.process_count : 0,
+                               .fixed = s.setup.processes && !s.setup.processes->children(),
                                .has_result = s.what->purpose != stage::train});
         seam::on_down(*self,
                       [&s](const caf::actor_addr& who, std::string why) { s.down(who, why); });

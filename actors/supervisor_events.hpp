@@ -21,6 +21,7 @@ struct rules {
   /// Processes that the job begins with; 0: ranks are threads. A rank in a process of its own that
   /// is abandoned does not go on.
   std::int32_t processes = 0;
+  bool fixed = false;       ///< they were placed by mpirun: none can be started again
   bool has_result = false;  ///< rank 0 brings the caller's result with torn_down
   friend bool operator==(const rules&, const rules&) = default;
 };
@@ -67,6 +68,7 @@ using event = std::variant<begin, prepared, step_done, stop_vote, rank_finished,
 /// Start a process for ranks. Emitted only where ranks live in processes of their own.
 struct start_process {
   std::int32_t number = 0;
+  bool spare = false;  ///< it waits for ranks
   friend bool operator==(const start_process&, const start_process&) = default;
 };
 /// No further rank is started there: the process ends with the last of its ranks.

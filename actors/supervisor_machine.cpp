@@ -65,7 +65,8 @@ void supervisor_machine::handle(const supervision::begin& e, actions& out) {
 }
 
 void supervisor_machine::start(std::int32_t process, actions& out) const {
-  out.emplace_back(supervision::start_process{process});
+  const auto* place = placements_.find(process);
+  out.emplace_back(supervision::start_process{process, place && place->spare});
 }
 
 void supervisor_machine::start(member& m, std::int32_t process, actions& out) {

@@ -95,7 +95,7 @@ private:
   void give_up_unclosed(actions& out);
   void restart(actions& out);
   void replace(const std::vector<std::int32_t>& ranks, actions& out);
-  void abandon_process(const member& of);
+  void abandon_process(const member& of, actions& out);
   std::int32_t restarts_used() const;
   bool waits_for_processes() const;
   std::chrono::nanoseconds rest() const;

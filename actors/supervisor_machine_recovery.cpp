@@ -43,6 +43,7 @@ bool is_left(const member& m) { return !m.gone && !m.abandoned; }
 
 bool supervisor_machine::may_restart() const {
   if (must_end_ || !rules_.elastic.enabled()) return false;
+  if (rules_.fixed && std::ranges::any_of(members_, &member::gone)) return false;
   const auto fine = [&](const failure& f) { return curable(f, rules_.elastic); };
   if (!fine(*first_) || !std::ranges::all_of(others_, fine)) return false;
   if (waits_for_processes()) return true;
@@ -125,20 +126,21 @@ void supervisor_machine::give_up_unclosed(actions& out) {
     members_.close(m);
     announce(lifecycle_kind::survivor, out, members_.rank_of(m), {{"what", m.unresponsive}});
     out.emplace_back(supervision::abandon{members_.rank_of(m)});
-    abandon_process(m);
+    abandon_process(m, out);
   }
   if (over_) return start_teardown(out);
   close_if_all_closed(out);
 }
 
 // The process of an abandoned rank is killed, and the other ranks in it end, too.
-void supervisor_machine::abandon_process(const member& of) {
+void supervisor_machine::abandon_process(const member& of, actions& out) {
   if (!placements_.any()) return;
   placements_.lost(of.process);
   for (auto& m : members_) {
     if (m.process != of.process || m.gone || m.abandoned) continue;
     members_.abandon(m);
     members_.close(m);
+    out.emplace_back(supervision::abandon{members_.rank_of(m)});
   }
 }
 

@@ -38,6 +38,12 @@ struct rank_spec {
   bool traced = false;       ///< send `hook_entered`
   snapshot_ptr initial;
 };
+/// Supervisor to the process of a spare: load what ranks of this job will need. A rank_spec may
+/// follow at any time. Late or lost: the first rank loads it.
+struct warm_up {
+  trainer_options options;
+  std::string recipe;
+};
 /// Rank's process to the observers in the supervisor's process. Progress and hooks are dropped
 /// before the link when the observers' queue is full or the link is half full. One
 /// `dropped_observations` after the last observation says how many were dropped.
@@ -69,6 +75,6 @@ using link_message =
                  close_generation, tear_down, prepared, step_done, stop_vote, rank_finished,
                  rank_failed, queue_value, closed_generation, rank_busy, torn_down,
                  write_checkpoint, observed, dropped_observations, hook_entered, rank_ended,
-                 process_ready, process_leaves>;
+                 process_ready, process_leaves, warm_up>;
 
 }  // namespace troupe

@@ -7,24 +7,37 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
 #include <charconv>
+#include <cinttypes>
+#include <cstdio>
 
 namespace troupe::program {
 
 void data_order(const order_question& what, const std::function<void(const ordered_batch&)>& take) {
-  const data_layout layout{what.size, what.ranks, what.batch_size};
   const auto order = permutation(what.seed, what.epoch, what.size);
-  const auto batches = layout.batches();
-  const auto steps_per_epoch = (batches + what.accumulate - 1) / what.accumulate;
-  for (std::int64_t batch = 0; batch < batches; ++batch) {
-    for (std::int64_t rank = 0; rank < what.ranks; ++rank) {
-      const auto piece = layout.of_rank(batch, rank);
-      const auto first = order.begin() + piece.first;
-      take({what.epoch * steps_per_epoch + batch / what.accumulate,
-            batch,
-            rank,
-            {first, first + piece.count}});
-    }
+  auto parts = what.history;
+  parts.push_back({what.size, what.ranks, what.batch_size});
+  const data_layout whole{what.size, parts[0].ranks, parts[0].batch_size};
+  const auto steps_of = [&](std::int64_t batches) {
+    return (batches + what.accumulate - 1) / what.accumulate;
+  };
+  auto step =
+      what.epoch * steps_of(whole.batches());  // earlier epochs were cut like this one's begin
+  std::int64_t batch = 0;
+  std::int64_t sample = 0;
+  for (const auto& part : parts) {
+    const data_layout layout{what.size, part.ranks, part.batch_size, batch, sample};
+    const auto end = std::min(layout.batches(), batch + part.batches);
+    for (auto b = batch; b < end; ++b)
+      for (std::int64_t rank = 0; rank < part.ranks; ++rank) {
+        const auto piece = layout.of_rank(b, rank);
+        const auto first = order.begin() + piece.first;
+        take({step + (b - batch) / what.accumulate, b, rank, {first, first + piece.count}});
+      }
+    sample += layout.samples(batch, end - 1);
+    step += steps_of(end - batch);
+    batch = end;
   }
 }
 
@@ -40,6 +53,20 @@ std::string wrong_with_seed(const std::string& text) {
 }
 
 namespace {
+
+// `10@4x64`: 10 micro-batches of 4 ranks with batch size 64.
+order_part read_part(const std::string& text) {
+  order_part part;
+  int read = 0;
+  const bool whole = std::sscanf(text.c_str(), "%" SCNd64 "@%" SCNd64 "x%" SCNd64 "%n",
+                                 &part.batches, &part.ranks, &part.batch_size, &read) == 3 &&
+                     read == static_cast<int>(text.size());
+  if (!whole)
+    throw user_error(
+        errc::bad_usage,
+        fmt::format("--after {}: give BATCHES@RANKSxBATCH_SIZE, for example 10@4x64", text));
+  return part;
+}
 
 // The product of two such numbers fits into 64 bits.
 constexpr std::int64_t order_limit = (std::int64_t{1} << 31) - 1;
@@ -57,6 +84,11 @@ program_end order(const order_question& what, bool json, console& screen) {
   refuse_outside("--batch-size", what.batch_size, 1);
   refuse_outside("--epoch", what.epoch, 0);
   refuse_outside("--accumulate-grad-batches", what.accumulate, 1);
+  for (const auto& part : what.history) {
+    refuse_outside("--after, batches", part.batches, 1);
+    refuse_outside("--after, ranks", part.ranks, 1);
+    refuse_outside("--after, batch size", part.batch_size, 1);
+  }
   data_order(what, [&](const ordered_batch& b) {
     screen.result(json
                       ? fmt::format("{{\"schema\":\"troupe.data_order/1\",\"step\":{},\"batch\":{},"
@@ -76,14 +108,22 @@ void add_data(const command& app, const context& around, const choose& chosen) {
   auto what = std::make_shared<order_question>();
   auto json = std::make_shared<bool>(false);
   command.add("--size", what->size, "samples of the training set").required();
-  command.add("--ranks", what->ranks, "(2)");
+  command.add("--ranks", what->ranks, "that share a batch: the shards of the job (2)");
   command.add("--batch-size", what->batch_size, "per rank and micro-batch (64)");
   command.add("--seed", what->seed, "(0)").check(wrong_with_seed);
   command.add("--epoch", what->epoch, "(0)");
   command.add("--accumulate-grad-batches", what->accumulate, "micro-batches of a step (1)");
+  auto after = std::make_shared<std::vector<std::string>>();
+  command.add("--after", *after,
+              "BATCHES@RANKSxBATCH_SIZE: what earlier attempts of the run did of the epoch; may "
+              "repeat");
   command.add_flag("--json", *json, "one object per line");
-  command.on_chosen(
-      [=, &around] { chosen([=, &around] { return order(*what, *json, around.screen); }); });
+  command.on_chosen([=, &around] {
+    chosen([=, &around] {
+      for (const auto& text : *after) what->history.push_back(read_part(text));
+      return order(*what, *json, around.screen);
+    });
+  });
 }
 
 }  // namespace troupe::program

@@ -37,6 +37,12 @@ struct ordered_batch {
   std::int64_t rank = 0;
   std::vector<std::int64_t> samples;
 };
+/// Micro-batches of an epoch that one attempt of a run did.
+struct order_part {
+  std::int64_t batches = 0;
+  std::int64_t ranks = 1;
+  std::int64_t batch_size = 1;
+};
 struct order_question {
   std::int64_t size = 0;
   std::int64_t ranks = 2;
@@ -44,6 +50,7 @@ struct order_question {
   std::uint64_t seed = 0;
   std::int64_t epoch = 0;
   std::int64_t accumulate = 1;
+  std::vector<order_part> history;  ///< of this epoch, before it went on as above
 };
 /// Calls back for each batch and rank of the epoch, in order of batches. Steps count from the first
 /// step of the first epoch.

@@ -367,6 +367,23 @@ public:
     cursor_of(*from, {train->size(), options.ranks, options.batch_size}, options, path);
   }
 
+  // The module and the data of a rank, and a step with layers that many modules have: LibTorch
+  // makes kernels and the autograd engine when they are used first.
+  void warm_up(const trainer_options& options) const override {
+    const lane_thread as_in_a_lane;
+    rank_random draws{options.seed};
+    const random_scope scope{draws};
+    if (const auto made = model_ ? model_() : nullptr) made->configure_model();
+    if (data_) data_->setup(stage::train);
+    if (data_) data_->train();
+    const auto image = torch::rand({2, 1, 28, 28});
+    const auto filters = torch::rand({4, 1, 3, 3}, torch::requires_grad());
+    const auto weights = torch::rand({10, 4 * 13 * 13}, torch::requires_grad());
+    const auto seen = torch::max_pool2d(torch::relu(torch::conv2d(image, filters)), 2).flatten(1);
+    const auto guess = torch::log_softmax(torch::linear(seen, weights), 1);
+    torch::nll_loss(guess, torch::zeros({2}, torch::kLong)).backward();
+  }
+
 private:
   // A rank that failed while it received a state gets a new learner, which goes on receiving.
   std::shared_ptr<partial_state> received_by(const learner_context& context) const {

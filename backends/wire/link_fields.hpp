@@ -286,6 +286,10 @@ void inspect(F& f, rank_ended& x) {
 template <class F>
 void inspect(F&, process_ready&) {}
 template <class F>
+void inspect(F& f, warm_up& x) {
+  f(x.options, x.recipe);
+}
+template <class F>
 void inspect(F& f, process_leaves& x) {
   f(x.why);
 }

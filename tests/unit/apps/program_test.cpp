@@ -127,6 +127,26 @@ TEST_CASE("steps in data order do not accumulate batches of two epochs", "[progr
   CHECK(batches == std::map<std::int64_t, std::int64_t>{{3, 2}, {4, 2}, {5, 1}});
 }
 
+TEST_CASE("data order of a history consumes each sample once", "[program]") {
+  const auto lines =
+      lines_of(troupe_says({"data", "order", "--size", "50", "--ranks", "1", "--batch-size", "9",
+                            "--after", "3@2x4", "--after", "1@3x2", "--epoch", "1", "--json"})
+                   .out);
+  std::set<int> seen;
+  std::vector<int> sizes;
+  for (const auto& line : lines) {
+    for (const int sample : line["samples"]) CHECK(seen.insert(sample).second);
+    sizes.push_back(static_cast<int>(line["samples"].size()));
+  }
+  CHECK(seen.size() == 50);
+  CHECK(sizes == std::vector<int>{4, 4, 4, 4, 4, 4, 2, 2, 2, 9, 9, 2});
+  CHECK(lines.back()["batch"] == 6);
+  CHECK(lines.back()["step"] == 7 + 6);  // an epoch of 7 steps lies before
+  const auto wrong = troupe_says({"data", "order", "--size", "5", "--after", "3x2"});
+  CHECK(wrong.code == 2);
+  CHECK_THAT(wrong.err, Catch::Contains("BATCHES@RANKSxBATCH_SIZE"));
+}
+
 TEST_CASE("config print shows values and sources, and its output is a valid file", "[program]") {
   const temporary_folder folder;
   const auto said = troupe_says({"config", "print", "--ranks", "3"}, {{"TROUPE_BATCH_SIZE", "7"}});

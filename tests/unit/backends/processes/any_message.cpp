@@ -159,6 +159,7 @@ link_message any_message(std::uint64_t seed, std::size_t index) {
     case 19: return hook_entered{1, d.some_hook()};
     case 20: return process_ready{};
     case 21: return process_leaves{d.text()};
+    case 22: return warm_up{d.options(), d.text()};
     default: return rank_ended{incarnation_id{d.number()}, d.text()};
   }
 }

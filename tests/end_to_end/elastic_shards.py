@@ -1,0 +1,95 @@
+"""Goal: the weights of a job depend on its shards, and on nothing that happens to its processes."""
+
+import os
+
+from elastic import PLACED, SHORT, metrics_text, undisturbed
+from processes import check_none_left
+from troupe_program import check, check_code, check_equal, check_in, fit, main, result_of
+
+KILL = "kill@rank={},hook={},step={}"
+
+
+def end(folder, name, *arguments, code=0):
+    run = os.path.join(folder, name)
+    ended = fit(run, *SHORT, *arguments)
+    check_code(ended, code)
+    return run, ended
+
+
+def check_same(run, plain, about):
+    """The run shows the same weights and metrics as `plain`."""
+    result, expected = result_of(run), result_of(plain)
+    for key in ("weights_digest", "status", "epochs", "steps", "samples", "metrics"):
+        check_equal(result[key], expected[key], (key, about))
+    check_equal(metrics_text(run), metrics_text(plain), about)
+    return result
+
+
+def story_the_same_shards_in_fewer_processes_or_threads_end_in_the_same_weights(folder):
+    plain = undisturbed(folder)
+    for ranks in (1, 2):
+        for placed in (PLACED, []):
+            run, ended = end(folder, f"{ranks}{len(placed)}", "--ranks", ranks, "--shards", 3, *placed)
+            result = check_same(run, plain, ended)
+            check_equal(result["ranks"], ranks)
+    for kind in ("tcp", "hier"):
+        run, ended = end(folder, kind, "--ranks", 2, "--shards", 3, "--communicator", kind, *PLACED)
+        check_same(run, plain, ended)
+
+
+def story_with_shrink_a_job_goes_on_in_the_processes_that_are_left(folder):
+    plain = undisturbed(folder)
+    for rank, step in ((0, 3), (1, 7), (2, 10)):
+        run, ended = end(folder, f"one{rank}", *PLACED, "--max-restarts", 3, "--on-loss", "shrink",
+                         "--fault", KILL.format(rank, "training_step", step))
+        result = check_same(run, plain, ended)
+        check_equal([g["ranks"] for g in result["generations"]], [3, 2], ended)
+    run, ended = end(folder, "two", *PLACED, "--max-restarts", 3, "--on-loss", "shrink",
+                     "--fault", KILL.format(0, "training_step", 3), "--fault", KILL.format(2, "optimizer_step", 9))
+    result = check_same(run, plain, ended)
+    check(result["generations"][-1]["ranks"] in (1, 2), result)
+    run, ended = end(folder, "least", *PLACED, "--max-restarts", 3, "--on-loss", "shrink", "--min-ranks", 3,
+                     "--fault", KILL.format(1, "pre_backward", 4))
+    result = check_same(run, plain, ended)
+    check_equal([g["ranks"] for g in result["generations"]], [3, 3], ended)
+
+
+def story_a_process_with_two_shards_is_killed_and_both_are_replaced(folder):
+    plain = undisturbed(folder)
+    for on_loss, left in (("replace", 2), ("shrink", 1)):
+        run, ended = end(folder, on_loss, "--ranks", 2, "--shards", 3, *PLACED, "--max-restarts", 2, "--on-loss", on_loss,
+                         "--fault", KILL.format(1, "training_step", 5))
+        result = check_same(run, plain, ended)
+        check_equal([g["ranks"] for g in result["generations"]], [2, left], ended)
+
+
+def story_a_spare_takes_the_place_of_a_killed_process(folder):
+    plain = undisturbed(folder)
+    run, ended = end(folder, "spare", *PLACED, "--max-restarts", 3, "--spares", 1,
+                     "--fault", KILL.format(1, "training_step", 5), "--fault", KILL.format(2, "on_train_epoch_end", 21))
+    result = check_same(run, plain, ended)
+    check_equal({g["ranks"] for g in result["generations"]}, {3}, ended)
+    check_none_left(ended)
+
+
+def story_a_resume_with_fewer_processes_keeps_the_shards(folder):
+    plain = undisturbed(folder)
+    run, _ = end(folder, "resumed", "--max-steps", 7)
+    for ranks, placed, steps in ((1, [], 9), (2, PLACED, 14), (3, [], 22)):
+        ended = fit(run, *SHORT, "--ranks", ranks, *placed, "--max-steps", steps, "--resume", "latest")
+        check_code(ended, 0)
+    result, expected = result_of(run), result_of(plain)
+    for key in ("weights_digest", "steps", "samples"):
+        check_equal(result[key], expected[key], (key, ended))
+    check_equal(metrics_text(run), metrics_text(plain), ended)
+
+
+def story_impossible_shards_are_refused_with_the_fix(folder):
+    for words, about in ((["--shards", 2], "raise elastic.shards"), (["--min-ranks", 4], "elastic.min_ranks is 4"),
+                         (["--shards", 4, "--communicator", "mpi"], "")):
+        _, ended = end(folder, "refused", *words, code=6 if about == "" else 3)
+        check_in(about, ended.err)
+
+
+if __name__ == "__main__":
+    main(globals())
