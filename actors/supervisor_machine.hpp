@@ -87,6 +87,7 @@ private:
   void lose(member& m, failure what, bool reported, actions& out);
   void keep_late(failure what);
   bool comes_too_late(const failure& what) const;
+  bool checkpoint_was_replaced(const failure& what) const;
   bool may_restart() const;
   bool comes_back(const failure& what) const;
   void send_close(actions& out);

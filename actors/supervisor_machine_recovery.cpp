@@ -44,11 +44,19 @@ bool is_left(const member& m) { return !m.gone && !m.abandoned; }
 bool supervisor_machine::may_restart() const {
   if (must_end_ || !rules_.elastic.enabled()) return false;
   if (rules_.fixed && std::ranges::any_of(members_, &member::gone)) return false;
-  const auto fine = [&](const failure& f) { return curable(f, rules_.elastic); };
+  const auto fine = [&](const failure& f) {
+    return checkpoint_was_replaced(f) || curable(f, rules_.elastic);
+  };
   if (!fine(*first_) || !std::ranges::all_of(others_, fine)) return false;
   if (waits_for_processes()) return true;
   return restarts_used() < rules_.elastic.max_restarts &&
          !sometimes(comes_back(*first_), coverage_point::crash_loop);
+}
+
+// Ranks that begin at a checkpoint read it while the checkpointer may replace it by a newer one.
+bool supervisor_machine::checkpoint_was_replaced(const failure& what) const {
+  return what.code == errc::checkpoint && what.hook == hooks::load_checkpoint::name &&
+         generation_ > generation_id{1} && base_.number == 0;
 }
 
 // A restart counts until `window` has passed and a step was committed after it.

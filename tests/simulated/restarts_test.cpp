@@ -30,6 +30,23 @@ private:
   std::vector<std::string_view>& to_;
 };
 
+// A job whose ranks have died when the first checkpoint is durable, the next one is being written,
+// and another one waits for the disk.
+struct job_without_ranks : restarting_job {
+  explicit job_without_ranks(std::uint64_t seed)
+      : restarting_job({.seed = seed, .checkpoint_every = 1}) {
+    script.files().set_fault([](const storage_op&) {
+      return storage_fault{storage_fault::kind::slow, 0, std::chrono::milliseconds{3}};
+    });
+    REQUIRE(script.run_until([&] { return written() == 1; }));
+    REQUIRE(until(0, "backward", script.steps_of(0) + 2));
+    for (std::int32_t r = 0; r < ranks; ++r) script.crash(r);
+  }
+  std::ptrdiff_t written() const {
+    return std::ranges::count(life, kind::checkpoint_written, &seen::lifecycle::event);
+  }
+};
+
 }  // namespace
 
 TEST_CASE("a rank is killed in its forward pass: the step is done again", "[simulated][restart]") {
@@ -195,6 +212,22 @@ TEST_CASE("all ranks die: the record names the step of the checkpoint", "[simula
   const auto& end = job.ends_well(2);
   CHECK(end.generations[1].base_step == 6);
   CHECK(end.generations[1].steps_redone == 2);
+}
+
+TEST_CASE("the checkpoint to go on from is removed: ranks begin at a newer one",
+          "[simulated][restart]") {
+  for (std::uint64_t seed = 0; seed < seeds; ++seed) {
+    INFO("seed " << seed);
+    job_without_ranks job{seed};
+    std::vector<std::shared_ptr<held_message>> orders;
+    for (std::int32_t r = 0; r < restarting_job::ranks; ++r)
+      orders.push_back(job.script.hold<form_generation>(r));
+    REQUIRE(job.script.run_until([&] { return job.written() == 3; }));
+    for (const auto& o : orders) job.script.release(o);
+    const auto& end = job.ends_well(3);
+    CHECK(end.generations[1].ended_by->hook == hooks::load_checkpoint::name);
+    CHECK(end.generations[2].base_step > end.generations[1].base_step);
+  }
 }
 
 TEST_CASE("all ranks of a resumed job die: the record names the step of its checkpoint",

@@ -249,6 +249,28 @@ TEST_CASE("a wrong configuration never restarts a job", "[supervisor]") {
   CHECK(s.orders<close_generation>().front().last);
 }
 
+TEST_CASE(
+    "a checkpoint that cannot be loaded restarts a job once, and only one that fell back to it",
+    "[supervisor]") {
+  const auto fails_to_load = [](supervised& s) {
+    auto what = make_failure(failure_kind::exception, "no such checkpoint");
+    what.rank = 0;
+    what.code = errc::checkpoint;
+    what.hook = hooks::load_checkpoint::name;
+    s.on(rank_failed{s.of(0), without_exception(what)});
+    return s.orders<close_generation>().front().last;
+  };
+  supervised resumed{1};
+  CHECK(fails_to_load(resumed));
+  supervised fell_back{1};
+  fell_back.kill(0);
+  fell_back.on(prepared{fell_back.of(0)});
+  CHECK_FALSE(fails_to_load(fell_back));
+  fell_back.close(0, 0, 0);
+  fell_back.on(prepared{fell_back.of(0)});
+  CHECK(fails_to_load(fell_back));
+}
+
 TEST_CASE("an abort while a generation closes ends the job", "[supervisor]") {
   supervised s;
   s.kill(1);
