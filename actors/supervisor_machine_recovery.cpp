@@ -84,10 +84,12 @@ std::chrono::nanoseconds supervisor_machine::rest() const {
   return first * (1 << std::min(fruitless_ - 1, doublings));
 }
 
-// The generation before ended in the same way, and no step was committed since. SIGKILL comes from
-// outside of the process: the budget bounds it.
+// The generation before ended in the same way, and no step was committed since. SIGKILL and SIGSTOP
+// come from outside of the process: the budget bounds them.
 bool supervisor_machine::comes_back(const failure& what) const {
-  if (ended_.empty() || committed_ > committed_at_end_ || what.signal == "SIGKILL") return false;
+  const bool from_outside = what.signal == "SIGKILL" || what.signal == "SIGSTOP";
+  if (ended_.empty() || committed_ > committed_at_end_ || from_outside) return false;
+  if (!ended_.back().ended_by) return false;
   const auto& before = *ended_.back().ended_by;
   // An exception may be thrown on every rank, and each time another one is the first.
   const bool anywhere = what.kind == failure_kind::exception;

@@ -192,13 +192,15 @@ private:
     auto end = troupe::reap(watch_->native_handle());
     link_.drain();
     end.given_up = given_up_;
-    if (stopped_)
+    if (stopped_) {
       end.what = make_failure(
           failure_kind::deadline,
           fmt::format(
               "its process was stopped (SIGSTOP) for {:.1f} s and was killed; let a stopped rank "
               "go on sooner (SIGCONT), or raise time.detect",
               std::chrono::duration<double>(stops_.limit()).count()));
+      end.what.signal = "SIGSTOP";
+    }
     const auto last = box_.read();
     end.what.hook = last.name;
     end.what.epoch = last.epoch;

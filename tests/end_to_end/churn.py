@@ -39,7 +39,7 @@ GONE_SECONDS = 10      # how long the last process may take to disappear
 # it must not cause any failure. Here is the place for a rank that leaves: its generation ends without a failure.
 KINDS = {
     "kill": (signal.SIGKILL, {("signal", "SIGKILL")}),
-    "stop": (signal.SIGSTOP, {("deadline", None), ("signal", "SIGKILL")}),
+    "stop": (signal.SIGSTOP, {("deadline", "SIGSTOP")}),
     "term": (signal.SIGTERM, set()),
 }
 Draw = collections.namedtuple("Draw", "gap kind rank stopped")

@@ -216,8 +216,8 @@ def story_a_rank_stopped_by_sigstop_is_named_and_killed(folder):
         for by, ended in zip(COMMUNICATORS, together.map(stopped, COMMUNICATORS)):
             check_code(ended, 1)
             failure = result_of(os.path.join(folder, by))["failure"]
-            check_equal([failure[k] for k in ("type", "rank", "hook", "step")],
-                        ["deadline", 1, "backward", 3], ended)
+            check_equal([failure[k] for k in ("type", "signal", "rank", "hook", "step")],
+                        ["deadline", "SIGSTOP", 1, "backward", 3], ended)
             check_in("was stopped (SIGSTOP)", failure["what"])
             check("left behind" not in ended.err, ended)
     check_none_left()
