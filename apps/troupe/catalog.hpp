@@ -35,6 +35,9 @@ struct device_facts {
   std::string about;  ///< what it is, or why not
 };
 
+/// The model of `troupe bench recovery`; not for users, so `models` does not list it.
+inline constexpr const char* recovery_model = "recovery";
+
 /// What a user chose to train. Values are those of the settings of the same names.
 struct learning {
   std::string model;

@@ -8,6 +8,7 @@ void add_bench(const command& app, const schema& all, const context& around, con
   add_bench_collectives(bench, around, chosen);
   add_bench_fit(bench, all, around, chosen);
   add_bench_control(bench, around, chosen);
+  add_bench_recovery(bench, around, chosen);
 }
 
 }  // namespace troupe::program

@@ -7,6 +7,7 @@ namespace troupe::program {
 
 void add_bench_collectives(const command& bench, const context& around, const choose& chosen);
 void add_bench_control(const command& bench, const context& around, const choose& chosen);
+void add_bench_recovery(const command& bench, const context& around, const choose& chosen);
 void add_bench_fit(const command& bench, const schema& all, const context& around,
                    const choose& chosen);
 

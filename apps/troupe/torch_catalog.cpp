@@ -3,8 +3,11 @@
 #include <ATen/ATen.h>
 #include <ATen/Version.h>
 #include <fmt/format.h>
+#include <algorithm>
 #include <nlohmann/json.hpp>
+#include <utility>
 
+#include "apps/bench/recovery.hpp"
 #include "apps/troupe/build_facts.hpp"
 #include "backends/torch/classifier.hpp"
 #include "backends/torch/data_catalog.hpp"
@@ -17,6 +20,57 @@
 namespace troupe::program {
 
 namespace {
+
+// Adds the indices of the samples to a batch.
+class numbered_samples : public dataset {
+public:
+  explicit numbered_samples(dataset_ptr inner) : inner_(std::move(inner)) {}
+  std::int64_t size() const override { return inner_->size(); }
+  value get(std::span<const std::int64_t> indices) const override {
+    auto numbers = at::zeros({static_cast<std::int64_t>(indices.size())}, at::kLong);
+    std::ranges::copy(indices, numbers.mutable_data_ptr<std::int64_t>());
+    auto batch = inner_->get(indices);
+    auto items = std::move(batch.get_if<value_tuple>()->items);
+    items.push_back(boxed(std::move(numbers)));
+    return value_tuple{std::move(items)};
+  }
+
+private:
+  dataset_ptr inner_;
+};
+
+class numbered_data : public data_module {
+public:
+  explicit numbered_data(data_ptr inner) : inner_(std::move(inner)) {}
+  std::string name() const override { return "numbered " + inner_->name(); }
+  dataset_ptr train() override { return std::make_shared<numbered_samples>(inner_->train()); }
+
+private:
+  data_ptr inner_;
+};
+
+class ledger_classifier : public classifier {
+public:
+  ledger_classifier(classifier_options options, std::int64_t samples)
+      : classifier(std::move(options)),
+        consumed_(register_parameter(recovery_ledger, at::zeros({samples}))) {}
+
+  // The gradient of the second part is -1 / (samples of the step) for each sample of the step.
+  step_output training_step(const batch& b, std::int64_t index) override {
+    return classifier::training_step(b, index).loss() - consumed_.index_select(0, b[2]).mean();
+  }
+
+private:
+  at::Tensor consumed_;
+};
+
+// What `troupe bench recovery` trains: a classifier whose weights count the samples that they have
+// used (apps/bench/recovery.hpp). For plain SGD.
+recipe_ptr ledger_recipe(data_ptr data, const classifier_options& options) {
+  const auto samples = data->train()->size();
+  return recipe_for<ledger_classifier>(data_ptr{std::make_shared<numbered_data>(std::move(data))},
+                                       options, samples);
+}
 
 class catalog_of_torch : public catalog {
 public:
@@ -52,6 +106,10 @@ public:
     options.learning_rate = what.learning_rate;
     options.momentum = what.momentum;
     options.weight_decay = what.weight_decay;
+    if (what.model == recovery_model) {
+      options.model = "mlp";
+      return ledger_recipe(data, options);
+    }
     return recipe_for<classifier>(data, options);
   }
 

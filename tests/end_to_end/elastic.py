@@ -228,5 +228,19 @@ def story_an_evaluation_outlives_a_killed_process(folder):
     check_none_left()
 
 
+def story_bench_recovery_kills_ranks_and_loses_no_sample(folder):
+    del folder
+    row = check_code(troupe("bench", "recovery", "--rounds", 3, "--json"), 0).json()
+    check_equal([row[k] for k in ("schema", "placement", "on_loss", "spares", "ranks", "rounds")],
+                ["troupe.bench_recovery/1", "processes", "replace", 0, 4, 3])
+    times = row["milliseconds"]
+    check_equal(list(times), ["known", "released", "next_step"])
+    check(all(0 < one["median"] <= one["worst"] for one in times.values()), row)
+    check(times["known"]["worst"] < times["next_step"]["worst"], row)
+    check_equal((row["samples_lost"], row["samples_doubled"]), (0, 0))
+    check(0 <= row["steps_redone"] <= 3, row)
+    check_none_left()
+
+
 if __name__ == "__main__":
     main(globals())
