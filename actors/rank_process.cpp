@@ -314,7 +314,7 @@ std::shared_ptr<const job> rank_host::inside::job_of(const rank_spec& brief) {
   if (!brief.resume.empty()) what->resume = brief.resume;
   what->initial = brief.initial;
   what->trace = [parent = &parent, traced = brief.traced](std::int32_t rank, const hook& h) {
-    parent->enter(h);
+    parent->enter(rank, h);
     if (traced) parent->control().send(hook_entered{rank, h});
   };
   return what;

@@ -146,9 +146,9 @@ process_sink remote_rank_state::hears() {
   sink.received = [hear = std::make_shared<listener>(setup, me, spoke)](link_message&& m) {
     (*hear)(std::move(m));
   };
-  sink.ended = [me](process_end end) {
+  sink.ended = [me, rank = setup.plan.rank](process_end end) {
     // A process that was killed because it ended too slowly counts as clean.
-    caf::anon_send(me, process_gone{std::move(end.what), end.clean || end.given_up});
+    caf::anon_send(me, process_gone{end.of_rank(rank), end.clean || end.given_up});
   };
   return sink;
 }
@@ -198,7 +198,6 @@ void remote_rank_state::left() {
 
 void remote_rank_state::gone(const process_gone& m) {
   auto what = m.what;
-  what.rank = setup.plan.rank;
   process.reset();
   const bool in_order = ended && m.clean;
   if (what.kind == failure_kind::start_failed || !in_order) {

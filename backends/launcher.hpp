@@ -4,6 +4,7 @@
 #include "backends/link.hpp"
 #include "backends/process_identity.hpp"
 #include "troupe/detail/value_bytes.hpp"
+#include "troupe/hooks.hpp"
 
 #include <chrono>
 #include <functional>
@@ -14,13 +15,35 @@
 
 namespace troupe {
 
-/// How a rank's process ended. The kind of `what` is `signal` (with its name), `exit`,
+/// The hook that a rank's lane entered last.
+struct last_hook {
+  std::int32_t rank = 0;
+  std::string name;
+  std::int64_t epoch = undefined;
+  std::int64_t step = undefined;
+  friend bool operator==(const last_hook&, const last_hook&) = default;
+};
+
+/// How a process of ranks ended. The kind of `what` is `signal` (with its name), `exit`,
 /// `start_failed`, or `deadline` (the process was stopped for too long and the launcher killed it).
-/// It has the hook, epoch and step that the lane entered last, if any.
 struct process_end {
   failure what;
   bool clean = false;     ///< it ended by itself with code 0
   bool given_up = false;  ///< the launcher killed it after `release`, when its grace had passed
+  std::vector<last_hook> hooks{};  ///< of the ranks that have entered one
+
+  /// The failure of one of its ranks: with the rank, and its hook, epoch and step, if any.
+  failure of_rank(std::int32_t rank) const {
+    auto one = what;
+    one.rank = rank;
+    for (const auto& last : hooks) {
+      if (last.rank != rank) continue;
+      one.hook = last.name;
+      one.epoch = last.epoch;
+      one.step = last.step;
+    }
+    return one;
+  }
 };
 
 /// Called on a thread of the launcher, one call at a time. Must not block and not throw.
@@ -109,9 +132,9 @@ public:
   virtual const std::vector<int>& descriptors() const = 0;
   /// Sets the encoder of tensors in values, before the first of them is sent.
   virtual void carry(const tensor_bytes* tensors) = 0;
-  /// Records that the lane enters a hook, in memory that outlives this process. One thread at a
-  /// time.
-  virtual void enter(const hook& what) noexcept = 0;
+  /// Records that the rank's lane enters a hook, in memory that outlives this process. One thread
+  /// at a time for each rank.
+  virtual void enter(std::int32_t rank, const hook& what) noexcept = 0;
   /// Receives from the link, in the calling thread, until it is closed or lost. True when the other
   /// side closed it.
   virtual bool serve(std::function<void(link_message&&)> received) = 0;

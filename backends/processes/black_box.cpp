@@ -15,16 +15,21 @@
 
 namespace troupe {
 
-// Two entries are written in turn, so that a writer that dies in one leaves the other whole. The
-// page starts as zeros, which is its empty state.
-struct black_box::page {
+// Two entries are written in turn, so that a writer that dies in one leaves the other whole.
+struct alignas(64) black_box::rank_slot {
   struct entry {
     std::int64_t epoch;
     std::int64_t step;
     std::array<char, 48> name;
   };
+  std::atomic<std::int32_t> owner;     ///< the rank and one; 0: none yet
   std::atomic<std::uint64_t> written;  ///< entries so far; the last one is at (written - 1) % 2
   std::array<entry, 2> entries;
+};
+
+// It starts as zeros, which is its empty state. Memory is used for the slots that ranks have.
+struct black_box::page {
+  std::array<rank_slot, ranks_max> slots;
 };
 
 black_box black_box::create() {
@@ -54,9 +59,23 @@ black_box::~black_box() {
   if (file_ >= 0) ::close(file_);
 }
 
-void black_box::enter(const hook& what) noexcept {
-  const auto count = page_->written.load(std::memory_order_relaxed);
-  auto& into = page_->entries[count % 2];
+// The rank's slot, or a free one that becomes the rank's. Null: all belong to other ranks.
+black_box::rank_slot* black_box::slot_of(std::int32_t rank) noexcept {
+  const auto own = rank + 1;
+  for (std::size_t i = 0; i < ranks_max; ++i) {
+    auto& one = page_->slots[(static_cast<std::size_t>(rank) + i) % ranks_max];
+    std::int32_t owner = one.owner.load(std::memory_order_relaxed);
+    if (owner == own) return &one;
+    if (owner == 0 && one.owner.compare_exchange_strong(owner, own)) return &one;
+  }
+  return nullptr;
+}
+
+void black_box::enter(std::int32_t rank, const hook& what) noexcept {
+  auto* const slot = slot_of(rank);
+  if (!slot) return;
+  const auto count = slot->written.load(std::memory_order_relaxed);
+  auto& into = slot->entries[count % 2];
   const auto& at = where(what);
   into.epoch = at.epoch;
   into.step = at.step;
@@ -64,15 +83,21 @@ void black_box::enter(const hook& what) noexcept {
   const auto size = std::min(word.size(), into.name.size() - 1);
   std::memcpy(into.name.data(), word.data(), size);
   into.name[size] = '\0';
-  page_->written.store(count + 1, std::memory_order_release);
+  slot->written.store(count + 1, std::memory_order_release);
 }
 
-last_hook black_box::read() const {
-  const auto count = page_->written.load(std::memory_order_acquire);
-  if (count == 0) return {};
-  const auto& from = page_->entries[(count - 1) % 2];
-  return {std::string{from.name.data(), ::strnlen(from.name.data(), from.name.size())}, from.epoch,
-          from.step};
+std::vector<last_hook> black_box::read() const {
+  std::vector<last_hook> all;
+  for (const auto& slot : page_->slots) {
+    const auto count = slot.written.load(std::memory_order_acquire);
+    if (count == 0) continue;
+    const auto& from = slot.entries[(count - 1) % 2];
+    all.push_back({slot.owner - 1,
+                   std::string{from.name.data(), ::strnlen(from.name.data(), from.name.size())},
+                   from.epoch, from.step});
+  }
+  std::ranges::sort(all, {}, &last_hook::rank);
+  return all;
 }
 
 }  // namespace troupe

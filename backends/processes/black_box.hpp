@@ -1,24 +1,20 @@
-// Records the hook that a rank is in, in a page of memory that outlives the rank's process.
+// Records the hooks that the ranks of a process are in, in memory that outlives the process.
 #pragma once
 
-#include "troupe/hooks.hpp"
+#include <cstddef>
+#include <vector>
 
-#include <string>
+#include "backends/launcher.hpp"
 
 namespace troupe {
 
-/// The hook that a lane entered last.
-struct last_hook {
-  std::string name;  ///< empty: none yet
-  std::int64_t epoch = undefined;
-  std::int64_t step = undefined;
-  friend bool operator==(const last_hook&, const last_hook&) = default;
-};
-
-/// A page shared by two processes. One thread writes, another process reads once the writer is
-/// dead: it finds the last whole entry.
+/// Memory shared by two processes. Each rank has one thread that writes. The other process reads
+/// once the writers are dead: it finds the last whole entry of each.
 class black_box {
 public:
+  /// The hooks of more ranks are not recorded.
+  static constexpr std::size_t ranks_max = 64;
+
   /// A new one, with a descriptor to hand on (closed on exec). Throws user_error.
   static black_box create();
   /// From an inherited descriptor, which it owns from here on. Throws internal_error.
@@ -29,12 +25,16 @@ public:
   ~black_box();
 
   int descriptor() const { return file_; }
-  void enter(const hook& what) noexcept;
-  last_hook read() const;
+  /// One thread at a time for each rank.
+  void enter(std::int32_t rank, const hook& what) noexcept;
+  /// The ranks that have entered a hook, ascending.
+  std::vector<last_hook> read() const;
 
 private:
+  struct rank_slot;
   struct page;
   black_box(int file, page* at) : file_(file), page_(at) {}
+  rank_slot* slot_of(std::int32_t rank) noexcept;
 
   int file_;
   page* page_;

@@ -43,7 +43,7 @@ public:
   }
 
   const std::vector<int>& descriptors() const override { return others_; }
-  void enter(const hook& what) noexcept override { box_.enter(what); }
+  void enter(std::int32_t rank, const hook& what) noexcept override { box_.enter(rank, what); }
 
 private:
   black_box box_;

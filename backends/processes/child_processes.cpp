@@ -201,10 +201,7 @@ private:
               std::chrono::duration<double>(stops_.limit()).count()));
       end.what.signal = "SIGSTOP";
     }
-    const auto last = box_.read();
-    end.what.hook = last.name;
-    end.what.epoch = last.epoch;
-    end.what.step = last.step;
+    end.hooks = box_.read();
     over(std::move(end));
   }
 

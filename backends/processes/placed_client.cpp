@@ -63,7 +63,7 @@ public:
   using linked_client::linked_client;
 
   const std::vector<int>& descriptors() const override { return none_; }
-  void enter(const hook&) noexcept override {}
+  void enter(std::int32_t, const hook&) noexcept override {}
 
 private:
   std::vector<int> none_;

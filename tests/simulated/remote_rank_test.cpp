@@ -36,7 +36,9 @@ public:
   troupe::link& control() override { return link_; }
   const std::vector<int>& descriptors() const override { return none_; }
   void carry(const tensor_bytes*) override {}
-  void enter(const hook& what) noexcept override { last_ = name(what); }
+  void enter(std::int32_t rank, const hook& what) noexcept override {
+    last_ = {rank, std::string{name(what)}};
+  }
   bool serve(std::function<void(link_message&&)>) override { return true; }
 
   void hear(const link_message& m) {
@@ -54,7 +56,7 @@ public:
     process_end end;
     end.what = make_failure(failure_kind::signal, "");
     end.what.signal = "SIGKILL";
-    end.what.hook = last_;
+    end.hooks = {last_};
     end_with(std::move(end));
   }
   void forget() {
@@ -90,7 +92,7 @@ private:
   rank_process_options home_;
   caf::actor_system& system_;
   std::vector<int> none_;
-  std::string last_;
+  last_hook last_;
   std::unique_ptr<rank_host> resident_;
 };
 

@@ -1,8 +1,12 @@
-// Goal: the hook that a lane entered last can be read through another mapping of the page.
+// Goal: the hook that each lane of a process entered last can be read through another mapping of
+// the page.
 #include "backends/processes/black_box.hpp"
 
 #include <fcntl.h>
 #include <unistd.h>
+
+#include <array>
+#include <thread>
 
 #include "troupe/failure.hpp"
 
@@ -10,16 +14,52 @@
 
 using namespace troupe;
 
-TEST_CASE("the last entered hook is read through another mapping of the page") {
+namespace {
+
+black_box other_mapping(const black_box& of) {
+  return black_box::adopt(::fcntl(of.descriptor(), F_DUPFD_CLOEXEC, 0));
+}
+
+}  // namespace
+
+TEST_CASE("the last entered hook of each rank is read through another mapping of the page") {
   const auto reader = black_box::create();
-  auto writer = black_box::adopt(::fcntl(reader.descriptor(), F_DUPFD_CLOEXEC, 0));
-  CHECK(reader.read() == last_hook{});
+  auto writer = other_mapping(reader);
+  CHECK(reader.read().empty());
   position at;
   at.epoch = 2;
-  for (at.step = 5; at.step < 8; ++at.step) writer.enter(hooks::training_step{{at}});
-  CHECK(reader.read() == last_hook{"training_step", 2, 7});
-  writer.enter(hooks::on_validation_model_zero_grad{{at}});
-  CHECK(reader.read() == last_hook{"on_validation_model_zero_grad", 2, 8});
+  for (at.step = 5; at.step < 8; ++at.step) writer.enter(3, hooks::training_step{{at}});
+  CHECK(reader.read() == std::vector<last_hook>{{3, "training_step", 2, 7}});
+  writer.enter(0, hooks::on_validation_model_zero_grad{{at}});
+  // Has the slot of rank 3 by its number.
+  const auto far = 3 + static_cast<std::int32_t>(black_box::ranks_max);
+  writer.enter(far, hooks::backward{{at}});
+  CHECK(reader.read() == std::vector<last_hook>{{0, "on_validation_model_zero_grad", 2, 8},
+                                                {3, "training_step", 2, 7},
+                                                {far, "backward", 2, 8}});
+}
+
+TEST_CASE("more ranks than slots: the first ones keep theirs") {
+  const auto reader = black_box::create();
+  auto writer = other_mapping(reader);
+  const auto most = static_cast<std::int32_t>(black_box::ranks_max);
+  for (std::int32_t rank = 0; rank < most + 2; ++rank) writer.enter(rank, hooks::setup{});
+  REQUIRE(reader.read().size() == black_box::ranks_max);
+  CHECK(reader.read().back().rank == most - 1);
+}
+
+TEST_CASE("two lanes of a process enter hooks at once: each has its own last one") {
+  const auto reader = black_box::create();
+  auto writer = other_mapping(reader);
+  const auto lane = [&](std::int32_t rank) {
+    position at;
+    for (at.step = 0; at.step <= 20'000; ++at.step) writer.enter(rank, hooks::backward{{at}});
+  };
+  std::thread first(lane, 1), second(lane, 65);
+  first.join();
+  second.join();
+  CHECK(reader.read() == std::vector<last_hook>{{1, "backward", undefined, 20'000},
+                                                {65, "backward", undefined, 20'000}});
 }
 
 TEST_CASE("a descriptor that is no such page is refused") {

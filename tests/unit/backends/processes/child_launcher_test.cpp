@@ -46,7 +46,13 @@ bool enters_a_hook(std::uint64_t incarnation) { return incarnation % 2 != 0; }
 
 int live_as_rank(launcher_client& client, int inherited) {
   const auto& who = client.who();
-  if (enters_a_hook(who.incarnation.value())) client.enter(hook{hooks::on_fit_start{}});
+  if (enters_a_hook(who.incarnation.value())) {
+    // Two ranks live here, each with its lane.
+    std::thread first([&] { client.enter(1, hook{hooks::on_fit_start{}}); });
+    std::thread second([&] { client.enter(2, hook{hooks::backward{}}); });
+    first.join();
+    second.join();
+  }
   const self_report self{getpid(), who.number, who.incarnation.value(), inherited};
   if (write(client.descriptors().at(0), &self, sizeof self) != sizeof self) return 1;
   return client.serve([](link_message&&) {}) ? 0 : 2;
@@ -62,7 +68,7 @@ public:
     const file_descriptor theirs{ends[1]};
     process_start what;
     what.who = {
-        .job = job_id{4}, .rank = 1, .world = 2, .incarnation = incarnation_id{incarnation}};
+        .job = job_id{4}, .number = 1, .world = 2, .incarnation = incarnation_id{incarnation}};
     what.descriptors = {theirs.get()};
     process_ = by.start(std::move(what), {[](link_message&&) {},
                                           [this](process_end how) {
@@ -101,7 +107,10 @@ void check_fresh(const self_report& self, std::uint64_t incarnation) {
   CHECK(self.descriptors == 3);  // the link, the black box, the pipe
 }
 
-TEST_CASE("a rank's process is killed and started again: it has a page of its own", "[launcher]") {
+TEST_CASE(
+    "a process of two ranks is killed: its end names the hook of each, and the next one has its "
+    "own",
+    "[launcher]") {
   const auto launcher = child_launcher();
   for (const std::uint64_t incarnation : {1, 2, 3}) {
     life one{*launcher, incarnation};
@@ -110,8 +119,12 @@ TEST_CASE("a rank's process is killed and started again: it has a page of its ow
     REQUIRE(kill(self.pid, SIGKILL) == 0);
     const auto how = one.end();
     CHECK(how.what.signal == "SIGKILL");
-    CHECK(how.what.rank == 1);
-    CHECK(how.what.hook == (enters_a_hook(incarnation) ? "on_fit_start" : ""));
+    const bool entered = enters_a_hook(incarnation);
+    const auto first = how.of_rank(1);
+    CHECK((first.rank == 1 && first.signal == "SIGKILL"));
+    CHECK(first.hook == (entered ? "on_fit_start" : ""));
+    CHECK(how.of_rank(2).hook == (entered ? "backward" : ""));
+    CHECK(how.of_rank(3).hook.empty());
   }
 }
 
@@ -142,7 +155,7 @@ TEST_CASE("a process replaces one of its rank that still lives, and both are the
   CHECK(kill(first.pid, 0) == 0);
   old.reset();
   REQUIRE(kill(second.pid, SIGKILL) == 0);
-  CHECK(young.end().what.hook == "on_fit_start");
+  CHECK(young.end().of_rank(1).hook == "on_fit_start");
 }
 
 }  // namespace
