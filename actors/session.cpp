@@ -1,5 +1,7 @@
 #include "troupe/session.hpp"
 
+#include <fmt/format.h>
+
 #include <atomic>
 #include <boost/asio/any_completion_executor.hpp>
 #include <boost/asio/associated_cancellation_slot.hpp>
@@ -24,6 +26,40 @@ namespace troupe {
 
 namespace asio = boost::asio;
 
+// Knows the supervisor from the job's start to its completion.
+struct job_handle::target {
+  void connect(supervisor_actor to) {
+    const std::lock_guard lock(guard);
+    supervisor = std::move(to);
+  }
+  void disconnect() {
+    const std::lock_guard lock(guard);
+    supervisor = nullptr;
+  }
+  void send(caller_request what) {
+    const std::lock_guard lock(guard);
+    if (supervisor) caf::anon_send(supervisor, std::move(what));
+  }
+
+  std::mutex guard;
+  supervisor_actor supervisor;
+};
+
+void job_handle::stop(stop_reason why) const {
+  if (const auto to = to_.lock()) to->send({request_stop{why}});
+}
+
+void job_handle::abort(const std::string& why) const {
+  if (const auto to = to_.lock()) to->send({request_abort{why}});
+}
+
+void job_handle::scale(std::int32_t ranks) const {
+  if (ranks < 1)
+    throw user_error(errc::bad_usage,
+                     fmt::format("a job cannot go on with {} ranks: name at least 1", ranks));
+  if (const auto to = to_.lock()) to->send({request_scale{ranks}});
+}
+
 // The actor system and what its jobs share. Outlives the session while jobs are ending. No actor
 // refers to it: the thread of an actor cannot destroy the system that waits for this thread.
 struct session::engine {
@@ -37,7 +73,7 @@ struct session::engine {
   engine(executor_type ex, ports w, session_options options)
       : executor(std::move(ex)), world(std::move(w)), config(options.threads), system(config) {}
 
-  supervisor_actor launch(job what, std::function<void(job_outcome)> complete);
+  job_handle launch(job what, std::function<void(job_outcome)> complete);
 
   executor_type executor;
   ports world;
@@ -52,6 +88,14 @@ job_outcome refused(std::exception_ptr why) {
   job_outcome outcome;
   outcome.failed_with = std::make_shared<const caught>(caught{describe(why), why});
   return outcome;
+}
+
+void hand_over(const job_handle& handle, const std::function<void(job_handle)>& started) {
+  try {
+    if (started) started(handle);
+  } catch (...) {
+    handle.abort("job_context::started threw: " + describe(std::current_exception()).what);
+  }
 }
 
 }  // namespace
@@ -69,7 +113,7 @@ session::executor_type session::get_executor() const { return engine_->executor;
 
 std::size_t session::actors_running() const { return engine_->system.registry().running(); }
 
-// One job in flight: its handler, the work it keeps outstanding, the way to its supervisor.
+// One job in flight: its handler, the work it keeps outstanding, its handle.
 class session_job : public std::enable_shared_from_this<session_job> {
 public:
   using handler_type = asio::any_completion_handler<session::signature>;
@@ -92,19 +136,15 @@ public:
     });
   }
 
-  void connect(supervisor_actor supervisor) {
+  void connect(job_handle handle) {
     const std::lock_guard lock(guard_);
-    supervisor_ = std::move(supervisor);
+    handle_ = std::move(handle);
   }
 
   // On any thread. Through the session's executor first, so that the handler runs neither inside
   // the initiating call nor on a thread of the actor system; then on its own executor, after this
   // job's memory is released.
   void complete(job_outcome outcome) {
-    {
-      const std::lock_guard lock(guard_);
-      supervisor_ = nullptr;
-    }
     auto shared = shared_from_this();
     const auto hop = session_work_;
     asio::post(hop, [shared, outcome = std::move(outcome)]() mutable {
@@ -121,25 +161,23 @@ public:
 
 private:
   void cancel() {
-    if (!supervisor_) return;
-    if (std::exchange(cancelled_, true)) {
-      caf::anon_send(supervisor_, caller_request{request_abort{"cancelled twice"}});
-    } else {
-      caf::anon_send(supervisor_, caller_request{request_stop{stop_reason::caller}});
-    }
+    if (std::exchange(cancelled_, true))
+      handle_.abort("cancelled twice");
+    else
+      handle_.stop();
   }
 
   std::mutex guard_;
   asio::any_completion_executor executor_;  // the handler's, with outstanding work
   asio::any_io_executor session_work_;
   handler_type handler_;
-  supervisor_actor supervisor_;
+  job_handle handle_;
   bool cancelled_ = false;
 };
 
 // Brings a job to life; `complete` is called exactly once, at the latest by the exception this
 // throws.
-supervisor_actor session::engine::launch(job what, std::function<void(job_outcome)> complete) {
+job_handle session::engine::launch(job what, std::function<void(job_outcome)> complete) {
   if (started_as_rank())
     throw user_error(errc::bad_configuration,
                      "this process was started as a rank of a job, and such a process starts no "
@@ -149,6 +187,8 @@ supervisor_actor session::engine::launch(job what, std::function<void(job_outcom
   supervisor_setup setup;
   setup.id = job_id{world.random->draw()};
   const auto events = what.events;
+  const auto started = what.started;
+  const auto target = std::make_shared<job_handle::target>();
   try {
     setup.what = with_checkpoint_found(std::move(what), world);
   } catch (...) {
@@ -173,9 +213,10 @@ supervisor_actor session::engine::launch(job what, std::function<void(job_outcom
     const std::lock_guard lock(running->guard);
     return running->next++;
   }();
-  setup.complete = [complete = std::move(complete), events, all = running,
+  setup.complete = [complete = std::move(complete), events, target, all = running,
                     number](job_outcome outcome) {
     if (events) events->end();
+    target->disconnect();
     {
       const std::lock_guard lock(all->guard);
       all->supervisors.erase(number);
@@ -193,8 +234,11 @@ supervisor_actor session::engine::launch(job what, std::function<void(job_outcom
     const std::lock_guard lock(running->guard);
     running->supervisors[number] = supervisor;
   }
+  target->connect(supervisor);
   caf::anon_send(supervisor, begin_job{});
-  return supervisor;
+  job_handle handle{target};
+  hand_over(handle, started);
+  return handle;
 }
 
 void session::start(job what, handler_type handler) {

@@ -2,6 +2,7 @@
 // simulator make the same thing.
 #pragma once
 
+#include "troupe/job_handle.hpp"
 #include "troupe/learner.hpp"
 #include "troupe/observer.hpp"
 #include "troupe/outcome.hpp"
@@ -38,6 +39,9 @@ struct job_context {
   /// Called at entry of every hook, in the order in which each rank handles them; on the lanes'
   /// threads, so it must be thread-safe and cheap. Empty: no trace.
   std::function<void(std::int32_t rank, const hook& what)> trace;
+  /// Gets the job's handle once the job has started, in the initiating call. An exception of it
+  /// aborts the job. Empty: no handle. It is not called for a job that is refused.
+  std::function<void(job_handle)> started;
 };
 
 struct job : job_context {

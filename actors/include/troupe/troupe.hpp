@@ -9,6 +9,7 @@
 #include "troupe/event_stream.hpp"
 #include "troupe/failure.hpp"
 #include "troupe/job.hpp"
+#include "troupe/job_handle.hpp"
 #include "troupe/learner.hpp"
 #include "troupe/observer.hpp"
 #include "troupe/options.hpp"
