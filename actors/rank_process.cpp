@@ -4,6 +4,8 @@
 
 #include <algorithm>
 #include <atomic>
+#include <boost/asio/post.hpp>
+#include <boost/asio/thread_pool.hpp>
 #include <cstdlib>
 #include <map>
 #include <thread>
@@ -379,10 +381,16 @@ void live(launcher_client& parent, const rank_process_options& home) {
   seam::system_config config(2);
   caf::actor_system system(config);
   rank_host here(parent, home, system);
-  const bool closed = parent.serve([&here](link_message&& m) { here.hear(std::move(m)); });
+  // Making a recipe runs user code. The thread of the link must go on with heartbeats meanwhile.
+  boost::asio::thread_pool host{1};
+  const bool closed = parent.serve([&](link_message&& m) {
+    boost::asio::post(host, [&here, m = std::move(m)]() mutable { here.hear(std::move(m)); });
+  });
   // The supervisor has given this rank up, and its lane may still run user code: end without
   // cleanup.
-  if (!closed || !here.ended()) std::_Exit(1);
+  if (!closed) std::_Exit(1);
+  host.join();
+  if (!here.ended()) std::_Exit(1);
 }
 
 }  // namespace

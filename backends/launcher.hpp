@@ -25,7 +25,8 @@ struct last_hook {
 };
 
 /// How a process of ranks ended. The kind of `what` is `signal` (with its name), `exit`,
-/// `start_failed`, or `deadline` (the process was stopped for too long and the launcher killed it).
+/// `start_failed`, or, when the launcher killed it, `deadline` (it was stopped for too long) or
+/// `lost` (it sent nothing for too long).
 struct process_end {
   failure what;
   bool clean = false;     ///< it ended by itself with code 0
@@ -77,7 +78,8 @@ struct process_start {
   /// Encodes tensors in values; may be null. Outlives the process.
   const tensor_bytes* tensors = nullptr;
   /// D: how long a process may run after its link broke. A child that is stopped (SIGSTOP) for
-  /// max(4 D, 2 s) is killed and ends as `deadline`.
+  /// max(4 D, 2 s) is killed and ends as `deadline`. A process that sends nothing for max(20 D,
+  /// 10 s) ends as `lost`.
   std::chrono::nanoseconds detect = std::chrono::milliseconds{500};
 };
 
@@ -141,8 +143,9 @@ public:
 };
 
 /// The connection to the launcher, if these are the arguments of a process that one started; else
-/// null. Call it first in main. A rank's process then ignores SIGINT, SIGTERM and SIGHUP, because
-/// its parent receives them too and ends the rank in order, and is killed when its parent ends.
+/// null. Call it first in main. A rank's process then ignores SIGINT and SIGHUP, because its parent
+/// receives them too and ends the rank in order, and is killed when its parent ends. SIGTERM is
+/// blocked; while `serve` runs, the first one sends process_leaves to the parent.
 /// Throws internal_error for arguments that only look like a rank's.
 ///
 /// The call sets a flag of the whole process, which is never reset. Without it `child_launcher`

@@ -1,6 +1,7 @@
 // The command line of a rank's process and the descriptors that it inherits.
 #pragma once
 
+#include <initializer_list>
 #include <optional>
 #include <string>
 #include <vector>
@@ -34,8 +35,8 @@ bool main_knows_ranks();
 
 /// Called in a rank's process: makes the kernel end it when its parent ends for any reason.
 void die_with(int parent);
-/// Ignores the terminal's signals, which reach all processes of the job: only the launcher acts on
-/// them. A signal that arrived earlier, while it was blocked, is discarded.
-void leave_signals_to_parent();
+/// Ignores these signals, which reach all processes of the job when they come from a terminal: only
+/// the launcher acts on them. One that arrived earlier, while it was blocked, is discarded.
+void leave_to_parent(std::initializer_list<int> signals);
 
 }  // namespace troupe

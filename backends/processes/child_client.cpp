@@ -1,15 +1,19 @@
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/prctl.h>
+#include <sys/signalfd.h>
 #include <unistd.h>
 
 #include <atomic>
+#include <boost/asio/posix/stream_descriptor.hpp>
+#include <cerrno>
 #include <charconv>
 #include <csignal>
 #include <cstring>
 #include <fstream>
 #include <string_view>
 
+#include "backends/file_descriptor.hpp"
 #include "backends/processes/arguments.hpp"
 #include "backends/processes/black_box.hpp"
 #include "backends/processes/linked_client.hpp"
@@ -32,10 +36,26 @@ T number(std::string_view text, T low) {
   return x;
 }
 
+// SIGTERM is blocked in all threads of this process from exec on, and read from a descriptor: no
+// handler interrupts a lane.
+file_descriptor terminations() {
+  sigset_t wanted;
+  sigemptyset(&wanted);
+  sigaddset(&wanted, SIGTERM);
+  ::sigprocmask(SIG_BLOCK, &wanted, nullptr);
+  file_descriptor from{::signalfd(-1, &wanted, SFD_CLOEXEC | SFD_NONBLOCK)};
+  if (!from) throw internal_error(fmt::format("no descriptor for SIGTERM: {}", errno));
+  return from;
+}
+
 class child_client : public linked_client {
 public:
   explicit child_client(const rank_arguments& what)
-      : linked_client(what.who, link_descriptor), box_(black_box::adopt(black_box_descriptor)) {
+      // The kernel ends this process with its parent, however that ends. A parent that is only
+      // stopped, or that a debugger holds, is to find its ranks again.
+      : linked_client(what.who, link_descriptor, false),
+        box_(black_box::adopt(black_box_descriptor)),
+        terminated_(loop(), terminations().release()) {
     for (int i = 0; i < what.descriptors; ++i) others_.push_back(first_other_descriptor + i);
     // Processes that this one starts must not hold them open.
     for (int one = link_descriptor; one < first_other_descriptor + what.descriptors; ++one)
@@ -45,8 +65,18 @@ public:
   const std::vector<int>& descriptors() const override { return others_; }
   void enter(std::int32_t rank, const hook& what) noexcept override { box_.enter(rank, what); }
 
+  bool serve(std::function<void(link_message&&)> received) override {
+    // One message is enough, because the supervisor remembers it: later signals are not read.
+    terminated_.async_wait(boost::asio::posix::stream_descriptor::wait_read,
+                           [this](const boost::system::error_code& error) {
+                             if (!error) control().send(process_leaves{"SIGTERM"});
+                           });
+    return linked_client::serve(std::move(received));
+  }
+
 private:
   black_box box_;
+  boost::asio::posix::stream_descriptor terminated_;
   std::vector<int> others_;
 };
 
@@ -57,15 +87,13 @@ void die_with(int parent) {
   if (::getppid() != parent) ::_exit(1);  // the parent died before prctl
 }
 
-void leave_signals_to_parent() {
-  std::signal(SIGINT, SIG_IGN);
-  std::signal(SIGTERM, SIG_IGN);
-  std::signal(SIGHUP, SIG_IGN);
+void leave_to_parent(std::initializer_list<int> signals) {
   sigset_t ignored;
   sigemptyset(&ignored);
-  sigaddset(&ignored, SIGINT);
-  sigaddset(&ignored, SIGTERM);
-  sigaddset(&ignored, SIGHUP);
+  for (const auto one : signals) {
+    std::signal(one, SIG_IGN);
+    sigaddset(&ignored, one);
+  }
   sigprocmask(SIG_UNBLOCK, &ignored, nullptr);
 }
 
@@ -110,7 +138,7 @@ std::unique_ptr<launcher_client> launcher_client_of(int count, const char* const
   const auto what = read_arguments(count, arguments);
   if (!what) return nullptr;
   die_with(what->parent);
-  leave_signals_to_parent();
+  leave_to_parent({SIGINT, SIGHUP});
   return std::make_unique<child_client>(*what);
 }
 

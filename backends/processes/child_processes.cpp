@@ -87,7 +87,8 @@ public:
         what_(std::move(what)),
         box_(std::move(box)),
         inherited_(std::move(inherited)),
-        link_(house.loop, socket, {what_.who.job, what_.who.incarnation}),
+        link_(house.loop, socket, {what_.who.job, what_.who.incarnation},
+              {.patience = silence_limit(what_.detect)}),
         limit_(house.loop),
         stops_(what_.detect),
         next_look_(house.loop),
@@ -123,8 +124,8 @@ public:
     link_.listen({[self = weak_from_this()](link_message&& m) {
                     if (const auto alive = self.lock()) alive->deliver(std::move(m));
                   },
-                  [self = weak_from_this()](const std::string&) {
-                    if (const auto alive = self.lock()) alive->kill_after(alive->what_.detect);
+                  [self = weak_from_this()](const std::string& why) {
+                    if (const auto alive = self.lock()) alive->lost(why);
                   }});
     keep_looking();
   }
@@ -161,6 +162,11 @@ public:
   }
 
 private:
+  void lost(const std::string& why) {
+    silent_ = why.starts_with(link_silent);
+    kill_after(silent_ ? std::chrono::nanoseconds{0} : what_.detect);
+  }
+
   // Without a handler of SIGCHLD no event tells the loop that a child was stopped.
   void keep_looking() {
     next_look_.expires_after(stops_.between());
@@ -200,6 +206,13 @@ private:
               "go on sooner (SIGCONT), or raise time.detect",
               std::chrono::duration<double>(stops_.limit()).count()));
       end.what.signal = "SIGSTOP";
+    } else if (silent_) {
+      end.what = make_failure(
+          failure_kind::lost,
+          fmt::format(
+              "its process sent nothing for {:.1f} s and was killed; if a debugger held it, "
+              "or the machine was overloaded, raise time.detect",
+              std::chrono::duration<double>(silence_limit(what_.detect)).count()));
     }
     end.hooks = box_.read();
     over(std::move(end));
@@ -232,6 +245,7 @@ private:
   std::optional<asio::posix::stream_descriptor> watch_;
   std::atomic<pid_t> pid_{0};
   bool stopped_ = false;   // for too long
+  bool silent_ = false;    // for too long
   bool given_up_ = false;  // after its grace
   std::mutex hearing_;     // guards the sink: held while it is called
   process_sink sink_;

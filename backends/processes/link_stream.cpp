@@ -5,6 +5,7 @@
 #include <sys/uio.h>
 #include <boost/asio/local/stream_protocol.hpp>
 #include <boost/asio/post.hpp>
+#include <boost/asio/steady_timer.hpp>
 
 #include <array>
 #include <atomic>
@@ -13,6 +14,8 @@
 #include <deque>
 #include <mutex>
 #include <utility>
+
+#include "backends/wire/heartbeat_machine.hpp"
 
 namespace troupe {
 
@@ -55,10 +58,14 @@ std::size_t pieces_of(const outgoing& one, pieces& into) {
 
 // Exists until the loop has released it.
 struct link_stream::block : std::enable_shared_from_this<block> {
-  block(asio::io_context& loop, int fd, link_identity who)
-      : socket(loop, asio::local::stream_protocol{}, fd), incoming(who) {
+  block(asio::io_context& loop, int fd, link_identity who, link_heartbeats how)
+      : socket(loop, asio::local::stream_protocol{}, fd),
+        incoming(who),
+        patience(how.patience),
+        silence_counts(how.silence_counts),
+        next_beat(loop) {
     socket.non_blocking(true);
-    queue.push_back({link_greeting(who), {}, keep::always, 0, 0});
+    queue.push_back({link_greeting(who, patience), {}, keep::always, 0, 0});
   }
 
   asio::local::stream_protocol::socket socket;
@@ -71,8 +78,15 @@ struct link_stream::block : std::enable_shared_from_this<block> {
   bool closing = false;  // an end is to follow the last message
   bool shut = false;
 
-  message_assembler incoming;  // the loop's thread only
-  bool over = false;           // the loop's thread only: `lost` was called or must not be
+  std::atomic<bool> sent{false};  // bytes, since the last beat
+
+  // The loop's thread only, up to `over`.
+  message_assembler incoming;
+  std::chrono::nanoseconds patience;
+  const bool silence_counts;
+  heartbeat_machine beats;
+  asio::steady_timer next_beat;
+  bool over = false;  // `lost` was called or must not be
 
   std::mutex hearing;  // guards the sink: held while it is called
   link_sink sink;
@@ -122,9 +136,10 @@ struct link_stream::block : std::enable_shared_from_this<block> {
         queue.pop_front();
         continue;
       }
-      const auto sent = ::sendmsg(socket.native_handle(), &message, MSG_DONTWAIT | MSG_NOSIGNAL);
-      if (sent >= 0) {
-        queue.front().sent += static_cast<std::size_t>(sent);
+      const auto size = ::sendmsg(socket.native_handle(), &message, MSG_DONTWAIT | MSG_NOSIGNAL);
+      if (size >= 0) {
+        queue.front().sent += static_cast<std::size_t>(size);
+        sent = true;
       } else if (errno == EAGAIN || errno == EWOULDBLOCK) {
         return arm();
       } else if (errno != EINTR) {
@@ -154,11 +169,12 @@ struct link_stream::block : std::enable_shared_from_this<block> {
     socket.async_wait(asio::socket_base::wait_read,
                       [self = shared_from_this()](const boost::system::error_code& error) {
                         if (error || self->over) return;
-                        // Gives other handlers of this loop their turn.
-                        constexpr int reads_at_once = 16;
                         if (self->read(reads_at_once)) self->hear();
                       });
   }
+
+  // Gives other handlers of this loop their turn.
+  static constexpr int reads_at_once = 16;
 
   // False after the last message.
   bool read(int times) {
@@ -171,8 +187,10 @@ struct link_stream::block : std::enable_shared_from_this<block> {
         lose(size == 0 ? link_closed_by_peer : std::strerror(errno));
         return false;
       }
+      if (silence_counts) beats.received();
       try {
         incoming.filled(static_cast<std::size_t>(size));
+        if (patience == patience.zero()) begin_to_beat(incoming.patience());
         while (auto one = incoming.next())
           deliver(unpack(one->head, one->attachments, tensors.load()));
       } catch (const std::exception& error) {
@@ -183,6 +201,45 @@ struct link_stream::block : std::enable_shared_from_this<block> {
     return !over;
   }
 
+  // --- heartbeats, on the loop's thread ----------------------------------------------------------
+
+  void begin_to_beat(std::chrono::nanoseconds wanted) {
+    if (wanted == wanted.zero()) return;
+    patience = wanted;
+    wait_for_beat();
+  }
+
+  void wait_for_beat() {
+    next_beat.expires_after(heartbeat_interval(patience));
+    next_beat.async_wait([self = shared_from_this()](const boost::system::error_code& error) {
+      if (error || self->over) return;
+      // What has arrived counts, also when this thread did not run for a while.
+      if (!self->read(reads_at_once)) return;
+      self->beat();
+      if (!self->over) self->wait_for_beat();
+    });
+  }
+
+  void beat() {
+    if (sent.exchange(false)) beats.sent();
+    switch (beats.beat()) {
+      case heartbeat_machine::action::none: return;
+      case heartbeat_machine::action::send_beat: return send_beat();
+      case heartbeat_machine::action::lost:
+        return lose(fmt::format("{} for {:.1f} s", link_silent,
+                                std::chrono::duration<double>(patience).count()));
+    }
+  }
+
+  // None is added to messages that wait for the peer to read.
+  void send_beat() {
+    const std::lock_guard lock(sending);
+    if (deaf || closing || !queue.empty()) return;
+    queue.push_back({heartbeat(), {}, keep::always, 0, 0});
+    write_some();
+    sent = false;
+  }
+
   void deliver(link_message what) {
     const std::lock_guard lock(hearing);
     if (sink.received) sink.received(std::move(what));
@@ -190,6 +247,7 @@ struct link_stream::block : std::enable_shared_from_this<block> {
 
   void lose(const std::string& why) {
     if (std::exchange(over, true)) return;
+    next_beat.cancel();
     {
       const std::lock_guard lock(sending);
       // A peer that has ended its own side may still read.
@@ -204,8 +262,8 @@ struct link_stream::block : std::enable_shared_from_this<block> {
   }
 };
 
-link_stream::link_stream(asio::io_context& loop, int socket, link_identity who)
-    : block_(std::make_shared<block>(loop, socket, who)) {}
+link_stream::link_stream(asio::io_context& loop, int socket, link_identity who, link_heartbeats how)
+    : block_(std::make_shared<block>(loop, socket, who, how)) {}
 
 link_stream::~link_stream() {
   {
@@ -219,6 +277,7 @@ link_stream::~link_stream() {
   }
   // Ends all operations that the loop still waits for.
   ::shutdown(block_->socket.native_handle(), SHUT_RDWR);
+  asio::post(block_->socket.get_executor(), [b = block_] { b->next_beat.cancel(); });
 }
 
 void link_stream::listen(link_sink sink) {
@@ -230,7 +289,10 @@ void link_stream::listen(link_sink sink) {
     const std::lock_guard lock(block_->sending);
     if (!block_->armed) block_->write_some();  // the greeting
   }
-  asio::post(block_->socket.get_executor(), [b = block_] { b->hear(); });
+  asio::post(block_->socket.get_executor(), [b = block_] {
+    b->hear();
+    b->begin_to_beat(b->patience);
+  });
 }
 
 bool link_stream::send(link_message what, keep how, std::uint64_t tag) {

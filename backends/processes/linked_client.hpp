@@ -16,9 +16,10 @@ namespace troupe {
 
 class linked_client : public launcher_client {
 public:
-  /// Owns `socket`.
-  linked_client(const process_identity& who, int socket)
-      : who_(who), link_(loop_, socket, {who.job, who.incarnation}) {}
+  /// Owns `socket`. `silence_counts`: a launcher that is silent for too long is lost.
+  linked_client(const process_identity& who, int socket, bool silence_counts)
+      : who_(who),
+        link_(loop_, socket, {who.job, who.incarnation}, {.silence_counts = silence_counts}) {}
 
   const process_identity& who() const override { return who_; }
   troupe::link& control() override { return link_; }
@@ -34,6 +35,9 @@ public:
     loop_.run();
     return closed;
   }
+
+protected:
+  boost::asio::io_context& loop() { return loop_; }
 
 private:
   process_identity who_;

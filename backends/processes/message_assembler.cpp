@@ -10,7 +10,7 @@ namespace troupe {
 
 namespace {
 
-constexpr std::uint64_t greeting_mark = 0x314b4e494c525054;  // "TPRLINK1"
+constexpr std::uint64_t greeting_mark = 0x324b4e494c525054;  // "TPRLINK2"
 constexpr std::uint32_t message_mark = 0x4d505254;           // "TRPM"
 constexpr std::size_t staging_size = 1 << 16;
 constexpr std::size_t grown_at_once = 1 << 20;
@@ -19,6 +19,7 @@ struct greeting {
   std::uint64_t mark = greeting_mark;
   std::uint64_t job = 0;
   std::uint64_t incarnation = 0;
+  std::int64_t patience = 0;  // nanoseconds
 };
 struct prefix {
   std::uint32_t mark = message_mark;
@@ -42,9 +43,16 @@ T read_as(const std::vector<std::byte>& bytes) {
 
 }  // namespace
 
-std::vector<std::byte> link_greeting(const link_identity& who) {
+std::vector<std::byte> link_greeting(const link_identity& who, std::chrono::nanoseconds patience) {
   std::vector<std::byte> bytes;
-  append(bytes, greeting{greeting_mark, who.job.value(), who.incarnation.value()});
+  append(bytes,
+         greeting{greeting_mark, who.job.value(), who.incarnation.value(), patience.count()});
+  return bytes;
+}
+
+std::vector<std::byte> heartbeat() {
+  std::vector<std::byte> bytes;
+  append(bytes, prefix{});
   return bytes;
 }
 
@@ -118,12 +126,15 @@ void message_assembler::finish_greeting() {
     throw damaged_message("the other side speaks no link, or one of another version");
   if (said.job != expected_.job.value() || said.incarnation != expected_.incarnation.value())
     throw damaged_message("the other side belongs to another job or to another life of the rank");
+  if (said.patience < 0) throw damaged_message("a greeting with a negative patience");
+  patience_ = std::chrono::nanoseconds{said.patience};
   begin(part::prefix, sizeof(prefix));
 }
 
 void message_assembler::finish_prefix() {
   const auto said = read_as<prefix>(bytes_);
   if (said.mark != message_mark) throw damaged_message("no control message: its mark is missing");
+  if (said.head == 0 && said.attachments == 0) return begin(part::prefix, sizeof(prefix));
   if (said.head == 0 || said.head > bounds_.head)
     throw damaged_message(fmt::format("no control message: a head of {} bytes", said.head));
   if (said.attachments > bounds_.attachments)

@@ -1,6 +1,7 @@
 // The receiving side of a link's byte stream, without a socket: bytes in, messages out.
 #pragma once
 
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <deque>
@@ -27,8 +28,12 @@ struct message_bounds {
   std::uint64_t attachment = std::uint64_t{1} << 40;
 };
 
-/// The first bytes of a stream.
-std::vector<std::byte> link_greeting(const link_identity& who);
+/// The first bytes of a stream. The other end is lost when it is silent for `patience`, and is to
+/// send heartbeats accordingly; 0: it is not lost.
+std::vector<std::byte> link_greeting(const link_identity& who,
+                                     std::chrono::nanoseconds patience = {});
+/// A message without content, which the other end drops.
+std::vector<std::byte> heartbeat();
 /// The prefix of a message, before its head and attachments.
 std::vector<std::byte> message_prefix(const packed_message& what);
 
@@ -42,6 +47,8 @@ public:
   /// The caller has filled the first `size` bytes of room(). After it has thrown damaged_message,
   /// the assembler must not be used any more.
   void filled(std::size_t size);
+  /// What the greeting said; 0 before it has arrived.
+  std::chrono::nanoseconds patience() const { return patience_; }
   /// The next whole message.
   std::optional<packed_message> next();
 
@@ -59,6 +66,7 @@ private:
   void go_on();
 
   link_identity expected_;
+  std::chrono::nanoseconds patience_{0};
   message_bounds bounds_;
   part now_ = part::greeting;
   std::uint64_t wanted_ = 0;

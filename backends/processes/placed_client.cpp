@@ -6,6 +6,7 @@
 
 #include <cerrno>
 #include <charconv>
+#include <csignal>
 #include <cstring>
 #include <string_view>
 
@@ -60,7 +61,7 @@ bool receive_all(int socket, Block& block) {
 
 class side_of_placed : public linked_client {
 public:
-  using linked_client::linked_client;
+  side_of_placed(const process_identity& who, int socket) : linked_client(who, socket, true) {}
 
   const std::vector<int>& descriptors() const override { return none_; }
   void enter(std::int32_t, const hook&) noexcept override {}
@@ -85,7 +86,7 @@ void set_up_placed_socket(int socket) {
 }
 
 std::unique_ptr<launcher_client> placed_client(std::int32_t rank, const std::string& text) {
-  leave_signals_to_parent();
+  leave_to_parent({SIGINT, SIGTERM, SIGHUP});
   const auto where = read_join_info(text);
   std::string tried;
   for (const auto& host : where.hosts) {

@@ -21,6 +21,10 @@ std::int64_t processor_time(pid_t process) {
   return 1 + used.tv_sec * per_second + used.tv_nsec / (1'000'000'000 / per_second);
 }
 
+std::chrono::nanoseconds silence_limit(std::chrono::nanoseconds detect) {
+  return std::max<std::chrono::nanoseconds>(20 * detect, std::chrono::seconds{10});
+}
+
 stop_watch::stop_watch(std::chrono::nanoseconds detect)
     : limit_(std::max<std::chrono::nanoseconds>(4 * detect, std::chrono::seconds{2})) {}
 

@@ -16,6 +16,12 @@ bool is_stopped(pid_t child);
 /// is not known.
 std::int64_t processor_time(pid_t process);
 
+/// How long a process may send nothing, not even a heartbeat: max(20 D, 10 s), five times as long
+/// as it may be stopped. A thread that runs nothing else serves its link, but on a machine with too
+/// many processes that thread may wait for a core for seconds. The kernel reports a process that
+/// has ended or is stopped, so silence is the last sign to rely on, and may be noticed late.
+std::chrono::nanoseconds silence_limit(std::chrono::nanoseconds detect);
+
 /// Decides whether a process has been stopped for too long: a number of consecutive checks must
 /// have found it stopped. Checks are counted instead of time, so that a parent that was itself
 /// stopped with its whole job (Ctrl-Z) does not kill its children when it continues.

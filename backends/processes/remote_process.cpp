@@ -2,6 +2,8 @@
 
 #include <utility>
 
+#include "backends/processes/process_looks.hpp"
+
 namespace troupe {
 
 remote_process::remote_process(boost::asio::io_context& loop, process_start what, process_sink sink,
@@ -25,7 +27,8 @@ void remote_process::forget_sink() {
 void remote_process::begin(int socket) {
   begun_ = true;
   const std::lock_guard lock(sending_);
-  link_.emplace(loop_, socket, link_identity{what_.who.job, what_.who.incarnation});
+  link_.emplace(loop_, socket, link_identity{what_.who.job, what_.who.incarnation},
+                link_heartbeats{.patience = silence_limit(what_.detect)});
   link_->carry(what_.tensors);
   for (auto& one : waiting_) link_->send(std::move(one));
   waiting_.clear();

@@ -51,7 +51,8 @@ private:
 /// - In the program as users start it this process remembers the call, and nothing else happens.
 /// - Started as a rank's process it runs that rank in here, and returns when the rank is torn down,
 ///   with the exit code for main. A process whose starter is gone, or has given it up, ends without
-///   returning. It ignores SIGINT, SIGTERM and SIGHUP: the process that started it ends it.
+///   returning. It ignores SIGINT and SIGHUP: the process that started it ends it. SIGTERM, blocked
+///   in all of its threads, asks the process that started it to let the ranks go on elsewhere.
 /// - Without the line every job with placement_kind::processes is refused (bad_configuration), with
 ///   a text that shows it. A process that was started as a rank starts no job, of whatever
 ///   placement (bad_configuration as well).

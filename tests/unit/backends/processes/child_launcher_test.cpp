@@ -26,6 +26,10 @@ namespace {
 
 constexpr std::chrono::seconds patience{60};
 
+// Incarnations with a behaviour of their own.
+constexpr std::uint64_t mute = 1000;  ///< sends one message, and does not serve its link
+constexpr std::uint64_t busy = 1002;  ///< its lanes compute all the time
+
 /// What a rank's process says of itself.
 struct self_report {
   pid_t pid = 0;
@@ -55,7 +59,16 @@ int live_as_rank(launcher_client& client, int inherited) {
   }
   const self_report self{getpid(), who.number, who.incarnation.value(), inherited};
   if (write(client.descriptors().at(0), &self, sizeof self) != sizeof self) return 1;
-  return client.serve([](link_message&&) {}) ? 0 : 2;
+  client.control().send(process_ready{});
+  while (who.incarnation.value() == mute) pause();
+  if (who.incarnation.value() == busy)
+    for (int i = 0; i < 2; ++i)
+      std::thread([] {
+        for (volatile bool ever = true; ever;)
+          ;
+      }).detach();
+  const bool closed = client.serve([](link_message&&) {});
+  _exit(closed ? 0 : 2);
 }
 
 /// One life of rank 1.
@@ -70,12 +83,18 @@ public:
     what.who = {
         .job = job_id{4}, .number = 1, .world = 2, .incarnation = incarnation_id{incarnation}};
     what.descriptors = {theirs.get()};
-    process_ = by.start(std::move(what), {[](link_message&&) {},
-                                          [this](process_end how) {
-                                            const std::lock_guard hold{mutex_};
-                                            end_ = std::move(how);
-                                            news_.notify_all();
-                                          }});
+    process_ =
+        by.start(std::move(what), {[this](link_message&& m) {
+                                     const std::lock_guard hold{mutex_};
+                                     if (const auto* leaves = std::get_if<process_leaves>(&m))
+                                       leaves_.push_back(leaves->why);
+                                     news_.notify_all();
+                                   },
+                                   [this](process_end how) {
+                                     const std::lock_guard hold{mutex_};
+                                     end_ = std::move(how);
+                                     news_.notify_all();
+                                   }});
   }
   life(const life&) = delete;
   life& operator=(const life&) = delete;
@@ -87,6 +106,11 @@ public:
     REQUIRE(read(report_.get(), &self, sizeof self) == sizeof self);
     return self;
   }
+  std::string leaves() {
+    std::unique_lock hold{mutex_};
+    REQUIRE(news_.wait_for(hold, patience, [&] { return !leaves_.empty(); }));
+    return leaves_.front();
+  }
   process_end end() {
     std::unique_lock hold{mutex_};
     REQUIRE(news_.wait_for(hold, patience, [&] { return end_.has_value(); }));
@@ -97,6 +121,7 @@ private:
   std::mutex mutex_;
   std::condition_variable news_;
   std::optional<process_end> end_;
+  std::vector<std::string> leaves_;
   file_descriptor report_;
   std::unique_ptr<rank_process> process_;  // first to go: it ends the calls of the sink
 };
@@ -156,6 +181,29 @@ TEST_CASE("a process replaces one of its rank that still lives, and both are the
   old.reset();
   REQUIRE(kill(second.pid, SIGKILL) == 0);
   CHECK(young.end().of_rank(1).hook == "on_fit_start");
+}
+
+TEST_CASE("SIGTERM to a rank's process: it asks to leave and goes on, its lanes busy or not",
+          "[launcher]") {
+  const auto launcher = child_launcher();
+  const std::uint64_t incarnation = GENERATE(2, busy);
+  life one{*launcher, incarnation};
+  const auto self = one.report();
+  REQUIRE(kill(self.pid, SIGTERM) == 0);
+  CHECK(one.leaves() == "SIGTERM");
+  for (const auto signal : {SIGTERM, SIGINT, SIGHUP}) REQUIRE(kill(self.pid, signal) == 0);
+  REQUIRE(kill(self.pid, SIGKILL) == 0);
+  CHECK(one.end().what.signal == "SIGKILL");
+}
+
+TEST_CASE("a rank's process that lives and sends nothing is lost", "[launcher]") {
+  const auto launcher = child_launcher();
+  life one{*launcher, mute};
+  const auto self = one.report();
+  const auto how = one.end();
+  CHECK(how.what.kind == failure_kind::lost);
+  CHECK(how.what.what.find("sent nothing for 10.0 s") != std::string::npos);
+  CHECK(kill(self.pid, 0) == -1);
 }
 
 }  // namespace

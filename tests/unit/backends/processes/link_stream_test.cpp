@@ -9,6 +9,7 @@
 #include <thread>
 
 #include "actors/snapshot_sender.hpp"
+#include "backends/wire/heartbeat_machine.hpp"
 #include "tests/unit/backends/processes/any_message.hpp"
 
 #include "tests/support/catch.hpp"
@@ -165,6 +166,72 @@ TEST_CASE("bytes that are no message end the link") {
   REQUIRE(lost.size() == 1);
   CHECK(lost.front().find("mark") != std::string::npos);
   ::close(numbers[1]);
+}
+
+namespace {
+
+// One end of a link, and by hand the other one, which answers its heartbeats as long as it should.
+struct beating_end {
+  beating_end(link_heartbeats how, std::chrono::nanoseconds told) {
+    REQUIRE(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, numbers.data()) == 0);
+    end = std::make_unique<link_stream>(loop, numbers[0], us, how);
+    end->listen({{}, [this](const std::string& why) { lost.push_back(why); }});
+    say(link_greeting(us, told));
+  }
+  ~beating_end() { ::close(numbers[1]); }
+  beating_end(const beating_end&) = delete;
+  beating_end& operator=(const beating_end&) = delete;
+
+  void say(const std::vector<std::byte>& bytes) const {
+    REQUIRE(::write(numbers[1], bytes.data(), bytes.size()) == static_cast<ssize_t>(bytes.size()));
+  }
+  // Heartbeats of the end, which has sent nothing else but its greeting.
+  std::size_t beats() {
+    std::array<std::byte, 1024> part;
+    for (ssize_t size = 0; size >= 0; got += static_cast<std::size_t>(size)) {
+      size = ::recv(numbers[1], part.data(), part.size(), MSG_DONTWAIT);
+      if (size < 0) break;
+    }
+    return (got - link_greeting(us).size()) / heartbeat().size();
+  }
+  // Until the end has sent so many heartbeats, or is lost.
+  void run(std::size_t until, bool answer) {
+    for (std::size_t seen = 0; lost.empty() && seen < until;) {
+      loop.run_one_for(std::chrono::seconds{5});
+      const auto now = beats();
+      if (answer && now > seen) say(heartbeat());
+      seen = now;
+    }
+  }
+
+  std::array<int, 2> numbers{};
+  boost::asio::io_context loop{1};
+  std::unique_ptr<link_stream> end;
+  std::vector<std::string> lost;
+  std::size_t got = 0;
+};
+
+constexpr std::chrono::milliseconds patience{50};
+
+}  // namespace
+
+TEST_CASE("a peer that answers heartbeats keeps the link, and a silent one loses it") {
+  const bool by_greeting = GENERATE(false, true);
+  constexpr std::chrono::milliseconds none{0};
+  beating_end one{{.patience = by_greeting ? none : patience}, by_greeting ? patience : none};
+  one.run(20, true);
+  CHECK(one.lost.empty());
+  const auto before = one.beats();
+  one.run(1000, false);
+  REQUIRE(one.lost.size() == 1);
+  CHECK(one.lost.front() == "the other side was silent for 0.1 s");
+  CHECK(one.beats() <= before + heartbeats_until_lost);
+}
+
+TEST_CASE("silence does not count: the end sends heartbeats, and a silent peer keeps the link") {
+  beating_end one{{.silence_counts = false}, patience};
+  one.run(10 * heartbeats_until_lost, false);
+  CHECK(one.lost.empty());
 }
 
 TEST_CASE("several threads may send at once and keep their own order") {

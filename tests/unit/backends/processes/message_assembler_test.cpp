@@ -23,6 +23,7 @@ void append(std::vector<std::byte>& to, const std::vector<std::byte>& more) {
 std::vector<std::byte> stream_of(const std::vector<packed_message>& messages) {
   auto bytes = link_greeting(us);
   for (const auto& m : messages) {
+    append(bytes, heartbeat());
     append(bytes, message_prefix(m));
     append(bytes, m.head);
     for (const auto& a : m.attachments) append(bytes, *a);
@@ -47,7 +48,7 @@ std::vector<packed_message> fed(message_assembler& to, std::span<const std::byte
 
 }  // namespace
 
-TEST_CASE("messages are assembled whole however the stream is split") {
+TEST_CASE("messages between heartbeats are assembled whole however the stream is split") {
   CHECK(rc::check([](std::uint64_t seed) {
     std::mt19937_64 draw{seed};
     std::vector<packed_message> sent;
@@ -74,9 +75,10 @@ TEST_CASE("a greeting of another job or incarnation or protocol is refused at on
     fed(to, bytes, 1000);
   };
   CHECK_NOTHROW(greet(link_greeting(us)));
+  CHECK_THROWS_AS(greet(link_greeting(us, std::chrono::nanoseconds{-1})), damaged_message);
   CHECK_THROWS_AS(greet(link_greeting({job_id{8}, us.incarnation})), damaged_message);
   CHECK_THROWS_AS(greet(link_greeting({us.job, incarnation_id{8}})), damaged_message);
-  CHECK_THROWS_AS(greet(std::vector<std::byte>(24, std::byte{'G'})), damaged_message);
+  CHECK_THROWS_AS(greet(std::vector<std::byte>(32, std::byte{'G'})), damaged_message);
 }
 
 TEST_CASE("announced sizes allocate no memory and impossible ones are refused") {
@@ -94,7 +96,8 @@ TEST_CASE("announced sizes allocate no memory and impossible ones are refused") 
     message_assembler to{us};
     return fed(to, bytes, 1000).size();
   };
-  CHECK_THROWS_AS(huge(0, 0, 0), damaged_message);
+  CHECK(huge(0, 0, 0) == 0);  // a heartbeat
+  CHECK_THROWS_AS(huge(0, 1, 1), damaged_message);
   CHECK_THROWS_AS(huge(std::uint64_t{1} << 40, 0, 0), damaged_message);
   CHECK_THROWS_AS(huge(10, 1 << 20, 0), damaged_message);
   CHECK_THROWS_AS(huge(10, 1, std::uint64_t{1} << 50), damaged_message);
