@@ -9,6 +9,7 @@
 #include "apps/troupe/metrics_once.hpp"
 #include "apps/troupe/mpirun.hpp"
 #include "apps/troupe/result_file.hpp"
+#include "apps/troupe/run_control.hpp"
 #include "apps/troupe/run_folder.hpp"
 #include "apps/troupe/run_plan.hpp"
 #include "apps/troupe/trouble_report.hpp"
@@ -66,13 +67,15 @@ public:
     job_runner runner{around_.world(), [this](int signal, int count) {
                         around_.screen.note(signal_note(signal, count));
                       }};
+    serve(runner);
     const auto started = around_.age();
     auto outcome = runner.run(fit_job());
     auto result = result_of(outcome, shared_.options);
     if (outcome.figures.seconds_to_first_step > 0)
       result.seconds_to_first_step = started + outcome.figures.seconds_to_first_step;
     tell(outcome);
-    if (wants_test(outcome) && runner.signal() == 0) outcome = test(runner, outcome, result);
+    if (wants_test(outcome) && !runner.stopped()) outcome = test(runner, outcome, result);
+    runner.serve_no_more();
     return close(result, outcome, runner);
   }
 
@@ -82,6 +85,19 @@ private:
     take_place(shared_, around_.place);
     check_job(plain_job(), around_.world());
     return plan_.folder;
+  }
+
+  // A run without a control socket goes on.
+  void serve(job_runner& runner) const {
+    const auto note = [this](const std::string& text) { around_.screen.note(text); };
+    try {
+      runner.serve(plan_.folder, [this, &runner, note](const std::string& line) {
+        return answer_request(line, runner, live_,
+                              ranks_fixed(shared_.options, around_.place.has_value()), note);
+      });
+    } catch (const user_error& error) {
+      around_.screen.warning(error.what());
+    }
   }
 
   // Without observers.
@@ -97,6 +113,7 @@ private:
   job fit_job() const {
     auto fit = plain_job();
     fit.observers = progress_of(plan_.settings, around_);
+    fit.observers.push_back(live_.watch("train"));
     fit.observers.push_back(report_.watch());
     const auto path = folder_.file(metrics_file);
     fit.observers.push_back(report_.around(
@@ -138,6 +155,7 @@ private:
     test.purpose = stage::test;
     test.initial = fitted.weights;
     test.observers = progress_of(plan_.settings, around_);
+    test.observers.push_back(live_.watch("test"));
     const auto path = folder_.file(metrics_file);
     test.observers.push_back(report_.around(
         [path, where = fitted.loop] {
@@ -164,7 +182,7 @@ private:
       around_.screen.error(error.what());
       if (code == exits::done) code = static_cast<int>(error.code());
     }
-    const bool aborted = result.status == job_outcome::ending::failed && runner.signals() > 1;
+    const bool aborted = result.status == job_outcome::ending::failed && runner.ended_at_once();
     if (aborted || (result.failed_with && result.failed_with->code == errc::checkpoint))
       around_.screen.note(saved_note(result.loop.steps, newest_checkpoint(), plan_.folder));
     try {
@@ -224,6 +242,7 @@ private:
   job shared_;
   run_folder folder_;
   trouble_report report_{around_.screen};
+  live_status live_{shared_.options, around_.age, plan_.step};
 };
 
 }  // namespace

@@ -1,5 +1,6 @@
 #include "apps/troupe/command_line.hpp"
 #include "apps/troupe/commands.hpp"
+#include "apps/troupe/control_socket.hpp"
 #include "apps/troupe/run_folder.hpp"
 #include "backends/checkpoint/run_checkpoints.hpp"
 #include "backends/telemetry/line_file.hpp"
@@ -84,10 +85,38 @@ std::string state_of(bool running, const ordered_json& result) {
   return result.is_object() ? result.value("status", "unknown") : "interrupted";
 }
 
+// What the program that runs there says; null when none does, or when it does not answer.
+ordered_json live_status_of(const std::string& run, console& screen) {
+  try {
+    const auto answer = ask_program(run, R"({"command":"status"})");
+    const auto object = ordered_json::parse(answer.value_or(""), nullptr, false);
+    if (object.is_object() && object.contains("status") && object["status"].is_object())
+      return object["status"];
+  } catch (const user_error& error) {
+    screen.note(fmt::format("note: {}", error.what()));
+  }
+  return nullptr;
+}
+
+void show_live(const ordered_json& live, console& screen) {
+  screen.result(fmt::format("{} ({}), generation {}, ranks {}, shards {}, step {}",
+                            plain(live, "state"), plain(live, "stage"), plain(live, "generation"),
+                            plain(live, "ranks"), plain(live, "shards"), plain(live, "step")));
+  if (live.contains("samples_per_second") && live["samples_per_second"].is_number())
+    screen.result(
+        fmt::format("samples per second {:.0f}", live["samples_per_second"].get<double>()));
+  screen.result(fmt::format("restarts {}, left {}; failures {}", plain(live, "restarts"),
+                            plain(live, "restarts_left"), plain(live, "failures")));
+  if (!live.contains("newest_failures") || !live["newest_failures"].is_array()) return;
+  for (const auto& one : live["newest_failures"])
+    screen.result(fmt::format("generation {}: {}", plain(one, "generation"), plain(one, "what")));
+}
+
 program_end status(const std::string& run, bool json, console& screen) {
   if (!holds_run(run))
     throw user_error(errc::bad_configuration,
                      fmt::format("{} holds no run; name the folder that fit printed last", run));
+  const auto live = live_status_of(run, screen);
   const auto result = last_result(run, screen);
   const auto checkpoints = list_checkpoints(run);
   const ordered_json object{
@@ -97,12 +126,14 @@ program_end status(const std::string& run, bool json, console& screen) {
       {"checkpoint",
        checkpoints.empty() ? ordered_json(nullptr) : ordered_json(checkpoints.back().path)},
       {"last_event", last_event(run)},
+      {"live", live},
       {"result", result}};
   if (json) {
     screen.result(object.dump());
     return {};
   }
   screen.result(fmt::format("{}: {}", run, object["state"].get<std::string>()));
+  if (live.is_object()) show_live(live, screen);
   if (!checkpoints.empty())
     screen.result(fmt::format("last checkpoint {}", checkpoints.back().path));
   if (result.is_object() && result.contains("metrics"))

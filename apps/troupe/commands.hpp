@@ -28,6 +28,8 @@ void add_models(const command& app, const context& around, const choose& chosen)
 void add_doctor(const command& app, const context& around, const choose& chosen);
 void add_bench(const command& app, const schema& all, const context& around, const choose& chosen);
 void add_status(const command& app, const context& around, const choose& chosen);
+/// `stop` and `scale`.
+void add_control(const command& app, const context& around, const choose& chosen);
 void add_simulate(const command& app, const context& around, const choose& chosen);
 
 /// The samples of one rank and micro-batch, for `data order`.

@@ -70,6 +70,8 @@ int exit_status_of(const job_outcome& outcome, int signal) {
     return exits::checkpoint;
   const bool finished = outcome.status == job_outcome::ending::finished;
   if (signal != 0 && !finished) return exit_code_of_signal(signal);
+  // `troupe stop --now`.
+  if (first && first->record.kind == failure_kind::aborted) return exits::stopped_early;
   return exit_code(outcome);
 }
 

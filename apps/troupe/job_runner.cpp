@@ -1,10 +1,9 @@
 #include "apps/troupe/job_runner.hpp"
 
+#include "apps/troupe/control_socket.hpp"
 #include "apps/troupe/exit_code.hpp"
 #include "troupe/session.hpp"
 
-#include <boost/asio/bind_cancellation_slot.hpp>
-#include <boost/asio/cancellation_signal.hpp>
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/signal_set.hpp>
 
@@ -27,11 +26,23 @@ struct job_runner::state {
 
   asio::io_context loop{1};
   asio::signal_set signals{loop, SIGINT, SIGTERM};
-  asio::cancellation_signal stop;
   std::function<void(int, int)> notify;
   session front;
+  std::optional<control_socket> control;
+  job_handle running;
   int first = 0;
   int count = 0;
+  bool stopping = false;
+  bool at_once = false;
+
+  void stop(bool now) {
+    stopping = true;
+    at_once = at_once || now;
+    if (now)
+      running.abort("the program was asked to end at once");
+    else
+      running.stop();
+  }
 
   void listen() {
     signals.async_wait([this](const boost::system::error_code& error, int number) {
@@ -42,7 +53,7 @@ struct job_runner::state {
       notify(number, ++count);
       // The third signal ends the program without a teardown.
       if (count > 2) std::_Exit(exit_code_of_signal(number));
-      stop.emit(asio::cancellation_type::partial);
+      stop(count > 1);
       listen();
     });
   }
@@ -55,26 +66,38 @@ job_runner::job_runner(ports world, std::function<void(int signal, int count)> n
 
 job_runner::~job_runner() = default;
 
+void job_runner::serve(const std::string& folder,
+                       std::function<std::string(const std::string& request)> answer) {
+  state_->control.emplace(state_->loop, folder, std::move(answer));
+}
+
+void job_runner::serve_no_more() { state_->control.reset(); }
+
 job_outcome job_runner::run(job what) {
   auto& s = *state_;
-  const bool stopped_before = signal() != 0;
+  const bool stopped_before = stopped();
   std::optional<job_outcome> outcome;
-  s.front.async_run(std::move(what),
-                    asio::bind_cancellation_slot(
-                        s.stop.slot(), [&](job_outcome done) { outcome = std::move(done); }));
-  if (stopped_before) s.stop.emit(asio::cancellation_type::partial);
+  what.started = [&s](const job_handle& handle) { s.running = handle; };
+  s.front.async_run(std::move(what), [&](job_outcome done) { outcome = std::move(done); });
+  if (stopped_before) s.stop(s.at_once);
   while (!outcome) s.loop.run_one();
   return std::move(*outcome);
 }
+
+void job_runner::stop(bool now) { state_->stop(now); }
+
+void job_runner::scale(std::int32_t ranks) { state_->running.scale(ranks); }
 
 int job_runner::signal() {
   state_->loop.poll();
   return state_->first;
 }
 
-int job_runner::signals() {
+bool job_runner::stopped() {
   state_->loop.poll();
-  return state_->count;
+  return state_->stopping;
 }
+
+bool job_runner::ended_at_once() const { return state_->at_once; }
 
 }  // namespace troupe::program

@@ -1,4 +1,5 @@
-// Runs jobs on an event loop of the program's own, stopped by SIGINT, SIGTERM and SIGHUP.
+// Runs jobs on an event loop of the program's own, stopped by SIGINT, SIGTERM and SIGHUP, or by a
+// request to the control socket.
 #pragma once
 
 #include "troupe/job.hpp"
@@ -6,6 +7,7 @@
 
 #include <functional>
 #include <memory>
+#include <string>
 
 namespace troupe::program {
 
@@ -21,12 +23,25 @@ public:
   job_runner(const job_runner&) = delete;
   job_runner& operator=(const job_runner&) = delete;
 
-  /// Waits for the job. It is stopped from its start on when a signal came before.
+  /// Serves a control socket in `folder` while jobs run. Throws user_error as control_socket does.
+  void serve(const std::string& folder,
+             std::function<std::string(const std::string& request)> answer);
+  /// Removes the control socket, if there is one.
+  void serve_no_more();
+
+  /// Waits for the job. It is stopped from its start on when a stop was wanted before.
   job_outcome run(job what);
+  /// Stops the job that runs, and later ones at their start. `now`: ends it at once.
+  void stop(bool now);
+  /// Asks the job that runs for so many processes of ranks.
+  void scale(std::int32_t ranks);
+
   /// The first signal so far; 0: none.
   int signal();
-  /// The number of signals so far.
-  int signals();
+  /// A signal or a call of `stop` has asked for an end so far.
+  bool stopped();
+  /// The second signal, or a call of `stop`, has asked for an end at once.
+  bool ended_at_once() const;
 
 private:
   struct state;

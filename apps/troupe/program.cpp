@@ -55,6 +55,7 @@ public:
     add_doctor(top, around, chosen);
     add_bench(top, schema_, around, chosen);
     add_status(top, around, chosen);
+    add_control(top, around, chosen);
     add_simulate(top, around, chosen);
   }
 
