@@ -32,8 +32,9 @@ struct ran {
 
 }  // namespace fit_events
 
-/// Of the messages only the step and the reason count, not the fence. Repeating propose_stop
-/// repeats the vote; repeating stop_at changes nothing.
+/// Of the messages only the step, the reason and `pause` count, not the fence. Repeating
+/// propose_stop repeats the vote. Repeating stop_at changes nothing, but a machine that has paused
+/// repeats step_finished. A stop replaces a pause at the same step, never the other way round.
 using fit_event = std::variant<fit_events::begin, fit_events::set_up, fit_events::resume,
                                fit_events::ran, propose_stop, stop_at>;
 
@@ -95,11 +96,12 @@ enum class fit_phase : std::uint8_t {
   evaluation,  // validate, test, predict
   close,       // 9
   done,
-  at_point,  // waits for `resume`
+  at_point,  // waits for `resume`, or pauses
 };
 struct agreed_stop {
   std::int64_t step = 0;
   stop_reason why = stop_reason::none;
+  bool pause = false;
   friend bool operator==(const agreed_stop&, const agreed_stop&) = default;
 };
 

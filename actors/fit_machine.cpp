@@ -81,13 +81,18 @@ void fit_machine::resume(actions& out) {
     throw internal_error("fit machine: resumed without a point");
   if (!point_.logged.empty())
     out.emplace_back(fit_actions::metrics_known{point_.logged_at, point_.logged});
-  switch (point_.then) {
-    case resume_point::next::start: started(); break;
-    case resume_point::next::boundary: boundary(); break;
-    case resume_point::next::epoch_done: epoch_done(); break;
-    case resume_point::next::go: hold_or_go(); break;
-  }
+  go_on();
   emit(out);
+}
+
+// From the point.
+void fit_machine::go_on() {
+  switch (point_.then) {
+    case resume_point::next::start: return started();
+    case resume_point::next::boundary: return boundary();
+    case resume_point::next::epoch_done: return epoch_done();
+    case resume_point::next::go: return hold_or_go();
+  }
 }
 
 void fit_machine::adopt(const resume_point& where) {
@@ -133,16 +138,25 @@ void fit_machine::vote_on_stop(actions& out) {
 
 void fit_machine::agree_on_stop(const stop_at& event, actions& out) {
   const auto step = event.at.step.value();
-  if (stop_ && stop_->step == step) return;
+  const bool same = stop_ && stop_->step == step;
+  if (same && (event.pause || !stop_->pause)) {
+    if (paused()) out.emplace_back(fit_actions::step_finished{loop_.steps});
+    return;
+  }
+  if (event.pause && (!plan_->keeps_points || plan_->purpose != stage::train))
+    throw internal_error("fit machine: a pause in a run that cannot go on from there");
   const auto passed = hold_ ? *hold_ : vote();
-  if (stop_ || step < passed)
+  if (!same && (stop_ || step < passed))
     throw internal_error(fmt::format("fit machine: stop at {}, but {}", step,
                                      stop_ ? fmt::format("{} was agreed", stop_->step)
                                            : fmt::format("this rank voted {}", passed)));
   const bool held = holding();
-  stop_ = agreed_stop{step, event.why};
-  if (!held) return;
-  if (phase_ == phase::window)
+  const bool paused_until_now = paused();
+  stop_ = agreed_stop{step, event.why, event.pause};
+  if (!held && !paused_until_now) return;
+  if (paused_until_now)
+    go_on();
+  else if (phase_ == phase::window)
     hold_or_go();
   else
     next_evaluation_span();
@@ -318,6 +332,7 @@ void fit_machine::epoch_done() {
 void fit_machine::hold_or_go() {
   if (limits_reached()) return end(stop_reason::none);
   if (ending_ != stop_reason::none) return end(ending_);
+  if (pauses()) return enter(phase::at_point);
   if (stop_ && loop_.steps >= stop_->step) return end(stop_->why);
   enter_span();
   if (hold_ && !stop_ && loop_.steps >= *hold_) until_ = batch_;
@@ -338,7 +353,7 @@ void fit_machine::span_done(actions& out) {
     ++loop_.steps;
     out.emplace_back(fit_actions::step_finished{loop_.steps});
     pass_point(resume_point::next::boundary);
-    return boundary();
+    return pauses() ? enter(phase::at_point) : boundary();
   }
   if (validation_due_behind(batch_)) return enter_evaluation(phase::validation);
   enter_span();

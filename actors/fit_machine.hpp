@@ -38,6 +38,8 @@ public:
   bool finished() const { return phase_ == phase::done; }
   /// Waits at a step boundary for stop_at.
   bool holding() const;
+  /// Has done the step that stop_at named with `pause`, and waits for `rewind`.
+  bool paused() const { return phase_ == phase::at_point && stop_.has_value(); }
   /// No step comes any more: a snapshot taken so far is the last of the run.
   bool closing() const {
     return phase_ == phase::last_checkpoint || phase_ == phase::close || finished();
@@ -62,6 +64,7 @@ private:
   void begin(actions& out);
   void set_up(actions& out);
   void resume(actions& out);
+  void go_on();
   void vote_on_stop(actions& out);
   void agree_on_stop(const stop_at& event, actions& out);
   void check(std::uint32_t handled, run_verdict word) const;
@@ -78,6 +81,7 @@ private:
   void epoch_done();
   void pass_point(resume_point::next then);
   bool ends_at_point() const;
+  bool pauses() const { return stop_ && stop_->pause && loop_.steps >= stop_->step; }
   void wait_at(const resume_point& where);
   void hold_or_go();
   void enter_span();

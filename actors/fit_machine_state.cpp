@@ -290,6 +290,7 @@ std::uint64_t fit_machine::digest() const {
   h.add(resumed_epoch_).add(resumed_batch_).add(resumed_cursor_);
   h.add(ending_).add(why_).add(hold_).add(stop_.has_value());
   if (stop_) h.add(stop_->step).add(stop_->why);
+  if (stop_ && stop_->pause) h.add(stop_->pause);
   if (point_.number > 0) {
     h.add(point_.number).add(point_.then).add(point_.trained).add(point_.loop.steps);
     h.add(point_.loop.epoch).add(point_.loop.batch).add(point_.last_saved).add(point_.ending);
@@ -325,7 +326,10 @@ std::ostream& operator<<(std::ostream& out, const fit_machine& m) {
   if (m.in_flight_ > 0) out << " in flight " << m.in_flight_ << " of " << m.length_;
   if (m.holding()) out << " holding";
   if (m.hold_) out << " voted " << *m.hold_;
-  if (m.stop_) out << " stop at " << m.stop_->step << " (" << to_string(m.stop_->why) << ')';
+  if (m.stop_ && m.stop_->pause)
+    out << (m.paused() ? " paused at " : " pause at ") << m.stop_->step;
+  else if (m.stop_)
+    out << " stop at " << m.stop_->step << " (" << to_string(m.stop_->why) << ')';
   if (m.ending_ != stop_reason::none) out << " ending (" << to_string(m.ending_) << ')';
   return out;
 }
