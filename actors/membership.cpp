@@ -21,7 +21,7 @@ std::vector<std::int32_t> membership::begin_generation(std::int64_t held, std::i
     fresh.incarnation = m.incarnation;
     fresh.process = m.process;
     fresh.held = held;
-    if (m.gone || m.abandoned) {
+    if (m.gone || m.abandoned || m.moves) {
       // Incarnations are random numbers, so a hash of one is another.
       do
         fresh.incarnation = incarnation_id{stable_hasher{}.add(fresh.incarnation.value()).digest()};

@@ -23,6 +23,7 @@ struct member {
   bool torn_down = false;
   bool gone = false;
   bool abandoned = false;
+  bool moves = false;  ///< its next incarnation lives in another process
   std::optional<std::int64_t> vote;
   std::string busy;
   std::string
@@ -42,7 +43,8 @@ public:
   /// The ranks of the first generation. Identities are distinct.
   void begin_with(const std::vector<incarnation_id>& incarnations);
   /// Forgets what belongs to one generation; the members hold `held` steps, `committed` are
-  /// committed. Ranks that are gone or abandoned get a new incarnation. Returns their numbers.
+  /// committed. Ranks that are gone or abandoned or that move get a new incarnation. Returns their
+  /// numbers.
   std::vector<std::int32_t> begin_generation(std::int64_t held, std::int64_t committed);
 
   auto begin() { return members_.begin(); }

@@ -58,11 +58,12 @@ void recovery_times::put_into(job_outcome& outcome,
     record.base_step = one.base_step;
     record.steps_redone = one.steps_redone;
     if (one.ended_by) record.ended_by = std::make_shared<const failure>(*one.ended_by);
+    record.changed = one.changed;
     if (const auto found = of_.find(record.generation); found != of_.end())
       record.milliseconds = found->second;
+    if (record.ended_by && &one != &all.back()) ++outcome.restarts;
     outcome.generations.push_back(std::move(record));
   }
-  outcome.restarts = all.empty() ? 0 : static_cast<std::int32_t>(all.size()) - 1;
 }
 
 }  // namespace troupe

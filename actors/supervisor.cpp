@@ -69,6 +69,7 @@ struct supervisor_state {
   // Of the ranks that run, or that were replaced and have not ended.
   std::unordered_map<caf::actor_addr, supervision::start_rank>
       rank_at;                                      // looked up only: no order matters
+  incarnation_id rank_0;                            // the present one
   std::map<incarnation_id, std::size_t> rank_with;  // of every rank that ever was
   recovery_times times;
   checkpointer_actor checkpointer;
@@ -156,6 +157,7 @@ std::shared_ptr<const job> supervisor_state::job_of_next() const {
 
 void supervisor_state::carry_out(const supervision::start_rank& a) {
   rank_with[a.incarnation] = static_cast<std::size_t>(a.rank);
+  if (a.rank == 0) rank_0 = a.incarnation;
   rank_setup given;
   given.plan = {setup.id, a.rank, a.incarnation, plan, limits};
   given.what = job_of_next();
@@ -340,7 +342,7 @@ seam::one_way_handlers<supervisor_actor> behaviour(supervisor_pointer self) {
       },
       [&s](const deadline_passed& m) { s.feed(m); },
       [&s](const torn_down& m) {
-        if (s.of_rank_0(m.at)) {
+        if (m.at.job == s.setup.id && m.at.incarnation == s.rank_0) {
           s.outcome.result = m.result;
           s.outcome.last = m.last;
         }

@@ -115,7 +115,8 @@ struct generation_end {
   std::int64_t base_step = 0;
   std::int64_t steps_redone = 0;    ///< finished in an earlier generation, and done again here
   std::int32_t ranks = 0;           ///< processes with ranks; ranks where they are threads
-  std::optional<failure> ended_by;  ///< with `others`; none: the job ended with it
+  std::optional<failure> ended_by;  ///< with `others`; none: `changed`, or the job ended with it
+  membership_change changed = membership_change::none;
   friend bool operator==(const generation_end&, const generation_end&) = default;
 };
 /// The last action: the job is over.

@@ -74,23 +74,6 @@ void supervisor_machine::start(member& m, std::int32_t process, actions& out) {
   out.emplace_back(supervision::start_rank{members_.rank_of(m), m.incarnation, process});
 }
 
-void supervisor_machine::handle(const process_changed& e, actions& out) {
-  if (e.job != job_ || !placements_.any()) return;
-  switch (e.how) {
-    case process_changed::change::ready: return placements_.ready(e.number);
-    case process_changed::change::leaves: return;
-    case process_changed::change::gone: break;
-  }
-  const auto* found = placements_.find(e.number);
-  const bool spare = found && found->spare && found->ready;
-  placements_.lost(e.number);
-  if (spare && phase_ == phase::active)
-    for (const auto one : placements_.refill()) start(one, out);
-  flush_if_all_gone(out);
-}
-
-void supervisor_machine::handle(const request_scale&, actions&) {}
-
 // Needs the members of the new generation, and its base.
 void supervisor_machine::form(const std::vector<std::int32_t>& holders, actions& out) {
   generation_ = generation_.next();
@@ -132,7 +115,7 @@ void supervisor_machine::activate(actions& out) {
   }
   for (const auto spare : placements_.refill()) start(spare, out);
   ask_soon(out);
-  if (stop_ != stop_reason::none) propose(out);
+  if (stop_ != stop_reason::none || wanted() != membership_change::none) propose(out);
 }
 
 // Replaces the deadline before, whose id is void from now on.
@@ -171,6 +154,7 @@ void supervisor_machine::handle(const step_done& e, actions& out) {
   if (!m || (phase_ != phase::active && phase_ != phase::closing)) return;
   if (phase_ == phase::active) hear(*m, out);
   if (members_.hold(*m, e.at.step.value(), committed_)) commit(members_.least_held(), out);
+  change_if_held(out);
 }
 
 // Every member holds so many steps.
@@ -191,7 +175,9 @@ void supervisor_machine::handle(const request_stop& e, actions& out) {
   if (phase_ == phase::active) propose(out);
 }
 
+// A stop that comes while the membership changes replaces the pause.
 void supervisor_machine::propose(actions& out) {
+  if (named_) return tell_stop(out);
   if (proposed_) return;
   proposed_ = true;
   make_room(out);
@@ -214,10 +200,17 @@ void supervisor_machine::name_stop_if_all_voted(actions& out) {
   const auto voted = [](const member& m) { return m.vote.has_value(); };
   if (!std::ranges::all_of(members_, voted)) return;
   named_ = *std::ranges::max_element(members_, {}, &member::vote)->vote;
-  make_room(out);
+  // No rank has passed the next step, so all pause right after it, and hold the same point.
+  if (stop_ == stop_reason::none) ++*named_;
   const auto furthest = std::ranges::max_element(members_, {}, &member::held);
   always(*named_ >= furthest->held, coverage_point::stop_not_passed);
-  announce(lifecycle_kind::stop_agreed, out, -1, {{"steps", std::to_string(*named_)}});
+  tell_stop(out);
+}
+
+void supervisor_machine::tell_stop(actions& out) {
+  make_room(out);
+  if (stop_ != stop_reason::none)
+    announce(lifecycle_kind::stop_agreed, out, -1, {{"steps", std::to_string(*named_)}});
   for (const auto& m : members_)
     out.emplace_back(supervision::tell{members_.rank_of(m), stop_order(m)});
   ask_soon(out);
@@ -225,7 +218,7 @@ void supervisor_machine::name_stop_if_all_voted(actions& out) {
 
 // Needs the agreed step.
 stop_at supervisor_machine::stop_order(const member& m) const {
-  stop_at order{fence_for(m), stop_};
+  stop_at order{fence_for(m), stop_, stop_ == stop_reason::none};
   order.at.step = step_id{*named_};
   return order;
 }

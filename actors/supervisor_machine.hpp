@@ -81,6 +81,20 @@ private:
   void propose(actions& out);
   void name_stop_if_all_voted(actions& out);
   stop_at stop_order(const member& m) const;
+  void tell_stop(actions& out);
+
+  bool may_change() const;
+  membership_change wanted() const;
+  void refuse(std::string what, actions& out);
+  void leave(std::int32_t process, actions& out);
+  void change_if_held(actions& out);
+  failure why_closed() const;
+  void choose_moves();
+  void move_for_scaling();
+  void leave_old_processes(actions& out);
+  void end_left_processes(actions& out);
+  bool lives_in(std::int32_t process) const;
+  bool leaves(const member& m) const;
 
   void fail(failure what, actions& out);
   void begin_closing(actions& out);
@@ -99,6 +113,7 @@ private:
   void abandon_process(const member& of, actions& out);
   std::int32_t restarts_used() const;
   bool waits_for_processes() const;
+  void count_restart(actions& out);
   std::chrono::nanoseconds rest() const;
   std::optional<std::string> agree_on_base();
   std::vector<std::int32_t> holders() const;
@@ -139,7 +154,8 @@ private:
   std::uint32_t asked_ = 0;  ///< times, since the last new order
   stop_reason stop_ = stop_reason::none;
   bool proposed_ = false;
-  std::optional<std::int64_t> named_;  // the step to stop at
+  std::optional<std::int64_t> named_;  // the step to stop at, or to pause at without a stop_
+  bool scales_ = false;                // the caller asked for it, and it is not done
   bool close_sent_ = false;
   bool over_ = true;       // once close is sent: the job ends with this generation
   bool done_ = false;      // every rank has finished: what fails now takes nothing away

@@ -31,7 +31,7 @@ void supervisor_machine::send_close(actions& out) {
   make_room(out);
   for (auto& m : members_) {
     if (m.gone) continue;
-    close_generation order{fence_for(m), *first_, over_};
+    close_generation order{fence_for(m), why_closed(), over_};
     out.emplace_back(supervision::tell{members_.rank_of(m), std::move(order)});
   }
   arm_deadline(limits_.close, out);

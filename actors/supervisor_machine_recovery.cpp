@@ -43,6 +43,7 @@ bool is_left(const member& m) { return !m.gone && !m.abandoned; }
 
 bool supervisor_machine::may_restart() const {
   if (must_end_ || !rules_.elastic.enabled()) return false;
+  if (!first_) return true;
   if (rules_.fixed && std::ranges::any_of(members_, &member::gone)) return false;
   const auto fine = [&](const failure& f) {
     return checkpoint_was_replaced(f) || curable(f, rules_.elastic);
@@ -120,6 +121,7 @@ failure supervisor_machine::other_state(const member& m, const std::string& dige
 
 // The closing deadline has passed.
 void supervisor_machine::give_up_unclosed(actions& out) {
+  const bool planned = !first_;
   for (auto& m : members_) {
     if (!sometimes(!m.closed, coverage_point::closing_survivor)) continue;
     mark_unresponsive(m, over_ ? "on_exception" : "close_generation");
@@ -130,8 +132,13 @@ void supervisor_machine::give_up_unclosed(actions& out) {
     what.rank = members_.rank_of(m);
     what.step = m.held;
     what.generation = generation_.value();
-    what.follows = true;
-    others_.push_back(std::move(what));
+    what.follows = first_.has_value();
+    if (planned) {
+      fail(std::move(what), out);
+      if (over_) return;  // the ranks have more time, to run on_exception
+    } else {
+      others_.push_back(std::move(what));
+    }
     members_.abandon(m);
     members_.close(m);
     announce(lifecycle_kind::survivor, out, members_.rank_of(m), {{"what", m.unresponsive}});
@@ -181,7 +188,7 @@ std::optional<std::string> supervisor_machine::agree_on_base() {
 std::vector<std::int32_t> supervisor_machine::holders() const {
   std::vector<std::int32_t> all;
   for (const auto& m : members_)
-    if (base_.number > 0 && is_left(m) && m.point.number == base_.number &&
+    if (base_.number > 0 && is_left(m) && !m.moves && m.point.number == base_.number &&
         m.digest == base_digest_)
       all.push_back(members_.rank_of(m));
   return all;
@@ -193,16 +200,12 @@ supervision::generation_end supervisor_machine::record() const {
   supervision::generation_end one{generation_, base_.loop.steps, redone_, 0, first_};
   one.ranks = static_cast<std::int32_t>(placements_.any() ? processes.size() : members_.size());
   if (one.ended_by) one.ended_by->others = others_;
+  if (!first_ && phase_ == phase::closing) one.changed = wanted();
   return one;
 }
 
-// Every member has closed, or is gone or abandoned.
-void supervisor_machine::restart(actions& out) {
-  if (const auto pause = rest(); pause.count() > 0 && !resting_) {
-    resting_ = true;
-    return arm_deadline(pause, out);
-  }
-  resting_ = false;
+// A planned change is no restart.
+void supervisor_machine::count_restart(actions& out) {
   if (!waits_for_processes()) {
     restarts_.emplace_back(now_, committed_);
   } else if (!short_since_) {
@@ -213,6 +216,16 @@ void supervisor_machine::restart(actions& out) {
                fmt::format("waits at most {} s for a process: {}", limit.count(), first_->what)}});
   }
   fruitless_ = committed_ > committed_at_end_ ? 0 : fruitless_ + 1;
+}
+
+// Every member has closed, or is gone or abandoned.
+void supervisor_machine::restart(actions& out) {
+  if (const auto pause = rest(); first_ && pause.count() > 0 && !resting_) {
+    resting_ = true;
+    return arm_deadline(pause, out);
+  }
+  resting_ = false;
+  if (first_) count_restart(out);
   auto over = record();
   const auto furthest = std::ranges::max_element(members_, {}, &member::held)->held;
   if (auto differs = agree_on_base()) {
@@ -225,13 +238,14 @@ void supervisor_machine::restart(actions& out) {
     base_.loop.steps = durable_;
     committed_ = std::min(committed_, durable_);
   }
+  choose_moves();
   const auto holding = holders();
   sometimes(base_.number == 0 && furthest > 0, coverage_point::no_holder);
   sometimes(base_.number > 0 && holding.size() < members_.size(), coverage_point::state_restored);
   ended_.push_back(std::move(over));
-  committed_at_end_ = committed_;
+  if (first_) committed_at_end_ = committed_;
   redone_ = std::max<std::int64_t>(0, furthest - base_.loop.steps);
-  failures_before_ += 1 + others_.size();
+  failures_before_ += (first_ ? 1 : 0) + others_.size();
   first_.reset();
   others_.clear();
   for (const auto& m : members_)
@@ -242,22 +256,32 @@ void supervisor_machine::restart(actions& out) {
   named_.reset();
   ended_by_ = stop_reason::none;
   const auto held = base_.number > 0 ? base_.loop.steps : 0;
+  leave_old_processes(out);
   replace(members_.begin_generation(held, committed_), out);
+  end_left_processes(out);
   form(holding, out);
 }
 
 // Starts new incarnations of these ranks. Those of one process stay together where that is
-// possible.
+// possible. Those that leave a process which stays move in parts of the size that a process has.
 void supervisor_machine::replace(const std::vector<std::int32_t>& ranks, actions& out) {
   const bool none_starts = short_since_.has_value();
-  std::map<std::int32_t, std::vector<std::int32_t>> lost;  // by process
-  for (const auto rank : ranks) lost[members_.at(rank).process].push_back(rank);
+  const auto all = static_cast<std::int32_t>(members_.size());
+  const auto share = std::max(1, all / std::max(1, placements_.target()));
+  std::map<std::int32_t, std::int32_t> moved;                                       // by process
+  std::map<std::pair<std::int32_t, std::int32_t>, std::vector<std::int32_t>> lost;  // and part
+  for (const auto rank : ranks) {
+    const auto process = members_.at(rank).process;
+    const auto* home = placements_.find(process);
+    const auto part = home && !home->leaving ? moved[process]++ / share : 0;
+    lost[{process, part}].push_back(rank);
+  }
   std::vector<std::int32_t> homes;
   for (const auto& m : members_)
     if (std::ranges::find(ranks, members_.rank_of(m)) == ranks.end()) homes.push_back(m.process);
-  for (const auto& [process, together] : lost) {
+  for (const auto& [from, together] : lost) {
     std::vector<std::int32_t> started;
-    std::vector<std::int32_t> chosen(together.size(), process);
+    std::vector<std::int32_t> chosen(together.size(), from.first);
     if (placements_.any())
       chosen = placements_.homes_for(together.size(), homes, none_starts, started);
     for (const auto number : started) start(number, out);

@@ -64,6 +64,7 @@ std::uint64_t supervisor_machine::digest() const {
     hash.add(m.closed).add(m.torn_down).add(m.gone).add(m.abandoned).add(std::string_view{m.busy});
     hash.add(std::string_view{m.unresponsive});
   }
+  if (scales_) hash.add(scales_);
   hash.add(first_.has_value());
   if (first_) add(hash, *first_);
   hash.add(others_.size());

@@ -63,6 +63,15 @@ std::string_view to_string(precision_kind kind) {
   return "unknown";
 }
 
+std::string_view to_string(membership_change what) {
+  switch (what) {
+    case membership_change::none: return "none";
+    case membership_change::left: return "left";
+    case membership_change::scaled: return "scaled";
+  }
+  return "unknown";
+}
+
 std::string_view to_string(stop_reason r) {
   switch (r) {
     case stop_reason::none: return "none";

@@ -141,12 +141,14 @@ void job_oracles::ended(const job_outcome& outcome, const attempt_facts& facts) 
 // Every generation but the last one was ended by a failure, and each failure has an injected cause.
 void job_oracles::ends_of_generations(const job_outcome& outcome, const attempt_facts& facts) {
   const auto& all = outcome.generations;
-  const auto formed = static_cast<std::size_t>(outcome.restarts) + 1;
+  const auto is_planned = [](const auto& g) { return g.changed != membership_change::none; };
+  const auto formed = static_cast<std::size_t>(outcome.restarts) + 1 +
+                      static_cast<std::size_t>(std::ranges::count_if(all, is_planned));
   if (!check(outcome.restarts == 0 || all.size() == formed))
     violate({oracle(31), std::to_string(all.size()) + " generations after " +
                              std::to_string(outcome.restarts) + " restarts"});
   for (std::size_t i = 0; i < all.size(); ++i) {
-    if (i + 1 < all.size() && !check(all[i].ended_by != nullptr))
+    if (i + 1 < all.size() && !check(all[i].ended_by != nullptr || is_planned(all[i])))
       violate({oracle(31),
                "generation " + std::to_string(all[i].generation) + " ended without a failure"});
     if (i > 0 && !check(all[i].generation > all[i - 1].generation))

@@ -25,7 +25,7 @@ enum class lifecycle_kind : std::uint8_t {
   stop_agreed,           ///< the ranks have agreed on the step to stop at [steps]
   rank_finished,         ///< a rank has done all its steps [steps]
   rank_failed,           ///< a failure; `rank` is undefined when it is no rank's [what]
-  generation_closing,    ///< after a failure: every rank is asked to leave its hooks
+  generation_closing,    ///< every rank is asked to leave its hooks [why, if no failure]
   generation_closed,     ///< every rank has left its hooks
   trouble,               ///< something failed beside the ranks: a checkpoint, an observer [what]
   teardown,              ///< the ranks are taken down [orderly]

@@ -30,13 +30,19 @@ struct run_figures {
   }
 };
 
+/// Why a generation ended without a failure, in a job that went on. `left`: a process wanted to
+/// end, and its ranks moved to others. `scaled`: the caller asked for another number of processes.
+enum class membership_change : std::uint8_t { none, left, scaled };
+std::string_view to_string(membership_change what);
+
 /// One generation of a job: who took part, and why it ended.
 struct generation_record {
   std::uint64_t generation = 0;
   std::int32_t ranks = 0;      ///< processes with shards; threads where ranks are threads
   std::int64_t base_step = 0;  ///< the step that it began with
-  /// Null: the job ended with it, finished or stopped.
+  /// Null: a planned change ended it, or the job ended with it, finished or stopped.
   std::shared_ptr<const failure> ended_by;
+  membership_change changed = membership_change::none;
   /// Steps that were finished by some rank in an earlier generation and done again in this one.
   std::int64_t steps_redone = 0;
   /// Of the recovery that led to this generation, in milliseconds, by the clock of the ports; 0 in

@@ -53,7 +53,9 @@ bool is_collective(const hook& h) {
 bool meets(const hook_run& run) { return std::ranges::any_of(run.hooks, is_collective); }
 
 supervision::rules elastic_of(const job_options& options) {
-  return {.elastic = {.max_restarts = options.max_restarts}};
+  const bool moves = options.leaves + options.scales > 0;
+  return {.elastic = {.max_restarts = options.max_restarts},
+          .processes = moves ? options.ranks : 0};
 }
 
 }  // namespace
@@ -65,7 +67,11 @@ job::job(job_options options, std::uint64_t seed)
       ranks_(static_cast<std::size_t>(options.ranks)),
       kills_left_(options.kills),
       throws_left_(options.throws),
-      stuck_left_(options.stuck) {}
+      stuck_left_(options.stuck),
+      scales_left_(options.scales) {
+  for (int i = 0; i < options.leaves + options.scales; ++i)
+    asks_for_change_.insert(static_cast<int>(pick(200)));
+}
 
 std::uint64_t job::expected(std::int64_t steps) {
   std::uint64_t number = 0;
@@ -88,47 +94,74 @@ void job::run() {
     if (moves > 200'000) throw std::runtime_error(text_of("no end", supervisor_, ranks_));
     const auto all = choices();
     if (all.empty()) throw std::runtime_error(text_of("stuck", supervisor_, ranks_));
-    const auto& c = all[pick(all.size())];
-    switch (c.what) {
-      case choice::kind::order: {
-        auto& r = ranks_[c.which];
-        const auto order = r.inbox.front();
-        r.inbox.pop_front();
-        std::visit([&](const auto& m) { feed(r, m); }, order);
-        break;
-      }
-      case choice::kind::report: {
-        const auto e = reports_.front();
-        reports_.pop_front();
-        feed(e);
-        break;
-      }
-      case choice::kind::answer: answer(ranks_[c.which]); break;
-      case choice::kind::lane_end: {
-        auto& r = ranks_[c.which];
-        r.lane_closing = false;
-        r.lane = r.machine->phase() == ranks::phase::ending ? r.lane : lane_state{};
-        feed(r, ranks::lane_ended{});
-        break;
-      }
-      case choice::kind::fault: kill(ranks_[c.which]); break;
-      case choice::kind::overdue: {
-        auto& r = ranks_[c.which];
-        r.overdue = true;
-        ranks::looked look{.busy = true, .hook = "stuck"};
-        look.since = derive({}).hook_limit;
-        feed(r, look);
-        break;
-      }
-      case choice::kind::deadline: feed(deadline_passed{*std::exchange(deadline_, {})}); break;
-    }
+    take(all[pick(all.size())]);
+    for (auto n = asks_for_change_.erase(moves); n > 0; --n) ask_for_change();
+    end_processes();
   }
+}
+
+void job::take(const choice& c) {
+  switch (c.what) {
+    case choice::kind::order: {
+      auto& r = at(c.which);
+      const auto order = r.inbox.front();
+      r.inbox.pop_front();
+      std::visit([&](const auto& m) { feed(r, m); }, order);
+      break;
+    }
+    case choice::kind::report: {
+      const auto e = reports_.front();
+      reports_.pop_front();
+      feed(e);
+      break;
+    }
+    case choice::kind::answer: answer(at(c.which)); break;
+    case choice::kind::lane_end: {
+      auto& r = at(c.which);
+      r.lane_closing = false;
+      r.lane = r.machine->phase() == ranks::phase::ending ? r.lane : lane_state{};
+      feed(r, ranks::lane_ended{});
+      break;
+    }
+    case choice::kind::fault: kill(at(c.which)); break;
+    case choice::kind::overdue: {
+      auto& r = at(c.which);
+      r.overdue = true;
+      ranks::looked look{.busy = true, .hook = "stuck"};
+      look.since = derive({}).hook_limit;
+      feed(r, look);
+      break;
+    }
+    case choice::kind::deadline: feed(deadline_passed{*std::exchange(deadline_, {})}); break;
+  }
+}
+
+// A process with a rank wants to leave, or the caller scales.
+void job::ask_for_change() {
+  if (scales_left_ > 0 && pick(2) == 0) {
+    --scales_left_;
+    reports_.emplace_back(request_scale{1 + static_cast<std::int32_t>(pick(ranks_.size()))});
+  } else {
+    const auto& r = ranks_[pick(ranks_.size())];
+    reports_.emplace_back(
+        process_changed{job_id{1}, r.process, process_changed::change::leaves, {}, false});
+  }
+}
+
+void job::end_processes() {
+  std::erase_if(ending_, [&](std::int32_t number) {
+    for (std::size_t i = 0; i < all_ranks(); ++i)
+      if (at(i).alive && at(i).process == number) return false;
+    reports_.emplace_back(
+        process_changed{job_id{1}, number, process_changed::change::gone, {}, true});
+    return true;
+  });
 }
 
 std::vector<job::choice> job::choices() const {
   std::vector<choice> all;
-  for (std::size_t i = 0; i < ranks_.size(); ++i) {
-    const auto& r = ranks_[i];
+  for (std::size_t i = 0; i < all_ranks(); ++i) {
+    const auto& r = at(i);
     if (!r.alive) continue;
     if (!r.inbox.empty()) all.push_back({choice::kind::order, i});
     if (r.lane_closing) all.push_back({choice::kind::lane_end, i});
@@ -136,13 +169,12 @@ std::vector<job::choice> job::choices() const {
   }
   if (!reports_.empty()) all.push_back({choice::kind::report, 0});
   const bool faults = kills_left_ > 0 && supervisor_.phase() < supervision::phase::tearing;
-  for (std::size_t i = 0; faults && !all.empty() && i < ranks_.size(); ++i)
-    if (ranks_[i].alive) all.push_back({choice::kind::fault, i});
+  for (std::size_t i = 0; faults && !all.empty() && i < all_ranks(); ++i)
+    if (at(i).alive) all.push_back({choice::kind::fault, i});
   // Time passes when nothing else happens.
   const bool quiet = all.empty();
-  for (std::size_t i = 0; quiet && i < ranks_.size(); ++i)
-    if (ranks_[i].alive && ranks_[i].stuck && !ranks_[i].overdue)
-      all.push_back({choice::kind::overdue, i});
+  for (std::size_t i = 0; quiet && i < all_ranks(); ++i)
+    if (at(i).alive && at(i).stuck && !at(i).overdue) all.push_back({choice::kind::overdue, i});
   if (all.empty() && deadline_) all.push_back({choice::kind::deadline, 0});
   return all;
 }
@@ -165,7 +197,10 @@ void job::feed(const supervision::event& e) {
 void job::carry_out(const supervision::action& a) {
   if (const auto* start = std::get_if<supervision::start_rank>(&a)) {
     auto& r = ranks_[static_cast<std::size_t>(start->rank)];
+    if (r.alive) old_.push_back(std::move(r));
     r = rank{};
+    r.number = start->rank;
+    r.process = start->process;
     r.incarnation = start->incarnation;
     r.alive = true;
     r.machine.emplace(rank_plan{job_id{1}, start->rank, start->incarnation,
@@ -179,6 +214,8 @@ void job::carry_out(const supervision::action& a) {
         gone->rank, "killed", ranks_[static_cast<std::size_t>(gone->rank)].incarnation});
   } else if (const auto* arm = std::get_if<supervision::arm>(&a)) {
     deadline_ = arm->id;
+  } else if (const auto* ends = std::get_if<supervision::end_process>(&a)) {
+    ending_.insert(ends->number);
   } else if (std::holds_alternative<supervision::flush_checkpointer>(a)) {
     reports_.emplace_back(supervision::checkpointer_done{});
   } else if (std::holds_alternative<supervision::flush_observers>(a)) {
@@ -209,7 +246,7 @@ void job::carry_out(rank& r, const ranks::action& a) {
     if (meets(*r.run) && !r.lane.alone) {
       auto& all = arrived_[r.generation];
       all.resize(ranks_.size());
-      r.meeting = ++all[static_cast<std::size_t>(&r - ranks_.data())];
+      r.meeting = ++all[static_cast<std::size_t>(r.number)];
     }
   } else if (std::holds_alternative<ranks::abort_communicator>(a)) {
     for (auto& other : ranks_)
@@ -222,14 +259,23 @@ void job::carry_out(rank& r, const ranks::action& a) {
     std::visit([&](const auto& m) { reports_.emplace_back(m); }, *report);
   } else if (std::holds_alternative<ranks::end>(a)) {
     r.alive = false;
-    reports_.emplace_back(
-        supervision::rank_down{static_cast<std::int32_t>(&r - ranks_.data()), {}, r.incarnation});
+    reports_.emplace_back(supervision::rank_down{r.number, {}, r.incarnation});
   }
 }
 
+// With its process, if it has one, and the other ranks there.
 void job::kill(rank& r) {
   --kills_left_;
   ++killed;
+  if (!in_processes()) return end_of(r);
+  const auto number = r.process;
+  reports_.emplace_back(
+      process_changed{job_id{1}, number, process_changed::change::gone, {}, false});
+  for (std::size_t i = 0; i < all_ranks(); ++i)
+    if (at(i).alive && at(i).process == number) end_of(at(i));
+}
+
+void job::end_of(rank& r) {
   r.alive = false;
   for (auto& other : ranks_)
     if (other.generation == r.generation) other.aborted = true;
@@ -237,7 +283,7 @@ void job::kill(rank& r) {
   at.job = job_id{1};
   at.incarnation = r.incarnation;
   auto what = make_failure(failure_kind::signal, fmt::format("killed {}", killed));
-  what.rank = static_cast<std::int32_t>(&r - ranks_.data());
+  what.rank = r.number;
   what.type = fmt::format("kill {}", killed);  // not a crash loop
   reports_.emplace_back(rank_failed{at, without_exception(what), true});
 }
@@ -307,6 +353,7 @@ bool job::handle(rank& r, const hook& h, hook_outcome& out) {
   if (h.is<hooks::connect>()) r.lane.number = 0, r.lane.set_up = true;
   if (const auto* step = h.get_if<hooks::optimizer_step>()) {
     r.lane.number = next_number(r.lane.number, step->at.step);
+    ++updates[{r.number, step->at.step}];
     r.lane.kept = r.lane.number;  // an applied step is a point
     r.lane.has_kept = true;
     out.samples = 2;

@@ -7,7 +7,9 @@
 #include <map>
 #include <optional>
 #include <random>
+#include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "actors/rank_machine.hpp"
@@ -22,6 +24,8 @@ struct job_options {
   int kills = 0;   ///< ranks that end without a report
   int throws = 0;  ///< hooks that throw
   int stuck = 0;   ///< lanes that never answer
+  int leaves = 0;  ///< processes that want to leave
+  int scales = 0;  ///< requests of the caller
 };
 
 /// What a lane trains: after step n the number is the same for every run without a fault.
@@ -46,9 +50,13 @@ public:
 
   std::vector<std::int64_t> commits;
   int killed = 0;
+  /// By rank and step: how often the weights were updated.
+  std::map<std::pair<std::int32_t, std::int64_t>, int> updates;
 
 private:
   struct rank {
+    std::int32_t number = 0;
+    std::int32_t process = 0;
     troupe::incarnation_id incarnation;
     std::optional<troupe::rank_machine> machine;
     std::deque<troupe::supervision::order> inbox;
@@ -72,8 +80,16 @@ private:
   void carry_out(const troupe::supervision::action& a);
   void feed(rank& r, const troupe::ranks::event& e);
   void carry_out(rank& r, const troupe::ranks::action& a);
+  void take(const choice& c);
+  void ask_for_change();
+  void end_processes();
+  rank& at(std::size_t i) { return i < ranks_.size() ? ranks_[i] : old_[i - ranks_.size()]; }
+  const rank& at(std::size_t i) const { return const_cast<job&>(*this).at(i); }
+  std::size_t all_ranks() const { return ranks_.size() + old_.size(); }
   void answer(rank& r);
   void kill(rank& r);
+  void end_of(rank& r);
+  bool in_processes() const { return options_.leaves + options_.scales > 0; }
   bool may_answer(const rank& r) const;
   bool all_arrived(const rank& r) const;
   troupe::ran handle(rank& r);
@@ -87,12 +103,15 @@ private:
   std::mt19937_64 random_;
   troupe::supervisor_machine supervisor_;
   std::vector<rank> ranks_;
+  std::deque<rank> old_;                // incarnations that moved, and may not have ended
+  std::set<std::int32_t> ending_;       // processes
+  std::multiset<int> asks_for_change_;  // in which moves
   // By generation and rank: runs with a collective that were submitted.
   std::map<std::uint64_t, std::vector<std::size_t>> arrived_;
   std::deque<troupe::supervision::event> reports_;
   std::optional<std::uint64_t> deadline_;
   std::optional<troupe::supervision::complete> end_;
-  int kills_left_, throws_left_, stuck_left_;
+  int kills_left_, throws_left_, stuck_left_, scales_left_;
 };
 
 }  // namespace elastic

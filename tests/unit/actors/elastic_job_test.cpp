@@ -50,3 +50,43 @@ TEST_CASE("jobs with random failures end with the numbers of the job without fai
   REQUIRE_NOTHROW(one.run());
   check_finished(one, options.steps);
 }
+
+TEST_CASE("processes leave and the caller scales: no step is done twice", "[elastic]") {
+  const auto seed = GENERATE(range(std::uint64_t{1}, std::uint64_t{1500}));
+  elastic::job_options options;
+  options.ranks = 2 + static_cast<std::int32_t>(seed % 3);
+  options.leaves = static_cast<int>(seed / 3 % 4);
+  options.scales = options.leaves == 0 ? 1 : static_cast<int>(seed / 12 % 3);
+  options.max_restarts = 1;
+  options.steps = 8;
+  CAPTURE(seed, options.ranks, options.leaves, options.scales);
+  job one{options, seed};
+  REQUIRE_NOTHROW(one.run());
+  check_finished(one, options.steps);
+  CHECK(one.updates.size() == static_cast<std::size_t>(options.ranks * options.steps));
+  CHECK(std::ranges::all_of(one.updates, [](const auto& u) { return u.second == 1; }));
+  for (const auto& g : one.end().generations) {
+    CHECK_FALSE(g.ended_by);
+    CHECK(g.steps_redone == 0);
+    CHECK((g.changed == membership_change::none) == (&g == &one.end().generations.back()));
+  }
+  CHECK(one.end().late.empty());
+}
+
+TEST_CASE("processes leave while others fail: the numbers are those of the job without failures",
+          "[elastic]") {
+  const auto seed = GENERATE(range(std::uint64_t{1}, std::uint64_t{3000}));
+  elastic::job_options options;
+  options.ranks = 2 + static_cast<std::int32_t>(seed % 3);
+  options.kills = static_cast<int>(seed / 3 % 3);
+  options.throws = static_cast<int>(seed / 9 % 2);
+  options.stuck = static_cast<int>(seed / 18 % 2);
+  options.leaves = 1 + static_cast<int>(seed / 36 % 3);
+  options.scales = static_cast<int>(seed / 108 % 2);
+  options.max_restarts = 2 * (options.kills + options.throws + options.stuck) + 1;
+  options.steps = 6;
+  CAPTURE(seed, options.ranks, options.kills, options.throws, options.stuck, options.leaves);
+  job one{options, seed};
+  REQUIRE_NOTHROW(one.run());
+  check_finished(one, options.steps);
+}

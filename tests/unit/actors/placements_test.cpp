@@ -173,6 +173,58 @@ TEST_CASE("a spare takes the shards of a lost process, and another spare is star
   CHECK(s.processes.contains(4));
 }
 
+TEST_CASE("a spare that wants to leave ends at once", "[placements]") {
+  placed_job s{2, {.max_restarts = 1, .spares = 1}, 2};
+  s.change(2, process_changed::change::leaves);
+  CHECK(s.ended == numbers{2});
+  CHECK(s.machine.phase() == supervision::phase::active);
+}
+
+// The ranks pause after `step`, and hold its point.
+void change_at(placed_job& s, std::int64_t step) {
+  for (std::int32_t r = 0; r < s.shards(); ++r) s.on(stop_vote{s.of(r, step - 1)});
+  s.step(step);
+  for (std::int32_t r = 0; r < s.shards(); ++r) {
+    closed_generation m{s.of(r, step), {}, "same"};
+    m.held.number = static_cast<std::uint64_t>(step) + 1;
+    m.held.loop.steps = step;
+    if (s.machine.phase() == supervision::phase::closing) s.on(m);
+  }
+  s.form();
+}
+
+TEST_CASE("the shards of a process that leaves go where those of a lost one would",
+          "[placements]") {
+  const auto how = GENERATE(loss::replace, loss::shrink);
+  placed_job s{4, {.max_restarts = 1, .on_loss = how}, 2};
+  s.change(1, process_changed::change::leaves);
+  change_at(s, 3);
+  CHECK(s.homes == (how == loss::replace ? numbers{0, 0, 2, 2} : numbers{0, 0, 0, 0}));
+  CHECK(s.ended == numbers{1});
+  CHECK(s.machine.phase() == supervision::phase::active);
+}
+
+TEST_CASE("a job that is scaled has the same number of shards in each process, or one more",
+          "[placements]") {
+  placed_job s{8, {.max_restarts = 1}, 1};
+  std::int64_t step = 0;
+  for (const std::int32_t processes : {3, 8, 2, 5, 1, 4}) {
+    CAPTURE(processes);
+    s.on(request_scale{processes});
+    change_at(s, step += 3);
+    REQUIRE(s.machine.phase() == supervision::phase::active);
+    std::map<std::int32_t, std::int32_t> shards;
+    for (const auto home : s.homes) ++shards[home];
+    CHECK(shards.size() == static_cast<std::size_t>(processes));
+    for (const auto& [home, count] : shards) {
+      CHECK(count >= 8 / processes);
+      CHECK(count <= (8 + processes - 1) / processes);
+    }
+    const auto ended = std::exchange(s.ended, {});
+    for (const auto number : ended) s.change(number, process_changed::change::gone);
+  }
+}
+
 TEST_CASE("all processes end with the job, spares included", "[placements]") {
   placed_job s{2, {.max_restarts = 9, .spares = 1}, 2};
   for (std::int32_t r = 0; r < 2; ++r) s.on(rank_finished{s.of(r, 5)});

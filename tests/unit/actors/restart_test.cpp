@@ -1,101 +1,12 @@
 // Goal: after a failure the supervisor forms a generation from what the ranks hold, within its
 // budget, and ends the job where another generation would not help.
-#include "actors/supervisor_machine.hpp"
-
 #include <algorithm>
+
+#include "tests/unit/actors/supervised.hpp"
 
 #include "tests/support/catch.hpp"
 
 using namespace troupe;
-
-namespace {
-
-struct supervised {
-  explicit supervised(std::int32_t world = 3, std::int32_t max_restarts = 3)
-      : machine(job_id{1}, world, derive({}),
-                supervision::rules{.elastic = {.max_restarts = max_restarts}}) {
-    supervision::begin all;
-    for (std::int32_t r = 0; r < world; ++r) {
-      lives.push_back(incarnation_id{static_cast<std::uint64_t>(20 + r)});
-      all.incarnations.push_back(lives.back());
-    }
-    on(all);
-    for (std::int32_t r = 0; r < world; ++r) on(prepared{of(r)});
-  }
-
-  template <class Event>
-  void on(Event e) {
-    last = machine.on(e);
-    for (const auto& a : last)
-      if (const auto* start = std::get_if<supervision::start_rank>(&a))
-        lives.at(static_cast<std::size_t>(start->rank)) = start->incarnation;
-  }
-  fence of(std::int32_t rank, std::int64_t step = 0) const {
-    fence at;
-    at.job = job_id{1};
-    at.generation = machine.generation();
-    at.incarnation = lives.at(static_cast<std::size_t>(rank));
-    at.step = step_id{step};
-    return at;
-  }
-  void step(std::int64_t step) {
-    for (std::int32_t r = 0; r < static_cast<std::int32_t>(lives.size()); ++r)
-      on(step_done{of(r, step)});
-  }
-  void kill(std::int32_t rank, const std::string& signal = "SIGSEGV") {
-    auto at = of(rank);
-    at.generation = generation_id{};
-    auto what = make_failure(failure_kind::signal, "killed");
-    what.rank = rank;
-    what.signal = signal;
-    on(rank_failed{at, without_exception(what), true});
-  }
-  void raise(std::int32_t rank, errc code = errc::job_failed) {
-    auto what = make_failure(failure_kind::exception, "bad");
-    what.rank = rank;
-    what.code = code;
-    on(rank_failed{of(rank), without_exception(what)});
-  }
-  void close(std::int32_t rank, std::uint64_t point, std::int64_t steps,
-             const std::string& digest = "same") {
-    closed_generation m{of(rank, steps), {}, digest};
-    m.held.number = point;
-    m.held.loop.steps = steps;
-    on(m);
-  }
-  template <class Order>
-  std::vector<Order> orders() const {
-    std::vector<Order> all;
-    for (const auto& a : last)
-      if (const auto* tell = std::get_if<supervision::tell>(&a))
-        if (const auto* order = std::get_if<Order>(&tell->what)) all.push_back(*order);
-    return all;
-  }
-  std::vector<std::int32_t> started() const {
-    std::vector<std::int32_t> all;
-    for (const auto& a : last)
-      if (const auto* start = std::get_if<supervision::start_rank>(&a)) all.push_back(start->rank);
-    return all;
-  }
-  std::chrono::nanoseconds armed() const {
-    for (auto a = last.rbegin(); a != last.rend(); ++a)
-      if (const auto* x = std::get_if<supervision::arm>(&*a)) return x->delay;
-    return {};
-  }
-  std::uint64_t deadline() const {
-    for (auto a = last.rbegin(); a != last.rend(); ++a)
-      if (const auto* x = std::get_if<supervision::arm>(&*a)) return x->id;
-    return 0;
-  }
-
-  std::vector<incarnation_id> lives;
-  supervisor_machine machine;
-  std::vector<supervision::action> last;
-};
-
-using ranks_of = std::vector<std::int32_t>;
-
-}  // namespace
 
 TEST_CASE("a rank that dies is replaced and the others go on from their point", "[supervisor]") {
   supervised s;
