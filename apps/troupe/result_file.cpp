@@ -28,14 +28,19 @@ ordered_json times_json(const generation_record::times& t) {
           {"first_step", t.first_step}};
 }
 
+ordered_json ended_by_json(const generation_record& one, job_outcome::ending status) {
+  if (one.ended_by) return as_json(*one.ended_by);
+  if (one.changed != membership_change::none) return to_string(one.changed);
+  return to_string(status);
+}
+
 ordered_json generations_json(const restart_history& history) {
   auto all = ordered_json::array();
   for (const auto& one : history.generations)
     all.push_back({{"generation", one.generation},
                    {"ranks", one.ranks},
                    {"base_step", one.base_step},
-                   {"ended_by", one.ended_by ? as_json(*one.ended_by)
-                                             : ordered_json(to_string(history.status))},
+                   {"ended_by", ended_by_json(one, history.status)},
                    {"steps_redone", one.steps_redone},
                    {"milliseconds", times_json(one.milliseconds)}});
   return all;

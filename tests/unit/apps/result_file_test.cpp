@@ -95,6 +95,11 @@ TEST_CASE("a job that may restart: its result lists the generations", "[result]"
   CHECK(finished["generations"][1] == json::parse(R"({"generation":2,"ranks":3,"base_step":20,
     "ended_by":"finished","steps_redone":1,
     "milliseconds":{"detect":0.5,"abort":12.0,"form":800.0,"heal":3.0,"first_step":830.0}})"));
+  outcome.generations[0].ended_by.reset();
+  outcome.generations[0].changed = membership_change::left;
+  CHECK(object()["generations"][0]["ended_by"] == "left");
+  outcome.generations[0].changed = membership_change::scaled;
+  CHECK(object()["generations"][0]["ended_by"] == "scaled");
   outcome.status = job_outcome::ending::stopped;
   CHECK(object()["generations"][1]["ended_by"] == "stopped");
   outcome.status = job_outcome::ending::failed;
