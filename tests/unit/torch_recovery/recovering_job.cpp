@@ -150,7 +150,14 @@ public:
     failed = false;
   }
 
-  void start() { take(machine_->on(fit_events::begin{})); }
+  void start(const injected* change) {
+    take(machine_->on(fit_events::begin{}));
+    if (!change || change->pause_at < 0) return;
+    stop_at order;
+    order.at.step = step_id{change->pause_at};
+    order.pause = true;
+    take(machine_->on(order));
+  }
   void resume(const resume_point& from) {
     if (machine_->point().number > 0) machine_->rewind();
     if (machine_->point().number != from.number) machine_->adopt(from);
@@ -277,7 +284,7 @@ public:
 
   recovered_job run() {
     form([](std::int32_t) { return true; });
-    on_all([](one_rank& one) { one.start(); });
+    on_all([&](one_rank& one) { one.start(failure_); });
     while (true) {
       for (const auto& one : ranks_)
         if (generation_ == 1) out_.collectives.push_back(one->collectives());

@@ -13,7 +13,7 @@
 
 namespace troupe::testing {
 
-/// One failure, in the first generation.
+/// One failure, or planned change, in the first generation.
 struct injected {
   std::int32_t rank = 1;
   /// The entry of this hook in this step, or
@@ -25,6 +25,8 @@ struct injected {
   bool lost = true;
   /// The next generation is aborted too, at this collective of `rank`; -1: it is not.
   std::int64_t collective_of_next = -1;
+  /// Nothing fails: all ranks pause after this step, and `rank` moves if `lost`; -1: they do not.
+  std::int64_t pause_at = -1;
 };
 
 struct recovered_job {

@@ -105,6 +105,24 @@ TEST_CASE("rank 0 is lost in the hooks around an epoch: metrics stay exact", "[r
   }
 }
 
+TEST_CASE("a rank moves after any step: the job ends with the same bits", "[recovery]") {
+  const auto accumulate = GENERATE(1, 2);
+  const auto recipe = recipe_of_restless();
+  const auto options = options_of(accumulate);
+  const auto undisturbed = run_recovering(recipe, options);
+  for (std::int64_t step = 1; step < undisturbed.steps; ++step)
+    for (const std::int32_t rank : {0, 1})
+      for (const bool moves : {true, false}) {
+        CAPTURE(accumulate, step, rank, moves);
+        const injected change{.rank = rank, .lost = moves, .pause_at = step};
+        const auto now = run_recovering(recipe, options, &change);
+        check_same(now, undisturbed);
+        CHECK(now.generations == 2);
+        CHECK(now.base_step == step);
+        CHECK(now.survivors_with_state == (moves ? 2 : 3));
+      }
+}
+
 TEST_CASE("a rank is lost in any collective: every survivor holds a point", "[recovery]") {
   const auto recipe = recipe_of_restless();
   const auto options = options_of(GENERATE(1, 2), 3);
