@@ -45,8 +45,9 @@ public:
   job_processes(const ports& world, job_id id, const job& what);
   ~job_processes();
 
-  /// Starts process `number`, a new one; a `spare` loads what ranks of the job will need. `supervisor` is sent process_changed when it is ready,
-  /// wants to leave, or has ended, the reason why it could not be started included.
+  /// Starts process `number`, a new one; a `spare` loads what ranks of the job will need.
+  /// `supervisor` is sent process_changed when the process is ready, wants to leave, or has ended,
+  /// the reason why it could not be started included.
   void start(std::int32_t number, bool spare, const supervisor_actor& supervisor);
   /// No further rank is started there: the process ends with the last of its ranks, and is killed
   /// when that takes long.

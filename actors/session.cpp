@@ -175,6 +175,14 @@ private:
   bool cancelled_ = false;
 };
 
+// Ends the events of a job that does not start.
+struct stream_end {
+  std::shared_ptr<event_stream> of;
+  ~stream_end() {
+    if (of) of->end();
+  }
+};
+
 // Brings a job to life; `complete` is called exactly once, at the latest by the exception this
 // throws.
 job_handle session::engine::launch(job what, std::function<void(job_outcome)> complete) {
@@ -189,12 +197,8 @@ job_handle session::engine::launch(job what, std::function<void(job_outcome)> co
   const auto events = what.events;
   const auto started = what.started;
   const auto target = std::make_shared<job_handle::target>();
-  try {
-    setup.what = with_checkpoint_found(std::move(what), world);
-  } catch (...) {
-    if (events) events->end();
-    throw;
-  }
+  stream_end unless_started{events};
+  setup.what = with_checkpoint_found(std::move(what), world);
   if (events) setup.what.observers.push_back(events->attach());
   setup.world = world;
   // From here on the options count shards.
@@ -223,13 +227,8 @@ job_handle session::engine::launch(job what, std::function<void(job_outcome)> co
     }
     complete(std::move(outcome));
   };
-  supervisor_actor supervisor;
-  try {
-    supervisor = spawn_supervisor(system, std::move(setup));
-  } catch (...) {
-    if (events) events->end();
-    throw;
-  }
+  const auto supervisor = spawn_supervisor(system, std::move(setup));
+  unless_started.of = nullptr;
   {
     const std::lock_guard lock(running->guard);
     running->supervisors[number] = supervisor;

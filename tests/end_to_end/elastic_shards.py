@@ -57,8 +57,8 @@ def story_with_shrink_a_job_goes_on_in_the_processes_that_are_left(folder):
 def story_a_process_with_two_shards_is_killed_and_both_are_replaced(folder):
     plain = undisturbed(folder)
     for on_loss, left in (("replace", 2), ("shrink", 1)):
-        run, ended = end(folder, on_loss, "--ranks", 2, "--shards", 3, *PLACED, "--max-restarts", 2, "--on-loss", on_loss,
-                         "--fault", KILL.format(1, "training_step", 5))
+        run, ended = end(folder, on_loss, "--ranks", 2, "--shards", 3, *PLACED, "--max-restarts", 2,
+                         "--on-loss", on_loss, "--fault", KILL.format(1, "training_step", 5))
         result = check_same(run, plain, ended)
         check_equal([g["ranks"] for g in result["generations"]], [2, left], ended)
 
