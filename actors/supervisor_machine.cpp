@@ -108,7 +108,7 @@ void supervisor_machine::activate(actions& out) {
   make_room(out);
   commit(base_.loop.steps, out);
   announce(lifecycle_kind::generation_active, out, -1,
-           {{"ranks", std::to_string(members_.size())}});
+           {{"ranks", std::to_string(working_processes())}});
   for (auto& m : members_) {
     activate_generation order{fence_for(m)};
     out.emplace_back(supervision::tell{members_.rank_of(m), order});

@@ -115,6 +115,7 @@ private:
   bool waits_for_processes() const;
   void count_restart(actions& out);
   std::chrono::nanoseconds rest() const;
+  std::int32_t working_processes() const;
   std::optional<std::string> agree_on_base();
   std::vector<std::int32_t> holders() const;
   failure other_state(const member& m, const std::string& digest) const;

@@ -194,11 +194,17 @@ std::vector<std::int32_t> supervisor_machine::holders() const {
   return all;
 }
 
-supervision::generation_end supervisor_machine::record() const {
+// With ranks. Ranks that are threads count as processes.
+std::int32_t supervisor_machine::working_processes() const {
   std::set<std::int32_t> processes;
-  for (const auto& m : members_) processes.insert(m.process);
+  for (const auto& m : members_)
+    processes.insert(placements_.any() ? m.process : members_.rank_of(m));
+  return static_cast<std::int32_t>(processes.size());
+}
+
+supervision::generation_end supervisor_machine::record() const {
   supervision::generation_end one{generation_, base_.loop.steps, redone_, 0, first_};
-  one.ranks = static_cast<std::int32_t>(placements_.any() ? processes.size() : members_.size());
+  one.ranks = working_processes();
   if (one.ended_by) one.ended_by->others = others_;
   if (!first_ && phase_ == phase::closing) one.changed = wanted();
   return one;

@@ -1,10 +1,11 @@
 """Goal: the weights of a job depend on its shards, and on nothing that happens to its processes."""
 
 import os
+import signal
 
 from elastic import PLACED, SHORT, metrics_text, undisturbed
-from processes import check_none_left
-from troupe_program import check, check_code, check_equal, check_in, fit, main, result_of
+from processes import check_none_left, rank_processes
+from troupe_program import Traced, check, check_code, check_equal, check_in, fit, main, result_of, troupe
 
 KILL = "kill@rank={},hook={},step={}"
 
@@ -89,6 +90,57 @@ def story_impossible_shards_are_refused_with_the_fix(folder):
                          (["--shards", 4, "--communicator", "mpi"], 'communicator "mpi"')):
         _, ended = end(folder, "refused", *words, code=3)
         check_in(about, ended.err)
+
+
+LONG = ["--max-epochs", 60]  # 660 steps
+
+
+def changing(folder, *arguments):
+    """A long run in processes that is held in step 9, and the same run without a change."""
+    plain = undisturbed(folder, *LONG)
+    run = os.path.join(folder, "changing")
+    traced = Traced(run, *SHORT, *LONG, *PLACED, "--max-restarts", 1, *arguments,
+                    hold=("training_step", {"rank": 0, "step": 9}))
+    traced.wait_for("training_step", rank=0, step=9)
+    return plain, run, traced
+
+
+def check_changed(traced, run, plain, why, ranks):
+    """Each change was one of `why`; no step was lost, and no restart was used."""
+    ended = check_code(traced.end(), 0)
+    result = check_same(run, plain, ended)
+    generations = result["generations"]
+    check_equal([g["ended_by"] for g in generations], [*why, "finished"], ended)
+    check_equal([g["ranks"] for g in generations], ranks, ended)
+    check_equal(({g["steps_redone"] for g in generations}, result["restarts"]), ({0}, 0), ended)
+    check_none_left(ended)
+
+
+def story_a_process_that_gets_sigterm_hands_its_shard_over_and_ends(folder):
+    plain, run, traced = changing(folder)
+    leaving = rank_processes(traced.pid())[1]
+    os.kill(leaving, signal.SIGTERM)
+    traced.release()
+    check_changed(traced, run, plain, ["left"], [3, 3])
+
+
+def story_a_process_leaves_with_shrink_and_the_others_take_its_shard(folder):
+    plain, run, traced = changing(folder, "--on-loss", "shrink")
+    os.kill(rank_processes(traced.pid())[0], signal.SIGTERM)
+    traced.release()
+    check_changed(traced, run, plain, ["left"], [3, 2])
+
+
+def story_scale_moves_the_shards_into_fewer_and_into_more_processes(folder):
+    plain, run, traced = changing(folder)
+    check_code(troupe("scale", run, "--ranks", 1), 0)
+    traced.release()
+    live = {"ranks": 3}
+    while live and live["ranks"] != 1:
+        live = troupe("status", run, "--json").json()["live"]
+    check(live, "the run ended before it had one process")
+    check_code(troupe("scale", run, "--ranks", 3), 0)
+    check_changed(traced, run, plain, ["scaled", "scaled"], [3, 1, 3])
 
 
 if __name__ == "__main__":
