@@ -10,13 +10,15 @@ import sys
 import tempfile
 import time
 
+import recovery
+
 HERE = os.path.dirname(os.path.abspath(__file__))
 PEERS = os.path.join(HERE, "peers")
 KIB, MIB = 1 << 10, 1 << 20
 SIZES = {"1K": KIB, "64K": 64 * KIB, "1M": MIB, "16M": 16 * MIB, "100M": 100 * MIB}
 MODELS = {"mlp": (128, ["--model", "mlp", "--set", "model.hidden=[1024,1024]"]), "cnn": (64, ["--model", "cnn"])}
 CROWD_SIZES = ["1K", "1M", "16M"]  # for four ranks
-PARTS = ["collectives", "training", "start"]
+PARTS = ["collectives", "training", "start", "recovery"]
 BEGIN, END = "<!-- tests/bench.sh writes from here -->", "<!-- to here -->"
 FLOOR = "staging's floor"
 TIME_LIMIT = 300  # seconds of one call; a call that hangs is reported as a failure
@@ -26,8 +28,7 @@ def mpirun(ranks):
     return ["mpirun", "--allow-run-as-root", "--oversubscribe", "-n", str(ranks)]
 
 
-class failed(Exception):
-    """A call that gave no figures. The text is the reason."""
+failed = recovery.failed
 
 
 def call(command, environment=None):
@@ -165,6 +166,26 @@ class bench:
                           {"to_first_step": result["seconds"]["to_first_step"]})
             self.attempt(f"troupe {name}", "start", measure)
 
+    # Recovery: seconds from kill -9 of one of four ranks to the next committed step.
+
+    def recovery(self, round_number):
+        def ours():
+            for row in self.troupe("recovery", "--rounds", str(self.given.kills)):
+                name = f"troupe {row['on_loss']}" + (f", {row['spares']} spares" if row["spares"] else "")
+                for which in ("median", "worst"):
+                    self.note(round_number, name, f"recovery, {which}",
+                              {"seconds": row["milliseconds"]["next_step"][which] / 1000})
+
+        def peer(name, measure):
+            took = list(measure(self.given.python, self.given.kills))
+            for which, seconds in (("median", statistics.median(took) / 1000), ("worst", max(took) / 1000)):
+                self.note(round_number, name, f"recovery, {which}", {"seconds": seconds})
+
+        in_turn(round_number, [
+            lambda: self.attempt("troupe", "recovery", ours),
+            *(lambda one=one: self.attempt(one[0], "recovery", lambda: peer(*one))
+              for one in recovery.peers().items())])
+
     def run(self):
         for round_number in range(self.given.rounds):
             print(f"round {round_number + 1} of {self.given.rounds}", file=sys.stderr, flush=True)
@@ -178,8 +199,10 @@ class bench:
         elif part == "training":
             for model in MODELS:
                 self.training(round_number, model)
-        else:
+        elif part == "start":
             self.start(round_number)
+        else:
+            self.recovery(round_number)
 
     # The table.
 
@@ -243,6 +266,10 @@ class bench:
         lines += headed("**From the program's start to the end of its first step** (mlp, 2 ranks).",
                         self.table("", subjects, [("seconds", "start")], "Python DDP", "to_first_step", False,
                                    duration))
+        kills = [(which, f"recovery, {which}") for which in ("median", "worst")]
+        lines += headed("**kill -9 of one of four ranks**: time to the next committed step. Of each round's "
+                        f"{self.given.kills} kills, the median and the worst.",
+                        self.table("", subjects, kills, "torchrun", "seconds", False, duration))
         lines += [f"Left out: {subject}, {kind}: {why}" for (subject, kind), why in self.broken.items()]
         return "\n".join(lines).rstrip() + "\n"
 
@@ -297,6 +324,7 @@ def arguments():
         reader.error("--page needs all parts: leave --only out")
     given.parts = [given.only] if given.only else PARTS
     given.rounds = 2 if given.quick else 5
+    given.kills = 2 if given.quick else 5
     given.steps = 40 if given.quick else 150
     given.sizes = ["1K", "1M", "16M"] if given.quick else list(SIZES)
     given.crowd_sizes = ["1K"] if given.quick else CROWD_SIZES
