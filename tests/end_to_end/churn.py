@@ -11,6 +11,7 @@ import random
 import select
 import shutil
 import signal
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -140,6 +141,10 @@ class Fit:
         return self.result()["steps"] / self.training_seconds()
 
 
+def medians(samples):
+    return [statistics.median(column) for column in zip(*samples)]
+
+
 class Usage:
     """What processes hold, sampled while they run."""
 
@@ -158,14 +163,17 @@ class Usage:
             pass  # it has ended
 
     def leaks(self):
-        """Numbers that grew: the smallest of the second half is above the largest of the first half."""
+        """Numbers whose median grew from the first to the second half of a process's life, above what processes usually
+        have: a rank may need the first half to start."""
+        usual = medians(one for samples in self._samples.values() for one in samples)
         for pid, samples in self._samples.items():
             half = len(samples) // 2
             if half < 5:
                 continue
-            for (what, most), before, now in zip(GROWTH.items(), zip(*samples[:half]), zip(*samples[half:])):
-                if min(now) > max(before) + most:
-                    yield f"process {pid}: {what} grew from {max(before)} to {min(now)} over {len(samples)} signals"
+            for (what, most), common, before, now in zip(GROWTH.items(), usual, medians(samples[:half]),
+                                                         medians(samples[half:])):
+                if now > max(common, before) + most:
+                    yield f"process {pid}: {what} grew from {before} to {now} over {len(samples)} signals"
 
 
 class Churn:
