@@ -14,11 +14,13 @@
 #include <boost/asio/buffer.hpp>
 #include <boost/asio/local/stream_protocol.hpp>
 #include <boost/asio/read_until.hpp>
+#include <boost/asio/steady_timer.hpp>
 #include <boost/asio/write.hpp>
 
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <chrono>
 #include <cstring>
 #include <list>
 #include <utility>
@@ -89,7 +91,7 @@ using connections = std::list<std::shared_ptr<connection>>;
 // Its handlers hold it weakly: they do nothing after the control_socket has gone.
 struct control_socket::server : std::enable_shared_from_this<server> {
   server(asio::io_context& loop, const std::string& folder, answer h)
-      : place(opened(folder)), door(loop), how(std::move(h)) {
+      : place(opened(folder)), door(loop), later(loop), how(std::move(h)) {
     if (!place) refuse(folder, std::strerror(errno));
     remove_stale(place, folder);
     door.assign(unix_stream{}, listening_in(place, folder).release());
@@ -97,6 +99,7 @@ struct control_socket::server : std::enable_shared_from_this<server> {
 
   file_descriptor place;
   unix_stream::acceptor door;
+  asio::steady_timer later;
   answer how;
   connections open;  // the one that has been silent for longest comes first
 
@@ -104,8 +107,18 @@ struct control_socket::server : std::enable_shared_from_this<server> {
     door.async_accept([weak = weak_from_this()](const error_code& error, unix_stream::socket from) {
       const auto self = weak.lock();
       if (!self || error == asio::error::operation_aborted) return;
-      if (!error) self->welcome(std::move(from));
+      if (error) return self->accept_later();
+      self->welcome(std::move(from));
       self->accept();
+    });
+  }
+
+  // The program has no descriptor left.
+  void accept_later() {
+    later.expires_after(std::chrono::seconds{1});
+    later.async_wait([weak = weak_from_this()](const error_code& error) {
+      const auto self = weak.lock();
+      if (self && !error) self->accept();
     });
   }
 
@@ -142,9 +155,22 @@ struct control_socket::server : std::enable_shared_from_this<server> {
                       [weak = weak_from_this(), one, last](const error_code& error, std::size_t) {
                         const auto self = weak.lock();
                         if (!self || !one->socket.is_open()) return;
-                        if (error || last) return self->close(one);
-                        self->hear(one);
+                        if (error) return self->close(one);
+                        last ? self->drop(one) : self->hear(one);
                       });
+  }
+
+  // Closing it at once would reset it, and the client might lose the answer.
+  void drop(const std::shared_ptr<connection>& one) {
+    error_code ignored;
+    one->socket.shutdown(unix_stream::socket::shutdown_send, ignored);
+    one->in.resize(control_request_max);
+    one->socket.async_read_some(asio::buffer(one->in), [weak = weak_from_this(), one](
+                                                           const error_code& error, std::size_t) {
+      const auto self = weak.lock();
+      if (!self || !one->socket.is_open()) return;
+      error ? self->close(one) : self->drop(one);
+    });
   }
 
   void tell_too_long(const std::shared_ptr<connection>& one) {

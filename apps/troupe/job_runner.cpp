@@ -98,6 +98,8 @@ bool job_runner::stopped() {
   return state_->stopping;
 }
 
+bool job_runner::stopping() const { return state_->stopping; }
+
 bool job_runner::ended_at_once() const { return state_->at_once; }
 
 }  // namespace troupe::program

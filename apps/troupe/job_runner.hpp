@@ -40,6 +40,8 @@ public:
   int signal();
   /// A signal or a call of `stop` has asked for an end so far.
   bool stopped();
+  /// The same, for handlers of the event loop: of the signals that were handled.
+  bool stopping() const;
   /// The second signal, or a call of `stop`, has asked for an end at once.
   bool ended_at_once() const;
 

@@ -60,7 +60,6 @@ struct live_status::state {
   std::uint64_t generation = 0;
   std::int64_t step;
   std::int32_t restarts = 0;
-  bool stopping = false;
   bool closed = false;  // the generation before this one, by a failure
   std::uint64_t failures = 0;
   std::deque<ordered_json> newest;    // failures
@@ -95,7 +94,6 @@ struct live_status::state {
         before = since = std::nullopt;
         break;
       case lifecycle_kind::generation_active: phase = "active"; break;
-      case lifecycle_kind::stop_requested: stopping = true; break;
       case lifecycle_kind::rank_failed: failed(what); break;
       case lifecycle_kind::generation_closing:
         phase = "closing";
@@ -133,13 +131,13 @@ observer_factory live_status::watch(std::string stage) const {
   };
 }
 
-ordered_json live_status::as_json() const {
+ordered_json live_status::as_json(bool stopping) const {
   const auto& s = *state_;
   const std::lock_guard hold{s.guard};
   const auto& elastic = s.options.elastic;
   return {{"pid", ::getpid()},
           {"stage", s.stage},
-          {"state", s.stopping && s.phase == "active" ? "stopping" : s.phase},
+          {"state", stopping && s.phase == "active" ? "stopping" : s.phase},
           {"generation", s.generation},
           {"ranks", s.options.ranks},
           {"shards", elastic.shards.value_or(s.options.ranks)},
@@ -207,7 +205,7 @@ std::string answer_request(const std::string& line, job_runner& runner, const li
   const auto command = asked.command();
   if (command == "status") {
     auto answer = agreed();
-    answer["status"] = live.as_json();
+    answer["status"] = live.as_json(runner.stopping());
     return dumped(answer);
   }
   if (command == "stop") {

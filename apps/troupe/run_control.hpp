@@ -23,7 +23,8 @@ public:
 
   /// Makes the observer of a job. `stage` is its purpose: what this call of the program does now.
   observer_factory watch(std::string stage) const;
-  nlohmann::ordered_json as_json() const;
+  /// `stopping`: a stop was asked for.
+  nlohmann::ordered_json as_json(bool stopping) const;
 
 private:
   struct state;

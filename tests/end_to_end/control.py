@@ -13,12 +13,23 @@ from troupe_program import (Traced, check, check_code, check_equal, check_in, ch
 
 PLACED = ["--placement", "processes"]
 ENDLESS = ["--max-epochs", 100_000, "--limit-val-batches", 0]
+# The trace does not hold ranks in processes. Steps of this model take milliseconds, so that a fit of 640 steps is not
+# over at once, and the script reads the trace as fast as it is written.
+SLOW = ["--set", "model.hidden=[1024,1024]", "--limit-val-batches", 0]
+LONG = ["--max-epochs", 40, *SLOW]
 PLACE = ("training_step", {"rank": 0, "step": 9})
 
 
 def held(run, *arguments, **more):
     """A fit whose ranks wait a few batches after step 9, until `release`."""
     traced = Traced(run, *arguments, hold=PLACE, **more)
+    traced.wait_for(PLACE[0], **PLACE[1])
+    return traced
+
+
+def running(run, *arguments, **more):
+    """A fit that has begun step 9."""
+    traced = Traced(run, *arguments, **more)
     traced.wait_for(PLACE[0], **PLACE[1])
     return traced
 
@@ -31,8 +42,8 @@ def connected(run):
     """The path may be longer than an address, and this one leads through the open folder."""
     folder = os.open(run, os.O_PATH | os.O_DIRECTORY)
     to = socket.socket(socket.AF_UNIX)
+    to.connect(f"/proc/self/fd/{folder}/control.sock")  # waits for a place
     to.settimeout(60)
-    to.connect(f"/proc/self/fd/{folder}/control.sock")
     os.close(folder)
     return to
 
@@ -55,19 +66,28 @@ def check_ended_by_stop(ended, run):
 
 
 def story_stop_ends_the_fit_with_a_checkpoint_and_it_can_be_resumed(folder):
-    plain = os.path.join(folder, "plain")
+    plain, run = os.path.join(folder, "plain"), os.path.join(folder, "run")
     check_code(fit(plain), 0)
-    for placement in ("threads", "processes"):
-        run = os.path.join(folder, placement)
-        traced = held(run, "--placement", placement)
-        check_equal(check_code(troupe("stop", run), 0).out, f"{run}: stopping\n")
-        traced.wait_for_note("asked to stop: stopping at the next step boundary")
-        check_code(troupe("stop", run), 0)  # changes nothing
-        traced.release()
-        check_ended_by_stop(traced.end(), run)
-        check(9 <= result_of(run)["steps"] < 32, result_of(run))
-        check_code(fit(run, "--resume", "latest"), 0)
-        check_equal(digest(run), digest(plain))
+    traced = held(run)
+    check_equal(check_code(troupe("stop", run), 0).out, f"{run}: stopping\n")
+    traced.wait_for_note("asked to stop: stopping at the next step boundary")
+    check_equal(troupe("status", run, "--json").json()["live"]["state"], "stopping")
+    check_code(troupe("stop", run), 0)  # changes nothing
+    traced.release()
+    check_ended_by_stop(traced.end(), run)
+    check(9 <= result_of(run)["steps"] < 32, result_of(run))
+    check_code(fit(run, "--resume", "latest"), 0)
+    check_equal(digest(run), digest(plain))
+
+
+def story_stop_ends_ranks_in_processes_and_they_can_be_resumed(folder):
+    plain, run = os.path.join(folder, "plain"), os.path.join(folder, "run")
+    check_code(fit(plain, *LONG), 0)
+    traced = running(run, *LONG, *PLACED)
+    check_code(troupe("stop", run), 0)
+    check_ended_by_stop(traced.end(), run)
+    check_code(fit(run, *LONG, "--resume", "latest"), 0)
+    check_equal(digest(run), digest(plain))
     check_none_left()
 
 
@@ -85,8 +105,8 @@ def story_stop_now_ends_the_fit_at_once_and_says_what_is_saved(folder):
 
 def story_status_asks_the_program_while_it_lives_and_reads_the_files_then(folder):
     run = os.path.join(folder, "run")
-    traced = held(run, *PLACED, "--ranks", 3, "--max-restarts", 5, "--fault",
-                  "kill@rank=1,hook=training_step,step=4")
+    traced = running(run, *ENDLESS, *SLOW, *PLACED, "--ranks", 3, "--max-restarts", 5, "--fault",
+                     "kill@rank=1,hook=training_step,step=4")
     said = check_code(troupe("status", run, "--json"), 0).json()
     check_equal(said["state"], "running")
     live = said["live"]
@@ -94,16 +114,13 @@ def story_status_asks_the_program_while_it_lives_and_reads_the_files_then(folder
                                             "restarts_left")},
                 {"pid": traced.pid(), "stage": "train", "state": "active", "generation": 2, "ranks": 3, "shards": 3,
                  "restarts": 1, "restarts_left": 4})
-    check(8 <= live["step"] <= 32, live)
+    check(live["step"] >= 8, live)
     check(live["failures"] >= 1 and len(live["newest_failures"]) == live["failures"], live)
     check(any(f["rank"] == 1 and "SIGKILL" in f["what"] for f in live["newest_failures"]), live)
     shown = check_code(troupe("status", run), 0).out
     for part in ("active (train), generation 2, ranks 3", "restarts 1, left 4", "SIGKILL"):
         check_in(part, shown)
     check_code(troupe("stop", run), 0)
-    traced.wait_for_note("asked to stop")
-    check_equal(troupe("status", run, "--json").json()["live"]["state"], "stopping")
-    traced.release()
     check_ended_by_stop(traced.end(), run)
     said = check_code(troupe("status", run, "--json"), 0).json()
     check_equal((said["state"], said["live"]), ("stopped", None))
@@ -113,8 +130,7 @@ def story_status_asks_the_program_while_it_lives_and_reads_the_files_then(folder
 
 def story_the_rate_of_a_run_is_known_after_a_while(folder):
     run = os.path.join(folder, "run")
-    traced = Traced(run, *ENDLESS)
-    traced.wait_for("training_step", rank=1, step=5)
+    traced = running(run, *ENDLESS)
     live = {"samples_per_second": None}
     while live["samples_per_second"] is None:
         live = troupe("status", run, "--json").json()["live"]
@@ -243,10 +259,9 @@ def story_slow_and_many_clients_block_neither_the_job_nor_each_other(folder):
 
 def story_sigterm_to_the_process_of_one_rank_does_not_end_the_job(folder):
     plain, run = os.path.join(folder, "plain"), os.path.join(folder, "run")
-    check_code(fit(plain), 0)
-    traced = held(run, *PLACED)
+    check_code(fit(plain, *LONG), 0)
+    traced = running(run, *LONG, *PLACED)
     os.kill(rank_processes(traced.pid())[1], signal.SIGTERM)
-    traced.release()
     check_code(traced.end(), 0)
     check_equal(digest(run), digest(plain))
     check_none_left()
@@ -254,10 +269,8 @@ def story_sigterm_to_the_process_of_one_rank_does_not_end_the_job(folder):
 
 def story_sigterm_to_the_program_and_all_its_ranks_stops_the_fit_with_a_checkpoint(folder):
     run = os.path.join(folder, "run")
-    traced = held(run, *PLACED, before=["setsid"])
+    traced = running(run, *ENDLESS, *SLOW, *PLACED, before=["setsid"])
     os.killpg(traced.pid(), signal.SIGTERM)
-    traced.wait_for_note("SIGTERM: stopping")
-    traced.release()
     check_code(traced.end(), 143)
     result = result_of(run)
     check_equal((result["status"], checkpoints_of(run)[-1]), ("stopped", f"step-{result['steps']:08}"))
