@@ -97,7 +97,7 @@ struct live_status::state {
       case lifecycle_kind::rank_failed: failed(what); break;
       case lifecycle_kind::generation_closing:
         phase = "closing";
-        closed = true;
+        closed = detail(what, "why").empty();  // else the membership changes
         break;
       case lifecycle_kind::teardown: phase = "ending"; break;
       default: break;
