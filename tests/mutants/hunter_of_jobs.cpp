@@ -30,6 +30,17 @@ std::optional<finding> two_faults(double seconds, std::uint64_t) {
   return search_all(options, seconds);
 }
 
+// Every schedule of two ranks that may restart once, with any one fault, then with two vanished
+// ranks or exceptions.
+std::optional<finding> restarts(double seconds, std::uint64_t) {
+  exhaustive_options options;
+  options.restarts = 1;
+  if (auto found = search_all(options, seconds)) return found;
+  options.budget = 2;
+  options.faults = {small_fault::throws, small_fault::vanishes};
+  return search_all(options, seconds);
+}
+
 // Every order of checkpoints of two steps, after three of another run, with one failure or two
 // generations, with and without a best one to keep.
 std::optional<finding> checkpoints(double, std::uint64_t) {
@@ -61,6 +72,7 @@ std::optional<finding> swarm(double seconds, std::uint64_t first_seed) {
 int main(int count, char** arguments) {
   return hunt({{"one_fault", one_fault},
                {"two_faults", two_faults},
+               {"restarts", restarts},
                {"checkpoints", checkpoints},
                {"swarm", swarm}},
               count, arguments);

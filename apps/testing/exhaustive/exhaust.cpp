@@ -41,6 +41,8 @@ void check(const exhaustive_options& o) {
   if (o.ranks < 1 || o.ranks > 4)
     refuse(fmt::format("{} ranks; it takes 1 to 4, more need seeds (troupe simulate)", o.ranks));
   if (o.steps < 0 || o.steps > 8) refuse(fmt::format("{} steps; it takes 0 to 8", o.steps));
+  if (o.restarts < 0 || o.restarts > 1)
+    refuse(fmt::format("{} restarts; it takes 0 or 1", o.restarts));
   if (o.budget > 2) refuse(fmt::format("{} faults in a run; it takes 0 to 2", o.budget));
 }
 

@@ -21,6 +21,16 @@ bool comes_before(const failure& a, const failure& b) {
   return key(a) < key(b);
 }
 
+template <class Is>
+std::ptrdiff_t count_in_earlier(const supervision::complete& end, Is is) {
+  std::ptrdiff_t all = 0;
+  for (std::size_t i = 0; i + 1 < end.generations.size(); ++i) {
+    const auto& by = *end.generations[i].ended_by;
+    all += std::ranges::count_if(by.others, is) + (is(by) ? 1 : 0);
+  }
+  return all;
+}
+
 std::string first_word(const std::string& text) { return text.substr(0, text.find(' ')); }
 
 }  // namespace
@@ -50,9 +60,12 @@ std::string small_job_space::check_end(const small_job_state& s) const {
       return fmt::format("the job is complete, but rank {} is still there", r);
   if (!end.survivors.empty() && !had(small_fault::loses) && !gave_up_early(s))
     return fmt::format("a survivor where everyone answered: {}", end.survivors.front());
+  if (auto wrong = check_generations(s); !wrong.empty()) return wrong;
   if (end.status == job_outcome::ending::failed) return check_first_cause(s);
   for (std::int32_t r = 0; r < options_.ranks; ++r) {
     const auto steps = tables_.rank(s[side_of(r)]).steps;
+    if (const auto applied = tables_.rank(s[side_of(r)]).applied; applied != steps)
+      return fmt::format("rank {} counts {} steps, but {} are applied", r, steps, applied);
     if (steps != end.loop.steps)
       return fmt::format("the job ended after {} steps, rank {} after {}", end.loop.steps, r,
                          steps);
@@ -66,9 +79,34 @@ std::string small_job_space::check_end(const small_job_state& s) const {
     return fmt::format("the job finished after {} of {} steps", end.loop.steps, options_.steps);
   // A failure that the result does not need is still reported.
   const bool heard = end.survivors.empty() && !had(small_fault::loses);
-  if (had(small_fault::throws) && heard && end.late.empty())
+  if (had(small_fault::throws) && heard && end.late.empty() && end.generations.size() < 2)
     return "a hook threw, and nobody was told";
   return {};
+}
+
+// The generations in the outcome.
+std::string small_job_space::check_generations(const small_job_state& s) const {
+  const auto& end = *tables_.supervisor_value(s[0]).end;
+  if (options_.restarts == 0)
+    return end.generations.empty() ? "" : "a job without restarts reports generations";
+  if (end.generations.empty() ||
+      end.generations.size() > static_cast<std::size_t>(options_.restarts) + 1)
+    return fmt::format("{} generations where {} restarts were left", end.generations.size(),
+                       options_.restarts);
+  for (std::size_t i = 0; i + 1 < end.generations.size(); ++i)
+    if (!end.generations[i].ended_by) return "a generation ended without a cause";
+  for (const auto& one : end.generations)
+    if (one.base_step > 0 && one.steps_redone > 1)
+      return fmt::format("{} steps are done again from step {}", one.steps_redone, one.base_step);
+  if (end.status != job_outcome::ending::failed || end.generations.size() > 1) return {};
+  // A failed job that never restarted: its end was asked for, or all steps were done.
+  const auto faults = faults_of(s);
+  const bool asked =
+      std::ranges::any_of(faults, [](const auto& f) { return f.first == small_fault::aborts; });
+  const bool done =
+      end.loop.steps == options_.steps ||
+      std::ranges::any_of(faults, [](const auto& f) { return f.first == small_fault::stops; });
+  return asked || done ? "" : "the job failed, and a restart was left";
 }
 
 // The job has failed.
@@ -85,7 +123,7 @@ std::string small_job_space::check_first_cause(const small_job_state& s) const {
   const bool only_throws =
       std::ranges::all_of(faults, [](const auto& f) { return f.first == small_fault::throws; });
   const auto told = std::ranges::count_if(first.others, thrown) + (thrown(first) ? 1 : 0) +
-                    std::ranges::count_if(end.late, thrown);
+                    std::ranges::count_if(end.late, thrown) + count_in_earlier(end, thrown);
   if (only_throws && told < static_cast<std::ptrdiff_t>(faults.size()))
     return fmt::format("{} hooks threw, and only {} are told", faults.size(), told);
   if (faults.size() > 1) return {};

@@ -13,9 +13,9 @@ small_job_space::small_job_space(const exhaustive_options& options)
 
 small_job_state small_job_space::start() {
   small_job_state s{};
-  for (std::int32_t r = 0; r < options_.ranks; ++r) s[side_of(r)] = tables_.fresh_rank(r);
   const auto begun = tables_.begun_supervisor();
   s[0] = begun.next;
+  for (const auto& [rank, part] : begun.started) s[side_of(rank)] = part;
   for (const auto& [rank, order] : begun.told)
     s[inbox_of(rank)] = tables_.longer(s[inbox_of(rank)], order);
   return s;
@@ -38,8 +38,11 @@ void small_job_space::moves(const small_job_state& s, std::vector<small_job_move
 
 bool small_job_space::meeting_complete(const small_job_state& s, std::int32_t r) const {
   const auto mine = tables_.rank(s[side_of(r)]).rendezvous_kinds;
-  for (std::int32_t q = 0; q < options_.ranks; ++q)
-    if (tables_.rank(s[side_of(q)]).rendezvous_kinds < mine) return false;
+  const auto generation = tables_.rank(s[side_of(r)]).generation;
+  for (std::int32_t q = 0; q < options_.ranks; ++q) {
+    const auto& other = tables_.rank(s[side_of(q)]);
+    if (other.generation < generation || other.rendezvous_kinds < mine) return false;
+  }
   return true;
 }
 
@@ -132,8 +135,8 @@ bool small_job_space::keep_one_rank(const small_job_state& s, std::vector<small_
       if (!is_its(m)) return false;
       const auto& outcome =
           m.kind == move_kind::rank_hears
-              ? tables_.after_hearing(r, s[side_of(r)], tables_.head(s[inbox_of(r)]))
-              : tables_.after(r, s[side_of(r)], static_cast<rank_move>(m.what));
+              ? tables_.rank_after_hearing(s[side_of(r)], tables_.head(s[inbox_of(r)]))
+              : tables_.after(s[side_of(r)], static_cast<rank_move>(m.what));
       return (outcome.aborts && !aborted(s)) || tables_.rank(outcome.next).steps != steps;
     };
     if (std::ranges::any_of(out, is_seen)) continue;
@@ -183,7 +186,7 @@ std::string small_job_space::make(small_job_state& s, const small_job_move& move
     }
     case move_kind::rank_hears: wrong = hear_order(s, r, true); break;
     case move_kind::rank_does:
-      wrong = take(s, r, tables_.after(r, s[side_of(r)], static_cast<rank_move>(move.what)));
+      wrong = take(s, r, tables_.after(s[side_of(r)], static_cast<rank_move>(move.what)));
       break;
     case move_kind::deadline: wrong = supervise(s, tables_.supervisor(s[0]).deadline); break;
     case move_kind::fault: wrong = do_fault(s, move); break;
@@ -194,23 +197,62 @@ std::string small_job_space::make(small_job_state& s, const small_job_move& move
 std::string small_job_space::hear_order(small_job_state& s, std::int32_t r, bool pops) {
   const auto order = tables_.head(s[inbox_of(r)]);
   if (pops) s[inbox_of(r)] = tables_.rest(s[inbox_of(r)]);
-  return take(s, r, tables_.after_hearing(r, s[side_of(r)], order));
+  return take(s, r, tables_.rank_after_hearing(s[side_of(r)], order));
 }
 
 std::string small_job_space::take(small_job_state& s, std::int32_t r, const rank_outcome& out) {
   if (!out.broken.empty()) return fmt::format("rank {}: {}", r, out.broken);
   s[side_of(r)] = out.next;
   for (const auto message : out.told) s[mail_of(r)] = tables_.longer(s[mail_of(r)], message);
-  if (out.aborts) s[flags] |= 1;
+  if (out.aborts) abort(s, r);
   if (tables_.rank(out.next).gone) s[inbox_of(r)] = 0;
+  return {};
+}
+
+// The communicator of this rank. Those of earlier generations are aborted already.
+void small_job_space::abort(small_job_state& s, std::int32_t r) const {
+  if (tables_.rank(s[side_of(r)]).generation == tables_.supervisor(s[0]).generation) s[flags] |= 1;
+}
+
+// In a new generation a rank that is lost begins anew. What it sent before may still come.
+std::string small_job_space::form(small_job_state& s, const supervisor_outcome& out) const {
+  s[flags] &= ~std::uint32_t{1};
+  std::vector<bool> stays(static_cast<std::size_t>(options_.ranks), true);
+  for (const auto& [rank, part] : out.started) {
+    if (!tables_.rank(s[side_of(rank)]).gone)
+      return fmt::format("rank {} is replaced, but is still there", rank);
+    stays[static_cast<std::size_t>(rank)] = false;
+    s[side_of(rank)] = part;
+    s[inbox_of(rank)] = 0;
+  }
+  std::uint64_t highest = 0;
+  for (std::int32_t r = 0; r < options_.ranks; ++r)
+    if (stays[static_cast<std::size_t>(r)])
+      highest = std::max(highest, tables_.rank(s[side_of(r)]).held);
+  if (out.formed->base.number != highest)
+    return fmt::format("the base is point {}, but a rank holds point {}", out.formed->base.number,
+                       highest);
+  std::vector<std::int32_t> holders;
+  for (std::int32_t r = 0; r < options_.ranks; ++r)
+    if (highest > 0 && stays[static_cast<std::size_t>(r)] &&
+        tables_.rank(s[side_of(r)]).held == highest)
+      holders.push_back(r);
+  if (out.formed->holders != holders) return "the base is held by other ranks than the order names";
   return {};
 }
 
 std::string small_job_space::supervise(small_job_state& s, message_number event) {
   const auto former = tables_.supervisor(s[0]).committed;
-  const auto& out = tables_.after_hearing(s[0], event);
+  const auto out = tables_.after_hearing(s[0], event);
   if (!out.broken.empty()) return "supervisor: " + out.broken;
+  for (const auto rank : out.abandoned)
+    if (!tables_.rank(s[side_of(rank)]).gone) {
+      take(s, rank, tables_.after(s[side_of(rank)], rank_move::vanishes));
+      abort(s, rank);
+    }
   s[0] = out.next;
+  if (out.formed)
+    if (auto wrong = form(s, out); !wrong.empty()) return wrong;
   for (const auto& [rank, order] : out.told)
     if (!tables_.rank(s[side_of(rank)]).gone)
       s[inbox_of(rank)] = tables_.longer(s[inbox_of(rank)], order);
@@ -221,11 +263,6 @@ std::string small_job_space::supervise(small_job_state& s, message_number event)
       if (const auto holds = tables_.rank(s[side_of(q)]).steps; holds < out.committed)
         return fmt::format("step {} was committed, but rank {} holds {}", out.committed, q, holds);
   }
-  for (const auto rank : std::vector<std::int32_t>{out.abandoned})
-    if (!tables_.rank(s[side_of(rank)]).gone) {
-      take(s, rank, tables_.after(rank, s[side_of(rank)], rank_move::vanishes));
-      s[flags] |= 1;
-    }
   return {};
 }
 
@@ -235,7 +272,7 @@ bool small_job_space::may_be_late(const small_job_state& s) const {
                              [](const auto& f) { return f.first == small_fault::loses; });
 }
 
-// A deadline of the shutdown passed early. An early one before that only shortens the rest.
+// A deadline passed early that gives up ranks. Any other one only shortens the rest.
 bool small_job_space::gave_up_early(const small_job_state& s) const {
   return std::ranges::any_of(faults_of(s), [](const auto& f) {
     return f.first == small_fault::early_deadline && f.second != 0;
@@ -263,17 +300,18 @@ std::vector<std::pair<small_fault, std::int32_t>> small_job_space::faults_of(
 std::string small_job_space::do_fault(small_job_state& s, const small_job_move& move) {
   const std::int32_t r = move.rank;
   const auto what = static_cast<small_fault>(move.what);
-  // Instead of a rank: whether ranks are being torn down.
-  const bool tearing =
-      tables_.supervisor_value(s[0]).machine.phase() == supervision::phase::tearing;
-  note_fault(s, what, what == small_fault::early_deadline ? tearing : r);
+  // Instead of a rank: whether the supervisor gives up those ranks that have not answered.
+  const auto phase = tables_.supervisor_value(s[0]).machine.phase();
+  const bool gives_up = phase == supervision::phase::tearing ||
+                        (options_.restarts > 0 && phase == supervision::phase::closing);
+  note_fault(s, what, what == small_fault::early_deadline ? gives_up : r);
   auto& queue = s[move.to_supervisor ? mail_of(r) : inbox_of(r)];
   switch (what) {
     case small_fault::none: return {};
-    case small_fault::throws: return take(s, r, tables_.after(r, s[side_of(r)], rank_move::throws));
-    case small_fault::leaves: s[flags] |= 1; [[fallthrough]];
+    case small_fault::throws: return take(s, r, tables_.after(s[side_of(r)], rank_move::throws));
+    case small_fault::leaves: abort(s, r); [[fallthrough]];
     case small_fault::vanishes:
-      return take(s, r, tables_.after(r, s[side_of(r)], rank_move::vanishes));
+      return take(s, r, tables_.after(s[side_of(r)], rank_move::vanishes));
     case small_fault::stops: return supervise(s, tables_.stop());
     case small_fault::aborts: return supervise(s, tables_.abort());
     case small_fault::early_deadline: return supervise(s, tables_.supervisor(s[0]).deadline);

@@ -11,7 +11,7 @@
 //   All messages to the supervisor, when
 //   - each rank has one waiting (more come after it) or sends nothing until it receives a message:
 //     it is gone, or idle with nothing waiting;
-//   - none can make the supervisor commit.
+//   - none can make the supervisor commit (with restarts: prepared, which activates the base).
 // Deadlines pass only when nothing else can happen, so none comes in between.
 // Ends and what a single part does wrong are kept: no state is met twice on one way (every event is
 // used up), so no move is put off for ever. tests/unit/apps/exhaustive/exhaust_test.cpp compares
@@ -92,11 +92,14 @@ private:
   bool silent(const small_job_state& s, std::int32_t r) const;
 
   std::string supervise(small_job_state& s, message_number event);
+  void abort(small_job_state& s, std::int32_t r) const;
+  std::string form(small_job_state& s, const supervisor_outcome& out) const;
   std::string take(small_job_state& s, std::int32_t r, const rank_outcome& out);
   std::string hear_order(small_job_state& s, std::int32_t r, bool pops);
   std::string do_fault(small_job_state& s, const small_job_move& move);
   std::string check_state(const small_job_state& s) const;
   std::string check_first_cause(const small_job_state& s) const;
+  std::string check_generations(const small_job_state& s) const;
 
   exhaustive_options options_;
   small_job_tables tables_;

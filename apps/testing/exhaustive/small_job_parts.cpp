@@ -18,12 +18,14 @@ supervision::event as_event(const ranks::report& told) {
 
 bool is_meeting(const hook& h) {
   if (const auto* down = h.get_if<hooks::teardown>()) return down->orderly;
-  return h.is<hooks::barrier>() || h.is<hooks::optimizer_step>();
+  return h.is<hooks::barrier>() || h.is<hooks::optimizer_step>() || h.is<hooks::restore_state>();
 }
 
 }  // namespace
 
-bool rank_part::meets() const { return run && std::ranges::any_of(run->hooks, is_meeting); }
+bool rank_part::meets() const {
+  return run && !alone && std::ranges::any_of(run->hooks, is_meeting);
+}
 
 rank_effects rank_part::feed(const ranks::event& what) {
   rank_effects out;
@@ -40,11 +42,19 @@ rank_effects rank_part::feed(const ranks::event& what) {
       run = std::move(given->run);
       stage = lane_stage::before;
     } else if (const auto* told = std::get_if<ranks::report>(&a)) {
+      if (const auto* closed = std::get_if<closed_generation>(told)) held = closed->held.number;
+      if (auto wrong = wrong_state(*told); !wrong.empty()) out.broken = std::move(wrong);
       out.told.push_back(as_event(*told));
     } else if (const auto* attend = std::get_if<ranks::attend>(&a)) {
       attention = attend->generation_closed;
-    } else if (std::holds_alternative<ranks::open>(a)) {
+    } else if (const auto* open = std::get_if<ranks::open>(&a)) {
       opening = true;
+      alone = open->alone;
+      rendezvous_kinds = 0;
+    } else if (std::holds_alternative<ranks::bind>(a)) {
+      alone = false;
+    } else if (std::holds_alternative<ranks::open_lane>(a)) {
+      applied = kept = 0;
     } else if (std::holds_alternative<ranks::abort_communicator>(a)) {
       out.aborts = true;
     } else if (std::holds_alternative<ranks::close_lane>(a)) {
@@ -56,6 +66,21 @@ rank_effects rank_part::feed(const ranks::event& what) {
     }
   }
   return out;
+}
+
+// What it says of its state must be so.
+std::string rank_part::wrong_state(const ranks::report& told) const {
+  const auto says = [&](std::int64_t steps, const std::string& digest) -> std::string {
+    if (applied == steps && (digest.empty() || digest == std::to_string(applied))) return {};
+    return fmt::format("it says that it holds {} steps (digest {}), but {} are applied", steps,
+                       digest.empty() ? "none" : digest, applied);
+  };
+  if (const auto* m = std::get_if<prepared>(&told)) return says(m->at.step.value(), m->digest);
+  if (const auto* m = std::get_if<step_done>(&told)) return says(m->at.step.value(), {});
+  if (const auto* m = std::get_if<rank_finished>(&told)) return says(m->loop.steps, {});
+  if (const auto* m = std::get_if<closed_generation>(&told); m && m->held.number > 0)
+    return says(m->held.loop.steps, m->digest);
+  return {};
 }
 
 rank_effects rank_part::hear(const supervision::order& what) {
@@ -78,12 +103,60 @@ rank_effects rank_part::answer(std::int64_t step_batches) {
   ranks::answered out;
   out.at = run->at;
   out.handled = static_cast<std::uint32_t>(run->hooks.size());
+  std::string wrong;
   for (const auto& h : run->hooks) {
     if (const auto* x = h.get_if<hooks::process_dataloader>()) {
       const auto batches = x->at.stage == stage::train ? step_batches : 0;
       out.outcome.loaders.push_back({x->at.stage, x->at.dataloader, batches, batches});
     }
     if (h.is<hooks::setup_optimizers>()) out.outcome.optimizers.emplace();
+    if (wrong.empty()) wrong = handle(h, out.outcome);
+  }
+  if (run->keep_point) kept = applied;
+  run.reset();
+  stage = lane_stage::idle;
+  auto effects = feed(out);
+  if (!wrong.empty()) effects.broken = std::move(wrong);
+  return effects;
+}
+
+// What the learner does. A learner that lacks the state gets what the donors hold, which is what
+// the hook says: if not, the donor is wrong.
+std::string rank_part::handle(const hook& what, hook_outcome& outcome) {
+  if (what.is<hooks::optimizer_step>()) {
+    ++outcome.samples;
+    kept = ++applied;
+  } else if (what.is<hooks::rewind>()) {
+    applied = kept;
+    outcome.state_digest = std::to_string(applied);
+  } else if (const auto* restore = what.get_if<hooks::restore_state>()) {
+    const bool donor = std::ranges::binary_search(restore->donors, rank);
+    if (donor && applied != restore->at.step)
+      return fmt::format("it gives the state of step {}, but {} steps are applied",
+                         restore->at.step, applied);
+    applied = kept = restore->at.step;
+    outcome.state_digest = std::to_string(applied);
+  }
+  return {};
+}
+
+bool rank_part::is_applied_before_last_hook() const {
+  for (std::size_t i = 0; i < run->hooks.size(); ++i)
+    if (const auto* step = run->hooks[i].get_if<hooks::optimizer_step>())
+      return stage == lane_stage::behind && i + 1 + step->closure < run->hooks.size();
+  return false;
+}
+
+// A learner keeps a step that was applied, although a later hook throws.
+rank_effects rank_part::throws() {
+  ranks::answered out;
+  out.at = run->at;
+  out.outcome.word = run_verdict::failed;
+  out.what = injected_throw(*run, stage == lane_stage::behind);
+  if (is_applied_before_last_hook()) {
+    out.handled = static_cast<std::uint32_t>(run->hooks.size() - 1);
+    out.outcome.samples = 1;
+    kept = ++applied;
   }
   run.reset();
   stage = lane_stage::idle;
@@ -120,7 +193,7 @@ rank_effects rank_part::vanish(const std::string& why) {
   run.reset();
   stage = lane_stage::idle;
   rank_effects out;
-  out.told.push_back(supervision::rank_down{-1, why});
+  out.told.push_back(supervision::rank_down{rank, why, machine.mine().incarnation});
   return out;
 }
 
@@ -130,14 +203,16 @@ bool operator==(const rank_part& a, const rank_part& b) {
     return p.run ? static_cast<std::int64_t>(p.run->at.sequence.value()) : undefined;
   };
   return a.stage == b.stage && a.rendezvous_kinds == b.rendezvous_kinds && a.opening == b.opening &&
-         a.attention == b.attention && a.lane_ends == b.lane_ends && a.gone == b.gone &&
-         number(a) == number(b) && a.machine == b.machine;
+         a.rank == b.rank && a.alone == b.alone && a.applied == b.applied && a.kept == b.kept &&
+         a.held == b.held && a.attention == b.attention && a.lane_ends == b.lane_ends &&
+         a.gone == b.gone && number(a) == number(b) && a.machine == b.machine;
 }
 
 std::uint64_t rank_part::digest() const {
   stable_hasher hash;
   hash.add(machine.digest()).add(stage).add(rendezvous_kinds).add(opening).add(attention);
   hash.add(lane_ends).add(gone).add(run.has_value());
+  hash.add(rank).add(alone).add(applied).add(kept).add(held);
   return hash.digest();
 }
 
@@ -178,6 +253,8 @@ void supervisor_part::hear(const supervision::event& what, supervisor_effects& o
       out.told.emplace_back(tell->rank, tell->what);
     } else if (const auto* kill = std::get_if<supervision::abandon>(&a)) {
       out.abandoned.push_back(kill->rank);
+    } else if (const auto* start = std::get_if<supervision::start_rank>(&a)) {
+      out.started.emplace_back(start->rank, start->incarnation);
     } else if (const auto* arm = std::get_if<supervision::arm>(&a)) {
       deadline = arm->id;
     } else if (const auto* commit = std::get_if<supervision::commit>(&a)) {
@@ -234,9 +311,19 @@ std::string words(const std::vector<failure>& late) {
   return text;
 }
 
+std::string words(const resume_point& p) {
+  if (p.number == 0) return {};
+  return fmt::format(
+      " point {}.{} of step {}, epoch {}, batch {}, cursor {}, saved {}, ends {}{}{}", p.number,
+      static_cast<int>(p.then), p.loop.steps, p.loop.epoch, p.loop.batch, p.loop.cursor,
+      p.last_saved, p.ending, p.trained ? " trained" : "", p.loop.validated ? " validated" : "");
+}
+
 struct message_text {
   std::string operator()(const form_generation& m) const {
-    return fmt::format("form_generation{} world {}", words(m.at), m.world);
+    auto text = fmt::format("form_generation{} world {}{}", words(m.at), m.world, words(m.base));
+    for (const auto rank : m.holders) text += fmt::format(" held by {}", rank);
+    return text + m.resume;
   }
   std::string operator()(const activate_generation& m) const {
     return "activate_generation" + words(m.at);
@@ -248,12 +335,12 @@ struct message_text {
     return fmt::format("stop_at{} {}{}", words(m.at), to_string(m.why), m.pause ? " pause" : "");
   }
   std::string operator()(const close_generation& m) const {
-    return "close_generation" + words(m.at) + words(m.first);
+    return "close_generation" + words(m.at) + words(m.first) + (m.last ? " last" : "");
   }
   std::string operator()(const tear_down& m) const {
     return fmt::format("tear_down{}{}", words(m.at), m.orderly ? " orderly" : "");
   }
-  std::string operator()(const prepared& m) const { return "prepared" + words(m.at); }
+  std::string operator()(const prepared& m) const { return "prepared" + words(m.at) + m.digest; }
   std::string operator()(const step_done& m) const { return "step_done" + words(m.at); }
   std::string operator()(const stop_vote& m) const { return "stop_vote" + words(m.at); }
   std::string operator()(const rank_finished& m) const {
@@ -264,12 +351,12 @@ struct message_text {
     return fmt::format("failed{}{}{}", words(m.at), words(m.local->record), m.gone ? " gone" : "");
   }
   std::string operator()(const closed_generation& m) const {
-    return "closed_generation" + words(m.at);
+    return "closed_generation" + words(m.at) + words(m.held) + m.digest;
   }
   std::string operator()(const rank_busy& m) const { return "rank_busy" + words(m.at) + m.what; }
   std::string operator()(const torn_down& m) const { return "torn" + words(m.at) + words(m.late); }
   std::string operator()(const supervision::rank_down& m) const {
-    return fmt::format("rank_down {} {}", m.rank, m.why);
+    return fmt::format("rank_down {} i{} {}", m.rank, m.incarnation.value(), m.why);
   }
   std::string operator()(const request_stop& m) const {
     return fmt::format("request_stop {}", to_string(m.why));

@@ -20,18 +20,25 @@ struct rank_effects {
 };
 
 /// A rank's machine and its lane. The lane handles a run in up to three stages: before its
-/// collective with the other ranks (a barrier, a reduction), waiting in it, and after it.
+/// collective with the other ranks (a barrier, a reduction, a transfer of state), waiting in it,
+/// and after it. The state of its learner is the number of steps that were applied to it, and the
+/// digest of that state is the number in words.
 struct rank_part {
   enum class lane_stage : std::uint8_t { idle, before, waits, behind };
 
   rank_machine machine;
+  std::int32_t rank = 0;
   lane_stage stage = lane_stage::idle;
   std::optional<hook_run> run = {};
-  std::uint32_t rendezvous_kinds = 0;  ///< number of collectives it has arrived at
+  std::uint32_t rendezvous_kinds = 0;  ///< collectives of the generation it has arrived at
   bool opening = false;                ///< its communicator
   bool attention = false;
   bool lane_ends = false;
   bool gone = false;
+  bool alone = false;        ///< its lane has a communicator without peers
+  std::int64_t applied = 0;  ///< steps, to the learner's state
+  std::int64_t kept = 0;     ///< the same of the state to which the learner can return
+  std::uint64_t held = 0;    ///< the point of its last closed_generation
 
   bool meets() const;  ///< the run in flight has a collective
   std::int64_t steps() const { return machine.fit().loop().steps; }
@@ -44,6 +51,8 @@ struct rank_part {
   rank_effects answer(std::int64_t step_batches);
   rank_effects answer_attention();
   rank_effects answer_thrown(failure what);
+  /// A hook throws: the last one, if the collective is complete.
+  rank_effects throws();
   rank_effects lane_ended();
   rank_effects vanish(const std::string& why);
 
@@ -52,6 +61,9 @@ struct rank_part {
 
 private:
   rank_effects feed(const ranks::event& what);
+  std::string wrong_state(const ranks::report& told) const;
+  std::string handle(const hook& what, hook_outcome& outcome);
+  bool is_applied_before_last_hook() const;
 };
 
 failure injected_throw(const hook_run& run, bool behind_meeting);
@@ -60,6 +72,7 @@ failure peers_missing();
 
 /// The effects of an event on the outside of the supervisor.
 struct supervisor_effects {
+  std::vector<std::pair<std::int32_t, incarnation_id>> started;  ///< after `abandoned`
   std::vector<std::pair<std::int32_t, supervision::order>> told;
   std::vector<std::int32_t> abandoned;
   std::optional<std::int64_t> committed;

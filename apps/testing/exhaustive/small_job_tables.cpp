@@ -19,6 +19,7 @@ fit_plan plan_of(const exhaustive_options& options) {
   how.num_sanity_val_batches = 0;
   how.checkpoint.enabled = false;
   how.one_hook_per_run = options.one_hook_per_run;
+  how.elastic.max_restarts = options.restarts;
   return make_plan(how, stage::train);
 }
 
@@ -36,14 +37,16 @@ small_job_tables::small_job_tables(const exhaustive_options& options) : options_
   abort_ = number_of(supervision::event{request_abort{"the caller has had enough"}});
 }
 
-part_number small_job_tables::fresh_rank(std::int32_t rank) {
+part_number small_job_tables::fresh_rank(std::int32_t rank, incarnation_id incarnation) {
   const auto limits = derive({});
   return number_of(
-      rank_part{rank_machine{{the_job, rank, incarnation_of(rank), plan_of(options_), limits}}});
+      rank_part{rank_machine{{the_job, rank, incarnation, plan_of(options_), limits}}, rank});
 }
 
 supervisor_outcome small_job_tables::begun_supervisor() {
-  supervisor_part part{supervisor_machine{the_job, options_.ranks, derive({})}};
+  supervision::rules rules;
+  rules.elastic.max_restarts = options_.restarts;
+  supervisor_part part{supervisor_machine{the_job, options_.ranks, derive({}), rules}};
   supervision::begin begin;
   for (std::int32_t r = 0; r < options_.ranks; ++r) begin.incarnations.push_back(incarnation_of(r));
   const auto effects = part.hear(begin);
@@ -68,6 +71,8 @@ part_number small_job_tables::number_of(rank_part part) {
   facts.active = !part.gone && part.machine.phase() == ranks::phase::active;
   facts.rendezvous_kinds = part.rendezvous_kinds;
   facts.steps = part.steps();
+  facts.applied = part.applied;
+  facts.held = part.held;
   facts.generation = part.machine.mine().generation.value();
   facts.digest = digest;
   ranks_by_digest_.emplace(digest, number);
@@ -124,8 +129,9 @@ message_number small_job_tables::number_of(const supervision::event& what) {
     return found->second;
   const auto number = new_message(std::move(text), known_events_);
   events_[number] = what;
-  commits_[number] =
-      std::holds_alternative<step_done>(what) || std::holds_alternative<rank_finished>(what);
+  commits_[number] = std::holds_alternative<step_done>(what) ||
+                     std::holds_alternative<rank_finished>(what) ||
+                     (options_.restarts > 0 && std::holds_alternative<prepared>(what));
   downs_[number] = std::holds_alternative<supervision::rank_down>(what);
   return number;
 }
@@ -153,12 +159,9 @@ queue_number small_job_tables::longer(queue_number q, message_number last) {
 
 // --- what happens to a part ----------------------------------------------------------------------
 
-std::uint32_t small_job_tables::keep(std::int32_t rank, rank_part part, rank_effects effects) {
+std::uint32_t small_job_tables::keep(rank_part part, rank_effects effects) {
   rank_outcome out;
-  for (auto& m : effects.told) {
-    if (auto* down = std::get_if<supervision::rank_down>(&m)) down->rank = rank;
-    out.told.push_back(number_of(m));
-  }
+  for (const auto& m : effects.told) out.told.push_back(number_of(m));
   out.aborts = effects.aborts;
   out.broken = std::move(effects.broken);
   out.next = number_of(std::move(part));
@@ -169,6 +172,10 @@ std::uint32_t small_job_tables::keep(std::int32_t rank, rank_part part, rank_eff
 std::uint32_t small_job_tables::keep(supervisor_part part, const supervisor_effects& effects) {
   supervisor_outcome out;
   for (const auto& [rank, order] : effects.told) out.told.emplace_back(rank, number_of(order));
+  for (const auto& [rank, order] : effects.told)
+    if (const auto* form = std::get_if<form_generation>(&order)) out.formed = *form;
+  for (const auto& [rank, incarnation] : effects.started)
+    out.started.emplace_back(rank, fresh_rank(rank, incarnation));
   out.abandoned = effects.abandoned;
   out.committed = effects.committed.value_or(undefined);
   out.broken = effects.broken;
@@ -177,7 +184,7 @@ std::uint32_t small_job_tables::keep(supervisor_part part, const supervisor_effe
   return static_cast<std::uint32_t>(supervisor_outcomes_.size() - 1);
 }
 
-const rank_outcome& small_job_tables::after(std::int32_t rank, part_number n, rank_move what) {
+const rank_outcome& small_job_tables::after(part_number n, rank_move what) {
   const auto slot = static_cast<std::size_t>(what);
   if (const auto known = rank_facts_[n].after[slot]) return rank_outcomes_[known];
   auto part = ranks_[n];
@@ -191,24 +198,20 @@ const rank_outcome& small_job_tables::after(std::int32_t rank, part_number n, ra
     case rank_move::follows: effects = part.answer_thrown(closed_under_it()); break;
     case rank_move::peers_missing: effects = part.answer_thrown(peers_missing()); break;
     case rank_move::lane_ends: effects = part.lane_ended(); break;
-    case rank_move::throws:
-      effects = part.answer_thrown(
-          injected_throw(*part.run, part.stage == rank_part::lane_stage::behind));
-      break;
+    case rank_move::throws: effects = part.throws(); break;
     case rank_move::vanishes: effects = part.vanish("killed"); break;
   }
-  const auto number = keep(rank, std::move(part), std::move(effects));
+  const auto number = keep(std::move(part), std::move(effects));
   rank_facts_[n].after[slot] = number;
   return rank_outcomes_[number];
 }
 
-const rank_outcome& small_job_tables::after_hearing(std::int32_t rank, part_number n,
-                                                    message_number order) {
+const rank_outcome& small_job_tables::rank_after_hearing(part_number n, message_number order) {
   const auto key = key_of(n, order);
   if (const auto known = rank_hears_.find(key)) return rank_outcomes_[*known];
   auto part = ranks_[n];
   auto effects = part.hear(*orders_[order]);
-  const auto number = keep(rank, std::move(part), std::move(effects));
+  const auto number = keep(std::move(part), std::move(effects));
   rank_hears_.add(key, number);
   return rank_outcomes_[number];
 }

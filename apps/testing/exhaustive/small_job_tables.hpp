@@ -38,7 +38,8 @@ struct rank_facts {
   bool meets = false, opening = false, attention = false, lane_ends = false, gone = false;
   bool active = false;
   std::uint32_t rendezvous_kinds = 0;
-  std::int64_t steps = 0;
+  std::int64_t steps = 0, applied = 0;
+  std::uint64_t held = 0;
   std::uint64_t generation = 0;
   std::uint64_t digest = 0;
   std::array<std::uint32_t, rank_moves> after = {};  ///< outcomes; 0: not computed yet
@@ -61,6 +62,8 @@ struct supervisor_outcome {
   part_number next = 0;
   std::vector<std::pair<std::int32_t, message_number>> told;
   std::vector<std::int32_t> abandoned;
+  std::vector<std::pair<std::int32_t, part_number>> started;
+  std::optional<form_generation> formed;  ///< the order of one rank
   std::int64_t committed = undefined;
   std::string broken;
 };
@@ -70,8 +73,7 @@ class small_job_tables {
 public:
   explicit small_job_tables(const exhaustive_options& options);
 
-  /// A started rank, and a supervisor that has begun with its first messages.
-  part_number fresh_rank(std::int32_t rank);
+  /// A supervisor that has begun with its first messages and ranks.
   supervisor_outcome begun_supervisor();
 
   const rank_facts& rank(part_number n) const { return rank_facts_[n]; }
@@ -84,8 +86,8 @@ public:
   /// Not sent through a link, so it is neither lost nor repeated.
   bool is_down(message_number n) const { return downs_[n]; }
 
-  const rank_outcome& after(std::int32_t rank, part_number n, rank_move what);
-  const rank_outcome& after_hearing(std::int32_t rank, part_number n, message_number order);
+  const rank_outcome& after(part_number n, rank_move what);
+  const rank_outcome& rank_after_hearing(part_number n, message_number order);
   const supervisor_outcome& after_hearing(part_number n, message_number event);
   message_number stop() const { return stop_; }
   message_number abort() const { return abort_; }
@@ -100,13 +102,14 @@ public:
   std::uint64_t bytes() const;
 
 private:
+  part_number fresh_rank(std::int32_t rank, incarnation_id incarnation);
   part_number number_of(rank_part part);
   part_number number_of(supervisor_part part);
   message_number number_of(const supervision::order& what);
   message_number number_of(const supervision::event& what);
   message_number new_message(std::string text, std::map<std::string, message_number>& known);
   queue_number number_of(std::vector<message_number> queue);
-  std::uint32_t keep(std::int32_t rank, rank_part part, rank_effects effects);
+  std::uint32_t keep(rank_part part, rank_effects effects);
   std::uint32_t keep(supervisor_part part, const supervisor_effects& effects);
 
   exhaustive_options options_;

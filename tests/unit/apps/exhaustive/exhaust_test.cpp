@@ -74,6 +74,28 @@ TEST_CASE("a job of one rank ends correctly with any fault", "[exhaust]") {
   complete(small_options(1, small_faults(), 2));
 }
 
+TEST_CASE("a job of two ranks that restarts ends like the undisturbed one", "[exhaust]") {
+  for (const bool fine : {false, true}) {
+    auto o = small_options(2, small_faults());
+    o.restarts = 1;
+    o.one_hook_per_run = fine;
+    const auto report = complete(o);
+    CHECK(report.endings.at("finished") == 1);
+    CHECK(report.endings.at("finished after vanishes") > 1);
+    CHECK(report.endings.at("finished after throws") > 1);
+    CHECK(report.endings.count("failed after vanishes") == 0);
+    CHECK(report.endings.count("failed after loses") == 0);
+  }
+}
+
+TEST_CASE("a second fault fails a job with one restart, or is healed with the first", "[exhaust]") {
+  auto o = small_options(2, {small_fault::vanishes}, 2);
+  o.restarts = 1;
+  const auto report = complete(o);
+  CHECK(report.endings.at("failed after vanishes after vanishes") > 0);
+  CHECK(report.endings.at("finished after vanishes after vanishes") > 0);
+}
+
 TEST_CASE("the search finds the same final states with and without reduction", "[exhaust]") {
   const auto compare = [](exhaustive_options o) {
     o.reduce = false;
@@ -93,6 +115,13 @@ TEST_CASE("the search finds the same final states with and without reduction", "
   }
   compare(small_options(2, {small_fault::throws, small_fault::stops}, 2));
   compare(small_options(3, {small_fault::stops}));
+  for (const auto what : {small_fault::throws, small_fault::vanishes, small_fault::loses}) {
+    auto restarts = small_options(2, {what});
+    restarts.restarts = 1;
+    compare(restarts);
+    restarts.one_hook_per_run = true;
+    compare(restarts);
+  }
 }
 
 TEST_CASE("a violation is reported with a shortest path to it", "[exhaust]") {
@@ -137,4 +166,7 @@ TEST_CASE("options outside of their ranges are refused", "[exhaust]") {
   o = small_options(2, {});
   o.steps = 9;
   CHECK_THROWS_WITH(exhaust(o), Contains("0 to 8"));
+  o = small_options(2, {});
+  o.restarts = 2;
+  CHECK_THROWS_WITH(exhaust(o), Contains("0 or 1"));
 }

@@ -22,3 +22,37 @@ TEST_CASE("two ranks, two steps, two faults: the exhaustive search is complete",
   WARN(report.summary());
   CHECK(report.complete);
 }
+
+TEST_CASE("three ranks, two steps, one fault, one restart: the search is complete", "[exhaust]") {
+  exhaustive_options one;
+  one.restarts = 1;
+  const auto report = exhaust(one);
+  if (report.violation) FAIL(report.violation->what << "\n" << report.violation->chart);
+  WARN(report.summary());
+  CHECK(report.complete);
+  CHECK(report.endings.count("failed after vanishes") == 0);
+}
+
+TEST_CASE("three ranks, two steps, two killed ranks, one restart: the search is complete",
+          "[exhaust]") {
+  exhaustive_options killed;
+  killed.budget = 2;
+  killed.restarts = 1;
+  killed.faults = {small_fault::vanishes};
+  const auto report = exhaust(killed);
+  if (report.violation) FAIL(report.violation->what << "\n" << report.violation->chart);
+  WARN(report.summary());
+  CHECK(report.complete);
+  CHECK(report.endings.at("finished after vanishes after vanishes") > 0);
+}
+
+TEST_CASE("two ranks, two steps, two faults, one restart: the search is complete", "[exhaust]") {
+  exhaustive_options two;
+  two.ranks = 2;
+  two.budget = 2;
+  two.restarts = 1;
+  const auto report = exhaust(two);
+  if (report.violation) FAIL(report.violation->what << "\n" << report.violation->chart);
+  WARN(report.summary());
+  CHECK(report.complete);
+}

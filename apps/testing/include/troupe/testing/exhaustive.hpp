@@ -21,9 +21,25 @@
 // - When the job is complete nothing is left: every rank is gone, and there are survivors only
 //   where a message was lost or a deadline of the teardown came early.
 // - A run without a failure ends at the same step on all ranks, at the last step unless it was
-//   stopped.
+//   stopped, and each learner has applied so many steps.
 // - A run with a failure ends as failed, with the injected fault as first cause and no cause
 //   before it.
+//
+// With `restarts` a failure forms a new generation. A rank that is lost begins anew as a new value;
+// the others keep theirs. The state of a learner is the number of steps that it has applied, which
+// is also what a reference without faults has. Then this must hold, too:
+// - A rank reports only what its learner has: the steps that are done, the point that it holds and
+//   the digest of that state.
+// - The base is the highest point that a rank holds that stays, and the holders are those ranks.
+// - A rank that gives its state to others has that of the base.
+// - No more restarts than allowed; each generation but the last has a cause; at most one step is
+//   done again, unless no rank was left.
+// - The first failure does not fail the job before its last step, unless the caller asked for it.
+// The reduction stays right: nothing that it puts first starts a generation for a rank whose lane
+// is in a collective, because a generation forms only when all ranks that stay have closed the one
+// before, with a free lane. So an abort of an earlier communicator never reaches a later one, and
+// what a rank holds does not change between its report and the new generation. Messages of a rank
+// that was replaced come before those of its successor; the fence refuses them in any order.
 #pragma once
 
 #include "actors/supervisor_machine.hpp"
@@ -57,6 +73,7 @@ struct exhaustive_options {
   std::int32_t ranks = 3;  ///< 1 to 4
   std::int64_t steps = 2;
   bool one_hook_per_run = false;  ///< each hook is its own run
+  std::int32_t restarts = 0;      ///< that the job may do: 0 or 1
   std::vector<small_fault> faults = small_faults();
   std::uint32_t budget = 1;  ///< faults in one run: 0 to 2
   /// Leaves out interleavings that cannot make a difference (small_job_moves.hpp explains which).
