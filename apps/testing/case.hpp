@@ -1,7 +1,7 @@
 // A case is a short text from which one simulated run can be repeated. It can be pasted into an
 // issue, or kept as a regression test.
 //
-//   troupe-case/1
+//   troupe-case/2
 //   build 6f0c9b...                         (build that recorded it; optional)
 //   expect state equals the reference       (oracle that was violated; optional)
 //   meets crash_rank, resumed from a checkpoint

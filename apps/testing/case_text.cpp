@@ -260,7 +260,7 @@ public:
       const auto line = trimmed(cut(text, '\n'));
       if (!line.empty() && line.front() != '#') one(line);
     }
-    if (!seen("troupe-case/1")) refuse("", "it is empty");
+    if (!seen("troupe-case/2")) refuse("", "it is empty");
     if (!seen("seed")) refuse("", "it has no seed");
     if (!seen("end")) refuse("", "the last line \"end\" is missing");
     if (const auto missing = missing_text(had_, here_); !missing.empty())
@@ -275,8 +275,8 @@ private:
     auto rest = line;
     const auto word = cut(rest, ' ');
     rest = trimmed(rest);
-    if (seen_.empty() && word != "troupe-case/1")
-      refuse(line, "the first line must be troupe-case/1");
+    if (seen_.empty() && word != "troupe-case/2")
+      refuse(line, "the first line must be troupe-case/2");
     if (seen("end")) refuse(line, "there is text after the line \"end\"");
     if (seen(word)) refuse(line, fmt::format("a second line \"{}\"", word));
     take(word, rest, line);
@@ -284,7 +284,7 @@ private:
   }
 
   void take(std::string_view word, std::string_view rest, std::string_view line) {
-    if (word == "troupe-case/1" || word == "end") {
+    if (word == "troupe-case/2" || word == "end") {
       if (!rest.empty()) refuse(line, "this line takes no arguments");
     } else if (word == "build") {
       case_.build = rest;
@@ -336,7 +336,7 @@ private:
 std::string to_text(const run_case& what) {
   std::ostringstream out;
   auto v = what.what;
-  out << "troupe-case/1\n";
+  out << "troupe-case/2\n";
   if (!what.build.empty()) out << "build " << what.build << '\n';
   if (!what.expect.empty()) out << "expect " << what.expect << '\n';
   if (!what.meets.empty()) out << fmt::format("meets {}\n", fmt::join(what.meets, ", "));

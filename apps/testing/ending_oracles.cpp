@@ -18,6 +18,9 @@ constexpr std::initializer_list<fault> delaying{fault::pause,       fault::slow,
                                                 fault::one_way_cut, fault::data_cut, fault::skew,
                                                 fault::late_timers};
 
+constexpr std::initializer_list<fault> ending_a_rank{fault::crash_rank, fault::crash_host,
+                                                     fault::disconnect};
+
 bool slow_disk(const attempt_facts& facts) {
   return facts.storage.has(fault::storage_hang) || facts.storage.has(fault::storage_slow);
 }
@@ -44,8 +47,7 @@ bool was_lost_late(const job_outcome& outcome, std::int32_t rank) {
 }  // namespace
 
 void job_oracles::first_cause(const failure& first, const attempt_facts& facts) {
-  const bool disturbed = facts.lossy || facts.rare ||
-                         facts.any({fault::crash_rank, fault::crash_host}) || facts.any(delaying);
+  const bool disturbed = facts.rare || facts.any(ending_a_rank) || facts.any(delaying);
   const auto is_throw = [&](const raised& r) {
     return r.rank == first.rank && r.hook == first.hook && r.type == first.type &&
            r.what == first.what;
@@ -69,26 +71,28 @@ void job_oracles::first_cause(const failure& first, const attempt_facts& facts) 
   if (!check(disturbed))
     return violate({oracle(3), at(first) + " instead of " + facts.thrown.front().what, first.step,
                     first.rank});
-  // A lossy link may fail by itself. A forming deadline names its ranks in its text, and so does a
-  // rank that waited in a collective for a disturbed rank.
+  // A forming deadline names its ranks in its text, and so does a rank that waited in a collective
+  // for a disturbed rank.
   const bool waited = first.type == "troupe::collective_timeout" && facts.any(delaying);
-  if (!check(facts.lossy || facts.rare || facts.program || waited || first.rank < 0 ||
+  if (!check(facts.rare || facts.program || waited || first.rank < 0 ||
              facts.concerned(first.rank)))
     violate({oracle(3), "this rank had no fault: " + at(first), first.step, first.rank});
 }
 
-// A throw, a death or an abort does not excuse a rank that did not answer in time.
+// A throw, the death of a process or an abort does not excuse a rank that did not answer in time.
 void job_oracles::survivors(const job_outcome& outcome, const attempt_facts& facts) {
   for (const auto& s : outcome.survivors) {
     const bool rank = s.starts_with("rank ");
     const bool deaf =
         facts.observer == test_observer::slow || facts.observer == test_observer::dead;
+    // Silence does not show the death of a host before its process has sent anything.
     const bool excused = facts.program ? facts.any(delaying)
-                         : rank ? facts.any(delaying) && facts.concerned(std::stoi(s.substr(5)))
+                         : rank        ? (facts.any(delaying) || facts.any({fault::crash_host})) &&
+                                      facts.concerned(std::stoi(s.substr(5)))
                                 : (slow_disk(facts) && s.starts_with("checkpointer")) ||
                                       (deaf && s.starts_with("observer"));
     // On a rare path a deadline passes early.
-    if (!check(excused || facts.lossy || facts.rare)) violate({oracle(6), s});
+    if (!check(excused || facts.rare)) violate({oracle(6), s});
   }
 }
 
@@ -123,9 +127,8 @@ void job_oracles::ended(const job_outcome& outcome, const attempt_facts& facts) 
     for (const auto& r : facts.thrown)
       if (!check(unheard(r)))
         violate({oracle(5), "the job finished although a hook threw: " + r.what, r.step, r.rank});
-  const bool disturbed = facts.lossy || facts.rare || !facts.thrown.empty() ||
-                         facts.any(delaying) ||
-                         facts.any({fault::crash_rank, fault::crash_host, fault::abort});
+  const bool disturbed = facts.rare || !facts.thrown.empty() || facts.any(delaying) ||
+                         facts.any(ending_a_rank) || facts.any({fault::abort});
   survivors(outcome, facts);
   const auto by_observer = [&](const failure& f) {
     return facts.observer == test_observer::throws && f.hook == "observer";

@@ -77,7 +77,7 @@ void job_run::maybe_throw(const learner_context& context, const hook& h) {
   const auto kind = what.memory ? fault::out_of_memory : fault::throw_in_hook;
   ++report_.faults[static_cast<std::size_t>(kind)];
   facts_.applied.push_back(kind);
-  const auto* life = sim_job_.life_at(simulation_.here());
+  const auto* life = sim_job_.life_at(simulation_.here(), what.rank);
   facts_.thrown.push_back({what.rank, std::string{what.hook}, where(h).step,
                            what.memory ? "std::bad_alloc" : "std::domain_error",
                            what.memory ? "std::bad_alloc" : what.text,
@@ -88,25 +88,14 @@ void job_run::maybe_throw(const learner_context& context, const hook& h) {
   throw std::domain_error{what.text};
 }
 
-// Adds the delay that path faults may have caused: a lost frame is sent again after one or two
-// heartbeats.
+// A rank that is very slow may outlive its generation, and be overdue in the next one again.
 void job_run::know_delays() {
-  const auto& path = sim_job_.path();
-  const auto times = [](nanoseconds each, std::uint64_t count) {
-    return each * static_cast<std::int64_t>(count);
-  };
-  const auto beat = job_.detect / 5;
-  facts_.lossy = path.links_lost > path_before_.links_lost;
-  // A rank that is very slow may outlive its generation, and be overdue in the next one again.
   if (facts_.any({fault::slow}))
-    facts_.delayed +=
-        times(job_.hook_limit, static_cast<std::uint64_t>(std::max(1, checker_.generations())) - 1);
-  facts_.delayed += times(2 * beat, path.lost - path_before_.lost);
-  facts_.delayed += times(now_.path.reorder_by, path.reordered - path_before_.reordered);
+    facts_.delayed += job_.hook_limit * std::max(0, checker_.generations() - 1);
 }
 
 void job_run::install_message_filter() {
-  sim_job_.message_filter = [this](std::int32_t rank, bool to_supervisor, const caf::message& what,
+  sim_job_.message_filter = [this](std::int32_t rank, bool to_supervisor, const link_message& what,
                                    const caf::strong_actor_ptr& to) {
     if (to_supervisor) checker_.reported(what);
     if (!exist_.has(fault::stale_message)) return false;
@@ -121,7 +110,7 @@ void job_run::install_message_filter() {
 void job_run::arm_stale_messages() {
   stale_messages_.attempt_begins(
       {now_.stale_messages_per_million, length(longest),
-       [this](simulation::node_id to, const caf::message& what) {
+       [this](simulation::node_id to, const link_message& what) {
          ++report_.faults[static_cast<std::size_t>(fault::stale_message)];
          simulation_.note(-1, static_cast<std::int32_t>(to),
                           [&] { return "fault: old_word " + short_text(what); });
@@ -184,7 +173,7 @@ void job_run::apply_fault(const scheduled_fault& s) {
         disk_->crash(s.amount, [&](std::size_t i) { return (s.where >> (i % 32) & 1) != 0; });
       else
         disk_->kill(s.amount);
-      return sim_job_.crash_program();
+      return sim_job_.crash_program(s.what == fault::power_loss);
     case fault::stop:
       applied();
       return caf::anon_send(sim_job_.supervisor(),
@@ -209,25 +198,36 @@ void job_run::apply_fault(const scheduled_fault& s) {
   if (whom == target::test_node && apply_to_test_node(s)) return;
   auto* life = sim_job_.life_of(s.rank);
   if (!life || !simulation_.alive(life->node)) return;
-  const bool cuts = s.what == fault::cut || s.what == fault::one_way_cut;
-  if (cuts && !life->link) return;  // it runs in the supervisor's process
+  const bool of_link =
+      s.what == fault::cut || s.what == fault::one_way_cut || s.what == fault::disconnect;
+  if (of_link && !life->process) return;  // it runs in the supervisor's process
   record_fault(s.what, life->node);
   facts_.applied.push_back(s.what);
   const bool all = whom == target::host || s.what == fault::crash_host;
   const auto host = simulation_.host_of(life->node);
-  for (std::int32_t r = 0; r < job_.ranks; ++r) {
-    auto* other = sim_job_.life_of(r);
-    if (!other || !simulation_.alive(other->node)) continue;
-    if (r != s.rank && !(all && simulation_.host_of(other->node) == host)) continue;
-    facts_.ranks.push_back(r);
-    const auto delayed = facts_.delayed;
-    apply_to_rank(s, *other);
-    if (r != s.rank) facts_.delayed = delayed;  // all are delayed at the same time
-  }
+  apply_to_ranks(s, life->node, all);
   if (!all) return;
   for (const auto p : sim_job_.test_nodes())
     if (simulation_.host_of(p) == host)
       s.what == fault::crash_host ? simulation_.crash(p) : disturb_node(s, p);
+}
+
+// To all ranks of the process, or of its host.
+void job_run::apply_to_ranks(const scheduled_fault& s, simulation::node_id node, bool all) {
+  const auto host = simulation_.host_of(node);
+  std::vector<rank_incarnation*> hit;
+  for (std::int32_t r = 0; r < job_.ranks; ++r) {
+    auto* one = sim_job_.life_of(r);
+    if (one && simulation_.alive(one->node) &&
+        (one->node == node || (all && simulation_.host_of(one->node) == host)))
+      hit.push_back(one);
+  }
+  for (auto* one : hit) {
+    facts_.ranks.push_back(one->rank);
+    const auto delayed = facts_.delayed;
+    apply_to_rank(s, *one);
+    if (one->rank != s.rank) facts_.delayed = delayed;  // all are delayed at the same time
+  }
 }
 
 void job_run::apply_to_rank(const scheduled_fault& s, rank_incarnation& life) {
@@ -243,7 +243,8 @@ void job_run::apply_to_rank(const scheduled_fault& s, rank_incarnation& life) {
       break;
     }
     case fault::cut:
-    case fault::one_way_cut: cut(s, life.link); break;
+    case fault::one_way_cut: cut(s, life.process->stream()); break;
+    case fault::disconnect: life.process->stream()->disconnect(); break;
     case fault::data_cut:
       facts_.delayed += lasts * 2;
       sim_job_.fabric().cut(rank, true);
@@ -253,7 +254,7 @@ void job_run::apply_to_rank(const scheduled_fault& s, rank_incarnation& life) {
   }
 }
 
-void job_run::cut(const scheduled_fault& s, const std::shared_ptr<control_link>& link) {
+void job_run::cut(const scheduled_fault& s, const std::shared_ptr<simulated_stream>& link) {
   const auto lasts = length(s.amount);
   facts_.delayed += lasts;
   link->cut(s.what == fault::cut || s.where % 2 == 0, s.what == fault::cut || s.where % 2 == 1);
@@ -307,10 +308,13 @@ bool job_run::apply_to_test_node(const scheduled_fault& s) {
   const auto before = facts_;
   if (s.what == fault::crash_rank) {
     sim_job_.crash_test_node(where);
-  } else if (s.what == fault::cut || s.what == fault::one_way_cut) {
+  } else if (s.what == fault::cut || s.what == fault::one_way_cut || s.what == fault::disconnect) {
     bool any = false;
-    for (const auto& l : sim_job_.own_links())
-      if (l.link->reaches(where)) cut(s, l.link), any = true;
+    for (const auto& l : sim_job_.own_links()) {
+      if (!l->stream()->reaches(where)) continue;
+      any = true;
+      s.what == fault::disconnect ? l->stream()->disconnect() : cut(s, l->stream());
+    }
     if (!any) return false;
   } else {
     disturb_node(s, where);

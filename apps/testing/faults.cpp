@@ -12,7 +12,7 @@ namespace troupe::testing {
 namespace {
 
 // The label of a fault's draws. The number belongs to the name and never changes, so that a new
-// fault (with the next number, at most 31) moves no draw of another.
+// fault (with the next number, at most 31) moves no draw of another. 16 to 18 are not used again.
 struct known_fault {
   std::string_view name;
   std::uint32_t number;
@@ -29,14 +29,12 @@ constexpr std::array<known_fault, fault_kinds> known{{
     {"not_a_number", 8},
     {"cut", 9},
     {"one_way_cut", 10},
+    {"disconnect", 29},
     {"data_cut", 11},
     {"skew", 12},
     {"late_timers", 13},
     {"stop", 14},
     {"abort", 15},
-    {"lose", 16},
-    {"repeat", 17},
-    {"reorder", 18},
     {"rare_paths", 19},
     {"old_word", 28},
     {"storage_error", 20},
@@ -57,7 +55,7 @@ std::uint64_t pick(choices& from, site where, std::uint32_t who, const std::vect
 }
 
 // The first fault that lasts for a whole attempt.
-constexpr auto first_lasting = static_cast<std::size_t>(fault::lose);
+constexpr auto first_lasting = static_cast<std::size_t>(fault::rare_paths);
 constexpr auto first_storage = static_cast<std::size_t>(fault::storage_error);
 
 storage_fault::kind kind_of(fault f) {
@@ -93,7 +91,8 @@ bool applies_to(fault what, target whom) {
     case fault::crash_rank: return whom == target::test_node;
     case fault::slow: return whom == target::host || whom == target::program;
     case fault::cut:
-    case fault::one_way_cut: return whom == target::host || whom == target::test_node;
+    case fault::one_way_cut:
+    case fault::disconnect: return whom == target::host || whom == target::test_node;
     case fault::pause:
     case fault::skew:
     case fault::late_timers: return true;
@@ -197,7 +196,6 @@ attempt_faults draw_faults(choices& from, const fault_options& options, fault_se
     const auto level = from.draw(site::setup, 64 + attempt * 32 + number_of(f), 4);
     return static_cast<std::uint32_t>(level * 20'000);
   };
-  all.path = {rate(fault::lose), rate(fault::repeat), rate(fault::reorder)};
   all.rare_paths = exist.has(fault::rare_paths);
   all.stale_messages_per_million = rate(fault::stale_message);
   for (std::size_t i = first_storage; i < fault_kinds; ++i)

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "apps/testing/choices.hpp"
-#include "apps/testing/control_link.hpp"
+#include "apps/testing/simulation.hpp"
 #include "backends/simulated/disk.hpp"
 
 namespace troupe::testing {
@@ -25,15 +25,13 @@ enum class fault : std::uint8_t {
   not_a_number,   ///< a rank's gradient is NaN; the learner throws when its weights are
   cut,            ///< the control link is cut in both directions for a while
   one_way_cut,    ///< in one direction
+  disconnect,     ///< the path breaks the control link while both processes live
   data_cut,       ///< a rank's collectives are blocked for a while
   skew,           ///< a process's clock runs fast or slow, and with it that of its links
   late_timers,    ///< a process's timers fire late, and with them its heartbeats
   stop,           ///< the operator requests a stop
   abort,          ///< the operator aborts the job
   // These last for a whole attempt:
-  lose,           ///< frames of control links are lost
-  repeat,         ///< or duplicated
-  reorder,        ///< or reordered
   rare_paths,     ///< product code takes rare paths that hardly ever occur by themselves
   stale_message,  ///< messages of an earlier attempt, or late duplicates of this one, are delivered
   storage_error,
@@ -56,7 +54,7 @@ class fault_set {
 public:
   static fault_set none() { return {}; }
   static fault_set all();
-  /// `crash_rank,pause,lose`, or `all`, or empty.
+  /// `crash_rank,pause,cut`, or `all`, or empty.
   static fault_set parse(std::string_view text);
   fault_set& add(fault f) { return bits_ |= bit(f), *this; }
   fault_set& remove(fault f) { return bits_ &= ~bit(f), *this; }
@@ -107,7 +105,6 @@ std::ostream& operator<<(std::ostream& out, const scheduled_fault& s);
 /// The faults of one attempt. `attempt` labels the draws.
 struct attempt_faults {
   std::vector<scheduled_fault> scheduled;
-  path_faults path;
   std::uint32_t stale_messages_per_million = 0;  ///< after each control message
   fault_set storage;
   std::uint32_t storage_per_million = 0;

@@ -84,10 +84,11 @@ private:
   simulation::moment next_fault() const;
   void know_delays();
   void apply_fault(const scheduled_fault& s);
+  void apply_to_ranks(const scheduled_fault& s, simulation::node_id node, bool all);
   void apply_to_rank(const scheduled_fault& s, rank_incarnation& life);
   void apply_to_program(const scheduled_fault& s);
   bool apply_to_test_node(const scheduled_fault& s);
-  void cut(const scheduled_fault& s, const std::shared_ptr<control_link>& link);
+  void cut(const scheduled_fault& s, const std::shared_ptr<simulated_stream>& link);
   void disturb_node(const scheduled_fault& s, simulation::node_id where);
   void record_fault(fault what, simulation::node_id where);
   nanoseconds shutdown_time() const;
@@ -151,7 +152,6 @@ private:
   std::uint64_t began_events_ = 0;
   std::int64_t began_ = 0;
   std::uint64_t rare_faults_before_ = 0;  // when this attempt began
-  path_counts path_before_;               // when this attempt began
   durability_tracker durability_;
   std::int64_t last_saved_ = 0;  // step of the job's last checkpoint
   std::int64_t fallback_ = 0;    // the same, and the newest that must exist, when the newest

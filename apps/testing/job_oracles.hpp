@@ -29,7 +29,6 @@ struct attempt_facts {
   std::vector<std::int32_t> ranks;  ///< the ranks that had them
   std::vector<raised> thrown;
   bool program = false;  ///< the supervisor's process was disturbed
-  bool lossy = false;    ///< a link that loses frames was lost
   fault_set storage;     ///< storage faults that took effect
   test_observer observer = test_observer::none;
   bool rare = false;  ///< a rare path was taken that may cause a failure

@@ -58,7 +58,7 @@ recipe_ptr job_run::foreign_recipe() {
   ground.faults_due = [this] { return !armed_.empty(); };
   ground.poisons = [this](const learner_context& c, const position& at) {
     if (poisoned_.empty() || !poison_gradient(c)) return false;
-    const auto* life = sim_job_.life_at(simulation_.here());
+    const auto* life = sim_job_.life_at(simulation_.here(), c.rank);
     oracles_.poisoned(c.job, life ? life->generation : 0, {c.rank, at.step, at.batch});
     return true;
   };
@@ -67,7 +67,7 @@ recipe_ptr job_run::foreign_recipe() {
 
 void job_run::stepped(finished_step s) {
   simulation_.state_is(s.digest + static_cast<std::uint64_t>(s.rank));
-  const auto* life = sim_job_.life_at(simulation_.here());
+  const auto* life = sim_job_.life_at(simulation_.here(), s.rank);
   if (!life) throw internal_error("a step on a node without a rank");
   if (s.generation == 0) s.generation = life->generation;  // another payload does not say it
   if (simulation_.recording()) note_step(*life, s);
@@ -160,7 +160,6 @@ job_run::ending job_run::attempt(std::uint32_t number) {
   facts_ = {};
   simulation_.marks().let_rare(now_.rare_paths);
   rare_faults_before_ = simulation_.marks().rare_faults_taken();
-  path_before_ = sim_job_.path();
   durability_.program_starts();
   waiting_faults_ = now_.scheduled;
   armed_.clear();
@@ -189,7 +188,7 @@ job_run::ending job_run::attempt(std::uint32_t number) {
   for (const auto& g : extensions_) g->prepares(simulation_, sim_job_, what);
   checker_.attempt_begins(job_.ranks, derive(job_.options().time), job_.max_restarts);
   if (exist_.has(fault::stale_message)) arm_stale_messages();
-  sim_job_.begin(std::move(what), now_.path);
+  sim_job_.begin(std::move(what));
   oracles_.attempt_begins(sim_job_.running(), from);
   for (const auto& g : extensions_) g->begins(simulation_, sim_job_);
   run_attempt(span_ * 20 + job_.hook_limit * 10 + std::chrono::seconds{60});
@@ -224,7 +223,7 @@ job_run::ending job_run::judge() {
   const auto last = [this](std::int32_t rank) {
     const auto* life = sim_job_.life_of(rank);
     return last_life{life ? life->incarnation : incarnation_id{},
-                     !life || !life->link || life->link->near_over()};
+                     !life || !life->process || life->process->known_gone()};
   };
   checker_.ended(outcome, facts_, last, simulation_.time());
   for (const auto& g : extensions_) g->ended(outcome, complain());
@@ -260,16 +259,13 @@ void job_run::program_leaves() {
   sim_job_.crash_program();
 }
 
-// Collects violated invariants of code under test and the counts of path faults.
+// Collects violated invariants of code under test.
 void job_run::hear_marks() {
   const auto& book = simulation_.marks();
   report_.product = book.counts();
   report_.own = book.own();
   const auto count = [&](fault f) -> auto& { return report_.faults[static_cast<std::size_t>(f)]; };
   count(fault::rare_paths) = book.rare_taken();
-  count(fault::lose) = sim_job_.path().lost;
-  count(fault::repeat) = sim_job_.path().repeated;
-  count(fault::reorder) = sim_job_.path().reordered;
   if (const auto broken = book.first_broken())
     oracles_.violate({"invariants of the product hold",
                       std::string{coverage_points[static_cast<std::size_t>(*broken)].text}});

@@ -3,10 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <caf/message.hpp>
-
-#include "apps/testing/virtual_system.hpp"
-#include "messages/interfaces.hpp"
+#include <variant>
 
 namespace troupe::testing {
 
@@ -71,21 +68,19 @@ void protocol_checker::announced(const seen::lifecycle& what, std::chrono::nanos
   }
 }
 
-void protocol_checker::reported(const caf::message& what) {
-  if (holds<step_done>(what)) return;  // the most frequent message
-  progress_ = progress_ || (now_ == phase::forming && holds<rank_busy>(what));
+void protocol_checker::reported(const link_message& what) {
+  if (std::holds_alternative<step_done>(what)) return;  // the most frequent message
+  progress_ = progress_ || (now_ == phase::forming && std::holds_alternative<rank_busy>(what));
   const auto leaves = [&](const fence& at, std::uint64_t generation) {
     auto& left = members_[at.incarnation].left;
     left = std::max(left, generation);
   };
-  if (holds<closed_generation>(what)) {
-    const auto& at = what.get_as<closed_generation>(0).at;
-    leaves(at, at.generation.value());
-  } else if (holds<prepared>(what)) {
-    const auto& at = what.get_as<prepared>(0).at;
-    if (at.generation.value() > 1) leaves(at, at.generation.value() - 1);
-  } else if (holds<torn_down>(what)) {
-    members_[what.get_as<torn_down>(0).at.incarnation].torn = true;
+  if (const auto* closed = std::get_if<closed_generation>(&what)) {
+    leaves(closed->at, closed->at.generation.value());
+  } else if (const auto* ready = std::get_if<prepared>(&what)) {
+    if (ready->at.generation.value() > 1) leaves(ready->at, ready->at.generation.value() - 1);
+  } else if (const auto* torn = std::get_if<torn_down>(&what)) {
+    members_[torn->at.incarnation].torn = true;
   }
 }
 

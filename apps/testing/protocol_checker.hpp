@@ -11,7 +11,7 @@
 
 #include "actors/time_knob.hpp"
 #include "apps/testing/job_oracles.hpp"
-#include "messages/control.hpp"
+#include "messages/link.hpp"
 
 namespace troupe::testing {
 
@@ -39,7 +39,7 @@ public:
   void attempt_begins(std::int32_t ranks, deadlines limits, std::int32_t max_restarts = 0);
   void announced(const seen::lifecycle& what, std::chrono::nanoseconds now);
   /// A rank's report has reached the supervisor.
-  void reported(const caf::message& what);
+  void reported(const link_message& what);
   /// A rank of the attempt's job has finished a step in a generation. Survivors of the job and
   /// incarnations that were replaced may still do so.
   void stepped(std::int32_t rank, incarnation_id incarnation, std::uint64_t generation,

@@ -1,7 +1,6 @@
 #include "apps/testing/scripted_simulation.hpp"
 
 #include <caf/actor_cast.hpp>
-#include <caf/message_id.hpp>
 
 #include "apps/testing/chart.hpp"
 #include "backends/simulated/disk_checkpoints.hpp"
@@ -15,7 +14,7 @@ constexpr const char* folder = "run";
 
 }  // namespace
 
-const caf::message& held_message::content() const {
+const link_message& held_message::content() const {
   if (!what_) throw internal_error("the held message was not caught yet");
   return *what_;
 }
@@ -35,7 +34,7 @@ scripted_simulation::scripted_simulation(script_options how) : how_(std::move(ho
             ? how_.checkpoints
             : disk_checkpoints([this]() -> const simulated_storage& { return *disk_; });
   sim_job_->use({disk_, io_});
-  sim_job_->message_filter = [this](std::int32_t rank, bool to_supervisor, const caf::message& what,
+  sim_job_->message_filter = [this](std::int32_t rank, bool to_supervisor, const link_message& what,
                                     const caf::strong_actor_ptr& to) {
     for (const auto& h : held_) {
       if (h->what_ || !h->wanted_(rank, to_supervisor, what)) continue;
@@ -54,7 +53,7 @@ void scripted_simulation::begin(job what) {
     disk_->kill(0);
     sim_job_->crash_program();
   }
-  sim_job_->begin(std::move(what), how_.path);
+  sim_job_->begin(std::move(what));
 }
 
 void scripted_simulation::train(const job_spec& what) {
@@ -144,7 +143,7 @@ std::string scripted_simulation::chart() const {
 }
 
 std::shared_ptr<held_message> scripted_simulation::hold_if(
-    std::function<bool(std::int32_t, bool, const caf::message&)> wanted) {
+    std::function<bool(std::int32_t, bool, const link_message&)> wanted) {
   auto fresh = std::make_shared<held_message>();
   fresh->wanted_ = std::move(wanted);
   held_.push_back(fresh);
@@ -152,13 +151,12 @@ std::shared_ptr<held_message> scripted_simulation::hold_if(
 }
 
 void scripted_simulation::release(const std::shared_ptr<held_message>& what) {
-  if (what->to_) what->to_->enqueue(nullptr, caf::make_message_id(), what->content(), nullptr);
+  if (what->to_) deliver(what->content(), what->to_);
 }
 
 void scripted_simulation::release_to(const std::shared_ptr<held_message>& what,
                                      const supervisor_actor& whom) {
-  caf::actor_cast<caf::strong_actor_ptr>(whom)->enqueue(nullptr, caf::make_message_id(),
-                                                        what->content(), nullptr);
+  deliver(what->content(), caf::actor_cast<caf::strong_actor_ptr>(whom));
 }
 
 }  // namespace troupe::testing

@@ -17,7 +17,6 @@ struct script_options {
   std::uint64_t seed = 0;
   scheduling schedule = scheduling::fifo;
   cluster_model cluster;
-  path_faults path;  ///< faults of the links
   /// Null: the format of the simulated disk.
   std::shared_ptr<const checkpoint_io> checkpoints;
   bool record = false;               ///< keep notes, for chart()
@@ -36,14 +35,14 @@ public:
   /// Returns the message. Throws internal_error before it was caught.
   template <class Message>
   const Message& as() const {
-    return content().get_as<Message>(0);
+    return std::get<Message>(content());
   }
 
 private:
   friend class scripted_simulation;
-  const caf::message& content() const;
-  std::function<bool(std::int32_t rank, bool to_supervisor, const caf::message& what)> wanted_;
-  std::optional<caf::message> what_;
+  const link_message& content() const;
+  std::function<bool(std::int32_t rank, bool to_supervisor, const link_message& what)> wanted_;
+  std::optional<link_message> what_;
   caf::strong_actor_ptr to_;
 };
 
@@ -111,8 +110,9 @@ public:
   template <class Message>
   std::shared_ptr<held_message> hold(std::int32_t rank,
                                      std::function<bool(const Message&)> which = {}) {
-    return hold_if([rank, which](std::int32_t r, bool, const caf::message& m) {
-      return r == rank && m.match_elements<Message>() && (!which || which(m.get_as<Message>(0)));
+    return hold_if([rank, which](std::int32_t r, bool, const link_message& m) {
+      const auto* found = std::get_if<Message>(&m);
+      return r == rank && found && (!which || which(*found));
     });
   }
   /// Delivers the held message to its addressee, or (release_to) to another supervisor, such as the
@@ -122,7 +122,7 @@ public:
 
 private:
   std::shared_ptr<held_message> hold_if(
-      std::function<bool(std::int32_t, bool, const caf::message&)> wanted);
+      std::function<bool(std::int32_t, bool, const link_message&)> wanted);
 
   script_options how_;
   std::unique_ptr<simulation> simulation_;

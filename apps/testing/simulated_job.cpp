@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "actors/checkpointer.hpp"
+#include "actors/remote_rank.hpp"
 #include "actors/time_knob.hpp"
 #include "apps/testing/delivery.hpp"
 #include "backends/entropy.hpp"
@@ -40,9 +41,24 @@ public:
   }
 };
 
-std::int32_t host_of_rank(std::int32_t rank, std::uint32_t ranks_per_host) {
-  return rank / static_cast<std::int32_t>(std::max<std::uint32_t>(1, ranks_per_host));
-}
+// Ranks of processes meet in the simulated fabric. Each rank joins with its own communicator.
+class fabric_rendezvous : public rendezvous_kind {
+public:
+  explicit fabric_rendezvous(std::shared_ptr<communicator_backend> of_rank = nullptr)
+      : of_rank_(std::move(of_rank)) {}
+  std::string_view name() const override { return "simulated"; }
+  std::string unusable() const override { return {}; }
+  std::shared_ptr<rendezvous> arrange(const rendezvous_options&) const override {
+    return std::make_shared<rendezvous>();
+  }
+  std::shared_ptr<communicator_backend> join(const std::string&,
+                                             const std::vector<int>&) const override {
+    return of_rank_;
+  }
+
+private:
+  std::shared_ptr<communicator_backend> of_rank_;
+};
 
 bool computes(const hook& h) {
   return h.is<hooks::training_step>() || h.is<hooks::validation_step>();
@@ -68,19 +84,21 @@ simulated_job::simulated_job(simulation& in, cluster_model cluster)
               [this](const collective_call& call, std::span<const arrival> who) {
                 if (call.what == collective::all_reduce || call.what == collective::reduce_scatter)
                   stragglers_.met(who);
-              }) {}
+              }) {
+  detect_ = trainer_options{}.time.detect;
+}
 
 simulated_job::~simulated_job() { simulation_.clear(); }
 
-void simulated_job::begin(job what, path_faults path) {
+void simulated_job::begin(job what) {
   outcome_.reset();
-  path_ = path;
   supervisor_node_ = simulation_.add_node(0, "supervisor");
   first_life_ = lives_.size();
+  first_process_ = processes_.size();
   newest_.assign(static_cast<std::size_t>(what.options.ranks), 0);
   observers_.clear();
-  limits_.limit = what.options.time.detect;
-  limits_.beat = limits_.limit / 5;
+  checkpointer_ = nullptr;
+  detect_ = what.options.time.detect;
   supervisor_setup setup;
   job_ = job_id{simulation_.draws().bits(0)};
   setup.id = job_;
@@ -96,14 +114,11 @@ void simulated_job::begin(job what, path_faults path) {
                                    job_id id, const job& of, std::shared_ptr<storage> disk,
                                    supervisor_actor supervisor) {
       auto made = spawn(system, std::move(trouble), id, of, std::move(disk), std::move(supervisor));
-      simulation_.settle(caf::actor_cast<caf::strong_actor_ptr>(made), supervisor_node_);
+      checkpointer_ = caf::actor_cast<caf::strong_actor_ptr>(made);
+      simulation_.settle(checkpointer_, supervisor_node_);
       return made;
     };
   }
-  setup.bring_rank = [this](caf::actor_system& system, actor_error_handler trouble,
-                            rank_setup given) {
-    return bring(system, std::move(trouble), std::move(given));
-  };
   setup.bring_observer = [this](caf::actor_system& system, actor_error_handler trouble,
                                 const observer_factory& make, supervisor_actor supervisor) {
     auto made = spawn_observer_with_queue(observations, system, std::move(trouble), make,
@@ -119,6 +134,13 @@ void simulated_job::begin(job what, path_faults path) {
     simulation_.halt();
   };
   setup.what = std::move(what);
+  if (cluster_.ranks_per_host > 0)
+    use_processes(setup);
+  else
+    setup.bring_rank = [this](caf::actor_system& system, actor_error_handler trouble,
+                              rank_setup given) {
+      return bring_thread(system, std::move(trouble), std::move(given));
+    };
   if (before_start) before_start(setup);
   supervisor_ = spawn_supervisor(simulation_.system(), std::move(setup));
   simulation_.settle(caf::actor_cast<caf::strong_actor_ptr>(supervisor_), supervisor_node_);
@@ -131,9 +153,11 @@ rank_incarnation* simulated_job::life_of(std::int32_t rank) {
   return number == 0 ? nullptr : &lives_[number - 1];
 }
 
-rank_incarnation* simulated_job::life_at(simulation::node_id node) {
-  const auto number = node < life_on_.size() ? life_on_[node] : 0;
-  return number == 0 ? nullptr : &lives_[number - 1];
+rank_incarnation* simulated_job::life_at(simulation::node_id node, std::int32_t rank) {
+  if (node >= on_.size()) return nullptr;
+  const auto found = std::find_if(on_[node].rbegin(), on_[node].rend(),
+                                  [&](std::size_t life) { return lives_[life].rank == rank; });
+  return found == on_[node].rend() ? nullptr : &lives_[*found];
 }
 
 nanoseconds simulated_job::cost_of(const rank_incarnation& life, std::span<const hook> what) {
@@ -159,94 +183,168 @@ nanoseconds simulated_job::cost_of(const rank_incarnation& life, std::span<const
   return sum + slow(nanoseconds{1000}) * (static_cast<std::int64_t>(what.size()) - computing);
 }
 
-// Adds the node of a rank. A rank that replaces another one needs time to start.
-rank_incarnation& simulated_job::begin_life(const rank_plan& plan) {
-  const auto rank = plan.rank;
-  const auto host = cluster_.ranks_per_host == 0
-                        ? 0
-                        : 1 + static_cast<std::uint32_t>(rank) / cluster_.ranks_per_host;
-  auto& newest = newest_.at(static_cast<std::size_t>(rank));
-  const bool again = newest > 0;
-  const auto node = simulation_.add_node(host, "rank " + std::to_string(rank));
-  life_on_.resize(node + 1, 0);
-  newest = life_on_[node] = lives_.size() + 1;
-  auto& life = lives_.emplace_back();
-  life.node = node;
-  life.rank = rank;
-  life.job = plan.job;
-  life.incarnation = plan.incarnation;
-  if (again) simulation_.pause(node, simulation_.time() + cluster_.start);
-  const auto slow = cluster_.slow_hosts.find(host_of_rank(rank, cluster_.ranks_per_host));
-  if (slow != cluster_.slow_hosts.end()) life.host_per_cent = slow->second;
-  return life;
+std::size_t simulated_job::add_life(rank_incarnation fresh) {
+  const auto index = lives_.size();
+  on_.resize(std::max<std::size_t>(on_.size(), fresh.node + 1));
+  on_[fresh.node].push_back(index);
+  newest_.at(static_cast<std::size_t>(fresh.rank)) = index + 1;
+  life_with_[fresh.incarnation] = index;
+  lives_.push_back(std::move(fresh));
+  return index;
 }
 
-rank_actor simulated_job::bring(caf::actor_system& system, actor_error_handler trouble,
-                                rank_setup setup) {
-  auto& life = begin_life(setup.plan);
-  const auto node = life.node;
-  const auto index = lives_.size() - 1;
-  const auto bell = std::make_shared<lane_bell>();
+std::shared_ptr<communicator_backend> simulated_job::communicators_of(
+    std::size_t life, std::shared_ptr<lane_bell> bell) {
+  const auto node = lives_[life].node;
   const auto late = [this, node] {
     return simulation_.lateness(node, simulation_.options().elastic);
   };
-  const auto opened = [this, index](const group_description& who) {
-    lives_[index].generation = who.generation.value();
+  const auto opened = [this, life](const group_description& who) {
+    lives_[life].generation = who.generation.value();
   };
-  setup.communicators = fabric_.at({simulation_.later_of(node), bell, late, node, opened});
+  return fabric_.at({simulation_.later_of(node), std::move(bell), late, node, opened});
+}
+
+std::shared_ptr<lane_backend> simulated_job::lanes_of(std::size_t life,
+                                                      std::shared_ptr<lane_bell> bell) {
+  const auto node = lives_[life].node;
   inline_lane_options lanes;
   lanes.later = simulation_.later_of(node);
   lanes.now = simulation_.clock_of(node);
-  lanes.cost = [this, index](std::int32_t, std::span<const hook> all) {
-    return cost_of(lives_[index], all);
+  lanes.cost = [this, life](std::int32_t, std::span<const hook> all) {
+    return cost_of(lives_[life], all);
   };
-  lanes.bell = bell;
+  lanes.bell = std::move(bell);
   lanes.in_spans = cluster_.lanes_in_spans;
   if (cluster_.lane_threads) lanes.thread = lane_thread;
-  setup.world.lanes = std::make_shared<inline_lanes>(std::move(lanes));
-  setup.world.now = simulation_.clock_of(node);
+  return std::make_shared<inline_lanes>(std::move(lanes));
+}
 
-  if (simulation_.host_of(node) != 0)
-    return bring_behind_link(system, std::move(trouble), std::move(setup), life);
+// --- ranks beside the supervisor -----------------------------------------------------------------
+
+rank_actor simulated_job::bring_thread(caf::actor_system& system, actor_error_handler trouble,
+                                       rank_setup setup) {
+  rank_incarnation life;
+  life.rank = setup.plan.rank;
+  life.job = setup.plan.job;
+  life.incarnation = setup.plan.incarnation;
+  life.node = simulation_.add_node(0, "rank " + std::to_string(life.rank));
+  if (life_of(life.rank)) simulation_.pause(life.node, simulation_.time() + cluster_.start);
+  const auto slow = cluster_.slow_hosts.find(life.rank);
+  if (slow != cluster_.slow_hosts.end()) life.host_per_cent = slow->second;
+  const auto node = life.node;
+  const auto index = add_life(std::move(life));
+  const auto bell = std::make_shared<lane_bell>();
+  setup.communicators = communicators_of(index, bell);
+  setup.world.lanes = lanes_of(index, bell);
+  setup.world.now = simulation_.clock_of(node);
   auto made = spawn_rank(system, std::move(trouble), std::move(setup));
-  life.actor = caf::actor_cast<caf::strong_actor_ptr>(made);
-  simulation_.settle(life.actor, node);
+  lives_[index].actor = caf::actor_cast<caf::strong_actor_ptr>(made);
+  simulation_.settle(lives_[index].actor, node);
   return made;
 }
 
-rank_actor simulated_job::bring_behind_link(caf::actor_system& system, actor_error_handler trouble,
-                                            rank_setup setup, rank_incarnation& life) {
-  const auto node = life.node;
-  auto how = link_settings();
-  how.message_filter = [this, rank = life.rank](bool to_supervisor, const caf::message& m,
-                                                const caf::strong_actor_ptr& to) {
-    return message_filter && message_filter(rank, to_supervisor, m, to);
+// --- ranks in processes --------------------------------------------------------------------------
+
+void simulated_job::use_processes(supervisor_setup& setup) {
+  setup.what.options.placement = placement_kind::processes;
+  process_settings how;
+  how.recipe = setup.what.recipe;
+  how.parent = supervisor_node_;
+  how.stream = link_settings();
+  setup.world.children = simulated_launcher(simulation_, *this, std::move(how));
+  setup.world.rendezvous_kinds.push_back(std::make_shared<fabric_rendezvous>());
+  setup.processes = std::make_shared<job_processes>(setup.world, setup.id, setup.what);
+  setup.process_count = setup.what.options.ranks;
+  setup.bring_rank = [this, bring = remote_ranks(setup.processes)](
+                         caf::actor_system& system, actor_error_handler trouble, rank_setup given) {
+    auto made = bring(system, std::move(trouble), std::move(given));
+    simulation_.settle(caf::actor_cast<caf::strong_actor_ptr>(made), supervisor_node_);
+    return made;
   };
-  life.link = std::make_shared<control_link>(simulation_, supervisor_node_, node, how);
-  auto near_actor = caf::actor_cast<caf::strong_actor_ptr>(setup.supervisor);
-  setup.supervisor = caf::actor_cast<supervisor_actor>(life.link->near_handle());
-  if (setup.checkpointer)
-    setup.checkpointer = caf::actor_cast<checkpointer_actor>(
-        life.link->stand_in(caf::actor_cast<caf::strong_actor_ptr>(setup.checkpointer)));
-  setup.observers = life.link->stand_in(setup.observers);
-  const auto made = spawn_rank(system, std::move(trouble), std::move(setup));
-  life.actor = caf::actor_cast<caf::strong_actor_ptr>(made);
-  simulation_.settle(life.actor, node);
-  life.link->open(std::move(near_actor), life.actor);
-  return caf::actor_cast<rank_actor>(life.link->far_handle());
 }
 
-control_link::settings simulated_job::link_settings() {
-  control_link::settings how;
-  how.limits = limits_;
-  how.latency = cluster_.control_latency;
-  how.faults = path_;
-  how.counts = &counts_;
-  return how;
+// The first processes fill their hosts in order. A process that replaces another one gets the host
+// with the fewest processes, and needs time to start.
+simulation::node_id simulated_job::node_of(const process_identity& who) {
+  const auto each = static_cast<std::int32_t>(cluster_.ranks_per_host);
+  const bool again = who.number >= who.world;
+  auto host = static_cast<std::uint32_t>(1 + who.number / each);
+  if (again) {
+    std::vector<std::int32_t> used(static_cast<std::size_t>((who.world + each - 1) / each));
+    for (auto i = first_process_; i < processes_.size(); ++i)
+      if (!processes_[i]->known_gone()) ++used[simulation_.host_of(processes_[i]->node()) - 1];
+    host = static_cast<std::uint32_t>(1 + (std::ranges::min_element(used) - used.begin()));
+  }
+  const auto node = simulation_.add_node(host, "process " + std::to_string(who.number));
+  if (again) simulation_.pause(node, simulation_.time() + cluster_.start);
+  return node;
 }
 
-const std::vector<own_link>& simulated_job::own_links() {
-  std::erase_if(own_links_, [](const own_link& l) { return l.link->over(); });
+void simulated_job::process_begins(std::shared_ptr<simulated_process> fresh) {
+  processes_.push_back(std::move(fresh));
+}
+
+void simulated_job::rank_comes(simulated_process& to, const rank_spec& what) {
+  rank_incarnation life;
+  life.node = to.node();
+  life.rank = what.rank;
+  life.job = what.job;
+  life.incarnation = what.incarnation;
+  life.process = &to;
+  const auto slow =
+      cluster_.slow_hosts.find(static_cast<std::int32_t>(simulation_.host_of(life.node)) - 1);
+  if (slow != cluster_.slow_hosts.end()) life.host_per_cent = slow->second;
+  const auto name = "rank " + std::to_string(what.rank);
+  const bool first = life.node >= on_.size() || on_[life.node].empty();
+  simulation_.rename(life.node, first ? name : simulation_.name_of(life.node) + ", " + name);
+  add_life(std::move(life));
+}
+
+ports simulated_job::world_of(incarnation_id rank) {
+  const auto life = life_with_.at(rank);
+  const auto bell = std::make_shared<lane_bell>();
+  ports world;
+  world.lanes = lanes_of(life, bell);
+  world.now = simulation_.clock_of(lives_[life].node);
+  world.checkpoints = files_.checkpoints;
+  world.rendezvous_kinds.push_back(
+      std::make_shared<fabric_rendezvous>(communicators_of(life, bell)));
+  return world;
+}
+
+void simulated_job::rank_lives(incarnation_id rank, const caf::strong_actor_ptr& actor) {
+  lives_[life_with_.at(rank)].actor = actor;
+}
+
+bool simulated_job::holds_back(const simulated_process& in, bool to_supervisor,
+                               const link_message& what) {
+  simulation_.delivered(in.node() << 1 | (to_supervisor ? 1 : 0), what.index());
+  if (!message_filter) return false;
+  const auto from = std::visit(
+      []<class M>(const M& m) {
+        if constexpr (requires { m.at; })
+          return m.at.incarnation;
+        else
+          return incarnation_id{};
+      },
+      what);
+  const auto found = life_with_.find(from);
+  if (found == life_with_.end()) return false;
+  const auto& life = lives_[found->second];
+  const bool saves = std::holds_alternative<write_checkpoint>(what);
+  const auto above = saves ? checkpointer_ : caf::actor_cast<caf::strong_actor_ptr>(supervisor_);
+  return message_filter(life.rank, to_supervisor, what, to_supervisor ? above : life.actor);
+}
+
+simulated_stream::settings simulated_job::link_settings() const {
+  return {.latency = cluster_.control_latency, .detect = detect_};
+}
+
+// --- links of a test -----------------------------------------------------------------------------
+
+const std::vector<std::shared_ptr<actor_link>>& simulated_job::own_links() {
+  std::erase_if(own_links_, [](const auto& l) { return l->stream()->over(); });
   return own_links_;
 }
 
@@ -256,22 +354,20 @@ caf::strong_actor_ptr simulated_job::link_between(const caf::strong_actor_ptr& f
   const auto there = simulation_.where(to);
   if (simulation_.host_of(here) == simulation_.host_of(there)) return to;
   for (const auto& l : own_links()) {
-    if (l.from == from && l.to == to) return l.link->far_handle();
-    if (l.from == to && l.to == from) return l.link->near_handle();
+    if (l->actor(0) == from && l->actor(1) == to) return l->handle(0);
+    if (l->actor(0) == to && l->actor(1) == from) return l->handle(1);
   }
-  auto link = std::make_shared<control_link>(simulation_, here, there, link_settings());
-  link->open(from, to);
-  own_links_.push_back({from, to, link});
-  return link->far_handle();
+  own_links_.push_back(std::make_shared<actor_link>(simulation_, from, to, link_settings()));
+  return own_links_.back()->handle(0);
 }
+
+// --- crashes -------------------------------------------------------------------------------------
 
 void simulated_job::crash(std::int32_t rank, bool host_too) {
   auto* life = life_of(rank);
   if (!life || !simulation_.alive(life->node)) return;
-  if (simulation_.host_of(life->node) == 0) return crash_program();
-  fabric_.vanish(life->node);
-  simulation_.crash(life->node);
-  if (life->link && !host_too) life->link->reset();
+  if (!life->process) return crash_program();
+  life->process->die(host_too);
 }
 
 std::vector<simulation::node_id> simulated_job::program() const {
@@ -296,7 +392,8 @@ std::vector<simulation::node_id> simulated_job::test_nodes() const {
 void simulated_job::crash_test_node(simulation::node_id where) {
   simulation_.crash(where);
   for (const auto& l : own_links())
-    if (l.link->reaches(where)) l.link->reset();
+    for (const simulated_stream::side at : {0, 1})
+      if (simulation_.where(l->actor(at)) == where) l->stream()->leave(at, stream_end::closed);
 }
 
 std::vector<std::string> simulated_job::left_in_program() const {
@@ -306,7 +403,8 @@ std::vector<std::string> simulated_job::left_in_program() const {
   return names;
 }
 
-void simulated_job::crash_program() {
+void simulated_job::crash_program(bool host_too) {
+  for (auto i = first_process_; i < processes_.size(); ++i) processes_[i]->orphan(host_too);
   for (auto i = first_life_; i < lives_.size(); ++i)
     if (simulation_.host_of(lives_[i].node) == 0) fabric_.vanish(lives_[i].node);
   for (const auto p : program()) simulation_.crash(p);

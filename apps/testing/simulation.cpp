@@ -93,12 +93,12 @@ nanoseconds simulation::lateness(node_id p, nanoseconds window) {
 
 // --- faults --------------------------------------------------------------------------------------
 
-void simulation::crash(node_id p) {
+void simulation::crash(node_id p, const char* note) {
   auto& l = nodes_[p];
   if (l.dead) return;
   l.dead = true;
   halt();
-  note(-1, static_cast<std::int32_t>(p), [] { return std::string{"crash"}; });
+  this->note(-1, static_cast<std::int32_t>(p), [&] { return std::string{note}; });
   const auto actors = std::exchange(l.actors, {});
   for (const auto& a : actors) virtual_system::destroy(a);
 }
@@ -141,7 +141,19 @@ later_call& simulation::slot_at(std::int64_t when, node_id where, turn kind) {
   return fresh.call;
 }
 
-void simulation::runnable(caf::resumable* job) { jobs_.push_back(job); }
+// A new actor is runnable at once.
+void simulation::runnable(caf::resumable* job) {
+  jobs_.push_back(job);
+  if (!spawns_ || virtual_system::id_of(job) < spawns_->next_) return;
+  spawns_->newest_ = virtual_system::actor_of(job);
+  spawns_->next_ = spawns_->newest_->id() + 1;
+  settle(spawns_->newest_, spawns_->at_);
+}
+
+simulation::spawn_scope::spawn_scope(simulation& in, node_id at)
+    : in_(in), at_(at), next_(in.caf_->next_id()) {
+  in.spawns_ = this;
+}
 
 void simulation::timer(std::int64_t when, caf::strong_actor_ptr receiver,
                        caf::mailbox_element_ptr what) {

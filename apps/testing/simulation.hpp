@@ -95,6 +95,7 @@ public:
   std::size_t nodes() const { return nodes_.size(); }
   const std::string& name_of(node_id p) const { return nodes_[p].name; }
   std::vector<std::string> names() const;  ///< of all nodes
+  void rename(node_id p, std::string name) { nodes_[p].name = std::move(name); }
   std::uint32_t host_of(node_id p) const { return nodes_[p].host; }
   bool alive(node_id p) const { return !nodes_[p].dead; }
   /// The node of the event that happens now, or happened last.
@@ -111,6 +112,23 @@ public:
     if (auto* const slot = slot_behind(where, delay)) slot->put(std::forward<F>(what));
   }
   later_fn later_of(node_id p);
+  /// While it lives, actors that are spawned belong to the node.
+  class spawn_scope {
+  public:
+    spawn_scope(simulation& in, node_id at);
+    ~spawn_scope() { in_.spawns_ = nullptr; }
+    spawn_scope(const spawn_scope&) = delete;
+    spawn_scope& operator=(const spawn_scope&) = delete;
+    /// The last one so far; null: none.
+    const caf::strong_actor_ptr& newest() const { return newest_; }
+
+  private:
+    friend class simulation;
+    simulation& in_;
+    const node_id at_;
+    caf::actor_id next_;
+    caf::strong_actor_ptr newest_;
+  };
   /// As `at`, but with a timer of the node: its skew and its lateness apply.
   template <class F>
   void after(node_id where, nanoseconds delay, F&& what) {
@@ -130,8 +148,8 @@ public:
 
   // --- faults ---
 
-  /// The process dies without notice, with its actors, timers and events.
-  void crash(node_id p);
+  /// The process dies without notice, with its actors, timers and events. `note`: for charts.
+  void crash(node_id p, const char* note = "crash");
   /// Delays all events of the node until `until`.
   void pause(node_id p, nanoseconds until);
   /// From now on its clock runs `per_mille` / 1000 too fast (negative: too slow).
@@ -280,6 +298,7 @@ private:
   std::vector<trace_note> notes_;
   std::vector<event_hashes> trail_;
   std::vector<std::string> troubles_;
+  spawn_scope* spawns_ = nullptr;
   bool halted_ = false;
   bool clearing_ = false;
   std::unique_ptr<virtual_system> caf_;  // last: its destructor calls back

@@ -1,14 +1,15 @@
 // Stale control messages: messages of an earlier attempt, of an earlier generation of this one, or
-// duplicates. Links deliver each message once and in order, and every incarnation has its own link.
+// duplicates. Links deliver each message once and in order, and every process has its own link.
 // Receivers must also tolerate transports that do not guarantee this.
 #pragma once
 
 #include <cstdint>
 #include <functional>
-#include <utility>
+#include <map>
+#include <vector>
 
 #include "apps/testing/simulation.hpp"
-#include "troupe/detail/ids.hpp"
+#include "messages/link.hpp"
 
 namespace troupe::testing {
 
@@ -22,7 +23,7 @@ public:
     std::uint32_t per_million = 0;  ///< after each message
     nanoseconds late_most{0};
     /// Called for each repeated message, for charts.
-    std::function<void(simulation::node_id to, const caf::message& what)> brought;
+    std::function<void(simulation::node_id to, const link_message& what)> brought;
   };
   /// From now on the messages so far belong to an earlier attempt.
   void attempt_begins(settings how);
@@ -32,19 +33,14 @@ public:
   void rest() { how_.per_million = 0; }
   /// A message is about to reach the actor `to` on `node`.
   void pass(std::int32_t rank, bool to_supervisor, simulation::node_id node,
-            const caf::message& what, const caf::strong_actor_ptr& to);
+            const link_message& what, const caf::strong_actor_ptr& to);
 
 private:
   using receiver = std::int32_t;  // a rank, or one of the two numbers below 0
-  struct typed_message {
-    std::string_view type;
-    caf::message what;
-  };
-  using messages = std::vector<typed_message>;  // one of each type, in order
-  using known = std::vector<messages>;          // by receiver, the lowest first
+  using messages = std::map<std::size_t, link_message>;  // by type
+  using known = std::vector<messages>;                   // by receiver, the lowest first
 
   static messages& of(known& all, receiver who);
-  static void keep(messages& in, const caf::message& what);
   static void move_all(known& from, known& to);
 
   void bring_back(receiver who, simulation::node_id node, const caf::strong_actor_ptr& to);

@@ -211,6 +211,10 @@ caf::actor_id virtual_system::id_of(caf::resumable* job) {
   return static_cast<caf::scheduled_actor*>(job)->id();
 }
 
+caf::strong_actor_ptr virtual_system::actor_of(caf::resumable* job) {
+  return caf::strong_actor_ptr{static_cast<caf::scheduled_actor*>(job)->ctrl()};
+}
+
 std::size_t virtual_system::running() const { return system_->registry().running(); }
 
 caf::actor_id virtual_system::next_id() const { return system_->latest_actor_id() + 1; }

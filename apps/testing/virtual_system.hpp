@@ -68,6 +68,8 @@ public:
   static void drop(caf::resumable* job);
   /// The id of the actor that this resumable is; 0 if it is not an actor.
   static caf::actor_id id_of(caf::resumable* job);
+  /// The actor itself; `id_of` is not 0.
+  static caf::strong_actor_ptr actor_of(caf::resumable* job);
   /// Actors that have not ended.
   std::size_t running() const;
   /// The number that the next actor gets.

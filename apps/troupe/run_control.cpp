@@ -58,6 +58,7 @@ struct live_status::state {
   std::string stage = "train";
   std::string phase = "starting";
   std::uint64_t generation = 0;
+  std::string ranks;  // processes with shards, once a generation was active
   std::int64_t step;
   std::int32_t restarts = 0;
   bool closed = false;  // the generation before this one, by a failure
@@ -93,7 +94,10 @@ struct live_status::state {
         if (std::exchange(closed, false)) ++restarts;
         before = since = std::nullopt;
         break;
-      case lifecycle_kind::generation_active: phase = "active"; break;
+      case lifecycle_kind::generation_active:
+        phase = "active";
+        ranks = detail(what, "ranks");
+        break;
       case lifecycle_kind::rank_failed: failed(what); break;
       case lifecycle_kind::generation_closing:
         phase = "closing";
@@ -139,7 +143,7 @@ ordered_json live_status::as_json(bool stopping) const {
           {"stage", s.stage},
           {"state", stopping && s.phase == "active" ? "stopping" : s.phase},
           {"generation", s.generation},
-          {"ranks", s.options.ranks},
+          {"ranks", s.ranks.empty() ? s.options.ranks : std::stoi(s.ranks)},
           {"shards", elastic.shards.value_or(s.options.ranks)},
           {"step", s.step},
           {"samples_per_second", s.rate()},

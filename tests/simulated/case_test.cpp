@@ -79,14 +79,14 @@ TEST_CASE("a replayed case trains the payload that it names", "[case]") {
   CHECK(text.find("\npayload none\n") != std::string::npos);
   auto back = parse_case(text);
   REQUIRE(back.what.plan.payload);
-  CHECK(to_text(parse_case("troupe-case/1\npayload ghost\nseed 1\nend")) ==
-        to_text(parse_case("troupe-case/1\npayload none\nseed 1\nend")));
-  CHECK_FALSE(parse_case("troupe-case/1\npayload field\nseed 1\nend").what.plan.payload);
+  CHECK(to_text(parse_case("troupe-case/2\npayload ghost\nseed 1\nend")) ==
+        to_text(parse_case("troupe-case/2\npayload none\nseed 1\nend")));
+  CHECK_FALSE(parse_case("troupe-case/2\npayload field\nseed 1\nend").what.plan.payload);
   auto reference = reference_of(back.what.job);
   CHECK(replay(back, reference).hashes == replay(c, reference).hashes);
   back.what.plan.payload = nullptr;
   CHECK_FALSE(replay(back, reference).hashes == replay(c, reference).hashes);
-  CHECK_THAT(why_refused("troupe-case/1\npayload tensors\nseed 1\nend\n"),
+  CHECK_THAT(why_refused("troupe-case/2\npayload tensors\nseed 1\nend\n"),
              Catch::Contains("unknown payload \"tensors\""));
 }
 
@@ -96,19 +96,19 @@ TEST_CASE("indented lines, blank lines and comments in a case are ignored", "[ca
   for (const auto c : text) pasted += c == '\n' ? std::string{" \r\n    "} : std::string{c};
   CHECK(to_text(parse_case(pasted)) == text);
   // other fields have job_spec's defaults
-  CHECK(parse_case("troupe-case/1\nseed 3\nend").seed == 3);
+  CHECK(parse_case("troupe-case/2\nseed 3\nend").seed == 3);
 }
 
 TEST_CASE("an invalid case is refused with the line and the reason", "[case]") {
   const auto with = [](const std::string& line) {
-    return "troupe-case/1\nseed 1\n" + line + "\nend\n";
+    return "troupe-case/2\nseed 1\n" + line + "\nend\n";
   };
   const std::vector<std::pair<std::string, std::string>> hostile{
       {"", "it is empty"},
-      {"troupe-case/2\nseed 1\nend\n", "the first line must be troupe-case/1: \"troupe-case/2\""},
-      {"seed 1\ntroupe-case/1\nend\n", "the first line must be troupe-case/1"},
-      {"troupe-case/1\nend\n", "it has no seed"},
-      {"troupe-case/1\nseed 1\n", "the last line \"end\" is missing"},
+      {"troupe-case/2\nseed 1\nend\n", "the first line must be troupe-case/2: \"troupe-case/2\""},
+      {"seed 1\ntroupe-case/2\nend\n", "the first line must be troupe-case/2"},
+      {"troupe-case/2\nend\n", "it has no seed"},
+      {"troupe-case/2\nseed 1\n", "the last line \"end\" is missing"},
       {with("seed 2"), "a second line \"seed\""},
       {with("end\njob ranks=2"), "there is text after the line \"end\""},
       {with("jobs ranks=2"), "unknown line \"jobs\""},
@@ -137,7 +137,7 @@ TEST_CASE("an invalid case is refused with the line and the reason", "[case]") {
       {with("choices fault.0.0=1,fault.1.0=1"), "is not SITE.WHO.OCCURRENCE=VALUE"},
       {with("build"), "it was taken"},
       {with("end of it"), "this line takes no arguments"},
-      {std::string(100'000, 'x'), "the first line must be troupe-case/1"},
+      {std::string(100'000, 'x'), "the first line must be troupe-case/2"},
   };
   for (const auto& [text, why] : hostile) {
     INFO(text.substr(0, 200));

@@ -34,8 +34,8 @@ std::string text_of(coverage_point which) {
 TEST_CASE("outside a simulation coverage points do nothing and a broken invariant throws",
           "[simulated][marks]") {
   CHECK_FALSE(rare(coverage_point::early_deadline));
-  CHECK(sometimes(true, coverage_point::link_gap));
-  CHECK_FALSE(sometimes(false, coverage_point::link_gap));
+  CHECK(sometimes(true, coverage_point::link_silent));
+  CHECK_FALSE(sometimes(false, coverage_point::link_silent));
   always(true, coverage_point::commit_grows);
   CHECK_THROWS_AS(always(false, coverage_point::commit_grows), internal_error);
 }
@@ -43,11 +43,11 @@ TEST_CASE("outside a simulation coverage points do nothing and a broken invarian
 TEST_CASE("a coverage point reports to the simulation whose event runs", "[simulated][marks]") {
   simulation one{choices::of_seed(1), {}};
   simulation other{choices::of_seed(1), {}};
-  one.at(0, nanoseconds{0}, [] { sometimes(true, coverage_point::link_gap); });
-  other.at(0, nanoseconds{0}, [] { sometimes(false, coverage_point::link_gap); });
-  while (one.step() || other.step()) sometimes(true, coverage_point::link_gap);
-  CHECK(count_of(one.marks(), coverage_point::link_gap) == 1);
-  CHECK(count_of(other.marks(), coverage_point::link_gap) == 0);
+  one.at(0, nanoseconds{0}, [] { sometimes(true, coverage_point::link_silent); });
+  other.at(0, nanoseconds{0}, [] { sometimes(false, coverage_point::link_silent); });
+  while (one.step() || other.step()) sometimes(true, coverage_point::link_silent);
+  CHECK(count_of(one.marks(), coverage_point::link_silent) == 1);
+  CHECK(count_of(other.marks(), coverage_point::link_silent) == 0);
 }
 
 TEST_CASE("a broken invariant is reported although its exception was caught",

@@ -133,7 +133,6 @@ TEST_CASE("program paused beyond the detection time: ranks are lost and the job 
   CHECK(r.finished);
   CHECK(r.attempts == 2);
   CHECK(r.product[static_cast<std::size_t>(coverage_point::link_silent)] >= 4);
-  CHECK(r.product[static_cast<std::size_t>(coverage_point::rank_orphaned)] == 4);
 }
 
 TEST_CASE("crash of a test's node: no rank fails, and its request never arrives",
@@ -148,8 +147,8 @@ TEST_CASE("crash of a test's node: no rank fails, and its request never arrives"
 TEST_CASE("swarms of faults on hosts, programs and test nodes violate no oracle",
           "[simulated][targets]") {
   run_plan plan;
-  plan.faults.may = fault_set::parse(
-      "pause, slow, cut, one_way_cut, skew, late_timers, crash_rank, lose, repeat, reorder");
+  plan.faults.may =
+      fault_set::parse("pause, slow, cut, one_way_cut, disconnect, skew, late_timers, crash_rank");
   plan.extensions = {[] { return std::make_unique<stop_asker>(7); }};
   std::uint64_t stopped = 0;
   const auto r = explore({.ranks = 4, .steps = 12}, plan, {.runs = 300});
@@ -157,5 +156,5 @@ TEST_CASE("swarms of faults on hosts, programs and test nodes violate no oracle"
   stopped += r.marks.at("stopped at a step");
   CHECK(r.clean());
   CHECK(stopped > 100);
-  CHECK(r.met("a rank ends because its supervisor is gone"));
+  CHECK(r.met("a link is lost by silence"));
 }

@@ -134,7 +134,8 @@ TEST_CASE("an added kind of fault changes no draw of the others", "[simulated][f
         if (should.what == gone) should.what = others.scheduled[n].what, ++moved;
         CHECK(others.scheduled[n] == should);
       }
-      if (gone != fault::lose) CHECK(others.path.lose_per_million == all.path.lose_per_million);
+      if (gone != fault::stale_message)
+        CHECK(others.stale_messages_per_million == all.stale_messages_per_million);
       for (int n = 0; n < 40; ++n) {
         auto should = draw_storage_fault(with, all);
         const auto is = draw_storage_fault(without, others);

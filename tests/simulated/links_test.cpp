@@ -87,7 +87,107 @@ void run_for(simulation& in, std::chrono::nanoseconds span) {
   REQUIRE(in.time() == until);
 }
 
+// The two ends of a stream. Each message has 10 bytes, and a number.
+struct connection {
+  simulation in{choices::of_seed(1), {.schedule = scheduling::random}};
+  std::shared_ptr<simulated_stream> stream;
+  std::vector<std::uint64_t> got[2];
+  std::vector<stream_end> ends[2];
+
+  explicit connection(simulated_stream::settings how = {})
+      : stream(std::make_shared<simulated_stream>(in, in.add_node(1, "near"), in.add_node(2, "far"),
+                                                  how)) {
+    for (const simulated_stream::side at : {0, 1})
+      stream->open(at, {[this, at](stream_message&& m) { got[at].push_back(m.tag); },
+                        [this, at](stream_end end) { ends[at].push_back(end); }});
+  }
+  bool send(simulated_stream::side from, std::uint64_t number, keep how = keep::always) {
+    stream_message m;
+    m.bytes.head.resize(10);
+    m.how = how;
+    m.tag = number;
+    return stream->send(from, std::move(m));
+  }
+  void send_to_far(std::uint64_t first, std::uint64_t last) {
+    for (auto n = first; n <= last; ++n) CHECK(send(0, n));
+  }
+};
+
+std::vector<std::uint64_t> counted(std::uint64_t last) {
+  std::vector<std::uint64_t> all;
+  for (std::uint64_t n = 1; n <= last; ++n) all.push_back(n);
+  return all;
+}
+
 }  // namespace
+
+TEST_CASE("a cut of a stream holds messages back until it heals", "[simulated][links]") {
+  connection c;
+  run_for(c.in, milliseconds{150});
+  c.send_to_far(1, 5);
+  run_for(c.in, milliseconds{5});
+  CHECK(c.got[1] == counted(5));
+  c.stream->cut(true, false);
+  c.send_to_far(6, 8);
+  CHECK(c.send(1, 1));
+  run_for(c.in, milliseconds{100});
+  CHECK(c.got[1] == counted(5));
+  CHECK(c.got[0] == counted(1));
+  c.stream->cut(false, false);
+  run_for(c.in, milliseconds{5});
+  CHECK(c.got[1] == counted(8));
+  run_for(c.in, std::chrono::seconds{5});  // heartbeats keep it open
+  for (const auto& ends : c.ends) CHECK(ends.empty());
+}
+
+TEST_CASE("a lasting cut of a stream: the silent end is lost within the detection time",
+          "[simulated][links]") {
+  for (const bool both : {true, false}) {
+    INFO("both " << both);
+    connection c;
+    run_for(c.in, milliseconds{250});
+    c.stream->cut(true, both);
+    run_for(c.in, milliseconds{350});
+    CHECK(c.ends[1].empty());
+    run_for(c.in, milliseconds{260});
+    CHECK(c.ends[1] == std::vector{stream_end::silent});
+    CHECK(c.ends[0] == std::vector{both ? stream_end::silent : stream_end::reset});
+    CHECK(c.stream->over());
+  }
+}
+
+TEST_CASE("a stream that is broken ends at both ends, and one that is left at the other",
+          "[simulated][links]") {
+  connection broken;
+  broken.stream->disconnect();
+  run_for(broken.in, milliseconds{5});
+  for (const auto& ends : broken.ends) CHECK(ends == std::vector{stream_end::reset});
+  connection left;
+  left.send_to_far(1, 3);
+  left.stream->leave(0, stream_end::closed);  // its process has died
+  run_for(left.in, milliseconds{5});
+  CHECK(left.got[1] == counted(3));
+  CHECK(left.ends[1] == std::vector{stream_end::closed});
+  CHECK(left.ends[0].empty());
+}
+
+TEST_CASE("a reader that is too slow: messages are dropped, withdrawn, and then the stream ends",
+          "[simulated][links]") {
+  connection c{{.buffer = 100, .queue_limit = 20}};
+  c.stream->cut(true, false);
+  c.send_to_far(1, 10);
+  CHECK(c.send(0, 11, keep::if_room));  // the path has taken all others
+  CHECK_FALSE(c.send(0, 12, keep::if_room));
+  CHECK(c.send(0, 13, keep::until_withdrawn));
+  CHECK(c.stream->withdraw(0, 13));
+  CHECK_FALSE(c.stream->withdraw(0, 13));
+  CHECK_FALSE(c.stream->withdraw(0, 1));
+  c.send_to_far(21, 29);
+  CHECK(c.ends[0].empty());
+  CHECK(c.send(0, 30));
+  run_for(c.in, milliseconds{5});
+  CHECK(c.ends[0] == std::vector{stream_end::full});
+}
 
 TEST_CASE("link cut: an observer receives nothing of the rank until the link heals",
           "[simulated][links]") {
@@ -100,7 +200,7 @@ TEST_CASE("link cut: an observer receives nothing of the rank until the link hea
     };
     s.train({.ranks = 3, .steps = 40});
     REQUIRE(s.run_until([&] { return heard[1].size() == 5; }));
-    const auto link = s.sim_job().life_of(1)->link;
+    const auto link = s.sim_job().life_of(1)->process->stream();
     link->cut(false, true);  // it receives but is not received
     const auto at_cut = heard[1];
     const auto others_at_cut = heard[2].size();
@@ -116,27 +216,11 @@ TEST_CASE("link cut: an observer receives nothing of the rank until the link hea
   }
 }
 
-TEST_CASE("path loses, repeats and reorders frames: an observer misses nothing",
-          "[simulated][links]") {
-  heard_steps heard;
-  scripted_simulation s{
-      {.seed = 5, .schedule = scheduling::random, .path = {50'000, 50'000, 50'000}}};
-  s.sim_job().before_start = [&](supervisor_setup& setup) {
-    setup.what.observers.push_back([&] { return std::make_unique<step_listener>(heard); });
-  };
-  s.train({.ranks = 3, .steps = 40});
-  CHECK(s.run().ok());
-  CHECK(s.sim_job().path().lost > 0);
-  CHECK(s.sim_job().path().repeated > 0);
-  for (const auto& [rank, steps] : heard) CHECK(steps == first_steps(40));
-}
-
-TEST_CASE("a link between a test's actors has the faults of the simulation's links",
+TEST_CASE("messages between a test's actors cross a link in order, and so do answers",
           "[simulated][links]") {
   for (std::uint64_t seed = 0; seed < 20; ++seed) {
     INFO("seed " << seed);
-    scripted_simulation s{
-        {.seed = seed, .schedule = scheduling::random, .path = {100'000, 100'000, 100'000}}};
+    scripted_simulation s{{.seed = seed, .schedule = scheduling::random}};
     s.train({.ranks = 2, .steps = 2});
     correspondence c{s.in()};
     caf::anon_send(c.writer, s.sim_job().linked(c.writer, c.reader));
@@ -145,7 +229,6 @@ TEST_CASE("a link between a test's actors has the faults of the simulation's lin
     run_for(s.in(), std::chrono::seconds{3});
     CHECK(c.read == first_steps(200));
     CHECK(c.answers == std::vector<std::int64_t>{200});
-    CHECK(s.sim_job().path().lost > 0);
     CHECK(s.sim_job().own_links().size() == 1);
     c.end();
     s.settle();
@@ -164,7 +247,7 @@ TEST_CASE("each direction of a test's link can be cut", "[simulated][links]") {
   CHECK(s.sim_job().linked(c.reader, c.writer) != c.writer);
   CHECK(s.sim_job().own_links().size() == 1);
   caf::anon_send(c.writer, there);
-  const auto link = s.sim_job().own_links().front().link;
+  const auto link = s.sim_job().own_links().front()->stream();
   const auto say = [&](std::int64_t n) {
     caf::anon_send(c.writer, n);
     run_for(s.in(), milliseconds{10});

@@ -1,12 +1,11 @@
 // Goal: an oracle is excused only by what happened: a storage fault excuses the checkpoints it
-// affected, a path its lost links, a cut only an existing link. Ranks are compared with each other
+// affected, a cut only an existing link. Ranks are compared with each other
 // whatever they train. Stale messages arrive and are refused.
 #include <set>
 
 #include "apps/testing/durability_tracker.hpp"
 #include "apps/testing/explore.hpp"
 #include "apps/testing/null_payload.hpp"
-#include "backends/simulated/modular_learner.hpp"
 #include "troupe/testing.hpp"
 
 #include "tests/support/catch.hpp"
@@ -109,26 +108,6 @@ TEST_CASE("an earlier step is saved again: later checkpoints need not stay",
   for (const int step : {5, 10}) f.save(step);
   f.on(storage_ops::rename{hidden_path(7), final_path(7)});
   CHECK(f.tracker.newest_durable() == 5);
-}
-
-TEST_CASE("a lossy path does not count as a lost link", "[simulated][oracle]") {
-  const auto counts_of = [](std::uint32_t lose) {
-    modular_options payload;
-    payload.samples = 30;
-    simulation in{choices::of_seed(3), {}};
-    simulated_job r{in, {}};
-    job what;
-    what.options.ranks = 3;
-    what.options.max_steps = 10;
-    what.options.max_epochs = 10;
-    what.recipe = std::make_shared<modular_recipe>(payload);
-    r.begin(what, {.lose_per_million = lose});
-    while (in.step()) continue;
-    return r.path();
-  };
-  CHECK(counts_of(20'000).lost > 0);
-  CHECK(counts_of(20'000).links_lost == 0);
-  CHECK(counts_of(900'000).links_lost > 0);
 }
 
 TEST_CASE("a cut of a rank without a link is not applied", "[simulated][oracle]") {

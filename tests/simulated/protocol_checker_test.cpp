@@ -44,15 +44,13 @@ struct attempt {
     judge.announced(what, ms{at});
   }
   void torn(std::int32_t rank) {
-    judge.reported(
-        caf::make_message(torn_down{.at = of(rank, 1), .result = {}, .late = {}, .last = {}}));
+    judge.reported(torn_down{.at = of(rank, 1), .result = {}, .late = {}, .last = {}});
   }
   void closed(std::int32_t rank, std::uint64_t generation = 1) {
-    judge.reported(
-        caf::make_message(closed_generation{.at = of(rank, generation), .held = {}, .digest = {}}));
+    judge.reported(closed_generation{.at = of(rank, generation), .held = {}, .digest = {}});
   }
   void is_prepared(std::int32_t rank, std::uint64_t generation) {
-    judge.reported(caf::make_message(prepared{.at = of(rank, generation), .digest = {}}));
+    judge.reported(prepared{.at = of(rank, generation), .digest = {}});
   }
   void stepped(std::int32_t rank, std::int64_t step, std::uint64_t generation = 1) {
     judge.stepped(rank, of(rank, generation).incarnation, generation, step);

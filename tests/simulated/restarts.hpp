@@ -150,7 +150,7 @@ private:
     o.cluster.compute = std::chrono::milliseconds{5};
     o.cluster.lanes_in_spans = false;
     o.at_hook = [this](const learner_context& who, const hook& h) {
-      const auto* of = script.sim_job().life_at(script.in().here());
+      const auto* of = script.sim_job().life_at(script.in().here(), who.rank);
       entered.push_back({who.rank, name(h), where(h).step, of ? of->generation : 0});
       if (at_hook) at_hook(who, h);
     };

@@ -506,7 +506,7 @@ TEST_CASE("the supervisor's orders come twice in every phase", "[simulated][rest
 TEST_CASE("jobs that restart end in the reference's bytes under each kind of fault",
           "[simulated][restart][campaign]") {
   for (const auto faults : {"crash_rank", "crash_host", "pause", "throw_in_hook", "not_a_number",
-                            "old_word, crash_rank", "lose, crash_rank"}) {
+                            "old_word, crash_rank", "disconnect, crash_rank"}) {
     run_plan plan;
     plan.faults.may = fault_set::parse(faults);
     plan.faults.swarm = false;

@@ -10,7 +10,7 @@ namespace sim = troupe::testing;
 
 // An oracle in one line.
 TEST_CASE("no step takes more samples than a batch of all ranks", "[sim][guest]") {
-  auto plan = sim::swarm_of("crash_rank, pause, lose");
+  auto plan = sim::swarm_of("crash_rank, pause, cut");
   plan.extensions = {
       sim::always("a step is a batch of all ranks at most",
                   [](const troupe::finished_step& s) { return s.consumed.count <= 3 * 4 * 2; })};
@@ -24,7 +24,7 @@ TEST_CASE("no step takes more samples than a batch of all ranks", "[sim][guest]"
   const auto wrong = sim::explore({.ranks = 4, .steps = 10}, plan, {.runs = 40});
   CHECK_FALSE(wrong.clean());
   const auto text = sim::report(wrong);
-  CHECK_THAT(text, Catch::Contains("nobody gets to step 7") && Catch::Contains("troupe-case/1"));
+  CHECK_THAT(text, Catch::Contains("nobody gets to step 7") && Catch::Contains("troupe-case/2"));
 }
 
 // A user's learner. In each step all ranks add a number to its weight.
@@ -111,7 +111,7 @@ private:
 };
 
 TEST_CASE("a user's actor stops a job at a step boundary", "[sim][guest]") {
-  auto plan = sim::swarm_of("crash_rank, pause, lose");
+  auto plan = sim::swarm_of("crash_rank, pause, cut");
   plan.extensions = {[] { return std::make_unique<stopper>(); }};
   const auto r = sim::explore({.ranks = 3, .steps = 10}, plan, {.runs = 60});
   INFO(sim::report(r));

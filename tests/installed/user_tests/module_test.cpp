@@ -30,7 +30,7 @@ struct classifier : troupe::module {
 };
 
 TEST_CASE("a module ends in the same bits under any schedule of faults", "[sim][module]") {
-  auto plan = sim::swarm_of("crash_rank, crash_host, power_loss, pause, lose, not_a_number");
+  auto plan = sim::swarm_of("crash_rank, crash_host, power_loss, pause, cut, not_a_number");
   plan.payload = sim::tensors_payload(
       {.make_module = [] { return std::make_shared<classifier>(); },
        .data = troupe::synthetic({.samples = 60, .shape = {6}, .classes = 3})});

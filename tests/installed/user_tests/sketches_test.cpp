@@ -14,7 +14,7 @@ using namespace std::chrono_literals;
 TEST_CASE("training survives any crash schedule", "[sim]") {
   const sim::job_spec job{.ranks = 8, .steps = 60, .checkpoint_every = 10};
   const auto faults = sim::swarm_of(
-      "crash_rank, crash_supervisor, power_loss, pause, cut, one_way_cut, slow, lose, repeat, "
+      "crash_rank, crash_supervisor, power_loss, pause, cut, one_way_cut, slow, disconnect, "
       "storage_torn");
   const auto r = sim::explore(job, faults, {.runs = 80, .seconds = 20});
 

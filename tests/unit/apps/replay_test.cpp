@@ -23,7 +23,7 @@ using namespace troupe::testing;
 namespace {
 
 constexpr const char* crash =
-    "troupe-case/1\nmeets crash_rank\njob ranks=3 steps=12 checkpoint_every=3\n"
+    "troupe-case/2\nmeets crash_rank\njob ranks=3 steps=12 checkpoint_every=3\n"
     "plan schedule=0 swarm=0 strikes=1\nfaults crash_rank\nseed 7\n"
     "choices fault.0.0=1 detail.256.2=400000000 detail.256.3=2\nend\n";
 
@@ -117,7 +117,7 @@ TEST_CASE("a malformed case is refused with the reason", "[program]") {
     REQUIRE(said.err.find("mangled.case: not a case: ") != std::string::npos);
   }
   const std::vector<std::array<std::string, 3>> swaps{
-      {"troupe-case/1", "troupe-case/9", "the first line must be troupe-case/1"},
+      {"troupe-case/2", "troupe-case/9", "the first line must be troupe-case/2"},
       {"ranks=3", "ranks=many", "\"many\" is not a number"},
       {"ranks=3", "ranks=0", "\"0\" is not within 1 .. 100000"},
       {"ranks=3", "ranks 3", "\"ranks\" is not NAME=NUMBER"},

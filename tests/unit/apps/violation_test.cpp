@@ -38,7 +38,7 @@ said campaign(std::vector<std::string> more = {}) {
 
 // The first case in the printed report, as a user would copy it.
 std::string first_case_in(const std::string& text) {
-  const auto begin = text.find("troupe-case/1");
+  const auto begin = text.find("troupe-case/2");
   const auto end = text.find("\nend\n", begin);
   REQUIRE(end != std::string::npos);
   return text.substr(begin, end + 5 - begin);

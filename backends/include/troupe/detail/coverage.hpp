@@ -43,7 +43,6 @@ enum class coverage_kind : std::uint8_t {
   point(always, stop_not_passed, "no rank has passed the boundary that a stop names") \
   point(always, one_checkpoint_at_a_time, "no checkpoint begins before the last one has ended") \
   point(always, newest_is_kept, "what has just been written is not removed") \
-  point(always, heard_is_sent, "a link hears of no message that was not sent") \
   point(sometimes, rank_fence_refused, "a rank refuses a message of another life or generation") \
   point(sometimes, rank_old_answer, "a rank hears the answer to an older run") \
   point(sometimes, rank_repeats_report, "a rank is asked again and repeats its report") \
@@ -88,11 +87,7 @@ enum class coverage_kind : std::uint8_t {
   point(sometimes, no_holder, "no rank holds the state of a committed step") \
   point(sometimes, state_restored, "a rank receives its state from others") \
   point(sometimes, state_differs, "a rank has another state than the others") \
-  point(sometimes, link_gap, "a link holds what came before its turn") \
-  point(sometimes, link_repeat, "a link drops what it has heard before") \
-  point(sometimes, link_sends_again, "a link sends again what was not acknowledged") \
-  point(sometimes, link_silent, "a link is lost by silence") \
-  point(sometimes, link_full, "a link is lost by too much that waits")
+  point(sometimes, link_silent, "a link is lost by silence")
 // clang-format on
 
 enum class coverage_point : std::uint8_t {

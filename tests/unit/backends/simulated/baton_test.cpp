@@ -63,9 +63,9 @@ TEST_CASE("coverage points in a call report to the owner's sink", "[baton][marks
   baton_thread lane;
   counting watcher;
   const auto call = [&] {
-    sometimes(rare(coverage_point::early_look), coverage_point::link_gap);
+    sometimes(rare(coverage_point::early_look), coverage_point::link_silent);
     lane.rest();
-    sometimes(true, coverage_point::link_gap);
+    sometimes(true, coverage_point::link_silent);
   };
   {
     const coverage_scope heard{&watcher};
