@@ -20,6 +20,7 @@
 #include <filesystem>
 #include <fstream>
 #include <iterator>
+#include <limits>
 #include <optional>
 #include <span>
 #include <string>
@@ -49,9 +50,12 @@ bool is_child(const fs::path& process) {
   return parent == ::getpid();
 }
 
-// The child whose command line begins with PROGRAM --troupe-rank RANK; 0: there is none.
-pid_t process_of(std::int32_t rank) {
-  const auto wanted = std::string{"--troupe-rank"} + '\0' + std::to_string(rank) + '\0';
+// The child whose command line begins with PROGRAM --troupe-rank NUMBER, with the lowest number: it
+// is no spare. 0: there is none.
+pid_t oldest_process() {
+  const auto wanted = std::string{"--troupe-rank"} + '\0';
+  pid_t oldest = 0;
+  std::int32_t lowest = std::numeric_limits<std::int32_t>::max();
   std::error_code gone;
   for (const auto& one : fs::directory_iterator{"/proc", gone}) {
     pid_t pid = 0;
@@ -60,29 +64,33 @@ pid_t process_of(std::int32_t rank) {
     if (pid <= 0 || !is_child(one.path())) continue;
     const auto words = text_of(one.path() / "cmdline");
     const auto first = words.find('\0');
-    if (first != std::string::npos && words.compare(first + 1, wanted.size(), wanted) == 0)
-      return pid;
+    if (first == std::string::npos || words.compare(first + 1, wanted.size(), wanted) != 0)
+      continue;
+    std::int32_t number = 0;
+    std::from_chars(words.data() + first + 1 + wanted.size(), words.data() + words.size(), number);
+    if (number < lowest) lowest = number, oldest = pid;
   }
-  return 0;
+  return oldest;
 }
 
 // Kills and measures. Used by the thread of the loop, but for `watch`.
 class killer {
 public:
-  killer(const recovery_question& question, std::int32_t ranks, std::function<void()> stop)
-      : rounds_(question.rounds), ranks_(ranks), stop_(std::move(stop)) {}
+  killer(const recovery_question& question, std::function<void()> stop)
+      : rounds_(question.rounds), pause_(question.pause), stop_(std::move(stop)) {}
 
   void see(const seen::lifecycle& what, double now) {
-    if (what.event == lifecycle_kind::generation_active) trained_ = 0;
+    if (what.event == lifecycle_kind::generation_active) trained_ = 0, active_ = now;
     if (what.event != lifecycle_kind::rank_failed || !killed_) return;
     known.push_back(1000 * (now - *killed_));
     killed_.reset();
     trained_.reset();
   }
-  void see(const seen::progress&, double) {
-    if (killed_ || !trained_ || ++*trained_ < steps_between) return;
+  void see(const seen::progress&, double now) {
+    if (killed_ || !trained_ || ++*trained_ < steps_between || now - active_ < pause_) return;
     if (round_ == rounds_) return std::exchange(stop_, [] {})();
-    const auto pid = process_of(round_++ % ranks_);
+    ++round_;
+    const auto pid = oldest_process();
     killed_ = bench_now();
     if (pid == 0 || ::kill(pid, SIGKILL) != 0)
       throw internal_error("bench recovery: a rank has no process");
@@ -94,7 +102,8 @@ public:
 
 private:
   int rounds_, round_ = 0;
-  std::int32_t ranks_;
+  double pause_;
+  double active_ = 0;
   std::function<void()> stop_;
   std::optional<int> trained_;  // observed steps of an active generation
   std::optional<double> killed_;
@@ -157,7 +166,7 @@ recovery_figures bench_recovery(const recovery_question& question, job what, por
   asio::io_context loop{1};
   asio::cancellation_signal stop;
   const auto options = what.options;
-  killer kills{question, options.ranks, [&] { stop.emit(asio::cancellation_type::partial); }};
+  killer kills{question, [&] { stop.emit(asio::cancellation_type::partial); }};
   what.observers.push_back([&] { return std::make_unique<watch>(loop, kills); });
   session front{loop.get_executor(), std::move(world)};
   std::optional<job_outcome> outcome;

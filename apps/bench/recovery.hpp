@@ -18,6 +18,7 @@ inline constexpr double recovery_rate = 1.0 / 16;  // exact in float32, like all
 struct recovery_question {
   int rounds = 20;           ///< kills, one after the other, at least 1
   std::int64_t samples = 0;  ///< of the training set: a multiple of those of a step
+  double pause = 0;          ///< seconds between a recovery and the next kill, at least
 };
 
 /// Milliseconds since the kill, one for each kill.

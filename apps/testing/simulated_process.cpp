@@ -187,8 +187,8 @@ void simulated_process::die(bool host_too) {
   process_end how;
   how.what = make_failure(failure_kind::signal, "");
   how.what.signal = "SIGKILL";
-  how.what.hook = name(last_);
-  how.what.step = where(last_).step;
+  for (const auto& [rank, what] : entered_)
+    how.hooks.push_back({rank, std::string{name(what)}, where(what).epoch, where(what).step});
   end(std::move(how), "crash");
   if (host_too)
     stream_->vanish(below);

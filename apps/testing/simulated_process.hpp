@@ -3,6 +3,7 @@
 // program is packed by the codec, crosses a simulated stream and is unpacked.
 #pragma once
 
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -72,7 +73,7 @@ public:
   troupe::link& control() override { return link_; }
   const std::vector<int>& descriptors() const override { return what_.descriptors; }
   void carry(const tensor_bytes* tensors) override { tensors_ = tensors; }
-  void enter(const hook& what) noexcept override { last_ = what; }
+  void enter(std::int32_t rank, const hook& what) noexcept override { entered_[rank] = what; }
   /// The stream calls instead.
   bool serve(std::function<void(link_message&&)>) override { return true; }
 
@@ -105,7 +106,7 @@ private:
   std::shared_ptr<simulated_stream> stream_;
   own_link link_{*this};
   const tensor_bytes* tensors_ = nullptr;  // of its own side
-  hook last_;                              // that a lane has entered
+  std::map<std::int32_t, hook> entered_;   // the newest one of each rank
   incarnation_id settling_;
   rank_process_options home_;
   std::unique_ptr<rank_host> host_;  // while it runs

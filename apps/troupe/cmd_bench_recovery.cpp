@@ -13,6 +13,7 @@
 #include <array>
 #include <cmath>
 #include <memory>
+#include <string_view>
 
 namespace troupe::program {
 
@@ -24,12 +25,15 @@ constexpr std::int32_t ranks = 4;
 constexpr std::int64_t batch_size = 16;
 constexpr std::int64_t samples = 32 * ranks * batch_size;  // 32 steps in an epoch
 
-// What takes the place of a lost rank. Each variant is one line of the result.
+// What takes the place of a lost process. Each variant is one line of the result.
 struct variant {
   const char* on_loss;
   int spares;
+  int kills;     // of one job, at most
+  double pause;  // as recovery_question::pause: until a spare is ready
 };
-constexpr std::array variants{variant{"replace", 0}};
+constexpr std::array variants{variant{"replace", 0, 10'000, 0}, variant{"replace", 1, 10'000, 2},
+                              variant{"shrink", 0, ranks / 2, 0}};
 
 struct recovery_flags {
   recovery_question what;
@@ -37,7 +41,6 @@ struct recovery_flags {
 };
 
 job recovery_job(const context& around, const variant& how, int rounds) {
-  (void)how;  // every job replaces a lost rank, without spares
   const learning trained{.model = recovery_model,
                          .hidden = {256, 128},
                          .data = "synthetic",
@@ -57,6 +60,8 @@ job recovery_job(const context& around, const variant& how, int rounds) {
   o.num_sanity_val_batches = 0;
   o.checkpoint.every_epoch = false;
   o.elastic.max_restarts = rounds + ranks;
+  o.elastic.spares = how.spares;
+  if (std::string_view{how.on_loss} == "shrink") o.elastic.on_loss = elastic_options::loss::shrink;
   return what;
 }
 
@@ -96,13 +101,33 @@ std::string as_text(const variant& how, int rounds, const recovery_figures& f) {
                      f.samples_lost, f.samples_doubled);
 }
 
+// One job after the other, each with as many kills as it may have.
+recovery_figures measure(const context& around, const variant& how, int rounds) {
+  recovery_figures all;
+  for (int left = rounds; left > 0;) {
+    const auto kills = std::min(left, how.kills);
+    left -= kills;
+    const auto some = bench_recovery({kills, samples, how.pause}, recovery_job(around, how, kills),
+                                     around.world());
+    const auto append = [](std::vector<double>& to, const std::vector<double>& from) {
+      to.insert(to.end(), from.begin(), from.end());
+    };
+    append(all.known, some.known);
+    append(all.released, some.released);
+    append(all.next_step, some.next_step);
+    all.steps_redone += some.steps_redone;
+    all.samples_lost += some.samples_lost;
+    all.samples_doubled += some.samples_doubled;
+  }
+  return all;
+}
+
 program_end bench(const recovery_flags& flags, const context& around) {
   const auto rounds = flags.what.rounds;
   if (rounds < 1 || rounds > 10'000)
     throw user_error(errc::bad_usage, fmt::format("--rounds {}: from 1 to 10000", rounds));
   for (const auto& how : variants) {
-    const auto figures =
-        bench_recovery({rounds, samples}, recovery_job(around, how, rounds), around.world());
+    const auto figures = measure(around, how, rounds);
     around.screen.result(flags.json ? as_json(how, rounds, figures)
                                     : as_text(how, rounds, figures));
   }
