@@ -127,6 +127,7 @@ void simulated_stream::disconnect() {
 }
 
 void simulated_stream::cut(bool to_far, bool to_near) {
+  for (const side at : {0, 1}) receive_beats(at);  // those that have arrived before
   for (const auto& [from, off] : {std::pair<side, bool>{0, to_far}, {1, to_near}}) {
     const bool healed = std::exchange(ways_[from].cut, off) && !off;
     if (healed && !ways_[from].flights.empty()) schedule_arrival(other(from), how_.latency);

@@ -282,7 +282,7 @@ TEST_CASE("actors on one host have no link; an actor that dies elsewhere is noti
   CHECK(s.sim_job().own_links().empty());
   correspondence far{s.in()};
   caf::anon_send(far.writer, s.sim_job().linked(far.writer, far.reader));
-  run_for(s.in(), milliseconds{50});
+  run_for(s.in(), milliseconds{150});  // both ends have sent a heartbeat
   s.in().crash(far.reads_at);
   caf::anon_send(far.writer, true);
   run_for(s.in(), milliseconds{300});
