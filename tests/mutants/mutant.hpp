@@ -2,12 +2,14 @@
 // sources include this, and so do the programs that are linked with them.
 #pragma once
 
+#include <cstdlib>
 #include <string_view>
 
 namespace troupe::testing {
 
-/// A name of a table in this folder; empty: none.
-inline std::string_view mutant_on;
+/// A name of a table in this folder; empty: none. Unit tests get it from the environment.
+inline std::string_view mutant_on =
+    std::getenv("TROUPE_MUTANT") ? std::getenv("TROUPE_MUTANT") : "";
 
 /// What MUTANT in a table stands for.
 inline bool is_mutant(std::string_view name) { return mutant_on == name; }

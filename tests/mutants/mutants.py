@@ -88,20 +88,24 @@ class Tree:
             raise Wrong(f"{len(found)} objects of libraries in {self.path} have {file} in them, and one should")
         return found[0]
 
-    def program(self, target, mutants):
-        """The program, linked with these mutants in front of the libraries."""
+    def objects(self, mutants):
+        """The objects with these mutants, by source."""
         units = {}
         for file in sorted({one["file"] for one in mutants}):
             edge = self.unit_of(file)
             units.setdefault(edge["output"], (edge, []))[1].append(file)
         with ThreadPoolExecutor(JOBS) as pool:
-            objects = list(pool.map(lambda unit: self.compile(*unit, mutants), units.values()))
+            made = list(pool.map(lambda unit: self.compile(*unit, mutants), units.values()))
+        return {file: one for one, (_, files) in zip(made, units.values()) for file in files}
+
+    def program(self, target, objects):
+        """The program, linked with these objects in front of the libraries."""
         output = f"tests/{target}"
         edge = next((edge for edge in self.edges if edge.get("output") == output), {"command": ""})
         if edge["command"].count(f"-o {output} ") != 1:
             raise Wrong(f"no command of {self.path} links {output}")
         program = self.own / target
-        command = edge["command"].replace(f"-o {output} ", f"{shlex.join(map(str, objects))} -o {program} ")
+        command = edge["command"].replace(f"-o {output} ", f"{shlex.join(sorted(set(objects)))} -o {program} ")
         self.call(command, f"{target} does not link with the mutated objects", shell=True)
         return program
 
@@ -138,16 +142,22 @@ class Tree:
 
 
 def program_of(finder):
+    if finder.endswith("_test"):
+        return finder
     return "hunter_of_tensors" if finder == "tensors" else "hunter_of_jobs"
 
 
 def hunt_one(program, finder, mutant, seconds):
     """Prints a line and returns whether the result is as it should be."""
     limit = 2 * seconds + 300
+    test = finder == program_of(finder)
+    arguments = ["-o", os.devnull, "--abort"] if test else [finder, mutant or "none", str(seconds)]
     try:
-        done = subprocess.run([program, finder, mutant or "none", str(seconds)], capture_output=True, text=True,
-                              timeout=limit, check=False)
+        done = subprocess.run([program, *arguments], capture_output=True, text=True, timeout=limit, check=False,
+                              env=os.environ | {"TROUPE_MUTANT": mutant or ""})
         found, said = done.returncode, (done.stdout + done.stderr).strip()
+        if test and found > 0:
+            found, said = 1, "a test case fails"
     except subprocess.TimeoutExpired:
         found, said = None, f"no end after {limit} s"
     if found not in (0, 1):
@@ -167,18 +177,19 @@ def hunt(tree, seconds, wanted, mutants):
             raise Wrong(f"no mutant and no finder has the name {name}")
     chosen = [one for one in mutants if not wanted or one["name"] in wanted or one["found_by"] in wanted]
     tree = Tree(tree, "hunt")
-    hunts, count = [], 0
-    for target in ("hunter_of_jobs", "hunter_of_tensors"):
-        of_it = [one for one in chosen if program_of(one["found_by"]) == target]
-        if of_it and not any(edge.get("output") == f"tests/{target}" for edge in tree.edges):
-            print(f"left out: {len(of_it)} mutants that need {target}, which {tree.path} does not have")
-            continue
-        if of_it:
-            program = tree.program(target, of_it)
-            for finder in sorted({one["found_by"] for one in of_it}):
-                hunts.insert(0, (tree.path / "tests" / target, finder, None, seconds))
-            hunts += [(program, one["found_by"], one["name"], seconds) for one in of_it]
-            count += len(of_it)
+    hunts, programs = [], {}
+    for one in chosen:
+        programs.setdefault(program_of(one["found_by"]), []).append(one)
+    for target in list(programs):
+        if not any(edge.get("output") == f"tests/{target}" for edge in tree.edges):
+            print(f"left out: {len(programs.pop(target))} mutants that need {target}, which {tree.path} does not have")
+    objects = tree.objects([one for of_it in programs.values() for one in of_it])
+    count = sum(map(len, programs.values()))
+    for target, of_it in programs.items():
+        program = tree.program(target, [objects[one["file"]] for one in of_it])
+        for finder in sorted({one["found_by"] for one in of_it}):
+            hunts.insert(0, (tree.path / "tests" / target, finder, None, seconds))
+        hunts += [(program, one["found_by"], one["name"], seconds) for one in of_it]
     with ThreadPoolExecutor(JOBS) as pool:
         good = list(pool.map(lambda one: hunt_one(*one), hunts))
     killed = sum(result for result, (_, _, mutant, _) in zip(good, hunts) if mutant)
@@ -215,7 +226,9 @@ def main():
         of_it = [one for one in mutants if one["file"] == source]
         if not of_it:
             raise Wrong(f"no mutant is in {source}")
-        return subprocess.run([Tree(tree, target).program(target, of_it), *arguments], check=False).returncode
+        tree = Tree(tree, target)
+        program = tree.program(target, tree.objects(of_it).values())
+        return subprocess.run([program, *arguments], check=False).returncode
     raise Wrong(__doc__)
 
 
