@@ -31,13 +31,14 @@ std::optional<finding> two_faults(double seconds, std::uint64_t) {
 }
 
 // Every schedule of two ranks that may restart once, with any one fault, then with any two of
-// exceptions, vanished ranks and stops.
+// exceptions, vanished ranks, stops and lost messages.
 std::optional<finding> restarts(double seconds, std::uint64_t) {
   exhaustive_options options;
   options.restarts = 1;
   if (auto found = search_all(options, seconds)) return found;
   options.budget = 2;
-  options.faults = {small_fault::throws, small_fault::vanishes, small_fault::stops};
+  options.faults = {small_fault::throws, small_fault::vanishes, small_fault::stops,
+                    small_fault::loses};
   return search_all(options, seconds);
 }
 

@@ -311,3 +311,14 @@ TEST_CASE("a process that cannot be started: the job goes on in those that are l
     }
   }
 }
+
+TEST_CASE("of two spares the one that is ready takes the ranks", "[placements]") {
+  placements two({.processes = 2, .spares = 2});
+  CHECK(two.begin(2) == numbers{0, 1});
+  CHECK(two.refill() == numbers{2, 3});
+  two.ready(3);
+  two.lost(1);
+  numbers started;
+  CHECK(two.homes_for(1, {0}, false, started) == numbers{3});
+  CHECK(started.empty());
+}

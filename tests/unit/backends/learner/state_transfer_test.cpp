@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <functional>
 #include <numeric>
+#include <set>
 #include <stdexcept>
 #include <thread>
 
@@ -95,8 +96,12 @@ public:
   work_ptr broadcast(buffer data, std::int32_t root, const subgroup& among) override {
     const int number = count_++;
     auto work = forwarding_communicator::broadcast(data, root, among);
-    return number < 2 ? work : std::make_shared<later>(work, [=, this] { at_(number - 2, data); });
+    if (number >= 2) roots.insert(root);
+    if (number == 0 || (number == 1 && !with_header)) return work;
+    return std::make_shared<later>(work, [=, this] { at_(number - 2, data); });
   }
+  bool with_header = false;      ///< calls `at` for the header, too, with number -1
+  std::set<std::int32_t> roots;  ///< ranks that sent chunks
 
 private:
   struct later final : troupe::work {
@@ -165,6 +170,33 @@ TEST_CASE("a flipped bit in a chunk is an error that names its tensors", "[trans
   };
   const auto ends = run(job);
   CHECK_THAT(ends[2].error, Catch::Contains("chunk 0") && Catch::Contains("t0, t1, t3"));
+}
+
+TEST_CASE("a flipped bit in the header is an error", "[transfer]") {
+  transfer_job job;
+  job.wrap = [&](std::int32_t rank, std::shared_ptr<communicator> world) {
+    auto one = std::make_shared<watched>(world, [rank](int number, buffer data) {
+      if (rank == 2 && number == -1) static_cast<char*>(data.data)[8] ^= 4;  // in the digest
+    });
+    one->with_header = true;
+    return one;
+  };
+  CHECK_THAT(run(job)[2].error, Catch::Contains("header") && Catch::Contains("damaged"));
+}
+
+TEST_CASE("a state that one donor is to send comes from the first one", "[transfer]") {
+  transfer_job job;
+  job.world = 4;
+  job.donors = {0, 1, 2};
+  job.state.one_donor = GENERATE(false, true);
+  std::shared_ptr<watched> receiver;
+  job.wrap = [&](std::int32_t rank, std::shared_ptr<communicator> world) {
+    auto one = std::make_shared<watched>(world, [](int, buffer) {});
+    if (rank == 3) receiver = one;
+    return one;
+  };
+  run(job);
+  CHECK(receiver->roots.size() == (job.state.one_donor ? 1 : 3));
 }
 
 TEST_CASE("after an aborted transfer only the missing chunks are sent", "[transfer]") {
