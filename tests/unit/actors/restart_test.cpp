@@ -238,3 +238,16 @@ TEST_CASE("a rank that dies while a generation forms closes it again", "[supervi
   CHECK(s.started() == ranks_of{2});
   CHECK(s.orders<form_generation>().front().holders == ranks_of{0});
 }
+
+TEST_CASE("a stop that was requested before a restart is proposed again", "[supervisor]") {
+  supervised job(2);
+  job.on(request_stop{stop_reason::caller});
+  CHECK(job.orders<propose_stop>().size() == 2);
+  job.raise(0);
+  for (std::int32_t r = 0; r < 2; ++r) job.close(r, 1, 0);
+  for (std::int32_t r = 0; r < 2; ++r) job.on(prepared{job.of(r), "same"});
+  CHECK(job.machine.phase() == supervision::phase::active);
+  CHECK(job.orders<propose_stop>().size() == 2);
+  for (std::int32_t r = 0; r < 2; ++r) job.on(stop_vote{job.of(r, 1)});
+  CHECK(job.orders<stop_at>().size() == 2);
+}
