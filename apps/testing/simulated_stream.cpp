@@ -76,8 +76,11 @@ void simulated_stream::push(side from, flight what) {
   const auto at = other(from);
   const auto event = simulation_.events();
   if (w.flights.empty() || w.event != event) {
-    const auto after =
-        how_.latency + simulation_.lateness(ends_[at].node, simulation_.options().elastic);
+    // The kernel sends the end of a stream at once.
+    const auto late = what.last
+                          ? nanoseconds{0}
+                          : simulation_.lateness(ends_[at].node, simulation_.options().elastic);
+    const auto after = how_.latency + late;
     w.newest = std::max(w.newest, simulation_.time() + after);
     w.event = event;
     schedule_arrival(at, w.newest - simulation_.time());

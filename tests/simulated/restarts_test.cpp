@@ -139,6 +139,7 @@ TEST_CASE("ranks die while the first generation forms: it forms again from the b
     restarting_job job{{.seed = seed}};
     const std::array moments{kind::generation_forming, kind::rank_started};
     REQUIRE((seed % 3 < 2 ? job.until(moments[seed % 3], 1) : job.until(rank, "setup")));
+    REQUIRE(job.script.run_until([&] { return job.script.sim_job().life_of(rank) != nullptr; }));
     job.script.crash(rank);
     job.ends_well(2);
   }
