@@ -40,6 +40,10 @@ bool rank_machine::current(const fence& at) const {
 void rank_machine::handle(const form_generation& e, actions& out) {
   const bool mine = e.at.incarnation == mine_.incarnation;
   if (!mine || check(e.at, mine_) != fence_verdict::future_generation) return;
+  if (phase_ == phase::closing && !over_) {
+    next_ = {e.at, e.world, e.base, e.holders, e.resume, false, {}, true};
+    return;
+  }
   if (phase_ != phase::waiting && phase_ != phase::closed) return;
   mine_.term = e.at.term;
   mine_.generation = e.at.generation;
@@ -275,6 +279,12 @@ void rank_machine::number(failure& what) {
 }
 
 void rank_machine::handle(const close_generation& e, actions& out) {
+  if (next_ && check(e.at, next_->at) == fence_verdict::current) {
+    next_->closed = true;
+    next_->first = e.first;
+    next_->last = e.last;
+    return;
+  }
   if (!current(e.at)) return;
   switch (phase_) {
     case phase::waiting:
@@ -333,9 +343,16 @@ void rank_machine::is_closed(actions& out) {
   if (!over_ && !torn_) answer.held = fit_.point();
   if (answer.held.number > 0) answer.digest = digest_;
   out.emplace_back(ranks::report{std::move(answer)});
-  if (!tear_down_asked_) return;
-  tear_down order{mine_, false};
-  handle(order, out);
+  auto next = std::exchange(next_, std::nullopt);
+  if (tear_down_asked_) return handle(tear_down{mine_, false}, out);
+  if (next) go_on_with(std::move(*next), out);
+}
+
+// While a process starts, its proxy answers close_generation for the rank, so the supervisor may be
+// ahead of it.
+void rank_machine::go_on_with(next_generation next, actions& out) {
+  handle(form_generation{next.at, next.world, next.base, next.holders, next.resume}, out);
+  if (next.closed) handle(close_generation{next.at, next.first, next.last}, out);
 }
 
 // --- taking down ---------------------------------------------------------------------------------

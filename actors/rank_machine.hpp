@@ -76,6 +76,19 @@ public:
 
 private:
   using actions = std::vector<ranks::action>;
+  /// A form_generation that has arrived while the rank still closes; and the close_generation after
+  /// it, if that has arrived too.
+  struct next_generation {
+    fence at;
+    std::int32_t world = 1;
+    resume_point base;
+    std::vector<std::int32_t> holders;
+    std::string resume;
+    bool closed = false;
+    failure first;
+    bool last = true;
+    friend bool operator==(const next_generation&, const next_generation&) = default;
+  };
 
   void handle(const form_generation& e, actions& out);
   void handle(const activate_generation& e, actions& out);
@@ -109,6 +122,7 @@ private:
   void reopen_lane(actions& out);
   void begin_anew();
   void is_closed(actions& out);
+  void go_on_with(next_generation next, actions& out);
   void fail(failure what, actions& out);
   void number(failure& what);
   void repeat_report(actions& out);
@@ -116,6 +130,7 @@ private:
 
   rank_plan plan_;
   fence mine_;
+  std::optional<next_generation> next_;
   std::int32_t world_ = 1;
   ranks::phase phase_ = ranks::phase::waiting;
   fit_machine fit_;

@@ -40,6 +40,7 @@ std::uint64_t rank_machine::digest() const {
   hash.add(failures_);
   if (plan_.fit->keeps_points) {
     hash.add(base_.number).add(holders_.size()).add(reopening_).add(used_);
+    hash.add(next_ ? next_->at.generation.value() : 0);
     hash.add(torn_).add(rewinding_).add(over_).add(std::string_view{digest_});
   }
   return hash.digest();

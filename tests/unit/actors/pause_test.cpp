@@ -174,6 +174,26 @@ TEST_CASE("a rank that pauses returns its point when the generation closes", "[r
   CHECK(r.all<closed_generation>()[0].digest == "kept");
 }
 
+TEST_CASE("a rank that still closes keeps the order to form the next generation", "[rank]") {
+  const bool closed = GENERATE(false, true);
+  lonely_rank r;
+  r.pause_at(2);
+  r.give(close_of(false));
+  REQUIRE(r.run);  // it rewinds
+  form_generation next{r.at(), 1};
+  next.at.generation = generation_id{2};
+  next.base.number = r.machine.fit().point().number;
+  next.base.loop.steps = 2;
+  next.holders = {0};
+  r.give(next);
+  CHECK(r.machine.phase() == ranks::phase::closing);
+  if (closed) r.give(close_generation{next.at, {}, false});
+  r.answer();
+  CHECK(r.all<closed_generation>().size() == 1);
+  CHECK(r.machine.mine().generation == generation_id{2});
+  CHECK(r.machine.phase() == (closed ? ranks::phase::closing : ranks::phase::opening));
+}
+
 TEST_CASE("a rank that pauses repeats its step when it is asked again", "[rank]") {
   lonely_rank r;
   r.pause_at(2);
