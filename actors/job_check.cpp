@@ -4,11 +4,9 @@
 
 #include <algorithm>
 #include <filesystem>
-#include <fstream>
-#include <iterator>
-#include <span>
 
 #include "actors/time_knob.hpp"
+#include "backends/checkpoint_facts.hpp"
 #include "troupe/failure.hpp"
 
 namespace troupe {
@@ -121,22 +119,6 @@ std::shared_ptr<rendezvous_kind> choose_rendezvous(const ports& world, const std
   return choose(world.rendezvous_kinds, wanted, " between processes");
 }
 
-namespace {
-
-// The shards of the run that the checkpoint is of; 0 when that cannot be read.
-std::int32_t shards_at(const std::string& checkpoint, const checkpoint_io& io) {
-  std::ifstream file{fs::path{checkpoint} / io.commit_file(), std::ios::binary};
-  const std::string text{std::istreambuf_iterator<char>{file}, {}};
-  if (text.empty()) return 0;
-  try {
-    return io.facts(std::as_bytes(std::span{text}), checkpoint).ranks;
-  } catch (const user_error&) {
-    return 0;  // it is reported where the checkpoint is read
-  }
-}
-
-}  // namespace
-
 std::int32_t shards_of(const job& what, const ports& world) {
   const auto& options = what.options;
   const auto& e = options.elastic;
@@ -145,7 +127,8 @@ std::int32_t shards_of(const job& what, const ports& world) {
   };
   auto shards = e.shards.value_or(options.ranks);
   if (const auto io = checkpoint_format(what, world); !e.shards && what.resume && io)
-    shards = std::max(shards, shards_at(*what.resume, *io));
+    // A checkpoint that cannot be read is reported where it is read as a whole.
+    if (const auto of = facts_at(*io, *what.resume)) shards = std::max(shards, of->ranks);
   const auto& by = options.communicator.name;
   const bool one_each =
       by == to_string(communicator_kind::mpi) || by == to_string(communicator_kind::nccl);

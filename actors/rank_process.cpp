@@ -4,11 +4,8 @@
 
 #include <algorithm>
 #include <atomic>
-#include <boost/asio/post.hpp>
-#include <boost/asio/thread_pool.hpp>
 #include <cstdlib>
 #include <map>
-#include <thread>
 #include <utility>
 
 #include "actors/observer.hpp"
@@ -272,14 +269,10 @@ struct rank_host::inside {
   caf::actor_system& system;
   recipe_ptr recipe;
   std::map<incarnation_id, resident> residents;
-  std::thread warming;  // may set `recipe`, until it is joined
 
   std::shared_ptr<const job> job_of(const rank_spec& brief);
   void settle(const rank_spec& brief);
-  void warm(warm_up needs);
-  void be_warm() {
-    if (warming.joinable()) warming.join();
-  }
+  void warm(const warm_up& needs);
 
   template <class T>
   void pass(T& m) {
@@ -292,22 +285,18 @@ struct rank_host::inside {
   }
 };
 
-// Beside the link, so that orders and beats go on.
-void rank_host::inside::warm(warm_up needs) {
-  if (recipe || warming.joinable()) return;
-  warming = std::thread([this, needs = std::move(needs)] {
-    recipe = recipe_of(home, needs.recipe);
-    try {
-      recipe->warm_up(needs.options);
-    } catch (...) {
-      return;  // the first rank fails in the same way, and reports it
-    }
-  });
+void rank_host::inside::warm(const warm_up& needs) {
+  if (recipe) return;
+  recipe = recipe_of(home, needs.recipe);
+  try {
+    recipe->warm_up(needs.options);
+  } catch (...) {
+    return;  // the first rank fails in the same way, and reports it
+  }
 }
 
 // All ranks of a process share the recipe, because they belong to one job.
 std::shared_ptr<const job> rank_host::inside::job_of(const rank_spec& brief) {
-  be_warm();
   if (!recipe) recipe = recipe_of(home, brief.recipe);
   auto what = std::make_shared<job>();
   what->purpose = brief.purpose;
@@ -354,19 +343,18 @@ void rank_host::inside::settle(const rank_spec& brief) {
 
 rank_host::rank_host(launcher_client& parent, const rank_process_options& home,
                      caf::actor_system& system)
-    : inside_(new inside{parent, home, system, {}, {}, {}}) {
+    : inside_(new inside{parent, home, system, {}, {}}) {
   parent.control().send(process_ready{});
 }
 
 rank_host::~rank_host() {
-  inside_->be_warm();
   for (const auto& [id, one] : inside_->residents)
     if (!one.all->ended) caf::anon_send_exit(one.stand_in, caf::exit_reason::user_shutdown);
 }
 
 void rank_host::hear(link_message&& what) {
   if (const auto* brief = std::get_if<rank_spec>(&what)) return inside_->settle(*brief);
-  if (auto* needs = std::get_if<warm_up>(&what)) return inside_->warm(std::move(*needs));
+  if (const auto* needs = std::get_if<warm_up>(&what)) return inside_->warm(*needs);
   std::visit([this](auto& order) { inside_->pass(order); }, what);
 }
 
@@ -381,16 +369,10 @@ void live(launcher_client& parent, const rank_process_options& home) {
   seam::system_config config(2);
   caf::actor_system system(config);
   rank_host here(parent, home, system);
-  // Making a recipe runs user code. The thread of the link must go on with heartbeats meanwhile.
-  boost::asio::thread_pool host{1};
-  const bool closed = parent.serve([&](link_message&& m) {
-    boost::asio::post(host, [&here, m = std::move(m)]() mutable { here.hear(std::move(m)); });
-  });
+  const bool closed = parent.serve([&here](link_message&& m) { here.hear(std::move(m)); });
   // The supervisor has given this rank up, and its lane may still run user code: end without
   // cleanup.
-  if (!closed) std::_Exit(1);
-  host.join();
-  if (!here.ended()) std::_Exit(1);
+  if (!closed || !here.ended()) std::_Exit(1);
 }
 
 }  // namespace

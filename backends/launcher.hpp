@@ -137,8 +137,10 @@ public:
   /// Records that the rank's lane enters a hook, in memory that outlives this process. One thread
   /// at a time for each rank.
   virtual void enter(std::int32_t rank, const hook& what) noexcept = 0;
-  /// Receives from the link, in the calling thread, until it is closed or lost. True when the other
-  /// side closed it.
+  /// Serves the link in the calling thread until it is closed or lost. `received` is called on
+  /// another one, because it may run user code, and heartbeats must go on. True when the other side
+  /// closed the link; then the last call of `received` has returned. After a loss it may still run:
+  /// the process is to end without cleanup.
   virtual bool serve(std::function<void(link_message&&)> received) = 0;
 };
 

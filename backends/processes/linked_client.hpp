@@ -4,8 +4,11 @@
 
 #include <boost/asio/executor_work_guard.hpp>
 #include <boost/asio/io_context.hpp>
+#include <boost/asio/post.hpp>
+#include <boost/asio/thread_pool.hpp>
 
 #include <functional>
+#include <memory>
 #include <string>
 #include <utility>
 
@@ -28,11 +31,20 @@ public:
   bool serve(std::function<void(link_message&&)> received) override {
     bool closed = false;
     const auto keep_running = boost::asio::make_work_guard(loop_);
-    link_.listen({std::move(received), [&](const std::string& why) {
+    auto receiver = std::make_unique<boost::asio::thread_pool>(1);
+    const auto call = std::make_shared<decltype(received)>(std::move(received));
+    const auto hand_on = [&receiver, call](link_message&& m) {
+      boost::asio::post(*receiver, [call, m = std::move(m)]() mutable { (*call)(std::move(m)); });
+    };
+    link_.listen({hand_on, [&](const std::string& why) {
                     closed = why == link_closed_by_peer;
                     loop_.stop();
                   }});
     loop_.run();
+    if (closed)
+      receiver->join();
+    else
+      (void)receiver.release();  // its destructor would wait for user code
     return closed;
   }
 
