@@ -249,6 +249,8 @@ void add_elastic(schema& s, const trainer_options& d) {
           "--max-restarts", "failures that the job outlives; 0: the first failure ends the job");
   restarts.low = 0;
   restarts.high = count_limit;
+  add(s, "elastic.exceptions", kind::choice, "restart", "",
+      "what an exception in a hook does to a job that may restart", {"restart", "fail"});
   auto& window = add(s, "elastic.window_seconds", kind::number, 0.0, "",
                      "a restart counts for so long, and until a step is committed; 0: for the "
                      "whole job");
@@ -275,8 +277,6 @@ void add_elastic(schema& s, const trainer_options& d) {
                      "processes that wait for the shards of a lost one");
   spares.low = 0;
   spares.high = 4096;
-  add(s, "elastic.exceptions", kind::choice, "restart", "",
-      "what an exception in a hook does to a job that may restart", {"restart", "fail"});
 }
 
 }  // namespace

@@ -306,7 +306,7 @@ TEST_CASE("a rank that is stopped by SIGSTOP is named and its process is killed"
   CHECK(f.hook == "backward");
   CHECK(f.step == 2);
   CHECK_THAT(f.what, Catch::Contains("was stopped (SIGSTOP) for 2.0 s"));
-  CHECK(f.signal.empty());
+  CHECK(f.signal == "SIGSTOP");
   CHECK(outcome.survivors.empty());
   CHECK(children().empty());
 }

@@ -105,7 +105,7 @@ TEST_CASE("an invalid case is refused with the line and the reason", "[case]") {
   };
   const std::vector<std::pair<std::string, std::string>> hostile{
       {"", "it is empty"},
-      {"troupe-case/2\nseed 1\nend\n", "the first line must be troupe-case/2: \"troupe-case/2\""},
+      {"troupe-case/3\nseed 1\nend\n", "the first line must be troupe-case/2: \"troupe-case/3\""},
       {"seed 1\ntroupe-case/2\nend\n", "the first line must be troupe-case/2"},
       {"troupe-case/2\nend\n", "it has no seed"},
       {"troupe-case/2\nseed 1\n", "the last line \"end\" is missing"},

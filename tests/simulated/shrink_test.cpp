@@ -108,9 +108,9 @@ TEST_CASE("a user's bug shrinks to one fault and few choices and replays from it
     CHECK(applied(once) == 1);
     CHECK(replay(from_text, reference).hashes == once.hashes);
     CHECK(remarks(from_text, once).empty());
-    CHECK_THAT(render(once, "do it again"), Catch::Contains(schedule_oracle) &&
-                                                Catch::Contains("1) ") &&
-                                                Catch::Contains("replay    do it again"));
+    const auto text = render(once, "do it again");
+    CHECK_THAT(text, Catch::Contains(schedule_oracle) && Catch::Contains("replay    do it again"));
+    CHECK_THAT(text, Catch::Contains("1) ") || Catch::Contains("rare_paths x1"));
   }
 }
 
