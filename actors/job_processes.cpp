@@ -117,9 +117,11 @@ public:
 
   void start(rank_launcher& launcher, process_start what) {
     try {
-      process_ = launcher.start(std::move(what),
-                                {[in = inbox_](link_message&& m) { in->receive(std::move(m)); },
-                                 [in = inbox_](process_end how) { in->end(std::move(how)); }});
+      auto started = launcher.start(std::move(what),
+                                    {[in = inbox_](link_message&& m) { in->receive(std::move(m)); },
+                                     [in = inbox_](process_end how) { in->end(std::move(how)); }});
+      const std::lock_guard lock(guard_);
+      process_ = std::move(started);
     } catch (const std::exception& error) {
       process_end how;
       how.what = make_failure(failure_kind::start_failed, error.what());
@@ -142,13 +144,16 @@ public:
     return ending_;
   }
   void send(link_message what) override {
-    if (process_) process_->send(std::move(what));
+    if (const auto held = process()) held->send(std::move(what));
   }
   void kill() override {
     inbox_->will_kill();
-    if (process_) process_->release(std::chrono::nanoseconds{0});
+    if (const auto held = process()) held->release(std::chrono::nanoseconds{0});
   }
-  std::int64_t progress() const override { return process_ ? process_->progress() : 0; }
+  std::int64_t progress() const override {
+    const auto held = process();
+    return held ? held->progress() : 0;
+  }
   bool ready() const override { return inbox_->ready(); }
 
   void end() {
@@ -157,15 +162,27 @@ public:
     release_if_empty();
   }
 
+  // Of a process that has ended: closes its descriptors.
+  void clear_if_ended() {
+    if (!inbox_->ended()) return;
+    std::shared_ptr<rank_process> last;  // destroyed without the lock
+    const std::lock_guard lock(guard_);
+    last.swap(process_);
+  }
+
 private:
+  std::shared_ptr<rank_process> process() const {
+    const std::lock_guard lock(guard_);
+    return process_;
+  }
   void release_if_empty() {
     if (ending_ && ranks_ == 0 && process_) process_->release(grace_);
   }
 
   std::shared_ptr<inbox> inbox_;
   const std::chrono::nanoseconds grace_;
-  std::unique_ptr<rank_process> process_;  // set before any other thread knows this object
-  std::mutex guard_;                       // guards the next two
+  mutable std::mutex guard_;  // guards the rest
+  std::shared_ptr<rank_process> process_;
   int ranks_ = 0;
   bool ending_ = false;
 };
@@ -200,6 +217,7 @@ void job_processes::start(std::int32_t number, bool spare, const supervisor_acto
   const auto born = std::make_shared<one>(id_, number, supervisor, limits_.teardown / 2);
   {
     const std::lock_guard lock(guard_);
+    for (const auto& [earlier, one] : all_) one->clear_if_ended();
     all_[number] = born;
   }
   born->start(*launcher_, std::move(what));

@@ -117,10 +117,7 @@ public:
     const int watched = ::pidfd_open(pid_, 0);
     if (watched < 0) return wait_without_watch();
     watch_.emplace(house_.loop, watched);
-    watch_->async_wait(asio::posix::stream_descriptor::wait_read,
-                       [self = shared_from_this()](const boost::system::error_code& e) {
-                         if (!e) self->reap();
-                       });
+    wait_for_end();
     link_.listen({[self = weak_from_this()](link_message&& m) {
                     if (const auto alive = self.lock()) alive->deliver(std::move(m));
                   },
@@ -128,6 +125,14 @@ public:
                     if (const auto alive = self.lock()) alive->lost(why);
                   }});
     keep_looking();
+  }
+
+  // A loaded machine has shown wake-ups without an end.
+  void wait_for_end() {
+    watch_->async_wait(asio::posix::stream_descriptor::wait_read,
+                       [self = shared_from_this()](const boost::system::error_code& e) {
+                         if (!e && self->watch_ && !self->reap()) self->wait_for_end();
+                       });
   }
 
   // The rank has ended. Its process gets more time as long as it makes progress.
@@ -171,7 +176,7 @@ private:
   void keep_looking() {
     next_look_.expires_after(stops_.between());
     next_look_.async_wait([self = shared_from_this()](const boost::system::error_code& e) {
-      if (e || !self->watch_) return;
+      if (e || !self->watch_ || self->reap()) return;
       if (!self->stops_.look(is_stopped(self->pid_))) return self->keep_looking();
       self->stopped_ = true;
       self->kill();
@@ -194,8 +199,11 @@ private:
     over(std::move(end));
   }
 
-  void reap() {
-    auto end = troupe::reap(watch_->native_handle());
+  // False while it lives.
+  bool reap() {
+    auto ended = troupe::reap(watch_->native_handle());
+    if (!ended) return false;
+    auto& end = *ended;
     link_.drain();
     end.given_up = given_up_;
     if (stopped_) {
@@ -216,6 +224,7 @@ private:
     }
     end.hooks = box_.read();
     over(std::move(end));
+    return true;
   }
 
   void over(process_end end) {

@@ -171,8 +171,17 @@ private:
       return child_is_gone(ended_as(failure_kind::start_failed, std::strerror(error)));
     }
     watch_.emplace(loop_, watched);
+    wait_for_child_end();
+  }
+
+  void wait_for_child_end() {
     watch_->async_wait(asio::posix::stream_descriptor::wait_read, [this](const error_code& failed) {
-      if (!failed) child_is_gone(reap(watch_->native_handle()));
+      if (failed) return;
+      auto end = reap(watch_->native_handle());
+      if (end)
+        child_is_gone(std::move(*end));
+      else
+        wait_for_child_end();
     });
   }
 

@@ -140,16 +140,21 @@ process_end end_of(const siginfo_t& info) {
   return end;
 }
 
-process_end reap(int pidfd) {
+std::optional<process_end> reap(int pidfd) {
   siginfo_t info{};
   int done = -1;
   do {
-    done = ::waitid(static_cast<idtype_t>(P_PIDFD), static_cast<id_t>(pidfd), &info, WEXITED);
+    done = ::waitid(static_cast<idtype_t>(P_PIDFD), static_cast<id_t>(pidfd), &info,
+                    WEXITED | WNOHANG);
   } while (done < 0 && errno == EINTR);
-  if (done == 0) return end_of(info);
+  if (done == 0 && info.si_pid != 0) return end_of(info);
+  if (done == 0 || errno == EAGAIN) return std::nullopt;
+  // Without an exit code a process counts as clean: its end is a failure only while ranks live in it.
   process_end end;
-  end.what =
-      make_failure(failure_kind::exit, "its process ended; somebody else took its exit code");
+  end.clean = true;
+  end.what = make_failure(
+      failure_kind::exit,
+      fmt::format("its process ended; its exit code cannot be read: {}", std::strerror(errno)));
   return end;
 }
 

@@ -4,6 +4,7 @@
 #include <signal.h>
 #include <sys/types.h>
 
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -26,7 +27,7 @@ pid_t start_child(const std::vector<file_descriptor>& inherited, std::vector<std
 
 /// Converts the result of waitid.
 process_end end_of(const siginfo_t& info);
-/// Reaps a process that has ended, and returns how it ended.
-process_end reap(int pidfd);
+/// Reaps a process that has ended, and returns how it ended. None: it lives.
+std::optional<process_end> reap(int pidfd);
 
 }  // namespace troupe
