@@ -4,6 +4,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <boost/asio/executor_work_guard.hpp>
@@ -127,11 +128,14 @@ public:
     keep_looking();
   }
 
-  // A loaded machine has shown wake-ups without an end.
+  // The kernel wakes the watch before the last thread has ended, and then not again.
   void wait_for_end() {
     watch_->async_wait(asio::posix::stream_descriptor::wait_read,
                        [self = shared_from_this()](const boost::system::error_code& e) {
-                         if (!e && self->watch_ && !self->reap()) self->wait_for_end();
+                         if (e || !self->watch_ || self->reap()) return;
+                         self->soon_ = 100;
+                         self->wait_for_end();
+                         self->keep_looking();
                        });
   }
 
@@ -174,10 +178,13 @@ private:
 
   // Without a handler of SIGCHLD no event tells the loop that a child was stopped.
   void keep_looking() {
-    next_look_.expires_after(stops_.between());
+    const std::chrono::nanoseconds at_once = std::chrono::milliseconds{10};
+    next_look_.expires_after(soon_ > 0 ? at_once : stops_.between());
+    soon_ = std::max(0, soon_ - 1);
     next_look_.async_wait([self = shared_from_this()](const boost::system::error_code& e) {
       if (e || !self->watch_ || self->reap()) return;
-      if (!self->stops_.look(is_stopped(self->pid_))) return self->keep_looking();
+      if (self->soon_ > 0 || !self->stops_.look(is_stopped(self->pid_)))
+        return self->keep_looking();
       self->stopped_ = true;
       self->kill();
     });
@@ -253,6 +260,7 @@ private:
   asio::steady_timer next_look_;
   std::optional<asio::posix::stream_descriptor> watch_;
   std::atomic<pid_t> pid_{0};
+  int soon_ = 0;           // looks that follow each other quickly, because it is ending
   bool stopped_ = false;   // for too long
   bool silent_ = false;    // for too long
   bool given_up_ = false;  // after its grace
