@@ -141,12 +141,15 @@ public:
 
   // The rank has ended. Its process gets more time as long as it makes progress.
   void let_go(std::chrono::nanoseconds grace, int graces = rank_process::graces_max) {
+    if (grace.count() == 0) {
+      given_up_ = true;
+      return kill();
+    }
     const auto before = progress();
     limit_.expires_after(grace);
     limit_.async_wait([=, self = shared_from_this()](const boost::system::error_code& e) {
       if (e || !self->watch_) return;
-      if (grace.count() > 0 && graces > 1 && self->progress() != before)
-        return self->let_go(grace, graces - 1);
+      if (graces > 1 && self->progress() != before) return self->let_go(grace, graces - 1);
       self->given_up_ = true;
       self->kill();
     });

@@ -149,7 +149,7 @@ std::optional<process_end> reap(int pidfd) {
   } while (done < 0 && errno == EINTR);
   if (done == 0 && info.si_pid != 0) return end_of(info);
   if (done == 0 || errno == EAGAIN) return std::nullopt;
-  // Without an exit code a process counts as clean: its end is a failure only while ranks live in it.
+  // Without an exit code it counts as clean: its end is a failure only while ranks live in it.
   process_end end;
   end.clean = true;
   end.what = make_failure(
