@@ -172,7 +172,7 @@ void remote_rank_state::look() {
 // gets the order nevertheless if the job goes on with it.
 void remote_rank_state::close(const close_generation& m) {
   // A process that mpirun placed gets the order: killing it would end the MPI of all others.
-  const bool starting = process && processes->children() && !process->ready();
+  const bool starting = process && processes->children() && !*spoke;
   unasked = starting && m.last;
   if (!unasked) pass(m);
   if (!starting) return;
