@@ -38,6 +38,20 @@ public:
   }
   packed_message take() { return std::move(out_); }
 
+  /// What the receiver needs in order to construct `error` again.
+  static std::pair<remade, errc> remade_from(const std::exception_ptr& error) {
+    if (!error) return {remade::no, errc::job_failed};
+    try {
+      std::rethrow_exception(error);
+    } catch (const user_error& e) {
+      return {remade::as_user_error, e.code()};
+    } catch (const internal_error&) {
+      return {remade::as_internal_error, errc::internal};
+    } catch (...) {
+      return {remade::no, errc::job_failed};
+    }
+  }
+
 private:
   template <class T>
   void put(const T& x) {
@@ -101,19 +115,6 @@ private:
       throw user_error(
           errc::job_failed,
           fmt::format("a value cannot be sent from its rank's process: {}", error.what()));
-    }
-  }
-
-  static std::pair<remade, errc> remade_from(const std::exception_ptr& error) {
-    if (!error) return {remade::no, errc::job_failed};
-    try {
-      std::rethrow_exception(error);
-    } catch (const user_error& e) {
-      return {remade::as_user_error, e.code()};
-    } catch (const internal_error&) {
-      return {remade::as_internal_error, errc::internal};
-    } catch (...) {
-      return {remade::no, errc::job_failed};
     }
   }
 
@@ -223,11 +224,12 @@ private:
     get(read->record);
     const auto how =
         static_cast<remade>(number(static_cast<std::uint8_t>(remade::as_internal_error)));
-    const auto code = number(0xff);
+    const auto code = known(number(0xff));
     if (how == remade::as_user_error)
-      read->original = std::make_exception_ptr(user_error(known(code), read->record.what));
+      read->original = std::make_exception_ptr(user_error(code, read->record.what));
     if (how == remade::as_internal_error)
       read->original = std::make_exception_ptr(internal_error(read->record.what));
+    if (code != packer::remade_from(read->original).second) fail("the wrong error code");
     x = std::move(read);
   }
   void get(value& x) {

@@ -43,6 +43,9 @@ public:
   loop_state loop() {
     return {small(), small(), small(), small(), yes(), numbers(), {{real(), yes(), 3}}};
   }
+  resume_point point() {
+    return {number(), resume_point::next::go, yes(), loop(), small(), 3, numbers(), where()};
+  }
   position where() { return {stage::validate, small(), small(), small(), 1, 2}; }
   value some() {
     return value_map{{{"a", value_list{{1, 2.5, "x", true, value{}}}}, {"b", text()}}};
@@ -60,6 +63,9 @@ public:
     o.stop_early = {{text(), real(), 2, yes()}};
     o.checkpoint.every_n_steps = small();
     o.time.detect = std::chrono::milliseconds{small()};
+    o.elastic.max_restarts = static_cast<std::int32_t>(small());
+    o.elastic.shards = 4;
+    o.elastic.on_loss = elastic_options::loss::shrink;
     o.faults = {
         {fault_drill::kind::segv, 1, text(), small(), text(), std::chrono::milliseconds{5}}};
     return o;
@@ -136,13 +142,13 @@ link_message any_message(std::uint64_t seed, std::size_t index) {
                        d.yes(),
                        d.yes(),
                        d.yes() ? any_snapshot(draw, 100) : nullptr};
-    case 1: return form_generation{d.at(), 3};
+    case 1: return form_generation{d.at(), 3, d.point(), {0, 2}, d.text()};
     case 2: return activate_generation{d.at()};
     case 3: return propose_stop{d.at(), why};
-    case 4: return stop_at{d.at(), why};
-    case 5: return close_generation{d.at(), d.failed()};
+    case 4: return stop_at{d.at(), why, d.yes()};
+    case 5: return close_generation{d.at(), d.failed(), d.yes()};
     case 6: return tear_down{d.at(), d.yes()};
-    case 7: return prepared{d.at()};
+    case 7: return prepared{d.at(), d.text(), d.real()};
     case 8: return step_done{d.at()};
     case 9: return stop_vote{d.at()};
     case 10:
@@ -150,7 +156,7 @@ link_message any_message(std::uint64_t seed, std::size_t index) {
           d.at(), d.loop(), why, any_snapshot(draw, 3000), {d.real(), d.real(), d.small()}};
     case 11: return rank_failed{d.at(), d.thrown()};
     case 12: return queue_value{d.at(), d.some()};
-    case 13: return closed_generation{d.at()};
+    case 13: return closed_generation{d.at(), d.point(), d.text()};
     case 14: return rank_busy{d.at(), d.text()};
     case 15: return torn_down{d.at(), d.some(), {d.failed()}, {{"val/loss", 0.5}}};
     case 16: return write_checkpoint{d.at(), any_snapshot(draw, 100), d.yes(), 3};
