@@ -7,7 +7,7 @@ namespace troupe::testing {
 
 namespace {
 
-constexpr std::array<std::string_view, std::variant_size_v<link_message>> names{
+constexpr std::array<std::string_view, std::variant_size_v<link_message>> message_names{
     "rank_spec",
     "form_generation",
     "activate_generation",
@@ -33,12 +33,12 @@ constexpr std::array<std::string_view, std::variant_size_v<link_message>> names{
     "process_leaves",
     "warm_up",
 };
-static_assert(!names.back().empty());
+static_assert(!message_names.back().empty());
 
 }  // namespace
 
 std::string short_text(const link_message& what) {
-  std::string out{names[what.index()]};
+  std::string out{message_names[what.index()]};
   const auto step = std::visit(
       []<class M>(const M& m) -> std::int64_t {
         if constexpr (requires { m.at.step; })

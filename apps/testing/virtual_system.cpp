@@ -223,12 +223,23 @@ bool virtual_system::lives(const caf::strong_actor_ptr& who) {
   return who && !who->get()->getf(caf::abstract_actor::is_cleaned_up_flag);
 }
 
+namespace {
+
+// What an actor begins with. CAF drops it when the actor runs for the first time; it may hold
+// handles of other actors, and these hold the actor.
+struct beginning : caf::local_actor {
+  static auto of() { return &beginning::initial_behavior_fac_; }
+};
+
+}  // namespace
+
 void virtual_system::destroy(const caf::strong_actor_ptr& who) {
   if (!lives(who)) return;
   auto* actor = dynamic_cast<caf::scheduled_actor*>(who->get());
   if (!actor) return;
   actor->quit(caf::exit_reason::kill);
   actor->finalize();
+  actor->*beginning::of() = nullptr;  // it may never have run
 }
 
 link_handle::link_handle(caf::actor_config& config, sent_fn sent)

@@ -25,22 +25,23 @@ constexpr std::int32_t ranks = 4;
 constexpr std::int64_t batch_size = 16;
 constexpr std::int64_t samples = 32 * ranks * batch_size;  // 32 steps in an epoch
 
-// What takes the place of a lost process. Each variant is one line of the result.
-struct variant {
+// What takes the place of a lost process. Each case is one line of the result.
+struct recovery_case {
   const char* on_loss;
   int spares;
   int kills;     // of one job, at most
   double pause;  // as recovery_question::pause: until a spare is ready
 };
-constexpr std::array variants{variant{"replace", 0, 10'000, 0}, variant{"replace", 1, 10'000, 2},
-                              variant{"shrink", 0, ranks / 2, 0}};
+constexpr std::array variants{recovery_case{"replace", 0, 10'000, 0},
+                              recovery_case{"replace", 1, 10'000, 2},
+                              recovery_case{"shrink", 0, ranks / 2, 0}};
 
 struct recovery_flags {
   recovery_question what;
   bool json = false;
 };
 
-job recovery_job(const context& around, const variant& how, int rounds) {
+job recovery_job(const context& around, const recovery_case& how, int rounds) {
   const learning trained{.model = recovery_model,
                          .hidden = {256, 128},
                          .data = "synthetic",
@@ -72,7 +73,7 @@ ordered_json milliseconds(const std::vector<double>& all) {
   return {{"median", rounded(summary(all).median)}, {"worst", rounded(worst(all))}};
 }
 
-std::string as_json(const variant& how, int rounds, const recovery_figures& f) {
+std::string figures_json(const recovery_case& how, int rounds, const recovery_figures& f) {
   return ordered_json{{"schema", "troupe.bench_recovery/1"},
                       {"placement", "processes"},
                       {"on_loss", how.on_loss},
@@ -89,7 +90,7 @@ std::string as_json(const variant& how, int rounds, const recovery_figures& f) {
       .dump();
 }
 
-std::string as_text(const variant& how, int rounds, const recovery_figures& f) {
+std::string as_text(const recovery_case& how, int rounds, const recovery_figures& f) {
   const auto line = [](const char* name, const std::vector<double>& all) {
     return fmt::format("  {:<10}{:>8.1f} ms, worst {:.1f} ms\n", name, summary(all).median,
                        worst(all));
@@ -102,7 +103,7 @@ std::string as_text(const variant& how, int rounds, const recovery_figures& f) {
 }
 
 // One job after the other, each with as many kills as it may have.
-recovery_figures measure(const context& around, const variant& how, int rounds) {
+recovery_figures measure(const context& around, const recovery_case& how, int rounds) {
   recovery_figures all;
   for (int left = rounds; left > 0;) {
     const auto kills = std::min(left, how.kills);
@@ -128,7 +129,7 @@ program_end bench(const recovery_flags& flags, const context& around) {
     throw user_error(errc::bad_usage, fmt::format("--rounds {}: from 1 to 10000", rounds));
   for (const auto& how : variants) {
     const auto figures = measure(around, how, rounds);
-    around.screen.result(flags.json ? as_json(how, rounds, figures)
+    around.screen.result(flags.json ? figures_json(how, rounds, figures)
                                     : as_text(how, rounds, figures));
   }
   return {};
@@ -143,7 +144,7 @@ void add_bench_recovery(const command& bench_app, const context& around, const c
       "ranks are released, and until the next committed step");
   auto flags = std::make_shared<recovery_flags>();
   command.add("--rounds", flags->what.rounds, "kills (20)");
-  command.add_flag("--json", flags->json, "one object per variant");
+  command.add_flag("--json", flags->json, "one object per case");
   command.on_chosen([=, &around] { chosen([=, &around] { return bench(*flags, around); }); });
 }
 
