@@ -15,7 +15,7 @@ std::string mpi_backend::unusable() const {
 }
 
 std::shared_ptr<mpi::engine> mpi_backend::running() {
-  throw user_error(errc::device, "communicator \"mpi\" can not be used here: " + unusable());
+  throw user_error(errc::device, "communicator \"mpi\" cannot be used here: " + unusable());
 }
 
 std::shared_ptr<communicator> mpi_backend::open(const group_description&) {

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <numeric>
+#include <tuple>
 
 namespace troupe::mpi {
 
@@ -44,7 +45,7 @@ std::shared_ptr<task> group::submit(const std::vector<std::int32_t>& members, su
         if (other != name && other != whole_world && ((other ^ name) & tag_part) == 0) {
           members_.erase(known);
           throw std::invalid_argument(
-              "this subgroup and an earlier one can not be told apart over "
+              "this subgroup and an earlier one cannot be told apart over "
               "mpi; use another set of ranks");
         }
     made->channel = name;
@@ -175,16 +176,14 @@ void group::hear(const control_message& what) {
                           collectives::generation_text(who_)));
       return;
     case control_message_kind::call: return hear_call(what);
-    case control_message_kind::mismatch:
-      advance();
-      told_ = true;
-      end_.abort({work_status::mismatch, text_of(what), {}, what.channel, what.number});
-      return;
+    case control_message_kind::mismatch: return end_with_mismatch(what);
     case control_message_kind::abort: told_ = true; return abort(text_of(what));
     case control_message_kind::bye:
       departed_.push_back(what.sender);
-      // This `bye` with a reason may arrive before the abort of the rank that ended the group.
-      if (what.text_size != 0 && !aborted()) {
+      // This `bye` with a reason may arrive before the message of the rank that ended the group.
+      if (what.mismatch != 0) {
+        end_with_mismatch(what);
+      } else if (what.text_size != 0 && !aborted()) {
         advance();
         told_ = true;
         abort(text_of(what));
@@ -192,6 +191,14 @@ void group::hear(const control_message& what) {
       for (auto& [name, at] : channels_) check_departed(at);
       return;
   }
+}
+
+// Operations at which all members have arrived still complete.
+void group::end_with_mismatch(const control_message& what) {
+  advance();
+  told_ = true;
+  if (end_.abort({work_status::mismatch, text_of(what), {}, what.channel, what.number}))
+    mismatch_ = {what.channel, what.number};
 }
 
 void group::hear_call(const control_message& what) {
@@ -223,7 +230,8 @@ void group::disagree(std::uint64_t name, std::uint64_t number, std::string text)
     tell_others(end);
     told_ = true;
   }
-  end_.abort({work_status::mismatch, std::move(text), {}, name, number});
+  if (end_.abort({work_status::mismatch, std::move(text), {}, name, number}))
+    mismatch_ = {name, number};
 }
 
 group::channel& group::channel_of(std::uint64_t name) {
@@ -344,6 +352,10 @@ void group::say_goodbye() {
     if (!inbox_.empty()) return;
   }
   control_message bye{.kind = control_message_kind::bye};
+  if (mismatch_) {
+    bye.mismatch = 1;
+    std::tie(bye.channel, bye.number) = *mismatch_;
+  }
   if (aborted()) put_text(bye, why());
   tell_others(bye);
   left_ = true;

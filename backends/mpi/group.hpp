@@ -11,6 +11,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -73,6 +74,7 @@ private:
   void receive();
   void hear(const control_message& what);
   void hear_call(const control_message& what);
+  void end_with_mismatch(const control_message& what);
   void take_submissions();
   void take(std::uint64_t name, const std::shared_ptr<task>& what);
   channel& channel_of(std::uint64_t name);
@@ -92,6 +94,7 @@ private:
   std::map<std::uint64_t, std::vector<std::int32_t>> members_;
   std::map<std::uint64_t, std::uint64_t> submitted_;  // operations by channel
   collectives::group_end end_;
+  std::optional<std::pair<std::uint64_t, std::uint64_t>> mismatch_;  // ended it: channel, number
   std::atomic<bool> closed_{false};
   std::atomic<std::int32_t> in_flight_{0};
   std::atomic<std::int32_t> touching_{0};

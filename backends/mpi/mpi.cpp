@@ -133,7 +133,7 @@ std::string mpi_backend::unusable() const {
 
 std::shared_ptr<mpi::engine> mpi_backend::running() {
   if (!place_)
-    throw user_error(errc::device, "communicator \"mpi\" can not be used here: " + unusable());
+    throw user_error(errc::device, "communicator \"mpi\" cannot be used here: " + unusable());
   const std::lock_guard hold{mutex_};
   if (!engine_) engine_ = std::make_shared<mpi::engine>(*place_);
   return engine_;
