@@ -35,6 +35,7 @@ supervisor_machine::supervisor_machine(job_id job, std::int32_t world, deadlines
     : job_(job),
       limits_(limits),
       rules_(rules),
+      budget_(rules.elastic),
       members_(static_cast<std::size_t>(world)),
       placements_(
           {rules.processes, rules.elastic.on_loss, rules.elastic.min_ranks, rules.elastic.spares}) {
@@ -84,7 +85,7 @@ void supervisor_machine::form(const std::vector<std::int32_t>& holders, actions&
         fence_for(m), static_cast<std::int32_t>(members_.size()), base_, holders, {}};
     out.emplace_back(supervision::tell{members_.rank_of(m), std::move(order)});
   }
-  announce(lifecycle_kind::generation_forming, out);
+  announce(lifecycle_kind::generation_forming, out, -1, why_forming());
   arm_deadline(limits_.form, out);
 }
 
@@ -108,7 +109,8 @@ void supervisor_machine::activate(actions& out) {
   make_room(out);
   commit(base_.loop.steps, out);
   announce(lifecycle_kind::generation_active, out, -1,
-           {{"ranks", std::to_string(working_processes())}});
+           {{"ranks", std::to_string(working_processes())},
+            {"shards", std::to_string(members_.size())}});
   for (auto& m : members_) {
     activate_generation order{fence_for(m)};
     out.emplace_back(supervision::tell{members_.rank_of(m), order});
@@ -162,7 +164,7 @@ void supervisor_machine::commit(std::int64_t steps, actions& out) {
   always(steps >= committed_ || base_.loop.steps < committed_, coverage_point::commit_grows);
   if (steps <= committed_) return;
   committed_ = steps;
-  short_since_.reset();
+  budget_.end_wait();
   members_.recount(committed_);
   out.emplace_back(supervision::commit{committed_});
 }

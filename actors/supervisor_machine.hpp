@@ -12,6 +12,7 @@
 
 #include "actors/membership.hpp"
 #include "actors/placements.hpp"
+#include "actors/restart_budget.hpp"
 #include "actors/supervisor_events.hpp"
 #include "actors/time_knob.hpp"
 
@@ -111,10 +112,9 @@ private:
   void restart(actions& out);
   void replace(const std::vector<std::int32_t>& ranks, actions& out);
   void abandon_process(const member& of, actions& out);
-  std::int32_t restarts_used() const;
+  std::map<std::string, std::string> why_forming() const;
   bool waits_for_processes() const;
   void count_restart(actions& out);
-  std::chrono::nanoseconds rest() const;
   std::int32_t working_processes() const;
   std::optional<std::string> agree_on_base();
   std::vector<std::int32_t> holders() const;
@@ -132,6 +132,7 @@ private:
   supervision::phase phase_ = supervision::phase::idle;
   generation_id generation_;
   supervision::rules rules_;
+  restart_budget budget_;
   membership members_;
   placements placements_;
   std::chrono::nanoseconds now_{0};
@@ -141,13 +142,8 @@ private:
   std::int64_t redone_ = 0;
   std::int64_t durable_ = 0;  // step of the checkpoint reported last
   std::vector<supervision::generation_end> ended_;
-  std::int64_t committed_at_end_ = -1;  // when the last generation ended
-  std::uint64_t failures_before_ = 0;   // of the generations that ended
-  // Restarts that count, the committed steps at each, and the time.
-  std::vector<std::pair<std::chrono::nanoseconds, std::int64_t>> restarts_;
-  std::uint32_t fruitless_ = 0;  // generations without a committed step, to the newest one
-  bool resting_ = false;         // before the next one
-  std::optional<std::chrono::nanoseconds> short_since_;  // processes cannot be started
+  std::uint64_t failures_before_ = 0;  // of the generations that ended
+  bool resting_ = false;               // before the next one
   std::int64_t committed_ = 0;
   std::uint64_t deadline_ = 0;
   std::uint32_t waits_ = 0;  ///< times that the wait for ranks to prepare was extended

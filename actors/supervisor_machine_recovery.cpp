@@ -50,7 +50,7 @@ bool supervisor_machine::may_restart() const {
   };
   if (!fine(*first_) || !std::ranges::all_of(others_, fine)) return false;
   if (waits_for_processes()) return true;
-  return restarts_used() < rules_.elastic.max_restarts &&
+  return budget_.left(now_, committed_) > 0 &&
          !sometimes(comes_back(*first_), coverage_point::crash_loop);
 }
 
@@ -60,36 +60,17 @@ bool supervisor_machine::checkpoint_was_replaced(const failure& what) const {
          generation_ > generation_id{1} && base_.number == 0;
 }
 
-// A restart counts until `window` has passed and a step was committed after it.
-std::int32_t supervisor_machine::restarts_used() const {
-  const auto window = rules_.elastic.window;
-  const auto counts = [&](const auto& restart) {
-    const auto& [when, committed] = restart;
-    return window.count() == 0 || now_ - when < window || committed_ <= committed;
-  };
-  return static_cast<std::int32_t>(std::ranges::count_if(restarts_, counts));
-}
-
 // A process for the ranks of a lost one could not be started, and the time to wait has not passed.
 bool supervisor_machine::waits_for_processes() const {
   return placements_.any() && generation_ > generation_id{1} &&
-         first_->kind == failure_kind::start_failed &&
-         (!short_since_ || now_ - *short_since_ < rules_.elastic.wait);
-}
-
-// The pause before the next generation: none after one that committed a step.
-std::chrono::nanoseconds supervisor_machine::rest() const {
-  constexpr std::chrono::nanoseconds first = std::chrono::milliseconds{50};
-  constexpr std::uint32_t doublings = 6;
-  if (committed_ > committed_at_end_ || fruitless_ == 0) return std::chrono::nanoseconds{0};
-  return first * (1 << std::min(fruitless_ - 1, doublings));
+         first_->kind == failure_kind::start_failed && budget_.may_wait(now_);
 }
 
 // The generation before ended in the same way, and no step was committed since. SIGKILL and SIGSTOP
 // come from outside of the process: the budget bounds them.
 bool supervisor_machine::comes_back(const failure& what) const {
   const bool from_outside = what.signal == "SIGKILL" || what.signal == "SIGSTOP";
-  if (ended_.empty() || committed_ > committed_at_end_ || from_outside) return false;
+  if (ended_.empty() || budget_.advanced(committed_) || from_outside) return false;
   if (!ended_.back().ended_by) return false;
   const auto& before = *ended_.back().ended_by;
   // An exception may be thrown on every rank, and each time another one is the first.
@@ -210,23 +191,29 @@ supervision::generation_end supervisor_machine::record() const {
   return one;
 }
 
+// What the observers learn about a generation that follows another one.
+std::map<std::string, std::string> supervisor_machine::why_forming() const {
+  if (ended_.empty()) return {};
+  const auto& before = ended_.back();
+  const auto cause = before.ended_by ? std::string_view{"failure"} : to_string(before.changed);
+  return {{"cause", std::string{cause}},
+          {"restarts_left", std::to_string(budget_.left(now_, committed_))}};
+}
+
 // A planned change is no restart.
 void supervisor_machine::count_restart(actions& out) {
-  if (!waits_for_processes()) {
-    restarts_.emplace_back(now_, committed_);
-  } else if (!short_since_) {
-    short_since_ = now_;
-    const auto limit = std::chrono::duration_cast<std::chrono::seconds>(rules_.elastic.wait);
-    announce(lifecycle_kind::trouble, out, -1,
-             {{"what",
-               fmt::format("waits at most {} s for a process: {}", limit.count(), first_->what)}});
-  }
-  fruitless_ = committed_ > committed_at_end_ ? 0 : fruitless_ + 1;
+  const bool waits = waits_for_processes();
+  budget_.fail(now_, committed_, waits);
+  if (!waits || !budget_.wait(now_)) return;
+  const auto limit = std::chrono::duration_cast<std::chrono::seconds>(rules_.elastic.wait);
+  announce(
+      lifecycle_kind::trouble, out, -1,
+      {{"what", fmt::format("waits at most {} s for a process: {}", limit.count(), first_->what)}});
 }
 
 // Every member has closed, or is gone or abandoned.
 void supervisor_machine::restart(actions& out) {
-  if (const auto pause = rest(); first_ && pause.count() > 0 && !resting_) {
+  if (const auto pause = budget_.rest(committed_); first_ && pause.count() > 0 && !resting_) {
     resting_ = true;
     return arm_deadline(pause, out);
   }
@@ -249,7 +236,7 @@ void supervisor_machine::restart(actions& out) {
   sometimes(base_.number == 0 && furthest > 0, coverage_point::no_holder);
   sometimes(base_.number > 0 && holding.size() < members_.size(), coverage_point::state_restored);
   ended_.push_back(std::move(over));
-  if (first_) committed_at_end_ = committed_;
+  if (first_) budget_.begin(committed_);
   redone_ = std::max<std::int64_t>(0, furthest - base_.loop.steps);
   failures_before_ += (first_ ? 1 : 0) + others_.size();
   first_.reset();
@@ -271,7 +258,7 @@ void supervisor_machine::restart(actions& out) {
 // Starts new incarnations of these ranks. Those of one process stay together where that is
 // possible. Those that leave a process which stays move in parts of the size that a process has.
 void supervisor_machine::replace(const std::vector<std::int32_t>& ranks, actions& out) {
-  const bool none_starts = short_since_.has_value();
+  const bool none_starts = budget_.waits();
   const auto all = static_cast<std::int32_t>(members_.size());
   const auto share = std::max(1, all / std::max(1, placements_.target()));
   std::map<std::int32_t, std::int32_t> moved;                                       // by process

@@ -78,7 +78,7 @@ std::uint64_t supervisor_machine::digest() const {
         .add(durable_)
         .add(done_)
         .add(ended_.size())
-        .add(committed_at_end_)
+        .add(budget_.committed_at_failure())
         .add(failures_before_);
     for (const auto& m : members_) hash.add(m.point.number).add(std::string_view{m.digest});
   }

@@ -28,7 +28,7 @@ struct mark {
   std::int64_t samples = 0;
 };
 
-std::string dumped(const ordered_json& what) {
+std::string answer_text(const ordered_json& what) {
   return what.dump(-1, ' ', false, ordered_json::error_handler_t::replace);
 }
 
@@ -50,7 +50,7 @@ std::string detail(const seen::lifecycle& what, const char* name) {
 
 struct live_status::state {
   state(const trainer_options& o, std::function<double()> a, std::int64_t from)
-      : options(o), age(std::move(a)), step(from) {}
+      : options(o), age(std::move(a)), step(from), restarts_left(o.elastic.max_restarts) {}
 
   const trainer_options options;
   const std::function<double()> age;
@@ -58,10 +58,10 @@ struct live_status::state {
   std::string stage = "train";
   std::string phase = "starting";
   std::uint64_t generation = 0;
-  std::string ranks;  // processes with shards, once a generation was active
+  std::string ranks, shards;  // processes with shards, and shards, once a generation was active
   std::int64_t step;
   std::int32_t restarts = 0;
-  bool closed = false;  // the generation before this one, by a failure
+  std::int32_t restarts_left;
   std::uint64_t failures = 0;
   std::deque<ordered_json> newest;    // failures
   std::optional<mark> before, since;  // samples at two moments of this generation
@@ -91,18 +91,18 @@ struct live_status::state {
     switch (what.event) {
       case lifecycle_kind::generation_forming:
         phase = "forming";
-        if (std::exchange(closed, false)) ++restarts;
+        if (detail(what, "cause") == "failure") ++restarts;
+        if (const auto left = detail(what, "restarts_left"); !left.empty())
+          restarts_left = std::stoi(left);
         before = since = std::nullopt;
         break;
       case lifecycle_kind::generation_active:
         phase = "active";
         ranks = detail(what, "ranks");
+        shards = detail(what, "shards");
         break;
       case lifecycle_kind::rank_failed: failed(what); break;
-      case lifecycle_kind::generation_closing:
-        phase = "closing";
-        closed = detail(what, "why").empty();  // else the membership changes
-        break;
+      case lifecycle_kind::generation_closing: phase = "closing"; break;
       case lifecycle_kind::teardown: phase = "ending"; break;
       default: break;
     }
@@ -139,18 +139,19 @@ ordered_json live_status::as_json(bool stopping) const {
   const auto& s = *state_;
   const std::lock_guard hold{s.guard};
   const auto& elastic = s.options.elastic;
-  return {{"pid", ::getpid()},
-          {"stage", s.stage},
-          {"state", stopping && s.phase == "active" ? "stopping" : s.phase},
-          {"generation", s.generation},
-          {"ranks", s.ranks.empty() ? s.options.ranks : std::stoi(s.ranks)},
-          {"shards", elastic.shards.value_or(s.options.ranks)},
-          {"step", s.step},
-          {"samples_per_second", s.rate()},
-          {"restarts", s.restarts},
-          {"restarts_left", std::max(0, elastic.max_restarts - s.restarts)},
-          {"failures", s.failures},
-          {"newest_failures", s.newest}};
+  return {
+      {"pid", ::getpid()},
+      {"stage", s.stage},
+      {"state", stopping && s.phase == "active" ? "stopping" : s.phase},
+      {"generation", s.generation},
+      {"ranks", s.ranks.empty() ? s.options.ranks : std::stoi(s.ranks)},
+      {"shards", s.shards.empty() ? elastic.shards.value_or(s.options.ranks) : std::stoi(s.shards)},
+      {"step", s.step},
+      {"samples_per_second", s.rate()},
+      {"restarts", s.restarts},
+      {"restarts_left", s.restarts_left},
+      {"failures", s.failures},
+      {"newest_failures", s.newest}};
 }
 
 std::string ranks_fixed(const trainer_options& options, bool placed) {
@@ -205,31 +206,33 @@ std::string answer_request(const std::string& line, job_runner& runner, const li
                            const std::function<void(const std::string&)>& note) {
   const request asked{line};
   if (!asked.is_object())
-    return dumped(wrong(R"(a request is one JSON object in a line, e.g. {"command":"status"})"));
+    return answer_text(
+        wrong(R"(a request is one JSON object in a line, e.g. {"command":"status"})"));
   const auto command = asked.command();
   if (command == "status") {
     auto answer = agreed();
     answer["status"] = live.as_json(runner.stopping());
-    return dumped(answer);
+    return answer_text(answer);
   }
   if (command == "stop") {
     const auto now = asked.flag("now");
-    if (!now) return dumped(wrong(R"("now" of stop is no truth value: give true or false)"));
+    if (!now) return answer_text(wrong(R"("now" of stop is no truth value: give true or false)"));
     note(*now ? "asked to end at once, without a checkpoint"
               : "asked to stop: stopping at the next step boundary, with a checkpoint");
     runner.stop(*now);
-    return dumped(agreed());
+    return answer_text(agreed());
   }
   if (command == "scale") {
     const auto ranks = asked.count("ranks");
     if (!ranks)
-      return dumped(wrong(R"("ranks" of scale is no number of ranks: give an integer from 1 on)"));
-    if (!fixed.empty()) return dumped(wrong("the number of ranks cannot change: " + fixed));
+      return answer_text(
+          wrong(R"("ranks" of scale is no number of ranks: give an integer from 1 on)"));
+    if (!fixed.empty()) return answer_text(wrong("the number of ranks cannot change: " + fixed));
     note(fmt::format("asked to go on with {} ranks", *ranks));
     runner.scale(*ranks);
-    return dumped(agreed());
+    return answer_text(agreed());
   }
-  return dumped(
+  return answer_text(
       wrong(fmt::format("there is no command \"{}\"; there are: status, stop, scale", command)));
 }
 

@@ -47,8 +47,12 @@ void trouble_report::state::checkpoint_written(const seen::lifecycle& what) {
 }
 
 void trouble_report::state::generation_forming(const seen::lifecycle& what) {
-  if (what.generation > 1)
-    screen.note(fmt::format("generation {}: the job goes on after a failure", what.generation));
+  const auto cause = what.details.find("cause");
+  if (cause == what.details.end()) return;  // the first generation
+  const auto why = cause->second == "left"     ? "a process has left"
+                   : cause->second == "scaled" ? "a change of the number of ranks"
+                                               : "a failure";
+  screen.note(fmt::format("generation {}: the job goes on after {}", what.generation, why));
 }
 
 void trouble_report::state::look_at(const seen::metrics& what) {

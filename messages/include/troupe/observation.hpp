@@ -16,9 +16,10 @@ namespace troupe {
 /// The events in the life of a job, about in the order in which they come. The list is complete:
 /// `event` in events.jsonl is one of these names. In brackets: the details of the event.
 enum class lifecycle_kind : std::uint8_t {
-  generation_forming,    ///< the supervisor starts the ranks of a generation
+  generation_forming,    ///< the supervisor starts the ranks of a generation; after another one
+                         ///< [cause: failure, left or scaled; restarts_left]
   rank_started,          ///< a rank holds its communicator
-  generation_active,     ///< every rank is prepared and may train [ranks]
+  generation_active,     ///< every rank is prepared and may train [ranks, shards]
   checkpoint_written,    ///< a checkpoint of `step` is durable [path]
   checkpoint_failed,     ///< a checkpoint of `step` could not be written [what]
   stop_requested,        ///< the caller or a signal asks for an early end [why]

@@ -52,13 +52,22 @@ TEST_CASE("several checkpoints in a row fail: the first failure is reported at o
   CHECK_THAT(t.next(), Catch::Contains("step 5"));
 }
 
-TEST_CASE("a job forms its second generation: the terminal shows it at once", "[trouble]") {
+TEST_CASE("each generation after the first is shown at once, with its cause", "[trouble]") {
   told_screen t;
   const auto watch = t.report.watch()();
   watch->on(seen::lifecycle{.event = lifecycle_kind::generation_forming, .generation = 1});
   CHECK(t.next().empty());
-  watch->on(seen::lifecycle{.event = lifecycle_kind::generation_forming, .generation = 2});
+  const auto forms = [&](std::uint64_t generation, const char* cause) {
+    watch->on(seen::lifecycle{.event = lifecycle_kind::generation_forming,
+                              .generation = generation,
+                              .details = {{"cause", cause}}});
+  };
+  forms(2, "failure");
   CHECK(t.next() == "generation 2: the job goes on after a failure\n");
+  forms(3, "left");
+  CHECK(t.next() == "generation 3: the job goes on after a process has left\n");
+  forms(4, "scaled");
+  CHECK(t.next() == "generation 4: the job goes on after a change of the number of ranks\n");
 }
 
 TEST_CASE("a metric that is not finite causes one warning", "[trouble]") {
