@@ -97,8 +97,28 @@ ordered_json devices(const catalog& learning) {
   return all;
 }
 
+ordered_json environment_of(const context& around) {
+  try {
+    const auto found = detect_environment(around.cluster);
+    if (!found.which) return {{"name", "local"}, {"why", found.why}};
+    return {{"name", found.which->name()},
+            {"why", found.why},
+            {"rank", found.which->rank()},
+            {"world", found.which->world()},
+            {"local_rank", found.which->local_rank()},
+            {"node_rank", found.which->node_rank()}};
+  } catch (const user_error& error) {
+    return {{"name", "local"}, {"why", error.what()}};
+  }
+}
+
 std::vector<std::string> problems(const context& around, int cores) {
   std::vector<std::string> found;
+  try {
+    detect_environment(around.cluster);
+  } catch (const user_error& error) {
+    found.emplace_back(error.what());
+  }
   for (const auto& data : around.learning.data_sets())
     if (!data.folder.empty() && !std::filesystem::exists(data.folder))
       found.push_back(
@@ -126,6 +146,9 @@ void print(const ordered_json& all, console& screen) {
                                 one["available"].get<bool>() ? "yes" : "no ",
                                 one.value("why", one.value("about", ""))));
   }
+  const auto& place = all["cluster_environment"];
+  screen.result(fmt::format("\ncluster environment\n  {:<10} {}", place["name"].get<std::string>(),
+                            place["why"].get<std::string>()));
   screen.result(all["problems"].empty() ? "\nno problems found" : "\nproblems");
   for (const auto& problem : all["problems"]) screen.result("  " + problem.get<std::string>());
 }
@@ -137,6 +160,7 @@ program_end doctor(bool json, const context& around) {
                          {"cores", cores},
                          {"communicators", communicators(around.world())},
                          {"devices", devices(around.learning)},
+                         {"cluster_environment", environment_of(around)},
                          {"problems", problems(around, cores)}};
   if (json) {
     around.screen.result(all.dump());

@@ -52,6 +52,7 @@ void print(stage purpose, const run_plan& plan, const job_outcome& outcome, cons
 program_end evaluate(stage purpose, const schema& all, given what, const context& around) {
   auto plan = plan_evaluation(all, std::move(what), std::string{to_string(purpose)});
   if (plan.settings.flag("quiet")) around.screen.be_quiet();
+  refuse_copies(around.cluster, around.place);
   take_place(plan.settings, around.place);
   if (around.place) around.screen.note(place_note(*around.place));
   for (const auto& note : plan.notes) around.screen.note(note);

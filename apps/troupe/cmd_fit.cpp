@@ -252,6 +252,7 @@ program_end fit(const schema& all, given what, const context& around) {
     return fresh_run_folder(model, around.wall(), around.world().random->draw());
   });
   if (plan.settings.flag("quiet")) around.screen.be_quiet();
+  refuse_copies(around.cluster, around.place);
   take_place(plan.settings, around.place);
   if (around.place) around.screen.note(place_note(*around.place));
   for (const auto& note : plan.notes) around.screen.note(note);

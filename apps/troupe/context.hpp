@@ -4,6 +4,7 @@
 #include "apps/troupe/catalog.hpp"
 #include "apps/troupe/console.hpp"
 #include "backends/telemetry/event_log.hpp"
+#include "troupe/cluster_environment.hpp"
 #include "troupe/ports.hpp"
 
 #include <functional>
@@ -29,6 +30,8 @@ struct context {
   std::function<double()> age;  ///< seconds since this process began
   /// The rank that mpirun gave this process, when it started several.
   std::optional<placed_rank> place{};
+  /// What cluster environments are read from.
+  cluster_facts cluster{};
   /// What mpirun's other processes do instead of running a job: each is a rank of the first one's.
   std::function<program_end()> be_rank{};
 };

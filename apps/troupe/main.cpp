@@ -1,5 +1,6 @@
 // The `troupe` program. Only this file decides what affects the whole process.
 #include "actors/rank_process.hpp"
+#include "apps/troupe/mpirun.hpp"
 #include "apps/troupe/process.hpp"
 #include "apps/troupe/program.hpp"
 #include "apps/troupe/recipe_text.hpp"
@@ -30,11 +31,13 @@ int be_placed(troupe::mpi_backend& mpi, const std::string& join_info,
 
 int main(int count, char** arguments) {
   using namespace troupe::program;
-  const auto learning = torch_catalog();
   // MPI can be started once in a process: one backend for all calls. Where mpirun started several
   // processes, they are the ranks: the first one brings up the others, and a child for rank 0.
   const auto mpi = std::make_shared<troupe::mpi_backend>(rank_by_mpirun());
   const auto place = mpi->placed() && mpi->placed()->world > 1 ? mpi->placed() : std::nullopt;
+  const auto learning = torch_catalog([place](const troupe::learner_context& about) {
+    return place_of_rank(place, cluster_facts_of_process(), about.rank, about.world);
+  });
   const auto placed_ranks =
       place ? troupe::placed_launcher({.world = place->world, .one_host = mpirun_on_one_host()})
             : nullptr;
@@ -66,6 +69,7 @@ int main(int count, char** arguments) {
                        .wall = [] { return std::chrono::system_clock::now(); },
                        .age = process_age,
                        .place = place,
+                       .cluster = cluster_facts_of_process(),
                        .be_rank = [&]() -> program_end {
                          // If MPI is unusable, only process 0 reports it.
                          if (!mpi->unusable().empty()) return {};

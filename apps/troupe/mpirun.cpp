@@ -48,6 +48,33 @@ void take_place(job& what, const std::optional<placed_rank>& place) {
   what.options.communicator = communicator_kind::mpi;
 }
 
+cluster_environment_ptr place_of_rank(const std::optional<placed_rank>& place,
+                                      const cluster_facts& from, std::int32_t rank,
+                                      std::int32_t world) {
+  if (place) {
+    try {
+      if (auto found = mpi_environment(from); found->rank() == rank && found->world() == world)
+        return found;
+    } catch (const user_error&) {  // rank and world are known; only the host is not
+    }
+  }
+  return std::make_shared<local_environment>(rank, world);
+}
+
+// Slurm's variables are also set in a batch script, which runs once: only a step has several tasks.
+void refuse_copies(const cluster_facts& from, const std::optional<placed_rank>& place) {
+  if (place || !from.variable) return;
+  const auto found = detect_environment(from).which;
+  if (!found || found->world() == 1 || found->name() == "mpi") return;
+  const auto tasks = from.variable("SLURM_STEP_NUM_TASKS");
+  if (found->name() == "slurm" && (!tasks || *tasks == "1")) return;
+  throw user_error(errc::bad_configuration,
+                   fmt::format("{0} has started {1} processes of troupe, and each would run the "
+                               "whole job: start it once, with --ranks {1} --placement processes, "
+                               "or with mpirun -n {1}",
+                               found->name(), found->world()));
+}
+
 std::string place_note(const placed_rank& place) {
   return fmt::format("mpirun started {} processes: they are the ranks, over mpi", place.world);
 }

@@ -11,7 +11,9 @@
 #include <charconv>
 #include <cstdlib>
 #include <cstring>
+#include <fstream>
 #include <string_view>
+#include <vector>
 
 extern char** environ;
 
@@ -110,6 +112,23 @@ bool mpirun_on_one_host() {
   if (!place) return false;
   const auto here = number_in("OMPI_COMM_WORLD_LOCAL_SIZE");
   return (here ? here : number_in("MPI_LOCALNRANKS")) == place->world;
+}
+
+cluster_facts cluster_facts_of_process() {
+  cluster_facts facts;
+  facts.variable = [](const std::string& name) -> std::optional<std::string> {
+    const auto* text = std::getenv(name.c_str());
+    return text ? std::optional<std::string>{text} : std::nullopt;
+  };
+  facts.lines = [](const std::string& path) {
+    std::vector<std::string> all;
+    std::ifstream file{path};
+    for (std::string line; std::getline(file, line);) all.push_back(line);
+    return all;
+  };
+  std::array<char, 256> name{};
+  if (::gethostname(name.data(), name.size() - 1) == 0) facts.host = name.data();
+  return facts;
 }
 
 std::map<std::string, std::string> troupe_variables() {

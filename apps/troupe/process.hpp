@@ -2,6 +2,7 @@
 #pragma once
 
 #include "apps/troupe/console.hpp"
+#include "troupe/cluster_environment.hpp"
 #include "troupe/communicator.hpp"
 
 #include <map>
@@ -19,7 +20,7 @@ console::writer standard_output();
 console::writer standard_error();
 console::terminal terminal_of_standard_error();
 
-/// The environment's variables that start with TROUPE_. Only this function and the next two read
+/// The environment's variables that start with TROUPE_. Only this function and the next ones read
 /// the environment.
 std::map<std::string, std::string> troupe_variables();
 
@@ -28,5 +29,7 @@ std::map<std::string, std::string> troupe_variables();
 std::optional<placed_rank> rank_by_mpirun();
 /// Whether all of mpirun's processes are on this host. The same variables; false when in doubt.
 bool mpirun_on_one_host();
+/// What cluster environments are read from: variables, files, the name of this host.
+cluster_facts cluster_facts_of_process();
 
 }  // namespace troupe::program

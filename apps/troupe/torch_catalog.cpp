@@ -66,14 +66,17 @@ private:
 
 // What `troupe bench recovery` trains: a classifier whose weights count the samples that they have
 // used (apps/bench/recovery.hpp). For plain SGD.
-recipe_ptr ledger_recipe(data_ptr data, const classifier_options& options) {
+recipe_ptr ledger_recipe(torch_plugins plugins, data_ptr data, const classifier_options& options) {
   const auto samples = data->train()->size();
-  return recipe_for<ledger_classifier>(data_ptr{std::make_shared<numbered_data>(std::move(data))},
+  return recipe_for<ledger_classifier>(std::move(plugins),
+                                       data_ptr{std::make_shared<numbered_data>(std::move(data))},
                                        options, samples);
 }
 
 class catalog_of_torch : public catalog {
 public:
+  explicit catalog_of_torch(torch_plugins plugins) : plugins_(std::move(plugins)) {}
+
   std::vector<model_facts> models() const override {
     std::vector<model_facts> all;
     for (const auto& entry : model_catalog())
@@ -108,9 +111,9 @@ public:
     options.weight_decay = what.weight_decay;
     if (what.model == recovery_model) {
       options.model = "mlp";
-      return ledger_recipe(data, options);
+      return ledger_recipe(plugins_, data, options);
     }
-    return recipe_for<classifier>(data, options);
+    return recipe_for<classifier>(plugins_, data, options);
   }
 
   std::shared_ptr<testing::payload> tensors() const override { return testing::tensors_payload(); }
@@ -153,10 +156,18 @@ public:
     const std::chrono::duration<double> took = std::chrono::steady_clock::now() - begin;
     return 2e-9 * static_cast<double>(width * width * width * rounds) / took.count();
   }
+
+private:
+  torch_plugins plugins_;
 };
 
 }  // namespace
 
-std::unique_ptr<const catalog> torch_catalog() { return std::make_unique<catalog_of_torch>(); }
+std::unique_ptr<const catalog> torch_catalog(
+    std::function<cluster_environment_ptr(const learner_context&)> environment) {
+  torch_plugins plugins;
+  plugins.environment = std::move(environment);
+  return std::make_unique<catalog_of_torch>(std::move(plugins));
+}
 
 }  // namespace troupe::program

@@ -2,11 +2,15 @@
 #pragma once
 
 #include "apps/troupe/catalog.hpp"
+#include "troupe/cluster_environment.hpp"
 
+#include <functional>
 #include <memory>
 
 namespace troupe::program {
 
-std::unique_ptr<const catalog> torch_catalog();
+/// `environment`: torch_plugins::environment of its recipes.
+std::unique_ptr<const catalog> torch_catalog(
+    std::function<cluster_environment_ptr(const learner_context&)> environment = {});
 
 }  // namespace troupe::program

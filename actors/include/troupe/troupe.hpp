@@ -5,6 +5,7 @@
 
 #include "troupe/call.hpp"
 #include "troupe/checkpoint.hpp"
+#include "troupe/cluster_environment.hpp"
 #include "troupe/communicator.hpp"
 #include "troupe/event_stream.hpp"
 #include "troupe/failure.hpp"

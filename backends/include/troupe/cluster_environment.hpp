@@ -1,14 +1,19 @@
-// The cluster-environment port: what the surroundings say about who this rank is.
+// Cluster environments: what the launcher of a process says about its rank. docs/clusters.md has
+// the variables of each one.
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 namespace troupe {
 
-/// Read once, when a rank's environment is set up; never written to. Used by the rank's lane only.
+/// The cluster-environment port. Read once, when a rank's environment is set up; never written to.
+/// Used by the rank's lane only.
 class cluster_environment {
 public:
   virtual ~cluster_environment() = default;
@@ -17,7 +22,19 @@ public:
   virtual std::int32_t rank() const = 0;
   /// Among the ranks of one host: 0 prepares data for the others.
   virtual std::int32_t local_rank() const = 0;
+  /// Index of the host, from 0.
   virtual std::int32_t node_rank() const { return 0; }
+  /// Where rank 0 can be reached. Empty: the environment does not say.
+  virtual std::string main_address() const { return "127.0.0.1"; }
+  /// None: any free port.
+  virtual std::optional<std::uint16_t> main_port() const { return std::nullopt; }
+  /// Something else has started the processes of the ranks.
+  virtual bool has_processes() const { return false; }
+  /// Throws user_error (bad_configuration) when a job of so many ranks on each of so many hosts
+  /// does not fit the environment.
+  virtual void check(std::int32_t nodes, std::int32_t ranks_per_node) const {
+    (void)nodes, (void)ranks_per_node;
+  }
   /// Called when the rank is taken down.
   virtual void teardown() {}
 };
@@ -35,5 +52,36 @@ private:
   std::int32_t rank_;
   std::int32_t world_;
 };
+
+/// What an environment is read from. The library reads nothing of its process: a program passes
+/// `std::getenv` and the like. None or empty functions: nothing is there.
+struct cluster_facts {
+  std::function<std::optional<std::string>(const std::string& name)> variable;
+  /// The lines of a file (LSF names one).
+  std::function<std::vector<std::string>(const std::string& path)> lines;
+  std::string host;  ///< the name of this host
+};
+
+/// Each throws user_error (bad_configuration) that names the variable which is missing, is no
+/// number, or contradicts another one.
+using cluster_environment_ptr = std::shared_ptr<cluster_environment>;
+cluster_environment_ptr torchelastic_environment(const cluster_facts& from);
+cluster_environment_ptr slurm_environment(const cluster_facts& from);
+cluster_environment_ptr lsf_environment(const cluster_facts& from);
+/// Open MPI, or MPICH and its relatives (PMI).
+cluster_environment_ptr mpi_environment(const cluster_facts& from);
+/// One rank per host.
+cluster_environment_ptr kubeflow_environment(const cluster_facts& from);
+/// The processes that PJRT, the run time of XLA, counts.
+cluster_environment_ptr xla_environment(const cluster_facts& from);
+
+struct detected_environment {
+  cluster_environment_ptr which;  ///< null: none of them, so all ranks are on this host
+  std::string why;                ///< the variables that decided
+};
+/// The first one whose variables are there, in the order torchelastic, slurm, lsf, mpi, xla.
+/// Kubeflow's variables are those of any launcher, so it is never detected. Throws as the
+/// environment that was found.
+detected_environment detect_environment(const cluster_facts& from);
 
 }  // namespace troupe

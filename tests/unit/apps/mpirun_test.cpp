@@ -5,6 +5,8 @@
 #include "tests/unit/apps/small_schema.hpp"
 #include "troupe/failure.hpp"
 
+#include <map>
+
 #include "tests/support/catch.hpp"
 
 using namespace troupe;
@@ -51,6 +53,53 @@ TEST_CASE("under mpirun a job has mpirun's number of ranks and the mpi communica
              Contains("without mpirun"));
   CHECK_THAT(place_refusal({{"communicator", "--communicator", {"tcp"}}}),
              Contains("--placement processes for tcp"));
+}
+
+namespace {
+
+cluster_facts facts(std::map<std::string, std::string> set) {
+  cluster_facts all;
+  all.variable = [set = std::move(set)](const std::string& name) -> std::optional<std::string> {
+    const auto found = set.find(name);
+    return found == set.end() ? std::nullopt : std::optional{found->second};
+  };
+  return all;
+}
+
+}  // namespace
+
+TEST_CASE(
+    "several copies of the program by torchrun or srun are refused with the call that works") {
+  using Catch::Matchers::Contains;
+  const auto torchrun = [](const char* world) {
+    return facts(
+        {{"TORCHELASTIC_RUN_ID", "x"}, {"WORLD_SIZE", world}, {"RANK", "0"}, {"LOCAL_RANK", "0"}});
+  };
+  CHECK_THROWS_WITH(refuse_copies(torchrun("4"), std::nullopt),
+                    Contains("torchelastic has started 4 processes") &&
+                        Contains("--ranks 4 --placement processes") && Contains("mpirun -n 4"));
+  CHECK_NOTHROW(refuse_copies(torchrun("1"), std::nullopt));
+  CHECK_NOTHROW(refuse_copies({}, std::nullopt));
+  const auto slurm = [](const char* tasks) {
+    return facts({{"SLURM_NTASKS", "4"},
+                  {"SLURM_PROCID", "0"},
+                  {"SLURM_LOCALID", "0"},
+                  {"SLURM_STEP_NUM_TASKS", tasks}});
+  };
+  CHECK_THROWS_WITH(refuse_copies(slurm("4"), std::nullopt), Contains("slurm has started 4"));
+  CHECK_NOTHROW(refuse_copies(slurm("1"), std::nullopt));   // a batch script
+  CHECK_NOTHROW(refuse_copies(slurm("4"), first_of_four));  // srun with a PMI
+}
+
+TEST_CASE("a rank that mpirun placed knows its host from mpirun's variables") {
+  const auto mpirun = facts({{"OMPI_COMM_WORLD_SIZE", "4"},
+                             {"OMPI_COMM_WORLD_RANK", "3"},
+                             {"OMPI_COMM_WORLD_LOCAL_RANK", "1"},
+                             {"OMPI_COMM_WORLD_LOCAL_SIZE", "2"}});
+  CHECK(place_of_rank(placed_rank{3, 4}, mpirun, 3, 4)->local_rank() == 1);
+  CHECK(place_of_rank(placed_rank{3, 4}, mpirun, 2, 4)->local_rank() == 2);  // not this rank
+  CHECK(place_of_rank(placed_rank{3, 4}, facts({}), 3, 4)->local_rank() == 3);
+  CHECK(place_of_rank(std::nullopt, mpirun, 3, 4)->name() == "local");
 }
 
 TEST_CASE("under mpirun a run folder with placement threads is accepted") {

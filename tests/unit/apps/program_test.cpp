@@ -183,6 +183,7 @@ TEST_CASE("models, doctor and config schema print JSON with a schema name", "[pr
   const auto doctor = json::parse(troupe_says({"doctor", "--json"}).out);
   CHECK(doctor["schema"] == "troupe.doctor/1");
   CHECK(doctor["cores"] >= 1);
+  CHECK(doctor["cluster_environment"]["name"] == "local");
   CHECK(doctor["versions"].contains("caf"));
   std::map<std::string, bool> available;
   for (const auto& one : doctor["communicators"]) {

@@ -34,7 +34,7 @@ enum class coverage_kind : std::uint8_t {
 /// point(kind, name, what it says)
 #define TROUPE_COVERAGE_POINTS(point) \
   point(rare_fault, early_deadline, "a deadline of the supervisor is early") \
-  point(rare_fault, checkpoint_refused, "a snapshot can not be encoded") \
+  point(rare_fault, checkpoint_refused, "a snapshot cannot be encoded") \
   point(rare, early_look, "a rank looks at its lane early") \
   point(rare, told_twice, "the supervisor says an order twice") \
   point(rare, said_twice, "a rank says a report twice") \
@@ -44,7 +44,7 @@ enum class coverage_kind : std::uint8_t {
   point(always, one_checkpoint_at_a_time, "no checkpoint begins before the last one has ended") \
   point(always, newest_is_kept, "what has just been written is not removed") \
   point(sometimes, rank_fence_refused, "a rank refuses a message of another life or generation") \
-  point(sometimes, rank_old_answer, "a rank hears the answer to an older run") \
+  point(sometimes, rank_old_answer, "a rank receives the answer to an older run") \
   point(sometimes, rank_repeats_report, "a rank is asked again and repeats its report") \
   point(sometimes, rank_closed_in_hook, "a generation closes while a lane is in a hook") \
   point(sometimes, rank_closed_when_finished, "a generation closes over a rank that has finished") \
@@ -64,9 +64,9 @@ enum class coverage_kind : std::uint8_t {
   point(sometimes, down_before_torn, "a rank is lost while it is taken down") \
   point(sometimes, vote_then_failure, "a run fails between the vote on a stop and its end") \
   point(sometimes, stop_before_active, "a stop is asked for before the generation is active") \
-  point(sometimes, earlier_cause, "a failure heard later is the first cause") \
-  point(sometimes, failure_said_twice, "a failure is heard twice") \
-  point(sometimes, only_followers, "nothing but failures that follow was heard in time") \
+  point(sometimes, earlier_cause, "a failure received later is the first cause") \
+  point(sometimes, failure_said_twice, "a failure is received twice") \
+  point(sometimes, only_followers, "nothing but failures that follow was received in time") \
   point(sometimes, closing_survivor, "a rank does not close in time") \
   point(sometimes, teardown_released, "a failure releases an orderly teardown") \
   point(sometimes, teardown_escalates, "a rank is abandoned in its teardown") \
@@ -77,8 +77,8 @@ enum class coverage_kind : std::uint8_t {
   point(sometimes, snapshot_of_old_generation, "a snapshot of an older generation is dropped") \
   point(sometimes, snapshot_of_other_job, "a snapshot of another job is dropped") \
   point(sometimes, write_undone, "a checkpoint whose write failed is undone") \
-  point(sometimes, publish_failed, "a checkpoint is renamed, and that can not be made durable") \
-  point(sometimes, retire_failed, "an old checkpoint can not be removed") \
+  point(sometimes, publish_failed, "a checkpoint is renamed, and that cannot be made durable") \
+  point(sometimes, retire_failed, "an old checkpoint cannot be removed") \
   point(sometimes, leftovers_swept, "what a crash left half-written is swept") \
   point(sometimes, branch_abandoned, "checkpoints of a branch that was given up are removed") \
   point(sometimes, flush_waits, "an end waits for a checkpoint") \

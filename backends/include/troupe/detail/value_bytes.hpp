@@ -15,7 +15,7 @@ namespace troupe {
 class tensor_bytes {
 public:
   virtual ~tensor_bytes() = default;
-  /// Appends the tensor. Throws std::invalid_argument when it can not travel.
+  /// Appends the tensor. Throws std::invalid_argument when it cannot travel.
   virtual void append(const tensor_ptr& tensor, std::vector<std::byte>& to) const = 0;
   /// Takes one tensor off the front of `from`. Throws std::invalid_argument for bytes that are
   /// none; hostile ones cost no memory beyond their own size.

@@ -13,8 +13,8 @@
 #include <utility>
 
 #include "troupe/checkpoint.hpp"
+#include "troupe/cluster_environment.hpp"
 #include "troupe/data.hpp"
-#include "troupe/detail/cluster_environment.hpp"
 #include "troupe/learner.hpp"
 #include "troupe/precision.hpp"
 #include "troupe/strategy.hpp"

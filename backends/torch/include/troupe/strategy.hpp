@@ -21,9 +21,9 @@
 
 #include "troupe/batch.hpp"
 #include "troupe/checkpoint.hpp"
+#include "troupe/cluster_environment.hpp"
 #include "troupe/communicator.hpp"
 #include "troupe/data.hpp"
-#include "troupe/detail/cluster_environment.hpp"
 #include "troupe/detail/optimizer_state.hpp"
 #include "troupe/learner.hpp"
 #include "troupe/precision.hpp"
@@ -97,7 +97,7 @@ public:
 
   virtual std::string_view name() const = 0;
 
-  // Who and where.
+  // Identity and place.
   virtual std::int32_t rank() const;
   virtual std::int32_t world() const;
   virtual std::int32_t local_rank() const;
