@@ -8,8 +8,8 @@
 // checkpoint, once there was one. A write that fails leaves nothing but its report.
 //
 // Nothing is written before its step is committed: until then a step may turn out not to have
-// happened. What is not committed when the machine is flushed, or when a newer generation is heard
-// of, is dropped.
+// happened. When the machine is flushed, or a newer generation begins, it drops what is not
+// committed.
 //
 // At its start the machine learns which checkpoints a resumed run already has and removes what a
 // crash left half-written or half-removed. Checkpoints of later steps than the run went on from

@@ -15,7 +15,7 @@ namespace troupe {
 namespace {
 
 // Keeps the checkpointer alive while the storage works for it, and never longer than it lives: an
-// answer that comes too late finds nobody.
+// answer that comes too late has no receiver.
 class addressee {
 public:
   void set(checkpointer_actor who) {
@@ -111,7 +111,7 @@ void checkpointer_state::carry_out(const checkpointing::open& a) {
     for (const auto& file : open) e.files.push_back(file.name);
   } catch (const std::exception& error) {
     e.why = error.what();
-    if (e.why.empty()) e.why = "its checkpoint IO failed without a word";
+    if (e.why.empty()) e.why = "its checkpoint IO failed and gave no reason";
   }
   feed(e);
 }

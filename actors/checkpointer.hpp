@@ -10,8 +10,8 @@
 namespace troupe {
 
 /// Makes the checkpointers of a session's jobs: each writes its job's snapshots below
-/// `<run_folder>/checkpoints`, keeps what the job's policy says, tells the supervisor how each
-/// write ended, and ends when it is flushed. When the folder cannot be made, it tells the
+/// `<run_folder>/checkpoints`, keeps what the job's policy says, reports to the supervisor how each
+/// write ended, and ends when it is flushed. When the folder cannot be made, it reports that to the
 /// supervisor at once, which ends the job. Snapshots are encoded (every byte hashed once: about 0.1
 /// s per GB) on a thread of the control plane, and let go when written. At most these are held: the
 /// one that is written; one that waits for the disk and two that wait for their steps to be

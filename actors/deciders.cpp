@@ -26,7 +26,7 @@ bool improved(const early_stopping& options, const early_stopping_state& state, 
                           : now + options.min_delta < state.best;
 }
 
-// Better first; NaN behind every number; of equals the older.
+// Better first; NaN after all numbers; of equals the older.
 bool is_better(const kept_checkpoint& a, const kept_checkpoint& b, bool maximize) {
   const bool a_nan = std::isnan(a.monitor);
   const bool b_nan = std::isnan(b.monitor);

@@ -50,7 +50,7 @@ struct run {
 struct is_set_up {
   friend bool operator==(const is_set_up&, const is_set_up&) = default;
 };
-/// Answer the proposal: this rank will not pass `step` without a further word.
+/// Answer the proposal: this rank will not pass `step` until a further order.
 struct vote {
   std::int64_t step = 0;
   friend bool operator==(const vote&, const vote&) = default;

@@ -172,7 +172,7 @@ void fit_machine::check(std::uint32_t handled, run_verdict word) const {
   if (handled > in_flight_) refuse("more hooks handled than were sent");
   switch (word) {
     case run_verdict::proceed:
-      if (handled != in_flight_) refuse("a run ended early without a word");
+      if (handled != in_flight_) refuse("a run ended early without a reason");
       return;
     case run_verdict::attention:
       if (splits_closure(segment(), handled_ + handled)) refuse("a closure cut by attention");
@@ -200,7 +200,7 @@ void fit_machine::learn(const hook_outcome& outcome, actions& out) {
     else if (phase_ == phase::prepare)
       loaders_.push_back(told);
     else
-      throw internal_error("fit machine: a loader that process_dataloader 0 did not tell of");
+      throw internal_error("fit machine: a loader that process_dataloader 0 did not name");
   }
   if (outcome.optimizers) optimizers_ = *outcome.optimizers;
   const bool fit = plan_->purpose == stage::train;

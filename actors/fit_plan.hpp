@@ -38,7 +38,7 @@ struct fit_plan {
   std::string resume;
   bool one_hook_per_run = false;  ///< a run per hook (an optimizer_step keeps its closure)
   std::int64_t run_batches =
-      64;                     ///< the most micro-batches of one run, so that observers hear often
+      64;  ///< the most micro-batches of one run, so that observers are notified often
   bool keeps_points = false;  ///< ranks can return to the last point (the job can restart)
 
   friend bool operator==(const fit_plan&, const fit_plan&) = default;

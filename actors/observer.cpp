@@ -12,7 +12,7 @@ struct observer_state {
   caf::actor_addr supervisor;  // weak: the supervisor outlives its observers by protocol
   std::vector<failure> late;
 
-  // An observer that throws hears nothing more; the job goes on.
+  // An observer that throws receives nothing more; the job goes on.
   template <class F>
   void guarded(F f) {
     if (!inner) return;

@@ -42,8 +42,8 @@ private:
   std::shared_ptr<gate> gate_;  ///< of one sender; null: never closed
 };
 
-/// Brings an observer to life. What it throws is said once to `supervisor` (as `late` of `flushed`)
-/// and ends its hearing.
+/// Starts an observer. Its exception is reported once to `supervisor` (as `late` of `flushed`), and
+/// it gets no further observation.
 listed_observer spawn_observer(caf::actor_system& system, actor_error_handler trouble,
                                const observer_factory& make, supervisor_actor supervisor);
 /// As above, behind a queue of at most so many observations.

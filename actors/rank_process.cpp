@@ -106,7 +106,7 @@ struct supervisor_proxy;
 using proxy_pointer = supervisor_actor::stateful_pointer<supervisor_proxy>;
 
 struct supervisor_proxy {
-  static constexpr const char* name = "rank_home";
+  static constexpr const char* name = "rank_process";
 
   proxy_pointer self = nullptr;
   link* control = nullptr;

@@ -18,7 +18,7 @@ struct remote_rank_state;
 using remote_rank_pointer = remote_rank_actor::stateful_pointer<remote_rank_state>;
 
 struct remote_rank_state {
-  static constexpr const char* name = "far_rank";
+  static constexpr const char* name = "remote_rank";
 
   remote_rank_pointer self = nullptr;
   rank_setup setup;

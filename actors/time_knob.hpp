@@ -25,10 +25,10 @@ struct deadlines {
   /// Answers to close_generation: 4 D. on_exception runs there; a lane has to come out of what it
   /// waits for.
   duration close{0};
-  /// For the first cause behind failures that only follow from it: D.
+  /// For the first cause of failures that only follow from it: D.
   duration settle{0};
-  /// The grace for tear_down after a failure, and for observers: 4 D; whoever has not answered then
-  /// is a survivor.
+  /// The grace for tear_down after a failure, and for observers: 4 D. A rank that has not answered
+  /// then is a survivor.
   duration teardown{0};
   /// An orderly teardown runs users' hooks and meets at a barrier: collective + 4 D.
   duration orderly_teardown{0};

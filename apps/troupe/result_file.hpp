@@ -41,7 +41,7 @@ struct run_result {
 /// The result of a fit; times are the caller's to fill in.
 run_result result_of(const job_outcome& outcome, const trainer_options& options);
 
-/// A failure with the contract's fields; undefined ones are null. Text that is not UTF-8 is mended.
+/// A failure with the contract's fields; undefined ones are null. Text becomes valid UTF-8.
 nlohmann::ordered_json as_json(const failure& what);
 /// One line, numbers that are not finite as null.
 std::string result_text(const run_result& what);

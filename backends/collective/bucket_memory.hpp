@@ -9,8 +9,8 @@ namespace troupe {
 /// Aligned to a cache line; from 4 MiB on in huge pages, which the kernel is asked for if
 /// `huge_pages`. Contents undefined. Throws std::bad_alloc.
 ///
-/// `rank`: whoever adds up large memory of several ranks has each ask with its own number, and gets
-/// memory that first-level caches do not mix up (see `bucket_offset`).
+/// `rank`: a communicator adds up large memory of several ranks. Each rank asks with its own number
+/// and gets memory that first-level caches do not mix up (see `bucket_offset`).
 std::shared_ptr<void> allocate_bucket(std::size_t bytes, bool huge_pages, std::size_t rank = 0);
 
 /// How far behind a page or huge page a rank's memory begins. First-level caches guess which line

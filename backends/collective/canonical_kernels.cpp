@@ -201,12 +201,13 @@ struct loops {
 };
 
 // The case that has to run at the speed of memory: the sum of two real leaves. Making every NaN
-// canonical on its way costs a tenth, so a block is only watched for NaN and mended after it.
+// canonical on its way costs a tenth, so a block is only watched for NaN and corrected after it.
 template <class T>
 struct watched_sum {
   using vector [[gnu::vector_size(32), gnu::aligned(alignof(T)), gnu::may_alias]] = T;
   static constexpr std::size_t width = sizeof(vector) / sizeof(T);
-  static constexpr std::size_t block = 16384 / sizeof(T);  // still in the first cache to be mended
+  static constexpr std::size_t block =
+      16384 / sizeof(T);  // still in the first cache when it is corrected
 
   TROUPE_LOOP void pair(const void* left, const void* right, void* first, void* second,
                         std::size_t n) {

@@ -56,7 +56,7 @@ std::string missed(const collective_call& call, std::chrono::nanoseconds deadlin
 /// `rank 2` or `ranks 1, 3`.
 std::string rank_list(std::span<const std::int32_t> ranks);
 
-/// The members of `among` in a world of `world` ranks: its ranks, or everybody if it is empty.
+/// The members of `among` in a world of `world` ranks: its ranks, or all ranks if it is empty.
 /// Throws std::invalid_argument unless they are ascending, each once, within the world, and include
 /// `self`.
 std::vector<std::int32_t> members_of(const subgroup& among, std::int32_t world, std::int32_t self);

@@ -38,8 +38,8 @@ struct end_reason {
   std::uint64_t number = 0;
   friend bool operator==(const end_reason&, const end_reason&) = default;
 
-  /// How an operation of the aborted group ends for `rank`. A mismatch is told to every rank that
-  /// calls the operation, a time-out to the ranks that `arrived` and are not missing. Any other
+  /// How an operation of the aborted group ends for `rank`. Every rank that calls the operation
+  /// gets a mismatch; the ranks that `arrived` and are not missing get a time-out. Any other
   /// operation is aborted.
   work_result result_of(std::uint64_t of_channel, std::uint64_t of_number, std::int32_t rank,
                         bool arrived = true) const;

@@ -27,8 +27,7 @@ std::string closed_in_flight(std::int32_t rank, std::string_view operation) {
 }
 
 std::string closed_before(const collective_call& call, std::int32_t rank) {
-  return fmt::format("{} can not be met: rank {} has closed its communicator", describe(call),
-                     rank);
+  return fmt::format("{} cannot be met: rank {} has closed its communicator", describe(call), rank);
 }
 
 }  // namespace troupe::collectives

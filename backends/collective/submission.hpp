@@ -27,7 +27,7 @@ void check_rank(const group_description& who);
 
 /// `rank 1 closed its communicator while barrier "x" was in flight`.
 std::string closed_in_flight(std::int32_t rank, std::string_view operation);
-/// `barrier "x" can not be met: rank 1 has closed its communicator`.
+/// `barrier "x" cannot be met: rank 1 has closed its communicator`.
 std::string closed_before(const collective_call& call, std::int32_t rank);
 
 }  // namespace troupe::collectives

@@ -41,10 +41,10 @@ private:
 /// Rung when something happened that waiters may want to look at. Any number of ringers and
 /// waiters. With `Shared` it may lie in memory that processes share, where zeroes are a new bell.
 ///
-/// A waiter reads `now`, looks, and waits for the next ring if there was nothing. Who rings every
-/// time it changes something calls `ring`; who would rather not write to the bell's cache line
-/// while nobody sleeps calls `ring_sleepers` and leaves it to waiters to look once more themselves:
-/// `wait` asks `ready` before it sleeps.
+/// A waiter reads `now`, looks, and waits for the next ring if there was nothing. A thread that
+/// rings every time it changes something calls `ring`. A thread that does not want to write to the
+/// bell's cache line while no waiter sleeps calls `ring_sleepers`; then waiters look once more
+/// themselves: `wait` asks `ready` before it sleeps.
 template <bool Shared>
 class basic_bell {
 public:
@@ -75,7 +75,7 @@ public:
   void wait(std::uint32_t seen, bool spin, std::optional<clock::time_point> until) noexcept {
     wait(seen, spin, until, [] { return false; });
   }
-  /// The same at once in the kernel, for threads that nobody hurries for.
+  /// The same at once in the kernel, for threads that are in no hurry.
   template <class Ready>
   void sleep(std::uint32_t seen, std::optional<clock::time_point> until, Ready&& ready) noexcept {
     // A waiter counts itself before it looks for the last time and before the kernel compares the
@@ -91,7 +91,7 @@ private:
   static constexpr int spins = 100;
   // Together about what it costs to sleep and be woken (28 us where it was measured).
   static constexpr int yields = 20;
-  // A yield that takes so long has given the core to somebody who computes. Sleepers get it back
+  // A yield that takes so long has given the core to a thread that computes. Sleepers get it back
   // sooner than those who yield, so for some waits there are no more yields.
   static constexpr std::chrono::microseconds long_yield{200};
   static constexpr std::uint32_t waits_without_yield = 64;
@@ -116,8 +116,8 @@ using bell = basic_bell<false>;
 using shared_bell = basic_bell<true>;
 
 /// A mutex for sections of a few hundred nanoseconds: going to sleep at once, as std::mutex does,
-/// costs a hundred times what the section takes. Whoever has to wait looks without writing, so that
-/// the holder keeps the cache line.
+/// costs a hundred times what the section takes. A thread that has to wait looks without writing,
+/// so that the holder keeps the cache line.
 class brief_mutex {
 public:
   brief_mutex() = default;
@@ -133,7 +133,7 @@ public:
 private:
   static constexpr std::uint32_t open = 0;
   static constexpr std::uint32_t held = 1;
-  static constexpr std::uint32_t awaited = 2;  // held, and somebody may be asleep
+  static constexpr std::uint32_t awaited = 2;  // held, and a waiter may be asleep
 
   bool try_lock() noexcept {
     auto was = open;

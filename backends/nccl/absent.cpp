@@ -13,7 +13,7 @@ std::string nccl_backend::unusable() const {
 }
 
 std::shared_ptr<communicator> nccl_backend::open(const group_description&) {
-  throw user_error(errc::device, "communicator \"nccl\" can not be used here: " + unusable());
+  throw user_error(errc::device, "communicator \"nccl\" cannot be used here: " + unusable());
 }
 
 }  // namespace troupe

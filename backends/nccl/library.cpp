@@ -21,7 +21,7 @@ std::shared_ptr<void> open_library(const std::vector<std::string>& folders, cons
     if (auto* found = ::dlopen(place.c_str(), RTLD_NOW | RTLD_LOCAL))
       return {found, [](void* opened) { ::dlclose(opened); }};
   const auto* reason = ::dlerror();
-  why = reason ? reason : fmt::format("{} can not be loaded", name);
+  why = reason ? reason : fmt::format("{} cannot be loaded", name);
   return nullptr;
 }
 

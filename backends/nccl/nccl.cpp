@@ -175,7 +175,7 @@ std::string nccl_backend::unusable() const {
 
 std::shared_ptr<communicator> nccl_backend::open(const group_description& who) {
   if (const auto why = unusable(); !why.empty())
-    throw user_error(errc::device, "communicator \"nccl\" can not be used here: " + why);
+    throw user_error(errc::device, "communicator \"nccl\" cannot be used here: " + why);
   const auto& functions = state_->look().functions;
   int devices = 0;
   functions->device_count(&devices);

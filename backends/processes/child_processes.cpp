@@ -179,7 +179,7 @@ private:
     kill_after(silent_ ? std::chrono::nanoseconds{0} : what_.detect);
   }
 
-  // Without a handler of SIGCHLD no event tells the loop that a child was stopped.
+  // Without a handler of SIGCHLD the loop gets no event when a child was stopped.
   void keep_looking() {
     const std::chrono::nanoseconds at_once = std::chrono::milliseconds{10};
     next_look_.expires_after(soon_ > 0 ? at_once : stops_.between());

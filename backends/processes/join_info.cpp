@@ -69,7 +69,7 @@ join_info read_join_info(const std::string& text) {
     what.secret[i] = static_cast<std::uint8_t>(std::stoi(secret.substr(2 * i, 2), nullptr, 16));
   for (std::string host; in >> host;) what.hosts.push_back(host);
   whole = whole && !what.hosts.empty() && what.hosts.size() <= join_info::hosts_max;
-  if (!whole) throw internal_error("a rank's process was told no place to come to");
+  if (!whole) throw internal_error("a rank's process was given no address to connect to");
   return what;
 }
 

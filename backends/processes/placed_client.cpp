@@ -100,11 +100,12 @@ std::unique_ptr<launcher_client> placed_client(std::int32_t rank, const std::str
     if (!send_all(socket.get(), encode_arrival(where.secret, rank)) ||
         !receive_all(socket.get(), block))
       gone("it has ended the connection");
-    const auto told = decode_assignment(block, where.secret);
-    if (!told) gone(fmt::format("{}:{} is somebody else", host, where.port));
-    if (told->shutdown) return nullptr;
-    if (told->who.number != rank) throw internal_error("a placed process was told another rank");
-    return std::make_unique<side_of_placed>(told->who, socket.release());
+    const auto assigned = decode_assignment(block, where.secret);
+    if (!assigned) gone(fmt::format("{}:{} is another program", host, where.port));
+    if (assigned->shutdown) return nullptr;
+    if (assigned->who.number != rank)
+      throw internal_error("a placed process was given another rank");
+    return std::make_unique<side_of_placed>(assigned->who, socket.release());
   }
   gone(tried);
 }

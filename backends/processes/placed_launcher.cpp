@@ -97,10 +97,10 @@ public:
     auto& at = rank_slot_of(*life);
     const bool gone = at.gone || (rank_slots_[0].gone && !at.idle);
     if (gone || (at.life && !at.life->over())) {
-      life->end(ended_as(failure_kind::start_failed,
-                         gone ? "its process has ended and can not be started "
-                                "again; call mpirun again"
-                              : "its process is another job's"));
+      life->end(
+          ended_as(failure_kind::start_failed, gone ? "its process has ended and cannot be started "
+                                                      "again; call mpirun again"
+                                                    : "its process is another job's"));
       return;
     }
     at.life = life;
@@ -244,7 +244,7 @@ private:
     const bool told = tell(at, {.shutdown = false, .who = at.life->what().who});
     auto socket = std::move(*at.idle);
     at.idle.reset();
-    if (!told) return lost(rank, "before it was told what to do");
+    if (!told) return lost(rank, "before it received what to do");
     try {
       at.life->begin(socket.release());
     } catch (const std::exception& error) {
@@ -266,7 +266,7 @@ private:
   std::optional<rank_acceptor> door_;
   std::vector<rank_slot> rank_slots_;
   bool leaving_ = false;
-  bool spoiled_ = false;  // a process was lost or killed: no goodbye
+  bool spoiled_ = false;  // a process was lost or killed: no shutdown message
   std::optional<asio::posix::stream_descriptor> watch_;
   asio::steady_timer limit_{loop_};
   std::atomic<pid_t> child_{0};  // rank 0's process

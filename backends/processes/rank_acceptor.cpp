@@ -66,7 +66,7 @@ rank_acceptor::rank_acceptor(asio::io_context& loop, const placed_options& optio
   where_.hosts = addresses(options.one_host);
   if (error || where_.hosts.empty())
     throw user_error(errc::device,
-                     fmt::format("mpirun's processes can not come to this one: {}",
+                     fmt::format("mpirun's processes cannot come to this one: {}",
                                  error ? error.message() : "this host has no IPv4 address"));
   where_.port = acceptor_.local_endpoint().port();
   if (::getrandom(where_.secret.data(), where_.secret.size(), 0) !=

@@ -14,7 +14,7 @@ namespace troupe {
 namespace {
 
 void expect(std::size_t count, const std::vector<int>& descriptors) {
-  if (descriptors.size() != count) throw internal_error("a rank's process inherited no meeting");
+  if (descriptors.size() != count) throw internal_error("a rank's process inherited no rendezvous");
 }
 
 class shm_place : public rendezvous {

@@ -1,4 +1,4 @@
-// Starts this program as a child process, and tells how it ended.
+// Starts this program as a child process, and reports how it ended.
 #pragma once
 
 #include <signal.h>

@@ -45,7 +45,7 @@ bool possible(std::uint64_t slot_bytes, std::uint64_t registered_bytes) {
 }
 
 [[noreturn]] void no_meeting(std::string_view why) {
-  throw user_error(errc::device, fmt::format("shm: this is no meeting of ranks: {}", why));
+  throw user_error(errc::device, fmt::format("shm: this is no rendezvous of ranks: {}", why));
 }
 
 }  // namespace
@@ -85,7 +85,7 @@ shm_rendezvous::control_segment::control_segment(file_descriptor file, const shm
           "shm: slot_bytes must be a multiple of 4096 up to 16 MiB, registered_bytes of 2 MiB up "
           "to "
           "1 TiB");
-    shm::reserve(file_.get(), 0, sizeof(control_segment_words), "a meeting of ranks");
+    shm::reserve(file_.get(), 0, sizeof(control_segment_words), "a rendezvous of ranks");
   } else {
     control_segment_words head{};
     constexpr auto known = offsetof(control_segment_words, mutex);
@@ -97,7 +97,7 @@ shm_rendezvous::control_segment::control_segment(file_descriptor file, const shm
     struct stat about {};
     if (fstat(file_.get(), &about) != 0 || about.st_size < off_t{sizeof(control_segment_words)})
       no_meeting("it is cut short");
-    if (!possible(head.slot_bytes, head.registered_bytes)) no_meeting("its sizes can not be");
+    if (!possible(head.slot_bytes, head.registered_bytes)) no_meeting("its sizes cannot be");
   }
   void* at = mmap(nullptr, sizeof(control_segment_words), PROT_READ | PROT_WRITE, MAP_SHARED,
                   file_.get(), 0);

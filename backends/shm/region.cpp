@@ -59,11 +59,12 @@ region::region(int file, std::size_t offset, const region_layout& layout, std::s
   if (at == MAP_FAILED) {
     const int why = errno;
     if (mapped_ != MAP_FAILED) munmap(mapped_, mapped_bytes_);
-    throw user_error(errc::device,
-                     fmt::format("shm: no {} MiB of addresses for a generation of {} ranks: {}; "
-                                 "raise the limit (ulimit -v unlimited) or create the meeting with "
-                                 "fewer registered_bytes",
-                                 bytes >> 20, layout.world(), std::strerror(why)));
+    throw user_error(
+        errc::device,
+        fmt::format("shm: no {} MiB of addresses for a generation of {} ranks: {}; "
+                    "raise the limit (ulimit -v unlimited) or create the rendezvous with "
+                    "fewer registered_bytes",
+                    bytes >> 20, layout.world(), std::strerror(why)));
   }
 }
 

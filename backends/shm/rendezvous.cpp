@@ -42,7 +42,7 @@ struct address {
 // An abstract name: it is in no file system and goes with the socket.
 address address_of(std::string_view key) {
   if (key.size() < 16 || key.size() > 64)
-    throw std::invalid_argument("shm: the key of a meeting has 16 to 64 bytes");
+    throw std::invalid_argument("shm: the key of a rendezvous has 16 to 64 bytes");
   const auto text = fmt::format("troupe-shm-{}", key);
   address at;
   at.name.sun_family = AF_UNIX;
@@ -152,7 +152,7 @@ shm_rendezvous shm_rendezvous::create(const shm_sizes& sizes) {
 
 shm_rendezvous shm_rendezvous::adopt(int given) {
   file_descriptor own{fcntl(given, F_DUPFD_CLOEXEC, 0)};
-  if (own.get() < 0) refuse("the descriptor of the meeting is not open", errno);
+  if (own.get() < 0) refuse("the descriptor of the rendezvous is not open", errno);
   return shm_rendezvous{std::make_shared<control_segment>(std::move(own), nullptr)};
 }
 
@@ -176,7 +176,7 @@ shm_rendezvous shm_rendezvous::by_name(std::string_view key, std::chrono::nanose
     std::this_thread::yield();  // bound, but not listening yet; or gone since
   } while (clock::now() < until);
   throw user_error(errc::membership,
-                   fmt::format("shm: waited {:g} s for the process that holds the meeting to "
+                   fmt::format("shm: waited {:g} s for the process that holds the rendezvous to "
                                "answer; it may be stopped",
                                std::chrono::duration<double>(patience).count()));
 }
@@ -190,7 +190,7 @@ std::string shm_unusable() {
     return error.what();
   }
   const file_descriptor self{static_cast<int>(syscall(SYS_pidfd_open, getpid(), 0))};
-  if (self.get() < 0) return "the kernel tells no process of another's end (pidfd: Linux 5.3)";
+  if (self.get() < 0) return "the kernel notifies no process of another's end (pidfd: Linux 5.3)";
   return {};
 }
 

@@ -76,7 +76,7 @@ public:
   };
   /// All entries: folders before their contents, names in order.
   std::vector<entry> entries() const;
-  /// Equal for disks that a program cannot tell apart, on every computer.
+  /// Equal for disks between which no program can see a difference, on every computer.
   std::uint64_t digest() const;
   /// Copies everything to a folder of the real disk. Throws std::filesystem::filesystem_error.
   void unload(const std::filesystem::path& to) const;

@@ -134,7 +134,7 @@ work_ptr fabric_group::submit(const std::shared_ptr<member>& me, const std::shar
   if (any_departed_)
     for (const auto rank : in->members)
       if (const auto& other = members_[static_cast<std::size_t>(rank)]; other && other->departed) {
-        abort(*me, fmt::format("{} can not be met: rank {} has closed its communicator",
+        abort(*me, fmt::format("{} cannot be met: rank {} has closed its communicator",
                                describe(with.call), rank));
         return std::make_shared<ended_work>(me->why);
       }

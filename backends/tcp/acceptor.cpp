@@ -48,7 +48,7 @@ void tune(tcp::socket& socket) {
 file_descriptor released(tcp::socket socket) {
   boost::system::error_code failed;
   file_descriptor result{socket.release(failed)};
-  if (failed) throw internal_error("tcp: a socket can not be released: " + failed.message());
+  if (failed) throw internal_error("tcp: a socket cannot be released: " + failed.message());
   return result;
 }
 
@@ -93,7 +93,7 @@ tcp_address acceptor::listen() {
       acceptor_ = std::move(fresh);
     } catch (const boost::system::system_error& error) {
       throw user_error(errc::device,
-                       fmt::format("tcp can not listen at {}: {}; choose another address or port",
+                       fmt::format("tcp cannot listen at {}: {}; choose another address or port",
                                    to_string(at), error.code().message()));
     }
     asio::co_spawn(context_, accept(), asio::detached);

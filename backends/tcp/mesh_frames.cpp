@@ -75,7 +75,7 @@ void mesh::frame_handler::name_channel(const frame_header& header,
   };
   auto& known = from_.channels;
   if (header.channel != known.size() || !has(rank_) || !has(in_.who_.rank))
-    throw wire_error("named a subgroup that can not be");
+    throw wire_error("named a subgroup that cannot be");
   known.push_back(&in_.channel_of(members));
 }
 

@@ -99,7 +99,7 @@ std::optional<double> result_of(const metric_accumulator::entry& e) {
     case log_reduction::min: return e.least;
     case log_reduction::max: return e.most;
   }
-  throw internal_error("log_book: unknown reduction");
+  throw internal_error("metrics: unknown reduction");
 }
 
 }  // namespace

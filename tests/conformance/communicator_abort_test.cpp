@@ -260,7 +260,7 @@ TEST_CASE("a closed rank is reported by the next operation that needs it") {
     first->wait();
     CHECK_FALSE(ranks[0].aborted());
     CHECK_THROWS_WITH(ranks[0].barrier("with it")->wait(),
-                      "barrier \"with it\" can not be met: rank 1 has closed its communicator");
+                      "barrier \"with it\" cannot be met: rank 1 has closed its communicator");
     await_abort(ranks[2]);
   });
 }

@@ -116,7 +116,7 @@ namespace {
 constexpr user_coverage detour{coverage_kind::rare, "a detour of a test's"};
 constexpr user_coverage passed{coverage_kind::sometimes, "a place of a test's was passed"};
 constexpr user_coverage small_steps{coverage_kind::always, "steps of a test's are small"};
-constexpr user_coverage absent{coverage_kind::sometimes, "nobody comes here"};
+constexpr user_coverage absent{coverage_kind::sometimes, "no run comes here"};
 
 // A user's code, run after each step.
 struct marking final : extension {
@@ -157,8 +157,8 @@ TEST_CASE("user coverage is counted; points never hit are listed with 0", "[simu
   CHECK(all.marks.at("a place of a test's was passed") >= 6 * 3 * 4);
   CHECK(all.marks.at("steps of a test's are small") >= 6 * 3 * 6);
   CHECK_THAT(all.marks_text(), Catch::Contains("x a place of a test's was passed\n") &&
-                                   Catch::Contains("nobody comes here"));
-  CHECK_THROWS_AS(all.met("something nobody knows"), user_error);
+                                   Catch::Contains("no run comes here"));
+  CHECK_THROWS_AS(all.met("something unknown"), user_error);
   auto twice = marked(1000);
   twice.marks.push_back(passed);
   CHECK_THROWS_WITH(explore({.ranks = 2, .steps = 2}, twice, {.runs = 1}),

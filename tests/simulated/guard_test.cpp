@@ -67,7 +67,7 @@ std::vector<outside> all_kinds() {
 
 std::string ended_by(const std::function<void()>& call) {
   simulation in{choices::of_seed(1), {}};
-  const auto p = in.add_node(1, "somebody");
+  const auto p = in.add_node(1, "some node");
   in.at(p, nanoseconds{0}, call);
   try {
     in.step();
@@ -83,7 +83,7 @@ TEST_CASE("a call to the outside ends the run and is named", "[simulated][guard]
   for (const auto& kind : all_kinds()) {
     INFO(kind.name);
     CHECK(ended_by(kind.call) ==
-          "somebody called " + std::string{kind.seen_as} + " in event 1 without a port");
+          "some node called " + std::string{kind.seen_as} + " in event 1 without a port");
   }
 }
 

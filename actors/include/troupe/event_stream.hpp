@@ -36,7 +36,7 @@ public:
   /// The next event.
   /// 1. Completion signature: `void(troupe::observation_ptr)`, on the handler's associated executor
   ///    (the stream's by default), never inside the initiating call. Null after the last event,
-  ///    and when the wait was cancelled; `ended` tells which. The last event arrives before the job
+  ///    and when the wait was cancelled; `ended` says which. The last event arrives before the job
   ///    completes.
   /// 2. Several waits are served in the order in which they began.
   /// 3. Cancellation: the associated slot, any type. No event is lost by it.

@@ -154,8 +154,8 @@ public:
   virtual work_ptr work_together(std::string_view label, const void* mine, std::size_t pieces,
                                  shared_body body);
 
-  /// True while the owning lane waits for its peers in this communicator. The rank uses it to tell
-  /// a hook that waits from a hook that hangs.
+  /// True while the owning lane waits for its peers in this communicator. With it the rank
+  /// distinguishes a hook that waits from a hook that hangs.
   virtual bool waiting() const noexcept = 0;
 
   /// Memory that this communicator reduces fastest (aligned, in huge pages where allowed). Freed by

@@ -34,16 +34,16 @@ struct failure_cause {
 /// What a failure is. The list is complete. Except for `exception`, `failure::type` is the kind's
 /// name (to_string).
 enum class failure_kind : std::uint8_t {
-  exception,           ///< an exception was thrown; `type` is its C++ name
-  signal,              ///< a signal ended the rank's process
-  exit,                ///< the rank's process ended by itself
-  lost,                ///< the connection to the rank's process ended
-  start_failed,        ///< the rank could not be started
-  down,                ///< an actor ended without a report
-  deadline,            ///< a rank, or the forming of a generation, took longer than its limit
-  aborted,             ///< the caller ended the job at once
-  session_closed,      ///< the session was destroyed while the job ran
-  actor_error,         ///< CAF reported an error to an actor; heard by `actor_error_handler` only
+  exception,       ///< an exception was thrown; `type` is its C++ name
+  signal,          ///< a signal ended the rank's process
+  exit,            ///< the rank's process ended by itself
+  lost,            ///< the connection to the rank's process ended
+  start_failed,    ///< the rank could not be started
+  down,            ///< an actor ended without a report
+  deadline,        ///< a rank, or the forming of a generation, took longer than its limit
+  aborted,         ///< the caller ended the job at once
+  session_closed,  ///< the session was destroyed while the job ran
+  actor_error,     ///< CAF reported an error to an actor; `actor_error_handler` only receives it
   unexpected_message,  ///< an actor received a message that it does not know; likewise
 };
 std::string_view to_string(failure_kind kind);

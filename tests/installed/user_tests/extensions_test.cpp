@@ -9,7 +9,7 @@
 namespace sim = troupe::testing;
 
 // An oracle in one line.
-TEST_CASE("no step takes more samples than a batch of all ranks", "[sim][guest]") {
+TEST_CASE("no step takes more samples than a batch of all ranks", "[sim][extension]") {
   auto plan = sim::swarm_of("crash_rank, pause, cut");
   plan.extensions = {
       sim::always("a step is a batch of all ranks at most",
@@ -19,12 +19,12 @@ TEST_CASE("no step takes more samples than a batch of all ranks", "[sim][guest]"
   CHECK(r.clean());
 
   // One that cannot hold is found, and comes back small.
-  plan.extensions = {sim::always("nobody gets to step 7",
+  plan.extensions = {sim::always("no rank gets to step 7",
                                  [](const troupe::finished_step& s) { return s.step < 7; })};
   const auto wrong = sim::explore({.ranks = 4, .steps = 10}, plan, {.runs = 40});
   CHECK_FALSE(wrong.clean());
   const auto text = sim::report(wrong);
-  CHECK_THAT(text, Catch::Contains("nobody gets to step 7") && Catch::Contains("troupe-case/2"));
+  CHECK_THAT(text, Catch::Contains("no rank gets to step 7") && Catch::Contains("troupe-case/2"));
 }
 
 // A user's learner. In each step all ranks add a number to its weight.
@@ -68,7 +68,7 @@ struct adding_recipe final : troupe::learner_recipe {
   }
 };
 
-TEST_CASE("a user's learner ends with the same weight under any schedule", "[sim][guest]") {
+TEST_CASE("a user's learner ends with the same weight under any schedule", "[sim][extension]") {
   for (std::uint64_t seed = 0; seed < 50; ++seed) {
     sim::scripted_simulation s{{.seed = seed, .schedule = sim::scheduling::random}};
     troupe::job what;
@@ -82,7 +82,7 @@ TEST_CASE("a user's learner ends with the same weight under any schedule", "[sim
   }
 }
 
-// An actor of one's own, on a host of its own: it hears of steps and asks for a stop behind one.
+// An actor of one's own, on a host of its own: it gets each step and asks for a stop after one.
 class stopper final : public sim::extension {
 public:
   void begins(sim::simulation& in, sim::simulated_job& sim_job) override {
@@ -110,7 +110,7 @@ private:
   caf::actor actor_;
 };
 
-TEST_CASE("a user's actor stops a job at a step boundary", "[sim][guest]") {
+TEST_CASE("a user's actor stops a job at a step boundary", "[sim][extension]") {
   auto plan = sim::swarm_of("crash_rank, pause, cut");
   plan.extensions = {[] { return std::make_unique<stopper>(); }};
   const auto r = sim::explore({.ranks = 3, .steps = 10}, plan, {.runs = 60});

@@ -56,7 +56,7 @@ TEST_CASE("an exception reaches the caller exactly once", "[sim][exhaustive]") {
     if (end.status != troupe::job_outcome::ending::failed) return {};
     ++failed;
     if (!end.first) return "it failed without a first cause";
-    return end.survivors.empty() ? "" : "somebody is left";
+    return end.survivors.empty() ? "" : "a rank is left";
   };
   const auto r = sim::exhaust(small);
   INFO(r.summary() << (r.violation ? r.violation->what + '\n' + r.violation->chart : ""));

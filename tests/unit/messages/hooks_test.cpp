@@ -71,7 +71,7 @@ TEST_CASE("limits are a number of batches or a share of them", "[messages]") {
   CHECK(apply_limit(0.5, 0) == 0);
 }
 
-TEST_CASE("merging hook outcomes keeps a stop request for every run_word", "[messages]") {
+TEST_CASE("merging hook outcomes keeps a stop request for every run_verdict", "[messages]") {
   for (const auto word : {run_verdict::proceed, run_verdict::skip_epoch, run_verdict::attention}) {
     hook_outcome whole, later;
     whole.stop = true;

@@ -65,21 +65,21 @@ struct odd_parameters : regression {
     sometimes = register_parameter("sometimes", torch::ones({1}));
     shared = register_parameter("shared", torch::full({1}, 0.5));
     frozen = register_parameter("frozen", torch::ones({1}), /*requires_grad=*/false);
-    thawed = register_parameter("thawed", torch::ones({1}), /*requires_grad=*/false);
+    unfrozen = register_parameter("unfrozen", torch::ones({1}), /*requires_grad=*/false);
   }
   step_output training_step(const batch& b, std::int64_t index) override {
-    auto y = net->forward(b[0] * shared) * shared * frozen + thawed;
+    auto y = net->forward(b[0] * shared) * shared * frozen + unfrozen;
     if (!by_rank_ || rank() == 1) y = y * sometimes;
     (void)index;
     return fn::mse_loss(y, b[1]);
   }
   void on_train_epoch_start(std::int64_t epoch) override {
-    thawed.set_requires_grad(epoch >= 1);
+    unfrozen.set_requires_grad(epoch >= 1);
     net->named_parameters()["0.weight"].set_requires_grad(epoch != 2);
   }
   optimizers configure_optimizers() override { return sgd_with_decay(*this); }
 
-  at::Tensor unused, sometimes, shared, frozen, thawed;
+  at::Tensor unused, sometimes, shared, frozen, unfrozen;
   bool by_rank_;
 };
 
@@ -104,7 +104,7 @@ TEST_CASE("unused and shared and frozen parameters behave as in one process") {
   CHECK(distance(two, by_hand<odd_by_hand>(options, *data, 2)) < gradient_tolerance);
   CHECK(two.at("unused").equal(torch::ones({3})));  // weight decay does not reach it
   CHECK(two.at("frozen").equal(torch::ones({1})));
-  CHECK_FALSE(two.at("thawed").equal(torch::ones({1})));
+  CHECK_FALSE(two.at("unfrozen").equal(torch::ones({1})));
 }
 
 TEST_CASE("a parameter that only one rank uses is updated on all ranks") {

@@ -1,6 +1,6 @@
 // Every hook of a strategy, of an accelerator and of the fit loop, as a plain typed message.
 //
-// Who sends it to whom: a rank's fit machine emits runs of hooks (messages/lane.hpp), the rank
+// Sender and receiver: a rank's fit machine emits runs of hooks (messages/lane.hpp), the rank
 // actor gives each run to its lane, and the lane's learner handles the hooks in order. Observers
 // that ask for hooks receive them afterwards as `seen::hook` (troupe/observation.hpp). Deciders
 // act inside the machine. What the receiver may conclude: all earlier hooks of the run were handled
@@ -198,7 +198,7 @@ struct on_predict_batch_end : plain { static constexpr std::string_view name = "
 struct on_predict_epoch_end : plain { static constexpr std::string_view name = "on_predict_epoch_end"; };
 struct on_predict_end : plain { static constexpr std::string_view name = "on_predict_end"; };
 
-// --- meeting of all ranks -------------------------------------------------------------------------
+// --- rendezvous of all ranks ---------------------------------------------------------------------
 
 /// All ranks of the world wait for each other. `label` names the barrier in errors.
 struct barrier {

@@ -33,7 +33,7 @@ const bytes& sound_meeting() {
   return content;
 }
 
-// Damage to what is looked at before the meeting is believed, or the wrong length.
+// Damage to what is looked at before the rendezvous is trusted, or the wrong length.
 file_descriptor damaged_meeting(std::mt19937_64& draw) {
   auto content = sound_meeting();
   constexpr std::size_t head = offsetof(shm::control_segment_words, mutex);

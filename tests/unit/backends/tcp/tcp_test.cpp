@@ -229,9 +229,8 @@ TEST_CASE("a listen address in use gives an error with a remedy") {
   tcp_backend first;
   const auto taken = first.address();
   tcp_backend second{tcp_options{.listen = taken}};
-  CHECK_THROWS_WITH(second.address(),
-                    Catch::Contains("tcp can not listen at " + to_string(taken)) &&
-                        Catch::Contains("choose another address or port"));
+  CHECK_THROWS_WITH(second.address(), Catch::Contains("tcp cannot listen at " + to_string(taken)) &&
+                                          Catch::Contains("choose another address or port"));
   CHECK_THROWS_AS(second.open(member(0)), user_error);
   CHECK_FALSE(second.unusable().empty());
   CHECK(first.unusable().empty());

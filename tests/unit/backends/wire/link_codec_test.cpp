@@ -35,7 +35,7 @@ TEST_CASE("every control message is decoded unchanged") {
   }));
 }
 
-TEST_CASE("a rank_brief carries options and texts and initial weights") {
+TEST_CASE("a rank_spec carries options and texts and initial weights") {
   for (std::uint64_t seed = 0; seed < 20; ++seed) {
     const auto before = std::get<rank_spec>(any_message(seed, 0));
     const auto after = std::get<rank_spec>(again(before));

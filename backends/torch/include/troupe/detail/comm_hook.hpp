@@ -72,7 +72,7 @@ struct bucket_future {
 
 /// Called in the rank's lane, inside of autograd, as soon as the bucket is complete: it must not
 /// wait. All ranks use the same hook, for the same buckets in the same order. What it throws is
-/// thrown behind backward. The bucket is the hook's until it returns; tensors may be kept longer.
+/// thrown after backward. The bucket is the hook's until it returns; tensors may be kept longer.
 using comm_hook = std::function<bucket_future(const gradient_bucket& bucket)>;
 
 /// A plain all_reduce, what is done without a hook.
