@@ -59,6 +59,8 @@ std::string_view to_string(precision_kind kind) {
     case precision_kind::f64_true: return "64-true";
     case precision_kind::bf16_true: return "bf16-true";
     case precision_kind::bf16_mixed: return "bf16-mixed";
+    case precision_kind::f16_true: return "16-true";
+    case precision_kind::f16_mixed: return "16-mixed";
   }
   return "unknown";
 }

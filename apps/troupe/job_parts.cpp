@@ -151,11 +151,6 @@ void check_place(const settings& s) {
     throw user_error(errc::device,
                      "communicator = \"nccl\": it carries tensors of GPUs, and this program trains "
                      "on the cpu only; use --communicator auto");
-  if (s.text("precision") == "16-mixed")
-    throw user_error(
-        errc::bad_configuration,
-        "precision = \"16-mixed\": float16 is for GPUs, and this program trains on the "
-        "cpu only; use --precision bf16-mixed");
   check_cpu_devices(s);
 }
 

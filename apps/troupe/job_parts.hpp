@@ -14,7 +14,7 @@ trainer_options options_of(const settings& s);
 learning learning_of(const settings& s);
 
 /// Throws user_error for settings that this program does not support: bad_configuration for a
-/// placement or a precision; device for an accelerator, a communicator or devices.
+/// placement; device for an accelerator, a communicator or devices.
 void check_place(const settings& s);
 
 /// The parts that all jobs of a call share: options, recipe, weights to start with. Writes nothing;

@@ -55,8 +55,9 @@ void add_job(schema& s, const trainer_options& d, const schema_names& names) {
   add(s, "devices", kind::devices, "auto", "--devices",
       "a count or a list of device indices; auto: all that the ranks can use");
   add(s, "precision", kind::choice, d.precision.name, "--precision",
-      "of weights and of the forward pass", {"32-true", "64-true", "bf16-true", "bf16-mixed"})
-      .refused = {"16-mixed"};
+      "of weights and of the forward pass",
+      {"32-true", "64-true", "bf16-true", "bf16-mixed", "16-true", "16-mixed", "32", "64", "16",
+       "bf16"});
   add(s, "seed", kind::integer, static_cast<std::int64_t>(d.seed), "--seed",
       "of initial weights, data order and dropout")
       .low = 0;

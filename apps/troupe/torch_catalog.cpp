@@ -3,6 +3,7 @@
 #include <ATen/ATen.h>
 #include <ATen/Version.h>
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <algorithm>
 #include <nlohmann/json.hpp>
 #include <utility>
@@ -15,6 +16,7 @@
 #include "backends/torch/models.hpp"
 #include "backends/torch/torch_export.hpp"
 #include "backends/torch/version.hpp"
+#include "troupe/precision.hpp"
 #include "troupe/testing/tensors.hpp"
 
 namespace troupe::program {
@@ -141,7 +143,11 @@ public:
   }
 
   std::vector<device_facts> devices() const override {
-    return {{"cpu", true, fmt::format("kernels for {}", at::get_cpu_capability())},
+    std::vector<std::string> precisions;
+    for (const auto& [name, factory] : default_precisions()) precisions.push_back(name);
+    return {{"cpu", true,
+             fmt::format("kernels for {}; precisions {}; float16 convolutions are slow",
+                         at::get_cpu_capability(), fmt::join(precisions, ", "))},
             {"cuda", false,
              at::hasCUDA() ? "this program trains on the cpu only" : "a LibTorch without CUDA"}};
   }

@@ -65,6 +65,13 @@ const at::Tensor* step_output::find_loss() const {
   return box && *box ? &(*box)->tensor : nullptr;
 }
 
+value step_output::backward_arguments() const {
+  const auto* map = held_.get_if<value_map>();
+  if (!map) return {};
+  const auto found = map->items.find("backward_arguments");
+  return found == map->items.end() ? value{} : found->second;
+}
+
 const at::Tensor& step_output::loss() const {
   if (const auto* found = find_loss()) return *found;
   throw user_error(errc::job_failed,

@@ -33,10 +33,10 @@ classifier::classifier(classifier_options options) : options_(std::move(options)
   net_ = register_module("net", find_model(options_.model).make(options_.layers));
 }
 
-// Computed in a wider type than bfloat16, whose few digits are not enough for a loss.
+// Computed in a wider type than bfloat16 and float16, whose few digits are not enough for a loss.
 at::Tensor classifier::logits(const batch& b) {
   const auto raw = net_->forward(b[0]);
-  return raw.scalar_type() == at::kBFloat16 ? raw.to(at::kFloat) : raw;
+  return raw.element_size() == 2 ? raw.to(at::kFloat) : raw;
 }
 
 step_output classifier::training_step(const batch& b, std::int64_t) {

@@ -261,6 +261,8 @@ replica_state torch_learner::own_state() {
   std::vector<tensor_blob> compared;
   std::ranges::copy_if(all.tensors, std::back_inserter(compared), std::not_fn(is_archive));
   compared.push_back(bytes_blob("positions", positions.dump()));
+  if (const auto numbers = precision_->state(); !numbers.empty())
+    compared.push_back(bytes_blob("precision", numbers));
   all.digest = weights_digest(compared);
   return all;
 }

@@ -153,8 +153,11 @@ void torch_learner::take_everything(snapshot& from) {
       if (blob.name.starts_with(prefix)) kept.tensors.push_back(blob);
     strategy_->load_optimizer_state(static_cast<std::int32_t>(i), kept);
   }
-  if (const auto kept = state.value("precision", json::object()); !kept.empty())
-    precision_->load_state(kept.value("state", std::string{}));
+  // A run that goes on in another precision begins that one's state anew.
+  const auto numbers = state.value("precision", json::object());
+  if (const auto kept = numbers.value("state", std::string{});
+      !kept.empty() && numbers.value("name", std::string{}) == precision_->name())
+    precision_->load_state(kept);
   if (const auto kept = state.value("data", std::string{}); data_ && !kept.empty())
     data_->load_state(kept);
   if (const auto kept = state.value("log", json::object()); !kept.empty()) {

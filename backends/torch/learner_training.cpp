@@ -104,6 +104,7 @@ void torch_learner::handle(const hooks::backward& h) {
   plan.optimizer = h.at.optimizer;
   plan.synchronize = h.synchronize();
   plan.idle = !loss_.defined();
+  plan.arguments = output_.backward_arguments();
   const bool engine = strategy_->handles_gradient_accumulation();
   if (!engine) plan.weight = static_cast<double>(batch_.samples()) / static_cast<double>(total);
   plan.wants_stop = wants_stop_;

@@ -4,20 +4,67 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <torch/nn/module.h>
+#include <torch/optim/adagrad.h>
+#include <torch/optim/adam.h>
+#include <torch/optim/adamw.h>
+#include <torch/optim/lbfgs.h>
+#include <torch/optim/rmsprop.h>
+
+#include <ATen/ops/_amp_foreach_non_finite_check_and_unscale.h>
+#include <ATen/ops/_amp_update_scale.h>
+#include <ATen/ops/full.h>
+#include <ATen/ops/zeros.h>
+
+#include <array>
+#include <cmath>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <utility>
+#include <vector>
 
 #include "troupe/detail/tensor.hpp"
 #include "troupe/failure.hpp"
+#include "troupe/module.hpp"
 
 namespace troupe {
 
 namespace {
+
+// The smallest number that an optimizer adds to a denominator; none if its options have none.
+std::optional<double> smallest_epsilon(const torch::optim::Optimizer& optimizer) {
+  std::optional<double> least;
+  for (const auto& group : optimizer.param_groups()) {
+    const auto look = [&](const auto* options) {
+      if (options && (!least || options->eps() < *least)) least = options->eps();
+    };
+    look(dynamic_cast<const torch::optim::AdamOptions*>(&group.options()));
+    look(dynamic_cast<const torch::optim::AdamWOptions*>(&group.options()));
+    look(dynamic_cast<const torch::optim::RMSpropOptions*>(&group.options()));
+    look(dynamic_cast<const torch::optim::AdagradOptions*>(&group.options()));
+  }
+  return least;
+}
 
 /// Everything in one type: weights, gradients, inputs.
 class true_precision : public precision {
 public:
   true_precision(std::string_view name, c10::ScalarType type) : name_(name), type_(type) {}
   std::string_view name() const override { return name_; }
-  void convert_module(torch::nn::Module& module) override { module.to(type_); }
+  std::string obstacle(const torch::optim::Optimizer& optimizer) const override {
+    const auto least = smallest_epsilon(optimizer);
+    if (type_ != at::kHalf || !least || static_cast<float>(c10::Half(*least)) > 0) return {};
+    return fmt::format(
+        "its eps {} is 0 in float16, so that it divides by 0: use sgd, or precision 16-mixed",
+        *least);
+  }
+  // Integers stay what they are: Module::to would also convert the counters of batch norm.
+  void convert_module(torch::nn::Module& module) override {
+    const auto convert = [&](at::Tensor& t) {
+      if (t.defined() && t.is_floating_point()) t.set_data(t.detach().to(type_));
+    };
+    for (auto& parameter : module.parameters()) convert(parameter);
+    for (auto& buffer : module.buffers()) convert(buffer);
+  }
   value convert_input(const value& batch) override {
     return map_tensors(batch, [&](const at::Tensor& t) {
       return t.defined() && t.is_floating_point() ? t.to(type_) : t;
@@ -61,23 +108,181 @@ public:
   }
 };
 
+/// The scale is updated after the step of the last optimizer, so that all micro-batches of a window
+/// are scaled alike, whichever optimizer they are for.
+class f16_mixed : public precision {
+public:
+  explicit f16_mixed(scaler_options how) : scaler_(how) {}
+  std::string_view name() const override { return "16-mixed"; }
+  std::string obstacle(const torch::optim::Optimizer& optimizer) const override {
+    if (!dynamic_cast<const torch::optim::LBFGS*>(&optimizer)) return {};
+    return "LBFGS runs its closure several times in a step, and the loss scale is for one: use "
+           "another optimizer, or precision bf16-mixed";
+  }
+  void connect(troupe::module&, optimizers& all, strategy& how) override {
+    last_ = all.all().back().optimizer.get();
+    how_ = &how;
+  }
+  std::unique_ptr<context> forward_context() override {
+    return std::make_unique<autocast_context>(at::kHalf);
+  }
+  at::Tensor pre_backward(const at::Tensor& loss) override { return scaler_.scaled(loss); }
+  at::Tensor post_backward(const at::Tensor& loss) override { return scaler_.unscaled(loss); }
+  // Ranks agree, because a communication hook may have left them with different gradients.
+  void pre_optimizer_step(torch::optim::Optimizer& optimizer) override {
+    const bool mine = scaler_.unscale(optimizer);
+    if (how_ && how_->reduce_boolean_decision(mine, decision::any) && !mine)
+      scaler_.spoil(optimizer);
+  }
+  void optimizer_step(torch::optim::Optimizer& optimizer, const step_closure& closure) override {
+    closure();
+    if (scaler_.usable(optimizer)) optimizer.step();
+    if (!last_ || last_ == &optimizer) scaler_.update();
+  }
+  std::string state() const override { return scaler_.state(); }
+  void load_state(const std::string& json) override { scaler_.load_state(json); }
+
+private:
+  gradient_scaler scaler_;
+  const torch::optim::Optimizer* last_ = nullptr;
+  strategy* how_ = nullptr;
+};
+
+// Lightning's short names.
+std::string_view full_name(std::string_view name) {
+  static constexpr std::array<std::pair<std::string_view, std::string_view>, 4> known{
+      {{"32", "32-true"}, {"64", "64-true"}, {"16", "16-mixed"}, {"bf16", "bf16-mixed"}}};
+  for (const auto& [alias, full] : known)
+    if (name == alias) return full;
+  return name;
+}
+
+template <class... Arguments>
+precision_factory of_type(Arguments... arguments) {
+  return [=] { return std::make_unique<true_precision>(arguments...); };
+}
+
 }  // namespace
+
+std::string precision::obstacle(const torch::optim::Optimizer&) const { return {}; }
+
+void precision::connect(troupe::module&, optimizers&, strategy&) {}
+
+void precision::backward(const at::Tensor& loss, troupe::module& which, torch::optim::Optimizer&,
+                         const value& arguments) {
+  which.backward(loss, arguments);
+}
+
+void precision::optimizer_step(torch::optim::Optimizer& optimizer, const step_closure& closure) {
+  optimizer.step(closure);
+}
+
+std::unique_ptr<precision> make_f16_mixed(scaler_options how) {
+  return std::make_unique<f16_mixed>(how);
+}
 
 precision_table default_precisions() {
   return {
       {"32-true", [] { return std::make_unique<precision>(); }},
-      {"64-true", [] { return std::make_unique<true_precision>("64-true", at::kDouble); }},
-      {"bf16-true", [] { return std::make_unique<true_precision>("bf16-true", at::kBFloat16); }},
+      {"64-true", of_type("64-true", at::kDouble)},
+      {"bf16-true", of_type("bf16-true", at::kBFloat16)},
       {"bf16-mixed", [] { return std::make_unique<bf16_mixed>(); }},
+      {"16-true", of_type("16-true", at::kHalf)},
+      {"16-mixed", [] { return make_f16_mixed(); }},
   };
 }
 
 std::unique_ptr<precision> make_precision(const precision_table& known, std::string_view name) {
   if (const auto found = known.find(name); found != known.end()) return found->second();
+  if (const auto found = known.find(full_name(name)); found != known.end()) return found->second();
   std::vector<std::string_view> names;
   for (const auto& [other, factory] : known) names.push_back(other);
   throw user_error(errc::bad_configuration, fmt::format("unknown precision \"{}\": use one of {}",
                                                         name, fmt::join(names, ", ")));
+}
+
+// --- the loss scale ------------------------------------------------------------------------------
+
+gradient_scaler::gradient_scaler(scaler_options how)
+    : how_(how),
+      scale_(at::full({}, how.init_scale, at::kFloat)),
+      tracker_(at::zeros({}, at::kInt)) {
+  const bool possible = std::isfinite(how.init_scale) && how.init_scale > 0 &&
+                        std::isfinite(how.growth_factor) && how.growth_factor > 1 &&
+                        how.backoff_factor > 0 && how.backoff_factor < 1 &&
+                        how.growth_interval >= 1;
+  if (!possible)
+    throw user_error(errc::bad_configuration,
+                     "a gradient scaler needs an initial scale above 0, a growth factor above 1, a "
+                     "back-off factor between 0 and 1, and a growth interval of at least 1");
+}
+
+double gradient_scaler::scale() const { return scale_.item<float>(); }
+std::int64_t gradient_scaler::growth_tracker() const { return tracker_.item<std::int32_t>(); }
+
+at::Tensor gradient_scaler::scaled(const at::Tensor& loss) const { return loss * scale_; }
+at::Tensor gradient_scaler::unscaled(const at::Tensor& loss) const { return loss / scale_; }
+
+bool gradient_scaler::unscale(torch::optim::Optimizer& optimizer) {
+  const at::NoGradGuard no_grad;
+  std::map<c10::ScalarType, std::vector<at::Tensor>> kinds;
+  for (const auto& group : optimizer.param_groups())
+    for (const auto& parameter : group.params()) {
+      const auto& gradient = parameter.grad();
+      if (!gradient.defined()) continue;
+      if (gradient.scalar_type() == at::kHalf)
+        throw user_error(errc::job_failed,
+                         "float16 gradients cannot be unscaled: with 16-mixed keep parameters in "
+                         "float32, or train with 16-true");
+      kinds[gradient.scalar_type()].push_back(gradient);
+    }
+  found_.erase(&optimizer);
+  if (kinds.empty()) return false;
+  // In float64, as Python does: a reciprocal in float32 may be rounded twice.
+  const auto inverse = scale_.to(at::kDouble).reciprocal().to(at::kFloat);
+  auto found = at::zeros({}, at::kFloat);
+  for (auto& [type, gradients] : kinds)
+    at::_amp_foreach_non_finite_check_and_unscale_(gradients, found, inverse);
+  found_[&optimizer] = found;
+  return found.item<float>() != 0;
+}
+
+void gradient_scaler::spoil(const torch::optim::Optimizer& optimizer) {
+  found_[&optimizer] = at::full({}, 1.0, at::kFloat);
+}
+
+bool gradient_scaler::usable(const torch::optim::Optimizer& optimizer) const {
+  const auto known = found_.find(&optimizer);
+  return known != found_.end() && known->second.item<float>() == 0;
+}
+
+void gradient_scaler::update() {
+  if (found_.empty()) return;
+  auto any = at::zeros({}, at::kFloat);
+  for (const auto& [optimizer, found] : found_) any.add_(found);
+  at::_amp_update_scale_(scale_, tracker_, any, how_.growth_factor, how_.backoff_factor,
+                         how_.growth_interval);
+  found_.clear();
+}
+
+std::string gradient_scaler::state() const {
+  return nlohmann::json{{"scale", scale()},
+                        {"growth_factor", how_.growth_factor},
+                        {"backoff_factor", how_.backoff_factor},
+                        {"growth_interval", how_.growth_interval},
+                        {"_growth_tracker", growth_tracker()}}
+      .dump();
+}
+
+void gradient_scaler::load_state(const std::string& json) {
+  const auto saved = nlohmann::json::parse(json);
+  scaler_options how{.init_scale = saved.at("scale").get<double>(),
+                     .growth_factor = saved.at("growth_factor").get<double>(),
+                     .backoff_factor = saved.at("backoff_factor").get<double>(),
+                     .growth_interval = saved.at("growth_interval").get<std::int64_t>()};
+  const auto tracker = saved.at("_growth_tracker").get<std::int32_t>();
+  *this = gradient_scaler{how};
+  tracker_.fill_(tracker);
 }
 
 }  // namespace troupe

@@ -104,7 +104,15 @@ void strategy::model_to_device() {
   module_->to(root_device());
 }
 
+std::unique_ptr<precision::context> strategy::model_sharded_context() {
+  return numbers().init_context();
+}
+
 void strategy::setup_optimizers(optimizers& which) { optimizers_ = &which; }
+
+void strategy::setup_precision() {
+  if (optimizers_) numbers().connect(*module_, *optimizers_, *this);
+}
 
 loader::options strategy::process_dataloader(loader::options how, stage) { return how; }
 
@@ -155,7 +163,9 @@ void strategy::zero_gradients(std::int32_t optimizer) {
 at::Tensor strategy::pre_backward(const at::Tensor& loss) { return numbers().pre_backward(loss); }
 
 step_status strategy::backward(const at::Tensor& loss, const backward_plan& plan) {
-  if (!plan.idle) module_->backward(plan.weight == 1 ? loss : loss * plan.weight, plan.arguments);
+  if (!plan.idle)
+    numbers().backward(plan.weight == 1 ? loss : loss * plan.weight, *module_,
+                       *optimizers_->all().at(plan.optimizer).optimizer, plan.arguments);
   return {plan.wants_stop, plan.loss, plan.logged};
 }
 
@@ -176,12 +186,7 @@ void strategy::clip_gradients(torch::optim::Optimizer& optimizer, double limit,
 }
 
 void strategy::optimizer_step(torch::optim::Optimizer& optimizer, const step_closure& closure) {
-  if (numbers().allows_closures()) {
-    optimizer.step(closure);
-    return;
-  }
-  closure();
-  if (numbers().step_allowed(optimizer)) optimizer.step();
+  numbers().optimizer_step(optimizer, closure);
 }
 
 value strategy::reduce(const value& what, std::string_view operation, const subgroup&) {

@@ -4,8 +4,10 @@
 #include <c10/util/Exception.h>
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <chrono>
 #include <mutex>
+#include <typeinfo>
 
 #include "backends/torch/module_state.hpp"
 #include "troupe/data_parallel.hpp"
@@ -69,6 +71,18 @@ torch_learner::torch_learner(const learner_context& about, module_factory model,
   strategy_ = make_strategy(plugins.strategies, about_.options.strategy.name, std::move(parts));
 }
 
+namespace {
+
+void check_precision(const precision& numbers, const optimizers& all) {
+  for (std::size_t i = 0; i < all.all().size(); ++i)
+    if (const auto why = numbers.obstacle(*all.all()[i].optimizer); !why.empty())
+      throw user_error(
+          errc::bad_configuration,
+          fmt::format("precision {} cannot train with optimizer {}: {}", numbers.name(), i, why));
+}
+
+}  // namespace
+
 torch_learner::~torch_learner() {
   if (module_) module_->attach(nullptr);
 }
@@ -109,7 +123,10 @@ torch::optim::Optimizer& torch_learner::optimizer(const position& at) {
 
 void torch_learner::handle(const hooks::connect&) {
   random_.reset_for_initialisation();
-  module_ = model_ ? model_() : nullptr;
+  {
+    const auto held = precision_->init_context();
+    module_ = model_ ? model_() : nullptr;
+  }
   if (!module_)
     throw user_error(errc::job_failed, "the module factory made no module: return one per call");
   module_->attach(this);
@@ -157,6 +174,14 @@ void torch_learner::configure_optimizers() {
   if (all.empty())
     throw user_error(errc::job_failed,
                      "configure_optimizers returned no optimizer: return at least one to fit");
+  check_precision(*precision_, optimizers_);
+  strategy_->setup_optimizers(optimizers_);
+  optimizers_there_ = true;
+  describe_optimizers();
+}
+
+void torch_learner::describe_optimizers() {
+  const auto& all = optimizers_.all();
   optimizer_facts facts;
   facts.optimizers = static_cast<std::int32_t>(all.size());
   facts.accumulates_itself = strategy_->handles_gradient_accumulation();
@@ -168,20 +193,32 @@ void torch_learner::configure_optimizers() {
       facts.epoch_schedulers |= !schedule.plateau() && !stepwise;
     }
   window_losses_.assign(all.size(), 0);
-  strategy_->setup_optimizers(optimizers_);
-  optimizers_there_ = true;
   step_schedulers_ = facts.step_schedulers;
   outcome_->optimizers = facts;
 }
 
-void torch_learner::handle(const hooks::setup_precision&) { strategy_->setup_precision(); }
+void torch_learner::handle(const hooks::setup_precision&) { set_up_precision(); }
+
+// The precision may replace optimizers and schedulers.
+void torch_learner::set_up_precision() {
+  const auto before = optimizers_;  // so that no new one gets the address of an old one
+  strategy_->setup_precision();
+  if (!optimizers_there_) return;
+  const auto same =
+      std::ranges::equal(before.all(), optimizers_.all(), {}, &scheduled_optimizer::optimizer,
+                         &scheduled_optimizer::optimizer);
+  if (!same) strategy_->setup_optimizers(optimizers_);
+  describe_optimizers();
+}
+
 void torch_learner::handle(const hooks::on_fit_start&) { module_->on_fit_start(); }
 void torch_learner::handle(const hooks::on_fit_end&) { module_->on_fit_end(); }
 
 void torch_learner::handle(const hooks::pre_dispatch&) {
   strategy_->pre_dispatch();
-  if (about_.purpose == stage::train && !optimizers_there_ && strategy_->late_optimizers())
-    configure_optimizers();
+  if (about_.purpose != stage::train || optimizers_there_ || !strategy_->late_optimizers()) return;
+  configure_optimizers();
+  set_up_precision();
 }
 
 void torch_learner::handle(const hooks::dispatch&) { strategy_->dispatch(); }
@@ -345,6 +382,7 @@ public:
                  const std::string& path) const override {
     refuse_fusing(options);
     if (data_) data_->prepare_data();
+    check_numbers(options);
     if (!from) return;
     const lane_thread as_in_a_lane;
     rank_random draws{options.seed};
@@ -385,6 +423,21 @@ public:
   }
 
 private:
+  // Makes a module only for a precision that may refuse its optimizers.
+  void check_numbers(const trainer_options& options) const {
+    const auto numbers = make_precision(plugins_.precisions, options.precision.name);
+    const auto& made_of = *numbers;
+    if (typeid(made_of) == typeid(precision)) return;
+    const lane_thread as_in_a_lane;
+    rank_random draws{options.seed};
+    const random_scope scope{draws};
+    const auto made = model_ ? model_() : nullptr;
+    if (!made) return;
+    made->setup(stage::train);
+    made->configure_model();
+    check_precision(*numbers, made->configure_optimizers());
+  }
+
   // A rank that failed while it received a state gets a new learner, which goes on receiving.
   std::shared_ptr<partial_state> received_by(const learner_context& context) const {
     if (!context.options.elastic.enabled()) return nullptr;

@@ -159,6 +159,8 @@ private:
 
   void draw_from(std::string_view hook);
   void configure_optimizers();
+  void describe_optimizers();
+  void set_up_precision();
   std::vector<dataset_ptr> datasets(stage s);
   bool idle() const { return batch_.empty(); }
   torch::optim::Optimizer& optimizer(const position& at);

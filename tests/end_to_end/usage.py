@@ -67,11 +67,27 @@ def story_help_lists_only_what_this_build_supports(folder):
     for word, code, reason, *flags in (("simulated", 3, "threads or processes", "--placement"),
                                        ("cuda", 6, "on the cpu only", "--accelerator"),
                                        ("lazy", 6, "on the cpu only", "--accelerator"),
-                                       ("16-mixed", 3, "on the cpu only", "--precision"),
                                        ("nccl", 6, "on the cpu only", "--communicator")):
         listed = [w for w in re.split(r"[^a-z0-9_-]+", texts) if w == word]
         check_equal(listed, [], word)
         refused(code, [word, reason], "fit", *SMALL, "--run-dir", run, *flags, word)
+    check(not os.path.exists(run), "a refused call leaves no folder")
+
+
+def story_each_precision_that_help_lists_trains(folder):
+    schema = json.loads(check_code(troupe("config", "schema"), 0).out)
+    names = schema["properties"]["precision"]["enum"]
+    check_equal(names, ["32-true", "64-true", "bf16-true", "bf16-mixed", "16-true", "16-mixed", "32", "64", "16",
+                        "bf16"])
+    about = check_code(troupe("doctor"), 0).out
+    for name in names:
+        check_code(fit(os.path.join(folder, name), "--precision", name, "--max-steps", 1, "--optimizer", "sgd"), 0)
+        if "-" in name:
+            check_in(name, about)
+    run = os.path.join(folder, "run")
+    for optimizer in ("adam", "adamw"):
+        refused(3, ["16-true", "eps 1e-08 is 0 in float16", "16-mixed"], "fit", *SMALL, "--run-dir", run, "--precision",
+                "16-true", "--optimizer", optimizer)
     check(not os.path.exists(run), "a refused call leaves no folder")
 
 

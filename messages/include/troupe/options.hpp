@@ -82,7 +82,14 @@ enum class strategy_kind : std::uint8_t {
   data_parallel,
 };
 /// In which numbers a module lives (`true`), or in which its steps compute (`mixed`).
-enum class precision_kind : std::uint8_t { f32_true, f64_true, bf16_true, bf16_mixed };
+enum class precision_kind : std::uint8_t {
+  f32_true,
+  f64_true,
+  bf16_true,
+  bf16_mixed,
+  f16_true,
+  f16_mixed,  ///< with a gradient scaler
+};
 
 /// The texts are those of flags, TOML keys and results: `threads`, `auto`, `32-true`, ...
 std::string_view to_string(placement_kind kind);

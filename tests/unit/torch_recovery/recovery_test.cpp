@@ -83,6 +83,36 @@ TEST_CASE("a failure in any hook of a step: the job ends with the same bits", "[
     }
 }
 
+TEST_CASE("a failure in 16-mixed: the scale and its count go on on all ranks", "[recovery]") {
+  torch_plugins plugins;
+  plugins.precisions["16-mixed"] = [] {
+    return make_f16_mixed({.init_scale = 8, .growth_interval = 2});
+  };
+  // Rank 1 has an infinite gradient in step 4, so that no rank makes that step.
+  struct spoiled : restless {
+    using restless::restless;
+    void backward(const at::Tensor& loss, const value& arguments) override {
+      restless::backward(rank() == 1 && at().step == 4 ? loss * INFINITY : loss, arguments);
+    }
+  };
+  const auto recipe = make_recipe([] { return std::make_shared<spoiled>(true); },
+                                  std::make_shared<table_data>(42, 4, 6), plugins);
+  auto options = options_of(1);
+  options.precision = precision_kind::f16_mixed;
+  const auto undisturbed = run_recovering(recipe, options);
+  for (const auto* hook : {"training_step", "on_before_optimizer_step", "optimizer_step",
+                           "lr_scheduler_step", "on_train_batch_end"})
+    for (const std::int64_t step : {3, 4, 5})
+      for (const bool lost : {true, false}) {
+        CAPTURE(hook, step, lost);
+        const injected failure{.rank = 1, .hook = hook, .step = step, .lost = lost};
+        const auto now = run_recovering(recipe, options, &failure);
+        CHECK(now.digest == undisturbed.digest);
+        CHECK(now.steps == undisturbed.steps);
+        CHECK(now.generations == 2);
+      }
+}
+
 TEST_CASE("rank 0 is lost in the hooks around an epoch: metrics stay exact", "[recovery]") {
   const auto batch_norm = GENERATE(true, false);
   const auto recipe = recipe_of_restless(batch_norm);

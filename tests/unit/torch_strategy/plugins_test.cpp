@@ -206,8 +206,10 @@ struct doubling : precision {
       for (const auto& p : group.params())
         if (p.grad().defined()) p.mutable_grad().div_(8);
   }
-  bool allows_closures() const override { return false; }
-  bool step_allowed(torch::optim::Optimizer&) override { return ++steps_ != 2; }
+  void optimizer_step(torch::optim::Optimizer& optimizer, const step_closure& closure) override {
+    closure();
+    if (++steps_ != 2) optimizer.step();
+  }
   int steps_ = 0;
 };
 

@@ -52,6 +52,8 @@ public:
   bool has_loss() const { return find_loss() != nullptr; }
   /// Throws user_error that says what the step returned and what it should.
   const at::Tensor& loss() const;
+  /// The entry `backward_arguments` of a map, for the module's backward; empty: none.
+  value backward_arguments() const;
 
 private:
   const at::Tensor* find_loss() const;

@@ -94,6 +94,7 @@ struct module : torch::nn::Module {
   virtual void on_before_backward(const at::Tensor& loss) { (void)loss; }
   /// `loss` is weighted by this rank's share of the step's samples. Runs the graph once: gradients
   /// are sent while it runs (gradient_options::overlap switches that off).
+  /// `arguments`: step_output::backward_arguments.
   virtual void backward(const at::Tensor& loss, const value& arguments);
   /// Gradients are summed over ranks.
   virtual void on_after_backward() {}

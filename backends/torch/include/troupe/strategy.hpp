@@ -40,10 +40,6 @@ namespace troupe {
 struct module;
 class optimizers;
 
-/// Forward and backward of one optimizer step; may be called more than once. Returns the loss, the
-/// same on all ranks; undefined when the step has none.
-using step_closure = std::function<at::Tensor()>;
-
 /// Moves a user's type to a device; by the type held in value_user.
 using move_function = std::function<std::any(const std::any&, c10::Device)>;
 using move_table = std::map<std::type_index, move_function>;
@@ -73,7 +69,7 @@ struct backward_plan {
   bool wants_stop = false;
   /// This rank has values for the end of the epoch (jobs that can restart only).
   bool logged = false;
-  /// For the module's backward. Empty, unless a user's strategy fills it in its own `backward`.
+  /// For the module's backward: step_output::backward_arguments.
   value arguments;
 };
 
@@ -122,13 +118,17 @@ public:
   /// quiescent.
   virtual void bind(std::shared_ptr<communicator> world, generation_id generation);
   virtual void setup(stage purpose) { (void)purpose; }
-  /// Held while configure_model runs. Null: modules are created as usual.
-  virtual std::unique_ptr<precision::context> model_sharded_context() { return nullptr; }
+  /// Held while configure_model runs: by default the precision's. Null: modules are created as
+  /// usual.
+  virtual std::unique_ptr<precision::context> model_sharded_context();
   /// Converts to the precision, moves to root_device, makes all ranks' state rank 0's.
   virtual void model_to_device();
   /// The optimizers are there. `which` outlives the strategy's use of it.
+  /// Called again if the precision has replaced some of them.
   virtual void setup_optimizers(optimizers& which);
-  virtual void setup_precision() {}
+  /// Shows the optimizers of a fit to the precision, which may replace them. With late optimizers
+  /// it is called again after these, in pre_dispatch.
+  virtual void setup_precision();
   virtual void pre_dispatch() {}
   virtual void dispatch() {}
   virtual void post_dispatch() {}

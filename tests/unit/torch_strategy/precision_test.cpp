@@ -1,0 +1,359 @@
+// Goal: each precision trains, 16-mixed scales and skips as Python's GradScaler does on all ranks,
+// and a user's precision can take over every part of a step. (tests/python/numbers_oracle.py
+// compares scales and weights with Python's.)
+#include <ATen/autocast_mode.h>
+
+#include <nlohmann/json.hpp>
+
+#include "tests/unit/torch_strategy/small_models.hpp"
+#include "troupe/data_parallel.hpp"
+
+#include "tests/support/catch.hpp"
+
+using namespace troupe;
+using namespace troupe::testing;
+
+namespace {
+
+constexpr double inf = std::numeric_limits<double>::infinity();
+
+trainer_options in(precision_kind kind, std::int64_t steps, std::int32_t ranks = 2) {
+  auto options = quick(ranks, 4, steps);
+  options.precision = kind;
+  return options;
+}
+
+torch_plugins scaled(scaler_options how) {
+  torch_plugins plugins;
+  plugins.precisions["16-mixed"] = [how] { return make_f16_mixed(how); };
+  return plugins;
+}
+
+nlohmann::json scaler_in(const snapshot_ptr& taken) {
+  const auto all = nlohmann::json::parse(taken->state).at("precision");
+  CHECK(all.at("name") == "16-mixed");
+  return nlohmann::json::parse(all.at("state").get<std::string>());
+}
+
+/// Spoils the gradients of rank 1 in one step: before they are summed, or after it.
+struct spoiled : regression {
+  enum class when { never, before_sum, after_sum };
+  spoiled(when how, std::int64_t step) : how_(how), step_(step) {}
+  void backward(const at::Tensor& loss, const value& arguments) override {
+    regression::backward(due(when::before_sum) ? loss * inf : loss, arguments);
+  }
+  void on_after_backward() override {
+    if (due(when::after_sum)) net[0]->as<torch::nn::Linear>()->bias.mutable_grad()[0].fill_(inf);
+  }
+  optimizers configure_optimizers() override {
+    return optimizers{torch::optim::SGD(parameters(), torch::optim::SGDOptions(0.05))}
+        .scheduled<torch::optim::StepLR>({.every = schedule::interval::step}, 1, 0.5);
+  }
+  bool due(when what) const { return how_ == what && rank() == 1 && at().step == step_; }
+  when how_;
+  std::int64_t step_;
+};
+
+snapshot_ptr end_of(const trainer_options& options, spoiled::when how, std::int64_t step) {
+  const auto data = std::make_shared<table_data>(64);
+  const auto ends =
+      run_good_job({.recipe = recipe_for<spoiled>(data, how, step), .options = options});
+  CHECK(ends[0].loop.steps == options.max_steps);
+  CHECK(ends[0].loop.samples == 8 * *options.max_steps);
+  return ends[0].snapshot;
+}
+
+double rate_in(const snapshot_ptr& taken) {
+  return nlohmann::json::parse(taken->state)
+      .at("optimizers")[0]
+      .at("groups")
+      .at("groups")[0]
+      .at("lr");
+}
+
+}  // namespace
+
+TEST_CASE("16-mixed computes in float16 and keeps float32 weights") {
+  struct half_inside : regression {
+    step_output training_step(const batch& b, std::int64_t) override {
+      const auto y = net->forward(b[0]);
+      if (y.scalar_type() != at::kHalf) throw std::runtime_error("the output is not float16");
+      return fn::mse_loss(y.to(at::kFloat), b[1]);
+    }
+    void on_train_batch_end(const step_output&, const batch&, std::int64_t) override {
+      if (at::autocast::is_autocast_enabled(at::kCPU))
+        throw std::runtime_error("autocast is still enabled");
+    }
+  };
+  const auto data = std::make_shared<table_data>(32);
+  auto options = in(precision_kind::f16_mixed, 6);
+  options.gradient_clip_val = 0.1;  // of unscaled gradients
+  const auto mixed = trained<half_inside>(options, data);
+  for (const auto& [name, tensor] : mixed) CHECK(tensor.scalar_type() == at::kFloat);
+  options.precision = precision_kind::f32_true;
+  const auto apart = distance(mixed, trained<regression>(options, data));
+  CHECK(apart > 1e-7);
+  CHECK(apart < 1e-3);
+}
+
+TEST_CASE("a true precision converts weights and buffers but not the counters of batch norm") {
+  const auto data = std::make_shared<table_data>(32);
+  const auto [kind, type] = GENERATE(std::pair{precision_kind::f16_true, at::kHalf},
+                                     std::pair{precision_kind::bf16_true, at::kBFloat16},
+                                     std::pair{precision_kind::f64_true, at::kDouble});
+  const regression_choices how{.batch_norm = true, .optimize = {}};
+  auto options = in(kind, 6);
+  const auto weights = trained<regression>(options, data, how);
+  CHECK(weights.at("net.0.weight").scalar_type() == type);
+  CHECK(weights.at("net.1.running_mean").scalar_type() == type);
+  CHECK(weights.at("net.1.num_batches_tracked").item<std::int64_t>() == 6);
+  CHECK(weights.at("net.1.num_batches_tracked").scalar_type() == at::kLong);
+  options.precision = precision_kind::f32_true;
+  CHECK(distance(weights, trained<regression>(options, data, how)) < 0.1);
+}
+
+TEST_CASE("an infinite gradient on one rank: all ranks skip the step and lower the scale") {
+  using when = spoiled::when;
+  const auto how = GENERATE(when::before_sum, when::after_sum);
+  const auto whole = in(precision_kind::f16_mixed, 2);
+  const auto longer = in(precision_kind::f16_mixed, 3);
+  const auto two = end_of(whole, when::never, 0);
+  const auto skipped = end_of(longer, how, 2);
+  CHECK(skipped->weights_digest == two->weights_digest);
+  CHECK(end_of(longer, when::never, 0)->weights_digest != two->weights_digest);
+  CHECK(scaler_in(two).at("scale") == 65536);
+  CHECK(scaler_in(two).at("_growth_tracker") == 2);
+  CHECK(scaler_in(skipped).at("scale") == 32768);
+  CHECK(scaler_in(skipped).at("_growth_tracker") == 0);
+  // Schedulers step as in Lightning.
+  CHECK(rate_in(skipped) == 0.05 * 0.125);
+}
+
+TEST_CASE("a rank without a hook's sum skips with the others") {
+  auto options = in(precision_kind::f16_mixed, 3);
+  options.gradients.comm_hook = "noop";
+  const auto skipped = end_of(options, spoiled::when::before_sum, 2);
+  options.max_steps = 2;
+  CHECK(skipped->weights_digest == end_of(options, spoiled::when::never, 0)->weights_digest);
+}
+
+TEST_CASE("a resumed run goes on with the scale of its checkpoint") {
+  struct one_checkpoint : checkpoint_io {
+    std::vector<checkpoint_file> encode(const snapshot&) const override { return {}; }
+    std::string commit_file() const override { return "none"; }
+    checkpoint_facts facts(std::span<const std::byte>, const std::string&) const override {
+      return {};
+    }
+    snapshot read(const std::string&) const override { return *kept; }
+    void remove(const std::string&) const override {}
+    found_checkpoint latest(const std::string&) const override { return {}; }
+    snapshot_ptr kept;
+  };
+  const auto data = std::make_shared<table_data>(64);
+  const auto io = std::make_shared<one_checkpoint>();
+  auto plugins = scaled({.init_scale = 8, .growth_interval = 3});
+  plugins.checkpoints = io;
+  const auto run = [&](std::int64_t steps, const std::string& resume) {
+    const auto recipe = make_recipe([] { return std::make_shared<regression>(); }, data, plugins);
+    return run_good_job({.recipe = recipe,
+                         .options = in(precision_kind::f16_mixed, steps),
+                         .resume = resume})[0]
+        .snapshot;
+  };
+  const auto whole = run(8, "");
+  CHECK(scaler_in(whole).at("scale") == 32);
+  CHECK(scaler_in(whole).at("_growth_tracker") == 2);
+  io->kept = run(5, "");
+  plugins = scaled({});  // the checkpoint's settings go on, as in Python
+  plugins.checkpoints = io;
+  const auto resumed = run(8, "here");
+  CHECK(scaler_in(resumed) == scaler_in(whole));
+  CHECK(resumed->weights_digest == whole->weights_digest);
+}
+
+TEST_CASE("an optimizer that a precision cannot train is refused before ranks start") {
+  const auto data = std::make_shared<table_data>(32);
+  const auto refusal = [&](precision_kind kind, auto optimize) {
+    const regression_choices how{.optimize = optimize};
+    const auto recipe = recipe_for<regression>(data, how);
+    const auto options = in(kind, 2);
+    std::string before;
+    try {
+      recipe->check_fit(options, nullptr, "");
+    } catch (const user_error& error) {
+      before = error.what();
+    }
+    const auto ends = run_job({.recipe = recipe, .options = options});
+    CHECK(before.empty() == !ends[0].error);
+    CHECK((before.empty() || text_of(ends[0].error).find(before) != std::string::npos));
+    return before;
+  };
+  const auto adam = [](double eps) {
+    return [eps](regression& m) -> optimizers {
+      return torch::optim::Adam(m.parameters(), torch::optim::AdamOptions(1e-3).eps(eps));
+    };
+  };
+  const auto lbfgs = [](regression& m) -> optimizers {
+    return torch::optim::LBFGS(m.parameters());
+  };
+  CHECK_THAT(refusal(precision_kind::f16_true, adam(1e-8)),
+             Catch::Contains("precision 16-true cannot train with optimizer 0") &&
+                 Catch::Contains("eps 1e-08 is 0 in float16"));
+  CHECK(refusal(precision_kind::f16_true, adam(1e-4)).empty());
+  CHECK(refusal(precision_kind::bf16_true, adam(1e-8)).empty());
+  CHECK(refusal(precision_kind::f16_mixed, adam(1e-8)).empty());
+  CHECK_THAT(refusal(precision_kind::f16_mixed, lbfgs),
+             Catch::Contains("LBFGS runs its closure several times"));
+}
+
+TEST_CASE("Lightning's short names select the same precisions") {
+  const auto all = default_precisions();
+  CHECK(make_precision(all, "32")->name() == "32-true");
+  CHECK(make_precision(all, "64")->name() == "64-true");
+  CHECK(make_precision(all, "16")->name() == "16-mixed");
+  CHECK(make_precision(all, "bf16")->name() == "bf16-mixed");
+  CHECK_THROWS_WITH(make_precision(all, "8"), Catch::Contains("16-mixed, 16-true, 32-true"));
+}
+
+// --- the scaler itself ---------------------------------------------------------------------------
+
+TEST_CASE("a scaler without gradients leaves its scale alone") {
+  const auto parameter = torch::ones({1}, torch::requires_grad());
+  torch::optim::SGD optimizer({parameter}, 0.1);
+  gradient_scaler scaler{{.init_scale = 8, .growth_interval = 1}};
+  CHECK_FALSE(scaler.unscale(optimizer));
+  CHECK_FALSE(scaler.usable(optimizer));
+  scaler.update();
+  CHECK(scaler.scale() == 8);
+  parameter.mutable_grad() = torch::zeros({1});
+  CHECK_FALSE(scaler.unscale(optimizer));
+  CHECK(scaler.usable(optimizer));
+  scaler.update();
+  CHECK(scaler.scale() == 16);
+  CHECK_FALSE(scaler.usable(optimizer));
+  parameter.mutable_grad() = torch::full({1}, std::nan(""));
+  CHECK(scaler.unscale(optimizer));
+  CHECK_FALSE(scaler.usable(optimizer));
+  scaler.update();
+  CHECK(scaler.scale() == 8);
+}
+
+TEST_CASE("a scaler refuses float16 gradients and impossible settings") {
+  const auto parameter = torch::ones({2}, torch::TensorOptions(at::kHalf).requires_grad(true));
+  torch::optim::SGD optimizer({parameter}, 0.1);
+  parameter.mutable_grad() = torch::ones({2}, at::kHalf);
+  gradient_scaler scaler;
+  CHECK_THROWS_AS(scaler.unscale(optimizer), user_error);
+  for (const auto& how :
+       {scaler_options{.init_scale = 0}, scaler_options{.init_scale = inf},
+        scaler_options{.growth_factor = 1}, scaler_options{.backoff_factor = 1},
+        scaler_options{.backoff_factor = 0}, scaler_options{.growth_interval = 0}})
+    CHECK_THROWS_AS(gradient_scaler{how}, user_error);
+}
+
+// --- a precision of the program's own ------------------------------------------------------------
+
+namespace {
+
+/// Replaces optimizer and schedule, and runs backward itself.
+struct takes_over : precision {
+  struct counts {
+    std::atomic<int> built{0}, connected{0}, backwards{0}, holding{0};
+  };
+  struct held : context {
+    explicit held(std::shared_ptr<counts> by) : counted(std::move(by)) { ++counted->holding; }
+    ~held() override { --counted->holding; }
+    std::shared_ptr<counts> counted;
+  };
+  explicit takes_over(std::shared_ptr<counts> by) : of(std::move(by)) {}
+  std::string_view name() const override { return "takes over"; }
+  std::unique_ptr<context> init_context() override {
+    ++of->built;
+    return std::make_unique<held>(of);
+  }
+  void connect(troupe::module& which, optimizers& all, strategy&) override {
+    ++of->connected;
+    all = optimizers{torch::optim::SGD(which.parameters(), torch::optim::SGDOptions(0.2))}
+              .scheduled<torch::optim::StepLR>({.every = schedule::interval::step}, 1, 0.5);
+  }
+  void backward(const at::Tensor& loss, troupe::module&, torch::optim::Optimizer& optimizer,
+                const value&) override {
+    ++of->backwards;
+    if (optimizer.param_groups()[0].options().get_lr() > 0.2)
+      throw std::runtime_error("the optimizer was not replaced");
+    loss.backward();
+  }
+  std::shared_ptr<counts> of;
+};
+
+struct fast : regression {
+  optimizers configure_optimizers() override {
+    return torch::optim::SGD(parameters(), torch::optim::SGDOptions(0.7));
+  }
+};
+struct slowing : regression {
+  optimizers configure_optimizers() override {
+    return optimizers{torch::optim::SGD(parameters(), torch::optim::SGDOptions(0.2))}
+        .scheduled<torch::optim::StepLR>({.every = schedule::interval::step}, 1, 0.5);
+  }
+};
+
+}  // namespace
+
+TEST_CASE("a precision may replace optimizers and schedulers and run backward itself") {
+  const auto data = std::make_shared<table_data>(32);
+  const auto seen = std::make_shared<takes_over::counts>();
+  torch_plugins plugins;
+  plugins.precisions["takes over"] = [=] { return std::make_unique<takes_over>(seen); };
+  auto options = quick(2, 4, 5);
+  const auto expected = trained<slowing>(quick(2, 4, 5), data);
+  options.precision = own_name{"takes over"};
+  const auto ends = run_good_job({.recipe = recipe_for<fast>(plugins, data), .options = options});
+  CHECK(distance(weights_of(ends[0].snapshot), expected) == 0);
+  CHECK(seen->connected == 2);
+  CHECK(seen->backwards == 2 * 5);
+  CHECK(seen->built == 2 * 2);  // the module, and configure_model
+  CHECK(seen->holding == 0);
+}
+
+TEST_CASE("late optimizers: the precision sees them when they are there") {
+  struct late : data_parallel {
+    using data_parallel::data_parallel;
+    bool late_optimizers() const override { return true; }
+  };
+  const auto data = std::make_shared<table_data>(32);
+  const auto seen = std::make_shared<takes_over::counts>();
+  torch_plugins plugins;
+  plugins.precisions["takes over"] = [=] { return std::make_unique<takes_over>(seen); };
+  plugins.strategies["late"] = [](strategy_parts parts) {
+    return std::make_unique<late>(std::move(parts));
+  };
+  auto options = quick(2, 4, 5);
+  options.precision = own_name{"takes over"};
+  options.strategy = own_name{"late"};
+  const auto ends = run_good_job({.recipe = recipe_for<fast>(plugins, data), .options = options});
+  CHECK(distance(weights_of(ends[0].snapshot), trained<slowing>(quick(2, 4, 5), data)) == 0);
+  CHECK(seen->connected == 2);
+}
+
+TEST_CASE("arguments that a step returns reach the module's backward") {
+  struct scaled_backward : regression {
+    step_output training_step(const batch& b, std::int64_t i) override {
+      value_map map;
+      map.items.emplace("loss", boxed(regression::training_step(b, i).loss()));
+      map.items.emplace("backward_arguments", value{3.0});
+      return map;
+    }
+    void backward(const at::Tensor& loss, const value& arguments) override {
+      (loss * *arguments.get_if<double>()).backward();
+    }
+  };
+  struct tripled : regression {
+    step_output training_step(const batch& b, std::int64_t i) override {
+      return regression::training_step(b, i).loss() * 3;
+    }
+  };
+  const auto data = std::make_shared<table_data>(32);
+  CHECK(distance(trained<scaled_backward>(quick(2, 4, 4), data),
+                 trained<tripled>(quick(2, 4, 4), data)) < 1e-6);
+}
