@@ -67,6 +67,13 @@ void check_gradients(const trainer_options& o) {
                 "a number above 0, or 0 for no clipping");
   const auto cap = o.gradients.bucket_cap_mb.value_or(1);
   refuse_unless(std::isfinite(cap) && cap > 0, "strategy.bucket_cap_mb", cap, "a number above 0");
+  const auto& p = o.gradients.powersgd;
+  refuse_unless(p.rank >= 1, "strategy.powersgd.rank", p.rank, "at least 1");
+  refuse_unless(p.start_step >= 0, "strategy.powersgd.start_step", p.start_step, "at least 0");
+  refuse_unless(std::isfinite(p.min_rate) && p.min_rate > 0, "strategy.powersgd.min_rate",
+                p.min_rate, "a number above 0");
+  refuse_unless(std::isfinite(p.epsilon) && p.epsilon >= 0, "strategy.powersgd.epsilon", p.epsilon,
+                "a number from 0");
   refuse_unless(o.tcp_streams.value_or(1) >= 1, "tcp.streams", o.tcp_streams.value_or(1),
                 "at least 1");
 }

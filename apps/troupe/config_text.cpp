@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
+#include <algorithm>
 #include <cmath>
 
 namespace troupe::program {
@@ -137,10 +138,16 @@ std::string json_schema(const schema& all) {
       properties[one.key] = property(one);
       continue;
     }
-    auto& inner = properties[table];
-    inner["type"] = "object";
-    inner["additionalProperties"] = false;
-    inner["properties"][name_of(one.key)] = property(one);
+    auto* within = &properties;
+    for (std::size_t begin = 0; begin <= table.size();) {
+      const auto end = std::min(table.find('.', begin), table.size());
+      auto& inner = (*within)[table.substr(begin, end - begin)];
+      inner["type"] = "object";
+      inner["additionalProperties"] = false;
+      within = &inner["properties"];
+      begin = end + 1;
+    }
+    (*within)[name_of(one.key)] = property(one);
   }
   ordered_json document{{"$schema", "https://json-schema.org/draft/2020-12/schema"},
                         {"title", "troupe configuration"},

@@ -63,12 +63,23 @@ void read_policies(const settings& s, trainer_options& o) {
   o.elastic.spares = static_cast<std::int32_t>(s.integer("elastic.spares"));
 }
 
+powersgd_options powersgd_of(const settings& s) {
+  return {.rank = static_cast<std::int32_t>(s.integer("strategy.powersgd.rank")),
+          .start_step = s.integer("strategy.powersgd.start_step"),
+          .min_rate = s.number("strategy.powersgd.min_rate"),
+          .error_feedback = s.flag("strategy.powersgd.error_feedback"),
+          .warm_start = s.flag("strategy.powersgd.warm_start"),
+          .epsilon = s.number("strategy.powersgd.epsilon"),
+          .seed = static_cast<std::uint32_t>(s.integer("strategy.powersgd.seed"))};
+}
+
 gradient_options gradients_of(const settings& s) {
   return {.bucket_cap_mb = s.find<double>("strategy.bucket_cap_mb"),
           .overlap = s.flag("strategy.overlap"),
           .find_unused_parameters = s.flag("strategy.find_unused_parameters"),
           .static_graph = s.flag("strategy.static_graph"),
           .comm_hook = s.text("strategy.comm_hook"),
+          .powersgd = powersgd_of(s),
           .fused_step = s.find<bool>("strategy.fused_step"),
           .broadcast_buffers = s.flag("strategy.broadcast_buffers")};
 }

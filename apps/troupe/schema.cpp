@@ -172,6 +172,31 @@ void add_learning(schema& s, const schema_names& names) {
   number("optimizer.weight_decay", 0, "--weight-decay", "of the optimizer");
 }
 
+void add_powersgd(schema& s, const powersgd_options& d) {
+  auto& rank = add(s, "strategy.powersgd.rank", kind::integer, std::int64_t{d.rank}, "",
+                   "columns of powersgd's matrices: fewer are less exact and faster");
+  rank.low = 1;
+  rank.high = 1 << 16;
+  add(s, "strategy.powersgd.start_step", kind::integer, d.start_step, "",
+      "powersgd sums the gradients of so many steps as they are")
+      .low = 0;
+  auto& rate = add(s, "strategy.powersgd.min_rate", kind::number, d.min_rate, "",
+                   "powersgd compresses a gradient if it becomes so many times smaller");
+  rate.low = 0;
+  rate.low_excluded = true;
+  add(s, "strategy.powersgd.error_feedback", kind::boolean, d.error_feedback, "",
+      "powersgd adds what it lost in a step to the next one");
+  add(s, "strategy.powersgd.warm_start", kind::boolean, d.warm_start, "",
+      "powersgd begins with the last step's matrices");
+  add(s, "strategy.powersgd.epsilon", kind::number, d.epsilon, "",
+      "powersgd adds this to the norm of each column that it divides by")
+      .low = 0;
+  auto& seed = add(s, "strategy.powersgd.seed", kind::integer, std::int64_t{d.seed}, "",
+                   "of powersgd's first matrices");
+  seed.low = 0;
+  seed.high = 4294967295.0;
+}
+
 void add_strategy(schema& s, const trainer_options& d) {
   const auto& g = d.gradients;
   add(s, "strategy.name", kind::choice, d.strategy.name, "--strategy",
@@ -190,11 +215,12 @@ void add_strategy(schema& s, const trainer_options& d) {
       "every backward uses the same parameters equally often");
   add(s, "strategy.comm_hook", kind::choice, g.comm_hook, "",
       "what sums gradients; noop sums nothing, to measure what the exchange costs",
-      {"allreduce", "f16_compress", "bf16_compress", "noop"});
+      {"allreduce", "f16_compress", "bf16_compress", "powersgd", "noop"});
   add(s, "strategy.fused_step", kind::boolean, unset, "",
       "sum, clip and update in one pass (ranks as threads); by default where it is possible");
   add(s, "strategy.broadcast_buffers", kind::boolean, g.broadcast_buffers, "",
       "buffers become rank 0's after each step");
+  add_powersgd(s, g.powersgd);
   auto& streams = add(s, "tcp.streams", kind::integer, unset, "",
                       "connections between two ranks of tcp and hier; by default as doctor says");
   streams.low = 1;

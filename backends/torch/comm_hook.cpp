@@ -6,7 +6,9 @@
 #include <ATen/ops/from_blob.h>
 
 #include <array>
+#include <string_view>
 
+#include "troupe/detail/powersgd.hpp"
 #include "troupe/detail/tensor.hpp"
 #include "troupe/failure.hpp"
 
@@ -71,16 +73,20 @@ comm_hook bf16_compress_wrapper(comm_hook inner) {
   return compressed(at::kBFloat16, std::move(inner));
 }
 
-comm_hook named_comm_hook(std::string_view name) {
-  static constexpr std::array<std::string_view, 4> known{"allreduce", "f16_compress",
-                                                         "bf16_compress", "noop"};
+comm_hook named_comm_hook(const gradient_options& from) {
+  static constexpr std::array<std::string_view, 5> known{"allreduce", "f16_compress",
+                                                         "bf16_compress", "powersgd", "noop"};
+  const auto& name = from.comm_hook;
   if (name == known[0]) return {};
   if (name == known[1]) return f16_compress_wrapper(allreduce_hook);
   if (name == known[2]) return bf16_compress_wrapper(allreduce_hook);
-  if (name == known[3]) return noop_hook;
+  if (name == known[3])
+    return [state = std::make_shared<powersgd_state>(from.powersgd)](
+               const gradient_bucket& bucket) { return powersgd_hook(*state, bucket); };
+  if (name == known[4]) return noop_hook;
   throw user_error(errc::bad_configuration,
                    fmt::format("strategy.comm_hook = \"{}\": use one of {}; your own is given to "
-                               "data_parallel::register_comm_hook",
+                               "register_comm_hook",
                                name, fmt::join(known, ", ")));
 }
 

@@ -31,14 +31,20 @@ data_parallel_options data_parallel_options_of(const gradient_options& from) {
   options.gradients.overlap = from.overlap;
   options.gradients.find_unused_parameters = from.find_unused_parameters;
   options.gradients.static_graph = from.static_graph;
-  options.gradients.hook = named_comm_hook(from.comm_hook);
+  options.gradients.hook = named_comm_hook(from);
   options.broadcast_buffers = from.broadcast_buffers;
   options.fused_step = from.fused_step;
   return options;
 }
 
-void refuse_fusing(const trainer_options& options) {
-  if (!options.elastic.enabled() || !options.gradients.fused_step.value_or(false)) return;
+void refuse_unrecoverable(const trainer_options& options) {
+  if (!options.elastic.enabled()) return;
+  if (options.gradients.comm_hook == "powersgd")
+    throw user_error(errc::bad_configuration,
+                     "strategy.comm_hook = \"powersgd\" keeps on each rank what it has not sent "
+                     "yet, so a job that loses a rank could not go on: use another hook, or set "
+                     "elastic.max_restarts to 0");
+  if (!options.gradients.fused_step.value_or(false)) return;
   throw user_error(errc::bad_configuration,
                    "strategy.fused_step = true keeps the optimizer's state on rank 0 only, so a "
                    "job that loses rank 0 could not go on: leave it out or set it to false, or set "
@@ -87,10 +93,14 @@ void data_parallel::lay_out_gradients() {
   gradients_ = std::make_unique<reducer>(std::move(parameters), world_, std::move(options));
 }
 
-void data_parallel::use_hook(comm_hook hook) {
+void data_parallel::use_comm_hook(comm_hook hook, bool with_state) {
   const auto refuse = [](std::string_view why) {
     throw user_error(errc::job_failed, fmt::format("register_comm_hook: {}", why));
   };
+  if (with_state && about().options.elastic.enabled())
+    refuse(
+        "a job that can restart loses the hook's state with a rank: give it a state of an empty "
+        "type, or set elastic.max_restarts to 0");
   if (options_.gradients.hook)
     refuse("there is a hook already: register one, and set strategy.comm_hook to none but it");
   if (options_.fused_step.value_or(false))
@@ -111,7 +121,7 @@ std::string data_parallel::obstacle_to_fusing(const torch::optim::Optimizer& opt
 
 void data_parallel::fuse_steps() {
   fused_.clear();
-  refuse_fusing(about().options);
+  refuse_unrecoverable(about().options);
   const bool demanded = options_.fused_step.value_or(false);
   for (const auto& one : optimizers_in_use()->all()) {
     fused_.emplace_back();

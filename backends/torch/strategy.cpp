@@ -114,6 +114,14 @@ void strategy::setup_precision() {
   if (optimizers_) numbers().connect(*module_, *optimizers_, *this);
 }
 
+void strategy::use_comm_hook(comm_hook, bool) {
+  if (world() > 1)
+    throw user_error(errc::job_failed,
+                     fmt::format("register_comm_hook: the strategy {} exchanges no gradients: "
+                                 "derive it from data_parallel, or override use_comm_hook",
+                                 name()));
+}
+
 loader::options strategy::process_dataloader(loader::options how, stage) { return how; }
 
 value strategy::batch_to_device(const value& batch, std::int32_t dataloader) {

@@ -380,7 +380,7 @@ public:
   // Creates and drops the same objects as a rank, with a random generator of its own.
   void check_fit(const trainer_options& options, const snapshot* from,
                  const std::string& path) const override {
-    refuse_fusing(options);
+    refuse_unrecoverable(options);
     if (data_) data_->prepare_data();
     check_numbers(options);
     if (!from) return;

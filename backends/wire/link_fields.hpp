@@ -79,9 +79,14 @@ void inspect(F& f, fault_drill& x) {
   f(what, rank, hook, step, text, lasts);
 }
 template <class F>
+void inspect(F& f, powersgd_options& x) {
+  auto& [rank, start_step, min_rate, error_feedback, warm_start, epsilon, seed] = x;
+  f(rank, start_step, min_rate, error_feedback, warm_start, epsilon, seed);
+}
+template <class F>
 void inspect(F& f, gradient_options& x) {
-  auto& [cap, overlap, find_unused, static_graph, hook, fused, buffers] = x;
-  f(cap, overlap, find_unused, static_graph, hook, fused, buffers);
+  auto& [cap, overlap, find_unused, static_graph, hook, powersgd, fused, buffers] = x;
+  f(cap, overlap, find_unused, static_graph, hook, powersgd, fused, buffers);
 }
 template <class F, class Kind>
 void inspect(F& f, kind_or_name<Kind>& x) {

@@ -91,6 +91,16 @@ def story_each_precision_that_help_lists_trains(folder):
     check(not os.path.exists(run), "a refused call leaves no folder")
 
 
+def story_powersgd_trains_and_is_refused_where_ranks_may_be_lost(folder):
+    how = ["--set", "strategy.comm_hook=powersgd", "--set", "strategy.powersgd.start_step=0", "--set",
+           "strategy.powersgd.rank=2", "--max-steps", 2]
+    check_code(fit(os.path.join(folder, "trained"), *how), 0)
+    run = os.path.join(folder, "run")
+    refused(3, ['strategy.comm_hook = "powersgd"', "elastic.max_restarts to 0"], "fit", *SMALL, "--run-dir", run, *how,
+            "--max-restarts", 1)
+    check(not os.path.exists(run), "a refused call leaves no folder")
+
+
 def story_a_run_folder_that_is_not_writable_or_holds_a_run_is_refused(folder):
     refused(3, ["/proc/nowhere", "--run-dir"], "fit", *SMALL, "--run-dir", "/proc/nowhere")
     taken = os.path.join(folder, "file")

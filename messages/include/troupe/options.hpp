@@ -156,6 +156,20 @@ struct fault_drill {
   friend bool operator==(const fault_drill&, const fault_drill&) = default;
 };
 
+/// PowerSGD (`comm_hook` = `powersgd`; docs/gradients.md). In comments: the name in Python's
+/// PowerSGDState, whose defaults these are.
+struct powersgd_options {
+  std::int32_t rank = 1;           ///< matrix_approximation_rank: columns of P and Q
+  std::int64_t start_step = 1000;  ///< start_powerSGD_iter: steps that are summed as they are
+  /// min_compression_rate: a gradient is compressed if that makes it smaller than one n-th.
+  double min_rate = 2;
+  bool error_feedback = true;  ///< use_error_feedback
+  bool warm_start = true;      ///< warm_start: Q begins as the last step's
+  double epsilon = 0;          ///< orthogonalization_epsilon, added to the norm of each column
+  std::uint32_t seed = 0;      ///< random_seed, of each matrix's first Q
+  friend bool operator==(const powersgd_options&, const powersgd_options&) = default;
+};
+
 /// How data-parallel ranks exchange gradients, with the names that DDP uses (keys `strategy.*`).
 /// Only `comm_hook` changes bits of the result. Gradients are always views of buckets.
 struct gradient_options {
@@ -171,9 +185,10 @@ struct gradient_options {
   /// Promises that each backward uses the same parameters equally often, so that the graph is
   /// searched once. A step that differs is an error.
   bool static_graph = false;
-  /// What sums a bucket: allreduce, f16_compress, bf16_compress, or noop. With noop nothing is sent
-  /// and ranks diverge; it measures what the exchange costs.
+  /// What sums a bucket: allreduce, f16_compress, bf16_compress, powersgd, or noop. With noop
+  /// nothing is sent and ranks diverge; it measures what the exchange costs.
   std::string comm_hook = "allreduce";
+  powersgd_options powersgd;
   /// Sums, clips and updates in one pass over memory, with one optimizer state per process. Unset:
   /// where that is possible and the module does not read gradients (module::reads_gradients).
   std::optional<bool> fused_step;

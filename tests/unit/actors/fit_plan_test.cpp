@@ -64,6 +64,14 @@ TEST_CASE("negative and non-finite numbers are refused", "[options]") {
       "limit_val_batches is -3, but must be a count of batches from 0 or a share from 0.0 to 1.0");
   CHECK(refusal([=](options& o) { o.gradients.bucket_cap_mb = nan; }) ==
         "strategy.bucket_cap_mb is nan, but must be a number above 0");
+  CHECK(refusal([](options& o) { o.gradients.powersgd.rank = 0; }) ==
+        "strategy.powersgd.rank is 0, but must be at least 1");
+  CHECK(refusal([](options& o) { o.gradients.powersgd.start_step = -1; }) ==
+        "strategy.powersgd.start_step is -1, but must be at least 0");
+  CHECK(refusal([=](options& o) { o.gradients.powersgd.min_rate = nan; }) ==
+        "strategy.powersgd.min_rate is nan, but must be a number above 0");
+  CHECK(refusal([=](options& o) { o.gradients.powersgd.epsilon = -nan; }) ==
+        "strategy.powersgd.epsilon is -nan, but must be a number from 0");
 }
 
 TEST_CASE("impossible checkpoint and early stopping policies are refused", "[options]") {

@@ -1,6 +1,8 @@
 // Goal: the options and hooks of the gradient exchange behave as users of DDP expect.
+#include "backends/torch/models.hpp"
 #include "tests/unit/torch_strategy/small_models.hpp"
 #include "troupe/data_parallel.hpp"
+#include "troupe/detail/powersgd.hpp"
 
 #include "tests/support/catch.hpp"
 
@@ -225,10 +227,8 @@ struct registers : regression {
   registers(std::shared_ptr<counted> state, bool twice)
       : regression({.optimize = {}}), state_(std::move(state)), twice_(twice) {}
   optimizers configure_optimizers() override {
-    auto& how = dynamic_cast<data_parallel&>(*strategy_in_use());
-    how.register_comm_hook(state_, sum_in_double);
-    if (twice_)
-      how.register_comm_hook(0, [](int&, const gradient_bucket&) { return bucket_future{}; });
+    register_comm_hook(state_, sum_in_double);
+    if (twice_) register_comm_hook(0, [](int&, const gradient_bucket&) { return bucket_future{}; });
     return torch::optim::SGD(parameters(), torch::optim::SGDOptions(0.05).momentum(0.9));
   }
   std::shared_ptr<counted> state_;
@@ -301,10 +301,11 @@ TEST_CASE("a communication hook that throws or returns the wrong size fails its 
   CHECK(run([](const gradient_bucket&) -> bucket_future {
           return {nullptr, [] { return torch::zeros({3}); }};
         }).find("returned 3 elements") != std::string::npos);
-  auto unknown = with_hook("powersgd");
+  auto unknown = with_hook("power_sgd");
   const auto ends = run_job({.recipe = recipe_for<regression>(data), .options = unknown});
-  CHECK(text_of(ends[0].error).find("use one of allreduce, f16_compress, bf16_compress, noop") !=
-        std::string::npos);
+  CHECK(
+      text_of(ends[0].error).find("use one of allreduce, f16_compress, bf16_compress, powersgd") !=
+      std::string::npos);
 }
 
 TEST_CASE("the time spent in collectives is reported with the waiting hooks") {
@@ -317,4 +318,222 @@ TEST_CASE("the time spent in collectives is reported with the waiting hooks") {
                 .options = quick(2, 4, 4)});
   CHECK(tells_waiting::waited > 0);
   CHECK(tells_waiting::waited < 2 * ticks);  // of both ranks
+}
+
+// --- PowerSGD ------------------------------------------------------------------------------------
+// (tests/python/numbers_oracle.py compares its sums with PyTorch's hook.)
+
+namespace {
+
+trainer_options by_powersgd(powersgd_options how, std::int64_t steps = 6) {
+  auto options = quick(3, 4, steps);
+  options.gradients.comm_hook = "powersgd";
+  options.gradients.powersgd = how;
+  return options;
+}
+
+using tensors = std::vector<at::Tensor>;
+
+/// The sums of one step after the other on two ranks, for one bucket with `of(step, rank)`.
+std::vector<std::vector<tensors>> sums_of(
+    powersgd_options how, std::int64_t steps,
+    const std::function<tensors(std::int64_t step, std::int32_t rank)>& of) {
+  std::vector<std::vector<tensors>> found(2);
+  const auto errors = on_ranks(2, [&](std::int32_t rank, const auto& world) {
+    powersgd_state state{how};
+    std::vector<gradient_bucket::part> parts;
+    std::int64_t elements = 0;
+    for (const auto& one : of(0, rank)) {
+      parts.push_back({torch::empty_like(one), elements, one.strides().vec()});
+      elements += one.numel();
+    }
+    gradient_bucket::memory kept;
+    for (std::int64_t step = 0; step < steps; ++step) {
+      const gradient_bucket bucket{*world, 0, true, torch::zeros({elements}), parts, kept};
+      const auto mine = of(step, rank);
+      auto gradients = bucket.gradients();
+      for (std::size_t i = 0; i < mine.size(); ++i) gradients[i].copy_(mine[i]);
+      const auto promised = powersgd_hook(state, bucket);
+      promised.pending->wait();
+      if (promised.sum) promised.sum();
+      auto& kept_here = found[static_cast<std::size_t>(rank)].emplace_back();
+      for (const auto& one : gradients) kept_here.push_back(one.clone());
+    }
+  });
+  for (const auto& error : errors)
+    if (error) std::rethrow_exception(error);
+  return found;
+}
+
+at::Tensor drawn(std::int64_t seed, at::IntArrayRef sizes) {
+  rank_random draws{static_cast<std::uint64_t>(seed)};
+  const random_scope scope{draws};
+  return torch::randn(sizes);
+}
+
+bool near(const at::Tensor& a, const at::Tensor& b, double tolerance = 1e-5) {
+  return torch::allclose(a, b, tolerance, tolerance);
+}
+
+}  // namespace
+
+TEST_CASE("PowerSGD with enough columns sums exactly, in buckets of any size") {
+  const auto data = std::make_shared<table_data>(24);
+  auto options = by_powersgd({.rank = 16, .start_step = 0, .min_rate = 1e-3});
+  if (GENERATE(true, false)) options.gradients.bucket_cap_mb = 16.0 / (1 << 20);
+  options.accumulate_grad_batches = GENERATE(1, 2);
+  CHECK(distance(trained<regression>(options, data), by_hand<regression>(options, *data)) < 1e-5);
+}
+
+TEST_CASE("PowerSGD with one column begins at start_step and is reproducible") {
+  const auto data = std::make_shared<table_data>(24);
+  const auto exact = trained<regression>(quick(3, 4, 6), data);
+  const powersgd_options one{.start_step = 6, .min_rate = 0.5};
+  CHECK(distance(trained<regression>(by_powersgd(one), data), exact) < 1e-6);
+  auto earlier = one;
+  earlier.start_step = 2;
+  const auto rounded = trained<regression>(by_powersgd(earlier), data);
+  CHECK(distance(rounded, exact) > 1e-5);
+  CHECK(distance(rounded, exact) < 0.2);
+  CHECK(distance(trained<regression>(by_powersgd(earlier), data), rounded) == 0);
+  auto other = earlier;
+  other.seed = 1;
+  CHECK(distance(trained<regression>(by_powersgd(other), data), rounded) > 1e-7);
+}
+
+TEST_CASE("the error that a step leaves is sent in later steps") {
+  const auto gradient = drawn(1, {20, 12});
+  const auto total = [&](bool feedback) {
+    const auto found = sums_of({.start_step = 0, .error_feedback = feedback}, 60,
+                               [&](auto, auto) { return tensors{gradient / 2}; });
+    auto all = torch::zeros_like(gradient);
+    for (const auto& step : found[0]) all += step[0];
+    return (all / 60 - gradient).norm().template item<double>();
+  };
+  CHECK(total(true) < 0.3 * total(false));
+}
+
+TEST_CASE("PowerSGD sends what it cannot compress as it is") {
+  const auto of = [](std::int64_t step, std::int32_t rank) {
+    const auto seed = 10 * step + rank;
+    return tensors{drawn(seed, {1}), drawn(seed + 100, {}), torch::zeros({0, 4}),
+                   drawn(seed + 200, {7}), drawn(seed + 300, {2, 2})};
+  };
+  const auto found = sums_of({.start_step = 0}, 3, of);
+  for (std::int64_t step = 0; step < 3; ++step)
+    for (std::size_t i = 0; i < 5; ++i)
+      for (const auto& rank : found)
+        CHECK(near(rank[static_cast<std::size_t>(step)][i], of(step, 0)[i] + of(step, 1)[i]));
+}
+
+TEST_CASE("a gradient of zeros stays zero and later ones are sent again") {
+  const auto gradient = torch::outer(drawn(1, {20}), drawn(2, {12}));  // of matrix rank 1
+  const std::int32_t rank = GENERATE(1, 2, 4);
+  const auto epsilon = GENERATE(0.0, 1e-8);
+  CAPTURE(rank, epsilon);
+  const auto found = sums_of({.rank = rank, .start_step = 0, .min_rate = 0.5, .epsilon = epsilon},
+                             4, [&](auto step, auto) {
+                               return tensors{step < 2 ? torch::zeros({20, 12}) : gradient / 2};
+                             });
+  for (std::size_t step : {0, 1}) CHECK(found[0][step][0].equal(torch::zeros({20, 12})));
+  for (std::size_t step : {2, 3}) CHECK(near(found[0][step][0], gradient, 1e-4));
+}
+
+TEST_CASE("an infinite or undefined gradient on one rank: NaN on all ranks, once") {
+  const auto bad = GENERATE(std::nan(""), std::numeric_limits<double>::infinity());
+  const std::int32_t rank = GENERATE(1, 4);
+  CAPTURE(bad, rank);
+  const auto clean = [](auto step, auto who) {
+    return tensors{drawn(100 * step + who, {20, 12}), drawn(100 * step + 50 + who, {12, 20})};
+  };
+  const powersgd_options how{.rank = rank, .start_step = 0, .min_rate = 0.5, .warm_start = false};
+  const auto found = sums_of(how, 4, [&](auto step, auto who) {
+    auto all = clean(step, who);
+    if (step == 1 && who == 1) all[0][3][5].fill_(bad);
+    return all;
+  });
+  for (const auto& of_rank : found) {
+    CHECK(of_rank[1][0].isnan().all().item<bool>());
+    CHECK(of_rank[1][1].isfinite().all().item<bool>());
+    for (std::size_t step : {0, 2, 3})
+      for (const auto& one : of_rank[step]) CHECK(one.isfinite().all().item<bool>());
+  }
+  CHECK(found[0][3][0].equal(found[1][3][0]));
+}
+
+TEST_CASE("PowerSGD can be wrapped and registered by a module, without a cast") {
+  struct registers : regression {
+    optimizers configure_optimizers() override {
+      register_comm_hook(powersgd_state{{.rank = 16, .start_step = 0, .min_rate = 1e-3}},
+                         [](powersgd_state& state, const gradient_bucket& bucket) {
+                           return bf16_compress_wrapper([&](const gradient_bucket& narrow) {
+                             return powersgd_hook(state, narrow);
+                           })(bucket);
+                         });
+      return regression::configure_optimizers();
+    }
+  };
+  const auto data = std::make_shared<table_data>(24);
+  auto options = quick(GENERATE(1, 2), 4, 4);
+  const auto apart =
+      distance(trained<registers>(options, data), trained<regression>(options, data));
+  CHECK(apart < 0.05);
+  CHECK((apart > 1e-6) == (options.ranks > 1));
+}
+
+TEST_CASE("PowerSGD counts the elements that it saves: those of the mlp") {
+  const auto counted = [](std::int32_t rank) {
+    std::array<std::int64_t, 2> found{};
+    std::vector<gradient_bucket::part> parts;
+    std::int64_t elements = 0;
+    for (const auto& one : make_mlp({.hidden = {256, 128}})->parameters()) {
+      parts.push_back({one, elements, one.strides().vec()});
+      elements += one.numel();
+    }
+    on_ranks(1, [&](auto, const auto& world) {
+      powersgd_state state{{.rank = rank, .start_step = 1}};
+      gradient_bucket::memory kept;
+      for (int step = 0; step < 2; ++step) {
+        const gradient_bucket bucket{*world, 0, true, torch::ones({elements}), parts, kept};
+        const auto promised = powersgd_hook(state, bucket);
+        promised.pending->wait();
+        if (promised.sum) promised.sum();
+      }
+      found = {state.elements_before(), state.elements_sent()};
+    });
+    return found;
+  };
+  // Layers of 784 x 256, 256 x 128 and 128 x 10; 394 biases.
+  CHECK(counted(1) == std::array<std::int64_t, 2>{235146, 1040 + 384 + 138 + 394});
+  CHECK(counted(4) == std::array<std::int64_t, 2>{235146, 4 * (1040 + 384 + 138) + 394});
+  CHECK(counted(8) == std::array<std::int64_t, 2>{235146, 8 * (1040 + 384) + 1280 + 394});
+}
+
+TEST_CASE("a hook with a state is refused in jobs that can restart") {
+  struct none {};
+  struct registers : regression {
+    explicit registers(bool with_state) : with_state_(with_state) {}
+    optimizers configure_optimizers() override {
+      const auto plain = [](auto&, const gradient_bucket& b) { return allreduce_hook(b); };
+      if (with_state_)
+        register_comm_hook(powersgd_state{}, plain);
+      else
+        register_comm_hook(none{}, plain);
+      return regression::configure_optimizers();
+    }
+    bool with_state_;
+  };
+  const auto data = std::make_shared<table_data>(24);
+  auto options = quick(2, 4, 2);
+  options.elastic.max_restarts = 1;
+  const auto refused = run_job({.recipe = recipe_for<registers>(data, true), .options = options});
+  for (const auto& end : refused)
+    CHECK_THAT(text_of(end.error), Catch::Contains("a state of an empty type"));
+  run_good_job({.recipe = recipe_for<registers>(data, false), .options = options});
+  options.gradients.comm_hook = "powersgd";
+  const auto recipe = recipe_for<regression>(data);
+  CHECK_THROWS_WITH(recipe->check_fit(options, nullptr, ""),
+                    Catch::Contains("strategy.comm_hook = \"powersgd\"") &&
+                        Catch::Contains("elastic.max_restarts to 0"));
+  CHECK(run_job({.recipe = recipe, .options = options})[0].error);
 }

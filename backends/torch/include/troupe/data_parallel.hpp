@@ -19,9 +19,9 @@ struct data_parallel_options {
 };
 /// From a trainer's options. Throws user_error (bad_configuration) for unknown hooks.
 data_parallel_options data_parallel_options_of(const gradient_options& from);
-/// Throws user_error (bad_configuration) if the options demand a fused step in a job that can
-/// restart.
-void refuse_fusing(const trainer_options& options);
+/// Throws user_error (bad_configuration) if the options demand a fused step or PowerSGD in a job
+/// that can restart: a rank that joins would lack their state.
+void refuse_unrecoverable(const trainer_options& options);
 
 /// With one rank it works as single_device: no communication, no buckets.
 class data_parallel : public strategy {
@@ -35,15 +35,7 @@ public:
   void model_to_device() override;
   void setup_optimizers(optimizers& which) override;
 
-  /// `hook(state, bucket)` sums the buckets from now on; `state` is kept. Called once, on all
-  /// ranks, before the first step, without comm_hook or fused_step in the options: else a
-  /// user_error.
-  template <class State, class Hook>
-  void register_comm_hook(State state, Hook hook) {
-    use_hook([kept = std::make_shared<State>(std::move(state)),
-              hook = std::move(hook)](const gradient_bucket& b) { return hook(*kept, b); });
-  }
-
+  void use_comm_hook(comm_hook hook, bool with_state) override;
   void zero_gradients(std::int32_t optimizer) override;
   step_status backward(const at::Tensor& loss, const backward_plan& plan) override;
   void clip_gradients(torch::optim::Optimizer& optimizer, double limit,
@@ -75,7 +67,6 @@ private:
   communicator& collectives() const;
   std::chrono::nanoseconds clock() const;
   std::vector<at::Tensor> buffers() const;
-  void use_hook(comm_hook hook);
   void lay_out_gradients();
   void fuse_steps();
   std::string obstacle_to_fusing(const torch::optim::Optimizer& optimizer) const;

@@ -185,6 +185,12 @@ struct module : torch::nn::Module {
   void barrier(std::string_view label,
                std::chrono::nanoseconds deadline = std::chrono::nanoseconds{0});
 
+  /// strategy::register_comm_hook. Outside of a run the hook is ignored.
+  template <class State, class Hook>
+  void register_comm_hook(State state, Hook hook) {
+    if (auto* how = strategy_in_use()) how->register_comm_hook(std::move(state), std::move(hook));
+  }
+
   /// For the learner; null detaches it.
   void attach(module_services* services) { services_ = services; }
 

@@ -16,6 +16,7 @@
 #include <memory>
 #include <string>
 #include <string_view>
+#include <type_traits>
 #include <typeindex>
 #include <vector>
 
@@ -24,6 +25,7 @@
 #include "troupe/cluster_environment.hpp"
 #include "troupe/communicator.hpp"
 #include "troupe/data.hpp"
+#include "troupe/detail/comm_hook.hpp"
 #include "troupe/detail/optimizer_state.hpp"
 #include "troupe/learner.hpp"
 #include "troupe/precision.hpp"
@@ -129,6 +131,19 @@ public:
   /// Shows the optimizers of a fit to the precision, which may replace them. With late optimizers
   /// it is called again after these, in pre_dispatch.
   virtual void setup_precision();
+  /// See register_comm_hook. With one rank there is nothing to sum: the base ignores the hook. With
+  /// several ranks it throws user_error, because it exchanges no gradients.
+  virtual void use_comm_hook(comm_hook hook, bool with_state);
+  /// `hook(state, bucket)` sums the buckets of gradients from now on; `state` is kept. Called once,
+  /// on all ranks, in setup or configure_optimizers, without comm_hook or fused_step in the
+  /// options. In jobs that can restart the state's type must be empty, because a rank that joins
+  /// would not have it. Else a user_error.
+  template <class State, class Hook>
+  void register_comm_hook(State state, Hook hook) {
+    use_comm_hook([kept = std::make_shared<State>(std::move(state)),
+                   hook = std::move(hook)](const gradient_bucket& b) { return hook(*kept, b); },
+                  !std::is_empty_v<State>);
+  }
   virtual void pre_dispatch() {}
   virtual void dispatch() {}
   virtual void post_dispatch() {}
