@@ -6,8 +6,15 @@
 //   losses.json       the loss of each step
 //   logits.safetensors   the logits of the first 64 test images, from the final weights
 //   export.pt         the final state, for torch.load
+// torch_sample FOLDER
+//   scaler.json            the loss scale after each step of a training in 16-mixed with infinities
+//   scaler.safetensors     its weights at the end
+//   powersgd.safetensors   `CASE.STEP.PARAMETER`: sums of gradients by PowerSGD of two ranks
+// Their tensors are drawn from torch's generator with seeds that the oracle knows.
+#include <ATen/CPUGeneratorImpl.h>
 #include <ATen/core/grad_mode.h>
 #include <torch/nn/functional/loss.h>
+#include <torch/nn/modules/linear.h>
 #include <torch/optim/adam.h>
 #include <torch/optim/adamw.h>
 #include <torch/optim/sgd.h>
@@ -15,6 +22,7 @@
 #include <cstdlib>
 #include <fstream>
 #include <iostream>
+#include <limits>
 #include <nlohmann/json.hpp>
 #include <numeric>
 
@@ -23,7 +31,10 @@
 #include "backends/torch/module_state.hpp"
 #include "backends/torch/reference_executor.hpp"
 #include "backends/torch/torch_export.hpp"
+#include "tests/support/rank_threads.hpp"
+#include "troupe/detail/powersgd.hpp"
 #include "troupe/detail/tensor.hpp"
+#include "troupe/module.hpp"
 
 namespace {
 
@@ -142,11 +153,150 @@ int run(const wish& w) {
   return 0;
 }
 
+// --- numbers -------------------------------------------------------------------------------------
+
+at::Tensor drawn(std::uint64_t seed, at::IntArrayRef sizes) {
+  return torch::randn(sizes, at::detail::createCPUGenerator(seed));
+}
+
+// --- the scaler ----------------------------------------------------------------------------------
+
+constexpr std::int64_t scaler_steps = 200;
+
+/// One number of the gradient of `layer` is multiplied by this, on rank 1 after the sum.
+double spoiled_by(std::int64_t step, std::int64_t layer) {
+  if (step % 23 == 11 && layer == 0) return std::numeric_limits<double>::infinity();
+  if (step % 31 == 30 && layer == 1) return std::numeric_limits<double>::quiet_NaN();
+  return step >= 120 && step < 126 ? std::numeric_limits<double>::infinity() : 1;
+}
+
+struct nothing : data_module {
+  struct rows : dataset {
+    std::int64_t size() const override { return scaler_steps * 16; }
+    value get(std::span<const std::int64_t>) const override { return boxed(torch::zeros({1})); }
+  };
+  dataset_ptr train() override { return std::make_shared<rows>(); }
+};
+
+/// Two layers with an optimizer each, in 16-mixed.
+struct scaled_net : troupe::module {
+  explicit scaled_net(std::shared_ptr<json> into) : scales(std::move(into)) {
+    std::uint64_t seed = 1;
+    const torch::NoGradGuard no_grad;
+    for (const auto& layer : {first, second})
+      for (auto& parameter : layer->parameters())
+        parameter.copy_(drawn(seed++, parameter.sizes()) * 0.2);
+  }
+  step_output training_step(const batch&, std::int64_t) override {
+    const auto seed = static_cast<std::uint64_t>(2 * at().step + rank());
+    const auto y = second->forward(torch::relu(first->forward(drawn(1000 + seed, {8, 12}))));
+    return torch::nn::functional::mse_loss(y.to(torch::kFloat), drawn(9000 + seed, {8, 4}));
+  }
+  void on_after_backward() override {
+    const auto factor = spoiled_by(at().step, at().optimizer);
+    if (rank() == 1 && factor != 1)
+      (at().optimizer == 0 ? first : second)->bias.mutable_grad()[0].mul_(factor);
+  }
+  void on_train_batch_end(const step_output&, const batch&, std::int64_t) override {
+    if (rank() == 0)
+      scales->push_back(json::parse(strategy_in_use()->numbers().state()).at("scale"));
+  }
+  optimizers configure_optimizers() override {
+    const auto how = torch::optim::SGDOptions(0.05).momentum(0.9);
+    optimizers all{torch::optim::SGD(first->parameters(), how)};
+    all.add(torch::optim::SGD(second->parameters(), how));
+    return all;
+  }
+  torch::nn::Linear first = register_module("first", torch::nn::Linear(12, 8));
+  torch::nn::Linear second = register_module("second", torch::nn::Linear(8, 4));
+  std::shared_ptr<json> scales;
+};
+
+void train_scaled(const std::string& folder) {
+  const auto scales = std::make_shared<json>(json::array());
+  trainer_options options;
+  options.ranks = 2;
+  options.batch_size = 8;
+  options.max_epochs = 1;
+  options.gradient_clip_val = 0.5;
+  options.precision = precision_kind::f16_mixed;
+  torch_plugins plugins;
+  plugins.precisions["16-mixed"] = [] {
+    return make_f16_mixed({.init_scale = 1024, .growth_interval = 7});
+  };
+  const auto recipe = make_recipe([=] { return std::make_shared<scaled_net>(scales); },
+                                  std::make_shared<nothing>(), plugins);
+  const auto ends = testing::run_good_job({.recipe = recipe, .options = options});
+  std::ofstream{folder + "/scaler.json"} << *scales;
+  write(folder + "/scaler.safetensors", encode_safetensors(ends[0].snapshot->model));
+}
+
+// --- PowerSGD ------------------------------------------------------------------------------------
+
+const std::vector<std::vector<std::int64_t>> shapes{{32, 48}, {16}, {8, 4, 3, 3}, {1},
+                                                    {40, 10}, {},   {32, 48},     {3, 2}};
+constexpr std::int64_t powersgd_steps = 7;
+
+/// The sums of all steps of a rank, by `STEP.PARAMETER`.
+std::vector<tensor_blob> sums_of(const powersgd_options& how, std::int32_t rank,
+                                 communicator& world, const std::string& name) {
+  std::vector<tensor_blob> found;
+  powersgd_state state{how};
+  std::vector<gradient_bucket::part> parts;
+  std::int64_t elements = 0;
+  for (const auto& shape : shapes) {
+    const auto parameter = torch::zeros(shape);
+    parts.push_back({parameter, elements, parameter.strides().vec()});
+    elements += parameter.numel();
+  }
+  gradient_bucket::memory kept;
+  for (std::int64_t step = 0; step < powersgd_steps; ++step) {
+    auto buffer = torch::zeros({elements});
+    const gradient_bucket bucket{world, 0, true, buffer, parts, kept};
+    auto gradients = bucket.gradients();
+    for (std::size_t i = 0; i < gradients.size(); ++i)
+      gradients[i].copy_(drawn(100 * step + 10 * rank + i, shapes[i]) / 2);  // half of the samples
+    const auto promised = powersgd_hook(state, bucket);
+    promised.pending->wait();
+    if (promised.sum) promised.sum();
+    for (std::size_t i = 0; i < gradients.size(); ++i)
+      found.push_back(blob_of(name + "." + std::to_string(step) + "." + std::to_string(i),
+                              gradients[i].clone()));
+  }
+  return found;
+}
+
+void sum_by_powersgd(const std::string& folder) {
+  const std::vector<std::pair<std::string, powersgd_options>> cases{
+      {"rank1", {.start_step = 2}},
+      {"rank2", {.rank = 2, .start_step = 2, .min_rate = 1.5, .seed = 5}},
+      {"rank4", {.rank = 4, .start_step = 3, .min_rate = 0.5}},
+      {"cold", {.start_step = 2, .warm_start = false}},
+      {"no_feedback", {.rank = 2, .start_step = 2, .error_feedback = false}},
+      {"epsilon", {.rank = 2, .start_step = 2, .epsilon = 1.0}}};
+  std::vector<tensor_blob> all;
+  for (const auto& [name, how] : cases) {
+    std::vector<std::vector<tensor_blob>> found(2);
+    const auto errors = testing::on_ranks(2, [&](auto rank, const auto& world) {
+      found[static_cast<std::size_t>(rank)] = sums_of(how, rank, *world, name);
+    });
+    for (const auto& error : errors)
+      if (error) std::rethrow_exception(error);
+    all.insert(all.end(), found[0].begin(), found[0].end());
+  }
+  write(folder + "/powersgd.safetensors", encode_safetensors(all));
+}
+
 }  // namespace
 
 int main(int count, char** words) {
+  if (count == 2) {
+    train_scaled(words[1]);
+    sum_by_powersgd(words[1]);
+    return 0;
+  }
   if (count != 9) {
-    std::cerr << "torch_sample FOLDER MODEL OPTIMIZER SEED SHARDS BATCH_SIZE ACCUMULATE STEPS\n";
+    std::cerr << "torch_sample FOLDER [MODEL OPTIMIZER SEED SHARDS BATCH_SIZE ACCUMULATE STEPS]\n";
     return 2;
   }
   const auto number = [&](int i) { return std::strtoll(words[i], nullptr, 10); };
