@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "troupe/detail/coverage.hpp"
+
 namespace troupe {
 
 std::int32_t placements::add(bool spare) {
@@ -61,6 +63,7 @@ std::optional<std::int32_t> placements::take_spare() {
   auto found = std::ranges::find_if(all_, [](const place& p) { return p.spare && p.ready; });
   if (found == all_.end()) found = std::ranges::find_if(all_, is_spare);
   if (found == all_.end()) return std::nullopt;
+  sometimes(true, coverage_point::spare_taken);
   found->spare = false;
   return found->number;
 }
@@ -70,11 +73,13 @@ std::vector<std::int32_t> placements::homes_for(std::size_t ranks, std::vector<s
                                                 std::vector<std::int32_t>& started) {
   std::optional<std::int32_t> home = working() < target_ ? take_spare() : std::nullopt;
   if (!home && (working() == 0 || working() < wanted(none_starts))) {
+    sometimes(working() > 0 && wanted(none_starts) < target_, coverage_point::least_processes);
     home = add(false);
     started.push_back(*home);
   }
   if (home) return std::vector<std::int32_t>(ranks, *home);
   // Each rank goes to the process with the fewest of them.
+  sometimes(true, coverage_point::ranks_spread);
   std::vector<std::int32_t> chosen;
   while (chosen.size() < ranks) {
     const place* best = nullptr;

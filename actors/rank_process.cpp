@@ -12,6 +12,7 @@
 #include "actors/rank.hpp"
 #include "actors/snapshot_sender.hpp"
 #include "backends/launcher.hpp"
+#include "troupe/detail/coverage.hpp"
 
 namespace troupe {
 
@@ -78,7 +79,8 @@ public:
   void on(const observation& what) override {
     const bool may_go =
         std::holds_alternative<seen::progress>(what) || std::holds_alternative<seen::hook>(what);
-    if (!to_.send(observed{what}, may_go ? keep::if_room : keep::always)) dropped_->add(what);
+    const bool sent = to_.send(observed{what}, may_go ? keep::if_room : keep::always);
+    if (sometimes(!sent, coverage_point::observation_not_sent)) dropped_->add(what);
   }
 
 private:

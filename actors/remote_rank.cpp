@@ -169,13 +169,15 @@ void remote_rank_state::look() {
 }
 
 // A process that is still starting would answer only seconds later, and has nothing to close. It
-// gets the order nevertheless if the job goes on with it.
+// gets the order nevertheless if the job goes on with it. But if the generation did not form in
+// time, the supervisor waits for its answer, and replaces it when there is none.
 void remote_rank_state::close(const close_generation& m) {
   // A process that mpirun placed gets the order: killing it would end the MPI of all others.
   const bool starting = process && processes->children() && !*spoke;
   unasked = starting && m.last;
   if (!unasked) pass(m);
-  if (!starting) return;
+  const bool too_late = m.first.kind == failure_kind::deadline && m.first.code == errc::membership;
+  if (!starting || (too_late && !m.last)) return;
   last = m.at;
   self->send(setup.supervisor, closed_generation{m.at});
 }

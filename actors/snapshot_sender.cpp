@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "troupe/detail/coverage.hpp"
+
 namespace troupe {
 
 void snapshot_sender::send(write_checkpoint m) {
@@ -15,7 +17,7 @@ void snapshot_sender::send(write_checkpoint m) {
   for (auto& one : waiting_) {
     if (waits_as_best(one.what, all, sent_, policy_)) {
       left.push_back(std::move(one));
-    } else if (to_.withdraw(one.tag)) {
+    } else if (sometimes(to_.withdraw(one.tag), coverage_point::snapshot_withdrawn)) {
       m.skipped += 1 + one.skipped;
     } else {
       remember(std::move(one.what));

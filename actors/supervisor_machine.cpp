@@ -179,7 +179,7 @@ void supervisor_machine::handle(const request_stop& e, actions& out) {
 
 // A stop that comes while the membership changes replaces the pause.
 void supervisor_machine::propose(actions& out) {
-  if (named_) return tell_stop(out);
+  if (sometimes(named_.has_value(), coverage_point::stop_in_change)) return tell_stop(out);
   if (proposed_) return;
   proposed_ = true;
   make_room(out);

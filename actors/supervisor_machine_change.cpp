@@ -8,6 +8,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "troupe/detail/coverage.hpp"
+
 namespace troupe {
 
 using supervision::phase;
@@ -37,6 +39,7 @@ membership_change supervisor_machine::wanted() const {
 }
 
 void supervisor_machine::refuse(std::string what, actions& out) {
+  sometimes(true, coverage_point::change_refused);
   auto why = describe(user_error(errc::bad_usage, std::move(what)));
   why.generation = generation_.value();
   handle(supervision::trouble{std::move(why), false}, out);
@@ -120,7 +123,9 @@ void supervisor_machine::choose_moves() {
   scales_ = false;
   for (auto& m : members_) m.moves = (m.moves || leaves(m)) && !m.gone && !m.abandoned;
   const auto moves = [&](std::int32_t rank) { return members_.at(rank).moves; };
-  if (!all.empty() && std::ranges::all_of(all, moves)) members_.at(all.front()).moves = false;
+  const bool none_stays = !all.empty() && std::ranges::all_of(all, moves);
+  if (sometimes(none_stays, coverage_point::one_rank_stays)) members_.at(all.front()).moves = false;
+  sometimes(std::ranges::any_of(members_, &member::moves), coverage_point::rank_moved);
 }
 
 // Fewer processes: those that were started last leave. More: each keeps its share of the ranks, and

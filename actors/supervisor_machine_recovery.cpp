@@ -231,6 +231,8 @@ void supervisor_machine::restart(actions& out) {
     base_.loop.steps = durable_;
     committed_ = std::min(committed_, durable_);
   }
+  const bool planned = wanted() != membership_change::none;
+  sometimes(first_ && planned, coverage_point::change_with_failure);
   choose_moves();
   const auto holding = holders();
   sometimes(base_.number == 0 && furthest > 0, coverage_point::no_holder);

@@ -71,6 +71,11 @@ void job_fields(job_spec& job, F visit) {
   visit("detect", job.detect, bounds{1'000'000, an_hour.most});
   visit("hook_limit", job.hook_limit, bounds{1'000'000, an_hour.most});
   visit("max_restarts", job.max_restarts, bounds{0, 1000});
+  visit("on_loss", job.on_loss,
+        bounds{0, static_cast<std::int64_t>(elastic_options::loss::shrink)});
+  visit("min_ranks", job.min_ranks, bounds{1, 100'000});
+  visit("spares", job.spares, bounds{0, 1000});
+  visit("processes", job.processes, bounds{0, 100'000});
 }
 
 template <class F>

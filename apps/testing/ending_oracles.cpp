@@ -14,9 +14,9 @@ namespace {
 const std::string& oracle(std::size_t number) { return known_oracles()[number]; }
 
 // Faults that can keep a rank from answering for a while.
-constexpr std::initializer_list<fault> delaying{fault::pause,       fault::slow,     fault::cut,
-                                                fault::one_way_cut, fault::data_cut, fault::skew,
-                                                fault::late_timers};
+constexpr std::initializer_list<fault> delaying{fault::pause,       fault::slow,       fault::cut,
+                                                fault::one_way_cut, fault::data_cut,   fault::skew,
+                                                fault::late_timers, fault::slow_reader};
 
 constexpr std::initializer_list<fault> ending_a_rank{fault::crash_rank, fault::crash_host,
                                                      fault::disconnect};
@@ -133,8 +133,11 @@ void job_oracles::ended(const job_outcome& outcome, const attempt_facts& facts) 
   const auto by_observer = [&](const failure& f) {
     return facts.observer == test_observer::throws && f.hook == "observer";
   };
+  const auto refused = [&](const failure& f) {
+    return f.code == errc::bad_usage && facts.any({fault::leave, fault::scale});
+  };
   for (const auto& f : outcome.late)
-    if (!check(by_observer(f) || disturbed || !facts.storage.empty()))
+    if (!check(by_observer(f) || refused(f) || disturbed || !facts.storage.empty()))
       violate({oracle(7), at(f), f.step, f.rank});
   if (!check(outcome.loop.steps <= least_held()))
     violate({oracle(8), "committed, but a rank holds only " + std::to_string(least_held()),
@@ -157,6 +160,10 @@ void job_oracles::ends_of_generations(const job_outcome& outcome, const attempt_
     if (i > 0 && !check(all[i].generation > all[i - 1].generation))
       violate({oracle(31), "generation " + std::to_string(all[i].generation) + " comes after " +
                                std::to_string(all[i - 1].generation)});
+    if (i > 0 && is_planned(all[i - 1]) &&
+        !check(all[i].steps_redone == 0 && facts.any({fault::leave, fault::scale})))
+      violate({oracle(32), "generation " + std::to_string(all[i].generation) + " redoes " +
+                               std::to_string(all[i].steps_redone) + " steps"});
     if (all[i].ended_by) first_cause(*all[i].ended_by, facts);
   }
 }

@@ -95,6 +95,13 @@ variant variant_of(const job_spec& what, const run_plan& plan, const budget& of,
   constexpr std::int32_t ranks_watched = 64;
   if (draw(8) == 0 && what.ranks <= ranks_watched)
     v.plan.observer = static_cast<test_observer>(1 + draw(4));
+  if (what.max_restarts == 0 || v.plan.cluster.ranks_per_host == 0) return v;
+  const auto ranks = static_cast<std::uint64_t>(what.ranks);
+  const auto processes = draw(2) == 0 ? ranks : 1 + draw(ranks);
+  v.job.processes = static_cast<std::int32_t>(processes);
+  v.job.on_loss = static_cast<elastic_options::loss>(draw(2));
+  v.job.min_ranks = static_cast<std::int32_t>(draw(2) == 0 ? 1 : 1 + draw(processes));
+  v.job.spares = std::array{0, 0, 1, 2}[draw(4)];
   return v;
 }
 

@@ -2,6 +2,7 @@
 #include "apps/testing/job_attempts.hpp"
 
 #include <algorithm>
+#include <array>
 #include <limits>
 #include <new>
 #include <stdexcept>
@@ -35,6 +36,12 @@ const std::vector<std::string_view>& throwing_hooks() {
                                                  "optimizer_zero_grad",
                                                  "configure_model"};
   return all;
+}
+
+// Ranks beside the supervisor have neither a link nor a process of their own.
+bool needs_process(fault what) {
+  return what == fault::cut || what == fault::one_way_cut || what == fault::disconnect ||
+         what == fault::slow_reader || what == fault::leave;
 }
 
 }  // namespace
@@ -92,6 +99,14 @@ void job_run::maybe_throw(const learner_context& context, const hook& h) {
 void job_run::know_delays() {
   if (facts_.any({fault::slow}))
     facts_.delayed += job_.hook_limit * std::max(0, checker_.generations() - 1);
+}
+
+// Those that lived in a process with a fault, before or after it.
+void job_run::know_ranks() {
+  for (const auto& life : sim_job_.lives())
+    if (life.job == sim_job_.running() &&
+        std::ranges::find(facts_.nodes, life.node) != facts_.nodes.end())
+      facts_.ranks.push_back(life.rank);
 }
 
 void job_run::install_message_filter() {
@@ -182,6 +197,13 @@ void job_run::apply_fault(const scheduled_fault& s) {
       applied();
       return caf::anon_send(sim_job_.supervisor(),
                             caller_request{request_abort{"the operator aborted"}});
+    case fault::scale:
+      applied();
+      checker_.change_requested();
+      // Two of these numbers are refused: none, and more than there are ranks.
+      return caf::anon_send(sim_job_.supervisor(),
+                            caller_request{request_scale{static_cast<std::int32_t>(
+                                s.where % (static_cast<std::uint64_t>(job_.ranks) + 2))}});
     case fault::not_a_number: poisoned_.push_back(s.rank); return;
     case fault::throw_in_hook:
     case fault::out_of_memory: {
@@ -196,17 +218,18 @@ void job_run::apply_fault(const scheduled_fault& s) {
   const auto whom = applies_to(s.what, s.whom) ? s.whom : target::rank;
   if (whom == target::program) return apply_to_program(s);
   if (whom == target::test_node && apply_to_test_node(s)) return;
+  if (whom == target::rank && s.where % 8 == 7 && apply_to_idle_process(s)) return;
   auto* life = sim_job_.life_of(s.rank);
   if (!life || !simulation_.alive(life->node)) return;
-  const bool of_link =
-      s.what == fault::cut || s.what == fault::one_way_cut || s.what == fault::disconnect;
-  if (of_link && !life->process) return;  // it runs in the supervisor's process
+  if (needs_process(s.what) && !life->process) return;  // it runs in the supervisor's process
   record_fault(s.what, life->node);
   facts_.applied.push_back(s.what);
   const bool all = whom == target::host || s.what == fault::crash_host;
   const auto host = simulation_.host_of(life->node);
   apply_to_ranks(s, life->node, all);
   if (!all) return;
+  for (const auto& p : sim_job_.idle_processes())
+    if (simulation_.host_of(p->node()) == host) apply_to_process(s, *p);
   for (const auto p : sim_job_.test_nodes())
     if (simulation_.host_of(p) == host)
       s.what == fault::crash_host ? simulation_.crash(p) : disturb_node(s, p);
@@ -222,11 +245,46 @@ void job_run::apply_to_ranks(const scheduled_fault& s, simulation::node_id node,
         (one->node == node || (all && simulation_.host_of(one->node) == host)))
       hit.push_back(one);
   }
+  std::vector<simulation::node_id> done;
   for (auto* one : hit) {
     facts_.ranks.push_back(one->rank);
     const auto delayed = facts_.delayed;
-    apply_to_rank(s, *one);
+    if (!one->process || s.what == fault::slow || s.what == fault::data_cut)
+      apply_to_rank(s, *one);
+    else if (std::ranges::find(done, one->node) == done.end())
+      apply_to_process(s, *one->process);
+    done.push_back(one->node);
     if (one->rank != s.rank) facts_.delayed = delayed;  // all are delayed at the same time
+  }
+}
+
+// One without ranks. False: there is none, or the fault needs a rank.
+bool job_run::apply_to_idle_process(const scheduled_fault& s) {
+  const auto idle = sim_job_.idle_processes();
+  const bool needs_rank =
+      s.what == fault::slow || s.what == fault::data_cut || s.what == fault::crash_host;
+  if (idle.empty() || needs_rank) return false;
+  auto& chosen = *idle[s.where / 8 % idle.size()];
+  record_fault(s.what, chosen.node());
+  facts_.applied.push_back(s.what);
+  apply_to_process(s, chosen);
+  return true;
+}
+
+// Ranks that come to the process later are concerned, too.
+void job_run::apply_to_process(const scheduled_fault& s, simulated_process& process) {
+  if (s.what != fault::leave) facts_.nodes.push_back(process.node());
+  switch (s.what) {
+    case fault::crash_rank: return process.die(false);
+    case fault::crash_host: return process.die(true);
+    case fault::cut:
+    case fault::one_way_cut: return cut(s, process.stream());
+    case fault::disconnect: return process.stream()->disconnect();
+    case fault::slow_reader: return read_slowly(s, process.stream());
+    case fault::leave:
+      if (process.leave()) checker_.change_requested();
+      return;
+    default: return disturb_node(s, process.node());
   }
 }
 
@@ -234,17 +292,14 @@ void job_run::apply_to_rank(const scheduled_fault& s, rank_incarnation& life) {
   const auto lasts = length(s.amount);
   const auto rank = life.rank;
   switch (s.what) {
-    case fault::crash_rank: sim_job_.crash(rank, false); break;
-    case fault::crash_host: sim_job_.crash(rank, true); break;
+    case fault::crash_rank:
+    case fault::crash_host: sim_job_.crash(rank, s.what == fault::crash_host); break;
     case fault::slow: {
       const bool very = s.amount >= 12;  // each hook exceeds its limit
       life.slow_per_cent = very ? 1'000'000 : static_cast<std::int64_t>(200 + 400 * s.amount);
       facts_.delayed += very ? job_.hook_limit : span_ * job_.accumulate * life.slow_per_cent / 100;
       break;
     }
-    case fault::cut:
-    case fault::one_way_cut: cut(s, life.process->stream()); break;
-    case fault::disconnect: life.process->stream()->disconnect(); break;
     case fault::data_cut:
       facts_.delayed += lasts * 2;
       sim_job_.fabric().cut(rank, true);
@@ -259,6 +314,20 @@ void job_run::cut(const scheduled_fault& s, const std::shared_ptr<simulated_stre
   facts_.delayed += lasts;
   link->cut(s.what == fault::cut || s.where % 2 == 0, s.what == fault::cut || s.where % 2 == 1);
   heal_later(lasts, [link] { link->cut(false, false); });
+}
+
+// Most often the supervisor's end, which receives more. It reads up to 15 messages in all. The
+// other end's path takes fewer bytes, and its queue fewer messages.
+void job_run::read_slowly(const scheduled_fault& s, const std::shared_ptr<simulated_stream>& link) {
+  constexpr std::array<std::size_t, 4> bytes{65536, 4096, 512, 0};
+  constexpr std::array<std::size_t, 4> messages{8192, 64, 16, 4};
+  const auto lasts = length(s.amount);
+  const simulated_stream::side at = s.where % 4 == 1 ? 1 : 0;
+  const auto reads = static_cast<std::int64_t>(s.where / 2 % 16);
+  facts_.delayed += lasts;
+  link->read_slowly(at, {lasts / (1 + reads), bytes[s.where / 32 % bytes.size()],
+                         messages[s.where / 128 % messages.size()]});
+  heal_later(lasts, [link, at] { link->read_as_before(at); });
 }
 
 // Faults that apply to any process.

@@ -12,7 +12,7 @@ namespace troupe::testing {
 namespace {
 
 // The label of a fault's draws. The number belongs to the name and never changes, so that a new
-// fault (with the next number, at most 31) moves no draw of another. 16 to 18 are not used again.
+// fault moves no draw of another. 17 and 18 are free; numbers are at most 31.
 struct known_fault {
   std::string_view name;
   std::uint32_t number;
@@ -35,6 +35,9 @@ constexpr std::array<known_fault, fault_kinds> known{{
     {"late_timers", 13},
     {"stop", 14},
     {"abort", 15},
+    {"leave", 30},
+    {"scale", 31},
+    {"slow_reader", 16},
     {"rare_paths", 19},
     {"old_word", 28},
     {"storage_error", 20},
@@ -89,6 +92,8 @@ bool applies_to(fault what, target whom) {
   if (whom == target::rank) return true;
   switch (what) {
     case fault::crash_rank: return whom == target::test_node;
+    case fault::leave:
+    case fault::slow_reader: return whom == target::host;
     case fault::slow: return whom == target::host || whom == target::program;
     case fault::cut:
     case fault::one_way_cut:

@@ -31,6 +31,9 @@ enum class fault : std::uint8_t {
   late_timers,    ///< a process's timers fire late, and with them its heartbeats
   stop,           ///< the operator requests a stop
   abort,          ///< the operator aborts the job
+  leave,          ///< a process is asked to leave (SIGTERM); its ranks should move elsewhere
+  scale,          ///< the operator asks for another number of processes
+  slow_reader,  ///< one end of a control link reads slowly for a while, so messages wait before it
   // These last for a whole attempt:
   rare_paths,     ///< product code takes rare paths that hardly ever occur by themselves
   stale_message,  ///< messages of an earlier attempt, or late duplicates of this one, are delivered
@@ -96,7 +99,7 @@ struct scheduled_fault {
   std::uint64_t moment = 0;  ///< events or nanoseconds after the attempt's beginning
   std::int32_t rank = 0;
   std::uint64_t amount = 0;    ///< duration or strength, in 0 .. 15
-  std::uint64_t where = 0;     ///< selects a hook and a step: any number
+  std::uint64_t where = 0;     ///< selects a hook, a direction, or a process: any number
   target whom = target::rank;  ///< used if `applies_to`; else the rank is the target
   friend bool operator==(const scheduled_fault&, const scheduled_fault&) = default;
 };

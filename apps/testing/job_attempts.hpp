@@ -83,9 +83,13 @@ private:
   void apply_due_faults();
   simulation::moment next_fault() const;
   void know_delays();
+  void know_ranks();
   void apply_fault(const scheduled_fault& s);
   void apply_to_ranks(const scheduled_fault& s, simulation::node_id node, bool all);
   void apply_to_rank(const scheduled_fault& s, rank_incarnation& life);
+  bool apply_to_idle_process(const scheduled_fault& s);
+  void apply_to_process(const scheduled_fault& s, simulated_process& process);
+  void read_slowly(const scheduled_fault& s, const std::shared_ptr<simulated_stream>& link);
   void apply_to_program(const scheduled_fault& s);
   bool apply_to_test_node(const scheduled_fault& s);
   void cut(const scheduled_fault& s, const std::shared_ptr<simulated_stream>& link);

@@ -43,6 +43,7 @@ const std::vector<std::string> oracles{
     protocol_checker::budget,
     "a survivor's step is kept",
     "a generation has a cause",
+    "a planned change redoes no step",
 };
 
 }  // namespace

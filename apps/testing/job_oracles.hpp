@@ -26,7 +26,8 @@ struct raised {
 /// What happened in one attempt.
 struct attempt_facts {
   std::vector<fault> applied;
-  std::vector<std::int32_t> ranks;  ///< the ranks that had them
+  std::vector<std::int32_t> ranks;         ///< the ranks that had them
+  std::vector<simulation::node_id> nodes;  ///< the processes of ranks that had them
   std::vector<raised> thrown;
   bool program = false;  ///< the supervisor's process was disturbed
   fault_set storage;     ///< storage faults that took effect

@@ -181,7 +181,7 @@ job_run::ending job_run::attempt(std::uint32_t number) {
          "the checkpoint of step " + std::to_string(durability_.newest_durable()) + " is gone",
          from});
   job what;
-  what.options = job_.options();
+  what.options = job_.asked();
   what.recipe = recipe_;
   what.run_folder = run_folder;
   if (!resume.empty()) what.resume = resume;
@@ -211,6 +211,7 @@ job_run::ending job_run::judge() {
   }
   const auto outcome = *sim_job_.outcome();
   know_delays();
+  know_ranks();
   facts_.took = simulation_.time() - nanoseconds{began_};
   // Each generation does all steps at most, and ends like the whole job.
   facts_.expected =
@@ -227,6 +228,10 @@ job_run::ending job_run::judge() {
   };
   checker_.ended(outcome, facts_, last, simulation_.time());
   for (const auto& g : extensions_) g->ended(outcome, complain());
+  for (const auto& g : outcome.generations) {
+    if (g.changed == membership_change::left) mark("ranks left their process without a failure");
+    if (g.changed == membership_change::scaled) mark("the number of processes was changed");
+  }
   if (!outcome.survivors.empty()) mark("an ending with survivors");
   if (outcome.status == job_outcome::ending::stopped) mark("stopped at a step");
   program_ends(outcome);

@@ -33,9 +33,19 @@ struct job_spec {
   std::uint64_t seed = 0;  ///< of the data and the weights, not of the simulation
   nanoseconds detect = std::chrono::milliseconds{500};
   nanoseconds hook_limit = std::chrono::seconds{20};
-  std::int32_t max_restarts = 0;  ///< elastic_options::max_restarts
+  // As in elastic_options.
+  std::int32_t max_restarts = 0;
+  elastic_options::loss on_loss = elastic_options::loss::replace;
+  std::int32_t min_ranks = 1;
+  std::int32_t spares = 0;
+  /// Processes that the job begins with, where ranks have processes: each gets its share of the
+  /// ranks. 0: one per rank.
+  std::int32_t processes = 0;
 
+  /// As the ranks see them: `ranks` is the number of shards.
   trainer_options options() const;
+  /// As a caller gives them: `ranks` is the number of processes.
+  trainer_options asked() const;
 };
 
 struct run_plan {

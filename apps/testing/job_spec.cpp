@@ -1,3 +1,5 @@
+#include <algorithm>
+
 #include "apps/testing/job_run.hpp"
 
 namespace troupe::testing {
@@ -18,6 +20,17 @@ trainer_options job_spec::options() const {
   o.time.detect = detect;
   o.time.hook_limit = hook_limit;
   o.elastic.max_restarts = max_restarts;
+  o.elastic.on_loss = on_loss;
+  o.elastic.min_ranks = min_ranks;
+  o.elastic.spares = spares;
+  return o;
+}
+
+trainer_options job_spec::asked() const {
+  auto o = options();
+  if (processes == 0) return o;
+  o.elastic.shards = ranks;
+  o.ranks = std::min(processes, ranks);
   return o;
 }
 

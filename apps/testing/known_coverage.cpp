@@ -13,6 +13,8 @@ const std::vector<std::string>& known_marks() {
                                    "a rank of an ended run stepped",
                                    "a rank that was replaced stepped",
                                    "a generation followed another",
+                                   "ranks left their process without a failure",
+                                   "the number of processes was changed",
                                    "committed steps were done again"};
     for (const auto& m : coverage_points) names.emplace_back(m.text);
     return names;

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <utility>
 #include <variant>
 
 namespace troupe::testing {
@@ -18,7 +19,8 @@ void protocol_checker::attempt_begins(std::int32_t ranks, deadlines limits,
   limits_ = limits;
   ranks_ = ranks;
   max_restarts_ = max_restarts;
-  formed_ = 0;
+  formed_ = planned_ = requested_ = 0;
+  changes_ = false;
   members_.clear();
   now_ = phase::idle;
   forming_ = active_ = 0;
@@ -45,11 +47,15 @@ void protocol_checker::announced(const seen::lifecycle& what, std::chrono::nanos
   if (what.event == lifecycle_kind::generation_forming) {
     say((now_ == phase::idle || now_ == phase::closing) && what.generation > forming_, "is formed");
     forming_ = what.generation;
+    ++(std::exchange(changes_, false) ? planned_ : formed_);
+    // Of ranks that would all move one stays, and moves with a second change.
     judge(
-        ++formed_ <= 1 + max_restarts_, budget,
+        formed_ <= 1 + max_restarts_ && planned_ <= 2 * requested_, budget,
         [&] {
-          return fmt::format("generation {} is formed, and {} restarts are allowed",
-                             what.generation, max_restarts_);
+          return fmt::format(
+              "generation {} is formed, {} after failures and {} after {} requests for a change, "
+              "and {} restarts are allowed",
+              what.generation, formed_ - 1, planned_, requested_, max_restarts_);
         },
         what.step, what.rank);
     turn_to(phase::forming, now);
@@ -60,7 +66,10 @@ void protocol_checker::announced(const seen::lifecycle& what, std::chrono::nanos
   } else if (what.event == lifecycle_kind::generation_closing) {
     say((now_ == phase::forming || now_ == phase::active) && what.generation == forming_,
         "is closed");
+    changes_ = what.details.contains("why");
     turn_to(phase::closing, now);
+  } else if (what.event == lifecycle_kind::rank_failed) {
+    changes_ = false;
   } else if (what.event == lifecycle_kind::teardown) {
     turn_to(phase::tearing, now);
   } else if (what.event == lifecycle_kind::job_ended) {

@@ -1,6 +1,6 @@
 // The protocol checker verifies the supervision of one attempt, whatever is trained: one generation
-// at a time, no more generations than the job may form, every phase has a deadline, and every rank
-// answers or is named.
+// at a time, no more generations than failures and requests allow, every phase has a deadline, and
+// every rank answers or is named.
 #pragma once
 
 #include <functional>
@@ -38,6 +38,8 @@ public:
 
   void attempt_begins(std::int32_t ranks, deadlines limits, std::int32_t max_restarts = 0);
   void announced(const seen::lifecycle& what, std::chrono::nanoseconds now);
+  /// A process was asked to leave, or the job to scale.
+  void change_requested() { ++requested_; }
   /// A rank's report has reached the supervisor.
   void reported(const link_message& what);
   /// A rank of the attempt's job has finished a step in a generation. Survivors of the job and
@@ -48,7 +50,7 @@ public:
   void ended(const job_outcome& outcome, const attempt_facts& facts,
              const std::function<last_life(std::int32_t rank)>& last, std::chrono::nanoseconds now);
   /// How many generations the attempt has formed.
-  std::int32_t generations() const { return formed_; }
+  std::int32_t generations() const { return formed_ + planned_; }
 
 private:
   struct member {
@@ -74,7 +76,10 @@ private:
   deadlines limits_;
   std::int32_t ranks_ = 0;
   std::int32_t max_restarts_ = 0;
-  std::int32_t formed_ = 0;
+  std::int32_t formed_ = 0;   // the first generation, and those after a failure
+  std::int32_t planned_ = 0;  // those after a change without a failure
+  std::int32_t requested_ = 0;
+  bool changes_ = false;  // the generation closes for such a change
   std::map<incarnation_id, member> members_;
   phase now_ = phase::idle;
   std::chrono::nanoseconds since_{0};

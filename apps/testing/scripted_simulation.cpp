@@ -64,7 +64,7 @@ void scripted_simulation::train(const job_spec& what) {
 
 void scripted_simulation::train_again() {
   job what;
-  what.options = job_.options();
+  what.options = job_.asked();
   what.run_folder = folder;
   try {
     what.resume = io_->latest(folder).path;

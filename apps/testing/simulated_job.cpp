@@ -96,6 +96,8 @@ simulated_job::~simulated_job() { simulation_.clear(); }
 
 void simulated_job::begin(job what) {
   outcome_.reset();
+  process_count_ = what.options.ranks;
+  what.options.ranks = what.options.elastic.shards.value_or(process_count_);
   supervisor_node_ = simulation_.add_node(0, "supervisor");
   first_life_ = lives_.size();
   first_process_ = processes_.size();
@@ -259,7 +261,7 @@ void simulated_job::use_processes(supervisor_setup& setup) {
   setup.world.children = simulated_launcher(simulation_, *this, std::move(how));
   setup.world.rendezvous_kinds.push_back(std::make_shared<fabric_rendezvous>());
   setup.processes = std::make_shared<job_processes>(setup.world, setup.id, setup.what);
-  setup.process_count = setup.what.options.ranks;
+  setup.process_count = process_count_;
   setup.bring_rank = [this, bring = remote_ranks(setup.processes)](
                          caf::actor_system& system, actor_error_handler trouble, rank_setup given) {
     auto made = bring(system, std::move(trouble), std::move(given));
@@ -268,14 +270,14 @@ void simulated_job::use_processes(supervisor_setup& setup) {
   };
 }
 
-// The first processes fill their hosts in order. A process that replaces another one gets the host
-// with the fewest processes, and needs time to start.
+// The first processes fill their hosts in order. A later one gets the host with the fewest
+// processes, and needs time to start.
 simulation::node_id simulated_job::node_of(const process_identity& who) {
   const auto each = static_cast<std::int32_t>(cluster_.ranks_per_host);
-  const bool again = who.number >= who.world;
+  const bool again = who.number >= process_count_;
   auto host = static_cast<std::uint32_t>(1 + who.number / each);
   if (again) {
-    std::vector<std::int32_t> used(static_cast<std::size_t>((who.world + each - 1) / each));
+    std::vector<std::int32_t> used(static_cast<std::size_t>((process_count_ + each - 1) / each));
     for (auto i = first_process_; i < processes_.size(); ++i)
       if (!processes_[i]->known_gone()) ++used[simulation_.host_of(processes_[i]->node()) - 1];
     host = static_cast<std::uint32_t>(1 + (std::ranges::min_element(used) - used.begin()));
@@ -372,6 +374,19 @@ void simulated_job::crash(std::int32_t rank, bool host_too) {
   if (!life || !simulation_.alive(life->node)) return;
   if (!life->process) return crash_program();
   life->process->die(host_too);
+}
+
+std::vector<std::shared_ptr<simulated_process>> simulated_job::idle_processes() const {
+  std::vector<std::shared_ptr<simulated_process>> idle;
+  for (auto i = first_process_; i < processes_.size(); ++i) {
+    const auto& one = processes_[i];
+    if (!one->lives() || one->known_gone()) continue;
+    const bool works = std::ranges::any_of(newest_, [&](std::size_t number) {
+      return number > 0 && lives_[number - 1].process == one.get();
+    });
+    if (!works) idle.push_back(one);
+  }
+  return idle;
 }
 
 std::vector<simulation::node_id> simulated_job::program() const {

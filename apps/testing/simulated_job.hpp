@@ -25,7 +25,7 @@ namespace troupe::testing {
 
 /// The costs of a cluster and the distribution of its ranks.
 struct cluster_model {
-  /// Processes of a host. 0: all ranks are threads beside the supervisor.
+  /// Processes of a host, at the beginning. 0: all ranks are threads beside the supervisor.
   std::uint32_t ranks_per_host = 1;
   nanoseconds compute = std::chrono::milliseconds{20};  ///< mean time of a training step
   /// Above 0: a step's time has a lognormal distribution with median `compute`; the standard
@@ -88,7 +88,8 @@ public:
   /// part.
   std::function<void(supervisor_setup& setup)> before_start;
 
-  /// Starts a job's program: adds a node on host 0 and spawns the supervisor there.
+  /// Starts a job's program: adds a node on host 0 and spawns the supervisor there. As for a
+  /// session, `options.ranks` counts processes when `elastic.shards` is set.
   void begin(job what);
   /// The node of the running job's supervisor.
   simulation::node_id supervisor_node() const { return supervisor_node_; }
@@ -105,6 +106,9 @@ public:
   /// Its process dies with all its ranks, and the whole program if the rank runs in it. `host_too`:
   /// its host dies, too, so no host reports the death and only silence shows it.
   void crash(std::int32_t rank, bool host_too);
+  /// Processes of the running job that live, and in which no rank lives: spares, and those that are
+  /// about to end.
+  std::vector<std::shared_ptr<simulated_process>> idle_processes() const;
   /// Nodes of the latest program: the supervisor's, those of observers, and those of ranks beside
   /// the supervisor.
   std::vector<simulation::node_id> program() const;
@@ -170,7 +174,8 @@ private:
   std::vector<std::size_t> newest_;             // by rank, in the running job: number + 1, or 0
   std::vector<simulation::node_id> observers_;  // of the running job
   std::vector<std::shared_ptr<simulated_process>> processes_;
-  std::size_t first_process_ = 0;  // of the running job
+  std::size_t first_process_ = 0;   // of the running job
+  std::int32_t process_count_ = 0;  // that it began with
   nanoseconds detect_{0};
   simulation::node_id supervisor_node_ = 0;
   job_id job_;

@@ -196,6 +196,14 @@ void simulated_process::die(bool host_too) {
     stream_->leave(below, stream_end::closed);
 }
 
+bool simulated_process::leave() {
+  if (!host_) return false;
+  simulation_.at(node_, nanoseconds{0}, [this] {
+    if (host_) link_.send(process_leaves{"SIGTERM"}, keep::always, 0);
+  });
+  return true;
+}
+
 void simulated_process::end(process_end how, const char* note) {
   end_ = std::move(how);
   owner_.process_ends(node_);

@@ -56,6 +56,8 @@ public:
 
   /// It dies. `host_too`: so does its host, and only silence shows it.
   void die(bool host_too);
+  /// It is asked to end (SIGTERM), and passes that on. False: it cannot yet, or has ended.
+  bool leave();
   /// Its link; the near end is the supervisor's.
   const std::shared_ptr<simulated_stream>& stream() const { return stream_; }
   /// The supervisor's program ends. `silently`: its host dies.

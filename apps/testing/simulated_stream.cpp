@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "troupe/detail/coverage.hpp"
+
 namespace troupe::testing {
 
 namespace {
@@ -27,7 +29,9 @@ const char* to_string(stream_end how) {
 
 simulated_stream::simulated_stream(simulation& of, simulation::node_id near,
                                    simulation::node_id far, settings how)
-    : simulation_(of), how_(how), ends_{end{.node = near}, end{.node = far}} {}
+    : simulation_(of), how_(how), ends_{end{.node = near}, end{.node = far}} {
+  for (auto& w : ways_) w.reading = {{}, how.buffer, how.queue_limit};
+}
 
 void simulated_stream::open(side at, sink to) {
   auto& mine = ends_[at];
@@ -48,15 +52,16 @@ void simulated_stream::schedule_beat(side at) {
 
 // While the path takes all bytes, none waits.
 std::size_t simulated_stream::waiting(const way& w) const {
-  return w.bytes <= how_.buffer ? 0 : w.flights.size();
+  return w.bytes <= w.reading.buffer ? 0 : w.flights.size();
 }
 
 bool simulated_stream::send(side from, stream_message what) {
   auto& mine = ends_[from];
   if (mine.over || mine.closing || !simulation_.alive(mine.node)) return true;
   const auto waits = waiting(ways_[from]);
-  if (what.how == keep::if_room && waits >= how_.queue_limit / 2) return false;
-  if (waits >= how_.queue_limit) {
+  const auto limit = ways_[from].reading.queue_limit;
+  if (what.how == keep::if_room && waits >= limit / 2) return false;
+  if (sometimes(waits >= limit, coverage_point::link_full)) {
     mine.closing = true;
     simulation_.at(mine.node, nanoseconds{0}, [self = shared_from_this(), from] {
       if (self->ends_[from].over) return;
@@ -96,7 +101,8 @@ bool simulated_stream::withdraw(side from, std::uint64_t tag) {
   std::size_t before = 0;
   for (auto at = w.flights.begin(); at != w.flights.end(); ++at) {
     const auto size = size_of(at->what);
-    if (before >= how_.buffer && at->what.how == keep::until_withdrawn && at->what.tag == tag) {
+    if (before >= w.reading.buffer && at->what.how == keep::until_withdrawn &&
+        at->what.tag == tag) {
       w.bytes -= size;
       w.flights.erase(at);
       return true;
@@ -137,11 +143,24 @@ void simulated_stream::cut(bool to_far, bool to_near) {
   }
 }
 
+void simulated_stream::read_slowly(side at, slow_reading how) {
+  auto& w = ways_[other(at)];
+  w.reading = how;
+  w.reads = how.each.count() > 0 ? simulation_.time() + how.each : nanoseconds{0};
+  if (!w.flights.empty()) schedule_arrival(at, nanoseconds{0});
+}
+
 void simulated_stream::arrive(side at) {
   auto& w = ways_[other(at)];
   auto& mine = ends_[at];
   while (!w.flights.empty() && mine.open && !mine.over && !w.cut &&
          w.flights.front().due <= simulation_.time()) {
+    if (w.reads > simulation_.time()) {
+      if (std::exchange(w.wakes, w.reads) != w.reads)
+        schedule_arrival(at, w.reads - simulation_.time());
+      return;
+    }
+    w.reads = simulation_.time() + w.reading.each;
     auto next = std::move(w.flights.front());
     w.flights.pop_front();
     w.bytes -= size_of(next.what);
@@ -156,7 +175,9 @@ void simulated_stream::receive_beats(side at) {
   if (w.cut) return;
   const auto arrived =
       std::erase_if(w.beats, [now = simulation_.time()](nanoseconds due) { return due <= now; });
-  if (arrived > 0) ends_[at].heartbeat.received();
+  const bool reads_slowly = w.reading.each.count() > 0 && !w.flights.empty() &&
+                            w.flights.front().due <= simulation_.time();
+  if (arrived > 0 || reads_slowly) ends_[at].heartbeat.received();
 }
 
 void simulated_stream::beat(side at) {

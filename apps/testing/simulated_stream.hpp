@@ -73,6 +73,16 @@ public:
   void vanish(side from) { ends_[from].over = true; }
   /// The path breaks the connection: both ends are notified.
   void disconnect();
+  /// One end reads slowly from now on: nothing for `each`, then one message. Its bytes arrive
+  /// nevertheless, so it is not silent to itself. `buffer` and `queue_limit` are those of the end
+  /// that sends. Without arguments it reads as before.
+  struct slow_reading {
+    nanoseconds each{0};
+    std::size_t buffer = 65536;
+    std::size_t queue_limit = 8192;
+  };
+  void read_slowly(side at, slow_reading how);
+  void read_as_before(side at) { read_slowly(at, {{}, how_.buffer, how_.queue_limit}); }
   /// Cuts the direction near to far, and far to near.
   void cut(bool to_far, bool to_near);
 
@@ -99,6 +109,9 @@ private:
     // need no events. Bounded by a cut of the detection time.
     std::vector<nanoseconds> beats{};
     bool cut = false;
+    slow_reading reading{};  // of the other end
+    nanoseconds reads{0};    // when it reads next
+    nanoseconds wakes{0};    // the same, if an event is scheduled for that
   };
   struct end {
     simulation::node_id node = 0;

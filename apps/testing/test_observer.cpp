@@ -21,7 +21,12 @@ constexpr auto dies_after = std::chrono::milliseconds{100};
 
 // The hooks that one rank handled, and how many of them the observer has received.
 struct handled_hooks {
-  std::vector<std::pair<std::string_view, position>> handled;
+  struct one {
+    std::string_view name;
+    position at;
+    bool received = false;
+  };
+  std::vector<one> handled;
   std::size_t next = 0;
   std::uint64_t received = 0;
 };
@@ -35,6 +40,7 @@ struct attempt_notes {
   int flushed = 0;
   std::uint64_t dropped = 0;
   bool thrown = false;
+  bool moved = false;  // a rank may have ended in one process after it began in another
   std::vector<std::string> wrong;
 
   void object(std::string what) {
@@ -71,12 +77,16 @@ public:
 private:
   void receive(const seen::hook& what) {
     auto& rank = notes_->ranks[what.rank];
-    const std::pair one{name(what.what), where(what.what)};
-    const auto from = rank.handled.begin() + static_cast<std::ptrdiff_t>(rank.next);
-    const auto found = std::find(from, rank.handled.end(), one);
+    const auto hook = name(what.what);
+    const auto at = where(what.what);
+    const auto first = notes_->moved ? 0 : rank.next;
+    const auto found = std::find_if(
+        rank.handled.begin() + static_cast<std::ptrdiff_t>(first), rank.handled.end(),
+        [&](const auto& one) { return !one.received && one.name == hook && one.at == at; });
     if (found == rank.handled.end())
-      return notes_->object(fmt::format("{} of rank {} at step {} was not handled then", one.first,
-                                        what.rank, one.second.step));
+      return notes_->object(
+          fmt::format("{} of rank {} at step {} was not handled then", hook, what.rank, at.step));
+    found->received = true;
     rank.next = static_cast<std::size_t>(found - rank.handled.begin()) + 1;
     ++rank.received;
   }
@@ -99,7 +109,7 @@ public:
     notes_ = std::make_shared<attempt_notes>();
     const auto notes = notes_;
     what.trace = [notes](std::int32_t rank, const hook& h) {
-      notes->ranks[rank].handled.emplace_back(name(h), where(h));
+      notes->ranks[rank].handled.push_back({name(h), where(h)});
     };
     what.observers.push_back(
         [notes, how = how_] { return std::make_unique<listener>(notes, how); });
@@ -108,6 +118,8 @@ public:
     sim_job.before_start = [notes](supervisor_setup& setup) {
       setup.announced = [notes, also = std::move(setup.announced)](const seen::lifecycle& life) {
         notes->announced.push_back(life);
+        notes->moved = notes->moved || (life.event == lifecycle_kind::generation_closing &&
+                                        life.details.contains("why"));
         if (also) also(life);
       };
     };

@@ -16,6 +16,7 @@
 #include <utility>
 
 #include "backends/wire/heartbeat_machine.hpp"
+#include "troupe/detail/coverage.hpp"
 
 namespace troupe {
 
@@ -97,7 +98,7 @@ struct link_stream::block : std::enable_shared_from_this<block> {
     const std::lock_guard lock(sending);
     if (deaf || closing) return true;
     if (how == keep::if_room && queue.size() >= link_queue_limit / 2) return false;
-    if (queue.size() >= link_queue_limit) {
+    if (sometimes(queue.size() >= link_queue_limit, coverage_point::link_full)) {
       deaf = true;
       queue.clear();
       asio::post(socket.get_executor(), [self = shared_from_this()] {

@@ -22,6 +22,11 @@ run_case some_case(std::uint64_t n) {
   c.what.job.buffers = draw(2) == 1;
   c.what.job.seed = mix(n);
   c.what.job.detect = nanoseconds{1'000'000 + static_cast<std::int64_t>(draw(1'000'000'000))};
+  c.what.job.max_restarts = static_cast<std::int32_t>(draw(5));
+  c.what.job.on_loss = static_cast<elastic_options::loss>(draw(2));
+  c.what.job.min_ranks = 1 + static_cast<std::int32_t>(draw(4));
+  c.what.job.spares = static_cast<std::int32_t>(draw(3));
+  c.what.job.processes = static_cast<std::int32_t>(draw(5));
   c.what.plan.simulation.schedule = static_cast<scheduling>(draw(3));
   c.what.plan.simulation.depth = static_cast<std::uint32_t>(draw(6));
   c.what.plan.cluster.ranks_per_host = static_cast<std::uint32_t>(draw(4));
@@ -64,6 +69,7 @@ TEST_CASE("a case written as text is read back unchanged", "[case]") {
     CHECK(back.seed == whole.seed);
     CHECK(back.taken == whole.taken);
     CHECK(back.what.job.seed == whole.what.job.seed);
+    CHECK(back.what.job.asked() == whole.what.job.asked());
     CHECK(back.what.plan.simulation.schedule == whole.what.plan.simulation.schedule);
     CHECK(back.what.plan.faults.may == whole.what.plan.faults.may);
     CHECK(back.meets == whole.meets);

@@ -189,6 +189,37 @@ TEST_CASE("a reader that is too slow: messages are dropped, withdrawn, and then 
   CHECK(c.ends[0] == std::vector{stream_end::full});
 }
 
+TEST_CASE("a reader that becomes slow: messages wait, both ends live, and all arrive",
+          "[simulated][links]") {
+  for (const simulated_stream::side at : {0, 1}) {
+    connection c{{.detect = milliseconds{500}}};
+    run_for(c.in, milliseconds{200});
+    c.stream->read_slowly(at, {.each = milliseconds{300}, .buffer = 25, .queue_limit = 6});
+    for (std::uint64_t n = 1; n <= 4; ++n) CHECK(c.send(1 - at, n));
+    CHECK_FALSE(c.send(1 - at, 5, keep::if_room));
+    CHECK(c.send(1 - at, 6, keep::until_withdrawn));
+    CHECK(c.stream->withdraw(1 - at, 6));
+    CHECK(c.send(at, 7));
+    run_for(c.in, milliseconds{950});
+    CHECK(c.got[at] == std::vector<std::uint64_t>{1, 2, 3});
+    CHECK(c.got[1 - at] == std::vector<std::uint64_t>{7});  // that direction is as before
+    run_for(c.in, milliseconds{2000});
+    CHECK(c.got[at] == std::vector<std::uint64_t>{1, 2, 3, 4});
+    CHECK(c.ends[0].empty());
+    CHECK(c.ends[1].empty());
+
+    for (std::uint64_t n = 10; n < 13; ++n) CHECK(c.send(1 - at, n));
+    c.stream->read_as_before(at);
+    run_for(c.in, milliseconds{1});
+    CHECK(c.got[at].size() == 7);
+
+    c.stream->read_slowly(at, {.each = milliseconds{300}, .buffer = 0, .queue_limit = 6});
+    for (std::uint64_t n = 20; n < 27; ++n) CHECK(c.send(1 - at, n));
+    run_for(c.in, milliseconds{1});
+    CHECK(c.ends[1 - at] == std::vector<stream_end>{stream_end::full});
+  }
+}
+
 TEST_CASE("link cut: an observer receives nothing of the rank until the link heals",
           "[simulated][links]") {
   for (const auto schedule : {scheduling::fifo, scheduling::random, scheduling::pct}) {

@@ -37,8 +37,10 @@ struct attempt {
     at.generation = generation_id{generation};
     return at;
   }
-  void announced(lifecycle_kind event, int at, std::uint64_t generation = 1) {
+  void announced(lifecycle_kind event, int at, std::uint64_t generation = 1,
+                 const std::string& why = {}) {
     seen::lifecycle what;
+    if (!why.empty()) what.details["why"] = why;
     what.event = event;
     what.generation = generation;
     judge.announced(what, ms{at});
@@ -223,4 +225,27 @@ TEST_CASE("a job that restarts: generations follow each other within the budget"
     spent.announced(lifecycle_kind::generation_forming, 300, g);
   }
   CHECK(spent.objections == objected{{protocol_checker::budget, 1}});
+}
+
+TEST_CASE("a change without a failure costs no restart, and needs a request",
+          "[simulated][protocol]") {
+  const auto changes = [](int requests, std::uint64_t generations, bool fails) {
+    attempt a{1};
+    a.begins();
+    for (int i = 0; i < requests; ++i) a.judge.change_requested();
+    for (std::uint64_t g = 2; g <= generations; ++g) {
+      a.announced(lifecycle_kind::generation_closing, 200, g - 1, "left");
+      if (fails) a.announced(lifecycle_kind::rank_failed, 250, g - 1);
+      a.announced(lifecycle_kind::generation_forming, 300, g);
+      a.announced(lifecycle_kind::generation_active, 400, g);
+    }
+    return a.objections;
+  };
+  const objected once{{protocol_checker::budget, 1}};
+  CHECK(changes(1, 3, false).empty());  // one rank stayed, and moved with the second change
+  CHECK(changes(1, 4, false) == once);
+  CHECK(changes(2, 5, false).empty());
+  CHECK(changes(0, 2, false) == once);
+  CHECK(changes(2, 2, true).empty());  // a rank failed while the generation closed
+  CHECK(changes(2, 3, true) == once);
 }

@@ -87,6 +87,19 @@ enum class coverage_kind : std::uint8_t {
   point(sometimes, no_holder, "no rank holds the state of a committed step") \
   point(sometimes, state_restored, "a rank receives its state from others") \
   point(sometimes, state_differs, "a rank has another state than the others") \
+  point(sometimes, rank_moved, "a rank moves to another process") \
+  point(sometimes, one_rank_stays, \
+        "all ranks that hold the state would move, and one of them stays") \
+  point(sometimes, change_with_failure, "a failure closes a generation that was to change") \
+  point(sometimes, change_refused, "a change of the membership is refused") \
+  point(sometimes, stop_in_change, "a stop replaces a change of the membership") \
+  point(sometimes, spare_taken, "a spare takes the ranks of another process") \
+  point(sometimes, ranks_spread, "ranks of a process go to the processes that are left") \
+  point(sometimes, least_processes, "a process is started because there would be too few") \
+  point(sometimes, snapshot_withdrawn, \
+        "a snapshot that waits in a link is replaced by a newer one") \
+  point(sometimes, observation_not_sent, "an observation is dropped before a slow link") \
+  point(sometimes, link_full, "a link is lost because its queue is full") \
   point(sometimes, link_silent, "a link is lost by silence")
 // clang-format on
 
