@@ -8,9 +8,9 @@ namespace troupe {
 /// Spawns proxies for ranks that live in `processes` (rank_setup::process, which is started). A
 /// proxy sends the supervisor's orders over the link of the process, and passes the rank's messages
 /// to supervisor, checkpointer, observers and trace. It ends when the rank has ended and its
-/// process goes on with others, or when the process has ended and is reaped: without a failure
-/// after the rank was torn down, else with a failure (`signal`, `exit`, `deadline`) that says what
-/// the rank was doing. If the proxy itself is ended, it kills the process.
+/// process goes on with others, or when the process has ended: without a failure after the rank was
+/// torn down, else with a failure (`signal`, `exit`, `deadline`) that says what the rank was doing.
+/// If the proxy itself is ended, it kills the process.
 ///
 /// Until the rank's first message the proxy sends `rank_busy` whenever the process has made
 /// progress. If the generation is closed before that message, the proxy answers for the rank,

@@ -50,7 +50,8 @@ struct process_end {
 /// Called on a thread of the launcher, one call at a time. Must not block and not throw.
 struct process_sink {
   std::function<void(link_message&&)> received;
-  /// Once, after the last message: the process has ended and is reaped.
+  /// Once, after the last message: none of the process's code runs any more. It is reaped, or the
+  /// kernel still releases its memory.
   std::function<void(process_end)> ended;
 };
 

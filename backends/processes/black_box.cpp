@@ -1,5 +1,6 @@
 #include "backends/processes/black_box.hpp"
 
+#include <pthread.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -27,8 +28,9 @@ struct alignas(64) black_box::rank_slot {
   std::array<entry, 2> entries;
 };
 
-// It starts as zeros, which is its empty state. Memory is used for the slots that ranks have.
+// Slots start as zeros, which is their empty state. Memory is used for the slots that ranks have.
 struct black_box::page {
+  pthread_mutex_t life;  ///< robust, of processes
   std::array<rank_slot, ranks_max> slots;
 };
 
@@ -39,7 +41,14 @@ black_box black_box::create() {
     if (file >= 0) ::close(file);
     throw user_error(errc::job_failed, "no memory for a rank's process: " + why);
   }
-  return adopt(file);
+  auto made = adopt(file);
+  pthread_mutexattr_t how;
+  pthread_mutexattr_init(&how);
+  pthread_mutexattr_setpshared(&how, PTHREAD_PROCESS_SHARED);
+  pthread_mutexattr_setrobust(&how, PTHREAD_MUTEX_ROBUST);
+  pthread_mutex_init(&made.page_->life, &how);
+  pthread_mutexattr_destroy(&how);
+  return made;
 }
 
 black_box black_box::adopt(int descriptor) {
@@ -52,9 +61,12 @@ black_box black_box::adopt(int descriptor) {
 }
 
 black_box::black_box(black_box&& other) noexcept
-    : file_(std::exchange(other.file_, -1)), page_(std::exchange(other.page_, nullptr)) {}
+    : file_(std::exchange(other.file_, -1)),
+      page_(std::exchange(other.page_, nullptr)),
+      shows_life_(std::exchange(other.shows_life_, false)) {}
 
 black_box::~black_box() {
+  if (shows_life_) pthread_mutex_unlock(&page_->life);
   if (page_) ::munmap(page_, sizeof(page));
   if (file_ >= 0) ::close(file_);
 }
@@ -84,6 +96,16 @@ void black_box::enter(std::int32_t rank, const hook& what) noexcept {
   std::memcpy(into.name.data(), word.data(), size);
   into.name[size] = '\0';
   slot->written.store(count + 1, std::memory_order_release);
+}
+
+void black_box::show_life() noexcept { shows_life_ = pthread_mutex_lock(&page_->life) == 0; }
+
+bool black_box::life_ended() noexcept {
+  const int got = pthread_mutex_trylock(&page_->life);
+  if (got == EBUSY) return false;
+  if (got == EOWNERDEAD) pthread_mutex_consistent(&page_->life);
+  pthread_mutex_unlock(&page_->life);
+  return got == EOWNERDEAD;
 }
 
 std::vector<last_hook> black_box::read() const {

@@ -1,4 +1,5 @@
-// Records the hooks that the ranks of a process are in, in memory that outlives the process.
+// What a process of ranks shows its launcher in memory that outlives it: the hooks that its ranks
+// are in, and that its first thread ends.
 #pragma once
 
 #include <cstddef>
@@ -27,6 +28,12 @@ public:
   int descriptor() const { return file_; }
   /// One thread at a time for each rank.
   void enter(std::int32_t rank, const hook& what) noexcept;
+  /// In the process: the calling thread shows from now on that it lives, until it ends or this
+  /// object is destroyed by it.
+  void show_life() noexcept;
+  /// In the launcher: true once that thread has ended and has not destroyed the object. The kernel
+  /// shows this before it releases the memory of a process, which takes seconds for gigabytes.
+  bool life_ended() noexcept;
   /// The ranks that have entered a hook, ascending.
   std::vector<last_hook> read() const;
 
@@ -38,6 +45,7 @@ private:
 
   int file_;
   page* page_;
+  bool shows_life_ = false;
 };
 
 }  // namespace troupe

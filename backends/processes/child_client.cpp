@@ -56,6 +56,7 @@ public:
       : linked_client(what.who, link_descriptor, false),
         box_(black_box::adopt(black_box_descriptor)),
         terminated_(loop(), terminations().release()) {
+    box_.show_life();
     for (int i = 0; i < what.descriptors; ++i) others_.push_back(first_other_descriptor + i);
     // Processes that this one starts must not hold them open.
     for (int one = link_descriptor; one < first_other_descriptor + what.descriptors; ++one)

@@ -22,6 +22,7 @@
 #include <thread>
 
 #include "backends/launcher.hpp"
+#include "backends/process_life.hpp"
 #include "backends/processes/arguments.hpp"
 #include "backends/processes/black_box.hpp"
 #include "backends/processes/link_stream.hpp"
@@ -56,6 +57,9 @@ file_descriptor copy_of(int descriptor, std::size_t others) {
   return file_descriptor{copy};
 }
 
+// Between two looks at the lives of all processes. One look reads a word for each.
+constexpr auto look_at_lives_every = std::chrono::milliseconds{20};
+
 class child;
 
 // The loop, its thread, and the processes that live. Children die with the thread that started
@@ -67,12 +71,15 @@ struct process_table {
   std::condition_variable news;
   std::set<std::shared_ptr<child>> living;
   std::thread thread;  // started with the first child
+  asio::steady_timer next_look{loop};
 
   void take(std::shared_ptr<child> one) {
     const std::lock_guard lock(guard);
     living.insert(std::move(one));
+    if (living.size() == 1) asio::post(loop, [this] { look_at_lives(); });
     if (!thread.joinable()) thread = std::thread([this] { loop.run(); });
   }
+  void look_at_lives();  // until no process is left
   void bury(const std::shared_ptr<child>& one) {
     const std::lock_guard lock(guard);
     living.erase(one);
@@ -139,8 +146,21 @@ public:
                        });
   }
 
+  // The kernel may need seconds to release the memory of a process that was killed. Its end is
+  // reported before. A small process is reaped between two looks.
+  void look_at_life() {
+    if (!watch_ || let_go_) return;
+    if (!life_ended_) {
+      life_ended_ = box_.life_ended();
+      return;
+    }
+    if (const auto status = process_life::of_child(pid_).exiting_with())
+      report(complete(end_of(*status)));
+  }
+
   // The rank has ended. Its process gets more time as long as it makes progress.
   void let_go(std::chrono::nanoseconds grace, int graces = rank_process::graces_max) {
+    let_go_ = true;
     if (grace.count() == 0) {
       given_up_ = true;
       return kill();
@@ -213,7 +233,12 @@ private:
   bool reap() {
     auto ended = troupe::reap(watch_->native_handle());
     if (!ended) return false;
-    auto& end = *ended;
+    over(complete(std::move(*ended)));
+    return true;
+  }
+
+  // Adds to the end of the process what the launcher knows of it.
+  process_end complete(process_end end) {
     link_.drain();
     end.given_up = given_up_;
     if (stopped_) {
@@ -233,18 +258,21 @@ private:
               std::chrono::duration<double>(silence_limit(what_.detect)).count()));
     }
     end.hooks = box_.read();
-    over(std::move(end));
-    return true;
+    return end;
+  }
+
+  // None of its code runs any more. The first report counts.
+  void report(process_end end) {
+    if (std::exchange(reported_, true)) return;
+    const std::lock_guard lock(hearing_);
+    if (sink_.ended) sink_.ended(std::move(end));
   }
 
   void over(process_end end) {
+    report(std::move(end));
     limit_.cancel();
     next_look_.cancel();
     watch_.reset();
-    {
-      const std::lock_guard lock(hearing_);
-      if (sink_.ended) sink_.ended(std::move(end));
-    }
     house_.bury(shared_from_this());
   }
 
@@ -267,9 +295,26 @@ private:
   bool stopped_ = false;   // for too long
   bool silent_ = false;    // for too long
   bool given_up_ = false;  // after its grace
-  std::mutex hearing_;     // guards the sink: held while it is called
+  bool let_go_ = false;
+  bool life_ended_ = false;
+  bool reported_ = false;
+  std::mutex hearing_;  // guards the sink: held while it is called
   process_sink sink_;
 };
+
+void process_table::look_at_lives() {
+  std::set<std::shared_ptr<child>> all;
+  {
+    const std::lock_guard lock(guard);
+    all = living;
+  }
+  for (const auto& one : all) one->look_at_life();
+  if (all.empty()) return;
+  next_look.expires_after(look_at_lives_every);
+  next_look.async_wait([this](const boost::system::error_code& e) {
+    if (!e) look_at_lives();
+  });
+}
 
 class held_child : public rank_process {
 public:

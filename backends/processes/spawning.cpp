@@ -140,6 +140,13 @@ process_end end_of(const siginfo_t& info) {
   return end;
 }
 
+process_end end_of(int status) {
+  siginfo_t info{};
+  info.si_code = WIFEXITED(status) ? CLD_EXITED : CLD_KILLED;
+  info.si_status = WIFEXITED(status) ? WEXITSTATUS(status) : WTERMSIG(status);
+  return end_of(info);
+}
+
 std::optional<process_end> reap(int pidfd) {
   siginfo_t info{};
   int done = -1;

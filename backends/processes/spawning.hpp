@@ -25,8 +25,9 @@ namespace troupe {
 pid_t start_child(const std::vector<file_descriptor>& inherited, std::vector<std::string> words,
                   int& error);
 
-/// Converts the result of waitid.
+/// Converts the result of waitid, and of waitpid.
 process_end end_of(const siginfo_t& info);
+process_end end_of(int status);
 /// Reaps a process that has ended, and returns how it ended. None: it lives.
 std::optional<process_end> reap(int pidfd);
 

@@ -193,7 +193,7 @@ shm::admission shm_rendezvous::control_segment::enter(
   if (static_cast<std::size_t>(who.world) > shm::world_max)
     throw user_error(errc::device, fmt::format("shm: {} ranks on one host, {} at most; use tcp",
                                                who.world, shm::world_max));
-  const auto life = shm::process_life::own();
+  const auto life = process_life::own();
   const hold locked{words_->mutex};
   auto* entry = find(who);
   if (!entry) {
@@ -229,8 +229,8 @@ void shm_rendezvous::control_segment::leave(const group_description& who,
   }
 }
 
-std::optional<shm::process_life> shm_rendezvous::control_segment::life(const shm::admission& at,
-                                                                       std::int32_t rank) const {
+std::optional<process_life> shm_rendezvous::control_segment::life(const shm::admission& at,
+                                                                  std::int32_t rank) const {
   const hold locked{words_->mutex};
   const auto& entry = words_->entries[at.entry];
   if (!contains(entry.ever, rank) || contains(entry.left, rank)) return std::nullopt;

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "backends/file_descriptor.hpp"
+#include "backends/process_life.hpp"
 #include "backends/shm/region.hpp"
 #include "backends/shm/shm.hpp"
 #include "troupe/communicator.hpp"
@@ -12,23 +13,6 @@
 namespace troupe {
 
 namespace shm {
-
-/// Identifies a process, also against a later one that gets the same number.
-struct process_life {
-  std::int32_t pid = 0;
-  std::uint64_t birth = 0;    ///< the kernel's start time
-  std::uint64_t numbers = 0;  ///< the namespace in which `pid` counts
-
-  static process_life own();
-  /// A descriptor that becomes readable when it ends; none if it has ended or is not visible here.
-  file_descriptor watch() const;
-  /// True if all its threads are ending, so that none of its code runs again. The kernel shows this
-  /// long before `watch` does when it has gigabytes of memory to release.
-  bool exiting() const;
-  /// True if it has certainly ended, or is exiting.
-  bool over() const;
-  friend bool operator==(const process_life&, const process_life&) = default;
-};
 
 struct control_segment_entry {
   std::uint32_t used;
@@ -88,7 +72,7 @@ public:
                        const std::function<void(const shm::admission&, std::string)>& abort);
   void leave(const group_description& who, const shm::admission& at) noexcept;
   /// The process of a rank that has opened the generation of `at` and not closed it.
-  std::optional<shm::process_life> life(const shm::admission& at, std::int32_t rank) const;
+  std::optional<process_life> life(const shm::admission& at, std::int32_t rank) const;
   /// All ranks have opened it.
   bool complete(const shm::admission& at) const;
 

@@ -6,6 +6,8 @@
 #include <unistd.h>
 
 #include <array>
+#include <atomic>
+#include <memory>
 #include <thread>
 
 #include "troupe/failure.hpp"
@@ -37,6 +39,35 @@ TEST_CASE("the last entered hook of each rank is read through another mapping of
   CHECK(reader.read() == std::vector<last_hook>{{0, "on_validation_model_zero_grad", 2, 8},
                                                 {3, "training_step", 2, 7},
                                                 {far, "backward", 2, 8}});
+}
+
+TEST_CASE("the thread that shows its life ends: the other mapping sees it, once") {
+  auto reader = black_box::create();
+  auto writer = std::make_unique<black_box>(other_mapping(reader));
+  CHECK_FALSE(reader.life_ended());
+  std::atomic<bool> shown{false};
+  std::atomic<bool> ends{false};
+  std::thread first([&] {
+    writer->show_life();
+    shown = true;
+    while (!ends) std::this_thread::yield();
+  });
+  while (!shown) std::this_thread::yield();
+  CHECK_FALSE(reader.life_ended());
+  ends = true;
+  first.join();
+  CHECK(reader.life_ended());
+  CHECK_FALSE(reader.life_ended());
+}
+
+TEST_CASE("the object whose thread shows its life is destroyed: no end is seen") {
+  auto reader = black_box::create();
+  {
+    auto writer = other_mapping(reader);
+    writer.show_life();
+    CHECK_FALSE(reader.life_ended());
+  }
+  CHECK_FALSE(reader.life_ended());
 }
 
 TEST_CASE("more ranks than slots: the first ones keep theirs") {

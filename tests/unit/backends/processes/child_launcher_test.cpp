@@ -7,6 +7,7 @@
 #include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <array>
@@ -15,6 +16,7 @@
 #include <optional>
 #include <thread>
 #include <utility>
+#include <vector>
 
 #include "backends/file_descriptor.hpp"
 #include "tests/support/runner.hpp"
@@ -27,8 +29,9 @@ namespace {
 constexpr std::chrono::seconds patience{60};
 
 // Incarnations with a behaviour of their own.
-constexpr std::uint64_t mute = 1000;  ///< sends one message, and does not serve its link
-constexpr std::uint64_t busy = 1002;  ///< its lanes compute all the time
+constexpr std::uint64_t mute = 1000;   ///< sends one message, and does not serve its link
+constexpr std::uint64_t busy = 1002;   ///< its lanes compute all the time
+constexpr std::uint64_t heavy = 1004;  ///< it has a gigabyte of memory
 
 /// What a rank's process says of itself.
 struct self_report {
@@ -57,6 +60,8 @@ int live_as_rank(launcher_client& client, int inherited) {
     first.join();
     second.join();
   }
+  std::vector<char> ballast;
+  if (who.incarnation.value() == heavy) ballast.assign(std::size_t{1} << 30, '\1');
   const self_report self{getpid(), who.number, who.incarnation.value(), inherited};
   if (write(client.descriptors().at(0), &self, sizeof self) != sizeof self) return 1;
   client.control().send(process_ready{});
@@ -93,6 +98,7 @@ public:
                                    [this](process_end how) {
                                      const std::lock_guard hold{mutex_};
                                      end_ = std::move(how);
+                                     ended_at_ = std::chrono::steady_clock::now();
                                      news_.notify_all();
                                    }});
   }
@@ -117,8 +123,15 @@ public:
     return *end_;
   }
 
+  std::chrono::steady_clock::time_point ended_at() {
+    end();
+    const std::lock_guard hold{mutex_};
+    return ended_at_;
+  }
+
 private:
   std::mutex mutex_;
+  std::chrono::steady_clock::time_point ended_at_;
   std::condition_variable news_;
   std::optional<process_end> end_;
   std::vector<std::string> leaves_;
@@ -194,6 +207,28 @@ TEST_CASE("SIGTERM to a rank's process: it asks to leave and goes on, its lanes 
   for (const auto signal : {SIGTERM, SIGINT, SIGHUP}) REQUIRE(kill(self.pid, signal) == 0);
   REQUIRE(kill(self.pid, SIGKILL) == 0);
   CHECK(one.end().what.signal == "SIGKILL");
+}
+
+// On a loaded machine the launcher may look late, so one of five counts.
+TEST_CASE("a process with a gigabyte is killed: its end is reported before its memory is released",
+          "[launcher]") {
+  const auto launcher = child_launcher();
+  bool sooner = false;
+  for (int round = 0; round < 5 && !sooner; ++round) {
+    life one{*launcher, heavy};
+    const auto self = one.report();
+    const file_descriptor watched{static_cast<int>(syscall(SYS_pidfd_open, self.pid, 0))};
+    const auto begun = std::chrono::steady_clock::now();
+    REQUIRE(kill(self.pid, SIGKILL) == 0);
+    pollfd ended{watched.get(), POLLIN, 0};
+    REQUIRE(poll(&ended, 1, 60'000) == 1);
+    const auto over = std::chrono::steady_clock::now();
+    const auto how = one.end();
+    CHECK(how.what.signal == "SIGKILL");
+    CHECK_FALSE(how.clean);
+    sooner = one.ended_at() - begun < 0.8 * (over - begun);
+  }
+  CHECK(sooner);
 }
 
 TEST_CASE("a rank's process that lives and sends nothing is lost", "[launcher]") {

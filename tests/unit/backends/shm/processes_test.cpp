@@ -337,7 +337,7 @@ TEST_CASE(
 // Its first thread ends; another one reports its life and waits for the signal.
 [[noreturn]] void live_without_first_thread(int tell) {
   std::thread{[tell] {
-    const auto self = shm::process_life::own();
+    const auto self = process_life::own();
     expect(write(tell, &self, sizeof self) == sizeof self, "the test process is notified");
     for (;;) pause();
   }}.detach();
@@ -356,7 +356,7 @@ TEST_CASE("a process whose first thread has ended is neither exiting nor over un
   std::array<int, 2> told{};
   REQUIRE(pipe(told.data()) == 0);
   rank_processes alone{1, [&](std::int32_t) { live_without_first_thread(told[1]); }};
-  shm::process_life life;
+  process_life life;
   REQUIRE(read(told[0], &life, sizeof life) == sizeof life);
   alone.await(0, [&] { return state_of(alone.pid(0)) == 'Z'; });
   CHECK_FALSE(life.exiting());

@@ -1,4 +1,4 @@
-#include "backends/shm/control_segment.hpp"
+#include "backends/process_life.hpp"
 
 #include <dirent.h>
 #include <fcntl.h>
@@ -8,14 +8,14 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#include <cerrno>
+#include <array>
 #include <cstdlib>
 #include <cstring>
 #include <memory>
 #include <optional>
 #include <string>
 
-namespace troupe::shm {
+namespace troupe {
 
 namespace {
 
@@ -25,6 +25,7 @@ constexpr std::uint64_t exiting_flag = 0x4;
 struct thread_state {
   std::uint64_t flags = 0;  // field 9 of a stat file
   std::uint64_t birth = 0;  // field 22
+  int status = 0;           // field 52: as waitpid reports it; 0 if it is hidden
 };
 
 // None if there is no such process or thread (or no /proc).
@@ -35,12 +36,14 @@ std::optional<thread_state> read_stat(const std::string& path) {
   if (read(file.get(), text.data(), text.size() - 1) <= 0) return std::nullopt;
   const char* at = std::strrchr(text.data(), ')');  // the name before it may contain anything
   thread_state state;
-  for (int field = 2; at && field < 22; ++field) {
+  int field = 2;
+  for (; at && field <= 52; ++field) {
     if (field == 9) state.flags = std::strtoull(at, nullptr, 10);
+    if (field == 22) state.birth = std::strtoull(at, nullptr, 10);
+    if (field == 52) state.status = static_cast<int>(std::strtol(at, nullptr, 10));
     at = std::strchr(at + 1, ' ');
   }
-  if (!at) return std::nullopt;
-  state.birth = std::strtoull(at, nullptr, 10);
+  if (field <= 22) return std::nullopt;
   return state;
 }
 
@@ -69,8 +72,9 @@ std::uint64_t own_namespace() {
 
 }  // namespace
 
-process_life process_life::own() {
-  const auto pid = static_cast<std::int32_t>(getpid());
+process_life process_life::own() { return of_child(static_cast<std::int32_t>(getpid())); }
+
+process_life process_life::of_child(std::int32_t pid) {
   return {pid, birth_of(pid), own_namespace()};
 }
 
@@ -90,6 +94,13 @@ bool process_life::exiting() const {
          all_threads_exit(pid);
 }
 
+std::optional<int> process_life::exiting_with() const {
+  if (!exiting()) return std::nullopt;
+  const auto state = read_stat(fmt::format("/proc/{}/stat", pid));
+  if (!state || state->birth != birth || state->status == 0) return std::nullopt;
+  return state->status;
+}
+
 bool process_life::over() const {
   if (pid == getpid() || numbers != own_namespace()) return false;
   const auto file = watch();
@@ -98,4 +109,4 @@ bool process_life::over() const {
   return poll(&ended, 1, 0) == 1 || exiting();
 }
 
-}  // namespace troupe::shm
+}  // namespace troupe
