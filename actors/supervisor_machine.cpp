@@ -310,6 +310,12 @@ void supervisor_machine::keep_late(failure what) {
   late_.push_back(std::move(what));
 }
 
+// The others are in the order of the first cause, so the outcome does not depend on which rank's
+// report arrived first.
+void supervisor_machine::keep_other(failure what) {
+  others_.insert(std::ranges::upper_bound(others_, what, earlier), std::move(what));
+}
+
 // Records a failure. The earliest one that follows from no other is the first cause. A forming or
 // active generation closes. In later phases the shutdown goes on.
 void supervisor_machine::fail(failure what, actions& out) {
@@ -331,7 +337,7 @@ void supervisor_machine::fail(failure what, actions& out) {
     first_ = std::move(what);
   } else {
     if (sometimes(earlier(what, *first_), coverage_point::earlier_cause)) std::swap(what, *first_);
-    others_.push_back(std::move(what));
+    keep_other(std::move(what));
   }
   sometimes(phase_ == phase::active && proposed_, coverage_point::vote_then_failure);
   begin_closing(out);

@@ -100,6 +100,7 @@ private:
   void fail(failure what, actions& out);
   void begin_closing(actions& out);
   void lose(member& m, failure what, bool reported, actions& out);
+  void keep_other(failure what);
   void keep_late(failure what);
   bool comes_too_late(const failure& what) const;
   bool checkpoint_was_replaced(const failure& what) const;

@@ -118,7 +118,7 @@ void supervisor_machine::give_up_unclosed(actions& out) {
       fail(std::move(what), out);
       if (over_) return;  // the ranks have more time, to run on_exception
     } else {
-      others_.push_back(std::move(what));
+      keep_other(std::move(what));
     }
     members_.abandon(m);
     members_.close(m);

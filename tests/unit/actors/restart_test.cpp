@@ -251,3 +251,51 @@ TEST_CASE("a stop that was requested before a restart is proposed again", "[supe
   for (std::int32_t r = 0; r < 2; ++r) job.on(stop_vote{job.of(r, 1)});
   CHECK(job.orders<stop_at>().size() == 2);
 }
+
+TEST_CASE("a stop that was agreed before a restart is agreed again, by the votes of all ranks",
+          "[supervisor]") {
+  supervised job(2);
+  job.on(request_stop{stop_reason::caller});
+  job.vote(2);
+  REQUIRE(job.orders<stop_at>().size() == 2);
+  job.raise(0);
+  for (std::int32_t r = 0; r < 2; ++r) job.close(r, 1, 0);
+  for (std::int32_t r = 0; r < 2; ++r) job.on(prepared{job.of(r), "same"});
+  CHECK(job.machine.phase() == supervision::phase::active);
+  CHECK(job.orders<propose_stop>().size() == 2);
+  CHECK(job.orders<stop_at>().empty());
+  job.on(stop_vote{job.of(0, 1)});
+  CHECK(job.orders<stop_at>().empty());
+  job.on(stop_vote{job.of(1, 1)});
+  const auto stops = job.orders<stop_at>();
+  REQUIRE(stops.size() == 2);
+  CHECK(stops.front().at.step.value() == 1);
+}
+
+TEST_CASE("failures that follow the first are in its order, not in that of their reports",
+          "[supervisor]") {
+  const bool early = GENERATE(false, true);
+  supervised s{3, 0};
+  const auto follow = [&](std::int32_t rank) {
+    auto what = make_failure(failure_kind::exception, "closed");
+    what.rank = rank;
+    what.follows = true;
+    s.on(rank_failed{s.of(rank), without_exception(what)});
+  };
+  if (early) follow(2);
+  s.raise(0);
+  follow(1);
+  if (!early) follow(2);
+  for (std::int32_t r = 0; r < 3; ++r) s.close(r, 0, 0);
+  for (std::int32_t r = 0; r < 3; ++r) s.on(torn_down{s.of(r), {}, {}, {}});
+  for (std::int32_t r = 0; r < 3; ++r) s.on(supervision::rank_down{r, "", s.lives.at(r)});
+  s.on(supervision::checkpointer_done{});
+  s.on(supervision::observers_done{});
+  const auto ends = s.actions<supervision::complete>();
+  REQUIRE(ends.size() == 1);
+  REQUIRE(ends.front().first);
+  CHECK(ends.front().first->rank == 0);
+  REQUIRE(ends.front().first->others.size() == 2);
+  CHECK(ends.front().first->others[0].rank == 1);
+  CHECK(ends.front().first->others[1].rank == 2);
+}
