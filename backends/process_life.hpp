@@ -23,7 +23,7 @@ struct process_life {
   /// long before `watch` does when it has gigabytes of memory to release.
   bool exiting() const;
   /// How it ends, as waitpid will report it. None while it is not exiting, when it is reaped, and
-  /// for exit code 0, which cannot be told from a code that this process may not read.
+  /// for exit code 0, which looks like a code that this process may not read.
   std::optional<int> exiting_with() const;
   /// True if it has certainly ended, or is exiting.
   bool over() const;
