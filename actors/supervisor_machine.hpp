@@ -42,6 +42,7 @@ public:
   friend std::ostream& operator<<(std::ostream& out, const supervisor_machine& machine);
 
 private:
+  friend struct supervisor_history;  // of the exhaustive search
   using actions = std::vector<supervision::action>;
 
   void handle(const supervision::begin& e, actions& out);

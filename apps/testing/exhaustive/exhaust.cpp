@@ -48,15 +48,18 @@ void check(const exhaustive_options& o) {
 
 class small_job_search {
 public:
-  explicit small_job_search(const exhaustive_options& options)
-      : options_(options), space_(options) {}
+  /// The first `fixed` ranks are not taken as equal to others.
+  small_job_search(const exhaustive_options& options, std::int32_t fixed)
+      : options_(options), space_(options, rank_permutations{options.ranks, fixed}) {}
 
   exhaustive_report run() {
     const auto began = std::chrono::steady_clock::now();
     const auto seconds = [began] {
       return std::chrono::duration<double>(std::chrono::steady_clock::now() - began).count();
     };
-    add(space_.start(), 0, {});
+    auto start = space_.start();
+    space_.make_canonical(start);
+    add(start, 0, {});
     while (!level_.empty() && !stopped()) {
       now_ = std::move(level_);
       level_.clear();
@@ -67,6 +70,7 @@ public:
       if (!level_.empty() && !stopped()) ++report_.depth;
     }
     report_.states = visited_.size();
+    report_.symmetries = space_.symmetry().size();
     report_.complete = !stopped();
     report_.seconds = seconds();
     note_bytes();
@@ -94,13 +98,7 @@ private:
   }
 
   void visit(const small_job_state& s, std::uint32_t number) {
-    if (space_.ended(s)) {
-      ++report_.ends;
-      report_.ends_digest += space_.digest(s);
-      ++report_.endings[space_.ending(s)];
-      if (auto wrong = space_.check_end(s); !wrong.empty()) violate(std::move(wrong), number, {});
-      return;
-    }
+    if (space_.ended(s)) return visit_end(s, number);
     space_.moves(s, moves_);
     if (moves_.empty()) return violate("nobody can move, and the job has not ended", number, {});
     for (const auto& move : moves_) {
@@ -108,20 +106,49 @@ private:
       ++report_.transitions;
       if (auto wrong = space_.make(next, move); !wrong.empty())
         return violate(std::move(wrong), number, move);
+      space_.make_canonical(next);
       add(next, number, move);
     }
   }
 
-  void violate(std::string what, std::uint32_t number, std::optional<small_job_move> last) {
+  // Counts each of its images, as a search without symmetry does.
+  void visit_end(const small_job_state& s, std::uint32_t number) {
+    std::vector<small_job_state> images;
+    for (std::size_t p = 0; p < space_.symmetry().size(); ++p) {
+      const auto end = space_.image(s, p);
+      if (std::ranges::find(images, end) != images.end()) continue;
+      images.push_back(end);
+      ++report_.ends;
+      report_.ends_digest += space_.digest(end);
+      ++report_.endings[space_.ending(end)];
+      if (auto wrong = space_.check_end(end); !wrong.empty())
+        return violate(std::move(wrong), number, {}, p);
+    }
+  }
+
+  // `image` is the permutation of the state at the end of the path that is wrong.
+  void violate(std::string what, std::uint32_t number, std::optional<small_job_move> last,
+               std::size_t image = 0) {
     std::vector<small_job_move> way;
     if (last) way.push_back(*last);
     for (auto at = number; at != 0; at = ways_[at].from) way.push_back(ways_[at].by);
     std::ranges::reverse(way);
-    std::string chart;
+    const auto& symmetry = space_.symmetry();
+    // Each move is that of a canonical state. `back` permutes this to the state of the path.
     auto s = space_.start();
+    auto canonical = s;
+    auto back = symmetry.inverse(space_.make_canonical(canonical));
+    for (auto& move : way) {
+      space_.make(canonical, move);
+      move = space_.image(move, back);
+      back = symmetry.product(symmetry.inverse(space_.make_canonical(canonical)), back);
+    }
+    const auto forth = symmetry.product(symmetry.inverse(back), image);
+    std::string chart;
     for (std::size_t i = 0; i < way.size(); ++i) {
-      chart += fmt::format("{:4}  {}\n", i + 1, space_.describe_move(s, way[i]));
-      space_.make(s, way[i]);
+      const auto move = space_.image(way[i], forth);
+      chart += fmt::format("{:4}  {}\n", i + 1, space_.describe_move(s, move));
+      space_.make(s, move);
     }
     report_.violation = {std::move(what), chart + "then\n" + space_.describe_state(s)};
   }
@@ -161,7 +188,13 @@ private:
 
 exhaustive_report exhaust(const exhaustive_options& options) {
   check(options);
-  return small_job_search{options}.run();
+  for (std::int32_t fixed = options.reduce ? 0 : options.ranks;; ++fixed) {
+    try {
+      return small_job_search{options, fixed}.run();
+    } catch (const not_symmetric&) {
+      continue;  // with one more rank that is not equal to the others
+    }
+  }
 }
 
 std::string exhaustive_report::summary() const {

@@ -119,7 +119,7 @@ std::string small_job_space::check_first_cause(const small_job_state& s) const {
       return fmt::format("the first cause is {}, but {} came before", render(first), render(other));
   const auto faults = faults_of(s);
   if (faults.empty()) return "the job failed without a fault: " + render(first);
-  const auto thrown = [](const failure& f) { return f.type == "std::domain_error"; };
+  const auto thrown = [](const failure& f) { return f.type == injected_type; };
   const bool only_throws =
       std::ranges::all_of(faults, [](const auto& f) { return f.first == small_fault::throws; });
   const auto told = std::ranges::count_if(first.others, thrown) + (thrown(first) ? 1 : 0) +
@@ -134,7 +134,7 @@ std::string small_job_space::check_first_cause(const small_job_state& s) const {
                        render(first));
   };
   switch (what) {
-    case small_fault::throws: return expect("std::domain_error", true);
+    case small_fault::throws: return expect(injected_type, true);
     case small_fault::vanishes:
     case small_fault::leaves: return expect("down", true);
     case small_fault::aborts: return expect("aborted", false);

@@ -8,8 +8,8 @@ namespace troupe::testing {
 
 using lane_stage = rank_part::lane_stage;
 
-small_job_space::small_job_space(const exhaustive_options& options)
-    : options_(options), tables_(options) {}
+small_job_space::small_job_space(const exhaustive_options& options, rank_permutations symmetry)
+    : options_(options), tables_(options, std::move(symmetry)) {}
 
 small_job_state small_job_space::start() {
   small_job_state s{};
@@ -168,6 +168,68 @@ bool small_job_space::keep_supervisor(const small_job_state& s,
   return true;
 }
 
+// --- images --------------------------------------------------------------------------------------
+
+namespace {
+
+bool is_of_rank(small_fault what) {
+  switch (what) {
+    case small_fault::throws:
+    case small_fault::vanishes:
+    case small_fault::leaves:
+    case small_fault::loses:
+    case small_fault::repeats: return true;
+    default: return false;
+  }
+}
+
+}  // namespace
+
+small_job_state small_job_space::image(const small_job_state& s, std::size_t permutation) {
+  small_job_state out{};
+  out[0] = tables_.supervisor_image(s[0], permutation);
+  out[flags] = s[flags];
+  if (faults_used(s) == 1) {  // of two faults the ranks are not kept
+    auto faults = faults_of(s);
+    if (is_of_rank(faults[0].first))
+      faults[0].second = symmetry().rank(permutation, faults[0].second);
+    set_faults(out, faults);
+  }
+  for (std::int32_t r = 0; r < options_.ranks; ++r) {
+    const auto to = symmetry().rank(permutation, r);
+    out[side_of(to)] = tables_.rank_image(s[side_of(r)], permutation);
+    out[inbox_of(to)] = tables_.queue_image(s[inbox_of(r)], permutation);
+    out[mail_of(to)] = tables_.queue_image(s[mail_of(r)], permutation);
+  }
+  return out;
+}
+
+small_job_move small_job_space::image(const small_job_move& move, std::size_t permutation) const {
+  auto out = move;
+  const bool of_rank = move.kind == move_kind::fault ? is_of_rank(small_fault{move.what})
+                                                     : move.kind != move_kind::deadline;
+  if (of_rank) out.rank = static_cast<std::uint8_t>(symmetry().rank(permutation, move.rank));
+  return out;
+}
+
+// The image with the lowest numbers.
+std::size_t small_job_space::make_canonical(small_job_state& s) {
+  std::uint32_t lowest = s[0];
+  for (std::size_t p = 1; p < symmetry().size(); ++p)
+    lowest = std::min(lowest, tables_.supervisor_image(s[0], p));
+  std::optional<small_job_state> best;
+  std::size_t by = 0;
+  for (std::size_t p = 0; p < symmetry().size(); ++p) {
+    if (tables_.supervisor_image(s[0], p) != lowest) continue;
+    auto one = p == 0 ? s : image(s, p);
+    if (best && *best <= one) continue;
+    best = one;
+    by = p;
+  }
+  s = *best;
+  return by;
+}
+
 // --- what it leads to ----------------------------------------------------------------------------
 
 std::string small_job_space::make(small_job_state& s, const small_job_move& move) {
@@ -279,13 +341,6 @@ bool small_job_space::gave_up_early(const small_job_state& s) const {
   });
 }
 
-void small_job_space::note_fault(small_job_state& s, small_fault what, std::int32_t rank) const {
-  const auto used = faults_used(s);
-  s[flags] |= (static_cast<std::uint32_t>(what) | static_cast<std::uint32_t>(rank) << 4)
-              << (4 + 8 * used);
-  s[flags] += 2;
-}
-
 std::vector<std::pair<small_fault, std::int32_t>> small_job_space::faults_of(
     const small_job_state& s) const {
   std::vector<std::pair<small_fault, std::int32_t>> all;
@@ -297,6 +352,26 @@ std::vector<std::pair<small_fault, std::int32_t>> small_job_space::faults_of(
   return all;
 }
 
+// Keeps only what is read later: of one fault its rank, of two the kinds in any order.
+void small_job_space::note_fault(small_job_state& s, small_fault what, std::int32_t detail) const {
+  auto all = faults_of(s);
+  all.emplace_back(what, detail);
+  if (all.size() > 1)
+    for (auto& [kind, rank] : all)
+      if (kind != small_fault::early_deadline) rank = 0;
+  std::ranges::sort(all);
+  set_faults(s, all);
+}
+
+void small_job_space::set_faults(
+    small_job_state& s, const std::vector<std::pair<small_fault, std::int32_t>>& all) const {
+  s[flags] = (s[flags] & 1) | static_cast<std::uint32_t>(all.size()) << 1;
+  for (std::size_t i = 0; i < all.size(); ++i)
+    s[flags] |=
+        (static_cast<std::uint32_t>(all[i].first) | static_cast<std::uint32_t>(all[i].second) << 4)
+        << (4 + 8 * i);
+}
+
 std::string small_job_space::do_fault(small_job_state& s, const small_job_move& move) {
   const std::int32_t r = move.rank;
   const auto what = static_cast<small_fault>(move.what);
@@ -304,7 +379,8 @@ std::string small_job_space::do_fault(small_job_state& s, const small_job_move& 
   const auto phase = tables_.supervisor_value(s[0]).machine.phase();
   const bool gives_up = phase == supervision::phase::tearing ||
                         (options_.restarts > 0 && phase == supervision::phase::closing);
-  note_fault(s, what, what == small_fault::early_deadline ? gives_up : r);
+  const auto detail = what == small_fault::early_deadline ? gives_up : is_of_rank(what) ? r : 0;
+  note_fault(s, what, detail);
   auto& queue = s[move.to_supervisor ? mail_of(r) : inbox_of(r)];
   switch (what) {
     case small_fault::none: return {};

@@ -43,7 +43,7 @@ using small_job_state = std::array<std::uint32_t, 14>;
 
 class small_job_space {
 public:
-  explicit small_job_space(const exhaustive_options& options);
+  small_job_space(const exhaustive_options& options, rank_permutations symmetry);
 
   std::size_t words() const { return 2 + 3 * static_cast<std::size_t>(options_.ranks); }
   small_job_state start();
@@ -53,6 +53,12 @@ public:
   void moves(const small_job_state& s, std::vector<small_job_move>& out);
   /// Makes a move. Returns what is wrong with it or with the state it leads to; empty: nothing.
   std::string make(small_job_state& s, const small_job_move& move);
+
+  /// Makes a state the one that stands for all its images (rank_symmetry.hpp). Returns the
+  /// permutation that does it.
+  std::size_t make_canonical(small_job_state& s);
+  small_job_state image(const small_job_state& s, std::size_t permutation);
+  small_job_move image(const small_job_move& move, std::size_t permutation) const;
 
   /// What is wrong with an end; empty: nothing.
   std::string check_end(const small_job_state& s) const;
@@ -65,6 +71,7 @@ public:
   std::string describe_move(const small_job_state& before, const small_job_move& move);
   std::string describe_state(const small_job_state& s) const;
   const small_job_tables& tables() const { return tables_; }
+  const rank_permutations& symmetry() const { return tables_.symmetry(); }
 
 private:
   static constexpr std::size_t flags = 1;
@@ -77,7 +84,9 @@ private:
   bool aborted(const small_job_state& s) const { return (s[flags] & 1) != 0; }
   std::uint32_t faults_used(const small_job_state& s) const { return s[flags] >> 1 & 3; }
   std::vector<std::pair<small_fault, std::int32_t>> faults_of(const small_job_state& s) const;
-  void note_fault(small_job_state& s, small_fault what, std::int32_t rank) const;
+  void note_fault(small_job_state& s, small_fault what, std::int32_t detail) const;
+  void set_faults(small_job_state& s,
+                  const std::vector<std::pair<small_fault, std::int32_t>>& all) const;
   bool may_be_late(const small_job_state& s) const;
   bool gave_up_early(const small_job_state& s) const;
   bool meeting_complete(const small_job_state& s, std::int32_t r) const;

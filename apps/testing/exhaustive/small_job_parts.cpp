@@ -5,6 +5,74 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <tuple>
+
+namespace troupe {
+
+// Makes supervisors equal that differ only in what no later event and no check reads.
+struct supervisor_history {
+  // Keeps of the end of a generation what supervisor_machine::comes_back reads of it, and the types
+  // for the check that each exception is reported. The rank counts unless it is an exception. With
+  // the rank all is kept that chose this failure among others: their order includes the rank, so
+  // ends that were chosen differently have different images.
+  static failure cause(const failure& of) {
+    const bool ranked = of.kind != failure_kind::exception;
+    auto kept = ranked ? key(of) : failure{};
+    kept.kind = of.kind;
+    kept.type = of.type;
+    kept.hook = of.hook;
+    for (const auto& other : of.others)
+      if (!other.follows || other.type == testing::injected_type) {
+        kept.others.push_back(ranked ? key(other) : failure{});
+        kept.others.back().type = other.type;
+      }
+    return kept;
+  }
+  static failure key(const failure& of) {
+    failure kept;
+    kept.follows = of.follows;
+    kept.generation = of.generation;
+    kept.step = of.step;
+    kept.sequence = of.sequence;
+    kept.rank = of.rank;
+    return kept;
+  }
+
+  // Of a failure that follows, after a first cause that does not: that it is known, and whether it
+  // can be cured. It cannot become the first cause any more.
+  static void reduce(failure& of) {
+    failure kept;
+    kept.kind = of.kind;
+    kept.code = of.code;
+    kept.id = of.id;
+    kept.type = of.type;
+    kept.follows = of.follows;
+    of = std::move(kept);
+  }
+  static bool by_id(const failure& a, const failure& b) {
+    const auto key = [](const failure& f) {
+      return std::tuple{f.follows, f.follows ? f.id.incarnation.value() : 0,
+                        f.follows ? f.id.sequence : 0};
+    };
+    return key(a) < key(b);
+  }
+
+  static void forget(supervisor_machine& machine, std::uint64_t& deadline) {
+    if (machine.first_ && !machine.first_->follows) {
+      for (auto& other : machine.others_)
+        if (other.follows) reduce(other);
+      std::ranges::stable_sort(machine.others_, by_id);
+    }
+    // A search has no old deadlines, so a number says only whether one is armed.
+    machine.deadline_ = deadline = deadline != 0 ? 1 : 0;
+    for (auto& generation : machine.ended_)
+      if (generation.ended_by) generation.ended_by = cause(*generation.ended_by);
+    // The ids of failures are only compared. Those of a generation have fewer than a hundred.
+    if (machine.failures_before_ > 0) machine.failures_before_ = 100;
+  }
+};
+
+}  // namespace troupe
 
 namespace troupe::testing {
 
@@ -218,7 +286,7 @@ std::uint64_t rank_part::digest() const {
 
 failure injected_throw(const hook_run& run, bool behind_meeting) {
   failure what;
-  what.type = "std::domain_error";
+  what.type = injected_type;
   what.what = "disk full";
   what.hook = name(behind_meeting ? run.hooks.back() : run.hooks.front());
   return what;
@@ -244,6 +312,7 @@ supervisor_effects supervisor_part::hear(const supervision::event& what) {
   } catch (...) {
     out.broken = "the machine threw " + render(describe(std::current_exception()));
   }
+  supervisor_history::forget(machine, deadline);
   return out;
 }
 

@@ -66,6 +66,8 @@ private:
   bool is_applied_before_last_hook() const;
 };
 
+/// Of the exception that a hook throws.
+inline constexpr const char* injected_type = "std::domain_error";
 failure injected_throw(const hook_run& run, bool behind_meeting);
 failure closed_under_it();
 failure peers_missing();
@@ -79,7 +81,9 @@ struct supervisor_effects {
   std::string broken;
 };
 
-/// A supervisor's machine and its last deadline. Checkpointer and observers finish at once.
+/// A supervisor's machine and its last deadline. Checkpointer and observers finish at once. It
+/// keeps only the cause of a generation that is over, as later decisions read it, and no numbers of
+/// deadlines.
 struct supervisor_part {
   supervisor_machine machine;
   std::uint64_t deadline = 0;  ///< 0: none is armed

@@ -1,6 +1,7 @@
 #include "apps/testing/exhaustive/small_job_tables.hpp"
 
 #include <algorithm>
+#include <tuple>
 
 namespace troupe::testing {
 
@@ -27,7 +28,13 @@ std::uint64_t key_of(std::uint32_t a, std::uint32_t b) { return std::uint64_t{a}
 
 }  // namespace
 
-small_job_tables::small_job_tables(const exhaustive_options& options) : options_(options) {
+small_job_tables::small_job_tables(const exhaustive_options& options, rank_permutations symmetry)
+    : options_(options),
+      symmetry_(std::move(symmetry)),
+      rank_images_(symmetry_.size()),
+      supervisor_images_(symmetry_.size()),
+      message_images_(symmetry_.size()),
+      queue_images_(symmetry_.size()) {
   queues_.emplace_back();
   rests_.push_back(0);
   known_queues_[{}] = 0;
@@ -35,6 +42,8 @@ small_job_tables::small_job_tables(const exhaustive_options& options) : options_
   supervisor_outcomes_.emplace_back();
   stop_ = number_of(supervision::event{request_stop{stop_reason::caller}});
   abort_ = number_of(supervision::event{request_abort{"the caller has had enough"}});
+  for (std::size_t p = 0; p < symmetry_.size(); ++p)
+    for (const auto message : {stop_, abort_}) link_message(message, p, message);
 }
 
 part_number small_job_tables::fresh_rank(std::int32_t rank, incarnation_id incarnation) {
@@ -50,7 +59,9 @@ supervisor_outcome small_job_tables::begun_supervisor() {
   supervision::begin begin;
   for (std::int32_t r = 0; r < options_.ranks; ++r) begin.incarnations.push_back(incarnation_of(r));
   const auto effects = part.hear(begin);
-  return supervisor_outcomes_[keep(std::move(part), effects)];
+  const auto& out = supervisor_outcomes_[keep(std::move(part), effects)];
+  for (std::size_t p = 0; p < symmetry_.size(); ++p) link(out, p, out);
+  return out;
 }
 
 // --- parts ---------------------------------------------------------------------------------------
@@ -173,7 +184,8 @@ std::uint32_t small_job_tables::keep(supervisor_part part, const supervisor_effe
   supervisor_outcome out;
   for (const auto& [rank, order] : effects.told) out.told.emplace_back(rank, number_of(order));
   for (const auto& [rank, order] : effects.told)
-    if (const auto* form = std::get_if<form_generation>(&order)) out.formed = *form;
+    if (const auto* form = std::get_if<form_generation>(&order))
+      out.formed = std::make_shared<const form_generation>(*form);
   for (const auto& [rank, incarnation] : effects.started)
     out.started.emplace_back(rank, fresh_rank(rank, incarnation));
   out.abandoned = effects.abandoned;
@@ -184,9 +196,9 @@ std::uint32_t small_job_tables::keep(supervisor_part part, const supervisor_effe
   return static_cast<std::uint32_t>(supervisor_outcomes_.size() - 1);
 }
 
-const rank_outcome& small_job_tables::after(part_number n, rank_move what) {
+std::uint32_t small_job_tables::move(part_number n, rank_move what) {
   const auto slot = static_cast<std::size_t>(what);
-  if (const auto known = rank_facts_[n].after[slot]) return rank_outcomes_[known];
+  if (const auto known = rank_facts_[n].after[slot]) return known;
   auto part = ranks_[n];
   rank_effects effects;
   switch (what) {
@@ -203,36 +215,161 @@ const rank_outcome& small_job_tables::after(part_number n, rank_move what) {
   }
   const auto number = keep(std::move(part), std::move(effects));
   rank_facts_[n].after[slot] = number;
-  return rank_outcomes_[number];
+  return number;
 }
 
-const rank_outcome& small_job_tables::rank_after_hearing(part_number n, message_number order) {
+std::uint32_t small_job_tables::order(part_number n, message_number order) {
   const auto key = key_of(n, order);
-  if (const auto known = rank_hears_.find(key)) return rank_outcomes_[*known];
+  if (const auto known = rank_hears_.find(key)) return *known;
   auto part = ranks_[n];
   auto effects = part.hear(*orders_[order]);
   const auto number = keep(std::move(part), std::move(effects));
   rank_hears_.add(key, number);
-  return rank_outcomes_[number];
+  return number;
 }
 
-const supervisor_outcome& small_job_tables::after_hearing(part_number n, message_number event) {
+std::uint32_t small_job_tables::supervise(part_number n, message_number event) {
   const auto key = key_of(n, event);
-  if (const auto known = supervisor_hears_.find(key)) return supervisor_outcomes_[*known];
+  if (const auto known = supervisor_hears_.find(key)) return *known;
   auto part = supervisors_[n];
   const auto effects = part.hear(*events_[event]);
   const auto number = keep(std::move(part), effects);
   supervisor_hears_.add(key, number);
-  return supervisor_outcomes_[number];
+  return number;
+}
+
+const rank_outcome& small_job_tables::after(part_number n, rank_move what) {
+  if (const auto known = rank_facts_[n].after[static_cast<std::size_t>(what)])
+    return rank_outcomes_[known];
+  std::vector<std::uint32_t> outcomes;
+  for (std::size_t p = 0; p < symmetry_.size(); ++p)
+    outcomes.push_back(move(rank_image(n, p), what));
+  link_all(outcomes, rank_outcomes_);
+  return rank_outcomes_[outcomes.front()];
+}
+
+const rank_outcome& small_job_tables::rank_after_hearing(part_number n, message_number what) {
+  if (const auto known = rank_hears_.find(key_of(n, what))) return rank_outcomes_[*known];
+  std::vector<std::uint32_t> outcomes;
+  for (std::size_t p = 0; p < symmetry_.size(); ++p)
+    outcomes.push_back(order(rank_image(n, p), message_images_.at(what, p)));
+  link_all(outcomes, rank_outcomes_);
+  return rank_outcomes_[outcomes.front()];
+}
+
+const supervisor_outcome& small_job_tables::after_hearing(part_number n, message_number event) {
+  if (const auto known = supervisor_hears_.find(key_of(n, event)))
+    return supervisor_outcomes_[*known];
+  std::vector<std::uint32_t> outcomes;
+  for (std::size_t p = 0; p < symmetry_.size(); ++p)
+    outcomes.push_back(supervise(supervisor_image(n, p), message_images_.at(event, p)));
+  link_all(outcomes, supervisor_outcomes_);
+  return supervisor_outcomes_[outcomes.front()];
+}
+
+// --- images --------------------------------------------------------------------------------------
+
+// `outcomes` are those of an event and of its images, by permutation.
+template <class Outcome>
+void small_job_tables::link_all(const std::vector<std::uint32_t>& outcomes,
+                                const std::vector<Outcome>& all) {
+  for (std::size_t first = 0; first < outcomes.size(); ++first)
+    for (std::size_t p = 0; p < outcomes.size(); ++p)
+      link(all[outcomes[first]], p, all[outcomes[symmetry_.product(first, p)]]);
+}
+
+void small_job_tables::link(const rank_outcome& of, std::size_t permutation,
+                            const rank_outcome& image) {
+  if (of.told.size() != image.told.size() || of.aborts != image.aborts ||
+      of.broken.empty() != image.broken.empty())
+    throw not_symmetric{};
+  for (std::size_t i = 0; i < of.told.size(); ++i)
+    link_message(of.told[i], permutation, image.told[i]);
+  link_rank(of.next, permutation, image.next);
+}
+
+void small_job_tables::link(const supervisor_outcome& of, std::size_t permutation,
+                            const supervisor_outcome& image) {
+  const auto same = [](const supervisor_facts& a, const supervisor_facts& b) {
+    return std::tie(a.waits, a.ended, a.generation, a.committed) ==
+           std::tie(b.waits, b.ended, b.generation, b.committed);
+  };
+  const auto goes_to = [&](std::int32_t r) { return symmetry_.rank(permutation, r); };
+  const auto require = [](bool holds) {
+    if (!holds) throw not_symmetric{};
+  };
+  require(same(supervisor_facts_[of.next], supervisor_facts_[image.next]));
+  supervisor_images_.link(of.next, permutation, image.next);
+  link_message(supervisor_facts_[of.next].deadline, permutation,
+               supervisor_facts_[image.next].deadline);
+  require(of.committed == image.committed && of.broken.empty() == image.broken.empty());
+  // The order matters only between the messages to one rank.
+  require(of.told.size() == image.told.size());
+  for (std::int32_t r = 0; r < options_.ranks; ++r) {
+    auto there = image.told.begin();
+    for (const auto& [rank, message] : of.told) {
+      if (rank != r) continue;
+      there = std::find_if(there, image.told.end(),
+                           [&](const auto& one) { return one.first == goes_to(r); });
+      require(there != image.told.end());
+      link_message(message, permutation, (there++)->second);
+    }
+  }
+  require(of.started.size() == image.started.size());
+  for (const auto& [rank, part] : of.started) {
+    const auto there = std::ranges::find(image.started, goes_to(rank),
+                                         &std::pair<std::int32_t, part_number>::first);
+    require(there != image.started.end());
+    link_rank(part, permutation, there->second);
+  }
+  const auto permuted = [&](std::vector<std::int32_t> ranks) {
+    std::ranges::transform(ranks, ranks.begin(), goes_to);
+    std::ranges::sort(ranks);
+    return ranks;
+  };
+  auto abandoned = image.abandoned;
+  std::ranges::sort(abandoned);
+  require(permuted(of.abandoned) == abandoned);
+  require((of.formed == nullptr) == (image.formed == nullptr));
+  if (of.formed)
+    require(of.formed->base.number == image.formed->base.number &&
+            permuted(of.formed->holders) == image.formed->holders);
+}
+
+void small_job_tables::link_rank(part_number of, std::size_t permutation, part_number image) {
+  if (!rank_images_.link(of, permutation, image)) return;
+  const auto facts = [](const rank_facts& f) {
+    return std::tie(f.stage, f.meets, f.opening, f.attention, f.lane_ends, f.gone, f.active,
+                    f.rendezvous_kinds, f.steps, f.applied, f.held, f.generation);
+  };
+  if (facts(rank_facts_[of]) != facts(rank_facts_[image])) throw not_symmetric{};
+}
+
+void small_job_tables::link_message(message_number of, std::size_t permutation,
+                                    message_number image) {
+  if (!message_images_.link(of, permutation, image)) return;
+  if (commits_[of] != commits_[image] || downs_[of] != downs_[image]) throw not_symmetric{};
+}
+
+queue_number small_job_tables::queue_image(queue_number q, std::size_t permutation) {
+  if (q == 0 || permutation == 0) return q;
+  if (queue_images_.has(q, permutation)) return queue_images_.at(q, permutation);
+  auto queue = queues_[q];
+  for (auto& message : queue) message = message_images_.at(message, permutation);
+  const auto image = number_of(std::move(queue));
+  queue_images_.link(q, permutation, image);
+  return image;
 }
 
 std::uint64_t small_job_tables::bytes() const {
   // Estimated size of the strings and vectors of a machine.
-  constexpr std::uint64_t per_part = 1024;
-  return (ranks_.size() + supervisors_.size()) * per_part +
+  constexpr std::uint64_t per_part = 2048;
+  return ranks_.size() * (sizeof(rank_part) + sizeof(rank_facts) + per_part) +
+         supervisors_.size() * (sizeof(supervisor_part) + sizeof(supervisor_facts) + per_part) +
          rank_outcomes_.size() * sizeof(rank_outcome) +
          supervisor_outcomes_.size() * sizeof(supervisor_outcome) + longer_.bytes() +
-         rank_hears_.bytes() + supervisor_hears_.bytes();
+         rank_hears_.bytes() + supervisor_hears_.bytes() + rank_images_.bytes() +
+         supervisor_images_.bytes() + message_images_.bytes() + queue_images_.bytes();
 }
 
 }  // namespace troupe::testing

@@ -3,11 +3,13 @@
 #pragma once
 
 #include "apps/testing/exhaustive/flat_tables.hpp"
+#include "apps/testing/exhaustive/rank_symmetry.hpp"
 #include "apps/testing/exhaustive/small_job_parts.hpp"
 #include "troupe/testing/exhaustive.hpp"
 
 #include <array>
 #include <map>
+#include <memory>
 #include <string>
 #include <unordered_map>
 #include <vector>
@@ -63,7 +65,7 @@ struct supervisor_outcome {
   std::vector<std::pair<std::int32_t, message_number>> told;
   std::vector<std::int32_t> abandoned;
   std::vector<std::pair<std::int32_t, part_number>> started;
-  std::optional<form_generation> formed;  ///< the order of one rank
+  std::shared_ptr<const form_generation> formed;  ///< the order of one rank
   std::int64_t committed = undefined;
   std::string broken;
 };
@@ -71,7 +73,7 @@ struct supervisor_outcome {
 /// References stay valid until the next call that may add entries.
 class small_job_tables {
 public:
-  explicit small_job_tables(const exhaustive_options& options);
+  small_job_tables(const exhaustive_options& options, rank_permutations symmetry);
 
   /// A supervisor that has begun with its first messages and ranks.
   supervisor_outcome begun_supervisor();
@@ -97,6 +99,16 @@ public:
   queue_number longer(queue_number q, message_number last);
   const std::vector<message_number>& messages(queue_number q) const { return queues_[q]; }
 
+  /// The permutations of ranks that change nothing. What they make of each part and queue:
+  const rank_permutations& symmetry() const { return symmetry_; }
+  part_number rank_image(part_number n, std::size_t permutation) const {
+    return rank_images_.at(n, permutation);
+  }
+  part_number supervisor_image(part_number n, std::size_t permutation) const {
+    return supervisor_images_.at(n, permutation);
+  }
+  queue_number queue_image(queue_number q, std::size_t permutation);
+
   std::size_t rank_parts() const { return ranks_.size(); }
   std::size_t supervisor_parts() const { return supervisors_.size(); }
   std::uint64_t bytes() const;
@@ -112,7 +124,20 @@ private:
   std::uint32_t keep(rank_part part, rank_effects effects);
   std::uint32_t keep(supervisor_part part, const supervisor_effects& effects);
 
+  // One event, without its images. They return the number of the outcome.
+  std::uint32_t move(part_number n, rank_move what);
+  std::uint32_t order(part_number n, message_number order);
+  std::uint32_t supervise(part_number n, message_number event);
+  template <class Outcome>
+  void link_all(const std::vector<std::uint32_t>& outcomes, const std::vector<Outcome>& all);
+  void link(const rank_outcome& of, std::size_t permutation, const rank_outcome& image);
+  void link(const supervisor_outcome& of, std::size_t permutation, const supervisor_outcome& image);
+  void link_rank(part_number of, std::size_t permutation, part_number image);
+  void link_message(message_number of, std::size_t permutation, message_number image);
+
   exhaustive_options options_;
+  rank_permutations symmetry_;
+  image_table rank_images_, supervisor_images_, message_images_, queue_images_;
   std::vector<rank_part> ranks_;
   std::vector<rank_facts> rank_facts_;
   std::vector<rank_outcome> rank_outcomes_;

@@ -106,6 +106,7 @@ TEST_CASE("the search finds the same final states with and without reduction", "
     CHECK(all.ends_digest == reduced.ends_digest);
     CHECK(all.endings == reduced.endings);
     CHECK(reduced.states < all.states);
+    CHECK(reduced.symmetries == (o.ranks == 3 ? 6 : 2));
   };
   compare(small_options(2, {}));
   compare(small_options(3, {}));
@@ -114,13 +115,30 @@ TEST_CASE("the search finds the same final states with and without reduction", "
     compare(small_options(2, {what}));
   }
   compare(small_options(2, {small_fault::throws, small_fault::stops}, 2));
-  compare(small_options(3, {small_fault::stops}));
+  compare(small_options(2, {small_fault::vanishes, small_fault::loses}, 2));
+  for (const auto what : {small_fault::stops, small_fault::vanishes, small_fault::loses})
+    compare(small_options(3, {what}));
   for (const auto what : {small_fault::throws, small_fault::vanishes, small_fault::loses}) {
     auto restarts = small_options(2, {what});
     restarts.restarts = 1;
     compare(restarts);
     restarts.one_hook_per_run = true;
     compare(restarts);
+  }
+}
+
+TEST_CASE("a violation of one rank is found and shown for that rank", "[exhaust]") {
+  for (const std::int32_t rank : {0, 1, 2}) {
+    auto o = small_options(3, {small_fault::vanishes});
+    o.end_must = [rank](const supervision::complete& end) {
+      return end.first && end.first->rank == rank ? "this rank was lost" : "";
+    };
+    const auto report = exhaust(o);
+    REQUIRE(report.violation);
+    CHECK(report.violation->what == "this rank was lost");
+    CHECK_THAT(report.violation->chart,
+               Contains("FAULT       vanishes rank " + std::to_string(rank)));
+    CHECK_THAT(report.violation->chart, Contains("first cause: rank " + std::to_string(rank)));
   }
 }
 

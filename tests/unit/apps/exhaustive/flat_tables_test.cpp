@@ -1,5 +1,6 @@
-// Goal: the search's hash tables keep all entries when they grow.
+// Goal: the search's hash tables keep all entries when they grow. Images of parts are unique.
 #include "apps/testing/exhaustive/flat_tables.hpp"
+#include "apps/testing/exhaustive/rank_symmetry.hpp"
 
 #include <set>
 
@@ -43,4 +44,31 @@ TEST_CASE("number_map finds all added keys and no others", "[exhaust]") {
     REQUIRE(map.find(std::uint64_t{i} << 32 | i % 3) == i);
     REQUIRE_FALSE(map.find(std::uint64_t{i} << 32 | 3));
   }
+}
+
+TEST_CASE("permutations of ranks: products and inverses", "[exhaust]") {
+  const rank_permutations all(3, 0);
+  REQUIRE(all.size() == 6);
+  for (std::size_t p = 0; p < all.size(); ++p) {
+    CHECK(all.product(p, all.inverse(p)) == 0);
+    for (std::size_t q = 0; q < all.size(); ++q)
+      for (const std::int32_t r : {0, 1, 2})
+        CHECK(all.rank(all.product(p, q), r) == all.rank(q, all.rank(p, r)));
+  }
+  const rank_permutations fixed(3, 1);
+  REQUIRE(fixed.size() == 2);
+  CHECK(fixed.rank(1, 0) == 0);
+  CHECK(fixed.rank(1, 1) == 2);
+  CHECK(rank_permutations(3, 3).size() == 1);
+}
+
+TEST_CASE("a second image of a part shows that ranks are not equal", "[exhaust]") {
+  image_table images(2);
+  CHECK_FALSE(images.has(7, 1));
+  CHECK(images.link(7, 1, 8));
+  CHECK_FALSE(images.link(7, 1, 8));
+  CHECK(images.at(7, 1) == 8);
+  CHECK(images.at(7, 0) == 7);
+  CHECK_THROWS_AS(images.link(7, 1, 9), not_symmetric);
+  CHECK_THROWS_AS(images.link(7, 0, 9), not_symmetric);
 }

@@ -76,12 +76,14 @@ struct exhaustive_options {
   std::int32_t restarts = 0;      ///< that the job may do: 0 or 1
   std::vector<small_fault> faults = small_faults();
   std::uint32_t budget = 1;  ///< faults in one run: 0 to 2
-  /// Leaves out interleavings that cannot make a difference (small_job_moves.hpp explains which).
+  /// Leaves out interleavings that cannot make a difference (small_job_moves.hpp explains which),
+  /// and takes states that differ only in the numbers of their ranks as one (rank_symmetry.hpp).
   bool reduce = true;
   std::uint64_t states_max = 150'000'000;
   std::uint64_t bytes_max = std::uint64_t{4} << 30;
   double seconds_max = 600;
-  /// A further property: returns what is wrong with this end of the job, or nothing.
+  /// A further property: returns what is wrong with this end of the job, or nothing. Of failures
+  /// that follow, and of generations that are over, only kinds, types and codes are there.
   std::function<std::string(const supervision::complete&)> end_must;
 };
 
@@ -95,6 +97,7 @@ struct exhaustive_report {
   /// the bound that ended the search, when it is neither complete nor a violation
   std::string bound;
   std::uint64_t states = 0;
+  std::uint64_t symmetries = 1;  ///< permutations of the ranks, whose images count as one state
   std::uint64_t transitions = 0;
   std::uint64_t depth = 0;                       ///< moves on the longest path from the start
   std::uint64_t ends = 0;                        ///< states in which the job is complete
