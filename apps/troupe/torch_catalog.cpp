@@ -3,7 +3,6 @@
 #include <ATen/ATen.h>
 #include <ATen/Version.h>
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 #include <algorithm>
 #include <nlohmann/json.hpp>
 #include <utility>
@@ -143,11 +142,12 @@ public:
   }
 
   std::vector<device_facts> devices() const override {
-    std::vector<std::string> precisions;
-    for (const auto& [name, factory] : default_precisions()) precisions.push_back(name);
+    std::string precisions;
+    for (const auto& [name, factory] : default_precisions())
+      precisions += (precisions.empty() ? "" : ", ") + name;
     return {{"cpu", true,
              fmt::format("kernels for {}; precisions {}; float16 convolutions are slow",
-                         at::get_cpu_capability(), fmt::join(precisions, ", "))},
+                         at::get_cpu_capability(), precisions)},
             {"cuda", false,
              at::hasCUDA() ? "this program trains on the cpu only" : "a LibTorch without CUDA"}};
   }
