@@ -73,7 +73,8 @@ std::vector<std::int32_t> placements::homes_for(std::size_t ranks, std::vector<s
                                                 std::vector<std::int32_t>& started) {
   std::optional<std::int32_t> home = working() < target_ ? take_spare() : std::nullopt;
   if (!home && (working() == 0 || working() < wanted(none_starts))) {
-    sometimes(working() > 0 && wanted(none_starts) < target_, coverage_point::least_processes);
+    sometimes(working() > 0 && rules_.on_loss == elastic_options::loss::shrink,
+              coverage_point::least_processes);
     home = add(false);
     started.push_back(*home);
   }

@@ -43,7 +43,6 @@ TEST_CASE("processes leave and others are lost: the same end", "[simulated][chan
   CHECK(r.met("a failure closes a generation that was to change"));
   CHECK(r.met("a stop replaces a change of the membership"));
   CHECK(r.met("ranks of a process go to the processes that are left"));
-  CHECK(r.met("a process is started because there would be too few"));
 }
 
 TEST_CASE("readers of links are slow: what may wait waits, and the end is the same",
