@@ -12,6 +12,7 @@
 #include "backends/torch/fused_step.hpp"
 #include "troupe/data_parallel.hpp"
 #include "troupe/module.hpp"
+#include "troupe/sync_batch_norm.hpp"
 
 namespace troupe {
 
@@ -146,6 +147,32 @@ data_parallel::fused* data_parallel::fused_of(const torch::optim::Optimizer& opt
 
 bool data_parallel::fuses(std::int32_t optimizer) const {
   return static_cast<std::size_t>(optimizer) < fused_.size() && fused_[optimizer];
+}
+
+// Not the ranks without samples: they run no step.
+std::shared_ptr<void> data_parallel::join_batch_norms() const {
+  if (alone() || !world_) return nullptr;
+  return std::make_shared<sync_batch_norm_scope>(*bare_module(), world_, batch_ranks_);
+}
+
+step_output data_parallel::training_step(const batch& b, std::int64_t index) {
+  const auto joined = join_batch_norms();
+  return strategy::training_step(b, index);
+}
+
+step_output data_parallel::validation_step(const batch& b, std::int64_t index) {
+  const auto joined = join_batch_norms();
+  return strategy::validation_step(b, index);
+}
+
+step_output data_parallel::test_step(const batch& b, std::int64_t index) {
+  const auto joined = join_batch_norms();
+  return strategy::test_step(b, index);
+}
+
+value data_parallel::predict_step(const batch& b, std::int64_t index) {
+  const auto joined = join_batch_norms();
+  return strategy::predict_step(b, index);
 }
 
 void data_parallel::zero_gradients(std::int32_t optimizer) {

@@ -307,6 +307,12 @@ void torch_learner::handle(const hooks::batch_to_device& h) {
   draw_from(h.name);
   auto& cursor = cursor_at(h.at);
   const auto epoch = h.at.stage == stage::train ? h.at.epoch : 0;
+  subgroup with_samples;
+  const auto layout = cursor.way->layout(epoch);
+  for (std::int64_t rank = 0; rank < layout.ranks; ++rank)
+    if (layout.of_rank(h.at.batch, rank).count > 0)
+      with_samples.ranks.push_back(static_cast<std::int32_t>(rank));
+  strategy_->begin_batch(with_samples);
   if (cursor.epoch != epoch || cursor.next != h.at.batch) {
     const auto last = std::max(limit_of(h.at.stage, cursor.way->batches(epoch)), h.at.batch + 1);
     cursor.way->begin(epoch, h.at.batch, last);

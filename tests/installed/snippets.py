@@ -1,4 +1,4 @@
-"""Goal: every snippet of docs/testing.md is, line by line, part of a test that is built.
+"""Goal: every snippet of the pages below is, line by line, part of a test that is built.
 
 Run as: snippets.py SOURCE_FOLDER
 """
@@ -8,19 +8,26 @@ import os
 import re
 import sys
 
+# Page, the files that may hold its snippets, how many it has at least.
+PAGES = [
+    ("docs/testing.md", "tests/installed/user_tests/*", 8),
+    ("docs/replicated.md", "tests/unit/torch_replicated/documented_test.cpp", 4),
+]
 
-def main():
-    source = sys.argv[1]
+
+def missing(source, page, files, least):
     built = []
-    for path in glob.glob(os.path.join(source, "tests/installed/user_tests/*")):
+    for path in glob.glob(os.path.join(source, files)):
         with open(path, encoding="utf-8") as f:
             built.append(f.read())
-    with open(os.path.join(source, "docs/testing.md"), encoding="utf-8") as f:
-        page = f.read()
-    snippets = re.findall(r"```(?:cpp|cmake)\n(.*?)```", page, re.S)
-    assert len(snippets) >= 8, len(snippets)
-    missing = [s for s in snippets if not any(s in text for text in built)]
-    sys.exit("\n---\n".join(["not in tests/installed/user_tests:"] + missing) if missing else 0)
+    with open(os.path.join(source, page), encoding="utf-8") as f:
+        snippets = re.findall(r"```(?:cpp|cmake)\n(.*?)```", f.read(), re.S)
+    assert len(snippets) >= least, (page, len(snippets))
+    return [f"not in {files}:\n{s}" for s in snippets if not any(s in text for text in built)]
+
+
+def main():
+    sys.exit("\n---\n".join(text for one in PAGES for text in missing(sys.argv[1], *one)) or 0)
 
 
 if __name__ == "__main__":

@@ -27,6 +27,8 @@
 #include "troupe/module.hpp"
 #include "troupe/precision.hpp"
 #include "troupe/recipe.hpp"
+#include "troupe/replicated.hpp"
 #include "troupe/strategy.hpp"
+#include "troupe/sync_batch_norm.hpp"
 #include "troupe/synthetic.hpp"
 #endif

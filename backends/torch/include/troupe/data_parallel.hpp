@@ -36,6 +36,15 @@ public:
   void setup_optimizers(optimizers& which) override;
 
   void use_comm_hook(comm_hook hook, bool with_state) override;
+
+  /// Steps: batch norms that convert_sync_batch_norm replaced, and sync_batch_norm layers of the
+  /// module, compute over the ranks that have samples in the micro-batch.
+  void begin_batch(const subgroup& with_samples) override { batch_ranks_ = with_samples; }
+  step_output training_step(const batch& b, std::int64_t index) override;
+  step_output validation_step(const batch& b, std::int64_t index) override;
+  step_output test_step(const batch& b, std::int64_t index) override;
+  value predict_step(const batch& b, std::int64_t index) override;
+
   void zero_gradients(std::int32_t optimizer) override;
   step_status backward(const at::Tensor& loss, const backward_plan& plan) override;
   void clip_gradients(torch::optim::Optimizer& optimizer, double limit,
@@ -70,6 +79,7 @@ private:
   void lay_out_gradients();
   void fuse_steps();
   std::string obstacle_to_fusing(const torch::optim::Optimizer& optimizer) const;
+  std::shared_ptr<void> join_batch_norms() const;
   /// Null where steps are not fused.
   struct fused;
   fused* fused_of(const torch::optim::Optimizer& optimizer);
@@ -82,6 +92,7 @@ private:
 
   data_parallel_options options_;
   std::shared_ptr<communicator> world_;
+  subgroup batch_ranks_;  // those that run the next step
   std::unique_ptr<reducer> gradients_;
   std::vector<std::unique_ptr<fused>> fused_;  // by optimizer
   std::chrono::nanoseconds waited_{0};         // outside of gradients_

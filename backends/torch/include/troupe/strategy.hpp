@@ -152,6 +152,9 @@ public:
   /// How this rank iterates over a loader of `purpose`. `how` has this rank's place in the whole
   /// world: an override may change order, share or prefetch.
   virtual loader::options process_dataloader(loader::options how, stage purpose);
+  /// Before each micro-batch of any stage: the ranks that have samples in it, ascending. Only these
+  /// run its step.
+  virtual void begin_batch(const subgroup& with_samples) { (void)with_samples; }
   /// Keeps the batch's type.
   virtual value batch_to_device(const value& batch, std::int32_t dataloader);
 
