@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <atomic>
+#include <map>
 #include <utility>
 
 #include "actors/job_processes.hpp"
@@ -26,8 +27,9 @@ struct remote_rank_state {
   std::shared_ptr<job_process> process;  // null once the rank does not need it any more
   fence last;  // of the newest order; identifies this life of the rank in the proxy's own reports
   bool ended = false;
-  /// The rank has sent its first message, so orders reach it without delay.
-  std::shared_ptr<std::atomic<bool>> spoke = std::make_shared<std::atomic<bool>>(false);
+  /// A rank of its process has sent a message, so orders reach the process without delay. Shared by
+  /// the proxies of the process.
+  std::shared_ptr<std::atomic<bool>> spoke;
   /// The generation was closed before that message: the process is killed without an order.
   bool unasked = false;
   std::int64_t progress_seen = 0;
@@ -160,7 +162,7 @@ void remote_rank_state::start() {
   seam::send_self_after(self, looks_at_start(setup.plan.limits), tick{});
 }
 
-// Until the rank's first message, reports to the supervisor that its process makes progress.
+// Until the first message, reports to the supervisor that the process makes progress.
 void remote_rank_state::look() {
   if (!process || *spoke || unasked) return;
   if (const auto now = process->progress(); now != std::exchange(progress_seen, now))
@@ -232,14 +234,19 @@ seam::one_way_handlers<remote_rank_actor> behaviour(remote_rank_pointer self) {
 }  // namespace
 
 spawn_rank_fn remote_ranks(std::shared_ptr<job_processes> processes) {
-  return [processes = std::move(processes)](caf::actor_system& system, actor_error_handler trouble,
-                                            rank_setup setup) -> rank_actor {
+  using spoke_in = std::map<std::int32_t, std::shared_ptr<std::atomic<bool>>>;  // by process
+  return [processes = std::move(processes), spoke = std::make_shared<spoke_in>()](
+             caf::actor_system& system, actor_error_handler trouble,
+             rank_setup setup) -> rank_actor {
+    auto& here = (*spoke)[setup.process];
+    if (!here) here = std::make_shared<std::atomic<bool>>(false);
     auto shared = std::make_shared<rank_setup>(std::move(setup));
     return seam::spawn<remote_rank_actor, remote_rank_state>(
         system, std::move(trouble),
-        [=](remote_rank_pointer self) -> seam::one_way_handlers<remote_rank_actor> {
+        [=, here = here](remote_rank_pointer self) -> seam::one_way_handlers<remote_rank_actor> {
           auto& s = self->state;
           s.self = self;
+          s.spoke = here;
           s.setup = std::move(*shared);
           s.processes = processes;
           self->monitor(s.setup.supervisor);

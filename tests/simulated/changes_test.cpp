@@ -110,3 +110,23 @@ TEST_CASE("a process that never starts is replaced when its generation does not 
     CHECK(s.weights() == s.reference_weights());
   }
 }
+
+TEST_CASE("a job ends while a rank starts in a process with another rank: that one is not killed",
+          "[simulated][changes]") {
+  scripted_simulation s;
+  auto job = four_ranks;
+  job.on_loss = elastic_options::loss::shrink;
+  job.max_restarts = 1;
+  s.train(job);
+  const auto process = [&](std::int32_t rank) { return s.sim_job().life_of(rank)->process; };
+  REQUIRE(s.run_until([&] { return s.steps_of(0) == 2; }));
+  s.crash(3);
+  REQUIRE(s.run_until([&] { return process(3) == process(0); }));
+  s.crash(1);  // before rank 3 has received anything
+  const auto& end = s.run();
+  REQUIRE(end.failed_with);
+  CHECK(end.failed_with->record.rank == 1);
+  CHECK(end.failed_with->record.kind == failure_kind::signal);
+  for (const auto& other : end.failed_with->record.others) CHECK(other.rank != 0);
+  CHECK(end.survivors.empty());
+}
