@@ -66,10 +66,11 @@ bool supervisor_machine::waits_for_processes() const {
          first_->kind == failure_kind::start_failed && budget_.may_wait(now_);
 }
 
-// The generation before ended in the same way, and no step was committed since. SIGKILL and SIGSTOP
-// come from outside of the process: the budget bounds them.
+// The generation before ended in the same way, and no step was committed since. SIGKILL, SIGSTOP
+// and the loss of a connection come from outside of the process: the budget bounds them.
 bool supervisor_machine::comes_back(const failure& what) const {
-  const bool from_outside = what.signal == "SIGKILL" || what.signal == "SIGSTOP";
+  const bool from_outside =
+      what.signal == "SIGKILL" || what.signal == "SIGSTOP" || what.kind == failure_kind::lost;
   if (ended_.empty() || budget_.advanced(committed_) || from_outside) return false;
   if (!ended_.back().ended_by) return false;
   const auto& before = *ended_.back().ended_by;
