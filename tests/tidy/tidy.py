@@ -8,6 +8,7 @@ import re
 import subprocess
 import sys
 
+import documented_tests
 import prose
 from prose import Finding
 
@@ -336,7 +337,7 @@ def dead_files(tree):
 
 RULES = [layers, torch_rooms, torch_umbrella, file_length, function_length, width, blanks, sleeps, prints,
          environment, process_wide, pure_machines, caf_rooms, names, words, places, headers, catch_last, top_level,
-         dead_files, *prose.RULES]
+         dead_files, *documented_tests.RULES, *prose.RULES]
 
 
 def check(root, excused=None):

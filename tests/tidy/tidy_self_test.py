@@ -20,7 +20,9 @@ CLEAN = {
     "actors/include/troupe/job.hpp": HEADER,
     "backends/torch/include/troupe/module.hpp": HEADER,
     "tests/CMakeLists.txt": "troupe_test(a SOURCES unit/a_test.cpp)\n",
-    "tests/unit/a_test.cpp": '#include "messages/a.hpp"\n\n#include "tests/support/catch.hpp"\n',
+    "tests/b.py": "def story_of_this_file(folder):\n    pass\n",
+    "tests/unit/a_test.cpp": '#include "messages/a.hpp"\n\n#include "tests/support/catch.hpp"\n'
+                             'TEST_CASE(\n    "two "\n    "parts", "[tag]") {}\n',
     "README.md": "A sentence.\n",
 }
 LONG_BODY = "int f(int a, const g& b) noexcept {\n" + "  ++a;\n" * 70 + "}\n"
@@ -120,6 +122,11 @@ CASES = {
         [("actors/x.cpp", "int a;\n"), ("tests/a.cpp", "int a;\n"), ("messages/a.cpp.cpp", "int a;\n")],
         [("tests/CMakeLists.txt", "troupe_test(a SOURCES unit/a_test.cpp\n ../messages/a.cpp)\n"),
          ("tests/CMakeLists.txt", "t(unit/a_test.cpp ${PROJECT_SOURCE_DIR}/messages/a.cpp)\n")]),
+    "documented_tests": (
+        [("docs/scenarios.md", "- real: `story_that_is_missing`\n"), ("docs/scenarios.md", "- simulated: none\n"),
+         ("docs/scenarios.md", "- simulated: `a rank`\n")],
+        [("docs/scenarios.md", "- not simulated: why\n- a list with `code`\n"),
+         ("docs/scenarios.md", "- real: `story_of_this_file`\n- simulated: `two parts`\n")]),
     "replaced_words": (
         [("docs/x.md", "The company of actors.\n"), ("docs/x.md", "It can not be\nsent.\n"),
          ("docs/x.md", "Weights come back behind every step.\n"), ("README.md", "`f()` tells the rank.\n"),

@@ -1,0 +1,193 @@
+"""Goal: the fault scenarios of docs/scenarios.md with real processes and real signals. Each story has a time limit."""
+
+import contextlib
+import os
+import select
+import signal
+import uuid
+
+from elastic import PLACED, SHORT, check_generations, disturbed, together, undisturbed
+from elastic_shards import check_same
+from processes import process_table
+from troupe_program import (Traced, check, check_code, check_equal, checkpoints_of, main, result_of, troupe)
+
+COMMUNICATORS = ("shm", "tcp")
+# 220 steps of some milliseconds, so that a fit is not over at once. The trace is read as fast as it is written: a
+# program that cannot write its trace does not serve its ranks.
+LONG = ["--max-epochs", 20, "--set", "model.hidden=[512,512]"]
+MARK = f"SCENARIOS_MARK={uuid.uuid4()}"  # in the environment of each process that a story starts
+STORY_SECONDS = 300  # for each story; under ten on an idle machine
+
+
+@contextlib.contextmanager
+def in_time():
+    """A hang ends the story with an error."""
+    def over(*_):
+        raise AssertionError(f"the story took more than {STORY_SECONDS} s")
+    before = signal.signal(signal.SIGALRM, over)
+    signal.alarm(STORY_SECONDS)
+    try:
+        yield
+    finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, before)
+
+
+def bounded(story):
+    def run(folder):
+        try:
+            with in_time():
+                story(folder)
+        finally:
+            for pid in marked():  # of a story that failed
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+    return run
+
+
+def started(folder, name, *arguments, ranks=3, at=("training_step", {"rank": 0, "step": 9}), **more):
+    """A long fit in processes that has reached this hook."""
+    run = os.path.join(folder, name)
+    traced = Traced(run, *SHORT, *LONG, *PLACED, "--ranks", ranks, "--shards", 3, *arguments, **more)
+    traced.wait_for(at[0], **at[1])
+    return run, traced
+
+
+def rank_processes(parent):
+    """The pid of each process of ranks of this program, by its number."""
+    return {int(words[2]): pid for pid, of, words in process_table()
+            if of == parent and len(words) > 2 and words[1] == "--troupe-rank"}
+
+
+def marked():
+    """All processes that the stories have started and that have not ended."""
+    for pid, _, _ in process_table():
+        with contextlib.suppress(OSError):
+            with open(f"/proc/{pid}/environ", "rb") as f:
+                if MARK.encode() in f.read().split(b"\0"):
+                    yield pid
+
+
+def check_none_left(about=""):
+    """A killed process takes a moment to disappear."""
+    while left := list(marked()):
+        with contextlib.suppress(ProcessLookupError):
+            watched = os.pidfd_open(left[0])
+            gone, _, _ = select.select([watched], [], [], 60)
+            os.close(watched)
+            check(gone, f"process {left[0]} is left {about}")
+
+
+def kill_at_once(pids, number=signal.SIGKILL):
+    """All get the signal within a millisecond, as far as the machine allows it."""
+    for pid in pids:
+        os.kill(pid, number)
+
+
+def all_processes(traced):
+    """The pid of each process of ranks. Waits until the first three have started."""
+    pids = {}
+    while len(pids) < 3:
+        pids = rank_processes(traced.pid())
+    return pids
+
+
+def ended_well(traced, run, plain, about=""):
+    """The run ended as `plain` did. Returns its generations."""
+    ended = check_code(traced.end(), 0)
+    check_same(run, plain, (about, ended))
+    check_none_left(about)
+    return check_generations(result_of(run), ended)
+
+
+@bounded
+def story_all_processes_but_one_die_in_the_same_millisecond(folder):
+    plain = undisturbed(folder, *LONG)
+    for by, left in (("shm", 0), ("tcp", 2)):
+        run, traced = started(folder, by, "--communicator", by, "--max-restarts", 2)
+        pids = all_processes(traced)
+        kill_at_once([pid for rank, pid in pids.items() if rank != left])
+        generations = ended_well(traced, run, plain, by)
+        check(all(g["steps_redone"] <= 1 for g in generations), generations)
+
+
+@bounded
+def story_exceptions_on_two_ranks_at_once_are_both_reported(folder):
+    both = 0
+    for attempt in range(10):
+        run = os.path.join(folder, str(attempt))
+        faults = [f"throw@rank={rank},hook=on_train_batch_start,step=5,what=drill {rank}" for rank in (1, 2)]
+        ended = check_code(disturbed(run, faults, *PLACED, restarts=0), 1)
+        failure = result_of(run)["failure"]
+        check_equal((failure["what"], failure["step"]), (f"drill {failure['rank']}", 5), ended)
+        told = {failure["what"]} | {o["what"] for o in failure["others"]}
+        both = len({"drill 1", "drill 2"} & told) == 2
+        if both:
+            break
+    check(both, "in ten attempts only one of two ranks was reported")
+    check_none_left()
+
+
+@bounded
+def story_a_process_is_stopped_for_less_than_the_detection_time(folder):
+    plain = undisturbed(folder, *LONG)
+    run, traced = started(folder, "run", "--max-restarts", 1)
+    pid = all_processes(traced)[1]
+    os.kill(pid, signal.SIGSTOP)
+    select.select([], [], [], 0.2)  # the fault itself
+    os.kill(pid, signal.SIGCONT)
+    check_equal(len(ended_well(traced, run, plain)), 1)
+
+
+@bounded
+def story_sigterm_to_one_process_at_each_phase_no_step_is_done_again(folder):
+    plain = undisturbed(folder, *LONG)
+    phases = [("setup", {"rank": 1}), ("on_fit_start", {"rank": 0}), ("training_step", {"rank": 1, "step": 0}),
+              ("backward", {"rank": 2, "step": 7}), ("validation_step", {"rank": 1}), ("save_checkpoint", {"rank": 0}),
+              ("on_train_epoch_end", {"rank": 2})]
+
+    def at(number, phase):
+        name = f"{number}-{phase[0]}"
+        run, traced = started(folder, name, "--max-restarts", 1, "--checkpoint-every-n-steps", 20, at=phase)
+        os.kill(all_processes(traced)[1], signal.SIGTERM)
+        ended = check_code(traced.end(), 0)
+        result = check_same(run, plain, (name, ended))
+        check_equal([g["ended_by"] for g in result["generations"]], ["left", "finished"], (name, ended))
+        check_equal(({g["steps_redone"] for g in result["generations"]}, result["restarts"]), ({0}, 0), (name, ended))
+    together([lambda number=number, phase=phase: at(number, phase) for number, phase in enumerate(phases)])
+    check_none_left()
+
+
+@bounded
+def story_sigterm_to_all_processes_twice_all_ranks_move(folder):
+    plain = undisturbed(folder, *LONG)
+    run, traced = started(folder, "run", "--max-restarts", 1)
+    pids = all_processes(traced)
+    for _ in range(2):
+        kill_at_once(pids.values(), signal.SIGTERM)
+    ended = check_code(traced.end(), 0)
+    result = check_same(run, plain, ended)
+    check_equal((result["restarts"], {g["steps_redone"] for g in result["generations"]}), (0, {0}), ended)
+    check(all(g["ended_by"] == "left" for g in result["generations"][:-1]) and len(result["generations"]) > 1, ended)
+    check_none_left()
+
+
+@bounded
+def story_a_rank_process_is_killed_while_a_checkpoint_is_taken_and_while_it_is_written(folder):
+    plain = undisturbed(folder)
+    for by, rank in (("shm", 0), ("tcp", 1)):
+        run = os.path.join(folder, by)
+        ended = disturbed(run, [f"kill@rank={rank},hook=save_checkpoint,step=4",
+                                f"kill@rank={2 - rank},hook=training_step,step=8"], *PLACED, "--communicator", by,
+                          "--checkpoint-every-n-steps", 4)
+        check_same(run, plain, check_code(ended, 0))
+        check_generations(result_of(run), ended)
+        check(checkpoints_of(run)[-1].endswith("22"), checkpoints_of(run))
+        for name in checkpoints_of(run):
+            check_code(troupe("checkpoint", "verify", os.path.join(run, "checkpoints", name)), 0)
+    check_none_left()
+
+
+if __name__ == "__main__":
+    os.environ.update([MARK.split("=")])
+    main(globals())

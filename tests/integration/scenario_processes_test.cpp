@@ -1,0 +1,314 @@
+// Goal: the fault scenarios of docs/scenarios.md that need a rank's process with a behaviour of its
+// own: it ends in one of many ways, it hangs, it has no memory, or it has gigabytes of it.
+// Method: this program is the rank's process, too. The name of its recipe says what it does.
+#include <fcntl.h>
+#include <sys/resource.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <boost/asio/io_context.hpp>
+#include <charconv>
+#include <chrono>
+#include <csignal>
+#include <cstdlib>
+#include <exception>
+#include <mutex>
+#include <thread>
+
+#include "actors/rank_process.hpp"
+#include "backends/simulated/modular_learner.hpp"
+#include "tests/support/forwarding_communicator.hpp"
+#include "tests/support/runner.hpp"
+#include "tests/support/temporary_folder.hpp"
+#include "troupe/call.hpp"
+#include "troupe/session.hpp"
+
+#include "tests/support/catch.hpp"
+
+using namespace troupe;
+using namespace troupe::testing;
+namespace asio = boost::asio;
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+
+namespace {
+
+constexpr std::int32_t world = 3;
+constexpr std::int64_t steps = 8;
+constexpr std::int32_t victim = 1;
+
+// Steady clock, the same in all processes.
+std::int64_t now() { return std::chrono::steady_clock::now().time_since_epoch().count(); }
+
+// True in the first process that asks. Without a folder in every process.
+bool first_time(const std::string& folder) {
+  if (folder.empty()) return true;
+  const int file = ::open((folder + "/done").c_str(), O_CREAT | O_EXCL, 0600);
+  if (file >= 0) ::close(file);
+  return file >= 0;
+}
+
+// As deep as any stack of a thread.
+[[gnu::noinline]] std::size_t nested(std::size_t depth) {
+  volatile char frame[4096];
+  frame[depth % sizeof frame] = 1;
+  return depth == 0 ? 0 : nested(depth - 1) + static_cast<std::size_t>(frame[0]);
+}
+
+// The limit is lifted again, because the job goes on in this process.
+void without_memory() {
+  rlimit before{};
+  ::getrlimit(RLIMIT_AS, &before);
+  const rlimit least{std::size_t{1} << 30, before.rlim_max};
+  ::setrlimit(RLIMIT_AS, &least);
+  try {
+    const std::vector<char> too_much(std::size_t{4} << 30);
+  } catch (const std::bad_alloc&) {
+    ::setrlimit(RLIMIT_AS, &before);
+    throw;
+  }
+}
+
+void fail_as(const std::string& how) {
+  if (how == "overflows its stack") nested(std::size_t{1} << 30);
+  if (how == "calls terminate") std::terminate();
+  if (how == "exits with 0") ::_exit(0);
+  if (how == "exits in order with 0") std::exit(0);
+  if (how == "is killed") ::raise(SIGKILL);
+  if (how == "has no memory") without_memory();
+  if (how == "loops for ever")
+    for (volatile bool ever = true; ever;)
+      ;
+  if (how == "locks a mutex twice") {
+    static std::timed_mutex one;
+    one.lock();
+    while (!one.try_lock_for(std::chrono::hours{1})) continue;
+  }
+  if (how == "throws") throw std::domain_error("the same each time");
+}
+
+struct behaviour {
+  std::string how;
+  std::string folder;
+};
+behaviour read_name(const std::string& name) {
+  const auto at = name.find('@');
+  return {name.substr(0, at), at == std::string::npos ? "" : name.substr(at + 1)};
+}
+
+// The integer payload polls its collectives, for lanes that cannot wait. Here it waits.
+class waiting_world final : public forwarding_communicator {
+public:
+  using forwarding_communicator::forwarding_communicator;
+  work_ptr all_reduce(buffer data, reduction operation, const subgroup& among) override {
+    return waited(forwarding_communicator::all_reduce(data, operation, among));
+  }
+  work_ptr broadcast(buffer data, std::int32_t root, const subgroup& among) override {
+    return waited(forwarding_communicator::broadcast(data, root, among));
+  }
+  work_ptr barrier(std::string_view label, std::chrono::nanoseconds deadline,
+                   const subgroup& among) override {
+    return waited(forwarding_communicator::barrier(label, deadline, among));
+  }
+
+private:
+  struct waited_work final : work {
+    explicit waited_work(work_ptr inner) : inner_(std::move(inner)) {}
+    work_result poll() override {
+      inner_->wait();
+      return inner_->poll();
+    }
+    void wait() override { inner_->wait(); }
+    work_ptr inner_;
+  };
+  static work_ptr waited(work_ptr inner) { return std::make_shared<waited_work>(std::move(inner)); }
+};
+
+class waiting_recipe final : public learner_recipe {
+public:
+  explicit waiting_recipe(modular_options options) : inner_(std::move(options)) {}
+  std::unique_ptr<learner> make(const learner_context& who) const override {
+    return std::make_unique<waiting>(inner_.make(who));
+  }
+
+private:
+  struct waiting final : learner {
+    explicit waiting(std::unique_ptr<learner> inner) : inner_(std::move(inner)) {}
+    void bind(std::shared_ptr<communicator> world, generation_id generation) override {
+      inner_->bind(std::make_shared<waiting_world>(std::move(world)), generation);
+    }
+    hook_outcome on(const hook& h, const closure& inner) override { return inner_->on(h, inner); }
+    void keep_point() override { inner_->keep_point(); }
+    value result() override { return inner_->result(); }
+    std::unique_ptr<learner> inner_;
+  };
+  modular_recipe inner_;
+};
+
+// Rank `victim` fills its memory. All ranks then sum for ever, and note when a sum throws.
+recipe_ptr heavy_recipe(const std::string& folder) {
+  return call_recipe([folder](rank_context& r) {
+    std::vector<char> ballast;
+    if (r.rank() == victim) {
+      ballast.assign(std::size_t{3} << 30, '\1');
+      write_text(folder + "/pid.new", std::to_string(::getpid()));
+    }
+    std::vector<float> data(std::size_t{1} << 18, 1.F);
+    try {
+      for (int n = 0;; ++n) {
+        r.collectives().all_reduce({data.data(), data.size(), dtype::f32}, reduction::sum)->wait();
+        if (n == 3 && r.rank() == victim)
+          std::filesystem::rename(folder + "/pid.new", folder + "/pid");
+      }
+    } catch (const generation_closed&) {
+      write_text(folder + "/released" + std::to_string(r.rank()), std::to_string(now()));
+      throw;
+    }
+  });
+}
+
+recipe_ptr recipe_named(const std::string& name) {
+  const auto [how, folder] = read_name(name);
+  if (how == "heavy") return heavy_recipe(folder);
+  modular_options options;
+  options.samples = 24;
+  options.at_hook = [how = how, folder = folder](const learner_context& who, const hook& what) {
+    if (who.rank != victim || !what.is<hooks::training_step>() || where(what).step != 4) return;
+    if (first_time(folder)) fail_as(how);
+  };
+  return std::make_shared<waiting_recipe>(std::move(options));
+}
+
+job job_of(const std::string& recipe, std::int32_t restarts) {
+  job what;
+  what.options.ranks = world;
+  what.options.batch_size = 2;
+  what.options.max_epochs = -1;
+  what.options.max_steps = steps;
+  what.options.placement = placement_kind::processes;
+  what.options.elastic.max_restarts = restarts;
+  what.options.time.detect = milliseconds{200};
+  what.options.time.hook_limit = seconds{4};
+  what.recipe_text = recipe;
+  what.recipe = recipe_named(recipe);
+  return what;
+}
+
+job_outcome run(job what) {
+  asio::io_context loop;
+  session s{loop.get_executor()};
+  return s.run(std::move(what));
+}
+
+std::vector<std::uint64_t> weights_of(const value& result) {
+  std::vector<std::uint64_t> all;
+  if (const auto* list = result.get_if<value_list>())
+    for (const auto& item : list->items)
+      all.push_back(static_cast<std::uint64_t>(*item.get_if<std::int64_t>()));
+  return all;
+}
+std::vector<std::uint64_t> expected_weights() {
+  modular_options payload;
+  payload.samples = 24;
+  modular_reference reference{payload, job_of("none", 0).options};
+  return reference.after(steps).weights;
+}
+
+struct ending {
+  std::string how;
+  failure_kind kind;
+  std::string signal;
+  std::string text;
+};
+
+}  // namespace
+
+TEST_CASE("a rank's process ends in some way, once: it is classified, and the job goes on") {
+  const auto one = GENERATE(
+      values<ending>({{"overflows its stack", failure_kind::signal, "SIGSEGV", "SIGSEGV"},
+                      {"calls terminate", failure_kind::signal, "SIGABRT", "SIGABRT"},
+                      {"exits with 0", failure_kind::exit, "", "exit code 0"},
+                      {"exits in order with 0", failure_kind::exit, "", "exit code 0"},
+                      {"is killed", failure_kind::signal, "SIGKILL", "SIGKILL"},
+                      {"has no memory", failure_kind::exception, "", "bad_alloc"},
+                      {"loops for ever", failure_kind::deadline, "", "training_step"},
+                      {"locks a mutex twice", failure_kind::deadline, "", "training_step"}}));
+  INFO(one.how);
+  const temporary_folder folder;
+  const auto outcome = run(job_of(one.how + "@" + folder.path().string(), 2));
+  if (!outcome.ok()) FAIL(render(outcome.failed_with->record));
+  CHECK(outcome.loop.steps == steps);
+  CHECK(weights_of(outcome.result) == expected_weights());
+  REQUIRE(outcome.generations.size() == 2);
+  const auto& why = *outcome.generations[0].ended_by;
+  INFO(render(why));
+  CHECK(why.kind == one.kind);
+  CHECK(why.signal == one.signal);
+  CHECK_THAT(render(why), Catch::Contains(one.text));
+  CHECK(why.rank == victim);
+  CHECK(why.hook == "training_step");
+  CHECK(why.step == 4);
+  CHECK(outcome.survivors.empty());
+}
+
+TEST_CASE("a rank's process fails in the same step each time: the job ends with the first cause") {
+  const auto how =
+      GENERATE(as<std::string>{}, "overflows its stack", "exits with 0", "is killed", "throws");
+  INFO(how);
+  constexpr std::int32_t most = 3;
+  const auto begun = std::chrono::steady_clock::now();
+  const auto outcome = run(job_of(how, most));
+  REQUIRE(outcome.failed_with);
+  const auto& why = outcome.failed_with->record;
+  CHECK(why.rank == victim);
+  CHECK(why.hook == "training_step");
+  CHECK(why.step == 4);
+  // SIGKILL comes from outside and never counts as the same failure.
+  CHECK(outcome.restarts == (how == "is killed" ? most : 1));
+  for (const auto& g : outcome.generations) CHECK(g.ended_by->rank == victim);
+  CHECK(std::chrono::steady_clock::now() - begun < seconds{60});
+}
+
+// A loaded machine may keep a process of this test from running, so the best of five kills counts.
+TEST_CASE("a rank with 3 GiB of memory is killed: its peers leave their sum within 100 ms") {
+  const auto by = GENERATE(as<std::string>{}, "shm", "tcp");
+  double best = 1e9;
+  for (int round = 0; round < 5 && best > 100; ++round) {
+    const temporary_folder folder;
+    auto what = job_of("heavy@" + folder.path().string(), 0);
+    what.purpose = stage::call;
+    what.options.time = {};
+    what.options.communicator = own_name{by};
+    asio::io_context loop;
+    session s{loop.get_executor()};
+    std::optional<job_outcome> outcome;
+    s.async_run(what, [&](job_outcome o) { outcome = std::move(o); });
+    const auto pid_file = folder.path() / "pid";
+    while (!std::filesystem::exists(pid_file)) {
+      loop.poll();
+      if (outcome) FAIL(render(outcome->failed_with->record));
+      std::this_thread::yield();
+    }
+    const auto begun = now();
+    REQUIRE(::kill(std::stoi(read_text(pid_file)), SIGKILL) == 0);
+    loop.run();
+    REQUIRE(outcome);
+    REQUIRE(outcome->failed_with);
+    CHECK(outcome->failed_with->record.signal == "SIGKILL");
+    CHECK(outcome->failed_with->record.rank == victim);
+    double last = 0;
+    for (const auto* rank : {"0", "2"}) {
+      const auto at = std::stoll(read_text(folder.path() / ("released" + std::string{rank})));
+      last = std::max(last, static_cast<double>(at - begun) / 1e6);
+    }
+    best = std::min(best, last);
+    std::printf("%s: the last peer left its sum after %.1f ms\n", by.c_str(), last);
+  }
+  CHECK(best < 100);
+}
+
+int main(int count, char** arguments) {
+  if (const auto code = run_rank_if_child(count, arguments, {recipe_named, local_ports}))
+    return *code;
+  return run_tests(count, arguments);
+}
