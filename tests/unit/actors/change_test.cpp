@@ -49,6 +49,7 @@ TEST_CASE("a process leaves: its rank goes on in another one, and no step is don
   CHECK(s.orders<propose_stop>().empty());
   s.step(5);
   s.kill(0);
+  REQUIRE(s.orders<close_generation>().size() == 2);
   CHECK_FALSE(s.orders<close_generation>().front().last);  // the budget is untouched
 }
 
