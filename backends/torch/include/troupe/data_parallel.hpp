@@ -4,6 +4,7 @@
 
 #include <optional>
 
+#include "troupe/detail/powersgd.hpp"
 #include "troupe/detail/reducer.hpp"
 #include "troupe/strategy.hpp"
 
