@@ -68,6 +68,14 @@ std::optional<finding> swarm(double seconds, std::uint64_t first_seed) {
   return search_swarm(job, {}, first_seed, seconds * 2 / 3);
 }
 
+// The same of jobs that restart.
+std::optional<finding> healing(double seconds, std::uint64_t first_seed) {
+  job_spec job;
+  job.ranks = 4;
+  job.max_restarts = 3;
+  return search_swarm(job, {}, first_seed, seconds * 2 / 3);
+}
+
 }  // namespace
 
 int main(int count, char** arguments) {
@@ -75,6 +83,7 @@ int main(int count, char** arguments) {
                {"two_faults", two_faults},
                {"restarts", restarts},
                {"checkpoints", checkpoints},
-               {"swarm", swarm}},
+               {"swarm", swarm},
+               {"healing", healing}},
               count, arguments);
 }
