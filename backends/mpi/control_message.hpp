@@ -19,7 +19,7 @@ enum class control_message_kind : std::uint8_t {
   abort,     ///< the sender's group has ended: text says why
   mismatch,  ///< the same, found at operation `number` of `channel`
   bye,       ///< the sender's handle is gone, nothing follows: text says why its group had ended,
-             ///< `mismatch` that it was one, with its `channel` and `number`
+             ///< `yes`: by a mismatch, at operation `number` of `channel`
 };
 
 /// All messages have one size, so that a receive can be posted before the sender is known. Sent as
@@ -37,8 +37,7 @@ struct control_message {
   std::uint64_t channel = 0;
   std::uint64_t number = 0;
   std::uint64_t count = 0;
-  std::uint8_t mismatch = 0;
-  std::array<char, 471> text{};
+  std::array<char, 472> text{};
 };
 static_assert(std::is_trivially_copyable_v<control_message> && sizeof(control_message) == 512);
 

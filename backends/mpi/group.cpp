@@ -181,7 +181,7 @@ void group::hear(const control_message& what) {
     case control_message_kind::bye:
       departed_.push_back(what.sender);
       // This `bye` with a reason may arrive before the message of the rank that ended the group.
-      if (what.mismatch != 0) {
+      if (what.yes != 0) {
         end_with_mismatch(what);
       } else if (what.text_size != 0 && !aborted()) {
         advance();
@@ -353,7 +353,7 @@ void group::say_goodbye() {
   }
   control_message bye{.kind = control_message_kind::bye};
   if (mismatch_) {
-    bye.mismatch = 1;
+    bye.yes = 1;
     std::tie(bye.channel, bye.number) = *mismatch_;
   }
   if (aborted()) put_text(bye, why());

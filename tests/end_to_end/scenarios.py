@@ -120,8 +120,8 @@ def story_exceptions_on_two_ranks_at_once_are_both_reported(folder):
         ended = check_code(disturbed(run, faults, *PLACED, restarts=0), 1)
         failure = result_of(run)["failure"]
         check_equal((failure["what"], failure["step"]), (f"drill {failure['rank']}", 5), ended)
-        told = {failure["what"]} | {o["what"] for o in failure["others"]}
-        both = len({"drill 1", "drill 2"} & told) == 2
+        reported = {failure["what"]} | {o["what"] for o in failure["others"]}
+        both = len({"drill 1", "drill 2"} & reported) == 2
         if both:
             break
     check(both, "in ten attempts only one of two ranks was reported")

@@ -80,8 +80,8 @@ def main():
             failed = True
             print(f"  plain: {parted[0]}\n  other: {parted[1]}\n{explain(command, parted[0].split()[0], host)}")
     # Shows that the comparison can fail: it must find a number of the process in the hashes.
-    planted = [h.lines(*command, FIRST, "2", "planted") for h in (PLAIN, HOSTS[0])]
-    if not first_difference(*planted):
+    varied = [h.lines(*command, FIRST, "2", "varied") for h in (PLAIN, HOSTS[0])]
+    if not first_difference(*varied):
         failed = True
         print("a dependence on the environment is not found")
     sys.exit(failed)

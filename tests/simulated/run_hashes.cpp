@@ -1,7 +1,7 @@
 // Prints the hashes of campaign runs. determinism_check.py calls it in processes that differ.
 //
 //   run_hashes PAYLOAD FIRST COUNT          one line per run
-//   run_hashes PAYLOAD FIRST COUNT planted  the same, with a number of this process in each: must
+//   run_hashes PAYLOAD FIRST COUNT varied  the same, with a number of this process in each: must
 //                                           differ
 //   run_hashes PAYLOAD SEED trail           the events of one run, one per line
 //
@@ -46,9 +46,9 @@ variant of_payload(std::string_view name) {
 
 unsigned long long number(std::uint64_t x) { return x; }
 
-void print(const run_report& r, std::uint64_t planted) {
+void print(const run_report& r, std::uint64_t varied) {
   std::printf("%llu %016llx %016llx %016llx %s %zu\n", number(r.seed), number(r.hashes.choices),
-              number(r.hashes.deliveries ^ planted), number(r.hashes.state),
+              number(r.hashes.deliveries ^ varied), number(r.hashes.state),
               r.weights_digest.c_str(), r.violations.size());
 }
 
@@ -79,11 +79,11 @@ int main(int count, char** arguments) {
   const auto first = std::strtoull(arguments[2], nullptr, 10);
   if (std::string_view{arguments[3]} == "trail") return print_trail(what, first), 0;
   // The size of arguments and environment: it differs between processes.
-  std::uint64_t planted = 0;
+  std::uint64_t varied = 0;
   if (count > 4)
-    for (char** e = arguments + count + 1; *e; ++e) planted += std::string_view{*e}.size();
+    for (char** e = arguments + count + 1; *e; ++e) varied += std::string_view{*e}.size();
   budget of;
   of.first_seed = first;
   of.runs = std::strtoull(arguments[3], nullptr, 10);
-  explore(what.job, what.plan, of, [&](const run_report& r) { print(r, planted); });
+  explore(what.job, what.plan, of, [&](const run_report& r) { print(r, varied); });
 }
