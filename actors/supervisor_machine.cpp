@@ -255,7 +255,9 @@ void supervisor_machine::handle(const rank_finished& e, actions& out) {
 
 void supervisor_machine::handle(const rank_failed& e, actions& out) {
   if (!e.gone) {
-    if (of(e.at)) fail(e.local->record, out);
+    if (of(e.at)) return fail(e.local->record, out);
+    const bool in_teardown = e.local->record.hook == hooks::teardown::name;
+    if (in_teardown && is_of_moved_rank(e.at)) report_of_moved_rank(e.local->record, out);
     return;
   }
   // A process can end before its rank has received a generation.

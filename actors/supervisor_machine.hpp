@@ -97,6 +97,8 @@ private:
   void end_left_processes(actions& out);
   bool lives_in(std::int32_t process) const;
   bool leaves(const member& m) const;
+  bool is_of_moved_rank(const fence& at);
+  void report_of_moved_rank(const failure& what, actions& out);
 
   void fail(failure what, actions& out);
   void begin_closing(actions& out);

@@ -148,6 +148,17 @@ void supervisor_machine::move_for_scaling() {
   }
 }
 
+bool supervisor_machine::is_of_moved_rank(const fence& at) {
+  return at.job == job_ && at.generation < generation_ && !members_.find(at.incarnation);
+}
+
+// The old incarnation of a rank that has moved ends while the job goes on: the job does not fail
+// with it. Reports may be repeated.
+void supervisor_machine::report_of_moved_rank(const failure& what, actions& out) {
+  const auto same = [&](const failure& known) { return what.id && known.id == what.id; };
+  if (std::ranges::none_of(late_, same)) handle(supervision::trouble{what, false}, out);
+}
+
 // Takes down the incarnations that stay behind. Their answers are no member's.
 void supervisor_machine::leave_old_processes(actions& out) {
   for (auto& m : members_)

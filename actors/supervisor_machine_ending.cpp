@@ -115,6 +115,8 @@ void supervisor_machine::start_teardown(actions& out) {
 
 void supervisor_machine::handle(const torn_down& e, actions& out) {
   auto* m = of(e.at);
+  if (is_of_moved_rank(e.at))
+    for (const auto& f : e.late) report_of_moved_rank(f, out);
   if (!m || phase_ != phase::tearing) return;
   m->torn_down = true;
   if (!m->abandoned) m->unresponsive.clear();

@@ -118,8 +118,14 @@ void job_oracles::ended(const job_outcome& outcome, const attempt_facts& facts) 
       return g.generation == generation && g.ended_by;
     });
   };
+  // In the teardown of a rank that has moved.
+  const auto late = [&](const auto& thrown) {
+    return std::ranges::any_of(outcome.late, [&](const failure& f) {
+      return f.rank == thrown.rank && f.hook == thrown.hook && f.what == thrown.what;
+    });
+  };
   const auto unheard = [&](const auto& thrown) {
-    return thrown.hook == "on_exception" || ended_generation(thrown.generation) ||
+    return thrown.hook == "on_exception" || ended_generation(thrown.generation) || late(thrown) ||
            (thrown.hook == "teardown" &&
             (is_left_behind(outcome, thrown.rank) || was_lost_late(outcome, thrown.rank)));
   };

@@ -357,7 +357,7 @@ TEST_CASE("the JSON schema has each setting with its type and bounds", "[setting
   const auto document = nlohmann::json::parse(json_schema(table()));
   for (const auto& one : table()) {
     auto pointer = "/properties/" + one.key;
-    if (const auto dot = pointer.find('.'); dot != std::string::npos)
+    for (auto dot = pointer.find('.'); dot != std::string::npos; dot = pointer.find('.'))
       pointer.replace(dot, 1, "/properties/");
     CAPTURE(pointer);
     CHECK(document.contains(nlohmann::json::json_pointer(pointer)));
