@@ -118,8 +118,8 @@ public:
     sim_job.before_start = [notes](supervisor_setup& setup) {
       setup.announced = [notes, also = std::move(setup.announced)](const seen::lifecycle& life) {
         notes->announced.push_back(life);
-        notes->moved = notes->moved || (life.event == lifecycle_kind::generation_closing &&
-                                        life.details.contains("why"));
+        // A process may have asked to leave before the failure that closes the generation.
+        notes->moved = notes->moved || life.event == lifecycle_kind::generation_closing;
         if (also) also(life);
       };
     };
