@@ -63,10 +63,10 @@ black_box black_box::adopt(int descriptor) {
 black_box::black_box(black_box&& other) noexcept
     : file_(std::exchange(other.file_, -1)),
       page_(std::exchange(other.page_, nullptr)),
-      shows_life_(std::exchange(other.shows_life_, false)) {}
+      shows_life_(std::exchange(other.shows_life_, {})) {}
 
 black_box::~black_box() {
-  if (shows_life_) pthread_mutex_unlock(&page_->life);
+  if (shows_life_ == std::this_thread::get_id()) pthread_mutex_unlock(&page_->life);
   if (page_) ::munmap(page_, sizeof(page));
   if (file_ >= 0) ::close(file_);
 }
@@ -98,7 +98,9 @@ void black_box::enter(std::int32_t rank, const hook& what) noexcept {
   slot->written.store(count + 1, std::memory_order_release);
 }
 
-void black_box::show_life() noexcept { shows_life_ = pthread_mutex_lock(&page_->life) == 0; }
+void black_box::show_life() noexcept {
+  if (pthread_mutex_lock(&page_->life) == 0) shows_life_ = std::this_thread::get_id();
+}
 
 bool black_box::life_ended() noexcept {
   const int got = pthread_mutex_trylock(&page_->life);

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstddef>
+#include <thread>
 #include <vector>
 
 #include "backends/launcher.hpp"
@@ -45,7 +46,7 @@ private:
 
   int file_;
   page* page_;
-  bool shows_life_ = false;
+  std::thread::id shows_life_;  ///< the thread that does; none before show_life
 };
 
 }  // namespace troupe
