@@ -27,7 +27,7 @@ namespace {
 constexpr auto route_key = c10::DispatchKey::TESTING_ONLY_GenericWrapper;
 
 using route_table = std::unordered_map<const c10::TensorImpl*, sync_batch_norm_impl*>;
-thread_local const route_table* of_this_thread = nullptr;
+thread_local const route_table* routes_of_thread = nullptr;
 
 at::Tensor routed_batch_norm(const at::Tensor& input, const std::optional<at::Tensor>& weight,
                              const std::optional<at::Tensor>& bias,
@@ -36,9 +36,9 @@ at::Tensor routed_batch_norm(const at::Tensor& input, const std::optional<at::Te
                              double momentum, double eps, bool cudnn_enabled) {
   const c10::impl::ExcludeDispatchKeyGuard below(route_key);
   for (const auto& mark : {running_mean, weight})
-    if (of_this_thread && mark && mark->defined())
-      if (const auto found = of_this_thread->find(mark->unsafeGetTensorImpl());
-          found != of_this_thread->end())
+    if (routes_of_thread && mark && mark->defined())
+      if (const auto found = routes_of_thread->find(mark->unsafeGetTensorImpl());
+          found != routes_of_thread->end())
         return found->second->forward(input);
   return at::batch_norm(input, weight, bias, running_mean, running_var, training, momentum, eps,
                         cudnn_enabled);
@@ -208,13 +208,13 @@ sync_batch_norm_scope::sync_batch_norm_scope(torch::nn::Module& module,
   enter(dynamic_cast<sync_batch_norm_impl*>(&module));
   for (const auto& one : r.alive) enter(dynamic_cast<sync_batch_norm_impl*>(one.get()));
   if (r.table.empty()) return;
-  if (of_this_thread) r.table.insert(of_this_thread->begin(), of_this_thread->end());
-  r.outer = std::exchange(of_this_thread, &r.table);
+  if (routes_of_thread) r.table.insert(routes_of_thread->begin(), routes_of_thread->end());
+  r.outer = std::exchange(routes_of_thread, &r.table);
   r.on.emplace(route_key);
 }
 
 sync_batch_norm_scope::~sync_batch_norm_scope() {
-  if (routes_->on) of_this_thread = routes_->outer;
+  if (routes_->on) routes_of_thread = routes_->outer;
   for (auto one = routes_->entries.rbegin(); one != routes_->entries.rend(); ++one) {
     one->layer->ranks_ = std::move(one->ranks_before);
     if (!one->routed_here) continue;
