@@ -74,7 +74,11 @@ void job_oracles::first_cause(const failure& first, const attempt_facts& facts) 
   // A forming deadline names its ranks in its text, and so does a rank that waited in a collective
   // for a disturbed rank.
   const bool waited = first.type == "troupe::collective_timeout" && facts.any(delaying);
-  if (!check(facts.rare || facts.program || waited || first.rank < 0 ||
+  // When the report of the rank that threw is late, one that follows and quotes it comes first.
+  const auto quoted = [&](const raised& r) { return first.what.find(r.what) != std::string::npos; };
+  const bool follows = first.type == "troupe::generation_closed" && facts.any(delaying) &&
+                       std::ranges::any_of(facts.thrown, quoted);
+  if (!check(facts.rare || facts.program || waited || follows || first.rank < 0 ||
              facts.concerned(first.rank)))
     violate({oracle(3), "this rank had no fault: " + at(first), first.step, first.rank});
 }
