@@ -1,150 +1,31 @@
-// How checkpoints get onto the disk: events in, actions out. A regular value without CAF, clocks,
-// threads or bytes; actors/checkpointer.cpp executes what it says, one storage operation at a time.
+// How checkpoints are written: events in, actions out (checkpoint_events.hpp). A regular value
+// without CAF, clocks, threads or bytes; actors/checkpointer.cpp executes its actions, one storage
+// operation at a time.
 //
-// A checkpoint is written into `.step-N.tmp`, its commit file last, synced, renamed to `step-N` and
-// synced again; only then `latest` is made to name it, and only when that is durable those that the
-// policy does not keep are removed (renamed to a hidden name first). So whatever operation is the
-// last one before a crash or a loss of power, `latest`, or the newest good one, is a whole
-// checkpoint, once there was one. A write that fails leaves nothing but its report.
-//
-// Nothing is written before its step is committed: until then a step may turn out not to have
-// happened. When the machine is flushed, or a newer generation begins, it drops what is not
-// committed.
-//
-// At its start the machine learns which checkpoints a resumed run already has and removes what a
-// crash left half-written or half-removed. Checkpoints of later steps than the run went on from
-// belong to a branch that was given up: they stay until the first commit of the new one.
+// - A checkpoint is written into `.step-N.tmp`, its commit file last, synced, renamed to `step-N`
+//   and synced again. Only then `latest` is made to name it. When that is durable, the checkpoints
+//   that the policy does not keep are removed (renamed to a hidden name first).
+// - So after a crash or a loss of power at any operation, `latest`, or the newest good checkpoint,
+//   is a whole one, once there was one. A write that fails leaves only its report.
+// - Nothing is written before its step is committed: until then a step may turn out not to have
+//   happened. When the machine is flushed, or a newer generation begins, it drops the rest.
+// - At its start the machine finds the checkpoints of a resumed run, and removes what a crash left
+//   half-written or half-removed. Checkpoints of steps after the one that the run resumed from
+//   belong to a branch that was given up. They stay until the first commit of the new branch.
 #pragma once
 
+#include "actors/checkpoint_events.hpp"
 #include "actors/deciders.hpp"
-#include "messages/fence.hpp"
 #include "troupe/options.hpp"
-#include "troupe/storage.hpp"
 
 #include <cstdint>
 #include <optional>
 #include <ostream>
 #include <string>
 #include <string_view>
-#include <variant>
 #include <vector>
 
 namespace troupe {
-
-namespace checkpointing {
-
-// --- events --------------------------------------------------------------------------------------
-
-/// First of all.
-struct begin {};
-/// A snapshot, known to the shell as `ticket`. One of an older generation than the newest seen is
-/// dropped.
-struct offered {
-  std::uint64_t ticket = 0;
-  std::int64_t step = 0;
-  generation_id generation;
-  bool must = false;
-  bool has_monitor = false;  ///< the policy's monitor had been logged when it was taken
-  double monitor = 0;
-  std::int64_t skipped = 0;  ///< snapshots before it that were replaced on their way here
-  friend bool operator==(const offered&, const offered&) = default;
-};
-/// Every member of the generation holds that step. Steps only rise within a generation.
-struct committed {
-  generation_id generation;
-  std::int64_t step = 0;
-};
-/// Answer to `open`, at once: the names of its files, the commit file last; or why it has none.
-struct opened {
-  std::vector<std::string> files;
-  std::string why;
-};
-/// Answer to `store`. `text` is empty when it went well.
-struct answered {
-  std::uint64_t number = 0;
-  std::string text;
-  std::vector<std::string> names;  ///< of a list
-  bool has_monitor = false;        ///< what a commit file that was read says
-  double monitor = 0;
-};
-/// Say `flushed` when nothing is in flight or waits any more.
-struct flush {};
-
-using event = std::variant<begin, offered, committed, opened, answered, flush>;
-
-// --- actions -------------------------------------------------------------------------------------
-
-/// Make the files of a snapshot; answered by `opened`.
-struct open {
-  std::uint64_t ticket = 0;
-  friend bool operator==(const open&, const open&) = default;
-};
-/// The snapshot is not needed any more.
-struct drop {
-  std::uint64_t ticket = 0;
-  friend bool operator==(const drop&, const drop&) = default;
-};
-/// Write the opened snapshot's `file`-th file.
-struct write_file {
-  std::size_t file = 0;
-  std::string path;
-  friend bool operator==(const write_file&, const write_file&) = default;
-};
-using operation = std::variant<write_file, storage_ops::make_folder, storage_ops::sync_folder,
-                               storage_ops::rename, storage_ops::remove, storage_ops::link,
-                               storage_ops::list, storage_ops::read>;
-/// Hand this to the storage port; answered by `answered` with the same number. Never two at a time.
-struct store {
-  std::uint64_t number = 0;
-  operation what;
-  friend bool operator==(const store&, const store&) = default;
-};
-/// Durable, and what `latest` names. `best` is the best one's path, empty when none is known.
-struct written {
-  std::int64_t step = 0;
-  std::string path;
-  std::string best;
-  std::int64_t behind = 0;   ///< committed steps after this one
-  std::int64_t skipped = 0;  ///< snapshots that newer ones replaced since the last `written`
-  friend bool operator==(const written&, const written&) = default;
-};
-/// The best of the checkpoints that a resumed run already has. Once, before anything is written.
-struct found {
-  std::string best;
-  friend bool operator==(const found&, const found&) = default;
-};
-/// A checkpoint could not be written, or (step undefined, or of an earlier one) removed.
-struct failed {
-  std::int64_t step = 0;
-  std::string text;
-  bool fatal = false;  ///< the folder of checkpoints cannot be made: none can be written
-  friend bool operator==(const failed&, const failed&) = default;
-};
-/// `lost`: the last write has failed, as its `failed` said.
-struct flushed {
-  bool lost = false;
-  friend bool operator==(const flushed&, const flushed&) = default;
-};
-
-using action = std::variant<open, drop, store, written, found, failed, flushed>;
-std::ostream& operator<<(std::ostream& out, const action& a);
-
-enum class phase : std::uint8_t {
-  asleep,    ///< before `begin`
-  listing,   ///< which checkpoints are there
-  making,    ///< the folder of checkpoints, when it cannot be listed
-  reading,   ///< their commit files, for the monitor
-  sweeping,  ///< what a crash left
-  idle,
-  opening,     ///< the shell makes the files
-  writing,     ///< up to and with the rename
-  publishing,  ///< making that durable, and `latest`
-  retiring,    ///< what the policy does not keep
-  undoing,     ///< a failed write's hidden folder
-};
-std::string_view to_string(phase p);
-
-}  // namespace checkpointing
 
 /// See the top of the file. These snapshots wait for the disk: the newest; the best of those that
 /// keep_best would keep, at most min(keep_best, `waiting_best_limit`); and at most `must_limit`
