@@ -7,7 +7,7 @@
 //   meets crash_rank, resumed from a checkpoint
 //   job ranks=8 steps=20 ...                (other fields: the defaults of job_spec)
 //   plan schedule=1 depth=3 ...
-//   brings guests=1 marks=3                 (parts that exist only in a test's code; optional)
+//   brings extensions=1 marks=3             (parts that exist only in a test's code; optional)
 //   payload none                            (integers, if the line is missing)
 //   faults crash_rank,pause
 //   seed 123

@@ -92,8 +92,8 @@ void plan_fields(run_plan& plan, F visit) {
   visit("start", plan.cluster.start, an_hour);
   visit("spans", plan.cluster.lanes_in_spans, yes_or_no);
   visit("swarm", plan.faults.swarm, yes_or_no);
-  visit("strikes", plan.faults.per_attempt, bounds{0, 16});
-  visit("strike_per_million", plan.faults.fault_per_million, bounds{0, 1'000'000});
+  visit("faults_per_attempt", plan.faults.per_attempt, bounds{0, 16});
+  visit("fault_per_million", plan.faults.fault_per_million, bounds{0, 1'000'000});
   visit("storage_per_million", plan.faults.storage_per_million, bounds{0, 1'000'000});
   visit("attempts", plan.attempts, bounds{1, 1000});
   visit("events_limit", plan.events_limit, positive);
@@ -124,7 +124,7 @@ brought brought_by(const run_plan& plan) {
 template <class F>
 void brought_fields(brought& what, F visit) {
   constexpr bounds some{0, 1'000'000};
-  visit("guests", what.extensions, some);
+  visit("extensions", what.extensions, some);
   visit("marks", what.marks, some);
   visit("network", what.network, some);
   visit("slow_nodes", what.slow_hosts, some);
@@ -191,13 +191,23 @@ std::string fields_text(Fields fields) {
   return out;
 }
 
+// The name of a field; older cases have names of their own for three of them.
+std::string_view name_of_field(std::string_view read) {
+  static constexpr std::pair<std::string_view, std::string_view> older[] = {
+      {"guests", "extensions"},
+      {"strikes", "faults_per_attempt"},
+      {"strike_per_million", "fault_per_million"}};
+  const auto* found = std::ranges::find(older, read, [](const auto& p) { return p.first; });
+  return found == std::end(older) ? read : found->second;
+}
+
 template <class Fields>
 void read_fields(std::string_view rest, std::string_view line, Fields fields) {
   while (!rest.empty()) {
     auto value = cut(rest, ' ');
     if (value.empty()) continue;
     const auto whole = value;
-    const auto wanted = cut(value, '=');
+    const auto wanted = name_of_field(cut(value, '='));
     if (whole.find('=') == std::string_view::npos)
       refuse(line, fmt::format("\"{}\" is not NAME=NUMBER", whole));
     bool known = false;

@@ -1,5 +1,5 @@
 // What is due, earliest first; of equals the one that was added first. What is due at one moment
-// is a chain: ranks of one company do most things at the same time. The next chains are in a short
+// is a chain: ranks of one job do most things at the same time. The next chains are in a short
 // sorted list, the others in a heap of four children per node: small worlds live in the list alone,
 // wide ones have tens of thousands of events pending.
 #pragma once
@@ -86,7 +86,7 @@ private:
   static constexpr std::uint64_t slot_mask = slots_max - 1;
   static constexpr std::size_t listed = 128;
 
-  // Behind all of its moment: they were added before.
+  // The place is after all events of the same moment, because these were added before.
   [[gnu::always_inline]] void list(const entry& fresh) {
     if (count_ == listed) {
       make_room();

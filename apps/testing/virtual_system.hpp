@@ -97,7 +97,7 @@ public:
   /// Messages are dropped from now on.
   void forget() { sent_ = nullptr; }
 
-  /// Makes one in `system`; `of` returns the object behind it.
+  /// Makes one in `system`; `of` returns the object that a pointer refers to.
   static caf::strong_actor_ptr make(caf::actor_system& system, sent_fn sent);
   static link_handle& of(const caf::strong_actor_ptr& made);
 

@@ -45,7 +45,7 @@ std::shared_ptr<task> group::submit(const std::vector<std::int32_t>& members, su
         if (other != name && other != whole_world && ((other ^ name) & tag_part) == 0) {
           members_.erase(known);
           throw std::invalid_argument(
-              "this subgroup and an earlier one cannot be told apart over "
+              "this subgroup and an earlier one have the same identity over "
               "mpi; use another set of ranks");
         }
     made->channel = name;

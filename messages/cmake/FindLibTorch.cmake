@@ -2,7 +2,7 @@
 #
 # Looked for in TROUPE_TORCH (cache or environment: the folder that holds share/cmake/Torch), in the virtual
 # environment that apps/setup.sh makes, and along CMAKE_PREFIX_PATH. LibTorch's own package file is not used: it asks
-# for a CUDA toolkit where the library was built with one, warns about parts nobody links, and is slow.
+# for a CUDA toolkit where the library was built with one, warns about parts that no target links, and is slow.
 if(NOT TROUPE_TORCH AND DEFINED ENV{TROUPE_TORCH})
   set(TROUPE_TORCH $ENV{TROUPE_TORCH})
 endif()
@@ -42,7 +42,7 @@ include(FindPackageHandleStandardArgs)
 find_package_handle_standard_args(LibTorch
   REQUIRED_VARS LibTorch_LIBRARY LibTorch_ROOT_DIR VERSION_VAR LibTorch_VERSION
   REASON_FAILURE_MESSAGE "\
-Mend: `bash apps/setup.sh` puts it under build/venv. Or pass -DTROUPE_TORCH=DIR, the torch folder of a Python \
+Fix: `bash apps/setup.sh` puts it under build/venv. Or pass -DTROUPE_TORCH=DIR, the torch folder of a Python \
 environment with torch 2.13 in it. Or build without it: -DTROUPE_WITH_TORCH=OFF")
 
 if(LibTorch_FOUND AND NOT TARGET LibTorch::torch)

@@ -126,7 +126,7 @@ function(troupe_test name)
     if(TROUPE_SANITIZE)
       return()
     endif()
-    set(cost 80)  # no run has told ctest of a fresh tree what a test costs
+    set(cost 80)  # ctest of a fresh tree has no costs from an earlier run
   endif()
   add_executable(${name} ${arg_SOURCES})
   target_link_libraries(${name} PRIVATE ${arg_LIBRARIES} troupe_catch_main troupe_settings)

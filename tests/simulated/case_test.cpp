@@ -87,6 +87,9 @@ TEST_CASE("a replayed case trains the payload that it names", "[case]") {
   REQUIRE(back.what.plan.payload);
   CHECK(to_text(parse_case("troupe-case/2\npayload ghost\nseed 1\nend")) ==
         to_text(parse_case("troupe-case/2\npayload none\nseed 1\nend")));
+  CHECK(to_text(parse_case("troupe-case/2\nplan strikes=3 strike_per_million=7\nseed 1\nend")) ==
+        to_text(parse_case("troupe-case/2\nplan faults_per_attempt=3 fault_per_million=7\n"
+                           "seed 1\nend")));
   CHECK_FALSE(parse_case("troupe-case/2\npayload field\nseed 1\nend").what.plan.payload);
   auto reference = reference_of(back.what.job);
   CHECK(replay(back, reference).hashes == replay(c, reference).hashes);
@@ -131,7 +134,7 @@ TEST_CASE("an invalid case is refused with the line and the reason", "[case]") {
       {with("job fine=2"), "is not within 0 .. 1"},
       {with("job detect=0"), "is not within"},
       {with("plan schedule=3"), "\"3\" is not within 0 .. 2"},
-      {with("plan strikes=1000000"), "is not within 0 .. 16"},
+      {with("plan faults_per_attempt=1000000"), "is not within 0 .. 16"},
       {with("plan events_limit=0"), "is not within"},
       {with("faults crash_rnak"), "unknown fault \"crash_rnak\""},
       {with("choices fault.0=1"), "\"fault.0=1\" is not SITE.WHO.OCCURRENCE=VALUE"},
@@ -199,7 +202,7 @@ TEST_CASE("a case that needs a test's own parts is refused without them", "[case
   run_case c;
   c.what.plan = plan;
   const auto text = to_text(c);
-  CHECK_THAT(text, Catch::Contains("\nbrings guests=1 marks=2 network=1 slow_nodes=1\n"));
+  CHECK_THAT(text, Catch::Contains("\nbrings extensions=1 marks=2 network=1 slow_nodes=1\n"));
   CHECK(to_text(parse_case(text, plan)) == text);
   CHECK_THAT(why_refused(text),
              Catch::Contains("cannot be replayed without its extensions (the recorded run had 1") &&

@@ -15,7 +15,7 @@ std::vector<trace_note> story() {
       {1, 1'000'000, 1, 2, "send stop_at 4"},     {2, 1'000'000, 1, 3, "send stop_at 4"},
       {3, 1'250'000, 1, 2, "get stop_at 4"},      {4, 1'500'000, 2, 2, "step 4"},
       {5, 1'600'000, -1, 3, "fault: crash_rank"}, {6, 1'700'000, 2, 1, "send step_done 4"},
-      {7, 1'800'000, 2, 1, "get step_done 4"},    {8, 1'900'000, -1, 1, "link lost; not heard"}};
+      {7, 1'800'000, 2, 1, "get step_done 4"},    {8, 1'900'000, -1, 1, "link lost; not received"}};
 }
 
 std::vector<std::string> lines_of(const std::string& text) {
@@ -65,5 +65,5 @@ TEST_CASE("a Mermaid chart shows the same messages", "[chart]") {
   CHECK_THAT(text,
              Catch::Contains("p1-xp3: stop_at 4\n") && Catch::Contains("p1->>p2: stop_at 4\n"));
   CHECK_THAT(text, Catch::Contains("Note over p3: fault: crash_rank\n"));
-  CHECK_THAT(text, Catch::Contains("Note over p1: link lost, not heard\n"));
+  CHECK_THAT(text, Catch::Contains("Note over p1: link lost, not received\n"));
 }

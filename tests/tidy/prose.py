@@ -19,6 +19,7 @@ GENERATED = re.compile(r"<!-- \S+ writes from here -->.*?<!-- to here -->", re.S
 FENCE = re.compile(r"^[ ]{0,3}```.*?^[ ]{0,3}```[ ]*$", re.M | re.S)
 CODE_SPAN = re.compile(r"(`+)(?!`).+?(?<!`)\1(?!`)", re.S)
 TEST_NAME = re.compile(r"TEST_CASE\(\s*\"(%s)\b" % "|".join(table.UNNAMED_SUBJECTS))
+CODE_LINE = re.compile(r"^(?:text|becomes) = .*$", re.M)  # of a table of mutants
 QUOTED = re.compile(r'"[^"\n]*"')
 
 ITS_OWN = {"tests/tidy/words.py", "tests/tidy/tidy_self_test.py"}  # they list replaced words
@@ -54,6 +55,8 @@ def prose_of(path, text):
         return QUOTED.sub(lambda m: blanked(m[0]), markdown_prose(text))
     if path.endswith((".hpp", ".cpp", ".hpp.in", ".cpp.in")):
         return comments_and_strings(text)
+    if path.startswith("tests/mutants/"):
+        return CODE_LINE.sub(lambda m: blanked(m[0]), text)
     return text
 
 

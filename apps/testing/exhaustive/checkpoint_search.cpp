@@ -22,7 +22,7 @@ void check(const checkpoint_search& o) {
   if (o.steps < 1 || o.steps > most) refuse(fmt::format("{} steps; it takes 1 to 6", o.steps));
   if (o.past < 0 || o.past > most) refuse(fmt::format("{} steps before; it takes 0 to 6", o.past));
   if (o.resumed < 0 || o.resumed > o.past)
-    refuse(fmt::format("it can not go on from step {} of {}", o.resumed, o.past));
+    refuse(fmt::format("it cannot go on from step {} of {}", o.resumed, o.past));
 }
 
 class disk_search {
@@ -101,7 +101,7 @@ private:
 
   // Kills the program after each call of the operation in flight, or removes power there with each
   // subset of the changes that are not durable, or `subsets` drawn ones. `seen(disk, alike, killed,
-  // how)`: `alike` is equal for disks that no run can tell apart.
+  // how)`: `alike` is equal for disks between which no run can find a difference.
   template <class Seen>
   void crash(const checkpoint_state& now, std::uint64_t subsets, Seen seen) {
     const auto operation = now.next_operation();

@@ -94,7 +94,7 @@ void checkpoint_state::take(const action& a) {
   } else if (const auto* x = std::get_if<checkpointing::written>(&a)) {
     written(*x);
   } else if (std::holds_alternative<checkpointing::flushed>(a)) {
-    if (!flushing_ || flushed_) object("it says that it is flushed, and nobody asked");
+    if (!flushing_ || flushed_) object("it says that it is flushed, without a request");
     flushed_ = true;
   }
 }
@@ -248,7 +248,7 @@ void checkpoint_state::answer(kind fault) {
 void checkpoint_state::check_rest() {
   if (in_flight_) return;
   for (const auto& h : held_)
-    if (is_committed(h.of)) object(to_string(h.of) + " waits, and nobody is busy");
+    if (is_committed(h.of)) object(to_string(h.of) + " waits, and no operation is in progress");
 }
 
 void checkpoint_state::hear_late_words() {
@@ -263,7 +263,7 @@ void checkpoint_state::hear_late_words() {
   if (number > 1) ignored(answered{number - 1, "late", {}}, "an answer to an earlier operation");
   ignored(answered{number + 1000, "", {}}, "an answer to no operation");
   if (committed_ > resumed_)
-    ignored(committed{generation_id{committed_by(committed_)}, committed_}, "a commit heard twice");
+    ignored(committed{generation_id{committed_by(committed_)}, committed_}, "a repeated commit");
   if (tickets_ == 0 && committed_ == resumed_) return;  // no generation has begun
   constexpr std::uint64_t ticket = 1'000'000;
   ignored(offered{ticket, last_, generation_id{0}, true, true, 0},

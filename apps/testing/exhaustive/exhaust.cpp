@@ -100,7 +100,7 @@ private:
   void visit(const small_job_state& s, std::uint32_t number) {
     if (space_.ended(s)) return visit_end(s, number);
     space_.moves(s, moves_);
-    if (moves_.empty()) return violate("nobody can move, and the job has not ended", number, {});
+    if (moves_.empty()) return violate("no part can move, and the job has not ended", number, {});
     for (const auto& move : moves_) {
       auto next = s;
       ++report_.transitions;

@@ -74,13 +74,13 @@ std::string small_job_space::check_end(const small_job_state& s) const {
     return fmt::format("the job ended after {} steps, {} are committed", end.loop.steps,
                        part.machine.committed());
   const bool stopped = end.status == job_outcome::ending::stopped;
-  if (stopped && !had(small_fault::stops)) return "the job was stopped, and nobody asked for it";
+  if (stopped && !had(small_fault::stops)) return "the job was stopped without a request";
   if (!stopped && end.loop.steps != options_.steps)
     return fmt::format("the job finished after {} of {} steps", end.loop.steps, options_.steps);
   // A failure that the result does not need is still reported.
   const bool heard = end.survivors.empty() && !had(small_fault::loses);
   if (had(small_fault::throws) && heard && end.late.empty() && end.generations.size() < 2)
-    return "a hook threw, and nobody was told";
+    return "a hook threw, and the caller got no report";
   return {};
 }
 
@@ -125,7 +125,7 @@ std::string small_job_space::check_first_cause(const small_job_state& s) const {
   const auto told = std::ranges::count_if(first.others, thrown) + (thrown(first) ? 1 : 0) +
                     std::ranges::count_if(end.late, thrown) + count_in_earlier(end, thrown);
   if (only_throws && told < static_cast<std::ptrdiff_t>(faults.size()))
-    return fmt::format("{} hooks threw, and only {} are told", faults.size(), told);
+    return fmt::format("{} hooks threw, and only {} are reported", faults.size(), told);
   if (faults.size() > 1) return {};
   const auto [what, rank] = faults.front();
   const auto expect = [&](std::string_view type, bool of_rank) -> std::string {
@@ -176,8 +176,8 @@ std::string small_job_space::describe_move(const small_job_state& before,
   const auto head = [&](std::size_t queue) { return tables_.text(tables_.head(before[queue])); };
   static constexpr std::array<std::string_view, rank_moves> done{
       "its communicator is open",
-      "its lane arrives at a meeting",
-      "its lane leaves the meeting",
+      "its lane arrives at a collective",
+      "its lane leaves the collective",
       "its lane has handled the run",
       "its lane came back early: the generation is closed",
       "its lane threw: the communicator was aborted",
@@ -188,10 +188,10 @@ std::string small_job_space::describe_move(const small_job_state& before,
   std::string text;
   switch (move.kind) {
     case move_kind::supervisor_hears:
-      text = fmt::format("supervisor  hears rank {}: {}", r, head(mail_of(r)));
+      text = fmt::format("supervisor  gets from rank {}: {}", r, head(mail_of(r)));
       break;
     case move_kind::rank_hears:
-      text = fmt::format("rank {}      hears: {}", r, head(inbox_of(r)));
+      text = fmt::format("rank {}      gets: {}", r, head(inbox_of(r)));
       break;
     case move_kind::rank_does: text = fmt::format("rank {}      {}", r, done.at(move.what)); break;
     case move_kind::deadline: text = "supervisor  its deadline has passed"; break;
@@ -235,14 +235,14 @@ std::string small_job_space::describe_state(const small_job_state& s) const {
   out << "  " << tables_.supervisor_value(s[0]).machine << "\n";
   for (std::int32_t r = 0; r < options_.ranks; ++r) {
     const auto& facts = tables_.rank(s[side_of(r)]);
-    static constexpr std::array<std::string_view, 4> stages{"idle", "working", "at a meeting",
-                                                            "behind a meeting"};
+    static constexpr std::array<std::string_view, 4> stages{"idle", "working", "in a collective",
+                                                            "after a collective"};
     out << "  " << tables_.rank_value(s[side_of(r)]).machine << "; lane "
         << stages[static_cast<std::size_t>(facts.stage)] << (facts.gone ? "; gone" : "");
     for (const auto m : tables_.messages(s[inbox_of(r)]))
       out << "\n    waits for it: " << tables_.text(m);
     for (const auto m : tables_.messages(s[mail_of(r)]))
-      out << "\n    sent, not heard: " << tables_.text(m);
+      out << "\n    sent, not received: " << tables_.text(m);
     out << "\n";
   }
   return out.str();

@@ -24,7 +24,7 @@ namespace {
 
 constexpr const char* crash =
     "troupe-case/2\nmeets crash_rank\njob ranks=3 steps=12 checkpoint_every=3\n"
-    "plan schedule=0 swarm=0 strikes=1\nfaults crash_rank\nseed 7\n"
+    "plan schedule=0 swarm=0 faults_per_attempt=1\nfaults crash_rank\nseed 7\n"
     "choices fault.0.0=1 detail.256.2=400000000 detail.256.3=2\nend\n";
 
 std::string write_to(const temporary_folder& folder, const std::string& name,
@@ -160,7 +160,7 @@ TEST_CASE("a replay of a missing or damaged case file is bad usage", "[program]"
 TEST_CASE("a replay of a case that needs its test's extensions is refused", "[program]") {
   const temporary_folder folder;
   std::string text{crash};
-  text.insert(text.find("faults"), "brings guests=1\n");
+  text.insert(text.find("faults crash"), "brings extensions=1\n");
   const auto path = write_to(folder, "extended.case", text);
   const auto said = troupe_says({"simulate", "--replay", path});
   INFO(said.err);

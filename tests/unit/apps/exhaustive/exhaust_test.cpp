@@ -155,7 +155,7 @@ TEST_CASE("a violation is reported with a shortest path to it", "[exhaust]") {
   const auto& chart = report.violation->chart;
   CHECK_THAT(chart, StartsWith("   1  "));
   CHECK_THAT(chart, Contains("FAULT       stops"));
-  CHECK_THAT(chart, Contains("rank 1      hears: stop_at"));
+  CHECK_THAT(chart, Contains("rank 1      gets: stop_at"));
   CHECK_THAT(chart, Contains("then\n  supervisor done generation 1"));
   CHECK(chart.find("FAULT       throws") == std::string::npos);
   CHECK_THAT(chart, Contains("\n" + std::string(report.depth < 100 ? "  " : " ") +
