@@ -11,11 +11,10 @@ namespace troupe {
 
 namespace {
 
-// The hooks of `all` from `first` that go out together: the rest, or in fine mode one hook, an
-// optimizer_step with its closure.
-std::vector<hook> part_of(std::vector<hook>&& all, std::size_t first, bool fine) {
-  if (first == 0 && !fine) return std::move(all);
-  auto last = all.size();
+// The hooks of `all` from `first` that go out together: the rest up to `last`, or in fine mode one
+// hook, an optimizer_step with its closure.
+std::vector<hook> part_of(std::vector<hook>&& all, std::size_t first, std::size_t last, bool fine) {
+  if (first == 0 && last == all.size() && !fine) return std::move(all);
   if (fine) {
     const auto* step = all[first].get_if<hooks::optimizer_step>();
     last = first + 1 + (step ? step->closure : 0);
@@ -24,6 +23,13 @@ std::vector<hook> part_of(std::vector<hook>&& all, std::size_t first, bool fine)
     return std::make_move_iterator(all.begin() + static_cast<std::ptrdiff_t>(i));
   };
   return {at(first), at(last)};
+}
+
+// Where the answer to tbptt_split_batch is needed before the machine can go on.
+std::size_t end_of_split(const std::vector<hook>& all) {
+  const auto found =
+      std::ranges::find_if(all, [](const hook& h) { return h.is<hooks::tbptt_split_batch>(); });
+  return static_cast<std::size_t>(found - all.begin()) + 1;
 }
 
 // Whether the first `n` of `all` end inside of an optimizer_step's closure.
@@ -203,6 +209,7 @@ void fit_machine::learn(const hook_outcome& outcome, actions& out) {
       throw internal_error("fit machine: a loader that process_dataloader 0 did not name");
   }
   if (outcome.optimizers) optimizers_ = *outcome.optimizers;
+  if (outcome.splits > 0) splits_ = outcome.splits;
   const bool fit = plan_->purpose == stage::train;
   if (outcome.restored && !plan_->resume.empty() &&
       phase_ == (fit ? phase::launch : phase::prepare)) {
@@ -272,7 +279,9 @@ void fit_machine::emit(actions& out) {
   if (phase_ == phase::done || phase_ == phase::at_point || holding()) return;
   auto hooks = segment();
   length_ = static_cast<std::uint32_t>(hooks.size());
-  auto part = part_of(std::move(hooks), handled_, plan_->one_hook_per_run);
+  const auto end = awaits_splits() ? end_of_split(hooks) : hooks.size();
+  if (handled_ >= end) throw internal_error("fit machine: tbptt_split_batch brought no splits");
+  auto part = part_of(std::move(hooks), handled_, end, plan_->one_hook_per_run);
   in_flight_ = static_cast<std::uint32_t>(part.size());
   const bool last = handled_ + in_flight_ == length_;
   out.emplace_back(fit_actions::run{std::move(part), last && ends_at_point()});

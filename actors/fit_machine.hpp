@@ -81,6 +81,7 @@ private:
   void epoch_done();
   void pass_point(resume_point::next then);
   bool ends_at_point() const;
+  bool awaits_splits() const;
   bool pauses() const { return stop_ && stop_->pause && loop_.steps >= stop_->step; }
   void wait_at(const resume_point& where);
   void hold_or_go();
@@ -119,6 +120,7 @@ private:
   std::uint32_t handled_ = 0;  // hooks of the segment in progress that are done
   std::uint32_t length_ = 0;   // hooks of the segment in progress
   std::uint32_t in_flight_ = 0;  // hooks of the run in flight
+  std::int32_t splits_ = 0;      // of the batch in progress, with truncated back-propagation
   bool trained_ = false;         // on_train_start has run
   // The micro-batch and the cursor at which `resumed_epoch_` was resumed.
   std::int64_t resumed_epoch_ = undefined;

@@ -32,6 +32,12 @@ void fit_machine::enter(phase next) {
   applied_ = false;
   handled_ = 0;
   length_ = 0;
+  splits_ = 0;
+}
+
+// The batch in progress is not split yet, so the segment is longer than it seems.
+bool fit_machine::awaits_splits() const {
+  return phase_ == phase::window && optimizers_.splits_batches && splits_ == 0;
 }
 
 void fit_machine::pass_point(resume_point::next then) {
@@ -183,6 +189,7 @@ void fit_machine::check_against_facts() const {
                      fmt::format("{} has finished {} epochs, but max_epochs is {}: raise "
                                  "max_epochs to train on",
                                  plan_->resume, loop_.epoch, plan_->max_epochs));
+  if (optimizers_.splits_batches) refuse_accumulated_splits(plan_->accumulate);
   const auto every = validation_interval();
   if (train_batches() > 0 && every > train_batches())
     throw user_error(errc::bad_configuration,
@@ -235,7 +242,7 @@ void fit_machine::train_segment(position where, std::vector<hook>& out) const {
   if (batch_ == 0) out.emplace_back(hooks::on_train_epoch_start{{where}});
   const auto last = window_end() - 1;
   for (where.batch = batch_; where.batch < until_; ++where.batch)
-    hook_sequences::train_batch(*plan_, optimizers_, {where, loop_.batch, last}, out);
+    hook_sequences::train_batch(*plan_, optimizers_, {where, loop_.batch, last, splits_}, out);
 }
 
 void fit_machine::evaluation_segment(position where, std::vector<hook>& out) const {
@@ -266,9 +273,10 @@ void fit_machine::evaluation_segment(position where, std::vector<hook>& out) con
 bool operator==(const fit_machine& a, const fit_machine& b) {
   const auto state = [](const fit_machine& m) {
     return std::tie(m.phase_, m.loop_, m.loaders_, m.optimizers_, m.batch_, m.evaluated_, m.until_,
-                    m.closing_, m.handled_, m.length_, m.in_flight_, m.trained_, m.resumed_epoch_,
-                    m.resumed_batch_, m.resumed_cursor_, m.last_saved_, m.last_snapshot_, m.ending_,
-                    m.why_, m.hold_, m.stop_, m.point_, m.logged_, m.applied_, m.joins_);
+                    m.closing_, m.handled_, m.length_, m.in_flight_, m.splits_, m.trained_,
+                    m.resumed_epoch_, m.resumed_batch_, m.resumed_cursor_, m.last_saved_,
+                    m.last_snapshot_, m.ending_, m.why_, m.hold_, m.stop_, m.point_, m.logged_,
+                    m.applied_, m.joins_);
   };
   return a.plan_ == b.plan_ && state(a) == state(b);
 }
@@ -296,6 +304,7 @@ std::uint64_t fit_machine::digest() const {
     h.add(point_.loop.epoch).add(point_.loop.batch).add(point_.last_saved).add(point_.ending);
   }
   if (joins_ || applied_) h.add(joins_).add(applied_);
+  if (optimizers_.splits_batches) h.add(optimizers_.splits_batches).add(splits_);
   return h.digest();
 }
 

@@ -53,6 +53,9 @@ void check_extent(const trainer_options& o) {
                 fmt::format("from 1 to {}", batch_size_max));
   refuse_unless(o.accumulate_grad_batches >= 1, "accumulate_grad_batches",
                 o.accumulate_grad_batches, "at least 1");
+  refuse_unless(o.truncated_bptt_steps >= 0, "truncated_bptt_steps", o.truncated_bptt_steps,
+                "at least 0");
+  if (o.truncated_bptt_steps > 0) refuse_accumulated_splits(o.accumulate_grad_batches);
   refuse_unless(!o.max_steps || *o.max_steps >= 0, "max_steps", o.max_steps.value_or(0),
                 "at least 0");
   refuse_unless(o.fast_dev_run >= 0, "fast_dev_run", o.fast_dev_run, "at least 0");
@@ -120,6 +123,14 @@ void shorten(fit_plan& plan, std::int64_t batches) {
 }
 
 }  // namespace
+
+void refuse_accumulated_splits(std::int64_t accumulate) {
+  if (accumulate <= 1) return;
+  throw user_error(errc::bad_configuration,
+                   fmt::format("truncated_bptt_steps makes a step of each part of a batch, so "
+                               "accumulate_grad_batches must be 1, not {}: set one of them only",
+                               accumulate));
+}
 
 fit_plan make_plan(const trainer_options& options, stage purpose, std::string resume) {
   check(options);

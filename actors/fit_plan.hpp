@@ -46,6 +46,8 @@ struct fit_plan {
   std::uint64_t digest() const;
 };
 std::ostream& operator<<(std::ostream& out, const fit_plan& plan);
+/// Throws user_error (bad_configuration): batches that are split in time cannot be accumulated.
+void refuse_accumulated_splits(std::int64_t accumulate);
 
 /// The plan of a run of `purpose`. `fast_dev_run` n: n batches of everything, one epoch, no sanity
 /// check, no early stopping, no checkpoint. Throws user_error (bad_configuration) naming the option

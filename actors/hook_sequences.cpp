@@ -142,16 +142,16 @@ void launch(const fit_plan& plan, const std::vector<loader_length>& loaders, hoo
 void train_batch(const fit_plan& plan, const optimizer_facts& facts, const micro_batch& batch,
                  hook_list& out) {
   append<batch_to_device, on_train_batch_start>(batch.at, out);
+  if (facts.splits_batches) append<tbptt_split_batch>(batch.at, out);
   const bool steps = steps_behind(facts, batch);
   const bool completes = completes_window(batch);
-  for (std::int32_t i = 0; i < std::max(1, facts.optimizers); ++i) {
-    auto at = batch.at;
-    at.optimizer = i;
-    const auto step = out.size();
-    if (steps) out.emplace_back(optimizer_step{at, 0});
-    closure_of(plan, facts, batch, at, out);
-    if (steps) out[step] = optimizer_step{at, static_cast<std::uint32_t>(out.size() - step - 1)};
-  }
+  for (auto at = batch.at; at.split < std::max(1, batch.splits); ++at.split)
+    for (at.optimizer = 0; at.optimizer < std::max(1, facts.optimizers); ++at.optimizer) {
+      const auto step = out.size();
+      if (steps) out.emplace_back(optimizer_step{at, 0});
+      closure_of(plan, facts, batch, at, out);
+      if (steps) out[step] = optimizer_step{at, static_cast<std::uint32_t>(out.size() - step - 1)};
+    }
   auto behind = batch.at;
   if (completes) ++behind.step;
   if (completes && facts.step_schedulers)

@@ -21,8 +21,10 @@ struct micro_batch {
   position at;  ///< stage train, with the batch and the steps done before it
   std::int64_t window_first = 0;
   std::int64_t window_last = 0;
+  std::int32_t splits = 1;  ///< parts in time, where facts say that there are any
 };
-/// batch_to_device, on_train_batch_start; then for each optimizer the closure
+/// batch_to_device, on_train_batch_start, [tbptt_split_batch]; then for each split and optimizer
+/// the closure
 ///   training_step, training_step_end, [on_before_zero_grad, optimizer_zero_grad] (first of the
 ///   window), pre_backward, on_before_backward, backward, on_after_backward, post_backward,
 ///   [on_before_optimizer_step, [clip_gradients]] (last of the window)

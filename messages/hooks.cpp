@@ -73,6 +73,7 @@ std::ostream& operator<<(std::ostream& out, const hook& h) {
   if (at.batch != undefined) out << " batch " << at.batch;
   if (at.dataloader != 0) out << " dataloader " << at.dataloader;
   if (at.optimizer != 0) out << " optimizer " << at.optimizer;
+  if (at.split != 0) out << " split " << at.split;
   out << ')';
   h.visit(extras{out});
   return out;

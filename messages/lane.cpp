@@ -16,6 +16,7 @@ void hook_outcome::merge(hook_outcome&& later) {
   if (later.snapshot) snapshot = std::move(later.snapshot);
   if (!later.queued.empty())
     std::move(later.queued.begin(), later.queued.end(), std::back_inserter(queued));
+  if (later.splits > 0) splits = later.splits;
   if (!later.state_digest.empty()) state_digest = std::move(later.state_digest);
   samples += later.samples;
   waited += later.waited;

@@ -113,6 +113,7 @@ trainer_options options_of(const settings& s) {
   o.max_steps = s.find<std::int64_t>("max_steps");
   o.batch_size = s.integer("batch_size");
   o.accumulate_grad_batches = s.integer("accumulate_grad_batches");
+  o.truncated_bptt_steps = s.integer("truncated_bptt_steps");
   o.gradient_clip_val = s.find<double>("gradient_clip_val");
   using algorithm = hooks::clip_gradients::algorithm;
   o.gradient_clip_algorithm =

@@ -79,6 +79,9 @@ void add_extent(schema& s, const trainer_options& d) {
           "--accumulate-grad-batches", "micro-batches that make up one optimizer step");
   accumulate.low = 1;
   accumulate.high = count_limit;
+  add(s, "truncated_bptt_steps", kind::integer, d.truncated_bptt_steps, "--truncated-bptt-steps",
+      "an optimizer step after so many steps in time of each batch; 0: as the model says")
+      .low = 0;
   auto& clip = add(s, "gradient_clip_val", kind::number, unset, "--gradient-clip-val",
                    "clip gradients at this; off by default");
   clip.low = 0;

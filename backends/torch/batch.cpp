@@ -65,12 +65,15 @@ const at::Tensor* step_output::find_loss() const {
   return box && *box ? &(*box)->tensor : nullptr;
 }
 
-value step_output::backward_arguments() const {
+value step_output::entry(const char* key) const {
   const auto* map = held_.get_if<value_map>();
   if (!map) return {};
-  const auto found = map->items.find("backward_arguments");
+  const auto found = map->items.find(key);
   return found == map->items.end() ? value{} : found->second;
 }
+
+value step_output::backward_arguments() const { return entry("backward_arguments"); }
+value step_output::hiddens() const { return entry("hiddens"); }
 
 const at::Tensor& step_output::loss() const {
   if (const auto* found = find_loss()) return *found;

@@ -137,10 +137,8 @@ void torch_learner::return_to_point() {
 
 // Drops everything of an unfinished step, evaluation or checkpoint.
 void torch_learner::forget_step() {
-  batch_ = {};
-  output_ = {};
+  forget_batch();
   predicted_ = {};
-  loss_ = at::Tensor{};
   std::ranges::fill(window_losses_, 0);
   word_ = {};
   finite_ = true;
@@ -181,8 +179,7 @@ bool torch_learner::ends_reporting(const position& before) {
 
 // At the end of an optimizer's closure.
 void torch_learner::before_update(const position& at) {
-  const bool last = static_cast<std::size_t>(at.optimizer) + 1 == optimizers_.all().size();
-  if (last && at.batch == window_last_) {
+  if (ends_step(at) && at.batch == window_last_) {
     strategy_->synchronize_buffers();
     books_of_step_ = epoch_logs_ || word_.logged || reports_step(at) || ends_reporting(at);
     if (books_of_step_) exchange_books();

@@ -1,8 +1,11 @@
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <ATen/ops/scalar_tensor.h>
 
+#include <algorithm>
 #include <cmath>
+#include <cstring>
 #include <unordered_set>
 
 #include "backends/torch/torch_learner.hpp"
@@ -25,6 +28,62 @@ void torch_learner::handle(const hooks::on_train_batch_start& h) {
   if (word == batch_verdict::undecided) return;
   if (strategy_->reduce_boolean_decision(word == batch_verdict::skip_epoch, decision::any))
     outcome_->word = run_verdict::skip_epoch;
+}
+
+void torch_learner::handle(const hooks::tbptt_split_batch&) {
+  if (!idle()) splits_of_batch_ = module_->tbptt_split_batch(batch_.get(), split_steps_);
+  outcome_->splits = splits_ = agreed_splits();
+}
+
+// A rank without samples takes the number of the others.
+std::int32_t torch_learner::agreed_splits() {
+  const auto mine = static_cast<std::int32_t>(splits_of_batch_.size());
+  if (!idle() && mine == 0)
+    throw user_error(errc::job_failed,
+                     "tbptt_split_batch returned no part: return at least one, the whole batch");
+  std::vector<std::int32_t> all;
+  for (const auto& bytes : strategy_->gather_bytes(std::as_bytes(std::span{&mine, 1}))) {
+    all.push_back(0);
+    std::memcpy(&all.back(), bytes.data(), sizeof mine);
+  }
+  const auto most = std::ranges::max(all);
+  for (const auto one : all)
+    if (one != 0 && one != most)
+      throw user_error(errc::job_failed,
+                       fmt::format("the ranks split this batch into different numbers of parts in "
+                                   "time ({}, by rank; 0 is a rank without samples): each part is "
+                                   "a step of all ranks, so give their samples the same length",
+                                   fmt::join(all, ", ")));
+  return most;
+}
+
+// As Lightning: what one step returns and no other step gets would be a mistake.
+void torch_learner::take_hiddens() {
+  auto given = output_.hiddens();
+  if (splits_batches() && given.empty() && output_.has_loss())
+    throw user_error(errc::job_failed,
+                     "training_step returned no hiddens: with truncated_bptt_steps return a map "
+                     "with \"loss\" and \"hiddens\"");
+  if (!splits_batches() && !given.empty())
+    throw user_error(errc::job_failed,
+                     "training_step returned hiddens, but batches are not split in time: set "
+                     "truncated_bptt_steps, or give them another name");
+  next_hiddens_ = map_tensors(given, [](const at::Tensor& t) { return t.detach(); });
+}
+
+// Whether this optimizer's update is the last one of its step.
+bool torch_learner::ends_step(const position& at) const {
+  return static_cast<std::size_t>(at.optimizer) + 1 == optimizers_.all().size() &&
+         (!splits_batches() || at.split + 1 == splits_);
+}
+
+void torch_learner::forget_batch() {
+  batch_ = {};
+  output_ = {};
+  loss_ = at::Tensor{};
+  splits_of_batch_.clear();
+  split_ = 0;
+  hiddens_ = next_hiddens_ = {};
 }
 
 // With several optimizers a step trains the parameters of its own optimizer only. During the step,
@@ -59,10 +118,16 @@ void torch_learner::handle(const hooks::training_step& h) {
   output_ = {};
   loss_ = at::Tensor{};
   if (idle()) return;
-  draw_from(h.name);
+  draw_from(h.at.split == 0 ? std::string{h.name} : fmt::format("{} {}", h.name, h.at.split));
   requires_grad_guard later;
   freeze_others(later.before);
-  output_ = strategy_->training_step(batch_, h.at.batch);
+  if (!splits_batches()) {
+    output_ = strategy_->training_step(batch_, h.at.batch);
+    return;
+  }
+  if (std::exchange(split_, h.at.split) != h.at.split) hiddens_ = std::exchange(next_hiddens_, {});
+  const batch part{splits_of_batch_.at(static_cast<std::size_t>(split_)), batch_.samples()};
+  output_ = strategy_->training_step(part, h.at.batch);
 }
 
 void torch_learner::handle(const hooks::training_step_end&) {
@@ -70,6 +135,7 @@ void torch_learner::handle(const hooks::training_step_end&) {
   requires_grad_guard later;
   freeze_others(later.before);
   output_ = module_->training_step_end(strategy_->training_step_end(std::move(output_)));
+  take_hiddens();
   if (output_.has_loss() || (output_.empty() && strategy_->world() == 1)) return;
   if (output_.empty())
     throw user_error(errc::job_failed,
@@ -157,7 +223,7 @@ void torch_learner::handle(const hooks::optimizer_step& h) {
   if (!elastic()) strategy_->synchronize_buffers();
   if (stop) outcome_->stop = true;
   finite_ = finite_ && std::isfinite(word_.loss);
-  if (static_cast<std::size_t>(h.at.optimizer) + 1 < optimizers_.all().size()) return;
+  if (!ends_step(h.at)) return;
   stepped_ = true;
   steps_reported_ = false;
   if (!std::exchange(finite_, true)) ++non_finite_steps_;
@@ -188,9 +254,7 @@ void torch_learner::handle(const hooks::on_train_batch_end& h) {
   if (due || !logged_.contains(non_finite_name)) report_non_finite();
   // A single rank needs no agreement.
   if (wants_stop_ && strategy_->world() == 1) outcome_->stop = true;
-  batch_ = {};
-  output_ = {};
-  loss_ = at::Tensor{};
+  forget_batch();
 }
 
 void torch_learner::handle(const hooks::on_train_epoch_end& h) {

@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include "backends/torch/time_split.hpp"
+
 namespace troupe {
 
 namespace {
@@ -51,6 +53,10 @@ void module::optimizer_step(std::int64_t, std::int64_t, torch::optim::Optimizer&
 
 void module::lr_scheduler_step(scheduler& which, std::optional<double> metric) {
   which.step(metric);
+}
+
+std::vector<value> module::tbptt_split_batch(const value& whole, std::int64_t steps) {
+  return split_in_time(whole, steps);
 }
 
 // --- evaluation ----------------------------------------------------------------------------------
@@ -109,6 +115,11 @@ void module::log_ratio(std::string_view name, double sum, double count, const lo
 const metrics& module::logged() const {
   static const metrics none;
   return services_ ? services_->logged() : none;
+}
+
+const value& module::hiddens() const {
+  static const value none;
+  return services_ ? services_->hiddens() : none;
 }
 
 void module::add_to_queue(const value& what) {

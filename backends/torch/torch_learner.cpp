@@ -185,6 +185,14 @@ void torch_learner::describe_optimizers() {
   optimizer_facts facts;
   facts.optimizers = static_cast<std::int32_t>(all.size());
   facts.accumulates_itself = strategy_->handles_gradient_accumulation();
+  split_steps_ = module_->truncated_bptt_steps();
+  if (split_steps_ == 0) split_steps_ = about_.options.truncated_bptt_steps;
+  if (split_steps_ < 0)
+    throw user_error(errc::job_failed,
+                     fmt::format("truncated_bptt_steps returned {}: return a number of steps in "
+                                 "time, or 0 to train whole batches",
+                                 split_steps_));
+  facts.splits_batches = splits_batches();
   for (const auto& one : all)
     for (const auto& schedule : one.schedulers) {
       const auto stepwise = schedule.how().every == schedule::interval::step;
@@ -320,8 +328,7 @@ void torch_learner::handle(const hooks::batch_to_device& h) {
   auto item = cursor.way->next();
   cursor.epoch = epoch;
   cursor.next = h.at.batch + 1;
-  batch_ = {};
-  output_ = {};
+  forget_batch();
   predicted_ = {};
   if (item.samples == 0) return;
   const auto dataloader = h.at.dataloader;

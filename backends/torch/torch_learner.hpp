@@ -69,6 +69,7 @@ private:
   void queue(value what) override;
   void stop() override { wants_stop_ = true; }
   std::int64_t samples() const override { return batch_.samples(); }
+  const value& hiddens() const override { return hiddens_; }
 
   // Setting up and taking down.
   void handle(const hooks::connect& h);
@@ -97,6 +98,7 @@ private:
   void handle(const hooks::on_train_epoch_start& h);
   void handle(const hooks::batch_to_device& h);
   void handle(const hooks::on_train_batch_start& h);
+  void handle(const hooks::tbptt_split_batch& h);
   void handle(const hooks::training_step& h);
   void handle(const hooks::training_step_end& h);
   void handle(const hooks::on_before_zero_grad& h);
@@ -175,6 +177,11 @@ private:
   loader_cursor& cursor_at(const position& at);
   std::int64_t limit_of(stage s, std::int64_t batches) const;
 
+  bool splits_batches() const { return split_steps_ > 0; }
+  std::int32_t agreed_splits();
+  void take_hiddens();
+  bool ends_step(const position& at) const;
+  void forget_batch();
   void freeze_others(std::vector<std::pair<at::Tensor, bool>>& before);
   void report(metric_accumulator& book);
   void report_steps();
@@ -234,6 +241,14 @@ private:
   step_output output_;
   value predicted_;
   at::Tensor loss_;  // scaled
+
+  // Its parts in time, with truncated back-propagation.
+  std::int64_t split_steps_ = 0;  // length of a part; 0: batches are not split
+  std::int32_t splits_ = 1;
+  std::vector<value> splits_of_batch_;  // empty on a rank without samples
+  std::int32_t split_ = 0;              // the part in progress
+  value hiddens_;                       // its input
+  value next_hiddens_;                  // its result
 
   // The step in progress.
   std::vector<double> window_losses_;  // by optimizer

@@ -1,5 +1,5 @@
-"""Goal: the loss scale of 16-mixed is that of torch.amp.GradScaler, and PowerSGD sums what PyTorch's hook sums.
-Usage: numbers_oracle.py SAMPLE, where SAMPLE is the
+"""Goal: the loss scale of 16-mixed is that of torch.amp.GradScaler, truncated back-propagation through time trains as
+Lightning 1.x does, and PowerSGD sums what PyTorch's hook sums. Usage: numbers_oracle.py SAMPLE, where SAMPLE is the
 program torch_sample. The seeds and cases are those of its source."""
 import json
 import math
@@ -16,6 +16,8 @@ from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook as powersg
 import safetensors_by_hand
 
 SCALER_STEPS = 200
+RECURRENT_STEPS = 40
+PART = 4  # of 10 steps in time
 SHAPES = [(32, 48), (16,), (8, 4, 3, 3), (1,), (40, 10), (), (32, 48), (3, 2)]
 POWERSGD_STEPS = 7
 CASES = {"rank1": {"start_powerSGD_iter": 2},
@@ -89,6 +91,51 @@ def check_scaler(folder):
         sys.exit("the weights differ")
 
 
+def detached(state):
+    return tuple(x.detach() for x in state) if isinstance(state, tuple) else state.detach()
+
+
+def recurrent_training(kind, part, hands_on=True):
+    """The weights after steps that split each batch in time, as Lightning's training loop (1.3 to 1.9) does."""
+    cell, head = kind(3, 6, batch_first=True), torch.nn.Linear(6, 2)
+    parameters = [*cell.parameters(), *head.parameters()]
+    for seed, parameter in enumerate(parameters, start=1):
+        parameter.data = drawn(seed, parameter.shape) * 0.2
+    optimizer = torch.optim.Adam(parameters, lr=0.02)
+    for step in range(RECURRENT_STEPS):
+        batches = [(drawn(3000 + 2 * step + rank, (4, 10, 3)), drawn(5000 + 2 * step + rank, (4, 10, 2)))
+                   for rank in range(2)]
+        hiddens = [None, None]
+        for first in range(0, 10, part):
+            optimizer.zero_grad()
+            for rank, (x, y) in enumerate(batches):
+                out, state = cell(x[:, first:first + part], hiddens[rank])
+                loss = torch.nn.functional.mse_loss(head(out), y[:, first:first + part])
+                (loss * 0.5).backward()
+                hiddens[rank] = detached(state) if hands_on else None
+            torch.nn.utils.clip_grad_norm_(parameters, 0.1)
+            optimizer.step()
+    return {f"{name}.{key}": x for name, layer in (("cell", cell), ("head", head))
+            for key, x in layer.state_dict().items()}
+
+
+def apart(weights, others):
+    return max((weights[name] - x).abs().max().item() for name, x in others.items())
+
+
+def check_recurrent(folder):
+    for name, kind in (("lstm", torch.nn.LSTM), ("gru", torch.nn.GRU)):
+        found, expected = tensors(f"{folder}/recurrent.{name}.safetensors"), recurrent_training(kind, PART)
+        if set(found) != set(expected):
+            sys.exit(f"the keys differ: {sorted(set(found) ^ set(expected))}")
+        difference = apart(found, expected)
+        whole, forgetful = (apart(found, recurrent_training(kind, *how)) for how in ((10,), (PART, False)))
+        print(f"{name} in parts of {PART} steps in time: {RECURRENT_STEPS} batches, largest difference of a weight "
+              f"{difference:.1e}; without parts {whole:.1e}, without hiddens {forgetful:.1e}")
+        if not difference <= 1e-5 or not min(whole, forgetful) > 1e-3:
+            sys.exit(f"{name} differs, or nothing was compared")
+
+
 class Bucket:
     """One bucket as DDP gives it to a hook, as far as the hook looks at it."""
 
@@ -148,6 +195,7 @@ def main(sample):
     with tempfile.TemporaryDirectory() as folder:
         subprocess.run([sample, folder], check=True)
         check_scaler(folder)
+        check_recurrent(folder)
         check_powersgd(folder)
 
 

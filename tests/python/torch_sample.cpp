@@ -9,12 +9,14 @@
 // torch_sample FOLDER
 //   scaler.json            the loss scale after each step of a training in 16-mixed with infinities
 //   scaler.safetensors     its weights at the end
+//   recurrent.CELL.safetensors   weights after truncated back-propagation through time of two ranks
 //   powersgd.safetensors   `CASE.STEP.PARAMETER`: sums of gradients by PowerSGD of two ranks
 // Their tensors are drawn from torch's generator with seeds that the oracle knows.
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/core/grad_mode.h>
 #include <torch/nn/functional/loss.h>
 #include <torch/nn/modules/linear.h>
+#include <torch/nn/modules/rnn.h>
 #include <torch/optim/adam.h>
 #include <torch/optim/adamw.h>
 #include <torch/optim/sgd.h>
@@ -178,14 +180,19 @@ struct nothing : data_module {
   dataset_ptr train() override { return std::make_shared<rows>(); }
 };
 
+/// Draws the parameters of these layers, with seeds from 1.
+void draw_parameters(const std::vector<std::shared_ptr<torch::nn::Module>>& layers) {
+  std::uint64_t seed = 1;
+  const torch::NoGradGuard no_grad;
+  for (const auto& layer : layers)
+    for (auto& parameter : layer->parameters())
+      parameter.copy_(drawn(seed++, parameter.sizes()) * 0.2);
+}
+
 /// Two layers with an optimizer each, in 16-mixed.
 struct scaled_net : troupe::module {
   explicit scaled_net(std::shared_ptr<json> into) : scales(std::move(into)) {
-    std::uint64_t seed = 1;
-    const torch::NoGradGuard no_grad;
-    for (const auto& layer : {first, second})
-      for (auto& parameter : layer->parameters())
-        parameter.copy_(drawn(seed++, parameter.sizes()) * 0.2);
+    draw_parameters({first.ptr(), second.ptr()});
   }
   step_output training_step(const batch&, std::int64_t) override {
     const auto seed = static_cast<std::uint64_t>(2 * at().step + rank());
@@ -229,6 +236,71 @@ void train_scaled(const std::string& folder) {
   const auto ends = testing::run_good_job({.recipe = recipe, .options = options});
   std::ofstream{folder + "/scaler.json"} << *scales;
   write(folder + "/scaler.safetensors", encode_safetensors(ends[0].snapshot->model));
+}
+
+// --- truncated back-propagation through time -----------------------------------------------------
+
+constexpr std::int64_t recurrent_steps = 40;
+
+/// A recurrent layer and a linear one. Each rank draws the 4 sequences of its batch.
+template <class Cell>
+struct recurrent_net : troupe::module {
+  static constexpr bool is_lstm = std::is_same_v<Cell, torch::nn::LSTM>;
+
+  recurrent_net() { draw_parameters({cell.ptr(), head.ptr()}); }
+  value on_after_batch_transfer(value, std::int32_t) override {
+    const auto seed = static_cast<std::uint64_t>(2 * at().step + rank());
+    return value_tuple{
+        {boxed(drawn(3000 + seed, {4, 10, 3})), boxed(drawn(5000 + seed, {4, 10, 2}))}};
+  }
+  step_output training_step(const batch& b, std::int64_t) override {
+    value_map made;
+    at::Tensor out;
+    if constexpr (is_lstm) {
+      std::optional<std::tuple<at::Tensor, at::Tensor>> before;
+      if (const auto* both = hiddens().get_if<value_tuple>())
+        before = std::tuple{unboxed(both->items.at(0)), unboxed(both->items.at(1))};
+      const auto [y, after] = cell->forward(b[0], before);
+      out = y;
+      made.items["hiddens"] = value_tuple{{boxed(std::get<0>(after)), boxed(std::get<1>(after))}};
+    } else {
+      const auto before = hiddens().empty() ? at::Tensor{} : unboxed(hiddens());
+      const auto [y, after] = cell->forward(b[0], before);
+      out = y;
+      made.items["hiddens"] = boxed(after);
+    }
+    made.items["loss"] = boxed(torch::nn::functional::mse_loss(head->forward(out), b[1]));
+    return made;
+  }
+  optimizers configure_optimizers() override {
+    return torch::optim::Adam(parameters(), torch::optim::AdamOptions(0.02));
+  }
+  Cell cell = this->register_module("cell", Cell(options()));
+  torch::nn::Linear head = this->register_module("head", torch::nn::Linear(6, 2));
+
+private:
+  static auto options() {
+    if constexpr (is_lstm)
+      return torch::nn::LSTMOptions(3, 6).batch_first(true);
+    else
+      return torch::nn::GRUOptions(3, 6).batch_first(true);
+  }
+};
+
+template <class Cell>
+void train_recurrent(const std::string& folder, const std::string& name) {
+  trainer_options options;
+  options.ranks = 2;
+  options.batch_size = 4;
+  options.max_epochs = 1;
+  options.max_steps = recurrent_steps;
+  options.gradient_clip_val = 0.1;
+  options.truncated_bptt_steps = 4;
+  const auto recipe = make_recipe([] { return std::make_shared<recurrent_net<Cell>>(); },
+                                  std::make_shared<nothing>());
+  const auto ends = testing::run_good_job({.recipe = recipe, .options = options});
+  write(folder + "/recurrent." + name + ".safetensors",
+        encode_safetensors(ends[0].snapshot->model));
 }
 
 // --- PowerSGD ------------------------------------------------------------------------------------
@@ -292,6 +364,8 @@ void sum_by_powersgd(const std::string& folder) {
 int main(int count, char** words) {
   if (count == 2) {
     train_scaled(words[1]);
+    train_recurrent<torch::nn::LSTM>(words[1], "lstm");
+    train_recurrent<torch::nn::GRU>(words[1], "gru");
     sum_by_powersgd(words[1]);
     return 0;
   }

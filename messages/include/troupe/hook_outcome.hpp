@@ -48,6 +48,9 @@ struct optimizer_facts {
   /// with its own clipping. Zeroing, schedulers and the count of steps follow
   /// accumulate_grad_batches.
   bool accumulates_itself = false;
+  /// Truncated back-propagation through time: each batch has a tbptt_split_batch, and an
+  /// optimizer_step for each of its parts. Together they count as one step.
+  bool splits_batches = false;
   friend bool operator==(const optimizer_facts&, const optimizer_facts&) = default;
 };
 
@@ -64,6 +67,7 @@ struct hook_outcome {
   /// Consumed by finished steps of this run, all ranks. Not 0: the weights of a step are updated,
   /// also when a later hook of the run failed.
   std::int64_t samples = 0;
+  std::int32_t splits = 0;             ///< tbptt_split_batch: how many, the same on all ranks
   std::string state_digest;            ///< rewind, restore_state: of the whole state
   std::chrono::nanoseconds waited{0};  ///< the lane, in collectives of training
 

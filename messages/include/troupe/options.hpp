@@ -205,6 +205,10 @@ struct trainer_options {
   std::optional<std::int64_t> max_steps;
   std::int64_t batch_size = 64;  ///< samples per rank and micro-batch
   std::int64_t accumulate_grad_batches = 1;
+  /// Truncated back-propagation through time: an optimizer step after so many steps in time of each
+  /// batch (docs/gradients.md). 0: off, unless the module says otherwise
+  /// (module::truncated_bptt_steps).
+  std::int64_t truncated_bptt_steps = 0;
   std::optional<double> gradient_clip_val;
   hooks::clip_gradients::algorithm gradient_clip_algorithm = hooks::clip_gradients::algorithm::norm;
   batch_limit limit_train_batches = 1.0;

@@ -47,6 +47,8 @@ hook_outcome driver::outcome_of(const hook& h) const {
   if (h.is<hooks::load_checkpoint>() && facts_.restored) out.restored = *facts_.restored;
   if (h.is<hooks::on_validation_epoch_end>()) out.logged = facts_.validation;
   if (h.is<hooks::optimizer_step>()) out.samples = 7;
+  if (h.is<hooks::tbptt_split_batch>())
+    out.splits = facts_.splits[static_cast<std::size_t>(at.batch) % facts_.splits.size()];
   if (more_) more_(h, out);
   return out;
 }

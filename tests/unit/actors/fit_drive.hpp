@@ -17,6 +17,8 @@ struct facts {
   std::vector<std::int64_t> val = {2};   ///< batches of each validation loader
   std::vector<std::int64_t> test = {2};  ///< batches of each test or predict loader
   troupe::optimizer_facts optimizers;
+  /// Parts in time of the batches, in turn; where `optimizers` says that batches are split.
+  std::vector<std::int32_t> splits = {3, 1, 2};
   std::optional<troupe::loop_state> restored;
   /// Metrics that every validation logs, the sanity check included.
   troupe::metrics validation = {{"val/loss", 1.0}};

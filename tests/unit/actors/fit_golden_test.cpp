@@ -163,3 +163,108 @@ TEST_CASE("with a strategy that accumulates itself every micro-batch has an opti
                });
   CHECK(d.steps == std::vector<std::int64_t>{1, 2});
 }
+
+namespace {
+
+// One epoch of two batches: the first one in two parts, the second one in one.
+facts split_facts() {
+  facts known{.train = 2, .val = {}};
+  known.optimizers.splits_batches = true;
+  known.splits = {2, 1};
+  return known;
+}
+
+fit_plan split_plan() {
+  fit_plan plan;
+  plan.max_epochs = 1;
+  plan.val_batches = std::int64_t{0};
+  return plan;
+}
+
+}  // namespace
+
+TEST_CASE("a batch that is split in time has an optimizer step for each part and is one step",
+          "[fit]") {
+  auto known = split_facts();
+  known.optimizers.step_schedulers = true;
+  const auto d = run_through(split_plan(), known);
+  std::vector<std::string> own;
+  for (const auto& h : d.hooks)
+    for (const std::string_view shown :
+         {"tbptt_split_batch", "optimizer_step", "training_step", "optimizer_zero_grad",
+          "lr_scheduler_step", "on_train_batch_end"})
+      if (name(h) == shown) own.push_back(lines({h}).front());
+  CHECK(own == std::vector<std::string>{
+                   "tbptt_split_batch(train epoch 0 step 0 batch 0)",
+                   "optimizer_step(train epoch 0 step 0 batch 0) closure of 10",
+                   "training_step(train epoch 0 step 0 batch 0)",
+                   "optimizer_zero_grad(train epoch 0 step 0 batch 0)",
+                   "optimizer_step(train epoch 0 step 0 batch 0 split 1) closure of 10",
+                   "training_step(train epoch 0 step 0 batch 0 split 1)",
+                   "optimizer_zero_grad(train epoch 0 step 0 batch 0 split 1)",
+                   "lr_scheduler_step(train epoch 0 step 1 batch 0) every step",
+                   "on_train_batch_end(train epoch 0 step 1 batch 0)",
+                   "tbptt_split_batch(train epoch 0 step 1 batch 1)",
+                   "optimizer_step(train epoch 0 step 1 batch 1) closure of 10",
+                   "training_step(train epoch 0 step 1 batch 1)",
+                   "optimizer_zero_grad(train epoch 0 step 1 batch 1)",
+                   "lr_scheduler_step(train epoch 0 step 2 batch 1) every step",
+                   "on_train_batch_end(train epoch 0 step 2 batch 1)",
+               });
+  CHECK(d.steps == std::vector<std::int64_t>{1, 2});
+}
+
+TEST_CASE("attention at any hook of a split batch: the rest is the same", "[fit]") {
+  const auto whole = run_through(split_plan(), split_facts());
+  for (std::size_t run = 0; run < whole.runs.size(); ++run)
+    for (std::size_t n = 0; n < whole.runs[run]; ++n) {
+      driver d{split_plan(), split_facts()};
+      d.begin();
+      for (std::size_t i = 0; i < run; ++i) d.answer();
+      const auto closes = [&] {
+        std::size_t i = 0;
+        while (i < n) {
+          const auto* step = d.run->hooks[i].get_if<hooks::optimizer_step>();
+          i += 1 + (step ? step->closure : 0);
+        }
+        return i == n;
+      };
+      if (!closes()) continue;
+      d.cut(static_cast<std::uint32_t>(n));
+      d.drain();
+      CAPTURE(run, n);
+      CHECK(d.hooks == whole.hooks);
+      CHECK(d.steps == whole.steps);
+    }
+}
+
+TEST_CASE("the generation closes in any hook of a split batch: the batch begins anew", "[fit]") {
+  auto plan = split_plan();
+  plan.keeps_points = true;
+  const auto whole = run_through(plan, split_facts());
+  driver d{plan, split_facts()};
+  d.begin();
+  while (d.steps.empty()) d.answer();
+  REQUIRE(names({d.run->hooks.back()}) == "tbptt_split_batch");
+  d.answer();  // the parts are known
+  d.interrupt(0);
+  d.give(fit_events::resume{});
+  CHECK(names({d.run->hooks.back()}) == "tbptt_split_batch");
+  d.drain();
+  CHECK(d.steps == whole.steps);
+  CHECK(d.end == whole.end);
+}
+
+TEST_CASE("a batch is split in time and gradients are accumulated: refused by name", "[fit]") {
+  auto plan = split_plan();
+  plan.accumulate = 2;
+  CHECK_THROWS_WITH(run_through(plan, split_facts()),
+                    Catch::Contains("accumulate_grad_batches must be 1, not 2"));
+}
+
+TEST_CASE("a split that brings no number of parts is a broken invariant", "[fit]") {
+  const auto nothing = [](const hook& h, hook_outcome& out) {
+    if (h.is<hooks::tbptt_split_batch>()) out.splits = 0;
+  };
+  CHECK_THROWS_AS(run_through(split_plan(), split_facts(), nothing), internal_error);
+}

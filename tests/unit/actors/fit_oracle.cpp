@@ -119,15 +119,22 @@ struct fit_oracle {
     auto p = at(stage::train);
     p.batch = b;
     plain<h::batch_to_device, h::on_train_batch_start>(p);
-    for (std::int32_t i = 0; i < known.optimizers.optimizers; ++i) {
-      p.optimizer = i;
-      const auto inner = closure(p, first, last);
-      if (steps(b, last))
-        out.push_back(h::optimizer_step{p, static_cast<std::uint32_t>(inner.size())});
-      out.insert(out.end(), inner.begin(), inner.end());
-      if (steps(b, last)) loop.samples += 7, loop.cursor += 7;
+    std::int32_t splits = 1;
+    if (known.optimizers.splits_batches) {
+      plain<h::tbptt_split_batch>(p);
+      splits = known.splits[static_cast<std::size_t>(b) % known.splits.size()];
     }
-    p.optimizer = 0;
+    for (std::int32_t split = 0; split < splits; ++split)
+      for (std::int32_t i = 0; i < known.optimizers.optimizers; ++i) {
+        p.optimizer = i;
+        p.split = split;
+        const auto inner = closure(p, first, last);
+        if (steps(b, last))
+          out.push_back(h::optimizer_step{p, static_cast<std::uint32_t>(inner.size())});
+        out.insert(out.end(), inner.begin(), inner.end());
+        if (steps(b, last)) loop.samples += 7, loop.cursor += 7;
+      }
+    p.optimizer = p.split = 0;
     if (b == last) p.step = ++loop.steps;
     if (b == last && known.optimizers.step_schedulers)
       out.push_back(h::lr_scheduler_step{p, h::lr_scheduler_step::interval::step});

@@ -131,6 +131,22 @@ TEST_CASE("for all optimizer and checkpoint settings the hooks equal those of th
         }
 }
 
+TEST_CASE("for all splits in time the hooks equal those of the nested loops", "[fit]") {
+  for (const std::int32_t optimizers : {1, 2})
+    for (const bool schedulers : {false, true})
+      for (const auto& splits : {std::vector<std::int32_t>{1}, {3, 1, 2}}) {
+        fit_plan plan;
+        plan.val_check_interval = std::int64_t{1};
+        plan.checkpoint.every_n_steps = 2;
+        if (schedulers) plan.clip = clip_plan{1.5, hooks::clip_gradients::algorithm::norm};
+        facts known;
+        known.optimizers = {optimizers, schedulers, schedulers, schedulers};
+        known.optimizers.splits_batches = true;
+        known.splits = splits;
+        over_lengths(plan, known);
+      }
+}
+
 TEST_CASE("a run holds at most run_batches batches", "[fit]") {
   fit_plan plan;
   plan.accumulate = 5;

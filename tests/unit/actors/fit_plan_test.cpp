@@ -38,6 +38,14 @@ TEST_CASE("impossible counts are refused with the option and its value and range
         "batch_size is 9223372036854775807, but must be from 1 to 2147483647");
   CHECK(refusal([](options& o) { o.accumulate_grad_batches = 0; }) ==
         "accumulate_grad_batches is 0, but must be at least 1");
+  CHECK(refusal([](options& o) { o.truncated_bptt_steps = -1; }) ==
+        "truncated_bptt_steps is -1, but must be at least 0");
+  CHECK(refusal([](options& o) {
+          o.truncated_bptt_steps = 5;
+          o.accumulate_grad_batches = 2;
+        }) ==
+        "truncated_bptt_steps makes a step of each part of a batch, so accumulate_grad_batches "
+        "must be 1, not 2: set one of them only");
   CHECK(refusal([](options& o) { o.log_every_n_steps = 0; }) ==
         "log_every_n_steps is 0, but must be at least 1");
   CHECK(refusal([](options& o) { o.num_sanity_val_batches = -2; }) ==

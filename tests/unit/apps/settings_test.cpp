@@ -105,6 +105,13 @@ TEST_CASE("tcp.streams outside of its bounds is refused", "[settings]") {
   CHECK(mentions(refusal(assignments({"tcp.streams=17"})).first, "16"));
 }
 
+TEST_CASE("truncated_bptt_steps reaches the trainer's options", "[settings]") {
+  const given what = flags({{"truncated_bptt_steps", "--truncated-bptt-steps", {"20"}}});
+  CHECK(options_of(settled(join(table(), what))).truncated_bptt_steps == 20);
+  CHECK(options_of(settled(join(table(), {}))).truncated_bptt_steps == 0);
+  CHECK(mentions(refusal(assignments({"truncated_bptt_steps=-1"})).first, "truncated_bptt_steps"));
+}
+
 TEST_CASE("elastic settings of any source: the job's options have them", "[settings]") {
   const auto options = [](const given& what) {
     return options_of(settled(join(table(), what))).elastic;

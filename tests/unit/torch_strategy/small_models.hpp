@@ -8,6 +8,8 @@
 
 #include <functional>
 #include <map>
+#include <source_location>
+#include <stdexcept>
 #include <string>
 #include <vector>
 
@@ -18,6 +20,11 @@
 namespace troupe::testing {
 
 namespace fn = torch::nn::functional;
+
+/// A check in a module or strategy of several ranks: Catch's own are for one thread only.
+inline void expect(bool yes, std::source_location at = std::source_location::current()) {
+  if (!yes) throw std::logic_error("not as expected: line " + std::to_string(at.line()));
+}
 
 /// Pairs (inputs, targets) by row.
 class table_data : public data_module {

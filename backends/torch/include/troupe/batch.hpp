@@ -54,9 +54,12 @@ public:
   const at::Tensor& loss() const;
   /// The entry `backward_arguments` of a map, for the module's backward; empty: none.
   value backward_arguments() const;
+  /// The entry `hiddens` of a map, for the step of the next part of the batch (module::hiddens).
+  value hiddens() const;
 
 private:
   const at::Tensor* find_loss() const;
+  value entry(const char* key) const;
 
   value held_;
 };

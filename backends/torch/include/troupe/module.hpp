@@ -9,6 +9,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "troupe/batch.hpp"
 #include "troupe/detail/metric_accumulator.hpp"
@@ -37,6 +38,7 @@ public:
   virtual void queue(value what) = 0;
   virtual void stop() = 0;
   virtual std::int64_t samples() const = 0;
+  virtual const value& hiddens() const = 0;
 };
 
 /// A torch module with training steps.
@@ -109,6 +111,21 @@ struct module : torch::nn::Module {
   /// optimizer_step, and none replaces clipping or the step. Then several ranks of a process may
   /// sum, clip and update in one pass (gradient_options::fused_step), and `.grad` is never the sum.
   virtual bool reads_gradients() const { return true; }
+
+  // Truncated back-propagation through time (docs/gradients.md): each batch is trained in parts
+  // that follow each other in time, with an optimizer step for each part. training_step then
+  // returns a map with `loss` and `hiddens`: any value, whose tensors are detached for the next
+  // part.
+  /// The length of a part in time. 0: trainer_options::truncated_bptt_steps. The module's own comes
+  /// first. Read once, after configure_optimizers.
+  virtual std::int64_t truncated_bptt_steps() const { return 0; }
+  /// The parts of a batch that has samples, at least one and as many on every rank. By default each
+  /// tensor of the batch is cut along dimension 1, and each sequence of it in its elements, along
+  /// their first dimension. All must be equally long. Anything else is in each part as it is.
+  virtual std::vector<value> tbptt_split_batch(const value& whole, std::int64_t steps);
+  /// What training_step returned as `hiddens` for the part before; empty in the first part of a
+  /// batch. With several optimizers: what the step of the last one returned.
+  const value& hiddens() const;
 
   // Evaluation. `on_validation_*` run in the sanity check too.
   virtual void on_sanity_check_start() {}

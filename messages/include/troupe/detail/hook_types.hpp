@@ -103,6 +103,10 @@ struct batch_to_device : plain { static constexpr std::string_view name = "batch
 /// The module may ask to skip the rest of the epoch (-1 in Lightning). One rank is enough, and then
 /// all ranks skip.
 struct on_train_batch_start : plain { static constexpr std::string_view name = "on_train_batch_start"; };
+/// With truncated back-propagation through time only: cuts the batch into parts that follow each
+/// other in time. The outcome brings `splits`. The hooks up to on_train_batch_end then run for each
+/// part, in `at.split`.
+struct tbptt_split_batch : plain { static constexpr std::string_view name = "tbptt_split_batch"; };
 /// Returns a tensor, a map with `loss`, or nothing where that is allowed (a single rank).
 struct training_step : plain { static constexpr std::string_view name = "training_step"; };
 /// May replace the step's output.
@@ -249,19 +253,19 @@ using hook_types = std::variant<
     hooks::setup_precision, hooks::on_fit_start, hooks::on_fit_end, hooks::pre_dispatch,
     hooks::dispatch, hooks::post_dispatch, hooks::process_dataloader, hooks::on_exception,
     hooks::teardown, hooks::on_train_start, hooks::on_train_epoch_start, hooks::batch_to_device,
-    hooks::on_train_batch_start, hooks::training_step, hooks::training_step_end,
-    hooks::on_before_zero_grad, hooks::optimizer_zero_grad, hooks::pre_backward,
-    hooks::on_before_backward, hooks::backward, hooks::on_after_backward, hooks::post_backward,
-    hooks::on_before_optimizer_step, hooks::clip_gradients, hooks::optimizer_step,
-    hooks::lr_scheduler_step, hooks::on_train_batch_end, hooks::on_train_epoch_end,
-    hooks::on_train_end, hooks::on_sanity_check_start, hooks::on_sanity_check_end,
-    hooks::on_validation_model_zero_grad, hooks::on_validation_model_eval,
-    hooks::on_validation_model_train, hooks::on_validation_start, hooks::on_validation_epoch_start,
-    hooks::on_validation_batch_start, hooks::validation_step, hooks::validation_step_end,
-    hooks::on_validation_batch_end, hooks::on_validation_epoch_end, hooks::on_validation_end,
-    hooks::on_test_model_eval, hooks::on_test_model_train, hooks::on_test_start,
-    hooks::on_test_epoch_start, hooks::on_test_batch_start, hooks::test_step, hooks::test_step_end,
-    hooks::on_test_batch_end, hooks::on_test_epoch_end, hooks::on_test_end,
+    hooks::on_train_batch_start, hooks::tbptt_split_batch, hooks::training_step,
+    hooks::training_step_end, hooks::on_before_zero_grad, hooks::optimizer_zero_grad,
+    hooks::pre_backward, hooks::on_before_backward, hooks::backward, hooks::on_after_backward,
+    hooks::post_backward, hooks::on_before_optimizer_step, hooks::clip_gradients,
+    hooks::optimizer_step, hooks::lr_scheduler_step, hooks::on_train_batch_end,
+    hooks::on_train_epoch_end, hooks::on_train_end, hooks::on_sanity_check_start,
+    hooks::on_sanity_check_end, hooks::on_validation_model_zero_grad,
+    hooks::on_validation_model_eval, hooks::on_validation_model_train, hooks::on_validation_start,
+    hooks::on_validation_epoch_start, hooks::on_validation_batch_start, hooks::validation_step,
+    hooks::validation_step_end, hooks::on_validation_batch_end, hooks::on_validation_epoch_end,
+    hooks::on_validation_end, hooks::on_test_model_eval, hooks::on_test_model_train,
+    hooks::on_test_start, hooks::on_test_epoch_start, hooks::on_test_batch_start, hooks::test_step,
+    hooks::test_step_end, hooks::on_test_batch_end, hooks::on_test_epoch_end, hooks::on_test_end,
     hooks::on_predict_model_eval, hooks::on_predict_model_train, hooks::on_predict_start,
     hooks::on_predict_epoch_start, hooks::on_predict_batch_start, hooks::predict_step,
     hooks::on_predict_batch_end, hooks::on_predict_epoch_end, hooks::on_predict_end, hooks::barrier,

@@ -33,13 +33,14 @@ struct position {
   std::int64_t batch = undefined;
   std::int32_t dataloader = 0;
   std::int32_t optimizer = 0;
+  std::int32_t split = 0;  ///< of the batch, with truncated back-propagation through time
 
   friend bool operator==(const position&, const position&) = default;
 };
 
 template <class Inspector>
 typename Inspector::result_type inspect(Inspector& f, position& x) {
-  return f(x.stage, x.epoch, x.step, x.batch, x.dataloader, x.optimizer);
+  return f(x.stage, x.epoch, x.step, x.batch, x.dataloader, x.optimizer, x.split);
 }
 
 }  // namespace troupe
