@@ -203,10 +203,10 @@ void data_parallel::clip_gradients(torch::optim::Optimizer& optimizer, double li
   strategy::clip_gradients(optimizer, limit, how);
 }
 
-void data_parallel::optimizer_step(torch::optim::Optimizer& optimizer,
-                                   const step_closure& closure) {
+void data_parallel::optimizer_step(torch::optim::Optimizer& optimizer, std::int32_t index,
+                                   const step_closure& closure, troupe::module& model) {
   auto* one = fused_of(optimizer);
-  if (!one) return strategy::optimizer_step(optimizer, closure);
+  if (!one) return strategy::optimizer_step(optimizer, index, closure, model);
   {
     const at::AutoGradMode with_gradients{true};
     closure();

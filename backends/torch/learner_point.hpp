@@ -41,6 +41,7 @@ struct learner_point {
   bool stepped = false;
   bool steps_reported = true;
   bool wants_stop = false;
+  loop_state done;
 };
 
 }  // namespace troupe

@@ -102,6 +102,7 @@ void torch_learner::keep_point() {
   k.stepped = stepped_;
   k.steps_reported = steps_reported_;
   k.wants_stop = wants_stop_;
+  k.done = done_;
 }
 
 void torch_learner::check_schedulers() const {
@@ -133,6 +134,7 @@ void torch_learner::return_to_point() {
   stepped_ = k.stepped;
   steps_reported_ = k.steps_reported;
   wants_stop_ = k.wants_stop;
+  done_ = k.done;
 }
 
 // Drops everything of an unfinished step, evaluation or checkpoint.
@@ -141,6 +143,7 @@ void torch_learner::forget_step() {
   predicted_ = {};
   std::ranges::fill(window_losses_, 0);
   word_ = {};
+  in_step_ = false;
   finite_ = true;
   evaluation_books_.assign(1, {});
   predictions_.clear();
@@ -277,6 +280,7 @@ std::string torch_learner::transferred_text() {
                       {"training", training},
                       {"logged", learner_json::metrics_to(logged_)},
                       {"results", learner_json::metrics_to(results_)},
+                      {"samples", done_.samples},
                       {"stepped", stepped_},
                       {"steps_reported", steps_reported_},
                       {"books_of_step", books_of_step_},
@@ -349,6 +353,7 @@ void torch_learner::take_numbers(const std::string& text) {
   const auto more = learner_json::parse_state(text).at("replica");
   logged_ = learner_json::metrics_from(more.at("logged"));
   results_ = learner_json::metrics_from(more.at("results"));
+  done_.samples = more.at("samples").get<std::int64_t>();
   stepped_ = more.at("stepped").get<bool>();
   steps_reported_ = more.at("steps_reported").get<bool>();
   books_of_step_ = more.at("books_of_step").get<bool>();

@@ -65,7 +65,7 @@ std::string torch_learner::state_text(const entries& steps, const entries& epoch
   }
 }
 
-void torch_learner::handle(const hooks::save_checkpoint& h) {
+snapshot_ptr torch_learner::take_snapshot(const loop_state& loop) {
   for (std::size_t i = 0; i < optimizers_.all().size(); ++i)
     if (const auto index = static_cast<std::int32_t>(i); !optimizer_states_.contains(index))
       optimizer_states_[index] = strategy_->optimizer_state(index);
@@ -74,7 +74,7 @@ void torch_learner::handle(const hooks::save_checkpoint& h) {
   auto taken = std::make_shared<snapshot>();
   taken->model = strategy_->module_state();
   if (strategy_->is_global_zero()) {
-    taken->loop = h.loop;
+    taken->loop = loop;
     taken->ranks = strategy_->world();
     taken->generation = generation_.value();
     taken->weights_digest = weights_digest(taken->model);
@@ -83,8 +83,26 @@ void torch_learner::handle(const hooks::save_checkpoint& h) {
       for (auto& blob : kept.tensors) taken->optimizer.push_back(std::move(blob));
   }
   optimizer_states_.clear();
-  auto saved = strategy_->save_checkpoint(std::move(taken), value{});
+  return taken;
+}
+
+void torch_learner::handle(const hooks::save_checkpoint& h) {
+  auto saved = strategy_->save_checkpoint(take_snapshot(h.loop), {}, {});
   if (strategy_->is_global_zero()) outcome_->snapshot = std::move(saved);
+}
+
+void torch_learner::save(const std::string& path, const value& storage_options) {
+  const auto refuse = [](std::string_view why) {
+    throw user_error(errc::checkpoint, fmt::format("save_checkpoint: {}", why));
+  };
+  if (path.empty()) refuse("the path is empty: name a folder");
+  if (about_.purpose != stage::train || !optimizers_there_ || at_.stage == stage::start)
+    refuse("there is no fit in progress: call it in a hook of a fit, from on_train_start on");
+  if (in_step_) refuse("a step is in progress: call it in on_train_batch_end, or another hook");
+  handle(hooks::on_save_checkpoint{});
+  auto loop = done_;
+  loop.last = logged_;
+  strategy_->save_checkpoint(take_snapshot(loop), path, storage_options);
 }
 
 // --- loading -------------------------------------------------------------------------------------
@@ -134,6 +152,7 @@ void torch_learner::take_everything(snapshot& from) {
     loop.cursor = cursor_of(from, cursor.way->layout(), about_.options, loaded_path_);
     cursor.way->resume(loop.epoch, loop.batch, loop.cursor);
   }
+  done_ = loop;
   const auto state = parse_state(from.state);
   const auto saved = state.value("optimizers", json::array());
   auto& all = optimizers_.all();
@@ -143,9 +162,9 @@ void torch_learner::take_everything(snapshot& from) {
                                  "module that was saved",
                                  loaded_path_, saved.size(), all.size()));
   for (std::size_t i = 0; i < all.size(); ++i) {
+    if (strategy_->restores_optimizers()) continue;
     // Schedulers first: replaying them changes learning rates, which the groups then restore.
     schedulers_from(all[i].schedulers, saved[i].at("schedulers"));
-    if (strategy_->restores_optimizers()) continue;
     troupe::optimizer_state kept;
     kept.groups = saved[i].at("groups").dump();
     const auto prefix = fmt::format("{}.", i);

@@ -18,6 +18,8 @@ void torch_learner::handle(const hooks::on_train_epoch_start& h) {
   step_book_.clear();
   stepped_ = false;
   steps_reported_ = true;
+  done_.epoch = h.at.epoch;
+  done_.batch = done_.cursor = 0;
   module_->on_train_epoch_start(h.at.epoch);
 }
 
@@ -117,6 +119,7 @@ struct requires_grad_guard {
 void torch_learner::handle(const hooks::training_step& h) {
   output_ = {};
   loss_ = at::Tensor{};
+  in_step_ = true;
   if (idle()) return;
   draw_from(h.at.split == 0 ? std::string{h.name} : fmt::format("{} {}", h.name, h.at.split));
   requires_grad_guard later;
@@ -229,6 +232,11 @@ void torch_learner::handle(const hooks::optimizer_step& h) {
   if (!std::exchange(finite_, true)) ++non_finite_steps_;
   const auto layout = cursor_at(h.at).way->layout(h.at.epoch);
   outcome_->samples = layout.samples(window_first_, window_last_);
+  done_.batch = h.at.batch + 1;
+  done_.steps = h.at.step + 1;
+  done_.samples += outcome_->samples;
+  done_.cursor += outcome_->samples;
+  in_step_ = step_schedulers_;
   if (elastic()) step_updated(h.at);
 }
 
@@ -243,7 +251,9 @@ void torch_learner::handle(const hooks::lr_scheduler_step& h) {
         metric = found->second;
       module_->lr_scheduler_step(schedule, metric);
     }
-  if (elastic() && stepped_ && h.every == schedule::interval::step) complete_step();
+  if (h.every != schedule::interval::step) return;
+  in_step_ = false;
+  if (elastic() && stepped_) complete_step();
 }
 
 void torch_learner::handle(const hooks::on_train_batch_end& h) {
@@ -258,12 +268,15 @@ void torch_learner::handle(const hooks::on_train_batch_end& h) {
 }
 
 void torch_learner::handle(const hooks::on_train_epoch_end& h) {
+  in_step_ = false;  // of a window that skip_epoch interrupted
   module_->on_train_epoch_end(h.at.epoch);
   if (!steps_reported_) report_steps();
   report_non_finite();
   report(epoch_book_);
   books_ = nullptr;
   agree_on_stop();
+  ++done_.epoch;
+  done_.batch = done_.cursor = 0;
 }
 
 void torch_learner::handle(const hooks::on_train_end&) {

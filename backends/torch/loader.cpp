@@ -67,9 +67,8 @@ private:
 }  // namespace
 
 struct loader::state {
-  state(dataset_ptr data, options how) : how_(how), assembler_(std::move(data), how) {
-    if (how_.prefetch > 0) thread_ = std::thread{[this] { run(); }};
-  }
+  state(dataset_ptr data, options how)
+      : data_(std::move(data)), how_(how), assembler_(data_, how) {}
 
   ~state() {
     if (!thread_.joinable()) return;
@@ -89,6 +88,7 @@ struct loader::state {
       ready_.clear();
       failed_ = nullptr;
     }
+    if (how_.prefetch > 0 && !thread_.joinable()) thread_ = std::thread{[this] { run(); }};
     work_.notify_all();
   }
 
@@ -103,6 +103,7 @@ struct loader::state {
     return epoch == resumed_epoch_ ? resumed_ : how_.layout;
   }
 
+  dataset_ptr data_;
   options how_;
   std::int64_t resumed_epoch_ = -1;
   data_layout resumed_;  ///< of that epoch
@@ -173,16 +174,26 @@ private:
 
 loader::loader(dataset_ptr data, options how)
     : state_(std::make_unique<state>(std::move(data), how)) {}
+loader::loader(std::unique_ptr<loader> inner) : inner_(std::move(inner)) {
+  if (!inner_) throw internal_error("a loader that wraps nothing");
+}
 loader::~loader() = default;
 
+const dataset_ptr& loader::data() const { return inner_ ? inner_->data() : state_->data_; }
+const loader::options& loader::how() const { return inner_ ? inner_->how() : state_->how_; }
+
 void loader::resume(std::int64_t epoch, std::int64_t batch, std::int64_t sample) {
+  if (inner_) return inner_->resume(epoch, batch, sample);
   state_->resumed_epoch_ = epoch;
   state_->resumed_ = state_->how_.layout.resumed(batch, sample);
 }
-data_layout loader::layout(std::int64_t epoch) const { return state_->layout(epoch); }
+data_layout loader::layout(std::int64_t epoch) const {
+  return inner_ ? inner_->layout(epoch) : state_->layout(epoch);
+}
 void loader::begin(std::int64_t epoch, std::int64_t first, std::int64_t last) {
+  if (inner_) return inner_->begin(epoch, first, last);
   state_->begin(epoch, first, last);
 }
-loader::item loader::next() { return state_->next(); }
+loader::item loader::next() { return inner_ ? inner_->next() : state_->next(); }
 
 }  // namespace troupe

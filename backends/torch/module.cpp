@@ -28,6 +28,8 @@ step_output module::test_step(const batch&, std::int64_t) { return {}; }
 value module::predict_step(const batch&, std::int64_t) { not_written("predict_step"); }
 optimizers module::configure_optimizers() { not_written("configure_optimizers"); }
 
+void module::on_exception(const std::exception_ptr&, std::string_view, std::string_view) {}
+
 value module::on_before_batch_transfer(value b, std::int32_t) { return b; }
 value module::on_after_batch_transfer(value b, std::int32_t) { return b; }
 
@@ -47,7 +49,8 @@ void module::configure_gradient_clipping(torch::optim::Optimizer& optimizer, dou
 
 void module::optimizer_step(std::int64_t, std::int64_t, torch::optim::Optimizer& optimizer,
                             const step_closure& closure) {
-  if (services_) return services_->how().optimizer_step(optimizer, closure);
+  if (services_)
+    return services_->how().optimizer_step(optimizer, services_->at().optimizer, closure, *this);
   optimizer.step(closure);
 }
 
@@ -124,6 +127,12 @@ const value& module::hiddens() const {
 
 void module::add_to_queue(const value& what) {
   if (services_) services_->queue(deep_copy(what));
+}
+
+void module::save_checkpoint(const std::string& path, const value& storage_options) {
+  if (!services_)
+    throw user_error(errc::checkpoint, "save_checkpoint outside of a run: call it in a hook");
+  services_->save(path, storage_options);
 }
 
 void module::stop() {

@@ -12,6 +12,7 @@
 #include "backends/checkpoint/regular_file.hpp"
 #include "backends/checkpoint/safetensors.hpp"
 #include "backends/checkpoint/safetensors_io.hpp"
+#include "backends/local/file_operations.hpp"
 #include "backends/torch/module_state.hpp"
 #include "backends/torch/single_device.hpp"
 #include "troupe/data_parallel.hpp"
@@ -122,26 +123,28 @@ void strategy::use_comm_hook(comm_hook, bool) {
                                  name()));
 }
 
-loader::options strategy::process_dataloader(loader::options how, stage) { return how; }
+std::unique_ptr<loader> strategy::process_dataloader(std::unique_ptr<loader> made, stage) {
+  return made;
+}
 
-value strategy::batch_to_device(const value& batch, std::int32_t dataloader) {
+value strategy::batch_to_device(const value& batch, c10::Device device, std::int32_t dataloader) {
   const auto each = [&](auto container) {
-    for (auto& item : container.items) item = batch_to_device(item, dataloader);
+    for (auto& item : container.items) item = batch_to_device(item, device, dataloader);
     return value{std::move(container)};
   };
   if (const auto* tuple = batch.get_if<value_tuple>()) return each(*tuple);
   if (const auto* list = batch.get_if<value_list>()) return each(*list);
   if (const auto* map = batch.get_if<value_map>()) {
     auto copy = *map;
-    for (auto& [key, item] : copy.items) item = batch_to_device(item, dataloader);
+    for (auto& [key, item] : copy.items) item = batch_to_device(item, device, dataloader);
     return copy;
   }
   if (const auto* own = batch.get_if<value_user>(); own && own->held) {
     const auto mover = parts_.moves.find(own->held->type());
     if (mover == parts_.moves.end()) return batch;
-    return value_user{std::make_shared<const std::any>(mover->second(*own->held, root_device()))};
+    return value_user{std::make_shared<const std::any>(mover->second(*own->held, device))};
   }
-  return map_tensors(batch, [&](const at::Tensor& t) { return t.to(root_device()); });
+  return map_tensors(batch, [&](const at::Tensor& t) { return t.to(device); });
 }
 
 step_output strategy::training_step(const batch& b, std::int64_t index) {
@@ -193,7 +196,8 @@ void strategy::clip_gradients(torch::optim::Optimizer& optimizer, double limit,
     torch::nn::utils::clip_grad_value_(parameters, limit);
 }
 
-void strategy::optimizer_step(torch::optim::Optimizer& optimizer, const step_closure& closure) {
+void strategy::optimizer_step(torch::optim::Optimizer& optimizer, std::int32_t,
+                              const step_closure& closure, troupe::module&) {
   numbers().optimizer_step(optimizer, closure);
 }
 
@@ -240,12 +244,38 @@ void strategy::load_optimizer_state(std::int32_t index, const troupe::optimizer_
   load_state(*optimizers_->all().at(index).optimizer, *module_, index, state);
 }
 
-snapshot_ptr strategy::save_checkpoint(snapshot_ptr taken, const value& storage_options) {
+namespace {
+
+// As the checkpointer does: under another name first, so that a crash leaves no half checkpoint.
+void write_now(const checkpoint_io& format, const snapshot& what, const std::string& path) {
+  const auto folder = std::filesystem::absolute(path).lexically_normal();
+  const auto above = folder.parent_path();
+  const auto part = above / fmt::format(".{}.tmp", folder.filename().string());
+  const auto run = [&](const storage_op& op) {
+    if (const auto result = perform(above, op); result.error)
+      throw user_error(errc::checkpoint, result.text);
+  };
+  run(storage_ops::remove{part});
+  run(storage_ops::make_folder{part});
+  for (auto& file : format.encode(what))
+    run(storage_ops::write{part / file.name, std::move(file.chunks)});
+  run(storage_ops::sync_folder{part});
+  run(storage_ops::rename{part, folder});
+  run(storage_ops::sync_folder{above});
+}
+
+}  // namespace
+
+snapshot_ptr strategy::save_checkpoint(snapshot_ptr what, const std::string& path,
+                                       const value& storage_options) {
   if (!storage_options.empty())
     throw user_error(errc::checkpoint,
                      "storage options mean nothing to this strategy: override save_checkpoint to "
                      "use them, or leave them out");
-  return taken;
+  if (path.empty()) return what;
+  if (is_global_zero()) write_now(*parts_.files, *what, path);
+  barrier("save_checkpoint");
+  return what;
 }
 
 snapshot strategy::load_checkpoint(const std::string& path) {
@@ -266,7 +296,7 @@ value strategy::add_to_queue(const metrics& callback_metrics) {
   return map;
 }
 
-void strategy::on_exception(std::string_view, std::string_view) {}
+void strategy::on_exception(const std::exception_ptr&, std::string_view, std::string_view) {}
 
 void strategy::teardown(bool orderly) {
   if (orderly) barrier("teardown");

@@ -24,6 +24,12 @@ bool evaluates(stage s) {
   return s == stage::sanity || s == stage::validate || s == stage::test || s == stage::predict;
 }
 
+// Cut off, because what() of LibTorch's exceptions ends in 25 lines of stack frames.
+std::string text_without_frames(const std::exception& error) {
+  const auto* of_torch = dynamic_cast<const c10::Error*>(&error);
+  return of_torch ? of_torch->what_without_backtrace() : error.what();
+}
+
 }  // namespace
 
 // The context of one hook: its position, its outcome, the rank's generator, and no gradients
@@ -97,7 +103,12 @@ hook_outcome torch_learner::on(const hook& h, const closure& inner) {
   hook_outcome outcome;
   const scope inside(*this, h, inner, outcome);
   if (at_.batch == undefined && at_.stage != stage::start) draw_from(name(h));
-  h.visit([this](const auto& one) { handle(one); });
+  try {
+    h.visit([this](const auto& one) { handle(one); });
+  } catch (...) {
+    thrown_ = std::current_exception();
+    throw;
+  }
   // The waiting time of a closure's hooks is in their own outcomes.
   outcome.waited = strategy_->waited() - std::exchange(waited_, strategy_->waited());
   return outcome;
@@ -154,7 +165,7 @@ void torch_learner::handle(const hooks::model_sharded_context&) {
 }
 
 void torch_learner::handle(const hooks::configure_model&) {
-  module_->configure_model();
+  if (strategy_->calls_configure_model()) module_->configure_model();
   building_.reset();
 }
 
@@ -273,14 +284,18 @@ void torch_learner::handle(const hooks::process_dataloader& h) {
     options.shuffle = s == stage::train;
     options.layout = {data->size(), strategy_->world(), about_.options.batch_size};
     options.rank = strategy_->rank();
-    options = strategy_->process_dataloader(std::move(options), s);
+    auto way = strategy_->process_dataloader(std::make_unique<loader>(data, options), s);
+    if (!way)
+      throw user_error(errc::job_failed,
+                       "process_dataloader returned no loader: return the one it got, or another");
+    const auto layout = way->layout();
     loader_length length;
     length.stage = s;
     length.dataloader = static_cast<std::int32_t>(walks.size());
-    walks.push_back({std::make_unique<loader>(data, options)});
-    length.batches = walks.back().way->batches();
-    length.samples = data->size();
-    length.each = options.layout.ranks * options.layout.batch_size;
+    length.batches = layout.batches();
+    length.samples = layout.size;
+    length.each = layout.ranks * layout.batch_size;
+    walks.push_back({std::move(way)});
     outcome_->loaders.push_back(length);
   }
 }
@@ -335,7 +350,7 @@ void torch_learner::handle(const hooks::batch_to_device& h) {
   auto held = precision_->convert_input(item.batch);
   held = module_->on_before_batch_transfer(std::move(held), dataloader);
   held = data_->on_before_batch_transfer(std::move(held), dataloader);
-  held = strategy_->batch_to_device(held, dataloader);
+  held = strategy_->batch_to_device(held, strategy_->root_device(), dataloader);
   held = data_->on_after_batch_transfer(std::move(held), dataloader);
   held = module_->on_after_batch_transfer(std::move(held), dataloader);
   batch_ = batch{std::move(held), item.samples};
@@ -349,10 +364,20 @@ void torch_learner::handle(const hooks::barrier& h) {
 
 // --- ends ----------------------------------------------------------------------------------------
 
+// The exception of the first cause, if this rank threw it.
+std::exception_ptr torch_learner::cause_of(const hooks::on_exception& h) const {
+  if (thrown_) {
+    const auto mine = describe(thrown_, text_without_frames);
+    if (mine.type == h.type && mine.what == h.what) return thrown_;
+  }
+  return std::make_exception_ptr(std::runtime_error{h.what});
+}
+
 // May be called before set-up.
 void torch_learner::handle(const hooks::on_exception& h) {
-  strategy_->on_exception(h.type, h.what);
-  if (module_) module_->on_exception(h.type, h.what);
+  const auto error = cause_of(h);
+  strategy_->on_exception(error, h.type, h.what);
+  if (module_) module_->on_exception(error, h.type, h.what);
 }
 
 void torch_learner::handle(const hooks::teardown& h) {
@@ -365,12 +390,6 @@ void torch_learner::handle(const hooks::teardown& h) {
 // --- the recipe ----------------------------------------------------------------------------------
 
 namespace {
-
-// Cut off, because what() of LibTorch's exceptions ends in 25 lines of stack frames.
-std::string text_without_frames(const std::exception& error) {
-  const auto* of_torch = dynamic_cast<const c10::Error*>(&error);
-  return of_torch ? of_torch->what_without_backtrace() : error.what();
-}
 
 class torch_recipe final : public learner_recipe {
 public:

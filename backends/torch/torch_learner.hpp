@@ -3,6 +3,7 @@
 // learner_state.cpp and learner_recovery.cpp.
 #pragma once
 
+#include <exception>
 #include <map>
 #include <memory>
 #include <optional>
@@ -70,6 +71,7 @@ private:
   void stop() override { wants_stop_ = true; }
   std::int64_t samples() const override { return batch_.samples(); }
   const value& hiddens() const override { return hiddens_; }
+  void save(const std::string& path, const value& storage_options) override;
 
   // Setting up and taking down.
   void handle(const hooks::connect& h);
@@ -160,6 +162,7 @@ private:
   void handle(const hooks::restore_state& h);
 
   void draw_from(std::string_view hook);
+  std::exception_ptr cause_of(const hooks::on_exception& h) const;
   void configure_optimizers();
   void describe_optimizers();
   void set_up_precision();
@@ -194,6 +197,7 @@ private:
 
   std::string state_text(const std::map<std::string, metric_accumulator::entry>& steps,
                          const std::map<std::string, metric_accumulator::entry>& epochs);
+  snapshot_ptr take_snapshot(const loop_state& loop);
   void take_weights(const snapshot& from);
   void take_loaded_weights();
   void take_everything(snapshot& from);
@@ -234,6 +238,7 @@ private:
   // The hook in progress; closures nest.
   position at_;
   hook_outcome* outcome_ = nullptr;
+  std::exception_ptr thrown_;  // by the last hook that failed
   const closure* inner_ = nullptr;
 
   // The batch in progress.
@@ -289,6 +294,8 @@ private:
   bool epoch_logs_ = true;      // some rank had values for the epoch then
   std::shared_ptr<partial_state> received_;
 
+  loop_state done_;       // the last step boundary, as far as the learner knows it
+  bool in_step_ = false;  // a step has begun, or its schedulers are due
   std::string loaded_path_;
   std::optional<snapshot> loaded_;
   bool weights_due_ = false;  // to be loaded after model_to_device

@@ -26,10 +26,10 @@ public:
   explicit simulated(const payload_ground& ground, Parts&&... parts)
       : Strategy(std::forward<Parts>(parts)...), ground_(ground) {}
 
-  loader::options process_dataloader(loader::options how, stage purpose) override {
-    auto made = Strategy::process_dataloader(how, purpose);
-    made.prefetch = 0;
-    return made;
+  std::unique_ptr<loader> process_dataloader(std::unique_ptr<loader> made, stage purpose) override {
+    auto how = made->how();
+    how.prefetch = 0;
+    return Strategy::process_dataloader(std::make_unique<loader>(made->data(), how), purpose);
   }
   step_output training_step(const batch& b, std::int64_t index) override {
     const bool applied =

@@ -284,7 +284,7 @@ TEST_CASE("batch_to_device keeps the batch's type and uses the movers of user ty
   const value strange{value_user{std::make_shared<const std::any>(std::string{"x"})}};
   const value sent = value_tuple{
       {boxed(t), value_list{{1, "two"}}, value_map{{{"a", boxed(t)}, {"mine", mine}}}, strange}};
-  const auto got = how.batch_to_device(sent, 0);
+  const auto got = how.batch_to_device(sent, c10::kCPU, 0);
   const auto& items = got.get_if<value_tuple>()->items;
   CHECK(unboxed(items[0]).is_same(t));
   CHECK(items[1] == value{value_list{{1, "two"}}});

@@ -83,14 +83,13 @@ struct own_strategy : data_parallel {
   void pre_dispatch() override { note("pre_dispatch"); }
   void dispatch() override { note("dispatch"); }
   void post_dispatch() override { note("post_dispatch"); }
-  loader::options process_dataloader(loader::options how, stage s) override {
+  std::unique_ptr<loader> process_dataloader(std::unique_ptr<loader> made, stage s) override {
     note("process_dataloader");
-    if (s == stage::train) how.shuffle = false;
-    return how;
+    return data_parallel::process_dataloader(std::move(made), s);
   }
-  value batch_to_device(const value& b, std::int32_t d) override {
+  value batch_to_device(const value& b, c10::Device device, std::int32_t d) override {
     note("batch_to_device");
-    return data_parallel::batch_to_device(b, d);
+    return data_parallel::batch_to_device(b, device, d);
   }
   step_output training_step(const batch& b, std::int64_t i) override {
     note("training_step");
@@ -129,9 +128,10 @@ struct own_strategy : data_parallel {
     note("clip_gradients");
     data_parallel::clip_gradients(o, limit, how);
   }
-  void optimizer_step(torch::optim::Optimizer& o, const step_closure& c) override {
+  void optimizer_step(torch::optim::Optimizer& o, std::int32_t i, const step_closure& c,
+                      troupe::module& m) override {
     note("optimizer_step");
-    data_parallel::optimizer_step(o, c);
+    data_parallel::optimizer_step(o, i, c, m);
   }
   void synchronize_buffers() override {
     note("synchronize_buffers");
@@ -173,9 +173,9 @@ struct own_strategy : data_parallel {
     note("optimizer_state");
     return data_parallel::optimizer_state(i);
   }
-  snapshot_ptr save_checkpoint(snapshot_ptr s, const value& o) override {
+  snapshot_ptr save_checkpoint(snapshot_ptr s, const std::string& p, const value& o) override {
     note("save_checkpoint");
-    return data_parallel::save_checkpoint(s, o);
+    return data_parallel::save_checkpoint(s, p, o);
   }
   snapshot load_checkpoint(const std::string&) override {
     note("load_checkpoint");
@@ -535,7 +535,8 @@ struct own_engine : data_parallel {
     seen_->note(full_ ? "full" : "part");
     return data_parallel::backward(loss, own);
   }
-  void optimizer_step(torch::optim::Optimizer& optimizer, const step_closure& closure) override {
+  void optimizer_step(torch::optim::Optimizer& optimizer, std::int32_t, const step_closure& closure,
+                      troupe::module&) override {
     seen_->note("asked");
     const auto loss = closure();
     if (loss.defined()) seen_->note("got a loss");

@@ -81,6 +81,9 @@ using data_ptr = std::shared_ptr<data_module>;
 /// permutation; evaluation: 0 .. size-1). A thread of the loader assembles at most `prefetch`
 /// batches ahead (0: no thread). `next` throws what that thread throws. Not thread-safe;
 /// destruction ends the thread.
+///
+/// strategy::process_dataloader may wrap a loader in one of its own, which overrides members, or
+/// replace it: batches may come from anywhere, as long as `layout` says how many there are.
 class loader {
 public:
   struct options {
@@ -91,19 +94,23 @@ public:
     std::int32_t prefetch = 2;
   };
   loader(dataset_ptr data, options how);
-  ~loader();
+  virtual ~loader();
   loader(const loader&) = delete;
   loader& operator=(const loader&) = delete;
 
+  /// What it was made from. Of a wrapper: what the innermost loader was made from.
+  const dataset_ptr& data() const;
+  const options& how() const;
+
   /// Epoch `epoch` is resumed: its micro-batch `batch` begins at entry `sample` of its order. Other
   /// epochs begin at their first entry. Before the first pass; 0 <= sample <= the dataset's size.
-  void resume(std::int64_t epoch, std::int64_t batch, std::int64_t sample);
+  virtual void resume(std::int64_t epoch, std::int64_t batch, std::int64_t sample);
   std::int64_t batches(std::int64_t epoch = 0) const { return layout(epoch).batches(); }
   /// How epoch `epoch` is divided into micro-batches.
-  data_layout layout(std::int64_t epoch = 0) const;
+  virtual data_layout layout(std::int64_t epoch = 0) const;
   /// Starts a pass at micro-batch `first` of epoch `epoch`, up to but not including `last`. Drops
   /// batches that were prefetched for another pass.
-  void begin(std::int64_t epoch, std::int64_t first, std::int64_t last);
+  virtual void begin(std::int64_t epoch, std::int64_t first, std::int64_t last);
   /// The pass's next batch; empty value when this rank has no samples in it. Waits for the loader
   /// thread.
   struct item {
@@ -111,10 +118,15 @@ public:
     std::int64_t samples = 0;  ///< of this rank
     std::int64_t index = 0;    ///< micro-batch within the epoch
   };
-  item next();
+  virtual item next();
+
+protected:
+  /// A wrapper: members that it does not override are those of `inner`.
+  explicit loader(std::unique_ptr<loader> inner);
 
 private:
   struct state;
+  std::unique_ptr<loader> inner_;  // or
   std::unique_ptr<state> state_;
 };
 

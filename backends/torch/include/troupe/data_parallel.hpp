@@ -50,7 +50,8 @@ public:
   step_status backward(const at::Tensor& loss, const backward_plan& plan) override;
   void clip_gradients(torch::optim::Optimizer& optimizer, double limit,
                       hooks::clip_gradients::algorithm how) override;
-  void optimizer_step(torch::optim::Optimizer& optimizer, const step_closure& closure) override;
+  void optimizer_step(torch::optim::Optimizer& optimizer, std::int32_t index,
+                      const step_closure& closure, troupe::module& model) override;
   void synchronize_buffers() override;
   std::chrono::nanoseconds waited() const override;
 

@@ -39,6 +39,7 @@ public:
   virtual void stop() = 0;
   virtual std::int64_t samples() const = 0;
   virtual const value& hiddens() const = 0;
+  virtual void save(const std::string& path, const value& storage_options) = 0;
 };
 
 /// A torch module with training steps.
@@ -73,9 +74,9 @@ struct module : torch::nn::Module {
   virtual void teardown(stage purpose) { (void)purpose; }
   virtual void on_fit_start() {}
   virtual void on_fit_end() {}
-  virtual void on_exception(std::string_view type, std::string_view what) {
-    (void)type, (void)what;
-  }
+  /// See strategy::on_exception.
+  virtual void on_exception(const std::exception_ptr& error, std::string_view type,
+                            std::string_view what);
 
   // Batches, in all stages. Overrides keep the batch's type.
   virtual value on_before_batch_transfer(value b, std::int32_t dataloader);
@@ -181,6 +182,12 @@ struct module : torch::nn::Module {
   const metrics& logged() const;
   /// For job_outcome::queue, first in first out; only the values of rank 0. Makes a deep copy.
   void add_to_queue(const value& what);
+  /// Writes a checkpoint of the fit to the folder `path` now, beside those of the policy, in the
+  /// job's format. In a hook of a fit from on_train_start on, between two steps (in
+  /// on_train_batch_end, for example), on all ranks; they return when it is durable. `--resume` may
+  /// go on from it: it then repeats what follows the last step, and early stopping counts anew.
+  /// `storage_options`: strategy::save_checkpoint.
+  void save_checkpoint(const std::string& path, const value& storage_options = {});
   /// Asks for an end of the run at a step boundary. One rank is enough; the others learn of it with
   /// the gradients of the step in flight, or at the end of the epoch or validation.
   void stop();

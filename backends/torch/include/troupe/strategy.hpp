@@ -11,6 +11,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <exception>
 #include <functional>
 #include <map>
 #include <memory>
@@ -106,10 +107,13 @@ public:
   /// (`backward_plan::weight` is 1), and `backward_plan::synchronize` marks the end of Troupe's own
   /// step. Gradients are zeroed where a window begins.
   virtual bool handles_gradient_accumulation() const { return false; }
-  /// True: load_optimizer_state is not called, the strategy restores its optimizers itself.
+  /// True: load_optimizer_state is not called, and schedulers are left as they are. The strategy
+  /// restores its optimizers and their schedulers itself.
   virtual bool restores_optimizers() const { return false; }
   /// True: a checkpoint's weights are loaded after model_to_device.
   virtual bool restore_checkpoint_after_setup() const { return false; }
+  /// False: the module's configure_model is not called.
+  virtual bool calls_configure_model() const { return true; }
   /// True: configure_optimizers runs in pre_dispatch.
   virtual bool late_optimizers() const { return false; }
 
@@ -149,14 +153,16 @@ public:
   virtual void post_dispatch() {}
 
   // Data.
-  /// How this rank iterates over a loader of `purpose`. `how` has this rank's place in the whole
-  /// world: an override may change order, share or prefetch.
-  virtual loader::options process_dataloader(loader::options how, stage purpose);
+  /// The loader that this rank reads for `purpose`. `made` reads its share of the dataset. An
+  /// override may return it, wrap it in a loader of its own, or replace it: by one with other
+  /// options (`made->data()`, `made->how()`), or by one that reads from elsewhere. All ranks must
+  /// get the same layout, but for the rank. Never null.
+  virtual std::unique_ptr<loader> process_dataloader(std::unique_ptr<loader> made, stage purpose);
   /// Before each micro-batch of any stage: the ranks that have samples in it, ascending. Only these
   /// run its step.
   virtual void begin_batch(const subgroup& with_samples) { (void)with_samples; }
-  /// Keeps the batch's type.
-  virtual value batch_to_device(const value& batch, std::int32_t dataloader);
+  /// Keeps the batch's type. The runtime passes root_device.
+  virtual value batch_to_device(const value& batch, c10::Device device, std::int32_t dataloader);
 
   // Steps, in the precision's context.
   virtual step_output training_step(const batch& b, std::int64_t index);
@@ -178,8 +184,10 @@ public:
   virtual at::Tensor post_backward(const at::Tensor& loss);
   virtual void clip_gradients(torch::optim::Optimizer& optimizer, double limit,
                               hooks::clip_gradients::algorithm how);
-  /// Runs the closure (inside the optimizer's step) and updates the weights.
-  virtual void optimizer_step(torch::optim::Optimizer& optimizer, const step_closure& closure);
+  /// Runs the closure (inside the optimizer's step) and updates the weights. `index` counts the
+  /// module's optimizers.
+  virtual void optimizer_step(torch::optim::Optimizer& optimizer, std::int32_t index,
+                              const step_closure& closure, troupe::module& model);
   /// In each optimizer step that ends a window: all ranks get the buffers of rank 0. It is called
   /// after the update, before the step counts as done. In jobs that can restart it is called before
   /// the update, after each run of the last optimizer's closure: a rank that is lost in here then
@@ -221,8 +229,15 @@ public:
   /// a rank that joins has to load. No collective.
   virtual troupe::optimizer_state local_optimizer_state(std::int32_t index);
   virtual void load_optimizer_state(std::int32_t index, const troupe::optimizer_state& state);
-  /// On all ranks; what rank 0 returns is written.
-  virtual snapshot_ptr save_checkpoint(snapshot_ptr taken, const value& storage_options);
+  /// On all ranks; only rank 0's `what` holds a state.
+  /// - Without a path: the job's policy wants a checkpoint. What rank 0 returns is written by the
+  ///   checkpointer, while training continues.
+  /// - With one: a module asked for it (module::save_checkpoint). Rank 0 writes `what` to this
+  ///   folder, in the job's format, and all ranks return when it is durable. A module may call it
+  ///   with a state of its own.
+  /// The base refuses storage options.
+  virtual snapshot_ptr save_checkpoint(snapshot_ptr what, const std::string& path,
+                                       const value& storage_options);
   virtual snapshot load_checkpoint(const std::string& path);
   /// On all ranks; rank 0 removes, through the port that wrote.
   virtual void remove_checkpoint(const std::string& path);
@@ -231,8 +246,11 @@ public:
   virtual value add_to_queue(const metrics& callback_metrics);
 
   // Ends.
-  /// The generation is closed: collectives throw.
-  virtual void on_exception(std::string_view type, std::string_view what);
+  /// The job fails; `type` and `what` are those of its first cause, on every rank. `error` is the
+  /// exception itself on the rank that threw it, elsewhere a std::runtime_error with its text. The
+  /// generation is closed: collectives throw.
+  virtual void on_exception(const std::exception_ptr& error, std::string_view type,
+                            std::string_view what);
   /// When `orderly`, waits for the other ranks at the barrier "teardown".
   virtual void teardown(bool orderly);
 
