@@ -1,10 +1,12 @@
-"""Tests that a page of docs/ names must exist: docs/scenarios.md names one or more for each scenario."""
+"""Tests that a page of docs/ names must exist: docs/scenarios.md names one or more for each scenario, docs/members.md
+for each member."""
 
 import re
 
 from prose import Finding
 
 PAGE = "docs/scenarios.md"
+MEMBERS = "docs/members.md"
 
 
 def names_of_tests(tree):
@@ -29,4 +31,26 @@ def documented_tests(tree):
                 yield Finding(PAGE, number, f"there is no test `{name}`")
 
 
-RULES = [documented_tests]
+def documented_members(tree):
+    """Rows name tests by their number in the list at the end of the page."""
+    lines = list(enumerate(tree.text.get(MEMBERS, "").splitlines(), 1))
+    known = set(names_of_tests(tree)) | {path.rsplit("/", 1)[-1] for path in tree.text if path.startswith("tests/")}
+    listed, named = set(), set()
+    for number, line in lines:
+        if m := re.match(r"- (T\d+): `([^`]+)`$", line):
+            listed.add(m[1])
+            if m[2] not in known:
+                yield Finding(MEMBERS, number, f"there is no test `{m[2]}`")
+    for number, line in lines:
+        if re.match(r"\| \d+ \|", line):
+            *_, state, shown = [cell.strip() for cell in line.split("|")[1:-1]]
+            named |= (tests := set(shown.split(", ")) - {""})
+            if not tests and not state.startswith("MISSING"):
+                yield Finding(MEMBERS, number, "no test shows it")
+            for one in sorted(tests - listed):
+                yield Finding(MEMBERS, number, f"{one} is not in the list of tests")
+    for one in sorted(listed - named):
+        yield Finding(MEMBERS, 1, f"no row names {one}")
+
+
+RULES = [documented_tests, documented_members]
