@@ -118,8 +118,23 @@ void simulated_stream::close(side from) {
   push(from, {.last = true, .how = stream_end::closed});
 }
 
+// What the path has not taken was in the memory of the process.
+void simulated_stream::forget_waiting(side from) {
+  auto& w = ways_[from];
+  while (w.bytes > w.reading.buffer) {
+    w.bytes -= size_of(w.flights.back().what);
+    w.flights.pop_back();
+  }
+}
+
+void simulated_stream::vanish(side from) {
+  ends_[from].over = true;
+  forget_waiting(from);
+}
+
 void simulated_stream::leave(side from, stream_end how) {
   auto& mine = ends_[from];
+  if (!mine.over) forget_waiting(from);
   mine.over = true;
   mine.heartbeat.close();
   if (std::exchange(mine.left, true) || ends_[other(from)].over) return;

@@ -66,11 +66,11 @@ public:
   bool withdraw(side from, std::uint64_t tag);
   /// Sends what waits and then ends this direction in order.
   void close(side from);
-  /// The process at that end has given the connection up, or has died while its host lives. The
-  /// other end is notified after all that was sent before.
+  /// The process at that end has given the connection up, or has died while its host lives. What
+  /// waits beyond the path's bytes is lost with it. The other end is notified after the rest.
   void leave(side from, stream_end how);
   /// The end is gone, and sends nothing any more.
-  void vanish(side from) { ends_[from].over = true; }
+  void vanish(side from);
   /// The path breaks the connection: both ends are notified.
   void disconnect();
   /// One end reads slowly from now on: nothing for `each`, then one message. Its bytes arrive
@@ -124,6 +124,7 @@ private:
   };
 
   std::size_t waiting(const way& w) const;
+  void forget_waiting(side from);
   void push(side from, flight what);
   void arrive(side at);
   void receive_beats(side at);

@@ -140,6 +140,19 @@ TEST_CASE("a cut of a stream holds messages back until it heals", "[simulated][l
   for (const auto& ends : c.ends) CHECK(ends.empty());
 }
 
+TEST_CASE("a process that dies takes along what the path has not taken", "[simulated][links]") {
+  connection c{{.buffer = 35}};
+  c.send_to_far(1, 2);
+  run_for(c.in, milliseconds{5});
+  c.stream->read_slowly(1, {.each = std::chrono::hours{1}, .buffer = 35});
+  c.send_to_far(3, 9);  // of 10 bytes each
+  c.stream->leave(0, stream_end::closed);
+  c.stream->read_as_before(1);
+  run_for(c.in, milliseconds{5});
+  CHECK(c.got[1] == counted(5));
+  CHECK(c.ends[1] == std::vector{stream_end::closed});
+}
+
 TEST_CASE("a lasting cut of a stream: the silent end is lost within the detection time",
           "[simulated][links]") {
   for (const bool both : {true, false}) {
