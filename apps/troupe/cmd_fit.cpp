@@ -6,7 +6,6 @@
 #include "apps/troupe/exit_status.hpp"
 #include "apps/troupe/job_parts.hpp"
 #include "apps/troupe/job_runner.hpp"
-#include "apps/troupe/metrics_once.hpp"
 #include "apps/troupe/mpirun.hpp"
 #include "apps/troupe/result_file.hpp"
 #include "apps/troupe/run_control.hpp"
@@ -16,6 +15,7 @@
 #include "backends/checkpoint/run_checkpoints.hpp"
 #include "backends/entropy.hpp"
 #include "backends/telemetry/csv_logger.hpp"
+#include "backends/telemetry/metrics_once.hpp"
 
 #include <fmt/format.h>
 

@@ -1,12 +1,11 @@
 // Goal: metrics.csv of a job with restarts is that of a run without failures.
-#include "apps/troupe/metrics_once.hpp"
+#include "backends/telemetry/metrics_once.hpp"
 
 #include <vector>
 
 #include "tests/support/catch.hpp"
 
 using namespace troupe;
-using namespace troupe::program;
 
 namespace {
 

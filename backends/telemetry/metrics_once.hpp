@@ -10,11 +10,11 @@
 #include <tuple>
 #include <utility>
 
-namespace troupe::program {
+namespace troupe {
 
-/// Passes on to `inner` what a run without failures would show. A rank that returns to a point
-/// shows the last values before it again, and steps that are done again have the same values as
-/// before: of each name, `inner` gets only values of later positions than the one before.
+/// Passes on to `inner` what a run without failures would show. After a failure the last values are
+/// shown again, and steps that are done again have the same values as before: of each name, `inner`
+/// gets only values of later positions than the one before.
 class metrics_once : public observer {
 public:
   explicit metrics_once(std::unique_ptr<observer> inner) : inner_(std::move(inner)) {}
@@ -28,4 +28,4 @@ private:
   std::map<std::string, std::tuple<std::int64_t, std::int64_t, std::int64_t>> last_;
 };
 
-}  // namespace troupe::program
+}  // namespace troupe

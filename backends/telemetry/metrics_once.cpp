@@ -1,6 +1,6 @@
-#include "apps/troupe/metrics_once.hpp"
+#include "backends/telemetry/metrics_once.hpp"
 
-namespace troupe::program {
+namespace troupe {
 
 void metrics_once::on(const observation& what) {
   const auto* metrics = std::get_if<seen::metrics>(&what);
@@ -16,4 +16,4 @@ void metrics_once::on(const observation& what) {
   if (!fresh.logged.empty()) inner_->on(fresh);
 }
 
-}  // namespace troupe::program
+}  // namespace troupe
