@@ -85,8 +85,6 @@ void fit_machine::set_up(actions& out) {
 void fit_machine::resume(actions& out) {
   if (phase_ != phase::at_point || point_.number == 0)
     throw internal_error("fit machine: resumed without a point");
-  if (!point_.logged.empty())
-    out.emplace_back(fit_actions::metrics_known{point_.logged_at, point_.logged});
   go_on();
   emit(out);
 }
@@ -231,10 +229,6 @@ void fit_machine::learn(const hook_outcome& outcome, actions& out) {
   if (phase_ == phase::close && fit) {                    // on_train_end belongs to the last step
     where.epoch = loop_.epoch - (loop_.batch == 0 && loop_.epoch > 0 ? 1 : 0);
     where.step = loop_.steps;
-  }
-  if (plan_->keeps_points) {
-    for (const auto& [key, number] : outcome.logged) logged_[key] = number;
-    logged_at_ = where;
   }
   out.emplace_back(fit_actions::metrics_known{where, outcome.logged});
 }

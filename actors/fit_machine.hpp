@@ -133,8 +133,6 @@ private:
   std::optional<std::int64_t> hold_;        // voted: do not pass
   std::optional<agreed_stop> stop_;
   resume_point point_;
-  metrics logged_;  // since point_
-  position logged_at_;
   bool applied_ = false;  // the weights of the window's step are updated
   bool joins_ = false;    // runs the set-up hooks without the other ranks
 };

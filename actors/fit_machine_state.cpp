@@ -49,8 +49,6 @@ void fit_machine::pass_point(resume_point::next then) {
   p.loop = loop_;
   p.last_saved = last_saved_;
   p.ending = static_cast<std::uint8_t>(ending_);
-  p.logged = std::exchange(logged_, {});
-  p.logged_at = logged_at_;
 }
 
 // Whether the segment in progress ends where pass_point is called.
@@ -85,7 +83,6 @@ void fit_machine::wait_at(const resume_point& where) {
   why_ = stop_reason::none;
   hold_.reset();
   stop_.reset();
-  logged_.clear();
   point_ = where;
 }
 
@@ -275,8 +272,8 @@ bool operator==(const fit_machine& a, const fit_machine& b) {
     return std::tie(m.phase_, m.loop_, m.loaders_, m.optimizers_, m.batch_, m.evaluated_, m.until_,
                     m.closing_, m.handled_, m.length_, m.in_flight_, m.splits_, m.trained_,
                     m.resumed_epoch_, m.resumed_batch_, m.resumed_cursor_, m.last_saved_,
-                    m.last_snapshot_, m.ending_, m.why_, m.hold_, m.stop_, m.point_, m.logged_,
-                    m.applied_, m.joins_);
+                    m.last_snapshot_, m.ending_, m.why_, m.hold_, m.stop_, m.point_, m.applied_,
+                    m.joins_);
   };
   return a.plan_ == b.plan_ && state(a) == state(b);
 }

@@ -1,7 +1,9 @@
 #include "actors/rank.hpp"
 
+#include <deque>
 #include <map>
 #include <optional>
+#include <utility>
 
 #include "backends/lane.hpp"
 #include "backends/solo_communicator.hpp"
@@ -42,6 +44,13 @@ struct rank_state {
   bool last_was_train = false;
   std::optional<std::chrono::nanoseconds> restoring_since;
 
+  // The newest rows of this generation, in a job that can restart. A link holds at most 8,192
+  // messages, and each row goes with at least one. So what rank 0 has sent and the supervisor's
+  // process has not read is not older than these.
+  static constexpr std::size_t rows_max = 8192;
+  std::deque<seen::metrics> rows;
+  std::int64_t committed = 0;  // as close_generation said
+
   void start();
   void open_lane();
   void feed(const ranks::event& what) {
@@ -68,6 +77,7 @@ struct rank_state {
     std::visit([this](auto& m) { report(std::move(m)); }, a);
   }
   void carry_out(const ranks::show& a) { setup.observers.notify(a.what); }
+  void carry_out(ranks::row a);
   void carry_out(const ranks::end&) {
     world.reset();  // not aborted: an abort would overtake the result of the last barrier
     self->quit();
@@ -86,6 +96,7 @@ struct rank_state {
   void report(rank_finished m);
   void report(rank_failed m);
   void report(rank_busy m) { tell(std::move(m)); }
+  void report(closed_generation m);
   void report(torn_down m);
   // The supervisor must accept these twice, because a rank repeats them when it is asked again.
   template <class Message>
@@ -175,6 +186,23 @@ void rank_state::report(rank_finished m) {
 void rank_state::report(rank_failed m) {
   if (const auto found = thrown.find(m.local->record.id); found != thrown.end())
     m.local = std::make_shared<const caught>(caught{m.local->record, found->second});
+  say(m);
+}
+
+// In the rank's own process the row is in the link before the report of its step, so a committed
+// step has its rows in the supervisor's process.
+void rank_state::carry_out(ranks::row a) {
+  if (setup.plan.rank == 0) setup.show ? setup.show(a.what) : setup.observers.notify(a.what);
+  if (!setup.plan.fit->keeps_points || setup.observers.members().empty()) return;
+  rows.push_back(std::move(a.what));
+  if (rows.size() > rows_max) rows.pop_front();
+}
+
+// The rows of the committed step may be of its validation, and later than the report of the step.
+void rank_state::report(closed_generation m) {
+  for (auto& row : std::exchange(rows, {}))
+    if (row.at.step >= committed && row.at.step <= m.held.loop.steps)
+      m.rows.push_back(std::move(row));
   say(m);
 }
 
@@ -275,7 +303,11 @@ seam::one_way_handlers<rank_actor> behaviour(rank_pointer self) {
         if (m.last.original) ended.last = m.last.record;
         s.feed(ended);
       },
-      [&s](const close_generation& m) { s.feed(m), s.look(); },
+      [&s](const close_generation& m) {
+        if (check(m.at, s.machine->mine()) == fence_verdict::current)
+          s.committed = m.at.step.value();
+        s.feed(m), s.look();
+      },
       [&s](const propose_stop& m) { s.feed(m); },
       [&s](const stop_at& m) { s.feed(m); },
   };

@@ -1,6 +1,7 @@
 // The rank actor: a thin shell around rank_machine and a lane. It never waits.
 #pragma once
 
+#include <functional>
 #include <memory>
 
 #include "actors/observer.hpp"
@@ -20,6 +21,9 @@ struct rank_setup {
   supervisor_actor supervisor;
   checkpointer_actor checkpointer;  ///< may be invalid: no files
   observer_list observers;
+  /// Shows reduced values in place of `observers`, before any later message to the supervisor. May
+  /// be null.
+  std::function<void(const seen::metrics&)> show;
   std::int32_t process = 0;  ///< number of the process that the rank is to live in
 };
 

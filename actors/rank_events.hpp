@@ -76,11 +76,15 @@ using report = std::variant<prepared, step_done, stop_vote, rank_finished, rank_
 struct show {
   observation what;
 };
+/// Reduced values became known, the same on all ranks. Rank 0 shows them.
+struct row {
+  seen::metrics what;
+};
 /// The rank is over: its actor ends.
 struct end {};
 
 using action = std::variant<open, bind, open_lane, submit, abort_communicator, attend, close_lane,
-                            report, show, end>;
+                            report, show, row, end>;
 
 }  // namespace ranks
 

@@ -77,7 +77,8 @@ struct supervisor_state {
   observer_list observers;
   std::size_t observers_left = 0;
   job_outcome outcome;
-  std::map<failure_id, std::exception_ptr> thrown;  // of the job's failures
+  std::map<failure_id, std::exception_ptr> thrown;            // of the job's failures
+  std::map<incarnation_id, std::vector<seen::metrics>> rows;  // of closed_generation
 
   void start();
   void feed(const supervision::event& e);
@@ -93,6 +94,9 @@ struct supervisor_state {
 
   std::shared_ptr<const job> job_of_next() const;
   form_generation completed(form_generation order) const;
+  close_generation completed(close_generation order) const;
+  void show_rows(const form_generation& order, std::int32_t rank);
+  void show_rows(const auto&, std::int32_t) const {}
   template <class Order>
   const Order& completed(const Order& order) const {
     return order;
@@ -189,7 +193,24 @@ form_generation supervisor_state::completed(form_generation order) const {
   return order;
 }
 
+close_generation supervisor_state::completed(close_generation order) const {
+  order.at.step = step_id{machine->committed()};
+  return order;
+}
+
+// Before the ranks go on from the base: what a holder of the base knows. Another rank may have
+// shown a part of that.
+void supervisor_state::show_rows(const form_generation& order, std::int32_t rank) {
+  if (!order.holders.empty() && rank != order.holders.front()) return;
+  const auto known = std::exchange(rows, {});
+  const auto found = known.find(order.at.incarnation);
+  if (order.holders.empty() || found == known.end()) return;
+  for (const auto& row : found->second) observers.notify(row);
+  sometimes(!found->second.empty(), coverage_point::rows_kept);
+}
+
 void supervisor_state::carry_out(const supervision::tell& a) {
+  std::visit([&](const auto& order) { show_rows(order, a.rank); }, a.what);
   const auto& to = ranks.at(static_cast<std::size_t>(a.rank));
   if (!to) return;
   // Ranks must accept each order twice, because the supervisor may send it again.
@@ -349,7 +370,11 @@ seam::one_way_handlers<supervisor_actor> behaviour(supervisor_pointer self) {
         s.feed(m);
       },
       [&s](const rank_finished& m) { s.finished(m); },
-      [&s](const closed_generation& m) { s.feed(m); },
+      [&s](const closed_generation& m) {
+        if (s.rank_of(m.at) && m.at.generation == s.machine->generation())
+          s.rows[m.at.incarnation] = m.rows;
+        s.feed(m);
+      },
       [&s](const checkpoint_report& m) { s.heard_checkpoint(m); },
       [&s](const stop_vote& m) { s.feed(m); },
       [&s](const rank_failed& m) { s.failed(m); },

@@ -70,8 +70,8 @@ struct stop_at {
 /// Supervisor to each rank: the generation is over. The rank aborts its communicator, so that every
 /// wait in its lane throws, and answers `closed_generation` once its lane is idle. Before that it
 /// runs on_exception with the first cause `first` if the job is over, and else it returns to its
-/// last point. Late or lost: the closing deadline passes, and the supervisor goes on without the
-/// rank.
+/// last point. `at.step` is the committed step. Late or lost: the closing deadline passes, and the
+/// supervisor goes on without the rank.
 struct close_generation {
   fence at;
   failure first;
@@ -141,6 +141,9 @@ struct closed_generation {
   fence at;
   resume_point held;   ///< the point whose state the rank holds; number 0: none
   std::string digest;  ///< of that state
+  /// Reduced values of the committed step and of later ones, up to that point. The rank that was to
+  /// show them may be lost, and some of them with it.
+  std::vector<seen::metrics> rows{};
 };
 /// Rank to supervisor, once a tick while the supervisor waits for the rank to close or to end and
 /// its lane is still in user code: what the lane does. The newest text stands in the list of

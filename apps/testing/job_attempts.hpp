@@ -48,7 +48,8 @@ public:
         written(what.step, what.details.at("path"));
     });
     auto extensions = plan.extensions;
-    if (plan.observer != test_observer::none) extensions.push_back(observed_by(plan.observer));
+    if (plan.observer != test_observer::none)
+      extensions.push_back(observed_by(plan.observer, !trained_));
     for (const auto& make : extensions) {
       extensions_.push_back(make());
       recipe_ = extensions_.back()->recipe(recipe_);

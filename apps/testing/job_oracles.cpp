@@ -44,6 +44,7 @@ const std::vector<std::string> oracles{
     "a survivor's step is kept",
     "a generation has a cause",
     "a planned change redoes no step",
+    rows_oracle,
 };
 
 }  // namespace

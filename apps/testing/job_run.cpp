@@ -29,6 +29,7 @@ recipe_ptr job_run::integer_payload() {
   payload.samples = job_.samples;
   payload.width = job_.width;
   payload.buffers = job_.buffers;
+  payload.logs = plan_.observer != test_observer::none;
   payload.load = [this](const std::string& path) { return io_->read(path); };
   payload.stepped = [this](const finished_step& s) { stepped(s); };
   payload.at_hook = [this](const learner_context& c, const hook& h) {

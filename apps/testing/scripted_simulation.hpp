@@ -20,6 +20,7 @@ struct script_options {
   /// Null: the format of the simulated disk.
   std::shared_ptr<const checkpoint_io> checkpoints;
   bool record = false;               ///< keep notes, for chart()
+  bool logs = false;                 ///< modular_options::logs
   std::vector<user_coverage> marks;  ///< coverage points of the test's code
   /// With the integer payload: called at every hook, in the lane; may throw. It must not crash the
   /// node that it runs on: note the moment, and crash it when `run_until` has returned.

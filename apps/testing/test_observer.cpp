@@ -3,11 +3,13 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <filesystem>
 #include <map>
 #include <stdexcept>
 #include <utility>
 
 #include "apps/testing/job_run.hpp"
+#include "backends/telemetry/metrics_once.hpp"
 
 namespace troupe::testing {
 
@@ -36,6 +38,9 @@ struct attempt_notes {
   std::map<std::int32_t, handled_hooks> ranks;
   std::vector<seen::lifecycle> announced;
   std::size_t lifecycle = 0;  // received
+  std::vector<seen::metrics> rows;
+  std::map<std::int64_t, double> logged;  // by step
+  std::int64_t began_at = 0;              // steps
   int observations = 0;
   int flushed = 0;
   std::uint64_t dropped = 0;
@@ -53,10 +58,21 @@ bool same(const seen::lifecycle& a, const seen::lifecycle& b) {
          a.step == b.step && a.details == b.details;
 }
 
+class row_keeper final : public observer {
+public:
+  explicit row_keeper(std::shared_ptr<attempt_notes> notes) : notes_(std::move(notes)) {}
+  void on(const observation& what) override {
+    notes_->rows.push_back(std::get<seen::metrics>(what));
+  }
+
+private:
+  std::shared_ptr<attempt_notes> notes_;
+};
+
 class listener final : public observer {
 public:
   listener(std::shared_ptr<attempt_notes> notes, test_observer how)
-      : notes_(std::move(notes)), how_(how) {}
+      : notes_(std::move(notes)), how_(how), rows_(std::make_unique<row_keeper>(notes_)) {}
 
   bool wants_hooks() const override { return true; }
   void on(const observation& what) override {
@@ -65,6 +81,7 @@ public:
     if (n.thrown) n.object("it received something after its exception");
     if (const auto* x = std::get_if<seen::hook>(&what)) receive(*x);
     if (const auto* x = std::get_if<seen::lifecycle>(&what)) receive(*x);
+    if (std::holds_alternative<seen::metrics>(what)) rows_.on(what);
     if (how_ != test_observer::throws || ++n.observations < received_before_throw) return;
     n.thrown = true;
     throw std::runtime_error(thrown_text);
@@ -99,15 +116,19 @@ private:
 
   std::shared_ptr<attempt_notes> notes_;
   test_observer how_;
+  metrics_once rows_;
 };
 
 class observer_extension final : public extension {
 public:
-  explicit observer_extension(test_observer how) : how_(how) {}
+  observer_extension(test_observer how, bool logs) : how_(how), logs_(logs) {}
 
   void prepares(simulation& in, simulated_job& sim_job, job& what) override {
     notes_ = std::make_shared<attempt_notes>();
     const auto notes = notes_;
+    if (what.resume)
+      notes->began_at =
+          step_of_checkpoint_folder(std::filesystem::path{*what.resume}.filename().string());
     what.trace = [notes](std::int32_t rank, const hook& h) {
       notes->ranks[rank].handled.push_back({name(h), where(h)});
     };
@@ -128,10 +149,14 @@ public:
       if (how_ == test_observer::dead) in.at(0, dies_after, [&in, where] { in.crash(where); });
     };
   }
-  void stepped(const finished_step&, const complain_fn& complain) override { tell(complain); }
+  void stepped(const finished_step& what, const complain_fn& complain) override {
+    notes_->logged[what.step] = logged_value(what.digest);
+    tell(complain);
+  }
   void ended(const job_outcome& outcome, const complain_fn& complain) override {
     look_at_end(outcome);
     tell(complain);
+    if (logs_ && was_flushed(outcome)) look_at_rows(outcome.loop.steps, complain);
   }
 
 private:
@@ -143,10 +168,7 @@ private:
     auto& n = *notes_;
     const auto late =
         std::ranges::count_if(outcome.late, [](const failure& f) { return f.hook == "observer"; });
-    if (how_ == test_observer::dead) return;
-    // The observer was abandoned; another oracle checks why.
-    if (std::ranges::find(outcome.survivors, "observer: still flushing") != outcome.survivors.end())
-      return;
+    if (!was_flushed(outcome)) return;
     if (late != (n.thrown ? 1 : 0)) n.object(fmt::format("{} exceptions were reported", late));
     if (n.thrown) return;
     if (n.flushed != 1) n.object(fmt::format("it was flushed {} times", n.flushed));
@@ -163,6 +185,29 @@ private:
       look_at_losses();
   }
 
+  // If it was abandoned, another oracle checks why.
+  bool was_flushed(const job_outcome& outcome) const {
+    return how_ != test_observer::dead &&
+           std::ranges::find(outcome.survivors, "observer: still flushing") ==
+               outcome.survivors.end();
+  }
+
+  void look_at_rows(std::int64_t committed, const complain_fn& complain) const {
+    if (how_ == test_observer::throws) return;
+    auto next = notes_->began_at + 1;
+    for (const auto& row : notes_->rows) {
+      const auto value = row.logged.at(logged_state);
+      if (row.at.step != next)
+        return complain({rows_oracle, fmt::format("the row of step {} comes after that of step {}",
+                                                  row.at.step, next - 1)});
+      if (value != notes_->logged.at(next))
+        return complain({rows_oracle, "the row has another value", next});
+      ++next;
+    }
+    if (next <= committed)
+      complain({rows_oracle, fmt::format("the rows from step {} on are missing", next), committed});
+  }
+
   void look_at_losses() {
     std::uint64_t missing = 0;
     for (const auto& [rank, of] : notes_->ranks) missing += of.handled.size() - of.received;
@@ -172,6 +217,7 @@ private:
   }
 
   const test_observer how_;
+  const bool logs_;
   std::shared_ptr<attempt_notes> notes_;
 };
 
@@ -188,8 +234,8 @@ std::string_view to_string(test_observer w) {
   return "?";
 }
 
-extension_fn observed_by(test_observer how) {
-  return [how] { return std::make_unique<observer_extension>(how); };
+extension_fn observed_by(test_observer how, bool logs) {
+  return [how, logs] { return std::make_unique<observer_extension>(how, logs); };
 }
 
 }  // namespace troupe::testing

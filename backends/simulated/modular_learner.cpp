@@ -165,6 +165,7 @@ private:
     if (context_.options.elastic.enabled()) keep_point();
     hook_outcome out;
     out.samples = consumed.count;
+    if (options_.logs) out.logged[logged_state] = logged_value(state_.digest());
     return out;
   }
 

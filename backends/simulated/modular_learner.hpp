@@ -47,6 +47,7 @@ struct modular_options {
   std::int64_t samples = 64;
   std::size_t width = 8;
   bool buffers = false;  ///< broadcast the statistic after each step
+  bool logs = false;     ///< log `logged_state` of the state after each step
   /// Called at every hook, in the lane; may throw.
   std::function<void(const learner_context& context, const hook& what)> at_hook;
   /// Whether `at_hook` would do anything now. Asked once for hooks that happen at one moment.
@@ -59,6 +60,10 @@ struct modular_options {
   /// Reads a checkpoint; required for runs that resume.
   std::function<snapshot(const std::string& path)> load;
 };
+
+/// The value that is logged for a state with this digest, and its name.
+inline constexpr const char* logged_state = "train/state";
+inline double logged_value(std::uint64_t digest) { return static_cast<double>(digest >> 11); }
 
 /// Makes integer learners, for lanes that cannot wait (the learner throws `not_yet`) and for those
 /// that can.

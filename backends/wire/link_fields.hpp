@@ -111,8 +111,8 @@ void inspect(F& f, trainer_options& x) {
 
 template <class F>
 void inspect(F& f, resume_point& x) {
-  auto& [number, then, trained, loop, last_saved, ending, logged, logged_at] = x;
-  f(number, then, trained, loop, last_saved, ending, logged, logged_at);
+  auto& [number, then, trained, loop, last_saved, ending] = x;
+  f(number, then, trained, loop, last_saved, ending);
 }
 template <class F>
 void inspect(F& f, tensor_blob& x) {
@@ -242,8 +242,8 @@ void inspect(F& f, prepared& x) {
 }
 template <class F>
 void inspect(F& f, closed_generation& x) {
-  auto& [at, held, digest] = x;
-  f(at, held, digest);
+  auto& [at, held, digest, rows] = x;
+  f(at, held, digest, rows);
 }
 template <class F>
 void inspect(F& f, rank_finished& x) {

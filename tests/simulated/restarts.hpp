@@ -155,6 +155,7 @@ private:
     script_options o;
     o.seed = how_.seed;
     o.record = how_.record;
+    o.logs = static_cast<bool>(how_.observer);
     o.schedule = how_.schedule;
     o.cluster.compute = std::chrono::milliseconds{5};
     o.cluster.start = how_.start;

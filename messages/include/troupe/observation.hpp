@@ -45,7 +45,8 @@ struct hook {
   std::int32_t rank = 0;
   troupe::hook what;
 };
-/// Reduced values became known (rank 0 sends them): `logged` at optimizer step `at.step`.
+/// Reduced values became known (rank 0 sends them): `logged` at optimizer step `at.step`. After a
+/// failure, those of the newest steps come again, the same as before.
 struct metrics {
   position at;
   troupe::metrics logged;

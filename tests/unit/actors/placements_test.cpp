@@ -14,6 +14,16 @@ namespace {
 using numbers = std::vector<std::int32_t>;
 using loss = elastic_options::loss;
 
+// A rank holds the point after the step of `at`.
+closed_generation closed(const fence& at) {
+  closed_generation m;
+  m.at = at;
+  m.digest = "same";
+  m.held.loop.steps = at.step.value();
+  m.held.number = static_cast<std::uint64_t>(at.step.value()) + 1;
+  return m;
+}
+
 // A job of which each message is answered as the ranks would, with its processes.
 struct placed_job {
   placed_job(std::int32_t shards, elastic_options elastic, std::int32_t processes)
@@ -86,9 +96,7 @@ struct placed_job {
     for (std::int32_t r = 0; r < shards(); ++r) {
       if (machine.phase() != supervision::phase::closing) break;
       if (homes[static_cast<std::size_t>(r)] == number) continue;
-      closed_generation m{of(r, steps), {}, "same"};
-      m.held.number = static_cast<std::uint64_t>(steps) + 1;
-      m.held.loop.steps = steps;
+      const auto m = closed(of(r, steps));
       on(m);
     }
     if (machine.phase() == supervision::phase::closing && generation == machine.generation())
@@ -185,9 +193,7 @@ void change_at(placed_job& s, std::int64_t step) {
   for (std::int32_t r = 0; r < s.shards(); ++r) s.on(stop_vote{s.of(r, step - 1)});
   s.step(step);
   for (std::int32_t r = 0; r < s.shards(); ++r) {
-    closed_generation m{s.of(r, step), {}, "same"};
-    m.held.number = static_cast<std::uint64_t>(step) + 1;
-    m.held.loop.steps = step;
+    const auto m = closed(s.of(r, step));
     if (s.machine.phase() == supervision::phase::closing) s.on(m);
   }
   s.form();
@@ -246,9 +252,7 @@ TEST_CASE("an abandoned rank takes the other ranks of its process with it", "[pl
   what.rank = 0;
   s.on(rank_failed{s.of(0), without_exception(what)});
   for (const auto r : {0, 1, 3}) {  // rank 2 is stuck
-    closed_generation m{s.of(r, 1), {}, "same"};
-    m.held.number = 2;
-    m.held.loop.steps = 1;
+    const auto m = closed(s.of(r, 1));
     s.on(m);
   }
   s.on(deadline_passed{s.deadline});

@@ -59,7 +59,9 @@ struct supervised {
   }
   void close(std::int32_t rank, std::uint64_t point, std::int64_t steps,
              const std::string& digest = "same") {
-    closed_generation m{of(rank, steps), {}, digest};
+    closed_generation m;
+    m.at = of(rank, steps);
+    m.digest = digest;
     m.held.number = point;
     m.held.loop.steps = steps;
     on(m);

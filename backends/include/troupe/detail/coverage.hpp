@@ -86,6 +86,7 @@ enum class coverage_kind : std::uint8_t {
   point(sometimes, closed_for_good, "a later failure ends a job that was to restart") \
   point(sometimes, no_holder, "no rank holds the state of a committed step") \
   point(sometimes, state_restored, "a rank receives its state from others") \
+  point(sometimes, rows_kept, "a rank shows rows that a lost rank may have taken along") \
   point(sometimes, state_differs, "a rank has another state than the others") \
   point(sometimes, rank_moved, "a rank moves to another process") \
   point(sometimes, one_rank_stays, \

@@ -53,10 +53,6 @@ struct resume_point {
   loop_state loop;
   std::int64_t last_saved = -1;  ///< step of the newest checkpoint of the run, -1: none
   std::uint8_t ending = 0;       ///< the stop_reason of a hook or decider that ends the run
-  /// The values that became known since the point before, and where. A rank that goes on from here
-  /// shows them again, because the rank that was to show them may be gone.
-  metrics logged;
-  position logged_at;
   friend bool operator==(const resume_point&, const resume_point&) = default;
 };
 
