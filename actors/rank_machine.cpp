@@ -412,6 +412,10 @@ void rank_machine::handle(const ranks::lane_ended& e, actions& out) {
 // --- looking at the lane -------------------------------------------------------------------------
 
 void rank_machine::handle(const ranks::looked& e, actions& out) {
+  if (phase_ == phase::reopening) {  // the old learner is being destroyed
+    out.emplace_back(ranks::report{rank_busy{stamped(fit_.loop().steps), "its learner ends"}});
+    return;
+  }
   if (!e.busy || lane_free()) return;
   if (phase_ == phase::active) {
     if (e.waits || overdue_ || e.since < plan_.limits.hook_limit) return;

@@ -99,9 +99,28 @@ void supervisor_machine::handle(const prepared& e, actions& out) {
   if (members_.unprepared() == 0) activate(out);
 }
 
-// Whether the wait for the ranks may be extended once more.
+// Whether the wait for the ranks may be extended once more: none that is missing was silent. A rank
+// that waits for a silent one reports that it is busy, too.
 bool supervisor_machine::still_forming() const {
-  return (waits_ + 1) * limits_.form < limits_.hook_limit;
+  const auto goes_on = [](const member& m) { return m.prepared || m.heard; };
+  return std::ranges::all_of(members_, goes_on) && (waits_ + 1) * limits_.form < limits_.hook_limit;
+}
+
+// Names the ranks that were silent, or all that are missing when none was.
+failure supervisor_machine::not_formed() const {
+  const auto was_silent = [](const member& m) { return !m.prepared && !m.heard; };
+  const bool any = std::ranges::any_of(members_, was_silent);
+  std::string missing;
+  for (const auto& m : members_)
+    if (any ? was_silent(m) : !m.prepared)
+      missing += fmt::format("{}{}", missing.empty() ? "" : ", ", members_.rank_of(m));
+  auto what = make_failure(
+      failure_kind::deadline,
+      fmt::format("generation {} did not form in {} ms: no answer from rank {}",
+                  generation_.value(), (waits_ + 1) * (limits_.form.count() / 1'000'000), missing));
+  what.code = errc::membership;
+  what.generation = generation_.value();
+  return what;
 }
 
 void supervisor_machine::activate(actions& out) {
@@ -112,6 +131,7 @@ void supervisor_machine::activate(actions& out) {
            {{"ranks", std::to_string(working_processes())},
             {"shards", std::to_string(members_.size())}});
   for (auto& m : members_) {
+    m.heard = false;
     activate_generation order{fence_for(m)};
     out.emplace_back(supervision::tell{members_.rank_of(m), order});
   }
@@ -372,26 +392,15 @@ failure_id supervisor_machine::next_failure() const {
 void supervisor_machine::handle(const deadline_passed& e, actions& out) {
   if (sometimes(e.id != deadline_, coverage_point::old_deadline)) return;
   switch (phase_) {
-    case phase::forming: {
-      if (std::exchange(progressed_, false) && still_forming()) {
+    case phase::forming:
+      if (still_forming()) {
+        for (auto& m : members_) m.heard = false;
         ++waits_;
         return arm_deadline(limits_.form, out);
       }
       sometimes(true, coverage_point::forming_deadline);
-      std::string missing;
-      for (const auto& m : members_)
-        if (!m.prepared)
-          missing += fmt::format("{}{}", missing.empty() ? "" : ", ", members_.rank_of(m));
-      auto what =
-          make_failure(failure_kind::deadline,
-                       fmt::format("generation {} did not form in {} ms: no answer from rank {}",
-                                   generation_.value(),
-                                   (waits_ + 1) * (limits_.form.count() / 1'000'000), missing));
-      what.code = errc::membership;
-      what.generation = generation_.value();
-      fail(std::move(what), out);
+      fail(not_formed(), out);
       break;
-    }
     case phase::closing:
       if (sometimes(!close_sent_, coverage_point::only_followers)) return send_close(out);
       if (resting_) return restart(out);

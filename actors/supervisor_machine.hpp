@@ -78,6 +78,7 @@ private:
   void activate(actions& out);
   void ask_soon(actions& out);
   bool ask_again(actions& out);
+  failure not_formed() const;
   void hear(member& m, actions& out);
   void commit(std::int64_t steps, actions& out);
   void propose(actions& out);
@@ -151,7 +152,6 @@ private:
   std::int64_t committed_ = 0;
   std::uint64_t deadline_ = 0;
   std::uint32_t waits_ = 0;  ///< times that the wait for ranks to prepare was extended
-  bool progressed_ = false;  ///< an unprepared rank has reported progress since then
   std::uint32_t asked_ = 0;  ///< times, since the last new order
   stop_reason stop_ = stop_reason::none;
   bool proposed_ = false;

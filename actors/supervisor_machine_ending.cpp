@@ -61,7 +61,7 @@ void supervisor_machine::handle(const rank_busy& e, actions&) {
   auto* m = of(e.at);
   if (!m) return;
   if (phase_ == phase::forming && !m->prepared)
-    progressed_ = true;
+    m->heard = true;
   else
     m->busy = e.what;
 }

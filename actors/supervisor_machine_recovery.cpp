@@ -247,7 +247,7 @@ void supervisor_machine::restart(actions& out) {
   for (const auto& m : members_)
     if (m.abandoned && !m.gone && !placements_.any()) survivors_.push_back(m.unresponsive);
   waits_ = asked_ = 0;
-  progressed_ = proposed_ = close_sent_ = false;
+  proposed_ = close_sent_ = false;
   over_ = orderly_ = true;
   named_.reset();
   ended_by_ = stop_reason::none;

@@ -50,7 +50,6 @@ std::uint64_t supervisor_machine::digest() const {
       .add(committed_)
       .add(deadline_)
       .add(waits_)
-      .add(progressed_)
       .add(asked_);
   hash.add(stop_).add(proposed_).add(named_).add(close_sent_).add(orderly_).add(ended_by_);
   hash.add(loop_.steps).add(loop_.epoch).add(loop_.batch).add(loop_.samples);

@@ -19,7 +19,7 @@ struct deadlines {
   duration tick{0};
   /// All ranks prepared: 4 D, at least 10 s. Threads, communicators and the first touch of a cold
   /// LibTorch or device belong to it, and they do not get faster by a tighter knob. When it passes
-  /// and a rank's process has made progress in that time, it begins anew, until hook_limit is
+  /// and every missing rank has made progress in that time, it begins anew, until hook_limit is
   /// reached in all: cores that many processes share make a start as slow as a hook.
   duration form{0};
   /// Answers to close_generation: 4 D. on_exception runs there; a lane has to come out of what it

@@ -145,9 +145,10 @@ struct closed_generation {
   /// show them may be lost, and some of them with it.
   std::vector<seen::metrics> rows{};
 };
-/// Rank to supervisor, once a tick while the supervisor waits for the rank to close or to end and
-/// its lane is still in user code: what the lane does. The newest text stands in the list of
-/// survivors. Late or lost: an older text stands there.
+/// Rank to supervisor, once a tick while the supervisor waits for the rank and its lane is still in
+/// user code: what the lane does. While a generation forms, the wait goes on as long as every
+/// missing rank sends this. While ranks close or end, the newest text stands in the list of
+/// survivors. Late or lost: the forming deadline passes, or an older text stands there.
 struct rank_busy {
   fence at;
   std::string what;

@@ -1,5 +1,5 @@
-// Goal: forming a generation may take as long as its ranks make progress, but not longer than the
-// limit of a hook.
+// Goal: forming a generation may take as long as every missing rank makes progress, but not longer
+// than the limit of a hook.
 #include "actors/supervisor_machine.hpp"
 
 #include "tests/support/catch.hpp"
@@ -57,12 +57,33 @@ TEST_CASE("each sign of progress extends the wait by one deadline", "[supervisor
   forming f;
   for (int i = 0; i < 3; ++i) {
     f.starts(1);
+    f.starts(2);
     CHECK(f.pass() == f.limits.form);
     REQUIRE(f.machine.phase() == supervision::phase::forming);
   }
   f.pass();
   CHECK(f.machine.phase() == supervision::phase::closing);
   CHECK_THAT(f.failure_text(), Catch::Contains("did not form in 40000 ms"));
+}
+
+TEST_CASE("a rank is silent while another one waits for it: it is named at the first deadline",
+          "[supervisor]") {
+  forming f;
+  f.starts(1);
+  f.pass();
+  CHECK(f.machine.phase() == supervision::phase::closing);
+  CHECK_THAT(f.failure_text(), Catch::EndsWith("did not form in 10000 ms: no answer from rank 1"));
+}
+
+TEST_CASE("a rank that falls silent after a first sign is named at the second deadline",
+          "[supervisor]") {
+  forming f;
+  f.starts(1);
+  f.starts(2);
+  REQUIRE(f.pass() == f.limits.form);
+  f.starts(1);
+  f.pass();
+  CHECK_THAT(f.failure_text(), Catch::EndsWith("did not form in 20000 ms: no answer from rank 1"));
 }
 
 TEST_CASE("progress of a rank that is already prepared does not extend the wait", "[supervisor]") {
@@ -76,6 +97,7 @@ TEST_CASE("progress of a rank that is already prepared does not extend the wait"
 
 TEST_CASE("a rank that reports progress forever is stopped at the hook limit", "[supervisor]") {
   forming f;
+  f.machine.on(prepared{f.of(1)});
   std::chrono::nanoseconds waited = f.limits.form;
   while (f.machine.phase() == supervision::phase::forming && waited < 2 * f.limits.hook_limit) {
     f.starts(2);
