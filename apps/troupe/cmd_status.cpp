@@ -1,9 +1,9 @@
 #include "apps/troupe/command_line.hpp"
 #include "apps/troupe/commands.hpp"
 #include "apps/troupe/control_socket.hpp"
+#include "apps/troupe/run_files.hpp"
 #include "apps/troupe/run_folder.hpp"
 #include "backends/checkpoint/run_checkpoints.hpp"
-#include "backends/telemetry/line_file.hpp"
 #include "troupe/failure.hpp"
 
 #include <fmt/format.h>
@@ -15,34 +15,7 @@ namespace troupe::program {
 
 namespace {
 
-namespace fs = std::filesystem;
 using nlohmann::ordered_json;
-
-// The last line of events.jsonl that is whole, or null.
-ordered_json last_event(const fs::path& run) {
-  if (!fs::exists(run / events_file)) return nullptr;
-  auto text = read_text_file((run / events_file).string());
-  while (!text.empty()) {
-    const auto end = text.find_last_not_of('\n');
-    if (end == std::string::npos) break;
-    text.resize(end + 1);
-    const auto begin = text.rfind('\n');
-    auto event = ordered_json::parse(text.substr(begin == std::string::npos ? 0 : begin + 1),
-                                     nullptr, false);
-    if (!event.is_discarded()) return event;
-    text.resize(begin == std::string::npos ? 0 : begin);
-  }
-  return nullptr;
-}
-
-ordered_json last_result(const fs::path& run, console& screen) {
-  const auto path = (run / result_file).string();
-  if (!fs::exists(path)) return nullptr;
-  auto result = ordered_json::parse(read_text_file(path), nullptr, false);
-  if (result.is_object()) return result;
-  screen.note(fmt::format("note: {} is damaged: it holds no JSON object", path));
-  return nullptr;
-}
 
 // Numbers and words of a file that may come from any program.
 std::string plain(const ordered_json& object, const char* name) {
@@ -79,12 +52,6 @@ void show_generations(const ordered_json& result, console& screen) {
     if (one.is_object()) screen.result(generation_text(one, std::exchange(first, false)));
 }
 
-std::string state_of(bool running, const ordered_json& result) {
-  if (running) return "running";
-  // Neither running nor with a result: it was killed, and can be resumed.
-  return result.is_object() ? result.value("status", "unknown") : "interrupted";
-}
-
 // What the program that runs there says; null when none does, or when it does not answer.
 ordered_json live_status_of(const std::string& run, console& screen) {
   try {
@@ -113,16 +80,15 @@ void show_live(const ordered_json& live, console& screen) {
 }
 
 program_end status(const std::string& run, bool json, console& screen) {
-  if (!holds_run(run))
-    throw user_error(errc::bad_configuration,
-                     fmt::format("{} holds no run; name the folder that fit printed last", run));
+  check_holds_run(run);
   const auto live = live_status_of(run, screen);
-  const auto result = last_result(run, screen);
+  const auto result =
+      read_result(run, [&](const std::string& text) { screen.note("note: " + text); });
   const auto checkpoints = list_checkpoints(run);
   const ordered_json object{
       {"schema", "troupe.status/1"},
       {"run_folder", run},
-      {"state", state_of(is_running(run), result)},
+      {"state", state_of_run(is_running(run), result)},
       {"checkpoint",
        checkpoints.empty() ? ordered_json(nullptr) : ordered_json(checkpoints.back().path)},
       {"last_event", last_event(run)},

@@ -27,6 +27,8 @@ void add_config(const command& app, const schema& all, const context& around, co
 void add_models(const command& app, const context& around, const choose& chosen);
 void add_doctor(const command& app, const context& around, const choose& chosen);
 void add_bench(const command& app, const schema& all, const context& around, const choose& chosen);
+/// `report`.
+void add_report(const command& app, const context& around, const choose& chosen);
 void add_status(const command& app, const context& around, const choose& chosen);
 /// `stop` and `scale`.
 void add_control(const command& app, const context& around, const choose& chosen);

@@ -187,6 +187,28 @@ std::string toml_text(const setting_value& value) {
   return std::visit(writer{}, value);
 }
 
+namespace {
+
+void add_texts(const toml::table& nodes, const std::string& prefix,
+               std::vector<std::pair<std::string, std::string>>& into) {
+  for (const auto& [name, node] : nodes) {
+    if (node.is_table()) continue;
+    const auto value = as_setting(node);
+    into.emplace_back(prefix + std::string{name.str()}, value ? toml_text(*value) : "?");
+  }
+  for (const auto& [name, node] : nodes)
+    if (const auto* inner = node.as_table())
+      add_texts(*inner, prefix + std::string{name.str()} + ".", into);
+}
+
+}  // namespace
+
+std::vector<std::pair<std::string, std::string>> settings_texts(const std::string& file) {
+  std::vector<std::pair<std::string, std::string>> all;
+  add_texts(parsed(file), {}, all);
+  return all;
+}
+
 bool belongs_to_setup(const std::string& variable) { return variable == "TROUPE_TORCH"; }
 
 resolution join(const schema& all, const given& what) {

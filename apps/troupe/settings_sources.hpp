@@ -40,6 +40,10 @@ resolution join(const schema& all, const given& what);
 /// be read as its type, else bad_configuration.
 settings settled(resolution result);
 
+/// The dotted keys of a TOML file with their values as TOML writes them, keys without a dot first.
+/// Throws user_error (bad_configuration) when it cannot be read or is no TOML.
+std::vector<std::pair<std::string, std::string>> settings_texts(const std::string& file);
+
 /// A variable of the set-up commands, not of the program: no note about it.
 bool belongs_to_setup(const std::string& variable);
 

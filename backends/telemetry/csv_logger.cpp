@@ -8,6 +8,7 @@
 #include <charconv>
 #include <filesystem>
 #include <functional>
+#include <optional>
 #include <utility>
 
 namespace troupe {
@@ -136,6 +137,53 @@ void csv_logger::widen(const metrics& logged) {
   replace_text_file(path_, text);
   file_ = std::make_unique<line_file>(path_, line_file::start::append);
   columns_ = std::move(wider);
+}
+
+namespace {
+
+// Nothing if a field is no number. A missing value is no number of its own: it stays unset.
+std::optional<std::vector<std::optional<double>>> values_of(const std::vector<std::string>& row) {
+  std::vector<std::optional<double>> values;
+  for (const auto& field : row) {
+    auto& value = values.emplace_back();
+    if (field.empty()) continue;
+    const auto* end = field.data() + field.size();
+    const auto [stopped, error] = std::from_chars(field.data(), end, value.emplace(0));
+    if (error != std::errc{} || stopped != end) return std::nullopt;
+  }
+  return values;
+}
+
+}  // namespace
+
+metrics_table parse_metrics(std::string_view text) {
+  metrics_table table;
+  std::vector<std::string> columns;
+  table.cut = !text.empty() && text.back() != '\n';
+  for_each_line(text, [&](std::string_view line) {
+    const auto row = cells(line);
+    if (columns.empty()) {
+      columns = row;
+      for (std::size_t i = 2; i < columns.size(); ++i) table.series.push_back({.name = columns[i]});
+      return;
+    }
+    const auto values = values_of(row);
+    if (!values || values->size() != columns.size() || values->size() < 2) {
+      ++table.damaged;
+      return;
+    }
+    const auto whole = [&](std::size_t i) {
+      return static_cast<std::int64_t>((*values)[i].value_or(undefined));
+    };
+    for (std::size_t i = 2; i < values->size(); ++i) {
+      if (!(*values)[i]) continue;
+      auto& one = table.series[i - 2];
+      one.step.push_back(whole(0));
+      one.epoch.push_back(whole(1));
+      one.value.push_back(*(*values)[i]);
+    }
+  });
+  return table;
 }
 
 void cut_metrics(const std::string& path, std::int64_t step) {

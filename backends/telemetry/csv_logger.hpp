@@ -6,6 +6,7 @@
 
 #include <memory>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace troupe {
@@ -30,6 +31,22 @@ private:
   std::vector<std::string> columns_;
   std::unique_ptr<line_file> file_;
 };
+
+/// A metric over the rows that have a value of it.
+struct metric_series {
+  std::string name;
+  std::vector<std::int64_t> step, epoch;
+  std::vector<double> value;
+};
+/// What a metrics.csv holds, in the order of its columns.
+struct metrics_table {
+  std::vector<metric_series> series;
+  std::size_t damaged =
+      0;             ///< rows that were left out: a field is no number, or there are too many
+  bool cut = false;  ///< the last line has no end; it was left out
+};
+/// Reads the text of a metrics.csv, also of one that is being written or was cut by a crash.
+metrics_table parse_metrics(std::string_view text);
 
 /// Removes the rows of steps after `step` from a metrics.csv, and the rows of a test after it (a
 /// run tests at its end, and this one has not ended), by rename. A missing file is no error. A

@@ -124,3 +124,26 @@ TEST_CASE("a file that cannot be written is an error with its path and a remedy"
     CHECK_THAT(error.what(), Catch::Contains(path) && Catch::Contains("choose a folder"));
   }
 }
+
+TEST_CASE("a metrics file is read as one series per metric", "[csv]") {
+  const auto table = parse_metrics(
+      "step,epoch,train/loss,\"a,b\"\n0,0,2.5,\n10,0,,nan\n20,,1.25,-3\nx,0,1,1\n1,0\n30,1,1");
+  REQUIRE(table.series.size() == 2);
+  CHECK(table.series[0].name == "train/loss");
+  CHECK(table.series[0].step == std::vector<std::int64_t>{0, 20});
+  CHECK(table.series[0].epoch == std::vector<std::int64_t>{0, undefined});
+  CHECK(table.series[0].value == std::vector<double>{2.5, 1.25});
+  CHECK(table.series[1].name == "a,b");
+  CHECK(table.series[1].step == std::vector<std::int64_t>{10, 20});
+  CHECK(std::isnan(table.series[1].value[0]));
+  CHECK(table.damaged == 2);
+  CHECK(table.cut);
+}
+
+TEST_CASE("an empty metrics file, and one with its columns only, have no values", "[csv]") {
+  CHECK(parse_metrics("").series.empty());
+  const auto columns = parse_metrics("step,epoch,train/loss\n");
+  REQUIRE(columns.series.size() == 1);
+  CHECK(columns.series[0].value.empty());
+  CHECK_FALSE(columns.cut);
+}

@@ -1,0 +1,228 @@
+// Builds the page from the object that the program wrote into it.
+const data = JSON.parse(document.getElementById("data").textContent);
+const page = document.getElementById("page");
+const view = { smooth: 0, log: false };
+const charts = [];
+const several = data.runs.length > 1;
+
+const DASHES = { train: undefined, val: "6 4", test: "1.5 4", sanity: "1.5 4" };
+const FIRST = ["loss", "accuracy"];
+const RATE = /(^|[/_.-])(lr|learning_rate)([/_.-]|$)/i;
+const WORK = /samples_per_sec|steps_per_sec|batches_per_sec|throughput|waiting|memory|_bytes|utili[sz]ation/i;
+
+function section(title, ...children) {
+  page.append(element("h2", {}, title), ...children);
+}
+function colour(run) { return `var(--c${run % 8})`; }
+function stageOf(name) { return name.includes("/") ? name.slice(0, name.indexOf("/")) : ""; }
+function baseOf(name) { return name.includes("/") ? name.slice(name.indexOf("/") + 1) : name; }
+function pill(state) { return element("span", { class: `pill ${state}` }, state); }
+function table(heads, rows) {
+  return element("div", { class: "scroll" }, element("table", {},
+    element("thead", {}, element("tr", {}, ...heads)), element("tbody", {}, ...rows)));
+}
+function runName(run, index) {
+  return element("span", { class: "run" },
+    several ? element("span", { class: "dot", style: `background:${colour(index)}` }) : undefined, run.name);
+}
+function figure(name, value, unit) {
+  return element("div", {}, element("dt", {}, name), element("dd", {}, value, unit ? element("small", {}, unit) : undefined));
+}
+
+function failureBox(failure) {
+  const place = ["rank", "hook", "step", "generation"].filter((k) => failure[k] !== null && failure[k] !== undefined)
+    .map((k) => `${k} ${failure[k]}`).join(", ");
+  const box = element("div", { class: "box bad" }, element("b", {}, `${failure.type ?? "failure"}`), place ? ` (${place}) ` : " ",
+    element("code", {}, `${failure.what ?? ""}`));
+  for (const cause of failure.causes ?? [])
+    box.append(element("div", {}, "caused by ", element("b", {}, `${cause.type}`), " ", element("code", {}, `${cause.what}`)));
+  const others = (failure.others ?? []).length;
+  if (others) box.append(element("div", { class: "quiet" }, `${others} other failure${others > 1 ? "s" : ""} followed`));
+  return box;
+}
+
+function lastValues(run) {
+  const found = new Map();
+  for (const one of run.metrics.series) {
+    const known = one.value.filter((v) => v !== null);
+    if (known.length) found.set(one.name, known[known.length - 1]);
+  }
+  for (const [name, value] of Object.entries(run.result?.metrics ?? {})) found.set(name, value);
+  return found;
+}
+
+function summary(run, index) {
+  const r = run.result ?? {}, steps = run.metrics.series.flatMap((s) => s.step);
+  const lastStep = r.steps ?? (steps.length ? Math.max(...steps.slice(-1), steps.reduce((a, b) => Math.max(a, b))) : null);
+  const figures = element("dl", { class: "figures" });
+  const add = (name, value, unit) => { if (value !== null && value !== undefined && value !== "–") figures.append(figure(name, value, unit)); };
+  add("steps", number(lastStep));
+  add("epochs", r.epochs !== undefined ? number(r.epochs) : undefined);
+  add("samples", r.samples !== undefined ? short(r.samples) : undefined);
+  add("ranks", r.ranks);
+  if (typeof r.seconds?.total === "number") add("time", duration(r.seconds.total));
+  if (typeof r.samples_per_second === "number") add("samples/s", number(Math.round(r.samples_per_second)));
+  if (r.restarts) add("restarts", r.restarts);
+  if (!several) for (const [name, value] of lastValues(run)) add(name, number(value));
+  const card = element("article", { class: "card" },
+    element("div", { class: "head" }, element("h3", {}, runName(run, index)), pill(run.state)),
+    element("p", { class: "quiet" }, run.folder), figures);
+  if (r.failure) card.append(failureBox(r.failure));
+  for (const note of run.notes) card.append(element("div", { class: "box warm" }, note));
+  return card;
+}
+
+function comparison() {
+  const values = data.runs.map(lastValues), names = [...new Set(values.flatMap((v) => [...v.keys()]))];
+  const row = (name, cell) => element("tr", {}, element("td", { class: "key" }, name),
+    ...data.runs.map((run, i) => element("td", { class: "number" }, cell(run, i))));
+  return element("div", { class: "card" }, table(
+    [element("th", {}, ""), ...data.runs.map((run, i) => element("th", { class: "number" }, runName(run, i)))],
+    [row("state", (run) => run.state), row("steps", (run) => number(run.result?.steps)),
+      row("ranks", (run) => number(run.result?.ranks)), row("samples/s", (run) => number(run.result?.samples_per_second)),
+      row("seconds", (run) => number(run.result?.seconds?.total)), row("restarts", (run) => number(run.result?.restarts)),
+      ...names.map((name) => row(name, (run, i) => number(values[i].get(name))))]));
+}
+
+function failureMarks() {
+  if (several) return [];
+  return data.runs[0].events.list.filter((e) => e.event === "rank_failed" && typeof e.step === "number")
+    .slice(0, 100).map((e) => ({ x: e.step, text: eventText(e) }));
+}
+
+// Of several runs: a colour for each run, a kind of line for each stage.
+function runLegend(series) {
+  if (!several) return undefined;
+  const stages = [...new Set(series.map((one) => one.stage))].filter(Boolean);
+  return [...data.runs.map((run, i) => ({ name: run.name, colour: colour(i) })).filter((r) => series.some((s) => s.colour === r.colour)),
+    ...(stages.length > 1 ? stages : []).map((stage) => ({ name: stage, colour: "var(--quiet)", dash: DASHES[stage] }))];
+}
+
+// A chart per metric: the stages of one metric share it, and so do the runs.
+function curves(wanted) {
+  const groups = new Map();
+  data.runs.forEach((run, index) => run.metrics.series.forEach((one) => {
+    if (!wanted(one.name) || !one.step.length) return;
+    const base = baseOf(one.name), stage = stageOf(one.name), group = groups.get(base) ?? [];
+    group.push({ name: several ? `${run.name} ${stage}` : one.name,
+      colour: several ? colour(index) : `var(--c${["train", "val", "test"].indexOf(stage) < 0 ? group.length % 8 : ["train", "val", "test"].indexOf(stage)})`,
+      stage, dash: several ? DASHES[stage] : undefined, points: one.step.map((step, i) => [step, one.value[i]]) });
+    groups.set(base, group);
+  }));
+  const order = (name) => FIRST.includes(name) ? `0${FIRST.indexOf(name)}` : `1${name}`;
+  return [...groups].sort(([a], [b]) => order(a) < order(b) ? -1 : 1)
+    .map(([title, series]) => new Chart({ title, series, marks: failureMarks(), legend: runLegend(series) }, view));
+}
+
+function addCharts(title, list, ...before) {
+  if (!list.length) return;
+  charts.push(...list);
+  section(title, ...before, element("div", { class: "charts" }, ...list.map((chart) => chart.node)));
+}
+
+function controls() {
+  const redraw = () => charts.forEach((chart) => chart.draw());
+  const slider = element("input", { type: "range", min: 0, max: 0.99, step: 0.01, value: 0, "aria-label": "smoothing" });
+  const shown = element("span", {}, "0");
+  slider.addEventListener("input", () => { view.smooth = Number(slider.value); shown.textContent = slider.value; redraw(); });
+  const log = element("button", { type: "button", "aria-pressed": "false" }, "log scale");
+  log.addEventListener("click", () => { view.log = !view.log; log.setAttribute("aria-pressed", String(view.log)); redraw(); });
+  return element("div", { class: "controls" }, element("label", { class: "switch" }, "smoothing", slider, shown), log);
+}
+
+function waiting(run, index) {
+  const shares = run.result?.waiting_share;
+  if (!Array.isArray(shares)) return undefined;
+  const bars = element("div", { class: "bars" }, ...shares.slice(0, 256).map((share, rank) => element("div", {}, `rank ${rank}`,
+    element("i", {}, element("i", { style: `width:${Math.min(Math.max(share, 0), 1) * 100}%` })),
+    element("b", {}, `${(share * 100).toFixed(1)} %`))));
+  return element("section", { class: "card" }, element("div", { class: "head" },
+    element("h3", {}, several ? runName(run, index) : "Time in collectives"),
+    element("span", { class: "quiet" }, "share of the training time, by rank")), bars);
+}
+
+function throughput() {
+  const derived = data.runs.map((run, index) => ({ name: several ? run.name : "steps per second", colour: colour(several ? index : 5),
+    points: speeds(run.events.list) })).filter((one) => one.points.length > 2);
+  const list = curves((name) => WORK.test(name));
+  if (derived.length) list.push(new Chart({ title: "Steps per second, between checkpoints", series: derived, stairs: true }, view));
+  const bars = data.runs.map(waiting).filter(Boolean);
+  if (!list.length && !bars.length) return;
+  charts.push(...list);
+  section("Throughput and waiting", element("div", { class: "charts" }, ...list.map((chart) => chart.node), ...bars));
+}
+
+function generationTable(result) {
+  const list = result?.generations;
+  if (!Array.isArray(list) || !list.length) return undefined;
+  const heads = ["generation", "ranks", "from step", "steps redone", "detect", "abort", "form", "heal", "first step", "ended by"];
+  const ended = (by) => by && typeof by === "object" ? `${by.type}: ${by.what}` : `${by}`;
+  const ms = (x) => typeof x === "number" ? duration(x / 1000) : "–";
+  return element("details", {}, element("summary", {}, "Generations and the time of each recovery"),
+    table(heads.map((h) => element("th", {}, h)), list.map((one) => element("tr", {},
+      ...[one.generation, one.ranks, one.base_step, one.steps_redone].map((x) => element("td", {}, number(x))),
+      ...["detect", "abort", "form", "heal", "first_step"].map((k) => element("td", {}, ms(one.milliseconds?.[k]))),
+      element("td", {}, ended(one.ended_by))))));
+}
+
+function eventTable(run) {
+  const left = run.events.left_out ? `, ${number(run.events.left_out)} more are not shown` : "";
+  return element("details", {}, element("summary", {}, `All events (${number(run.events.list.length)}${left})`),
+    table(["time", "event", "rank", "generation", "step", "details"].map((h) => element("th", {}, h)),
+      run.events.list.map((e) => element("tr", {}, element("td", { class: "key" }, e.time),
+        ...[e.event.replaceAll("_", " "), e.rank, e.generation, e.step].map((x) => element("td", {}, x === null ? "" : `${x}`)),
+        element("td", {}, Object.entries(e.details).map(([k, v]) => `${k}: ${v}`).join(", "))))));
+}
+
+function timelines() {
+  const nodes = data.runs.map((run, index) => {
+    if (!run.events.list.length) return undefined;
+    return element("section", { class: "card" },
+      several ? element("div", { class: "head" }, element("h3", {}, runName(run, index)), pill(run.state)) : undefined,
+      new Timeline(run, Date.parse(data.made)).node, generationTable(run.result), eventTable(run));
+  }).filter(Boolean);
+  if (nodes.length) section("Timeline", element("div", { class: "cards one" }, ...nodes));
+}
+
+function settings() {
+  const keys = [...new Set(data.runs.flatMap((run) => Object.keys(run.settings)))];
+  if (!keys.length) return;
+  const differs = (key) => data.runs.some((run) => run.settings[key] !== data.runs[0].settings[key]);
+  const row = (key) => element("tr", several && differs(key) ? { class: "differs" } : {}, element("td", { class: "key" }, key),
+    ...data.runs.map((run) => element("td", {}, run.settings[key] ?? "–")));
+  const heads = () => [element("th", {}, "key"), ...data.runs.map((run, i) => element("th", {}, several ? runName(run, i) : "value"))];
+  const unequal = several ? keys.filter(differs) : [], equal = keys.filter((key) => !unequal.includes(key));
+  const card = element("div", { class: "card" });
+  if (unequal.length) card.append(table(heads(), unequal.map(row)));
+  if (several && !unequal.length) card.append(element("p", { class: "quiet" }, "All settings are equal."));
+  card.append(element("details", several ? {} : { open: "" },
+    element("summary", {}, several ? `${equal.length} equal settings` : `${equal.length} settings`), table(heads(), equal.map(row))));
+  section("Settings", card);
+}
+
+function theme() {
+  const button = document.getElementById("theme");
+  const use = (name) => {
+    document.documentElement.dataset.theme = name;
+    button.textContent = name === "dark" ? "Light" : "Dark";
+  };
+  use(matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light");
+  button.addEventListener("click", () => use(document.documentElement.dataset.theme === "dark" ? "light" : "dark"));
+}
+
+theme();
+for (const run of data.runs) for (const event of run.events.list) event.at = Date.parse(event.time);
+for (const run of data.runs) run.events.list = run.events.list.filter((event) => !Number.isNaN(event.at));
+const title = several ? `${data.runs.length} runs` : data.runs[0].name;
+document.getElementById("title").textContent = title;
+document.title = `${title} – Troupe report`;
+document.getElementById("made").textContent = `made ${data.made.replace("T", " ").replace(/\.\d+Z/, " UTC")}`;
+page.append(element("div", { class: several ? "cards" : "cards one" }, ...data.runs.map(summary)));
+if (several) section("Comparison", comparison());
+addCharts("Curves", curves((name) => !RATE.test(name) && !WORK.test(name)), controls());
+addCharts("Learning rate", curves((name) => RATE.test(name)));
+throughput();
+timelines();
+settings();
+for (const draw of pictures) draw();
+document.documentElement.dataset.ready = "true";
