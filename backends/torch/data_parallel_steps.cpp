@@ -127,7 +127,7 @@ void data_parallel::fuse_steps() {
   for (const auto& one : optimizers_in_use()->all()) {
     fused_.emplace_back();
     if (about().options.elastic.enabled()) continue;
-    if (!options_.fused_step.value_or(!bare_module()->reads_gradients())) continue;
+    if (!options_.fused_step.value_or(!bare_module()->gradients_are_read())) continue;
     const auto obstacle = obstacle_to_fusing(*one.optimizer);
     if (obstacle.empty())
       fused_.back() = std::make_unique<fused>(world_, *one.optimizer);

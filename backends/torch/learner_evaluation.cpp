@@ -24,9 +24,13 @@ void torch_learner::end_evaluation_epoch() {
 }
 
 void torch_learner::handle(const hooks::on_sanity_check_start&) {
-  module_->on_sanity_check_start();
+  notify(&callback::on_sanity_check_start, &troupe::module::on_sanity_check_start,
+         &strategy::on_sanity_check_start);
 }
-void torch_learner::handle(const hooks::on_sanity_check_end&) { module_->on_sanity_check_end(); }
+void torch_learner::handle(const hooks::on_sanity_check_end&) {
+  notify(&callback::on_sanity_check_end, &troupe::module::on_sanity_check_end,
+         &strategy::on_sanity_check_end);
+}
 
 // --- validation ----------------------------------------------------------------------------------
 
@@ -41,13 +45,16 @@ void torch_learner::handle(const hooks::on_validation_model_train&) {
 }
 void torch_learner::handle(const hooks::on_validation_start&) {
   begin_evaluation();
-  module_->on_validation_start();
+  notify(&callback::on_validation_start, &troupe::module::on_validation_start,
+         &strategy::on_validation_start);
 }
 void torch_learner::handle(const hooks::on_validation_epoch_start&) {
-  module_->on_validation_epoch_start();
+  notify(&callback::on_validation_epoch_start, &troupe::module::on_validation_epoch_start,
+         &strategy::on_validation_epoch_start);
 }
 void torch_learner::handle(const hooks::on_validation_batch_start& h) {
-  module_->on_validation_batch_start(batch_, h.at.batch, h.at.dataloader);
+  notify(&callback::on_validation_batch_start, &troupe::module::on_validation_batch_start,
+         &strategy::on_validation_batch_start, batch_, h.at.batch, h.at.dataloader);
 }
 void torch_learner::handle(const hooks::validation_step& h) {
   if (idle()) return;
@@ -59,16 +66,19 @@ void torch_learner::handle(const hooks::validation_step_end&) {
   output_ = module_->validation_step_end(strategy_->validation_step_end(std::move(output_)));
 }
 void torch_learner::handle(const hooks::on_validation_batch_end& h) {
-  module_->on_validation_batch_end(output_, batch_, h.at.batch, h.at.dataloader);
+  notify(&callback::on_validation_batch_end, &troupe::module::on_validation_batch_end,
+         &strategy::on_validation_batch_end, output_, batch_, h.at.batch, h.at.dataloader);
   batch_ = {};
   output_ = {};
 }
 void torch_learner::handle(const hooks::on_validation_epoch_end&) {
-  module_->on_validation_epoch_end();
+  notify(&callback::on_validation_epoch_end, &troupe::module::on_validation_epoch_end,
+         &strategy::on_validation_epoch_end);
   end_evaluation_epoch();
 }
 void torch_learner::handle(const hooks::on_validation_end& h) {
-  module_->on_validation_end();
+  notify(&callback::on_validation_end, &troupe::module::on_validation_end,
+         &strategy::on_validation_end);
   if (h.at.stage == stage::validate && about_.purpose == stage::train) agree_on_stop();
 }
 
@@ -78,11 +88,15 @@ void torch_learner::handle(const hooks::on_test_model_eval&) { module_->on_test_
 void torch_learner::handle(const hooks::on_test_model_train&) { module_->on_test_model_train(); }
 void torch_learner::handle(const hooks::on_test_start&) {
   begin_evaluation();
-  module_->on_test_start();
+  notify(&callback::on_test_start, &troupe::module::on_test_start, &strategy::on_test_start);
 }
-void torch_learner::handle(const hooks::on_test_epoch_start&) { module_->on_test_epoch_start(); }
+void torch_learner::handle(const hooks::on_test_epoch_start&) {
+  notify(&callback::on_test_epoch_start, &troupe::module::on_test_epoch_start,
+         &strategy::on_test_epoch_start);
+}
 void torch_learner::handle(const hooks::on_test_batch_start& h) {
-  module_->on_test_batch_start(batch_, h.at.batch, h.at.dataloader);
+  notify(&callback::on_test_batch_start, &troupe::module::on_test_batch_start,
+         &strategy::on_test_batch_start, batch_, h.at.batch, h.at.dataloader);
 }
 void torch_learner::handle(const hooks::test_step& h) {
   if (idle()) return;
@@ -94,15 +108,19 @@ void torch_learner::handle(const hooks::test_step_end&) {
   output_ = module_->test_step_end(strategy_->test_step_end(std::move(output_)));
 }
 void torch_learner::handle(const hooks::on_test_batch_end& h) {
-  module_->on_test_batch_end(output_, batch_, h.at.batch, h.at.dataloader);
+  notify(&callback::on_test_batch_end, &troupe::module::on_test_batch_end,
+         &strategy::on_test_batch_end, output_, batch_, h.at.batch, h.at.dataloader);
   batch_ = {};
   output_ = {};
 }
 void torch_learner::handle(const hooks::on_test_epoch_end&) {
-  module_->on_test_epoch_end();
+  notify(&callback::on_test_epoch_end, &troupe::module::on_test_epoch_end,
+         &strategy::on_test_epoch_end);
   end_evaluation_epoch();
 }
-void torch_learner::handle(const hooks::on_test_end&) { module_->on_test_end(); }
+void torch_learner::handle(const hooks::on_test_end&) {
+  notify(&callback::on_test_end, &troupe::module::on_test_end, &strategy::on_test_end);
+}
 
 // --- predict -------------------------------------------------------------------------------------
 
@@ -116,13 +134,16 @@ void torch_learner::handle(const hooks::on_predict_start&) {
   begin_evaluation();
   predictions_.clear();
   predict_loaders_ = cursors_[stage::predict].size();
-  module_->on_predict_start();
+  notify(&callback::on_predict_start, &troupe::module::on_predict_start,
+         &strategy::on_predict_start);
 }
 void torch_learner::handle(const hooks::on_predict_epoch_start&) {
-  module_->on_predict_epoch_start();
+  notify(&callback::on_predict_epoch_start, &troupe::module::on_predict_epoch_start,
+         &strategy::on_predict_epoch_start);
 }
 void torch_learner::handle(const hooks::on_predict_batch_start& h) {
-  module_->on_predict_batch_start(batch_, h.at.batch, h.at.dataloader);
+  notify(&callback::on_predict_batch_start, &troupe::module::on_predict_batch_start,
+         &strategy::on_predict_batch_start, batch_, h.at.batch, h.at.dataloader);
 }
 void torch_learner::handle(const hooks::predict_step& h) {
   if (idle()) return;
@@ -130,18 +151,22 @@ void torch_learner::handle(const hooks::predict_step& h) {
   predicted_ = strategy_->predict_step(batch_, h.at.batch);
 }
 void torch_learner::handle(const hooks::on_predict_batch_end& h) {
-  module_->on_predict_batch_end(predicted_, batch_, h.at.batch, h.at.dataloader);
+  notify(&callback::on_predict_batch_end, &troupe::module::on_predict_batch_end,
+         &strategy::on_predict_batch_end, predicted_, batch_, h.at.batch, h.at.dataloader);
   if (!idle())
     predictions_.push_back({h.at.dataloader, h.at.batch, about_.rank, deep_copy(predicted_)});
   batch_ = {};
   predicted_ = {};
 }
 void torch_learner::handle(const hooks::on_predict_epoch_end&) {
-  module_->on_predict_epoch_end();
+  notify(&callback::on_predict_epoch_end, &troupe::module::on_predict_epoch_end,
+         &strategy::on_predict_epoch_end);
   end_evaluation_epoch();
   gather_predictions();
 }
-void torch_learner::handle(const hooks::on_predict_end&) { module_->on_predict_end(); }
+void torch_learner::handle(const hooks::on_predict_end&) {
+  notify(&callback::on_predict_end, &troupe::module::on_predict_end, &strategy::on_predict_end);
+}
 
 // One rank after the other, so that rank 0 holds a second copy of one rank's predictions at most.
 void torch_learner::gather_predictions() {

@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "backends/torch/callback_list.hpp"
 #include "troupe/detail/loop_state.hpp"
 #include "troupe/detail/metric_accumulator.hpp"
 
@@ -28,6 +29,7 @@ struct learner_point {
   std::vector<std::optional<double>> rates;  ///< learning rates, by optimizer and group
   std::vector<std::pair<std::int64_t, std::size_t>> schedulers;  ///< offered, number fed
   std::string precision;
+  kept_callbacks callbacks;
 
   metric_accumulator steps;
   metric_accumulator epochs;

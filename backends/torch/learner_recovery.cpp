@@ -91,6 +91,7 @@ void torch_learner::keep_point() {
   each_group(optimizers_, [&](const auto& group) { k.rates.push_back(rate_of(group)); });
   k.schedulers = positions_of(optimizers_);
   k.precision = precision_->state();
+  callbacks_.keep(k.callbacks);
   k.steps = step_book_;
   k.epochs = epoch_book_;
   k.books = books_;
@@ -123,6 +124,7 @@ void torch_learner::return_to_point() {
     if (rate != k.rates.end()) ++rate;
   });
   if (!k.precision.empty()) precision_->load_state(k.precision);
+  callbacks_.return_to(*module_, k.callbacks);
   step_book_ = k.steps;
   epoch_book_ = k.epochs;
   books_ = k.books;
@@ -161,6 +163,8 @@ void torch_learner::forget_step() {
 void torch_learner::handle(const hooks::rewind&) {
   if (!kept_) refuse_to_rewind("it has not passed one");
   if (torn_) refuse_to_rewind("its weights were being updated");
+  if (callbacks_behind_ && kept_->callbacks.any)
+    refuse_to_rewind("a callback's on_train_batch_end did not return after the step");
   check_schedulers();
   forget_step();
   return_to_point();
@@ -232,7 +236,14 @@ void torch_learner::step_updated(const position& at) {
 // The step's state is complete.
 void torch_learner::complete_step() {
   torn_ = false;
+  callbacks_behind_ = true;
   keep_point();
+}
+
+// The last step's point gets what the callbacks' on_train_batch_end made of their states.
+void torch_learner::keep_callbacks_of_step() {
+  if (!std::exchange(callbacks_behind_, false) || callbacks_.empty()) return;
+  callbacks_.keep(kept_->callbacks);
 }
 
 // --- the state of other ranks --------------------------------------------------------------------
@@ -296,6 +307,11 @@ void torch_learner::handle(const hooks::restore_state& h) {
     const auto& books = books_ ? *books_ : std::vector<std::vector<std::byte>>{};
     for (std::size_t r = 0; r < books.size(); ++r)
       mine->tensors.push_back(bytes_blob(fmt::format("{}{}", of_books, r), text_in(books[r])));
+    for (auto& blob : callbacks_.tensors()) {
+      blob.name.insert(0, of_optimizers);
+      mine->one_donor = true;  // each rank has its own
+      mine->tensors.push_back(std::move(blob));
+    }
     if (about_.rank == h.donors.front()) {
       module_json_ = module_->on_save_checkpoint();
       mine->text = transferred_text();

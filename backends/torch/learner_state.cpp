@@ -35,6 +35,7 @@ void torch_learner::handle(const hooks::optimizer_state& h) {
 }
 
 void torch_learner::handle(const hooks::on_save_checkpoint&) {
+  callbacks_.call(*module_, &callback::on_save_checkpoint);
   module_json_ = module_->on_save_checkpoint();
 }
 
@@ -52,6 +53,7 @@ std::string torch_learner::state_text(const entries& steps, const entries& epoch
   state["precision"] = {{"name", precision_->name()}, {"state", precision_->state()}};
   state["data"] = data_ ? data_->state() : std::string{};
   state["module"] = module_json_;
+  callbacks_.describe(state);
   state["log"] = {
       {"steps", book_to(steps)}, {"steps_reported", steps_reported_}, {"epochs", book_to(epochs)}};
   if (non_finite_steps_ > 0) state["non_finite_steps"] = non_finite_steps_;
@@ -59,8 +61,8 @@ std::string torch_learner::state_text(const entries& steps, const entries& epoch
     return state.dump();
   } catch (const json::exception& error) {
     throw user_error(errc::checkpoint,
-                     fmt::format("what on_save_checkpoint or the data module's state returned is "
-                                 "not UTF-8 text: {}",
+                     fmt::format("what on_save_checkpoint, a callback's save_state or the data "
+                                 "module's state returned is not UTF-8 text: {}",
                                  error.what()));
   }
 }
@@ -81,8 +83,10 @@ snapshot_ptr torch_learner::take_snapshot(const loop_state& loop) {
     taken->state = state_text(steps.entries(), epochs.entries());
     for (auto& [index, kept] : optimizer_states_)
       for (auto& blob : kept.tensors) taken->optimizer.push_back(std::move(blob));
+    for (auto& blob : callbacks_.tensors()) taken->optimizer.push_back(std::move(blob));
   }
   optimizer_states_.clear();
+  callbacks_.call(*module_, &callback::on_checkpoint_taken);
   return taken;
 }
 
@@ -127,6 +131,7 @@ void torch_learner::handle(const hooks::on_load_checkpoint&) {
   if (!loaded_) return;
   module_->on_load_checkpoint(reading(
       loaded_path_, [&] { return parse_state(loaded_->state).value("module", std::string{}); }));
+  callbacks_.call(*module_, &callback::on_load_checkpoint);
 }
 
 // Releases the loaded weights, which are used once.
@@ -179,6 +184,8 @@ void torch_learner::take_everything(snapshot& from) {
     precision_->load_state(kept);
   if (const auto kept = state.value("data", std::string{}); data_ && !kept.empty())
     data_->load_state(kept);
+  callbacks_.load(*module_, state, from.optimizer);
+  callbacks_behind_ = false;
   if (const auto kept = state.value("log", json::object()); !kept.empty()) {
     const bool numbers = strategy_->is_global_zero();
     step_book_.restore(book_from(kept.at("steps")), numbers);

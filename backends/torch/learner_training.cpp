@@ -12,7 +12,9 @@
 
 namespace troupe {
 
-void torch_learner::handle(const hooks::on_train_start&) { module_->on_train_start(); }
+void torch_learner::handle(const hooks::on_train_start&) {
+  notify(&callback::on_train_start, &troupe::module::on_train_start, &strategy::on_train_start);
+}
 
 void torch_learner::handle(const hooks::on_train_epoch_start& h) {
   step_book_.clear();
@@ -20,13 +22,16 @@ void torch_learner::handle(const hooks::on_train_epoch_start& h) {
   steps_reported_ = true;
   done_.epoch = h.at.epoch;
   done_.batch = done_.cursor = 0;
-  module_->on_train_epoch_start(h.at.epoch);
+  notify(&callback::on_train_epoch_start, &troupe::module::on_train_epoch_start,
+         &strategy::on_train_epoch_start, h.at.epoch);
 }
 
 void torch_learner::handle(const hooks::on_train_batch_start& h) {
   // Discards the last step's values when the next step begins.
   if (std::exchange(stepped_, false)) step_book_.clear();
+  callbacks_.call(*module_, &callback::on_train_batch_start, batch_, h.at.batch);
   const auto word = module_->on_train_batch_start(batch_, h.at.batch);
+  strategy_->on_train_batch_start(batch_, h.at.batch);
   if (word == batch_verdict::undecided) return;
   if (strategy_->reduce_boolean_decision(word == batch_verdict::skip_epoch, decision::any))
     outcome_->word = run_verdict::skip_epoch;
@@ -148,6 +153,7 @@ void torch_learner::handle(const hooks::training_step_end&) {
 }
 
 void torch_learner::handle(const hooks::on_before_zero_grad&) {
+  callbacks_.call(*module_, &callback::on_before_zero_grad, optimizer());
   module_->on_before_zero_grad(optimizer());
 }
 
@@ -161,7 +167,9 @@ void torch_learner::handle(const hooks::pre_backward&) {
 }
 
 void torch_learner::handle(const hooks::on_before_backward&) {
-  if (loss_.defined()) module_->on_before_backward(loss_);
+  if (!loss_.defined()) return;
+  callbacks_.call(*module_, &callback::on_before_backward, loss_);
+  module_->on_before_backward(loss_);
 }
 
 void torch_learner::handle(const hooks::backward& h) {
@@ -187,7 +195,10 @@ void torch_learner::handle(const hooks::backward& h) {
   word_.stop = h.synchronize() && word.stop;
 }
 
-void torch_learner::handle(const hooks::on_after_backward&) { module_->on_after_backward(); }
+void torch_learner::handle(const hooks::on_after_backward&) {
+  callbacks_.call(*module_, &callback::on_after_backward);
+  module_->on_after_backward();
+}
 
 void torch_learner::handle(const hooks::post_backward&) {
   if (loss_.defined()) loss_ = strategy_->post_backward(loss_);
@@ -195,6 +206,7 @@ void torch_learner::handle(const hooks::post_backward&) {
 
 void torch_learner::handle(const hooks::on_before_optimizer_step&) {
   precision_->pre_optimizer_step(optimizer());
+  callbacks_.call(*module_, &callback::on_before_optimizer_step, optimizer());
   module_->on_before_optimizer_step(optimizer());
 }
 
@@ -257,7 +269,10 @@ void torch_learner::handle(const hooks::lr_scheduler_step& h) {
 }
 
 void torch_learner::handle(const hooks::on_train_batch_end& h) {
+  callbacks_.call(*module_, &callback::on_train_batch_end, output_, batch_, h.at.batch);
+  keep_callbacks_of_step();
   module_->on_train_batch_end(output_, batch_, h.at.batch);
+  strategy_->on_train_batch_end(output_, batch_, h.at.batch);
   const auto every = std::max<std::int64_t>(about_.options.log_every_n_steps, 1);
   const bool due = stepped_ && h.at.step % every == 0;
   if (due) report_steps();
@@ -269,10 +284,16 @@ void torch_learner::handle(const hooks::on_train_batch_end& h) {
 
 void torch_learner::handle(const hooks::on_train_epoch_end& h) {
   in_step_ = false;  // of a window that skip_epoch interrupted
+  callbacks_.end_epoch(*module_, h.at.epoch, false);
   module_->on_train_epoch_end(h.at.epoch);
+  strategy_->on_train_epoch_end(h.at.epoch);
   if (!steps_reported_) report_steps();
   report_non_finite();
   report(epoch_book_);
+  if (callbacks_.has_monitors()) {
+    callbacks_.end_epoch(*module_, h.at.epoch, true);
+    report(epoch_book_);  // what they logged
+  }
   books_ = nullptr;
   agree_on_stop();
   ++done_.epoch;
@@ -283,7 +304,7 @@ void torch_learner::handle(const hooks::on_train_end&) {
   if (!steps_reported_) report_steps();
   report_non_finite();
   report(epoch_book_);
-  module_->on_train_end();
+  notify(&callback::on_train_end, &troupe::module::on_train_end, &strategy::on_train_end);
 }
 
 // --- logging -------------------------------------------------------------------------------------

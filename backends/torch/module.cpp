@@ -144,6 +144,14 @@ const position& module::at() const {
   return services_ ? services_->at() : nowhere;
 }
 
+bool module::gradients_are_read() const {
+  return reads_gradients() || (services_ && services_->callbacks_read_gradients());
+}
+
+optimizers* module::optimizers_in_use() const {
+  return services_ ? services_->configured() : nullptr;
+}
+
 strategy* module::strategy_in_use() const { return services_ ? &services_->how() : nullptr; }
 std::int32_t module::rank() const { return services_ ? services_->how().rank() : 0; }
 std::int32_t module::world() const { return services_ ? services_->how().world() : 1; }

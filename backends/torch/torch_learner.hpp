@@ -1,6 +1,6 @@
 // One rank's replica of a user's module: handles every hook with a strategy, a precision and data.
-// The handlers are in torch_learner.cpp (set-up), learner_training.cpp, learner_evaluation.cpp,
-// learner_state.cpp and learner_recovery.cpp.
+// The handlers are in torch_learner.cpp (set-up), learner_data.cpp, learner_training.cpp,
+// learner_evaluation.cpp, learner_state.cpp and learner_recovery.cpp.
 #pragma once
 
 #include <exception>
@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "backends/learner/state_transfer.hpp"
+#include "backends/torch/callback_list.hpp"
 #include "backends/torch/lane_thread.hpp"
 #include "backends/torch/learner_point.hpp"
 #include "backends/torch/rank_random.hpp"
@@ -72,6 +73,17 @@ private:
   std::int64_t samples() const override { return batch_.samples(); }
   const value& hiddens() const override { return hiddens_; }
   void save(const std::string& path, const value& storage_options) override;
+  optimizers* configured() override { return optimizers_there_ ? &optimizers_ : nullptr; }
+  bool callbacks_read_gradients() const override { return callbacks_.reads_gradients(); }
+
+  /// Calls a hook on the callbacks, the module and the strategy.
+  template <class... P>
+  void notify(void (callback::*first)(troupe::module&, P...), void (troupe::module::*second)(P...),
+              void (strategy::*third)(P...), std::type_identity_t<P>... arguments) {
+    callbacks_.call(*module_, first, arguments...);
+    (module_.get()->*second)(arguments...);
+    (strategy_.get()->*third)(arguments...);
+  }
 
   // Setting up and taking down.
   void handle(const hooks::connect& h);
@@ -211,6 +223,7 @@ private:
   void exchange_books();
   void step_updated(const position& at);
   void complete_step();
+  void keep_callbacks_of_step();
   void keep_buffers();
   void check_schedulers() const;
   void return_to_point();
@@ -227,6 +240,7 @@ private:
   data_ptr data_;
   rank_random random_;
   std::shared_ptr<precision> precision_;
+  callback_list callbacks_;
   std::unique_ptr<strategy> strategy_;
   generation_id generation_{1};
   std::shared_ptr<troupe::module> module_;
@@ -286,8 +300,9 @@ private:
   // Recovery.
   std::shared_ptr<communicator> world_;
   std::unique_ptr<learner_point> kept_;
-  bool torn_ = false;             // the weights may be neither of the last point nor of a step
-  bool step_schedulers_ = false;  // a step ends with its schedulers
+  bool callbacks_behind_ = false;  // a step is done, and the callbacks' on_train_batch_end is not
+  bool torn_ = false;              // the weights may be neither of the last point nor of a step
+  bool step_schedulers_ = false;   // a step ends with its schedulers
   // All ranks' step_book_ and epoch_book_, as of the last exchange; null: none in this epoch.
   std::shared_ptr<const std::vector<std::vector<std::byte>>> books_;
   bool books_of_step_ = false;  // that exchange was in the last step

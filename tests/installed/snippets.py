@@ -11,6 +11,7 @@ import sys
 # Page, the files that may hold its snippets, how many it has at least.
 PAGES = [
     ("docs/testing.md", "tests/installed/user_tests/*", 8),
+    ("docs/callbacks.md", "tests/unit/torch_callbacks/documented_test.cpp", 4),
     ("docs/replicated.md", "tests/unit/torch_replicated/documented_test.cpp", 4),
 ]
 

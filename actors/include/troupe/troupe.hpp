@@ -22,6 +22,8 @@
 #include "troupe/value.hpp"
 
 #if __has_include(<torch/nn/module.h>) && __has_include("troupe/module.hpp")
+#include "troupe/callback.hpp"
+#include "troupe/callbacks.hpp"
 #include "troupe/data.hpp"
 #include "troupe/data_parallel.hpp"
 #include "troupe/module.hpp"

@@ -190,7 +190,8 @@ struct gradient_options {
   std::string comm_hook = "allreduce";
   powersgd_options powersgd;
   /// Sums, clips and updates in one pass over memory, with one optimizer state per process. Unset:
-  /// where that is possible and the module does not read gradients (module::reads_gradients).
+  /// where that is possible and neither the module nor a callback reads gradients
+  /// (module::reads_gradients).
   std::optional<bool> fused_step;
   /// After each step the module's buffers are overwritten with rank 0's.
   bool broadcast_buffers = true;

@@ -40,6 +40,8 @@ public:
   virtual std::int64_t samples() const = 0;
   virtual const value& hiddens() const = 0;
   virtual void save(const std::string& path, const value& storage_options) = 0;
+  virtual optimizers* configured() = 0;
+  virtual bool callbacks_read_gradients() const = 0;
 };
 
 /// A torch module with training steps.
@@ -112,6 +114,8 @@ struct module : torch::nn::Module {
   /// optimizer_step, and none replaces clipping or the step. Then several ranks of a process may
   /// sum, clip and update in one pass (gradient_options::fused_step), and `.grad` is never the sum.
   virtual bool reads_gradients() const { return true; }
+  /// The module or a callback of the run reads them.
+  bool gradients_are_read() const;
 
   // Truncated back-propagation through time (docs/gradients.md): each batch is trained in parts
   // that follow each other in time, with an optimizer step for each part. training_step then
@@ -194,6 +198,8 @@ struct module : torch::nn::Module {
   /// Where the run stands: epoch, step, batch, dataloader, optimizer.
   const position& at() const;
 
+  /// The optimizers of a fit, from configure_optimizers on; else null.
+  optimizers* optimizers_in_use() const;
   /// The strategy of the run; null outside of one.
   strategy* strategy_in_use() const;
   std::int32_t rank() const;

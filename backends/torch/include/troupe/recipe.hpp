@@ -11,7 +11,9 @@
 #include <type_traits>
 #include <typeinfo>
 #include <utility>
+#include <vector>
 
+#include "troupe/callback.hpp"
 #include "troupe/checkpoint.hpp"
 #include "troupe/cluster_environment.hpp"
 #include "troupe/data.hpp"
@@ -66,6 +68,9 @@ struct torch_plugins {
   std::shared_ptr<const checkpoint_io> checkpoints;
   /// How batch_to_device moves users' types; a type without an entry is not moved.
   move_table moves;
+  /// Each rank's callbacks, in the order in which they are called:
+  /// `{.callbacks = {learning_rate_monitor{}, timer{{.max_time = 1h}}}}`.
+  std::vector<callback_factory> callbacks;
 };
 
 /// The recipe of a job: each rank gets a module and reads the data. `data` may be null for a run

@@ -164,6 +164,42 @@ public:
   /// Keeps the batch's type. The runtime passes root_device.
   virtual value batch_to_device(const value& batch, c10::Device device, std::int32_t dataloader);
 
+  // The hooks of loops, epochs and batches, each after the callbacks' and the module's.
+  virtual void on_fit_start() {}
+  virtual void on_fit_end() {}
+  virtual void on_sanity_check_start() {}
+  virtual void on_sanity_check_end() {}
+  virtual void on_train_start() {}
+  virtual void on_train_end() {}
+  virtual void on_train_epoch_start(std::int64_t epoch) { (void)epoch; }
+  virtual void on_train_epoch_end(std::int64_t epoch) { (void)epoch; }
+  virtual void on_train_batch_start(const batch&, std::int64_t /*index*/) {}
+  virtual void on_train_batch_end(const step_output&, const batch&, std::int64_t /*index*/) {}
+  virtual void on_validation_start() {}
+  virtual void on_validation_end() {}
+  virtual void on_validation_epoch_start() {}
+  virtual void on_validation_epoch_end() {}
+  virtual void on_validation_batch_start(const batch&, std::int64_t /*index*/,
+                                         std::int32_t /*dataloader*/) {}
+  virtual void on_validation_batch_end(const step_output&, const batch&, std::int64_t /*index*/,
+                                       std::int32_t /*dataloader*/) {}
+  virtual void on_test_start() {}
+  virtual void on_test_end() {}
+  virtual void on_test_epoch_start() {}
+  virtual void on_test_epoch_end() {}
+  virtual void on_test_batch_start(const batch&, std::int64_t /*index*/,
+                                   std::int32_t /*dataloader*/) {}
+  virtual void on_test_batch_end(const step_output&, const batch&, std::int64_t /*index*/,
+                                 std::int32_t /*dataloader*/) {}
+  virtual void on_predict_start() {}
+  virtual void on_predict_end() {}
+  virtual void on_predict_epoch_start() {}
+  virtual void on_predict_epoch_end() {}
+  virtual void on_predict_batch_start(const batch&, std::int64_t /*index*/,
+                                      std::int32_t /*dataloader*/) {}
+  virtual void on_predict_batch_end(const value& /*output*/, const batch&, std::int64_t /*index*/,
+                                    std::int32_t /*dataloader*/) {}
+
   // Steps, in the precision's context.
   virtual step_output training_step(const batch& b, std::int64_t index);
   virtual step_output validation_step(const batch& b, std::int64_t index);

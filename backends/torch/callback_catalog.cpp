@@ -1,0 +1,178 @@
+#include "backends/torch/callback_catalog.hpp"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+#include <map>
+
+#include "troupe/callbacks.hpp"
+
+namespace troupe {
+
+namespace {
+
+/// The options of one text.
+class given_options {
+public:
+  given_options(std::string_view text, std::string_view rest, const callback_entry& of)
+      : text_(text) {
+    while (!rest.empty()) {
+      const auto one = rest.substr(0, rest.find(','));
+      rest.remove_prefix(std::min(rest.size(), one.size() + 1));
+      const auto equals = one.find('=');
+      const auto key = one.substr(0, equals);
+      if (equals == one.npos || std::ranges::find(of.options, key) == of.options.end())
+        refuse(fmt::format("\"{}\" is no option of {}: {}", one, of.name,
+                           of.options.empty() ? std::string{"it has none"}
+                                              : fmt::format("give KEY=VALUE with one of {}",
+                                                            fmt::join(of.options, ", "))));
+      values_[key] = one.substr(equals + 1);
+    }
+  }
+
+  template <class Number>
+  void read(std::string_view key, Number& into) const {
+    const auto found = values_.find(key);
+    if (found == values_.end()) return;
+    const auto word = found->second;
+    const auto [end, error] = std::from_chars(word.data(), word.data() + word.size(), into);
+    if (error != std::errc{} || end != word.data() + word.size())
+      refuse(fmt::format("{} = \"{}\" is no number{}", key, word,
+                         std::is_integral_v<Number> ? " without a point" : ""));
+  }
+  void read(std::string_view key, bool& into) const {
+    if (const auto word = one_of(key, {"false", "true"}); !word.empty()) into = word == "true";
+  }
+  /// Empty: not given.
+  std::string_view one_of(std::string_view key, std::vector<std::string_view> words) const {
+    const auto found = values_.find(key);
+    if (found == values_.end()) return {};
+    if (std::ranges::find(words, found->second) == words.end())
+      refuse(fmt::format("{} = \"{}\": use one of {}", key, found->second, fmt::join(words, ", ")));
+    return found->second;
+  }
+  bool has(std::string_view key) const { return values_.contains(key); }
+
+private:
+  [[noreturn]] void refuse(const std::string& why) const {
+    throw user_error(errc::bad_configuration, fmt::format("callback \"{}\": {}", text_, why));
+  }
+
+  std::string_view text_;
+  std::map<std::string_view, std::string_view> values_;
+};
+
+callback_factory make_rates(const given_options& given) {
+  learning_rate_monitor_options how;
+  if (given.one_of("every", {"step", "epoch"}) == "epoch")
+    how.every = learning_rate_monitor_options::interval::epoch;
+  given.read("log_momentum", how.log_momentum);
+  given.read("log_weight_decay", how.log_weight_decay);
+  return learning_rate_monitor{how};
+}
+
+callback_factory make_norms(const given_options& given) {
+  gradient_norms_options how;
+  given.read("norm", how.norm);
+  given.read("each", how.each);
+  return gradient_norms{how};
+}
+
+callback_factory make_throughput(const given_options& given) {
+  throughput_monitor_options how;
+  given.read("window", how.window);
+  return throughput_monitor{how};
+}
+
+callback_factory make_timer(const given_options& given) {
+  double seconds = 0;
+  given.read("max_seconds", seconds);
+  timer_options how;
+  how.max_time = std::chrono::duration_cast<std::chrono::nanoseconds>(
+      std::chrono::duration<double>{std::clamp(seconds, 0.0, 1e9)});
+  if (given.one_of("every", {"step", "epoch"}) == "epoch")
+    how.every = timer_options::interval::epoch;
+  return timer{how};
+}
+
+callback_factory make_exponential(const given_options& given) {
+  exponential_moving_average_options how;
+  given.read("decay", how.decay);
+  given.read("every_n_steps", how.every_n_steps);
+  given.read("starting_at_step", how.starting_at_step);
+  return exponential_moving_average{how};
+}
+
+callback_factory make_stochastic(const given_options& given) {
+  stochastic_weight_averaging_options how;
+  double share = std::get<double>(how.start);
+  std::int64_t epoch = 0;
+  given.read("start", share);
+  if (given.has("start_epoch")) {
+    given.read("start_epoch", epoch);
+    how.start = epoch;
+  } else {
+    how.start = share;
+  }
+  if (given.has("learning_rate")) given.read("learning_rate", how.learning_rate.emplace());
+  given.read("annealing_epochs", how.annealing_epochs);
+  if (given.one_of("annealing", {"cosine", "linear"}) == "linear")
+    how.how = stochastic_weight_averaging_options::annealing::linear;
+  return stochastic_weight_averaging{how};
+}
+
+struct maker {
+  callback_entry about;
+  callback_factory (*make)(const given_options& given);
+};
+
+const std::vector<maker>& makers() {
+  static const std::vector<maker> all{
+      {{"lr_monitor", "logs learning rates", {"every", "log_momentum", "log_weight_decay"}},
+       make_rates},
+      {{"gradient_norms", "logs the norms of gradients", {"norm", "each"}}, make_norms},
+      {{"throughput", "logs samples and steps per second", {"window"}}, make_throughput},
+      {{"device_stats", "logs memory and processor time of the process", {}},
+       [](const given_options&) -> callback_factory { return device_stats_monitor{}; }},
+      {{"timer", "ends the run after max_seconds of training", {"max_seconds", "every"}},
+       make_timer},
+      {{"ema",
+        "validates and saves an exponential average of the weights",
+        {"decay", "every_n_steps", "starting_at_step"}},
+       make_exponential},
+      {{"swa",
+        "validates and saves the mean of the last epochs' weights",
+        {"start", "start_epoch", "learning_rate", "annealing_epochs", "annealing"}},
+       make_stochastic}};
+  return all;
+}
+
+}  // namespace
+
+const std::vector<callback_entry>& callback_catalog() {
+  static const auto all = [] {
+    std::vector<callback_entry> entries;
+    for (const auto& one : makers()) entries.push_back(one.about);
+    return entries;
+  }();
+  return all;
+}
+
+callback_factory named_callback(std::string_view text) {
+  const auto name = text.substr(0, text.find(','));
+  const auto& all = makers();
+  const auto found = std::ranges::find_if(all, [&](const auto& x) { return x.about.name == name; });
+  if (found == all.end()) {
+    std::vector<std::string_view> names;
+    for (const auto& one : all) names.push_back(one.about.name);
+    throw user_error(errc::bad_configuration, fmt::format("unknown callback \"{}\": use one of {}",
+                                                          name, fmt::join(names, ", ")));
+  }
+  const auto rest = text.substr(std::min(text.size(), name.size() + 1));
+  return found->make(given_options{text, rest, found->about});
+}
+
+}  // namespace troupe

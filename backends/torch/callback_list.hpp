@@ -1,0 +1,80 @@
+// The callbacks of one rank, as its learner calls them.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <nlohmann/json_fwd.hpp>
+#include <string>
+#include <type_traits>
+#include <vector>
+
+#include "troupe/callback.hpp"
+#include "troupe/snapshot.hpp"
+
+namespace troupe {
+
+/// The states of all callbacks at a point of the run. Tensors that did not change since the point
+/// before are not copied again.
+struct kept_callbacks {
+  struct kept_tensor {
+    at::Tensor of;
+    std::uint32_t version = 0;
+    at::Tensor copy;
+  };
+  struct kept_state {
+    std::string json;
+    std::map<std::string, kept_tensor> tensors;
+  };
+  std::vector<kept_state> states;  ///< by callback
+  bool any = false;                ///< some state is not empty
+};
+
+/// Used by the rank's lane only.
+class callback_list {
+public:
+  callback_list(const std::vector<callback_factory>& factories, const learner_context& about);
+
+  bool empty() const { return all_.empty(); }
+  /// Some callback may read gradients.
+  bool reads_gradients() const;
+  bool has_monitors() const;
+
+  /// Calls the member of every callback, in order. What one throws names it.
+  template <class... P>
+  void call(module& m, void (callback::*member)(module&, P...),
+            std::type_identity_t<P>... arguments) const {
+    each([&](callback& one) { (one.*member)(m, arguments...); });
+  }
+  /// The same for on_train_epoch_end of those that monitor, or of the others.
+  void end_epoch(module& m, std::int64_t epoch, bool monitors) const;
+
+  /// Adds the entry `callbacks` to a checkpoint's state: by key, `json` and the names of `tensors`.
+  /// Throws user_error if two states have the same key.
+  void describe(nlohmann::json& state) const;
+  /// The tensors of all states, as blobs named `callbacks/KEY/NAME`.
+  std::vector<tensor_blob> tensors() const;
+  /// Loads what describe and tensors gave. Callbacks without an entry keep what they have; entries
+  /// without a callback are left out.
+  void load(module& m, const nlohmann::json& state, const std::vector<tensor_blob>& blobs) const;
+
+  void keep(kept_callbacks& into) const;
+  void return_to(module& m, const kept_callbacks& from) const;
+
+private:
+  template <class F>
+  void each(F what) const {
+    for (const auto& one : all_) {
+      try {
+        what(*one);
+      } catch (...) {
+        rethrow_as_of(*one);
+      }
+    }
+  }
+  [[noreturn]] static void rethrow_as_of(const callback& who);
+
+  std::vector<std::shared_ptr<callback>> all_;
+};
+
+}  // namespace troupe

@@ -1,0 +1,177 @@
+// A callback: takes part in a run beside the module. It is for what is not the model's business:
+// averages of the weights, timers, statistics, texts for people. <troupe/callbacks.hpp> has ready
+// ones; docs/callbacks.md shows how to use and write them.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <concepts>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include "troupe/batch.hpp"
+#include "troupe/detail/position.hpp"
+#include "troupe/learner.hpp"
+
+namespace torch::optim {
+class Optimizer;
+}
+
+namespace troupe {
+
+struct module;
+
+/// What a callback keeps over a resume.
+struct callback_state {
+  std::string json = {};                           ///< empty: nothing
+  std::map<std::string, at::Tensor> tensors = {};  ///< dense, by a name of the callback's own
+  bool empty() const { return json.empty() && tensors.empty(); }
+};
+
+/// Thrown where a member of a callback threw `nested`: the text names the callback. Instead of it
+/// - a user_error stays a user_error with its code, and gets the callback's name,
+/// - an internal_error and the errors of collectives pass as they are.
+class callback_failed : public std::exception {
+public:
+  explicit callback_failed(std::string what) : what_(std::move(what)) {}
+  const char* what() const noexcept override { return what_.c_str(); }
+
+private:
+  std::string what_;
+};
+
+/// One per rank: made, called and destroyed by one thread, in the rank's lane. All ranks have the
+/// same callbacks in the same order.
+/// - A hook is called on the callbacks in their order, then on the module, then on the strategy.
+///   Other orders are said at the hook. docs/fit_order.md says when hooks are called.
+/// - Steps, transfers, modes (on_validation_model_eval) and what replaces them are the module's
+///   alone.
+/// - `m` gives what a hook may need: at(), logged(), log(), stop(), add_to_queue(), collectives,
+///   optimizers_in_use(), strategy_in_use() and by it the job's options. A collective has to be
+///   called by all ranks.
+/// - What a member throws is the rank's failure (callback_failed).
+class callback {
+public:
+  virtual ~callback() = default;
+
+  // Set-up and teardown.
+  /// After the data's.
+  virtual void setup(module&, stage) {}
+  /// After the strategy's, before the module's.
+  virtual void teardown(module&, stage) {}
+  virtual void on_fit_start(module&) {}
+  virtual void on_fit_end(module&) {}
+  /// Before the strategy's and the module's. Not called when the module was not made.
+  virtual void on_exception(module&, std::string_view /*type*/, std::string_view /*what*/) {}
+
+  // Training.
+  virtual void on_train_start(module&) {}
+  virtual void on_train_end(module&) {}
+  virtual void on_train_epoch_start(module&, std::int64_t /*epoch*/) {}
+  /// Before the module's; if monitors() after it.
+  virtual void on_train_epoch_end(module&, std::int64_t /*epoch*/) {}
+  virtual void on_train_batch_start(module&, const batch&, std::int64_t /*index*/) {}
+  virtual void on_train_batch_end(module&, const step_output&, const batch&,
+                                  std::int64_t /*index*/) {}
+  virtual void on_before_zero_grad(module&, torch::optim::Optimizer&) {}
+  virtual void on_before_backward(module&, const at::Tensor& /*loss*/) {}
+  virtual void on_after_backward(module&) {}
+  virtual void on_before_optimizer_step(module&, torch::optim::Optimizer&) {}
+
+  // Evaluation. `on_validation_*` are called in the sanity check too.
+  virtual void on_sanity_check_start(module&) {}
+  virtual void on_sanity_check_end(module&) {}
+  virtual void on_validation_start(module&) {}
+  virtual void on_validation_end(module&) {}
+  virtual void on_validation_epoch_start(module&) {}
+  virtual void on_validation_epoch_end(module&) {}
+  virtual void on_validation_batch_start(module&, const batch&, std::int64_t /*index*/,
+                                         std::int32_t /*dataloader*/) {}
+  virtual void on_validation_batch_end(module&, const step_output&, const batch&,
+                                       std::int64_t /*index*/, std::int32_t /*dataloader*/) {}
+  virtual void on_test_start(module&) {}
+  virtual void on_test_end(module&) {}
+  virtual void on_test_epoch_start(module&) {}
+  virtual void on_test_epoch_end(module&) {}
+  virtual void on_test_batch_start(module&, const batch&, std::int64_t /*index*/,
+                                   std::int32_t /*dataloader*/) {}
+  virtual void on_test_batch_end(module&, const step_output&, const batch&, std::int64_t /*index*/,
+                                 std::int32_t /*dataloader*/) {}
+  virtual void on_predict_start(module&) {}
+  virtual void on_predict_end(module&) {}
+  virtual void on_predict_epoch_start(module&) {}
+  virtual void on_predict_epoch_end(module&) {}
+  virtual void on_predict_batch_start(module&, const batch&, std::int64_t /*index*/,
+                                      std::int32_t /*dataloader*/) {}
+  virtual void on_predict_batch_end(module&, const value& /*output*/, const batch&,
+                                    std::int64_t /*index*/, std::int32_t /*dataloader*/) {}
+
+  // Checkpoints.
+  /// On all ranks, before the module's and before the weights are copied.
+  virtual void on_save_checkpoint(module&) {}
+  /// On all ranks: weights, optimizers and the callbacks' states are copied.
+  virtual void on_checkpoint_taken(module&) {}
+  /// After the module's. The weights were read, and are not on their device yet.
+  virtual void on_load_checkpoint(module&) {}
+
+  // State. Rank 0's is saved with each checkpoint. A fit that resumes loads it on all ranks, after
+  // on_fit_start and before on_train_start; the state of a callback that the resumed run does not
+  // have is left out.
+  //
+  // In a job that can restart, the state is also kept with each point of the run, and a rank that
+  // returns to a point gets it back. A rank that joins gets the state of another rank. So there
+  // save_state is called on any rank alone, often, and calls no collective. What on_train_batch_end
+  // changes belongs to its step. A rank where that hook did not return gets the state of others.
+  /// The key of the state, and the callback's name in messages: by default its type. Callbacks with
+  /// a state have different keys.
+  virtual std::string state_key() const;
+  /// Tensors may be the callback's own: the caller copies them at once.
+  virtual callback_state save_state() const { return {}; }
+  /// `from` is what save_state returned. Its tensors are the callback's, on the CPU. It may be
+  /// empty in a job that can restart: the callback becomes as it was before on_train_start.
+  virtual void load_state(module&, const callback_state& /*from*/) {}
+
+  /// True: on_train_epoch_end is called after the module's, and when the values of the epoch are in
+  /// logged(): Lightning's place for early stopping and checkpoints.
+  virtual bool monitors() const { return false; }
+  /// False: no member reads or writes `.grad`. See module::reads_gradients.
+  virtual bool reads_gradients() const { return true; }
+
+protected:
+  callback() = default;
+  callback(const callback&) = default;
+  callback& operator=(const callback&) = default;
+};
+
+/// Makes each rank's callback, in its lane. From a callback: ranks get copies of it. From a
+/// function without an argument or of the rank's context: ranks get what it returns; it is
+/// thread-safe.
+class callback_factory {
+public:
+  template <class Callback>
+  requires std::derived_from<Callback, callback> callback_factory(Callback original)
+      : make_([original = std::move(original)](const learner_context&) {
+          return std::make_shared<Callback>(original);
+        }) {}
+  template <class F>
+  requires std::is_invocable_r_v < std::shared_ptr<callback>,
+  const F& > callback_factory(F make)
+      : make_([make = std::move(make)](const learner_context&) { return make(); }) {}
+  template <class F>
+  requires std::is_invocable_r_v < std::shared_ptr<callback>,
+  const F&, const learner_context& > callback_factory(F make) : make_(std::move(make)) {}
+
+  std::shared_ptr<callback> operator()(const learner_context& about) const { return make_(about); }
+
+private:
+  std::function<std::shared_ptr<callback>(const learner_context&)> make_;
+};
+
+}  // namespace troupe

@@ -1,0 +1,115 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "backends/torch/torch_learner.hpp"
+
+namespace troupe {
+
+std::vector<dataset_ptr> torch_learner::datasets(stage s) {
+  if (!data_) return {};
+  switch (s) {
+    case stage::train: {
+      auto train = data_->train();
+      return train ? std::vector{std::move(train)} : std::vector<dataset_ptr>{};
+    }
+    case stage::sanity:
+    case stage::validate: return data_->validation();
+    case stage::test: return data_->test();
+    case stage::predict: return data_->predict();
+    case stage::start:
+    case stage::call: break;
+  }
+  return {};
+}
+
+// Number 0 of a stage creates all its loaders, so that their lengths are known at once.
+void torch_learner::handle(const hooks::process_dataloader& h) {
+  const auto s = h.at.stage;
+  if (h.at.dataloader > 0) return;
+  auto& walks = cursors_[s];
+  walks.clear();
+  const auto sets = datasets(s);
+  if (sets.empty() && s == about_.purpose)
+    throw user_error(errc::job_failed, fmt::format("the data module has no data for {}: override "
+                                                   "its getter of that name",
+                                                   to_string(s)));
+  for (const auto& data : sets) {
+    loader::options options;
+    options.seed = about_.options.seed;
+    options.shuffle = s == stage::train;
+    options.layout = {data->size(), strategy_->world(), about_.options.batch_size};
+    options.rank = strategy_->rank();
+    auto way = strategy_->process_dataloader(std::make_unique<loader>(data, options), s);
+    if (!way)
+      throw user_error(errc::job_failed,
+                       "process_dataloader returned no loader: return the one it got, or another");
+    const auto layout = way->layout();
+    loader_length length;
+    length.stage = s;
+    length.dataloader = static_cast<std::int32_t>(walks.size());
+    length.batches = layout.batches();
+    length.samples = layout.size;
+    length.each = layout.ranks * layout.batch_size;
+    walks.push_back({std::move(way)});
+    outcome_->loaders.push_back(length);
+  }
+}
+
+torch_learner::loader_cursor& torch_learner::cursor_at(const position& at) {
+  const auto found = cursors_.find(at.stage == stage::sanity ? stage::validate : at.stage);
+  if (found == cursors_.end() || found->second.size() <= static_cast<std::size_t>(at.dataloader))
+    throw internal_error("a batch of a loader that was not processed");
+  return found->second[at.dataloader];
+}
+
+// Only bounds prefetching; the fit machine decides the number of batches.
+std::int64_t torch_learner::limit_of(stage s, std::int64_t batches) const {
+  const auto& o = about_.options;
+  if (o.fast_dev_run > 0) return std::min(o.fast_dev_run, batches);
+  switch (s) {
+    case stage::train: return apply_limit(o.limit_train_batches, batches);
+    case stage::sanity: {
+      const auto limit = apply_limit(o.limit_val_batches, batches);
+      return o.num_sanity_val_batches < 0 ? limit : std::min(o.num_sanity_val_batches, limit);
+    }
+    case stage::validate: return apply_limit(o.limit_val_batches, batches);
+    case stage::test: return apply_limit(o.limit_test_batches, batches);
+    case stage::predict: return apply_limit(o.limit_predict_batches, batches);
+    case stage::start:
+    case stage::call: break;
+  }
+  return batches;
+}
+
+void torch_learner::handle(const hooks::batch_to_device& h) {
+  draw_from(h.name);
+  auto& cursor = cursor_at(h.at);
+  const auto epoch = h.at.stage == stage::train ? h.at.epoch : 0;
+  subgroup with_samples;
+  const auto layout = cursor.way->layout(epoch);
+  for (std::int64_t rank = 0; rank < layout.ranks; ++rank)
+    if (layout.of_rank(h.at.batch, rank).count > 0)
+      with_samples.ranks.push_back(static_cast<std::int32_t>(rank));
+  strategy_->begin_batch(with_samples);
+  if (cursor.epoch != epoch || cursor.next != h.at.batch) {
+    const auto last = std::max(limit_of(h.at.stage, cursor.way->batches(epoch)), h.at.batch + 1);
+    cursor.way->begin(epoch, h.at.batch, last);
+  }
+  auto item = cursor.way->next();
+  cursor.epoch = epoch;
+  cursor.next = h.at.batch + 1;
+  forget_batch();
+  predicted_ = {};
+  if (item.samples == 0) return;
+  const auto dataloader = h.at.dataloader;
+  auto held = precision_->convert_input(item.batch);
+  held = module_->on_before_batch_transfer(std::move(held), dataloader);
+  held = data_->on_before_batch_transfer(std::move(held), dataloader);
+  held = strategy_->batch_to_device(held, strategy_->root_device(), dataloader);
+  held = data_->on_after_batch_transfer(std::move(held), dataloader);
+  held = module_->on_after_batch_transfer(std::move(held), dataloader);
+  batch_ = batch{std::move(held), item.samples};
+}
+
+}  // namespace troupe

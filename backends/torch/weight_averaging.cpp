@@ -1,0 +1,210 @@
+#include <ATen/core/grad_mode.h>
+#include <fmt/format.h>
+#include <torch/optim/optimizer.h>
+
+#include <cmath>
+#include <nlohmann/json.hpp>
+#include <numbers>
+
+#include "troupe/callbacks.hpp"
+#include "troupe/module.hpp"
+
+namespace troupe {
+
+namespace {
+
+template <class F>
+void each_averaged(module& m, F use) {
+  for (auto& item : m.named_parameters())
+    if (item.value().defined()) use(item.key(), item.value());
+  for (auto& item : m.named_buffers())
+    if (item.value().defined()) use(item.key(), item.value());
+}
+
+nlohmann::json parsed(const std::string& text) {
+  return text.empty() ? nlohmann::json::object() : nlohmann::json::parse(text);
+}
+
+[[noreturn]] void refuse_option(std::string_view what) {
+  throw user_error(errc::bad_configuration, std::string{what});
+}
+
+}  // namespace
+
+void weight_averaging::on_train_start(module& m) { show_training(m); }
+
+void weight_averaging::on_train_batch_start(module& m, const batch&, std::int64_t) {
+  step_ = m.at().step;
+}
+
+void weight_averaging::on_train_batch_end(module& m, const step_output&, const batch&,
+                                          std::int64_t) {
+  const auto done = m.at().step;
+  if (done > step_ && due_after_step(done - 1)) update(m);
+}
+
+void weight_averaging::on_train_epoch_end(module& m, std::int64_t epoch) {
+  if (due_after_epoch(epoch)) update(m);
+}
+
+void weight_averaging::on_train_end(module& m) { show_average(m); }
+void weight_averaging::on_validation_epoch_start(module& m) { show_average(m); }
+void weight_averaging::on_validation_epoch_end(module& m) { show_training(m); }
+void weight_averaging::on_save_checkpoint(module& m) { show_average(m); }
+void weight_averaging::on_checkpoint_taken(module& m) { show_training(m); }
+
+// As torch.optim.swa_utils: lerp for floating point, products for other types.
+void weight_averaging::update(module& m) {
+  const at::NoGradGuard no_grad;
+  const auto part = share(updates_);
+  each_averaged(m, [&](const std::string& name, const at::Tensor& now) {
+    auto& average = other_[name];
+    if (!average.defined())
+      average = now.detach().clone();
+    else if (average.is_floating_point() || average.is_complex())
+      average.lerp_(now.detach(), part);
+    else
+      average.copy_(average * (1 - part) + now * part);
+  });
+  ++updates_;
+}
+
+void weight_averaging::show_average(module& m) {
+  if (!shown_ && !other_.empty()) swap(m);
+}
+
+void weight_averaging::show_training(module& m) {
+  if (shown_) swap(m);
+}
+
+void weight_averaging::swap(module& m) {
+  const at::NoGradGuard no_grad;
+  each_averaged(m, [&](const std::string& name, const at::Tensor& live) {
+    const auto found = other_.find(name);
+    if (found == other_.end())
+      throw user_error(errc::job_failed,
+                       fmt::format("the average has no {}: a module that is averaged keeps its "
+                                   "parameters and buffers",
+                                   name));
+    const auto now = live.detach().clone();
+    live.detach().copy_(found->second);
+    found->second.copy_(now);
+  });
+  shown_ = !shown_;
+}
+
+callback_state weight_averaging::save_state() const {
+  if (other_.empty()) return {};
+  return {.json = nlohmann::json{{"updates", updates_}, {"average_shown", shown_}}.dump(),
+          .tensors = other_};
+}
+
+// The module has the weights of the state's time, unless this callback has exchanged them since.
+void weight_averaging::load_state(module& m, const callback_state& from) {
+  const auto state = parsed(from.json);
+  const bool shown = state.value("average_shown", false);
+  if (!other_.empty() && shown_ != shown) swap(m);
+  other_.clear();
+  std::map<std::string, at::Tensor> live;
+  each_averaged(m, [&](const std::string& name, const at::Tensor& one) { live[name] = one; });
+  for (const auto& [name, tensor] : from.tensors)
+    other_[name] = live.contains(name) ? tensor.to(live[name].options()).detach() : tensor;
+  shown_ = shown;
+  updates_ = state.value("updates", std::int64_t{0});
+}
+
+// --- exponential ---------------------------------------------------------------------------------
+
+exponential_moving_average::exponential_moving_average(exponential_moving_average_options how)
+    : how_(how) {
+  if (!(how_.decay >= 0 && how_.decay <= 1))
+    refuse_option("exponential_moving_average: decay is not between 0 and 1: 0.999 is usual");
+  if (how_.every_n_steps < 1)
+    refuse_option("exponential_moving_average: every_n_steps is less than 1: give at least 1");
+}
+
+bool exponential_moving_average::due_after_step(std::int64_t step) const {
+  return step >= how_.starting_at_step && step % how_.every_n_steps == 0;
+}
+
+// --- stochastic ----------------------------------------------------------------------------------
+
+namespace {
+
+template <class F>
+void each_rate(optimizers& all, F use) {
+  std::size_t i = 0;
+  for (auto& one : all.all())
+    for (auto& group : one.optimizer->param_groups()) use(i++, group.options());
+}
+
+}  // namespace
+
+stochastic_weight_averaging::stochastic_weight_averaging(stochastic_weight_averaging_options how)
+    : how_(how) {
+  if (std::visit([](auto x) { return x < 0; }, how_.start))
+    refuse_option("stochastic_weight_averaging: start is negative: give an epoch or a share");
+  if (const auto* share = std::get_if<double>(&how_.start); share && *share > 1)
+    refuse_option(
+        "stochastic_weight_averaging: a share of more than 1.0 never starts: give an "
+        "integer for an epoch");
+  if (how_.learning_rate && *how_.learning_rate < 0)
+    refuse_option("stochastic_weight_averaging: learning_rate is negative");
+  if (how_.annealing_epochs < 0)
+    refuse_option("stochastic_weight_averaging: annealing_epochs is negative");
+}
+
+double stochastic_weight_averaging::share(std::int64_t updates) const {
+  return 1 / static_cast<double>(updates + 1);
+}
+
+// Not in on_train_start, which is not called on a rank that joins a running job.
+void stochastic_weight_averaging::setup(module& m, stage) {
+  const auto epochs = m.strategy_in_use()->about().options.max_epochs;
+  const auto* share = std::get_if<double>(&how_.start);
+  first_ = share ? static_cast<std::int64_t>(*share * static_cast<double>(epochs))
+                 : std::get<std::int64_t>(how_.start);
+}
+
+void stochastic_weight_averaging::on_train_start(module& m) {
+  weight_averaging::on_train_start(m);
+  if (!how_.learning_rate) return;
+  for (const auto& one : m.optimizers_in_use()->all())
+    if (!one.schedulers.empty())
+      throw user_error(errc::bad_configuration,
+                       "stochastic_weight_averaging: learning_rate and a scheduler of the module "
+                       "would both set the rates: leave one of them out");
+}
+
+// PyTorch's SWALR after as many steps as epochs have passed since the first.
+void stochastic_weight_averaging::on_train_epoch_start(module& m, std::int64_t epoch) {
+  if (!how_.learning_rate || epoch < first_) return;
+  auto& all = *m.optimizers_in_use();
+  if (base_rates_.empty())
+    each_rate(all, [&](auto, const auto& one) { base_rates_.push_back(one.get_lr()); });
+  const auto past = static_cast<double>(epoch - first_);
+  const auto part = how_.annealing_epochs == 0
+                        ? 1.0
+                        : std::min(1.0, past / static_cast<double>(how_.annealing_epochs));
+  const bool cosine = how_.how == stochastic_weight_averaging_options::annealing::cosine;
+  const auto alpha = cosine ? (1 - std::cos(std::numbers::pi * part)) / 2 : part;
+  each_rate(all, [&](auto i, auto& one) {
+    one.set_lr(*how_.learning_rate * alpha + base_rates_.at(i) * (1 - alpha));
+  });
+}
+
+callback_state stochastic_weight_averaging::save_state() const {
+  auto held = weight_averaging::save_state();
+  if (base_rates_.empty()) return held;
+  auto state = parsed(held.json);
+  state["base_rates"] = base_rates_;
+  held.json = state.dump();
+  return held;
+}
+
+void stochastic_weight_averaging::load_state(module& m, const callback_state& from) {
+  weight_averaging::load_state(m, from);
+  base_rates_ = parsed(from.json).value("base_rates", std::vector<double>{});
+}
+
+}  // namespace troupe
