@@ -51,6 +51,7 @@ struct learning {
   double learning_rate = 0;
   double momentum = 0;
   double weight_decay = 0;
+  std::vector<std::string> callbacks;  ///< `NAME[,KEY=VALUE...]`, in their order
 };
 
 /// What a file is made of, one piece after the other.

@@ -144,7 +144,8 @@ learning learning_of(const settings& s) {
           .optimizer = s.text("optimizer.name"),
           .learning_rate = s.number("optimizer.learning_rate"),
           .momentum = s.number("optimizer.momentum"),
-          .weight_decay = s.number("optimizer.weight_decay")};
+          .weight_decay = s.number("optimizer.weight_decay"),
+          .callbacks = s.get<std::vector<std::string>>("callbacks")};
 }
 
 void check_place(const settings& s) {

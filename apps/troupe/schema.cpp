@@ -98,6 +98,9 @@ void add_extent(schema& s, const trainer_options& d) {
   add(s, "log_every_n_steps", kind::integer, d.log_every_n_steps, "--log-every-n-steps",
       "how often training metrics are written")
       .low = 1;
+  add(s, "callbacks", kind::texts, words{}, "--callback",
+      "NAME[,KEY=VALUE...], may repeat: lr_monitor, gradient_norms, throughput, device_stats, "
+      "timer, ema, swa");
   add(s, "init_weights", kind::text, unset, "--init-weights",
       "a safetensors file with the model's keys to start from");
 }

@@ -9,6 +9,7 @@
 
 #include "apps/bench/recovery.hpp"
 #include "apps/troupe/build_facts.hpp"
+#include "backends/torch/callback_catalog.hpp"
 #include "backends/torch/classifier.hpp"
 #include "backends/torch/data_catalog.hpp"
 #include "backends/torch/lane_thread.hpp"
@@ -110,11 +111,13 @@ public:
     options.learning_rate = what.learning_rate;
     options.momentum = what.momentum;
     options.weight_decay = what.weight_decay;
+    auto plugins = plugins_;
+    for (const auto& text : what.callbacks) plugins.callbacks.push_back(named_callback(text));
     if (what.model == recovery_model) {
       options.model = "mlp";
-      return ledger_recipe(plugins_, data, options);
+      return ledger_recipe(plugins, data, options);
     }
-    return recipe_for<classifier>(plugins_, data, options);
+    return recipe_for<classifier>(plugins, data, options);
   }
 
   std::shared_ptr<testing::payload> tensors() const override { return testing::tensors_payload(); }
