@@ -347,7 +347,7 @@ rank_host::rank_host(launcher_client& parent, const rank_process_options& home,
                      caf::actor_system& system)
     : inside_(new inside{parent, home, system, {}, {}}) {
   parent.control().send(process_ready{});
-    setup.show = [&control](const seen::metrics& what) { control.send(observed{what}); };
+  setup.show = [&control](const seen::metrics& what) { control.send(observed{what}); };
 }
 
 rank_host::~rank_host() {
