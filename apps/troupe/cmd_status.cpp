@@ -1,111 +1,21 @@
 #include "apps/troupe/command_line.hpp"
 #include "apps/troupe/commands.hpp"
-#include "apps/troupe/control_socket.hpp"
 #include "apps/troupe/run_files.hpp"
-#include "apps/troupe/run_folder.hpp"
-#include "backends/checkpoint/run_checkpoints.hpp"
-#include "troupe/failure.hpp"
+#include "apps/troupe/run_status.hpp"
 
-#include <fmt/format.h>
 #include <nlohmann/json.hpp>
-
-#include <utility>
 
 namespace troupe::program {
 
 namespace {
 
-using nlohmann::ordered_json;
-
-// Numbers and words of a file that may come from any program.
-std::string plain(const ordered_json& object, const char* name) {
-  if (!object.is_object() || !object.contains(name)) return "?";
-  const auto& what = object[name];
-  return what.is_string() ? what.get<std::string>() : what.dump();
-}
-
-// As `render` prints a failure.
-std::string failure_text(const ordered_json& what) {
-  std::string text;
-  const auto known = [&](const char* name) { return what.contains(name) && !what[name].is_null(); };
-  if (known("rank")) text += fmt::format("rank {} ", plain(what, "rank"));
-  text += "failed";
-  if (known("hook")) text += fmt::format(" in {}", plain(what, "hook"));
-  if (known("step")) text += fmt::format(" at step {}", plain(what, "step"));
-  return text + fmt::format(": {}: {}", plain(what, "type"), plain(what, "what"));
-}
-
-// `generation 2: 3 ranks from step 20 on, steps done again: 1; finished`.
-std::string generation_text(const ordered_json& one, bool first) {
-  auto text = fmt::format("generation {}: {} ranks from step {} on", plain(one, "generation"),
-                          plain(one, "ranks"), plain(one, "base_step"));
-  if (!first) text += fmt::format(", steps done again: {}", plain(one, "steps_redone"));
-  const bool failed = one.contains("ended_by") && one["ended_by"].is_object();
-  return text + "; " + (failed ? failure_text(one["ended_by"]) : plain(one, "ended_by"));
-}
-
-void show_generations(const ordered_json& result, console& screen) {
-  if (!result.contains("generations") || !result["generations"].is_array()) return;
-  screen.result(fmt::format("restarts {}", plain(result, "restarts")));
-  bool first = true;
-  for (const auto& one : result["generations"])
-    if (one.is_object()) screen.result(generation_text(one, std::exchange(first, false)));
-}
-
-// What the program that runs there says; null when none does, or when it does not answer.
-ordered_json live_status_of(const std::string& run, console& screen) {
-  try {
-    const auto answer = ask_program(run, R"({"command":"status"})");
-    const auto object = ordered_json::parse(answer.value_or(""), nullptr, false);
-    if (object.is_object() && object.contains("status") && object["status"].is_object())
-      return object["status"];
-  } catch (const user_error& error) {
-    screen.note(fmt::format("note: {}", error.what()));
-  }
-  return nullptr;
-}
-
-void show_live(const ordered_json& live, console& screen) {
-  screen.result(fmt::format("{} ({}), generation {}, ranks {}, shards {}, step {}",
-                            plain(live, "state"), plain(live, "stage"), plain(live, "generation"),
-                            plain(live, "ranks"), plain(live, "shards"), plain(live, "step")));
-  if (live.contains("samples_per_second") && live["samples_per_second"].is_number())
-    screen.result(
-        fmt::format("samples per second {:.0f}", live["samples_per_second"].get<double>()));
-  screen.result(fmt::format("restarts {}, left {}; failures {}", plain(live, "restarts"),
-                            plain(live, "restarts_left"), plain(live, "failures")));
-  if (!live.contains("newest_failures") || !live["newest_failures"].is_array()) return;
-  for (const auto& one : live["newest_failures"])
-    screen.result(fmt::format("generation {}: {}", plain(one, "generation"), plain(one, "what")));
-}
-
 program_end status(const std::string& run, bool json, console& screen) {
   check_holds_run(run);
-  const auto live = live_status_of(run, screen);
-  const auto result =
-      read_result(run, [&](const std::string& text) { screen.note("note: " + text); });
-  const auto checkpoints = list_checkpoints(run);
-  const ordered_json object{
-      {"schema", "troupe.status/1"},
-      {"run_folder", run},
-      {"state", state_of_run(is_running(run), result)},
-      {"checkpoint",
-       checkpoints.empty() ? ordered_json(nullptr) : ordered_json(checkpoints.back().path)},
-      {"last_event", last_event(run)},
-      {"live", live},
-      {"result", result}};
-  if (json) {
-    screen.result(object.dump());
-    return {};
-  }
-  screen.result(fmt::format("{}: {}", run, object["state"].get<std::string>()));
-  if (live.is_object()) show_live(live, screen);
-  if (!checkpoints.empty())
-    screen.result(fmt::format("last checkpoint {}", checkpoints.back().path));
-  if (result.is_object() && result.contains("metrics"))
-    for (const auto& [name, number] : result["metrics"].items())
-      screen.result(fmt::format("{} {}", name, number.dump()));
-  if (result.is_object()) show_generations(result, screen);
+  const auto all = status_object(run, screen);
+  if (json)
+    screen.result(all.dump());
+  else
+    show_status(all, screen);
   return {};
 }
 

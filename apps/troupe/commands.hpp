@@ -30,6 +30,7 @@ void add_bench(const command& app, const schema& all, const context& around, con
 /// `report`.
 void add_report(const command& app, const context& around, const choose& chosen);
 void add_status(const command& app, const context& around, const choose& chosen);
+void add_watch(const command& app, const context& around, const choose& chosen);
 /// `stop` and `scale`.
 void add_control(const command& app, const context& around, const choose& chosen);
 void add_simulate(const command& app, const context& around, const choose& chosen);

@@ -21,6 +21,7 @@ constexpr const char* examples = R"(Examples:
   troupe fit --fault throw@rank=1,hook=backward,step=9
   troupe test --run-dir runs/cnn --json
   troupe report runs/cnn runs/mlp --output compared.html
+  troupe watch runs/cnn                              until it ends
   troupe checkpoint export runs/cnn --format torch --output model.pt
   troupe config print --config job.toml              every setting, and where it came from
 
@@ -56,6 +57,7 @@ public:
     add_doctor(top, around, chosen);
     add_bench(top, schema_, around, chosen);
     add_status(top, around, chosen);
+    add_watch(top, around, chosen);
     add_report(top, around, chosen);
     add_control(top, around, chosen);
     add_simulate(top, around, chosen);

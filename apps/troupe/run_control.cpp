@@ -22,6 +22,8 @@ namespace {
 constexpr std::size_t failures_max = 16;
 // Samples per second are counted over the last one to two of these.
 constexpr double rate_seconds = 2;
+// Names of metrics whose last value is kept.
+constexpr std::size_t metrics_max = 512;
 
 struct mark {
   double at = 0;
@@ -60,6 +62,10 @@ struct live_status::state {
   std::uint64_t generation = 0;
   std::string ranks, shards;  // processes with shards, and shards, once a generation was active
   std::int64_t step;
+  std::int64_t epoch = undefined, batch = undefined, batches = undefined, samples = undefined;
+  std::int64_t checkpoint = undefined;  // the step of the newest one
+  std::uint64_t checkpoints = 0;
+  metrics values;  // the last ones
   std::int32_t restarts = 0;
   std::int32_t restarts_left;
   std::uint64_t failures = 0;
@@ -78,13 +84,25 @@ struct live_status::state {
     const std::lock_guard hold{guard};
     if (const auto* event = std::get_if<seen::lifecycle>(&what)) see(*event);
     if (const auto* progress = std::get_if<seen::progress>(&what)) see(*progress);
+    if (const auto* logged = std::get_if<seen::metrics>(&what)) see(*logged);
   }
 
   void see(const seen::progress& what) {
-    if (stage == "train") step = std::max(step, what.at.step);
+    if (stage == "train") {
+      step = std::max(step, what.at.step);
+      samples = std::max(samples, what.samples);
+      epoch = std::max(epoch, what.at.epoch);
+    }
+    batch = what.at.batch;
+    batches = what.batches;
     last = {age(), what.samples};
     if (!since) before = since = last;
     if (last.at - since->at >= rate_seconds) before = std::exchange(since, last);
+  }
+  // A learner may log under a new name in each step.
+  void see(const seen::metrics& what) {
+    for (const auto& [name, value] : what.logged)
+      if (values.size() < metrics_max || values.contains(name)) values[name] = value;
   }
   void see(const seen::lifecycle& what) {
     generation = std::max(generation, what.generation);
@@ -102,6 +120,10 @@ struct live_status::state {
         shards = detail(what, "shards");
         break;
       case lifecycle_kind::rank_failed: failed(what); break;
+      case lifecycle_kind::checkpoint_written:
+        ++checkpoints;
+        checkpoint = std::max(checkpoint, what.step);
+        break;
       case lifecycle_kind::generation_closing: phase = "closing"; break;
       case lifecycle_kind::teardown: phase = "ending"; break;
       default: break;
@@ -139,6 +161,9 @@ ordered_json live_status::as_json(bool stopping) const {
   const auto& s = *state_;
   const std::lock_guard hold{s.guard};
   const auto& elastic = s.options.elastic;
+  const auto number = [](std::int64_t x) {
+    return x == undefined ? ordered_json(nullptr) : ordered_json(x);
+  };
   return {
       {"pid", ::getpid()},
       {"stage", s.stage},
@@ -147,11 +172,19 @@ ordered_json live_status::as_json(bool stopping) const {
       {"ranks", s.ranks.empty() ? s.options.ranks : std::stoi(s.ranks)},
       {"shards", s.shards.empty() ? elastic.shards.value_or(s.options.ranks) : std::stoi(s.shards)},
       {"step", s.step},
+      {"epoch", number(s.epoch)},
+      {"epochs", s.options.max_epochs},
+      {"batch", number(s.batch)},
+      {"batches", number(s.batches)},
+      {"samples", number(s.samples)},
       {"samples_per_second", s.rate()},
       {"restarts", s.restarts},
       {"restarts_left", s.restarts_left},
       {"failures", s.failures},
-      {"newest_failures", s.newest}};
+      {"newest_failures", s.newest},
+      {"checkpoints", s.checkpoints},
+      {"checkpoint_step", number(s.checkpoint)},
+      {"metrics", s.values}};
 }
 
 std::string ranks_fixed(const trainer_options& options, bool placed) {
