@@ -10,12 +10,11 @@
 #include "apps/troupe/result_file.hpp"
 #include "apps/troupe/run_control.hpp"
 #include "apps/troupe/run_folder.hpp"
+#include "apps/troupe/run_loggers.hpp"
 #include "apps/troupe/run_plan.hpp"
 #include "apps/troupe/trouble_report.hpp"
 #include "backends/checkpoint/run_checkpoints.hpp"
 #include "backends/entropy.hpp"
-#include "backends/telemetry/csv_logger.hpp"
-#include "backends/telemetry/metrics_once.hpp"
 
 #include <fmt/format.h>
 
@@ -28,28 +27,6 @@ namespace troupe::program {
 
 namespace {
 
-// Gives the metrics of a test the position at which the fit ended, because they belong to its
-// final weights.
-class at_position : public observer {
-public:
-  at_position(std::unique_ptr<observer> inner, loop_state where)
-      : inner_(std::move(inner)), where_(std::move(where)) {}
-  void on(const observation& what) override {
-    auto seen = what;
-    if (auto* metrics = std::get_if<seen::metrics>(&seen)) {
-      metrics->at.step = where_.steps;
-      // At the end of an epoch, training continues with the next one.
-      metrics->at.epoch = where_.epoch - (where_.batch == 0 && where_.epoch > 0 ? 1 : 0);
-    }
-    inner_->on(seen);
-  }
-  void finish(std::uint64_t dropped) override { inner_->finish(dropped); }
-
-private:
-  std::unique_ptr<observer> inner_;
-  loop_state where_;
-};
-
 class fit_call {
 public:
   // Reports errors in the settings or the checkpoint before it creates a folder or writes a file.
@@ -60,13 +37,12 @@ public:
         folder_(accepted()) {}
 
   program_end run() {
-    if (plan_.resumes) folder_.resume_at(plan_.step);
-    folder_.write(config_file, saved_configuration(plan_.settings));
-    add_trace(plan_.settings, shared_);
-
     job_runner runner{around_.world(), [this](int signal, int count) {
                         around_.screen.note(signal_note(signal, count));
                       }};
+    if (plan_.resumes) folder_.resume_at(plan_.step);
+    folder_.write(config_file, saved_configuration(plan_.settings));
+    add_trace(plan_.settings, shared_);
     serve(runner);
     const auto started = around_.age();
     auto outcome = runner.run(fit_job());
@@ -100,7 +76,7 @@ private:
     }
   }
 
-  // Without observers.
+  // Without the observers of a fit.
   job plain_job() const {
     auto fit = shared_;
     fit.purpose = stage::train;
@@ -112,19 +88,22 @@ private:
 
   job fit_job() const {
     auto fit = plain_job();
-    fit.observers = progress_of(plan_.settings, around_);
+    add(progress_of(plan_.settings, around_), fit);
     fit.observers.push_back(live_.watch("train"));
     fit.observers.push_back(report_.watch());
-    const auto path = folder_.file(metrics_file);
-    fit.observers.push_back(report_.around(
-        [path, restarts = fit.options.elastic.enabled()]() -> std::unique_ptr<observer> {
-          auto logger = std::make_unique<csv_logger>(path);
-          if (!restarts) return logger;
-          return std::make_unique<metrics_once>(std::move(logger));
-        },
-        path));
+    add_loggers({.folder = plan_.folder,
+                 .restarts = fit.options.elastic.enabled(),
+                 .resumed_at = plan_.resumes ? plan_.step : undefined},
+                fit);
     fit.observers.push_back(events());
     return fit;
+  }
+
+  static void add(std::vector<observer_factory> more, job& to) {
+    for (auto& make : more) to.observers.push_back(std::move(make));
+  }
+  void add_loggers(const logged_job& about, job& to) const {
+    add(loggers_of(plan_.settings, about, report_, around_.wall), to);
   }
 
   observer_factory events() const {
@@ -154,14 +133,9 @@ private:
     auto test = shared_;
     test.purpose = stage::test;
     test.initial = fitted.weights;
-    test.observers = progress_of(plan_.settings, around_);
+    add(progress_of(plan_.settings, around_), test);
     test.observers.push_back(live_.watch("test"));
-    const auto path = folder_.file(metrics_file);
-    test.observers.push_back(report_.around(
-        [path, where = fitted.loop] {
-          return std::make_unique<at_position>(std::make_unique<csv_logger>(path), where);
-        },
-        path));
+    add_loggers({.folder = plan_.folder, .fitted = fitted.loop}, test);
     test.observers.push_back(events());
     auto outcome = runner.run(std::move(test));
     tell(outcome);

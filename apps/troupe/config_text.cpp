@@ -90,6 +90,10 @@ ordered_json type_of(const setting& one) {
       type["type"] = "array";
       type["items"] = {{"type", "string"}};
       break;
+    case kind::words:
+      type["type"] = "array";
+      type["items"] = {{"type", "string"}, {"enum", one.choices}};
+      break;
     case kind::devices:
       type["anyOf"] = {{{"const", "auto"}},
                        {{"type", "integer"}, {"minimum", 1}},

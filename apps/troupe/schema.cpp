@@ -101,6 +101,8 @@ void add_extent(schema& s, const trainer_options& d) {
   add(s, "callbacks", kind::texts, words{}, "--callback",
       "NAME[,KEY=VALUE...], may repeat: lr_monitor, gradient_norms, throughput, device_stats, "
       "timer, ema, swa");
+  add(s, "logger", kind::words, words{"csv"}, "--logger",
+      "files with the metrics of a run; several with commas", {"csv", "tensorboard"});
   add(s, "init_weights", kind::text, unset, "--init-weights",
       "a safetensors file with the model's keys to start from");
 }
@@ -324,6 +326,7 @@ std::string_view describe(kind k) {
     case kind::limit: return "an integer (batches) or a number with a point (a share)";
     case kind::integers: return "a list of integers, as [256, 128]";
     case kind::texts: return "a list of texts";
+    case kind::words: return "a list of words";
     case kind::devices: return "\"auto\", a count, or a list of indices as [0, 1]";
   }
   return "a value";

@@ -22,6 +22,7 @@ enum class kind : std::uint8_t {
   limit,     ///< batches: an integer counts, a number with a point is a share from 0.0 to 1.0
   integers,  ///< a list
   texts,     ///< a list
+  words,     ///< a list of `choices`; a flag has them with commas
   devices,   ///< `auto`, a count, or a list of indices
 };
 /// `an integer`, `a list of texts`, ...: for messages.

@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
 #include <charconv>
 #include <cmath>
 
@@ -122,6 +123,17 @@ checked check_integers(const setting& what, setting_value value) {
   return possible(std::move(value));
 }
 
+checked check_words(const setting& what, setting_value value) {
+  if (is<ints>(value) && std::get<ints>(value).empty()) value = words{};
+  if (is<std::string>(value)) value = split_list(std::get<std::string>(value));
+  if (!is<words>(value)) return wrong_type(what);
+  for (const auto& word : std::get<words>(value))
+    if (std::find(what.choices.begin(), what.choices.end(), word) == what.choices.end())
+      return impossible(fmt::format("no such value \"{}\"{} (any of {})", word,
+                                    hint(word, what.choices), fmt::join(what.choices, ", ")));
+  return possible(std::move(value));
+}
+
 checked check_devices(const setting& what, setting_value value) {
   if (is<std::string>(value)) {
     if (std::get<std::string>(value) == "auto") return possible(std::move(value));
@@ -164,6 +176,7 @@ checked check(const setting& what, setting_value value) {
     case kind::texts:
       if (is<ints>(value) && std::get<ints>(value).empty()) value = words{};
       return is<words>(value) ? possible(std::move(value)) : wrong_type(what);
+    case kind::words: return check_words(what, std::move(value));
     case kind::devices: return check_devices(what, std::move(value));
   }
   return wrong_type(what);
@@ -179,7 +192,8 @@ checked read_text(const setting& what, const std::string& text) {
     case kind::number:
     case kind::limit: return check(what, number_or_text(text));
     case kind::text:
-    case kind::choice: return check(what, text);
+    case kind::choice:
+    case kind::words: return check(what, text);
     case kind::integers: return check(what, integers_or_text(text));
     case kind::texts: return check(what, words{text});
     case kind::devices: {

@@ -149,7 +149,8 @@ void read_assignment(reader& into, settings& values, const std::string& text) {
 
 void read_flag(reader& into, settings& values, const given::flag_value& one) {
   const origin from{source::flag, one.flag};
-  if (values.at(one.key).value.index() == setting_value{std::vector<std::string>{}}.index()) {
+  const auto* what = find_setting(values.all(), one.key);
+  if (what && what->kind == kind::texts) {
     into.keep(values.set(one.key, one.texts, from));
     return;
   }

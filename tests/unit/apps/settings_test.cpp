@@ -217,6 +217,24 @@ TEST_CASE("devices can be auto, a count or a list", "[settings]") {
   CHECK(refusal(flags({{"devices", "--devices", {"cpu"}}})).second == errc::bad_usage);
 }
 
+TEST_CASE("loggers are a list of known words, with commas in a flag", "[settings]") {
+  using words = std::vector<std::string>;
+  const auto loggers = [](const given& what) {
+    return settled(join(table(), what)).get<words>("logger");
+  };
+  CHECK(loggers({}) == words{"csv"});
+  CHECK(loggers(flags({{"logger", "--logger", {"csv,tensorboard"}}})) ==
+        words{"csv", "tensorboard"});
+  CHECK(loggers(flags({{"logger", "--logger", {"csv", "tensorboard"}}})) == words{"tensorboard"});
+  CHECK(loggers(assignments({"logger=[\"tensorboard\"]"})) == words{"tensorboard"});
+  CHECK(loggers(assignments({"logger=[]"})).empty());
+  CHECK(loggers({{}, {{"TROUPE_LOGGER", "tensorboard,csv"}}, {}, {}}) ==
+        words{"tensorboard", "csv"});
+  const auto [text, code] = refusal(flags({{"logger", "--logger", {"csv,tensorbord"}}}));
+  CHECK(code == errc::bad_configuration);
+  CHECK(mentions(text, "no such value \"tensorbord\"; did you mean \"tensorboard\"?"));
+}
+
 TEST_CASE("the error for an unknown key suggests the most similar one", "[settings]") {
   const temporary_folder folder;
   given what;

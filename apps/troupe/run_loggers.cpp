@@ -1,0 +1,94 @@
+#include "apps/troupe/run_loggers.hpp"
+
+#include "apps/troupe/config_text.hpp"
+#include "apps/troupe/run_folder.hpp"
+#include "backends/telemetry/csv_logger.hpp"
+#include "backends/telemetry/metrics_once.hpp"
+#include "backends/telemetry/tensorboard_logger.hpp"
+
+#include <utility>
+
+namespace troupe::program {
+
+namespace {
+
+// Gives the metrics of a test the position at which the fit ended, because they belong to its
+// final weights.
+class at_position : public observer {
+public:
+  at_position(std::unique_ptr<observer> inner, loop_state where)
+      : inner_(std::move(inner)), where_(std::move(where)) {}
+  void on(const observation& what) override {
+    auto seen = what;
+    if (auto* metrics = std::get_if<seen::metrics>(&seen)) {
+      metrics->at.step = where_.steps;
+      // At the end of an epoch, training continues with the next one.
+      metrics->at.epoch = where_.epoch - (where_.batch == 0 && where_.epoch > 0 ? 1 : 0);
+    }
+    inner_->on(seen);
+  }
+  void finish(std::uint64_t dropped) override { inner_->finish(dropped); }
+
+private:
+  std::unique_ptr<observer> inner_;
+  loop_state where_;
+};
+
+using make_logger = std::function<std::unique_ptr<observer>()>;
+
+// Nothing: the setting is not set.
+std::optional<tensorboard_logger::setting> hparam_of(const setting_value& value) {
+  if (std::holds_alternative<std::monostate>(value)) return std::nullopt;
+  if (const auto* x = std::get_if<bool>(&value)) return *x;
+  if (const auto* x = std::get_if<std::int64_t>(&value)) return static_cast<double>(*x);
+  if (const auto* x = std::get_if<double>(&value)) return *x;
+  if (const auto* x = std::get_if<std::string>(&value)) return *x;
+  return toml_text(value);
+}
+
+make_logger tensorboard_of(const settings& s, const logged_job& about, const wall_clock& wall) {
+  tensorboard_logger::facts facts;
+  facts.resumed_at = about.resumed_at;
+  if (!about.fitted) {
+    facts.config = saved_configuration(s);
+    for (const auto& one : s.all()) {
+      if (!one.saved) continue;
+      if (auto value = hparam_of(s.at(one.key).value)) facts.settings.emplace(one.key, *value);
+    }
+  }
+  return [facts = std::move(facts), folder = about.folder, wall] {
+    return std::make_unique<tensorboard_logger>(folder, facts, wall);
+  };
+}
+
+// What is around a logger, whatever it writes.
+observer_factory around(const make_logger& make, const logged_job& about,
+                        const trouble_report& report, const std::string& file) {
+  return report.around(
+      [make, restarts = about.restarts, fitted = about.fitted] {
+        auto logger = make();
+        if (fitted) logger = std::make_unique<at_position>(std::move(logger), *fitted);
+        if (restarts) logger = std::make_unique<metrics_once>(std::move(logger));
+        return logger;
+      },
+      file);
+}
+
+}  // namespace
+
+std::vector<observer_factory> loggers_of(const settings& s, const logged_job& about,
+                                         const trouble_report& report, const wall_clock& wall) {
+  std::vector<observer_factory> all;
+  for (const auto& name : s.get<std::vector<std::string>>("logger")) {
+    const auto path = (std::filesystem::path{about.folder} / metrics_file).string();
+    if (name == "csv")
+      all.push_back(
+          around([path] { return std::make_unique<csv_logger>(path); }, about, report, path));
+    if (name == "tensorboard")
+      all.push_back(around(tensorboard_of(s, about, wall), about, report,
+                           about.folder + ": the file for TensorBoard"));
+  }
+  return all;
+}
+
+}  // namespace troupe::program

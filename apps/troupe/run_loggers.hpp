@@ -1,0 +1,27 @@
+// The loggers of a run that the setting `logger` names.
+#pragma once
+
+#include "apps/troupe/settings.hpp"
+#include "apps/troupe/trouble_report.hpp"
+#include "backends/telemetry/event_log.hpp"
+#include "troupe/detail/loop_state.hpp"
+
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace troupe::program {
+
+/// The job whose metrics are logged.
+struct logged_job {
+  std::string folder;                     ///< the run's
+  bool restarts = false;                  ///< steps may be done again: each value is logged once
+  std::int64_t resumed_at = undefined;    ///< where a resumed fit goes on
+  std::optional<loop_state> fitted = {};  ///< of the test after a fit: where the fit ended
+};
+
+/// One factory per logger. Each is wrapped by `report`, which must outlive the observers.
+std::vector<observer_factory> loggers_of(const settings& s, const logged_job& about,
+                                         const trouble_report& report, const wall_clock& wall);
+
+}  // namespace troupe::program
