@@ -60,12 +60,13 @@ program_end evaluate(stage purpose, const schema& all, given what, const context
   take_place(work, around.place);
   work.purpose = purpose;
   if (!plan.checkpoint.empty()) work.resume = plan.checkpoint;
-  add_trace(plan.settings, work);
-  work.observers = progress_of(plan.settings, around);
+  const auto trace = add_trace(plan.settings, work);
+  for (auto& make : progress_of(plan.settings, around)) work.observers.push_back(std::move(make));
   job_runner runner{around.world(),
                     [&](int signal, int count) { around.screen.note(signal_note(signal, count)); }};
   const auto outcome = runner.run(std::move(work));
   tell_troubles(around.screen, outcome);
+  tell_trace(around.screen, trace);
   print(purpose, plan, outcome, around);
   return {exit_status_of(outcome, runner.signal()), !outcome.survivors.empty()};
 }

@@ -42,7 +42,7 @@ public:
                       }};
     if (plan_.resumes) folder_.resume_at(plan_.step);
     folder_.write(config_file, saved_configuration(plan_.settings));
-    add_trace(plan_.settings, shared_);
+    const auto trace = add_trace(plan_.settings, shared_);
     serve(runner);
     const auto started = around_.age();
     auto outcome = runner.run(fit_job());
@@ -52,6 +52,7 @@ public:
     tell(outcome);
     if (wants_test(outcome) && !runner.stopped()) outcome = test(runner, outcome, result);
     runner.serve_no_more();
+    tell_trace(around_.screen, trace);
     return close(result, outcome, runner);
   }
 

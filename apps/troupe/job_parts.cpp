@@ -178,10 +178,28 @@ job shared_job(const settings& s, const context& around) {
   return shared;
 }
 
-void add_trace(const settings& s, job& to) {
-  if (!s.is_set("trace_hooks")) return;
-  auto trace = std::make_shared<hook_trace>(s.text("trace_hooks"));
-  to.trace = [trace](std::int32_t rank, const hook& what) { (*trace)(rank, what); };
+std::shared_ptr<run_trace> add_trace(const settings& s, job& to) {
+  std::shared_ptr<hook_trace> lines;
+  std::shared_ptr<run_trace> slices;
+  if (s.is_set("trace_hooks")) lines = std::make_shared<hook_trace>(s.text("trace_hooks"));
+  if (s.is_set("trace")) {
+    slices = std::make_shared<run_trace>(
+        s.text("trace"), [] { return std::chrono::steady_clock::now().time_since_epoch(); });
+    to.observers.push_back(lifecycle_of(slices));
+  }
+  if (lines || slices)
+    to.trace = [lines, slices](std::int32_t rank, const hook& what) {
+      if (lines) (*lines)(rank, what);
+      if (slices) slices->enter(rank, what);
+    };
+  return slices;
+}
+
+void tell_trace(console& screen, const std::shared_ptr<run_trace>& trace) {
+  if (!trace) return;
+  trace->finish();
+  if (const auto why = trace->trouble(); !why.empty())
+    screen.error(fmt::format("the trace ends early: {}", why));
 }
 
 std::vector<observer_factory> progress_of(const settings& s, const context& around) {

@@ -3,6 +3,7 @@
 
 #include "apps/troupe/context.hpp"
 #include "apps/troupe/settings.hpp"
+#include "backends/telemetry/run_trace.hpp"
 #include "troupe/job.hpp"
 
 #include <string>
@@ -20,8 +21,10 @@ void check_place(const settings& s);
 /// The parts that all jobs of a call share: options, recipe, weights to start with. Writes nothing;
 /// trace, observers and folders are added by the command.
 job shared_job(const settings& s, const context& around);
-/// Opens the file of the setting trace_hooks, if it is set.
-void add_trace(const settings& s, job& to);
+/// Opens the files of the settings trace_hooks and trace, if they are set. Returns the latter.
+std::shared_ptr<run_trace> add_trace(const settings& s, job& to);
+/// Completes the file of a trace. An error of the disk that has ended it is shown on `screen`.
+void tell_trace(console& screen, const std::shared_ptr<run_trace>& trace);
 
 /// The observer that prints progress as settings and terminal require; empty without progress.
 std::vector<observer_factory> progress_of(const settings& s, const context& around);

@@ -134,6 +134,8 @@ void add_call(schema& s) {
       "write one JSON line per hook and rank to this file");
   add(s, "fault", kind::texts, words{}, "--fault",
       "a fire drill, KIND@rank=R,hook=NAME[,step=S][,what=TEXT][,ms=N]; may repeat");
+  add(s, "trace", kind::text, unset, "--trace",
+      "write hooks and events over time to this file, for Perfetto and Chrome");
   add(s, "progress", kind::choice, "auto", "--progress",
       "a live line; auto: on a terminal, else now and then a line", {"auto", "always", "never"});
   add(s, "json", kind::boolean, false, "--json", "print the result as one line of JSON");
