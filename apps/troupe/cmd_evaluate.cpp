@@ -60,6 +60,8 @@ program_end evaluate(stage purpose, const schema& all, given what, const context
   take_place(work, around.place);
   work.purpose = purpose;
   if (!plan.checkpoint.empty()) work.resume = plan.checkpoint;
+  if (plan.settings.is_set("metrics_port"))
+    around.screen.note("note: only fit serves metrics; --metrics-port has no effect here");
   const auto trace = add_trace(plan.settings, work);
   for (auto& make : progress_of(plan.settings, around)) work.observers.push_back(std::move(make));
   job_runner runner{around.world(),

@@ -7,6 +7,7 @@
 #include "apps/troupe/job_parts.hpp"
 #include "apps/troupe/job_runner.hpp"
 #include "apps/troupe/mpirun.hpp"
+#include "apps/troupe/prometheus_text.hpp"
 #include "apps/troupe/result_file.hpp"
 #include "apps/troupe/run_control.hpp"
 #include "apps/troupe/run_folder.hpp"
@@ -40,6 +41,7 @@ public:
     job_runner runner{around_.world(), [this](int signal, int count) {
                         around_.screen.note(signal_note(signal, count));
                       }};
+    serve_metrics(runner);
     if (plan_.resumes) folder_.resume_at(plan_.step);
     folder_.write(config_file, saved_configuration(plan_.settings));
     const auto trace = add_trace(plan_.settings, shared_);
@@ -62,6 +64,16 @@ private:
     take_place(shared_, around_.place);
     check_job(plain_job(), around_.world());
     return plan_.folder;
+  }
+
+  // A port that is not free ends the call, before it changes a file.
+  void serve_metrics(job_runner& runner) const {
+    if (!plan_.settings.is_set("metrics_port")) return;
+    const auto wanted = static_cast<std::uint16_t>(plan_.settings.integer("metrics_port"));
+    const auto port = runner.serve_metrics(wanted, [this, &runner] {
+      return prometheus_text(live_.as_json(runner.stopping()), plan_.folder);
+    });
+    around_.screen.note(fmt::format("metrics on http://127.0.0.1:{}/metrics", port));
   }
 
   // A run without a control socket goes on.

@@ -2,6 +2,7 @@
 
 #include "apps/troupe/control_socket.hpp"
 #include "apps/troupe/exit_code.hpp"
+#include "apps/troupe/metrics_server.hpp"
 #include "troupe/session.hpp"
 
 #include <boost/asio/io_context.hpp>
@@ -29,6 +30,7 @@ struct job_runner::state {
   std::function<void(int, int)> notify;
   session front;
   std::optional<control_socket> control;
+  std::optional<metrics_server> metrics;
   job_handle running;
   int first = 0;
   int count = 0;
@@ -71,7 +73,14 @@ void job_runner::serve(const std::string& folder,
   state_->control.emplace(state_->loop, folder, std::move(answer));
 }
 
-void job_runner::serve_no_more() { state_->control.reset(); }
+std::uint16_t job_runner::serve_metrics(std::uint16_t port, std::function<std::string()> text) {
+  return state_->metrics.emplace(state_->loop, port, std::move(text)).port();
+}
+
+void job_runner::serve_no_more() {
+  state_->control.reset();
+  state_->metrics.reset();
+}
 
 job_outcome job_runner::run(job what) {
   auto& s = *state_;

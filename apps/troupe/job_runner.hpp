@@ -26,7 +26,10 @@ public:
   /// Serves a control socket in `folder` while jobs run. Throws user_error as control_socket does.
   void serve(const std::string& folder,
              std::function<std::string(const std::string& request)> answer);
-  /// Removes the control socket, if there is one.
+  /// Serves `text` on `port` of 127.0.0.1 until `serve_no_more`, and returns the port. Throws
+  /// user_error as metrics_server does.
+  std::uint16_t serve_metrics(std::uint16_t port, std::function<std::string()> text);
+  /// Removes the control socket, if there is one, and serves no more metrics.
   void serve_no_more();
 
   /// Waits for the job. It is stopped from its start on when a stop was wanted before.

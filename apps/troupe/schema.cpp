@@ -136,6 +136,10 @@ void add_call(schema& s) {
       "a fire drill, KIND@rank=R,hook=NAME[,step=S][,what=TEXT][,ms=N]; may repeat");
   add(s, "trace", kind::text, unset, "--trace",
       "write hooks and events over time to this file, for Perfetto and Chrome");
+  auto& port = add(s, "metrics_port", kind::integer, unset, "--metrics-port",
+                   "serve metrics for Prometheus on this port of 127.0.0.1; 0: any port");
+  port.low = 0;
+  port.high = 65535;
   add(s, "progress", kind::choice, "auto", "--progress",
       "a live line; auto: on a terminal, else now and then a line", {"auto", "always", "never"});
   add(s, "json", kind::boolean, false, "--json", "print the result as one line of JSON");
