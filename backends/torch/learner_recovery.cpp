@@ -187,7 +187,7 @@ bool torch_learner::ends_reporting(const position& before) {
 // At the end of an optimizer's closure.
 void torch_learner::before_update(const position& at) {
   if (ends_step(at) && at.batch == window_last_) {
-    strategy_->synchronize_buffers();
+    synchronize_buffers();
     books_of_step_ = epoch_logs_ || word_.logged || reports_step(at) || ends_reporting(at);
     if (books_of_step_) exchange_books();
   }

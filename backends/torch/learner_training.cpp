@@ -235,7 +235,7 @@ void torch_learner::handle(const hooks::optimizer_step& h) {
     throw user_error(errc::job_failed,
                      "optimizer_step did not call its closure: call it, or the base's");
   if (h.at.batch != window_last_) return;  // a step of the strategy's own engine
-  if (!elastic()) strategy_->synchronize_buffers();
+  if (!elastic()) synchronize_buffers();
   if (stop) outcome_->stop = true;
   finite_ = finite_ && std::isfinite(word_.loss);
   if (!ends_step(h.at)) return;
@@ -250,6 +250,13 @@ void torch_learner::handle(const hooks::optimizer_step& h) {
   done_.cursor += outcome_->samples;
   in_step_ = step_schedulers_;
   if (elastic()) step_updated(h.at);
+}
+
+// Measures first: their sums are buffers, which become rank 0's.
+void torch_learner::synchronize_buffers() {
+  if (!measures_) measures_.emplace(*module_);
+  (*measures_)(*strategy_);
+  strategy_->synchronize_buffers();
 }
 
 void torch_learner::handle(const hooks::lr_scheduler_step& h) {

@@ -24,6 +24,7 @@
 
 #include "troupe/detail/tensor.hpp"
 #include "troupe/failure.hpp"
+#include "troupe/measures.hpp"
 #include "troupe/module.hpp"
 
 namespace troupe {
@@ -63,7 +64,10 @@ public:
       if (t.defined() && t.is_floating_point()) t.set_data(t.detach().to(type_));
     };
     for (auto& parameter : module.parameters()) convert(parameter);
-    for (auto& buffer : module.buffers()) convert(buffer);
+    for (auto& buffer : module.buffers(/*recurse=*/false)) convert(buffer);
+    for (const auto& one : module.modules(/*include_self=*/false))
+      if (!dynamic_cast<const measures::measure*>(one.get()))
+        for (auto& buffer : one->buffers(/*recurse=*/false)) convert(buffer);
   }
   value convert_input(const value& batch) override {
     return map_tensors(batch, [&](const at::Tensor& t) {

@@ -19,6 +19,7 @@
 #include "backends/torch/resume_check.hpp"
 #include "troupe/detail/metric_accumulator.hpp"
 #include "troupe/learner.hpp"
+#include "troupe/measures.hpp"
 #include "troupe/module.hpp"
 #include "troupe/recipe.hpp"
 #include "troupe/strategy.hpp"
@@ -202,6 +203,7 @@ private:
   void report_steps();
   void report_non_finite();
   void agree_on_stop();
+  void synchronize_buffers();
   void begin_evaluation();
   void end_evaluation_epoch();
   void gather_predictions();
@@ -281,6 +283,7 @@ private:
   bool wants_stop_ = false;
   std::chrono::nanoseconds waited_{0};  // reported so far
 
+  std::optional<measures::joint_update> measures_;  // of module_, once it is complete
   metric_accumulator step_book_;
   metric_accumulator epoch_book_;
   // One per loader, because a rank may have no samples of one; the last one is for metrics that

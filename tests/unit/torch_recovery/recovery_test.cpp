@@ -2,6 +2,7 @@
 // with the same bits and the same metrics as one that loses none.
 #include "tests/unit/torch_recovery/recovering_job.hpp"
 #include "tests/unit/torch_strategy/small_models.hpp"
+#include "troupe/measures.hpp"
 #include "troupe/recipe.hpp"
 
 #include "tests/support/catch.hpp"
@@ -85,6 +86,37 @@ TEST_CASE("a failure in any hook of a step: the job ends with the same bits", "[
 
 TEST_CASE("a failure in 16-mixed: the scale and its count go on on all ranks", "[recovery]") {
   torch_plugins plugins;
+TEST_CASE("a rank is lost in any hook of a step: a measure counts each sample once", "[recovery]") {
+  struct measured : restless {
+    using restless::restless;
+    std::shared_ptr<measures::mean_absolute_error> size =
+        register_module("size", std::make_shared<measures::mean_absolute_error>());
+    step_output training_step(const batch& b, std::int64_t index) override {
+      size->update(b[1], torch::zeros_like(b[1]));
+      return restless::training_step(b, index);
+    }
+    void on_train_epoch_end(std::int64_t) override {
+      log("train/size", size->compute(*this));
+      size->reset();
+    }
+  };
+  const auto accumulate = GENERATE(1, 2);
+  const auto data = std::make_shared<table_data>(42, 4, 6);
+  const auto recipe = make_recipe([] { return std::make_shared<measured>(true); }, data);
+  const auto options = options_of(accumulate);
+  const auto undisturbed = run_recovering(recipe, options);
+  CHECK(undisturbed.last.at("train/size") ==
+        Approx(data->targets().abs().to(at::kDouble).mean().item<double>()));
+  for (const auto* hook : {"training_step", "backward", "on_before_optimizer_step",
+                           "on_train_batch_end", "on_train_epoch_end"})
+    for (const std::int64_t step : {2, 4})
+      for (const bool lost : {true, false}) {
+        CAPTURE(accumulate, hook, step, lost);
+        const injected failure{.rank = 1, .hook = hook, .step = step, .lost = lost};
+        check_same(run_recovering(recipe, options, &failure), undisturbed);
+      }
+}
+
   plugins.precisions["16-mixed"] = [] {
     return make_f16_mixed({.init_scale = 8, .growth_interval = 2});
   };

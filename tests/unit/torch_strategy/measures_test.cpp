@@ -1,0 +1,221 @@
+// Goal: measures count each sample of all ranks once, in validation hooks and across training
+// steps. The snippets of docs/metrics.md compile and do what the page says.
+#include "troupe/measures.hpp"
+
+#include "tests/unit/torch_strategy/small_models.hpp"
+#include "troupe/recipe.hpp"
+
+#include "tests/support/catch.hpp"
+
+using namespace troupe;
+using namespace troupe::testing;
+using Catch::Matchers::Contains;
+
+namespace {
+
+/// Whether the sum of a row is positive.
+struct sign_net : regression {
+  using regression::regression;
+  at::Tensor score(const troupe::batch& b) { return net->forward(b[0]).sigmoid(); }
+  at::Tensor positive(const troupe::batch& b) { return b[1].gt(0); }
+};
+
+struct judged : sign_net {
+  troupe::measures::f1 f1;
+  troupe::measures::auroc auroc;
+
+  void on_validation_epoch_start() override { f1.reset(), auroc.reset(); }
+  troupe::step_output validation_step(const troupe::batch& b, std::int64_t) override {
+    f1.update(score(b), positive(b));
+    auroc.update(score(b), positive(b));
+    return {};
+  }
+  void on_validation_epoch_end() override {
+    log("val/f1", f1.compute(*this));
+    log("val/auroc", auroc.compute(*this));
+  }
+};
+
+struct counted : sign_net {
+  std::shared_ptr<troupe::measures::accuracy> right =
+      register_module("right", std::make_shared<troupe::measures::accuracy>());
+
+  troupe::step_output training_step(const troupe::batch& b, std::int64_t index) override {
+    right->update(score(b), positive(b));
+    return regression::training_step(b, index);
+  }
+  void on_train_epoch_end(std::int64_t) override {
+    log("train/accuracy", right->compute(*this));
+    right->reset();
+  }
+};
+
+/// Measures what does not depend on weights: targets against 0.
+struct weightless : regression {
+  std::shared_ptr<measures::mean_absolute_error> size =
+      register_module("size", std::make_shared<measures::mean_absolute_error>());
+  std::shared_ptr<measures::confusion_matrix> seen =
+      register_module("seen", std::make_shared<measures::confusion_matrix>());
+
+  step_output training_step(const batch& b, std::int64_t index) override {
+    size->update(b[1], torch::zeros_like(b[1]));
+    seen->update(b[1].gt(0).to(at::kLong), b[1].gt(0.5));
+    return regression::training_step(b, index);
+  }
+  void on_train_epoch_start(std::int64_t) override { size->reset(), seen->reset(); }
+  void on_train_epoch_end(std::int64_t) override {
+    log("size", size->compute(*this));
+    log("seen", seen->compute(*this).sum());
+    log("above", seen->compute(*this)[1][1]);
+  }
+};
+
+std::map<std::string, double> numbers_in(const value& result) {
+  std::map<std::string, double> all;
+  for (const auto& [name, number] : result.get_if<value_map>()->items)
+    all[name] = *number.get_if<double>();
+  return all;
+}
+
+}  // namespace
+
+TEST_CASE("measures in validation hooks: any ranks log what one rank logs", "[measures]") {
+  const auto data = std::make_shared<table_data>(8, 4, 13);
+  const auto logged = [&](std::int32_t ranks, std::int64_t batch_size) {
+    test_job job;
+    job.recipe = recipe_for<judged>(data);
+    job.options = quick(ranks, batch_size, 1);
+    job.purpose = stage::validate;
+    return numbers_in(run_good_job(job).at(0).result);
+  };
+  const auto expected = logged(1, 13);
+  CHECK(expected.at("val/f1") > 0.1);
+  CHECK(expected.at("val/auroc") > 0.1);
+  // In the last batch rank 2 has no samples; with 16 ranks three never have one.
+  for (const auto& [ranks, batch_size] : {std::pair{3, 2}, std::pair{3, 4}, std::pair{16, 1}}) {
+    CAPTURE(ranks, batch_size);
+    const auto found = logged(ranks, batch_size);
+    for (const auto& [name, number] : expected) {
+      CAPTURE(name);
+      CHECK(found.at(name) == Approx(number).epsilon(1e-12));
+    }
+  }
+}
+
+TEST_CASE("a registered measure counts each training sample of all ranks once", "[measures]") {
+  const auto data = std::make_shared<table_data>(37);
+  const auto& targets = data->targets();
+  const auto ranks = GENERATE(1, 2, 3);
+  const auto accumulate = GENERATE(1, 2);
+  const bool elastic = GENERATE(false, true);
+  CAPTURE(ranks, accumulate, elastic);
+  test_job job;
+  job.recipe = recipe_for<weightless>(data);
+  job.options = quick(ranks, 4, 1000);
+  job.options.max_epochs = 2;
+  job.options.accumulate_grad_batches = accumulate;
+  if (elastic) job.options.elastic.max_restarts = 1;
+  for (const auto& end : run_good_job(job)) {
+    const auto& last = end.loop.last;
+    CHECK(last.at("size") == Approx(targets.abs().to(at::kDouble).mean().item<double>()));
+    CHECK(last.at("seen") == 37);
+    CHECK(last.at("above") == targets.gt(0.5).sum().item<double>());
+  }
+}
+
+TEST_CASE("measures keep their types in a module of bfloat16", "[measures]") {
+  const auto data = std::make_shared<table_data>(12);
+  test_job job;
+  job.recipe = recipe_for<weightless>(data);
+  job.options = quick(2, 2, 2);
+  job.options.precision = precision_kind::bf16_true;
+  const auto ends = run_good_job(job);
+  const auto weights = weights_of(ends.at(0).snapshot);
+  CHECK(weights.at("net.0.weight").scalar_type() == at::kBFloat16);
+  CHECK(weights.at("size.joined").scalar_type() == at::kDouble);
+  CHECK(weights.at("seen.joined").scalar_type() == at::kLong);
+  measures::mean_absolute_error alone;
+  alone.to(at::kBFloat16);
+  CHECK(alone.buffers().at(0).scalar_type() == at::kDouble);
+}
+
+TEST_CASE("an accuracy over training steps is that of all samples", "[measures]") {
+  test_job job;
+  job.recipe = recipe_for<counted>(std::make_shared<table_data>(20));
+  job.options = quick(2, 3, 1000);
+  job.options.max_epochs = 1;
+  const auto ends = run_good_job(job);
+  const auto right = ends.at(0).loop.last.at("train/accuracy") * 20;
+  CHECK(right == Approx(std::round(right)));
+  CHECK(weights_of(ends.at(0).snapshot).contains("right.joined"));
+}
+
+TEST_CASE("compute changes nothing, and reset forgets", "[measures]") {
+  measures::accuracy share{{.classes = 3, .how = measures::average::micro}};
+  CHECK(share.compute().item<double>() == 0);
+  share.update(torch::tensor({0, 1, 2, 2}), torch::tensor({0, 1, 2, 0}));
+  CHECK(share.compute().item<double>() == 0.75);
+  CHECK(share.compute().item<double>() == 0.75);
+  share.update(torch::tensor({1}), torch::tensor({0}));
+  CHECK(share.compute().item<double>() == 0.6);
+  share.reset();
+  CHECK(share.compute().item<double>() == 0);
+  measures::auroc area;
+  area.update(torch::tensor({0.1, 0.9}), torch::tensor({0, 1}));
+  CHECK(area.compute().item<double>() == 1);
+  area.reset();
+  CHECK(area.compute().item<double>() == 0);
+}
+
+TEST_CASE("impossible input of a measure: a user_error says what fits", "[measures]") {
+  const auto said = [](auto&& what) -> std::string {
+    try {
+      what();
+    } catch (const user_error& error) {
+      return error.what();
+    }
+    return "nothing";
+  };
+  const auto labels = torch::tensor({0, 3});
+  measures::accuracy three{{.classes = 3}};
+  CHECK_THAT(said([&] {
+               three.update(labels, torch::tensor({0, 1}));
+             }),
+             Contains("a prediction is 3, but classes are 0 to 2"));
+  CHECK_THAT(said([&] {
+               three.update(torch::rand({2, 3}), labels);
+             }),
+             Contains("a target is 3, but classes are 0 to 2"));
+  CHECK_THAT(
+      said([&] {
+        three.update(torch::rand({2, 4}), torch::tensor({0, 1}));
+      }),
+      Contains("predictions (2, 4) and targets (2) do not fit") && Contains("scores (N, 3, ...)"));
+  measures::auroc area;
+  CHECK_THAT(said([&] {
+               area.update(labels, torch::tensor({0, 1}));
+             }),
+             Contains("needs scores, not labels"));
+  CHECK_THAT(said([&] {
+               area.update(torch::tensor({0.5, std::nan("")}), torch::tensor({0, 1}));
+             }),
+             Contains("not a number"));
+  measures::auroc binned{{}, 5};
+  CHECK_THAT(said([&] {
+               binned.update(torch::tensor({0.5, 1.5}), torch::tensor({0, 1}));
+             }),
+             Contains("between 0 and 1"));
+  CHECK_THAT(said([] { measures::f1{{.classes = 3, .top_k = 2}}; }), Contains("accuracy only"));
+  CHECK_THAT(said([] { measures::accuracy{{.classes = 0}}; }), Contains("classes must be 1"));
+  CHECK_THAT(said([] { measures::auroc{{}, 1}; }), Contains("thresholds must be 0"));
+  measures::mean_squared_error error;
+  CHECK_THAT(said([&] {
+               error.update(torch::rand({2, 1}), torch::rand({2}));
+             }),
+             Contains("(2, 1) and targets (2) differ in shape"));
+  measures::perplexity words;
+  CHECK_THAT(said([&] {
+               words.update(torch::rand({2, 5, 7}), torch::tensor({0, 1}));
+             }),
+             Contains("(2, 5, 7) and targets (2) do not fit"));
+}
