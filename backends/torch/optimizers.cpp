@@ -1,8 +1,12 @@
 #include "troupe/optimizers.hpp"
 
+#include <torch/optim/adam.h>
+#include <torch/optim/adamw.h>
 #include <torch/optim/optimizer.h>
+#include <torch/optim/rmsprop.h>
 #include <torch/optim/schedulers/lr_scheduler.h>
 #include <torch/optim/schedulers/reduce_on_plateau_scheduler.h>
+#include <torch/optim/sgd.h>
 
 #include "troupe/failure.hpp"
 
@@ -47,7 +51,7 @@ void scheduler::replay(std::int64_t offered, const std::vector<double>& fed) {
 
 optimizers& optimizers::add(std::shared_ptr<torch::optim::Optimizer> optimizer) {
   if (!optimizer) throw user_error(errc::job_failed, "configure_optimizers: an optimizer is null");
-  all_.push_back({std::move(optimizer), {}});
+  all_.push_back({std::move(optimizer), {}, nullptr});
   return *this;
 }
 
@@ -56,6 +60,13 @@ torch::optim::Optimizer& optimizers::last() {
     throw user_error(errc::job_failed,
                      "configure_optimizers: a schedule needs an optimizer before it");
   return *all_.back().optimizer;
+}
+
+optimizers& optimizers::scheduled(const schedules::plan& which, schedule how) {
+  auto& optimizer = last();
+  auto& initial = all_.back().initial_rates;
+  if (!initial) initial = schedules::initial_rates(optimizer);
+  return attach(schedules::make_scheduler(optimizer, initial, which), std::move(how));
 }
 
 optimizers& optimizers::attach(std::shared_ptr<torch::optim::LRScheduler> plain, schedule how) {
@@ -72,3 +83,96 @@ optimizers& optimizers::attach(std::shared_ptr<torch::optim::ReduceLROnPlateauSc
 }
 
 }  // namespace troupe
+
+// A plan as a scheduler of LibTorch.
+namespace troupe::schedules {
+
+namespace {
+
+template <class Options>
+bool visit_betas(torch::optim::OptimizerOptions& options, group& g, bool write) {
+  auto* known = dynamic_cast<Options*>(&options);
+  if (!known) return false;
+  auto [first, second] = known->betas();
+  if (write)
+    known->betas({g.momentum, second});
+  else
+    g.momentum = first;
+  return true;
+}
+
+template <class Options>
+bool visit_momentum(torch::optim::OptimizerOptions& options, group& g, bool write) {
+  auto* known = dynamic_cast<Options*>(&options);
+  if (!known) return false;
+  if (write)
+    known->momentum(g.momentum);
+  else
+    g.momentum = known->momentum();
+  return true;
+}
+
+bool visit(torch::optim::OptimizerOptions& options, group& g, bool write) {
+  using namespace torch::optim;
+  return visit_momentum<SGDOptions>(options, g, write) ||
+         visit_betas<AdamOptions>(options, g, write) ||
+         visit_betas<AdamWOptions>(options, g, write) ||
+         visit_momentum<RMSpropOptions>(options, g, write);
+}
+
+class planned_scheduler final : public torch::optim::LRScheduler {
+public:
+  planned_scheduler(torch::optim::Optimizer& of, std::shared_ptr<std::vector<double>> initial,
+                    const plan& which)
+      : LRScheduler(of), of_(of), initial_(std::move(initial)), curve_(which()) {
+    if (!curve_) throw user_error(errc::job_failed, "configure_optimizers: a plan made no curve");
+  }
+
+private:
+  std::vector<double> get_lrs() override {
+    auto groups = read();
+    if (std::exchange(begun_, true))
+      curve_->step(groups);
+    else
+      curve_->begin(groups);
+    std::vector<double> rates;
+    for (std::size_t i = 0; i < groups.size(); ++i) {
+      if (groups[i].has_momentum) visit(of_.param_groups()[i].options(), groups[i], true);
+      (*initial_)[i] = groups[i].initial;
+      rates.push_back(groups[i].rate);
+    }
+    return rates;
+  }
+
+  std::vector<group> read() {
+    std::vector<group> groups;
+    for (auto& one : of_.param_groups()) {
+      auto& g = groups.emplace_back();
+      if (groups.size() > initial_->size()) initial_->push_back(one.options().get_lr());
+      g.initial = (*initial_)[groups.size() - 1];
+      g.rate = one.options().get_lr();
+      g.has_momentum = visit(one.options(), g, false);
+    }
+    return groups;
+  }
+
+  torch::optim::Optimizer& of_;
+  std::shared_ptr<std::vector<double>> initial_;
+  std::unique_ptr<curve> curve_;
+  bool begun_ = false;
+};
+
+}  // namespace
+
+std::shared_ptr<std::vector<double>> initial_rates(torch::optim::Optimizer& of) {
+  auto rates = std::make_shared<std::vector<double>>();
+  for (auto& one : of.param_groups()) rates->push_back(one.options().get_lr());
+  return rates;
+}
+
+std::shared_ptr<torch::optim::LRScheduler> make_scheduler(
+    torch::optim::Optimizer& of, std::shared_ptr<std::vector<double>> initial, const plan& which) {
+  return std::make_shared<planned_scheduler>(of, std::move(initial), which);
+}
+
+}  // namespace troupe::schedules

@@ -1,8 +1,11 @@
-// Writes what measures_oracle.py computes again. Usage: oracle_sample FOLDER
+// Writes what measures_oracle.py and schedules_oracle.py compute again. Usage: oracle_sample FOLDER
 //   measures.safetensors   `CASE.prediction`, `CASE.target`: all samples of a case
 //   measures.json          `CASE.MEASURE`: what three ranks compute that share them unevenly
+//   schedules.json         CASE: for each step the rates of all groups, then their momentums
 #include <ATen/ATen.h>
 #include <ATen/CPUGeneratorImpl.h>
+#include <torch/optim/adam.h>
+#include <torch/optim/sgd.h>
 
 #include <fstream>
 #include <functional>
@@ -16,6 +19,8 @@
 #include "troupe/data_parallel.hpp"
 #include "troupe/detail/tensor.hpp"
 #include "troupe/measures.hpp"
+#include "troupe/optimizers.hpp"
+#include "troupe/schedules.hpp"
 
 namespace {
 
@@ -191,11 +196,121 @@ void write_measures(const std::string& folder) {
   std::ofstream{folder + "/measures.json"} << found;
 }
 
+// --- schedules -----------------------------------------------------------------------------------
+
+namespace sd = schedules;
+constexpr int steps = 300;
+
+std::vector<torch::optim::OptimizerParamGroup> some_groups() {
+  std::vector<torch::optim::OptimizerParamGroup> all;
+  for (int i = 0; i < 3; ++i)
+    all.emplace_back(std::vector<at::Tensor>{at::zeros({1}).requires_grad_()});
+  return all;
+}
+
+constexpr double rates[] = {0.1, 0.03, 1.0};
+
+std::shared_ptr<torch::optim::Optimizer> sgd_of_three() {
+  auto made = std::make_shared<torch::optim::SGD>(some_groups(),
+                                                  torch::optim::SGDOptions(0.1).momentum(0.9));
+  for (int i = 0; i < 3; ++i) made->param_groups()[i].options().set_lr(rates[i]);
+  return made;
+}
+
+std::shared_ptr<torch::optim::Optimizer> adam_of_three() {
+  auto made = std::make_shared<torch::optim::Adam>(some_groups(), torch::optim::AdamOptions(0.1));
+  for (int i = 0; i < 3; ++i) made->param_groups()[i].options().set_lr(rates[i]);
+  return made;
+}
+
+double momentum_of(torch::optim::OptimizerOptions& options) {
+  if (auto* known = dynamic_cast<torch::optim::SGDOptions*>(&options)) return known->momentum();
+  return std::get<0>(dynamic_cast<torch::optim::AdamOptions&>(options).betas());
+}
+
+json course_of(const std::shared_ptr<torch::optim::Optimizer>& optimizer,
+               const std::vector<sd::plan>& plans) {
+  optimizers all;
+  all.add(optimizer);
+  for (const auto& one : plans) all.scheduled(one, {.every = schedule::interval::step});
+  json course;
+  for (int step = 0; step <= steps; ++step) {
+    std::vector<double> row;
+    for (auto& one : optimizer->param_groups()) row.push_back(one.options().get_lr());
+    for (auto& one : optimizer->param_groups()) row.push_back(momentum_of(one.options()));
+    course.push_back(row);
+    if (step == steps) break;
+    for (auto& one : all.all()[0].schedulers) one.step({});
+  }
+  return course;
+}
+
+std::map<std::string, std::vector<sd::plan>> plans_of_sgd() {
+  const auto decay = [](std::int64_t n) { return 1.0 / (1.0 + 0.1 * static_cast<double>(n)); };
+  const auto grow = [](std::int64_t n) { return n % 2 == 0 ? 1.02 : 0.97; };
+  const auto flat = [](std::int64_t) { return 1.0; };
+  return {
+      {"lambda", {sd::lambda(decay)}},
+      {"lambdas",
+       {sd::lambda(std::vector<std::function<double(std::int64_t)>>{decay, flat, grow})}},
+      {"multiplicative", {sd::multiplicative(grow)}},
+      {"constant", {sd::constant()}},
+      {"constant_long", {sd::constant(0.25, 70)}},
+      {"linear", {sd::linear()}},
+      {"linear_down", {sd::linear(0.9, 0.1, 120)}},
+      {"exponential", {sd::exponential(0.98)}},
+      {"multi_step", {sd::multi_step({30, 80, 80, 200}, 0.5)}},
+      {"polynomial", {sd::polynomial(200, 2.0)}},
+      {"polynomial_short", {sd::polynomial()}},
+      {"cosine", {sd::cosine_annealing(100)}},
+      {"cosine_least", {sd::cosine_annealing(37, 0.002)}},
+      {"restarts", {sd::cosine_annealing_warm_restarts(40)}},
+      {"restarts_longer", {sd::cosine_annealing_warm_restarts(10, 2, 0.001)}},
+      {"one_cycle", {sd::one_cycle({.max_lr = {0.5}, .total_steps = steps})}},
+      {"one_cycle_phases",
+       {sd::one_cycle({.max_lr = {0.5, 0.1, 2.0},
+                       .total_steps = steps,
+                       .pct_start = 0.2,
+                       .anneal_strategy = sd::one_cycle_options::anneal::linear,
+                       .base_momentum = {0.7},
+                       .max_momentum = {0.99, 0.9, 0.8},
+                       .div_factor = 10,
+                       .final_div_factor = 100,
+                       .three_phase = true})}},
+      {"one_cycle_plain",
+       {sd::one_cycle({.max_lr = {0.5}, .total_steps = steps, .cycle_momentum = false})}},
+      {"warm_up",
+       {sd::sequential({sd::linear(0.01, 1.0, 20), sd::cosine_annealing(250, 0.001)}, {20})}},
+      {"sequence",
+       {sd::sequential({sd::constant(0.5, 10), sd::exponential(0.95), sd::polynomial(60, 1.5),
+                        sd::cosine_annealing_warm_restarts(25), sd::multi_step({10, 20})},
+                       {15, 70, 140, 220})}},
+      {"sequence_of_rest",
+       {sd::sequential({sd::cosine_annealing_warm_restarts(15, 2), sd::lambda(decay),
+                        sd::constant(0.5, 20), sd::linear(0.2, 1.0, 30)},
+                       {50, 100, 150})}},
+      {"chained", {sd::chained({sd::constant(0.1, 20), sd::exponential(0.99)})}},
+      {"chained_sequence",
+       {sd::chained({sd::sequential({sd::linear(0.1, 1.0, 30), sd::exponential(0.99)}, {30}),
+                     sd::multi_step({100, 200})})}},
+      {"several", {sd::linear(0.1, 1.0, 25), sd::cosine_annealing(300), sd::exponential(0.995)}},
+  };
+}
+
+void write_schedules(const std::string& folder) {
+  json found;
+  for (const auto& [name, plans] : plans_of_sgd()) found[name] = course_of(sgd_of_three(), plans);
+  found["one_cycle_adam"] =
+      course_of(adam_of_three(), {sd::one_cycle({.max_lr = {0.5}, .total_steps = steps})});
+  std::ofstream{folder + "/schedules.json"} << found;
+}
+
 }  // namespace
 
 int main(int count, char** words) try {
   if (count != 2) throw std::invalid_argument("usage: oracle_sample FOLDER");
   write_measures(words[1]);
+  write_schedules(words[1]);
 } catch (const std::exception& error) {
   std::cerr << error.what() << "\n";
   return 1;

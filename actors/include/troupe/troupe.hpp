@@ -31,6 +31,7 @@
 #include "troupe/precision.hpp"
 #include "troupe/recipe.hpp"
 #include "troupe/replicated.hpp"
+#include "troupe/schedules.hpp"
 #include "troupe/strategy.hpp"
 #include "troupe/sync_batch_norm.hpp"
 #include "troupe/synthetic.hpp"

@@ -12,14 +12,16 @@ using namespace troupe::testing;
 
 namespace {
 
-/// Batch norm, dropout, Adam with a scheduler by steps and a plateau scheduler; logs for steps and
-/// epochs.
+/// Batch norm, dropout, Adam with two schedules by steps and a plateau scheduler; logs for steps
+/// and epochs.
 struct restless : regression {
   explicit restless(bool batch_norm)
       : regression({.dropout = 0.2, .batch_norm = batch_norm, .optimize = [](regression& self) {
+                      const schedule each_step{.every = schedule::interval::step};
                       return optimizers{torch::optim::Adam(self.parameters(), 0.01)}
-                          .scheduled<torch::optim::StepLR>({.every = schedule::interval::step}, 3,
-                                                           0.5)
+                          .scheduled(schedules::one_cycle({.max_lr = {0.02}, .total_steps = 99}),
+                                     each_step)
+                          .scheduled<torch::optim::StepLR>(each_step, 3, 0.5)
                           .scheduled<torch::optim::ReduceLROnPlateauScheduler>(
                               {.every = schedule::interval::plateau, .monitor = "val/loss"},
                               torch::optim::ReduceLROnPlateauScheduler::min, 0.5F, 0);
@@ -84,8 +86,6 @@ TEST_CASE("a failure in any hook of a step: the job ends with the same bits", "[
     }
 }
 
-TEST_CASE("a failure in 16-mixed: the scale and its count go on on all ranks", "[recovery]") {
-  torch_plugins plugins;
 TEST_CASE("a rank is lost in any hook of a step: a measure counts each sample once", "[recovery]") {
   struct measured : restless {
     using restless::restless;
@@ -117,6 +117,8 @@ TEST_CASE("a rank is lost in any hook of a step: a measure counts each sample on
       }
 }
 
+TEST_CASE("a failure in 16-mixed: the scale and its count go on on all ranks", "[recovery]") {
+  torch_plugins plugins;
   plugins.precisions["16-mixed"] = [] {
     return make_f16_mixed({.init_scale = 8, .growth_interval = 2});
   };

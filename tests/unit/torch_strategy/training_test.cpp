@@ -412,9 +412,13 @@ struct remembering : regression {
   remembering()
       : regression({.dropout = 0.2, .optimize = [](regression& m) {
                       auto how = torch::optim::SGDOptions(0.05).momentum(0.9);
+                      const schedule each_step{.every = schedule::interval::step};
                       return optimizers{torch::optim::SGD(m.parameters(), how)}
-                          .scheduled<torch::optim::StepLR>({.every = schedule::interval::step}, 3,
-                                                           0.7)
+                          .scheduled(schedules::one_cycle({.max_lr = {0.05}, .total_steps = 20}),
+                                     each_step)
+                          .scheduled<torch::optim::StepLR>(each_step, 3, 0.7)
+                          .scheduled(schedules::sequential(
+                              {schedules::linear(0.5, 1, 1), schedules::exponential(0.9)}, {1}))
                           .scheduled<torch::optim::ReduceLROnPlateauScheduler>(
                               {.monitor = "val/loss"},
                               torch::optim::ReduceLROnPlateauScheduler::min, 0.5, 0);

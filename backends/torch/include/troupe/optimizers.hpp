@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "troupe/hooks.hpp"
+#include "troupe/schedules.hpp"
 
 namespace torch::optim {
 class Optimizer;
@@ -64,6 +65,8 @@ private:
 struct scheduled_optimizer {
   std::shared_ptr<torch::optim::Optimizer> optimizer;
   std::vector<scheduler> schedulers;
+  /// Of each group, before any plan; null: no plan is attached.
+  std::shared_ptr<std::vector<double>> initial_rates;
 };
 
 /// `return torch::optim::SGD(parameters(), 0.1);`, or
@@ -93,6 +96,8 @@ public:
     return attach(std::make_shared<S>(last(), std::forward<Arguments>(arguments)...),
                   std::move(how));
   }
+  /// Attaches a plan of <troupe/schedules.hpp>.
+  optimizers& scheduled(const schedules::plan& which, schedule how = {});
   optimizers& attach(std::shared_ptr<torch::optim::LRScheduler> plain, schedule how = {});
   optimizers& attach(std::shared_ptr<torch::optim::ReduceLROnPlateauScheduler> plateau,
                      schedule how = {});
