@@ -4,7 +4,7 @@
 #include <span>
 #include <string_view>
 
-#include "troupe/data.hpp"
+#include "troupe/datasets.hpp"
 #include "troupe/synthetic.hpp"
 
 namespace troupe {
@@ -12,15 +12,26 @@ namespace troupe {
 /// Keys `data.*`. A data set ignores options that it does not have.
 struct data_options {
   std::string folder;  ///< `--data-dir`; empty: where the Debian package puts it
+  std::string target;  ///< csv: the column of the targets; empty: the last one
   synthetic_options made_up;
+};
+
+/// What a model must fit: numbers per sample, and classes.
+struct data_sizes {
+  std::int64_t features = 784;
+  std::int64_t classes = 10;
 };
 
 struct data_entry {
   std::string_view name;
   std::string_view summary;
   data_ptr (*make)(const data_options& options);
+  bool sized_by_files = false;  ///< its sizes are what the files hold: sizes_of
 };
 std::span<const data_entry> data_catalog();
+/// Reads the first of the training, test and validation data that is there. Throws user_error for
+/// data whose batches are not (inputs, labels).
+data_sizes sizes_of(data_module& data);
 /// Throws user_error that lists the known names.
 const data_entry& find_data(std::string_view name);
 

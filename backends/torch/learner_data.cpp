@@ -35,10 +35,10 @@ void torch_learner::handle(const hooks::process_dataloader& h) {
                                                    "its getter of that name",
                                                    to_string(s)));
   for (const auto& data : sets) {
-    loader::options options;
+    const auto number = static_cast<std::int32_t>(walks.size());
+    auto options = loader_options_of(data_->loading(s, number), s, *data, strategy_->world(),
+                                     about_.options.batch_size);
     options.seed = about_.options.seed;
-    options.shuffle = s == stage::train;
-    options.layout = {data->size(), strategy_->world(), about_.options.batch_size};
     options.rank = strategy_->rank();
     auto way = strategy_->process_dataloader(std::make_unique<loader>(data, options), s);
     if (!way)
@@ -47,11 +47,11 @@ void torch_learner::handle(const hooks::process_dataloader& h) {
     const auto layout = way->layout();
     loader_length length;
     length.stage = s;
-    length.dataloader = static_cast<std::int32_t>(walks.size());
+    length.dataloader = number;
     length.batches = layout.batches();
     length.samples = layout.size;
     length.each = layout.ranks * layout.batch_size;
-    walks.push_back({std::move(way)});
+    walks.push_back({std::move(way), data->size()});
     outcome_->loaders.push_back(length);
   }
 }

@@ -146,7 +146,7 @@ fit_record torch_learner::record() const {
   fit_record all{.seed = about_.options.seed, .data = data_ ? data_->name() : std::string{}};
   const auto train = cursors_.find(stage::train);
   if (train != cursors_.end() && !train->second.empty())
-    all.samples = train->second.front().way->layout().size;
+    all.samples = train->second.front().samples;
   return all;
 }
 

@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <condition_variable>
 #include <deque>
 #include <exception>
@@ -48,13 +49,26 @@ public:
 private:
   void see_to_order(std::int64_t epoch) {
     if (ordered_ && (!how_.shuffle || *ordered_ == epoch)) return;
-    if (how_.shuffle) {
-      order_ = permutation(how_.seed, epoch, how_.layout.size);
+    if (how_.shuffle && how_.order) {
+      order_ = how_.order->order(how_.seed, epoch);
+      check_order();
+    } else if (how_.shuffle) {
+      order_ = permutation(how_.seed, epoch, data_->size());
     } else {
       order_.resize(static_cast<std::size_t>(how_.layout.size));
       std::iota(order_.begin(), order_.end(), std::int64_t{0});
     }
     ordered_ = epoch;
+  }
+
+  void check_order() const {
+    const auto size = data_->size();
+    const auto fits = [size](std::int64_t sample) { return sample >= 0 && sample < size; };
+    if (static_cast<std::int64_t>(order_.size()) < how_.layout.size ||
+        !std::ranges::all_of(order_, fits))
+      throw user_error(errc::job_failed,
+                       "a sampler's order is shorter than its size, or has an index that is no "
+                       "sample: return size() indices below the dataset's size");
   }
 
   dataset_ptr data_;
@@ -171,6 +185,24 @@ private:
   bool ending_ = false;
   std::thread thread_;
 };
+
+loader_options loader_options_of(const data_loading& how, stage purpose, const dataset& data,
+                                 std::int64_t ranks, std::int64_t batch_size) {
+  loader_options made;
+  made.layout = {data.size(), ranks, how.batch_size.value_or(batch_size)};
+  made.prefetch = how.prefetch;
+  if (made.layout.batch_size < 1 || how.prefetch < 0)
+    throw user_error(errc::bad_configuration,
+                     "data_loading: batch_size must be 1 or more, and prefetch not negative");
+  if (purpose != stage::train) return made;
+  made.shuffle = how.shuffle;
+  if (how.shuffle && how.order) {
+    made.order = how.order;
+    made.layout.size = how.order->size();
+  }
+  if (how.drop_last) made.layout.size -= made.layout.size % (ranks * made.layout.batch_size);
+  return made;
+}
 
 loader::loader(dataset_ptr data, options how)
     : state_(std::make_unique<state>(std::move(data), how)) {}

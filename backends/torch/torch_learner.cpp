@@ -339,7 +339,10 @@ public:
     if (!train) return;
     record.samples = train->size();
     check_record(*from, record, path);
-    cursor_of(*from, {train->size(), options.ranks, options.batch_size}, options, path);
+    const auto how = data_->loading(stage::train, 0);
+    const auto loads =
+        loader_options_of(how, stage::train, *train, options.ranks, options.batch_size);
+    cursor_of(*from, loads.layout, options, path);
   }
 
   // The module and the data of a rank, and a step with layers that many modules have: LibTorch

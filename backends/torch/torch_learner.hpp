@@ -187,6 +187,7 @@ private:
   // The position in one loader.
   struct loader_cursor {
     std::unique_ptr<loader> way;
+    std::int64_t samples = 0;  // of the dataset
     std::int64_t epoch = undefined;
     std::int64_t next = undefined;
   };

@@ -26,6 +26,7 @@
 #include "troupe/callbacks.hpp"
 #include "troupe/data.hpp"
 #include "troupe/data_parallel.hpp"
+#include "troupe/datasets.hpp"
 #include "troupe/measures.hpp"
 #include "troupe/module.hpp"
 #include "troupe/precision.hpp"

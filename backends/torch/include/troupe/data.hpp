@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -46,6 +47,32 @@ public:
 };
 using dataset_ptr = std::shared_ptr<const dataset>;
 
+/// The order in which a training epoch visits samples, in place of the ledger's permutation. Shared
+/// by all ranks: const and thread-safe. <troupe/datasets.hpp> has some.
+class sampler {
+public:
+  virtual ~sampler() = default;
+  /// Entries of an order: the same in each epoch.
+  virtual std::int64_t size() const = 0;
+  /// Indices of samples, `size()` of them. A pure function of its arguments: each rank computes the
+  /// order anew, and again after a resume.
+  virtual std::vector<std::int64_t> order(std::uint64_t seed, std::int64_t epoch) const = 0;
+};
+using sampler_ptr = std::shared_ptr<const sampler>;
+
+/// How one loader reads its dataset: what torch's DataLoader calls by these names.
+struct data_loading {
+  std::optional<std::int64_t> batch_size;  ///< of a rank; default: trainer_options::batch_size
+  /// In training: visit samples in the epoch's order. False: from first to last. Evaluation always
+  /// goes from first to last.
+  bool shuffle = true;
+  /// In training: an epoch has only micro-batches that are full on all ranks. The samples of the
+  /// rest are left out: other ones in each epoch if `shuffle`.
+  bool drop_last = false;
+  sampler_ptr order;          ///< training with `shuffle`; null: the ledger's permutation
+  std::int32_t prefetch = 2;  ///< loader::options::prefetch
+};
+
 /// Where a job's data comes from. One per job, shared by all ranks of a process. `prepare_data`
 /// runs once per host before any `setup`; `setup` once per rank, possibly at the same time:
 /// implementations lock what they load once. The dataset getters are called after setup and may be
@@ -62,6 +89,12 @@ public:
   virtual std::vector<dataset_ptr> validation() { return {}; }
   virtual std::vector<dataset_ptr> test() { return {}; }
   virtual std::vector<dataset_ptr> predict() { return {}; }
+  /// For each loader, by stage (the sanity check counts as validate) and number. The same on all
+  /// ranks.
+  virtual data_loading loading(troupe::stage purpose, std::int32_t dataloader) {
+    (void)purpose, (void)dataloader;
+    return {};
+  }
   /// Around the move to the device; keep the type.
   virtual value on_before_batch_transfer(value batch, std::int32_t dataloader) {
     (void)dataloader;
@@ -77,6 +110,20 @@ public:
 };
 using data_ptr = std::shared_ptr<data_module>;
 
+struct loader_options {
+  std::uint64_t seed = 0;
+  bool shuffle = false;
+  data_layout layout;  ///< layout.size: entries of an epoch that are used
+  std::int64_t rank = 0;
+  std::int32_t prefetch = 2;
+  sampler_ptr order;  ///< with `shuffle`; null: the ledger's permutation of all samples
+};
+
+/// What a loader does for `how`. `ranks` and `batch_size` (of a rank; `how` may have its own) give
+/// the layout. Throws user_error for what is impossible.
+loader_options loader_options_of(const data_loading& how, stage purpose, const dataset& data,
+                                 std::int64_t ranks, std::int64_t batch_size);
+
 /// One rank's iteration over one dataset: micro-batches in the ledger's order (train: the epoch's
 /// permutation; evaluation: 0 .. size-1). A thread of the loader assembles at most `prefetch`
 /// batches ahead (0: no thread). `next` throws what that thread throws. Not thread-safe;
@@ -86,13 +133,7 @@ using data_ptr = std::shared_ptr<data_module>;
 /// replace it: batches may come from anywhere, as long as `layout` says how many there are.
 class loader {
 public:
-  struct options {
-    std::uint64_t seed = 0;
-    bool shuffle = false;
-    data_layout layout;  ///< layout.size is the dataset's
-    std::int64_t rank = 0;
-    std::int32_t prefetch = 2;
-  };
+  using options = loader_options;
   loader(dataset_ptr data, options how);
   virtual ~loader();
   loader(const loader&) = delete;

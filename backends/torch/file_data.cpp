@@ -1,0 +1,221 @@
+// Data in files: comma-separated numbers, and tensors.
+#include <ATen/ops/empty.h>
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <atomic>
+#include <charconv>
+#include <cmath>
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <mutex>
+
+#include "backends/checkpoint/safetensors.hpp"
+#include "troupe/datasets.hpp"
+#include "troupe/failure.hpp"
+
+namespace troupe {
+
+namespace {
+
+namespace fs = std::filesystem;
+
+[[noreturn]] void refuse_file(const std::string& path, const std::string& what) {
+  throw user_error(errc::bad_configuration, fmt::format("{}: {}", path, what));
+}
+
+// --- csv -----------------------------------------------------------------------------------------
+
+std::string_view csv_trimmed(std::string_view text) {
+  const auto first = text.find_first_not_of(" \t\r\"");
+  if (first == std::string_view::npos) return {};
+  return text.substr(first, text.find_last_not_of(" \t\r\"") - first + 1);
+}
+
+std::vector<std::string_view> csv_cells(std::string_view line) {
+  std::vector<std::string_view> parts;
+  while (true) {
+    const auto comma = line.find(',');
+    parts.push_back(csv_trimmed(line.substr(0, comma)));
+    if (comma == std::string_view::npos) return parts;
+    line.remove_prefix(comma + 1);
+  }
+}
+
+struct csv_table {
+  std::vector<std::string> columns;
+  std::vector<double> cells;  // row by row
+};
+
+double number_in(std::string_view text, const std::string& path, std::int64_t line,
+                 const std::string& column) {
+  double number = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+  if (error != std::errc{} || end != text.data() + text.size() || !std::isfinite(number))
+    refuse_file(path,
+                fmt::format("line {}, column \"{}\": \"{}\" is no finite number; give numbers "
+                            "only",
+                            line, column, text));
+  return number;
+}
+
+csv_table read_table(const std::string& path) {
+  std::ifstream in{path};
+  if (!in) refuse_file(path, "it cannot be opened");
+  csv_table read;
+  std::string line;
+  for (std::int64_t number = 1; std::getline(in, line); ++number) {
+    if (csv_trimmed(line).empty()) continue;
+    const auto parts = csv_cells(line);
+    if (read.columns.empty()) {
+      read.columns.assign(parts.begin(), parts.end());
+      continue;
+    }
+    if (parts.size() != read.columns.size())
+      refuse_file(path, fmt::format("line {} has {} values, the header {}", number, parts.size(),
+                                    read.columns.size()));
+    for (std::size_t i = 0; i < parts.size(); ++i)
+      read.cells.push_back(number_in(parts[i], path, number, read.columns[i]));
+  }
+  if (read.columns.size() < 2) refuse_file(path, "it needs a header with two columns or more");
+  return read;
+}
+
+std::size_t target_column(const csv_table& read, const std::string& target,
+                          const std::string& path) {
+  if (target.empty()) return read.columns.size() - 1;
+  const auto found = std::ranges::find(read.columns, target);
+  if (found != read.columns.end()) return static_cast<std::size_t>(found - read.columns.begin());
+  refuse_file(path, fmt::format("there is no column \"{}\"; there are {}", target,
+                                fmt::join(read.columns, ", ")));
+}
+
+using tensor_pair = std::pair<at::Tensor, at::Tensor>;
+
+/// Inputs and targets, both float.
+tensor_pair read_csv(const std::string& path, const std::string& target) {
+  const auto read = read_table(path);
+  const auto width = read.columns.size(), at = target_column(read, target, path);
+  const auto rows = static_cast<std::int64_t>(read.cells.size() / width);
+  auto inputs = at::empty({rows, static_cast<std::int64_t>(width - 1)}, at::kFloat);
+  auto targets = at::empty({rows, 1}, at::kFloat);
+  auto* input = inputs.mutable_data_ptr<float>();
+  auto* wanted = targets.mutable_data_ptr<float>();
+  for (std::size_t i = 0; i < read.cells.size(); ++i)
+    (i % width == at ? *wanted++ : *input++) = static_cast<float>(read.cells[i]);
+  return {inputs, targets};
+}
+
+bool are_labels(const at::Tensor& targets) {
+  return targets.numel() > 0 && targets.eq(targets.round()).all().item<bool>() &&
+         targets.min().item<double>() >= 0;
+}
+
+// --- tensors -------------------------------------------------------------------------------------
+
+tensor_pair read_pair(const std::string& path) {
+  std::map<std::string, at::Tensor> found;
+  for (const auto& blob : read_safetensors(regular_file{path}).tensors)
+    found.emplace(blob.name, tensor_of(blob));
+  for (const auto* name : {"inputs", "targets"})
+    if (!found.contains(name)) {
+      std::vector<std::string> names;
+      for (const auto& [known, tensor] : found) names.push_back(known);
+      refuse_file(path,
+                  fmt::format("it has no tensor \"{}\"; it has {}", name, fmt::join(names, ", ")));
+    }
+  auto targets = found["targets"];
+  if (!targets.is_floating_point()) targets = targets.to(at::kLong);
+  return {found["inputs"], targets};
+}
+
+// --- the module ----------------------------------------------------------------------------------
+
+class file_data final : public data_module {
+public:
+  using reader = std::function<tensor_pair(const std::string& path)>;
+  file_data(std::string kind, std::string ending, std::string path, reader read)
+      : kind_(std::move(kind)),
+        ending_(std::move(ending)),
+        path_(std::move(path)),
+        read_(std::move(read)) {}
+
+  std::string name() const override { return kind_; }
+  void prepare_data() override {
+    if (path_.empty())
+      throw user_error(errc::bad_configuration,
+                       fmt::format("{} data: name the file or folder with --data-dir", kind_));
+    std::error_code ignored;
+    if (!fs::exists(path_, ignored)) refuse_file(path_, "there is no such file or folder");
+  }
+  void setup(troupe::stage purpose) override { trains_ = purpose == stage::train; }
+  dataset_ptr train() override { return open("train"); }
+  std::vector<dataset_ptr> validation() override { return first_of("validation", "test"); }
+  std::vector<dataset_ptr> test() override { return first_of("test", "validation"); }
+  std::vector<dataset_ptr> predict() override { return test(); }
+
+private:
+  bool is_folder() const {
+    std::error_code ignored;
+    return fs::is_directory(path_, ignored);
+  }
+
+  std::vector<dataset_ptr> first_of(const std::string& one, const std::string& other) {
+    if (!is_folder())
+      return trains_ ? std::vector<dataset_ptr>{} : std::vector<dataset_ptr>{open("train")};
+    for (const auto& part : {one, other})
+      if (auto found = open(part)) return {found};
+    return {};
+  }
+
+  // Null: a folder without this part. The training targets say whether all targets are labels.
+  dataset_ptr open(const std::string& part) {
+    prepare_data();
+    const std::lock_guard lock{guard_};
+    if (kind_ == "csv" && !labels_ && part != "train") load("train");
+    return load(part);
+  }
+
+  dataset_ptr load(const std::string& part) {
+    auto& kept = parts_[part];
+    if (kept) return kept;
+    const auto file = is_folder() ? (fs::path{path_} / (part + ending_)).string() : path_;
+    std::error_code ignored;
+    if (!fs::is_regular_file(file, ignored)) {
+      if (part == "train" && trains_) refuse_file(path_, "it has no train" + ending_);
+      return nullptr;
+    }
+    auto [inputs, targets] = read_(file);
+    if (inputs.dim() == 0 || inputs.size(0) == 0) refuse_file(file, "it has no samples");
+    if (kind_ == "csv") {
+      if (!labels_) labels_ = are_labels(targets);
+      if (*labels_ && !are_labels(targets))
+        refuse_file(file, "its targets are no whole numbers from 0, as the training targets are");
+      if (*labels_) targets = targets.to(at::kLong).squeeze(1);
+    }
+    return kept = tensor_dataset({inputs, targets});
+  }
+
+  std::string kind_, ending_, path_;
+  reader read_;
+  std::atomic<bool> trains_ = false;
+  std::mutex guard_;
+  std::optional<bool> labels_;
+  std::map<std::string, dataset_ptr> parts_;
+};
+
+}  // namespace
+
+data_ptr csv_data(std::string path, std::string target) {
+  return std::make_shared<file_data>(
+      "csv", ".csv", std::move(path),
+      [target](const std::string& file) { return read_csv(file, target); });
+}
+
+data_ptr tensor_file_data(std::string path) {
+  return std::make_shared<file_data>("tensors", ".safetensors", std::move(path), &read_pair);
+}
+
+}  // namespace troupe

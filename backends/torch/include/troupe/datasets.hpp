@@ -1,0 +1,127 @@
+// Datasets and data modules from what a user has: tensors, a function, a dataset of torch::data, a
+// stream, a file.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <concepts>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "troupe/data.hpp"
+#include "troupe/detail/tensor.hpp"
+
+namespace troupe {
+
+/// From samples to a batch. Shared by all ranks: thread-safe.
+using collate_function = std::function<value(std::vector<value>)>;
+/// What PyTorch's default_collate does: tensors are stacked, numbers become one tensor (float64,
+/// int64, bool), tuples, lists and maps are collated item by item, texts become a list. Throws
+/// user_error where samples differ in kind, length or shape.
+value collate(std::vector<value> samples);
+
+/// Tensors (N, ...) of one N, in memory. A sample is a tuple of one row of each.
+dataset_ptr tensor_dataset(std::vector<at::Tensor> tensors);
+
+/// `sample(i)` for 0 <= i < size. Called by several threads at once.
+dataset_ptr function_dataset(std::int64_t size, std::function<value(std::int64_t)> sample,
+                             collate_function how = collate);
+
+/// Returns the next sample, or nothing after the last.
+using sample_stream = std::function<std::optional<value>()>;
+/// The first `size` samples of the stream `open(epoch)`, which gives the same samples each time.
+/// Each rank reads the stream for itself, and drops the samples of the others: with R ranks the
+/// stream is read R times. Going back opens it again, so a training that reads it has
+/// data_loading::shuffle false. A stream that ends early is a user_error. `open` is called by
+/// several threads at once.
+dataset_ptr stream_dataset(std::int64_t size, std::function<sample_stream(std::int64_t epoch)> open,
+                           collate_function how = collate);
+
+/// `inner` with a transform of each sample. `key` depends on (seed, epoch, sample) only, and
+/// random operators of LibTorch draw from it while the transform runs: a sample is augmented alike
+/// in any rank, batch and thread. Thread-safe, as `inner`.
+dataset_ptr transformed(dataset_ptr inner,
+                        std::function<value(value sample, std::uint64_t key)> transform,
+                        collate_function how = collate);
+
+namespace detail {
+
+/// A call that several ranks make, one after the other.
+using torch_fetch = std::function<value(const std::vector<std::size_t>&)>;
+dataset_ptr locked_dataset(std::int64_t size, torch_fetch fetch);
+
+template <class Example>
+value value_of_example(Example& example) {
+  if constexpr (requires { example.target; })
+    return value_tuple{{boxed(example.data), boxed(example.target)}};
+  else if constexpr (requires { example.data; })
+    return boxed(example.data);
+  else
+    return value{example};
+}
+
+template <class Batch>
+value value_of_batch(Batch batch, const collate_function& how) {
+  if constexpr (requires { batch.begin(); }) {
+    std::vector<value> samples;
+    for (auto& one : batch) samples.push_back(value_of_example(one));
+    return how(std::move(samples));
+  } else {
+    return value_of_example(batch);
+  }
+}
+
+}  // namespace detail
+
+/// A dataset of torch::data with a size, also one with transforms (`.map(...)`). An Example becomes
+/// a tuple of data and target, or the data alone. Its get_batch is called by one thread at a time.
+/// `how` applies unless the dataset makes whole batches itself (transforms::Stack).
+template <class Data>
+requires requires(Data& d) {
+  d.size().value();
+  typename Data::BatchType;
+}
+dataset_ptr torch_dataset(Data data, collate_function how = collate) {
+  auto kept = std::make_shared<Data>(std::move(data));
+  const auto size = static_cast<std::int64_t>(kept->size().value());
+  return detail::locked_dataset(size, [kept, how](const std::vector<std::size_t>& indices) {
+    return detail::value_of_batch(kept->get_batch(indices), how);
+  });
+}
+
+/// Draws `entries` samples with replacement, sample i with a chance in proportion to weights[i].
+/// Keyed by (seed, epoch). An epoch then has a sample several times or not at all.
+sampler_ptr weighted_sampler(std::vector<double> weights, std::int64_t entries);
+/// The ledger's permutation in windows of `window` entries, sorted by `lengths` within each: the
+/// samples of a micro-batch have similar lengths. Each sample once per epoch. A window of several
+/// micro-batches of all ranks is a good choice.
+sampler_ptr bucketed_sampler(std::vector<std::int64_t> lengths, std::int64_t window);
+
+/// The datasets of a job, and how they are read.
+struct data_parts {
+  std::string name;  ///< data_module::name
+  dataset_ptr train;
+  std::vector<dataset_ptr> validation;
+  std::vector<dataset_ptr> test;
+  std::vector<dataset_ptr> predict;  ///< empty: those of `test`
+  data_loading train_loading;
+  data_loading evaluation_loading;
+};
+data_ptr make_data(data_parts parts);
+
+/// Numbers in a comma-separated file with a header: features float (N, columns - 1), targets int64
+/// (N) if all are whole numbers from 0, else float (N, 1). `target` names its column; empty: the
+/// last one. `path` is a file, which is the training data, or a folder with `train.csv` and perhaps
+/// `validation.csv` and `test.csv`; one of the two stands for the other. Read when first used. A
+/// file that does not fit is a user_error that names line and column.
+data_ptr csv_data(std::string path, std::string target = {});
+/// The same of safetensors files, `train.safetensors` and so on. Each has `inputs` (N, ...) and
+/// `targets` (N, ...), of any type.
+data_ptr tensor_file_data(std::string path);
+
+}  // namespace troupe
