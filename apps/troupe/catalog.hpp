@@ -45,12 +45,16 @@ struct learning {
   double dropout = 0;
   std::string data;
   std::string data_folder;              ///< empty: the data set's own
+  std::string target;                   ///< csv: the column; empty: the last one
   std::int64_t samples = 0;             ///< synthetic data: samples for training
   std::int64_t evaluation_samples = 0;  ///< the same for each of validation, test, prediction
   std::string optimizer;
   double learning_rate = 0;
   double momentum = 0;
   double weight_decay = 0;
+  std::string scheduler = "none";
+  std::int64_t warmup_epochs = 0;
+  std::int64_t epochs = 0;             ///< of the run
   std::vector<std::string> callbacks;  ///< `NAME[,KEY=VALUE...]`, in their order
 };
 

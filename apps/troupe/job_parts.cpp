@@ -139,12 +139,16 @@ learning learning_of(const settings& s) {
           .dropout = s.number("model.dropout"),
           .data = s.text("data.name"),
           .data_folder = s.find<std::string>("data.dir").value_or(""),
+          .target = s.find<std::string>("data.target").value_or(""),
           .samples = s.integer("data.samples"),
           .evaluation_samples = s.integer("data.evaluation_samples"),
           .optimizer = s.text("optimizer.name"),
           .learning_rate = s.number("optimizer.learning_rate"),
           .momentum = s.number("optimizer.momentum"),
           .weight_decay = s.number("optimizer.weight_decay"),
+          .scheduler = s.text("optimizer.scheduler"),
+          .warmup_epochs = s.integer("optimizer.warmup_epochs"),
+          .epochs = s.integer("max_epochs"),
           .callbacks = s.get<std::vector<std::string>>("callbacks")};
 }
 

@@ -164,7 +164,9 @@ void add_learning(schema& s, const schema_names& names) {
   add(s, "data.name", kind::choice, "fashion_mnist", "--data", "what it is trained on",
       names.data_sets);
   add(s, "data.dir", kind::text, unset, "--data-dir",
-      "the data set's folder; by default where its Debian package puts it");
+      "the data set's folder or file; by default where its Debian package puts it");
+  add(s, "data.target", kind::text, unset, "",
+      "csv: the column that is learned; by default the last one");
   auto& samples = add(s, "data.samples", kind::integer, std::int64_t{2048}, "",
                       "training samples of made-up data (synthetic)");
   samples.low = 1;
@@ -184,6 +186,13 @@ void add_learning(schema& s, const schema_names& names) {
   number("optimizer.learning_rate", 0.05, "--learning-rate", "of the optimizer");
   number("optimizer.momentum", 0.9, "--momentum", "of sgd").high = 1;
   number("optimizer.weight_decay", 0, "--weight-decay", "of the optimizer");
+  add(s, "optimizer.scheduler", kind::choice, "none", "",
+      "how the learning rate falls to 0 over max_epochs, epoch by epoch",
+      {"none", "cosine", "polynomial"});
+  auto& warm_up = add(s, "optimizer.warmup_epochs", kind::integer, std::int64_t{0}, "",
+                      "epochs in which the learning rate rises from a third");
+  warm_up.low = 0;
+  warm_up.high = count_limit;
 }
 
 void add_powersgd(schema& s, const powersgd_options& d) {

@@ -95,14 +95,16 @@ public:
     for (const auto& entry : data_catalog())
       all.push_back({std::string{entry.name}, std::string{entry.summary},
                      entry.name == "fashion_mnist" ? "/usr/share/datasets/fashion-mnist" : "",
-                     true});
+                     !entry.sized_by_files});
     return all;
   }
 
   recipe_ptr recipe(const learning& what) const override {
-    const auto data = find_data(what.data).make(
-        {.folder = what.data_folder,
-         .made_up = {.samples = what.samples, .evaluation = what.evaluation_samples}});
+    const auto& entry = find_data(what.data);
+    const auto data =
+        entry.make({.folder = what.data_folder,
+                    .target = what.target,
+                    .made_up = {.samples = what.samples, .evaluation = what.evaluation_samples}});
     classifier_options options;
     options.model = what.model;
     options.layers.hidden = what.hidden;
@@ -111,13 +113,24 @@ public:
     options.learning_rate = what.learning_rate;
     options.momentum = what.momentum;
     options.weight_decay = what.weight_decay;
+    options.scheduler = what.scheduler;
+    options.warmup_epochs = what.warmup_epochs;
+    options.epochs = what.epochs;
     auto plugins = plugins_;
     for (const auto& text : what.callbacks) plugins.callbacks.push_back(named_callback(text));
     if (what.model == recovery_model) {
       options.model = "mlp";
       return ledger_recipe(plugins, data, options);
     }
-    return recipe_for<classifier>(plugins, data, options);
+    if (!entry.sized_by_files) return recipe_for<classifier>(plugins, data, options);
+    const auto fitting = [data, options] {
+      const auto sizes = sizes_of(*data);
+      auto fitted = options;
+      fitted.layers.features = sizes.features;
+      fitted.layers.classes = sizes.classes;
+      return std::make_shared<classifier>(std::move(fitted));
+    };
+    return make_recipe(fitting, data, plugins);
   }
 
   std::shared_ptr<testing::payload> tensors() const override { return testing::tensors_payload(); }

@@ -24,6 +24,14 @@ void check(const classifier_options& options) {
     throw user_error(
         errc::bad_configuration,
         fmt::format("unknown optimizer \"{}\": use one of sgd, adam, adamw", options.optimizer));
+  if (options.scheduler != "none" && options.scheduler != "cosine" &&
+      options.scheduler != "polynomial")
+    throw user_error(errc::bad_configuration,
+                     fmt::format("unknown optimizer.scheduler \"{}\": use one of none, cosine, "
+                                 "polynomial",
+                                 options.scheduler));
+  if (options.warmup_epochs < 0)
+    throw user_error(errc::bad_configuration, "optimizer.warmup_epochs must not be negative");
 }
 
 }  // namespace
@@ -67,7 +75,25 @@ step_output classifier::test_step(const batch& b, std::int64_t) {
 
 value classifier::predict_step(const batch& b, std::int64_t) { return boxed(logits(b)); }
 
-optimizers classifier::configure_optimizers() {
+namespace {
+
+optimizers scheduled(optimizers made, const classifier_options& o) {
+  if (o.scheduler == "none" && o.warmup_epochs == 0) return made;
+  const auto rest = std::max<std::int64_t>(o.epochs - o.warmup_epochs, 1);
+  auto plan = o.scheduler == "cosine"       ? schedules::cosine_annealing(rest)
+              : o.scheduler == "polynomial" ? schedules::polynomial(rest)
+                                            : schedules::exponential(1);
+  if (o.warmup_epochs > 0)
+    plan = schedules::sequential({schedules::linear(1.0 / 3, 1, o.warmup_epochs), plan},
+                                 {o.warmup_epochs});
+  return made.scheduled(plan);
+}
+
+}  // namespace
+
+optimizers classifier::configure_optimizers() { return scheduled(plain_optimizers(), options_); }
+
+optimizers classifier::plain_optimizers() {
   const auto& o = options_;
   if (o.optimizer == "adam")
     return torch::optim::Adam(

@@ -18,6 +18,9 @@ struct classifier_options {
   double learning_rate = 0.05;
   double momentum = 0.9;  ///< sgd
   double weight_decay = 0;
+  std::string scheduler = "none";  ///< none, cosine, polynomial: to 0 in `epochs`, by epochs
+  std::int64_t warmup_epochs = 0;  ///< before it: the rate rises linearly from a third
+  std::int64_t epochs = 0;         ///< of the run, the warm-up included
 };
 
 /// Batches are (features, labels int64). Loss: cross entropy. Logs `train/loss`, and in evaluation
@@ -38,6 +41,7 @@ public:
 private:
   void judge(const batch& b, const std::string& stage);
   at::Tensor logits(const batch& b);
+  optimizers plain_optimizers();
 
   classifier_options options_;
   torch::nn::Sequential net_;

@@ -99,6 +99,9 @@ TEST_CASE("the description of a learner survives the conversion to text and back
   what.data_folder = "/a \"b\"";
   what.evaluation_samples = -1;
   what.learning_rate = 1.0 / 3;
+  what.target = "b";
+  what.scheduler = "cosine";
+  what.epochs = 7;
   const auto back = program::read_recipe_text(program::recipe_text(what));
   CHECK(back.model == what.model);
   CHECK(back.hidden == what.hidden);
@@ -106,6 +109,9 @@ TEST_CASE("the description of a learner survives the conversion to text and back
   CHECK(back.data_folder == what.data_folder);
   CHECK(back.evaluation_samples == what.evaluation_samples);
   CHECK(back.learning_rate == what.learning_rate);
+  CHECK(back.target == what.target);
+  CHECK(back.scheduler == what.scheduler);
+  CHECK(back.epochs == what.epochs);
   CHECK_THROWS_AS(program::read_recipe_text("[]"), internal_error);
   CHECK_THROWS_AS(program::read_recipe_text("mlp"), internal_error);
 }

@@ -1,0 +1,95 @@
+"""Goal: `--data csv` and `--data tensors` train on a user's files, and the learning rate falls as asked."""
+
+import json
+import os
+import random
+import struct
+
+from troupe_program import check, check_code, check_in, checkpoints_of, main, metrics_of, troupe
+
+# The third feature does not matter.
+CENTRES = [(0.0, 0.0), (3.0, 0.0), (0.0, 3.0)]
+
+
+def rows(seed, count):
+    draws = random.Random(seed)
+    return [([x + draws.gauss(0, 0.5), y + draws.gauss(0, 0.5), draws.random()], label)
+            for label, (x, y) in (draws.choice(list(enumerate(CENTRES))) for _ in range(count))]
+
+
+def write_csv(path, samples):
+    with open(path, "w", encoding="utf-8") as f:
+        f.write("species,length,width,noise\n")
+        for features, label in samples:
+            f.write(f"{label}," + ",".join(f"{x:.6f}" for x in features) + "\n")
+
+
+def write_tensors(path, samples):
+    inputs = b"".join(struct.pack("<3f", *features) for features, _ in samples)
+    targets = b"".join(struct.pack("<q", label) for _, label in samples)
+    header = json.dumps({
+        "targets": {"dtype": "I64", "shape": [len(samples)], "data_offsets": [0, len(targets)]},
+        "inputs": {"dtype": "F32", "shape": [len(samples), 3],
+                   "data_offsets": [len(targets), len(targets) + len(inputs)]}}).encode()
+    header += b" " * (-len(header) % 8)
+    with open(path, "wb") as f:
+        f.write(struct.pack("<Q", len(header)) + header + targets + inputs)
+
+
+def fit_on(kind, data, run, *more):
+    return troupe("fit", "--run-dir", run, "--data", kind, "--data-dir", data, "--set", "model.hidden=[16]",
+                  "--batch-size", 16, "--max-epochs", 4, "--progress", "never", "--json", *more)
+
+
+def story_a_folder_of_csv_files_is_trained_and_tested(folder):
+    data, run = os.path.join(folder, "data"), os.path.join(folder, "run")
+    os.mkdir(data)
+    write_csv(os.path.join(data, "train.csv"), rows(1, 300))
+    write_csv(os.path.join(data, "test.csv"), rows(2, 90))
+    target = ["--set", "data.target=species"]
+    fitted = check_code(fit_on("csv", data, run, *target), 0).json()
+    check(fitted["metrics"]["val/accuracy"] > 0.9, fitted)
+    check("test/accuracy" not in fitted["metrics"], fitted)
+    tested = check_code(troupe("test", "--resume", os.path.join(run, "checkpoints", checkpoints_of(run)[-1]), "--data",
+                               "csv", "--data-dir", data, "--set", "model.hidden=[16]", *target, "--json"), 0)
+    check(tested.json()["metrics"]["test/accuracy"] == fitted["metrics"]["val/accuracy"], tested)
+
+
+def story_ranks_as_processes_read_safetensors(folder):
+    data = os.path.join(folder, "all.safetensors")
+    write_tensors(data, rows(3, 300))
+    threads = check_code(fit_on("tensors", data, os.path.join(folder, "threads")), 0).json()
+    processes = check_code(fit_on("tensors", data, os.path.join(folder, "processes"), "--placement", "processes"),
+                           0).json()
+    check(threads["weights_digest"] == processes["weights_digest"], (threads, processes))
+    check(threads["metrics"]["train/loss"] < 0.5, threads)
+
+
+def story_a_schedule_by_name_ends_the_training_slowly(folder):
+    data = os.path.join(folder, "all.csv")
+    write_csv(data, rows(4, 200))
+    digests = set()
+    for name, more in {"none": [], "cosine": ["--set", "optimizer.scheduler=cosine"],
+                       "warm": ["--set", "optimizer.scheduler=cosine", "--set", "optimizer.warmup_epochs=1"],
+                       "polynomial": ["--set", "optimizer.scheduler=polynomial"]}.items():
+        run = os.path.join(folder, name)
+        ended = check_code(fit_on("csv", data, run, "--set", "data.target=species", *more), 0)
+        digests.add(ended.json()["weights_digest"])
+        check(metrics_of(run)[-1]["train/loss"] < 1, name)
+    check(len(digests) == 4, digests)
+
+
+def story_files_that_do_not_fit_are_refused(folder):
+    path = os.path.join(folder, "bad.csv")
+    for text, part in (("a,b\n1,2\n3,x\n", 'line 3, column "b"'), ("a,b\n1,0.5\n", "no labels")):
+        with open(path, "w", encoding="utf-8") as f:
+            f.write(text)
+        ended = fit_on("csv", path, os.path.join(folder, "run"))
+        check(ended.code != 0, ended)
+        check_in(part, ended.out + ended.err, ended)
+    ended = check_code(fit_on("csv", os.path.join(folder, "absent"), os.path.join(folder, "run")), 3)
+    check_in("absent: there is no such file or folder", ended.err, ended)
+
+
+if __name__ == "__main__":
+    main(globals())
