@@ -352,9 +352,12 @@ recipe_ptr saving_recipe(const std::string& path, std::int64_t at_step, const st
 
 std::string saving_refusal(const std::string& in, const value& options,
                            std::int64_t accumulate = 1) {
+  const temporary_folder folder;
   auto how = quick(1, 3, 4);
   how.accumulate_grad_batches = accumulate;
-  const auto ends = run_job({.recipe = saving_recipe("never", 1, in, options), .options = how});
+  const auto ends =
+      run_job({.recipe = saving_recipe((folder.path() / "never").string(), 1, in, options),
+               .options = how});
   return text_of(ends[0].error);
 }
 
