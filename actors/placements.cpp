@@ -10,6 +10,7 @@ std::int32_t placements::add(bool spare) {
   place one;
   one.number = next_++;
   one.spare = spare;
+  one.started = now_;
   all_.push_back(one);
   return one.number;
 }
@@ -57,11 +58,18 @@ std::int32_t placements::wanted(bool none_starts) const {
   return fewer ? std::min(rules_.least, target_) : target_;
 }
 
+void placements::give_up_spares() {
+  for (auto& p : all_) {
+    const bool late = p.spare && !p.ready && now_ - p.started > rules_.start;
+    if (sometimes(late, coverage_point::spare_given_up)) leave(p.number);
+  }
+}
+
 // One that is ready, or else the one that was started first.
-std::optional<std::int32_t> placements::take_spare() {
+std::optional<std::int32_t> placements::take_spare(bool ready) {
   const auto is_spare = [](const place& p) { return p.spare; };
   auto found = std::ranges::find_if(all_, [](const place& p) { return p.spare && p.ready; });
-  if (found == all_.end()) found = std::ranges::find_if(all_, is_spare);
+  if (found == all_.end() && !ready) found = std::ranges::find_if(all_, is_spare);
   if (found == all_.end()) return std::nullopt;
   sometimes(true, coverage_point::spare_taken);
   found->spare = false;
@@ -71,8 +79,10 @@ std::optional<std::int32_t> placements::take_spare() {
 std::vector<std::int32_t> placements::homes_for(std::size_t ranks, std::vector<std::int32_t> homes,
                                                 bool none_starts,
                                                 std::vector<std::int32_t>& started) {
-  std::optional<std::int32_t> home = working() < target_ ? take_spare() : std::nullopt;
-  if (!home && (working() == 0 || working() < wanted(none_starts))) {
+  give_up_spares();
+  const bool starts = working() == 0 || working() < wanted(none_starts);
+  std::optional<std::int32_t> home = working() < target_ ? take_spare(!starts) : std::nullopt;
+  if (!home && starts) {
     sometimes(working() > 0 && rules_.on_loss == elastic_options::loss::shrink,
               coverage_point::least_processes);
     home = add(false);

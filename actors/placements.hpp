@@ -2,6 +2,7 @@
 // the supervisor machine.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <optional>
 #include <span>
@@ -17,6 +18,7 @@ struct place {
   bool ready = false;    ///< it has said that it can run ranks
   bool spare = false;    ///< it waits for the ranks of another one
   bool leaving = false;  ///< it gets no rank any more
+  std::chrono::nanoseconds started{0};
   friend bool operator==(const place&, const place&) = default;
 };
 
@@ -26,6 +28,7 @@ struct placement_rules {
   elastic_options::loss on_loss = elastic_options::loss::replace;
   std::int32_t least = 1;
   std::int32_t spares = 0;
+  std::chrono::nanoseconds start{0};  ///< a spare that takes longer to be ready is given up
   friend bool operator==(const placement_rules&, const placement_rules&) = default;
 };
 
@@ -35,6 +38,8 @@ public:
   explicit placements(placement_rules rules = {}) : rules_(rules), target_(rules.processes) {}
 
   bool any() const { return rules_.processes > 0; }
+  /// The time of the next calls, by a monotonic clock.
+  void at(std::chrono::nanoseconds now) { now_ = now; }
   /// The processes of the first generation, those of the ranks first. Returns the process of each
   /// of `world` ranks: contiguous runs of equal length, or one less.
   std::vector<std::int32_t> begin(std::int32_t world);
@@ -48,7 +53,8 @@ public:
 
   /// The processes for the ranks of a lost process: one for all of them, or several that are there.
   /// `homes` holds the process of each rank that stays. A new process is appended to `started`.
-  /// With `none_starts` a new one is only the last resort.
+  /// With `none_starts` a new one is only the last resort. A spare that is not ready is taken in
+  /// place of a new process only. One that is not ready in time leaves.
   std::vector<std::int32_t> homes_for(std::size_t ranks, std::vector<std::int32_t> homes,
                                       bool none_starts, std::vector<std::int32_t>& started);
   /// As many spares as the job wants: returns those that are to be started now.
@@ -65,11 +71,13 @@ public:
 private:
   std::int32_t add(bool spare);
   std::int32_t wanted(bool none_starts) const;
-  std::optional<std::int32_t> take_spare();
+  void give_up_spares();
+  std::optional<std::int32_t> take_spare(bool ready);
 
   placement_rules rules_;
   std::int32_t target_ = 0;
   std::int32_t next_ = 0;
+  std::chrono::nanoseconds now_{0};
   std::vector<place> all_;
 };
 

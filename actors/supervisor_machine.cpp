@@ -37,8 +37,8 @@ supervisor_machine::supervisor_machine(job_id job, std::int32_t world, deadlines
       rules_(rules),
       budget_(rules.elastic),
       members_(static_cast<std::size_t>(world)),
-      placements_(
-          {rules.processes, rules.elastic.on_loss, rules.elastic.min_ranks, rules.elastic.spares}) {
+      placements_({rules.processes, rules.elastic.on_loss, rules.elastic.min_ranks,
+                   rules.elastic.spares, limits.form}) {
   if (world < 1) throw internal_error(fmt::format("a world of {} ranks", world));
 }
 

@@ -29,7 +29,10 @@ public:
 
   std::vector<supervision::action> on(const supervision::event& what);
   /// The time of the next events, by a monotonic clock.
-  void at(std::chrono::nanoseconds now) { now_ = now; }
+  void at(std::chrono::nanoseconds now) {
+    now_ = now;
+    placements_.at(now);
+  }
 
   supervision::phase phase() const { return phase_; }
   generation_id generation() const { return generation_; }

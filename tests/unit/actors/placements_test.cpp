@@ -181,6 +181,38 @@ TEST_CASE("a spare takes the shards of a lost process, and another spare is star
   CHECK(s.processes.contains(4));
 }
 
+TEST_CASE("with shrink a spare that is not ready takes no shards, unless a process is needed",
+          "[placements]") {
+  placed_job s{4, {.max_restarts = 9, .on_loss = loss::shrink, .min_ranks = 2, .spares = 1}, 3};
+  s.step(1);
+  s.kill(2, 1);
+  CHECK(s.homes == numbers{0, 0, 1, 1});
+  s.form();
+  s.step(2);
+  s.kill(1, 2);  // one is left, and two are the least
+  CHECK(s.homes == numbers{0, 0, 3, 3});
+  CHECK(s.ended.empty());
+}
+
+TEST_CASE("a spare that is not ready in time is given up, and a new process is started",
+          "[placements]") {
+  const auto how = GENERATE(loss::replace, loss::shrink);
+  placed_job s{2, {.max_restarts = 9, .on_loss = how, .min_ranks = 2, .spares = 1}, 2};
+  s.step(1);
+  s.now = derive({}).form;
+  s.kill(0, 1);
+  CHECK(s.homes == numbers{2, 1});  // just in time
+  s.form();
+  REQUIRE(s.processes.contains(3));
+  s.step(2);
+  s.now += derive({}).form + std::chrono::nanoseconds{1};
+  s.kill(1, 2);
+  CHECK(s.homes == numbers{2, 4});
+  CHECK(s.ended == numbers{3});
+  s.form();
+  CHECK(s.processes.contains(5));  // another spare
+}
+
 TEST_CASE("a spare that wants to leave ends at once", "[placements]") {
   placed_job s{2, {.max_restarts = 1, .spares = 1}, 2};
   s.change(2, process_changed::change::leaves);

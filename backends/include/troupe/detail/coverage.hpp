@@ -95,6 +95,7 @@ enum class coverage_kind : std::uint8_t {
   point(sometimes, change_refused, "a change of the membership is refused") \
   point(sometimes, stop_in_change, "a stop replaces a change of the membership") \
   point(sometimes, spare_taken, "a spare takes the ranks of another process") \
+  point(sometimes, spare_given_up, "a spare is not ready in time and is given up") \
   point(sometimes, ranks_spread, "ranks of a process go to the processes that are left") \
   point(sometimes, least_processes, "a process is started because there would be too few") \
   point(sometimes, snapshot_withdrawn, \
