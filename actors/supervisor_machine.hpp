@@ -78,10 +78,10 @@ private:
   void start(member& m, std::int32_t process, actions& out);
   void form(const std::vector<std::int32_t>& holders, actions& out);
   bool still_forming() const;
+  failure not_formed() const;
   void activate(actions& out);
   void ask_soon(actions& out);
   bool ask_again(actions& out);
-  failure not_formed() const;
   void hear(member& m, actions& out);
   void commit(std::int64_t steps, actions& out);
   void propose(actions& out);
@@ -122,6 +122,7 @@ private:
   void abandon_process(const member& of, actions& out);
   std::map<std::string, std::string> why_forming() const;
   bool waits_for_processes() const;
+  bool is_free() const;
   void count_restart(actions& out);
   std::int32_t working_processes() const;
   std::optional<std::string> agree_on_base();

@@ -49,7 +49,7 @@ bool supervisor_machine::may_restart() const {
     return checkpoint_was_replaced(f) || curable(f, rules_.elastic);
   };
   if (!fine(*first_) || !std::ranges::all_of(others_, fine)) return false;
-  if (waits_for_processes()) return true;
+  if (waits_for_processes() || is_free()) return true;
   return budget_.left(now_, committed_) > 0 &&
          !sometimes(comes_back(*first_), coverage_point::crash_loop);
 }
@@ -58,6 +58,12 @@ bool supervisor_machine::may_restart() const {
 bool supervisor_machine::checkpoint_was_replaced(const failure& what) const {
   return what.code == errc::checkpoint && what.hook == hooks::load_checkpoint::name &&
          generation_ > generation_id{1} && base_.number == 0;
+}
+
+// A newer checkpoint is durable than the one that the ranks were to begin with, so that one may be
+// removed. The ranks train none meanwhile, so this ends when the checkpointer has no snapshot left.
+bool supervisor_machine::is_free() const {
+  return first_ && checkpoint_was_replaced(*first_) && durable_ > base_.loop.steps;
 }
 
 // A process for the ranks of a lost one could not be started, and the time to wait has not passed.
@@ -204,7 +210,7 @@ std::map<std::string, std::string> supervisor_machine::why_forming() const {
 // A planned change is no restart.
 void supervisor_machine::count_restart(actions& out) {
   const bool waits = waits_for_processes();
-  budget_.fail(now_, committed_, waits);
+  budget_.fail(now_, committed_, waits || is_free());
   if (!waits || !budget_.wait(now_)) return;
   const auto limit = std::chrono::duration_cast<std::chrono::seconds>(rules_.elastic.wait);
   announce(

@@ -20,7 +20,7 @@ void protocol_checker::attempt_begins(std::int32_t ranks, deadlines limits,
   ranks_ = ranks;
   max_restarts_ = max_restarts;
   formed_ = planned_ = requested_ = 0;
-  changes_ = false;
+  changes_ = replaced_ = false;
   members_.clear();
   now_ = phase::idle;
   forming_ = active_ = 0;
@@ -47,7 +47,8 @@ void protocol_checker::announced(const seen::lifecycle& what, std::chrono::nanos
   if (what.event == lifecycle_kind::generation_forming) {
     say((now_ == phase::idle || now_ == phase::closing) && what.generation > forming_, "is formed");
     forming_ = what.generation;
-    ++(std::exchange(changes_, false) ? planned_ : formed_);
+    if (!std::exchange(replaced_, false)) ++(changes_ ? planned_ : formed_);
+    changes_ = false;
     // Of ranks that would all move one stays, and moves with a second change.
     judge(
         formed_ <= 1 + max_restarts_ && planned_ <= 2 * requested_, budget,
@@ -70,6 +71,10 @@ void protocol_checker::announced(const seen::lifecycle& what, std::chrono::nanos
     turn_to(phase::closing, now);
   } else if (what.event == lifecycle_kind::rank_failed) {
     changes_ = false;
+    // The checkpoint to begin with may be removed, and then a generation is free.
+    const auto why = what.details.find("what");
+    replaced_ = what.generation > 1 && why != what.details.end() &&
+                why->second.find(hooks::load_checkpoint::name) != std::string::npos;
   } else if (what.event == lifecycle_kind::teardown) {
     turn_to(phase::tearing, now);
   } else if (what.event == lifecycle_kind::job_ended) {

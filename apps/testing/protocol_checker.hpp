@@ -79,7 +79,8 @@ private:
   std::int32_t formed_ = 0;   // the first generation, and those after a failure
   std::int32_t planned_ = 0;  // those after a change without a failure
   std::int32_t requested_ = 0;
-  bool changes_ = false;  // the generation closes for such a change
+  bool changes_ = false;   // the generation closes for such a change
+  bool replaced_ = false;  // it closes because its checkpoint was removed
   std::map<incarnation_id, member> members_;
   phase now_ = phase::idle;
   std::chrono::nanoseconds since_{0};

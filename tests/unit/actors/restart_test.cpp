@@ -182,6 +182,28 @@ TEST_CASE(
   CHECK(fails_to_load(fell_back));
 }
 
+TEST_CASE("a checkpoint that a newer one has replaced costs no restart", "[supervisor]") {
+  supervised s{1, 1};
+  s.on(supervision::durable{3});
+  s.kill(0);  // uses up the budget
+  for (std::int64_t newer = 4; newer < 8; ++newer) {
+    REQUIRE(s.machine.phase() == supervision::phase::forming);
+    s.on(prepared{s.of(0)});
+    s.on(supervision::durable{newer});
+    auto what = make_failure(failure_kind::exception, "no such checkpoint");
+    what.rank = 0;
+    what.code = errc::checkpoint;
+    what.hook = hooks::load_checkpoint::name;
+    s.on(rank_failed{s.of(0), without_exception(what)});
+    REQUIRE_FALSE(s.orders<close_generation>().front().last);
+    s.close(0, 0, 0);
+    if (s.machine.phase() == supervision::phase::closing) s.on(deadline_passed{s.deadline()});
+  }
+  s.on(prepared{s.of(0)});
+  s.raise(0);
+  CHECK(s.orders<close_generation>().front().last);
+}
+
 TEST_CASE("an abort while a generation closes ends the job", "[supervisor]") {
   supervised s;
   s.kill(1);
