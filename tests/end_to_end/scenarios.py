@@ -1,6 +1,8 @@
 """Goal: the fault scenarios of docs/scenarios.md with real processes and real signals. Each story has a time limit."""
 
 import contextlib
+import datetime
+import json
 import os
 import select
 import signal
@@ -137,6 +139,65 @@ def story_a_process_is_stopped_for_less_than_the_detection_time(folder):
     select.select([], [], [], 0.2)  # the fault itself
     os.kill(pid, signal.SIGCONT)
     check_equal(len(ended_well(traced, run, plain)), 1)
+
+
+# As when the machine sleeps, and its clock is set afterwards.
+@bounded
+def story_all_processes_stop_for_three_seconds_and_the_wall_clock_jumps_by_an_hour(folder):
+    clock = os.environ.get("TROUPE_JUMPING_CLOCK")
+    if not clock:
+        print("SKIPPED: a sanitizer must be the first library of a program")
+        return
+    plain = undisturbed(folder, *LONG)
+
+    def jumps(by):
+        jump = os.path.join(folder, f"jump{by}")
+        run, traced = started(folder, f"run{by}", "--max-restarts", 1, "--detect-seconds", 0.1, LD_PRELOAD=clock,
+                              CLOCK_JUMPS=jump, CLOCK_JUMPS_BY=str(by))
+        pids = [*all_processes(traced).values(), traced.pid()]
+        kill_at_once(pids, signal.SIGSTOP)
+        select.select([], [], [], 3)  # the fault itself; a process that alone stops so long is lost
+        with open(jump, "w", encoding="utf-8"):
+            kill_at_once(pids, signal.SIGCONT)
+        check_equal(len(ended_well(traced, run, plain, by)), 1)
+        with open(os.path.join(run, "events.jsonl"), encoding="utf-8") as f:
+            times = [datetime.datetime.fromisoformat(json.loads(line)["time"].rstrip("Z")) for line in f]
+        passed = (times[-1] - times[0]).total_seconds()
+        check(by - 60 < passed < by + 600, (by, passed))
+    together([lambda by=by: jumps(by) for by in (3600, -3600)])
+
+
+@bounded
+def story_a_process_joins_at_each_phase_no_step_is_done_again(folder):
+    plain = undisturbed(folder, *LONG)
+    phases = [("setup", {"rank": 1}), ("training_step", {"rank": 1, "step": 0}), ("backward", {"rank": 2, "step": 7}),
+              ("validation_step", {"rank": 1}), ("save_checkpoint", {"rank": 0}), ("on_train_epoch_end", {"rank": 2})]
+
+    def at(number, phase):
+        name = f"{number}-{phase[0]}"
+        run, traced = started(folder, name, "--max-restarts", 1, "--checkpoint-every-n-steps", 20, ranks=2, at=phase)
+        check_code(troupe("scale", run, "--ranks", 3), 0)
+        ended = check_code(traced.end(), 0)
+        generations = check_same(run, plain, (name, ended))["generations"]
+        check_equal([(g["ended_by"], g["ranks"], g["steps_redone"]) for g in generations],
+                    [("scaled", 2, 0), ("finished", 3, 0)], (name, ended))
+    together([lambda number=number, phase=phase: at(number, phase) for number, phase in enumerate(phases)])
+    check_none_left()
+
+
+@bounded
+def story_a_process_joins_while_another_one_receives_the_state(folder):
+    plain = undisturbed(folder, *LONG)
+    run, traced = started(folder, "run", "--max-restarts", 1, "--fault", "kill@rank=0,hook=training_step,step=9",
+                          ranks=2, at=("restore_state", {"rank": 2}))
+    check_code(troupe("scale", run, "--ranks", 3), 0)
+    ended = check_code(traced.end(), 0)
+    result = check_same(run, plain, ended)
+    check_equal([g["ranks"] for g in result["generations"]], [2, 2, 3], ended)
+    check_equal((result["generations"][0]["ended_by"]["signal"], result["generations"][1]["ended_by"]),
+                ("SIGKILL", "scaled"), ended)
+    check_equal((result["restarts"], result["generations"][2]["steps_redone"]), (1, 0), ended)
+    check_none_left()
 
 
 @bounded

@@ -41,9 +41,9 @@ constexpr std::int32_t victim = 1;
 std::int64_t now() { return std::chrono::steady_clock::now().time_since_epoch().count(); }
 
 // True in the first process that asks. Without a folder in every process.
-bool first_time(const std::string& folder) {
+bool first_time(const std::string& folder, const std::string& what = "done") {
   if (folder.empty()) return true;
-  const int file = ::open((folder + "/done").c_str(), O_CREAT | O_EXCL, 0600);
+  const int file = ::open((folder + "/" + what).c_str(), O_CREAT | O_EXCL, 0600);
   if (file >= 0) ::close(file);
   return file >= 0;
 }
@@ -85,6 +85,14 @@ void fail_as(const std::string& how) {
     while (!one.try_lock_for(std::chrono::hours{1})) continue;
   }
   if (how == "throws") throw std::domain_error("the same each time");
+  if (how.ends_with("in the transfer")) ::raise(SIGKILL);
+}
+
+// Rank `victim` was killed. The next one with that number receives its state from rank 0.
+bool dies_in_transfer(const std::string& how, std::int32_t rank) {
+  return (rank == victim && how == "the receiver dies in the transfer") ||
+         (rank == 0 && how == "the donor dies in the transfer") ||
+         (rank != 2 && how == "both die in the transfer");
 }
 
 struct behaviour {
@@ -104,12 +112,14 @@ public:
     return waited(forwarding_communicator::all_reduce(data, operation, among));
   }
   work_ptr broadcast(buffer data, std::int32_t root, const subgroup& among) override {
+    if (at_broadcast) at_broadcast();
     return waited(forwarding_communicator::broadcast(data, root, among));
   }
   work_ptr barrier(std::string_view label, std::chrono::nanoseconds deadline,
                    const subgroup& among) override {
     return waited(forwarding_communicator::barrier(label, deadline, among));
   }
+  std::function<void()> at_broadcast;
 
 private:
   struct waited_work final : work {
@@ -126,23 +136,41 @@ private:
 
 class waiting_recipe final : public learner_recipe {
 public:
-  explicit waiting_recipe(modular_options options) : inner_(std::move(options)) {}
+  waiting_recipe(modular_options options, behaviour as)
+      : inner_(std::move(options)), as_(std::move(as)) {}
   std::unique_ptr<learner> make(const learner_context& who) const override {
-    return std::make_unique<waiting>(inner_.make(who));
+    return std::make_unique<waiting>(inner_.make(who), who.rank, as_);
   }
 
 private:
   struct waiting final : learner {
-    explicit waiting(std::unique_ptr<learner> inner) : inner_(std::move(inner)) {}
+    waiting(std::unique_ptr<learner> inner, std::int32_t rank, const behaviour& as)
+        : inner_(std::move(inner)), rank_(rank), as_(as) {}
     void bind(std::shared_ptr<communicator> world, generation_id generation) override {
-      inner_->bind(std::make_shared<waiting_world>(std::move(world)), generation);
+      world_ = std::make_shared<waiting_world>(std::move(world));
+      inner_->bind(world_, generation);
     }
-    hook_outcome on(const hook& h, const closure& inner) override { return inner_->on(h, inner); }
+    hook_outcome on(const hook& h, const closure& inner) override {
+      if (h.is<hooks::restore_state>() && dies_in_transfer(as_.how, rank_))
+        world_->at_broadcast = [this, n = 0]() mutable { die_in_third(++n); };
+      auto outcome = inner_->on(h, inner);
+      world_->at_broadcast = nullptr;
+      return outcome;
+    }
+    // The first two are the header. The third one is the only chunk.
+    void die_in_third(int broadcast) const {
+      if (broadcast == 3 && first_time(as_.folder, "transfer" + std::to_string(rank_)))
+        ::raise(SIGKILL);
+    }
     void keep_point() override { inner_->keep_point(); }
     value result() override { return inner_->result(); }
     std::unique_ptr<learner> inner_;
+    std::shared_ptr<waiting_world> world_;
+    const std::int32_t rank_;
+    const behaviour& as_;  // of the recipe, which lives longer
   };
   modular_recipe inner_;
+  const behaviour as_;
 };
 
 // Rank `victim` fills its memory. All ranks then sum for ever, and note when a sum throws.
@@ -176,7 +204,7 @@ recipe_ptr recipe_named(const std::string& name) {
     if (who.rank != victim || !what.is<hooks::training_step>() || where(what).step != 4) return;
     if (first_time(folder)) fail_as(how);
   };
-  return std::make_shared<waiting_recipe>(std::move(options));
+  return std::make_shared<waiting_recipe>(std::move(options), read_name(name));
 }
 
 job job_of(const std::string& recipe, std::int32_t restarts) {
@@ -249,6 +277,28 @@ TEST_CASE("a rank's process ends in some way, once: it is classified, and the jo
   CHECK(why.hook == "training_step");
   CHECK(why.step == 4);
   CHECK(outcome.survivors.empty());
+}
+
+TEST_CASE(
+    "the receiver of a state, its donor, or both are killed in the transfer: the job goes on") {
+  const auto how = GENERATE(as<std::string>{}, "the receiver dies in the transfer",
+                            "the donor dies in the transfer", "both die in the transfer");
+  INFO(how);
+  const temporary_folder folder;
+  const auto outcome = run(job_of(how + "@" + folder.path().string(), 4));
+  if (!outcome.ok()) FAIL(render(outcome.failed_with->record));
+  CHECK(outcome.loop.steps == steps);
+  CHECK(weights_of(outcome.result) == expected_weights());
+  for (std::int32_t rank = 0; rank < world; ++rank)
+    CHECK(std::filesystem::exists(folder.path() / ("transfer" + std::to_string(rank))) ==
+          dies_in_transfer(how, rank));
+  REQUIRE(outcome.generations.size() >= 3);
+  for (const auto& g : outcome.generations) CHECK(g.steps_redone <= 1);
+  const auto& second = *outcome.generations[1].ended_by;
+  INFO(render(second));
+  CHECK(second.signal == "SIGKILL");
+  CHECK(dies_in_transfer(how, second.rank));
+  CHECK(second.hook == "restore_state");
 }
 
 TEST_CASE("a rank's process fails in the same step each time: the job ends with the first cause") {
