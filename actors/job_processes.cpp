@@ -204,6 +204,7 @@ job_processes::job_processes(const ports& world, job_id id, const job& what)
   const auto kind = choose_rendezvous(world, what.options.communicator.name);
   communicator_ = kind->name();
   place_ = kind->arrange({what.options.tcp_streams});
+  trace_ = std::make_shared<trace_queue>(what.trace && launcher_->has_threads());
 }
 
 job_processes::~job_processes() = default;

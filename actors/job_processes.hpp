@@ -8,6 +8,7 @@
 #include <mutex>
 #include <string>
 
+#include "actors/remote_trace.hpp"
 #include "actors/time_knob.hpp"
 #include "backends/launcher.hpp"
 #include "messages/interfaces.hpp"
@@ -57,6 +58,8 @@ public:
 
   /// Where the ranks of the job find each other.
   rendezvous_info meets() const;
+  /// Where hooks of the processes are traced.
+  const std::shared_ptr<trace_queue>& trace() const { return trace_; }
   /// The processes are children of this one: nothing else depends on them.
   bool children() const;
 
@@ -72,6 +75,7 @@ private:
   std::string communicator_;
   recipe_ptr recipe_;
   warm_up needs_;
+  std::shared_ptr<trace_queue> trace_;
   mutable std::mutex guard_;
   std::map<std::int32_t, std::shared_ptr<one>> all_;  // that have not been ended by the supervisor
 };

@@ -10,6 +10,7 @@
 
 #include "actors/observer.hpp"
 #include "actors/rank.hpp"
+#include "actors/remote_trace.hpp"
 #include "actors/snapshot_sender.hpp"
 #include "backends/launcher.hpp"
 #include "troupe/detail/coverage.hpp"
@@ -271,6 +272,7 @@ struct rank_host::inside {
   caf::actor_system& system;
   recipe_ptr recipe;
   std::map<incarnation_id, resident> residents;
+  std::shared_ptr<trace_gate> gate;  // null where nothing may wait
 
   std::shared_ptr<const job> job_of(const rank_spec& brief);
   void settle(const rank_spec& brief);
@@ -281,8 +283,13 @@ struct rank_host::inside {
     if constexpr (std::is_same_v<T, form_generation> || std::is_same_v<T, activate_generation> ||
                   std::is_same_v<T, propose_stop> || std::is_same_v<T, stop_at> ||
                   std::is_same_v<T, close_generation> || std::is_same_v<T, tear_down>) {
+      constexpr bool ends = std::is_same_v<T, close_generation> || std::is_same_v<T, tear_down>;
+      if (gate && ends) gate->open();
+      if (gate && std::is_same_v<T, activate_generation>) gate->close();
       const auto to = residents.find(m.at.incarnation);
       if (to != residents.end()) caf::anon_send(to->second.all->rank, std::move(m));
+    } else if constexpr (std::is_same_v<T, hooks_traced>) {
+      if (gate) gate->traced(m);
     }
   }
 };
@@ -306,9 +313,12 @@ std::shared_ptr<const job> rank_host::inside::job_of(const rank_spec& brief) {
   what->recipe = recipe;
   if (!brief.resume.empty()) what->resume = brief.resume;
   what->initial = brief.initial;
-  what->trace = [parent = &parent, traced = brief.traced](std::int32_t rank, const hook& h) {
+  what->trace = [parent = &parent, traced = brief.traced, gate = gate](std::int32_t rank,
+                                                                       const hook& h) {
     parent->enter(rank, h);
-    if (traced) parent->control().send(hook_entered{rank, h});
+    if (!traced) return;
+    if (gate) gate->enter();
+    parent->control().send(hook_entered{rank, h});
   };
   return what;
 }
@@ -337,6 +347,7 @@ void rank_host::inside::settle(const rank_spec& brief) {
     };
     all->observer = spawn_observer(system, {}, make, setup.supervisor);
     setup.observers.add(*all->observer);
+    setup.show = [&control](const seen::metrics& what) { control.send(observed{what}); };
   }
   stand_in = setup.supervisor;
   all->rank = spawn_rank(system, {}, std::move(setup));
@@ -345,9 +356,13 @@ void rank_host::inside::settle(const rank_spec& brief) {
 
 rank_host::rank_host(launcher_client& parent, const rank_process_options& home,
                      caf::actor_system& system)
-    : inside_(new inside{parent, home, system, {}, {}}) {
+    : inside_(new inside{parent,
+                         home,
+                         system,
+                         {},
+                         {},
+                         parent.has_threads() ? std::make_shared<trace_gate>() : nullptr}) {
   parent.control().send(process_ready{});
-  setup.show = [&control](const seen::metrics& what) { control.send(observed{what}); };
 }
 
 rank_host::~rank_host() {

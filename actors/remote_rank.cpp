@@ -80,7 +80,8 @@ rank_spec remote_rank_state::brief() const {
 class listener {
 public:
   listener(const rank_setup& setup, remote_rank_actor self,
-           std::shared_ptr<std::atomic<bool>> spoke)
+           std::shared_ptr<std::atomic<bool>> spoke, const std::shared_ptr<job_process>& process,
+           std::shared_ptr<trace_queue> trace)
       : supervisor_(setup.supervisor),
         checkpointer_(setup.checkpointer),
         observers_(setup.observers),
@@ -88,7 +89,9 @@ public:
         now_(setup.world.now),
         began_(setup.world.now()),
         self_(std::move(self)),
-        spoke_(std::move(spoke)) {}
+        spoke_(std::move(spoke)),
+        process_(process),
+        trace_(std::move(trace)) {}
 
   void operator()(link_message&& message) {
     *spoke_ = true;
@@ -116,14 +119,27 @@ private:
   void hear(observed& m) { observers_.notify(std::move(m.what)); }
   void hear(dropped_observations& m) { observers_.add_dropped(m); }
   void hear(hook_entered& m) {
-    if (what_->trace) what_->trace(m.rank, m.what);
+    if (!what_->trace) return;
+    trace_->add([what = what_, process = process_, m = std::move(m)] {
+      hooks_traced done{1, {}};
+      try {
+        what->trace(m.rank, m.what);
+      } catch (const std::exception& error) {
+        done.why = error.what();
+      }
+      if (const auto held = process.lock()) held->send(std::move(done));
+    });
   }
-  void hear(rank_ended& m) { caf::anon_send(self_, far_ended{std::move(m.why)}); }
+  // After all of its hooks are in the trace.
+  void hear(rank_ended& m) {
+    trace_->add([self = self_, m = std::move(m)] { caf::anon_send(self, far_ended{m.why}); });
+  }
   // A rank sends no orders, and what its process sends for itself does not arrive here.
   void hear(rank_spec&) {}
   void hear(process_ready&) {}
   void hear(process_leaves&) {}
   void hear(warm_up&) {}
+  void hear(hooks_traced&) {}
   void hear(form_generation&) {}
   void hear(activate_generation&) {}
   void hear(propose_stop&) {}
@@ -140,14 +156,16 @@ private:
   std::chrono::nanoseconds there_{began_};
   remote_rank_actor self_;
   std::shared_ptr<std::atomic<bool>> spoke_;
+  std::weak_ptr<job_process> process_;
+  std::shared_ptr<trace_queue> trace_;
 };
 
 process_sink remote_rank_state::hears() {
   const auto me = caf::actor_cast<remote_rank_actor>(self);
   process_sink sink;
-  sink.received = [hear = std::make_shared<listener>(setup, me, spoke)](link_message&& m) {
-    (*hear)(std::move(m));
-  };
+  sink.received = [hear =
+                       std::make_shared<listener>(setup, me, spoke, process, processes->trace())](
+                      link_message&& m) { (*hear)(std::move(m)); };
   sink.ended = [me, rank = setup.plan.rank](process_end end) {
     // A process that was killed because it ended too slowly counts as clean.
     caf::anon_send(me, process_gone{end.of_rank(rank), end.clean || end.given_up});

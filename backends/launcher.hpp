@@ -94,6 +94,8 @@ public:
   /// Does not block. Throws user_error when the process has no descriptor left. If the start fails
   /// for another reason, `ended` is called with it.
   virtual std::unique_ptr<rank_process> start(process_start what, process_sink sink) = 0;
+  /// False: all runs in one thread (a simulation), so nothing may wait.
+  virtual bool has_threads() const { return true; }
 };
 
 /// Children of this process: the same executable with arguments that `launcher_client_of`
@@ -143,6 +145,8 @@ public:
   /// closed the link; then the last call of `received` has returned. After a loss it may still run:
   /// the process is to end without cleanup.
   virtual bool serve(std::function<void(link_message&&)> received) = 0;
+  /// As rank_launcher::has_threads.
+  virtual bool has_threads() const { return true; }
 };
 
 /// The connection to the launcher, if these are the arguments of a process that one started; else

@@ -50,10 +50,17 @@ struct warm_up {
 struct observed {
   observation what;
 };
-/// Rank's process to the job's trace: the lane enters a hook.
+/// Rank's process to the job's trace: the lane enters a hook. Answered by `hooks_traced`.
 struct hook_entered {
   std::int32_t rank = 0;
   hook what;
+};
+/// The job's trace to the rank's process: so many more of its hooks are in the trace. Lanes wait
+/// while too many are not (trace_gate). `why`: the trace cannot be written, which the next hook
+/// throws. Late: the lanes wait longer. Lost: only with the link.
+struct hooks_traced {
+  std::uint64_t count = 0;
+  std::string why;
 };
 /// Rank's process to the remote rank, last: the actor of that rank has ended, and all its reports
 /// were sent before. `why` is empty when it ended by itself. When no other rank is to live there,
@@ -75,6 +82,6 @@ using link_message =
                  close_generation, tear_down, prepared, step_done, stop_vote, rank_finished,
                  rank_failed, queue_value, closed_generation, rank_busy, torn_down,
                  write_checkpoint, observed, dropped_observations, hook_entered, rank_ended,
-                 process_ready, process_leaves, warm_up>;
+                 process_ready, process_leaves, warm_up, hooks_traced>;
 
 }  // namespace troupe

@@ -32,6 +32,7 @@ constexpr std::array<std::string_view, std::variant_size_v<link_message>> messag
     "process_ready",
     "process_leaves",
     "warm_up",
+    "hooks_traced",
 };
 static_assert(!message_names.back().empty());
 

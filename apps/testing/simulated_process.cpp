@@ -36,6 +36,7 @@ public:
     born->start();
     return std::make_unique<held_process>(std::move(born));
   }
+  bool has_threads() const override { return false; }
 
 private:
   simulation& simulation_;

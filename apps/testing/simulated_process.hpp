@@ -78,6 +78,7 @@ public:
   void enter(std::int32_t rank, const hook& what) noexcept override { entered_[rank] = what; }
   /// The stream calls instead.
   bool serve(std::function<void(link_message&&)>) override { return true; }
+  bool has_threads() const override { return false; }
 
 private:
   struct own_link final : troupe::link {

@@ -286,6 +286,10 @@ void inspect(F& f, hook_entered& x) {
   f(rank, what);
 }
 template <class F>
+void inspect(F& f, hooks_traced& x) {
+  f(x.count, x.why);
+}
+template <class F>
 void inspect(F& f, rank_ended& x) {
   f(x.rank, x.why);
 }

@@ -8,7 +8,7 @@ import select
 import signal
 import uuid
 
-from elastic import PLACED, SHORT, check_generations, disturbed, together, undisturbed
+from elastic import PLACED, SHORT, check_generations, disturbed, metrics_text, together, undisturbed
 from elastic_shards import check_same
 from processes import process_table
 from troupe_program import (Traced, check, check_code, check_equal, checkpoints_of, main, result_of, troupe)
@@ -198,6 +198,19 @@ def story_a_process_joins_while_another_one_receives_the_state(folder):
                 ("SIGKILL", "scaled"), ended)
     check_equal((result["restarts"], result["generations"][2]["steps_redone"]), (1, 0), ended)
     check_none_left()
+
+
+# The ranks wait for the reader of the trace. The program notices what happens to their processes nevertheless.
+@bounded
+def story_a_process_is_killed_while_the_trace_is_not_read(folder):
+    plain = undisturbed(folder, *LONG)
+    run, traced = started(folder, "run", "--max-restarts", 1, hold=("training_step", {"rank": 0, "step": 9}))
+    os.kill(all_processes(traced)[1], signal.SIGKILL)
+    traced.wait_for_note("generation 2: the job goes on after a failure")
+    rows = metrics_text(run).count("\n")
+    check(rows < 80, f"the ranks did not wait: {rows} rows of metrics")
+    traced.release()
+    check_equal(len(ended_well(traced, run, plain)), 2)
 
 
 @bounded

@@ -6,21 +6,25 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <boost/asio/io_context.hpp>
 #include <charconv>
 #include <chrono>
 #include <csignal>
 #include <cstdlib>
 #include <exception>
+#include <future>
 #include <mutex>
 #include <thread>
 
 #include "actors/rank_process.hpp"
+#include "actors/remote_trace.hpp"
 #include "backends/simulated/modular_learner.hpp"
 #include "tests/support/forwarding_communicator.hpp"
 #include "tests/support/runner.hpp"
 #include "tests/support/temporary_folder.hpp"
 #include "troupe/call.hpp"
+#include "troupe/observer.hpp"
 #include "troupe/session.hpp"
 
 #include "tests/support/catch.hpp"
@@ -299,6 +303,63 @@ TEST_CASE(
   CHECK(second.signal == "SIGKILL");
   CHECK(dies_in_transfer(how, second.rank));
   CHECK(second.hook == "restore_state");
+}
+
+namespace {
+
+class generation_watch final : public observer {
+public:
+  explicit generation_watch(std::function<void()> second) : second_(std::move(second)) {}
+  void on(const observation& what) override {
+    const auto* life = std::get_if<seen::lifecycle>(&what);
+    if (life && life->event == lifecycle_kind::generation_forming && life->generation == 2)
+      second_();
+  }
+
+private:
+  std::function<void()> second_;
+};
+
+}  // namespace
+
+TEST_CASE("the trace waits for its reader: a killed process is noticed, and every hook is traced") {
+  const temporary_folder folder;
+  std::promise<void> reads;
+  const auto until = reads.get_future().share();
+  std::atomic<std::int64_t> entered{0};
+  auto what = job_of("is killed@" + folder.path().string(), 2);
+  what.trace = [&](std::int32_t rank, const hook& h) {
+    if (rank == 0 && h.is<hooks::training_step>() && where(h).step == 2) until.wait();
+    if (rank == 0 && h.is<hooks::training_step>()) ++entered;
+  };
+  what.observers.push_back(
+      [&] { return std::make_unique<generation_watch>([&] { reads.set_value(); }); });
+  const auto outcome = run(std::move(what));
+  if (!outcome.ok()) FAIL(render(outcome.failed_with->record));
+  CHECK(outcome.restarts == 1);
+  CHECK(outcome.survivors.empty());
+  CHECK(weights_of(outcome.result) == expected_weights());
+  CHECK(entered >= steps);
+}
+
+TEST_CASE("a lane waits while too many of its hooks are not traced, until a generation ends") {
+  trace_gate gate;
+  std::atomic<std::int64_t> entered{0};
+  std::atomic<bool> traced{false};
+  std::thread reader{[&] {
+    while (entered < trace_gate::ahead_max) std::this_thread::yield();
+    traced = true;
+    gate.traced({1, {}});
+  }};
+  for (; entered < trace_gate::ahead_max; ++entered) gate.enter();
+  gate.enter();
+  CHECK(traced);
+  reader.join();
+  gate.open();
+  for (int i = 0; i < 10; ++i) gate.enter();
+  gate.close();
+  gate.traced({10 + trace_gate::ahead_max, "the disk is full"});
+  CHECK_THROWS_WITH(gate.enter(), "the disk is full");
 }
 
 TEST_CASE("a rank's process fails in the same step each time: the job ends with the first cause") {

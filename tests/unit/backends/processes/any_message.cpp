@@ -164,6 +164,7 @@ link_message any_message(std::uint64_t seed, std::size_t index) {
     case 20: return process_ready{};
     case 21: return process_leaves{d.text()};
     case 22: return warm_up{d.options(), d.text()};
+    case 23: return hooks_traced{7, d.text()};
     default: return rank_ended{incarnation_id{d.number()}, d.text()};
   }
 }
