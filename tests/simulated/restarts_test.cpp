@@ -231,6 +231,25 @@ TEST_CASE("the checkpoint to go on from is removed: ranks begin at a newer one, 
   }
 }
 
+// The link of a process that has never sent anything shows nothing.
+TEST_CASE("a host is lost while a process starts there: it is named at the first deadline",
+          "[simulated][restart]") {
+  for (std::uint64_t seed = 0; seed < seeds; ++seed) {
+    INFO("seed " << seed);
+    restarting_job job{{.seed = seed}};
+    REQUIRE(job.until(1, "on_train_batch_start", 5));
+    const auto life = [&] { return job.script.sim_job().life_of(1)->incarnation; };
+    const auto before = life();
+    job.script.crash(1);
+    REQUIRE(job.script.run_until([&] { return life() != before; }));
+    job.script.crash(1, true);
+    const auto& end = job.ends_well(3);
+    const auto& why = *end.generations[1].ended_by;
+    CHECK(why.kind == failure_kind::deadline);
+    CHECK_THAT(why.what, Catch::EndsWith("did not form in 10000 ms: no answer from rank 1"));
+  }
+}
+
 TEST_CASE("all ranks of a resumed job die: the record names the step of its checkpoint",
           "[simulated][restart]") {
   restarting_job job{{.seed = 0, .checkpoint_every = 3}};
