@@ -14,8 +14,8 @@ from processes import process_table
 from troupe_program import (Traced, check, check_code, check_equal, checkpoints_of, main, result_of, troupe)
 
 COMMUNICATORS = ("shm", "tcp")
-# 220 steps of some milliseconds, so that a fit is not over at once. The trace is read as fast as it is written: a
-# program that cannot write its trace does not serve its ranks.
+# 220 steps of some milliseconds, so that a fit is not over at once. The trace is read as fast as it is written, or
+# else the ranks wait for it.
 LONG = ["--max-epochs", 20, "--set", "model.hidden=[512,512]"]
 MARK = f"SCENARIOS_MARK={uuid.uuid4()}"  # in the environment of each process that a story starts
 STORY_SECONDS = 300  # for each story; under ten on an idle machine
