@@ -92,7 +92,10 @@ void small_job_space::late_moves(const small_job_state& s, std::vector<small_job
 
 void small_job_space::fault_moves(const small_job_state& s,
                                   std::vector<small_job_move>& out) const {
+  const auto before = faults_of(s);
   for (const auto what : options_.faults) {
+    const auto is_what = [what](const auto& fault) { return fault.first == what; };
+    if (options_.once && std::ranges::any_of(before, is_what)) continue;
     const auto may = [&](std::int32_t r, bool to_supervisor = false) {
       out.push_back({move_kind::fault, static_cast<std::uint8_t>(r),
                      static_cast<std::uint8_t>(what), to_supervisor});

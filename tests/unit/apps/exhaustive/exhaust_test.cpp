@@ -127,6 +127,25 @@ TEST_CASE("the search finds the same final states with and without reduction", "
   }
 }
 
+TEST_CASE("pairs of kinds, each once, and each kind alone are all runs with two faults",
+          "[exhaust]") {
+  const std::vector kinds{small_fault::throws, small_fault::stops, small_fault::loses};
+  const auto ends = [](std::vector<small_fault> of, std::uint32_t budget, bool once) {
+    auto o = small_options(2, std::move(of), budget);
+    o.once = once;
+    return complete(o).ends;
+  };
+  const auto none = ends(kinds, 0, false);
+  const auto one = ends(kinds, 1, false) - none;  // fault
+  std::uint64_t sum = 0;
+  std::uint64_t searches = 0;
+  for (std::size_t a = 0; a < kinds.size(); ++a)
+    for (std::size_t b = a; b < kinds.size(); ++b, ++searches)
+      sum += a == b ? ends({kinds[a]}, 2, false) : ends({kinds[a], kinds[b]}, 2, true);
+  // Each search has the ends without a fault. Each kind is in as many searches as there are kinds.
+  CHECK(sum - (searches - 1) * none - (kinds.size() - 1) * one == ends(kinds, 2, false));
+}
+
 TEST_CASE("a violation of one rank is found and shown for that rank", "[exhaust]") {
   for (const std::int32_t rank : {0, 1, 2}) {
     auto o = small_options(3, {small_fault::vanishes});

@@ -76,6 +76,9 @@ struct exhaustive_options {
   std::int32_t restarts = 0;      ///< that the job may do: 0 or 1
   std::vector<small_fault> faults = small_faults();
   std::uint32_t budget = 1;  ///< faults in one run: 0 to 2
+  /// Each kind happens at most once in a run. All runs with two faults are those of each pair of
+  /// two kinds, once, and those of each kind alone. Each of these searches needs less memory.
+  bool once = false;
   /// Leaves out interleavings that cannot make a difference (small_job_moves.hpp explains which),
   /// and takes states that differ only in the numbers of their ranks as one (rank_symmetry.hpp).
   bool reduce = true;
