@@ -151,8 +151,7 @@ public:
   }
   void stepped(const finished_step& what, const complain_fn& complain) override {
     // A step that ends in NaN fails, and is done again.
-    if (what.state && !what.state->is_nan())
-      notes_->logged[what.step] = logged_value(what.digest);
+    if (what.state && !what.state->is_nan()) notes_->logged[what.step] = logged_value(what.digest);
     tell(complain);
   }
   void ended(const job_outcome& outcome, const complain_fn& complain) override {
