@@ -8,7 +8,7 @@ const several = data.runs.length > 1;
 const DASHES = { train: undefined, val: "6 4", test: "1.5 4", sanity: "1.5 4" };
 const FIRST = ["loss", "accuracy"];
 const RATE = /(^|[/_.-])(lr|learning_rate)([/_.-]|$)/i;
-const WORK = /samples_per_sec|steps_per_sec|batches_per_sec|throughput|waiting|memory|_bytes|utili[sz]ation/i;
+const WORK = /^(throughput|device)\/|samples_per_sec|steps_per_sec|batches_per_sec|throughput|waiting|memory|_bytes|utili[sz]ation/i;
 
 function section(title, ...children) {
   page.append(element("h2", {}, title), ...children);
