@@ -218,7 +218,7 @@ TEST_CASE("on_exception of callbacks is called first, and hides no other") {
   };
   struct told : regression {
     explicit told(diary_ptr into) : into(std::move(into)) {}
-    void on_exception(std::string_view, std::string_view) override {
+    void on_exception(const std::exception_ptr&, std::string_view, std::string_view) override {
       if (rank() == 0) into->push_back("module");
     }
     diary_ptr into;
