@@ -76,6 +76,16 @@ std::optional<finding> healing(double seconds, std::uint64_t first_seed) {
   return search_swarm(job, {}, first_seed, seconds * 2 / 3);
 }
 
+// The same with an observer that gets the rows of metrics.
+std::optional<finding> rows(double seconds, std::uint64_t first_seed) {
+  job_spec job;
+  job.ranks = 4;
+  job.max_restarts = 3;
+  run_plan plan;
+  plan.observer = test_observer::receives;
+  return search_swarm(job, plan, first_seed, seconds * 2 / 3);
+}
+
 }  // namespace
 
 int main(int count, char** arguments) {
@@ -84,6 +94,7 @@ int main(int count, char** arguments) {
                {"restarts", restarts},
                {"checkpoints", checkpoints},
                {"swarm", swarm},
-               {"healing", healing}},
+               {"healing", healing},
+               {"rows", rows}},
               count, arguments);
 }
