@@ -58,7 +58,8 @@ class Traced:
     """A running fit whose hook trace is read: `wait_for` returns when a rank enters a hook.
 
     With `hold`, a hook and its position, no entry after that one is read before `release`. The pipe is full soon, so
-    that the ranks wait a few batches later, however slow this script is.
+    that the ranks wait a few batches later, however slow this script is. `release` may hold the program again: at the
+    last of several such entries that are read in this order.
     """
 
     def __init__(self, run, *arguments, hold=None, before=(), **variables):
@@ -69,7 +70,7 @@ class Traced:
         self._heard = []
         self._more = threading.Condition()
         self._ended = False
-        self._hold = hold
+        self._hold = [hold] if hold else []
         self._released = threading.Event()
         self._process = subprocess.Popen([*before, PROGRAM, *self.arguments, "--trace-hooks", fifo], text=True,
                                          stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment(variables))
@@ -84,8 +85,11 @@ class Traced:
                 with self._more:
                     self._heard.append(entry)
                     self._more.notify_all()
-                if self._hold and is_at(entry, *self._hold):
-                    self._released.wait()
+                if self._hold and is_at(entry, *self._hold[0]):
+                    self._hold.pop(0)
+                    if not self._hold:
+                        self._released.wait()
+                        self._released.clear()
         with self._more:
             self._ended = True
             self._more.notify_all()
@@ -103,7 +107,8 @@ class Traced:
                     fail(f"the program ended before {hook} at {where}\n{self.end()}")
                 self._more.wait()
 
-    def release(self):
+    def release(self, *hold):
+        self._hold = list(hold)
         self._released.set()
 
     def pid(self):
