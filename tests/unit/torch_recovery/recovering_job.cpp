@@ -215,6 +215,11 @@ public:
     return answer.outcome.state_digest;
   }
 
+  /// What the supervisor shows of a rank that holds the base: rank 0 may not have come so far.
+  void show_rows(const resume_point& base) {
+    for (const auto& row : rows_)
+      if (row.at.step <= base.loop.steps) show(row);
+  }
   const resume_point& point() const { return machine_->point(); }
   bool finished() const { return machine_->finished(); }
   std::int64_t collectives() const { return group_->number; }
@@ -242,12 +247,18 @@ private:
     throw std::runtime_error("injected");
   }
 
+  void show(const fit_actions::metrics_known& row) {
+    for (const auto& [name, number] : row.logged) into_.rows[row.at.step][name] = number;
+  }
+
   void take(std::vector<fit_action> actions) {
     for (auto& action : actions) {
       if (auto* run = std::get_if<fit_actions::run>(&action)) next_ = std::move(*run);
       const auto* known = std::get_if<fit_actions::metrics_known>(&action);
-      if (known && context_.rank == 0)
-        for (const auto& [name, number] : known->logged) into_.rows[known->at.step][name] = number;
+      if (known) {
+        if (context_.rank == 0) show(*known);
+        rows_.push_back(*known);
+      }
       const auto* finished = std::get_if<fit_actions::finished>(&action);
       if (finished && context_.rank == 0) {
         into_.last = finished->loop.last;
@@ -265,6 +276,7 @@ private:
   std::optional<fit_machine> machine_;
   std::shared_ptr<counted> group_;
   std::optional<fit_actions::run> next_;
+  std::vector<fit_actions::metrics_known> rows_;
   const injected* failure_ = nullptr;
 };
 
@@ -375,6 +387,7 @@ private:
       digest = *held[r];
     }
     if (generation_ == 2) out_.base_step = base.loop.steps;
+    ranks_[donors.front()]->show_rows(base);
     go_on_from(base, donors);
   }
 
