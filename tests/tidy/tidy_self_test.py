@@ -127,6 +127,12 @@ CASES = {
          ("docs/scenarios.md", "- simulated: `a rank`\n")],
         [("docs/scenarios.md", "- not simulated: why\n- a list with `code`\n"),
          ("docs/scenarios.md", "- real: `story_of_this_file`\n- simulated: `two parts`\n")]),
+    "documented_members": (
+        [("docs/members.md", "- T1: `a test that is missing`\n| 1 | a | b | WORKS | T1 |\n"),
+         ("docs/members.md", "- T1: `two parts`\n| 1 | a | b | WORKS | T1 |\n| 2 | a | b | WORKS |  |\n"),
+         ("docs/members.md", "- T1: `two parts`\n| 1 | a | b | WORKS | T1, T2 |\n"),
+         ("docs/members.md", "- T1: `two parts`\n| 1 | a | b | MISSING: why |  |\n")],
+        [("docs/members.md", "- T1: `two parts`\n| 1 | a | b | WORKS | T1 |\n| 2 | a | b | MISSING: why |  |\n")]),
     "replaced_words": (
         [("docs/x.md", "The company of actors.\n"), ("docs/x.md", "It can not be\nsent.\n"),
          ("docs/x.md", "Weights come back behind every step.\n"), ("README.md", "`f()` tells the rank.\n"),
