@@ -18,7 +18,7 @@
 #include <thread>
 
 #include "actors/rank_process.hpp"
-#include "actors/remote_trace.hpp"
+#include "backends/remote_trace.hpp"
 #include "backends/simulated/modular_learner.hpp"
 #include "tests/support/forwarding_communicator.hpp"
 #include "tests/support/runner.hpp"
