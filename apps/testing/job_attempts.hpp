@@ -97,6 +97,8 @@ private:
   void disturb_node(const scheduled_fault& s, simulation::node_id where);
   void record_fault(fault what, simulation::node_id where);
   nanoseconds shutdown_time() const;
+  /// Times in this run that a generation did not form in time.
+  std::uint64_t forming_deadlines();
   void heal_later(nanoseconds after, later_call how) { simulation_.at(0, after, std::move(how)); }
   void stepped(finished_step s);
   void generation_forms(const seen::lifecycle& what);
@@ -156,7 +158,8 @@ private:
   std::vector<scheduled_fault> waiting_faults_;  // not applied yet
   std::uint64_t began_events_ = 0;
   std::int64_t began_ = 0;
-  std::uint64_t rare_faults_before_ = 0;  // when this attempt began
+  std::uint64_t rare_faults_before_ = 0;        // when this attempt began
+  std::uint64_t forming_deadlines_before_ = 0;  // when this attempt began
   durability_tracker durability_;
   std::int64_t last_saved_ = 0;  // step of the job's last checkpoint
   std::int64_t fallback_ = 0;    // the same, and the newest that must exist, when the newest

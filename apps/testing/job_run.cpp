@@ -161,6 +161,7 @@ job_run::ending job_run::attempt(std::uint32_t number) {
   facts_ = {};
   simulation_.marks().let_rare(now_.rare_paths);
   rare_faults_before_ = simulation_.marks().rare_faults_taken();
+  forming_deadlines_before_ = forming_deadlines();
   durability_.program_starts();
   waiting_faults_ = now_.scheduled;
   armed_.clear();
@@ -197,6 +198,10 @@ job_run::ending job_run::attempt(std::uint32_t number) {
   return judge();
 }
 
+std::uint64_t job_run::forming_deadlines() {
+  return simulation_.marks().counts()[static_cast<std::size_t>(coverage_point::forming_deadline)];
+}
+
 job_run::ending job_run::judge() {
   facts_.rare = simulation_.marks().rare_faults_taken() > rare_faults_before_;
   if (!sim_job_.ended() && simulation_.alive(sim_job_.supervisor_node())) {
@@ -217,6 +222,9 @@ job_run::ending job_run::judge() {
   // Each generation does all steps at most, and ends like the whole job.
   facts_.expected =
       (span_ * job_.accumulate * 2 + shutdown_time()) * std::max(1, checker_.generations());
+  // A rank that dies silently before it has sent anything is noticed by this deadline.
+  facts_.expected += derive(job_.options().time).form *
+                     static_cast<std::int64_t>(forming_deadlines() - forming_deadlines_before_);
   facts_.observer = plan_.observer;
   // The supervisor waits for observers as long as for a teardown.
   if (facts_.observer != test_observer::none)
