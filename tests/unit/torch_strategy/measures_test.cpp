@@ -36,7 +36,7 @@ struct judged : sign_net {
   }
 };
 
-struct counted : sign_net {
+struct counted_net : sign_net {
   std::shared_ptr<troupe::measures::accuracy> right =
       register_module("right", std::make_shared<troupe::measures::accuracy>());
 
@@ -141,7 +141,7 @@ TEST_CASE("measures keep their types in a module of bfloat16", "[measures]") {
 
 TEST_CASE("an accuracy over training steps is that of all samples", "[measures]") {
   test_job job;
-  job.recipe = recipe_for<counted>(std::make_shared<table_data>(20));
+  job.recipe = recipe_for<counted_net>(std::make_shared<table_data>(20));
   job.options = quick(2, 3, 1000);
   job.options.max_epochs = 1;
   const auto ends = run_good_job(job);
