@@ -252,6 +252,7 @@ at::Tensor gathered(const at::Tensor& mine, strategy& how) {
   std::size_t rank = 0;
   for (const auto& bytes : how.gather_bytes(std::as_bytes(numbers))) {
     auto theirs = at::empty({counts[rank++], columns}, at::kDouble);
+    if (theirs.numel() == 0) continue;
     std::memcpy(theirs.mutable_data_ptr<double>(), bytes.data(), theirs.nbytes());
     all.push_back(std::move(theirs));
   }
