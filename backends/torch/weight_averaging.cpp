@@ -50,8 +50,15 @@ void weight_averaging::on_train_epoch_end(module& m, std::int64_t epoch) {
 void weight_averaging::on_train_end(module& m) { show_average(m); }
 void weight_averaging::on_validation_epoch_start(module& m) { show_average(m); }
 void weight_averaging::on_validation_epoch_end(module& m) { show_training(m); }
-void weight_averaging::on_save_checkpoint(module& m) { show_average(m); }
-void weight_averaging::on_checkpoint_taken(module& m) { show_training(m); }
+
+// Within a validation the average stays.
+void weight_averaging::on_save_checkpoint(module& m) {
+  shown_to_save_ = !shown_;
+  show_average(m);
+}
+void weight_averaging::on_checkpoint_taken(module& m) {
+  if (shown_to_save_) show_training(m);
+}
 
 // As torch.optim.swa_utils: lerp for floating point, products for other types.
 void weight_averaging::update(module& m) {

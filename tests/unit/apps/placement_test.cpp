@@ -102,6 +102,7 @@ TEST_CASE("the description of a learner survives the conversion to text and back
   what.target = "b";
   what.scheduler = "cosine";
   what.epochs = 7;
+  what.callbacks = {"ema,decay=0.5", "lr_monitor"};
   const auto back = program::read_recipe_text(program::recipe_text(what));
   CHECK(back.model == what.model);
   CHECK(back.hidden == what.hidden);
@@ -112,6 +113,7 @@ TEST_CASE("the description of a learner survives the conversion to text and back
   CHECK(back.target == what.target);
   CHECK(back.scheduler == what.scheduler);
   CHECK(back.epochs == what.epochs);
+  CHECK(back.callbacks == what.callbacks);
   CHECK_THROWS_AS(program::read_recipe_text("[]"), internal_error);
   CHECK_THROWS_AS(program::read_recipe_text("mlp"), internal_error);
 }

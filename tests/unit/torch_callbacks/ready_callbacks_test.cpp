@@ -1,6 +1,8 @@
 // Goal: each ready callback does what its header says. Numbers named "PyTorch" were computed by
 // PyTorch 2.13.
+#include "backends/checkpoint/safetensors_io.hpp"
 #include "backends/torch/callback_catalog.hpp"
+#include "tests/support/temporary_folder.hpp"
 #include "tests/unit/torch_callbacks/resumed.hpp"
 #include "troupe/callbacks.hpp"
 
@@ -239,6 +241,49 @@ TEST_CASE("a fit with an average resumes in the bits of the uninterrupted one") 
   CHECK(rest->weights_digest == whole->weights_digest);
   CHECK(rest->state == whole->state);
   CHECK(bytes_of(rest->optimizer) == bytes_of(whole->optimizer));
+}
+
+namespace {
+
+/// Asks for a checkpoint after step 6, or in a batch of the first validation.
+struct saves : callback {
+  saves(std::string path, bool in_validation)
+      : path_(std::move(path)), in_validation_(in_validation) {}
+  bool reads_gradients() const override { return false; }
+  void on_train_batch_end(module& m, const step_output&, const batch&, std::int64_t) override {
+    if (!in_validation_ && m.at().step == 6) m.save_checkpoint(path_);
+  }
+  void on_validation_batch_end(module& m, const step_output&, const batch&, std::int64_t index,
+                               std::int32_t) override {
+    if (in_validation_ && m.at().step == 4 && index == 0) m.save_checkpoint(path_);
+  }
+  std::string path_;
+  bool in_validation_;
+};
+
+}  // namespace
+
+TEST_CASE("a callback asks for a checkpoint: it has the average, and a fit resumes from it") {
+  const temporary_folder folder;
+  const auto path = (folder.path() / "own").string();
+  ready_job job;
+  const callback_factory average = exponential_moving_average{{.decay = 0.9}};
+  const auto whole = job.run({average})[0].snapshot;
+  const bool in_validation = GENERATE(false, true);
+  CHECK(job.run({average, saves{path, in_validation}})[0].snapshot->weights_digest ==
+        whole->weights_digest);
+  torch_plugins plugins;
+  plugins.callbacks = {average};
+  const auto rest = run_good_job({.recipe = recipe_for<regression>(plugins, job.data),
+                                  .options = job.options,
+                                  .resume = path})[0]
+                        .snapshot;
+  CHECK(rest->weights_digest == whole->weights_digest);
+  const auto seen = std::make_shared<seen_weights>();
+  job.run({observing(seen)});
+  const auto averages = averaged(seen->steps, [](auto) { return 0.1; });
+  CHECK(distance(weights_of(std::make_shared<snapshot>(safetensors_checkpoints({})->read(path))),
+                 averages[in_validation ? 3 : 5]) < 1e-6);
 }
 
 TEST_CASE("an average can begin late and be updated now and then") {

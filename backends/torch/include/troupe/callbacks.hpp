@@ -302,6 +302,7 @@ private:
   /// The average; while the module shows it, the weights in training.
   std::map<std::string, at::Tensor> other_;
   bool shown_ = false;
+  bool shown_to_save_ = false;
   std::int64_t updates_ = 0;
   std::int64_t step_ = 0;  // before the batch in progress
 };
