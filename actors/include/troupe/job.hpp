@@ -36,8 +36,10 @@ struct job_context {
   std::vector<observer_factory> observers;
   /// The same events as a stream (troupe/event_stream.hpp); null: none. A stream follows one job.
   std::shared_ptr<event_stream> events;
-  /// Called at entry of every hook, in the order in which each rank handles them; on the lanes'
-  /// threads, so it must be thread-safe and cheap. Empty: no trace.
+  /// Called at entry of every hook, in the order in which each rank handles them. Lanes wait for
+  /// it, so it must be cheap. Called on the lanes' threads, so it must be thread-safe; for ranks in
+  /// other processes on one thread of this process, at most 256 hooks of a process later. Empty: no
+  /// trace.
   std::function<void(std::int32_t rank, const hook& what)> trace;
   /// Gets the job's handle once the job has started, in the initiating call. An exception of it
   /// aborts the job. Empty: no handle. It is not called for a job that is refused.
