@@ -4,16 +4,14 @@
 #include <torch/data/datasets/map.h>
 #include <torch/data/datasets/tensor.h>
 #include <torch/data/transforms/stack.h>
-#include <unistd.h>
 
 #include <atomic>
-#include <filesystem>
-#include <fstream>
 #include <map>
 #include <set>
 
 #include "backends/checkpoint/safetensors.hpp"
 #include "backends/torch/data_catalog.hpp"
+#include "tests/support/temporary_folder.hpp"
 #include "troupe/batch.hpp"
 #include "troupe/datasets.hpp"
 #include "troupe/failure.hpp"
@@ -52,7 +50,6 @@ troupe::dataset_ptr squares() {
 namespace troupe {
 namespace {
 
-namespace fs = std::filesystem;
 using Catch::Matchers::Contains;
 
 const at::Tensor& item(const value& batch, std::size_t i) {
@@ -267,25 +264,19 @@ TEST_CASE("make_data passes on its parts", "[own_data]") {
 
 class file_folder {
 public:
-  file_folder() {
-    auto name = (fs::temp_directory_path() / "troupe-data-XXXXXX").string();
-    if (!mkdtemp(name.data())) throw std::runtime_error("no temporary folder");
-    path_ = name;
-  }
-  ~file_folder() { fs::remove_all(path_); }
-  std::string path(const std::string& name = {}) const { return (path_ / name).string(); }
+  std::string path(const std::string& name = {}) const { return (folder_.path() / name).string(); }
   void write(const std::string& name, const std::string& text) const {
-    std::ofstream{path_ / name, std::ios::binary} << text;
+    testing::write_text(path(name), text);
   }
   void write(const std::string& name, const std::vector<tensor_blob>& tensors) const {
-    std::ofstream out{path_ / name, std::ios::binary};
+    std::string bytes;
     for (const auto& piece : encode_safetensors(tensors))
-      out.write(reinterpret_cast<const char*>(piece->data()),
-                static_cast<std::streamsize>(piece->size()));
+      bytes.append(reinterpret_cast<const char*>(piece->data()), piece->size());
+    write(name, bytes);
   }
 
 private:
-  fs::path path_;
+  testing::temporary_folder folder_;
 };
 
 const std::vector<std::int64_t> both{0, 1};

@@ -172,7 +172,7 @@ TEST_CASE("a timer ends training one step after its time, and goes on after a re
   using interval = timer_options::interval;
   ready_job job;
   job.options.checkpoint.every_epoch = false;  // saving reads the clock
-  // Its clock is read when training starts (twice) and after each step: 3 s have passed behind the
+  // Its clock is read when training starts (twice) and after each step: 3 s have passed after the
   // second step, and step 3 carries the stop to all ranks.
   const auto first = job.run({timer{seconds_of_training(3, interval::step)}});
   for (const auto& end : first) {

@@ -16,14 +16,7 @@ constexpr std::int64_t features = 3;
 /// Sequences (time, features) with a target per step in time.
 class sequences : public data_module {
 public:
-  struct rows : dataset {
-    at::Tensor inputs, targets;
-    std::int64_t size() const override { return inputs.size(0); }
-    value get(std::span<const std::int64_t> indices) const override {
-      const auto at = torch::tensor(std::vector<std::int64_t>(indices.begin(), indices.end()));
-      return value_tuple{{boxed(inputs.index_select(0, at)), boxed(targets.index_select(0, at))}};
-    }
-  };
+  using rows = table_data::rows;
 
   explicit sequences(std::int64_t samples) : train_(std::make_shared<rows>()) {
     rank_random draws{29};
