@@ -159,8 +159,16 @@ fit_plan checked_plan(const job& what) {
   return make_plan(what.options, what.purpose, what.resume.value_or(""));
 }
 
+// A launcher's ranks may be on several hosts: each of them looks for its own device.
+void settle_devices(job& what) {
+  if (!what.recipe) return;
+  const bool placed = what.options.communicator.name == to_string(communicator_kind::mpi);
+  what.recipe->settle_devices(what.options, placed ? 0 : what.options.ranks);
+}
+
 void check_job(const job& what, const ports& world) {
   auto found = with_checkpoint_found(what, world);
+  settle_devices(found);
   found.options.ranks = shards_of(found, world);
   checked_plan(found);
   check(found.options.time);

@@ -27,6 +27,9 @@ job with_checkpoint_found(job what, const ports& world);
 /// (learner_recipe::check_fit). Changes nothing. Reads checkpoint, model and data, so it takes as
 /// long as the start of a rank.
 void check_job(const job& what, const ports& world);
+/// Calls learner_recipe::settle_devices for the ranks of this host. `what.options.ranks` is not the
+/// number of shards yet.
+void settle_devices(job& what);
 
 /// The plan of the job. Throws user_error that names an option with an impossible value.
 fit_plan checked_plan(const job& what);

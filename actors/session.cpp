@@ -201,6 +201,7 @@ job_handle session::engine::launch(job what, std::function<void(job_outcome)> co
   setup.what = with_checkpoint_found(std::move(what), world);
   if (events) setup.what.observers.push_back(events->attach());
   setup.world = world;
+  settle_devices(setup.what);
   // From here on the options count shards.
   const auto ranks = setup.what.options.ranks;
   setup.what.options.ranks = shards_of(setup.what, world);

@@ -65,6 +65,15 @@ std::string_view to_string(precision_kind kind) {
   return "unknown";
 }
 
+std::string_view to_string(accelerator_kind kind) {
+  switch (kind) {
+    case accelerator_kind::automatic: return "auto";
+    case accelerator_kind::cpu: return "cpu";
+    case accelerator_kind::cuda: return "cuda";
+  }
+  return "unknown";
+}
+
 std::string_view to_string(membership_change what) {
   switch (what) {
     case membership_change::none: return "none";

@@ -92,16 +92,14 @@ snapshot_ptr read_weights(const std::string& path) {
   return weights;
 }
 
-// A CPU counts as one device, so a request for more is refused.
-void check_cpu_devices(const settings& s) {
-  const auto& devices = s.at("devices").value;
-  const auto* count = std::get_if<std::int64_t>(&devices);
-  const auto* list = std::get_if<std::vector<std::int64_t>>(&devices);
-  if ((count && *count > 1) || (list && *list != std::vector<std::int64_t>{0}))
-    throw user_error(errc::device,
-                     fmt::format("devices = {}: the cpu is one device, 0, which all ranks share; "
-                                 "use --devices auto, and --ranks for more ranks",
-                                 toml_text(devices)));
+device_choice devices_of(const settings& s) {
+  device_choice devices;
+  const auto& given = s.at("devices").value;
+  if (const auto* count = std::get_if<std::int64_t>(&given))
+    devices.count = static_cast<std::int32_t>(*count);
+  if (const auto* list = std::get_if<std::vector<std::int64_t>>(&given))
+    for (const auto index : *list) devices.indices.push_back(static_cast<std::int32_t>(index));
+  return devices;
 }
 
 }  // namespace
@@ -125,6 +123,8 @@ trainer_options options_of(const settings& s) {
   o.communicator = own_name{s.text("communicator")};
   o.tcp_streams = s.find<std::int64_t>("tcp.streams");
   o.placement = placement_named(s.text("placement"));
+  o.accelerator = own_name{s.text("accelerator")};
+  o.devices = devices_of(s);
   o.one_hook_per_run = s.flag("fine");
   read_limits(s, o);
   read_policies(s, o);
@@ -159,20 +159,30 @@ void check_place(const settings& s) {
                      fmt::format("placement = \"{}\": ranks of a fit are threads or processes; "
                                  "use --placement threads",
                                  placement));
-  const auto accelerator = s.text("accelerator");
-  if (accelerator != "auto" && accelerator != "cpu")
-    throw user_error(errc::device, fmt::format("accelerator = \"{}\": this program trains on the "
-                                               "cpu only; use --accelerator cpu",
-                                               accelerator));
   if (s.text("communicator") == "nccl")
     throw user_error(errc::device,
                      "communicator = \"nccl\": it carries tensors of GPUs, and this program trains "
                      "on the cpu only; use --communicator auto");
-  check_cpu_devices(s);
+}
+
+// Words that the schema reads and that this build never trains on.
+void check_accelerator(const settings& s, const catalog& learning) {
+  const auto wanted = s.text("accelerator");
+  std::string names{to_string(accelerator_kind::automatic)};
+  if (wanted == names) return;
+  for (const auto& one : learning.devices()) {
+    if (one.name == wanted) return;
+    names += ", " + one.name;
+  }
+  throw user_error(errc::device,
+                   fmt::format("accelerator = \"{}\": this program has {}; use one of "
+                               "these",
+                               wanted, names));
 }
 
 job shared_job(const settings& s, const context& around) {
   check_place(s);
+  check_accelerator(s, around.learning);
   job shared;
   shared.options = options_of(s);
   const auto learns = learning_of(s);

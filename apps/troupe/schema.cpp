@@ -36,6 +36,17 @@ setting& add(schema& all, std::string key, kind k, setting_value fallback, std::
 // Two counts that are multiplied still fit into 64 bits, and so does one times the most ranks.
 constexpr double count_limit = (std::int64_t{1} << 31) - 1;
 
+void add_devices(schema& s, const trainer_options& d, const schema_names& names) {
+  auto& on =
+      add(s, "accelerator", kind::choice, d.accelerator.name, "--accelerator",
+          "where tensors live; auto: a GPU for each rank, else the cpu", {d.accelerator.name});
+  on.choices.insert(on.choices.end(), names.accelerators.begin(), names.accelerators.end());
+  for (const auto known : {to_string(accelerator_kind::cuda), std::string_view{"lazy"}})
+    if (std::ranges::find(on.choices, known) == on.choices.end()) on.refused.emplace_back(known);
+  add(s, "devices", kind::devices, "auto", "--devices",
+      "one device per rank, as a count or a list of indices; auto: the first ones");
+}
+
 void add_job(schema& s, const trainer_options& d, const schema_names& names) {
   auto& ranks = add(s, "ranks", kind::integer, std::int64_t{d.ranks}, "--ranks",
                     "members of the training world");
@@ -49,11 +60,7 @@ void add_job(schema& s, const trainer_options& d, const schema_names& names) {
                  {"auto", "inproc", "shm", "tcp", "hier"});
   by.refused = {"nccl"};
   (names.mpi ? by.choices : by.refused).emplace_back("mpi");
-  add(s, "accelerator", kind::choice, "auto", "--accelerator", "where tensors live; auto: cpu",
-      {"auto", "cpu"})
-      .refused = {"cuda", "lazy"};
-  add(s, "devices", kind::devices, "auto", "--devices",
-      "a count or a list of device indices; auto: all that the ranks can use");
+  add_devices(s, d, names);
   add(s, "precision", kind::choice, d.precision.name, "--precision",
       "of weights and of the forward pass",
       {"32-true", "64-true", "bf16-true", "bf16-mixed", "16-true", "16-mixed", "32", "64", "16",

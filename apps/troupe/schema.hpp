@@ -59,6 +59,7 @@ struct setting {
 struct schema_names {
   std::vector<std::string> models;
   std::vector<std::string> data_sets;
+  std::vector<std::string> accelerators;
   bool mpi = true;  ///< this build has MPI
 };
 

@@ -161,11 +161,18 @@ public:
     std::string precisions;
     for (const auto& [name, factory] : default_precisions())
       precisions += (precisions.empty() ? "" : ", ") + name;
-    return {{"cpu", true,
-             fmt::format("kernels for {}; precisions {}; float16 convolutions are slow",
-                         at::get_cpu_capability(), precisions)},
-            {"cuda", false,
-             at::hasCUDA() ? "this program trains on the cpu only" : "a LibTorch without CUDA"}};
+    std::vector<device_facts> all;
+    for (const auto& [name, make] : plugins_.accelerators) {
+      const auto one = make();
+      const auto why_not = one->unusable();
+      all.push_back({name, why_not.empty(),
+                     !why_not.empty() ? why_not
+                     : one->shared()
+                         ? fmt::format("{}; precisions {}; float16 convolutions are slow",
+                                       one->about(), precisions)
+                         : one->about()});
+    }
+    return all;
   }
 
   double matrix_speed() const override {

@@ -12,6 +12,7 @@
 #include <array>
 #include <cstring>
 
+#include "backends/torch/accelerators/host_memory.hpp"
 #include "backends/torch/collective_wait.hpp"
 #include "troupe/module.hpp"
 
@@ -24,13 +25,6 @@ struct wrapping : torch::nn::Module {
     register_module("module", std::move(inner));
   }
 };
-
-// A dense copy on the CPU, in memory that no other code writes to.
-at::Tensor own_copy(const at::Tensor& t) {
-  return t.detach()
-      .to(t.options().device(c10::kCPU), /*non_blocking=*/false, /*copy=*/true)
-      .contiguous();
-}
 
 std::int64_t members(const subgroup& among, std::int32_t world) {
   return among.ranks.empty() ? world : static_cast<std::int64_t>(among.ranks.size());
@@ -113,8 +107,8 @@ void data_parallel::broadcast_in_place(const std::vector<at::Tensor>& tensors) c
   std::vector<at::Tensor> dense;
   std::vector<work_ptr> flying;
   for (const auto& tensor : tensors) {
-    auto& one = dense.emplace_back(tensor.is_contiguous() && tensor.is_cpu() ? tensor.detach()
-                                                                             : own_copy(tensor));
+    auto& one = dense.emplace_back(
+        tensor.is_contiguous() && in_host_memory(tensor) ? tensor.detach() : copy_to_host(tensor));
     flying.push_back(collectives().broadcast(buffer_of(one), 0));
   }
   for (const auto& operation : flying) wait_for(collectives(), operation);
@@ -158,7 +152,7 @@ value data_parallel::reduce(const value& what, std::string_view operation, const
   const at::NoGradGuard no_grad;
   const auto& given = unboxed(what);
   agree_on_shape(given, "reduce", among);
-  auto mine = own_copy(given);
+  auto mine = copy_to_host(given);
   // Means of integers are truncated, as in PyTorch Lightning.
   const bool cut = how == reduction::mean && at::isIntegralType(mine.scalar_type(), false);
   wait_for(collectives(),
@@ -181,7 +175,7 @@ value data_parallel::broadcast(const value& what, std::int32_t source, const sub
 
 at::Tensor data_parallel::gather(const at::Tensor& mine, const subgroup& among) const {
   const at::NoGradGuard no_grad;
-  auto sent = own_copy(mine);
+  auto sent = copy_to_host(mine);
   auto shape = mine.sizes().vec();
   shape.insert(shape.begin(), members(among, world()));
   auto all = at::empty(shape, sent.options());
@@ -191,7 +185,7 @@ at::Tensor data_parallel::gather(const at::Tensor& mine, const subgroup& among) 
 
 at::Tensor data_parallel::sum(const at::Tensor& mine, const subgroup& among) const {
   const at::NoGradGuard no_grad;
-  auto total = own_copy(mine);
+  auto total = copy_to_host(mine);
   wait_for(collectives(), collectives().all_reduce(buffer_of(total), reduction::sum, among));
   return total.to(mine.device());
 }

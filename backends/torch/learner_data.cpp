@@ -40,6 +40,7 @@ void torch_learner::handle(const hooks::process_dataloader& h) {
                                      about_.options.batch_size);
     options.seed = about_.options.seed;
     options.rank = strategy_->rank();
+    options.staged_for = place_.kind;
     auto way = strategy_->process_dataloader(std::make_unique<loader>(data, options), s);
     if (!way)
       throw user_error(errc::job_failed,

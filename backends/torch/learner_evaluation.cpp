@@ -60,6 +60,7 @@ void torch_learner::handle(const hooks::validation_step& h) {
   if (idle()) return;
   draw_from(h.name);
   output_ = strategy_->validation_step(batch_, h.at.batch);
+  mark_step();
 }
 void torch_learner::handle(const hooks::validation_step_end&) {
   if (idle()) return;
@@ -102,6 +103,7 @@ void torch_learner::handle(const hooks::test_step& h) {
   if (idle()) return;
   draw_from(h.name);
   output_ = strategy_->test_step(batch_, h.at.batch);
+  mark_step();
 }
 void torch_learner::handle(const hooks::test_step_end&) {
   if (idle()) return;
@@ -149,6 +151,7 @@ void torch_learner::handle(const hooks::predict_step& h) {
   if (idle()) return;
   draw_from(h.name);
   predicted_ = strategy_->predict_step(batch_, h.at.batch);
+  mark_step();
 }
 void torch_learner::handle(const hooks::on_predict_batch_end& h) {
   notify(&callback::on_predict_batch_end, &troupe::module::on_predict_batch_end,

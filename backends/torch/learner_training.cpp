@@ -237,6 +237,7 @@ void torch_learner::handle(const hooks::optimizer_step& h) {
   if (h.at.batch != window_last_) return;  // a step of the strategy's own engine
   if (!elastic()) synchronize_buffers();
   if (stop) outcome_->stop = true;
+  mark_step();
   finite_ = finite_ && std::isfinite(word_.loss);
   if (!ends_step(h.at)) return;
   stepped_ = true;

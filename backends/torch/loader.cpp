@@ -9,7 +9,9 @@
 
 #include "backends/torch/lane_thread.hpp"
 #include "backends/torch/rank_random.hpp"
+#include "troupe/accelerator.hpp"
 #include "troupe/data.hpp"
+#include "troupe/detail/tensor.hpp"
 #include "troupe/failure.hpp"
 
 namespace troupe {
@@ -43,6 +45,9 @@ public:
     made.batch = data_->get_keyed(std::span{order_}.subspan(static_cast<std::size_t>(mine.first),
                                                             static_cast<std::size_t>(mine.count)),
                                   keys);
+    if (how_.staged_for)
+      made.batch =
+          map_tensors(made.batch, [&](const at::Tensor& t) { return how_.staged_for->staged(t); });
     return made;
   }
 

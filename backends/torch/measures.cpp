@@ -7,6 +7,7 @@
 #include <cstring>
 #include <map>
 
+#include "backends/torch/accelerators/host_memory.hpp"
 #include "backends/torch/labels.hpp"
 #include "troupe/detail/tensor.hpp"
 #include "troupe/failure.hpp"
@@ -44,7 +45,7 @@ at::Tensor measure::compute(module& of) const { return compute_with(of.strategy_
 
 at::Tensor measure::compute_with(strategy* how) const {
   const at::NoGradGuard no_grad;
-  return result(joined_ + summed_over_ranks(here_, how)).to(at::kCPU);
+  return to_host(result(joined_ + summed_over_ranks(here_, how)));
 }
 
 void measure::reset() {
@@ -281,7 +282,7 @@ void auroc::update(const at::Tensor& prediction, const at::Tensor& target) {
   if (scores.numel() == 0) return;
   if (scores.isnan().any().item<bool>()) refuse("a score is not a number");
   if (thresholds_ == 0) {
-    const auto kept = [](const at::Tensor& x) { return x.to(at::kCPU).to(at::kDouble); };
+    const auto kept = [](const at::Tensor& x) { return to_host(x).to(at::kDouble); };
     rows_.push_back(at::cat({kept(scores), kept(truth).unsqueeze(1)}, 1));
     return;
   }

@@ -22,6 +22,8 @@
 #include <utility>
 #include <vector>
 
+#include "backends/torch/accelerators/host_memory.hpp"
+#include "troupe/accelerator.hpp"
 #include "troupe/detail/tensor.hpp"
 #include "troupe/failure.hpp"
 #include "troupe/measures.hpp"
@@ -83,21 +85,23 @@ private:
 /// Autocast is a thread-local state: it does not affect other ranks or the rest of the program.
 class autocast_context : public precision::context {
 public:
-  explicit autocast_context(c10::ScalarType type)
-      : was_on_(at::autocast::is_autocast_enabled(at::kCPU)),
-        was_type_(at::autocast::get_autocast_dtype(at::kCPU)) {
-    at::autocast::set_autocast_enabled(at::kCPU, true);
-    at::autocast::set_autocast_dtype(at::kCPU, type);
+  autocast_context(c10::DeviceType device, c10::ScalarType type)
+      : device_(device),
+        was_on_(at::autocast::is_autocast_enabled(device)),
+        was_type_(at::autocast::get_autocast_dtype(device)) {
+    at::autocast::set_autocast_enabled(device, true);
+    at::autocast::set_autocast_dtype(device, type);
     at::autocast::increment_nesting();
   }
   ~autocast_context() override {
     // Cached casts of weights are outdated after an optimizer step.
     if (at::autocast::decrement_nesting() == 0) at::autocast::clear_cache();
-    at::autocast::set_autocast_enabled(at::kCPU, was_on_);
-    at::autocast::set_autocast_dtype(at::kCPU, was_type_);
+    at::autocast::set_autocast_enabled(device_, was_on_);
+    at::autocast::set_autocast_dtype(device_, was_type_);
   }
 
 private:
+  c10::DeviceType device_;
   bool was_on_;
   c10::ScalarType was_type_;
 };
@@ -108,7 +112,7 @@ class bf16_mixed : public precision {
 public:
   std::string_view name() const override { return "bf16-mixed"; }
   std::unique_ptr<context> forward_context() override {
-    return std::make_unique<autocast_context>(at::kBFloat16);
+    return std::make_unique<autocast_context>(autocast_type(), at::kBFloat16);
   }
 };
 
@@ -128,7 +132,7 @@ public:
     how_ = &how;
   }
   std::unique_ptr<context> forward_context() override {
-    return std::make_unique<autocast_context>(at::kHalf);
+    return std::make_unique<autocast_context>(autocast_type(), at::kHalf);
   }
   at::Tensor pre_backward(const at::Tensor& loss) override { return scaler_.scaled(loss); }
   at::Tensor post_backward(const at::Tensor& loss) override { return scaler_.unscaled(loss); }
@@ -167,6 +171,10 @@ precision_factory of_type(Arguments... arguments) {
 }
 
 }  // namespace
+
+c10::DeviceType precision::autocast_type() const {
+  return hardware_ ? hardware_->autocast_type() : host_device().type();
+}
 
 std::string precision::obstacle(const torch::optim::Optimizer&) const { return {}; }
 
@@ -224,12 +232,16 @@ gradient_scaler::gradient_scaler(scaler_options how)
 double gradient_scaler::scale() const { return scale_.item<float>(); }
 std::int64_t gradient_scaler::growth_tracker() const { return tracker_.item<std::int32_t>(); }
 
-at::Tensor gradient_scaler::scaled(const at::Tensor& loss) const { return loss * scale_; }
-at::Tensor gradient_scaler::unscaled(const at::Tensor& loss) const { return loss / scale_; }
+at::Tensor gradient_scaler::scaled(const at::Tensor& loss) const {
+  return loss * scale_.to(loss.device());
+}
+at::Tensor gradient_scaler::unscaled(const at::Tensor& loss) const {
+  return loss / scale_.to(loss.device());
+}
 
 bool gradient_scaler::unscale(torch::optim::Optimizer& optimizer) {
   const at::NoGradGuard no_grad;
-  std::map<c10::ScalarType, std::vector<at::Tensor>> kinds;
+  std::map<std::pair<std::string, c10::ScalarType>, std::vector<at::Tensor>> kinds;
   for (const auto& group : optimizer.param_groups())
     for (const auto& parameter : group.params()) {
       const auto& gradient = parameter.grad();
@@ -238,15 +250,19 @@ bool gradient_scaler::unscale(torch::optim::Optimizer& optimizer) {
         throw user_error(errc::job_failed,
                          "float16 gradients cannot be unscaled: with 16-mixed keep parameters in "
                          "float32, or train with 16-true");
-      kinds[gradient.scalar_type()].push_back(gradient);
+      kinds[{gradient.device().str(), gradient.scalar_type()}].push_back(gradient);
     }
   found_.erase(&optimizer);
   if (kinds.empty()) return false;
   // In float64, as Python does: a reciprocal in float32 may be rounded twice.
   const auto inverse = scale_.to(at::kDouble).reciprocal().to(at::kFloat);
   auto found = at::zeros({}, at::kFloat);
-  for (auto& [type, gradients] : kinds)
-    at::_amp_foreach_non_finite_check_and_unscale_(gradients, found, inverse);
+  for (auto& [kind, gradients] : kinds) {
+    const auto place = gradients[0].device();
+    auto here = at::zeros({}, inverse.options().device(place));
+    at::_amp_foreach_non_finite_check_and_unscale_(gradients, here, inverse.to(place));
+    found.add_(to_host(here));
+  }
   found_[&optimizer] = found;
   return found.item<float>() != 0;
 }

@@ -7,7 +7,10 @@
 
 #include <algorithm>
 #include <array>
+#include <mutex>
+#include <utility>
 
+#include "backends/torch/accelerators/host_memory.hpp"
 #include "troupe/detail/data_order.hpp"
 #include "troupe/failure.hpp"
 
@@ -27,20 +30,23 @@ bool takes_generator(const c10::FunctionSchema& schema) {
 }
 
 bool elsewhere(const c10::IValue& argument) {
-  if (argument.isTensor()) return argument.toTensor().defined() && !argument.toTensor().is_cpu();
-  return argument.isDevice() && !argument.toDevice().is_cpu();
+  const auto host = host_device().type();
+  if (argument.isTensor())
+    return argument.toTensor().defined() && argument.toTensor().device().type() != host;
+  return argument.isDevice() && argument.toDevice().type() != host;
 }
 
 void draw_from_the_rank(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
   const auto& arguments = op.schema().arguments();
   const auto first = stack->end() - static_cast<std::ptrdiff_t>(arguments.size());
-  if (!of_this_thread)
+  const bool here = std::none_of(first, stack->end(), elsewhere);
+  // Autograd's own threads, which run the backward of a device, have no rank.
+  if (here && !of_this_thread)
     throw internal_error("a random operator of a rank ran on a thread without its generator");
-  if (std::none_of(first, stack->end(), elsewhere))
-    for (std::size_t i = 0; i < arguments.size(); ++i)
-      if (auto& given = first[static_cast<std::ptrdiff_t>(i)];
-          arguments[i].name() == argument_name && given.isNone())
-        given = c10::IValue(*of_this_thread);
+  for (std::size_t i = 0; here && i < arguments.size(); ++i)
+    if (auto& given = first[static_cast<std::ptrdiff_t>(i)];
+        arguments[i].name() == argument_name && given.isNone())
+      given = c10::IValue(*of_this_thread);
   const c10::impl::ExcludeDispatchKeyGuard below(scope_key);
   op.callBoxed(stack);
 }
@@ -108,7 +114,25 @@ TORCH_LIBRARY_IMPL(aten, TESTING_ONLY_GenericMode, m) {
 rank_random::rank_random(std::uint64_t seed)
     : seed_(seed), generator_(at::make_generator<at::CPUGeneratorImpl>(seed)) {}
 
-void rank_random::reset_for_initialisation() { generator_.set_current_seed(seed_); }
+namespace {
+
+void restart(at::Generator& one, std::uint64_t seed) {
+  if (!one.defined()) return;
+  const std::lock_guard lock{one.mutex()};
+  one.set_current_seed(seed);
+}
+
+}  // namespace
+
+void rank_random::add_device(at::Generator on) {
+  on_device_ = std::move(on);
+  restart(on_device_, seed_);
+}
+
+void rank_random::reset_for_initialisation() {
+  generator_.set_current_seed(seed_);
+  restart(on_device_, seed_);
+}
 
 void rank_random::reset(const random_key& key) {
   auto stream = mix(seed_);
@@ -131,6 +155,7 @@ void rank_random::reset(const random_key& key) {
   cpu->set_engine(engine);
   cpu->set_next_float_normal_sample(std::nullopt);
   cpu->set_next_double_normal_sample(std::nullopt);
+  restart(on_device_, stream);
 }
 
 random_scope::random_scope(rank_random& whose)

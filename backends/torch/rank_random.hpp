@@ -1,6 +1,7 @@
 // Randomness that belongs to a rank, never to the process: inside a random_scope every random
-// operator of LibTorch on CPU tensors draws from that rank's generator. The host program's default
-// generator is neither read nor moved.
+// operator of LibTorch on tensors of the host draws from that rank's generator. The host program's
+// default generator is neither read nor moved. The rank's device, which it has for itself, keeps
+// LibTorch's default generator of that device; it restarts together with the rank's own.
 //
 // How: a boxed kernel for each operator with a Generator argument under the dispatch key
 // TESTING_ONLY_GenericMode, registered when the program loads and inert on threads that did not
@@ -39,15 +40,19 @@ public:
 
   std::uint64_t seed() const { return seed_; }
   const at::Generator& generator() const { return generator_; }
+  /// The rank also computes on the device of `on` (accelerator::generator), which restarts with the
+  /// rank's other streams.
+  void add_device(at::Generator on);
 
 private:
   std::uint64_t seed_;
   at::Generator generator_;
+  at::Generator on_device_;
 };
 
 /// While it exists, random operators of this thread draw from `whose`. Scopes nest; the innermost
 /// one applies. Must be destroyed in the thread that created it, in reverse order. It does not
-/// affect a generator that the caller passes to an operator, nor tensors that are not on the CPU.
+/// affect a generator that the caller passes to an operator, nor tensors that are not on the host.
 class random_scope {
 public:
   explicit random_scope(rank_random& whose);

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <numeric>
 
+#include "backends/torch/accelerators/host_memory.hpp"
 #include "backends/torch/collective_wait.hpp"
 #include "backends/torch/reducer_state.hpp"
 #include "troupe/detail/tensor.hpp"
@@ -113,6 +114,8 @@ void reducer::state::arrived(std::size_t index) noexcept {
     if (one.arrivals == 1 && !traced) trace.push_back(index);
     if (one.arrivals == one.expected) --home.missing;
     if (!options.overlap || held_back || learning || !sums()) return;
+    // Autograd's thread of a device works for all ranks that share it: a hook might wait for them.
+    if (options.hook && !in_host_memory(one.what.tensor)) return;
     // Autograd still holds other references to a gradient that has just arrived.
     const auto fresh = one.stays ? one.in_bucket : none;
     while (next < leaving.size() && buckets[leaving[next]].missing == 0 && leaving[next] != fresh) {
@@ -151,6 +154,8 @@ void reducer::state::leave(std::size_t index) {
     each.held.zero_();
   }
   one.left = true;
+  // Waits until the device has computed them.
+  if (one.on_device.defined()) one.gradients.copy_(one.on_device);
   if (options.hook) {
     const auto at = static_cast<std::size_t>(std::find(leaving.begin(), leaving.end(), index) -
                                              leaving.begin());
@@ -224,13 +229,15 @@ reducer::reducer(std::vector<parameter> parameters, std::shared_ptr<communicator
   s.seen.caps.first = s.options.first_bucket_bytes;
   if (s.options.bucket_bytes) s.seen.caps.others = *s.options.bucket_bytes;
   std::uint64_t all = 1;
+  const auto place = parameters.empty() ? host_device() : parameters.front().tensor.device();
   for (auto& each : parameters) {
     if (each.optimizers == 0) each.optimizers = 1;
     all |= each.optimizers;
-    if (!each.tensor.is_cpu() || each.tensor.layout() != c10::kStrided || !each.tensor.is_leaf())
+    if (each.tensor.layout() != c10::kStrided || !each.tensor.is_leaf() ||
+        each.tensor.device() != place)
       throw user_error(errc::job_failed,
                        fmt::format("parameter {} cannot be trained data-parallel: it is not a "
-                                   "dense leaf on the CPU",
+                                   "dense leaf on the rank's device",
                                    each.name));
     s.members.emplace_back().what = std::move(each);
   }
@@ -304,7 +311,10 @@ reducer::word reducer::finish() {
     s.timed([&] {
       if (one.sum.pending) wait_for(*s.world, one.sum.pending);
     });
-    if (!one.sum.sum) continue;
+    if (!one.sum.sum) {
+      if (one.on_device.defined()) one.on_device.copy_(one.gradients);
+      continue;
+    }
     const auto summed = one.sum.sum();
     if (summed.numel() != one.gradients.numel())
       throw user_error(errc::job_failed,
@@ -313,6 +323,7 @@ reducer::word reducer::finish() {
                                    summed.numel(), one.gradients.numel()));
     if (summed.const_data_ptr() != one.gradients.const_data_ptr())
       one.gradients.copy_(summed.reshape({-1}));
+    if (one.on_device.defined()) one.on_device.copy_(one.gradients);
   }
   if (s.options.hook) s.send_word();
   return s.lone_word_sum ? s.receive_word() : s.read_word(s.buckets[s.leaving.back()]);

@@ -4,10 +4,12 @@
 
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/from_blob.h>
+#include <ATen/ops/zeros.h>
 
 #include <algorithm>
 #include <array>
 
+#include "backends/torch/accelerators/host_memory.hpp"
 #include "backends/torch/collective_wait.hpp"
 #include "backends/torch/reducer_state.hpp"
 
@@ -72,7 +74,7 @@ void reducer::state::allocate(bucket& one, bool with_word) {
   const auto view = [&](std::size_t offset, at::IntArrayRef sizes, at::IntArrayRef strides) {
     return at::from_blob(
         static_cast<std::byte*>(memory.get()) + offset * width, sizes, strides, [memory](void*) {},
-        options_of);
+        options_of.device(host_device()));
   };
   const auto row = [&](std::size_t from, std::size_t to) {
     return view(from, {static_cast<std::int64_t>(to - from)}, {1});
@@ -81,12 +83,15 @@ void reducer::state::allocate(bucket& one, bool with_word) {
   one.all.zero_();
   one.gradients = row(0, word_at);
   if (with_word) one.word = row(word_at, elements);
+  const bool copied = !in_host_memory(members[one.members.front()].what.tensor);
+  if (copied) one.on_device = at::zeros({static_cast<std::int64_t>(word_at)}, options_of);
   for (std::size_t i = 0; i < one.members.size(); ++i) {
     auto& held = members[one.members[i]];
     const auto& parameter = held.what.tensor;
-    held.place = view(offsets[i], parameter.sizes(), held.strides);
-    one.parts.push_back(
-        {parameter, static_cast<std::int64_t>(offsets[i]), held.place.strides().vec()});
+    const auto offset = static_cast<std::int64_t>(offsets[i]);
+    held.place = copied ? one.on_device.as_strided(parameter.sizes(), held.strides, offset)
+                        : view(offsets[i], parameter.sizes(), held.strides);
+    one.parts.push_back({parameter, offset, held.place.strides().vec()});
   }
 }
 
@@ -105,8 +110,8 @@ void reducer::state::lay_out() {
     one.strides = gradient_strides(one.what.tensor);
     one.place = one.held = at::Tensor{};
     one.in_bucket = none;
-    one.stays =
-        summed_elsewhere(one) || (in_place && one.what.tensor.nbytes() >= options.stays_from_bytes);
+    one.stays = summed_elsewhere(one) || (in_place && in_host_memory(one.what.tensor) &&
+                                          one.what.tensor.nbytes() >= options.stays_from_bytes);
     listen(i);
     items.push_back({one.what.tensor.nbytes(), static_cast<int>(one.what.tensor.scalar_type()),
                      one.what.optimizers, one.stays});

@@ -34,6 +34,7 @@ struct reducer::state : std::enable_shared_from_this<reducer::state> {
     at::Tensor all;                            // gradients and status; undefined: summed in place
     at::Tensor gradients;                      // without the status
     at::Tensor word;                           // the status; undefined: it carries none
+    at::Tensor on_device;                      // the gradients, where `all` is a copy for the host
     std::vector<gradient_bucket::part> parts;  // for hooks
     gradient_bucket::memory kept;
     std::size_t missing = 0;  // members whose gradients have not all arrived

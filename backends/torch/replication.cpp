@@ -12,6 +12,7 @@
 #include <limits>
 #include <thread>
 
+#include "backends/torch/accelerators/host_memory.hpp"
 #include "backends/torch/lane_thread.hpp"
 #include "backends/torch/rank_random.hpp"
 #include "backends/torch/replication.hpp"
@@ -47,7 +48,7 @@ struct sum_of_copies : torch::autograd::Node {
   }
   std::string name() const override { return "troupe::sum_of_copies"; }
 
-  c10::Device device{c10::kCPU};
+  c10::Device device = host_device();
 };
 
 [[noreturn]] void refuse_copies(const std::string& text) {

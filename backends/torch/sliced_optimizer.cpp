@@ -15,6 +15,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "backends/torch/accelerators/host_memory.hpp"
 #include "troupe/failure.hpp"
 
 namespace troupe {
@@ -199,9 +200,9 @@ std::string sliced_optimizer::obstacle(const optim::Optimizer& optimizer) {
     return "the optimizer is none of torch::optim's SGD, Adam and AdamW";
   for (const auto& group : optimizer.param_groups())
     for (const auto& p : group.params())
-      if (p.scalar_type() != at::kFloat || !p.is_cpu() || p.layout() != c10::kStrided ||
+      if (p.scalar_type() != at::kFloat || !in_host_memory(p) || p.layout() != c10::kStrided ||
           !p.is_non_overlapping_and_dense())
-        return fmt::format("a parameter of shape [{}] is not dense float32 on the CPU",
+        return fmt::format("a parameter of shape [{}] is not dense float32 in memory of the host",
                            fmt::join(p.sizes(), ", "));
   return {};
 }

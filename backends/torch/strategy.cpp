@@ -76,6 +76,8 @@ strategy::strategy(strategy_parts parts) : parts_(std::move(parts)) {
   if (!parts_.environment)
     parts_.environment = std::make_shared<local_environment>(parts_.about.rank, parts_.about.world);
   if (!parts_.numbers) parts_.numbers = std::make_shared<precision>();
+  if (!parts_.place.kind) parts_.place = choose_devices(default_accelerators(), {}, 0);
+  parts_.numbers->place(parts_.place.kind);
   if (!parts_.files) parts_.files = safetensors_checkpoints({});
 }
 
@@ -84,7 +86,17 @@ strategy::~strategy() = default;
 std::int32_t strategy::rank() const { return parts_.environment->rank(); }
 std::int32_t strategy::world() const { return parts_.environment->world(); }
 std::int32_t strategy::local_rank() const { return parts_.environment->local_rank(); }
-c10::Device strategy::root_device() const { return c10::Device{c10::kCPU}; }
+c10::Device strategy::root_device() const {
+  const auto& devices = parts_.place.devices;
+  const auto shards = parts_.about.world;
+  const bool another = static_cast<std::size_t>(local_rank()) >= devices.size();
+  if (another && parts_.environment->has_processes() && !hardware().shared())
+    throw user_error(errc::device,
+                     fmt::format("local rank {} has no device: the job computes on {} of {} per "
+                                 "host; start as many ranks there",
+                                 local_rank(), devices.size(), hardware().name()));
+  return device_of(devices, local_rank(), shards);
+}
 
 void strategy::connect(std::shared_ptr<troupe::module> which) { module_ = std::move(which); }
 
@@ -144,7 +156,9 @@ value strategy::batch_to_device(const value& batch, c10::Device device, std::int
     if (mover == parts_.moves.end()) return batch;
     return value_user{std::make_shared<const std::any>(mover->second(*own->held, device))};
   }
-  return map_tensors(batch, [&](const at::Tensor& t) { return t.to(device); });
+  // From memory that the loader staged the copy need not wait; from any other it is done at once.
+  return map_tensors(
+      batch, [&](const at::Tensor& t) { return t.to(device, /*non_blocking=*/t.is_pinned()); });
 }
 
 step_output strategy::training_step(const batch& b, std::int64_t index) {
@@ -299,7 +313,10 @@ value strategy::add_to_queue(const metrics& callback_metrics) {
 void strategy::on_exception(const std::exception_ptr&, std::string_view, std::string_view) {}
 
 void strategy::teardown(bool orderly) {
-  if (orderly) barrier("teardown");
+  if (orderly) {
+    if (root_device().type() == hardware().type()) hardware().synchronize(root_device());
+    barrier("teardown");
+  }
   numbers().teardown();
   parts_.environment->teardown();
 }

@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "backends/torch/accelerators/host_memory.hpp"
 #include "backends/torch/batch_moments.hpp"
 #include "backends/torch/collective_wait.hpp"
 #include "backends/torch/replication.hpp"
@@ -145,7 +146,7 @@ void sync_batch_norm_impl::update(const at::Tensor& merged, double factor) {
 
 at::Tensor sync_batch_norm_impl::rank_group::gather(const at::Tensor& mine) const {
   const at::NoGradGuard no_grad;
-  auto sent = mine.detach().to(c10::kCPU).contiguous();
+  auto sent = to_host(mine.detach()).contiguous();
   auto shape = mine.sizes().vec();
   shape.insert(shape.begin(), static_cast<std::int64_t>(members.ranks.size()));
   auto all = at::empty(shape, sent.options());

@@ -5,6 +5,7 @@
 #include <bit>
 #include <stdexcept>
 
+#include "backends/torch/accelerators/host_memory.hpp"
 #include "backends/torch/scalar_types.hpp"
 
 namespace troupe {
@@ -30,7 +31,7 @@ const scalar_type& known_type(const at::Tensor& tensor) {
 at::Tensor dense_on_cpu(const at::Tensor& tensor) {
   if (tensor.layout() != c10::kStrided)
     throw std::invalid_argument("a sparse tensor has no dense bytes: call to_dense() first");
-  return tensor.detach().to(c10::kCPU).resolve_conj().resolve_neg().contiguous();
+  return to_host(tensor.detach()).resolve_conj().resolve_neg().contiguous();
 }
 
 }  // namespace
@@ -72,7 +73,7 @@ std::vector<at::Tensor> tensors_of(const value& v) {
 value deep_copy(const value& v) {
   return map_tensors(v, [](const at::Tensor& tensor) {
     if (!tensor.defined()) return tensor;
-    return tensor.detach().to(tensor.options().device(c10::kCPU), /*non_blocking=*/false,
+    return tensor.detach().to(tensor.options().device(host_device()), /*non_blocking=*/false,
                               /*copy=*/true);
   });
 }
@@ -85,9 +86,9 @@ dtype dtype_of(const at::Tensor& tensor) {
 
 buffer buffer_of(at::Tensor& tensor) {
   const auto type = dtype_of(tensor);
-  if (!tensor.is_cpu())
+  if (!in_host_memory(tensor))
     throw std::invalid_argument(
-        fmt::format("the tensor is on {}, not on the CPU", tensor.device().str()));
+        fmt::format("the tensor is on {}, not in memory of the host", tensor.device().str()));
   if (!tensor.is_contiguous())
     throw std::invalid_argument("the tensor is not contiguous: call contiguous() first");
   return {tensor.mutable_data_ptr(), static_cast<std::size_t>(tensor.numel()), type};

@@ -41,6 +41,7 @@ public:
         at_(std::exchange(whose.at_, where(h))),
         outcome_(std::exchange(whose.outcome_, &outcome)),
         inner_(std::exchange(whose.inner_, &inner)),
+        device_(whose.device_ ? whose.place_.kind->make_current(*whose.device_) : nullptr),
         draws_(whose.random_),
         gradients_(evaluates(whose.at_.stage) ? false : at::GradMode::is_enabled()) {}
   ~scope() {
@@ -56,6 +57,7 @@ private:
   position at_;
   hook_outcome* outcome_;
   const closure* inner_;
+  std::unique_ptr<accelerator::scope> device_;
   random_scope draws_;
   at::AutoGradMode gradients_;
 };
@@ -68,11 +70,13 @@ torch_learner::torch_learner(const learner_context& about, module_factory model,
       random_(about.options.seed),
       precision_(make_precision(plugins.precisions, about.options.precision.name)),
       callbacks_(plugins.callbacks, about_),
+      place_(choose_devices(plugins.accelerators, about_.options, 0)),
       received_(std::move(received)) {
   strategy_parts parts;
   parts.about = about_;
   if (plugins.environment) parts.environment = plugins.environment(about_);
   parts.numbers = precision_;
+  parts.place = place_;
   parts.files = plugins.checkpoints ? plugins.checkpoints : about_.checkpoints;
   parts.moves = plugins.moves;
   strategy_ = make_strategy(plugins.strategies, about_.options.strategy.name, std::move(parts));
@@ -145,7 +149,22 @@ void torch_learner::handle(const hooks::connect&) {
   strategy_->connect(module_);
 }
 
-void torch_learner::handle(const hooks::setup_environment&) { strategy_->setup_environment(); }
+void torch_learner::handle(const hooks::setup_environment&) {
+  strategy_->setup_environment();
+  take_device();
+}
+
+// A strategy of the program's own may compute elsewhere than the job's accelerator.
+void torch_learner::take_device() {
+  const auto device = strategy_->root_device();
+  if (device.type() != place_.kind->type()) return;
+  device_ = device;
+  random_.add_device(place_.kind->generator(device));
+}
+
+void torch_learner::mark_step() const {
+  if (device_) place_.kind->mark_step(*device_);
+}
 
 void torch_learner::handle(const hooks::prepare_data&) {
   if (strategy_->local_rank() == 0) {
@@ -313,6 +332,15 @@ public:
   const tensor_bytes* tensors() const override { return &torch_tensor_bytes(); }
   exception_text text_of_exceptions() const override { return text_without_frames; }
   std::shared_ptr<const checkpoint_io> checkpoints() const override { return plugins_.checkpoints; }
+
+  void settle_devices(trainer_options& options, std::int32_t ranks) const override {
+    const auto chosen = choose_devices(plugins_.accelerators, options, ranks);
+    options.accelerator = own_name{std::string{chosen.kind->name()}};
+    if (ranks == 0) return;
+    options.devices = {};
+    for (const auto device : chosen.devices)
+      options.devices.indices.push_back(std::max<std::int32_t>(device.index(), 0));
+  }
 
   // Creates and drops the same objects as a rank, with a random generator of its own.
   void check_fit(const trainer_options& options, const snapshot* from,

@@ -175,6 +175,8 @@ private:
   void handle(const hooks::restore_state& h);
 
   void draw_from(std::string_view hook);
+  void take_device();
+  void mark_step() const;
   std::exception_ptr cause_of(const hooks::on_exception& h) const;
   void configure_optimizers();
   void describe_optimizers();
@@ -244,7 +246,9 @@ private:
   rank_random random_;
   std::shared_ptr<precision> precision_;
   callback_list callbacks_;
+  chosen_devices place_;
   std::unique_ptr<strategy> strategy_;
+  std::optional<c10::Device> device_;  // the rank's, once its environment is set up
   generation_id generation_{1};
   std::shared_ptr<troupe::module> module_;
   optimizers optimizers_;

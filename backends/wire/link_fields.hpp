@@ -88,6 +88,11 @@ void inspect(F& f, gradient_options& x) {
   auto& [cap, overlap, find_unused, static_graph, hook, powersgd, fused, buffers] = x;
   f(cap, overlap, find_unused, static_graph, hook, powersgd, fused, buffers);
 }
+template <class F>
+void inspect(F& f, device_choice& x) {
+  auto& [count, indices] = x;
+  f(count, indices);
+}
 template <class F, class Kind>
 void inspect(F& f, kind_or_name<Kind>& x) {
   f(x.name);
@@ -98,13 +103,14 @@ void inspect(F& f, trainer_options& x) {
          gradient_clip_val, gradient_clip_algorithm, limit_train_batches, limit_val_batches,
          limit_test_batches, limit_predict_batches, val_check_interval, num_sanity_val_batches,
          fast_dev_run, log_every_n_steps, seed, precision, strategy, gradients, communicator,
-         tcp_streams, placement, one_hook_per_run, stop_early, checkpoint, time, elastic, faults] =
-      x;
+         tcp_streams, placement, accelerator, devices, one_hook_per_run, stop_early, checkpoint,
+         time, elastic, faults] = x;
   f(ranks, max_epochs, max_steps, batch_size, accumulate_grad_batches, truncated_bptt_steps,
     gradient_clip_val, gradient_clip_algorithm, limit_train_batches, limit_val_batches,
     limit_test_batches, limit_predict_batches, val_check_interval, num_sanity_val_batches,
     fast_dev_run, log_every_n_steps, seed, precision, strategy, gradients, communicator,
-    tcp_streams, placement, one_hook_per_run, stop_early, checkpoint, time, elastic, faults);
+    tcp_streams, placement, accelerator, devices, one_hook_per_run, stop_early, checkpoint, time,
+    elastic, faults);
 }
 
 // --- state -----------------------------------------------------------------------------------

@@ -65,8 +65,7 @@ def story_help_lists_only_what_this_build_supports(folder):
     run = os.path.join(folder, "run")
     texts = check_code(troupe("fit", "--help"), 0).out + check_code(troupe("config", "schema"), 0).out
     for word, code, reason, *flags in (("simulated", 3, "threads or processes", "--placement"),
-                                       ("cuda", 6, "on the cpu only", "--accelerator"),
-                                       ("lazy", 6, "on the cpu only", "--accelerator"),
+                                       ("lazy", 6, "auto, cpu, cuda", "--accelerator"),
                                        ("nccl", 6, "on the cpu only", "--communicator")):
         listed = [w for w in re.split(r"[^a-z0-9_-]+", texts) if w == word]
         check_equal(listed, [], word)
@@ -142,7 +141,13 @@ def story_a_missing_checkpoint_exits_with_5_and_a_missing_device_with_6(folder):
     refused(5, [run], "fit", *SMALL, "--run-dir", run, "--resume", "latest")
     refused(5, [run], "test", "--run-dir", run)
     refused(5, [run], "checkpoint", "inspect", run)
-    refused(6, ["cuda", "cpu"], "fit", *SMALL, "--run-dir", run, "--accelerator", "cuda")
+    refused(6, ["devices = 2", "--devices auto"], "fit", *SMALL, "--run-dir", run, "--accelerator", "cpu", "--devices",
+            2)
+    about = {d["name"]: d for d in json.loads(check_code(troupe("doctor", "--json"), 0).out)["devices"]}
+    if about["cuda"]["available"]:
+        print("not checked here: a refusal without a GPU, because there is one")
+    else:  # the words of doctor
+        refused(6, ["cuda", about["cuda"]["about"]], "fit", *SMALL, "--run-dir", run, "--accelerator", "cuda")
     ended = check_code(fit(run, "--communicator", "nccl"), 6)
     check_in("--communicator auto", ended.err)
 

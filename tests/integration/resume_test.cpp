@@ -131,7 +131,20 @@ TEST_CASE("check_job reports the errors of a session and changes nothing", "[res
   auto what = at.fit(1);
   what.options.communicator = own_name{"pigeons"};
   CHECK_THROWS_WITH(check_job(what, at.world()), Catch::Contains("pigeons"));
+  what = at.fit(1);
+  what.options.accelerator = accelerator_kind::cuda;
+  CHECK_THROWS_WITH(check_job(what, at.world()), Catch::Contains("use --accelerator cpu"));
   what = at.fit(1, "latest");
   CHECK_THROWS_AS(check_job(what, at.world()), user_error);
+  CHECK_FALSE(fs::exists(at.run()));
+}
+
+TEST_CASE("devices that are not there: the session starts no rank", "[resume]") {
+  resume_place at;
+  auto what = at.fit(1);
+  what.options.devices.count = 2;
+  const auto refused = at(what);
+  REQUIRE_FALSE(refused.ok());
+  CHECK_THAT(why(refused), Catch::Contains("devices = 2"));
   CHECK_FALSE(fs::exists(at.run()));
 }

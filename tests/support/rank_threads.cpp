@@ -113,6 +113,8 @@ std::vector<rank_end> run_job(const test_job& job) {
     context.world = job.options.ranks;
     context.job = job_id{1};
     context.options = job.options;
+    if (job.options.accelerator == accelerator_kind::automatic)
+      context.options.accelerator = accelerator_kind::cpu;  // also where there are others
     context.purpose = job.purpose;
     context.initial = job.initial;
     rank_driver{job, context, group, ends[rank]}.run();

@@ -24,7 +24,7 @@ FILE_LINES, TEST_FILE_LINES = 500, 700
 FUNCTION_LINES, TEST_FUNCTION_LINES = 60, 100  # a test case may list what it expects
 CODE_WIDTH, SCRIPT_WIDTH = 100, 120
 UMBRELLA = re.compile(r"torch/(torch|nn|optim|data|serialize|all)\b")
-UMBRELLA_SOURCES = 37
+UMBRELLA_SOURCES = 38
 
 # "rule path": "reason". Findings of the rule in that file are excused; an excuse without a finding is a finding.
 EXCUSED = {
@@ -250,6 +250,18 @@ def process_wide(tree):
                      r"|\b(?:at|torch)::manual_seed\s*\(", "the process belongs to its main")
 
 
+def devices(tree):
+    named = (r"\bk(?:CPU|CUDA|HIP|XLA|XPU|MPS|Lazy|PrivateUse1)\b|\bDeviceType::\w+|\b(?:c10|at|torch)::cuda\b|"
+             r"\bis_(?:cpu|cuda|privateuseone|lazy|xla)\s*\(|\.(?:cpu|cuda)\s*\(\s*\)")
+    home = "backends/torch/accelerators/"
+    yield from calls(tree, (*LIBRARY, "apps"), named, f"devices are named in {home} only: ask the accelerator, "
+                     "or use host_memory.hpp", (home,))
+    for path, code in tree.sources("backends", "actors", "apps"):
+        if not path.startswith(home):
+            for m in re.finditer(r'"(?:cpu|cuda)(?::\d+)?"', code):
+                yield Finding(path, line_of(code, m.start()), f"{m[0]}: to_string(accelerator_kind) has the names")
+
+
 def pure_machines(tree):
     machines = re.compile(
         r"actors/(\w+_machine\w*|deciders|fit_plan|hook_sequences|time_knob)\.|backends/wire/\w+_machine\.")
@@ -336,8 +348,8 @@ def dead_files(tree):
 
 
 RULES = [layers, torch_rooms, torch_umbrella, file_length, function_length, width, blanks, sleeps, prints,
-         environment, process_wide, pure_machines, caf_rooms, names, words, places, headers, catch_last, top_level,
-         dead_files, *documented_tests.RULES, *prose.RULES]
+         environment, process_wide, devices, pure_machines, caf_rooms, names, words, places, headers, catch_last,
+         top_level, dead_files, *documented_tests.RULES, *prose.RULES]
 
 
 def check(root, excused=None):

@@ -91,6 +91,14 @@ CASES = {
          ("backends/torch/x.hpp", HEADER + "void f() { at::set_num_threads(1); }\n"),
          ("backends/x.hpp", HEADER + "int a = sigaction(1, b, c);\n")],
         [("apps/x.hpp", HEADER + "void f() { std::exit(1); }\n")]),
+    "devices": (
+        [("backends/torch/x.hpp", HEADER + "auto a = at::empty({1}, at::kCPU);\n"),
+         ("backends/torch/x.cpp", "bool a(const at::Tensor& t) { return t.is_cuda(); }\n"),
+         ("apps/x.cpp", "auto a = c10::DeviceType::CUDA;\n"),
+         ("apps/y.cpp", 'const char* a = "cuda";\n')],
+        [("backends/torch/accelerators/x.hpp", HEADER + "auto a = c10::kCUDA;\n"),
+         ("messages/x.hpp", HEADER + 'const char* a = "cuda";\n'),
+         ("tests/unit/x.hpp", HEADER + "auto a = at::kCPU;\n")]),
     "pure_machines": (
         [("actors/a_machine.hpp", HEADER + "int a = rare(mark::b) ? 1 : 2;\n"),
          ("actors/fit_machine_state.hpp", HEADER + "int a = troupe::rare (mark::b);\n")],

@@ -95,6 +95,11 @@ public:
   /// The format of this job's checkpoints, for the learners that read them and for the checkpointer
   /// that writes them. Null: the one of the session's ports (`ports::checkpoints`).
   virtual std::shared_ptr<const checkpoint_io> checkpoints() const { return nullptr; }
+  /// Replaces `accelerator` and `devices` of the options by what they mean on this host, for
+  /// `ranks` ranks on it (0: unknown, a launcher places them). Called for each job before ranks
+  /// start and before anything is written. Throws user_error (device) with the reason and the fix.
+  /// The default is for learners that compute on the host's processors.
+  virtual void settle_devices(trainer_options& options, std::int32_t ranks) const;
   /// Checks that a fit with `options` can start, and that it can resume `from`, which was read from
   /// `path`. Throws the user_error that a rank would throw, with what differs and the value to
   /// give. Called before ranks start and before anything is written. May read data, and take as

@@ -91,11 +91,19 @@ enum class precision_kind : std::uint8_t {
   f16_mixed,  ///< with a gradient scaler
 };
 
+/// The kind of device that ranks compute on.
+enum class accelerator_kind : std::uint8_t {
+  automatic,  ///< cuda where every rank can have a device of its own, else cpu; its text is `auto`
+  cpu,
+  cuda,
+};
+
 /// The texts are those of flags, TOML keys and results: `threads`, `auto`, `32-true`, ...
 std::string_view to_string(placement_kind kind);
 std::string_view to_string(communicator_kind kind);
 std::string_view to_string(strategy_kind kind);
 std::string_view to_string(precision_kind kind);
+std::string_view to_string(accelerator_kind kind);
 /// Throws user_error (bad_configuration) that lists the texts there are.
 placement_kind placement_named(std::string_view text);
 
@@ -113,6 +121,14 @@ struct kind_or_name {
   friend bool operator==(const kind_or_name&, const kind_or_name&) = default;
 
   std::string name;
+};
+
+/// Which devices of a host its ranks compute on (key `devices`, flag `--devices`): a count or a
+/// list. Neither: the first ones, one for each rank. docs/accelerators.md says what is refused.
+struct device_choice {
+  std::optional<std::int32_t> count;  ///< the first so many
+  std::vector<std::int32_t> indices;  ///< these; local rank r gets the r-th
+  friend bool operator==(const device_choice&, const device_choice&) = default;
 };
 
 /// What becomes of a job when it loses a rank, or when a rank fails (keys `elastic.*`;
@@ -228,6 +244,8 @@ struct trainer_options {
   /// Connections between two ranks of tcp and hier (key `tcp.streams`). Unset: the adapter's.
   std::optional<std::int64_t> tcp_streams;
   placement_kind placement = placement_kind::threads;
+  kind_or_name<accelerator_kind> accelerator = accelerator_kind::automatic;
+  device_choice devices;
   bool one_hook_per_run = false;  ///< the lane answers after every hook, for tests and observers
   std::vector<early_stopping> stop_early;
   checkpoint_policy checkpoint;

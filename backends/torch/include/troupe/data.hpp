@@ -18,6 +18,8 @@
 
 namespace troupe {
 
+class accelerator;
+
 /// Seeds of an augmentation. They depend on (seed, epoch, sample) only, so a sample is augmented
 /// alike in any rank, batch and thread.
 struct sample_keys {
@@ -117,6 +119,8 @@ struct loader_options {
   std::int64_t rank = 0;
   std::int32_t prefetch = 2;
   sampler_ptr order;  ///< with `shuffle`; null: the ledger's permutation of all samples
+  /// Batches are made ready to be copied to its devices (accelerator::staged). Null: they are not.
+  std::shared_ptr<const accelerator> staged_for = nullptr;
 };
 
 /// What a loader does for `how`. `ranks` and `batch_size` (of a rank; `how` may have its own) give

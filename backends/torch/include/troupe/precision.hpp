@@ -3,6 +3,7 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
+#include <c10/core/DeviceType.h>
 
 #include <functional>
 #include <map>
@@ -23,6 +24,7 @@ class Optimizer;
 namespace troupe {
 
 struct module;
+class accelerator;
 class optimizers;
 class strategy;
 
@@ -43,6 +45,8 @@ public:
 
   virtual ~precision() = default;
   virtual std::string_view name() const { return "32-true"; }
+  /// What the rank computes on; before all other members.
+  void place(std::shared_ptr<const accelerator> hardware) { hardware_ = std::move(hardware); }
 
   /// Why this precision cannot train with an optimizer; empty: it can. Asked before ranks start (of
   /// a precision other than the base, see learner_recipe::check_fit), and by each rank.
@@ -79,6 +83,13 @@ public:
   /// Not called for an empty state.
   virtual void load_state(const std::string& json) { (void)json; }
   virtual void teardown() {}
+
+protected:
+  /// The device type whose autocast a forward_context switches on.
+  c10::DeviceType autocast_type() const;
+
+private:
+  std::shared_ptr<const accelerator> hardware_;
 };
 
 using precision_factory = std::function<std::unique_ptr<precision>()>;

@@ -13,6 +13,7 @@
 #include <utility>
 #include <vector>
 
+#include "troupe/accelerator.hpp"
 #include "troupe/callback.hpp"
 #include "troupe/checkpoint.hpp"
 #include "troupe/cluster_environment.hpp"
@@ -59,6 +60,7 @@ std::string identity_of(const Arguments&... arguments) {
 struct torch_plugins {
   strategy_table strategies = default_strategies();
   precision_table precisions = default_precisions();
+  accelerator_table accelerators = default_accelerators();
   /// Null: all ranks on this host.
   std::function<std::shared_ptr<cluster_environment>(const learner_context&)> environment;
   /// The format of checkpoints: ranks read through it, and the checkpointer writes through it (see

@@ -21,6 +21,7 @@
 #include <typeindex>
 #include <vector>
 
+#include "troupe/accelerator.hpp"
 #include "troupe/batch.hpp"
 #include "troupe/checkpoint.hpp"
 #include "troupe/cluster_environment.hpp"
@@ -52,6 +53,8 @@ struct strategy_parts {
   learner_context about;
   std::shared_ptr<cluster_environment> environment;
   std::shared_ptr<troupe::precision> numbers;
+  /// The job's accelerator and its devices on this host; none: the host's processors.
+  chosen_devices place;
   std::shared_ptr<const checkpoint_io> files;
   move_table moves;
 };
@@ -101,7 +104,9 @@ public:
   virtual std::int32_t world() const;
   virtual std::int32_t local_rank() const;
   virtual bool is_global_zero() const { return rank() == 0; }
+  /// The local rank's device of the job's.
   virtual c10::Device root_device() const;
+  const accelerator& hardware() const { return *parts_.place.kind; }
   /// True: an engine under the strategy counts and weights micro-batches itself. Then
   /// optimizer_step is called for each micro-batch, losses are passed as the module returned them
   /// (`backward_plan::weight` is 1), and `backward_plan::synchronize` marks the end of Troupe's own

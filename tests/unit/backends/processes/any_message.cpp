@@ -58,6 +58,8 @@ public:
     o.seed = number();
     o.precision = own_name{text()};
     o.placement = placement_kind::processes;
+    o.accelerator = own_name{text()};
+    o.devices = {static_cast<std::int32_t>(small()), {2, 0}};
     o.stop_early = {{text(), real(), 2, yes()}};
     o.checkpoint.every_n_steps = small();
     o.time.detect = std::chrono::milliseconds{small()};

@@ -73,7 +73,7 @@ class reducer {
 public:
   struct parameter {
     std::string name;
-    at::Tensor tensor;  ///< a leaf, dense, on the CPU
+    at::Tensor tensor;  ///< a leaf, dense; all on one device
     /// Bit i: belongs to optimizer i. 0 counts as optimizer 0.
     std::uint64_t optimizers = 1;
   };

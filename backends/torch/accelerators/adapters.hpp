@@ -1,0 +1,11 @@
+// The accelerators that Troupe has.
+#pragma once
+
+#include "troupe/accelerator.hpp"
+
+namespace troupe {
+
+accelerator_ptr cpu_accelerator();
+accelerator_ptr cuda_accelerator();
+
+}  // namespace troupe

@@ -1,0 +1,156 @@
+// Goal: options become devices, one per local rank, or an error that names the fix before a rank
+// starts.
+#include "troupe/accelerator.hpp"
+#include "tests/unit/torch_strategy/small_models.hpp"
+
+#include "tests/support/catch.hpp"
+
+using namespace troupe;
+
+namespace {
+
+/// Some devices without any function.
+class some_devices : public accelerator {
+public:
+  some_devices(std::int32_t count, int preference, std::string why_not = {})
+      : count_(count), preference_(preference), why_not_(std::move(why_not)) {}
+  std::string_view name() const override { return "some"; }
+  c10::DeviceType type() const override { return c10::kMeta; }
+  std::string unusable() const override { return why_not_; }
+  std::int32_t count() const override { return count_; }
+  int preference() const override { return preference_; }
+
+private:
+  std::int32_t count_;
+  int preference_;
+  std::string why_not_;
+};
+
+accelerator_table with(std::int32_t count, int preference, const std::string& why_not = {}) {
+  auto table = default_accelerators();
+  table["cuda"] = [] { return std::make_shared<some_devices>(0, 10, "no driver"); };
+  table["some"] = [=] { return std::make_shared<some_devices>(count, preference, why_not); };
+  return table;
+}
+
+std::vector<int> indices(const std::vector<c10::Device>& devices) {
+  std::vector<int> all;
+  for (const auto device : devices) all.push_back(device.index());
+  return all;
+}
+
+std::string refusal(const device_choice& which, std::int32_t ranks) {
+  try {
+    some_devices{3, 0}.parse(which, ranks);
+  } catch (const user_error& error) {
+    CHECK(error.code() == errc::device);
+    return error.what();
+  }
+  return "accepted";
+}
+
+trainer_options on(std::string accelerator, device_choice devices = {}) {
+  trainer_options options;
+  options.accelerator = own_name{std::move(accelerator)};
+  options.devices = std::move(devices);
+  return options;
+}
+
+strategy_parts parts_of(std::shared_ptr<cluster_environment> where, std::int32_t world) {
+  strategy_parts parts;
+  parts.about.world = world;
+  parts.environment = std::move(where);
+  parts.place.kind = std::make_shared<some_devices>(3, 0);
+  parts.place.devices = parts.place.kind->parse({.indices = {0, 2}}, 0);
+  return parts;
+}
+
+/// The second of two ranks that a launcher has started on this host; or the third.
+class launched : public local_environment {
+public:
+  using local_environment::local_environment;
+  bool has_processes() const override { return true; }
+};
+
+}  // namespace
+
+TEST_CASE("devices: a count, a list or neither gives each local rank its own", "[accelerator]") {
+  const some_devices three{3, 0};
+  CHECK(indices(three.parse({}, 2)) == std::vector{0, 1});
+  CHECK(indices(three.parse({}, 0)) == std::vector{0, 1, 2});
+  CHECK(indices(three.parse({.count = 2}, 2)) == std::vector{0, 1});
+  CHECK(indices(three.parse({.indices = {2, 0}}, 2)) == std::vector{2, 0});
+  CHECK(indices(three.parse({.indices = {1}}, 0)) == std::vector{1});
+}
+
+TEST_CASE("devices that are missing or shared are refused with the fix", "[accelerator]") {
+  CHECK_THAT(refusal({}, 4),
+             Catch::Contains("3 devices of some") && Catch::Contains("--ranks 3, or"));
+  CHECK_THAT(refusal({.count = 4}, 4), Catch::Contains("use --devices 3"));
+  CHECK_THAT(refusal({.count = 2}, 3), Catch::Contains("use --ranks 2, or name 3 devices"));
+  CHECK_THAT(refusal({.indices = {0, 1}}, 3), Catch::Contains("devices = [0, 1] and ranks = 3"));
+  CHECK_THAT(refusal({.indices = {0, 3}}, 2), Catch::Contains("numbered 0 to 2"));
+  CHECK_THAT(refusal({.indices = {-1}}, 1), Catch::Contains("numbered 0 to 2"));
+  CHECK_THAT(refusal({.indices = {1, 1}}, 2), Catch::Contains("names 1 twice"));
+}
+
+TEST_CASE("auto takes the accelerator that has a device for each rank", "[accelerator]") {
+  CHECK(choose_devices(with(3, 5), on("auto"), 2).kind->name() == "some");
+  CHECK(choose_devices(with(3, 5), on("auto"), 4).kind->name() == "cpu");
+  CHECK(choose_devices(with(3, 5, "broken"), on("auto"), 2).kind->name() == "cpu");
+  CHECK(choose_devices(with(3, -1), on("auto"), 2).kind->name() == "cpu");
+  const auto listed = choose_devices(with(3, 5), on("auto", {.indices = {2}}), 1);
+  CHECK(indices(listed.devices) == std::vector{2});
+}
+
+TEST_CASE("an accelerator that is unknown or unusable: the error says so", "[accelerator]") {
+  CHECK_THROWS_WITH(choose_devices(with(3, 5), on("sum"), 1),
+                    Catch::Contains("use one of auto, cpu, cuda, some"));
+  CHECK_THROWS_WITH(choose_devices(with(3, 5, "no cooling"), on("some"), 1),
+                    Catch::Contains("accelerator = \"some\" cannot be used here: no cooling"));
+}
+
+TEST_CASE("the cpu is one device that all ranks share", "[accelerator]") {
+  const auto table = default_accelerators();
+  CHECK(choose_devices(table, on("cpu"), 8).devices.size() == 1);
+  CHECK_NOTHROW(choose_devices(table, on("cpu", {.indices = {0}}), 2));
+  CHECK_THROWS_WITH(choose_devices(table, on("cpu", {.count = 2}), 2),
+                    Catch::Contains("devices = 2: the cpu is one device"));
+  CHECK_THROWS_WITH(choose_devices(table, on("cpu", {.indices = {0, 1}}), 2),
+                    Catch::Contains("devices = [0, 1]"));
+}
+
+TEST_CASE("a recipe writes the devices of a job into its options", "[accelerator]") {
+  torch_plugins plugins;
+  plugins.accelerators = with(3, 5);
+  const auto recipe = make_recipe({}, nullptr, plugins);
+  auto options = on("auto");
+  recipe->settle_devices(options, 2);
+  CHECK(options.accelerator.name == "some");
+  CHECK(options.devices == device_choice{.indices = {0, 1}});
+  options = on("some", {.count = 2});
+  CHECK_THROWS_WITH(recipe->settle_devices(options, 3), Catch::Contains("use --ranks 2"));
+  // A launcher's ranks may be on several hosts.
+  options = on("auto");
+  recipe->settle_devices(options, 0);
+  CHECK(options.accelerator.name == "some");
+  CHECK(options.devices == device_choice{});
+}
+
+TEST_CASE("root_device is the local rank's, and shards share devices", "[accelerator]") {
+  const auto make = [](strategy_parts parts) {
+    return make_strategy(default_strategies(), "data_parallel", std::move(parts));
+  };
+  const auto local = [](std::int32_t rank, std::int32_t world) {
+    return std::make_shared<local_environment>(rank, world);
+  };
+  CHECK(make(parts_of(local(0, 2), 2))->root_device().index() == 0);
+  CHECK(make(parts_of(local(1, 2), 2))->root_device().index() == 2);
+  const auto devices = some_devices{3, 0}.parse({.indices = {0, 2}}, 0);
+  std::vector<int> of_shards;
+  for (std::int32_t shard = 0; shard < 5; ++shard)
+    of_shards.push_back(device_of(devices, shard, 5).index());
+  CHECK(of_shards == std::vector{0, 0, 0, 2, 2});
+  CHECK_THROWS_WITH(make(parts_of(std::make_shared<launched>(2, 3), 3))->root_device(),
+                    Catch::Contains("local rank 2 has no device"));
+}
