@@ -212,6 +212,7 @@ void fit_machine::learn(const hook_outcome& outcome, actions& out) {
   if (outcome.restored && !plan_->resume.empty() &&
       phase_ == (fit ? phase::launch : phase::prepare)) {
     loop_ = *outcome.restored;
+    ending_ = static_cast<stop_reason>(std::exchange(loop_.pending_stop, std::uint8_t{0}));
     loop_.early_stopping.resize(plan_->stop_early.size());
     resumed_epoch_ = loop_.epoch;
     resumed_batch_ = loop_.batch;
@@ -260,7 +261,7 @@ void fit_machine::leave_phase(actions& out) {
       return enter(phase::close);
     case phase::close:
       phase_ = phase::done;
-      out.emplace_back(fit_actions::finished{why_, loop_});
+      out.emplace_back(fit_actions::finished{why_, saved_loop()});
       return;
     case phase::idle:
     case phase::at_point:
@@ -307,8 +308,7 @@ void fit_machine::started() {
 }
 
 void fit_machine::boundary() {
-  if (validation_due_behind(loop_.batch) && !loop_.validated)
-    return enter_evaluation(phase::validation);
+  if (validation_due_now()) return enter_evaluation(phase::validation);
   if (loop_.batch >= train_batches()) return enter(phase::epoch_end);
   if (checkpoint_due(plan_->checkpoint, {loop_.steps, false, false}, last_saved_))
     return enter(phase::checkpoint);
@@ -316,8 +316,9 @@ void fit_machine::boundary() {
 }
 
 void fit_machine::epoch_ended() {
-  check_monitor(plan_->checkpoint, loop_.last);
+  if (validation_was_due()) check_monitor(plan_->checkpoint, loop_.last);
   ++loop_.epoch;
+  loop_.earlier_batches += loop_.batch;
   loop_.batch = 0;
   loop_.cursor = 0;
   loop_.validated = false;
@@ -334,7 +335,7 @@ void fit_machine::epoch_done() {
 
 void fit_machine::hold_or_go() {
   if (limits_reached()) return end(stop_reason::none);
-  if (ending_ != stop_reason::none) return end(ending_);
+  if (ending_ != stop_reason::none && may_stop()) return end(ending_);
   if (pauses()) return enter(phase::at_point);
   if (stop_ && loop_.steps >= stop_->step) return end(stop_->why);
   enter_span();
@@ -344,8 +345,9 @@ void fit_machine::hold_or_go() {
 void fit_machine::enter_span() {
   enter(phase::window);
   until_ = std::min(window_end(), batch_ + plan_->run_batches);
-  if (const auto every = validation_interval(); every > 0)
-    until_ = std::min(until_, (batch_ / every + 1) * every);
+  if (!validates_in_epoch()) return;
+  const auto every = validation_interval();
+  until_ = std::min(until_, batch_ + every - (interval_counted() + batch_) % every);
 }
 
 void fit_machine::span_done(actions& out) {

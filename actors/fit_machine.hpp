@@ -100,8 +100,14 @@ private:
   std::int64_t epoch_batches(const loader_length& loader) const;
   std::int64_t window_end() const;
   std::int64_t validation_interval() const;
+  std::int64_t interval_counted() const;
+  bool validates_in_epoch() const;
   bool validation_due_behind(std::int64_t batches) const;
+  bool validation_due_now() const;
+  bool validation_was_due() const;
   bool limits_reached() const;
+  bool may_stop() const;
+  loop_state saved_loop() const;
   void check_against_facts() const;
   std::vector<hook> segment() const;
   void train_segment(position where, std::vector<hook>& out) const;

@@ -168,9 +168,45 @@ std::int64_t fit_machine::validation_interval() const {
   return std::max<std::int64_t>(1, apply_limit(plan_->val_check_interval, train_batches()));
 }
 
+// What the interval has counted before the epoch in progress.
+std::int64_t fit_machine::interval_counted() const {
+  return plan_->check_val_every_n_epoch == 0 ? loop_.earlier_batches : 0;
+}
+
+bool fit_machine::validates_in_epoch() const {
+  const auto n = plan_->check_val_every_n_epoch;
+  return validation_interval() > 0 && (n == 0 || (loop_.epoch + 1) % n == 0);
+}
+
 bool fit_machine::validation_due_behind(std::int64_t batches) const {
+  return batches > 0 && validates_in_epoch() &&
+         (interval_counted() + batches) % validation_interval() == 0;
+}
+
+// At the boundary of a step. As in Lightning, a run that a hook ends validates first.
+bool fit_machine::validation_due_now() const {
+  if (loop_.validated) return false;
+  if (validation_due_behind(loop_.batch)) return true;
+  return ending_ == stop_reason::hook && may_stop() && loop_.batch > 0 && validates_in_epoch();
+}
+
+// At the end of an epoch: everything that the run logs was logged once.
+bool fit_machine::validation_was_due() const {
   const auto every = validation_interval();
-  return every > 0 && batches > 0 && batches % every == 0;
+  const auto n = plan_->check_val_every_n_epoch;
+  return every == 0 || (n > 0 ? loop_.epoch + 1 >= n : loop_.earlier_batches + loop_.batch >= every);
+}
+
+// A hook or early stopping may end the run.
+bool fit_machine::may_stop() const {
+  return loop_.epoch >= plan_->min_epochs && loop_.steps >= plan_->min_steps;
+}
+
+// A stop that waits is saved, so that a resumed run ends where this one would.
+loop_state fit_machine::saved_loop() const {
+  auto loop = loop_;
+  if (!may_stop()) loop.pending_stop = static_cast<std::uint8_t>(ending_);
+  return loop;
 }
 
 bool fit_machine::limits_reached() const {
@@ -188,10 +224,11 @@ void fit_machine::check_against_facts() const {
                                  plan_->resume, loop_.epoch, plan_->max_epochs));
   if (optimizers_.splits_batches) refuse_accumulated_splits(plan_->accumulate);
   const auto every = validation_interval();
-  if (train_batches() > 0 && every > train_batches())
+  if (plan_->check_val_every_n_epoch > 0 && train_batches() > 0 && every > train_batches())
     throw user_error(errc::bad_configuration,
                      fmt::format("val_check_interval is {} batches, but an epoch has {}: lower it, "
-                                 "or give a share such as 1.0",
+                                 "give a share such as 1.0, or set check_val_every_n_epoch to 0, "
+                                 "so that it counts across epochs",
                                  every, train_batches()));
 }
 
@@ -215,7 +252,7 @@ std::vector<hook> fit_machine::segment() const {
     case phase::evaluation: evaluation_segment(where, out); break;
     case phase::epoch_end: hook_sequences::epoch_end(optimizers_, where, out); break;
     case phase::checkpoint:
-    case phase::last_checkpoint: hook_sequences::checkpoint(optimizers_, where, loop_, out); break;
+    case phase::last_checkpoint: hook_sequences::checkpoint(optimizers_, where, saved_loop(), out); break;
     case phase::close:
       where.stage = stage::train;
       where.epoch = loop_.epoch;
@@ -301,6 +338,7 @@ std::uint64_t fit_machine::digest() const {
     h.add(point_.loop.epoch).add(point_.loop.batch).add(point_.last_saved).add(point_.ending);
   }
   if (joins_ || applied_) h.add(joins_).add(applied_);
+  if (plan_->check_val_every_n_epoch == 0) h.add(loop_.earlier_batches);
   if (optimizers_.splits_batches) h.add(optimizers_.splits_batches).add(splits_);
   return h.digest();
 }

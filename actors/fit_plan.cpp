@@ -40,6 +40,7 @@ void check_limits(const trainer_options& o) {
   check_limit("limit_val_batches", o.limit_val_batches);
   check_limit("limit_test_batches", o.limit_test_batches);
   check_limit("limit_predict_batches", o.limit_predict_batches);
+  check_limit("overfit_batches", o.overfit_batches);
   const auto* count = std::get_if<std::int64_t>(&o.val_check_interval);
   const auto* share = std::get_if<double>(&o.val_check_interval);
   if (count ? *count < 1 : !(*share > 0 && *share <= 1))
@@ -56,12 +57,24 @@ void check_extent(const trainer_options& o) {
   refuse_unless(o.truncated_bptt_steps >= 0, "truncated_bptt_steps", o.truncated_bptt_steps,
                 "at least 0");
   if (o.truncated_bptt_steps > 0) refuse_accumulated_splits(o.accumulate_grad_batches);
-  refuse_unless(!o.max_steps || *o.max_steps >= 0, "max_steps", o.max_steps.value_or(0),
-                "at least 0");
   refuse_unless(o.fast_dev_run >= 0, "fast_dev_run", o.fast_dev_run, "at least 0");
-  refuse_unless(o.num_sanity_val_batches >= -1, "num_sanity_val_batches", o.num_sanity_val_batches,
+  refuse_unless(o.check_val_every_n_epoch >= 0, "check_val_every_n_epoch",
+                o.check_val_every_n_epoch, "at least 1, or 0 to count batches across epochs");
+  refuse_unless(o.num_sanity_val_steps >= -1, "num_sanity_val_steps", o.num_sanity_val_steps,
                 "at least 0, or -1 for all");
   refuse_unless(o.log_every_n_steps >= 1, "log_every_n_steps", o.log_every_n_steps, "at least 1");
+}
+
+void check_length(const trainer_options& o) {
+  const auto from_0 = [](std::string_view option, const std::optional<std::int64_t>& value) {
+    refuse_unless(value.value_or(0) >= 0, option, value.value_or(0), "at least 0");
+  };
+  refuse_unless(o.max_epochs >= -1, "max_epochs", o.max_epochs, "at least 0, or -1 for no limit");
+  from_0("max_steps", o.max_steps);
+  from_0("min_epochs", o.min_epochs);
+  from_0("min_steps", o.min_steps);
+  refuse_unless(!o.max_time || o.max_time->count() > 0, "max_time",
+                fmt::format("{} ns", o.max_time ? o.max_time->count() : 0), "more than 0");
 }
 
 void check_gradients(const trainer_options& o) {
@@ -101,6 +114,7 @@ void check_policies(const trainer_options& o) {
 
 void check(const trainer_options& o) {
   check_extent(o);
+  check_length(o);
   check_limits(o);
   check_gradients(o);
   check_policies(o);
@@ -111,10 +125,9 @@ void add(stable_hasher& h, const batch_limit& limit) {
   std::visit([&](auto x) { h.add(x); }, limit);
 }
 
-void shorten(fit_plan& plan, std::int64_t batches) {
-  const batch_limit limit{batches};
-  plan.train_batches = plan.val_batches = plan.test_batches = plan.predict_batches = limit;
+void shorten(fit_plan& plan) {
   plan.val_check_interval = 1.0;
+  plan.check_val_every_n_epoch = 1;
   plan.max_epochs = 1;
   plan.max_steps.reset();
   plan.sanity_batches = 0;
@@ -138,21 +151,24 @@ fit_plan make_plan(const trainer_options& options, stage purpose, std::string re
   plan.purpose = purpose;
   plan.max_epochs = options.max_epochs;
   plan.max_steps = options.max_steps;
+  plan.min_epochs = options.min_epochs.value_or(options.min_steps ? 1 : 0);
+  plan.min_steps = options.min_steps.value_or(0);
   plan.accumulate = options.accumulate_grad_batches;
   if (options.gradient_clip_val.value_or(0) > 0)
     plan.clip = clip_plan{*options.gradient_clip_val, options.gradient_clip_algorithm};
-  plan.train_batches = options.limit_train_batches;
-  plan.val_batches = options.limit_val_batches;
-  plan.test_batches = options.limit_test_batches;
-  plan.predict_batches = options.limit_predict_batches;
+  plan.train_batches = limit_of(options, stage::train);
+  plan.val_batches = limit_of(options, stage::validate);
+  plan.test_batches = limit_of(options, stage::test);
+  plan.predict_batches = limit_of(options, stage::predict);
   plan.val_check_interval = options.val_check_interval;
-  plan.sanity_batches = options.num_sanity_val_batches;
+  plan.check_val_every_n_epoch = options.check_val_every_n_epoch;
+  plan.sanity_batches = options.num_sanity_val_steps;
   plan.stop_early = options.stop_early;
   plan.checkpoint = options.checkpoint;
   plan.resume = std::move(resume);
   plan.one_hook_per_run = options.one_hook_per_run;
   plan.keeps_points = options.elastic.enabled();
-  if (options.fast_dev_run > 0) shorten(plan, options.fast_dev_run);
+  if (options.fast_dev_run > 0) shorten(plan);
   return plan;
 }
 
@@ -170,14 +186,19 @@ std::uint64_t fit_plan::digest() const {
   h.add(checkpoint.keep_last).add(checkpoint.keep_best).add(checkpoint.monitor);
   h.add(checkpoint.maximize).add(resume).add(one_hook_per_run);
   if (keeps_points) h.add(keeps_points);
+  if (min_epochs > 0 || min_steps > 0) h.add(min_epochs).add(min_steps);
+  if (check_val_every_n_epoch != 1) h.add(check_val_every_n_epoch);
   return h.add(run_batches).digest();
 }
 
 std::ostream& operator<<(std::ostream& out, const fit_plan& plan) {
   out << plan.purpose << " epochs " << plan.max_epochs;
   if (plan.max_steps) out << " steps " << *plan.max_steps;
+  if (plan.min_epochs > 0) out << " at least " << plan.min_epochs << " epochs";
+  if (plan.min_steps > 0) out << " at least " << plan.min_steps << " steps";
   out << " accumulate " << plan.accumulate << " train " << text_of(plan.train_batches) << " val "
       << text_of(plan.val_batches) << " every " << text_of(plan.val_check_interval);
+  if (plan.check_val_every_n_epoch != 1) out << " in epochs of " << plan.check_val_every_n_epoch;
   if (!plan.resume.empty()) out << " resume " << plan.resume;
   if (plan.one_hook_per_run) out << " fine";
   return out;

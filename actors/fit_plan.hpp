@@ -24,6 +24,8 @@ struct fit_plan {
   stage purpose = stage::train;
   std::int64_t max_epochs = 3;            ///< total; negative: no end but by steps
   std::optional<std::int64_t> max_steps;  ///< total
+  std::int64_t min_epochs = 0;            ///< total, before a hook's or decider's stop counts
+  std::int64_t min_steps = 0;             ///< the same
   std::int64_t accumulate = 1;            ///< micro-batches of one step, at least 1
   std::optional<clip_plan> clip;
   batch_limit train_batches = 1.0;
@@ -31,6 +33,8 @@ struct fit_plan {
   batch_limit test_batches = 1.0;
   batch_limit predict_batches = 1.0;
   batch_limit val_check_interval = 1.0;  ///< a share or count of the limited training batches
+  /// Validations are in each n-th epoch; 0: the interval counts micro-batches across epochs.
+  std::int64_t check_val_every_n_epoch = 1;
   std::int64_t sanity_batches = 2;       ///< per loader; negative: all
   std::vector<early_stopping> stop_early;
   checkpoint_policy checkpoint;

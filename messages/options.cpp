@@ -74,6 +74,28 @@ std::string_view to_string(accelerator_kind kind) {
   return "unknown";
 }
 
+bool overfits(const trainer_options& options) {
+  return std::visit([](auto x) { return x > 0; }, options.overfit_batches);
+}
+
+batch_limit limit_of(const trainer_options& options, stage s) {
+  const bool short_run = options.fast_dev_run > 0;
+  switch (s) {
+    case stage::train:
+      if (overfits(options)) return options.overfit_batches;
+      return short_run ? options.fast_dev_run : options.limit_train_batches;
+    case stage::sanity:
+    case stage::validate:
+      if (overfits(options)) return options.overfit_batches;
+      return short_run ? options.fast_dev_run : options.limit_val_batches;
+    case stage::test: return short_run ? options.fast_dev_run : options.limit_test_batches;
+    case stage::predict: return short_run ? options.fast_dev_run : options.limit_predict_batches;
+    case stage::start:
+    case stage::call: break;
+  }
+  return 1.0;
+}
+
 std::string_view to_string(membership_change what) {
   switch (what) {
     case membership_change::none: return "none";

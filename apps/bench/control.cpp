@@ -96,7 +96,7 @@ trainer_options idle_options(std::int32_t ranks, std::int64_t steps) {
   options.max_steps = steps;
   options.max_epochs = -1;
   options.limit_val_batches = std::int64_t{0};
-  options.num_sanity_val_batches = 0;
+  options.num_sanity_val_steps = 0;
   options.checkpoint.enabled = false;
   return options;
 }

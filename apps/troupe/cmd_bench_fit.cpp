@@ -24,7 +24,7 @@ schema bench_schema(const schema& all) {
   const std::array<std::pair<const char*, setting_value>, 6> other{{
       {"max_epochs", std::int64_t{1000}},
       {"max_steps", std::int64_t{150}},
-      {"num_sanity_val_batches", std::int64_t{0}},
+      {"num_sanity_val_steps", std::int64_t{0}},
       {"limit_val_batches", std::int64_t{0}},
       {"limit_test_batches", std::int64_t{0}},
       {"progress", std::string{"never"}},

@@ -58,7 +58,7 @@ job recovery_job(const context& around, const recovery_case& how, int rounds) {
   o.placement = placement_kind::processes;
   o.max_epochs = -1;
   o.limit_val_batches = std::int64_t{0};
-  o.num_sanity_val_batches = 0;
+  o.num_sanity_val_steps = 0;
   o.checkpoint.every_epoch = false;
   o.elastic.max_restarts = rounds + ranks;
   o.elastic.spares = how.spares;

@@ -93,7 +93,9 @@ private:
   job plain_job() const {
     auto fit = shared_;
     fit.purpose = stage::train;
-    fit.run_folder = std::filesystem::absolute(plan_.folder).lexically_normal().string();
+    // Without a folder the job has no checkpointer, and returns the last weights all the same.
+    if (plan_.settings.flag("enable_checkpointing"))
+      fit.run_folder = std::filesystem::absolute(plan_.folder).lexically_normal().string();
     if (!plan_.checkpoint.empty())
       fit.resume = std::filesystem::absolute(plan_.checkpoint).lexically_normal().string();
     return fit;
@@ -194,7 +196,10 @@ private:
 
   void print(const run_result& result, const std::string& text, bool aborted) const {
     auto& screen = around_.screen;
-    if (result.status == job_outcome::ending::stopped)
+    const bool saves = plan_.settings.flag("enable_checkpointing");
+    if (result.status == job_outcome::ending::stopped && !saves)
+      screen.note(fmt::format("stopped after {} steps, without a checkpoint", result.loop.steps));
+    else if (result.status == job_outcome::ending::stopped)
       screen.note(
           fmt::format("stopped after {} steps; go on with: troupe fit --run-dir {} "
                       "--resume latest",

@@ -1,5 +1,6 @@
 #include "apps/troupe/job_parts.hpp"
 
+#include "apps/troupe/duration_text.hpp"
 #include "apps/troupe/fault_spec.hpp"
 #include "apps/troupe/recipe_text.hpp"
 #include "backends/checkpoint/digest.hpp"
@@ -30,15 +31,18 @@ void read_limits(const settings& s, trainer_options& o) {
   o.limit_test_batches = limit_of(s, "limit_test_batches");
   o.limit_predict_batches = limit_of(s, "limit_predict_batches");
   o.val_check_interval = limit_of(s, "val_check_interval");
-  o.num_sanity_val_batches = s.integer("num_sanity_val_batches");
+  o.overfit_batches = limit_of(s, "overfit_batches");
+  o.check_val_every_n_epoch = s.integer("check_val_every_n_epoch");
+  o.num_sanity_val_steps = s.integer("num_sanity_val_steps");
   o.fast_dev_run = s.integer("fast_dev_run");
   o.log_every_n_steps = s.integer("log_every_n_steps");
 }
 
 void read_policies(const settings& s, trainer_options& o) {
   o.checkpoint.enabled = o.fast_dev_run == 0;
-  o.checkpoint.every_epoch = s.flag("checkpoint.every_epoch");
-  o.checkpoint.every_n_steps = s.find<std::int64_t>("checkpoint.every_n_steps");
+  const bool saves = s.flag("enable_checkpointing");
+  o.checkpoint.every_epoch = saves && s.flag("checkpoint.every_epoch");
+  if (saves) o.checkpoint.every_n_steps = s.find<std::int64_t>("checkpoint.every_n_steps");
   o.checkpoint.keep_last = static_cast<std::int32_t>(s.integer("checkpoint.keep_last"));
   o.checkpoint.keep_best = static_cast<std::int32_t>(s.integer("checkpoint.keep_best"));
   o.checkpoint.monitor = s.text("checkpoint.monitor");
@@ -109,6 +113,9 @@ trainer_options options_of(const settings& s) {
   o.ranks = static_cast<std::int32_t>(s.integer("ranks"));
   o.max_epochs = s.integer("max_epochs");
   o.max_steps = s.find<std::int64_t>("max_steps");
+  o.min_epochs = s.find<std::int64_t>("min_epochs");
+  o.min_steps = s.find<std::int64_t>("min_steps");
+  if (s.is_set("max_time")) o.max_time = read_duration("max_time", s.text("max_time"));
   o.batch_size = s.integer("batch_size");
   o.accumulate_grad_batches = s.integer("accumulate_grad_batches");
   o.truncated_bptt_steps = s.integer("truncated_bptt_steps");

@@ -173,7 +173,7 @@ ordered_json live_status::as_json(bool stopping) const {
       {"shards", s.shards.empty() ? elastic.shards.value_or(s.options.ranks) : std::stoi(s.shards)},
       {"step", s.step},
       {"epoch", number(s.epoch)},
-      {"epochs", s.options.max_epochs},
+      {"epochs", number(s.options.max_epochs)},
       {"batch", number(s.batch)},
       {"batches", number(s.batches)},
       {"samples", number(s.samples)},

@@ -28,7 +28,8 @@ setting& add(schema& all, std::string key, kind k, setting_value fallback, std::
                  .help = std::move(help),
                  .choices = std::move(choices),
                  .refused = {},
-                 .bare = {}});
+                 .bare = {},
+                 .former = {}});
   if (k == kind::boolean) all.back().bare = "true";
   return all.back();
 }
@@ -72,11 +73,19 @@ void add_job(schema& s, const trainer_options& d, const schema_names& names) {
 
 void add_extent(schema& s, const trainer_options& d) {
   add(s, "max_epochs", kind::integer, d.max_epochs, "--max-epochs",
-      "passes over the training data, in total")
-      .low = 0;
+      "passes over the training data, in total; -1: no limit")
+      .low = -1;
   add(s, "max_steps", kind::integer, unset, "--max-steps",
       "optimizer steps, in total; 0 writes the initial checkpoint and ends")
       .low = 0;
+  add(s, "min_epochs", kind::integer, unset, "--min-epochs",
+      "early stopping and stops of hooks wait for so many epochs")
+      .low = 0;
+  add(s, "min_steps", kind::integer, unset, "--min-steps",
+      "early stopping and stops of hooks wait for so many optimizer steps")
+      .low = 0;
+  add(s, "max_time", kind::text, unset, "--max-time",
+      "stop after this time of training, DD:HH:MM:SS; resumed runs count together");
   auto& batch = add(s, "batch_size", kind::integer, d.batch_size, "--batch-size",
                     "samples per rank and micro-batch");
   batch.low = 1;
@@ -95,9 +104,11 @@ void add_extent(schema& s, const trainer_options& d) {
   clip.low_excluded = true;
   add(s, "gradient_clip_algorithm", kind::choice, "norm", "--gradient-clip-algorithm",
       "clip the norm of all gradients, or each value", {"norm", "value"});
-  add(s, "num_sanity_val_batches", kind::integer, d.num_sanity_val_batches,
-      "--num-sanity-val-batches", "validation batches before training, to fail early")
-      .low = 0;
+  auto& sanity = add(s, "num_sanity_val_steps", kind::integer, d.num_sanity_val_steps,
+                     "--num-sanity-val-steps,--num-sanity-val-batches",
+                     "validation batches before training, to fail early; -1: all");
+  sanity.low = -1;
+  sanity.former = "num_sanity_val_batches";
   auto& dev = add(s, "fast_dev_run", kind::integer, d.fast_dev_run, "--fast-dev-run",
                   "this many batches of everything, one epoch, no checkpoints");
   dev.low = 0;
@@ -110,6 +121,8 @@ void add_extent(schema& s, const trainer_options& d) {
       "timer, ema, swa");
   add(s, "logger", kind::words, words{"csv"}, "--logger",
       "files with the metrics of a run; several with commas", {"csv", "tensorboard"});
+  add(s, "enable_checkpointing", kind::boolean, true, "--enable-checkpointing",
+      "write checkpoints; without them the run cannot be resumed");
   add(s, "init_weights", kind::text, unset, "--init-weights",
       "a safetensors file with the model's keys to start from");
 }
@@ -127,8 +140,14 @@ void add_limits(schema& s, const trainer_options& d) {
         "test batches: a count or a share; 0 skips the test");
   limit("limit_predict_batches", "--limit-predict-batches", d.limit_predict_batches,
         "prediction batches: a count or a share");
+  limit("overfit_batches", "--overfit-batches", d.overfit_batches,
+        "train and validate on so few batches, the same in each epoch; 0: off");
   limit("val_check_interval", "--val-check-interval", d.val_check_interval,
         "validate after this many batches, or this share of an epoch");
+  add(s, "check_val_every_n_epoch", kind::integer, d.check_val_every_n_epoch,
+      "--check-val-every-n-epoch",
+      "validate in each n-th epoch; 0: val_check_interval counts batches across epochs")
+      .low = 0;
 }
 
 void add_call(schema& s) {
@@ -354,14 +373,25 @@ std::string_view describe(kind k) {
   return "a value";
 }
 
-std::string setting::variable() const {
+namespace {
+
+std::string variable_of(std::string_view source) {
   std::string name = "TROUPE_";
-  const std::string source = flag.empty() ? key : flag.substr(2, flag.find(',') - 2);
   for (const char c : source)
     name += std::isalnum(static_cast<unsigned char>(c))
                 ? static_cast<char>(std::toupper(static_cast<unsigned char>(c)))
                 : '_';
   return name;
+}
+
+}  // namespace
+
+std::string setting::variable() const {
+  return variable_of(flag.empty() ? key : flag.substr(2, flag.find(',') - 2));
+}
+
+std::string setting::former_variable() const {
+  return former.empty() ? former : variable_of(former);
 }
 
 schema make_schema(const schema_names& names) {
@@ -381,7 +411,9 @@ schema make_schema(const schema_names& names) {
 
 const setting* find_setting(const schema& all, std::string_view key) {
   const auto with = [&](std::string_view wanted) {
-    return std::find_if(all.begin(), all.end(), [&](const setting& s) { return s.key == wanted; });
+    return std::find_if(all.begin(), all.end(), [&](const setting& s) {
+      return s.key == wanted || (!s.former.empty() && s.former == wanted);
+    });
   };
   auto found = with(key);
   if (found == all.end()) found = with(std::string{key} + ".name");

@@ -47,12 +47,15 @@ struct setting {
   double low = -std::numeric_limits<double>::infinity();
   double high = std::numeric_limits<double>::infinity();
   bool low_excluded = false;
-  std::string bare;  ///< what the flag means without a value; empty: it needs one
+  std::string bare;    ///< what the flag means without a value; empty: it needs one
+  std::string former;  ///< the key in earlier versions, which files and variables may still have
   /// False for what belongs to one call of the program and not to the job: left out of config.toml.
   bool saved = true;
 
   /// `TROUPE_MAX_EPOCHS`: the first flag's name, or else the key's.
   std::string variable() const;
+  /// The variable in earlier versions; empty without `former`.
+  std::string former_variable() const;
 };
 
 /// What the table needs to know about the rest of the program.

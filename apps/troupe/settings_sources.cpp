@@ -112,14 +112,15 @@ void read_variables(reader& into, settings& values, const given& what,
   std::vector<std::string> known;
   for (const auto& one : values.all()) known.push_back(one.variable());
   for (const auto& [name, text] : what.variables) {
-    const auto found = std::find(known.begin(), known.end(), name);
-    if (found == known.end()) {
+    const auto found = std::ranges::find_if(values.all(), [&, &name = name](const setting& one) {
+      return one.variable() == name || one.former_variable() == name;
+    });
+    if (found == values.all().end()) {
       if (!belongs_to_setup(name))
         notes.push_back(fmt::format("the variable {} names no setting{}", name, hint(name, known)));
       continue;
     }
-    const auto& one = values.all()[static_cast<std::size_t>(found - known.begin())];
-    into.keep(values.set_text(one.key, text, {source::variable, name}));
+    into.keep(values.set_text(found->key, text, {source::variable, name}));
   }
 }
 

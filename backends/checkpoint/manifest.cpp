@@ -24,6 +24,7 @@ using nlohmann::ordered_json;
 constexpr std::string_view trailer_begin = ",\n \"hash\": \"";
 constexpr std::string_view trailer_end = "\"\n}\n";
 constexpr std::size_t hash_digits = 32;
+constexpr int pending_stop_max = 2;  // stop_reason::early_stopping
 
 std::string hash_of(std::string_view text) {
   content_hash hash;
@@ -46,10 +47,16 @@ ordered_json render(const loop_state& loop) {
   for (const auto& one : loop.early_stopping)
     stopping.push_back(
         {{"best", exact(one.best)}, {"has_best", one.has_best}, {"waited", one.waited}});
-  return {{"epoch", loop.epoch},     {"batch", loop.batch},
-          {"cursor", loop.cursor},   {"steps", loop.steps},
-          {"samples", loop.samples}, {"validated", loop.validated},
-          {"last", std::move(last)}, {"early_stopping", std::move(stopping)}};
+  return {{"epoch", loop.epoch},
+          {"batch", loop.batch},
+          {"cursor", loop.cursor},
+          {"steps", loop.steps},
+          {"samples", loop.samples},
+          {"earlier_batches", loop.earlier_batches},
+          {"validated", loop.validated},
+          {"pending_stop", loop.pending_stop},
+          {"last", std::move(last)},
+          {"early_stopping", std::move(stopping)}};
 }
 
 ordered_json render_body(const manifest& what) {
@@ -125,6 +132,17 @@ std::int64_t read_cursor(const json& held, const loop_state& loop) {
   return loop.batch == 0 ? 0 : loop.epoch == 0 ? loop.samples : undefined;
 }
 
+// Earlier versions wrote none of both. Their runs counted no micro-batches across epochs, and no
+// stop waited.
+void read_later_members(const json& held, loop_state& loop) {
+  if (held.contains("earlier_batches"))
+    loop.earlier_batches = number<std::int64_t>(held, "earlier_batches");
+  if (!held.contains("pending_stop")) return;
+  loop.pending_stop = number<std::uint8_t>(held, "pending_stop");
+  if (loop.pending_stop > pending_stop_max)
+    refuse(fmt::format("\"pending_stop\" is not a number from 0 to {}", pending_stop_max));
+}
+
 loop_state read_loop(const json& held) {
   loop_state loop;
   loop.epoch = number<std::int64_t>(held, "epoch");
@@ -133,6 +151,7 @@ loop_state read_loop(const json& held) {
   loop.samples = number<std::int64_t>(held, "samples");
   loop.cursor = read_cursor(held, loop);
   loop.validated = truth(held, "validated");
+  read_later_members(held, loop);
   for (const auto& [name, value] : items(held, "last", json::value_t::object).items())
     loop.last[name] = real(value, "last");
   for (const auto& one : items(held, "early_stopping", json::value_t::array))

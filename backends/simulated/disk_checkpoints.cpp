@@ -83,7 +83,7 @@ private:
 
 void write_facts(writer& out, const snapshot& s) {
   out.add(s.loop.epoch).add(s.loop.batch).add(s.loop.steps).add(s.loop.samples);
-  out.add(s.loop.cursor);
+  out.add(s.loop.cursor).add(s.loop.earlier_batches).add(s.loop.pending_stop);
   out.add(s.loop.validated ? 1 : 0).add(static_cast<std::int64_t>(s.loop.last.size()));
   for (const auto& [name, number] : s.loop.last)
     out.add(name).add(std::bit_cast<std::int64_t>(number));
@@ -100,6 +100,8 @@ checkpoint_facts read_facts(reader& in) {
   f.loop.steps = in.number();
   f.loop.samples = in.number();
   f.loop.cursor = in.number();
+  f.loop.earlier_batches = in.number();
+  f.loop.pending_stop = static_cast<std::uint8_t>(in.number());
   f.loop.validated = in.number() != 0;
   for (auto n = in.number(); n > 0; --n) {
     auto name = in.text();

@@ -95,14 +95,15 @@ void progress_line::measure(const seen::progress& what, std::chrono::nanoseconds
 std::string progress_line::text(const seen::progress& what) const {
   if (what.at.stage != stage::train)
     return fmt::format("{}{}", doing(what.at.stage), batch_text(what));
-  auto line = fmt::format("epoch {}/{}{}", what.at.epoch + 1, how_.epochs, batch_text(what));
+  const auto total = how_.epochs < 0 ? std::string{} : fmt::format("/{}", how_.epochs);
+  auto line = fmt::format("epoch {}{}{}", what.at.epoch + 1, total, batch_text(what));
   if (const auto loss = last_.find("train/loss"); loss != last_.end())
     line += fmt::format("  loss {:.4f}", loss->second);
   if (const auto accuracy = last_.find("val/accuracy"); accuracy != last_.end())
     line += fmt::format("  val/accuracy {:.4f}", accuracy->second);
   if (samples_per_second_ > 0)
     line += fmt::format("  {} samples/s", count_text(samples_per_second_));
-  if (seconds_per_batch_ > 0 && what.batches != undefined) {
+  if (seconds_per_batch_ > 0 && what.batches != undefined && how_.epochs >= 0) {
     const auto left = (how_.epochs - what.at.epoch) * what.batches - what.at.batch - 1;
     line += "  ETA " +
             clock_text(seconds_per_batch_ * static_cast<double>(std::max<std::int64_t>(left, 0)));

@@ -6,6 +6,13 @@
 
 namespace troupe {
 
+data_loading loading_of(data_module& data, stage s, std::int32_t dataloader,
+                        const trainer_options& options) {
+  auto how = data.loading(s, dataloader);
+  if (overfits(options)) how.shuffle = false;
+  return how;
+}
+
 std::vector<dataset_ptr> torch_learner::datasets(stage s) {
   if (!data_) return {};
   switch (s) {
@@ -36,8 +43,8 @@ void torch_learner::handle(const hooks::process_dataloader& h) {
                                                    to_string(s)));
   for (const auto& data : sets) {
     const auto number = static_cast<std::int32_t>(walks.size());
-    auto options = loader_options_of(data_->loading(s, number), s, *data, strategy_->world(),
-                                     about_.options.batch_size);
+    auto options = loader_options_of(loading_of(*data_, s, number, about_.options), s, *data,
+                                     strategy_->world(), about_.options.batch_size);
     options.seed = about_.options.seed;
     options.rank = strategy_->rank();
     options.staged_for = place_.kind;
@@ -66,21 +73,9 @@ torch_learner::loader_cursor& torch_learner::cursor_at(const position& at) {
 
 // Only bounds prefetching; the fit machine decides the number of batches.
 std::int64_t torch_learner::limit_of(stage s, std::int64_t batches) const {
-  const auto& o = about_.options;
-  if (o.fast_dev_run > 0) return std::min(o.fast_dev_run, batches);
-  switch (s) {
-    case stage::train: return apply_limit(o.limit_train_batches, batches);
-    case stage::sanity: {
-      const auto limit = apply_limit(o.limit_val_batches, batches);
-      return o.num_sanity_val_batches < 0 ? limit : std::min(o.num_sanity_val_batches, limit);
-    }
-    case stage::validate: return apply_limit(o.limit_val_batches, batches);
-    case stage::test: return apply_limit(o.limit_test_batches, batches);
-    case stage::predict: return apply_limit(o.limit_predict_batches, batches);
-    case stage::start:
-    case stage::call: break;
-  }
-  return batches;
+  const auto limit = apply_limit(troupe::limit_of(about_.options, s), batches);
+  const auto sanity = about_.options.num_sanity_val_steps;
+  return s == stage::sanity && sanity >= 0 ? std::min(sanity, limit) : limit;
 }
 
 void torch_learner::handle(const hooks::batch_to_device& h) {

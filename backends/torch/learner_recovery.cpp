@@ -292,6 +292,7 @@ std::string torch_learner::transferred_text() {
                       {"logged", learner_json::metrics_to(logged_)},
                       {"results", learner_json::metrics_to(results_)},
                       {"samples", done_.samples},
+                      {"earlier_batches", done_.earlier_batches},
                       {"stepped", stepped_},
                       {"steps_reported", steps_reported_},
                       {"books_of_step", books_of_step_},
@@ -370,6 +371,7 @@ void torch_learner::take_numbers(const std::string& text) {
   logged_ = learner_json::metrics_from(more.at("logged"));
   results_ = learner_json::metrics_from(more.at("results"));
   done_.samples = more.at("samples").get<std::int64_t>();
+  done_.earlier_batches = more.at("earlier_batches").get<std::int64_t>();
   stepped_ = more.at("stepped").get<bool>();
   steps_reported_ = more.at("steps_reported").get<bool>();
   books_of_step_ = more.at("books_of_step").get<bool>();

@@ -305,6 +305,7 @@ void torch_learner::handle(const hooks::on_train_epoch_end& h) {
   books_ = nullptr;
   agree_on_stop();
   ++done_.epoch;
+  done_.earlier_batches += done_.batch;
   done_.batch = done_.cursor = 0;
 }
 

@@ -10,6 +10,7 @@
 #include <typeinfo>
 
 #include "backends/torch/module_state.hpp"
+#include "troupe/callbacks.hpp"
 #include "troupe/data_parallel.hpp"
 #include "troupe/detail/optimizer_state.hpp"
 
@@ -28,6 +29,20 @@ bool evaluates(stage s) {
 std::string text_without_frames(const std::exception& error) {
   const auto* of_torch = dynamic_cast<const c10::Error*>(&error);
   return of_torch ? of_torch->what_without_backtrace() : error.what();
+}
+
+// The timer of trainer_options::max_time, beside those of a recipe.
+class max_time_timer final : public timer {
+public:
+  using timer::timer;
+  std::string state_key() const override { return "trainer.max_time"; }
+};
+
+std::vector<callback_factory> with_max_time(std::vector<callback_factory> callbacks,
+                                            const trainer_options& options) {
+  if (options.max_time)
+    callbacks.emplace_back(max_time_timer{timer_options{.max_time = *options.max_time}});
+  return callbacks;
 }
 
 }  // namespace
@@ -69,7 +84,7 @@ torch_learner::torch_learner(const learner_context& about, module_factory model,
       data_(std::move(data)),
       random_(about.options.seed),
       precision_(make_precision(plugins.precisions, about.options.precision.name)),
-      callbacks_(plugins.callbacks, about_),
+      callbacks_(with_max_time(plugins.callbacks, about_.options), about_),
       place_(choose_devices(plugins.accelerators, about_.options, 0)),
       received_(std::move(received)) {
   strategy_parts parts;
@@ -367,7 +382,7 @@ public:
     if (!train) return;
     record.samples = train->size();
     check_record(*from, record, path);
-    const auto how = data_->loading(stage::train, 0);
+    const auto how = loading_of(*data_, stage::train, 0, options);
     const auto loads =
         loader_options_of(how, stage::train, *train, options.ranks, options.batch_size);
     cursor_of(*from, loads.layout, options, path);

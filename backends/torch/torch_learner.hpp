@@ -26,6 +26,10 @@
 
 namespace troupe {
 
+/// How a loader of a job with `options` reads: overfit_batches switches `shuffle` off.
+data_loading loading_of(data_module& data, stage s, std::int32_t dataloader,
+                        const trainer_options& options);
+
 /// Accepts hooks in any order that actors/fit_machine.hpp can emit. The random generator is reset
 /// before each hook: by (seed, epoch, batch, rank, hook) for a batch's data and steps, by (seed,
 /// epoch, rank, hook) for all other hooks. Only the lane's thread calls members.

@@ -99,15 +99,17 @@ void inspect(F& f, kind_or_name<Kind>& x) {
 }
 template <class F>
 void inspect(F& f, trainer_options& x) {
-  auto& [ranks, max_epochs, max_steps, batch_size, accumulate_grad_batches, truncated_bptt_steps,
-         gradient_clip_val, gradient_clip_algorithm, limit_train_batches, limit_val_batches,
-         limit_test_batches, limit_predict_batches, val_check_interval, num_sanity_val_batches,
+  auto& [ranks, max_epochs, max_steps, min_epochs, min_steps, max_time, batch_size,
+         accumulate_grad_batches, truncated_bptt_steps, gradient_clip_val, gradient_clip_algorithm,
+         limit_train_batches, limit_val_batches, limit_test_batches, limit_predict_batches,
+         overfit_batches, val_check_interval, check_val_every_n_epoch, num_sanity_val_steps,
          fast_dev_run, log_every_n_steps, seed, precision, strategy, gradients, communicator,
          tcp_streams, placement, accelerator, devices, one_hook_per_run, stop_early, checkpoint,
          time, elastic, faults] = x;
-  f(ranks, max_epochs, max_steps, batch_size, accumulate_grad_batches, truncated_bptt_steps,
-    gradient_clip_val, gradient_clip_algorithm, limit_train_batches, limit_val_batches,
-    limit_test_batches, limit_predict_batches, val_check_interval, num_sanity_val_batches,
+  f(ranks, max_epochs, max_steps, min_epochs, min_steps, max_time, batch_size,
+    accumulate_grad_batches, truncated_bptt_steps, gradient_clip_val, gradient_clip_algorithm,
+    limit_train_batches, limit_val_batches, limit_test_batches, limit_predict_batches,
+    overfit_batches, val_check_interval, check_val_every_n_epoch, num_sanity_val_steps,
     fast_dev_run, log_every_n_steps, seed, precision, strategy, gradients, communicator,
     tcp_streams, placement, accelerator, devices, one_hook_per_run, stop_early, checkpoint, time,
     elastic, faults);

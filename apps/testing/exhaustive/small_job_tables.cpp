@@ -17,7 +17,7 @@ fit_plan plan_of(const exhaustive_options& options) {
   trainer_options how;
   how.ranks = options.ranks;
   how.max_epochs = 1;
-  how.num_sanity_val_batches = 0;
+  how.num_sanity_val_steps = 0;
   how.checkpoint.enabled = false;
   how.one_hook_per_run = options.one_hook_per_run;
   how.elastic.max_restarts = options.restarts;

@@ -217,9 +217,16 @@ struct gradient_options {
 /// The trainer's options. Every field has a flag and a TOML key of the same name.
 struct trainer_options {
   std::int32_t ranks = 2;
-  std::int64_t max_epochs = 3;
+  std::int64_t max_epochs = 3;  ///< total; -1: no limit
   /// Total; 0 sets up, writes the initial checkpoint and ends.
   std::optional<std::int64_t> max_steps;
+  /// A stop that a hook or early stopping asks for waits until so many epochs and so many steps are
+  /// done, resumed runs together. Unset: 0, but min_epochs is 1 where min_steps is set, as in
+  /// Lightning. max_epochs, max_steps and a caller's stop do not wait.
+  std::optional<std::int64_t> min_epochs;
+  std::optional<std::int64_t> min_steps;
+  /// Ends the run as a timer does (troupe/callbacks.hpp). Learners of LibTorch modules only.
+  std::optional<std::chrono::nanoseconds> max_time;
   std::int64_t batch_size = 64;  ///< samples per rank and micro-batch
   std::int64_t accumulate_grad_batches = 1;
   /// Truncated back-propagation through time: an optimizer step after so many steps in time of each
@@ -232,9 +239,16 @@ struct trainer_options {
   batch_limit limit_val_batches = 1.0;
   batch_limit limit_test_batches = 1.0;
   batch_limit limit_predict_batches = 1.0;
+  /// Trains and validates on so many batches, a count or a share: the same ones in each epoch, in
+  /// the order of the data. It replaces limit_train_batches and limit_val_batches. 0: off.
+  batch_limit overfit_batches = 0.0;
   batch_limit val_check_interval = 1.0;
-  std::int64_t num_sanity_val_batches = 2;  ///< as in Lightning; skipped when resuming
-  std::int64_t fast_dev_run = 0;            ///< n batches of everything, one epoch, no files
+  /// Validates in each n-th epoch. 0, which is None in Lightning: val_check_interval counts
+  /// micro-batches across epochs, and may be more than those of one epoch.
+  std::int64_t check_val_every_n_epoch = 1;
+  /// Batches of each validation loader before training; -1: all. None in a resumed fit.
+  std::int64_t num_sanity_val_steps = 2;
+  std::int64_t fast_dev_run = 0;  ///< n batches of everything, one epoch, no files
   std::int64_t log_every_n_steps = 50;
   std::uint64_t seed = 0;
   kind_or_name<precision_kind> precision = precision_kind::f32_true;
@@ -259,5 +273,11 @@ struct trainer_options {
 /// The number of batches that `limit` leaves of `batches`, as in Lightning: an integer is a count,
 /// at most `batches`; a share is rounded down, but to at least 1 while both are positive.
 std::int64_t apply_limit(const batch_limit& limit, std::int64_t batches);
+
+/// Whether `options` ask to train on a few batches only.
+bool overfits(const trainer_options& options);
+/// The limit on batches in stage `s`, with `overfit_batches` and `fast_dev_run` taken into account;
+/// the sanity check has that of validate. No limit (1.0) in a stage without batches.
+batch_limit limit_of(const trainer_options& options, stage s);
 
 }  // namespace troupe

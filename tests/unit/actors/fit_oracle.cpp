@@ -144,7 +144,10 @@ struct fit_oracle {
   }
 
   void validation_behind(std::int64_t b) {
-    if (!has_validation() || (b + 1) % interval() != 0) return;
+    const auto nth = plan.check_val_every_n_epoch;
+    if (nth > 0 && (loop.epoch + 1) % nth != 0) return;
+    const auto counted = (nth == 0 ? loop.earlier_batches : 0) + b + 1;
+    if (!has_validation() || counted % interval() != 0) return;
     const bool boundary = loop.batch == b + 1;
     evaluate(stage::validate, -1, boundary);
     if (known.optimizers.plateau_schedulers)
@@ -169,6 +172,7 @@ struct fit_oracle {
     if (known.optimizers.epoch_schedulers)
       out.push_back(h::lr_scheduler_step{at(stage::train), h::lr_scheduler_step::interval::epoch});
     ++loop.epoch;
+    loop.earlier_batches += loop.batch;
     loop.batch = loop.cursor = 0;
     loop.validated = false;
     if (plan.checkpoint.every_epoch || (n && loop.steps % *n == 0)) save();
@@ -184,7 +188,8 @@ struct fit_oracle {
       plain<h::on_sanity_check_end>(at(stage::sanity));
     }
     if (trains) plain<h::on_train_start>(at(stage::train));
-    for (bool more = trains; more && loop.epoch < plan.max_epochs && !out_of_steps();)
+    const auto open = [&] { return plan.max_epochs < 0 || loop.epoch < plan.max_epochs; };
+    for (bool more = trains; more && open() && !out_of_steps();)
       more = epoch();
     save();
     if (trains) plain<h::on_train_end>(at(stage::train));

@@ -53,7 +53,8 @@ std::string text_of(const fit_plan& plan, const facts& known) {
 
 bool impossible_interval(const fit_plan& plan, const facts& known) {
   const auto* count = std::get_if<std::int64_t>(&plan.val_check_interval);
-  return count && *count > apply_limit(plan.train_batches, known.train);
+  return count && plan.check_val_every_n_epoch > 0 &&
+         *count > apply_limit(plan.train_batches, known.train);
 }
 
 // Runs all variations of `plan` in length: batches, limits, epochs, steps.
@@ -108,6 +109,28 @@ TEST_CASE("for all validation settings the hooks equal those of the nested loops
         known.val = val;
         over_lengths(plan, known);
       }
+}
+
+TEST_CASE("for validations in some epochs, or across them, the hooks equal those of nested loops",
+          "[fit]") {
+  for (const std::int64_t nth : {0, 2, 3})
+    for (const auto& every : {batch_limit{1.0}, batch_limit{0.5}, batch_limit{std::int64_t{1}},
+                              batch_limit{std::int64_t{2}}, batch_limit{std::int64_t{4}}})
+      for (std::int64_t accumulate = 1; accumulate <= 3; accumulate += 2) {
+        fit_plan plan;
+        plan.accumulate = accumulate;
+        plan.val_check_interval = every;
+        plan.check_val_every_n_epoch = nth;
+        over_lengths(plan, {});
+      }
+}
+
+TEST_CASE("without a limit on epochs a fit ends by its steps", "[fit]") {
+  fit_plan plan;
+  plan.max_epochs = -1;
+  plan.max_steps = 8;
+  CHECK(verdict(plan, {}) == "");
+  CHECK(run_through(plan, {}).end->loop.epoch == 2);
 }
 
 TEST_CASE("for all optimizer and checkpoint settings the hooks equal those of the nested loops",

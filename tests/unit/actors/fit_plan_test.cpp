@@ -48,9 +48,19 @@ TEST_CASE("impossible counts are refused with the option and its value and range
         "must be 1, not 2: set one of them only");
   CHECK(refusal([](options& o) { o.log_every_n_steps = 0; }) ==
         "log_every_n_steps is 0, but must be at least 1");
-  CHECK(refusal([](options& o) { o.num_sanity_val_batches = -2; }) ==
-        "num_sanity_val_batches is -2, but must be at least 0, or -1 for all");
-  CHECK(refusal([](options& o) { o.num_sanity_val_batches = -1; }) == "accepted");
+  CHECK(refusal([](options& o) { o.num_sanity_val_steps = -2; }) ==
+        "num_sanity_val_steps is -2, but must be at least 0, or -1 for all");
+  CHECK(refusal([](options& o) { o.num_sanity_val_steps = -1; }) == "accepted");
+  CHECK(refusal([](options& o) { o.max_epochs = -2; }) ==
+        "max_epochs is -2, but must be at least 0, or -1 for no limit");
+  CHECK(refusal([](options& o) { o.max_epochs = -1; }) == "accepted");
+  CHECK(refusal([](options& o) { o.min_epochs = -1; }) ==
+        "min_epochs is -1, but must be at least 0");
+  CHECK(refusal([](options& o) { o.min_steps = -1; }) == "min_steps is -1, but must be at least 0");
+  CHECK(refusal([](options& o) { o.max_time = std::chrono::seconds{0}; }) ==
+        "max_time is 0 ns, but must be more than 0");
+  CHECK(refusal([](options& o) { o.check_val_every_n_epoch = -1; }) ==
+        "check_val_every_n_epoch is -1, but must be at least 1, or 0 to count batches across epochs");
   CHECK(refusal([](options& o) { o.max_steps = -1; }) == "max_steps is -1, but must be at least 0");
   CHECK(refusal([](options& o) { o.tcp_streams = 0; }) ==
         "tcp.streams is 0, but must be at least 1");
@@ -70,6 +80,9 @@ TEST_CASE("negative and non-finite numbers are refused", "[options]") {
   CHECK(
       refusal([](options& o) { o.limit_val_batches = std::int64_t{-3}; }) ==
       "limit_val_batches is -3, but must be a count of batches from 0 or a share from 0.0 to 1.0");
+  CHECK(refusal([](options& o) { o.overfit_batches = -1.0; }) ==
+        "overfit_batches is -1 of all, but must be a count of batches from 0 or a share from 0.0 "
+        "to 1.0");
   CHECK(refusal([=](options& o) { o.gradients.bucket_cap_mb = nan; }) ==
         "strategy.bucket_cap_mb is nan, but must be a number above 0");
   CHECK(refusal([](options& o) { o.gradients.powersgd.rank = 0; }) ==

@@ -138,6 +138,30 @@ TEST_CASE("SIGTERM in a step: the fit stops after the step, exit 143, names --re
   CHECK(result_of(run)["steps"] >= 3);
 }
 
+TEST_CASE("without checkpoints: none is written, and the run cannot be resumed", "[run]") {
+  const temporary_folder place;
+  const auto run = (place.path() / "run").string();
+  const auto said = troupe_says(small + words{"--run-dir", run, "--no-enable-checkpointing"});
+  CAPTURE(said.err);
+  CHECK(said.code == 0);
+  CHECK(result_of(run)["steps"] == 8);
+  CHECK(result_of(run)["weights_digest"] != "");
+  CHECK_FALSE(fs::exists(fs::path{run} / "checkpoints"));
+  CHECK(troupe_says(small + words{"--run-dir", run, "--resume", "latest"}).code != 0);
+}
+
+TEST_CASE("without a limit on epochs a fit ends by its steps", "[run]") {
+  const temporary_folder place;
+  const auto run = (place.path() / "run").string();
+  const auto said =
+      troupe_says(small + words{"--run-dir", run, "--max-epochs", "-1", "--max-steps", "10"});
+  CAPTURE(said.err);
+  CHECK(said.code == 0);
+  CHECK(result_of(run)["epochs"] == 2);
+  CHECK(result_of(run)["steps"] == 10);
+  CHECK_THAT(said.err, !Catch::Contains("/-1"));
+}
+
 TEST_CASE("status reports a finished and an interrupted run", "[run]") {
   const temporary_folder place;
   const auto run = (place.path() / "run").string();

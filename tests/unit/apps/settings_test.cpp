@@ -112,6 +112,47 @@ TEST_CASE("truncated_bptt_steps reaches the trainer's options", "[settings]") {
   CHECK(mentions(refusal(assignments({"truncated_bptt_steps=-1"})).first, "truncated_bptt_steps"));
 }
 
+TEST_CASE("settings of a fit's length and validations reach the trainer's options", "[settings]") {
+  const auto s = settled(join(
+      table(), assignments({"max_epochs=-1", "min_epochs=2", "min_steps=30", "max_time=01:00:02:03",
+                            "overfit_batches=4", "check_val_every_n_epoch=0",
+                            "num_sanity_val_steps=-1", "enable_checkpointing=false"})));
+  const auto o = options_of(s);
+  CHECK(o.max_epochs == -1);
+  CHECK(o.min_epochs == 2);
+  CHECK(o.min_steps == 30);
+  CHECK(o.max_time == std::chrono::hours{24} + std::chrono::seconds{123});
+  CHECK(o.overfit_batches == batch_limit{std::int64_t{4}});
+  CHECK(o.check_val_every_n_epoch == 0);
+  CHECK(o.num_sanity_val_steps == -1);
+  CHECK_FALSE(o.checkpoint.every_epoch);
+  CHECK(options_of(settled(join(table(), {}))) == trainer_options{});
+}
+
+TEST_CASE("a time of another form is refused with the right form", "[settings]") {
+  for (const std::string wrong : {"90", "1:00:00", "00:1:00:00", "00:00:00:00", "00:00:00:1x",
+                                  "00:00:00:00:01", "-1:00:00:01", "00:00:00:", "0000000:00:00:01"}) {
+    CAPTURE(wrong);
+    const auto s = settled(join(table(), assignments({"max_time=\"" + wrong + "\""})));
+    CHECK_THROWS_WITH(options_of(s), Catch::Contains("max_time = \"" + wrong + "\"") &&
+                                         Catch::Contains("DD:HH:MM:SS"));
+  }
+}
+
+TEST_CASE("the former name of a setting is read from files and variables", "[settings]") {
+  const temporary_folder folder;
+  given file;
+  file.files = {written(folder, "num_sanity_val_batches = 5\n")};
+  CHECK(settled(join(table(), file)).integer("num_sanity_val_steps") == 5);
+  given variable;
+  variable.variables = {{"TROUPE_NUM_SANITY_VAL_BATCHES", "6"}};
+  const auto read = join(table(), variable);
+  CHECK(read.notes.empty());
+  CHECK(settled(read).integer("num_sanity_val_steps") == 6);
+  variable.variables = {{"TROUPE_NUM_SANITY_VAL_STEPS", "7"}};
+  CHECK(settled(join(table(), variable)).integer("num_sanity_val_steps") == 7);
+}
+
 TEST_CASE("elastic settings of any source: the job's options have them", "[settings]") {
   const auto options = [](const given& what) {
     return options_of(settled(join(table(), what))).elastic;

@@ -25,7 +25,7 @@ test_job noting_job(const diary_ptr& said, data_ptr data, stage purpose = stage:
     return std::make_unique<noting_strategy>(std::move(parts), said);
   };
   auto options = quick(2, 2, 1);
-  options.num_sanity_val_batches = 1;
+  options.num_sanity_val_steps = 1;
   options.max_epochs = 1;
   options.strategy = own_name{"noting"};
   return {.recipe = make_recipe([=] { return std::make_shared<noting_module>(said); },

@@ -446,7 +446,7 @@ TEST_CASE("a module receives every hook in Lightning's order") {
   const auto said = std::make_shared<std::vector<std::string>>();
   const auto data = std::make_shared<table_data>(4, 4, 2);
   auto options = quick(2, 2, 1);
-  options.num_sanity_val_batches = 1;
+  options.num_sanity_val_steps = 1;
   options.max_epochs = 1;
   options.gradient_clip_val = 1;
   run_good_job({.recipe = recipe_for<diary>(data, said), .options = options});

@@ -112,6 +112,18 @@ TEST_CASE("resume in mid-epoch with other ranks or batch size consumes the remai
   CHECK(data->taken() == left);
 }
 
+TEST_CASE("an epoch of overfit_batches resumes where it was left") {
+  const auto data = std::make_shared<table_data>(20);
+  auto options = quick(2, 3, 7);
+  options.overfit_batches = std::int64_t{3};
+  const auto whole = trained<regression>(options, data);
+  const auto half = stopped_after(4, options, data);  // in the second epoch
+  CHECK(half->loop.earlier_batches == 3);
+  const auto rest =
+      run_good_job({.recipe = resuming(half, data), .options = options, .resume = "here"});
+  CHECK(distance(weights_of(rest[0].snapshot), whole) == 0);
+}
+
 TEST_CASE("a second resume in the same epoch continues at the cursor") {
   const auto data = std::make_shared<watched_data>(960);
   const auto first = stopped_after(10, one_epoch(2, 16), data);

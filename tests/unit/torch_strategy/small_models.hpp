@@ -137,7 +137,7 @@ inline trainer_options quick(std::int32_t ranks, std::int64_t batch_size, std::i
   options.batch_size = batch_size;
   options.max_steps = max_steps;
   options.max_epochs = 1000;
-  options.num_sanity_val_batches = 0;
+  options.num_sanity_val_steps = 0;
   options.seed = 3;
   return options;
 }

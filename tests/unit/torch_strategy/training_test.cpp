@@ -43,7 +43,7 @@ TEST_CASE("equal runs with dropout end in equal bits beside other running jobs")
   for (auto& one : jobs) one.join();
   CHECK(distance(first, beside[0]) == 0);
   CHECK(distance(first, beside[1]) > 1e-4);
-  options.num_sanity_val_batches = 2;  // the sanity check is isolated and changes nothing
+  options.num_sanity_val_steps = 2;  // the sanity check is isolated and changes nothing
   CHECK(distance(first, trained<regression>(options, std::make_shared<table_data>(50, 4, 20),
                                             with_dropout())) == 0);
 }

@@ -34,6 +34,9 @@ struct loop_state {
   /// begins, whatever ranks and batch size cut it from here on. -1: not known (a checkpoint of an
   /// earlier version).
   std::int64_t cursor = 0;
+  std::int64_t earlier_batches = 0;  ///< micro-batches of the epochs before `epoch`
+  /// The stop_reason of a hook's or decider's stop that waits for min_epochs or min_steps; 0: none.
+  std::uint8_t pending_stop = 0;
   friend bool operator==(const loop_state&, const loop_state&) = default;
 };
 
@@ -62,7 +65,8 @@ typename Inspector::result_type inspect(Inspector& f, early_stopping_state& x) {
 }
 template <class Inspector>
 typename Inspector::result_type inspect(Inspector& f, loop_state& x) {
-  return f(x.epoch, x.batch, x.steps, x.samples, x.validated, x.last, x.early_stopping, x.cursor);
+  return f(x.epoch, x.batch, x.steps, x.samples, x.validated, x.last, x.early_stopping, x.cursor,
+           x.earlier_batches, x.pending_stop);
 }
 
 }  // namespace troupe

@@ -41,7 +41,8 @@ public:
   }
   metrics numbers() { return {{"train/loss", real()}, {text(), real()}}; }
   loop_state loop() {
-    return {small(), small(), small(), small(), yes(), numbers(), {{real(), yes(), 3}}};
+    return {small(),   small(), small(), small(), yes(),
+            numbers(), {{real(), yes(), 3}},        small(), small(), 2};
   }
   resume_point point() { return {number(), resume_point::next::go, yes(), loop(), small(), 3}; }
   position where() { return {stage::validate, small(), small(), small(), 1, 2}; }
@@ -52,6 +53,10 @@ public:
     trainer_options o;
     o.ranks = 3;
     o.max_steps = small();
+    o.min_epochs = small();
+    o.max_time = std::chrono::nanoseconds{small()};
+    o.overfit_batches = small();
+    o.check_val_every_n_epoch = small();
     o.gradient_clip_val = real();
     o.gradient_clip_algorithm = hooks::clip_gradients::algorithm::value;
     o.limit_train_batches = small();
