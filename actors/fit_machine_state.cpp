@@ -194,7 +194,8 @@ bool fit_machine::validation_due_now() const {
 bool fit_machine::validation_was_due() const {
   const auto every = validation_interval();
   const auto n = plan_->check_val_every_n_epoch;
-  return every == 0 || (n > 0 ? loop_.epoch + 1 >= n : loop_.earlier_batches + loop_.batch >= every);
+  return every == 0 ||
+         (n > 0 ? loop_.epoch + 1 >= n : loop_.earlier_batches + loop_.batch >= every);
 }
 
 // A hook or early stopping may end the run.
@@ -252,7 +253,9 @@ std::vector<hook> fit_machine::segment() const {
     case phase::evaluation: evaluation_segment(where, out); break;
     case phase::epoch_end: hook_sequences::epoch_end(optimizers_, where, out); break;
     case phase::checkpoint:
-    case phase::last_checkpoint: hook_sequences::checkpoint(optimizers_, where, saved_loop(), out); break;
+    case phase::last_checkpoint:
+      hook_sequences::checkpoint(optimizers_, where, saved_loop(), out);
+      break;
     case phase::close:
       where.stage = stage::train;
       where.epoch = loop_.epoch;

@@ -35,7 +35,7 @@ struct fit_plan {
   batch_limit val_check_interval = 1.0;  ///< a share or count of the limited training batches
   /// Validations are in each n-th epoch; 0: the interval counts micro-batches across epochs.
   std::int64_t check_val_every_n_epoch = 1;
-  std::int64_t sanity_batches = 2;       ///< per loader; negative: all
+  std::int64_t sanity_batches = 2;  ///< per loader; negative: all
   std::vector<early_stopping> stop_early;
   checkpoint_policy checkpoint;
   /// The checkpoint a fit goes on from, or whose weights are evaluated; empty: none.

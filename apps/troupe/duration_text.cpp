@@ -38,10 +38,11 @@ std::chrono::seconds read_duration(std::string_view key, std::string_view text) 
   const bool whole = rest.empty() && std::ranges::count(text, ':') == 3;
   const auto all = days{d} + hours{h} + minutes{m} + seconds{s};
   if (whole && d >= 0 && h >= 0 && m >= 0 && s >= 0 && all.count() > 0) return all;
-  throw user_error(errc::bad_configuration,
-                   fmt::format("{} = \"{}\": give days, hours, minutes and seconds, more than none, "
-                               "as DD:HH:MM:SS: 00:01:30:00 is an hour and a half",
-                               key, text));
+  throw user_error(
+      errc::bad_configuration,
+      fmt::format("{} = \"{}\": give days, hours, minutes and seconds, more than none, "
+                  "as DD:HH:MM:SS: 00:01:30:00 is an hour and a half",
+                  key, text));
 }
 
 }  // namespace troupe::program

@@ -129,6 +129,13 @@ trainer_options options_of(const settings& s) {
   o.gradients = gradients_of(s);
   o.communicator = own_name{s.text("communicator")};
   o.tcp_streams = s.find<std::int64_t>("tcp.streams");
+  o.detect_anomaly = s.flag("detect_anomaly");
+  const auto same = s.text("deterministic");
+  o.deterministic = same == "warn"   ? deterministic_kind::warn
+                    : same == "true" ? deterministic_kind::on
+                                     : deterministic_kind::off;
+  o.benchmark = s.find<bool>("benchmark");
+  o.inference_mode = s.flag("inference_mode");
   o.placement = placement_named(s.text("placement"));
   o.accelerator = own_name{s.text("accelerator")};
   o.devices = devices_of(s);

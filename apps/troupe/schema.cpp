@@ -86,6 +86,9 @@ void add_extent(schema& s, const trainer_options& d) {
       .low = 0;
   add(s, "max_time", kind::text, unset, "--max-time",
       "stop after this time of training, DD:HH:MM:SS; resumed runs count together");
+}
+
+void add_amounts(schema& s, const trainer_options& d) {
   auto& batch = add(s, "batch_size", kind::integer, d.batch_size, "--batch-size",
                     "samples per rank and micro-batch");
   batch.low = 1;
@@ -104,6 +107,9 @@ void add_extent(schema& s, const trainer_options& d) {
   clip.low_excluded = true;
   add(s, "gradient_clip_algorithm", kind::choice, "norm", "--gradient-clip-algorithm",
       "clip the norm of all gradients, or each value", {"norm", "value"});
+}
+
+void add_reports(schema& s, const trainer_options& d) {
   auto& sanity = add(s, "num_sanity_val_steps", kind::integer, d.num_sanity_val_steps,
                      "--num-sanity-val-steps,--num-sanity-val-batches",
                      "validation batches before training, to fail early; -1: all");
@@ -116,6 +122,16 @@ void add_extent(schema& s, const trainer_options& d) {
   add(s, "log_every_n_steps", kind::integer, d.log_every_n_steps, "--log-every-n-steps",
       "how often training metrics are written")
       .low = 1;
+  add(s, "detect_anomaly", kind::boolean, d.detect_anomaly, "--detect-anomaly",
+      "fail where a backward computes NaN, and name the function; slow");
+  auto& same = add(s, "deterministic", kind::choice, "false", "--deterministic",
+                   "deterministic algorithms of LibTorch only; warn: where there are any",
+                   {"false", "true", "warn"});
+  same.bare = "true";
+  add(s, "benchmark", kind::boolean, unset, "--benchmark",
+      "let cuDNN choose convolutions by trying them; of use on GPUs");
+  add(s, "inference_mode", kind::boolean, d.inference_mode, "--inference-mode",
+      "test and predict in LibTorch's inference mode, else without gradients only");
   add(s, "callbacks", kind::texts, words{}, "--callback",
       "NAME[,KEY=VALUE...], may repeat: lr_monitor, gradient_norms, throughput, device_stats, "
       "timer, ema, swa");
@@ -399,6 +415,8 @@ schema make_schema(const schema_names& names) {
   schema all;
   add_job(all, defaults, names);
   add_extent(all, defaults);
+  add_amounts(all, defaults);
+  add_reports(all, defaults);
   add_limits(all, defaults);
   add_call(all);
   add_learning(all, names);

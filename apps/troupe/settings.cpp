@@ -86,6 +86,9 @@ checked in_range(const setting& what, setting_value value, double number) {
 }
 
 checked check_choice(const setting& what, setting_value value) {
+  // `deterministic = true`: a word, or true and false.
+  const bool has_true = std::ranges::find(what.choices, "true") != what.choices.end();
+  if (has_true && is<bool>(value)) value = std::string{std::get<bool>(value) ? "true" : "false"};
   if (!is<std::string>(value)) return wrong_type(what);
   const auto& word = std::get<std::string>(value);
   for (const auto* words_of : {&what.choices, &what.refused})

@@ -47,16 +47,11 @@ ordered_json render(const loop_state& loop) {
   for (const auto& one : loop.early_stopping)
     stopping.push_back(
         {{"best", exact(one.best)}, {"has_best", one.has_best}, {"waited", one.waited}});
-  return {{"epoch", loop.epoch},
-          {"batch", loop.batch},
-          {"cursor", loop.cursor},
-          {"steps", loop.steps},
-          {"samples", loop.samples},
-          {"earlier_batches", loop.earlier_batches},
-          {"validated", loop.validated},
-          {"pending_stop", loop.pending_stop},
-          {"last", std::move(last)},
-          {"early_stopping", std::move(stopping)}};
+  return {{"epoch", loop.epoch},         {"batch", loop.batch},
+          {"cursor", loop.cursor},       {"steps", loop.steps},
+          {"samples", loop.samples},     {"earlier_batches", loop.earlier_batches},
+          {"validated", loop.validated}, {"pending_stop", loop.pending_stop},
+          {"last", std::move(last)},     {"early_stopping", std::move(stopping)}};
 }
 
 ordered_json render_body(const manifest& what) {

@@ -80,10 +80,11 @@ namespace {
 optimizers scheduled(optimizers made, const classifier_options& o) {
   if (o.scheduler == "none" && o.warmup_epochs == 0) return made;
   if (o.epochs < 0 && o.scheduler != "none")
-    throw user_error(errc::bad_configuration,
-                     fmt::format("optimizer.scheduler = \"{}\": the rate falls to 0 over max_epochs, "
-                                 "which is -1: give max_epochs",
-                                 o.scheduler));
+    throw user_error(
+        errc::bad_configuration,
+        fmt::format("optimizer.scheduler = \"{}\": the rate falls to 0 over max_epochs, "
+                    "which is -1: give max_epochs",
+                    o.scheduler));
   const auto rest = std::max<std::int64_t>(o.epochs - o.warmup_epochs, 1);
   auto plan = o.scheduler == "cosine"       ? schedules::cosine_annealing(rest)
               : o.scheduler == "polynomial" ? schedules::polynomial(rest)

@@ -66,6 +66,51 @@ void schedulers_from(std::vector<scheduler>& schedulers, const json& all) {
   }
 }
 
+namespace {
+
+json parameter_to(const value& one) {
+  if (const auto* x = one.get_if<bool>()) return *x;
+  if (const auto* x = one.get_if<std::int64_t>()) return *x;
+  if (const auto* x = one.get_if<double>()) return number_to(*x);
+  if (const auto* x = one.get_if<std::string>()) return *x;
+  const auto* list = one.get_if<value_list>();
+  if (!list)
+    throw user_error(errc::checkpoint,
+                     fmt::format("save_hyperparameters: {} is none of a bool, a number, a text and "
+                                 "a list of these",
+                                 to_string(one)));
+  auto all = json::array();
+  for (const auto& item : list->items) all.push_back(parameter_to(item));
+  return all;
+}
+
+value parameter_from(const json& one) {
+  if (one.is_boolean()) return one.get<bool>();
+  if (one.is_number_integer()) return one.get<std::int64_t>();
+  if (one.is_number()) return one.get<double>();
+  if (one.is_string()) return one.get<std::string>();
+  value_list all;
+  for (const auto& item : one) all.items.push_back(parameter_from(item));
+  return all;
+}
+
+}  // namespace
+
+json hyper_parameters_to(const value_map& all) {
+  auto named = json::object();
+  for (const auto& [name, one] : all.items) named[name] = parameter_to(one);
+  return named;
+}
+
+value_map hyper_parameters_of_state(const std::string& text) {
+  value_map all;
+  const auto state = parse_state(text);
+  const auto found = state.find("hyper_parameters");
+  if (found == state.end()) return all;
+  for (const auto& [name, one] : found->items()) all.items[name] = parameter_from(one);
+  return all;
+}
+
 json parse_state(const std::string& text) {
   if (text.empty()) return json::object();
   return json::parse(text);

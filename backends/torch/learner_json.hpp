@@ -8,6 +8,7 @@
 
 #include "troupe/detail/metric_accumulator.hpp"
 #include "troupe/optimizers.hpp"
+#include "troupe/value.hpp"
 
 namespace troupe::learner_json {
 
@@ -28,5 +29,9 @@ json metrics_to(const metrics& numbers);
 metrics metrics_from(const json& all);
 /// Empty text is an empty object.
 json parse_state(const std::string& text);
+/// The module's hyper-parameters: bools, integers, numbers, texts, and lists of these.
+json hyper_parameters_to(const value_map& all);
+/// Those of a checkpoint's state; empty if it has none.
+value_map hyper_parameters_of_state(const std::string& text);
 
 }  // namespace troupe::learner_json

@@ -53,6 +53,8 @@ std::string torch_learner::state_text(const entries& steps, const entries& epoch
   state["precision"] = {{"name", precision_->name()}, {"state", precision_->state()}};
   state["data"] = data_ ? data_->state() : std::string{};
   state["module"] = module_json_;
+  if (const auto& all = module_->hyper_parameters(); !all.items.empty())
+    state["hyper_parameters"] = hyper_parameters_to(all);
   callbacks_.describe(state);
   state["log"] = {
       {"steps", book_to(steps)}, {"steps_reported", steps_reported_}, {"epochs", book_to(epochs)}};

@@ -107,6 +107,12 @@ void module::log(std::string_view name, double number, const log_options& how) {
   services_->log(name, how.reduce == log_reduction::mean ? number * count : number, count, how);
 }
 
+void module::log_dict(std::initializer_list<std::pair<std::string_view, loggable>> numbers,
+                      const log_options& how) {
+  for (const auto& [name, number] : numbers)
+    std::visit([&, &name = name](const auto& x) { log(name, x, how); }, number);
+}
+
 void module::log(std::string_view name, const at::Tensor& number, const log_options& how) {
   if (services_) log(name, number_of(number), how);
 }

@@ -1,6 +1,7 @@
 #include "backends/torch/torch_learner.hpp"
 
 #include <ATen/core/grad_mode.h>
+#include <c10/core/InferenceMode.h>
 #include <c10/util/Exception.h>
 #include <fmt/format.h>
 
@@ -58,7 +59,11 @@ public:
         inner_(std::exchange(whose.inner_, &inner)),
         device_(whose.device_ ? whose.place_.kind->make_current(*whose.device_) : nullptr),
         draws_(whose.random_),
-        gradients_(evaluates(whose.at_.stage) ? false : at::GradMode::is_enabled()) {}
+        gradients_(evaluates(whose.at_.stage) ? false : at::GradMode::is_enabled()) {
+    const auto purpose = whose.about_.purpose;
+    if (whose.about_.options.inference_mode && evaluates(purpose) && whose.at_.stage == purpose)
+      inference_.emplace();
+  }
   ~scope() {
     whose_.at_ = at_;
     whose_.outcome_ = outcome_;
@@ -75,11 +80,13 @@ private:
   std::unique_ptr<accelerator::scope> device_;
   random_scope draws_;
   at::AutoGradMode gradients_;
+  std::optional<c10::InferenceMode> inference_;
 };
 
 torch_learner::torch_learner(const learner_context& about, module_factory model, data_ptr data,
                              const torch_plugins& plugins, std::shared_ptr<partial_state> received)
     : about_(about),
+      modes_(about.options),
       model_(std::move(model)),
       data_(std::move(data)),
       random_(about.options.seed),

@@ -15,6 +15,7 @@
 #include "backends/torch/callback_list.hpp"
 #include "backends/torch/lane_thread.hpp"
 #include "backends/torch/learner_point.hpp"
+#include "backends/torch/process_modes.hpp"
 #include "backends/torch/rank_random.hpp"
 #include "backends/torch/resume_check.hpp"
 #include "troupe/detail/metric_accumulator.hpp"
@@ -245,6 +246,7 @@ private:
 
   lane_thread thread_;
   learner_context about_;
+  process_modes modes_;
   module_factory model_;
   data_ptr data_;
   rank_random random_;

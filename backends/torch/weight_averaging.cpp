@@ -170,8 +170,9 @@ void stochastic_weight_averaging::setup(module& m, stage) {
   const auto epochs = m.strategy_in_use()->about().options.max_epochs;
   const auto* share = std::get_if<double>(&how_.start);
   if (share && epochs < 0)
-    refuse_option("stochastic_weight_averaging: start is a share of max_epochs, which is -1: give "
-                  "an epoch from 0");
+    refuse_option(
+        "stochastic_weight_averaging: start is a share of max_epochs, which is -1: give "
+        "an epoch from 0");
   first_ = share ? static_cast<std::int64_t>(*share * static_cast<double>(epochs))
                  : std::get<std::int64_t>(how_.start);
 }

@@ -27,6 +27,9 @@ template <>
 struct last_of<placement_kind> : std::integral_constant<placement_kind, placement_kind::processes> {
 };
 template <>
+struct last_of<deterministic_kind>
+    : std::integral_constant<deterministic_kind, deterministic_kind::warn> {};
+template <>
 struct last_of<resume_point::next>
     : std::integral_constant<resume_point::next, resume_point::next::go> {};
 template <>
@@ -103,16 +106,16 @@ void inspect(F& f, trainer_options& x) {
          accumulate_grad_batches, truncated_bptt_steps, gradient_clip_val, gradient_clip_algorithm,
          limit_train_batches, limit_val_batches, limit_test_batches, limit_predict_batches,
          overfit_batches, val_check_interval, check_val_every_n_epoch, num_sanity_val_steps,
-         fast_dev_run, log_every_n_steps, seed, precision, strategy, gradients, communicator,
-         tcp_streams, placement, accelerator, devices, one_hook_per_run, stop_early, checkpoint,
-         time, elastic, faults] = x;
+         fast_dev_run, log_every_n_steps, detect_anomaly, deterministic, benchmark, inference_mode,
+         seed, precision, strategy, gradients, communicator, tcp_streams, placement, accelerator,
+         devices, one_hook_per_run, stop_early, checkpoint, time, elastic, faults] = x;
   f(ranks, max_epochs, max_steps, min_epochs, min_steps, max_time, batch_size,
     accumulate_grad_batches, truncated_bptt_steps, gradient_clip_val, gradient_clip_algorithm,
     limit_train_batches, limit_val_batches, limit_test_batches, limit_predict_batches,
     overfit_batches, val_check_interval, check_val_every_n_epoch, num_sanity_val_steps,
-    fast_dev_run, log_every_n_steps, seed, precision, strategy, gradients, communicator,
-    tcp_streams, placement, accelerator, devices, one_hook_per_run, stop_early, checkpoint, time,
-    elastic, faults);
+    fast_dev_run, log_every_n_steps, detect_anomaly, deterministic, benchmark, inference_mode, seed,
+    precision, strategy, gradients, communicator, tcp_streams, placement, accelerator, devices,
+    one_hook_per_run, stop_early, checkpoint, time, elastic, faults);
 }
 
 // --- state -----------------------------------------------------------------------------------

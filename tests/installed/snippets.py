@@ -14,6 +14,7 @@ PAGES = [
     ("docs/callbacks.md", "tests/unit/torch_callbacks/documented_test.cpp", 4),
     ("docs/replicated.md", "tests/unit/torch_replicated/documented_test.cpp", 4),
     ("docs/data.md", "tests/unit/torch/own_data_test.cpp", 3),
+    ("docs/trainer.md", "tests/unit/torch_strategy/trainer_options_test.cpp", 2),
     ("docs/metrics.md", "tests/unit/torch_strategy/measures_test.cpp", 2),
 ]
 

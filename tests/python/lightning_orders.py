@@ -71,8 +71,8 @@ def order(row):
 
 
 def drawn(draw):
-    """One row of settings; None are left out. `check_val_every_n_epoch` 0 is None. A stop comes with windows of one batch, because
-    Lightning ends inside of a window and Troupe behind it."""
+    """One row of settings; those that are None are left out. `check_val_every_n_epoch` 0 is Lightning's None. A stop
+    comes with windows of one batch, because Lightning ends inside of a window and Troupe after it."""
     pick = draw.choice
     row = {"train": pick("123456"), "val": pick("1123"), "max_epochs": pick("123344")}
     row["max_steps"] = pick([None] * 3 + ["1", "4", "9"])

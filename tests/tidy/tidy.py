@@ -31,6 +31,7 @@ EXCUSED = {
     "layers actors/include/troupe/troupe.hpp": "everything in one header: LibTorch's part where it is there",
     "width messages/include/troupe/detail/hook_types.hpp": "a table, one hook per line",
     "process_wide backends/local/fault_drills.cpp": "a drill that ends the process has to end it",
+    "process_wide backends/torch/process_modes.cpp": "an option asks for it, and what was set before is restored",
     "process_wide backends/processes/child_client.cpp": "a rank's process leaves signals to its parent",
     "process_wide backends/processes/spawning.cpp": "a child resets handlers before it runs the program",
 }

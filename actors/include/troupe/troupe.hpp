@@ -27,6 +27,8 @@
 #include "troupe/data.hpp"
 #include "troupe/data_parallel.hpp"
 #include "troupe/datasets.hpp"
+#include "troupe/hyper_parameters.hpp"
+#include "troupe/load_module.hpp"
 #include "troupe/measures.hpp"
 #include "troupe/module.hpp"
 #include "troupe/precision.hpp"
@@ -34,6 +36,7 @@
 #include "troupe/replicated.hpp"
 #include "troupe/schedules.hpp"
 #include "troupe/strategy.hpp"
+#include "troupe/summary.hpp"
 #include "troupe/sync_batch_norm.hpp"
 #include "troupe/synthetic.hpp"
 #endif

@@ -98,6 +98,10 @@ enum class accelerator_kind : std::uint8_t {
   cuda,
 };
 
+/// Whether LibTorch uses deterministic algorithms only. With `on` an operation that has none
+/// throws, with `warn` LibTorch warns once.
+enum class deterministic_kind : std::uint8_t { off, on, warn };
+
 /// The texts are those of flags, TOML keys and results: `threads`, `auto`, `32-true`, ...
 std::string_view to_string(placement_kind kind);
 std::string_view to_string(communicator_kind kind);
@@ -250,6 +254,15 @@ struct trainer_options {
   std::int64_t num_sanity_val_steps = 2;
   std::int64_t fast_dev_run = 0;  ///< n batches of everything, one epoch, no files
   std::int64_t log_every_n_steps = 50;
+  // The next three hold for the whole process while a rank of the job lives there.
+  /// A backward that computes NaN fails, and names the function. Slow: to find an error.
+  bool detect_anomaly = false;
+  deterministic_kind deterministic = deterministic_kind::off;
+  /// cuDNN chooses convolutions by trying them. Unset: off with `deterministic`, else unchanged.
+  std::optional<bool> benchmark;
+  /// validate, test and predict use LibTorch's inference mode, else no_grad. Their tensors cannot
+  /// take part in a backward later. Validations within a fit always use no_grad.
+  bool inference_mode = true;
   std::uint64_t seed = 0;
   kind_or_name<precision_kind> precision = precision_kind::f32_true;
   kind_or_name<strategy_kind> strategy = strategy_kind::automatic;

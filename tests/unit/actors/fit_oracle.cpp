@@ -189,8 +189,7 @@ struct fit_oracle {
     }
     if (trains) plain<h::on_train_start>(at(stage::train));
     const auto open = [&] { return plan.max_epochs < 0 || loop.epoch < plan.max_epochs; };
-    for (bool more = trains; more && open() && !out_of_steps();)
-      more = epoch();
+    for (bool more = trains; more && open() && !out_of_steps();) more = epoch();
     save();
     if (trains) plain<h::on_train_end>(at(stage::train));
     plain<h::post_dispatch, h::on_fit_end>({});

@@ -59,8 +59,9 @@ TEST_CASE("impossible counts are refused with the option and its value and range
   CHECK(refusal([](options& o) { o.min_steps = -1; }) == "min_steps is -1, but must be at least 0");
   CHECK(refusal([](options& o) { o.max_time = std::chrono::seconds{0}; }) ==
         "max_time is 0 ns, but must be more than 0");
-  CHECK(refusal([](options& o) { o.check_val_every_n_epoch = -1; }) ==
-        "check_val_every_n_epoch is -1, but must be at least 1, or 0 to count batches across epochs");
+  CHECK(
+      refusal([](options& o) { o.check_val_every_n_epoch = -1; }) ==
+      "check_val_every_n_epoch is -1, but must be at least 1, or 0 to count batches across epochs");
   CHECK(refusal([](options& o) { o.max_steps = -1; }) == "max_steps is -1, but must be at least 0");
   CHECK(refusal([](options& o) { o.tcp_streams = 0; }) ==
         "tcp.streams is 0, but must be at least 1");

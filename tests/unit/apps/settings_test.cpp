@@ -129,9 +129,24 @@ TEST_CASE("settings of a fit's length and validations reach the trainer's option
   CHECK(options_of(settled(join(table(), {}))) == trainer_options{});
 }
 
+TEST_CASE("the switches of LibTorch reach the trainer's options", "[settings]") {
+  const auto of = [](std::vector<std::string> texts) {
+    return options_of(settled(join(table(), assignments(std::move(texts)))));
+  };
+  CHECK(of({"detect_anomaly=true"}).detect_anomaly);
+  CHECK(of({"deterministic=true"}).deterministic == deterministic_kind::on);
+  CHECK(of({"deterministic=false"}).deterministic == deterministic_kind::off);
+  CHECK(of({"deterministic=warn"}).deterministic == deterministic_kind::warn);
+  CHECK(of({"benchmark=false"}).benchmark == false);
+  CHECK_FALSE(of({"inference_mode=false"}).inference_mode);
+  CHECK(mentions(refusal(assignments({"deterministic=perhaps"})).first, "false, true, warn"));
+  CHECK(refusal(assignments({"strategy.name=true"})).second == errc::bad_configuration);
+}
+
 TEST_CASE("a time of another form is refused with the right form", "[settings]") {
-  for (const std::string wrong : {"90", "1:00:00", "00:1:00:00", "00:00:00:00", "00:00:00:1x",
-                                  "00:00:00:00:01", "-1:00:00:01", "00:00:00:", "0000000:00:00:01"}) {
+  for (const std::string wrong :
+       {"90", "1:00:00", "00:1:00:00", "00:00:00:00", "00:00:00:1x", "00:00:00:00:01",
+        "-1:00:00:01", "00:00:00:", "0000000:00:00:01"}) {
     CAPTURE(wrong);
     const auto s = settled(join(table(), assignments({"max_time=\"" + wrong + "\""})));
     CHECK_THROWS_WITH(options_of(s), Catch::Contains("max_time = \"" + wrong + "\"") &&

@@ -1,9 +1,21 @@
-// Goal: options of the trainer that the learner carries out have Lightning's meaning.
-#include <algorithm>
-#include <chrono>
+// Goal: the options of the trainer that the learner carries out have Lightning's meaning. So have
+// hyper-parameters in checkpoints, log_dict and the summary of a module.
+#include <ATen/Context.h>
+#include <c10/core/InferenceMode.h>
+#include <torch/csrc/autograd/anomaly_mode.h>
 
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <fstream>
+
+#include "backends/checkpoint/safetensors_io.hpp"
+#include "backends/torch/process_modes.hpp"
+#include "tests/support/temporary_folder.hpp"
 #include "tests/unit/torch_strategy/small_models.hpp"
 #include "troupe/callbacks.hpp"
+#include "troupe/load_module.hpp"
+#include "troupe/summary.hpp"
 
 #include "tests/support/catch.hpp"
 
@@ -86,4 +98,284 @@ TEST_CASE("a timer of the recipe and max_time have states of their own") {
   CHECK(ends[0].loop.steps == 3);
   CHECK_THAT(ends[0].snapshot->state,
              Catch::Contains("trainer.max_time") && Catch::Contains("troupe::timer"));
+}
+
+// --- switches of LibTorch ------------------------------------------------------------------------
+
+namespace {
+
+// Its gradient is 0 times infinity.
+struct nan_gradient : regression {
+  step_output training_step(const batch& b, std::int64_t) override {
+    return (net->forward(b[0]).sum() * 0).sqrt();
+  }
+};
+
+struct switches {
+  bool anomaly, deterministic, warns, benchmark;
+  friend bool operator==(const switches&, const switches&) = default;
+};
+
+switches now() {
+  const auto& context = at::globalContext();
+  return {torch::autograd::AnomalyMode::is_enabled(), context.deterministicAlgorithms(),
+          context.deterministicAlgorithmsWarnOnly(), context.benchmarkCuDNN()};
+}
+
+struct switched : regression {
+  explicit switched(switches wanted) : wanted_(wanted) {}
+  step_output training_step(const batch& b, std::int64_t index) override {
+    expect(now() == wanted_);
+    return regression::training_step(b, index);
+  }
+
+private:
+  switches wanted_;
+};
+
+// Notes whether each kind of step ran in inference mode.
+struct inferring : regression {
+  using modes = std::map<std::string, std::atomic<int>>;
+  explicit inferring(std::shared_ptr<modes> seen) : seen_(std::move(seen)) {}
+  step_output validation_step(const batch& b, std::int64_t index) override {
+    return note("validate"), regression::validation_step(b, index);
+  }
+  step_output test_step(const batch& b, std::int64_t index) override {
+    return note("test"), regression::test_step(b, index);
+  }
+  value predict_step(const batch& b, std::int64_t index) override {
+    return note("predict"), regression::predict_step(b, index);
+  }
+
+private:
+  void note(const char* what) {
+    expect(!at::GradMode::is_enabled());
+    seen_->at(what) = c10::InferenceMode::is_enabled() ? 1 : 0;
+  }
+  std::shared_ptr<modes> seen_;
+};
+
+}  // namespace
+
+TEST_CASE("detect_anomaly: a backward that computes NaN fails and names its function") {
+  const auto data = std::make_shared<table_data>(20);
+  auto options = quick(2, 3, 2);
+  CHECK_NOTHROW(run_good_job({.recipe = recipe_for<nan_gradient>(data), .options = options}));
+  options.detect_anomaly = true;
+  const auto ends = run_job({.recipe = recipe_for<nan_gradient>(data), .options = options});
+  CHECK_THAT(text_of(ends[0].error), Catch::Contains("Backward0' returned nan values"));
+  CHECK_FALSE(torch::autograd::AnomalyMode::is_enabled());
+}
+
+TEST_CASE("the switches of a process hold during a job and are restored after it") {
+  const auto data = std::make_shared<table_data>(20);
+  auto options = quick(2, 3, 2);
+  const auto before = now();
+  const auto check = [&](switches wanted) {
+    run_good_job({.recipe = recipe_for<switched>(data, wanted), .options = options});
+    CHECK(now() == before);
+  };
+  check(before);
+  options.deterministic = deterministic_kind::warn;
+  check({false, true, true, false});
+  options.benchmark = true;
+  check({false, true, true, true});
+  options.deterministic = deterministic_kind::on;
+  options.benchmark.reset();
+  options.detect_anomaly = true;
+  check({true, true, false, false});
+}
+
+TEST_CASE("of two jobs in a process the stricter wish counts, until its job ends") {
+  trainer_options warns;
+  warns.deterministic = deterministic_kind::warn;
+  warns.benchmark = true;
+  auto strict = warns;
+  strict.deterministic = deterministic_kind::on;
+  strict.benchmark = false;
+  const auto before = now();
+  {
+    const process_modes one{warns};
+    CHECK(now() == switches{false, true, true, true});
+    {
+      const process_modes other{strict};
+      CHECK(now() == switches{false, true, false, false});
+    }
+    CHECK(now() == switches{false, true, true, true});
+  }
+  CHECK(now() == before);
+}
+
+TEST_CASE("validate, test and predict run in inference mode, unless the option says otherwise") {
+  const auto data = std::make_shared<table_data>(20, 4, 6);
+  const auto seen = std::make_shared<inferring::modes>();
+  for (const auto* what : {"validate", "test", "predict"}) (*seen)[what] = -1;
+  auto options = quick(2, 3, 2);
+  const auto run = [&](stage purpose) {
+    run_good_job(
+        {.recipe = recipe_for<inferring>(data, seen), .options = options, .purpose = purpose});
+  };
+  const std::pair<stage, const char*> each[] = {
+      {stage::validate, "validate"}, {stage::test, "test"}, {stage::predict, "predict"}};
+  for (const auto inference : {true, false}) {
+    options.inference_mode = inference;
+    for (const auto& [purpose, what] : each) {
+      run(purpose);
+      CHECK(seen->at(what) == (inference ? 1 : 0));
+    }
+  }
+  options.inference_mode = true;
+  options.max_epochs = 1;
+  options.max_steps.reset();
+  run(stage::train);
+  CHECK(seen->at("validate") == 0);  // within a fit
+}
+
+// --- hyper-parameters and the summary ------------------------------------------------------------
+
+namespace {
+
+struct sizes {
+  std::int64_t width = 3;
+  double scale = 1;
+  bool biased = true;
+  std::string note = "plain";
+  std::vector<std::int32_t> extra;
+  std::vector<double> limits;
+
+  template <class F>
+  void fields(F&& f) {
+    f("width", width), f("scale", scale), f("biased", biased), f("note", note);
+    f("extra", extra), f("limits", limits);
+  }
+  friend bool operator==(const sizes&, const sizes&) = default;
+};
+
+struct sized : module {
+  using hparams = sizes;
+  explicit sized(sizes how = {}) : how_(std::move(how)) {
+    save_hyperparameters(how_);
+    first = register_module(
+        "first", torch::nn::Linear(torch::nn::LinearOptions(4, how_.width).bias(how_.biased)));
+    last = register_module("last", torch::nn::Linear(how_.width, 1));
+  }
+  at::Tensor forward(const at::Tensor& x) { return last(torch::tanh(first(x))) * how_.scale; }
+  step_output training_step(const batch& b, std::int64_t) override {
+    const auto loss = fn::mse_loss(forward(b[0]), b[1]);
+    log_dict({{"train/loss", loss}, {"train/scale", how_.scale}});
+    return loss;
+  }
+  optimizers configure_optimizers() override { return torch::optim::SGD(parameters(), 0.1); }
+  std::string on_save_checkpoint() override { return "\"said\""; }
+  void on_load_checkpoint(const std::string& json) override { loaded = json; }
+
+  sizes how_;
+  torch::nn::Linear first{nullptr}, last{nullptr};
+  std::string loaded;
+};
+
+sizes unusual() {
+  return {.width = 5,
+          .scale = 0.1,
+          .biased = false,
+          .note = "two \"words\"",
+          .extra = {1, -2},
+          .limits = {1, INFINITY}};
+}
+
+// The checkpoint of a short fit, on the disk.
+std::string saved(const std::filesystem::path& folder, const sizes& how, rank_end& end) {
+  const auto data = std::make_shared<table_data>(20);
+  end = run_good_job({.recipe = make_recipe([=] { return std::make_shared<sized>(how); }, data),
+                      .options = quick(1, 4, 3)})[0];
+  const auto place = folder / checkpoint_folder_name(3);
+  std::filesystem::create_directories(place);
+  for (const auto& file : safetensors_checkpoints({})->encode(*end.snapshot)) {
+    std::ofstream out{place / file.name, std::ios::binary};
+    for (const auto& part : file.chunks)
+      out.write(reinterpret_cast<const char*>(part->data()),
+                static_cast<std::streamsize>(part->size()));
+  }
+  return place.string();
+}
+
+}  // namespace
+
+TEST_CASE("a module is made from a checkpoint with the hyper-parameters of the fit") {
+  const temporary_folder folder;
+  rank_end end;
+  const auto path = saved(folder.path(), unusual(), end);
+  const auto made = load_from_checkpoint<sized>(path);
+  CHECK(made->how_ == unusual());
+  CHECK(made->hyper_parameters() == hyper_parameters_of(unusual()));
+  CHECK(made->loaded == "\"said\"");
+  CHECK_FALSE(made->is_training());
+  std::map<std::string, at::Tensor> weights;
+  for (const auto& item : made->named_parameters()) weights[item.key()] = item.value().detach();
+  CHECK(distance(weights, weights_of(end.snapshot)) == 0);
+  CHECK(end.loop.last.at("train/scale") == 0.1);
+  CHECK(end.loop.last.contains("train/loss"));
+
+  const auto changed = load_from_checkpoint<sized>(path, [](sizes& how) { how.scale = 7; });
+  CHECK(changed->how_.scale == 7);
+  CHECK_THROWS_WITH(load_from_checkpoint<sized>(path, [](sizes& how) { how.width = 2; }),
+                    Catch::Contains("first.weight"));
+}
+
+TEST_CASE("hyper-parameters of another type are refused by name") {
+  auto named = hyper_parameters_of(unusual());
+  CHECK(hyper_parameters_from<sizes>(named) == unusual());
+  CHECK(hyper_parameters_from<sizes>({}) == sizes{});  // a checkpoint without any
+  named.items["unknown"] = 3;
+  named.items["scale"] = 2;  // an integer is a number
+  CHECK(hyper_parameters_from<sizes>(named).scale == 2);
+  named.items["extra"] = value_list{{std::int64_t{1} << 40}};
+  CHECK_THROWS_WITH(
+      hyper_parameters_from<sizes>(named),
+      Catch::Contains("\"extra\"") && Catch::Contains("an integer from -2147483648 to 2147483647"));
+  named.items["extra"] = value_list{};
+  named.items["width"] = 1.5;
+  CHECK_THROWS_WITH(hyper_parameters_from<sizes>(named),
+                    Catch::Contains("\"width\"") && Catch::Contains("1.5"));
+}
+
+TEST_CASE("a summary lists the layers with their parameters and sums") {
+  sized model{{.width = 300}};
+  model.last->eval();
+  model.last->weight.set_requires_grad(false);
+  const auto all = summarize(model);
+  CHECK(all.layers == std::vector<layer_summary>{{"first", "Linear", 1500, true},
+                                                 {"last", "Linear", 301, false}});
+  CHECK(all.trainable == 1501);
+  CHECK(all.fixed == 300);
+  CHECK(all.bytes == 1801 * 4);
+  // Lightning's layout.
+  CHECK(to_string(all) ==
+        "  | Name  | Type   | Params | Mode\n"
+        "------------------------------------\n"
+        "0 | first | Linear | 1.5 K  | train\n"
+        "1 | last  | Linear | 301    | eval\n"
+        "------------------------------------\n"
+        "1.5 K     Trainable params\n"
+        "300       Non-trainable params\n"
+        "1.8 K     Total params\n"
+        "0.007     Total estimated model params size (MB)\n");
+}
+
+TEST_CASE("a summary has as many levels as asked for, and a shared parameter counts once") {
+  struct nested : torch::nn::Module {
+    nested() {
+      auto inner = torch::nn::Linear(2, 2);
+      register_module("net", torch::nn::Sequential(inner, torch::nn::ReLU()));
+      register_module("same", inner);
+    }
+  };
+  const nested model;
+  CHECK(summarize(model, 0).layers.empty());
+  CHECK(summarize(model).layers.size() == 2);
+  const auto all = summarize(model, -1);
+  REQUIRE(all.layers.size() == 4);
+  CHECK(all.layers[1] == layer_summary{"net.0", "Linear", 6, true});
+  CHECK(all.layers[3].name == "same");
+  CHECK(all.trainable == 6);
 }

@@ -6,14 +6,18 @@
 
 #include <chrono>
 #include <cstdint>
+#include <initializer_list>
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
+#include <variant>
 #include <vector>
 
 #include "troupe/batch.hpp"
 #include "troupe/detail/metric_accumulator.hpp"
 #include "troupe/detail/tensor.hpp"
+#include "troupe/hyper_parameters.hpp"
 #include "troupe/optimizers.hpp"
 #include "troupe/recipe.hpp"
 #include "troupe/strategy.hpp"
@@ -26,6 +30,9 @@ enum class batch_verdict : std::uint8_t {
   proceed,     ///< the ranks agree: the batch runs unless another rank skips
   skip_epoch,  ///< no more batches in this epoch, on any rank (Lightning's -1)
 };
+
+/// A number that a module logs.
+using loggable = std::variant<double, at::Tensor>;
 
 /// What a running learner offers to its module, which passes calls of its own members on to it.
 class module_services {
@@ -182,8 +189,19 @@ struct module : torch::nn::Module {
   void log(std::string_view name, const at::Tensor& number, const log_options& how = {});
   /// The mean of `count` numbers whose sum is `sum`: exact where ranks have different counts.
   void log_ratio(std::string_view name, double sum, double count, const log_options& how = {});
+  /// log(name, number, how) for each of them.
+  void log_dict(std::initializer_list<std::pair<std::string_view, loggable>> numbers,
+                const log_options& how = {});
   /// Last reduced values.
   const metrics& logged() const;
+  /// Keeps the fields of `all` (troupe/hyper_parameters.hpp): they are saved with each checkpoint,
+  /// and load_from_checkpoint (troupe/load_module.hpp) makes a module from them. Call it in the
+  /// constructor.
+  template <class Struct>
+  void save_hyperparameters(const Struct& all) {
+    hyper_parameters_ = hyper_parameters_of(all);
+  }
+  const value_map& hyper_parameters() const { return hyper_parameters_; }
   /// For job_outcome::queue, first in first out; only the values of rank 0. Makes a deep copy.
   void add_to_queue(const value& what);
   /// Writes a checkpoint of the fit to the folder `path` now, beside those of the policy, in the
@@ -229,6 +247,7 @@ private:
   void leave_evaluation();
 
   module_services* services_ = nullptr;
+  value_map hyper_parameters_;
   std::vector<std::pair<std::shared_ptr<torch::nn::Module>, bool>> modes_;
   bool self_training_ = true;
 };

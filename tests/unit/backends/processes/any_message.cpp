@@ -41,8 +41,8 @@ public:
   }
   metrics numbers() { return {{"train/loss", real()}, {text(), real()}}; }
   loop_state loop() {
-    return {small(),   small(), small(), small(), yes(),
-            numbers(), {{real(), yes(), 3}},        small(), small(), 2};
+    return {small(), small(), small(), small(), yes(), numbers(), {{real(), yes(), 3}},
+            small(), small(), 2};
   }
   resume_point point() { return {number(), resume_point::next::go, yes(), loop(), small(), 3}; }
   position where() { return {stage::validate, small(), small(), small(), 1, 2}; }
@@ -60,6 +60,10 @@ public:
     o.gradient_clip_val = real();
     o.gradient_clip_algorithm = hooks::clip_gradients::algorithm::value;
     o.limit_train_batches = small();
+    o.detect_anomaly = yes();
+    o.deterministic = deterministic_kind::warn;
+    o.benchmark = yes();
+    o.inference_mode = yes();
     o.seed = number();
     o.precision = own_name{text()};
     o.placement = placement_kind::processes;
