@@ -24,7 +24,7 @@ void observation_queue::make_room() {
     return true;
   };
   if (drop_oldest([](const auto& o) { return std::holds_alternative<seen::progress>(*o); })) return;
-  drop_oldest([](const auto& o) { return std::holds_alternative<seen::hook>(*o); });
+  drop_oldest([](const auto& o) { return is_detail(*o); });
 }
 
 std::vector<observation_ptr> observation_queue::take() {

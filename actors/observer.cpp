@@ -55,13 +55,13 @@ bool observer_list::wants_hooks() const {
 
 void observer_list::notify(observation what) const {
   if (members_.empty()) return;
-  const bool is_hook = std::holds_alternative<seen::hook>(what);
+  const bool detail = is_detail(what);
   const auto shared = std::make_shared<const observation>(std::move(what));
   std::unique_lock<std::mutex> lock;
   if (gate_) lock = std::unique_lock{gate_->guard};
   if (gate_ && gate_->closed) return;
   for (const auto& m : members_) {
-    if (is_hook && !m.queue->wants_hooks()) continue;
+    if (detail && !m.queue->wants_hooks()) continue;
     if (m.queue->push(shared)) caf::anon_send(m.actor, tick{});
   }
 }

@@ -5,6 +5,7 @@
 #include <optional>
 #include <utility>
 
+#include "backends/announcing_communicator.hpp"
 #include "backends/lane.hpp"
 #include "backends/solo_communicator.hpp"
 #include "troupe/detail/coverage.hpp"
@@ -28,6 +29,7 @@ struct rank_state {
   rank_setup setup;
   std::unique_ptr<rank_machine> machine;
   std::shared_ptr<communicator> world;
+  std::shared_ptr<communicator> lane_world;  // the same, as the lane has it
   std::unique_ptr<lane> work;
   snapshot_ptr last_snapshot;
   std::map<failure_id, std::exception_ptr> thrown;  // of this incarnation's failures
@@ -64,10 +66,11 @@ struct rank_state {
   void look();
   void measure(const ran& what);
   void show_handled(const ran& what);
+  std::shared_ptr<communicator> announced(std::shared_ptr<communicator> to) const;
   void keep(const fence& at, snapshot_ptr taken);
 
   void carry_out(ranks::open a);
-  void carry_out(const ranks::bind&) { work->bind(world, machine->mine().generation); }
+  void carry_out(const ranks::bind&) { work->bind(lane_world, machine->mine().generation); }
   void carry_out(const ranks::open_lane&) { open_lane(); }
   void carry_out(ranks::submit a);
   void carry_out(const ranks::abort_communicator& a);
@@ -79,6 +82,7 @@ struct rank_state {
   void carry_out(const ranks::show& a) { setup.observers.notify(a.what); }
   void carry_out(ranks::row a);
   void carry_out(const ranks::end&) {
+    lane_world.reset();
     world.reset();  // not aborted: an abort would overtake the result of the last barrier
     self->quit();
   }
@@ -136,13 +140,22 @@ void rank_state::carry_out(std::vector<ranks::action>& all) {
   for (auto& a : all) std::visit([&](auto& x) { carry_out(std::move(x)); }, a);
 }
 
+// For the lane: observers that ask for hooks learn which collectives it calls.
+std::shared_ptr<communicator> rank_state::announced(std::shared_ptr<communicator> to) const {
+  if (!setup.observers.wants_hooks()) return to;
+  return std::make_shared<announcing_communicator>(
+      std::move(to), setup.world.now,
+      [to = setup.observers](seen::collective what) { to.notify(std::move(what)); });
+}
+
 void rank_state::carry_out(ranks::open a) {
   ranks::opened answer;
   queued.clear();
   try {
     world = setup.communicators->open(
         {setup.plan.job, a.generation, setup.plan.rank, a.world, setup.plan.limits.collective});
-    work->bind(a.alone ? solo_communicator(world->group()) : world, a.generation);
+    lane_world = announced(world);
+    work->bind(a.alone ? solo_communicator(world->group()) : lane_world, a.generation);
   } catch (...) {
     answer.why_not = describe(std::current_exception());
     answer.why_not->id = keep(std::current_exception());

@@ -45,6 +45,18 @@ private:
   std::exception_ptr why_;
 };
 
+const named_function* function_of(const rank_process_options& home, const std::string& identity) {
+  const auto found = std::ranges::find(home.functions, identity, &named_function::identity);
+  return found != home.functions.end() ? &*found : nullptr;
+}
+
+// How tensors in the arguments of those functions are read.
+const tensor_bytes* tensors_of(const std::vector<named_function>& functions) {
+  const auto found =
+      std::ranges::find_if(functions, [](const auto& f) { return f.tensors() != nullptr; });
+  return found != functions.end() ? found->tensors() : nullptr;
+}
+
 recipe_ptr recipe_of(const rank_process_options& home, const std::string& text) {
   try {
     auto made = home.recipe ? home.recipe(text) : nullptr;
@@ -52,6 +64,27 @@ recipe_ptr recipe_of(const rank_process_options& home, const std::string& text) 
       throw user_error(errc::bad_configuration,
                        "the program's run_rank_if_child has no recipe for its ranks");
     return made;
+  } catch (...) {
+    return std::make_shared<no_recipe>(std::current_exception());
+  }
+}
+
+[[noreturn]] void refuse_call(const rank_process_options& home, const std::string& identity) {
+  std::string known;
+  for (const auto& one : home.functions)
+    known += fmt::format("{}\"{}\"", known.empty() ? "" : ", ", one.name());
+  throw user_error(errc::bad_configuration,
+                   fmt::format("the program's run_rank_if_child does not know the {}: put it into "
+                               "rank_process_options::functions, which holds {}",
+                               identity, known.empty() ? "none" : known));
+}
+
+recipe_ptr recipe_of(const rank_process_options& home, const rank_spec& brief) {
+  if (!named_function::is_identity(brief.recipe)) return recipe_of(home, brief.recipe);
+  try {
+    if (const auto* called = function_of(home, brief.recipe))
+      return called->recipe(brief.arguments);
+    refuse_call(home, brief.recipe);
   } catch (...) {
     return std::make_shared<no_recipe>(std::current_exception());
   }
@@ -78,8 +111,7 @@ public:
       : to_(to), hooks_(hooks), dropped_(std::move(dropped)) {}
   bool wants_hooks() const override { return hooks_; }
   void on(const observation& what) override {
-    const bool may_go =
-        std::holds_alternative<seen::progress>(what) || std::holds_alternative<seen::hook>(what);
+    const bool may_go = std::holds_alternative<seen::progress>(what) || is_detail(what);
     const bool sent = to_.send(observed{what}, may_go ? keep::if_room : keep::always);
     if (sometimes(!sent, coverage_point::observation_not_sent)) dropped_->add(what);
   }
@@ -295,7 +327,7 @@ struct rank_host::inside {
 };
 
 void rank_host::inside::warm(const warm_up& needs) {
-  if (recipe) return;
+  if (recipe || named_function::is_identity(needs.recipe)) return;
   recipe = recipe_of(home, needs.recipe);
   try {
     recipe->warm_up(needs.options);
@@ -306,7 +338,7 @@ void rank_host::inside::warm(const warm_up& needs) {
 
 // All ranks of a process share the recipe, because they belong to one job.
 std::shared_ptr<const job> rank_host::inside::job_of(const rank_spec& brief) {
-  if (!recipe) recipe = recipe_of(home, brief.recipe);
+  if (!recipe) recipe = recipe_of(home, brief);
   auto what = std::make_shared<job>();
   what->purpose = brief.purpose;
   what->options = brief.options;
@@ -386,6 +418,7 @@ namespace {
 void live(launcher_client& parent, const rank_process_options& home) {
   seam::system_config config(2);
   caf::actor_system system(config);
+  parent.carry(tensors_of(home.functions));
   rank_host here(parent, home, system);
   const bool closed = parent.serve([&here](link_message&& m) { here.hear(std::move(m)); });
   // The supervisor has given this rank up, and its lane may still run user code: end without

@@ -71,6 +71,7 @@ rank_spec remote_rank_state::brief() const {
   all.hooks = setup.observers.wants_hooks();
   all.traced = static_cast<bool>(what.trace);
   all.initial = what.initial;
+  all.arguments = what.arguments;
   return all;
 }
 

@@ -98,6 +98,20 @@ void hand_over(const job_handle& handle, const std::function<void(job_handle)>& 
   }
 }
 
+// How a rank's process knows what to do: by the text of the job's recipe. Refuses a call that
+// cannot be made there.
+void identify(job& what) {
+  if (what.recipe && what.recipe_text.empty()) what.recipe_text = what.recipe->identity();
+  if (what.purpose != stage::call) return;
+  if (what.recipe_text.empty())
+    throw user_error(errc::bad_configuration,
+                     "spawn: with placement \"processes\" the function needs a name that a rank's "
+                     "process knows: make it a troupe::remote_function, and put it into "
+                     "rank_process_options::functions");
+  require_sendable(what.arguments, what.recipe ? what.recipe->tensors() : nullptr,
+                   fmt::format("an argument of {}", what.recipe_text));
+}
+
 }  // namespace
 
 session::session(executor_type executor, ports world, session_options options)
@@ -206,8 +220,7 @@ job_handle session::engine::launch(job what, std::function<void(job_outcome)> co
   const auto ranks = setup.what.options.ranks;
   setup.what.options.ranks = shards_of(setup.what, world);
   if (setup.what.options.placement == placement_kind::processes) {
-    if (setup.what.recipe && setup.what.recipe_text.empty())
-      setup.what.recipe_text = setup.what.recipe->identity();
+    identify(setup.what);
     setup.process_count = ranks;
     setup.processes = std::make_shared<job_processes>(world, setup.id, setup.what);
     setup.bring_rank = remote_ranks(setup.processes);
@@ -252,12 +265,10 @@ void session::start(job what, handler_type handler) {
   }
 }
 
-job session::job_of(std::int32_t ranks, recipe_ptr function) {
-  job called;
-  called.purpose = stage::call;
-  called.options.ranks = ranks;
-  called.recipe = std::move(function);
-  return called;
+trainer_options session::on_threads(std::int32_t ranks) {
+  trainer_options how;
+  how.ranks = ranks;
+  return how;
 }
 
 job_outcome session::run(job what) {

@@ -264,7 +264,8 @@ void supervisor_state::carry_out(const supervision::complete& a) {
     caught why;
     why.record = *a.first;
     const auto found = thrown.find(why.record.id);
-    why.original = found != thrown.end() ? found->second : exception_of(why.record);
+    if (found != thrown.end()) why.original = found->second;
+    if (!why.original) why.original = setup.world.exceptions.make(why.record);
     outcome.failed_with = std::make_shared<const caught>(std::move(why));
   }
   (*complete)(std::move(outcome));

@@ -1,10 +1,10 @@
 #include "troupe/failure.hpp"
 
 #include "messages/control.hpp"
+#include "troupe/exception_types.hpp"
 
 #include <cxxabi.h>
 
-#include <cstdlib>
 #include <iterator>
 #include <memory>
 #include <stdexcept>
@@ -15,17 +15,10 @@ namespace troupe {
 
 namespace {
 
-std::string demangled(const std::type_info& type) {
-  int status = 0;
-  std::unique_ptr<char, void (*)(void*)> text{
-      abi::__cxa_demangle(type.name(), nullptr, nullptr, &status), std::free};
-  return status == 0 ? std::string{text.get()} : std::string{type.name()};
-}
-
 // std::throw_with_nested throws a private type that derives from the user's: users want their own
 // name.
 std::string exception_name(const std::exception& error) {
-  auto name = demangled(typeid(error));
+  auto name = exception_types::name_of(typeid(error));
   constexpr std::string_view prefix = "std::_Nested_exception<";
   if (name.starts_with(prefix) && name.ends_with('>'))
     name = name.substr(prefix.size(), name.size() - prefix.size() - 1);
@@ -59,14 +52,14 @@ errc collect(const std::exception_ptr& error, exception_text text, chain& into) 
     return collect(e, text, into);
   } catch (...) {
     const auto* type = abi::__cxa_current_exception_type();
-    into.push_back({type ? demangled(*type) : "unknown", "not a std::exception"});
+    into.push_back({type ? exception_types::name_of(*type) : "unknown", "not a std::exception"});
     return errc::job_failed;
   }
 }
 
 template <class Error>
 failure described(const Error& error, exception_text text) {
-  static const auto closed = demangled(typeid(generation_closed));
+  static const auto closed = exception_types::name_of(typeid(generation_closed));
   chain all;
   failure result;
   result.code = collect(error, text, all);
@@ -118,12 +111,6 @@ failure make_failure(failure_kind kind, std::string what) {
   return result;
 }
 
-std::exception_ptr exception_of(const failure& f) {
-  if (f.code == errc::internal) return std::make_exception_ptr(internal_error(f.what));
-  if (f.code != errc::job_failed) return std::make_exception_ptr(user_error(f.code, f.what));
-  return std::make_exception_ptr(std::runtime_error(render(f)));
-}
-
 std::string render(const failure& f) {
   std::string text;
   const auto add = [&text](auto&&... parts) { ((text += parts), ...); };
@@ -139,7 +126,7 @@ std::string render(const failure& f) {
 void job_outcome::rethrow() const {
   if (ok()) return;
   if (failed_with && failed_with->original) std::rethrow_exception(failed_with->original);
-  if (failed_with) std::rethrow_exception(exception_of(failed_with->record));
+  if (failed_with) std::rethrow_exception(exception_types{}.make(failed_with->record));
   throw std::runtime_error("the job failed");
 }
 

@@ -37,6 +37,7 @@ struct rank_spec {
   bool hooks = false;        ///< some observer receives `seen::hook`
   bool traced = false;       ///< send `hook_entered`
   snapshot_ptr initial;
+  value arguments;  ///< of a remote function (`job::arguments`)
 };
 /// Supervisor to the process of a spare: load what ranks of this job will need. A rank_spec may
 /// follow at any time. Late or lost: the first rank loads it.

@@ -25,4 +25,17 @@ std::string_view to_string(lifecycle_kind kind) {
   return "unknown";
 }
 
+std::string_view to_string(collective_kind kind) {
+  switch (kind) {
+    case collective_kind::all_reduce: return "all_reduce";
+    case collective_kind::broadcast: return "broadcast";
+    case collective_kind::all_gather: return "all_gather";
+    case collective_kind::reduce_scatter: return "reduce_scatter";
+    case collective_kind::barrier: return "barrier";
+    case collective_kind::decide: return "decide";
+    case collective_kind::work_together: return "work_together";
+  }
+  return "unknown";
+}
+
 }  // namespace troupe

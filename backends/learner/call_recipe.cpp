@@ -49,21 +49,25 @@ private:
 
 class caller_recipe final : public learner_recipe {
 public:
-  explicit caller_recipe(spawned_function what) : what_(std::move(what)) {
+  caller_recipe(spawned_function what, call_identity is)
+      : what_(std::move(what)), is_(std::move(is)) {
     if (!what_) throw user_error(errc::bad_usage, "spawn: there is no function to call");
   }
   std::unique_ptr<learner> make(const learner_context& context) const override {
     return std::make_unique<caller>(context, what_);
   }
+  std::string identity() const override { return is_.name; }
+  const tensor_bytes* tensors() const override { return is_.tensors; }
 
 private:
   spawned_function what_;
+  call_identity is_;
 };
 
 }  // namespace
 
-recipe_ptr make_call_recipe(spawned_function what) {
-  return std::make_shared<caller_recipe>(std::move(what));
+recipe_ptr make_call_recipe(spawned_function what, call_identity is) {
+  return std::make_shared<caller_recipe>(std::move(what), std::move(is));
 }
 
 }  // namespace troupe

@@ -7,6 +7,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <iterator>
@@ -51,8 +52,10 @@ bool leaves_closure(const hook& what) {
 class trace_observer : public observer {
 public:
   explicit trace_observer(std::shared_ptr<run_trace> to) : to_(std::move(to)) {}
+  bool wants_hooks() const override { return true; }
   void on(const observation& what) override {
     if (const auto* life = std::get_if<seen::lifecycle>(&what)) to_->add(*life);
+    if (const auto* call = std::get_if<seen::collective>(&what)) to_->add(*call);
   }
 
 private:
@@ -87,9 +90,8 @@ void run_trace::enter(std::int32_t rank, const hook& what) {
   const std::lock_guard hold{guard_};
   if (full_ || !trouble_.empty()) return;
   const auto now = now_();
+  know(rank);
   auto& lane = lanes_[rank];
-  if (!std::exchange(lane.known, true))
-    name_process(process_of(rank), fmt::format("rank {}", rank), "lane");
   end(rank, lane.inner, now);
   // An optimizer may call its closure several times: it then begins with its first hook again.
   const auto here = name(what);
@@ -109,6 +111,71 @@ void run_trace::enter(std::int32_t rank, const hook& what) {
     lane.inner = begun;
   }
   if (buffer_.size() >= trace_buffer_max || now - flushed_ >= trace_interval) flush(now);
+}
+
+void run_trace::know(std::int32_t rank) {
+  if (!std::exchange(lanes_[rank].known, true))
+    name_process(process_of(rank), fmt::format("rank {}", rank), "lane");
+}
+
+// The first row that is free again when the collective begins. Rows are threads, after the lane's.
+std::size_t run_trace::row_of(std::int32_t rank, const seen::collective& what) {
+  auto& rows = lanes_[rank].rows;
+  const auto free = std::ranges::find_if(rows, [&](auto end) { return end <= what.began; });
+  const auto row = static_cast<std::size_t>(free - rows.begin());
+  if (free == rows.end()) {
+    rows.emplace_back();
+    add_text(
+        fmt::format("{{\"ph\":\"M\",\"pid\":{},\"tid\":{},\"name\":\"thread_name\",\"args\":"
+                    "{{\"name\":\"collectives\"}}}}",
+                    process_of(rank), row + 2));
+  }
+  rows[row] = what.began + what.took;
+  return row;
+}
+
+void run_trace::add(const seen::collective& what) {
+  const std::lock_guard hold{guard_};
+  if (full_ || !trouble_.empty()) return;
+  const auto now = now_();
+  know(what.rank);
+  const called here{what.rank, row_of(what.rank, what), what.began, what.began + what.took};
+  nlohmann::ordered_json args{{"bytes", what.bytes}, {"ranks", what.ranks}};
+  if (!what.label.empty()) args["label"] = what.label;
+  if (what.failed) args["failed"] = true;
+  add_text(fmt::format(
+      "{{\"ph\":\"X\",\"pid\":{},\"tid\":{},\"ts\":{:.3f},\"dur\":{:.3f},\"name\":\"{}\",\"cat\":"
+      "\"collective\",\"args\":{}}}",
+      process_of(what.rank), here.row + 2, microseconds(here.began - began_),
+      microseconds(what.took), to_string(what.kind),
+      args.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace)));
+  if (what.number > 0 && what.ranks > 1 && !what.failed) {
+    const auto at = open_.try_emplace({what.generation, what.number}).first;
+    at->second.push_back(here);
+    if (at->second.size() == static_cast<std::size_t>(what.ranks)) {
+      draw_arrows(at->second);
+      open_.erase(at);
+    } else if (open_.size() > open_max) {
+      open_.erase(open_.begin());
+    }
+  }
+  if (buffer_.size() >= trace_buffer_max || now - flushed_ >= trace_interval) flush(now);
+}
+
+void run_trace::draw_arrows(const std::vector<called>& all) {
+  const auto last = std::ranges::max_element(all, {}, &called::began);
+  const auto point = [this](const char* kind, const called& at, std::chrono::nanoseconds when) {
+    add_text(
+        fmt::format("{{\"ph\":\"{}\",\"bp\":\"e\",\"id\":{},\"pid\":{},\"tid\":{},\"ts\":{:.3f},"
+                    "\"name\":\"collective\",\"cat\":\"collective\"}}",
+                    kind, arrows_, process_of(at.rank), at.row + 2, microseconds(when - began_)));
+  };
+  for (const auto& other : all) {
+    if (other.rank == last->rank) continue;
+    ++arrows_;
+    point("s", *last, last->began);
+    point("f", other, std::max(other.ended, last->began));
+  }
 }
 
 void run_trace::end(std::int32_t rank, std::optional<slice>& open, std::chrono::nanoseconds now) {

@@ -19,9 +19,6 @@ static_assert(std::endian::native == std::endian::little, "numbers are sent as t
 
 constexpr int deepest_cause = 64;  // failures that hold failures
 
-// How the receiver constructs an exception again.
-enum class remade : std::uint8_t { no, as_user_error, as_internal_error };
-
 template <class T>
 concept plain_number = (std::is_integral_v<T> ||
                         std::is_floating_point_v<T>)&&!std::is_same_v<T, bool>;
@@ -37,20 +34,6 @@ public:
     (put(xs), ...);
   }
   packed_message take() { return std::move(out_); }
-
-  /// What the receiver needs in order to construct `error` again.
-  static std::pair<remade, errc> remade_from(const std::exception_ptr& error) {
-    if (!error) return {remade::no, errc::job_failed};
-    try {
-      std::rethrow_exception(error);
-    } catch (const user_error& e) {
-      return {remade::as_user_error, e.code()};
-    } catch (const internal_error&) {
-      return {remade::as_internal_error, errc::internal};
-    } catch (...) {
-      return {remade::no, errc::job_failed};
-    }
-  }
 
 private:
   template <class T>
@@ -101,10 +84,7 @@ private:
   }
   void put(const std::shared_ptr<const caught>& x) {
     if (!x) throw internal_error("a failure without its record");
-    put(x->record);
-    const auto [how, code] = remade_from(x->original);
-    put(how);
-    put(static_cast<std::uint8_t>(code));
+    put(x->record);  // the receiver makes an exception of it (ports::exceptions)
   }
   void put(const value& x) {
     put(x.empty());
@@ -155,6 +135,8 @@ private:
       std::memcpy(&x, raw(sizeof x).data(), sizeof x);
     } else if constexpr (std::is_same_v<T, bool>) {
       x = number(1) != 0;
+    } else if constexpr (std::is_same_v<T, errc>) {
+      x = known(number(0xff));
     } else if constexpr (std::is_enum_v<T>) {
       x = static_cast<T>(number(static_cast<std::uint8_t>(last_of<T>::value)));
     } else {
@@ -222,14 +204,6 @@ private:
   void get(std::shared_ptr<const caught>& x) {
     auto read = std::make_shared<caught>();
     get(read->record);
-    const auto how =
-        static_cast<remade>(number(static_cast<std::uint8_t>(remade::as_internal_error)));
-    const auto code = known(number(0xff));
-    if (how == remade::as_user_error)
-      read->original = std::make_exception_ptr(user_error(code, read->record.what));
-    if (how == remade::as_internal_error)
-      read->original = std::make_exception_ptr(internal_error(read->record.what));
-    if (code != packer::remade_from(read->original).second) fail("the wrong error code");
     x = std::move(read);
   }
   void get(value& x) {

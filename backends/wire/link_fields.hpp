@@ -16,7 +16,8 @@ struct last_of<stage> : std::integral_constant<stage, stage::call> {};
 template <>
 struct last_of<stop_reason> : std::integral_constant<stop_reason, stop_reason::terminate> {};
 template <>
-struct last_of<errc> : std::integral_constant<errc, errc::internal> {};
+struct last_of<collective_kind>
+    : std::integral_constant<collective_kind, collective_kind::work_together> {};
 template <>
 struct last_of<failure_kind>
     : std::integral_constant<failure_kind, failure_kind::unexpected_message> {};
@@ -217,6 +218,11 @@ void inspect(F& f, seen::progress& x) {
   f(at, batches, samples);
 }
 template <class F>
+void inspect(F& f, seen::collective& x) {
+  auto& [rank, ranks, generation, number, kind, label, bytes, began, took, failed] = x;
+  f(rank, ranks, generation, number, kind, label, bytes, began, took, failed);
+}
+template <class F>
 void inspect(F& f, seen::lifecycle& x) {
   auto& [event, rank, generation, step, details] = x;
   f(event, rank, generation, step, details);
@@ -232,9 +238,9 @@ void inspect(F& f, rendezvous_info& x) {
 template <class F>
 void inspect(F& f, rank_spec& x) {
   auto& [job, rank, incarnation, purpose, options, resume, recipe, meets, checkpoints, watched,
-         hooks, traced, initial] = x;
+         hooks, traced, initial, arguments] = x;
   f(job, rank, incarnation, purpose, options, resume, recipe, meets, checkpoints, watched, hooks,
-    traced, initial);
+    traced, initial, arguments);
 }
 template <class F>
 void inspect(F& f, form_generation& x) {

@@ -14,6 +14,7 @@
 #include <filesystem>
 #include <fstream>
 #include <iterator>
+#include <map>
 #include <optional>
 #include <sstream>
 #include <string_view>
@@ -23,6 +24,7 @@
 #include "tests/support/integer_learner.hpp"
 #include "tests/support/runner.hpp"
 #include "tests/support/temporary_folder.hpp"
+#include "troupe/remote_function.hpp"
 #include "troupe/session.hpp"
 
 #include "tests/support/catch.hpp"
@@ -37,6 +39,50 @@ namespace {
 bool is_child = false;            // this process was started as a rank by this program
 int death_signal_at_start = -1;   // before any code of ours ran
 bool leaves_when_killed = false;  // main does not return by itself
+
+struct shard_missing : std::runtime_error {
+  using std::runtime_error::runtime_error;
+};
+
+value scale(rank_context& who, std::int32_t factor, std::string unit, value more) {
+  std::int64_t mine = who.rank() * factor;
+  who.collectives().all_reduce({&mine, 1, dtype::i64}, reduction::sum)->wait();
+  who.add_to_queue("queued");
+  return value_tuple{{mine, unit + std::to_string(who.rank()), more, is_child}};
+}
+void do_nothing(rank_context&) {}
+std::int64_t die_once(rank_context& who, std::string file) {
+  if (who.rank() == 1 && !fs::exists(file)) {
+    std::ofstream{file} << 1;
+    ::raise(SIGKILL);
+  }
+  std::int64_t sum = who.rank();
+  who.collectives().all_reduce({&sum, 1, dtype::i64}, reduction::sum)->wait();
+  return sum;
+}
+int throw_something(rank_context& who, std::string which) {
+  if (who.rank() == 0) return 1;
+  if (which == "user") throw user_error(errc::device, "no such device");
+  try {
+    throw std::out_of_range("block 3");
+  } catch (...) {
+    std::throw_with_nested(shard_missing("shard 7"));
+  }
+}
+value return_own_type(rank_context&) { return value_user{std::make_shared<const std::any>(1)}; }
+
+const remote_function scaling{"scaling", scale};
+const remote_function doing_nothing{"doing_nothing", do_nothing};
+const remote_function dying_once{"dying_once", die_once};
+const remote_function throwing{"throwing", throw_something};
+const remote_function returning_own_type{"returning_own_type", return_own_type};
+
+trainer_options in_processes(std::int32_t ranks) {
+  trainer_options how;
+  how.ranks = ranks;
+  how.placement = placement_kind::processes;
+  return how;
+}
 
 // The behaviour of ranks by name; the name is the text of their recipe.
 recipe_ptr recipe_named(const std::string& name) {
@@ -218,6 +264,128 @@ TEST_CASE("sending a value of a user's type fails the rank with the reason") {
         std::string::npos);
 }
 
+TEST_CASE("a named function runs in ranks' processes with its arguments", "[spawn]") {
+  asio::io_context loop;
+  session s{loop.get_executor()};
+  auto outcome = s.spawn(in_processes(3), scaling, 10, "m", value{value_list{{1, "two"}}});
+  if (!outcome.ok()) FAIL(render(outcome.failed_with->record));
+  CHECK(outcome.get() == value_tuple{{30, "m0", value_list{{1, "two"}}, true}});
+  REQUIRE(outcome.queue.size() == 1);
+  CHECK(outcome.queue.front() == value{"queued"});
+  CHECK(children().empty());
+
+  // The same call on threads: only the process differs.
+  auto near = s.spawn(3, scaling, 10, "m", value{});
+  CHECK(near.get() == value_tuple{{30, "m0", value{}, false}});
+
+  auto nothing = s.spawn(in_processes(2), doing_nothing);
+  CHECK_NOTHROW(nothing.get());
+}
+
+TEST_CASE("a function in a rank's process goes on after a kill and gives the same result",
+          "[spawn]") {
+  temporary_folder folder;
+  asio::io_context loop;
+  session s{loop.get_executor()};
+  auto how = in_processes(2);
+  how.elastic.max_restarts = 1;
+  auto outcome = s.spawn(how, dying_once, (folder.path() / "died").string());
+  if (!outcome.ok()) FAIL(render(outcome.failed_with->record));
+  CHECK(outcome.get() == 1);
+  CHECK(outcome.restarts == 1);
+}
+
+TEST_CASE("an exception of a function in a rank's process has its own type", "[spawn]") {
+  auto world = local_ports();
+  world.exceptions.add<shard_missing>();
+  asio::io_context loop;
+  session s{loop.get_executor(), world};
+  auto outcome = s.spawn(in_processes(2), throwing, "own");
+  CHECK_FALSE(outcome.returned);
+  CHECK(outcome.failed_with->record.rank == 1);
+  try {
+    outcome.get();
+    FAIL("nothing was thrown");
+  } catch (const shard_missing& error) {
+    CHECK(std::string{error.what()} == "shard 7");
+    try {
+      std::rethrow_if_nested(error);
+      FAIL("there is no cause");
+    } catch (const std::out_of_range& cause) {
+      CHECK(std::string{cause.what()} == "block 3");
+    }
+  }
+  CHECK_THROWS_AS(s.spawn(in_processes(2), throwing, "user").get(), user_error);
+
+  session plain{loop.get_executor()};
+  auto unknown = plain.spawn(in_processes(2), throwing, "own");
+  CHECK_THROWS_WITH(unknown.get(), Catch::StartsWith("rank 1 failed in dispatch at step 0: ") &&
+                                       Catch::EndsWith("shard_missing: shard 7; caused by "
+                                                       "std::out_of_range: block 3"));
+}
+
+TEST_CASE("a call that a rank's process cannot make is refused with the fix", "[spawn]") {
+  asio::io_context loop;
+  session s{loop.get_executor()};
+  const auto why = [](const auto& outcome) {
+    REQUIRE(outcome.failed_with);
+    return outcome.failed_with->record.what;
+  };
+  CHECK_THAT(why(s.spawn(in_processes(2), [](std::int32_t rank) { return rank; })),
+             Catch::Contains("make it a troupe::remote_function"));
+  const remote_function unlisted{"unlisted", +[](rank_context&) { return value{1}; }};
+  CHECK_THAT(why(s.spawn(in_processes(2), unlisted)),
+             Catch::Contains("does not know the function \"unlisted\"") &&
+                 Catch::Contains("rank_process_options::functions, which holds \"scaling\""));
+  const value own = value_user{std::make_shared<const std::any>(1)};
+  CHECK_THAT(why(s.spawn(in_processes(2), scaling, 1, "", own)),
+             Catch::Contains("an argument of function \"scaling\" cannot be sent"));
+  CHECK_THAT(why(s.spawn(in_processes(2), returning_own_type)),
+             Catch::Contains("the result of \"returning_own_type\" cannot be sent"));
+  const remote_function other_type{
+      "scaling", +[](rank_context&, std::string, std::string, value) { return value{}; }};
+  CHECK_THAT(why(s.spawn(in_processes(2), other_type, "ten", "", value{})),
+             Catch::Contains("the function \"scaling\": argument 1: expected an integer"));
+  CHECK_THROWS_AS((remote_function{"", +[](rank_context&) { return value{}; }}), user_error);
+}
+
+TEST_CASE("observers learn which collectives each rank calls, from threads and processes") {
+  struct watch final : observer {
+    explicit watch(std::shared_ptr<std::vector<seen::collective>> to) : to_(std::move(to)) {}
+    bool wants_hooks() const override { return true; }
+    void on(const observation& what) override {
+      if (const auto* call = std::get_if<seen::collective>(&what)) to_->push_back(*call);
+    }
+    std::shared_ptr<std::vector<seen::collective>> to_;
+  };
+  const bool far = GENERATE(false, true);
+  auto what = processes("integers", 2);
+  if (!far) {
+    what.options.placement = placement_kind::threads;
+    what.recipe = recipe_named("integers");
+  }
+  const auto seen_here = std::make_shared<std::vector<seen::collective>>();
+  what.observers = {[=] { return std::make_unique<watch>(seen_here); }};
+  const auto outcome = run(what);
+  if (!outcome.ok()) FAIL(render(outcome.failed_with->record));
+  std::map<std::uint64_t, std::vector<seen::collective>> by_number;
+  for (const auto& call : *seen_here) by_number[call.number].push_back(call);
+  REQUIRE(by_number.size() > static_cast<std::size_t>(outcome.loop.steps));
+  for (const auto& [number, calls] : by_number) {
+    INFO(number);
+    REQUIRE(calls.size() == 2);
+    CHECK(calls[0].rank != calls[1].rank);
+    CHECK(calls[0].kind == calls[1].kind);
+    CHECK(calls[0].bytes == calls[1].bytes);
+    CHECK(calls[0].label == calls[1].label);
+    CHECK(calls[0].generation == 1);
+    CHECK_FALSE(calls[0].failed);
+    // They were in it at the same time.
+    CHECK(calls[0].began <= calls[1].began + calls[1].took);
+    CHECK(calls[1].began <= calls[0].began + calls[0].took);
+  }
+}
+
 TEST_CASE("a communicator that cannot connect processes is refused") {
   const auto outcome = run(processes("integers", 2, "inproc"));
   REQUIRE(outcome.failed_with);
@@ -386,7 +554,9 @@ int main(int count, char** arguments) {
     return outcome.failed_with && outcome.failed_with->record.code == errc::bad_configuration ? 0
                                                                                               : 1;
   }
-  if (const auto code = run_rank_if_child(count, arguments, {recipe_named, local_ports})) {
+  rank_process_options home{recipe_named};
+  home.functions = {scaling, doing_nothing, dying_once, throwing, returning_own_type};
+  if (const auto code = run_rank_if_child(count, arguments, home)) {
     while (leaves_when_killed) ::pause();
     return *code;
   }

@@ -18,9 +18,9 @@
 #include <thread>
 
 #include "actors/rank_process.hpp"
+#include "backends/forwarding_communicator.hpp"
 #include "backends/remote_trace.hpp"
 #include "backends/simulated/modular_learner.hpp"
-#include "tests/support/forwarding_communicator.hpp"
 #include "tests/support/runner.hpp"
 #include "tests/support/temporary_folder.hpp"
 #include "troupe/call.hpp"

@@ -55,6 +55,8 @@ struct job : job_context {
   /// `rank_process_options::recipe` makes this job's recipe, in each rank's process. Empty: the
   /// recipe's identity.
   std::string recipe_text;
+  /// What a `remote_function` is called with in ranks' processes; session::spawn sets it.
+  value arguments;
 };
 
 }  // namespace troupe

@@ -10,17 +10,20 @@
 
 #include "troupe/learner.hpp"
 #include "troupe/ports.hpp"
+#include "troupe/remote_function.hpp"
 
 #include <functional>
 #include <optional>
 #include <string>
 #include <type_traits>
 #include <utility>
+#include <vector>
 
 namespace troupe {
 
-/// What a rank's process brings along: the way to its recipe, and the program's own ports. Both
-/// functions are called once, after the arguments are known to be a rank's.
+/// What a rank's process brings along: the way to its recipe, the program's own ports, and the
+/// functions that it can call. `recipe` and `world` are called once, after the arguments are known
+/// to be a rank's.
 struct rank_process_options {
   rank_process_options() = default;
   /// `make()` makes the program's recipe. Programs with several take `make(job::recipe_text)`.
@@ -37,6 +40,8 @@ struct rank_process_options {
 
   std::function<recipe_ptr(const std::string& recipe_text)> recipe;
   std::function<ports()> world = local_ports;
+  /// What session::spawn calls in a rank's process. Each name is there once.
+  std::vector<named_function> functions;
 
 private:
   static std::function<recipe_ptr(const std::string&)> the_only_recipe(

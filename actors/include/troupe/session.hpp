@@ -85,25 +85,36 @@ public:
   ///   gets copies of the arguments.
   /// - Rank 0's result is returned with its own type (`returned`, `get()`), and what it queued as
   ///   `queue`.
-  /// - What a rank throws is the outcome's failure; get() throws it again with its own type.
+  /// - What a rank throws is the outcome's failure; get() throws it again with its own type
+  ///   (job_outcome::rethrow says where ranks are processes).
+  /// - `how` says placement, communicator and limits. Ranks in other processes call a
+  ///   `remote_function` (troupe/remote_function.hpp); any other function is refused there.
+  template <class Function, class... Arguments>
+  auto spawn(trainer_options how, Function what, Arguments... arguments) {
+    auto call = spawned_call_of(std::move(how), std::move(what), std::move(arguments)...);
+    return with_result(run(std::move(call.what)), *call.kept);
+  }
+  /// The same on threads.
   template <class Function, class... Arguments>
   auto spawn(std::int32_t ranks, Function what, Arguments... arguments) {
-    auto kept = std::make_shared<call_slot<spawned_result<Function, Arguments...>>>();
-    auto called = job_of(ranks, call_recipe_into(kept, std::move(what), std::move(arguments)...));
-    return with_result(run(std::move(called)), *kept);
+    return spawn(on_threads(ranks), std::move(what), std::move(arguments)...);
   }
   /// The same without waiting: completes with `call_outcome` as async_run does with `job_outcome`.
   template <class Token, class Function, class... Arguments>
-  auto async_spawn(std::int32_t ranks, Token&& token, Function what, Arguments... arguments) {
-    using result = spawned_result<Function, Arguments...>;
-    auto kept = std::make_shared<call_slot<result>>();
-    auto called = job_of(ranks, call_recipe_into(kept, std::move(what), std::move(arguments)...));
+  auto async_spawn(trainer_options how, Token&& token, Function what, Arguments... arguments) {
+    auto call = spawned_call_of(std::move(how), std::move(what), std::move(arguments)...);
+    using result = typename decltype(call)::result;
     return boost::asio::async_initiate<Token, void(call_outcome<result>)>(
-        [this](auto handler, job what, std::shared_ptr<call_slot<result>> kept) {
-          start(std::move(what),
-                call_handler<decltype(handler), result>{std::move(handler), std::move(kept)});
+        [this](auto handler, spawned_call<result> call) {
+          start(std::move(call.what),
+                call_handler<decltype(handler), result>{std::move(handler), std::move(call.kept)});
         },
-        token, std::move(called), std::move(kept));
+        token, std::move(call));
+  }
+  template <class Token, class Function, class... Arguments>
+  auto async_spawn(std::int32_t ranks, Token&& token, Function what, Arguments... arguments) {
+    return async_spawn(on_threads(ranks), std::forward<Token>(token), std::move(what),
+                       std::move(arguments)...);
   }
 
   /// Actors of this session that are alive: 0 when no job runs and no job left a survivor. For
@@ -113,7 +124,7 @@ public:
 private:
   using handler_type = boost::asio::any_completion_handler<signature>;
   void start(job what, handler_type handler);
-  static job job_of(std::int32_t ranks, recipe_ptr function);
+  static trainer_options on_threads(std::int32_t ranks);
 
   struct engine;
   std::shared_ptr<engine> engine_;

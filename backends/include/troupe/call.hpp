@@ -38,11 +38,17 @@ private:
   std::vector<value> queued_;
 };
 
+/// How ranks in other processes know a function: see learner_recipe.
+struct call_identity {
+  std::string name;  ///< learner_recipe::identity
+  const tensor_bytes* tensors = nullptr;
+};
+
 using spawned_function = std::function<value(rank_context& context)>;
 
 /// Calls `what` on every rank, in its lane, at the hook `dispatch`; rank 0's value is the job's
 /// result. `what` is shared by all ranks: thread-safe. For jobs whose purpose is `call`.
-recipe_ptr make_call_recipe(spawned_function what);
+recipe_ptr make_call_recipe(spawned_function what, call_identity is = {});
 
 /// Calls `what(who, arguments...)`, where `who` is the rank's context, or the rank's number if the
 /// function does not take a context.
@@ -59,21 +65,27 @@ using spawned_result = std::decay_t<decltype(call_spawned(std::declval<const Fun
                                                           std::declval<rank_context&>(),
                                                           std::declval<const Arguments&>()...))>;
 
-/// Moves rank 0's result from its lane to the caller, with its own type, within one process.
-/// Thread-safe.
+/// Moves rank 0's result to the caller, with its own type: from its lane, within one process, or
+/// made by `from` of the job's result. Thread-safe.
 template <class Result>
 class call_slot {
 public:
+  using from_value = Result (*)(const value& result);
+
+  explicit call_slot(from_value from = nullptr) : from_(from) {}
   void keep(Result result) {
     const std::lock_guard lock{guard_};
     held_.emplace(std::move(result));
   }
-  std::optional<Result> take() {
+  /// `result` is the job's.
+  std::optional<Result> take(const value& result) {
+    if (from_) return from_(result);
     const std::lock_guard lock{guard_};
     return std::exchange(held_, std::nullopt);
   }
 
 private:
+  const from_value from_;
   std::mutex guard_;
   std::optional<Result> held_;
 };

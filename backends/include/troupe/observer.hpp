@@ -16,7 +16,8 @@ namespace troupe {
 class observer {
 public:
   virtual ~observer() = default;
-  /// Whether it wants `seen::hook`: that costs one message per hook and rank.
+  /// Whether it wants `seen::hook` and `seen::collective`: that costs one message for each of them
+  /// and each rank.
   virtual bool wants_hooks() const { return false; }
   virtual void on(const observation& what) = 0;
   /// The job has ended and no observation follows: flush. The queue had no room for `dropped`

@@ -4,6 +4,7 @@
 
 #include "troupe/checkpoint.hpp"
 #include "troupe/communicator.hpp"
+#include "troupe/exception_types.hpp"
 #include "troupe/rendezvous.hpp"
 #include "troupe/storage.hpp"
 
@@ -41,6 +42,8 @@ struct ports {
   /// Monotonic: for what runs outside of the actors, whose clock is CAF's (lanes, figures in
   /// results).
   std::function<std::chrono::nanoseconds()> now;
+  /// The exceptions of ranks in other processes that a job throws as themselves.
+  exception_types exceptions;
 
   /// Takes the place of the adapter with the same name, or becomes the last one.
   void use(std::shared_ptr<communicator_backend> one);

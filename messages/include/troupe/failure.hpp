@@ -108,10 +108,6 @@ failure describe(const std::exception_ptr& error, exception_text text = what_of)
 failure describe(const std::exception& error, exception_text text = what_of);
 /// A failure that is no exception: `kind`, with the kind's name as type.
 failure make_failure(failure_kind kind, std::string what);
-/// An exception with the text of `f`, for failures without an exception in this process (none was
-/// thrown, or another process threw it): user_error or internal_error by its code, else
-/// std::runtime_error.
-std::exception_ptr exception_of(const failure& f);
 /// One line for people: `rank 1 failed in training_step at step 12: std::runtime_error: disk full`.
 std::string render(const failure& f);
 

@@ -5,6 +5,7 @@
 #include "troupe/failure.hpp"
 #include "troupe/hooks.hpp"
 
+#include <chrono>
 #include <map>
 #include <memory>
 #include <string>
@@ -37,6 +38,18 @@ enum class lifecycle_kind : std::uint8_t {
 };
 std::string_view to_string(lifecycle_kind kind);
 
+/// What a rank's lane asks of the others.
+enum class collective_kind : std::uint8_t {
+  all_reduce,
+  broadcast,
+  all_gather,
+  reduce_scatter,
+  barrier,
+  decide,
+  work_together
+};
+std::string_view to_string(collective_kind kind);
+
 namespace seen {
 
 /// A rank handled a hook. Sent by rank actors after the run that held it. Only to observers that
@@ -44,6 +57,22 @@ namespace seen {
 struct hook {
   std::int32_t rank = 0;
   troupe::hook what;
+};
+/// A rank's lane called a collective and waited for its end, or it failed. Sent by lanes, of all
+/// code that uses the generation's communicator. Only to observers that ask for hooks.
+struct collective {
+  std::int32_t rank = 0;
+  std::int32_t ranks = 1;  ///< that take part
+  std::uint64_t generation = 0;
+  /// Counts those of all ranks in this generation, from 1: equal numbers of the ranks are one
+  /// collective. 0: of a subgroup.
+  std::uint64_t number = 0;
+  collective_kind kind = collective_kind::barrier;
+  std::string label;                  ///< of a barrier or of work in shared memory
+  std::uint64_t bytes = 0;            ///< of this rank's input
+  std::chrono::nanoseconds began{0};  ///< submitted, by the monotonic clock of the rank's ports
+  std::chrono::nanoseconds took{0};   ///< until the lane knew the end
+  bool failed = false;
 };
 /// Reduced values became known (rank 0 sends them): `logged` at optimizer step `at.step`. After a
 /// failure, those of the newest steps come again, the same as before.
@@ -70,13 +99,18 @@ struct lifecycle {
 
 }  // namespace seen
 
-using observation = std::variant<seen::hook, seen::metrics, seen::progress, seen::lifecycle>;
+using observation =
+    std::variant<seen::hook, seen::metrics, seen::progress, seen::lifecycle, seen::collective>;
+/// True for what only observers that ask for hooks receive.
+inline bool is_detail(const observation& what) {
+  return std::holds_alternative<seen::hook>(what) || std::holds_alternative<seen::collective>(what);
+}
 using observation_ptr = std::shared_ptr<const observation>;
 
 /// How many observations a queue had no room for. Metrics and lifecycle events are never dropped.
 struct dropped_observations {
   std::uint64_t progress = 0;
-  std::uint64_t hooks = 0;
+  std::uint64_t hooks = 0;  ///< and collectives
 
   std::uint64_t all() const { return progress + hooks; }
   void add(const dropped_observations& more) {
@@ -84,7 +118,7 @@ struct dropped_observations {
     hooks += more.hooks;
   }
   void add(const observation& one) {
-    if (std::holds_alternative<seen::hook>(one))
+    if (is_detail(one))
       ++hooks;
     else
       ++progress;

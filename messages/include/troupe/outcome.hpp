@@ -89,8 +89,10 @@ struct job_outcome {
   bool ok() const { return status != ending::failed; }
   /// Throws the first cause. Does nothing when ok().
   /// - Of a rank that is a thread of this process: the original exception, with its own type.
-  /// - Of a rank in another process, or of a failure that is no exception: user_error or
-  ///   internal_error by the record's code, else std::runtime_error.
+  /// - Of a rank in another process: what the session's `ports::exceptions` make of its record, the
+  ///   same type where that is known there. Nested causes come along.
+  /// - Of a failure that is no exception: user_error or internal_error by the record's code, else
+  ///   std::runtime_error.
   void rethrow() const;
 };
 

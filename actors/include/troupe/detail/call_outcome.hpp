@@ -1,8 +1,8 @@
 // What a function spawned on ranks comes back as: a job's outcome, and the function's own result.
 #pragma once
 
-#include "troupe/call.hpp"
-#include "troupe/outcome.hpp"
+#include "troupe/job.hpp"
+#include "troupe/remote_function.hpp"
 
 #include <boost/asio/associator.hpp>
 
@@ -12,9 +12,7 @@
 
 namespace troupe {
 
-/// How session.spawn ended. `returned` is rank 0's result with its own type, any that can be moved;
-/// empty unless ok(). Ranks in other processes bring it as `result` alone: there the function
-/// returns a value, or a type that converts to one.
+/// How session.spawn ended. `returned` is rank 0's result with its own type; empty unless ok().
 template <class Result>
 struct call_outcome : job_outcome {
   std::optional<Result> returned;
@@ -32,13 +30,45 @@ struct call_outcome<void> : job_outcome {
   void get() const { rethrow(); }
 };
 
+/// A call as a job, and what gets its result.
+template <class Result>
+struct spawned_call {
+  using result = Result;
+  job what;
+  std::shared_ptr<call_slot<Result>> kept;
+};
+/// The call of any function.
+template <class Function, class... Arguments>
+auto spawned_call_of(trainer_options how, Function what, Arguments... arguments) {
+  spawned_call<spawned_result<Function, Arguments...>> call;
+  call.kept = std::make_shared<typename decltype(call.kept)::element_type>();
+  call.what.purpose = stage::call;
+  call.what.options = std::move(how);
+  call.what.recipe = call_recipe_into(call.kept, std::move(what), std::move(arguments)...);
+  return call;
+}
+/// The call of a remote function. The arguments convert to its parameters.
+template <class Result, class... Parameters, class... Arguments>
+auto spawned_call_of(trainer_options how, const remote_function<Result, Parameters...>& what,
+                     Arguments... arguments) {
+  spawned_call<Result> call;
+  if constexpr (std::is_void_v<Result>)
+    call.kept = std::make_shared<call_slot<void>>();
+  else
+    call.kept = std::make_shared<call_slot<Result>>(value_form<Result>::from);
+  call.what.purpose = stage::call;
+  call.what.options = std::move(how);
+  call.what.arguments = what.arguments(std::move(arguments)...);
+  call.what.recipe = what.recipe(call.what.arguments);
+  return call;
+}
+
 /// Joins the two. The result of a job that failed behind rank 0's return is dropped.
 template <class Result>
 call_outcome<Result> with_result(job_outcome ended, call_slot<Result>& kept) {
   call_outcome<Result> outcome{std::move(ended)};
   if constexpr (!std::is_void_v<Result>) {
-    outcome.returned = kept.take();
-    if (!outcome.ok()) outcome.returned.reset();
+    if (outcome.ok()) outcome.returned = kept.take(outcome.result);
   }
   return outcome;
 }

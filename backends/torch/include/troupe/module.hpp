@@ -20,6 +20,7 @@
 #include "troupe/hyper_parameters.hpp"
 #include "troupe/optimizers.hpp"
 #include "troupe/recipe.hpp"
+#include "troupe/remote_function.hpp"
 #include "troupe/strategy.hpp"
 
 namespace troupe {
@@ -250,6 +251,14 @@ private:
   value_map hyper_parameters_;
   std::vector<std::pair<std::shared_ptr<torch::nn::Module>, bool>> modes_;
   bool self_training_ = true;
+};
+
+/// Each rank gets a tensor of its own.
+template <>
+struct value_form<at::Tensor> {
+  static value to(const at::Tensor& x) { return boxed(x.detach()); }
+  static at::Tensor from(const value& v) { return unboxed(v).clone(); }
+  static const tensor_bytes* tensors() { return &torch_tensor_bytes(); }
 };
 
 }  // namespace troupe

@@ -9,8 +9,8 @@
 #include <stdexcept>
 #include <thread>
 
+#include "backends/forwarding_communicator.hpp"
 #include "backends/inproc/inproc.hpp"
-#include "tests/support/forwarding_communicator.hpp"
 
 #include "tests/support/catch.hpp"
 

@@ -90,8 +90,11 @@ public:
     }
   }
   observation seen_thing() {
-    switch (draw_() % 4) {
+    switch (draw_() % 5) {
       case 0: return seen::hook{1, some_hook()};
+      case 3:
+        return seen::collective{1,      3,        number(), number(), collective_kind::decide,
+                                text(), number(), {},       {},       yes()};
       case 1: return seen::metrics{where(), numbers()};
       case 2: return seen::progress{where(), small(), small()};
       default:
@@ -102,7 +105,6 @@ public:
   std::shared_ptr<const caught> thrown() {
     auto c = std::make_shared<caught>();
     c->record = failed();
-    if (yes()) c->original = std::make_exception_ptr(user_error(errc::checkpoint, c->record.what));
     return c;
   }
 
@@ -150,7 +152,8 @@ link_message any_message(std::uint64_t seed, std::size_t index) {
                        d.yes(),
                        d.yes(),
                        d.yes(),
-                       d.yes() ? any_snapshot(draw, 100) : nullptr};
+                       d.yes() ? any_snapshot(draw, 100) : nullptr,
+                       d.some()};
     case 1: return form_generation{d.at(), 3, d.point(), {0, 2}, d.text()};
     case 2: return activate_generation{d.at()};
     case 3: return propose_stop{d.at(), why};

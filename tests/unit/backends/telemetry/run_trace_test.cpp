@@ -174,3 +174,60 @@ TEST_CASE("a trace into what is no regular file is a user_error", "[trace]") {
     }
   }
 }
+
+TEST_CASE("collectives are slices, and arrows come from the rank that called last") {
+  traced t;
+  const auto at = [](std::int32_t rank, int began, int took, std::uint64_t number) {
+    seen::collective what;
+    what.rank = rank;
+    what.ranks = 3;
+    what.generation = 1;
+    what.number = number;
+    what.kind = collective_kind::all_reduce;
+    what.bytes = 64;
+    what.began = std::chrono::microseconds{began + 1};
+    what.took = std::chrono::microseconds{took};
+    return what;
+  };
+  t.trace.add(at(0, 10, 30, 1));
+  t.trace.add(at(0, 20, 30, 2));  // overlaps: another row
+  t.trace.add(at(1, 35, 5, 1));
+  t.trace.add(at(2, 15, 25, 1));
+  auto failed = at(1, 50, 5, 2);
+  failed.failed = true;
+  failed.label = "a \"label\"";
+  t.trace.add(failed);
+  t.trace.finish();
+  CHECK(t.slices(0) == words{"all_reduce 10-40", "all_reduce 20-50"});
+  CHECK(t.slices(1) == words{"all_reduce 35-40", "all_reduce 50-55"});
+  std::vector<int> rows, from, to;
+  for (const auto& e : t.events()) {
+    if (e["ph"] == "X" && e["pid"] == 1) rows.push_back(e["tid"]);
+    if (e["ph"] == "s") from.push_back(e["pid"]);
+    if (e["ph"] == "f") to.push_back(e["pid"]);
+    if (e["ph"] == "X" && e["args"].contains("failed")) CHECK(e["args"]["label"] == "a \"label\"");
+  }
+  CHECK(rows == std::vector<int>{2, 3});
+  CHECK(from == std::vector<int>{2, 2});  // rank 1 called the first one last; the second one failed
+  CHECK(to == std::vector<int>{1, 3});
+}
+
+TEST_CASE("collectives without the slices of other ranks do not fill the memory") {
+  traced t;
+  seen::collective what;
+  what.ranks = 2;
+  for (std::uint64_t n = 1; n <= run_trace::open_max + 10; ++n) {
+    what.number = n;
+    t.trace.add(what);
+  }
+  what.rank = 1;
+  for (std::uint64_t n = 1; n <= run_trace::open_max + 10; ++n) {
+    what.number = n;
+    t.trace.add(what);
+  }
+  t.trace.finish();
+  std::size_t arrows = 0;
+  for (const auto& e : t.events()) arrows += e["ph"] == "s";
+  CHECK(arrows > 0);
+  CHECK(arrows <= run_trace::open_max);
+}

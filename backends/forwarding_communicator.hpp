@@ -1,4 +1,4 @@
-// Forwards every call to another communicator; tests override single members.
+// Forwards every call to another communicator; what derives from it overrides single members.
 #pragma once
 
 #include <memory>
@@ -6,7 +6,7 @@
 
 #include "troupe/communicator.hpp"
 
-namespace troupe::testing {
+namespace troupe {
 
 class forwarding_communicator : public communicator {
 public:
@@ -50,4 +50,4 @@ private:
   std::shared_ptr<communicator> inner_;
 };
 
-}  // namespace troupe::testing
+}  // namespace troupe

@@ -1,0 +1,132 @@
+#include "backends/announcing_communicator.hpp"
+
+#include <utility>
+
+namespace troupe {
+
+namespace {
+
+std::size_t bytes_of(const buffer& b) { return b.count * size_of(b.type); }
+
+class announced_work final : public work {
+public:
+  announced_work(work_ptr inner, seen::collective what, announcing_communicator::clock now,
+                 std::shared_ptr<const announcing_communicator::reporter> report)
+      : inner_(std::move(inner)),
+        what_(std::move(what)),
+        now_(std::move(now)),
+        report_(std::move(report)) {}
+
+  work_result poll() override {
+    auto result = inner_->poll();
+    if (result.status != work_status::pending) report(result.status != work_status::ok);
+    return result;
+  }
+  void wait() override {
+    try {
+      inner_->wait();
+    } catch (...) {
+      report(true);
+      throw;
+    }
+    report(false);
+  }
+
+private:
+  void report(bool failed) {
+    if (std::exchange(reported_, true)) return;
+    what_.took = now_() - what_.began;
+    what_.failed = failed;
+    (*report_)(std::move(what_));
+  }
+
+  work_ptr inner_;
+  seen::collective what_;
+  announcing_communicator::clock now_;
+  std::shared_ptr<const announcing_communicator::reporter> report_;
+  bool reported_ = false;
+};
+
+}  // namespace
+
+announcing_communicator::announcing_communicator(std::shared_ptr<communicator> inner, clock now,
+                                                 reporter report)
+    : forwarding_communicator(std::move(inner)),
+      now_(std::move(now)),
+      report_(std::make_shared<const reporter>(std::move(report))) {}
+
+seen::collective announcing_communicator::begun(collective_kind kind, std::size_t bytes,
+                                                const subgroup& among) {
+  const auto& whole = group();
+  seen::collective what;
+  what.rank = whole.rank;
+  what.ranks = among.ranks.empty() ? whole.world : static_cast<std::int32_t>(among.ranks.size());
+  what.generation = whole.generation.value();
+  if (among.ranks.empty()) what.number = ++count_;
+  what.kind = kind;
+  what.bytes = bytes;
+  what.began = now_();
+  return what;
+}
+
+work_ptr announcing_communicator::announced(seen::collective what, work_ptr inner) const {
+  return std::make_shared<announced_work>(std::move(inner), std::move(what), now_, report_);
+}
+
+work_ptr announcing_communicator::all_reduce(buffer data, reduction operation,
+                                             const subgroup& among) {
+  auto what = begun(collective_kind::all_reduce, bytes_of(data), among);
+  return announced(std::move(what), forwarding_communicator::all_reduce(data, operation, among));
+}
+
+work_ptr announcing_communicator::broadcast(buffer data, std::int32_t root, const subgroup& among) {
+  auto what = begun(collective_kind::broadcast, bytes_of(data), among);
+  return announced(std::move(what), forwarding_communicator::broadcast(data, root, among));
+}
+
+work_ptr announcing_communicator::all_gather(buffer in, buffer out, const subgroup& among) {
+  auto what = begun(collective_kind::all_gather, bytes_of(in), among);
+  return announced(std::move(what), forwarding_communicator::all_gather(in, out, among));
+}
+
+work_ptr announcing_communicator::reduce_scatter(buffer in, buffer out, reduction operation,
+                                                 const subgroup& among) {
+  auto what = begun(collective_kind::reduce_scatter, bytes_of(in), among);
+  return announced(std::move(what),
+                   forwarding_communicator::reduce_scatter(in, out, operation, among));
+}
+
+work_ptr announcing_communicator::barrier(std::string_view label, std::chrono::nanoseconds deadline,
+                                          const subgroup& among) {
+  auto what = begun(collective_kind::barrier, 0, among);
+  what.label = label;
+  return announced(std::move(what), forwarding_communicator::barrier(label, deadline, among));
+}
+
+bool announcing_communicator::decide(bool yes, decision by, const subgroup& among) {
+  auto what = begun(collective_kind::decide, 1, among);
+  const auto report = [&](bool failed) {
+    what.took = now_() - what.began;
+    what.failed = failed;
+    (*report_)(std::move(what));
+  };
+  bool agreed = false;
+  try {
+    agreed = forwarding_communicator::decide(yes, by, among);
+  } catch (...) {
+    report(true);
+    throw;
+  }
+  report(false);
+  return agreed;
+}
+
+work_ptr announcing_communicator::work_together(std::string_view label, const void* mine,
+                                                std::size_t pieces, shared_body body) {
+  auto what = begun(collective_kind::work_together, 0, {});
+  what.label = label;
+  return announced(std::move(what),
+                   forwarding_communicator::work_together(label, mine, pieces, std::move(body)));
+}
+
+}  // namespace troupe
