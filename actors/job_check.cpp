@@ -24,6 +24,15 @@ std::string found_in(const checkpoint_io& io, const std::string& run) {
   return io.latest(run).path;
 }
 
+}  // namespace
+
+std::int64_t step_resumed_at(const std::string& checkpoint) {
+  const auto folder = without_slash(checkpoint).filename().string();
+  return std::max<std::int64_t>(0, step_of_checkpoint_folder(folder));
+}
+
+namespace {
+
 // The run whose newest checkpoint `resume` means; empty if `resume` can only be a checkpoint.
 std::string run_meant(const job& what, const std::string& resume) {
   if (resume == latest_link) {

@@ -16,6 +16,7 @@
 
 #include "actors/checkpointer.hpp"
 #include "actors/job_check.hpp"
+#include "actors/job_follower.hpp"
 #include "actors/remote_rank.hpp"
 #include "actors/supervisor.hpp"
 #include "backends/entropy.hpp"
@@ -26,8 +27,13 @@ namespace troupe {
 
 namespace asio = boost::asio;
 
-// Knows the supervisor from the job's start to its completion.
+// Knows the supervisor from the job's start to its completion, and how the job stands for as long
+// as a handle does. The supervisor is only reached while it lives, so a handle that outlives the
+// session keeps no actor.
 struct job_handle::target {
+  target(std::uint64_t number, const std::shared_ptr<job_follower>& by)
+      : id(number), follower(by) {}
+
   void connect(supervisor_actor to) {
     const std::lock_guard lock(guard);
     supervisor = std::move(to);
@@ -41,34 +47,57 @@ struct job_handle::target {
     if (supervisor) caf::anon_send(supervisor, std::move(what));
   }
 
+  const std::uint64_t id;
+  const std::shared_ptr<job_follower> follower;
   std::mutex guard;
   supervisor_actor supervisor;
 };
 
+std::uint64_t job_handle::id() const { return of_ ? of_->id : 0; }
+
+job_status job_handle::status() const {
+  if (of_) return of_->follower->status();
+  job_status none;
+  none.state = job_state::ended;
+  return none;
+}
+
+void job_handle::follow(const std::shared_ptr<event_stream>& stream) const {
+  of_ ? of_->follower->add(stream) : stream->end();
+}
+
 void job_handle::stop(stop_reason why) const {
-  if (const auto to = to_.lock()) to->send({request_stop{why}});
+  if (!of_) return;
+  of_->follower->stop_asked();
+  of_->send({request_stop{why}});
 }
 
 void job_handle::abort(const std::string& why) const {
-  if (const auto to = to_.lock()) to->send({request_abort{why}});
+  if (!of_) return;
+  of_->follower->stop_asked();
+  of_->send({request_abort{why}});
 }
 
 void job_handle::scale(std::int32_t ranks) const {
   if (ranks < 1)
     throw user_error(errc::bad_usage,
                      fmt::format("a job cannot go on with {} ranks: name at least 1", ranks));
-  if (const auto to = to_.lock()) to->send({request_scale{ranks}});
+  if (of_) of_->send({request_scale{ranks}});
 }
 
 // The actor system and what its jobs share. Outlives the session while jobs are ending. No actor
 // refers to it: the thread of an actor cannot destroy the system that waits for this thread.
 struct session::engine {
-  // The supervisors of the jobs that have not completed.
+  using target_ptr = std::shared_ptr<job_handle::target>;
+
+  // The jobs that have not completed.
   struct running_jobs {
     std::mutex guard;
-    std::map<std::uint64_t, supervisor_actor> supervisors;
-    std::uint64_t next = 0;
+    std::map<std::uint64_t, target_ptr> all;
+    std::uint64_t newest = 0;
   };
+
+  target_ptr target_of(const job& what);
 
   engine(executor_type ex, ports w, session_options options)
       : executor(std::move(ex)), world(std::move(w)), config(options.threads), system(config) {}
@@ -124,6 +153,13 @@ session::session(session&&) noexcept = default;
 session& session::operator=(session&&) noexcept = default;
 
 session::executor_type session::get_executor() const { return engine_->executor; }
+
+std::vector<job_handle> session::jobs() const {
+  std::vector<job_handle> all;
+  const std::lock_guard lock(engine_->running->guard);
+  for (const auto& [number, target] : engine_->running->all) all.push_back(job_handle{target});
+  return all;
+}
 
 std::size_t session::actors_running() const { return engine_->system.registry().running(); }
 
@@ -197,6 +233,17 @@ struct stream_end {
   }
 };
 
+session::engine::target_ptr session::engine::target_of(const job& what) {
+  const auto number = [&] {
+    const std::lock_guard lock(running->guard);
+    return ++running->newest;
+  }();
+  const bool resumes = what.purpose == stage::train && what.resume;
+  return std::make_shared<job_handle::target>(
+      number, std::make_shared<job_follower>(
+                  number, what, resumes ? step_resumed_at(*what.resume) : 0, world.now));
+}
+
 // Brings a job to life; `complete` is called exactly once, at the latest by the exception this
 // throws.
 job_handle session::engine::launch(job what, std::function<void(job_outcome)> complete) {
@@ -210,9 +257,10 @@ job_handle session::engine::launch(job what, std::function<void(job_outcome)> co
   setup.id = job_id{world.random->draw()};
   const auto events = what.events;
   const auto started = what.started;
-  const auto target = std::make_shared<job_handle::target>();
   stream_end unless_started{events};
   setup.what = with_checkpoint_found(std::move(what), world);
+  const auto target = target_of(setup.what);
+  setup.what.observers.push_back(job_follower::observe(target->follower));
   if (events) setup.what.observers.push_back(events->attach());
   setup.world = world;
   settle_devices(setup.what);
@@ -227,17 +275,14 @@ job_handle session::engine::launch(job what, std::function<void(job_outcome)> co
   }
   if (auto format = checkpoint_format(setup.what, world); format && world.files)
     setup.spawn_checkpointer = checkpointers(std::move(format));
-  const auto number = [&] {
-    const std::lock_guard lock(running->guard);
-    return running->next++;
-  }();
-  setup.complete = [complete = std::move(complete), events, target, all = running,
-                    number](job_outcome outcome) {
+  setup.complete = [complete = std::move(complete), events, target,
+                    jobs = running](job_outcome outcome) {
     if (events) events->end();
     target->disconnect();
+    target->follower->end(outcome);
     {
-      const std::lock_guard lock(all->guard);
-      all->supervisors.erase(number);
+      const std::lock_guard lock(jobs->guard);
+      jobs->all.erase(target->id);
     }
     complete(std::move(outcome));
   };
@@ -245,7 +290,7 @@ job_handle session::engine::launch(job what, std::function<void(job_outcome)> co
   unless_started.of = nullptr;
   {
     const std::lock_guard lock(running->guard);
-    running->supervisors[number] = supervisor;
+    running->all[target->id] = target;
   }
   target->connect(supervisor);
   caf::anon_send(supervisor, begin_job{});
@@ -290,9 +335,8 @@ session::~session() {
   bool busy = false;
   {
     const std::lock_guard lock(engine_->running->guard);
-    for (const auto& [number, supervisor] : engine_->running->supervisors) {
-      caf::anon_send(supervisor, caller_request{request_abort{"the session was destroyed",
-                                                              failure_kind::session_closed}});
+    for (const auto& [number, target] : engine_->running->all) {
+      target->send({request_abort{"the session was destroyed", failure_kind::session_closed}});
       busy = true;
     }
   }

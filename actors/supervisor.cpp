@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <filesystem>
 #include <map>
 #include <optional>
 #include <set>
@@ -42,13 +41,6 @@ public:
 private:
   std::function<void(job_outcome)> complete_;
 };
-
-// A checkpoint's folder names its step. One with another name counts as the beginning.
-std::int64_t step_resumed_at(const std::string& checkpoint) {
-  auto path = std::filesystem::path{checkpoint};
-  if (!path.has_filename()) path = path.parent_path();
-  return std::max<std::int64_t>(0, step_of_checkpoint_folder(path.filename().string()));
-}
 
 struct supervisor_state;
 using supervisor_pointer = supervisor_actor::stateful_pointer<supervisor_state>;
@@ -326,6 +318,7 @@ void supervisor_state::heard_checkpoint(const checkpoint_report& m) {
   if (m.why) {
     event.event = lifecycle_kind::checkpoint_failed;
     event.details["what"] = m.why->record.what;
+    event.cause = std::make_shared<const failure>(m.why->record);
     checkpoint_failure = m.why->record;
     checkpoint_failure.id = machine->next_failure();
     thrown.emplace(checkpoint_failure.id, m.why->original);

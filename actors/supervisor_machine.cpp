@@ -311,8 +311,7 @@ void supervisor_machine::handle(const supervision::trouble& e, actions& out) {
   if (!what.id) what.id = next_failure();
   const auto same = [&](const failure& f) { return f.id == what.id; };
   const bool known = (first_ && same(*first_)) || std::ranges::any_of(late_, same);
-  if (!e.ends_job || !known)
-    announce(lifecycle_kind::trouble, out, what.rank, {{"what", render(what)}});
+  if (!e.ends_job || !known) announce_failure(lifecycle_kind::trouble, what, out);
   if (!e.ends_job) return late_.push_back(std::move(what));
   if (phase_ == phase::forming || phase_ == phase::active || phase_ == phase::closing) {
     must_end_ = true;
@@ -345,7 +344,7 @@ void supervisor_machine::fail(failure what, actions& out) {
   const bool known = what.id && ((first_ && same(*first_)) || std::ranges::any_of(others_, same));
   if (sometimes(known, coverage_point::failure_said_twice)) return;
   if (!what.id) what.id = next_failure();
-  announce(lifecycle_kind::rank_failed, out, what.rank, {{"what", render(what)}});
+  announce_failure(lifecycle_kind::rank_failed, what, out);
   if (comes_too_late(what)) {
     if (orderly_) release_teardown(what, out);
     late_.push_back(std::move(what));
@@ -481,6 +480,15 @@ void supervisor_machine::announce(lifecycle_kind event, actions& out, std::int32
                                   std::map<std::string, std::string> details) {
   out.emplace_back(
       supervision::announce{{event, rank, generation_.value(), committed_, std::move(details)}});
+}
+
+void supervisor_machine::announce_failure(lifecycle_kind event, const failure& what, actions& out) {
+  out.emplace_back(supervision::announce{{event,
+                                          what.rank,
+                                          generation_.value(),
+                                          committed_,
+                                          {{"what", render(what)}},
+                                          std::make_shared<const failure>(what)}});
 }
 
 }  // namespace troupe

@@ -74,6 +74,7 @@ private:
   void arm_deadline(std::chrono::nanoseconds delay, actions& out);
   void announce(lifecycle_kind event, actions& out, std::int32_t rank = -1,
                 std::map<std::string, std::string> details = {});
+  void announce_failure(lifecycle_kind event, const failure& what, actions& out);
   void start(std::int32_t process, actions& out) const;
   void start(member& m, std::int32_t process, actions& out);
   void form(const std::vector<std::int32_t>& holders, actions& out);

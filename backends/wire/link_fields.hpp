@@ -224,8 +224,9 @@ void inspect(F& f, seen::collective& x) {
 }
 template <class F>
 void inspect(F& f, seen::lifecycle& x) {
-  auto& [event, rank, generation, step, details] = x;
+  auto& [event, rank, generation, step, details, cause] = x;
   f(event, rank, generation, step, details);
+  cause = nullptr;  // the supervisor makes these events, in the process where they are observed
 }
 
 // --- messages --------------------------------------------------------------------------------

@@ -15,6 +15,7 @@ PAGES = [
     ("docs/replicated.md", "tests/unit/torch_replicated/documented_test.cpp", 4),
     ("docs/data.md", "tests/unit/torch/own_data_test.cpp", 3),
     ("docs/trainer.md", "tests/unit/torch_strategy/trainer_options_test.cpp", 2),
+    ("docs/service.md", "tests/integration/job_status_test.cpp", 3),
     ("docs/metrics.md", "tests/unit/torch_strategy/measures_test.cpp", 2),
 ]
 

@@ -42,7 +42,8 @@ struct job_context {
   /// trace.
   std::function<void(std::int32_t rank, const hook& what)> trace;
   /// Gets the job's handle once the job has started, in the initiating call. An exception of it
-  /// aborts the job. Empty: no handle. It is not called for a job that is refused.
+  /// aborts the job. Empty: no handle. It is not called for a job that is refused. Most programs
+  /// use with_handle (below).
   std::function<void(job_handle)> started;
 };
 
@@ -58,5 +59,18 @@ struct job : job_context {
   /// What a `remote_function` is called with in ranks' processes; session::spawn sets it.
   value arguments;
 };
+
+/// The same job, whose handle the initiating call stores in `into` (job_context::started): with a
+/// coroutine at the co_await, so `into` must live until then. A job that is refused stores none.
+///
+///     troupe::job_handle held;
+///     auto outcome = co_await session.async_fit(with_handle(job, held), use_awaitable);
+inline job with_handle(job what, job_handle& into) {
+  what.started = [&into, also = std::move(what.started)](const job_handle& of) {
+    into = of;
+    if (also) also(of);
+  };
+  return what;
+}
 
 }  // namespace troupe

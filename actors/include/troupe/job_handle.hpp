@@ -1,7 +1,7 @@
-// Steers a running job: stop, abort, scale.
+// Holds a running job: its status and its events; stop, abort, scale.
 #pragma once
 
-#include "troupe/outcome.hpp"
+#include "troupe/job_status.hpp"
 
 #include <cstdint>
 #include <memory>
@@ -10,14 +10,35 @@
 
 namespace troupe {
 
-/// The way to a running job. A program gets it through job_context::started.
-/// - Thread-safe. Copies mean the same job. A handle that was made by itself means none.
-/// - A call sends a request and returns: the job acts on it later.
-/// - After the job has ended, calls change nothing. A handle keeps neither the job nor its session
-///   alive.
+class event_stream;
+
+/// A job that a program holds. It comes from `with_handle` (troupe/job.hpp), from
+/// job_context::started or from session::jobs().
+/// 1. Thread-safe. Copies mean the same job. A handle that was made by itself means none: its id is
+///    0 and its state `ended`.
+/// 2. No call waits for the job. stop, abort and scale send a request, on which the job acts later.
+/// 3. A handle may outlive its job and its session, and keeps neither alive. After the job has
+///    ended, requests change nothing, and the status is the last one.
+/// 4. A handle that is destroyed does not end the job. To cancel by completion token, use the slot
+///    of session::async_run: it makes the same requests.
 class job_handle {
 public:
   job_handle() = default;
+
+  /// Counts the jobs of a session from 1; those that were refused count, too.
+  std::uint64_t id() const;
+  explicit operator bool() const { return of_ != nullptr; }
+  friend bool operator==(const job_handle&, const job_handle&) = default;
+
+  /// How the job stands, as far as its events have been processed: an instant after a rank has made
+  /// a step. It is `ended` before the completion handler of the job is called. Copies at most 512
+  /// metrics and 16 failures under a lock that the job's ranks do not take.
+  job_status status() const;
+  /// The events from now on go into `stream` as well, until the job ends; then the stream ends.
+  /// Nothing of a job that has ended. A stream that is destroyed is forgotten. Throws user_error
+  /// (bad_usage): the stream has a job, or wants hooks, which are for job_context::events.
+  void follow(const std::shared_ptr<event_stream>& stream) const;
+
   /// Ends the run at a step boundary that all ranks agree on, with a checkpoint (status `stopped`).
   /// The first reason counts: another call changes nothing.
   void stop(stop_reason why = stop_reason::caller) const;
@@ -31,9 +52,9 @@ public:
 private:
   friend class session;
   struct target;
-  explicit job_handle(std::weak_ptr<target> to) : to_(std::move(to)) {}
+  explicit job_handle(std::shared_ptr<target> of) : of_(std::move(of)) {}
 
-  std::weak_ptr<target> to_;
+  std::shared_ptr<target> of_;
 };
 
 }  // namespace troupe

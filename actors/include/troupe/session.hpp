@@ -11,6 +11,7 @@
 #include <boost/asio/async_result.hpp>
 
 #include <memory>
+#include <vector>
 
 namespace troupe {
 
@@ -47,6 +48,7 @@ public:
   ///      checkpoint (status `stopped`).
   ///    - The second emission ends the run at once (status `failed`).
   /// 4. Keeps outstanding work on both executors until it completes.
+  /// 5. To hold the job meanwhile, pass `with_handle(job, handle)` (troupe/job.hpp).
   template <boost::asio::completion_token_for<signature> Token>
   auto async_run(job what, Token&& token) {
     return boost::asio::async_initiate<Token, signature>(
@@ -74,6 +76,10 @@ public:
     what.purpose = stage::predict;
     return async_run(std::move(what), std::forward<Token>(token));
   }
+
+  /// The jobs that have not completed, in the order in which they began. Thread-safe; the list may
+  /// be out of date when it is returned, which handles allow.
+  std::vector<job_handle> jobs() const;
 
   /// Runs a job and waits for it in the calling thread, whatever the session's executor does. Never
   /// call it on a thread that the job needs: in an observer or a hook it waits for ever.

@@ -12,6 +12,7 @@
 #include "troupe/failure.hpp"
 #include "troupe/job.hpp"
 #include "troupe/job_handle.hpp"
+#include "troupe/job_status.hpp"
 #include "troupe/learner.hpp"
 #include "troupe/observer.hpp"
 #include "troupe/options.hpp"

@@ -87,14 +87,15 @@ struct progress {
   std::int64_t batches = undefined;  ///< of the loader, after limits
   std::int64_t samples = 0;          ///< consumed so far, all ranks
 };
-/// An event in the life of the job. Details are text and numbers, as events.jsonl has them. Never
-/// dropped.
+/// An event in the life of the job. Details are texts, as events.jsonl has them. Never dropped.
 struct lifecycle {
   lifecycle_kind event = lifecycle_kind::generation_forming;
   std::int32_t rank = -1;
   std::uint64_t generation = 0;
   std::int64_t step = undefined;
   std::map<std::string, std::string> details;
+  /// The failure itself, of rank_failed, trouble and checkpoint_failed; null otherwise.
+  std::shared_ptr<const failure> cause = nullptr;
 };
 
 }  // namespace seen
