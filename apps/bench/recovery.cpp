@@ -96,6 +96,7 @@ public:
       throw internal_error("bench recovery: a rank has no process");
   }
   void see(const seen::hook&, double) {}
+  void see(const seen::collective&, double) {}
   void see(const seen::metrics&, double) {}
 
   std::vector<double> known;  // milliseconds
