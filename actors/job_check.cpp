@@ -168,11 +168,35 @@ fit_plan checked_plan(const job& what) {
   return make_plan(what.options, what.purpose, what.resume.value_or(""));
 }
 
+namespace {
+
+// Functions that are called on ranks bring memory of their own.
+void refuse_without_gpus(const trainer_options& options) {
+  const auto& on = options.accelerator.name;
+  const auto refuse = [](const std::string& why) {
+    throw user_error(errc::device, "communicator = \"nccl\": " + why);
+  };
+  if (on != to_string(accelerator_kind::cuda))
+    refuse(
+        fmt::format("it carries tensors of GPUs, and this job computes on the {}; use "
+                    "--accelerator {}, or --communicator auto",
+                    on, to_string(accelerator_kind::cuda)));
+  std::int32_t next = 0;
+  for (const auto index : options.devices.indices)
+    if (index != next++)
+      refuse("it gives rank r the GPU r; leave out --devices, or use --communicator auto");
+}
+
+}  // namespace
+
 // A launcher's ranks may be on several hosts: each of them looks for its own device.
 void settle_devices(job& what) {
   if (!what.recipe) return;
-  const bool placed = what.options.communicator.name == to_string(communicator_kind::mpi);
+  const auto& by = what.options.communicator.name;
+  const bool placed = by == to_string(communicator_kind::mpi);
   what.recipe->settle_devices(what.options, placed ? 0 : what.options.ranks);
+  if (by == to_string(communicator_kind::nccl) && what.purpose != stage::call)
+    refuse_without_gpus(what.options);
 }
 
 void check_job(const job& what, const ports& world) {

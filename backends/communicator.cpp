@@ -1,4 +1,5 @@
 #include "troupe/communicator.hpp"
+#include "troupe/device_collectives.hpp"
 
 namespace troupe {
 
@@ -53,6 +54,16 @@ work_ptr communicator::work_together(std::string_view label, const void*, std::s
                                      shared_body) {
   throw internal_error("work_together \"" + std::string{label} + "\": the ranks of " +
                        std::string{name()} + " share no memory");
+}
+
+std::shared_ptr<communicator> host_collectives(const std::shared_ptr<communicator>& world) {
+  auto* const of_devices = dynamic_cast<device_collectives*>(world.get());
+  return of_devices ? std::shared_ptr<communicator>{world, &of_devices->on_host()} : world;
+}
+
+bool carries(const communicator& world, std::string_view accelerator) {
+  const auto* const of_devices = dynamic_cast<const device_collectives*>(&world);
+  return of_devices && of_devices->memory_of() == accelerator;
 }
 
 }  // namespace troupe

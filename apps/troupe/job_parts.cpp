@@ -173,10 +173,6 @@ void check_place(const settings& s) {
                      fmt::format("placement = \"{}\": ranks of a fit are threads or processes; "
                                  "use --placement threads",
                                  placement));
-  if (s.text("communicator") == "nccl")
-    throw user_error(errc::device,
-                     "communicator = \"nccl\": it carries tensors of GPUs, and this program trains "
-                     "on the cpu only; use --communicator auto");
 }
 
 // Words that the schema reads and that this build never trains on.

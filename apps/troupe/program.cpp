@@ -37,6 +37,7 @@ schema schema_of(const catalog& learning) {
   for (const auto& data : learning.data_sets()) names.data_sets.push_back(data.name);
   for (const auto& device : learning.devices()) names.accelerators.push_back(device.name);
   names.mpi = build_facts::with_mpi;
+  names.nccl = build_facts::with_nccl;
   return make_schema(names);
 }
 

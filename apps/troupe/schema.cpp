@@ -59,7 +59,7 @@ void add_job(schema& s, const trainer_options& d, const schema_names& names) {
   auto& by = add(s, "communicator", kind::choice, d.communicator.name, "--communicator",
                  "engine of the collectives; auto: by placement",
                  {"auto", "inproc", "shm", "tcp", "hier"});
-  by.refused = {"nccl"};
+  (names.nccl ? by.choices : by.refused).emplace_back("nccl");
   (names.mpi ? by.choices : by.refused).emplace_back("mpi");
   add_devices(s, d, names);
   add(s, "precision", kind::choice, d.precision.name, "--precision",

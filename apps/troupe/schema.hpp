@@ -63,7 +63,8 @@ struct schema_names {
   std::vector<std::string> models;
   std::vector<std::string> data_sets;
   std::vector<std::string> accelerators;
-  bool mpi = true;  ///< this build has MPI
+  bool mpi = true;   ///< this build has MPI
+  bool nccl = true;  ///< this build has NCCL
 };
 
 /// All settings, keys without a dot first, then table by table: the order of a TOML file.

@@ -9,6 +9,7 @@
 #include <thread>
 #include <utility>
 
+#include "troupe/device_collectives.hpp"
 #include "troupe/failure.hpp"
 
 namespace troupe {
@@ -121,7 +122,7 @@ bool has_ended(communicator& world, const work_ptr& one, bool may_wait) {
 state_transfer::state_transfer(std::shared_ptr<communicator> world,
                                std::vector<std::int32_t> donors, std::optional<replica_state> mine,
                                std::shared_ptr<partial_state> kept, std::size_t chunk_bytes)
-    : world_(std::move(world)),
+    : world_(host_collectives(world)),
       donors_(std::move(donors)),
       kept_(std::move(kept)),
       chunk_bytes_(chunk_bytes) {

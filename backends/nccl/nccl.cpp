@@ -6,6 +6,9 @@
 
 #include <fmt/format.h>
 
+#include "troupe/device_collectives.hpp"
+#include "troupe/options.hpp"
+
 #include <algorithm>
 #include <mutex>
 #include <stdexcept>
@@ -128,9 +131,13 @@ private:
   const std::shared_ptr<open_group> open_;
 };
 
-class nccl_communicator final : public collectives::host_communicator<nccl_transport> {
+class nccl_communicator final : public collectives::host_communicator<nccl_transport>,
+                                public device_collectives {
 public:
   using host_communicator::host_communicator;
+
+  std::string_view memory_of() const override { return to_string(accelerator_kind::cuda); }
+  communicator& on_host() override { return transport().control(); }
 
   work_ptr barrier(std::string_view label, std::chrono::nanoseconds deadline,
                    const subgroup& among) override {

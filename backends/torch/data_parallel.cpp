@@ -59,7 +59,7 @@ struct gather_with_gradients : torch::autograd::Function<gather_with_gradients> 
 };
 
 communicator& data_parallel::collectives() const {
-  if (world_) return *world_;
+  if (host_) return *host_;
   throw user_error(errc::job_failed,
                    "no collectives yet: barrier, reduce and their like work from "
                    "setup_environment on");

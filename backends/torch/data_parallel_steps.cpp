@@ -11,6 +11,7 @@
 #include "backends/torch/collective_wait.hpp"
 #include "backends/torch/fused_step.hpp"
 #include "troupe/data_parallel.hpp"
+#include "troupe/device_collectives.hpp"
 #include "troupe/module.hpp"
 #include "troupe/sync_batch_norm.hpp"
 
@@ -65,6 +66,7 @@ void data_parallel::bind(std::shared_ptr<communicator> world, generation_id gene
   fused_.clear();
   gradients_.reset();
   world_ = std::move(world);
+  host_ = host_collectives(world_);
   if (optimizers_in_use()) lay_out_gradients();
 }
 
@@ -152,7 +154,7 @@ bool data_parallel::fuses(std::int32_t optimizer) const {
 // Not the ranks without samples: they run no step.
 std::shared_ptr<void> data_parallel::join_batch_norms() const {
   if (alone() || !world_) return nullptr;
-  return std::make_shared<sync_batch_norm_scope>(*bare_module(), world_, batch_ranks_);
+  return std::make_shared<sync_batch_norm_scope>(*bare_module(), host_, batch_ranks_);
 }
 
 step_output data_parallel::training_step(const batch& b, std::int64_t index) {

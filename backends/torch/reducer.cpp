@@ -11,6 +11,7 @@
 #include "backends/torch/collective_wait.hpp"
 #include "backends/torch/reducer_state.hpp"
 #include "troupe/detail/tensor.hpp"
+#include "troupe/device_collectives.hpp"
 #include "troupe/failure.hpp"
 
 namespace troupe {
@@ -174,8 +175,14 @@ void reducer::state::leave(std::size_t index) {
     const auto& lone = members[one.members.front()].held;
     all = lone.as_strided({lone.numel()}, {1});
   }
-  timed([&] { one.sum.pending = world->all_reduce(buffer_of(all), reduction::sum); });
+  timed([&] { one.sum.pending = world->all_reduce(memory_of(all), reduction::sum); });
   if (!one.word.defined() && index == leaving.back()) send_word();
+}
+
+// Of a device: ready where the default stream has got to, as LibTorch's own operators leave it.
+buffer reducer::state::memory_of(at::Tensor& row) const {
+  if (!on_devices) return buffer_of(row);
+  return {row.mutable_data_ptr(), static_cast<std::size_t>(row.numel()), dtype_of(row)};
 }
 
 std::vector<double> reducer::state::numbers_of_word() const {
@@ -202,7 +209,7 @@ reducer::word reducer::state::take_word(const double* numbers) {
 }
 
 reducer::word reducer::state::read_word(const bucket& one) {
-  return take_word(one.word.to(c10::kDouble).const_data_ptr<double>());
+  return take_word(to_host(one.word).to(c10::kDouble).const_data_ptr<double>());
 }
 
 // Sends the status as an operation of its own, because no bucket carries it.
@@ -210,12 +217,12 @@ void reducer::state::send_word() {
   lone_word = numbers_of_word();
   timed([&] {
     lone_word_sum =
-        world->all_reduce({lone_word.data(), lone_word.size(), dtype::f64}, reduction::sum);
+        host->all_reduce({lone_word.data(), lone_word.size(), dtype::f64}, reduction::sum);
   });
 }
 
 reducer::word reducer::state::receive_word() {
-  timed([&] { wait_for(*world, lone_word_sum); });
+  timed([&] { wait_for(*host, lone_word_sum); });
   lone_word_sum = nullptr;
   return take_word(lone_word.data());
 }
@@ -224,12 +231,15 @@ reducer::reducer(std::vector<parameter> parameters, std::shared_ptr<communicator
                  reducer_options options)
     : state_(std::make_shared<state>()) {
   auto& s = *state_;
-  s.world = std::move(world);
   s.options = std::move(options);
   s.seen.caps.first = s.options.first_bucket_bytes;
   if (s.options.bucket_bytes) s.seen.caps.others = *s.options.bucket_bytes;
   std::uint64_t all = 1;
   const auto place = parameters.empty() ? host_device() : parameters.front().tensor.device();
+  s.host = host_collectives(world);
+  // Communication hooks compute in memory of the host.
+  s.on_devices = !s.options.hook && carries(*world, c10::DeviceTypeName(place.type(), true));
+  s.world = s.on_devices ? std::move(world) : s.host;
   for (auto& each : parameters) {
     if (each.optimizers == 0) each.optimizers = 1;
     all |= each.optimizers;

@@ -74,7 +74,7 @@ void reducer::state::allocate(bucket& one, bool with_word) {
   const auto view = [&](std::size_t offset, at::IntArrayRef sizes, at::IntArrayRef strides) {
     return at::from_blob(
         static_cast<std::byte*>(memory.get()) + offset * width, sizes, strides, [memory](void*) {},
-        options_of.device(host_device()));
+        on_devices ? options_of : options_of.device(host_device()));
   };
   const auto row = [&](std::size_t from, std::size_t to) {
     return view(from, {static_cast<std::int64_t>(to - from)}, {1});
@@ -83,7 +83,7 @@ void reducer::state::allocate(bucket& one, bool with_word) {
   one.all.zero_();
   one.gradients = row(0, word_at);
   if (with_word) one.word = row(word_at, elements);
-  const bool copied = !in_host_memory(members[one.members.front()].what.tensor);
+  const bool copied = !on_devices && !in_host_memory(members[one.members.front()].what.tensor);
   if (copied) one.on_device = at::zeros({static_cast<std::int64_t>(word_at)}, options_of);
   for (std::size_t i = 0; i < one.members.size(); ++i) {
     auto& held = members[one.members[i]];
@@ -145,13 +145,13 @@ void reducer::state::lay_out() {
 void reducer::state::learn_from_first_steps() {
   traced = true;
   if (buckets.empty()) return;
-  if (!options.bucket_bytes) measure();
+  if (!options.bucket_bytes && !on_devices) measure();
   for (const auto index : order)
     if (std::find(trace.begin(), trace.end(), index) == trace.end()) trace.push_back(index);
   std::vector<std::int64_t> sent(trace.begin(), trace.end());
   sent.push_back(static_cast<std::int64_t>(seen.caps.first));
   sent.push_back(static_cast<std::int64_t>(seen.caps.others));
-  wait_for(*world, world->broadcast({sent.data(), sent.size(), dtype::i64}, 0));
+  wait_for(*host, host->broadcast({sent.data(), sent.size(), dtype::i64}, 0));
   seen.caps.others = static_cast<std::size_t>(sent.back());
   sent.pop_back();
   seen.caps.first = static_cast<std::size_t>(sent.back());

@@ -48,7 +48,9 @@ struct reducer::state : std::enable_shared_from_this<reducer::state> {
   std::vector<std::size_t> trace;  // of members, as gradients arrived in the first steps
   std::vector<bool> stepped;       // by optimizer: has finished a step
   bool traced = false;
-  std::shared_ptr<communicator> world;
+  std::shared_ptr<communicator> world;  // carries the buckets
+  std::shared_ptr<communicator> host;   // carries everything else
+  bool on_devices = false;              // buckets are memory of devices
   reducer_options options;
   figures seen;
 
@@ -83,6 +85,7 @@ struct reducer::state : std::enable_shared_from_this<reducer::state> {
   void arrived(std::size_t index) noexcept;
   void check_usage();
   void leave(std::size_t index);
+  buffer memory_of(at::Tensor& row) const;
   std::vector<double> numbers_of_word() const;
   word take_word(const double* numbers);
   void send_word();

@@ -76,7 +76,11 @@ strategy::strategy(strategy_parts parts) : parts_(std::move(parts)) {
   if (!parts_.environment)
     parts_.environment = std::make_shared<local_environment>(parts_.about.rank, parts_.about.world);
   if (!parts_.numbers) parts_.numbers = std::make_shared<precision>();
-  if (!parts_.place.kind) parts_.place = choose_devices(default_accelerators(), {}, 0);
+  if (!parts_.place.kind) {
+    trainer_options host;
+    host.accelerator = accelerator_kind::cpu;
+    parts_.place = choose_devices(default_accelerators(), host, 0);
+  }
   parts_.numbers->place(parts_.place.kind);
   if (!parts_.files) parts_.files = safetensors_checkpoints({});
 }

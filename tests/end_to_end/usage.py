@@ -65,8 +65,7 @@ def story_help_lists_only_what_this_build_supports(folder):
     run = os.path.join(folder, "run")
     texts = check_code(troupe("fit", "--help"), 0).out + check_code(troupe("config", "schema"), 0).out
     for word, code, reason, *flags in (("simulated", 3, "threads or processes", "--placement"),
-                                       ("lazy", 6, "auto, cpu, cuda", "--accelerator"),
-                                       ("nccl", 6, "on the cpu only", "--communicator")):
+                                       ("lazy", 6, "auto, cpu, cuda", "--accelerator")):
         listed = [w for w in re.split(r"[^a-z0-9_-]+", texts) if w == word]
         check_equal(listed, [], word)
         refused(code, [word, reason], "fit", *SMALL, "--run-dir", run, *flags, word)
@@ -148,8 +147,8 @@ def story_a_missing_checkpoint_exits_with_5_and_a_missing_device_with_6(folder):
         print("not checked here: a refusal without a GPU, because there is one")
     else:  # the words of doctor
         refused(6, ["cuda", about["cuda"]["about"]], "fit", *SMALL, "--run-dir", run, "--accelerator", "cuda")
-    ended = check_code(fit(run, "--communicator", "nccl"), 6)
-    check_in("--communicator auto", ended.err)
+    refused(6, ["carries tensors of GPUs", "--communicator auto"], "fit", *SMALL, "--run-dir", run, "--accelerator",
+            "cpu", "--communicator", "nccl")
 
 
 def story_an_export_replaces_only_a_file_and_only_with_force(folder):

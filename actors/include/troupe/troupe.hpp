@@ -7,6 +7,7 @@
 #include "troupe/checkpoint.hpp"
 #include "troupe/cluster_environment.hpp"
 #include "troupe/communicator.hpp"
+#include "troupe/device_collectives.hpp"
 #include "troupe/event_stream.hpp"
 #include "troupe/exception_types.hpp"
 #include "troupe/failure.hpp"
@@ -25,6 +26,7 @@
 #include "troupe/value.hpp"
 
 #if __has_include(<torch/nn/module.h>) && __has_include("troupe/module.hpp")
+#include "troupe/accelerator.hpp"
 #include "troupe/callback.hpp"
 #include "troupe/callbacks.hpp"
 #include "troupe/data.hpp"

@@ -94,7 +94,8 @@ private:
 
   data_parallel_options options_;
   std::shared_ptr<communicator> world_;
-  subgroup batch_ranks_;  // those that run the next step
+  std::shared_ptr<communicator> host_;  // between the same ranks, for memory of the host
+  subgroup batch_ranks_;                // those that run the next step
   std::unique_ptr<reducer> gradients_;
   std::vector<std::unique_ptr<fused>> fused_;  // by optimizer
   std::chrono::nanoseconds waited_{0};         // outside of gradients_

@@ -4,6 +4,7 @@
 #include "backends/inproc/inproc.hpp"
 #include "backends/nccl/library.hpp"
 #include "tests/unit/backends/nccl/fake_gpus.hpp"
+#include "troupe/device_collectives.hpp"
 
 #include <dlfcn.h>
 
@@ -93,6 +94,23 @@ TEST_CASE("without a GPU the backend says what is missing") {
   CHECK_THROWS_AS(real.open({}), user_error);
   nccl_backend none{std::make_shared<inproc_backend>(), made_up(0)};
   CHECK(none.unusable() == "there is no GPU in this machine");
+}
+
+TEST_CASE("memory of the host is carried by nccl's communicator for the host") {
+  nccl_backend backend{std::make_shared<inproc_backend>(), made_up()};
+  company ranks{backend, 2};
+  ranks.run([](communicator& c) {
+    const std::shared_ptr<communicator> world{std::shared_ptr<void>{}, &c};
+    const auto host = host_collectives(world);
+    expect(carries(c, "cuda") && !carries(c, "cpu"), "GPUs only");
+    expect(!carries(*host, "cuda") && host_collectives(host) == host, "no GPUs");
+    std::int64_t mine = c.group().rank + 1;
+    host->all_reduce({&mine, 1, dtype::i64}, reduction::sum)->wait();
+    expect(mine == 3, "the sum of both ranks");
+    const tensor of_gpu{c, 4, 2};
+    c.all_reduce(of_gpu.view(), reduction::sum)->wait();
+    expect(of_gpu.values() == std::vector<float>(4, 4), "the sum on the GPUs");
+  });
 }
 
 TEST_CASE("tensors are reduced on the GPUs and barriers and votes run on the host") {
