@@ -1,13 +1,14 @@
 #include "apps/troupe/cmd_fit.hpp"
 
 #include "actors/job_check.hpp"
+#include "apps/http/prometheus_text.hpp"
+#include "apps/troupe/build_facts.hpp"
 #include "apps/troupe/config_text.hpp"
 #include "apps/troupe/exit_code.hpp"
 #include "apps/troupe/exit_status.hpp"
 #include "apps/troupe/job_parts.hpp"
 #include "apps/troupe/job_runner.hpp"
 #include "apps/troupe/mpirun.hpp"
-#include "apps/troupe/prometheus_text.hpp"
 #include "apps/troupe/result_file.hpp"
 #include "apps/troupe/run_control.hpp"
 #include "apps/troupe/run_folder.hpp"
@@ -71,7 +72,10 @@ private:
     if (!plan_.settings.is_set("metrics_port")) return;
     const auto wanted = static_cast<std::uint16_t>(plan_.settings.integer("metrics_port"));
     const auto port = runner.serve_metrics(wanted, [this, &runner] {
-      return prometheus_text(live_.as_json(runner.stopping()), plan_.folder);
+      return prometheus_head("troupe_info", "gauge", "The program and its run") +
+             fmt::format("troupe_info{{version={},run={}}} 1\n",
+                         prometheus_label(build_facts::version), prometheus_label(plan_.folder)) +
+             prometheus_text({{.labels = "", .status = live_.as_json()}});
     });
     around_.screen.note(fmt::format("metrics on http://127.0.0.1:{}/metrics", port));
   }
@@ -101,10 +105,10 @@ private:
     return fit;
   }
 
-  job fit_job() const {
+  job fit_job() {
     auto fit = plain_job();
     add(progress_of(plan_.settings, around_), fit);
-    fit.observers.push_back(live_.watch("train"));
+    fit.started = [this](const job_handle& held) { live_.hold(held); };
     fit.observers.push_back(report_.watch());
     add_loggers({.folder = plan_.folder,
                  .restarts = fit.options.elastic.enabled(),
@@ -144,12 +148,12 @@ private:
   }
 
   // Tests the trained weights and adds the metrics to those of the fit.
-  job_outcome test(job_runner& runner, const job_outcome& fitted, run_result& result) const {
+  job_outcome test(job_runner& runner, const job_outcome& fitted, run_result& result) {
     auto test = shared_;
     test.purpose = stage::test;
     test.initial = fitted.weights;
     add(progress_of(plan_.settings, around_), test);
-    test.observers.push_back(live_.watch("test"));
+    test.started = [this](const job_handle& held) { live_.hold(held); };
     add_loggers({.folder = plan_.folder, .fitted = fitted.loop}, test);
     test.observers.push_back(events());
     auto outcome = runner.run(std::move(test));
@@ -234,7 +238,7 @@ private:
   job shared_;
   run_folder folder_;
   trouble_report report_{around_.screen};
-  live_status live_{shared_.options, around_.age, plan_.step};
+  live_status live_{shared_.options, plan_.step};
 };
 
 }  // namespace

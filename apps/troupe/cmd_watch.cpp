@@ -58,6 +58,8 @@ std::string progress_text(const ordered_json& live) {
   all.push_back("step " + plain(live, "step"));
   if (is_known(live, "samples_per_second") && live["samples_per_second"].is_number())
     all.push_back(fmt::format("{:.0f} samples/s", live["samples_per_second"].get<double>()));
+  if (is_known(live, "seconds_left") && live["seconds_left"].is_number())
+    all.push_back(fmt::format("{:.0f} s left", live["seconds_left"].get<double>()));
   return fmt::format("{}", fmt::join(all, "  "));
 }
 

@@ -1,5 +1,6 @@
 #include "apps/troupe/control_socket.hpp"
 
+#include "apps/http/accept_loop.hpp"
 #include "backends/file_descriptor.hpp"
 #include "troupe/failure.hpp"
 
@@ -14,13 +15,11 @@
 #include <boost/asio/buffer.hpp>
 #include <boost/asio/local/stream_protocol.hpp>
 #include <boost/asio/read_until.hpp>
-#include <boost/asio/steady_timer.hpp>
 #include <boost/asio/write.hpp>
 
 #include <algorithm>
 #include <array>
 #include <cerrno>
-#include <chrono>
 #include <cstring>
 #include <list>
 #include <utility>
@@ -90,36 +89,24 @@ using connections = std::list<std::shared_ptr<connection>>;
 
 // Its handlers hold it weakly: they do nothing after the control_socket has gone.
 struct control_socket::server : std::enable_shared_from_this<server> {
-  server(asio::io_context& loop, const std::string& folder, answer h)
-      : place(opened(folder)), door(loop), later(loop), how(std::move(h)) {
+  server(const std::string& folder, answer h) : place(opened(folder)), how(std::move(h)) {
     if (!place) refuse(folder, std::strerror(errno));
     remove_stale(place, folder);
-    door.assign(unix_stream{}, listening_in(place, folder).release());
   }
 
   file_descriptor place;
-  unix_stream::acceptor door;
-  asio::steady_timer later;
+  std::shared_ptr<accept_loop<unix_stream>> door;
   answer how;
   connections open;  // the one that has been silent for longest comes first
 
-  void accept() {
-    door.async_accept([weak = weak_from_this()](const error_code& error, unix_stream::socket from) {
-      const auto self = weak.lock();
-      if (!self || error == asio::error::operation_aborted) return;
-      if (error) return self->accept_later();
-      self->welcome(std::move(from));
-      self->accept();
-    });
-  }
-
-  // The program has no descriptor left.
-  void accept_later() {
-    later.expires_after(std::chrono::seconds{1});
-    later.async_wait([weak = weak_from_this()](const error_code& error) {
-      const auto self = weak.lock();
-      if (self && !error) self->accept();
-    });
+  void accept(asio::io_context& loop, const std::string& folder) {
+    unix_stream::acceptor listening{loop};
+    listening.assign(unix_stream{}, listening_in(place, folder).release());
+    door = std::make_shared<accept_loop<unix_stream>>(
+        std::move(listening), [weak = weak_from_this()](unix_stream::socket from) {
+          if (const auto self = weak.lock()) self->welcome(std::move(from));
+        });
+    door->start();
   }
 
   void welcome(unix_stream::socket from) {
@@ -183,14 +170,13 @@ struct control_socket::server : std::enable_shared_from_this<server> {
 };
 
 control_socket::control_socket(asio::io_context& loop, const std::string& folder, answer how)
-    : server_(std::make_shared<server>(loop, folder, std::move(how))) {
-  server_->accept();
+    : server_(std::make_shared<server>(folder, std::move(how))) {
+  server_->accept(loop, folder);
 }
 
 control_socket::~control_socket() {
   ::unlinkat(server_->place.get(), control_file, 0);
-  error_code ignored;
-  server_->door.close(ignored);
+  server_->door->close();
   while (!server_->open.empty()) server_->close(server_->open.front());
 }
 

@@ -30,7 +30,7 @@ struct job_runner::state {
   std::function<void(int, int)> notify;
   session front;
   std::optional<control_socket> control;
-  std::optional<metrics_server> metrics;
+  std::unique_ptr<http_server> metrics;
   job_handle running;
   int first = 0;
   int count = 0;
@@ -74,7 +74,8 @@ void job_runner::serve(const std::string& folder,
 }
 
 std::uint16_t job_runner::serve_metrics(std::uint16_t port, std::function<std::string()> text) {
-  return state_->metrics.emplace(state_->loop, port, std::move(text)).port();
+  state_->metrics = program::serve_metrics(state_->loop, port, std::move(text));
+  return state_->metrics->port();
 }
 
 void job_runner::serve_no_more() {
@@ -86,8 +87,8 @@ job_outcome job_runner::run(job what) {
   auto& s = *state_;
   const bool stopped_before = stopped();
   std::optional<job_outcome> outcome;
-  what.started = [&s](const job_handle& handle) { s.running = handle; };
-  s.front.async_run(std::move(what), [&](job_outcome done) { outcome = std::move(done); });
+  s.front.async_run(with_handle(std::move(what), s.running),
+                    [&](job_outcome done) { outcome = std::move(done); });
   if (stopped_before) s.stop(s.at_once);
   while (!outcome) s.loop.run_one();
   return std::move(*outcome);

@@ -27,7 +27,7 @@ public:
   void serve(const std::string& folder,
              std::function<std::string(const std::string& request)> answer);
   /// Serves `text` on `port` of 127.0.0.1 until `serve_no_more`, and returns the port. Throws
-  /// user_error as metrics_server does.
+  /// user_error as program::serve_metrics does.
   std::uint16_t serve_metrics(std::uint16_t port, std::function<std::string()> text);
   /// Removes the control socket, if there is one, and serves no more metrics.
   void serve_no_more();

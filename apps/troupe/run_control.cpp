@@ -6,9 +6,6 @@
 #include <unistd.h>
 #include <nlohmann/json.hpp>
 
-#include <algorithm>
-#include <deque>
-#include <mutex>
 #include <optional>
 #include <utility>
 
@@ -18,173 +15,53 @@ using nlohmann::ordered_json;
 
 namespace {
 
-// Failures that are listed: the newest ones.
-constexpr std::size_t failures_max = 16;
-// Samples per second are counted over the last one to two of these.
-constexpr double rate_seconds = 2;
-// Names of metrics whose last value is kept.
-constexpr std::size_t metrics_max = 512;
-
-struct mark {
-  double at = 0;
-  std::int64_t samples = 0;
-};
-
 std::string answer_text(const ordered_json& what) {
   return what.dump(-1, ' ', false, ordered_json::error_handler_t::replace);
 }
 
-class status_observer : public observer {
-public:
-  explicit status_observer(std::function<void(const observation&)> see) : see_(std::move(see)) {}
-  void on(const observation& what) override { see_(what); }
-
-private:
-  std::function<void(const observation&)> see_;
-};
-
-std::string detail(const seen::lifecycle& what, const char* name) {
-  const auto found = what.details.find(name);
-  return found == what.details.end() ? std::string{} : found->second;
+// The test after a fit: what the job that runs now says, and what is known of the fit.
+job_status together(job_status fit, const job_status& test) {
+  auto all = test;
+  all.step = fit.step;
+  all.epoch = fit.epoch;
+  all.epochs = fit.epochs;
+  all.samples = fit.samples;
+  all.restarts += fit.restarts;
+  all.failures += fit.failures;
+  all.checkpoints += fit.checkpoints;
+  all.checkpoint_step = fit.checkpoint_step;
+  all.newest_failures = std::move(fit.newest_failures);
+  all.newest_failures.insert(all.newest_failures.end(), test.newest_failures.begin(),
+                             test.newest_failures.end());
+  for (const auto& [name, value] : fit.last) all.last.emplace(name, value);
+  return all;
 }
 
 }  // namespace
 
-struct live_status::state {
-  state(const trainer_options& o, std::function<double()> a, std::int64_t from)
-      : options(o), age(std::move(a)), step(from), restarts_left(o.elastic.max_restarts) {}
-
-  const trainer_options options;
-  const std::function<double()> age;
-  mutable std::mutex guard;  // guards what follows
-  std::string stage = "train";
-  std::string phase = "starting";
-  std::uint64_t generation = 0;
-  std::string ranks, shards;  // processes with shards, and shards, once a generation was active
-  std::int64_t step;
-  std::int64_t epoch = undefined, batch = undefined, batches = undefined, samples = undefined;
-  std::int64_t checkpoint = undefined;  // the step of the newest one
-  std::uint64_t checkpoints = 0;
-  metrics values;  // the last ones
-  std::int32_t restarts = 0;
-  std::int32_t restarts_left;
-  std::uint64_t failures = 0;
-  std::deque<ordered_json> newest;    // failures
-  std::optional<mark> before, since;  // samples at two moments of this generation
-  mark last;
-
-  void begin(const std::string& what) {
-    const std::lock_guard hold{guard};
-    stage = what;
-    phase = "starting";
-    generation = 0;
-    before = since = std::nullopt;
-  }
-  void see(const observation& what) {
-    const std::lock_guard hold{guard};
-    if (const auto* event = std::get_if<seen::lifecycle>(&what)) see(*event);
-    if (const auto* progress = std::get_if<seen::progress>(&what)) see(*progress);
-    if (const auto* logged = std::get_if<seen::metrics>(&what)) see(*logged);
-  }
-
-  void see(const seen::progress& what) {
-    if (stage == "train") {
-      step = std::max(step, what.at.step);
-      samples = std::max(samples, what.samples);
-      epoch = std::max(epoch, what.at.epoch);
-    }
-    batch = what.at.batch;
-    batches = what.batches;
-    last = {age(), what.samples};
-    if (!since) before = since = last;
-    if (last.at - since->at >= rate_seconds) before = std::exchange(since, last);
-  }
-  // A learner may log under a new name in each step.
-  void see(const seen::metrics& what) {
-    for (const auto& [name, value] : what.logged)
-      if (values.size() < metrics_max || values.contains(name)) values[name] = value;
-  }
-  void see(const seen::lifecycle& what) {
-    generation = std::max(generation, what.generation);
-    switch (what.event) {
-      case lifecycle_kind::generation_forming:
-        phase = "forming";
-        if (detail(what, "cause") == "failure") ++restarts;
-        if (const auto left = detail(what, "restarts_left"); !left.empty())
-          restarts_left = std::stoi(left);
-        before = since = std::nullopt;
-        break;
-      case lifecycle_kind::generation_active:
-        phase = "active";
-        ranks = detail(what, "ranks");
-        shards = detail(what, "shards");
-        break;
-      case lifecycle_kind::rank_failed: failed(what); break;
-      case lifecycle_kind::checkpoint_written:
-        ++checkpoints;
-        checkpoint = std::max(checkpoint, what.step);
-        break;
-      case lifecycle_kind::generation_closing: phase = "closing"; break;
-      case lifecycle_kind::teardown: phase = "ending"; break;
-      default: break;
-    }
-  }
-  void failed(const seen::lifecycle& what) {
-    ++failures;
-    if (newest.size() == failures_max) newest.pop_front();
-    newest.push_back({{"generation", what.generation},
-                      {"rank", what.rank < 0 ? ordered_json(nullptr) : ordered_json(what.rank)},
-                      {"step", what.step},
-                      {"what", detail(what, "what")}});
-  }
-  // Null until a generation has trained for a while.
-  ordered_json rate() const {
-    if (!before || phase != "active") return nullptr;
-    const auto seconds = age() - before->at;
-    if (seconds < rate_seconds / 2) return nullptr;
-    return static_cast<double>(last.samples - before->samples) / seconds;
-  }
-};
-
-live_status::live_status(const trainer_options& options, std::function<double()> age,
-                         std::int64_t step)
-    : state_(std::make_shared<state>(options, std::move(age), step)) {}
-
-observer_factory live_status::watch(std::string stage) const {
-  return [s = state_, stage = std::move(stage)] {
-    s->begin(stage);
-    return std::make_unique<status_observer>([s](const observation& what) { s->see(what); });
-  };
+live_status::live_status(const trainer_options& options, std::int64_t step) {
+  before_.ranks = options.ranks;
+  before_.shards = options.elastic.shards.value_or(options.ranks);
+  before_.epochs = options.max_epochs;
+  before_.restarts_left = options.elastic.max_restarts;
+  before_.step = step;
 }
 
-ordered_json live_status::as_json(bool stopping) const {
-  const auto& s = *state_;
-  const std::lock_guard hold{s.guard};
-  const auto& elastic = s.options.elastic;
-  const auto number = [](std::int64_t x) {
-    return x == undefined ? ordered_json(nullptr) : ordered_json(x);
-  };
-  return {
-      {"pid", ::getpid()},
-      {"stage", s.stage},
-      {"state", stopping && s.phase == "active" ? "stopping" : s.phase},
-      {"generation", s.generation},
-      {"ranks", s.ranks.empty() ? s.options.ranks : std::stoi(s.ranks)},
-      {"shards", s.shards.empty() ? elastic.shards.value_or(s.options.ranks) : std::stoi(s.shards)},
-      {"step", s.step},
-      {"epoch", number(s.epoch)},
-      {"epochs", number(s.options.max_epochs)},
-      {"batch", number(s.batch)},
-      {"batches", number(s.batches)},
-      {"samples", number(s.samples)},
-      {"samples_per_second", s.rate()},
-      {"restarts", s.restarts},
-      {"restarts_left", s.restarts_left},
-      {"failures", s.failures},
-      {"newest_failures", s.newest},
-      {"checkpoints", s.checkpoints},
-      {"checkpoint_step", number(s.checkpoint)},
-      {"metrics", s.values}};
+void live_status::hold(job_handle now) {
+  if (running_) before_ = as_status();
+  fitted_ = static_cast<bool>(running_);
+  running_ = std::move(now);
+}
+
+job_status live_status::as_status() const {
+  if (!running_) return before_;
+  return fitted_ ? together(before_, running_.status()) : running_.status();
+}
+
+ordered_json live_status::as_json() const {
+  ordered_json all{{"pid", ::getpid()}};
+  all.update(ordered_json::parse(to_json(as_status())));
+  return all;
 }
 
 std::string ranks_fixed(const trainer_options& options, bool placed) {
@@ -244,7 +121,7 @@ std::string answer_request(const std::string& line, job_runner& runner, const li
   const auto command = asked.command();
   if (command == "status") {
     auto answer = agreed();
-    answer["status"] = live.as_json(runner.stopping());
+    answer["status"] = live.as_json();
     return answer_text(answer);
   }
   if (command == "stop") {

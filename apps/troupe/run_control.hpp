@@ -3,32 +3,32 @@
 #pragma once
 
 #include "apps/troupe/job_runner.hpp"
-#include "apps/troupe/result_file.hpp"
-#include "troupe/observer.hpp"
+#include "troupe/job_handle.hpp"
 #include "troupe/options.hpp"
 
 #include <nlohmann/json_fwd.hpp>
 
 #include <functional>
-#include <memory>
 #include <string>
 
 namespace troupe::program {
 
-/// How the job stands now, as the request `status` and `troupe status` print it. Thread-safe.
+/// How this call of the program stands, as the request `status` and `troupe status` print it: its
+/// fit, then the test after it. For one thread.
 class live_status {
 public:
-  /// `age` counts seconds. Of a run that is resumed, `step` is where it begins.
-  live_status(const trainer_options& options, std::function<double()> age, std::int64_t step);
+  /// `step`: where a run that is resumed begins.
+  live_status(const trainer_options& options, std::int64_t step);
 
-  /// Makes the observer of a job. `stage` is its purpose: what this call of the program does now.
-  observer_factory watch(std::string stage) const;
-  /// `stopping`: a stop was asked for.
-  nlohmann::ordered_json as_json(bool stopping) const;
+  /// The job that runs from now on (job_context::started).
+  void hold(job_handle now);
+  job_status as_status() const;
+  nlohmann::ordered_json as_json() const;
 
 private:
-  struct state;
-  std::shared_ptr<state> state_;
+  job_status before_;  ///< what is known without the job that runs
+  job_handle running_;
+  bool fitted_ = false;
 };
 
 /// Answers one line. `note` shows the user of the program what was asked for. Scaling is refused

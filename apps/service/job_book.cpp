@@ -1,0 +1,327 @@
+#include "apps/service/job_book.hpp"
+
+#include "apps/service/models.hpp"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/file.h>
+#include <unistd.h>
+#include <boost/asio/bind_executor.hpp>
+#include <boost/asio/co_spawn.hpp>
+#include <boost/asio/detached.hpp>
+#include <boost/asio/post.hpp>
+#include <boost/asio/use_awaitable.hpp>
+
+#include <cstring>
+#include <fstream>
+#include <utility>
+
+namespace service {
+
+namespace asio = boost::asio;
+namespace fs = std::filesystem;
+using nlohmann::json;
+using nlohmann::ordered_json;
+using troupe::job_outcome;
+
+namespace {
+
+// By rename, so that a crash leaves the old file or the new one.
+void write_file(const fs::path& path, const json& what) {
+  const auto fresh = path.string() + ".new";
+  std::ofstream out{fresh};
+  out << what.dump(2, ' ', false, json::error_handler_t::replace) << '\n';
+  out.close();
+  if (!out)
+    throw refused(507, fmt::format("cannot write {}: {}", path.string(), std::strerror(errno)));
+  fs::rename(fresh, path);
+}
+
+json read_file(const fs::path& path) {
+  std::ifstream in{path};
+  return in ? json::parse(in, nullptr, false) : json(nullptr);
+}
+
+void save(const kept_job& one) {
+  write_file(one.folder / "job.json", {{"request", one.request}, {"stop_wanted", one.stop_wanted}});
+}
+
+bool has_checkpoint(const fs::path& run) {
+  std::error_code none;
+  for (const auto& one : fs::directory_iterator{run / "checkpoints", none})
+    if (one.path().filename().string().starts_with("step-")) return true;
+  return false;
+}
+
+json failure_json(const troupe::failure& what) {
+  return {{"kind", to_string(what.kind)},
+          {"type", what.type},
+          {"what", what.what},
+          {"rank", what.rank},
+          {"hook", what.hook},
+          {"step", what.step}};
+}
+
+std::string name_of(job_outcome::ending how) {
+  return how == job_outcome::ending::finished  ? "finished"
+         : how == job_outcome::ending::stopped ? "stopped"
+                                               : "failed";
+}
+
+json result_of(const job_outcome& outcome) {
+  json all{{"status", name_of(outcome.status)},
+           {"steps", outcome.loop.steps},
+           {"epochs", outcome.loop.epoch},
+           {"samples", outcome.loop.samples},
+           {"generations", outcome.generation},
+           {"restarts", outcome.restarts},
+           {"metrics", outcome.last},
+           {"last_checkpoint", outcome.last_checkpoint},
+           {"waiting_share", outcome.waiting_shares},
+           {"weights_digest", outcome.weights ? outcome.weights->weights_digest : ""},
+           {"failure", nullptr}};
+  if (outcome.failed_with) all["failure"] = failure_json(outcome.failed_with->record);
+  return all;
+}
+
+// What the journal keeps of an event; null: nothing.
+json line_of(const troupe::observation& what) {
+  if (const auto* logged = std::get_if<troupe::seen::metrics>(&what))
+    return {{"kind", "metrics"},
+            {"step", logged->at.step},
+            {"epoch", logged->at.epoch},
+            {"values", logged->logged}};
+  const auto* life = std::get_if<troupe::seen::lifecycle>(&what);
+  if (!life) return nullptr;
+  json line{{"kind", "lifecycle"},
+            {"event", to_string(life->event)},
+            {"rank", life->rank < 0 ? json(nullptr) : json(life->rank)},
+            {"generation", life->generation},
+            {"step", life->step < 0 ? json(nullptr) : json(life->step)},
+            {"details", life->details}};
+  if (life->cause) line["failure"] = failure_json(*life->cause);
+  return line;
+}
+
+int locked(const fs::path& folder) {
+  std::error_code error;
+  fs::create_directories(folder / "jobs", error);
+  const auto path = (folder / "lock").string();
+  const int file = error ? -1 : ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+  if (file < 0)
+    throw troupe::user_error(troupe::errc::bad_configuration,
+                             fmt::format("{}: the folder cannot be written; choose another with "
+                                         "--folder",
+                                         folder.string()));
+  if (::flock(file, LOCK_EX | LOCK_NB) == 0) return file;
+  ::close(file);
+  throw troupe::user_error(
+      troupe::errc::bad_configuration,
+      fmt::format("another service runs in {}: choose another folder with --folder",
+                  folder.string()));
+}
+
+}  // namespace
+
+job_book::job_book(asio::io_context& loop, fs::path folder, std::size_t jobs_max)
+    : loop_(loop),
+      folder_(fs::absolute(folder).lexically_normal()),
+      jobs_max_(jobs_max),
+      lock_(locked(folder_)),
+      session_(loop.get_executor()) {
+  for (const auto& entry : fs::directory_iterator{folder_ / "jobs"}) {
+    const auto name = entry.path().filename().string();
+    const auto saved = read_file(entry.path() / "job.json");
+    if (!entry.is_directory() || !is_job_name(name) || !saved.is_object()) continue;
+    auto one = std::make_shared<kept_job>(entry.path());
+    one->request = saved.value("request", json::object());
+    one->stop_wanted = saved.value("stop_wanted", false);
+    if (auto result = read_file(entry.path() / "result.json"); result.is_object())
+      one->result = std::move(result);
+    else if (one->stop_wanted)
+      one->result = {{"status", "stopped"}, {"failure", nullptr}};
+    all_[name] = std::move(one);
+  }
+}
+
+job_book::~job_book() {
+  starter_.join();
+  if (lock_ >= 0) ::close(lock_);
+}
+
+void job_book::resume_all() {
+  for (const auto& [name, one] : all_)
+    if (one->result.is_null() && !one->running) {
+      one->events.add("service", {{"event", "resumed"}});
+      launch(one);
+    }
+}
+
+std::size_t job_book::running() const {
+  std::size_t count = 0;
+  for (const auto& [name, one] : all_) count += one->running;
+  return count;
+}
+
+void job_book::check_room() const {
+  if (draining_) throw refused(503, "the service is shutting down: start the job again later");
+  if (running() >= jobs_max_)
+    throw refused(
+        429, fmt::format("{} jobs run, which is the limit (--jobs): stop one, or wait", running()));
+}
+
+std::string job_book::fresh_name() const {
+  for (std::size_t n = all_.size() + 1;; ++n)
+    if (auto name = fmt::format("job-{}", n); !all_.contains(name)) return name;
+}
+
+kept_job& job_book::start(const json& request) {
+  job_of(request);  // throws what is wrong with it
+  check_room();
+  const auto name = request.value("name", fresh_name());
+  if (all_.contains(name))
+    throw refused(409, fmt::format("there is a job \"{}\": choose another name", name));
+  const auto folder = folder_ / "jobs" / name;
+  fs::create_directories(folder);
+  auto one = std::make_shared<kept_job>(folder);
+  one->request = request;
+  save(*one);
+  all_[name] = one;
+  one->events.add("service", {{"event", "started"}});
+  launch(one);
+  return *one;
+}
+
+void job_book::resume(const std::string& name) {
+  const auto one = find(name);
+  if (one->running) throw refused(409, fmt::format("the job \"{}\" runs", name));
+  if (one->result.is_object() && one->result.value("status", "") == "finished")
+    throw refused(409, fmt::format("the job \"{}\" has finished: start another one", name));
+  check_room();
+  one->result = nullptr;
+  one->stop_wanted = one->abort_wanted = false;
+  save(*one);
+  fs::remove(one->folder / "result.json");
+  one->events.add("service", {{"event", "resumed"}});
+  launch(one);
+}
+
+void job_book::launch(const kept_job_ptr& one) {
+  one->running = true;
+  one->recorded = false;
+  one->outcome.reset();
+  one->held = {};
+  auto events = std::make_shared<troupe::event_stream>(loop_.get_executor());
+  asio::co_spawn(loop_, record(one, events), asio::detached);
+  // Finding the newest checkpoint reads and verifies it, which may take long.
+  asio::post(starter_, [this, one, events, request = one->request] {
+    const auto done = [this, one](const job_outcome& outcome) {
+      one->outcome = outcome;
+      ended_if_recorded(one);
+    };
+    troupe::job job;
+    try {
+      job = job_of(request);
+      job.recipe = recipe_of(learning_of(request));
+    } catch (const std::exception& error) {
+      job_outcome failed;
+      failed.failed_with = troupe::without_exception(troupe::describe(error));
+      events->end();
+      return asio::post(loop_, [done, failed] { done(failed); });
+    }
+    job.run_folder = one->folder.string();
+    if (has_checkpoint(one->folder)) job.resume = "latest";
+    job.events = events;
+    job.started = [this, one](const troupe::job_handle& held) {
+      asio::post(loop_, [this, one, held] { started(one, held); });
+    };
+    session_.async_fit(std::move(job), asio::bind_executor(loop_.get_executor(), done));
+  });
+}
+
+void job_book::started(const kept_job_ptr& one, const troupe::job_handle& held) {
+  one->held = held;
+  if (!one->running) return;
+  if (one->abort_wanted) return held.abort("a client of the service ended the job at once");
+  if (one->stop_wanted) return held.stop();
+  if (draining_) held.stop(troupe::stop_reason::terminate);
+}
+
+void job_book::ended_if_recorded(const kept_job_ptr& one) {
+  if (!one->recorded || !one->outcome) return;
+  const auto outcome = *std::exchange(one->outcome, std::nullopt);
+  one->running = false;
+  // A job that the service itself has stopped goes on with the next service.
+  const bool ended_by_us =
+      outcome.status == job_outcome::ending::stopped ||
+      (outcome.failed_with && outcome.failed_with->record.kind == troupe::failure_kind::aborted);
+  if (!draining_ || one->stop_wanted || !ended_by_us) {
+    one->result = result_of(outcome);
+    try {
+      write_file(one->folder / "result.json", one->result);
+    } catch (const refused& error) {
+      one->events.add("service", {{"event", "trouble"}, {"what", error.what()}});
+    }
+  }
+  one->events.add("service", {{"event", "ended"}, {"status", name_of(outcome.status)}});
+  if (drained_ && running() == 0) std::exchange(drained_, nullptr)();
+}
+
+asio::awaitable<void> job_book::record(kept_job_ptr one,
+                                       std::shared_ptr<troupe::event_stream> events) {
+  while (const auto event = co_await events->async_next(asio::use_awaitable)) {
+    const auto line = line_of(*event);
+    if (!line.is_null()) one->events.add(line["kind"], line);
+  }
+  one->recorded = true;
+  ended_if_recorded(one);
+}
+
+void job_book::drain(std::function<void()> all_ended) {
+  const bool again = std::exchange(draining_, true);
+  drained_ = std::move(all_ended);
+  for (const auto& [name, one] : all_)
+    if (one->running)
+      again ? one->held.abort("the service was asked twice to end")
+            : one->held.stop(troupe::stop_reason::terminate);
+  if (running() == 0) std::exchange(drained_, nullptr)();
+}
+
+void job_book::stop(const std::string& name, bool now) {
+  const auto one = find(name);
+  if (!one->running) throw refused(409, fmt::format("the job \"{}\" does not run", name));
+  one->stop_wanted = true;
+  one->abort_wanted = one->abort_wanted || now;
+  save(*one);
+  one->events.add("service", {{"event", "stop"}, {"now", now}});
+  now ? one->held.abort("a client of the service ended the job at once") : one->held.stop();
+}
+
+void job_book::scale(const std::string& name, std::int32_t ranks) {
+  const auto one = find(name);
+  if (!one->running) throw refused(409, fmt::format("the job \"{}\" does not run", name));
+  if (job_of(one->request).options.placement != troupe::placement_kind::processes)
+    throw refused(409, "the ranks are threads: start the job with options.placement processes");
+  one->events.add("service", {{"event", "scale"}, {"ranks", ranks}});
+  one->held.scale(ranks);
+}
+
+kept_job_ptr job_book::find(const std::string& name) const {
+  const auto found = all_.find(name);
+  if (found == all_.end()) throw refused(404, fmt::format("there is no job \"{}\"", name));
+  return found->second;
+}
+
+ordered_json as_json(const std::string& name, const kept_job& one) {
+  std::string state = one.running ? "running" : "interrupted";
+  if (!one.running && one.result.is_object()) state = one.result.value("status", "failed");
+  return {{"name", name},
+          {"state", state},
+          {"request", one.request},
+          {"status",
+           one.held ? ordered_json::parse(to_json(one.held.status())) : ordered_json(nullptr)},
+          {"events", one.events.newest()},
+          {"result", one.result}};
+}
+
+}  // namespace service

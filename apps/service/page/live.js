@@ -1,0 +1,278 @@
+// The live page: lists the jobs, follows one by server-sent events, and sends what the buttons say.
+const POINTS_MAX = 2000;  // of one curve: of more, every second one stays
+const byId = (id) => document.getElementById(id);
+const view = { smooth: 0, log: false };
+let token = sessionStorage.getItem("troupe-token") ?? "";
+let chosen = location.hash.slice(1);
+let following = null;  // { name, stop, job, life, curves, charts, rate }
+const STAGES = ["train", "val", "test"];
+
+function say(text) { byId("line").textContent = text; }
+function pill(state) { return element("span", { class: `pill ${state}` }, state); }
+function figure(name, value, unit) {
+  return element("div", {}, element("dt", {}, name), element("dd", {}, value, unit ? element("small", {}, unit) : undefined));
+}
+function stageOf(name) { return name.includes("/") ? name.slice(0, name.indexOf("/")) : ""; }
+function baseOf(name) { return name.includes("/") ? name.slice(name.indexOf("/") + 1) : name; }
+
+async function ask(path, options = {}) {
+  const headers = { ...(token ? { Authorization: `Bearer ${token}` } : {}), ...options.headers };
+  const answer = await fetch(path, { ...options, headers });
+  if (answer.status === 401) { byId("login").hidden = false; byId("page").hidden = true; throw new Error("a token is needed"); }
+  return answer;
+}
+async function order(path, body) {
+  const answer = await ask(path, { method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify(body) });
+  const said = await answer.json();
+  if (!answer.ok) throw new Error(said.error);
+  return said;
+}
+function press(path, body) {
+  return order(path, body).then(() => say(`asked: ${path.split("/").slice(3).join(" ")}`), (error) => say(error.message)).then(list);
+}
+
+// --- the list ---------------------------------------------------------------------------------
+
+function done(job) {
+  const s = job.status;
+  if (job.state === "finished") return 1;
+  if (!s || !s.epochs) return 0;
+  return Math.min((Math.max(s.epoch ?? 0, 0) + (s.batches ? ((s.batch ?? -1) + 1) / s.batches : 0)) / s.epochs, 1);
+}
+function card(job) {
+  const s = job.status;
+  const text = job.state === "running" && s ? `${s.state}, step ${number(s.step)}${s.seconds_left === null ? "" : `, ${duration(s.seconds_left)} left`}`
+    : `${number(job.result?.steps ?? s?.step ?? 0)} steps`;
+  const node = element("button", { type: "button", class: "pick", "aria-pressed": String(job.name === chosen), "data-job": job.name },
+    element("div", { class: "head" }, element("h3", {}, job.name), pill(job.state)), element("span", { class: "quiet" }, text),
+    element("div", { class: "bar" }, element("i", { style: `width:${(done(job) * 100).toFixed(1)}%` })));
+  node.addEventListener("click", () => choose(job.name));
+  return node;
+}
+async function list() {
+  try {
+    const all = (await (await ask("/v1/jobs")).json()).jobs;
+    byId("login").hidden = true;
+    byId("page").hidden = false;
+    byId("jobs").replaceChildren(...all.map(card));
+    const running = all.filter((job) => job.state === "running").length;
+    say(all.length ? `${all.length} jobs, ${running} running` : "no job yet");
+    if (!all.some((job) => job.name === chosen)) chosen = all.find((job) => job.state === "running")?.name ?? all.at(-1)?.name ?? "";
+    if (chosen && following?.name !== chosen) choose(chosen);
+  } catch (error) {
+    say(error instanceof TypeError ? "the service does not answer" : error.message);
+  }
+}
+
+// --- one job ----------------------------------------------------------------------------------
+
+function choose(name) {
+  chosen = name;
+  history.replaceState(null, "", `#${name}`);
+  following?.stop.abort();
+  for (const one of document.querySelectorAll(".pick")) one.setAttribute("aria-pressed", String(one.dataset.job === name));
+  following = { name, stop: new AbortController(), job: null, life: [], curves: new Map(), charts: new Map(), rate: [], after: 0, dirty: true };
+  build(following);
+  follow(following);
+}
+
+// The stream ends with the job, or with the connection: then it is read on from the last event.
+async function follow(of) {
+  while (!of.stop.signal.aborted) {
+    try {
+      const answer = await ask(`/v1/jobs/${of.name}/events?after=${of.after}`, { signal: of.stop.signal });
+      if (!answer.ok) throw new Error((await answer.json()).error);
+      const reader = answer.body.pipeThrough(new TextDecoderStream()).getReader();
+      let text = "";
+      for (;;) {
+        const { value, done } = await reader.read();
+        if (done) break;
+        text += value;
+        const pieces = text.split("\n\n");
+        text = pieces.pop();
+        for (const piece of pieces) receive(of, piece);
+      }
+    } catch (error) {
+      if (of.stop.signal.aborted) return;
+      say(`the stream of ${of.name} ended: ${error.message}`);
+    }
+    await new Promise((resolve) => setTimeout(resolve, 1500));
+  }
+}
+function receive(of, piece) {
+  let kind = "", data = "";
+  for (const line of piece.split("\n")) {
+    if (line.startsWith("id: ")) of.after = Number(line.slice(4));
+    if (line.startsWith("event: ")) kind = line.slice(7);
+    if (line.startsWith("data: ")) data += line.slice(6);
+  }
+  if (!data) return;
+  const what = JSON.parse(data);
+  what.at = Date.parse(what.time);
+  if (kind === "job") seeJob(of, what);
+  if (kind === "lifecycle") of.life.push(what);
+  if (kind === "metrics") for (const [name, value] of Object.entries(what.values)) seeValue(of, name, what.step, value);
+  of.dirty = true;
+}
+function seeJob(of, job) {
+  of.job = job;
+  const s = job.status;
+  if (job.state === "running" && s?.samples_per_second) addPoint(of.rate, s.step, s.samples_per_second);
+}
+// A step that is done again after a failure replaces what it said before.
+function seeValue(of, name, step, value) {
+  if (!of.curves.has(name)) of.curves.set(name, []);
+  addPoint(of.curves.get(name), step, value);
+}
+function addPoint(points, x, y) {
+  while (points.length && points[points.length - 1][0] >= x) points.pop();
+  points.push([x, y]);
+  if (points.length > POINTS_MAX) points.splice(0, points.length, ...points.filter((_, i) => i % 2 === 0 || i === points.length - 1));
+}
+
+function build(of) {
+  of.head = element("div", {});
+  of.figures = element("section", { class: "card" });
+  of.plots = element("div", { class: "charts", id: "curves" });
+  of.work = element("div", { class: "charts", id: "work" });
+  of.time = element("section", { class: "card", id: "timeline" });
+  byId("job").replaceChildren(of.head, of.figures, element("h2", {}, "Curves"), controls(of), of.plots,
+    element("h2", {}, "Throughput and waiting"), of.work, element("h2", {}, "Timeline"), of.time);
+  of.head.append(buttons(of));
+}
+function controls(of) {
+  const redraw = () => of.charts.forEach((chart) => chart.draw());
+  const slider = element("input", { type: "range", min: 0, max: 0.99, step: 0.01, value: view.smooth, "aria-label": "smoothing" });
+  slider.addEventListener("input", () => { view.smooth = Number(slider.value); redraw(); });
+  const log = element("button", { type: "button", "aria-pressed": String(view.log) }, "log scale");
+  log.addEventListener("click", () => { view.log = !view.log; log.setAttribute("aria-pressed", String(view.log)); redraw(); });
+  return element("div", { class: "controls" }, element("span", { class: "switch" }, "smoothing", slider), log);
+}
+function buttons(of) {
+  const button = (id, text, act, kind) => {
+    const node = element("button", { type: "button", id, class: kind }, text);
+    node.addEventListener("click", act);
+    return node;
+  };
+  const path = `/v1/jobs/${of.name}`, ranks = element("input", { type: "number", min: 1, max: 256, value: 2, id: "ranks", "aria-label": "ranks" });
+  of.controls = {
+    stop: button("stop", "Stop", () => press(`${path}/stop`, {})),
+    end: button("end", "End now", () => { if (confirm(`End ${of.name} without a checkpoint?`)) press(`${path}/stop`, { now: true }); }, "danger"),
+    resume: button("resume", "Resume", () => press(`${path}/resume`, {}).then(() => choose(of.name))),
+    scale: button("scale", "Scale", () => press(`${path}/scale`, { ranks: Number(ranks.value) })), ranks };
+  of.state = element("span", {});
+  return element("div", { class: "head titles" }, element("span", { class: "run" }, element("h2", {}, of.name), of.state),
+    element("div", { class: "buttons" }, of.controls.stop, of.controls.end, of.controls.resume, of.controls.scale, ranks));
+}
+
+function showHead(of) {
+  const job = of.job, s = job.status, runs = job.state === "running", r = job.result;
+  of.state.replaceChildren(pill(job.state));
+  for (const one of ["stop", "end", "scale", "ranks"]) of.controls[one].disabled = !runs;
+  of.controls.resume.disabled = runs || job.state === "finished";
+  const list = element("dl", { class: "figures" });
+  const add = (name, value, unit) => { if (value !== null && value !== undefined) list.append(figure(name, value, unit)); };
+  if (s) {
+    if (runs) add("now", s.state);
+    add("generation", number(s.generation));
+    add("ranks", number(s.ranks));
+    add("step", number(s.step));
+    add("epoch", s.epoch === null ? null : `${s.epoch + 1}/${s.epochs}`);
+    if (s.samples_per_second !== null) add("samples/s", number(Math.round(s.samples_per_second)));
+    if (runs && s.seconds_left !== null) add("left", duration(s.seconds_left));
+    add("restarts", number(s.restarts));
+    add("failures", number(s.failures));
+    add("checkpoint", s.checkpoint_step === null ? null : `step ${number(s.checkpoint_step)}`);
+  } else if (r) {
+    add("steps", number(r.steps));
+    add("restarts", number(r.restarts));
+  }
+  for (const [name, value] of Object.entries(s?.metrics ?? r?.metrics ?? {}).slice(0, 8)) add(name, number(value));
+  of.figures.replaceChildren(list);
+  const failures = r?.failure ? [`${r.failure.type}: ${r.failure.what}`] : (s?.newest_failures ?? []).slice(-3).map((f) => `generation ${f.generation}: ${f.what}`);
+  for (const text of failures) of.figures.append(element("div", { class: r?.failure ? "box bad" : "box warm" }, element("code", {}, text)));
+}
+
+// A chart per metric; its stages share it.
+function showCurves(of) {
+  const groups = new Map();
+  for (const [name, points] of of.curves) {
+    const stage = STAGES.indexOf(stageOf(name)), series = groups.get(baseOf(name)) ?? [];
+    series.push({ name, colour: `var(--c${stage < 0 ? series.length % 8 : stage})`, points });
+    groups.set(baseOf(name), series);
+  }
+  if (of.rate.length > 1) groups.set("Samples per second", [{ name: "all ranks", colour: "var(--c5)", points: of.rate }]);
+  const marks = of.life.filter((e) => e.event === "rank_failed" && typeof e.step === "number").slice(-100).map((e) => ({ x: e.step, text: eventText(e) }));
+  for (const [title, series] of groups) {
+    const shown = of.charts.get(title);
+    if (shown && shown.what.series.length === series.length) {
+      shown.what.marks = marks;
+      shown.draw();
+      continue;
+    }
+    const chart = new Chart({ title, series, marks }, view), place = title === "Samples per second" ? of.work : of.plots;
+    shown ? shown.node.replaceWith(chart.node) : place.append(chart.node);
+    of.charts.set(title, chart);
+  }
+}
+function showWaiting(of) {
+  const shares = of.job?.result?.waiting_share;
+  if (!Array.isArray(shares) || !shares.length || of.waiting) return;
+  of.waiting = element("section", { class: "card" }, element("div", { class: "head" }, element("h3", {}, "Time in collectives"),
+    element("span", { class: "quiet" }, "share of the training time, by rank")),
+  element("div", { class: "bars" }, ...shares.slice(0, 256).map((share, rank) => element("div", {}, `rank ${rank}`,
+    element("i", {}, element("i", { style: `width:${Math.min(Math.max(share, 0), 1) * 100}%` })), element("b", {}, `${(share * 100).toFixed(1)} %`)))));
+  of.work.append(of.waiting);
+}
+function showTimeline(of) {
+  if (!of.life.length) return;
+  const run = { state: of.job?.state, events: { list: of.life } };
+  of.time.replaceChildren(new Timeline(run, Date.now()).node);
+}
+function show() {
+  const of = following;
+  if (!of?.job || !of.dirty) return;
+  of.dirty = false;
+  pictures.length = 0;
+  showHead(of);
+  showCurves(of);
+  showWaiting(of);
+  showTimeline(of);
+  for (const draw of pictures) draw();
+  document.documentElement.dataset.ready = of.name;
+}
+
+// --- the rest of the page -----------------------------------------------------------------------
+
+function theme() {
+  const button = byId("theme");
+  const use = (name) => {
+    document.documentElement.dataset.theme = name;
+    button.textContent = name === "dark" ? "Light" : "Dark";
+  };
+  use(matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light");
+  button.addEventListener("click", () => use(document.documentElement.dataset.theme === "dark" ? "light" : "dark"));
+}
+function newJob(event) {
+  event.preventDefault();
+  const form = new FormData(byId("start")), whole = (name) => Number(form.get(name));
+  const request = {
+    model: { hidden: form.get("hidden").split(",").map((w) => w.trim()).filter(Boolean).map(Number), learning_rate: whole("learning_rate") },
+    data: { name: form.get("data") },
+    options: Object.fromEntries(["ranks", "max_epochs", "batch_size", "max_restarts"].map((name) => [name, whole(name)])) };
+  if (form.get("name")) request.name = form.get("name");
+  order("/v1/jobs", request).then((job) => { byId("start").hidden = true; choose(job.name); list(); }, (error) => say(error.message));
+}
+
+theme();
+byId("new").addEventListener("click", () => { byId("start").hidden = !byId("start").hidden; });
+byId("start").addEventListener("submit", newJob);
+byId("login").addEventListener("submit", (event) => {
+  event.preventDefault();
+  token = byId("token").value;
+  sessionStorage.setItem("troupe-token", token);
+  list();
+});
+list();
+setInterval(list, 3000);
+setInterval(show, 500);

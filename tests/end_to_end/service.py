@@ -1,0 +1,251 @@
+"""Goal: the service starts, lists, follows, scales and stops jobs for HTTP clients. Bad clients cost only themselves.
+It answers fast while ranks keep all cores busy. SIGTERM saves its jobs, and what SIGTERM or SIGKILL interrupted goes
+on in the next service, to the weights of an undisturbed run."""
+
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+
+from troupe_program import check, check_equal, check_in, main
+from troupe_service import ENDLESS, SERVICE, SMALL, Service, changed, timed
+
+BOUND_MS = 50
+
+
+def digest(job):
+    return job["result"]["weights_digest"]
+
+
+def story_a_job_runs_to_its_end_and_its_events_tell_it(folder):
+    service = Service(folder)
+    started = service.start(SMALL, "small")
+    check_equal((started["name"], started["state"]), ("small", "running"))
+    seen = list(service.events("small"))
+    numbers = [n for n, kind, _ in seen if kind != "job"]
+    check_equal(numbers, list(range(1, len(numbers) + 1)))
+    life = [data["event"] for _, kind, data in seen if kind == "lifecycle"]
+    check_equal((life[0], life[-1]), ("generation_forming", "job_ended"))
+    check_in("checkpoint_written", life)
+    losses = [data["values"]["train/loss"] for _, kind, data in seen
+              if kind == "metrics" and "train/loss" in data["values"]]
+    check(len(losses) > 8 and losses[-1] < losses[0], losses)
+    job = service.job("small")
+    check_equal((job["state"], job["result"]["steps"], job["result"]["failure"]), ("finished", 32, None))
+    check_equal(job["status"]["ended"], "finished")
+    check_equal([one["name"] for one in service.get("/v1/jobs")["jobs"]], ["small"])
+    # A client that was away gets the rest; one that knows all gets how the job stands, and the end.
+    rest = [n for n, kind, _ in service.events("small", after=numbers[-3]) if kind != "job"]
+    check_equal(rest, numbers[-2:])
+    check_equal([kind for _, kind, _ in service.events("small", after=numbers[-1])], ["job"])
+    check_equal(service.end(), 0)
+    # The next service knows it.
+    service = Service(folder)
+    check_equal(service.job("small")["result"], job["result"])
+    check_equal([n for n, kind, _ in service.events("small") if kind != "job"], numbers)
+    check_equal(service.end(), 0)
+
+
+def story_stop_resume_and_scale(folder):
+    service = Service(folder)
+    service.start(changed(ENDLESS, max_epochs=16), "plain")
+    undisturbed = service.wait_for_end("plain")
+    service.start(changed(ENDLESS, max_epochs=16), "run")
+    service.wait_for_step("run", 20)
+    service.post("/v1/jobs/run/scale", {"ranks": 1})
+    service.wait_for("run", lambda job: job["status"]["ranks"] == 1, "one process")
+    service.post("/v1/jobs/run/stop")
+    stopped = service.wait_for_end("run")
+    check_equal((stopped["state"], stopped["result"]["failure"]), ("stopped", None))
+    check(20 <= stopped["result"]["steps"] < undisturbed["result"]["steps"], stopped)
+    check_equal(service.ask("POST", "/v1/jobs/run/stop", {})[0], 409)
+    service.post("/v1/jobs/run/resume")
+    ended = service.wait_for_end("run")
+    check_equal((ended["state"], digest(ended)), ("finished", digest(undisturbed)))
+    check_equal(service.ask("POST", "/v1/jobs/run/resume", {})[0], 409)
+    service.start(ENDLESS, "now")
+    service.wait_for_step("now", 5)
+    service.post("/v1/jobs/now/stop", {"now": True})
+    job = service.wait_for_end("now")
+    check_equal((job["state"], job["result"]["failure"]["kind"]), ("failed", "aborted"))
+    check_equal(service.end(), 0)
+
+
+def story_a_killed_rank_is_shown_and_the_job_goes_on(folder):
+    service = Service(folder)
+    service.start(ENDLESS, "run")
+    service.wait_for_step("run", 10)
+    os.kill(service.ranks()[1], signal.SIGKILL)
+    job = service.wait_for("run", lambda job: job["status"]["generation"] == 2 and job["status"]["state"] == "active",
+                           "a second generation")
+    check_equal((job["status"]["restarts"], job["status"]["restarts_left"]), (1, 2))
+    check(any(f["kind"] == "signal" and "SIGKILL" in f["what"] for f in job["status"]["newest_failures"]), job)
+    failed = next(data for _, kind, data in service.events("run")
+                  if kind == "lifecycle" and data["event"] == "rank_failed" and data["failure"]["kind"] == "signal")
+    check_equal(failed["rank"], 1)
+    service.post("/v1/jobs/run/stop")
+    check_equal(service.wait_for_end("run")["state"], "stopped")
+    check_equal(service.end(), 0)
+
+
+def story_sigterm_saves_the_jobs_and_sigkill_loses_few_steps(folder):
+    service = Service(os.path.join(folder, "plain"))
+    request = changed(ENDLESS, max_epochs=30, checkpoint_every_n_steps=20)
+    service.start(request, "run")
+    undisturbed = service.wait_for_end("run")
+    check_equal(service.end(), 0)
+    place = os.path.join(folder, "place")
+    service = Service(place)
+    service.start(request, "run")
+    service.start(changed(ENDLESS), "stopped")
+    service.wait_for_step("stopped", 5)
+    service.post("/v1/jobs/stopped/stop")
+    service.wait_for_end("stopped")
+    before = service.wait_for_step("run", 60)["status"]["step"]
+    check_equal(service.end(signal.SIGTERM), 0)
+    service = Service(place)
+    job = service.wait_for("run", lambda job: job["status"] is not None, "a status")
+    check(job["status"]["step"] >= before, job)
+    check_equal(service.job("stopped")["state"], "stopped")  # by a client: it is not resumed
+    step = service.wait_for_step("run", before + 40)["status"]["step"]
+    service.end(signal.SIGKILL)
+    service = Service(place)
+    job = service.wait_for("run", lambda job: job["status"] is not None, "a status")
+    check(step - 60 <= job["status"]["step"], (step, job))
+    ended = service.wait_for_end("run")
+    check_equal((ended["state"], digest(ended)), ("finished", digest(undisturbed)))
+    check_equal(service.end(), 0)
+
+
+def story_two_services_do_not_share_a_folder(folder):
+    service = Service(folder)
+    second = subprocess.run([SERVICE, "--folder", folder, "--port", "0"], capture_output=True, text=True,
+                            check=False)
+    check_equal(second.returncode, 3)
+    check_in("another service runs in", second.stderr)
+    check_equal(service.end(), 0)
+
+
+def story_wrong_requests_are_answered(folder):
+    service = Service(folder, "--jobs", "1")
+    for method, path, body, status, part in (
+            ("GET", "/nothing", None, 404, "there are /"), ("GET", "/v1/jobs/none", None, 404, 'no job \\"none\\"'),
+            ("DELETE", "/v1/jobs", None, 405, "this address takes"), ("PUT", "/", None, 405, "this address takes"),
+            ("POST", "/v1/jobs", "no json", 400, "no JSON object"), ("POST", "/v1/jobs", "[1]", 400, "no JSON object"),
+            ("POST", "/v1/jobs", "[" * 60000, 400, "no JSON object"),
+            ("POST", "/v1/jobs", {"rank": 2}, 400, 'no field \\"rank\\"'),
+            ("POST", "/v1/jobs", {"name": "../up"}, 400, "a-z"),
+            ("POST", "/v1/jobs", {"options": {"ranks": 0}}, 400, "options.ranks is 0"),
+            ("POST", "/v1/jobs", {"options": {"ranks": 1e99}}, 400, "options.ranks is"),
+            ("POST", "/v1/jobs", {"options": {"placement": "moon"}}, 400, "processes, threads"),
+            ("POST", "/v1/jobs", {"model": {"hidden": "wide"}}, 400, "model.hidden"),
+            ("POST", "/v1/jobs", {"data": {"name": "csv"}}, 400, "data.path"),
+            ("POST", "/v1/jobs", {"options": []}, 400, "options is no JSON object")):
+        got, text = service.ask(method, path, body)
+        check_equal(got, status, (method, path, text))
+        check_in(part, text)
+    check_equal(service.ask("POST", "/v1/jobs", json.dumps(SMALL), **{"Content-Type": "text/plain"})[0], 415)
+    check_equal(service.ask("GET", "/v1/jobs", Host="evil.example")[0], 403)
+    service.start(ENDLESS, "run")
+    check_equal(service.ask("POST", "/v1/jobs", {**SMALL, "name": "more"})[0], 429)
+    for path, body in (("stop", {"now": 1}), ("scale", {"ranks": 0}), ("scale", {})):
+        check_equal(service.ask("POST", f"/v1/jobs/run/{path}", body)[0], 400)
+    check_equal(service.ask("GET", "/v1/jobs/run/events?after=x")[0], 400)
+    check_equal(service.ask("GET", "/healthz"), (200, "ok\n"))
+    check_equal(service.ask("GET", "/readyz"), (200, "ready\n"))
+    status, text = service.ask("GET", "/metrics")
+    check_equal(status, 200)
+    check_in("troupe_service_jobs 1\n", text)
+    check_equal(service.end(), 0)
+
+
+def answer_to(service, request):
+    with socket.create_connection(("127.0.0.1", service.port), timeout=60) as client:
+        client.sendall(request)
+        client.shutdown(socket.SHUT_WR)
+        return b"".join(iter(lambda: client.recv(4096), b""))
+
+
+def story_bad_clients_cost_only_themselves(folder):
+    service = Service(folder)
+    service.start(ENDLESS, "run")
+    service.wait_for_step("run", 5)
+    silent = [socket.create_connection(("127.0.0.1", service.port), timeout=60) for _ in range(100)]
+    slow = socket.create_connection(("127.0.0.1", service.port), timeout=60)
+    slow.sendall(b"POST /v1/jobs HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\n\r\n{")
+    # It asks for events and never reads them.
+    deaf = socket.create_connection(("127.0.0.1", service.port), timeout=60)
+    deaf.sendall(b"GET /v1/jobs/run/events HTTP/1.1\r\nHost: localhost\r\n\r\n")
+    check_in(b"400", answer_to(service, b"\x16\x03\x01\x00\xff" * 20 + b"\r\n\r\n")[:20])
+    check_in(b"431", answer_to(service, b"GET / HTTP/1.1\r\nX: " + b"x" * 100000)[:20])
+    check_in(b"413", answer_to(service, b"POST /v1/jobs HTTP/1.1\r\nContent-Length: 1000000000000\r\n\r\n")[:20])
+    check_equal(service.ask("GET", "/healthz")[0], 200)
+    for client in (*silent, slow):
+        try:
+            check_equal(client.recv(100), b"", "a silent connection stays open")
+        except ConnectionResetError:
+            pass
+        client.close()
+    first = service.job("run")["status"]["step"]
+    check(service.wait_for_step("run", first + 1), "the job goes on")
+    deaf.close()
+    check_equal(service.end(), 0)
+
+
+def story_a_token_is_asked_for(folder):
+    token = os.path.join(folder, "token")
+    with open(token, "w", encoding="utf-8") as f:
+        f.write("a-secret-of-some-length\n")
+    os.chmod(token, 0o644)
+    open_to_all = subprocess.run([SERVICE, "--token-file", token], capture_output=True,
+                                 text=True, check=False)
+    check_equal(open_to_all.returncode, 3)
+    check_in("chmod 600", open_to_all.stderr)
+    os.chmod(token, 0o600)
+    service = Service(os.path.join(folder, "place"), "--token-file", token)
+    for path in ("/v1/jobs", "/metrics", "/v1/jobs/x/events"):
+        check_equal(service.ask("GET", path)[0], 401)
+        check_equal(service.ask("GET", path, Authorization="Bearer a-secret-of-some-lengtH")[0], 401)
+    check_equal(service.ask("GET", "/v1/jobs", Authorization="Bearer a-secret-of-some-length")[0], 200)
+    for path in ("/", "/healthz", "/readyz"):
+        check_equal(service.ask("GET", path)[0], 200)
+    check_equal(service.end(), 0)
+    public = subprocess.run([SERVICE, "--address", "0.0.0.0", "--port", "0"], capture_output=True,
+                            text=True, check=False, cwd=folder)
+    check_equal(public.returncode, 3)
+    check_in("--token-file", public.stderr)
+
+
+def story_tls(folder):
+    if not shutil.which("openssl"):
+        print("SKIPPED  story_tls: there is no openssl to make a certificate")
+        return
+    key, certificate = os.path.join(folder, "key.pem"), os.path.join(folder, "cert.pem")
+    subprocess.run(["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=localhost",
+                    "-keyout", key, "-out", certificate], check=True, capture_output=True)
+    service = Service(os.path.join(folder, "place"), "--certificate", certificate, "--key", key)
+    check_in("https://", service.notes)
+    check_equal(service.ask("GET", "/healthz"), (200, "ok\n"))
+    service.start(SMALL, "small")
+    check_equal(service.wait_for_end("small")["state"], "finished")
+    check(b"200" not in answer_to(service, b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n"), "plain HTTP is served")
+    check_equal(service.ask("GET", "/healthz")[0], 200)
+    check_equal(service.end(), 0)
+
+
+def story_answers_are_fast_while_all_cores_train(folder):
+    service = Service(folder)
+    service.start(changed(ENDLESS, ranks=max(2, os.cpu_count())), "run")
+    service.wait_for_step("run", 20)
+    for path in ("/healthz", "/v1/jobs", "/v1/jobs/run", "/metrics"):
+        found = timed(lambda: check_equal(service.ask("GET", path)[0], 200), 200)
+        median, late, worst = found[100], found[198], found[-1]
+        print(f"{path}: median {median:.1f} ms, 99 % {late:.1f} ms, worst {worst:.1f} ms")
+        check(median < BOUND_MS, f"{path}: the median answer takes {median:.1f} ms")
+    check_equal(service.end(), 0)
+
+
+if __name__ == "__main__":
+    main(globals())

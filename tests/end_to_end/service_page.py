@@ -1,0 +1,157 @@
+"""Goal: in a real browser the live page of the service shows a job as it trains, and its buttons work."""
+
+import json
+import os
+import signal
+import sys
+import time
+import urllib.request
+
+import browser
+from troupe_program import PROGRAM, check, check_equal, fail, main
+from troupe_service import ENDLESS, Service
+
+DRIVERS = ["chromedriver"]
+ELEMENT = "element-6066-11e4-a52e-4f735466cecf"
+
+
+class Driven:
+    """A headless Chromium that chromedriver controls, over the WebDriver protocol."""
+
+    def __init__(self, folder):
+        import shutil
+        import subprocess
+        self._log = open(os.path.join(folder, "driver.log"), "w+", encoding="utf-8")
+        self._driver = subprocess.Popen([next(filter(None, map(shutil.which, DRIVERS))), "--port=0"],
+                                        stdout=subprocess.PIPE, stderr=self._log, text=True)
+        for line in self._driver.stdout:
+            if "successfully on port" in line:
+                self._base = f"http://127.0.0.1:{int(line.rstrip('.\n ').split()[-1])}"
+                break
+        options = {"binary": browser.find(), "args": ["--headless=new", "--no-sandbox", "--disable-gpu",
+                                                      f"--user-data-dir={folder}/profile"]}
+        made = self._call("POST", "/session", {"capabilities": {"alwaysMatch": {
+            "browserName": "chrome", "goog:chromeOptions": options, "goog:loggingPrefs": {"browser": "ALL"}}}})
+        self._base += f"/session/{made['sessionId']}"
+
+    def _call(self, method, path, body=None):
+        data = None if body is None else json.dumps(body).encode()
+        asked = urllib.request.Request(self._base + path, data, {"Content-Type": "application/json"}, method=method)
+        with urllib.request.urlopen(asked, timeout=120) as answer:
+            return json.load(answer)["value"]
+
+    def open(self, url):
+        self._call("POST", "/url", {"url": url})
+
+    def size(self, width, height):
+        self._call("POST", "/window/rect", {"width": width, "height": height})
+
+    def run(self, script, *arguments):
+        return self._call("POST", "/execute/sync", {"script": script, "args": list(arguments)})
+
+    def wait_for(self, script, what):
+        """Waits until the page says so: each look is a request to the browser, which yields to the page."""
+        until = time.monotonic() + 90
+        while time.monotonic() < until:
+            if found := self.run(f"return {script}"):
+                return found
+        return fail(f"{what} does not happen\n{self.run('return document.body.innerText')}\n{self.console()}")
+
+    def console(self):
+        return [one["message"] for one in self._call("POST", "/se/log", {"type": "browser"})]
+
+    def click(self, selector):
+        self._call("POST", f"/element/{self._find(selector)}/click", {})
+
+    def write(self, selector, text):
+        self._call("POST", f"/element/{self._find(selector)}/clear", {})
+        self._call("POST", f"/element/{self._find(selector)}/value", {"text": text})
+
+    def _find(self, selector):
+        return self._call("POST", "/element", {"using": "css selector", "value": selector})[ELEMENT]
+
+    def picture(self, path):
+        import base64
+        with open(path, "wb") as f:
+            f.write(base64.b64decode(self._call("GET", "/screenshot")))
+
+    def end(self):
+        try:
+            self._call("DELETE", "")
+        finally:
+            self._driver.terminate()
+            self._driver.wait()
+            self._log.close()
+
+
+def pictures():
+    """The folder that TROUPE_PICTURES names, for a person who looks at the pages."""
+    return os.environ.get("TROUPE_PICTURES")
+
+
+def story_the_page_shows_a_job_and_its_buttons_work(folder):
+    service = Service(os.path.join(folder, "place"))
+    page = Driven(folder)
+    page.size(1280, 1700)
+    page.open(f"http://127.0.0.1:{service.port}/")
+    page.wait_for("document.getElementById('line').textContent === 'no job yet'", "the empty page")
+    page.click("#new")
+    page.write("[name=name]", "by-hand")
+    page.write("[name=max_epochs]", "100000")
+    page.write("[name=hidden]", "512, 512")
+    page.click("#start button")
+    page.wait_for("document.querySelectorAll('#curves .chart path.line').length > 0", "a curve")
+    service.wait_for_step("by-hand", 30)
+    os.kill(service.ranks()[1], signal.SIGKILL)
+    page.wait_for("document.querySelectorAll('#timeline .failure').length > 0", "the failure in the timeline")
+    page.wait_for("document.querySelectorAll('#timeline .generation').length > 1", "a second generation")
+    page.wait_for("document.querySelectorAll('#work .chart').length > 0", "the throughput")
+    shown = page.run("return document.getElementById('job').innerText")
+    for part in ("by-hand", "running", "restarts", "samples/s"):
+        check(part in shown, shown)
+    if pictures():
+        page.picture(os.path.join(pictures(), "live.png"))
+    page.run("document.getElementById('ranks').value = ''")
+    page.write("#ranks", "1")
+    page.click("#scale")
+    service.wait_for("by-hand", lambda job: job["status"]["ranks"] == 1, "one process")
+    page.click("#stop")
+    page.wait_for("document.querySelector('#job .pill').textContent === 'stopped'", "the stop")
+    check_equal(service.job("by-hand")["state"], "stopped")
+    check(page.run("return document.getElementById('stop').disabled"))
+    page.click("#resume")
+    page.wait_for("document.querySelector('#job .pill')?.textContent === 'running'", "the resumed job")
+    page.click("#theme")
+    page.size(420, 1700)
+    wide = page.wait_for("document.documentElement.scrollWidth <= window.innerWidth + 1", "a page as wide as a phone")
+    check(wide)
+    if pictures():
+        page.picture(os.path.join(pictures(), "phone.png"))
+    noise = [line for line in page.console() if "favicon" not in line]
+    check_equal(noise, [])
+    page.end()
+    check_equal(service.end(), 0)
+
+
+def story_the_page_asks_for_a_token_and_shows_text_as_text(folder):
+    token = os.path.join(folder, "token")
+    with open(token, "w", encoding="utf-8", opener=lambda path, flags: os.open(path, flags, 0o600)) as f:
+        f.write("a-secret-of-some-length")
+    service = Service(os.path.join(folder, "place"), "--token-file", token, token="a-secret-of-some-length")
+    service.start(ENDLESS, "secret")
+    page = Driven(folder)
+    page.open(f"http://127.0.0.1:{service.port}/")
+    page.wait_for("!document.getElementById('login').hidden", "the question for a token")
+    page.write("#token", "a-secret-of-some-length")
+    page.click("#login button")
+    page.wait_for("document.querySelector('[data-job=secret]')", "the job")
+    page.end()
+    check_equal(service.end(), 0)
+
+
+if __name__ == "__main__":
+    import shutil
+    if not PROGRAM or not browser.find() or not any(map(shutil.which, DRIVERS)):
+        print("SKIPPED: there is no Chromium with its chromedriver (Debian: chromium, chromium-driver)")
+        sys.exit(77)
+    main(globals())
