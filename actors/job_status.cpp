@@ -60,7 +60,7 @@ std::string to_json(const job_status& s) {
                          {"shards", s.shards},
                          {"step", s.step},
                          {"epoch", defined(s.epoch)},
-                         {"epochs", s.epochs},
+                         {"epochs", defined(s.epochs)},
                          {"batch", defined(s.batch)},
                          {"batches", defined(s.batches)},
                          {"samples", defined(s.samples)},
