@@ -4,6 +4,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <type_traits>
 
 #include "troupe/checkpoint.hpp"
 #include "troupe/module.hpp"
@@ -29,9 +30,10 @@ void load_into(module& made, const saved_module& from);
 /// What the type `Module` was made of: `Module::hparams`, whose default stands where the checkpoint
 /// has no hyper-parameters. `change` may alter them.
 template <class Module, class Parameters = typename Module::hparams>
-std::shared_ptr<Module> load_from_checkpoint(const std::string& path,
-                                             const std::function<void(Parameters&)>& change = {},
-                                             const checkpoint_io* format = nullptr) {
+std::shared_ptr<Module> load_from_checkpoint(
+    const std::string& path,
+    const std::function<void(std::type_identity_t<Parameters>&)>& change = {},
+    const checkpoint_io* format = nullptr) {
   const auto from = read_module(path, format);
   auto parameters = hyper_parameters_from<Parameters>(from.hyper_parameters);
   if (change) change(parameters);
