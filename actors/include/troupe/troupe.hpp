@@ -44,4 +44,5 @@
 #include "troupe/summary.hpp"
 #include "troupe/sync_batch_norm.hpp"
 #include "troupe/synthetic.hpp"
+#include "troupe/tuner.hpp"
 #endif

@@ -16,6 +16,7 @@
 #include "troupe/callbacks.hpp"
 #include "troupe/load_module.hpp"
 #include "troupe/summary.hpp"
+#include "troupe/tuner.hpp"
 
 #include "tests/support/catch.hpp"
 
@@ -159,7 +160,7 @@ private:
 
 TEST_CASE("detect_anomaly: a backward that computes NaN fails and names its function") {
   const auto data = std::make_shared<table_data>(20);
-  auto options = quick(2, 3, 2);
+  auto options = quick(1, 3, 2);
   CHECK_NOTHROW(run_good_job({.recipe = recipe_for<nan_gradient>(data), .options = options}));
   options.detect_anomaly = true;
   const auto ends = run_job({.recipe = recipe_for<nan_gradient>(data), .options = options});
@@ -221,14 +222,14 @@ TEST_CASE("validate, test and predict run in inference mode, unless the option s
     options.inference_mode = inference;
     for (const auto& [purpose, what] : each) {
       run(purpose);
-      CHECK(seen->at(what) == (inference ? 1 : 0));
+      CHECK(seen->at(what).load() == (inference ? 1 : 0));
     }
   }
   options.inference_mode = true;
   options.max_epochs = 1;
   options.max_steps.reset();
   run(stage::train);
-  CHECK(seen->at("validate") == 0);  // within a fit
+  CHECK(seen->at("validate").load() == 0);  // within a fit
 }
 
 // --- hyper-parameters and the summary ------------------------------------------------------------
@@ -313,7 +314,7 @@ TEST_CASE("a module is made from a checkpoint with the hyper-parameters of the f
   std::map<std::string, at::Tensor> weights;
   for (const auto& item : made->named_parameters()) weights[item.key()] = item.value().detach();
   CHECK(distance(weights, weights_of(end.snapshot)) == 0);
-  CHECK(end.loop.last.at("train/scale") == 0.1);
+  CHECK(end.loop.last.at("train/scale") == Approx(0.1));
   CHECK(end.loop.last.contains("train/loss"));
 
   const auto changed = load_from_checkpoint<sized>(path, [](sizes& how) { how.scale = 7; });
@@ -378,4 +379,99 @@ TEST_CASE("a summary has as many levels as asked for, and a shared parameter cou
   CHECK(all.layers[1] == layer_summary{"net.0", "Linear", 6, true});
   CHECK(all.layers[3].name == "same");
   CHECK(all.trainable == 6);
+}
+
+// --- learning rate and batch size ----------------------------------------------------------------
+
+namespace {
+
+// One number that is to become 3.
+struct one_number : module {
+  at::Tensor weight = register_parameter("weight", torch::ones({1}));
+  step_output training_step(const batch&, std::int64_t) override {
+    return (weight - 3).square().mean();
+  }
+  optimizers configure_optimizers() override { return torch::optim::SGD(parameters(), 0.1); }
+};
+
+job_outcome searched(const learning_rate_range& range, std::int32_t ranks) {
+  torch_plugins plugins;
+  plugins.callbacks = {range};
+  const auto ends = run_good_job(
+      {.recipe = make_recipe([] { return std::make_shared<one_number>(); },
+                             std::make_shared<table_data>(60), plugins),
+       .options = range.options({.ranks = ranks, .batch_size = 2, .num_sanity_val_steps = 0})});
+  job_outcome outcome;
+  outcome.status = job_outcome::ending::finished;
+  outcome.queue = ends[0].queued;
+  return outcome;
+}
+
+}  // namespace
+
+// The numbers are those of Lightning 2.6.6 for the same module.
+TEST_CASE("a learning rate is found as Lightning finds it") {
+  using growth = learning_rate_range_options::growth;
+  const auto near = [](double x) { return Approx(x).epsilon(1e-5); };
+  const auto steep = curve_of(searched(learning_rate_range{{1e-3, 10, 50}}, 1));
+  REQUIRE(steep.rates.size() == 49);  // stopped, because the loss grows
+  CHECK(steep.rates[1] == near(0.0014454397707459276));
+  CHECK(steep.rates[48] == near(8.317637711026709));
+  CHECK(steep.losses[0] == near(2.020202020202018));
+  CHECK(steep.losses[2] == near(3.0160178102328388));
+  CHECK(steep.losses[48] == near(51.92717663084396));
+  CHECK(steep.suggestion().value() == near(0.019054607179632473));
+
+  const auto line = curve_of(searched(learning_rate_range{{1e-3, 0.5, 40, growth::linear, {}}}, 1));
+  CHECK(line.losses.back() == near(0.38679290758801876));
+  CHECK(line.suggestion().value() == near(0.138225));
+  CHECK(line.suggestion(2, 1).value() == near(0.1008));
+
+  const auto few = curve_of(searched(learning_rate_range{{1e-3, 1, 8}}, 1));
+  CHECK_FALSE(few.suggestion());
+  CHECK(few.suggestion(2, 1).value() == near(0.1778279410038923));
+  // The losses of both ranks are the same.
+  CHECK(curve_of(searched(learning_rate_range{{1e-3, 1, 8}}, 2)).losses == few.losses);
+  CHECK_THROWS_WITH(learning_rate_range({.min = 1, .max = 1}), Catch::Contains("0 < min < max"));
+}
+
+TEST_CASE("a batch size is the largest one that was tried and fits") {
+  using search = batch_size_search::search;
+  const auto found = [](batch_size_search how, std::int64_t most) {
+    return find_batch_size(how, [=](std::int64_t size) { return size <= most; });
+  };
+  CHECK(found({}, 7) == 4);
+  CHECK(found({}, 5000) == 4096);
+  CHECK(found({}, 1 << 20) == 8192);
+  CHECK(found({.max = 50}, 1 << 20) == 50);
+  CHECK(found({.first = 64}, 7) == 4);
+  CHECK(found({.first = 3}, 1) == 1);
+  CHECK(found({.max_trials = 3}, 1 << 20) == 8);
+  const batch_size_search halves{.mode = search::bisect, .margin = 0};
+  for (const std::int64_t most : {1, 2, 7, 100, 5000, 8191}) CHECK(found(halves, most) == most);
+  CHECK(found({.mode = search::bisect}, 100) == 95);
+  CHECK_THROWS_WITH(found({}, 0), Catch::Contains("no batch size fits"));
+}
+
+TEST_CASE("only a failure of the memory means that a batch size does not fit") {
+  job_outcome outcome;
+  outcome.status = job_outcome::ending::finished;
+  CHECK(fits_memory(outcome));
+  outcome.status = job_outcome::ending::failed;
+  const auto fail = [&](auto error) {
+    auto thrown = std::make_shared<caught>();
+    thrown->original = std::make_exception_ptr(error);
+    thrown->record = describe(thrown->original);
+    outcome.failed_with = thrown;
+  };
+  fail(std::bad_alloc{});
+  CHECK_FALSE(fits_memory(outcome));
+  try {
+    torch::empty({std::int64_t{1} << 60});
+  } catch (const std::exception& error) {
+    fail(std::runtime_error{error.what()});
+  }
+  CHECK_FALSE(fits_memory(outcome));
+  fail(std::logic_error{"another one"});
+  CHECK_THROWS_AS(fits_memory(outcome), std::logic_error);
 }
