@@ -3,7 +3,9 @@
 #include "backends/torch/classifier.hpp"
 #include "backends/torch/lane_thread.hpp"
 #include "tests/support/late_device.hpp"
+#include "tests/unit/torch_replicated/norm_models.hpp"
 #include "tests/unit/torch_strategy/small_models.hpp"
+#include "troupe/replicated.hpp"
 #include "troupe/synthetic.hpp"
 
 #include "tests/support/catch.hpp"
@@ -203,4 +205,38 @@ TEST_CASE("batch norms on late devices have the statistics of the CPU") {
   const auto expected = fitted(recipe, options).snapshot;
   const auto got = fitted(recipe, on_late(options, {0, 1})).snapshot;
   CHECK(distance(weights_of(got), weights_of(expected)) == 0);
+}
+
+TEST_CASE("copies on two late devices equal the module on the CPU, batch norms joined") {
+  late_accelerator();
+  const lane_thread alone;
+  rank_random draws{6};
+  const random_scope scope{draws};
+  const auto dims = GENERATE(1, 2);
+  const auto how = torch::nn::BatchNormOptions(4);
+  const auto whole = std::make_shared<norm_net>(dims, how);
+  const auto parts = std::make_shared<norm_net>(dims, how);
+  whole->to(at::kDouble);
+  parts->to(at::kDouble);
+  parts->to(late_device(0));
+  REQUIRE(convert_sync_batch_norm(*parts) == 2);
+  replicated<norm_net> parallel{parts, {.device_ids = {late_device(0), late_device(1)}}};
+  const auto on_cpu = [](named_tensors all) {
+    for (auto& [name, tensor] : all) tensor = tensor.to(at::kCPU);
+    return all;
+  };
+  for (const std::int64_t rows : {7, 4}) {
+    const auto x = samples(dims, rows);
+    const auto target = torch::linspace(-1, 1, x.numel(), at::kDouble).view(x.sizes());
+    whole->zero_grad();
+    parts->zero_grad();
+    const auto expected = whole->forward(x);
+    const auto got = parallel(x.to(late_device(0)));
+    CHECK(got.device() == late_device(0));
+    loss_of(expected, target).backward();
+    loss_of(got, target.to(late_device(0))).backward();
+    auto a = state_of(*whole), b = on_cpu(state_of(*parts));
+    a["output"] = expected, b["output"] = got.to(at::kCPU);
+    CHECK(difference(b, a, 1e-9) == "");
+  }
 }
