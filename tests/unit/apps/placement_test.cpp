@@ -19,7 +19,7 @@ using nlohmann::json;
 
 namespace {
 
-std::string text_of(const std::filesystem::path& file) {
+std::string text_in(const std::filesystem::path& file) {
   std::ifstream in{file};
   return {std::istreambuf_iterator<char>{in}, {}};
 }
@@ -35,11 +35,11 @@ struct placed_fit {
   }
   std::string run() const { return (folder.path() / "run").string(); }
   std::string trace() const { return (folder.path() / "trace.jsonl").string(); }
-  json result() const { return json::parse(text_of(folder.path() / "run" / "result.json")); }
+  json result() const { return json::parse(text_in(folder.path() / "run" / "result.json")); }
   // The trace keeps the order of one rank's hooks; the order between ranks varies.
   std::vector<std::string> trace_of(int rank) const {
     std::vector<std::string> lines;
-    std::istringstream in{text_of(trace())};
+    std::istringstream in{text_in(trace())};
     for (std::string line; std::getline(in, line);)
       if (json::parse(line)["rank"] == rank) lines.push_back(line);
     return lines;
@@ -66,7 +66,7 @@ TEST_CASE("ranks as processes give the result and the hook traces of threads", "
       CHECK_FALSE(threads.trace_of(rank).empty());
       CHECK(processes.trace_of(rank) == threads.trace_of(rank));
     }
-    CHECK(text_of(processes.run() + "/metrics.csv") == text_of(threads.run() + "/metrics.csv"));
+    CHECK(text_in(processes.run() + "/metrics.csv") == text_in(threads.run() + "/metrics.csv"));
   }
 }
 
