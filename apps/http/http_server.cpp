@@ -150,8 +150,9 @@ struct http_server::server::visit_over : visit, std::enable_shared_from_this<vis
     parser.body_limit(limits.body);
     const auto [error, size] = co_await http::async_read(stream, buffer, parser, as_awaitable);
     if (error) {
-      if (const auto wrong = refusal(error, limits))
-        co_await send(*wrong, {.method = "GET"}, false);
+      // GCC 12 destroys an aggregate twice that is made inside of a co_await.
+      const http_request unknown{.method = "GET"};
+      if (const auto wrong = refusal(error, limits)) co_await send(*wrong, unknown, false);
       co_return false;
     }
     const auto all = of.lock();
@@ -219,7 +220,8 @@ struct http_server::server::visit_over : visit, std::enable_shared_from_this<vis
     const auto streams = static_cast<std::size_t>(std::count_if(
         all.open.begin(), all.open.end(), [](const auto& one) { return one->streams; }));
     if (streams >= limits.streams) {
-      co_await send(said(503, "too many streams are open: close one\n"), asked, false);
+      const auto refused = said(503, "too many streams are open: close one\n");
+      co_await send(refused, asked, false);
       co_return;
     }
     this->streams = true;
@@ -301,7 +303,7 @@ bool can_serve_tls() {
 }
 
 http_server::http_server(asio::io_context& loop, const tcp::endpoint& at, http_limits limits,
-                         handler how, [[maybe_unused]] const tls_files* tls)
+                         handler how, [[maybe_unused]] const tls_files* tls) try
     : server_(std::make_shared<server>(loop, limits, std::move(how))) {
 #ifdef TROUPE_WITH_TLS
   if (tls) {
@@ -316,6 +318,8 @@ http_server::http_server(asio::io_context& loop, const tcp::endpoint& at, http_l
         if (const auto self = weak.lock()) self->welcome(std::move(from));
       });
   server_->doors->start();
+} catch (const boost::system::system_error& error) {
+  throw std::system_error(error.code());
 }
 
 http_server::~http_server() {

@@ -26,7 +26,8 @@ class Driven:
                                         stdout=subprocess.PIPE, stderr=self._log, text=True)
         for line in self._driver.stdout:
             if "successfully on port" in line:
-                self._base = f"http://127.0.0.1:{int(line.rstrip('.\n ').split()[-1])}"
+                port = line.rstrip(".\n ").split()[-1]
+                self._base = f"http://127.0.0.1:{port}"
                 break
         options = {"binary": browser.find(), "args": ["--headless=new", "--no-sandbox", "--disable-gpu",
                                                       f"--user-data-dir={folder}/profile"]}

@@ -192,7 +192,7 @@ struct remote_ranks_script {
 
 struct heard {
   std::uint64_t progress = 0;
-  std::uint64_t hooks = 0;
+  std::uint64_t hooks = 0;  // and collectives
   std::uint64_t dropped = 0;
 };
 
@@ -202,7 +202,7 @@ public:
   bool wants_hooks() const override { return hooks_; }
   void on(const observation& what) override {
     if (std::holds_alternative<seen::progress>(what)) ++to_.progress;
-    if (std::holds_alternative<seen::hook>(what)) ++to_.hooks;
+    if (is_detail(what)) ++to_.hooks;
   }
   void finish(std::uint64_t dropped) override { to_.dropped = dropped; }
 

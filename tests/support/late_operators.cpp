@@ -3,6 +3,7 @@
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/Context.h>
 #include <ATen/EmptyTensor.h>
+#include <ATen/core/Reduction.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/core/enum_tag.h>
 #include <ATen/native/ConvUtils.h>
@@ -14,12 +15,18 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_strided.h>
 #include <ATen/ops/from_blob.h>
+#include <ATen/ops/mean.h>
+#include <ATen/ops/mul.h>
+#include <ATen/ops/sub.h>
+#include <ATen/ops/sum.h>
 #include <ATen/ops/view_native.h>
 #include <c10/core/DeviceGuard.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 #include <torch/library.h>
 
+#include <algorithm>
 #include <atomic>
+#include <memory>
 #include <mutex>
 #include <optional>
 #include <vector>
@@ -97,12 +104,6 @@ c10::IValue each_tensor(const c10::IValue& given, const F& f) {
   return given;
 }
 
-/// Results of these shrink while they are computed, which LibTorch's rule for shapes does not know.
-bool shrinks_result(const c10::OperatorHandle& op) {
-  const auto& name = op.operator_name().name;
-  return name == "aten::mse_loss" || name == "aten::smooth_l1_loss";
-}
-
 /// One call of an operator.
 struct call {
   call(const c10::OperatorHandle& what, torch::jit::Stack& stack)
@@ -169,7 +170,7 @@ struct call {
 
   /// Results without memory; none: the shapes are not known before the operator has run.
   std::optional<torch::jit::Stack> shapes() const {
-    if (!only_tensors || random || shrinks_result(op)) return std::nullopt;
+    if (!only_tensors || random) return std::nullopt;
     if (!any_fresh()) return torch::jit::Stack(written.size());
     try {
       const below_everything guards;
@@ -340,6 +341,37 @@ at::Tensor as_strided(const at::Tensor& self, at::IntArrayRef size, at::IntArray
   return at::native::as_strided_tensorimpl(self, size, stride, offset);
 }
 
+// LibTorch's own first makes a result of another shape than its last one.
+at::Tensor mse_loss(const at::Tensor& a, const at::Tensor& b, std::int64_t reduction) {
+  const auto difference = at::sub(a, b);
+  const auto each = at::mul(difference, difference);
+  if (reduction == at::Reduction::None) return each;
+  return reduction == at::Reduction::Mean ? at::mean(each) : at::sum(each);
+}
+
+// The shape changes now. New memory gets the old contents in its turn.
+const at::Tensor& resize(const at::Tensor& self, at::IntArrayRef size,
+                         std::optional<at::MemoryFormat>) {
+  ++operators;
+  const c10::DeviceGuard here{self.device()};
+  auto storage = self.storage();
+  const auto bytes = at::detail::computeStorageNbytesContiguous(
+      size, self.element_size(), static_cast<std::size_t>(self.storage_offset()));
+  if (const auto before = storage.nbytes(); bytes > before) {
+    const auto old = std::make_shared<c10::DataPtr>(
+        storage.set_data_ptr(c10::GetAllocator(late_type)->allocate(bytes)));
+    storage.set_nbytes(bytes);
+    auto& memory = late_memory::of_process();
+    if (before > 0)
+      stream_of(self.device())
+          .submit([old, before, from = memory.readable(old->get()),
+                   to = memory.readable(storage.data()),
+                   storage] { std::copy_n(from, before, to); });
+  }
+  self.unsafeGetTensorImpl()->set_sizes_contiguous(size);
+  return self;
+}
+
 // --- convolutions, which LibTorch leaves to devices of others -----------------------------------
 
 at::Tensor convolution(const at::Tensor& input, const at::Tensor& weight,
@@ -404,6 +436,8 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
   m.impl("copy_", &copy);
   m.impl("_has_compatible_shallow_copy_type", &same_kind);
   m.impl("as_strided", &as_strided);
+  m.impl("resize_", &resize);
+  m.impl("mse_loss", &mse_loss);
   m.impl("relu", [](const at::Tensor& x) { return at::clamp_min(x, 0); });
   m.impl("view", TORCH_FN(at::native::view));
   m.impl("_reshape_alias", TORCH_FN(at::native::_reshape_alias));
