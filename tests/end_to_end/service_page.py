@@ -107,6 +107,7 @@ def story_the_page_shows_a_job_and_its_buttons_work(folder):
     page.wait_for("document.querySelectorAll('#timeline .failure').length > 0", "the failure in the timeline")
     page.wait_for("document.querySelectorAll('#timeline .generation').length > 1", "a second generation")
     page.wait_for("document.querySelectorAll('#work .chart').length > 0", "the throughput")
+    page.wait_for("document.getElementById('job').innerText.includes('samples/s')", "the rate")
     shown = page.run("return document.getElementById('job').innerText")
     for part in ("by-hand", "running", "restarts", "samples/s"):
         check(part in shown, shown)
