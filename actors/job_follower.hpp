@@ -16,7 +16,7 @@
 
 namespace troupe {
 
-/// Thread-safe. No rank takes its lock: it is an observer, behind a bounded queue.
+/// Thread-safe. It is an observer behind a bounded queue, so ranks never wait for its lock.
 class job_follower {
 public:
   using clock = std::function<std::chrono::nanoseconds()>;
