@@ -1,5 +1,6 @@
 // Goal: a step of several micro-batches exchanges gradients once, and an exception in the middle of
 // one ends all ranks. Modules with nothing to train and parameters with unusual layouts work.
+#include "backends/forwarding_communicator.hpp"
 #include "tests/unit/torch_strategy/small_models.hpp"
 #include "troupe/data_parallel.hpp"
 
@@ -17,49 +18,22 @@ struct traffic {
   std::atomic<int> passes{0};     // calls of work_together
 };
 
-/// Forwards everything and counts.
-class counting_communicator final : public communicator {
+class counting_communicator final : public forwarding_communicator {
 public:
   counting_communicator(std::shared_ptr<communicator> inner, std::shared_ptr<traffic> seen)
-      : inner_(std::move(inner)), seen_(std::move(seen)) {}
+      : forwarding_communicator(std::move(inner)), seen_(std::move(seen)) {}
 
-  const group_description& group() const override { return inner_->group(); }
-  std::string_view name() const override { return inner_->name(); }
   work_ptr all_reduce(buffer data, reduction operation, const subgroup& among) override {
     if (data.type == dtype::f32) ++seen_->gradients;
-    return inner_->all_reduce(data, operation, among);
+    return forwarding_communicator::all_reduce(data, operation, among);
   }
-  work_ptr broadcast(buffer data, std::int32_t root, const subgroup& among) override {
-    return inner_->broadcast(data, root, among);
-  }
-  work_ptr all_gather(buffer in, buffer out, const subgroup& among) override {
-    return inner_->all_gather(in, out, among);
-  }
-  work_ptr reduce_scatter(buffer in, buffer out, reduction operation,
-                          const subgroup& among) override {
-    return inner_->reduce_scatter(in, out, operation, among);
-  }
-  work_ptr barrier(std::string_view label, std::chrono::nanoseconds deadline,
-                   const subgroup& among) override {
-    return inner_->barrier(label, deadline, among);
-  }
-  bool decide(bool yes, decision by, const subgroup& among) override {
-    return inner_->decide(yes, by, among);
-  }
-  bool shares_memory() const override { return inner_->shares_memory(); }
   work_ptr work_together(std::string_view label, const void* mine, std::size_t pieces,
                          shared_body body) override {
     ++seen_->passes;
-    return inner_->work_together(label, mine, pieces, std::move(body));
+    return forwarding_communicator::work_together(label, mine, pieces, std::move(body));
   }
-  bool waiting() const noexcept override { return inner_->waiting(); }
-  std::shared_ptr<void> allocate(std::size_t bytes) override { return inner_->allocate(bytes); }
-  void abort(std::string_view why) noexcept override { inner_->abort(why); }
-  bool aborted() const noexcept override { return inner_->aborted(); }
-  bool quiescent() const noexcept override { return inner_->quiescent(); }
 
 private:
-  std::shared_ptr<communicator> inner_;
   std::shared_ptr<traffic> seen_;
 };
 
