@@ -20,11 +20,11 @@ class Trace:
         return [e["name"] for e in self.events if e["ph"] == kind]
 
     def check_nesting(self):
-        """Slices of a rank are disjoint, or one lies inside the other."""
-        for process in self.names:
+        """Slices of one track of a rank are disjoint, or one lies inside the other."""
+        slices = [e for e in self.events if e["ph"] == "X"]
+        for track in sorted({(e["pid"], e["tid"]) for e in slices}):
             open_until = []
-            slices = [e for e in self.events if e["ph"] == "X" and e["pid"] == process]
-            for e in sorted(slices, key=lambda e: (e["ts"], -e["dur"])):
+            for e in sorted([e for e in slices if (e["pid"], e["tid"]) == track], key=lambda e: (e["ts"], -e["dur"])):
                 while open_until and open_until[-1] <= e["ts"] + 0.002:
                     open_until.pop()
                 end = e["ts"] + e["dur"]
