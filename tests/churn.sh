@@ -4,7 +4,8 @@
 #
 #   bash tests/churn.sh [SECONDS [SEED]]    (default: 60 s, a fresh seed)
 #
-# TROUPE_CHURN_RANKS sets another number of ranks than 8.
+# TROUPE_CHURN_RANKS sets another number of ranks than 8, TROUPE_CHURN_SPARES a number of spares (0), and
+# TROUPE_CHURN_KINDS which signals are drawn from ("kill kill stop term").
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 export TROUPE_PROGRAM=${TROUPE_PROGRAM:-build/bin/troupe}

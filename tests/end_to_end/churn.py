@@ -28,7 +28,7 @@ SETTINGS = ["--placement", "processes", "--data", "synthetic", "--set", "data.sa
             "--set", "data.evaluation_samples=64", "--set", "model.hidden=[32]", "--set", "model.dropout=0.2",
             "--batch-size", "8", "--optimizer", "adamw", "--learning-rate", "0.001", "--max-epochs", "100000",
             "--checkpoint-every-n-steps", "20", "--log-every-n-steps", "5", "--progress", "never"]
-RESTARTS = ["--max-restarts", "1000000"]
+RESTARTS = ["--max-restarts", "1000000", "--spares", os.environ.get("TROUPE_CHURN_SPARES", "0")]
 CALIBRATION_STEPS = 50
 SLOWER = 3             # how much longer than the undisturbed run the disturbed one is expected to take
 MARK = "CHURN_MARK"    # a variable of the environment that all processes of a fit inherit
@@ -50,8 +50,9 @@ Hit = collections.namedtuple("Hit", "time kind pid")
 def draws(seed, ranks):
     """About one signal a second. Half of the stopped ranks continue; troupe has to kill the others."""
     drawn = random.Random(seed)
+    sent = os.environ.get("TROUPE_CHURN_KINDS", "kill kill stop term").split()
     while True:
-        kind = drawn.choices(list(KINDS), (2, 1, 1))[0]
+        kind = drawn.choice(sent)
         yield Draw(min(drawn.expovariate(1), 4), kind, drawn.randrange(ranks),
                    drawn.uniform(0.05, 1.5) if drawn.randrange(2) else None)
 
