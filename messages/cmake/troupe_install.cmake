@@ -1,5 +1,5 @@
 # `cmake --install BUILD --prefix DIR`: libraries, headers as <troupe/session.hpp>, and the package that
-# find_package(Troupe) finds.
+# find_package(Troupe) finds. The target `development` builds what this needs: no program and no test.
 include(GNUInstallDirs)
 include(CMakePackageConfigHelpers)
 set(TROUPE_PACKAGE_DIR ${CMAKE_INSTALL_LIBDIR}/cmake/Troupe)
@@ -20,6 +20,8 @@ if(TROUPE_BUILD_APPS)
     set(destination \"\$ENV{DESTDIR}\${CMAKE_INSTALL_PREFIX}/${CMAKE_INSTALL_INCLUDEDIR}/troupe/detail\")
     include(${PROJECT_SOURCE_DIR}/messages/cmake/install_reached.cmake)" COMPONENT development)
 endif()
+get_property(_installed GLOBAL PROPERTY TROUPE_INSTALLED)
+add_custom_target(development DEPENDS ${_installed})
 install(EXPORT troupe_targets NAMESPACE troupe:: FILE TroupeTargets.cmake
   DESTINATION ${TROUPE_PACKAGE_DIR} COMPONENT development)
 configure_package_config_file(${PROJECT_SOURCE_DIR}/messages/cmake/TroupeConfig.cmake.in

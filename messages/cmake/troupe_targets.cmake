@@ -102,6 +102,7 @@ function(troupe_library name)
   endif()
   if(folder MATCHES "^apps/testing" OR NOT folder MATCHES "^(apps|tests)/")  # those of programs are not for others
     install(TARGETS ${name} EXPORT troupe_targets COMPONENT development)
+    set_property(GLOBAL APPEND PROPERTY TROUPE_INSTALLED ${name})
   endif()
 endfunction()
 
