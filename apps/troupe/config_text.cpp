@@ -51,8 +51,30 @@ std::string tables(const settings& values, const Keep& keep, bool origins) {
 }
 
 void bound(ordered_json& type, const setting& one) {
-  if (std::isfinite(one.low)) type[one.low_excluded ? "exclusiveMinimum" : "minimum"] = one.low;
-  if (std::isfinite(one.high)) type["maximum"] = one.high;
+  const bool whole = one.kind == kind::integer || one.kind == kind::integers;
+  const auto number = [&](double x) -> ordered_json {
+    if (whole) return static_cast<std::int64_t>(x);
+    return x;
+  };
+  if (std::isfinite(one.low))
+    type[one.low_excluded ? "exclusiveMinimum" : "minimum"] = number(one.low);
+  if (std::isfinite(one.high)) type["maximum"] = number(one.high);
+}
+
+// A choice that is true or false may be written as TOML's boolean.
+ordered_json choice_type(const setting& one) {
+  ordered_json type;
+  auto words = ordered_json(one.choices);
+  const bool has_true = std::ranges::find(one.choices, "true") != one.choices.end();
+  if (has_true) {
+    type["type"] = {"string", "boolean"};
+    words.push_back(true);
+    words.push_back(false);
+  } else {
+    type["type"] = "string";
+  }
+  type["enum"] = words;
+  return type;
 }
 
 ordered_json type_of(const setting& one) {
@@ -71,10 +93,7 @@ ordered_json type_of(const setting& one) {
       type["type"] = "string";
       type["minLength"] = 1;
       break;
-    case kind::choice:
-      type["type"] = "string";
-      type["enum"] = one.choices;
-      break;
+    case kind::choice: type = choice_type(one); break;
     case kind::limit:
       type["anyOf"] = {{{"type", "integer"}, {"minimum", 0}},
                        {{"type", "number"}, {"minimum", 0}, {"maximum", 1}}};
@@ -91,7 +110,7 @@ ordered_json type_of(const setting& one) {
       type["items"] = {{"type", "string"}};
       break;
     case kind::words:
-      type["type"] = "array";
+      type["type"] = {"array", "string"};
       type["items"] = {{"type", "string"}, {"enum", one.choices}};
       break;
     case kind::devices:
@@ -108,8 +127,24 @@ ordered_json property(const setting& one) {
   type["description"] = one.help;
   if (!std::holds_alternative<std::monostate>(one.fallback))
     type["default"] = value_json(one.fallback);
-  if (!one.flag.empty()) type["x-flag"] = one.flag.substr(0, one.flag.find(','));
+  type["x-values"] = describe(one.kind);
+  if (!one.shape.empty()) type["x-shape"] = one.shape;
+  if (!one.elsewhere.empty()) type["x-other-builds"] = one.elsewhere;
+  if (!one.flag.empty()) {
+    type["x-flag"] = one.flags().front();
+    type["x-flags"] = one.flags();
+  }
+  if (!one.bare.empty() && one.kind != kind::boolean) type["x-bare"] = one.bare;
   type["x-variable"] = one.variable();
+  if (!one.saved) type["x-saved"] = false;
+  return type;
+}
+
+// A key of earlier versions, which a file may still have.
+ordered_json former_property(const setting& one) {
+  auto type = type_of(one);
+  type["description"] = fmt::format("the former name of {}", one.key);
+  type["deprecated"] = true;
   return type;
 }
 
@@ -138,6 +173,7 @@ std::string json_schema(const schema& all) {
   ordered_json properties;
   for (const auto& one : all) {
     const auto table = table_of(one.key);
+    if (!one.former.empty()) properties[one.former] = former_property(one);
     if (table.empty()) {
       properties[one.key] = property(one);
       continue;
@@ -146,12 +182,18 @@ std::string json_schema(const schema& all) {
     for (std::size_t begin = 0; begin <= table.size();) {
       const auto end = std::min(table.find('.', begin), table.size());
       auto& inner = (*within)[table.substr(begin, end - begin)];
-      inner["type"] = "object";
+      if (!inner.contains("type")) inner["type"] = "object";
       inner["additionalProperties"] = false;
       within = &inner["properties"];
       begin = end + 1;
     }
     (*within)[name_of(one.key)] = property(one);
+    // `model = "cnn"` is `model.name`.
+    if (name_of(one.key) == "name" && table.find('.') == std::string::npos) {
+      auto& named = properties[table];
+      named["type"] = {"object", "string"};
+      named["anyOf"] = {{{"type", "object"}}, type_of(one)};
+    }
   }
   ordered_json document{{"$schema", "https://json-schema.org/draft/2020-12/schema"},
                         {"title", "troupe configuration"},

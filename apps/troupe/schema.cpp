@@ -28,6 +28,8 @@ setting& add(schema& all, std::string key, kind k, setting_value fallback, std::
                  .help = std::move(help),
                  .choices = std::move(choices),
                  .refused = {},
+                 .elsewhere = {},
+                 .shape = {},
                  .bare = {},
                  .former = {}});
   if (k == kind::boolean) all.back().bare = "true";
@@ -59,8 +61,10 @@ void add_job(schema& s, const trainer_options& d, const schema_names& names) {
   auto& by = add(s, "communicator", kind::choice, d.communicator.name, "--communicator",
                  "engine of the collectives; auto: by placement",
                  {"auto", "inproc", "shm", "tcp", "hier"});
-  (names.nccl ? by.choices : by.refused).emplace_back("nccl");
-  (names.mpi ? by.choices : by.refused).emplace_back("mpi");
+  for (const auto& [name, here] : {std::pair{"nccl", names.nccl}, std::pair{"mpi", names.mpi}}) {
+    (here ? by.choices : by.refused).emplace_back(name);
+    if (!here) by.elsewhere.emplace_back(name);
+  }
   add_devices(s, d, names);
   add(s, "precision", kind::choice, d.precision.name, "--precision",
       "of weights and of the forward pass",
@@ -85,7 +89,8 @@ void add_extent(schema& s, const trainer_options& d) {
       "early stopping and stops of hooks wait for so many optimizer steps")
       .low = 0;
   add(s, "max_time", kind::text, unset, "--max-time",
-      "stop after this time of training, DD:HH:MM:SS; resumed runs count together");
+      "stop after this time of training, DD:HH:MM:SS; resumed runs count together")
+      .shape = "DD:HH:MM:SS";
 }
 
 void add_amounts(schema& s, const trainer_options& d) {
@@ -134,13 +139,15 @@ void add_reports(schema& s, const trainer_options& d) {
       "test and predict in LibTorch's inference mode, else without gradients only");
   add(s, "callbacks", kind::texts, words{}, "--callback",
       "NAME[,KEY=VALUE...], may repeat: lr_monitor, gradient_norms, throughput, device_stats, "
-      "timer, ema, swa");
+      "timer, ema, swa")
+      .shape = "NAME";
   add(s, "logger", kind::words, words{"csv"}, "--logger",
       "files with the metrics of a run; several with commas", {"csv", "tensorboard"});
   add(s, "enable_checkpointing", kind::boolean, true, "--enable-checkpointing",
       "write checkpoints; without them the run cannot be resumed");
   add(s, "init_weights", kind::text, unset, "--init-weights",
-      "a safetensors file with the model's keys to start from");
+      "a safetensors file with the model's keys to start from")
+      .shape = "FILE";
 }
 
 void add_limits(schema& s, const trainer_options& d) {
@@ -169,15 +176,20 @@ void add_limits(schema& s, const trainer_options& d) {
 void add_call(schema& s) {
   const auto first = s.size();
   add(s, "run_dir", kind::text, unset, "--run-dir",
-      "the run's folder; by default runs/<model>-<UTC>-<4 hex>");
+      "the run's folder; by default runs/<model>-<UTC>-<4 hex>")
+      .shape = "DIR";
   add(s, "resume", kind::text, unset, "--resume,--checkpoint",
-      "go on from `latest` of the run's folder, or from a checkpoint's path");
+      "go on from `latest` of the run's folder, or from a checkpoint's path")
+      .shape = "PATH";
   add(s, "trace_hooks", kind::text, unset, "--trace-hooks",
-      "write one JSON line per hook and rank to this file");
+      "write one JSON line per hook and rank to this file")
+      .shape = "FILE";
   add(s, "fault", kind::texts, words{}, "--fault",
-      "a fire drill, KIND@rank=R,hook=NAME[,step=S][,what=TEXT][,ms=N]; may repeat");
+      "a fire drill, KIND@rank=R,hook=NAME[,step=S][,what=TEXT][,ms=N]; may repeat")
+      .shape = "SPEC";
   add(s, "trace", kind::text, unset, "--trace",
-      "write hooks and events over time to this file, for Perfetto and Chrome");
+      "write hooks and events over time to this file, for Perfetto and Chrome")
+      .shape = "FILE";
   auto& port = add(s, "metrics_port", kind::integer, unset, "--metrics-port",
                    "serve metrics for Prometheus on this port of 127.0.0.1; 0: any port");
   port.low = 0;
@@ -206,9 +218,11 @@ void add_learning(schema& s, const schema_names& names) {
   add(s, "data.name", kind::choice, "fashion_mnist", "--data", "what it is trained on",
       names.data_sets);
   add(s, "data.dir", kind::text, unset, "--data-dir",
-      "the data set's folder or file; by default where its Debian package puts it");
+      "the data set's folder or file; by default where its Debian package puts it")
+      .shape = "PATH";
   add(s, "data.target", kind::text, unset, "",
-      "csv: the column that is learned; by default the last one");
+      "csv: the column that is learned; by default the last one")
+      .shape = "COLUMN";
   auto& samples = add(s, "data.samples", kind::integer, std::int64_t{2048}, "",
                       "training samples of made-up data (synthetic)");
   samples.low = 1;
@@ -308,11 +322,13 @@ void add_policies(schema& s, const trainer_options& d) {
                    "--keep-best", "checkpoints to keep by the monitored metric");
   best.low = 0;
   best.high = count_limit;
-  add(s, "checkpoint.monitor", kind::text, c.monitor, "", "the metric that keep_best compares");
+  add(s, "checkpoint.monitor", kind::text, c.monitor, "", "the metric that keep_best compares")
+      .shape = "METRIC";
   add(s, "checkpoint.mode", kind::choice, "min", "", "which of its values is best", directions);
   const early_stopping e;
   add(s, "early_stopping.monitor", kind::text, unset, "",
-      "stop when this metric no longer improves; off by default");
+      "stop when this metric no longer improves; off by default")
+      .shape = "METRIC";
   add(s, "early_stopping.min_delta", kind::number, e.min_delta, "", "what counts as an improvement")
       .low = 0;
   auto& patience = add(s, "early_stopping.patience", kind::integer, std::int64_t{e.patience}, "",
@@ -401,6 +417,17 @@ std::string variable_of(std::string_view source) {
 }
 
 }  // namespace
+
+std::vector<std::string> setting::flags() const {
+  words all;
+  for (std::size_t begin = 0; begin < flag.size();) {
+    const auto end = std::min(flag.find(',', begin), flag.size());
+    all.push_back(flag.substr(begin, end - begin));
+    begin = end + 1;
+  }
+  if (!all.empty() && kind == kind::boolean) all.push_back("--no-" + all.front().substr(2));
+  return all;
+}
 
 std::string setting::variable() const {
   return variable_of(flag.empty() ? key : flag.substr(2, flag.find(',') - 2));

@@ -44,14 +44,19 @@ struct setting {
   /// Words that are read as choices are, and which this build always refuses, with the reason, when
   /// the setting is used. No help lists them.
   std::vector<std::string> refused;
+  /// Those of `refused` that another build of the program has: with NCCL, with MPI.
+  std::vector<std::string> elsewhere;
   double low = -std::numeric_limits<double>::infinity();
   double high = std::numeric_limits<double>::infinity();
   bool low_excluded = false;
+  std::string shape;   ///< what help shows in place of a text: FILE, DIR; empty: VALUE
   std::string bare;    ///< what the flag means without a value; empty: it needs one
   std::string former;  ///< the key in earlier versions, which files and variables may still have
   /// False for what belongs to one call of the program and not to the job: left out of config.toml.
   bool saved = true;
 
+  /// All spellings of the flag, the first one first; with `--no-...` for a boolean.
+  std::vector<std::string> flags() const;
   /// `TROUPE_MAX_EPOCHS`: the first flag's name, or else the key's.
   std::string variable() const;
   /// The variable in earlier versions; empty without `former`.

@@ -449,6 +449,33 @@ TEST_CASE("the JSON schema has each setting with its type and bounds", "[setting
   CHECK(document["additionalProperties"] == false);
 }
 
+TEST_CASE("the JSON schema accepts what a file may have besides keys and values of their own type",
+          "[settings]") {
+  const auto all = nlohmann::json::parse(json_schema(table()))["properties"];
+  // `model = "cnn"` is `model.name`, and `[model]` a table.
+  CHECK(all["model"]["type"] == nlohmann::json({"object", "string"}));
+  CHECK(all["model"]["anyOf"][1]["enum"] == nlohmann::json({"cnn", "mlp"}));
+  CHECK(all["strategy"]["properties"]["powersgd"]["type"] == "object");
+  CHECK(all["deterministic"]["enum"] == nlohmann::json({"false", "true", "warn", true, false}));
+  CHECK(all["logger"]["type"] == nlohmann::json({"array", "string"}));
+  CHECK(all["num_sanity_val_batches"]["deprecated"] == true);
+}
+
+TEST_CASE("the JSON schema names the values that only other builds have", "[settings]") {
+  const auto communicator = [](bool mpi) {
+    const auto all = make_schema({.models = {"mlp"},
+                                  .data_sets = {"synthetic"},
+                                  .accelerators = {"cpu"},
+                                  .mpi = mpi,
+                                  .nccl = true});
+    return nlohmann::json::parse(json_schema(all))["properties"]["communicator"];
+  };
+  CHECK_FALSE(communicator(true).contains("x-other-builds"));
+  CHECK(communicator(true)["enum"].back() == "mpi");
+  CHECK(communicator(false)["x-other-builds"] == nlohmann::json({"mpi"}));
+  CHECK(communicator(false)["enum"].back() == "nccl");
+}
+
 TEST_CASE("edit distance is the number of single-character changes", "[settings]") {
   CHECK(edit_distance("", "abc") == 3);
   CHECK(edit_distance("ranks", "ranks") == 0);
