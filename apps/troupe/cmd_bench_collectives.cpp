@@ -1,5 +1,6 @@
 #include "apps/bench/collectives.hpp"
 #include "apps/bench/processes.hpp"
+#include "apps/troupe/build_facts.hpp"
 #include "apps/troupe/cmd_bench.hpp"
 #include "apps/troupe/command_line.hpp"
 #include "apps/troupe/suggestion.hpp"
@@ -219,12 +220,16 @@ void add_bench_collectives(const command& bench_app, const context& around, cons
   const auto command = bench_app.add_command(
       "collectives", "a communicator beside the bare loop over the same memory");
   auto flags = std::make_shared<collectives_flags>();
-  command.add("--communicator", flags->communicator, "(auto)");
+  command.add("--communicator", flags->communicator, "(auto)")
+      .type_name(build_facts::with_mpi ? "auto|inproc|shm|tcp|hier|mpi"
+                                       : "auto|inproc|shm|tcp|hier");
   command.add("--ranks", flags->ranks, "(2)");
-  command.add("--operation", flags->operation,
-              fmt::format("{} (all_reduce)", fmt::join(benched_operations(), ", ")));
-  command.add("--memory", flags->memory,
-              "registered: the communicator's own; ordinary: any other (registered)");
+  command.add("--operation", flags->operation, "(all_reduce)")
+      .type_name(fmt::format("{}", fmt::join(benched_operations(), "|")));
+  command
+      .add("--memory", flags->memory,
+           "registered: the communicator's own; ordinary: any other (registered)")
+      .type_name("registered|ordinary");
   command.add("--bytes", flags->sizes, "sizes of the tensor (1K,64K,1M,16M,100M)").delimiter(',');
   command.add("--rounds", flags->rounds, "of each size; 5 times as many to 1M (7)");
   command.add("--tcp-streams", flags->tcp_streams,

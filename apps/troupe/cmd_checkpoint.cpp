@@ -161,7 +161,9 @@ void add_checkpoint(const command& app, const context& around, const choose& cho
         return x == "torch" || x == "safetensors" ? "" : "one of torch, safetensors";
       })
       .type_name("torch|safetensors");
-  command.add("--output", what->output, "the file to write; it must not be there yet").required();
+  command.add("--output", what->output, "the file to write; it must not be there yet")
+      .required()
+      .type_name("FILE");
   command.add_flag("--force", what->force, "replace the file of --output if it is there");
   command.on_chosen([=, &around] { chosen([=, &around] { return export_to(*what, around); }); });
 }

@@ -300,9 +300,12 @@ void add_simulate(const command& app, const context& around, const choose& chose
   const auto seed = command.add("--seed", f->seed, "of the simulation (0)").check(wrong_with_seed);
   const auto seeds =
       command.add("--seeds", f->seeds, "a run for each of A..B").type_name("A..B").excludes(seed);
-  const auto payload = command.add("--payload", f->payload, "integers, tensors or none (integers)");
-  const auto scheduler = command.add("--scheduler", f->scheduler,
-                                     "fifo, random, pct or portfolio (portfolio; none: fifo)");
+  const auto payload =
+      command.add("--payload", f->payload, "what ranks sum (integers)")
+          .type_name(around.learning.tensors() ? "integers|tensors|none" : "integers|none");
+  const auto scheduler =
+      command.add("--scheduler", f->scheduler, "order of deliveries (portfolio; none: fifo)")
+          .type_name("fifo|random|pct|portfolio");
   const auto faults =
       command.add("--faults", f->faults, "which may occur: names with commas, or all (none)")
           .type_name("SPEC");

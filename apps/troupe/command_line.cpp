@@ -40,6 +40,27 @@ const CLI::App& innermost(const CLI::App& app) {
   return *at;
 }
 
+flag_facts facts_of(const CLI::Option& of) {
+  flag_facts flag;
+  for (const auto& name : of.get_lnames()) flag.names.push_back("--" + name);
+  if (of.get_positional()) flag.names = {of.get_name(true)};
+  if (of.get_items_expected_max() > 0) flag.shape = of.get_type_name();
+  flag.about = of.get_description();
+  flag.value_needed = of.get_items_expected_min() > 0;
+  flag.required = of.get_required();
+  flag.repeats = of.get_items_expected_max() > 1;
+  return flag;
+}
+
+command_facts facts_of(const CLI::App& of) {
+  command_facts command{of.get_name(), of.get_description(), {}, {}, {}};
+  for (const auto* one : of.get_options())
+    (one->get_positional() ? command.arguments : command.flags).push_back(facts_of(*one));
+  for (const auto* below : of.get_subcommands([](const CLI::App*) { return true; }))
+    command.commands.push_back(facts_of(*below));
+  return command;
+}
+
 // CLI11 keeps unknown arguments, so that refuse_extras names them.
 void allow_extras(CLI::App& app) {
   app.allow_extras();
@@ -120,7 +141,7 @@ option command::add_flag(const std::string& name, bool& value, const std::string
 void command::on_chosen(std::function<void()> act) const { app_->callback(std::move(act)); }
 
 command_line::command_line(const texts& about)
-    : app_(std::make_unique<CLI::App>(about.about, about.name)) {
+    : about_(about), app_(std::make_unique<CLI::App>(about.about, about.name)) {
   app_->footer(about.footer);
   app_->set_version_flag("--version", about.version);
   app_->require_subcommand(1);
@@ -156,6 +177,12 @@ std::string command_line::help() const {
   return of.help(parent ? typed_name(*parent) : std::string{});
 }
 
+command_facts command_line::facts() const { return facts_of(*app_); }
+
+std::vector<manual_page> command_line::manual() const {
+  return manual_pages(facts(), about_.version, about_.footer);
+}
+
 std::vector<std::string> normalised(std::vector<std::string> arguments) {
   for (auto& argument : arguments) {
     if (argument == "--") break;
@@ -189,8 +216,9 @@ void setting_flags::add(const command& to, const schema& all) {
     auto* added = app.add_option(setting.flag, kept.texts, help)->allow_extra_args(false);
     if (setting.kind != kind::texts) added->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
     if (!setting.bare.empty()) added->expected(0, 1)->default_str(setting.bare);
-    added->type_name(setting.choices.empty() ? "VALUE"
-                                             : fmt::format("{}", fmt::join(setting.choices, "|")));
+    added->type_name(!setting.choices.empty() ? fmt::format("{}", fmt::join(setting.choices, "|"))
+                     : setting.shape.empty()  ? "VALUE"
+                                              : setting.shape);
   }
 }
 

@@ -2,6 +2,8 @@
 // error texts and exit codes with the program's.
 #pragma once
 
+#include "apps/troupe/command_facts.hpp"
+#include "apps/troupe/manual.hpp"
 #include "apps/troupe/settings_sources.hpp"
 
 #include <deque>
@@ -78,9 +80,13 @@ public:
   /// commands' on_chosen got. Returns the text for --help or --version; nothing otherwise. Throws
   /// user_error (bad_usage) that names the first unknown argument and the most similar known one.
   std::optional<std::string> read(std::vector<std::string> arguments);
+  /// All commands with their flags, as help has them.
+  command_facts facts() const;
+  std::vector<manual_page> manual() const;
 
 private:
   std::string help() const;
+  texts about_;
   std::unique_ptr<CLI::App> app_;
 };
 

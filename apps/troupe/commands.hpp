@@ -15,6 +15,7 @@
 namespace troupe::program {
 
 class command;
+class command_line;
 
 /// What a command does once all flags are read.
 using action = std::function<program_end()>;
@@ -24,6 +25,11 @@ using choose = std::function<void(action)>;
 void add_checkpoint(const command& app, const context& around, const choose& chosen);
 void add_data(const command& app, const context& around, const choose& chosen);
 void add_config(const command& app, const schema& all, const context& around, const choose& chosen);
+/// `line` has the commands that are completed, also those that are added later.
+void add_completion(const command& app, const command_line& line, const schema& all,
+                    const context& around, const choose& chosen);
+void add_manual(const command& app, const command_line& line, const context& around,
+                const choose& chosen);
 void add_models(const command& app, const context& around, const choose& chosen);
 void add_doctor(const command& app, const context& around, const choose& chosen);
 void add_bench(const command& app, const schema& all, const context& around, const choose& chosen);

@@ -63,6 +63,8 @@ public:
     add_report(top, around, chosen);
     add_control(top, around, chosen);
     add_simulate(top, around, chosen);
+    add_completion(top, line_, schema_, around, chosen);
+    add_manual(top, line_, around, chosen);
   }
 
   program_end run(std::vector<std::string> arguments) {

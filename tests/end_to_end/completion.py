@@ -1,0 +1,192 @@
+"""Goal: bash, zsh and fish complete the program's commands, flags and values; man shows its pages.
+
+A shell that is not installed is skipped, with a line that says so.
+"""
+
+import json
+import os
+import pty
+import re
+import select
+import shutil
+import subprocess
+import time
+
+from troupe_program import PROGRAM, check, check_code, check_equal, check_in, fail, main, troupe
+
+# Typed line, and what is offered for its last word: all of `exact`, or at least `some` and none of `never`.
+CASES = [
+    ("troupe co", {"exact": ["completion", "config"]}),
+    ("troupe bench con", {"exact": ["control"]}),
+    ("troupe fit --max-e", {"exact": ["--max-epochs"]}),
+    ("troupe bench fit --roun", {"exact": ["--rounds"]}),
+    ("troupe fit --roun", {"exact": []}),
+    ("troupe fit --model ", {"some": ["cnn", "mlp"], "never": ["--model", "fit"]}),
+    ("troupe fit --ranks 4 --optimizer ad", {"exact": ["adam", "adamw"]}),
+    ("troupe fit --set optimizer.warm", {"exact": ["optimizer.warmup_epochs="]}),
+    ("troupe checkpoint export x --format ", {"exact": ["safetensors", "torch"]}),
+    ("troupe fit --fast-dev-run --max-s", {"exact": ["--max-steps"]}),
+    ("troupe status ru", {"exact": ["runs"]}),
+    ("troupe checkpoint list --js", {"exact": ["--json"]}),
+]
+# With "=" in the word, bash offers what follows it; the other shells offer the whole word.
+VALUES = [("troupe fit --optimizer=ad", "--optimizer=", ["adam", "adamw"]),
+          ("troupe fit --set data.name=fash", "data.name=", ["fashion_mnist"])]
+
+
+def script(shell, folder):
+    text = check_code(troupe("completion", shell), 0).out
+    path = os.path.join(folder, f"completion.{shell}")
+    with open(path, "w", encoding="utf-8") as f:
+        f.write(text)
+    os.makedirs(os.path.join(folder, "runs", "mlp"))
+    return path
+
+
+def installed(shell):
+    if not shutil.which(shell):
+        print(f"skipped: {shell} is not installed")
+    return shutil.which(shell)
+
+
+def check_offers(line, offered, wanted):
+    offered = sorted(set(offered))
+    if "exact" in wanted:
+        check_equal(offered, sorted(wanted["exact"]), line)
+    for word in wanted.get("some", []):
+        check(word in offered, f"{line}: {word} is not in {offered}")
+    for word in wanted.get("never", []):
+        check(word not in offered, f"{line}: {word} is in {offered}")
+
+
+def said_by(command, folder):
+    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=folder)
+    check_equal((done.returncode, done.stderr), (0, ""), command)
+    return done.stdout.split("\n")[:-1]
+
+
+BASH = r"""
+source "$1"
+compopt() { :; }  # it works only while readline completes
+COMP_LINE=$2 COMP_POINT=${#2}
+# The words as readline divides them: "=" is one of its own.
+read -ra COMP_WORDS <<<"${2//=/ = }"
+[[ $2 == *' ' ]] && COMP_WORDS+=("")
+COMP_CWORD=$((${#COMP_WORDS[@]} - 1))
+_troupe_complete
+printf '%s\n' "${COMPREPLY[@]}"
+"""
+
+
+def story_bash_completes_commands_flags_and_values(folder):
+    path = script("bash", folder)
+    cases = CASES + [(line, {"exact": values}) for line, _, values in VALUES]
+    for line, wanted in cases:
+        check_offers(line, [w for w in said_by(["bash", "-c", BASH, "bash", path, line], folder) if w], wanted)
+
+
+def story_fish_completes_commands_flags_and_values(folder):
+    if not installed("fish"):
+        return
+    path = script("fish", folder)
+    cases = CASES + [(line, {"exact": [before + v for v in values]}) for line, before, values in VALUES]
+    for line, wanted in cases:
+        said = said_by(["fish", "--no-config", "-c", f"source {path}; complete -C {json.dumps(line)}"], folder)
+        check_offers(line, [w.split("\t")[0].rstrip("/") for w in said], wanted)
+
+
+class Terminal:
+    """An interactive shell on a terminal of its own."""
+
+    def __init__(self, command, folder):
+        self._process, self._fd = pty.fork()
+        if self._process == 0:
+            os.chdir(folder)
+            os.environ.update({"TERM": "dumb", "PS1": "", "PATH": f"{os.path.dirname(PROGRAM)}:{os.environ['PATH']}"})
+            os.execvp(command[0], command)
+
+    def write(self, text):
+        os.write(self._fd, text.encode())
+
+    def wait_for(self, pattern):
+        """Reads until `pattern` is there. Fails after a minute."""
+        seen, end = "", time.monotonic() + 60
+        while not re.search(pattern, seen):
+            ready, _, _ = select.select([self._fd], [], [], max(0, end - time.monotonic()))
+            if not ready:
+                fail(f"{pattern!r} was not shown in a minute: {seen!r}")
+            seen += os.read(self._fd, 65536).decode(errors="replace").replace("\a", "")
+        return seen
+
+    def close(self):
+        self.write("\x15exit\n")
+        try:
+            while os.read(self._fd, 65536):
+                pass
+        except OSError:  # the shell has ended
+            pass
+        os.waitpid(self._process, 0)
+        os.close(self._fd)
+
+
+def check_typed(terminal):
+    """Each line is completed by the Tab key; the space after the word shows that it is complete."""
+    for typed, shown in (("troupe conf\t", r"troupe config "), ("\x15troupe fit --max-e\t", r"fit --max-epochs "),
+                         ("\x15troupe fit --optimizer=adamw\t", r"--optimizer=adamw "),
+                         ("\x15troupe fit --set data.na\t", r"data\.name="),
+                         ("\x15troupe status ru\t", r"status runs/")):
+        terminal.write(typed)
+        terminal.wait_for(shown)
+    terminal.close()
+
+
+def story_the_tab_key_completes_in_bash(folder):
+    path = script("bash", folder)
+    terminal = Terminal(["bash", "--norc", "--noprofile", "-i"], folder)
+    terminal.write(f"bind 'set enable-bracketed-paste off'; source {path}; echo rea''dy\n")
+    terminal.wait_for("ready")
+    check_typed(terminal)
+
+
+def story_the_tab_key_completes_in_zsh(folder):
+    if not installed("zsh"):
+        return
+    path = script("zsh", folder)
+    terminal = Terminal(["zsh", "-f", "-i"], folder)
+    terminal.write(f"autoload -Uz compinit; compinit -u -D; source {path}; echo rea''dy\n")
+    terminal.wait_for("ready")
+    check_typed(terminal)
+
+
+def story_a_shell_without_a_script_is_refused(_folder):
+    ended = check_code(troupe("completion", "tcsh"), 2)
+    check_in("bash, zsh, fish", ended.err)
+
+
+def story_man_reads_the_page_of_each_command(folder):
+    pages = os.path.join(folder, "man1")
+    check_code(troupe("manual", "--output", pages), 0)
+    names = sorted(os.listdir(pages))
+    for name in ("troupe.1", "troupe-fit.1", "troupe-bench-collectives.1", "troupe-completion.1"):
+        check_in(name, names)
+    with open(os.path.join(pages, "troupe.1"), encoding="utf-8") as f:
+        check_equal(check_code(troupe("manual"), 0).out, f.read())
+    for name in names:
+        with open(os.path.join(pages, name), encoding="utf-8") as f:
+            text = f.read()
+        words = name[:-2].split("-")[1:]
+        help_text = check_code(troupe(*words, "--help"), 0).out.split("Examples:")[0]
+        flags = sorted(set(re.findall(r"^ .*?(--[a-z][a-z-]*)", help_text, re.M)))
+        for flag in flags:
+            check_in(flag.replace("-", "\\-"), text, name)
+        if installed("mandoc"):
+            check_equal(said_by(["mandoc", "-T", "lint", "-W", "error", os.path.join(pages, name)], folder), [])
+        if installed("man"):
+            shown = said_by(["man", "--warnings=all", "-E", "UTF-8", "-P", "cat", os.path.join(pages, name)], folder)
+            check_in("NAME", "\n".join(shown))
+    check_in(os.path.join(pages, "troupe.1"), check_code(troupe("manual", "--output", pages), 3).err)
+    check_code(troupe("manual", "--output", pages, "--force"), 0)
+
+
+if __name__ == "__main__":
+    main(dict(globals()))
