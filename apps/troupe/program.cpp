@@ -2,6 +2,7 @@
 
 #include "apps/troupe/build_facts.hpp"
 #include "apps/troupe/cmd_fit.hpp"
+#include "apps/troupe/cmd_init.hpp"
 #include "apps/troupe/command_line.hpp"
 #include "apps/troupe/commands.hpp"
 #include "apps/troupe/exit_code.hpp"
@@ -63,6 +64,7 @@ public:
     add_report(top, around, chosen);
     add_control(top, around, chosen);
     add_simulate(top, around, chosen);
+    add_init(top, around, chosen);
     add_completion(top, line_, schema_, around, chosen);
     add_manual(top, line_, around, chosen);
   }
