@@ -188,7 +188,7 @@ void torch_learner::handle(const hooks::backward& h) {
   plan.logged = elastic() && !epoch_book_.empty();
   auto& sum = window_losses_.at(h.at.optimizer);
   if (engine || h.at.batch == h.window_first()) sum = 0;
-  if (!plan.idle) sum += plan.weight * output_.loss().detach().item<double>();
+  if (!plan.idle) sum += plan.weight * output_.loss().item<double>();
   plan.loss = sum;
   const auto word = strategy_->backward(loss_, plan);
   if (h.synchronize() || engine) word_ = word;

@@ -14,7 +14,7 @@ namespace {
 }
 
 double number_of(const at::Tensor& tensor) {
-  if (tensor.numel() == 1) return tensor.detach().item<double>();
+  if (tensor.numel() == 1) return tensor.item<double>();
   throw user_error(
       errc::job_failed,
       fmt::format("log: a tensor of {} numbers is no number: reduce it to one", tensor.numel()));

@@ -14,6 +14,7 @@
 #include "troupe/callbacks.hpp"
 #include "troupe/data_parallel.hpp"
 #include "troupe/detail/optimizer_state.hpp"
+#include "troupe/module_creation.hpp"
 
 namespace troupe {
 
@@ -61,7 +62,10 @@ public:
         draws_(whose.random_),
         gradients_(evaluates(whose.at_.stage) ? false : at::GradMode::is_enabled()) {
     const auto purpose = whose.about_.purpose;
-    if (whose.about_.options.inference_mode && evaluates(purpose) && whose.at_.stage == purpose)
+    // Functional views, which such devices use, cannot be made of other tensors in that mode.
+    const bool created = dynamic_cast<const module_creation*>(whose.place_.kind.get());
+    if (whose.about_.options.inference_mode && evaluates(purpose) && whose.at_.stage == purpose &&
+        !created)
       inference_.emplace();
   }
   ~scope() {
@@ -157,12 +161,25 @@ torch::optim::Optimizer& torch_learner::optimizer(const position& at) {
   return *optimizers_.all().at(at.optimizer).optimizer;
 }
 
+namespace {
+
+// Null: a module that was made on the host is moved to the device.
+std::unique_ptr<accelerator::scope> creation_on(const chosen_devices& place, const strategy& how) {
+  const auto* where = dynamic_cast<const module_creation*>(place.kind.get());
+  if (!where) return nullptr;
+  const auto device = how.root_device();
+  return device.type() == place.kind->type() ? where->create_on(device) : nullptr;
+}
+
+}  // namespace
+
 // --- setting up ----------------------------------------------------------------------------------
 
 void torch_learner::handle(const hooks::connect&) {
   random_.reset_for_initialisation();
   {
     const auto held = precision_->init_context();
+    const auto here = creation_on(place_, *strategy_);
     module_ = model_ ? model_() : nullptr;
   }
   if (!module_)
@@ -206,6 +223,7 @@ void torch_learner::handle(const hooks::model_sharded_context&) {
 }
 
 void torch_learner::handle(const hooks::configure_model&) {
+  const auto here = creation_on(place_, *strategy_);
   if (strategy_->calls_configure_model()) module_->configure_model();
   building_.reset();
 }

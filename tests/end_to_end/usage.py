@@ -64,12 +64,24 @@ def story_a_folder_given_as_configuration_file_is_refused(folder):
 def story_help_lists_only_what_this_build_supports(folder):
     run = os.path.join(folder, "run")
     texts = check_code(troupe("fit", "--help"), 0).out + check_code(troupe("config", "schema"), 0).out
-    for word, code, reason, *flags in (("simulated", 3, "threads or processes", "--placement"),
-                                       ("lazy", 6, "auto, cpu, cuda", "--accelerator")):
-        listed = [w for w in re.split(r"[^a-z0-9_-]+", texts) if w == word]
-        check_equal(listed, [], word)
-        refused(code, [word, reason], "fit", *SMALL, "--run-dir", run, *flags, word)
+    listed = [w for w in re.split(r"[^a-z0-9_-]+", texts) if w == "simulated"]
+    check_equal(listed, [])
+    refused(3, ["simulated", "threads or processes"], "fit", *SMALL, "--run-dir", run, "--placement", "simulated")
     check(not os.path.exists(run), "a refused call leaves no folder")
+
+
+def story_a_rank_trains_on_lazy_tensors_and_mixed_precision_is_refused(folder):
+    run = os.path.join(folder, "run")
+    lazy = ["--accelerator", "lazy"]
+    check_in("lazy", check_code(troupe("doctor"), 0).out)
+    refused(6, ["1 device of lazy", "use --ranks 1"], "fit", *SMALL, "--run-dir", run, *lazy, "--ranks", 2)
+    refused(3, ["no mixed precision", "32-true"], "fit", *SMALL, "--run-dir", run, *lazy, "--ranks", 1, "--precision",
+            "bf16-mixed")
+    check(not os.path.exists(run), "a refused call leaves no folder")
+    for name, flags in (("lazy", lazy), ("cpu", ["--accelerator", "cpu"])):
+        check_code(fit(os.path.join(folder, name), "--ranks", 1, "--max-steps", 4, *flags), 0)
+    lazily, eagerly = (result_of(os.path.join(folder, name)) for name in ("lazy", "cpu"))
+    check_equal((lazily["steps"], lazily["samples"]), (eagerly["steps"], eagerly["samples"]))
 
 
 def story_each_precision_that_help_lists_trains(folder):

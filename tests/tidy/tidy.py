@@ -24,7 +24,7 @@ FILE_LINES, TEST_FILE_LINES = 500, 700
 FUNCTION_LINES, TEST_FUNCTION_LINES = 60, 100  # a test case may list what it expects
 CODE_WIDTH, SCRIPT_WIDTH = 100, 120
 UMBRELLA = re.compile(r"torch/(torch|nn|optim|data|serialize|all)\b")
-UMBRELLA_SOURCES = 39
+UMBRELLA_SOURCES = 40
 
 # "rule path": "reason". Findings of the rule in that file are excused; an excuse without a finding is a finding.
 EXCUSED = {

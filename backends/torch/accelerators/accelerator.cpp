@@ -210,6 +210,8 @@ chosen_devices choose_devices(const accelerator_table& known, const trainer_opti
   }
   if (const auto why = chosen.kind->unusable(); !why.empty())
     refuse(fmt::format("accelerator = \"{}\" cannot be used here: {}", name, why));
+  // Throws where autocast is not there.
+  if (options.precision.name.ends_with("-mixed")) chosen.kind->autocast_type();
   chosen.devices = chosen.kind->parse(options.devices, ranks);
   return chosen;
 }

@@ -7,5 +7,6 @@ namespace troupe {
 
 accelerator_ptr cpu_accelerator();
 accelerator_ptr cuda_accelerator();
+accelerator_ptr lazy_accelerator();
 
 }  // namespace troupe

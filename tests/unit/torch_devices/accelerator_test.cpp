@@ -105,7 +105,7 @@ TEST_CASE("auto takes the accelerator that has a device for each rank", "[accele
 
 TEST_CASE("an accelerator that is unknown or unusable: the error says so", "[accelerator]") {
   CHECK_THROWS_WITH(choose_devices(with(3, 5), on("sum"), 1),
-                    Catch::Contains("use one of auto, cpu, cuda, some"));
+                    Catch::Contains("use one of auto, cpu, cuda, lazy, some"));
   CHECK_THROWS_WITH(choose_devices(with(3, 5, "no cooling"), on("some"), 1),
                     Catch::Contains("accelerator = \"some\" cannot be used here: no cooling"));
 }

@@ -1,0 +1,123 @@
+#include "troupe/lazy.hpp"
+
+#include <fmt/format.h>
+#include <torch/csrc/lazy/backend/backend_device.h>
+#include <torch/csrc/lazy/backend/backend_interface.h>
+#include <torch/csrc/lazy/core/debug_util.h>
+#include <torch/csrc/lazy/core/lazy_graph_executor.h>
+#include <torch/csrc/lazy/core/metrics.h>
+#include <torch/csrc/lazy/ts_backend/ts_backend_impl.h>
+
+#include <mutex>
+
+#include "backends/torch/accelerators/adapters.hpp"
+#include "backends/torch/accelerators/lazy_operators.hpp"
+#include "troupe/failure.hpp"
+#include "troupe/module_creation.hpp"
+
+namespace troupe {
+
+namespace {
+
+// A backend that the program registered itself, such as XLA's, stays.
+void start_backend() {
+  static std::once_flag once;
+  std::call_once(once, [] {
+    if (!torch::lazy::hasBackend()) torch::lazy::InitTorchScriptBackend();
+  });
+}
+
+class in_lane final : public accelerator::scope {
+public:
+  explicit in_lane(std::optional<c10::Device> creating) : scope_(creating) {}
+
+private:
+  lazy_scope scope_;
+};
+
+struct computed final : device_event {
+  bool done() const override { return true; }
+  void wait() const override {}
+  void block(const c10::Stream&) const override {}
+};
+
+/// LibTorch's lazy tensors: operators are collected into a graph, which a step mark runs on the
+/// processors of the host. One device, and so one rank: the buckets of several ranks hold gradients
+/// as views, which are not written through here.
+class lazy final : public accelerator, public module_creation {
+public:
+  std::string_view name() const override { return "lazy"; }
+  c10::DeviceType type() const override { return c10::kLazy; }
+  std::string unusable() const override { return {}; }
+  std::string about() const override { return "graphs of operators, run on the processors"; }
+  std::int32_t count() const override { return 1; }
+  std::vector<c10::Device> parse(const device_choice& which, std::int32_t ranks) const override {
+    start_backend();
+    return accelerator::parse(which, ranks);
+  }
+  std::unique_ptr<scope> make_current(c10::Device) const override {
+    start_backend();
+    return std::make_unique<in_lane>(std::nullopt);
+  }
+  std::unique_ptr<scope> create_on(c10::Device device) const override {
+    start_backend();
+    return std::make_unique<in_lane>(device);
+  }
+  c10::Stream stream(c10::Device device) const override {
+    return c10::Stream{c10::Stream::DEFAULT, device};
+  }
+  c10::Stream new_stream(c10::Device device) const override { return stream(device); }
+  std::unique_ptr<scope> use(c10::Stream) const override { return nullptr; }
+  std::unique_ptr<device_event> record(c10::Stream stream) const override {
+    mark_lazy(stream.device());
+    return std::make_unique<computed>();
+  }
+  void synchronize(c10::Device device) const override { mark_lazy(device); }
+  void mark_step(c10::Device device) const override { mark_lazy(device); }
+  // Random operators draw from the rank's generator for the host.
+  at::Generator generator(c10::Device) const override { return {}; }
+  c10::DeviceType autocast_type() const override {
+    throw user_error(errc::bad_configuration,
+                     "the accelerator lazy has no mixed precision, because LibTorch's autocast "
+                     "does not know it: use precision 32-true, bf16-true or 64-true");
+  }
+  device_memory memory(c10::Device) const override { return {}; }
+};
+
+std::int64_t counter(const std::string& name) {
+  auto* found = torch::lazy::GetCounter(name);
+  return found ? found->Value() : 0;
+}
+
+}  // namespace
+
+accelerator_ptr lazy_accelerator() { return std::make_shared<lazy>(); }
+
+lazy_counts counts_of_lazy() {
+  lazy_counts counts;
+  counts.marks = lazy_marks();
+  counts.compilations = counter("UncachedCompile");
+  counts.graphs = counts.compilations + counter("CachedCompile");
+  for (const auto& name : torch::lazy::GetCounterNames())
+    if (name.starts_with("aten::")) counts.fallbacks[name] = counter(name);
+  return counts;
+}
+
+std::string report_of_lazy() {
+  const auto counts = counts_of_lazy();
+  auto text = fmt::format("step marks: {}\ngraphs: {}, of which {} were compiled\nfallbacks:\n",
+                          counts.marks, counts.graphs, counts.compilations);
+  for (const auto& [name, calls] : counts.fallbacks) text += fmt::format("  {} {}\n", name, calls);
+  text += "LibTorch's counters:\n" + torch::lazy::CreateMetricReport();
+  auto* executor = torch::lazy::hasBackend() ? torch::lazy::LazyGraphExecutor::Get() : nullptr;
+  if (!executor) return text;
+  std::vector<torch::lazy::LazyTensorPtr> waiting;
+  for (const auto& one : executor->GetLiveTensors(nullptr))
+    if (one->CurrentIrValue()) waiting.push_back(one);
+  if (waiting.empty()) return text + "no operator waits for a step mark\n";
+  return text + "operators that wait for a step mark:\n" +
+         torch::lazy::DebugUtil::GetTensorsGraphInfo(waiting, nullptr,
+                                                     torch::lazy::DebugUtil::GraphFormat::kText);
+}
+
+}  // namespace troupe

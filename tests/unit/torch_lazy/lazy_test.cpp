@@ -1,0 +1,201 @@
+// Goal: a fit on LibTorch's lazy tensors has the weights of a fit on the CPU, and its steps are
+// graphs of which equal ones are compiled once.
+#include "troupe/lazy.hpp"
+#include "backends/torch/classifier.hpp"
+#include "backends/torch/lane_thread.hpp"
+#include "tests/unit/torch_strategy/small_models.hpp"
+#include "troupe/accelerator.hpp"
+#include "troupe/module_creation.hpp"
+#include "troupe/synthetic.hpp"
+
+#include "tests/support/catch.hpp"
+
+using namespace troupe;
+using namespace troupe::testing;
+
+namespace {
+
+trainer_options on_lazy(trainer_options options) {
+  options.accelerator = own_name{"lazy"};
+  return options;
+}
+
+accelerator_ptr lazy_devices() { return default_accelerators().at("lazy")(); }
+
+c10::Device lazy_device() {
+  static const auto device = lazy_devices()->parse({}, 1).at(0);
+  return device;
+}
+
+std::unique_ptr<accelerator::scope> created_there(const accelerator& kind) {
+  return dynamic_cast<const module_creation&>(kind).create_on(lazy_device());
+}
+
+struct choices {
+  std::string model = "mlp";
+  std::string optimizer = "sgd";
+  double dropout = 0;
+};
+
+recipe_ptr classifying(const choices& how) {
+  classifier_options options;
+  options.model = how.model;
+  options.optimizer = how.optimizer;
+  options.layers.hidden = {32, 16};
+  options.layers.dropout = how.dropout;
+  return recipe_for<classifier>(synthetic({.samples = 200, .evaluation = 40}), options);
+}
+
+rank_end fitted(const recipe_ptr& recipe, const trainer_options& options) {
+  return run_good_job({.recipe = recipe, .options = options})[0];
+}
+
+/// Writes down what LibTorch's lazy tensors did until the end of each step.
+struct counting : regression {
+  using regression::regression;
+  void on_train_batch_end(const step_output&, const batch&, std::int64_t) override {
+    seen.push_back(counts_of_lazy());
+  }
+  static inline std::vector<lazy_counts> seen;
+};
+
+}  // namespace
+
+TEST_CASE("lazy: the weights of a fit are those of the CPU", "[lazy]") {
+  const auto how = GENERATE(choices{"mlp", "sgd"}, choices{"mlp", "adamw"},
+                            choices{"mlp", "sgd", 0.5}, choices{"cnn", "sgd"});
+  CAPTURE(how.model, how.optimizer, how.dropout);
+  auto options = quick(1, 8, 10);
+  options.limit_val_batches = std::int64_t{2};
+  const auto expected = fitted(classifying(how), options);
+  const auto before = counts_of_lazy().graphs;
+  const auto got = fitted(classifying(how), on_lazy(options));
+  CHECK(counts_of_lazy().graphs > before);
+  // AdamW divides by the roots of small numbers: 1.6e-6 was seen.
+  CHECK(distance(weights_of(got.snapshot), weights_of(expected.snapshot)) <
+        (how.optimizer == "adamw" ? 5e-6 : 1e-6));
+  CHECK(got.loop.samples == expected.loop.samples);
+}
+
+TEST_CASE("lazy: equal steps are compiled once, and each runs as many graphs", "[lazy]") {
+  counting::seen.clear();
+  const auto data = std::make_shared<table_data>(80);
+  fitted(recipe_for<counting>(data), on_lazy(quick(1, 8, 10)));
+  const auto& seen = counting::seen;
+  REQUIRE(seen.size() == 10);
+  // The first step has no momentum yet.
+  for (std::size_t step = 3; step < seen.size(); ++step) {
+    CAPTURE(step);
+    CHECK(seen[step].compilations == seen[step - 1].compilations);
+    // Until the loss, and the rest; mse_loss runs alone between them, which is one more.
+    CHECK(seen[step].graphs - seen[step - 1].graphs == 3);
+    CHECK(seen[step].marks > seen[step - 1].marks);
+  }
+}
+
+TEST_CASE("lazy: a read by the host runs all collected operators in one graph", "[lazy]") {
+  const auto kind = lazy_devices();
+  const auto here = kind->make_current(lazy_device());
+  const auto x = at::ones({8}).to(lazy_device());
+  const auto doubled = x * 2, tripled = x * 3;
+  const auto before = counts_of_lazy();
+  CHECK(doubled.sum().item<double>() == 16);
+  CHECK(at::equal(tripled.to(at::kCPU), at::full({8}, 3.0)));
+  const auto after = counts_of_lazy();
+  CHECK(after.graphs == before.graphs + 1);
+  CHECK(after.marks == before.marks + 2);
+}
+
+TEST_CASE("lazy: a module that is created there has the numbers of the host", "[lazy]") {
+  const auto made = [](bool there) {
+    const auto kind = lazy_devices();
+    rank_random draws{5};
+    const random_scope scope{draws};
+    const auto here = there ? created_there(*kind) : nullptr;
+    torch::nn::Sequential net{torch::nn::Conv2d(1, 4, 3), torch::nn::BatchNorm2d(4),
+                              torch::nn::Linear(6, 3), torch::nn::Embedding(5, 2)};
+    net->push_back(torch::nn::LSTM(3, 2));
+    return net;
+  };
+  const auto host = made(false)->named_parameters();
+  const auto there = made(true);
+  for (const auto& item : there->named_parameters()) {
+    CAPTURE(item.key());
+    CHECK(item.value().device() == lazy_device());
+    CHECK(item.value().requires_grad());
+    CHECK(at::equal(item.value().detach().to(at::kCPU), host[item.key()].detach()));
+  }
+  for (const auto& buffer : there->buffers()) CHECK(buffer.device() == lazy_device());
+}
+
+TEST_CASE("lazy: factories that draw or count give the numbers of the host", "[lazy]") {
+  const auto make = [] {
+    return std::vector<at::Tensor>{torch::randn({3}), torch::arange(4), torch::randperm(5),
+                                   torch::full({2}, 7), torch::linspace(0, 1, 5)};
+  };
+  const auto kind = lazy_devices();
+  rank_random first{5}, second{5};
+  std::vector<at::Tensor> host, there;
+  {
+    const random_scope scope{first};
+    host = make();
+  }
+  {
+    const random_scope scope{second};
+    const auto here = created_there(*kind);
+    there = make();
+  }
+  for (std::size_t i = 0; i < host.size(); ++i) {
+    CHECK(there[i].device() == lazy_device());
+    CHECK(at::equal(there[i].to(at::kCPU), host[i]));
+  }
+  CHECK(torch::zeros({1}).device() == c10::Device{at::kCPU});
+}
+
+TEST_CASE("lazy: true precisions are those of the CPU, and mixed ones are refused", "[lazy]") {
+  auto options = quick(1, 8, 3);
+  options.precision = precision_kind::f64_true;
+  const auto expected = fitted(classifying({}), options);
+  const auto got = fitted(classifying({}), on_lazy(options));
+  CHECK(distance(weights_of(got.snapshot), weights_of(expected.snapshot)) < 1e-6);
+  options.precision = precision_kind::bf16_mixed;
+  CHECK_THROWS_WITH(choose_devices(default_accelerators(), on_lazy(options), 1),
+                    Catch::Contains("use precision 32-true"));
+}
+
+TEST_CASE("lazy: a number that meets a single element takes its type", "[lazy]") {
+  const auto kind = lazy_devices();
+  const auto here = kind->make_current(lazy_device());
+  const auto x = at::full({}, 3.0, at::kFloat).to(lazy_device());
+  const auto scaled = (2.5 * x + 1.0) / 2.0 - 0.25;
+  CHECK(scaled.to(at::kCPU).scalar_type() == at::kFloat);
+  CHECK(scaled.item<double>() == 4);
+  const auto in_place = x.clone().mul_(0.5);
+  CHECK(in_place.to(at::kCPU).scalar_type() == at::kFloat);
+}
+
+TEST_CASE("lazy: more ranks than its one device are refused", "[lazy]") {
+  CHECK_THROWS_WITH(choose_devices(default_accelerators(), on_lazy(quick(2, 8, 1)), 2),
+                    Catch::Contains("1 device of lazy; use --ranks 1"));
+}
+
+TEST_CASE("lazy: predictions are those of the CPU", "[lazy]") {
+  const auto predicted = [](const trainer_options& how) {
+    return run_good_job({.recipe = classifying({}), .options = how, .purpose = stage::predict})[0]
+        .result;
+  };
+  const auto options = quick(1, 8, 2);
+  const auto here = tensors_of(predicted(options)), there = tensors_of(predicted(on_lazy(options)));
+  REQUIRE_FALSE(here.empty());
+  REQUIRE(here.size() == there.size());
+  for (std::size_t i = 0; i < here.size(); ++i) CHECK(at::allclose(here[i], there[i], 0, 1e-6));
+}
+
+TEST_CASE("lazy: the report has counters and the operators that wait", "[lazy]") {
+  const auto kind = lazy_devices();
+  const auto x = at::ones({8}).to(lazy_device());
+  const auto waiting = x * 2;
+  CHECK_THAT(report_of_lazy(), Catch::Contains("step marks: ") && Catch::Contains("aten::mul"));
+  kind->mark_step(lazy_device());
+  CHECK_THAT(report_of_lazy(), Catch::Contains("no operator waits for a step mark"));
+}
