@@ -228,14 +228,8 @@ constexpr std::array with_a_number{"add.Tensor",  "sub.Tensor",  "mul.Tensor",  
                                    "add_.Tensor", "sub_.Tensor", "mul_.Tensor", "div_.Tensor"};
 constexpr std::array reads{"_local_scalar_dense", "_to_copy", "copy_", "equal"};
 
-bool takes_generator(const c10::FunctionSchema& schema) {
-  const auto& arguments = schema.arguments();
-  return std::ranges::any_of(arguments, [](const auto& a) { return a.name() == "generator"; });
-}
-
-bool takes_device(const c10::FunctionSchema& schema) {
-  const auto& arguments = schema.arguments();
-  return std::ranges::any_of(arguments, [](const auto& a) { return a.name() == "device"; });
+bool has_argument(const c10::FunctionSchema& schema, std::string_view name) {
+  return std::ranges::any_of(schema.arguments(), [&](const auto& a) { return a.name() == name; });
 }
 
 }  // namespace
@@ -254,8 +248,8 @@ TORCH_LIBRARY_IMPL(aten, DeferredInit, m) {
   auto& registry = c10::Dispatcher::singleton();
   for (const auto& name : registry.getAllOpNames()) {
     const auto op = registry.findSchema(name);
-    if (!op || name.getNamespace() != "aten" || !takes_generator(op->schema()) ||
-        takes_device(op->schema()))
+    if (!op || name.getNamespace() != "aten" || !has_argument(op->schema(), "generator") ||
+        has_argument(op->schema(), "device"))
       continue;
     const auto full = name.overload_name.empty() ? name.name : name.name + "." + name.overload_name;
     m.impl(full.c_str(), torch::CppFunction::makeFromBoxedFunction<&draw_on_host>());
