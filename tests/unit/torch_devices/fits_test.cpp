@@ -66,6 +66,7 @@ recipe_ptr classifying(const choices& how, const snapshot_ptr& from = nullptr) {
 
 rank_end fitted(const recipe_ptr& recipe, const trainer_options& options,
                 const std::string& resume = {}) {
+  late_accelerator();  // LibTorch's autograd counts the devices at the first backward of a process
   return run_good_job({.recipe = recipe, .options = options, .resume = resume})[0];
 }
 
