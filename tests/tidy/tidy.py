@@ -12,7 +12,7 @@ import documented_tests
 import prose
 from prose import Finding
 
-TOP_LEVEL = {"CMakeLists.txt", "CMakePresets.json", "README.md", "CHANGELOG.md", "LICENSE",
+TOP_LEVEL = {"CMakeLists.txt", "CMakePresets.json", "README.md", "LICENSE",
              "messages", "actors", "backends", "apps", "tests", "docs"}
 LIBRARY = ("messages", "backends", "actors")
 LAYERS = {"messages": {"messages"},
