@@ -10,6 +10,7 @@ import sys
 
 # Page, the files that may hold its snippets, how many it has at least.
 PAGES = [
+    ("README.md", "tests/installed/user_tests/module_test.cpp", 1),
     ("docs/testing.md", "tests/installed/user_tests/*", 8),
     ("docs/callbacks.md", "tests/unit/torch_callbacks/documented_test.cpp", 4),
     ("docs/tutorial.md", "tests/installed/tutorial/*", 6),
