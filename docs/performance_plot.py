@@ -1,7 +1,8 @@
 """Draws the table of results of docs/performance.md as docs/performance.svg.
 
 Run as: performance_plot.py            writes the plot
-        performance_plot.py --check    fails if the plot is not the one of the table
+        performance_plot.py --check    fails if the plot is not the one of the table, or if a figure of the table is not
+                                       in the tables that tests/bench.sh wrote into the page
 
 The first table of the page has one row per measurement: what, Troupe, then one column per peer. A row whose name has
 "/s" is a rate, others are times. A dot shows how many times Troupe's time a peer needs.
@@ -17,6 +18,8 @@ FOLDER = os.path.dirname(os.path.abspath(__file__))
 PAGE, PLOT = os.path.join(FOLDER, "performance.md"), os.path.join(FOLDER, "performance.svg")
 SECONDS = {"us": 1e-6, "ms": 1e-3, "s": 1}
 LEFT, RIGHT, WIDTH, TOP, ROW = 270, 90, 860, 84, 32
+WRITTEN = "<!-- tests/bench.sh writes from here -->", "<!-- to here -->"
+BY_HAND = "kill -9"  # this row has no table yet
 LEAST, MOST = 0.5, 10_000  # ends of the axis
 STYLE = """
   text { font: 13px system-ui, sans-serif; fill: #1f2328 }
@@ -47,16 +50,31 @@ def amount(cell):
     return float(found[1].replace(",", "")) * SECONDS.get(found[2], 1) if found else None
 
 
-def results(page):
-    """Peers, and (what, Troupe's cell, times Troupe's time by peer) of each row."""
+def table(page):
+    """The cells of the table of results, its head first."""
     lines = page.split("## Results", 1)[1].split("\n")
     first = next(i for i, line in enumerate(lines) if line.startswith("| what "))
-    peers = cells(lines[first])[2:-1]
+    last = next(i for i in range(first, len(lines)) if not lines[i].startswith("|"))
+    return [cells(line) for line in [lines[first], *lines[first + 2:last]]]
+
+
+def unfounded(page):
+    """The figures of the table that are not in the tables of tests/bench.sh."""
+    measured = page.split(WRITTEN[0], 1)[1].split(WRITTEN[1], 1)[0]
+
+    def known(cell):
+        return re.search(rf"(?<![\d.]){re.escape(cell.replace(',', ''))}(?![\d.])", measured)
+
+    return [f"{what}: {cell}" for what, *figures in table(page)[1:] if not what.startswith(BY_HAND)
+            for cell in figures if cell and not known(cell)]
+
+
+def results(page):
+    """Peers, and (what, Troupe's cell, times Troupe's time by peer) of each row."""
+    head, *lines = table(page)
+    peers = head[2:-1]
     rows = []
-    for line in lines[first + 2:]:
-        if not line.startswith("|"):
-            break
-        what, ours, *theirs = cells(line)
+    for what, ours, *theirs in lines:
         mine = amount(ours)
         ratios = []
         for cell in theirs[:len(peers)]:
@@ -120,8 +138,11 @@ def picture(peers, rows):
 
 def main():
     with open(PAGE, encoding="utf-8") as file:
-        made = picture(*results(file.read()))
+        page = file.read()
+    made = picture(*results(page))
     if sys.argv[1:] == ["--check"]:
+        if wrong := unfounded(page):
+            sys.exit("not in the tables of tests/bench.sh:\n" + "\n".join(wrong))
         with open(PLOT, encoding="utf-8") as file:
             same = file.read() == made
         sys.exit(None if same else f"{PLOT} is not the plot of the table: run python3 docs/performance_plot.py")
