@@ -10,12 +10,13 @@ import sys
 
 # Page, the files that may hold its snippets, how many it has at least.
 PAGES = [
+    ("README.md", "tests/installed/user_tests/module_test.cpp", 1),
     ("docs/testing.md", "tests/installed/user_tests/*", 8),
     ("docs/callbacks.md", "tests/unit/torch_callbacks/documented_test.cpp", 4),
     ("docs/tutorial.md", "tests/installed/tutorial/*", 6),
     ("docs/replicated.md", "tests/unit/torch_replicated/documented_test.cpp", 4),
     ("docs/data.md", "tests/unit/torch/own_data_test.cpp", 3),
-    ("docs/trainer.md", "tests/unit/torch_strategy/trainer_options_test.cpp", 2),
+    ("docs/trainer.md", "tests/installed/tutorial/main.cpp", 3),
     ("docs/service.md", "tests/integration/job_status_test.cpp", 3),
     ("docs/metrics.md", "tests/unit/torch_strategy/measures_test.cpp", 2),
 ]
