@@ -265,6 +265,8 @@ void job_oracles::chain(const finished_step& what, incarnation_id who) {
   if (current && what.generation == generation_ && !check(what.step != nan_at_))
     violate({oracles[0], "a peer's weights are NaN", what.step, what.rank, "weights", 0});
   auto& of = current ? now : old_[who];
+  // It was replaced before its first step in a generation whose base no rank had shown.
+  if (!current && of.held == unknown) of.held = what.step - 1;
   if (!check(what.step == of.held + 1))
     violate({oracles[1], "follows step " + std::to_string(of.held), what.step, what.rank});
   if (!check(what.generation == of.generation))
