@@ -10,7 +10,9 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
+#include <atomic>
 #include <condition_variable>
 #include <mutex>
 #include <optional>
@@ -29,9 +31,10 @@ namespace {
 constexpr std::chrono::seconds patience{60};
 
 // Incarnations with a behaviour of their own.
-constexpr std::uint64_t mute = 1000;   ///< sends one message, and does not serve its link
-constexpr std::uint64_t busy = 1002;   ///< its lanes compute all the time
-constexpr std::uint64_t heavy = 1004;  ///< it has a gigabyte of memory
+constexpr std::uint64_t mute = 1000;  ///< sends one message, and does not serve its link
+constexpr std::uint64_t busy = 1002;  ///< its lanes compute all the time
+constexpr std::uint64_t heavy =
+    1004;  ///< it has a gigabyte, a low priority, and computes all the time
 
 /// What a rank's process says of itself.
 struct self_report {
@@ -61,12 +64,15 @@ int live_as_rank(launcher_client& client, int inherited) {
     second.join();
   }
   std::vector<char> ballast;
-  if (who.incarnation.value() == heavy) ballast.assign(std::size_t{1} << 30, '\1');
+  if (who.incarnation.value() == heavy) {
+    ballast.assign(std::size_t{1} << 30, '\1');
+    if (nice(10) == -1) return 1;
+  }
   const self_report self{getpid(), who.number, who.incarnation.value(), inherited};
   if (write(client.descriptors().at(0), &self, sizeof self) != sizeof self) return 1;
   client.control().send(process_ready{});
   while (who.incarnation.value() == mute) pause();
-  if (who.incarnation.value() == busy)
+  if (who.incarnation.value() == busy || who.incarnation.value() == heavy)
     for (int i = 0; i < 2; ++i)
       std::thread([] {
         for (volatile bool ever = true; ever;)
@@ -209,15 +215,37 @@ TEST_CASE("SIGTERM to a rank's process: it asks to leave and goes on, its lanes 
   CHECK(one.end().what.signal == "SIGKILL");
 }
 
-// On a loaded machine the launcher may look late, so one of five counts.
+// Keeps every core busy: a process of a lower priority needs ten times as long for anything.
+class full_load {
+public:
+  full_load() {
+    for (unsigned i = 0; i < std::max(1u, std::thread::hardware_concurrency()); ++i)
+      all_.emplace_back([this] {
+        while (!over_)
+          ;
+      });
+  }
+  ~full_load() {
+    over_ = true;
+    for (auto& one : all_) one.join();
+  }
+
+private:
+  std::atomic<bool> over_ = false;
+  std::vector<std::thread> all_;
+};
+
+// A fast machine releases a gigabyte before the launcher looks, so the process has a low priority.
+// One of twenty rounds counts: the launcher may look late, or the kernel run the process early.
 TEST_CASE("a process with a gigabyte is killed: its end is reported before its memory is released",
           "[launcher]") {
   const auto launcher = child_launcher();
   bool sooner = false;
-  for (int round = 0; round < 5 && !sooner; ++round) {
+  for (int round = 0; round < 20 && !sooner; ++round) {
     life one{*launcher, heavy};
     const auto self = one.report();
     const file_descriptor watched{static_cast<int>(syscall(SYS_pidfd_open, self.pid, 0))};
+    const full_load load;
     const auto begun = std::chrono::steady_clock::now();
     REQUIRE(kill(self.pid, SIGKILL) == 0);
     pollfd ended{watched.get(), POLLIN, 0};
