@@ -31,10 +31,9 @@ namespace {
 constexpr std::chrono::seconds patience{60};
 
 // Incarnations with a behaviour of their own.
-constexpr std::uint64_t mute = 1000;  ///< sends one message, and does not serve its link
-constexpr std::uint64_t busy = 1002;  ///< its lanes compute all the time
-constexpr std::uint64_t heavy =
-    1004;  ///< it has a gigabyte, a low priority, and computes all the time
+constexpr std::uint64_t mute = 1000;   ///< sends one message, and does not serve its link
+constexpr std::uint64_t busy = 1002;   ///< its lanes compute all the time
+constexpr std::uint64_t heavy = 1004;  ///< it has a gigabyte and a low priority, and is busy
 
 /// What a rank's process says of itself.
 struct self_report {
