@@ -38,8 +38,9 @@ void checkpoint_machine::handle(const begin&, actions& out) {
 }
 
 void checkpoint_machine::handle(const offered& e, actions& out) {
-  if (sometimes(e.generation < generation_, coverage_point::snapshot_of_old_generation))
-    return out.push_back(drop{e.ticket});
+  // A thread that is preempted before it sends the snapshot may be that late. Simulated actors are
+  // not preempted, so the exhaustive search of this machine takes this path, and no campaign.
+  if (e.generation < generation_) return out.push_back(drop{e.ticket});
   hear_of(e.generation, out);
   if (e.step <= committed_) {
     wait_for_disk(e, out);
@@ -72,18 +73,17 @@ void checkpoint_machine::hear_of(generation_id newest, actions& out) {
 void checkpoint_machine::wait_for_commit(const offered& e, actions& out) {
   early_.push_back(e);
   replace(early_, true, out);
-  bound(early_, "their commit", out);
 }
 
 void checkpoint_machine::wait_for_disk(const offered& e, actions& out) {
   waiting_.push_back(e);
   replace(waiting_, false, out);
-  bound(waiting_, "the disk", out);
 }
 
 // The newest stays, because it may be the last. Of those that wait for their commit the oldest
 // stays too, so that one of them is always written. What keep_best would keep is never replaced by
-// a worse one.
+// a worse one. Of those that are `must` only the newest stays: a run that has another last snapshot
+// went on after the earlier one.
 void checkpoint_machine::replace(std::vector<offered>& waiting, bool keep_oldest, actions& out) {
   auto others = kept_;
   if (current_.ticket != 0) others.push_back(as_kept(current_));
@@ -92,13 +92,15 @@ void checkpoint_machine::replace(std::vector<offered>& waiting, bool keep_oldest
   for (const auto& one : waiting) all.push_back(as_kept(one));
   const offered* oldest = nullptr;
   const offered* newest = keep_oldest ? nullptr : &waiting.back();
+  const offered* must = nullptr;
   for (const auto& one : waiting) {
+    if (one.must) must = &one;
     if (one.must || !keep_oldest) continue;
     if (!oldest) oldest = &one;
     newest = &one;
   }
   const auto stays = [&](const offered& one) {
-    return one.must || &one == newest || &one == oldest ||
+    return &one == must || &one == newest || &one == oldest ||
            waits_as_best(as_kept(one), all, others, given_.policy);
   };
   std::vector<offered> left;
@@ -112,22 +114,6 @@ void checkpoint_machine::replace(std::vector<offered>& waiting, bool keep_oldest
     out.emplace_back(drop{one.ticket});
   }
   waiting = std::move(left);
-}
-
-// Where one too many are `must`, the oldest of those goes.
-void checkpoint_machine::bound(std::vector<offered>& waiting, std::string_view what_for,
-                               actions& out) {
-  const auto must = [](const offered& one) { return one.must; };
-  const auto too_many =
-      std::ranges::count_if(waiting, must) > static_cast<std::ptrdiff_t>(must_limit);
-  if (!sometimes(too_many, coverage_point::snapshots_given_up)) return;
-  const auto oldest = std::ranges::find_if(waiting, must);
-  out.emplace_back(
-      failed{oldest->step, fmt::format("the checkpoint of step {} was given up: {} newer ones wait "
-                                       "for {}",
-                                       oldest->step, must_limit, what_for)});
-  out.emplace_back(drop{oldest->ticket});
-  waiting.erase(oldest);
 }
 
 void checkpoint_machine::handle(const opened& e, actions& out) {

@@ -28,13 +28,11 @@
 namespace troupe {
 
 /// See the top of the file. These snapshots wait for the disk: the newest; the best of those that
-/// keep_best would keep, at most min(keep_best, `waiting_best_limit`); and at most `must_limit`
-/// that are `must`, beyond which the oldest is reported as failed. A newer snapshot replaces every
-/// other one; the next `written` counts it. The same wait for their commit, and the oldest one.
+/// keep_best would keep, at most min(keep_best, `waiting_best_limit`); and the newest that is
+/// `must`. A newer snapshot replaces every other one; the next `written` counts it. The same wait
+/// for their commit, and the oldest one.
 class checkpoint_machine {
 public:
-  static constexpr std::size_t must_limit = 4;
-
   struct settings {
     checkpoint_policy policy;
     std::string folder;                   ///< the run's `checkpoints`
@@ -76,7 +74,6 @@ private:
   void wait_for_commit(const checkpointing::offered& e, actions& out);
   void wait_for_disk(const checkpointing::offered& e, actions& out);
   void replace(std::vector<checkpointing::offered>& waiting, bool keep_oldest, actions& out);
-  void bound(std::vector<checkpointing::offered>& waiting, std::string_view what_for, actions& out);
   void next_offer(actions& out);
   bool is_there(std::int64_t step) const;
   void enter_kept();

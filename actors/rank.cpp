@@ -337,7 +337,6 @@ rank_actor spawn_rank(caf::actor_system& system, actor_error_handler trouble, ra
         self->state.setup = std::move(*shared);
         self->monitor(self->state.setup.supervisor);
         seam::on_down(*self, [self](const caf::actor_addr&, std::string) {
-          sometimes(true, coverage_point::rank_orphaned);
           self->quit(caf::exit_reason::user_shutdown);
         });
         self->state.start();

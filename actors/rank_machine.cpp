@@ -185,9 +185,11 @@ void rank_machine::submit(std::vector<hook> hooks, bool keep_point, actions& out
 void rank_machine::handle_answer(const fence& at, std::uint32_t handled,
                                  const hook_outcome& outcome, const failure* failed, actions& out) {
   if (!current(at)) return;
-  if (sometimes(in_flight_ != at.sequence, coverage_point::rank_old_answer)) return;
+  if (in_flight_ != at.sequence)
+    throw internal_error("rank machine: an answer to hooks that are not in flight");
   in_flight_.reset();
   const bool threw = outcome.word == run_verdict::failed;
+  sometimes(overdue_ && !threw, coverage_point::rank_done_after_all);
   const auto failed_with = [failed] { return failed ? *failed : failure{}; };
   switch (phase_) {
     case phase::active:
@@ -215,9 +217,7 @@ void rank_machine::handle_answer(const fence& at, std::uint32_t handled,
       out.emplace_back(ranks::close_lane{});
       return;
     case phase::failed:  // the overdue hook has ended: wait for the generation to close
-      settle(handled, outcome, out);
-      sometimes(!threw, coverage_point::rank_done_after_all);
-      return;
+      return settle(handled, outcome, out);
     default: return;
   }
 }

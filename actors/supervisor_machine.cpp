@@ -92,8 +92,7 @@ void supervisor_machine::form(const std::vector<std::int32_t>& holders, actions&
 void supervisor_machine::handle(const prepared& e, actions& out) {
   auto* m = of(e.at);
   if (!m || phase_ != phase::forming) return;
-  if (sometimes(base_.number > 0 && e.digest != base_digest_, coverage_point::state_differs))
-    return fail(other_state(*m, e.digest), out);
+  if (base_.number > 0 && e.digest != base_digest_) return fail(other_state(*m, e.digest), out);
   members_.prepare(*m);
   announce(lifecycle_kind::rank_started, out, members_.rank_of(*m));
   if (members_.unprepared() == 0) activate(out);
@@ -345,12 +344,8 @@ void supervisor_machine::fail(failure what, actions& out) {
   if (sometimes(known, coverage_point::failure_said_twice)) return;
   if (!what.id) what.id = next_failure();
   announce_failure(lifecycle_kind::rank_failed, what, out);
-  if (comes_too_late(what)) {
-    if (orderly_) release_teardown(what, out);
-    late_.push_back(std::move(what));
-    return;
-  }
-  if (sometimes(over(phase_), coverage_point::failure_after_ranks)) {
+  if (over(phase_) || comes_too_late(what)) {
+    if (orderly_ && !over(phase_)) release_teardown(what, out);
     late_.push_back(std::move(what));
     return;
   }

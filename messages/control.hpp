@@ -166,10 +166,10 @@ struct torn_down {
 // --- checkpoints and observers -------------------------------------------------------------------
 
 /// Rank 0 to the checkpointer: write this snapshot once its step is committed. While one is
-/// written, these wait: the newest one, those that `keep_best` would keep, and those with `must`
-/// (the last of a run, or one that a user asked for). A newer snapshot replaces all others. With
-/// ranks as processes the same rule holds before the link to the supervisor's process. Lost: only
-/// with rank 0, and then the newest durable checkpoint is an older one.
+/// written, these wait: the newest one, those that `keep_best` would keep, and the newest one with
+/// `must` (the last of a run). A newer snapshot replaces all others. With ranks as processes the
+/// same rule holds before the link to the supervisor's process. Lost: only with rank 0, and then
+/// the newest durable checkpoint is an older one.
 struct write_checkpoint {
   fence at;
   snapshot_ptr what;

@@ -296,6 +296,10 @@ void job_run::apply_to_rank(const scheduled_fault& s, rank_incarnation& life) {
     case fault::crash_host: sim_job_.crash(rank, s.what == fault::crash_host); break;
     case fault::slow: {
       const bool very = s.amount >= 12;  // each hook exceeds its limit
+      if (very && s.where % 2 == 1) {    // by so little that its rank may end it before a look
+        life.longest = job_.hook_limit + job_.detect * static_cast<std::int64_t>(s.where / 2 % 16);
+        facts_.delayed += life.longest * job_.steps * job_.accumulate;
+      }
       life.slow_per_cent = very ? 1'000'000 : static_cast<std::int64_t>(200 + 400 * s.amount);
       facts_.delayed += very ? job_.hook_limit : span_ * job_.accumulate * life.slow_per_cent / 100;
       break;

@@ -169,7 +169,8 @@ rank_incarnation* simulated_job::life_at(simulation::node_id node, std::int32_t 
 nanoseconds simulated_job::cost_of(const rank_incarnation& life, std::span<const hook> what) {
   const bool usual = life.slow_per_cent == 100 && life.host_per_cent == 100;
   const auto slow = [&](nanoseconds cost) {
-    return usual ? cost : cost * life.slow_per_cent / 100 * life.host_per_cent / 100;
+    if (usual) return cost;
+    return std::min(cost * life.slow_per_cent / 100 * life.host_per_cent / 100, life.longest);
   };
   std::int64_t computing = 0;
   nanoseconds sum{0};

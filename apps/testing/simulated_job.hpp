@@ -51,11 +51,12 @@ struct rank_incarnation {
   std::int32_t rank = 0;
   job_id job;
   incarnation_id incarnation;
-  std::uint64_t generation = 0;          ///< the newest one whose communicator it has opened
-  caf::strong_actor_ptr actor;           ///< null until it lives in its process
-  simulated_process* process = nullptr;  ///< null: beside the supervisor
-  std::int64_t slow_per_cent = 100;      ///< cost of its hooks in per cent
-  std::int64_t host_per_cent = 100;      ///< an additional factor of its host
+  std::uint64_t generation = 0;              ///< the newest one whose communicator it has opened
+  caf::strong_actor_ptr actor;               ///< null until it lives in its process
+  simulated_process* process = nullptr;      ///< null: beside the supervisor
+  std::int64_t slow_per_cent = 100;          ///< cost of its hooks in per cent
+  std::int64_t host_per_cent = 100;          ///< an additional factor of its host
+  nanoseconds longest = nanoseconds::max();  ///< what one of its hooks takes at most
 };
 
 /// Runs jobs one after the other in one simulation.

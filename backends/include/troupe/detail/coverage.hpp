@@ -44,7 +44,6 @@ enum class coverage_kind : std::uint8_t {
   point(always, one_checkpoint_at_a_time, "no checkpoint begins before the last one has ended") \
   point(always, newest_is_kept, "what has just been written is not removed") \
   point(sometimes, rank_fence_refused, "a rank refuses a message of another life or generation") \
-  point(sometimes, rank_old_answer, "a rank receives the answer to an older run") \
   point(sometimes, rank_repeats_report, "a rank is asked again and repeats its report") \
   point(sometimes, rank_closed_in_hook, "a generation closes while a lane is in a hook") \
   point(sometimes, rank_closed_when_finished, "a generation closes over a rank that has finished") \
@@ -53,7 +52,6 @@ enum class coverage_kind : std::uint8_t {
   point(sometimes, rank_fails_in_teardown, "a teardown hook fails") \
   point(sometimes, rank_overdue, "a hook runs past its limit") \
   point(sometimes, rank_done_after_all, "a hook that was reported as overdue ends after all") \
-  point(sometimes, rank_orphaned, "a rank ends because its supervisor is gone") \
   point(sometimes, fence_refused, \
         "the supervisor refuses a message of another life or generation") \
   point(sometimes, old_deadline, "a deadline of an earlier phase passes") \
@@ -70,11 +68,8 @@ enum class coverage_kind : std::uint8_t {
   point(sometimes, closing_survivor, "a rank does not close in time") \
   point(sometimes, teardown_released, "a failure releases an orderly teardown") \
   point(sometimes, teardown_escalates, "a rank is abandoned in its teardown") \
-  point(sometimes, failure_after_ranks, "something fails when all ranks are gone") \
   point(sometimes, flush_in_vain, "the checkpointer does not finish in time") \
   point(sometimes, snapshot_replaced, "a snapshot that waits is replaced by a newer one") \
-  point(sometimes, snapshots_given_up, "the oldest of too many snapshots is given up") \
-  point(sometimes, snapshot_of_old_generation, "a snapshot of an older generation is dropped") \
   point(sometimes, snapshot_of_other_job, "a snapshot of another job is dropped") \
   point(sometimes, write_undone, "a checkpoint whose write failed is undone") \
   point(sometimes, publish_failed, "a checkpoint is renamed, and that cannot be made durable") \
@@ -87,7 +82,6 @@ enum class coverage_kind : std::uint8_t {
   point(sometimes, no_holder, "no rank holds the state of a committed step") \
   point(sometimes, state_restored, "a rank receives its state from others") \
   point(sometimes, rows_kept, "a rank shows rows that a lost rank may have taken along") \
-  point(sometimes, state_differs, "a rank has another state than the others") \
   point(sometimes, rank_moved, "a rank moves to another process") \
   point(sometimes, one_rank_stays, \
         "all ranks that hold the state would move, and one of them stays") \
