@@ -13,7 +13,7 @@ torch=torch==2.13.0
 packages=(g++ cmake ninja-build ccache mold git ca-certificates python3
           libcaf-dev libboost1.81-dev libssl-dev catch2 libcli11-dev libtomlplusplus-dev nlohmann-json3-dev libfmt-dev
           libjemalloc-dev libspdlog-dev libxxhash-dev librapidcheck-dev zlib1g-dev libopenmpi-dev openmpi-bin
-          dataset-fashion-mnist)
+          dataset-fashion-mnist fortunes)
 want_nccl=
 for flag in "$@"; do
   case $flag in

@@ -58,6 +58,15 @@ struct learning {
   std::vector<std::string> callbacks;  ///< `NAME[,KEY=VALUE...]`, in their order
 };
 
+/// What a trained model is to write.
+struct writing {
+  std::string checkpoint;  ///< or the folder of a run, for its latest one
+  std::string prompt;      ///< what the text goes on from
+  std::int64_t characters = 400;
+  double temperature = 0.8;  ///< below 1: more of what is likely; 0: always the likeliest
+  std::uint64_t seed = 0;
+};
+
 /// What a file is made of, one piece after the other.
 using file_pieces = std::vector<std::shared_ptr<const std::vector<std::byte>>>;
 
@@ -78,6 +87,8 @@ public:
 
   /// A checkpoint as torch.load(FILE, weights_only=True) reads it, in pieces.
   virtual file_pieces torch_checkpoint(const snapshot& what) const = 0;
+  /// The prompt and what the model makes of it, the same for equal arguments.
+  virtual std::string write(const writing& what) const = 0;
   /// One line of JSON per prediction of a predict run's result.
   virtual std::vector<std::string> predictions(const value& result) const = 0;
 

@@ -39,6 +39,7 @@ void add_status(const command& app, const context& around, const choose& chosen)
 void add_watch(const command& app, const context& around, const choose& chosen);
 /// `stop` and `scale`.
 void add_control(const command& app, const context& around, const choose& chosen);
+void add_write(const command& app, const context& around, const choose& chosen);
 void add_simulate(const command& app, const context& around, const choose& chosen);
 
 /// The samples of one rank and micro-batch, for `data order`.

@@ -1,6 +1,7 @@
 #include "apps/troupe/torch_catalog.hpp"
 
 #include <ATen/ATen.h>
+#include <ATen/CPUGeneratorImpl.h>
 #include <ATen/Version.h>
 #include <fmt/format.h>
 #include <algorithm>
@@ -10,12 +11,14 @@
 #include "apps/bench/recovery.hpp"
 #include "apps/troupe/build_facts.hpp"
 #include "backends/torch/callback_catalog.hpp"
+#include "backends/torch/characters.hpp"
 #include "backends/torch/classifier.hpp"
 #include "backends/torch/data_catalog.hpp"
 #include "backends/torch/lane_thread.hpp"
 #include "backends/torch/models.hpp"
 #include "backends/torch/torch_export.hpp"
 #include "backends/torch/version.hpp"
+#include "troupe/load_module.hpp"
 #include "troupe/precision.hpp"
 #include "troupe/testing/tensors.hpp"
 
@@ -75,6 +78,38 @@ recipe_ptr ledger_recipe(torch_plugins plugins, data_ptr data, const classifier_
                                        options, samples);
 }
 
+void refuse_mismatch(const learning& what, const data_entry& data) {
+  const bool reads_text = what.model != recovery_model && find_model(what.model).reads_text;
+  if (reads_text == data.is_text) return;
+  throw user_error(
+      errc::bad_configuration,
+      reads_text ? fmt::format("the model {} reads text, but the data {} are none: use --data text",
+                               what.model, what.data)
+                 : fmt::format("the data {} are text, which the model {} cannot read: use --model "
+                               "gpt",
+                               what.data, what.model));
+}
+
+// Numbers of characters, int64 (T).
+std::string text_of(const at::Tensor& numbers) {
+  const auto bytes = numbers.to(at::kByte).contiguous();
+  return characters::text_of(
+      {bytes.const_data_ptr<std::uint8_t>(), static_cast<std::size_t>(bytes.numel())});
+}
+
+std::uint8_t next_character(classifier& writer, const std::vector<std::uint8_t>& so_far,
+                            double temperature, const at::Generator& random) {
+  const auto seen = std::min<std::ptrdiff_t>(std::ssize(so_far), characters::context);
+  auto last = at::empty({1, seen}, at::kLong);
+  std::copy(so_far.end() - seen, so_far.end(), last.mutable_data_ptr<std::int64_t>());
+  const auto logits = tensors_of(writer.predict_step(batch{boxed(last), 1}, 0)).front();
+  const auto scores = logits.select(0, 0).select(1, seen - 1).to(at::kDouble);
+  const auto chosen = temperature == 0
+                          ? scores.argmax()
+                          : (scores / temperature).softmax(0).multinomial(1, false, random);
+  return static_cast<std::uint8_t>(chosen.item<std::int64_t>());
+}
+
 class catalog_of_torch : public catalog {
 public:
   explicit catalog_of_torch(torch_plugins plugins) : plugins_(std::move(plugins)) {}
@@ -94,13 +129,16 @@ public:
     std::vector<data_facts> all;
     for (const auto& entry : data_catalog())
       all.push_back({std::string{entry.name}, std::string{entry.summary},
-                     entry.name == "fashion_mnist" ? "/usr/share/datasets/fashion-mnist" : "",
+                     entry.name == "fashion_mnist" ? "/usr/share/datasets/fashion-mnist"
+                     : entry.is_text               ? "/usr/share/games/fortunes"
+                                                   : "",
                      !entry.sized_by_files});
     return all;
   }
 
   recipe_ptr recipe(const learning& what) const override {
     const auto& entry = find_data(what.data);
+    refuse_mismatch(what, entry);
     const auto data =
         entry.make({.folder = what.data_folder,
                     .target = what.target,
@@ -143,6 +181,15 @@ public:
     std::vector<std::string> lines;
     for (const auto& scores : tensors_of(result)) {
       const auto [chance, chosen] = scores.softmax(1).max(1);
+      if (scores.dim() == 3) {
+        for (std::int64_t row = 0; row < scores.size(0); ++row)
+          lines.push_back(nlohmann::ordered_json{{"schema", "troupe.prediction/1"},
+                                                 {"sample", lines.size()},
+                                                 {"text", text_of(chosen[row])},
+                                                 {"probability", chance[row].mean().item<double>()}}
+                              .dump());
+        continue;
+      }
       for (std::int64_t row = 0; row < scores.size(0); ++row)
         lines.push_back(nlohmann::ordered_json{{"schema", "troupe.prediction/1"},
                                                {"sample", lines.size()},
@@ -151,6 +198,19 @@ public:
                             .dump());
     }
     return lines;
+  }
+
+  std::string write(const writing& what) const override {
+    const lane_thread alone;
+    const at::NoGradGuard no_gradients;
+    auto random = at::make_generator<at::CPUGeneratorImpl>(what.seed);
+    classifier writer{{.model = "gpt"}};
+    load_into(writer, read_module(what.checkpoint));
+    auto numbers = characters::numbers_of(what.prompt);
+    if (numbers.empty()) numbers.push_back(0);
+    for (std::int64_t i = 0; i < what.characters; ++i)
+      numbers.push_back(next_character(writer, numbers, what.temperature, random));
+    return characters::text_of(numbers);
   }
 
   std::map<std::string, std::string> versions() const override {

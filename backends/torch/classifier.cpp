@@ -58,7 +58,7 @@ void classifier::judge(const batch& b, const std::string& stage) {
   const auto losses =
       fn::cross_entropy(scores, b[1], fn::CrossEntropyFuncOptions().reduction(torch::kNone));
   const auto right = scores.argmax(1).eq(b[1]).sum().item<std::int64_t>();
-  const auto count = static_cast<double>(b.samples());
+  const auto count = static_cast<double>(b[1].numel());
   log_ratio(stage + "/loss", losses.to(at::kDouble).sum().item<double>(), count);
   log_ratio(stage + "/accuracy", static_cast<double>(right), count);
 }

@@ -24,8 +24,9 @@ struct classifier_options {
 };
 
 /// Batches are (features, labels int64). Loss: cross entropy. Logs `train/loss`, and in evaluation
-/// `val/loss`, `val/accuracy`, `test/loss`, `test/accuracy`, summed in float64 over samples.
-/// Predictions are logits (N, classes).
+/// `val/loss`, `val/accuracy`, `test/loss`, `test/accuracy`, summed in float64 over labels.
+/// Predictions are logits (N, classes). A model of texts has T labels per sample, and logits
+/// (N, classes, T).
 class classifier : public module {
 public:
   /// Throws user_error (bad_configuration) for unknown names and impossible values.

@@ -19,6 +19,9 @@ data_ptr make_fashion_mnist(const data_options& options) {
 data_ptr make_synthetic(const data_options& options) { return synthetic(options.made_up); }
 data_ptr make_csv(const data_options& options) { return csv_data(options.folder, options.target); }
 data_ptr make_tensors(const data_options& options) { return tensor_file_data(options.folder); }
+data_ptr make_text(const data_options& options) {
+  return text_data(options.folder.empty() ? "/usr/share/games/fortunes" : options.folder);
+}
 
 constexpr std::array data_entries{
     data_entry{"fashion_mnist", "60,000 and 10,000 images of clothes, 28 x 28, in 10 classes",
@@ -28,6 +31,8 @@ constexpr std::array data_entries{
                true},
     data_entry{"tensors", "inputs and targets in a .safetensors file, or a folder of them",
                &make_tensors, true},
+    data_entry{"text", "characters of a text, or of those in a folder; by default, fortunes",
+               &make_text, false, true},
 };
 
 }  // namespace

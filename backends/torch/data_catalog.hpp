@@ -27,6 +27,7 @@ struct data_entry {
   std::string_view summary;
   data_ptr (*make)(const data_options& options);
   bool sized_by_files = false;  ///< its sizes are what the files hold: sizes_of
+  bool is_text = false;         ///< for models that read text, and only for them
 };
 std::span<const data_entry> data_catalog();
 /// Reads the first of the training, test and validation data that is there. Throws user_error for

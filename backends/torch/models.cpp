@@ -42,6 +42,19 @@ private:
 };
 TORCH_MODULE_IMPL(relu, relu_layer);
 
+nn::Conv2d convolution(std::int64_t in, std::int64_t out) {
+  return nn::Conv2d{nn::Conv2dOptions(in, out, 3).padding(1)};
+}
+
+constexpr std::array model_entries{
+    model_entry{"mlp", "layers of model.hidden units, for images of 28 x 28", &make_mlp},
+    model_entry{"cnn", "two convolutions and two linear layers, for images of 28 x 28", &make_cnn},
+    model_entry{"gpt", "three blocks of a transformer, for the characters of texts", &make_gpt,
+                true},
+};
+
+}  // namespace
+
 void check(const model_options& options) {
   const auto refuse = [](std::string what) {
     throw user_error(errc::bad_configuration, std::move(what));
@@ -54,17 +67,6 @@ void check(const model_options& options) {
   if (options.features < 1 || options.classes < 1)
     refuse("a model needs at least one feature and one class");
 }
-
-nn::Conv2d convolution(std::int64_t in, std::int64_t out) {
-  return nn::Conv2d{nn::Conv2dOptions(in, out, 3).padding(1)};
-}
-
-constexpr std::array model_entries{
-    model_entry{"mlp", "layers of model.hidden units, for images of 28 x 28", &make_mlp},
-    model_entry{"cnn", "two convolutions and two linear layers, for images of 28 x 28", &make_cnn},
-};
-
-}  // namespace
 
 nn::Sequential make_mlp(const model_options& options) {
   check(options);

@@ -29,11 +29,20 @@ torch::nn::Sequential make_mlp(const model_options& options = {});
 /// output (N, classes).
 torch::nn::Sequential make_cnn(const model_options& options = {});
 
+/// A transformer of three blocks. Input: numbers of characters (N, T), int64, T up to
+/// characters::context. Output (N, characters::count, T): of each position, the scores of the
+/// character that follows. Of the options only `dropout` has an effect: it applies to the weights
+/// of attention and to what each block adds.
+torch::nn::Sequential make_gpt(const model_options& options = {});
+/// Throws user_error that names the key.
+void check(const model_options& options);
+
 /// A built-in model by name.
 struct model_entry {
   std::string_view name;
   std::string_view summary;
   torch::nn::Sequential (*make)(const model_options& options);
+  bool reads_text = false;
 };
 std::span<const model_entry> model_catalog();
 /// Throws user_error that lists the known names.

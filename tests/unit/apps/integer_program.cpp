@@ -24,6 +24,10 @@ program::file_pieces integer_catalog::torch_checkpoint(const snapshot& what) con
   return {what.model.at(0).bytes};
 }
 
+std::string integer_catalog::write(const program::writing& what) const {
+  return what.prompt + std::to_string(what.characters);
+}
+
 std::vector<std::string> integer_catalog::predictions(const value&) const { return {}; }
 
 said troupe_says(std::vector<std::string> arguments, std::map<std::string, std::string> variables,

@@ -21,6 +21,7 @@ public:
   std::vector<program::data_facts> data_sets() const override;
   recipe_ptr recipe(const program::learning& what) const override;
   program::file_pieces torch_checkpoint(const snapshot& what) const override;
+  std::string write(const program::writing& what) const override;
   std::vector<std::string> predictions(const value& result) const override;
   std::map<std::string, std::string> versions() const override { return {{"libtorch", "none"}}; }
   std::vector<program::device_facts> devices() const override { return {{"cpu", true, "one"}}; }

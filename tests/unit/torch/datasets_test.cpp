@@ -8,6 +8,7 @@
 #include <fstream>
 #include <thread>
 
+#include "backends/torch/characters.hpp"
 #include "backends/torch/data_catalog.hpp"
 #include "troupe/detail/tensor.hpp"
 #include "troupe/failure.hpp"
@@ -209,6 +210,50 @@ TEST_CASE("synthetic samples are normally distributed around the centre of their
   const auto features = unboxed(data->train()->get(of_one_class).get_if<value_tuple>()->items[0]);
   const auto deviation = features.std(0, true);
   CHECK(at::allclose(deviation, at::full({8}, 0.5), 0, 0.03));
+}
+
+TEST_CASE("characters of a text: ASCII as it is, other letters as one question mark") {
+  const auto back = [](std::string_view text) {
+    return characters::text_of(characters::numbers_of(text));
+  };
+  CHECK(back("a b\n~!") == "a b\n~!");
+  CHECK(back("x\ty\r\n\x07z") == "x y\nz");
+  CHECK(back("gr\xC3\xBC\xC3\x9F \xE2\x82\xAC \xF0\x9F\x99\x82.") == "gr?? ? ?.");
+  CHECK(characters::numbers_of("\n ~") == std::vector<std::uint8_t>{0, 1, 95});
+}
+
+TEST_CASE("a text is read in windows, each with the characters that follow") {
+  const folder here;
+  std::string text;
+  for (int i = 0; i < 64 * 321; ++i) text += static_cast<char>('A' + i % 58);
+  text += 'z';
+  fs::create_directory(here.path() + "/texts");
+  here.write("texts/b.txt", text.substr(1000));
+  here.write("texts/a", text.substr(0, 1000));
+  here.write("texts/a.dat", "an index");
+  const auto data = text_data(here.path() + "/texts");
+  data->prepare_data();
+  data->setup(stage::train);
+  CHECK(data->train()->size() == 289);  // of 321 windows
+  REQUIRE(data->validation().size() == 1);
+  CHECK(data->validation().front()->size() == 32);
+  const auto check_window = [&](const dataset& from, std::int64_t index, std::size_t window) {
+    const std::vector<std::int64_t> one{index};
+    const auto batch = from.get(one);
+    for (std::size_t i = 0; i < 2; ++i) {
+      const auto row = unboxed(batch.get_if<value_tuple>()->items[i]);
+      CHECK(row.sizes() == at::IntArrayRef({1, 64}));
+      const auto bytes = row.to(at::kByte);
+      CHECK(characters::text_of({bytes.const_data_ptr<std::uint8_t>(), 64}) ==
+            text.substr(64 * window + i, 64));
+    }
+  };
+  check_window(*data->train(), 15, 15);  // holds the end of the first file
+  check_window(*data->train(), 143, 143);
+  check_window(*data->train(), 144, 160);
+  check_window(*data->train(), 288, 320);
+  check_window(*data->validation().front(), 0, 144);
+  check_window(*data->test().front(), 31, 319);
 }
 
 TEST_CASE("impossible options of synthetic data are refused") {

@@ -39,10 +39,27 @@ TEST_CASE("every model of the catalog has its documented size and accepts its im
   CHECK(parameter_count(*find_model("cnn").make({})) == 320 + 18496 + 3136 * 128 + 128 + 1290);
   for (const auto& entry : model_catalog()) {
     auto net = entry.make({});
-    CHECK(net->forward(at::rand({5, 1, 28, 28})).sizes() == at::IntArrayRef({5, 10}));
+    if (entry.reads_text)
+      CHECK(net->forward(at::ones({5, 7}, at::kLong)).sizes() == at::IntArrayRef({5, 96, 7}));
+    else
+      CHECK(net->forward(at::rand({5, 1, 28, 28})).sizes() == at::IntArrayRef({5, 10}));
     CHECK_FALSE(entry.summary.empty());
   }
-  CHECK_THROWS_WITH(find_model("mlpp"), Contains("mlp, cnn"));
+  CHECK_THROWS_WITH(find_model("mlpp"), Contains("mlp, cnn, gpt"));
+}
+
+TEST_CASE("a text model sees no character after the one that it continues") {
+  auto net = make_gpt();
+  const auto text = at::arange(64, at::kLong).reshape({1, 64});
+  auto changed = text.clone();
+  changed.slice(1, 40).fill_(5);
+  const auto a = net->forward(text), b = net->forward(changed);
+  CHECK(at::equal(a.slice(2, 0, 40), b.slice(2, 0, 40)));
+  CHECK_FALSE(at::equal(a.slice(2, 40), b.slice(2, 40)));
+  changed = text.clone();
+  changed.slice(1, 0, 1).fill_(5);
+  CHECK_FALSE(at::equal(a.slice(2, 63), net->forward(changed).slice(2, 63)));
+  CHECK_THROWS_WITH(net->forward(at::rand({5, 1, 28, 28})), Contains("--data text"));
 }
 
 TEST_CASE("initial weights come from the current random scope") {

@@ -123,5 +123,11 @@ data_ptr csv_data(std::string path, std::string target = {});
 /// The same of safetensors files, `train.safetensors` and so on. Each has `inputs` (N, ...) and
 /// `targets` (N, ...), of any type.
 data_ptr tensor_file_data(std::string path);
+/// Characters of a text, or of all texts in a folder (files without extension, or .txt) in the
+/// order of their names. A sample is a window of 64 characters, int64 (N, 64): the newline is 0,
+/// the printable characters of ASCII from blank to tilde are 1 to 95, others are "?". Its target,
+/// of the same shape, has the character after each. The last 16 of each 160 windows are for
+/// validation, test and prediction. Read when first used. Throws user_error if there is no text.
+data_ptr text_data(std::string path);
 
 }  // namespace troupe
