@@ -165,7 +165,7 @@ public:
 
   /// What it was made from. Of a wrapper: what the innermost loader was made from.
   const dataset_ptr& data() const;
-  /// @{
+  /// `layout` in it is that of an epoch that is not resumed.
   const options& how() const;
 
   /// Epoch `epoch` is resumed: its micro-batch `batch` begins at entry `sample` of its order. Other
