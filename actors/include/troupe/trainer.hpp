@@ -26,8 +26,8 @@ public:
                    ports world = local_ports())
       : options_(std::move(options)), context_(std::move(context)), world_(std::move(world)) {}
 
-  /// One job each, by its purpose; see above. `from`: plug-ins if any, data, and the arguments of
-  /// `Module`.
+  /// One job each, by its purpose, in the calling thread. `from`: plug-ins if any, data, and the
+  /// arguments of `Module`.
   /// @{
   template <class Module, class... From>
   job_outcome fit(From... from) {

@@ -95,7 +95,7 @@ struct storage_result {
 class storage {
 public:
   virtual ~storage() = default;
-  /// Starts `op`; see above. Never waits for the disk.
+  /// Starts `op` and never waits for the disk. `done` gets what became of it.
   virtual void submit(storage_op op, std::function<void(storage_result)> done) = 0;
 };
 

@@ -105,7 +105,7 @@ struct failure {
 struct caught {
   /// Always there.
   failure record;
-  /// For job_outcome::rethrow; see above.
+  /// For job_outcome::rethrow; null: the failure is another process's, or no exception.
   std::exception_ptr original;
 };
 /// A failure of which there is no exception in this process.

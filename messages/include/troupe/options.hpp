@@ -168,7 +168,7 @@ struct elastic_options {
   std::optional<std::int32_t> shards;
   /// Where the shards of a process that is lost go on: in a new process, or in those that are left.
   enum class loss : std::uint8_t { replace, shrink };
-  /// Either way a spare takes the shards if there is one.
+  /// Either way a spare that is ready comes first.
   loss on_loss = loss::replace;
   /// With fewer processes the job starts others, and waits for them at most so long; then it fails
   /// (membership).

@@ -67,9 +67,9 @@ struct generation_record {
 /// - stopped: it ended early at a step boundary, with a checkpoint, and can be resumed;
 /// - failed: `failed_with` is the first cause.
 struct job_outcome {
-  /// How a job ended; see above.
+  /// How a job ended; job_outcome says what each means.
   enum class ending : std::uint8_t { finished, stopped, failed };
-  /// See above.
+  /// `failed` until the job has ended otherwise.
   ending status = ending::failed;
   /// Why the run ended early; `none`: it did not.
   stop_reason why = stop_reason::none;

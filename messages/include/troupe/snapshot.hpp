@@ -17,7 +17,7 @@ namespace troupe {
 struct tensor_blob {
   /// A parameter's or buffer's name in its module.
   std::string name;
-  /// See above.
+  /// The name that safetensors has for the type.
   std::string dtype;
   /// Empty for a scalar.
   std::vector<std::int64_t> shape;
@@ -37,9 +37,9 @@ struct snapshot {
   /// The generation in which it was taken.
   std::uint64_t generation = 1;
   std::string weights_digest;          ///< of `model`; equal digests mean equal bytes
-  std::vector<tensor_blob> model;      ///< see above
+  std::vector<tensor_blob> model;      ///< in the module's order
   std::vector<tensor_blob> optimizer;  ///< `<optimizer>.<parameter>.<slot>`
-  std::string state;                   ///< see above
+  std::string state;                   ///< JSON text; empty: none
 };
 /// Shared and const, so any thread may read it.
 using snapshot_ptr = std::shared_ptr<const snapshot>;

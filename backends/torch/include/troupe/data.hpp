@@ -119,7 +119,8 @@ public:
   }
   /// JSON text that is saved with a checkpoint and passed back on load.
   virtual std::string state() const { return {}; }
-  /// `json`: what state() returned when the checkpoint was taken.
+  /// `json`: what state() returned when the checkpoint was taken, never empty. Called on every
+  /// rank.
   virtual void load_state(const std::string& json) { (void)json; }
 };
 /// Shared by all ranks of a process.
