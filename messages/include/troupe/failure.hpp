@@ -67,7 +67,7 @@ struct failure_id {
 /// The first cause of a job is the failure with the least (generation, step, sequence). Failures
 /// that followed from it are in its `others`. Wall clocks never order failures.
 struct failure {
-  /// What it is.
+  /// Decides what `type` means.
   failure_kind kind = failure_kind::exception;
   /// None until the failure is recorded in a job.
   failure_id id = {};
@@ -167,7 +167,7 @@ class user_error : public std::exception {
 public:
   /// `what`: what is wrong, and how to fix it.
   user_error(errc code, std::string what) : code_(code), what_(std::move(what)) {}
-  /// Its kind.
+  /// The exit code of the program that it ends.
   errc code() const noexcept { return code_; }
   const char* what() const noexcept override { return what_.c_str(); }
 

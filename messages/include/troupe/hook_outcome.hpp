@@ -42,7 +42,7 @@ struct loader_length {
 
 /// The learner's optimizers; known after setup_optimizers.
 struct optimizer_facts {
-  /// How many.
+  /// Of the module; a batch has a step of each.
   std::int32_t optimizers = 1;
   bool step_schedulers = false;     ///< some scheduler steps after every optimizer step
   bool epoch_schedulers = false;    ///< some scheduler steps after every epoch
@@ -59,7 +59,7 @@ struct optimizer_facts {
 
 /// The result of one hook, or of a whole run. Comments name the hook that fills a field.
 struct hook_outcome {
-  /// How it ended.
+  /// Of a single hook: proceed, skip_epoch or waits.
   run_verdict word = run_verdict::proceed;
   bool stop = false;                   ///< a hook asked for an end of the run, agreed by all ranks
   std::vector<loader_length> loaders;  ///< process_dataloader

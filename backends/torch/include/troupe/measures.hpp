@@ -158,7 +158,7 @@ private:
 /// The mean of absolute differences.
 class mean_absolute_error final : public measure {
 public:
-  /// Keeps a sum and a count.
+  /// Predictions and targets of the same shape.
   mean_absolute_error();
   void update(const at::Tensor& prediction, const at::Tensor& target) override;
 

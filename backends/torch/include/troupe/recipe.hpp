@@ -58,7 +58,7 @@ std::string identity_of(const Arguments&... arguments) {
 
 /// What a program may replace. Factories are called once per rank, in its lane.
 struct torch_plugins {
-  /// Add or replace entries: options name one.
+  /// By the names that options give. A program adds or replaces entries.
   /// @{
   strategy_table strategies = default_strategies();
   precision_table precisions = default_precisions();

@@ -140,7 +140,7 @@ std::size_t convert_sync_batch_norm(torch::nn::Module& module,
 /// no scope. Destroyed in the thread that made it, in reverse order.
 class sync_batch_norm_scope {
 public:
-  /// The defaults: no communicator, all of its ranks.
+  /// By default no communicator. `world` is kept alive as long as the scope.
   explicit sync_batch_norm_scope(torch::nn::Module& module,
                                  std::shared_ptr<communicator> world = nullptr,
                                  const subgroup& members = {});
