@@ -15,13 +15,13 @@ namespace troupe {
 
 /// What a user can fix. The numbers are the exit codes of the `troupe` program.
 enum class errc : std::uint8_t {
-  job_failed = 1,
-  bad_usage = 2,
-  bad_configuration = 3,
-  membership = 4,
-  checkpoint = 5,
-  device = 6,
-  internal = 70,
+  job_failed = 1,         ///< any other failure of a job: a hook threw, for example
+  bad_usage = 2,          ///< a call, a flag or an argument
+  bad_configuration = 3,  ///< an option's value, or options that do not fit together
+  membership = 4,         ///< ranks or their processes are missing
+  checkpoint = 5,         ///< a checkpoint cannot be read, written or resumed
+  device = 6,             ///< a device is missing or cannot be used
+  internal = 70,          ///< a broken invariant of Troupe: report it
 };
 
 /// One exception of a nested chain.
