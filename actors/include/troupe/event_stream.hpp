@@ -14,6 +14,7 @@
 
 namespace troupe {
 
+/// What a stream keeps.
 struct event_stream_options {
   bool hooks = false;        ///< every hook of every rank, too
   std::size_t limit = 4096;  ///< events kept for a slow reader
@@ -26,8 +27,10 @@ struct event_stream_options {
 ///   while (const auto event = co_await events->async_next(use_awaitable)) ...
 class event_stream {
 public:
+  /// The completion signature of async_next.
   using signature = void(observation_ptr);
 
+  /// `executor`: where completion handlers run unless they have an executor of their own.
   explicit event_stream(boost::asio::any_io_executor executor, event_stream_options how = {});
   ~event_stream();
   event_stream(const event_stream&) = delete;

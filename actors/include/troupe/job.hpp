@@ -47,10 +47,13 @@ struct job_context {
   std::function<void(job_handle)> started;
 };
 
+/// One job, for session::async_run and session::run.
 struct job : job_context {
   /// train (fit), validate, test, predict or call.
   stage purpose = stage::train;
+  /// What is wrong with them is the failure of the outcome.
   trainer_options options;
+  /// Makes the learners; never null.
   recipe_ptr recipe;
   /// For placement_kind::processes, in programs with several recipes: the text from which
   /// `rank_process_options::recipe` makes this job's recipe, in each rank's process. Empty: the

@@ -27,6 +27,7 @@ public:
 
   /// Counts the jobs of a session from 1; those that were refused count, too.
   std::uint64_t id() const;
+  /// False for a handle that was made by itself; still true when the job has ended.
   explicit operator bool() const { return of_ != nullptr; }
   friend bool operator==(const job_handle&, const job_handle&) = default;
 

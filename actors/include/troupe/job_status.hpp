@@ -22,23 +22,29 @@ enum class job_state : std::uint8_t {
   ending,    ///< the ranks are taken down
   ended,     ///< the job has completed
 };
+/// The enumerator's name.
 std::string_view to_string(job_state state);
 
 /// How a job stands at one moment. What is not known yet is `undefined` or empty.
 struct job_status {
   std::uint64_t id = 0;  ///< job_handle::id
+  /// What the job is for, as job::purpose.
   stage purpose = stage::train;
+  /// What it does now.
   job_state state = job_state::starting;
   std::optional<job_outcome::ending> ended;  ///< how; set when the state is `ended`
   std::uint64_t generation = 0;              ///< the newest; 0: none yet
   std::int32_t ranks = 0;                    ///< processes with shards; threads of the process
+  /// Of the job; 0: not known yet.
   std::int32_t shards = 0;
   /// Optimizer steps of a fit that are done. Of a fit that resumes: at first where it begins.
   std::int64_t step = 0;
   std::int64_t epoch = undefined;  ///< from 0
   std::int64_t epochs = 0;         ///< the limit of a fit
   /// Of the loader that is read now, from 0, and how many it has.
+  /// @{
   std::int64_t batch = undefined, batches = undefined;
+  /// @}
   std::int64_t samples = undefined;  ///< of training, consumed by all ranks
   /// Of all ranks, over the last two to four seconds of this generation.
   std::optional<double> samples_per_second;

@@ -38,7 +38,9 @@ struct rank_process_options {
       recipe = the_only_recipe(std::move(make));
   }
 
+  /// Makes the recipe of a rank from job::recipe_text. Empty: only `functions` can be called.
   std::function<recipe_ptr(const std::string& recipe_text)> recipe;
+  /// Makes the ports of the rank's process.
   std::function<ports()> world = local_ports;
   /// What session::spawn calls in a rank's process. Each name is there once.
   std::vector<named_function> functions;

@@ -15,6 +15,7 @@
 
 namespace troupe {
 
+/// What a session is made with, beside its ports.
 struct session_options {
   /// Threads of the actors; they sleep when idle. Two, so that the supervisor can run while another
   /// actor runs.
@@ -25,15 +26,23 @@ struct session_options {
 /// completions still arrive through their executors, as failures of the kind session_closed.
 class session {
 public:
+  /// Where completion handlers run unless they have an executor of their own.
   using executor_type = boost::asio::any_io_executor;
+  /// The completion signature of async_run.
   using signature = void(job_outcome);
 
+  /// Starts no job. `world`: what its jobs may reach outside.
   explicit session(executor_type executor, ports world = local_ports(),
                    session_options options = {});
   ~session();
+  /// Its jobs go on. A session that was moved from can only be destroyed or assigned to. Assign to
+  /// a session that runs no job.
+  /// @{
   session(session&&) noexcept;
   session& operator=(session&&) noexcept;
+  /// @}
 
+  /// What the session was made with.
   executor_type get_executor() const;
 
   /// Runs a job.
@@ -55,7 +64,8 @@ public:
         [this](auto handler, job what) { start(std::move(what), std::move(handler)); }, token,
         std::move(what));
   }
-  /// The same, by purpose.
+  /// The same, by purpose: sets job::purpose.
+  /// @{
   template <boost::asio::completion_token_for<signature> Token>
   auto async_fit(job what, Token&& token) {
     what.purpose = stage::train;
@@ -76,6 +86,7 @@ public:
     what.purpose = stage::predict;
     return async_run(std::move(what), std::forward<Token>(token));
   }
+  /// @}
 
   /// The jobs that have not completed, in the order in which they began. Thread-safe; the list may
   /// be out of date when it is returned, which handles allow.
@@ -106,6 +117,8 @@ public:
     return spawn(on_threads(ranks), std::move(what), std::move(arguments)...);
   }
   /// The same without waiting: completes with `call_outcome` as async_run does with `job_outcome`.
+  /// With a number of ranks: on threads.
+  /// @{
   template <class Token, class Function, class... Arguments>
   auto async_spawn(trainer_options how, Token&& token, Function what, Arguments... arguments) {
     auto call = spawned_call_of(std::move(how), std::move(what), std::move(arguments)...);
@@ -122,6 +135,7 @@ public:
     return async_spawn(on_threads(ranks), std::forward<Token>(token), std::move(what),
                        std::move(arguments)...);
   }
+  /// @}
 
   /// Actors of this session that are alive: 0 when no job runs and no job left a survivor. For
   /// tests.

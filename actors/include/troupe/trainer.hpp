@@ -21,10 +21,14 @@ namespace troupe {
 /// Not thread-safe; several trainers may run at once.
 class trainer {
 public:
+  /// Checks nothing yet: what is wrong with `options` is the failure of each call's outcome.
   explicit trainer(trainer_options options = {}, job_context context = {},
                    ports world = local_ports())
       : options_(std::move(options)), context_(std::move(context)), world_(std::move(world)) {}
 
+  /// One job each, by its purpose, in the calling thread. `from`: plug-ins if any, data, and the
+  /// arguments of `Module`.
+  /// @{
   template <class Module, class... From>
   job_outcome fit(From... from) {
     return run(stage::train, recipe_of<Module>(std::move(from)...));
@@ -41,6 +45,7 @@ public:
   job_outcome predict(From... from) {
     return run(stage::predict, recipe_of<Module>(std::move(from)...));
   }
+  /// @}
   /// The same of a recipe, for learners without LibTorch and for modules made elsewhere.
   job_outcome run(stage purpose, recipe_ptr recipe);
 

@@ -17,11 +17,16 @@ namespace troupe {
 /// by the rank's lane only.
 class rank_context {
 public:
+  /// For the learner. `about` outlives the context.
   rank_context(const learner_context& about, std::shared_ptr<communicator> world)
       : about_(about), world_(std::move(world)) {}
 
+  /// This rank, from 0, of `world` ranks.
+  /// @{
   std::int32_t rank() const { return about_.rank; }
   std::int32_t world() const { return about_.world; }
+  /// @}
+  /// The job's.
   const trainer_options& options() const { return about_.options; }
   /// Collectives wait in the lane; see communicator. Throws internal_error when the job has none.
   communicator& collectives() const;
@@ -30,6 +35,7 @@ public:
   /// For job_outcome::queue, first in first out. Only the values of rank 0 reach the caller.
   void add_to_queue(value what) { queued_.push_back(std::move(what)); }
 
+  /// For the learner: what was queued since the last call.
   std::vector<value> take_queued() { return std::exchange(queued_, {}); }
 
 private:
@@ -41,9 +47,11 @@ private:
 /// How ranks in other processes know a function: see learner_recipe.
 struct call_identity {
   std::string name;  ///< learner_recipe::identity
+  /// learner_recipe::tensors.
   const tensor_bytes* tensors = nullptr;
 };
 
+/// What a rank runs: it gets the rank's context and returns the rank's value.
 using spawned_function = std::function<value(rank_context& context)>;
 
 /// Calls `what` on every rank, in its lane, at the hook `dispatch`; rank 0's value is the job's
@@ -60,6 +68,7 @@ decltype(auto) call_spawned(const Function& what, rank_context& who,
   else
     return std::invoke(what, who.rank(), arguments...);
 }
+/// What such a call returns, without reference and const.
 template <class Function, class... Arguments>
 using spawned_result = std::decay_t<decltype(call_spawned(std::declval<const Function&>(),
                                                           std::declval<rank_context&>(),
@@ -70,9 +79,13 @@ using spawned_result = std::decay_t<decltype(call_spawned(std::declval<const Fun
 template <class Result>
 class call_slot {
 public:
+  /// Makes the result of the job's result; throws std::invalid_argument
+  /// where it is of another kind.
   using from_value = Result (*)(const value& result);
 
+  /// `from` null: the result is kept by rank 0's lane.
   explicit call_slot(from_value from = nullptr) : from_(from) {}
+  /// For rank 0's lane. A later result replaces the one before.
   void keep(Result result) {
     const std::lock_guard lock{guard_};
     held_.emplace(std::move(result));
@@ -113,6 +126,7 @@ recipe_ptr call_recipe_into(std::shared_ptr<call_slot<spawned_result<Function, A
     }
   });
 }
+/// The same without a slot.
 template <class Function, class... Arguments>
 recipe_ptr call_recipe(Function what, Arguments... arguments) {
   return call_recipe_into(std::shared_ptr<call_slot<spawned_result<Function, Arguments...>>>{},

@@ -17,27 +17,36 @@ namespace troupe {
 /// One file of a checkpoint's folder: chunks that are written one after the other.
 struct checkpoint_file {
   std::string name;  ///< an entry of the folder, without separators
+  /// Shared with the snapshot, so nothing is copied. None is null.
   std::vector<std::shared_ptr<const std::vector<std::byte>>> chunks;
 };
 
 /// What a manifest says about its checkpoint as a whole.
 struct checkpoint_facts {
+  /// The step boundary that it holds.
   loop_state loop;
+  /// snapshot::ranks.
   std::int32_t ranks = 1;
+  /// snapshot::generation.
   std::uint64_t generation = 1;
+  /// snapshot::weights_digest.
   std::string weights_digest;
 };
 
 /// A checkpoint that cannot be used, and why: text for people that names the file.
 struct refused_checkpoint {
+  /// Its folder.
   std::string path;
+  /// What is wrong with it.
   std::string why;
   friend bool operator==(const refused_checkpoint&, const refused_checkpoint&) = default;
 };
 
 /// The checkpoint to resume from, complete and verified, and newer ones that cannot be used.
 struct found_checkpoint {
+  /// Its folder.
   std::string path;
+  /// What was passed over, and why.
   std::vector<refused_checkpoint> refused;
   friend bool operator==(const found_checkpoint&, const found_checkpoint&) = default;
 };
@@ -68,10 +77,12 @@ public:
   virtual found_checkpoint latest(const std::string& run) const = 0;
 };
 
+/// In bytes: 64 MiB.
 inline constexpr std::size_t commit_file_limit = std::size_t{64} << 20;
 
 /// The folder of a run that holds its checkpoints, and the link in it to the last one.
 inline constexpr const char* checkpoints_folder = "checkpoints";
+/// See checkpoints_folder.
 inline constexpr const char* latest_link = "latest";
 /// `step-00000937`
 std::string checkpoint_folder_name(std::int64_t step);

@@ -17,9 +17,13 @@ namespace troupe {
 class cluster_environment {
 public:
   virtual ~cluster_environment() = default;
+  /// As errors and `doctor` write it.
   virtual std::string_view name() const = 0;
+  /// All ranks, and this one, from 0.
+  /// @{
   virtual std::int32_t world() const = 0;
   virtual std::int32_t rank() const = 0;
+  /// @}
   /// Among the ranks of one host: 0 prepares data for the others.
   virtual std::int32_t local_rank() const = 0;
   /// Index of the host, from 0.
@@ -42,6 +46,7 @@ public:
 /// All ranks on this host.
 class local_environment : public cluster_environment {
 public:
+  /// 0 <= rank < world.
   local_environment(std::int32_t rank, std::int32_t world) : rank_(rank), world_(world) {}
   std::string_view name() const override { return "local"; }
   std::int32_t world() const override { return world_; }
@@ -56,6 +61,7 @@ private:
 /// What an environment is read from. The library reads nothing of its process: a program passes
 /// `std::getenv` and the like. None or empty functions: nothing is there.
 struct cluster_facts {
+  /// A variable of the environment; none: it is not set.
   std::function<std::optional<std::string>(const std::string& name)> variable;
   /// The lines of a file (LSF names one).
   std::function<std::vector<std::string>(const std::string& path)> lines;
@@ -65,8 +71,11 @@ struct cluster_facts {
 /// Each throws user_error (bad_configuration) that names the variable which is missing, is no
 /// number, or contradicts another one.
 using cluster_environment_ptr = std::shared_ptr<cluster_environment>;
+/// Of torchrun.
 cluster_environment_ptr torchelastic_environment(const cluster_facts& from);
+/// Of Slurm's srun.
 cluster_environment_ptr slurm_environment(const cluster_facts& from);
+/// Of LSF's jsrun.
 cluster_environment_ptr lsf_environment(const cluster_facts& from);
 /// Open MPI, or MPICH and its relatives (PMI).
 cluster_environment_ptr mpi_environment(const cluster_facts& from);
@@ -75,6 +84,7 @@ cluster_environment_ptr kubeflow_environment(const cluster_facts& from);
 /// The processes that PJRT, the run time of XLA, counts.
 cluster_environment_ptr xla_environment(const cluster_facts& from);
 
+/// What detect_environment found.
 struct detected_environment {
   cluster_environment_ptr which;  ///< null: none of them, so all ranks are on this host
   std::string why;                ///< the variables that decided

@@ -23,16 +23,20 @@ namespace troupe {
 /// Element types of collectives. Sums of f16 and bf16 accumulate in f32 and round once; integers
 /// wrap for sum and product and refuse mean; boolean allows min (and), max (or) and sum (or) only.
 enum class dtype : std::uint8_t { u8, i8, i16, i32, i64, f16, bf16, f32, f64, boolean, c64, c128 };
+/// Bytes of one element.
 std::size_t size_of(dtype type);
+/// PyTorch's name: `float32`.
 std::string_view to_string(dtype type);
 
 /// `mean` scales before it rounds, so it overflows only where the mean itself does. min and max
 /// propagate NaN.
 enum class reduction : std::uint8_t { sum, mean, min, max, product };
+/// The enumerator's name.
 std::string_view to_string(reduction operation);
 
 /// The ranks that a collective concerns; empty: the whole world.
 struct subgroup {
+  /// World ranks.
   std::vector<std::int32_t> ranks;
   friend bool operator==(const subgroup&, const subgroup&) = default;
 };
@@ -43,17 +47,23 @@ enum class decision : std::uint8_t { all, any };
 /// Dense memory. It stays valid, and its owner neither reads nor writes it, until the operation is
 /// quiescent.
 struct buffer {
+  /// Memory of the host, except in communicators with device_collectives.
   void* data = nullptr;
   std::size_t count = 0;  ///< elements; 0 is allowed
+  /// Of the elements.
   dtype type = dtype::f32;
 };
 
 /// The members of a group, seen by one of them. Immutable: a new membership is a new group with
 /// resources of its own.
 struct group_description {
+  /// With the generation the group's identity.
   job_id job;
+  /// The membership that the group has.
   generation_id generation;
+  /// Of the member that sees the group, from 0.
   std::int32_t rank = 0;
+  /// Members.
   std::int32_t world = 1;
   /// How long an operation waits for its peers before it ends as `timed_out`, with the missing
   /// ranks named. 0: no limit.
@@ -74,9 +84,13 @@ enum class work_status : std::uint8_t {
               ///< group is aborted
 };
 
+/// How an operation stands or ended.
 struct work_result {
+  /// `pending` until it has ended.
   work_status status = work_status::pending;
+  /// For people; of `timed_out`, `mismatch` and `aborted`.
   std::string text;
+  /// `timed_out`: the ranks that did not arrive.
   std::vector<std::int32_t> missing;
 };
 
@@ -84,11 +98,13 @@ struct work_result {
 class work {
 public:
   virtual ~work() = default;
+  /// How it stands. Never waits; a deadline that has passed is noticed here, too.
   virtual work_result poll() = 0;
   /// Waits in the calling thread, which may do a part of the work meanwhile. Returns on `ok`.
   /// Throws generation_closed when aborted, else collective_timeout or collective_mismatch.
   virtual void wait() = 0;
 };
+/// Keeps the operation, not its memory.
 using work_ptr = std::shared_ptr<work>;
 
 /// Names the ranks that did not arrive at an operation in time.
@@ -116,7 +132,9 @@ class communicator {
 public:
   virtual ~communicator() = default;
 
+  /// The group, as this rank sees it; constant.
   virtual const group_description& group() const = 0;
+  /// As options and errors write it: `inproc`, `tcp`.
   virtual std::string_view name() const = 0;
 
   /// In place; every rank ends with the same bytes. Cost: one pass over memory, with (ranks reads +
@@ -151,6 +169,7 @@ public:
   /// Throws internal_error where memory is not shared.
   using shared_body =
       std::function<void(std::span<const void* const> everybodys, std::size_t piece)>;
+  /// See shared_body.
   virtual work_ptr work_together(std::string_view label, const void* mine, std::size_t pieces,
                                  shared_body body);
 
@@ -165,6 +184,7 @@ public:
   /// Ends every operation of the group, on all ranks, as `aborted`: at once, by any thread, in any
   /// state. Idempotent; the first reason stays.
   virtual void abort(std::string_view why) noexcept = 0;
+  /// The group was aborted, by any rank or by an error.
   virtual bool aborted() const noexcept = 0;
   /// True once no rank and no device can read or write the memory of an aborted operation. Only
   /// then may the memory be reused.
@@ -173,7 +193,9 @@ public:
 
 /// Which rank of which world a process is.
 struct placed_rank {
+  /// From 0.
   std::int32_t rank = 0;
+  /// Ranks in all.
   std::int32_t world = 1;
   friend bool operator==(const placed_rank&, const placed_rank&) = default;
 };
@@ -183,6 +205,7 @@ struct placed_rank {
 class communicator_backend {
 public:
   virtual ~communicator_backend() = default;
+  /// The name of its communicators, as `--communicator` takes it.
   virtual std::string_view name() const = 0;
   /// Empty when it can be used here, else the reason why not, for `doctor` and for errors.
   virtual std::string unusable() const = 0;

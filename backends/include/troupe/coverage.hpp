@@ -18,15 +18,20 @@ namespace troupe {
 
 /// Points with equal text are the same point. `text` must outlive the run: use a literal.
 struct user_coverage {
+  /// Which of the functions below takes it.
   coverage_kind kind = coverage_kind::sometimes;
+  /// What the point means, for reports.
   std::string_view text;
 };
 
 /// A sink that receives the user's points too.
 class user_coverage_sink : public coverage_sink {
 public:
+  /// Whether to take the rare path `which`. Called by the thread that runs the simulated event.
   virtual bool rare(const user_coverage& which) = 0;
+  /// A path was taken, or an invariant held.
   virtual void hit(const user_coverage& which) = 0;
+  /// An invariant does not hold; internal_error is thrown after it.
   virtual void broken(const user_coverage& which) = 0;
   using coverage_sink::broken;
   using coverage_sink::hit;
@@ -35,9 +40,13 @@ public:
 
 namespace coverage {
 
+/// What rare, sometimes and always call while the thread has a sink; a sink that is no
+/// user_coverage_sink is left out. user_broken throws internal_error.
+/// @{
 bool user_rare(const user_coverage& which);
 void user_hit(const user_coverage& which);
 [[noreturn]] void user_broken(const user_coverage& which);
+/// @}
 
 }  // namespace coverage
 

@@ -36,9 +36,13 @@ public:
 
 /// What a learner gets when its rank starts.
 struct learner_context {
+  /// Its number in the job, from 0.
   std::int32_t rank = 0;
+  /// Ranks of the job (shards, in a job with fewer processes).
   std::int32_t world = 1;
+  /// The same on all ranks.
   job_id job;
+  /// The job's, with `accelerator` and `devices` settled (learner_recipe::settle_devices).
   trainer_options options;
   /// `fit`, `validate`, `test`, `predict` or `call`: what the run is for.
   troupe::stage purpose = stage::train;
@@ -113,6 +117,7 @@ public:
   /// the first rank throws them again.
   virtual void warm_up(const trainer_options& options) const { (void)options; }
 };
+/// Shared by a job and its ranks.
 using recipe_ptr = std::shared_ptr<const learner_recipe>;
 
 }  // namespace troupe

@@ -19,6 +19,7 @@ public:
   /// Whether it wants `seen::hook` and `seen::collective`: that costs one message for each of them
   /// and each rank.
   virtual bool wants_hooks() const { return false; }
+  /// One observation. While it runs others wait in the bounded queue.
   virtual void on(const observation& what) = 0;
   /// The job has ended and no observation follows: flush. The queue had no room for `dropped`
   /// observations.

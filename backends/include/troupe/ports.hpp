@@ -36,8 +36,10 @@ struct ports {
   /// The format of checkpoints of jobs whose recipe has none of its own, for reading and writing.
   /// Null: those jobs write no checkpoints.
   std::shared_ptr<const checkpoint_io> checkpoints;
+  /// Where ranks run their learners.
   std::shared_ptr<lane_backend> lanes;
   std::shared_ptr<rank_launcher> children;  ///< null: no ranks as processes
+  /// Of ids and names; nothing that is learned depends on it.
   std::shared_ptr<troupe::entropy> random;
   /// Monotonic: for what runs outside of the actors, whose clock is CAF's (lanes, figures in
   /// results).
@@ -46,8 +48,10 @@ struct ports {
   exception_types exceptions;
 
   /// Takes the place of the adapter with the same name, or becomes the last one.
+  /// @{
   void use(std::shared_ptr<communicator_backend> one);
   void use(std::shared_ptr<rendezvous_kind> one);
+  /// @}
 };
 
 /// Threads and processes of this machine, its file system, the kernel's entropy, and every

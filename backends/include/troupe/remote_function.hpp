@@ -35,10 +35,12 @@ namespace troupe {
 
 /// The number or text in `v`. Throws std::invalid_argument for another kind, and for a number
 /// outside of the range.
+/// @{
 bool bool_of(const value& v);
 std::int64_t integer_of(const value& v, std::int64_t low, std::int64_t high);
 double real_of(const value& v);  ///< an integer is one, too
 const std::string& text_of(const value& v);
+/// @}
 
 /// How the type of an argument or a result becomes a value and back: numbers, bool, std::string,
 /// `value`, torch::Tensor (troupe/module.hpp), and any type of your own that converts to `value`
@@ -47,6 +49,7 @@ const std::string& text_of(const value& v);
 /// with a sign, or smaller.
 template <class T>
 struct value_form {
+  /// Shares the tensors of `x`, if it has any.
   static value to(const T& x) {
     if constexpr (std::integral<T> && !std::same_as<T, bool>)
       return static_cast<std::int64_t>(x);
@@ -55,6 +58,7 @@ struct value_form {
     else
       return x;
   }
+  /// Throws std::invalid_argument.
   static T from(const value& v) {
     if constexpr (std::same_as<T, bool>)
       return bool_of(v);
@@ -68,6 +72,7 @@ struct value_form {
     else
       return T(v);
   }
+  /// Null: there are none.
   static const tensor_bytes* tensors() { return nullptr; }
   static_assert(!std::integral<T> || std::signed_integral<T> || sizeof(T) < 8,
                 "an argument or result of a remote function is an integer of at most 63 bits");
@@ -77,8 +82,12 @@ struct value_form {
 /// function's name and the argument's place.
 class argument_list {
 public:
+  /// `all`: a list; anything else counts as an empty one.
   explicit argument_list(const value& all);
+  /// Throws unless there are `count` arguments.
   void require(const std::string& function, std::size_t count) const;
+  /// from(argument `i`), from 0. What `from` throws as std::invalid_argument becomes the
+  /// user_error.
   template <class From>
   auto at(const std::string& function, std::size_t i, From from) const {
     try {
@@ -102,15 +111,19 @@ void require_sendable(const value& v, const tensor_bytes* tensors, const std::st
 /// Const calls are thread-safe.
 class named_function {
 public:
+  /// The function on values; called in each rank's lane, possibly at the same time.
   using body = std::function<value(rank_context&, const argument_list& given)>;
 
   /// Throws user_error (bad_usage) for an empty name.
   named_function(std::string name, body what, const tensor_bytes* tensors);
 
+  /// The name that both processes know.
   const std::string& name() const { return name_; }
   /// What a job that calls it has as identity of its recipe: `function "NAME"`.
   std::string identity() const;
+  /// Whether `text` is the identity of some named function.
   static bool is_identity(std::string_view text);
+  /// How tensors in arguments and results are encoded; null: they cannot be sent.
   const tensor_bytes* tensors() const { return tensors_; }
   /// Calls the function with `arguments`, a list, on every rank. A list that does not fit, and a
   /// result that cannot be sent, is a failure of the rank: a user_error that names the function.
@@ -127,17 +140,21 @@ private:
 template <class Result, class... Parameters>
 class remote_function : public named_function {
 public:
+  /// What a call returns.
   using result = Result;
+  /// The function with its types.
   using function = std::function<Result(rank_context&, Parameters...)>;
 
   /// `tensors` is needed only where a `value` holds tensors (`&troupe::torch_tensor_bytes()`):
   /// parameters and results of type torch::Tensor bring it along.
+  /// @{
   remote_function(std::string name, function what, const tensor_bytes* tensors = nullptr)
       : named_function(name, body_of(name, std::move(what)),
                        tensors ? tensors : tensors_of_types()) {}
   remote_function(std::string name, Result (*what)(rank_context&, Parameters...),
                   const tensor_bytes* tensors = nullptr)
       : remote_function(std::move(name), function(what), tensors) {}
+  /// @}
 
   /// The list that a rank gets.
   static value arguments(const Parameters&... all) {

@@ -24,6 +24,8 @@ namespace troupe {
 /// Const calls are thread-safe.
 class exception_types {
 public:
+  /// Adds E, which is made of what() of the exception that was thrown. A type that is there is
+  /// replaced.
   template <class E>
   void add() {
     add<E>([](const std::string& text) { return E(text.c_str()); });

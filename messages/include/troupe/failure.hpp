@@ -15,18 +15,19 @@ namespace troupe {
 
 /// What a user can fix. The numbers are the exit codes of the `troupe` program.
 enum class errc : std::uint8_t {
-  job_failed = 1,
-  bad_usage = 2,
-  bad_configuration = 3,
-  membership = 4,
-  checkpoint = 5,
-  device = 6,
-  internal = 70,
+  job_failed = 1,         ///< any other failure of a job: a hook threw, for example
+  bad_usage = 2,          ///< a call, a flag or an argument
+  bad_configuration = 3,  ///< an option's value, or options that do not fit together
+  membership = 4,         ///< ranks or their processes are missing
+  checkpoint = 5,         ///< a checkpoint cannot be read, written or resumed
+  device = 6,             ///< a device is missing or cannot be used
+  internal = 70,          ///< a broken invariant of Troupe: report it
 };
 
 /// One exception of a nested chain.
 struct failure_cause {
   std::string type;  ///< the C++ exception's name, demangled
+  /// Its message, without the nested ones.
   std::string what;
   friend bool operator==(const failure_cause&, const failure_cause&) = default;
 };
@@ -46,6 +47,7 @@ enum class failure_kind : std::uint8_t {
   actor_error,     ///< CAF reported an error to an actor; `actor_error_handler` only receives it
   unexpected_message,  ///< an actor received a message that it does not know; likewise
 };
+/// The enumerator's name.
 std::string_view to_string(failure_kind kind);
 
 /// Names one failure of a job. The rank or the supervisor that records the failure draws the id,
@@ -54,6 +56,7 @@ struct failure_id {
   incarnation_id incarnation;  ///< the life of the rank; 0: the supervisor
   std::uint64_t sequence = 0;  ///< counts the failures of that life from 1; 0: no id yet
 
+  /// Whether there is an id.
   explicit operator bool() const { return sequence != 0; }
   friend auto operator<=>(const failure_id&, const failure_id&) = default;
 };
@@ -64,18 +67,29 @@ struct failure_id {
 /// The first cause of a job is the failure with the least (generation, step, sequence). Failures
 /// that followed from it are in its `others`. Wall clocks never order failures.
 struct failure {
+  /// Decides what `type` means.
   failure_kind kind = failure_kind::exception;
+  /// None until the failure is recorded in a job.
   failure_id id = {};
+  /// Demangled for an exception; else the kind's name.
   std::string type;
+  /// The message, for people.
   std::string what;
+  /// The rank where it happened; -1: no rank's.
   std::int32_t rank = -1;
+  /// The name of the hook in which it happened; empty: in none.
   std::string hook;
+  /// Of that hook; -1: none.
+  /// @{
   std::int64_t epoch = -1;
   std::int64_t step = -1;
+  /// @}
+  /// 0: before the first one.
   std::uint64_t generation = 0;
   std::uint64_t sequence = 0;  ///< hook run of the rank in which it happened
   /// A user_error's code, wherever it was thrown; `internal` for an internal_error.
   errc code = errc::job_failed;
+  /// As `SIGKILL`, or `signal 64` without a name; empty unless a signal is the reason.
   std::string signal;
   std::vector<failure_cause> causes;  ///< nested exceptions, outermost first
   std::vector<failure> others;        ///< failures that followed
@@ -89,7 +103,9 @@ struct failure {
 /// A failure with the exception itself. `original` is null in any process but the one where the
 /// failure happened.
 struct caught {
+  /// Always there.
   failure record;
+  /// For job_outcome::rethrow; null: the failure is another process's, or no exception.
   std::exception_ptr original;
 };
 /// A failure of which there is no exception in this process.
@@ -115,6 +131,7 @@ std::string render(const failure& f);
 /// modules do not catch it; the runtime records it as a failure that follows from another.
 class generation_closed : public std::exception {
 public:
+  /// `why`: what ended the generation.
   explicit generation_closed(std::string why) : why_(std::move(why)) {}
   const char* what() const noexcept override { return why_.c_str(); }
 
@@ -125,6 +142,7 @@ private:
 /// Thrown by an injected fault (`--fault throw@...`).
 class injected_fault : public std::exception {
 public:
+  /// `what`: fault_drill::text.
   explicit injected_fault(std::string what) : what_(std::move(what)) {}
   const char* what() const noexcept override { return what_.c_str(); }
 
@@ -135,6 +153,7 @@ private:
 /// A broken invariant of Troupe itself. Exit code 70.
 class internal_error : public std::exception {
 public:
+  /// `what`: the invariant that does not hold.
   explicit internal_error(std::string what) : what_(std::move(what)) {}
   const char* what() const noexcept override { return what_.c_str(); }
 
@@ -146,7 +165,9 @@ private:
 /// code of the program that it ends.
 class user_error : public std::exception {
 public:
+  /// `what`: what is wrong, and how to fix it.
   user_error(errc code, std::string what) : code_(code), what_(std::move(what)) {}
+  /// The exit code of the program that it ends.
   errc code() const noexcept { return code_; }
   const char* what() const noexcept override { return what_.c_str(); }
 

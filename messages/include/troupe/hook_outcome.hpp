@@ -28,7 +28,9 @@ enum class run_verdict : std::uint8_t {
 
 /// The length of one loader, in batches, before any limit; known once the data is set up.
 struct loader_length {
+  /// Whose loader it is: train, validate (for the sanity check, too), test or predict.
   troupe::stage stage = stage::train;
+  /// Counts the loaders of the stage from 0.
   std::int32_t dataloader = 0;
   std::int64_t batches = 0;  ///< micro-batches of an epoch or pass, the same on every rank
   std::int64_t samples = 0;  ///< of all ranks
@@ -40,6 +42,7 @@ struct loader_length {
 
 /// The learner's optimizers; known after setup_optimizers.
 struct optimizer_facts {
+  /// Of the module; a batch has a step of each.
   std::int32_t optimizers = 1;
   bool step_schedulers = false;     ///< some scheduler steps after every optimizer step
   bool epoch_schedulers = false;    ///< some scheduler steps after every epoch
@@ -56,6 +59,7 @@ struct optimizer_facts {
 
 /// The result of one hook, or of a whole run. Comments name the hook that fills a field.
 struct hook_outcome {
+  /// Of a single hook: proceed, skip_epoch or waits.
   run_verdict word = run_verdict::proceed;
   bool stop = false;                   ///< a hook asked for an end of the run, agreed by all ranks
   std::vector<loader_length> loaders;  ///< process_dataloader

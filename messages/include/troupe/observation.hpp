@@ -36,6 +36,7 @@ enum class lifecycle_kind : std::uint8_t {
   observations_dropped,  ///< an observer's queue was full; a line of events.jsonl only [count]
   events_lost,           ///< lines that the disk had no room for; of events.jsonl only [count]
 };
+/// The enumerator's name.
 std::string_view to_string(lifecycle_kind kind);
 
 /// What a rank's lane asks of the others.
@@ -48,6 +49,7 @@ enum class collective_kind : std::uint8_t {
   decide,
   work_together
 };
+/// The enumerator's name.
 std::string_view to_string(collective_kind kind);
 
 namespace seen {
@@ -55,44 +57,58 @@ namespace seen {
 /// A rank handled a hook. Sent by rank actors after the run that held it. Only to observers that
 /// ask for hooks.
 struct hook {
+  /// Whose hook it is.
   std::int32_t rank = 0;
+  /// With its position and arguments.
   troupe::hook what;
 };
 /// A rank's lane called a collective and waited for its end, or it failed. Sent by lanes, of all
 /// code that uses the generation's communicator. Only to observers that ask for hooks.
 struct collective {
+  /// Whose lane it is.
   std::int32_t rank = 0;
   std::int32_t ranks = 1;  ///< that take part
+  /// The generation whose communicator it is.
   std::uint64_t generation = 0;
   /// Counts those of all ranks in this generation, from 1: equal numbers of the ranks are one
   /// collective. 0: of a subgroup.
   std::uint64_t number = 0;
+  /// What was called.
   collective_kind kind = collective_kind::barrier;
   std::string label;                  ///< of a barrier or of work in shared memory
   std::uint64_t bytes = 0;            ///< of this rank's input
   std::chrono::nanoseconds began{0};  ///< submitted, by the monotonic clock of the rank's ports
   std::chrono::nanoseconds took{0};   ///< until the lane knew the end
+  /// Aborted, out of time or a mismatch.
   bool failed = false;
 };
 /// Reduced values became known (rank 0 sends them): `logged` at optimizer step `at.step`. After a
 /// failure, those of the newest steps come again, the same as before.
 struct metrics {
+  /// Of the hook that reduced them.
   position at;
+  /// The values that became known, by name.
   troupe::metrics logged;
 };
 /// Rank 0 finished a step or an evaluation batch: for progress displays. The first to be dropped
 /// when a queue is full.
 struct progress {
+  /// Of the hook that ended the step or batch.
   position at;
   std::int64_t batches = undefined;  ///< of the loader, after limits
   std::int64_t samples = 0;          ///< consumed so far, all ranks
 };
 /// An event in the life of the job. Details are texts, as events.jsonl has them. Never dropped.
 struct lifecycle {
+  /// What happened.
   lifecycle_kind event = lifecycle_kind::generation_forming;
+  /// The rank that it concerns; -1: the job as a whole.
   std::int32_t rank = -1;
+  /// 0: outside of generations.
   std::uint64_t generation = 0;
+  /// Optimizer steps done, where the event has a step.
   std::int64_t step = undefined;
+  /// See lifecycle_kind.
   std::map<std::string, std::string> details;
   /// The failure itself, of rank_failed, trouble and checkpoint_failed; null otherwise.
   std::shared_ptr<const failure> cause = nullptr;
@@ -100,20 +116,26 @@ struct lifecycle {
 
 }  // namespace seen
 
+/// One of the events above.
 using observation =
     std::variant<seen::hook, seen::metrics, seen::progress, seen::lifecycle, seen::collective>;
 /// True for what only observers that ask for hooks receive.
 inline bool is_detail(const observation& what) {
   return std::holds_alternative<seen::hook>(what) || std::holds_alternative<seen::collective>(what);
 }
+/// Shared by all observers of a job.
 using observation_ptr = std::shared_ptr<const observation>;
 
 /// How many observations a queue had no room for. Metrics and lifecycle events are never dropped.
 struct dropped_observations {
+  /// Of seen::progress.
   std::uint64_t progress = 0;
   std::uint64_t hooks = 0;  ///< and collectives
 
+  /// The sum.
   std::uint64_t all() const { return progress + hooks; }
+  /// Adds the numbers, or one observation by its kind.
+  /// @{
   void add(const dropped_observations& more) {
     progress += more.progress;
     hooks += more.hooks;
@@ -124,6 +146,7 @@ struct dropped_observations {
     else
       ++progress;
   }
+  /// @}
   friend bool operator==(const dropped_observations&, const dropped_observations&) = default;
 };
 

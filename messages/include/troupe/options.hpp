@@ -22,9 +22,13 @@ using batch_limit = std::variant<std::int64_t, double>;
 /// Stops the run when `monitor` has not improved by `min_delta` for `patience` checks. Each end of
 /// a validation is a check. A monitor that was not logged is an error that lists the logged names.
 struct early_stopping {
+  /// A logged name.
   std::string monitor = "val/loss";
+  /// The least change that counts as an improvement; at least 0.
   double min_delta = 0;
+  /// At least 0; 0 and 1 stop at the first check without an improvement.
   std::int32_t patience = 3;
+  /// Whether a greater value is better.
   bool maximize = false;
   friend bool operator==(const early_stopping&, const early_stopping&) = default;
 };
@@ -38,6 +42,7 @@ struct early_stopping {
 /// says how many steps that was (`behind`) and how many snapshots were replaced (`skipped`).
 struct checkpoint_policy {
   bool enabled = true;  ///< false: no files (fast_dev_run)
+  /// A checkpoint after each epoch.
   bool every_epoch = true;
   std::optional<std::int64_t> every_n_steps;  ///< none beyond one per epoch and one at the end
   std::int32_t keep_last = 1;                 ///< at least 1
@@ -46,6 +51,7 @@ struct checkpoint_policy {
   /// not among the best. A monitor other than the default that was not logged by the end of the
   /// first epoch is an error that lists the logged names.
   std::string monitor = "val/loss";
+  /// Whether a greater value of `monitor` is better.
   bool maximize = false;
   friend bool operator==(const checkpoint_policy&, const checkpoint_policy&) = default;
 };
@@ -54,6 +60,7 @@ struct checkpoint_policy {
 /// from it, but for `hook_limit`, which may be raised for slow hooks. A job whose inner deadlines
 /// outlast outer ones is refused.
 struct time_knob {
+  /// 1 ms to one hour; else a user_error.
   std::chrono::nanoseconds detect = std::chrono::milliseconds{500};
   /// How long a single hook may run; 0 means 600 x detect (five minutes). That is long enough for a
   /// slow evaluation hook, and a stuck job ends within minutes.
@@ -76,6 +83,7 @@ enum class communicator_kind : std::uint8_t {
   mpi,   ///< processes that mpirun placed
   nccl,  ///< GPUs
 };
+/// What a rank does at each hook (troupe/strategy.hpp).
 enum class strategy_kind : std::uint8_t {
   automatic,  ///< single_device for one rank, else data_parallel; its text is `auto`
   single_device,
@@ -103,16 +111,19 @@ enum class accelerator_kind : std::uint8_t {
 enum class deterministic_kind : std::uint8_t { off, on, warn };
 
 /// The texts are those of flags, TOML keys and results: `threads`, `auto`, `32-true`, ...
+/// @{
 std::string_view to_string(placement_kind kind);
 std::string_view to_string(communicator_kind kind);
 std::string_view to_string(strategy_kind kind);
 std::string_view to_string(precision_kind kind);
 std::string_view to_string(accelerator_kind kind);
+/// @}
 /// Throws user_error (bad_configuration) that lists the texts there are.
 placement_kind placement_named(std::string_view text);
 
 /// The name of a plug-in of the program's own, or the text of a kind.
 struct own_name {
+  /// The name under which the plug-in is registered.
   std::string text;
 };
 /// One of the kinds that Troupe has, or a plug-in of the program's own by its name:
@@ -120,10 +131,14 @@ struct own_name {
 /// Ports, or the recipe's plug-ins, say which names there are; others are refused with a list.
 template <class Kind>
 struct kind_or_name {
+  /// Implicit, so that both assign.
+  /// @{
   kind_or_name(Kind kind) : name(to_string(kind)) {}
   kind_or_name(own_name own) : name(std::move(own.text)) {}
+  /// @}
   friend bool operator==(const kind_or_name&, const kind_or_name&) = default;
 
+  /// The text of the kind, or the plug-in's name.
   std::string name;
 };
 
@@ -143,6 +158,7 @@ struct elastic_options {
   /// What an exception in a hook does. A broken invariant, a wrong configuration and an error of
   /// the storage end the job in any case.
   enum class on_exception : std::uint8_t { restart, fail };
+  /// `fail`: ends the job. Losses of ranks are not concerned.
   on_exception exceptions = on_exception::restart;
   /// A restart counts for so long, and until a step is committed after it. 0: for the whole job.
   std::chrono::nanoseconds window{0};
@@ -152,25 +168,34 @@ struct elastic_options {
   std::optional<std::int32_t> shards;
   /// Where the shards of a process that is lost go on: in a new process, or in those that are left.
   enum class loss : std::uint8_t { replace, shrink };
+  /// Either way a spare that is ready comes first.
   loss on_loss = loss::replace;
   /// With fewer processes the job starts others, and waits for them at most so long; then it fails
   /// (membership).
   std::int32_t min_ranks = 1;
+  /// The limit of that wait.
   std::chrono::nanoseconds wait = std::chrono::seconds{60};
   /// Processes that are started and wait for the shards of one that is lost.
   std::int32_t spares = 0;
 
+  /// Whether the job can restart at all.
   bool enabled() const { return max_restarts > 0; }
   friend bool operator==(const elastic_options&, const elastic_options&) = default;
 };
 
 /// One injected fault (`--fault KIND@rank=R,hook=NAME[,step=S][,what=TEXT][,ms=N]`).
 struct fault_drill {
+  /// In this order: throw injected_fault, sleep for `lasts`, std::abort, SIGSEGV, exit at once with
+  /// code 1, SIGKILL, SIGSTOP. All but the first two hit the rank's whole process.
   enum class kind : std::uint8_t { raise, stall, abort, segv, exit, kill, stop };
+  /// What happens.
   kind what = kind::raise;
+  /// The rank that it happens to.
   std::int32_t rank = 0;
+  /// The name of the hook at which it happens (hook_names).
   std::string hook;
   std::int64_t step = undefined;  ///< undefined: the first time the hook runs
+  /// raise: the text of the exception.
   std::string text = "injected fault";
   std::chrono::milliseconds lasts{0};  ///< stall
   friend bool operator==(const fault_drill&, const fault_drill&) = default;
@@ -208,6 +233,7 @@ struct gradient_options {
   /// What sums a bucket: allreduce, f16_compress, bf16_compress, powersgd, or noop. With noop
   /// nothing is sent and ranks diverge; it measures what the exchange costs.
   std::string comm_hook = "allreduce";
+  /// For comm_hook powersgd only.
   powersgd_options powersgd;
   /// Sums, clips and updates in one pass over memory, with one optimizer state per process. Unset:
   /// where that is possible and neither the module nor a callback reads gradients
@@ -220,6 +246,7 @@ struct gradient_options {
 
 /// The trainer's options. Every field has a flag and a TOML key of the same name.
 struct trainer_options {
+  /// At least 1. Without elastic_options::shards also the number of replicas and shares of data.
   std::int32_t ranks = 2;
   std::int64_t max_epochs = 3;  ///< total; -1: no limit
   /// Total; 0 sets up, writes the initial checkpoint and ends.
@@ -228,24 +255,33 @@ struct trainer_options {
   /// done, resumed runs together. Unset: 0, but min_epochs is 1 where min_steps is set, as in
   /// Lightning. max_epochs, max_steps and a caller's stop do not wait.
   std::optional<std::int64_t> min_epochs;
+  /// See min_epochs; in optimizer steps.
   std::optional<std::int64_t> min_steps;
   /// Ends the run as a timer does (troupe/callbacks.hpp). Learners of LibTorch modules only.
   std::optional<std::chrono::nanoseconds> max_time;
   std::int64_t batch_size = 64;  ///< samples per rank and micro-batch
+  /// Micro-batches in one optimizer step; at least 1. The last step of an epoch may have fewer.
   std::int64_t accumulate_grad_batches = 1;
   /// Truncated back-propagation through time: an optimizer step after so many steps in time of each
   /// batch (docs/gradients.md). 0: off, unless the module says otherwise
   /// (module::truncated_bptt_steps).
   std::int64_t truncated_bptt_steps = 0;
+  /// Gradients are clipped at it, after they are summed over ranks. Unset or 0: not at all.
   std::optional<double> gradient_clip_val;
+  /// Clips the norm of all gradients of an optimizer, or each value.
   hooks::clip_gradients::algorithm gradient_clip_algorithm = hooks::clip_gradients::algorithm::norm;
+  /// Of the micro-batches of an epoch, or of each loader of an evaluation. 0: none.
+  /// @{
   batch_limit limit_train_batches = 1.0;
   batch_limit limit_val_batches = 1.0;
   batch_limit limit_test_batches = 1.0;
   batch_limit limit_predict_batches = 1.0;
+  /// @}
   /// Trains and validates on so many batches, a count or a share: the same ones in each epoch, in
   /// the order of the data. It replaces limit_train_batches and limit_val_batches. 0: off.
   batch_limit overfit_batches = 0.0;
+  /// A validation after so many micro-batches (at least 1), or after this share of an epoch (above
+  /// 0).
   batch_limit val_check_interval = 1.0;
   /// Validates in each n-th epoch. 0, which is None in Lightning: val_check_interval counts
   /// micro-batches across epochs, and may be more than those of one epoch.
@@ -253,31 +289,46 @@ struct trainer_options {
   /// Batches of each validation loader before training; -1: all. None in a resumed fit.
   std::int64_t num_sanity_val_steps = 2;
   std::int64_t fast_dev_run = 0;  ///< n batches of everything, one epoch, no files
+  /// Values of steps are reduced over ranks and reported in each n-th optimizer step; at least 1.
   std::int64_t log_every_n_steps = 50;
   // The next three hold for the whole process while a rank of the job lives there.
   /// A backward that computes NaN fails, and names the function. Slow: to find an error.
   bool detect_anomaly = false;
+  /// See deterministic_kind.
   deterministic_kind deterministic = deterministic_kind::off;
   /// cuDNN chooses convolutions by trying them. Unset: off with `deterministic`, else unchanged.
   std::optional<bool> benchmark;
   /// validate, test and predict use LibTorch's inference mode, else no_grad. Their tensors cannot
   /// take part in a backward later. Validations within a fit always use no_grad.
   bool inference_mode = true;
+  /// Of initial weights, the order of data and every random draw. Equal runs with it are equal.
   std::uint64_t seed = 0;
+  /// A name is one of torch_plugins::precisions of the recipe.
   kind_or_name<precision_kind> precision = precision_kind::f32_true;
+  /// A name is one of torch_plugins::strategies of the recipe.
   kind_or_name<strategy_kind> strategy = strategy_kind::automatic;
+  /// Used by data_parallel.
   gradient_options gradients;
+  /// A name is that of an adapter of the ports.
   kind_or_name<communicator_kind> communicator = communicator_kind::automatic;
   /// Connections between two ranks of tcp and hier (key `tcp.streams`). Unset: the adapter's.
   std::optional<std::int64_t> tcp_streams;
+  /// processes needs a first line in main (troupe/processes.hpp).
   placement_kind placement = placement_kind::threads;
+  /// A name is one of torch_plugins::accelerators of the recipe.
   kind_or_name<accelerator_kind> accelerator = accelerator_kind::automatic;
+  /// By default the first ones of each host.
   device_choice devices;
   bool one_hook_per_run = false;  ///< the lane answers after every hook, for tests and observers
+  /// Each of them may end the run.
   std::vector<early_stopping> stop_early;
+  /// Of a fit with job_context::run_folder.
   checkpoint_policy checkpoint;
+  /// Deadlines of the job.
   time_knob time;
+  /// By default the first failure ends the job.
   elastic_options elastic;
+  /// For drills and tests; empty: none.
   std::vector<fault_drill> faults;
 
   friend bool operator==(const trainer_options&, const trainer_options&) = default;

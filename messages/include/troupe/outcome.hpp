@@ -16,6 +16,7 @@ namespace troupe {
 
 /// Why a run ended early; `none`: it did not.
 enum class stop_reason : std::uint8_t { none, hook, early_stopping, caller, interrupt, terminate };
+/// The enumerator's name.
 std::string_view to_string(stop_reason r);
 
 /// How fast a rank trained, by the monotonic clock of its ports.
@@ -33,15 +34,18 @@ struct run_figures {
 /// Why a generation ended without a failure, in a job that went on. `left`: a process wanted to
 /// end, and its ranks moved to others. `scaled`: the caller asked for another number of processes.
 enum class membership_change : std::uint8_t { none, left, scaled };
+/// The enumerator's name.
 std::string_view to_string(membership_change what);
 
 /// One generation of a job: who took part, and why it ended.
 struct generation_record {
+  /// From 1.
   std::uint64_t generation = 0;
   std::int32_t ranks = 0;      ///< processes with shards; threads where ranks are threads
   std::int64_t base_step = 0;  ///< the step that it began with
   /// Null: a planned change ended it, or the job ended with it, finished or stopped.
   std::shared_ptr<const failure> ended_by;
+  /// `none` where `ended_by` is set, and for the last one.
   membership_change changed = membership_change::none;
   /// Steps that were finished by some rank in an earlier generation and done again in this one.
   std::int64_t steps_redone = 0;
@@ -54,6 +58,7 @@ struct generation_record {
     double heal = 0;    ///< of that: the transfer of the state, on the slowest rank
     double first_step = 0;  ///< until the first committed step
   };
+  /// See times.
   times milliseconds;
 };
 
@@ -62,18 +67,25 @@ struct generation_record {
 /// - stopped: it ended early at a step boundary, with a checkpoint, and can be resumed;
 /// - failed: `failed_with` is the first cause.
 struct job_outcome {
+  /// How a job ended; job_outcome says what each means.
   enum class ending : std::uint8_t { finished, stopped, failed };
+  /// `failed` until the job has ended otherwise.
   ending status = ending::failed;
+  /// Why the run ended early; `none`: it did not.
   stop_reason why = stop_reason::none;
+  /// Where the run ended: epoch, steps and samples done.
   loop_state loop;
   metrics last;  ///< last reduced values; after a failure those that rank 0 knew, if it answered
   std::uint64_t generation = 0;  ///< the last one
   std::int32_t shards = 0;       ///< of the job; 0: it was refused
   std::int32_t restarts = 0;     ///< how often a new generation replaced a failed one
+  /// All of them, in order; empty for a job that was refused.
   std::vector<generation_record> generations;
   snapshot_ptr weights;  ///< rank 0's state at the end of a fit; null otherwise
   value result;          ///< rank 0's: evaluation results, predictions, a spawned function's value
   std::vector<value> queue;  ///< in the order added
+  /// The best one by checkpoint_policy::monitor when the last one was written. Empty: there is
+  /// none.
   std::string best_checkpoint;
   /// The newest durable checkpoint, also of a fit that failed: one that this job has written, or
   /// else the one that it was resumed from. Empty: there is none.
@@ -86,6 +98,7 @@ struct job_outcome {
   run_figures figures;                        ///< rank 0's
   std::vector<double> waiting_shares;         ///< of those ranks that finished, by rank
 
+  /// Finished or stopped.
   bool ok() const { return status != ending::failed; }
   /// Throws the first cause. Does nothing when ok().
   /// - Of a rank that is a thread of this process: the original exception, with its own type.

@@ -16,27 +16,32 @@ namespace troupe {
 /// Holds one tensor; defined where LibTorch is. Const: a tensor in a value is not written to; clone
 /// it first.
 struct tensor_box;
+/// Copies share the tensor.
 using tensor_ptr = std::shared_ptr<const tensor_box>;
 
 class value;
 /// Fixed length, mixed types. Stays a tuple when it is moved to a device or gathered.
 struct value_tuple {
+  /// In order.
   std::vector<value> items;
   friend bool operator==(const value_tuple&, const value_tuple&) = default;
 };
 /// Any length.
 struct value_list {
+  /// In order.
   std::vector<value> items;
   friend bool operator==(const value_list&, const value_list&) = default;
 };
 /// Text keys, ordered.
 struct value_map {
+  /// By key.
   std::map<std::string, value> items;
   friend bool operator==(const value_map&, const value_map&) = default;
 };
 /// A type of the user's own. Shared and const; compared by identity. How such a type is moved to a
 /// device is in torch_plugins::moves.
 struct value_user {
+  /// Null: nothing. std::any_cast gives the object.
   std::shared_ptr<const std::any> held;
   friend bool operator==(const value_user&, const value_user&) = default;
 };
@@ -46,10 +51,13 @@ struct value_user {
 /// shared and const. Tensors are equal when they are the same box.
 class value {
 public:
+  /// What a value can be; std::monostate is nothing.
   using alternatives = std::variant<std::monostate, bool, std::int64_t, double, std::string,
                                     tensor_ptr, value_tuple, value_list, value_map, value_user>;
 
   value() = default;
+  /// Implicit. An int is an std::int64_t; a literal is a std::string.
+  /// @{
   value(bool x) : held_(x) {}
   value(int x) : held_(std::int64_t{x}) {}
   value(std::int64_t x) : held_(x) {}
@@ -61,8 +69,11 @@ public:
   value(value_list x) : held_(std::move(x)) {}
   value(value_map x) : held_(std::move(x)) {}
   value(value_user x) : held_(std::move(x)) {}
+  /// @}
 
+  /// Nothing. An empty text or container is something.
   bool empty() const { return std::holds_alternative<std::monostate>(held_); }
+  /// Whether it is a T, one of `alternatives`.
   template <class T>
   bool is() const {
     return std::holds_alternative<T>(held_);
@@ -72,10 +83,12 @@ public:
   const T* get_if() const {
     return std::get_if<T>(&held_);
   }
+  /// The alternative, or null; for changes in place.
   template <class T>
   T* get_if() {
     return std::get_if<T>(&held_);
   }
+  /// For std::visit.
   const alternatives& held() const { return held_; }
 
   friend bool operator==(const value&, const value&) = default;
@@ -86,6 +99,7 @@ private:
 
 /// For people: `(tensor, [1, 2], {"a": 0.5})`.
 std::ostream& operator<<(std::ostream& out, const value& v);
+/// The same as text.
 std::string to_string(const value& v);
 
 }  // namespace troupe

@@ -24,9 +24,12 @@ run_report run(const job_spec& what, const run_plan& plan, std::uint64_t seed = 
 /// Makes the cost of a network of hosts with so many ranks each: `inside` one host, and `between`
 /// two.
 struct wire {
+  /// The latency of one message.
   nanoseconds alpha{0};
+  /// In 10^9 bytes; above 0.
   double gigabytes_per_second = 1;
 };
+/// `ranks`: on each host.
 network_cost hosts_of(std::uint32_t ranks, wire inside, wire between);
 
 /// Shrinks the first run with a violation and returns its report, a chart and its case. Empty if no

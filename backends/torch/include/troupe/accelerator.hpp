@@ -30,6 +30,7 @@ struct device_memory {
   std::int64_t peak = -1;       ///< the most that `allocated` was
   std::int64_t reserved = -1;   ///< held by LibTorch's allocator, used or not
   std::int64_t free = -1;       ///< not used by any process
+  /// All memory of the device.
   std::int64_t total = -1;
 };
 
@@ -60,6 +61,7 @@ public:
   virtual ~accelerator() = default;
   /// As `--accelerator` takes it.
   virtual std::string_view name() const = 0;
+  /// The type of its devices; constant.
   virtual c10::DeviceType type() const = 0;
 
   // Before a job starts.
@@ -83,6 +85,7 @@ public:
   virtual std::unique_ptr<scope> make_current(c10::Device device) const;
   /// The thread's current stream of `device`.
   virtual c10::Stream stream(c10::Device device) const;
+  /// Another stream of `device`; its only one where it has no more.
   virtual c10::Stream new_stream(c10::Device device) const;
   /// Makes `stream` the thread's current stream of its device. Null: there is nothing to switch.
   virtual std::unique_ptr<scope> use(c10::Stream stream) const;
@@ -106,7 +109,9 @@ public:
   virtual device_memory memory(c10::Device device) const;
 };
 
+/// Shared by the ranks of a process.
 using accelerator_ptr = std::shared_ptr<const accelerator>;
+/// Never returns null.
 using accelerator_factory = std::function<accelerator_ptr()>;
 /// By name, as `--accelerator` takes it. A program adds or replaces entries.
 using accelerator_table = std::map<std::string, accelerator_factory, std::less<>>;
@@ -116,6 +121,7 @@ accelerator_table default_accelerators();
 
 /// An accelerator and the devices of a job on this host.
 struct chosen_devices {
+  /// Null: the host's processors (strategy_parts only).
   accelerator_ptr kind;
   std::vector<c10::Device> devices;  ///< not empty
 };

@@ -18,6 +18,7 @@ class batch {
 public:
   /// No samples: the batch that a rank without data gets in a batch's start and end hooks.
   batch() = default;
+  /// `samples`: of `held`, at least 0.
   batch(value held, std::int64_t samples) : held_(std::move(held)), samples_(samples) {}
 
   /// Item `index` of a tuple or list; the tensor itself for 0 when the batch is one tensor. Throws
@@ -29,6 +30,7 @@ public:
   const value& get() const { return held_; }
   /// Samples of this rank in this micro-batch.
   std::int64_t samples() const { return samples_; }
+  /// No samples.
   bool empty() const { return samples_ == 0; }
 
 private:
@@ -41,12 +43,17 @@ private:
 class step_output {
 public:
   step_output() = default;
+  /// Implicit: steps return a loss, a value or a map as they are. An undefined loss is nothing.
+  /// @{
   step_output(const at::Tensor& loss);
   step_output(value any) : held_(std::move(any)) {}
   step_output(value_map map) : held_(std::move(map)) {}
   step_output(const std::map<std::string, at::Tensor>& map);
+  /// @}
 
+  /// The step returned nothing.
   bool empty() const { return held_.empty(); }
+  /// What the step returned.
   const value& get() const { return held_; }
   /// Is there a loss: one tensor, or a map with a tensor `loss`.
   bool has_loss() const { return find_loss() != nullptr; }

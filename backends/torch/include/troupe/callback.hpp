@@ -32,6 +32,7 @@ struct module;
 struct callback_state {
   std::string json = {};                           ///< empty: nothing
   std::map<std::string, at::Tensor> tensors = {};  ///< dense, by a name of the callback's own
+  /// Neither text nor tensors: nothing is saved.
   bool empty() const { return json.empty() && tensors.empty(); }
 };
 
@@ -40,6 +41,7 @@ struct callback_state {
 /// - an internal_error and the errors of collectives pass as they are.
 class callback_failed : public std::exception {
 public:
+  /// `what`: the whole text, the callback's name included.
   explicit callback_failed(std::string what) : what_(std::move(what)) {}
   const char* what() const noexcept override { return what_.c_str(); }
 
@@ -66,36 +68,65 @@ public:
   virtual void setup(module&, stage) {}
   /// After the strategy's, before the module's.
   virtual void teardown(module&, stage) {}
+  /// First and last of a fit, outside of its loops. Not called in validate, test and predict.
+  /// @{
   virtual void on_fit_start(module&) {}
   virtual void on_fit_end(module&) {}
+  /// @}
   /// Before the strategy's and the module's. Not called when the module was not made.
   virtual void on_exception(module&, std::string_view /*type*/, std::string_view /*what*/) {}
 
   // Training.
+  /// Around all epochs; a resumed fit calls on_train_start again. Neither is called where there is
+  /// nothing to train.
+  /// @{
   virtual void on_train_start(module&) {}
   virtual void on_train_end(module&) {}
+  /// @}
+  /// Before the epoch's first batch; not again in an epoch that is resumed.
   virtual void on_train_epoch_start(module&, std::int64_t /*epoch*/) {}
   /// Before the module's; if monitors() after it.
   virtual void on_train_epoch_end(module&, std::int64_t /*epoch*/) {}
+  /// Once per micro-batch; `index` counts them in the epoch. The batch is on the rank's device, and
+  /// empty on a rank without samples in it.
   virtual void on_train_batch_start(module&, const batch&, std::int64_t /*index*/) {}
+  /// After the micro-batch's steps and their update; `output` is what the step returned.
   virtual void on_train_batch_end(module&, const step_output&, const batch&,
                                   std::int64_t /*index*/) {}
+  /// In the first micro-batch of an optimizer step, once per optimizer, before its gradients are
+  /// dropped.
   virtual void on_before_zero_grad(module&, torch::optim::Optimizer&) {}
+  /// `loss` is scaled by the precision, not yet weighted. Not called on a rank without samples.
   virtual void on_before_backward(module&, const at::Tensor& /*loss*/) {}
+  /// After each micro-batch's backward. Gradients are summed over ranks in a window's last one.
   virtual void on_after_backward(module&) {}
+  /// Gradients are summed over ranks and unscaled, not yet clipped.
   virtual void on_before_optimizer_step(module&, torch::optim::Optimizer&) {}
 
   // Evaluation. `on_validation_*` are called in the sanity check too.
+  /// Around the sanity check's validation. Not called in a resumed fit.
+  /// @{
   virtual void on_sanity_check_start(module&) {}
   virtual void on_sanity_check_end(module&) {}
+  /// @}
+  /// Around all loaders of an evaluation, without gradients. In on_validation_epoch_end its values
+  /// are not reduced yet; in on_validation_end logged() has them.
+  /// @{
   virtual void on_validation_start(module&) {}
   virtual void on_validation_end(module&) {}
   virtual void on_validation_epoch_start(module&) {}
   virtual void on_validation_epoch_end(module&) {}
+  /// @}
+  /// `index` counts the batches of loader `dataloader`. On a rank without samples the batch and the
+  /// output are empty.
+  /// @{
   virtual void on_validation_batch_start(module&, const batch&, std::int64_t /*index*/,
                                          std::int32_t /*dataloader*/) {}
   virtual void on_validation_batch_end(module&, const step_output&, const batch&,
                                        std::int64_t /*index*/, std::int32_t /*dataloader*/) {}
+  /// @}
+  /// As those of validation.
+  /// @{
   virtual void on_test_start(module&) {}
   virtual void on_test_end(module&) {}
   virtual void on_test_epoch_start(module&) {}
@@ -104,6 +135,9 @@ public:
                                    std::int32_t /*dataloader*/) {}
   virtual void on_test_batch_end(module&, const step_output&, const batch&, std::int64_t /*index*/,
                                  std::int32_t /*dataloader*/) {}
+  /// @}
+  /// As those of validation; `output` is what predict_step returned.
+  /// @{
   virtual void on_predict_start(module&) {}
   virtual void on_predict_end(module&) {}
   virtual void on_predict_epoch_start(module&) {}
@@ -112,6 +146,7 @@ public:
                                       std::int32_t /*dataloader*/) {}
   virtual void on_predict_batch_end(module&, const value& /*output*/, const batch&,
                                     std::int64_t /*index*/, std::int32_t /*dataloader*/) {}
+  /// @}
 
   // Checkpoints.
   /// On all ranks, before the module's and before the weights are copied.
@@ -155,11 +190,14 @@ protected:
 /// thread-safe.
 class callback_factory {
 public:
+  /// Each rank gets a copy of `original`.
   template <class Callback>
   requires std::derived_from<Callback, callback> callback_factory(Callback original)
       : make_([original = std::move(original)](const learner_context&) {
           return std::make_shared<Callback>(original);
         }) {}
+  /// Each rank gets what `make` returns. Never null; called by several lanes at once.
+  /// @{
   template <class F>
   requires std::is_invocable_r_v < std::shared_ptr<callback>,
   const F& > callback_factory(F make)
@@ -167,7 +205,9 @@ public:
   template <class F>
   requires std::is_invocable_r_v < std::shared_ptr<callback>,
   const F&, const learner_context& > callback_factory(F make) : make_(std::move(make)) {}
+  /// @}
 
+  /// For the learner, in the rank's lane.
   std::shared_ptr<callback> operator()(const learner_context& about) const { return make_(about); }
 
 private:

@@ -30,6 +30,8 @@ using clock_function = std::function<std::chrono::nanoseconds()>;
 
 /// The hooks of a lambda_callback by name; empty ones do nothing. Ranks get copies.
 struct callback_functions {
+  /// The types of the functions. `loader` and `dataloader` hooks are those of evaluations.
+  /// @{
   using plain = std::function<void(module& m)>;
   using of_epoch = std::function<void(module& m, std::int64_t epoch)>;
   using of_optimizer = std::function<void(module& m, torch::optim::Optimizer& optimizer)>;
@@ -41,7 +43,10 @@ struct callback_functions {
                                            std::int64_t index, std::int32_t dataloader)>;
   using behind_batch =
       std::function<void(module& m, const step_output& output, const batch& b, std::int64_t index)>;
+  /// @}
 
+  /// Called where the hook of the same name is called (troupe/callback.hpp).
+  /// @{
   std::function<void(module& m, stage purpose)> setup = {};
   std::function<void(module& m, stage purpose)> teardown = {};
   plain on_fit_start = {};
@@ -80,6 +85,7 @@ struct callback_functions {
   plain on_save_checkpoint = {};
   plain on_checkpoint_taken = {};
   plain on_load_checkpoint = {};
+  /// @}
 };
 
 /// `lambda_callback{{.on_train_epoch_end = [](module& m, std::int64_t epoch) { ... }}}`. A function
@@ -87,6 +93,7 @@ struct callback_functions {
 /// gradients.
 class lambda_callback : public callback {
 public:
+  /// Every rank gets a copy, so the functions may run at the same time in several lanes.
   explicit lambda_callback(callback_functions functions) : f_(std::move(functions)) {}
 
   void setup(module& m, stage purpose) override;
@@ -142,8 +149,11 @@ private:
 
 // --- what is logged ------------------------------------------------------------------------------
 
+/// Options of a learning_rate_monitor.
 struct learning_rate_monitor_options {
+  /// When each batch begins, or when each epoch begins.
   enum class interval : std::uint8_t { step, epoch };
+  /// How often rates are logged.
   interval every = interval::step;
   bool log_momentum = false;      ///< `-momentum`; of Adam and its kin the first beta
   bool log_weight_decay = false;  ///< `-weight_decay`
@@ -153,6 +163,7 @@ struct learning_rate_monitor_options {
 /// several groups `lr-SGD/pg1`, `lr-SGD/pg2`. By step: as it is when the batch begins.
 class learning_rate_monitor : public callback {
 public:
+  /// By default rates alone, in each step.
   explicit learning_rate_monitor(learning_rate_monitor_options how = {}) : how_(how) {}
   void on_train_epoch_start(module& m, std::int64_t epoch) override;
   void on_train_batch_start(module& m, const batch& b, std::int64_t index) override;
@@ -163,6 +174,7 @@ private:
   learning_rate_monitor_options how_;
 };
 
+/// Options of gradient_norms.
 struct gradient_norms_options {
   double norm = 2;   ///< of which kind; infinity: the largest absolute value
   bool each = true;  ///< of each parameter too, not only of all of them
@@ -173,6 +185,7 @@ struct gradient_norms_options {
 /// reported (trainer_options::log_every_n_steps). With several optimizers only of those that step.
 class gradient_norms : public callback {
 public:
+  /// By default the 2-norm, of all parameters together and of each.
   explicit gradient_norms(gradient_norms_options how = {}) : how_(how) {}
   void on_before_optimizer_step(module& m, torch::optim::Optimizer& optimizer) override;
 
@@ -180,8 +193,10 @@ private:
   gradient_norms_options how_;
 };
 
+/// Options of a throughput_monitor.
 struct throughput_monitor_options {
   std::int64_t window = 100;  ///< steps over which rates are measured
+  /// Empty: see clock_function.
   clock_function now = {};
 };
 
@@ -190,6 +205,7 @@ struct throughput_monitor_options {
 /// joined a running job counts as 0 in its first step.
 class throughput_monitor : public callback {
 public:
+  /// By default rates over 100 steps.
   explicit throughput_monitor(throughput_monitor_options how = {}) : how_(std::move(how)) {}
   void on_train_epoch_start(module& m, std::int64_t epoch) override;
   void on_train_batch_start(module& m, const batch& b, std::int64_t index) override;
@@ -214,6 +230,7 @@ private:
 /// are reported.
 class device_stats_monitor : public callback {
 public:
+  /// `now`: see clock_function.
   explicit device_stats_monitor(clock_function now = {}) : now_(std::move(now)) {}
   void on_train_batch_start(module& m, const batch& b, std::int64_t index) override;
   bool reads_gradients() const override { return false; }
@@ -226,10 +243,14 @@ private:
 
 // --- what ends a run -----------------------------------------------------------------------------
 
+/// Options of a timer.
 struct timer_options {
+  /// Of training, validations included; must be set.
   std::chrono::nanoseconds max_time{0};
+  /// At the end of each batch, or of each epoch.
   enum class interval : std::uint8_t { step, epoch };
   interval every = interval::step;  ///< where the time is looked at
+  /// Empty: see clock_function.
   clock_function now = {};
 };
 
@@ -284,6 +305,7 @@ public:
   void load_state(module& m, const callback_state& from) override;
   bool reads_gradients() const override { return false; }
 
+  /// How often the average took weights; runs before a resume count.
   std::int64_t updates() const { return updates_; }
 
 protected:
@@ -307,9 +329,13 @@ private:
   std::int64_t step_ = 0;  // before the batch in progress
 };
 
+/// Options of an exponential_moving_average.
 struct exponential_moving_average_options {
+  /// The share of the average that an update keeps: 0 to 1.
   double decay = 0.999;
+  /// An update after each step whose number, from 0, is a multiple of it; at least 1.
   std::int64_t every_n_steps = 1;
+  /// The first step, from 0, whose weights count.
   std::int64_t starting_at_step = 0;
 };
 
@@ -327,14 +353,18 @@ private:
   exponential_moving_average_options how_;
 };
 
+/// Options of a stochastic_weight_averaging.
 struct stochastic_weight_averaging_options {
   /// The first epoch whose weights count: an epoch from 0, or a share of max_epochs.
   batch_limit start = 0.8;
   /// The rate that is approached from there on, epoch by epoch, as PyTorch's SWALR does. Unset: the
   /// module's own rates and schedulers. With it the module may have no schedulers.
   std::optional<double> learning_rate = std::nullopt;
+  /// Epochs until `learning_rate` is reached; 0: at once.
   std::int64_t annealing_epochs = 10;
+  /// The shape of the way from the former rate to `learning_rate`.
   enum class annealing : std::uint8_t { cosine, linear };
+  /// Without `learning_rate` of no effect.
   annealing how = annealing::cosine;
 };
 

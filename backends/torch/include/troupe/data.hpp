@@ -23,6 +23,7 @@ class accelerator;
 /// Seeds of an augmentation. They depend on (seed, epoch, sample) only, so a sample is augmented
 /// alike in any rank, batch and thread.
 struct sample_keys {
+  /// trainer_options::seed.
   std::uint64_t seed = 0;
   std::int64_t epoch = 0;  ///< 0 in evaluation
   /// The seed of a generator for one sample. Different purposes draw independently.
@@ -35,6 +36,7 @@ struct sample_keys {
 class dataset {
 public:
   virtual ~dataset() = default;
+  /// Samples; constant.
   virtual std::int64_t size() const = 0;
   /// One batch of these samples: any recursive value, its tensors stacked on dimension 0. Never
   /// called without indices.
@@ -47,6 +49,7 @@ public:
     return get(indices);
   }
 };
+/// Null where there is no such data.
 using dataset_ptr = std::shared_ptr<const dataset>;
 
 /// The order in which a training epoch visits samples, in place of the ledger's permutation. Shared
@@ -60,6 +63,7 @@ public:
   /// order anew, and again after a resume.
   virtual std::vector<std::int64_t> order(std::uint64_t seed, std::int64_t epoch) const = 0;
 };
+/// Null: the ledger's permutation.
 using sampler_ptr = std::shared_ptr<const sampler>;
 
 /// How one loader reads its dataset: what torch's DataLoader calls by these names.
@@ -84,13 +88,18 @@ public:
   virtual ~data_module() = default;
   /// Recorded in checkpoints: a fit that resumes one must have the same. Empty: not compared.
   virtual std::string name() const { return {}; }
+  /// For downloads and the like. The other ranks wait for it.
   virtual void prepare_data() {}
+  /// Before the getters, on every rank; `purpose` is that of the job.
   virtual void setup(troupe::stage purpose) { (void)purpose; }
   /// Null: no such data.
   virtual dataset_ptr train() { return nullptr; }
+  /// One per loader; empty: no such data.
+  /// @{
   virtual std::vector<dataset_ptr> validation() { return {}; }
   virtual std::vector<dataset_ptr> test() { return {}; }
   virtual std::vector<dataset_ptr> predict() { return {}; }
+  /// @}
   /// For each loader, by stage (the sanity check counts as validate) and number. The same on all
   /// ranks.
   virtual data_loading loading(troupe::stage purpose, std::int32_t dataloader) {
@@ -98,25 +107,35 @@ public:
     return {};
   }
   /// Around the move to the device; keep the type.
+  /// @{
   virtual value on_before_batch_transfer(value batch, std::int32_t dataloader) {
     (void)dataloader;
     return batch;
   }
   virtual value on_after_batch_transfer(value batch, std::int32_t dataloader) {
     (void)dataloader;
+    /// @}
     return batch;
   }
   /// JSON text that is saved with a checkpoint and passed back on load.
   virtual std::string state() const { return {}; }
+  /// `json`: what state() returned when the checkpoint was taken, never empty. Called on every
+  /// rank.
   virtual void load_state(const std::string& json) { (void)json; }
 };
+/// Shared by all ranks of a process.
 using data_ptr = std::shared_ptr<data_module>;
 
+/// What one rank's loader is made with.
 struct loader_options {
+  /// Keys the order and the augmentation.
   std::uint64_t seed = 0;
+  /// Visit samples in the epoch's order; false: from first to last.
   bool shuffle = false;
   data_layout layout;  ///< layout.size: entries of an epoch that are used
+  /// Whose share of each micro-batch is read.
   std::int64_t rank = 0;
+  /// Batches that a thread assembles ahead; 0: no thread, next() assembles.
   std::int32_t prefetch = 2;
   sampler_ptr order;  ///< with `shuffle`; null: the ledger's permutation of all samples
   /// Batches are made ready to be copied to its devices (accelerator::staged). Null: they are not.
@@ -137,7 +156,9 @@ loader_options loader_options_of(const data_loading& how, stage purpose, const d
 /// replace it: batches may come from anywhere, as long as `layout` says how many there are.
 class loader {
 public:
+  /// Short for loader_options.
   using options = loader_options;
+  /// Reads nothing yet. `data` is not null.
   loader(dataset_ptr data, options how);
   virtual ~loader();
   loader(const loader&) = delete;
@@ -145,11 +166,13 @@ public:
 
   /// What it was made from. Of a wrapper: what the innermost loader was made from.
   const dataset_ptr& data() const;
+  /// `layout` in it is that of an epoch that is not resumed.
   const options& how() const;
 
   /// Epoch `epoch` is resumed: its micro-batch `batch` begins at entry `sample` of its order. Other
   /// epochs begin at their first entry. Before the first pass; 0 <= sample <= the dataset's size.
   virtual void resume(std::int64_t epoch, std::int64_t batch, std::int64_t sample);
+  /// Micro-batches of epoch `epoch`, before any limit.
   std::int64_t batches(std::int64_t epoch = 0) const { return layout(epoch).batches(); }
   /// How epoch `epoch` is divided into micro-batches.
   virtual data_layout layout(std::int64_t epoch = 0) const;
@@ -159,10 +182,12 @@ public:
   /// The pass's next batch; empty value when this rank has no samples in it. Waits for the loader
   /// thread.
   struct item {
+    /// On the host; empty without samples.
     value batch;
     std::int64_t samples = 0;  ///< of this rank
     std::int64_t index = 0;    ///< micro-batch within the epoch
   };
+  /// See item. Throws what the dataset throws, and internal_error at the end of the pass.
   virtual item next();
 
 protected:

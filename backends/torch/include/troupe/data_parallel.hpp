@@ -10,7 +10,9 @@
 
 namespace troupe {
 
+/// How data_parallel exchanges gradients and buffers.
 struct data_parallel_options {
+  /// Buckets and what sums them.
   reducer_options gradients;
   /// After each step all ranks get the buffers of rank 0.
   bool broadcast_buffers = true;
@@ -27,6 +29,8 @@ void refuse_unrecoverable(const trainer_options& options);
 /// With one rank it works as single_device: no communication, no buckets.
 class data_parallel : public strategy {
 public:
+  /// The defaults of `options` are not those of a job: default_strategies uses
+  /// data_parallel_options_of.
   explicit data_parallel(strategy_parts parts, data_parallel_options options = {});
   ~data_parallel() override;
 

@@ -105,13 +105,20 @@ sampler_ptr bucketed_sampler(std::vector<std::int64_t> lengths, std::int64_t win
 /// The datasets of a job, and how they are read.
 struct data_parts {
   std::string name;  ///< data_module::name
+  /// Null: no such data.
   dataset_ptr train;
+  /// One per loader; empty: no such data.
+  /// @{
   std::vector<dataset_ptr> validation;
   std::vector<dataset_ptr> test;
+  /// @}
   std::vector<dataset_ptr> predict;  ///< empty: those of `test`
+  /// How `train` is read.
   data_loading train_loading;
+  /// How all others are read.
   data_loading evaluation_loading;
 };
+/// A data module that gives these datasets to every rank.
 data_ptr make_data(data_parts parts);
 
 /// Numbers in a comma-separated file with a header: features float (N, columns - 1), targets int64

@@ -14,8 +14,11 @@ namespace troupe {
 
 /// A checkpoint as read: its hyper-parameters, and everything else.
 struct saved_module {
+  /// The checkpoint's folder, also where a run's folder was given.
   std::string path;
+  /// What module::save_hyperparameters kept; empty: nothing.
   value_map hyper_parameters;
+  /// All of the checkpoint.
   snapshot state;
 };
 

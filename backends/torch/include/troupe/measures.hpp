@@ -36,6 +36,7 @@ public:
   virtual void update(const at::Tensor& prediction, const at::Tensor& target) = 0;
   /// A float64 tensor: of no dimensions unless the measure says otherwise. Collective.
   at::Tensor compute(module& of) const;
+  /// The same, in a strategy. Collective.
   at::Tensor compute(strategy& how) const { return compute_with(&how); }
   /// From this rank alone.
   at::Tensor compute() const { return compute_with(nullptr); }
@@ -44,6 +45,7 @@ public:
 
   /// Moves the sums; their types stay.
   void to(torch::Device device, torch::Dtype dtype, bool non_blocking = false) override;
+  /// Does nothing: the sums keep their types.
   void to(torch::Dtype dtype, bool non_blocking = false) override;
   using torch::nn::Module::to;
 
@@ -79,18 +81,22 @@ private:
 /// Right predictions over all: of a class, over the samples of that class. `micro` is the share of
 /// all samples.
 struct accuracy final : label_counts {
+  /// Throws user_error for impossible options.
   explicit accuracy(classification how = {}) : label_counts(kind::accuracy, how) {}
 };
 /// Of those that are predicted to be of a class, the share that is.
 struct precision final : label_counts {
+  /// Throws user_error for impossible options.
   explicit precision(classification how = {}) : label_counts(kind::precision, how) {}
 };
 /// Of those that are of a class, the share that is predicted.
 struct recall final : label_counts {
+  /// Throws user_error for impossible options.
   explicit recall(classification how = {}) : label_counts(kind::recall, how) {}
 };
 /// The harmonic mean of precision and recall.
 struct f1 final : label_counts {
+  /// Throws user_error for impossible options.
   explicit f1(classification how = {}) : label_counts(kind::f1, how) {}
 };
 
@@ -101,6 +107,7 @@ enum class normalize : std::uint8_t { none, targets, predictions, all };
 /// j. `classification::how` and `top_k` do not apply.
 class confusion_matrix final : public measure {
 public:
+  /// Throws user_error for impossible options.
   explicit confusion_matrix(classification how = {}, normalize by = normalize::none);
   void update(const at::Tensor& prediction, const at::Tensor& target) override;
 
@@ -120,6 +127,7 @@ private:
 ///   16 classes (n + 1) bytes in all.
 class auroc final : public measure {
 public:
+  /// Throws user_error for impossible options, a negative number of thresholds and 1.
   explicit auroc(classification how = {}, std::int64_t thresholds = 0);
   void update(const at::Tensor& prediction, const at::Tensor& target) override;
   void reset() override;
@@ -137,6 +145,7 @@ private:
 /// The mean of squared differences, or its root. Predictions and targets of the same shape.
 class mean_squared_error final : public measure {
 public:
+  /// `root`: the root of the mean.
   explicit mean_squared_error(bool root = false);
   void update(const at::Tensor& prediction, const at::Tensor& target) override;
 
@@ -149,6 +158,7 @@ private:
 /// The mean of absolute differences.
 class mean_absolute_error final : public measure {
 public:
+  /// Predictions and targets of the same shape.
   mean_absolute_error();
   void update(const at::Tensor& prediction, const at::Tensor& target) override;
 
@@ -159,6 +169,7 @@ private:
 /// exp of the mean cross entropy. Predictions are logits (..., V), targets labels (...).
 class perplexity final : public measure {
 public:
+  /// `ignore_index`: a target that does not count.
   explicit perplexity(std::optional<std::int64_t> ignore_index = {});
   void update(const at::Tensor& prediction, const at::Tensor& target) override;
 
@@ -172,6 +183,7 @@ private:
 /// optimizer step, before buffers are exchanged.
 class joint_update {
 public:
+  /// `below` itself is not looked at. Measures that are registered later are not found.
   explicit joint_update(const torch::nn::Module& below);
   /// Collective if there is a measure.
   void operator()(strategy& how) const;

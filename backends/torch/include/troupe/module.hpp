@@ -39,16 +39,27 @@ using loggable = std::variant<double, at::Tensor>;
 class module_services {
 public:
   virtual ~module_services() = default;
+  /// The strategy of the run.
   virtual strategy& how() = 0;
+  /// The position of the hook in progress.
   virtual const position& at() const = 0;
+  /// The last reduced value of each name.
   virtual const metrics& logged() const = 0;
+  /// Adds `sum` of `count` numbers to the value `name` of this rank. Calls no collective.
   virtual void log(std::string_view name, double sum, double count, const log_options& how) = 0;
+  /// Adds to job_outcome::queue without a copy: the tensors of `what` stay the caller's.
   virtual void queue(value what) = 0;
+  /// module::stop.
   virtual void stop() = 0;
+  /// Samples of this rank in the micro-batch in progress; 0 outside of one.
   virtual std::int64_t samples() const = 0;
+  /// module::hiddens.
   virtual const value& hiddens() const = 0;
+  /// module::save_checkpoint.
   virtual void save(const std::string& path, const value& storage_options) = 0;
+  /// module::optimizers_in_use.
   virtual optimizers* configured() = 0;
+  /// Whether a callback of the run reads or writes `.grad`.
   virtual bool callbacks_read_gradients() const = 0;
 };
 
@@ -60,50 +71,82 @@ public:
 /// - LibTorch's default generator is the rank's own and is seeded before each step: equal runs draw
 ///   equal numbers.
 struct module : torch::nn::Module {
+  /// Whether the norm of all gradients is clipped, or each value.
   using clipping = hooks::clip_gradients::algorithm;
 
   // Steps. A rank without samples in a batch runs the batch's start and end hooks but no step. So a
   // collective in a step is a mismatch where a batch is too short for all ranks; call it in a hook.
   /// Returns a loss, a map with `loss`, or nothing (with one rank only: the step is left out).
   virtual step_output training_step(const batch& b, std::int64_t index);
+  /// Without gradients, in evaluation mode; the sanity check calls validation_step, too. The result
+  /// may be empty, as it is by default.
+  /// @{
   virtual step_output validation_step(const batch& b, std::int64_t index);
   virtual step_output test_step(const batch& b, std::int64_t index);
+  /// @}
+  /// Returns the predictions for a batch; job_outcome::result has them by loader, batch and rank.
+  /// By default it throws a user_error: a module without it cannot predict.
   virtual value predict_step(const batch& b, std::int64_t index);
   /// May replace the step's output.
+  /// @{
   virtual step_output training_step_end(step_output output) { return output; }
   virtual step_output validation_step_end(step_output output) { return output; }
   virtual step_output test_step_end(step_output output) { return output; }
+  /// @}
 
   // Set-up and teardown.
+  /// In a fit, when the parameters are on their device. Returns at least one optimizer; by default
+  /// it throws a user_error. Checks before the ranks start may call it on another module, on the
+  /// host.
   virtual optimizers configure_optimizers();
   /// Registers layers that are built late, inside the strategy's model_sharded_context.
   virtual void configure_model() {}
   /// On one rank of each host.
   virtual void prepare_data() {}
+  /// On every rank, after the data's and before configure_model.
   virtual void setup(stage purpose) { (void)purpose; }
+  /// On every rank, after the strategy's, also when the run has failed. Call no collective.
   virtual void teardown(stage purpose) { (void)purpose; }
+  /// First and last of a fit, outside of its loops. Not called in validate, test and predict.
+  /// @{
   virtual void on_fit_start() {}
   virtual void on_fit_end() {}
+  /// @}
   /// See strategy::on_exception.
   virtual void on_exception(const std::exception_ptr& error, std::string_view type,
                             std::string_view what);
 
   // Batches, in all stages. Overrides keep the batch's type.
+  /// Around the move to the device; the data module's hooks are called between these two. Not
+  /// called on a rank without samples.
+  /// @{
   virtual value on_before_batch_transfer(value b, std::int32_t dataloader);
   virtual value on_after_batch_transfer(value b, std::int32_t dataloader);
+  /// @}
 
   // Training.
+  /// Around all epochs; a resumed fit calls on_train_start again. Neither is called where there is
+  /// nothing to train.
+  /// @{
   virtual void on_train_start() {}
   virtual void on_train_end() {}
+  /// @}
+  /// Before the first batch of an epoch; not again in an epoch that is resumed.
   virtual void on_train_epoch_start(std::int64_t epoch) { (void)epoch; }
+  /// Before the epoch's values are reduced, so it may log more of them. Not called when the run
+  /// ends inside the epoch.
   virtual void on_train_epoch_end(std::int64_t epoch) { (void)epoch; }
   /// An override returns `undecided` on every rank or on none.
   virtual batch_verdict on_train_batch_start(const batch& b, std::int64_t index);
+  /// After the micro-batch's steps and their update; `output` is what the step returned.
   virtual void on_train_batch_end(const step_output& output, const batch& b, std::int64_t index);
+  /// In the first micro-batch of an optimizer step, once per optimizer, before its gradients are
+  /// dropped.
   virtual void on_before_zero_grad(torch::optim::Optimizer& optimizer) { (void)optimizer; }
   /// Whatever an override does, the runtime zeroes gradients after it.
   virtual void optimizer_zero_grad(std::int64_t epoch, std::int64_t index,
                                    torch::optim::Optimizer& optimizer);
+  /// `loss` is scaled by the precision, not yet weighted. Not called on a rank without samples.
   virtual void on_before_backward(const at::Tensor& loss) { (void)loss; }
   /// `loss` is weighted by this rank's share of the step's samples. Runs the graph once: gradients
   /// are sent while it runs (gradient_options::overlap switches that off).
@@ -111,12 +154,17 @@ struct module : torch::nn::Module {
   virtual void backward(const at::Tensor& loss, const value& arguments);
   /// Gradients are summed over ranks.
   virtual void on_after_backward() {}
+  /// Gradients are summed over ranks and unscaled, not yet clipped.
   virtual void on_before_optimizer_step(torch::optim::Optimizer& optimizer) { (void)optimizer; }
+  /// Called if trainer_options::gradient_clip_val, which is `limit`, is above 0. By default
+  /// strategy::clip_gradients.
   virtual void configure_gradient_clipping(torch::optim::Optimizer& optimizer, double limit,
                                            clipping how);
   /// An override calls `closure` (or the base) exactly as often on every rank.
   virtual void optimizer_step(std::int64_t epoch, std::int64_t index,
                               torch::optim::Optimizer& optimizer, const step_closure& closure);
+  /// Once per scheduler that is due; by default which.step(metric). `metric`: the last value of the
+  /// monitor of a plateau scheduler, if it was logged.
   virtual void lr_scheduler_step(scheduler& which, std::optional<double> metric);
   /// False: no member of the module reads or writes `.grad` between backward and the end of its
   /// optimizer_step, and none replaces clipping or the step. Then several ranks of a process may
@@ -141,20 +189,36 @@ struct module : torch::nn::Module {
   const value& hiddens() const;
 
   // Evaluation. `on_validation_*` run in the sanity check too.
+  /// Around the sanity check's validation. Not called in a resumed fit.
+  /// @{
   virtual void on_sanity_check_start() {}
   virtual void on_sanity_check_end() {}
+  /// @}
+  /// Before a validation within a fit, unless a window of accumulated gradients is open. By default
+  /// drops all gradients.
   virtual void on_validation_model_zero_grad();
   /// By default eval(); after the evaluation each submodule's mode is restored.
   virtual void on_validation_model_eval();
+  /// After the evaluation. By default restores each submodule's mode.
   virtual void on_validation_model_train();
+  /// Around all loaders of an evaluation, without gradients. In on_validation_epoch_end its values
+  /// are not reduced yet, so it may log more of them; in on_validation_end logged() has them.
+  /// @{
   virtual void on_validation_start() {}
   virtual void on_validation_end() {}
   virtual void on_validation_epoch_start() {}
   virtual void on_validation_epoch_end() {}
+  /// @}
+  /// `index` counts the batches of loader `dataloader`. On a rank without samples the batch and the
+  /// output are empty.
+  /// @{
   virtual void on_validation_batch_start(const batch& b, std::int64_t index,
                                          std::int32_t dataloader);
   virtual void on_validation_batch_end(const step_output& output, const batch& b,
                                        std::int64_t index, std::int32_t dataloader);
+  /// @}
+  /// As those of validation.
+  /// @{
   virtual void on_test_model_eval();
   virtual void on_test_model_train();
   virtual void on_test_start() {}
@@ -164,6 +228,9 @@ struct module : torch::nn::Module {
   virtual void on_test_batch_start(const batch& b, std::int64_t index, std::int32_t dataloader);
   virtual void on_test_batch_end(const step_output& output, const batch& b, std::int64_t index,
                                  std::int32_t dataloader);
+  /// @}
+  /// As those of validation; `output` is what predict_step returned.
+  /// @{
   virtual void on_predict_model_eval();
   virtual void on_predict_model_train();
   virtual void on_predict_start() {}
@@ -173,11 +240,15 @@ struct module : torch::nn::Module {
   virtual void on_predict_batch_start(const batch& b, std::int64_t index, std::int32_t dataloader);
   virtual void on_predict_batch_end(const value& output, const batch& b, std::int64_t index,
                                     std::int32_t dataloader);
+  /// @}
 
   // State: JSON text of the module. Rank 0's is saved with a checkpoint and passed back on load.
   // In jobs that can restart, the text of one rank is also passed to ranks that join:
   // on_save_checkpoint then runs on that rank alone, and must not call a collective.
+  /// Before the weights are copied, after the callbacks'. By default empty.
   virtual std::string on_save_checkpoint() { return {}; }
+  /// `json` is what a rank's on_save_checkpoint returned; empty if nothing. Jobs that evaluate a
+  /// checkpoint call it, too.
   virtual void on_load_checkpoint(const std::string& json) { (void)json; }
 
   // For use inside steps and hooks. Outside of a run a module is rank 0 of 1; what it logs and
@@ -187,6 +258,8 @@ struct module : torch::nn::Module {
   /// step's value is called `name_step`, the epoch's `name` and `name_epoch`. Ranks that log at all
   /// log the same names.
   void log(std::string_view name, double number, const log_options& how = {});
+  /// `number` has one element, which is read at once: on a device this waits for it. Else a
+  /// user_error.
   void log(std::string_view name, const at::Tensor& number, const log_options& how = {});
   /// The mean of `count` numbers whose sum is `sum`: exact where ranks have different counts.
   void log_ratio(std::string_view name, double sum, double count, const log_options& how = {});
@@ -202,6 +275,7 @@ struct module : torch::nn::Module {
   void save_hyperparameters(const Struct& all) {
     hyper_parameters_ = hyper_parameters_of(all);
   }
+  /// What save_hyperparameters kept; empty before it.
   const value_map& hyper_parameters() const { return hyper_parameters_; }
   /// For job_outcome::queue, first in first out; only the values of rank 0. Makes a deep copy.
   void add_to_queue(const value& what);
@@ -221,9 +295,13 @@ struct module : torch::nn::Module {
   optimizers* optimizers_in_use() const;
   /// The strategy of the run; null outside of one.
   strategy* strategy_in_use() const;
+  /// Of the run; outside of one 0 of 1.
+  /// @{
   std::int32_t rank() const;
   std::int32_t world() const;
+  /// @}
   /// See strategy.
+  /// @{
   value reduce(const value& what, std::string_view operation = "mean", const subgroup& among = {});
   at::Tensor reduce(const at::Tensor& what, std::string_view operation = "mean",
                     const subgroup& among = {});
@@ -233,6 +311,7 @@ struct module : torch::nn::Module {
   bool reduce_boolean_decision(bool yes, decision by = decision::all, const subgroup& among = {});
   void barrier(std::string_view label,
                std::chrono::nanoseconds deadline = std::chrono::nanoseconds{0});
+  /// @}
 
   /// strategy::register_comm_hook. Outside of a run the hook is ignored.
   template <class State, class Hook>
@@ -256,8 +335,11 @@ private:
 /// Each rank gets a tensor of its own.
 template <>
 struct value_form<at::Tensor> {
+  /// Shares memory with `x`; without its gradient graph.
   static value to(const at::Tensor& x) { return boxed(x.detach()); }
+  /// A copy. Throws std::invalid_argument for a value that is no tensor.
   static at::Tensor from(const value& v) { return unboxed(v).clone(); }
+  /// &torch_tensor_bytes(); never null.
   static const tensor_bytes* tensors() { return &torch_tensor_bytes(); }
 };
 

@@ -22,6 +22,7 @@ namespace troupe {
 
 /// When a scheduler steps.
 struct schedule {
+  /// `plateau` is of plateau schedulers only.
   using interval = hooks::lr_scheduler_step::interval;
   /// Every optimizer step, or every epoch. A plateau scheduler steps when validation has produced
   /// its metric.
@@ -36,10 +37,15 @@ struct schedule {
 /// same state, a user's own scheduler included. Not thread-safe.
 class scheduler {
 public:
+  /// Throws user_error if null. One that is not a plateau's makes its first step here.
+  /// @{
   scheduler(std::shared_ptr<torch::optim::LRScheduler> plain, schedule how);
   scheduler(std::shared_ptr<torch::optim::ReduceLROnPlateauScheduler> plateau, schedule how);
+  /// @}
 
+  /// When it steps.
   const schedule& how() const { return how_; }
+  /// Whether it reads a metric.
   bool plateau() const { return plateau_ != nullptr; }
   /// One step; counts for `frequency`. Throws user_error when a plateau scheduler gets no metric.
   void step(std::optional<double> metric);
@@ -62,8 +68,11 @@ private:
   std::vector<double> fed_;
 };
 
+/// One optimizer and the schedulers that move its rates, in this order.
 struct scheduled_optimizer {
+  /// Never null.
   std::shared_ptr<torch::optim::Optimizer> optimizer;
+  /// May be empty.
   std::vector<scheduler> schedulers;
   /// Of each group, before any plan; null: no plan is attached.
   std::shared_ptr<std::vector<double>> initial_rates;
@@ -76,6 +85,8 @@ struct scheduled_optimizer {
 class optimizers {
 public:
   optimizers() = default;
+  /// Implicit, for a module with one optimizer; see add.
+  /// @{
   template <class O>
   requires std::derived_from<O, torch::optim::Optimizer> optimizers(O optimizer) {
     add(std::make_shared<O>(std::move(optimizer)));
@@ -84,12 +95,17 @@ public:
   requires std::derived_from<O, torch::optim::Optimizer> optimizers(std::shared_ptr<O> optimizer) {
     add(std::move(optimizer));
   }
+  /// @}
 
+  /// Adds an optimizer without schedulers; a position's `optimizer` counts them in this order.
+  /// Throws user_error if null.
+  /// @{
   optimizers& add(std::shared_ptr<torch::optim::Optimizer> optimizer);
   template <class O>
   requires std::derived_from<O, torch::optim::Optimizer> optimizers& add(O optimizer) {
     return add(std::shared_ptr<torch::optim::Optimizer>(std::make_shared<O>(std::move(optimizer))));
   }
+  /// @}
   /// Makes `S(optimizer, arguments...)` for the optimizer added last.
   template <class S, class... Arguments>
   optimizers& scheduled(schedule how, Arguments&&... arguments) {
@@ -98,12 +114,18 @@ public:
   }
   /// Attaches a plan of <troupe/schedules.hpp>.
   optimizers& scheduled(const schedules::plan& which, schedule how = {});
+  /// Attaches a scheduler to the optimizer added last. Throws user_error if there is none.
+  /// @{
   optimizers& attach(std::shared_ptr<torch::optim::LRScheduler> plain, schedule how = {});
   optimizers& attach(std::shared_ptr<torch::optim::ReduceLROnPlateauScheduler> plateau,
                      schedule how = {});
+  /// @}
 
+  /// In the order of add.
+  /// @{
   std::vector<scheduled_optimizer>& all() { return all_; }
   const std::vector<scheduled_optimizer>& all() const { return all_; }
+  /// @}
 
 private:
   torch::optim::Optimizer& last();

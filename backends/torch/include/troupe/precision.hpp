@@ -44,6 +44,8 @@ public:
   };
 
   virtual ~precision() = default;
+  /// As `--precision` takes it; a checkpoint's state is loaded into a precision of the same name
+  /// only.
   virtual std::string_view name() const { return "32-true"; }
   /// What the rank computes on; before all other members.
   void place(std::shared_ptr<const accelerator> hardware) { hardware_ = std::move(hardware); }
@@ -82,6 +84,7 @@ public:
   virtual std::string state() const { return {}; }
   /// Not called for an empty state.
   virtual void load_state(const std::string& json) { (void)json; }
+  /// The last call; also after a failure.
   virtual void teardown() {}
 
 protected:
@@ -92,6 +95,7 @@ private:
   std::shared_ptr<const accelerator> hardware_;
 };
 
+/// Called once per rank, in its lane, and by checks before ranks start. Never returns null.
 using precision_factory = std::function<std::unique_ptr<precision>()>;
 /// By name, as `--precision` takes it. A program adds or replaces entries.
 using precision_table = std::map<std::string, precision_factory, std::less<>>;

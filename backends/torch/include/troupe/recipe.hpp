@@ -58,9 +58,12 @@ std::string identity_of(const Arguments&... arguments) {
 
 /// What a program may replace. Factories are called once per rank, in its lane.
 struct torch_plugins {
+  /// By the names that options give. A program adds or replaces entries.
+  /// @{
   strategy_table strategies = default_strategies();
   precision_table precisions = default_precisions();
   accelerator_table accelerators = default_accelerators();
+  /// @}
   /// Null: all ranks on this host.
   std::function<std::shared_ptr<cluster_environment>(const learner_context&)> environment;
   /// The format of checkpoints: ranks read through it, and the checkpointer writes through it (see
@@ -89,6 +92,7 @@ recipe_ptr recipe_for(torch_plugins plugins, Data data, Arguments... arguments) 
   return make_recipe([=] { return std::make_shared<Module>(arguments...); }, std::move(data),
                      std::move(plugins), detail::identity_of<Module>(arguments...));
 }
+/// The same without plug-ins.
 template <class Module, class Data, class... Arguments>
 recipe_ptr recipe_for(Data data, Arguments... arguments) {
   return recipe_for<Module>(torch_plugins{}, std::move(data), std::move(arguments)...);

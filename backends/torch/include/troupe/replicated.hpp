@@ -29,7 +29,9 @@ namespace troupe {
 /// `copy 1 of 2 on cpu: `; the original exception is nested (std::rethrow_if_nested).
 class copy_failed : public std::runtime_error, public std::nested_exception {
 public:
+  /// For run_copies, inside the handler of the original exception.
   copy_failed(const std::string& what, std::int64_t copy) : std::runtime_error(what), copy_(copy) {}
+  /// Which copy, from 0.
   std::int64_t copy() const noexcept { return copy_; }
 
 private:
@@ -39,11 +41,13 @@ private:
 /// One forward of all copies: which of them still run. Thread-safe.
 class copy_round {
 public:
+  /// Of `copies` copies that all run. `deadline`: of each wait in it.
   copy_round(std::int64_t copies, std::chrono::nanoseconds deadline);
   ~copy_round();
   copy_round(const copy_round&) = delete;
   copy_round& operator=(const copy_round&) = delete;
 
+  /// Copies at the start, those that have ended included.
   std::int64_t copies() const;
   /// Copy `copy` has ended; `failure` is empty if it succeeded. Copies that wait for it end with an
   /// error. The first call for a copy counts. parallel_apply calls it; a program that runs copies
@@ -59,6 +63,7 @@ private:
 /// Shared by the copies of one sub-module during one forward. Each forward has new ones.
 class replication_context {
 public:
+  /// For call_on_replicate, which makes one per sub-module.
   replication_context(std::string path, std::shared_ptr<copy_round> round);
   ~replication_context();
   replication_context(const replication_context&) = delete;
@@ -113,6 +118,7 @@ public:
                             std::int64_t copy_id) = 0;
 };
 
+/// Copies of one module, by number.
 using module_copies = std::vector<std::shared_ptr<torch::nn::Module>>;
 
 /// How long a copy waits for the others in replication_context::exchange.
@@ -147,6 +153,7 @@ namespace detail {
 std::shared_ptr<void> routes_of_copy(torch::nn::Module& copy);
 }  // namespace detail
 
+/// The same copies as modules, for the functions above.
 template <class M>
 module_copies as_modules(const std::vector<std::shared_ptr<M>>& copies) {
   return {copies.begin(), copies.end()};
@@ -215,7 +222,9 @@ T gather(const std::vector<T>& results, c10::Device device, std::int64_t dim = 0
 template <class F>
 class replication_with_callbacks {
 public:
+  /// `replicate(module, devices)` returns one copy per device, as `replicate` does.
   explicit replication_with_callbacks(F replicate) : replicate_(std::move(replicate)) {}
+  /// The copies of `module`, ready to run. Throws what the replication and the callbacks throw.
   template <class M>
   std::vector<std::shared_ptr<M>> operator()(const std::shared_ptr<M>& module,
                                              const std::vector<c10::Device>& devices) const {
@@ -225,11 +234,13 @@ public:
     return copies;
   }
 
+  /// The replication without the callbacks.
   const F& plain() const { return replicate_; }
 
 private:
   F replicate_;
 };
+/// See replication_with_callbacks.
 template <class F>
 replication_with_callbacks<F> with_replication_callbacks(F replicate) {
   return replication_with_callbacks<F>{std::move(replicate)};
@@ -240,6 +251,7 @@ replication_with_callbacks<F> with_replication_callbacks(replication_with_callba
   return replicate;
 }
 
+/// Where the copies of a `replicated` run, and how batches are divided.
 struct replication_options {
   /// One copy for each; the CPU may be there several times. The module is on the first. One: the
   /// module itself runs, without callbacks. Empty: the module itself runs where its caller's
@@ -258,13 +270,17 @@ struct replication_options {
 template <class M>
 class replicated : public torch::nn::Module {
 public:
+  /// Makes one copy per device.
   using replication = std::function<std::vector<std::shared_ptr<M>>(
       const std::shared_ptr<M>& module, const std::vector<c10::Device>& devices)>;
 
+  /// Copies are made by `replicate`.
+  /// @{
   explicit replicated(std::shared_ptr<M> module, replication_options options = {})
       : replicated(std::move(module), std::move(options), replication{}) {}
   explicit replicated(const torch::nn::ModuleHolder<M>& module, replication_options options = {})
       : replicated(module.ptr(), std::move(options), replication{}) {}
+  /// @}
   /// `how` makes the copies (null: `replicate`); adopt_copies and the callbacks follow.
   replicated(std::shared_ptr<M> module, replication_options options, replication how)
       : torch::nn::Module("replicated"),
@@ -301,12 +317,15 @@ public:
       return gather<result>(parallel_apply(*round, copies, std::move(chunks), used),
                             output_device(), options_.dim);
   }
+  /// forward(arguments...).
   template <class... A>
   auto operator()(const A&... arguments) {
     return forward(arguments...);
   }
 
+  /// The module that is copied.
   const std::shared_ptr<M>& module() const { return module_; }
+  /// As they were given.
   const replication_options& options() const { return options_; }
 
 private:

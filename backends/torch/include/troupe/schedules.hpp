@@ -21,6 +21,7 @@ struct group {
   double initial = 0;   ///< the rate before any schedule; one_cycle replaces it
   double rate = 0;      ///< now
   double momentum = 0;  ///< now; the first beta of Adam and AdamW
+  /// The optimizer is SGD, RMSprop, Adam or AdamW.
   bool has_momentum = false;
 };
 
@@ -41,8 +42,10 @@ using plan = std::function<std::unique_ptr<curve>()>;
 // counts steps from 0. Impossible arguments are a user_error.
 
 /// LambdaLR: initial rate x of(n). One function for all groups, or one per group.
+/// @{
 plan lambda(std::function<double(std::int64_t n)> of);
 plan lambda(std::vector<std::function<double(std::int64_t n)>> of);
+/// @}
 /// MultiplicativeLR: the rate is multiplied by of(n) in each step.
 plan multiplicative(std::function<double(std::int64_t n)> of);
 /// ConstantLR: initial rate x factor until total_iters.
@@ -62,15 +65,26 @@ plan cosine_annealing_warm_restarts(std::int64_t t_0, std::int64_t t_mult = 1, d
 
 /// OneCycleLR. Rates and momentums per group, or one for all.
 struct one_cycle_options {
+  /// The highest rates; must be given.
   std::vector<double> max_lr;
+  /// Steps of the whole cycle; must be given.
   std::int64_t total_steps = 0;
+  /// The share of steps in which the rate rises: 0 to 1.
   double pct_start = 0.3;
+  /// The shape of the ways up and down.
+  /// @{
   enum class anneal : std::uint8_t { cos, linear } anneal_strategy = anneal::cos;
+  /// @}
   bool cycle_momentum = true;  ///< for optimizers with a momentum or betas
+  /// At the highest rate.
   std::vector<double> base_momentum{0.85};
+  /// At the lowest rate.
   std::vector<double> max_momentum{0.95};
+  /// The first rate is max_lr over this.
   double div_factor = 25;
+  /// The last rate is the first one over this.
   double final_div_factor = 1e4;
+  /// Down to the first rate as fast as up, then on to the last one; else straight to the last one.
   bool three_phase = false;
 };
 /// Fails the step after the last of total_steps, as PyTorch does.

@@ -46,21 +46,28 @@ class optimizers;
 
 /// Moves a user's type to a device; by the type held in value_user.
 using move_function = std::function<std::any(const std::any&, c10::Device)>;
+/// By the type held in value_user.
 using move_table = std::map<std::type_index, move_function>;
 
 /// What a strategy is made from. `environment` is never null after setup_environment.
 struct strategy_parts {
+  /// The rank, its world and the job's options.
   learner_context about;
+  /// Null: all ranks on this host.
   std::shared_ptr<cluster_environment> environment;
+  /// Null: 32-true.
   std::shared_ptr<troupe::precision> numbers;
   /// The job's accelerator and its devices on this host; none: the host's processors.
   chosen_devices place;
+  /// Null: folders of safetensors with a manifest.
   std::shared_ptr<const checkpoint_io> files;
+  /// torch_plugins::moves.
   move_table moves;
 };
 
 /// One backward of a step.
 struct backward_plan {
+  /// Which of the module's optimizers, from 0.
   std::int32_t optimizer = 0;
   /// This micro-batch completes the window of the step: gradients are summed over ranks.
   bool synchronize = true;
@@ -92,20 +99,26 @@ struct step_status {
 /// failure. Every member may be overridden; overrides usually call the base.
 class strategy {
 public:
+  /// Fills in what is null.
   explicit strategy(strategy_parts parts);
   virtual ~strategy();
   strategy(const strategy&) = delete;
   strategy& operator=(const strategy&) = delete;
 
+  /// As `--strategy` takes it; recorded in checkpoints.
   virtual std::string_view name() const = 0;
 
   // Identity and place.
+  /// As the environment says; local_rank counts the ranks of one host.
+  /// @{
   virtual std::int32_t rank() const;
   virtual std::int32_t world() const;
   virtual std::int32_t local_rank() const;
   virtual bool is_global_zero() const { return rank() == 0; }
+  /// @}
   /// The local rank's device of the job's.
   virtual c10::Device root_device() const;
+  /// The job's accelerator, or the host's processors.
   const accelerator& hardware() const { return *parts_.place.kind; }
   /// True: an engine under the strategy counts and weights micro-batches itself. Then
   /// optimizer_step is called for each micro-batch, losses are passed as the module returned them
@@ -123,11 +136,14 @@ public:
   virtual bool late_optimizers() const { return false; }
 
   // Setting up.
+  /// Keeps the module, on every rank, before setup_environment.
   virtual void connect(std::shared_ptr<troupe::module> which);
+  /// Throws user_error (membership) when the environment says another rank or world than the job.
   virtual void setup_environment();
   /// The collectives of a generation, before its first use of them. The former communicator is
   /// quiescent.
   virtual void bind(std::shared_ptr<communicator> world, generation_id generation);
+  /// After the module's.
   virtual void setup(stage purpose) { (void)purpose; }
   /// Held while configure_model runs: by default the precision's. Null: modules are created as
   /// usual.
@@ -153,9 +169,12 @@ public:
                    hook = std::move(hook)](const gradient_bucket& b) { return hook(*kept, b); },
                   !std::is_empty_v<State>);
   }
+  /// Before, at and after the start of the loops. Calls of functions have them, too.
+  /// @{
   virtual void pre_dispatch() {}
   virtual void dispatch() {}
   virtual void post_dispatch() {}
+  /// @}
 
   // Data.
   /// The loader that this rank reads for `purpose`. `made` reads its share of the dataset. An
@@ -170,6 +189,8 @@ public:
   virtual value batch_to_device(const value& batch, c10::Device device, std::int32_t dataloader);
 
   // The hooks of loops, epochs and batches, each after the callbacks' and the module's.
+  /// See callback::on_fit_start and the others; all do nothing by default.
+  /// @{
   virtual void on_fit_start() {}
   virtual void on_fit_end() {}
   virtual void on_sanity_check_start() {}
@@ -204,15 +225,23 @@ public:
                                       std::int32_t /*dataloader*/) {}
   virtual void on_predict_batch_end(const value& /*output*/, const batch&, std::int64_t /*index*/,
                                     std::int32_t /*dataloader*/) {}
+  /// @}
 
   // Steps, in the precision's context.
+  /// Calls the module's step within precision::forward_context. Not called on a rank without
+  /// samples.
+  /// @{
   virtual step_output training_step(const batch& b, std::int64_t index);
   virtual step_output validation_step(const batch& b, std::int64_t index);
   virtual step_output test_step(const batch& b, std::int64_t index);
   virtual value predict_step(const batch& b, std::int64_t index);
+  /// @}
+  /// Before the module's, whose argument is what it returns.
+  /// @{
   virtual step_output training_step_end(step_output output) { return output; }
   virtual step_output validation_step_end(step_output output) { return output; }
   virtual step_output test_step_end(step_output output) { return output; }
+  /// @}
 
   // One optimizer step.
   /// Drops the gradients of this optimizer's parameters. The runtime calls it after the module's
@@ -222,7 +251,9 @@ public:
   virtual at::Tensor pre_backward(const at::Tensor& loss);
   /// `loss` is undefined when idle. Gradients are summed over ranks if the plan synchronizes.
   virtual step_status backward(const at::Tensor& loss, const backward_plan& plan);
+  /// Returns the loss for people, without the precision's scale.
   virtual at::Tensor post_backward(const at::Tensor& loss);
+  /// Gradients are summed over ranks. `limit` 0 or less: nothing.
   virtual void clip_gradients(torch::optim::Optimizer& optimizer, double limit,
                               hooks::clip_gradients::algorithm how);
   /// Runs the closure (inside the optimizer's step) and updates the weights. `index` counts the
@@ -246,6 +277,7 @@ public:
   /// kept, texts and users' types are refused. With `gradients`, backward gives rank r the sum over
   /// ranks of the gradients of slice r.
   virtual value all_gather(const value& what, bool gradients = false, const subgroup& among = {});
+  /// True if all members (or any of them) said yes; the same on all of them. Collective.
   virtual bool reduce_boolean_decision(bool yes, decision by = decision::all,
                                        const subgroup& among = {});
   /// `deadline` 0: the generation's.
@@ -262,6 +294,7 @@ public:
   /// The same of this rank, on any rank. In jobs that can restart, ranks compare these states and
   /// send them to a rank that joins. No collective.
   virtual std::vector<tensor_blob> local_module_state();
+  /// On each rank, from what module_state returned. Throws user_error for other names or shapes.
   virtual void load_module_state(const std::vector<tensor_blob>& state);
   /// Optimizer `index`'s state. Called on all ranks; where a strategy shards it is consolidated on
   /// rank 0 and empty elsewhere.
@@ -269,6 +302,7 @@ public:
   /// The same of this rank, on any rank. A strategy that shards optimizers over ranks returns what
   /// a rank that joins has to load. No collective.
   virtual troupe::optimizer_state local_optimizer_state(std::int32_t index);
+  /// On each rank, from what optimizer_state returned on rank 0, or local_optimizer_state.
   virtual void load_optimizer_state(std::int32_t index, const troupe::optimizer_state& state);
   /// On all ranks; only rank 0's `what` holds a state.
   /// - Without a path: the job's policy wants a checkpoint. What rank 0 returns is written by the
@@ -279,6 +313,8 @@ public:
   /// The base refuses storage options.
   virtual snapshot_ptr save_checkpoint(snapshot_ptr what, const std::string& path,
                                        const value& storage_options);
+  /// On each rank. The base reads a checkpoint's folder, or a safetensors file, which has weights
+  /// only. Throws user_error (checkpoint).
   virtual snapshot load_checkpoint(const std::string& path);
   /// On all ranks; rank 0 removes, through the port that wrote.
   virtual void remove_checkpoint(const std::string& path);
@@ -304,7 +340,9 @@ public:
   /// ranks: `module.` before each name), or the module itself. For reading: steps run
   /// bare_module().
   virtual std::shared_ptr<torch::nn::Module> wrapped_module() const;
+  /// The rank's precision.
   precision& numbers() const { return *parts_.numbers; }
+  /// What the rank was started with.
   const learner_context& about() const { return parts_.about; }
 
 protected:
@@ -323,6 +361,7 @@ reduction named_reduction(std::string_view name);
 /// user_error. What all_gather does to a recursive value.
 value stack_each(const value& what, const std::function<at::Tensor(const at::Tensor&)>& stack);
 
+/// Called once per rank, in its lane. Never returns null.
 using strategy_factory = std::function<std::unique_ptr<strategy>(strategy_parts parts)>;
 /// By name, as `--strategy` takes it. A program adds or replaces entries.
 using strategy_table = std::map<std::string, strategy_factory, std::less<>>;

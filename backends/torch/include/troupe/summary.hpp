@@ -11,14 +11,17 @@ class Module;
 
 namespace troupe {
 
+/// One line of the table.
 struct layer_summary {
   std::string name;  ///< dotted, as in its parameters' names
   std::string type;  ///< `Linear`, of torch::nn::LinearImpl
+  /// Numbers in its parameters, those of its sub-modules included.
   std::int64_t parameters = 0;
   bool training = true;  ///< not in evaluation mode
   friend bool operator==(const layer_summary&, const layer_summary&) = default;
 };
 
+/// The table and its sums.
 struct module_summary {
   std::vector<layer_summary> layers;  ///< in the order of registration
   std::int64_t trainable = 0;         ///< numbers in parameters that need gradients

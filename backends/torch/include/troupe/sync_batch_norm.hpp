@@ -27,6 +27,7 @@ enum class batch_norm_eps : std::uint8_t {
   clamp,  ///< 1 / sqrt(max(variance, eps)), jactorch's default
 };
 
+/// What a sync_batch_norm computes, and with whom.
 struct sync_batch_norm_options {
   /// Features, eps, momentum (unset: cumulative average), affine, track_running_stats: see
   /// torch::nn::BatchNormOptions.
@@ -34,6 +35,7 @@ struct sync_batch_norm_options {
   /// Input has `dims` dimensions beyond (samples, features): 1 takes (N, C) and (N, C, L), 2 and 3
   /// take all of theirs, 0 takes any.
   std::int64_t dims = 0;
+  /// Of synchronised statistics only.
   batch_norm_eps eps_mode = batch_norm_eps::plus;
   /// The ranks whose parts belong together; empty: all. Each rank names the group that it is in.
   subgroup among;
@@ -53,28 +55,43 @@ struct sync_batch_norm_options {
 class sync_batch_norm_impl : public torch::nn::Cloneable<sync_batch_norm_impl>,
                              public replication_aware {
 public:
+  /// New parameters and buffers, see reset.
   explicit sync_batch_norm_impl(sync_batch_norm_options options);
   /// Over tensors that exist, of the shapes below.
   struct tensors {
+    /// Undefined: there is none.
+    /// @{
     at::Tensor weight, bias, running_mean, running_var, num_batches_tracked;
+    /// @}
   };
+  /// Registers the tensors of `state` themselves. A weight or bias keeps its requires_grad.
   sync_batch_norm_impl(sync_batch_norm_options options, const tensors& state);
 
+  /// The output, of the input's shape. Throws user_error for another shape or too few values.
   at::Tensor forward(const at::Tensor& input);
 
+  /// LibTorch's initial values: weight 1, bias 0, mean 0, variance 1, no batches.
   void reset() override;
+  /// The mode of this layer, and of the batch norm that it replaced.
   void train(bool on = true) override;
+  /// A copy, on `device` if given. Of a converted layer: of the batch norm that it replaced.
   std::shared_ptr<torch::nn::Module> clone(
       const std::optional<c10::Device>& device = std::nullopt) const override;
+  /// One line for people.
   void pretty_print(std::ostream& stream) const override;
   void on_replicate(const std::shared_ptr<replication_context>& context,
                     std::int64_t copy_id) override;
 
+  /// As they were given; read in each forward.
   sync_batch_norm_options options;
   /// (C); undefined if not affine.
+  /// @{
   at::Tensor weight, bias;
+  /// @}
   /// (C), (C) and a scalar; undefined if not tracked.
+  /// @{
   at::Tensor running_mean, running_var, num_batches_tracked;
+  /// @}
 
 private:
   friend class sync_batch_norm_scope;
@@ -93,10 +110,14 @@ private:
   std::shared_ptr<replication_context> context_;
   std::int64_t copy_ = 0;
 };
+/// `sync_batch_norm`, which holds a sync_batch_norm_impl as LibTorch's modules hold theirs.
 TORCH_MODULE_IMPL(sync_batch_norm, sync_batch_norm_impl);
 
+/// Options of convert_sync_batch_norm.
 struct sync_batch_norm_conversion {
+  /// Of every layer: sync_batch_norm_options::among.
   subgroup among;
+  /// Of every layer: sync_batch_norm_options::eps_mode.
   batch_norm_eps eps_mode = batch_norm_eps::plus;
 };
 
@@ -119,6 +140,7 @@ std::size_t convert_sync_batch_norm(torch::nn::Module& module,
 /// no scope. Destroyed in the thread that made it, in reverse order.
 class sync_batch_norm_scope {
 public:
+  /// By default no communicator. `world` is kept alive as long as the scope.
   explicit sync_batch_norm_scope(torch::nn::Module& module,
                                  std::shared_ptr<communicator> world = nullptr,
                                  const subgroup& members = {});

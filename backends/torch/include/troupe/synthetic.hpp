@@ -5,13 +5,16 @@
 
 namespace troupe {
 
+/// What the data looks like.
 struct synthetic_options {
   std::int64_t samples = 2048;    ///< of training
   std::int64_t evaluation = 512;  ///< of validation(), test() and predict(), which are the same
   std::vector<std::int64_t> shape{1, 28, 28};  ///< of one sample
+  /// At least 1.
   std::int64_t classes = 10;
   double spread =
       1.0;  ///< of a blob around its centre; centres lie about sqrt(2) apart per feature
+  /// Other seeds give other data.
   std::uint64_t seed = 0;
 };
 

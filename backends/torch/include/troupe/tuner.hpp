@@ -27,10 +27,14 @@ namespace troupe {
 
 /// Lightning's lr_find has these, with these defaults.
 struct learning_rate_range_options {
+  /// The first rate, above 0.
   double min = 1e-8;
+  /// The last rate, above `min`.
   double max = 1;
   std::int64_t steps = 100;  ///< num_training
+  /// From one rate to the next: times or plus a constant.
   enum class growth : std::uint8_t { exponential, linear };
+  /// Lightning's `mode`.
   growth mode = growth::exponential;
   /// early_stop_threshold: the fit stops when a loss is more than so many times the least one.
   std::optional<double> stop_at = 4.0;
@@ -62,7 +66,9 @@ private:
   double least_ = 0;
 };
 
+/// Rates and the losses that they had.
 struct learning_rate_curve {
+  /// In the order of the steps.
   std::vector<double> rates;
   std::vector<double> losses;  ///< as many; NaN: rank 0 had no samples in that step
 
@@ -77,13 +83,16 @@ learning_rate_curve curve_of(const job_outcome& outcome);
 
 // --- the batch size ------------------------------------------------------------------------------
 
+/// Lightning's scale_batch_size has these.
 struct batch_size_search {
   /// power: doubled until it does not fit. bisect (Lightning's binsearch): then between the last
   /// two, less `margin` of it.
   enum class search : std::uint8_t { power, bisect };
+  /// Lightning's `mode`.
   search mode = search::power;
   std::int64_t first = 2;        ///< init_val
   std::int64_t max_trials = 25;  ///< at least 1
+  /// bisect: the share that is taken off the size found; at least 0, below 1.
   double margin = 0.05;
   std::int64_t max = 8192;  ///< max_val
 };

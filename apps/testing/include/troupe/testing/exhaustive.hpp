@@ -65,15 +65,19 @@ enum class small_fault : std::uint8_t {
   repeats,   ///< a message is received twice
   early_deadline  ///< the supervisor's deadline passes although another move is possible
 };
+/// The enumerator's name.
 std::string_view to_string(small_fault f);
 /// All kinds.
 std::vector<small_fault> small_faults();
 
+/// The small job, its faults, and the bounds of the search.
 struct exhaustive_options {
   std::int32_t ranks = 3;  ///< 1 to 4
+  /// Optimizer steps of the job: 0 to 8.
   std::int64_t steps = 2;
   bool one_hook_per_run = false;  ///< each hook is its own run
   std::int32_t restarts = 0;      ///< that the job may do: 0 or 1
+  /// Those that may happen.
   std::vector<small_fault> faults = small_faults();
   std::uint32_t budget = 1;  ///< faults in one run: 0 to 2
   /// Each kind happens at most once in a run. All runs with two faults are those of each pair of
@@ -82,32 +86,41 @@ struct exhaustive_options {
   /// Leaves out interleavings that cannot make a difference (small_job_moves.hpp explains which),
   /// and takes states that differ only in the numbers of their ranks as one (rank_symmetry.hpp).
   bool reduce = true;
+  /// The search ends at the first of these bounds; exhaustive_report::bound says which.
+  /// @{
   std::uint64_t states_max = 150'000'000;
   std::uint64_t bytes_max = std::uint64_t{4} << 30;
   double seconds_max = 600;
+  /// @}
   /// A further property: returns what is wrong with this end of the job, or nothing. Of failures
   /// that follow, and of generations that are over, only kinds, types and codes are there.
   std::function<std::string(const supervision::complete&)> end_must;
 };
 
+/// A property that does not hold.
 struct exhaustive_violation {
   std::string what;   ///< the property that does not hold, in words
   std::string chart;  ///< a shortest path to it, one line per move, and the final states
 };
 
+/// What a search found.
 struct exhaustive_report {
   bool complete = false;  ///< all states were visited without a violation
   /// the bound that ended the search, when it is neither complete nor a violation
   std::string bound;
+  /// Visited, each once.
   std::uint64_t states = 0;
   std::uint64_t symmetries = 1;  ///< permutations of the ranks, whose images count as one state
+  /// Moves from one state to another.
   std::uint64_t transitions = 0;
   std::uint64_t depth = 0;                       ///< moves on the longest path from the start
   std::uint64_t ends = 0;                        ///< states in which the job is complete
   std::uint64_t ends_digest = 0;                 ///< of the set of ends, in any order
   std::map<std::string, std::uint64_t> endings;  ///< number of ends by status and faults
+  /// That the search took.
   double seconds = 0;
   std::uint64_t bytes = 0;  ///< the largest size of the search's tables
+  /// The first one, which ends the search.
   std::optional<exhaustive_violation> violation;
 
   /// `complete: 48211 states, ...`, one line.

@@ -19,12 +19,18 @@ class data_module;
 
 namespace testing {
 
+/// The module and the data of simulated runs.
 struct tensors_options {
+  /// Widths of the mlp's hidden layers.
   std::vector<std::int64_t> hidden{12};
+  /// Numbers in a sample.
   std::int64_t features = 6;
+  /// Labels are 0 to classes - 1.
   std::int64_t classes = 3;
+  /// The mlp's: the share of activations that is dropped.
   double dropout = 0.2;
   std::string optimizer = "sgd";  ///< sgd (momentum 0.9), adam, adamw
+  /// Of the mlp's optimizer.
   double learning_rate = 0.05;
 
   /// Makes a module in place of the mlp; without `data`, the options above still describe the data.
