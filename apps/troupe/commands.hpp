@@ -5,6 +5,8 @@
 #include "apps/troupe/context.hpp"
 #include "apps/troupe/schema.hpp"
 
+#include "troupe/options.hpp"
+
 #include <cstdint>
 #include <functional>
 #include <optional>
@@ -62,6 +64,8 @@ struct order_question {
   std::int64_t epoch = 0;
   std::int64_t accumulate = 1;
   std::vector<order_part> history;  ///< of this epoch, before it went on as above
+  batch_limit limit = 1.0;          ///< on the micro-batches of each epoch
+  bool shuffle = true;              ///< false: the order of the data, which overfit_batches takes
 };
 /// Calls back for each batch and rank of the epoch, in order of batches. Steps count from the first
 /// step of the first epoch.
