@@ -332,8 +332,8 @@ void add_policies(schema& s, const trainer_options& d) {
   add(s, "early_stopping.min_delta", kind::number, e.min_delta, "", "what counts as an improvement")
       .low = 0;
   auto& patience = add(s, "early_stopping.patience", kind::integer, std::int64_t{e.patience}, "",
-                       "checks without one that are borne");
-  patience.low = 1;
+                       "checks without one, the last of which ends the fit; 0 is as 1");
+  patience.low = 0;
   patience.high = 1 << 30;
   add(s, "early_stopping.mode", kind::choice, "min", "", "which of its values is best", directions);
 }

@@ -461,6 +461,15 @@ TEST_CASE("the JSON schema accepts what a file may have besides keys and values 
   CHECK(all["num_sanity_val_batches"]["deprecated"] == true);
 }
 
+TEST_CASE("the patience of early stopping may be 0, as in a program, and not negative",
+          "[settings]") {
+  const auto with = [](const std::string& patience) {
+    return assignments({"early_stopping.monitor=val/loss", "early_stopping.patience=" + patience});
+  };
+  CHECK(refusal(with("0")).first == "nothing was refused");
+  CHECK(mentions(refusal(with("-1")).first, "early_stopping.patience"));
+}
+
 TEST_CASE("the JSON schema names the values that only other builds have", "[settings]") {
   const auto communicator = [](bool mpi) {
     const auto all = make_schema({.models = {"mlp"},
