@@ -24,7 +24,8 @@ using action = std::function<program_end()>;
 /// Called by a command that was chosen.
 using choose = std::function<void(action)>;
 
-void add_checkpoint(const command& app, const context& around, const choose& chosen);
+void add_checkpoint(const command& app, const schema& all, const context& around,
+                    const choose& chosen);
 void add_data(const command& app, const context& around, const choose& chosen);
 void add_config(const command& app, const schema& all, const context& around, const choose& chosen);
 /// `line` has the commands that are completed, also those that are added later.

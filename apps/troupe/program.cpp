@@ -53,7 +53,7 @@ public:
             chosen);
     add_fit(top, stage::test, "test", "tests a run's or a checkpoint's weights", chosen);
     add_fit(top, stage::predict, "predict", "predicts with them, one line of JSON each", chosen);
-    add_checkpoint(top, around, chosen);
+    add_checkpoint(top, schema_, around, chosen);
     add_data(top, around, chosen);
     add_config(top, schema_, around, chosen);
     add_models(top, around, chosen);
