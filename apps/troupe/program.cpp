@@ -36,7 +36,8 @@ schema schema_of(const catalog& learning) {
   schema_names names;
   for (const auto& model : learning.models()) names.models.push_back(model.name);
   for (const auto& data : learning.data_sets()) names.data_sets.push_back(data.name);
-  for (const auto& device : learning.devices()) names.accelerators.push_back(device.name);
+  for (const auto& device : learning.devices())
+    if (device.built) names.accelerators.push_back(device.name);
   names.mpi = build_facts::with_mpi;
   names.nccl = build_facts::with_nccl;
   return make_schema(names);

@@ -222,6 +222,17 @@ def story_the_list_of_checkpoints_marks_the_best_one(folder):
     check_equal([(one["monitor"], one["value"], one["best"]) for one in entries], 2 * [(None, None, False)])
 
 
+def story_only_accelerators_of_this_build_are_offered(folder):
+    about = {d["name"]: d for d in check_code(troupe("doctor", "--json"), 0).json()["devices"]}
+    accelerator = check_code(troupe("config", "schema"), 0).json()["properties"]["accelerator"]
+    with_cuda = "was built without CUDA" not in about["cuda"]["about"]
+    check_equal("cuda" in accelerator["enum"], with_cuda)
+    check_equal("cuda" in accelerator.get("x-other-builds", []), not with_cuda)
+    helped = check_code(troupe("fit", "--help"), 0).out
+    part = helped[helped.index("--accelerator"):helped.index("--devices")]
+    check_equal("cuda" in part, with_cuda, part)
+
+
 def story_data_order_prints_the_samples_of_each_batch_and_rank(folder):
     lines = check_code(troupe("data", "order", "--size", 20, "--ranks", 2, "--batch-size", 4, "--json"), 0).lines()
     check_equal(sorted(s for line in lines for s in line["samples"]), list(range(20)))

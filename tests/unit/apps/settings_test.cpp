@@ -483,6 +483,13 @@ TEST_CASE("the JSON schema names the values that only other builds have", "[sett
   CHECK(communicator(true)["enum"].back() == "mpi");
   CHECK(communicator(false)["x-other-builds"] == nlohmann::json({"mpi"}));
   CHECK(communicator(false)["enum"].back() == "nccl");
+  const auto accelerator = [](std::vector<std::string> here) {
+    const auto all = make_schema({{"mlp"}, {"synthetic"}, std::move(here)});
+    return nlohmann::json::parse(json_schema(all))["properties"]["accelerator"];
+  };
+  CHECK_FALSE(accelerator({"cpu", "cuda", "lazy"}).contains("x-other-builds"));
+  CHECK(accelerator({"cpu", "lazy"})["x-other-builds"] == nlohmann::json({"cuda"}));
+  CHECK(accelerator({"cpu", "lazy"})["enum"] == nlohmann::json({"auto", "cpu", "lazy"}));
 }
 
 TEST_CASE("edit distance is the number of single-character changes", "[settings]") {
