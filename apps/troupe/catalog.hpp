@@ -33,6 +33,7 @@ struct device_facts {
   std::string name;  ///< `cpu`, `cuda:0`
   bool available = false;
   std::string about;  ///< what it is, or why not
+  bool built = true;  ///< this build can use it, on a host that has it
 };
 
 /// The model of `troupe bench recovery`; not for users, so `models` does not list it.

@@ -1,6 +1,9 @@
+#include "actors/deciders.hpp"
 #include "apps/troupe/command_line.hpp"
 #include "apps/troupe/commands.hpp"
 #include "apps/troupe/output_file.hpp"
+#include "apps/troupe/run_folder.hpp"
+#include "apps/troupe/settings_sources.hpp"
 #include "backends/checkpoint/run_checkpoints.hpp"
 #include "backends/checkpoint/safetensors.hpp"
 #include "troupe/failure.hpp"
@@ -96,11 +99,51 @@ program_end verify(const std::string& path, bool json, console& screen) {
   return {};
 }
 
-program_end list(const std::string& run, bool json, console& screen) {
+// What the run compares its checkpoints by, as its config.toml says; no monitor if that is not
+// there.
+checkpoint_policy policy_of(const std::string& run, const schema& known, console& screen) {
+  checkpoint_policy policy;
+  policy.monitor.clear();
+  const auto file = std::filesystem::path{run} / config_file;
+  if (!std::filesystem::exists(file)) return policy;
+  try {
+    given of_run;
+    of_run.files = {file.string()};
+    const auto read = join(known, of_run).settings;
+    policy.monitor = read.text("checkpoint.monitor");
+    policy.maximize = read.text("checkpoint.mode") == "max";
+  } catch (const user_error& error) {
+    screen.note(fmt::format("note: the best checkpoint is not marked: {}", error.what()));
+  }
+  return policy;
+}
+
+std::optional<double> monitored(const listed_checkpoint& one, const checkpoint_policy& policy) {
+  const auto& logged = one.what.loop.last;
+  const auto found = logged.find(policy.monitor);
+  if (!one.damage.empty() || found == logged.end()) return {};
+  return found->second;
+}
+
+std::optional<std::int64_t> best_step(const std::vector<listed_checkpoint>& all,
+                                      const checkpoint_policy& policy) {
+  std::vector<kept_checkpoint> kept;
+  for (const auto& one : all)
+    if (const auto number = monitored(one, policy))
+      kept.push_back({one.step, one.path, true, *number});
+  const auto* best = best_checkpoint(kept, policy);
+  return best ? std::optional{best->step} : std::nullopt;
+}
+
+program_end list(const std::string& run, bool json, const schema& known, console& screen) {
   const auto all = list_checkpoints(run);
   if (all.empty()) screen.note(fmt::format("note: {} holds no checkpoint", run));
+  const auto policy = policy_of(run, known, screen);
+  const auto best = best_step(all, policy);
   for (const auto& one : all) {
     const bool good = one.damage.empty();
+    const auto number = monitored(one, policy);
+    const bool is_best = number && one.step == best;
     if (json) {
       screen.result(
           dumped({{"schema", "troupe.checkpoint_entry/1"},
@@ -109,10 +152,15 @@ program_end list(const std::string& run, bool json, console& screen) {
                   {"epoch", good ? ordered_json(one.what.loop.epoch) : nullptr},
                   {"weights_digest", good ? ordered_json(one.what.weights_digest) : nullptr},
                   {"latest", one.latest},
+                  {"monitor", number ? ordered_json(policy.monitor) : nullptr},
+                  {"value", number ? ordered_json(*number) : nullptr},
+                  {"best", is_best},
                   {"damage", good ? ordered_json(nullptr) : ordered_json(one.damage)}}));
     } else {
-      screen.result(fmt::format("{}{}{}", one.path, one.latest ? "  latest" : "",
-                                good ? "" : "  damaged: " + one.damage));
+      screen.result(
+          fmt::format("{}{}{}{}", one.path,
+                      is_best ? fmt::format("  best: {} {:.4g}", policy.monitor, *number) : "",
+                      one.latest ? "  latest" : "", good ? "" : "  damaged: " + one.damage));
     }
   }
   return {};
@@ -138,7 +186,8 @@ program_end export_to(const export_question& what, const context& around) {
 
 }  // namespace
 
-void add_checkpoint(const command& app, const context& around, const choose& chosen) {
+void add_checkpoint(const command& app, const schema& all, const context& around,
+                    const choose& chosen) {
   const auto checkpoint = app.add_command("checkpoint", "looks into checkpoints").require_command();
   const auto reading = [&](const char* name, const char* about, const char* of, auto act) {
     auto path = std::make_shared<std::string>();
@@ -151,7 +200,10 @@ void add_checkpoint(const command& app, const context& around, const choose& cho
   };
   reading("inspect", "what a checkpoint's manifest says", "PATH", inspect);
   reading("verify", "reads every byte and compares the hashes", "PATH", verify);
-  reading("list", "the checkpoints of a run", "RUN_DIR", list);
+  reading("list", "the checkpoints of a run, the best and the latest named", "RUN_DIR",
+          [&all](const std::string& run, bool json, console& screen) {
+            return list(run, json, all, screen);
+          });
 
   auto what = std::make_shared<export_question>();
   const auto command = checkpoint.add_command("export", "writes a checkpoint for Python");

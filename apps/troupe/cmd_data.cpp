@@ -1,8 +1,10 @@
 #include "apps/troupe/command_line.hpp"
 #include "apps/troupe/commands.hpp"
+#include "apps/troupe/settings.hpp"
 
 #include "troupe/detail/data_order.hpp"
 #include "troupe/failure.hpp"
+#include "troupe/options.hpp"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -15,7 +17,8 @@
 namespace troupe::program {
 
 void data_order(const order_question& what, const std::function<void(const ordered_batch&)>& take) {
-  const auto order = permutation(what.seed, what.epoch, what.size);
+  auto order = permutation(what.seed, what.epoch, what.size);
+  if (!what.shuffle) std::ranges::sort(order);
   auto parts = what.history;
   parts.push_back({what.size, what.ranks, what.batch_size});
   const data_layout whole{what.size, parts[0].ranks, parts[0].batch_size};
@@ -23,12 +26,13 @@ void data_order(const order_question& what, const std::function<void(const order
     return (batches + what.accumulate - 1) / what.accumulate;
   };
   auto step =
-      what.epoch * steps_of(whole.batches());  // earlier epochs were cut like this one's begin
+      what.epoch * steps_of(apply_limit(what.limit, whole.batches()));  // as this epoch began
   std::int64_t batch = 0;
   std::int64_t sample = 0;
   for (const auto& part : parts) {
     const data_layout layout{what.size, part.ranks, part.batch_size, batch, sample};
-    const auto end = std::min(layout.batches(), batch + part.batches);
+    const auto end =
+        std::max(batch, std::min(apply_limit(what.limit, layout.batches()), batch + part.batches));
     for (auto b = batch; b < end; ++b)
       for (std::int64_t rank = 0; rank < part.ranks; ++rank) {
         const auto piece = layout.of_rank(b, rank);
@@ -66,6 +70,29 @@ order_part read_part(const std::string& text) {
         errc::bad_usage,
         fmt::format("--after {}: give BATCHES@RANKSxBATCH_SIZE, for example 10@4x64", text));
   return part;
+}
+
+// The limits of a fit, as its flags have them.
+struct order_limits {
+  std::string train, overfit;
+};
+
+batch_limit read_limit(const char* flag, const std::string& text, batch_limit otherwise) {
+  if (text.empty()) return otherwise;
+  const auto read = read_text({.kind = kind::limit, .low = 0}, text);
+  if (!read.problem.empty())
+    throw user_error(errc::bad_usage, fmt::format("{} = {}: {}", flag, text, read.problem));
+  if (const auto* count = std::get_if<std::int64_t>(&read.value)) return *count;
+  return std::get<double>(read.value);
+}
+
+void take_limits(const order_limits& given, order_question& what) {
+  trainer_options as_fit;
+  as_fit.limit_train_batches =
+      read_limit("--limit-train-batches", given.train, as_fit.limit_train_batches);
+  as_fit.overfit_batches = read_limit("--overfit-batches", given.overfit, as_fit.overfit_batches);
+  what.limit = limit_of(as_fit, stage::train);
+  what.shuffle = !overfits(as_fit);
 }
 
 // The product of two such numbers fits into 64 bits.
@@ -113,6 +140,13 @@ void add_data(const command& app, const context& around, const choose& chosen) {
   command.add("--seed", what->seed, "(0)").check(wrong_with_seed);
   command.add("--epoch", what->epoch, "(0)");
   command.add("--accumulate-grad-batches", what->accumulate, "micro-batches of a step (1)");
+  auto limits = std::make_shared<order_limits>();
+  command.add("--limit-train-batches", limits->train, "batches per epoch: a count or a share (1.0)")
+      .type_name("LIMIT");
+  command
+      .add("--overfit-batches", limits->overfit,
+           "so many batches, the first ones of the data in their order; 0: off (0)")
+      .type_name("LIMIT");
   auto after = std::make_shared<std::vector<std::string>>();
   command.add("--after", *after,
               "BATCHES@RANKSxBATCH_SIZE: what earlier attempts of the run did of the epoch; may "
@@ -121,6 +155,7 @@ void add_data(const command& app, const context& around, const choose& chosen) {
   command.on_chosen([=, &around] {
     chosen([=, &around] {
       for (const auto& text : *after) what->history.push_back(read_part(text));
+      take_limits(*limits, *what);
       return order(*what, *json, around.screen);
     });
   });

@@ -5,6 +5,8 @@
 #include "apps/troupe/context.hpp"
 #include "apps/troupe/schema.hpp"
 
+#include "troupe/options.hpp"
+
 #include <cstdint>
 #include <functional>
 #include <optional>
@@ -22,7 +24,8 @@ using action = std::function<program_end()>;
 /// Called by a command that was chosen.
 using choose = std::function<void(action)>;
 
-void add_checkpoint(const command& app, const context& around, const choose& chosen);
+void add_checkpoint(const command& app, const schema& all, const context& around,
+                    const choose& chosen);
 void add_data(const command& app, const context& around, const choose& chosen);
 void add_config(const command& app, const schema& all, const context& around, const choose& chosen);
 /// `line` has the commands that are completed, also those that are added later.
@@ -63,6 +66,8 @@ struct order_question {
   std::int64_t epoch = 0;
   std::int64_t accumulate = 1;
   std::vector<order_part> history;  ///< of this epoch, before it went on as above
+  batch_limit limit = 1.0;          ///< on the micro-batches of each epoch
+  bool shuffle = true;              ///< false: the order of the data, which overfit_batches takes
 };
 /// Calls back for each batch and rank of the epoch, in order of batches. Steps count from the first
 /// step of the first epoch.

@@ -36,7 +36,8 @@ schema schema_of(const catalog& learning) {
   schema_names names;
   for (const auto& model : learning.models()) names.models.push_back(model.name);
   for (const auto& data : learning.data_sets()) names.data_sets.push_back(data.name);
-  for (const auto& device : learning.devices()) names.accelerators.push_back(device.name);
+  for (const auto& device : learning.devices())
+    if (device.built) names.accelerators.push_back(device.name);
   names.mpi = build_facts::with_mpi;
   names.nccl = build_facts::with_nccl;
   return make_schema(names);
@@ -54,7 +55,7 @@ public:
     add_fit(top, stage::test, "test", "tests a run's or a checkpoint's weights", chosen);
     add_fit(top, stage::predict, "predict", "predicts with them, one line of JSON each", chosen);
     add_write(top, around, chosen);
-    add_checkpoint(top, around, chosen);
+    add_checkpoint(top, schema_, around, chosen);
     add_data(top, around, chosen);
     add_config(top, schema_, around, chosen);
     add_models(top, around, chosen);

@@ -44,8 +44,11 @@ void add_devices(schema& s, const trainer_options& d, const schema_names& names)
       add(s, "accelerator", kind::choice, d.accelerator.name, "--accelerator",
           "where tensors live; auto: a GPU for each rank, else the cpu", {d.accelerator.name});
   on.choices.insert(on.choices.end(), names.accelerators.begin(), names.accelerators.end());
-  for (const auto known : {to_string(accelerator_kind::cuda), std::string_view{"lazy"}})
-    if (std::ranges::find(on.choices, known) == on.choices.end()) on.refused.emplace_back(known);
+  for (const auto known : {to_string(accelerator_kind::cuda), std::string_view{"lazy"}}) {
+    if (std::ranges::find(on.choices, known) != on.choices.end()) continue;
+    on.refused.emplace_back(known);
+    on.elsewhere.emplace_back(known);
+  }
   add(s, "devices", kind::devices, "auto", "--devices",
       "one device per rank, as a count or a list of indices; auto: the first ones");
 }
@@ -332,8 +335,8 @@ void add_policies(schema& s, const trainer_options& d) {
   add(s, "early_stopping.min_delta", kind::number, e.min_delta, "", "what counts as an improvement")
       .low = 0;
   auto& patience = add(s, "early_stopping.patience", kind::integer, std::int64_t{e.patience}, "",
-                       "checks without one that are borne");
-  patience.low = 1;
+                       "checks without one, the last of which ends the fit; 0 is as 1");
+  patience.low = 0;
   patience.high = 1 << 30;
   add(s, "early_stopping.mode", kind::choice, "min", "", "which of its values is best", directions);
 }

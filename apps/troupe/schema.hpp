@@ -44,7 +44,7 @@ struct setting {
   /// Words that are read as choices are, and which this build always refuses, with the reason, when
   /// the setting is used. No help lists them.
   std::vector<std::string> refused;
-  /// Those of `refused` that another build of the program has: with NCCL, with MPI.
+  /// Those of `refused` that another build of the program has: with CUDA, NCCL, MPI.
   std::vector<std::string> elsewhere;
   double low = -std::numeric_limits<double>::infinity();
   double high = std::numeric_limits<double>::infinity();
@@ -67,9 +67,9 @@ struct setting {
 struct schema_names {
   std::vector<std::string> models;
   std::vector<std::string> data_sets;
-  std::vector<std::string> accelerators;
-  bool mpi = true;   ///< this build has MPI
-  bool nccl = true;  ///< this build has NCCL
+  std::vector<std::string> accelerators;  ///< that this build has
+  bool mpi = true;                        ///< this build has MPI
+  bool nccl = true;                       ///< this build has NCCL
 };
 
 /// All settings, keys without a dot first, then table by table: the order of a TOML file.

@@ -10,6 +10,7 @@
 
 #include "apps/bench/recovery.hpp"
 #include "apps/troupe/build_facts.hpp"
+#include "backends/torch/accelerators/adapters.hpp"
 #include "backends/torch/callback_catalog.hpp"
 #include "backends/torch/characters.hpp"
 #include "backends/torch/classifier.hpp"
@@ -230,7 +231,8 @@ public:
                      : one->shared()
                          ? fmt::format("{}; precisions {}; float16 convolutions are slow",
                                        one->about(), precisions)
-                         : one->about()});
+                         : one->about(),
+                     name != to_string(accelerator_kind::cuda) || cuda_built()});
     }
     return all;
   }

@@ -68,6 +68,27 @@ def story_a_resume_with_a_forbidden_change_names_it_and_writes_nothing(folder):
     check_equal(result_of(run)["weights_digest"], result_of(whole)["weights_digest"])
 
 
+def story_a_resume_with_other_options_of_the_optimizer_is_refused(folder):
+    run = os.path.join(folder, "run")
+    check_code(fit(run, *HALF, "--learning-rate", 0.02), 0)
+    for key, value, then in (("learning-rate", 0.1, "0.02"), ("momentum", 0.5, "0.9"), ("weight-decay", 0.01, "0.0")):
+        flag = f"--{key}"
+        parts = [f"optimizer.{key.replace('-', '_')} = {value} (flag {flag})", f"is of a run with {then}",
+                 "leave this one out", "--init-weights"]
+        refused(folder, run, 3, parts, *WHOLE, "--resume", "latest", flag, value)
+        refused(folder, run, 3, parts, "--resume", os.path.join(run, "checkpoints", "latest"), flag, value)
+    refused(folder, run, 3, ["(--set)"], "--resume", "latest", "--set", "optimizer.learning_rate=0.1")
+    other = os.path.join(folder, "other.toml")
+    with open(other, "w") as file:
+        file.write("[optimizer]\nmomentum = 0.5\n")
+    refused(folder, run, 3, [f"(file {other}:2)"], "--resume", "latest", "--config", other)
+    # The proposed way: a fresh run from the weights.
+    weights = os.path.join(run, "checkpoints", "latest", "model.safetensors")
+    check_code(fit(os.path.join(folder, "fresh"), *HALF, "--init-weights", weights, "--learning-rate", 0.1), 0)
+    # The run's own value is no change.
+    check_code(fit(run, *WHOLE, "--resume", "latest", "--learning-rate", 0.02, "--momentum", 0.9), 0)
+
+
 def story_a_resume_with_another_data_set_is_refused(folder):
     run = os.path.join(folder, "run")
     data = "/usr/share/datasets/fashion-mnist"

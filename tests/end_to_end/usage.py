@@ -205,6 +205,34 @@ def story_reading_commands_print_json_with_a_schema(folder):
     check_equal(sorted(inspected["files"][0]), ["bytes", "hash", "name"])
 
 
+def story_the_list_of_checkpoints_marks_the_best_one(folder):
+    run = os.path.join(folder, "run")
+    check_code(fit(run, "--set", "checkpoint.mode=max", "--set", "checkpoint.monitor=val/loss"), 0)
+    first, last = check_code(troupe("checkpoint", "list", run, "--json"), 0).lines()
+    check_equal((first["monitor"], last["monitor"]), ("val/loss", "val/loss"))
+    check(first["value"] > last["value"], (first, last))  # so the first one is the best for `max`
+    check_equal([one["best"] for one in (first, last)], [True, False])
+    check_equal([one["latest"] for one in (first, last)], [False, True])
+    texts = check_code(troupe("checkpoint", "list", run), 0).out.splitlines()
+    check_in("  best: val/loss ", texts[0])
+    check("best" not in texts[1] and texts[1].endswith("  latest"), texts)
+    # Without its configuration nothing says what the run compared.
+    os.remove(os.path.join(run, "config.toml"))
+    entries = check_code(troupe("checkpoint", "list", run, "--json"), 0).lines()
+    check_equal([(one["monitor"], one["value"], one["best"]) for one in entries], 2 * [(None, None, False)])
+
+
+def story_only_accelerators_of_this_build_are_offered(folder):
+    about = {d["name"]: d for d in check_code(troupe("doctor", "--json"), 0).json()["devices"]}
+    accelerator = check_code(troupe("config", "schema"), 0).json()["properties"]["accelerator"]
+    with_cuda = "was built without CUDA" not in about["cuda"]["about"]
+    check_equal("cuda" in accelerator["enum"], with_cuda)
+    check_equal("cuda" in accelerator.get("x-other-builds", []), not with_cuda)
+    helped = check_code(troupe("fit", "--help"), 0).out
+    part = helped[helped.index("--accelerator"):helped.index("--devices")]
+    check_equal("cuda" in part, with_cuda, part)
+
+
 def story_data_order_prints_the_samples_of_each_batch_and_rank(folder):
     lines = check_code(troupe("data", "order", "--size", 20, "--ranks", 2, "--batch-size", 4, "--json"), 0).lines()
     check_equal(sorted(s for line in lines for s in line["samples"]), list(range(20)))

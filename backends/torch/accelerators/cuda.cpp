@@ -13,7 +13,7 @@ public:
   std::string_view name() const override { return to_string(accelerator_kind::cuda); }
   c10::DeviceType type() const override { return c10::kCUDA; }
   std::string unusable() const override {
-    if (!at::globalContext().getAcceleratorHooksInterface(type()).isBuilt())
+    if (!cuda_built())
       return "this program's LibTorch was built without CUDA; build it again with TROUPE_TORCH set "
              "to the folder of a LibTorch with CUDA";
     if (count() == 0)
@@ -28,6 +28,8 @@ public:
 };
 
 }  // namespace
+
+bool cuda_built() { return at::globalContext().getAcceleratorHooksInterface(c10::kCUDA).isBuilt(); }
 
 accelerator_ptr cuda_accelerator() { return std::make_shared<cuda>(); }
 

@@ -147,6 +147,39 @@ TEST_CASE("data order of a history consumes each sample once", "[program]") {
   CHECK_THAT(wrong.err, Catch::Contains("BATCHES@RANKSxBATCH_SIZE"));
 }
 
+TEST_CASE("data order has the limit on batches of a fit, and its order with overfit_batches",
+          "[program]") {
+  const auto order = [](std::vector<std::string> more) {
+    std::vector<std::string> all{"data", "order",        "--size", "23",      "--ranks",
+                                 "2",    "--batch-size", "3",      "--epoch", "3"};
+    all.insert(all.end(), more.begin(), more.end());
+    const auto said = troupe_says(all);
+    CAPTURE(all, said.err);
+    CHECK(said.code == 0);
+    return said.out;
+  };
+  const std::string overfit =
+      "step 6 batch 0 rank 0: 0 1 2\nstep 6 batch 0 rank 1: 3 4 5\n"
+      "step 7 batch 1 rank 0: 6 7 8\nstep 7 batch 1 rank 1: 9 10 11\n";
+  CHECK(order({"--overfit-batches", "2"}) == overfit);
+  CHECK(order({"--overfit-batches", "0.5"}) == overfit);  // of 4 batches
+  CHECK(order({"--overfit-batches", "2", "--limit-train-batches", "1"}) == overfit);
+  CHECK(order({"--overfit-batches", "2", "--after", "1@2x3"}) == overfit);
+  // A limit alone takes the first batches of the same order; earlier epochs were limited, too.
+  const auto whole = order({});
+  const auto first = order({"--limit-train-batches", "1"});
+  const auto samples = [](const std::string& text) { return text.substr(text.find(" batch 0 ")); };
+  CHECK_THAT(first, Catch::StartsWith("step 3 batch 0 rank 0: "));
+  CHECK_THAT(whole, Catch::StartsWith("step 12 batch 0 rank 0: "));
+  CHECK(samples(first).substr(0, samples(first).find('\n')) ==
+        samples(whole).substr(0, samples(whole).find('\n')));
+  CHECK(std::ranges::count(first, '\n') == 2);
+  CHECK(order({"--overfit-batches", "0"}) == whole);
+  const auto wrong = troupe_says({"data", "order", "--size", "5", "--overfit-batches", "1.5"});
+  CHECK(wrong.code == 2);
+  CHECK_THAT(wrong.err, Catch::Contains("--overfit-batches"));
+}
+
 TEST_CASE("config print shows values and sources, and its output is a valid file", "[program]") {
   const temporary_folder folder;
   const auto said = troupe_says({"config", "print", "--ranks", "3"}, {{"TROUPE_BATCH_SIZE", "7"}});

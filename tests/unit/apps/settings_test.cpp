@@ -461,6 +461,15 @@ TEST_CASE("the JSON schema accepts what a file may have besides keys and values 
   CHECK(all["num_sanity_val_batches"]["deprecated"] == true);
 }
 
+TEST_CASE("the patience of early stopping may be 0, as in a program, and not negative",
+          "[settings]") {
+  const auto with = [](const std::string& patience) {
+    return assignments({"early_stopping.monitor=val/loss", "early_stopping.patience=" + patience});
+  };
+  CHECK(refusal(with("0")).first == "nothing was refused");
+  CHECK(mentions(refusal(with("-1")).first, "early_stopping.patience"));
+}
+
 TEST_CASE("the JSON schema names the values that only other builds have", "[settings]") {
   const auto communicator = [](bool mpi) {
     const auto all = make_schema({.models = {"mlp"},
@@ -474,6 +483,13 @@ TEST_CASE("the JSON schema names the values that only other builds have", "[sett
   CHECK(communicator(true)["enum"].back() == "mpi");
   CHECK(communicator(false)["x-other-builds"] == nlohmann::json({"mpi"}));
   CHECK(communicator(false)["enum"].back() == "nccl");
+  const auto accelerator = [](std::vector<std::string> here) {
+    const auto all = make_schema({{"mlp"}, {"synthetic"}, std::move(here)});
+    return nlohmann::json::parse(json_schema(all))["properties"]["accelerator"];
+  };
+  CHECK_FALSE(accelerator({"cpu", "cuda", "lazy"}).contains("x-other-builds"));
+  CHECK(accelerator({"cpu", "lazy"})["x-other-builds"] == nlohmann::json({"cuda"}));
+  CHECK(accelerator({"cpu", "lazy"})["enum"] == nlohmann::json({"auto", "cpu", "lazy"}));
 }
 
 TEST_CASE("edit distance is the number of single-character changes", "[settings]") {
