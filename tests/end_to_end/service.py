@@ -9,7 +9,7 @@ import signal
 import socket
 import subprocess
 
-from troupe_program import check, check_equal, check_in, main
+from troupe_program import check, check_code, check_equal, check_in, main, troupe
 from troupe_service import ENDLESS, SERVICE, SMALL, Service, changed, timed
 
 BOUND_MS = 50
@@ -105,6 +105,38 @@ def story_each_rank_has_its_throughput_and_waiting(folder):
     check(len({row["rank/0/samples_per_second"] for row in full}) > 1, full)
     # Ranks measure on their own: equal figures of all ranks would be one rank's.
     check(any(row["rank/0/waiting_share"] != row["rank/1/waiting_share"] for row in full), full)
+    check_equal(service.end(), 0)
+
+
+def story_troupe_report_reads_the_folder_of_a_job(folder):
+    service = Service(folder)
+    place = os.path.join(folder, "jobs", "run")
+
+    def report():
+        page = os.path.join(folder, "page.html")
+        shown = check_code(troupe("report", place, "--output", page, "--force", "--json"), 0)
+        check(os.path.getsize(page) > 10_000, "the page is empty")
+        return json.loads(shown.out)["runs"][0]
+
+    service.start(ENDLESS, "run")
+    service.wait_for_step("run", 5)
+    check_equal(report()["state"], "running")
+    service.post("/v1/jobs/run/stop", {"now": True})
+    service.wait_for_end("run")
+    check_equal(report()["state"], "failed")
+    check_equal(service.ask("DELETE", "/v1/jobs/run")[0], 200)
+    service.start(SMALL, "run")
+    service.wait_for_end("run")
+    shown = report()
+    check_equal((shown["state"], shown["notes"], shown["settings"]["options.batch_size"]), ("finished", [], "8"))
+    curves = {one["name"]: one for one in shown["metrics"]["series"]}
+    check_in("rank/1/waiting_share", curves)
+    sent = [(data["step"], data["values"]["train/loss"]) for _, kind, data in service.events("run")
+            if kind == "metrics" and "train/loss" in data["values"]]
+    loss = dict(zip(curves["train/loss"]["step"], curves["train/loss"]["value"]))
+    check_equal(loss, dict(sent))
+    life = [data["event"] for _, kind, data in service.events("run") if kind == "lifecycle"]
+    check_equal([one["event"] for one in shown["events"]["list"]], life)
     check_equal(service.end(), 0)
 
 
