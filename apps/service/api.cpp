@@ -168,7 +168,11 @@ http_answer job_route(const http_request& asked, job_book& jobs) {
   const auto name = rest.substr(0, slash);
   const auto what = slash == std::string::npos ? std::string{} : rest.substr(slash + 1);
   const auto one = jobs.find(name);
-  if (what.empty()) return reads ? as_json_answer(as_json(name, *one)) : only("GET, HEAD");
+  if (what.empty() && asked.method == "DELETE") {
+    jobs.remove(name);
+    return as_json_answer({{"ok", true}});
+  }
+  if (what.empty()) return reads ? as_json_answer(as_json(name, *one)) : only("GET, HEAD, DELETE");
   if (what == "events") return asked.method == "GET" ? events_of(asked, name, one) : only("GET");
   if (what == "stop" || what == "scale" || what == "resume")
     return writes ? order(asked, jobs, name, what) : only("POST");

@@ -129,6 +129,9 @@ job_book::job_book(asio::io_context& loop, fs::path folder, std::size_t jobs_max
       jobs_max_(jobs_max),
       lock_(locked(folder_)),
       session_(loop.get_executor()) {
+  std::error_code none;
+  for (const auto& entry : fs::directory_iterator{folder_ / "removed", none})
+    delete_later(entry.path());
   for (const auto& entry : fs::directory_iterator{folder_ / "jobs"}) {
     const auto name = entry.path().filename().string();
     const auto saved = read_file(entry.path() / "job.json");
@@ -304,6 +307,34 @@ void job_book::scale(const std::string& name, std::int32_t ranks) {
     throw refused(409, "the ranks are threads: start the job with options.placement processes");
   one->events.add("service", {{"event", "scale"}, {"ranks", ranks}});
   one->held.scale(ranks);
+}
+
+void job_book::remove(const std::string& name) {
+  const auto one = find(name);
+  if (one->running)
+    throw refused(409,
+                  fmt::format("the job \"{}\" runs: stop it, and remove it after its end", name));
+  // A rename removes the job as a whole. To delete its checkpoints may take long.
+  const auto aside = folder_ / "removed";
+  auto fresh = aside / name;
+  std::error_code error;
+  fs::create_directories(aside, error);
+  for (int n = 2; fs::exists(fresh, error); ++n) fresh = aside / fmt::format("{}.{}", name, n);
+  error.clear();
+  fs::rename(one->folder, fresh, error);
+  if (error)
+    throw refused(507, fmt::format("cannot remove {}: {}", one->folder.string(), error.message()));
+  all_.erase(name);
+  one->events.wake();
+  delete_later(fresh);
+}
+
+// What stays here because the service is killed or a file resists is tried again by the next one.
+void job_book::delete_later(fs::path folder) {
+  asio::post(starter_, [folder = std::move(folder)] {
+    std::error_code none;
+    fs::remove_all(folder, none);
+  });
 }
 
 kept_job_ptr job_book::find(const std::string& name) const {

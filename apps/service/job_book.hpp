@@ -4,6 +4,7 @@
 //                    journal.jsonl  events and metrics
 //                    result.json    written last, by rename: how the job ended
 //                    checkpoints/
+//   FOLDER/removed/   jobs that a client has removed, until their files are deleted
 #pragma once
 
 #include "apps/service/job_spec.hpp"
@@ -76,6 +77,8 @@ public:
   void resume(const std::string& name);
   void stop(const std::string& name, bool now);
   void scale(const std::string& name, std::int32_t ranks);
+  /// Forgets a job that does not run, and deletes its folder. The name is free at once.
+  void remove(const std::string& name);
   kept_job_ptr find(const std::string& name) const;
   const std::map<std::string, kept_job_ptr>& all() const { return all_; }
   std::size_t running() const;
@@ -87,6 +90,7 @@ private:
   boost::asio::awaitable<void> record(kept_job_ptr one,
                                       std::shared_ptr<troupe::event_stream> events);
   void check_room() const;
+  void delete_later(std::filesystem::path folder);
   std::string fresh_name() const;
 
   boost::asio::io_context& loop_;

@@ -1,5 +1,7 @@
 #include "apps/service/models.hpp"
 
+#include "apps/service/rank_figures.hpp"
+
 #include <troupe/datasets.hpp>
 #include <troupe/module.hpp>
 #include <troupe/recipe.hpp>
@@ -10,6 +12,8 @@
 #include <torch/nn/modules/container/sequential.h>
 #include <torch/nn/modules/linear.h>
 #include <torch/optim/sgd.h>
+
+#include <utility>
 
 namespace service {
 
@@ -63,7 +67,9 @@ troupe::data_ptr data_of(const learning& what) {
 }  // namespace
 
 troupe::recipe_ptr recipe_of(const learning& what) {
-  return troupe::make_recipe([what] { return std::make_shared<classifier>(what); }, data_of(what));
+  troupe::torch_plugins with{.callbacks = {rank_figures{}}};
+  return troupe::make_recipe([what] { return std::make_shared<classifier>(what); }, data_of(what),
+                             std::move(with));
 }
 
 }  // namespace service

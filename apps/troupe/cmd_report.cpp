@@ -39,8 +39,26 @@ ordered_json curve_json(const metric_points& one) {
           {"value", values}};
 }
 
+// The fields of a service's job as settings: `options.ranks`.
+void add_request(const ordered_json& from, const std::string& before, ordered_json& into) {
+  for (const auto& [name, value] : from.items()) {
+    if (value.is_object())
+      add_request(value, before + name + ".", into);
+    else
+      into[before + name] = value.is_string() ? value.get<std::string>() : value.dump();
+  }
+}
+
 ordered_json settings_json(const std::string& run, const note_taker& note) {
   auto object = ordered_json::object();
+  if (const auto job = std::filesystem::path{run} / job_file; std::filesystem::exists(job)) {
+    const auto read = ordered_json::parse(read_text_file(job.string()), nullptr, false);
+    if (read.is_object() && read.contains("request") && read["request"].is_object())
+      add_request(read["request"], "", object);
+    else
+      note(fmt::format("{} is damaged", job_file));
+    return object;
+  }
   const auto path = std::filesystem::path{run} / config_file;
   if (!std::filesystem::exists(path)) {
     note(fmt::format("{} is not there", config_file));

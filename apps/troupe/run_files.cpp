@@ -9,6 +9,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <map>
 #include <optional>
 
 namespace troupe::program {
@@ -28,6 +29,62 @@ std::optional<std::string> text_of(const std::string& folder, const char* name,
   if (std::filesystem::is_regular_file(path)) return read_text_file(path);
   note(fmt::format("{} is not there", name));
   return std::nullopt;
+}
+
+// A job of troupe_service has its events and metrics in one file.
+bool has_journal(const std::string& folder) {
+  return std::filesystem::is_regular_file(path_in(folder, journal_file));
+}
+
+// Calls `take` with each whole line of the journal that is of this kind.
+void read_journal(const std::string& folder, std::string_view kind, const note_taker& note,
+                  const std::function<void(std::string_view, const ordered_json&)>& take) {
+  const auto text = read_text_file(path_in(folder, journal_file));
+  std::size_t damaged = 0;
+  for (std::size_t begin = 0; begin < text.size();) {
+    const auto end = std::min(text.find('\n', begin), text.size());
+    const auto line = std::string_view{text}.substr(begin, end - begin);
+    const auto read = ordered_json::parse(line, nullptr, false);
+    const bool good = read.is_object() && read.contains("kind") && read["kind"].is_string();
+    if (good && read["kind"] == kind)
+      take(line, read);
+    else if (!good && !line.empty())
+      ++damaged;
+    begin = end + 1;
+  }
+  if (damaged > 0)
+    note(fmt::format("{}: lines that are damaged were left out: {}", journal_file, damaged));
+}
+
+// A step that is done again after a failure replaces what it reported before.
+void add_value(metric_series& to, std::int64_t step, std::int64_t epoch, double value) {
+  while (!to.step.empty() && to.step.back() >= step) {
+    to.step.pop_back();
+    to.epoch.pop_back();
+    to.value.pop_back();
+  }
+  to.step.push_back(step);
+  to.epoch.push_back(epoch);
+  to.value.push_back(value);
+}
+
+std::vector<metric_series> journal_series(const std::string& folder, const note_taker& note) {
+  std::vector<metric_series> all;
+  std::map<std::string, std::size_t> at;
+  read_journal(folder, "metrics", note, [&](std::string_view, const ordered_json& line) {
+    if (!line.contains("step") || !line["step"].is_number_integer() || !line.contains("values") ||
+        !line["values"].is_object())
+      return;
+    const bool known = line.contains("epoch") && line["epoch"].is_number_integer();
+    const std::int64_t epoch = known ? line["epoch"].get<std::int64_t>() : 0;
+    for (const auto& [name, value] : line["values"].items()) {
+      const auto [found, fresh] = at.emplace(name, all.size());
+      if (fresh) all.push_back({.name = name});
+      add_value(all[found->second], line["step"].get<std::int64_t>(), epoch,
+                value.is_number() ? value.get<double>() : std::nan(""));
+    }
+  });
+  return all;
 }
 
 ordered_json number_or_null(const ordered_json& of, const char* name) {
@@ -142,9 +199,17 @@ ordered_json last_event(const std::string& folder) {
 }
 
 run_events read_events(const std::string& folder, std::size_t most, const note_taker& note) {
+  std::vector<ordered_json> all;
+  if (has_journal(folder)) {
+    const note_taker noted_by_curves = [](const std::string&) {};
+    read_journal(folder, "lifecycle", noted_by_curves,
+                 [&](std::string_view line, const ordered_json&) {
+                   if (auto event = event_of(line)) all.push_back(*std::move(event));
+                 });
+    return thinned(std::move(all), most);
+  }
   const auto text = text_of(folder, events_file, note);
   if (!text) return {};
-  std::vector<ordered_json> all;
   std::size_t damaged = 0;
   bool cut = false;
   for (std::size_t begin = 0; begin < text->size();) {
@@ -166,6 +231,11 @@ run_events read_events(const std::string& folder, std::size_t most, const note_t
 
 std::vector<metric_points> read_curves(const std::string& folder, std::size_t most,
                                        const note_taker& note) {
+  std::vector<metric_points> all;
+  if (has_journal(folder)) {
+    for (const auto& one : journal_series(folder, note)) all.push_back(thinned(one, most));
+    return all;
+  }
   const auto text = text_of(folder, metrics_file, note);
   if (!text) return {};
   const auto table = parse_metrics(*text);
@@ -173,7 +243,6 @@ std::vector<metric_points> read_curves(const std::string& folder, std::size_t mo
     note(fmt::format("{}: rows that are damaged were left out: {}", metrics_file, table.damaged));
   if (table.cut)
     note(fmt::format("{}: its last line is incomplete and was left out", metrics_file));
-  std::vector<metric_points> all;
   for (const auto& one : table.series) all.push_back(thinned(one, most));
   return all;
 }

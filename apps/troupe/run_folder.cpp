@@ -49,7 +49,8 @@ std::string fresh_run_folder(const std::string& model, std::chrono::system_clock
 
 bool holds_run(const fs::path& folder) {
   std::error_code ignored;
-  for (const auto* name : {config_file, metrics_file, events_file, result_file, checkpoints_folder})
+  for (const auto* name :
+       {config_file, metrics_file, events_file, result_file, journal_file, checkpoints_folder})
     if (fs::exists(folder / name, ignored)) return true;
   return false;
 }
@@ -105,7 +106,12 @@ void run_folder::write(const char* name, const std::string& text) const {
 }
 
 bool is_running(const fs::path& folder) {
-  const int lock = open_folder(folder);
+  std::error_code ignored;
+  // A service locks a file beside the folder of its jobs, `SERVICE/lock` of `SERVICE/jobs/NAME`.
+  const bool of_service = fs::exists(folder / journal_file, ignored);
+  if (of_service && fs::exists(folder / result_file, ignored)) return false;
+  const auto service = fs::weakly_canonical(folder / ".." / ".." / "lock", ignored);
+  const int lock = of_service ? ::open(service.c_str(), O_RDONLY | O_CLOEXEC) : open_folder(folder);
   if (lock < 0) return false;
   const bool taken = ::flock(lock, LOCK_SH | LOCK_NB) != 0 && errno == EWOULDBLOCK;
   ::close(lock);

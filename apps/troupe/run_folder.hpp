@@ -46,12 +46,16 @@ private:
   int lock_ = -1;
 };
 
-/// Whether a program runs in this folder now.
+/// Whether a program runs in this folder now. Of a job of troupe_service: whether a service runs
+/// that holds the job, and the job has no result.
 bool is_running(const std::filesystem::path& folder);
 
 inline constexpr const char* config_file = "config.toml";
 inline constexpr const char* metrics_file = "metrics.csv";
 inline constexpr const char* events_file = "events.jsonl";
 inline constexpr const char* result_file = "result.json";
+/// Of a job of troupe_service, in place of config.toml, and of metrics.csv and events.jsonl.
+inline constexpr const char* job_file = "job.json";
+inline constexpr const char* journal_file = "journal.jsonl";
 
 }  // namespace troupe::program

@@ -9,7 +9,7 @@ import signal
 import socket
 import subprocess
 
-from troupe_program import check, check_equal, check_in, main
+from troupe_program import check, check_code, check_equal, check_in, main, troupe
 from troupe_service import ENDLESS, SERVICE, SMALL, Service, changed, timed
 
 BOUND_MS = 50
@@ -88,6 +88,87 @@ def story_a_killed_rank_is_shown_and_the_job_goes_on(folder):
     service.post("/v1/jobs/run/stop")
     check_equal(service.wait_for_end("run")["state"], "stopped")
     check_equal(service.end(), 0)
+
+
+def story_each_rank_has_its_throughput_and_waiting(folder):
+    service = Service(folder)
+    service.start({**SMALL, "options": {**SMALL["options"], "ranks": 3, "batch_size": 6}}, "run")
+    service.wait_for_end("run")
+    rows = [data["values"] for _, kind, data in service.events("run") if kind == "metrics"]
+    wanted = {f"rank/{rank}/{name}" for rank in range(3) for name in ("samples_per_second", "waiting_share")}
+    full = [row for row in rows if wanted <= set(row)]
+    check(len(full) >= 8, rows)
+    check_equal({name for row in rows for name in row if name.startswith("rank/")}, wanted)
+    for row in full:
+        check(all(row[f"rank/{rank}/samples_per_second"] > 0 for rank in range(3)), row)
+        check(all(0 <= row[f"rank/{rank}/waiting_share"] <= 1 for rank in range(3)), row)
+    check(len({row["rank/0/samples_per_second"] for row in full}) > 1, full)
+    # Ranks measure on their own: equal figures of all ranks would be one rank's.
+    check(any(row["rank/0/waiting_share"] != row["rank/1/waiting_share"] for row in full), full)
+    check_equal(service.end(), 0)
+
+
+def story_troupe_report_reads_the_folder_of_a_job(folder):
+    service = Service(folder)
+    place = os.path.join(folder, "jobs", "run")
+
+    def report():
+        page = os.path.join(folder, "page.html")
+        shown = check_code(troupe("report", place, "--output", page, "--force", "--json"), 0)
+        check(os.path.getsize(page) > 10_000, "the page is empty")
+        return json.loads(shown.out)["runs"][0]
+
+    service.start(ENDLESS, "run")
+    service.wait_for_step("run", 5)
+    check_equal(report()["state"], "running")
+    service.post("/v1/jobs/run/stop", {"now": True})
+    service.wait_for_end("run")
+    check_equal(report()["state"], "failed")
+    check_equal(service.ask("DELETE", "/v1/jobs/run")[0], 200)
+    service.start(SMALL, "run")
+    service.wait_for_end("run")
+    shown = report()
+    check_equal((shown["state"], shown["notes"], shown["settings"]["options.batch_size"]), ("finished", [], "8"))
+    curves = {one["name"]: one for one in shown["metrics"]["series"]}
+    check_in("rank/1/waiting_share", curves)
+    sent = [(data["step"], data["values"]["train/loss"]) for _, kind, data in service.events("run")
+            if kind == "metrics" and "train/loss" in data["values"]]
+    loss = dict(zip(curves["train/loss"]["step"], curves["train/loss"]["value"]))
+    check_equal(loss, dict(sent))
+    life = [data["event"] for _, kind, data in service.events("run") if kind == "lifecycle"]
+    check_equal([one["event"] for one in shown["events"]["list"]], life)
+    check_equal(service.end(), 0)
+
+
+def story_a_job_that_has_ended_is_removed_with_its_files(folder):
+    service = Service(folder)
+    place = os.path.join(folder, "jobs", "run")
+    service.start(ENDLESS, "run")
+    service.wait_for_step("run", 5)
+    status, text = service.ask("DELETE", "/v1/jobs/run")
+    check_equal(status, 409)
+    check_in("stop it, and remove it after its end", text)
+    check_equal(service.job("run")["state"], "running")
+    service.post("/v1/jobs/run/stop")
+    service.wait_for_end("run")
+    check(os.path.isdir(os.path.join(place, "checkpoints")), "the run has its files")
+    check_equal(service.ask("DELETE", "/v1/jobs/run"), (200, '{"ok":true}\n'))
+    check_equal(service.ask("DELETE", "/v1/jobs/run")[0], 404)
+    check_equal(service.ask("GET", "/v1/jobs/run/events")[0], 404)
+    check_equal(service.get("/v1/jobs")["jobs"], [])
+    check(not os.path.exists(place), "the job's folder is still there")
+    # The name is free, and the new job has nothing of the old one.
+    service.start(SMALL, "run")
+    check_equal(service.wait_for_end("run")["result"]["steps"], 32)
+    check_equal(next(service.events("run"))[0], 1)
+    check_equal(service.end(), 0)
+    check_equal(os.listdir(os.path.join(folder, "removed")), [])
+    # The files that a killed service did not get to are deleted by the next one.
+    os.makedirs(os.path.join(folder, "removed", "old", "checkpoints"))
+    service = Service(folder)
+    check_equal([one["name"] for one in service.get("/v1/jobs")["jobs"]], ["run"])
+    check_equal(service.end(), 0)
+    check_equal(os.listdir(os.path.join(folder, "removed")), [])
 
 
 def story_sigterm_saves_the_jobs_and_sigkill_loses_few_steps(folder):

@@ -1,5 +1,6 @@
 """Goal: in a real browser the live page of the service shows a job as it trains, and its buttons work."""
 
+import atexit
 import json
 import os
 import signal
@@ -24,6 +25,7 @@ class Driven:
         self._log = open(os.path.join(folder, "driver.log"), "w+", encoding="utf-8")
         self._driver = subprocess.Popen([next(filter(None, map(shutil.which, DRIVERS))), "--port=0"],
                                         stdout=subprocess.PIPE, stderr=self._log, text=True)
+        atexit.register(self._driver.terminate)  # of a story that failed; it ends its browser
         for line in self._driver.stdout:
             if "successfully on port" in line:
                 port = line.rstrip(".\n ").split()[-1]
@@ -68,6 +70,10 @@ class Driven:
         self._call("POST", f"/element/{self._find(selector)}/clear", {})
         self._call("POST", f"/element/{self._find(selector)}/value", {"text": text})
 
+    def confirm(self):
+        """Answers the page's question with yes."""
+        self._call("POST", "/alert/accept", {})
+
     def _find(self, selector):
         return self._call("POST", "/element", {"using": "css selector", "value": selector})[ELEMENT]
 
@@ -108,6 +114,19 @@ def story_the_page_shows_a_job_and_its_buttons_work(folder):
     page.wait_for("document.querySelectorAll('#timeline .generation').length > 1", "a second generation")
     page.wait_for("document.querySelectorAll('#work .chart').length > 0", "the throughput")
     page.wait_for("document.getElementById('job').innerText.includes('samples/s')", "the rate")
+    titles = "[...document.querySelectorAll('#work .chart h3')].map((h) => h.textContent)"
+    for part in ("Samples per second, by rank", "Waiting in collectives, by rank"):
+        page.wait_for(f"{titles}.some((t) => t.startsWith('{part}'))", f"the chart of {part}")
+    for chart in range(1, 3):
+        lines = f"document.querySelectorAll('#work .chart')[{chart}].querySelectorAll('path.line:not(.raw)').length"
+        page.wait_for(f"{lines} === 2", "a line per rank")
+    page.wait_for("document.querySelectorAll('#waiting .bars b').length === 2", "a bar per rank")
+    check(all(text.endswith("%") for text in page.run(
+        "return [...document.querySelectorAll('#waiting .bars b')].map((b) => b.textContent)")))
+    check(not page.run("return document.getElementById('job').innerText.includes('rank/')"), "raw names of figures")
+    events = page.run("return document.querySelector('#job details').textContent")
+    for part in ("rank failed", "SIGKILL", "generation forming"):
+        check(part in events, events)
     shown = page.run("return document.getElementById('job').innerText")
     for part in ("by-hand", "running", "restarts", "samples/s"):
         check(part in shown, shown)
@@ -123,13 +142,22 @@ def story_the_page_shows_a_job_and_its_buttons_work(folder):
     check(page.run("return document.getElementById('stop').disabled"))
     page.click("#resume")
     page.wait_for("document.querySelector('#job .pill')?.textContent === 'running'", "the resumed job")
+    check(page.run("return document.getElementById('remove').disabled"))
     page.click("#theme")
-    page.size(420, 1700)
+    page.size(390, 1700)
     wide = page.wait_for("document.documentElement.scrollWidth <= window.innerWidth + 1", "a page as wide as a phone")
     check(wide)
     if pictures():
         page.picture(os.path.join(pictures(), "phone.png"))
-    noise = [line for line in page.console() if "favicon" not in line]
+    page.click("#stop")
+    page.wait_for("document.querySelector('#job .pill').textContent === 'stopped'", "the second stop")
+    page.click("#remove")
+    page.confirm()
+    page.wait_for("document.getElementById('line').textContent === 'no job yet'", "the removal")
+    check_equal(page.run("return document.getElementById('job').innerText"), "")
+    check_equal(service.get("/v1/jobs")["jobs"], [])
+    # The page's stream of the removed job may see that it is gone before the page does.
+    noise = [line for line in page.console() if "favicon" not in line and "404 (Not Found)" not in line]
     check_equal(noise, [])
     page.end()
     check_equal(service.end(), 0)

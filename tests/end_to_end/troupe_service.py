@@ -1,5 +1,6 @@
 """Runs the built service for the scripts of this folder. It lies beside the program of TROUPE_PROGRAM."""
 
+import atexit
 import http.client
 import json
 import os
@@ -31,6 +32,7 @@ class Service:
         self.token, self.secure = token, "--certificate" in arguments
         self.process = subprocess.Popen([*before, SERVICE, "--folder", folder, "--port", "0", *arguments],
                                         stderr=subprocess.PIPE, text=True, env=environment({}))
+        atexit.register(self.process.kill)  # of a story that failed; does nothing after its end
         self.notes = self.process.stderr.readline()
         found = re.search(r"serving on \w+://.*:(\d+)/", self.notes)
         if not found:

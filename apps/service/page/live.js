@@ -1,11 +1,14 @@
 // The live page: lists the jobs, follows one by server-sent events, and sends what the buttons say.
 const POINTS_MAX = 2000;  // of one curve: of more, every second one stays
+const EVENTS_MAX = 200;   // in the list below the timeline
 const byId = (id) => document.getElementById(id);
 const view = { smooth: 0, log: false };
 let token = sessionStorage.getItem("troupe-token") ?? "";
 let chosen = location.hash.slice(1);
-let following = null;  // { name, stop, job, life, curves, charts, rate }
+let following = null;  // { name, stop, job, life, curves, charts, rate, ranks, waiting }
 const STAGES = ["train", "val", "test"];
+const OF_RANK = /^rank\/(\d+)\/(\w+)$/;
+const DASHES = [undefined, "6 3", "2 3"];
 
 function say(text) { byId("line").textContent = text; }
 function pill(state) { return element("span", { class: `pill ${state}` }, state); }
@@ -21,8 +24,8 @@ async function ask(path, options = {}) {
   if (answer.status === 401) { byId("login").hidden = false; byId("page").hidden = true; throw new Error("a token is needed"); }
   return answer;
 }
-async function order(path, body) {
-  const answer = await ask(path, { method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify(body) });
+async function order(path, body, method = "POST") {
+  const answer = await ask(path, { method, headers: { "Content-Type": "application/json" }, body: JSON.stringify(body) });
   const said = await answer.json();
   if (!answer.ok) throw new Error(said.error);
   return said;
@@ -59,6 +62,7 @@ async function list() {
     say(all.length ? `${all.length} jobs, ${running} running` : "no job yet");
     if (!all.some((job) => job.name === chosen)) chosen = all.find((job) => job.state === "running")?.name ?? all.at(-1)?.name ?? "";
     if (chosen && following?.name !== chosen) choose(chosen);
+    if (!chosen) leave();
   } catch (error) {
     say(error instanceof TypeError ? "the service does not answer" : error.message);
   }
@@ -66,12 +70,18 @@ async function list() {
 
 // --- one job ----------------------------------------------------------------------------------
 
+function leave() {
+  following?.stop.abort();
+  following = null;
+  byId("job").replaceChildren();
+}
 function choose(name) {
   chosen = name;
   history.replaceState(null, "", `#${name}`);
   following?.stop.abort();
   for (const one of document.querySelectorAll(".pick")) one.setAttribute("aria-pressed", String(one.dataset.job === name));
-  following = { name, stop: new AbortController(), job: null, life: [], curves: new Map(), charts: new Map(), rate: [], after: 0, dirty: true };
+  following = { name, stop: new AbortController(), job: null, life: [], curves: new Map(), charts: new Map(), rate: [],
+    ranks: { samples_per_second: new Map(), waiting_share: new Map() }, waiting: [], after: 0, dirty: true };
   build(following);
   follow(following);
 }
@@ -81,6 +91,7 @@ async function follow(of) {
   while (!of.stop.signal.aborted) {
     try {
       const answer = await ask(`/v1/jobs/${of.name}/events?after=${of.after}`, { signal: of.stop.signal });
+      if (answer.status === 404) { of.stop.abort(); if (following === of) leave(); return list(); }  // the job was removed
       if (!answer.ok) throw new Error((await answer.json()).error);
       const reader = answer.body.pipeThrough(new TextDecoderStream()).getReader();
       let text = "";
@@ -111,13 +122,28 @@ function receive(of, piece) {
   what.at = Date.parse(what.time);
   if (kind === "job") seeJob(of, what);
   if (kind === "lifecycle") of.life.push(what);
-  if (kind === "metrics") for (const [name, value] of Object.entries(what.values)) seeValue(of, name, what.step, value);
+  if (kind === "metrics") seeMetrics(of, what.step, Object.entries(what.values));
   of.dirty = true;
 }
 function seeJob(of, job) {
+  if (!of.job?.status && job.status?.ranks) of.controls.ranks.value = job.status.ranks;
   of.job = job;
-  const s = job.status;
-  if (job.state === "running" && s?.samples_per_second) addPoint(of.rate, s.step, s.samples_per_second);
+}
+// `rank/N/NAME` is a figure of one rank.
+function seeMetrics(of, step, values) {
+  const found = { samples_per_second: [], waiting_share: [] };
+  for (const [name, value] of values) {
+    const [, rank, figure] = name.match(OF_RANK) ?? [];
+    if (!found[figure]) seeValue(of, name, step, value);
+    else if (value !== null) found[figure].push([Number(rank), figure === "waiting_share" ? value * 100 : value]);
+  }
+  for (const [figure, list] of Object.entries(found))
+    for (const [rank, value] of list) {
+      if (!of.ranks[figure].has(rank)) of.ranks[figure].set(rank, []);
+      addPoint(of.ranks[figure].get(rank), step, value);
+    }
+  if (found.samples_per_second.length) addPoint(of.rate, step, found.samples_per_second.reduce((sum, [, value]) => sum + value, 0));
+  if (found.waiting_share.length) of.waiting = found.waiting_share.sort(([a], [b]) => a - b);
 }
 // A step that is done again after a failure replaces what it said before.
 function seeValue(of, name, step, value) {
@@ -130,14 +156,27 @@ function addPoint(points, x, y) {
   if (points.length > POINTS_MAX) points.splice(0, points.length, ...points.filter((_, i) => i % 2 === 0 || i === points.length - 1));
 }
 
+function remove(name) {
+  return order(`/v1/jobs/${name}`, {}, "DELETE").then(() => say(`removed: ${name}`), (error) => say(error.message)).then(list);
+}
 function build(of) {
   of.head = element("div", {});
   of.figures = element("section", { class: "card" });
   of.plots = element("div", { class: "charts", id: "curves" });
   of.work = element("div", { class: "charts", id: "work" });
-  of.time = element("section", { class: "card", id: "timeline" });
-  byId("job").replaceChildren(of.head, of.figures, element("h2", {}, "Curves"), controls(of), of.plots,
-    element("h2", {}, "Throughput and waiting"), of.work, element("h2", {}, "Timeline"), of.time);
+  of.bars = element("div", { class: "bars" });
+  of.share = element("span", { class: "quiet" });
+  of.shares = element("section", { class: "card", id: "waiting", hidden: "" },
+    element("div", { class: "head" }, element("h3", {}, "Waiting in collectives"), of.share), of.bars);
+  of.time = element("div", { id: "timeline" });
+  of.table = element("tbody", {});
+  of.count = element("summary", {}, "Events");
+  const part = (title, ...nodes) => element("section", { hidden: "" }, element("h2", {}, title), ...nodes);
+  of.parts = [part("Curves", controls(of), of.plots), part("Throughput and waiting", of.work),
+    part("Timeline", element("section", { class: "card" }, of.time, element("details", {}, of.count, element("div", { class: "scroll" },
+      element("table", {}, of.table)))))];
+  of.work.append(of.shares);
+  byId("job").replaceChildren(of.head, of.figures, ...of.parts);
   of.head.append(buttons(of));
 }
 function controls(of) {
@@ -159,10 +198,12 @@ function buttons(of) {
     stop: button("stop", "Stop", () => press(`${path}/stop`, {})),
     end: button("end", "End now", () => { if (confirm(`End ${of.name} without a checkpoint?`)) press(`${path}/stop`, { now: true }); }, "danger"),
     resume: button("resume", "Resume", () => press(`${path}/resume`, {}).then(() => choose(of.name))),
+    remove: button("remove", "Remove", () => { if (confirm(`Remove ${of.name} and its files?`)) remove(of.name); }, "danger"),
     scale: button("scale", "Scale", () => press(`${path}/scale`, { ranks: Number(ranks.value) })), ranks };
   of.state = element("span", {});
+  const c = of.controls;
   return element("div", { class: "head titles" }, element("span", { class: "run" }, element("h2", {}, of.name), of.state),
-    element("div", { class: "buttons" }, of.controls.stop, of.controls.end, of.controls.resume, of.controls.scale, ranks));
+    element("div", { class: "buttons" }, c.stop, c.end, c.resume, c.remove, element("span", { class: "scale" }, c.scale, ranks)));
 }
 
 function showHead(of) {
@@ -170,6 +211,7 @@ function showHead(of) {
   of.state.replaceChildren(pill(job.state));
   for (const one of ["stop", "end", "scale", "ranks"]) of.controls[one].disabled = !runs;
   of.controls.resume.disabled = runs || job.state === "finished";
+  of.controls.remove.disabled = runs;
   const list = element("dl", { class: "figures" });
   const add = (name, value, unit) => { if (value !== null && value !== undefined) list.append(figure(name, value, unit)); };
   if (s) {
@@ -187,10 +229,19 @@ function showHead(of) {
     add("steps", number(r.steps));
     add("restarts", number(r.restarts));
   }
-  for (const [name, value] of Object.entries(s?.metrics ?? r?.metrics ?? {}).slice(0, 8)) add(name, number(value));
+  const metrics = Object.entries(s?.metrics ?? r?.metrics ?? {}).filter(([name]) => !OF_RANK.test(name));
+  for (const [name, value] of metrics.slice(0, 8)) add(name, number(value));
   of.figures.replaceChildren(list);
-  const failures = r?.failure ? [`${r.failure.type}: ${r.failure.what}`] : (s?.newest_failures ?? []).slice(-3).map((f) => `generation ${f.generation}: ${f.what}`);
+  const failures = r?.failure ? [`${r.failure.type}: ${r.failure.what}`] : causes(s?.newest_failures ?? []).slice(-3);
   for (const text of failures) of.figures.append(element("div", { class: r?.failure ? "box bad" : "box warm" }, element("code", {}, text)));
+}
+// A text per generation. Ranks that notice the loss of another one report generation_closed, also before its own report.
+function causes(failures) {
+  const generations = Map.groupBy(failures, (f) => f.generation);
+  return [...generations].map(([generation, list]) => {
+    const first = list.find((f) => !f.what.includes("troupe::generation_closed:")) ?? list[0], others = list.length - 1;
+    return `generation ${generation}: ${first.what}${others ? `; ${others} other reports` : ""}`;
+  });
 }
 
 // A chart per metric; its stages share it.
@@ -201,33 +252,45 @@ function showCurves(of) {
     series.push({ name, colour: `var(--c${stage < 0 ? series.length % 8 : stage})`, points });
     groups.set(baseOf(name), series);
   }
-  if (of.rate.length > 1) groups.set("Samples per second", [{ name: "all ranks", colour: "var(--c5)", points: of.rate }]);
+  const work = new Map(), byRank = (title, all) => {
+    const series = [...all].sort(([a], [b]) => a - b).map(([rank, points]) => ({ name: `rank ${rank}`, colour: `var(--c${rank % 8})`,
+      dash: DASHES[Math.floor(rank / 8) % DASHES.length], points }));
+    if (series.length) work.set(title, series);
+  };
+  if (of.rate.length) work.set("Samples per second", [{ name: "all ranks", colour: "var(--c5)", points: of.rate }]);
+  byRank("Samples per second, by rank", of.ranks.samples_per_second);
+  byRank("Waiting in collectives, by rank (% of the time)", of.ranks.waiting_share);
   const marks = of.life.filter((e) => e.event === "rank_failed" && typeof e.step === "number").slice(-100).map((e) => ({ x: e.step, text: eventText(e) }));
-  for (const [title, series] of groups) {
+  for (const [title, series] of [...groups, ...work]) {
     const shown = of.charts.get(title);
     if (shown && shown.what.series.length === series.length) {
       shown.what.marks = marks;
       shown.draw();
       continue;
     }
-    const chart = new Chart({ title, series, marks }, view), place = title === "Samples per second" ? of.work : of.plots;
-    shown ? shown.node.replaceWith(chart.node) : place.append(chart.node);
+    const chart = new Chart({ title, series, marks }, view);
+    if (shown) shown.node.replaceWith(chart.node);
+    else work.has(title) ? of.shares.before(chart.node) : of.plots.append(chart.node);
     of.charts.set(title, chart);
   }
 }
+// The newest figures while the job runs; of a job that has ended, those of its whole training.
 function showWaiting(of) {
-  const shares = of.job?.result?.waiting_share;
-  if (!Array.isArray(shares) || !shares.length || of.waiting) return;
-  of.waiting = element("section", { class: "card" }, element("div", { class: "head" }, element("h3", {}, "Time in collectives"),
-    element("span", { class: "quiet" }, "share of the training time, by rank")),
-  element("div", { class: "bars" }, ...shares.slice(0, 256).map((share, rank) => element("div", {}, `rank ${rank}`,
-    element("i", {}, element("i", { style: `width:${Math.min(Math.max(share, 0), 1) * 100}%` })), element("b", {}, `${(share * 100).toFixed(1)} %`)))));
-  of.work.append(of.waiting);
+  const whole = of.job.result?.waiting_share;
+  const shares = whole?.length ? whole.map((share, rank) => [rank, share * 100]) : of.waiting;
+  of.shares.hidden = !shares.length;
+  of.share.textContent = whole?.length ? "share of the training time, by rank" : "share of the newest steps, by rank";
+  of.bars.replaceChildren(...shares.slice(0, 256).map(([rank, share]) => element("div", {}, `rank ${rank}`,
+    element("i", {}, element("i", { style: `width:${Math.min(Math.max(share, 0), 100)}%` })), element("b", {}, `${share.toFixed(1)} %`))));
 }
 function showTimeline(of) {
   if (!of.life.length) return;
   const run = { state: of.job?.state, events: { list: of.life } };
   of.time.replaceChildren(new Timeline(run, Date.now()).node);
+  const newest = of.life.slice(-EVENTS_MAX).reverse();
+  of.count.textContent = newest.length < of.life.length ? `Events (the newest ${newest.length} of ${number(of.life.length)})` : `Events (${newest.length})`;
+  of.table.replaceChildren(...newest.map((e) => element("tr", {}, element("td", { class: "key" }, new Date(e.at).toLocaleTimeString()),
+    element("td", {}, eventText(e)))));
 }
 function show() {
   const of = following;
@@ -238,6 +301,8 @@ function show() {
   showCurves(of);
   showWaiting(of);
   showTimeline(of);
+  [of.charts.size - of.work.querySelectorAll(".chart").length, of.work.querySelectorAll(".chart").length || !of.shares.hidden, of.life.length]
+    .forEach((some, i) => { of.parts[i].hidden = !some; });
   for (const draw of pictures) draw();
   document.documentElement.dataset.ready = of.name;
 }

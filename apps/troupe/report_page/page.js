@@ -14,8 +14,16 @@ function section(title, ...children) {
   page.append(element("h2", {}, title), ...children);
 }
 function colour(run) { return `var(--c${run % 8})`; }
-function stageOf(name) { return name.includes("/") ? name.slice(0, name.indexOf("/")) : ""; }
-function baseOf(name) { return name.includes("/") ? name.slice(name.indexOf("/") + 1) : name; }
+// `rank/N/NAME` is a figure of one rank: the ranks share a chart.
+const OF_RANK = /^rank\/(\d+)\/(\w+)$/;
+function stageOf(name) {
+  const [, rank] = name.match(OF_RANK) ?? [];
+  return rank !== undefined ? `rank ${rank}` : name.includes("/") ? name.slice(0, name.indexOf("/")) : "";
+}
+function baseOf(name) {
+  const [, , figure] = name.match(OF_RANK) ?? [];
+  return figure !== undefined ? `${figure}, by rank` : name.includes("/") ? name.slice(name.indexOf("/") + 1) : name;
+}
 function pill(state) { return element("span", { class: `pill ${state}` }, state); }
 function table(heads, rows) {
   return element("div", { class: "scroll" }, element("table", {},
@@ -63,7 +71,7 @@ function summary(run, index) {
   if (typeof r.seconds?.total === "number") add("time", duration(r.seconds.total));
   if (typeof r.samples_per_second === "number") add("samples/s", number(Math.round(r.samples_per_second)));
   if (r.restarts) add("restarts", r.restarts);
-  if (!several) for (const [name, value] of lastValues(run)) add(name, number(value));
+  if (!several) for (const [name, value] of lastValues(run)) if (!OF_RANK.test(name)) add(name, number(value));
   const card = element("article", { class: "card" },
     element("div", { class: "head" }, element("h3", {}, runName(run, index)), pill(run.state)),
     element("p", { class: "quiet" }, run.folder), figures);
@@ -73,7 +81,7 @@ function summary(run, index) {
 }
 
 function comparison() {
-  const values = data.runs.map(lastValues), names = [...new Set(values.flatMap((v) => [...v.keys()]))];
+  const values = data.runs.map(lastValues), names = [...new Set(values.flatMap((v) => [...v.keys()]))].filter((name) => !OF_RANK.test(name));
   const row = (name, cell) => element("tr", {}, element("td", { class: "key" }, name),
     ...data.runs.map((run, i) => element("td", { class: "number" }, cell(run, i))));
   return element("div", { class: "card" }, table(
