@@ -25,7 +25,6 @@ class Driven:
         self._log = open(os.path.join(folder, "driver.log"), "w+", encoding="utf-8")
         self._driver = subprocess.Popen([next(filter(None, map(shutil.which, DRIVERS))), "--port=0"],
                                         stdout=subprocess.PIPE, stderr=self._log, text=True)
-        atexit.register(self._driver.terminate)  # of a story that failed; it ends its browser
         for line in self._driver.stdout:
             if "successfully on port" in line:
                 port = line.rstrip(".\n ").split()[-1]
@@ -36,6 +35,7 @@ class Driven:
         made = self._call("POST", "/session", {"capabilities": {"alwaysMatch": {
             "browserName": "chrome", "goog:chromeOptions": options, "goog:loggingPrefs": {"browser": "ALL"}}}})
         self._base += f"/session/{made['sessionId']}"
+        atexit.register(self.end)  # of a story that failed: chromedriver leaves its browser running
 
     def _call(self, method, path, body=None):
         data = None if body is None else json.dumps(body).encode()
@@ -83,6 +83,8 @@ class Driven:
             f.write(base64.b64decode(self._call("GET", "/screenshot")))
 
     def end(self):
+        if self._driver.poll() is not None:
+            return
         try:
             self._call("DELETE", "")
         finally:
