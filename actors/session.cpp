@@ -150,7 +150,12 @@ session::session(executor_type executor, ports world, session_options options)
       }()) {}
 
 session::session(session&&) noexcept = default;
-session& session::operator=(session&&) noexcept = default;
+session& session::operator=(session&& other) noexcept {
+  if (this == &other) return *this;
+  const session ended{std::move(*this)};
+  engine_ = std::move(other.engine_);
+  return *this;
+}
 
 session::executor_type session::get_executor() const { return engine_->executor; }
 

@@ -169,7 +169,9 @@ TEST_CASE("a hook that hangs is named and the job ends without waiting for it", 
   stuck->open();
 }
 
-TEST_CASE("destroying a session with a running job ends the job at once", "[session]") {
+TEST_CASE("destroying a session with a running job, or assigning to it, ends the job at once",
+          "[session]") {
+  const bool assigned = GENERATE(false, true);
   asio::io_context loop;
   auto reached = std::make_shared<gate>();
   std::optional<job_outcome> outcome;
@@ -181,9 +183,16 @@ TEST_CASE("destroying a session with a running job ends the job at once", "[sess
     };
     s.async_fit(integer_job(options, 2), [&](job_outcome o) { outcome = std::move(o); });
     reached->wait_until_reached();
+    if (assigned) {
+      s = session{loop.get_executor()};
+      reached->open();
+      loop.run();
+      REQUIRE(outcome);
+    }
   }
   reached->open();
   loop.run();
+  REQUIRE(outcome);
   REQUIRE_FALSE(outcome->ok());
   CHECK(outcome->failed_with->record.kind == failure_kind::session_closed);
   CHECK(outcome->failed_with->record.type == "session_closed");

@@ -35,8 +35,8 @@ public:
   explicit session(executor_type executor, ports world = local_ports(),
                    session_options options = {});
   ~session();
-  /// Its jobs go on. A session that was moved from can only be destroyed or assigned to. Assign to
-  /// a session that runs no job.
+  /// Its jobs go on. A session that was moved from can only be destroyed or assigned to. Jobs of a
+  /// session that is assigned to end as if it were destroyed.
   /// @{
   session(session&&) noexcept;
   session& operator=(session&&) noexcept;
