@@ -21,6 +21,7 @@
 #include "backends/torch/version.hpp"
 #include "troupe/load_module.hpp"
 #include "troupe/precision.hpp"
+#include "troupe/summary.hpp"
 #include "troupe/testing/tensors.hpp"
 
 namespace troupe::program {
@@ -124,6 +125,10 @@ public:
 
   std::int64_t parameters(const std::string& model) const override {
     return parameter_count(*find_model(model).make({}));
+  }
+
+  std::string layers(const std::string& model) const override {
+    return to_string(summarize(*find_model(model).make({})));
   }
 
   std::vector<data_facts> data_sets() const override {

@@ -205,6 +205,15 @@ def story_reading_commands_print_json_with_a_schema(folder):
     check_equal(sorted(inspected["files"][0]), ["bytes", "hash", "name"])
 
 
+def story_models_prints_the_layers_of_each_model(folder):
+    plain, layered = (check_code(troupe("models", *more), 0).out for more in ([], ["--layers"]))
+    check("Linear" not in plain, plain)
+    mlp = layered[layered.index("mlp "):]
+    check_in("Linear", mlp)
+    ended = check_code(troupe("models", "--layers", "--json"), 0)
+    check(all("Trainable params" in model["layers"] for model in ended.lines()), ended)
+
+
 def story_the_list_of_checkpoints_marks_the_best_one(folder):
     run = os.path.join(folder, "run")
     check_code(fit(run, "--set", "checkpoint.mode=max", "--set", "checkpoint.monitor=val/loss"), 0)

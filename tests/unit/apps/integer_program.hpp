@@ -18,6 +18,7 @@ public:
 
   std::vector<program::model_facts> models() const override;
   std::int64_t parameters(const std::string&) const override { return 4; }
+  std::string layers(const std::string&) const override { return "no layers"; }
   std::vector<program::data_facts> data_sets() const override;
   recipe_ptr recipe(const program::learning& what) const override;
   program::file_pieces torch_checkpoint(const snapshot& what) const override;
