@@ -15,7 +15,7 @@ if [[ ! -f $tree/build.ninja ]]; then
   tree=build-mutants
   cmake -G Ninja -B "$tree" -S . -DTROUPE_WITH_TORCH=OFF >/dev/null
 fi
-hunters=(hunter_of_jobs backends_test data_order_test placements_test restart_test)
+hunters=(hunter_of_jobs backends_test data_order_test integration_test placements_test restart_test)
 if ninja -C "$tree" -t query hunter_of_tensors >/dev/null 2>&1; then hunters+=(hunter_of_tensors); fi
 ninja -C "$tree" --quiet "${hunters[@]}"
 exec python3 -B tests/mutants/mutants.py hunt "$tree" "$seconds" "$@"

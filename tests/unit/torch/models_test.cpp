@@ -91,7 +91,8 @@ TEST_CASE("dropout is active in training only and reproducible after a reset") {
 TEST_CASE("forward does not change a model's input") {
   const auto images = at::randn({4, 1, 28, 28});
   const auto before = images.clone();
-  for (const auto& entry : model_catalog()) entry.make({})->forward(images);
+  for (const auto& entry : model_catalog())
+    if (!entry.reads_text) entry.make({})->forward(images);
   CHECK(at::equal(images, before));
 }
 
