@@ -220,13 +220,14 @@ void replace_for_ever(const std::string& kind, std::int64_t generations) {
   }
   print(kind + " before", before);
   print(kind + " after " + std::to_string(generations), after);
-  CHECK(after.descriptors == before.descriptors);
-  CHECK(after.threads == before.threads);
+  // Fewer are no leak: before, a rank may have had something of an older generation still open.
+  CHECK(after.descriptors <= before.descriptors);
+  CHECK(after.threads <= before.threads);
   // Far less than one per generation: the allocator of a sanitizer maps some as it goes.
   CHECK(after.mappings <= before.mappings + 20);
   CHECK(after.heap <= before.heap + 65536 + 64 * generations);
   CHECK(after.file <= before.file + (std::int64_t{1} << 20));
-  CHECK(after.here == before.here);
+  CHECK(after.here <= before.here);
 }
 
 TEST_CASE("generations in which a rank is killed leak nothing", "[generations]") {

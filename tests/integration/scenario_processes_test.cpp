@@ -199,14 +199,23 @@ recipe_ptr heavy_recipe(const std::string& folder) {
   });
 }
 
+// Returns when every rank has been here once: all of them hold the state of the same step.
+void wait_for_all(const std::string& folder, std::int32_t rank) {
+  first_time(folder, "here" + std::to_string(rank));
+  for (std::int32_t other = 0; other < world; ++other)
+    while (!std::filesystem::exists(folder + "/here" + std::to_string(other)))
+      std::this_thread::yield();
+}
+
 recipe_ptr recipe_named(const std::string& name) {
   const auto [how, folder] = read_name(name);
   if (how == "heavy") return heavy_recipe(folder);
   modular_options options;
   options.samples = 24;
   options.at_hook = [how = how, folder = folder](const learner_context& who, const hook& what) {
-    if (who.rank != victim || !what.is<hooks::training_step>() || where(what).step != 4) return;
-    if (first_time(folder)) fail_as(how);
+    if (!what.is<hooks::training_step>() || where(what).step != 4) return;
+    if (how.ends_with("in the transfer")) wait_for_all(folder, who.rank);
+    if (who.rank == victim && first_time(folder)) fail_as(how);
   };
   return std::make_shared<waiting_recipe>(std::move(options), read_name(name));
 }
@@ -297,6 +306,10 @@ TEST_CASE(
     CHECK(std::filesystem::exists(folder.path() / ("transfer" + std::to_string(rank))) ==
           dies_in_transfer(how, rank));
   REQUIRE(outcome.generations.size() >= 3);
+  std::string whys;
+  for (const auto& g : outcome.generations)
+    whys += (g.ended_by ? render(*g.ended_by) : "ended in order") + "\n";
+  INFO(whys);
   for (const auto& g : outcome.generations) CHECK(g.steps_redone <= 1);
   const auto& second = *outcome.generations[1].ended_by;
   INFO(render(second));
