@@ -42,6 +42,25 @@ def story_a_run_is_drawn_light_dark_and_narrow(folder):
         check_in("test/accuracy", shown.dom)
 
 
+def story_metrics_have_words(folder):
+    run = os.path.join(folder, "run")
+    check_code(fit(run, "--set", "log_every_n_steps=4"), 0)
+    # Figures of ranks, as troupe_service logs them, in the place of two metrics.
+    metrics = os.path.join(run, "metrics.csv")
+    with open(metrics, encoding="utf-8") as f:
+        head, rows = f.read().split("\n", 1)
+    for rank, name in enumerate(("test/loss", "test/accuracy")):
+        check_in(name, head)
+        head = head.replace(name, f"rank/{rank}/waiting_share")
+    with open(metrics, "w", encoding="utf-8") as f:
+        f.write(f"{head}\n{rows}")
+    shown = opened(report(folder, run))
+    check_in("<h3>Waiting in collectives, by rank (% of the time)</h3>", shown.dom)
+    for line in ("training", "rank 0", "rank 1"):
+        check(shown.count(f"</svg>{line}</span>") >= 1, f"no {line} in a legend")
+    check_equal(shown.count(r">(train|val|rank/\d+)/\w+</span>"), 0, "raw names in a legend")
+
+
 def story_text_of_a_run_stays_text(folder):
     run = os.path.join(folder, HOSTILE.replace("/", "_"))
     what = "</script><script>document.title='what'</script>"

@@ -70,11 +70,17 @@ function mark(event, x, y) {
 }
 
 function eventText(event) {
-  const parts = [event.event.replaceAll("_", " ")];
+  const parts = [words(event.event)];
   for (const name of ["rank", "generation", "step"])
     if (typeof event[name] === "number") parts.push(`${name} ${event[name]}`);
   for (const [name, value] of Object.entries(event.details)) parts.push(`${name}: ${value}`);
   return parts.join(", ");
+}
+
+// The steps of failures, for charts.
+function failureMarks(events) {
+  return events.filter((e) => e.event === "rank_failed" && typeof e.step === "number").slice(-100)
+    .map((e) => ({ x: e.step, text: eventText(e) }));
 }
 
 class Timeline {
