@@ -10,7 +10,7 @@
 
 namespace service {
 
-/// The live page; made from apps/service/page and the charts of `troupe report`.
+/// The live page; made from apps/page and apps/service/page.
 extern const std::string_view live_page;
 
 struct access {

@@ -1,4 +1,4 @@
-// The page of `troupe report`: the files of apps/troupe/report_page/, joined at build time.
+// The page of `troupe report`: apps/page and apps/troupe/report_page, joined at build time.
 #pragma once
 
 #include <string_view>

@@ -73,27 +73,31 @@ void resume(run_plan& plan, const std::string& from) {
   }
 }
 
-// The optimizers take their options from the checkpoint. Refuses another value that the call gives,
-// because it would change nothing but config.toml, which would then be wrong. A default is no
-// wish: another configuration file need not repeat the run's options.
-void refuse_options(const run_plan& plan, const schema& all) {
+// The optimizers take their options from the checkpoint, and their schedules go on. What the call
+// leaves out is as in the checkpoint's run: another configuration file need not repeat it. Refuses
+// another value that the call gives: of an option it would change nothing but config.toml, which
+// would then be wrong; of a schedule it would mix two curves.
+void keep_options(run_plan& plan, const schema& all) {
   const auto run = run_of_checkpoint(plan.checkpoint);
   if (!run || !fs::exists(fs::path{*run} / config_file)) return;
   given of_run;
   of_run.files = {(fs::path{*run} / config_file).string()};
-  const auto then = join(all, of_run).settings;
-  for (const auto* key :
-       {"optimizer.learning_rate", "optimizer.momentum", "optimizer.weight_decay"}) {
+  const auto before = join(all, of_run).settings;
+  for (const auto* key : {"optimizer.learning_rate", "optimizer.momentum", "optimizer.weight_decay",
+                          "optimizer.scheduler", "optimizer.warmup_epochs"}) {
     const auto& now = plan.settings.at(key);
-    if (now.origin.from == source::fallback || now.value == then.at(key).value) continue;
-    throw user_error(
-        errc::bad_configuration,
-        fmt::format("{} = {} ({}): {} is of a run with {}, and a resumed fit takes the optimizer's "
-                    "options from the checkpoint: leave this one out, or begin a fresh run from "
-                    "the weights with --init-weights {}",
-                    key, toml_text(now.value), now.origin.text(), plan.checkpoint,
-                    toml_text(then.at(key).value),
-                    (fs::path{plan.checkpoint} / std::string{model_file}).string()));
+    const auto& then = before.at(key);
+    if (now.value == then.value) continue;
+    if (now.origin.from != source::fallback)
+      throw user_error(
+          errc::bad_configuration,
+          fmt::format("{} = {} ({}): {} is of a run with {}, and a resumed fit keeps the options "
+                      "and the schedule of the checkpoint's optimizer: leave this one out, or "
+                      "begin a fresh run from the weights with --init-weights {}",
+                      key, toml_text(now.value), now.origin.text(), plan.checkpoint,
+                      toml_text(then.value),
+                      (fs::path{plan.checkpoint} / std::string{model_file}).string()));
+    plan.settings.set(key, then.value, then.origin);
   }
 }
 
@@ -112,7 +116,7 @@ run_plan plan_fit(const schema& all, given what,
                     plan.folder));
   read_settings(plan, all, std::move(what));
   if (resuming) resume(plan, first.text("resume"));
-  if (!plan.checkpoint.empty()) refuse_options(plan, all);
+  if (!plan.checkpoint.empty()) keep_options(plan, all);
   if (plan.folder.empty()) plan.folder = fresh(plan.settings.text("model.name"));
   plan.resumes = resuming && holds_run(plan.folder);
   return plan;

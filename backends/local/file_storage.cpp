@@ -1,12 +1,11 @@
 #include "backends/local/file_storage.hpp"
 
 #include "backends/local/file_operations.hpp"
-#include "troupe/failure.hpp"
+#include "backends/storage_queue.hpp"
 
 #include <signal.h>
 
 #include <condition_variable>
-#include <deque>
 #include <filesystem>
 #include <mutex>
 #include <thread>
@@ -14,11 +13,6 @@
 namespace troupe {
 
 namespace {
-
-struct task {
-  storage_op op;
-  std::function<void(storage_result)> done;
-};
 
 // A signal's handler must not run on the storage thread.
 class signals_blocked {
@@ -43,7 +37,7 @@ struct file_storage::state {
   std::filesystem::path root;
   std::mutex guard;
   std::condition_variable changed;
-  std::deque<task> waiting;
+  storage_queue waiting;
   bool closing = false;
   std::thread thread;
 
@@ -52,12 +46,11 @@ struct file_storage::state {
     while (true) {
       changed.wait(lock, [&] { return closing || !waiting.empty(); });
       if (waiting.empty()) return;
-      auto next = std::move(waiting.front());
-      waiting.pop_front();
+      auto next = waiting.pop();
       lock.unlock();
-      auto result = perform(root, next.op);
+      auto result = next.op ? perform(root, *next.op) : storage_queue::refusal();
       // Releases the written memory before the answer is sent.
-      next.op = storage_ops::list{};
+      next.op.reset();
       next.done(std::move(result));
       next.done = nullptr;
       lock.lock();
@@ -87,9 +80,7 @@ file_storage::~file_storage() {
 void file_storage::submit(storage_op op, std::function<void(storage_result)> done) {
   {
     const std::lock_guard lock{state_->guard};
-    if (state_->waiting.size() >= waiting_limit)
-      throw internal_error("storage: more than 256 operations wait");
-    state_->waiting.push_back({std::move(op), std::move(done)});
+    state_->waiting.push(std::move(op), std::move(done));
   }
   state_->changed.notify_one();
 }

@@ -3,20 +3,15 @@
 
 #include "troupe/storage.hpp"
 
-#include <cstddef>
 #include <memory>
 #include <string>
 
 namespace troupe {
 
 /// Runs operations one after the other on a thread of its own, as file_operations.hpp describes.
-/// Answers are called on that thread, which receives no signals. Thread-safe.
+/// Answers are called on that thread, which receives no signals. Thread-safe. Bound: storage_queue.
 class file_storage final : public storage {
 public:
-  /// Operations that may wait at a time, of all callers together. One more is an internal_error:
-  /// each caller keeps a few in flight.
-  static constexpr std::size_t waiting_limit = 256;
-
   /// `root` is made absolute now; it need not exist yet.
   explicit file_storage(const std::string& root);
   /// Finishes all operations that wait, then ends the thread. Waits for the disk, unless it is

@@ -1,25 +1,18 @@
 #include "backends/simulated/simulated_storage.hpp"
 
-#include "troupe/failure.hpp"
-
-#include <deque>
+#include "backends/storage_queue.hpp"
 
 namespace troupe {
 
 // Scheduled events share ownership, so destroying a storage leaves no dangling reference.
 struct simulated_storage::body : std::enable_shared_from_this<body> {
-  struct task {
-    storage_op op;
-    std::function<void(storage_result)> done;
-  };
-
   later_fn later;
   storage_cost_fn cost;
   storage_fault_fn fault;
   simulated_disk disk;
   std::uint64_t changes = 0;  // number of changes of the disk
-  std::deque<task> waiting;
-  storage_fault current;  // fault of the current operation
+  storage_queue waiting;      // the first one is being done
+  storage_fault current;      // fault of the current operation
   bool hangs = false;
   std::uint64_t program = 0;  // events of an earlier program are void
   std::vector<std::uint64_t> faults =
@@ -28,12 +21,14 @@ struct simulated_storage::body : std::enable_shared_from_this<body> {
   void begin_next() {
     if (waiting.empty()) return;
     const auto& op = waiting.front().op;
-    current = fault ? fault(op) : storage_fault{};
+    current = {};
+    if (!op) return schedule(std::chrono::nanoseconds{0});
+    if (fault) current = fault(*op);
     if (current.what != storage_fault::kind::none)
       ++faults.at(static_cast<std::size_t>(current.what));
     hangs = current.what == storage_fault::kind::hang;
     if (hangs) return;
-    auto delay = cost ? cost(op) : std::chrono::nanoseconds{0};
+    auto delay = cost ? cost(*op) : std::chrono::nanoseconds{0};
     if (current.what == storage_fault::kind::slow) delay += current.lasts;
     schedule(delay);
   }
@@ -45,10 +40,9 @@ struct simulated_storage::body : std::enable_shared_from_this<body> {
   }
 
   void finish() {
-    auto [op, done] = std::move(waiting.front());
-    waiting.pop_front();
+    auto [op, done] = waiting.pop();
     ++changes;
-    auto result = disk.perform(op, current);
+    auto result = op ? disk.perform(*op, current) : storage_queue::refusal();
     begin_next();
     done(std::move(result));
   }
@@ -56,7 +50,7 @@ struct simulated_storage::body : std::enable_shared_from_this<body> {
   void stop(std::size_t calls) {
     ++program;
     ++changes;
-    if (!waiting.empty()) disk.perform_part(waiting.front().op, calls);
+    if (!waiting.empty() && waiting.front().op) disk.perform_part(*waiting.front().op, calls);
     waiting.clear();
     hangs = false;
   }
@@ -77,10 +71,9 @@ simulated_storage::~simulated_storage() {
 }
 
 void simulated_storage::submit(storage_op op, std::function<void(storage_result)> done) {
-  if (body_->waiting.size() >= waiting_limit)
-    throw internal_error("storage: more than 256 operations wait");
-  body_->waiting.push_back({std::move(op), std::move(done)});
-  if (body_->waiting.size() == 1) body_->begin_next();
+  const bool idle = body_->waiting.empty();
+  body_->waiting.push(std::move(op), std::move(done));
+  if (idle) body_->begin_next();
 }
 
 const simulated_disk& simulated_storage::disk() const { return body_->disk; }

@@ -11,11 +11,9 @@ using storage_fault_fn = std::function<storage_fault(const storage_op& op)>;
 
 /// Performs operations one after the other, each after its cost in virtual time, and answers within
 /// an event of `later`. Default: no cost, no faults. Not thread-safe: one simulation, one thread.
+/// Bound: storage_queue; a refused operation has no cost and no fault.
 class simulated_storage final : public storage {
 public:
-  /// Bound of waiting operations; one more is an internal_error.
-  static constexpr std::size_t waiting_limit = 256;
-
   explicit simulated_storage(later_fn later, storage_cost_fn cost = {}, storage_fault_fn fault = {},
                              simulated_disk disk = {});
   /// Waiting operations are neither done nor answered.

@@ -1,8 +1,9 @@
 # Finds LibTorch in a `torch` package of pip or an unpacked libtorch archive. Defines LibTorch::torch.
 #
 # Looked for in TROUPE_TORCH (cache or environment: the folder that holds share/cmake/Torch), in the virtual
-# environment that apps/setup.sh makes, and along CMAKE_PREFIX_PATH. LibTorch's own package file is not used: it asks
-# for a CUDA toolkit where the library was built with one, warns about parts that no target links, and is slow.
+# environment that apps/setup.sh makes, where troupe-torch of the Debian package puts it, and along CMAKE_PREFIX_PATH.
+# LibTorch's own package file is not used: it asks for a CUDA toolkit where the library was built with one, warns about
+# parts that no target links, and is slow.
 if(NOT TROUPE_TORCH AND DEFINED ENV{TROUPE_TORCH})
   set(TROUPE_TORCH $ENV{TROUPE_TORCH})
 endif()
@@ -13,6 +14,7 @@ if(TROUPE_TORCH)
   set(_torch_places ${TROUPE_TORCH})
 else()
   file(GLOB _torch_places ${PROJECT_SOURCE_DIR}/build/venv/lib/python3*/site-packages/torch)
+  list(APPEND _torch_places /usr/local/lib/troupe/torch)
   foreach(_prefix IN LISTS CMAKE_PREFIX_PATH)
     list(APPEND _torch_places ${_prefix} ${_prefix}/../..)
   endforeach()

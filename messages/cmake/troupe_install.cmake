@@ -17,7 +17,7 @@ endforeach()
 # Of the internal headers, below troupe/detail, those that the simulator's public headers reach.
 if(TROUPE_BUILD_APPS)
   install(CODE "set(source ${PROJECT_SOURCE_DIR})
-    set(destination \"\$ENV{DESTDIR}\${CMAKE_INSTALL_PREFIX}/${CMAKE_INSTALL_INCLUDEDIR}/troupe/detail\")
+    set(destination \"\${CMAKE_INSTALL_PREFIX}/${CMAKE_INSTALL_INCLUDEDIR}/troupe/detail\")
     include(${PROJECT_SOURCE_DIR}/messages/cmake/install_reached.cmake)" COMPONENT development)
 endif()
 get_property(_installed GLOBAL PROPERTY TROUPE_INSTALLED)

@@ -4,6 +4,7 @@
 
 #include "backends/local/file_storage.hpp"
 #include "backends/simulated/simulated_storage.hpp"
+#include "backends/storage_queue.hpp"
 #include "tests/support/temporary_folder.hpp"
 
 #include <algorithm>
@@ -295,4 +296,31 @@ TEST_CASE("an answer never arrives inside submit and may itself submit", "[stora
   inside = false;
   world.settle();
   CHECK(answered.get_future().get());
+}
+
+TEST_CASE("an operation beyond the bound is not done, and answered with an error in its place",
+          "[storage]") {
+  const auto world = any_world();
+  constexpr std::size_t beyond = 20, all = 1 + storage_queue::limit + beyond;
+  std::promise<void> opened;
+  const auto gate = opened.get_future().share();
+  // The answer to the first one holds back the others, on the thread of an adapter that has one.
+  world.files->submit(ops::make_folder{"a"}, [gate](storage_result) { gate.wait(); });
+  std::vector<std::size_t> answered, refused;
+  std::promise<void> last;
+  for (std::size_t i = 1; i <= all; ++i)
+    world.files->submit(writing("a/" + std::to_string(i), {"x"}), [&, i](storage_result r) {
+      answered.push_back(i);
+      if (r.error == std::errc::resource_unavailable_try_again) refused.push_back(i);
+      if (i == all) last.set_value();
+    });
+  opened.set_value();
+  world.settle();
+  last.get_future().get();
+  CHECK(answered.size() == all);
+  CHECK(std::is_sorted(answered.begin(), answered.end()));
+  // The first operation may be waiting, or be done already.
+  CHECK((refused.size() == beyond + 1 || refused.size() == beyond + 2));
+  CHECK(world.must(ops::list{"a"}).names.size() == all - refused.size());
+  check_refused(world, ops::read{"a/" + std::to_string(all), 1}, "a/" + std::to_string(all));
 }

@@ -89,6 +89,27 @@ def story_a_resume_with_other_options_of_the_optimizer_is_refused(folder):
     check_code(fit(run, *WHOLE, "--resume", "latest", "--learning-rate", 0.02, "--momentum", 0.9), 0)
 
 
+def story_a_resume_with_another_schedule_is_refused(folder):
+    run, whole = (os.path.join(folder, name) for name in ("run", "whole"))
+    made = ["--learning-rate", 0.02, "--set", "optimizer.scheduler=cosine", "--set", "optimizer.warmup_epochs=1"]
+    check_code(fit(whole, *made), 0)
+    check_code(fit(run, *HALF, *made), 0)
+    for key, value, then in (("scheduler", '"polynomial"', '"cosine"'), ("scheduler", '"none"', '"cosine"'),
+                             ("warmup_epochs", 0, 1)):
+        parts = [f"optimizer.{key} = {value} (--set)", f"is of a run with {then}", "leave this one out"]
+        refused(folder, run, 3, parts, *WHOLE, "--resume", "latest", "--set", f"optimizer.{key}={value}")
+    # Another configuration file need not repeat the run's options: they go on, and config.toml says so.
+    other = os.path.join(folder, "other.toml")
+    with open(other, "w", encoding="utf-8") as file:
+        file.write("ranks = 2\n")
+    check_code(fit(run, *WHOLE, "--resume", "latest", "--config", other), 0)
+    check_equal(result_of(run)["weights_digest"], result_of(whole)["weights_digest"])
+    with open(os.path.join(run, "config.toml"), encoding="utf-8") as file:
+        text = file.read()
+    for line in ("learning_rate = 0.02", 'scheduler = "cosine"', "warmup_epochs = 1"):
+        check_in(line, text)
+
+
 def story_a_resume_with_another_data_set_is_refused(folder):
     run = os.path.join(folder, "run")
     data = "/usr/share/datasets/fashion-mnist"

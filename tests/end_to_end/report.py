@@ -5,6 +5,7 @@ import os
 import sys
 
 import browser
+from control import PLACED, held
 from troupe_program import PROGRAM, check, check_code, check_equal, check_in, fit, main, troupe
 
 HOSTILE = "<img src=x onerror=\"document.title='run'\">"
@@ -40,6 +41,29 @@ def story_a_run_is_drawn_light_dark_and_narrow(folder):
         check(shown.count('class="checkpoint"') >= 1, "no checkpoint")
         check_in("<h3>loss</h3>", shown.dom)
         check_in("test/accuracy", shown.dom)
+
+
+def story_metrics_have_words_and_scale_requests_have_marks(folder):
+    run = os.path.join(folder, "run")
+    traced = held(run, *PLACED, "--max-restarts", 3, "--max-epochs", 10)
+    check_code(troupe("scale", run, "--ranks", 1), 0)
+    traced.release()
+    check_code(traced.end(), 0)
+    # Figures of ranks, as troupe_service logs them, in the place of two metrics.
+    metrics = os.path.join(run, "metrics.csv")
+    with open(metrics, encoding="utf-8") as f:
+        head, rows = f.read().split("\n", 1)
+    for rank, name in enumerate(("test/loss", "test/accuracy")):
+        check_in(name, head)
+        head = head.replace(name, f"rank/{rank}/waiting_share")
+    with open(metrics, "w", encoding="utf-8") as f:
+        f.write(f"{head}\n{rows}")
+    shown = opened(report(folder, run))
+    check_equal(shown.count('class="scale"[^>]*><title>scale request, generation 1'), 1, "the mark of the request")
+    check_in("<h3>Waiting in collectives, by rank (% of the time)</h3>", shown.dom)
+    for line in ("training", "rank 0", "rank 1"):
+        check(shown.count(f"</svg>{line}</span>") >= 1, f"no {line} in a legend")
+    check_equal(shown.count(r">(train|val|rank/\d+)/\w+</span>"), 0, "raw names in a legend")
 
 
 def story_text_of_a_run_stays_text(folder):

@@ -138,6 +138,10 @@ def story_the_page_shows_a_job_and_its_buttons_work(folder):
     page.write("#ranks", "1")
     page.click("#scale")
     service.wait_for("by-hand", lambda job: job["status"]["ranks"] == 1, "one process")
+    mark = "document.querySelector('#timeline .scale title')?.textContent"
+    page.wait_for(f"{mark}?.startsWith('scale request')", "its mark")
+    legends = page.run("return [...document.querySelectorAll('.legend')].map((one) => one.textContent).join()")
+    check("training" in legends and "rank 1" in legends and "/" not in legends, legends)
     page.click("#stop")
     page.wait_for("document.querySelector('#job .pill').textContent === 'stopped'", "the stop")
     check_equal(service.job("by-hand")["state"], "stopped")

@@ -5,19 +5,8 @@ const byId = (id) => document.getElementById(id);
 const view = { smooth: 0, log: false };
 let token = sessionStorage.getItem("troupe-token") ?? "";
 let chosen = location.hash.slice(1);
-let following = null;  // { name, stop, job, life, curves, charts, rate, ranks, waiting }
-const STAGES = ["train", "val", "test"];
-const OF_RANK = /^rank\/(\d+)\/(\w+)$/;
-const DASHES = [undefined, "6 3", "2 3"];
-
+let following = null;  // { name, stop, job, life, curves, charts, rate, waiting }
 function say(text) { byId("line").textContent = text; }
-function pill(state) { return element("span", { class: `pill ${state}` }, state); }
-function figure(name, value, unit) {
-  return element("div", {}, element("dt", {}, name), element("dd", {}, value, unit ? element("small", {}, unit) : undefined));
-}
-function stageOf(name) { return name.includes("/") ? name.slice(0, name.indexOf("/")) : ""; }
-function baseOf(name) { return name.includes("/") ? name.slice(name.indexOf("/") + 1) : name; }
-
 async function ask(path, options = {}) {
   const headers = { ...(token ? { Authorization: `Bearer ${token}` } : {}), ...options.headers };
   const answer = await fetch(path, { ...options, headers });
@@ -81,7 +70,7 @@ function choose(name) {
   following?.stop.abort();
   for (const one of document.querySelectorAll(".pick")) one.setAttribute("aria-pressed", String(one.dataset.job === name));
   following = { name, stop: new AbortController(), job: null, life: [], curves: new Map(), charts: new Map(), rate: [],
-    ranks: { samples_per_second: new Map(), waiting_share: new Map() }, waiting: [], after: 0, dirty: true };
+    waiting: [], after: 0, dirty: true };
   build(following);
   follow(following);
 }
@@ -129,26 +118,17 @@ function seeJob(of, job) {
   if (!of.job?.status && job.status?.ranks) of.controls.ranks.value = job.status.ranks;
   of.job = job;
 }
-// `rank/N/NAME` is a figure of one rank.
-function seeMetrics(of, step, values) {
-  const found = { samples_per_second: [], waiting_share: [] };
-  for (const [name, value] of values) {
-    const [, rank, figure] = name.match(OF_RANK) ?? [];
-    if (!found[figure]) seeValue(of, name, step, value);
-    else if (value !== null) found[figure].push([Number(rank), figure === "waiting_share" ? value * 100 : value]);
-  }
-  for (const [figure, list] of Object.entries(found))
-    for (const [rank, value] of list) {
-      if (!of.ranks[figure].has(rank)) of.ranks[figure].set(rank, []);
-      addPoint(of.ranks[figure].get(rank), step, value);
-    }
-  if (found.samples_per_second.length) addPoint(of.rate, step, found.samples_per_second.reduce((sum, [, value]) => sum + value, 0));
-  if (found.waiting_share.length) of.waiting = found.waiting_share.sort(([a], [b]) => a - b);
-}
 // A step that is done again after a failure replaces what it said before.
-function seeValue(of, name, step, value) {
-  if (!of.curves.has(name)) of.curves.set(name, []);
-  addPoint(of.curves.get(name), step, value);
+function seeMetrics(of, step, values) {
+  for (const [name, value] of values) {
+    if (!of.curves.has(name)) of.curves.set(name, []);
+    addPoint(of.curves.get(name), step, drawnValue(name, value));
+  }
+  const ofRanks = (wanted) => values.map(([name, value]) => [...(name.match(OF_RANK) ?? []), value])
+    .filter(([, , figure, value]) => figure === wanted && value !== null).map(([, rank, , value]) => [Number(rank), value]);
+  const rates = ofRanks("samples_per_second"), shares = ofRanks("waiting_share");
+  if (rates.length) addPoint(of.rate, step, rates.reduce((sum, [, value]) => sum + value, 0));
+  if (shares.length) of.waiting = shares.sort(([a], [b]) => a - b);
 }
 function addPoint(points, x, y) {
   while (points.length && points[points.length - 1][0] >= x) points.pop();
@@ -164,7 +144,7 @@ function build(of) {
   of.figures = element("section", { class: "card" });
   of.plots = element("div", { class: "charts", id: "curves" });
   of.work = element("div", { class: "charts", id: "work" });
-  of.bars = element("div", { class: "bars" });
+  of.bars = element("div", {});
   of.share = element("span", { class: "quiet" });
   of.shares = element("section", { class: "card", id: "waiting", hidden: "" },
     element("div", { class: "head" }, element("h3", {}, "Waiting in collectives"), of.share), of.bars);
@@ -172,20 +152,12 @@ function build(of) {
   of.table = element("tbody", {});
   of.count = element("summary", {}, "Events");
   const part = (title, ...nodes) => element("section", { hidden: "" }, element("h2", {}, title), ...nodes);
-  of.parts = [part("Curves", controls(of), of.plots), part("Throughput and waiting", of.work),
+  of.parts = [part("Curves", controls(view, () => of.charts.forEach((chart) => chart.draw())), of.plots), part("Throughput and waiting", of.work),
     part("Timeline", element("section", { class: "card" }, of.time, element("details", {}, of.count, element("div", { class: "scroll" },
       element("table", {}, of.table)))))];
   of.work.append(of.shares);
   byId("job").replaceChildren(of.head, of.figures, ...of.parts);
   of.head.append(buttons(of));
-}
-function controls(of) {
-  const redraw = () => of.charts.forEach((chart) => chart.draw());
-  const slider = element("input", { type: "range", min: 0, max: 0.99, step: 0.01, value: view.smooth, "aria-label": "smoothing" });
-  slider.addEventListener("input", () => { view.smooth = Number(slider.value); redraw(); });
-  const log = element("button", { type: "button", "aria-pressed": String(view.log) }, "log scale");
-  log.addEventListener("click", () => { view.log = !view.log; log.setAttribute("aria-pressed", String(view.log)); redraw(); });
-  return element("div", { class: "controls" }, element("span", { class: "switch" }, "smoothing", slider), log);
 }
 function buttons(of) {
   const button = (id, text, act, kind) => {
@@ -244,23 +216,11 @@ function causes(failures) {
   });
 }
 
-// A chart per metric; its stages share it.
 function showCurves(of) {
-  const groups = new Map();
-  for (const [name, points] of of.curves) {
-    const stage = STAGES.indexOf(stageOf(name)), series = groups.get(baseOf(name)) ?? [];
-    series.push({ name, colour: `var(--c${stage < 0 ? series.length % 8 : stage})`, points });
-    groups.set(baseOf(name), series);
-  }
-  const work = new Map(), byRank = (title, all) => {
-    const series = [...all].sort(([a], [b]) => a - b).map(([rank, points]) => ({ name: `rank ${rank}`, colour: `var(--c${rank % 8})`,
-      dash: DASHES[Math.floor(rank / 8) % DASHES.length], points }));
-    if (series.length) work.set(title, series);
-  };
-  if (of.rate.length) work.set("Samples per second", [{ name: "all ranks", colour: "var(--c5)", points: of.rate }]);
-  byRank("Samples per second, by rank", of.ranks.samples_per_second);
-  byRank("Waiting in collectives, by rank (% of the time)", of.ranks.waiting_share);
-  const marks = of.life.filter((e) => e.event === "rank_failed" && typeof e.step === "number").slice(-100).map((e) => ({ x: e.step, text: eventText(e) }));
+  const curves = (wanted) => grouped([...of.curves].map(([name, points]) => ({ name, points })).filter(({ name }) => OF_RANK.test(name) === wanted));
+  const groups = curves(false), all = of.rate.length ? [["Samples per second", [{ name: "all ranks", colour: "var(--c5)", points: of.rate }]]] : [];
+  const work = new Map([...all, ...curves(true)]);
+  const marks = failureMarks(of.life);
   for (const [title, series] of [...groups, ...work]) {
     const shown = of.charts.get(title);
     if (shown && shown.what.series.length === series.length) {
@@ -276,12 +236,10 @@ function showCurves(of) {
 }
 // The newest figures while the job runs; of a job that has ended, those of its whole training.
 function showWaiting(of) {
-  const whole = of.job.result?.waiting_share;
-  const shares = whole?.length ? whole.map((share, rank) => [rank, share * 100]) : of.waiting;
+  const whole = of.job.result?.waiting_share, shares = whole?.length ? whole.map((share, rank) => [rank, share]) : of.waiting;
   of.shares.hidden = !shares.length;
   of.share.textContent = whole?.length ? "share of the training time, by rank" : "share of the newest steps, by rank";
-  of.bars.replaceChildren(...shares.slice(0, 256).map(([rank, share]) => element("div", {}, `rank ${rank}`,
-    element("i", {}, element("i", { style: `width:${Math.min(Math.max(share, 0), 100)}%` })), element("b", {}, `${share.toFixed(1)} %`))));
+  of.bars.replaceChildren(shareBars(shares));
 }
 function showTimeline(of) {
   if (!of.life.length) return;
@@ -309,15 +267,6 @@ function show() {
 
 // --- the rest of the page -----------------------------------------------------------------------
 
-function theme() {
-  const button = byId("theme");
-  const use = (name) => {
-    document.documentElement.dataset.theme = name;
-    button.textContent = name === "dark" ? "Light" : "Dark";
-  };
-  use(matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light");
-  button.addEventListener("click", () => use(document.documentElement.dataset.theme === "dark" ? "light" : "dark"));
-}
 function newJob(event) {
   event.preventDefault();
   const form = new FormData(byId("start")), whole = (name) => Number(form.get(name));
@@ -329,7 +278,6 @@ function newJob(event) {
   order("/v1/jobs", request).then((job) => { byId("start").hidden = true; choose(job.name); list(); }, (error) => say(error.message));
 }
 
-theme();
 byId("new").addEventListener("click", () => { byId("start").hidden = !byId("start").hidden; });
 byId("start").addEventListener("submit", newJob);
 byId("login").addEventListener("submit", (event) => {

@@ -5,7 +5,6 @@ const view = { smooth: 0, log: false };
 const charts = [];
 const several = data.runs.length > 1;
 
-const DASHES = { train: undefined, val: "6 4", test: "1.5 4", sanity: "1.5 4" };
 const FIRST = ["loss", "accuracy"];
 const RATE = /(^|[/_.-])(lr|learning_rate)([/_.-]|$)/i;
 const WORK = /^(throughput|device)\/|samples_per_sec|steps_per_sec|batches_per_sec|throughput|waiting|memory|_bytes|utili[sz]ation/i;
@@ -14,17 +13,6 @@ function section(title, ...children) {
   page.append(element("h2", {}, title), ...children);
 }
 function colour(run) { return `var(--c${run % 8})`; }
-// `rank/N/NAME` is a figure of one rank: the ranks share a chart.
-const OF_RANK = /^rank\/(\d+)\/(\w+)$/;
-function stageOf(name) {
-  const [, rank] = name.match(OF_RANK) ?? [];
-  return rank !== undefined ? `rank ${rank}` : name.includes("/") ? name.slice(0, name.indexOf("/")) : "";
-}
-function baseOf(name) {
-  const [, , figure] = name.match(OF_RANK) ?? [];
-  return figure !== undefined ? `${figure}, by rank` : name.includes("/") ? name.slice(name.indexOf("/") + 1) : name;
-}
-function pill(state) { return element("span", { class: `pill ${state}` }, state); }
 function table(heads, rows) {
   return element("div", { class: "scroll" }, element("table", {},
     element("thead", {}, element("tr", {}, ...heads)), element("tbody", {}, ...rows)));
@@ -33,10 +21,6 @@ function runName(run, index) {
   return element("span", { class: "run" },
     several ? element("span", { class: "dot", style: `background:${colour(index)}` }) : undefined, run.name);
 }
-function figure(name, value, unit) {
-  return element("div", {}, element("dt", {}, name), element("dd", {}, value, unit ? element("small", {}, unit) : undefined));
-}
-
 function failureBox(failure) {
   const place = ["rank", "hook", "step", "generation"].filter((k) => failure[k] !== null && failure[k] !== undefined)
     .map((k) => `${k} ${failure[k]}`).join(", ");
@@ -92,34 +76,22 @@ function comparison() {
       ...names.map((name) => row(name, (run, i) => number(values[i].get(name))))]));
 }
 
-function failureMarks() {
-  if (several) return [];
-  return data.runs[0].events.list.filter((e) => e.event === "rank_failed" && typeof e.step === "number")
-    .slice(0, 100).map((e) => ({ x: e.step, text: eventText(e) }));
-}
-
-// Of several runs: a colour for each run, a kind of line for each stage.
+// Of several runs: a colour for each run, a kind of line for each stage or rank.
 function runLegend(series) {
   if (!several) return undefined;
-  const stages = [...new Set(series.map((one) => one.stage))].filter(Boolean);
+  const lines = [...new Map(series.map((one) => [one.line, one.dash]))];
   return [...data.runs.map((run, i) => ({ name: run.name, colour: colour(i) })).filter((r) => series.some((s) => s.colour === r.colour)),
-    ...(stages.length > 1 ? stages : []).map((stage) => ({ name: stage, colour: "var(--quiet)", dash: DASHES[stage] }))];
+    ...(lines.length > 1 ? lines : []).map(([name, dash]) => ({ name, colour: "var(--quiet)", dash }))];
 }
 
-// A chart per metric: the stages of one metric share it, and so do the runs.
 function curves(wanted) {
-  const groups = new Map();
-  data.runs.forEach((run, index) => run.metrics.series.forEach((one) => {
-    if (!wanted(one.name) || !one.step.length) return;
-    const base = baseOf(one.name), stage = stageOf(one.name), group = groups.get(base) ?? [];
-    group.push({ name: several ? `${run.name} ${stage}` : one.name,
-      colour: several ? colour(index) : `var(--c${["train", "val", "test"].indexOf(stage) < 0 ? group.length % 8 : ["train", "val", "test"].indexOf(stage)})`,
-      stage, dash: several ? DASHES[stage] : undefined, points: one.step.map((step, i) => [step, one.value[i]]) });
-    groups.set(base, group);
-  }));
+  const all = data.runs.flatMap((run, index) => run.metrics.series.filter((one) => wanted(one.name) && one.step.length).map((one) => ({
+    name: one.name, points: one.step.map((step, i) => [step, drawnValue(one.name, one.value[i])]),
+    run: several ? { name: run.name, colour: colour(index) } : undefined })));
   const order = (name) => FIRST.includes(name) ? `0${FIRST.indexOf(name)}` : `1${name}`;
-  return [...groups].sort(([a], [b]) => order(a) < order(b) ? -1 : 1)
-    .map(([title, series]) => new Chart({ title, series, marks: failureMarks(), legend: runLegend(series) }, view));
+  const marks = several ? [] : failureMarks(data.runs[0].events.list);
+  return [...grouped(all)].sort(([a], [b]) => order(a) < order(b) ? -1 : 1)
+    .map(([title, series]) => new Chart({ title, series, marks, legend: runLegend(series) }, view));
 }
 
 function addCharts(title, list, ...before) {
@@ -128,25 +100,12 @@ function addCharts(title, list, ...before) {
   section(title, ...before, element("div", { class: "charts" }, ...list.map((chart) => chart.node)));
 }
 
-function controls() {
-  const redraw = () => charts.forEach((chart) => chart.draw());
-  const slider = element("input", { type: "range", min: 0, max: 0.99, step: 0.01, value: 0, "aria-label": "smoothing" });
-  const shown = element("span", {}, "0");
-  slider.addEventListener("input", () => { view.smooth = Number(slider.value); shown.textContent = slider.value; redraw(); });
-  const log = element("button", { type: "button", "aria-pressed": "false" }, "log scale");
-  log.addEventListener("click", () => { view.log = !view.log; log.setAttribute("aria-pressed", String(view.log)); redraw(); });
-  return element("div", { class: "controls" }, element("label", { class: "switch" }, "smoothing", slider, shown), log);
-}
-
 function waiting(run, index) {
   const shares = run.result?.waiting_share;
   if (!Array.isArray(shares)) return undefined;
-  const bars = element("div", { class: "bars" }, ...shares.slice(0, 256).map((share, rank) => element("div", {}, `rank ${rank}`,
-    element("i", {}, element("i", { style: `width:${Math.min(Math.max(share, 0), 1) * 100}%` })),
-    element("b", {}, `${(share * 100).toFixed(1)} %`))));
   return element("section", { class: "card" }, element("div", { class: "head" },
     element("h3", {}, several ? runName(run, index) : "Time in collectives"),
-    element("span", { class: "quiet" }, "share of the training time, by rank")), bars);
+    element("span", { class: "quiet" }, "share of the training time, by rank")), shareBars(shares.map((share, rank) => [rank, share])));
 }
 
 function throughput() {
@@ -178,7 +137,7 @@ function eventTable(run) {
   return element("details", {}, element("summary", {}, `All events (${number(run.events.list.length)}${left})`),
     table(["time", "event", "rank", "generation", "step", "details"].map((h) => element("th", {}, h)),
       run.events.list.map((e) => element("tr", {}, element("td", { class: "key" }, e.time),
-        ...[e.event.replaceAll("_", " "), e.rank, e.generation, e.step].map((x) => element("td", {}, x === null ? "" : `${x}`)),
+        ...[words(e.event), e.rank, e.generation, e.step].map((x) => element("td", {}, x === null ? "" : `${x}`)),
         element("td", {}, Object.entries(e.details).map(([k, v]) => `${k}: ${v}`).join(", "))))));
 }
 
@@ -208,26 +167,15 @@ function settings() {
   section("Settings", card);
 }
 
-function theme() {
-  const button = document.getElementById("theme");
-  const use = (name) => {
-    document.documentElement.dataset.theme = name;
-    button.textContent = name === "dark" ? "Light" : "Dark";
-  };
-  use(matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light");
-  button.addEventListener("click", () => use(document.documentElement.dataset.theme === "dark" ? "light" : "dark"));
-}
-
-theme();
 for (const run of data.runs) for (const event of run.events.list) event.at = Date.parse(event.time);
 for (const run of data.runs) run.events.list = run.events.list.filter((event) => !Number.isNaN(event.at));
 const title = several ? `${data.runs.length} runs` : data.runs[0].name;
 document.getElementById("title").textContent = title;
 document.title = `${title} – Troupe report`;
-document.getElementById("made").textContent = `made ${data.made.replace("T", " ").replace(/\.\d+Z/, " UTC")}`;
+document.getElementById("line").textContent = `made ${data.made.replace("T", " ").replace(/\.\d+Z/, " UTC")}`;
 page.append(element("div", { class: several ? "cards" : "cards one" }, ...data.runs.map(summary)));
 if (several) section("Comparison", comparison());
-addCharts("Curves", curves((name) => !RATE.test(name) && !WORK.test(name)), controls());
+addCharts("Curves", curves((name) => !RATE.test(name) && !WORK.test(name)), controls(view, () => charts.forEach((chart) => chart.draw())));
 addCharts("Learning rate", curves((name) => RATE.test(name)));
 throughput();
 timelines();

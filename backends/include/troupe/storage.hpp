@@ -91,7 +91,7 @@ struct storage_result {
 
 /// Operations of one caller are done in the order of submission. `done` is called once, on any
 /// thread, never inside `submit`, and must not throw. Errors are in the result; nothing is thrown.
-/// No cancellation. Bound: a caller keeps a few operations in flight, the checkpointer one.
+/// No cancellation. While 256 wait, one more is not done: resource_unavailable_try_again.
 class storage {
 public:
   virtual ~storage() = default;

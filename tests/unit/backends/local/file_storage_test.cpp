@@ -1,5 +1,5 @@
-// Goal: what file_storage promises beyond the storage port: its thread and its shutdown, the bound
-// of its queue, failed writes that leave the old file, and errors that name a fix.
+// Goal: what file_storage promises beyond the storage port: its thread and its shutdown, failed
+// writes that leave the old file, and errors that name a fix.
 // Method: a storage on a temporary folder, whose answers a gate holds back. A limit on file size
 // stands for a full disk.
 #include "backends/local/file_storage.hpp"
@@ -7,7 +7,6 @@
 #include "backends/local/file_operations.hpp"
 #include "tests/conformance/storage_suite.hpp"
 #include "tests/support/temporary_folder.hpp"
-#include "troupe/failure.hpp"
 
 #include <signal.h>
 #include <sys/resource.h>
@@ -89,23 +88,6 @@ TEST_CASE("a storage may be destroyed inside one of its own answers", "[storage]
   held.set_value();  // the answer releases it, on the storage's own thread
   ended.get_future().get();
   CHECK(entries(folder.path()) == std::vector<std::string>{"first", "second"});
-}
-
-TEST_CASE("submitting beyond the queue limit is an internal error", "[storage]") {
-  temporary_folder folder;
-  std::promise<void> entered;
-  std::promise<void> held;
-  std::atomic<int> answered{0};
-  file_storage files{folder.path().string()};  // last: its destructor waits for the answers
-  files.submit(small("first"), [&](storage_result) {
-    entered.set_value();
-    held.get_future().get();
-  });
-  entered.get_future().get();
-  const auto count = [&](storage_result) { ++answered; };
-  for (std::size_t i = 0; i < file_storage::waiting_limit; ++i) files.submit(ops::list{"."}, count);
-  CHECK_THROWS_AS(files.submit(ops::list{"."}, count), internal_error);
-  held.set_value();
 }
 
 TEST_CASE("the storage thread handles no signals", "[storage]") {

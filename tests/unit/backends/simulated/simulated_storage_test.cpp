@@ -2,8 +2,6 @@
 // program are never answered.
 #include "backends/simulated/simulated_storage.hpp"
 
-#include "troupe/failure.hpp"
-
 #include <map>
 
 #include "tests/support/catch.hpp"
@@ -116,13 +114,4 @@ TEST_CASE("events scheduled by a destroyed storage do no harm", "[simulated_stor
   }
   time.run();
   CHECK(time.events.empty());
-}
-
-TEST_CASE("too many waiting operations are an internal_error", "[simulated_storage]") {
-  virtual_time time;
-  simulated_storage files{time.later()};
-  for (std::size_t i = 0; i < simulated_storage::waiting_limit; ++i)
-    files.submit(ops::list{"."}, [](storage_result) {});
-  CHECK_THROWS_AS(files.submit(ops::list{"."}, [](storage_result) {}), internal_error);
-  time.run();
 }

@@ -54,10 +54,13 @@ function generations(events, end) {
   return all;
 }
 
+// A generation that gives way to another number of processes. The request came at most a step before.
+function isScaled(event) { return event.event === "generation_closing" && event.details.why === "scaled"; }
+
 const ROWS = [
   ["failures", (e) => e.event === "rank_failed" || e.event === "survivor" || e.event === "trouble"],
   ["checkpoints", (e) => e.event === "checkpoint_written" || e.event === "checkpoint_failed"],
-  ["requests", (e) => e.event === "stop_requested" || e.event === "stop_agreed"],
+  ["requests", (e) => e.event === "stop_requested" || e.event === "stop_agreed" || isScaled(e)],
 ];
 
 function mark(event, x, y) {
@@ -65,16 +68,24 @@ function mark(event, x, y) {
   if (event.event.startsWith("checkpoint"))
     return shape("path", { class: event.event === "checkpoint_failed" ? "checkpoint failed" : "checkpoint",
       d: `M${x} ${y - 6}l5 6l-5 6l-5 -6z` }, title);
+  if (isScaled(event))
+    return shape("path", { class: "scale", d: `M${x} ${y - 8}l4.5 6h-9zM${x} ${y + 8}l4.5 -6h-9z` }, title);
   if (event.event.startsWith("stop")) return shape("rect", { class: "stop", x: x - 4.5, y: y - 4.5, width: 9, height: 9, rx: 2 }, title);
   return shape("path", { class: "failure", d: `M${x - 4.5} ${y - 4.5}l9 9M${x + 4.5} ${y - 4.5}l-9 9` }, title);
 }
 
 function eventText(event) {
-  const parts = [event.event.replaceAll("_", " ")];
+  const parts = [isScaled(event) ? "scale request" : words(event.event)];
   for (const name of ["rank", "generation", "step"])
     if (typeof event[name] === "number") parts.push(`${name} ${event[name]}`);
   for (const [name, value] of Object.entries(event.details)) parts.push(`${name}: ${value}`);
   return parts.join(", ");
+}
+
+// The steps of failures, for charts.
+function failureMarks(events) {
+  return events.filter((e) => e.event === "rank_failed" && typeof e.step === "number").slice(-100)
+    .map((e) => ({ x: e.step, text: eventText(e) }));
 }
 
 class Timeline {

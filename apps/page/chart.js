@@ -1,21 +1,4 @@
-// Elements, numbers, and line charts as SVG. Text from a run only ever becomes a text node.
-const SVG = "http://www.w3.org/2000/svg";
-
-function set(node, attributes) {
-  for (const [name, value] of Object.entries(attributes ?? {}))
-    if (value !== undefined && value !== null) node.setAttribute(name, value);
-  return node;
-}
-function element(tag, attributes, ...children) {
-  const node = set(document.createElement(tag), attributes);
-  node.append(...children.filter((child) => child !== undefined && child !== null));
-  return node;
-}
-function shape(tag, attributes, ...children) {
-  const node = set(document.createElementNS(SVG, tag), attributes);
-  node.append(...children);
-  return node;
-}
+// Line charts as SVG.
 
 // Draws once the page is complete, and again whenever the width of `node` has changed.
 const pictures = [];
@@ -28,31 +11,6 @@ function whenResized(node, draw) {
   };
   pictures.push(redraw);
   new ResizeObserver(() => requestAnimationFrame(redraw)).observe(node);
-}
-
-function number(x) {
-  if (x === null || x === undefined) return "–";
-  if (typeof x !== "number") return String(x);
-  if (Number.isInteger(x)) return x.toLocaleString("en");
-  const size = Math.abs(x);
-  if (size >= 1e6 || size < 1e-4) return x.toExponential(3);
-  if (size >= 1000) return Math.round(x).toLocaleString("en");
-  return String(Number(x.toPrecision(4)));
-}
-function short(x) {
-  const size = Math.abs(x);
-  if (size >= 1e9) return Number((x / 1e9).toPrecision(4)) + "G";
-  if (size >= 1e6) return Number((x / 1e6).toPrecision(4)) + "M";
-  if (size >= 1e4) return Number((x / 1e3).toPrecision(4)) + "k";
-  if (size !== 0 && size < 1e-3) return x.toExponential().replace(/(\.\d\d)\d*e/, "$1e");
-  return String(Number(x.toPrecision(6)));
-}
-function duration(seconds) {
-  if (seconds < 1) return `${Math.round(seconds * 1000)} ms`;
-  if (seconds < 60) return `${Number(seconds.toPrecision(3))} s`;
-  const whole = Math.round(seconds), hours = Math.floor(whole / 3600), minutes = Math.floor(whole / 60) % 60;
-  const two = (n) => String(n).padStart(2, "0");
-  return hours ? `${hours}:${two(minutes)}:${two(whole % 60)} h` : `${minutes}:${two(whole % 60)} min`;
 }
 
 // About `count` round numbers between low and high.

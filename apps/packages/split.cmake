@@ -1,0 +1,13 @@
+# CPack runs this before it makes the packages: the libraries leave the files of `development`, without debug symbols.
+set(from ${CPACK_TEMPORARY_DIRECTORY}/development)
+file(GLOB_RECURSE archives RELATIVE ${from} ${from}/*.a)
+foreach(archive IN LISTS archives)
+  set(to ${CPACK_TEMPORARY_DIRECTORY}/library/${archive})
+  get_filename_component(folder ${to} DIRECTORY)
+  file(MAKE_DIRECTORY ${folder})
+  file(RENAME ${from}/${archive} ${to})
+  execute_process(COMMAND strip --strip-debug ${to} COMMAND_ERROR_IS_FATAL ANY)
+endforeach()
+if(NOT archives)
+  message(FATAL_ERROR "there is no library in ${from}")
+endif()

@@ -1,0 +1,25 @@
+# troupe_page(VARIABLE TITLE title BODY file CONNECT sources [STYLES ...] SCRIPTS ...): sets VARIABLE to a page of HTML,
+# which needs no other file. It is frame.html with this body, style.css and these styles, elements.js, chart.js,
+# timeline.js and these scripts. CONNECT says where its scripts may connect to, as a Content-Security-Policy does.
+function(troupe_page variable)
+  cmake_parse_arguments(PARSE_ARGV 1 arg "" "TITLE;BODY;CONNECT" "STYLES;SCRIPTS")
+  set(shared ${CMAKE_CURRENT_FUNCTION_LIST_DIR})
+  set(all_STYLE ${shared}/style.css ${arg_STYLES})
+  set(all_SCRIPT ${shared}/elements.js ${shared}/chart.js ${shared}/timeline.js ${arg_SCRIPTS})
+  file(READ ${shared}/frame.html page)
+  file(READ ${arg_BODY} body)
+  string(REPLACE "<!--BODY-->\n" "${body}" page "${page}")
+  string(REPLACE "<!--TITLE-->" "${arg_TITLE}" page "${page}")
+  string(REPLACE "<!--CONNECT-->" "${arg_CONNECT}" page "${page}")
+  foreach(kind STYLE SCRIPT)
+    set(text "")
+    foreach(file IN LISTS all_${kind})
+      file(READ ${file} part)
+      string(APPEND text "${part}")
+    endforeach()
+    string(REPLACE "/*${kind}*/\n" "${text}" page "${page}")
+  endforeach()
+  set_property(DIRECTORY APPEND PROPERTY
+    CMAKE_CONFIGURE_DEPENDS ${shared}/frame.html ${arg_BODY} ${all_STYLE} ${all_SCRIPT})
+  set(${variable} "${page}" PARENT_SCOPE)
+endfunction()

@@ -1,0 +1,111 @@
+"""Goal: the Debian packages install by dpkg into a root of their own, and work there: the program, the service's unit,
+and a project against the -dev package.
+
+The root is an overlay on this system, in a mount namespace: dpkg reads this system's database, so it checks the
+dependencies against Debian's packages, and nothing of this system changes. The source and build trees are hidden there.
+Needs root, and a file system in memory of 2 GiB.
+
+Run as: packages.py BUILD_FOLDER SOURCE_FOLDER TORCH_FOLDER
+"""
+
+import glob
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+
+from install import check_headers, run
+
+NAMES = {"libtroupe", "libtroupe-dev", "troupe"}
+
+# $1 an empty folder, $2 the packages, $3 LibTorch, $4 and $5 what is hidden.
+ROOT = """
+set -e
+mount -t tmpfs -o size=2g tmpfs "$1"
+mkdir "$1/upper" "$1/work" "$1/root"
+mount -t overlay -o "lowerdir=/,upperdir=$1/upper,workdir=$1/work" overlay "$1/root"
+mkdir -p "$1/root/packages" "$1/root/torch"
+mount --bind "$2" "$1/root/packages"
+mount --bind "$3" "$1/root/torch"
+mount -o remount,bind,ro "$1/root/torch"
+for hidden in "$4" "$5"; do [ ! -d "$1/root$hidden" ] || mount -t tmpfs tmpfs "$1/root$hidden"; done
+mount -t proc proc "$1/root/proc"
+mount --rbind /dev "$1/root/dev"
+rm -rf "$1/root/usr/local/lib/troupe"
+exec chroot "$1/root" env -i PATH=/usr/sbin:/usr/bin:/sbin:/bin HOME=/root LC_ALL=C bash -euo pipefail -c "$6"
+"""
+
+STORY = r"""
+cd /root
+dpkg --install /packages/*.deb
+! troupe --version 2>refused || exit 1
+grep -q "libc10.so" refused
+troupe-torch /torch
+troupe --version
+troupe doctor >/dev/null
+troupe fit --run-dir run --data synthetic --set data.samples=256 --set data.evaluation_samples=40 --batch-size 8 \
+  --max-steps 6 --progress never --placement processes
+grep -o '"status":"finished"' run/result.json
+troupe_service --help | grep -q -- --token-file
+test -s /usr/share/man/man1/troupe-fit.1 -a -s /usr/share/bash-completion/completions/troupe
+! command -v systemd-analyze >/dev/null || systemd-analyze verify /lib/systemd/system/troupe.service
+troupe init own
+cmake -G Ninja -S own -B tree -DCMAKE_BUILD_TYPE=Debug >/dev/null
+grep -q '^Troupe_DIR:PATH=/usr/lib/' tree/CMakeCache.txt
+cmake --build tree --target train >/dev/null
+tree/train 2
+dpkg --purge libtroupe-dev libtroupe troupe
+test ! -e /usr/bin/troupe -a ! -e /usr/include/troupe
+echo all of it works
+"""
+
+
+def field(package, name):
+    return run("dpkg-deb", "--field", package, name).strip()
+
+
+def check_contents(packages, source, folder):
+    """Each file is where it belongs, and the dependencies are those of the linked libraries."""
+    files = {name: run("dpkg-deb", "--contents", path) for name, path in packages.items()}
+    for text in files.values():
+        assert all(line.split()[5].startswith("./usr/") for line in text.splitlines()), text
+    run("dpkg-deb", "--extract", packages["libtroupe-dev"], folder)
+    check_headers(os.path.join(folder, "usr/include"), source)
+    assert re.search(r"/usr/lib/\S*libtroupe_actors\.a\n", files["libtroupe"]), files["libtroupe"]
+    assert "/usr/include/troupe/session.hpp\n" in files["libtroupe-dev"]
+    assert "TroupeConfig.cmake\n" in files["libtroupe-dev"] and ".a\n" not in files["libtroupe-dev"]
+    assert "./usr/bin/troupe\n" in files["troupe"] and "/system/troupe.service\n" in files["troupe"]
+    version = field(packages["troupe"], "Version")
+    assert f"libtroupe (= {version})" in field(packages["libtroupe-dev"], "Depends")
+    needs = field(packages["troupe"], "Depends")
+    for library in ("libc6", "libstdc++6", "libcaf-core0.17", "libfmt9", "libjemalloc2", "libxxhash0", "zlib1g"):
+        assert re.search(rf"\b{re.escape(library)}\b", needs), needs
+    assert "torch" not in needs, needs
+
+
+def main():
+    build, source, torch = map(os.path.realpath, sys.argv[1:])
+    if os.geteuid() != 0 or not shutil.which("dpkg") or not shutil.which("unshare"):
+        print("SKIPPED: installing packages needs root, dpkg and unshare")
+        sys.exit(77)
+    with tempfile.TemporaryDirectory() as folder:
+        made, root = os.path.join(folder, "made"), os.path.join(folder, "root")
+        os.mkdir(root)
+        run("cpack", "--config", os.path.join(build, "CPackConfig.cmake"), "-B", made)
+        shutil.rmtree(os.path.join(made, "_CPack_Packages"))
+        packages = {field(path, "Package"): path for path in glob.glob(os.path.join(made, "*.deb"))}
+        assert packages.keys() == NAMES, packages
+        check_contents(packages, source, os.path.join(folder, "extracted"))
+        inside = ["unshare", "--mount", "bash", "-c", ROOT, "root", root, made, torch, source, build, STORY]
+        done = subprocess.run(inside, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
+        print(done.stdout)
+        if done.returncode == 32 and "overlay" in done.stdout:
+            print("SKIPPED: this system mounts no overlay")
+            sys.exit(77)
+        assert done.returncode == 0 and done.stdout.endswith("all of it works\n"), done.returncode
+
+
+if __name__ == "__main__":
+    main()
