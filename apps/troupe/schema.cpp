@@ -302,6 +302,8 @@ void add_strategy(schema& s, const trainer_options& d) {
       "sum, clip and update in one pass (ranks as threads); by default where it is possible");
   add(s, "strategy.broadcast_buffers", kind::boolean, g.broadcast_buffers, "",
       "buffers become rank 0's after each step");
+  add(s, "strategy.sync_module_states", kind::boolean, g.sync_module_states, "",
+      "parameters and buffers become rank 0's at the start");
   add_powersgd(s, g.powersgd);
   auto& streams = add(s, "tcp.streams", kind::integer, unset, "",
                       "connections between two ranks of tcp and hier; by default as doctor says");

@@ -69,6 +69,7 @@ void data_parallel::model_to_device() {
   strategy::model_to_device();
   if (alone()) return;
   agree_on_module();
+  if (!options_.sync_module_states) return;
   std::vector<at::Tensor> state;
   for (const auto& parameter : bare_module()->parameters())
     if (parameter.defined()) state.push_back(parameter);

@@ -216,7 +216,8 @@ struct powersgd_options {
 };
 
 /// How data-parallel ranks exchange gradients, with the names that DDP uses (keys `strategy.*`).
-/// Only `comm_hook` changes bits of the result. Gradients are always views of buckets.
+/// Only `comm_hook` and `sync_module_states` change bits of the result. Gradients are always views
+/// of buckets.
 struct gradient_options {
   /// MiB of a bucket. Unset: chosen from the latency and bandwidth measured after the first step.
   std::optional<double> bucket_cap_mb;
@@ -241,6 +242,10 @@ struct gradient_options {
   std::optional<bool> fused_step;
   /// After each step the module's buffers are overwritten with rank 0's.
   bool broadcast_buffers = true;
+  /// At the start all ranks take rank 0's parameters and buffers. False: each rank keeps what its
+  /// module was made with, which is the same on all ranks unless the module sees to the opposite.
+  /// The updates are equal on all ranks all the same. Not in jobs that can restart.
+  bool sync_module_states = true;
   friend bool operator==(const gradient_options&, const gradient_options&) = default;
 };
 
