@@ -44,7 +44,7 @@ void add_devices(schema& s, const trainer_options& d, const schema_names& names)
       add(s, "accelerator", kind::choice, d.accelerator.name, "--accelerator",
           "where tensors live; auto: a GPU for each rank, else the cpu", {d.accelerator.name});
   on.choices.insert(on.choices.end(), names.accelerators.begin(), names.accelerators.end());
-  for (const auto known : {to_string(accelerator_kind::cuda), std::string_view{"lazy"}}) {
+  for (const auto known : {to_string(accelerator_kind::cuda), to_string(accelerator_kind::lazy)}) {
     if (std::ranges::find(on.choices, known) != on.choices.end()) continue;
     on.refused.emplace_back(known);
     on.elsewhere.emplace_back(known);

@@ -8,6 +8,7 @@
 #include <typeinfo>
 #include <unordered_map>
 
+#include "backends/torch/accelerators/host_memory.hpp"
 #include "backends/torch/collective_wait.hpp"
 #include "backends/torch/fused_step.hpp"
 #include "troupe/data_parallel.hpp"
@@ -252,8 +253,8 @@ void data_parallel::synchronize_buffers() {
     for (const auto& one : buffers) elements += one.numel();
     auto together = at::empty({elements}, at::TensorOptions{}.dtype(type));
     std::int64_t offset = 0;
-    for (const auto& one : buffers) {
-      if (rank() == 0) together.narrow(0, offset, one.numel()).copy_(one.reshape({-1}));
+    for (const auto& one : rank() == 0 ? to_host(buffers) : std::vector<at::Tensor>{}) {
+      together.narrow(0, offset, one.numel()).copy_(one.reshape({-1}));
       offset += one.numel();
     }
     staged.emplace_back(together, &buffers);

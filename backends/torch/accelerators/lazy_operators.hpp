@@ -4,11 +4,13 @@
 // inert on threads that did not switch the key on.
 #pragma once
 
+#include <ATen/core/Tensor.h>
 #include <c10/core/Device.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
 
 #include <cstdint>
 #include <optional>
+#include <vector>
 
 namespace troupe {
 
@@ -35,6 +37,18 @@ public:
 private:
   std::optional<c10::Device> outer_;
   c10::impl::IncludeDispatchKeyGuard on_;
+};
+
+/// Marks a step for the lazy ones of `tensors`. While it exists, reads of these by this thread mark
+/// no other one. Nothing else is computed on lazy tensors meanwhile.
+class lazy_reads {
+public:
+  explicit lazy_reads(const std::vector<at::Tensor>& tensors);
+  lazy_reads(const lazy_reads&) = delete;
+  lazy_reads& operator=(const lazy_reads&) = delete;
+
+private:
+  c10::impl::ExcludeDispatchKeyGuard without_marks_;
 };
 
 }  // namespace troupe

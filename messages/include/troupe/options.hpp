@@ -104,6 +104,7 @@ enum class accelerator_kind : std::uint8_t {
   automatic,  ///< cuda where every rank can have a device of its own, else cpu; its text is `auto`
   cpu,
   cuda,
+  lazy,  ///< LibTorch's lazy tensors (troupe/lazy.hpp)
 };
 
 /// Whether LibTorch uses deterministic algorithms only. With `on` an operation that has none

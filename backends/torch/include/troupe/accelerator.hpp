@@ -2,9 +2,9 @@
 // host, refuses what cannot work before a job starts, and gives streams, events, generators and
 // figures.
 //
-// Troupe has `cpu` and `cuda`. A program adds its own through torch_plugins::accelerators, for any
-// device type for which LibTorch has a device guard: in most cases a name and a type are enough.
-// docs/accelerators.md has an example.
+// Troupe has `cpu`, `cuda` and `lazy`. A program adds its own through torch_plugins::accelerators,
+// for any device type for which LibTorch has a device guard: in most cases a name and a type are
+// enough. docs/accelerators.md has an example.
 #pragma once
 
 #include <ATen/core/Generator.h>
@@ -116,7 +116,7 @@ using accelerator_factory = std::function<accelerator_ptr()>;
 /// By name, as `--accelerator` takes it. A program adds or replaces entries.
 using accelerator_table = std::map<std::string, accelerator_factory, std::less<>>;
 
-/// cpu, cuda.
+/// Those of accelerator_kind.
 accelerator_table default_accelerators();
 
 /// An accelerator and the devices of a job on this host.
