@@ -166,9 +166,7 @@ value strategy::batch_to_device(const value& batch, c10::Device device, std::int
     if (mover == parts_.moves.end()) return batch;
     return value_user{std::make_shared<const std::any>(mover->second(*own->held, device))};
   }
-  // From memory that the loader staged the copy need not wait; from any other it is done at once.
-  return map_tensors(
-      batch, [&](const at::Tensor& t) { return t.to(device, /*non_blocking=*/t.is_pinned()); });
+  return map_tensors(batch, [&](const at::Tensor& t) { return hardware().uploaded(t, device); });
 }
 
 step_output strategy::training_step(const batch& b, std::int64_t index) {

@@ -151,6 +151,10 @@ at::Generator accelerator::generator(c10::Device device) const {
   return at::globalContext().defaultGenerator(device);
 }
 
+at::Tensor accelerator::uploaded(const at::Tensor& t, c10::Device device) const {
+  return t.to(device, /*non_blocking=*/t.is_pinned());
+}
+
 device_memory accelerator::memory(c10::Device device) const {
   device_memory found;
   try {

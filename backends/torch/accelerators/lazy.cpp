@@ -75,6 +75,9 @@ public:
   }
   void synchronize(c10::Device device) const override { mark_lazy(device); }
   void mark_step(c10::Device device) const override { mark_lazy(device); }
+  at::Tensor uploaded(const at::Tensor& t, c10::Device device) const override {
+    return device.type() == type() ? upload_lazy(t, device) : accelerator::uploaded(t, device);
+  }
   // Random operators draw from the rank's generator for the host.
   at::Generator generator(c10::Device) const override { return {}; }
   c10::DeviceType autocast_type() const override {

@@ -12,6 +12,8 @@
 #include <algorithm>
 #include <array>
 #include <atomic>
+#include <limits>
+#include <mutex>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -30,6 +32,12 @@ constexpr auto draws_key = c10::DispatchKey::TESTING_ONLY_GenericMode;
 
 thread_local std::optional<c10::Device> creating;
 std::atomic<std::int64_t> marks{0};
+constexpr auto most_devices = std::numeric_limits<c10::DeviceIndex>::max() + 1;
+std::array<std::mutex, most_devices> all_tensors;  // of a device: what a mark collects and writes
+
+std::mutex& all_tensors_of(c10::Device device) {
+  return all_tensors.at(static_cast<std::size_t>(std::max<c10::DeviceIndex>(device.index(), 0)));
+}
 
 /// The rank's generator again applies to operators on the host, which the call of an operator on
 /// the device had switched off.
@@ -264,8 +272,14 @@ void mark_lazy(c10::Device device) {
   ++marks;
   auto* executor = torch::lazy::LazyGraphExecutor::Get();
   const auto which = torch::lazy::atenDeviceToBackendDevice(device);
+  const std::lock_guard lock{all_tensors_of(device)};
   executor->SyncLiveTensorsGraph(&which, {}, /*wait=*/true);
   executor->MarkStep(which);
+}
+
+at::Tensor upload_lazy(const at::Tensor& t, c10::Device device) {
+  const std::lock_guard lock{all_tensors_of(device)};
+  return t.to(device);
 }
 
 std::int64_t lazy_marks() { return marks; }

@@ -16,6 +16,9 @@ namespace troupe {
 
 /// Runs the operators that were collected for `device`, and waits until they are done.
 void mark_lazy(c10::Device device);
+/// `t` on `device`, from any thread: not while another thread is in mark_lazy for the same device,
+/// which writes into all tensors of it.
+at::Tensor upload_lazy(const at::Tensor& t, c10::Device device);
 /// Calls of mark_lazy so far.
 std::int64_t lazy_marks();
 

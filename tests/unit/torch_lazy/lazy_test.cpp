@@ -330,6 +330,73 @@ TEST_CASE("lazy: predictions are those of the CPU", "[lazy]") {
   for (std::size_t i = 0; i < here.size(); ++i) CHECK(at::allclose(here[i], there[i], 0, 1e-6));
 }
 
+namespace {
+
+/// Data that a loader copies to the device ahead, a step mark for `every` batches.
+struct in_groups : table_data {
+  in_groups(std::int64_t samples, std::int64_t validation, std::int64_t every)
+      : table_data(samples, 4, validation), every_(every) {}
+  data_loading loading(stage, std::int32_t) override {
+    return {.device_prefetch = 2, .batches_per_execution = every_};
+  }
+
+private:
+  std::int64_t every_;
+};
+
+std::int64_t graphs_of(const test_job& job) {
+  const auto before = counts_of_lazy().graphs;
+  run_good_job(job);
+  return counts_of_lazy().graphs - before;
+}
+
+/// Its loss runs in graphs only. A validation reads the sum of its losses at the end.
+struct summing : regression {
+  step_output training_step(const batch& b, std::int64_t) override {
+    return (net->forward(b[0]) - b[1]).pow(2).mean();
+  }
+  step_output validation_step(const batch& b, std::int64_t index) override {
+    const auto loss = training_step(b, index).loss();
+    total_ = total_.defined() ? total_ + loss : loss;
+    return {};
+  }
+  void on_validation_epoch_end() override { log("total", total_); }
+
+private:
+  at::Tensor total_;
+};
+
+}  // namespace
+
+TEST_CASE("lazy: batches_per_execution joins the batches of an evaluation", "[lazy]") {
+  const auto graphs = [](std::int64_t every) {
+    return graphs_of({.recipe = recipe_for<summing>(std::make_shared<in_groups>(8, 36, every)),
+                      .options = on_lazy(quick(1, 4, 1)),
+                      .purpose = stage::validate});
+  };
+  // Of 9 batches: each by itself, two groups of 4 and one that is left, and all together.
+  CHECK(graphs(1) == 9);
+  CHECK(graphs(4) == 3);
+  CHECK(graphs(100) == 1);
+}
+
+TEST_CASE("lazy: batches_per_execution leaves a training's weights as they are", "[lazy]") {
+  const auto options = quick(2, 4, 10);
+  const auto make = [](std::int64_t every) {
+    return recipe_for<summing>(std::make_shared<in_groups>(80, 0, every));
+  };
+  const auto expected = fitted(make(1), options);
+  for (const std::int64_t every : {1, 3, 100}) {
+    CAPTURE(every);
+    const auto got = fitted(make(every), on_lazy(options));
+    CHECK(distance(weights_of(got.snapshot), weights_of(expected.snapshot)) < 1e-6);
+  }
+  const auto steps = on_lazy(quick(1, 4, 12));
+  const auto apart = graphs_of({.recipe = make(1), .options = steps});
+  // An update runs with the next step's forward.
+  CHECK(graphs_of({.recipe = make(100), .options = steps}) <= apart - 8);
+}
+
 TEST_CASE("lazy: the report has counters and the operators that wait", "[lazy]") {
   const auto kind = lazy_devices();
   const auto x = at::ones({8}).to(lazy_device());

@@ -105,6 +105,10 @@ public:
   /// Host memory with the same numbers, from which a copy to the device need not wait. Called by
   /// the thread that loads data. The base returns `t`.
   virtual at::Tensor staged(const at::Tensor& t) const { return t; }
+  /// `t` on `device`, which is current. From memory that `staged` returned the copy may still run
+  /// when this returns: on the default stream, where operators of the rank come after it. Called by
+  /// the rank, and by the thread that loads data while the rank computes.
+  virtual at::Tensor uploaded(const at::Tensor& t, c10::Device device) const;
   /// Never throws.
   virtual device_memory memory(c10::Device device) const;
 };
