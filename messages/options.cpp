@@ -70,6 +70,7 @@ std::string_view to_string(accelerator_kind kind) {
     case accelerator_kind::automatic: return "auto";
     case accelerator_kind::cpu: return "cpu";
     case accelerator_kind::cuda: return "cuda";
+    case accelerator_kind::lazy: return "lazy";
   }
   return "unknown";
 }

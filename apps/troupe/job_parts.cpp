@@ -85,7 +85,8 @@ gradient_options gradients_of(const settings& s) {
           .comm_hook = s.text("strategy.comm_hook"),
           .powersgd = powersgd_of(s),
           .fused_step = s.find<bool>("strategy.fused_step"),
-          .broadcast_buffers = s.flag("strategy.broadcast_buffers")};
+          .broadcast_buffers = s.flag("strategy.broadcast_buffers"),
+          .sync_module_states = s.flag("strategy.sync_module_states")};
 }
 
 // Weights with the model's keys, as a rank's first state.

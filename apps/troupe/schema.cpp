@@ -44,7 +44,7 @@ void add_devices(schema& s, const trainer_options& d, const schema_names& names)
       add(s, "accelerator", kind::choice, d.accelerator.name, "--accelerator",
           "where tensors live; auto: a GPU for each rank, else the cpu", {d.accelerator.name});
   on.choices.insert(on.choices.end(), names.accelerators.begin(), names.accelerators.end());
-  for (const auto known : {to_string(accelerator_kind::cuda), std::string_view{"lazy"}}) {
+  for (const auto known : {to_string(accelerator_kind::cuda), to_string(accelerator_kind::lazy)}) {
     if (std::ranges::find(on.choices, known) != on.choices.end()) continue;
     on.refused.emplace_back(known);
     on.elsewhere.emplace_back(known);
@@ -302,6 +302,8 @@ void add_strategy(schema& s, const trainer_options& d) {
       "sum, clip and update in one pass (ranks as threads); by default where it is possible");
   add(s, "strategy.broadcast_buffers", kind::boolean, g.broadcast_buffers, "",
       "buffers become rank 0's after each step");
+  add(s, "strategy.sync_module_states", kind::boolean, g.sync_module_states, "",
+      "parameters and buffers become rank 0's at the start");
   add_powersgd(s, g.powersgd);
   auto& streams = add(s, "tcp.streams", kind::integer, unset, "",
                       "connections between two ranks of tcp and hier; by default as doctor says");

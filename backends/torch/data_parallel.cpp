@@ -69,6 +69,7 @@ void data_parallel::model_to_device() {
   strategy::model_to_device();
   if (alone()) return;
   agree_on_module();
+  if (!options_.sync_module_states) return;
   std::vector<at::Tensor> state;
   for (const auto& parameter : bare_module()->parameters())
     if (parameter.defined()) state.push_back(parameter);
@@ -113,7 +114,7 @@ void data_parallel::broadcast_in_place(const std::vector<at::Tensor>& tensors) c
   }
   for (const auto& operation : flying) wait_for(collectives(), operation);
   for (std::size_t i = 0; i < tensors.size(); ++i)
-    if (dense[i].const_data_ptr() != tensors[i].const_data_ptr())
+    if (!in_host_memory(tensors[i]) || dense[i].const_data_ptr() != tensors[i].const_data_ptr())
       tensors[i].detach().copy_(dense[i]);
 }
 

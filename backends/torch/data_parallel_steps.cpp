@@ -8,6 +8,7 @@
 #include <typeinfo>
 #include <unordered_map>
 
+#include "backends/torch/accelerators/host_memory.hpp"
 #include "backends/torch/collective_wait.hpp"
 #include "backends/torch/fused_step.hpp"
 #include "troupe/data_parallel.hpp"
@@ -35,6 +36,7 @@ data_parallel_options data_parallel_options_of(const gradient_options& from) {
   options.gradients.static_graph = from.static_graph;
   options.gradients.hook = named_comm_hook(from);
   options.broadcast_buffers = from.broadcast_buffers;
+  options.sync_module_states = from.sync_module_states;
   options.fused_step = from.fused_step;
   return options;
 }
@@ -46,6 +48,11 @@ void refuse_unrecoverable(const trainer_options& options) {
                      "strategy.comm_hook = \"powersgd\" keeps on each rank what it has not sent "
                      "yet, so a job that loses a rank could not go on: use another hook, or set "
                      "elastic.max_restarts to 0");
+  if (!options.gradients.sync_module_states)
+    throw user_error(errc::bad_configuration,
+                     "strategy.sync_module_states = false lets ranks have weights of their own, so "
+                     "a job that loses a rank could not go on: leave it out or set it to true, or "
+                     "set elastic.max_restarts to 0");
   if (!options.gradients.fused_step.value_or(false)) return;
   throw user_error(errc::bad_configuration,
                    "strategy.fused_step = true keeps the optimizer's state on rank 0 only, so a "
@@ -116,6 +123,8 @@ void data_parallel::use_comm_hook(comm_hook hook, bool with_state) {
 
 std::string data_parallel::obstacle_to_fusing(const torch::optim::Optimizer& optimizer) const {
   if (options_.gradients.hook) return "a communication hook is set";
+  if (!options_.sync_module_states)
+    return "it gives all ranks rank 0's parameters, and strategy.sync_module_states is false";
   const auto& numbers_in_use = numbers();
   if (typeid(numbers_in_use) != typeid(precision) && numbers_in_use.name() != "bf16-mixed")
     return fmt::format("the precision is {}, not 32-true or bf16-mixed", numbers_in_use.name());
@@ -244,8 +253,8 @@ void data_parallel::synchronize_buffers() {
     for (const auto& one : buffers) elements += one.numel();
     auto together = at::empty({elements}, at::TensorOptions{}.dtype(type));
     std::int64_t offset = 0;
-    for (const auto& one : buffers) {
-      if (rank() == 0) together.narrow(0, offset, one.numel()).copy_(one.reshape({-1}));
+    for (const auto& one : rank() == 0 ? to_host(buffers) : std::vector<at::Tensor>{}) {
+      together.narrow(0, offset, one.numel()).copy_(one.reshape({-1}));
       offset += one.numel();
     }
     staged.emplace_back(together, &buffers);

@@ -48,6 +48,8 @@ void torch_learner::handle(const hooks::process_dataloader& h) {
     options.seed = about_.options.seed;
     options.rank = strategy_->rank();
     options.staged_for = place_.kind;
+    options.device = device_;
+    if (!device_) options.device_prefetch = 0;
     auto way = strategy_->process_dataloader(std::make_unique<loader>(data, options), s);
     if (!way)
       throw user_error(errc::job_failed,
@@ -91,6 +93,8 @@ void torch_learner::handle(const hooks::batch_to_device& h) {
   if (cursor.epoch != epoch || cursor.next != h.at.batch) {
     const auto last = std::max(limit_of(h.at.stage, cursor.way->batches(epoch)), h.at.batch + 1);
     cursor.way->begin(epoch, h.at.batch, last);
+    cursor.last = last;
+    cursor.marked = h.at.batch;
   }
   auto item = cursor.way->next();
   cursor.epoch = epoch;

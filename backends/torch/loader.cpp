@@ -87,35 +87,44 @@ private:
 
 struct loader::state {
   state(dataset_ptr data, options how)
-      : data_(std::move(data)), how_(how), assembler_(data_, how) {}
+      : data_(std::move(data)), how_(std::move(how)), assembler_(data_, how_) {
+    if (uploads() && !(how_.prefetch > 0 && how_.staged_for && how_.device))
+      throw internal_error("a loader's device_prefetch needs prefetch, staged_for and device");
+  }
 
   ~state() {
-    if (!thread_.joinable()) return;
     {
       const std::lock_guard lock{mutex_};
       ending_ = true;
     }
     work_.notify_all();
-    thread_.join();
+    for (auto* thread : {&assembling_, &uploading_})
+      if (thread->joinable()) thread->join();
   }
 
   void begin(std::int64_t epoch, std::int64_t first, std::int64_t last) {
     taken_ = first;
+    last_ = last;
     {
       const std::lock_guard lock{mutex_};
       pass_ = {pass_.number + 1, epoch, first, last, layout(epoch)};
-      ready_.clear();
-      failed_ = nullptr;
+      on_host_.clear();
+      on_device_.clear();
     }
-    if (how_.prefetch > 0 && !thread_.joinable()) thread_ = std::thread{[this] { run(); }};
+    failed_ = nullptr;
+    if (how_.prefetch > 0 && !assembling_.joinable())
+      assembling_ = std::thread{[this] { assemble(); }};
+    if (uploads() && !uploading_.joinable()) uploading_ = std::thread{[this] { upload(); }};
     work_.notify_all();
   }
 
   item next() {
-    if (taken_ >= pass_.last) throw internal_error("a loader was asked past the end of its pass");
-    auto made = how_.prefetch > 0 ? take() : make_here();
+    if (taken_ >= last_) throw internal_error("a loader was asked past the end of its pass");
+    if (failed_) std::rethrow_exception(failed_);
+    auto one = how_.prefetch > 0 ? take() : made_by([&] { return batch_of(pass_, taken_); });
+    if (one.error) std::rethrow_exception(failed_ = one.error);
     ++taken_;
-    return made;
+    return std::move(one.made);
   }
 
   data_layout layout(std::int64_t epoch) const {
@@ -128,67 +137,113 @@ struct loader::state {
   data_layout resumed_;  ///< of that epoch
 
 private:
-  item make_here() {
-    if (failed_) std::rethrow_exception(failed_);
+  /// A batch, or the error that a stage got in its place.
+  struct piece {
+    item made;
+    std::exception_ptr error;
+  };
+
+  template <class F>
+  static piece made_by(F&& make) {
     try {
-      return assembler_.assemble(pass_.epoch, taken_, pass_.layout);
+      return {make(), nullptr};
     } catch (...) {
-      failed_ = std::current_exception();
-      throw;
+      return {{}, std::current_exception()};
     }
   }
 
-  item take() {
+  item batch_of(const pass& of, std::int64_t batch) {
+    return assembler_.assemble(of.epoch, batch, of.layout);
+  }
+
+  bool uploads() const { return how_.device_prefetch > 0; }
+
+  piece take() {
+    auto& from = uploads() ? on_device_ : on_host_;
     std::unique_lock lock{mutex_};
-    arrived_.wait(lock, [&] { return !ready_.empty() || failed_; });
-    if (ready_.empty()) std::rethrow_exception(failed_);
-    auto made = std::move(ready_.front());
-    ready_.pop_front();
+    arrived_.wait(lock, [&] { return !from.empty(); });
+    auto one = std::move(from.front());
+    from.pop_front();
     lock.unlock();
     work_.notify_all();
-    return made;
+    return one;
   }
 
-  bool has_work() const {
-    return !failed_ && pass_.next < pass_.last &&
-           ready_.size() < static_cast<std::size_t>(how_.prefetch);
+  static bool room(const std::deque<piece>& in, std::int32_t most) {
+    return in.size() < static_cast<std::size_t>(most);
   }
 
-  void run() {
+  // Drops what was made of an earlier pass. An error is the last piece of its pass.
+  void put(piece one, std::uint64_t of_pass, std::deque<piece>& to) {
+    if (of_pass != pass_.number) return;
+    if (one.error) {
+      pass_.next = pass_.last;
+      if (&to != &on_host_) on_host_.clear();
+    }
+    to.push_back(std::move(one));
+    arrived_.notify_all();
+    if (uploads()) work_.notify_all();
+  }
+
+  // The host stage.
+  void assemble() {
     const lane_thread setup;
     std::unique_lock lock{mutex_};
     while (true) {
-      work_.wait(lock, [&] { return ending_ || has_work(); });
+      work_.wait(lock, [&] {
+        return ending_ || (pass_.next < pass_.last && room(on_host_, how_.prefetch));
+      });
       if (ending_) return;
-      const auto [number, epoch, batch, last, layout] = pass_;
+      const auto now = pass_;
       ++pass_.next;
       lock.unlock();
-      item made;
-      std::exception_ptr error;
-      try {
-        made = assembler_.assemble(epoch, batch, layout);
-      } catch (...) {
-        error = std::current_exception();
-      }
+      auto one = made_by([&] { return batch_of(now, now.next); });
       lock.lock();
-      if (number != pass_.number) continue;  // of an earlier pass
-      if (error)
-        failed_ = error;
-      else
-        ready_.push_back(std::move(made));
-      arrived_.notify_all();
+      put(std::move(one), now.number, on_host_);
     }
   }
 
+  // The device stage.
+  void upload() {
+    const lane_thread setup;
+    std::unique_lock lock{mutex_};
+    while (true) {
+      work_.wait(lock, [&] {
+        return ending_ || (!on_host_.empty() && room(on_device_, how_.device_prefetch));
+      });
+      if (ending_) return;
+      const auto number = pass_.number;
+      auto one = std::move(on_host_.front());
+      on_host_.pop_front();
+      lock.unlock();
+      work_.notify_all();
+      if (!one.error) one = made_by([&] { return uploaded(std::move(one.made)); });
+      lock.lock();
+      put(std::move(one), number, on_device_);
+    }
+  }
+
+  item uploaded(item of_host) const {
+    const auto& kind = *how_.staged_for;
+    const auto device = how_.device.value();
+    const auto current = kind.make_current(device);
+    of_host.batch =
+        map_tensors(of_host.batch, [&](const at::Tensor& t) { return kind.uploaded(t, device); });
+    return of_host;
+  }
+
   assembler assembler_;
-  std::int64_t taken_ = 0;  ///< owner only; the loader thread shares all members below
+  // Of the owner.
+  std::int64_t taken_ = 0;
+  std::int64_t last_ = 0;
+  std::exception_ptr failed_;
+  // Shared with the stages.
   std::mutex mutex_;
   std::condition_variable work_, arrived_;
   pass pass_;
-  std::deque<item> ready_;
-  std::exception_ptr failed_;
+  std::deque<piece> on_host_, on_device_;
   bool ending_ = false;
-  std::thread thread_;
+  std::thread assembling_, uploading_;
 };
 
 loader_options loader_options_of(const data_loading& how, stage purpose, const dataset& data,
@@ -196,9 +251,17 @@ loader_options loader_options_of(const data_loading& how, stage purpose, const d
   loader_options made;
   made.layout = {data.size(), ranks, how.batch_size.value_or(batch_size)};
   made.prefetch = how.prefetch;
-  if (made.layout.batch_size < 1 || how.prefetch < 0)
+  made.device_prefetch = how.device_prefetch;
+  made.batches_per_execution = how.batches_per_execution;
+  if (made.layout.batch_size < 1 || how.prefetch < 0 || how.device_prefetch < 0 ||
+      how.batches_per_execution < 1)
     throw user_error(errc::bad_configuration,
-                     "data_loading: batch_size must be 1 or more, and prefetch not negative");
+                     "data_loading: batch_size must be 1 or more, batches_per_execution too, and "
+                     "prefetch and device_prefetch not negative");
+  if (how.device_prefetch > 0 && how.prefetch == 0)
+    throw user_error(errc::bad_configuration,
+                     "data_loading: device_prefetch copies batches that prefetch made: let "
+                     "prefetch be 1 or more");
   if (purpose != stage::train) return made;
   made.shuffle = how.shuffle;
   if (how.shuffle && how.order) {

@@ -52,6 +52,10 @@ bool reducer::state::settle(member& one) {
         fmt::format("parameter {} has a sparse gradient, which ranks cannot sum: build "
                     "its layer with sparse(false)",
                     one.what.name));
+  if (apart) {
+    one.held = grad;
+    return true;
+  }
   if (can_stay(one)) {
     one.held = grad;
     ++seen.stayed;
@@ -114,7 +118,8 @@ void reducer::state::arrived(std::size_t index) noexcept {
                       options.static_graph ? "static_graph" : "overlap"));
     if (one.arrivals == 1 && !traced) trace.push_back(index);
     if (one.arrivals == one.expected) --home.missing;
-    if (!options.overlap || held_back || learning || !sums()) return;
+    // A read runs what the device collected: it waits until backward has ended.
+    if (!options.overlap || held_back || learning || !sums() || apart) return;
     // Autograd's thread of a device works for all ranks that share it: a hook might wait for them.
     if (options.hook && !in_host_memory(one.what.tensor)) return;
     // Autograd still holds other references to a gradient that has just arrived.
@@ -145,6 +150,18 @@ void reducer::state::check_usage() {
                                    one.what.name, one.arrivals, one.expected));
 }
 
+void reducer::state::fetch(const bucket& one) {
+  std::vector<at::Tensor> gradients, places;
+  for (const auto i : one.members) {
+    const auto& each = members[i];
+    if (each.held.is_same(each.place)) continue;  // zeros
+    gradients.push_back(each.held);
+    places.push_back(each.place);
+  }
+  const auto read = to_host(gradients);
+  for (std::size_t i = 0; i < read.size(); ++i) places[i].copy_(read[i]);
+}
+
 void reducer::state::leave(std::size_t index) {
   const at::NoGradGuard no_grad;
   auto& one = buckets[index];
@@ -154,6 +171,7 @@ void reducer::state::leave(std::size_t index) {
     each.held = place_of(each);
     each.held.zero_();
   }
+  if (apart) fetch(one);
   one.left = true;
   // Waits until the device has computed them.
   if (one.on_device.defined()) one.gradients.copy_(one.on_device);
@@ -201,6 +219,8 @@ reducer::word reducer::state::take_word(const double* numbers) {
     each.placed = flags[i] > 0;
     if (!each.placed)
       each.held = at::Tensor{};
+    else if (apart)
+      each.held = each.place.to(each.what.tensor.device());
     else if (!each.held.defined())
       each.held = place_of(each).zero_();
     each.what.tensor.mutable_grad() = each.held;
@@ -240,6 +260,7 @@ reducer::reducer(std::vector<parameter> parameters, std::shared_ptr<communicator
   // Communication hooks compute in memory of the host.
   s.on_devices = !s.options.hook && carries(*world, c10::DeviceTypeName(place.type(), true));
   s.world = s.on_devices ? std::move(world) : s.host;
+  s.apart = !parameters.empty() && !in_memory(parameters.front().tensor);
   for (auto& each : parameters) {
     if (each.optimizers == 0) each.optimizers = 1;
     all |= each.optimizers;

@@ -83,7 +83,8 @@ void reducer::state::allocate(bucket& one, bool with_word) {
   one.all.zero_();
   one.gradients = row(0, word_at);
   if (with_word) one.word = row(word_at, elements);
-  const bool copied = !on_devices && !in_host_memory(members[one.members.front()].what.tensor);
+  const bool copied =
+      !apart && !on_devices && !in_host_memory(members[one.members.front()].what.tensor);
   if (copied) one.on_device = at::zeros({static_cast<std::int64_t>(word_at)}, options_of);
   for (std::size_t i = 0; i < one.members.size(); ++i) {
     auto& held = members[one.members[i]];

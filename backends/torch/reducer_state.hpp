@@ -51,6 +51,9 @@ struct reducer::state : std::enable_shared_from_this<reducer::state> {
   std::shared_ptr<communicator> world;  // carries the buckets
   std::shared_ptr<communicator> host;   // carries everything else
   bool on_devices = false;              // buckets are memory of devices
+  // Gradients are not in memory: they stay autograd's tensors. When their bucket is sent, they are
+  // copied to their places, which are memory of the host.
+  bool apart = false;
   reducer_options options;
   figures seen;
 
@@ -82,6 +85,7 @@ struct reducer::state : std::enable_shared_from_this<reducer::state> {
   static bool can_stay(const member& one);
   static const at::Tensor& place_of(member& one);
   bool settle(member& one);
+  void fetch(const bucket& one);
   void arrived(std::size_t index) noexcept;
   void check_usage();
   void leave(std::size_t index);

@@ -17,6 +17,7 @@
 #include "backends/torch/single_device.hpp"
 #include "troupe/data_parallel.hpp"
 #include "troupe/module.hpp"
+#include "troupe/module_creation.hpp"
 
 namespace troupe {
 
@@ -99,6 +100,11 @@ c10::Device strategy::root_device() const {
                      fmt::format("local rank {} has no device: the job computes on {} of {} per "
                                  "host; start as many ranks there",
                                  local_rank(), devices.size(), hardware().name()));
+  if (another && dynamic_cast<const module_creation*>(&hardware()))
+    throw user_error(errc::device,
+                     fmt::format("{} shards and {} devices of {}: there each shard computes on a "
+                                 "device of its own; start a rank for each shard",
+                                 shards, devices.size(), hardware().name()));
   return device_of(devices, local_rank(), shards);
 }
 
@@ -160,9 +166,7 @@ value strategy::batch_to_device(const value& batch, c10::Device device, std::int
     if (mover == parts_.moves.end()) return batch;
     return value_user{std::make_shared<const std::any>(mover->second(*own->held, device))};
   }
-  // From memory that the loader staged the copy need not wait; from any other it is done at once.
-  return map_tensors(
-      batch, [&](const at::Tensor& t) { return t.to(device, /*non_blocking=*/t.is_pinned()); });
+  return map_tensors(batch, [&](const at::Tensor& t) { return hardware().uploaded(t, device); });
 }
 
 step_output strategy::training_step(const batch& b, std::int64_t index) {

@@ -201,8 +201,14 @@ void torch_learner::take_device() {
   random_.add_device(place_.kind->generator(device));
 }
 
-void torch_learner::mark_step() const {
-  if (device_) place_.kind->mark_step(*device_);
+void torch_learner::mark_step() {
+  if (!device_) return;
+  auto& cursor = cursor_at(at_);
+  const auto every = cursor.way->how().batches_per_execution;
+  const auto done = at_.batch + 1;
+  if (every > 1 && done - cursor.marked < every && done < cursor.last) return;
+  cursor.marked = done;
+  place_.kind->mark_step(*device_);
 }
 
 void torch_learner::handle(const hooks::prepare_data&) {

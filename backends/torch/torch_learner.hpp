@@ -181,7 +181,7 @@ private:
 
   void draw_from(std::string_view hook);
   void take_device();
-  void mark_step() const;
+  void mark_step();
   std::exception_ptr cause_of(const hooks::on_exception& h) const;
   void configure_optimizers();
   void describe_optimizers();
@@ -197,6 +197,8 @@ private:
     std::int64_t samples = 0;  // of the dataset
     std::int64_t epoch = undefined;
     std::int64_t next = undefined;
+    std::int64_t last = undefined;  // of the pass
+    std::int64_t marked = 0;        // micro-batches before the last step mark
   };
   loader_cursor& cursor_at(const position& at);
   std::int64_t limit_of(stage s, std::int64_t batches) const;

@@ -89,8 +89,8 @@ void inspect(F& f, powersgd_options& x) {
 }
 template <class F>
 void inspect(F& f, gradient_options& x) {
-  auto& [cap, overlap, find_unused, static_graph, hook, powersgd, fused, buffers] = x;
-  f(cap, overlap, find_unused, static_graph, hook, powersgd, fused, buffers);
+  auto& [cap, overlap, find_unused, static_graph, hook, powersgd, fused, buffers, states] = x;
+  f(cap, overlap, find_unused, static_graph, hook, powersgd, fused, buffers, states);
 }
 template <class F>
 void inspect(F& f, device_choice& x) {

@@ -70,18 +70,25 @@ def story_help_lists_only_what_this_build_supports(folder):
     check(not os.path.exists(run), "a refused call leaves no folder")
 
 
-def story_a_rank_trains_on_lazy_tensors_and_mixed_precision_is_refused(folder):
+def story_ranks_train_on_lazy_tensors_and_mixed_precision_is_refused(folder):
     run = os.path.join(folder, "run")
     lazy = ["--accelerator", "lazy"]
     check_in("lazy", check_code(troupe("doctor"), 0).out)
-    refused(6, ["1 device of lazy", "use --ranks 1"], "fit", *SMALL, "--run-dir", run, *lazy, "--ranks", 2)
-    refused(3, ["no mixed precision", "32-true"], "fit", *SMALL, "--run-dir", run, *lazy, "--ranks", 1, "--precision",
-            "bf16-mixed")
+    refused(6, ["elastic.shards = 4 and ranks = 2", "use --ranks 4"], "fit", *SMALL, "--run-dir", run, *lazy, "--ranks",
+            2, "--shards", 4)
+    refused(3, ["no mixed precision", "32-true"], "fit", *SMALL, "--run-dir", run, *lazy, "--precision", "bf16-mixed")
     check(not os.path.exists(run), "a refused call leaves no folder")
-    for name, flags in (("lazy", lazy), ("cpu", ["--accelerator", "cpu"])):
-        check_code(fit(os.path.join(folder, name), "--ranks", 1, "--max-steps", 4, *flags), 0)
-    lazily, eagerly = (result_of(os.path.join(folder, name)) for name in ("lazy", "cpu"))
-    check_equal((lazily["steps"], lazily["samples"]), (eagerly["steps"], eagerly["samples"]))
+    for ranks, placement in ((1, "threads"), (2, "threads"), (2, "processes")):
+        ends = []
+        for name in ("lazy", "cpu"):
+            place = os.path.join(folder, f"{name}-{ranks}-{placement}")
+            run_on = ["--ranks", ranks, "--placement", placement, "--accelerator", name]
+            check_code(fit(place, *run_on, "--max-steps", 4), 0)
+            ends.append(result_of(place))
+        lazily, eagerly = ends
+        check_equal((lazily["steps"], lazily["samples"]), (eagerly["steps"], eagerly["samples"]))
+        apart = abs(lazily["metrics"]["train/loss"] - eagerly["metrics"]["train/loss"])
+        check(apart < 1e-5, f"the losses of {ranks} ranks as {placement} are {apart} apart")
 
 
 def story_each_precision_that_help_lists_trains(folder):

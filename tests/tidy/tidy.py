@@ -260,7 +260,7 @@ def devices(tree):
                      "or use host_memory.hpp", (home,))
     for path, code in tree.sources("backends", "actors", "apps"):
         if not path.startswith(home):
-            for m in re.finditer(r'"(?:cpu|cuda)(?::\d+)?"', code):
+            for m in re.finditer(r'"(?:cpu|cuda|lazy)(?::\d+)?"', code):
                 yield Finding(path, line_of(code, m.start()), f"{m[0]}: to_string(accelerator_kind) has the names")
 
 

@@ -13,6 +13,7 @@
 #include <numeric>
 
 #include "troupe/failure.hpp"
+#include "troupe/module_creation.hpp"
 
 namespace troupe {
 
@@ -150,6 +151,10 @@ at::Generator accelerator::generator(c10::Device device) const {
   return at::globalContext().defaultGenerator(device);
 }
 
+at::Tensor accelerator::uploaded(const at::Tensor& t, c10::Device device) const {
+  return t.to(device, /*non_blocking=*/t.is_pinned());
+}
+
 device_memory accelerator::memory(c10::Device device) const {
   device_memory found;
   try {
@@ -213,6 +218,12 @@ chosen_devices choose_devices(const accelerator_table& known, const trainer_opti
   // Throws where autocast is not there.
   if (options.precision.name.ends_with("-mixed")) chosen.kind->autocast_type();
   chosen.devices = chosen.kind->parse(options.devices, ranks);
+  const auto shards = options.elastic.shards.value_or(0);
+  if (ranks > 0 && shards > ranks && dynamic_cast<const module_creation*>(chosen.kind.get()))
+    refuse(
+        fmt::format("elastic.shards = {} and ranks = {}: on {} each shard computes on a device of "
+                    "its own; use --ranks {}",
+                    shards, ranks, chosen.kind->name(), shards));
   return chosen;
 }
 

@@ -36,7 +36,7 @@ accelerator_ptr cuda_accelerator() { return std::make_shared<cuda>(); }
 accelerator_table default_accelerators() {
   return {{std::string{to_string(accelerator_kind::cpu)}, cpu_accelerator},
           {std::string{to_string(accelerator_kind::cuda)}, cuda_accelerator},
-          {"lazy", lazy_accelerator}};
+          {std::string{to_string(accelerator_kind::lazy)}, lazy_accelerator}};
 }
 
 }  // namespace troupe

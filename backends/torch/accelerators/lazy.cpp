@@ -8,6 +8,7 @@
 #include <torch/csrc/lazy/core/metrics.h>
 #include <torch/csrc/lazy/ts_backend/ts_backend_impl.h>
 
+#include <limits>
 #include <mutex>
 
 #include "backends/torch/accelerators/adapters.hpp"
@@ -42,15 +43,15 @@ struct computed final : device_event {
 };
 
 /// LibTorch's lazy tensors: operators are collected into a graph, which a step mark runs on the
-/// processors of the host. One device, and so one rank: the buckets of several ranks hold gradients
-/// as views, which are not written through here.
+/// processors of the host, in the thread that marks. Its devices are queues and no hardware: there
+/// are as many as LibTorch can number. Equal graphs of different devices are compiled once.
 class lazy final : public accelerator, public module_creation {
 public:
-  std::string_view name() const override { return "lazy"; }
+  std::string_view name() const override { return to_string(accelerator_kind::lazy); }
   c10::DeviceType type() const override { return c10::kLazy; }
   std::string unusable() const override { return {}; }
   std::string about() const override { return "graphs of operators, run on the processors"; }
-  std::int32_t count() const override { return 1; }
+  std::int32_t count() const override { return std::numeric_limits<c10::DeviceIndex>::max() + 1; }
   std::vector<c10::Device> parse(const device_choice& which, std::int32_t ranks) const override {
     start_backend();
     return accelerator::parse(which, ranks);
@@ -74,6 +75,9 @@ public:
   }
   void synchronize(c10::Device device) const override { mark_lazy(device); }
   void mark_step(c10::Device device) const override { mark_lazy(device); }
+  at::Tensor uploaded(const at::Tensor& t, c10::Device device) const override {
+    return device.type() == type() ? upload_lazy(t, device) : accelerator::uploaded(t, device);
+  }
   // Random operators draw from the rank's generator for the host.
   at::Generator generator(c10::Device) const override { return {}; }
   c10::DeviceType autocast_type() const override {
@@ -111,13 +115,15 @@ std::string report_of_lazy() {
   text += "LibTorch's counters:\n" + torch::lazy::CreateMetricReport();
   auto* executor = torch::lazy::hasBackend() ? torch::lazy::LazyGraphExecutor::Get() : nullptr;
   if (!executor) return text;
-  std::vector<torch::lazy::LazyTensorPtr> waiting;
+  std::map<std::int64_t, std::vector<torch::lazy::LazyTensorPtr>> waiting;  // by device
   for (const auto& one : executor->GetLiveTensors(nullptr))
-    if (one->CurrentIrValue()) waiting.push_back(one);
+    if (one->CurrentIrValue()) waiting[one->GetDevice().ordinal()].push_back(one);
   if (waiting.empty()) return text + "no operator waits for a step mark\n";
-  return text + "operators that wait for a step mark:\n" +
-         torch::lazy::DebugUtil::GetTensorsGraphInfo(waiting, nullptr,
-                                                     torch::lazy::DebugUtil::GraphFormat::kText);
+  for (const auto& [device, tensors] : waiting)
+    text += fmt::format("operators of device {} that wait for a step mark:\n{}\n", device,
+                        torch::lazy::DebugUtil::GetTensorsGraphInfo(
+                            tensors, nullptr, torch::lazy::DebugUtil::GraphFormat::kText));
+  return text;
 }
 
 }  // namespace troupe

@@ -12,6 +12,8 @@
 #include <algorithm>
 #include <array>
 #include <atomic>
+#include <limits>
+#include <mutex>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -30,6 +32,12 @@ constexpr auto draws_key = c10::DispatchKey::TESTING_ONLY_GenericMode;
 
 thread_local std::optional<c10::Device> creating;
 std::atomic<std::int64_t> marks{0};
+constexpr auto most_devices = std::numeric_limits<c10::DeviceIndex>::max() + 1;
+std::array<std::mutex, most_devices> all_tensors;  // of a device: what a mark collects and writes
+
+std::mutex& all_tensors_of(c10::Device device) {
+  return all_tensors.at(static_cast<std::size_t>(std::max<c10::DeviceIndex>(device.index(), 0)));
+}
 
 /// The rank's generator again applies to operators on the host, which the call of an operator on
 /// the device had switched off.
@@ -125,6 +133,12 @@ void drop_out(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
   torch::jit::push(*stack, input.mul(on_device.div(kept)), on_device.to(at::kBool));
 }
 
+// A view is brought up to date, so that the graph of the next mark contains it.
+void settle(const at::Tensor& lazy) {
+  if (at::functionalization::impl::isFunctionalTensor(lazy))
+    at::functionalization::impl::sync(lazy);
+}
+
 bool host_gets_it(const c10::OperatorHandle& op, const c10::IValue* given) {
   const auto& arguments = op.schema().arguments();
   for (std::size_t i = 0; i < arguments.size(); ++i) {
@@ -134,13 +148,11 @@ bool host_gets_it(const c10::OperatorHandle& op, const c10::IValue* given) {
   return op.schema().name() != "aten::_to_copy";
 }
 
-// A view is brought up to date first, so that the graph of the mark contains it.
 void read(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
   const c10::impl::ExcludeDispatchKeyGuard below(lazy_key);
   auto* given = arguments_of(op, stack);
   if (const auto* lazy = first_lazy(op, given); lazy && host_gets_it(op, given)) {
-    if (at::functionalization::impl::isFunctionalTensor(lazy->toTensor()))
-      at::functionalization::impl::sync(lazy->toTensor());
+    settle(lazy->toTensor());
     mark_lazy(lazy->toTensor().device());
     // LibTorch refuses to write into memory of the host from a lazy tensor.
     if (op.schema().name() == "aten::copy_") given[1] = to_host(given[1].toTensor());
@@ -197,7 +209,7 @@ void make_filled(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
   stack->back() = stack->back().toTensor().to(*creating);
 }
 
-constexpr std::array in_memory{"empty.memory_format", "empty_strided"};
+constexpr std::array without_numbers{"empty.memory_format", "empty_strided"};
 constexpr std::array with_numbers{"arange",
                                   "arange.start",
                                   "arange.start_step",
@@ -237,7 +249,7 @@ bool has_argument(const c10::FunctionSchema& schema, std::string_view name) {
 TORCH_LIBRARY_IMPL(_, DeferredInit, m) { m.fallback(torch::CppFunction::makeFallthrough()); }
 
 TORCH_LIBRARY_IMPL(aten, DeferredInit, m) {
-  for (const auto* name : in_memory)
+  for (const auto* name : without_numbers)
     m.impl(name, torch::CppFunction::makeFromBoxedFunction<&make_empty>());
   for (const auto* name : with_numbers)
     m.impl(name, torch::CppFunction::makeFromBoxedFunction<&make_filled>());
@@ -260,8 +272,14 @@ void mark_lazy(c10::Device device) {
   ++marks;
   auto* executor = torch::lazy::LazyGraphExecutor::Get();
   const auto which = torch::lazy::atenDeviceToBackendDevice(device);
+  const std::lock_guard lock{all_tensors_of(device)};
   executor->SyncLiveTensorsGraph(&which, {}, /*wait=*/true);
   executor->MarkStep(which);
+}
+
+at::Tensor upload_lazy(const at::Tensor& t, c10::Device device) {
+  const std::lock_guard lock{all_tensors_of(device)};
+  return t.to(device);
 }
 
 std::int64_t lazy_marks() { return marks; }
@@ -270,5 +288,15 @@ lazy_scope::lazy_scope(std::optional<c10::Device> device)
     : outer_(std::exchange(creating, device ? device : creating)), on_(lazy_key) {}
 
 lazy_scope::~lazy_scope() { creating = outer_; }
+
+lazy_reads::lazy_reads(const std::vector<at::Tensor>& tensors) : without_marks_(lazy_key) {
+  std::optional<c10::Device> device;
+  for (const auto& one : tensors) {
+    if (!one.is_lazy()) continue;
+    settle(one);
+    device = one.device();
+  }
+  if (device) mark_lazy(*device);
+}
 
 }  // namespace troupe

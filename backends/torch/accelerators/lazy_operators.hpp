@@ -4,16 +4,21 @@
 // inert on threads that did not switch the key on.
 #pragma once
 
+#include <ATen/core/Tensor.h>
 #include <c10/core/Device.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
 
 #include <cstdint>
 #include <optional>
+#include <vector>
 
 namespace troupe {
 
 /// Runs the operators that were collected for `device`, and waits until they are done.
 void mark_lazy(c10::Device device);
+/// `t` on `device`, from any thread: not while another thread is in mark_lazy for the same device,
+/// which writes into all tensors of it.
+at::Tensor upload_lazy(const at::Tensor& t, c10::Device device);
 /// Calls of mark_lazy so far.
 std::int64_t lazy_marks();
 
@@ -35,6 +40,18 @@ public:
 private:
   std::optional<c10::Device> outer_;
   c10::impl::IncludeDispatchKeyGuard on_;
+};
+
+/// Marks a step for the lazy ones of `tensors`. While it exists, reads of these by this thread mark
+/// no other one. Nothing else is computed on lazy tensors meanwhile.
+class lazy_reads {
+public:
+  explicit lazy_reads(const std::vector<at::Tensor>& tensors);
+  lazy_reads(const lazy_reads&) = delete;
+  lazy_reads& operator=(const lazy_reads&) = delete;
+
+private:
+  c10::impl::ExcludeDispatchKeyGuard without_marks_;
 };
 
 }  // namespace troupe

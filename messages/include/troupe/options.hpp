@@ -104,6 +104,7 @@ enum class accelerator_kind : std::uint8_t {
   automatic,  ///< cuda where every rank can have a device of its own, else cpu; its text is `auto`
   cpu,
   cuda,
+  lazy,  ///< LibTorch's lazy tensors (troupe/lazy.hpp)
 };
 
 /// Whether LibTorch uses deterministic algorithms only. With `on` an operation that has none
@@ -216,7 +217,8 @@ struct powersgd_options {
 };
 
 /// How data-parallel ranks exchange gradients, with the names that DDP uses (keys `strategy.*`).
-/// Only `comm_hook` changes bits of the result. Gradients are always views of buckets.
+/// Only `comm_hook` and `sync_module_states` change bits of the result. Gradients are always views
+/// of buckets.
 struct gradient_options {
   /// MiB of a bucket. Unset: chosen from the latency and bandwidth measured after the first step.
   std::optional<double> bucket_cap_mb;
@@ -241,6 +243,10 @@ struct gradient_options {
   std::optional<bool> fused_step;
   /// After each step the module's buffers are overwritten with rank 0's.
   bool broadcast_buffers = true;
+  /// At the start all ranks take rank 0's parameters and buffers. False: each rank keeps what its
+  /// module was made with, which is the same on all ranks unless the module sees to the opposite.
+  /// The updates are equal on all ranks all the same. Not in jobs that can restart.
+  bool sync_module_states = true;
   friend bool operator==(const gradient_options&, const gradient_options&) = default;
 };
 

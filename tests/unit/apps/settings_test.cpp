@@ -88,7 +88,8 @@ TEST_CASE("each setting of the gradient exchange reaches the trainer's options",
       {"powersgd.epsilon=1e-8", {.powersgd = {.epsilon = 1e-8}}},
       {"powersgd.seed=9", {.powersgd = {.seed = 9}}},
       {"fused_step=false", {.fused_step = false}},
-      {"broadcast_buffers=false", {.broadcast_buffers = false}}};
+      {"broadcast_buffers=false", {.broadcast_buffers = false}},
+      {"sync_module_states=false", {.sync_module_states = false}}};
   for (const auto& [text, expected] : each) {
     CAPTURE(text);
     CHECK(gradients_of(assignments({"strategy." + std::string{text}})) == expected);

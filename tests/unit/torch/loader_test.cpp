@@ -1,7 +1,8 @@
 // Goal: a loader returns the batches of its rank in the ledger's order, reads ahead within its
-// bound, and reports errors of the data at their batch.
+// bound, to memory of the host and to that of the device, and reports errors at their batch.
 #include <ATen/Functions.h>
 
+#include <algorithm>
 #include <atomic>
 #include <condition_variable>
 #include <mutex>
@@ -10,6 +11,7 @@
 #include <stdexcept>
 #include <thread>
 
+#include "troupe/accelerator.hpp"
 #include "troupe/data.hpp"
 #include "troupe/detail/tensor.hpp"
 #include "troupe/failure.hpp"
@@ -83,6 +85,35 @@ public:
   value get(std::span<const std::int64_t> indices) const override {
     return value_tuple{{echo::get(indices), boxed(at::rand({2}))}};
   }
+};
+
+/// Returns a batch of one tensor: the requested indices.
+class rows : public gated {
+public:
+  using gated::gated;
+  value get(std::span<const std::int64_t> indices) const override {
+    gated::get(indices);
+    return boxed(at::arange(indices[0], indices[0] + static_cast<std::int64_t>(indices.size())));
+  }
+};
+
+/// A device whose memory is the host's. Blocks each copy until the test allows it, and adds 1000.
+class gated_device : public accelerator {
+public:
+  std::string_view name() const override { return "gated"; }
+  c10::DeviceType type() const override { return c10::kCPU; }
+  std::unique_ptr<scope> make_current(c10::Device) const override {
+    ++switched;
+    return nullptr;
+  }
+  at::Tensor uploaded(const at::Tensor& t, c10::Device) const override {
+    copies.get(std::vector<std::int64_t>{0});
+    if (t[0].item<std::int64_t>() == breaks_at) throw std::bad_alloc();
+    return t.add(1000);
+  }
+  gated copies{0};
+  std::int64_t breaks_at = -1;  ///< the first number of the batch whose copy fails
+  mutable std::atomic<int> switched{0};
 };
 
 std::vector<std::int64_t> samples_of(const value& batch) {
@@ -206,6 +237,140 @@ TEST_CASE("the random numbers of an augmentation depend only on the sample's pla
   CHECK(at::equal(expected, draws(2, 0, 0)));
   CHECK(at::equal(expected, draws(2, 9, 0)));
   CHECK_FALSE(at::equal(expected, draws(2, 9, 1)));
+}
+
+// --- the device stage ----------------------------------------------------------------------------
+
+constexpr int everything = 1 << 20;
+
+struct two_stages {
+  explicit two_stages(std::int32_t prefetch, std::int32_t device_prefetch, std::int64_t size = 1000)
+      : data(std::make_shared<rows>(size)) {
+    auto how = plain(size, 10, prefetch);
+    how.staged_for = device;
+    how.device_prefetch = device_prefetch;
+    how.device = c10::Device{c10::kCPU};
+    each = std::make_unique<loader>(data, how);
+  }
+  std::int64_t first_of_next() const {
+    return unboxed(each->next().batch)[0].item<std::int64_t>() - 1000;
+  }
+
+  std::shared_ptr<rows> data;
+  std::shared_ptr<gated_device> device = std::make_shared<gated_device>();
+  std::unique_ptr<loader> each;
+};
+
+TEST_CASE("batches that are copied to the device ahead keep their order") {
+  const auto host = GENERATE(1, 3), there = GENERATE(1, 2, 5);
+  two_stages stages{host, there, 50};
+  stages.data->allow(everything);
+  stages.device->copies.allow(everything);
+  for (int pass = 0; pass < 3; ++pass) {
+    stages.each->begin(0, 0, 5);
+    for (std::int64_t batch = 0; batch < 5; ++batch) CHECK(stages.first_of_next() == batch * 10);
+    CHECK_THROWS_AS(stages.each->next(), internal_error);
+  }
+  CHECK(stages.device->copies.began() == 15);
+  CHECK(stages.device->switched == 15);
+}
+
+TEST_CASE("no more than device_prefetch batches are on the device ahead") {
+  constexpr int host = 2, there = 3;
+  two_stages stages{host, there};
+  stages.data->allow(everything);
+  stages.device->copies.allow(everything);
+  stages.each->begin(0, 0, 100);
+  for (int taken = 0; taken < 100; ++taken) {
+    // Both stages are full, and get the time to go on all the same.
+    stages.data->wait_for(std::min(taken + there + host, 100));
+    for (int i = 0; i < 10; ++i) std::this_thread::yield();
+    CHECK(stages.device->copies.began() <= taken + there);
+    CHECK(stages.data->began() <= taken + there + host);
+    CHECK(stages.first_of_next() == taken * 10);
+  }
+  CHECK(stages.data->began() == 100);
+}
+
+TEST_CASE("a device that is slow to copy: the host stage waits at its bound") {
+  two_stages stages{2, 1};
+  stages.data->allow(everything);
+  stages.each->begin(0, 0, 100);
+  stages.device->copies.wait_for(1);  // batch 0 is being copied
+  stages.data->wait_for(3);           // batches 1 and 2 wait for it
+  stages.device->copies.allow(1);
+  CHECK(stages.first_of_next() == 0);
+  stages.device->copies.wait_for(2);
+  stages.data->wait_for(4);
+  CHECK(stages.data->began() == 4);
+  stages.device->copies.allow(everything);
+}
+
+TEST_CASE("a copy that fails: its batch throws, and those before it come") {
+  two_stages stages{GENERATE(1, 4), GENERATE(1, 4)};
+  stages.device->breaks_at = 60;
+  stages.data->allow(everything);
+  stages.device->copies.allow(everything);
+  stages.each->begin(0, 4, 100);
+  CHECK(stages.first_of_next() == 40);
+  CHECK(stages.first_of_next() == 50);
+  CHECK_THROWS_AS(stages.each->next(), std::bad_alloc);
+  CHECK_THROWS_AS(stages.each->next(), std::bad_alloc);
+  stages.each->begin(0, 7, 9);
+  CHECK(stages.first_of_next() == 70);
+  CHECK(stages.first_of_next() == 80);
+}
+
+TEST_CASE("data that fails behind the device stage: the batches before it come") {
+  auto how = plain(10, 2, 3);
+  const auto device = std::make_shared<gated_device>();
+  device->copies.allow(everything);
+  how.staged_for = device;
+  how.device_prefetch = GENERATE(1, 3);
+  how.device = c10::Device{c10::kCPU};
+  loader each{std::make_shared<broken>(10), how};
+  each.begin(0, 0, 5);
+  for (int i = 0; i < 3; ++i) CHECK(each.next().index == i);
+  CHECK_THROWS_WITH(each.next(), "sample 6 is torn");
+  CHECK_THROWS_AS(each.next(), std::out_of_range);
+  each.begin(0, 4, 5);
+  CHECK(each.next().index == 4);
+}
+
+TEST_CASE("a new pass drops what is on the device, and a batch that is being copied") {
+  two_stages stages{2, 2};
+  stages.data->allow(everything);
+  stages.device->copies.allow(1);
+  stages.each->begin(0, 0, 100);
+  stages.device->copies.wait_for(2);  // batch 0 is there, batch 1 is being copied
+  stages.each->begin(0, 90, 93);
+  stages.device->copies.allow(everything);
+  for (const auto first : {900, 910, 920}) CHECK(stages.first_of_next() == first);
+}
+
+TEST_CASE("a loader can be destroyed while a batch is being copied") {
+  two_stages stages{2, 2};
+  stages.data->allow(everything);
+  stages.each->begin(0, 0, 100);
+  stages.device->copies.wait_for(1);
+  std::jthread opener{[&] { stages.device->copies.allow(everything); }};
+  stages.each.reset();
+}
+
+TEST_CASE("impossible stages of a loader are refused") {
+  const echo data{10};
+  const auto refused = [&](const data_loading& how) {
+    CHECK_THROWS_AS(loader_options_of(how, stage::train, data, 1, 2), user_error);
+  };
+  refused({.prefetch = -1});
+  refused({.device_prefetch = -1});
+  refused({.prefetch = 0, .device_prefetch = 1});
+  refused({.batches_per_execution = 0});
+  const auto made = loader_options_of({.device_prefetch = 3, .batches_per_execution = 4},
+                                      stage::validate, data, 1, 2);
+  CHECK(made.device_prefetch == 3);
+  CHECK(made.batches_per_execution == 4);
+  CHECK_THROWS_AS((loader{std::make_shared<echo>(10), {.device_prefetch = 1}}), internal_error);
 }
 
 TEST_CASE("sixteen loaders on few cores keep their order") {

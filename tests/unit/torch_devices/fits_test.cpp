@@ -122,6 +122,20 @@ TEST_CASE("a fit on one late device, with clipping and accumulation, has the bit
   CHECK(got.snapshot->weights_digest == expected.snapshot->weights_digest);
 }
 
+TEST_CASE("batches that a loader copies to a late device ahead have the bits of the CPU") {
+  struct ahead : table_data {
+    using table_data::table_data;
+    data_loading loading(stage, std::int32_t) override { return {.device_prefetch = 2}; }
+  };
+  auto options = quick(2, 4, 12);
+  options.num_sanity_val_steps = 1;
+  const auto expected =
+      fitted(recipe_for<regression>(std::make_shared<table_data>(40, 4, 12)), options);
+  const auto recipe = recipe_for<regression>(with_late(), std::make_shared<ahead>(40, 4, 12));
+  const auto got = fitted(recipe, on_late(options, {0, 1}));
+  CHECK(got.snapshot->weights_digest == expected.snapshot->weights_digest);
+}
+
 TEST_CASE("buckets of a late device: any exchange has the bits of the CPU") {
   auto options = fit_options(2, 4);
   const auto vary = GENERATE(0, 1, 2, 3, 4);

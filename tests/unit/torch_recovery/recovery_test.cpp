@@ -305,12 +305,15 @@ TEST_CASE("a job that logs nothing for the epoch exchanges nothing more in a ste
   CHECK(run_recovering(recipe, options).collectives[0] - five.collectives[0] == 10);
 }
 
-TEST_CASE("strategy.fused_step = true is refused in jobs that can restart", "[recovery]") {
+TEST_CASE("a fused step and unequal starts are refused in jobs that can restart", "[recovery]") {
   const auto recipe = recipe_of_restless();
   auto options = options_of(1);
-  options.gradients.fused_step = true;
+  const bool fused = GENERATE(true, false);
+  if (fused) options.gradients.fused_step = true;
+  options.gradients.sync_module_states = fused;
   options.elastic.max_restarts = 1;
-  const auto* text = "set it to false, or set elastic.max_restarts to 0";
+  const auto* text = fused ? "set it to false, or set elastic.max_restarts to 0"
+                           : "set it to true, or set elastic.max_restarts to 0";
   CHECK_THROWS_WITH(recipe->check_fit(options, nullptr, ""), Catch::Contains(text));
   const auto ends = run_job({.recipe = recipe, .options = options});
   for (const auto& end : ends) CHECK_THAT(text_of(end.error), Catch::Contains(text));

@@ -255,24 +255,38 @@ TEST_CASE(
 
 // --- state ---------------------------------------------------------------------------------------
 
-TEST_CASE("ranks start with different weights: all train with rank 0's") {
+TEST_CASE("ranks start with different weights: all train with rank 0's, or each with its own") {
   struct different : regression {
-    different() {
+    explicit different(bool shares) : shared(shares) {
       static std::atomic<int> made{0};
       const int mine = ++made;
       const torch::NoGradGuard no_grad;
-      for (auto& parameter : parameters()) parameter.fill_(mine);
+      for (auto& parameter : parameters()) parameter.fill_(0.1 * mine);
     }
     void setup(stage) override { before = all_gather(net->parameters()[0].detach()); }
     void on_fit_start() override {
       expect(!before[0].equal(before[1]));
       const auto after = all_gather(net->parameters()[0].detach());
-      for (int r = 0; r < world(); ++r) expect(after[r].equal(before[0]));
+      for (int r = 0; r < world(); ++r) expect(after[r].equal(before[shared ? 0 : r]));
+    }
+    // The updates are equal on all ranks, so the differences of the start stay.
+    void on_train_end() override {
+      const auto after = all_gather(net->parameters()[0].detach());
+      expect(!after[0].equal(before[0]));
+      for (int r = 1; r < world(); ++r) {
+        const auto apart = shared ? at::zeros_like(before[r]) : before[r] - before[0];
+        expect(at::allclose(after[r] - after[0], apart, 0, 1e-6));
+      }
     }
     at::Tensor before;
+    bool shared;
   };
-  run_good_job({.recipe = recipe_for<different>(std::make_shared<table_data>(16)),
-                .options = quick(3, 2, 1)});
+  auto options = quick(3, 2, 3);
+  options.gradients.sync_module_states = GENERATE(true, false);
+  CAPTURE(options.gradients.sync_module_states);
+  run_good_job({.recipe = recipe_for<different>(std::make_shared<table_data>(32),
+                                                options.gradients.sync_module_states),
+                .options = options});
 }
 
 TEST_CASE("a strategy restores its optimizers: their schedulers are left to it as well") {

@@ -2,9 +2,9 @@
 // host, refuses what cannot work before a job starts, and gives streams, events, generators and
 // figures.
 //
-// Troupe has `cpu` and `cuda`. A program adds its own through torch_plugins::accelerators, for any
-// device type for which LibTorch has a device guard: in most cases a name and a type are enough.
-// docs/accelerators.md has an example.
+// Troupe has `cpu`, `cuda` and `lazy`. A program adds its own through torch_plugins::accelerators,
+// for any device type for which LibTorch has a device guard: in most cases a name and a type are
+// enough. docs/accelerators.md has an example.
 #pragma once
 
 #include <ATen/core/Generator.h>
@@ -105,6 +105,10 @@ public:
   /// Host memory with the same numbers, from which a copy to the device need not wait. Called by
   /// the thread that loads data. The base returns `t`.
   virtual at::Tensor staged(const at::Tensor& t) const { return t; }
+  /// `t` on `device`, which is current. From memory that `staged` returned the copy may still run
+  /// when this returns: on the default stream, where operators of the rank come after it. Called by
+  /// the rank, and by the thread that loads data while the rank computes.
+  virtual at::Tensor uploaded(const at::Tensor& t, c10::Device device) const;
   /// Never throws.
   virtual device_memory memory(c10::Device device) const;
 };
@@ -116,7 +120,7 @@ using accelerator_factory = std::function<accelerator_ptr()>;
 /// By name, as `--accelerator` takes it. A program adds or replaces entries.
 using accelerator_table = std::map<std::string, accelerator_factory, std::less<>>;
 
-/// cpu, cuda.
+/// Those of accelerator_kind.
 accelerator_table default_accelerators();
 
 /// An accelerator and the devices of a job on this host.

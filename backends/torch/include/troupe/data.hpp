@@ -2,6 +2,8 @@
 // micro-batch consumes.
 #pragma once
 
+#include <c10/core/Device.h>
+
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -75,8 +77,12 @@ struct data_loading {
   /// In training: an epoch has only micro-batches that are full on all ranks. The samples of the
   /// rest are left out: other ones in each epoch if `shuffle`.
   bool drop_last = false;
-  sampler_ptr order;          ///< training with `shuffle`; null: the ledger's permutation
-  std::int32_t prefetch = 2;  ///< loader::options::prefetch
+  sampler_ptr order;                 ///< training with `shuffle`; null: the ledger's permutation
+  std::int32_t prefetch = 2;         ///< loader::options::prefetch
+  std::int32_t device_prefetch = 0;  ///< loader::options::device_prefetch
+  /// Batches between two step marks of a device that collects operators (accelerator::mark_step).
+  /// The last batch of a pass, and each read by the host, runs what was collected as well.
+  std::int64_t batches_per_execution = 1;
 };
 
 /// Where a job's data comes from. One per job, shared by all ranks of a process. `prepare_data`
@@ -140,6 +146,11 @@ struct loader_options {
   sampler_ptr order;  ///< with `shuffle`; null: the ledger's permutation of all samples
   /// Batches are made ready to be copied to its devices (accelerator::staged). Null: they are not.
   std::shared_ptr<const accelerator> staged_for = nullptr;
+  /// Batches that a second thread copies to `device` ahead (accelerator::uploaded of `staged_for`).
+  /// It takes them from the first thread, so `prefetch` is not 0. 0: batches stay on the host.
+  std::int32_t device_prefetch = 0;
+  std::optional<c10::Device> device = std::nullopt;  ///< for device_prefetch
+  std::int64_t batches_per_execution = 1;            ///< data_loading::batches_per_execution
 };
 
 /// What a loader does for `how`. `ranks` and `batch_size` (of a rank; `how` may have its own) give
@@ -149,8 +160,11 @@ loader_options loader_options_of(const data_loading& how, stage purpose, const d
 
 /// One rank's iteration over one dataset: micro-batches in the ledger's order (train: the epoch's
 /// permutation; evaluation: 0 .. size-1). A thread of the loader assembles at most `prefetch`
-/// batches ahead (0: no thread). `next` throws what that thread throws. Not thread-safe;
-/// destruction ends the thread.
+/// batches ahead (0: no thread), and a second one copies at most `device_prefetch` of them to the
+/// device. So at most `prefetch` + `device_prefetch` batches are under way, and one more that is
+/// being copied holds memory of the host. Batches keep their order. An error of either thread takes
+/// the place of its batch: `next` returns the batches before it, throws the error, and throws it
+/// again until the next pass. Not thread-safe; destruction ends the threads.
 ///
 /// strategy::process_dataloader may wrap a loader in one of its own, which overrides members, or
 /// replace it: batches may come from anywhere, as long as `layout` says how many there are.
@@ -179,10 +193,10 @@ public:
   /// Starts a pass at micro-batch `first` of epoch `epoch`, up to but not including `last`. Drops
   /// batches that were prefetched for another pass.
   virtual void begin(std::int64_t epoch, std::int64_t first, std::int64_t last);
-  /// The pass's next batch; empty value when this rank has no samples in it. Waits for the loader
-  /// thread.
+  /// The pass's next batch; empty value when this rank has no samples in it. Waits for the loader's
+  /// threads.
   struct item {
-    /// On the host; empty without samples.
+    /// On the host, or with device_prefetch on the device; empty without samples.
     value batch;
     std::int64_t samples = 0;  ///< of this rank
     std::int64_t index = 0;    ///< micro-batch within the epoch

@@ -16,14 +16,17 @@ struct data_parallel_options {
   reducer_options gradients;
   /// After each step all ranks get the buffers of rank 0.
   bool broadcast_buffers = true;
+  /// At the start all ranks get the parameters and buffers of rank 0. In any case their names,
+  /// shapes and dtypes must be alike.
+  bool sync_module_states = true;
   /// Sums, clips and updates in one pass. Unset: where that is possible and the module's
   /// reads_gradients returns false. Never in jobs that can restart.
   std::optional<bool> fused_step = false;
 };
 /// From a trainer's options. Throws user_error (bad_configuration) for unknown hooks.
 data_parallel_options data_parallel_options_of(const gradient_options& from);
-/// Throws user_error (bad_configuration) if the options demand a fused step or PowerSGD in a job
-/// that can restart: a rank that joins would lack their state.
+/// Throws user_error (bad_configuration) if the options demand a fused step, PowerSGD or unequal
+/// starts in a job that can restart: a rank that joins would lack their state.
 void refuse_unrecoverable(const trainer_options& options);
 
 /// With one rank it works as single_device: no communication, no buckets.

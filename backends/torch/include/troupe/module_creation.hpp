@@ -1,5 +1,8 @@
 // An accelerator to which a module that was made on the host cannot be moved. LibTorch replaces the
 // memory of a tensor, but not its kind, so a module of such a device is made there.
+//
+// Such a device collects operators of one thread at a time. So each rank has a device of its own,
+// and with more shards than ranks each shard.
 #pragma once
 
 #include <c10/core/Device.h>

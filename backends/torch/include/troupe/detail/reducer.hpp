@@ -56,6 +56,9 @@ struct reducer_options {
 /// tensor that autograd allocated, and nothing is copied. Exceptions: another tensor shares that
 /// memory, or the gradient's strides differ from its parameter's; such a gradient is copied.
 ///
+/// Gradients that are in no memory, because their device collects operators first, stay autograd's
+/// tensors as well. Their buckets are sent after backward, and `finish` replaces them by the sums.
+///
 /// All ranks send their buckets in the same order, so ranks whose backward reaches parameters in
 /// another order, or not at all, agree. At first that is the reverse order of the parameters. After
 /// the first step it is the order in which rank 0's gradients arrived; ranks then also time a few
