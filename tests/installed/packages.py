@@ -87,8 +87,9 @@ def check_contents(packages, source, folder):
 
 def main():
     build, source, torch = map(os.path.realpath, sys.argv[1:])
-    if os.geteuid() != 0 or not shutil.which("dpkg") or not shutil.which("unshare"):
-        print("SKIPPED: installing packages needs root, dpkg and unshare")
+    alone = ["unshare", "--mount", "true"]
+    if not shutil.which("dpkg") or not shutil.which("unshare") or subprocess.run(alone, check=False).returncode != 0:
+        print("SKIPPED: installing packages needs dpkg, and the right to make a mount namespace with unshare")
         sys.exit(77)
     with tempfile.TemporaryDirectory() as folder:
         made, root = os.path.join(folder, "made"), os.path.join(folder, "root")
