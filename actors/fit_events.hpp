@@ -65,6 +65,7 @@ struct step_finished {
 struct metrics_known {
   position at;
   metrics logged;
+  std::vector<std::string> prog_bar = {};  ///< those that progress displays show
   friend bool operator==(const metrics_known&, const metrics_known&) = default;
 };
 /// The end: nothing follows but votes. `why` is none when the run reached its limits.

@@ -115,6 +115,8 @@ void fit_machine::ran(std::uint32_t handled, const hook_outcome& outcome, action
   in_flight_ = 0;
   learn(outcome, out);
   if (outcome.stop && ending_ == stop_reason::none) ending_ = stop_reason::hook;
+  save_due_ |= outcome.save_due;
+  validation_due_ |= outcome.validation_due;
   if (outcome.word == run_verdict::skip_epoch)
     enter(phase::epoch_end);
   else if (handled_ == length_)
@@ -231,7 +233,7 @@ void fit_machine::learn(const hook_outcome& outcome, actions& out) {
     where.epoch = loop_.epoch - (loop_.batch == 0 && loop_.epoch > 0 ? 1 : 0);
     where.step = loop_.steps;
   }
-  out.emplace_back(fit_actions::metrics_known{where, outcome.logged});
+  out.emplace_back(fit_actions::metrics_known{where, outcome.logged, outcome.prog_bar});
 }
 
 void fit_machine::leave_phase(actions& out) {
@@ -254,6 +256,7 @@ void fit_machine::leave_phase(actions& out) {
     case phase::epoch_end: return epoch_ended();
     case phase::checkpoint:
       last_saved_ = last_snapshot_ = loop_.steps;
+      save_due_ = false;
       pass_point(resume_point::next::go);
       return hold_or_go();
     case phase::last_checkpoint:
@@ -310,8 +313,7 @@ void fit_machine::started() {
 void fit_machine::boundary() {
   if (validation_due_now()) return enter_evaluation(phase::validation);
   if (loop_.batch >= train_batches()) return enter(phase::epoch_end);
-  if (checkpoint_due(plan_->checkpoint, {loop_.steps, false, false}, last_saved_))
-    return enter(phase::checkpoint);
+  if (save_due_now(false)) return enter(phase::checkpoint);
   hold_or_go();
 }
 
@@ -328,8 +330,7 @@ void fit_machine::epoch_ended() {
 }
 
 void fit_machine::epoch_done() {
-  if (checkpoint_due(plan_->checkpoint, {loop_.steps, true, false}, last_saved_))
-    return enter(phase::checkpoint);
+  if (save_due_now(true)) return enter(phase::checkpoint);
   hold_or_go();
 }
 
@@ -345,7 +346,7 @@ void fit_machine::hold_or_go() {
 void fit_machine::enter_span() {
   enter(phase::window);
   until_ = std::min(window_end(), batch_ + plan_->run_batches);
-  if (!validates_in_epoch()) return;
+  if (plan_->val_by_time || !validates_in_epoch()) return;
   const auto every = validation_interval();
   until_ = std::min(until_, batch_ + every - (interval_counted() + batch_) % every);
 }
@@ -378,6 +379,7 @@ void fit_machine::end(stop_reason why) {
 void fit_machine::enter_evaluation(phase next) {
   enter(next);
   evaluated_ = 0;
+  if (next == phase::validation) validation_due_ = false;
   next_evaluation_span();
 }
 

@@ -104,6 +104,7 @@ private:
   bool validates_in_epoch() const;
   bool validation_due_behind(std::int64_t batches) const;
   bool validation_due_now() const;
+  bool save_due_now(bool epoch_ended) const;
   bool validation_was_due() const;
   bool limits_reached() const;
   bool may_stop() const;
@@ -139,8 +140,10 @@ private:
   std::optional<std::int64_t> hold_;        // voted: do not pass
   std::optional<agreed_stop> stop_;
   resume_point point_;
-  bool applied_ = false;  // the weights of the window's step are updated
-  bool joins_ = false;    // runs the set-up hooks without the other ranks
+  bool applied_ = false;         // the weights of the window's step are updated
+  bool save_due_ = false;        // by the clock
+  bool validation_due_ = false;  // by the clock
+  bool joins_ = false;           // runs the set-up hooks without the other ranks
 };
 
 }  // namespace troupe

@@ -79,6 +79,7 @@ void fit_machine::wait_at(const resume_point& where) {
   trained_ = where.trained;
   last_saved_ = where.last_saved;
   last_snapshot_ = undefined;
+  save_due_ = validation_due_ = false;
   ending_ = static_cast<stop_reason>(where.ending);
   why_ = stop_reason::none;
   hold_.reset();
@@ -179,7 +180,7 @@ bool fit_machine::validates_in_epoch() const {
 }
 
 bool fit_machine::validation_due_behind(std::int64_t batches) const {
-  return batches > 0 && validates_in_epoch() &&
+  return batches > 0 && !plan_->val_by_time && validates_in_epoch() &&
          (interval_counted() + batches) % validation_interval() == 0;
 }
 
@@ -187,11 +188,19 @@ bool fit_machine::validation_due_behind(std::int64_t batches) const {
 bool fit_machine::validation_due_now() const {
   if (loop_.validated) return false;
   if (validation_due_behind(loop_.batch)) return true;
+  if (validation_due_ && validates_in_epoch()) return true;
   return ending_ == stop_reason::hook && may_stop() && loop_.batch > 0 && validates_in_epoch();
+}
+
+bool fit_machine::save_due_now(bool epoch_ended) const {
+  const auto& policy = plan_->checkpoint;
+  return checkpoint_due(policy, {loop_.steps, epoch_ended, false}, last_saved_) ||
+         (save_due_ && policy.enabled && last_saved_ != loop_.steps);
 }
 
 // At the end of an epoch: everything that the run logs was logged once.
 bool fit_machine::validation_was_due() const {
+  if (plan_->val_by_time) return false;
   const auto every = validation_interval();
   const auto n = plan_->check_val_every_n_epoch;
   return every == 0 ||
@@ -225,7 +234,8 @@ void fit_machine::check_against_facts() const {
                                  plan_->resume, loop_.epoch, plan_->max_epochs));
   if (optimizers_.splits_batches) refuse_accumulated_splits(plan_->accumulate);
   const auto every = validation_interval();
-  if (plan_->check_val_every_n_epoch > 0 && train_batches() > 0 && every > train_batches())
+  if (!plan_->val_by_time && plan_->check_val_every_n_epoch > 0 && train_batches() > 0 &&
+      every > train_batches())
     throw user_error(errc::bad_configuration,
                      fmt::format("val_check_interval is {} batches, but an epoch has {}: lower it, "
                                  "give a share such as 1.0, or set check_val_every_n_epoch to 0, "
@@ -313,7 +323,7 @@ bool operator==(const fit_machine& a, const fit_machine& b) {
                     m.closing_, m.handled_, m.length_, m.in_flight_, m.splits_, m.trained_,
                     m.resumed_epoch_, m.resumed_batch_, m.resumed_cursor_, m.last_saved_,
                     m.last_snapshot_, m.ending_, m.why_, m.hold_, m.stop_, m.point_, m.applied_,
-                    m.joins_);
+                    m.joins_, m.save_due_, m.validation_due_);
   };
   return a.plan_ == b.plan_ && state(a) == state(b);
 }
@@ -342,6 +352,8 @@ std::uint64_t fit_machine::digest() const {
   }
   if (joins_ || applied_) h.add(joins_).add(applied_);
   if (plan_->check_val_every_n_epoch == 0) h.add(loop_.earlier_batches);
+  if (save_due_ || validation_due_) h.add(save_due_).add(validation_due_);
+  if (optimizers_.manual) h.add(optimizers_.manual);
   if (optimizers_.splits_batches) h.add(optimizers_.splits_batches).add(splits_);
   return h.digest();
 }

@@ -94,6 +94,22 @@ void check_gradients(const trainer_options& o) {
                 "at least 1");
 }
 
+// Ranks that return to a point of the run would not agree on what the clock has said since.
+void check_times(const trainer_options& o) {
+  const auto check = [&](std::string_view option,
+                         const std::optional<std::chrono::nanoseconds>& time) {
+    if (!time) return;
+    refuse_unless(time->count() > 0, option, fmt::format("{} ns", time->count()), "more than 0");
+    if (o.elastic.enabled())
+      throw user_error(errc::bad_configuration,
+                       fmt::format("{} goes by a clock, which a job that can restart cannot return "
+                                   "to: count steps or batches, or set elastic.max_restarts to 0",
+                                   option));
+  };
+  check("checkpoint.every_n_minutes", o.checkpoint.every);
+  check("val_check_time", o.val_check_time);
+}
+
 void check_policies(const trainer_options& o) {
   const auto& every = o.checkpoint.every_n_steps;
   refuse_unless(!every || *every >= 1, "checkpoint.every_n_steps", every.value_or(0), "at least 1");
@@ -118,6 +134,7 @@ void check(const trainer_options& o) {
   check_limits(o);
   check_gradients(o);
   check_policies(o);
+  check_times(o);
 }
 
 void add(stable_hasher& h, const batch_limit& limit) {
@@ -126,6 +143,7 @@ void add(stable_hasher& h, const batch_limit& limit) {
 }
 
 void shorten(fit_plan& plan) {
+  plan.val_by_time = false;
   plan.val_check_interval = 1.0;
   plan.check_val_every_n_epoch = 1;
   plan.max_epochs = 1;
@@ -161,6 +179,7 @@ fit_plan make_plan(const trainer_options& options, stage purpose, std::string re
   plan.test_batches = limit_of(options, stage::test);
   plan.predict_batches = limit_of(options, stage::predict);
   plan.val_check_interval = options.val_check_interval;
+  plan.val_by_time = options.val_check_time.has_value();
   plan.check_val_every_n_epoch = options.check_val_every_n_epoch;
   plan.sanity_batches = options.num_sanity_val_steps;
   plan.stop_early = options.stop_early;
@@ -188,6 +207,8 @@ std::uint64_t fit_plan::digest() const {
   if (keeps_points) h.add(keeps_points);
   if (min_epochs > 0 || min_steps > 0) h.add(min_epochs).add(min_steps);
   if (check_val_every_n_epoch != 1) h.add(check_val_every_n_epoch);
+  if (val_by_time) h.add(val_by_time);
+  if (checkpoint.every) h.add(checkpoint.every->count());
   return h.add(run_batches).digest();
 }
 
@@ -199,6 +220,7 @@ std::ostream& operator<<(std::ostream& out, const fit_plan& plan) {
   out << " accumulate " << plan.accumulate << " train " << text_of(plan.train_batches) << " val "
       << text_of(plan.val_batches) << " every " << text_of(plan.val_check_interval);
   if (plan.check_val_every_n_epoch != 1) out << " in epochs of " << plan.check_val_every_n_epoch;
+  if (plan.val_by_time) out << " by time";
   if (!plan.resume.empty()) out << " resume " << plan.resume;
   if (plan.one_hook_per_run) out << " fine";
   return out;

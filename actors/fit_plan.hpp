@@ -33,6 +33,8 @@ struct fit_plan {
   batch_limit test_batches = 1.0;
   batch_limit predict_batches = 1.0;
   batch_limit val_check_interval = 1.0;  ///< a share or count of the limited training batches
+  /// Learners say when a validation is due; the interval has no effect.
+  bool val_by_time = false;
   /// Validations are in each n-th epoch; 0: the interval counts micro-batches across epochs.
   std::int64_t check_val_every_n_epoch = 1;
   std::int64_t sanity_batches = 2;  ///< per loader; negative: all

@@ -143,9 +143,10 @@ void train_batch(const fit_plan& plan, const optimizer_facts& facts, const micro
                  hook_list& out) {
   append<batch_to_device, on_train_batch_start>(batch.at, out);
   if (facts.splits_batches) append<tbptt_split_batch>(batch.at, out);
+  if (facts.manual) append<training_step, training_step_end>(batch.at, out);
   const bool steps = steps_behind(facts, batch);
   const bool completes = completes_window(batch);
-  for (auto at = batch.at; at.split < std::max(1, batch.splits); ++at.split)
+  for (auto at = batch.at; !facts.manual && at.split < std::max(1, batch.splits); ++at.split)
     for (at.optimizer = 0; at.optimizer < std::max(1, facts.optimizers); ++at.optimizer) {
       const auto step = out.size();
       if (steps) out.emplace_back(optimizer_step{at, 0});

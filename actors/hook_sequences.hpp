@@ -30,7 +30,9 @@ struct micro_batch {
 ///   [on_before_optimizer_step, [clip_gradients]] (last of the window)
 /// as it is, or behind its optimizer_step on the last of the window; then there
 /// [lr_scheduler_step step]; on_train_batch_end. Where the strategy accumulates itself every
-/// micro-batch has its optimizer_step (and what precedes it in the closure).
+/// micro-batch has its optimizer_step (and what precedes it in the closure). With manual
+/// optimization there are only training_step and training_step_end between the batch's start and
+/// end.
 void train_batch(const fit_plan& plan, const optimizer_facts& facts, const micro_batch& batch,
                  hook_list& out);
 /// on_train_epoch_end, [lr_scheduler_step epoch].

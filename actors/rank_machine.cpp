@@ -166,7 +166,7 @@ void rank_machine::carry_out(fit_action what, actions& out) {
   } else if (const auto* step = std::get_if<fit_actions::step_finished>(&what)) {
     out.emplace_back(ranks::report{step_done{stamped(step->step)}});
   } else if (const auto* known = std::get_if<fit_actions::metrics_known>(&what)) {
-    out.emplace_back(ranks::row{{known->at, known->logged}});
+    out.emplace_back(ranks::row{{known->at, known->logged, known->prog_bar}});
   } else if (const auto* ended = std::get_if<fit_actions::finished>(&what)) {
     phase_ = phase::finished;
     ended_by_ = ended->why;

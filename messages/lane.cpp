@@ -1,5 +1,6 @@
 #include "messages/lane.hpp"
 
+#include <algorithm>
 #include <iterator>
 
 namespace troupe {
@@ -7,12 +8,16 @@ namespace troupe {
 void hook_outcome::merge(hook_outcome&& later) {
   if (later.word != run_verdict::proceed) word = later.word;
   stop |= later.stop;
+  save_due |= later.save_due;
+  validation_due |= later.validation_due;
   if (!later.loaders.empty())
     loaders.insert(loaders.end(), later.loaders.begin(), later.loaders.end());
   if (later.optimizers) optimizers = later.optimizers;
   if (later.restored) restored = std::move(later.restored);
   if (!later.logged.empty())
     for (auto& [key, number] : later.logged) logged[key] = number;
+  for (auto& key : later.prog_bar)
+    if (std::ranges::find(prog_bar, key) == prog_bar.end()) prog_bar.push_back(std::move(key));
   if (later.snapshot) snapshot = std::move(later.snapshot);
   if (!later.queued.empty())
     std::move(later.queued.begin(), later.queued.end(), std::back_inserter(queued));

@@ -3,11 +3,14 @@
 #pragma once
 
 #include "troupe/learner.hpp"
+#include "troupe/outcome.hpp"
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -68,6 +71,30 @@ struct writing {
   std::uint64_t seed = 0;
 };
 
+/// How a fit raises the learning rate: troupe::learning_rate_range_options.
+struct rate_search {
+  double min = 1e-8;
+  double max = 1;
+  std::int64_t steps = 100;
+  bool linear = false;  ///< else each rate is the one before times a constant
+  double stop_at = 4;   ///< times the least loss; 0: never
+};
+/// What it found: troupe::learning_rate_curve.
+struct rate_curve {
+  std::vector<double> rates;
+  std::vector<double> losses;  ///< as many; NaN: none
+  std::optional<double> suggestion;
+};
+
+/// How a batch size is searched: troupe::batch_size_search.
+struct size_search {
+  bool bisects = false;
+  std::int64_t first = 2;
+  std::int64_t max = 8192;
+  std::int64_t trials = 25;
+  double margin = 0.05;
+};
+
 /// What a file is made of, one piece after the other.
 using file_pieces = std::vector<std::shared_ptr<const std::vector<std::byte>>>;
 
@@ -84,6 +111,18 @@ public:
   virtual std::vector<data_facts> data_sets() const = 0;
   /// What each rank trains or evaluates. Reads no data: what is wrong with that fails the job.
   virtual recipe_ptr recipe(const learning& what) const = 0;
+
+  /// Makes `of` a fit with `options` that raises the learning rate, and `options` those of a short
+  /// one. Throws user_error (bad_configuration) for an impossible search.
+  virtual void search_rate(const rate_search& how, learning& of,
+                           trainer_options& options) const = 0;
+  /// What such a fit found; it did not fail.
+  virtual rate_curve rates_found(const job_outcome& outcome) const = 0;
+  /// The largest size with which `run` did not run out of memory. Throws user_error (job_failed) if
+  /// there is none, and the error of a job that failed otherwise.
+  virtual std::int64_t search_batch_size(
+      const size_search& how,
+      const std::function<job_outcome(std::int64_t batch_size)>& run) const = 0;
 
   /// What `simulate --payload tensors` trains (apps/testing/payload.hpp); null: nothing.
   virtual std::shared_ptr<testing::payload> tensors() const { return nullptr; }

@@ -69,6 +69,7 @@ program_end evaluate(stage purpose, const schema& all, given what, const context
   const auto outcome = runner.run(std::move(work));
   tell_troubles(around.screen, outcome);
   tell_trace(around.screen, trace);
+  tell_profile(around.screen, outcome);
   print(purpose, plan, outcome, around);
   return {exit_status_of(outcome, runner.signal()), !outcome.survivors.empty()};
 }

@@ -35,7 +35,8 @@ public:
   fit_call(run_plan plan, const context& around)
       : plan_(std::move(plan)),
         around_(around),
-        shared_(shared_job(plan_.settings, around)),
+        shared_(shared_job(plan_.settings, around,
+                           [this](learning& of, trainer_options&) { add_profiler(of); })),
         folder_(accepted()) {}
 
   program_end run() {
@@ -53,6 +54,7 @@ public:
     if (outcome.figures.seconds_to_first_step > 0)
       result.seconds_to_first_step = started + outcome.figures.seconds_to_first_step;
     tell(outcome);
+    tell_profile(around_.screen, outcome);
     if (wants_test(outcome) && !runner.stopped()) outcome = test(runner, outcome, result);
     runner.serve_no_more();
     tell_trace(around_.screen, trace);
@@ -60,6 +62,17 @@ public:
   }
 
 private:
+  void add_profiler(learning& of) const {
+    if (plan_.settings.text("profiler") != "torch") return;
+    const auto path = (std::filesystem::absolute(plan_.folder) / "torch_trace.json").string();
+    if (path.find(',') != path.npos)
+      throw user_error(errc::bad_configuration,
+                       fmt::format("profiler = \"torch\" cannot write {}: choose a --run-dir "
+                                   "without commas",
+                                   path));
+    of.callbacks.push_back("torch_profiler,path=" + path);
+  }
+
   // The folder of a job that would not be refused.
   const std::string& accepted() {
     take_place(shared_, around_.place);

@@ -42,6 +42,8 @@ void add_status(const command& app, const context& around, const choose& chosen)
 void add_watch(const command& app, const context& around, const choose& chosen);
 /// `stop` and `scale`.
 void add_control(const command& app, const context& around, const choose& chosen);
+/// `tune learning-rate` and `tune batch-size`. Both must outlive the call.
+void add_tune(const command& app, const schema& all, const context& around, const choose& chosen);
 void add_write(const command& app, const context& around, const choose& chosen);
 void add_simulate(const command& app, const context& around, const choose& chosen);
 

@@ -7,6 +7,7 @@
 #include "backends/checkpoint/safetensors.hpp"
 #include "backends/telemetry/hook_trace.hpp"
 #include "backends/telemetry/progress_line.hpp"
+#include "troupe/hook_profile.hpp"
 
 #include <fmt/format.h>
 
@@ -31,6 +32,8 @@ void read_limits(const settings& s, trainer_options& o) {
   o.limit_test_batches = limit_of(s, "limit_test_batches");
   o.limit_predict_batches = limit_of(s, "limit_predict_batches");
   o.val_check_interval = limit_of(s, "val_check_interval");
+  if (s.is_set("val_check_time"))
+    o.val_check_time = read_duration("val_check_time", s.text("val_check_time"));
   o.overfit_batches = limit_of(s, "overfit_batches");
   o.check_val_every_n_epoch = s.integer("check_val_every_n_epoch");
   o.num_sanity_val_steps = s.integer("num_sanity_val_steps");
@@ -43,6 +46,9 @@ void read_policies(const settings& s, trainer_options& o) {
   const bool saves = s.flag("enable_checkpointing");
   o.checkpoint.every_epoch = saves && s.flag("checkpoint.every_epoch");
   if (saves) o.checkpoint.every_n_steps = s.find<std::int64_t>("checkpoint.every_n_steps");
+  if (const auto minutes = s.find<double>("checkpoint.every_n_minutes"); saves && minutes)
+    o.checkpoint.every = std::chrono::duration_cast<std::chrono::nanoseconds>(
+        std::chrono::duration<double, std::ratio<60>>{*minutes});
   o.checkpoint.keep_last = static_cast<std::int32_t>(s.integer("checkpoint.keep_last"));
   o.checkpoint.keep_best = static_cast<std::int32_t>(s.integer("checkpoint.keep_best"));
   o.checkpoint.monitor = s.text("checkpoint.monitor");
@@ -137,6 +143,7 @@ trainer_options options_of(const settings& s) {
                                      : deterministic_kind::off;
   o.benchmark = s.find<bool>("benchmark");
   o.inference_mode = s.flag("inference_mode");
+  if (s.text("profiler") == "simple") o.profiler = profiler_kind::simple;
   o.placement = placement_named(s.text("placement"));
   o.accelerator = own_name{s.text("accelerator")};
   o.devices = devices_of(s);
@@ -191,12 +198,14 @@ void check_accelerator(const settings& s, const catalog& learning) {
                                wanted, names));
 }
 
-job shared_job(const settings& s, const context& around) {
+job shared_job(const settings& s, const context& around,
+               const std::function<void(learning&, trainer_options&)>& change) {
   check_place(s);
   check_accelerator(s, around.learning);
   job shared;
   shared.options = options_of(s);
-  const auto learns = learning_of(s);
+  auto learns = learning_of(s);
+  if (change) change(learns, shared.options);
   shared.recipe = around.learning.recipe(learns);
   shared.recipe_text = recipe_text(learns);
   if (s.is_set("init_weights")) shared.initial = read_weights(s.text("init_weights"));
@@ -225,6 +234,11 @@ void tell_trace(console& screen, const std::shared_ptr<run_trace>& trace) {
   trace->finish();
   if (const auto why = trace->trouble(); !why.empty())
     screen.error(fmt::format("the trace ends early: {}", why));
+}
+
+void tell_profile(console& screen, const job_outcome& outcome) {
+  if (const auto table = to_string(profile_of(outcome)); !table.empty())
+    screen.note(table.substr(0, table.size() - 1));
 }
 
 std::vector<observer_factory> progress_of(const settings& s, const context& around) {

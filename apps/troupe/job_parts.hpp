@@ -6,6 +6,7 @@
 #include "backends/telemetry/run_trace.hpp"
 #include "troupe/job.hpp"
 
+#include <functional>
 #include <string>
 
 namespace troupe::program {
@@ -19,12 +20,17 @@ learning learning_of(const settings& s);
 void check_place(const settings& s);
 
 /// The parts that all jobs of a call share: options, recipe, weights to start with. Writes nothing;
-/// trace, observers and folders are added by the command.
-job shared_job(const settings& s, const context& around);
+/// trace, observers and folders are added by the command. `change` may change what the settings
+/// say.
+job shared_job(const settings& s, const context& around,
+               const std::function<void(learning&, trainer_options&)>& change = {});
 /// Opens the files of the settings trace_hooks and trace, if they are set. Returns the latter.
 std::shared_ptr<run_trace> add_trace(const settings& s, job& to);
 /// Completes the file of a trace. An error of the disk that has ended it is shown on `screen`.
 void tell_trace(console& screen, const std::shared_ptr<run_trace>& trace);
+
+/// The table of the setting profiler, as a note.
+void tell_profile(console& screen, const job_outcome& outcome);
 
 /// The observer that prints progress as settings and terminal require; empty without progress.
 std::vector<observer_factory> progress_of(const settings& s, const context& around);

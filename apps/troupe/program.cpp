@@ -20,6 +20,7 @@ constexpr const char* examples = R"(Examples:
   troupe fit --run-dir runs/cnn --resume latest      continues where it was stopped
   troupe fit --set model.hidden=[1024,1024] --batch-size 128
   troupe fit --fault throw@rank=1,hook=backward,step=9
+  troupe tune learning-rate --model cnn
   troupe test --run-dir runs/cnn --json
   troupe report runs/cnn runs/mlp --output compared.html
   troupe watch runs/cnn                              until it ends
@@ -54,6 +55,7 @@ public:
             chosen);
     add_fit(top, stage::test, "test", "tests a run's or a checkpoint's weights", chosen);
     add_fit(top, stage::predict, "predict", "predicts with them, one line of JSON each", chosen);
+    add_tune(top, schema_, around, chosen);
     add_write(top, around, chosen);
     add_checkpoint(top, schema_, around, chosen);
     add_data(top, around, chosen);

@@ -170,6 +170,9 @@ void add_limits(schema& s, const trainer_options& d) {
         "train and validate on so few batches, the same in each epoch; 0: off");
   limit("val_check_interval", "--val-check-interval", d.val_check_interval,
         "validate after this many batches, or this share of an epoch");
+  add(s, "val_check_time", kind::text, unset, "--val-check-time",
+      "in place of val_check_interval: validate after this time, DD:HH:MM:SS")
+      .shape = "DD:HH:MM:SS";
   add(s, "check_val_every_n_epoch", kind::integer, d.check_val_every_n_epoch,
       "--check-val-every-n-epoch",
       "validate in each n-th epoch; 0: val_check_interval counts batches across epochs")
@@ -202,6 +205,10 @@ void add_call(schema& s) {
   add(s, "json", kind::boolean, false, "--json", "print the result as one line of JSON");
   add(s, "quiet", kind::boolean, false, "--quiet",
       "no progress and no notes, errors and the last line only");
+  add(s, "profiler", kind::choice, "none", "--profiler",
+      "simple: a table of the hooks' times; torch: LibTorch's trace of a few batches, as "
+      "torch_trace.json in the run's folder",
+      {"none", "simple", "torch"});
   for (auto i = first; i < s.size(); ++i) s[i].saved = false;
   add(s, "fine", kind::boolean, false, "--fine",
       "hand hooks to the lane one by one, for tests and observers");
@@ -317,6 +324,11 @@ void add_policies(schema& s, const trainer_options& d) {
   add(s, "checkpoint.every_n_steps", kind::integer, unset, "--checkpoint-every-n-steps",
       "beyond one checkpoint per epoch and one at the end")
       .low = 1;
+  auto& minutes = add(s, "checkpoint.every_n_minutes", kind::number, unset,
+                      "--checkpoint-every-n-minutes", "the same, by the clock");
+  minutes.low = 0;
+  minutes.low_excluded = true;
+  minutes.high = 1e6;
   add(s, "checkpoint.every_epoch", kind::boolean, c.every_epoch, "",
       "one checkpoint at the end of each epoch");
   auto& last = add(s, "checkpoint.keep_last", kind::integer, std::int64_t{c.keep_last},

@@ -23,6 +23,7 @@
 #include "troupe/precision.hpp"
 #include "troupe/summary.hpp"
 #include "troupe/testing/tensors.hpp"
+#include "troupe/tuner.hpp"
 
 namespace troupe::program {
 
@@ -175,6 +176,29 @@ public:
       return std::make_shared<classifier>(std::move(fitted));
     };
     return make_recipe(fitting, data, plugins);
+  }
+
+  void search_rate(const rate_search& how, learning& of, trainer_options& options) const override {
+    learning_rate_range_options range{.min = how.min, .max = how.max, .steps = how.steps};
+    if (how.linear) range.mode = learning_rate_range_options::growth::linear;
+    options = learning_rate_range{range}.options(options);
+    of.callbacks.push_back(fmt::format("lr_range,min={},max={},steps={},growth={},stop_at={}",
+                                       how.min, how.max, how.steps,
+                                       how.linear ? "linear" : "exponential", how.stop_at));
+  }
+
+  rate_curve rates_found(const job_outcome& outcome) const override {
+    auto curve = curve_of(outcome);
+    const auto suggestion = curve.suggestion();
+    return {std::move(curve.rates), std::move(curve.losses), suggestion};
+  }
+
+  std::int64_t search_batch_size(
+      const size_search& how, const std::function<job_outcome(std::int64_t)>& run) const override {
+    batch_size_search search{
+        .first = how.first, .max_trials = how.trials, .margin = how.margin, .max = how.max};
+    if (how.bisects) search.mode = batch_size_search::search::bisect;
+    return find_batch_size(search, [&](std::int64_t size) { return fits_memory(run(size)); });
   }
 
   std::shared_ptr<testing::payload> tensors() const override { return testing::tensors_payload(); }

@@ -45,8 +45,10 @@ progress_line::progress_line(style how, clock now, writer write)
     : how_(how), now_(std::move(now)), write_(std::move(write)) {}
 
 void progress_line::on(const observation& what) {
-  if (const auto* seen = std::get_if<seen::metrics>(&what))
+  if (const auto* seen = std::get_if<seen::metrics>(&what)) {
     for (const auto& [name, value] : seen->logged) last_[name] = value;
+    chosen_.insert(seen->prog_bar.begin(), seen->prog_bar.end());
+  }
   if (const auto* seen = std::get_if<seen::progress>(&what)) progress(*seen);
 }
 
@@ -97,10 +99,14 @@ std::string progress_line::text(const seen::progress& what) const {
     return fmt::format("{}{}", doing(what.at.stage), batch_text(what));
   const auto total = how_.epochs < 0 ? std::string{} : fmt::format("/{}", how_.epochs);
   auto line = fmt::format("epoch {}{}{}", what.at.epoch + 1, total, batch_text(what));
-  if (const auto loss = last_.find("train/loss"); loss != last_.end())
-    line += fmt::format("  loss {:.4f}", loss->second);
-  if (const auto accuracy = last_.find("val/accuracy"); accuracy != last_.end())
-    line += fmt::format("  val/accuracy {:.4f}", accuracy->second);
+  const auto loss = last_.find("train/loss");
+  const auto accuracy = last_.find("val/accuracy");
+  if (loss != last_.end()) line += fmt::format("  loss {:.4f}", loss->second);
+  if (accuracy != last_.end()) line += fmt::format("  val/accuracy {:.4f}", accuracy->second);
+  for (const auto& name : chosen_)
+    if (const auto found = last_.find(name);
+        found != last_.end() && found != loss && found != accuracy)
+      line += fmt::format("  {} {:.4g}", name, found->second);
   if (samples_per_second_ > 0)
     line += fmt::format("  {} samples/s", count_text(samples_per_second_));
   if (seconds_per_batch_ > 0 && what.batches != undefined && how_.epochs >= 0) {

@@ -6,14 +6,15 @@
 #include <chrono>
 #include <functional>
 #include <optional>
+#include <set>
 #include <string>
 #include <string_view>
 
 namespace troupe {
 
-/// Shows epoch, batch, loss, samples per second and the time left. Live: one terminal line that is
-/// overwritten at most ten times a second, by a carriage return. Otherwise one new line every ten
-/// seconds. The caller passes time and output.
+/// Shows epoch, batch, loss, what is logged with prog_bar, samples per second and the time left.
+/// Live: one terminal line that is overwritten at most ten times a second, by a carriage return.
+/// Otherwise one new line every ten seconds. The caller passes time and output.
 class progress_line : public observer {
 public:
   struct style {
@@ -52,7 +53,8 @@ private:
   double samples_per_second_ = 0;
   double seconds_per_batch_ = 0;
   metrics last_;
-  std::string line_;  ///< the live line on the screen
+  std::set<std::string> chosen_;  ///< logged with prog_bar
+  std::string line_;              ///< the live line on the screen
 };
 
 }  // namespace troupe

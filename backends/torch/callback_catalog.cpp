@@ -9,6 +9,7 @@
 #include <map>
 
 #include "troupe/callbacks.hpp"
+#include "troupe/tuner.hpp"
 
 namespace troupe {
 
@@ -45,6 +46,9 @@ public:
   }
   void read(std::string_view key, bool& into) const {
     if (const auto word = one_of(key, {"false", "true"}); !word.empty()) into = word == "true";
+  }
+  void read(std::string_view key, std::string& into) const {
+    if (const auto found = values_.find(key); found != values_.end()) into = found->second;
   }
   /// Empty: not given.
   std::string_view one_of(std::string_view key, std::vector<std::string_view> words) const {
@@ -124,6 +128,27 @@ callback_factory make_stochastic(const given_options& given) {
   return stochastic_weight_averaging{how};
 }
 
+callback_factory make_range(const given_options& given) {
+  learning_rate_range_options how;
+  given.read("min", how.min);
+  given.read("max", how.max);
+  given.read("steps", how.steps);
+  if (given.one_of("growth", {"exponential", "linear"}) == "linear")
+    how.mode = learning_rate_range_options::growth::linear;
+  double stop_at = how.stop_at.value_or(0);
+  given.read("stop_at", stop_at);
+  how.stop_at = stop_at > 0 ? std::optional{stop_at} : std::nullopt;
+  return learning_rate_range{how};
+}
+
+callback_factory make_profiler(const given_options& given) {
+  torch_profiler_options how{.path = "torch_trace.json"};
+  given.read("path", how.path);
+  given.read("wait", how.wait);
+  given.read("active", how.active);
+  return torch_profiler{how};
+}
+
 struct maker {
   callback_entry about;
   callback_factory (*make)(const given_options& given);
@@ -146,7 +171,13 @@ const std::vector<maker>& makers() {
       {{"swa",
         "validates and saves the mean of the last epochs' weights",
         {"start", "start_epoch", "learning_rate", "annealing_epochs", "annealing"}},
-       make_stochastic}};
+       make_stochastic},
+      {{"lr_range",
+        "raises the learning rate step by step, as troupe tune does",
+        {"min", "max", "steps", "growth", "stop_at"}},
+       make_range},
+      {{"torch_profiler", "records operators of a few batches", {"path", "wait", "active"}},
+       make_profiler}};
   return all;
 }
 

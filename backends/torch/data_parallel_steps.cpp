@@ -1,5 +1,8 @@
 #include <ATen/core/grad_mode.h>
+#include <ATen/ops/cat.h>
 #include <ATen/ops/empty.h>
+#include <ATen/ops/empty_like.h>
+#include <ATen/ops/zeros_like.h>
 #include <fmt/format.h>
 #include <torch/nn/module.h>
 #include <torch/optim/optimizer.h>
@@ -7,6 +10,7 @@
 #include <map>
 #include <typeinfo>
 #include <unordered_map>
+#include <unordered_set>
 
 #include "backends/torch/accelerators/host_memory.hpp"
 #include "backends/torch/collective_wait.hpp"
@@ -79,6 +83,7 @@ void data_parallel::bind(std::shared_ptr<communicator> world, generation_id gene
 
 void data_parallel::lay_out_gradients() {
   if (alone()) return;
+  if (!bare_module()->automatic_optimization()) return refuse_for_manual();
   const auto& all = optimizers_in_use()->all();
   if (all.size() > 64)
     throw user_error(errc::job_failed, "at most 64 optimizers can be trained data-parallel");
@@ -115,6 +120,8 @@ void data_parallel::use_comm_hook(comm_hook hook, bool with_state) {
     refuse("there is a hook already: register one, and set strategy.comm_hook to none but it");
   if (options_.fused_step.value_or(false))
     refuse("a fused step sums gradients itself: leave strategy.fused_step out");
+  if (bare_module() && !bare_module()->automatic_optimization())
+    refuse("manual_backward sums whole gradients: leave the hook out");
   if (gradients_ && gradients_->seen().stepped)
     refuse("a step was made already: register it in setup or configure_optimizers");
   options_.gradients.hook = std::move(hook);
@@ -224,6 +231,80 @@ void data_parallel::optimizer_step(torch::optim::Optimizer& optimizer, std::int3
   }
   one->step.run();
   one->due = false;
+}
+
+// --- manual optimization -------------------------------------------------------------------------
+
+void data_parallel::refuse_for_manual() const {
+  if (options_.gradients.hook || options_.fused_step.value_or(false))
+    throw user_error(errc::bad_configuration,
+                     "manual optimization sums whole gradients in manual_backward: leave out "
+                     "strategy.comm_hook and strategy.fused_step");
+}
+
+// Those of the module, then those that only optimizers have.
+std::vector<at::Tensor> data_parallel::trained_parameters() const {
+  std::vector<at::Tensor> all;
+  std::unordered_set<c10::TensorImpl*> known;
+  const auto add = [&](const at::Tensor& one) {
+    if (one.defined() && known.insert(one.unsafeGetTensorImpl()).second) all.push_back(one);
+  };
+  for (const auto& one : bare_module()->parameters()) add(one);
+  for (const auto& with : optimizers_in_use()->all())
+    for (const auto& group : with.optimizer->param_groups())
+      for (const auto& one : group.params()) add(one);
+  return all;
+}
+
+// Gradients of earlier calls are summed already, so they are put aside.
+void data_parallel::manual_backward(const at::Tensor& loss, double weight) {
+  if (alone()) return strategy::manual_backward(loss, weight);
+  const auto parameters = trained_parameters();
+  std::vector<at::Tensor> earlier;
+  for (const auto& one : parameters)
+    earlier.push_back(std::exchange(one.mutable_grad(), at::Tensor{}));
+  strategy::manual_backward(loss, weight);
+  sum_gradients(parameters);
+  const at::NoGradGuard no_grad;
+  for (std::size_t i = 0; i < parameters.size(); ++i) {
+    auto& now = parameters[i].mutable_grad();
+    if (earlier[i].defined()) now = now.defined() ? earlier[i].add_(now) : earlier[i];
+  }
+}
+
+// A parameter that some rank has used gets a gradient on all ranks. One sum per dtype.
+void data_parallel::sum_gradients(const std::vector<at::Tensor>& parameters) {
+  const at::NoGradGuard no_grad;
+  const auto before = clock();
+  std::vector<std::byte> mine;
+  for (const auto& one : parameters) {
+    if (one.grad().defined() && one.grad().layout() != c10::kStrided)
+      throw user_error(errc::job_failed,
+                       "a parameter has a sparse gradient, which ranks cannot sum: build its layer "
+                       "with sparse(false)");
+    mine.push_back(std::byte{one.grad().defined()});
+  }
+  auto used = mine;
+  for (const auto& other : gather_bytes(mine))
+    for (std::size_t i = 0; i < used.size(); ++i) used[i] |= other[i];
+  std::map<c10::ScalarType, std::vector<at::Tensor>> kinds;
+  for (std::size_t i = 0; i < parameters.size(); ++i)
+    if (used[i] != std::byte{0}) kinds[parameters[i].scalar_type()].push_back(parameters[i]);
+  for (const auto& [type, members] : kinds) {
+    std::vector<at::Tensor> flat;
+    for (const auto& one : members)
+      flat.push_back(
+          (one.grad().defined() ? one.grad() : at::zeros_like(one)).to(type).reshape({-1}));
+    const auto total = sum(at::cat(flat), {});
+    std::int64_t offset = 0;
+    for (const auto& one : members) {
+      auto summed = at::empty_like(one);
+      summed.copy_(total.narrow(0, offset, one.numel()).view(one.sizes()));
+      one.mutable_grad() = summed;
+      offset += one.numel();
+    }
+  }
+  waited_ += clock() - before;
 }
 
 std::chrono::nanoseconds data_parallel::clock() const {

@@ -20,6 +20,7 @@ void torch_learner::end_evaluation_epoch() {
     logged_[name] = number;
     results_[name] = number;
     outcome_->logged[name] = number;
+    show(name);
   }
 }
 
@@ -81,6 +82,7 @@ void torch_learner::handle(const hooks::on_validation_end& h) {
   notify(&callback::on_validation_end, &troupe::module::on_validation_end,
          &strategy::on_validation_end);
   if (h.at.stage == stage::validate && about_.purpose == stage::train) agree_on_stop();
+  if (h.at.stage == stage::validate && goes_by_clock()) validated_at_ = clock();
 }
 
 // --- test ----------------------------------------------------------------------------------------

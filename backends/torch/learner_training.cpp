@@ -4,6 +4,7 @@
 #include <ATen/ops/scalar_tensor.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstring>
 #include <unordered_set>
@@ -13,6 +14,7 @@
 namespace troupe {
 
 void torch_learner::handle(const hooks::on_train_start&) {
+  if (goes_by_clock()) saved_at_ = validated_at_ = clock();
   notify(&callback::on_train_start, &troupe::module::on_train_start, &strategy::on_train_start);
 }
 
@@ -22,6 +24,7 @@ void torch_learner::handle(const hooks::on_train_epoch_start& h) {
   steps_reported_ = true;
   done_.epoch = h.at.epoch;
   done_.batch = done_.cursor = 0;
+  if (manual_) refuse_empty_share(h.at.epoch);
   notify(&callback::on_train_epoch_start, &troupe::module::on_train_epoch_start,
          &strategy::on_train_epoch_start, h.at.epoch);
 }
@@ -125,8 +128,18 @@ void torch_learner::handle(const hooks::training_step& h) {
   output_ = {};
   loss_ = at::Tensor{};
   in_step_ = true;
+  if (idle() && manual_)  // of a resumed epoch, for example
+    throw user_error(errc::job_failed,
+                     "this rank has no samples in the batch, and in manual optimization the others "
+                     "wait for its gradients: set drop_last for the training data");
   if (idle()) return;
   draw_from(h.at.split == 0 ? std::string{h.name} : fmt::format("{} {}", h.name, h.at.split));
+  if (manual_) {
+    in_manual_ = true;
+    output_ = strategy_->training_step(batch_, h.at.batch);
+    in_manual_ = false;
+    return;
+  }
   requires_grad_guard later;
   freeze_others(later.before);
   if (!splits_batches()) {
@@ -138,7 +151,11 @@ void torch_learner::handle(const hooks::training_step& h) {
   output_ = strategy_->training_step(part, h.at.batch);
 }
 
-void torch_learner::handle(const hooks::training_step_end&) {
+void torch_learner::handle(const hooks::training_step_end& h) {
+  if (manual_) {
+    output_ = module_->training_step_end(strategy_->training_step_end(std::move(output_)));
+    return end_manual_step(h.at);
+  }
   if (idle()) return;
   requires_grad_guard later;
   freeze_others(later.before);
@@ -287,7 +304,25 @@ void torch_learner::handle(const hooks::on_train_batch_end& h) {
   if (due || !logged_.contains(non_finite_name)) report_non_finite();
   // A single rank needs no agreement.
   if (wants_stop_ && strategy_->world() == 1) outcome_->stop = true;
+  if (stepped_ && goes_by_clock()) look_at_clock();
   forget_batch();
+}
+
+bool torch_learner::goes_by_clock() const {
+  return about_.options.checkpoint.every || about_.options.val_check_time;
+}
+
+// Rank 0's clock decides for all ranks.
+void torch_learner::look_at_clock() {
+  const auto& saves = about_.options.checkpoint.every;
+  const auto& validates = about_.options.val_check_time;
+  const auto now = clock();
+  const std::array<bool, 2> mine{saves && now - saved_at_ >= *saves,
+                                 validates && now - validated_at_ >= *validates};
+  const auto all = strategy_->gather_bytes(std::as_bytes(std::span{mine}));
+  outcome_->save_due = all.at(0).at(0) != std::byte{0};
+  outcome_->validation_due = all.at(0).at(1) != std::byte{0};
+  if (outcome_->save_due) saved_at_ = now;
 }
 
 void torch_learner::handle(const hooks::on_train_epoch_end& h) {
@@ -319,6 +354,11 @@ void torch_learner::handle(const hooks::on_train_end&) {
 // --- logging -------------------------------------------------------------------------------------
 
 void torch_learner::log(std::string_view name, double sum, double count, const log_options& how) {
+  if (how.prog_bar) {
+    shown_.emplace(name);
+    shown_.insert(fmt::format("{}_step", name));
+    shown_.insert(fmt::format("{}/dataloader_idx_{}", name, at_.dataloader));
+  }
   if (at_.stage == stage::train) {
     const bool in_step = at_.batch != undefined;
     const bool on_step = how.on_step.value_or(in_step);
@@ -344,7 +384,12 @@ void torch_learner::report(metric_accumulator& book) {
   for (const auto& [name, number] : book.reduce(exchange())) {
     logged_[name] = number;
     outcome_->logged[name] = number;
+    show(name);
   }
+}
+
+void torch_learner::show(const std::string& name) {
+  if (shown_.contains(name)) outcome_->prog_bar.push_back(name);
 }
 
 void torch_learner::report_steps() {

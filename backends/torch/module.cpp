@@ -58,6 +58,41 @@ void module::lr_scheduler_step(scheduler& which, std::optional<double> metric) {
   which.step(metric);
 }
 
+// --- manual optimization -------------------------------------------------------------------------
+
+namespace {
+
+[[noreturn]] void outside_of_training_step(std::string_view what) {
+  throw user_error(errc::job_failed,
+                   fmt::format("{}: call it in training_step of a run, in a module whose "
+                               "automatic_optimization returns false",
+                               what));
+}
+
+}  // namespace
+
+void module::manual_backward(const at::Tensor& loss) {
+  if (!services_) outside_of_training_step("manual_backward");
+  services_->backward_manually(loss);
+}
+
+manual_optimizer module::optimizer(std::int32_t index) const {
+  auto* all = optimizers_in_use();
+  if (!all) outside_of_training_step("optimizer");
+  const auto size = static_cast<std::int32_t>(all->all().size());
+  if (index < 0 || index >= size)
+    throw user_error(errc::job_failed, fmt::format("optimizer({}): configure_optimizers returned "
+                                                   "{}, which are counted from 0",
+                                                   index, size));
+  return {*services_, *all->all()[static_cast<std::size_t>(index)].optimizer, index};
+}
+
+void manual_optimizer::zero_grad() const { services_->how().zero_gradients(index_); }
+void manual_optimizer::step() const { services_->step_manually(index_, {}); }
+void manual_optimizer::step(const step_closure& closure) const {
+  services_->step_manually(index_, closure);
+}
+
 std::vector<value> module::tbptt_split_batch(const value& whole, std::int64_t steps) {
   return split_in_time(whole, steps);
 }

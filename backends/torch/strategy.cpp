@@ -202,6 +202,11 @@ step_status strategy::backward(const at::Tensor& loss, const backward_plan& plan
   return {plan.wants_stop, plan.loss, plan.logged};
 }
 
+void strategy::manual_backward(const at::Tensor& loss, double weight) {
+  numbers().backward(weight == 1 ? loss : loss * weight, *module_,
+                     *optimizers_->all().front().optimizer, {});
+}
+
 at::Tensor strategy::post_backward(const at::Tensor& loss) {
   return numbers().post_backward(loss.detach());
 }

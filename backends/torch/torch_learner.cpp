@@ -1,6 +1,7 @@
 #include "backends/torch/torch_learner.hpp"
 
 #include <ATen/core/grad_mode.h>
+#include <ATen/record_function.h>
 #include <c10/core/InferenceMode.h>
 #include <c10/util/Exception.h>
 #include <fmt/format.h>
@@ -133,6 +134,11 @@ void torch_learner::bind(std::shared_ptr<communicator> world, generation_id gene
 hook_outcome torch_learner::on(const hook& h, const closure& inner) {
   hook_outcome outcome;
   const scope inside(*this, h, inner, outcome);
+  at::RecordFunction record{at::RecordScope::USER_SCOPE};
+  if (record.isActive()) record.before(std::string{name(h)});
+  const bool measured = about_.options.profiler != profiler_kind::none;
+  const auto began = measured ? clock() : std::chrono::nanoseconds{0};
+  const auto around = std::exchange(inner_time_, std::chrono::nanoseconds{0});
   if (at_.batch == undefined && at_.stage != stage::start) draw_from(name(h));
   try {
     h.visit([this](const auto& one) { handle(one); });
@@ -142,7 +148,16 @@ hook_outcome torch_learner::on(const hook& h, const closure& inner) {
   }
   // The waiting time of a closure's hooks is in their own outcomes.
   outcome.waited = strategy_->waited() - std::exchange(waited_, strategy_->waited());
+  if (measured) {
+    const auto took = clock() - began;
+    profile_.add(name(h), took - inner_time_, outcome.waited);
+    inner_time_ = around + took;
+  }
   return outcome;
+}
+
+std::chrono::nanoseconds torch_learner::clock() const {
+  return about_.now ? about_.now() : std::chrono::steady_clock::now().time_since_epoch();
 }
 
 void torch_learner::draw_from(std::string_view hook) {
@@ -269,8 +284,11 @@ void torch_learner::describe_optimizers() {
                                  "time, or 0 to train whole batches",
                                  split_steps_));
   facts.splits_batches = splits_batches();
+  facts.manual = manual_ = !module_->automatic_optimization();
+  if (manual_) refuse_manual();
   for (const auto& one : all)
     for (const auto& schedule : one.schedulers) {
+      if (manual_) continue;  // training_step moves them
       const auto stepwise = schedule.how().every == schedule::interval::step;
       facts.plateau_schedulers |= schedule.plateau();
       facts.step_schedulers |= !schedule.plateau() && stepwise;
@@ -315,6 +333,7 @@ void torch_learner::handle(const hooks::post_dispatch&) {
   strategy_->post_dispatch();
   auto last = strategy_->add_to_queue(logged_);
   if (!last.empty()) queue(deep_copy(last));
+  if (about_.options.profiler != profiler_kind::none) queue(profile_.as_value());
 }
 
 // --- barriers of a run ---------------------------------------------------------------------------

@@ -1,12 +1,13 @@
 // One rank's replica of a user's module: handles every hook with a strategy, a precision and data.
 // The handlers are in torch_learner.cpp (set-up), learner_data.cpp, learner_training.cpp,
-// learner_evaluation.cpp, learner_state.cpp and learner_recovery.cpp.
+// learner_manual.cpp, learner_evaluation.cpp, learner_state.cpp and learner_recovery.cpp.
 #pragma once
 
 #include <exception>
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -19,6 +20,7 @@
 #include "backends/torch/rank_random.hpp"
 #include "backends/torch/resume_check.hpp"
 #include "troupe/detail/metric_accumulator.hpp"
+#include "troupe/hook_profile.hpp"
 #include "troupe/learner.hpp"
 #include "troupe/measures.hpp"
 #include "troupe/module.hpp"
@@ -81,6 +83,8 @@ private:
   void save(const std::string& path, const value& storage_options) override;
   optimizers* configured() override { return optimizers_there_ ? &optimizers_ : nullptr; }
   bool callbacks_read_gradients() const override { return callbacks_.reads_gradients(); }
+  void backward_manually(const at::Tensor& loss) override;
+  void step_manually(std::int32_t optimizer, const step_closure& closure) override;
 
   /// Calls a hook on the callbacks, the module and the strategy.
   template <class... P>
@@ -209,6 +213,13 @@ private:
   bool ends_step(const position& at) const;
   void forget_batch();
   void freeze_others(std::vector<std::pair<at::Tensor, bool>>& before);
+  void refuse_manual() const;
+  void refuse_empty_share(std::int64_t epoch);
+  void end_manual_step(const position& at);
+  std::chrono::nanoseconds clock() const;
+  bool goes_by_clock() const;
+  void look_at_clock();
+  void show(const std::string& name);
   void report(metric_accumulator& book);
   void report_steps();
   void report_non_finite();
@@ -296,12 +307,24 @@ private:
   bool wants_stop_ = false;
   std::chrono::nanoseconds waited_{0};  // reported so far
 
+  bool manual_ = false;     // the module trains itself
+  bool in_manual_ = false;  // its training_step is running
+
+  // What goes by rank 0's clock: when a checkpoint was due, when a validation ended.
+  std::chrono::nanoseconds saved_at_{0};
+  std::chrono::nanoseconds validated_at_{0};
+
+  // The profile, with trainer_options::profiler.
+  hook_profile profile_;
+  std::chrono::nanoseconds inner_time_{0};  // of hooks inside the one in progress
+
   std::optional<measures::joint_update> measures_;  // of module_, once it is complete
   metric_accumulator step_book_;
   metric_accumulator epoch_book_;
   // One per loader, because a rank may have no samples of one; the last one is for metrics that
   // belong to no loader.
   std::vector<metric_accumulator> evaluation_books_{1};
+  std::set<std::string, std::less<>> shown_;  // names logged with prog_bar
   metrics logged_;
   metrics results_;
   struct prediction {

@@ -31,6 +31,8 @@ template <>
 struct last_of<deterministic_kind>
     : std::integral_constant<deterministic_kind, deterministic_kind::warn> {};
 template <>
+struct last_of<profiler_kind> : std::integral_constant<profiler_kind, profiler_kind::simple> {};
+template <>
 struct last_of<resume_point::next>
     : std::integral_constant<resume_point::next, resume_point::next::go> {};
 template <>
@@ -64,8 +66,8 @@ void inspect(F& f, early_stopping& x) {
 }
 template <class F>
 void inspect(F& f, checkpoint_policy& x) {
-  auto& [enabled, every_epoch, every_n_steps, keep_last, keep_best, monitor, maximize] = x;
-  f(enabled, every_epoch, every_n_steps, keep_last, keep_best, monitor, maximize);
+  auto& [enabled, every_epoch, every_n_steps, every, keep_last, keep_best, monitor, maximize] = x;
+  f(enabled, every_epoch, every_n_steps, every, keep_last, keep_best, monitor, maximize);
 }
 template <class F>
 void inspect(F& f, time_knob& x) {
@@ -106,17 +108,19 @@ void inspect(F& f, trainer_options& x) {
   auto& [ranks, max_epochs, max_steps, min_epochs, min_steps, max_time, batch_size,
          accumulate_grad_batches, truncated_bptt_steps, gradient_clip_val, gradient_clip_algorithm,
          limit_train_batches, limit_val_batches, limit_test_batches, limit_predict_batches,
-         overfit_batches, val_check_interval, check_val_every_n_epoch, num_sanity_val_steps,
-         fast_dev_run, log_every_n_steps, detect_anomaly, deterministic, benchmark, inference_mode,
-         seed, precision, strategy, gradients, communicator, tcp_streams, placement, accelerator,
-         devices, one_hook_per_run, stop_early, checkpoint, time, elastic, faults] = x;
+         overfit_batches, val_check_interval, val_check_time, check_val_every_n_epoch,
+         num_sanity_val_steps, fast_dev_run, log_every_n_steps, detect_anomaly, deterministic,
+         benchmark, inference_mode, profiler, seed, precision, strategy, gradients, communicator,
+         tcp_streams, placement, accelerator, devices, one_hook_per_run, stop_early, checkpoint,
+         time, elastic, faults] = x;
   f(ranks, max_epochs, max_steps, min_epochs, min_steps, max_time, batch_size,
     accumulate_grad_batches, truncated_bptt_steps, gradient_clip_val, gradient_clip_algorithm,
     limit_train_batches, limit_val_batches, limit_test_batches, limit_predict_batches,
-    overfit_batches, val_check_interval, check_val_every_n_epoch, num_sanity_val_steps,
-    fast_dev_run, log_every_n_steps, detect_anomaly, deterministic, benchmark, inference_mode, seed,
-    precision, strategy, gradients, communicator, tcp_streams, placement, accelerator, devices,
-    one_hook_per_run, stop_early, checkpoint, time, elastic, faults);
+    overfit_batches, val_check_interval, val_check_time, check_val_every_n_epoch,
+    num_sanity_val_steps, fast_dev_run, log_every_n_steps, detect_anomaly, deterministic, benchmark,
+    inference_mode, profiler, seed, precision, strategy, gradients, communicator, tcp_streams,
+    placement, accelerator, devices, one_hook_per_run, stop_early, checkpoint, time, elastic,
+    faults);
 }
 
 // --- state -----------------------------------------------------------------------------------
@@ -209,8 +213,8 @@ void inspect(F& f, seen::hook& x) {
 }
 template <class F>
 void inspect(F& f, seen::metrics& x) {
-  auto& [at, logged] = x;
-  f(at, logged);
+  auto& [at, logged, prog_bar] = x;
+  f(at, logged, prog_bar);
 }
 template <class F>
 void inspect(F& f, seen::progress& x) {

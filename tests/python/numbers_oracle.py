@@ -1,6 +1,7 @@
 """Goal: the loss scale of 16-mixed is that of torch.amp.GradScaler, truncated back-propagation through time trains as
-Lightning 1.x does, and PowerSGD sums what PyTorch's hook sums. Usage: numbers_oracle.py SAMPLE, where SAMPLE is the
-program torch_sample. The seeds and cases are those of its source."""
+Lightning 1.x does, manual optimization as PyTorch does (and Lightning, if this Python has it), and PowerSGD sums what
+PyTorch's hook sums. Usage: numbers_oracle.py SAMPLE, where SAMPLE is the program torch_sample. The seeds and cases are
+those of its source."""
 import json
 import math
 import os
@@ -17,6 +18,7 @@ import safetensors_by_hand
 
 SCALER_STEPS = 200
 RECURRENT_STEPS = 40
+MANUAL_STEPS = 60
 PART = 4  # of 10 steps in time
 SHAPES = [(32, 48), (16,), (8, 4, 3, 3), (1,), (40, 10), (), (32, 48), (3, 2)]
 POWERSGD_STEPS = 7
@@ -136,6 +138,86 @@ def check_recurrent(folder):
             sys.exit(f"{name} differs, or nothing was compared")
 
 
+def adversarial_layers():
+    layers = {"generator": torch.nn.Linear(3, 2), "critic": torch.nn.Linear(2, 1)}
+    for seed, parameter in enumerate((p for layer in layers.values() for p in layer.parameters()), start=1):
+        parameter.data = drawn(seed, parameter.shape) * 0.2
+    return layers
+
+
+def adversarial_optimizers(layers):
+    return (torch.optim.Adam(layers["generator"].parameters(), lr=0.01),
+            torch.optim.SGD(layers["critic"].parameters(), lr=0.05, momentum=0.9))
+
+
+def adversarial_batches():
+    """What both ranks draw, joined: each mean is over 8 samples."""
+    return [tuple(torch.cat([drawn(first + 2 * step + rank, (4, width)) for rank in range(2)])
+                  for first, width in ((13000, 3), (15000, 2))) for step in range(MANUAL_STEPS)]
+
+
+def adversarial_step(layers, optimizers, backward, x, y, added=True):
+    made = layers["generator"](x)
+    optimizers[0].zero_grad()
+    backward(torch.nn.functional.mse_loss(made, y) - 0.1 * layers["critic"](made).mean())
+    optimizers[0].step()
+    optimizers[1].zero_grad()
+    if added:
+        backward(layers["critic"](made.detach()).pow(2).mean())
+    backward((layers["critic"](y) - 1).pow(2).mean())
+    optimizers[1].step()
+
+
+def manual_training(added=True):
+    layers = adversarial_layers()
+    optimizers = adversarial_optimizers(layers)
+    for x, y in adversarial_batches():
+        adversarial_step(layers, optimizers, torch.Tensor.backward, x, y, added)
+    return layers
+
+
+def manual_training_of_lightning():
+    try:
+        from lightning.pytorch import LightningModule, Trainer
+    except ImportError:
+        return None
+
+    class Adversarial(LightningModule):
+        def __init__(self):
+            super().__init__()
+            self.automatic_optimization = False
+            self.layers = torch.nn.ModuleDict(adversarial_layers())
+
+        def training_step(self, batch, _):
+            adversarial_step(self.layers, self.optimizers(), self.manual_backward, *batch)
+
+        def configure_optimizers(self):
+            return adversarial_optimizers(self.layers)
+
+    model = Adversarial()
+    Trainer(max_epochs=1, accelerator="cpu", devices=1, logger=False, enable_checkpointing=False,
+            enable_progress_bar=False, enable_model_summary=False).fit(
+                model, torch.utils.data.DataLoader(adversarial_batches(), batch_size=None))
+    return dict(model.layers.items())
+
+
+def check_manual(folder):
+    found = tensors(f"{folder}/manual.safetensors")
+    for name, layers in (("PyTorch", manual_training()), ("Lightning", manual_training_of_lightning())):
+        if layers is None:
+            print("manual optimization: no Lightning here to compare with")
+            continue
+        expected = {f"{part}.{key}": x for part, layer in layers.items() for key, x in layer.state_dict().items()}
+        worst = apart(found, expected)
+        print(f"manual optimization: {MANUAL_STEPS} batches, largest difference of a weight to {name} {worst:.1e}")
+        if set(found) != set(expected) or not worst <= 1e-5:
+            sys.exit("the weights differ")
+    other = {f"{part}.{key}": x for part, layer in manual_training(added=False).items()
+             for key, x in layer.state_dict().items()}
+    if not apart(found, other) > 1e-3:
+        sys.exit("nothing was compared")
+
+
 class Bucket:
     """One bucket as DDP gives it to a hook, as far as the hook looks at it."""
 
@@ -197,6 +279,7 @@ def main(sample):
         subprocess.run([sample, folder], check=True)
         check_scaler(folder)
         check_recurrent(folder)
+        check_manual(folder)
         check_powersgd(folder)
 
 

@@ -10,6 +10,7 @@
 //   scaler.json            the loss scale after each step of a training in 16-mixed with infinities
 //   scaler.safetensors     its weights at the end
 //   recurrent.CELL.safetensors   weights after truncated back-propagation through time of two ranks
+//   manual.safetensors     weights after manual optimization on two ranks
 //   powersgd.safetensors   `CASE.STEP.PARAMETER`: sums of gradients by PowerSGD of two ranks
 // Their tensors are drawn from torch's generator with seeds that the oracle knows.
 #include <ATen/CPUGeneratorImpl.h>
@@ -303,6 +304,50 @@ void train_recurrent(const std::string& folder, const std::string& name) {
         encode_safetensors(ends[0].snapshot->model));
 }
 
+// --- manual optimization -------------------------------------------------------------------------
+
+constexpr std::int64_t manual_steps = 60;
+
+/// Two layers that train against each other.
+struct adversarial : troupe::module {
+  adversarial() { draw_parameters({generator.ptr(), critic.ptr()}); }
+  bool automatic_optimization() const override { return false; }
+  value on_after_batch_transfer(value, std::int32_t) override {
+    const auto seed = static_cast<std::uint64_t>(2 * at().step + rank());
+    return value_tuple{{boxed(drawn(13000 + seed, {4, 3})), boxed(drawn(15000 + seed, {4, 2}))}};
+  }
+  step_output training_step(const batch& b, std::int64_t) override {
+    const auto made = generator->forward(b[0]);
+    optimizer(0).zero_grad();
+    manual_backward(torch::nn::functional::mse_loss(made, b[1]) -
+                    0.1 * critic->forward(made).mean());
+    optimizer(0).step();
+    optimizer(1).zero_grad();
+    manual_backward(critic->forward(made.detach()).pow(2).mean());
+    manual_backward(critic->forward(b[1]).sub(1).pow(2).mean());
+    optimizer(1).step();
+    return {};
+  }
+  optimizers configure_optimizers() override {
+    return optimizers{torch::optim::Adam(generator->parameters(), torch::optim::AdamOptions(0.01))}
+        .add(torch::optim::SGD(critic->parameters(), torch::optim::SGDOptions(0.05).momentum(0.9)));
+  }
+  torch::nn::Linear generator = register_module("generator", torch::nn::Linear(3, 2));
+  torch::nn::Linear critic = register_module("critic", torch::nn::Linear(2, 1));
+};
+
+void train_manually(const std::string& folder) {
+  trainer_options options;
+  options.ranks = 2;
+  options.batch_size = 4;
+  options.max_epochs = 1;
+  options.max_steps = manual_steps;
+  const auto recipe =
+      make_recipe([] { return std::make_shared<adversarial>(); }, std::make_shared<nothing>());
+  const auto ends = testing::run_good_job({.recipe = recipe, .options = options});
+  write(folder + "/manual.safetensors", encode_safetensors(ends[0].snapshot->model));
+}
+
 // --- PowerSGD ------------------------------------------------------------------------------------
 
 const std::vector<std::vector<std::int64_t>> shapes{{32, 48}, {16}, {8, 4, 3, 3}, {1},
@@ -366,6 +411,7 @@ int main(int count, char** words) {
     train_scaled(words[1]);
     train_recurrent<torch::nn::LSTM>(words[1], "lstm");
     train_recurrent<torch::nn::GRU>(words[1], "gru");
+    train_manually(words[1]);
     sum_by_powersgd(words[1]);
     return 0;
   }

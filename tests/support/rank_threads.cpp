@@ -86,6 +86,8 @@ private:
   void take(std::vector<fit_action> actions) {
     for (auto& action : actions) {
       if (auto* run = std::get_if<fit_actions::run>(&action)) next_ = std::move(run->hooks);
+      if (auto* row = std::get_if<fit_actions::metrics_known>(&action))
+        end_.rows.push_back(std::move(*row));
       if (auto* finished = std::get_if<fit_actions::finished>(&action)) {
         end_.loop = finished->loop;
         end_.why = finished->why;

@@ -29,6 +29,7 @@ struct rank_end {
   std::vector<value> queued;
   value result;
   std::vector<hook> hooks;  ///< as handled
+  std::vector<fit_actions::metrics_known> rows;
   std::exception_ptr error;
   failure record;  ///< of `error`, as described by the lane
 };

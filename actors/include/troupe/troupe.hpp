@@ -11,6 +11,7 @@
 #include "troupe/event_stream.hpp"
 #include "troupe/exception_types.hpp"
 #include "troupe/failure.hpp"
+#include "troupe/hook_profile.hpp"
 #include "troupe/job.hpp"
 #include "troupe/job_handle.hpp"
 #include "troupe/job_status.hpp"

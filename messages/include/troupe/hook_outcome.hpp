@@ -54,6 +54,9 @@ struct optimizer_facts {
   /// Truncated back-propagation through time: each batch has a tbptt_split_batch, and an
   /// optimizer_step for each of its parts. Together they count as one step.
   bool splits_batches = false;
+  /// The module runs backward and its optimizers itself (module::automatic_optimization): a batch
+  /// has a training_step and a training_step_end, and counts as one step.
+  bool manual = false;
   friend bool operator==(const optimizer_facts&, const optimizer_facts&) = default;
 };
 
@@ -61,11 +64,18 @@ struct optimizer_facts {
 struct hook_outcome {
   /// Of a single hook: proceed, skip_epoch or waits.
   run_verdict word = run_verdict::proceed;
-  bool stop = false;                   ///< a hook asked for an end of the run, agreed by all ranks
-  std::vector<loader_length> loaders;  ///< process_dataloader
+  bool stop = false;  ///< a hook asked for an end of the run, agreed by all ranks
+  /// on_train_batch_end: rank 0's clock says that a checkpoint, a validation is due at the next
+  /// step boundary. The same on all ranks.
+  /// @{
+  bool save_due = false;
+  bool validation_due = false;
+  /// @}
+  std::vector<loader_length> loaders;         ///< process_dataloader
   std::optional<optimizer_facts> optimizers;  ///< setup_optimizers
   std::optional<loop_state> restored;         ///< load_checkpoint
   metrics logged;                             ///< reduced values that became known
+  std::vector<std::string> prog_bar;          ///< those of `logged` that progress displays show
   snapshot_ptr snapshot;                      ///< save_checkpoint
   std::vector<value> queued;                  ///< add_to_queue, first in first out
   /// Consumed by finished steps of this run, all ranks. Not 0: the weights of a step are updated,

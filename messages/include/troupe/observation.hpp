@@ -11,6 +11,7 @@
 #include <string>
 #include <string_view>
 #include <variant>
+#include <vector>
 
 namespace troupe {
 
@@ -89,6 +90,8 @@ struct metrics {
   position at;
   /// The values that became known, by name.
   troupe::metrics logged;
+  /// The names of those that progress displays show (log_options::prog_bar).
+  std::vector<std::string> prog_bar = {};
 };
 /// Rank 0 finished a step or an evaluation batch: for progress displays. The first to be dropped
 /// when a queue is full.

@@ -45,8 +45,11 @@ struct checkpoint_policy {
   /// A checkpoint after each epoch.
   bool every_epoch = true;
   std::optional<std::int64_t> every_n_steps;  ///< none beyond one per epoch and one at the end
-  std::int32_t keep_last = 1;                 ///< at least 1
-  std::int32_t keep_best = 1;                 ///< at least 0
+  /// One more at the first step boundary after so long, by rank 0's clock (Lightning's
+  /// train_time_interval). Not in jobs that can restart. Learners of LibTorch modules only.
+  std::optional<std::chrono::nanoseconds> every;
+  std::int32_t keep_last = 1;  ///< at least 1
+  std::int32_t keep_best = 1;  ///< at least 0
   /// The logged value that keep_best compares. A checkpoint before the first value of that name is
   /// not among the best. A monitor other than the default that was not logged by the end of the
   /// first epoch is an error that lists the logged names.
@@ -106,6 +109,9 @@ enum class accelerator_kind : std::uint8_t {
   cuda,
   lazy,  ///< LibTorch's lazy tensors (troupe/lazy.hpp)
 };
+
+/// Whether each rank measures how long its hooks take (troupe/hook_profile.hpp).
+enum class profiler_kind : std::uint8_t { none, simple };
 
 /// Whether LibTorch uses deterministic algorithms only. With `on` an operation that has none
 /// throws, with `warn` LibTorch warns once.
@@ -289,6 +295,10 @@ struct trainer_options {
   /// A validation after so many micro-batches (at least 1), or after this share of an epoch (above
   /// 0).
   batch_limit val_check_interval = 1.0;
+  /// In place of val_check_interval: a validation at the first step boundary after so long since
+  /// the last one, by rank 0's clock. Not in jobs that can restart. Learners of LibTorch modules
+  /// only.
+  std::optional<std::chrono::nanoseconds> val_check_time;
   /// Validates in each n-th epoch. 0, which is None in Lightning: val_check_interval counts
   /// micro-batches across epochs, and may be more than those of one epoch.
   std::int64_t check_val_every_n_epoch = 1;
@@ -307,6 +317,8 @@ struct trainer_options {
   /// validate, test and predict use LibTorch's inference mode, else no_grad. Their tensors cannot
   /// take part in a backward later. Validations within a fit always use no_grad.
   bool inference_mode = true;
+  /// Rank 0's times are in job_outcome::queue. Learners of LibTorch modules only.
+  profiler_kind profiler = profiler_kind::none;
   /// Of initial weights, the order of data and every random draw. Equal runs with it are equal.
   std::uint64_t seed = 0;
   /// A name is one of torch_plugins::precisions of the recipe.

@@ -532,3 +532,53 @@ TEST_CASE("make_plan copies the options and refuses impossible ones", "[fit]") {
   CHECK(contains(refused([](o& x) { x.fast_dev_run = -1; }), "fast_dev_run"));
   CHECK(contains(refused([](o& x) { x.stop_early = {{"a", 0, -1, false}}; }), "patience"));
 }
+
+TEST_CASE("manual optimization: a batch is a step, without hooks of optimizers", "[fit]") {
+  fit_plan plan;
+  plan.max_epochs = 1;
+  plan.sanity_batches = 0;
+  facts known{.train = 2, .val = {}};
+  known.optimizers.manual = true;
+  known.optimizers.optimizers = 2;
+  const auto d = run_through(plan, known);
+  CHECK(count(d, "training_step") == 2);
+  CHECK(count(d, "training_step_end") == 2);
+  for (const auto* none : {"optimizer_step", "backward", "optimizer_zero_grad"})
+    CHECK(count(d, none) == 0);
+  CHECK(d.end->loop.steps == 2);
+  CHECK(count(d, "optimizer_state") == 2);  // of the checkpoint
+}
+
+TEST_CASE("a clock's validation and checkpoint come once, at the next step boundary", "[fit]") {
+  fit_plan plan;
+  plan.max_epochs = 1;
+  plan.accumulate = 2;
+  plan.sanity_batches = 0;
+  plan.val_by_time = true;
+  plan.checkpoint.every_epoch = false;
+  const auto d = run_through(plan, {.train = 6}, [](const hook& h, hook_outcome& outcome) {
+    const auto* end = h.get_if<hooks::on_train_batch_end>();
+    outcome.validation_due = outcome.save_due = end && end->at.batch == 2;
+  });
+  std::string order;
+  for (const auto& one : d.hooks) {
+    if (name(one) == "on_train_batch_end") order += 'b';
+    if (name(one) == "on_validation_end") order += 'v';
+    if (name(one) == "save_checkpoint") order += 's';
+  }
+  CHECK(order == "bbbbvsbbs");
+}
+
+TEST_CASE("a clock cannot be followed by a job that can restart", "[fit]") {
+  trainer_options options;
+  options.elastic.max_restarts = 1;
+  options.val_check_time = std::chrono::minutes{1};
+  CHECK(contains(complaint([&] { make_plan(options, stage::train); }), "val_check_time goes by"));
+  options.val_check_time.reset();
+  options.checkpoint.every = std::chrono::minutes{1};
+  CHECK(contains(complaint([&] { make_plan(options, stage::train); }), "every_n_minutes goes by"));
+  options.elastic.max_restarts = 0;
+  CHECK(make_plan(options, stage::train).checkpoint.every);
+  options.checkpoint.every = std::chrono::nanoseconds{0};
+  CHECK(contains(complaint([&] { make_plan(options, stage::train); }), "more than 0"));
+}

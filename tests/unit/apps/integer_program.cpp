@@ -2,6 +2,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include <cmath>
 #include <sstream>
 
 namespace troupe::testing {
@@ -18,6 +19,24 @@ recipe_ptr integer_catalog::recipe(const program::learning&) const {
   auto options = options_;
   options.can_wait = true;
   return std::make_shared<integer_recipe>(options);
+}
+
+void integer_catalog::search_rate(const program::rate_search& how, program::learning&,
+                                  trainer_options& options) const {
+  options.max_steps = how.steps;
+  options.checkpoint.enabled = false;
+}
+
+program::rate_curve integer_catalog::rates_found(const job_outcome& outcome) const {
+  if (outcome.loop.steps < 3) return {{0.1}, {1.5}, {}};
+  return {{0.1, 0.25, 0.5}, {1.5, NAN, 1}, 0.25};
+}
+
+std::int64_t integer_catalog::search_batch_size(
+    const program::size_search& how, const std::function<job_outcome(std::int64_t)>& run) const {
+  std::int64_t size = how.first;
+  for (; size < how.max; size *= 2) run(size).rethrow();
+  return size;
 }
 
 program::file_pieces integer_catalog::torch_checkpoint(const snapshot& what) const {

@@ -21,6 +21,12 @@ public:
   std::string layers(const std::string&) const override { return "no layers"; }
   std::vector<program::data_facts> data_sets() const override;
   recipe_ptr recipe(const program::learning& what) const override;
+  void search_rate(const program::rate_search& how, program::learning& of,
+                   trainer_options& options) const override;
+  program::rate_curve rates_found(const job_outcome& outcome) const override;
+  std::int64_t search_batch_size(
+      const program::size_search& how,
+      const std::function<job_outcome(std::int64_t)>& run) const override;
   program::file_pieces torch_checkpoint(const snapshot& what) const override;
   std::string write(const program::writing& what) const override;
   std::vector<std::string> predictions(const value& result) const override;

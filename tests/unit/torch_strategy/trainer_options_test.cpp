@@ -8,12 +8,14 @@
 #include <atomic>
 #include <chrono>
 #include <fstream>
+#include <set>
 
 #include "backends/checkpoint/safetensors_io.hpp"
 #include "backends/torch/process_modes.hpp"
 #include "tests/support/temporary_folder.hpp"
 #include "tests/unit/torch_strategy/small_models.hpp"
 #include "troupe/callbacks.hpp"
+#include "troupe/hook_profile.hpp"
 #include "troupe/load_module.hpp"
 #include "troupe/summary.hpp"
 #include "troupe/tuner.hpp"
@@ -474,4 +476,110 @@ TEST_CASE("only a failure of the memory means that a batch size does not fit") {
   CHECK_FALSE(fits_memory(outcome));
   fail(std::logic_error{"another one"});
   CHECK_THROWS_AS(fits_memory(outcome), std::logic_error);
+}
+
+// --- clocks and profiles -------------------------------------------------------------------------
+
+namespace {
+
+// `b` a batch, `v` a validation, `s` a checkpoint.
+std::string order_of(const rank_end& end) {
+  std::string text;
+  for (const auto& one : end.hooks) {
+    if (name(one) == "on_train_batch_end") text += 'b';
+    if (name(one) == "on_validation_end") text += 'v';
+    if (name(one) == "save_checkpoint") text += 's';
+  }
+  return text;
+}
+
+std::string order(const trainer_options& options) {
+  const auto data = std::make_shared<table_data>(24, 4, 6);  // four batches an epoch
+  const auto ends = run_good_job({.recipe = recipe_for<regression>(data), .options = options});
+  for (const auto& end : ends) CHECK(order_of(end) == order_of(ends[0]));
+  return order_of(ends[0]);
+}
+
+}  // namespace
+
+TEST_CASE("a checkpoint is taken at the first step boundary after its time") {
+  auto options = quick(2, 3, 6);
+  options.limit_val_batches = std::int64_t{0};
+  options.checkpoint.every_epoch = false;
+  CHECK(order(options) == "bbbbbbs");
+  options.checkpoint.every = 1h;
+  CHECK(order(options) == "bbbbbbs");
+  options.checkpoint.every = 1ns;
+  CHECK(order(options) == "bsbsbsbsbsbs");
+  options.checkpoint.every_epoch = true;  // one per step
+  CHECK(order(options) == "bsbsbsbsbsbs");
+  options.checkpoint.enabled = false;
+  CHECK(order(options) == "bbbbbb");
+}
+
+TEST_CASE("val_check_time takes the place of the interval, in epochs that validate") {
+  auto options = quick(2, 3, 8);
+  options.checkpoint.enabled = false;
+  CHECK(order(options) == "bbbbvbbbbv");
+  options.val_check_time = 1h;
+  CHECK(order(options) == "bbbbbbbb");
+  options.val_check_time = 1ns;
+  CHECK(order(options) == "bvbvbvbvbvbvbvbv");
+  options.check_val_every_n_epoch = 2;
+  CHECK(order(options) == "bbbbbvbvbvbv");
+  options.check_val_every_n_epoch = 1;
+  options.accumulate_grad_batches = 2;  // at step boundaries only
+  options.max_steps = 4;
+  CHECK(order(options) == "bbvbbvbbvbbv");
+}
+
+TEST_CASE("the profile of rank 0 has the hooks that it ran, and their times") {
+  auto options = quick(2, 3, 4);
+  options.profiler = profiler_kind::simple;
+  const auto data = std::make_shared<table_data>(24, 4, 6);
+  const auto ends = run_good_job({.recipe = recipe_for<regression>(data), .options = options});
+  job_outcome outcome;
+  outcome.queue = ends[0].queued;
+  const auto profile = profile_of(outcome);
+  std::map<std::string, std::int64_t, std::less<>> ran;
+  for (const auto& one : ends[0].hooks) {
+    if (name(one) == "post_dispatch") break;
+    ++ran[std::string{name(one)}];
+  }
+  REQUIRE(profile.entries().size() == ran.size());
+  for (const auto& [hook, entry] : profile.entries()) {
+    CAPTURE(hook);
+    CHECK(entry.calls == ran[hook]);
+    CHECK(entry.took >= entry.waited);
+    CHECK(entry.took > 0ns);
+  }
+  CHECK(profile.entries().at("training_step").calls == 4);
+  CHECK_THAT(to_string(profile), Catch::Contains("training_step") && Catch::Contains("all hooks"));
+  CHECK(hook_profile::from(profile.as_value()) == profile);
+  options.profiler = profiler_kind::none;
+  outcome.queue =
+      run_good_job({.recipe = recipe_for<regression>(data), .options = options})[0].queued;
+  CHECK(profile_of(outcome) == hook_profile{});
+  CHECK(to_string(hook_profile{}).empty());
+}
+
+TEST_CASE("values that are logged with prog_bar are named where they become known") {
+  struct shown : regression {
+    step_output training_step(const batch& b, std::int64_t) override {
+      log("plain", 1.0);
+      log("seen", 2.0, {.on_step = true, .on_epoch = true, .prog_bar = true});
+      return fn::mse_loss(net->forward(b[0]), b[1]);
+    }
+    step_output validation_step(const batch&, std::int64_t) override {
+      log("val/seen", 3.0, {.prog_bar = true});
+      return {};
+    }
+  };
+  auto options = quick(1, 6, 4);
+  options.log_every_n_steps = 1;
+  const auto data = std::make_shared<table_data>(24, 4, 6);
+  const auto ends = run_good_job({.recipe = recipe_for<shown>(data), .options = options});
+  std::set<std::string> names;
+  for (const auto& row : ends[0].rows) names.insert(row.prog_bar.begin(), row.prog_bar.end());
+  CHECK((names == std::set<std::string>{"seen", "seen_step", "val/seen"}));
 }

@@ -26,6 +26,41 @@ namespace troupe {
 /// Where time is read, for tests. Empty: the clock of the session's ports.
 using clock_function = std::function<std::chrono::nanoseconds()>;
 
+// --- LibTorch's profiler -------------------------------------------------------------------------
+
+/// Options of a torch_profiler.
+struct torch_profiler_options {
+  /// The file, which is replaced.
+  std::string path;
+  /// Batches before the first one that is recorded, and how many are recorded; at least 1.
+  /// @{
+  std::int64_t wait = 1;
+  std::int64_t active = 3;
+  /// @}
+};
+
+/// Records the operators of rank 0's lane in a few batches of training, with the hooks that they
+/// belong to, and writes them as LibTorch's profiler does: a trace for Perfetto and Chrome. A
+/// process can have one such recording at a time.
+class torch_profiler : public callback {
+public:
+  /// Throws user_error (bad_configuration) for no path and for impossible numbers.
+  explicit torch_profiler(torch_profiler_options how);
+  void on_train_batch_start(module& m, const batch& b, std::int64_t index) override;
+  void on_train_batch_end(module& m, const step_output& output, const batch& b,
+                          std::int64_t index) override;
+  void on_train_end(module& m) override;
+  void on_exception(module& m, std::string_view type, std::string_view what) override;
+  bool reads_gradients() const override { return false; }
+
+private:
+  void finish();
+
+  torch_profiler_options how_;
+  std::int64_t seen_ = 0;  // batches
+  bool records_ = false;
+};
+
 // --- functions -----------------------------------------------------------------------------------
 
 /// The hooks of a lambda_callback by name; empty ones do nothing. Ranks get copies.

@@ -55,6 +55,7 @@ public:
 
   void zero_gradients(std::int32_t optimizer) override;
   step_status backward(const at::Tensor& loss, const backward_plan& plan) override;
+  void manual_backward(const at::Tensor& loss, double weight) override;
   void clip_gradients(torch::optim::Optimizer& optimizer, double limit,
                       hooks::clip_gradients::algorithm how) override;
   void optimizer_step(torch::optim::Optimizer& optimizer, std::int32_t index,
@@ -86,6 +87,9 @@ private:
   std::chrono::nanoseconds clock() const;
   std::vector<at::Tensor> buffers() const;
   void lay_out_gradients();
+  std::vector<at::Tensor> trained_parameters() const;
+  void refuse_for_manual() const;
+  void sum_gradients(const std::vector<at::Tensor>& parameters);
   void fuse_steps();
   std::string obstacle_to_fusing(const torch::optim::Optimizer& optimizer) const;
   std::shared_ptr<void> join_batch_norms() const;

@@ -61,6 +61,36 @@ public:
   virtual optimizers* configured() = 0;
   /// Whether a callback of the run reads or writes `.grad`.
   virtual bool callbacks_read_gradients() const = 0;
+  /// module::manual_backward.
+  virtual void backward_manually(const at::Tensor& loss) = 0;
+  /// manual_optimizer::step. `closure` may be empty.
+  virtual void step_manually(std::int32_t optimizer, const step_closure& closure) = 0;
+};
+
+/// An optimizer of a module that trains itself (module::automatic_optimization), in its
+/// training_step. A handle: valid as long as the run.
+class manual_optimizer {
+public:
+  /// Drops the gradients of its parameters.
+  void zero_grad() const;
+  /// Updates its parameters, in the precision of the run. Before that on_before_optimizer_step is
+  /// called on callbacks and module. Every rank calls it equally often.
+  void step() const;
+  /// `closure` computes the loss anew: it zeroes gradients, calls manual_backward and returns the
+  /// loss.
+  void step(const step_closure& closure) const;
+  /// LibTorch's own, for its rates and its state. Its step() knows nothing of the precision.
+  torch::optim::Optimizer& raw() const { return *optimizer_; }
+
+private:
+  friend struct module;
+  manual_optimizer(module_services& services, torch::optim::Optimizer& optimizer,
+                   std::int32_t index)
+      : services_(&services), optimizer_(&optimizer), index_(index) {}
+
+  module_services* services_;
+  torch::optim::Optimizer* optimizer_;
+  std::int32_t index_;
 };
 
 /// A torch module with training steps.
@@ -172,6 +202,22 @@ struct module : torch::nn::Module {
   virtual bool reads_gradients() const { return true; }
   /// The module or a callback of the run reads them.
   bool gradients_are_read() const;
+
+  // Manual optimization (docs/gradients.md): training_step runs backward and the optimizers itself.
+  /// False: a batch has no hooks but on_train_batch_start, training_step, training_step_end and
+  /// on_train_batch_end, and those that the two members below call. It counts as one step,
+  /// whatever training_step does, and may return nothing. Schedulers are left to training_step
+  /// (optimizers_in_use). Refused with accumulate_grad_batches, gradient_clip_val,
+  /// truncated_bptt_steps, a communication hook, and in jobs that can restart. Read once, after
+  /// configure_optimizers.
+  virtual bool automatic_optimization() const { return true; }
+  /// In training_step: adds the gradients of `loss`, summed over ranks by their samples, to those
+  /// that there are. Collective: every rank calls it equally often. So each rank needs samples in
+  /// each batch (drop_last). Between its two parts on_before_backward, backward and
+  /// on_after_backward are called.
+  void manual_backward(const at::Tensor& loss);
+  /// An optimizer of configure_optimizers by its number, in training_step.
+  manual_optimizer optimizer(std::int32_t index = 0) const;
 
   // Truncated back-propagation through time (docs/gradients.md): each batch is trained in parts
   // that follow each other in time, with an optimizer step for each part. training_step then

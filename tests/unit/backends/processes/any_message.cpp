@@ -97,7 +97,7 @@ public:
       case 3:
         return seen::collective{1,      3,        number(), number(), collective_kind::decide,
                                 text(), number(), {},       {},       yes()};
-      case 1: return seen::metrics{where(), numbers()};
+      case 1: return seen::metrics{where(), numbers(), {text(), text()}};
       case 2: return seen::progress{where(), small(), small()};
       default:
         return seen::lifecycle{

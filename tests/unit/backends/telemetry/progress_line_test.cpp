@@ -23,7 +23,9 @@ struct screen {
                            100,
                            (epoch * 100 + batch + 1) * 64});
   }
-  void know(metrics logged) { line.on(seen::metrics{{}, std::move(logged)}); }
+  void know(metrics logged, std::vector<std::string> prog_bar = {}) {
+    line.on(seen::metrics{{}, std::move(logged), std::move(prog_bar)});
+  }
 };
 
 std::function<std::size_t()> wide(std::size_t columns) {
@@ -44,6 +46,19 @@ TEST_CASE("a live line is rewritten at most ten times a second", "[progress]") {
         "\repoch 1/2  batch 11/100  loss 0.5000  6,400 samples/s  ETA 0:02\x1b[K");
   s.line.finish(0);
   CHECK(s.writes.back() == "\r\x1b[K");
+}
+
+TEST_CASE("values that are logged with prog_bar are shown after the usual ones", "[progress]") {
+  screen s{{.live = false, .epochs = 1}};
+  s.train(0);
+  s.know({{"train/loss", 0.5}, {"score", 0.123456}, {"other", 1}}, {"train/loss", "score"});
+  s.know({{"val/accuracy", 0.75}, {"val/f1", 0.5}}, {"val/f1", "val/accuracy"});
+  s.know({{"score", 0.25}});  // once chosen, always shown
+  s.now += 11s;
+  s.train(50);
+  REQUIRE(s.writes.size() == 1);
+  CHECK_THAT(s.writes[0],
+             Catch::Contains("loss 0.5000  val/accuracy 0.7500  score 0.25  val/f1 0.5  "));
 }
 
 TEST_CASE("without a terminal one line is written every ten seconds", "[progress]") {

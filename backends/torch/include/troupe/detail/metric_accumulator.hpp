@@ -28,6 +28,8 @@ struct log_options {
   /// With several evaluation loaders each has a value of its own, whose name ends in the loader's
   /// number: `val/loss/dataloader_idx_1`. False: one value over all loaders.
   bool add_dataloader_idx = true;
+  /// Progress displays show it; by default only `train/loss` and `val/accuracy`.
+  bool prog_bar = false;
 };
 
 /// Returns every rank's bytes, by rank. Collective; all ranks pass the same number of bytes.

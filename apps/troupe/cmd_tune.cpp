@@ -1,0 +1,202 @@
+#include "apps/troupe/command_line.hpp"
+#include "apps/troupe/commands.hpp"
+#include "apps/troupe/exit_status.hpp"
+#include "apps/troupe/job_parts.hpp"
+#include "apps/troupe/job_runner.hpp"
+#include "apps/troupe/mpirun.hpp"
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdlib>
+
+namespace troupe::program {
+
+namespace {
+
+using nlohmann::ordered_json;
+
+// Short fits with the settings of a call. They leave no files.
+class tuning {
+public:
+  tuning(const schema& all, const given& what, const context& around)
+      : around_(around), settings_(settled(join(all, what))) {
+    if (settings_.flag("quiet")) around.screen.be_quiet();
+    for (const auto* key : {"run_dir", "resume"})
+      if (settings_.is_set(key))
+        throw user_error(errc::bad_usage,
+                         fmt::format("tune begins with fresh weights and leaves no folder: leave "
+                                     "out {}; the settings of a run are given by --config "
+                                     "RUN_DIR/config.toml",
+                                     key));
+    refuse_copies(around.cluster, around.place);
+    take_place(settings_, around.place);
+    if (around.place) around.screen.note(place_note(*around.place));
+  }
+
+  const program::settings& settings() const { return settings_; }
+  console& screen() const { return around_.screen; }
+  const catalog& models() const { return around_.learning; }
+
+  // A fit whose parts `change` changes before it runs.
+  job_outcome run(const std::function<void(learning&, trainer_options&)>& change) {
+    auto fit = shared_job(settings_, around_, change);
+    take_place(fit, around_.place);
+    fit.purpose = stage::train;
+    for (auto& make : progress_of(settings_, around_)) fit.observers.push_back(std::move(make));
+    return runner_.run(std::move(fit));
+  }
+
+  // The search goes on unless a signal ended the fit.
+  bool interrupted() { return runner_.stopped(); }
+  program_end ended(const job_outcome& by) {
+    tell_troubles(around_.screen, by);
+    return {exit_status_of(by, runner_.signal()), !by.survivors.empty()};
+  }
+
+  // Prints what was found: as JSON, or as a line that says how to use it.
+  void print(ordered_json found, const std::string& name, const std::string& number) const {
+    if (settings_.flag("json"))
+      return screen().result(found.dump(-1, ' ', false, ordered_json::error_handler_t::replace));
+    screen().result(fmt::format("{0} {2}; use it with --{1} {2}", name,
+                                name == "learning rate" ? "learning-rate" : "batch-size", number));
+  }
+
+private:
+  const context& around_;
+  program::settings settings_;
+  job_runner runner_{around_.world(), [this](int, int count) {
+                       around_.screen.note(count == 1 ? "stopping the search" : "ending now");
+                     }};
+};
+
+program_end tune_rate(const schema& all, const given& what, const context& around,
+                      const rate_search& how) {
+  tuning tune{all, what, around};
+  const auto outcome = tune.run(
+      [&](learning& of, trainer_options& options) { tune.models().search_rate(how, of, options); });
+  if (!outcome.ok() || tune.interrupted()) return tune.ended(outcome);
+  const auto curve = tune.models().rates_found(outcome);
+  if (!curve.suggestion)
+    throw user_error(errc::job_failed,
+                     fmt::format("{} of the losses are of use, too few to find a learning rate: "
+                                 "raise --steps, or lower --max-rate",
+                                 std::ranges::count_if(curve.losses,
+                                                       [](double x) { return std::isfinite(x); })));
+  tune.print({{"schema", "troupe.tune/1"},
+              {"command", "learning-rate"},
+              {"learning_rate", *curve.suggestion},
+              {"rates", curve.rates},
+              {"losses", curve.losses}},
+             "learning rate", fmt::format("{:.6g}", *curve.suggestion));
+  return {};
+}
+
+// Ends a search from within.
+struct search_ended {};
+
+program_end tune_size(const schema& all, const given& what, const context& around,
+                      const size_search& how, std::int64_t steps) {
+  tuning tune{all, what, around};
+  job_outcome last;
+  const auto run = [&](std::int64_t size) {
+    last = tune.run([&](learning&, trainer_options& options) {
+      options.batch_size = size;
+      options.max_epochs = -1;
+      options.max_steps = steps;
+      options.limit_val_batches = std::int64_t{0};
+      options.checkpoint.enabled = false;
+      options.stop_early.clear();
+      options.elastic.max_restarts = 0;
+    });
+    if (tune.interrupted()) throw search_ended{};
+    tune.screen().note(fmt::format("batch size {}: {}", size, last.ok() ? "fits" : "failed"));
+    return last;
+  };
+  std::int64_t found = 0;
+  try {
+    found = tune.models().search_batch_size(how, run);
+  } catch (const search_ended&) {
+    return tune.ended(last);
+  } catch (const user_error&) {
+    throw;
+  } catch (...) {
+    if (last.ok()) throw;
+    return tune.ended(last);
+  }
+  tune.print({{"schema", "troupe.tune/1"}, {"command", "batch-size"}, {"batch_size", found}},
+             "batch size", fmt::format("{}", found));
+  return {};
+}
+
+std::string wrong_with_share(const std::string& text) {
+  char* end = nullptr;
+  const auto number = std::strtod(text.c_str(), &end);
+  return *end == '\0' && number >= 0 && number < 1 ? "" : "must be a number from 0 and below 1";
+}
+
+// A search with all flags of a fit.
+void add_search(const command& to, const schema& all, const context& around, const choose& chosen,
+                const std::function<program_end(given what)>& search) {
+  const auto flags = std::make_shared<setting_flags>();
+  flags->add(to, all);
+  to.on_chosen([=, &around] {
+    chosen([=, &around] {
+      if (around.place && around.place->rank > 0) return around.be_rank();
+      return search(flags->taken(around.variables));
+    });
+  });
+}
+
+}  // namespace
+
+void add_tune(const command& app, const schema& all, const context& around, const choose& chosen) {
+  const auto tune = app.add_command("tune", "finds a learning rate or a batch size by short fits")
+                        .require_command();
+  const auto one_of = [](std::string first, std::string second) {
+    return [=](const std::string& text) {
+      return text == first || text == second ? "" : fmt::format("must be {} or {}", first, second);
+    };
+  };
+
+  const auto rates = std::make_shared<rate_search>();
+  const auto growth = std::make_shared<std::string>("exponential");
+  const auto rate = tune.add_command(
+      "learning-rate", "raises it step by step; suggests where the loss falls most steeply");
+  rate.add("--min-rate", rates->min, "the first rate (1e-8)").type_name("X");
+  rate.add("--max-rate", rates->max, "the last rate (1)").type_name("X");
+  rate.add("--steps", rates->steps, "optimizer steps (100)").type_name("N");
+  rate.add("--growth", *growth, "from one rate to the next: times or plus a constant")
+      .type_name("exponential|linear")
+      .check(one_of("exponential", "linear"));
+  rate.add("--stop-at", rates->stop_at, "ends at so many times the least loss (4); 0: never")
+      .type_name("X");
+  add_search(rate, all, around, chosen, [=, &all, &around](const given& what) {
+    rates->linear = *growth == "linear";
+    return tune_rate(all, what, around, *rates);
+  });
+
+  const auto sizes = std::make_shared<size_search>();
+  const auto search = std::make_shared<std::string>("power");
+  const auto steps = std::make_shared<std::int64_t>(3);
+  const auto size = tune.add_command(
+      "batch-size", "doubles it until a fit runs out of memory, or until --max-size");
+  size.add("--first-size", sizes->first, "the first one that is tried (2)").type_name("N");
+  size.add("--max-size", sizes->max, "the largest one that is tried (8192)").type_name("N");
+  size.add("--trials", sizes->trials, "fits at most (25)").type_name("N");
+  size.add("--steps", *steps, "optimizer steps of each fit (3)").type_name("N");
+  size.add("--search", *search, "bisect: then between the last two")
+      .type_name("power|bisect")
+      .check(one_of("power", "bisect"));
+  size.add("--margin", sizes->margin, "bisect: the share that is taken off in the end (0.05)")
+      .type_name("X")
+      .check(&wrong_with_share);
+  add_search(size, all, around, chosen, [=, &all, &around](const given& what) {
+    sizes->bisects = *search == "bisect";
+    return tune_size(all, what, around, *sizes, *steps);
+  });
+}
+
+}  // namespace troupe::program

@@ -1,0 +1,69 @@
+"""Goal: checkpoints and validations by the clock, and both profilers, work from the command line."""
+
+import json
+import os
+
+from troupe_program import check, check_code, check_equal, check_in, fit, main, result_of
+
+
+def steps_saved(run):
+    return sorted(int(name.split("-")[1]) for name in os.listdir(os.path.join(run, "checkpoints"))
+                  if name.startswith("step-"))
+
+
+def story_checkpoints_by_the_minute_are_beside_those_of_epochs(folder):
+    often, never = os.path.join(folder, "often"), os.path.join(folder, "never")
+    keep = ["--keep-last", 100, "--keep-best", 0]
+    check_code(fit(never, "--checkpoint-every-n-minutes", 1000, *keep), 0)
+    check_equal(steps_saved(never), [16, 32])
+    check_code(fit(often, "--set", "checkpoint.every_n_minutes=0.000001", *keep), 0)
+    check(len(steps_saved(often)) > 2, "some between the epochs; the disk may have been too slow for all")
+    check_equal(result_of(often)["weights_digest"], result_of(never)["weights_digest"])
+
+
+def story_validations_by_the_clock_replace_the_interval(folder):
+    run = os.path.join(folder, "run")
+    trace = os.path.join(folder, "hooks")
+    check_code(fit(run, "--val-check-time", "10:00:00:00", "--trace-hooks", trace), 0)
+    with open(trace, encoding="utf-8") as f:
+        stages = {x["stage"] for x in map(json.loads, f) if x["hook"] == "on_validation_start"}
+    check_equal(stages, {"sanity"})
+    check_in("val/loss", check_code(fit(os.path.join(folder, "other")), 0).out, "by default there are some")
+
+
+def story_clocks_and_restarts_exclude_each_other(folder):
+    run = os.path.join(folder, "run")
+    for arguments, name in ((["--val-check-time", "00:00:10:00"], "val_check_time"),
+                            (["--checkpoint-every-n-minutes", 5], "checkpoint.every_n_minutes")):
+        ended = check_code(fit(run, *arguments, "--max-restarts", 1), 3)
+        check_in(name, ended.err, ended)
+    check(not os.path.exists(run), "a refused call leaves no folder")
+    ended = check_code(fit(run, "--val-check-time", "ten minutes"), 3)
+    check_in("DD:HH:MM:SS", ended.err, ended)
+
+
+def story_the_simple_profiler_prints_a_table_of_hooks(folder):
+    for placement in ("threads", "processes"):
+        ended = check_code(fit(os.path.join(folder, placement), "--profiler", "simple", "--placement", placement), 0)
+        rows = {line.split()[0]: line.split() for line in ended.err.splitlines() if line.endswith("%")}
+        check_equal((rows["training_step"][1], rows["on_train_epoch_end"][1]), ("32", "2"))
+        check_in("all", rows, ended)
+    plain = check_code(fit(os.path.join(folder, "plain")), 0)
+    check("training_step" not in plain.err, "no table without the setting")
+
+
+def story_the_trace_of_libtorch_has_hooks_and_operators(folder):
+    run = os.path.join(folder, "run")
+    check_code(fit(run, "--profiler", "torch"), 0)
+    with open(os.path.join(run, "torch_trace.json"), encoding="utf-8") as f:
+        names = [event.get("name") for event in json.load(f)["traceEvents"]]
+    check_equal(names.count("training_step"), 3)
+    check(any(name and name.startswith("aten::") for name in names), "operators")
+    with open(os.path.join(run, "config.toml"), encoding="utf-8") as f:
+        check("torch_profiler" not in f.read(), "a resumed run is not profiled")
+    again = check_code(fit(run, "--resume", "latest", "--max-epochs", 3), 0)
+    check_code(again, 0)
+
+
+if __name__ == "__main__":
+    main(globals())

@@ -1,0 +1,69 @@
+"""Goal: `troupe tune` finds a learning rate and a batch size with the flags of a fit, and leaves no files."""
+
+import os
+
+from troupe_program import SMALL, check, check_code, check_equal, check_in, main, troupe
+
+RATE = ["tune", "learning-rate", *SMALL, "--steps", 40, "--min-rate", 1e-4, "--max-rate", 10]
+
+
+def story_a_learning_rate_is_found_and_is_the_same_in_processes(folder):
+    before = set(os.listdir("."))
+    found = check_code(troupe(*RATE, "--json"), 0).json()
+    check_equal((found["schema"], found["command"]), ("troupe.tune/1", "learning-rate"))
+    check_equal(len(found["rates"]), len(found["losses"]))
+    check(10 < len(found["rates"]) <= 40, "some losses are left out at both ends")
+    check_equal(found["rates"][0], 1e-4)
+    check_in(found["learning_rate"], found["rates"], found)
+    check(all(a < b for a, b in zip(found["rates"], found["rates"][1:])), "rates rise")
+    check_equal(check_code(troupe(*RATE, "--json", "--placement", "processes"), 0).json(), found)
+    said = check_code(troupe(*RATE), 0)
+    number = f"{found['learning_rate']:.6g}"
+    check_equal(said.out, f"learning rate {number}; use it with --learning-rate {number}\n")
+    check_equal(set(os.listdir(".")), before)
+
+
+def story_growth_and_seed_take_effect(folder):
+    line = check_code(troupe(*RATE, "--json", "--growth", "linear", "--stop-at", 0), 0).json()
+    check_equal(len(line["rates"]), 40)
+    steps = [b - a for a, b in zip(line["rates"][1:], line["rates"][2:])]
+    check(max(steps) - min(steps) < 1e-6, "equal steps")
+    other = check_code(troupe(*RATE, "--json", "--seed", 5), 0).json()
+    check(other["losses"] != check_code(troupe(*RATE, "--json"), 0).json()["losses"], "another seed, other losses")
+
+
+def story_too_few_losses_are_an_error_that_says_what_helps(folder):
+    ended = check_code(troupe("tune", "learning-rate", *SMALL, "--steps", 5), 1)
+    check_in("raise --steps", ended.err, ended)
+
+
+def story_a_batch_size_is_doubled_up_to_the_largest_allowed(folder):
+    ended = check_code(troupe("tune", "batch-size", *SMALL, "--max-size", 24, "--json"), 0)
+    check_equal(ended.json(), {"schema": "troupe.tune/1", "command": "batch-size", "batch_size": 24})
+    for size in (2, 4, 8, 16, 24):
+        check_in(f"batch size {size}: fits\n", ended.err, ended)
+
+
+def story_a_batch_size_that_does_not_fit_into_the_memory_ends_the_search(folder):
+    limit = 2560 << 20  # of addresses; a batch of 8192 takes 512 MiB for each result of the wide layer
+    wide = ["--set", "model.hidden=[16384]", "--set", "data.samples=8192", "--ranks", 1, "--steps", 1]
+    ended = check_code(troupe("tune", "batch-size", *SMALL, *wide, "--first-size", 64, "--json",
+                              before=["prlimit", f"--as={limit}"]), 0)
+    found = ended.json()["batch_size"]
+    check_in(f"batch size {2 * found}: failed\n", ended.err, ended)
+
+
+def story_what_cannot_be_tuned_is_refused(folder):
+    for arguments, code, part in ((["learning-rate", "--run-dir", folder], 2, "leave out run_dir"),
+                                  (["learning-rate", "--min-rate", 2], 3, "0 < min < max"),
+                                  (["learning-rate", "--growth", "cubic"], 2, "exponential or linear"),
+                                  (["batch-size", "--margin", 1], 2, "below 1"),
+                                  (["batch-size", "--max-size", 0], 3, "at least 1"),
+                                  (["batch-size", "--fault", "throw@rank=0,hook=backward,what=oops"], 1, "oops"),
+                                  ([], 2, "troupe tune --help")):
+        ended = check_code(troupe("tune", *arguments, *(SMALL if arguments else [])), code)
+        check_in(part, ended.err, ended)
+
+
+if __name__ == "__main__":
+    main(globals())
