@@ -164,7 +164,7 @@ void add_tune(const command& app, const schema& all, const context& around, cons
   const auto rates = std::make_shared<rate_search>();
   const auto growth = std::make_shared<std::string>("exponential");
   const auto rate = tune.add_command(
-      "learning-rate", "raises it step by step; suggests where the loss falls most steeply");
+      "learning-rate", "raises the rate step by step; suggests where the loss falls most steeply");
   rate.add("--min-rate", rates->min, "the first rate (1e-8)").type_name("X");
   rate.add("--max-rate", rates->max, "the last rate (1)").type_name("X");
   rate.add("--steps", rates->steps, "optimizer steps (100)").type_name("N");
@@ -182,7 +182,7 @@ void add_tune(const command& app, const schema& all, const context& around, cons
   const auto search = std::make_shared<std::string>("power");
   const auto steps = std::make_shared<std::int64_t>(3);
   const auto size = tune.add_command(
-      "batch-size", "doubles it until a fit runs out of memory, or until --max-size");
+      "batch-size", "doubles the size until a fit runs out of memory, or until --max-size");
   size.add("--first-size", sizes->first, "the first one that is tried (2)").type_name("N");
   size.add("--max-size", sizes->max, "the largest one that is tried (8192)").type_name("N");
   size.add("--trials", sizes->trials, "fits at most (25)").type_name("N");

@@ -174,7 +174,9 @@ def story_man_reads_the_page_of_each_command(folder):
     for name in names:
         with open(os.path.join(pages, name), encoding="utf-8") as f:
             text = f.read()
-        words = name[:-2].split("-")[1:]
+        synopsis = re.search(r"^\.SH SYNOPSIS\n\\fB(.*?)\\fR", text, re.M)[1].replace("\\-", "-")
+        words = synopsis.split()[1:]
+        check_equal("-".join(["troupe", *words]) + ".1", name)
         help_text = check_code(troupe(*words, "--help"), 0).out.split("Examples:")[0]
         flags = sorted(set(re.findall(r"^ .*?(--[a-z][a-z-]*)", help_text, re.M)))
         for flag in flags:
