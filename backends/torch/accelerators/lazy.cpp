@@ -12,6 +12,7 @@
 #include <mutex>
 
 #include "backends/torch/accelerators/adapters.hpp"
+#include "backends/torch/accelerators/lazy_fallback.hpp"
 #include "backends/torch/accelerators/lazy_operators.hpp"
 #include "troupe/failure.hpp"
 #include "troupe/module_creation.hpp"
@@ -24,7 +25,9 @@ namespace {
 void start_backend() {
   static std::once_flag once;
   std::call_once(once, [] {
-    if (!torch::lazy::hasBackend()) torch::lazy::InitTorchScriptBackend();
+    if (torch::lazy::hasBackend()) return;
+    torch::lazy::InitTorchScriptBackend();
+    register_lazy_fallback();
   });
 }
 

@@ -160,6 +160,15 @@ void read(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
   op.callBoxed(stack);
 }
 
+// LibTorch's own fallback runs these always, and not for several threads at once
+// (lazy_fallback.hpp).
+void run_alone(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
+  static std::mutex one_at_a_time;
+  const c10::impl::ExcludeDispatchKeyGuard below(lazy_key);
+  const std::lock_guard lock{one_at_a_time};
+  op.callBoxed(stack);
+}
+
 bool is_number(const c10::IValue& one) {
   return one.isTensor() && one.toTensor().defined() &&
          one.toTensor().unsafeGetTensorImpl()->is_wrapped_number();
@@ -238,6 +247,8 @@ constexpr std::array with_numbers{"arange",
                                   "randperm.generator"};
 constexpr std::array with_a_number{"add.Tensor",  "sub.Tensor",  "mul.Tensor",  "div.Tensor",
                                    "add_.Tensor", "sub_.Tensor", "mul_.Tensor", "div_.Tensor"};
+constexpr std::array alone{"nonzero", "max_pool3d_with_indices",
+                           "max_pool3d_with_indices_backward"};
 constexpr std::array reads{"_local_scalar_dense", "_to_copy", "copy_", "equal"};
 
 bool has_argument(const c10::FunctionSchema& schema, std::string_view name) {
@@ -256,6 +267,8 @@ TORCH_LIBRARY_IMPL(aten, DeferredInit, m) {
   for (const auto* name : with_a_number)
     m.impl(name, torch::CppFunction::makeFromBoxedFunction<&combine>());
   for (const auto* name : reads) m.impl(name, torch::CppFunction::makeFromBoxedFunction<&read>());
+  for (const auto* name : alone)
+    m.impl(name, torch::CppFunction::makeFromBoxedFunction<&run_alone>());
   m.impl("native_dropout", torch::CppFunction::makeFromBoxedFunction<&drop_out>());
   auto& registry = c10::Dispatcher::singleton();
   for (const auto& name : registry.getAllOpNames()) {

@@ -47,6 +47,43 @@ recipe_ptr classifying(const choices& how) {
   return recipe_for<classifier>(synthetic({.samples = 200, .evaluation = 40}), options);
 }
 
+/// Operators on one tensor that LibTorch's graphs cannot hold.
+std::vector<c10::OperatorHandle> on_host_only() {
+  std::vector<c10::OperatorHandle> found;
+  auto& registry = c10::Dispatcher::singleton();
+  for (const auto* name : {"special_airy_ai",
+                           "special_bessel_j0",
+                           "special_bessel_j1",
+                           "special_bessel_y0",
+                           "special_bessel_y1",
+                           "special_i0e",
+                           "special_i1",
+                           "special_i1e",
+                           "special_log_ndtr",
+                           "special_modified_bessel_i0",
+                           "special_modified_bessel_i1",
+                           "special_modified_bessel_k0",
+                           "special_modified_bessel_k1",
+                           "special_ndtri",
+                           "special_spherical_bessel_j0",
+                           "special_erfcx",
+                           "special_entr",
+                           "special_scaled_modified_bessel_k0",
+                           "special_scaled_modified_bessel_k1",
+                           "angle",
+                           "asinh",
+                           "acosh",
+                           "atanh",
+                           "digamma",
+                           "erfinv",
+                           "i0",
+                           "lgamma",
+                           "signbit",
+                           "sinc"})
+    found.push_back(registry.findSchemaOrThrow((std::string{"aten::"} + name).c_str(), ""));
+  return found;
+}
+
 rank_end fitted(const recipe_ptr& recipe, const trainer_options& options) {
   return run_good_job({.recipe = recipe, .options = options})[0];
 }
@@ -298,6 +335,45 @@ TEST_CASE("lazy: a mark of one device leaves the operators of another", "[lazy]"
   kind->mark_step(lazy_device(1));
   CHECK_THAT(report_of_lazy(), !Catch::Contains("of device 1") && Catch::Contains("of device 2"));
   CHECK(y.sum().item<double>() == 56);
+}
+
+TEST_CASE("lazy: ranks run operators on the host at once, and each call is counted", "[lazy]") {
+  const auto operators = on_host_only();
+  constexpr std::int32_t ranks = 2;
+  lazy_device();
+  std::atomic<int> arrived{0};
+  const auto errors = on_ranks(ranks, [&](std::int32_t rank, const auto&) {
+    const auto numbers = at::rand({2, 2}, at::kDouble);
+    const auto there = numbers.to(lazy_device(static_cast<std::size_t>(rank)));
+    for (int done = 0; const auto& op : operators) {
+      ++arrived;
+      // So that all ranks call it for the first time together.
+      while (arrived < ranks * (done + 1)) continue;
+      ++done;
+      torch::jit::Stack stack{there};
+      op.callBoxed(stack);
+      torch::jit::Stack on_host{numbers};
+      op.callBoxed(on_host);
+      if (!at::allclose(stack.back().toTensor().to(host_device()), on_host.back().toTensor(), 0, 0,
+                        /*equal_nan=*/true))
+        throw std::runtime_error{op.schema().name()};
+    }
+  });
+  for (const auto& one : errors) CHECK(text_of(one) == "nothing");
+  CHECK(operators.size() > 20);
+  const auto fallbacks = counts_of_lazy().fallbacks;
+  for (const auto& op : operators) {
+    CAPTURE(op.schema().name());
+    CHECK(fallbacks.at(op.schema().name()) == ranks);
+  }
+}
+
+TEST_CASE("lazy: non-zero positions and pooled volumes are those of the host", "[lazy]") {
+  const auto scope = lazy_devices()->make_current(lazy_device());
+  const auto numbers = at::rand({1, 2, 4, 4, 4}).sub(0.5).relu();
+  const auto there = numbers.to(lazy_device());
+  CHECK(there.nonzero().to(host_device()).equal(numbers.nonzero()));
+  CHECK(at::max_pool3d(there, 2).to(host_device()).equal(at::max_pool3d(numbers, 2)));
 }
 
 TEST_CASE("lazy: several tensors are read with one step mark", "[lazy]") {
