@@ -23,6 +23,8 @@ constexpr std::string_view prefix = "function \"";
 
 }  // namespace
 
+namespace detail {
+
 bool bool_of(const value& v) {
   if (const auto* x = v.get_if<bool>()) return *x;
   expected("a bool", v);
@@ -45,6 +47,8 @@ const std::string& text_of(const value& v) {
   if (const auto* x = v.get_if<std::string>()) return *x;
   expected("a text", v);
 }
+
+}  // namespace detail
 
 argument_list::argument_list(const value& all) {
   if (const auto* list = all.get_if<value_list>()) all_ = list->items;

@@ -33,14 +33,16 @@
 
 namespace troupe {
 
-/// The number or text in `v`. Throws std::invalid_argument for another kind, and for a number
-/// outside of the range.
-/// @{
+namespace detail {
+
+// The number or text in `v`. Each throws std::invalid_argument for another kind, and for a number
+// outside of the range. real_of takes integers too.
 bool bool_of(const value& v);
 std::int64_t integer_of(const value& v, std::int64_t low, std::int64_t high);
-double real_of(const value& v);  ///< an integer is one, too
+double real_of(const value& v);
 const std::string& text_of(const value& v);
-/// @}
+
+}  // namespace detail
 
 /// How the type of an argument or a result becomes a value and back: numbers, bool, std::string,
 /// `value`, torch::Tensor (troupe/module.hpp), and any type of your own that converts to `value`
@@ -61,14 +63,14 @@ struct value_form {
   /// Throws std::invalid_argument.
   static T from(const value& v) {
     if constexpr (std::same_as<T, bool>)
-      return bool_of(v);
+      return detail::bool_of(v);
     else if constexpr (std::integral<T>)
       return static_cast<T>(
-          integer_of(v, std::numeric_limits<T>::min(), std::numeric_limits<T>::max()));
+          detail::integer_of(v, std::numeric_limits<T>::min(), std::numeric_limits<T>::max()));
     else if constexpr (std::floating_point<T>)
-      return static_cast<T>(real_of(v));
+      return static_cast<T>(detail::real_of(v));
     else if constexpr (std::same_as<T, std::string>)
-      return text_of(v);
+      return detail::text_of(v);
     else
       return T(v);
   }
