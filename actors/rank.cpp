@@ -143,9 +143,8 @@ void rank_state::carry_out(std::vector<ranks::action>& all) {
 // For the lane: observers that ask for hooks learn which collectives it calls.
 std::shared_ptr<communicator> rank_state::announced(std::shared_ptr<communicator> to) const {
   if (!setup.observers.wants_hooks()) return to;
-  return std::make_shared<announcing_communicator>(
-      std::move(to), setup.world.now,
-      [to = setup.observers](seen::collective what) { to.notify(std::move(what)); });
+  return announcing(std::move(to), setup.world.now,
+                    [to = setup.observers](seen::collective what) { to.notify(std::move(what)); });
 }
 
 void rank_state::carry_out(ranks::open a) {

@@ -1,5 +1,7 @@
 #include "backends/announcing_communicator.hpp"
 
+#include "troupe/device_collectives.hpp"
+
 #include <utility>
 
 namespace troupe {
@@ -31,6 +33,16 @@ public:
     }
     report(false);
   }
+  device_event_ptr on_device() override {
+    try {
+      auto point = inner_->on_device();
+      report(false);
+      return point;
+    } catch (...) {
+      report(true);
+      throw;
+    }
+  }
 
 private:
   void report(bool failed) {
@@ -53,7 +65,15 @@ announcing_communicator::announcing_communicator(std::shared_ptr<communicator> i
                                                  reporter report)
     : forwarding_communicator(std::move(inner)),
       now_(std::move(now)),
-      report_(std::make_shared<const reporter>(std::move(report))) {}
+      report_(std::make_shared<const reporter>(std::move(report))),
+      count_(std::make_shared<std::uint64_t>(0)) {}
+
+announcing_communicator::announcing_communicator(std::shared_ptr<communicator> inner,
+                                                 const announcing_communicator& beside)
+    : forwarding_communicator(std::move(inner)),
+      now_(beside.now_),
+      report_(beside.report_),
+      count_(beside.count_) {}
 
 seen::collective announcing_communicator::begun(collective_kind kind, std::size_t bytes,
                                                 const subgroup& among) {
@@ -62,7 +82,7 @@ seen::collective announcing_communicator::begun(collective_kind kind, std::size_
   what.rank = whole.rank;
   what.ranks = among.ranks.empty() ? whole.world : static_cast<std::int32_t>(among.ranks.size());
   what.generation = whole.generation.value();
-  if (among.ranks.empty()) what.number = ++count_;
+  if (among.ranks.empty()) what.number = ++*count_;
   what.kind = kind;
   what.bytes = bytes;
   what.began = now_();
@@ -127,6 +147,34 @@ work_ptr announcing_communicator::work_together(std::string_view label, const vo
   what.label = label;
   return announced(std::move(what),
                    forwarding_communicator::work_together(label, mine, pieces, std::move(body)));
+}
+
+namespace {
+
+class announcing_devices final : public announcing_communicator, public device_collectives {
+public:
+  announcing_devices(const std::shared_ptr<communicator>& inner, const device_collectives& of,
+                     clock now, reporter report)
+      : announcing_communicator(inner, std::move(now), std::move(report)),
+        memory_of_(of.memory_of()),
+        host_(host_collectives(inner), *this) {}
+  std::string_view memory_of() const override { return memory_of_; }
+  communicator& on_host() override { return host_; }
+
+private:
+  const std::string memory_of_;
+  announcing_communicator host_;
+};
+
+}  // namespace
+
+std::shared_ptr<communicator> announcing(std::shared_ptr<communicator> inner,
+                                         announcing_communicator::clock now,
+                                         announcing_communicator::reporter report) {
+  if (const auto* of = dynamic_cast<const device_collectives*>(inner.get()))
+    return std::make_shared<announcing_devices>(inner, *of, std::move(now), std::move(report));
+  return std::make_shared<announcing_communicator>(std::move(inner), std::move(now),
+                                                   std::move(report));
 }
 
 }  // namespace troupe

@@ -10,13 +10,17 @@
 namespace troupe {
 
 /// `report` gets a `seen::collective` for each operation whose end the lane has waited for or
-/// polled, on the lane's thread, before that call returns. It must not throw.
-class announcing_communicator final : public forwarding_communicator {
+/// polled, on the lane's thread, before that call returns. It must not throw. The time of an
+/// operation that ends on a device (work::on_device) is the time until the device has it.
+class announcing_communicator : public forwarding_communicator {
 public:
   using clock = std::function<std::chrono::nanoseconds()>;
   using reporter = std::function<void(seen::collective)>;
 
   announcing_communicator(std::shared_ptr<communicator> inner, clock now, reporter report);
+  /// Numbers its operations with those of `beside`, whose reporter it has.
+  announcing_communicator(std::shared_ptr<communicator> inner,
+                          const announcing_communicator& beside);
 
   work_ptr all_reduce(buffer data, reduction operation, const subgroup& among) override;
   work_ptr broadcast(buffer data, std::int32_t root, const subgroup& among) override;
@@ -35,7 +39,12 @@ private:
 
   clock now_;
   std::shared_ptr<const reporter> report_;
-  std::uint64_t count_ = 0;
+  std::shared_ptr<std::uint64_t> count_;  // used by the lane only
 };
+
+/// An announcing_communicator, which carries memory of devices if `inner` does.
+std::shared_ptr<communicator> announcing(std::shared_ptr<communicator> inner,
+                                         announcing_communicator::clock now,
+                                         announcing_communicator::reporter report);
 
 }  // namespace troupe

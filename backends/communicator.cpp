@@ -56,6 +56,11 @@ work_ptr communicator::work_together(std::string_view label, const void*, std::s
                        std::string{name()} + " share no memory");
 }
 
+device_event_ptr work::on_device() {
+  wait();
+  return nullptr;
+}
+
 std::shared_ptr<communicator> host_collectives(const std::shared_ptr<communicator>& world) {
   auto* const of_devices = dynamic_cast<device_collectives*>(world.get());
   return of_devices ? std::shared_ptr<communicator>{world, &of_devices->on_host()} : world;

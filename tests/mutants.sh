@@ -16,6 +16,8 @@ if [[ ! -f $tree/build.ninja ]]; then
   cmake -G Ninja -B "$tree" -S . -DTROUPE_WITH_TORCH=OFF >/dev/null
 fi
 hunters=(hunter_of_jobs backends_test data_order_test integration_test placements_test restart_test)
-if ninja -C "$tree" -t query hunter_of_tensors >/dev/null 2>&1; then hunters+=(hunter_of_tensors); fi
+for one in hunter_of_tensors nccl_test torch_devices_test torch_lazy_test torch_strategy_test; do
+  if ninja -C "$tree" -t query "$one" >/dev/null 2>&1; then hunters+=("$one"); fi
+done
 ninja -C "$tree" --quiet "${hunters[@]}"
 exec python3 -B tests/mutants/mutants.py hunt "$tree" "$seconds" "$@"

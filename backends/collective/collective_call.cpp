@@ -175,6 +175,13 @@ collective_call reduce_scatter_call(const buffer& in, const buffer& out, reducti
           .count = out.count};
 }
 
+void check_on_host(const collective_call& call, const buffer& memory,
+                   std::string_view communicator) {
+  if (memory.device < 0) return;
+  refuse(call.what, fmt::format("the memory is device {}'s, and {} carries memory of the host only",
+                                memory.device, communicator));
+}
+
 void raise(const work_result& result) {
   if (result.status == work_status::timed_out) throw collective_timeout(result.text);
   if (result.status == work_status::mismatch) throw collective_mismatch(result.text);

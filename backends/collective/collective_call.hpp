@@ -75,6 +75,10 @@ collective_call all_gather_call(const buffer& in, const buffer& out, std::size_t
 collective_call reduce_scatter_call(const buffer& in, const buffer& out, reduction operation,
                                     std::size_t members, std::size_t member);
 
+/// Throws std::invalid_argument if `memory` is a device's, which `communicator` does not carry.
+void check_on_host(const collective_call& call, const buffer& memory,
+                   std::string_view communicator);
+
 /// For `work::wait`: throws what the port says for an end that is not ok.
 [[noreturn]] void raise(const work_result& result);
 /// A work that has ended with `result`.

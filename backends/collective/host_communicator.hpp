@@ -17,7 +17,8 @@ namespace troupe::collectives {
 
 /// What a transport offers. It orders the operations of each channel, compares their fingerprints,
 /// keeps their deadlines and moves the bytes. Operations of a channel with one member do not reach
-/// it, because nothing is to be moved there. A transport that needs them says `moves_alone`.
+/// it, because nothing is to be moved there. A transport that needs them says `moves_alone`. One
+/// that carries memory of devices has `check_device(call, buffer)`; others refuse such memory.
 template <class T>
 concept transport = requires(T& t, const T& c, const typename T::channel& in, submission what,
                              const std::vector<std::int32_t>& members, std::string_view text,
@@ -56,30 +57,24 @@ public:
   std::string_view name() const final { return Transport::name; }
 
   work_ptr all_reduce(buffer data, reduction operation, const subgroup& among) override {
-    return submit(channel_of(among),
-                  {.call = all_reduce_call(data, operation), .in = data.data, .out = data.data});
+    return submit(channel_of(among), with(all_reduce_call(data, operation), data, data));
   }
   work_ptr broadcast(buffer data, std::int32_t root, const subgroup& among) override {
     const auto& in = channel_of(among);
-    return submit(in, {.call = broadcast_call(data, root, Transport::members(in)),
-                       .in = data.data,
-                       .out = data.data});
+    return submit(in, with(broadcast_call(data, root, Transport::members(in)), data, data));
   }
   work_ptr all_gather(buffer in, buffer out, const subgroup& among) override {
     const auto& at = channel_of(among);
     const auto& members = Transport::members(at);
-    return submit(at, {.call = all_gather_call(in, out, members.size(), place_in(members)),
-                       .in = in.data,
-                       .out = out.data});
+    return submit(at, with(all_gather_call(in, out, members.size(), place_in(members)), in, out));
   }
   work_ptr reduce_scatter(buffer in, buffer out, reduction operation,
                           const subgroup& among) override {
     const auto& at = channel_of(among);
     const auto& members = Transport::members(at);
     return submit(
-        at, {.call = reduce_scatter_call(in, out, operation, members.size(), place_in(members)),
-             .in = in.data,
-             .out = out.data});
+        at,
+        with(reduce_scatter_call(in, out, operation, members.size(), place_in(members)), in, out));
   }
   work_ptr barrier(std::string_view label, std::chrono::nanoseconds deadline,
                    const subgroup& among) override {
@@ -119,6 +114,18 @@ private:
   static bool alone(const channel& in) {
     if constexpr (requires { Transport::moves_alone; }) return false;
     return Transport::members(in).size() == 1;
+  }
+  submission with(collective_call&& call, const buffer& in, const buffer& out) const {
+    for (const auto* one : {&in, &out}) {
+      if constexpr (requires { transport_.check_device(call, *one); })
+        transport_.check_device(call, *one);
+      else
+        check_on_host(call, *one, Transport::name);
+    }
+    submission made{.call = std::move(call), .in = in.data, .out = out.data};
+    made.in_ready = in.ready;
+    made.out_ready = out.ready;
+    return made;
   }
   std::size_t place_in(const std::vector<std::int32_t>& members) const {
     return place_among(members, group().rank);

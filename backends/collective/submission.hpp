@@ -11,6 +11,8 @@ struct submission {
   collective_call call;
   const void* in = nullptr;  ///< all_reduce and broadcast: the same as `out`
   void* out = nullptr;
+  /// Memory of devices only: the points after which it may be used.
+  device_event_ptr in_ready, out_ready;
   bool yes = false;                ///< decide only: this rank's vote
   communicator::shared_body body;  ///< work_together only
 };

@@ -70,6 +70,7 @@ public:
 
   work_ptr all_reduce(buffer data, reduction operation, const subgroup& among) override {
     const auto call = all_reduce_call(data, operation);
+    check_on_host(call, data, name());
     if (aborted()) return remote_->agree(call);
     if (at_.block > 1 && everybody(among) && operation != reduction::mean &&
         its_own_accumulator(data.type) && data.count >= local_from_ / size_of(data.type)) {

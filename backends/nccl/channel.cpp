@@ -170,6 +170,18 @@ ncclResult_t channel::call(const operation& what) {
   return f.broadcast(in, out, bytes, ncclUint8, static_cast<int>(root), comm_, stream_);
 }
 
+// The stream goes on when the memory of the operation may be used.
+cudaError_t channel::await_memory(const operation& what) {
+  for (const auto& given : {what.what.in_ready, what.what.out_ready}) {
+    auto* const event = given ? static_cast<cudaEvent_t>(given->native()) : nullptr;
+    if (!event) continue;
+    if (const auto error = functions_->stream_wait_event(stream_, event, 0); error != cudaSuccess)
+      return error;
+  }
+  if (!what.ready) return cudaSuccess;
+  return functions_->stream_wait_event(stream_, what.ready.get(), 0);
+}
+
 // In two steps, because a call may continue in the background: the communicator accepts no other
 // call before it has finished.
 std::string channel::launch(operation& what) {
@@ -177,7 +189,7 @@ std::string channel::launch(operation& what) {
   f.set_device(device_);
   if (!what.launching) {
     what.launching = true;
-    if (const auto error = f.stream_wait_event(stream_, what.ready.get(), 0); error != cudaSuccess)
+    if (const auto error = await_memory(what); error != cudaSuccess)
       return fmt::format("cuda: {}", f.cuda_error_text(error));
     const auto error = call(what);
     if (error != ncclSuccess && error != ncclInProgress) return "nccl: " + nccl_says(error);
@@ -190,6 +202,7 @@ std::string channel::launch(operation& what) {
     what.done = {done, f.event_destroy};
     error = f.event_record(done, stream_);
   }
+  if (error == cudaSuccess) what.launched.store(true, std::memory_order_release);
   return error == cudaSuccess ? "" : fmt::format("cuda: {}", f.cuda_error_text(error));
 }
 

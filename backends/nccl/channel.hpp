@@ -24,9 +24,10 @@ using collectives::submission;
 struct operation {
   submission what;
   work_ptr control;  ///< ends when all ranks have submitted it alike
-  event_ptr ready;   ///< the memory may be used
-  event_ptr done;    ///< null until it runs on the GPU
+  event_ptr ready;   ///< of the default stream at submission; null: `what` has the events
+  event_ptr done;    ///< null until it runs on the GPU; the watcher's, the lane's once `launched`
   bool launching = false;
+  std::atomic<bool> launched{false};
   collectives::outcome how;
 };
 
@@ -67,6 +68,7 @@ private:
   std::string begin_connecting();
   std::string shared_gpu() const;
   std::string launch(operation& what);
+  cudaError_t await_memory(const operation& what);
   ncclResult_t call(const operation& what);
   /// True when NCCL has accepted the last call. Sets `why` if NCCL refused it.
   bool settled(std::string& why);

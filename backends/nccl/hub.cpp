@@ -69,11 +69,14 @@ std::shared_ptr<operation> group::submit(const std::vector<std::int32_t>& member
   f.set_device(device_);
   auto made = std::make_shared<operation>();
   made->what = std::move(what);
-  cudaEvent_t ready = nullptr;
-  auto error = f.event_create(&ready, cudaEventDisableTiming);
-  if (error == cudaSuccess) {
-    made->ready = {ready, f.event_destroy};
-    error = f.event_record(ready, nullptr);
+  auto error = cudaSuccess;
+  if (!made->what.in_ready || !made->what.out_ready) {
+    cudaEvent_t ready = nullptr;
+    error = f.event_create(&ready, cudaEventDisableTiming);
+    if (error == cudaSuccess) {
+      made->ready = {ready, f.event_destroy};
+      error = f.event_record(ready, nullptr);
+    }
   }
   if (error != cudaSuccess) {
     abort(fmt::format("cuda: {}", f.cuda_error_text(error)));

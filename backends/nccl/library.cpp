@@ -60,6 +60,7 @@ bool find_cuda(const std::shared_ptr<void>& in, library& f, std::string& why) {
          find(in, "cudaEventDestroy", f.event_destroy, why) &&
          find(in, "cudaEventRecord", f.event_record, why) &&
          find(in, "cudaEventQuery", f.event_query, why) &&
+         find(in, "cudaEventSynchronize", f.event_synchronize, why) &&
          find(in, "cudaPointerGetAttributes", f.pointer_attributes, why) &&
          find(in, "cudaGetErrorString", f.cuda_error_text, why);
 }

@@ -38,6 +38,7 @@ struct library {
   decltype(&::cudaEventDestroy) event_destroy = nullptr;
   decltype(&::cudaEventRecord) event_record = nullptr;
   decltype(&::cudaEventQuery) event_query = nullptr;
+  decltype(&::cudaEventSynchronize) event_synchronize = nullptr;
   decltype(&::cudaPointerGetAttributes) pointer_attributes = nullptr;
   decltype(&::cudaGetErrorString) cuda_error_text = nullptr;
 

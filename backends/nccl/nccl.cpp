@@ -35,28 +35,57 @@ struct open_group {
   }
 };
 
+// The end of an operation's kernel.
+class kernel_end final : public device_event {
+public:
+  kernel_end(std::shared_ptr<const library> functions, nccl::event_ptr event)
+      : functions_(std::move(functions)), event_(std::move(event)) {}
+  bool done() const override { return functions_->event_query(event_.get()) == cudaSuccess; }
+  void wait() const override { functions_->event_synchronize(event_.get()); }
+  void* native() const override { return event_.get(); }
+
+private:
+  const std::shared_ptr<const library> functions_;
+  const nccl::event_ptr event_;
+};
+
 class nccl_work final : public work {
 public:
-  nccl_work(std::shared_ptr<open_group> of, std::shared_ptr<nccl::operation> what)
-      : open_(std::move(of)), what_(std::move(what)) {}
+  nccl_work(std::shared_ptr<const library> functions, std::shared_ptr<open_group> of,
+            std::shared_ptr<nccl::operation> what)
+      : functions_(std::move(functions)), open_(std::move(of)), what_(std::move(what)) {}
 
   work_result poll() override {
     open_->group->settle(*what_);
     return what_->how.result();
   }
   void wait() override {
-    {
-      const collectives::lane_waits mark{open_->waiting};
-      while (poll().status == work_status::pending) open_->watcher->wait_turn();
-    }
+    wait_until([] { return false; });
+    raise_failure();
+  }
+  device_event_ptr on_device() override {
+    const auto launched = [this] { return what_->launched.load(std::memory_order_acquire); };
+    wait_until(launched);
+    raise_failure();
+    if (!launched()) return nullptr;  // there was nothing to move
+    return std::make_shared<kernel_end>(functions_, what_->done);
+  }
+
+private:
+  template <class Reached>
+  void wait_until(Reached&& reached) {
+    const collectives::lane_waits mark{open_->waiting};
+    while (poll().status == work_status::pending && !reached()) open_->watcher->wait_turn();
+  }
+  void raise_failure() {
     const auto result = what_->how.result();
-    if (result.status == work_status::ok) return;
+    if (result.status == work_status::ok || result.status == work_status::pending) return;
     open_->group->abort(result.text);
     open_->let_go();
     raise(result);
   }
 
-private:
+  const std::shared_ptr<const library> functions_;
   const std::shared_ptr<open_group> open_;
   const std::shared_ptr<nccl::operation> what_;
 };
@@ -93,10 +122,18 @@ public:
     check_memory("out", what.call, what.out);
     auto made = open_->group->submit(in, std::move(what), deadline);
     open_->watcher->wake();
-    return std::make_shared<nccl_work>(open_, std::move(made));
+    return std::make_shared<nccl_work>(functions_, open_, std::move(made));
   }
   bool decide(const channel& in, submission&& what, std::chrono::nanoseconds) {
     return control().decide(what.yes, what.call.all ? decision::all : decision::any, {in});
+  }
+  void check_device(const collective_call& call, const buffer& memory) const {
+    const auto mine = open_->group->device();
+    if (memory.device >= 0 && memory.device != mine)
+      throw std::invalid_argument(
+          fmt::format("{}: the memory is device {}'s, and this rank's "
+                      "collectives run on device {}",
+                      describe(call), memory.device, mine));
   }
   std::shared_ptr<void> allocate(std::size_t bytes) {
     functions_->set_device(open_->group->device());

@@ -31,8 +31,9 @@ struct nccl_options {
 /// needs to connect. A tensor operation begins on the GPU once all ranks have submitted it alike.
 ///
 /// What differs from the host communicators:
-/// - Memory is that of GPUs (std::invalid_argument else), ready where the legacy default stream has
-///   got to at submission; results may be used from any stream once the work has ended.
+/// - Memory is that of GPUs (std::invalid_argument else), ready after the buffer's event, or where
+///   the legacy default stream has got to at submission. Results may be used from any stream once
+///   the work has ended, and from a stream that waits for the event of work::on_device.
 /// - Bits: NCCL's own order and accumulation. Equal on all ranks, not to the canonical tree.
 ///   std::invalid_argument for what NCCL lacks: int16, products of complex numbers.
 /// - One GPU per rank: ranks that share one get an abort that names them, where NCCL would hang.

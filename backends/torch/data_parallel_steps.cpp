@@ -103,6 +103,8 @@ void data_parallel::lay_out_gradients() {
   waited_ = waited();
   fuse_steps();
   auto options = options_.gradients;
+  // A rank that goes on after a failure keeps its state of the last step: the sums must be there.
+  if (!about().options.elastic.enabled()) options.devices = parts().place.kind;
   for (std::size_t i = 0; i < fused_.size(); ++i)
     if (fused_[i]) options.summed_elsewhere |= std::uint64_t{1} << i;
   gradients_ = std::make_unique<reducer>(std::move(parameters), world_, std::move(options));
@@ -305,6 +307,12 @@ void data_parallel::sum_gradients(const std::vector<at::Tensor>& parameters) {
     }
   }
   waited_ += clock() - before;
+}
+
+// What is read must be sums of all ranks: one that a device failed to compute throws here.
+std::vector<tensor_blob> data_parallel::module_state() {
+  if (gradients_) gradients_->settle();
+  return strategy::module_state();
 }
 
 std::chrono::nanoseconds data_parallel::clock() const {

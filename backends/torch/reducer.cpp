@@ -10,6 +10,7 @@
 #include "backends/torch/accelerators/host_memory.hpp"
 #include "backends/torch/collective_wait.hpp"
 #include "backends/torch/reducer_state.hpp"
+#include "troupe/accelerator.hpp"
 #include "troupe/detail/tensor.hpp"
 #include "troupe/device_collectives.hpp"
 #include "troupe/failure.hpp"
@@ -197,10 +198,36 @@ void reducer::state::leave(std::size_t index) {
   if (!one.word.defined() && index == leaving.back()) send_word();
 }
 
-// Of a device: ready where the default stream has got to, as LibTorch's own operators leave it.
+// Of a device: ready after what this thread has submitted so far.
 buffer reducer::state::memory_of(at::Tensor& row) const {
   if (!on_devices) return buffer_of(row);
-  return {row.mutable_data_ptr(), static_cast<std::size_t>(row.numel()), dtype_of(row)};
+  buffer memory{row.mutable_data_ptr(), static_cast<std::size_t>(row.numel()), dtype_of(row)};
+  memory.device = row.device().index();
+  if (options.devices)
+    memory.ready = options.devices->record(options.devices->stream(row.device()));
+  return memory;
+}
+
+// The sum of a bucket is there: for the host, or for what is submitted to the current stream.
+void reducer::state::complete(bucket& one) {
+  if (!one.sum.pending) return;
+  if (!by_events()) return wait_for(*world, one.sum.pending);
+  device_event_ptr point;
+  try {
+    point = one.sum.pending->on_device();
+  } catch (...) {
+    if (world->aborted()) await_quiescence(*world);
+    throw;
+  }
+  if (!point) return;
+  const auto device = members[one.members.front()].what.tensor.device();
+  options.devices->block(options.devices->stream(device), *point);
+  on_their_way.push_back(std::exchange(one.sum.pending, nullptr));
+}
+
+void reducer::state::settle() {
+  for (const auto& one : on_their_way) wait_for(*world, one);
+  on_their_way.clear();
 }
 
 std::vector<double> reducer::state::numbers_of_word() const {
@@ -286,9 +313,13 @@ reducer::~reducer() {
   const auto flying = in_flight(state_->lone_word_sum) ||
                       std::any_of(state_->buckets.begin(), state_->buckets.end(),
                                   [&](const auto& b) { return in_flight(b.sum.pending); });
-  if (!flying) return;
-  state_->world->abort("a rank ended in the middle of a step");
-  await_quiescence(*state_->world);
+  if (flying) state_->world->abort("a rank ended in the middle of a step");
+  try {
+    state_->settle();
+  } catch (...) {
+    // The group was aborted, and its memory is at rest.
+  }
+  if (flying) await_quiescence(*state_->world);
 }
 
 void reducer::zero(std::int32_t optimizer) {
@@ -303,7 +334,9 @@ void reducer::zero(std::int32_t optimizer) {
   const bool first_steps_done =
       !s.traced && std::find(s.stepped.begin(), s.stepped.end(), false) == s.stepped.end();
   if (first_steps_done) s.learn_from_first_steps();
-  if (first_steps_done || s.membership_changed()) s.lay_out();
+  if (!first_steps_done && !s.membership_changed()) return;
+  s.settle();  // the memory of the buckets is given back
+  s.lay_out();
 }
 
 void reducer::begin(const last_backward& what) {
@@ -337,11 +370,10 @@ reducer::word reducer::finish() {
     return s.receive_word();
   }
   for (; s.next < s.leaving.size(); ++s.next) s.leave(s.leaving[s.next]);
+  s.timed([&] { s.settle(); });
   for (const auto index : s.leaving) {
     auto& one = s.buckets[index];
-    s.timed([&] {
-      if (one.sum.pending) wait_for(*s.world, one.sum.pending);
-    });
+    s.timed([&] { s.complete(one); });
     if (!one.sum.sum) {
       if (one.on_device.defined()) one.on_device.copy_(one.gradients);
       continue;
@@ -359,6 +391,8 @@ reducer::word reducer::finish() {
   if (s.options.hook) s.send_word();
   return s.lone_word_sum ? s.receive_word() : s.read_word(s.buckets[s.leaving.back()]);
 }
+
+void reducer::settle() { state_->settle(); }
 
 void reducer::abandon() noexcept {
   state_->armed = false;

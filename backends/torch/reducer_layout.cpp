@@ -133,7 +133,7 @@ void reducer::state::lay_out() {
   std::uint64_t later = 0;
   for (auto one = buckets.rbegin(); one != buckets.rend(); ++one) {
     if (!members[one->members.front()].stays)
-      allocate(*one, !options.hook && (one->optimizers & ~later) != 0);
+      allocate(*one, !options.hook && !by_events() && (one->optimizers & ~later) != 0);
     later |= one->optimizers;
   }
   for (auto& one : members) {

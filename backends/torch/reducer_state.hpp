@@ -65,7 +65,8 @@ struct reducer::state : std::enable_shared_from_this<reducer::state> {
   std::vector<std::size_t> leaving;  // buckets, in order
   std::size_t next = 0;
   std::exception_ptr error;
-  std::vector<double> lone_word;  // the status as an operation of its own
+  std::vector<work_ptr> on_their_way;  // sums that a device still computes
+  std::vector<double> lone_word;       // the status as an operation of its own
   work_ptr lone_word_sum;
   std::vector<std::optional<std::vector<int>>> usage;  // by optimizer, then member: arrivals
 
@@ -90,6 +91,9 @@ struct reducer::state : std::enable_shared_from_this<reducer::state> {
   void check_usage();
   void leave(std::size_t index);
   buffer memory_of(at::Tensor& row) const;
+  bool by_events() const { return on_devices && options.devices; }
+  void complete(bucket& one);
+  void settle();
   std::vector<double> numbers_of_word() const;
   word take_word(const double* numbers);
   void send_word();

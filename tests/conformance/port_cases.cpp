@@ -72,6 +72,10 @@ void check_refusals(communicator& c) {
         c.all_reduce({f.data(), 2, dtype::c64}, reduction::max);
       },
       "complex64 has no order");
+  auto of_device = out;
+  of_device.device = 1;
+  refused([&] { c.all_reduce(of_device, reduction::sum); }, "carries memory of the host only");
+  refused([&] { c.all_gather(part(4), of_device); }, "all_gather: the memory is device 1's");
   refused(
       [&] {
         c.all_reduce({nullptr, 3, dtype::f32}, reduction::sum);

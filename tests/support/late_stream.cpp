@@ -114,9 +114,11 @@ void late_stream::run() {
 
 void wait_in(late_stream& stream, const late_event& event) {
   if (!event.stream || event.stream == &stream) return;
-  stream.submit([event] {
-    if (event_waits) event.stream->wait(event.number);
-  });
+  stream.submit([event] { await(event); });
+}
+
+void await(const late_event& event) {
+  if (event.stream && event_waits) event.stream->wait(event.number);
 }
 
 void switch_event_waits(bool on) { event_waits = on; }

@@ -55,6 +55,14 @@ struct late_event {
 /// Later tasks of `stream` run after the event: unless waits are switched off, which a test does to
 /// see that they matter.
 void wait_in(late_stream& stream, const late_event& event);
+/// The calling thread, a stream's, goes on after the event: with the same exception.
+void await(const late_event& event);
 void switch_event_waits(bool on);
+struct without_event_waits {
+  without_event_waits() { switch_event_waits(false); }
+  ~without_event_waits() { switch_event_waits(true); }
+  without_event_waits(const without_event_waits&) = delete;
+  without_event_waits& operator=(const without_event_waits&) = delete;
+};
 
 }  // namespace troupe::testing

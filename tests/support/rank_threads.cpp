@@ -119,7 +119,7 @@ std::vector<rank_end> run_job(const test_job& job) {
       context.options.accelerator = accelerator_kind::cpu;  // also where there are others
     context.purpose = job.purpose;
     context.initial = job.initial;
-    rank_driver{job, context, group, ends[rank]}.run();
+    rank_driver{job, context, job.around ? job.around(group) : group, ends[rank]}.run();
   });
   for (std::size_t rank = 0; rank < ends.size(); ++rank)
     if (outside[rank]) ends[rank].error = outside[rank];

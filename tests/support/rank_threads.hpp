@@ -40,6 +40,8 @@ struct test_job {
   stage purpose = stage::train;
   std::string resume;
   snapshot_ptr initial;
+  /// Makes a rank's communicator of the one that its thread has; empty: that one.
+  std::function<std::shared_ptr<communicator>(const std::shared_ptr<communicator>&)> around = {};
 };
 
 /// Runs all hooks of the job on `options.ranks` ranks, teardown included.

@@ -44,14 +44,35 @@ struct subgroup {
 /// Of which members a decision needs a yes.
 enum class decision : std::uint8_t { all, any };
 
+/// A point in the work of a device, such as a CUDA event. Thread-safe.
+class device_event {
+public:
+  virtual ~device_event() = default;
+  /// Everything before the point is done. Never waits.
+  virtual bool done() const = 0;
+  /// Waits in the calling thread until `done`.
+  virtual void wait() const = 0;
+  /// The event as the device's own functions take it: a cudaEvent_t. Null: no stream has to wait
+  /// for it.
+  virtual void* native() const { return nullptr; }
+};
+/// Shared by the operations that begin after it.
+using device_event_ptr = std::shared_ptr<const device_event>;
+
 /// Dense memory. It stays valid, and its owner neither reads nor writes it, until the operation is
-/// quiescent.
+/// quiescent, or runs after its point on the device (work::on_device).
 struct buffer {
   /// Memory of the host, except in communicators with device_collectives.
   void* data = nullptr;
   std::size_t count = 0;  ///< elements; 0 is allowed
   /// Of the elements.
   dtype type = dtype::f32;
+  /// The number of the device whose memory it is. -1: the host, or the rank's own device in
+  /// communicators that carry no other memory. Communicators of the host refuse others.
+  std::int32_t device = -1;
+  /// Memory of a device may be used after this point. Null: where the device's default stream has
+  /// got to at submission.
+  device_event_ptr ready;
 };
 
 /// The members of a group, seen by one of them. Immutable: a new membership is a new group with
@@ -103,6 +124,11 @@ public:
   /// Waits in the calling thread, which may do a part of the work meanwhile. Returns on `ok`.
   /// Throws generation_closed when aborted, else collective_timeout or collective_mismatch.
   virtual void wait() = 0;
+  /// On memory of devices: waits until the operation is handed to the device, but not until it has
+  /// run. Returns the point after which the result is there, so that streams wait for it and no
+  /// thread. Null: it has ended, as always on memory of the host. Throws as `wait` does. An
+  /// operation that fails later leaves its contents undefined: `poll` and `wait` say so.
+  virtual device_event_ptr on_device();
 };
 /// Keeps the operation, not its memory.
 using work_ptr = std::shared_ptr<work>;

@@ -43,7 +43,7 @@ public:
   }
   bool done() const override { return event_->query(); }
   void wait() const override { event_->synchronize(); }
-  void block(const c10::Stream& stream) const override { event_->block(stream); }
+  void* native() const override { return event_->eventId(); }
 
 private:
   std::unique_ptr<c10::Event> event_;
@@ -139,8 +139,12 @@ std::unique_ptr<accelerator::scope> accelerator::use(c10::Stream stream) const {
   return std::make_unique<current_stream>(stream);
 }
 
-std::unique_ptr<device_event> accelerator::record(c10::Stream stream) const {
-  return std::make_unique<stream_event>(stream);
+device_event_ptr accelerator::record(c10::Stream stream) const {
+  return std::make_shared<stream_event>(stream);
+}
+
+void accelerator::block(c10::Stream stream, const device_event& point) const {
+  if (auto* const event = point.native()) c10::impl::VirtualGuardImpl{type()}.block(event, stream);
 }
 
 void accelerator::synchronize(c10::Device device) const {

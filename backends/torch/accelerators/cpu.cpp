@@ -14,7 +14,6 @@ namespace {
 struct always_done final : device_event {
   bool done() const override { return true; }
   void wait() const override {}
-  void block(const c10::Stream&) const override {}
 };
 
 /// The processors of the host are one device that all ranks share. Operators run in the calling
@@ -40,9 +39,7 @@ public:
   }
   c10::Stream new_stream(c10::Device device) const override { return stream(device); }
   std::unique_ptr<scope> use(c10::Stream) const override { return nullptr; }
-  std::unique_ptr<device_event> record(c10::Stream) const override {
-    return std::make_unique<always_done>();
-  }
+  device_event_ptr record(c10::Stream) const override { return std::make_shared<always_done>(); }
   void synchronize(c10::Device) const override {}
   // A rank has a generator for host memory already.
   at::Generator generator(c10::Device) const override { return {}; }

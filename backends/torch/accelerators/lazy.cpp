@@ -42,7 +42,6 @@ private:
 struct computed final : device_event {
   bool done() const override { return true; }
   void wait() const override {}
-  void block(const c10::Stream&) const override {}
 };
 
 /// LibTorch's lazy tensors: operators are collected into a graph, which a step mark runs on the
@@ -72,9 +71,9 @@ public:
   }
   c10::Stream new_stream(c10::Device device) const override { return stream(device); }
   std::unique_ptr<scope> use(c10::Stream) const override { return nullptr; }
-  std::unique_ptr<device_event> record(c10::Stream stream) const override {
+  device_event_ptr record(c10::Stream stream) const override {
     mark_lazy(stream.device());
-    return std::make_unique<computed>();
+    return std::make_shared<computed>();
   }
   void synchronize(c10::Device device) const override { mark_lazy(device); }
   void mark_step(c10::Device device) const override { mark_lazy(device); }

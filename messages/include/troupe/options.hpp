@@ -223,8 +223,9 @@ struct powersgd_options {
 };
 
 /// How data-parallel ranks exchange gradients, with the names that DDP uses (keys `strategy.*`).
-/// Only `comm_hook` and `sync_module_states` change bits of the result. Gradients are always views
-/// of buckets.
+/// Only `comm_hook` and `sync_module_states` change bits of the result. Gradients are views of
+/// buckets, with two exceptions: large ones where ranks share memory, and those on the accelerator
+/// `lazy`, whose tensors have no memory (docs/gradients.md, docs/accelerators.md).
 struct gradient_options {
   /// MiB of a bucket. Unset: chosen from the latency and bandwidth measured after the first step.
   std::optional<double> bucket_cap_mb;

@@ -1,17 +1,22 @@
 // Goal: observers learn of each collective that a lane calls, once, with its size and its time.
 #include "backends/announcing_communicator.hpp"
 #include "backends/solo_communicator.hpp"
+#include "troupe/device_collectives.hpp"
+
 #include "tests/support/catch.hpp"
 
 using namespace troupe;
 
 namespace {
 
+std::shared_ptr<communicator> alone() {
+  return solo_communicator({job_id{1}, generation_id{4}, 0, 1, std::chrono::seconds{1}});
+}
+
 struct reported {
   std::vector<seen::collective> all;
   std::chrono::nanoseconds now{0};
-  std::shared_ptr<communicator> inner =
-      solo_communicator({job_id{1}, generation_id{4}, 0, 1, std::chrono::seconds{1}});
+  std::shared_ptr<communicator> inner = alone();
   announcing_communicator announcing{
       inner, [this] { return now += std::chrono::nanoseconds{10}; },
       [this](seen::collective what) { all.push_back(std::move(what)); }};
@@ -50,6 +55,50 @@ TEST_CASE("each collective is reported once with its kind, its bytes and its tim
   }
   CHECK(t.all[0].bytes == 32);
   CHECK(t.all[4].label == "pre_setup");
+}
+
+namespace {
+
+/// A communicator of one rank for memory of devices.
+struct of_devices : forwarding_communicator, device_collectives {
+  using forwarding_communicator::forwarding_communicator;
+  std::string_view memory_of() const override { return "some"; }
+  communicator& on_host() override { return *host; }
+  work_ptr all_reduce(buffer, reduction, const subgroup&) override {
+    return std::make_shared<on_its_way>();
+  }
+  struct point : device_event {
+    bool done() const override { return false; }
+    void wait() const override {}
+  };
+  struct on_its_way : work {
+    work_result poll() override { return {}; }
+    void wait() override {}
+    device_event_ptr on_device() override { return std::make_shared<point>(); }
+  };
+  std::shared_ptr<communicator> host = alone();
+};
+
+}  // namespace
+
+TEST_CASE("a communicator of devices that is announced carries their memory, and the host's") {
+  std::vector<seen::collective> all;
+  const auto inner = std::make_shared<of_devices>(alone());
+  const auto world = announcing(
+      inner, [] { return std::chrono::nanoseconds{0}; },
+      [&](seen::collective what) { all.push_back(std::move(what)); });
+  REQUIRE(carries(*world, "some"));
+  const auto host = host_collectives(world);
+  REQUIRE(host != world);
+  host->barrier("ready")->wait();
+  CHECK(world->all_reduce({nullptr, 0, dtype::f32}, reduction::sum)->on_device());
+  REQUIRE(all.size() == 2);
+  CHECK(all[0].kind == collective_kind::barrier);
+  CHECK(all[1].kind == collective_kind::all_reduce);
+  CHECK(all[1].number == 2);  // after the one on the host
+  const auto plain = announcing(inner->host, {}, {});
+  CHECK_FALSE(carries(*plain, "some"));
+  CHECK(host_collectives(plain) == plain);
 }
 
 TEST_CASE("a collective of an aborted group is reported as failed") {

@@ -110,6 +110,18 @@ TEST_CASE("an accelerator that is unknown or unusable: the error says so", "[acc
                     Catch::Contains("accelerator = \"some\" cannot be used here: no cooling"));
 }
 
+TEST_CASE("a kind of device that no plug-in has brought to LibTorch is refused", "[accelerator]") {
+  struct of_xla : some_devices {
+    of_xla() : some_devices(1, 0) {}
+    c10::DeviceType type() const override { return c10::DeviceType::XLA; }
+    std::string unusable() const override { return accelerator::unusable(); }
+  };
+  auto table = default_accelerators();
+  table["xla"] = [] { return std::make_shared<of_xla>(); };
+  CHECK_THROWS_WITH(choose_devices(table, on("xla"), 1),
+                    Catch::Contains("LibTorch knows no device guard of xla"));
+}
+
 TEST_CASE("the cpu is one device that all ranks share", "[accelerator]") {
   const auto table = default_accelerators();
   CHECK(choose_devices(table, on("cpu"), 8).devices.size() == 1);

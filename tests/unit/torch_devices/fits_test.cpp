@@ -1,10 +1,13 @@
 // Goal: whole fits on a device that computes late end in the bits of fits on the CPU. A wait that
-// Troupe forgets, or memory of the device that it reads as if it were the host's, fails here.
+// Troupe forgets, or memory of the device that it reads as if it were the host's, fails here. Sums
+// of gradients that the device computes need no waiting thread, and one that failed is noticed.
 #include "backends/torch/classifier.hpp"
 #include "backends/torch/lane_thread.hpp"
+#include "tests/support/late_collectives.hpp"
 #include "tests/support/late_device.hpp"
 #include "tests/unit/torch_replicated/norm_models.hpp"
 #include "tests/unit/torch_strategy/small_models.hpp"
+#include "troupe/detail/reducer.hpp"
 #include "troupe/replicated.hpp"
 #include "troupe/synthetic.hpp"
 
@@ -68,6 +71,15 @@ rank_end fitted(const recipe_ptr& recipe, const trainer_options& options,
                 const std::string& resume = {}) {
   late_accelerator();  // LibTorch's autograd counts the devices at the first backward of a process
   return run_good_job({.recipe = recipe, .options = options, .resume = resume})[0];
+}
+
+/// The same, with sums on the devices.
+rank_end fitted_on_devices(const recipe_ptr& recipe, const trainer_options& options,
+                           late_meeting& meeting) {
+  late_accelerator();
+  return run_good_job({.recipe = recipe, .options = options, .around = [&](const auto& host) {
+                         return meeting.join(host);
+                       }})[0];
 }
 
 }  // namespace
@@ -153,6 +165,33 @@ TEST_CASE("buckets of a late device: any exchange has the bits of the CPU") {
   CHECK(got.snapshot->weights_digest == expected.snapshot->weights_digest);
 }
 
+TEST_CASE("sums on late devices that no thread waits for have the bits of the CPU") {
+  auto options = fit_options(2, 6);
+  const auto vary = GENERATE(range(0, 5));
+  CAPTURE(vary);
+  if (vary == 1) options.gradients.bucket_cap_mb = 0.001;
+  if (vary == 2) options.gradients.overlap = false;
+  if (vary == 3) {
+    options.accumulate_grad_batches = 2;
+    options.gradient_clip_val = 0.1;
+  }
+  if (vary == 4) options.elastic.max_restarts = 1;
+  const auto expected = fitted(classifying({}), options);
+  late_meeting meeting{2};
+  const auto got = fitted_on_devices(classifying({}), on_late(options, {0, 2}), meeting);
+  CHECK(got.snapshot->weights_digest == expected.snapshot->weights_digest);
+  CHECK(meeting.ran() >= 6);
+}
+
+TEST_CASE("sums on late devices: without their events a fit is wrong") {
+  const auto options = fit_options(2, 6);
+  const auto expected = fitted(classifying({}), options);
+  late_meeting meeting{2};
+  const without_event_waits off;
+  const auto got = fitted_on_devices(classifying({}), on_late(options, {0, 2}), meeting);
+  CHECK(got.snapshot->weights_digest != expected.snapshot->weights_digest);
+}
+
 TEST_CASE("a checkpoint of one accelerator is resumed on the other, to the same bits") {
   const auto options = fit_options(2, 6);
   const auto late = on_late(options, {0, 1});
@@ -228,14 +267,16 @@ TEST_CASE("copies on two late devices equal the module on the CPU, batch norms j
   rank_random draws{6};
   const random_scope scope{draws};
   const auto dims = GENERATE(1, 2);
+  const c10::DeviceIndex first = GENERATE(0, 1);  // the order of the devices is free
+  const auto home = late_device(first), other = late_device(1 - first);
   const auto how = torch::nn::BatchNormOptions(4);
   const auto whole = std::make_shared<norm_net>(dims, how);
   const auto parts = std::make_shared<norm_net>(dims, how);
   whole->to(at::kDouble);
   parts->to(at::kDouble);
-  parts->to(late_device(0));
+  parts->to(home);
   REQUIRE(convert_sync_batch_norm(*parts) == 2);
-  replicated<norm_net> parallel{parts, {.device_ids = {late_device(0), late_device(1)}}};
+  replicated<norm_net> parallel{parts, {.device_ids = {home, other}}};
   const auto on_cpu = [](named_tensors all) {
     for (auto& [name, tensor] : all) tensor = tensor.to(at::kCPU);
     return all;
@@ -246,12 +287,212 @@ TEST_CASE("copies on two late devices equal the module on the CPU, batch norms j
     whole->zero_grad();
     parts->zero_grad();
     const auto expected = whole->forward(x);
-    const auto got = parallel(x.to(late_device(0)));
-    CHECK(got.device() == late_device(0));
+    const auto got = parallel(x.to(home));
+    CHECK(got.device() == home);
     loss_of(expected, target).backward();
-    loss_of(got, target.to(late_device(0))).backward();
+    loss_of(got, target.to(home)).backward();
     auto a = state_of(*whole), b = on_cpu(state_of(*parts));
     a["output"] = expected, b["output"] = got.to(at::kCPU);
     CHECK(difference(b, a, 1e-9) == "");
   }
+}
+
+// --- sums on devices -----------------------------------------------------------------------------
+
+namespace {
+
+/// A rank with one parameter on a late device, whose operators are in a stream of its own.
+struct late_rank {
+  late_rank(std::int32_t rank, const std::shared_ptr<communicator>& world)
+      : kind(late_accelerator()),
+        device(late_device(static_cast<c10::DeviceIndex>(rank))),
+        here(kind->make_current(device)),
+        in_stream(kind->use(kind->new_stream(device))),
+        scale(rank + 1),
+        weight(torch::ones({3}).to(device).requires_grad_()),
+        gradients({{"weight", weight}}, world, {.devices = kind}) {}
+
+  /// One step, up to the sum of the gradients.
+  void step() {
+    gradients.zero(0);
+    const auto loss = (weight * scale).sum();
+    gradients.begin({.mine = {}, .loss = loss});
+    loss.backward();
+    gradients.finish();
+  }
+
+  accelerator_ptr kind;
+  c10::Device device;
+  std::unique_ptr<accelerator::scope> here, in_stream;
+  double scale;
+  at::Tensor weight;
+  reducer gradients;
+};
+
+}  // namespace
+
+TEST_CASE("sums of late devices: finish returns before they run, and a reader gets them") {
+  late_accelerator();
+  late_meeting meeting{2};
+  std::vector<std::int64_t> ran(2);
+  std::vector<at::Tensor> sums(2);
+  const auto errors = on_ranks(2, [&](auto rank, const auto& host) {
+    late_rank one{rank, meeting.join(host)};
+    one.step();
+    ran[rank] = meeting.ran();
+    host->barrier("both have looked")->wait();
+    sums[rank] = one.weight.grad().to(at::kCPU);
+  });
+  for (const auto& error : errors) REQUIRE(text_of(error) == "nothing");
+  CHECK(ran == std::vector<std::int64_t>{0, 0});
+  CHECK(meeting.ran() == 1);
+  for (const auto& sum : sums) CHECK(at::equal(sum, at::full({3}, 3.0F)));
+}
+
+TEST_CASE("sums of late devices: the host is at most one step ahead") {
+  late_accelerator();
+  late_meeting meeting{2};
+  std::vector<std::int64_t> ran(2);
+  const auto errors = on_ranks(2, [&](auto rank, const auto& host) {
+    late_rank one{rank, meeting.join(host)};
+    for (int i = 0; i < 4; ++i) one.step();
+    ran[rank] = meeting.ran();
+    host->barrier("both have looked")->wait();
+    one.gradients.settle();
+  });
+  for (const auto& error : errors) REQUIRE(text_of(error) == "nothing");
+  CHECK(ran == std::vector<std::int64_t>{3, 3});
+  CHECK(meeting.ran() == 4);
+}
+
+TEST_CASE("sums of late devices: one whose group was aborted is an error, not a gradient") {
+  late_accelerator();
+  late_meeting meeting{2};
+  const auto errors = on_ranks(2, [&](auto rank, const auto& host) {
+    late_rank one{rank, meeting.join(host)};
+    one.step();
+    host->abort("another rank failed");
+    one.gradients.settle();
+  });
+  for (const auto& error : errors) CHECK(text_of(error).starts_with("troupe::generation_closed"));
+}
+
+TEST_CASE("sums of late devices are there after each step of a job that can restart") {
+  static std::shared_ptr<late_meeting> meeting;
+  static std::vector<std::int64_t> seen;
+  struct counting : regression {
+    void on_before_optimizer_step(torch::optim::Optimizer&) override {
+      barrier("reached");
+      if (rank() == 0) seen.push_back(meeting->ran());
+      barrier("seen");
+    }
+  };
+  const bool restarts = GENERATE(false, true);
+  CAPTURE(restarts);
+  meeting = std::make_shared<late_meeting>(2);
+  seen.clear();
+  torch_plugins plugins;
+  plugins.accelerators["late"] = late_accelerator;
+  auto options = quick(2, 4, 4);
+  options.accelerator = own_name{"late"};
+  options.elastic.max_restarts = restarts ? 1 : 0;
+  late_accelerator();
+  run_good_job({.recipe = recipe_for<counting>(plugins, std::make_shared<table_data>(40)),
+                .options = options,
+                .around = [](const auto& host) { return meeting->join(host); }});
+  REQUIRE(seen.size() == 4);
+  for (std::size_t step = 0; step < seen.size(); ++step)
+    CHECK(seen[step] == static_cast<std::int64_t>(restarts ? step + 1 : step));
+}
+
+// --- GPUs ----------------------------------------------------------------------------------------
+// These cases say that they are skipped where there are too few GPUs.
+
+namespace {
+
+/// Empty if this machine has so many GPUs that LibTorch can use; else why the case is skipped.
+std::string too_few_gpus(std::int32_t wanted) {
+  const auto kind = default_accelerators().at("cuda")();
+  if (auto why = kind->unusable(); !why.empty()) return why;
+  if (kind->count() >= wanted) return {};
+  return "needs " + std::to_string(wanted) + " GPUs, and there are " +
+         std::to_string(kind->count());
+}
+
+trainer_options on_gpus(trainer_options options) {
+  options.accelerator = accelerator_kind::cuda;
+  return options;
+}
+
+}  // namespace
+
+TEST_CASE("GPU: a fit of one rank ends near the weights of the CPU", "[gpu]") {
+  if (const auto why = too_few_gpus(1); !why.empty()) {
+    WARN("SKIPPED: " << why);
+    return;
+  }
+  const auto how = GENERATE(choices{"mlp", "sgd"}, choices{"mlp", "adamw"}, choices{"cnn", "sgd"});
+  CAPTURE(how.model, how.optimizer);
+  const auto options = fit_options(1, 6);
+  const auto expected = fitted(classifying(how), options);
+  const auto got = fitted(classifying(how), on_gpus(options));
+  CHECK(distance(weights_of(got.snapshot), weights_of(expected.snapshot)) < 1e-3);
+  CHECK(got.loop.samples == expected.loop.samples);
+  CHECK(fitted(classifying(how), on_gpus(options)).loop.samples == got.loop.samples);
+}
+
+TEST_CASE("GPU: a checkpoint of it is resumed on the CPU, and the other way round", "[gpu]") {
+  if (const auto why = too_few_gpus(1); !why.empty()) {
+    WARN("SKIPPED: " << why);
+    return;
+  }
+  const auto options = fit_options(1, 6);
+  auto half = options;
+  half.max_steps = 3;
+  const choices how{"mlp", "adamw"};
+  const auto whole = weights_of(fitted(classifying(how), options).snapshot);
+  const auto of_cpu = fitted(classifying(how), half).snapshot;
+  const auto of_gpu = fitted(classifying(how), on_gpus(half)).snapshot;
+  const auto here = fitted(classifying(how, of_gpu), options, "here").snapshot;
+  const auto there = fitted(classifying(how, of_cpu), on_gpus(options), "here").snapshot;
+  CHECK(distance(weights_of(here), whole) < 1e-3);
+  CHECK(distance(weights_of(there), whole) < 1e-3);
+}
+
+TEST_CASE("GPU: two streams are ordered by an event", "[gpu]") {
+  if (const auto why = too_few_gpus(1); !why.empty()) {
+    WARN("SKIPPED: " << why);
+    return;
+  }
+  const auto kind = default_accelerators().at("cuda")();
+  const auto device = kind->parse({}, 1)[0];
+  const auto here = kind->make_current(device);
+  const auto producer = kind->new_stream(device), consumer = kind->new_stream(device);
+  const auto x = at::ones({4096, 1024}, at::TensorOptions{}.device(device));
+  kind->synchronize(device);
+  at::Tensor made;
+  {
+    const auto in = kind->use(producer);
+    made = x;
+    for (int i = 0; i < 50; ++i) made = made + 1;
+  }
+  const auto point = kind->record(producer);
+  kind->block(consumer, *point);
+  {
+    const auto in = kind->use(consumer);
+    CHECK(made.sum().item<double>() == 51.0 * 4096 * 1024);
+  }
+  CHECK(point->done());
+  CHECK(kind->memory(device).allocated > 0);
+}
+
+TEST_CASE("GPU: two ranks end near the weights of two on the CPU", "[gpu]") {
+  if (const auto why = too_few_gpus(2); !why.empty()) {
+    WARN("SKIPPED: " << why);
+    return;
+  }
+  const auto options = fit_options(2, 6);
+  const auto expected = fitted(classifying({}), options);
+  const auto got = fitted(classifying({}), on_gpus(options));
+  CHECK(distance(weights_of(got.snapshot), weights_of(expected.snapshot)) < 1e-3);
 }

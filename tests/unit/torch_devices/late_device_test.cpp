@@ -12,12 +12,6 @@ using namespace troupe::testing;
 
 namespace {
 
-/// Restores what a test has switched.
-struct without_event_waits {
-  without_event_waits() { switch_event_waits(false); }
-  ~without_event_waits() { switch_event_waits(true); }
-};
-
 // A sum that one stream computes and another one reads.
 double read_from_another_stream() {
   const auto late = late_accelerator();
@@ -32,7 +26,7 @@ double read_from_another_stream() {
     made = x * 3;
   }
   const auto ready = late->record(producer);
-  ready->block(consumer);
+  late->block(consumer, *ready);
   at::Tensor sum;
   {
     const auto in = late->use(consumer);

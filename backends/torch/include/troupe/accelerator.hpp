@@ -20,6 +20,7 @@
 #include <string_view>
 #include <vector>
 
+#include "troupe/communicator.hpp"
 #include "troupe/options.hpp"
 
 namespace troupe {
@@ -32,18 +33,6 @@ struct device_memory {
   std::int64_t free = -1;       ///< not used by any process
   /// All memory of the device.
   std::int64_t total = -1;
-};
-
-/// A point in a stream. Destroyed before its accelerator.
-class device_event {
-public:
-  virtual ~device_event() = default;
-  /// Everything before the point is done. Never waits.
-  virtual bool done() const = 0;
-  /// Waits in the calling thread until `done`.
-  virtual void wait() const = 0;
-  /// What is submitted to `stream` from now on runs after the point. Never waits.
-  virtual void block(const c10::Stream& stream) const = 0;
 };
 
 /// One kind of device. Const and thread-safe; shared by the ranks of a process.
@@ -89,8 +78,12 @@ public:
   virtual c10::Stream new_stream(c10::Device device) const;
   /// Makes `stream` the thread's current stream of its device. Null: there is nothing to switch.
   virtual std::unique_ptr<scope> use(c10::Stream stream) const;
-  /// The point after everything that was submitted to `stream`. Never waits.
-  virtual std::unique_ptr<device_event> record(c10::Stream stream) const;
+  /// The point after everything that was submitted to `stream`. Never waits. Destroyed before its
+  /// accelerator.
+  virtual device_event_ptr record(c10::Stream stream) const;
+  /// What is submitted to `stream` from now on runs after `point`, which `record` has made, or a
+  /// collective (work::on_device). Never waits.
+  virtual void block(c10::Stream stream, const device_event& point) const;
   /// Waits until `device` has done everything that was submitted, on all streams.
   virtual void synchronize(c10::Device device) const;
   /// Ends a step: after each optimizer step, and after each step of an evaluation. A device that

@@ -61,6 +61,7 @@ public:
   void optimizer_step(torch::optim::Optimizer& optimizer, std::int32_t index,
                       const step_closure& closure, troupe::module& model) override;
   void synchronize_buffers() override;
+  std::vector<tensor_blob> module_state() override;
   std::chrono::nanoseconds waited() const override;
 
   value reduce(const value& what, std::string_view operation, const subgroup& among) override;

@@ -6,6 +6,7 @@
 #include <map>
 #include <mutex>
 #include <set>
+#include <thread>
 #include <vector>
 
 namespace troupe::testing {
@@ -57,6 +58,7 @@ struct machine {
   std::set<void*> streams;
   std::set<void*> events;
   std::map<void*, std::size_t> memory;
+  std::set<void*> awaited;
   fake_counts seen;
   bool stalled = false;
   int slow = 0;
@@ -211,6 +213,10 @@ cudaError_t made(T* what, void** into, std::set<void*>& among) {
 }
 
 bool over(const kernel_ptr& what) { return !what || what->done; }
+bool over(cudaEvent_t event) {
+  const std::lock_guard hold{all.mutex};
+  return over(reinterpret_cast<fake_event*>(event)->after);
+}
 
 void fill_nccl(nccl::library& f) {
   f.get_unique_id = get_unique_id;
@@ -270,7 +276,11 @@ void fill_cuda(nccl::library& f) {
     delete reinterpret_cast<fake_stream*>(stream);
     return cudaSuccess;
   };
-  f.stream_wait_event = [](cudaStream_t, cudaEvent_t, unsigned) { return cudaSuccess; };
+  f.stream_wait_event = [](cudaStream_t, cudaEvent_t event, unsigned) {
+    const std::lock_guard hold{all.mutex};
+    all.awaited.insert(event);
+    return cudaSuccess;
+  };
   f.stream_query = [](cudaStream_t stream) {
     const std::lock_guard hold{all.mutex};
     return over(reinterpret_cast<fake_stream*>(stream)->last) ? cudaSuccess : cudaErrorNotReady;
@@ -290,9 +300,10 @@ void fill_cuda(nccl::library& f) {
       reinterpret_cast<fake_event*>(event)->after = reinterpret_cast<fake_stream*>(stream)->last;
     return cudaSuccess;
   };
-  f.event_query = [](cudaEvent_t event) {
-    const std::lock_guard hold{all.mutex};
-    return over(reinterpret_cast<fake_event*>(event)->after) ? cudaSuccess : cudaErrorNotReady;
+  f.event_query = [](cudaEvent_t event) { return over(event) ? cudaSuccess : cudaErrorNotReady; };
+  f.event_synchronize = [](cudaEvent_t event) {
+    while (!over(event)) std::this_thread::yield();
+    return cudaSuccess;
   };
   f.pointer_attributes = [](cudaPointerAttributes* into, const void* memory) {
     const std::lock_guard hold{all.mutex};
@@ -318,6 +329,7 @@ void reset(int devices) {
   all.slow = 0;
   all.next_error = ncclSuccess;
   all.cliques.clear();
+  all.awaited.clear();
 }
 
 std::shared_ptr<const nccl::library> functions() {
@@ -346,6 +358,11 @@ void stall(bool on) {
 void fail_next(ncclResult_t error) {
   const std::lock_guard hold{all.mutex};
   all.next_error = error;
+}
+
+bool waited_for(cudaEvent_t event) {
+  const std::lock_guard hold{all.mutex};
+  return all.awaited.contains(event);
 }
 
 void slow_start(int answers) {

@@ -29,6 +29,8 @@ fake_counts counts();
 void stall(bool on);
 /// The next query of asynchronous errors, by any communicator, returns this error.
 void fail_next(ncclResult_t error);
+/// Whether a stream was made to wait for the event since the reset.
+bool waited_for(cudaEvent_t event);
 /// Each rank reports `in progress` this often before its communicator is ready.
 void slow_start(int answers);
 }  // namespace fake_gpus

@@ -187,6 +187,58 @@ TEST_CASE("many operations in flight complete in order without a waiter") {
   });
 }
 
+namespace {
+
+/// An event of the simulated GPUs, as LibTorch's would be.
+struct given_event : device_event {
+  explicit given_event(cudaEvent_t which) : event(which) {}
+  bool done() const override { return true; }
+  void wait() const override {}
+  void* native() const override { return event; }
+  cudaEvent_t event;
+};
+
+}  // namespace
+
+TEST_CASE("an operation begins after its buffer's event and ends as an event of the GPU") {
+  const auto options = made_up();
+  nccl_backend backend{std::make_shared<inproc_backend>(), options};
+  company ranks{backend, 2};
+  fake_gpus::stall(true);
+  ranks.run([&](communicator& c) {
+    cudaEvent_t event = nullptr;
+    options.functions->event_create(&event, 0);
+    const tensor a{c, 10, 1};
+    auto memory = a.view();
+    memory.device = c.group().rank;
+    memory.ready = std::make_shared<given_event>(event);
+    const auto work = c.all_reduce(memory, reduction::sum);
+    const auto end = work->on_device();
+    expect(fake_gpus::waited_for(event), "the kernel begins after the event");
+    expect(end && end->native() && !end->done(), "the kernel has not run");
+    expect(work->poll().status == work_status::pending, "the operation has not ended");
+    expect(a.values() == std::vector<float>(10, 1), "nothing is summed yet");
+    c.barrier("both have looked")->wait();
+    if (c.group().rank == 0) fake_gpus::stall(false);
+    end->wait();
+    expect(end->done() && a.values() == std::vector<float>(10, 2), "the sum of both ranks");
+    work->wait();
+    options.functions->event_destroy(event);
+    expect(!c.all_reduce({nullptr, 0, dtype::f32}, reduction::sum)->on_device(), "nothing to do");
+  });
+}
+
+TEST_CASE("an operation that has no event yet ends its wait with the group") {
+  nccl_backend backend{std::make_shared<inproc_backend>(), made_up()};
+  company ranks{backend, 2};
+  const auto thrown = ranks.attempt([](communicator& c) {
+    const tensor a{c, 10, 1};
+    if (c.group().rank == 1) return c.abort("enough");
+    c.all_reduce(a.view(), reduction::sum)->on_device();
+  });
+  CHECK(text_of<generation_closed>(thrown[0]) == "enough");
+}
+
 TEST_CASE("a refused call is not submitted and the group stays usable") {
   nccl_backend backend{std::make_shared<inproc_backend>(), made_up()};
   const auto c = backend.open({.rank = 0, .world = 1});
@@ -199,6 +251,10 @@ TEST_CASE("a refused call is not submitted and the group stays usable") {
   CHECK_THROWS_WITH(c->all_reduce({a.data(), 1, dtype::c64}, reduction::product),
                     Catch::Contains("complex"));
   CHECK_THROWS_AS(c->broadcast(a.view(), 7), std::invalid_argument);
+  auto elsewhere = a.view();
+  elsewhere.device = 3;
+  CHECK_THROWS_WITH(c->all_reduce(elsewhere, reduction::sum),
+                    Catch::Contains("the memory is device 3's"));
   c->all_reduce(a.view(), reduction::sum)->wait();
   CHECK_FALSE(c->aborted());
 }

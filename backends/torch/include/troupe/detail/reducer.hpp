@@ -19,6 +19,8 @@
 
 namespace troupe {
 
+class accelerator;
+
 struct reducer_options {
   /// The first bucket is small, so that the first sum starts early. Not used once caps are tuned.
   std::size_t first_bucket_bytes = bucket_caps{}.first;
@@ -38,6 +40,10 @@ struct reducer_options {
   /// Bit i: optimizer i sums gradients itself (fused_step). After `finish` of its windows each
   /// `.grad` that at least one rank has holds this rank's part of it: zeros if this rank has none.
   std::uint64_t summed_elsewhere = 0;
+  /// Of the parameters' device, where the communicator carries its memory. `finish` then returns
+  /// before the device has computed the sums: they are there for what is submitted to the current
+  /// stream afterwards. Null: `finish` waits for them.
+  std::shared_ptr<const accelerator> devices;
   /// A monotonic clock. Null: std::chrono::steady_clock.
   std::function<std::chrono::nanoseconds()> now;
 };
@@ -68,7 +74,11 @@ struct reducer_options {
 ///
 /// The last bucket also carries the step status: votes for a stop, the loss, and which parameters
 /// have a gradient. The status is an operation of its own if there is a communication hook, if
-/// nothing is summed, or if the last gradient is summed in place.
+/// nothing is summed, if the last gradient is summed in place, or if a device still computes the
+/// sums.
+///
+/// Sums that a device still computes (reducer_options::devices) are those of one step at most: the
+/// next `finish` waits for them and throws if one has failed.
 ///
 /// Used by one lane. Autograd hooks never throw: `finish` throws their errors.
 /// Destruction with sums in flight aborts the communicator and waits until it is quiescent.
@@ -119,6 +129,8 @@ public:
   /// status, which is the same on all ranks. Throws the error of an autograd hook, or the
   /// communicator's.
   word finish();
+  /// Waits for the sums that a device still computes; throws if one has failed.
+  void settle();
   /// Backward threw: no more buckets are sent. The caller must abort the communicator.
   void abandon() noexcept;
   /// In this window buckets are sent by `finish` only, because other collectives run in backward.
